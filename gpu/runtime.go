@@ -1,0 +1,112 @@
+// Package gpu is the seam between LaneFS and whoever runs its kernels: an AMD GPU (HIP), an NVIDIA GPU (CUDA) or CPU
+// threads (host). It knows memory, modules, launches and copies; it knows nothing of NVMe.
+//
+// The nouns: a Runtime owns one device. A Memory is a block of bytes that kernels reach at Addr and, when the kind
+// allows it, the CPU reaches through Host. A Module is a loaded kernel image, a Function one of its entry points, a
+// Stream an ordered queue of launches and copies. Sizes are bytes. Whoever creates a thing closes it; a Runtime closes
+// last.
+package gpu
+
+import "time"
+
+// Addr is an address as kernels see it. It is never a CPU pointer and never an IOVA, though on some devices the three
+// have the same value.
+type Addr uint64
+
+// Export is a handle by which another process, driver or runtime reaches a Memory.
+type Export struct {
+	FD     int   // owned by the receiver of the Export, who closes it
+	Offset int64 // bytes into the object behind FD
+	Size   int64 // bytes
+	Kind   ExportKind
+}
+
+// ExportKind says what FD is.
+type ExportKind uint8
+
+const (
+	ExportMemFD  ExportKind = iota + 1 // a memfd: host memory
+	ExportDMABUF                       // a DMA-BUF: another driver can map it for its device
+	ExportPOSIX                        // a VMM shareable handle: the same vendor's runtime imports it
+)
+
+// Memory is one allocation.
+type Memory interface {
+	Kind() MemKind
+	Size() int64
+	Addr() Addr
+	// Host is the CPU's view, nil where the kind has none.
+	Host() []byte
+	// Export hands out a new descriptor for the memory. Kinds that cannot be exported return an error that says so.
+	Export(want ExportKind) (Export, error)
+	Close() error
+}
+
+// Range is a VMM reservation: its address never changes while it grows.
+type Range interface {
+	Memory
+	// Reserved is the size of the address range; Size is how much of it is backed now.
+	Reserved() int64
+	// Grow backs the range up to size bytes (rounded up to Facts.Granularity) without moving or copying what is there.
+	Grow(size int64) error
+}
+
+// Dim3 is the shape of a launch.
+type Dim3 struct{ X, Y, Z uint32 }
+
+// Module is a loaded kernel image.
+type Module interface {
+	Function(name string) (Function, error)
+	Close() error
+}
+
+// Function is an entry point of a Module. It belongs to the Runtime that loaded it.
+type Function interface{ Name() string }
+
+// Stream is an ordered queue of work on the device.
+type Stream interface {
+	// Launch runs f over grid × block threads. Every argument is one 64-bit word (an Addr or an integer): kernels of
+	// this project take no other kind. On a caller-driven runtime (Facts.CallerDriven) it returns when f has finished.
+	Launch(f Function, grid, block Dim3, args ...uint64) error
+	// Copy moves n bytes from src to dst, both as kernels see them, in stream order.
+	Copy(dst, src Addr, n int64) error
+	// Fill sets n bytes at dst to v, in stream order.
+	Fill(dst Addr, v byte, n int64) error
+	// Done says without blocking whether everything queued so far has finished, and the first error if any.
+	Done() (bool, error)
+	// Wait blocks until everything queued so far has finished. It reports os.ErrDeadlineExceeded after timeout.
+	Wait(timeout time.Duration) error
+	Close() error
+}
+
+// Facts is what a runtime knows of its device.
+type Facts struct {
+	Name         string // "host CPU", "AMD Instinct MI300X", "NVIDIA H100 80GB HBM3"
+	Arch         string // "x86_64", "gfx942", "sm_90"
+	Runtime      string // the library and its version
+	PCI          string // 0000:c1:00.0, empty for the host runtime
+	Memory       int64  // bytes of device memory
+	Granularity  int64  // of VMM mappings, bytes
+	WaveSize     int    // lanes that run in step
+	Units        int    // compute units, SMs or CPUs
+	LargeBAR     bool   // the CPU can reach all device memory
+	CallerDriven bool   // kernels run on the thread that launches them; there are no resident kernels
+	Exports      []ExportKind
+}
+
+// Runtime is one device and the library that drives it. All methods may be called from any goroutine.
+type Runtime interface {
+	Name() string // "host", "hip", "cuda"
+	Facts() Facts
+	Alloc(kind MemKind, size int64) (Memory, error)
+	// Reserve sets aside address space for a DeviceVMM Range of at most max bytes, backed up to size now.
+	Reserve(size, max int64) (Range, error)
+	// Import maps memory exported elsewhere. It duplicates e.FD, which stays the caller's.
+	Import(e Export) (Memory, error)
+	// Register makes existing page-aligned host memory reachable by kernels; io says that it is a device's MMIO (a
+	// BAR). The bytes must stay mapped until the Memory is closed.
+	Register(b []byte, io bool) (Memory, error)
+	Load(image []byte) (Module, error)
+	NewStream() (Stream, error)
+	Close() error
+}
