@@ -1,0 +1,225 @@
+// Package kernels holds the HIP sources of the lanes, the images built from them, and the layout of the memory that
+// CPU and lanes share.
+//
+// A lane is one thread that owns one NVMe I/O queue pair and one work ring. The CPU writes Work items into the ring; the
+// lane posts them, rings the doorbells, polls the completions and answers each item with exactly one Result. The unit is
+// the step, which never waits; a resident kernel loops over steps. layout.h defines the layout and explains it; the
+// package knows nothing of gpu.Runtime, of namespaces, or of what a command means.
+package kernels
+
+import "structs"
+
+// This file mirrors layout.h, which is the definition and explains every field. TestLayout compares the two.
+
+// Magic and Version are what a Lane begins with; the kernels refuse one that differs.
+const (
+	Magic   = 0x656e614c
+	Version = 1
+)
+
+// Sizes in bytes.
+const (
+	WorkSize     = 64
+	ResultSize   = 32
+	CIDSize      = 32
+	ControlSize  = 64
+	StatusSize   = 64
+	CountersSize = 128
+	LaneSize     = 384
+)
+
+// Command is what the CPU asks of a lane (Control.Command).
+type Command = uint32
+
+const (
+	CommandRun  Command = iota // take work, post, reap
+	CommandPark                // a resident kernel leaves its loop and keeps what is in flight
+	CommandFail                // the queue pair is gone: answer everything with EngineQueueDead
+)
+
+// State is what a lane is doing (Status.State).
+type State = uint32
+
+const (
+	StateNew     State = iota // ResetKernel has not run, or refused the lane
+	StateReady                // StepKernel and BatchKernel run it
+	StateRunning              // a resident kernel runs it
+	StateParking              // a resident kernel looks for work once more before it leaves
+	StateParked               // a resident kernel has left
+)
+
+// Engine is how the engine fared with a work item (Result.Engine).
+type Engine = uint8
+
+const (
+	EngineOK        Engine = iota // the controller answered; its verdict is in Result.Status
+	EngineTimeout                 // no completion by the deadline; the command may still run
+	EngineBadCQE                  // a completion named a command that is not in flight
+	EngineQueueDead               // CommandFail, or every CID timed out, or the lane was reset
+	EngineBadWork                 // not posted: data not dword-aligned, or too long for the PRP lists
+	EngineBadLane                 // magic, version or sizes differ from the kernel's
+)
+
+// Work is one command: struct lanefs_work. Seq is stored last, with release; at position n it is n+1.
+type Work struct {
+	_       structs.HostLayout
+	Seq     uint32
+	Opcode  uint8
+	Flags   uint8
+	Tag     uint16
+	Nsid    uint32
+	Len     uint32 // bytes
+	Iova    uint64
+	Mptr    uint64
+	Cdw10   uint32
+	Cdw11   uint32
+	Cdw12   uint32
+	Cdw13   uint32
+	Cdw14   uint32
+	Cdw15   uint32
+	Timeout uint64 // ticks
+}
+
+// Result is one answer: struct lanefs_result. It is there when Seq, loaded with acquire, is its position plus one.
+type Result struct {
+	_        structs.HostLayout
+	Seq      uint32
+	Tag      uint16
+	Status   uint16 // CQE DW3 31:17, without the phase bit
+	Dw0      uint32
+	Dw1      uint32
+	Latency  uint64 // ticks
+	Cid      uint16
+	Sqhd     uint16
+	Engine   Engine
+	Reserved [3]uint8
+}
+
+// CID is a lane's private record of a command identifier: struct lanefs_cid.
+type CID struct {
+	_        structs.HostLayout
+	Posted   uint64
+	Deadline uint64
+	Len      uint32
+	Tag      uint16
+	Next     uint16
+	State    uint8
+	Opcode   uint8
+	Reserved [6]uint8
+}
+
+// Control is written by the CPU and read by the lane: struct lanefs_control.
+type Control struct {
+	_        structs.HostLayout
+	Command  Command
+	Reserved [15]uint32
+}
+
+// Status is written by the lane at the end of a step: struct lanefs_status.
+type Status struct {
+	_          structs.HostLayout
+	State      State
+	Progress   uint32
+	InFlight   uint32
+	DeadCids   uint32
+	Failed     uint32 // an Engine
+	WorkNext   uint32
+	ResultNext uint32
+	BadCid     uint32 // CID, and SQID in the high half
+	Time       uint64
+	Reserved   [3]uint64
+}
+
+// Counters only grow: struct lanefs_counters.
+type Counters struct {
+	_            structs.HostLayout
+	Commands     uint64
+	Completions  uint64
+	BytesRead    uint64
+	BytesWritten uint64
+	SqDoorbells  uint64
+	CqDoorbells  uint64
+	Errors       uint64
+	Timeouts     uint64
+	Late         uint64
+	Spurious     uint64
+	Rejected     uint64
+	Reserved     [5]uint64
+}
+
+// Lane is one queue pair with its work ring: struct lanefs_lane. Addresses are the device's.
+type Lane struct {
+	_          structs.HostLayout
+	Magic      uint32
+	Version    uint32
+	Size       uint32
+	Sqid       uint16
+	Reserved0  uint16
+	Sq         uint64
+	Cq         uint64
+	SqDoorbell uint64
+	CqDoorbell uint64
+	Work       uint64
+	Results    uint64
+	Cids       uint64
+	Prp        uint64
+	PrpIova    uint64
+	Control    uint64
+	Status     uint64
+	Counters   uint64
+	SqSize     uint32
+	CqSize     uint32
+	RingSize   uint32
+	CidCount   uint32
+	PrpStride  uint32
+	PageSize   uint32
+	Reserved1  [7]uint64
+
+	SqTail       uint32
+	CqHead       uint32
+	CqPhase      uint32
+	WorkNext     uint32
+	ResultNext   uint32
+	InFlight     uint32
+	CidFree      uint32
+	DeadCids     uint32
+	NextDeadline uint64
+	Failed       uint32
+	BadCid       uint32
+	Reserved2    [2]uint64
+	Totals       Counters
+}
+
+// The kernels of every image, by name. All arguments are 64-bit words.
+const (
+	// ResetKernel (lanes, count): thread i makes lane i ready for a queue pair just created. What was in flight is
+	// answered with EngineQueueDead; work not yet taken stays. Totals are kept. The CQ is zeroed.
+	ResetKernel = "lanefs_reset"
+	// StepKernel (lanes, count, now): thread i does one step of lane i and never waits. now is the time in ticks.
+	StepKernel = "lanefs_step"
+	// BatchKernel (lanes, count, ticks): thread i steps lane i by the device's own clock until nothing is in flight
+	// and no work is left, or ticks have passed.
+	BatchKernel = "lanefs_batch"
+	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i until told to park, idle for idle ticks, or
+	// running for limit ticks.
+	ResidentKernel = "lanefs_resident"
+	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): one thread builds the PRPs of one transfer;
+	// out receives PRP1, PRP2 and 1 for success as 64-bit words. For tests and for callers without a lane.
+	PRPKernel = "lanefs_prp"
+)
+
+// PRPStride is how many bytes of PRP list a CID needs for transfers of up to n bytes, with pages of page bytes as
+// CC.MPS counts them. Lists up to a page are a power of two, so none crosses a page boundary; longer ones are whole
+// pages, each but the last giving its last entry to the address of the next. Lane.Prp and Lane.PrpIova are page-aligned.
+func PRPStride(n, page int64) uint32 {
+	entries := max((n+page-1)/page, 1) // a transfer that starts inside a page touches one more; PRP1 takes one
+	perPage := page / 8
+	if entries > perPage {
+		return uint32((entries - 2 + perPage - 1) / (perPage - 1) * page)
+	}
+	stride := uint32(64)
+	for int64(stride) < entries*8 {
+		stride *= 2
+	}
+	return stride
+}
