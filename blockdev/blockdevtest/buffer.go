@@ -1,0 +1,52 @@
+package blockdevtest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/blockdev"
+)
+
+const pageSize = 4096
+
+// buffer is Go memory, aligned as pinned memory is.
+type buffer struct {
+	dev      *Device
+	b        []byte
+	released atomic.Bool
+}
+
+// Alloc gives a buffer filled with a pattern that no test should mistake for data.
+func (d *Device) Alloc(n int) (blockdev.Buffer, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, blockdev.ErrInvalid)
+	}
+	size := max((n+pageSize-1)/pageSize*pageSize, pageSize)
+	raw := make([]byte, size+pageSize)
+	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (pageSize - 1)
+	b := &buffer{dev: d, b: raw[skip : skip+size : skip+size]}
+	b.poison()
+	d.bufs.Add(1)
+	return b, nil
+}
+
+func (b *buffer) Bytes() []byte { return b.b }
+func (b *buffer) Len() int      { return len(b.b) }
+
+func (b *buffer) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: b, Off: off, N: n} }
+
+// Release overwrites the buffer. Releasing twice is a bug of the caller.
+func (b *buffer) Release() {
+	if b.released.Swap(true) {
+		panic("blockdevtest: buffer released twice")
+	}
+	b.poison()
+	b.dev.bufs.Add(-1)
+}
+
+func (b *buffer) poison() {
+	for i := range b.b {
+		b.b[i] = 0xdb
+	}
+}

@@ -1,0 +1,151 @@
+package blockdevtest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev"
+)
+
+func TestConform(t *testing.T) {
+	for name, bs := range map[string]int64{"512": 512, "4096": 4096} {
+		t.Run("mem"+name, func(t *testing.T) {
+			Conform(t, func(*testing.T) blockdev.Device { return NewMem(8<<20, bs) })
+		})
+	}
+	t.Run("file", func(t *testing.T) {
+		Conform(t, func(t *testing.T) blockdev.Device {
+			path := filepath.Join(t.TempDir(), "image")
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+			require.NoError(t, os.Truncate(path, 8<<20+100))
+			d, err := OpenFile(path, 512)
+			require.NoError(t, err)
+			require.Equal(t, blockdev.Bytes(8<<20), d.Info().Size())
+			return d
+		})
+	})
+	t.Run("nodiscard", func(t *testing.T) {
+		Conform(t, func(*testing.T) blockdev.Device {
+			d := NewMem(8<<20, 1024)
+			d.Modify(func(i *blockdev.Info) { i.Discard = false })
+			return d
+		})
+	})
+}
+
+func TestOpenFileErrors(t *testing.T) {
+	_, err := OpenFile(filepath.Join(t.TempDir(), "absent"), 512)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+	for _, bs := range []int64{0, -1, 100, 256, 1 << 20} {
+		_, err = OpenFile(path, bs)
+		require.ErrorContains(t, err, "block size", bs)
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	d.Modify(func(i *blockdev.Info) { i.ReadOnly = true })
+	b := alloc(t, d, 512)
+	require.ErrorIs(t, d.Write(0, false, b.Slice(0, 512)), blockdev.ErrReadOnly)
+	require.ErrorIs(t, d.WriteZeroes(0, 512), blockdev.ErrReadOnly)
+	require.NoError(t, d.Read(0, b.Slice(0, 512)))
+}
+
+func TestBuffersArePoisoned(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	b, err := d.Alloc(100)
+	require.NoError(t, err)
+	require.Equal(t, byte(0xdb), b.Bytes()[0])
+	b.Bytes()[0] = 1
+	view := b.Bytes()
+	require.Equal(t, 1, d.Outstanding())
+	b.Release()
+	require.Equal(t, byte(0xdb), view[0])
+	require.Zero(t, d.Outstanding())
+	require.Panics(t, b.Release)
+}
+
+func TestFaults(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	b := alloc(t, d, 4096)
+	write := func(off blockdev.Bytes) error { return d.Write(off, false, b.Slice(0, 1024)) }
+
+	remove := d.Inject(Fault{Op: blockdev.OpWrite, Skip: 1, Times: 2})
+	require.NoError(t, write(0))
+	err := write(512)
+	require.ErrorIs(t, err, ErrFault)
+	require.EqualError(t, err, "write of 1024 bytes at 512 (LBA 1): injected fault")
+	require.NoError(t, d.Read(0, b.Slice(0, 512)), "reads do not match")
+	require.ErrorIs(t, write(0), ErrFault)
+	require.NoError(t, write(0))
+	remove()
+
+	remove = d.Inject(Fault{Off: 2048, Len: 512, Err: os.ErrPermission})
+	require.NoError(t, write(1024))
+	require.ErrorIs(t, write(1536), os.ErrPermission)
+	require.ErrorIs(t, d.Read(2048, b.Slice(0, 512)), os.ErrPermission)
+	require.NoError(t, write(2560))
+	require.NoError(t, d.Flush())
+	remove()
+	require.NoError(t, write(2048))
+
+	// A torn write leaves its first half.
+	require.NoError(t, d.WriteZeroes(0, 4096))
+	copy(b.Bytes(), bytes.Repeat([]byte{7}, 4096))
+	d.Inject(Fault{Op: blockdev.OpWrite, Partial: 600})
+	require.Error(t, write(0))
+	require.NoError(t, d.Read(0, b.Slice(0, 1024)))
+	require.Equal(t, append(bytes.Repeat([]byte{7}, 512), make([]byte, 512)...), b.Bytes()[:1024])
+}
+
+func TestObserve(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	b := alloc(t, d, 4096)
+	var seen []Event
+	d.Observe(func(e Event) { seen = append(seen, e) })
+	require.NoError(t, d.Write(512, true, b.Slice(0, 512), b.Slice(1024, 512)))
+	require.Error(t, d.Write(3, false, b.Slice(0, 512)))
+	require.NoError(t, d.Flush())
+	require.Equal(t, []Event{{blockdev.OpWrite, 512, 1024, true}, {Op: blockdev.OpFlush}}, seen)
+}
+
+func TestCut(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	d.CacheWrites()
+	b := alloc(t, d, 8192)
+	write := func(off blockdev.Bytes, v byte, n int, fua bool) {
+		copy(b.Bytes(), bytes.Repeat([]byte{v}, n))
+		require.NoError(t, d.Write(off, fua, b.Slice(0, n)))
+	}
+	at := func(off blockdev.Bytes) byte {
+		require.NoError(t, d.Read(off, b.Slice(0, 512)))
+		return b.Bytes()[0]
+	}
+	write(0, 1, 2048, false)
+	require.NoError(t, d.Flush())
+	write(0, 2, 2048, false)
+	write(512, 3, 512, true)
+	require.NoError(t, d.WriteZeroes(1024, 512))
+	require.Equal(t, byte(0), at(1024))
+	require.NoError(t, d.Cut(nil))
+	require.Equal(t, []byte{1, 3, 1, 1}, []byte{at(0), at(512), at(1024), at(1536)})
+
+	// With a rng every block is one of the values it had since the flush, and over many cuts each of them appears.
+	rng := rand.New(rand.NewPCG(1, 1))
+	seen := map[byte]bool{}
+	for range 100 {
+		write(0, 1, 512, true)
+		write(0, 2, 512, false)
+		write(0, 3, 512, false)
+		require.NoError(t, d.Cut(rng))
+		seen[at(0)] = true
+	}
+	require.Equal(t, map[byte]bool{1: true, 2: true, 3: true}, seen)
+}
