@@ -1,0 +1,51 @@
+# LaneFS. On a fresh Debian 12 machine with Go, as root: make demo.
+
+SHELL       := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -eo pipefail -c
+
+GO          ?= go
+STATICCHECK := v0.8.2
+CACHE       ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lanefs
+VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)/staticcheck
+# What mkfs, losetup and mount live in is not on every user's PATH.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+# Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost.
+RACE := ./blockdev/... ./cmd/... ./fs ./fs/ext4 ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
+
+.PHONY: all deps kernels build check test demo bench clean
+all: build
+
+deps: ## install what is missing (apt-get; root)
+	@.ci/deps
+
+kernels: ## host object, four GPU code objects, PTX
+	@$(MAKE) --no-print-directory -C kernels
+
+build: kernels ## ./lanefs
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o lanefs ./cmd/lanefs
+
+check: kernels $(TOOL) ## gofmt, vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))
+	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	CGO_ENABLED=0 $(TOOL) ./...
+	echo "check: gofmt, vet and staticcheck have nothing to say"
+
+$(TOOL):
+	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
+
+test: kernels ## every test that needs no special hardware; ends with what was skipped and why
+	@GO="$(GO)" RACE="$(RACE)" .ci/gotest
+
+demo: deps build ## the first mount, from mkfs to fsck
+	@$(GO) run ./cmd/lanefs/demo -lanefs ./lanefs
+
+bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
+	@$(GO) run ./cmd/lanefs/bench -lanefs ./lanefs
+
+clean:
+	@rm -rf lanefs build
+	$(MAKE) --no-print-directory -C kernels clean
