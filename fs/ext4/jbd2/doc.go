@@ -1,0 +1,40 @@
+// Package jbd2 is the metadata side of a volume: a cache of metadata blocks in pinned memory, and the journal that makes
+// changes of several blocks atomic and durable. It knows block numbers and the journal's own format; it knows nothing of
+// ext4's structures.
+//
+// The nouns. A Block is a file-system block number. A Buffer is one block in memory, shared by everyone who asked the
+// Cache for it and counted: Get and New take a reference, Put drops it. A Handle is one operation's permission to change
+// Buffers; the changes of a Handle become durable together. All Handles open at about the same time belong to one
+// transaction, named by its TID; a commit makes the transaction durable as a whole.
+//
+// How a change is made:
+//
+//	h, err := journal.Begin(credits)  // credits: at most how many blocks this operation will dirty
+//	b, err := cache.Get(block)
+//	b.Lock(); change b.Data(); h.Dirty(b); b.Unlock()
+//	b.Put()
+//	err = h.End()
+//
+// Rules for callers. Handles are short: a commit waits for every open Handle, and Begin waits while a commit copies what
+// is dirty. So never Begin inside another Handle of the same operation (it would wait for itself), never wait for a
+// commit while holding a Handle, and do no unbounded I/O under one. Locks may be held across Begin if no open Handle ever
+// waits for them. File data is written to the device before the Handle that makes it reachable ends (ordered mode).
+//
+// How a commit goes:
+//
+//  1. close the gate: Begin blocks, the last open Handle ends;
+//  2. copy the dirty buffers into staging memory;
+//  3. open the gate: the next transaction may change the same buffers again;
+//  4. flush, so that file data lies before the metadata that points at it;
+//  5. write the copies: to the log, or in place on volumes without a journal;
+//  6. make it durable, run the OnCommit functions, wake the waiters.
+//
+// Step 2 to 6 belong to one goroutine, the committer. It sleeps on a condition variable while nothing asks for a commit;
+// a timer runs only while a transaction has something to commit. Only copies are ever written: what a Handle does to a
+// Buffer can never leak to the medium before its transaction does.
+//
+// Lock order: Journal.mu, then a cache shard's mu, then slots.mu or stage.mu. Buffer locks belong to the callers and come
+// before all of them; this package takes one only in Cache.New.
+//
+// Sources: Linux Documentation/filesystems/ext4/journal.rst ([journal] in comments).
+package jbd2

@@ -1,0 +1,279 @@
+package jbd2
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// DefaultCommitInterval is how long a change may wait for its commit.
+	DefaultCommitInterval = 5 * time.Second
+
+	// maxTransactionBytes bounds a transaction, and with it the time that the gate is closed.
+	maxTransactionBytes = 32 << 20
+)
+
+// Config of Open.
+type Config struct {
+	// Interval is the longest time between a change and its commit, 0: DefaultCommitInterval.
+	Interval time.Duration
+	// Logf is told what a user should know, once. nil: nobody.
+	Logf func(format string, args ...any)
+	// BeforeCommit runs with the gate closed, before the dirty buffers are copied: a place to bring up to date what need
+	// not be so at every moment, such as counters in the superblock. h is valid during the call; its credits are
+	// BeforeCommitCredits. It must not Begin, and must not wait for locks that are held across Begin.
+	BeforeCommit        func(h *Handle)
+	BeforeCommitCredits int
+}
+
+// Journal makes changes of metadata atomic and durable. All methods may be called from any goroutine.
+type Journal struct {
+	cache *Cache
+	cfg   Config
+	max   int // blocks that a transaction may hold
+	sink  sink
+
+	mu         sync.Mutex
+	gate       *sync.Cond   // Begin waits here
+	idle       *sync.Cond   // the committer waits here for the last handle
+	work       *sync.Cond   // the committer waits here for something to do
+	done       *sync.Cond   // those who want a commit wait here
+	running    *transaction // protected by mu; nil until somebody begins
+	committing *transaction // protected by mu
+	closing    bool         // protected by mu: the gate is closed
+	next       TID          // protected by mu: of the next transaction
+	committed  TID          // protected by mu: the latest durable transaction
+	wanted     TID          // protected by mu: commit up to this one
+	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
+	lost       []*Buffer    // protected by mu: dirty, but will not be written
+	quit       bool         // protected by mu
+	stopped    chan struct{}
+}
+
+// transaction is what is committed together. Its fields are protected by Journal.mu until the gate is closed on it, and
+// belong to the committer from then on.
+type transaction struct {
+	tid      TID
+	open     int // handles
+	reserved int // credits of open handles not used yet
+	dirty    map[Block]*Buffer
+	revoked  map[Block]struct{}
+	onCommit []func()
+	timer    *time.Timer // runs once there is something to commit
+}
+
+// sink is where a transaction goes: home, or to the log.
+type sink interface {
+	// freeze copies the dirty buffers of t. The gate is closed.
+	freeze(t *transaction) error
+	// commit makes t durable. The gate is open again. On success the sink has taken over the references that t.dirty
+	// holds.
+	commit(t *transaction) error
+	// blocks is how many blocks of the transaction's limit so many dirty and revoked blocks take.
+	blocks(dirty, revoked int) int
+	// close leaves the volume without a need for recovery, unless the journal was aborted: then it only lets go of
+	// memory.
+	close(aborted bool) error
+}
+
+// OpenInPlace opens a journal for a volume that has none: a commit writes the dirty blocks home. A power cut can tear
+// it; fsync is durable.
+func OpenInPlace(c *Cache, cfg Config) (*Journal, error) {
+	return open(c, cfg, newInPlace(c), maxTransactionBytes/c.blockSize, 1)
+}
+
+func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
+	if cfg.Interval <= 0 {
+		cfg.Interval = DefaultCommitInterval
+	}
+	if cfg.Logf == nil {
+		cfg.Logf = func(string, ...any) {}
+	}
+	j := &Journal{cache: c, cfg: cfg, max: max, sink: s, next: first, committed: first - 1, wanted: first - 1,
+		stopped: make(chan struct{})}
+	j.gate, j.idle, j.work, j.done = sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
+	go j.committer()
+	return j, nil
+}
+
+// MaxCredits is the most that Begin accepts.
+func (j *Journal) MaxCredits() int { return j.max - j.cfg.BeforeCommitCredits }
+
+// Begin opens a handle that may dirty up to credits blocks. It waits while a commit copies, and commits first when the
+// running transaction has no room left.
+func (j *Journal) Begin(credits int) (*Handle, error) {
+	if credits < 0 || credits > j.MaxCredits() {
+		return nil, fmt.Errorf("%w: %d blocks asked for, %d fit", ErrTooLarge, credits, j.MaxCredits())
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for {
+		if j.err != nil {
+			return nil, j.err
+		}
+		if j.closing {
+			j.gate.Wait()
+			continue
+		}
+		t := j.running
+		if t == nil {
+			t = &transaction{tid: j.next, dirty: map[Block]*Buffer{}, revoked: map[Block]struct{}{},
+				reserved: j.cfg.BeforeCommitCredits}
+			j.next++
+			j.running = t
+		}
+		if j.sizeLocked(t)+credits > j.max {
+			j.requestLocked(t.tid)
+			j.gate.Wait()
+			continue
+		}
+		t.open++
+		t.reserved += credits
+		return &Handle{j: j, txn: t, credits: credits}, nil
+	}
+}
+
+func (j *Journal) sizeLocked(t *transaction) int {
+	return j.sink.blocks(len(t.dirty)+t.reserved, len(t.revoked))
+}
+
+// armLocked starts the clock of a transaction that has something to commit.
+func (j *Journal) armLocked(t *transaction) {
+	if t.timer == nil {
+		t.timer = time.AfterFunc(j.cfg.Interval, func() {
+			j.mu.Lock()
+			j.requestLocked(t.tid)
+			j.mu.Unlock()
+		})
+	}
+}
+
+func (j *Journal) requestLocked(t TID) {
+	if t.After(j.wanted) {
+		j.wanted = t
+		j.work.Signal()
+	}
+}
+
+// Running is the transaction that a handle begun now would belong to, and whether there is one.
+func (j *Journal) Running() (TID, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.running == nil {
+		return 0, false
+	}
+	return j.running.tid, true
+}
+
+// Commit makes everything durable that was written or changed before the call, file data included. Calls that come
+// while a commit is under way share the next one.
+func (j *Journal) Commit() error {
+	j.mu.Lock()
+	t := j.running
+	if t == nil {
+		c := j.committing
+		j.mu.Unlock()
+		if c != nil {
+			if err := j.WaitCommit(c.tid); err != nil {
+				return err
+			}
+		}
+		if err := j.Err(); err != nil {
+			return err
+		}
+		return j.cache.dev.Flush()
+	}
+	j.mu.Unlock()
+	return j.WaitCommit(t.tid)
+}
+
+// WaitCommit makes transaction t durable and returns when it is: at once if it was before the call. It says nothing of
+// data written since.
+func (j *Journal) WaitCommit(t TID) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.next.After(t) {
+		return fmt.Errorf("transaction %d has not begun: the next is %d", t, j.next)
+	}
+	for t.After(j.committed) {
+		if j.err != nil {
+			return j.err
+		}
+		j.requestLocked(t)
+		j.done.Wait() // ends with the device's own deadlines: a commit succeeds or aborts
+	}
+	return nil
+}
+
+// Committed says whether transaction t is durable already.
+func (j *Journal) Committed(t TID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !t.After(j.committed)
+}
+
+// Err is nil until the journal is aborted or closed.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.err
+}
+
+// Abort stops the journal: nothing more is written, every Begin fails. The first cause is kept and logged.
+func (j *Journal) Abort(cause error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.abortLocked(cause)
+}
+
+func (j *Journal) abortLocked(cause error) {
+	if j.err != nil {
+		return
+	}
+	j.err = &abortError{cause}
+	j.cfg.Logf("journal aborted, no further changes are accepted: %v", cause)
+	j.gate.Broadcast()
+	j.done.Broadcast()
+	j.idle.Signal()
+	j.work.Signal()
+}
+
+// Close commits what is running, leaves the volume without a need for recovery and ends the committer. No handle may be
+// open. After an abort it writes nothing and reports the cause.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	if j.quit {
+		j.mu.Unlock()
+		<-j.stopped
+		return nil
+	}
+	j.quit = true
+	j.work.Signal()
+	j.mu.Unlock()
+	<-j.stopped
+	j.mu.Lock()
+	err := j.err
+	lost := j.lost
+	if t := j.running; t != nil {
+		for _, b := range t.dirty {
+			lost = append(lost, b)
+		}
+	}
+	j.mu.Unlock()
+	for _, b := range lost {
+		b.txn.Store(nil)
+		b.unref()
+	}
+	if cerr := j.sink.close(err != nil); err == nil {
+		err = cerr
+	}
+	j.mu.Lock()
+	if j.err == nil {
+		j.err = ErrClosed
+	}
+	j.gate.Broadcast()
+	j.done.Broadcast()
+	j.mu.Unlock()
+	return err
+}
