@@ -186,27 +186,11 @@ type Lane struct {
 	NextDeadline uint64
 	Failed       uint32
 	BadCid       uint32
-	Reserved2    [2]uint64
+	CidLast      uint32
+	Reserved2    uint32
+	Reserved3    uint64
 	Totals       Counters
 }
-
-// The kernels of every image, by name. All arguments are 64-bit words.
-const (
-	// ResetKernel (lanes, count): thread i makes lane i ready for a queue pair just created. What was in flight is
-	// answered with EngineQueueDead; work not yet taken stays. Totals are kept. The CQ is zeroed.
-	ResetKernel = "lanefs_reset"
-	// StepKernel (lanes, count, now): thread i does one step of lane i and never waits. now is the time in ticks.
-	StepKernel = "lanefs_step"
-	// BatchKernel (lanes, count, ticks): thread i steps lane i by the device's own clock until nothing is in flight
-	// and no work is left, or ticks have passed.
-	BatchKernel = "lanefs_batch"
-	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i until told to park, idle for idle ticks, or
-	// running for limit ticks.
-	ResidentKernel = "lanefs_resident"
-	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): one thread builds the PRPs of one transfer;
-	// out receives PRP1, PRP2 and 1 for success as 64-bit words. For tests and for callers without a lane.
-	PRPKernel = "lanefs_prp"
-)
 
 // PRPStride is how many bytes of PRP list a CID needs for transfers of up to n bytes, with pages of page bytes as
 // CC.MPS counts them. Lists up to a page are a power of two, so none crosses a page boundary; longer ones are whole

@@ -18,7 +18,8 @@
  * the sake of that rule and so that the CPU polls one word however many commands are in flight; tag says whose it is.
  *
  * Addresses are device addresses (gpu.Addr) unless called IOVA, which is what the controller sees. Times are ticks of
- * the clock that the lane is given: nanoseconds on the host runtime. All integers are little-endian, as NVMe's are.
+ * the clock that the lane is given: nanoseconds on the host runtime. All integers are little-endian, as NVMe's are. Each
+ * struct is aligned as its attribute says; a lane may use wide loads and stores that trap otherwise.
  * Specification: NVM Express Base Specification 2.0 [NVMe], NVM Command Set Specification 1.0.
  *
  * This file is C and C++; layout.go mirrors it, and a test compares the two by the table in layout_table.h.
@@ -70,7 +71,7 @@ struct lanefs_work {
 	uint64_t mptr; /* metadata pointer, 0 for none */
 	uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15; /* as the command says; SLBA, NLB, FUA, ranges are here */
 	uint64_t timeout; /* ticks from posting to LANEFS_TIMEOUT; 0 is no deadline of its own */
-};
+} __attribute__((aligned(64)));
 
 /* One answer. seq is stored last, with release. */
 struct lanefs_result {
@@ -83,7 +84,7 @@ struct lanefs_result {
 	uint16_t sqhd; /* CQE SQ head pointer */
 	uint8_t engine; /* enum lanefs_engine */
 	uint8_t reserved[3];
-};
+} __attribute__((aligned(32)));
 
 /* A command identifier: who uses it. Private to the lane. */
 struct lanefs_cid {
@@ -95,7 +96,7 @@ struct lanefs_cid {
 	uint8_t state; /* enum lanefs_cid_state */
 	uint8_t opcode;
 	uint8_t reserved[6];
-};
+} __attribute__((aligned(32)));
 
 enum lanefs_cid_state {
 	LANEFS_CID_FREE = 0,
@@ -107,7 +108,7 @@ enum lanefs_cid_state {
 struct lanefs_control {
 	uint32_t command; /* enum lanefs_command */
 	uint32_t reserved[15];
-};
+} __attribute__((aligned(64)));
 
 /* Written by the lane at the end of a step, read by the CPU; a cache line of its own. */
 struct lanefs_status {
@@ -121,7 +122,7 @@ struct lanefs_status {
 	uint32_t bad_cid;     /* CID and, in the high half, SQID of the completion that caused LANEFS_BAD_CQE */
 	uint64_t time;        /* of the last step */
 	uint64_t reserved[3];
-};
+} __attribute__((aligned(64)));
 
 /* Written by the lane, read by the CPU. They only grow, across lanefs_reset too. */
 struct lanefs_counters {
@@ -137,7 +138,7 @@ struct lanefs_counters {
 	uint64_t spurious; /* completions that named nothing in flight */
 	uint64_t rejected; /* work items answered without being posted */
 	uint64_t reserved[5];
-};
+} __attribute__((aligned(64)));
 
 struct lanefs_lane {
 	/* Set by the CPU before lanefs_reset, read by the lane. */
@@ -178,9 +179,11 @@ struct lanefs_lane {
 	uint64_t next_deadline; /* no command in flight has an earlier one */
 	uint32_t failed;        /* enum lanefs_engine */
 	uint32_t bad_cid;
-	uint64_t reserved2[2];
+	uint32_t cid_last; /* tail of the free list */
+	uint32_t reserved2;
+	uint64_t reserved3;
 	struct lanefs_counters totals;
-};
+} __attribute__((aligned(64)));
 
 #define LANEFS_NO_CID 0xffffu
 

@@ -1,0 +1,110 @@
+/*
+ * What differs between the machines that run lanes: how a function is marked, memory ordered, time read.
+ *
+ * Everything above this header is the same source on an AMD GPU, an NVIDIA GPU and a CPU. It needs clang: gcc and nvcc
+ * have no scoped atomics.
+ */
+#ifndef LANEFS_DEVICE_H
+#define LANEFS_DEVICE_H
+
+#include "layout.h"
+
+#if defined(__HIP__) || defined(__CUDA__)
+#define LANEFS_FN static inline __attribute__((device, always_inline))
+#else
+#define LANEFS_FN static inline __attribute__((always_inline))
+#endif
+
+#if defined(__AMDGPU__) || defined(__NVPTX__)
+#define LANEFS_GLOBAL __attribute__((address_space(1)))
+#else
+#define LANEFS_GLOBAL
+#endif
+
+namespace lanefs {
+
+/* Sixteen bytes: the widest store that all targets have. */
+typedef uint32_t quad __attribute__((ext_vector_type(4)));
+
+/* The device address a as a pointer. Saying that it is global memory spares a GPU the slower flat accesses. */
+template <typename T> LANEFS_FN T *at(uint64_t a) { return (T *)(T LANEFS_GLOBAL *)a; }
+
+/* Relaxed and system-scope: goes to memory that the CPU or the controller shares, orders nothing by itself. */
+template <typename T> LANEFS_FN T load(const T *p) {
+	return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+}
+template <typename T> LANEFS_FN void store(T *p, T v) {
+	__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+}
+
+/*
+ * System-wide fences. NVPTX cannot select C11 fences (LLVM 19). Arm's C11 fences reach the inner shareable domain only,
+ * and a device may stand in the outer one.
+ */
+
+/* All earlier loads and stores come before all later stores. */
+LANEFS_FN void release() {
+#if defined(__NVPTX__)
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+#elif defined(__aarch64__)
+	asm volatile("dmb osh" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
+/* All earlier loads come before all later loads and stores. */
+LANEFS_FN void acquire() {
+#if defined(__NVPTX__)
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+#elif defined(__aarch64__)
+	asm volatile("dmb oshld" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+#endif
+}
+
+/* All earlier loads and stores come before all later ones: also a store before a load. */
+LANEFS_FN void full() {
+#if defined(__NVPTX__)
+	asm volatile("fence.sc.sys;" ::: "memory");
+#elif defined(__aarch64__)
+	asm volatile("dmb osh" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+/* The device's own steady clock, in its own ticks: ns on NVIDIA, 10 ns on AMD's Instinct; what the CPU counts on a CPU. */
+LANEFS_FN uint64_t clock() {
+#if defined(__NVPTX__)
+	uint64_t t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+#elif defined(__AMDGPU__)
+	return __builtin_readsteadycounter();
+#elif defined(__aarch64__)
+	uint64_t t;
+	asm volatile("mrs %0, cntvct_el0" : "=r"(t));
+	return t;
+#else
+	return __builtin_readcyclecounter();
+#endif
+}
+
+/* Gives the memory system and the neighbours a moment between polls. */
+LANEFS_FN void pause() {
+#if defined(__NVPTX__)
+	asm volatile("nanosleep.u32 64;");
+#elif defined(__AMDGPU__)
+	__builtin_amdgcn_s_sleep(1);
+#elif defined(__aarch64__)
+	asm volatile("yield");
+#else
+	__builtin_ia32_pause();
+#endif
+}
+
+} // namespace lanefs
+
+#endif

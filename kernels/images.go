@@ -1,0 +1,66 @@
+package kernels
+
+import (
+	"embed"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+//go:generate make
+
+// Built by build.sh. A checkout has none until then: run make.
+//
+//go:embed build/*
+var built embed.FS
+
+// Archs lists the architectures that have an image: "gfx942" for AMD, "sm_80" for NVIDIA (PTX), "x86_64" for CPUs.
+func Archs() []string {
+	entries, err := built.ReadDir("build")
+	if err != nil {
+		panic(err) // an embed.FS has its own directory
+	}
+	var archs []string
+	for _, e := range entries {
+		name, _, _ := strings.Cut(e.Name(), ".")
+		archs = append(archs, strings.TrimPrefix(name, "host-"))
+	}
+	slices.Sort(archs)
+	return archs
+}
+
+// Image is what gpu.Runtime.Load takes on a device of the architecture arch: a shared object for a CPU, a code object
+// for an AMD GPU, PTX text for an NVIDIA GPU. AMD's feature suffixes ("gfx942:sramecc+:xnack-") are ignored, the images
+// run with any; an NVIDIA device takes the newest PTX that is not newer than itself, and compiles it.
+func Image(arch string) ([]byte, error) {
+	base, _, _ := strings.Cut(arch, ":")
+	for _, name := range []string{"host-" + base + ".so", base + ".co", base + ".ptx"} {
+		if image, err := built.ReadFile("build/" + name); err == nil {
+			return image, nil
+		}
+	}
+	if best := newestPTX(base); best != "" {
+		return built.ReadFile("build/" + best + ".ptx")
+	}
+	return nil, fmt.Errorf("no kernels were built for the architecture %q: there are %s", arch, strings.Join(Archs(), ", "))
+}
+
+// newestPTX is the architecture of the newest PTX that runs on arch, empty if there is none.
+func newestPTX(arch string) string {
+	limit, ok := capability(arch)
+	best, most := "", 0
+	for _, a := range Archs() {
+		if c, isPTX := capability(a); ok && isPTX && c <= limit && c > most {
+			best, most = a, c
+		}
+	}
+	return best
+}
+
+// capability is the number in "sm_90" or "sm_90a".
+func capability(arch string) (int, bool) {
+	digits, found := strings.CutPrefix(arch, "sm_")
+	n, err := strconv.Atoi(strings.TrimRight(digits, "af"))
+	return n, found && err == nil
+}

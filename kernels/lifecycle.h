@@ -1,0 +1,117 @@
+/*
+ * A lane from the CPU's point of view: made ready, stepped, run by a resident kernel, parked.
+ *
+ *     NEW --reset--> READY --step, batch--> READY
+ *                      |
+ *                   resident       +-- work was there --+
+ *                      v           v                    |
+ *                   RUNNING --> PARKING --------------> PARKED --resident--> RUNNING
+ *
+ * The CPU, having published work for a resident lane, runs a full fence and reads the state: PARKED means launch again,
+ * PARKING means look again. The lane, idle, stores PARKING, runs a full fence and looks for work once more. Of the two
+ * at least one sees the other's store, so no work is left behind.
+ */
+#ifndef LANEFS_LIFECYCLE_H
+#define LANEFS_LIFECYCLE_H
+
+#include "step.h"
+
+namespace lanefs {
+
+/* Whether the numbers that the CPU gave hold together. */
+LANEFS_FN bool is_sane(const lanefs_lane *lane) {
+	uint64_t page = lane->page_size, stride = lane->prp_stride;
+	bool powers = lane->ring_size != 0 && (lane->ring_size & (lane->ring_size - 1)) == 0 && page >= 4096 && (page & (page - 1)) == 0;
+	bool queues = lane->sq_size <= 65536 && lane->cq_size <= 65536 && lane->cid_count != 0 && lane->cid_count < LANEFS_NO_CID &&
+		lane->cid_count < lane->sq_size && lane->cid_count < lane->cq_size;
+	bool lists = stride != 0 && (stride & 7) == 0 && (stride < page ? (stride & (stride - 1)) == 0 : (stride & (page - 1)) == 0) &&
+		((lane->prp | lane->prp_iova) & (page - 1)) == 0;
+	bool aligned = ((lane->sq | lane->cq | lane->work | lane->results | lane->cids | lane->control | lane->status | lane->counters) & 63) == 0 &&
+		((lane->sq_doorbell | lane->cq_doorbell) & 3) == 0;
+	return powers && queues && lists && aligned;
+}
+
+/* Makes the lane ready for a queue pair that is about to be created. What an earlier one left in flight is answered. */
+LANEFS_FN void reset(lanefs_lane *lane) {
+	if (lane->magic != LANEFS_MAGIC || lane->version != LANEFS_VERSION || lane->size != sizeof(lanefs_lane))
+		return; /* not even the status address can be believed: state stays LANEFS_NEW */
+	lanefs_status *status = at<lanefs_status>(lane->status);
+	if (!is_sane(lane)) {
+		lane->failed = LANEFS_BAD_LANE;
+		store(&status->failed, (uint32_t)LANEFS_BAD_LANE);
+		store(&status->state, (uint32_t)LANEFS_NEW);
+		return;
+	}
+	uint32_t first_result = lane->result_next;
+	answer_in_flight(lane, LANEFS_QUEUE_DEAD);
+	lane->cid_free = LANEFS_NO_CID;
+	for (uint32_t cid = 0; cid < lane->cid_count; cid++)
+		free_cid(lane, cid);
+	quad *cq = at<quad>(lane->cq);
+	for (uint32_t i = 0; i < lane->cq_size; i++)
+		cq[i] = quad{0, 0, 0, 0};
+	lane->sq_tail = 0;
+	lane->cq_head = 0;
+	lane->cq_phase = 1;
+	lane->in_flight = 0;
+	lane->dead_cids = 0;
+	lane->next_deadline = ~0ull;
+	lane->failed = LANEFS_OK;
+	lane->bad_cid = 0;
+	release(); /* results before their seq; the CQ's zeroes before the CPU hears that the queue can be created */
+	publish(lane, first_result);
+	report(lane, true, 0);
+	store(&status->state, (uint32_t)LANEFS_READY);
+}
+
+/* Whether reset() has accepted the lane. */
+LANEFS_FN bool is_ready(const lanefs_lane *lane) {
+	return lane->magic == LANEFS_MAGIC && lane->failed != LANEFS_BAD_LANE && lane->cq_phase <= 1 && lane->page_size != 0;
+}
+
+LANEFS_FN bool has_work(lanefs_lane *lane) { return is_work(lane, load(&next_work(lane)->seq)); }
+
+/* Steps until nothing is left to do or `ticks` have passed. */
+LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
+	uint64_t start = clock(), now = start;
+	do {
+		uint32_t command;
+		if (!step(lane, now, &command))
+			pause();
+		now = clock();
+	} while ((lane->in_flight != 0 || has_work(lane)) && now - start < ticks);
+	report(lane, true, now);
+}
+
+/* The resident loop. It leaves when told to, after `idle` ticks with nothing to do, and after `limit` ticks in any case. */
+LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
+	lanefs_status *status = at<lanefs_status>(lane->status);
+	store(&status->state, (uint32_t)LANEFS_RUNNING);
+	uint64_t start = clock(), busy = start, told = start;
+	for (;;) {
+		uint32_t command;
+		uint64_t now = clock();
+		bool progress = step(lane, now, &command);
+		if (progress || lane->in_flight != 0)
+			busy = now;
+		if (progress || now - told >= idle) {
+			report(lane, progress, now);
+			told = now;
+		}
+		bool must = command == LANEFS_PARK || now - start >= limit;
+		if (must || now - busy >= idle) {
+			store(&status->state, (uint32_t)LANEFS_PARKING);
+			full(); /* orders the store of PARKING before the load of the next seq */
+			if (must || !has_work(lane))
+				return;
+			store(&status->state, (uint32_t)LANEFS_RUNNING);
+			busy = now;
+		}
+		if (!progress)
+			pause();
+	}
+}
+
+} // namespace lanefs
+
+#endif

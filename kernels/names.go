@@ -1,0 +1,38 @@
+package kernels
+
+// The kernels of every image, by name. All arguments are 64-bit words; blocks have at most MaxBlock threads. Threads are
+// counted along x. lanes is the device address of an array of Lane.
+const (
+	// ResetKernel (lanes, count): thread i makes lane i ready for a queue pair that is about to be created, zeroing the
+	// CQ. What an earlier queue pair left in flight is answered with EngineQueueDead; work not yet taken stays, and
+	// counters go on. Afterwards Status.State is StateReady; if it is not, Status.Failed says why, or the lane's magic,
+	// version or size are not the kernel's.
+	ResetKernel = "lanefs_reset"
+	// StepKernel (lanes, count, now): thread i does one step of lane i and never waits. now is the time in ticks.
+	StepKernel = "lanefs_step"
+	// BatchKernel (lanes, count, ticks): thread i steps lane i by the device's own clock until nothing is in flight and
+	// no work is left, or until ticks have passed.
+	BatchKernel = "lanefs_batch"
+	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i by the device's own clock until told to park,
+	// without anything to do for idle ticks, or running for limit ticks.
+	ResidentKernel = "lanefs_resident"
+	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): thread 0 builds the PRPs of one transfer. out
+	// receives PRP1, PRP2 and 1 for success as 64-bit words.
+	PRPKernel = "lanefs_prp"
+	// WritePatternKernel (dst, words, seed) writes Pattern(seed, i) to the 64-bit word i of dst, with all threads.
+	WritePatternKernel = "lanefs_write_pattern"
+	// CheckPatternKernel (src, words, seed, out) adds to the first 64-bit word of out how many words of src differ from
+	// the pattern, and to the second the sum of all words.
+	CheckPatternKernel = "lanefs_check_pattern"
+)
+
+// MaxBlock is how many threads a block may have.
+const MaxBlock = 256
+
+// Pattern is word i of the pattern of a seed (probe.h).
+func Pattern(seed, i uint64) uint64 {
+	z := seed + (i+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
