@@ -1,0 +1,158 @@
+package blockdev
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// fakeMemory is Go memory with an invented IOVA.
+type fakeMemory struct {
+	b    []byte
+	iova nvmeq.IOVA
+	open *int
+}
+
+func (m *fakeMemory) Bytes() []byte    { return m.b }
+func (m *fakeMemory) IOVA() nvmeq.IOVA { return m.iova }
+func (m *fakeMemory) Len() int64       { return int64(len(m.b)) }
+func (m *fakeMemory) Close() error     { *m.open--; return nil }
+
+func testPool(limit int64) (p *pool, open *int) {
+	open = new(int)
+	next := nvmeq.IOVA(1 << 30)
+	return newPool(limit, func(n int64) (memory, error) {
+		*open++
+		next += nvmeq.IOVA(n) + 4096
+		return &fakeMemory{make([]byte, n), next - nvmeq.IOVA(n), open}, nil
+	}), open
+}
+
+func TestClassOf(t *testing.T) {
+	for n, want := range map[int]int{0: 0, 1: 0, 4096: 0, 4097: 1, 8192: 1, 8193: 2, 1 << 20: 8, 2 << 20: 9, 2<<20 + 1: 10} {
+		require.Equal(t, want, classOf(n), "%d bytes", n)
+	}
+}
+
+func TestPoolReusesAndMerges(t *testing.T) {
+	p, open := testPool(64 << 20)
+	a, err := p.alloc(4096)
+	require.NoError(t, err)
+	b, err := p.alloc(100)
+	require.NoError(t, err)
+	require.Equal(t, p.iova(a.Slice(0, 0))+4096, p.iova(b.Slice(0, 0)), "neighbours, so that one command serves both")
+	require.Equal(t, 4096, b.Len())
+	at := p.iova(b.Slice(0, 0))
+	b.Release()
+	require.PanicsWithValue(t, "blockdev: buffer released twice", b.Release)
+	c, err := p.alloc(4096)
+	require.NoError(t, err)
+	require.Equal(t, at, p.iova(c.Slice(0, 0)))
+	a.Release()
+	require.EqualError(t, p.close(), "1 buffers were not released")
+
+	p, open = testPool(64 << 20)
+	for range 1000 {
+		b, err := p.alloc(1 << 20)
+		require.NoError(t, err)
+		b.Release()
+	}
+	require.Equal(t, 1, *open)
+	require.NoError(t, p.close())
+	require.Zero(t, *open)
+	_, err = p.alloc(1)
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+func TestPoolLimit(t *testing.T) {
+	p, open := testPool(40 << 20)
+	var held []Buffer
+	for {
+		b, err := p.alloc(1 << 20)
+		if err != nil {
+			require.EqualError(t, err, "out of pinned memory: 33554432 of 41943040 bytes are in use, 16777216 more are needed")
+			break
+		}
+		held = append(held, b)
+	}
+	require.Len(t, held, 32)
+	big, err := p.alloc(7 << 20)
+	require.NoError(t, err, "what fits is still given")
+	require.Equal(t, 8<<20, big.Len())
+	big.Release()
+	for _, b := range held {
+		b.Release()
+	}
+	// The memory serves other sizes now.
+	big, err = p.alloc(30 << 20)
+	require.NoError(t, err)
+	big.Release()
+	b, err := p.alloc(4096)
+	require.NoError(t, err)
+	b.Release()
+	require.NoError(t, p.close())
+	require.Zero(t, *open)
+}
+
+func TestPoolSourceFails(t *testing.T) {
+	boom := errors.New("boom")
+	p := newPool(1<<30, func(int64) (memory, error) { return nil, boom })
+	_, err := p.alloc(1)
+	require.ErrorIs(t, err, boom)
+	_, err = p.alloc(4 << 20)
+	require.ErrorIs(t, err, boom)
+	require.NoError(t, p.close())
+}
+
+// TestPoolOverlap holds random buffers from several goroutines, each filled with its own byte: a buffer handed out twice
+// shows.
+func TestPoolOverlap(t *testing.T) {
+	p, open := testPool(256 << 20)
+	var wg sync.WaitGroup
+	for g := range uint64(4) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(g, 0))
+			type held struct {
+				b    Buffer
+				mark byte
+			}
+			var have []held
+			for range 3000 {
+				if len(have) == 0 || len(have) < 40 && rng.IntN(2) == 0 {
+					n := 1 << rng.IntN(18)
+					if rng.IntN(50) == 0 {
+						n = 2<<20 + rng.IntN(4<<20)
+					}
+					b, err := p.alloc(n)
+					if err != nil || b.Len() < n {
+						t.Errorf("%d bytes: %v", n, err)
+						return
+					}
+					mark := byte(rng.Uint32())
+					b.Bytes()[0], b.Bytes()[b.Len()-1] = mark, mark
+					have = append(have, held{b, mark})
+					continue
+				}
+				i := rng.IntN(len(have))
+				h := have[i]
+				if h.b.Bytes()[0] != h.mark || h.b.Bytes()[h.b.Len()-1] != h.mark {
+					t.Errorf("a buffer of %d bytes changed while it was held", h.b.Len())
+				}
+				h.b.Release()
+				have[i] = have[len(have)-1]
+				have = have[:len(have)-1]
+			}
+			for _, h := range have {
+				h.b.Release()
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, p.close())
+	require.Zero(t, *open)
+}
