@@ -1,0 +1,67 @@
+package extent
+
+// Map says what lies at logical block l: the part from l of the extent there, or the hole up to the next extent, at most
+// max blocks.
+func (t *Tree) Map(l, max uint32) (Extent, error) {
+	if l >= MaxBlock || max == 0 {
+		return Extent{}, ErrRange
+	}
+	var p path
+	defer p.release()
+	if err := t.find(&p, l); err != nil {
+		return Extent{}, err
+	}
+	x, ok, err := p.current()
+	if err != nil {
+		return Extent{}, err
+	}
+	if ok && l < x.End() {
+		x = x.from(l)
+	} else {
+		// next is past l: the leaf's entry at pos+1 starts after l, and so does whatever bounds the leaf.
+		x = Extent{Lblk: l, Len: p.next() - l}
+	}
+	x.Len = min(x.Len, max)
+	return x, nil
+}
+
+// MapRange calls f for everything in [l, end), extents and holes in order, until f returns an error. Holes of
+// neighbouring leaves may come in pieces. f must not change the tree.
+func (t *Tree) MapRange(l, end uint32, f func(Extent) error) error {
+	for l < end {
+		x, err := t.Map(l, end-l)
+		if err != nil {
+			return err
+		}
+		if err := f(x); err != nil {
+			return err
+		}
+		l = x.End()
+	}
+	return nil
+}
+
+// Next finds the first extent that ends after logical block l; false when there is none.
+func (t *Tree) Next(l uint32) (Extent, bool, error) {
+	for l < MaxBlock {
+		x, err := t.Map(l, MaxBlock-l)
+		if err != nil {
+			return Extent{}, false, err
+		}
+		if !x.Hole() {
+			return x, true, nil
+		}
+		l = x.End()
+	}
+	return Extent{}, false, nil
+}
+
+// Last finds the extent with the highest logical blocks; false when the tree is empty.
+func (t *Tree) Last() (Extent, bool, error) {
+	var p path
+	defer p.release()
+	if err := t.find(&p, MaxBlock-1); err != nil {
+		return Extent{}, false, err
+	}
+	return p.current()
+}
