@@ -1,0 +1,149 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"golang.org/x/sys/unix"
+)
+
+var pageSize = int64(os.Getpagesize())
+
+// memory is a gpu.Memory, and a gpu.Range if reserved is not 0. It is mapped at mapping's start all its life.
+type memory struct {
+	r        *Runtime
+	kind     gpu.MemKind
+	mapping  []byte       // everything mapped: whole pages; a range's reservation
+	size     atomic.Int64 // usable bytes from mapping's start
+	reserved int64        // of a range
+	fd       int          // memfd behind the mapping, -1 for none
+	offset   int64        // of the mapping in fd
+	borrowed bool         // the mapping is another's: Register
+	charged  int64        // device memory it counts for; protected by mu
+	mu       sync.Mutex   // serialises Grow, Export and Close
+	closed   bool         // protected by mu
+}
+
+// Alloc implements gpu.Runtime.
+func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	if kind < gpu.HostMapped || kind > gpu.DevicePlain {
+		return nil, fmt.Errorf("host runtime: memory kind %d does not exist", kind)
+	}
+	if err := checkSize(size); err != nil {
+		return nil, err
+	}
+	if kind == gpu.DeviceVMM {
+		m, err := r.reserve(size, size)
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
+	}
+	m := &memory{r: r, kind: kind, fd: -1}
+	m.size.Store(size)
+	length := roundUp(size, pageSize)
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
+	if kind.Device() {
+		if err := r.charge(length); err != nil {
+			return nil, err
+		}
+		m.charged = length
+		fd, err := newMemFD("lanefs-"+kind.String(), length)
+		if err != nil {
+			m.release()
+			return nil, err
+		}
+		m.fd, flags = fd, unix.MAP_SHARED
+		// Whoever maps an export must not be killed by our shrinking it.
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+			m.release()
+			return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)
+		}
+	}
+	b, err := mapNew(length, unix.PROT_READ|unix.PROT_WRITE, flags, m.fd, 0)
+	if err != nil {
+		m.release()
+		return nil, fmt.Errorf("host runtime: map %d bytes of %s memory: %w", length, kind, err)
+	}
+	m.mapping = b
+	if length >= granularity {
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // fewer page faults and TLB misses where the system allows it
+	}
+	return r.adopt(m)
+}
+
+// Register implements gpu.Runtime. On a CPU there is nothing to do but to remember the bytes.
+func (r *Runtime) Register(b []byte, io bool) (gpu.Memory, error) {
+	if err := checkSize(int64(len(b))); err != nil {
+		return nil, err
+	}
+	if start := uintptr(unsafe.Pointer(&b[0])); int64(start)%pageSize != 0 || int64(len(b))%pageSize != 0 {
+		return nil, fmt.Errorf("host runtime: register %d bytes at %#x: both must be multiples of the page size %d", len(b), start, pageSize)
+	}
+	m := &memory{r: r, kind: gpu.HostPinned, fd: -1, mapping: b, borrowed: true}
+	m.size.Store(int64(len(b)))
+	return r.adopt(m)
+}
+
+// adopt enters m among the live memories, or releases it if the runtime is closed.
+func (r *Runtime) adopt(m *memory) (*memory, error) {
+	if err := r.add(m); err != nil {
+		m.release()
+		return nil, err
+	}
+	return m, nil
+}
+
+// release undoes what was acquired, in reverse. mu is held, or nobody else knows m yet.
+func (m *memory) release() {
+	if m.mapping != nil && !m.borrowed {
+		unmap(m.mapping)
+	}
+	if m.fd >= 0 {
+		unix.Close(m.fd)
+	}
+	m.r.used.Add(-m.charged)
+	m.mapping, m.fd, m.charged = nil, -1, 0
+}
+
+func (m *memory) Kind() gpu.MemKind { return m.kind }
+func (m *memory) Size() int64       { return m.size.Load() }
+
+// Addr is the CPU's address: the host runtime's kernels are the CPU's.
+func (m *memory) Addr() gpu.Addr {
+	return gpu.Addr(uintptr(unsafe.Pointer(unsafe.SliceData(m.mapping))))
+}
+
+// Host is nil once the memory is closed.
+func (m *memory) Host() []byte {
+	if m.mapping == nil {
+		return nil
+	}
+	return m.mapping[:m.size.Load():m.size.Load()]
+}
+
+// Close implements gpu.Memory. A second Close is an error: by then the address may be another's.
+func (m *memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("host runtime: %s memory: %w", m.kind, os.ErrClosed)
+	}
+	m.closed = true
+	m.r.remove(m)
+	m.release()
+	return nil
+}
+
+func checkSize(size int64) error {
+	if size <= 0 || size > 1<<46 {
+		return fmt.Errorf("host runtime: %d bytes of memory: must be between 1 and 2^46", size)
+	}
+	return nil
+}
+
+func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }

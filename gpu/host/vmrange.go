@@ -1,0 +1,88 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"golang.org/x/sys/unix"
+)
+
+// Reserve implements gpu.Runtime: an inaccessible mapping holds the address range, and a memfd that grows is mapped over
+// its beginning.
+func (r *Runtime) Reserve(size, max int64) (gpu.Range, error) {
+	if max < size {
+		return nil, fmt.Errorf("host runtime: reserve %d bytes with %d backed: the range must hold them", max, size)
+	}
+	if err := checkSize(max); err != nil {
+		return nil, err
+	}
+	if size < 0 {
+		return nil, fmt.Errorf("host runtime: back %d bytes: must not be negative", size)
+	}
+	return r.reserve(size, max)
+}
+
+func (r *Runtime) reserve(size, max int64) (*memory, error) {
+	max = roundUp(max, granularity)
+	fd, err := newMemFD("lanefs-"+gpu.DeviceVMM.String(), 0)
+	if err != nil {
+		return nil, err
+	}
+	m := &memory{r: r, kind: gpu.DeviceVMM, fd: fd, reserved: max}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		m.release()
+		return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)
+	}
+	b, err := mapNew(max, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+	if err != nil {
+		m.release()
+		return nil, fmt.Errorf("host runtime: reserve %d bytes of address space: %w", max, err)
+	}
+	m.mapping = b
+	if err := m.Grow(size); err != nil {
+		m.release()
+		return nil, err
+	}
+	return r.adopt(m)
+}
+
+// Reserved implements gpu.Range.
+func (m *memory) Reserved() int64 { return m.reserved }
+
+// Grow implements gpu.Range: the memfd becomes longer, and the new part is mapped behind the old. Nothing moves.
+func (m *memory) Grow(size int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("host runtime: grow: %w", os.ErrClosed)
+	}
+	if m.reserved == 0 {
+		return fmt.Errorf("host runtime: %s memory cannot grow: only a reserved range can", m.kind)
+	}
+	old, size := m.size.Load(), roundUp(size, granularity)
+	if size <= old {
+		return nil
+	}
+	if size > m.reserved {
+		return fmt.Errorf("host runtime: grow to %d bytes: only %d are reserved", size, m.reserved)
+	}
+	if err := m.r.charge(size - old); err != nil {
+		return err
+	}
+	m.charged += size - old
+	if err := unix.Ftruncate(m.fd, size); err != nil {
+		m.charged -= size - old
+		m.r.used.Add(old - size)
+		return fmt.Errorf("host runtime: grow to %d bytes: %w", size, err)
+	}
+	if err := mapAt(unsafe.Pointer(&m.mapping[old]), size-old, m.fd, old); err != nil {
+		// The memfd keeps its length, since it is sealed; a later Grow maps it.
+		m.charged -= size - old
+		m.r.used.Add(old - size)
+		return fmt.Errorf("host runtime: map %d more bytes: %w", size-old, err)
+	}
+	m.size.Store(size)
+	return nil
+}
