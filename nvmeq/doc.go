@@ -19,5 +19,6 @@
 //	NVM      NVM Express NVM Command Set Specification, revision 1.0 (2021-05)
 //	PCIe     NVM Express NVMe over PCIe Transport Specification, revision 1.0 (2021-05)
 //
-// Lock order: Engine.ladder, then lane.mu, then Controller.admin; a lock is never taken while a later one is held.
+// Lock order: Controller.ladder, then lane.drive (several only by the holder of ladder), then one of the leaves: lane.mu,
+// Controller.admin, Controller.mu.
 package nvmeq

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
+	"time"
 )
 
 // IdentifySize is the size in bytes of every Identify data structure (Base §5.17).
@@ -63,6 +64,7 @@ type IdentifyController struct {
 	OAES     uint32
 	CTRATT   uint32
 	CNTRLTYP uint8
+	CRDT     [3]uint16 // retry delays in units of 100 ms
 	OACS     OACS
 	ACL      uint8 // Aborts outstanding at once, less one
 	AERL     uint8 // Asynchronous Event Requests outstanding at once, less one
@@ -131,6 +133,14 @@ func (c *IdentifyController) MaxTransfer(mpsmin int64) int64 {
 	return mpsmin << c.MDTS
 }
 
+// RetryDelay is how long a status with this CRD asks the host to wait before it tries again; 0 is not at all.
+func (c *IdentifyController) RetryDelay(crd int) time.Duration {
+	if crd < 1 || crd > len(c.CRDT) {
+		return 0
+	}
+	return time.Duration(c.CRDT[crd-1]) * 100 * time.Millisecond
+}
+
 // DecodeIdentifyController reads the structure from exactly IdentifySize bytes.
 func DecodeIdentifyController(b []byte) (*IdentifyController, error) {
 	if len(b) != IdentifySize {
@@ -143,6 +153,7 @@ func DecodeIdentifyController(b []byte) (*IdentifyController, error) {
 		RAB: b[72], IEEE: uint32(b[73]) | uint32(b[74])<<8 | uint32(b[75])<<16, CMIC: b[76], MDTS: b[77],
 		CNTLID: le.Uint16(b[78:]), VER: VS(le.Uint32(b[80:])), RTD3R: le.Uint32(b[84:]), RTD3E: le.Uint32(b[88:]),
 		OAES: le.Uint32(b[92:]), CTRATT: le.Uint32(b[96:]), CNTRLTYP: b[111],
+		CRDT: [3]uint16{le.Uint16(b[128:]), le.Uint16(b[130:]), le.Uint16(b[132:])},
 		OACS: OACS(le.Uint16(b[256:])), ACL: b[258], AERL: b[259], FRMW: b[260], LPA: b[261], ELPE: b[262],
 		WCTEMP: le.Uint16(b[266:]), CCTEMP: le.Uint16(b[268:]),
 		TNVMCAP: uint128(b[280:296]), UNVMCAP: uint128(b[296:312]),

@@ -1,10 +1,5 @@
 package nvmeq
 
-import (
-	"fmt"
-	"strings"
-)
-
 // StatusError is a command that the controller ended with a status other than success. It is the one place where a
 // Status becomes an error.
 type StatusError struct {
@@ -19,22 +14,7 @@ type StatusError struct {
 
 // Error reads like "nvme: Read of 8 blocks at LBA 4096 of namespace 1: Unrecovered Read Error (sct 2h sc 81h, DNR)".
 func (e *StatusError) Error() string {
-	var b strings.Builder
-	b.WriteString("nvme: ")
-	b.WriteString(e.Opcode.Name(e.Admin))
-	if e.HasLBA {
-		plural := "s"
-		if e.Blocks == 1 {
-			plural = ""
-		}
-		fmt.Fprintf(&b, " of %d block%s at LBA %d", e.Blocks, plural, e.LBA)
-	}
-	if e.NSID != 0 && e.NSID != 0xffffffff {
-		fmt.Fprintf(&b, " of namespace %d", e.NSID)
-	}
-	b.WriteString(": ")
-	b.WriteString(e.Status.String())
-	return b.String()
+	return "nvme: " + describe(e.Opcode, e.Admin, e.NSID, e.LBA, e.Blocks) + ": " + e.Status.String()
 }
 
 // Err is nil for success and a *StatusError naming the command otherwise.
@@ -43,11 +23,8 @@ func (s *SQE) Err(st Status, admin bool) error {
 		return nil
 	}
 	e := &StatusError{Admin: admin, Opcode: s.Opcode, NSID: s.NSID, Status: st}
-	if !admin {
-		switch s.Opcode {
-		case IORead, IOWrite, IOCompare, IOWriteZeroes, IOVerify, IOWriteUncorr:
-			e.HasLBA, e.LBA, e.Blocks = true, uint64(s.CDW11)<<32|uint64(s.CDW10), s.CDW12&0xffff+1
-		}
+	if !admin && hasLBA(s.Opcode) {
+		e.HasLBA, e.LBA, e.Blocks = true, uint64(s.CDW11)<<32|uint64(s.CDW10), s.CDW12&0xffff+1
 	}
 	return e
 }

@@ -1,0 +1,156 @@
+package nvmeq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// The admin queue: driven by the CPU, one command at a time, beside the Asynchronous Event Requests that stay
+// outstanding. Its memory is three pages: submission queue, completion queue, data.
+
+const (
+	adminEntries = 64               // of both queues; 64 × SQESize is one page
+	adminTimeout = 10 * time.Second // of one command, unless the caller knows better
+	aerCID       = 0xff00           // Asynchronous Event Requests use CIDs from here, other commands those below
+	abortTimeout = 2 * time.Second
+)
+
+// ErrTimeout is wrapped by errors of commands that the controller did not complete in time.
+var ErrTimeout = errors.New("timed out")
+
+// adminQueue is protected by Controller.admin.
+type adminQueue struct {
+	c    *Controller
+	d    *dma
+	sq   []byte
+	cq   []byte
+	page int64 // bytes between the three parts: CC.MPS
+
+	tail   int
+	head   int
+	phase  bool
+	cid    uint16
+	broken error // a command was lost: nothing more works until the queue is set up again
+
+	events   int          // Asynchronous Event Requests outstanding
+	eventSeq int          // of the next one
+	noEvents bool         // the controller refuses them
+	seen     []AsyncEvent // come in, not yet reported
+}
+
+// newAdminQueue allocates memory for queues with host pages of mps bytes.
+func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
+	d, err := newDMA(c.rt, c.t, gpu.HostMapped, 3*mps, mps)
+	if err != nil {
+		return nil, fmt.Errorf("admin queue: %w", err)
+	}
+	if d.host == nil {
+		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.rt.Name(), gpu.HostMapped), d.Close())
+	}
+	q := &adminQueue{c: c, d: d, page: mps}
+	q.sq, q.cq = d.host[:adminEntries*SQESize], d.host[mps:mps+adminEntries*CQESize]
+	return q, nil
+}
+
+// reset makes the queue as a controller expects it when it is enabled.
+func (q *adminQueue) reset() {
+	clear(q.d.host[:2*q.page])
+	q.tail, q.head, q.phase, q.cid, q.broken = 0, 0, true, 0, nil
+	q.events, q.noEvents, q.seen = 0, false, nil
+}
+
+// data is the one page that commands transfer to and from.
+func (q *adminQueue) data() []byte   { return q.d.host[2*q.page : 2*q.page+pageSize] }
+func (q *adminQueue) dataIOVA() IOVA { return q.d.iova + IOVA(2*q.page) }
+
+// post writes an entry and rings the doorbell.
+func (q *adminQueue) post(s *SQE) {
+	s.Encode(q.sq[q.tail*SQESize : (q.tail+1)*SQESize])
+	q.tail = (q.tail + 1) % adminEntries
+	// The entry is stored before the doorbell: Transport.Write32 is a call the compiler does not move stores across,
+	// and the processor keeps the order of stores or the transport does.
+	q.c.t.Write32(q.c.stride.SQ(0), uint32(q.tail))
+}
+
+// reap takes one completion if there is one.
+func (q *adminQueue) reap() (CQE, bool) {
+	e := q.cq[q.head*CQESize : (q.head+1)*CQESize]
+	// The phase is in the last dword. This load comes before those of the rest: were they older than the phase, they
+	// could be of the queue's last round.
+	dw3 := atomic.LoadUint32((*uint32)(unsafe.Pointer(&e[12])))
+	if dw3>>16&1 == 1 != q.phase {
+		return CQE{}, false
+	}
+	cqe := CQE{
+		DW0: binary.LittleEndian.Uint32(e[0:]), DW1: binary.LittleEndian.Uint32(e[4:]),
+		SQHD: binary.LittleEndian.Uint16(e[8:]), SQID: binary.LittleEndian.Uint16(e[10:]),
+		CID: uint16(dw3), Phase: q.phase, Status: Status(dw3 >> 17),
+	}
+	if q.head++; q.head == adminEntries {
+		q.head, q.phase = 0, !q.phase
+	}
+	q.c.t.Write32(q.c.stride.CQ(0), uint32(q.head))
+	return cqe, true
+}
+
+// exec carries out one command. Its error is a *StatusError when the controller answered.
+func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
+	name := s.Opcode.Name(true)
+	if q.broken != nil {
+		return CQE{}, fmt.Errorf("%s: the admin queue is out of service: %w", name, q.broken)
+	}
+	s.CID = q.cid
+	if q.cid++; q.cid == aerCID {
+		q.cid = 0
+	}
+	q.post(&s)
+	deadline := time.Now().Add(timeout)
+	var w waiter
+	for {
+		if q.c.step(0) {
+			w.progress()
+		}
+		cqe, ok := q.reap()
+		switch {
+		case ok && cqe.CID == s.CID:
+			return cqe, s.Err(cqe.Status, true)
+		case ok && q.event(cqe):
+		case ok:
+			q.broken = fmt.Errorf("the controller completed admin command %#x, which was not outstanding", cqe.CID)
+			return CQE{}, q.broken
+		case time.Now().After(deadline):
+			csts := q.c.csts()
+			q.broken = fmt.Errorf("%s %w after %v, %v", name, ErrTimeout, timeout, csts)
+			return CQE{}, q.broken
+		default:
+			w.idle()
+		}
+	}
+}
+
+// admin executes one command without data.
+func (c *Controller) adminCmd(s SQE) (CQE, error) {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	return c.aq.exec(s, adminTimeout)
+}
+
+// adminRead executes one command that fills into, of at most a page.
+func (c *Controller) adminRead(s SQE, into []byte) (CQE, error) {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	data := c.aq.data()[:len(into)]
+	clear(data) // what the controller leaves out reads as zero, not as the last command's data
+	s.PRP1 = c.aq.dataIOVA()
+	cqe, err := c.aq.exec(s, adminTimeout)
+	if err == nil {
+		copy(into, data)
+	}
+	return cqe, err
+}

@@ -1,0 +1,179 @@
+package nvmeq
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// Command is one I/O command as the caller states it, and how it ended. The engine owns it while Do runs.
+type Command struct {
+	Op         Opcode
+	FUA        bool // Write: durable when it completes; Read: from the medium
+	Deallocate bool // Write Zeroes: the blocks may be deallocated
+	NSID       uint32
+	SLBA       uint64  // first logical block
+	NLB        uint32  // logical blocks, 1 to 65536
+	Data       IOVA    // dword aligned
+	Len        uint32  // bytes at Data: NLB blocks for commands that transfer blocks
+	Ranges     []Range // Dataset Management: 1 to 256 ranges to deallocate
+
+	Err     error // nil, a *StatusError, or what kept the command from completing
+	Status  Status
+	DW0     uint32        // of the completion
+	Latency time.Duration // from posting to reaping, measured by the lane
+
+	tries uint8
+	page  int8 // of the range list, -1 for none
+}
+
+// Range is one range of Dataset Management (NVM §3.2.3).
+type Range struct {
+	SLBA uint64
+	NLB  uint32
+}
+
+const (
+	maxNLB    = 1 << 16 // CDW12.NLB has 16 bits and is zero-based
+	maxRanges = 256
+	rangeSize = 16
+)
+
+// Bits of CDW11 and CDW12 (NVM §3.2).
+const (
+	cdw12FUA   = 1 << 30
+	cdw12DEAC  = 1 << 25
+	cdw11DSMAD = 1 << 2
+)
+
+// hasLBA says whether the command names blocks by SLBA and NLB.
+func hasLBA(op Opcode) bool {
+	switch op {
+	case IORead, IOWrite, IOCompare, IOWriteZeroes, IOVerify, IOWriteUncorr:
+		return true
+	}
+	return false
+}
+
+// check says what is wrong with the command before anybody acts on it. A length that disagrees with NLB is the worst:
+// the controller transfers NLB blocks, whatever the PRPs were built for.
+func (e *Engine) check(c *Command) error {
+	shift, ok := e.c.blockShift(c.NSID)
+	switch {
+	case c.Op == IOFlush && c.NSID == 0xffffffff && e.c.ident.VWC.FlushAll():
+		return nil
+	case !ok:
+		return fmt.Errorf("%s: namespace %d is not one that can be used", c, c.NSID)
+	}
+	switch c.Op {
+	case IOFlush:
+		return nil
+	case IORead, IOWrite, IOCompare:
+		switch {
+		case c.NLB == 0 || c.NLB > maxNLB:
+			return fmt.Errorf("%s: want 1 to %d blocks", c, maxNLB)
+		case uint64(c.Len) != uint64(c.NLB)<<shift:
+			return fmt.Errorf("%s: %d bytes of data for blocks of %d bytes", c, c.Len, 1<<shift)
+		case int64(c.Len) > e.maxTransfer:
+			return fmt.Errorf("%s: %d bytes in one command, at most %d", c, c.Len, e.maxTransfer)
+		case c.Data&3 != 0:
+			return fmt.Errorf("%s: data at IOVA %#x is not dword aligned", c, uint64(c.Data))
+		}
+		return nil
+	case IOWriteZeroes, IOVerify, IOWriteUncorr:
+		if c.NLB == 0 || c.NLB > maxNLB || c.Len != 0 {
+			return fmt.Errorf("%s: want 1 to %d blocks and no data", c, maxNLB)
+		}
+		return nil
+	case IODSM:
+		if len(c.Ranges) == 0 || len(c.Ranges) > maxRanges || c.Len != 0 {
+			return fmt.Errorf("%s: %d ranges, want 1 to %d and no other data", c, len(c.Ranges), maxRanges)
+		}
+		return nil
+	}
+	return fmt.Errorf("%s: the engine does not carry this command", c)
+}
+
+// String names the command as errors do: "Write of 8 blocks at LBA 4096 of namespace 1".
+func (c *Command) String() string {
+	return describe(c.Op, false, c.NSID, c.SLBA, c.NLB)
+}
+
+func describe(op Opcode, admin bool, nsid uint32, lba uint64, blocks uint32) string {
+	var b strings.Builder
+	b.WriteString(op.Name(admin))
+	if !admin && hasLBA(op) {
+		plural := "s"
+		if blocks == 1 {
+			plural = ""
+		}
+		fmt.Fprintf(&b, " of %d block%s at LBA %d", blocks, plural, lba)
+	}
+	if nsid != 0 && nsid != 0xffffffff {
+		fmt.Fprintf(&b, " of namespace %d", nsid)
+	}
+	return b.String()
+}
+
+// fill states the command as a work item, all but Seq and Tag. It is the lane that makes PRPs of iova and len.
+func (c *Command) fill(w *kernels.Work, ranges IOVA) {
+	w.Opcode, w.Flags, w.Nsid = uint8(c.Op), 0, c.NSID
+	w.Iova, w.Len, w.Mptr = uint64(c.Data), c.Len, 0
+	w.Cdw10, w.Cdw11, w.Cdw12, w.Cdw13, w.Cdw14, w.Cdw15 = 0, 0, 0, 0, 0, 0
+	switch {
+	case hasLBA(c.Op):
+		w.Cdw10, w.Cdw11, w.Cdw12 = uint32(c.SLBA), uint32(c.SLBA>>32), c.NLB-1
+		if c.FUA {
+			w.Cdw12 |= cdw12FUA
+		}
+		if c.Deallocate && c.Op == IOWriteZeroes {
+			w.Cdw12 |= cdw12DEAC
+		}
+	case c.Op == IODSM:
+		w.Iova, w.Len = uint64(ranges), uint32(len(c.Ranges)*rangeSize)
+		w.Cdw10, w.Cdw11 = uint32(len(c.Ranges)-1), cdw11DSMAD
+	}
+}
+
+// putRanges writes the range list (NVM §3.2.3): context attributes, length, first block.
+func putRanges(b []byte, ranges []Range) {
+	for i, r := range ranges {
+		le, at := binary.LittleEndian, b[i*rangeSize:(i+1)*rangeSize]
+		le.PutUint32(at[0:], 0)
+		le.PutUint32(at[4:], r.NLB)
+		le.PutUint64(at[8:], r.SLBA)
+	}
+}
+
+// statusErr is the error of a completed command, nil for success.
+func (c *Command) statusErr() error {
+	if c.Status.OK() {
+		return nil
+	}
+	return &StatusError{Opcode: c.Op, NSID: c.NSID, HasLBA: hasLBA(c.Op), LBA: c.SLBA, Blocks: c.NLB, Status: c.Status}
+}
+
+// worthRetry says whether the same command may succeed if it is sent again: the controller has not said otherwise
+// (DNR), and the status is one of circumstance, not of a wrong command. A retry is safe for every command the engine
+// carries: the controller has ended the first one, the data is the same, and the caller has not been told yet.
+func (s Status) worthRetry() bool {
+	if s.DNR() {
+		return false
+	}
+	switch s.SCT() {
+	case SCTPath:
+		return true
+	case SCTMedia:
+		return s.Is(StatusReadError) || s.Is(StatusWriteFault)
+	case SCTGeneric:
+		switch s & statusCodes {
+		case StatusDataTransfer, StatusInternal, StatusAbortRequested, StatusSQDeleted, StatusNSNotReady,
+			StatusInterrupted, StatusTransientTransport:
+			return true
+		}
+	}
+	return false
+}

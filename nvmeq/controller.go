@@ -1,0 +1,223 @@
+package nvmeq
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// Config is what Open needs. Runtime and Transport stay the caller's, who closes them after the Controller.
+type Config struct {
+	Runtime   gpu.Runtime
+	Transport Transport
+	Placement Placement        // zero: pinned host memory
+	Queues    int              // I/O queue pairs to ask for; 0 is 64. Getting fewer is normal
+	Log       *slog.Logger     // nil: slog.Default
+	OnEvent   func(AsyncEvent) // called for each asynchronous event, after it was logged
+}
+
+const defaultQueues = 64
+
+// Controller is one enabled NVMe controller. All methods may be called from any goroutine.
+type Controller struct {
+	cfg Config
+	rt  gpu.Runtime
+	t   Transport
+	sim Stepper // nil unless the controller runs in software and works on its caller's thread
+	log *slog.Logger
+
+	cap    CAP
+	vs     VS
+	stride Stride
+	mps    int64 // host page size in bytes, CC.MPS
+
+	admin sync.Mutex
+	aq    *adminQueue // protected by admin
+
+	ident  *IdentifyController
+	nvm    *NVMController
+	spaces []*Namespace
+	queues int // I/O queue pairs that the controller gives us
+
+	mu      sync.Mutex
+	qids    []uint16  // protected by mu: I/O queue identifiers not in use
+	engines []*Engine // protected by mu
+
+	ladder sync.Mutex    // held while the controller is reset
+	resets int           // protected by ladder: in a row, without a completed command between them
+	gen    atomic.Uint32 // resets so far
+	paused atomic.Bool   // a reset is under way, or about to be: leave the lanes
+	dead   atomic.Pointer[error]
+
+	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
+	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
+
+	closing   chan struct{}
+	watchDone chan struct{}
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open brings the controller up: reset, admin queue, enable, Identify, number of queues (Base §3.5.1). On error nothing
+// is left behind.
+func Open(cfg Config) (*Controller, error) {
+	if cfg.Runtime == nil || cfg.Transport == nil {
+		return nil, errors.New("nvmeq: Open needs a Runtime and a Transport")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Queues <= 0 {
+		cfg.Queues = defaultQueues
+	}
+	cfg.Placement.fill()
+	c := &Controller{cfg: cfg, rt: cfg.Runtime, t: cfg.Transport, log: cfg.Log,
+		closing: make(chan struct{}), watchDone: make(chan struct{})}
+	c.sim, _ = cfg.Transport.(Stepper)
+	if err := c.open(); err != nil {
+		if c.aq != nil {
+			c.disable() // so that it no longer writes to the memory we are about to free
+			err = errors.Join(err, c.aq.d.Close())
+		}
+		return nil, fmt.Errorf("nvme controller %s: %w", c.t.Name(), err)
+	}
+	go c.watch()
+	return c, nil
+}
+
+func (c *Controller) open() error {
+	if err := c.readCapabilities(); err != nil {
+		return err
+	}
+	if err := c.disable(); err != nil {
+		return err
+	}
+	var err error
+	if c.aq, err = newAdminQueue(c, c.mps); err != nil {
+		return err
+	}
+	if err := c.enable(); err != nil {
+		return err
+	}
+	if err := c.identify(); err != nil {
+		return err
+	}
+	if err := c.start(); err != nil {
+		return err
+	}
+	for q := 1; q <= c.queues; q++ {
+		c.qids = append(c.qids, uint16(q))
+	}
+	return nil
+}
+
+// start is what follows every enable: queue count and events.
+func (c *Controller) start() error {
+	n, err := c.negotiateQueues(c.cfg.Queues)
+	if err != nil {
+		return err
+	}
+	c.queues = n
+	if err := c.enableEvents(); err != nil {
+		return err
+	}
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	c.armEventsLocked()
+	return nil
+}
+
+// step lets a software controller work on a queue.
+func (c *Controller) step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
+
+// Capabilities, Version and Identify are what the controller reports.
+func (c *Controller) Capabilities() CAP             { return c.cap }
+func (c *Controller) Version() VS                   { return c.vs }
+func (c *Controller) Identify() *IdentifyController { return c.ident }
+func (c *Controller) NVM() *NVMController           { return c.nvm }
+
+// Namespaces are the active ones, by rising NSID, usable or not.
+func (c *Controller) Namespaces() []*Namespace { return c.spaces }
+
+// Simulated says that the controller is software.
+func (c *Controller) Simulated() bool { return c.sim != nil }
+
+// Queues is how many I/O queue pairs the controller gave us.
+func (c *Controller) Queues() int { return c.queues }
+
+// Name is what the user calls the device.
+func (c *Controller) Name() string { return c.t.Name() }
+
+// MaxTransfer is the largest transfer of one command in bytes that the controller takes, 0 for no limit.
+func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSMIN()) }
+
+// Err is why the controller is out of service for good, nil while it works.
+func (c *Controller) Err() error {
+	if p := c.dead.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// kill puts the controller out of service for good; the first reason stays.
+func (c *Controller) kill(err error) {
+	err = fmt.Errorf("nvme controller %s is out of service: %w", c.t.Name(), err)
+	if c.dead.CompareAndSwap(nil, &err) {
+		c.log.Error("controller given up", "device", c.t.Name(), "why", err.Error())
+	}
+}
+
+// checkAlive looks whether the controller has died by itself, and resets it if so.
+func (c *Controller) checkAlive() {
+	if c.Err() != nil {
+		return
+	}
+	c.admin.Lock()
+	broken := c.aq.broken
+	c.admin.Unlock()
+	csts := c.csts()
+	switch {
+	case csts.Gone() || csts.CFS():
+		c.recover(c.generation(), fmt.Errorf("%v", csts))
+	case broken != nil:
+		c.recover(c.generation(), broken)
+	}
+}
+
+// Close shuts the controller down in the normal way, after its engines, and frees what it used. Caches of the device
+// are on the medium when it returns nil.
+func (c *Controller) Close() error {
+	c.closeOnce.Do(func() {
+		close(c.closing)
+		<-c.watchDone
+		c.mu.Lock()
+		engines := append([]*Engine(nil), c.engines...)
+		c.mu.Unlock()
+		var errs []error
+		for _, e := range engines {
+			errs = append(errs, e.Close())
+		}
+		c.ladder.Lock() // no reset now
+		defer c.ladder.Unlock()
+		if c.Err() == nil {
+			errs = append(errs, c.shutdown(SHNNormal))
+		} else {
+			c.t.Reset() // whatever it still does, it stops now
+		}
+		gone := errors.New("nvme controller is closed")
+		c.dead.CompareAndSwap(nil, &gone)
+		c.admin.Lock()
+		defer c.admin.Unlock()
+		c.aq.broken = gone
+		errs = append(errs, c.aq.d.Close())
+		c.closeErr = errors.Join(errs...)
+	})
+	return c.closeErr
+}
+
+const shutdownTimeout = 10 * time.Second

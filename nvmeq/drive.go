@@ -1,0 +1,297 @@
+package nvmeq
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// How a batch gets done:
+//
+//  1. push: the caller leaves its batch with the lane                            (parallel)
+//  2. wait: if nobody drives the lane, the caller does; else it sleeps           (one driver per lane)
+//  3. turn, by the driver, over and over, for every batch of the lane:
+//     a. fill: retries and unposted commands become work items
+//     b. kick: the kernel code posts, rings, reaps
+//     c. drain: results end commands; the last command of a batch wakes its caller
+//     d. a software controller works on the queue pair
+//  4. a driver whose own batch is done passes the lane to a caller still waiting
+//
+// So a lone request needs no other thread, concurrent ones share the queue pair's depth, and an idle lane has nobody.
+
+// batch is one call of Do.
+type batch struct {
+	cmds []Command
+	next int           // of cmds to post; protected by lane.drive
+	left int           // commands not ended; likewise
+	done atomic.Bool   // set by the driver after its last access to the batch
+	wake chan struct{} // "look again", for a caller that waits
+}
+
+func (b *batch) nudge() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// enter counts a caller in, unless the engine is closed.
+func (l *lane) enter() error {
+	l.users.Add(1)
+	if l.e.closed.Load() {
+		l.users.Add(-1)
+		return fmt.Errorf("nvmeq: %s: %w", l.e.c.t.Name(), ErrClosed)
+	}
+	return nil
+}
+
+// push leaves a batch with the lane.
+func (l *lane) push(b *batch, cmds []Command) {
+	b.cmds, b.next, b.left = cmds, 0, len(cmds)
+	b.done.Store(false)
+	l.mu.Lock()
+	l.batches = append(l.batches, b)
+	l.mu.Unlock()
+}
+
+// pop takes a batch that has ended off the list and tells its caller.
+func (l *lane) pop(b *batch) {
+	l.mu.Lock()
+	if i := slices.Index(l.batches, b); i >= 0 {
+		l.batches = slices.Delete(l.batches, i, i+1)
+	}
+	// Under mu, so that pass cannot nudge a batch whose owner already uses it for another call.
+	b.cmds = nil
+	b.done.Store(true)
+	b.nudge()
+	l.mu.Unlock()
+}
+
+// wait returns when b is done.
+func (l *lane) wait(b *batch) {
+	c := l.e.c
+	for !b.done.Load() {
+		if c.paused.Load() {
+			c.ladder.Lock() // a reset is under way: wait for its end
+			c.ladder.Unlock()
+		}
+		if !l.drive.TryLock() {
+			<-b.wake // done, or our turn to drive
+			continue
+		}
+		gen, err := l.run(b)
+		l.pass()
+		if err != nil {
+			c.recover(gen, err)
+		}
+	}
+}
+
+// run drives the lane until b is done, the controller is to be reset by someone else, or the lane needs that reset.
+func (l *lane) run(b *batch) (gen uint32, err error) {
+	c := l.e.c
+	gen = c.generation()
+	var w waiter
+	for !b.done.Load() {
+		if c.paused.Load() {
+			return gen, nil
+		}
+		progress := l.turn()
+		if l.broken != nil {
+			return gen, l.broken
+		}
+		if progress {
+			w.progress()
+		} else {
+			w.idle()
+		}
+	}
+	return gen, nil
+}
+
+// pass gives the lane up and, if batches are left, wakes one caller to drive on.
+func (l *lane) pass() {
+	l.drive.Unlock()
+	// After the unlock: a caller that failed to take drive before it has pushed its batch even earlier, so we see it.
+	l.mu.Lock()
+	if len(l.batches) > 0 {
+		l.batches[0].nudge()
+	}
+	l.mu.Unlock()
+}
+
+// turn is one round of step 3. It says whether anything happened.
+func (l *lane) turn() bool {
+	if err := l.e.c.Err(); err != nil {
+		l.failAll(err)
+		return true
+	}
+	if l.broken != nil {
+		return false
+	}
+	progress := l.fill()
+	if err := l.e.drv.kick(l); err != nil {
+		l.broken = fmt.Errorf("launching lane %d: %w", l.index, err)
+		return false
+	}
+	if l.drain() > 0 {
+		progress = true
+		l.heard = time.Time{}
+	}
+	if len(l.limbo) > 0 {
+		l.climb()
+		return true
+	}
+	if l.outstanding() == 0 {
+		return progress
+	}
+	if l.e.c.step(l.qid) {
+		return true
+	}
+	if !progress {
+		l.checkHung()
+	}
+	return progress
+}
+
+// fill posts what is to be posted, as far as there is room, and says whether it posted any.
+func (l *lane) fill() bool {
+	first := l.workPos
+	if len(l.retry) > 0 && (l.retryAfter.IsZero() || time.Now().After(l.retryAfter)) {
+		l.retryAfter = time.Time{}
+		n := 0
+		for n < len(l.retry) && l.post(l.retry[n]) {
+			n++
+		}
+		l.retry = slices.Delete(l.retry, 0, n)
+	}
+	l.mu.Lock()
+	for _, b := range l.batches {
+		for b.next < len(b.cmds) && l.post(slot{b, b.next}) {
+			b.next++
+		}
+		if b.next < len(b.cmds) {
+			break // no room
+		}
+	}
+	l.mu.Unlock()
+	return l.workPos != first
+}
+
+// hungGrace is how long after their own deadline commands may stay without any answer from the lane.
+const hungGrace = 5 * time.Second
+
+// checkHung finds a lane that no longer answers at all, not even with a timeout.
+func (l *lane) checkHung() {
+	now := time.Now()
+	if l.heard.IsZero() {
+		l.heard = now
+		return
+	}
+	if limit := l.e.cfg.Timeout + hungGrace; now.Sub(l.heard) > limit {
+		l.broken = fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)
+	}
+}
+
+// failAll ends every command of the lane with err. The controller is out of service.
+func (l *lane) failAll(err error) {
+	l.recall()
+	for tag, s := range l.slots { // a lane that does not even answer to LANEFS_FAIL
+		if s.b != nil {
+			l.slots[tag] = slot{}
+			l.limbo = append(l.limbo, lost{slot: s})
+		}
+	}
+	for _, s := range l.limbo {
+		l.finish(s.slot, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
+	}
+	for _, s := range l.retry {
+		l.finish(s, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
+	}
+	l.limbo, l.retry = l.limbo[:0], l.retry[:0]
+	l.mu.Lock()
+	left := slices.Clone(l.batches)
+	l.mu.Unlock()
+	for _, b := range left {
+		// The batch is its owner's again as soon as its last command is finished.
+		for i, n := b.next, len(b.cmds); i < n; i++ {
+			b.next = n
+			l.finish(slot{b, i}, fmt.Errorf("nvmeq: %s: %w", &b.cmds[i], err))
+		}
+	}
+}
+
+// recall makes the lane answer everything it has, completed or not.
+func (l *lane) recall() {
+	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+	// The second round is for a kernel that was already leaving when the command came.
+	for range 2 {
+		if l.e.drv.kick(l) != nil || l.stream.Wait(launchTimeout) != nil {
+			return
+		}
+		l.drain()
+		if l.outstanding() == 0 {
+			return
+		}
+	}
+}
+
+// spread is Do over n lanes. The caller drives each in turn, as far as nobody else does.
+func (e *Engine) spread(cmds []Command, n int) error {
+	type part struct {
+		l *lane
+		b *batch
+	}
+	parts := make([]part, 0, n)
+	first := e.pick(AnyLane).index
+	for i := range n {
+		l := e.lanes[(first+i)%len(e.lanes)]
+		if err := l.enter(); err != nil {
+			for j := i * len(cmds) / n; j < len(cmds); j++ {
+				cmds[j].Err = err
+			}
+			break
+		}
+		b := e.pool.Get().(*batch)
+		l.push(b, cmds[i*len(cmds)/n:(i+1)*len(cmds)/n])
+		parts = append(parts, part{l, b})
+	}
+	var w waiter
+	for left := len(parts); left > 0; {
+		progress := false
+		left = 0
+		for _, p := range parts {
+			if p.b.done.Load() {
+				continue
+			}
+			left++
+			if e.c.paused.Load() {
+				e.c.ladder.Lock()
+				e.c.ladder.Unlock()
+			}
+			if !p.l.drive.TryLock() {
+				continue
+			}
+			gen := e.c.generation()
+			progress = p.l.turn() || progress
+			err := p.l.broken
+			p.l.pass()
+			if err != nil {
+				e.c.recover(gen, err)
+			}
+		}
+		if progress {
+			w.progress()
+		} else if left > 0 {
+			w.idle()
+		}
+	}
+	for _, p := range parts {
+		e.pool.Put(p.b)
+		p.l.users.Add(-1)
+	}
+	return firstErr(cmds)
+}

@@ -1,0 +1,110 @@
+package nvmeq
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// driver is how the kernel code of a lane gets to run. Its methods are called with lane.drive held.
+type driver interface {
+	// reset runs lanefs_reset on the lane and waits for its end. What was in flight is answered.
+	reset(l *lane) error
+	// kick sees to it that the kernel code looks at the lane's rings and its completion queue: it has, or it will
+	// without being asked again.
+	kick(l *lane) error
+	// ticks and duration convert to and from the clock by which the lane counts.
+	ticks(d time.Duration) uint64
+	duration(ticks uint64) time.Duration
+}
+
+// newDriver chooses by what the runtime can do: steps on the caller's thread, or launches of a batch.
+func newDriver(e *Engine) (driver, error) {
+	reset, err := e.module.Function(kernels.ResetKernel)
+	if err != nil {
+		return nil, err
+	}
+	base := launcher{e: e, resetFn: reset}
+	if e.cfg.Batch || !e.c.rt.Facts().CallerDriven {
+		fn, err := e.module.Function(kernels.BatchKernel)
+		if err != nil {
+			return nil, err
+		}
+		return &batchDriver{base, fn}, nil
+	}
+	fn, err := e.module.Function(kernels.StepKernel)
+	if err != nil {
+		return nil, err
+	}
+	return &stepDriver{base, fn}, nil
+}
+
+// launcher is what all drivers share.
+type launcher struct {
+	e       *Engine
+	resetFn gpu.Function
+}
+
+var one = gpu.Dim3{X: 1, Y: 1, Z: 1}
+
+// launchTimeout bounds a launch that is waited for.
+const launchTimeout = 10 * time.Second
+
+func (d launcher) reset(l *lane) error {
+	if err := l.stream.Wait(launchTimeout); err != nil {
+		return fmt.Errorf("waiting for the lane's kernel: %w", err)
+	}
+	l.args[0], l.args[1] = uint64(l.self), 1
+	if err := l.stream.Launch(d.resetFn, one, one, l.args[:2]...); err != nil {
+		return err
+	}
+	return l.stream.Wait(launchTimeout)
+}
+
+// The lane counts nanoseconds on all runtimes so far.
+func (launcher) ticks(d time.Duration) uint64        { return uint64(d) }
+func (launcher) duration(ticks uint64) time.Duration { return time.Duration(ticks) }
+
+// stepDriver runs one non-blocking step on the caller's thread: the host runtime.
+type stepDriver struct {
+	launcher
+	step gpu.Function
+}
+
+func (d *stepDriver) kick(l *lane) error {
+	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, uint64(time.Since(d.e.start))
+	return l.stream.Launch(d.step, one, one, l.args[:3]...)
+}
+
+// batchDriver launches a kernel that steps until the batch is done, for at most batchTicks; the next kick finds it ended
+// and launches again while anything is outstanding. It works on every runtime, and holds the device only while there is
+// something to do.
+type batchDriver struct {
+	launcher
+	batch gpu.Function
+}
+
+const (
+	batchTime = 2 * time.Millisecond
+	// A software controller that works on the caller's thread cannot complete anything while the kernel runs there.
+	batchTimeOwn = time.Microsecond
+)
+
+func (d *batchDriver) kick(l *lane) error {
+	done, err := l.stream.Done()
+	if err != nil || !done {
+		return err
+	}
+	if l.outstanding() == 0 && atomic.LoadUint32(&l.control.Command) == kernels.CommandRun {
+		return nil
+	}
+	limit := batchTime
+	if d.e.c.rt.Facts().CallerDriven {
+		limit = batchTimeOwn
+	}
+	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, d.ticks(limit)
+	return l.stream.Launch(d.batch, one, one, l.args[:3]...)
+}

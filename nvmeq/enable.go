@@ -1,0 +1,145 @@
+package nvmeq
+
+import (
+	"fmt"
+	"time"
+)
+
+// This file moves the controller between its states by CC and CSTS (Base §3.5): enabled, disabled, shut down.
+
+func (c *Controller) csts() CSTS { return CSTS(c.t.Read32(RegCSTS)) }
+
+// readCapabilities reads CAP and VS and derives what is fixed from then on.
+func (c *Controller) readCapabilities() error {
+	c.cap, c.vs = CAP(c.t.Read64(RegCAP)), VS(c.t.Read32(RegVS))
+	switch {
+	case uint64(c.cap) == ^uint64(0):
+		return fmt.Errorf("CAP reads all ones: no device answers (memory space off, or it is gone)")
+	case c.cap == 0 || c.vs == 0:
+		return fmt.Errorf("CAP %#x, version %v: this is no NVMe controller", uint64(c.cap), c.vs)
+	case c.cap.MQES() < 2:
+		return fmt.Errorf("CAP.MQES allows queues of %d entry; NVMe demands at least 2", c.cap.MQES())
+	case c.cap.MPSMIN() > c.cap.MPSMAX():
+		return fmt.Errorf("CAP.MPSMIN (%d bytes) is above CAP.MPSMAX (%d)", c.cap.MPSMIN(), c.cap.MPSMAX())
+	case c.cap.MPSMIN() > 64<<10:
+		return fmt.Errorf("CAP.MPSMIN demands host pages of %d bytes; up to 65536 are supported", c.cap.MPSMIN())
+	}
+	c.stride = c.cap.Stride()
+	if last := c.stride.End(0); int64(len(c.t.BAR())) < last {
+		return fmt.Errorf("BAR 0 has %d bytes; the admin doorbells end at %d", len(c.t.BAR()), last)
+	}
+	c.mps = c.cap.MPSMIN() // 4096 unless the controller cannot
+	return nil
+}
+
+// commandSet chooses CC.CSS (Base §3.1.3.5).
+func (c *Controller) commandSet() (int, error) {
+	switch css := c.cap.CSS(); {
+	case css&CSSNVM != 0:
+		return CCCSSNVM, nil
+	case css&CSSIOCS != 0:
+		return CCCSSAll, nil
+	default:
+		return 0, fmt.Errorf("CAP.CSS %#02x: the controller does not offer the NVM command set", uint8(css))
+	}
+}
+
+// readyTimeout is the longest that CSTS.RDY may take to follow CC.EN (Base §3.5.3, §3.5.4).
+func (c *Controller) readyTimeout() time.Duration {
+	d := c.cap.TO()
+	if c.cap.CRWMS() {
+		d = max(d, CRTO(c.t.Read32(RegCRTO)).CRWMT())
+	}
+	return max(d, 500*time.Millisecond) // one unit, for controllers that say 0
+}
+
+// waitReady waits until CSTS.RDY is want.
+func (c *Controller) waitReady(want bool) error {
+	limit := c.readyTimeout()
+	deadline := time.Now().Add(limit)
+	verb := map[bool]string{true: "enabling", false: "disabling"}[want]
+	var w waiter
+	for {
+		csts := c.csts()
+		switch {
+		case csts.Gone():
+			return fmt.Errorf("%s: the device is gone (CSTS reads all ones)", verb)
+		case csts.RDY() == want:
+			return nil
+		case csts.CFS() && want:
+			return fmt.Errorf("%s: the controller reports a fatal error, %v", verb, csts)
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s %w after %v (CAP.TO), %v", verb, ErrTimeout, limit, csts)
+		}
+		if c.step(0) {
+			w.progress()
+		} else {
+			w.idle()
+		}
+	}
+}
+
+// disable clears CC.EN: the controller forgets its queues and stops using host memory.
+func (c *Controller) disable() error {
+	csts := c.csts()
+	if csts.Gone() {
+		return fmt.Errorf("disabling: the device is gone (CSTS reads all ones)")
+	}
+	cc := CC(c.t.Read32(RegCC))
+	if cc.EN() && !csts.RDY() && !csts.CFS() {
+		// EN may only be cleared once RDY has followed its setting (Base §3.5.4); a controller that never gets there
+		// is cleared nevertheless.
+		c.waitReady(true)
+	}
+	if cc.EN() || cc.SHN() != SHNNone {
+		c.t.Write32(RegCC, uint32(cc.WithEN(false).WithSHN(SHNNone)))
+	}
+	return c.waitReady(false)
+}
+
+// enable sets the admin queue and CC (Base §3.5.1 steps 2 to 5).
+func (c *Controller) enable() error {
+	css, err := c.commandSet()
+	if err != nil {
+		return err
+	}
+	c.admin.Lock()
+	c.aq.reset()
+	c.admin.Unlock()
+	c.t.Write32(RegAQA, uint32(NewAQA(adminEntries, adminEntries)))
+	c.t.Write64(RegASQ, uint64(c.aq.d.iova))
+	c.t.Write64(RegACQ, uint64(c.aq.d.iova)+uint64(c.aq.page))
+	// IOSQES and IOCQES are the sizes this host builds; Identify says afterwards whether the controller takes them.
+	cc := CC(0).WithCSS(css).WithMPS(c.mps).WithIOSQES(SQESize).WithIOCQES(CQESize).WithEN(true)
+	c.t.Write32(RegCC, uint32(cc))
+	return c.waitReady(true)
+}
+
+// shutdown asks for a shutdown (Base §3.6), waits for it, and disables the controller. Its queues are gone after it.
+func (c *Controller) shutdown(kind SHN) error {
+	limit := shutdownTimeout
+	if d := time.Duration(c.ident.RTD3E) * time.Microsecond; d > limit {
+		limit = d
+	}
+	c.t.Write32(RegCC, uint32(CC(c.t.Read32(RegCC)).WithSHN(kind)))
+	deadline := time.Now().Add(limit)
+	var w waiter
+	for {
+		csts := c.csts()
+		switch {
+		case csts.Gone():
+			return fmt.Errorf("nvme: shutting down: the device is gone (CSTS reads all ones)")
+		case csts.SHST() == SHSTComplete:
+			return c.disable()
+		case csts.CFS():
+			return fmt.Errorf("nvme: shutting down: the controller reports a fatal error, %v", csts)
+		case time.Now().After(deadline):
+			return fmt.Errorf("nvme: shutting down %w after %v, %v", ErrTimeout, limit, csts)
+		}
+		if c.step(0) {
+			w.progress()
+		} else {
+			w.idle()
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package nvmeq
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// lane is the CPU's side of one queue pair. Whoever holds drive works it; others leave their batches and wait.
+type lane struct {
+	e      *Engine
+	index  int
+	qid    uint16
+	stream gpu.Stream
+	self   gpu.Addr // of the kernels.Lane
+
+	sqIOVA, cqIOVA IOVA
+	sqSize, cqSize int
+	rangeHost      []byte
+	rangeIOVA      IOVA
+
+	control  *kernels.Control
+	status   *kernels.Status
+	counters *kernels.Counters
+	work     []kernels.Work
+	results  []kernels.Result
+
+	users atomic.Int32 // callers inside Do
+
+	mu      sync.Mutex
+	batches []*batch // protected by mu: those not done, oldest first
+
+	// drive is held by the one goroutine that works the lane; it protects all that follows.
+	drive      sync.Mutex
+	created    bool
+	workPos    uint32 // position of the next work item
+	resultPos  uint32 // position of the next result
+	slots      []slot // by tag
+	freeTags   []uint16
+	freePages  []int8 // of range lists
+	retry      []slot // to be posted again, before anything new
+	limbo      []lost // answered without a completion, or waiting for the ladder
+	retryAfter time.Time
+	args       [4]uint64 // of the launch under way; here so that a launch allocates nothing
+	heard      time.Time // when something last came, while commands are outstanding
+	broken     error     // the queue pair needs a controller reset
+	lateBase   uint64    // timeouts whose late completion can no longer come
+	streak     int       // rebuilds since the last command that ended well
+}
+
+// slot is a command on its way: the i-th of its batch.
+type slot struct {
+	b *batch
+	i int
+}
+
+func (s slot) cmd() *Command { return &s.b.cmds[s.i] }
+
+// lost is a command that the lane gave up.
+type lost struct {
+	slot
+	cid  uint16
+	kind kernels.Engine
+}
+
+// geometry is the sizes in bytes of one lane's parts.
+type geometry struct {
+	page, sq, cq, prp, ranges int64
+	own, cids                 int64 // own: CIDs; the lane structs of all lanes come first in the memory
+	shared, work, results     int64 // shared: control, status, counters, then work, then results
+	ring, count               int
+	stride                    uint32
+}
+
+const sharedHead = kernels.ControlSize + kernels.StatusSize + kernels.CountersSize
+
+func newGeometry(cfg EngineConfig, page int64) geometry {
+	g := geometry{page: page, count: cfg.Depth - 1, stride: kernels.PRPStride(cfg.MaxTransfer, page)}
+	// Twice as many slots as commands in flight: the lane finds work waiting when completions free its CIDs.
+	g.ring = 1 << bits.Len(uint(2*cfg.Depth-1))
+	g.sq, g.cq = roundUp(int64(cfg.Depth)*SQESize, page), roundUp(int64(cfg.Depth)*CQESize, page)
+	g.prp = roundUp(int64(g.count)*int64(g.stride), page)
+	g.ranges = roundUp(rangePages*pageSize, page)
+	g.cids = int64(g.count) * kernels.CIDSize
+	g.own = roundUp(kernels.LaneSize+g.cids, pageSize)
+	g.work, g.results = int64(g.ring)*kernels.WorkSize, int64(g.ring)*kernels.ResultSize
+	g.shared = roundUp(sharedHead+g.work+g.results, pageSize)
+	return g
+}
+
+// newLane lays lane i out in the engine's memory and describes it to the kernels.
+func newLane(e *Engine, g geometry, i int, qid uint16) (*lane, error) {
+	n := int64(i)
+	h := e.shared.Host()[n*g.shared : (n+1)*g.shared]
+	at := e.shared.Addr() + gpu.Addr(n*g.shared)
+	l := &lane{e: e, index: i, qid: qid, self: e.own.Addr() + gpu.Addr(n*g.own),
+		sqIOVA: e.sq.iova + IOVA(n*g.sq), cqIOVA: e.cq.iova + IOVA(n*g.cq), sqSize: e.cfg.Depth, cqSize: e.cfg.Depth,
+		rangeHost: e.ranges.host[n*g.ranges : (n+1)*g.ranges], rangeIOVA: e.ranges.iova + IOVA(n*g.ranges),
+		control:  (*kernels.Control)(unsafe.Pointer(&h[0])),
+		status:   (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize])),
+		counters: (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize])),
+		work:     unsafe.Slice((*kernels.Work)(unsafe.Pointer(&h[sharedHead])), g.ring),
+		results:  unsafe.Slice((*kernels.Result)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring),
+	}
+	l.slots = make([]slot, g.ring)
+	l.retry, l.limbo = make([]slot, 0, g.ring), make([]lost, 0, g.ring)
+	for t := g.ring - 1; t >= 0; t-- {
+		l.freeTags = append(l.freeTags, uint16(t))
+	}
+	for p := range int8(rangePages) {
+		l.freePages = append(l.freePages, p)
+	}
+	var err error
+	if l.stream, err = e.c.rt.NewStream(); err != nil {
+		return nil, err
+	}
+	doorbell := func(off int64) uint64 { return uint64(e.bar.Addr()) + uint64(off) }
+	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
+		Sq: uint64(e.sq.addr) + uint64(n*g.sq), Cq: uint64(e.cq.addr) + uint64(n*g.cq),
+		SqDoorbell: doorbell(e.c.stride.SQ(qid)), CqDoorbell: doorbell(e.c.stride.CQ(qid)),
+		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
+		Cids: uint64(l.self) + kernels.LaneSize,
+		Prp:  uint64(e.prp.addr) + uint64(n*g.prp), PrpIova: uint64(e.prp.iova) + uint64(n*g.prp),
+		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
+		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
+		PrpStride: g.stride, PageSize: uint32(g.page),
+	}
+	if err := l.describe(&desc, n*g.own, g.own); err != nil {
+		l.stream.Close()
+		return nil, fmt.Errorf("lane %d: %w", i, err)
+	}
+	return l, nil
+}
+
+// describe puts the lane struct where the kernels find it, and zeroes the rest of the lane's own memory.
+func (l *lane) describe(desc *kernels.Lane, off, size int64) error {
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(desc)), kernels.LaneSize)
+	if h := l.e.own.Host(); h != nil {
+		clear(h[off : off+size])
+		copy(h[off:], raw)
+		return nil
+	}
+	if err := zero(l.stream, nil, l.self, size); err != nil {
+		return err
+	}
+	stage, err := l.e.c.rt.Alloc(gpu.HostMapped, pageSize)
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	copy(stage.Host(), raw)
+	if err := l.stream.Copy(l.self, stage.Addr(), kernels.LaneSize); err != nil {
+		return err
+	}
+	return l.stream.Wait(copyTimeout)
+}
+
+// create makes the lane ready and creates its queue pair (Base §3.3.1.1: completion queue first).
+func (l *lane) create() error {
+	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
+	if err := l.e.drv.reset(l); err != nil {
+		return fmt.Errorf("lane %d: %w", l.index, err)
+	}
+	if state := atomic.LoadUint32(&l.status.State); state != kernels.StateReady {
+		return fmt.Errorf("lane %d: the kernels refuse it (state %d, failure %d): image and host disagree about its layout",
+			l.index, state, atomic.LoadUint32(&l.status.Failed))
+	}
+	if err := l.e.c.createCQ(l.qid, l.cqIOVA, l.cqSize); err != nil {
+		return err
+	}
+	if err := l.e.c.createSQ(l.qid, l.sqIOVA, l.sqSize); err != nil {
+		l.e.c.deleteCQ(l.qid) // best effort: err is what matters
+		return err
+	}
+	l.created, l.broken = true, nil
+	return nil
+}
+
+// delete removes the queue pair. When it returns nil the controller no longer touches any command's memory.
+func (l *lane) delete() error {
+	if !l.created {
+		return nil
+	}
+	l.created = false
+	if err := l.e.c.deleteSQ(l.qid); err != nil {
+		return err
+	}
+	return l.e.c.deleteCQ(l.qid)
+}
+
+// outstanding is how many work items have no result yet.
+func (l *lane) outstanding() int { return int(l.workPos - l.resultPos) }
+
+// post puts one command into the work ring; it says no when there is no room.
+func (l *lane) post(s slot) bool {
+	c := s.cmd()
+	if len(l.freeTags) == 0 || l.outstanding() == len(l.work) {
+		return false
+	}
+	var ranges IOVA
+	if c.Op == IODSM {
+		if len(l.freePages) == 0 {
+			return false
+		}
+		c.page = l.freePages[len(l.freePages)-1]
+		l.freePages = l.freePages[:len(l.freePages)-1]
+		putRanges(l.rangeHost[int(c.page)*pageSize:], c.Ranges)
+		ranges = l.rangeIOVA + IOVA(c.page)*pageSize
+	}
+	tag := l.freeTags[len(l.freeTags)-1]
+	l.freeTags = l.freeTags[:len(l.freeTags)-1]
+	l.slots[tag] = s
+	w := &l.work[l.workPos&uint32(len(l.work)-1)]
+	c.fill(w, ranges)
+	w.Tag = tag
+	w.Timeout = l.e.drv.ticks(l.e.cfg.Timeout)
+	l.workPos++
+	// Release: orders the item's fields before the seq by which the lane sees it.
+	atomic.StoreUint32(&w.Seq, l.workPos)
+	return true
+}
+
+// freePage gives a range list's page back. The controller has finished with it.
+func (l *lane) freePage(c *Command) {
+	if c.page >= 0 {
+		l.freePages = append(l.freePages, c.page)
+		c.page = -1
+	}
+}
+
+// drain takes every result that is there and returns how many.
+func (l *lane) drain() int {
+	n := 0
+	for {
+		r := &l.results[l.resultPos&uint32(len(l.results)-1)]
+		// Acquire: orders the load of seq before those of the result's fields.
+		if atomic.LoadUint32(&r.Seq) != l.resultPos+1 {
+			return n
+		}
+		l.resultPos++
+		n++
+		if int(r.Tag) >= len(l.slots) || l.slots[r.Tag].b == nil {
+			// The lane is our own code: it cannot answer what was not asked.
+			panic(fmt.Sprintf("nvmeq: lane %d answered tag %d, which is not in use", l.index, r.Tag))
+		}
+		s := l.slots[r.Tag]
+		l.slots[r.Tag] = slot{}
+		l.freeTags = append(l.freeTags, r.Tag)
+		l.ended(s, r)
+	}
+}
+
+// ended deals with one result.
+func (l *lane) ended(s slot, r *kernels.Result) {
+	c := s.cmd()
+	c.Latency = l.e.drv.duration(r.Latency)
+	switch r.Engine {
+	case kernels.EngineOK:
+		l.freePage(c)
+		c.Status, c.DW0 = Status(r.Status), r.Dw0
+		switch {
+		case c.Status.OK():
+			l.streak = 0
+			l.finish(s, nil)
+		case c.Status.worthRetry() && int(c.tries) < l.e.cfg.Retries:
+			c.tries++
+			l.delayRetry(c.Status)
+			l.retry = append(l.retry, s)
+		default:
+			l.finish(s, c.statusErr())
+		}
+	case kernels.EngineBadWork:
+		l.freePage(c)
+		l.finish(s, fmt.Errorf("nvmeq: %s: the lane cannot address %d bytes at IOVA %#x", c, c.Len, uint64(c.Data)))
+	default:
+		// The controller may still use the command's memory: its caller hears nothing before that is over.
+		l.limbo = append(l.limbo, lost{s, r.Cid, r.Engine})
+	}
+}
+
+// delayRetry honours the retry delay that a status asks for (Base §3.3.3.2.1, CRD).
+func (l *lane) delayRetry(st Status) {
+	if d := l.e.c.ident.RetryDelay(st.CRD()); d > 0 {
+		l.retryAfter = time.Now().Add(d)
+	}
+}
+
+// finish ends a command; the last of its batch ends the batch.
+func (l *lane) finish(s slot, err error) {
+	s.cmd().Err = err
+	if s.b.left--; s.b.left == 0 {
+		l.pop(s.b)
+	}
+}

@@ -1,0 +1,58 @@
+package nvmeq
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// MemoryMode says what is in device memory, in the bits of ROCm XIO's --memory-mode. Clear bits mean pinned host memory.
+type MemoryMode uint8
+
+const (
+	ModeSQ       MemoryMode = 1 << 0
+	ModeCQ       MemoryMode = 1 << 1
+	ModeDoorbell MemoryMode = 1 << 2 // reserved there, and here
+	ModeData     MemoryMode = 1 << 3
+)
+
+// Placement is the kind of memory that each thing is put in. Its zero value is pinned host memory for all.
+type Placement struct {
+	SQ   gpu.MemKind
+	CQ   gpu.MemKind
+	Data gpu.MemKind
+	Lane gpu.MemKind // what only the lane touches: its state, command identifiers, PRP lists
+	Ring gpu.MemKind // work, results, counters: CPU and lane poll them
+}
+
+// Placement of a memory mode. The completion queue is uncached: a device cache need not see what the controller writes
+// past it.
+func (m MemoryMode) Placement() (Placement, error) {
+	if m > 15 {
+		return Placement{}, fmt.Errorf("memory mode %d: want 0 to 15", m)
+	}
+	if m&ModeDoorbell != 0 {
+		return Placement{}, fmt.Errorf("memory mode %d: bit 2 (doorbells in device memory) is reserved", m)
+	}
+	var p Placement
+	if m&ModeSQ != 0 {
+		p.SQ = gpu.DeviceFine
+	}
+	if m&ModeCQ != 0 {
+		p.CQ = gpu.DeviceUncached
+	}
+	if m&ModeData != 0 {
+		p.Data = gpu.DeviceFine
+	}
+	p.fill()
+	return p, nil
+}
+
+// fill replaces what is not set by pinned host memory.
+func (p *Placement) fill() {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.Lane, &p.Ring} {
+		if *k == 0 {
+			*k = gpu.HostMapped
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package nvmeq
+
+import (
+	"sync/atomic"
+)
+
+// LaneStats is what one lane has done since the engine was made, as counted by the lane's own kernel code.
+type LaneStats struct {
+	Lane         int
+	QID          uint16
+	Commands     uint64 // submission queue entries written
+	Completions  uint64 // completion queue entries reaped
+	BytesRead    uint64 // controller to host, of successful commands
+	BytesWritten uint64 // host to controller, likewise
+	SQDoorbells  uint64
+	CQDoorbells  uint64
+	Errors       uint64 // completions with a status other than success
+	Timeouts     uint64
+	Late         uint64 // completions of commands that had timed out
+	Spurious     uint64 // completions that named nothing in flight
+	Rejected     uint64 // work answered without being posted
+}
+
+// Stats reads every lane's counters. Each number is whole; numbers of a lane that is at work may be of different steps.
+func (e *Engine) Stats() []LaneStats {
+	out := make([]LaneStats, len(e.lanes))
+	for i, l := range e.lanes {
+		out[i] = l.stats()
+	}
+	return out
+}
+
+func (l *lane) stats() LaneStats {
+	c := l.counters
+	get := atomic.LoadUint64
+	return LaneStats{
+		Lane: l.index, QID: l.qid, Commands: get(&c.Commands), Completions: get(&c.Completions),
+		BytesRead: get(&c.BytesRead), BytesWritten: get(&c.BytesWritten),
+		SQDoorbells: get(&c.SqDoorbells), CQDoorbells: get(&c.CqDoorbells),
+		Errors: get(&c.Errors), Timeouts: get(&c.Timeouts), Late: get(&c.Late), Spurious: get(&c.Spurious), Rejected: get(&c.Rejected),
+	}
+}

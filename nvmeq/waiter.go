@@ -1,0 +1,43 @@
+package nvmeq
+
+import (
+	"runtime"
+	"time"
+)
+
+// waiter paces a loop that polls: it spins while an answer is likely to be near, then yields, then sleeps, so that a
+// slow controller does not cost a core. The zero value is ready; progress starts it over.
+type waiter struct {
+	rounds int
+	since  time.Time
+}
+
+const (
+	waitSpins  = 32                    // rounds without giving up the thread
+	waitYield  = 60 * time.Microsecond // then yield to other goroutines for this long
+	waitShort  = 50 * time.Microsecond // then sleep
+	waitLong   = time.Millisecond      // and, when nothing came for waitPatience, sleep longer
+	waitPatien = 20 * time.Millisecond
+)
+
+// progress says that the loop got somewhere.
+func (w *waiter) progress() { w.rounds = 0 }
+
+// idle waits a little before the next look.
+func (w *waiter) idle() {
+	w.rounds++
+	if w.rounds <= waitSpins {
+		return
+	}
+	if w.rounds == waitSpins+1 {
+		w.since = time.Now()
+	}
+	switch d := time.Since(w.since); {
+	case d < waitYield:
+		runtime.Gosched()
+	case d < waitPatien:
+		time.Sleep(waitShort)
+	default:
+		time.Sleep(waitLong)
+	}
+}
