@@ -1,0 +1,214 @@
+package softctl
+
+// Opcodes of the admin command set ([BASE] figure "Opcodes for Admin Commands"). Those of what Identify says is not
+// supported (firmware, format, security, self-test, directives, namespace management, keep alive) answer Invalid Command
+// Opcode like any other unknown one.
+const (
+	opDeleteSQ       = 0x00
+	opCreateSQ       = 0x01
+	opGetLogPage     = 0x02
+	opDeleteCQ       = 0x04
+	opCreateCQ       = 0x05
+	opIdentify       = 0x06
+	opAbort          = 0x08
+	opSetFeatures    = 0x09
+	opGetFeatures    = 0x0a
+	opAsyncEvent     = 0x0c
+	opDoorbellBuffer = 0x7c
+)
+
+// admin carries out an admin command. Controller.mu.
+func (c *Controller) admin(q *subQueue, cmd *command) (Status, uint32) {
+	var f func(*subQueue, *command) (Status, uint32)
+	switch cmd.opcode {
+	case opDeleteSQ:
+		f = c.deleteSQ
+	case opCreateSQ:
+		f = c.createSQ
+	case opGetLogPage:
+		f = c.getLogPage
+	case opDeleteCQ:
+		f = c.deleteCQ
+	case opCreateCQ:
+		f = c.createCQ
+	case opIdentify:
+		f = c.identify
+	case opAbort:
+		f = c.abort
+	case opSetFeatures:
+		f = c.setFeatures
+	case opGetFeatures:
+		f = c.getFeatures
+	case opAsyncEvent:
+		f = func(_ *subQueue, cmd *command) (Status, uint32) { return c.asyncEventRequest(cmd), 0 }
+	case opDoorbellBuffer:
+		f = c.doorbellBufferConfig
+	default:
+		return InvalidOpcode, 0
+	}
+	if cmd.fuse != 0 || cmd.psdt != 0 { // admin commands of a PCI controller use PRPs
+		return InvalidField, 0
+	}
+	return f(q, cmd)
+}
+
+// reply sends data to the host. len(b) is what the command asked for.
+func (c *Controller) reply(q *subQueue, cmd *command, b []byte) Status {
+	v := &q.data
+	v.reset()
+	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, int64(len(b)), q.page); st != Success {
+		return st
+	}
+	if v.put(b) != nil {
+		return DataTransferError
+	}
+	return Success
+}
+
+// queueIDValid says that id can name an I/O queue: within what the controller has and Number of Queues allotted.
+func (c *Controller) queueIDValid(id uint32, allotted uint32) bool {
+	return id != 0 && id < uint32(len(c.sq)) && id <= allotted
+}
+
+// createCQ is Create I/O Completion Queue ([BASE] 5.4).
+func (c *Controller) createCQ(_ *subQueue, cmd *command) (Status, uint32) {
+	id, size := cmd.cdw10&0xffff, cmd.cdw10>>16+1
+	vector := cmd.cdw11 >> 16
+	switch {
+	case !c.queueIDValid(id, c.features.allottedCQ) || c.cq[id] != nil:
+		return InvalidQueueID, 0
+	case size < 2 || size > uint32(c.opt.Depth) || c.cc.iocqes() != cqes:
+		return InvalidQueueSize, 0
+	case cmd.cdw11&1 == 0: // PC, and CAP.CQR is set
+		return InvalidField, 0
+	case vector > uint32(c.opt.Queues): // one for each queue and the admin queue's
+		return InvalidInterruptVector, 0
+	case cmd.prp1%uint64(c.cc.pageSize()) != 0:
+		return InvalidPRPOffset, 0
+	case !c.dma.mapped(cmd.prp1, uint64(size)*cqeSize):
+		return DataTransferError, 0
+	}
+	c.cq[id] = c.newCompQueue(uint16(id), size, cmd.prp1)
+	return Success, 0
+}
+
+// createSQ is Create I/O Submission Queue ([BASE] 5.5).
+func (c *Controller) createSQ(_ *subQueue, cmd *command) (Status, uint32) {
+	id, size := cmd.cdw10&0xffff, cmd.cdw10>>16+1
+	cqid := cmd.cdw11 >> 16
+	switch {
+	case !c.queueIDValid(id, c.features.allottedSQ) || c.sq[id].Load() != nil:
+		return InvalidQueueID, 0
+	case !c.queueIDValid(cqid, c.features.allottedCQ):
+		return InvalidQueueID, 0
+	case c.cq[cqid] == nil:
+		return InvalidCompletionQueue, 0
+	case size < 2 || size > uint32(c.opt.Depth) || c.cc.iosqes() != sqes:
+		return InvalidQueueSize, 0
+	case cmd.cdw11&1 == 0:
+		return InvalidField, 0
+	case cmd.prp1%uint64(c.cc.pageSize()) != 0:
+		return InvalidPRPOffset, 0
+	case !c.dma.mapped(cmd.prp1, uint64(size)*sqeSize):
+		return DataTransferError, 0
+	}
+	c.sq[id].Store(c.newSubQueue(uint16(id), size, cmd.prp1, c.cq[cqid]))
+	return Success, 0
+}
+
+// deleteSQ is Delete I/O Submission Queue ([BASE] 5.7). It waits for a step that is under way; commands that were
+// fetched and not carried out are completed as aborted first.
+func (c *Controller) deleteSQ(_ *subQueue, cmd *command) (Status, uint32) {
+	id := cmd.cdw10 & 0xffff
+	if !c.queueIDValid(id, c.features.allottedSQ) || c.sq[id].Load() == nil {
+		return InvalidQueueID, 0
+	}
+	q := c.sq[id].Load()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.held {
+		c.complete(q, &q.held[i].command, AbortedSQDeletion, 0)
+	}
+	q.dead, q.held = true, nil
+	q.cq.users--
+	c.sq[id].Store(nil)
+	c.bar.store(c.bar.sqDoorbell(uint16(id)), 0)
+	return Success, 0
+}
+
+// deleteCQ is Delete I/O Completion Queue ([BASE] 5.6).
+func (c *Controller) deleteCQ(_ *subQueue, cmd *command) (Status, uint32) {
+	id := cmd.cdw10 & 0xffff
+	if !c.queueIDValid(id, c.features.allottedCQ) || c.cq[id] == nil {
+		return InvalidQueueID, 0
+	}
+	if c.cq[id].users > 0 {
+		return InvalidQueueDeletion, 0
+	}
+	c.cq[id] = nil
+	c.bar.store(c.bar.cqDoorbell(uint16(id)), 0)
+	return Success, 0
+}
+
+// abort is Abort ([BASE] 5.1): it finds commands that were fetched and wait for their time, and event requests. Dword 0
+// bit 0 says that the command was not aborted.
+func (c *Controller) abort(admin *subQueue, cmd *command) (Status, uint32) {
+	id, cid := cmd.cdw10&0xffff, uint16(cmd.cdw10>>16)
+	if id == 0 {
+		for i, a := range c.aers {
+			if a == cid {
+				c.aers = append(c.aers[:i], c.aers[i+1:]...)
+				c.complete(admin, &command{cid: cid, opcode: opAsyncEvent}, AbortRequested, 0)
+				return Success, 0
+			}
+		}
+		return Success, 1
+	}
+	if id >= uint32(len(c.sq)) {
+		return InvalidField, 1
+	}
+	q := c.sq[id].Load()
+	if q == nil {
+		return InvalidField, 1
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.held {
+		if q.held[i].cid == cid {
+			victim := q.held[i].command
+			q.held = append(q.held[:i], q.held[i+1:]...)
+			c.complete(q, &victim, AbortRequested, 0)
+			return Success, 0
+		}
+	}
+	return Success, 1
+}
+
+// doorbellBufferConfig is Doorbell Buffer Config ([BASE] 5.8). Queues that exist move over with the values they have.
+func (c *Controller) doorbellBufferConfig(_ *subQueue, cmd *command) (Status, uint32) {
+	page := uint64(c.cc.pageSize())
+	if cmd.prp1%page != 0 || cmd.prp2%page != 0 || cmd.prp1 == cmd.prp2 {
+		return InvalidField, 0
+	}
+	s := &shadow{doorbells: cmd.prp1, eventIndex: cmd.prp2}
+	for _, a := range []uint64{cmd.prp1, cmd.prp2} {
+		w := window{base: a, size: pageMin}
+		if w.bytes(c.dma) == nil {
+			return DataTransferError, 0
+		}
+	}
+	c.shadow.Store(s)
+	for i := 1; i < len(c.sq); i++ {
+		if q := c.sq[i].Load(); q != nil {
+			q.mu.Lock()
+			q.bell.move(c)
+			q.mu.Unlock()
+		}
+		if q := c.cq[i]; q != nil {
+			q.mu.Lock()
+			q.bell.move(c)
+			q.mu.Unlock()
+		}
+	}
+	return Success, 0
+}

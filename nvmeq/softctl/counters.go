@@ -1,0 +1,75 @@
+package softctl
+
+import "sync/atomic"
+
+// queueStats counts what the controller saw of one queue pair: its submission queue and the completion queue of the
+// same number. They survive the queues.
+type queueStats struct {
+	commands, failed, completions atomic.Uint64
+	bytesRead, bytesWritten       atomic.Uint64
+	reads, writes                 atomic.Uint64
+	sqDoorbells, cqDoorbells      atomic.Uint64
+	opcodes                       [256]atomic.Uint64
+}
+
+// QueueCounters is what the controller counted for one queue number since it was opened.
+type QueueCounters struct {
+	ID           uint16
+	Commands     uint64           // carried out, failed ones included
+	Failed       uint64           // completed with an error
+	Completions  uint64           // entries written to the completion queue of this number
+	ByOpcode     map[uint8]uint64 // of Commands
+	BytesRead    uint64           // by successful Reads and Compares, from the image to memory
+	BytesWritten uint64           // by successful Writes
+	SQDoorbells  uint64           // times the tail was seen changed; stores between two looks count once
+	CQDoorbells  uint64           // likewise the head
+}
+
+// Counters gives the counters of every queue number that was ever used, the admin queue first.
+func (c *Controller) Counters() []QueueCounters {
+	var r []QueueCounters
+	for i := range c.stats {
+		s := c.stats[i].Load()
+		if s == nil {
+			continue
+		}
+		q := QueueCounters{
+			ID:           uint16(i),
+			Commands:     s.commands.Load(),
+			Failed:       s.failed.Load(),
+			Completions:  s.completions.Load(),
+			ByOpcode:     map[uint8]uint64{},
+			BytesRead:    s.bytesRead.Load(),
+			BytesWritten: s.bytesWritten.Load(),
+			SQDoorbells:  s.sqDoorbells.Load(),
+			CQDoorbells:  s.cqDoorbells.Load(),
+		}
+		for op := range s.opcodes {
+			if n := s.opcodes[op].Load(); n > 0 {
+				q.ByOpcode[uint8(op)] = n
+			}
+		}
+		r = append(r, q)
+	}
+	return r
+}
+
+// statsOf gives queue id's counters. Controller.mu.
+func (c *Controller) statsOf(id uint16) *queueStats {
+	s := c.stats[id].Load()
+	if s == nil {
+		s = new(queueStats)
+		c.stats[id].Store(s)
+	}
+	return s
+}
+
+// sum adds one counter of all queues.
+func (c *Controller) sum(f func(*queueStats) *atomic.Uint64) (n uint64) {
+	for i := range c.stats {
+		if s := c.stats[i].Load(); s != nil {
+			n += f(s).Load()
+		}
+	}
+	return n
+}

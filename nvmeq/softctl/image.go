@@ -1,0 +1,240 @@
+package softctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// medium is what holds a namespace's blocks. Offsets and lengths are bytes and multiples of the block size.
+type medium interface {
+	readv(v *vector, off int64) error
+	// writev returns when the data is on the medium if durable, else when reads see it.
+	writev(v *vector, off int64, durable bool, arrival uint64) error
+	// zero makes a range read as zeroes, giving the space back where it can.
+	zero(off, n int64, durable bool, arrival uint64) error
+	flush() error
+}
+
+// image is an open image file or block device. It is never grown or truncated.
+type image struct {
+	path  string
+	fd    int
+	size  int64
+	ino   uint64
+	dev   uint64
+	punch bool // holes can be punched, and read as zeroes
+}
+
+func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	flags := unix.O_RDWR | unix.O_CLOEXEC
+	if readOnly {
+		flags = unix.O_RDONLY | unix.O_CLOEXEC
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFBLK:
+		flags |= unix.O_EXCL // refused while the kernel has it mounted
+	default:
+		return nil, fmt.Errorf("image %q is neither a regular file nor a block device", path)
+	}
+	fd, err := unix.Open(path, flags, 0)
+	switch {
+	case err == unix.EBUSY:
+		return nil, inUse(path)
+	case err == unix.EACCES || err == unix.EROFS || err == unix.EPERM:
+		return nil, fmt.Errorf("image %q cannot be opened for writing (open it read-only, or change its permissions): %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err := lockImage(path, fd, readOnly); err != nil {
+		return nil, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	m := &image{path: path, fd: fd, ino: st.Ino, dev: st.Dev, size: st.Size}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		if m.size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
+			return nil, fmt.Errorf("image %q: size: %w", path, err)
+		}
+		m.punch = true // the first refusal says otherwise
+	} else if !readOnly {
+		if err := notOnLoop(path, &st); err != nil {
+			return nil, err
+		}
+		// A hole beyond the end changes nothing and tells whether holes can be punched.
+		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil
+	}
+	if m.size == 0 {
+		return nil, fmt.Errorf("image %q is empty; make it the size the disk is to have", path)
+	}
+	if r := m.size % int64(blockSize); r != 0 {
+		return nil, fmt.Errorf("image %q has %d bytes, %d more than a whole number of %d-byte blocks; it is truncated or wants another block size",
+			path, m.size, r, blockSize)
+	}
+	return m, nil
+}
+
+func inUse(path string) error {
+	return fmt.Errorf("image %q is in use by another LaneFS or program; unmount it there first", path)
+}
+
+// lockImage keeps a second user out. The lock belongs to the open file description, so it works between two
+// controllers of one process too, and ends with the last descriptor, however the process ends.
+func lockImage(path string, fd int, readOnly bool) error {
+	lk := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+	if readOnly {
+		lk.Type = unix.F_RDLCK
+	}
+	err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lk)
+	if err == unix.EAGAIN || err == unix.EACCES {
+		return inUse(path)
+	}
+	if err != nil {
+		return fmt.Errorf("image %q: cannot lock it against a second user: %w", path, err)
+	}
+	return nil
+}
+
+// notOnLoop refuses an image that a loop device serves: the kernel takes no lock. A device that is being detached is
+// given a moment.
+func notOnLoop(path string, st *unix.Stat_t) error {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil
+	}
+	var on string
+	for end := time.Now().Add(time.Second); ; time.Sleep(20 * time.Millisecond) {
+		on = ""
+		files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				continue
+			}
+			back := strings.TrimSuffix(string(b), "\n")
+			var bst unix.Stat_t
+			same := back == abs
+			if unix.Stat(back, &bst) == nil {
+				same = bst.Dev == st.Dev && bst.Ino == st.Ino
+			}
+			ro, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(f)), "ro"))
+			if same && strings.TrimSpace(string(ro)) != "1" {
+				on = "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f)))
+			}
+		}
+		if on == "" {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("image %q is in use by %s; detach it first (losetup -d %s)", path, on, on)
+		}
+	}
+}
+
+var errShort = errors.New("the image ends here: it was truncated while in use")
+
+func (m *image) readv(v *vector, off int64) error {
+	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
+	})
+}
+
+func (m *image) writev(v *vector, off int64, durable bool, _ uint64) error {
+	flags := 0
+	if durable {
+		flags = unix.RWF_DSYNC
+	}
+	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
+	})
+}
+
+// vectored is one preadv2 or pwritev2 without the allocations of the library's wrappers.
+func vectored(trap uintptr, fd int, iov []unix.Iovec, off int64, flags int) (int64, error) {
+	for {
+		n, _, e := unix.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)), uintptr(off), 0, uintptr(flags))
+		if e == unix.EINTR {
+			continue
+		}
+		if e != 0 {
+			return 0, e
+		}
+		return int64(n), nil
+	}
+}
+
+func (m *image) zero(off, n int64, durable bool, _ uint64) error {
+	err := error(unix.EOPNOTSUPP)
+	if m.punch {
+		err = retry(func() error {
+			return unix.Fallocate(m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		})
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = retry(func() error {
+			return unix.Fallocate(m.fd, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		})
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		err = m.writeZeroes(off, n)
+	}
+	if err == nil && durable {
+		err = m.flush()
+	}
+	return err
+}
+
+// writeZeroes is for files and devices that know no other way.
+func (m *image) writeZeroes(off, n int64) error {
+	z := make([]byte, min(n, 1<<20))
+	for n > 0 {
+		w, err := unix.Pwrite(m.fd, z[:min(n, int64(len(z)))], off)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		off, n = off+int64(w), n-int64(w)
+	}
+	return nil
+}
+
+func (m *image) flush() error { return retry(func() error { return unix.Fdatasync(m.fd) }) }
+
+// allocated is how many bytes of storage the image has.
+func (m *image) allocated() int64 {
+	var st unix.Stat_t
+	if unix.Fstat(m.fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return m.size
+	}
+	return min(st.Blocks*512, m.size)
+}
+
+func (m *image) close() error { return unix.Close(m.fd) }
+
+func retry(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package softctl
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Opcodes of the NVM command set ([NVM] figure "Opcodes for NVM Commands").
+const (
+	opFlush       = 0x00
+	opWrite       = 0x01
+	opRead        = 0x02
+	opCompare     = 0x05
+	opWriteZeroes = 0x08
+	opDSM         = 0x09
+	opVerify      = 0x0c
+)
+
+const nsidAll = 0xffffffff
+
+// io carries out an I/O command. The order of the checks is the order in which a failure is reported.
+func (c *Controller) io(q *subQueue, cmd *command) Status {
+	switch cmd.opcode {
+	case opFlush, opWrite, opRead, opCompare, opWriteZeroes, opVerify:
+	case opDSM:
+		if !c.canDeallocate() {
+			return InvalidOpcode
+		}
+	default:
+		return InvalidOpcode
+	}
+	if cmd.fuse != 0 || cmd.psdt != 0 { // no fused operations, no SGLs
+		return InvalidField
+	}
+	if cmd.opcode == opFlush && cmd.nsid == nsidAll {
+		return c.flush(c.ns...)
+	}
+	ns, ok := c.namespace(cmd.nsid)
+	if !ok {
+		return InvalidNamespace
+	}
+	switch cmd.opcode {
+	case opFlush:
+		return c.flush(ns)
+	case opDSM:
+		return c.datasetManagement(q, cmd, ns)
+	}
+
+	blocks := cmd.blocks()
+	moves := cmd.opcode == opRead || cmd.opcode == opWrite || cmd.opcode == opCompare
+	if (moves || cmd.opcode == opVerify) && c.opt.MaxTransfer != Unlimited && blocks<<ns.shift > uint64(c.opt.MaxTransfer) {
+		return InvalidField
+	}
+	if cmd.opcode == opWrite && cmd.cdw12>>20&15 != 0 { // DTYPE: no directives
+		return InvalidField
+	}
+	off, n, st := ns.span(cmd.slba(), blocks)
+	if st != Success {
+		return st
+	}
+	if c.opt.ReadOnly && (cmd.opcode == opWrite || cmd.opcode == opWriteZeroes) {
+		return WriteProtected
+	}
+	v := &q.data
+	v.reset()
+	if moves {
+		if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != Success {
+			return st
+		}
+	}
+	durable := cmd.fua() || !c.cached.Load()
+
+	switch cmd.opcode {
+	case opRead:
+		return c.read(q, ns, v, off, n)
+	case opWrite:
+		return c.write(q, cmd, ns, v, off, n, durable)
+	case opWriteZeroes:
+		return c.mediaStatus("write zeroes", ns, off, WriteFault, ns.medium.zero(off, n, durable, cmd.arrival))
+	case opCompare:
+		return c.compare(q, ns, v, off, n, true)
+	default: // Verify: what can be read is right
+		return c.compare(q, ns, v, off, n, false)
+	}
+}
+
+func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) Status {
+	if v.staged {
+		v.grow()
+	}
+	if err := ns.medium.readv(v, off); err != nil {
+		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
+	}
+	if v.scatter() != nil {
+		return DataTransferError
+	}
+	q.stats.reads.Add(1)
+	q.stats.bytesRead.Add(uint64(n))
+	return Success
+}
+
+func (c *Controller) write(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64, durable bool) Status {
+	if v.gather() != nil {
+		return DataTransferError
+	}
+	if err := ns.medium.writev(v, off, durable, cmd.arrival); err != nil {
+		return c.mediaStatus("write", ns, off, WriteFault, err)
+	}
+	q.stats.writes.Add(1)
+	q.stats.bytesWritten.Add(uint64(n))
+	return Success
+}
+
+// compare reads the range into scratch memory and, for Compare, holds the command's data against it.
+func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64, data bool) Status {
+	if int64(len(q.block)) < n {
+		q.block = make([]byte, n)
+	}
+	medium := q.block[:n]
+	var one vector
+	whole := region{host: medium}
+	one.add(&whole, 0, n)
+	if err := ns.medium.readv(&one, off); err != nil {
+		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
+	}
+	if !data {
+		return Success
+	}
+	host := make([]byte, n)
+	if v.get(host) != nil {
+		return DataTransferError
+	}
+	if !bytes.Equal(host, medium) {
+		return CompareFailure
+	}
+	q.stats.reads.Add(1)
+	q.stats.bytesRead.Add(uint64(n))
+	return Success
+}
+
+// flush makes namespaces durable. With the volatile cache off everything is already.
+func (c *Controller) flush(all ...*namespace) Status {
+	if c.opt.ReadOnly || !c.cached.Load() {
+		return Success
+	}
+	var last medium
+	for _, ns := range all {
+		if ns.medium == last { // parts of one image
+			continue
+		}
+		last = ns.medium
+		if err := ns.medium.flush(); err != nil {
+			return c.mediaStatus("flush", ns, ns.base, WriteFault, err)
+		}
+	}
+	return Success
+}
+
+// canDeallocate: a deallocated block must read as zeroes, as Identify says (DLFEAT).
+func (c *Controller) canDeallocate() bool {
+	for _, m := range c.files {
+		if !m.punch {
+			return false
+		}
+	}
+	return true
+}
+
+// datasetManagement is the attribute Deallocate; the others are hints and are taken as such ([NVM] 3.2.3).
+func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace) Status {
+	const entry = 16
+	ranges := int64(cmd.cdw10&0xff) + 1
+	v := &q.data
+	v.reset()
+	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, ranges*entry, q.page); st != Success {
+		return st
+	}
+	var buf [256 * entry]byte
+	if v.get(buf[:ranges*entry]) != nil {
+		return DataTransferError
+	}
+	// All ranges are checked before the first is acted on.
+	for i := range ranges {
+		e := buf[i*entry:]
+		if _, _, st := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:]))); st != Success {
+			return st
+		}
+	}
+	if cmd.cdw11&4 == 0 { // AD
+		return Success
+	}
+	if c.opt.ReadOnly {
+		return WriteProtected
+	}
+	for i := range ranges {
+		e := buf[i*entry:]
+		off, n, _ := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:])))
+		if n == 0 {
+			continue
+		}
+		if err := ns.medium.zero(off, n, !c.cached.Load(), cmd.arrival); err != nil {
+			return c.mediaStatus("deallocate", ns, off, WriteFault, err)
+		}
+	}
+	return Success
+}
+
+// mediaStatus turns an error of the image into a status, and logs what the status cannot say.
+func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Status, err error) Status {
+	if err == nil {
+		return Success
+	}
+	lba := uint64(off-ns.base) >> ns.shift
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		c.log.Error("no space left for the image", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba)
+	} else {
+		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
+	}
+	c.errors.media.Add(1)
+	return st
+}

@@ -1,0 +1,85 @@
+package softctl
+
+import "encoding/binary"
+
+// PRP entries ([BASE] 4.1.1): the first may point anywhere in a page, at a multiple of four; every other data pointer
+// points at the beginning of a page. PRP2 points at a second page, or at a list when more than two pages are needed. A
+// list's pointer may point anywhere in a page, at a multiple of eight; where the entries reach the end of the list's
+// page and more than one is still needed, the last one points at the next list, which begins a page.
+//
+// What a transfer needs bounds the walk: a list page gives at least one data page, except a first list that has only
+// its last entry, and the next then gives a whole page of them.
+
+// walkPRP finds the n bytes that prp1 and prp2 describe and appends them to v.
+func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Status {
+	t := s.table.Load()
+	mask := uint64(page - 1)
+	var hint int
+	data := func(prp uint64, n int64) Status {
+		r, o, ok := t.find(prp, uint64(n), &hint)
+		if !ok {
+			return DataTransferError
+		}
+		v.add(r, o, n)
+		return Success
+	}
+
+	if prp1&3 != 0 {
+		return InvalidPRPOffset
+	}
+	first := min(n, page-int64(prp1&mask))
+	if st := data(prp1, first); st != Success {
+		return st
+	}
+	if n -= first; n == 0 {
+		return Success // PRP2 is reserved
+	}
+	if n <= page {
+		if prp2&mask != 0 {
+			return InvalidPRPOffset
+		}
+		return data(prp2, n)
+	}
+
+	if prp2&7 != 0 {
+		return InvalidPRPOffset
+	}
+	var buf [64]byte
+	for list := prp2; ; {
+		entries := (page - int64(list&mask)) / 8
+		need := (n + page - 1) / page
+		chained := need > entries
+		take := min(need, entries)
+		if chained {
+			take-- // the last one points on
+		}
+		for take > 0 {
+			k := min(take, int64(len(buf)/8))
+			if !s.read(buf[:8*k], list) {
+				return DataTransferError
+			}
+			for i := range k {
+				prp := binary.LittleEndian.Uint64(buf[8*i:])
+				if prp&mask != 0 {
+					return InvalidPRPOffset
+				}
+				if st := data(prp, min(n, page)); st != Success {
+					return st
+				}
+				n -= min(n, page)
+			}
+			list += uint64(8 * k)
+			take -= k
+		}
+		if !chained {
+			return Success
+		}
+		if !s.read(buf[:8], list) {
+			return DataTransferError
+		}
+		list = binary.LittleEndian.Uint64(buf[:])
+		if list&mask != 0 {
+			return InvalidPRPOffset
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package softctl
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// subQueue is a submission queue and what the controller holds of its commands.
+type subQueue struct {
+	mu    sync.Mutex // everything below; the admin queue's is Controller.mu instead
+	id    uint16
+	size  uint32
+	cq    *compQueue
+	stats *queueStats
+	bell  bell
+	ring  window
+	head  uint32 // next entry to fetch
+	tail  uint32 // the host's, as last accepted
+	dead  bool   // deleted or reset; whoever still has a pointer leaves it alone
+
+	held  []heldCommand // fetched and not yet carried out: latency, disorder
+	rng   *rand.Rand
+	data  vector
+	block []byte // scratch for Compare and Verify
+	page  int64  // CC.MPS
+}
+
+// heldCommand waits for its time.
+type heldCommand struct {
+	command
+	due time.Time
+}
+
+// compQueue is a completion queue. Several submission queues may share one.
+type compQueue struct {
+	mu      sync.Mutex // everything below but users
+	id      uint16
+	size    uint32
+	stats   *queueStats
+	bell    bell
+	ring    window
+	head    uint32 // the host's, as last accepted
+	tail    uint32 // next entry to write
+	phase   bool
+	pending []completion // no room yet
+	users   int          // submission queues; Controller.mu
+}
+
+func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQueue) *subQueue {
+	q := &subQueue{id: id, size: size, cq: cq, stats: c.statsOf(id), page: c.cc.pageSize(),
+		ring: window{base: base, size: uint64(size) * sqeSize}}
+	q.data.mover = c.opt.Mover
+	q.bell = c.newBell(id, c.bar.sqDoorbell(id))
+	if c.opt.OutOfOrder {
+		q.rng = rand.New(rand.NewPCG(uint64(c.opt.Seed), uint64(id)))
+	}
+	cq.users++
+	return q
+}
+
+func (c *Controller) newCompQueue(id uint16, size uint32, base uint64) *compQueue {
+	q := &compQueue{id: id, size: size, stats: c.statsOf(id), phase: true,
+		ring: window{base: base, size: uint64(size) * cqeSize}}
+	q.bell = c.newBell(id, c.bar.cqDoorbell(id))
+	return q
+}
+
+// dropQueues forgets every queue, waiting for those who work on one.
+func (c *Controller) dropQueues() {
+	for i := range c.sq {
+		q := c.sq[i].Swap(nil)
+		if q == nil {
+			continue
+		}
+		q.mu.Lock()
+		q.dead, q.held = true, nil
+		q.mu.Unlock()
+	}
+	clear(c.cq)
+}
+
+// fetch copies the entry at head, once: the host may change it at any time.
+func (c *Controller) fetch(q *subQueue) (command, bool) {
+	var e [sqeSize]byte
+	at := uint64(q.head) * sqeSize
+	if b := q.ring.bytes(c.dma); b != nil {
+		copy(e[:], b[at:])
+	} else if !c.dma.read(e[:], q.ring.base+at) {
+		return command{}, false
+	}
+	if q.head++; q.head == q.size {
+		q.head = 0
+	}
+	return decodeCommand(&e), true
+}
+
+// readTail takes the host's tail. It loads the doorbell before any entry is read: an atomic load, so that entries
+// stored before the doorbell are seen.
+func (c *Controller) readTail(q *subQueue) {
+	v, fresh := q.bell.read(c)
+	if !fresh || v == q.tail {
+		return
+	}
+	free := q.size - 1 - q.distance(q.head, q.tail)
+	if v >= q.size || q.distance(q.tail, v) > free {
+		q.bell.refuse(c, v, q.id, "submission")
+		return
+	}
+	q.stats.sqDoorbells.Add(1)
+	q.tail = v
+}
+
+func (q *subQueue) distance(from, to uint32) uint32 { return (to + q.size - from) % q.size }
+
+// used is how many entries wait for the host.
+func (q *compQueue) used() uint32 { return (q.tail + q.size - q.head) % q.size }
+
+// readHead takes the host's head.
+func (q *compQueue) readHead(c *Controller) {
+	v, fresh := q.bell.read(c)
+	if !fresh || v == q.head {
+		return
+	}
+	if v >= q.size || (v+q.size-q.head)%q.size > q.used() {
+		q.bell.refuse(c, v, q.id, "completion")
+		return
+	}
+	q.stats.cqDoorbells.Add(1)
+	q.head = v
+}
+
+// room says whether one more entry can be written now.
+func (q *compQueue) room(c *Controller) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pending) > 0 {
+		return false
+	}
+	q.readHead(c)
+	return q.used() < q.size-1
+}
+
+// drain writes what waited for room.
+func (q *compQueue) drain(c *Controller) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.readHead(c)
+	q.bell.announce(c, q.head)
+	return q.drainLocked(c)
+}
+
+func (q *compQueue) drainLocked(c *Controller) bool {
+	n := 0
+	for n < len(q.pending) && q.used() < q.size-1 {
+		q.write(c, &q.pending[n])
+		n++
+	}
+	q.pending = q.pending[:copy(q.pending, q.pending[n:])]
+	return n > 0
+}
+
+// post completes a command, now or when the host has made room: an entry that it has not consumed is never overwritten.
+func (q *compQueue) post(c *Controller, e completion) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending = append(q.pending, e)
+	q.drainLocked(c)
+}
+
+// write writes the entry at tail. The last dword has the phase: its store is the release that orders it after the other
+// dwords and after the command's data.
+func (q *compQueue) write(c *Controller, e *completion) {
+	first, third, last := e.words(q.phase)
+	at := uint64(q.tail) * cqeSize
+	if b := q.ring.bytes(c.dma); b != nil {
+		b = b[at : at+cqeSize]
+		binary.LittleEndian.PutUint64(b, first)
+		binary.LittleEndian.PutUint32(b[8:], third)
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[12])), last)
+	} else {
+		var b [cqeSize]byte
+		binary.LittleEndian.PutUint64(b[:], first)
+		binary.LittleEndian.PutUint32(b[8:], third)
+		binary.LittleEndian.PutUint32(b[12:], last)
+		if !c.dma.write(q.ring.base+at, b[:]) {
+			c.fail("completion queue is not mapped", "queue", q.id, "iova", q.ring.base)
+			return
+		}
+	}
+	q.stats.completions.Add(1)
+	if q.tail++; q.tail == q.size {
+		q.tail, q.phase = 0, !q.phase
+	}
+}

@@ -1,0 +1,129 @@
+package softctl
+
+import "time"
+
+// The way of a command, all on the thread that called Step, with its queue's lock held:
+//
+//  1. serve        post completions that waited for room; read the tail doorbell
+//  2. fetch        copy one entry while the completion queue has room; advance the head
+//  3. hold         with latency or disorder: set aside until its time (serveHeld)
+//  4. carryOut     ask the injector; check; move data between image and mapped memory
+//  5. complete     error log, counters, completion entry
+//
+// Steps of different queues run in parallel; they meet only in a completion queue that they share.
+
+// serve is one step of a queue.
+func (c *Controller) serve(q *subQueue) bool {
+	did := q.cq.drain(c)
+	for {
+		c.readTail(q)
+		arrival := c.opt.Recorder.position()
+		for q.head != q.tail && uint32(len(q.held)) < q.size && q.cq.room(c) {
+			cmd, ok := c.fetch(q)
+			if !ok {
+				c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
+				return true
+			}
+			did = true
+			cmd.arrival = arrival
+			if q.id != 0 && (q.rng != nil || c.opt.Latency > 0) {
+				q.held = append(q.held, heldCommand{cmd, time.Now().Add(c.opt.Latency)})
+			} else {
+				c.carryOut(q, &cmd)
+			}
+			if c.now() != stateReady || q.dead {
+				return true
+			}
+		}
+		if len(q.held) > 0 && c.serveHeld(q) {
+			did = true
+		}
+		if !q.bell.announce(c, q.tail) || c.now() != stateReady {
+			return did
+		}
+	}
+}
+
+// serveHeld carries out commands whose time has come: all of them in order, or with disorder some of them in any.
+// At least one is carried out if one is due.
+func (c *Controller) serveHeld(q *subQueue) bool {
+	now := time.Now()
+	due := 0
+	for due < len(q.held) && !now.Before(q.held[due].due) {
+		due++ // in order of arrival, so in order of time
+	}
+	n := due
+	if q.rng != nil && due > 0 {
+		n = 1 + q.rng.IntN(due)
+	}
+	did := false
+	for ; n > 0 && q.cq.room(c); n-- {
+		i := 0
+		if q.rng != nil {
+			i = q.rng.IntN(due)
+		}
+		cmd := q.held[i].command
+		q.held = append(q.held[:i], q.held[i+1:]...)
+		due--
+		c.carryOut(q, &cmd)
+		did = true
+		if c.now() != stateReady {
+			break
+		}
+	}
+	return did
+}
+
+// noCompletion is returned instead of a status by commands that stay outstanding.
+const noCompletion Status = 0xffff
+
+// carryOut executes a command and completes it.
+func (c *Controller) carryOut(q *subQueue, cmd *command) {
+	var v Verdict
+	if i := c.injector.Load(); i != nil {
+		v = (*i).Command(c.describe(q, cmd))
+	}
+	if v.Fatal {
+		c.fail("injected", "queue", q.id, "command", cmd.cid)
+		return
+	}
+	q.stats.commands.Add(1)
+	q.stats.opcodes[cmd.opcode].Add(1)
+	st, result := v.Status, uint32(0)
+	if st == Success {
+		if q.id == 0 {
+			st, result = c.admin(q, cmd)
+		} else {
+			st = c.io(q, cmd)
+		}
+	}
+	if st == noCompletion || v.Drop {
+		return
+	}
+	cid := cmd.cid
+	cmd.cid ^= v.XorCID
+	c.complete(q, cmd, st, result)
+	cmd.cid = cid
+}
+
+func (c *Controller) complete(q *subQueue, cmd *command, st Status, result uint32) {
+	if st.Failed() {
+		q.stats.failed.Add(1)
+		if st&statusCode != AbortRequested && st&statusCode != AbortedSQDeletion {
+			c.errors.add(q.id, cmd, st)
+			st |= statusMore
+		}
+	}
+	q.cq.post(c, completion{result: result, sqHead: uint16(q.head), sqID: q.id, cid: cmd.cid, status: st})
+}
+
+func (c *Controller) describe(q *subQueue, cmd *command) Command {
+	d := Command{Queue: q.id, ID: cmd.cid, Opcode: cmd.opcode, NSID: cmd.nsid, Admin: q.id == 0}
+	if !d.Admin {
+		switch cmd.opcode {
+		case opRead, opWrite, opCompare, opWriteZeroes, opVerify:
+			d.SLBA, d.Blocks = cmd.slba(), cmd.blocks()
+		}
+	}
+	return d
+}

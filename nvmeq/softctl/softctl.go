@@ -1,0 +1,248 @@
+package softctl
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// state is what the controller is doing.
+type state uint32
+
+const (
+	stateDisabled state = iota
+	stateStarting       // CC.EN is set, CSTS.RDY is not
+	stateReady
+	stateShutdown // shutdown processing or complete: no command is carried out until a reset
+	stateFatal    // CSTS.CFS: nothing is, until a reset
+)
+
+// Controller is one NVMe controller. It implements nvmeq.Transport and nvmeq.Stepper.
+type Controller struct {
+	opt   Options
+	name  string
+	log   *slog.Logger
+	bar   *barMemory
+	dma   *addressSpace
+	files []*image
+	ns    []*namespace // NSID - 1
+
+	state    atomic.Uint32 // state; changed with mu held, but for stateFatal
+	injector atomic.Pointer[Injector]
+	shadow   atomic.Pointer[shadow]
+	cached   atomic.Bool // a volatile write cache is there and enabled
+	sq       []atomic.Pointer[subQueue]
+	stats    []atomic.Pointer[queueStats]
+	events   eventQueue
+	errors   errorLog
+
+	mu       sync.Mutex // registers, admin queue, everything below
+	closed   bool
+	cc       configuration
+	due      time.Time // when stateStarting or shutdown processing ends
+	cq       []*compQueue
+	aers     []uint16 // CIDs of outstanding Asynchronous Event Requests
+	features features
+	cycles   uint64 // times enabled, for the SMART log
+}
+
+var (
+	_ nvmeq.Transport = (*Controller)(nil)
+	_ nvmeq.Stepper   = (*Controller)(nil)
+)
+
+// Open makes a controller over the image file or block device at path. The image is locked until Close.
+func Open(path string, opt Options) (_ *Controller, err error) {
+	if opt, err = opt.withDefaults(); err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		opt:   opt,
+		name:  path,
+		log:   opt.Log.With("controller", path),
+		dma:   newAddressSpace(opt.Mover),
+		sq:    make([]atomic.Pointer[subQueue], opt.Queues+1),
+		stats: make([]atomic.Pointer[queueStats], opt.Queues+1),
+		cq:    make([]*compQueue, opt.Queues+1),
+	}
+	defer func() {
+		if err != nil {
+			c.release()
+		}
+	}()
+	for _, p := range append([]string{path}, opt.Images...) {
+		m, err := openImage(p, opt.BlockSize, opt.ReadOnly)
+		if err != nil {
+			return nil, err
+		}
+		c.files = append(c.files, m)
+	}
+	if c.ns, err = c.makeNamespaces(); err != nil {
+		return nil, err
+	}
+	if c.bar, err = newBAR(opt.Queues, opt.Stride); err != nil {
+		return nil, err
+	}
+	c.SetInjector(opt.Injector)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.resetLocked(true)
+	return c, nil
+}
+
+// Name is the image's path.
+func (c *Controller) Name() string { return c.name }
+
+// BAR is BAR 0: stores to its doorbells are seen by Step, stores elsewhere in it do nothing.
+func (c *Controller) BAR() []byte { return c.bar.mem }
+
+// SetInjector replaces the injector; nil removes it.
+func (c *Controller) SetInjector(i Injector) {
+	if i == nil {
+		c.injector.Store(nil)
+		return
+	}
+	c.injector.Store(&i)
+}
+
+func (c *Controller) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) { return c.dma.add(m, off, n) }
+
+// Unmap returns when no command uses the mapping any more.
+func (c *Controller) Unmap(a nvmeq.IOVA) error {
+	if err := c.dma.remove(a); err != nil {
+		return err
+	}
+	c.quiesce()
+	return nil
+}
+
+// quiesce waits until whoever may hold the previous address table has let go of it.
+func (c *Controller) quiesce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.quiesceLocked()
+}
+
+// quiesceLocked waits until no I/O queue is being worked on by someone who began before.
+func (c *Controller) quiesceLocked() {
+	for i := range c.sq {
+		if q := c.sq[i].Load(); q != nil && i > 0 {
+			q.mu.Lock()
+			q.mu.Unlock() //lint:ignore SA2001 passing the lock is the point
+		}
+	}
+}
+
+// Reset is a function-level reset.
+func (c *Controller) Reset() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errClosed
+	}
+	c.resetLocked(true)
+	return nil
+}
+
+var errClosed = errors.New("the controller is closed")
+
+// Close stops the controller, makes what was written durable and lets go of the image. The BAR is gone after it.
+func (c *Controller) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.resetLocked(true)
+	c.closed = true
+	var err error
+	if !c.opt.ReadOnly {
+		err = c.flushAll()
+	}
+	return errors.Join(err, c.release())
+}
+
+func (c *Controller) release() error {
+	var errs []error
+	if c.bar != nil {
+		errs = append(errs, c.bar.close())
+	}
+	for _, m := range c.files {
+		errs = append(errs, m.close())
+	}
+	return errors.Join(errs...)
+}
+
+// flushAll makes every namespace durable.
+func (c *Controller) flushAll() error {
+	var errs []error
+	done := map[medium]bool{}
+	for _, ns := range c.ns {
+		if !done[ns.medium] {
+			done[ns.medium] = true
+			errs = append(errs, ns.medium.flush())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Step works on submission queue sqid and its completion queue. What the host rang before the call has been fetched
+// when it returns, as far as the completion queue has room, and completed unless Options ask for latency or disorder.
+func (c *Controller) Step(sqid uint16) bool {
+	if sqid == 0 {
+		return c.stepAdmin()
+	}
+	if int(sqid) >= len(c.sq) {
+		return false
+	}
+	q := c.sq[sqid].Load()
+	if q == nil {
+		return c.stray(sqid)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.dead || c.now() != stateReady {
+		return false
+	}
+	return c.serve(q)
+}
+
+func (c *Controller) stepAdmin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.settle()
+	q := c.sq[0].Load()
+	if q == nil || c.now() != stateReady {
+		return false
+	}
+	did := c.serve(q)
+	return c.deliverEvents(q) || did
+}
+
+// stray looks for a doorbell that was rung for a queue that does not exist.
+func (c *Controller) stray(sqid uint16) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.now() != stateReady || c.sq[sqid].Load() != nil {
+		return false
+	}
+	off := c.bar.sqDoorbell(sqid)
+	v := c.bar.load(off)
+	if v == 0 {
+		return false
+	}
+	c.bar.store(off, 0)
+	c.log.Warn("doorbell of a submission queue that does not exist", "queue", sqid, "value", v)
+	c.events.add(eventInvalidDoorbell)
+	return true
+}
+
+func (c *Controller) now() state { return state(c.state.Load()) }

@@ -1,0 +1,144 @@
+package softctl
+
+import (
+	"errors"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// iovMax is how many pieces one preadv2 takes (IOV_MAX).
+const iovMax = 1024
+
+// piece is a part of a command's data: n bytes from off of a region.
+type piece struct {
+	r      *region
+	off, n int64
+}
+
+// vector is where a command's data is in memory, in order. Neighbours are merged, so that a buffer which is contiguous
+// in memory is one piece however many PRPs name it. Each queue has one and reuses it.
+type vector struct {
+	pieces []piece
+	n      int64
+	staged bool // some of it has no host view: data goes through stage
+	stage  []byte
+	iov    []unix.Iovec
+	mover  Mover
+}
+
+func (v *vector) reset() {
+	clear(v.pieces) // the regions belong to a table that may be gone by the next command
+	v.pieces, v.n, v.staged = v.pieces[:0], 0, false
+}
+
+func (v *vector) add(r *region, off, n int64) {
+	v.n += n
+	if k := len(v.pieces) - 1; k >= 0 {
+		if p := &v.pieces[k]; p.r == r && p.off+p.n == off {
+			p.n += n
+			return
+		}
+	}
+	v.pieces = append(v.pieces, piece{r, off, n})
+	v.staged = v.staged || r.host == nil
+}
+
+// each calls f with the whole vector as runs of memory until all of it has been moved. f moves some bytes at an offset
+// of the image and says how many.
+func (v *vector) each(off int64, f func([]unix.Iovec, int64) (int64, error)) error {
+	v.iov = v.iov[:0]
+	if v.staged {
+		v.iov = append(v.iov, iovec(v.stage[:v.n]))
+	} else {
+		for _, p := range v.pieces {
+			v.iov = append(v.iov, iovec(p.r.host[p.off:p.off+p.n]))
+		}
+	}
+	rest := v.iov
+	for len(rest) > 0 {
+		n, err := f(rest[:min(len(rest), iovMax)], off)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return errShort
+		}
+		off += n
+		for n > 0 && uint64(n) >= rest[0].Len {
+			n -= int64(rest[0].Len)
+			rest = rest[1:]
+		}
+		if n > 0 {
+			rest[0] = iovec(bytesOf(rest[0])[n:])
+		}
+	}
+	return nil
+}
+
+var errMover = errors.New("memory without a host view could not be reached")
+
+// gather prepares the data for a write to the image: memory without a host view is copied out.
+func (v *vector) gather() error {
+	if !v.staged {
+		return nil
+	}
+	v.grow()
+	at := v.stage
+	for _, p := range v.pieces {
+		if p.r.host != nil {
+			copy(at, p.r.host[p.off:p.off+p.n])
+		} else if v.mover.Read(at[:p.n], p.r.mem, p.r.off+p.off) != nil {
+			return errMover
+		}
+		at = at[p.n:]
+	}
+	return nil
+}
+
+// scatter is the other way round, after a read.
+func (v *vector) scatter() error {
+	if v.staged {
+		return v.put(v.stage[:v.n])
+	}
+	return nil
+}
+
+// put copies b, at most the vector's length, to memory.
+func (v *vector) put(b []byte) error {
+	for _, p := range v.pieces {
+		n := min(p.n, int64(len(b)))
+		if p.r.host != nil {
+			copy(p.r.host[p.off:p.off+n], b)
+		} else if v.mover.Write(p.r.mem, p.r.off+p.off, b[:n]) != nil {
+			return errMover
+		}
+		if b = b[n:]; len(b) == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// get copies the whole vector out of memory into b.
+func (v *vector) get(b []byte) error {
+	if int64(len(b)) < v.n {
+		return io.ErrShortBuffer
+	}
+	for _, p := range v.pieces {
+		if p.r.host != nil {
+			copy(b[:p.n], p.r.host[p.off:])
+		} else if v.mover.Read(b[:p.n], p.r.mem, p.r.off+p.off) != nil {
+			return errMover
+		}
+		b = b[p.n:]
+	}
+	return nil
+}
+
+// grow makes stage large enough.
+func (v *vector) grow() {
+	if int64(len(v.stage)) < v.n {
+		v.stage = make([]byte, v.n)
+	}
+}
