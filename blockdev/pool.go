@@ -252,6 +252,12 @@ func (p *pool) release(b *buffer) {
 	}
 	b.inUse = false
 	p.live--
+	if p.closed {
+		if p.live == 0 {
+			p.closeChunksLocked()
+		}
+		return
+	}
 	s := b.slab
 	if s == nil {
 		b.chunk.used = 0
@@ -277,18 +283,19 @@ func (p *pool) release(b *buffer) {
 	}
 }
 
-// close gives all memory back. A buffer that is still out would be memory that is gone: its chunk stays, and that is an
-// error.
+// close gives all memory back. A buffer that is still out is an error, and the memory stays until it is released: whoever
+// holds it may be reading it.
 func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil
-	}
 	p.closed = true
 	if p.live > 0 {
 		return fmt.Errorf("%d buffers were not released", p.live)
 	}
+	return p.closeChunksLocked()
+}
+
+func (p *pool) closeChunksLocked() error {
 	var errs []error
 	for c := range p.chunks {
 		errs = append(errs, c.mem.Close())

@@ -66,6 +66,7 @@ func conformRoundTrip(t *testing.T, d blockdev.Device) {
 	bs := int(d.Info().BlockSize)
 	last := d.Info().Size() - blockdev.Bytes(bs)
 	buf := alloc(t, d, 4*bs)
+	defer buf.Release()
 	for k, off := range []blockdev.Bytes{0, blockdev.Bytes(bs), 4 << 20, last} {
 		want := pattern(bs, uint64(k))
 		copy(buf.Bytes(), want)
@@ -82,6 +83,8 @@ func conformRoundTrip(t *testing.T, d blockdev.Device) {
 func conformVectors(t *testing.T, d blockdev.Device) {
 	bs := int(d.Info().BlockSize)
 	a, b := alloc(t, d, 64*bs), alloc(t, d, 64*bs)
+	defer a.Release()
+	defer b.Release()
 	want := pattern(20*bs, 1)
 	// Slices of one block scattered over two buffers, some adjacent, some page-aligned and most not.
 	var out []blockdev.Slice
@@ -95,6 +98,7 @@ func conformVectors(t *testing.T, d blockdev.Device) {
 	}
 	require.NoError(t, d.Write(blockdev.Bytes(3*bs), false, out...))
 	in := alloc(t, d, 32*bs)
+	defer in.Release()
 	require.NoError(t, d.Read(blockdev.Bytes(3*bs), in.Slice(bs, 20*bs)))
 	require.True(t, bytes.Equal(want, in.Bytes()[bs:21*bs]))
 	require.NoError(t, d.Read(blockdev.Bytes(3*bs), in.Slice(4*bs, bs), in.Slice(0, 0), in.Slice(0, 4*bs), in.Slice(8*bs, 15*bs)))
@@ -105,6 +109,7 @@ func conformVectors(t *testing.T, d blockdev.Device) {
 func conformLarge(t *testing.T, d blockdev.Device) {
 	const n = 3<<20 + 4096
 	b := alloc(t, d, n)
+	defer b.Release()
 	want := pattern(n, 7)
 	copy(b.Bytes(), want)
 	require.NoError(t, d.Write(4096, true, b.Slice(0, n)))
@@ -117,6 +122,7 @@ func conformZeroes(t *testing.T, d blockdev.Device) {
 	bs := d.Info().BlockSize
 	n := blockdev.Bytes(3 << 20)
 	b := alloc(t, d, int(n))
+	defer b.Release()
 	want := pattern(int(n), 9)
 	copy(b.Bytes(), want)
 	require.NoError(t, d.Write(0, false, b.Slice(0, int(n))))
@@ -139,6 +145,7 @@ func conformBadRequests(t *testing.T, d blockdev.Device) {
 	i := d.Info()
 	bs, size := i.BlockSize, i.Size()
 	b := alloc(t, d, 8192)
+	defer b.Release()
 	one := b.Slice(0, int(bs))
 	for name, r := range map[string]*blockdev.Request{
 		"unaligned offset":  {Op: blockdev.OpRead, Off: 1, Bufs: []blockdev.Slice{one}},
@@ -168,6 +175,7 @@ func conformMany(t *testing.T, d blockdev.Device) {
 	bs := d.Info().BlockSize
 	const n = 200
 	b := alloc(t, d, n*int(bs))
+	defer b.Release()
 	want := pattern(n*int(bs), 3)
 	copy(b.Bytes(), want)
 	var reqs []*blockdev.Request
@@ -226,6 +234,7 @@ func conformModel(t *testing.T, d blockdev.Device) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	model := make([]byte, size)
 	b := alloc(t, d, size)
+	defer b.Release()
 	for k := range uint64(150) {
 		blocks := 1 + rng.IntN(size/bs)
 		if k%4 != 0 {

@@ -1,0 +1,39 @@
+package blockdevtest
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// OpenLanes opens an image as LaneFS does: host runtime, software controller, engine, namespace 1. What is below the
+// device is closed when the test ends; the caller closes the device.
+func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
+	t.Helper()
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if soft.Log == nil {
+		soft.Log = quiet
+	}
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	ctl, err := softctl.Open(image, soft)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ctl.Close()) })
+	c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: ctl, Log: quiet})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := c.NewEngine(lanes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	d, err := blockdev.Open(e, 1, blockdev.Options{})
+	require.NoError(t, err)
+	return d
+}

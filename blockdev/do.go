@@ -1,0 +1,128 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// Do carries out the requests, concurrently and in no defined order. See Device.
+func (d *Namespace) Do(reqs ...*Request) error {
+	b := d.batches.Get().(*batch)
+	defer d.recycle(b)
+	for _, r := range reqs {
+		if r.Err = d.admit(r); r.Err != nil {
+			continue
+		}
+		switch {
+		case r.Op == OpDiscard:
+			b.discards = d.limits.split(b.discards, r, d.pool.iova)
+		case r.Op == OpFlush && !d.info.VolatileCache:
+			// What a write without a cache has written is on the medium already.
+		default:
+			b.pieces = d.limits.split(b.pieces, r, d.pool.iova)
+		}
+	}
+	d.command(b)
+	d.submit(b)
+	for _, r := range reqs {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
+}
+
+// admit says what keeps r from being sent.
+func (d *Namespace) admit(r *Request) error {
+	if err := r.Check(d.info); err != nil {
+		return err
+	}
+	if d.closed.Load() {
+		return r.Fail(d.info, ErrClosed)
+	}
+	if !d.pool.owns(r) {
+		return r.Fail(d.info, fmt.Errorf("%w: a buffer of another device", ErrInvalid))
+	}
+	return nil
+}
+
+// command states the pieces as commands. b.owners says which piece each belongs to.
+func (d *Namespace) command(b *batch) {
+	for i, p := range b.pieces {
+		c := nvmeq.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != OpRead}
+		bytes := uint32(Bytes(p.n) * d.limits.blockSize)
+		switch {
+		case p.op == OpRead:
+			c.Op, c.Data, c.Len = nvmeq.IORead, p.iova, bytes
+		case p.op == OpWrite:
+			c.Op, c.Data, c.Len = nvmeq.IOWrite, p.iova, bytes
+		case p.op == OpFlush:
+			c = nvmeq.Command{Op: nvmeq.IOFlush, NSID: d.info.NSID}
+		case d.zeroes != nil:
+			c.Op, c.Data, c.Len = nvmeq.IOWrite, d.zeroAt, bytes
+		default:
+			c.Op, c.Deallocate = nvmeq.IOWriteZeroes, d.deac
+		}
+		b.cmds, b.owners = append(b.cmds, c), append(b.owners, b.pieces[i:i+1])
+	}
+	if len(b.discards) == 0 {
+		return
+	}
+	for _, g := range d.limits.gather(b.discards) {
+		c := nvmeq.Command{Op: nvmeq.IODSM, NSID: d.info.NSID}
+		for _, p := range g {
+			c.Ranges = append(c.Ranges, nvmeq.Range{SLBA: uint64(p.lba), NLB: uint32(p.n)})
+		}
+		b.cmds, b.owners = append(b.cmds, c), append(b.owners, g)
+	}
+}
+
+// submit sends the commands and gives each request its error.
+func (d *Namespace) submit(b *batch) {
+	if len(b.cmds) == 0 {
+		return
+	}
+	var err error
+	if d.info.Simulated {
+		// A software controller works on this thread: more lanes would only mean more doorbells.
+		err = d.eng.Do(nvmeq.AnyLane, b.cmds)
+	} else {
+		err = d.eng.Spread(b.cmds)
+	}
+	if err == nil {
+		return
+	}
+	for i := range b.cmds {
+		why := b.cmds[i].Err
+		if why == nil && b.cmds[i].Latency == 0 {
+			why = err // no completion was seen: the engine refused the whole call
+		}
+		if why == nil {
+			continue
+		}
+		if errors.Is(why, nvmeq.ErrClosed) {
+			why = ErrClosed
+		}
+		for _, p := range b.owners[i] {
+			if p.req.Err == nil {
+				p.req.Err = &Error{Op: p.op, Off: Bytes(p.lba) * d.limits.blockSize, Len: Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why}
+			}
+		}
+	}
+}
+
+// recycle keeps the batch's memory for the next Do, unless one huge request has made it huge.
+func (d *Namespace) recycle(b *batch) {
+	const many = 1024
+	if cap(b.cmds) > many || cap(b.pieces) > many || cap(b.discards) > many {
+		return
+	}
+	clear(b.pieces)
+	clear(b.discards)
+	clear(b.cmds)
+	clear(b.owners)
+	b.pieces, b.discards, b.cmds, b.owners = b.pieces[:0], b.discards[:0], b.cmds[:0], b.owners[:0]
+	d.batches.Put(b)
+}

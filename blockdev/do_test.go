@@ -1,0 +1,137 @@
+package blockdev
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// fakeEngine records commands and ends each as fail says.
+type fakeEngine struct {
+	fail func(c *nvmeq.Command) error
+	all  error // refuse everything
+
+	mu     sync.Mutex
+	seen   []nvmeq.Command
+	spread int
+}
+
+func (e *fakeEngine) Do(_ int, cmds []nvmeq.Command) error {
+	if e.all != nil {
+		return e.all
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var first error
+	for i := range cmds {
+		c := &cmds[i]
+		e.seen = append(e.seen, *c)
+		c.Latency = time.Microsecond
+		if e.fail != nil {
+			c.Err = e.fail(c)
+		}
+		if first == nil {
+			first = c.Err
+		}
+	}
+	return first
+}
+
+func (e *fakeEngine) Spread(cmds []nvmeq.Command) error {
+	e.spread++
+	return e.Do(0, cmds)
+}
+
+// testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
+func testNamespace(t *testing.T, l limits, info Info) (*Namespace, *fakeEngine) {
+	p, _ := testPool(64 << 20)
+	e := &fakeEngine{}
+	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
+	d := &Namespace{info: info, limits: l, eng: e, pool: p}
+	require.NoError(t, d.prepare())
+	return d, e
+}
+
+func TestCommands(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 16, zeroes: 32, ranges: 2, perRange: 100, perDSM: 150},
+		Info{Discard: true, WriteZeroes: true, VolatileCache: true, Simulated: true})
+	d.deac = true
+	b, err := d.Alloc(16384)
+	require.NoError(t, err)
+	at := d.pool.iova(b.Slice(0, 0))
+	require.NoError(t, d.Do(
+		&Request{Op: OpRead, Off: 512, Bufs: []Slice{b.Slice(512, 512)}, FUA: true},
+		&Request{Op: OpDiscard, Off: 0, Len: 512 * 150},
+		&Request{Op: OpWrite, Off: 1024, Bufs: []Slice{b.Slice(0, 8192+512)}, FUA: true},
+		&Request{Op: OpWriteZeroes, Off: 0, Len: 512},
+		&Request{Op: OpFlush},
+		&Request{Op: OpDiscard, Off: 512 * 1000, Len: 512},
+	))
+	require.Equal(t, []nvmeq.Command{
+		{Op: nvmeq.IORead, NSID: 3, SLBA: 1, NLB: 1, Data: at + 512, Len: 512},
+		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 2, NLB: 16, Data: at, Len: 8192, FUA: true},
+		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 18, NLB: 1, Data: at + 8192, Len: 512, FUA: true},
+		{Op: nvmeq.IOWriteZeroes, NSID: 3, SLBA: 0, NLB: 1, Deallocate: true},
+		{Op: nvmeq.IOFlush, NSID: 3},
+		{Op: nvmeq.IODSM, NSID: 3, Ranges: []nvmeq.Range{{SLBA: 0, NLB: 100}, {SLBA: 100, NLB: 50}}},
+		{Op: nvmeq.IODSM, NSID: 3, Ranges: []nvmeq.Range{{SLBA: 1000, NLB: 1}}},
+	}, e.seen)
+	require.Zero(t, e.spread)
+}
+
+func TestRealControllersAreSpread(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 16, zeroes: 16}, Info{WriteZeroes: true})
+	require.NoError(t, d.WriteZeroes(0, 512*64))
+	require.Equal(t, 1, e.spread)
+	require.NoError(t, d.Flush(), "without a volatile cache there is nothing to flush")
+	require.Len(t, e.seen, 4)
+}
+
+func TestZeroesWithoutWriteZeroes(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 16}, Info{})
+	require.NoError(t, d.Do(&Request{Op: OpWriteZeroes, Off: 512, Len: 512 * 20, FUA: true}))
+	require.Equal(t, []nvmeq.Command{
+		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 1, NLB: 16, Data: d.zeroAt, Len: 8192, FUA: true},
+		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 17, NLB: 4, Data: d.zeroAt, Len: 2048, FUA: true},
+	}, e.seen)
+	require.NoError(t, d.Close())
+}
+
+func TestErrorsComeBackToTheirRequests(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 4, zeroes: 4, ranges: 256, perRange: 100, perDSM: 1000},
+		Info{Discard: true, WriteZeroes: true, Simulated: true})
+	boom := errors.New("boom")
+	e.fail = func(c *nvmeq.Command) error {
+		if c.SLBA == 8 || c.Op == nvmeq.IODSM {
+			return boom
+		}
+		return nil
+	}
+	zero := &Request{Op: OpWriteZeroes, Len: 512 * 20}
+	fine := &Request{Op: OpWriteZeroes, Off: 512 * 100, Len: 512 * 20}
+	gone := &Request{Op: OpDiscard, Off: 512 * 7, Len: 512 * 150}
+	err := d.Do(fine, zero, gone)
+	require.Equal(t, &Error{Op: OpWriteZeroes, Off: 8 * 512, Len: 4 * 512, LBA: 8, Err: boom}, err)
+	require.Equal(t, err, zero.Err)
+	require.NoError(t, fine.Err)
+	require.Equal(t, &Error{Op: OpDiscard, Off: 7 * 512, Len: 100 * 512, LBA: 7, Err: boom}, gone.Err)
+
+	// When the engine refuses the call, no request has succeeded.
+	e.all = nvmeq.ErrClosed
+	require.ErrorIs(t, d.Do(fine, zero), ErrClosed)
+	require.ErrorIs(t, fine.Err, ErrClosed)
+	require.ErrorIs(t, zero.Err, ErrClosed)
+}
+
+func TestHugeRequestsLeaveNoMemoryBehind(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 1, zeroes: 1}, Info{WriteZeroes: true})
+	require.NoError(t, d.WriteZeroes(0, 512*5000))
+	require.Len(t, e.seen, 5000)
+	b := d.batches.Get().(*batch)
+	require.LessOrEqual(t, cap(b.cmds), 1024)
+}

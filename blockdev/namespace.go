@@ -1,0 +1,197 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// A request's way: Check, then split into pieces, one nvmeq.Command each, then all commands of all requests of a Do go to
+// the engine at once, and each command's error comes back to its request. Everything runs on the caller's goroutine; on
+// a real controller the commands are spread over the queue pairs.
+
+// Options of Open. The zero value is good.
+type Options struct {
+	Pinned int64 // bytes of pinned memory at most; 0: 1 GiB
+}
+
+const defaultPinned = 1 << 30
+
+// engine is what a Namespace needs of nvmeq.Engine.
+type engine interface {
+	Do(lane int, cmds []nvmeq.Command) error
+	Spread(cmds []nvmeq.Command) error
+}
+
+// Namespace is a Device: one namespace behind an engine's queue pairs.
+type Namespace struct {
+	info   Info
+	limits limits
+	eng    engine
+	pool   *pool
+	deac   bool   // Write Zeroes may deallocate: the blocks read as zero all the same
+	zeroes Buffer // what is written where Write Zeroes does not exist; nil where it does
+	zeroAt nvmeq.IOVA
+
+	batches sync.Pool // of *batch
+	closed  atomic.Bool
+}
+
+// batch is what one Do needs besides the requests.
+type batch struct {
+	pieces   []piece
+	discards []piece
+	cmds     []nvmeq.Command
+	owners   [][]piece // of each command
+}
+
+// Open presents a namespace of the engine's controller. The engine stays the caller's, who closes it after the device.
+func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
+	c := e.Controller()
+	ns, err := c.Namespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	if opt.Pinned < 0 {
+		return nil, fmt.Errorf("%d bytes of pinned memory: want more", opt.Pinned)
+	}
+	if opt.Pinned == 0 {
+		opt.Pinned = defaultPinned
+	}
+	id := c.Identify()
+	d := &Namespace{
+		info: Info{
+			Name: c.Name(), Model: id.MN, Serial: id.SN, Firmware: id.FR, NSID: nsid,
+			BlockSize: Bytes(ns.BlockSize), Blocks: Blocks(ns.Blocks), MaxTransfer: Bytes(e.MaxTransfer()),
+			Queues: e.Lanes(), Depth: e.Depth(), VolatileCache: id.VWC.Present(), Discard: id.ONCS.DSM(),
+			WriteZeroes: id.ONCS.WriteZeroes(), ReadOnly: ns.ReadOnly, Simulated: c.Simulated(),
+		},
+		eng: e,
+		pool: newPool(opt.Pinned, func(n int64) (memory, error) {
+			m, err := c.AllocData(n)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		}),
+		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
+	}
+	d.limits = limitsOf(c, ns, d.info)
+	if err := d.prepare(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// limitsOf gathers what the controller says about the sizes of commands.
+func limitsOf(c *nvmeq.Controller, ns *nvmeq.Namespace, i Info) limits {
+	nvm, bs := c.NVM(), i.BlockSize
+	l := limits{blockSize: bs, transfer: min(Blocks(i.MaxTransfer/bs), maxNLB), boundary: Blocks(ns.Identify.NOIOB)}
+	if i.WriteZeroes {
+		switch {
+		case nvm.WZSL > 0 && nvm.WZSL < 32: // NVM §4.1.5.4
+			l.zeroes = min(max(Blocks(c.Capabilities().MPSMIN()<<nvm.WZSL/int64(bs)), 1), maxNLB)
+		case c.Version().AtLeast(2, 0):
+			l.zeroes = maxNLB
+		default:
+			// Before 2.0 nothing is said about it, and MDTS does not apply; drives were seen that want it obeyed.
+			l.zeroes = l.transfer
+		}
+	}
+	if i.Discard {
+		l.ranges, l.perRange, l.perDSM = maxRanges, math.MaxUint32, math.MaxUint64
+		if nvm.DMRL > 0 {
+			l.ranges = int(nvm.DMRL)
+		}
+		if nvm.DMRSL > 0 {
+			l.perRange = Blocks(nvm.DMRSL)
+		}
+		if nvm.DMSL > 0 {
+			l.perDSM = Blocks(nvm.DMSL)
+			l.perRange = min(l.perRange, l.perDSM)
+		}
+	}
+	return l
+}
+
+// prepare makes the zeroes that are written where the controller has no Write Zeroes.
+func (d *Namespace) prepare() error {
+	d.batches.New = func() any { return new(batch) }
+	if d.limits.transfer == 0 {
+		return fmt.Errorf("%s: a command carries %d bytes, less than a block of %d", d.info.Name, d.info.MaxTransfer, d.info.BlockSize)
+	}
+	if d.limits.zeroes > 0 || d.info.ReadOnly {
+		return nil
+	}
+	size := min(Bytes(d.limits.transfer)*d.limits.blockSize, 256<<10)
+	b, err := d.pool.alloc(int(size))
+	if err != nil {
+		return err
+	}
+	if b.Bytes() == nil {
+		b.Release()
+		return fmt.Errorf("%s: no Write Zeroes, and data memory that the CPU cannot reach to write zeroes from", d.info.Name)
+	}
+	clear(b.Bytes())
+	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.pool.iova(b.Slice(0, 0)), Blocks(size/d.limits.blockSize)
+	return nil
+}
+
+// Info is what is true of the namespace while it is open.
+func (d *Namespace) Info() Info { return d.info }
+
+// Pinned is how many bytes of pinned memory are mapped for the controller now.
+func (d *Namespace) Pinned() int64 {
+	d.pool.mu.Lock()
+	defer d.pool.mu.Unlock()
+	return d.pool.size
+}
+
+// Alloc gives a buffer of at least n bytes.
+func (d *Namespace) Alloc(n int) (Buffer, error) { return d.pool.alloc(n) }
+
+// Read fills bufs from off.
+func (d *Namespace) Read(off Bytes, bufs ...Slice) error {
+	return d.Do(&Request{Op: OpRead, Off: off, Bufs: bufs})
+}
+
+// Write writes bufs at off; with fua it is durable when it returns.
+func (d *Namespace) Write(off Bytes, fua bool, bufs ...Slice) error {
+	return d.Do(&Request{Op: OpWrite, Off: off, FUA: fua, Bufs: bufs})
+}
+
+// Flush makes every write that has returned durable.
+func (d *Namespace) Flush() error { return d.Do(&Request{Op: OpFlush}) }
+
+// Discard says that n bytes at off are not needed any more; what they read as is not defined.
+func (d *Namespace) Discard(off, n Bytes) error {
+	return d.Do(&Request{Op: OpDiscard, Off: off, Len: n})
+}
+
+// WriteZeroes makes n bytes at off zero.
+func (d *Namespace) WriteZeroes(off, n Bytes) error {
+	return d.Do(&Request{Op: OpWriteZeroes, Off: off, Len: n})
+}
+
+// Close flushes, and gives the pinned memory back. Requests under way must have ended; a buffer that was not released
+// is an error.
+func (d *Namespace) Close() error {
+	var flushed error
+	if !d.closed.Load() && !d.info.ReadOnly {
+		flushed = d.Flush()
+	}
+	if d.closed.Swap(true) {
+		return ErrClosed
+	}
+	if d.zeroes != nil {
+		d.zeroes.Release()
+	}
+	if err := d.pool.close(); err != nil {
+		return errors.Join(flushed, fmt.Errorf("%s: %w", d.info.Name, err))
+	}
+	return flushed
+}
