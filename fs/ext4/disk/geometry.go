@@ -58,10 +58,8 @@ func (s *Superblock) check() error {
 	switch {
 	case groups*uint64(s.InodesPerGroup) != uint64(s.InodesCount):
 		return bad("%d inodes, but %d groups of %d", s.InodesCount, groups, s.InodesPerGroup)
-	case s.FreeBlocksCount > s.BlocksCount || s.RBlocksCount > s.BlocksCount:
-		return bad("%d blocks, %d of them free and %d reserved", s.BlocksCount, s.FreeBlocksCount, s.RBlocksCount)
-	case s.FreeInodesCount > s.InodesCount:
-		return bad("%d inodes, %d of them free", s.InodesCount, s.FreeInodesCount)
+	case s.RBlocksCount > s.BlocksCount:
+		return bad("%d blocks, %d of them reserved", s.BlocksCount, s.RBlocksCount)
 	case s.LogGroupsPerFlex > 31:
 		return bad("log_groups_per_flex is %d", s.LogGroupsPerFlex)
 	case uint32(s.ReservedGDTBlocks) > bs/4:

@@ -1,0 +1,60 @@
+package dir
+
+// Empty says whether a directory holds nothing but "." and "..".
+func (d *Dir) Empty(s Store) (bool, error) {
+	for lblk := range s.Blocks() {
+		empty, err := d.emptyBlock(s, lblk)
+		if !empty || err != nil {
+			return empty, err
+		}
+	}
+	if s.Blocks() == 0 {
+		return false, d.corrupt(0, 0, "directory has no blocks")
+	}
+	return true, nil
+}
+
+func (d *Dir) emptyBlock(s Store, lblk uint32) (bool, error) {
+	if s.Indexed() {
+		if lblk == 0 {
+			n, _, err := d.root(s)
+			if err == nil {
+				n.b.Put()
+			}
+			return true, err
+		}
+		b, err := d.get(s, lblk)
+		if err != nil {
+			return false, err
+		}
+		// An index node, or without checksums a leaf that is one free record.
+		free := le.Uint32(b.Data()) == 0 && getRecLen(b.Data(), d.blockSize) == d.blockSize
+		b.Put()
+		if free {
+			return true, nil
+		}
+	}
+	b, err := d.leaf(s, lblk)
+	if err != nil {
+		return false, err
+	}
+	defer b.Put()
+	data, off, end := b.Data(), 0, d.leafEnd()
+	if lblk == 0 {
+		if why := d.checkDots(data, d.leafEnd()); why != "" {
+			return false, d.corrupt(0, 0, "%s", why)
+		}
+		off = recMin + getRecLen(data[recMin:], d.blockSize)
+	}
+	for off < end {
+		r, why := d.rec(data, off, end)
+		if why != "" {
+			return false, d.corrupt(lblk, off, "%s", why)
+		}
+		if r.ino != 0 {
+			return false, nil
+		}
+		off += r.size
+	}
+	return true, nil
+}

@@ -1,0 +1,328 @@
+package dir
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type layout struct {
+	blockSize                       int
+	csum, filetype, index, largeDir bool
+	hash                            uint8
+	maxName                         int
+	names                           int
+}
+
+var layouts = []layout{
+	{1024, true, true, true, false, HashHalfMD4, 255, 6000},
+	{1024, true, true, true, false, HashTEA, 20, 6000},
+	{1024, false, false, true, false, HashLegacy, 30, 3000},
+	{1024, true, true, true, true, HashHalfMD4, 2000, 30000},
+	{1024, false, true, false, false, HashHalfMD4, 40, 300},
+	{1024, true, false, false, false, HashHalfMD4, 40, 300},
+	{4096, true, true, true, false, HashHalfMD4, 30, 20000},
+	{65536, true, true, true, false, HashHalfMD4, 30, 20000},
+	{65536, false, true, true, false, HashTEA, 30, 20000},
+}
+
+func (l layout) String() string {
+	return fmt.Sprintf("%d,csum=%v,filetype=%v,index=%v,large=%v,hash=%d,name<=%d", l.blockSize, l.csum, l.filetype,
+		l.index, l.largeDir, l.hash, l.maxName)
+}
+
+func randomName(r *rand.Rand, i, most int) string {
+	n := fmt.Sprintf("%x-", i)
+	if l := min(r.IntN(most)+1, MaxName); l > len(n) {
+		b := make([]byte, l-len(n))
+		for i := range b {
+			if b[i] = byte(r.IntN(255) + 1); b[i] == '/' {
+				b[i] = 0xE9
+			}
+		}
+		n += string(b)
+	}
+	return n
+}
+
+func all(t testing.TB, d *Dir, s Store) map[string]uint32 {
+	t.Helper()
+	out := map[string]uint32{}
+	last := uint64(0)
+	require.NoError(t, d.Read(s, 0, func(e Entry, next uint64) bool {
+		require.Greater(t, next, last)
+		last = next
+		_, dup := out[string(e.Name)]
+		require.False(t, dup, "%q came twice", e.Name)
+		out[string(e.Name)] = e.Ino
+		return true
+	}))
+	require.Less(t, last, uint64(1)<<63)
+	return out
+}
+
+// TestModel adds, replaces and removes names at random and holds the directory against a map.
+func TestModel(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.String(), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			d, s := newDir(t, super(t, l.blockSize, l.csum, l.filetype, l.index, l.largeDir, l.hash))
+			want := map[string]uint32{".": testIno, "..": 2}
+			var names []string
+			for i := range l.names {
+				name := randomName(r, i, l.maxName)
+				s.appended, s.dirtied = 0, map[*memBlock]bool{}
+				require.NoError(t, d.Add(s, name, uint32(i+20), FTReg))
+				require.LessOrEqual(t, s.appended, MaxAppends)
+				require.LessOrEqual(t, len(s.dirtied), MaxDirty)
+				want[name] = uint32(i + 20)
+				names = append(names, name)
+				require.ErrorIs(t, d.Add(s, name, 5, FTReg), ErrExist)
+				switch j := r.IntN(len(names)); r.IntN(8) {
+				case 0:
+					ino, err := d.Remove(s, names[j])
+					require.NoError(t, err)
+					require.Equal(t, want[names[j]], ino)
+					delete(want, names[j])
+					_, _, err = d.Lookup(s, names[j])
+					require.ErrorIs(t, err, ErrNotExist)
+					names[j] = names[len(names)-1]
+					names = names[:len(names)-1]
+				case 1:
+					old, err := d.Replace(s, names[j], uint32(i+20), FTDir)
+					require.NoError(t, err)
+					require.Equal(t, want[names[j]], old)
+					want[names[j]] = uint32(i + 20)
+				}
+			}
+			_, err := d.Replace(s, "..", 99, FTDir)
+			require.NoError(t, err)
+			want[".."] = 99
+			require.Equal(t, l.index, s.indexed)
+			if l.index && l.maxName >= 255 {
+				n, h, err := d.root(s)
+				require.NoError(t, err)
+				n.b.Put()
+				require.Equal(t, d.maxLevels, h.levels)
+			}
+			s.check() // from here on every checksum is verified again
+			require.Equal(t, want, all(t, d, s))
+			for n, ino := range want {
+				got, ft, err := d.Lookup(s, n)
+				require.NoError(t, err, "%q", n)
+				require.Equal(t, ino, got)
+				require.Equal(t, l.filetype, ft != FTUnknown)
+			}
+			for _, n := range []string{"", "no", strings.Repeat("x", 256), "0-\x00"} {
+				_, _, err := d.Lookup(s, n)
+				require.ErrorIs(t, err, ErrNotExist)
+			}
+			empty, err := d.Empty(s)
+			require.NoError(t, err)
+			require.False(t, empty)
+			for i, n := range names {
+				_, err := d.Remove(s, n)
+				require.NoError(t, err, "%d %q", i, n)
+			}
+			empty, err = d.Empty(s)
+			require.NoError(t, err)
+			require.True(t, empty)
+			require.Equal(t, map[string]uint32{".": testIno, "..": 99}, all(t, d, s))
+			s.check()
+		})
+	}
+}
+
+// TestCookies reads in small pieces while names come and go: what is there all the time comes exactly once.
+func TestCookies(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.String(), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(3, 4))
+			d, s := newDir(t, super(t, l.blockSize, l.csum, l.filetype, l.index, l.largeDir, l.hash))
+			stay := map[string]bool{".": true, "..": true}
+			var others []string
+			n := 0
+			add := func(keep bool) {
+				n++
+				name := randomName(r, n, l.maxName)
+				require.NoError(t, d.Add(s, name, 20, FTReg))
+				if keep {
+					stay[name] = true
+				} else {
+					others = append(others, name)
+				}
+			}
+			for i := range 20 { // still one block
+				add(i%2 == 0)
+			}
+			seen := map[string]int{}
+			cookie, end := uint64(0), false
+			for piece := 0; !end; piece++ {
+				end = true
+				left := 1 + r.IntN(5)
+				require.NoError(t, d.Read(s, cookie, func(e Entry, next uint64) bool {
+					if left--; left < 0 {
+						end = false
+						return false
+					}
+					seen[string(e.Name)]++
+					cookie = next
+					return true
+				}))
+				for range l.blockSize / 256 {
+					if n < 600 { // the directory grows while it is read, and gets its index
+						add(false)
+					}
+				}
+				if len(others) > 0 {
+					j := r.IntN(len(others))
+					_, err := d.Remove(s, others[j])
+					require.NoError(t, err)
+					others = slices.Delete(others, j, j+1)
+				}
+			}
+			for name := range stay {
+				require.Equal(t, 1, seen[name], "%q", name)
+			}
+			for name, c := range seen {
+				require.Equal(t, 1, c, "%q", name)
+			}
+			require.Equal(t, l.index && l.blockSize < 65536, s.indexed)
+			s.check()
+		})
+	}
+}
+
+// TestNoSpace lets every Append fail in turn: the directory stays whole.
+func TestNoSpace(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.String(), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(5, 6))
+			d, s := newDir(t, super(t, l.blockSize, l.csum, l.filetype, l.index, l.largeDir, l.hash))
+			want := map[string]uint32{".": testIno, "..": 2}
+			s.most = 1
+			for i := range min(l.names, 3000) {
+				name := randomName(r, i, l.maxName)
+				for {
+					err := d.Add(s, name, 20, FTReg)
+					if err == nil {
+						break
+					}
+					require.ErrorIs(t, err, errNoSpace)
+					if len(want) < 100 {
+						s.check()
+						require.Equal(t, want, all(t, d, s))
+					}
+					s.most++
+				}
+				want[name] = 20
+			}
+			s.check()
+			require.Equal(t, want, all(t, d, s))
+		})
+	}
+}
+
+// TestFull fills an index to its limit: the error is ErrFull and nothing is lost.
+func TestFull(t *testing.T) {
+	d, s := newDir(t, super(t, 1024, true, true, true, false, HashHalfMD4))
+	d.maxLevels = 0
+	want := map[string]uint32{".": testIno, "..": 2}
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("%0250d", i)
+		if err := d.Add(s, name, 20, FTReg); err != nil {
+			require.ErrorIs(t, err, ErrFull)
+			break
+		}
+		want[name] = 20
+	}
+	require.Greater(t, len(want), 200)
+	s.check()
+	require.Equal(t, want, all(t, d, s))
+}
+
+// TestCollisions fills a directory with names whose hashes agree, so that leaves continue one another.
+func TestCollisions(t *testing.T) {
+	d, s := newDir(t, super(t, 1024, true, true, true, false, HashLegacy))
+	// The legacy hash has 31 bits: among a million names several agree.
+	byHash := map[uint32][]string{}
+	var best []string
+	for i := 0; len(best) < 12 && i < 1_000_000; i++ {
+		n := fmt.Sprintf("%c%c%c%c", 'a'+i%26, 'a'+i/26%26, 'a'+i/676%26, 'a'+i/17576%26) + fmt.Sprint(i/456976)
+		h, _ := d.hash.Sum(n)
+		if byHash[h] = append(byHash[h], n); len(byHash[h]) > len(best) {
+			best = byHash[h]
+		}
+	}
+	require.GreaterOrEqual(t, len(best), 2)
+	want := map[string]uint32{".": testIno, "..": 2}
+	add := func(n string, i int) {
+		require.NoError(t, d.Add(s, n, uint32(i+20), FTReg))
+		want[n] = uint32(i + 20)
+	}
+	for i, n := range best {
+		add(n, i)
+	}
+	for i := range 2000 {
+		add(fmt.Sprintf("filler %d", i), i)
+	}
+	s.check()
+	require.Equal(t, want, all(t, d, s))
+	for n := range want {
+		_, _, err := d.Lookup(s, n)
+		require.NoError(t, err)
+	}
+}
+
+func TestLookupDoesNotAllocate(t *testing.T) {
+	d, s := newDir(t, super(t, 4096, true, true, true, false, HashHalfMD4))
+	for i := range 100_000 {
+		require.NoError(t, d.Add(s, fmt.Sprintf("name-%d", i), 20, FTReg))
+	}
+	i, misses := 0, 0
+	s.gets = 0
+	const runs = 1000
+	n := testing.AllocsPerRun(runs, func() {
+		if _, _, err := d.Lookup(s, lookupNames[i%len(lookupNames)]); err != nil {
+			misses++
+		}
+		i++
+	})
+	require.Zero(t, misses)
+	require.Zero(t, n)
+	require.LessOrEqual(t, s.gets, 4*(runs+1), "blocks read")
+}
+
+var lookupNames = func() (out []string) {
+	for i := range 1000 {
+		out = append(out, fmt.Sprintf("name-%d", i*97))
+	}
+	return out
+}()
+
+func BenchmarkLookup(b *testing.B) {
+	d, s := newDir(b, super(b, 4096, true, true, true, false, HashHalfMD4))
+	for i := range 100_000 {
+		require.NoError(b, d.Add(s, fmt.Sprintf("name-%d", i), 20, FTReg))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, _, err := d.Lookup(s, lookupNames[i%len(lookupNames)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	d, s := newDir(b, super(b, 4096, true, true, true, false, HashHalfMD4))
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if err := d.Add(s, fmt.Sprintf("name-%d", i), 20, FTReg); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
