@@ -31,7 +31,7 @@ func (h *Handle) Extend(n int) bool {
 	h.j.mu.Lock()
 	defer h.j.mu.Unlock()
 	t := h.live()
-	if h.j.err != nil || n < 0 || h.j.sizeLocked(t)+n > h.j.max {
+	if h.j.err != nil || n < 0 || h.j.sizeLocked(t, n) > h.j.max {
 		return false
 	}
 	t.reserved += n

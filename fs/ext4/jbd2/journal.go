@@ -29,10 +29,11 @@ type Config struct {
 
 // Journal makes changes of metadata atomic and durable. All methods may be called from any goroutine.
 type Journal struct {
-	cache *Cache
-	cfg   Config
-	max   int // blocks that a transaction may hold
-	sink  sink
+	cache   *Cache
+	cfg     Config
+	max     int // blocks that a transaction may take, as sink.blocks counts
+	credits int // most credits of one handle
+	sink    sink
 
 	mu         sync.Mutex
 	gate       *sync.Cond   // Begin waits here
@@ -92,13 +93,18 @@ func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
 	}
 	j := &Journal{cache: c, cfg: cfg, max: max, sink: s, next: first, committed: first - 1, wanted: first - 1,
 		stopped: make(chan struct{})}
+	for j.credits = max; s.blocks(j.credits, 0) > max; j.credits-- {
+	}
+	if j.credits -= cfg.BeforeCommitCredits; j.credits <= 0 {
+		return nil, fmt.Errorf("the journal is too small: a transaction may have %d blocks", max)
+	}
 	j.gate, j.idle, j.work, j.done = sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
 	go j.committer()
 	return j, nil
 }
 
 // MaxCredits is the most that Begin accepts.
-func (j *Journal) MaxCredits() int { return j.max - j.cfg.BeforeCommitCredits }
+func (j *Journal) MaxCredits() int { return j.credits }
 
 // Begin opens a handle that may dirty up to credits blocks. It waits while a commit copies, and commits first when the
 // running transaction has no room left.
@@ -123,7 +129,7 @@ func (j *Journal) Begin(credits int) (*Handle, error) {
 			j.next++
 			j.running = t
 		}
-		if j.sizeLocked(t)+credits > j.max {
+		if j.sizeLocked(t, credits) > j.max {
 			j.requestLocked(t.tid)
 			j.gate.Wait()
 			continue
@@ -134,8 +140,9 @@ func (j *Journal) Begin(credits int) (*Handle, error) {
 	}
 }
 
-func (j *Journal) sizeLocked(t *transaction) int {
-	return j.sink.blocks(len(t.dirty)+t.reserved, len(t.revoked))
+// sizeLocked is how many of the j.max blocks t takes, with more than it has so far.
+func (j *Journal) sizeLocked(t *transaction, more int) int {
+	return j.sink.blocks(len(t.dirty)+t.reserved+more, len(t.revoked))
 }
 
 // armLocked starts the clock of a transaction that has something to commit.

@@ -1,0 +1,202 @@
+package jbd2
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+const (
+	// stageLimit is how much staging memory committed copies may take before they are written home.
+	stageLimit = 64 << 20
+	// checkpointBatch bounds what is written home at a time, and with it how long a commit that frees one of these
+	// blocks waits.
+	checkpointBatch = 8 << 20
+)
+
+// reserve waits until the log has room for n blocks, and takes it.
+func (s *logSink) reserve(n uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > s.l.capacity() {
+		return fmt.Errorf("a transaction of %d blocks does not fit in a log of %d", n, s.l.capacity())
+	}
+	for s.room < n {
+		if s.err != nil {
+			return s.err
+		}
+		s.urgent = n
+		s.kick.Signal()
+		s.changed.Wait() // ends with the device's own deadlines: all before us is committed and can go home
+	}
+	s.urgent = 0
+	s.room -= n
+	return nil
+}
+
+// checkpointer is the goroutine that writes committed blocks home and moves the log's tail. It sleeps until the log is
+// half full, staging memory is short, or somebody waits.
+func (s *logSink) checkpointer() {
+	defer close(s.stopped)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		busy := s.all || s.room < s.urgent || s.room < s.l.capacity()/2 || s.c.stage.bytes() > stageLimit
+		switch {
+		case s.err != nil || s.quit:
+			return
+		case !busy || len(s.logged) == 0:
+			s.all = false
+			s.changed.Broadcast()
+			s.kick.Wait()
+		default:
+			s.mu.Unlock()
+			err := s.checkpoint()
+			s.mu.Lock()
+			if err != nil {
+				s.err = fmt.Errorf("checkpoint: %w", err)
+				go s.j.Abort(s.err) // Journal.mu comes before s.mu
+			}
+			s.changed.Broadcast()
+		}
+	}
+}
+
+// checkpoint writes home what the log holds now and moves the tail past it.
+func (s *logSink) checkpoint() error {
+	s.mu.Lock()
+	if len(s.logged) == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	upto := s.logged[len(s.logged)-1].tid
+	list := make([]*due, 0, len(s.live))
+	for _, d := range s.live {
+		if !d.txn.tid.After(upto) {
+			list = append(list, d)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(list, func(a, b *due) int { return cmp.Compare(a.block, b.block) })
+
+	for batch := range slices.Chunk(list, max(checkpointBatch/s.c.blockSize, 1)) {
+		if err := s.writeHome(batch); err != nil {
+			return err
+		}
+	}
+	// What is home must be on the medium before the log lets go of its copies.
+	if err := s.c.dev.Flush(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, d := range list {
+		if !d.dead && s.live[d.block] == d {
+			s.retireLocked(d)
+		}
+	}
+	s.mu.Unlock()
+	return s.moveTail()
+}
+
+// writeHome writes the copies that are still the newest.
+func (s *logSink) writeHome(batch []*due) error {
+	out := make([]placed, 0, len(batch))
+	mine := make([]*due, 0, len(batch))
+	s.mu.Lock()
+	for _, d := range batch {
+		if s.live[d.block] == d {
+			d.writing, s.flying[d.block] = true, true
+			mine = append(mine, d)
+			out = append(out, placed{d.block, d.at})
+		}
+	}
+	s.mu.Unlock()
+
+	err := s.c.writeStaged(out, false, func(n int64) { s.c.counters.written.Add(n) })
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range mine {
+		d.writing = false
+		delete(s.flying, d.block)
+		if d.dead {
+			s.c.stage.drop(d.at)
+			d.buf.unref()
+		}
+	}
+	s.changed.Broadcast()
+	return err
+}
+
+// moveTail frees the log up to the first transaction that still has copies to write home.
+func (s *logSink) moveTail() error {
+	s.mu.Lock()
+	n, freed := 0, uint32(0)
+	for n < len(s.logged) && s.logged[n].left == 0 {
+		freed += s.logged[n].blocks
+		n++
+	}
+	if n == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	end := s.logged[n-1]
+	start, tid := s.l.advance(end.start, end.blocks), end.tid+1
+	if n < len(s.logged) {
+		tid = s.logged[n].tid
+	}
+	s.mu.Unlock()
+
+	s.l.sb.start, s.l.sb.sequence = start, tid
+	if err := s.l.writeSuper(); err != nil {
+		return err
+	}
+	s.c.counters.checkpoints.Add(1)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logged = slices.Delete(s.logged, 0, n)
+	s.room += freed
+	return nil
+}
+
+// drain waits until everything committed is home.
+func (s *logSink) drain() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.logged) > 0 {
+		if s.err != nil {
+			return s.err
+		}
+		s.all = true
+		s.kick.Signal()
+		s.changed.Wait()
+	}
+	return s.err
+}
+
+// close leaves the log empty. The committer has ended.
+func (s *logSink) close(aborted bool) error {
+	var err error
+	if !aborted {
+		err = s.drain()
+	}
+	s.mu.Lock()
+	s.quit = true
+	s.kick.Signal()
+	s.mu.Unlock()
+	<-s.stopped
+	for _, d := range s.live {
+		s.c.stage.drop(d.at)
+		d.buf.unref()
+	}
+	s.live = nil
+	if aborted || err != nil {
+		return err
+	}
+	s.l.sb.start, s.l.sb.sequence, s.l.sb.head = 0, s.seq, s.head
+	if err := s.c.dev.Flush(); err != nil {
+		return err
+	}
+	return s.l.writeSuper()
+}
