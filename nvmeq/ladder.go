@@ -59,6 +59,9 @@ func (l *lane) climb() {
 func (l *lane) why() string {
 	switch l.limbo[0].kind {
 	case kernels.EngineTimeout:
+		if atomic.LoadUint32(&l.status.Failed) != 0 {
+			return "every command in flight timed out"
+		}
 		return "a command neither completed nor could be aborted"
 	case kernels.EngineBadCQE:
 		bad := atomic.LoadUint32(&l.status.BadCid)
@@ -158,6 +161,10 @@ func (c *Controller) generation() uint32 { return c.gen.Load() }
 func (c *Controller) recover(gen uint32, why error) {
 	c.ladder.Lock()
 	defer c.ladder.Unlock()
+	c.recoverLocked(gen, why)
+}
+
+func (c *Controller) recoverLocked(gen uint32, why error) {
 	if c.gen.Load() != gen || c.Err() != nil {
 		return
 	}
@@ -266,6 +273,9 @@ func (c *Controller) sameController() error {
 
 // Reset resets the controller as the last rung of the ladder would; commands under way are sent again.
 func (c *Controller) Reset() error {
-	c.recover(c.generation(), errors.New("the user asked for it"))
+	c.ladder.Lock()
+	defer c.ladder.Unlock()
+	c.resets = 0 // this one is not for a failure
+	c.recoverLocked(c.generation(), errors.New("it was asked for"))
 	return c.Err()
 }
