@@ -187,8 +187,8 @@ type Lane struct {
 	Failed       uint32
 	BadCid       uint32
 	CidLast      uint32
-	Reserved2    uint32
-	Reserved3    uint64
+	Ready        uint32
+	Reserved2    uint64
 	Totals       Counters
 }
 

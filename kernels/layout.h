@@ -180,8 +180,8 @@ struct lanefs_lane {
 	uint32_t failed;        /* enum lanefs_engine */
 	uint32_t bad_cid;
 	uint32_t cid_last; /* tail of the free list */
-	uint32_t reserved2;
-	uint64_t reserved3;
+	uint32_t ready; /* LANEFS_MAGIC once lanefs_reset has accepted the lane */
+	uint64_t reserved2;
 	struct lanefs_counters totals;
 } __attribute__((aligned(64)));
 

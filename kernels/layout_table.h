@@ -45,7 +45,7 @@ const lanefs_field lanefs_layout[] = {
 	LANEFS_F(lane, sq_tail), LANEFS_F(lane, cq_head), LANEFS_F(lane, cq_phase), LANEFS_F(lane, work_next),
 	LANEFS_F(lane, result_next), LANEFS_F(lane, in_flight), LANEFS_F(lane, cid_free), LANEFS_F(lane, dead_cids),
 	LANEFS_F(lane, next_deadline), LANEFS_F(lane, failed), LANEFS_F(lane, bad_cid), LANEFS_F(lane, cid_last),
-	LANEFS_F(lane, reserved2), LANEFS_F(lane, reserved3), LANEFS_F(lane, totals),
+	LANEFS_F(lane, ready), LANEFS_F(lane, reserved2), LANEFS_F(lane, totals),
 	{"", "", 0, 0},
 };
 

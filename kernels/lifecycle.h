@@ -18,6 +18,11 @@
 
 namespace lanefs {
 
+/* Whether the CPU means the same by a lane as this kernel. */
+LANEFS_FN bool is_ours(const lanefs_lane *lane) {
+	return lane->magic == LANEFS_MAGIC && lane->version == LANEFS_VERSION && lane->size == sizeof(lanefs_lane);
+}
+
 /* Whether the numbers that the CPU gave hold together. */
 LANEFS_FN bool is_sane(const lanefs_lane *lane) {
 	uint64_t page = lane->page_size, stride = lane->prp_stride;
@@ -33,8 +38,9 @@ LANEFS_FN bool is_sane(const lanefs_lane *lane) {
 
 /* Makes the lane ready for a queue pair that is about to be created. What an earlier one left in flight is answered. */
 LANEFS_FN void reset(lanefs_lane *lane) {
-	if (lane->magic != LANEFS_MAGIC || lane->version != LANEFS_VERSION || lane->size != sizeof(lanefs_lane))
+	if (!is_ours(lane))
 		return; /* not even the status address can be believed: state stays LANEFS_NEW */
+	lane->ready = 0;
 	lanefs_status *status = at<lanefs_status>(lane->status);
 	if (!is_sane(lane)) {
 		lane->failed = LANEFS_BAD_LANE;
@@ -58,6 +64,7 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 	lane->next_deadline = ~0ull;
 	lane->failed = LANEFS_OK;
 	lane->bad_cid = 0;
+	lane->ready = LANEFS_MAGIC;
 	release(); /* results before their seq; the CQ's zeroes before the CPU hears that the queue can be created */
 	publish(lane, first_result);
 	report(lane, true, 0);
@@ -66,7 +73,7 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 
 /* Whether reset() has accepted the lane. */
 LANEFS_FN bool is_ready(const lanefs_lane *lane) {
-	return lane->magic == LANEFS_MAGIC && lane->failed != LANEFS_BAD_LANE && lane->cq_phase <= 1 && lane->page_size != 0;
+	return is_ours(lane) && lane->ready == LANEFS_MAGIC;
 }
 
 LANEFS_FN bool has_work(lanefs_lane *lane) { return is_work(lane, load(&next_work(lane)->seq)); }

@@ -15,3 +15,16 @@ func open(t testing.TB) gpu.Runtime {
 }
 
 func TestRuntime(t *testing.T) { gputest.Runtime(t, open) }
+
+func TestLanes(t *testing.T) { gputest.Lanes(t, open) }
+
+func FuzzPRP(f *testing.F) {
+	f.Add(uint64(0x1000), uint32(1<<21), uint8(0), uint16(0), uint32(1<<15))
+	f.Add(uint64(0xffc), uint32(4<<20), uint8(1), uint16(511), uint32(8))
+	p := gputest.NewPRPs(f, open)
+	f.Fuzz(func(t *testing.T, iova uint64, length uint32, shift uint8, listOffset uint16, listBytes uint32) {
+		page := uint64(4096) << (shift % 5)
+		offset := uint64(listOffset) % (page / 8) * 8
+		p.Check(t, iova, uint64(length), page, offset, uint64(listBytes)/8*8%(1<<19-offset))
+	})
+}

@@ -1,0 +1,165 @@
+package gputest
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/stretchr/testify/require"
+)
+
+// Ticks of the device's clock: at most a few nanoseconds each, so these are a fraction of a second and an eternity.
+const (
+	soon  = 1 << 22
+	never = 1 << 62
+)
+
+// background launches a kernel on a stream of its own; on a caller-driven runtime it runs in a goroutine. The returned
+// function waits until it has ended.
+func (d *device) background(name string, args ...uint64) (wait func()) {
+	d.t.Helper()
+	f, err := d.module.Function(name)
+	require.NoError(d.t, err)
+	s, err := d.NewStream()
+	require.NoError(d.t, err)
+	ended := make(chan error, 1)
+	go func() {
+		err := s.Launch(f, one, one, args...)
+		if err == nil {
+			err = s.Wait(patience)
+		}
+		ended <- err
+	}()
+	return func() {
+		d.t.Helper()
+		select {
+		case err := <-ended:
+			require.NoError(d.t, err)
+		case <-time.After(patience):
+			d.t.Fatalf("%s has not ended after %v", name, patience)
+		}
+		require.NoError(d.t, s.Close())
+	}
+}
+
+// until spins, leaving the processor to others, until what says so; it fails after a while.
+func (d *device) until(what string, is func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(patience); !is(); runtime.Gosched() {
+		if time.Now().After(end) {
+			d.t.Fatalf("%s has not happened after %v", what, patience)
+		}
+	}
+}
+
+// serve plays the controller for what has been posted, and returns the results that are there.
+func (r *rig) serve() []kernels.Result {
+	for _, e := range r.fetch() {
+		r.complete(e.cid, 0, e.cdw[0], 0)
+	}
+	return r.take()
+}
+
+func (r *rig) state() kernels.State { return atomic.LoadUint32(&r.status.State) }
+
+// The batch kernel posts all there is, waits for it, and ends.
+func testBatchKernel(t *testing.T, open Open) {
+	r := newLane(t, open, shape{sq: 8, cq: 8, ring: 64, cids: 7, stride: 64})
+	for i := range 50 {
+		r.submit(kernels.Work{Opcode: opRead, Tag: uint16(i), Nsid: 1, Cdw10: uint32(i)})
+	}
+	wait := r.background(kernels.BatchKernel, r.args[0], 1, never)
+	got := 0
+	r.until("the batch", func() bool {
+		for _, res := range r.serve() {
+			require.Equal(t, uint32(res.Tag), res.Dw0)
+			got++
+		}
+		return got == 50
+	})
+	wait()
+	require.Equal(t, uint64(50), r.counters.Commands)
+	require.Zero(t, r.status.InFlight)
+
+	r.submit(kernels.Work{Opcode: opRead})
+	r.background(kernels.BatchKernel, r.args[0], 1, soon)() // the controller does not answer: it ends all the same
+	require.Equal(t, uint32(1), r.status.InFlight)
+}
+
+// A resident lane serves work while it runs, ends when idle, and is launched again, and no command is lost or repeated.
+func testResident(t *testing.T, open Open) {
+	r := newLane(t, open, shape{sq: 16, cq: 16, ring: 32, cids: 15, stride: 64})
+	const total = 5000
+	wait := r.background(kernels.ResidentKernel, r.args[0], 1, soon, never)
+	submitted, answered, launches := 0, 0, 1
+	seen := make([]bool, total)
+	r.until("the work", func() bool {
+		for submitted < total && submitted-answered < 32 {
+			r.submit(kernels.Work{Opcode: opWrite, Tag: uint16(submitted), Nsid: 1, Cdw10: uint32(submitted), Len: 512, Iova: 4096})
+			submitted++
+		}
+		for _, res := range r.serve() {
+			require.False(t, seen[res.Tag])
+			require.Equal(t, uint32(res.Tag), res.Dw0)
+			seen[res.Tag] = true
+			answered++
+		}
+		if answered == total/2 && submitted-answered < 32 && launches == 1 {
+			// Say nothing until it parks, then wake it.
+			r.until("all answered", func() bool {
+				for _, res := range r.serve() {
+					seen[res.Tag] = true
+					answered++
+				}
+				return answered == submitted
+			})
+			r.until("parking", func() bool { return r.state() == kernels.StateParked })
+			wait()
+		}
+		if r.state() == kernels.StateParked {
+			launches++
+			wait = r.background(kernels.ResidentKernel, r.args[0], 1, soon, never)
+			r.until("running", func() bool { return r.state() != kernels.StateParked })
+		}
+		return answered == total
+	})
+	wait() // it parks by itself
+	require.Equal(t, kernels.StateParked, r.state())
+	require.Equal(t, uint64(total), r.counters.Commands)
+	require.Equal(t, uint64(total*512), r.counters.BytesWritten)
+	require.Equal(t, r.lane.Totals, *r.counters)
+}
+
+// A resident lane leaves when told to and at its limit, with commands in flight, which the next one completes.
+func testPark(t *testing.T, open Open) {
+	r := newLane(t, open, ordinary)
+	wait := r.background(kernels.ResidentKernel, r.args[0], 1, never, never)
+	r.until("running", func() bool { return r.state() == kernels.StateRunning })
+	r.submit(kernels.Work{Opcode: opFlush, Tag: 5})
+	var entries []sqe
+	r.until("the post", func() bool { entries = r.fetch(); return len(entries) > 0 })
+	atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
+	wait()
+	require.Equal(t, kernels.StateParked, r.state())
+	require.Equal(t, uint32(1), r.lane.InFlight)
+	require.Empty(t, r.take())
+
+	atomic.StoreUint32(&r.control.Command, kernels.CommandRun)
+	r.complete(entries[0].cid, 0, 0, 0)
+	r.background(kernels.ResidentKernel, r.args[0], 1, never, soon)() // to its limit
+	results := r.take()
+	require.Len(t, results, 1)
+	require.Equal(t, uint16(5), results[0].Tag)
+	require.Equal(t, kernels.StateParked, r.state())
+
+	// A failed controller: the loop answers and goes on until told to park.
+	wait = r.background(kernels.ResidentKernel, r.args[0], 1, never, never)
+	atomic.StoreUint32(&r.control.Command, kernels.CommandFail)
+	r.submit(kernels.Work{Opcode: opFlush, Tag: 6})
+	r.until("the answer", func() bool { results = r.take(); return len(results) > 0 })
+	require.Equal(t, kernels.EngineQueueDead, results[0].Engine)
+	atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
+	wait()
+}

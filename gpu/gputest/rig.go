@@ -1,0 +1,185 @@
+package gputest
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/stretchr/testify/require"
+)
+
+// shape is what can be chosen of a lane.
+type shape struct{ sq, cq, ring, cids, stride uint32 }
+
+var ordinary = shape{sq: 64, cq: 64, ring: 128, cids: 63, stride: 4096}
+
+// prpIOVA is where the fake controller sees the lane's PRP lists.
+const prpIOVA = 0x7f_0000_0000
+
+// rig is one lane, the CPU that feeds it, and a fake controller. The three share one block of memory that the CPU sees.
+type rig struct {
+	*device
+	shape
+	mem      gpu.Memory
+	lane     *kernels.Lane
+	control  *kernels.Control
+	status   *kernels.Status
+	counters *kernels.Counters
+	work     []kernels.Work
+	results  []kernels.Result
+	sq, cq   []byte
+	sqDB     *uint32
+	cqDB     *uint32
+	prp      []byte
+	step     gpu.Function
+
+	now        uint64
+	args       []uint64
+	workNext   uint32 // the CPU's positions
+	resultNext uint32
+
+	sqHead, cqTail uint32 // the controller's
+	phase          uint16
+}
+
+func newRig(t testing.TB, open Open, s shape) *rig {
+	t.Helper()
+	d := start(t, open)
+	r := &rig{device: d, shape: s, now: 1000, phase: 1}
+	var size int64
+	place := func(n int64) int64 { // each part on pages of its own
+		at := size
+		size += (n + 4095) / 4096 * 4096
+		return at
+	}
+	lane, control, status, counters := place(kernels.LaneSize), place(64), place(64), place(128)
+	work, results := place(int64(s.ring)*kernels.WorkSize), place(int64(s.ring)*kernels.ResultSize)
+	cids, prp := place(int64(s.cids)*kernels.CIDSize), place(int64(s.cids)*int64(s.stride))
+	sq, cq, doorbells := place(int64(s.sq)*64), place(int64(s.cq)*16), place(64)
+	r.mem = d.alloc(gpu.HostCoherent, size)
+
+	b := r.mem.Host()
+	base := int64(r.mem.Addr())
+	r.lane = (*kernels.Lane)(unsafe.Pointer(&b[lane]))
+	r.control = (*kernels.Control)(unsafe.Pointer(&b[control]))
+	r.status = (*kernels.Status)(unsafe.Pointer(&b[status]))
+	r.counters = (*kernels.Counters)(unsafe.Pointer(&b[counters]))
+	r.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&b[work])), s.ring)
+	r.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&b[results])), s.ring)
+	r.sq, r.cq, r.prp = b[sq:sq+int64(s.sq)*64], b[cq:cq+int64(s.cq)*16], b[prp:prp+int64(s.cids)*int64(s.stride)]
+	r.sqDB, r.cqDB = (*uint32)(unsafe.Pointer(&b[doorbells])), (*uint32)(unsafe.Pointer(&b[doorbells+32]))
+	*r.lane = kernels.Lane{
+		Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: 1,
+		Sq: uint64(base + sq), Cq: uint64(base + cq), SqDoorbell: uint64(base + doorbells), CqDoorbell: uint64(base + doorbells + 32),
+		Work: uint64(base + work), Results: uint64(base + results), Cids: uint64(base + cids),
+		Prp: uint64(base + prp), PrpIova: prpIOVA,
+		Control: uint64(base + control), Status: uint64(base + status), Counters: uint64(base + counters),
+		SqSize: s.sq, CqSize: s.cq, RingSize: s.ring, CidCount: s.cids, PrpStride: s.stride, PageSize: 4096,
+	}
+	var err error
+	r.step, err = d.module.Function(kernels.StepKernel)
+	require.NoError(t, err)
+	r.args = []uint64{uint64(base + lane), 1, 0}
+	return r
+}
+
+// newLane is a rig whose lane is ready.
+func newLane(t testing.TB, open Open, s shape) *rig {
+	t.Helper()
+	r := newRig(t, open, s)
+	r.reset()
+	require.Equal(t, kernels.StateReady, r.status.State)
+	return r
+}
+
+// reset makes the lane ready, and the controller too.
+func (r *rig) reset() {
+	r.t.Helper()
+	r.launch(kernels.ResetKernel, 1, 1, r.args[0], 1)
+	r.sqHead, r.cqTail, r.phase = 0, 0, 1
+	atomic.StoreUint32(r.sqDB, 0)
+	atomic.StoreUint32(r.cqDB, 0)
+}
+
+// run does one step and says whether the lane did anything.
+func (r *rig) run() bool {
+	r.t.Helper()
+	r.now++
+	r.args[2] = r.now
+	require.NoError(r.t, r.stream.Launch(r.step, one, one, r.args...))
+	require.NoError(r.t, r.stream.Wait(patience))
+	return atomic.LoadUint32(&r.status.Progress) != 0
+}
+
+// submit puts a work item into the ring.
+func (r *rig) submit(w kernels.Work) {
+	slot := &r.work[r.workNext%r.ring]
+	w.Seq = slot.Seq
+	*slot = w
+	r.workNext++
+	atomic.StoreUint32(&slot.Seq, r.workNext)
+}
+
+// take takes what the lane has answered.
+func (r *rig) take() []kernels.Result {
+	var got []kernels.Result
+	for {
+		slot := &r.results[r.resultNext%r.ring]
+		if atomic.LoadUint32(&slot.Seq) != r.resultNext+1 {
+			return got
+		}
+		got = append(got, *slot)
+		r.resultNext++
+	}
+}
+
+// sqe is a submission queue entry as the controller reads it.
+type sqe struct {
+	opcode, flags uint8
+	cid           uint16
+	nsid          uint32
+	reserved      uint64
+	mptr          uint64
+	prp1, prp2    uint64
+	cdw           [6]uint32 // 10 to 15
+}
+
+// fetch is what the controller reads when the doorbell has been rung: all entries up to the tail.
+func (r *rig) fetch() []sqe {
+	r.t.Helper()
+	tail := atomic.LoadUint32(r.sqDB)
+	require.Less(r.t, tail, r.shape.sq, "the SQ doorbell is an index of the queue")
+	var got []sqe
+	for ; r.sqHead != tail; r.sqHead = (r.sqHead + 1) % r.shape.sq {
+		b := r.sq[r.sqHead*64:][:64]
+		le := binary.LittleEndian
+		e := sqe{opcode: b[0], flags: b[1], cid: le.Uint16(b[2:]), nsid: le.Uint32(b[4:]), reserved: le.Uint64(b[8:]),
+			mptr: le.Uint64(b[16:]), prp1: le.Uint64(b[24:]), prp2: le.Uint64(b[32:])}
+		for i := range e.cdw {
+			e.cdw[i] = le.Uint32(b[40+4*i:])
+		}
+		got = append(got, e)
+	}
+	return got
+}
+
+// complete posts a completion: DW3, with the phase, last. status is DW3 31:17.
+func (r *rig) complete(cid, status uint16, dw0, dw1 uint32) {
+	r.completeAs(1, cid, status, dw0, dw1)
+}
+
+func (r *rig) completeAs(sqid, cid, status uint16, dw0, dw1 uint32) {
+	b := r.cq[r.cqTail*16:][:16]
+	binary.LittleEndian.PutUint32(b, dw0)
+	binary.LittleEndian.PutUint32(b[4:], dw1)
+	binary.LittleEndian.PutUint32(b[8:], r.sqHead|uint32(sqid)<<16)
+	dw3 := (*uint32)(unsafe.Pointer(&b[12]))
+	atomic.StoreUint32(dw3, uint32(cid)|uint32(status<<1|r.phase)<<16)
+	if r.cqTail++; r.cqTail == r.shape.cq {
+		r.cqTail = 0
+		r.phase ^= 1
+	}
+}
