@@ -22,7 +22,8 @@ type testDevice struct {
 	log     []string
 	record  bool
 	writes  int
-	cut     func(d *testDevice) // called, with mu held, before each write and flush
+	cut     func(d *testDevice) // called, with mu held, before each flush and in the middle of each write
+	cutRng  *rand.Rand          // protected by mu
 	dead    bool
 }
 
@@ -129,9 +130,6 @@ func (d *testDevice) one(r *blockdev.Request) error {
 		}
 		return nil
 	}
-	if d.cut != nil {
-		d.cut(d)
-	}
 	d.writes++
 	if d.failAt > 0 {
 		if d.failAt--; d.failAt == 0 {
@@ -146,11 +144,14 @@ func (d *testDevice) one(r *blockdev.Request) error {
 		d.log = append(d.log, fmt.Sprintf("write %d+%d fua=%v", off, n, r.FUA))
 	}
 	copy(d.image[off:], data)
+	d.pending = append(d.pending, write{off, data})
+	if d.cut != nil {
+		d.cut(d)
+	}
 	if r.FUA {
 		// Durable by itself; what else is pending stays volatile.
 		copy(d.durable[off:], data)
 	}
-	d.pending = append(d.pending, write{off, data})
 	return nil
 }
 
@@ -179,6 +180,8 @@ func (d *testDevice) crashLocked(rng *rand.Rand) []byte {
 	}
 	return img
 }
+
+func (d *testDevice) cutSeed() uint64 { return d.cutRng.Uint64() }
 
 func (d *testDevice) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
 	return d.one(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
