@@ -245,37 +245,102 @@ func TestFull(t *testing.T) {
 	require.Equal(t, want, all(t, d, s))
 }
 
-// TestCollisions fills a directory with names whose hashes agree, so that leaves continue one another.
-func TestCollisions(t *testing.T) {
-	d, s := newDir(t, super(t, 1024, true, true, true, false, HashLegacy))
-	// The legacy hash has 31 bits: among a million names several agree.
-	byHash := map[uint32][]string{}
-	var best []string
-	for i := 0; len(best) < 12 && i < 1_000_000; i++ {
-		n := fmt.Sprintf("%c%c%c%c", 'a'+i%26, 'a'+i/26%26, 'a'+i/676%26, 'a'+i/17576%26) + fmt.Sprint(i/456976)
-		h, _ := d.hash.Sum(n)
-		if byHash[h] = append(byHash[h], n); len(byHash[h]) > len(best) {
-			best = byHash[h]
+// collisions makes n names of 255 bytes with the same legacy hash: its last step can be solved for the last character.
+func collisions(n int) (out []string) {
+	const m = 7152373
+	last := map[uint32]byte{}
+	var maybe [1 << 16]bool // by the low half: spares most looks at the map
+	for c := 1; c < 256; c++ {
+		if c != '/' {
+			last[uint32(int32(int8(c)))*m] = byte(c)
+			maybe[uint16(uint32(int32(int8(c)))*m)] = true
 		}
 	}
-	require.GreaterOrEqual(t, len(best), 2)
+	step := func(h0, h1, c uint32) (uint32, uint32) {
+		v := h1 + (h0 ^ c*m)
+		if v&0x80000000 != 0 {
+			v -= 0x7fffffff
+		}
+		return v, h0
+	}
+	name := []byte(strings.Repeat("p", MaxName))
+	p0, p1 := uint32(0x12a3fe2d), uint32(0x37abe8f9)
+	for range MaxName - 6 {
+		p0, p1 = step(p0, p1, 'p')
+	}
+	for i := 0; len(out) < n; i++ {
+		h0, h1 := p0, p1
+		for j, v := MaxName-6, uint32(i); j < MaxName-1; j, v = j+1, v>>6 {
+			name[j] = byte('0' + v&63)
+			h0, h1 = step(h0, h1, uint32(name[j]))
+		}
+		if !maybe[uint16(h0^(0x12345678-h1))] {
+			continue
+		}
+		if c, ok := last[h0^(0x12345678-h1)]; ok {
+			name[MaxName-1] = c
+			out = append(out, string(name))
+		}
+	}
+	return out
+}
+
+// TestCollisions fills a directory with names whose hashes agree, so that several leaves continue one another.
+func TestCollisions(t *testing.T) {
+	d, s := newDir(t, super(t, 1024, true, true, true, false, HashLegacy))
+	same := collisions(7)
+	h, _ := d.hash.Sum(same[0])
 	want := map[string]uint32{".": testIno, "..": 2}
-	add := func(n string, i int) {
-		require.NoError(t, d.Add(s, n, uint32(i+20), FTReg))
-		want[n] = uint32(i + 20)
+	add := func(n string) {
+		want[n] = uint32(len(want) + 20)
+		require.NoError(t, d.Add(s, n, want[n], FTReg))
 	}
-	for i, n := range best {
-		add(n, i)
+	for i, n := range same {
+		g, _ := d.hash.Sum(n)
+		require.Equal(t, h, g)
+		add(n)
+		for j := range 100 {
+			add(fmt.Sprintf("filler %d %d", i, j))
+		}
 	}
-	for i := range 2000 {
-		add(fmt.Sprintf("filler %d", i), i)
-	}
-	s.check()
-	require.Equal(t, want, all(t, d, s))
-	for n := range want {
-		_, _, err := d.Lookup(s, n)
+	var c cursor
+	require.NoError(t, c.open(d, s))
+	require.NoError(t, c.probe(h))
+	continued := 0
+	for high, more := c.high(); more && high == h|1; high, more = c.high() {
+		continued++
+		_, err := c.next()
 		require.NoError(t, err)
 	}
+	c.close()
+	require.GreaterOrEqual(t, continued, 2, "continuing leaves")
+
+	s.check()
+	require.Equal(t, want, all(t, d, s))
+	for n, ino := range want {
+		got, _, err := d.Lookup(s, n)
+		require.NoError(t, err)
+		require.Equal(t, ino, got)
+	}
+	for cookie, n := uint64(0), 0; n < len(want); n++ { // one at a time
+		taken := false
+		require.NoError(t, d.Read(s, cookie, func(e Entry, next uint64) bool {
+			if taken {
+				return false
+			}
+			require.Contains(t, want, string(e.Name))
+			delete(want, string(e.Name))
+			n--
+			taken, cookie = true, next
+			return true
+		}))
+		require.True(t, taken)
+	}
+	for _, n := range same {
+		_, err := d.Remove(s, n)
+		require.NoError(t, err)
+	}
+	s.check()
 }
 
 func TestLookupDoesNotAllocate(t *testing.T) {
