@@ -1,0 +1,146 @@
+package softctl
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, size int64) string {
+		p := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(p, nil, 0o600))
+		require.NoError(t, os.Truncate(p, size))
+		return p
+	}
+	good := file("good", 1<<20)
+	for _, tc := range []struct {
+		name string
+		path string
+		opt  Options
+		want string
+	}{
+		{"missing", filepath.Join(dir, "none"), Options{}, `none": no such file`},
+		{"directory", dir, Options{}, "neither a regular file nor a block device"},
+		{"device", "/dev/null", Options{}, "neither a regular file nor a block device"},
+		{"empty", file("empty", 0), Options{}, "is empty"},
+		{"remainder", file("odd", 10000), Options{}, "has 10000 bytes, 272 more than a whole number of 512-byte blocks"},
+		{"remainder of large blocks", file("odder", 4096+512), Options{BlockSize: 4096}, "512 more than"},
+		{"too many parts", file("small", 1024), Options{Namespaces: 3}, "cannot be cut into 3"},
+		{"second image missing", good, Options{Images: []string{filepath.Join(dir, "none")}}, "none"},
+		{"the same image twice", good, Options{Images: []string{good}}, "in use"},
+		{"block size", good, Options{BlockSize: 513}, "block size 513"},
+		{"block size 8192", good, Options{BlockSize: 8192}, "block size 8192"},
+		{"transfer", good, Options{MaxTransfer: 4096}, "maximum transfer 4096"},
+		{"queues", good, Options{Queues: 70000}, "70000 I/O queues"},
+		{"depth", good, Options{Depth: 1}, "queue depth 1"},
+		{"stride", good, Options{Stride: 16}, "doorbell stride 16"},
+		{"namespaces", good, Options{Namespaces: -1}, "-1 namespaces"},
+		{"serial", good, Options{Serial: "123456789012345678901"}, "at most 20"},
+		{"model", good, Options{Model: "caf\u00e9"}, "printable ASCII"},
+		{"version", good, Options{Version: 3}, "version 0x3"},
+		{"latency", good, Options{Latency: -1}, "negative"},
+		{"ready delay", good, Options{ReadyDelay: 1 << 40}, "ready delay"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Open(tc.path, tc.opt)
+			require.ErrorContains(t, err, tc.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+	c, err := Open(good, Options{}) // none of the refusals kept a lock
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
+func TestImageIsLocked(t *testing.T) {
+	p := newImage(t, 1<<20)
+	c, err := Open(p, Options{})
+	require.NoError(t, err)
+	_, err = Open(p, Options{})
+	require.EqualError(t, err, `image "`+p+`" is in use by another LaneFS or program; unmount it there first`)
+	_, err = Open(p, Options{ReadOnly: true})
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, c.Close())
+	r, err := Open(p, Options{ReadOnly: true})
+	require.NoError(t, err)
+	_, err = Open(p, Options{})
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, r.Close())
+}
+
+func TestImageOnLoopDevice(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: loop devices")
+	}
+	p := newImage(t, 1<<20)
+	out, err := exec.Command("losetup", "-f", "--show", p).CombinedOutput()
+	if err != nil {
+		t.Skipf("needs a loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	attached := true
+	detach := func() {
+		if attached {
+			exec.Command("losetup", "-d", dev).Run()
+			attached = false
+		}
+	}
+	t.Cleanup(detach)
+	_, err = Open(p, Options{})
+	require.ErrorContains(t, err, dev)
+
+	// The loop device is itself a block device to serve from.
+	h := newHostOn(t, dev, Options{BlockSize: 4096}).enable()
+	q := h.queue(1, 16)
+	b, at := h.alloc(8192)
+	random(4, b)
+	h.expect(Success, q, rw(1, 1, 0, 2).prp(at, at+4096))
+	h.expect(Success, q, rw(8, 1, 1, 1))
+	h.expect(Success, q, cmdOf(0, 1))
+	h.expect(Success, q, rw(2, 1, 0, 2).prp(at, at+4096))
+	require.Equal(t, make([]byte, 4096), b[4096:])
+	require.NoError(t, h.c.Close())
+	detach()
+	got, err := os.ReadFile(p)
+	require.NoError(t, err)
+	require.Equal(t, b, got[:8192])
+}
+
+func TestIdentityIsStable(t *testing.T) {
+	p := newImage(t, 1<<20)
+	var ids [][]byte
+	for range 2 {
+		h := newHostOn(t, p, Options{}).enable()
+		b, _ := h.identify(0, 1, 0)
+		ids = append(ids, append([]byte{}, b[104:120]...))
+		require.NoError(t, h.c.Close())
+	}
+	require.Equal(t, ids[0], ids[1])
+}
+
+func TestMapRefuses(t *testing.T) {
+	h := newHost(t, Options{})
+	m := newMemory(t, 16384)
+	for _, r := range [][2]int64{{0, 0}, {0, -4096}, {-4096, 4096}, {1, 4096}, {0, 4097}, {0, 20480}, {16384, 4096}, {8192, 12288}, {1 << 62, 1 << 62}} {
+		_, err := h.c.Map(m, r[0], r[1])
+		require.Error(t, err, "%v", r)
+	}
+	a, err := h.c.Map(m, 4096, 8192)
+	require.NoError(t, err)
+	b, err := h.c.Map(m, 4096, 8192)
+	require.NoError(t, err)
+	require.Greater(t, uint64(b), uint64(a)+8192, "a gap")
+	require.Error(t, h.c.Unmap(a+4096))
+	require.NoError(t, h.c.Unmap(a))
+	require.Error(t, h.c.Unmap(a))
+	require.False(t, h.c.dma.mapped(uint64(a), 1))
+	require.True(t, h.c.dma.mapped(uint64(b), 8192))
+	require.False(t, h.c.dma.mapped(uint64(b), 8193))
+	require.False(t, h.c.dma.mapped(uint64(b)-1, 1))
+}
