@@ -1,0 +1,204 @@
+// Package alloc gives out the blocks and inodes of a volume and takes them back.
+//
+// The nouns: a group is a run of blocks with a block bitmap, an inode bitmap, a piece of the inode table and a
+// descriptor that counts what is free. An Allocator holds all descriptors of a volume and knows the system zones: the
+// blocks that belong to superblocks, descriptors, bitmaps and inode tables, which are never given out or taken back.
+// Bitmaps come through the cache when they are needed; what a group is known to have (its free blocks and its longest
+// free run) is kept, so that a full group is passed over without looking at its bitmap.
+//
+// A block that was freed can be used again only after the transaction that freed it is durable: until then it is
+// pending, free in the bitmap that will be written and taken in memory. FreeBlocks counts it, Alloc does not find it;
+// Pending says how many there are, and that a commit may help who found no space.
+//
+// Concurrency: each group has a lock; there is none for the volume. Lock order: group, then buffer, then the journal's
+// own. No lock is held while waiting for a commit, nor two groups' at once. I/O under a group's lock is the reading of
+// its own bitmaps.
+//
+// Every change is made under a jbd2.Handle of the caller: AllocCredits and its like say what to reserve.
+//
+// The format is [layout]: Linux Documentation/filesystems/ext4/, "Block and Inode Allocation Policy", "Block Group
+// Descriptors", "Block and inode Bitmaps".
+package alloc
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Blocks that an operation dirties at most.
+const (
+	AllocCredits      = 2 // a bitmap, a descriptor block
+	FreeCredits       = 2 // for each group that the run touches
+	AllocInodeCredits = 4 // two bitmaps, a descriptor block, a block of the inode table
+	FreeInodeCredits  = 2
+)
+
+// Flags of Alloc.
+const (
+	// UseReserved lets the blocks be used that are reserved for the superuser.
+	UseReserved = 1 << iota
+)
+
+var (
+	// ErrNoSpace is returned when no blocks are free that the caller may have. If Pending is not 0, a commit frees some.
+	ErrNoSpace = errors.New("alloc: no free blocks")
+	// ErrNoInodes is returned when no inode is free.
+	ErrNoInodes = errors.New("alloc: no free inodes")
+	// ErrReadOnly is returned for volumes whose allocation cannot be changed.
+	ErrReadOnly = errors.New("alloc: volumes with bigalloc are not written to")
+)
+
+// CorruptError says what is wrong with descriptors or bitmaps.
+type CorruptError = disk.CorruptError
+
+// Allocator is the free space of one volume. All methods may be called from any goroutine.
+type Allocator struct {
+	sb     *disk.Superblock
+	cache  *jbd2.Cache
+	groups []group
+	descs  []*jbd2.Buffer // the descriptor blocks, held until Close; contents protected by the buffers' locks
+
+	meta      zones                 // of the format itself
+	protected atomic.Pointer[zones] // added by Protect
+	protectMu sync.Mutex            // serialises Protect
+
+	free       atomic.Int64 // blocks that are clear in the bitmaps
+	avail      atomic.Int64 // of them, those that can be given out now and are not promised
+	freeInodes atomic.Int64
+	dirs       atomic.Int64
+	reserved   atomic.Int64 // blocks for the superuser only
+	discard    atomic.Pointer[func(jbd2.Block, uint32)]
+	next       atomic.Uint32 // group where a search without goal begins
+	windows    windows
+}
+
+// New loads the group descriptors. The geometry and features of sb must not change afterwards.
+func New(sb *disk.Superblock, cache *jbd2.Cache) (*Allocator, error) {
+	a := &Allocator{sb: sb, cache: cache}
+	if uint64(cache.Blocks()) < sb.BlocksCount {
+		return nil, disk.Corrupt("superblock", "%d blocks, the device holds %d", sb.BlocksCount, cache.Blocks())
+	}
+	if err := a.loadDescs(); err != nil {
+		a.Close()
+		return nil, err
+	}
+	a.reserved.Store(int64(sb.RBlocksCount))
+	return a, nil
+}
+
+// Close lets go of the descriptor blocks. Every change is in the cache's hands already.
+func (a *Allocator) Close() {
+	for _, d := range a.descs {
+		d.Put()
+	}
+	a.descs = nil
+}
+
+func (a *Allocator) loadDescs() error {
+	sb := a.sb
+	n := sb.DescBlocks()
+	var blocks []jbd2.Block
+	for i := range n {
+		b := sb.DescBlock(i)
+		if !sb.ValidBlock(b) {
+			return disk.Corrupt("superblock", "descriptor block %d would be block %d of %d", i, b, sb.BlocksCount)
+		}
+		blocks = append(blocks, jbd2.Block(b))
+	}
+	const batch = 256
+	for len(blocks) > 0 {
+		k := min(batch, len(blocks))
+		bufs, err := a.cache.GetMany(blocks[:k]...)
+		if err != nil {
+			return fmt.Errorf("group descriptors: %w", err)
+		}
+		a.descs = append(a.descs, bufs...)
+		blocks = blocks[k:]
+	}
+	a.groups = make([]group, sb.Groups())
+	for i := range a.groups {
+		g := &a.groups[i]
+		if err := a.loadDesc(uint32(i), g); err != nil {
+			return err
+		}
+		a.free.Add(int64(g.desc.FreeBlocksCount) << sb.ClusterBits())
+		a.freeInodes.Add(int64(g.desc.FreeInodesCount))
+		a.dirs.Add(int64(g.desc.UsedDirsCount))
+	}
+	a.avail.Store(a.free.Load())
+	return a.findMeta()
+}
+
+func (a *Allocator) loadDesc(i uint32, g *group) error {
+	block, off := a.sb.DescLocation(i)
+	buf := a.descs[block]
+	buf.RLock()
+	desc, err := a.sb.DecodeGroup(i, buf.Data()[off:])
+	buf.RUnlock()
+	if err != nil {
+		return err
+	}
+	g.n = i
+	g.desc = desc
+	g.blocks = a.sb.BlocksInGroup(i) >> a.sb.ClusterBits()
+	if desc.FreeBlocksCount > g.blocks {
+		return disk.Corrupt(g.name(), "%d free blocks of %d", desc.FreeBlocksCount, g.blocks)
+	}
+	if used := a.sb.InodesPerGroup - desc.FreeInodesCount; desc.UsedDirsCount > used {
+		return disk.Corrupt(g.name(), "%d directories among %d inodes", desc.UsedDirsCount, used)
+	}
+	g.avail.Store(desc.FreeBlocksCount)
+	g.freeInodes.Store(desc.FreeInodesCount)
+	g.dirs.Store(desc.UsedDirsCount)
+	g.longest.Store(desc.FreeBlocksCount)
+	return nil
+}
+
+// Groups is the number of groups.
+func (a *Allocator) Groups() uint32 { return uint32(len(a.groups)) }
+
+// InodeTable is the first block of a group's inode table.
+func (a *Allocator) InodeTable(group uint32) jbd2.Block {
+	return jbd2.Block(a.groups[group].desc.InodeTable) // never changes
+}
+
+// FreeBlocks is the number of free blocks, pending ones included: what statfs and the superblock say.
+func (a *Allocator) FreeBlocks() uint64 { return uint64(max(a.free.Load(), 0)) }
+
+// FreeInodes is the number of free inodes.
+func (a *Allocator) FreeInodes() uint64 { return uint64(max(a.freeInodes.Load(), 0)) }
+
+// Dirs is the number of directories.
+func (a *Allocator) Dirs() uint64 { return uint64(max(a.dirs.Load(), 0)) }
+
+// Pending is the number of freed blocks that wait for a commit, or for a discard, before they can be used again.
+func (a *Allocator) Pending() uint64 {
+	return uint64(max(a.free.Load()-a.avail.Load()-a.windows.held.Load(), 0))
+}
+
+// Overhead is the number of blocks that the format itself and what was protected take.
+func (a *Allocator) Overhead() uint64 {
+	n := uint64(a.sb.FirstDataBlock) + a.meta.size()
+	if p := a.protected.Load(); p != nil {
+		n += p.size()
+	}
+	return n
+}
+
+// SetReserved changes how many free blocks are kept for those who ask with UseReserved.
+func (a *Allocator) SetReserved(n uint64) { a.reserved.Store(int64(n)) }
+
+// SetDiscard has f called, nil for nobody, with runs of blocks whose freeing is durable, before they can be used again.
+// It runs on the journal's committer.
+func (a *Allocator) SetDiscard(f func(start jbd2.Block, n uint32)) {
+	if f == nil {
+		a.discard.Store(nil)
+		return
+	}
+	a.discard.Store(&f)
+}
