@@ -16,7 +16,7 @@ import (
 
 const (
 	adminEntries = 64               // of both queues; 64 × SQESize is one page
-	adminTimeout = 10 * time.Second // of one command, unless the caller knows better
+	adminTimeout = 10 * time.Second // of one command, unless configured
 	aerCID       = 0xff00           // Asynchronous Event Requests use CIDs from here, other commands those below
 	abortTimeout = 2 * time.Second
 )
@@ -138,7 +138,7 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 func (c *Controller) adminCmd(s SQE) (CQE, error) {
 	c.admin.Lock()
 	defer c.admin.Unlock()
-	return c.aq.exec(s, adminTimeout)
+	return c.aq.exec(s, c.cfg.Timeout)
 }
 
 // adminRead executes one command that fills into, of at most a page.
@@ -148,7 +148,7 @@ func (c *Controller) adminRead(s SQE, into []byte) (CQE, error) {
 	data := c.aq.data()[:len(into)]
 	clear(data) // what the controller leaves out reads as zero, not as the last command's data
 	s.PRP1 = c.aq.dataIOVA()
-	cqe, err := c.aq.exec(s, adminTimeout)
+	cqe, err := c.aq.exec(s, c.cfg.Timeout)
 	if err == nil {
 		copy(into, data)
 	}

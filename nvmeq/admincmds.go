@@ -157,6 +157,6 @@ func wrapQueue(err error, qid uint16) error {
 func (c *Controller) abort(sqid, cid uint16) (bool, error) {
 	c.admin.Lock()
 	defer c.admin.Unlock()
-	cqe, err := c.aq.exec(SQE{Opcode: AdminAbort, CDW10: uint32(sqid) | uint32(cid)<<16}, abortTimeout)
+	cqe, err := c.aq.exec(SQE{Opcode: AdminAbort, CDW10: uint32(sqid) | uint32(cid)<<16}, min(abortTimeout, c.cfg.Timeout))
 	return err == nil && cqe.DW0&1 == 0, err
 }

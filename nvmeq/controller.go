@@ -17,6 +17,7 @@ type Config struct {
 	Transport Transport
 	Placement Placement        // zero: pinned host memory
 	Queues    int              // I/O queue pairs to ask for; 0 is 64. Getting fewer is normal
+	Timeout   time.Duration    // of one admin command; 0 is 10 s
 	Log       *slog.Logger     // nil: slog.Default
 	OnEvent   func(AsyncEvent) // called for each asynchronous event, after it was logged
 }
@@ -74,6 +75,9 @@ func Open(cfg Config) (*Controller, error) {
 	}
 	if cfg.Queues <= 0 {
 		cfg.Queues = defaultQueues
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = adminTimeout
 	}
 	cfg.Placement.fill()
 	c := &Controller{cfg: cfg, rt: cfg.Runtime, t: cfg.Transport, log: cfg.Log,

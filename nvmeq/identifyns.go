@@ -107,7 +107,7 @@ func (n *IdentifyNamespace) Usable() error {
 		return fmt.Errorf("the namespace has %d bytes of metadata per block, which is not supported; choose an LBA format without metadata", f.MS())
 	case f.BlockSize() < 512 || f.BlockSize() > 4096:
 		return fmt.Errorf("the namespace's blocks have 2^%d bytes; 512 to 4096 are supported", f.LBADS())
-	case n.NSZE > 1<<63/uint64(f.BlockSize()):
+	case n.NSZE > (1<<63-1)/uint64(f.BlockSize()):
 		return fmt.Errorf("the namespace's size of %d blocks of %d bytes cannot be", n.NSZE, f.BlockSize())
 	}
 	return nil
