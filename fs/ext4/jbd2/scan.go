@@ -17,6 +17,7 @@ type Recovery struct {
 	l            *Log
 	blocks       map[Block]logged
 	Transactions int // committed ones found
+	RevokeBlocks int // of them
 	end          TID // of the first transaction that did not commit
 	head         uint32
 	err          error // of damage that matters only if the block concerned is still wanted
@@ -201,6 +202,7 @@ func (s *scanner) commit(p []byte, pos uint32) (more bool, err error) {
 	for _, pos := range s.txn.revokes {
 		s.revokes = append(s.revokes, revokeBlock{tid, pos})
 	}
+	s.r.RevokeBlocks += len(s.txn.revokes)
 	s.sec, s.nsec = sec, nsec
 	s.txn = transactionScan{}
 	s.sum = ^uint32(0)
