@@ -33,6 +33,8 @@ func Lanes(t *testing.T, open Open) {
 	t.Run("BatchKernel", func(t *testing.T) { testBatchKernel(t, open) })
 	t.Run("Resident", func(t *testing.T) { testResident(t, open) })
 	t.Run("Park", func(t *testing.T) { testPark(t, open) })
+	t.Run("ParkRecheck", func(t *testing.T) { testParkRecheck(t, open) })
+	t.Run("ParkRace", func(t *testing.T) { testParkRace(t, open) })
 }
 
 // However many work items there are, the SQ doorbell is rung once for them, and the CQ doorbell once for what came back.
@@ -109,7 +111,8 @@ func testWrap(t *testing.T, open Open) {
 		var pending []sqe                // at the controller
 		owner := map[uint16]uint16{}     // CID: tag
 		submitted, answered := 0, 0
-		for answered < 1000 {
+		for rounds := 0; answered < 1000; rounds++ {
+			require.Less(t, rounds, 100000, "the lane has stopped: %d of %d answered", answered, submitted)
 			for submitted < 1000 && len(outstanding) < int(s.ring) && random.IntN(3) > 0 {
 				tag := uint16(submitted)
 				outstanding[tag] = true

@@ -1,7 +1,9 @@
 package gputest
 
 import (
+	"math/rand/v2"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,31 +18,43 @@ const (
 	never = 1 << 62
 )
 
-// background launches a kernel on a stream of its own; on a caller-driven runtime it runs in a goroutine. The returned
-// function waits until it has ended.
-func (d *device) background(name string, args ...uint64) (wait func()) {
-	d.t.Helper()
-	f, err := d.module.Function(name)
-	require.NoError(d.t, err)
-	s, err := d.NewStream()
-	require.NoError(d.t, err)
-	ended := make(chan error, 1)
+// background launches a kernel that runs the lane, on a stream of its own; on a caller-driven runtime it runs in a
+// goroutine. The returned function waits until it has ended. If the test fails before, the lane is told to park, so that
+// no kernel runs on memory that is no more.
+func (r *rig) background(name string, args ...uint64) (wait func()) {
+	r.t.Helper()
+	f, err := r.module.Function(name)
+	require.NoError(r.t, err)
+	s, err := r.NewStream()
+	require.NoError(r.t, err)
+	var failure error
+	ended := make(chan struct{})
 	go func() {
-		err := s.Launch(f, one, one, args...)
-		if err == nil {
-			err = s.Wait(patience)
+		defer close(ended)
+		if failure = s.Launch(f, one, one, args...); failure == nil {
+			failure = s.Wait(patience)
 		}
-		ended <- err
 	}()
-	return func() {
-		d.t.Helper()
+	var closed sync.Once
+	stop := func() {
+		r.t.Helper()
 		select {
-		case err := <-ended:
-			require.NoError(d.t, err)
+		case <-ended:
+			closed.Do(func() { require.NoError(r.t, s.Close()) })
 		case <-time.After(patience):
-			d.t.Fatalf("%s has not ended after %v", name, patience)
+			r.t.Fatalf("%s has not ended after %v", name, patience)
 		}
-		require.NoError(d.t, s.Close())
+	}
+	r.t.Cleanup(func() {
+		if r.t.Failed() {
+			atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
+		}
+		stop()
+	})
+	return func() {
+		r.t.Helper()
+		stop()
+		require.NoError(r.t, failure)
 	}
 }
 
@@ -162,4 +176,64 @@ func testPark(t *testing.T, open Open) {
 	require.Equal(t, kernels.EngineQueueDead, results[0].Engine)
 	atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
 	wait()
+}
+
+// Work submitted while the lane decides to park is not left behind (kernels/lifecycle.h). The CPU looks at the state once
+// after submitting, as the protocol says, and launches again only if it saw PARKED then.
+func testParkRace(t *testing.T, open Open) {
+	const idle = 30000
+	random := rand.New(rand.NewPCG(1, 2))
+	r := newLane(t, open, ordinary)
+	wait := func() {}
+	launch := func() {
+		wait()
+		atomic.StoreUint32(&r.status.State, kernels.StateReady)
+		wait = r.background(kernels.ResidentKernel, r.args[0], 1, idle, never)
+	}
+	launch()
+	for round := range 500 {
+		for range random.IntN(2 * idle / 100) { // arrive about when it parks
+			if r.state() == kernels.StateParked {
+				break
+			}
+		}
+		r.submit(kernels.Work{Opcode: opFlush, Tag: uint16(round), Cdw10: uint32(round)})
+		state := r.state()
+		if state == kernels.StateParking {
+			r.until("deciding", func() bool { state = r.state(); return state != kernels.StateParking })
+		}
+		if state == kernels.StateParked {
+			launch()
+		}
+		r.until("the answer", func() bool {
+			results := r.serve()
+			if len(results) == 0 {
+				return false
+			}
+			require.Len(t, results, 1)
+			require.Equal(t, uint32(round), results[0].Dw0)
+			return true
+		})
+	}
+	wait()
+	require.Equal(t, uint64(500), r.counters.Commands)
+}
+
+// The same at the exact moment: the lane's status lies over the work slot that comes next, so that storing PARKING (3) is
+// what makes the item at position 2 appear. A lane that looks again after that store goes on; one that does not leaves.
+func testParkRecheck(t *testing.T, open Open) {
+	r := newLane(t, open, ordinary)
+	require.Equal(t, kernels.State(3), kernels.StateParking)
+	r.lane.WorkNext = 2
+	r.lane.Status = r.lane.Work + 2*kernels.WorkSize
+	state := &r.work[2].Seq
+	wait := r.background(kernels.ResidentKernel, r.args[0], 1, 1000, never)
+	r.until("parking", func() bool { return atomic.LoadUint32(state) >= kernels.StateParking })
+	r.until("running again", func() bool {
+		require.NotEqual(t, kernels.StateParked, atomic.LoadUint32(state), "the lane left with work in its ring")
+		return atomic.LoadUint32(state) == kernels.StateRunning
+	})
+	atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
+	wait()
+	require.Equal(t, kernels.StateParked, atomic.LoadUint32(state))
 }
