@@ -99,11 +99,22 @@ func (q *adminQueue) reap() (CQE, bool) {
 	return cqe, true
 }
 
+// usable says whether commands can be executed, and why not. After Close not even the memory is there.
+func (q *adminQueue) usable(name string) error {
+	if err := q.c.Err(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if q.broken != nil {
+		return fmt.Errorf("%s: the admin queue is out of service: %w", name, q.broken)
+	}
+	return nil
+}
+
 // exec carries out one command. Its error is a *StatusError when the controller answered.
 func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 	name := s.Opcode.Name(true)
-	if q.broken != nil {
-		return CQE{}, fmt.Errorf("%s: the admin queue is out of service: %w", name, q.broken)
+	if err := q.usable(name); err != nil {
+		return CQE{}, err
 	}
 	s.CID = q.cid
 	if q.cid++; q.cid == aerCID {
@@ -134,7 +145,7 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 	}
 }
 
-// admin executes one command without data.
+// adminCmd executes one command without data.
 func (c *Controller) adminCmd(s SQE) (CQE, error) {
 	c.admin.Lock()
 	defer c.admin.Unlock()
@@ -145,6 +156,9 @@ func (c *Controller) adminCmd(s SQE) (CQE, error) {
 func (c *Controller) adminRead(s SQE, into []byte) (CQE, error) {
 	c.admin.Lock()
 	defer c.admin.Unlock()
+	if err := c.aq.usable(s.Opcode.Name(true)); err != nil {
+		return CQE{}, err
+	}
 	data := c.aq.data()[:len(into)]
 	clear(data) // what the controller leaves out reads as zero, not as the last command's data
 	s.PRP1 = c.aq.dataIOVA()

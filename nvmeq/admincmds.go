@@ -85,6 +85,15 @@ func (c *Controller) SetWriteCache(on bool) error {
 	if !c.ident.VWC.Present() {
 		return errors.New("the controller has no volatile write cache to switch")
 	}
+	if err := c.setCache(on); err != nil {
+		return err
+	}
+	// A reset brings the default back: whoever switched the cache off relies on its staying off.
+	c.cache.Store(&on)
+	return nil
+}
+
+func (c *Controller) setCache(on bool) error {
 	v := uint32(0)
 	if on {
 		v = 1

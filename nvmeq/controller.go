@@ -54,6 +54,7 @@ type Controller struct {
 	gen    atomic.Uint32 // resets so far
 	paused atomic.Bool   // a reset is under way, or about to be: leave the lanes
 	dead   atomic.Pointer[error]
+	cache  atomic.Pointer[bool] // the write cache as SetWriteCache left it; nil: as the controller had it
 
 	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
 	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
@@ -130,6 +131,11 @@ func (c *Controller) start() error {
 	if err := c.enableEvents(); err != nil {
 		return err
 	}
+	if on := c.cache.Load(); on != nil {
+		if err := c.setCache(*on); err != nil {
+			return err
+		}
+	}
 	c.admin.Lock()
 	defer c.admin.Unlock()
 	c.armEventsLocked()
@@ -159,6 +165,15 @@ func (c *Controller) Name() string { return c.t.Name() }
 
 // MaxTransfer is the largest transfer of one command in bytes that the controller takes, 0 for no limit.
 func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSMIN()) }
+
+// MaxWriteZeroes is the most that one Write Zeroes command may clear, in bytes; 0 is no limit but the command's own of
+// 65536 blocks (NVM §4.1.5.4, WZSL).
+func (c *Controller) MaxWriteZeroes() int64 {
+	if z := c.nvm.WZSL; z > 0 && z <= 40 {
+		return c.cap.MPSMIN() << z
+	}
+	return 0
+}
 
 // Err is why the controller is out of service for good, nil while it works.
 func (c *Controller) Err() error {

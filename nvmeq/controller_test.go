@@ -248,6 +248,10 @@ func TestFeaturesAndLogs(t *testing.T) {
 		_, on, err = r.ctrl.WriteCache()
 		require.NoError(t, err)
 		require.Equal(t, want, on)
+		require.NoError(t, r.ctrl.Reset())
+		_, on, err = r.ctrl.WriteCache()
+		require.NoError(t, err)
+		require.Equal(t, want, on, "a reset changes nothing")
 	}
 	_, err = r.ctrl.GetFeature(0x7e, nvmeq.FeatureCurrent, 0, nil)
 	require.ErrorContains(t, err, "feature 7eh: nvme: Get Features: Invalid Field in Command")
@@ -306,6 +310,8 @@ func TestShutdown(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
+	_, err = c.SMART()
+	require.ErrorContains(t, err, "nvme controller is closed")
 	require.Len(t, b.ccs, 3)
 	require.True(t, b.ccs[0].EN())
 	require.Equal(t, 64, b.ccs[0].IOSQES())
@@ -345,6 +351,22 @@ func TestSwapped(t *testing.T) {
 	b.data = func(d []byte) { copy(d[4:24], "ANOTHER             ") }
 	require.ErrorContains(t, c.Reset(), `after the reset the controller is "LaneFS software controller" ("ANOTHER")`)
 	require.Positive(t, b.resets, "it is stopped before its memory is freed")
+	_, err = c.SMART()
+	require.ErrorContains(t, err, "Get Log Page: nvme controller "+b.Name()+" is out of service")
+}
+
+// TestShrunk: after a reset a namespace has other blocks than those that were promised to the layers above.
+func TestShrunk(t *testing.T) {
+	b, cfg, _ := bend(t, softctl.Options{})
+	c, err := nvmeq.Open(cfg)
+	require.NoError(t, err)
+	defer c.Close()
+	b.data = func(d []byte) {
+		if binary.LittleEndian.Uint64(d) == imageSize/512 {
+			binary.LittleEndian.PutUint64(d, 100)
+		}
+	}
+	require.ErrorContains(t, c.Reset(), "after the reset namespace 1 has 100 blocks of 512 bytes, before it had 32768 of 512")
 }
 
 func TestPlacement(t *testing.T) {

@@ -29,6 +29,7 @@ type batch struct {
 	left int           // commands not ended; likewise
 	done atomic.Bool   // set by the driver after its last access to the batch
 	wake chan struct{} // "look again", for a caller that waits
+	poll bool          // its caller does not wait but looks by itself; protected by lane.mu
 }
 
 func (b *batch) nudge() {
@@ -48,12 +49,26 @@ func (l *lane) enter() error {
 	return nil
 }
 
-// push leaves a batch with the lane.
-func (l *lane) push(b *batch, cmds []Command) {
-	b.cmds, b.next, b.left = cmds, 0, len(cmds)
-	b.done.Store(false)
+// push leaves commands with the lane as a batch of their own; the caller gives it back with drop.
+func (l *lane) push(cmds []Command, poll bool) *batch {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	var b *batch
+	if n := len(l.spare); n > 0 {
+		b, l.spare = l.spare[n-1], l.spare[:n-1]
+	} else {
+		b = &batch{wake: make(chan struct{}, 1)}
+	}
+	b.cmds, b.next, b.left, b.poll = cmds, 0, len(cmds), poll
+	b.done.Store(false)
 	l.batches = append(l.batches, b)
+	return b
+}
+
+// drop takes a batch back that is done.
+func (l *lane) drop(b *batch) {
+	l.mu.Lock()
+	l.spare = append(l.spare, b)
 	l.mu.Unlock()
 }
 
@@ -75,8 +90,7 @@ func (l *lane) wait(b *batch) {
 	c := l.e.c
 	for !b.done.Load() {
 		if c.paused.Load() {
-			c.ladder.Lock() // a reset is under way: wait for its end
-			c.ladder.Unlock()
+			c.awaitReset()
 		}
 		if !l.drive.TryLock() {
 			<-b.wake // done, or our turn to drive
@@ -117,8 +131,11 @@ func (l *lane) pass() {
 	l.drive.Unlock()
 	// After the unlock: a caller that failed to take drive before it has pushed its batch even earlier, so we see it.
 	l.mu.Lock()
-	if len(l.batches) > 0 {
-		l.batches[0].nudge()
+	for _, b := range l.batches {
+		if !b.poll {
+			b.nudge()
+			break
+		}
 	}
 	l.mu.Unlock()
 }
@@ -255,9 +272,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 			}
 			break
 		}
-		b := e.pool.Get().(*batch)
-		l.push(b, cmds[i*len(cmds)/n:(i+1)*len(cmds)/n])
-		parts = append(parts, part{l, b})
+		parts = append(parts, part{l, l.push(cmds[i*len(cmds)/n:(i+1)*len(cmds)/n], true)})
 	}
 	var w waiter
 	for left := len(parts); left > 0; {
@@ -269,8 +284,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 			}
 			left++
 			if e.c.paused.Load() {
-				e.c.ladder.Lock()
-				e.c.ladder.Unlock()
+				e.c.awaitReset()
 			}
 			if !p.l.drive.TryLock() {
 				continue
@@ -290,7 +304,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		}
 	}
 	for _, p := range parts {
-		e.pool.Put(p.b)
+		p.l.drop(p.b)
 		p.l.users.Add(-1)
 	}
 	return firstErr(cmds)

@@ -79,7 +79,8 @@ type Engine struct {
 	prp    *dma       // all PRP lists
 	ranges *dma       // Dataset Management range lists
 
-	pool      sync.Pool // of *batch
+	statsMu   sync.RWMutex
+	lastStats []LaneStats // protected by statsMu: set when the counters' memory is gone
 	closed    atomic.Bool
 	closeOnce sync.Once
 	closeErr  error
@@ -100,7 +101,6 @@ func (c *Controller) NewEngine(cfg EngineConfig) (*Engine, error) {
 	}
 	cfg.Lanes = len(qids)
 	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now()}
-	e.pool.New = func() any { return &batch{wake: make(chan struct{}, 1)} }
 	err := e.build(qids)
 	if err == nil {
 		// From here on a controller reset rebuilds this engine's queues too.
@@ -226,10 +226,9 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	if err := l.enter(); err != nil {
 		return err
 	}
-	b := e.pool.Get().(*batch)
-	l.push(b, cmds)
+	b := l.push(cmds, false)
 	l.wait(b)
-	e.pool.Put(b)
+	l.drop(b)
 	l.users.Add(-1)
 	return firstErr(cmds)
 }
@@ -336,6 +335,9 @@ func (e *Engine) inUse() bool {
 
 // free gives the memory back. The controller no longer knows of it.
 func (e *Engine) free() error {
+	e.statsMu.Lock()
+	defer e.statsMu.Unlock()
+	e.lastStats = e.readStats()
 	var errs []error
 	for _, l := range e.lanes {
 		errs = append(errs, l.stream.Close())

@@ -26,6 +26,7 @@ type rig struct {
 	log   *logBuffer
 	rules *softctl.Rules
 	block int64
+	lists uint64 // bytes of Dataset Management ranges: lanes count them as written, the controller counts user data
 }
 
 // logBuffer collects log lines.

@@ -215,6 +215,12 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 	}
 }
 
+// awaitReset returns when the reset under way is over.
+func (c *Controller) awaitReset() {
+	c.ladder.Lock()
+	defer c.ladder.Unlock()
+}
+
 // restart brings the controller from whatever state back to where it was. The caller holds ladder and every drive.
 func (c *Controller) restart(lanes []*lane) error {
 	for _, l := range lanes {
@@ -267,6 +273,19 @@ func (c *Controller) sameController() error {
 	}
 	if now.SN != c.ident.SN || now.MN != c.ident.MN {
 		return fmt.Errorf("after the reset the controller is %q (%q), before it was %q (%q)", now.MN, now.SN, c.ident.MN, c.ident.SN)
+	}
+	for _, ns := range c.spaces {
+		if ns.Unusable != nil {
+			continue
+		}
+		again, err := c.identifyNamespace(ns.ID)
+		if err != nil {
+			return err
+		}
+		if again.Unusable != nil || again.BlockSize != ns.BlockSize || again.Blocks < ns.Blocks {
+			return fmt.Errorf("after the reset namespace %d has %d blocks of %d bytes, before it had %d of %d",
+				ns.ID, again.Blocks, again.BlockSize, ns.Blocks, ns.BlockSize)
+		}
 	}
 	return nil
 }

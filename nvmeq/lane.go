@@ -35,6 +35,7 @@ type lane struct {
 
 	mu      sync.Mutex
 	batches []*batch // protected by mu: those not done, oldest first
+	spare   []*batch // protected by mu: to be used again
 
 	// drive is held by the one goroutine that works the lane; it protects all that follows.
 	drive      sync.Mutex

@@ -1,8 +1,6 @@
 package nvmeq
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // LaneStats is what one lane has done since the engine was made, as counted by the lane's own kernel code.
 type LaneStats struct {
@@ -22,7 +20,17 @@ type LaneStats struct {
 }
 
 // Stats reads every lane's counters. Each number is whole; numbers of a lane that is at work may be of different steps.
+// After Close it is what they were at the end.
 func (e *Engine) Stats() []LaneStats {
+	e.statsMu.RLock()
+	defer e.statsMu.RUnlock()
+	if e.lastStats != nil {
+		return append([]LaneStats(nil), e.lastStats...)
+	}
+	return e.readStats()
+}
+
+func (e *Engine) readStats() []LaneStats {
 	out := make([]LaneStats, len(e.lanes))
 	for i, l := range e.lanes {
 		out[i] = l.stats()

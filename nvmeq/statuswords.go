@@ -18,7 +18,7 @@ const (
 	StatusLBARange           Status = 0<<8 | 0x80
 	StatusCapacity           Status = 0<<8 | 0x81
 	StatusNSNotReady         Status = 0<<8 | 0x82
-	StatusInvalidCQ          Status = 1<<8 | 0x00
+	StatusInvalidCQ          Status = 1 << 8
 	StatusInvalidQID         Status = 1<<8 | 0x01
 	StatusInvalidQSize       Status = 1<<8 | 0x02
 	StatusAbortLimit         Status = 1<<8 | 0x03
