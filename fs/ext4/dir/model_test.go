@@ -26,8 +26,8 @@ var layouts = []layout{
 	{1024, false, true, false, false, HashHalfMD4, 40, 300},
 	{1024, true, false, false, false, HashHalfMD4, 40, 300},
 	{4096, true, true, true, false, HashHalfMD4, 30, 20000},
-	{65536, true, true, true, false, HashHalfMD4, 30, 20000},
-	{65536, false, true, true, false, HashTEA, 30, 20000},
+	{65536, true, true, true, false, HashHalfMD4, 30, 7000},
+	{65536, false, true, true, false, HashTEA, 30, 7000},
 }
 
 func (l layout) String() string {
@@ -288,7 +288,7 @@ func collisions(n int) (out []string) {
 // TestCollisions fills a directory with names whose hashes agree, so that several leaves continue one another.
 func TestCollisions(t *testing.T) {
 	d, s := newDir(t, super(t, 1024, true, true, true, false, HashLegacy))
-	same := collisions(7)
+	same := collisions(6)
 	h, _ := d.hash.Sum(same[0])
 	want := map[string]uint32{".": testIno, "..": 2}
 	add := func(n string) {

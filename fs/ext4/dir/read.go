@@ -75,7 +75,7 @@ func (d *Dir) each(lblk uint32, data []byte, off int, fn func(e Entry, off, next
 		}
 		if r.ino != 0 {
 			e := d.entry(data, off, r)
-			if bytes.IndexByte(e.Name, '/') >= 0 || bytes.IndexByte(e.Name, 0) >= 0 {
+			if badName(e.Name) {
 				return false, d.corrupt(lblk, off, "name %q cannot be", e.Name)
 			}
 			if !fn(e, off, off+r.size) {
@@ -86,6 +86,9 @@ func (d *Dir) each(lblk uint32, data []byte, off int, fn func(e Entry, off, next
 	}
 	return true, nil
 }
+
+// badName says whether a name would mean something else, or less, to who is told of it.
+func badName(n []byte) bool { return bytes.IndexByte(n, '/') >= 0 || bytes.IndexByte(n, 0) >= 0 }
 
 // item is an entry with its place in the order of hashes.
 type item struct {
