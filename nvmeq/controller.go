@@ -99,7 +99,7 @@ func (c *Controller) open() error {
 	if err := c.readCapabilities(); err != nil {
 		return err
 	}
-	if err := c.disable(); err != nil {
+	if err := c.stop(); err != nil {
 		return err
 	}
 	var err error
@@ -112,7 +112,7 @@ func (c *Controller) open() error {
 	if err := c.identify(); err != nil {
 		return err
 	}
-	if err := c.start(); err != nil {
+	if c.queues, err = c.start(); err != nil {
 		return err
 	}
 	for q := 1; q <= c.queues; q++ {
@@ -122,24 +122,23 @@ func (c *Controller) open() error {
 }
 
 // start is what follows every enable: queue count and events.
-func (c *Controller) start() error {
+func (c *Controller) start() (queues int, err error) {
 	n, err := c.negotiateQueues(c.cfg.Queues)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	c.queues = n
 	if err := c.enableEvents(); err != nil {
-		return err
+		return 0, err
 	}
 	if on := c.cache.Load(); on != nil {
 		if err := c.setCache(*on); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	c.admin.Lock()
 	defer c.admin.Unlock()
 	c.armEventsLocked()
-	return nil
+	return n, nil
 }
 
 // step lets a software controller work on a queue.

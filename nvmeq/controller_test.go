@@ -170,6 +170,27 @@ func TestBringUpRefuses(t *testing.T) {
 	}
 }
 
+// TestStuck: a controller left ready that does not obey CC.EN is reset through the transport.
+func TestStuck(t *testing.T) {
+	b, cfg, _ := bend(t, softctl.Options{})
+	b.read64 = func(off int64, v uint64) uint64 {
+		if off == nvmeq.RegCAP {
+			v &^= 0xff << 24 // CAP.TO: the shortest
+		}
+		return v
+	}
+	b.read32 = func(off int64, v uint32) uint32 {
+		if off == nvmeq.RegCSTS && b.resets == 0 {
+			v |= 1
+		}
+		return v
+	}
+	c, err := nvmeq.Open(cfg)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.resets)
+	require.NoError(t, c.Close())
+}
+
 func TestOpenNeeds(t *testing.T) {
 	_, err := nvmeq.Open(nvmeq.Config{})
 	require.ErrorContains(t, err, "needs a Runtime and a Transport")

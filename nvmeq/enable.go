@@ -1,6 +1,7 @@
 package nvmeq
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -95,6 +96,21 @@ func (c *Controller) disable() error {
 		c.t.Write32(RegCC, uint32(cc.WithEN(false).WithSHN(SHNNone)))
 	}
 	return c.waitReady(false)
+}
+
+// stop disables the controller, by the transport's reset if it does not do so by itself.
+func (c *Controller) stop() error {
+	err := c.disable()
+	if err == nil {
+		return nil
+	}
+	if reset := c.t.Reset(); reset != nil {
+		return errors.Join(err, reset)
+	}
+	if again := c.disable(); again != nil {
+		return fmt.Errorf("%w; after a function-level reset: %w", err, again)
+	}
+	return nil
 }
 
 // enable sets the admin queue and CC (Base §3.5.1 steps 2 to 5).

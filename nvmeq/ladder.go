@@ -227,14 +227,8 @@ func (c *Controller) restart(lanes []*lane) error {
 		l.created = false
 		l.recall()
 	}
-	err := c.disable()
-	if err != nil {
-		if err2 := c.t.Reset(); err2 != nil {
-			return errors.Join(err, err2)
-		}
-		if err := c.disable(); err != nil {
-			return err
-		}
+	if err := c.stop(); err != nil {
+		return err
 	}
 	// The controller is disabled: it has forgotten its queues and touches no memory (Base §3.7.2).
 	if err := c.enable(); err != nil {
@@ -243,12 +237,12 @@ func (c *Controller) restart(lanes []*lane) error {
 	if err := c.sameController(); err != nil {
 		return err
 	}
-	had := c.queues
-	if err := c.start(); err != nil {
+	n, err := c.start()
+	if err != nil {
 		return err
 	}
-	if c.queues < had {
-		return fmt.Errorf("the controller now gives %d I/O queue pairs instead of %d", c.queues, had)
+	if n < c.queues {
+		return fmt.Errorf("the controller now gives %d I/O queue pairs instead of %d", n, c.queues)
 	}
 	for _, l := range lanes {
 		if l.outstanding() > 0 {

@@ -9,7 +9,7 @@ type LaneStats struct {
 	Commands     uint64 // submission queue entries written
 	Completions  uint64 // completion queue entries reaped
 	BytesRead    uint64 // controller to host, of successful commands
-	BytesWritten uint64 // host to controller, likewise
+	BytesWritten uint64 // host to controller, likewise; the range lists of Dataset Management are among them
 	SQDoorbells  uint64
 	CQDoorbells  uint64
 	Errors       uint64 // completions with a status other than success
