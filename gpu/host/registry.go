@@ -42,8 +42,8 @@ func (r *Runtime) bytesLocked(a gpu.Addr, n int64) ([]byte, error) {
 	// Registered bytes may lie inside another memory: look at those that begin before, nearest first.
 	for ; i >= 0; i-- {
 		b := r.memories[i].Host()
-		if off := int64(a - r.memories[i].Addr()); n >= 0 && off <= int64(len(b)) && n <= int64(len(b))-off {
-			return b[off : off+n], nil
+		if off := uint64(a - r.memories[i].Addr()); n >= 0 && off <= uint64(len(b)) && uint64(n) <= uint64(len(b))-off {
+			return b[off:][:n], nil
 		}
 	}
 	return nil, fmt.Errorf("host runtime: %d bytes at address %#x are not inside any memory of this runtime", n, uint64(a))
