@@ -15,18 +15,21 @@ package ext4
 import (
 	"errors"
 	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/dir"
 )
 
 // Errors that callers tell apart. Everything else is an I/O error.
 var (
-	ErrNotExist    = errors.New("no such file or directory")
-	ErrExist       = errors.New("file exists")
+	ErrNotExist    = dir.ErrNotExist
+	ErrExist       = dir.ErrExist
 	ErrNotDir      = errors.New("not a directory")
 	ErrIsDir       = errors.New("is a directory")
 	ErrNotEmpty    = errors.New("directory not empty")
 	ErrInvalid     = errors.New("invalid argument")
 	ErrNameTooLong = errors.New("file name too long")
-	ErrNoSpace     = errors.New("no space left on the volume")
+	ErrNoSpace     = alloc.ErrNoSpace
 	ErrTooManyLink = errors.New("too many links")
 	ErrTooBig      = errors.New("file too large")
 	ErrReadOnly    = errors.New("volume is read-only")
@@ -44,8 +47,18 @@ type Options struct {
 	CommitInterval time.Duration // 0: 5 s
 	Discard        bool          // discard freed blocks after the commit that frees them
 	CacheSize      int64         // bytes of clean metadata kept, 0: 256 MiB
+	Atime          AtimeMode
 	Logf           func(format string, args ...any)
 }
+
+// AtimeMode says when reading a file changes its access time, as in mount(8).
+type AtimeMode uint8
+
+const (
+	AtimeRelative AtimeMode = iota // when it is not after the last change, or a day old
+	AtimeNever
+	AtimeAlways
+)
 
 // Attr is what stat reports.
 type Attr struct {

@@ -1,0 +1,100 @@
+package ext4
+
+import (
+	"math"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Attr reports the inode's attributes.
+func (i *Inode) Attr() Attr {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.attr()
+}
+
+func (i *Inode) attr() Attr {
+	d := &i.d
+	a := Attr{
+		Ino: i.ino, Generation: d.Generation, Mode: uint32(d.Mode), Links: uint32(d.LinksCount), UID: d.UID, GID: d.GID,
+		Size: int64(d.Size), Blocks: int64(i.fs.sb.Sectors(d)),
+		Atime: d.Atime.Time(), Mtime: d.Mtime.Time(), Ctime: d.Ctime.Time(),
+		Flags: d.Flags, ProjID: d.Projid,
+	}
+	if d.HasCrtime() {
+		a.Crtime = d.Crtime.Time()
+	}
+	if d.IsDevice() {
+		a.Major, a.Minor = d.Device()
+	}
+	return a
+}
+
+// SetAttr changes attributes and reports them as they are then. A change of size is of regular files only.
+func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
+	defer i.fs.noteTo(&err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.d.Flags&disk.FlImmutable != 0 {
+		return a, ErrPerm
+	}
+	if i.d.Flags&disk.FlAppend != 0 && (s.Mode != nil || s.UID != nil || s.GID != nil || s.Size != nil) {
+		return a, ErrPerm
+	}
+	if s.Size != nil {
+		if err := i.resize(*s.Size); err != nil {
+			return a, err
+		}
+	}
+	err = i.fs.do(4, func(h *jbd2.Handle) error {
+		now := time.Now()
+		pick := func(t *time.Time) disk.Timestamp {
+			if t.IsZero() {
+				return disk.TimestampOf(now)
+			}
+			return disk.TimestampOf(*t)
+		}
+		d := &i.d
+		if s.Mode != nil {
+			d.Mode = d.Mode&disk.ModeFmt | uint16(*s.Mode&0o7777)
+		}
+		if s.UID != nil {
+			d.UID = *s.UID
+		}
+		if s.GID != nil {
+			d.GID = *s.GID
+		}
+		if s.Size != nil && s.Mtime == nil {
+			d.Mtime = disk.TimestampOf(now)
+		}
+		if s.Atime != nil {
+			d.Atime = pick(s.Atime)
+		}
+		if s.Mtime != nil {
+			d.Mtime = pick(s.Mtime)
+		}
+		d.Ctime = disk.TimestampOf(now)
+		if s.Ctime != nil {
+			d.Ctime = pick(s.Ctime)
+		}
+		return i.store(h)
+	})
+	if err != nil {
+		return a, err
+	}
+	return i.attr(), nil
+}
+
+// touch sets modification and change time to now. mu is held; the caller stores the inode.
+func (i *Inode) touch(now time.Time) {
+	i.d.Mtime = disk.TimestampOf(now)
+	i.d.Ctime = i.d.Mtime
+	i.changed = true
+}
+
+// maxSize is the size of the largest file: 2^32-1 blocks ([layout] Blocks), and what an off_t can say.
+func (i *Inode) maxSize() int64 {
+	return min(int64(math.MaxUint32)<<i.fs.bits, math.MaxInt64)
+}

@@ -1,0 +1,329 @@
+package ext4
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+const (
+	maxName  = 255
+	maxLinks = 65000 // [layout] Directory Entries, EXT4_LINK_MAX
+
+	// createCredits: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with
+	// bitmap and descriptor, orphan, superblock.
+	createCredits = 32
+)
+
+// S_ISGID and the like, as in stat(2).
+const (
+	modeSetGID = 0o2000
+	modePerm   = 0o7777
+)
+
+func checkName(name string) error {
+	switch {
+	case len(name) > maxName:
+		return ErrNameTooLong
+	case name == "", name == ".", name == "..":
+		return ErrInvalid
+	}
+	return nil
+}
+
+// writableDir refuses what a directory cannot take. mu is held.
+func (i *Inode) writableDir() error {
+	switch {
+	case !i.d.IsDir():
+		return ErrNotDir
+	case i.d.LinksCount == 0:
+		return ErrNotExist // removed while open
+	case i.d.Flags&disk.FlImmutable != 0:
+		return ErrPerm
+	}
+	return nil
+}
+
+// Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
+func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32) (*Inode, error) {
+	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+		n, err := i.newInode(h, uint16(mode), uid, gid)
+		if err != nil {
+			return nil, err
+		}
+		if n.d.IsDevice() && !n.d.SetDevice(major, minor) {
+			return n, ErrInvalid
+		}
+		return n, nil
+	})
+}
+
+// Symlink makes a symbolic link. A target of less than 60 bytes lies in the inode itself, a longer one in a block.
+func (i *Inode) Symlink(name, target string, uid, gid uint32) (*Inode, error) {
+	if target == "" {
+		return nil, ErrNotExist
+	}
+	if len(target) >= i.fs.bs || len(target) >= 4096 {
+		return nil, ErrNameTooLong
+	}
+	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+		n, err := i.newInode(h, disk.ModeLink|0o777, uid, gid)
+		if err != nil {
+			return nil, err
+		}
+		n.d.Size = uint64(len(target))
+		if len(target) < disk.InodeBlockSize {
+			n.d.Flags &^= disk.FlExtents
+			clear(n.d.Block[:])
+			copy(n.d.Block[:], target)
+			return n, nil
+		}
+		_, buf, err := n.appendMeta(h, 0)
+		if err != nil {
+			return n, err
+		}
+		defer buf.Put()
+		buf.Lock()
+		copy(buf.Data(), target)
+		h.Dirty(buf)
+		buf.Unlock()
+		return n, nil
+	})
+}
+
+// Mkdir makes a directory.
+func (i *Inode) Mkdir(name string, mode, uid, gid uint32) (*Inode, error) {
+	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+		if i.d.LinksCount >= maxLinks && !i.fs.sb.FeatureROCompat.Has(disk.ROCompatDirNlink) {
+			return nil, ErrTooManyLink
+		}
+		n, err := i.newInode(h, disk.ModeDir|uint16(mode&modePerm), uid, gid)
+		if err != nil {
+			return nil, err
+		}
+		n.d.LinksCount = 2
+		if err := n.dirInit(h, i.ino); err != nil {
+			return n, err
+		}
+		return n, nil
+	})
+}
+
+// make runs f for a new inode and gives it a name. What f returns beside an error is taken back.
+func (i *Inode) make(name string, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
+	defer i.fs.noteTo(&err)
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	err = i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if err := i.writableDir(); err != nil {
+			return err
+		}
+		if _, _, err := i.dirLookup(name); err == nil {
+			return ErrExist
+		} else if !errors.Is(err, ErrNotExist) {
+			return err
+		}
+		return i.fs.do(createCredits, func(h *jbd2.Handle) (err error) {
+			if n, err = f(h); err == nil {
+				err = i.dirInsert(h, name, n.ino, n.d.Mode)
+			}
+			if err != nil {
+				if n != nil {
+					err = errors.Join(err, n.unmake(h))
+					n = nil
+				}
+				return err
+			}
+			if n.d.IsDir() {
+				i.addDirLink()
+			}
+			i.touch(time.Now())
+			return errors.Join(n.store(h), i.store(h))
+		})
+	})
+	if err != nil && n != nil {
+		n.drop()
+		n = nil
+	}
+	return n, err
+}
+
+// addDirLink counts one more subdirectory. More than the format can count are not counted: 1 says so.
+func (i *Inode) addDirLink() {
+	if i.d.LinksCount == 1 {
+		return
+	}
+	if i.d.LinksCount++; i.d.LinksCount >= maxLinks {
+		i.d.LinksCount = 1
+	}
+}
+
+func (i *Inode) removeDirLink() {
+	if i.d.LinksCount > 2 {
+		i.d.LinksCount--
+	}
+}
+
+// Tmpfile makes a regular file without a name in the directory: an orphan until it is linked.
+func (i *Inode) Tmpfile(mode, uid, gid uint32) (n *Inode, err error) {
+	defer i.fs.noteTo(&err)
+	err = i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if err := i.writableDir(); err != nil {
+			return err
+		}
+		return i.fs.do(createCredits, func(h *jbd2.Handle) (err error) {
+			if n, err = i.newInode(h, disk.ModeReg|uint16(mode&modePerm), uid, gid); err != nil {
+				return err
+			}
+			n.d.LinksCount = 0
+			if err := i.fs.addOrphan(h, n); err != nil {
+				err = errors.Join(err, n.unmake(h))
+				n = nil
+				return err
+			}
+			return n.store(h)
+		})
+	})
+	return n, err
+}
+
+// newInode allocates an inode for the directory i and fills in what is the same for every kind. Nobody else sees it
+// before it is stored and has a name, so its mu is not taken.
+func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, error) {
+	isDir := mode&disk.ModeFmt == disk.ModeDir
+	if i.d.Mode&modeSetGID != 0 {
+		gid = i.d.GID
+		if isDir {
+			mode |= modeSetGID
+		}
+	}
+	v := i.fs
+	ino, err := v.alloc.AllocInode(h, i.ino, isDir)
+	if errors.Is(err, alloc.ErrNoInodes) {
+		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := disk.TimestampOf(time.Now())
+	n := v.blank(ino)
+	n.once.Do(func() {}) // there is nothing to load
+	n.refs = 1
+	n.d = disk.Inode{
+		Mode: mode, UID: uid, GID: gid, LinksCount: 1,
+		Atime: now, Ctime: now, Mtime: now, Crtime: now,
+		Flags:      disk.InheritedFlags(mode, i.d.Flags),
+		Generation: rand.Uint32(),
+	}
+	if v.sb.InodeSize > disk.InodeSizeRev0 {
+		n.d.ExtraIsize = min(max(v.sb.WantExtraIsize, disk.ExtraIsizeAll), v.sb.InodeSize-disk.InodeSizeRev0)
+	}
+	if n.d.HasProjid() && i.d.Flags&disk.FlProjinherit != 0 {
+		n.d.Projid = i.d.Projid
+	}
+	if v.sb.FeatureIncompat.Has(disk.IncompatExtents) && (isDir || n.d.IsReg() || n.d.IsLink()) {
+		n.d.Flags |= disk.FlExtents
+		extent.Format(n.d.Block[:])
+	}
+	if err := n.clearSlot(); err != nil {
+		return nil, errors.Join(err, v.alloc.FreeInode(h, ino, isDir))
+	}
+	v.inodes.mu.Lock()
+	if old := v.inodes.m[ino]; old != nil {
+		old.dead = true // somebody asked for the number while it was free
+	}
+	v.inodes.m[ino] = n
+	v.inodes.mu.Unlock()
+	return n, nil
+}
+
+// clearSlot wipes what an earlier inode left in the slot. The caller stores the inode, which makes it dirty.
+func (i *Inode) clearSlot() error {
+	buf, slot, err := i.slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	buf.Lock()
+	clear(slot)
+	buf.Unlock()
+	return nil
+}
+
+// unmake takes back an inode that never got a name.
+func (i *Inode) unmake(h *jbd2.Handle) error {
+	v := i.fs
+	var err error
+	if i.hasBlocks() && i.d.Flags&disk.FlExtents != 0 {
+		_, err = i.tree(h).Remove(0, extent.MaxBlock, 1<<20, func(x extent.Extent) error {
+			for k := range x.Len {
+				h.Forget(x.Pblk + jbd2.Block(k))
+			}
+			return i.freeBlocks(h, x.Pblk, x.Len)
+		})
+	}
+	v.inodes.mu.Lock()
+	delete(v.inodes.m, i.ino)
+	i.dead = true
+	v.inodes.mu.Unlock()
+	i.d.LinksCount = 0
+	i.d.Dtime = uint32(time.Now().Unix())
+	return errors.Join(err, i.store(h), v.alloc.FreeInode(h, i.ino, i.d.IsDir()))
+}
+
+// appendMeta adds a block of metadata at the end of what i_block maps, logical block l.
+func (i *Inode) appendMeta(h *jbd2.Handle, l uint32) (jbd2.Block, *jbd2.Buffer, error) {
+	b, n, err := i.allocBlocks(h, i.blockGoal(h, l), 1)
+	if err != nil {
+		return 0, nil, err
+	}
+	if _, err := i.tree(h).Insert(extent.Extent{Lblk: l, Len: n, Pblk: b}); err != nil {
+		return 0, nil, errors.Join(err, i.freeBlocks(h, b, n))
+	}
+	buf, err := i.fs.cache.New(b)
+	if err != nil {
+		return 0, nil, err
+	}
+	return b, buf, nil
+}
+
+// Readlink reports the target of a symbolic link.
+func (i *Inode) Readlink() (_ string, err error) {
+	defer i.fs.noteTo(&err)
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	switch {
+	case !i.d.IsLink():
+		return "", ErrInvalid
+	case i.d.Flags&disk.FlInlineData != 0:
+		b, err := i.inlineData()
+		return string(b), err
+	case i.d.FastSymlink():
+		return string(i.d.Block[:i.d.Size]), nil
+	}
+	var target string
+	err = i.mapRange(0, 1, func(x extent.Extent) error {
+		if x.Hole() {
+			return disk.Corrupt(inodeName(i.ino), "symbolic link without a block")
+		}
+		buf, err := i.fs.cache.Get(x.Pblk)
+		if err != nil {
+			return err
+		}
+		defer buf.Put()
+		target = string(buf.Data()[:min(int(i.d.Size), len(buf.Data()))])
+		return nil
+	})
+	return target, err
+}

@@ -1,0 +1,315 @@
+package ext4
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
+func (i *Inode) Fallocate(mode uint32, off, n int64) (err error) {
+	defer i.fs.noteTo(&err)
+	if i.fs.readOnly.Load() {
+		return ErrReadOnly
+	}
+	if off < 0 || n <= 0 {
+		return ErrInvalid
+	}
+	if off > i.maxSize()-n {
+		return ErrTooBig
+	}
+	return i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		switch {
+		case !i.d.IsReg():
+			return i.notRegular()
+		case i.d.Flags&(disk.FlInlineData|disk.FlExtents) != disk.FlExtents:
+			return ErrNotSup
+		case i.d.Flags&disk.FlImmutable != 0, i.d.Flags&disk.FlAppend != 0 && mode&^FallocKeepSize != 0:
+			return ErrPerm
+		}
+		switch mode {
+		case 0, FallocKeepSize:
+			return i.preallocate(off, off+n, mode == FallocKeepSize)
+		case FallocPunchHole | FallocKeepSize:
+			return i.punch(off, off+n)
+		case FallocZeroRange, FallocZeroRange | FallocKeepSize:
+			return i.zeroRange(off, off+n, mode&FallocKeepSize != 0)
+		case FallocCollapseRange:
+			return i.collapse(off, n)
+		case FallocInsertRange:
+			return i.insertRange(off, n)
+		}
+		return ErrNotSup
+	})
+}
+
+// blocksOver is the logical blocks that bytes [from, to) touch.
+func (i *Inode) blocksOver(from, to int64) (first, end uint32) {
+	return uint32(from >> i.fs.bits), uint32((to + int64(i.fs.bs) - 1) >> i.fs.bits)
+}
+
+// blocksWithin is the logical blocks that lie wholly in bytes [from, to); none when first is end.
+func (i *Inode) blocksWithin(from, to int64) (first, end uint32) {
+	first, end = uint32((from+int64(i.fs.bs)-1)>>i.fs.bits), uint32(to>>i.fs.bits)
+	return first, max(first, end)
+}
+
+// preallocate fills the holes under bytes [from, to) with unwritten extents. mu is held.
+func (i *Inode) preallocate(from, to int64, keepSize bool) error {
+	l, end := i.blocksOver(from, to)
+	for l < end {
+		err := i.fs.do(4+maxExtentsPerHandle*creditsPerExtent, func(h *jbd2.Handle) (err error) {
+			l, err = i.preallocateSome(h, l, end)
+			if reached := min(to, int64(l)<<i.fs.bits); !keepSize && reached > int64(i.d.Size) {
+				i.d.Size = uint64(reached)
+				i.changed = true
+			}
+			if i.changed {
+				i.d.Ctime = disk.TimestampOf(time.Now())
+				if !keepSize {
+					i.d.Mtime = i.d.Ctime
+				}
+				err = errors.Join(err, i.store(h))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *Inode) preallocateSome(h *jbd2.Handle, l, end uint32) (uint32, error) {
+	t := i.tree(h)
+	for k := 0; l < end && k < maxExtentsPerHandle; k++ {
+		x, err := t.Map(l, end-l)
+		if err != nil {
+			return l, err
+		}
+		if !x.Hole() {
+			l = x.End()
+			continue
+		}
+		b, n, err := i.allocBlocks(h, i.blockGoal(h, l), min(x.Len, extent.MaxUnwritten))
+		if err != nil {
+			return l, err
+		}
+		done, err := t.Insert(extent.Extent{Lblk: l, Len: n, Pblk: b, Unwritten: true})
+		if err != nil {
+			return l, errors.Join(err, i.freeBlocks(h, b+jbd2.Block(done), n-done))
+		}
+		l += n
+	}
+	return l, nil
+}
+
+// zeroEdges zeroes the parts of blocks at both ends of bytes [from, to) that are not whole blocks.
+func (i *Inode) zeroEdges(from, to int64) error {
+	first, last := from>>i.fs.bits, to>>i.fs.bits
+	a, b := int(from&int64(i.fs.bs-1)), int(to&int64(i.fs.bs-1))
+	if first == last {
+		return i.zeroPart(uint32(first), a, b)
+	}
+	if a != 0 {
+		if err := i.zeroPart(uint32(first), a, i.fs.bs); err != nil {
+			return err
+		}
+	}
+	if b != 0 {
+		return i.zeroPart(uint32(last), 0, b)
+	}
+	return nil
+}
+
+// punch frees the blocks within bytes [from, to) and zeroes the rest.
+func (i *Inode) punch(from, to int64) error {
+	// Past the end there may be preallocated blocks: whole ones go, the last block's tail is zero already.
+	if err := i.zeroEdges(from, to); err != nil {
+		return err
+	}
+	first, end := i.blocksWithin(from, to)
+	if first < end {
+		if err := i.removeBlocks(first, end, false); err != nil {
+			return err
+		}
+	}
+	return i.storeTouched(int64(i.d.Size))
+}
+
+// storeTouched sets size and times.
+func (i *Inode) storeTouched(size int64) error {
+	return i.fs.do(4, func(h *jbd2.Handle) error {
+		i.d.Size = uint64(size)
+		i.touch(time.Now())
+		return i.store(h)
+	})
+}
+
+// zeroRange makes bytes [from, to) read as zeroes and allocated.
+func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
+	if err := i.zeroEdges(from, to); err != nil {
+		return err
+	}
+	size := int64(i.d.Size)
+	if first, end := i.blocksWithin(from, to); first < end {
+		// What is written becomes unwritten, step by step; then the holes are filled.
+		for l := first; l < end; {
+			n := min(end-l, 1<<15)
+			err := i.fs.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func(h *jbd2.Handle) error {
+				n = i.atMostExtents(l, n, maxExtentsPerHandle)
+				err := i.tree(h).Convert(l, n, true)
+				if i.changed {
+					err = errors.Join(err, i.store(h))
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			l += n
+		}
+	}
+	if err := i.preallocate(from, to, true); err != nil {
+		return err
+	}
+	if !keepSize {
+		size = max(size, to)
+	}
+	return i.storeTouched(size)
+}
+
+// atMostExtents shortens n blocks from l to what k extents cover.
+func (i *Inode) atMostExtents(l, n uint32, k int) uint32 {
+	got := uint32(0)
+	stop := errors.New("enough")
+	err := i.tree(nil).MapRange(l, l+n, func(x extent.Extent) error {
+		if k--; k < 0 {
+			return stop
+		}
+		got = x.End() - l
+		return nil
+	})
+	if err != nil && !errors.Is(err, stop) || got == 0 {
+		return n
+	}
+	return got
+}
+
+// collapse takes bytes [off, off+n) out of the file.
+func (i *Inode) collapse(off, n int64) error {
+	mask := int64(i.fs.bs - 1)
+	size := int64(i.d.Size)
+	if off&mask != 0 || n&mask != 0 || off+n >= size {
+		return ErrInvalid
+	}
+	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
+	if err := i.removeBlocks(from, from+cnt, false); err != nil {
+		return err
+	}
+	for l := from + cnt; l < extent.MaxBlock; {
+		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
+			l, err = i.tree(h).Collapse(l, cnt, 4)
+			return errors.Join(err, i.store(h))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return i.storeTouched(size - n)
+}
+
+// insertRange puts a hole of n bytes at off.
+func (i *Inode) insertRange(off, n int64) error {
+	mask := int64(i.fs.bs - 1)
+	size := int64(i.d.Size)
+	if off&mask != 0 || n&mask != 0 || off >= size {
+		return ErrInvalid
+	}
+	if size > i.maxSize()-n {
+		return ErrTooBig
+	}
+	if err := i.storeTouched(size + n); err != nil {
+		return err
+	}
+	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
+	for to := uint32(extent.MaxBlock); to > from; {
+		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
+			to, err = i.tree(h).Expand(from, to, cnt, 4)
+			return errors.Join(err, i.store(h))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Values of whence for Seek, as in lseek(2).
+const (
+	SeekData = 3
+	SeekHole = 4
+)
+
+// Seek finds where data or a hole begins at or after off. Unwritten extents are holes: they hold nothing.
+func (i *Inode) Seek(off int64, whence int) (_ int64, err error) {
+	defer i.fs.noteTo(&err)
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	size := int64(i.d.Size)
+	switch {
+	case whence != SeekData && whence != SeekHole:
+		return 0, ErrInvalid
+	case off < 0 || off >= size:
+		return 0, ErrNoData
+	case !i.d.IsReg():
+		return 0, i.notRegular()
+	case i.d.Flags&disk.FlInlineData != 0:
+		if whence == SeekData {
+			return off, nil
+		}
+		return size, nil
+	}
+	found := int64(-1)
+	stop := errors.New("found")
+	first, end := i.blocksOver(off, size)
+	err = i.mapRange(first, end, func(x extent.Extent) error {
+		if data := !x.Hole() && !x.Unwritten; data == (whence == SeekData) {
+			found = max(off, int64(x.Lblk)<<i.fs.bits)
+			return stop
+		}
+		return nil
+	})
+	switch {
+	case err != nil && !errors.Is(err, stop):
+		return 0, err
+	case found >= 0:
+		return min(found, size), nil
+	case whence == SeekHole:
+		return size, nil
+	}
+	return 0, ErrNoData
+}
+
+// CopyRange copies n bytes from off of i to dstOff of dst, which may be the same file, and returns how many it copied:
+// fewer at the end of i.
+func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64) (done int64, err error) {
+	for done < n {
+		data, err := i.Read(off+done, int(min(n-done, 1<<20)))
+		if err != nil {
+			return done, err
+		}
+		k, err := dst.Write(dstOff+done, data.Bytes())
+		data.Release()
+		done += int64(k)
+		if err != nil || k == 0 {
+			return done, err
+		}
+	}
+	return done, nil
+}

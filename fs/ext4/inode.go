@@ -1,0 +1,234 @@
+package ext4
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/fs/ext4/dir"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Inode is a live file. There is one per inode number, shared by all who hold a reference.
+type Inode struct {
+	fs   *FS
+	ino  uint32
+	once sync.Once // load
+	err  error     // of load
+
+	refs int  // protected by inodeTable.mu
+	dead bool // protected by inodeTable.mu: freed on the volume, no longer in the table
+
+	// mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
+	// begun, never under one.
+	mu      sync.RWMutex
+	d       disk.Inode
+	tid     jbd2.TID // last transaction that changed the inode
+	changed bool     // d differs from the slot: store is due before the handle ends
+
+	dir        atomic.Pointer[dir.Dir] // layout
+	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
+	orphan     orphanPlace             // protected by orphans.mu
+}
+
+// inodeTable is all live inodes.
+type inodeTable struct {
+	mu sync.Mutex
+	m  map[uint32]*Inode
+}
+
+// Inode gives a reference to inode ino, which must be in use.
+func (v *FS) Inode(ino uint32) (_ *Inode, err error) {
+	defer v.noteTo(&err)
+	return v.get(ino)
+}
+
+func (v *FS) blank(ino uint32) *Inode {
+	i := &Inode{fs: v, ino: ino}
+	i.nextOrphan.Store(-1)
+	return i
+}
+
+// Root gives a reference to the root directory.
+func (v *FS) Root() (*Inode, error) { return v.Inode(disk.InoRoot) }
+
+func (v *FS) get(ino uint32) (*Inode, error) {
+	if !v.sb.ValidIno(ino) {
+		return nil, disk.Corrupt(inodeName(ino), "number is past the last inode %d", v.sb.InodesCount)
+	}
+	v.inodes.mu.Lock()
+	i := v.inodes.m[ino]
+	if i == nil {
+		i = v.blank(ino)
+		v.inodes.m[ino] = i
+	}
+	i.refs++
+	v.inodes.mu.Unlock()
+	i.once.Do(func() { i.err = i.load() })
+	if i.err != nil {
+		err := i.err
+		i.drop()
+		return nil, err
+	}
+	return i, nil
+}
+
+// linked is get for an inode that a directory names: it must be one that a name can have.
+func (v *FS) linked(ino uint32) (*Inode, error) {
+	if ino != disk.InoRoot && ino < v.sb.FirstIno {
+		return nil, disk.Corrupt(inodeName(ino), "a directory names this special inode")
+	}
+	i, err := v.get(ino)
+	if err != nil {
+		return nil, err
+	}
+	i.mu.RLock()
+	links, mode := i.d.LinksCount, i.d.Mode
+	i.mu.RUnlock()
+	if links == 0 || mode == 0 {
+		i.Put()
+		return nil, disk.Corrupt(inodeName(ino), "a directory names it, but it is deleted")
+	}
+	return i, nil
+}
+
+// slot is where the inode lies in the inode table.
+func (i *Inode) slot() (*jbd2.Buffer, []byte, error) {
+	sb := i.fs.sb
+	group, block, off := sb.InodeLocation(i.ino)
+	buf, err := i.fs.cache.Get(jbd2.Block(i.fs.alloc.InodeTable(group)) + jbd2.Block(block))
+	if err != nil {
+		return nil, nil, err
+	}
+	return buf, buf.Data()[off : off+int(sb.InodeSize) : off+int(sb.InodeSize)], nil
+}
+
+func (i *Inode) load() error {
+	buf, slot, err := i.slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	buf.RLock()
+	defer buf.RUnlock()
+	d, err := i.fs.sb.DecodeInode(i.ino, slot)
+	if err != nil {
+		return err
+	}
+	if err := i.fs.sb.VerifyInode(i.ino, &d, slot); err != nil {
+		return err
+	}
+	if d.Mode != 0 {
+		if err := i.fs.checkInode(i.ino, &d); err != nil {
+			return err
+		}
+	}
+	i.d = d
+	return nil
+}
+
+// checkInode refuses members that the rest of the package could not work with.
+func (v *FS) checkInode(ino uint32, d *disk.Inode) error {
+	what := inodeName(ino)
+	switch d.Mode & disk.ModeFmt {
+	case disk.ModeFifo, disk.ModeChar, disk.ModeDir, disk.ModeBlock, disk.ModeReg, disk.ModeLink, disk.ModeSocket:
+	default:
+		if ino >= v.sb.FirstIno || ino == disk.InoRoot {
+			return disk.Corrupt(what, "mode %#o is of no kind of file", d.Mode)
+		}
+	}
+	if d.Size > 1<<62 {
+		return disk.Corrupt(what, "size %d is impossible", d.Size)
+	}
+	if d.FileACL != 0 && !v.sb.ValidBlock(d.FileACL) {
+		return disk.Corrupt(what, "extended attribute block %d is outside the volume", d.FileACL)
+	}
+	if d.Flags&disk.FlInlineData != 0 && !v.sb.FeatureIncompat.Has(disk.IncompatInlineData) {
+		return disk.Corrupt(what, "has inline data, which the volume does not")
+	}
+	if d.IsDir() && d.Size&uint64(v.bs-1) != 0 && d.Flags&disk.FlInlineData == 0 {
+		return disk.Corrupt(what, "directory size %d is no multiple of the block size", d.Size)
+	}
+	if d.IsLink() && d.Flags&(disk.FlInlineData) == 0 && (d.Size == 0 || d.Size > uint64(v.bs)) {
+		return disk.Corrupt(what, "symbolic link of %d bytes", d.Size)
+	}
+	return nil
+}
+
+// store writes the inode into its slot under h. mu is held for writing.
+func (i *Inode) store(h *jbd2.Handle) error {
+	buf, slot, err := i.slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	buf.Lock()
+	if n := i.nextOrphan.Load(); n >= 0 {
+		i.d.Dtime = uint32(n)
+	}
+	i.fs.sb.EncodeInode(i.ino, &i.d, slot)
+	h.Dirty(buf)
+	buf.Unlock()
+	i.changed = false
+	i.tid = h.TID()
+	return nil
+}
+
+// Ino is the inode number.
+func (i *Inode) Ino() uint32 { return i.ino }
+
+// Generation tells apart files that had the same number one after the other.
+func (i *Inode) Generation() uint32 {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.d.Generation
+}
+
+// Ref is one more reference.
+func (i *Inode) Ref() *Inode {
+	i.fs.inodes.mu.Lock()
+	i.refs++
+	i.fs.inodes.mu.Unlock()
+	return i
+}
+
+// drop gives up a reference to an inode that could not be loaded.
+func (i *Inode) drop() {
+	t := &i.fs.inodes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i.refs--; i.refs == 0 && !i.dead {
+		delete(t.m, i.ino)
+	}
+}
+
+// Put gives up a reference. The last one of a file without links frees it, which may take several transactions: Put is
+// not called under a handle or a lock.
+func (i *Inode) Put() {
+	t := &i.fs.inodes
+	t.mu.Lock()
+	if i.refs > 1 || i.dead {
+		i.refs--
+		t.mu.Unlock()
+		return
+	}
+	// Nobody else has it, so links cannot change under us, but for those who find it by number: they look again.
+	if i.d.LinksCount > 0 || i.d.Mode == 0 || i.fs.readOnly.Load() || i.ino < i.fs.sb.FirstIno {
+		i.refs--
+		delete(t.m, i.ino)
+		t.mu.Unlock()
+		return
+	}
+	t.mu.Unlock()
+	if err := i.destroy(); err != nil {
+		i.fs.opt.Logf("%s: freeing inode %d: %v", i.fs.name(), i.ino, i.fs.note(err))
+		i.drop()
+		return
+	}
+	t.mu.Lock()
+	i.refs--
+	t.mu.Unlock()
+}
+
+func inodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

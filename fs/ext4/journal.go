@@ -1,0 +1,203 @@
+package ext4
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// startJournal recovers what an earlier mount left in the log and opens it. It comes before everything else that looks
+// at metadata, for the log may hold newer copies of it.
+func (v *FS) startJournal() error {
+	cfg := jbd2.Config{
+		Interval:            v.opt.CommitInterval,
+		Logf:                func(f string, args ...any) { v.opt.Logf(v.name()+": "+f, args...) },
+		BeforeCommit:        v.beforeCommit,
+		BeforeCommitCredits: 1,
+	}
+	if !v.sb.FeatureCompat.Has(disk.CompatHasJournal) {
+		if v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
+			return v.note(disk.Corrupt("superblock", "has needs_recovery without has_journal"))
+		}
+		var err error
+		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg)
+		return err
+	}
+	if v.sb.JournalInum == 0 {
+		return fmt.Errorf("%s: the journal is on an external device, which LaneFS does not support", v.name())
+	}
+	log, err := v.openLog()
+	if err != nil {
+		return fmt.Errorf("%s: journal: %w", v.name(), v.note(err))
+	}
+	if err := v.recover(log); err != nil {
+		return fmt.Errorf("%s: recovering the journal: %w", v.name(), v.note(err))
+	}
+	if v.readOnly.Load() {
+		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg) // nobody begins a handle
+		return err
+	}
+	sum := jbd2.ChecksumNone
+	if v.sb.MetadataCsum() {
+		sum = jbd2.ChecksumV3
+	}
+	v.jnl, err = log.Start(cfg, sum, v.sb.FeatureIncompat.Has(disk.Incompat64Bit))
+	v.logged = err == nil
+	return err
+}
+
+// openLog maps the journal's inode. Groups are not loaded yet, so it is found by hand.
+func (v *FS) openLog() (*jbd2.Log, error) {
+	i := v.blank(v.sb.JournalInum)
+	group, block, off := v.sb.InodeLocation(i.ino)
+	descBlock, descOff := v.sb.DescLocation(group)
+	buf, err := v.cache.Get(jbd2.Block(v.sb.DescBlock(descBlock)))
+	if err != nil {
+		return nil, err
+	}
+	desc, err := v.sb.DecodeGroup(group, buf.Data()[descOff:descOff+v.sb.DescSize()])
+	buf.Put()
+	if err != nil {
+		return nil, err
+	}
+	if buf, err = v.cache.Get(jbd2.Block(desc.InodeTable) + jbd2.Block(block)); err != nil {
+		return nil, err
+	}
+	defer buf.Put()
+	slot := buf.Data()[off : off+int(v.sb.InodeSize)]
+	if i.d, err = v.sb.DecodeInode(i.ino, slot); err != nil {
+		return nil, err
+	}
+	if err := v.sb.VerifyInode(i.ino, &i.d, slot); err != nil {
+		return nil, err
+	}
+	if !i.d.IsReg() || i.d.LinksCount == 0 {
+		return nil, disk.Corrupt(inodeName(i.ino), "is not the journal: mode %#o, %d links", i.d.Mode, i.d.LinksCount)
+	}
+	v.journalIno = i
+	blocks := min(i.d.Size>>v.bits, 1<<31)
+	return jbd2.OpenLog(v.cache, uint32(blocks), func(n uint32) (b jbd2.Block, count uint32, err error) {
+		err = i.mapRange(n, n+1<<20, func(x extent.Extent) error {
+			if x.Hole() || x.Unwritten {
+				return errStop
+			}
+			b, count = x.Pblk, x.Len
+			return errStop
+		})
+		if errors.Is(err, errStop) {
+			err = nil
+		}
+		return b, count, err
+	})
+}
+
+var errStop = errors.New("stop")
+
+// recover brings the volume to what was last committed: on the medium, or for a read-only mount only in what the cache
+// shows.
+func (v *FS) recover(log *jbd2.Log) error {
+	if v.opt.NoRecovery && v.readOnly.Load() {
+		return nil
+	}
+	r, err := log.Scan()
+	if err != nil {
+		return err
+	}
+	if !r.Needed() {
+		return nil
+	}
+	if !v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
+		v.opt.Logf("%s: the journal is not empty, but the superblock does not ask for recovery: recovered all the same", v.name())
+	}
+	if v.readOnly.Load() {
+		v.cache.SetOverlay(r.Overlay())
+		v.opt.Logf("%s: %d transactions of the journal are shown, not written: the mount is read-only", v.name(), r.Transactions)
+	} else {
+		if err := r.Replay(); err != nil {
+			return err
+		}
+		v.opt.Logf("%s: recovered %d transactions, %d blocks, from the journal", v.name(), r.Transactions, r.Blocks())
+	}
+	v.cache.Invalidate()
+	if err := v.reloadSuper(); err != nil {
+		return err
+	}
+	if v.readOnly.Load() {
+		return nil
+	}
+	return r.Finish()
+}
+
+// reloadSuper reads the superblock again, through the cache, after recovery.
+func (v *FS) reloadSuper() error {
+	buf, err := v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	sb, err := disk.DecodeSuperblock(buf.Data()[disk.SuperblockOffset&(v.bs-1):])
+	if err != nil {
+		return err
+	}
+	if err := sb.VerifyChecksum(); err != nil {
+		return err
+	}
+	if sb.BlockSize() != v.bs || sb.BlocksCount > uint64(v.cache.Blocks()) {
+		return disk.Corrupt("superblock", "in the journal has another geometry")
+	}
+	ro := v.readOnly.Load()
+	if err := checkFeatures(sb, &ro, v.opt.Logf); err != nil {
+		return err
+	}
+	v.sb, v.seed = sb, sb.CsumSeed()
+	v.readOnly.Store(ro)
+	return nil
+}
+
+// beforeCommit keeps the superblock's counters right in every transaction.
+func (v *FS) beforeCommit(h *jbd2.Handle) {
+	if v.sbBuf != nil && v.alloc != nil {
+		v.updateSuper(h, func(*disk.Superblock) {})
+	}
+}
+
+// writeSuper changes the superblock and writes it home, durably, outside of any transaction: what says whether the log
+// is to be recovered cannot itself be in the log. No handle is open.
+func (v *FS) writeSuper(f func(*disk.Superblock)) error {
+	v.sbMu.Lock()
+	defer v.sbMu.Unlock()
+	v.encodeSuper(f)
+	buf, err := v.dev.Alloc(v.bs)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	s := buf.Slice(0, v.bs)
+	v.sbBuf.RLock()
+	copy(s.Bytes(), v.sbBuf.Data())
+	v.sbBuf.RUnlock()
+	if err := v.dev.Write(blockdev.Bytes(v.sb.SuperBlockNo())<<v.bits, true, s); err != nil {
+		return err
+	}
+	return v.dev.Flush()
+}
+
+// protectJournal keeps the journal's blocks out of every file.
+func (v *FS) protectJournal() error {
+	if v.journalIno == nil {
+		return nil
+	}
+	i := v.journalIno
+	return i.tree(nil).Walk(func(b jbd2.Block, _ int) error {
+		if b == 0 {
+			return nil
+		}
+		return v.alloc.Protect(b, 1)
+	}, func(x extent.Extent) error {
+		return v.alloc.Protect(x.Pblk, x.Len)
+	})
+}

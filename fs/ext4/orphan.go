@@ -1,0 +1,275 @@
+package ext4
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// orphans are the inodes that must be finished at the next mount if this one does not get to it: files without links
+// that are still open, and files being truncated. They are recorded in the orphan file where the volume has one with
+// room ([layout] Orphan file), else on the list that begins at s_last_orphan and goes on in i_dtime.
+type orphans struct {
+	mu   sync.Mutex
+	list []*Inode // protected by mu: the list on the volume, its head last
+	file *orphanFile
+	n    int // protected by mu: inodes on the list and in the file
+}
+
+// orphanPlace is where an inode is recorded.
+type orphanPlace struct {
+	kind  uint8 // 0: nowhere
+	block int   // of the orphan file
+	slot  int
+}
+
+const (
+	orphanOnList = 1
+	orphanInFile = 2
+)
+
+// orphanFile is the special inode s_orphan_file_inum.
+type orphanFile struct {
+	seed   uint32
+	blocks []jbd2.Block
+	free   []orphanPlace // protected by orphans.mu
+}
+
+func (o *orphans) any() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.n > 0
+}
+
+// addOrphan records i, whose mu is held, if it is not yet.
+func (v *FS) addOrphan(h *jbd2.Handle, i *Inode) error {
+	o := &v.orphans
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if i.orphan.kind != 0 {
+		return nil
+	}
+	if o.file != nil && len(o.file.free) > 0 {
+		p := o.file.free[len(o.file.free)-1]
+		if err := v.putOrphan(h, p, i.ino); err != nil {
+			return err
+		}
+		o.file.free = o.file.free[:len(o.file.free)-1]
+		i.orphan = p
+		o.n++
+		return nil
+	}
+	next := uint32(0)
+	if len(o.list) > 0 {
+		next = o.list[len(o.list)-1].ino
+	}
+	i.nextOrphan.Store(int64(next))
+	if err := i.store(h); err != nil {
+		i.nextOrphan.Store(-1)
+		return err
+	}
+	v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = i.ino })
+	o.list = append(o.list, i)
+	i.orphan = orphanPlace{kind: orphanOnList}
+	o.n++
+	return nil
+}
+
+// removeOrphan forgets i, whose mu is held; the caller stores it.
+func (v *FS) removeOrphan(h *jbd2.Handle, i *Inode) error {
+	o := &v.orphans
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch p := i.orphan; p.kind {
+	case 0:
+		return nil
+	case orphanInFile:
+		if err := v.putOrphan(h, p, 0); err != nil {
+			return err
+		}
+		o.file.free = append(o.file.free, p)
+	case orphanOnList:
+		next := i.nextOrphan.Load()
+		at := len(o.list) - 1
+		for at >= 0 && o.list[at] != i {
+			at--
+		}
+		if at == len(o.list)-1 {
+			v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = uint32(next) })
+		} else if err := o.list[at+1].relink(h, uint32(next)); err != nil {
+			return err
+		}
+		o.list = append(o.list[:at], o.list[at+1:]...)
+		i.nextOrphan.Store(-1)
+		i.d.Dtime = 0
+	}
+	i.orphan = orphanPlace{}
+	o.n--
+	return nil
+}
+
+// relink changes the i_dtime of an inode on the list whose mu is not held: only its slot, not what mu protects.
+func (i *Inode) relink(h *jbd2.Handle, next uint32) error {
+	buf, slot, err := i.slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	i.nextOrphan.Store(int64(next))
+	buf.Lock()
+	d, err := i.fs.sb.DecodeInode(i.ino, slot)
+	if err == nil {
+		d.Dtime = next
+		i.fs.sb.EncodeInode(i.ino, &d, slot)
+		h.Dirty(buf)
+	}
+	buf.Unlock()
+	return err
+}
+
+// putOrphan sets a place of the orphan file.
+func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32) error {
+	f := v.orphans.file
+	buf, err := v.cache.Get(f.blocks[p.block])
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	buf.Lock()
+	disk.PutOrphan(buf.Data(), p.slot, ino)
+	v.sb.SetOrphanTail(f.seed, uint64(f.blocks[p.block]), buf.Data())
+	h.Dirty(buf)
+	buf.Unlock()
+	return nil
+}
+
+// recoverOrphans finishes what an earlier mount left, and learns the places of the orphan file.
+func (v *FS) recoverOrphans() error {
+	todo, err := v.readOrphanFile()
+	if err != nil {
+		return v.note(err)
+	}
+	list, err := v.readOrphanList()
+	if err != nil {
+		return v.note(err)
+	}
+	todo = append(todo, list...)
+	if len(todo) == 0 {
+		return nil
+	}
+	deleted, truncated := 0, 0
+	for _, i := range todo {
+		if i.d.LinksCount == 0 {
+			deleted++
+			i.Put() // frees it
+			continue
+		}
+		truncated++
+		if err := i.finishTruncate(); err != nil {
+			return errors.Join(v.note(err), fmt.Errorf("orphan inode %d", i.ino))
+		}
+		i.Put()
+	}
+	v.opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.name(), deleted, truncated)
+	return v.jnl.Commit()
+}
+
+// readOrphanList follows s_last_orphan.
+func (v *FS) readOrphanList() ([]*Inode, error) {
+	var found []*Inode
+	seen := map[uint32]bool{}
+	for ino := v.sb.LastOrphan; ino != 0; {
+		if seen[ino] || ino < v.sb.FirstIno {
+			return nil, disk.Corrupt("orphan list", "inode %d cannot be there", ino)
+		}
+		seen[ino] = true
+		i, err := v.get(ino)
+		if err != nil {
+			return nil, err
+		}
+		next := i.d.Dtime
+		i.nextOrphan.Store(int64(next))
+		i.orphan = orphanPlace{kind: orphanOnList}
+		found = append(found, i)
+		ino = next
+	}
+	o := &v.orphans
+	for k := len(found) - 1; k >= 0; k-- {
+		o.list = append(o.list, found[k])
+	}
+	o.n += len(found)
+	return found, nil
+}
+
+// readOrphanFile maps the orphan file and collects who is in it.
+func (v *FS) readOrphanFile() ([]*Inode, error) {
+	if !v.sb.FeatureCompat.Has(disk.CompatOrphanFile) {
+		return nil, nil
+	}
+	fi, err := v.get(v.sb.OrphanFileInum)
+	if err != nil {
+		return nil, err
+	}
+	defer fi.Put()
+	if !fi.d.IsReg() || fi.d.Size > 512<<20 || fi.d.Flags&disk.FlInlineData != 0 {
+		return nil, disk.Corrupt(fmt.Sprintf("orphan file, inode %d", fi.ino), "is no file of at most 512 MiB")
+	}
+	f := &orphanFile{seed: disk.InodeSeed(v.seed, fi.ino, fi.d.Generation)}
+	err = fi.mapRange(0, uint32(fi.d.Size>>v.bits), func(x extent.Extent) error {
+		if x.Hole() {
+			return disk.Corrupt("orphan file", "block %d is a hole", x.Lblk)
+		}
+		for k := range x.Len {
+			f.blocks = append(f.blocks, x.Pblk+jbd2.Block(k))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.orphans.file = f
+	var found []*Inode
+	for b, blk := range f.blocks {
+		ins, err := v.readOrphanBlock(f, b, blk)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, ins...)
+	}
+	v.orphans.n += len(found)
+	return found, nil
+}
+
+func (v *FS) readOrphanBlock(f *orphanFile, b int, blk jbd2.Block) ([]*Inode, error) {
+	buf, err := v.cache.Get(blk)
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Put()
+	if err := v.sb.VerifyOrphanBlock(f.seed, uint64(blk), buf.Data()); err != nil {
+		return nil, err
+	}
+	var found []*Inode
+	for slot := v.sb.OrphansPerBlock() - 1; slot >= 0; slot-- {
+		p := orphanPlace{orphanInFile, b, slot}
+		ino := disk.GetOrphan(buf.Data(), slot)
+		if ino == 0 {
+			f.free = append(f.free, p)
+			continue
+		}
+		if ino < v.sb.FirstIno {
+			return nil, disk.Corrupt("orphan file", "inode %d cannot be there", ino)
+		}
+		i, err := v.get(ino)
+		if err != nil {
+			return nil, err
+		}
+		i.orphan = p
+		found = append(found, i)
+	}
+	return found, nil
+}

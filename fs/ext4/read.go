@@ -1,0 +1,148 @@
+package ext4
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+)
+
+// Reading a file:
+//
+//  1. under mu, shared: map the range to extents and holes
+//  2. one pinned buffer for the whole range; holes and unwritten extents are zeroed in it
+//  3. one Device.Do for all extents, in parallel over the queue pairs
+//  4. the caller replies from the buffer and releases it
+
+// Data is file content in a pinned buffer. The zero Data is empty.
+type Data struct {
+	buf blockdev.Buffer
+	b   []byte
+}
+
+// Bytes is the content, valid until Release.
+func (d *Data) Bytes() []byte { return d.b }
+
+// Release gives the buffer back.
+func (d *Data) Release() {
+	if d.buf != nil {
+		d.buf.Release()
+		d.buf, d.b = nil, nil
+	}
+}
+
+// Read reads at most n bytes from off. It reads less only at the end of the file.
+func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
+	defer i.fs.noteTo(&err)
+	if off < 0 || n < 0 {
+		return nil, ErrInvalid
+	}
+	defer i.accessed()
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if !i.d.IsReg() {
+		return nil, i.notRegular()
+	}
+	size := int64(i.d.Size)
+	if off >= size || n == 0 {
+		return &Data{}, nil
+	}
+	n = int(min(int64(n), size-off))
+	if i.d.Flags&disk.FlInlineData != 0 {
+		b, err := i.inlineData()
+		if err != nil {
+			return nil, err
+		}
+		return &Data{b: b[off : off+int64(n)]}, nil
+	}
+	first, skip := off>>i.fs.bits, int(off&int64(i.fs.bs-1))
+	blocks := (skip + n + i.fs.bs - 1) >> i.fs.bits
+	buf, err := i.fs.dev.Alloc(blocks << i.fs.bits)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.readBlocks(buf, 0, uint32(first), uint32(blocks)); err != nil {
+		buf.Release()
+		return nil, err
+	}
+	return &Data{buf: buf, b: buf.Bytes()[skip : skip+n]}, nil
+}
+
+func (i *Inode) notRegular() error {
+	if i.d.IsDir() {
+		return ErrIsDir
+	}
+	return ErrInvalid
+}
+
+// readBlocks reads n logical blocks from l into buf at byte at. mu is held.
+func (i *Inode) readBlocks(buf blockdev.Buffer, at int, l, n uint32) error {
+	var list ioList
+	err := i.mapRange(l, l+n, func(x extent.Extent) error {
+		s := buf.Slice(at+int(x.Lblk-l)<<i.fs.bits, int(x.Len)<<i.fs.bits)
+		if x.Hole() || x.Unwritten {
+			clear(s.Bytes())
+			return nil
+		}
+		list.add(blockdev.OpRead, blockdev.Bytes(x.Pblk)<<i.fs.bits, s)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	i.fs.stats.dataRead.Add(list.bytes)
+	return list.do(i.fs.dev)
+}
+
+// ioList collects transfers. Neighbours on the device and in the buffer become one.
+type ioList struct {
+	reqs  []*blockdev.Request
+	first [1]blockdev.Request
+	bufs  [1]blockdev.Slice
+	ptr   [1]*blockdev.Request
+	bytes int64
+}
+
+func (l *ioList) add(op blockdev.Op, off blockdev.Bytes, s blockdev.Slice) {
+	l.bytes += int64(s.N)
+	if k := len(l.reqs); k > 0 {
+		r := l.reqs[k-1]
+		b := &r.Bufs[len(r.Bufs)-1]
+		if r.Op == op && b.Buf == s.Buf && b.Off+b.N == s.Off && r.Off+r.Len == off {
+			b.N += s.N
+			r.Len += blockdev.Bytes(s.N)
+			return
+		}
+		l.reqs = append(l.reqs, &blockdev.Request{Op: op, Off: off, Len: blockdev.Bytes(s.N), Bufs: []blockdev.Slice{s}})
+		return
+	}
+	// The common case, one transfer, allocates nothing.
+	l.bufs[0] = s
+	l.first[0] = blockdev.Request{Op: op, Off: off, Len: blockdev.Bytes(s.N), Bufs: l.bufs[:]}
+	l.ptr[0] = &l.first[0]
+	l.reqs = l.ptr[:]
+}
+
+func (l *ioList) do(dev blockdev.Device) error {
+	if len(l.reqs) == 0 {
+		return nil
+	}
+	return dev.Do(l.reqs...)
+}
+
+// inlineData is the content of a file whose bytes are in its inode ([layout] Inline Data).
+func (i *Inode) inlineData() ([]byte, error) {
+	b := append([]byte(nil), i.d.Block[:]...)
+	if i.d.Size > uint64(len(b)) {
+		more, err := i.getxattr("system.data")
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, more...)
+	}
+	if i.d.Size > uint64(len(b)) {
+		return nil, disk.Corrupt(fmt.Sprintf("inode %d", i.ino), "size %d, but only %d bytes inline", i.d.Size, len(b))
+	}
+	return b[:i.d.Size], nil
+}

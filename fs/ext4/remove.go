@@ -1,0 +1,192 @@
+package ext4
+
+import (
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Lookup finds name in the directory.
+func (i *Inode) Lookup(name string) (_ *Inode, err error) {
+	defer i.fs.noteTo(&err)
+	if len(name) > maxName {
+		return nil, ErrNameTooLong
+	}
+	i.mu.RLock()
+	if name != ".." {
+		defer i.mu.RUnlock()
+		return i.lookup(name)
+	}
+	up, _, err := i.dirLookup(name)
+	i.mu.RUnlock() // the directory above is not locked after this one
+	if err != nil {
+		return nil, err
+	}
+	return i.fs.get(up)
+}
+
+// lookup is Lookup under mu.
+func (i *Inode) lookup(name string) (*Inode, error) {
+	if !i.d.IsDir() {
+		return nil, ErrNotDir
+	}
+	if i.d.LinksCount == 0 {
+		return nil, ErrNotExist
+	}
+	ino, _, err := i.dirLookup(name)
+	if err != nil {
+		return nil, err
+	}
+	if ino == i.ino && name != "." && name != ".." {
+		return nil, disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
+	}
+	return i.fs.linked(ino)
+}
+
+// Link gives target one more name.
+func (i *Inode) Link(target *Inode, name string) (err error) {
+	defer i.fs.noteTo(&err)
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if err := i.writableDir(); err != nil {
+			return err
+		}
+		if target == i {
+			return ErrPerm
+		}
+		target.mu.Lock()
+		defer target.mu.Unlock()
+		d := &target.d
+		switch {
+		case d.IsDir(), d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
+			return ErrPerm
+		case d.LinksCount >= maxLinks:
+			return ErrTooManyLink
+		}
+		if _, _, err := i.dirLookup(name); err == nil {
+			return ErrExist
+		}
+		return i.fs.do(createCredits, func(h *jbd2.Handle) error {
+			if err := i.dirInsert(h, name, target.ino, d.Mode); err != nil {
+				return err
+			}
+			if d.LinksCount == 0 {
+				if err := i.fs.removeOrphan(h, target); err != nil {
+					return err
+				}
+			}
+			now := time.Now()
+			d.LinksCount++
+			d.Ctime = disk.TimestampOf(now)
+			i.touch(now)
+			if err := target.store(h); err != nil {
+				return err
+			}
+			return i.store(h)
+		})
+	})
+}
+
+// Unlink removes the name of a file that is not a directory.
+func (i *Inode) Unlink(name string) (err error) {
+	defer i.fs.noteTo(&err)
+	return i.remove(name, false)
+}
+
+// Rmdir removes an empty directory.
+func (i *Inode) Rmdir(name string) (err error) {
+	defer i.fs.noteTo(&err)
+	return i.remove(name, true)
+}
+
+func (i *Inode) remove(name string, dir bool) error {
+	switch {
+	case len(name) > maxName:
+		return ErrNameTooLong
+	case name == "." || name == "":
+		return ErrInvalid
+	case name == "..":
+		return ErrNotEmpty
+	}
+	var c *Inode
+	defer func() {
+		if c != nil {
+			c.Put()
+		}
+	}()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := i.writableDir(); err != nil {
+		return err
+	}
+	var err error
+	if c, err = i.lookup(name); err != nil {
+		return err
+	}
+	if c == i {
+		return disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.removable(dir); err != nil {
+		return err
+	}
+	if i.d.Flags&disk.FlAppend != 0 {
+		return ErrPerm
+	}
+	return i.fs.do(createCredits, func(h *jbd2.Handle) error {
+		if err := i.dirRemove(h, name); err != nil {
+			return err
+		}
+		now := time.Now()
+		if dir {
+			i.removeDirLink()
+		}
+		i.touch(now)
+		if err := i.store(h); err != nil {
+			return err
+		}
+		return c.unlinked(h, now)
+	})
+}
+
+// removable says whether the last name of c may go. mu is held.
+func (c *Inode) removable(dir bool) error {
+	switch {
+	case dir && !c.d.IsDir():
+		return ErrNotDir
+	case !dir && c.d.IsDir():
+		return ErrIsDir
+	case c.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
+		return ErrPerm
+	case c.ino == disk.InoRoot:
+		return ErrInvalid
+	}
+	if dir {
+		return c.dirEmpty()
+	}
+	return nil
+}
+
+// unlinked counts one name less; without one the inode is an orphan until the last Put frees it.
+func (c *Inode) unlinked(h *jbd2.Handle, now time.Time) error {
+	c.d.Ctime = disk.TimestampOf(now)
+	switch {
+	case c.d.IsDir():
+		c.d.LinksCount = 0
+		c.d.Size = 0
+	case c.d.LinksCount > 0:
+		c.d.LinksCount--
+	}
+	if c.d.LinksCount == 0 {
+		if err := c.fs.addOrphan(h, c); err != nil {
+			return err
+		}
+	}
+	return c.store(h)
+}

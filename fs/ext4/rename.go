@@ -1,0 +1,266 @@
+package ext4
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Rename moves oldName of the directory i to newName of the directory to, replacing what is there unless flags say
+// RenameNoReplace, or exchanging the two with RenameExchange.
+//
+// Locks: renameMu when two directories take part, so that the tree above them stands still; then the directories, an
+// ancestor first; then what is moved and what is replaced.
+func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32) (err error) {
+	defer i.fs.noteTo(&err)
+	if err := errors.Join(checkName(oldName), checkName(newName)); err != nil {
+		if errors.Is(err, ErrNameTooLong) {
+			return ErrNameTooLong
+		}
+		return ErrInvalid
+	}
+	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
+		return ErrInvalid
+	}
+	r := &rename{from: i, to: to, oldName: oldName, newName: newName, exchange: flags&RenameExchange != 0}
+	defer r.put()
+	return i.fs.retryNoSpace(func() error { return r.run(flags) })
+}
+
+type rename struct {
+	from, to         *Inode
+	oldName, newName string
+	exchange         bool
+	src, dst         *Inode // dst nil when nothing is replaced
+
+	aboveFrom, aboveTo map[uint32]bool // directories between each and the root
+}
+
+func (r *rename) put() {
+	for _, i := range []*Inode{r.src, r.dst} {
+		if i != nil {
+			i.Put()
+		}
+	}
+	r.src, r.dst = nil, nil
+}
+
+func (r *rename) run(flags uint32) error {
+	defer r.lockDirs()()
+	for _, d := range []*Inode{r.from, r.to} {
+		if err := d.writableDir(); err != nil {
+			return err
+		}
+		if d.d.Flags&disk.FlAppend != 0 {
+			return ErrPerm
+		}
+	}
+	r.put2()
+	var err error
+	if r.src, err = r.from.lookup(r.oldName); err != nil {
+		return err
+	}
+	if r.dst, err = r.to.lookup(r.newName); err != nil {
+		if !errors.Is(err, ErrNotExist) {
+			return err
+		}
+		if r.exchange {
+			return ErrNotExist
+		}
+	} else if flags&RenameNoReplace != 0 {
+		return ErrExist
+	}
+	if r.src == r.dst {
+		return nil // two names of one file: both stay
+	}
+	if err := r.checkLoops(); err != nil {
+		return err
+	}
+	defer r.lockFiles()()
+	if err := r.check(); err != nil {
+		return err
+	}
+	return r.from.fs.do(2*createCredits, r.apply)
+}
+
+// put2 lets go of what an earlier try found. Nothing is freed by it: the directories still name both.
+func (r *rename) put2() {
+	for _, i := range []*Inode{r.src, r.dst} {
+		if i != nil {
+			i.drop()
+		}
+	}
+	r.src, r.dst = nil, nil
+}
+
+// lockDirs locks the directories and returns what unlocks them.
+func (r *rename) lockDirs() func() {
+	if r.from == r.to {
+		r.from.mu.Lock()
+		return r.from.mu.Unlock
+	}
+	v := r.from.fs
+	v.renameMu.Lock()
+	r.aboveFrom, r.aboveTo = v.ancestors(r.from), v.ancestors(r.to)
+	first, second := r.from, r.to
+	if r.aboveFrom[r.to.ino] || !r.aboveTo[r.from.ino] && r.to.ino < r.from.ino {
+		first, second = r.to, r.from
+	}
+	first.mu.Lock()
+	second.mu.Lock()
+	return func() {
+		second.mu.Unlock()
+		first.mu.Unlock()
+		v.renameMu.Unlock()
+	}
+}
+
+// ancestors is the directories on the way from d up to the root. renameMu is held, so they stay what they are; no other
+// lock is, for a directory is never locked before the one above it. A broken way ends the search.
+func (v *FS) ancestors(d *Inode) map[uint32]bool {
+	found := map[uint32]bool{}
+	cur := d.Ref()
+	defer func() { cur.Put() }()
+	for cur.ino != disk.InoRoot {
+		cur.mu.RLock()
+		up, _, err := cur.dirLookup("..")
+		cur.mu.RUnlock()
+		if err != nil || found[up] {
+			break
+		}
+		found[up] = true
+		next, err := v.get(up)
+		if err != nil {
+			break
+		}
+		cur.Put()
+		cur = next
+	}
+	return found
+}
+
+// checkLoops refuses to move a directory below itself, and to replace a directory that what is moved lies in.
+func (r *rename) checkLoops() error {
+	switch {
+	case r.src == r.to || r.aboveTo[r.src.ino]:
+		return ErrInvalid
+	case r.dst == nil || r.dst != r.from && !r.aboveFrom[r.dst.ino]:
+		return nil
+	case r.exchange:
+		return ErrInvalid
+	}
+	return ErrNotEmpty
+}
+
+// lockFiles locks what is moved and what is replaced.
+func (r *rename) lockFiles() func() {
+	a, b := r.src, r.dst
+	if b == nil {
+		a.mu.Lock()
+		return a.mu.Unlock
+	}
+	if b.ino < a.ino {
+		a, b = b, a
+	}
+	a.mu.Lock()
+	b.mu.Lock()
+	return func() {
+		b.mu.Unlock()
+		a.mu.Unlock()
+	}
+}
+
+func (r *rename) check() error {
+	if r.src.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
+		return ErrPerm
+	}
+	dir := r.src.d.IsDir()
+	if r.dst != nil {
+		switch {
+		case r.exchange:
+			if r.dst.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
+				return ErrPerm
+			}
+		case dir && !r.dst.d.IsDir():
+			return ErrNotDir
+		case !dir && r.dst.d.IsDir():
+			return ErrIsDir
+		default:
+			if err := r.dst.removable(dir); err != nil {
+				return err
+			}
+		}
+	}
+	if dir && r.from != r.to && r.dst == nil && r.to.d.LinksCount >= maxLinks &&
+		!r.from.fs.sb.FeatureROCompat.Has(disk.ROCompatDirNlink) {
+		return ErrTooManyLink
+	}
+	return nil
+}
+
+func (r *rename) apply(h *jbd2.Handle) error {
+	now := time.Now()
+	src, dst := r.src, r.dst
+	if dst != nil {
+		if err := r.to.dirReplace(h, r.newName, src.ino, src.d.Mode); err != nil {
+			return err
+		}
+	} else if err := r.to.dirInsert(h, r.newName, src.ino, src.d.Mode); err != nil {
+		return err
+	}
+	if r.exchange {
+		if err := r.from.dirReplace(h, r.oldName, dst.ino, dst.d.Mode); err != nil {
+			return err
+		}
+	} else if err := r.from.dirRemove(h, r.oldName); err != nil {
+		return err
+	}
+	if err := r.parents(h); err != nil {
+		return err
+	}
+	src.d.Ctime = disk.TimestampOf(now)
+	r.from.touch(now)
+	r.to.touch(now)
+	var err error
+	switch {
+	case r.exchange:
+		dst.d.Ctime = src.d.Ctime
+		err = dst.store(h)
+	case dst != nil:
+		err = dst.unlinked(h, now)
+	}
+	err = errors.Join(err, src.store(h), r.from.store(h))
+	if r.to != r.from {
+		err = errors.Join(err, r.to.store(h))
+	}
+	return err
+}
+
+// parents keeps ".." and the link counts of the directories right.
+func (r *rename) parents(h *jbd2.Handle) error {
+	srcDir := r.src.d.IsDir()
+	dstDir := r.dst != nil && r.dst.d.IsDir()
+	if srcDir && r.from != r.to {
+		if err := r.src.dirSetParent(h, r.to.ino); err != nil {
+			return err
+		}
+	}
+	if dstDir && r.exchange && r.from != r.to {
+		if err := r.dst.dirSetParent(h, r.from.ino); err != nil {
+			return err
+		}
+	}
+	if srcDir {
+		r.from.removeDirLink()
+		r.to.addDirLink()
+	}
+	if dstDir {
+		r.to.removeDirLink()
+		if r.exchange {
+			r.from.addDirLink()
+		}
+	}
+	return nil
+}

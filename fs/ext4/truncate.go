@@ -1,0 +1,188 @@
+package ext4
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// removeStep is how many extents one handle removes: each can touch a bitmap and a descriptor of its own, and the path.
+const (
+	removeStep    = 16
+	removeCredits = 8 + removeStep*2 + 2*extent.MaxDepth
+)
+
+// resize sets the size of a regular file. mu is held.
+func (i *Inode) resize(size int64) error {
+	switch {
+	case !i.d.IsReg():
+		return i.notRegular()
+	case size < 0:
+		return ErrInvalid
+	case size > i.maxSize():
+		return ErrTooBig
+	case i.d.Flags&disk.FlInlineData != 0:
+		return ErrNotSup
+	}
+	if size >= int64(i.d.Size) {
+		if size == int64(i.d.Size) {
+			return nil
+		}
+		return i.fs.do(4, func(h *jbd2.Handle) error {
+			i.d.Size = uint64(size)
+			i.touch(time.Now())
+			return i.store(h)
+		})
+	}
+	// The rest of the last block becomes zero before the size says so: growing again must not show it.
+	if err := i.zeroTail(size); err != nil {
+		return err
+	}
+	err := i.fs.do(8, func(h *jbd2.Handle) error {
+		if err := i.fs.addOrphan(h, i); err != nil {
+			return err
+		}
+		i.d.Size = uint64(size)
+		i.touch(time.Now())
+		return i.store(h)
+	})
+	if err != nil {
+		return err
+	}
+	return i.finishResize()
+}
+
+// finishResize frees what lies past the size, and takes the inode off the orphans. mu is held.
+func (i *Inode) finishResize() error {
+	from := uint32((int64(i.d.Size) + int64(i.fs.bs) - 1) >> i.fs.bits)
+	if err := i.removeBlocks(from, extent.MaxBlock, false); err != nil {
+		return err
+	}
+	return i.fs.do(6, func(h *jbd2.Handle) error {
+		if err := i.fs.removeOrphan(h, i); err != nil {
+			return err
+		}
+		return i.store(h)
+	})
+}
+
+// finishTruncate is finishResize for an orphan found at mount.
+func (i *Inode) finishTruncate() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.d.IsReg() {
+		return i.fs.do(6, func(h *jbd2.Handle) error {
+			return errors.Join(i.fs.removeOrphan(h, i), i.store(h))
+		})
+	}
+	if err := i.zeroTail(int64(i.d.Size)); err != nil {
+		return err
+	}
+	return i.finishResize()
+}
+
+// zeroTail zeroes the block that holds the byte at off from there on, if it is allocated. mu is held.
+func (i *Inode) zeroTail(off int64) error {
+	skip := int(off & int64(i.fs.bs-1))
+	if skip == 0 {
+		return nil
+	}
+	return i.zeroPart(uint32(off>>i.fs.bits), skip, i.fs.bs)
+}
+
+// zeroPart zeroes bytes [from, to) of logical block l, if it is allocated and written.
+func (i *Inode) zeroPart(l uint32, from, to int) error {
+	return i.mapRange(l, l+1, func(x extent.Extent) error {
+		if x.Hole() || x.Unwritten {
+			return nil
+		}
+		buf, err := i.fs.dev.Alloc(i.fs.bs)
+		if err != nil {
+			return err
+		}
+		defer buf.Release()
+		s, off := buf.Slice(0, i.fs.bs), blockdev.Bytes(x.Pblk)<<i.fs.bits
+		if err := i.fs.dev.Read(off, s); err != nil {
+			return err
+		}
+		clear(s.Bytes()[from:to])
+		i.fs.stats.dataRead.Add(int64(i.fs.bs))
+		i.fs.stats.dataWritten.Add(int64(i.fs.bs))
+		return i.fs.dev.Write(off, false, s)
+	})
+}
+
+// removeBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. mu is held. forget says
+// that they hold metadata.
+func (i *Inode) removeBlocks(from, to uint32, forget bool) error {
+	if i.d.Flags&disk.FlExtents == 0 {
+		return ErrNotSup
+	}
+	for to > from {
+		err := i.fs.do(removeCredits, func(h *jbd2.Handle) error {
+			end, err := i.tree(h).Remove(from, to, removeStep, func(x extent.Extent) error {
+				if forget {
+					for k := range x.Len {
+						h.Forget(x.Pblk + jbd2.Block(k))
+					}
+				}
+				return i.freeBlocks(h, x.Pblk, x.Len)
+			})
+			to = end
+			if i.changed {
+				err = errors.Join(err, i.store(h))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// destroy frees an inode without links that nobody else holds.
+func (i *Inode) destroy() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.hasBlocks() {
+		if err := i.fs.do(8, func(h *jbd2.Handle) error { return i.fs.addOrphan(h, i) }); err != nil {
+			return err
+		}
+		if err := i.removeBlocks(0, extent.MaxBlock, !i.d.IsReg()); err != nil {
+			return err
+		}
+	}
+	isDir := i.d.IsDir()
+	return i.fs.do(16, func(h *jbd2.Handle) error {
+		if err := i.freeXattrs(h); err != nil {
+			return err
+		}
+		if err := i.fs.removeOrphan(h, i); err != nil {
+			return err
+		}
+		i.d.Dtime = uint32(time.Now().Unix())
+		i.d.Size = 0
+		if err := i.store(h); err != nil {
+			return err
+		}
+		t := &i.fs.inodes
+		t.mu.Lock()
+		delete(t.m, i.ino)
+		i.dead = true
+		t.mu.Unlock()
+		return i.fs.alloc.FreeInode(h, i.ino, isDir)
+	})
+}
+
+// hasBlocks says whether the inode's i_block maps blocks.
+func (i *Inode) hasBlocks() bool {
+	if i.d.Flags&disk.FlInlineData != 0 || i.d.FastSymlink() {
+		return false
+	}
+	return i.d.IsReg() || i.d.IsDir() || i.d.IsLink()
+}

@@ -1,0 +1,297 @@
+package ext4
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// FS is a mounted volume. Lock order, outermost first: renameMu; Inode.mu, a directory before what it contains; the
+// handle (jbd2's barrier); then inodeTable.mu, orphans.mu, sbMu, the allocator's group locks and Buffer locks, none of
+// which is held across I/O other than a metadata read.
+type FS struct {
+	dev   blockdev.Device
+	opt   Options
+	bs    int  // bytes in a block
+	bits  uint // log2(bs)
+	seed  uint32
+	cache *jbd2.Cache
+	jnl   *jbd2.Journal
+	alloc *alloc.Allocator
+
+	sb    *disk.Superblock // geometry and features are constant
+	sbMu  sync.Mutex       // protects the other members of sb, and sbBuf's contents
+	sbBuf *jbd2.Buffer
+
+	logged     bool   // commits go to the log: a power cut leaves a volume that recovers
+	wasDirty   bool   // the volume was not clean when it was mounted, and only e2fsck can say that it is
+	journalIno *Inode // nil without a journal
+
+	inodes   inodeTable
+	orphans  orphans
+	renameMu sync.Mutex
+
+	readOnly atomic.Bool // asked for, or since an error
+	errored  atomic.Bool // corruption was met and noted
+	stats    struct{ dataRead, dataWritten atomic.Int64 }
+}
+
+// Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
+func Open(dev blockdev.Device, opt Options) (*FS, error) {
+	if opt.CommitInterval == 0 {
+		opt.CommitInterval = 5 * time.Second
+	}
+	if opt.Logf == nil {
+		opt.Logf = log.Printf
+	}
+	sb, err := readSuperblock(dev)
+	if err != nil {
+		return nil, err
+	}
+	ro := opt.ReadOnly || dev.Info().ReadOnly
+	if err := checkFeatures(sb, &ro, opt.Logf); err != nil {
+		return nil, err
+	}
+	if err := checkGeometry(sb, dev); err != nil {
+		return nil, err
+	}
+	v := &FS{dev: dev, opt: opt, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
+	v.readOnly.Store(ro)
+	v.inodes.m = make(map[uint32]*Inode)
+	if err := v.start(); err != nil {
+		return nil, errors.Join(err, v.abandon())
+	}
+	return v, nil
+}
+
+func readSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
+	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
+		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
+	}
+	n := max(disk.SuperblockOffset+disk.SuperblockSize, int(dev.Info().BlockSize))
+	buf, err := dev.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Release()
+	if err := dev.Read(0, buf.Slice(0, n)); err != nil {
+		return nil, err
+	}
+	sb, err := disk.DecodeSuperblock(buf.Bytes()[disk.SuperblockOffset:])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+	}
+	if err := sb.VerifyChecksum(); err != nil {
+		return nil, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
+	}
+	return sb, nil
+}
+
+func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
+	info := dev.Info()
+	if int(info.BlockSize) > sb.BlockSize() {
+		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d", info.Name, sb.BlockSize(), info.BlockSize)
+	}
+	if have := uint64(info.Size()) >> sb.BlockBits(); have < sb.BlocksCount {
+		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d",
+			info.Name, sb.BlocksCount, sb.BlockSize(), have)
+	}
+	return nil
+}
+
+// start builds the layers from the bottom up: buffers, journal, allocator, root directory, orphans.
+func (v *FS) start() error {
+	var err error
+	v.cache, err = jbd2.NewCache(v.dev, v.bs, jbd2.CacheOptions{Limit: v.opt.CacheSize})
+	if err != nil {
+		return err
+	}
+	if err := v.startJournal(); err != nil {
+		return err
+	}
+	v.alloc, err = alloc.New(v.sb, v.cache)
+	if err != nil {
+		return v.note(err)
+	}
+	if err := v.protectJournal(); err != nil {
+		return v.note(err)
+	}
+	root, err := v.Root()
+	if err != nil {
+		return err
+	}
+	defer root.Put()
+	if !root.d.IsDir() {
+		return v.note(disk.Corrupt("inode 2", "the root is not a directory"))
+	}
+	if v.ReadOnly() {
+		return nil
+	}
+	v.sbBuf, err = v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
+	if err != nil {
+		return err
+	}
+	if err := v.markMounted(); err != nil {
+		return err
+	}
+	return v.recoverOrphans()
+}
+
+// markMounted records in the superblock that the volume is in use.
+func (v *FS) markMounted() error {
+	if v.sb.State&disk.StateError != 0 || v.sb.State&disk.StateValid == 0 {
+		v.opt.Logf("%s: the volume was not unmounted cleanly or has errors: e2fsck is recommended", v.name())
+		v.wasDirty = true
+	}
+	return v.writeSuper(func(sb *disk.Superblock) {
+		sb.Mtime = uint64(time.Now().Unix())
+		sb.MntCount++
+		if v.logged {
+			sb.FeatureIncompat |= disk.IncompatRecover
+		} else {
+			sb.State &^= disk.StateValid
+		}
+		if sb.FeatureCompat.Has(disk.CompatOrphanFile) {
+			sb.FeatureROCompat |= disk.ROCompatOrphanPresent
+		}
+	})
+}
+
+// encodeSuper changes the superblock in memory and in sbBuf. sbMu is held.
+func (v *FS) encodeSuper(f func(*disk.Superblock)) {
+	f(v.sb)
+	v.sb.FreeBlocksCount = v.alloc.FreeBlocks()
+	v.sb.FreeInodesCount = uint32(v.alloc.FreeInodes())
+	v.sb.Wtime = uint64(time.Now().Unix())
+	v.sbBuf.Lock()
+	v.sb.Encode(v.sbBuf.Data()[disk.SuperblockOffset&(v.bs-1):])
+	v.sbBuf.Unlock()
+}
+
+// updateSuper changes the superblock under h.
+func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
+	v.sbMu.Lock()
+	defer v.sbMu.Unlock()
+	v.encodeSuper(f)
+	h.Dirty(v.sbBuf)
+}
+
+// do runs f under a handle.
+func (v *FS) do(credits int, f func(h *jbd2.Handle) error) error {
+	h, err := v.begin(credits)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(h), h.End())
+}
+
+func (v *FS) begin(credits int) (*jbd2.Handle, error) {
+	if v.readOnly.Load() {
+		return nil, ErrReadOnly
+	}
+	return v.jnl.Begin(min(credits, v.jnl.MaxCredits()))
+}
+
+// retryNoSpace runs f again after a commit when it found no space but freed blocks wait for that commit.
+func (v *FS) retryNoSpace(f func() error) error {
+	err := f()
+	if errors.Is(err, ErrNoSpace) && v.alloc.Pending() > 0 {
+		if cerr := v.jnl.Commit(); cerr != nil {
+			return cerr
+		}
+		err = f()
+	}
+	return err
+}
+
+// Sync makes everything durable that was done before it.
+func (v *FS) Sync() (err error) {
+	defer v.noteTo(&err)
+	if v.readOnly.Load() {
+		return nil
+	}
+	return v.jnl.Commit()
+}
+
+// Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
+func (v *FS) Close() error {
+	err := v.jnl.Close() // commits, and empties the log
+	if v.sbBuf != nil && err == nil && !v.readOnly.Load() {
+		err = v.writeSuper(func(sb *disk.Superblock) {
+			sb.FeatureIncompat &^= disk.IncompatRecover
+			if !v.wasDirty {
+				sb.State |= disk.StateValid
+			}
+			if !v.orphans.any() {
+				sb.FeatureROCompat &^= disk.ROCompatOrphanPresent
+			}
+		})
+	}
+	v.jnl = nil
+	return errors.Join(err, v.abandon())
+}
+
+// abandon releases what start built.
+func (v *FS) abandon() error {
+	var err error
+	if v.jnl != nil {
+		err = v.jnl.Close()
+	}
+	if v.alloc != nil {
+		v.alloc.Close()
+	}
+	if v.sbBuf != nil {
+		v.sbBuf.Put()
+		v.sbBuf = nil
+	}
+	if v.cache != nil {
+		err = errors.Join(err, v.cache.Close())
+	}
+	return err
+}
+
+func (v *FS) name() string { return v.dev.Info().Name }
+
+// ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error.
+func (v *FS) ReadOnly() bool { return v.readOnly.Load() }
+
+// BlockSize is the volume's block size in bytes.
+func (v *FS) BlockSize() int { return v.bs }
+
+// Device is what the volume lies on.
+func (v *FS) Device() blockdev.Device { return v.dev }
+
+// Statfs reports sizes and what is free.
+func (v *FS) Statfs() Statfs {
+	free := v.alloc.FreeBlocks()
+	v.sbMu.Lock()
+	defer v.sbMu.Unlock()
+	return Statfs{
+		BlockSize:   v.bs,
+		Blocks:      v.sb.BlocksCount - v.alloc.Overhead(),
+		BlocksFree:  free,
+		BlocksAvail: free - min(free, v.sb.RBlocksCount),
+		Inodes:      uint64(v.sb.InodesCount),
+		InodesFree:  v.alloc.FreeInodes(),
+		MaxName:     255,
+		UUID:        v.sb.UUID,
+	}
+}
+
+// Stats is a snapshot of the counters.
+func (v *FS) Stats() Stats {
+	c := v.cache.Stats()
+	return Stats{
+		DataRead: v.stats.dataRead.Load(), DataWritten: v.stats.dataWritten.Load(),
+		MetadataRead: c.MetadataRead, MetadataWritten: c.MetadataWritten,
+		JournalWritten: c.JournalWritten, Commits: c.Commits,
+	}
+}

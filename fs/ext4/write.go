@@ -1,0 +1,275 @@
+package ext4
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Writing a file:
+//
+//  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel)
+//  2. blocks that are written in part are completed: read where they have content, zeroed where not
+//  3a. nothing to allocate: straight to the blocks, under mu shared when only whole blocks are written (in parallel)
+//  3b. else under mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
+//      makes blocks reachable never commits before their bytes are on the device
+//  4. size and times
+
+const (
+	maxExtentsPerHandle = 16
+	// creditsPerExtent: bitmap, descriptor, and the nodes of a path that splits.
+	creditsPerExtent = 2 + 2*extent.MaxDepth/2
+)
+
+// stage is the bytes of one Write in whole blocks.
+type stage struct {
+	buf         blockdev.Buffer
+	off, end    int64  // in the file
+	first, last uint32 // logical blocks
+	p           []byte
+	bs          int
+}
+
+func (s *stage) skip() int { return int(s.off & int64(s.bs-1)) }
+
+// tail is how many bytes of the last block are written, 0 for all.
+func (s *stage) tail() int { return int(s.end & int64(s.bs-1)) }
+
+func (s *stage) at(l uint32) int { return int(l-s.first) * s.bs }
+
+func (s *stage) slice(l, n uint32) blockdev.Slice { return s.buf.Slice(s.at(l), int(n)*s.bs) }
+
+// fill puts the bytes in place; again after the first and last block were read.
+func (s *stage) fill() { copy(s.buf.Bytes()[s.skip():], s.p) }
+
+// Write writes p at off and returns how much of it was written: less than len(p) only with an error.
+func (i *Inode) Write(off int64, p []byte) (n int, err error) {
+	defer i.fs.noteTo(&err)
+	if i.fs.readOnly.Load() {
+		return 0, ErrReadOnly
+	}
+	if off < 0 {
+		return 0, ErrInvalid
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if off > i.maxSize()-int64(len(p)) {
+		return 0, ErrTooBig
+	}
+	s := &stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs}
+	s.first, s.last = uint32(off>>i.fs.bits), uint32((s.end-1)>>i.fs.bits)
+	if s.buf, err = i.fs.dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
+		return 0, err
+	}
+	defer s.buf.Release()
+	s.fill()
+	if s.skip() == 0 && s.tail() == 0 {
+		if done, err := i.overwriteShared(s); done || err != nil {
+			return len(p), err
+		}
+	}
+	l := s.first
+	err = i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		return i.write(s, &l)
+	})
+	if err != nil {
+		return int(max(int64(l)<<i.fs.bits-off, 0)), err
+	}
+	return len(p), nil
+}
+
+// overwriteShared writes whole blocks that are all allocated, within the size, under mu shared. It reports false when
+// that is not so.
+func (i *Inode) overwriteShared(s *stage) (bool, error) {
+	i.mu.RLock()
+	ok := i.d.IsReg() && s.end <= int64(i.d.Size) && i.d.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) == 0
+	var list ioList
+	if ok {
+		err := i.mapRange(s.first, s.last+1, func(x extent.Extent) error {
+			if x.Hole() || x.Unwritten {
+				return errNotAllocated
+			}
+			list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.fs.bits, s.slice(x.Lblk, x.Len))
+			return nil
+		})
+		if err == nil {
+			i.fs.stats.dataWritten.Add(list.bytes)
+			err = list.do(i.fs.dev)
+		}
+		if ok = !errors.Is(err, errNotAllocated); ok && err != nil {
+			i.mu.RUnlock()
+			return false, err
+		}
+	}
+	now := time.Now()
+	fresh := ok && now.Sub(i.d.Mtime.Time()).Abs() < timeGrain && i.d.Mtime == i.d.Ctime
+	i.mu.RUnlock()
+	if !ok || fresh {
+		return ok, nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return true, i.fs.do(2, func(h *jbd2.Handle) error {
+		i.touch(now)
+		return i.store(h)
+	})
+}
+
+// timeGrain is how exact the times of writing are: the kernel's own are exact to a tick.
+const timeGrain = 4 * time.Millisecond
+
+var errNotAllocated = errors.New("not allocated")
+
+// write is Write under mu, from logical block l on, which it moves.
+func (i *Inode) write(s *stage, l *uint32) error {
+	if !i.d.IsReg() {
+		return i.notRegular()
+	}
+	if i.d.Flags&disk.FlImmutable != 0 || i.d.Flags&disk.FlAppend != 0 && s.off < int64(i.d.Size) {
+		return ErrPerm
+	}
+	if err := i.complete(s); err != nil {
+		return err
+	}
+	for *l <= s.last {
+		next, err := i.writeSome(s, *l)
+		if err != nil {
+			return err
+		}
+		*l = next
+	}
+	return nil
+}
+
+// complete fills in what s does not cover of its first and last block.
+func (i *Inode) complete(s *stage) error {
+	b := s.buf.Bytes()
+	size := int64(i.d.Size)
+	edge := func(l uint32) error {
+		start := int64(l) << i.fs.bits
+		blk := b[s.at(l) : s.at(l)+s.bs]
+		if start >= size {
+			clear(blk)
+			return nil
+		}
+		if err := i.readBlocks(s.buf, s.at(l), l, 1); err != nil {
+			return err
+		}
+		if start+int64(s.bs) > size {
+			clear(blk[size-start:])
+		}
+		return nil
+	}
+	head, tail := s.skip() != 0, s.tail() != 0
+	if head || tail && s.first == s.last {
+		if err := edge(s.first); err != nil {
+			return err
+		}
+	}
+	if tail && s.last != s.first {
+		if err := edge(s.last); err != nil {
+			return err
+		}
+	}
+	if head || tail {
+		s.fill()
+	}
+	return nil
+}
+
+// writeSome writes from logical block l under one handle, and returns where the next one goes on.
+func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
+	h, err := i.fs.begin(4 + maxExtentsPerHandle*creditsPerExtent)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, h.End()) }()
+	var list ioList
+	var fresh, convert []extent.Extent
+	undo := func() error {
+		for _, x := range fresh {
+			if err := i.freeBlocks(h, x.Pblk, x.Len); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := i.tree(h)
+	goal := jbd2.Block(0)
+	for l <= s.last && len(fresh)+len(convert) < maxExtentsPerHandle {
+		x, err := t.Map(l, s.last-l+1)
+		if err != nil {
+			return 0, errors.Join(err, undo())
+		}
+		switch {
+		case x.Hole():
+			if goal == 0 {
+				goal = i.blockGoal(h, l)
+			}
+			x.Pblk, x.Len, err = i.allocBlocks(h, goal, min(x.Len, extent.MaxWritten))
+			if err != nil {
+				if len(fresh)+len(convert) > 0 && errors.Is(err, ErrNoSpace) {
+					break // write what there is room for; the next handle reports the end of it
+				}
+				return 0, errors.Join(err, undo())
+			}
+			fresh = append(fresh, x)
+		case x.Unwritten:
+			convert = append(convert, x)
+		}
+		if x.Pblk == 0 {
+			break
+		}
+		goal = x.Pblk + jbd2.Block(x.Len)
+		list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.fs.bits, s.slice(x.Lblk, x.Len))
+		l = x.End()
+	}
+	i.fs.stats.dataWritten.Add(list.bytes)
+	if err := list.do(i.fs.dev); err != nil {
+		return 0, errors.Join(err, undo())
+	}
+	for k, x := range fresh {
+		if n, err := t.Insert(x); err != nil {
+			fresh = append([]extent.Extent{{Lblk: x.Lblk + n, Len: x.Len - n, Pblk: x.Pblk + jbd2.Block(n)}}, fresh[k+1:]...)
+			return 0, errors.Join(err, undo(), i.store(h))
+		}
+	}
+	for _, x := range convert {
+		if err := t.Convert(x.Lblk, x.Len, false); err != nil {
+			return 0, errors.Join(err, i.store(h))
+		}
+	}
+	if end := min(int64(l)<<i.fs.bits, s.end); end > int64(i.d.Size) {
+		i.d.Size = uint64(end)
+		i.changed = true
+	}
+	now := time.Now()
+	if i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime {
+		i.touch(now)
+		return l, i.store(h)
+	}
+	return l, nil
+}
+
+// Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
+// durable.
+func (i *Inode) Fsync(dataOnly bool) (err error) {
+	defer i.fs.noteTo(&err)
+	if i.fs.opt.ReadOnly {
+		return nil
+	}
+	i.mu.RLock()
+	tid := i.tid
+	i.mu.RUnlock()
+	if i.fs.jnl.Committed(tid) {
+		return i.fs.dev.Flush()
+	}
+	return i.fs.jnl.WaitCommit(tid)
+}
