@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -33,6 +34,11 @@ type write struct {
 }
 
 var errInjected = errors.New("injected failure")
+
+const (
+	waitLong = 10 * time.Second
+	waitStep = time.Millisecond
+)
 
 func newTestDevice(size int64, lba int) *testDevice {
 	return &testDevice{lba: lba, image: make([]byte, size), durable: make([]byte, size)}
