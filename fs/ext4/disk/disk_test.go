@@ -161,6 +161,39 @@ func TestExtents(t *testing.T) {
 	}
 }
 
+func TestGroupRefusals(t *testing.T) {
+	s, err := DecodeSuperblock(valid())
+	require.NoError(t, err)
+	good := GroupDesc{BlockBitmap: 3, InodeBitmap: 4, InodeTable: 5}
+	b := make([]byte, GroupDescSize32)
+	s.EncodeGroup(0, &good, b)
+	_, err = s.DecodeGroup(0, b)
+	require.NoError(t, err)
+	for _, change := range []func(d *GroupDesc){
+		func(d *GroupDesc) { d.BlockBitmap = 0 },
+		func(d *GroupDesc) { d.BlockBitmap = 1 }, // the superblock
+		func(d *GroupDesc) { d.InodeBitmap = 2 }, // the descriptors
+		func(d *GroupDesc) { d.InodeBitmap = 4096 },
+		func(d *GroupDesc) { d.InodeTable = 4095 },
+		func(d *GroupDesc) { d.FreeBlocksCount = 8193 },
+		func(d *GroupDesc) { d.FreeInodesCount = 65 },
+		func(d *GroupDesc) { d.ItableUnused = 65 },
+	} {
+		d := good
+		change(&d)
+		s.EncodeGroup(0, &d, b)
+		_, err = s.DecodeGroup(0, b)
+		var c *CorruptError
+		require.ErrorAs(t, err, &c)
+	}
+	s.FeatureROCompat |= ROCompatMetadataCsum
+	s.EncodeGroup(0, &good, b)
+	_, err = s.DecodeGroup(0, b)
+	require.NoError(t, err)
+	_, err = s.DecodeGroup(1, b)
+	require.ErrorContains(t, err, "group descriptor 1: checksum")
+}
+
 func TestBackupGroups(t *testing.T) {
 	s := &Superblock{BlocksCount: 400*8192 + 1, FirstDataBlock: 1, BlocksPerGroup: 8192, FeatureROCompat: ROCompatSparseSuper}
 	require.Equal(t, []uint32{1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343}, s.BackupGroups())

@@ -146,6 +146,8 @@ func (s *Superblock) checkGroup(group uint32, d *GroupDesc) error {
 		first = s.GroupFirstBlock(group)
 		last = first + uint64(s.BlocksInGroup(group))
 	}
+	// Never the superblock or the descriptors themselves: writing a bitmap there would destroy the volume.
+	first = max(first, s.SuperBlockNo()+1+uint64(s.DescBlocksIn(0)))
 	n := uint64(s.InodeTableBlocks())
 	switch {
 	case d.BlockBitmap < first || d.BlockBitmap >= last:
