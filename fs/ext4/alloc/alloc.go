@@ -73,7 +73,6 @@ type Allocator struct {
 	dirs       atomic.Int64
 	reserved   atomic.Int64 // blocks for the superuser only
 	discard    atomic.Pointer[func(jbd2.Block, uint32)]
-	next       atomic.Uint32 // group where a search without goal begins
 	windows    windows
 }
 

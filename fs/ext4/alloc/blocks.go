@@ -22,7 +22,7 @@ const alignBytes = 2 << 20
 const peeks = 8
 
 // Alloc takes a run of up to want free blocks, at least least of them, at goal or as near after it as there is a good
-// run. The run lies in one group. A goal of 0 means anywhere.
+// run. The run lies in one group. A goal outside the volume means its start.
 func (a *Allocator) Alloc(h *jbd2.Handle, goal jbd2.Block, want, least uint32, flags int) (jbd2.Block, uint32, error) {
 	if a.sb.Bigalloc() {
 		return 0, 0, ErrReadOnly
@@ -68,10 +68,8 @@ func (a *Allocator) promise(want, least uint32, flags int) uint32 {
 // search finds and takes the run. Others may take what it was about to, so it goes round again before it gives up.
 func (a *Allocator) search(h *jbd2.Handle, goal jbd2.Block, want, least uint32) (jbd2.Block, uint32, error) {
 	home, bit := a.home(goal)
-	if goal != 0 {
-		if off, n, err := a.takeAt(h, home, bit, want, least); n > 0 || err != nil {
-			return a.first(home) + jbd2.Block(off), n, err
-		}
+	if off, n, err := a.takeAt(h, home, bit, want, least); n > 0 || err != nil {
+		return a.first(home) + jbd2.Block(off), n, err
 	}
 	for range 3 {
 		left := peeks
@@ -88,12 +86,12 @@ func (a *Allocator) search(h *jbd2.Handle, goal jbd2.Block, want, least uint32) 
 	return 0, 0, ErrNoSpace
 }
 
-// home is where a search begins.
+// home is where a search begins: at the goal, or at the start of the volume.
 func (a *Allocator) home(goal jbd2.Block) (*group, uint32) {
-	if goal > jbd2.Block(a.sb.FirstDataBlock) && uint64(goal) < a.sb.BlocksCount {
+	if goal >= jbd2.Block(a.sb.FirstDataBlock) && uint64(goal) < a.sb.BlocksCount {
 		return a.groupOf(goal)
 	}
-	return &a.groups[a.next.Load()%uint32(len(a.groups))], 0
+	return &a.groups[0], 0
 }
 
 // sweep goes once round the groups for a run of at least target blocks.
@@ -115,7 +113,6 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 		}
 		off, n, err := a.takeIn(h, g, bit, want, target)
 		if n > 0 || err != nil {
-			a.next.Store(g.n)
 			return g, off, n, err
 		}
 	}

@@ -121,6 +121,8 @@ func (a *Allocator) inodeBitmapLocked(g *group) (*jbd2.Buffer, error) {
 			err = disk.Corrupt(g.name(), "inode bitmap's checksum is %#x, should be %#x", g.desc.InodeBitmapCsum, c)
 		} else if n := countClear(bitmap, a.sb.InodesPerGroup); n != g.desc.FreeInodesCount {
 			err = disk.Corrupt(g.name(), "%d inodes are free in the bitmap, the descriptor says %d", n, g.desc.FreeInodesCount)
+		} else if i := nextSet(bitmap, a.usedInodes(g), a.sb.InodesPerGroup); i < a.sb.InodesPerGroup {
+			err = disk.Corrupt(g.name(), "inode %d is in use, the descriptor says that its slot never was", g.n*a.sb.InodesPerGroup+i+1)
 		}
 		if err != nil {
 			buf.Put()

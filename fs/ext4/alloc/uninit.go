@@ -56,14 +56,20 @@ func (a *Allocator) useBlocksLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer) 
 	h.Dirty(buf)
 }
 
+// usedInodes is how many slots of the group's inode table were ever used: those that follow are not in use, and hold
+// anything unless INODE_ZEROED is set.
+func (a *Allocator) usedInodes(g *group) uint32 {
+	if !a.sb.HasGroupCsum() {
+		return a.sb.InodesPerGroup // nobody counts, and mke2fs wrote every table
+	}
+	return a.sb.InodesPerGroup - g.desc.ItableUnused
+}
+
 // useInodeLocked prepares the slot of inode i (from 0) of the group: slots up to it that were never written become
 // zeroes. The caller stores the descriptor.
 func (a *Allocator) useInodeLocked(h *jbd2.Handle, g *group, i uint32) error {
-	if !a.sb.HasGroupCsum() {
-		return nil // every table was written by mke2fs
-	}
 	per := a.sb.InodesPerBlock()
-	used := a.sb.InodesPerGroup - g.desc.ItableUnused
+	used := a.usedInodes(g)
 	if i < used {
 		return nil
 	}

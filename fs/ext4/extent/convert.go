@@ -47,8 +47,8 @@ func (t *Tree) convertPiece(l, end uint32, unwritten bool) (uint32, error) {
 	}
 	if x.Lblk == l && x.End() == end {
 		lv := p.leaf()
-		lv.n.setExtent(lv.pos, mid)
-		return end, p.merge(lv.pos)
+		lv.n.setExtent(lv.pos, mid) // a neighbour that could take it would have
+		return end, p.dirty(p.d)
 	}
 	p.release()
 	if err := t.splitAt(end); err != nil {
@@ -84,7 +84,7 @@ func (p *path) moveBoundary(x, mid Extent) (bool, error) {
 				return true, p.dirty(p.d)
 			}
 			lv.n.remove(i, i+1)
-			return true, p.merge(i)
+			return true, p.dirty(p.d)
 		}
 	}
 	return false, nil

@@ -75,17 +75,14 @@ func (p *path) add(x Extent) error {
 	return p.insertEntry(p.d, p.leaf().pos+1, leafEntry(x), spare)
 }
 
-// merge reports entry i of the leaf as changed, after joining it with the next and the one before where that is possible.
+// merge joins entry i of the leaf, which changed, with the next if they may be one, and reports the change.
 func (p *path) merge(i int) error {
-	first := p.joinNext(i)
-	if i > 0 {
-		first = min(first, p.joinNext(i-1))
-	}
-	return p.changed(p.d, first)
+	p.joinNext(i)
+	return p.changed(p.d, i)
 }
 
-// joinNext joins entries i and i+1 of the leaf if they may be one. It returns i.
-func (p *path) joinNext(i int) int {
+// joinNext joins entries i and i+1 of the leaf if they may be one.
+func (p *path) joinNext(i int) {
 	n := p.leaf().n
 	if i+1 < n.entries() {
 		a, b := n.extent(i), n.extent(i+1)
@@ -95,7 +92,6 @@ func (p *path) joinNext(i int) int {
 			n.remove(i+1, i+2)
 		}
 	}
-	return i
 }
 
 // splitAt makes logical block l the start of an extent, if it lies inside one.
