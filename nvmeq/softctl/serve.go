@@ -15,7 +15,7 @@ import "time"
 // serve is one step of a queue.
 func (c *Controller) serve(q *subQueue) bool {
 	did := q.cq.drain(c)
-	for {
+	for round := 0; ; round++ {
 		c.readTail(q)
 		arrival := c.opt.Recorder.position()
 		for q.head != q.tail && uint32(len(q.held)) < q.size && q.cq.room(c) {
@@ -38,7 +38,8 @@ func (c *Controller) serve(q *subQueue) bool {
 		if len(q.held) > 0 && c.serveHeld(q) {
 			did = true
 		}
-		if !q.bell.announce(c, q.tail) || c.now() != stateReady {
+		// A host that goes on ringing is served again, but not for ever: Step returns.
+		if !q.bell.announce(c, q.tail) || c.now() != stateReady || round == 8 {
 			return did
 		}
 	}
