@@ -1,0 +1,137 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
+)
+
+// POSIX ACLs (acl(5)). With FUSE_POSIX_ACL the kernel enforces and caches them; storing them, inheriting them and
+// keeping the mode in step is left to the file system ([fuse]).
+const (
+	aclAccess  = "system.posix_acl_access"
+	aclDefault = "system.posix_acl_default"
+)
+
+// getACL reads one of the two ACLs, nil when there is none or the volume cannot hold one.
+func (n *node) getACL(name string) (xattr.ACL, error) {
+	value, err := xattrsOf(n.in).Getxattr(name)
+	if errors.Is(err, ext4.ErrNoAttr) || errors.Is(err, ext4.ErrNotSup) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return xattr.ParseACL(value)
+}
+
+// parseACL takes an ACL that a program wants to set.
+func parseACL(value []byte) (xattr.ACL, error) {
+	a, err := xattr.ParseACL(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ext4.ErrInvalid, err)
+	}
+	return a, nil
+}
+
+// removeACL removes an ACL that may not be there.
+func (n *node) removeACL(name string) error {
+	if err := xattrsOf(n.in).Removexattr(name); !errors.Is(err, ext4.ErrNoAttr) {
+		return err
+	}
+	return nil
+}
+
+// setAccessACL stores an access ACL and brings the mode in line. One that says no more than a mode is not stored.
+func (n *node) setAccessACL(value []byte) error {
+	a, err := parseACL(value)
+	if err != nil {
+		return err
+	}
+	if a == nil {
+		return n.removeACL(aclAccess)
+	}
+	bits, all := a.Mode()
+	if all {
+		err = n.removeACL(aclAccess)
+	} else {
+		err = xattrsOf(n.in).Setxattr(aclAccess, value, 0)
+	}
+	if err != nil {
+		return err
+	}
+	mode := n.in.Attr().Mode&07000 | uint32(bits)
+	_, err = n.in.SetAttr(ext4.SetAttr{Mode: &mode})
+	return err
+}
+
+// setDefaultACL stores what files made in this directory will inherit.
+func (n *node) setDefaultACL(value []byte) error {
+	a, err := parseACL(value)
+	if err != nil {
+		return err
+	}
+	n.noDefaultACL.Store(false)
+	if a == nil {
+		return n.removeACL(aclDefault)
+	}
+	return xattrsOf(n.in).Setxattr(aclDefault, value, 0)
+}
+
+// chmodACL brings the access ACL in line with a mode that is about to be set.
+func (n *node) chmodACL(mode uint32) error {
+	a, err := n.getACL(aclAccess)
+	if a == nil || err != nil {
+		return err
+	}
+	return xattrsOf(n.in).Setxattr(aclAccess, a.Chmod(uint16(mode)).Xattr(), 0)
+}
+
+// defaultACL is the directory's default ACL. That there is none is remembered, as every file made asks for it.
+func (n *node) defaultACL() (xattr.ACL, error) {
+	if n.noDefaultACL.Load() {
+		return nil, nil
+	}
+	a, err := n.getACL(aclDefault)
+	if a == nil && err == nil {
+		// The kernel holds the directory's lock for whatever makes files in it and for setxattr, so no ACL can have
+		// come in between.
+		n.noDefaultACL.Store(true)
+	}
+	return a, err
+}
+
+// An heir is what a new file gets from its directory.
+type heir struct {
+	mode           uint32
+	access, preset xattr.ACL // nil: none
+}
+
+// inherit works out the mode and the ACLs of a file about to be made with mode in this directory.
+func (n *node) inherit(mode uint32) (heir, error) {
+	def, err := n.defaultACL()
+	if def == nil || err != nil {
+		return heir{mode: mode}, err
+	}
+	access, bits := def.Inherit(uint16(mode))
+	h := heir{mode: uint32(bits), access: access}
+	if mode&sIFMT == sIFDIR {
+		h.preset = def
+	}
+	return h, nil
+}
+
+// apply stores the inherited ACLs.
+func (h heir) apply(in *ext4.Inode) error {
+	if h.access != nil {
+		if err := xattrsOf(in).Setxattr(aclAccess, h.access.Xattr(), 0); err != nil {
+			return err
+		}
+	}
+	if h.preset != nil {
+		return xattrsOf(in).Setxattr(aclDefault, h.preset.Xattr(), 0)
+	}
+	return nil
+}

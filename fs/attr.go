@@ -1,0 +1,230 @@
+package fs
+
+import (
+	"context"
+	"math"
+	"syscall"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+const (
+	sIFMT  = syscall.S_IFMT
+	sIFDIR = syscall.S_IFDIR
+	sISUID = syscall.S_ISUID
+	sISGID = syscall.S_ISGID
+)
+
+var (
+	_ = (gofs.NodeGetattrer)((*node)(nil))
+	_ = (gofs.NodeStatxer)((*node)(nil))
+	_ = (gofs.NodeSetattrer)((*node)(nil))
+	_ = (gofs.NodeStatfser)((*node)(nil))
+)
+
+// rdev packs a device number as [fuse] carries it: the kernel's new_encode_dev, 12 bits of major and 20 of minor.
+func rdev(major, minor uint32) uint32 {
+	return minor&0xff | major&0xfff<<8 | minor&^0xff<<12
+}
+
+// splitRdev undoes rdev.
+func splitRdev(dev uint32) (major, minor uint32) {
+	return dev >> 8 & 0xfff, dev&0xff | dev>>12&0xfff00
+}
+
+// fillAttr writes a into a reply. Times before 1970 are negative seconds, as two's complement.
+func (s *Server) fillAttr(a *ext4.Attr, out *fuse.Attr) {
+	*out = fuse.Attr{
+		Ino:       uint64(a.Ino),
+		Size:      uint64(a.Size),
+		Blocks:    uint64(a.Blocks),
+		Atime:     uint64(a.Atime.Unix()),
+		Mtime:     uint64(a.Mtime.Unix()),
+		Ctime:     uint64(a.Ctime.Unix()),
+		Atimensec: uint32(a.Atime.Nanosecond()),
+		Mtimensec: uint32(a.Mtime.Nanosecond()),
+		Ctimensec: uint32(a.Ctime.Nanosecond()),
+		Mode:      a.Mode,
+		Nlink:     a.Links,
+		Owner:     fuse.Owner{Uid: a.UID, Gid: a.GID},
+		Rdev:      rdev(a.Major, a.Minor),
+		Blksize:   uint32(s.vol.BlockSize()),
+	}
+}
+
+// fillEntry writes the entry part of a reply that go-fuse does not fill by itself.
+func (n *node) fillEntry(out *fuse.EntryOut) {
+	a := n.in.Attr()
+	n.srv.fillAttr(&a, &out.Attr)
+}
+
+// Getattr answers stat.
+func (n *node) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	a := n.in.Attr()
+	n.srv.fillAttr(&a, &out.Attr)
+	return 0
+}
+
+// Statx answers statx when the caller asked for the birth time; the kernel sends Getattr for everything else.
+func (n *node) Statx(_ context.Context, _ gofs.FileHandle, _, _ uint32, out *fuse.StatxOut) syscall.Errno {
+	a := n.in.Attr()
+	stamp := func(t time.Time) fuse.SxTime {
+		return fuse.SxTime{Sec: uint64(t.Unix()), Nsec: uint32(t.Nanosecond())}
+	}
+	out.Statx = fuse.Statx{
+		Mask:           unix.STATX_BASIC_STATS | unix.STATX_BTIME,
+		Blksize:        uint32(n.srv.vol.BlockSize()),
+		Attributes:     statxAttributes(a.Flags),
+		AttributesMask: statxAttributes(math.MaxUint32),
+		Nlink:          a.Links,
+		Uid:            a.UID,
+		Gid:            a.GID,
+		Mode:           uint16(a.Mode),
+		Ino:            uint64(a.Ino),
+		Size:           uint64(a.Size),
+		Blocks:         uint64(a.Blocks),
+		Atime:          stamp(a.Atime),
+		Btime:          stamp(a.Crtime),
+		Ctime:          stamp(a.Ctime),
+		Mtime:          stamp(a.Mtime),
+		RdevMajor:      a.Major,
+		RdevMinor:      a.Minor,
+	}
+	return 0
+}
+
+// The attributes that an ext4 inode flag and statx(2) share, bit for bit.
+func statxAttributes(flags uint32) uint64 {
+	return uint64(flags) & (unix.STATX_ATTR_COMPRESSED | unix.STATX_ATTR_IMMUTABLE | unix.STATX_ATTR_APPEND |
+		unix.STATX_ATTR_NODUMP)
+}
+
+// The range of an ext4 time stamp with the two epoch bits of i_xtime_extra. What lies outside is clamped, as the kernel
+// does.
+var (
+	minTime = time.Unix(math.MinInt32, 0)
+	maxTime = time.Unix(math.MaxInt32+3<<32, 999999999)
+)
+
+func clampTime(t time.Time) *time.Time {
+	switch {
+	case t.Before(minTime):
+		t = minTime
+	case t.After(maxTime):
+		t = maxTime
+	}
+	return &t
+}
+
+// withoutPriv is a mode after someone without CAP_FSETID changed the file: set-user-ID goes, and set-group-ID where it
+// means a group and not mandatory locking.
+func withoutPriv(mode uint32) uint32 {
+	mode &^= sISUID
+	if mode&syscall.S_IXGRP != 0 {
+		mode &^= sISGID
+	}
+	return mode
+}
+
+// killPriv clears the set-ID bits of a file that is about to be changed by a caller who may not keep them.
+func (n *node) killPriv() error {
+	a := n.in.Attr()
+	if a.Mode&sIFMT != syscall.S_IFREG {
+		return nil
+	}
+	mode := withoutPriv(a.Mode) & 07777
+	if mode == a.Mode&07777 {
+		return nil
+	}
+	if _, err := n.in.SetAttr(ext4.SetAttr{Mode: &mode}); err != nil {
+		return err
+	}
+	// The kernel does not look at the mode again by itself after a write.
+	n.srv.invalidateAttr(n)
+	return nil
+}
+
+// dropSetgid clears the set-group-ID bit.
+func (n *node) dropSetgid() error {
+	mode := n.in.Attr().Mode &^ sISGID & 07777
+	_, err := n.in.SetAttr(ext4.SetAttr{Mode: &mode})
+	return err
+}
+
+// Setattr answers chmod, chown, truncate and utimens.
+func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	now := time.Time{} // what ext4 takes for "now"
+	var set ext4.SetAttr
+	if uid, ok := in.GetUID(); ok {
+		set.UID = &uid
+	}
+	if gid, ok := in.GetGID(); ok {
+		set.GID = &gid
+	}
+	if size, ok := in.GetSize(); ok {
+		if size > math.MaxInt64 {
+			return syscall.EFBIG
+		}
+		v := int64(size)
+		set.Size = &v
+		// A truncate(2) that changes nothing leaves the times alone; ftruncate and O_TRUNC do not.
+		if a := n.in.Attr(); v == a.Size && in.Valid&fuse.FATTR_FH == 0 {
+			set.Mtime, set.Ctime = &a.Mtime, &a.Ctime
+		}
+	}
+	if t, ok := in.GetATime(); ok {
+		set.Atime = clampTime(t)
+		if in.Valid&fuse.FATTR_ATIME_NOW != 0 {
+			set.Atime = &now
+		}
+	}
+	if t, ok := in.GetMTime(); ok {
+		set.Mtime = clampTime(t)
+		if in.Valid&fuse.FATTR_MTIME_NOW != 0 {
+			set.Mtime = &now
+		}
+	}
+	if t, ok := in.GetCTime(); ok {
+		set.Ctime = clampTime(t)
+	}
+	if mode, ok := in.GetMode(); ok {
+		set.Mode = &mode
+		if err := n.chmodACL(mode); err != nil {
+			return n.fail("chmod", err)
+		}
+	} else if in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {
+		if cur := n.in.Attr().Mode; cur&sIFMT != sIFDIR && withoutPriv(cur) != cur {
+			mode := withoutPriv(cur) & 07777
+			set.Mode = &mode
+		}
+	}
+
+	a, err := n.in.SetAttr(set)
+	if err != nil {
+		return n.fail("setattr", err)
+	}
+	n.srv.fillAttr(&a, &out.Attr)
+	out.SetTimeout(attrTimeout)
+	return 0
+}
+
+// Statfs answers statfs and df.
+func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	st := n.srv.vol.Statfs()
+	*out = fuse.StatfsOut{
+		Blocks:  st.Blocks,
+		Bfree:   st.BlocksFree,
+		Bavail:  st.BlocksAvail,
+		Files:   st.Inodes,
+		Ffree:   st.InodesFree,
+		Bsize:   uint32(st.BlockSize),
+		Frsize:  uint32(st.BlockSize),
+		NameLen: uint32(st.MaxName),
+	}
+	return 0
+}

@@ -1,0 +1,290 @@
+package fs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	helpers["append"] = appendHelper
+	helpers["mmap"] = mmapHelper
+	helpers["trylock"] = tryLockHelper
+}
+
+// die ends a helper; its parent sees the status and the words.
+func die(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+	os.Exit(1)
+}
+
+func modes(t *testing.T, f func(t *testing.T, m *mounted)) {
+	t.Run("through", func(t *testing.T) { f(t, newMount(t, Options{})) })
+	t.Run("writeback", func(t *testing.T) { f(t, newMount(t, Options{WriteBack: true})) })
+}
+
+// TestModel writes, cuts and reads back at random places of a file, and compares with a plain slice.
+func TestModel(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		rng := rand.New(rand.NewSource(42))
+		for _, flags := range []int{0, unix.O_DIRECT} {
+			f, err := os.OpenFile(m.path(fmt.Sprint("model", flags)), os.O_RDWR|os.O_CREATE|flags, 0o644)
+			require.NoError(t, err)
+			unit := 1
+			if flags != 0 {
+				unit = 4096
+			}
+			var want []byte
+			buf := aligned(3 << 20)
+			for step := range 200 {
+				off := rng.Intn(5<<20/unit) * unit
+				n := (1 + rng.Intn(len(buf)/unit)) * unit
+				if step%3 != 0 {
+					n = min(n, 4*4096)
+				}
+				switch rng.Intn(6) {
+				case 0:
+					require.NoError(t, f.Truncate(int64(off)))
+					want = resize(want, off)
+				case 1, 2, 3:
+					rng.Read(buf[:n])
+					_, err := f.WriteAt(buf[:n], int64(off))
+					require.NoError(t, err)
+					want = resize(want, max(len(want), off+n))
+					copy(want[off:], buf[:n])
+				default:
+					got, err := f.ReadAt(buf[:n], int64(off))
+					if err != io.EOF {
+						require.NoError(t, err)
+					}
+					end := min(len(want), off+n)
+					require.Equal(t, max(end-off, 0), got)
+					require.True(t, off >= end || bytes.Equal(want[off:end], buf[:got]), "step %d at %d", step, off)
+				}
+			}
+			require.NoError(t, f.Sync())
+			require.NoError(t, f.Close())
+			got, err := os.ReadFile(f.Name())
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+		}
+	})
+}
+
+func resize(b []byte, n int) []byte {
+	if n <= len(b) {
+		return b[:n:n]
+	}
+	return append(b, make([]byte, n-len(b))...)
+}
+
+func aligned(n int) []byte {
+	b := make([]byte, n+4096)
+	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & 4095
+	return b[skip : skip+n]
+}
+
+func TestSparse(t *testing.T) {
+	m := newMount(t, Options{})
+	f, err := os.Create(m.path("sparse"))
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(bytes.Repeat([]byte{1}, 8192), 1<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(1<<33))
+	st := stat(t, m.path("sparse"))
+	require.EqualValues(t, 1<<33, st.Size)
+	require.LessOrEqual(t, st.Blocks, int64(64), "a sparse file takes no room")
+	seek := func(off int64, whence int) any {
+		n, err := unix.Seek(int(f.Fd()), off, whence)
+		if err != nil {
+			return err
+		}
+		return n
+	}
+	require.EqualValues(t, 1<<20, seek(0, unix.SEEK_DATA))
+	require.EqualValues(t, 1<<20+5000, seek(1<<20+5000, unix.SEEK_DATA))
+	require.EqualValues(t, 1<<20+8192, seek(1<<20, unix.SEEK_HOLE))
+	require.EqualValues(t, 0, seek(0, unix.SEEK_HOLE))
+	require.Equal(t, unix.ENXIO, seek(1<<20+8192, unix.SEEK_DATA))
+	require.Equal(t, unix.ENXIO, seek(1<<33, unix.SEEK_HOLE))
+	buf := make([]byte, 100)
+	_, err = f.ReadAt(buf, 1<<32)
+	require.NoError(t, err)
+	require.Equal(t, make([]byte, 100), buf)
+}
+
+func TestFallocate(t *testing.T) {
+	m := newMount(t, Options{})
+	f, err := os.Create(m.path("file"))
+	require.NoError(t, err)
+	defer f.Close()
+	falloc := func(mode uint32, off, n int64) error { return unix.Fallocate(int(f.Fd()), mode, off, n) }
+	err = falloc(0, 0, 1<<20)
+	if err == unix.EOPNOTSUPP {
+		t.Skip("SKIPPED: the volume does not do fallocate yet")
+	}
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, stat(t, f.Name()).Size)
+	require.GreaterOrEqual(t, stat(t, f.Name()).Blocks, int64(2048))
+	require.NoError(t, falloc(unix.FALLOC_FL_KEEP_SIZE, 1<<20, 1<<20))
+	require.EqualValues(t, 1<<20, stat(t, f.Name()).Size)
+	_, err = f.WriteAt(bytes.Repeat([]byte{7}, 1<<20), 0)
+	require.NoError(t, err)
+	require.NoError(t, falloc(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, 8192))
+	got, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	want := bytes.Repeat([]byte{7}, 1<<20)
+	clear(want[4096 : 4096+8192])
+	require.True(t, bytes.Equal(want, got))
+	require.ErrorIs(t, falloc(0, 1<<62, 1<<62-1), unix.EFBIG)
+}
+
+func TestCopyFileRange(t *testing.T) {
+	m := newMount(t, Options{})
+	data := make([]byte, 5<<20+123)
+	rand.New(rand.NewSource(1)).Read(data)
+	require.NoError(t, os.WriteFile(m.path("from"), data, 0o644))
+	from, err := os.Open(m.path("from"))
+	require.NoError(t, err)
+	defer from.Close()
+	to, err := os.Create(m.path("to"))
+	require.NoError(t, err)
+	defer to.Close()
+	off, at, left := int64(100), int64(7), len(data)
+	for {
+		n, err := unix.CopyFileRange(int(from.Fd()), &off, int(to.Fd()), &at, left, 0)
+		require.NoError(t, err)
+		if n == 0 {
+			break
+		}
+	}
+	got, err := os.ReadFile(m.path("to"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(append(make([]byte, 7), data[100:]...), got))
+}
+
+// TestAppend: records that two processes append at once come out whole and complete.
+func TestAppend(t *testing.T) {
+	const records = 300
+	modes(t, func(t *testing.T, m *mounted) {
+		write(t, m.path("log"), "")
+		a := helper(t, "append", m.path("log"), "a")
+		b := helper(t, "append", m.path("log"), "b")
+		a.Stderr, b.Stderr = os.Stderr, os.Stderr
+		require.NoError(t, a.Start())
+		require.NoError(t, b.Start())
+		require.NoError(t, a.Wait())
+		require.NoError(t, b.Wait())
+		got, err := os.ReadFile(m.path("log"))
+		require.NoError(t, err)
+		next := map[string]int{}
+		for line := range bytes.Lines(got) {
+			var who string
+			var i int
+			_, err := fmt.Sscanf(string(line), "%1s %d", &who, &i)
+			require.NoError(t, err, "%q", line)
+			require.Equal(t, next[who], i, "%q", line)
+			next[who]++
+		}
+		require.Equal(t, map[string]int{"a": records, "b": records}, next)
+	})
+}
+
+func appendHelper(args []string) {
+	f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		die("%v", err)
+	}
+	for i := range 300 {
+		if _, err := fmt.Fprintf(f, "%s %d %0*d\n", args[1], i, 1+i%200, 0); err != nil {
+			die("%v", err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		die("%v", err)
+	}
+}
+
+// TestMmap: what is written through a mapping is read through a descriptor and the other way round. In a child: a page
+// fault stops the whole Go runtime, so it must not be ours that serves it.
+func TestMmap(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		out, err := helper(t, "mmap", m.path("mapped")).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		got, err := os.ReadFile(m.path("mapped"))
+		require.NoError(t, err)
+		require.Equal(t, "written through", string(got[5000:5015]))
+		require.Equal(t, "the descriptor!", string(got[9000:9015]))
+	})
+}
+
+func mmapHelper(args []string) {
+	f, err := os.Create(args[0])
+	if err != nil {
+		die("%v", err)
+	}
+	if err := f.Truncate(1 << 16); err != nil {
+		die("%v", err)
+	}
+	p, err := unix.Mmap(int(f.Fd()), 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		die("mmap: %v", err)
+	}
+	copy(p[5000:], "written through")
+	buf := make([]byte, 15)
+	if _, err := f.ReadAt(buf, 5000); err != nil || string(buf) != "written through" {
+		die("read %q of what the mapping wrote: %v", buf, err)
+	}
+	if _, err := f.WriteAt([]byte("the descriptor!"), 9000); err != nil {
+		die("%v", err)
+	}
+	if string(p[9000:9015]) != "the descriptor!" {
+		die("the mapping has %q of what was written", p[9000:9015])
+	}
+	if err := unix.Msync(p, unix.MS_SYNC); err != nil {
+		die("msync: %v", err)
+	}
+	if err := unix.Munmap(p); err != nil {
+		die("munmap: %v", err)
+	}
+}
+
+// TestLocks: locks of one process keep another out; the kernel sees to it.
+func TestLocks(t *testing.T) {
+	m := newMount(t, Options{})
+	f, err := os.Create(m.path("locked"))
+	require.NoError(t, err)
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Len: 10}
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_SETLK, &lock))
+	require.Error(t, helper(t, "trylock", f.Name(), "0").Run(), "a locked range was locked again")
+	require.NoError(t, helper(t, "trylock", f.Name(), "10").Run())
+	lock.Type = unix.F_UNLCK
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_SETLK, &lock))
+	require.NoError(t, helper(t, "trylock", f.Name(), "0").Run())
+	require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	g, err := os.Open(f.Name())
+	require.NoError(t, err)
+	defer g.Close()
+	require.ErrorIs(t, unix.Flock(int(g.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+func tryLockHelper(args []string) {
+	f, err := os.OpenFile(args[0], os.O_RDWR, 0)
+	if err != nil {
+		die("%v", err)
+	}
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Len: 5}
+	fmt.Sscan(args[1], &lock.Start)
+	if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &lock); err != nil {
+		die("%v", err)
+	}
+}

@@ -1,0 +1,127 @@
+package fs
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestReadDirWhileDeleting: names that are there all the time are seen once, however many others go while reading.
+func TestReadDirWhileDeleting(t *testing.T) {
+	const names = 10000
+	m := newMount(t, Options{})
+	dir := m.path("many")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	for i := range names {
+		fd, err := unix.Open(fmt.Sprintf("%s/name-%05d", dir, i), unix.O_CREAT|unix.O_WRONLY, 0o644)
+		require.NoError(t, err)
+		unix.Close(fd)
+	}
+
+	d, err := os.Open(dir)
+	require.NoError(t, err)
+	defer d.Close()
+	seen := make(map[string]int)
+	removed := make(map[string]bool)
+	for {
+		batch, _ := d.Readdirnames(70)
+		if len(batch) == 0 {
+			break
+		}
+		for _, name := range batch {
+			seen[name]++
+			var i int
+			_, err := fmt.Sscanf(name, "name-%d", &i)
+			require.NoError(t, err)
+			// Every odd one goes as soon as it is seen, and one far away before it can be.
+			for _, victim := range []int{i | 1, (i + names/2) | 1} {
+				name := fmt.Sprintf("name-%05d", victim%names)
+				if !removed[name] && os.Remove(dir+"/"+name) == nil {
+					removed[name] = true
+				}
+			}
+		}
+	}
+	for name, n := range seen {
+		require.Equal(t, 1, n, "%s was read %d times", name, n)
+	}
+	for i := 0; i < names; i += 2 {
+		require.Contains(t, seen, fmt.Sprintf("name-%05d", i), "was there all the time")
+	}
+	require.NoError(t, os.RemoveAll(dir))
+}
+
+// TestSeekDir reads on from every position, in an order of its own.
+func TestSeekDir(t *testing.T) {
+	m := newMount(t, Options{})
+	for i := range 500 {
+		require.NoError(t, os.WriteFile(m.path(fmt.Sprint("file", i)), nil, 0o644))
+	}
+	fd, err := unix.Open(m.dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	entries := getdents(t, fd)
+	require.GreaterOrEqual(t, len(entries), 502)
+	for i := range entries {
+		at := i * 7919 % len(entries)
+		_, err := unix.Seek(fd, int64(entries[at].Off), unix.SEEK_SET)
+		require.NoError(t, err)
+		require.Equal(t, entries[at+1:], append([]fuse.DirEntry{}, getdents(t, fd)...), "from entry %d", at)
+	}
+	_, err = unix.Seek(fd, 0, unix.SEEK_SET)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(m.path("late"), nil, 0o644))
+	require.Len(t, getdents(t, fd), len(entries)+1, "rewinding shows what came since")
+}
+
+func getdents(t *testing.T, fd int) []fuse.DirEntry {
+	t.Helper()
+	entries := []fuse.DirEntry{}
+	buf := make([]byte, 3000)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		require.NoError(t, err)
+		if n == 0 {
+			return entries
+		}
+		for b := buf[:n]; len(b) > 0; {
+			var e fuse.DirEntry
+			b = b[e.Parse(b):]
+			entries = append(entries, e)
+		}
+	}
+}
+
+// TestOddNames: a name is any bytes but the slash and zero, up to 255 of them.
+func TestOddNames(t *testing.T) {
+	m := newMount(t, Options{})
+	names := []string{
+		strings.Repeat("n", 255), strings.Repeat("ö", 127), "日本語", "\xff\xfe\x80", "new\nline", "back\\slash", " ", "...",
+		"-rf", "*", "tab\there", "\x01\x7f",
+	}
+	for _, name := range names {
+		require.NoError(t, os.WriteFile(m.path(name), []byte(name), 0o644), "%q", name)
+	}
+	_, err := os.Create(m.path(strings.Repeat("n", 256)))
+	require.ErrorIs(t, err, unix.ENAMETOOLONG)
+	entries, err := os.ReadDir(m.dir)
+	require.NoError(t, err)
+	var got []string
+	for _, e := range entries {
+		if e.Name() != "lost+found" {
+			got = append(got, e.Name())
+		}
+	}
+	require.ElementsMatch(t, names, got)
+	for _, name := range names {
+		b, err := os.ReadFile(m.path(name))
+		require.NoError(t, err, "%q", name)
+		require.Equal(t, name, string(b))
+		require.NoError(t, os.Remove(m.path(name)))
+	}
+}

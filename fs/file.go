@@ -1,0 +1,179 @@
+package fs
+
+import (
+	"context"
+	"math"
+	"syscall"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// The road of file bytes:
+//
+//	read   the kernel asks for up to 1 MiB (read-ahead: several at once, in parallel)
+//	    1  ext4 has the controller fill pinned buffers
+//	    2  the reply is written to /dev/fuse from those buffers, then they go back to the pool
+//	write  the kernel sends up to 1 MiB (write-back: several at once, in parallel)
+//	    1  the request lies in go-fuse's buffer; a caller who may not keep set-ID bits loses them (wire.Writev)
+//	    2  ext4 copies it once into pinned buffers and hands them to the controller
+
+var (
+	_ = (gofs.NodeOpener)((*node)(nil))
+	_ = (gofs.NodeReader)((*node)(nil))
+	_ = (gofs.NodeWriter)((*node)(nil))
+	_ = (gofs.NodeFlusher)((*node)(nil))
+	_ = (gofs.NodeFsyncer)((*node)(nil))
+	_ = (gofs.NodeAllocater)((*node)(nil))
+	_ = (gofs.NodeLseeker)((*node)(nil))
+	_ = (gofs.NodeCopyFileRanger)((*node)(nil))
+)
+
+// The kernel's pages stay good between opens: nobody else writes the volume.
+const openFlags = fuse.FOPEN_KEEP_CACHE
+
+// Inode flags that open(2) and write(2) obey: EXT4_IMMUTABLE_FL and EXT4_APPEND_FL.
+const (
+	flImmutable = 0x10
+	flAppend    = 0x20
+)
+
+// Open checks what the kernel cannot know of an ext4 file. There is no handle: what the kernel sends with a request is
+// enough.
+func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
+	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
+		a := n.in.Attr()
+		if a.Flags&flImmutable != 0 || a.Flags&flAppend != 0 && flags&syscall.O_APPEND == 0 {
+			return nil, 0, syscall.EPERM
+		}
+	}
+	fl := uint32(openFlags)
+	if flags&syscall.O_DIRECT != 0 {
+		// Writers that stay inside the file need not wait for one another.
+		fl |= fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
+	}
+	return nil, fl, 0
+}
+
+// pinned is a read's answer in the buffer that the controller filled. go-fuse sends its Slices and then calls Done.
+type pinned struct{ data *ext4.Data }
+
+func (p pinned) Size() int                          { return len(p.data.Bytes()) }
+func (p pinned) Done()                              { p.data.Release() }
+func (p pinned) Slices() ([][]byte, fuse.Status)    { return [][]byte{p.data.Bytes()}, fuse.OK }
+func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fuse.OK }
+
+// Read answers with up to len(dest) bytes, fewer at the end of the file.
+func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	data, err := n.in.Read(off, len(dest))
+	if err != nil {
+		return nil, n.fail("read", err)
+	}
+	size := len(data.Bytes())
+	n.srv.count.reads.Add(1)
+	n.srv.count.readBytes.Add(int64(size))
+	if size == 0 {
+		// go-fuse does not call Done for an answer without bytes.
+		data.Release()
+		return fuse.ReadResultData(nil), 0
+	}
+	return pinned{data}, 0
+}
+
+// Write stores data and says how much of it was stored.
+func (n *node) Write(_ context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	done, err := n.in.Write(off, data)
+	n.srv.count.writes.Add(1)
+	n.srv.count.writtenBytes.Add(int64(done))
+	if done > 0 {
+		return uint32(done), 0
+	}
+	return 0, n.fail("write", err)
+}
+
+// Flush is close(2) of one descriptor. Nothing waits for it, and ENOSYS tells the kernel not to ask again; it still
+// writes back its dirty pages and reports their errors.
+func (n *node) Flush(_ context.Context, _ gofs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+
+// fsyncDataOnly is FUSE_FSYNC_FDATASYNC.
+const fsyncDataOnly = 1
+
+// Fsync puts a file or a directory on the medium.
+func (n *node) Fsync(_ context.Context, _ gofs.FileHandle, flags uint32) syscall.Errno {
+	return n.fail("fsync", n.in.Fsync(flags&fsyncDataOnly != 0))
+}
+
+// Allocate is fallocate(2) in all its modes.
+func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+	if off > math.MaxInt64 || size > math.MaxInt64 || off+size > math.MaxInt64 {
+		return syscall.EFBIG
+	}
+	if err := n.killPrivFor(ctx); err != nil {
+		return n.fail("fallocate", err)
+	}
+	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size)))
+}
+
+// killPrivFor is killPriv for requests that carry no flag for it: it takes root for who has CAP_FSETID.
+func (n *node) killPrivFor(ctx context.Context) error {
+	if caller, ok := fuse.FromContext(ctx); ok && caller.Uid == 0 {
+		return nil
+	}
+	return n.killPriv()
+}
+
+// Lseek finds data and holes. With the write-back cache only the kernel knows all the data, so it is told to take every
+// file for data from the first byte to the last, as file systems without holes do.
+func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
+	if n.srv.opt.WriteBack {
+		return 0, syscall.ENOSYS
+	}
+	if off > math.MaxInt64 {
+		return 0, syscall.ENXIO
+	}
+	pos, err := n.in.Seek(int64(off), int(whence))
+	return uint64(pos), n.fail("lseek", err)
+}
+
+// copyChunk is how much of a copy is in memory at a time, and maxCopy how much one request copies; the kernel asks again
+// for the rest, so that a signal can stop a long copy.
+const (
+	copyChunk = 1 << 20
+	maxCopy   = 64 << 20
+)
+
+// CopyFileRange copies between two files without the bytes passing through the kernel.
+func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint64, out *gofs.Inode, _ gofs.FileHandle,
+	offOut, size, flags uint64) (uint32, syscall.Errno) {
+	if flags != 0 || offIn > math.MaxInt64 || offOut > math.MaxInt64 {
+		return 0, syscall.EINVAL
+	}
+	to := out.Operations().(*node)
+	if err := to.killPrivFor(ctx); err != nil {
+		return 0, to.fail("copy", err)
+	}
+	size = min(size, maxCopy)
+	var done uint64
+	for done < size {
+		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)))
+		done += uint64(copied)
+		if err != nil && done == 0 {
+			return 0, n.fail("copy", err)
+		}
+		if err != nil || copied == 0 {
+			break
+		}
+	}
+	return uint32(done), 0
+}
+
+func (n *node) copyOnce(to *node, offIn, offOut int64, size int) (int, error) {
+	data, err := n.in.Read(offIn, size)
+	if err != nil {
+		return 0, err
+	}
+	defer data.Release()
+	return to.in.Write(offOut, data.Bytes())
+}

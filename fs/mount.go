@@ -1,0 +1,223 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// Type is the subtype of the mount: the kernel calls the file system "fuse." + Type.
+const Type = "lanefs"
+
+// rootIno is the inode number of the root directory of every ext4 volume; the numbers below it have no names.
+const rootIno = 2
+
+// The kernel may keep what it was told: nothing changes without its knowledge. The time is finite so that a mistake of
+// ours does not last for ever.
+const (
+	attrTimeout  = 24 * time.Hour
+	entryTimeout = 24 * time.Hour
+)
+
+const (
+	maxRequest    = 1 << 20 // bytes of one READ or WRITE; the kernel's default limit is as large
+	maxBackground = 128     // read-ahead and write-back requests in flight
+)
+
+// ErrBusy says that a mount is still in use and was not taken away.
+var ErrBusy = errors.New("mount is busy")
+
+// Options of Mount. The zero value serves whoever mounted, with the kernel writing through.
+type Options struct {
+	FSName     string // what df and mount show as the device
+	AllowOther bool   // let other users in; root's mounts always do
+	ReadOnly   bool
+	WriteBack  bool     // let the kernel keep dirty pages; it then owns size and times of files being written
+	Mount      []string // further mount options, such as "noexec" or "nosuid"
+	Debug      bool     // print every request
+	Logf       func(format string, args ...any)
+}
+
+// Stats counts what the kernel asked for since the mount.
+type Stats struct {
+	Reads, ReadBytes     int64
+	Writes, WrittenBytes int64
+	Nodes                int // inodes that the kernel knows now
+}
+
+// Server is one mount. Wait returns when it is gone; only then may the volume be closed.
+type Server struct {
+	opt    Options
+	dir    string
+	vol    *ext4.FS
+	root   *node
+	nodes  nodes
+	fuse   *fuse.Server
+	done   chan struct{} // closed after the last request
+	errors errorLog
+	count  struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
+}
+
+// Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
+// fusermount3.
+func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
+	if err := checkMountPoint(dir); err != nil {
+		return nil, err
+	}
+	flags, rest, err := mountFlags(opt.Mount)
+	if err != nil {
+		return nil, err
+	}
+	if opt.ReadOnly || vol.ReadOnly() {
+		flags |= unix.MS_RDONLY
+	}
+	in, err := vol.Root()
+	if err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	s := &Server{
+		opt:    opt,
+		dir:    dir,
+		vol:    vol,
+		nodes:  nodes{live: make(map[uint64]*node)},
+		done:   make(chan struct{}),
+		errors: errorLog{logf: opt.Logf},
+	}
+	s.root = &node{srv: s, in: in}
+	nodeOpt := s.nodeOptions(flags, rest)
+	raw := &wire{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}
+	s.fuse, err = fuse.NewServer(raw, dir, &nodeOpt.MountOptions)
+	if err != nil {
+		in.Put()
+		return nil, s.explain(err)
+	}
+	go s.fuse.Serve()
+	if err := s.fuse.WaitMount(); err != nil {
+		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Unmount()))
+	}
+	s.tune()
+	return s, nil
+}
+
+// nodeOptions are the settings of go-fuse. See [fuse] for the capabilities.
+func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
+	attr, entry := attrTimeout, entryTimeout
+	root := os.Geteuid() == 0
+	o := &gofs.Options{
+		EntryTimeout:    &entry,
+		AttrTimeout:     &attr,
+		NegativeTimeout: &entry,
+		NullPermissions: true,
+		RootStableAttr:  &gofs.StableAttr{Ino: rootIno, Gen: uint64(s.root.in.Generation())},
+		ExternalNodeID:  true,
+		MountOptions: fuse.MountOptions{
+			Name:                     Type,
+			FsName:                   s.opt.FSName,
+			AllowOther:               s.opt.AllowOther || root,
+			Options:                  append([]string{"default_permissions"}, rest...),
+			MaxWrite:                 maxRequest,
+			MaxBackground:            maxBackground,
+			EnableSymlinkCaching:     true,
+			ExplicitDataCacheControl: true,
+			EnableAcl:                true,
+			Debug:                    s.opt.Debug,
+			Logger:                   log.New(logWriter{s.opt.Logf}, "", 0),
+			// Reads are answered from memory, so there is nothing to splice.
+			DisableSplice: true,
+			ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
+				fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		},
+	}
+	if s.opt.WriteBack {
+		o.ExtraCapabilities |= fuse.CAP_WRITEBACK_CACHE
+	}
+	if root {
+		o.DirectMountStrict = true
+		// Without a flag go-fuse would add nosuid and nodev.
+		o.DirectMountFlags = unix.MS_MGC_VAL | flags
+	} else {
+		o.Options = append(o.Options, flagNames(flags)...)
+	}
+	return o
+}
+
+// explain adds what to do about a mount that was refused.
+func (s *Server) explain(err error) error {
+	switch {
+	case os.Geteuid() != 0 && s.opt.AllowOther:
+		return fmt.Errorf("mount %q: %w (allow_other needs user_allow_other in /etc/fuse.conf)", s.dir, err)
+	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV):
+		return fmt.Errorf("mount %q: %w (is /dev/fuse there? try modprobe fuse)", s.dir, err)
+	}
+	return fmt.Errorf("mount %q: %w", s.dir, err)
+}
+
+// Wait returns when the mount is gone and the last request was answered.
+func (s *Server) Wait() { <-s.done }
+
+// Dir is where the volume is mounted.
+func (s *Server) Dir() string { return s.dir }
+
+// Unmount takes the mount away and waits for the last request. ErrBusy means that files are open or that it is someone's
+// working directory, and that the mount is still there.
+func (s *Server) Unmount() error {
+	select {
+	case <-s.done:
+		return nil
+	default:
+	}
+	err := s.fuse.Unmount()
+	if err != nil {
+		select {
+		case <-s.done: // somebody else was faster
+			return nil
+		default:
+		}
+		if errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "busy") {
+			return fmt.Errorf("unmount %q: %w: close what is open there (fuser -vm lists it)", s.dir, ErrBusy)
+		}
+		return fmt.Errorf("unmount %q: %w", s.dir, err)
+	}
+	s.Wait()
+	return nil
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{
+		Reads:        s.count.reads.Load(),
+		ReadBytes:    s.count.readBytes.Load(),
+		Writes:       s.count.writes.Load(),
+		WrittenBytes: s.count.writtenBytes.Load(),
+		Nodes:        s.nodes.len(),
+	}
+}
+
+// invalidateAttr makes the kernel ask again for the attributes of n. It takes no lock of the kernel that a request might
+// hold, so it may be called from one.
+func (s *Server) invalidateAttr(n *node) {
+	s.fuse.InodeNotify(n.id(), -1, 0)
+}
+
+// logWriter sends go-fuse's log to Logf.
+type logWriter struct {
+	logf func(format string, args ...any)
+}
+
+func (w logWriter) Write(p []byte) (int, error) {
+	if w.logf != nil {
+		w.logf("%s", strings.TrimRight(string(p), "\n"))
+	}
+	return len(p), nil
+}

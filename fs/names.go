@@ -1,0 +1,190 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+var (
+	_ = (gofs.NodeLookuper)((*node)(nil))
+	_ = (gofs.NodeCreater)((*node)(nil))
+	_ = (gofs.NodeMknoder)((*node)(nil))
+	_ = (gofs.NodeMkdirer)((*node)(nil))
+	_ = (gofs.NodeSymlinker)((*node)(nil))
+	_ = (gofs.NodeTmpfiler)((*node)(nil))
+	_ = (gofs.NodeLinker)((*node)(nil))
+	_ = (gofs.NodeUnlinker)((*node)(nil))
+	_ = (gofs.NodeRmdirer)((*node)(nil))
+	_ = (gofs.NodeRenamer)((*node)(nil))
+	_ = (gofs.NodeReadlinker)((*node)(nil))
+)
+
+// reply counts a kernel reference for an entry reply, fills it, and returns the go-fuse part of the node. It takes over
+// the reference on in.
+func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *gofs.Inode {
+	child := n.srv.nodes.intern(ctx, n, in)
+	child.fillEntry(out)
+	return child.EmbeddedInode()
+}
+
+// Lookup finds a name. go-fuse turns ENOENT into a negative entry, which the kernel keeps.
+func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	in, err := n.in.Lookup(name)
+	if err != nil {
+		return nil, n.fail("lookup", err)
+	}
+	// The root and the inodes below it have no names; an entry that says otherwise would give the kernel a loop, or
+	// a second node with the root's ID.
+	if in.Ino() <= rootIno {
+		ino := in.Ino()
+		in.Put()
+		return nil, n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))
+	}
+	return n.reply(ctx, in, out), 0
+}
+
+// owner is who owns what the caller makes in this directory: the caller, but the directory's group where the directory
+// has the set-group-ID bit.
+func (n *node) owner(ctx context.Context) (uid, gid uint32, setgid bool) {
+	if caller, ok := fuse.FromContext(ctx); ok {
+		uid, gid = caller.Uid, caller.Gid
+	}
+	if a := n.in.Attr(); a.Mode&sISGID != 0 {
+		return uid, a.GID, true
+	}
+	return uid, gid, false
+}
+
+// Create makes and opens a regular file in one request.
+func (n *node) Create(ctx context.Context, name string, _ uint32, mode uint32, out *fuse.EntryOut) (
+	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
+	child, errno := n.make(ctx, name, mode&07777|syscall.S_IFREG, 0, out)
+	return child, nil, openFlags, errno
+}
+
+// Mknod makes a file of any type but a directory or a symbolic link.
+func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	if mode&sIFMT == 0 {
+		mode |= syscall.S_IFREG
+	}
+	return n.make(ctx, name, mode, dev, out)
+}
+
+func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	heir, err := n.inherit(mode)
+	if err != nil {
+		return nil, n.fail("default ACL", err)
+	}
+	uid, gid, _ := n.owner(ctx)
+	major, minor := splitRdev(dev)
+	in, err := n.in.Create(name, heir.mode, uid, gid, major, minor)
+	if err != nil {
+		return nil, n.fail("create", err)
+	}
+	if err := heir.apply(in); err != nil {
+		return nil, n.undo(in, err, func() error { return n.in.Unlink(name) })
+	}
+	return n.reply(ctx, in, out), 0
+}
+
+// Mkdir makes a directory. Under a set-group-ID directory it gets that bit too.
+func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	heir, err := n.inherit(mode&07777 | syscall.S_IFDIR)
+	if err != nil {
+		return nil, n.fail("default ACL", err)
+	}
+	uid, gid, setgid := n.owner(ctx)
+	if setgid {
+		heir.mode |= sISGID
+	}
+	in, err := n.in.Mkdir(name, heir.mode, uid, gid)
+	if err != nil {
+		return nil, n.fail("mkdir", err)
+	}
+	if err := heir.apply(in); err != nil {
+		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
+	}
+	return n.reply(ctx, in, out), 0
+}
+
+// Symlink makes a symbolic link.
+func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	uid, gid, _ := n.owner(ctx)
+	in, err := n.in.Symlink(name, target, uid, gid)
+	if err != nil {
+		return nil, n.fail("symlink", err)
+	}
+	return n.reply(ctx, in, out), 0
+}
+
+// Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
+func (n *node) Tmpfile(ctx context.Context, _ uint32, mode uint32, out *fuse.EntryOut) (
+	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
+	heir, err := n.inherit(mode&07777 | syscall.S_IFREG)
+	if err != nil {
+		return nil, nil, 0, n.fail("default ACL", err)
+	}
+	uid, gid, _ := n.owner(ctx)
+	in, err := n.in.Tmpfile(heir.mode, uid, gid)
+	if err != nil {
+		return nil, nil, 0, n.fail("tmpfile", err)
+	}
+	if err := heir.apply(in); err != nil {
+		return nil, nil, 0, n.undo(in, err, func() error { return nil })
+	}
+	return n.reply(ctx, in, out), nil, openFlags, 0
+}
+
+// undo takes back a file whose ACL could not be stored, and returns why it could not.
+func (n *node) undo(in *ext4.Inode, why error, remove func() error) syscall.Errno {
+	if err := remove(); err != nil {
+		n.fail("remove a file whose ACL could not be stored", err)
+	}
+	in.Put()
+	return n.fail("inherit ACL", why)
+}
+
+// Link gives target one more name.
+func (n *node) Link(_ context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	t := target.(*node)
+	if err := n.in.Link(t.in, name); err != nil {
+		return nil, n.fail("link", err)
+	}
+	n.srv.nodes.retain(t)
+	t.fillEntry(out)
+	return t.EmbeddedInode(), 0
+}
+
+// Unlink removes a name of anything but a directory.
+func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
+	return n.fail("unlink", n.in.Unlink(name))
+}
+
+// Rmdir removes an empty directory.
+func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
+	return n.fail("rmdir", n.in.Rmdir(name))
+}
+
+// Rename moves a name, replacing what is there unless flags say otherwise.
+func (n *node) Rename(_ context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	// RENAME_WHITEOUT is for the upper layer of an overlay; ext4.Rename has no such thing.
+	if flags&^(ext4.RenameNoReplace|ext4.RenameExchange) != 0 {
+		return syscall.EINVAL
+	}
+	return n.fail("rename", n.in.Rename(name, newParent.(*node).in, newName, flags))
+}
+
+// Readlink reads a symbolic link. The kernel caches the answer.
+func (n *node) Readlink(_ context.Context) ([]byte, syscall.Errno) {
+	target, err := n.in.Readlink()
+	if err != nil {
+		return nil, n.fail("readlink", err)
+	}
+	return []byte(target), 0
+}

@@ -1,0 +1,54 @@
+package fs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Settings of the mount's backing device in sysfs (Documentation/ABI/testing/sysfs-class-bdi), which only root may
+// change.
+const readAheadKB = 4096 // four requests; the kernel's 128 KiB would mean eight times as many of them
+
+// tune raises the mount's limits. It is no failure when that does not work: the mount is slower.
+func (s *Server) tune() {
+	if os.Geteuid() != 0 {
+		return
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(s.dir, &st); err != nil {
+		return
+	}
+	bdi := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	set := func(name, value string) {
+		if err := os.WriteFile(filepath.Join(bdi, name), []byte(value), 0); err != nil && s.opt.Logf != nil {
+			s.opt.Logf("%v", err)
+		}
+	}
+	set("read_ahead_kb", fmt.Sprint(readAheadKB))
+	if s.opt.WriteBack {
+		// FUSE mounts may dirty 1 % of memory unless told otherwise, and are held to it strictly.
+		set("strict_limit", "0")
+		set("max_ratio", "100")
+	}
+}
+
+// fusermount runs the helper that mounts for those who are not root.
+func fusermount(args ...string) error {
+	bin, err := exec.LookPath("fusermount3")
+	if err != nil {
+		return fmt.Errorf("%w: install fuse3", err)
+	}
+	out, err := exec.Command(bin, args...).CombinedOutput()
+	if err != nil {
+		if text := bytes.TrimSpace(out); len(text) > 0 {
+			return fmt.Errorf("%s", text)
+		}
+		return err
+	}
+	return nil
+}

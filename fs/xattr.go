@@ -1,0 +1,77 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+var (
+	_ = (gofs.NodeGetxattrer)((*node)(nil))
+	_ = (gofs.NodeSetxattrer)((*node)(nil))
+	_ = (gofs.NodeListxattrer)((*node)(nil))
+	_ = (gofs.NodeRemovexattrer)((*node)(nil))
+)
+
+// Getxattr reads an attribute. ERANGE with the size means that dest is too small; go-fuse expects the same when it only
+// asks for the size.
+func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
+	value, err := xattrsOf(n.in).Getxattr(name)
+	if (name == aclAccess || name == aclDefault) && errors.Is(err, ext4.ErrNotSup) {
+		// Any other error than "no ACL" would have the kernel refuse the access that it asks for.
+		err = ext4.ErrNoAttr
+	}
+	if err != nil {
+		return 0, n.fail("getxattr", err)
+	}
+	if len(value) > len(dest) {
+		return uint32(len(value)), syscall.ERANGE
+	}
+	return uint32(copy(dest, value)), 0
+}
+
+// Setxattr stores an attribute. Who may set which is the kernel's business.
+func (n *node) Setxattr(_ context.Context, name string, value []byte, flags uint32) syscall.Errno {
+	switch name {
+	case aclAccess:
+		return n.fail("set ACL", n.setAccessACL(value))
+	case aclDefault:
+		return n.fail("set default ACL", n.setDefaultACL(value))
+	}
+	return n.fail("setxattr", xattrsOf(n.in).Setxattr(name, value, int(flags)))
+}
+
+// Removexattr removes an attribute.
+func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
+	if name == aclDefault {
+		n.noDefaultACL.Store(false)
+	}
+	return n.fail("removexattr", xattrsOf(n.in).Removexattr(name))
+}
+
+// Listxattr lists the names, each ended by a zero byte. Only root sees the names of trusted attributes (xattr(7)).
+func (n *node) Listxattr(ctx context.Context, dest []byte) (uint32, syscall.Errno) {
+	names, err := xattrsOf(n.in).Listxattr()
+	if err != nil {
+		return 0, n.fail("listxattr", err)
+	}
+	caller, ok := fuse.FromContext(ctx)
+	root := ok && caller.Uid == 0
+	var list []byte
+	for _, name := range names {
+		if strings.HasPrefix(name, "trusted.") && !root {
+			continue
+		}
+		list = append(append(list, name...), 0)
+	}
+	if len(list) > len(dest) {
+		return uint32(len(list)), syscall.ERANGE
+	}
+	return uint32(copy(dest, list)), 0
+}
