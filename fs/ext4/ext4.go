@@ -36,7 +36,8 @@ var (
 	ErrCorrupt     = errors.New("structure needs cleaning")
 	ErrNoAttr      = errors.New("no such attribute")
 	ErrNotSup      = errors.New("operation not supported")
-	ErrPerm        = errors.New("operation not permitted")  // immutable, append-only
+	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
+	ErrRange       = errors.New("name or value too long")
 	ErrNoData      = errors.New("no data past this offset") // Seek
 )
 

@@ -6,6 +6,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // Reading a file:
@@ -135,7 +136,7 @@ func (l *ioList) do(dev blockdev.Device) error {
 func (i *Inode) inlineData() ([]byte, error) {
 	b := append([]byte(nil), i.d.Block[:]...)
 	if i.d.Size > uint64(len(b)) {
-		more, err := i.getxattr("system.data")
+		more, err := i.findXattr(xattr.IndexSystem, "data")
 		if err != nil {
 			return nil, err
 		}

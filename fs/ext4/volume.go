@@ -12,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // FS is a mounted volume. Lock order, outermost first: renameMu; Inode.mu, a directory before what it contains; the
@@ -34,6 +35,9 @@ type FS struct {
 	logged     bool   // commits go to the log: a power cut leaves a volume that recovers
 	wasDirty   bool   // the volume was not clean when it was mounted, and only e2fsck can say that it is
 	journalIno *Inode // nil without a journal
+
+	xattrs      *xattr.Format
+	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
 
 	inodes   inodeTable
 	orphans  orphans
@@ -66,6 +70,7 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	v := &FS{dev: dev, opt: opt, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
 	v.readOnly.Store(ro)
 	v.inodes.m = make(map[uint32]*Inode)
+	v.xattrs = xattr.New(sb)
 	if err := v.start(); err != nil {
 		return nil, errors.Join(err, v.abandon())
 	}

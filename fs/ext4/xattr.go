@@ -1,9 +1,313 @@
 package ext4
 
 import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-func (i *Inode) getxattr(name string) ([]byte, error) { return nil, ErrNoAttr }
+// xattrCredits: the inode, a new block and the old one, each with bitmap and descriptor.
+const xattrCredits = 10
 
-func (i *Inode) freeXattrs(h *jbd2.Handle) error { return nil }
+// Flags of Setxattr, as in setxattr(2).
+const (
+	XattrCreate  = 1
+	XattrReplace = 2
+)
+
+// Getxattr reads an extended attribute. ACLs have the form that setxattr(2) knows, not the one on disk.
+func (i *Inode) Getxattr(name string) (_ []byte, err error) {
+	defer i.fs.noteTo(&err)
+	index, rest, ok := xattr.Split(name)
+	if !ok {
+		return nil, ErrNotSup
+	}
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	v, err := i.findXattr(index, rest)
+	if err != nil {
+		return nil, err
+	}
+	if isACL(index) {
+		a, err := xattr.DecodeACL(v)
+		if err != nil {
+			return nil, disk.Corrupt(inodeName(i.ino), "ACL: %v", err)
+		}
+		return a.Xattr(), nil
+	}
+	return v, nil
+}
+
+func isACL(index uint8) bool {
+	return index == xattr.IndexPosixACLAccess || index == xattr.IndexPosixACLDefault
+}
+
+// findXattr reads one attribute as it lies on disk. mu is held.
+func (i *Inode) findXattr(index uint8, name string) ([]byte, error) {
+	f, what := i.fs.xattrs, inodeName(i.ino)
+	buf, slot, err := i.slot()
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Put()
+	buf.RLock()
+	a, err := f.FindBody(what, i.d.XattrArea(slot), index, name)
+	if err == nil {
+		a.Value = append([]byte{}, a.Value...)
+	}
+	buf.RUnlock()
+	if errors.Is(err, xattr.ErrNotExist) && i.d.FileACL != 0 {
+		blk, err := i.xattrBlock()
+		if err != nil {
+			return nil, err
+		}
+		defer blk.Put()
+		blk.RLock()
+		defer blk.RUnlock()
+		if a, err = f.FindBlock(what, i.d.FileACL, blk.Data(), index, name); err == nil {
+			a.Value = append([]byte{}, a.Value...)
+		}
+		return i.xattrValue(a, err)
+	}
+	return i.xattrValue(a, err)
+}
+
+// xattrValue is the value of an attribute that was looked for: its own bytes, or those of the inode that holds it.
+func (i *Inode) xattrValue(a xattr.Attr, err error) ([]byte, error) {
+	if errors.Is(err, xattr.ErrNotExist) {
+		return nil, ErrNoAttr
+	}
+	if err != nil || a.ValueInum == 0 {
+		return a.Value, err
+	}
+	v, err := i.fs.get(a.ValueInum)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Put()
+	if v.d.Flags&disk.FlEAInode == 0 || v.d.Size != uint64(a.ValueSize) {
+		return nil, disk.Corrupt(inodeName(i.ino), "inode %d does not hold the attribute's %d bytes", v.ino, a.ValueSize)
+	}
+	d, err := v.Read(0, int(a.ValueSize))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Release()
+	return append([]byte{}, d.Bytes()...), nil
+}
+
+// xattrBlock reads the inode's attribute block.
+func (i *Inode) xattrBlock() (*jbd2.Buffer, error) {
+	if !i.fs.alloc.Valid(jbd2.Block(i.d.FileACL), 1) {
+		return nil, disk.Corrupt(inodeName(i.ino), "attribute block %d cannot be one", i.d.FileACL)
+	}
+	buf, err := i.fs.cache.Get(jbd2.Block(i.d.FileACL))
+	if err != nil {
+		return nil, err
+	}
+	if !buf.Verified() {
+		if err := i.fs.xattrs.VerifyBlock(inodeName(i.ino), i.d.FileACL, buf.Data()); err != nil {
+			buf.Put()
+			return nil, err
+		}
+		buf.SetVerified()
+	}
+	return buf, nil
+}
+
+// parseXattrs reads all attributes. What it returns does not share memory with the buffers. mu is held.
+func (i *Inode) parseXattrs() (*xattr.Set, error) {
+	buf, slot, err := i.slot()
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Put()
+	buf.RLock()
+	area := append([]byte{}, i.d.XattrArea(slot)...)
+	buf.RUnlock()
+	var block []byte
+	if i.d.FileACL != 0 {
+		blk, err := i.xattrBlock()
+		if err != nil {
+			return nil, err
+		}
+		block = append([]byte{}, blk.Data()...)
+		blk.Put()
+	}
+	return i.fs.xattrs.Parse(inodeName(i.ino), area, i.d.FileACL, block)
+}
+
+// Listxattr lists the names of the extended attributes.
+func (i *Inode) Listxattr() (_ []string, err error) {
+	defer i.fs.noteTo(&err)
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if i.d.ExtraIsize == 0 && i.d.FileACL == 0 {
+		return nil, nil
+	}
+	s, err := i.parseXattrs()
+	if err != nil {
+		return nil, err
+	}
+	return s.Names(), nil
+}
+
+// Setxattr sets an extended attribute.
+func (i *Inode) Setxattr(name string, value []byte, flags int) error {
+	return i.changeXattr(name, func(s *xattr.Set, index uint8, rest string) error {
+		if isACL(index) {
+			a, err := xattr.ParseACL(value)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			value = a.Encode()
+		}
+		cond := xattr.Always
+		switch {
+		case flags&XattrCreate != 0:
+			cond = xattr.MustCreate
+		case flags&XattrReplace != 0:
+			cond = xattr.MustExist
+		}
+		old, err := s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
+		if err == nil && old != nil && old.ValueInum != 0 {
+			return fmt.Errorf("replacing a value that an inode holds: %w", ErrNotSup)
+		}
+		return err
+	})
+}
+
+// Removexattr removes an extended attribute.
+func (i *Inode) Removexattr(name string) error {
+	return i.changeXattr(name, func(s *xattr.Set, index uint8, rest string) error {
+		old, err := s.Delete(index, rest)
+		if err == nil && old.ValueInum != 0 {
+			return fmt.Errorf("removing a value that an inode holds: %w", ErrNotSup)
+		}
+		return err
+	})
+}
+
+func (i *Inode) changeXattr(name string, f func(s *xattr.Set, index uint8, rest string) error) (err error) {
+	defer i.fs.noteTo(&err)
+	index, rest, ok := xattr.Split(name)
+	if !ok {
+		if len(name) > xattr.MaxName {
+			return ErrRange
+		}
+		return ErrNotSup
+	}
+	if i.fs.readOnly.Load() {
+		return ErrReadOnly
+	}
+	return i.fs.retryNoSpace(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
+			return ErrPerm
+		}
+		s, err := i.parseXattrs()
+		if err == nil {
+			err = f(s, index, rest)
+		}
+		switch {
+		case errors.Is(err, xattr.ErrNotExist):
+			return ErrNoAttr
+		case errors.Is(err, xattr.ErrExist):
+			return ErrExist
+		case errors.Is(err, xattr.ErrNoSpace):
+			return fmt.Errorf("%w: %w", ErrNoSpace, err)
+		case err != nil:
+			return err
+		}
+		return i.fs.do(xattrCredits, func(h *jbd2.Handle) error { return i.writeXattrs(h, s) })
+	})
+}
+
+// writeXattrs puts s in place: first the block, which may find no space, then the body.
+func (i *Inode) writeXattrs(h *jbd2.Handle, s *xattr.Set) error {
+	if err := i.writeXattrBlock(h, s); err != nil {
+		return err
+	}
+	buf, slot, err := i.slot()
+	if err != nil {
+		return err
+	}
+	buf.Lock()
+	i.fs.xattrs.EncodeBody(s, i.d.XattrArea(slot))
+	buf.Unlock()
+	buf.Put()
+	i.d.Ctime = disk.TimestampOf(time.Now())
+	return i.store(h)
+}
+
+func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {
+	if len(s.Block) == 0 {
+		return i.dropXattrBlock(h)
+	}
+	if i.d.FileACL != 0 {
+		blk, err := i.xattrBlock()
+		if err != nil {
+			return err
+		}
+		defer blk.Put()
+		if xattr.Refcount(blk.Data()) == 1 {
+			blk.Lock()
+			i.fs.xattrs.EncodeBlock(s, i.d.FileACL, blk.Data())
+			h.Dirty(blk)
+			blk.Unlock()
+			return nil
+		}
+	}
+	buf, err := i.allocMeta(h, i.inodeGoal())
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	if err := i.dropXattrBlock(h); err != nil {
+		return err
+	}
+	i.d.FileACL = uint64(buf.Block())
+	buf.Lock()
+	i.fs.xattrs.EncodeBlock(s, i.d.FileACL, buf.Data())
+	buf.SetVerified()
+	h.Dirty(buf)
+	buf.Unlock()
+	return nil
+}
+
+// dropXattrBlock takes the inode off its attribute block, which others may share.
+func (i *Inode) dropXattrBlock(h *jbd2.Handle) error {
+	if i.d.FileACL == 0 {
+		return nil
+	}
+	b := jbd2.Block(i.d.FileACL)
+	blk, err := i.xattrBlock()
+	if err != nil {
+		return err
+	}
+	defer blk.Put()
+	i.fs.sharedXattr.Lock()
+	defer i.fs.sharedXattr.Unlock()
+	n := xattr.Refcount(blk.Data())
+	if n == 0 {
+		return disk.Corrupt(inodeName(i.ino), "attribute block %d is used by nobody", b)
+	}
+	i.d.FileACL = 0
+	if n == 1 {
+		return i.freeMeta(h, b)
+	}
+	blk.Lock()
+	i.fs.xattrs.SetRefcount(uint64(b), blk.Data(), n-1)
+	h.Dirty(blk)
+	blk.Unlock()
+	i.addBlocks(-1)
+	return nil
+}
+
+// freeXattrs lets go of the attributes of an inode that is freed.
+func (i *Inode) freeXattrs(h *jbd2.Handle) error { return i.dropXattrBlock(h) }
