@@ -46,11 +46,11 @@ func (a *Allocator) takeInode(h *jbd2.Handle, g *group, isDir bool) (uint32, err
 		return 0, err
 	}
 	defer buf.Put()
-	first := uint32(0)
-	if g.n == 0 {
-		first = a.sb.FirstIno - 1 // those before have fixed meanings, whatever the bitmap says
-	}
 	per := a.sb.InodesPerGroup
+	first := uint32(0)
+	if before := g.n * per; before < a.sb.FirstIno-1 {
+		first = a.sb.FirstIno - 1 - before // those below have fixed meanings, whatever the bitmap says
+	}
 	i := nextClear(buf.Data(), max(g.lowIno, first), per)
 	if i >= per {
 		return 0, nil
