@@ -44,7 +44,7 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 	if prp2&7 != 0 {
 		return InvalidPRPOffset
 	}
-	var buf [64]byte
+	buf := v.prps[:]
 	for list := prp2; ; {
 		entries := (page - int64(list&mask)) / 8
 		need := (n + page - 1) / page
@@ -77,7 +77,7 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 		if !s.read(buf[:8], list) {
 			return DataTransferError
 		}
-		list = binary.LittleEndian.Uint64(buf[:])
+		list = binary.LittleEndian.Uint64(buf)
 		if list&mask != 0 {
 			return InvalidPRPOffset
 		}

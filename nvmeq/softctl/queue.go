@@ -26,7 +26,9 @@ type subQueue struct {
 	rng   *rand.Rand
 	data  vector
 	block []byte // scratch for Compare and Verify
-	page  int64  // CC.MPS
+	entry [sqeSize]byte
+	cmd   command // being carried out; here so that it is not allocated for each
+	page  int64   // CC.MPS
 }
 
 // heldCommand waits for its time.
@@ -83,19 +85,19 @@ func (c *Controller) dropQueues() {
 	clear(c.cq)
 }
 
-// fetch copies the entry at head, once: the host may change it at any time.
-func (c *Controller) fetch(q *subQueue) (command, bool) {
-	var e [sqeSize]byte
+// fetch copies the entry at head, once, and decodes it into q.cmd: the host may change its memory at any time.
+func (c *Controller) fetch(q *subQueue) bool {
 	at := uint64(q.head) * sqeSize
 	if b := q.ring.bytes(c.dma); b != nil {
-		copy(e[:], b[at:])
-	} else if !c.dma.read(e[:], q.ring.base+at) {
-		return command{}, false
+		copy(q.entry[:], b[at:])
+	} else if !c.dma.read(q.entry[:], q.ring.base+at) {
+		return false
 	}
 	if q.head++; q.head == q.size {
 		q.head = 0
 	}
-	return decodeCommand(&e), true
+	q.cmd = decodeCommand(&q.entry)
+	return true
 }
 
 // readTail takes the host's tail. It loads the doorbell before any entry is read: an atomic load, so that entries

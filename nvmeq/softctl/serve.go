@@ -19,17 +19,16 @@ func (c *Controller) serve(q *subQueue) bool {
 		c.readTail(q)
 		arrival := c.opt.Recorder.position()
 		for q.head != q.tail && uint32(len(q.held)) < q.size && q.cq.room(c) {
-			cmd, ok := c.fetch(q)
-			if !ok {
+			if !c.fetch(q) {
 				c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
 				return true
 			}
 			did = true
-			cmd.arrival = arrival
+			q.cmd.arrival = arrival
 			if q.id != 0 && (q.rng != nil || c.opt.Latency > 0) {
-				q.held = append(q.held, heldCommand{cmd, time.Now().Add(c.opt.Latency)})
+				q.held = append(q.held, heldCommand{q.cmd, time.Now().Add(c.opt.Latency)})
 			} else {
-				c.carryOut(q, &cmd)
+				c.carryOut(q, &q.cmd)
 			}
 			if c.now() != stateReady || q.dead {
 				return true
@@ -63,10 +62,10 @@ func (c *Controller) serveHeld(q *subQueue) bool {
 		if q.rng != nil {
 			i = q.rng.IntN(due)
 		}
-		cmd := q.held[i].command
+		q.cmd = q.held[i].command
 		q.held = append(q.held[:i], q.held[i+1:]...)
 		due--
-		c.carryOut(q, &cmd)
+		c.carryOut(q, &q.cmd)
 		did = true
 		if c.now() != stateReady {
 			break

@@ -25,6 +25,7 @@ type vector struct {
 	stage  []byte
 	iov    []unix.Iovec
 	mover  Mover
+	prps   [512]byte // part of a PRP list
 }
 
 func (v *vector) reset() {
