@@ -40,7 +40,7 @@ func TestClassOf(t *testing.T) {
 }
 
 func TestPoolReusesAndMerges(t *testing.T) {
-	p, open := testPool(64 << 20)
+	p, _ := testPool(64 << 20)
 	a, err := p.alloc(4096)
 	require.NoError(t, err)
 	b, err := p.alloc(100)
@@ -56,7 +56,7 @@ func TestPoolReusesAndMerges(t *testing.T) {
 	a.Release()
 	require.EqualError(t, p.close(), "1 buffers were not released")
 
-	p, open = testPool(64 << 20)
+	p, open := testPool(64 << 20)
 	for range 1000 {
 		b, err := p.alloc(1 << 20)
 		require.NoError(t, err)

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestBadInput wants one clear line, a status other than 0, and nothing changed: no mount, no daemon's files, the image as
+// it was.
+func TestBadInput(t *testing.T) {
+	p := newPlace(t)
+	good := p.image("good", 32)
+	mnt := p.mkdir("mnt")
+	plain := p.path("plain")
+	require.NoError(t, os.WriteFile(plain, bytes.Repeat([]byte("not an image "), 100_000)[:1<<20], 0o600))
+	short := p.path("short")
+	require.NoError(t, os.WriteFile(short, make([]byte, 700), 0o600))
+	empty := p.path("empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	truncated := p.image("truncated", 32)
+	require.NoError(t, os.Truncate(truncated, 20<<20))
+	badsum := p.image("badsum", 32)
+	poke(t, badsum, 1024+0x78, "renamed by hand") // s_volume_name: covered by the checksum
+	unknown := p.image("unknown", 32)
+	tool(t, "debugfs", "-w", "-R", "ssv feature_incompat 0x402022c2", unknown)
+
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"not an ext4 image", []string{"mount", plain, mnt}, "not an ext4"},
+		{"smaller than a superblock", []string{"mount", "-o", "lba=512", short, mnt}, "700 bytes"},
+		{"empty image", []string{"mount", empty, mnt}, "is empty"},
+		{"truncated image", []string{"mount", truncated, mnt}, "truncated"},
+		{"bad superblock checksum", []string{"mount", badsum, mnt}, "checksum"},
+		{"unknown incompat feature", []string{"mount", unknown, mnt}, "0x40000000"},
+		{"no such image", []string{"mount", p.path("absent"), mnt}, `absent": no such file or directory`},
+		{"a directory as device", []string{"mount", p.dir, mnt}, "is a directory"},
+		{"a terminal as device", []string{"mount", "/dev/null", mnt}, "neither an image file nor a block device"},
+		{"a PCI address", []string{"mount", "0000:03:00.0", mnt}, "no VFIO transport"},
+		{"a short PCI address", []string{"mount", "03:00.0", mnt}, "no VFIO transport"},
+		{"no mount point", []string{"mount", good, p.path("none")}, `none": no such file or directory`},
+		{"a mount point that is a file", []string{"mount", good, plain}, "is not a directory"},
+		{"a busy mount point", []string{"mount", good, "/proc"}, "is busy"},
+		{"an unknown option", []string{"mount", "-o", "ro,frobnicate", good, mnt}, `unknown option "frobnicate"`},
+		{"a bad value", []string{"mount", "-o", "lanes=0", good, mnt}, `option "lanes=0"`},
+		{"recovery left out of a writable mount", []string{"mount", "-o", "norecovery", good, mnt}, `needs "ro"`},
+		{"blocks larger than the volume's", []string{"mount", "-o", "lba=4096", p.image("1k", 32, "-b", "1024"), mnt}, "1024 bytes"},
+		{"a namespace that is not there", []string{"mount", "-o", "nsid=7", good, mnt}, "no active namespace 7"},
+		{"hip", []string{"mount", "--gpu", "hip", good, mnt}, "--gpu hip is not available"},
+		{"cuda as an option", []string{"mount", "-o", "gpu=cuda", good, mnt}, "--gpu cuda is not available"},
+		{"an unknown gpu", []string{"mount", "--gpu", "vulkan", good, mnt}, `--gpu "vulkan"`},
+		{"too few arguments", []string{"mount", good}, "want DEVICE DIR"},
+		{"an unknown flag", []string{"mount", "--frob", good, mnt}, "unknown flag: --frob"},
+		{"an unknown command", []string{"frob"}, `unknown command "frob"`},
+		{"umount of what is not mounted", []string{"umount", mnt}, "is not a mount point"},
+		{"umount of another's", []string{"umount", "/proc"}, "not a LaneFS mount"},
+		{"stat of another's", []string{"stat", "/proc"}, "not a LaneFS mount"},
+		{"identify without a device", []string{"identify"}, "want DEVICE"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q := *p
+			q.t = t
+			before := map[string][32]byte{}
+			for _, a := range c.args[1:] {
+				if st, err := os.Stat(a); err == nil && st.Mode().IsRegular() {
+					before[a] = sum(t, a)
+				}
+			}
+			require.Contains(t, q.fails(c.args...), c.want)
+			for a, s := range before {
+				require.Equal(t, s, sum(t, a), "%s changed", a)
+			}
+			require.False(t, q.mounted(mnt))
+			require.Empty(t, p.leftovers(mnt))
+		})
+	}
+}
+
+// TestInUse mounts one image twice, and one directory twice.
+func TestInUse(t *testing.T) {
+	p := newPlace(t)
+	img, other := p.image("image", 32), p.image("other", 32)
+	a, b := p.mkdir("a"), p.mkdir("b")
+	p.ok("mount", img, a)
+	require.Contains(t, p.fails("mount", img, b), "in use")
+	require.Contains(t, p.fails("mount", "-o", "ro", img, b), "in use")
+	require.Contains(t, p.fails("mount", other, a), "busy")
+	require.NoError(t, os.WriteFile(a+"/still", []byte("here"), 0o600))
+	p.ok("umount", a)
+	p.ok("mount", img, b)
+	p.ok("umount", b)
+	fsck(t, img)
+}
+
+func poke(t *testing.T, path string, off int64, s string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte(s), off)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+}

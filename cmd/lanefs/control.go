@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The control socket takes one request a connection: a line of JSON, answered by another. Only the daemon's user and root
+// may ask.
+
+type request struct {
+	Op string `json:"op"` // stat, umount
+}
+
+type response struct {
+	Error string  `json:"error,omitempty"`
+	Stat  *report `json:"stat,omitempty"`
+}
+
+const (
+	maxRequestLine = 4096
+	requestTimeout = 5 * time.Second // for the request to arrive, and for the answer to leave
+	finishTimeout  = 5 * time.Second
+)
+
+// control is the listening side.
+type control struct {
+	d *daemon
+	l *net.UnixListener
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // protected by mu
+	wg    sync.WaitGroup
+}
+
+// listen makes the socket and serves it. The caller holds the mount point's lock, so a socket that is there already is
+// a dead daemon's.
+func listen(path string, d *daemon) (*control, error) {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("control socket %q: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false) // whoever holds the lock removes it
+	c := &control{d: d, l: l, conns: map[net.Conn]struct{}{}}
+	c.wg.Go(c.accept)
+	return c, nil
+}
+
+func (c *control) accept() {
+	for {
+		conn, err := c.l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			c.d.log.Warn("control socket", "error", err.Error())
+			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
+			continue
+		}
+		c.mu.Lock()
+		c.conns[conn] = struct{}{}
+		c.mu.Unlock()
+		c.wg.Go(func() {
+			c.serve(conn)
+			conn.Close()
+			c.mu.Lock()
+			delete(c.conns, conn)
+			c.mu.Unlock()
+		})
+	}
+}
+
+func (c *control) serve(conn *net.UnixConn) {
+	var out response
+	var req request
+	conn.SetReadDeadline(time.Now().Add(requestTimeout))
+	err := allowed(conn)
+	if err == nil {
+		err = json.NewDecoder(bufio.NewReader(io.LimitReader(conn, maxRequestLine))).Decode(&req)
+	}
+	if err == nil {
+		out.Stat, err = c.d.handle(req)
+	}
+	if err != nil {
+		out.Error = oneLine(err)
+	}
+	conn.SetWriteDeadline(time.Now().Add(requestTimeout))
+	if err := json.NewEncoder(conn).Encode(out); err != nil {
+		c.d.log.Warn("control socket: answering", "error", err.Error())
+	}
+}
+
+// allowed checks who is at the other end.
+func allowed(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	if err1 := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err1 != nil {
+		return err1
+	}
+	if err != nil {
+		return err
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("uid %d may not control a mount of uid %d", cred.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// handle carries out one request.
+func (d *daemon) handle(req request) (*report, error) {
+	switch req.Op {
+	case "stat":
+		return d.report(), nil
+	case "umount":
+		if err := d.unmount(); err != nil {
+			return nil, err
+		}
+		<-d.closed
+		return nil, d.closeErr
+	}
+	return nil, fmt.Errorf("unknown operation %q", req.Op)
+}
+
+// finish ends the socket after the answers that are due have left.
+func (c *control) finish() {
+	c.l.Close()
+	done := make(chan struct{})
+	go func() { c.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(finishTimeout):
+		c.mu.Lock()
+		for conn := range c.conns {
+			conn.Close()
+		}
+		c.mu.Unlock()
+	}
+}
+
+// errNoDaemon says that nobody listens at a mount's control socket.
+var errNoDaemon = errors.New("its daemon does not answer")
+
+// ask sends a request to the daemon of the mount at dir.
+func ask(m *mountEntry, req request, timeout time.Duration) (*response, error) {
+	var denied error
+	for _, path := range controlSockets(m) {
+		conn, err := net.DialTimeout("unix", path, requestTimeout)
+		if errors.Is(err, os.ErrPermission) {
+			denied = fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Dir, m.UID, unix.EACCES)
+		}
+		if err != nil {
+			continue
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(timeout))
+		var out response
+		err = json.NewEncoder(conn).Encode(req)
+		if err == nil {
+			err = json.NewDecoder(conn).Decode(&out)
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Dir, timeout)
+		case err != nil:
+			return nil, fmt.Errorf("the daemon of %q died while it was asked to %s: %w", m.Dir, req.Op, err)
+		case out.Error != "":
+			return nil, errors.New(out.Error)
+		}
+		return &out, nil
+	}
+	if denied != nil {
+		return nil, denied
+	}
+	return nil, errNoDaemon
+}

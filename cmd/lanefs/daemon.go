@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A daemon is this program again, in a session of its own, with daemonEnv in its environment and a pipe as descriptor 3.
+// It reads its configuration from the environment and writes one line to the pipe: empty when the mount answers, else why
+// not. The pipe's end without a line means that it died.
+
+const (
+	daemonEnv    = "LANEFS_DAEMON"
+	readyFD      = 3
+	readyTimeout = 10 * time.Minute // a long journal may be replayed before the mount answers
+)
+
+// startDaemon returns nil once the mount answers, else the daemon's error.
+func startDaemon(cfg *mountConfig) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	conf, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), daemonEnv+"="+string(conf))
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var early tail
+	stderr, err := cmd.StderrPipe() // until the daemon has a log of its own
+	if err != nil {
+		w.Close()
+		return err
+	}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("starting the daemon: %w", err)
+	}
+	drained := make(chan struct{})
+	go func() { io.Copy(&early, stderr); close(drained) }()
+
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(interrupted)
+	answer := make(chan error, 1)
+	go func() { answer <- readAnswer(r) }()
+	select {
+	case err = <-answer:
+		if err == nil {
+			return cmd.Process.Release()
+		}
+	case s := <-interrupted:
+		err = fmt.Errorf("interrupted (%v)", s)
+	case <-time.After(readyTimeout):
+		err = fmt.Errorf("the mount did not answer within %v", readyTimeout)
+	}
+	end(cmd)
+	<-drained
+	if errors.Is(err, errDied) {
+		return fmt.Errorf("%w: %s", err, early.line())
+	}
+	return err
+}
+
+var errDied = errors.New("the daemon died before the mount answered")
+
+// readAnswer reads the daemon's line.
+func readAnswer(r io.Reader) error {
+	line, err := bufio.NewReader(r).ReadString('\n')
+	switch {
+	case err != nil:
+		return errDied
+	case line == "\n":
+		return nil
+	}
+	return errors.New(strings.TrimSuffix(line, "\n"))
+}
+
+// end waits for a daemon that has failed; one that does not end by itself is told to, and then made to.
+func end(cmd *exec.Cmd) {
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	for _, sig := range []os.Signal{nil, unix.SIGTERM, unix.SIGKILL} {
+		if sig != nil {
+			cmd.Process.Signal(sig)
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// daemonMain is the daemon's main. It is not reached without daemonEnv.
+func daemonMain(conf string) int {
+	os.Unsetenv(daemonEnv)
+	ready := os.NewFile(readyFD, "ready")
+	var cfg mountConfig
+	err := json.Unmarshal([]byte(conf), &cfg)
+	if err == nil {
+		err = serve(&cfg, &background{pipe: ready})
+	}
+	if err != nil {
+		fmt.Fprintln(ready, oneLine(err)) // nobody listens any more if the mount had answered
+		return 1
+	}
+	return 0
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if len(t.b) > 1<<16 {
+		t.b = t.b[len(t.b)-1<<15:]
+	}
+	return len(p), nil
+}
+
+// line is the first line of it, which of a Go panic says what happened.
+func (t *tail) line() string { return firstLine(string(t.b), "it said nothing") }

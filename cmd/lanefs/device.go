@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+var pciAddress = regexp.MustCompile(`^([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$`)
+
+// resolveDevice makes a DEVICE argument absolute. What cannot be a device at all is refused here, in the foreground.
+func resolveDevice(device string) (string, error) {
+	switch {
+	case device == "":
+		return "", errors.New("the device is an empty name")
+	case pciAddress.MatchString(device):
+		if _, err := os.Lstat(device); err != nil { // a file of that name is a file
+			return "", fmt.Errorf("device %q is a PCI address: this build has no VFIO transport (nvmeq/vfio) yet; give it an image file", device)
+		}
+	}
+	abs, err := filepath.Abs(device)
+	if err != nil {
+		return "", err
+	}
+	st, err := os.Stat(abs)
+	if err != nil {
+		return "", fmt.Errorf("device %q: %w", device, reason(err))
+	}
+	if st.IsDir() {
+		return "", fmt.Errorf("device %q is a directory: want an image file", device)
+	}
+	if !st.Mode().IsRegular() && st.Mode()&os.ModeType != os.ModeDevice {
+		return "", fmt.Errorf("device %q is neither an image file nor a block device", device)
+	}
+	return abs, nil
+}

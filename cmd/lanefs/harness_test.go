@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+)
+
+// The test binary is lanefs too, daemon included: so the race detector watches both.
+const beLanefs = "LANEFS_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beLanefs) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// place is a directory for one test: images, mount points, a runtime directory of its own, and reports of races.
+type place struct {
+	t    *testing.T
+	dir  string
+	env  []string
+	cred *syscall.Credential // nil: as we are
+	bin  string
+}
+
+// newPlace skips the test where nothing can be mounted.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("needs FUSE: /dev/fuse: %v", err)
+	}
+	unix.Close(fd)
+	for _, tool := range []string{"mkfs.ext4", "e2fsck", "debugfs", "fusermount3"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: make deps installs it", tool)
+		}
+	}
+	where := "/dev/shm"
+	if _, err := os.Stat(where); err != nil {
+		where = ""
+	}
+	dir, err := os.MkdirTemp(where, "lanefs-cli-")
+	require.NoError(t, err)
+	bin, err := os.Executable()
+	require.NoError(t, err)
+	p := &place{t: t, dir: dir, bin: bin}
+	require.NoError(t, os.Mkdir(p.path("run"), 0o700))
+	p.env = append(os.Environ(), beLanefs+"=1", "GORACE=halt_on_error=0 log_path="+p.path("race"),
+		"XDG_RUNTIME_DIR="+p.path("run"))
+	t.Cleanup(p.cleanUp)
+	return p
+}
+
+func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
+
+// cleanUp ends what a failed test left and fails one that raced.
+func (p *place) cleanUp() {
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || !strings.HasPrefix(f[1], p.dir+"/") {
+			continue
+		}
+		if p.t.Failed() {
+			out, _, _ := p.run("stat", f[1])
+			p.t.Logf("left mounted: %s\n%s", f[1], out)
+		} else {
+			p.t.Errorf("left mounted: %s", f[1])
+		}
+		if r, err := p.stat(f[1]); err == nil {
+			syscall.Kill(r.PID, syscall.SIGKILL)
+		}
+		fs.Detach(f[1])
+	}
+	races, _ := filepath.Glob(p.path("race*"))
+	for _, r := range races {
+		b, _ := os.ReadFile(r)
+		p.t.Errorf("the race detector says:\n%s", b)
+	}
+	os.RemoveAll(p.dir)
+}
+
+// command is lanefs with arguments, not started.
+func (p *place) command(args ...string) *exec.Cmd {
+	c := exec.Command(p.bin, args...)
+	c.Env, c.Dir = p.env, p.dir
+	if p.cred != nil {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: p.cred}
+	}
+	return c
+}
+
+// run runs lanefs to its end.
+func (p *place) run(args ...string) (stdout, stderr string, err error) {
+	var o, e bytes.Buffer
+	c := p.command(args...)
+	c.Stdout, c.Stderr = &o, &e
+	err = c.Run()
+	return o.String(), e.String(), err
+}
+
+// ok runs lanefs and wants success without a word on stderr.
+func (p *place) ok(args ...string) string {
+	p.t.Helper()
+	out, errs, err := p.run(args...)
+	require.NoError(p.t, err, "lanefs %q:\n%s%s", args, out, errs)
+	require.Empty(p.t, errs, "lanefs %q", args)
+	return out
+}
+
+// fails runs lanefs and wants one line on stderr and status 1.
+func (p *place) fails(args ...string) string {
+	p.t.Helper()
+	out, errs, err := p.run(args...)
+	var exit *exec.ExitError
+	require.ErrorAs(p.t, err, &exit, "lanefs %q succeeded:\n%s%s", args, out, errs)
+	require.Equal(p.t, 1, exit.ExitCode(), errs)
+	require.Empty(p.t, out)
+	require.True(p.t, strings.HasPrefix(errs, "lanefs: ") && strings.Count(errs, "\n") == 1 && strings.HasSuffix(errs, "\n"),
+		"want one line, got %q", errs)
+	return strings.TrimSpace(errs)
+}
+
+func (p *place) stat(dir string) (*report, error) {
+	out, errs, err := p.run("stat", "--json", dir)
+	if err != nil {
+		return nil, &os.PathError{Op: "stat", Path: errs, Err: err}
+	}
+	var r report
+	return &r, json.Unmarshal([]byte(out), &r)
+}
+
+// image makes a volume, of 4 KiB blocks unless told otherwise.
+func (p *place) image(name string, mib int, mkfs ...string) string {
+	p.t.Helper()
+	path := p.path(name)
+	require.NoError(p.t, os.WriteFile(path, nil, 0o600))
+	require.NoError(p.t, os.Truncate(path, int64(mib)<<20))
+	tool(p.t, "mkfs.ext4", append(append([]string{"-q", "-F", "-b", "4096", "-O", "metadata_csum_seed,orphan_file"}, mkfs...), path)...)
+	return path
+}
+
+func (p *place) mkdir(name string) string {
+	p.t.Helper()
+	require.NoError(p.t, os.Mkdir(p.path(name), 0o755))
+	return p.path(name)
+}
+
+// mounted says whether anything is mounted on dir.
+func (p *place) mounted(dir string) bool {
+	m, err := findMount(dir)
+	require.NoError(p.t, err)
+	return m != nil
+}
+
+// eventually waits for what another process is about to do.
+func (p *place) eventually(what string, f func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	require.Fail(p.t, "gave up waiting", what)
+}
+
+// gone says whether a process has ended.
+func gone(pid int) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
+	return err != nil || bytes.Contains(b, []byte(") Z "))
+}
+
+// leftovers are the files that a mount on dir has in the runtime directory.
+func (p *place) leftovers(dir string) []string {
+	var names []string
+	for _, run := range []string{"/run/lanefs", p.path("run/lanefs")} {
+		left, _ := filepath.Glob(filepath.Join(run, runName(dir)+"*"))
+		names = append(names, left...)
+	}
+	return names
+}
+
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, "%s %q:\n%s", name, args, out)
+	return string(out)
+}
+
+// fsck wants e2fsck to find nothing.
+func fsck(t *testing.T, image string) {
+	t.Helper()
+	tool(t, "e2fsck", "-fn", image)
+}
+
+func sum(t *testing.T, path string) [32]byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return sha256.Sum256(b)
+}

@@ -1,0 +1,96 @@
+// Package drive runs the lanefs binary and the tools around it from other programs: the demo and the bench. What fails is
+// an error that carries the command and what it printed.
+package drive
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Run runs a command and returns what it printed.
+func Run(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
+}
+
+// Timed is Run and how long it took.
+func Timed(name string, args ...string) (time.Duration, error) {
+	start := time.Now()
+	_, err := Run(name, args...)
+	return time.Since(start), err
+}
+
+// Need says which of the commands are missing.
+func Need(commands ...string) error {
+	var missing []string
+	for _, c := range commands {
+		if _, err := exec.LookPath(c); err != nil {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("missing: %s; make deps installs what LaneFS needs", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// GoSource is the source tree of the Go installation in use: a real tree that whoever builds LaneFS has.
+func GoSource() (string, error) {
+	out, err := Run("go", "env", "GOROOT")
+	return filepath.Join(strings.TrimSpace(out), "src"), err
+}
+
+// Queue is a queue pair's counters, as `lanefs stat --json` prints them.
+type Queue struct {
+	QID          int   `json:"qid"`
+	Commands     int64 `json:"commands"`
+	Completions  int64 `json:"completions"`
+	BytesRead    int64 `json:"bytes_read"`
+	BytesWritten int64 `json:"bytes_written"`
+	SQDoorbells  int64 `json:"sq_doorbells"`
+	CQDoorbells  int64 `json:"cq_doorbells"`
+	Errors       int64 `json:"errors"`
+	Timeouts     int64 `json:"timeouts"`
+	Late         int64 `json:"late"`
+	Spurious     int64 `json:"spurious"`
+	Rejected     int64 `json:"rejected"`
+}
+
+// Stat is the part of `lanefs stat --json` that the demo and the bench look at.
+type Stat struct {
+	PID       int     `json:"pid"`
+	Simulated bool    `json:"simulated"`
+	Queues    []Queue `json:"queues"`
+	Total     Queue   `json:"total"`
+	Volume    struct {
+		DataRead        int64 `json:"data_read"`
+		DataWritten     int64 `json:"data_written"`
+		MetadataRead    int64 `json:"metadata_read"`
+		MetadataWritten int64 `json:"metadata_written"`
+		JournalWritten  int64 `json:"journal_written"`
+	} `json:"volume"`
+}
+
+// ReadStat asks a mount for its counters.
+func ReadStat(lanefs, dir string) (*Stat, error) {
+	cmd := exec.Command(lanefs, "stat", "--json", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("lanefs stat %s: %w", dir, err)
+	}
+	var s Stat
+	if err := json.Unmarshal(out, &s); err != nil {
+		return nil, fmt.Errorf("lanefs stat %s: %w", dir, err)
+	}
+	return &s, nil
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestKilledDaemon leaves stale mounts, which the next mount and umount clear away.
+func TestKilledDaemon(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	kill := func() {
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+		require.True(t, dead(mnt))
+	}
+	p.ok("mount", img, mnt)
+	kill()
+	require.Contains(t, p.fails("stat", mnt), "does not answer")
+	p.ok("mount", img, mnt)
+	m, err := exec.Command("grep", "-c", " "+mnt+" ", "/proc/self/mountinfo").Output()
+	require.NoError(t, err)
+	require.Equal(t, "1\n", string(m), "the stale mount is gone, not covered")
+	kill()
+	_, errs, err := p.run("umount", mnt)
+	require.NoError(t, err, errs)
+	require.Contains(t, errs, "its daemon was dead")
+	require.False(t, p.mounted(mnt))
+	p.ok("mount", img, mnt)
+	p.ok("umount", mnt)
+}
+
+func TestUmountBusy(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	require.Contains(t, p.fails("umount", mnt), "busy")
+	_, err = f.WriteString("still works")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
+// TestForeignUmount unmounts behind the daemon's back: it notices, writes out and ends.
+func TestForeignUmount(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: umount(8)")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	for _, by := range [][]string{{"umount", mnt}, {"fusermount3", "-u", mnt}, {"umount", "-l", mnt}} {
+		p.ok("mount", img, mnt)
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(mnt, "f"), bytes.Repeat([]byte("x"), 1<<20), 0o644))
+		tool(t, by[0], by[1:]...)
+		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+		fsck(t, img)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	start := func() int {
+		p.ok("mount", img, mnt)
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		return r.PID
+	}
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT} {
+		pid := start()
+		require.NoError(t, os.WriteFile(filepath.Join(mnt, "f"), []byte(sig.String()), 0o644))
+		require.NoError(t, syscall.Kill(pid, sig))
+		p.eventually("the daemon's end", func() bool { return gone(pid) })
+		require.False(t, p.mounted(mnt))
+		fsck(t, img)
+	}
+
+	// Busy: the mount leaves the tree at once and lives on for the open file.
+	pid := start()
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, unix.SIGTERM))
+	p.eventually("the mount to be detached", func() bool { return !p.mounted(mnt) })
+	_, err = f.WriteString("written after the signal")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	p.eventually("the daemon's end", func() bool { return gone(pid) })
+	fsck(t, img)
+	p.ok("mount", img, mnt)
+	b, err := os.ReadFile(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	require.Equal(t, "written after the signal", string(b))
+	p.ok("umount", mnt)
+
+	if os.Geteuid() != 0 {
+		return
+	}
+	// Busy and told twice: it ends, and the open file gives an error.
+	pid = start()
+	f, err = os.Create(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, unix.SIGTERM))
+	p.eventually("the mount to be detached", func() bool { return !p.mounted(mnt) })
+	require.NoError(t, syscall.Kill(pid, unix.SIGTERM))
+	p.eventually("the daemon's end", func() bool { return gone(pid) })
+	require.Error(t, f.Sync())
+	f.Close()
+	fsck(t, img)
+}
+
+func TestForeground(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	c := p.command("mount", "--foreground", img, mnt)
+	var out bytes.Buffer
+	c.Stderr = &out
+	require.NoError(t, c.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	p.eventually("the mount", func() bool { r, err := p.stat(mnt); return err == nil && r.PID == c.Process.Pid })
+	require.NoError(t, c.Process.Signal(os.Interrupt))
+	require.NoError(t, <-ended)
+	require.Contains(t, out.String(), "msg=mounted")
+	require.Contains(t, out.String(), "msg=unmounted")
+	require.False(t, p.mounted(mnt))
+	require.Empty(t, p.leftovers(mnt))
+	fsck(t, img)
+}
+
+// TestUnprivileged mounts as nobody, through fusermount3.
+func TestUnprivileged(t *testing.T) {
+	p := newPlace(t)
+	const nobody = 65534
+	if os.Geteuid() == 0 {
+		// Whatever nobody needs must be nobody's or anybody's: the binary, the directory, the image.
+		b, err := os.ReadFile(p.bin)
+		require.NoError(t, err)
+		p.bin = p.path("lanefs.test")
+		require.NoError(t, os.WriteFile(p.bin, b, 0o755))
+		require.NoError(t, os.Chmod(p.dir, 0o755))
+		p.cred = &syscall.Credential{Uid: nobody, Gid: nobody}
+		if err := p.command("version").Run(); err != nil {
+			t.Skipf("needs a place from which nobody can run programs: %s: %v", p.dir, err)
+		}
+	}
+	img, mnt := p.image("image", 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("mnt")
+	for _, f := range []string{img, mnt, p.path("run")} {
+		require.NoError(t, os.Chown(f, p.uid(), p.uid()))
+	}
+	if st, err := os.Stat("/dev/fuse"); err != nil || st.Mode().Perm()&0o006 != 0o006 {
+		t.Skipf("needs /dev/fuse open to everyone (chmod 666), as udev makes it; here it is %v", st.Mode())
+	}
+	p.ok("mount", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	if os.Geteuid() == 0 {
+		_, err = os.Stat(mnt)
+		require.ErrorIs(t, err, unix.EACCES, "without allow_other nobody else looks in, root neither")
+	}
+	w := exec.Command("sh", "-c", "echo hello > "+mnt+"/f && cat "+mnt+"/f")
+	if p.cred != nil {
+		w.SysProcAttr = &syscall.SysProcAttr{Credential: p.cred}
+	}
+	out, err := w.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "hello\n", string(out))
+	p.ok("umount", mnt)
+	require.True(t, gone(r.PID))
+	fsck(t, img)
+}
+
+func (p *place) uid() int {
+	if p.cred != nil {
+		return int(p.cred.Uid)
+	}
+	return os.Geteuid()
+}
+
+func TestReadAnswer(t *testing.T) {
+	require.NoError(t, readAnswer(strings.NewReader("\n")))
+	require.EqualError(t, readAnswer(strings.NewReader("no luck\n")), "no luck")
+	require.ErrorIs(t, readAnswer(strings.NewReader("")), errDied)
+	require.ErrorIs(t, readAnswer(strings.NewReader("half a li")), errDied)
+	require.False(t, errors.Is(readAnswer(strings.NewReader("x\n")), errDied))
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+func mountCommand() *cobra.Command {
+	var cfg mountConfig
+	var options []string
+	var gpu string
+	c := &cobra.Command{
+		Use:   "mount [flags] DEVICE DIR",
+		Short: "mount the ext4 volume on DEVICE at DIR",
+		Long: `Mounts the ext4 volume on DEVICE, an image file, at the directory DIR. The command returns 0 once the mount answers; the
+process that serves it goes to the background unless --foreground is given.`,
+		Args: exactly("DEVICE DIR"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := cfg.set(args[0], args[1], gpu, options); err != nil {
+				return err
+			}
+			if cfg.Foreground {
+				return serve(&cfg, foreground{out: c.ErrOrStderr()})
+			}
+			return startDaemon(&cfg)
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
+	f.StringVar(&gpu, "gpu", "", "what runs the lanes: auto, host, hip or cuda (default auto)")
+	f.StringArrayVarP(&options, "options", "o", nil, "mount options, separated by commas")
+	return c
+}
+
+// set fills the configuration from the command line and checks what can be checked without opening anything.
+func (c *mountConfig) set(device, dir, gpu string, options []string) error {
+	if err := parseOptions(c, options); err != nil {
+		return err
+	}
+	if gpu != "" {
+		c.GPU = gpu
+		if err := checkGPU(gpu); err != nil {
+			return fmt.Errorf("--gpu %q: %w", gpu, err)
+		}
+	}
+	if c.NoRecovery && !c.ReadOnly {
+		return errors.New("option \"norecovery\" needs \"ro\": a journal that was not replayed must not be written over")
+	}
+	var err error
+	if c.Log != "" {
+		if c.Log, err = filepath.Abs(c.Log); err != nil {
+			return err
+		}
+	}
+	if c.Device, err = resolveDevice(device); err != nil {
+		return err
+	}
+	if c.Dir, err = resolveDir(dir); err != nil {
+		return err
+	}
+	return prepareMountpoint(c.Dir)
+}
+
+// exactly checks the number of arguments and says what they are.
+func exactly(want string) cobra.PositionalArgs {
+	n := 1
+	for _, r := range want {
+		if r == ' ' {
+			n++
+		}
+	}
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%s: want %s, got %q", c.Name(), want, args)
+		}
+		return nil
+	}
+}

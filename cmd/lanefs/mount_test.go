@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// TestMountCopyUmount is the demo in small.
+func TestMountCopyUmount(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	src := p.mkdir("src")
+	var want int64
+	for i := range 200 {
+		b := []byte(strings.Repeat(fmt.Sprintln(i), i*20))
+		require.NoError(t, os.WriteFile(filepath.Join(src, itoa(i)), b, 0o600))
+		require.NoError(t, os.Chmod(filepath.Join(src, itoa(i)), os.FileMode(0o600+i%8)))
+		want += int64(len(b)+4095) / 4096 * 4096
+	}
+	require.NoError(t, os.Symlink("0", filepath.Join(src, "link")))
+
+	require.Empty(t, p.ok("mount", img, mnt))
+	at, err := p.stat(mnt) // mounting writes the superblock
+	require.NoError(t, err)
+	tool(t, "cp", "-a", src, mnt)
+	tool(t, "sync", mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.True(t, r.Simulated)
+	require.Equal(t, img, r.Device.Name)
+	require.Equal(t, mnt, r.Dir)
+	require.Equal(t, "host", r.Runtime.Name)
+	require.Equal(t, int64(64<<20), r.Device.Size)
+	require.Equal(t, want, r.Volume.DataWritten, "file data, in whole blocks")
+	require.NotZero(t, r.Volume.MetadataWritten+r.Volume.JournalWritten, "sync commits")
+	require.Equal(t, r.Volume.written()-at.Volume.written(), int64(r.Total.BytesWritten-at.Total.BytesWritten),
+		"what the lanes moved is what the volume sent")
+	require.Equal(t, r.Device.Queues, len(r.Queues))
+	require.Equal(t, r.Total.Commands, r.Total.Completions)
+	require.Zero(t, r.Total.Errors+r.Total.Timeouts+r.Total.Spurious+r.Total.Rejected)
+	text := p.ok("stat", mnt)
+	require.Contains(t, text, "simulated")
+	require.Contains(t, text, "SQ doorbells")
+
+	require.Empty(t, p.ok("umount", mnt))
+	require.True(t, gone(r.PID), "umount returns after the daemon has ended its work")
+	require.False(t, p.mounted(mnt))
+	fsck(t, img)
+
+	p.ok("mount", "-o", "ro,noatime,nosuid", img, mnt)
+	tool(t, "diff", "-r", "--no-dereference", src, filepath.Join(mnt, "src"))
+	for i := range 200 {
+		st, err := os.Stat(filepath.Join(mnt, "src", itoa(i)))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600+i%8), st.Mode().Perm())
+	}
+	require.Error(t, os.WriteFile(filepath.Join(mnt, "x"), nil, 0o600), "read-only")
+	r, err = p.stat(mnt)
+	require.NoError(t, err)
+	require.True(t, r.ReadOnly)
+	require.GreaterOrEqual(t, r.Volume.DataRead, want)
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
+func (v volumeReport) written() int64 { return v.DataWritten + v.MetadataWritten + v.JournalWritten }
+
+func TestGeometries(t *testing.T) {
+	p := newPlace(t)
+	mnt := p.mkdir("mnt")
+	for _, c := range []struct {
+		options string
+		mkfs    []string
+		lanes   int
+		lba     int64
+	}{
+		{"lanes=1,depth=1", nil, 1, 512},
+		{"lanes=3,lba=4096", nil, 3, 4096},
+		{"lba=1024,depth=7", []string{"-b", "1024"}, 0, 1024},
+		{"lanes=20,cache=1M", []string{"-b", "2048"}, 20, 512},
+	} {
+		t.Run(c.options, func(t *testing.T) {
+			img := p.image("image", 32, c.mkfs...)
+			p.ok("mount", "-o", c.options, img, mnt)
+			require.NoError(t, os.WriteFile(filepath.Join(mnt, "f"), make([]byte, 3<<20+1), 0o644))
+			r, err := p.stat(mnt)
+			require.NoError(t, err)
+			if c.lanes > 0 {
+				require.Equal(t, c.lanes, r.Device.Queues)
+			}
+			require.Equal(t, c.lba, r.Device.BlockSize)
+			p.ok("umount", mnt)
+			fsck(t, img)
+		})
+	}
+}
+
+func TestRelativeNamesAndLinks(t *testing.T) {
+	p := newPlace(t)
+	p.image("image", 32)
+	real := p.mkdir("real dir")
+	require.NoError(t, os.Symlink("real dir", p.path("link")))
+	p.ok("mount", "image", "link")
+	require.True(t, p.mounted(real))
+	require.Contains(t, p.ok("stat", "real dir"), p.path("image"))
+	p.ok("umount", "./link/")
+	require.False(t, p.mounted(real))
+}
+
+func TestMountHelper(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok(img, mnt, "-o", "rw,nosuid,nodev,user,x-test=1")
+	p.ok("umount", mnt)
+	// As a link named mount.lanefs, with what mount(8) adds.
+	helper := p.path("mount.lanefs")
+	require.NoError(t, os.Symlink(p.bin, helper))
+	c := exec.Command(helper, img, mnt, "-n", "-t", "fuse.lanefs", "-o", "ro")
+	c.Env = p.env
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.True(t, p.mounted(mnt))
+	p.ok("umount", mnt)
+}
+
+func TestLogFile(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", "-o", "log=daemon.log", img, mnt)
+	p.ok("umount", mnt)
+	b, err := os.ReadFile(p.path("daemon.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(b), "msg=mounted")
+	require.Contains(t, string(b), "msg=unmounted")
+	require.Contains(t, p.fails("mount", "-o", "log=none/x", img, mnt), `none/x": no such file or directory`)
+}
+
+func TestIdentify(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	out := p.ok("identify", img)
+	for _, want := range []string{"LaneFS software controller", "simulated", "MDTS", "namespace", "65536 blocks of 512 bytes (32 MiB)", "in use"} {
+		require.Contains(t, out, want)
+	}
+	require.Contains(t, p.ok("identify", "--lba", "4096", img), "8192 blocks of 4096 bytes")
+	p.ok("mount", img, mnt)
+	require.Contains(t, p.fails("identify", img), "in use")
+	p.ok("umount", mnt)
+}
+
+func TestVersionAndDoctor(t *testing.T) {
+	p := newPlace(t)
+	require.Equal(t, "lanefs unknown\n", p.ok("version"))
+	require.Contains(t, p.ok("doctor"), "ok    FUSE")
+	require.Contains(t, p.ok("doctor", "--json"), `"what": "host runtime"`)
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// mountConfig is what a mount needs to know. The foreground process makes it and the daemon reads it back.
+type mountConfig struct {
+	Device     string // image file, absolute
+	Dir        string // mount point, absolute and without symbolic links
+	GPU        string // auto, host, hip, cuda
+	Foreground bool
+	Log        string // file, absolute; empty: beside the control socket
+
+	ReadOnly   bool
+	NoRecovery bool
+	Discard    bool
+	AllowOther bool
+	Commit     time.Duration // 0: the file system's own
+	Cache      int64         // bytes of metadata; 0: the file system's own
+
+	Lanes int // queue pairs; 0: as many as suit the machine
+	Depth int // commands in flight on one; 0: as many as suit the controller
+	LBA   int // block size of a software controller; 0: 512
+	NSID  uint32
+
+	Kernel []string // options that the kernel's VFS carries out
+}
+
+// flags are the options without a value.
+var flags = map[string]func(*mountConfig){
+	"ro":                  func(c *mountConfig) { c.ReadOnly = true },
+	"rw":                  func(c *mountConfig) { c.ReadOnly = false },
+	"norecovery":          func(c *mountConfig) { c.NoRecovery = true },
+	"noload":              func(c *mountConfig) { c.NoRecovery = true }, // ext4's other name for it
+	"discard":             func(c *mountConfig) { c.Discard = true },
+	"nodiscard":           func(c *mountConfig) { c.Discard = false },
+	"allow_other":         func(c *mountConfig) { c.AllowOther = true },
+	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
+}
+
+// vfs are options that the kernel carries out; each names the one it takes back.
+var vfs = map[string]string{
+	"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "dev": "nodev", "noexec": "exec", "exec": "noexec",
+	"noatime": "relatime", "relatime": "noatime", "atime": "noatime",
+	"sync": "async", "async": "sync", "dirsync": "",
+}
+
+// usual are those of them that hold anyway; they only take others back.
+var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": true, "relatime": true, "async": true}
+
+// noise is what /etc/fstab carries for others: mount(8), systemd, fsck.
+var noise = map[string]bool{"defaults": true, "auto": true, "noauto": true, "user": true, "nouser": true, "users": true,
+	"owner": true, "group": true, "nofail": true, "_netdev": true}
+
+// values are the options with a value.
+var values = map[string]func(*mountConfig, string) error{
+	"gpu": func(c *mountConfig, v string) error { c.GPU = v; return checkGPU(v) },
+	"log": func(c *mountConfig, v string) error { c.Log = v; return nil },
+	"commit": func(c *mountConfig, v string) error {
+		n, err := number(v, 0, 300)
+		c.Commit = time.Duration(n) * time.Second
+		return err
+	},
+	"cache": func(c *mountConfig, v string) (err error) { c.Cache, err = size(v); return err },
+	"lanes": func(c *mountConfig, v string) (err error) { c.Lanes, err = number(v, 1, 1024); return err },
+	"depth": func(c *mountConfig, v string) (err error) { c.Depth, err = number(v, 1, 65535); return err },
+	"nsid": func(c *mountConfig, v string) error {
+		n, err := number(v, 1, math.MaxInt32)
+		c.NSID = uint32(n)
+		return err
+	},
+	"lba": func(c *mountConfig, v string) error {
+		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {
+			return fmt.Errorf("want 512, 1024, 2048 or 4096")
+		}
+		return nil
+	},
+	"errors": func(_ *mountConfig, v string) error {
+		if v != "remount-ro" {
+			return fmt.Errorf("want remount-ro: after an error LaneFS refuses further writes, and does nothing else")
+		}
+		return nil
+	},
+}
+
+// parseOptions sets c from the arguments of -o, each a list with commas. Of options that exclude one another the last
+// counts, as with mount(8).
+func parseOptions(c *mountConfig, lists []string) error {
+	for _, o := range strings.Split(strings.Join(lists, ","), ",") {
+		name, value, valued := strings.Cut(o, "=")
+		switch set := values[name]; {
+		case o == "" || noise[o] || strings.HasPrefix(o, "x-") || strings.HasPrefix(o, "X-") || name == "comment":
+		case flags[o] != nil:
+			flags[o](c)
+		case !valued && isVFS(o):
+			c.Kernel = slices.DeleteFunc(c.Kernel, func(k string) bool { return k == o || k == vfs[o] })
+			if !usual[o] {
+				c.Kernel = append(c.Kernel, o)
+			}
+		case valued && set != nil:
+			if err := set(c, value); err != nil {
+				return fmt.Errorf("option %q: %w", o, err)
+			}
+		case set != nil:
+			return fmt.Errorf("option %q needs a value: %s=…", o, name)
+		case valued && (flags[name] != nil || isVFS(name)):
+			return fmt.Errorf("option %q takes no value", o)
+		default:
+			return fmt.Errorf("unknown option %q; LaneFS knows %s", o, strings.Join(knownOptions(), ", "))
+		}
+	}
+	return nil
+}
+
+func isVFS(o string) bool {
+	_, ok := vfs[o]
+	return ok
+}
+
+func knownOptions() []string {
+	var all []string
+	all = slices.AppendSeq(all, maps.Keys(flags))
+	all = slices.AppendSeq(all, maps.Keys(vfs))
+	for v := range values {
+		all = append(all, v+"=…")
+	}
+	slices.Sort(all)
+	return all
+}
+
+func number(v string, low, high int) (int, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("want a number from %d to %d", low, high)
+	}
+	return n, nil
+}
+
+// size reads bytes with an optional k, M or G.
+func size(v string) (int64, error) {
+	shift := 0
+	digits := strings.TrimRight(v, "kKmMgG")
+	switch strings.ToLower(v[len(digits):]) {
+	case "":
+	case "k":
+		shift = 10
+	case "m":
+		shift = 20
+	case "g":
+		shift = 30
+	default:
+		digits = ""
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("want a size such as 256M")
+	}
+	return n << shift, nil
+}
+
+func checkGPU(v string) error {
+	if !slices.Contains([]string{"auto", "host", "hip", "cuda"}, v) {
+		return fmt.Errorf("want auto, host, hip or cuda")
+	}
+	return nil
+}

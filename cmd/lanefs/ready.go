@@ -1,0 +1,72 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// surroundings is what a serving process has around it: where it logs, and whom it tells that the mount answers.
+type surroundings interface {
+	// logTo starts logging and says to which file. files names the one that is used unless the user named another.
+	logTo(cfg *mountConfig, files *runFiles) (log *slog.Logger, path string, err error)
+	ready() error
+}
+
+// foreground is a terminal: the log goes there.
+type foreground struct{ out io.Writer }
+
+func (f foreground) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, string, error) {
+	files.Log = ""
+	if cfg.Log == "" {
+		return newLogger(f.out), "", nil
+	}
+	w, err := openLog(cfg.Log)
+	return newLogger(w), cfg.Log, err
+}
+
+func (f foreground) ready() error { return nil }
+
+// background is a daemon: the log is a file, and so is what the Go runtime prints when it dies.
+type background struct{ pipe *os.File }
+
+func (b *background) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, string, error) {
+	if cfg.Log != "" {
+		files.Log = ""
+	}
+	path := cmp.Or(cfg.Log, files.Log)
+	w, err := openLog(path)
+	if err != nil {
+		return nil, "", err
+	}
+	return newLogger(w), path, unix.Dup3(int(w.Fd()), 2, 0)
+}
+
+// ready tells the process that started us.
+func (b *background) ready() error {
+	_, err := b.pipe.Write([]byte("\n"))
+	b.pipe.Close()
+	return err
+}
+
+func openLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("log %q: %w", path, reason(err))
+	}
+	return f, nil
+}
+
+func newLogger(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			a.Value = slog.StringValue(a.Value.Time().Format(time.RFC3339))
+		}
+		return a
+	}}))
+}

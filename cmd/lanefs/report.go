@@ -1,0 +1,106 @@
+package main
+
+import (
+	"time"
+
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// report is what `lanefs stat --json` prints; its names are part of the command line's promise. Counters count from the
+// mount on, sizes are bytes.
+type report struct {
+	Dir       string    `json:"dir"`
+	PID       int       `json:"pid"`
+	Version   string    `json:"version"`
+	Mounted   time.Time `json:"mounted"`
+	Log       string    `json:"log,omitempty"`
+	ReadOnly  bool      `json:"read_only"` // asked for, or since an error
+	Simulated bool      `json:"simulated"` // the controller is software
+	Pinned    int64     `json:"pinned_bytes"`
+
+	Runtime runtimeReport  `json:"runtime"`
+	Device  deviceReport   `json:"device"`
+	Queues  []queueCounted `json:"queues"`
+	Total   queueCounters  `json:"total"`
+	Volume  volumeReport   `json:"volume"`
+	FUSE    fuseReport     `json:"fuse"`
+}
+
+type runtimeReport struct {
+	Name   string `json:"name"`
+	Device string `json:"device"`
+	Arch   string `json:"arch"`
+}
+
+type deviceReport struct {
+	Name          string `json:"name"`
+	Model         string `json:"model"`
+	Serial        string `json:"serial"`
+	Firmware      string `json:"firmware"`
+	NSID          uint32 `json:"nsid"`
+	Size          int64  `json:"size"`
+	BlockSize     int64  `json:"block_size"`
+	MaxTransfer   int64  `json:"max_transfer"`
+	Queues        int    `json:"queue_pairs"`
+	Depth         int    `json:"depth"`
+	VolatileCache bool   `json:"volatile_cache"`
+}
+
+// queueCounters are counted by the lane's own kernel code.
+type queueCounters struct {
+	Commands     uint64 `json:"commands"`
+	Completions  uint64 `json:"completions"`
+	BytesRead    uint64 `json:"bytes_read"`
+	BytesWritten uint64 `json:"bytes_written"`
+	SQDoorbells  uint64 `json:"sq_doorbells"`
+	CQDoorbells  uint64 `json:"cq_doorbells"`
+	Errors       uint64 `json:"errors"`   // completions with a status other than success
+	Timeouts     uint64 `json:"timeouts"` // commands that did not complete in time
+	Late         uint64 `json:"late"`     // and did so afterwards
+	Spurious     uint64 `json:"spurious"` // completions of nothing in flight
+	Rejected     uint64 `json:"rejected"` // work that was not posted
+}
+
+type queueCounted struct {
+	QID uint16 `json:"qid"`
+	queueCounters
+}
+
+func queueReport(q nvmeq.LaneStats) queueCounted {
+	c := queueCounted{QID: q.QID}
+	c.add(q)
+	return c
+}
+
+func (c *queueCounters) add(q nvmeq.LaneStats) {
+	c.Commands += q.Commands
+	c.Completions += q.Completions
+	c.BytesRead += q.BytesRead
+	c.BytesWritten += q.BytesWritten
+	c.SQDoorbells += q.SQDoorbells
+	c.CQDoorbells += q.CQDoorbells
+	c.Errors += q.Errors
+	c.Timeouts += q.Timeouts
+	c.Late += q.Late
+	c.Spurious += q.Spurious
+	c.Rejected += q.Rejected
+}
+
+// volumeReport counts what ext4 moved: file contents in whole blocks, and the rest.
+type volumeReport struct {
+	DataRead        int64 `json:"data_read"`
+	DataWritten     int64 `json:"data_written"`
+	MetadataRead    int64 `json:"metadata_read"`
+	MetadataWritten int64 `json:"metadata_written"`
+	JournalWritten  int64 `json:"journal_written"`
+	Commits         int64 `json:"commits"`
+}
+
+// fuseReport counts what the kernel asked for.
+type fuseReport struct {
+	Reads        int64 `json:"reads"`
+	ReadBytes    int64 `json:"read_bytes"`
+	Writes       int64 `json:"writes"`
+	WrittenBytes int64 `json:"written_bytes"`
+	Nodes        int   `json:"nodes"`
+}

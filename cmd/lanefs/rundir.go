@@ -1,0 +1,107 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The runtime directory holds, for each mount, three files named after its mount point: a lock that its daemon holds as
+// long as it lives, the control socket, and the log. It belongs to one user and nobody else may enter it.
+
+// runDir makes the caller's own.
+func runDir() (string, error) {
+	dir := runDirs(os.Geteuid())[0]
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		return "", fmt.Errorf("runtime directory %q: %w", dir, err)
+	}
+	return dir, checkRunDir(dir)
+}
+
+// runDirs are where a user's daemons may be, the likeliest first.
+func runDirs(uid int) []string {
+	temporary := filepath.Join(os.TempDir(), "lanefs-"+strconv.Itoa(uid))
+	if uid == 0 {
+		return []string{"/run/lanefs"}
+	}
+	var dirs []string
+	if x := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(x) && uid == os.Geteuid() {
+		dirs = append(dirs, filepath.Join(x, "lanefs"))
+	} else if uid != os.Geteuid() {
+		dirs = append(dirs, fmt.Sprintf("/run/user/%d/lanefs", uid))
+	}
+	return append(dirs, temporary)
+}
+
+// checkRunDir refuses a directory that somebody else made or can write to: in /tmp anyone could have been first.
+func checkRunDir(dir string) error {
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	sys := st.Sys().(*syscall.Stat_t)
+	if !st.IsDir() || st.Mode().Perm()&0o077 != 0 || int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("runtime directory %q must be a directory of mode 0700 that belongs to uid %d; remove it", dir, os.Geteuid())
+	}
+	return nil
+}
+
+// runName is what the files of a mount on dir begin with.
+func runName(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:8])
+}
+
+// runFiles are a mount's files in the runtime directory.
+type runFiles struct {
+	lock   *os.File
+	Socket string
+	Log    string // empty: none of ours
+}
+
+// claim takes the lock of the mount point: one daemon a directory.
+func claim(mountpoint string) (*runFiles, error) {
+	dir, err := runDir()
+	if err != nil {
+		return nil, err
+	}
+	base := filepath.Join(dir, runName(mountpoint))
+	for {
+		f, err := os.OpenFile(base+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("%q: another lanefs is mounting or serving this directory; lanefs umount it first", mountpoint)
+		}
+		// The daemon that held the lock before may have removed the file after we opened it.
+		mine, err1 := f.Stat()
+		there, err2 := os.Stat(f.Name())
+		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+			return &runFiles{lock: f, Socket: base + ".sock", Log: base + ".log"}, nil
+		}
+		f.Close()
+	}
+}
+
+// release removes what the mount left, and the lock last. Only the first call does anything: after it the files may be
+// another daemon's.
+func (r *runFiles) release(keepLog bool) {
+	if r.lock == nil {
+		return
+	}
+	os.Remove(r.Socket)
+	if !keepLog && r.Log != "" {
+		os.Remove(r.Log)
+	}
+	os.Remove(r.lock.Name())
+	r.lock.Close()
+	r.lock = nil
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+)
+
+// daemon is a mount and what serves it. Its life: claim the mount point, open the stack, mount, answer; then until the
+// mount is gone (lanefs umount, umount(8), fusermount3 -u, a signal) serve; then close the stack and leave nothing behind.
+type daemon struct {
+	cfg     *mountConfig
+	log     *slog.Logger
+	logPath string
+	stack   *stack
+	srv     *fs.Server
+	started time.Time
+	fuseDev uint32 // minor number of the mount's device: its connection in /sys/fs/fuse
+
+	unmounting sync.Mutex    // one attempt at a time
+	closed     chan struct{} // after the stack was closed
+	closeErr   error         // valid after closed
+}
+
+// serve runs a mount from beginning to end.
+func serve(cfg *mountConfig, env surroundings) (err error) {
+	// From the start: a signal while the stack opens is obeyed once there is something to unmount.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+
+	files, err := claim(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
+	defer func() { files.release(err != nil && d.srv != nil) }()
+	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
+		return err
+	}
+	if d.stack, err = openStack(cfg, d.log); err != nil {
+		return err
+	}
+	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
+		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: true, Mount: cfg.Kernel,
+		Logf: func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
+	})
+	if err != nil {
+		return errors.Join(err, d.stack.Close())
+	}
+	if err := d.probe(); err != nil {
+		return errors.Join(err, fs.Detach(cfg.Dir), d.stack.Close())
+	}
+	ctl, err := listen(files.Socket, d)
+	if err != nil {
+		return errors.Join(err, d.srv.Unmount(), d.stack.Close())
+	}
+	d.log.Info("mounted", "device", cfg.Device, "dir", cfg.Dir, "pid", os.Getpid())
+	if err := env.ready(); err != nil {
+		d.log.Warn("whoever started this mount has gone", "error", err.Error())
+	}
+
+	d.untilGone(signals)
+	d.closeErr = d.stack.Close()
+	if d.closeErr != nil {
+		d.log.Error("closing the volume", "error", oneLine(d.closeErr))
+	} else {
+		d.log.Info("unmounted", "dir", cfg.Dir)
+	}
+	files.release(d.closeErr != nil) // before anybody is told: a new mount may follow at once
+	close(d.closed)
+	ctl.finish()
+	return d.closeErr
+}
+
+const probeTimeout = 30 * time.Second
+
+// probe asks the mount, through the kernel, as any program would.
+func (d *daemon) probe() error {
+	answer := make(chan error, 1)
+	go func() {
+		var sfs unix.Statfs_t
+		var st unix.Stat_t
+		err := unix.Statfs(d.cfg.Dir, &sfs)
+		if err == nil {
+			err = unix.Stat(d.cfg.Dir, &st)
+		}
+		switch {
+		case err != nil:
+		case sfs.Type != unix.FUSE_SUPER_MAGIC:
+			err = fmt.Errorf("the file system there has type %#x", sfs.Type)
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			err = fmt.Errorf("the root has mode %#o", st.Mode)
+		}
+		d.fuseDev = unix.Minor(st.Dev)
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		if err != nil {
+			return fmt.Errorf("mount %q does not answer: %w", d.cfg.Dir, err)
+		}
+		return nil
+	case <-time.After(probeTimeout):
+		return fmt.Errorf("mount %q does not answer within %v", d.cfg.Dir, probeTimeout)
+	}
+}
+
+// untilGone serves until the mount is gone. The first signal unmounts; if the mount is busy it is detached: no new name
+// leads to it, and it ends when the last file in use is closed. The second signal ends it at once: what was written is
+// kept, and files still open give errors from then on.
+func (d *daemon) untilGone(signals <-chan os.Signal) {
+	gone := make(chan struct{})
+	go func() { d.srv.Wait(); close(gone) }()
+	for n := 1; ; n++ {
+		select {
+		case <-gone:
+			return
+		case s := <-signals:
+			d.log.Info("signal", "signal", s.String())
+			if n == 1 {
+				go d.leave()
+			} else if err := d.abort(); err != nil {
+				d.log.Error("aborting the connection", "error", err.Error())
+			}
+		}
+	}
+}
+
+// leave unmounts, lazily if it must.
+func (d *daemon) leave() {
+	err := d.unmount()
+	if err == nil {
+		return
+	}
+	d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
+	if err := fs.Detach(d.cfg.Dir); err != nil {
+		d.log.Error("detaching the mount", "error", err.Error())
+	}
+	if err := d.stack.vol.Sync(); err != nil {
+		d.log.Error("writing out the volume", "error", err.Error())
+	}
+}
+
+func (d *daemon) unmount() error {
+	d.unmounting.Lock()
+	defer d.unmounting.Unlock()
+	return d.srv.Unmount()
+}
+
+// abort has the kernel end the connection, after which the mount is gone
+// (Documentation/filesystems/fuse/fuse.rst, "Control filesystem").
+func (d *daemon) abort() error {
+	const control = "/sys/fs/fuse/connections"
+	name := filepath.Join(strconv.Itoa(int(d.fuseDev)), "abort")
+	err := os.WriteFile(filepath.Join(control, name), []byte("1"), 0)
+	if !errors.Is(err, os.ErrNotExist) || os.Geteuid() != 0 {
+		return err
+	}
+	// The control file system is not mounted: a container, most likely. It is for a moment.
+	if err := unix.Mount("fusectl", control, "fusectl", 0, ""); err != nil {
+		return os.NewSyscallError("mounting fusectl", err)
+	}
+	err = os.WriteFile(filepath.Join(control, name), []byte("1"), 0)
+	return errors.Join(err, unix.Unmount(control, unix.MNT_DETACH))
+}

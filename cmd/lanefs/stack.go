@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
+type controller struct {
+	rt   gpu.Runtime
+	ctl  nvmeq.Transport
+	nvme *nvmeq.Controller
+}
+
+// stack is all that stands below the mount, opened from the bottom up and closed from the top down.
+type stack struct {
+	controller
+	eng *nvmeq.Engine
+	dev *blockdev.Namespace
+	vol *ext4.FS
+}
+
+// openRuntime opens what --gpu names. auto takes what works: so far that is host.
+func openRuntime(name string) (gpu.Runtime, error) {
+	switch name {
+	case "auto", "host", "":
+		return host.Open(host.Options{})
+	}
+	return nil, fmt.Errorf("--gpu %s is not available: this build has no %s runtime yet; use --gpu host, or auto", name, name)
+}
+
+// defaultLanes is how many queue pairs a mount has unless told otherwise: a few per CPU, so that requests seldom share
+// one.
+func defaultLanes() int { return max(4, runtime.NumCPU()) }
+
+func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if c.rt, err = openRuntime(cfg.GPU); err != nil {
+		return c, err
+	}
+	ctl, err := softctl.Open(cfg.Device, softctl.Options{
+		BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log,
+	})
+	if err != nil {
+		return c, err
+	}
+	c.ctl = ctl
+	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Log: log})
+	return c, err
+}
+
+// Close shuts the controller down: its caches are on the medium when it returns nil.
+func (c *controller) Close() error {
+	var errs []error
+	if c.nvme != nil {
+		errs = append(errs, c.nvme.Close())
+	}
+	if c.ctl != nil {
+		errs = append(errs, c.ctl.Close())
+	}
+	if c.rt != nil {
+		errs = append(errs, c.rt.Close())
+	}
+	*c = controller{}
+	return errors.Join(errs...)
+}
+
+func openStack(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
+	s = &stack{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.controller, err = openController(cfg, log); err != nil {
+		return s, err
+	}
+	lanes := cfg.Lanes
+	if lanes == 0 {
+		lanes = defaultLanes()
+	}
+	depth := 0
+	if cfg.Depth > 0 {
+		depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
+	}
+	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth}); err != nil {
+		return s, err
+	}
+	nsid := max(cfg.NSID, 1)
+	if s.dev, err = blockdev.Open(s.eng, nsid, blockdev.Options{}); err != nil {
+		return s, err
+	}
+	s.vol, err = ext4.Open(s.dev, ext4.Options{
+		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
+		CacheSize: cfg.Cache, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
+	})
+	return s, err
+}
+
+// Close makes everything durable and lets go of the device. The first error is the one that matters; all are reported.
+func (s *stack) Close() error {
+	var errs []error
+	if s.vol != nil {
+		errs = append(errs, s.vol.Close())
+	}
+	if s.dev != nil {
+		errs = append(errs, s.dev.Close())
+	}
+	if s.eng != nil {
+		errs = append(errs, s.eng.Close())
+	}
+	errs = append(errs, s.controller.Close())
+	s.vol, s.dev, s.eng = nil, nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// report reads the counters. The stack is open as long as somebody can ask.
+func (d *daemon) report() *report {
+	s, i, facts := d.stack, d.stack.dev.Info(), d.stack.rt.Facts()
+	v, f := s.vol.Stats(), d.srv.Stats()
+	r := &report{
+		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
+		ReadOnly: s.vol.ReadOnly(), Simulated: i.Simulated, Pinned: s.dev.Pinned(),
+		Runtime: runtimeReport{s.rt.Name(), facts.Name, facts.Arch},
+		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
+			i.Queues, i.Depth, i.VolatileCache},
+		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
+		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
+	}
+	for _, q := range s.eng.Stats() {
+		r.Queues = append(r.Queues, queueReport(q))
+		r.Total.add(q)
+	}
+	return r
+}
+
+func statCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "stat [--json] DIR",
+		Short: "print the live counters of a mount",
+		Args:  exactly("DIR"),
+		RunE: func(c *cobra.Command, args []string) error {
+			m, err := ourMount(args[0])
+			if err != nil {
+				return err
+			}
+			r, err := ask(m, request{Op: "stat"}, requestTimeout)
+			if err != nil {
+				return fmt.Errorf("%q: %w", args[0], err)
+			}
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(r.Stat)
+			}
+			return r.Stat.print(c.OutOrStdout())
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func (r *report) print(out io.Writer) error {
+	i := &r.Device
+	how := ""
+	if r.Simulated {
+		how = " (simulated: the controller is software)"
+	}
+	if r.ReadOnly {
+		how += ", read-only"
+	}
+	fmt.Fprintf(out, "%s on %s%s\n", i.Name, r.Dir, how)
+	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
+		i.Model, i.Serial, i.Firmware, i.NSID, human(i.Size), i.BlockSize)
+	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
+	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
+		i.Queues, i.Depth, human(i.MaxTransfer), human(r.Pinned))
+	fmt.Fprintf(out, "daemon      pid %d, version %s, mounted %s ago", r.PID, r.Version, time.Since(r.Mounted).Round(time.Second))
+	if r.Log != "" {
+		fmt.Fprintf(out, ", log %s", r.Log)
+	}
+	fmt.Fprintln(out)
+	v, f := r.Volume, r.FUSE
+	fmt.Fprintf(out, "data        %d bytes read, %d written\n", v.DataRead, v.DataWritten)
+	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits\n", v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits)
+	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)
+
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "queue\tcommands\tbytes read\tbytes written\tSQ doorbells\tCQ doorbells\terrors\ttimeouts\t")
+	row := func(name string, q queueCounters) {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, q.Commands, q.BytesRead, q.BytesWritten, q.SQDoorbells, q.CQDoorbells, q.Errors, q.Timeouts)
+	}
+	for _, q := range r.Queues {
+		row(fmt.Sprint(q.QID), q.queueCounters)
+	}
+	row("all", r.Total)
+	return w.Flush()
+}
+
+// human is a number of bytes for reading.
+func human(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.size {
+			if n%u.size == 0 {
+				return fmt.Sprintf("%d %s", n/u.size, u.name)
+			}
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
