@@ -120,33 +120,3 @@ func (p *path) insertEntry(l, i int, e entry, spare []Node) error {
 	}
 	return p.insertEntry(l-1, p.lv[l-1].pos+1, indexEntry(n.key(0), buf.Block()), spare[1:])
 }
-
-// shrink brings the entries of a single child into the root as long as they fit there.
-func (t *Tree) shrink() error {
-	root := node(t.Root)
-	for root.depth() > 0 && root.entries() == 1 {
-		b := root.child(0)
-		buf, err := t.load(b, root.depth()-1, root.key(0), MaxBlock)
-		if err != nil {
-			return err
-		}
-		n := node(buf.Data())
-		c := n.entries()
-		if c > root.max() {
-			buf.Put()
-			return nil
-		}
-		root.remove(0, 1)
-		root.setDepth(n.depth())
-		root.setEntries(c)
-		copy(root.span(0, c), n.span(0, c))
-		buf.Put()
-		if err := t.Nodes.RootDirty(); err != nil {
-			return err
-		}
-		if err := t.Nodes.Free(b); err != nil {
-			return err
-		}
-	}
-	return nil
-}

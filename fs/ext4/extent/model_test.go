@@ -255,7 +255,7 @@ func TestRandomOperations(t *testing.T) {
 			t.Run(fmt.Sprintf("node %d/blocks %d/seed %d", c.size, c.top, seed), func(t *testing.T) {
 				m := newModel(t, c.size, c.top)
 				r := rand.New(rand.NewPCG(seed, 1))
-				for i := range 3000 {
+				for i := range 2000 {
 					m.step(r)
 					if i%16 == 0 {
 						m.check()

@@ -13,6 +13,7 @@ func (t *Tree) Remove(from, to uint32, limit int, freed func(Extent) error) (uin
 	if err := t.splitAt(to); err != nil {
 		return to, err
 	}
+	right := to
 	for to > from && limit > 0 {
 		n, end, err := t.removeLeaf(from, to, limit, freed)
 		if err != nil {
@@ -21,7 +22,10 @@ func (t *Tree) Remove(from, to uint32, limit int, freed func(Extent) error) (uin
 		to = end
 		limit -= max(n, 1)
 	}
-	return to, t.shrink()
+	if err := t.tidy(max(to, 1) - 1); err != nil {
+		return to, err
+	}
+	return to, t.tidy(min(right, MaxBlock-1))
 }
 
 // removeLeaf removes what one leaf has of [from, to), at most limit extents. It returns how many, and the new end.

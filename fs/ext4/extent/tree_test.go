@@ -142,3 +142,25 @@ func TestCollapseNeedsTheHole(t *testing.T) {
 	_, err = tree.Expand(50, MaxBlock, MaxBlock-99, 10)
 	require.ErrorIs(t, err, ErrRange)
 }
+
+// A tree that loses most of its extents, a few at a time, loses most of its nodes.
+func TestRemoveJoinsNodes(t *testing.T) {
+	tree, mem := newTree(1024)
+	for l := uint32(0); l < 40000; l += 2 {
+		_, err := tree.Insert(Extent{l, 1, jbd2.Block(1000 + l), false})
+		require.NoError(t, err)
+	}
+	for l := uint32(0); l < 40000; l += 80 {
+		_, err := tree.Remove(l+2, l+80, 1000, func(Extent) error { return nil })
+		require.NoError(t, err)
+	}
+	require.NoError(t, mem.forget())
+	nodes, n, err := tree.Count()
+	require.NoError(t, err)
+	require.EqualValues(t, 500, n)
+	require.LessOrEqual(t, nodes, uint64(500/21+2)) // leaves of 84, a quarter full
+	require.Len(t, mem.at, int(nodes))
+	d, err := tree.Depth()
+	require.NoError(t, err)
+	require.Equal(t, 2, d)
+}
