@@ -10,7 +10,6 @@ const (
 	eventInvalidDoorbell event = 0<<8 | logError<<16     // error: write to invalid doorbell register
 	eventInvalidValue    event = 1<<8 | logError<<16     // error: invalid doorbell write value
 	eventTemperature     event = 1 | 1<<8 | logSMART<<16 // SMART: temperature threshold
-	eventSpareBelow      event = 1 | 2<<8 | logSMART<<16 // SMART: spare below threshold
 	eventTypes                 = 8                       // width of the type field
 	eventsPending              = 32                      // further ones are dropped
 	asyncEventLimit            = 4                       // AERL + 1

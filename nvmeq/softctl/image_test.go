@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -143,4 +145,28 @@ func TestMapRefuses(t *testing.T) {
 	require.True(t, h.c.dma.mapped(uint64(b), 8192))
 	require.False(t, h.c.dma.mapped(uint64(b), 8193))
 	require.False(t, h.c.dma.mapped(uint64(b)-1, 1))
+}
+
+// TestNoSpace fills the file system that a sparse image is on.
+func TestNoSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("needs root, to mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "image")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, testSize))
+	var log bytes.Buffer
+	h := newHostOn(t, path, Options{Log: textLog(&log)}).enable()
+	q := h.queue(1, 16)
+	b, at := h.alloc(512 << 10)
+	random(1, b)
+	h.expect(Success, q, h.move(1, 0, 1024, at))
+	h.expect(Success, q, h.move(1, 1024, 512, at))
+	h.expect(WriteFault, q, h.move(1, 2048, 1024, at))
+	require.Contains(t, log.String(), "no space left for the image")
+	h.expect(Success, q, rw(8, 1, 0, 4096)) // space is given back
+	h.expect(Success, q, h.move(1, 8192, 1024, at))
+	require.NoError(t, h.c.Close())
 }

@@ -14,8 +14,10 @@ import (
 
 func random(seed uint64, b []byte) []byte {
 	r := rand.New(rand.NewPCG(seed, 0))
-	for i := range b {
-		b[i] = byte(r.Uint32())
+	for i := 0; i < len(b); i += 8 {
+		var w [8]byte
+		binary.LittleEndian.PutUint64(w[:], r.Uint64())
+		copy(b[i:], w[:])
 	}
 	return b
 }

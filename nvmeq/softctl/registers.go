@@ -195,7 +195,6 @@ func (c *Controller) enable() {
 	case acq == 0 || acq%page != 0 || !c.dma.mapped(acq, uint64(acqs)*cqeSize):
 		bad("ACQ", acq)
 	default:
-		c.cycles++
 		c.cq[0] = c.newCompQueue(0, acqs, acq)
 		c.sq[0].Store(c.newSubQueue(0, asqs, asq, c.cq[0]))
 		c.state.Store(uint32(stateStarting))

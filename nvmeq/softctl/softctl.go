@@ -48,7 +48,6 @@ type Controller struct {
 	cq       []*compQueue
 	aers     []uint16 // CIDs of outstanding Asynchronous Event Requests
 	features features
-	cycles   uint64 // times enabled, for the SMART log
 }
 
 var (

@@ -29,7 +29,6 @@ const (
 	InvalidPRPOffset     Status = 0x013 | DNR
 	WriteProtected       Status = 0x020 | DNR
 	LBAOutOfRange        Status = 0x080 | DNR
-	CapacityExceeded     Status = 0x081 | DNR
 )
 
 // Command specific statuses, SCT 1.
@@ -42,16 +41,14 @@ const (
 	InvalidLogPage           Status = 0x109 | DNR
 	InvalidQueueDeletion     Status = 0x10c | DNR
 	FeatureNotSaveable       Status = 0x10d | DNR
-	FeatureNotChangeable     Status = 0x10e | DNR
 	FeatureNotNamespaceBound Status = 0x10f | DNR
 )
 
 // Media and data integrity statuses, SCT 2.
 const (
-	WriteFault          Status = 0x280
-	UnrecoveredRead     Status = 0x281
-	CompareFailure      Status = 0x285 | DNR
-	DeallocatedOrUnwrit Status = 0x287
+	WriteFault      Status = 0x280
+	UnrecoveredRead Status = 0x281
+	CompareFailure  Status = 0x285 | DNR
 )
 
 // SCT is the status code type.
