@@ -121,27 +121,27 @@ func (c *Cache) check(b Block) error {
 	return nil
 }
 
-// lookup finds b or makes a buffer for it, with a reference. A load is returned to the one who must do it: he fills the
-// buffer and calls finish.
-func (c *Cache) lookup(b Block) (*Buffer, *load, error) {
+// lookup finds b or makes a buffer for it, with a reference. The load is nil when the contents are there; with mine the
+// caller is the one who must fill the buffer and call finish, without it he waits.
+func (c *Cache) lookup(b Block) (buf *Buffer, l *load, mine bool, err error) {
 	s := c.shardOf(b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if buf := s.blocks[b]; buf != nil {
 		buf.refLocked()
-		return buf, nil, nil
+		return buf, buf.loading, false, nil
 	}
 	x, err := c.slots.take()
 	if err != nil {
-		return nil, nil, fmt.Errorf("memory for block %d: %w", b, err)
+		return nil, nil, false, fmt.Errorf("memory for block %d: %w", b, err)
 	}
-	l := &load{done: make(chan struct{})}
-	buf := &Buffer{cache: c, shard: s, block: b, slot: x, data: c.slots.slice(x).Bytes(), refs: 1, loading: l}
+	l = &load{done: make(chan struct{})}
+	buf = &Buffer{cache: c, shard: s, block: b, slot: x, data: c.slots.slice(x).Bytes(), refs: 1, loading: l}
 	s.blocks[b] = buf
 	s.bytes += int64(c.blockSize)
 	c.resident.Add(int64(c.blockSize))
 	c.shrinkLocked(s)
-	return buf, l, nil
+	return buf, l, true, nil
 }
 
 // finish ends a load that lookup handed out.
@@ -158,10 +158,7 @@ func (b *Buffer) finish(l *load, err error) {
 }
 
 // wait waits until the contents are there. On an error the reference is dropped.
-func (b *Buffer) wait() error {
-	b.shard.mu.Lock()
-	l := b.loading
-	b.shard.mu.Unlock()
+func (b *Buffer) wait(l *load) error {
 	if l == nil {
 		return nil
 	}

@@ -1,5 +1,11 @@
 package jbd2
 
+import "time"
+
+// slowHandle is how long a commit waits for the open handles before it says so. Handles do bounded I/O, whose own
+// deadlines end them.
+const slowHandle = 30 * time.Second
+
 // committer is the goroutine that commits. It owns a transaction from the closing of the gate to its end.
 func (j *Journal) committer() {
 	defer close(j.stopped)
@@ -24,8 +30,14 @@ func (j *Journal) committer() {
 func (j *Journal) commitLocked(t *transaction) {
 	// 1. Close the gate.
 	j.closing = true
-	for t.open > 0 && j.err == nil {
-		j.idle.Wait()
+	if t.open > 0 {
+		slow := time.AfterFunc(slowHandle, func() {
+			j.cfg.Logf("a commit has waited %v for an operation to end: it holds a handle for too long", slowHandle)
+		})
+		for t.open > 0 && j.err == nil {
+			j.idle.Wait()
+		}
+		slow.Stop()
 	}
 	if t.timer != nil {
 		t.timer.Stop()

@@ -15,7 +15,7 @@ var crashSeed = flag.Uint64("crash-seed", 0, "repeat the power cuts of this seed
 
 const (
 	crashBS     = 1024
-	crashBlocks = 4096
+	crashBlocks = 1700
 	crashLog    = 1024 // blocks of the log
 	crashMeta   = 300  // blocks that the workload changes
 )
@@ -224,7 +224,7 @@ func (w *workload) cut(d *testDevice) {
 // check recovers a picture and finds the transaction whose state it shows.
 func (w *workload) check(s shot, sum Checksum) {
 	t := w.t
-	d := newTestDeviceFrom(s.image, 512)
+	d := &testDevice{lba: 512, image: s.image, durable: s.image}
 	m := mountLog(t, d, crashBS, crashLog, scattered(crashLog), sum, true, Config{})
 	defer func() {
 		require.NoError(t, m.j.Close())
@@ -271,7 +271,7 @@ func (w *workload) check(s shot, sum Checksum) {
 // TestPowerCuts: whatever the moment, and whatever part of what was not flushed is lost, recovery shows the volume as of
 // some transaction, none older than the last that was acknowledged.
 func TestPowerCuts(t *testing.T) {
-	seeds := []uint64{1, 2, 3, rand.Uint64()}
+	seeds := []uint64{1, rand.Uint64()}
 	if *crashSeed != 0 {
 		seeds = []uint64{*crashSeed}
 	}
@@ -284,11 +284,11 @@ func TestPowerCuts(t *testing.T) {
 				mkJournal(d, crashBS, crashLog, scattered(crashLog))
 				w.d = d
 				w.m = mountLog(t, d, crashBS, crashLog, scattered(crashLog), sum, true, Config{})
-				d.cut = w.cut
+				d.setCut(w.cut)
 				for range 1500 {
 					w.step()
 				}
-				d.cut = nil
+				d.setCut(nil)
 				require.NotEmpty(t, w.shots)
 				for _, s := range w.shots {
 					w.check(s, sum)

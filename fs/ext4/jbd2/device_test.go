@@ -1,6 +1,7 @@
 package jbd2
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -79,11 +80,7 @@ func (d *testDevice) Info() blockdev.Info {
 }
 
 func (d *testDevice) Alloc(n int) (blockdev.Buffer, error) {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = 0xa5
-	}
-	return &testBuffer{b}, nil
+	return &testBuffer{bytes.Repeat([]byte{0xa5}, n)}, nil
 }
 
 func (d *testDevice) Do(reqs ...*blockdev.Request) error {
@@ -185,6 +182,12 @@ func (d *testDevice) crashLocked(rng *rand.Rand) []byte {
 		}
 	}
 	return img
+}
+
+func (d *testDevice) setCut(f func(d *testDevice)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = f
 }
 
 func (d *testDevice) cutSeed() uint64 { return d.cutRng.Uint64() }

@@ -33,6 +33,12 @@
 // a timer runs only while a transaction has something to commit. Only copies are ever written: what a Handle does to a
 // Buffer can never leak to the medium before its transaction does.
 //
+// How a volume with a journal is opened: NewCache; OpenLog with the journal's blocks; Log.Scan. If Recovery.Needed, then
+// Recovery.Replay, Cache.Invalidate, Recovery.FastCommits (whoever applies them writes through an OpenInPlace journal and
+// closes it), Recovery.Finish; a mount that must not write calls Cache.SetOverlay(Recovery.Overlay()) instead. Then
+// Log.Start. What tells other drivers to recover, ext4's needs_recovery flag, is set durably before Start and cleared
+// after Journal.Close.
+//
 // Lock order: Journal.mu, then a cache shard's mu, then slots.mu or stage.mu. Buffer locks belong to the callers and come
 // before all of them; this package takes one only in Cache.New.
 //

@@ -120,7 +120,7 @@ func TestForgetIsNotWritten(t *testing.T) {
 }
 
 func TestBeginLimits(t *testing.T) {
-	d := newTestDevice(64<<20, 512)
+	d := newTestDevice(40<<20, 512)
 	c, j := inPlaceOn(t, d, Config{})
 	_, err := j.Begin(j.MaxCredits() + 1)
 	require.ErrorIs(t, err, ErrTooLarge)

@@ -17,11 +17,11 @@ func (c *Cache) Get(b Block) (*Buffer, error) {
 	if err := c.check(b); err != nil {
 		return nil, err
 	}
-	buf, l, err := c.lookup(b)
+	buf, l, mine, err := c.lookup(b)
 	if err != nil {
 		return nil, err
 	}
-	if l != nil {
+	if mine {
 		err = c.fill(buf)
 		buf.finish(l, err)
 		if err != nil {
@@ -30,7 +30,7 @@ func (c *Cache) Get(b Block) (*Buffer, error) {
 		}
 		return buf, nil
 	}
-	if err := buf.wait(); err != nil {
+	if err := buf.wait(l); err != nil {
 		return nil, err
 	}
 	return buf, nil
@@ -43,17 +43,17 @@ func (c *Cache) New(b Block) (*Buffer, error) {
 		return nil, err
 	}
 	for {
-		buf, l, err := c.lookup(b)
+		buf, l, mine, err := c.lookup(b)
 		if err != nil {
 			return nil, err
 		}
-		if l != nil {
+		if mine {
 			clear(buf.data)
 			buf.verified.Store(true)
 			buf.finish(l, nil)
 			return buf, nil
 		}
-		if buf.wait() != nil {
+		if buf.wait(l) != nil {
 			continue // someone else's read failed; ours needs none
 		}
 		buf.Lock()
@@ -72,9 +72,10 @@ func (c *Cache) GetMany(blocks ...Block) ([]*Buffer, error) {
 		}
 	}
 	bufs := make([]*Buffer, 0, len(blocks))
-	err := c.start(blocks, func(buf *Buffer) { bufs = append(bufs, buf) })
+	loads := make([]*load, 0, len(blocks))
+	err := c.start(blocks, func(buf *Buffer, l *load) { bufs, loads = append(bufs, buf), append(loads, l) })
 	for i, buf := range bufs {
-		if werr := buf.wait(); werr != nil {
+		if werr := buf.wait(loads[i]); werr != nil {
 			bufs[i] = nil
 			if err == nil {
 				err = werr
@@ -114,7 +115,7 @@ func (c *Cache) Prefetch(blocks ...Block) {
 		defer c.prefetching.Done()
 		var bufs []*Buffer
 		// An error here is met again, and reported, by whoever needs the block.
-		_ = c.start(missing, func(b *Buffer) { bufs = append(bufs, b) })
+		_ = c.start(missing, func(b *Buffer, _ *load) { bufs = append(bufs, b) })
 		for _, b := range bufs {
 			b.unref()
 		}
@@ -131,17 +132,18 @@ func (c *Cache) cached(b Block) bool {
 
 // start references all blocks, reading those that nobody has read or is reading, and returns when its own reads are
 // done. Errors of reads are in the buffers' loads; the error returned says why not all blocks were taken.
-func (c *Cache) start(blocks []Block, taken func(*Buffer)) error {
+func (c *Cache) start(blocks []Block, taken func(*Buffer, *load)) error {
 	var fills []pendingFill
 	var err error
 	for _, b := range blocks {
 		var buf *Buffer
 		var l *load
-		if buf, l, err = c.lookup(b); err != nil {
+		var mine bool
+		if buf, l, mine, err = c.lookup(b); err != nil {
 			break
 		}
-		taken(buf)
-		if l != nil {
+		taken(buf, l)
+		if mine {
 			fills = append(fills, pendingFill{buf, l})
 		}
 	}
