@@ -17,7 +17,7 @@ const (
 
 // getACL reads one of the two ACLs, nil when there is none or the volume cannot hold one.
 func (n *node) getACL(name string) (xattr.ACL, error) {
-	value, err := xattrsOf(n.in).Getxattr(name)
+	value, err := n.in.Getxattr(name)
 	if errors.Is(err, ext4.ErrNoAttr) || errors.Is(err, ext4.ErrNotSup) {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func parseACL(value []byte) (xattr.ACL, error) {
 
 // removeACL removes an ACL that may not be there.
 func (n *node) removeACL(name string) error {
-	if err := xattrsOf(n.in).Removexattr(name); !errors.Is(err, ext4.ErrNoAttr) {
+	if err := n.in.Removexattr(name); !errors.Is(err, ext4.ErrNoAttr) {
 		return err
 	}
 	return nil
@@ -57,7 +57,7 @@ func (n *node) setAccessACL(value []byte) error {
 	if all {
 		err = n.removeACL(aclAccess)
 	} else {
-		err = xattrsOf(n.in).Setxattr(aclAccess, value, 0)
+		err = n.in.Setxattr(aclAccess, value, 0)
 	}
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (n *node) setDefaultACL(value []byte) error {
 	if a == nil {
 		return n.removeACL(aclDefault)
 	}
-	return xattrsOf(n.in).Setxattr(aclDefault, value, 0)
+	return n.in.Setxattr(aclDefault, value, 0)
 }
 
 // chmodACL brings the access ACL in line with a mode that is about to be set.
@@ -86,7 +86,7 @@ func (n *node) chmodACL(mode uint32) error {
 	if a == nil || err != nil {
 		return err
 	}
-	return xattrsOf(n.in).Setxattr(aclAccess, a.Chmod(uint16(mode)).Xattr(), 0)
+	return n.in.Setxattr(aclAccess, a.Chmod(uint16(mode)).Xattr(), 0)
 }
 
 // defaultACL is the directory's default ACL. That there is none is remembered, as every file made asks for it.
@@ -126,12 +126,12 @@ func (n *node) inherit(mode uint32) (heir, error) {
 // apply stores the inherited ACLs.
 func (h heir) apply(in *ext4.Inode) error {
 	if h.access != nil {
-		if err := xattrsOf(in).Setxattr(aclAccess, h.access.Xattr(), 0); err != nil {
+		if err := in.Setxattr(aclAccess, h.access.Xattr(), 0); err != nil {
 			return err
 		}
 	}
 	if h.preset != nil {
-		return xattrsOf(in).Setxattr(aclDefault, h.preset.Xattr(), 0)
+		return in.Setxattr(aclDefault, h.preset.Xattr(), 0)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ var errnos = []struct {
 	{ext4.ErrNoSpace, syscall.ENOSPC},
 	{ext4.ErrTooManyLink, syscall.EMLINK},
 	{ext4.ErrTooBig, syscall.EFBIG},
+	{ext4.ErrRange, syscall.ERANGE},
 	{ext4.ErrReadOnly, syscall.EROFS},
 	{ext4.ErrNotSup, syscall.EOPNOTSUPP},
 	{ext4.ErrPerm, syscall.EPERM},

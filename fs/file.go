@@ -7,6 +7,7 @@ import (
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
@@ -49,6 +50,7 @@ func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, s
 			return nil, 0, syscall.EPERM
 		}
 	}
+	n.opened(flags)
 	fl := uint32(openFlags)
 	if flags&syscall.O_DIRECT != 0 {
 		// Writers that stay inside the file need not wait for one another.
@@ -124,17 +126,42 @@ func (n *node) killPrivFor(ctx context.Context) error {
 	return n.killPriv()
 }
 
-// Lseek finds data and holes. With the write-back cache only the kernel knows all the data, so it is told to take every
-// file for data from the first byte to the last, as file systems without holes do.
+// Lseek finds data and holes. With the write-back cache the kernel may have data that ext4 does not, so it is made to hand
+// it over first; closing a file does that too, so only files open for writing can have any.
 func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
-	if n.srv.opt.WriteBack {
-		return 0, syscall.ENOSYS
-	}
 	if off > math.MaxInt64 {
 		return 0, syscall.ENXIO
 	}
+	if n.srv.opt.WriteBack && n.writers.Load() > 0 && !n.srv.invalidate(n) {
+		return n.seekAllData(off, whence)
+	}
 	pos, err := n.in.Seek(int64(off), int(whence))
 	return uint64(pos), n.fail("lseek", err)
+}
+
+// seekAllData answers Lseek as file systems without holes do.
+func (n *node) seekAllData(off uint64, whence uint32) (uint64, syscall.Errno) {
+	size := uint64(n.in.Attr().Size)
+	switch {
+	case off >= size:
+		return 0, syscall.ENXIO
+	case whence == unix.SEEK_HOLE:
+		return size, 0
+	}
+	return off, 0
+}
+
+// opened and released count who may write the file.
+func (n *node) opened(flags uint32) {
+	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		n.writers.Add(1)
+	}
+}
+
+func (n *node) released(flags uint32) {
+	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		n.writers.Add(-1)
+	}
 }
 
 // copyChunk is how much of a copy is in memory at a time, and maxCopy how much one request copies; the kernel asks again

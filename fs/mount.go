@@ -32,7 +32,11 @@ const (
 
 const (
 	maxRequest    = 1 << 20 // bytes of one READ or WRITE; the kernel's default limit is as large
-	maxBackground = 128     // read-ahead and write-back requests in flight
+	maxBackground = 64      // read-ahead, write-back and asynchronous direct requests in flight
+
+	// Bytes of requests in flight. Small requests are not held up by it. Large writes are: with more of them in memory
+	// than the CPU's caches hold, write-back is half as fast.
+	maxInflight = 16 << 20
 )
 
 // ErrBusy says that a mount is still in use and was not taken away.
@@ -128,6 +132,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 			Options:                  append([]string{"default_permissions"}, rest...),
 			MaxWrite:                 maxRequest,
 			MaxBackground:            maxBackground,
+			MaxInflightRequestBytes:  maxInflight,
 			EnableSymlinkCaching:     true,
 			ExplicitDataCacheControl: true,
 			EnableAcl:                true,
@@ -208,6 +213,12 @@ func (s *Server) Stats() Stats {
 // hold, so it may be called from one.
 func (s *Server) invalidateAttr(n *node) {
 	s.fuse.InodeNotify(n.id(), -1, 0)
+}
+
+// invalidate makes the kernel hand over dirty pages of n and forget the others; false means that some stayed. The kernel
+// writes the dirty ones while this waits.
+func (s *Server) invalidate(n *node) bool {
+	return s.fuse.InodeNotify(n.id(), 0, 0).Ok()
 }
 
 // logWriter sends go-fuse's log to Logf.

@@ -25,12 +25,11 @@ var (
 	_ = (gofs.NodeReadlinker)((*node)(nil))
 )
 
-// reply counts a kernel reference for an entry reply, fills it, and returns the go-fuse part of the node. It takes over
-// the reference on in.
-func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *gofs.Inode {
+// reply counts a kernel reference for an entry reply and fills it. It takes over the reference on in.
+func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *node {
 	child := n.srv.nodes.intern(ctx, n, in)
 	child.fillEntry(out)
-	return child.EmbeddedInode()
+	return child
 }
 
 // Lookup finds a name. go-fuse turns ENOENT into a negative entry, which the kernel keeps.
@@ -46,7 +45,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*go
 		in.Put()
 		return nil, n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))
 	}
-	return n.reply(ctx, in, out), 0
+	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
 // owner is who owns what the caller makes in this directory: the caller, but the directory's group where the directory
@@ -62,10 +61,14 @@ func (n *node) owner(ctx context.Context) (uid, gid uint32, setgid bool) {
 }
 
 // Create makes and opens a regular file in one request.
-func (n *node) Create(ctx context.Context, name string, _ uint32, mode uint32, out *fuse.EntryOut) (
+func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.EntryOut) (
 	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
 	child, errno := n.make(ctx, name, mode&07777|syscall.S_IFREG, 0, out)
-	return child, nil, openFlags, errno
+	if errno != 0 {
+		return nil, nil, 0, errno
+	}
+	child.opened(flags)
+	return child.EmbeddedInode(), nil, openFlags, 0
 }
 
 // Mknod makes a file of any type but a directory or a symbolic link.
@@ -73,10 +76,14 @@ func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fu
 	if mode&sIFMT == 0 {
 		mode |= syscall.S_IFREG
 	}
-	return n.make(ctx, name, mode, dev, out)
+	child, errno := n.make(ctx, name, mode, dev, out)
+	if errno != 0 {
+		return nil, errno
+	}
+	return child.EmbeddedInode(), 0
 }
 
-func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*node, syscall.Errno) {
 	heir, err := n.inherit(mode)
 	if err != nil {
 		return nil, n.fail("default ACL", err)
@@ -110,7 +117,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 	if err := heir.apply(in); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
 	}
-	return n.reply(ctx, in, out), 0
+	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
 // Symlink makes a symbolic link.
@@ -120,11 +127,11 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 	if err != nil {
 		return nil, n.fail("symlink", err)
 	}
-	return n.reply(ctx, in, out), 0
+	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
 // Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
-func (n *node) Tmpfile(ctx context.Context, _ uint32, mode uint32, out *fuse.EntryOut) (
+func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.EntryOut) (
 	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
 	heir, err := n.inherit(mode&07777 | syscall.S_IFREG)
 	if err != nil {
@@ -138,7 +145,9 @@ func (n *node) Tmpfile(ctx context.Context, _ uint32, mode uint32, out *fuse.Ent
 	if err := heir.apply(in); err != nil {
 		return nil, nil, 0, n.undo(in, err, func() error { return nil })
 	}
-	return n.reply(ctx, in, out), nil, openFlags, 0
+	child := n.reply(ctx, in, out)
+	child.opened(flags)
+	return child.EmbeddedInode(), nil, openFlags, 0
 }
 
 // undo takes back a file whose ACL could not be stored, and returns why it could not.

@@ -22,6 +22,9 @@ type node struct {
 	// refs mirrors the kernel's count. Protected by nodes.mu. The root's does not matter: it is never forgotten.
 	refs uint64
 
+	// writers counts the open files that may write.
+	writers atomic.Int64
+
 	// noDefaultACL remembers that a directory has no default ACL.
 	noDefaultACL atomic.Bool
 }

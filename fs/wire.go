@@ -78,6 +78,14 @@ func (w *wire) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Crea
 	return w.RawFileSystem.Tmpfile(cancel, in, out)
 }
 
+// Release counts down who may write the file.
+func (w *wire) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
+	if n := w.node(in.NodeId); n != nil {
+		n.released(in.Flags)
+	}
+	w.RawFileSystem.Release(cancel, in)
+}
+
 // OnUnmount comes after the last request.
 func (w *wire) OnUnmount() {
 	w.RawFileSystem.OnUnmount()

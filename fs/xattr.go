@@ -22,7 +22,7 @@ var (
 // Getxattr reads an attribute. ERANGE with the size means that dest is too small; go-fuse expects the same when it only
 // asks for the size.
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
-	value, err := xattrsOf(n.in).Getxattr(name)
+	value, err := n.in.Getxattr(name)
 	if (name == aclAccess || name == aclDefault) && errors.Is(err, ext4.ErrNotSup) {
 		// Any other error than "no ACL" would have the kernel refuse the access that it asks for.
 		err = ext4.ErrNoAttr
@@ -44,7 +44,7 @@ func (n *node) Setxattr(_ context.Context, name string, value []byte, flags uint
 	case aclDefault:
 		return n.fail("set default ACL", n.setDefaultACL(value))
 	}
-	return n.fail("setxattr", xattrsOf(n.in).Setxattr(name, value, int(flags)))
+	return n.fail("setxattr", n.in.Setxattr(name, value, int(flags)))
 }
 
 // Removexattr removes an attribute.
@@ -52,12 +52,12 @@ func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
 	if name == aclDefault {
 		n.noDefaultACL.Store(false)
 	}
-	return n.fail("removexattr", xattrsOf(n.in).Removexattr(name))
+	return n.fail("removexattr", n.in.Removexattr(name))
 }
 
 // Listxattr lists the names, each ended by a zero byte. Only root sees the names of trusted attributes (xattr(7)).
 func (n *node) Listxattr(ctx context.Context, dest []byte) (uint32, syscall.Errno) {
-	names, err := xattrsOf(n.in).Listxattr()
+	names, err := n.in.Listxattr()
 	if err != nil {
 		return 0, n.fail("listxattr", err)
 	}
