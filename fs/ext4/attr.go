@@ -1,7 +1,6 @@
 package ext4
 
 import (
-	"math"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -92,9 +91,4 @@ func (i *Inode) touch(now time.Time) {
 	i.d.Mtime = disk.TimestampOf(now)
 	i.d.Ctime = i.d.Mtime
 	i.changed = true
-}
-
-// maxSize is the size of the largest file: 2^32-1 blocks ([layout] Blocks), and what an off_t can say.
-func (i *Inode) maxSize() int64 {
-	return min(int64(math.MaxUint32)<<i.fs.bits, math.MaxInt64)
 }

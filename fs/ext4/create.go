@@ -232,9 +232,8 @@ func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, 
 	if n.d.HasProjid() && i.d.Flags&disk.FlProjinherit != 0 {
 		n.d.Projid = i.d.Projid
 	}
-	if v.sb.FeatureIncompat.Has(disk.IncompatExtents) && (isDir || n.d.IsReg() || n.d.IsLink()) {
-		n.d.Flags |= disk.FlExtents
-		extent.Format(n.d.Block[:])
+	if isDir || n.d.IsReg() || n.d.IsLink() {
+		n.formatTree()
 	}
 	if err := n.clearSlot(); err != nil {
 		return nil, errors.Join(err, v.alloc.FreeInode(h, ino, isDir))
@@ -265,7 +264,7 @@ func (i *Inode) clearSlot() error {
 func (i *Inode) unmake(h *jbd2.Handle) error {
 	v := i.fs
 	var err error
-	if i.hasBlocks() && i.d.Flags&disk.FlExtents != 0 {
+	if i.hasBlocks() {
 		_, err = i.tree(h).Remove(0, extent.MaxBlock, 1<<20, func(x extent.Extent) error {
 			for k := range x.Len {
 				h.Forget(x.Pblk + jbd2.Block(k))
@@ -309,7 +308,10 @@ func (i *Inode) Readlink() (_ string, err error) {
 	case i.d.Flags&disk.FlInlineData != 0:
 		b, err := i.inlineData()
 		return string(b), err
-	case i.d.FastSymlink():
+	case i.fastSymlink():
+		if i.d.Size >= disk.InodeBlockSize {
+			return "", disk.Corrupt(inodeName(i.ino), "symbolic link of %d bytes without a block", i.d.Size)
+		}
 		return string(i.d.Block[:i.d.Size]), nil
 	}
 	var target string

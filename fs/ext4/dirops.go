@@ -60,9 +60,6 @@ func (i *Inode) layout() (*dir.Dir, error) {
 	if !i.d.IsDir() {
 		return nil, ErrNotDir
 	}
-	if i.d.Flags&disk.FlExtents == 0 && i.d.Flags&disk.FlInlineData == 0 {
-		return nil, fmt.Errorf("inode %d: block-mapped directories: %w", i.ino, ErrNotSup)
-	}
 	l, err := dir.New(i.fs.sb, i.ino, &i.d)
 	if err != nil {
 		return nil, err

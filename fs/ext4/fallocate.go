@@ -18,17 +18,16 @@ func (i *Inode) Fallocate(mode uint32, off, n int64) (err error) {
 	if off < 0 || n <= 0 {
 		return ErrInvalid
 	}
-	if off > i.maxSize()-n {
-		return ErrTooBig
-	}
 	return i.fs.retryNoSpace(func() error {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		switch {
 		case !i.d.IsReg():
 			return i.notRegular()
-		case i.d.Flags&(disk.FlInlineData|disk.FlExtents) != disk.FlExtents:
-			return ErrNotSup
+		case off > i.fs.maxSizeExtents()-n:
+			return ErrTooBig
+		case i.d.Flags&disk.FlExtents == 0 && mode != FallocPunchHole|FallocKeepSize:
+			return ErrNotSup // there are no unwritten blocks in a block map, and the kernel does not shift one
 		case i.d.Flags&disk.FlImmutable != 0, i.d.Flags&disk.FlAppend != 0 && mode&^FallocKeepSize != 0:
 			return ErrPerm
 		}
@@ -163,7 +162,7 @@ func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
 			n := min(end-l, 1<<15)
 			err := i.fs.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func(h *jbd2.Handle) error {
 				n = i.atMostExtents(l, n, maxExtentsPerHandle)
-				err := i.tree(h).Convert(l, n, true)
+				err := i.extents(h).Convert(l, n, true)
 				if i.changed {
 					err = errors.Join(err, i.store(h))
 				}
@@ -214,7 +213,7 @@ func (i *Inode) collapse(off, n int64) error {
 	}
 	for l := from + cnt; l < extent.MaxBlock; {
 		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			l, err = i.tree(h).Collapse(l, cnt, 4)
+			l, err = i.extents(h).Collapse(l, cnt, 4)
 			return errors.Join(err, i.store(h))
 		})
 		if err != nil {
@@ -240,7 +239,7 @@ func (i *Inode) insertRange(off, n int64) error {
 	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
 	for to := uint32(extent.MaxBlock); to > from; {
 		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			to, err = i.tree(h).Expand(from, to, cnt, 4)
+			to, err = i.extents(h).Expand(from, to, cnt, 4)
 			return errors.Join(err, i.store(h))
 		})
 		if err != nil {

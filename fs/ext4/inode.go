@@ -2,6 +2,7 @@ package ext4
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -170,6 +171,9 @@ func (i *Inode) store(h *jbd2.Handle) error {
 	i.fs.sb.EncodeInode(i.ino, &i.d, slot)
 	h.Dirty(buf)
 	buf.Unlock()
+	if i.d.Size > math.MaxInt32 && i.d.IsReg() {
+		i.fs.noteLargeFile(h)
+	}
 	i.changed = false
 	i.tid = h.TID()
 	return nil

@@ -154,6 +154,7 @@ func (v *FS) reloadSuper() error {
 		return err
 	}
 	v.sb, v.seed = sb, sb.CsumSeed()
+	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
 	v.readOnly.Store(ro)
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +34,26 @@ func (f facts) String() string {
 	}
 	return fmt.Sprintf("%o %d:%d links %d size %d dev %d,%d mtime %d.%09d %s", f.mode, f.uid, f.gid, f.links, f.size,
 		f.major, f.minor, f.mtime.Unix(), f.mtime.Nanosecond(), f.content)
+}
+
+// requireSame fails the test if two trees differ, and says where.
+func requireSame(t testing.TB, want, got manifest) {
+	t.Helper()
+	var diff []string
+	for p, w := range want {
+		if g := got[p]; g != w {
+			diff = append(diff, fmt.Sprintf("%q: want %q, got %q", p, w, g))
+		}
+	}
+	for p, g := range got {
+		if _, ok := want[p]; !ok {
+			diff = append(diff, fmt.Sprintf("%q: want nothing, got %q", p, g))
+		}
+	}
+	if len(diff) > 0 {
+		slices.Sort(diff)
+		t.Fatalf("%d paths differ:\n%s", len(diff), strings.Join(diff[:min(len(diff), 10)], "\n"))
+	}
 }
 
 // kernelManifest walks a mounted directory.

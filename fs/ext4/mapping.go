@@ -1,14 +1,25 @@
 package ext4
 
 import (
-	"fmt"
+	"errors"
 
+	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// This file joins an inode to the tree that says where its blocks are.
+// This file joins an inode to the tree that says where its blocks are: an extent tree, or in files without
+// disk.FlExtents a block map as ext2 and ext3 have it.
+
+// tree is what both kinds can do.
+type tree interface {
+	Map(l, max uint32) (extent.Extent, error)
+	MapRange(l, end uint32, f func(extent.Extent) error) error
+	Insert(x extent.Extent) (uint32, error)
+	Remove(from, to uint32, limit int, freed func(extent.Extent) error) (uint32, error)
+	Walk(node func(b jbd2.Block, depth int) error, run func(extent.Extent) error) error
+}
 
 // treeNodes is extent.Nodes for one inode under one handle, nil for reading.
 type treeNodes struct {
@@ -62,8 +73,23 @@ func (i *Inode) freeMeta(h *jbd2.Handle, b jbd2.Block) error {
 	return i.freeBlocks(h, b, 1)
 }
 
-// tree is the inode's extent tree; h is nil for reading. mu is held: for reading when h is nil, else for writing.
-func (i *Inode) tree(h *jbd2.Handle) *extent.Tree {
+// tree is the inode's tree; h is nil for reading. mu is held: for reading when h is nil, else for writing.
+func (i *Inode) tree(h *jbd2.Handle) tree {
+	if i.d.Flags&disk.FlExtents != 0 {
+		return i.extents(h)
+	}
+	return &blockmap.Tree{
+		Ino:      i.ino,
+		Root:     i.d.Block[:],
+		Nodes:    treeNodes{i, h},
+		NodeSize: i.fs.bs,
+		Blocks:   jbd2.Block(i.fs.sb.BlocksCount),
+		Valid:    i.fs.validData(i.ino),
+	}
+}
+
+// extents is tree of an inode that is known to have extents.
+func (i *Inode) extents(h *jbd2.Handle) *extent.Tree {
 	return &extent.Tree{
 		Ino:       i.ino,
 		Root:      i.d.Block[:],
@@ -74,6 +100,29 @@ func (i *Inode) tree(h *jbd2.Handle) *extent.Tree {
 		Seed:      i.seed(),
 		Valid:     i.fs.validData(i.ino),
 	}
+}
+
+// formatTree gives a new inode an empty tree, of extents where the volume has them.
+func (i *Inode) formatTree() {
+	if i.fs.sb.FeatureIncompat.Has(disk.IncompatExtents) {
+		i.d.Flags |= disk.FlExtents
+		extent.Format(i.d.Block[:])
+		return
+	}
+	i.d.Flags &^= disk.FlExtents
+	blockmap.Format(i.d.Block[:])
+}
+
+// longestRun is how many blocks one Insert may map without touching more metadata than creditsPerExtent says: the
+// pointers of a block map lie in a node for every few hundred.
+func (i *Inode) longestRun(unwritten bool) uint32 {
+	switch {
+	case i.d.Flags&disk.FlExtents == 0:
+		return uint32(i.fs.bs / 4)
+	case unwritten:
+		return extent.MaxUnwritten
+	}
+	return extent.MaxWritten
 }
 
 // seed is the checksum seed of what belongs to the inode.
@@ -90,9 +139,6 @@ func (v *FS) validData(ino uint32) func(jbd2.Block, uint32) bool {
 
 // mapRange calls f for extents and holes of logical blocks [from, to). mu is held.
 func (i *Inode) mapRange(from, to uint32, f func(extent.Extent) error) error {
-	if i.d.Flags&disk.FlExtents == 0 {
-		return fmt.Errorf("inode %d: block-mapped files: %w", i.ino, ErrNotSup)
-	}
 	return i.tree(nil).MapRange(from, to, f)
 }
 
@@ -102,10 +148,15 @@ func (i *Inode) allocBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.
 	if err != nil {
 		return 0, 0, err
 	}
-	if !i.addBlocks(int64(n)) {
-		return 0, 0, ErrTooBig
+	switch {
+	case i.d.Flags&disk.FlExtents == 0 && b+jbd2.Block(n) > blockmap.MaxPblk:
+		err = ErrNoSpace // what is free lies where the map's pointers do not reach
+	case !i.addBlocks(int64(n)):
+		err = ErrTooBig
+	default:
+		return b, n, nil
 	}
-	return b, n, nil
+	return 0, 0, errors.Join(err, i.fs.alloc.Free(h, b, n))
 }
 
 func (i *Inode) freeBlocks(h *jbd2.Handle, b jbd2.Block, n uint32) error {
@@ -129,8 +180,10 @@ func (i *Inode) blockGoal(h *jbd2.Handle, l uint32) jbd2.Block {
 		if x, err := i.tree(h).Map(l-1, 1); err == nil && !x.Hole() {
 			return x.Pblk + 1
 		}
-		if x, ok, err := i.tree(h).Last(); err == nil && ok && x.Lblk < l {
-			return x.Pblk + jbd2.Block(l-x.Lblk)
+		if i.d.Flags&disk.FlExtents != 0 {
+			if x, ok, err := i.extents(h).Last(); err == nil && ok && x.Lblk < l {
+				return x.Pblk + jbd2.Block(l-x.Lblk)
+			}
 		}
 	}
 	return i.inodeGoal()

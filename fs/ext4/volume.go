@@ -43,9 +43,10 @@ type FS struct {
 	orphans  orphans
 	renameMu sync.Mutex
 
-	readOnly atomic.Bool // asked for, or since an error
-	errored  atomic.Bool // corruption was met and noted
-	stats    struct{ dataRead, dataWritten atomic.Int64 }
+	readOnly  atomic.Bool // asked for, or since an error
+	errored   atomic.Bool // corruption was met and noted
+	largeFile atomic.Bool // the superblock has large_file
+	stats     struct{ dataRead, dataWritten atomic.Int64 }
 }
 
 // Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
@@ -69,6 +70,7 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	}
 	v := &FS{dev: dev, opt: opt, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
 	v.readOnly.Store(ro)
+	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
 	v.inodes.m = make(map[uint32]*Inode)
 	v.xattrs = xattr.New(sb)
 	if err := v.start(); err != nil {

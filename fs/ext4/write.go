@@ -2,6 +2,7 @@ package ext4
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -32,6 +33,19 @@ type stage struct {
 	first, last uint32 // logical blocks
 	p           []byte
 	bs          int
+	cut         bool // p reaches over the largest size: off and end do not
+}
+
+// limit keeps the stage below the size max. It reports false if nothing is left.
+func (s *stage) limit(max int64) bool {
+	if s.off >= max {
+		return false
+	}
+	if s.end > max {
+		s.p, s.end, s.cut = s.p[:max-s.off], max, true
+		s.last = uint32((s.end - 1) / int64(s.bs))
+	}
+	return true
 }
 
 func (s *stage) skip() int { return int(s.off & int64(s.bs-1)) }
@@ -58,10 +72,13 @@ func (i *Inode) Write(off int64, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if off > i.maxSize()-int64(len(p)) {
+	s := &stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs}
+	if s.end < off {
+		s.end = math.MaxInt64
+	}
+	if !s.limit(i.fs.maxSizeExtents()) {
 		return 0, ErrTooBig
 	}
-	s := &stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs}
 	s.first, s.last = uint32(off>>i.fs.bits), uint32((s.end-1)>>i.fs.bits)
 	if s.buf, err = i.fs.dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
 		return 0, err
@@ -70,7 +87,7 @@ func (i *Inode) Write(off int64, p []byte) (n int, err error) {
 	s.fill()
 	if s.skip() == 0 && s.tail() == 0 {
 		if done, err := i.overwriteShared(s); done || err != nil {
-			return len(p), err
+			return len(s.p), err
 		}
 	}
 	l := s.first
@@ -79,10 +96,10 @@ func (i *Inode) Write(off int64, p []byte) (n int, err error) {
 		defer i.mu.Unlock()
 		return i.write(s, &l)
 	})
-	if err != nil {
-		return int(max(int64(l)<<i.fs.bits-off, 0)), err
+	if err == nil && s.cut {
+		err = ErrTooBig
 	}
-	return len(p), nil
+	return int(max(min(int64(l)<<i.fs.bits, s.end)-off, 0)), err
 }
 
 // overwriteShared writes whole blocks that are all allocated, within the size, under mu shared. It reports false when
@@ -135,15 +152,17 @@ func (i *Inode) write(s *stage, l *uint32) error {
 	if i.d.Flags&disk.FlImmutable != 0 || i.d.Flags&disk.FlAppend != 0 && s.off < int64(i.d.Size) {
 		return ErrPerm
 	}
+	if !s.limit(i.maxSize()) {
+		return ErrTooBig
+	}
 	if err := i.complete(s); err != nil {
 		return err
 	}
 	for *l <= s.last {
-		next, err := i.writeSome(s, *l)
-		if err != nil {
+		var err error
+		if *l, err = i.writeSome(s, *l); err != nil {
 			return err
 		}
-		*l = next
 	}
 	return nil
 }
@@ -184,78 +203,34 @@ func (i *Inode) complete(s *stage) error {
 	return nil
 }
 
-// writeSome writes from logical block l under one handle, and returns where the next one goes on.
+// writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error that
+// is as far as the file has the new bytes, and a size to show them.
 func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
 	h, err := i.fs.begin(4 + maxExtentsPerHandle*creditsPerExtent)
 	if err != nil {
-		return 0, err
+		return l, err
 	}
 	defer func() { err = errors.Join(err, h.End()) }()
-	var list ioList
-	var fresh, convert []extent.Extent
-	undo := func() error {
-		for _, x := range fresh {
-			if err := i.freeBlocks(h, x.Pblk, x.Len); err != nil {
-				return err
-			}
-		}
-		return nil
+	w := &writing{i: i, h: h, t: i.tree(h), s: s}
+	if err := w.gather(l); err != nil {
+		return l, errors.Join(err, w.undo())
 	}
-	t := i.tree(h)
-	goal := jbd2.Block(0)
-	for l <= s.last && len(fresh)+len(convert) < maxExtentsPerHandle {
-		x, err := t.Map(l, s.last-l+1)
-		if err != nil {
-			return 0, errors.Join(err, undo())
-		}
-		switch {
-		case x.Hole():
-			if goal == 0 {
-				goal = i.blockGoal(h, l)
-			}
-			x.Pblk, x.Len, err = i.allocBlocks(h, goal, min(x.Len, extent.MaxWritten))
-			if err != nil {
-				if len(fresh)+len(convert) > 0 && errors.Is(err, ErrNoSpace) {
-					break // write what there is room for; the next handle reports the end of it
-				}
-				return 0, errors.Join(err, undo())
-			}
-			fresh = append(fresh, x)
-		case x.Unwritten:
-			convert = append(convert, x)
-		}
-		if x.Pblk == 0 {
-			break
-		}
-		goal = x.Pblk + jbd2.Block(x.Len)
-		list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.fs.bits, s.slice(x.Lblk, x.Len))
-		l = x.End()
+	i.fs.stats.dataWritten.Add(w.list.bytes)
+	if err := w.list.do(i.fs.dev); err != nil {
+		return l, errors.Join(err, w.undo())
 	}
-	i.fs.stats.dataWritten.Add(list.bytes)
-	if err := list.do(i.fs.dev); err != nil {
-		return 0, errors.Join(err, undo())
-	}
-	for k, x := range fresh {
-		if n, err := t.Insert(x); err != nil {
-			fresh = append([]extent.Extent{{Lblk: x.Lblk + n, Len: x.Len - n, Pblk: x.Pblk + jbd2.Block(n)}}, fresh[k+1:]...)
-			return 0, errors.Join(err, undo(), i.store(h))
-		}
-	}
-	for _, x := range convert {
-		if err := t.Convert(x.Lblk, x.Len, false); err != nil {
-			return 0, errors.Join(err, i.store(h))
-		}
-	}
-	if end := min(int64(l)<<i.fs.bits, s.end); end > int64(i.d.Size) {
+	l, err = w.join()
+	err = errors.Join(err, w.undo())
+	if end := min(int64(l)<<i.fs.bits, s.end); end > int64(i.d.Size) && l > s.first {
 		i.d.Size = uint64(end)
 		i.changed = true
 	}
 	now := time.Now()
 	if i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime {
 		i.touch(now)
-		return l, i.store(h)
+		err = errors.Join(err, i.store(h))
 	}
-	return l, nil
+	return l, err
 }
 
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes

@@ -1,0 +1,91 @@
+package ext4
+
+import (
+	"errors"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// writing is one handle's part of a Write: gather, then the transfers, then join.
+type writing struct {
+	i    *Inode
+	h    *jbd2.Handle
+	t    tree
+	s    *stage
+	list ioList
+	runs []run  // in order: what is to be joined to the tree
+	end  uint32 // where gather stopped
+}
+
+// run is blocks that are new, or in the tree as unwritten.
+type run struct {
+	extent.Extent
+	fresh bool
+}
+
+// gather collects transfers from logical block l on, and allocates what there is no block for.
+func (w *writing) gather(l uint32) error {
+	i, s := w.i, w.s
+	goal := jbd2.Block(0)
+	w.end = l
+	for w.end <= s.last && len(w.runs) < maxExtentsPerHandle {
+		x, err := w.t.Map(w.end, s.last-w.end+1)
+		if err != nil {
+			return err
+		}
+		if x.Hole() {
+			if goal == 0 {
+				goal = i.blockGoal(w.h, x.Lblk)
+			}
+			x.Pblk, x.Len, err = i.allocBlocks(w.h, goal, min(x.Len, i.longestRun(false)))
+			if errors.Is(err, ErrNoSpace) && w.end > l {
+				return nil // write what there is room for; the next handle reports the end of it
+			}
+			if err != nil {
+				return err
+			}
+			w.runs = append(w.runs, run{x, true})
+		} else if x.Unwritten {
+			w.runs = append(w.runs, run{x, false})
+		}
+		goal = x.Pblk + jbd2.Block(x.Len)
+		w.list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.fs.bits, s.slice(x.Lblk, x.Len))
+		w.end = x.End()
+	}
+	return nil
+}
+
+// join puts the runs into the tree, in order, and returns up to where the file has the new bytes. What could not be put
+// there is left in runs.
+func (w *writing) join() (uint32, error) {
+	for len(w.runs) > 0 {
+		x := &w.runs[0]
+		if x.fresh {
+			n, err := w.t.Insert(x.Extent)
+			if err != nil {
+				x.Lblk, x.Len, x.Pblk = x.Lblk+n, x.Len-n, x.Pblk+jbd2.Block(n)
+				return x.Lblk, err
+			}
+		} else if err := w.i.extents(w.h).Convert(x.Lblk, x.Len, false); err != nil {
+			return x.Lblk, err
+		}
+		w.runs = w.runs[1:]
+	}
+	return w.end, nil
+}
+
+// undo frees the new blocks that are not in the tree.
+func (w *writing) undo() error {
+	for _, x := range w.runs {
+		if !x.fresh {
+			continue
+		}
+		if err := w.i.freeBlocks(w.h, x.Pblk, x.Len); err != nil {
+			return err
+		}
+	}
+	w.runs = nil
+	return nil
+}
