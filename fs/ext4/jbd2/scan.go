@@ -20,7 +20,6 @@ type Recovery struct {
 	RevokeBlocks int // of them
 	end          TID // of the first transaction that did not commit
 	head         uint32
-	err          error // of damage that matters only if the block concerned is still wanted
 }
 
 // transactionScan is a transaction being read, not known to be committed yet.
