@@ -24,7 +24,7 @@ func (i *Inode) Getxattr(name string) (_ []byte, err error) {
 	defer i.fs.noteTo(&err)
 	index, rest, ok := xattr.Split(name)
 	if !ok {
-		return nil, ErrNotSup
+		return nil, badXattrName(name)
 	}
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -40,6 +40,18 @@ func (i *Inode) Getxattr(name string) (_ []byte, err error) {
 		return a.Xattr(), nil
 	}
 	return v, nil
+}
+
+// badXattrName says what is wrong with a name that xattr.Split refused.
+func badXattrName(name string) error {
+	switch name {
+	case "user.", "trusted.", "security.":
+		return ErrInvalid
+	}
+	if len(name) > xattr.MaxName {
+		return ErrRange
+	}
+	return ErrNotSup
 }
 
 func isACL(index uint8) bool {
@@ -196,10 +208,7 @@ func (i *Inode) changeXattr(name string, f func(s *xattr.Set, index uint8, rest 
 	defer i.fs.noteTo(&err)
 	index, rest, ok := xattr.Split(name)
 	if !ok {
-		if len(name) > xattr.MaxName {
-			return ErrRange
-		}
-		return ErrNotSup
+		return badXattrName(name)
 	}
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
