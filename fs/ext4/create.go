@@ -305,9 +305,17 @@ func (i *Inode) Readlink() (_ string, err error) {
 	switch {
 	case !i.d.IsLink():
 		return "", ErrInvalid
-	case i.d.Flags&disk.FlInlineData != 0:
-		b, err := i.inlineData()
-		return string(b), err
+	case i.inline():
+		if i.d.Size >= maxInline {
+			return "", disk.Corrupt(inodeName(i.ino), "symbolic link of %d bytes in its inode", i.d.Size)
+		}
+		c, err := i.inlineContent()
+		if err != nil {
+			return "", err
+		}
+		b := make([]byte, i.d.Size)
+		c.read(0, b)
+		return string(b), nil
 	case i.fastSymlink():
 		if i.d.Size >= disk.InodeBlockSize {
 			return "", disk.Corrupt(inodeName(i.ino), "symbolic link of %d bytes without a block", i.d.Size)

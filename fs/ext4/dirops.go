@@ -52,7 +52,8 @@ func (s dirStore) SetIndexed() {
 	s.i.changed = true
 }
 
-// layout is how the directory's blocks are read. It does not change while the inode lives.
+// layout is how the directory's blocks are read. It does not change while the inode lives; one whose entries are in its
+// inode has none yet.
 func (i *Inode) layout() (*dir.Dir, error) {
 	if l := i.dir.Load(); l != nil {
 		return l, nil
@@ -68,17 +69,51 @@ func (i *Inode) layout() (*dir.Dir, error) {
 	return l, nil
 }
 
+// entries is what both forms of directory can do without changing anything.
+type entries interface {
+	Lookup(name string) (ino uint32, ft uint8, err error)
+	Empty() (bool, error)
+	Read(cookie uint64, fn func(e dir.Entry, next uint64) bool) error
+}
+
+// blockEntries is entries of a directory in blocks.
+type blockEntries struct {
+	l *dir.Dir
+	s dirStore
+}
+
+func (b blockEntries) Lookup(name string) (uint32, uint8, error) { return b.l.Lookup(b.s, name) }
+func (b blockEntries) Empty() (bool, error)                      { return b.l.Empty(b.s) }
+func (b blockEntries) Read(cookie uint64, fn func(dir.Entry, uint64) bool) error {
+	return b.l.Read(b.s, cookie, fn)
+}
+
 // The following want mu held: shared for lookup and listing, exclusive for the rest.
 
-func (i *Inode) dirLookup(name string) (ino uint32, ft uint8, err error) {
+func (i *Inode) entries() (entries, error) {
+	if i.inline() {
+		if !i.d.IsDir() {
+			return nil, ErrNotDir
+		}
+		n, _, err := i.inlineDir()
+		return n, err
+	}
 	l, err := i.layout()
+	return blockEntries{l, dirStore{i, nil}}, err
+}
+
+func (i *Inode) dirLookup(name string) (ino uint32, ft uint8, err error) {
+	e, err := i.entries()
 	if err != nil {
 		return 0, 0, err
 	}
-	return l.Lookup(dirStore{i, nil}, name)
+	return e.Lookup(name)
 }
 
 func (i *Inode) dirInit(h *jbd2.Handle, parent uint32) error {
+	if done, err := i.inlineDirInit(h, parent); done || err != nil {
+		return err
+	}
 	l, err := i.layout()
 	if err != nil {
 		return err
@@ -87,6 +122,11 @@ func (i *Inode) dirInit(h *jbd2.Handle, parent uint32) error {
 }
 
 func (i *Inode) dirInsert(h *jbd2.Handle, name string, ino uint32, mode uint16) error {
+	if i.inline() {
+		if done, err := i.inlineDirInsert(h, name, ino, mode); done || err != nil {
+			return err
+		}
+	}
 	l, err := i.layout()
 	if err != nil {
 		return err
@@ -99,6 +139,16 @@ func (i *Inode) dirInsert(h *jbd2.Handle, name string, ino uint32, mode uint16) 
 }
 
 func (i *Inode) dirRemove(h *jbd2.Handle, name string) error {
+	if i.inline() {
+		n, c, err := i.inlineDir()
+		if err == nil {
+			_, err = n.Remove(name)
+		}
+		if err != nil {
+			return err
+		}
+		return c.put(h, n)
+	}
 	l, err := i.layout()
 	if err != nil {
 		return err
@@ -108,6 +158,16 @@ func (i *Inode) dirRemove(h *jbd2.Handle, name string) error {
 }
 
 func (i *Inode) dirReplace(h *jbd2.Handle, name string, ino uint32, mode uint16) error {
+	if i.inline() {
+		n, c, err := i.inlineDir()
+		if err == nil {
+			_, err = n.Replace(name, ino, dir.FTOf(mode))
+		}
+		if err != nil {
+			return err
+		}
+		return c.put(h, n)
+	}
 	l, err := i.layout()
 	if err != nil {
 		return err
@@ -122,11 +182,11 @@ func (i *Inode) dirSetParent(h *jbd2.Handle, parent uint32) error {
 
 // dirEmpty is ErrNotEmpty if the directory holds more than "." and "..".
 func (i *Inode) dirEmpty() error {
-	l, err := i.layout()
+	e, err := i.entries()
 	if err != nil {
 		return err
 	}
-	empty, err := l.Empty(dirStore{i, nil})
+	empty, err := e.Empty()
 	if err == nil && !empty {
 		err = ErrNotEmpty
 	}
@@ -146,11 +206,11 @@ func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) (err error) {
 	if i.d.LinksCount == 0 {
 		return nil // removed while open
 	}
-	l, err := i.layout()
+	e, err := i.entries()
 	if err != nil {
 		return err
 	}
-	return l.Read(dirStore{i, nil}, cookie, func(e dir.Entry, next uint64) bool {
+	return e.Read(cookie, func(e dir.Entry, next uint64) bool {
 		return f(DirEntry{Name: string(e.Name), Ino: e.Ino, Type: dir.DTOf(e.Type), Cookie: next})
 	})
 }

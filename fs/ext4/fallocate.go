@@ -26,10 +26,19 @@ func (i *Inode) Fallocate(mode uint32, off, n int64) (err error) {
 			return i.notRegular()
 		case off > i.fs.maxSizeExtents()-n:
 			return ErrTooBig
-		case i.d.Flags&disk.FlExtents == 0 && mode != FallocPunchHole|FallocKeepSize:
+		case !i.extentMapped() && mode != FallocPunchHole|FallocKeepSize:
 			return ErrNotSup // there are no unwritten blocks in a block map, and the kernel does not shift one
 		case i.d.Flags&disk.FlImmutable != 0, i.d.Flags&disk.FlAppend != 0 && mode&^FallocKeepSize != 0:
 			return ErrPerm
+		}
+		if i.inline() {
+			c, err := i.inlineContent()
+			if err == nil {
+				err = i.outgrow(c)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		switch mode {
 		case 0, FallocKeepSize:
@@ -262,7 +271,7 @@ func (i *Inode) Seek(off int64, whence int) (_ int64, err error) {
 		return 0, ErrNoData
 	case !i.d.IsReg():
 		return 0, i.notRegular()
-	case i.d.Flags&disk.FlInlineData != 0:
+	case i.inline():
 		if whence == SeekData {
 			return off, nil
 		}

@@ -25,10 +25,6 @@ func checkFeatures(sb *disk.Superblock, ro *bool, logf func(string, ...any)) err
 	if sb.FeatureROCompat.Has(disk.ROCompatMetadataCsum | disk.ROCompatGDTCsum) {
 		return fmt.Errorf("the volume has both metadata_csum and uninit_bg: run e2fsck on it")
 	}
-	if sb.FeatureIncompat.Has(disk.IncompatInlineData) && !*ro {
-		logf("the volume has the feature %v, which LaneFS cannot write yet: mounted read-only", disk.IncompatInlineData)
-		*ro = true
-	}
 	if bad := sb.FeatureROCompat &^ writableROCompat; bad != 0 && !*ro {
 		logf("the volume has the feature %v, which LaneFS cannot write: mounted read-only", bad)
 		*ro = true

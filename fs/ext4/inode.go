@@ -126,6 +126,8 @@ func (i *Inode) load() error {
 		}
 	}
 	i.d = d
+	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
+	i.tid = i.fs.jnl.Latest()
 	return nil
 }
 

@@ -23,6 +23,7 @@ func (v *FS) startJournal() error {
 		if v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
 			return v.note(disk.Corrupt("superblock", "has needs_recovery without has_journal"))
 		}
+		v.distrust(0)
 		var err error
 		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg)
 		return err
@@ -37,6 +38,7 @@ func (v *FS) startJournal() error {
 	if err := v.recover(log); err != nil {
 		return fmt.Errorf("%s: recovering the journal: %w", v.name(), v.note(err))
 	}
+	v.distrust(log.Info().Errno)
 	if v.readOnly.Load() {
 		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg) // nobody begins a handle
 		return err
@@ -155,6 +157,7 @@ func (v *FS) reloadSuper() error {
 	}
 	v.sb, v.seed = sb, sb.CsumSeed()
 	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
+	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
 	v.readOnly.Store(ro)
 	return nil
 }

@@ -67,10 +67,15 @@ func mapNodes(n, per uint64) uint64 {
 
 // maxSize is the size that this file can have. mu is held.
 func (i *Inode) maxSize() int64 {
-	if i.d.Flags&disk.FlExtents != 0 || i.d.Flags&disk.FlInlineData != 0 && i.fs.sb.FeatureIncompat.Has(disk.IncompatExtents) {
+	if i.extentMapped() {
 		return i.fs.maxSizeExtents()
 	}
 	return i.fs.maxSizeMap()
+}
+
+// extentMapped says whether the file has extents, or will have when it outgrows its inode.
+func (i *Inode) extentMapped() bool {
+	return i.d.Flags&disk.FlExtents != 0 || i.inline() && i.fs.sb.FeatureIncompat.Has(disk.IncompatExtents)
 }
 
 // noteLargeFile sets large_file, which says that there are files of 2 GiB and more.

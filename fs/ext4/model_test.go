@@ -25,6 +25,8 @@ func TestFileModel(t *testing.T) {
 	}{
 		{"4k", nil, []int{20_000, 3_000_000}, false},
 		{"1k", []string{"-b", "1024"}, []int{5_000, 1_500_000}, false},
+		{"inline data", []string{"-O", "inline_data"}, []int{100, 200, 20_000}, false},
+		{"inline data in 1k", []string{"-O", "inline_data,^extent,^64bit", "-I", "1024", "-N", "1000"}, []int{500, 2000, 5000}, true},
 		{"block map", []string{"-t", "ext3"}, []int{20_000, 3_000_000}, true},
 		{"block map 1k", []string{"-t", "ext2", "-b", "1024"}, []int{5_000, 1_500_000}, true},
 	} {

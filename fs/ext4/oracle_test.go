@@ -28,6 +28,8 @@ var layouts = []struct {
 	{"ext3", []string{"-t", "ext3"}},
 	{"ext3 1k", []string{"-t", "ext3", "-b", "1024"}},
 	{"no extents", []string{"-O", "^extent,^64bit"}},
+	{"inline data", []string{"-O", "inline_data"}},
+	{"inline data, large inodes, block maps", []string{"-O", "inline_data,^extent,^64bit", "-I", "1024", "-b", "2048", "-N", "8000"}},
 	{"upstream default", []string{"-O", "metadata_csum_seed,orphan_file"}},
 	{"1k", []string{"-b", "1024"}},
 	{"2k", []string{"-b", "2048"}},
@@ -260,7 +262,10 @@ func fillOurs(t *testing.T, v *ext4.FS) {
 	tmp.Put()
 
 	pre := create(root, "pre", []byte("x"))
-	mapped := pre.Attr().Flags&disk.FlExtents == 0
+	large, err := root.Lookup("file8")
+	require.NoError(t, err)
+	mapped := large.Attr().Flags&disk.FlExtents == 0
+	large.Put()
 	if mapped {
 		for _, mode := range []uint32{0, ext4.FallocKeepSize, ext4.FallocZeroRange, ext4.FallocCollapseRange, ext4.FallocInsertRange} {
 			require.ErrorIs(t, pre.Fallocate(mode, 0, 1<<20), ext4.ErrNotSup)

@@ -1,12 +1,8 @@
 package ext4
 
 import (
-	"fmt"
-
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // Reading a file:
@@ -50,12 +46,16 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 		return &Data{}, nil
 	}
 	n = int(min(int64(n), size-off))
-	if i.d.Flags&disk.FlInlineData != 0 {
-		b, err := i.inlineData()
+	if i.inline() {
+		c, err := i.inlineContent()
 		if err != nil {
 			return nil, err
 		}
-		return &Data{b: b[off : off+int64(n)]}, nil
+		b := make([]byte, n)
+		if off <= maxInline {
+			c.read(int(off), b)
+		}
+		return &Data{b: b}, nil
 	}
 	first, skip := off>>i.fs.bits, int(off&int64(i.fs.bs-1))
 	blocks := (skip + n + i.fs.bs - 1) >> i.fs.bits
@@ -130,20 +130,4 @@ func (l *ioList) do(dev blockdev.Device) error {
 		return nil
 	}
 	return dev.Do(l.reqs...)
-}
-
-// inlineData is the content of a file whose bytes are in its inode ([layout] Inline Data).
-func (i *Inode) inlineData() ([]byte, error) {
-	b := append([]byte(nil), i.d.Block[:]...)
-	if i.d.Size > uint64(len(b)) {
-		more, err := i.findXattr(xattr.IndexSystem, "data")
-		if err != nil {
-			return nil, err
-		}
-		b = append(b, more...)
-	}
-	if i.d.Size > uint64(len(b)) {
-		return nil, disk.Corrupt(fmt.Sprintf("inode %d", i.ino), "size %d, but only %d bytes inline", i.d.Size, len(b))
-	}
-	return b[:i.d.Size], nil
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -25,13 +24,15 @@ func (i *Inode) resize(size int64) error {
 		return ErrInvalid
 	case size > i.maxSize():
 		return ErrTooBig
-	case i.d.Flags&disk.FlInlineData != 0:
-		return ErrNotSup
+	case size == int64(i.d.Size):
+		return nil
 	}
-	if size >= int64(i.d.Size) {
-		if size == int64(i.d.Size) {
-			return nil
+	if i.inline() {
+		if done, err := i.resizeInline(size); done || err != nil {
+			return err
 		}
+	}
+	if size > int64(i.d.Size) {
 		return i.fs.do(4, func(h *jbd2.Handle) error {
 			i.d.Size = uint64(size)
 			i.touch(time.Now())
@@ -74,7 +75,7 @@ func (i *Inode) finishResize() error {
 func (i *Inode) finishTruncate() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.d.IsReg() {
+	if !i.d.IsReg() || i.inline() {
 		return i.fs.do(6, func(h *jbd2.Handle) error {
 			return errors.Join(i.fs.removeOrphan(h, i), i.store(h))
 		})
@@ -178,7 +179,7 @@ func (i *Inode) destroy() error {
 
 // hasBlocks says whether the inode's i_block maps blocks.
 func (i *Inode) hasBlocks() bool {
-	if i.d.Flags&disk.FlInlineData != 0 || i.fastSymlink() {
+	if i.inline() || i.fastSymlink() {
 		return false
 	}
 	return i.d.IsReg() || i.d.IsDir() || i.d.IsLink()
@@ -186,13 +187,4 @@ func (i *Inode) hasBlocks() bool {
 
 // fastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
 // length does not tell, for links of old were given a block whatever their length.
-func (i *Inode) fastSymlink() bool {
-	if !i.d.IsLink() || i.d.Flags&disk.FlInlineData != 0 {
-		return false
-	}
-	sectors := i.fs.sb.Sectors(&i.d)
-	if i.d.FileACL != 0 {
-		sectors -= min(sectors, uint64(i.fs.bs>>9))
-	}
-	return sectors == 0
-}
+func (i *Inode) fastSymlink() bool { return i.d.IsLink() && !i.inline() && i.noBlocks() }

@@ -33,7 +33,6 @@ type FS struct {
 	sbBuf *jbd2.Buffer
 
 	logged     bool   // commits go to the log: a power cut leaves a volume that recovers
-	wasDirty   bool   // the volume was not clean when it was mounted, and only e2fsck can say that it is
 	journalIno *Inode // nil without a journal
 
 	xattrs      *xattr.Format
@@ -44,8 +43,10 @@ type FS struct {
 	renameMu sync.Mutex
 
 	readOnly  atomic.Bool // asked for, or since an error
+	mounted   bool        // Open went well: what is met from now on is noted
 	errored   atomic.Bool // corruption was met and noted
 	largeFile atomic.Bool // the superblock has large_file
+	extAttr   atomic.Bool // and ext_attr
 	stats     struct{ dataRead, dataWritten atomic.Int64 }
 }
 
@@ -71,11 +72,13 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	v := &FS{dev: dev, opt: opt, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
 	v.readOnly.Store(ro)
 	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
+	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
 	v.inodes.m = make(map[uint32]*Inode)
 	v.xattrs = xattr.New(sb)
 	if err := v.start(); err != nil {
 		return nil, errors.Join(err, v.abandon())
 	}
+	v.mounted = true
 	return v, nil
 }
 
@@ -154,10 +157,6 @@ func (v *FS) start() error {
 
 // markMounted records in the superblock that the volume is in use.
 func (v *FS) markMounted() error {
-	if v.sb.State&disk.StateError != 0 || v.sb.State&disk.StateValid == 0 {
-		v.opt.Logf("%s: the volume was not unmounted cleanly or has errors: e2fsck is recommended", v.name())
-		v.wasDirty = true
-	}
 	return v.writeSuper(func(sb *disk.Superblock) {
 		sb.Mtime = uint64(time.Now().Unix())
 		sb.MntCount++
@@ -197,7 +196,20 @@ func (v *FS) do(credits int, f func(h *jbd2.Handle) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(h), h.End())
+	return v.end(h, f(h))
+}
+
+// end ends a handle under which err happened. Damage that is met when something was changed already leaves half an
+// operation: the transaction must not be committed.
+func (v *FS) end(h *jbd2.Handle, err error) error {
+	if isCorrupt(err) && h.Changed() {
+		v.readOnly.Store(true)
+		v.jnl.Fail(err)
+	}
+	if end := h.End(); err == nil {
+		err = end
+	}
+	return err
 }
 
 func (v *FS) begin(credits int) (*jbd2.Handle, error) {
@@ -231,12 +243,13 @@ func (v *FS) Sync() (err error) {
 // Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
 func (v *FS) Close() error {
 	err := v.jnl.Close() // commits, and empties the log
-	if v.sbBuf != nil && err == nil && !v.readOnly.Load() {
+	if v.sbBuf != nil && err == nil {
 		err = v.writeSuper(func(sb *disk.Superblock) {
 			sb.FeatureIncompat &^= disk.IncompatRecover
-			if !v.wasDirty {
-				sb.State |= disk.StateValid
+			if v.errored.Load() {
+				return // e2fsck says when it is clean again
 			}
+			sb.State |= disk.StateValid
 			if !v.orphans.any() {
 				sb.FeatureROCompat &^= disk.ROCompatOrphanPresent
 			}

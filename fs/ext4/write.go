@@ -155,6 +155,12 @@ func (i *Inode) write(s *stage, l *uint32) error {
 	if !s.limit(i.maxSize()) {
 		return ErrTooBig
 	}
+	if done, err := i.writeInline(s); done || err != nil {
+		if done && err == nil {
+			*l = s.last + 1
+		}
+		return err
+	}
 	if err := i.complete(s); err != nil {
 		return err
 	}
@@ -210,7 +216,7 @@ func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
 	if err != nil {
 		return l, err
 	}
-	defer func() { err = errors.Join(err, h.End()) }()
+	defer func() { err = i.fs.end(h, err) }()
 	w := &writing{i: i, h: h, t: i.tree(h), s: s}
 	if err := w.gather(l); err != nil {
 		return l, errors.Join(err, w.undo())
@@ -243,8 +249,5 @@ func (i *Inode) Fsync(dataOnly bool) (err error) {
 	i.mu.RLock()
 	tid := i.tid
 	i.mu.RUnlock()
-	if i.fs.jnl.Committed(tid) {
-		return i.fs.dev.Flush()
-	}
-	return i.fs.jnl.WaitCommit(tid)
+	return i.fs.jnl.Sync(tid)
 }

@@ -251,7 +251,15 @@ func (i *Inode) writeXattrs(h *jbd2.Handle, s *xattr.Set) error {
 	buf.Unlock()
 	buf.Put()
 	i.d.Ctime = disk.TimestampOf(time.Now())
+	i.fs.noteExtAttr(h)
 	return i.store(h)
+}
+
+// noteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
+func (v *FS) noteExtAttr(h *jbd2.Handle) {
+	if !v.extAttr.Swap(true) {
+		v.updateSuper(h, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
+	}
 }
 
 func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {

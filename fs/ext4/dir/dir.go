@@ -95,9 +95,13 @@ func New(s *disk.Superblock, ino uint32, n *disk.Inode) (*Dir, error) {
 	case n.Flags&(disk.FlEncrypt|disk.FlCasefold) != 0:
 		return nil, fmt.Errorf("%s: encrypted and case-insensitive directories are not supported", what)
 	}
+	return describe(s, ino, n.Generation), nil
+}
+
+func describe(s *disk.Superblock, ino, generation uint32) *Dir {
 	d := &Dir{
 		ino:       ino,
-		seed:      disk.InodeSeed(s.CsumSeed(), ino, n.Generation),
+		seed:      disk.InodeSeed(s.CsumSeed(), ino, generation),
 		blockSize: s.BlockSize(),
 		inodes:    s.InodesCount,
 		filetype:  s.FeatureIncompat.Has(disk.IncompatFiletype),
@@ -112,7 +116,7 @@ func New(s *disk.Superblock, ino uint32, n *disk.Inode) (*Dir, error) {
 	if d.hash.Version > HashTEA {
 		d.hash.Version = HashHalfMD4
 	}
-	return d, nil
+	return d
 }
 
 // corrupt is the error for what cannot be at an offset of a block.

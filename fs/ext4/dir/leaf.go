@@ -90,11 +90,20 @@ func (d *Dir) findIn(lblk uint32, data []byte, name string) (off, prev int, err 
 
 // insertIn puts an entry into the first space of a leaf that is large enough. It reports false if there is none.
 func (d *Dir) insertIn(lblk uint32, data []byte, name string, ino uint32, ft uint8) (bool, error) {
-	end, need := d.leafEnd(), recSize(len(name))
-	for off := 0; off < end; {
+	ok, off, why := d.insert(data, 0, d.leafEnd(), name, ino, ft)
+	if why != "" {
+		return false, d.corrupt(lblk, off, "%s", why)
+	}
+	return ok, nil
+}
+
+// insert is insertIn for the records of data from off to end. why says what is wrong with the one at off, if anything.
+func (d *Dir) insert(data []byte, off, end int, name string, ino uint32, ft uint8) (ok bool, at int, why string) {
+	need := recSize(len(name))
+	for off < end {
 		r, why := d.rec(data, off, end)
 		if why != "" {
-			return false, d.corrupt(lblk, off, "%s", why)
+			return false, off, why
 		}
 		used := 0
 		if r.ino != 0 {
@@ -105,11 +114,11 @@ func (d *Dir) insertIn(lblk uint32, data []byte, name string, ino uint32, ft uin
 				putRecLen(data[off:], used)
 			}
 			d.putRec(data[off+used:], r.size-used, name, ino, ft)
-			return true, nil
+			return true, off + used, ""
 		}
 		off += r.size
 	}
-	return false, nil
+	return false, off, ""
 }
 
 // removeFrom takes the entry at off out of a leaf: the record before it grows over it, or it becomes free space.

@@ -115,15 +115,11 @@ func (t *batch) add(d *Dir, hash *Hash, b Block, lblk uint32, off int, low, high
 	t.blocks = append(t.blocks, b)
 	var bad error
 	_, err := d.each(lblk, b.Data(), off, func(e Entry, off, _ int) bool {
-		major, minor := hash.Sum(string(e.Name))
-		if hash.Version == HashLegacy { // has no minor
-			minor = disk.CRC32C(0, e.Name)
-		}
+		major, key := keyOf(hash, e.Name)
 		if major < low || major > high {
 			bad = d.corrupt(lblk, off, "hash %#08x of %q is not one of the leaf's, %#08x to %#08x", major, e.Name, low, high)
 			return false
 		}
-		key := uint64(major>>1)<<32 | uint64(minor)&^maxOrdinal
 		t.items = append(t.items, item{e, key})
 		return true
 	})
@@ -131,6 +127,15 @@ func (t *batch) add(d *Dir, hash *Hash, b Block, lblk uint32, off int, low, high
 		err = bad
 	}
 	return err
+}
+
+// keyOf is the place of a name in the order of hashes, its ordinal left out.
+func keyOf(hash *Hash, name []byte) (major uint32, key uint64) {
+	major, minor := hash.Sum(string(name))
+	if hash.Version == HashLegacy { // has no minor
+		minor = disk.CRC32C(0, name)
+	}
+	return major, uint64(major>>1)<<32 | uint64(minor)&^maxOrdinal
 }
 
 // sort orders the entries and numbers those whose keys agree.
