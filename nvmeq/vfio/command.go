@@ -1,0 +1,52 @@
+package vfio
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The command register (PCIe §7.5.1.1.3): without memory space the BARs do not answer, and cannot be exported; without bus
+// mastering the function sends nothing.
+const (
+	commandOffset = 4
+	commandMemory = 1 << 1
+	commandMaster = 1 << 2
+)
+
+// enable switches memory space and bus mastering on.
+func (d *Device) enable() error { return d.command(commandMemory|commandMaster, 0) }
+
+// disable switches bus mastering off.
+func (d *Device) disable() error {
+	if d.gone.Load() != nil {
+		return nil
+	}
+	return d.command(0, commandMaster)
+}
+
+func (d *Device) command(set, clear uint16) error {
+	return d.with(func(fd int) error {
+		config := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
+		if _, err := ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
+			return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
+		}
+		at := int64(config.offset) + commandOffset
+		var b [2]byte
+		if _, err := unix.Pread(fd, b[:], at); err != nil {
+			return fmt.Errorf("reading the command register: %w", err)
+		}
+		old := binary.LittleEndian.Uint16(b[:])
+		if old == 0xffff {
+			return errors.New("the command register reads all ones: no device answers")
+		}
+		binary.LittleEndian.PutUint16(b[:], old&^clear|set)
+		if _, err := unix.Pwrite(fd, b[:], at); err != nil {
+			return fmt.Errorf("writing the command register: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,276 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+)
+
+// Options of Open; the zero value is good.
+type Options struct {
+	Backend Backend
+	BAR     int // the BAR that Transport's methods mean
+	Log     *slog.Logger
+}
+
+// Device is one PCI function in the hands of this process. It implements nvmeq.Transport.
+type Device struct {
+	addr  pci.Address
+	log   *slog.Logger
+	space space
+	info  deviceInfo
+	bar   *region
+	calls sync.RWMutex // held to read while fd is used, to write when it is closed
+	fd    int          // protected by calls; -1 once the device is let go
+	gone  atomic.Pointer[error]
+	watch *watch
+
+	mu     sync.Mutex // mapping and closing
+	iovas  *allocator // protected by mu
+	closed bool       // protected by mu
+}
+
+var _ nvmeq.Transport = (*Device)(nil)
+
+// Open takes the function at addr, which vfio-pci must have: it switches memory space and bus mastering on, maps the BAR
+// and prepares an empty address space for DMA.
+func Open(addr string, opt Options) (*Device, error) {
+	a, err := pci.ParseAddress(addr)
+	if err != nil {
+		return nil, err
+	}
+	if opt.Log == nil {
+		opt.Log = slog.Default()
+	}
+	f, err := pci.System{}.Function(a)
+	if err != nil {
+		return nil, err
+	}
+	if f.Driver != pci.VFIO {
+		have := "no driver has it"
+		if f.Driver != "" {
+			have = "the driver " + f.Driver + " has it"
+		}
+		return nil, fmt.Errorf("%s is not bound to %s (%s): run `lanefs bind %s` first", a, pci.VFIO, have, a)
+	}
+	at, err := attach(f, opt.Backend)
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{addr: a, log: opt.Log.With("device", string(a)), space: at.space, fd: at.device}
+	if err := d.open(at, opt); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", a, err), d.Close())
+	}
+	return d, nil
+}
+
+// attach takes the way that was asked for, or the first that is offered.
+func attach(f *pci.Function, want Backend) (attachment, error) {
+	ways, why := Offered(f)
+	if want == Auto {
+		if len(ways) == 0 {
+			return attachment{}, fmt.Errorf("%s cannot be opened: %w; nor so: %w", f.Addr, why[IOMMUFD], why[Type1])
+		}
+		want = ways[0]
+	}
+	if err := why[want]; err != nil {
+		return attachment{}, err
+	}
+	switch want {
+	case IOMMUFD:
+		return openIOMMUFD(f)
+	case Type1:
+		return openType1(f)
+	}
+	return attachment{}, fmt.Errorf("VFIO backend %q: want %q, %q, or none", want, IOMMUFD, Type1)
+}
+
+func (d *Device) open(at attachment, opt Options) error {
+	d.info.argsz = uint32(unsafe.Sizeof(deviceInfo{}))
+	if _, err := ioctl(d.fd, ioDeviceGetInfo, unsafe.Pointer(&d.info)); err != nil {
+		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
+	}
+	if d.info.flags&deviceFlagPCI == 0 {
+		return errors.New("VFIO says that this is no PCI device")
+	}
+	var err error
+	if d.iovas, err = newAllocator(at.usable, apertures(), at.pageSizes); err != nil {
+		return err
+	}
+	if err := d.enable(); err != nil {
+		return err
+	}
+	if d.bar, err = mapRegion(d.fd, opt.BAR); err != nil {
+		return err
+	}
+	d.watch, err = d.startWatch()
+	return err
+}
+
+// apertures are where the BARs of all functions lie.
+func apertures() (all []Range) {
+	functions, err := pci.System{}.Functions()
+	if err != nil {
+		return nil
+	}
+	for _, f := range functions {
+		for _, b := range f.BARs() {
+			all = append(all, Range{b.First, b.Last})
+		}
+	}
+	return all
+}
+
+// Name is the PCI address; Backend is the way to the IOMMU that was taken.
+func (d *Device) Name() string     { return string(d.addr) }
+func (d *Device) Backend() Backend { return Backend(d.space.name()) }
+
+// BAR is the whole BAR as memory. Parts that cannot be mapped are not accessible in it; Read32 and Write32 reach them.
+func (d *Device) BAR() []byte { return d.bar.mem }
+
+// Read32 reads a register; all ones once the device is gone.
+func (d *Device) Read32(off int64) uint32 {
+	if d.gone.Load() != nil || off < 0 || off > int64(len(d.bar.mem))-4 {
+		return ^uint32(0)
+	}
+	if d.bar.mapped(off, 4) {
+		return load32(register(d.bar.mem, off))
+	}
+	var b [4]byte
+	if d.pio(unix.Pread, b[:], off) != nil {
+		return ^uint32(0)
+	}
+	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+}
+
+// Read64 is two reads, low word first: not every controller takes 64-bit accesses.
+func (d *Device) Read64(off int64) uint64 {
+	low := d.Read32(off)
+	return uint64(low) | uint64(d.Read32(off+4))<<32
+}
+
+// Write32 writes a register; nothing happens once the device is gone.
+func (d *Device) Write32(off int64, v uint32) {
+	switch {
+	case d.gone.Load() != nil || off < 0 || off > int64(len(d.bar.mem))-4:
+	case d.bar.mapped(off, 4):
+		store32(register(d.bar.mem, off), v)
+	default:
+		b := [4]byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)}
+		_ = d.pio(unix.Pwrite, b[:], off) // a bus tells no writer of its failure either
+	}
+}
+
+// Write64 is two writes, low word first.
+func (d *Device) Write64(off int64, v uint64) {
+	d.Write32(off, uint32(v))
+	d.Write32(off+4, uint32(v>>32))
+}
+
+// pio reads or writes the BAR by system calls, where it cannot be mapped.
+func (d *Device) pio(call func(int, []byte, int64) (int, error), b []byte, off int64) error {
+	return d.with(func(fd int) error {
+		n, err := call(fd, b, d.bar.offset+off)
+		if err == nil && n != len(b) {
+			err = fmt.Errorf("%d bytes instead of %d", n, len(b))
+		}
+		return err
+	})
+}
+
+// with calls f with the device's descriptor, which stays open meanwhile.
+func (d *Device) with(f func(fd int) error) error {
+	d.calls.RLock()
+	defer d.calls.RUnlock()
+	if why := d.gone.Load(); why != nil {
+		return *why
+	}
+	if d.fd < 0 {
+		return os.ErrClosed
+	}
+	return f(d.fd)
+}
+
+// Reset is a function-level reset. Mappings for DMA stay; DMA-BUFs of the function's BARs are revoked while it lasts.
+func (d *Device) Reset() error {
+	err := d.with(func(fd int) error {
+		if d.info.flags&deviceFlagReset == 0 {
+			return errors.New("the function offers no reset")
+		}
+		if _, err := ioctlValue(fd, ioDeviceReset, 0); err != nil {
+			return fmt.Errorf("VFIO_DEVICE_RESET: %w", err)
+		}
+		return nil
+	})
+	if err == nil {
+		err = d.enable() // the kernel restores the command register; this makes sure
+	}
+	if err != nil {
+		return fmt.Errorf("resetting %s: %w", d.addr, err)
+	}
+	return nil
+}
+
+// Export gives n bytes of a BAR from off as a DMA-BUF, which the receiver closes. It is revoked when the device is reset
+// or closed.
+func (d *Device) Export(bar int, off, n int64) (gpu.Export, error) {
+	req := dmaBufRequest{argsz: uint32(unsafe.Sizeof(dmaBufRequest{})), flags: featureGet | featureDMABUF,
+		region: uint32(bar), openFlags: unix.O_RDWR | unix.O_CLOEXEC, rangeCount: 1, offset: uint64(off), length: uint64(n)}
+	var fd int
+	err := d.with(func(device int) (err error) {
+		fd, err = ioctl(device, ioDeviceFeature, unsafe.Pointer(&req))
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENOTTY):
+		return gpu.Export{}, fmt.Errorf("%s: the kernel cannot export a BAR as DMA-BUF: that needs Linux 6.19 with CONFIG_VFIO_PCI_DMABUF", d.addr)
+	case err != nil:
+		return gpu.Export{}, fmt.Errorf("%s: exporting %d bytes of BAR %d from offset %d as DMA-BUF: %w", d.addr, n, bar, off, err)
+	}
+	return gpu.Export{FD: fd, Size: n, Kind: gpu.ExportDMABUF}, nil
+}
+
+// Close gives the function back: nothing of it is mapped, and it can send nothing, when this returns. Mappings that are
+// left are an error of whoever made them, and end too.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	var errs []error
+	d.watch.stop()
+	if d.iovas != nil && len(d.iovas.used) > 0 {
+		errs = append(errs, fmt.Errorf("%s: closed with %d DMA mappings left", d.addr, len(d.iovas.used)))
+	}
+	if d.fd >= 0 && d.bar != nil {
+		errs = append(errs, d.disable()) // before its memory goes away
+	}
+	errs = append(errs, d.release())
+	errs = append(errs, d.space.close(), d.bar.unmap())
+	return errors.Join(errs...)
+}
+
+// release lets the descriptor go, and with it the device leaves its address space.
+func (d *Device) release() error {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	if d.fd < 0 {
+		return nil
+	}
+	err := d.space.detach()
+	err = errors.Join(err, unix.Close(d.fd))
+	d.fd = -1
+	return err
+}

@@ -1,0 +1,117 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// Map makes n bytes of m from off reachable for the function. It takes the best way that m has, never one after which the
+// bytes would land elsewhere:
+//
+//  1. a DMA-BUF: device memory, reached by peer-to-peer DMA;
+//  2. a memfd: its pages, whatever this process maps where;
+//  3. the user address: pinned pages.
+//
+// Type1 knows addresses only, and follows one into another function's BAR, so there the third comes first.
+func (d *Device) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
+	if off < 0 || n <= 0 || off%4096 != 0 || n%4096 != 0 {
+		return 0, fmt.Errorf("%s: map %d bytes from offset %d: both must be multiples of 4096", d.addr, n, off)
+	}
+	// The last page of an allocation is whole, whatever its size.
+	if size := (m.Size() + 4095) &^ 4095; off > size || n > size-off {
+		return 0, fmt.Errorf("%s: map %d bytes from offset %d of memory of %d bytes", d.addr, n, off, m.Size())
+	}
+	return d.insert(n, func(at uint64) error { return d.mapMemory(at, m, off, n) })
+}
+
+// MapFile makes n bytes from off of a memfd or DMA-BUF reachable. The file may be closed afterwards.
+func (d *Device) MapFile(e gpu.Export, off, n int64) (nvmeq.IOVA, error) {
+	if off < 0 || n <= 0 || off > e.Size || n > e.Size-off {
+		return 0, fmt.Errorf("%s: map %d bytes from offset %d of a file's %d", d.addr, n, off, e.Size)
+	}
+	return d.insert(n, func(at uint64) error { return d.mapExport(at, e, off, n) })
+}
+
+// insert gives an IOVA to what do maps there.
+func (d *Device) insert(n int64, do func(at uint64) error) (nvmeq.IOVA, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, fmt.Errorf("%s: map: %w", d.addr, os.ErrClosed)
+	}
+	if why := d.Gone(); why != nil {
+		return 0, why
+	}
+	at, err := d.iovas.alloc(uint64(n))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", d.addr, err)
+	}
+	if err := do(uint64(at)); err != nil {
+		_, _ = d.iovas.release(at) // it was just allocated
+		return 0, fmt.Errorf("%s: %w", d.addr, err)
+	}
+	return at, nil
+}
+
+func (d *Device) mapMemory(at uint64, m gpu.Memory, off, n int64) error {
+	h := m.Host()
+	if h != nil && (d.Backend() == Type1 || !m.Kind().Device()) {
+		return d.mapHost(at, h, off, n)
+	}
+	var refused []error
+	for _, kind := range []gpu.ExportKind{gpu.ExportDMABUF, gpu.ExportMemFD} {
+		e, err := m.Export(kind)
+		if err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		err = d.mapExport(at, e, off, n)
+		unix.Close(e.FD)
+		if errors.Is(err, errNoMapFile) && kind == gpu.ExportMemFD && h != nil {
+			return d.mapHost(at, h, off, n) // the same pages
+		}
+		return err
+	}
+	if h == nil {
+		return fmt.Errorf("%v memory has neither a file nor an address that the IOMMU could be given: %w", m.Kind(), errors.Join(refused...))
+	}
+	return d.mapHost(at, h, off, n)
+}
+
+func (d *Device) mapExport(at uint64, e gpu.Export, off, n int64) error {
+	return d.space.mapFile(at, e.FD, e.Kind == gpu.ExportDMABUF, uint64(e.Offset+off), uint64(n))
+}
+
+func (d *Device) mapHost(at uint64, h []byte, off, n int64) error {
+	base := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(h))))
+	if base%4096 != 0 {
+		return fmt.Errorf("memory at %#x does not begin at a page", base)
+	}
+	err := d.space.mapUser(at, base+uint64(off), uint64(n))
+	keep(h)
+	return err
+}
+
+// Unmap ends a mapping. The function must not use it any more.
+func (d *Device) Unmap(a nvmeq.IOVA) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("%s: unmap: %w", d.addr, os.ErrClosed)
+	}
+	n, err := d.iovas.release(a)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.addr, err)
+	}
+	if err := d.space.unmap(uint64(a), n); err != nil {
+		return fmt.Errorf("%s: %w", d.addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package vfio
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ioctl carries out one request, again when a signal interrupts it.
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) (int, error) {
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
+		switch errno {
+		case 0:
+			return int(r), nil
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// ioctlValue is for requests whose argument is a number.
+func ioctlValue(fd int, request, arg uintptr) (int, error) {
+	r, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, arg)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
+// pinHint explains the errors of mapping memory that a user can do something about.
+func pinHint(err error) error {
+	if err == unix.ENOMEM {
+		return fmt.Errorf("%w: the limit of locked memory is too small (ulimit -l, or LimitMEMLOCK in a unit)", err)
+	}
+	return err
+}
+
+// withCaps calls get with growing buffers until the kernel's answer fits: get puts the info struct at its start, and
+// returns the size that the kernel wants.
+func withCaps(first uint32, get func(b []byte) (uint32, error)) ([]byte, error) {
+	size := first
+	for range 4 {
+		b := alignedBytes(int(size))
+		want, err := get(b)
+		if err != nil {
+			return nil, err
+		}
+		if want <= size {
+			return b, nil
+		}
+		if want > 1<<20 {
+			return nil, fmt.Errorf("the kernel's answer would have %d bytes", want)
+		}
+		size = want
+	}
+	return nil, fmt.Errorf("the kernel's answer grows faster than the buffer for it")
+}
+
+// alignedBytes are bytes in which a struct of 64-bit words may lie.
+func alignedBytes(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n)
+}
+
+// pairs finds capability id in the chain that begins at offset, and reads its list. It returns nil if there is none.
+func pairs(b []byte, offset uint32, id uint16) ([][2]uint64, error) {
+	const head, pair = int(unsafe.Sizeof(listCap{})), 16
+	for n := 0; offset != 0; n++ {
+		at := int(offset)
+		if n == 64 || at%8 != 0 || at > len(b)-int(unsafe.Sizeof(capHeader{})) {
+			return nil, fmt.Errorf("the kernel's chain of capabilities is broken at offset %d", at)
+		}
+		header := (*capHeader)(unsafe.Pointer(&b[at]))
+		if header.id != id {
+			offset = header.next
+			continue
+		}
+		if at > len(b)-head {
+			return nil, fmt.Errorf("the kernel's capability %d at offset %d is cut off", id, at)
+		}
+		list := (*listCap)(unsafe.Pointer(&b[at]))
+		if int64(list.n)*int64(pair) > int64(len(b)-at-head) {
+			return nil, fmt.Errorf("the kernel's capability %d at offset %d says it has %d entries, which do not fit", id, at, list.n)
+		}
+		out := make([][2]uint64, list.n)
+		for i := range out {
+			out[i] = *(*[2]uint64)(unsafe.Pointer(&b[at+head+i*pair]))
+		}
+		runtime.KeepAlive(b)
+		return out, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,227 @@
+// Package pci is PCI functions as Linux shows them in sysfs: what they are, which driver has them, which IOMMU group they
+// are in, who uses the block devices on them; and how to move one from a driver to another.
+//
+// A System is a root directory with sys, proc and dev below it, so that tests can build one. A Function is what was read
+// of one function at one moment; Refresh reads it again.
+package pci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Address of a function: domain:bus:device.function, lower-case hexadecimal, as sysfs spells it.
+type Address string
+
+var addressForm = regexp.MustCompile(`^(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])$`)
+
+// ParseAddress reads an address with or without its domain, which is 0000 then.
+func ParseAddress(s string) (Address, error) {
+	m := addressForm.FindStringSubmatch(s)
+	if m == nil {
+		return "", fmt.Errorf("%q is not a PCI address: want domain:bus:device.function, such as 0000:01:00.0", s)
+	}
+	if m[1] == "" {
+		m[1] = "0000"
+	}
+	return Address(strings.ToLower(m[1] + ":" + m[2])), nil
+}
+
+// System is where the machine's directories are; the zero value is this machine.
+type System struct{ Root string }
+
+func (s System) path(parts ...string) string {
+	return filepath.Join(append([]string{"/", s.Root}, parts...)...)
+}
+
+func (s System) device(a Address, parts ...string) string {
+	return s.path(append([]string{"sys/bus/pci/devices", string(a)}, parts...)...)
+}
+
+// Function is one PCI function.
+type Function struct {
+	Addr     Address
+	Class    uint32 // base class, subclass, programming interface
+	Vendor   uint16
+	Device   uint16
+	Driver   string // empty: none
+	Override string // the driver that alone may have it; empty: any that matches
+	Group    string // IOMMU group; empty: no IOMMU
+	sys      System
+}
+
+// Classes (PCI Code and ID Assignment 1.11, §1.2, §1.4, §1.7).
+const (
+	ClassNVMe    = 0x010802
+	classDisplay = 0x03
+	classBridge  = 0x06
+	classAccel   = 0x12
+)
+
+// Function reads what sysfs says of a.
+func (s System) Function(a Address) (*Function, error) {
+	f := &Function{Addr: a, sys: s}
+	return f, f.Refresh()
+}
+
+// Refresh reads everything again.
+func (f *Function) Refresh() error {
+	if _, err := os.Stat(f.sys.device(f.Addr)); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("there is no PCI function %s on this machine; lspci -D lists those there are: %w", f.Addr, os.ErrNotExist)
+		}
+		return err
+	}
+	class, err := f.hex("class")
+	if err != nil {
+		return err
+	}
+	vendor, err := f.hex("vendor")
+	if err != nil {
+		return err
+	}
+	device, err := f.hex("device")
+	if err != nil {
+		return err
+	}
+	f.Class, f.Vendor, f.Device = uint32(class), uint16(vendor), uint16(device)
+	f.Driver, f.Group = f.link("driver"), f.link("iommu_group")
+	f.Override = ""
+	if o := f.text("driver_override"); o != "(null)" {
+		f.Override = o
+	}
+	return nil
+}
+
+func (f *Function) text(name string) string {
+	b, _ := os.ReadFile(f.sys.device(f.Addr, name))
+	return strings.TrimSpace(string(b))
+}
+
+func (f *Function) hex(name string) (uint64, error) {
+	v, err := strconv.ParseUint(strings.TrimPrefix(f.text(name), "0x"), 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("PCI function %s: reading %s: %w", f.Addr, name, err)
+	}
+	return v, nil
+}
+
+// link is the last element of where a symbolic link points, empty if there is none.
+func (f *Function) link(name string) string {
+	to, err := os.Readlink(f.sys.device(f.Addr, name))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+// NVMe, GPU and Bridge say what the function is by its class.
+func (f *Function) NVMe() bool   { return f.Class == ClassNVMe }
+func (f *Function) Bridge() bool { return f.Class>>16 == classBridge }
+func (f *Function) GPU() bool    { return f.Class>>16 == classDisplay || f.Class>>16 == classAccel }
+
+// VFIODevice is the name of the function's own node in /dev/vfio/devices, empty where the kernel gives none.
+func (f *Function) VFIODevice() string {
+	list, _ := os.ReadDir(f.sys.device(f.Addr, "vfio-dev"))
+	for _, e := range list {
+		if _, err := os.Stat(f.sys.path("dev/vfio/devices", e.Name())); err == nil {
+			return e.Name()
+		}
+	}
+	return ""
+}
+
+// Path is the chain of bridges above the function, from the root complex ("pci0000:00") down.
+func (f *Function) Path() []string {
+	to, err := filepath.EvalSymlinks(f.sys.device(f.Addr))
+	if err != nil {
+		return nil
+	}
+	var path []string
+	for _, part := range strings.Split(filepath.Dir(to), "/") {
+		if strings.HasPrefix(part, "pci") || addressForm.MatchString(part) {
+			path = append(path, part)
+		}
+	}
+	return path
+}
+
+// BAR is one memory resource, in physical addresses.
+type BAR struct {
+	Index int
+	First uint64
+	Last  uint64
+}
+
+// Size in bytes.
+func (b BAR) Size() uint64 { return b.Last - b.First + 1 }
+
+const resourceMemory = 0x200 // IORESOURCE_MEM
+
+// BARs are the function's memory BARs that have an address.
+func (f *Function) BARs() []BAR {
+	var bars []BAR
+	for i, line := range strings.Split(f.text("resource"), "\n") {
+		var first, last, flags uint64
+		if n, _ := fmt.Sscanf(line, "0x%x 0x%x 0x%x", &first, &last, &flags); n == 3 && i < 6 && flags&resourceMemory != 0 && last > first {
+			bars = append(bars, BAR{i, first, last})
+		}
+	}
+	return bars
+}
+
+// Functions lists all functions, by address.
+func (s System) Functions() ([]*Function, error) {
+	list, err := os.ReadDir(s.path("sys/bus/pci/devices"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var all []*Function
+	for _, e := range list {
+		f, err := s.Function(Address(e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // taken out meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b *Function) int { return strings.Compare(string(a.Addr), string(b.Addr)) })
+	return all, nil
+}
+
+// Companions are the other functions of the same IOMMU group that somebody else's driver has. A bridge's driver moves no
+// data, and does not count.
+func (f *Function) Companions() ([]*Function, error) {
+	if f.Group == "" {
+		return nil, nil
+	}
+	list, err := os.ReadDir(f.sys.path("sys/kernel/iommu_groups", f.Group, "devices"))
+	if err != nil {
+		return nil, err
+	}
+	var others []*Function
+	for _, e := range list {
+		if e.Name() == string(f.Addr) {
+			continue
+		}
+		o, err := f.sys.Function(Address(e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if o.Driver != "" && !harmless[o.Driver] {
+			others = append(others, o)
+		}
+	}
+	return others, nil
+}
+
+// harmless are drivers that leave a group usable by VFIO.
+var harmless = map[string]bool{"vfio-pci": true, "pci-stub": true, "pcieport": true}

@@ -1,0 +1,120 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// region is a BAR in this process's address space: a reservation of the BAR's size, with those parts mapped that the
+// kernel lets us map. On old kernels the page of the MSI-X table is a hole in it.
+type region struct {
+	mem    []byte
+	offset int64   // of the BAR in the device's file
+	areas  []Range // mapped, as offsets, both ends included
+}
+
+// mapRegion maps BAR index of the device.
+func mapRegion(fd, index int) (*region, error) {
+	b, err := withCaps(uint32(unsafe.Sizeof(regionInfo{})), func(b []byte) (uint32, error) {
+		info := (*regionInfo)(unsafe.Pointer(&b[0]))
+		*info = regionInfo{argsz: uint32(len(b)), index: uint32(index)}
+		_, err := ioctl(fd, ioGetRegionInfo, unsafe.Pointer(info))
+		return info.argsz, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("BAR %d: VFIO_DEVICE_GET_REGION_INFO: %w", index, err)
+	}
+	info := (*regionInfo)(unsafe.Pointer(&b[0]))
+	var sparse [][2]uint64
+	if info.flags&regionFlagCaps != 0 {
+		if sparse, err = pairs(b, info.capOffset, regionCapAreas); err != nil {
+			return nil, fmt.Errorf("BAR %d: %w", index, err)
+		}
+	}
+	areas, err := mappable(info.size, info.flags&regionFlagMmap != 0, sparse, uint64(os.Getpagesize()))
+	if err != nil {
+		return nil, fmt.Errorf("BAR %d: %w", index, err)
+	}
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(info.size), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("BAR %d: %d bytes of address space: %w", index, info.size, err)
+	}
+	r := &region{mem: unsafe.Slice((*byte)(p), info.size), offset: int64(info.offset), areas: areas}
+	for _, a := range areas {
+		_, err := unix.MmapPtr(fd, r.offset+int64(a.First), unsafe.Pointer(&r.mem[a.First]), uintptr(a.Last-a.First+1),
+			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("BAR %d: mapping %d bytes from offset %#x: %w", index, a.Last-a.First+1, a.First, err), r.unmap())
+		}
+	}
+	return r, nil
+}
+
+// mappable is which parts of a BAR can be mapped: the sparse areas where the kernel names any, else all of it.
+func mappable(size uint64, mmap bool, sparse [][2]uint64, page uint64) ([]Range, error) {
+	switch {
+	case size == 0:
+		return nil, errors.New("the function has no such BAR, or it has no address: the firmware found no room for it")
+	case !mmap || size%page != 0:
+		return nil, fmt.Errorf("%d bytes that the kernel does not let us map", size)
+	case sparse == nil:
+		return []Range{{0, size - 1}}, nil
+	}
+	var areas []Range
+	for _, a := range sparse {
+		off, n := a[0], a[1]
+		if n == 0 {
+			continue
+		}
+		if off%page != 0 || n%page != 0 || off > size || n > size-off {
+			return nil, fmt.Errorf("of %d bytes the kernel lets us map %d from offset %#x, which cannot be", size, n, off)
+		}
+		areas = append(areas, Range{off, off + n - 1})
+	}
+	return areas, nil
+}
+
+// mapped says whether n bytes at off are in a mapped part.
+func (r *region) mapped(off, n int64) bool {
+	for _, a := range r.areas {
+		if uint64(off) >= a.First && uint64(off+n-1) <= a.Last {
+			return true
+		}
+	}
+	return false
+}
+
+// abandon puts memory of our own, all ones, in the BAR's place: at the same addresses, in one step for anyone who is
+// storing there just now.
+func (r *region) abandon() error {
+	var errs []error
+	for _, a := range r.areas {
+		n := uintptr(a.Last - a.First + 1)
+		dead, err := unix.MmapPtr(-1, 0, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		b := unsafe.Slice((*byte)(dead), n)
+		for i := range b {
+			b[i] = 0xff
+		}
+		// mremap replaces what is mapped at the target at once.
+		_, err = unix.MremapPtr(dead, n, unsafe.Pointer(&r.mem[a.First]), n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *region) unmap() error {
+	if r == nil || r.mem == nil {
+		return nil
+	}
+	b := r.mem
+	r.mem, r.areas = nil, nil
+	return unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(len(b)))
+}
