@@ -176,7 +176,7 @@ func (s *logSink) drain() error {
 }
 
 // close leaves the log empty. The committer has ended.
-func (s *logSink) close(aborted bool) error {
+func (s *logSink) close(aborted, failed bool) error {
 	var err error
 	if !aborted {
 		err = s.drain()
@@ -191,6 +191,10 @@ func (s *logSink) close(aborted bool) error {
 		d.buf.unref()
 	}
 	s.live = nil
+	if failed {
+		s.l.sb.errno = errnoCorrupt
+		return s.l.writeSuper()
+	}
 	if aborted || err != nil {
 		return err
 	}

@@ -13,10 +13,14 @@ type Handle struct {
 	j       *Journal
 	txn     *transaction
 	credits int // blocks that may still be dirtied; protected by Journal.mu
+	changed bool
 }
 
 // TID is the transaction that the handle's changes belong to: WaitCommit of it makes them durable.
 func (h *Handle) TID() TID { return h.txn.tid }
+
+// Changed says whether anything was made dirty or forgotten under the handle.
+func (h *Handle) Changed() bool { return h.changed }
 
 // Credits is how many more blocks the handle may dirty.
 func (h *Handle) Credits() int {
@@ -50,6 +54,7 @@ func (h *Handle) live() *transaction {
 // buffer stays in memory until it is written.
 func (h *Handle) Dirty(b *Buffer) {
 	t := h.live()
+	h.changed = true
 	if b.txn.Load() == t {
 		return
 	}
@@ -79,6 +84,7 @@ func (h *Handle) Dirty(b *Buffer) {
 // transaction has committed (see OnCommit). It costs no credits.
 func (h *Handle) Forget(b Block) {
 	t := h.live()
+	h.changed = true
 	h.j.mu.Lock()
 	buf := t.dirty[b]
 	if buf != nil {

@@ -65,7 +65,7 @@ func (s *inPlace) commit(t *transaction) error {
 	return nil
 }
 
-func (s *inPlace) close(aborted bool) error {
+func (s *inPlace) close(aborted, _ bool) error {
 	if aborted {
 		return nil
 	}

@@ -47,6 +47,7 @@ type Journal struct {
 	committed  TID          // protected by mu: the latest durable transaction
 	wanted     TID          // protected by mu: commit up to this one
 	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
+	failed     bool         // protected by mu: see Fail
 	lost       []*Buffer    // protected by mu: dirty, but will not be written
 	quit       bool         // protected by mu
 	stopped    chan struct{}
@@ -74,8 +75,8 @@ type sink interface {
 	// blocks is how many blocks of the transaction's limit so many dirty and revoked blocks take.
 	blocks(dirty, revoked int) int
 	// close leaves the volume without a need for recovery, unless the journal was aborted: then it only lets go of
-	// memory.
-	close(aborted bool) error
+	// memory. With failed it records that the volume has errors.
+	close(aborted, failed bool) error
 }
 
 // OpenInPlace opens a journal for a volume that has none: a commit writes the dirty blocks home. A power cut can tear
@@ -234,12 +235,28 @@ func (j *Journal) Abort(cause error) {
 	j.abortLocked(cause)
 }
 
+// Fail is Abort because of damage that was found in the volume half-way through an operation. What was committed stays;
+// the running transaction, which has half of the operation, never happens. The caller tells the user, and Close leaves
+// word in the journal's superblock (s_errno), where the next mount and e2fsck find it.
+func (j *Journal) Fail(cause error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil {
+		j.failed = true
+		j.stopLocked(cause)
+	}
+}
+
 func (j *Journal) abortLocked(cause error) {
 	if j.err != nil {
 		return
 	}
-	j.err = &abortError{cause}
 	j.cfg.Logf("journal aborted, no further changes are accepted: %v", cause)
+	j.stopLocked(cause)
+}
+
+func (j *Journal) stopLocked(cause error) {
+	j.err = &abortError{cause}
 	j.gate.Broadcast()
 	j.done.Broadcast()
 	j.idle.Signal()
@@ -260,7 +277,7 @@ func (j *Journal) Close() error {
 	j.mu.Unlock()
 	<-j.stopped
 	j.mu.Lock()
-	err := j.err
+	err, failed := j.err, j.failed
 	lost := j.lost
 	if t := j.running; t != nil {
 		for _, b := range t.dirty {
@@ -272,7 +289,7 @@ func (j *Journal) Close() error {
 		b.txn.Store(nil)
 		b.unref()
 	}
-	if cerr := j.sink.close(err != nil); err == nil {
+	if cerr := j.sink.close(err != nil, failed); err == nil {
 		err = cerr
 	}
 	j.mu.Lock()

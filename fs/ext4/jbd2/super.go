@@ -8,6 +8,9 @@ const superblockSize = 1024
 // minLogBlocks is the shortest log that the kernel opens (JBD2_MIN_JOURNAL_BLOCKS).
 const minLogBlocks = 1024
 
+// errnoCorrupt is what s_errno says of a volume with errors: EUCLEAN, which Linux also calls EFSCORRUPTED, negated.
+const errnoCorrupt = -117
+
 // superblock is the journal's superblock, [journal] "Super Block". Fields that this package does not change stay in
 // raw.
 type superblock struct {
