@@ -63,6 +63,9 @@ func (i *Inode) finishResize() error {
 	if err := i.removeBlocks(from, extent.MaxBlock, false); err != nil {
 		return err
 	}
+	if i.d.LinksCount == 0 {
+		return nil // it stays an orphan: it is open, or being freed
+	}
 	return i.fs.do(6, func(h *jbd2.Handle) error {
 		if err := i.fs.removeOrphan(h, i); err != nil {
 			return err
