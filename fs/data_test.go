@@ -78,6 +78,36 @@ func TestModel(t *testing.T) {
 	})
 }
 
+// TestDirectAndCached: what goes through a descriptor with O_DIRECT is seen through one without, and the other way round.
+func TestDirectAndCached(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		rng := rand.New(rand.NewSource(7))
+		cached, err := os.OpenFile(m.path("file"), os.O_RDWR|os.O_CREATE, 0o644)
+		require.NoError(t, err)
+		defer cached.Close()
+		direct, err := os.OpenFile(m.path("file"), os.O_RDWR|unix.O_DIRECT, 0)
+		require.NoError(t, err)
+		defer direct.Close()
+		want := make([]byte, 1<<20)
+		buf := aligned(64 << 10)
+		require.NoError(t, cached.Truncate(int64(len(want))))
+		for step := range 300 {
+			f := []*os.File{cached, direct}[rng.Intn(2)]
+			n := (1 + rng.Intn(16)) * 4096
+			off := rng.Intn((len(want)-n)/4096) * 4096
+			if rng.Intn(2) == 0 {
+				rng.Read(buf[:n])
+				_, err = f.WriteAt(buf[:n], int64(off))
+				copy(want[off:], buf[:n])
+			} else {
+				_, err = f.ReadAt(buf[:n], int64(off))
+			}
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want[off:off+n], buf[:n]), "step %d", step)
+		}
+	})
+}
+
 func resize(b []byte, n int) []byte {
 	if n <= len(b) {
 		return b[:n:n]
