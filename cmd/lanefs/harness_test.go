@@ -36,6 +36,7 @@ type place struct {
 	env  []string
 	cred *syscall.Credential // nil: as we are
 	bin  string
+	dirs []string
 }
 
 // newPlace skips the test where nothing can be mounted.
@@ -87,6 +88,11 @@ func (p *place) cleanUp() {
 			syscall.Kill(r.PID, syscall.SIGKILL)
 		}
 		fs.Detach(f[1])
+	}
+	for _, dir := range p.dirs {
+		for _, f := range p.leftovers(dir) {
+			os.Remove(f)
+		}
 	}
 	races, _ := filepath.Glob(p.path("race*"))
 	for _, r := range races {
@@ -159,6 +165,7 @@ func (p *place) image(name string, mib int, mkfs ...string) string {
 func (p *place) mkdir(name string) string {
 	p.t.Helper()
 	require.NoError(p.t, os.Mkdir(p.path(name), 0o755))
+	p.dirs = append(p.dirs, p.path(name))
 	return p.path(name)
 }
 

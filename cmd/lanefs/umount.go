@@ -41,6 +41,9 @@ func umount(arg string) error {
 	if err := fs.Detach(m.Dir); err != nil {
 		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Dir, err)
 	}
+	if files, err := claim(m.Dir); err == nil {
+		files.release(true) // its log may say why it died
+	}
 	fmt.Fprintf(os.Stderr, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Dir)
 	return nil
 }
