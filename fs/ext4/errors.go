@@ -118,7 +118,7 @@ func (v *FS) stampError() error {
 		return err
 	}
 	setError(sb)
-	sb.Encode(b)
+	sb.EncodeStable(b)
 	if err := v.dev.Write(off, true, s); err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func (v *FS) encodeSuper(f func(*disk.Superblock)) {
 	v.sb.FreeInodesCount = uint32(v.alloc.FreeInodes())
 	v.sb.Wtime = uint64(time.Now().Unix())
 	v.sbBuf.Lock()
-	v.sb.Encode(v.sbBuf.Data()[disk.SuperblockOffset&(v.bs-1):])
+	v.sb.EncodeStable(v.sbBuf.Data()[disk.SuperblockOffset&(v.bs-1):])
 	v.sbBuf.Unlock()
 }
 
