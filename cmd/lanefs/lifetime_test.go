@@ -181,7 +181,7 @@ func TestUnprivileged(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "hello\n", string(out))
 	p.ok("umount", mnt)
-	require.True(t, gone(r.PID))
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
 	fsck(t, img)
 }
 

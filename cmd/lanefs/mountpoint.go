@@ -114,10 +114,12 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// dead says that a mount's daemon is gone: nothing under it answers.
+// dead says that a mount's daemon is gone: nothing under it answers. ECONNABORTED is what a request gets that was
+// waiting when the daemon died.
 func dead(dir string) bool {
 	var st unix.Statfs_t
-	return errors.Is(unix.Statfs(dir, &st), unix.ENOTCONN)
+	err := unix.Statfs(dir, &st)
+	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
 }
 
 // prepareMountpoint says whether dir can be mounted on, after it has cleared away what a killed daemon left.
