@@ -108,14 +108,14 @@ func statxAttributes(flags uint32) uint64 {
 // does.
 var (
 	minTime = time.Unix(math.MinInt32, 0)
-	maxTime = time.Unix(math.MaxInt32+3<<32, 999999999)
+	maxTime = time.Unix(math.MaxInt32+3<<32, 0)
 )
 
 func clampTime(t time.Time) *time.Time {
-	switch {
-	case t.Before(minTime):
+	switch sec := t.Unix(); {
+	case sec <= minTime.Unix(): // the first and the last second have no parts
 		t = minTime
-	case t.After(maxTime):
+	case sec >= maxTime.Unix():
 		t = maxTime
 	}
 	return &t
@@ -172,10 +172,6 @@ func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn,
 		}
 		v := int64(size)
 		set.Size = &v
-		// A truncate(2) that changes nothing leaves the times alone; ftruncate and O_TRUNC do not.
-		if a := n.in.Attr(); v == a.Size && in.Valid&fuse.FATTR_FH == 0 {
-			set.Mtime, set.Ctime = &a.Mtime, &a.Ctime
-		}
 	}
 	if t, ok := in.GetATime(); ok {
 		set.Atime = clampTime(t)

@@ -127,9 +127,9 @@ func testSparse(t *testing.T, m *mounted) {
 	f, err := os.Create(m.path("sparse"))
 	require.NoError(t, err)
 	defer f.Close()
+	require.NoError(t, f.Truncate(1<<33))
 	_, err = f.WriteAt(bytes.Repeat([]byte{1}, 8192), 1<<20)
 	require.NoError(t, err)
-	require.NoError(t, f.Truncate(1<<33))
 	seek := func(off int64, whence int) any {
 		n, err := unix.Seek(int(f.Fd()), off, whence)
 		if err != nil {

@@ -48,16 +48,12 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*go
 	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
-// owner is who owns what the caller makes in this directory: the caller, but the directory's group where the directory
-// has the set-group-ID bit.
-func (n *node) owner(ctx context.Context) (uid, gid uint32, setgid bool) {
+// owner is who owns what the caller makes: the caller. ext4 sees to set-group-ID directories.
+func owner(ctx context.Context) (uid, gid uint32) {
 	if caller, ok := fuse.FromContext(ctx); ok {
 		uid, gid = caller.Uid, caller.Gid
 	}
-	if a := n.in.Attr(); a.Mode&sISGID != 0 {
-		return uid, a.GID, true
-	}
-	return uid, gid, false
+	return uid, gid
 }
 
 // Create makes and opens a regular file in one request.
@@ -88,7 +84,7 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	if err != nil {
 		return nil, n.fail("default ACL", err)
 	}
-	uid, gid, _ := n.owner(ctx)
+	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
 	in, err := n.in.Create(name, heir.mode, uid, gid, major, minor)
 	if err != nil {
@@ -100,16 +96,13 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	return n.reply(ctx, in, out), 0
 }
 
-// Mkdir makes a directory. Under a set-group-ID directory it gets that bit too.
+// Mkdir makes a directory.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	heir, err := n.inherit(mode&07777 | syscall.S_IFDIR)
 	if err != nil {
 		return nil, n.fail("default ACL", err)
 	}
-	uid, gid, setgid := n.owner(ctx)
-	if setgid {
-		heir.mode |= sISGID
-	}
+	uid, gid := owner(ctx)
 	in, err := n.in.Mkdir(name, heir.mode, uid, gid)
 	if err != nil {
 		return nil, n.fail("mkdir", err)
@@ -122,7 +115,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 
 // Symlink makes a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	uid, gid, _ := n.owner(ctx)
+	uid, gid := owner(ctx)
 	in, err := n.in.Symlink(name, target, uid, gid)
 	if err != nil {
 		return nil, n.fail("symlink", err)
@@ -137,7 +130,7 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 	if err != nil {
 		return nil, nil, 0, n.fail("default ACL", err)
 	}
-	uid, gid, _ := n.owner(ctx)
+	uid, gid := owner(ctx)
 	in, err := n.in.Tmpfile(heir.mode, uid, gid)
 	if err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)

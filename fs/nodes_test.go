@@ -1,0 +1,55 @@
+package fs
+
+import (
+	"context"
+	"testing"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/stretchr/testify/require"
+)
+
+// TestNodes: a node keeps its inode alive until the kernel has taken back every reference, and not longer.
+func TestNodes(t *testing.T) {
+	v := newVolume(t)
+	root, err := v.vol.Root()
+	require.NoError(t, err)
+	s := &Server{vol: v.vol, nodes: nodes{live: make(map[uint64]*node)}}
+	s.root = &node{srv: s, in: root}
+	gofs.NewNodeFS(s.root, s.nodeOptions(0, nil))
+	lookup := func() *node {
+		in, err := root.Lookup("file")
+		require.NoError(t, err)
+		return s.nodes.intern(context.Background(), s.root, in)
+	}
+	made, err := root.Create("file", 0o100644, 0, 0, 0, 0)
+	require.NoError(t, err)
+	ino := made.Ino()
+	free := v.vol.Statfs().InodesFree
+
+	n := s.nodes.intern(context.Background(), s.root, made)
+	require.Same(t, n, lookup())
+	require.Same(t, n, lookup())
+	s.nodes.retain(n)
+	require.Same(t, n, s.nodes.get(uint64(ino)))
+	require.NoError(t, root.Unlink("file"))
+	for _, take := range []uint64{1, 2} {
+		s.nodes.forget(uint64(ino), take)
+		require.Same(t, n, s.nodes.get(uint64(ino)), "one reference is left")
+		_, err := n.in.Write(0, []byte("unlinked"))
+		require.NoError(t, err)
+	}
+	require.Equal(t, free, v.vol.Statfs().InodesFree)
+	s.nodes.forget(uint64(ino), 1)
+	require.Nil(t, s.nodes.get(uint64(ino)))
+	require.Equal(t, free+1, v.vol.Statfs().InodesFree, "the inode is free again")
+	s.nodes.forget(uint64(ino), 1) // as for the poll probe of go-fuse: no such node
+
+	made, err = root.Create("file", 0o100644, 0, 0, 0, 0)
+	require.NoError(t, err)
+	require.NotSame(t, n, s.nodes.intern(context.Background(), s.root, made), "a new file is a new node")
+	lookup()
+	s.nodes.clear()
+	require.Zero(t, s.nodes.len())
+	root.Put()
+	v.close()
+}
