@@ -47,10 +47,14 @@ func (n *node) Setxattr(_ context.Context, name string, value []byte, flags uint
 	return n.fail("setxattr", n.in.Setxattr(name, value, int(flags)))
 }
 
-// Removexattr removes an attribute.
+// Removexattr removes an attribute. An ACL that is not there is no error: this is also how the kernel sets an empty one.
 func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
-	if name == aclDefault {
+	switch name {
+	case aclDefault:
 		n.noDefaultACL.Store(false)
+		fallthrough
+	case aclAccess:
+		return n.fail("remove ACL", n.removeACL(name))
 	}
 	return n.fail("removexattr", n.in.Removexattr(name))
 }

@@ -179,11 +179,16 @@ func (i *Inode) Setxattr(name string, value []byte, flags int) error {
 			value = a.Encode()
 		}
 		cond := xattr.Always
-		switch {
-		case flags&XattrCreate != 0:
+		switch flags & (XattrCreate | XattrReplace) {
+		case XattrCreate:
 			cond = xattr.MustCreate
-		case flags&XattrReplace != 0:
+		case XattrReplace:
 			cond = xattr.MustExist
+		case XattrCreate | XattrReplace: // cannot be
+			if _, err := s.Get(index, rest); err != nil {
+				return err
+			}
+			return xattr.ErrExist
 		}
 		old, err := s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
 		if err == nil && old != nil && old.ValueInum != 0 {
