@@ -1,0 +1,181 @@
+package difftest
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+)
+
+// signature says what kind of failure it is: shrinking looks for the same one.
+func (f *Failure) signature() string {
+	classes := map[string]bool{}
+	for _, d := range f.Diffs {
+		class, _, _ := strings.Cut(d, ":")
+		classes[class] = true
+	}
+	var list []string
+	for c := range classes {
+		list = append(list, c)
+	}
+	sort.Strings(list)
+	return f.Stage + " " + string(f.Op.Kind) + " " + strings.Join(list, " ")
+}
+
+// Shrink looks for the fewest Ops of a failing run that fail in the same way, for at most the given time. It first takes
+// the sequence up to the failure, then leaves out ever smaller pieces.
+func Shrink(f *Failure, limit time.Duration) *Failure {
+	deadline := time.Now().Add(limit)
+	want := f.signature()
+	try := func(c Config) *Failure {
+		got, err := Run(c)
+		if err != nil || got == nil || got.signature() != want {
+			return nil
+		}
+		return got
+	}
+	c, whole := f.Config, f
+	if c.Profile == ProfileShared {
+		return f
+	}
+	if c.Procs > 1 {
+		// Perhaps the process fails when it is alone, too.
+		c.Procs, c.Proc = 1, f.Proc
+		if f = try(c); f == nil {
+			return whole
+		}
+	}
+	keep := c.Keep
+	if keep == nil {
+		for i := range c.Ops {
+			keep = append(keep, i)
+		}
+	}
+	best := f
+	if f.Index >= 0 {
+		short := keep[:sort.SearchInts(keep, f.Index+1)]
+		c.Keep = short
+		if got := try(c); got != nil {
+			best, keep = got, short
+		}
+	}
+	for size := (len(keep) + 1) / 2; size > 0 && time.Now().Before(deadline); {
+		smaller := false
+		for at := 0; at < len(keep) && time.Now().Before(deadline); {
+			end := min(at+size, len(keep))
+			c.Keep = append(append([]int{}, keep[:at]...), keep[end:]...)
+			if got := try(c); got != nil && len(c.Keep) > 0 {
+				best, keep, smaller = got, c.Keep, true
+			} else {
+				at = end
+			}
+		}
+		if size == 1 && !smaller {
+			break
+		}
+		if size > 1 || !smaller {
+			size = (size + 1) / 2
+			if size == 1 && len(keep) == 1 {
+				break
+			}
+		}
+	}
+	return best
+}
+
+// ranges writes a list of numbers as "1,3-5".
+func ranges(list []int) string {
+	var parts []string
+	for i := 0; i < len(list); {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if i == j {
+			parts = append(parts, fmt.Sprint(list[i]))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", list[i], list[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseRanges undoes ranges.
+func ParseRanges(s string) ([]int, error) {
+	var list []int
+	for part := range strings.SplitSeq(s, ",") {
+		from, to := 0, 0
+		if n, err := fmt.Sscanf(part, "%d-%d", &from, &to); n != 2 || err != nil {
+			if n, err := fmt.Sscanf(part, "%d", &from); n != 1 || err != nil {
+				return nil, fmt.Errorf("%q is no list of numbers such as 1,3-5", s)
+			}
+			to = from
+		}
+		for ; from <= to; from++ {
+			list = append(list, from)
+		}
+	}
+	return list, nil
+}
+
+// Report describes a failure, and how to see it again.
+func (f *Failure) Report() string {
+	var b strings.Builder
+	c := f.Config
+	fmt.Fprintf(&b, "%s: %s against %s, volume %q, profile %s, seed %d", f.Stage, c.Left.name(), c.Right.name(), c.Volume.Name, c.Profile, c.Seed)
+	if c.Procs > 1 {
+		fmt.Fprintf(&b, ", %d processes", c.Procs)
+	}
+	if f.Index >= 0 {
+		fmt.Fprintf(&b, ", process %d, operation %d: %s", f.Proc, f.Index, f.Op)
+	}
+	b.WriteString(" (LaneFS first):\n")
+	for i, d := range f.Diffs {
+		if i == 20 {
+			fmt.Fprintf(&b, "\tand %d more\n", len(f.Diffs)-i)
+			break
+		}
+		fmt.Fprintf(&b, "\t%s\n", d)
+	}
+	if f.Log != "" {
+		fmt.Fprintf(&b, "LaneFS printed:\n%s\n", f.Log)
+	}
+	if c.Keep != nil && len(c.Keep) <= 60 {
+		b.WriteString("the operations:\n")
+		for _, s := range c.sequence(c.Proc) {
+			fmt.Fprintf(&b, "\t%4d %s\n", s.index, s.Op)
+		}
+	}
+	fmt.Fprintf(&b, "again: %s\n", c.Command())
+	return b.String()
+}
+
+func (s Side) name() string {
+	switch {
+	case s.Kind == "":
+		return "nothing"
+	case s.WriteBack:
+		return s.Kind + " (write-back)"
+	}
+	return s.Kind
+}
+
+// Command is what runs c again.
+func (c *Config) Command() string {
+	s := fmt.Sprintf("go test ./fs/difftest -v -run 'TestReplay$' -volume %s -profile %s -seed %d -ops %d", c.Volume.Name, c.Profile, c.Seed, c.Ops)
+	add := func(on bool, format string, args ...any) {
+		if on {
+			s += fmt.Sprintf(format, args...)
+		}
+	}
+	add(c.Left.WriteBack, " -writeback")
+	add(c.Right.Kind == "", " -alone")
+	add(c.Procs > 1, " -procs %d", c.Procs)
+	add(c.Proc > 0, " -proc %d", c.Proc)
+	add(c.Remount > 0, " -remount %d", c.Remount)
+	add(c.NoProbe, " -noprobe")
+	add(c.Left.Sabotage != "", " -left %s -sabotage %q", c.Left.Kind, c.Left.Sabotage)
+	add(c.Keep != nil, " -keep %s", ranges(c.Keep))
+	return s
+}
