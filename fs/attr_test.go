@@ -51,7 +51,9 @@ func TestTimes(t *testing.T) {
 			{time.Date(1800, 1, 1, 0, 0, 0, 5, time.UTC), time.Unix(-1<<31, 0)},
 			{time.Unix(0, 999999999), time.Unix(0, 999999999)},
 			{time.Date(2038, 1, 19, 3, 14, 8, 123456789, time.UTC), time.Date(2038, 1, 19, 3, 14, 8, 123456789, time.UTC)},
-			{time.Date(2446, 5, 10, 22, 38, 55, 1, time.UTC), time.Date(2446, 5, 10, 22, 38, 55, 1, time.UTC)},
+			{time.Date(2446, 5, 10, 22, 38, 54, 1, time.UTC), time.Date(2446, 5, 10, 22, 38, 54, 1, time.UTC)},
+			{time.Date(2446, 5, 10, 22, 38, 55, 1, time.UTC), time.Date(2446, 5, 10, 22, 38, 55, 0, time.UTC)},
+			{time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2446, 5, 10, 22, 38, 55, 0, time.UTC)},
 		} {
 			ts := []unix.Timespec{{Sec: c.set.Unix(), Nsec: int64(c.set.Nanosecond())}, {Sec: 100, Nsec: 200}}
 			require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, ts, 0))
