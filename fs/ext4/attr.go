@@ -37,6 +37,9 @@ func (i *Inode) attr() Attr {
 // SetAttr changes attributes and reports them as they are then. A change of size is of regular files only.
 func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
 	defer i.fs.noteTo(&err)
+	if i.fs.readOnly.Load() {
+		return a, ErrReadOnly
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.d.Flags&disk.FlImmutable != 0 {

@@ -113,7 +113,7 @@ func (i *Inode) canInline() bool {
 func (i *Inode) noBlocks() bool {
 	sectors := i.fs.sb.Sectors(&i.d)
 	if i.d.FileACL != 0 {
-		sectors -= min(sectors, uint64(i.fs.bs>>9))
+		sectors -= min(sectors, uint64(i.fs.bs>>9)<<i.fs.sb.ClusterBits())
 	}
 	return sectors == 0
 }

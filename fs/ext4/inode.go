@@ -128,7 +128,10 @@ func (i *Inode) load() error {
 	i.d = d
 	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
 	i.tid = i.fs.jnl.Latest()
-	return nil
+	if d.Mode != 0 && d.LinksCount > 0 && d.Flags&disk.FlExtents != 0 && i.hasBlocks() {
+		_, err = i.extents(nil).Depth() // with a root that cannot be, nothing could be done to the file but harm
+	}
+	return err
 }
 
 // checkInode refuses members that the rest of the package could not work with.
@@ -228,7 +231,9 @@ func (i *Inode) Put() {
 	}
 	t.mu.Unlock()
 	if err := i.destroy(); err != nil {
-		i.fs.opt.Logf("%s: freeing inode %d: %v", i.fs.name(), i.ino, i.fs.note(err))
+		if err = i.fs.note(err); !isCorrupt(err) { // of that it has told
+			i.fs.opt.Logf("%s: freeing inode %d: %v", i.fs.name(), i.ino, err)
+		}
 		i.drop()
 		return
 	}

@@ -3,6 +3,7 @@ package ext4
 import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Reading a file:
@@ -93,7 +94,30 @@ func (i *Inode) readBlocks(buf blockdev.Buffer, at int, l, n uint32) error {
 		return err
 	}
 	i.fs.stats.dataRead.Add(list.bytes)
-	return list.do(i.fs.dev)
+	if err := list.do(i.fs.dev); err != nil {
+		return err
+	}
+	if o := i.fs.cache.Overlay(); o != nil {
+		return i.readLogged(o, buf, at, l, n)
+	}
+	return nil
+}
+
+// readLogged puts what the log holds of logical blocks [l, l+n) over what was read from the medium: with data=journal
+// contents of files go through it, too.
+func (i *Inode) readLogged(o *jbd2.Overlay, buf blockdev.Buffer, at int, l, n uint32) error {
+	return i.mapRange(l, l+n, func(x extent.Extent) error {
+		if x.Hole() || x.Unwritten {
+			return nil
+		}
+		for k := range x.Len {
+			s := buf.Slice(at+int(x.Lblk-l+k)<<i.fs.bits, i.fs.bs)
+			if _, err := o.Read(x.Pblk+jbd2.Block(k), s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // ioList collects transfers. Neighbours on the device and in the buffer become one.

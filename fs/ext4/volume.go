@@ -128,6 +128,9 @@ func (v *FS) start() error {
 		return err
 	}
 	v.alloc, err = alloc.New(v.sb, v.cache)
+	if err == nil && !v.readOnly.Load() {
+		err = v.alloc.Damage()
+	}
 	if err != nil {
 		return v.note(err)
 	}
@@ -242,7 +245,7 @@ func (v *FS) Sync() (err error) {
 
 // Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
 func (v *FS) Close() error {
-	err := v.jnl.Close() // commits, and empties the log
+	err := v.note(v.jnl.Close()) // commits, and empties the log
 	if v.sbBuf != nil && err == nil {
 		err = v.writeSuper(func(sb *disk.Superblock) {
 			sb.FeatureIncompat &^= disk.IncompatRecover

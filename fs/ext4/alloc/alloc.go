@@ -73,10 +73,12 @@ type Allocator struct {
 	dirs       atomic.Int64
 	reserved   atomic.Int64 // blocks for the superuser only
 	discard    atomic.Pointer[func(jbd2.Block, uint32)]
+	damage     error // constant after New
 	windows    windows
 }
 
-// New loads the group descriptors. The geometry and features of sb must not change afterwards.
+// New loads the group descriptors. The geometry and features of sb must not change afterwards. Damage that does not keep
+// files from being read is no error: Damage tells of it.
 func New(sb *disk.Superblock, cache *jbd2.Cache) (*Allocator, error) {
 	a := &Allocator{sb: sb, cache: cache}
 	if uint64(cache.Blocks()) < sb.BlocksCount {
@@ -88,6 +90,16 @@ func New(sb *disk.Superblock, cache *jbd2.Cache) (*Allocator, error) {
 	}
 	a.reserved.Store(int64(sb.RBlocksCount))
 	return a, nil
+}
+
+// Damage is what is wrong with the descriptors, nil if nothing is seen to be. The caller changes nothing on a volume
+// with damage.
+func (a *Allocator) Damage() error { return a.damage }
+
+func (a *Allocator) damaged(err error) {
+	if a.damage == nil {
+		a.damage = err
+	}
 }
 
 // Close lets go of the descriptor blocks. Every change is in the cache's hands already.
@@ -137,20 +149,24 @@ func (a *Allocator) loadDesc(i uint32, g *group) error {
 	block, off := a.sb.DescLocation(i)
 	buf := a.descs[block]
 	buf.RLock()
-	desc, err := a.sb.DecodeGroup(i, buf.Data()[off:])
-	buf.RUnlock()
+	defer buf.RUnlock()
+	desc, err := a.sb.ReadGroup(i, buf.Data()[off:])
 	if err != nil {
 		return err
 	}
 	g.n = i
-	g.desc = desc
 	g.blocks = a.sb.BlocksInGroup(i) >> a.sb.ClusterBits()
-	if desc.FreeBlocksCount > g.blocks {
-		return disk.Corrupt(g.name(), "%d free blocks of %d", desc.FreeBlocksCount, g.blocks)
+	if _, err := a.sb.DecodeGroup(i, buf.Data()[off:]); err != nil {
+		a.damaged(err)
+	} else if desc.FreeBlocksCount > g.blocks {
+		a.damaged(disk.Corrupt(g.name(), "%d free blocks of %d", desc.FreeBlocksCount, g.blocks))
+	} else if used := a.sb.InodesPerGroup - desc.FreeInodesCount; desc.UsedDirsCount > used {
+		a.damaged(disk.Corrupt(g.name(), "%d directories among %d inodes", desc.UsedDirsCount, used))
 	}
-	if used := a.sb.InodesPerGroup - desc.FreeInodesCount; desc.UsedDirsCount > used {
-		return disk.Corrupt(g.name(), "%d directories among %d inodes", desc.UsedDirsCount, used)
-	}
+	desc.FreeBlocksCount = min(desc.FreeBlocksCount, g.blocks)
+	desc.FreeInodesCount = min(desc.FreeInodesCount, a.sb.InodesPerGroup)
+	desc.UsedDirsCount = min(desc.UsedDirsCount, a.sb.InodesPerGroup-desc.FreeInodesCount)
+	g.desc = desc
 	g.avail.Store(desc.FreeBlocksCount)
 	g.freeInodes.Store(desc.FreeInodesCount)
 	g.dirs.Store(desc.UsedDirsCount)

@@ -35,7 +35,7 @@ func (z zones) within(from, to jbd2.Block, f func(zone)) {
 	}
 }
 
-// makeZones sorts and joins. It reports two zones that overlap.
+// makeZones sorts and joins. The error is of two zones that overlap; the zones are good all the same.
 func makeZones(in []zone) (zones, error) {
 	slices.SortFunc(in, func(a, b zone) int {
 		switch {
@@ -47,17 +47,18 @@ func makeZones(in []zone) (zones, error) {
 		return 0
 	})
 	var out zones
+	var err error
 	for _, x := range in {
 		if k := len(out) - 1; k >= 0 && x.start <= out[k].end {
-			if x.start < out[k].end {
-				return nil, fmt.Errorf("blocks %d to %d have two uses", x.start, min(x.end, out[k].end)-1)
+			if x.start < out[k].end && err == nil {
+				err = fmt.Errorf("blocks %d to %d have two uses", x.start, min(x.end, out[k].end)-1)
 			}
-			out[k].end = x.end
+			out[k].end = max(out[k].end, x.end)
 			continue
 		}
 		out = append(out, x)
 	}
-	return out, nil
+	return out, err
 }
 
 // findMeta collects the system zones.
@@ -90,7 +91,7 @@ func (a *Allocator) findMeta() error {
 	}
 	var err error
 	if a.meta, err = makeZones(all); err != nil {
-		return disk.Corrupt("group descriptors", "%v", err)
+		a.damaged(disk.Corrupt("group descriptors", "%v", err))
 	}
 	return nil
 }

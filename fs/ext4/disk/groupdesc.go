@@ -116,13 +116,23 @@ func (s *Superblock) HasGroupCsum() bool {
 	return s.MetadataCsum() || s.FeatureROCompat.Has(ROCompatGDTCsum)
 }
 
-// DecodeGroup decodes the descriptor of a group from its DescSize bytes b, checks its checksum and that what it points
-// to lies inside the volume.
-func (s *Superblock) DecodeGroup(group uint32, b []byte) (GroupDesc, error) {
+// ReadGroup decodes the descriptor of a group from its DescSize bytes b, and checks no more than that the inode table
+// lies inside the volume: enough to look for files.
+func (s *Superblock) ReadGroup(group uint32, b []byte) (GroupDesc, error) {
 	var d GroupDesc
 	d.Decode(b[:s.DescSize()])
+	return d, s.groupWithin(group, "inode table", d.InodeTable, uint64(s.InodeTableBlocks()))
+}
+
+// DecodeGroup decodes the descriptor of a group from its DescSize bytes b, checks its checksum, that what it points to
+// lies inside the volume, and that its counters can be: what it takes to change the group.
+func (s *Superblock) DecodeGroup(group uint32, b []byte) (GroupDesc, error) {
+	d, err := s.ReadGroup(group, b)
 	if want, has := s.groupCsum(group, b[:s.DescSize()]); has && want != d.Checksum {
 		return d, Corrupt(fmt.Sprintf("group descriptor %d", group), "checksum is %#04x, should be %#04x", d.Checksum, want)
+	}
+	if err != nil {
+		return d, err
 	}
 	return d, s.checkGroup(group, &d)
 }
@@ -141,21 +151,13 @@ func (s *Superblock) checkGroup(group uint32, d *GroupDesc) error {
 	bad := func(format string, args ...any) error {
 		return Corrupt(fmt.Sprintf("group descriptor %d", group), format, args...)
 	}
-	first, last := uint64(s.FirstDataBlock), s.BlocksCount
-	if !s.FeatureIncompat.Has(IncompatFlexBG) { // every group keeps its own
-		first = s.GroupFirstBlock(group)
-		last = first + uint64(s.BlocksInGroup(group))
+	if err := s.groupWithin(group, "block bitmap", d.BlockBitmap, 1); err != nil {
+		return err
 	}
-	// Never the superblock or the descriptors themselves: writing a bitmap there would destroy the volume.
-	first = max(first, s.SuperBlockNo()+1+uint64(s.DescBlocksIn(0)))
-	n := uint64(s.InodeTableBlocks())
+	if err := s.groupWithin(group, "inode bitmap", d.InodeBitmap, 1); err != nil {
+		return err
+	}
 	switch {
-	case d.BlockBitmap < first || d.BlockBitmap >= last:
-		return bad("block bitmap at block %d, outside %d to %d", d.BlockBitmap, first, last-1)
-	case d.InodeBitmap < first || d.InodeBitmap >= last:
-		return bad("inode bitmap at block %d, outside %d to %d", d.InodeBitmap, first, last-1)
-	case d.InodeTable < first || d.InodeTable >= last || last-d.InodeTable < n:
-		return bad("inode table of %d blocks at block %d, outside %d to %d", n, d.InodeTable, first, last-1)
 	case d.FreeBlocksCount > s.ClustersPerGroup():
 		return bad("%d free blocks of %d", d.FreeBlocksCount, s.ClustersPerGroup())
 	case d.FreeInodesCount > s.InodesPerGroup:
@@ -164,6 +166,26 @@ func (s *Superblock) checkGroup(group uint32, d *GroupDesc) error {
 		return bad("%d unused inodes of %d", d.ItableUnused, s.InodesPerGroup)
 	}
 	return nil
+}
+
+// groupWithin checks that the n blocks from b can be a group's own.
+func (s *Superblock) groupWithin(group uint32, what string, b, n uint64) error {
+	first, last := uint64(s.FirstDataBlock), s.BlocksCount
+	if !s.FeatureIncompat.Has(IncompatFlexBG) { // every group keeps its own
+		first = s.GroupFirstBlock(group)
+		last = first + uint64(s.BlocksInGroup(group))
+	}
+	// Never the superblock or the descriptors themselves: writing a bitmap there would destroy the volume.
+	first = max(first, s.SuperBlockNo()+1+uint64(s.DescBlocksIn(0)))
+	if b >= first && b < last && last-b >= n {
+		return nil
+	}
+	if n == 1 {
+		what += " at"
+	} else {
+		what += fmt.Sprintf(" of %d blocks at", n)
+	}
+	return Corrupt(fmt.Sprintf("group descriptor %d", group), "%s block %d, outside %d to %d", what, b, first, last-1)
 }
 
 // bitmapCsum masks a bitmap's checksum to what the descriptor can hold.

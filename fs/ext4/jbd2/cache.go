@@ -97,6 +97,9 @@ func (c *Cache) Device() blockdev.Device { return c.dev }
 // home. Blocks already in the cache stay; call Invalidate after it.
 func (c *Cache) SetOverlay(o *Overlay) { c.overlay.Store(o) }
 
+// Overlay is what SetOverlay was given, nil without one.
+func (c *Cache) Overlay() *Overlay { return c.overlay.Load() }
+
 // Stats is a snapshot of the counters.
 func (c *Cache) Stats() Stats {
 	return Stats{

@@ -159,7 +159,7 @@ type pendingFill struct {
 // fill reads one buffer.
 func (c *Cache) fill(b *Buffer) error {
 	if o := c.overlay.Load(); o != nil {
-		if ok, err := o.read(b.block, c.slots.slice(b.slot)); ok || err != nil {
+		if ok, err := o.Read(b.block, c.slots.slice(b.slot)); ok || err != nil {
 			return err
 		}
 	}

@@ -35,8 +35,8 @@ func (o *Overlay) Has(b Block) bool { _, ok := o.r.blocks[b]; return ok }
 // Len is the number of blocks in the overlay.
 func (o *Overlay) Len() int { return len(o.r.blocks) }
 
-// read reads block b into s if the log holds it.
-func (o *Overlay) read(b Block, s blockdev.Slice) (bool, error) {
+// Read reads block b into s if the log holds it.
+func (o *Overlay) Read(b Block, s blockdev.Slice) (bool, error) {
 	g, ok := o.r.blocks[b]
 	if !ok {
 		return false, nil
