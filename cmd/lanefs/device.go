@@ -17,7 +17,7 @@ func resolveDevice(device string) (string, error) {
 		return "", errors.New("the device is an empty name")
 	case pciAddress.MatchString(device):
 		if _, err := os.Lstat(device); err != nil { // a file of that name is a file
-			return "", fmt.Errorf("device %q is a PCI address: this build has no VFIO transport (nvmeq/vfio) yet; give it an image file", device)
+			return resolveFunction(device)
 		}
 	}
 	abs, err := filepath.Abs(device)

@@ -11,14 +11,20 @@ import (
 func mountCommand() *cobra.Command {
 	var cfg mountConfig
 	var options []string
-	var gpu string
+	var gpu, memory string
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
-		Long: `Mounts the ext4 volume on DEVICE, an image file, at the directory DIR. The command returns 0 once the mount answers; the
+		Long: `Mounts the ext4 volume on DEVICE, an image file or an NVMe function's PCI address, at DIR. The command returns 0 once the mount answers; the
 process that serves it goes to the background unless --foreground is given.`,
 		Args: exactly("DEVICE DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if memory != "" {
+				options = append(options, "memory-mode="+memory)
+			}
+			if err := checkVRAM(cfg.VRAM); err != nil {
+				return fmt.Errorf("--vram %q: %w", cfg.VRAM, err)
+			}
 			if err := cfg.set(args[0], args[1], gpu, options); err != nil {
 				return err
 			}
@@ -30,6 +36,8 @@ process that serves it goes to the background unless --foreground is given.`,
 	}
 	f := c.Flags()
 	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
+	f.StringVar(&memory, "memory-mode", "", "what is in device memory: 1 submission queues, 2 completion queues, 8 data, or their sum")
+	f.StringVar(&cfg.VRAM, "vram", "", "with --gpu host: the PCI function whose BAR is the device memory, as ADDR or ADDR/BAR")
 	f.StringVar(&gpu, "gpu", "", "what runs the lanes: auto, host, hip or cuda (default auto)")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount options, separated by commas")
 	return c

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // mountConfig is what a mount needs to know. The foreground process makes it and the daemon reads it back.
@@ -29,6 +31,11 @@ type mountConfig struct {
 	Depth int // commands in flight on one; 0: as many as suit the controller
 	LBA   int // block size of a software controller; 0: 512
 	NSID  uint32
+
+	MemoryMode uint8 // ROCm XIO's bits: what is in device memory
+
+	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
+	VFIO string // way to the IOMMU of a PCI function; empty: what the machine offers
 
 	Kernel []string // options that the kernel's VFS carries out
 }
@@ -76,11 +83,21 @@ var values = map[string]func(*mountConfig, string) error{
 		c.NSID = uint32(n)
 		return err
 	},
+	"vram": func(c *mountConfig, v string) error { c.VRAM = v; return checkVRAM(v) },
+	"vfio": func(c *mountConfig, v string) error { c.VFIO = v; return checkVFIO(v) },
 	"lba": func(c *mountConfig, v string) error {
 		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {
 			return fmt.Errorf("want 512, 1024, 2048 or 4096")
 		}
 		return nil
+	},
+	"memory-mode": func(c *mountConfig, v string) error {
+		n, err := number(v, 0, 15)
+		c.MemoryMode = uint8(n)
+		if err == nil {
+			_, err = nvmeq.MemoryMode(c.MemoryMode).Placement()
+		}
+		return err
 	},
 	"errors": func(_ *mountConfig, v string) error {
 		if v != "remount-ro" {

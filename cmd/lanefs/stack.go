@@ -19,6 +19,7 @@ type controller struct {
 	rt   gpu.Runtime
 	ctl  nvmeq.Transport
 	nvme *nvmeq.Controller
+	vram *vram // nil: device memory is the runtime's own
 }
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -43,6 +44,12 @@ func openRuntime(name string) (gpu.Runtime, error) {
 func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
 func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
+	if isFunction(cfg.Device) {
+		return openFunction(cfg, log)
+	}
+	if cfg.VRAM != "" {
+		return c, errors.New("--vram is for a PCI function: an image file's controller reaches the runtime's own memory")
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -74,6 +81,7 @@ func (c *controller) Close() error {
 	if c.rt != nil {
 		errs = append(errs, c.rt.Close())
 	}
+	errs = append(errs, c.vram.close())
 	*c = controller{}
 	return errors.Join(errs...)
 }

@@ -24,11 +24,14 @@ const granularity = 2 << 20
 type Options struct {
 	// Memory is how many bytes of device memory there are. 0 is as much as the machine has RAM.
 	Memory int64
+	// Bank is where device memory is taken from, instead of memfds; Memory is then its size.
+	Bank *Bank
 }
 
 // Runtime implements gpu.Runtime.
 type Runtime struct {
 	facts    gpu.Facts
+	bank     *bank        // nil: device memory is memfds
 	used     atomic.Int64 // bytes of device memory
 	modules  atomic.Int64 // open
 	streams  atomic.Int64 // open
@@ -47,6 +50,14 @@ func Open(o Options) (*Runtime, error) {
 		return nil, err
 	}
 	unix.Close(fd)
+	var b *bank
+	exports := []gpu.ExportKind{gpu.ExportMemFD}
+	if o.Bank != nil {
+		if b, err = newBank(o.Bank); err != nil {
+			return nil, err
+		}
+		o.Memory, exports = int64(len(b.Bytes)), []gpu.ExportKind{gpu.ExportDMABUF}
+	}
 	if o.Memory == 0 {
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err != nil {
@@ -54,7 +65,7 @@ func Open(o Options) (*Runtime, error) {
 		}
 		o.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
-	return &Runtime{facts: gpu.Facts{
+	return &Runtime{bank: b, facts: gpu.Facts{
 		Name:         "host CPU",
 		Arch:         arch(),
 		Runtime:      "host, " + runtime.Version(),
@@ -64,7 +75,7 @@ func Open(o Options) (*Runtime, error) {
 		Units:        runtime.NumCPU(),
 		LargeBAR:     true,
 		CallerDriven: true,
-		Exports:      []gpu.ExportKind{gpu.ExportMemFD},
+		Exports:      exports,
 	}}, nil
 }
 

@@ -22,7 +22,8 @@ type memory struct {
 	reserved int64        // of a range
 	fd       int          // memfd behind the mapping, -1 for none
 	offset   int64        // of the mapping in fd
-	borrowed bool         // the mapping is another's: Register
+	borrowed bool         // the mapping is another's: Register, Bank
+	bank     *bank        // it is a piece of, at offset; nil for none
 	charged  int64        // device memory it counts for; protected by mu
 	mu       sync.Mutex   // serialises Grow, Export and Close
 	closed   bool         // protected by mu
@@ -35,6 +36,13 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	}
 	if err := checkSize(size); err != nil {
 		return nil, err
+	}
+	if r.bank != nil && kind.Device() && kind != gpu.DeviceVMM {
+		m, err := r.allocBank(kind, size, pageSize)
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
 	}
 	if kind == gpu.DeviceVMM {
 		m, err := r.reserve(size, size)
@@ -105,6 +113,10 @@ func (m *memory) release() {
 	}
 	if m.fd >= 0 {
 		unix.Close(m.fd)
+	}
+	if m.bank != nil {
+		m.bank.give(m.offset)
+		m.bank = nil
 	}
 	m.r.used.Add(-m.charged)
 	m.mapping, m.fd, m.charged = nil, -1, 0

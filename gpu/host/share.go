@@ -15,6 +15,9 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 	if m.closed {
 		return gpu.Export{}, fmt.Errorf("host runtime: export: %w", os.ErrClosed)
 	}
+	if m.bank != nil {
+		return m.exportBank(want)
+	}
 	if want != gpu.ExportMemFD {
 		return gpu.Export{}, fmt.Errorf("host runtime: export as %s: this runtime exports memfds only", exportName(want))
 	}

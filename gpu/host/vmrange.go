@@ -26,6 +26,15 @@ func (r *Runtime) Reserve(size, max int64) (gpu.Range, error) {
 
 func (r *Runtime) reserve(size, max int64) (*memory, error) {
 	max = roundUp(max, granularity)
+	if r.bank != nil {
+		m, err := r.allocBank(gpu.DeviceVMM, max, granularity) // a bank has no holes to grow into: all of it is taken now
+		if err != nil {
+			return nil, err
+		}
+		m.reserved = max
+		m.size.Store(roundUp(size, granularity))
+		return m, nil
+	}
 	fd, err := newMemFD("lanefs-"+gpu.DeviceVMM.String(), 0)
 	if err != nil {
 		return nil, err
@@ -67,6 +76,10 @@ func (m *memory) Grow(size int64) error {
 	}
 	if size > m.reserved {
 		return fmt.Errorf("host runtime: grow to %d bytes: only %d are reserved", size, m.reserved)
+	}
+	if m.bank != nil {
+		m.size.Store(size)
+		return nil
 	}
 	if err := m.r.charge(size - old); err != nil {
 		return err
