@@ -35,7 +35,8 @@ func (v *FS) startJournal() error {
 	if err != nil {
 		return fmt.Errorf("%s: journal: %w", v.name(), v.note(err))
 	}
-	if err := v.recover(log); err != nil {
+	pending, err := v.recover(log)
+	if err != nil {
 		return fmt.Errorf("%s: recovering the journal: %w", v.name(), v.note(err))
 	}
 	v.distrust(log.Info().Errno)
@@ -47,7 +48,12 @@ func (v *FS) startJournal() error {
 	if v.sb.MetadataCsum() {
 		sum = jbd2.ChecksumV3
 	}
-	v.jnl, err = log.Start(cfg, sum, v.sb.FeatureIncompat.Has(disk.Incompat64Bit))
+	wide := v.sb.FeatureIncompat.Has(disk.Incompat64Bit)
+	if pending != nil {
+		err = v.startFastCommits(pending, log, cfg, sum, wide)
+	} else {
+		v.jnl, err = log.Start(cfg, sum, wide)
+	}
 	v.logged = err == nil
 	return err
 }
@@ -100,38 +106,48 @@ func (v *FS) openLog() (*jbd2.Log, error) {
 var errStop = errors.New("stop")
 
 // recover brings the volume to what was last committed: on the medium, or for a read-only mount only in what the cache
-// shows.
-func (v *FS) recover(log *jbd2.Log) error {
+// shows. It leaves fast commits to whoever starts the journal, and returns the recovery that has them.
+func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
 	if v.opt.NoRecovery && v.readOnly.Load() {
-		return nil
+		return nil, nil
 	}
 	r, err := log.Scan()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !r.Needed() {
-		return nil
+		return nil, nil
 	}
 	if !v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
 		v.opt.Logf("%s: the journal is not empty, but the superblock does not ask for recovery: recovered all the same", v.name())
 	}
+	fast, err := r.HasFastCommits()
+	if err != nil {
+		return nil, err
+	}
 	if v.readOnly.Load() {
 		v.cache.SetOverlay(r.Overlay())
 		v.opt.Logf("%s: %d transactions of the journal are shown, not written: the mount is read-only", v.name(), r.Transactions)
+		if fast {
+			v.opt.Logf("%s: fast commits in the journal are not shown: what was done last appears after a mount that may write", v.name())
+		}
 	} else {
 		if err := r.Replay(); err != nil {
-			return err
+			return nil, err
 		}
 		v.opt.Logf("%s: recovered %d transactions, %d blocks, from the journal", v.name(), r.Transactions, r.Blocks())
 	}
 	v.cache.Invalidate()
 	if err := v.reloadSuper(); err != nil {
-		return err
+		return nil, err
 	}
 	if v.readOnly.Load() {
-		return nil
+		return nil, nil
 	}
-	return r.Finish()
+	if fast {
+		return r, nil
+	}
+	return nil, r.Finish()
 }
 
 // reloadSuper reads the superblock again, through the cache, after recovery.

@@ -147,17 +147,18 @@ func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32) error {
 	return nil
 }
 
-// recoverOrphans finishes what an earlier mount left, and learns the places of the orphan file.
-func (v *FS) recoverOrphans() error {
+// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file.
+func (v *FS) readOrphans() ([]*Inode, error) {
 	todo, err := v.readOrphanFile()
 	if err != nil {
-		return v.note(err)
+		return nil, err
 	}
 	list, err := v.readOrphanList()
-	if err != nil {
-		return v.note(err)
-	}
-	todo = append(todo, list...)
+	return append(todo, list...), err
+}
+
+// finishOrphans finishes it.
+func (v *FS) finishOrphans(todo []*Inode) error {
 	if len(todo) == 0 {
 		return nil
 	}

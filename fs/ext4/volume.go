@@ -38,6 +38,8 @@ type FS struct {
 	xattrs      *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
 
+	fast *fastCommits // to be replayed before the mount is done
+
 	inodes   inodeTable
 	orphans  orphans
 	renameMu sync.Mutex
@@ -155,7 +157,14 @@ func (v *FS) start() error {
 	if err := v.markMounted(); err != nil {
 		return err
 	}
-	return v.recoverOrphans()
+	orphans, err := v.readOrphans()
+	if err != nil {
+		return v.note(err)
+	}
+	if orphans, err = v.replayFastCommits(orphans); err != nil {
+		return v.note(err)
+	}
+	return v.finishOrphans(orphans)
 }
 
 // markMounted records in the superblock that the volume is in use.

@@ -55,11 +55,20 @@ func (a *Allocator) takeInode(h *jbd2.Handle, g *group, isDir bool) (uint32, err
 	if i >= per {
 		return 0, nil
 	}
+	if err := a.takeInodeLocked(h, g, buf, i, isDir); err != nil {
+		return 0, err
+	}
+	g.lowIno = i + 1
+	return g.n*per + i + 1, nil
+}
+
+// takeInodeLocked takes the free inode i of a group, whose inode bitmap buf holds.
+func (a *Allocator) takeInodeLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer, i uint32, isDir bool) error {
 	// A group whose inodes are used has a block bitmap, too: others expect it so.
 	if g.desc.Flags&disk.BGBlockUninit != 0 && a.sb.HasGroupCsum() {
 		blocks, err := a.blockBitmapLocked(g)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		blocks.Lock()
 		a.useBlocksLocked(h, g, blocks)
@@ -67,15 +76,14 @@ func (a *Allocator) takeInode(h *jbd2.Handle, g *group, isDir bool) (uint32, err
 		blocks.Put()
 	}
 	if err := a.useInodeLocked(h, g, i); err != nil {
-		return 0, err
+		return err
 	}
 	buf.Lock()
 	setBits(buf.Data(), i, i+1)
 	h.Dirty(buf)
 	buf.Unlock()
-	g.lowIno = i + 1
 	a.countInodeLocked(h, g, buf, -1, isDir)
-	return g.n*per + i + 1, nil
+	return nil
 }
 
 // countInodeLocked brings counters and descriptor up to date after the bitmap in buf changed: free inodes by d.

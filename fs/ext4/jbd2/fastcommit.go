@@ -104,6 +104,16 @@ func (r *Recovery) FastCommits(f func(FCRecord) error) error {
 	return nil
 }
 
+// HasFastCommits says whether FastCommits has anything to hand out.
+func (r *Recovery) HasFastCommits() (bool, error) {
+	errFound := errors.New("found")
+	err := r.FastCommits(func(FCRecord) error { return errFound })
+	if errors.Is(err, errFound) {
+		return true, nil
+	}
+	return false, err
+}
+
 // fcWalk goes through the blocks of the area.
 type fcWalk struct {
 	tid   TID

@@ -24,13 +24,44 @@ func (l *Log) Start(cfg Config, sum Checksum, wide bool) (*Journal, error) {
 	if l.sb.start != 0 {
 		return nil, ErrNeedsRecovery
 	}
+	if err := l.configure(sum, wide, 0); err != nil {
+		return nil, err
+	}
+	head := l.sb.first
+	if h := l.sb.head; h >= l.sb.first && h < l.last {
+		head = h // go on where the last one stopped: older transactions stay readable for those who look for them
+	}
+	return l.run(cfg, head, l.sb.sequence+1, false)
+}
+
+// Resume is Finish and Start for a log whose fast commits are still to be replayed: until the first transaction of the
+// journal is committed, a recovery finds them again, and from then on it does not, so what that transaction does is done
+// once. Replay must be done before.
+func (r *Recovery) Resume(cfg Config, sum Checksum, wide bool) (*Journal, error) {
+	l := r.l
+	if err := l.c.dev.Flush(); err != nil {
+		return nil, err
+	}
+	if err := l.configure(sum, wide, l.sb.incompat&FeatureFastCommit); err != nil {
+		return nil, err
+	}
+	// Fast commits belong to the transaction that would have come next.
+	l.sb.start, l.sb.sequence = r.head, r.end
+	if err := l.writeSuper(); err != nil {
+		return nil, err
+	}
+	return l.run(cfg, r.head, r.end, true)
+}
+
+// configure sets the features that transactions are written with. They become durable with the superblock.
+func (l *Log) configure(sum Checksum, wide bool, keep Features) error {
 	if uint64(l.c.blocks) > 1<<32 && !wide {
-		return nil, fmt.Errorf("%w: %d blocks need 64-bit block numbers in the journal", ErrUnsupported, l.c.blocks)
+		return fmt.Errorf("%w: %d blocks need 64-bit block numbers in the journal", ErrUnsupported, l.c.blocks)
 	}
 	l.sb.upgrade()
 	// Checksums of the first version and commits without a flush before them are not written.
 	l.sb.compat &^= compatChecksum
-	l.sb.incompat = FeatureRevoke
+	l.sb.incompat = FeatureRevoke | keep
 	l.sb.sumType = 0
 	switch sum {
 	case ChecksumV2:
@@ -45,13 +76,15 @@ func (l *Log) Start(cfg Config, sum Checksum, wide bool) (*Journal, error) {
 	}
 	l.relayout()
 	if l.last < minLogBlocks {
-		return nil, fmt.Errorf("%w: the journal has %d blocks, %d are the least", ErrUnsupported, l.last, minLogBlocks)
+		return fmt.Errorf("%w: the journal has %d blocks, %d are the least", ErrUnsupported, l.last, minLogBlocks)
 	}
-	s := &logSink{l: l, c: l.c, head: l.sb.first, seq: l.sb.sequence + 1, room: l.capacity() - 1,
+	return nil
+}
+
+// run starts the journal: its first transaction is seq, at head. begun says that the superblock says so.
+func (l *Log) run(cfg Config, head uint32, seq TID, begun bool) (*Journal, error) {
+	s := &logSink{l: l, c: l.c, head: head, seq: seq, begun: begun, room: l.capacity() - 1,
 		live: map[Block]*due{}, flying: map[Block]bool{}, stopped: make(chan struct{})}
-	if h := l.sb.head; h >= l.sb.first && h < l.last {
-		s.head = h // go on where the last one stopped: older transactions stay readable for those who look for them
-	}
 	s.changed, s.kick = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 	most := min(int(l.capacity()/4), maxTransactionBytes/l.c.blockSize)
 	j, err := open(l.c, cfg, s, most, s.seq)
