@@ -69,6 +69,11 @@ func (i *Inode) blocksWithin(from, to int64) (first, end uint32) {
 
 // preallocate fills the holes under bytes [from, to) with unwritten extents. mu is held.
 func (i *Inode) preallocate(from, to int64, keepSize bool) error {
+	if !keepSize {
+		if err := i.cleanTail(); err != nil {
+			return err
+		}
+	}
 	l, end := i.blocksOver(from, to)
 	for l < end {
 		err := i.fs.do(4+maxExtentsPerHandle*creditsPerExtent, func(h *jbd2.Handle) (err error) {
@@ -158,6 +163,11 @@ func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
 	if err := i.zeroEdges(from, to); err != nil {
 		return err
 	}
+	if !keepSize {
+		if err := i.cleanTail(); err != nil {
+			return err
+		}
+	}
 	size := int64(i.d.Size)
 	if first, end := i.blocksWithin(from, to); first < end {
 		// What is written becomes unwritten, step by step; then the holes are filled.
@@ -235,6 +245,9 @@ func (i *Inode) insertRange(off, n int64) error {
 	}
 	if size > i.maxSize()-n {
 		return ErrTooBig
+	}
+	if err := i.cleanTail(); err != nil {
+		return err
 	}
 	if err := i.storeTouched(size + n); err != nil {
 		return err

@@ -28,6 +28,8 @@ type Inode struct {
 	tid     jbd2.TID // last transaction that changed the inode
 	changed bool     // d differs from the slot: store is due before the handle ends
 
+	cleanEnd bool // the last block is zero past the size, see cleanTail
+
 	dir        atomic.Pointer[dir.Dir] // layout
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu

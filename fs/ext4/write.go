@@ -161,6 +161,11 @@ func (i *Inode) write(s *stage, l *uint32) error {
 		}
 		return err
 	}
+	if s.off > int64(i.d.Size) {
+		if err := i.cleanTail(); err != nil {
+			return err
+		}
+	}
 	if err := i.complete(s); err != nil {
 		return err
 	}
