@@ -91,7 +91,9 @@ type Facts struct {
 	Units        int    // compute units, SMs or CPUs
 	LargeBAR     bool   // the CPU can reach all device memory
 	CallerDriven bool   // kernels run on the thread that launches them; there are no resident kernels
+	ClockHz      int64  // of the clock by which kernels that run on their own count time; 0: no such clock
 	Exports      []ExportKind
+	Imports      []ExportKind // what Import takes
 }
 
 // Runtime is one device and the library that drives it. All methods may be called from any goroutine.

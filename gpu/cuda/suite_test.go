@@ -1,0 +1,61 @@
+package cuda
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/gpu/internal/dynlib"
+)
+
+// device opens device 0, or skips the test saying what is missing.
+func device(t testing.TB) gpu.Runtime {
+	r, err := Open(Options{})
+	if err != nil && os.Getenv("LANEFS_NEED_CUDA") == "" {
+		t.Skipf("this test needs an NVIDIA GPU: %v", err)
+	}
+	require.NoError(t, err)
+	return r
+}
+
+// keep holds the device's context open while a suite opens and closes runtimes by the dozen.
+func keep(t testing.TB) {
+	r := device(t)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	t.Logf("%+v", r.Facts())
+}
+
+func TestRuntime(t *testing.T) {
+	keep(t)
+	gputest.Runtime(t, device)
+}
+
+func TestLanes(t *testing.T) {
+	keep(t)
+	gputest.Lanes(t, device)
+}
+
+// Without a driver, or without a device, the answer is one line that says so.
+func TestAbsent(t *testing.T) {
+	r, err := Open(Options{})
+	if err == nil {
+		require.NoError(t, r.Close())
+		_, err = Open(Options{Device: 99})
+		require.ErrorContains(t, err, "device 99 does not exist: the driver shows")
+		return
+	}
+	require.NotContains(t, err.Error(), "\n")
+	var failed *Error
+	require.True(t, errors.Is(err, dynlib.ErrNotInstalled) || errors.As(err, &failed), "%v", err)
+	require.Regexp(t, `^cuda runtime: (NVIDIA's driver is not on this machine|the driver)`, err.Error())
+}
+
+func TestPCIAddress(t *testing.T) {
+	require.Equal(t, "0000:c1:00.0", pciAddress("00000000:C1:00.0"))
+	require.Equal(t, "0000:c1:00.0", pciAddress("0000:C1:00.0"))
+	require.Equal(t, "00010000:c1:00.0", pciAddress("00010000:C1:00.0"))
+}

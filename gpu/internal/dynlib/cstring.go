@@ -1,0 +1,21 @@
+package dynlib
+
+import "unsafe"
+
+// String copies a C string, of memory that is the library's and not Go's. Null is the empty string.
+func String(p uintptr) string {
+	if p == 0 {
+		return ""
+	}
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&p))
+	n := 0
+	for *(*byte)(unsafe.Add(start, n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice((*byte)(start), n))
+}
+
+// Bytes views n bytes at p, memory of the library's.
+func Bytes(p uintptr, n int64) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)
+}
