@@ -24,7 +24,7 @@ type facts struct {
 	mode, uid, gid, links uint32
 	size                  int64
 	major, minor          uint32
-	atime, mtime          time.Time
+	mtime                 time.Time
 	content               string // hash, or a link's target
 }
 
@@ -35,6 +35,8 @@ func (f facts) String() string {
 	return fmt.Sprintf("%o %d:%d links %d size %d dev %d,%d mtime %d.%09d %s", f.mode, f.uid, f.gid, f.links, f.size,
 		f.major, f.minor, f.mtime.Unix(), f.mtime.Nanosecond(), f.content)
 }
+
+func contentOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
 // requireSame fails the test if two trees differ, and says where.
 func requireSame(t testing.TB, want, got manifest) {
@@ -75,7 +77,7 @@ func kernelManifest(t testing.TB, root string) manifest {
 			if err != nil {
 				return err
 			}
-			f.content = fmt.Sprintf("%x", sha256.Sum256(b))
+			f.content = contentOf(b)
 		case unix.S_IFLNK:
 			if f.content, err = os.Readlink(p); err != nil {
 				return err
