@@ -47,24 +47,30 @@ func (i *Inode) resize(size int64) error {
 	if err := i.zeroTail(size); err != nil {
 		return err
 	}
-	err := i.fs.do(8, func(h *jbd2.Handle) error {
-		if err := i.fs.addOrphan(h, i); err != nil {
-			return err
-		}
+	// Most files need one transaction. Others are orphans until they are done.
+	first, end := i.sizeBlocks(size), uint32(0)
+	err := i.fs.do(8+removeCredits, func(h *jbd2.Handle) (err error) {
 		i.d.Size = uint64(size)
 		i.touch(time.Now())
-		return i.store(h)
+		if end, err = i.removeSome(h, first, extent.MaxBlock, false); err != nil || end > first {
+			err = errors.Join(err, i.fs.addOrphan(h, i))
+		}
+		return errors.Join(err, i.store(h))
 	})
-	if err != nil {
+	if err != nil || end <= first {
 		return err
 	}
 	return i.finishResize()
 }
 
+// sizeBlocks is how many blocks the first size bytes take.
+func (i *Inode) sizeBlocks(size int64) uint32 {
+	return uint32((size + int64(i.fs.bs) - 1) >> i.fs.bits)
+}
+
 // finishResize frees what lies past the size, and takes the inode off the orphans. mu is held.
 func (i *Inode) finishResize() error {
-	from := uint32((int64(i.d.Size) + int64(i.fs.bs) - 1) >> i.fs.bits)
-	if err := i.removeBlocks(from, extent.MaxBlock, false); err != nil {
+	if err := i.removeBlocks(i.sizeBlocks(int64(i.d.Size)), extent.MaxBlock, false); err != nil {
 		return err
 	}
 	if i.d.LinksCount == 0 {
@@ -143,16 +149,8 @@ func (i *Inode) zeroPart(l uint32, from, to int) error {
 // that they hold metadata.
 func (i *Inode) removeBlocks(from, to uint32, forget bool) error {
 	for to > from {
-		err := i.fs.do(removeCredits, func(h *jbd2.Handle) error {
-			end, err := i.tree(h).Remove(from, to, removeStep, func(x extent.Extent) error {
-				if forget {
-					for k := range x.Len {
-						h.Forget(x.Pblk + jbd2.Block(k))
-					}
-				}
-				return i.freeBlocks(h, x.Pblk, x.Len)
-			})
-			to = end
+		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
+			to, err = i.removeSome(h, from, to, forget)
 			if i.changed {
 				err = errors.Join(err, i.store(h))
 			}
@@ -163,6 +161,18 @@ func (i *Inode) removeBlocks(from, to uint32, forget bool) error {
 		}
 	}
 	return nil
+}
+
+// removeSome is a step of removeBlocks. It returns the new end of what is left to do; the caller stores the inode.
+func (i *Inode) removeSome(h *jbd2.Handle, from, to uint32, forget bool) (uint32, error) {
+	return i.tree(h).Remove(from, to, removeStep, func(x extent.Extent) error {
+		if forget {
+			for k := range x.Len {
+				h.Forget(x.Pblk + jbd2.Block(k))
+			}
+		}
+		return i.freeBlocks(h, x.Pblk, x.Len)
+	})
 }
 
 // destroy frees an inode without links that nobody else holds.
