@@ -28,6 +28,7 @@ var errnos = []struct {
 	{ext4.ErrReadOnly, syscall.EROFS},
 	{ext4.ErrNotSup, syscall.EOPNOTSUPP},
 	{ext4.ErrPerm, syscall.EPERM},
+	{ext4.ErrCrossDevice, syscall.EXDEV},
 	{ext4.ErrNoData, syscall.ENXIO},
 	{ext4.ErrCorrupt, syscall.EUCLEAN},
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// accessDue says whether reading now changes the access time. mu is held.
+// accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. mu is
+// held.
 func (i *Inode) accessDue(now time.Time) bool {
-	if i.fs.opt.Atime == AtimeNever || i.d.Flags&disk.FlNoatime != 0 || i.fs.readOnly.Load() {
+	if i.fs.opt.Atime == AtimeNever || i.d.Flags&(disk.FlNoatime|disk.FlEAInode) != 0 || i.fs.readOnly.Load() {
 		return false
 	}
 	if i.fs.opt.Atime == AtimeAlways {

@@ -38,6 +38,7 @@ var (
 	ErrNotSup      = errors.New("operation not supported")
 	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
 	ErrRange       = errors.New("name or value too long")
+	ErrCrossDevice = errors.New("not of the directory's project")
 	ErrNoData      = errors.New("no data past this offset") // Seek
 )
 

@@ -33,6 +33,7 @@ type Inode struct {
 	dir        atomic.Pointer[dir.Dir] // layout
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
+	released   []*Inode                // protected by mu: to be Put when the handle has ended
 }
 
 // inodeTable is all live inodes.

@@ -41,6 +41,8 @@ var layouts = []struct {
 	{"1k plain", []string{"-b", "1024", "-O", "^64bit,^metadata_csum,^dir_index,^flex_bg"}},
 	{"128-byte inodes", []string{"-I", "128"}},
 	{"no journal", []string{"-O", "^has_journal"}},
+	{"meta_bg", []string{"-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"}},
+	{"sparse_super2, large_dir", []string{"-O", "sparse_super2,large_dir,^resize_inode"}},
 	{"no filetype", []string{"-O", "^filetype"}},
 }
 

@@ -65,6 +65,8 @@ func (i *Inode) Link(target *Inode, name string) (err error) {
 		switch {
 		case d.IsDir(), d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
 			return ErrPerm
+		case i.d.Flags&disk.FlProjinherit != 0 && i.d.Projid != d.Projid:
+			return ErrCrossDevice
 		case d.LinksCount >= maxLinks:
 			return ErrTooManyLink
 		}
@@ -106,6 +108,8 @@ func (i *Inode) Rmdir(name string) (err error) {
 
 func (i *Inode) remove(name string, dir bool) error {
 	switch {
+	case i.fs.readOnly.Load():
+		return ErrReadOnly // before anything else, as the kernel says it
 	case len(name) > maxName:
 		return ErrNameTooLong
 	case name == "." || name == "":

@@ -24,6 +24,9 @@ func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32) 
 	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
 		return ErrInvalid
 	}
+	if i.fs.readOnly.Load() {
+		return ErrReadOnly
+	}
 	r := &rename{from: i, to: to, oldName: oldName, newName: newName, exchange: flags&RenameExchange != 0}
 	defer r.put()
 	return i.fs.retryNoSpace(func() error { return r.run(flags) })
@@ -175,6 +178,10 @@ func (r *rename) lockFiles() func() {
 func (r *rename) check() error {
 	if r.src.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
 		return ErrPerm
+	}
+	if r.to.d.Flags&disk.FlProjinherit != 0 && r.to.d.Projid != r.src.d.Projid ||
+		r.exchange && r.from.d.Flags&disk.FlProjinherit != 0 && r.from.d.Projid != r.dst.d.Projid {
+		return ErrCrossDevice
 	}
 	dir := r.src.d.IsDir()
 	if r.dst != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -188,6 +189,7 @@ func (i *Inode) destroy() error {
 		}
 	}
 	isDir := i.d.IsDir()
+	defer i.putReleased()
 	return i.fs.do(16, func(h *jbd2.Handle) error {
 		if err := i.freeXattrs(h); err != nil {
 			return err
@@ -219,4 +221,10 @@ func (i *Inode) hasBlocks() bool {
 
 // fastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
 // length does not tell, for links of old were given a block whatever their length.
-func (i *Inode) fastSymlink() bool { return i.d.IsLink() && !i.inline() && i.noBlocks() }
+func (i *Inode) fastSymlink() bool {
+	if i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) && i.d.IsLink() && !i.inline() {
+		// i_blocks counts blocks of attributes as well; such volumes are new enough for the length to tell.
+		return i.d.Flags&disk.FlExtents == 0 && i.d.Size < disk.InodeBlockSize
+	}
+	return i.d.IsLink() && !i.inline() && i.noBlocks()
+}

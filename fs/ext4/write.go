@@ -34,6 +34,7 @@ type stage struct {
 	p           []byte
 	bs          int
 	cut         bool // p reaches over the largest size: off and end do not
+	keepTimes   bool // see WriteBack
 }
 
 // limit keeps the stage below the size max. It reports false if nothing is left.
@@ -62,7 +63,18 @@ func (s *stage) fill() { copy(s.buf.Bytes()[s.skip():], s.p) }
 
 // Write writes p at off and returns how much of it was written: less than len(p) only with an error.
 func (i *Inode) Write(off int64, p []byte) (n int, err error) {
+	return i.writeAt(&stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs})
+}
+
+// WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
+// perhaps before this: the times stay.
+func (i *Inode) WriteBack(off int64, p []byte) (n int, err error) {
+	return i.writeAt(&stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs, keepTimes: true})
+}
+
+func (i *Inode) writeAt(s *stage) (n int, err error) {
 	defer i.fs.noteTo(&err)
+	off, p := s.off, s.p
 	if i.fs.readOnly.Load() {
 		return 0, ErrReadOnly
 	}
@@ -72,7 +84,6 @@ func (i *Inode) Write(off int64, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	s := &stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs}
 	if s.end < off {
 		s.end = math.MaxInt64
 	}
@@ -128,7 +139,7 @@ func (i *Inode) overwriteShared(s *stage) (bool, error) {
 	now := time.Now()
 	fresh := ok && now.Sub(i.d.Mtime.Time()).Abs() < timeGrain && i.d.Mtime == i.d.Ctime
 	i.mu.RUnlock()
-	if !ok || fresh {
+	if !ok || fresh || s.keepTimes {
 		return ok, nil
 	}
 	i.mu.Lock()
@@ -236,9 +247,10 @@ func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
 		i.d.Size = uint64(end)
 		i.changed = true
 	}
-	now := time.Now()
-	if i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime {
+	if now := time.Now(); !s.keepTimes && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime) {
 		i.touch(now)
+	}
+	if i.changed {
 		err = errors.Join(err, i.store(h))
 	}
 	return l, err

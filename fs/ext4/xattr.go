@@ -190,10 +190,7 @@ func (i *Inode) Setxattr(name string, value []byte, flags int) error {
 			}
 			return xattr.ErrExist
 		}
-		old, err := s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
-		if err == nil && old != nil && old.ValueInum != 0 {
-			return fmt.Errorf("replacing a value that an inode holds: %w", ErrNotSup)
-		}
+		_, err := s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
 		return err
 	})
 }
@@ -201,10 +198,7 @@ func (i *Inode) Setxattr(name string, value []byte, flags int) error {
 // Removexattr removes an extended attribute.
 func (i *Inode) Removexattr(name string) error {
 	return i.changeXattr(name, func(s *xattr.Set, index uint8, rest string) error {
-		old, err := s.Delete(index, rest)
-		if err == nil && old.ValueInum != 0 {
-			return fmt.Errorf("removing a value that an inode holds: %w", ErrNotSup)
-		}
+		_, err := s.Delete(index, rest)
 		return err
 	})
 }
@@ -238,12 +232,16 @@ func (i *Inode) changeXattr(name string, f func(s *xattr.Set, index uint8, rest 
 		case err != nil:
 			return err
 		}
+		defer i.putReleased()
 		return i.fs.do(xattrCredits, func(h *jbd2.Handle) error { return i.writeXattrs(h, s) })
 	})
 }
 
 // writeXattrs puts s in place: first the block, which may find no space, then the body.
 func (i *Inode) writeXattrs(h *jbd2.Handle, s *xattr.Set) error {
+	if err := i.changeEAInodes(h, s); err != nil {
+		return err
+	}
 	if err := i.writeXattrBlock(h, s); err != nil {
 		return err
 	}
@@ -332,4 +330,9 @@ func (i *Inode) dropXattrBlock(h *jbd2.Handle) error {
 }
 
 // freeXattrs lets go of the attributes of an inode that is freed.
-func (i *Inode) freeXattrs(h *jbd2.Handle) error { return i.dropXattrBlock(h) }
+func (i *Inode) freeXattrs(h *jbd2.Handle) error {
+	if err := i.changeEAInodes(h, nil); err != nil {
+		return err
+	}
+	return i.dropXattrBlock(h)
+}

@@ -1,0 +1,120 @@
+package ext4
+
+import (
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
+)
+
+// Values of attributes that are inodes (ea_inode; [layout] Extended Attributes): one inode holds one value, for all
+// entries with that value. It counts them: its time of change and its version together are the number of references, each of a
+// body or of a block, however many inodes share that. We read such values and let go of them, and make none.
+//
+// An inode that has such values counts their blocks in its own i_blocks.
+
+// eaCount is how often entries refer to each inode of a value.
+type eaCount map[uint32]int
+
+func (c eaCount) add(attrs []xattr.Attr, n int) {
+	for k := range attrs {
+		if attrs[k].ValueInum != 0 {
+			c[attrs[k].ValueInum] += n
+		}
+	}
+}
+
+// eaBlocks is how many blocks the values of all attributes in s take that are inodes.
+func (v *FS) eaBlocks(s *xattr.Set) (n int64) {
+	for _, part := range [...][]xattr.Attr{s.Body, s.Block} {
+		for k := range part {
+			if part[k].ValueInum != 0 {
+				n += (int64(part[k].ValueSize) + int64(v.bs) - 1) >> v.bits
+			}
+		}
+	}
+	return n
+}
+
+// changeEAInodes brings reference counts up to date before the attributes of i become s, nil for none. An inode without
+// references is an orphan then, which putReleased frees when the handle has ended.
+func (i *Inode) changeEAInodes(h *jbd2.Handle, s *xattr.Set) error {
+	if !i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) {
+		return nil
+	}
+	old, err := i.parseXattrs()
+	if err != nil {
+		return err
+	}
+	count := eaCount{}
+	count.add(old.Body, -1)
+	if shared, err := i.sharesXattrBlock(); err != nil {
+		return err
+	} else if !shared {
+		count.add(old.Block, -1)
+	}
+	blocks := -i.fs.eaBlocks(old)
+	if s != nil {
+		count.add(s.Body, 1)
+		count.add(s.Block, 1)
+		blocks += i.fs.eaBlocks(s)
+	}
+	i.addBlocks(blocks)
+	for ino, n := range count {
+		if n == 0 {
+			continue
+		}
+		if err := i.countEAInode(h, ino, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *Inode) sharesXattrBlock() (bool, error) {
+	if i.d.FileACL == 0 {
+		return false, nil
+	}
+	blk, err := i.xattrBlock()
+	if err != nil {
+		return false, err
+	}
+	defer blk.Put()
+	return xattr.Refcount(blk.Data()) > 1, nil
+}
+
+// countEAInode changes the number of references to a value by n. The inode's members but these are constant, and these
+// are protected by sharedXattr: its mu comes before a handle.
+func (i *Inode) countEAInode(h *jbd2.Handle, ino uint32, n int) error {
+	v, err := i.fs.get(ino)
+	if err != nil {
+		return err
+	}
+	i.released = append(i.released, v)
+	i.fs.sharedXattr.Lock()
+	defer i.fs.sharedXattr.Unlock()
+	d := &v.d
+	if d.Flags&disk.FlEAInode == 0 || d.LinksCount == 0 {
+		return disk.Corrupt(inodeName(i.ino), "inode %d does not hold an attribute", ino)
+	}
+	refs := int64(d.Ctime.Sec)<<32 | int64(uint32(d.Version))
+	if refs += int64(n); refs < 0 {
+		return disk.Corrupt(inodeName(ino), "holds an attribute for more entries than it counts")
+	}
+	d.Ctime = disk.Timestamp{Sec: refs >> 32}
+	d.Version = d.Version>>32<<32 | uint64(uint32(refs))
+	if refs == 0 {
+		d.LinksCount = 0
+		if err := i.fs.addOrphan(h, v); err != nil {
+			return err
+		}
+	}
+	return v.store(h)
+}
+
+// putReleased lets go of what countEAInode used. mu is held, no handle is.
+func (i *Inode) putReleased() {
+	for _, v := range i.released {
+		v.Put()
+	}
+	i.released = nil
+}
