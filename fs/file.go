@@ -86,7 +86,16 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 
 // Write stores data and says how much of it was stored.
 func (n *node) Write(_ context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	done, err := n.in.Write(off, data)
+	return n.written(n.in.Write(off, data))
+}
+
+// writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
+// have the last word.
+func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
+	return n.written(n.in.WriteBack(off, data))
+}
+
+func (n *node) written(done int, err error) (uint32, syscall.Errno) {
 	n.srv.count.writes.Add(1)
 	n.srv.count.writtenBytes.Add(int64(done))
 	if done > 0 {

@@ -24,13 +24,20 @@ func (w *wire) Forget(id, count uint64) {
 	w.srv.nodes.forget(id, count)
 }
 
-// Writev clears set-ID bits first where the kernel says that this writer may not keep them.
+// Writev clears set-ID bits first where the kernel says that this writer may not keep them, and tells what the kernel
+// wrote back of its cache from what a program wrote.
 func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if n := w.node(in.NodeId); n != nil {
 			if err := n.killPriv(); err != nil {
 				return 0, fuse.Status(n.fail("write", err))
 			}
+		}
+	}
+	if w.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 && len(data) == 1 {
+		if n := w.node(in.NodeId); n != nil {
+			done, errno := n.writeBack(data[0], int64(in.Offset))
+			return done, fuse.Status(errno)
 		}
 	}
 	return w.RawFileSystem.Writev(cancel, in, data)
