@@ -257,8 +257,9 @@ func (d *Device) Close() error {
 	if d.fd >= 0 && d.bar != nil {
 		errs = append(errs, d.disable()) // before its memory goes away
 	}
+	errs = append(errs, d.bar.unmap()) // a mapping holds the device's file open
 	errs = append(errs, d.release())
-	errs = append(errs, d.space.close(), d.bar.unmap())
+	errs = append(errs, d.space.close())
 	return errors.Join(errs...)
 }
 
