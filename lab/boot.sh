@@ -1,0 +1,67 @@
+#!/bin/bash
+# boot.sh KERNEL INITRAMFS LOG [shell]: boots the guest, and returns 0 only if the tests in it passed. What the guest
+# printed is kept in LOG. LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests,
+# LANEFS_LAB_TIMEOUT is the tests' limit in seconds.
+set -euo pipefail
+kernel=$1 initramfs=$2 log=$3 mode=${4:-test}
+limit=${LANEFS_LAB_TIMEOUT:-1500}
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+# Media, all sparse: 0 to 6 are in the machine from the start, tests give 7 and 8 to controllers they plug in.
+for i in 0 1 2 3 4 5 6 7 8; do
+	truncate -s 512M "$dir/disk$i.raw"
+done
+truncate -s 256M "$dir/vram"
+
+accel=(-accel tcg,thread=multi -cpu "max,la57=off")
+if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
+	accel=(-accel kvm -cpu host)
+fi
+console="console=ttyS0 panic=-1 oops=panic quiet"
+args=(
+	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
+	-nodefaults -no-user-config -display none -no-reboot
+	-kernel "$kernel" -initrd "$initramfs"
+	-device intel-iommu,intremap=on,device-iotlb=on
+	-drive "file=disk0.raw,if=none,id=d0,format=raw,discard=unmap"
+	-drive "file=disk1.raw,if=none,id=d1,format=raw"
+	-drive "file=disk2.raw,if=none,id=d2,format=raw"
+	-device nvme,serial=LANEFS-0,drive=d0,addr=03.0
+	-object memory-backend-file,id=vram,mem-path=vram,size=256M,share=on
+	-device ivshmem-plain,memdev=vram,addr=04.0
+	-device nvme,serial=LANEFS-1,drive=d1,addr=05.0,multifunction=on
+	-device nvme,serial=LANEFS-2,drive=d2,addr=05.1
+	-drive "file=disk3.raw,if=none,id=d3,format=raw"
+	-drive "file=disk4.raw,if=none,id=d4,format=raw"
+	-drive "file=disk5.raw,if=none,id=d5,format=raw"
+	-drive "file=disk6.raw,if=none,id=d6,format=raw"
+	-device nvme,id=many,serial=LANEFS-MANY,addr=06.0
+	-device nvme-ns,bus=many,nsid=1,drive=d3
+	-device nvme-ns,bus=many,nsid=2,drive=d4,logical_block_size=4096,physical_block_size=4096
+	-device nvme-ns,bus=many,nsid=3,drive=d5,zoned=on,zoned.zone_size=64M
+	-device nvme-ns,bus=many,nsid=4,drive=d6,ms=8
+	-device pcie-root-port,id=port1,chassis=1,addr=07.0
+	-device pcie-root-port,id=port2,chassis=2,addr=08.0
+	-chardev "socket,id=monitor,path=monitor,server=on,wait=off" -mon chardev=monitor,mode=control
+	-chardev "socket,id=guest,path=monitor,reconnect=1"
+	-device virtio-serial-pci,addr=09.0 -device virtserialport,chardev=guest,name=qmp
+)
+cd "$dir"
+if [ "$mode" = shell ]; then
+	qemu-system-x86_64 "${args[@]}" -append "$console lab.shell" -chardev stdio,id=tty,signal=off -serial chardev:tty
+	exit
+fi
+
+# The tests end by their own deadline; QEMU gets a little more, for the boot and for a guest that hangs.
+status=0
+timeout --kill-after=10 $((limit + 120)) qemu-system-x86_64 "${args[@]}" \
+	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.}" -serial stdio </dev/null 2>&1 |
+	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go' || status=$?
+answer=$(sed -n 's/^LANEFS-LAB-EXIT //p' "$log" | tail -1)
+case $answer in
+0) exit 0 ;;
+'') echo "lab: the guest ended without a result, or took more than $limit s; its log is $log" >&2 ;;
+*) echo "lab: tests failed in the guest (status $answer); its log is $log" >&2 ;;
+esac
+exit 1

@@ -1,0 +1,45 @@
+#!/bin/bash
+# initramfs.sh OUT PROGRAM... packs the guest's root: busybox, e2fsprogs, the programs given, the libraries they load, and
+# in $MODULES, where set, kernel modules and the order to load them in.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=$1
+shift
+export PATH=$PATH:/usr/sbin:/sbin
+
+root=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-root.XXXXXX")
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root"/{bin,sbin,dev,proc,sys,tmp,run,mnt,root,etc,lib/modules,usr/bin,usr/sbin,var}
+
+add() { # with everything that it loads
+	cp -L "$1" "$root/bin/$(basename "$1")"
+	ldd "$1" 2>/dev/null | grep -o '/[^ ]*' | while read -r lib; do
+		mkdir -p "$root$(dirname "$lib")"
+		[ -e "$root$lib" ] || cp -L "$lib" "$root$lib"
+	done || true
+}
+for tool in mke2fs e2fsck debugfs dumpe2fs tune2fs; do
+	add "$(command -v $tool)"
+done
+ln -s mke2fs "$root/bin/mkfs.ext4"
+cp /etc/mke2fs.conf "$root/etc/"
+for tool in dmsetup fusermount3; do # some tests want them, and say so where they are not there
+	path=$(command -v $tool) && add "$path"
+done
+add "$(command -v busybox)"
+"$root/bin/busybox" --install -s "$root/bin" 2>/dev/null || for a in $("$root/bin/busybox" --list); do
+	[ -e "$root/bin/$a" ] || ln -s busybox "$root/bin/$a"
+done
+# --install made absolute links to the busybox that ran: ours lies at /bin/busybox.
+find "$root/bin" -type l -lname '*/busybox' -exec ln -sf busybox {} \;
+for program; do
+	add "$program"
+done
+if [ -n "${MODULES:-}" ]; then
+	cp -r "$MODULES/." "$root/lib/modules/"
+fi
+echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
+echo 'root:x:0:' >"$root/etc/group"
+cp "$here/init" "$root/init"
+chmod 755 "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$out"

@@ -1,0 +1,199 @@
+package lab
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// monitor is QEMU's, reached from inside the machine that it controls (QEMU Machine Protocol).
+type monitor struct {
+	file  *os.File
+	lines chan []byte
+	seen  []event // that came while something else was waited for
+}
+
+type event struct {
+	Event string
+	Data  map[string]any
+}
+
+const (
+	monitorNode = "/dev/virtio-ports/qmp"
+	qmpTimeout  = 60 * time.Second
+)
+
+// theMonitor is opened once: QEMU greets only once.
+var theMonitor = sync.OnceValues(func() (*monitor, error) {
+	f, err := os.OpenFile(monitorNode, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	m := &monitor{file: f, lines: make(chan []byte, 64)}
+	go func() {
+		defer close(m.lines)
+		in := bufio.NewScanner(f)
+		in.Buffer(nil, 1<<20)
+		for in.Scan() {
+			m.lines <- append([]byte(nil), in.Bytes()...)
+		}
+	}()
+	if _, err := m.next(func(msg map[string]any) bool { return msg["QMP"] != nil }); err != nil {
+		return nil, fmt.Errorf("QEMU's greeting: %w", err)
+	}
+	_, err = m.execute("qmp_capabilities", nil)
+	return m, err
+})
+
+func qemu(t testing.TB) *monitor {
+	t.Helper()
+	m, err := theMonitor()
+	require.NoError(t, err, "QEMU's monitor at %s", monitorNode)
+	return m
+}
+
+// next reads messages until one is right, keeping the events.
+func (m *monitor) next(right func(map[string]any) bool) (map[string]any, error) {
+	deadline := time.After(qmpTimeout)
+	for {
+		select {
+		case line, ok := <-m.lines:
+			if !ok {
+				return nil, errors.New("the monitor has hung up")
+			}
+			var msg map[string]any
+			if err := json.Unmarshal(line, &msg); err != nil {
+				return nil, fmt.Errorf("%q: %w", line, err)
+			}
+			if name, ok := msg["event"].(string); ok {
+				data, _ := msg["data"].(map[string]any)
+				m.seen = append(m.seen, event{name, data})
+			}
+			if right(msg) {
+				return msg, nil
+			}
+		case <-deadline:
+			return nil, fmt.Errorf("no answer within %v", qmpTimeout)
+		}
+	}
+}
+
+func (m *monitor) execute(command string, args map[string]any) (any, error) {
+	b, err := json.Marshal(map[string]any{"execute": command, "arguments": args})
+	if args == nil {
+		b, err = json.Marshal(map[string]any{"execute": command})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.file.Write(append(b, '\n')); err != nil {
+		return nil, err
+	}
+	msg, err := m.next(func(msg map[string]any) bool { return msg["return"] != nil || msg["error"] != nil })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", command, err)
+	}
+	if msg["error"] != nil {
+		return nil, fmt.Errorf("%s %s: %v", command, b, msg["error"])
+	}
+	return msg["return"], nil
+}
+
+// do is execute where failure fails the test.
+func (m *monitor) do(t testing.TB, command string, args map[string]any) {
+	t.Helper()
+	_, err := m.execute(command, args)
+	require.NoError(t, err)
+}
+
+// await waits for an event about a device.
+func (m *monitor) await(t testing.TB, name, device string) {
+	t.Helper()
+	is := func(e event) bool { return e.Event == name && e.Data["device"] == device }
+	for _, e := range m.seen {
+		if is(e) {
+			return
+		}
+	}
+	_, err := m.next(func(map[string]any) bool { return len(m.seen) > 0 && is(m.seen[len(m.seen)-1]) })
+	require.NoError(t, err, "waiting for %s of %s", name, device)
+}
+
+// medium gives a disk image to QEMU as a block node, through layers if there are any, outermost first; it goes with the
+// test. Disks 7 and 8 are the tests' own.
+func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
+	t.Helper()
+	m := qemu(t)
+	spec := map[string]any{"driver": "raw", "file": map[string]any{"driver": "file", "filename": fmt.Sprintf("disk%d.raw", disk), "discard": "unmap"}}
+	for i := len(layers) - 1; i >= 0; i-- {
+		layers[i]["image"] = spec
+		spec = layers[i]
+	}
+	node = fmt.Sprintf("medium%d", disk)
+	spec["node-name"] = node
+	m.do(t, "blockdev-add", spec)
+	t.Cleanup(func() {
+		// The controller's removal may take a moment to let the node go.
+		var err error
+		for range 50 {
+			if _, err = m.execute("blockdev-del", map[string]any{"node-name": node}); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Errorf("removing %s: %v", node, err)
+	})
+	return node
+}
+
+// plug puts an NVMe controller on the medium into port1 and returns its address; it leaves with the test.
+func plug(t testing.TB, node string, options map[string]any) (addr string) {
+	t.Helper()
+	m := qemu(t)
+	args := map[string]any{"driver": "nvme", "id": "plugged", "bus": "port1", "serial": "PLUGGED", "drive": node}
+	for k, v := range options {
+		args[k] = v
+	}
+	m.seen = nil
+	m.do(t, "device_add", args)
+	t.Cleanup(func() { unplug(t) })
+	require.Eventually(t, func() bool {
+		found, _ := filepath.Glob("/sys/bus/pci/devices/0000:00:07.0/0000:*/class")
+		if len(found) == 0 {
+			return false
+		}
+		addr = filepath.Base(filepath.Dir(found[0]))
+		return driver(addr) == "nvme"
+	}, 60*time.Second, 100*time.Millisecond, "the guest does not see the controller in port1: %s", kernelLog())
+	return addr
+}
+
+// unplug asks the guest to let the controller in port1 go, and waits until it has.
+func unplug(t testing.TB) {
+	t.Helper()
+	m := qemu(t)
+	for _, e := range m.seen {
+		if e.Event == "DEVICE_DELETED" && e.Data["device"] == "plugged" {
+			return
+		}
+	}
+	// While the slot still blinks from its plugging in, QEMU refuses.
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		_, err := m.execute("device_del", map[string]any{"id": "plugged"})
+		if err == nil {
+			break
+		}
+		require.True(t, time.Now().Before(deadline), "device_del: %v", err)
+		time.Sleep(500 * time.Millisecond)
+	}
+	m.await(t, "DEVICE_DELETED", "plugged")
+}
