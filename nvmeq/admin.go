@@ -46,7 +46,7 @@ type adminQueue struct {
 
 // newAdminQueue allocates memory for queues with host pages of mps bytes.
 func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
-	d, err := newDMA(c.rt, c.t, gpu.HostMapped, 3*mps, mps)
+	d, err := newDMA(c, gpu.HostMapped, 3*mps, mps)
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}

@@ -45,9 +45,11 @@ type Controller struct {
 	spaces []*Namespace
 	queues int // I/O queue pairs that the controller gives us
 
-	mu      sync.Mutex
-	qids    []uint16  // protected by mu: I/O queue identifiers not in use
-	engines []*Engine // protected by mu
+	mu       sync.Mutex
+	qids     []uint16   // protected by mu: I/O queue identifiers not in use
+	bar      gpu.Memory // protected by mu: BAR 0 for kernels, while an engine uses it
+	barUsers int        // protected by mu
+	engines  []*Engine  // protected by mu
 
 	ladder sync.Mutex    // held while the controller is reset
 	resets int           // protected by ladder: in a row, without a completed command between them
@@ -58,6 +60,8 @@ type Controller struct {
 
 	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
 	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
+
+	copies copies // of mirrors
 
 	closing   chan struct{}
 	watchDone chan struct{}
@@ -79,6 +83,9 @@ func Open(cfg Config) (*Controller, error) {
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = adminTimeout
+	}
+	if cfg.Placement.Lane == 0 && !cfg.Runtime.Facts().CallerDriven {
+		cfg.Placement.Lane = gpu.DeviceFine // every step of a lane on a device goes there
 	}
 	cfg.Placement.fill()
 	c := &Controller{cfg: cfg, rt: cfg.Runtime, t: cfg.Transport, log: cfg.Log,
@@ -232,7 +239,7 @@ func (c *Controller) Close() error {
 		c.admin.Lock()
 		defer c.admin.Unlock()
 		c.aq.broken = gone
-		errs = append(errs, c.aq.d.Close())
+		errs = append(errs, c.aq.d.Close(), c.copies.close())
 		c.closeErr = errors.Join(errs...)
 	})
 	return c.closeErr

@@ -2,6 +2,7 @@ package nvmeq_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -83,10 +83,9 @@ func bend(t testing.TB, so softctl.Options) (*bent, nvmeq.Config, *softctl.Rules
 	rules := &softctl.Rules{}
 	so.Injector = rules
 	so.Log = slog.New(slog.DiscardHandler)
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
+	rt := openRuntime(t)
 	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(newImage(t), so)
+	soft, err := softctl.Open(newImage(t), served(t, rt, so))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, soft.Close()) })
 	b := &bent{Controller: soft}
@@ -396,7 +395,7 @@ func TestPlacement(t *testing.T) {
 	require.Equal(t, gpu.HostMapped, p.SQ)
 	p, err = (nvmeq.ModeSQ | nvmeq.ModeCQ | nvmeq.ModeData).Placement()
 	require.NoError(t, err)
-	require.Equal(t, nvmeq.Placement{SQ: gpu.DeviceFine, CQ: gpu.DeviceUncached, Data: gpu.DeviceFine, Lane: gpu.HostMapped, Ring: gpu.HostMapped}, p)
+	require.Equal(t, nvmeq.Placement{SQ: gpu.DeviceFine, CQ: gpu.DeviceUncached, Data: gpu.DeviceFine, List: gpu.HostMapped, Lane: gpu.HostMapped, Ring: gpu.HostMapped}, p)
 	for _, bad := range []nvmeq.MemoryMode{4, 12, 16, 255} {
 		_, err := bad.Placement()
 		require.ErrorContains(t, err, "memory mode")
@@ -405,7 +404,7 @@ func TestPlacement(t *testing.T) {
 
 // TestMemoryModes: device memory of the host runtime is memfds; queues and data work there too.
 func TestMemoryModes(t *testing.T) {
-	for _, mode := range []nvmeq.MemoryMode{1, 2, 8, 11} {
+	for _, mode := range []nvmeq.MemoryMode{1, 2, 3, 8, 9, 10, 11} {
 		_, cfg, _ := bend(t, softctl.Options{})
 		var err error
 		cfg.Placement, err = mode.Placement()
@@ -415,7 +414,7 @@ func TestMemoryModes(t *testing.T) {
 		e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 2})
 		require.NoError(t, err)
 		r := &rig{ctrl: c, eng: e, soft: cfg.Transport.(*bent).Controller, block: 512}
-		t.Run("", r.roundTrip)
+		t.Run(fmt.Sprint(mode), r.roundTrip)
 		require.NoError(t, c.Close())
 	}
 }

@@ -12,7 +12,7 @@ import (
 // start at the same byte.
 type dma struct {
 	mem    gpu.Memory
-	t      Transport
+	c      *Controller
 	mapped IOVA // what Map returned, what Unmap wants
 
 	iova IOVA
@@ -28,13 +28,15 @@ func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // newDMA allocates size bytes whose IOVA is a multiple of align, a power of two of at least pageSize. The contents are
 // undefined.
-func newDMA(rt gpu.Runtime, t Transport, kind gpu.MemKind, size, align int64) (*dma, error) {
+func newDMA(c *Controller, kind gpu.MemKind, size, align int64) (*dma, error) {
+	t := c.t
 	size = roundUp(size, pageSize)
 	total := size
 	if align > pageSize {
 		total += align // IOVAs are only promised to be multiples of pageSize
 	}
-	m, err := rt.Alloc(kind, total)
+	var m gpu.Memory
+	err := c.quietly(func() (err error) { m, err = c.rt.Alloc(kind, total); return err })
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
 	}
@@ -43,7 +45,7 @@ func newDMA(rt gpu.Runtime, t Transport, kind gpu.MemKind, size, align int64) (*
 		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())
 	}
 	off := roundUp(int64(at), align) - int64(at)
-	d := &dma{mem: m, t: t, mapped: at, iova: at + IOVA(off), addr: m.Addr() + gpu.Addr(off), size: size}
+	d := &dma{mem: m, c: c, mapped: at, iova: at + IOVA(off), addr: m.Addr() + gpu.Addr(off), size: size}
 	if h := m.Host(); h != nil {
 		d.host = h[off : off+size : off+size]
 	}
@@ -55,7 +57,7 @@ func (d *dma) Close() error {
 	if d == nil || d.mem == nil {
 		return nil
 	}
-	err := errors.Join(d.t.Unmap(d.mapped), d.mem.Close())
+	err := errors.Join(d.c.t.Unmap(d.mapped), d.c.quietly(d.mem.Close))
 	d.mem = nil
 	return err
 }
@@ -76,7 +78,10 @@ func zero(s gpu.Stream, host []byte, addr gpu.Addr, n int64) error {
 }
 
 // Chunk is data memory, pinned and mapped for the controller until Close. blockdev's buffers are cut from chunks.
-type Chunk struct{ d *dma }
+type Chunk struct {
+	d      *dma
+	mirror gpu.Memory // nil where the CPU addresses d
+}
 
 // AllocData gives size bytes, rounded up to 4096, of the kind that the memory mode puts data in. It is linear for the
 // CPU, for kernels and for the controller.
@@ -84,18 +89,30 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("nvmeq: data memory of %d bytes", size)
 	}
-	d, err := newDMA(c.rt, c.t, c.cfg.Placement.Data, size, max(pageSize, c.mps))
+	d, err := newDMA(c, c.cfg.Placement.Data, size, max(pageSize, c.mps))
 	if err != nil {
 		return nil, err
 	}
-	return &Chunk{d}, nil
+	m := &Chunk{d: d}
+	if d.host == nil {
+		err := c.quietly(func() (err error) { m.mirror, err = c.rt.Alloc(gpu.HostMapped, d.size); return err })
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%d bytes of host memory as a mirror: %w", d.size, err), d.Close())
+		}
+	}
+	return m, nil
 }
 
 // Memory is the runtime's allocation; the chunk owns it.
 func (c *Chunk) Memory() gpu.Memory { return c.d.mem }
 
-// Bytes is the CPU's view, nil for device memory that it cannot reach.
-func (c *Chunk) Bytes() []byte { return c.d.host }
+// Bytes is the CPU's view: the memory itself, or its mirror.
+func (c *Chunk) Bytes() []byte {
+	if c.mirror != nil {
+		return c.mirror.Host()
+	}
+	return c.d.host
+}
 
 // IOVA is the controller's address of the first byte, Addr the kernels'.
 func (c *Chunk) IOVA() IOVA     { return c.d.iova }
@@ -105,4 +122,10 @@ func (c *Chunk) Addr() gpu.Addr { return c.d.addr }
 func (c *Chunk) Len() int64 { return c.d.size }
 
 // Close gives the memory back. No command may use it any more.
-func (c *Chunk) Close() error { return c.d.Close() }
+func (c *Chunk) Close() error {
+	err := c.d.Close()
+	if c.mirror != nil {
+		err = errors.Join(err, c.d.c.quietly(c.mirror.Close))
+	}
+	return err
+}

@@ -244,15 +244,8 @@ func (l *lane) failAll(err error) {
 // recall makes the lane answer everything it has, completed or not.
 func (l *lane) recall() {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
-	// The second round is for a kernel that was already leaving when the command came.
-	for range 2 {
-		if l.e.drv.kick(l) != nil || l.stream.Wait(launchTimeout) != nil {
-			return
-		}
-		l.drain()
-		if l.outstanding() == 0 {
-			return
-		}
+	if err := l.e.drv.answered(l); err != nil {
+		l.e.c.log.Error("the lane does not answer", "device", l.e.c.t.Name(), "lane", l.index, "error", err.Error())
 	}
 }
 

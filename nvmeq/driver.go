@@ -16,24 +16,35 @@ type driver interface {
 	// kick sees to it that the kernel code looks at the lane's rings and its completion queue: it has, or it will
 	// without being asked again.
 	kick(l *lane) error
+	// sync returns when no kernel runs on the lane: its status and counters are current then.
+	sync(l *lane) error
+	// answered returns when the lane, told to fail, has answered all that it has, and the results were drained.
+	answered(l *lane) error
 	// ticks and duration convert to and from the clock by which the lane counts.
 	ticks(d time.Duration) uint64
 	duration(ticks uint64) time.Duration
 }
 
-// newDriver chooses by what the runtime can do: steps on the caller's thread, or launches of a batch.
+// newDriver chooses by what the runtime can do: steps on the caller's thread, or resident kernels; batches if asked for.
 func newDriver(e *Engine) (driver, error) {
 	reset, err := e.module.Function(kernels.ResetKernel)
 	if err != nil {
 		return nil, err
 	}
 	base := launcher{e: e, resetFn: reset}
-	if e.cfg.Batch || !e.c.rt.Facts().CallerDriven {
+	if e.cfg.Batch {
 		fn, err := e.module.Function(kernels.BatchKernel)
 		if err != nil {
 			return nil, err
 		}
 		return &batchDriver{base, fn}, nil
+	}
+	if !e.c.rt.Facts().CallerDriven {
+		fn, err := e.module.Function(kernels.ResidentKernel)
+		if err != nil {
+			return nil, err
+		}
+		return &residentDriver{launcher: base, fn: fn}, nil
 	}
 	fn, err := e.module.Function(kernels.StepKernel)
 	if err != nil {
@@ -64,9 +75,39 @@ func (d launcher) reset(l *lane) error {
 	return l.stream.Wait(launchTimeout)
 }
 
-// The lane counts nanoseconds on all runtimes so far.
-func (launcher) ticks(d time.Duration) uint64        { return uint64(d) }
-func (launcher) duration(ticks uint64) time.Duration { return time.Duration(ticks) }
+func (d launcher) sync(l *lane) error { return l.stream.Wait(launchTimeout) }
+
+func (d launcher) answered(l *lane) error {
+	// The second round is for a kernel that was already leaving when the command came.
+	for range 2 {
+		if err := d.e.drv.kick(l); err != nil {
+			return err
+		}
+		if err := l.stream.Wait(launchTimeout); err != nil {
+			return err
+		}
+		if l.drain(); l.outstanding() == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// Kernels that run on their own count by the device's clock. Steps are given the time, in nanoseconds.
+func (d launcher) ticks(t time.Duration) uint64 {
+	if hz := d.e.clockHz; hz != 0 && hz != 1e9 {
+		whole, part := uint64(t/time.Second), uint64(t%time.Second)
+		return whole*hz + part*hz/1e9
+	}
+	return uint64(t)
+}
+
+func (d launcher) duration(ticks uint64) time.Duration {
+	if hz := d.e.clockHz; hz != 0 && hz != 1e9 {
+		return time.Duration(ticks/hz)*time.Second + time.Duration(ticks%hz*1e9/hz)
+	}
+	return time.Duration(ticks)
+}
 
 // stepDriver runs one non-blocking step on the caller's thread: the host runtime.
 type stepDriver struct {

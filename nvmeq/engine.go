@@ -21,7 +21,7 @@ type EngineConfig struct {
 	Timeout     time.Duration // of one I/O command; 0 is 30 s
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
-	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps
+	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
 }
 
@@ -67,10 +67,11 @@ type Engine struct {
 	maxTransfer int64
 	drv         driver
 	lanes       []*lane
-	start       time.Time // the lanes' clock counts from here
+	start       time.Time // the lanes' clock counts from here, where they are given the time
+	clockHz     uint64    // of the device's clock otherwise; 0 is nanoseconds
 
 	module gpu.Module
-	bar    gpu.Memory // BAR 0, registered for kernels
+	bar    gpu.Memory // BAR 0, registered for kernels; the controller's
 	shared gpu.Memory // rings, control words, counters: CPU and lanes
 	own    gpu.Memory // lane structs and CIDs: lanes only
 	stream gpu.Stream // for setting up
@@ -95,12 +96,15 @@ func (c *Controller) NewEngine(cfg EngineConfig) (*Engine, error) {
 	if err := cfg.fill(c); err != nil {
 		return nil, err
 	}
+	if !cfg.Batch && !c.rt.Facts().CallerDriven {
+		cfg.Lanes = min(cfg.Lanes, residentLanes)
+	}
 	qids := c.takeQIDs(cfg.Lanes)
 	if len(qids) == 0 {
 		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.t.Name(), c.queues)
 	}
 	cfg.Lanes = len(qids)
-	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now()}
+	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now(), clockHz: uint64(c.rt.Facts().ClockHz)}
 	err := e.build(qids)
 	if err == nil {
 		// From here on a controller reset rebuilds this engine's queues too.
@@ -163,7 +167,7 @@ func (e *Engine) build(qids []uint16) error {
 	if e.drv, err = newDriver(e); err != nil {
 		return err
 	}
-	if e.bar, err = rt.Register(c.t.BAR(), true); err != nil {
+	if err = c.quietly(func() (err error) { e.bar, err = c.acquireBAR(); return err }); err != nil {
 		return fmt.Errorf("registering BAR 0 with %s: %w", rt.Name(), err)
 	}
 	g := newGeometry(e.cfg, c.mps)
@@ -172,8 +176,8 @@ func (e *Engine) build(qids []uint16) error {
 		d    **dma
 		kind gpu.MemKind
 		size int64
-	}{{&e.sq, p.SQ, g.sq}, {&e.cq, p.CQ, g.cq}, {&e.prp, p.Lane, g.prp}, {&e.ranges, gpu.HostMapped, g.ranges}} {
-		if *a.d, err = newDMA(rt, c.t, a.kind, n*a.size, g.page); err != nil {
+	}{{&e.sq, p.SQ, g.sq}, {&e.cq, p.CQ, g.cq}, {&e.prp, p.List, g.prp}, {&e.ranges, gpu.HostMapped, g.ranges}} {
+		if *a.d, err = newDMA(c, a.kind, n*a.size, g.page); err != nil {
 			return err
 		}
 	}
@@ -337,24 +341,36 @@ func (e *Engine) inUse() bool {
 func (e *Engine) free() error {
 	e.statsMu.Lock()
 	defer e.statsMu.Unlock()
-	e.lastStats = e.readStats()
 	var errs []error
+	for _, l := range e.lanes {
+		if err := e.drv.sync(l); err != nil {
+			// Memory under a kernel that still runs cannot be given back.
+			errs = append(errs, fmt.Errorf("nvmeq: engine: lane %d: %w; its memory is left allocated", l.index, err))
+		}
+	}
+	e.lastStats = e.readStats()
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
 	for _, l := range e.lanes {
 		errs = append(errs, l.stream.Close())
 	}
 	for _, d := range []*dma{e.sq, e.cq, e.prp, e.ranges} {
 		errs = append(errs, d.Close())
 	}
-	for _, m := range []gpu.Memory{e.shared, e.own, e.bar} {
+	for _, m := range []gpu.Memory{e.shared, e.own} {
 		if m != nil {
-			errs = append(errs, m.Close())
+			errs = append(errs, e.c.quietly(m.Close))
 		}
+	}
+	if e.bar != nil {
+		errs = append(errs, e.c.quietly(e.c.releaseBAR))
 	}
 	if e.stream != nil {
 		errs = append(errs, e.stream.Close())
 	}
 	if e.module != nil {
-		errs = append(errs, e.module.Close())
+		errs = append(errs, e.c.quietly(e.module.Close))
 	}
 	return errors.Join(errs...)
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // rig is a controller in software with everything on it, closed and checked for leaks when the test ends.
 type rig struct {
-	rt    gpu.Runtime
-	soft  *softctl.Controller
-	ctrl  *nvmeq.Controller
-	eng   *nvmeq.Engine
-	log   *logBuffer
-	rules *softctl.Rules
-	block int64
-	lists uint64 // bytes of Dataset Management ranges: lanes count them as written, the controller counts user data
+	rt      gpu.Runtime
+	soft    *softctl.Controller
+	ctrl    *nvmeq.Controller
+	eng     *nvmeq.Engine
+	log     *logBuffer
+	rules   *softctl.Rules
+	block   int64
+	threads bool   // the controller's own
+	lists   uint64 // bytes of Dataset Management ranges: lanes count them as written, the controller counts user data
 }
 
 // logBuffer collects log lines.
@@ -73,12 +73,13 @@ func openRig(t testing.TB, so softctl.Options) *rig {
 	t.Helper()
 	r := &rig{log: &logBuffer{}, rules: &softctl.Rules{}, block: int64(max(so.BlockSize, 512))}
 	so.Injector = r.rules
+	r.threads = so.Threads > 0
 	so.Log = slog.New(slog.DiscardHandler)
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
+	rt := openRuntime(t)
 	r.rt = rt
+	var err error
 	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
-	r.soft, err = softctl.Open(newImage(t), so)
+	r.soft, err = softctl.Open(newImage(t), served(t, rt, so))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.soft.Close()) })
 	r.ctrl, err = nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: r.soft,
@@ -92,6 +93,9 @@ func openRig(t testing.TB, so softctl.Options) *rig {
 	})
 	return r
 }
+
+// stepped says that lanes and controller take turns on the caller's thread.
+func (r *rig) stepped() bool { return !r.threads && r.rt.Facts().CallerDriven }
 
 // chunk allocates data memory for the test.
 func (r *rig) chunk(t testing.TB, n int64) *nvmeq.Chunk {

@@ -75,6 +75,7 @@ func (l *lane) abortLost() (bool, error) {
 	aborted := 0
 	deadline := time.Now().Add(l.e.cfg.AbortWait)
 	var w waiter
+	stale := true // the counters may be older than the results
 	for {
 		for ; aborted < len(l.limbo); aborted++ {
 			if l.limbo[aborted].kind != kernels.EngineTimeout {
@@ -88,6 +89,15 @@ func (l *lane) abortLost() (bool, error) {
 			return false, err
 		}
 		n := l.drain()
+		if stale || n > 0 {
+			if err := l.e.drv.sync(l); err != nil {
+				return false, err
+			}
+			stale = false
+			if n += l.drain(); len(l.limbo) > aborted {
+				continue
+			}
+		}
 		// A late completion counts here and nowhere else: when as many have come as commands timed out, all are over.
 		if atomic.LoadUint64(&l.counters.Timeouts) == atomic.LoadUint64(&l.counters.Late)+l.lateBase {
 			return len(l.limbo) == aborted, nil

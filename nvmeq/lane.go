@@ -49,6 +49,9 @@ type lane struct {
 	limbo      []lost // answered without a completion, or waiting for the ladder
 	retryAfter time.Time
 	args       [4]uint64 // of the launch under way; here so that a launch allocates nothing
+	kicks      uint      // of a resident kernel
+	beat       uint64    // what its heartbeat last was, and when it changed
+	beatAt     time.Time
 	heard      time.Time // when something last came, while commands are outstanding
 	broken     error     // the queue pair needs a controller reset
 	lateBase   uint64    // timeouts whose late completion can no longer come

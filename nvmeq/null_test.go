@@ -53,12 +53,15 @@ func newNull(t testing.TB) *rig {
 	t.Cleanup(func() { c.Close() })
 	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1, Depth: n.depth})
 	require.NoError(t, err)
-	return &rig{ctrl: c, eng: e, block: 512}
+	return &rig{rt: cfg.Runtime, ctrl: c, eng: e, block: 512}
 }
 
 // TestNoAllocations: a command costs no garbage.
 func TestNoAllocations(t *testing.T) {
 	r := newNull(t)
+	if !r.rt.Facts().CallerDriven {
+		t.Skip("a launch of a vendor's library allocates; on the host runtime nothing does")
+	}
 	c := r.chunk(t, 1<<20)
 	for _, n := range []int{1, 100} {
 		cmds := make([]nvmeq.Command, n)

@@ -21,7 +21,8 @@ type Placement struct {
 	SQ   gpu.MemKind
 	CQ   gpu.MemKind
 	Data gpu.MemKind
-	Lane gpu.MemKind // what only the lane touches: its state, command identifiers, PRP lists
+	List gpu.MemKind // PRP lists: the lane writes, the controller reads
+	Lane gpu.MemKind // what only the lane touches: its state, command identifiers
 	Ring gpu.MemKind // work, results, counters: CPU and lane poll them
 }
 
@@ -50,7 +51,7 @@ func (m MemoryMode) Placement() (Placement, error) {
 
 // fill replaces what is not set by pinned host memory.
 func (p *Placement) fill() {
-	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.Lane, &p.Ring} {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Lane, &p.Ring} {
 		if *k == 0 {
 			*k = gpu.HostMapped
 		}

@@ -27,6 +27,12 @@ func (e *Engine) Stats() []LaneStats {
 	if e.lastStats != nil {
 		return append([]LaneStats(nil), e.lastStats...)
 	}
+	if _, resident := e.drv.(*residentDriver); resident {
+		// A kernel writes its counters after the results. One that cannot be parked shows what it last wrote.
+		for _, l := range e.lanes {
+			_ = e.drv.sync(l)
+		}
+	}
 	return e.readStats()
 }
 

@@ -130,6 +130,7 @@ func (c *Controller) deleteSQ(_ *subQueue, cmd *command) (Status, uint32) {
 		c.complete(q, &q.held[i].command, AbortedSQDeletion, 0)
 	}
 	q.dead, q.held = true, nil
+	q.data.unstage()
 	q.cq.users--
 	c.sq[id].Store(nil)
 	c.bar.store(c.bar.sqDoorbell(uint16(id)), 0)

@@ -47,6 +47,9 @@ type Options struct {
 	ReadyDelay    time.Duration // from CC.EN to CSTS.RDY
 	ShutdownDelay time.Duration // from CC.SHN to CSTS.SHST complete, besides the flush
 
+	// Threads serve the I/O queues, so that Step need not: for lanes that run on a device. 0 is none, and every queue is
+	// worked on by whoever calls Step for it.
+	Threads int
 	// Mover reaches memory that has no host view. Without one such memory cannot be mapped.
 	Mover Mover
 	// Injector decides what goes wrong; SetInjector changes it later.
@@ -60,6 +63,13 @@ type Options struct {
 type Mover interface {
 	Read(dst []byte, m gpu.Memory, off int64) error
 	Write(m gpu.Memory, off int64, src []byte) error
+}
+
+// Stager is a Mover that copies faster from and to memory of its own.
+type Stager interface {
+	Mover
+	Stage(n int64) ([]byte, error)
+	Unstage(b []byte)
 }
 
 // withDefaults fills in what is zero and refuses what cannot be.
@@ -86,6 +96,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d I/O queues: want 1 to 65534", o.Queues)
 	case o.Depth < 2 || o.Depth > 65536:
 		return o, fmt.Errorf("queue depth %d: want 2 to 65536", o.Depth)
+	case o.Threads < 0:
+		return o, fmt.Errorf("%d threads: want 0 or more", o.Threads)
 	case o.Stride < 0 || o.Stride > 15:
 		return o, fmt.Errorf("doorbell stride %d: want 0 to 15", o.Stride)
 	case o.Latency < 0 || o.ReadyDelay < 0 || o.ShutdownDelay < 0:

@@ -80,6 +80,7 @@ func (c *Controller) dropQueues() {
 		}
 		q.mu.Lock()
 		q.dead, q.held = true, nil
+		q.data.unstage()
 		q.mu.Unlock()
 	}
 	clear(c.cq)
@@ -188,7 +189,8 @@ func (q *compQueue) write(c *Controller, e *completion) {
 		binary.LittleEndian.PutUint64(b[:], first)
 		binary.LittleEndian.PutUint32(b[8:], third)
 		binary.LittleEndian.PutUint32(b[12:], last)
-		if !c.dma.write(q.ring.base+at, b[:]) {
+		// The phase is in the last dword: it follows when the others have arrived.
+		if !c.dma.write(q.ring.base+at, b[:12]) || !c.dma.write(q.ring.base+at+12, b[12:]) {
 			c.fail("completion queue is not mapped", "queue", q.id, "iova", q.ring.base)
 			return
 		}

@@ -39,10 +39,12 @@ type Controller struct {
 	sq       []atomic.Pointer[subQueue]
 	stats    []atomic.Pointer[queueStats]
 	events   eventQueue
+	threads  *threads // nil: Step works on the I/O queues
 	errors   errorLog
 
 	mu       sync.Mutex // registers, admin queue, everything below
 	closed   bool
+	stopOnce sync.Once // of threads
 	cc       configuration
 	due      time.Time // when stateStarting or shutdown processing ends
 	cq       []*compQueue
@@ -91,6 +93,7 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resetLocked(true)
+	c.startThreads(opt.Threads)
 	return c, nil
 }
 
@@ -152,6 +155,7 @@ var errClosed = errors.New("the controller is closed")
 
 // Close stops the controller, makes what was written durable and lets go of the image. The BAR is gone after it.
 func (c *Controller) Close() error {
+	c.stopOnce.Do(c.stopThreads)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -192,6 +196,7 @@ func (c *Controller) flushAll() error {
 
 // Step works on submission queue sqid and its completion queue. What the host rang before the call has been fetched
 // when it returns, as far as the completion queue has room, and completed unless Options ask for latency or disorder.
+// With Options.Threads it only sees to it that the queue's thread is awake.
 func (c *Controller) Step(sqid uint16) bool {
 	if sqid == 0 {
 		return c.stepAdmin()
@@ -203,6 +208,14 @@ func (c *Controller) Step(sqid uint16) bool {
 	if q == nil {
 		return c.stray(sqid)
 	}
+	if c.threads != nil {
+		c.threads.nudge(sqid)
+		return false
+	}
+	return c.stepQueue(q)
+}
+
+func (c *Controller) stepQueue(q *subQueue) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.dead || c.now() != stateReady {

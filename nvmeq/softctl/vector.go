@@ -23,6 +23,7 @@ type vector struct {
 	n      int64
 	staged bool // some of it has no host view: data goes through stage
 	stage  []byte
+	lent   bool // stage is the mover's
 	iov    []unix.Iovec
 	mover  Mover
 	prps   [512]byte // part of a PRP list
@@ -139,7 +140,26 @@ func (v *vector) get(b []byte) error {
 
 // grow makes stage large enough.
 func (v *vector) grow() {
-	if int64(len(v.stage)) < v.n {
-		v.stage = make([]byte, v.n)
+	if int64(len(v.stage)) >= v.n {
+		return
 	}
+	v.unstage()
+	if s, ok := v.mover.(Stager); ok {
+		if b, err := s.Stage(max(v.n, stageLeast)); err == nil {
+			v.stage, v.lent = b, true
+			return
+		}
+	}
+	v.stage = make([]byte, v.n)
+}
+
+// stageLeast is what a Stager is asked for at least: the default MaxTransfer, so that a queue asks once.
+const stageLeast = 1 << 20
+
+// unstage gives the stage back to whom it belongs.
+func (v *vector) unstage() {
+	if v.lent {
+		v.mover.(Stager).Unstage(v.stage)
+	}
+	v.stage, v.lent = nil, false
 }

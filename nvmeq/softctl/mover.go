@@ -1,0 +1,166 @@
+package softctl
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// CopyEngine is a Mover over a runtime's copies: the controller's DMA into device memory that the CPU cannot address.
+// Several copies run at once, each on a stream of its own.
+//
+// A copy engine reads and writes pinned memory. Queues stage their data in buffers from Stage, which are pinned; bytes
+// from elsewhere take a detour through the stream's own.
+type CopyEngine struct {
+	rt    gpu.Runtime
+	all   []*copier
+	idle  chan *copier // those that nobody uses
+	mu    sync.RWMutex
+	spare [][]byte // protected by mu: given back by Unstage
+	index []stage  // protected by mu: all stages
+}
+
+type copier struct {
+	stream gpu.Stream
+	bounce gpu.Memory
+}
+
+// stage is pinned memory that a queue copies from and to.
+type stage struct {
+	host []byte
+	mem  gpu.Memory
+}
+
+const (
+	copiers     = 8
+	bounceSize  = 256 << 10
+	copyTimeout = 30 * time.Second
+)
+
+// NewCopyEngine makes the streams. Whoever made it closes it, after the controller and before the runtime.
+func NewCopyEngine(rt gpu.Runtime) (*CopyEngine, error) {
+	e := &CopyEngine{rt: rt, idle: make(chan *copier, copiers)}
+	for range copiers {
+		c := &copier{}
+		var err error
+		if c.stream, err = rt.NewStream(); err == nil {
+			e.all = append(e.all, c)
+			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("copy engine of %s: %w", rt.Name(), err), e.Close())
+		}
+		e.idle <- c
+	}
+	return e, nil
+}
+
+// Read implements Mover.
+func (e *CopyEngine) Read(dst []byte, m gpu.Memory, off int64) error {
+	return e.move(dst, m, off, false)
+}
+
+// Write implements Mover.
+func (e *CopyEngine) Write(m gpu.Memory, off int64, src []byte) error {
+	return e.move(src, m, off, true)
+}
+
+// move copies between b and n bytes of m, and returns when they have arrived.
+func (e *CopyEngine) move(b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	if off < 0 || off > m.Size() || int64(len(b)) > m.Size()-off {
+		return fmt.Errorf("%d bytes at offset %d of memory of %d bytes", len(b), off, m.Size())
+	}
+	c := <-e.idle
+	defer func() { e.idle <- c }()
+	if at, ok := e.pinned(b); ok {
+		return c.copy(at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
+	}
+	bounce := c.bounce.Host()
+	for len(b) > 0 {
+		n := min(len(b), len(bounce))
+		if toDevice {
+			copy(bounce, b[:n])
+		}
+		if err := c.copy(c.bounce.Addr(), m.Addr()+gpu.Addr(off), int64(n), toDevice); err != nil {
+			return err
+		}
+		if !toDevice {
+			copy(b, bounce[:n])
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+func (c *copier) copy(host, dev gpu.Addr, n int64, toDevice bool) error {
+	dst, src := host, dev
+	if toDevice {
+		dst, src = dev, host
+	}
+	if err := c.stream.Copy(dst, src, n); err != nil {
+		return err
+	}
+	return c.stream.Wait(copyTimeout)
+}
+
+// Stage gives n bytes of pinned memory.
+func (e *CopyEngine) Stage(n int64) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, b := range e.spare {
+		if int64(len(b)) >= n {
+			e.spare[i] = e.spare[len(e.spare)-1]
+			e.spare = e.spare[:len(e.spare)-1]
+			return b, nil
+		}
+	}
+	m, err := e.rt.Alloc(gpu.HostMapped, n)
+	if err != nil {
+		return nil, err
+	}
+	e.index = append(e.index, stage{m.Host(), m})
+	return m.Host(), nil
+}
+
+// Unstage takes back what Stage gave.
+func (e *CopyEngine) Unstage(b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.spare = append(e.spare, b)
+}
+
+// pinned is the device's address of b, if a stage holds it.
+func (e *CopyEngine) pinned(b []byte) (gpu.Addr, bool) {
+	if len(b) == 0 {
+		return 0, false
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	p := uintptr(unsafe.Pointer(&b[0]))
+	for _, s := range e.index {
+		if o := p - uintptr(unsafe.Pointer(&s.host[0])); o < uintptr(len(s.host)) && uintptr(len(b)) <= uintptr(len(s.host))-o {
+			return s.mem.Addr() + gpu.Addr(o), true
+		}
+	}
+	return 0, false
+}
+
+// Close gives streams and memory back.
+func (e *CopyEngine) Close() error {
+	var errs []error
+	for _, c := range e.all {
+		errs = append(errs, c.stream.Close())
+		if c.bounce != nil {
+			errs = append(errs, c.bounce.Close())
+		}
+	}
+	for _, s := range e.index {
+		errs = append(errs, s.mem.Close())
+	}
+	e.all, e.index, e.spare = nil, nil, nil
+	return errors.Join(errs...)
+}
