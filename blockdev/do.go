@@ -15,6 +15,10 @@ func (d *Namespace) Do(reqs ...*Request) error {
 		if r.Err = d.admit(r); r.Err != nil {
 			continue
 		}
+		if err := d.push(r); err != nil {
+			r.Err = r.Fail(d.info, err)
+			continue
+		}
 		switch {
 		case r.Op == OpDiscard:
 			b.discards = d.limits.split(b.discards, r, d.pool.iova)
@@ -26,12 +30,18 @@ func (d *Namespace) Do(reqs ...*Request) error {
 	}
 	d.command(b)
 	d.submit(b)
+	var first error
 	for _, r := range reqs {
-		if r.Err != nil {
-			return r.Err
+		if r.Err == nil {
+			if err := d.pull(r); err != nil {
+				r.Err = r.Fail(d.info, err)
+			}
+		}
+		if first == nil {
+			first = r.Err
 		}
 	}
-	return nil
+	return first
 }
 
 // admit says what keeps r from being sent.

@@ -137,6 +137,12 @@ func (d *Namespace) prepare() error {
 		return fmt.Errorf("%s: no Write Zeroes, and data memory that the CPU cannot reach to write zeroes from", d.info.Name)
 	}
 	clear(b.Bytes())
+	if m := b.(*buffer).chunk.mirror(); m != nil {
+		if err := m.Push(int64(b.(*buffer).off), int64(size)); err != nil {
+			b.Release()
+			return err
+		}
+	}
 	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.pool.iova(b.Slice(0, 0)), Blocks(size/d.limits.blockSize)
 	return nil
 }
