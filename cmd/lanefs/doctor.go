@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/kernels"
 )
@@ -59,7 +60,7 @@ func exactly0(c *cobra.Command, args []string) error {
 }
 
 func examine() []finding {
-	return []finding{checkKernel(), checkFUSE(), checkPages(), checkHelper(), checkMemlock(), checkHost(), checkImages(), noGPU(), noVFIO()}
+	return []finding{checkKernel(), checkFUSE(), checkPages(), checkHelper(), checkMemlock(), checkHost(), checkImages(), checkCUDA(), noHIP(), noVFIO()}
 }
 
 func checkKernel() finding {
@@ -160,8 +161,36 @@ func checkImages() finding {
 	return finding{What: "software controller", Needed: true, OK: true, Found: "built in: serves image files and block devices, simulated"}
 }
 
-func noGPU() finding {
-	return finding{What: "HIP, CUDA runtimes", Found: "not in this build", Remedy: "--gpu host"}
+// checkCUDA opens the GPU and loads the lanes' kernels, as --gpu cuda does.
+func checkCUDA() finding {
+	f := finding{What: "CUDA runtime"}
+	rt, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		f.Found, f.Remedy = oneLine(err), "--gpu host"
+		return f
+	}
+	defer rt.Close()
+	facts := rt.Facts()
+	image, err := kernels.Image(facts.Arch)
+	if err == nil {
+		var m interface{ Close() error }
+		if m, err = rt.Load(image); err == nil {
+			err = m.Close()
+		}
+	}
+	if err != nil {
+		f.Found, f.Remedy = oneLine(err), "--gpu host"
+		return f
+	}
+	f.OK, f.Found = true, fmt.Sprintf("%s (%s), %s; kernels load", facts.Name, facts.Arch, facts.Runtime)
+	if missing := rt.Missing(); len(missing) > 0 {
+		f.Found += "; " + strings.Join(missing, "; ")
+	}
+	return f
+}
+
+func noHIP() finding {
+	return finding{What: "HIP runtime", Found: "not in this build", Remedy: "--gpu host"}
 }
 
 func noVFIO() finding {

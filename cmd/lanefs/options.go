@@ -33,6 +33,7 @@ type mountConfig struct {
 	NSID  uint32
 
 	MemoryMode uint8 // ROCm XIO's bits: what is in device memory
+	Batch      bool  // one launch per batch instead of resident kernels
 
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
 	VFIO string // way to the IOMMU of a PCI function; empty: what the machine offers
@@ -49,6 +50,7 @@ var flags = map[string]func(*mountConfig){
 	"discard":             func(c *mountConfig) { c.Discard = true },
 	"nodiscard":           func(c *mountConfig) { c.Discard = false },
 	"allow_other":         func(c *mountConfig) { c.AllowOther = true },
+	"batch":               func(c *mountConfig) { c.Batch = true },
 	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
 }
 

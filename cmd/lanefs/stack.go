@@ -9,7 +9,9 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -17,6 +19,7 @@ import (
 // controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
 type controller struct {
 	rt   gpu.Runtime
+	copy *softctl.CopyEngine // of a software controller with a GPU
 	ctl  nvmeq.Transport
 	nvme *nvmeq.Controller
 	vram *vram // nil: device memory is the runtime's own
@@ -30,13 +33,37 @@ type stack struct {
 	vol *ext4.FS
 }
 
-// openRuntime opens what --gpu names. auto takes what works: so far that is host.
-func openRuntime(name string) (gpu.Runtime, error) {
+// openRuntime opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
+func openRuntime(name string, log *slog.Logger) (gpu.Runtime, error) {
 	switch name {
-	case "auto", "host", "":
+	case "host":
+		return host.Open(host.Options{})
+	case "cuda":
+		return openCUDA(log)
+	case "auto", "":
+		rt, err := openCUDA(log)
+		if err == nil {
+			return rt, nil
+		}
+		log.Info("the lanes run on the CPU", "why", oneLine(err))
 		return host.Open(host.Options{})
 	}
 	return nil, fmt.Errorf("--gpu %s is not available: this build has no %s runtime yet; use --gpu host, or auto", name, name)
+}
+
+func openCUDA(log *slog.Logger) (gpu.Runtime, error) {
+	rt, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := kernels.Image(rt.Facts().Arch); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", rt.Facts().Name, err), rt.Close())
+	}
+	for _, m := range rt.Missing() {
+		log.Info("the driver lacks a function", "what", m)
+	}
+	log.Info("the lanes run on a GPU", "gpu", rt.Facts().Name, "runtime", rt.Facts().Runtime)
+	return rt, nil
 }
 
 // defaultLanes is how many queue pairs a mount has unless told otherwise: a few per CPU, so that requests seldom share
@@ -55,17 +82,26 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if c.rt, err = openRuntime(cfg.GPU); err != nil {
+	if c.rt, err = openRuntime(cfg.GPU, log); err != nil {
 		return c, err
 	}
-	ctl, err := softctl.Open(cfg.Device, softctl.Options{
-		BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log,
-	})
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
+	if !c.rt.Facts().CallerDriven {
+		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
+			return c, err
+		}
+		opt.Mover, opt.Threads = c.copy, max(1, runtime.NumCPU()/2)
+	}
+	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {
 		return c, err
 	}
 	c.ctl = ctl
-	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Log: log})
+	place, err := nvmeq.MemoryMode(cfg.MemoryMode).Placement()
+	if err != nil {
+		return c, err
+	}
+	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Placement: place, Log: log})
 	return c, err
 }
 
@@ -77,6 +113,9 @@ func (c *controller) Close() error {
 	}
 	if c.ctl != nil {
 		errs = append(errs, c.ctl.Close())
+	}
+	if c.copy != nil {
+		errs = append(errs, c.copy.Close())
 	}
 	if c.rt != nil {
 		errs = append(errs, c.rt.Close())
@@ -104,7 +143,7 @@ func openStack(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if cfg.Depth > 0 {
 		depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}
-	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth}); err != nil {
+	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Batch: cfg.Batch}); err != nil {
 		return s, err
 	}
 	nsid := max(cfg.NSID, 1)
