@@ -135,7 +135,9 @@ func (i *Inode) writeInline(s *stage) (bool, error) {
 	c.read(0, p[:i.d.Size])
 	copy(p[s.off:], s.p)
 	return true, i.fs.do(inlineCredits, func(h *jbd2.Handle) error {
-		i.touch(time.Now())
+		if !s.keepTimes {
+			i.touch(time.Now())
+		}
 		return c.write(h, p)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/dir"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -34,6 +35,7 @@ type Inode struct {
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
 	released   []*Inode                // protected by mu: to be Put when the handle has ended
+	window     alloc.Window            // blocks kept for when the file grows
 }
 
 // inodeTable is all live inodes.
@@ -230,9 +232,11 @@ func (i *Inode) Put() {
 		i.refs--
 		delete(t.m, i.ino)
 		t.mu.Unlock()
+		i.dropWindow()
 		return
 	}
 	t.mu.Unlock()
+	i.dropWindow()
 	if err := i.destroy(); err != nil {
 		if err = i.fs.note(err); !isCorrupt(err) { // of that it has told
 			i.fs.opt.Logf("%s: freeing inode %d: %v", i.fs.name(), i.ino, err)

@@ -181,6 +181,7 @@ func (v *FS) reloadSuper() error {
 // beforeCommit keeps the superblock's counters right in every transaction.
 func (v *FS) beforeCommit(h *jbd2.Handle) {
 	if v.sbBuf != nil && v.alloc != nil {
+		v.alloc.AgeWindows()
 		v.updateSuper(h, func(*disk.Superblock) {})
 	}
 }

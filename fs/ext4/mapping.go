@@ -3,6 +3,7 @@ package ext4
 import (
 	"errors"
 
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
@@ -35,8 +36,10 @@ func (n treeNodes) Get(b jbd2.Block) (extent.Node, error) {
 	return buf, nil
 }
 
+// Alloc takes reserved blocks, too: to punch a hole into a file, or to write what was preallocated, can need a node, and
+// must not fail on a full volume.
 func (n treeNodes) Alloc(goal jbd2.Block) (extent.Node, error) {
-	buf, err := n.i.allocMeta(n.h, goal)
+	buf, err := n.i.allocMeta(n.h, goal, alloc.UseReserved)
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +60,12 @@ func (n treeNodes) RootDirty() error {
 }
 
 // allocMeta allocates one block for metadata of the inode, zeroed and counted in i_blocks.
-func (i *Inode) allocMeta(h *jbd2.Handle, goal jbd2.Block) (*jbd2.Buffer, error) {
-	b, _, err := i.allocBlocks(h, goal, 1)
+func (i *Inode) allocMeta(h *jbd2.Handle, goal jbd2.Block, flags int) (*jbd2.Buffer, error) {
+	b, n, err := i.fs.alloc.Alloc(h, goal, 1, 1, flags)
 	if err != nil {
+		return nil, err
+	}
+	if b, _, err = i.countBlocks(h, b, n); err != nil {
 		return nil, err
 	}
 	buf, err := i.fs.cache.New(b)
@@ -149,6 +155,12 @@ func (i *Inode) allocBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.
 	if err != nil {
 		return 0, 0, err
 	}
+	return i.countBlocks(h, b, n)
+}
+
+// countBlocks counts n blocks from b, which were just taken, in i_blocks, or gives them back.
+func (i *Inode) countBlocks(h *jbd2.Handle, b jbd2.Block, n uint32) (jbd2.Block, uint32, error) {
+	var err error
 	switch {
 	case i.d.Flags&disk.FlExtents == 0 && b+jbd2.Block(n) > blockmap.MaxPblk:
 		err = ErrNoSpace // what is free lies where the map's pointers do not reach

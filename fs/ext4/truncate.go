@@ -44,6 +44,7 @@ func (i *Inode) resize(size int64) error {
 			return i.store(h)
 		})
 	}
+	i.dropWindow()
 	// The rest of the last block becomes zero before the size says so: growing again must not show it.
 	if err := i.zeroTail(size); err != nil {
 		return err

@@ -164,6 +164,7 @@ func (v *FS) start() error {
 	if orphans, err = v.replayFastCommits(orphans); err != nil {
 		return v.note(err)
 	}
+	v.startDiscard()
 	return v.finishOrphans(orphans)
 }
 

@@ -39,7 +39,11 @@ func (w *writing) gather(l uint32) error {
 			if goal == 0 {
 				goal = i.blockGoal(w.h, x.Lblk)
 			}
-			x.Pblk, x.Len, err = i.allocBlocks(w.h, goal, min(x.Len, i.longestRun(false)))
+			take := i.allocBlocks
+			if int64(x.End())<<i.fs.bits > int64(i.d.Size) {
+				take = i.growBlocks
+			}
+			x.Pblk, x.Len, err = take(w.h, goal, min(x.Len, i.longestRun(false)))
 			if errors.Is(err, ErrNoSpace) && w.end > l {
 				return nil // write what there is room for; the next handle reports the end of it
 			}

@@ -283,7 +283,7 @@ func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {
 			return nil
 		}
 	}
-	buf, err := i.allocMeta(h, i.inodeGoal())
+	buf, err := i.allocMeta(h, i.inodeGoal(), 0)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package alloc
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -15,14 +16,19 @@ type Window struct {
 	g    *group     // nil: empty
 	run  run
 	size uint32 // how many blocks to keep next
+	last time.Time
 }
 
 // windows is all windows that hold something.
 type windows struct {
 	mu   sync.Mutex
 	all  map[*Window]struct{} // protected by mu
+	aged time.Time            // protected by mu
 	held atomic.Int64         // blocks in them
 }
+
+// windowAge is for how long a file that does not grow keeps its window, more or less.
+const windowAge = 5 * time.Second
 
 const windowBytes = 8 << 20 // the most that a window keeps
 
@@ -31,6 +37,7 @@ const windowBytes = 8 << 20 // the most that a window keeps
 func (a *Allocator) AllocWindow(h *jbd2.Handle, w *Window, goal jbd2.Block, want, least uint32, flags int) (jbd2.Block, uint32, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.last = time.Now()
 	if w.g != nil && a.first(w.g)+jbd2.Block(w.run.off) == goal && w.run.n >= max(least, 1) {
 		if w.run.n < want {
 			a.extendLocked(w, max(w.size, want))
@@ -129,6 +136,31 @@ func (a *Allocator) dropLocked(w *Window) {
 	a.windows.held.Add(-int64(w.run.n))
 	a.avail.Add(int64(w.run.n))
 	w.run = run{}
+}
+
+// AgeWindows drops what is kept for files that have not grown for a while. It is called now and then.
+func (a *Allocator) AgeWindows() {
+	now := time.Now()
+	a.windows.mu.Lock()
+	if now.Sub(a.windows.aged) < windowAge/4 {
+		a.windows.mu.Unlock()
+		return
+	}
+	a.windows.aged = now
+	var all []*Window
+	for w := range a.windows.all {
+		all = append(all, w)
+	}
+	a.windows.mu.Unlock()
+	for _, w := range all {
+		if !w.mu.TryLock() {
+			continue // it grows now
+		}
+		if now.Sub(w.last) >= windowAge {
+			a.dropLocked(w)
+		}
+		w.mu.Unlock()
+	}
 }
 
 // dropWindows empties all windows, because somebody finds no space. It reports whether there was anything.

@@ -1,0 +1,174 @@
+package ext4_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// extents is how many pieces a file lies in, as filefrag(8) counts them from what debugfs says.
+func extents(t *testing.T, img, path string) int {
+	t.Helper()
+	out, err := exec.Command("debugfs", "-R", "blocks "+path, img).Output()
+	require.NoError(t, err)
+	n, last := 0, int64(-2)
+	for _, f := range strings.Fields(string(out)) {
+		b, err := strconv.ParseInt(f, 10, 64)
+		require.NoError(t, err)
+		if b != last+1 {
+			n++
+		}
+		last = b
+	}
+	return n
+}
+
+// TestContiguous: large files lie in few pieces, also those that are written at the same time a little to each.
+func TestContiguous(t *testing.T) {
+	img := disktest.Make(t, "512M", "-b", "4096")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	chunk := make([]byte, 1<<20)
+	for k := range chunk {
+		chunk[k] = byte(k)
+	}
+	f := create(t, root, "sequential")
+	for k := range int64(150) {
+		_, err := f.Write(k<<20, chunk)
+		require.NoError(t, err)
+	}
+	f.Put()
+	var wg sync.WaitGroup
+	for w := range 8 {
+		f := create(t, root, fmt.Sprintf("beside%d", w))
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer f.Put()
+			for k := range int64(1024) {
+				if _, err := f.Write(k<<12, chunk[:4096]); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	require.NoError(t, v.Sync())
+	free := v.Statfs().BlocksFree
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+	var st unix.Statfs_t
+	disktest.Mount(t, img, "ro", func(dir string) { require.NoError(t, unix.Statfs(dir, &st)) })
+	require.Equal(t, st.Bfree, free, "what is kept for files is free all the same")
+	// 150 MiB are in two groups at least; 4 MiB in 1,024 appends each beside seven others.
+	t.Logf("sequential: %d pieces", extents(t, img, "sequential"))
+	require.LessOrEqual(t, extents(t, img, "sequential"), 6)
+	for w := range 8 {
+		n := extents(t, img, fmt.Sprintf("beside%d", w))
+		t.Logf("beside%d: %d pieces", w, n)
+		require.LessOrEqual(t, n, 16)
+	}
+}
+
+// TestDiscard: what is freed is discarded once that is durable, and no more than that.
+func TestDiscard(t *testing.T) {
+	img := disktest.Make(t, "64M", "-b", "1024")
+	dev, err := blockdevtest.OpenFile(img, 512)
+	require.NoError(t, err)
+	var mu sync.Mutex
+	discarded, total := map[blockdev.Bytes]bool{}, int64(0)
+	dev.Observe(func(e blockdevtest.Event) {
+		if e.Op != blockdev.OpDiscard {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		total += int64(e.Len)
+		for o := e.Off; o < e.Off+e.Len; o += 1024 {
+			discarded[o] = true
+		}
+	})
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(discarded)
+	}
+	v, err := ext4.Open(dev, ext4.Options{Discard: true, Logf: t.Logf})
+	require.NoError(t, err)
+	root, err := v.Root()
+	require.NoError(t, err)
+	f := create(t, root, "f")
+	_, err = f.Write(0, make([]byte, 3<<20))
+	require.NoError(t, err)
+	keep := create(t, root, "keep")
+	content := random(rand.New(rand.NewPCG(1, 1)), 1<<20)
+	_, err = keep.Write(0, content)
+	require.NoError(t, err)
+	f.Put()
+	require.NoError(t, v.Sync())
+	require.Zero(t, count())
+	require.NoError(t, root.Unlink("f"))
+	require.Zero(t, count(), "before the commit")
+	require.NoError(t, v.Sync())
+	require.GreaterOrEqual(t, count(), 3<<10)
+	require.LessOrEqual(t, count(), 3<<10+20)
+
+	// Trim takes all that is free, and again nothing but that.
+	free := int64(v.Statfs().BlocksFree)
+	total = 0
+	n, err := v.Trim(0, 1<<62, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, n, total)
+	require.Equal(t, free<<10, total)
+	total = 0
+	n, err = v.Trim(10<<20, 5<<20, 64<<10)
+	require.NoError(t, err)
+	require.EqualValues(t, n, total)
+	require.LessOrEqual(t, total, int64(5<<20))
+	_, err = v.Trim(64<<20, 1<<20, 0)
+	require.ErrorIs(t, err, ext4.ErrInvalid)
+	_, err = v.Trim(0, 100, 0)
+	require.ErrorIs(t, err, ext4.ErrInvalid)
+	requireContent(t, keep, content)
+	keep.Put()
+	root.Put()
+	require.NoError(t, v.Close())
+	require.NoError(t, dev.Close())
+	disktest.Fsck(t, img)
+}
+
+// TestReserved: blocks that are reserved for the superuser are not given out.
+func TestReserved(t *testing.T) {
+	img := disktest.Make(t, "32M", "-m", "10", "-b", "1024")
+	v, done := open(t, img, ext4.Options{})
+	st := v.Statfs()
+	require.EqualValues(t, 3276, st.BlocksFree-st.BlocksAvail)
+	root, err := v.Root()
+	require.NoError(t, err)
+	f := create(t, root, "f")
+	n, err := f.Write(0, make([]byte, 40<<20))
+	require.ErrorIs(t, err, ext4.ErrNoSpace)
+	require.InDelta(t, st.BlocksAvail<<10, n, 200<<10)
+	require.EqualValues(t, n, f.Attr().Size)
+	require.NoError(t, v.Sync())
+	require.GreaterOrEqual(t, v.Statfs().BlocksFree, uint64(3276-16))
+	require.Zero(t, v.Statfs().BlocksAvail&^15)
+	f.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+}
