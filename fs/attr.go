@@ -172,6 +172,11 @@ func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn,
 		}
 		v := int64(size)
 		set.Size = &v
+		if _, ok := in.GetMTime(); !ok && n.srv.opt.WriteBack {
+			// The kernel keeps the times, and says when they change. It does not for a truncate to the same size.
+			a := n.in.Attr()
+			set.Mtime, set.Ctime = &a.Mtime, &a.Ctime
+		}
 	}
 	if t, ok := in.GetATime(); ok {
 		set.Atime = clampTime(t)
