@@ -106,6 +106,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		in.Put()
 		return nil, s.explain(err)
 	}
+	spareProcs()
 	go s.fuse.Serve()
 	if err := s.fuse.WaitMount(); err != nil {
 		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Unmount()))
