@@ -78,9 +78,9 @@ func (i *Inode) preallocate(from, to int64, keepSize bool) error {
 	for l < end {
 		err := i.fs.do(4+maxExtentsPerHandle*creditsPerExtent, func(h *jbd2.Handle) (err error) {
 			l, err = i.preallocateSome(h, l, end)
-			if reached := min(to, int64(l)<<i.fs.bits); !keepSize && reached > int64(i.d.Size) {
-				i.d.Size = uint64(reached)
-				i.changed = true
+			if !keepSize && err == nil && l >= end {
+				// Only now: who is told that there was no room sees the size that he knows.
+				i.d.Size = max(i.d.Size, uint64(to))
 			}
 			i.touch(time.Now()) // even where nothing was missing, and with the size kept: the kernel does
 			return errors.Join(err, i.store(h))
