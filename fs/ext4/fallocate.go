@@ -213,58 +213,6 @@ func (i *Inode) atMostExtents(l, n uint32, k int) uint32 {
 	return got
 }
 
-// collapse takes bytes [off, off+n) out of the file.
-func (i *Inode) collapse(off, n int64) error {
-	mask := int64(i.fs.bs - 1)
-	size := int64(i.d.Size)
-	if off&mask != 0 || n&mask != 0 || off+n >= size {
-		return ErrInvalid
-	}
-	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
-	if err := i.removeBlocks(from, from+cnt, false); err != nil {
-		return err
-	}
-	for l := from + cnt; l < extent.MaxBlock; {
-		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			l, err = i.extents(h).Collapse(l, cnt, 4)
-			return errors.Join(err, i.store(h))
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return i.storeTouched(size - n)
-}
-
-// insertRange puts a hole of n bytes at off.
-func (i *Inode) insertRange(off, n int64) error {
-	mask := int64(i.fs.bs - 1)
-	size := int64(i.d.Size)
-	if off&mask != 0 || n&mask != 0 || off >= size {
-		return ErrInvalid
-	}
-	if size > i.maxSize()-n {
-		return ErrTooBig
-	}
-	if err := i.cleanTail(); err != nil {
-		return err
-	}
-	if err := i.storeTouched(size + n); err != nil {
-		return err
-	}
-	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
-	for to := uint32(extent.MaxBlock); to > from; {
-		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			to, err = i.extents(h).Expand(from, to, cnt, 4)
-			return errors.Join(err, i.store(h))
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Values of whence for Seek, as in lseek(2).
 const (
 	SeekData = 3

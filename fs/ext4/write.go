@@ -241,13 +241,14 @@ func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
 	if err := w.list.do(i.fs.dev); err != nil {
 		return l, errors.Join(err, w.undo())
 	}
+	start := l
 	l, err = w.join()
 	err = errors.Join(err, w.undo())
 	if end := min(int64(l)<<i.fs.bits, s.end); end > int64(i.d.Size) && l > s.first {
 		i.d.Size = uint64(end)
 		i.changed = true
 	}
-	if now := time.Now(); !s.keepTimes && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime) {
+	if now := time.Now(); !s.keepTimes && l > start && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime) {
 		i.touch(now)
 	}
 	if i.changed {

@@ -1,0 +1,113 @@
+package ext4_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// TestShiftCut cuts the power while a file of many extents is changed as a whole: afterwards it is as it was or as it
+// should be, and nothing else.
+func TestShiftCut(t *testing.T) {
+	const bs, pieces = 1024, 3000
+	rng := rand.New(rand.NewPCG(11, 12))
+	old := make([]byte, 2*pieces*bs)
+	for k := range pieces {
+		copy(old[2*k*bs:], random(rng, bs))
+	}
+	old = old[:len(old)-bs]
+	for _, op := range []struct {
+		name string
+		do   func(f *ext4.Inode) error
+		want []byte
+	}{
+		{"collapse", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocCollapseRange, 100*bs, 1001*bs) },
+			append(append([]byte{}, old[:100*bs]...), old[1101*bs:]...)},
+		{"insert", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocInsertRange, 100*bs, 1001*bs) },
+			append(append(append([]byte{}, old[:100*bs]...), make([]byte, 1001*bs)...), old[100*bs:]...)},
+		{"truncate", func(f *ext4.Inode) error {
+			size := int64(50 * bs)
+			_, err := f.SetAttr(ext4.SetAttr{Size: &size})
+			return err
+		}, old[:50*bs]},
+	} {
+		t.Run(op.name, func(t *testing.T) {
+			template := disktest.Make(t, "32M", "-b", "1024", "-O", "metadata_csum_seed")
+			v, done := open(t, template, ext4.Options{})
+			root, err := v.Root()
+			require.NoError(t, err)
+			f := create(t, root, "f")
+			for k := range int64(pieces) {
+				_, err := f.Write(2*k*bs, old[2*k*bs:(2*k+1)*bs])
+				require.NoError(t, err)
+			}
+			f.Put()
+			root.Put()
+			done()
+			again := filepath.Join(t.TempDir(), "again.img")
+			seen := map[string]int{}
+			for cut, finished := 0, false; !finished; cut++ {
+				copySparse(t, template, again)
+				dev, err := blockdevtest.OpenFile(again, 512)
+				require.NoError(t, err)
+				v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
+				require.NoError(t, err)
+				root, err := v.Root()
+				require.NoError(t, err)
+				f, err := root.Lookup("f")
+				require.NoError(t, err)
+				dev.CacheWrites()
+				heal := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Skip: cut})
+				err = op.do(f)
+				if err == nil {
+					err = v.Sync()
+				}
+				finished = err == nil
+				if !finished {
+					require.NoError(t, dev.Cut(rng))
+				}
+				heal()
+				f.Put()
+				root.Put()
+				if finished {
+					require.NoError(t, v.Close())
+				} else {
+					_ = v.Close()
+				}
+				require.NoError(t, dev.Close())
+
+				v, done := open(t, again, ext4.Options{Logf: func(string, ...any) {}})
+				root, err = v.Root()
+				require.NoError(t, err)
+				f, err = root.Lookup("f")
+				require.NoError(t, err)
+				d, err := f.Read(0, 2*len(old))
+				require.NoError(t, err)
+				switch {
+				case bytes.Equal(d.Bytes(), old):
+					seen["old"]++
+				case bytes.Equal(d.Bytes(), op.want):
+					seen["new"]++
+				default:
+					t.Fatalf("cut at write %d: %d bytes that are neither the old nor the new", cut, len(d.Bytes()))
+				}
+				d.Release()
+				f.Put()
+				root.Put()
+				done()
+				disktest.Fsck(t, again)
+			}
+			require.NotZero(t, seen["old"], fmt.Sprint(seen))
+			require.NotZero(t, seen["new"], fmt.Sprint(seen))
+		})
+	}
+}
