@@ -49,8 +49,10 @@ type Options struct {
 	ReadOnly   bool
 	WriteBack  bool     // let the kernel keep dirty pages; it then owns size and times of files being written
 	Mount      []string // further mount options, such as "noexec" or "nosuid"
-	Debug      bool     // print every request
-	Logf       func(format string, args ...any)
+	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
+	CopyReads bool
+	Debug     bool // print every request
+	Logf      func(format string, args ...any)
 }
 
 // Stats counts what the kernel asked for since the mount.

@@ -53,7 +53,8 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: true, Mount: cfg.Kernel,
-		Logf: func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
+		CopyReads: d.stack.vram != nil,
+		Logf:      func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
 	})
 	if err != nil {
 		return errors.Join(err, d.stack.Close())
