@@ -47,15 +47,18 @@ func isCorrupt(err error) bool {
 }
 
 // distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
-// damage, or ended without bringing bitmaps and counters up to date. The kernel warns and goes on; but to allocate by a
-// bitmap that is wrong is to overwrite somebody's file.
-func (v *FS) distrust(journalErrno int32) {
+// damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
+// The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
+// and what can be read should be.
+func (v *FS) distrust(j journalFound, damage error) {
 	why := ""
 	switch {
 	case v.readOnly.Load():
 		return
-	case v.sb.State&disk.StateError != 0 || journalErrno != 0:
+	case v.sb.State&disk.StateError != 0 || j.log != nil && j.log.Info().Errno != 0:
 		why = "has errors that were met before"
+	case damage != nil:
+		why = fmt.Sprintf("is damaged (%v)", damage)
 	case v.sb.State&disk.StateValid == 0:
 		why = "was not unmounted cleanly and has nothing in a journal to say what is right"
 	default:

@@ -90,11 +90,15 @@ func (v *FS) linked(ino uint32) (*Inode, error) {
 		return nil, err
 	}
 	i.mu.RLock()
-	links, mode := i.d.LinksCount, i.d.Mode
+	links, mode, flags := i.d.LinksCount, i.d.Mode, i.d.Flags
 	i.mu.RUnlock()
 	if links == 0 || mode == 0 {
 		i.Put()
 		return nil, disk.Corrupt(inodeName(ino), "a directory names it, but it is deleted")
+	}
+	if flags&disk.FlEAInode != 0 {
+		i.Put()
+		return nil, disk.Corrupt(inodeName(ino), "a directory names it, but it holds the value of an attribute")
 	}
 	return i, nil
 }
@@ -133,10 +137,10 @@ func (i *Inode) load() error {
 	i.d = d
 	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
 	i.tid = i.fs.jnl.Latest()
-	if d.Mode != 0 && d.LinksCount > 0 && d.Flags&disk.FlExtents != 0 && i.hasBlocks() {
-		_, err = i.extents(nil).Depth() // with a root that cannot be, nothing could be done to the file but harm
+	if d.Mode != 0 && d.LinksCount > 0 && i.hasBlocks() {
+		return i.tree(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
 	}
-	return err
+	return nil
 }
 
 // checkInode refuses members that the rest of the package could not work with.

@@ -10,38 +10,43 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// startJournal recovers what an earlier mount left in the log and opens it. It comes before everything else that looks
-// at metadata, for the log may hold newer copies of it.
-func (v *FS) startJournal() error {
+// journalFound is the journal of an earlier mount.
+type journalFound struct {
+	log     *jbd2.Log      // nil without a journal
+	pending *jbd2.Recovery // has fast commits that are not replayed yet; nil when there are none
+}
+
+// recoverJournal recovers what an earlier mount left in the log. It comes before everything else that looks at metadata,
+// for the log may hold newer copies of it.
+func (v *FS) recoverJournal() (j journalFound, err error) {
+	if !v.sb.FeatureCompat.Has(disk.CompatHasJournal) {
+		if v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
+			err = v.note(disk.Corrupt("superblock", "has needs_recovery without has_journal"))
+		}
+		return j, err
+	}
+	if v.sb.JournalInum == 0 {
+		return j, fmt.Errorf("%s: the journal is on an external device, which LaneFS does not support", v.name())
+	}
+	if j.log, err = v.openLog(); err != nil {
+		return j, fmt.Errorf("%s: journal: %w", v.name(), v.note(err))
+	}
+	if j.pending, err = v.recover(j.log); err != nil {
+		return j, fmt.Errorf("%s: recovering the journal: %w", v.name(), v.note(err))
+	}
+	return j, nil
+}
+
+// startJournal opens the journal for the changes of this mount.
+func (v *FS) startJournal(j journalFound) (err error) {
 	cfg := jbd2.Config{
 		Interval:            v.opt.CommitInterval,
 		Logf:                func(f string, args ...any) { v.opt.Logf(v.name()+": "+f, args...) },
 		BeforeCommit:        v.beforeCommit,
 		BeforeCommitCredits: 1,
 	}
-	if !v.sb.FeatureCompat.Has(disk.CompatHasJournal) {
-		if v.sb.FeatureIncompat.Has(disk.IncompatRecover) {
-			return v.note(disk.Corrupt("superblock", "has needs_recovery without has_journal"))
-		}
-		v.distrust(0)
-		var err error
+	if j.log == nil || v.readOnly.Load() { // read-only, nobody begins a handle
 		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg)
-		return err
-	}
-	if v.sb.JournalInum == 0 {
-		return fmt.Errorf("%s: the journal is on an external device, which LaneFS does not support", v.name())
-	}
-	log, err := v.openLog()
-	if err != nil {
-		return fmt.Errorf("%s: journal: %w", v.name(), v.note(err))
-	}
-	pending, err := v.recover(log)
-	if err != nil {
-		return fmt.Errorf("%s: recovering the journal: %w", v.name(), v.note(err))
-	}
-	v.distrust(log.Info().Errno)
-	if v.readOnly.Load() {
-		v.jnl, err = jbd2.OpenInPlace(v.cache, cfg) // nobody begins a handle
 		return err
 	}
 	sum := jbd2.ChecksumNone
@@ -49,10 +54,10 @@ func (v *FS) startJournal() error {
 		sum = jbd2.ChecksumV3
 	}
 	wide := v.sb.FeatureIncompat.Has(disk.Incompat64Bit)
-	if pending != nil {
-		err = v.startFastCommits(pending, log, cfg, sum, wide)
+	if j.pending != nil {
+		err = v.startFastCommits(j.pending, j.log, cfg, sum, wide)
 	} else {
-		v.jnl, err = log.Start(cfg, sum, wide)
+		v.jnl, err = j.log.Start(cfg, sum, wide)
 	}
 	v.logged = err == nil
 	return err
@@ -67,7 +72,7 @@ func (v *FS) openLog() (*jbd2.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	desc, err := v.sb.DecodeGroup(group, buf.Data()[descOff:descOff+v.sb.DescSize()])
+	desc, err := v.sb.ReadGroup(group, buf.Data()[descOff:]) // the log may mend the rest
 	buf.Put()
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ type tree interface {
 	MapRange(l, end uint32, f func(extent.Extent) error) error
 	Insert(x extent.Extent) (uint32, error)
 	Remove(from, to uint32, limit int, freed func(extent.Extent) error) (uint32, error)
+	CheckRoot() error
 	Walk(node func(b jbd2.Block, depth int) error, run func(extent.Extent) error) error
 }
 

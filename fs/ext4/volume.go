@@ -126,18 +126,20 @@ func (v *FS) start() error {
 	if err != nil {
 		return err
 	}
-	if err := v.startJournal(); err != nil {
+	log, err := v.recoverJournal()
+	if err != nil {
 		return err
 	}
-	v.alloc, err = alloc.New(v.sb, v.cache)
-	if err == nil && !v.readOnly.Load() {
-		err = v.alloc.Damage()
-	}
-	if err != nil {
+	if v.alloc, err = alloc.New(v.sb, v.cache); err != nil {
 		return v.note(err)
 	}
-	if err := v.protectJournal(); err != nil {
-		return v.note(err)
+	damage := v.alloc.Damage()
+	if damage == nil {
+		damage = v.protectJournal()
+	}
+	v.distrust(log, damage)
+	if err := v.startJournal(log); err != nil {
+		return err
 	}
 	root, err := v.Root()
 	if err != nil {

@@ -96,20 +96,7 @@ func (i *Inode) xattrValue(a xattr.Attr, err error) ([]byte, error) {
 	if err != nil || a.ValueInum == 0 {
 		return a.Value, err
 	}
-	v, err := i.fs.get(a.ValueInum)
-	if err != nil {
-		return nil, err
-	}
-	defer v.Put()
-	if v.d.Flags&disk.FlEAInode == 0 || v.d.Size != uint64(a.ValueSize) {
-		return nil, disk.Corrupt(inodeName(i.ino), "inode %d does not hold the attribute's %d bytes", v.ino, a.ValueSize)
-	}
-	d, err := v.Read(0, int(a.ValueSize))
-	if err != nil {
-		return nil, err
-	}
-	defer d.Release()
-	return append([]byte{}, d.Bytes()...), nil
+	return i.eaValue(a)
 }
 
 // xattrBlock reads the inode's attribute block.

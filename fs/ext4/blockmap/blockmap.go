@@ -91,6 +91,17 @@ func (n node) empty() bool {
 	return true
 }
 
+// CheckRoot returns the first thing wrong with i_block itself.
+func (t *Tree) CheckRoot() error {
+	n := node(t.Root)
+	for i := range n.count() {
+		if b := n.ptr(i); b != 0 && !t.valid(b, 1) {
+			return t.corrupt(0, "pointer %d is to block %d, which is not a file's", i, b)
+		}
+	}
+	return nil
+}
+
 // level is one node on the way to a logical block, and the place of the pointer followed in it.
 type level struct {
 	buf extent.Node // nil for the root

@@ -225,6 +225,7 @@ func TestCorruptMaps(t *testing.T) {
 	tree, mem := newTree(32)
 	_, err := tree.Insert(extent.Extent{Lblk: 100, Len: 1, Pblk: 77})
 	require.NoError(t, err)
+	require.NoError(t, tree.CheckRoot())
 	top := node(tree.Root).ptr(directs + 2)
 	require.NotZero(t, top)
 	for i := range 8 {
@@ -240,6 +241,7 @@ func TestCorruptMaps(t *testing.T) {
 	tree.Valid = func(b jbd2.Block, n uint32) bool { return b < 150 && b >= 1<<31 }
 	_, err = tree.Map(99, 1)
 	require.ErrorAs(t, err, new(*disk.CorruptError))
+	require.ErrorAs(t, tree.CheckRoot(), new(*disk.CorruptError))
 	_, err = tree.Remove(0, 100, 10, nil)
 	require.ErrorAs(t, err, new(*disk.CorruptError))
 	require.ErrorAs(t, tree.Check(), new(*disk.CorruptError))

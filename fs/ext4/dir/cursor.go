@@ -118,6 +118,22 @@ func (c *cursor) high() (uint32, bool) {
 	return 0, false
 }
 
+// bounds is the lowest and the highest hash that names in this leaf can have.
+func (c *cursor) bounds() (low, last uint32, err error) {
+	low, last = c.low()&^1, maxHash
+	switch high, more := c.high(); {
+	case more && high&1 != 0:
+		last = high - 1
+	case more && high > 0:
+		last = high - 2
+	}
+	if last < low {
+		n := &c.path[c.n-1]
+		err = c.d.corrupt(n.lblk, n.entries+dxEntry*c.at[c.n-1], "index is out of order")
+	}
+	return low, last, err
+}
+
 // next goes to the next leaf. It reports false at the end.
 func (c *cursor) next() (bool, error) {
 	i := c.n - 1

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 type layout struct {
@@ -359,4 +361,22 @@ func BenchmarkAdd(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestForeignNames fills a leaf whose names do not hash to where the index has it: splitting it would put the index out
+// of order.
+func TestForeignNames(t *testing.T) {
+	d, s := newDir(t, super(t, 1024, false, true, true, false, HashHalfMD4))
+	add := func(i int) error { return d.Add(s, fmt.Sprintf("%d %s", i, strings.Repeat("n", 100)), 20, FTReg) }
+	n := 0
+	for ; s.Blocks() < 6; n++ {
+		require.NoError(t, add(n))
+	}
+	d.hash.Seed[0]++ // as if another volume's
+	var err error
+	for ; n < 500 && err == nil; n++ {
+		err = add(n)
+	}
+	require.ErrorAs(t, err, new(*disk.CorruptError))
+	require.Contains(t, err.Error(), "are not the leaf's")
 }

@@ -235,19 +235,11 @@ func (d *Dir) readHashed(s Store, cookie uint64, fn func(Entry, uint64) bool) er
 // gather takes in the leaf at the cursor and those that continue it, and leaves the cursor at the last.
 func (d *Dir) gather(c *cursor, t *batch) error {
 	for {
-		low := c.low() &^ 1
+		low, last, err := c.bounds()
+		if err != nil {
+			return err
+		}
 		high, more := c.high()
-		last := uint32(maxHash)
-		switch {
-		case more && high&1 != 0:
-			last = high - 1
-		case more && high > 0:
-			last = high - 2
-		}
-		if last < low {
-			n := &c.path[c.n-1]
-			return d.corrupt(n.lblk, n.entries+dxEntry*c.at[c.n-1], "index is out of order")
-		}
 		b, lblk, err := c.leaf()
 		if err != nil {
 			return err

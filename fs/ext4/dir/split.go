@@ -97,6 +97,11 @@ func (d *Dir) splitLeaf(s Store, c *cursor, b Block, lblk uint32) error {
 		return nil
 	}
 	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.hash, b.hash) })
+	if low, last, err := c.bounds(); err != nil {
+		return err
+	} else if a, b := pieces[0], pieces[len(pieces)-1]; a.hash < low || b.hash > last {
+		return d.corrupt(lblk, a.off, "hashes %#08x to %#08x are not the leaf's, %#08x to %#08x", a.hash, b.hash, low, last)
+	}
 	at := half(pieces)
 	newBlk, nb, err := s.Append()
 	if err != nil {

@@ -68,6 +68,9 @@ func (w *walker) child(b jbd2.Block, depth int, lo, hi uint32) error {
 	return w.walk(b, n, lo, hi)
 }
 
+// CheckRoot returns the first thing wrong with the root itself.
+func (t *Tree) CheckRoot() error { return t.checkRoot() }
+
 // Check walks the whole tree and returns the first thing wrong with it.
 func (t *Tree) Check() error { return t.Walk(nil, nil) }
 

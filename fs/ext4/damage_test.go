@@ -1,0 +1,217 @@
+package ext4
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// openLogged opens an image and collects what the volume says.
+func openLogged(t *testing.T, img string) (v *FS, log *[]string, done func() error) {
+	t.Helper()
+	dev, err := blockdevtest.OpenFile(img, 512)
+	require.NoError(t, err)
+	log = new([]string)
+	v, err = Open(dev, Options{Logf: func(f string, args ...any) { *log = append(*log, fmt.Sprintf(f, args...)) }})
+	require.NoError(t, err)
+	return v, log, func() error { return errors.Join(v.Close(), dev.Close()) }
+}
+
+// patchSuper changes the superblock of an image.
+func patchSuper(t *testing.T, img string, f func(*disk.Superblock)) {
+	t.Helper()
+	m := disktest.Open(t, img)
+	f(m.Superblock)
+	b := m.Block(m.SuperBlockNo())
+	m.Encode(b[disk.SuperblockOffset&(m.BlockSize()-1):])
+	m.SetBlock(m.SuperBlockNo(), b)
+}
+
+// TestDistrust mounts volumes that e2fsck has to see first: for reading, whatever was asked for, and without a write.
+func TestDistrust(t *testing.T) {
+	for _, tc := range []struct {
+		name, says string
+		args       []string
+		damage     func(t *testing.T, img string)
+	}{
+		{"errors", "errors that were met before", nil, func(t *testing.T, img string) {
+			patchSuper(t, img, func(sb *disk.Superblock) { sb.State |= disk.StateError })
+		}},
+		{"not clean", "not unmounted cleanly", []string{"-O", "^has_journal"}, func(t *testing.T, img string) {
+			patchSuper(t, img, func(sb *disk.Superblock) { sb.State &^= disk.StateValid })
+		}},
+		{"descriptor", "group descriptor 0: checksum", nil, func(t *testing.T, img string) {
+			m := disktest.Open(t, img)
+			b := m.Block(m.DescBlock(0))
+			b[0x0C] ^= 1
+			m.SetBlock(m.DescBlock(0), b)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			img := disktest.Make(t, "16M", tc.args...)
+			tc.damage(t, img)
+			before, err := os.ReadFile(img)
+			require.NoError(t, err)
+			v, log, done := openLogged(t, img)
+			require.True(t, v.ReadOnly())
+			require.Len(t, *log, 1)
+			require.Contains(t, (*log)[0], tc.says)
+			require.Contains(t, (*log)[0], "e2fsck")
+			root, err := v.Root()
+			require.NoError(t, err)
+			size := int64(0)
+			_, err = root.SetAttr(SetAttr{Size: &size})
+			require.ErrorIs(t, err, ErrReadOnly)
+			root.Put()
+			require.NoError(t, done())
+			after, err := os.ReadFile(img)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(before, after), "written to")
+		})
+	}
+}
+
+// TestHalfOperation has an operation meet damage after its first change: the change must never reach the volume, what
+// was committed before stays, and the next mount knows.
+func TestHalfOperation(t *testing.T) {
+	for name, args := range map[string][]string{"journal": nil, "no journal": {"-O", "^has_journal"}} {
+		t.Run(name, func(t *testing.T) {
+			img := disktest.Make(t, "16M", args...)
+			v, log, done := openLogged(t, img)
+			root, err := v.Root()
+			require.NoError(t, err)
+			f, err := root.Create("before", unix.S_IFREG|0o644, 0, 0, 0, 0)
+			require.NoError(t, err)
+			f.Put()
+			require.NoError(t, v.Sync())
+
+			err = func() (err error) {
+				defer v.noteTo(&err)
+				root.mu.Lock()
+				defer root.mu.Unlock()
+				return v.do(8, func(h *jbd2.Handle) error {
+					root.d.LinksCount = 77
+					require.NoError(t, root.store(h))
+					return disk.Corrupt("a thing", "it cannot be")
+				})
+			}()
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.True(t, v.ReadOnly())
+			_, err = root.Create("after", unix.S_IFREG|0o644, 0, 0, 0, 0)
+			require.ErrorIs(t, err, ErrReadOnly)
+			root.Put()
+			require.ErrorIs(t, done(), ErrCorrupt)
+			require.Len(t, *log, 1, "told once")
+			require.Contains(t, (*log)[0], "a thing: it cannot be")
+
+			v, log, done = openLogged(t, img)
+			require.True(t, v.ReadOnly())
+			require.Contains(t, strings.Join(*log, "\n"), "errors that were met before")
+			root, err = v.Root()
+			require.NoError(t, err)
+			require.EqualValues(t, 3, root.Attr().Links)
+			f, err = root.Lookup("before")
+			require.NoError(t, err)
+			f.Put()
+			root.Put()
+			require.NoError(t, done())
+			e2fsck(t, img, "-fy")
+			disktest.Fsck(t, img)
+			v, _, done = openLogged(t, img)
+			require.False(t, v.ReadOnly())
+			require.NoError(t, done())
+		})
+	}
+}
+
+// TestValuesInInodes reads, replaces, removes and frees values of attributes that have inodes of their own.
+func TestValuesInInodes(t *testing.T) {
+	img := disktest.Make(t, "16M", "-O", "ea_inode")
+	value := bytes.Repeat([]byte("long value "), 1000)
+	disktest.Mount(t, img, "", func(dir string) {
+		for _, n := range []string{"read", "replaced", "removed", "freed"} {
+			p := filepath.Join(dir, n)
+			require.NoError(t, os.WriteFile(p, []byte(n), 0o644))
+			require.NoError(t, unix.Setxattr(p, "user.small", []byte("s"), 0))
+			require.NoError(t, unix.Setxattr(p, "user.long", value, 0)) // one inode for all: the values agree
+			require.NoError(t, unix.Setxattr(p, "user.own", append(value, n...), 0))
+		}
+	})
+	v, _, done := openLogged(t, img)
+	root, err := v.Root()
+	require.NoError(t, err)
+	with := func(n string, f func(i *Inode)) {
+		i, err := root.Lookup(n)
+		require.NoError(t, err)
+		f(i)
+		i.Put()
+	}
+	for range 2 { // reading leaves no trace in the inode of the value
+		for _, n := range []string{"read", "freed"} {
+			with(n, func(i *Inode) {
+				got, err := i.Getxattr("user.own")
+				require.NoError(t, err)
+				require.Equal(t, string(value)+n, string(got))
+			})
+		}
+	}
+	with("replaced", func(i *Inode) {
+		require.NoError(t, i.Setxattr("user.long", []byte("short"), 0))
+		require.NoError(t, i.Setxattr("user.own", []byte("short"), XattrReplace))
+	})
+	with("removed", func(i *Inode) {
+		require.NoError(t, i.Removexattr("user.long"))
+		require.NoError(t, i.Removexattr("user.own"))
+	})
+	require.NoError(t, root.Unlink("freed"))
+	root.Put()
+	require.NoError(t, done())
+	disktest.Fsck(t, img)
+	disktest.Mount(t, img, "ro", func(dir string) {
+		b := make([]byte, 1<<16)
+		n, err := unix.Getxattr(filepath.Join(dir, "read"), "user.own", b)
+		require.NoError(t, err)
+		require.Equal(t, string(value)+"read", string(b[:n]))
+		n, err = unix.Getxattr(filepath.Join(dir, "replaced"), "user.own", b)
+		require.NoError(t, err)
+		require.Equal(t, "short", string(b[:n]))
+		_, err = unix.Getxattr(filepath.Join(dir, "removed"), "user.own", b)
+		require.ErrorIs(t, err, unix.ENODATA)
+	})
+}
+
+// TestFirstAttribute sets ext_attr with the first extended attribute.
+func TestFirstAttribute(t *testing.T) {
+	img := disktest.Make(t, "16M", "-O", "^ext_attr", "-I", "128")
+	v, _, done := openLogged(t, img)
+	root, err := v.Root()
+	require.NoError(t, err)
+	require.NoError(t, root.Setxattr("user.first", []byte("value"), 0))
+	root.Put()
+	require.NoError(t, done())
+	disktest.Fsck(t, img)
+}
+
+func e2fsck(t *testing.T, img string, flag string) {
+	t.Helper()
+	disktest.Tool(t, "e2fsck")
+	out, err := exec.Command("e2fsck", flag, img).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() <= 3 { // corrected
+		return
+	}
+	require.NoError(t, err, "%s", out)
+}

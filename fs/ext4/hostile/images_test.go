@@ -1,0 +1,267 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// mountLog is what a volume says while it is mounted.
+type mountLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *mountLog) printf(f string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(f, args...))
+}
+
+// corruptions is how many lines say that corruption was met.
+func (l *mountLog) corruptions() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.lines {
+		if strings.Contains(s, "read-only now") {
+			n++
+		}
+	}
+	return n
+}
+
+// look tours an image that is mounted for reading. The error is Open's.
+func look(t *testing.T, image []byte) (*tour, *mountLog, error) {
+	t.Helper()
+	m := newMedium(image, true)
+	var w *tour
+	var l mountLog
+	var err error
+	bounded(t, func() {
+		var v *ext4.FS
+		if v, err = ext4.Open(m, ext4.Options{ReadOnly: true, Logf: l.printf}); err != nil {
+			return
+		}
+		w = walkAll(v)
+		if cerr := v.Close(); cerr != nil {
+			t.Errorf("closing what was mounted for reading: %v", cerr)
+		}
+	})
+	checkMedium(t, m)
+	if len(m.written) > 0 {
+		t.Error("a mount for reading has written")
+	}
+	if err == nil {
+		checkErrors(t, w.errs, &l)
+	}
+	return w, &l, err
+}
+
+func checkMedium(t *testing.T, m *medium) {
+	t.Helper()
+	require.NoError(t, m.outside, "a request that cannot be")
+	require.LessOrEqual(t, m.requests, maxRequests, "requests without end")
+	require.Zero(t, m.bufs.Load(), "buffers not released")
+}
+
+// checkErrors wants every error to be one that corruption may cause, and the log to tell of it once.
+func checkErrors(t *testing.T, errs []error, l *mountLog) {
+	t.Helper()
+	corrupt := false
+	for _, err := range errs {
+		corrupt = corrupt || errors.Is(err, ext4.ErrCorrupt)
+		if !expected(err) {
+			t.Errorf("unexpected: %v", err)
+		}
+	}
+	want := 0
+	if corrupt {
+		want = 1
+	}
+	if n := l.corruptions(); n != want {
+		t.Errorf("%d lines of the log tell of corruption, not %d: %q", n, want, l.lines)
+	}
+}
+
+// TestImages takes every damaged image of e2fsprogs through the whole of fs/ext4.
+func TestImages(t *testing.T) {
+	disktest.Tool(t, "e2fsck")
+	all := samples(t, "f_", "j_", "d_", "i_", "m_", "r_")
+	var mu sync.Mutex
+	count := map[string]int{}
+	t.Run("all", func(t *testing.T) {
+		for _, s := range all {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				how := takeOn(t, s)
+				mu.Lock()
+				defer mu.Unlock()
+				count[how]++
+			})
+		}
+	})
+	t.Logf("%d images: %v", len(all), count)
+}
+
+// leftBehind is damage that e2fsck lets pass, and the kernel refuses as well.
+var leftBehind = map[string]string{
+	"f_ea_inode_self_ref": "a directory names it, but it holds the value of an attribute",
+}
+
+// takeOn looks at a sample, writes to copies of it, and says how it mounts.
+func takeOn(t *testing.T, s sample) string {
+	image := s.image(t)
+	if len(image) == 0 {
+		t.Fatalf("%s is empty", s.path)
+	}
+	seen, log, err := look(t, image)
+	if err != nil {
+		t.Logf("refused: %v", err)
+		m := newMedium(image, false)
+		bounded(t, func() {
+			if v, err := ext4.Open(m, ext4.Options{Logf: func(string, ...any) {}}); err == nil {
+				_ = v.Close()
+				t.Error("refused for reading, but mounts for writing")
+			}
+		})
+		return "refused"
+	}
+	for _, err := range seen.errs {
+		t.Log(err)
+	}
+	before := diagnose(t, image)
+	fixed, clean := repaired(t, image)
+	whole := map[string]string{}
+	if clean {
+		w, _, err := look(t, fixed)
+		switch {
+		case err != nil:
+			t.Logf("refused after e2fsck -fy: %v", err)
+		default:
+			for _, err := range w.errs {
+				if left := leftBehind[s.name]; left == "" || !strings.Contains(err.Error(), left) {
+					t.Errorf("e2fsck -fy made it whole, but: %v", err)
+				}
+			}
+			for f, facts := range w.files { // what e2fsck did not touch
+				if seen.files[f] == facts {
+					whole[f] = facts
+				}
+			}
+		}
+	}
+	p := patient{image: image, seen: seen, before: before, clean: clean, whole: whole}
+	p.fast = slices.ContainsFunc(log.lines, func(s string) bool { return strings.Contains(s, "fast commits") })
+	how := p.treat(t, "add", (*churn).add)
+	p.treat(t, "change", (*churn).change)
+	return how
+}
+
+// patient is a sample and what is known of it.
+type patient struct {
+	image  []byte
+	seen   *tour
+	fast   bool // its log has fast commits, which only a mount that writes shows
+	before verdict
+	clean  bool              // e2fsck can repair it
+	whole  map[string]string // the files that it has then
+}
+
+// treat mounts a copy for writing, changes it, and sees to it that it is not worse for it.
+func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) string {
+	m := newMedium(p.image, false)
+	c := &churn{touched: map[string]bool{}}
+	var l mountLog
+	how := "read-write"
+	bounded(t, func() {
+		v, err := ext4.Open(m, ext4.Options{Logf: l.printf})
+		if err != nil {
+			how = "refused for writing"
+			t.Logf("refused for writing: %v", err)
+			return
+		}
+		if v.ReadOnly() {
+			how = "read-only"
+		}
+		c.v = v
+		for _, d := range p.seen.dirs[:min(len(p.seen.dirs), 50)] {
+			f(c, d)
+		}
+		c.try("sync", v.Sync())
+		if err := v.Close(); err != nil {
+			c.refused = append(c.refused, fmt.Errorf("close: %w", err)) // freeing may meet corruption, too
+		}
+	})
+	checkMedium(t, m)
+	if how != "refused for writing" {
+		checkErrors(t, c.refused, &l)
+	}
+	t.Logf("%s: %s, %d changes made, %d refused", what, how, c.done, len(c.refused))
+	for _, line := range l.lines {
+		t.Logf("%s: log: %s", what, line)
+	}
+	if len(m.written) == 0 {
+		return how
+	}
+	if how == "read-only" {
+		t.Errorf("%s: mounted read-only, but written to", what)
+	}
+	after := m.snapshot()
+	verdict := diagnose(t, after)
+	if w := worse(p.before, verdict); len(w) > 0 {
+		t.Errorf("%s: e2fsck finds what it did not before: %q\nbefore: %v\nafter: %v", what, w, p.before, verdict)
+	}
+	if w, _, err := look(t, after); err != nil {
+		t.Errorf("%s: does not mount any more: %v", what, err)
+	} else {
+		if !p.fast {
+			c.compare(t, what+", as it is", p.seen.files, w.files)
+		}
+	}
+	if !p.clean {
+		return how
+	}
+	fixed, clean := repaired(t, after)
+	if !clean {
+		t.Errorf("%s: e2fsck -fy does not repair it any more", what)
+		return how
+	}
+	if w, _, err := look(t, fixed); err == nil {
+		c.compare(t, what+", repaired", p.whole, w.files)
+	}
+	return how
+}
+
+// compare wants the files that were whole and were not touched to be what they were.
+func (c *churn) compare(t *testing.T, what string, before, after map[string]string) {
+	t.Helper()
+	n := 0
+	for file, facts := range before {
+		if after[file] == facts || c.below(file) {
+			continue
+		}
+		if n++; n <= 5 {
+			t.Errorf("%s: %s was %s, is %q", what, file, facts, after[file])
+		}
+	}
+}
+
+// below says whether a file or a directory above it was touched.
+func (c *churn) below(file string) bool {
+	for ; file != "/"; file = path.Dir(file) {
+		name, _, _ := strings.Cut(file, "~") // e2fsck's, for a name that was there twice
+		if c.touched[name] {
+			return true
+		}
+	}
+	return false
+}

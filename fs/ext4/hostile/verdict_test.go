@@ -1,0 +1,149 @@
+package hostile
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// verdict is what e2fsck says.
+type verdict struct {
+	status int // its exit status; -1 when it would not end
+	kinds  map[string]bool
+	text   string // the beginning
+}
+
+// saveImage writes an image where e2fsck can have it.
+func saveImage(t testing.TB, image []byte) string {
+	f, err := os.CreateTemp(t.TempDir(), "*.img")
+	require.NoError(t, err)
+	_, err = f.Write(image)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	return f.Name()
+}
+
+// fsck runs e2fsck with the flags on the image file, which it may change.
+func fsck(t testing.TB, file string, flags ...string) verdict {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), maxTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "e2fsck", append(flags, filepath.Base(file))...)
+	cmd.Dir = filepath.Dir(file)
+	cmd.WaitDelay = time.Second
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = w, w
+	require.NoError(t, cmd.Start())
+	w.Close()
+	v := verdict{kinds: map[string]bool{}}
+	lines := 0
+	var text strings.Builder
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadString('\n')
+		if lines < 200 {
+			text.WriteString(line)
+		}
+		if lines++; lines > 50_000 { // some images have -n ask the same for ever
+			cancel()
+			break
+		}
+		if k := kind(line); k != "" {
+			v.kinds[k] = true
+		}
+		if err != nil {
+			break
+		}
+	}
+	_, _ = io.Copy(io.Discard, r)
+	r.Close()
+	_ = cmd.Wait()
+	v.status, v.text = cmd.ProcessState.ExitCode(), text.String()
+	return v
+}
+
+var fsckParts = regexp.MustCompile(`'[^']*'|"[^"]*"|(/|\.\.\.|\?\?\?|<)[^ ,]*|0x[0-9a-f]+|[-+]?\(?\d+(--\d+\))?|\([^)]*\)`)
+
+// kind is the kind of problem that a line of e2fsck's names: what is left without names and numbers.
+func kind(line string) string {
+	line = strings.TrimSpace(line)
+	for _, q := range []string{"  ", "? "} { // the question that follows
+		line, _, _ = strings.Cut(line, q)
+	}
+	switch {
+	case line == "", strings.HasPrefix(line, "e2fsck "), strings.HasPrefix(line, "Pass "), strings.Contains(line, ".img:"),
+		strings.HasPrefix(line, "Fix"), strings.HasPrefix(line, "IGNORED"), strings.HasPrefix(line, "Clear"),
+		strings.HasPrefix(line, "File /"): // of one problem, which is named before
+		return ""
+	}
+	line = strings.Replace(line, " for group #", " ", 1) // counters are wrong together
+	k := strings.Join(strings.Fields(fsckParts.ReplaceAllString(line, "#")), " ")
+	return strings.TrimRight(strings.ReplaceAll(k, " #", ""), ".,")
+}
+
+// follows says which damage shows as another when the files that have it are changed, whoever does it: names without
+// their inode's count, blocks that were two files' and are one's.
+var follows = map[string]string{
+	"Unattached inode":          "Inode ref count is, should be",
+	"Connect to":                "Inode ref count is, should be",
+	"Block bitmap differences:": "Multiply-claimed block",
+}
+
+// worse lists the kinds of problems of after that before does not have.
+func worse(before, after verdict) (out []string) {
+	for k := range after.kinds {
+		if !before.kinds[k] && !has(before, follows[k]) {
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// diagnose is what e2fsck finds, without changing anything, once the log is replayed.
+func diagnose(t testing.TB, image []byte) verdict {
+	t.Helper()
+	file := saveImage(t, image)
+	defer os.Remove(file)
+	fsck(t, file, "-y", "-E", "journal_only")
+	return fsck(t, file, "-fn")
+}
+
+func has(v verdict, start string) bool {
+	for k := range v.kinds {
+		if start != "" && strings.HasPrefix(k, start) {
+			return true
+		}
+	}
+	return false
+}
+
+// repaired is the image after e2fsck -fy, and whether -fn is content with it then.
+func repaired(t testing.TB, image []byte) (out []byte, clean bool) {
+	t.Helper()
+	file := saveImage(t, image)
+	defer os.Remove(file)
+	for range 2 { // some damage takes it two runs
+		fsck(t, file, "-fy")
+		if clean = fsck(t, file, "-fn").status == 0; clean {
+			break
+		}
+	}
+	out, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return append(out, make([]byte, -len(out)&(lba-1))...), clean
+}
+
+func (v verdict) String() string { return fmt.Sprintf("status %d:\n%s", v.status, v.text) }
