@@ -162,7 +162,7 @@ func (i *Inode) addDirLink() {
 	if i.d.LinksCount == 1 {
 		return
 	}
-	if i.d.LinksCount++; i.d.LinksCount >= maxLinks {
+	if i.d.LinksCount++; i.d.LinksCount > maxLinks {
 		i.d.LinksCount = 1
 	}
 }

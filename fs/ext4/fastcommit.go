@@ -547,7 +547,7 @@ func (f *fastCommits) countDirs(i *Inode) error {
 		}
 		c.Put()
 	}
-	if n >= maxLinks {
+	if n > maxLinks {
 		n = 1
 	}
 	i.d.LinksCount = uint16(n)

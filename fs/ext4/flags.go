@@ -1,0 +1,36 @@
+package ext4
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// fixedFlags are flags that chattr(1) sends back and that cannot be changed here: they say how a file's bytes are kept.
+const fixedFlags = disk.FlExtents | disk.FlJournalData | disk.FlDAX | disk.FlEofblocks | disk.FlCasefold
+
+// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
+// privileged may change immutable and append-only is for the caller to see to.
+func (i *Inode) SetFlags(flags uint32) (err error) {
+	defer i.fs.noteTo(&err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old := i.d.Flags & disk.FlUserModify
+	change := (flags ^ old) & disk.FlUserModify
+	switch {
+	case i.fs.readOnly.Load():
+		return ErrReadOnly
+	case flags&^disk.FlUserVisible != 0, change&fixedFlags != 0:
+		return fmt.Errorf("inode flags %#x: %w", flags, ErrNotSup)
+	case i.d.IsReg() && change&flags&(disk.FlDirsync|disk.FlTopdir|disk.FlProjinherit) != 0,
+		!i.d.IsReg() && !i.d.IsDir() && change&flags&^(disk.FlNodump|disk.FlNoatime) != 0:
+		return fmt.Errorf("inode flags %#x on this kind of file: %w", flags, ErrNotSup)
+	}
+	return i.fs.do(2, func(h *jbd2.Handle) error {
+		i.d.Flags ^= change
+		i.d.Ctime = disk.TimestampOf(time.Now())
+		return i.store(h)
+	})
+}
