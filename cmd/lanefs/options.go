@@ -24,6 +24,7 @@ type mountConfig struct {
 	NoRecovery bool
 	Discard    bool
 	AllowOther bool
+	WriteBack  bool          // the kernel gathers small writes before it sends them
 	Commit     time.Duration // 0: the file system's own
 	Cache      int64         // bytes of metadata; 0: the file system's own
 
@@ -50,6 +51,7 @@ var flags = map[string]func(*mountConfig){
 	"discard":             func(c *mountConfig) { c.Discard = true },
 	"nodiscard":           func(c *mountConfig) { c.Discard = false },
 	"allow_other":         func(c *mountConfig) { c.AllowOther = true },
+	"writeback_cache":     func(c *mountConfig) { c.WriteBack = true },
 	"batch":               func(c *mountConfig) { c.Batch = true },
 	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
 }

@@ -23,6 +23,7 @@ func TestParseOptions(t *testing.T) {
 		{"discard", mountConfig{Discard: true}},
 		{"discard,nodiscard", mountConfig{}},
 		{"allow_other,default_permissions", mountConfig{AllowOther: true}},
+		{"writeback_cache", mountConfig{WriteBack: true}},
 		{"commit=30", mountConfig{Commit: 30 * time.Second}},
 		{"commit=0", mountConfig{}},
 		{"cache=64M", mountConfig{Cache: 64 << 20}},

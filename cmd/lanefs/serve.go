@@ -52,7 +52,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 		return err
 	}
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
-		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: true, Mount: cfg.Kernel,
+		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, Mount: cfg.Kernel,
 		CopyReads: d.stack.vram != nil,
 		Logf:      func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -150,7 +151,12 @@ func openStack(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.dev, err = blockdev.Open(s.eng, nsid, blockdev.Options{}); err != nil {
 		return s, err
 	}
+	atime := ext4.AtimeRelative
+	if slices.Contains(cfg.Kernel, "noatime") {
+		atime = ext4.AtimeNever // FUSE leaves access times to the server
+	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{
+		Atime:    atime,
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
 		CacheSize: cfg.Cache, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
 	})
