@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/ext4 ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test demo bench clean
+.PHONY: all deps kernels build check test demo bench gpubundle clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -45,6 +45,9 @@ demo: deps build ## the first mount, from mkfs to fsck
 
 bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 	@$(GO) run ./cmd/lanefs/bench -lanefs ./lanefs
+
+gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
+	@.ci/gpubundle
 
 clean:
 	@rm -rf lanefs build

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,15 +32,20 @@ func openRuntime(t testing.TB) gpu.Runtime {
 	return rt
 }
 
-// served adds to a controller whose lanes run on a device: threads, half of the machine's CPUs, unless
-// LANEFS_TEST_THREADS is 0, and a copy engine.
+// served adds to a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the
+// machine's CPUs, and a copy engine.
 func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 	t.Helper()
 	if rt.Facts().CallerDriven {
 		return so
 	}
-	if so.Threads == 0 && os.Getenv("LANEFS_TEST_THREADS") != "0" {
+	if so.Threads == 0 {
 		so.Threads = max(runtime.NumCPU()/2, 1)
+		if s := os.Getenv("LANEFS_TEST_THREADS"); s != "" {
+			var err error
+			so.Threads, err = strconv.Atoi(s)
+			require.NoError(t, err)
+		}
 	}
 	e, err := softctl.NewCopyEngine(rt)
 	require.NoError(t, err)
