@@ -40,6 +40,9 @@ $(TOOL):
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
 	@GO="$(GO)" RACE="$(RACE)" .ci/gotest
 
+crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
+	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
+
 demo: deps build ## the first mount, from mkfs to fsck
 	@$(GO) run ./cmd/lanefs/demo -lanefs ./lanefs
 
