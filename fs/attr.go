@@ -95,6 +95,10 @@ func (n *node) Statx(_ context.Context, _ gofs.FileHandle, _, _ uint32, out *fus
 		RdevMajor:      a.Major,
 		RdevMinor:      a.Minor,
 	}
+	if a.Crtime.IsZero() { // a small inode has no room for it
+		out.Mask &^= unix.STATX_BTIME
+		out.Btime = fuse.SxTime{}
+	}
 	return 0
 }
 

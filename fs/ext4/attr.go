@@ -22,7 +22,7 @@ func (i *Inode) attr() Attr {
 		Atime: d.Atime.Time(), Mtime: d.Mtime.Time(), Ctime: d.Ctime.Time(),
 		Flags: d.Flags, ProjID: d.Projid,
 	}
-	if i.inline() {
+	if i.inline() && d.IsReg() {
 		a.Blocks += (a.Size + 511) >> 9 // as the kernel says it: a file with content is not to look like a hole
 	}
 	if d.HasCrtime() {

@@ -182,6 +182,7 @@ func (i *Inode) store(h *jbd2.Handle) error {
 	if n := i.nextOrphan.Load(); n >= 0 {
 		i.d.Dtime = uint32(n)
 	}
+	i.d.RoundTimes()
 	i.fs.sb.EncodeInode(i.ino, &i.d, slot)
 	h.Dirty(buf)
 	buf.Unlock()

@@ -26,7 +26,7 @@ func (i *Inode) resize(size int64) error {
 		return ErrInvalid
 	case size > i.maxSize():
 		return ErrTooBig
-	case size == int64(i.d.Size):
+	case size == int64(i.d.Size) && !i.mappedBehind(size):
 		return nil
 	}
 	if i.inline() {
@@ -63,6 +63,16 @@ func (i *Inode) resize(size int64) error {
 		return err
 	}
 	return i.finishResize()
+}
+
+// mappedBehind says whether there are blocks behind the first size bytes: a truncate frees them even when the size stays.
+func (i *Inode) mappedBehind(size int64) bool {
+	if i.inline() {
+		return false
+	}
+	l := i.sizeBlocks(size)
+	x, err := i.tree(nil).Map(l, extent.MaxBlock-l)
+	return err == nil && (!x.Hole() || x.End() < extent.MaxBlock)
 }
 
 // sizeBlocks is how many blocks the first size bytes take.

@@ -35,6 +35,18 @@ func (s *Superblock) SetSectors(n *Inode, sectors uint64) bool {
 	return false
 }
 
+// RoundTimes makes the times what the inode has room for: without the extra members, whole seconds up to 2038.
+func (n *Inode) RoundTimes() {
+	round := func(t *Timestamp, extraOff int) {
+		if !n.fits(extraOff + 4) {
+			*t = Timestamp{Sec: min(max(t.Sec, minTime), maxTimeNoExtra)}
+		}
+	}
+	round(&n.Atime, 0x8C)
+	round(&n.Ctime, 0x84)
+	round(&n.Mtime, 0x88)
+}
+
 // FastSymlink says whether the target is in Block itself ([layout] Symbolic Links).
 func (n *Inode) FastSymlink() bool {
 	return n.IsLink() && n.Flags&(FlExtents|FlInlineData) == 0 && n.Size < InodeBlockSize
