@@ -1,6 +1,7 @@
 package ext4
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -66,30 +67,9 @@ func (v *FS) startJournal(j journalFound) (err error) {
 // openLog maps the journal's inode. Groups are not loaded yet, so it is found by hand.
 func (v *FS) openLog() (*jbd2.Log, error) {
 	i := v.blank(v.sb.JournalInum)
-	group, block, off := v.sb.InodeLocation(i.ino)
-	descBlock, descOff := v.sb.DescLocation(group)
-	buf, err := v.cache.Get(jbd2.Block(v.sb.DescBlock(descBlock)))
-	if err != nil {
+	var err error
+	if i.d, err = v.journalInode(); err != nil && !v.journalBackup(&i.d) {
 		return nil, err
-	}
-	desc, err := v.sb.ReadGroup(group, buf.Data()[descOff:]) // the log may mend the rest
-	buf.Put()
-	if err != nil {
-		return nil, err
-	}
-	if buf, err = v.cache.Get(jbd2.Block(desc.InodeTable) + jbd2.Block(block)); err != nil {
-		return nil, err
-	}
-	defer buf.Put()
-	slot := buf.Data()[off : off+int(v.sb.InodeSize)]
-	if i.d, err = v.sb.DecodeInode(i.ino, slot); err != nil {
-		return nil, err
-	}
-	if err := v.sb.VerifyInode(i.ino, &i.d, slot); err != nil {
-		return nil, err
-	}
-	if !i.d.IsReg() || i.d.LinksCount == 0 {
-		return nil, disk.Corrupt(inodeName(i.ino), "is not the journal: mode %#o, %d links", i.d.Mode, i.d.LinksCount)
 	}
 	v.journalIno = i
 	blocks := min(i.d.Size>>v.bits, 1<<31)
@@ -106,6 +86,57 @@ func (v *FS) openLog() (*jbd2.Log, error) {
 		}
 		return b, count, err
 	})
+}
+
+// journalInode reads the journal's inode.
+func (v *FS) journalInode() (d disk.Inode, err error) {
+	ino := v.sb.JournalInum
+	if !v.sb.ValidIno(ino) {
+		return d, disk.Corrupt("superblock", "the journal would be inode %d of %d", ino, v.sb.InodesCount)
+	}
+	group, block, off := v.sb.InodeLocation(ino)
+	descBlock, descOff := v.sb.DescLocation(group)
+	buf, err := v.cache.Get(jbd2.Block(v.sb.DescBlock(descBlock)))
+	if err != nil {
+		return d, err
+	}
+	desc, err := v.sb.ReadGroup(group, buf.Data()[descOff:]) // the log may mend the rest
+	buf.Put()
+	if err != nil {
+		return d, err
+	}
+	if buf, err = v.cache.Get(jbd2.Block(desc.InodeTable) + jbd2.Block(block)); err != nil {
+		return d, err
+	}
+	defer buf.Put()
+	slot := buf.Data()[off : off+int(v.sb.InodeSize)]
+	if d, err = v.sb.DecodeInode(ino, slot); err != nil {
+		return d, err
+	}
+	if err := v.sb.VerifyInode(ino, &d, slot); err != nil {
+		return d, err
+	}
+	if !d.IsReg() || d.LinksCount == 0 {
+		return d, disk.Corrupt(inodeName(ino), "is not the journal: mode %#o, %d links", d.Mode, d.LinksCount)
+	}
+	return d, nil
+}
+
+// journalBackup is journalInode from the copy of i_block and i_size that the superblock has (s_jnl_blocks): the inode
+// itself may be one of those that only the log has. It reports false where there is no copy.
+func (v *FS) journalBackup(d *disk.Inode) bool {
+	b := &v.sb.JnlBlocks
+	if v.sb.JnlBackupType != 1 || b[16] == 0 {
+		return false
+	}
+	*d = disk.Inode{Mode: disk.ModeReg | 0o600, LinksCount: 1, Size: uint64(b[15])<<32 | uint64(b[16])}
+	for k := range disk.InodeBlockSize / 4 {
+		binary.LittleEndian.PutUint32(d.Block[4*k:], b[k])
+	}
+	if _, err := disk.DecodeExtentHeader("", d.Block[:]); err == nil {
+		d.Flags |= disk.FlExtents
+	}
+	return true
 }
 
 var errStop = errors.New("stop")

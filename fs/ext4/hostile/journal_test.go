@@ -1,0 +1,107 @@
+package hostile
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// TestJournals mounts every sample for writing, changes nothing, and unmounts it. What is in the log afterwards is in
+// the volume, as e2fsck puts it there; and a volume with an empty log has not changed but for its superblock.
+func TestJournals(t *testing.T) {
+	disktest.Tool(t, "e2fsck", "debugfs")
+	for _, s := range samples(t, "f_", "j_", "d_", "i_", "m_", "r_") {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			image := s.image(t)
+			m := newMedium(image, false)
+			var l mountLog
+			var err error
+			bounded(t, func() {
+				var v *ext4.FS
+				if v, err = ext4.Open(m, ext4.Options{Logf: l.printf}); err == nil {
+					err = v.Close()
+				}
+			})
+			checkMedium(t, m)
+			log := strings.Join(l.lines, "\n")
+			switch {
+			case err != nil:
+				refusedJournal(t, image, err)
+			case strings.Contains(log, "deletions") || strings.Contains(log, "fast commit"):
+				sameTrees(t, image, m.snapshot())
+			case strings.Contains(log, "from the journal"):
+				file := saveImage(t, image)
+				fsck(t, file, "-y", "-E", "journal_only")
+				want, err := os.ReadFile(file)
+				require.NoError(t, err)
+				sameBytes(t, want, m.snapshot())
+			default:
+				sameBytes(t, image, m.snapshot())
+			}
+		})
+	}
+}
+
+// objects is how e2fsck says that there is something wrong with a journal.
+var objects = regexp.MustCompile(`(?i)journal.*(error|corrupt|invalid|illegal|unsupported)|(error|invalid|clear|illegal|unsupported|while).*journal`)
+
+// refusedJournal wants e2fsck to find fault, too, with a log that was refused.
+func refusedJournal(t *testing.T, image []byte, err error) {
+	if !strings.Contains(err.Error(), "journal") || strings.Contains(err.Error(), "external device") {
+		return // it is not the log
+	}
+	v := fsck(t, saveImage(t, image), "-fy")
+	require.Regexp(t, objects, v.text, "refused (%v), but e2fsck has no objection", err)
+}
+
+// sameBytes compares two images: every block but the superblock, its backups and the journal's own blocks.
+func sameBytes(t *testing.T, want, got []byte) {
+	t.Helper()
+	sb, err := disk.DecodeSuperblock(got[disk.SuperblockOffset:])
+	require.NoError(t, err)
+	bs := sb.BlockSize()
+	skip := map[uint64]bool{}
+	for g := range sb.Groups() {
+		skip[max(sb.GroupFirstBlock(g), sb.SuperBlockNo())] = sb.HasSuper(g)
+	}
+	if sb.JournalInum != 0 {
+		out, err := exec.Command("debugfs", "-R", fmt.Sprintf("blocks <%d>", sb.JournalInum), saveImage(t, got)).Output()
+		require.NoError(t, err)
+		for _, w := range strings.Fields(string(out)) {
+			n, err := strconv.ParseUint(w, 10, 64)
+			require.NoError(t, err)
+			skip[n] = true
+		}
+	}
+	for b := range sb.BlocksCount {
+		if lo, hi := b*uint64(bs), (b+1)*uint64(bs); !skip[b] && !bytes.Equal(got[lo:hi], want[lo:hi]) {
+			t.Errorf("block %d differs", b)
+		}
+	}
+}
+
+// sameTrees compares files where recovery has freedom: orphans and fast commits.
+func sameTrees(t *testing.T, image, after []byte) {
+	t.Helper()
+	theirs, clean := repaired(t, image)
+	ours, clean2 := repaired(t, after)
+	require.True(t, clean, "e2fsck -fy of the original")
+	require.True(t, clean2, "e2fsck -fy after the mount")
+	a, _, err := look(t, theirs)
+	require.NoError(t, err)
+	b, _, err := look(t, ours)
+	require.NoError(t, err)
+	require.Equal(t, a.files, b.files)
+}
