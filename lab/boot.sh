@@ -18,12 +18,14 @@ accel=(-accel tcg,thread=multi -cpu "max,la57=off")
 if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
 	accel=(-accel kvm -cpu host)
 fi
-console="console=ttyS0 panic=-1 oops=panic quiet"
+# Without ASPM in the kernel the firmware does not hand hot plug over by itself.
+console="console=ttyS0 panic=-1 oops=panic quiet pcie_ports=native"
 args=(
 	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
 	-nodefaults -no-user-config -display none -no-reboot
 	-kernel "$kernel" -initrd "$initramfs"
 	-device intel-iommu,intremap=on,device-iotlb=on
+	-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off # slots of their own, as real root ports have
 	-drive "file=disk0.raw,if=none,id=d0,format=raw,discard=unmap"
 	-drive "file=disk1.raw,if=none,id=d1,format=raw"
 	-drive "file=disk2.raw,if=none,id=d2,format=raw"

@@ -168,8 +168,8 @@ func fsck(t testing.TB, dev string) {
 	must(t, "e2fsck", "-fn", dev)
 }
 
-// kernelLog returns what the kernel has said so far.
+// kernelLog is the last of what the kernel has said.
 func kernelLog() string {
 	out, _ := run("dmesg")
-	return out
+	return out[max(0, len(out)-2000):]
 }

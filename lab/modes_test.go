@@ -138,10 +138,6 @@ func queueEntries(bar []byte) (sqes, cqes int) {
 
 // The same through the whole stack: a mount with everything in the BAR.
 func TestMountInVRAM(t *testing.T) {
-	for _, mode := range []string{"0", "3", "8", "11"} {
-		t.Run(mode, func(t *testing.T) {
-			bound(t, ivshmem)
-			roundTrip(t, nvme0, nil, "--memory-mode", mode, "--vram", ivshmem)
-		})
-	}
+	bound(t, ivshmem)
+	roundTrip(t, nvme0, nil, "--memory-mode", "11", "--vram", ivshmem)
 }

@@ -27,12 +27,12 @@ func fill(t testing.TB, dir string, seed uint64) {
 		}
 		return b
 	}
-	for i := range 40 {
+	for i := range 24 {
 		sub := filepath.Join(dir, fmt.Sprintf("d%d-%d", seed, i%4))
 		require.NoError(t, os.MkdirAll(sub, 0o755))
 		n := r.IntN(20000)
-		if i%10 == 0 {
-			n = 1<<20 + r.IntN(3<<20)
+		if i%12 == 0 {
+			n = 1<<20 + r.IntN(1<<20)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(sub, fmt.Sprintf("f%d", i)), content(n), 0o640))
 	}
@@ -44,7 +44,7 @@ func fill(t testing.TB, dir string, seed uint64) {
 	require.NoError(t, err)
 	require.NoError(t, sparse.Close())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprintf("many%d", seed)), 0o700))
-	for i := range 200 {
+	for i := range 100 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("many%d/a-name-of-some-length-%04d", seed, i)), nil, 0o600))
 	}
 }
@@ -102,7 +102,7 @@ func roundTrip(t *testing.T, addr string, mkfsArgs []string, mountArgs ...string
 		require.Equal(t, before, tree(t, dir), "LaneFS reads what the kernel wrote")
 		fill(t, dir, 2)
 		must(t, "cp", "-a", filepath.Join(dir, "d1-0"), filepath.Join(dir, "copied"))
-		must(t, "dd", "if=/dev/urandom", "of="+filepath.Join(dir, "dd"), "bs=1M", "count=8", "conv=fsync")
+		must(t, "dd", "if=/dev/urandom", "of="+filepath.Join(dir, "dd"), "bs=64k", "count=32", "conv=fsync")
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "d1-3")))
 		after = tree(t, dir)
 		lanefs(t, "umount", dir)

@@ -37,14 +37,14 @@ var (
 
 // volumes are the kinds of volume that runs use, by name.
 var volumes = map[string]Volume{
-	"default":   {"default", 96 << 20, []string{"-b", "4096", "-N", "20000", "-O", "metadata_csum_seed,orphan_file"}},
-	"1k":        {"1k", 96 << 20, []string{"-b", "1024", "-N", "20000"}},
-	"2k":        {"2k", 96 << 20, []string{"-b", "2048", "-N", "20000", "-O", "^flex_bg,^64bit"}},
-	"nojournal": {"nojournal", 96 << 20, []string{"-b", "4096", "-N", "20000", "-O", "^has_journal"}},
-	"ext3":      {"ext3", 96 << 20, []string{"-b", "1024", "-N", "20000", "-O", "^extents,^64bit,^metadata_csum,^flex_bg,^huge_file,^dir_nlink,^extra_isize,uninit_bg", "-I", "128"}},
-	"inline":    {"inline", 96 << 20, []string{"-b", "4096", "-N", "20000", "-O", "inline_data"}},
-	"small":     {"small", 2 << 20, []string{"-b", "1024", "-O", "^has_journal"}},
-	"tiny":      {"tiny", 8 << 20, []string{"-b", "1024", "-J", "size=1"}},
+	"default":   {Name: "default", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "metadata_csum_seed,orphan_file"}},
+	"1k":        {Name: "1k", Size: 96 << 20, Mkfs: []string{"-b", "1024", "-N", "20000"}},
+	"2k":        {Name: "2k", Size: 96 << 20, Mkfs: []string{"-b", "2048", "-N", "20000", "-O", "^flex_bg,^64bit"}},
+	"nojournal": {Name: "nojournal", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "^has_journal"}},
+	"ext3":      {Name: "ext3", Size: 96 << 20, Mkfs: []string{"-b", "1024", "-N", "20000", "-O", "^extents,^64bit,^metadata_csum,^flex_bg,^huge_file,^dir_nlink,^extra_isize,uninit_bg", "-I", "128"}, WholeSeconds: true},
+	"inline":    {Name: "inline", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "inline_data"}},
+	"small":     {Name: "small", Size: 2 << 20, Mkfs: []string{"-b", "1024", "-O", "^has_journal"}},
+	"tiny":      {Name: "tiny", Size: 8 << 20, Mkfs: []string{"-b", "1024", "-J", "size=1"}},
 }
 
 func needVolume(t *testing.T, name string) Volume {

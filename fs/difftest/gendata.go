@@ -271,7 +271,7 @@ func (d *dataGen) fallocate() Op {
 		}
 	}
 	if d.one(60) {
-		o.Flags = pick(d.gen, punch, zero|punch, 0x80, collapse|keepSize) // none of them exists
+		o.Flags = pick(d.gen, punch, zero|punch, 0x4000, collapse|keepSize) // none of them exists
 		if !d.direct && o.Flags&collapse != 0 {
 			o.Flags = punch
 		}

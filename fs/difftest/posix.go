@@ -326,7 +326,8 @@ func (p *posix) statfs(o *Op, r *Result) {
 	if err != nil {
 		return
 	}
-	r.Names = []string{fmt.Sprintf("bsize %d frsize %d namelen %d blocks %d files %d", st.Bsize, st.Frsize, st.Namelen, st.Blocks, st.Files)}
+	r.Ret = int64(st.Blocks)
+	r.Names = []string{fmt.Sprintf("bsize %d frsize %d namelen %d files %d", st.Bsize, st.Frsize, st.Namelen, st.Files)}
 	if st.Bfree > st.Blocks || st.Bavail > st.Bfree || st.Ffree > st.Files {
 		r.Note = fmt.Sprintf("statfs: %d blocks, %d free, %d available; %d files, %d free", st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree)
 	}

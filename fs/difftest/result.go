@@ -59,7 +59,7 @@ type Stat struct {
 	// Times that somebody chose; those of the run itself are zero.
 	Atime, Mtime unix.Timespec
 	// Order is -1, 0 or 1: the modification time lies before, at or after the change time. 0 where a time was chosen. It
-	// is compared where both sides have just changed the modification time.
+	// is compared where both sides have just changed the modification time, and must be 0 on the left or as on the right.
 	Order int
 }
 
@@ -124,7 +124,7 @@ func compareProbes(a, b *Probe) []string {
 		add("stat of %s: %s, %s", a.What, errnoName(a.Errno), errnoName(b.Errno))
 		return d
 	}
-	if a.Stat.Order != b.Stat.Order && a.Changed&b.Changed&Mtime != 0 && !a.Grain && !b.Grain {
+	if a.Stat.Order != b.Stat.Order && a.Stat.Order != 0 && a.Changed&b.Changed&Mtime != 0 && !a.Grain && !b.Grain {
 		add("times of %s: mtime against ctime: %d, %d", a.What, a.Stat.Order, b.Stat.Order)
 	}
 	x, y := a.Stat, b.Stat

@@ -23,7 +23,6 @@ const anybody = "any"
 type sharedGen struct {
 	*gen
 	choices
-	owns int
 }
 
 func newSharedGen(g *gen) *sharedGen {
@@ -79,7 +78,9 @@ func (s *sharedGen) rename() Op {
 	return Op{Kind: OpRename, Path: a, Path2: b, Flags: pick(s.gen, 0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE)}
 }
 
-func (s *sharedGen) symlink() Op { return Op{Kind: OpSymlink, Path: s.name(), Path2: "nowhere"} }
+func (s *sharedGen) symlink() Op {
+	return Op{Kind: OpSymlink, Path: s.name(), Path2: "/no/such/directory"}
+}
 
 func (s *sharedGen) write() Op {
 	return Op{Kind: OpPwrite, FD: s.slot(), Off: s.upTo(60_000), Len: 1 + s.upTo(40_000), Seed: s.seed()}
@@ -166,8 +167,13 @@ func (p *proc) runApart(r *run) *Failure {
 	return nil
 }
 
-// comparable is a tree without what is up to chance.
+// comparable is a tree without what is up to chance, or accepted.
 func (r *run) comparable(tree []Entry) []Entry {
+	if r.Left.WriteBack {
+		for i := range tree {
+			tree[i].Blocks = 0
+		}
+	}
 	if r.Profile != ProfileShared {
 		return tree
 	}

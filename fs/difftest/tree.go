@@ -195,9 +195,15 @@ func (w *walker) content(e *Entry, fd int) {
 	}
 }
 
-// differ says what is not the same in two trees, one line each. exact is for two looks at one volume: then everything
-// must be the same. Otherwise what may differ between two volumes is left out, as in Stat.
-func differ(l, r []Entry, exact bool, run time.Time) []string {
+// comparison says how two trees are compared.
+type comparison struct {
+	exact bool          // two looks at one volume: everything must be the same. Otherwise what may differ is left out, as in Stat
+	run   time.Time     // when the run began
+	grain time.Duration // exact: how far the times of a file may lie apart
+}
+
+// differ says what is not the same in two trees, one line each.
+func differ(l, r []Entry, c comparison) []string {
 	var d []string
 	add := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
 	left, right := byPath(l), byPath(r)
@@ -219,7 +225,7 @@ func differ(l, r []Entry, exact bool, run time.Time) []string {
 		if a.Note != "" {
 			add("note: left: %s: %s", clip(e.Path), a.Note)
 		}
-		for _, s := range a.differs(e, exact, run) {
+		for _, s := range a.differs(e, c) {
 			add("%s, of %s", s, clip(e.Path))
 		}
 	}
@@ -234,7 +240,7 @@ func byPath(list []Entry) map[string]*Entry {
 	return m
 }
 
-func (e *Entry) differs(o *Entry, exact bool, run time.Time) []string {
+func (e *Entry) differs(o *Entry, c comparison) []string {
 	var d []string
 	cmp := func(what string, a, b any) {
 		if a != b {
@@ -253,25 +259,31 @@ func (e *Entry) differs(o *Entry, exact bool, run time.Time) []string {
 	if !maps.Equal(e.Xattrs, o.Xattrs) {
 		cmp("xattrs", fmt.Sprintf("%q", e.Xattrs), fmt.Sprintf("%q", o.Xattrs))
 	}
-	if exact {
+	if c.exact {
 		cmp("size", e.Size, o.Size)
 		cmp("blocks", e.Blocks, o.Blocks)
 		cmp("inode", e.Ino, o.Ino)
 		cmp("flags", fmt.Sprintf("%#x", e.Flags), fmt.Sprintf("%#x", o.Flags))
 		cmp("atime", e.A, o.A)
-		cmp("mtime", e.M, o.M)
-		cmp("ctime", e.C, o.C)
+		if e.Mode&unix.S_IFMT != unix.S_IFREG || apart(e.M, o.M) > c.grain || apart(e.C, o.C) > c.grain {
+			cmp("mtime", e.M, o.M)
+			cmp("ctime", e.C, o.C)
+		}
 		return d
 	}
 	if !dir {
 		cmp("size", e.Size, o.Size)
 	}
-	cmp("atime", chosen(e.A, run), chosen(o.A, run))
-	cmp("mtime", chosen(e.M, run), chosen(o.M, run))
+	cmp("atime", chosen(e.A, c.run), chosen(o.A, c.run))
+	cmp("mtime", chosen(e.M, c.run), chosen(o.M, c.run))
 	if e.Mode&unix.S_IFMT == unix.S_IFREG && !blocksAgree(e, o) {
 		d = append(d, fmt.Sprintf("blocks: %d, %d", e.Blocks, o.Blocks))
 	}
 	return d
+}
+
+func apart(a, b unix.Timespec) time.Duration {
+	return time.Unix(a.Unix()).Sub(time.Unix(b.Unix())).Abs()
 }
 
 // blocksAgree compares what two files of the same history take. They may differ by the nodes of their extent trees, which

@@ -76,6 +76,7 @@ func Open(o Options) (*Runtime, error) {
 		LargeBAR:     true,
 		CallerDriven: true,
 		Exports:      exports,
+		Imports:      []gpu.ExportKind{gpu.ExportMemFD},
 	}}, nil
 }
 

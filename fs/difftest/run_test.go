@@ -1,0 +1,180 @@
+package difftest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	through   = Side{Kind: "lanefs"}
+	writeBack = Side{Kind: "lanefs", WriteBack: true} // as lanefs mounts
+	noFuse    = Side{Kind: "direct"}
+	kernel    = Side{Kind: "kernel"}
+)
+
+// cases is the matrix of make test: every kind of volume, with and without the write-back cache, every profile.
+var cases = []struct {
+	name string
+	Config
+}{
+	{"names", Config{Profile: ProfileNames, Left: writeBack, Ops: 800, Remount: 300}},
+	{"names, write-through", Config{Profile: ProfileNames, Left: through, Ops: 500}},
+	{"names, 1k", Config{Profile: ProfileNames, Left: writeBack, Ops: 500, Volume: volumes["1k"]}},
+	{"names, no journal", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["nojournal"]}},
+	{"names, ext3", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, Volume: volumes["ext3"]}},
+	{"names, inline data", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, Volume: volumes["inline"]}},
+	{"names, nobody looking", Config{Profile: ProfileNames, Left: writeBack, Ops: 600, NoProbe: true}},
+	{"names, processes", Config{Profile: ProfileNames, Left: writeBack, Ops: 250, Procs: 3}},
+	{"data", Config{Profile: ProfileData, Left: writeBack, Ops: 500, Remount: 200}},
+	{"data, write-through", Config{Profile: ProfileData, Left: through, Ops: 400}},
+	{"data, 1k", Config{Profile: ProfileData, Left: writeBack, Ops: 400, Volume: volumes["1k"]}},
+	{"data, no journal", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["nojournal"]}},
+	{"data, ext3", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["ext3"]}},
+	{"data, inline data", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
+	{"data, nobody looking", Config{Profile: ProfileData, Left: writeBack, Ops: 400, NoProbe: true}},
+	{"data, processes", Config{Profile: ProfileData, Left: writeBack, Ops: 150, Procs: 3}},
+	{"direct", Config{Profile: ProfileDirect, Left: noFuse, Ops: 800}},
+	{"direct, 1k", Config{Profile: ProfileDirect, Left: noFuse, Ops: 800, Volume: volumes["1k"]}},
+	{"direct, no journal", Config{Profile: ProfileDirect, Left: noFuse, Ops: 500, Volume: volumes["nojournal"]}},
+	{"shared", Config{Profile: ProfileShared, Left: writeBack, Ops: 500, Procs: 4}},
+	{"shared, 1k, write-through", Config{Profile: ProfileShared, Left: through, Ops: 400, Procs: 4, Volume: volumes["1k"]}},
+}
+
+// TestDifferential runs fixed sequences.
+func TestDifferential(t *testing.T) {
+	needMounts(t)
+	for _, k := range cases {
+		t.Run(k.name, func(t *testing.T) {
+			c := k.Config
+			if c.Volume.Name == "" {
+				c.Volume = volumes["default"]
+			}
+			c.Right, c.Seed = kernel, 1
+			check(t, c)
+		})
+	}
+}
+
+// TestFresh runs sequences that nobody has run before.
+func TestFresh(t *testing.T) {
+	needMounts(t)
+	seed := freshSeed()
+	t.Logf("seed %d", seed)
+	for _, c := range []Config{
+		{Profile: ProfileNames, Left: writeBack, Ops: 600, Remount: 250},
+		{Profile: ProfileData, Left: writeBack, Ops: 400},
+		{Profile: ProfileDirect, Left: noFuse, Ops: 600},
+	} {
+		t.Run(string(c.Profile), func(t *testing.T) {
+			c.Volume, c.Right, c.Seed = volumes["default"], kernel, seed
+			check(t, c)
+		})
+	}
+}
+
+// TestFull fills volumes. The kernel's ext4 has room for other things there, so the model is all there is to compare
+// with: what was written is read, and e2fsck and the kernel find the volume in order.
+func TestFull(t *testing.T) {
+	needMounts(t)
+	for _, name := range []string{"small", "tiny"} {
+		for _, seed := range []uint64{1, 102, 104, freshSeed()} {
+			check(t, Config{Volume: volumes[name], Profile: ProfileData, Left: through, Ops: 300, Seed: seed})
+		}
+		check(t, Config{Volume: volumes[name], Profile: ProfileNames, Left: writeBack, Ops: 500, Seed: 1})
+	}
+}
+
+// TestFinds has the kernel's ext4 against itself: with nothing wrong it shows no difference; with something wrong on one
+// side it does, and a few operations are left to show it.
+func TestFinds(t *testing.T) {
+	needMounts(t)
+	for _, k := range []struct {
+		sabotage string
+		profile  Profile
+		stage    string
+		most     int // Ops that should be left
+	}{
+		{"", ProfileNames, "", 0},
+		{"", ProfileData, "", 0},
+		{"lost write", ProfileData, "operation", 25},
+		{"rmxattr", ProfileNames, "operation", 4},
+		{"rename time", ProfileNames, "operation", 6},
+		{"sticky", ProfileNames, "operation", 4},
+		{"sticky, unseen", ProfileNames, "tree", 4},
+	} {
+		t.Run(k.sabotage+" "+string(k.profile), func(t *testing.T) {
+			c := Config{Volume: volumes["default"], Profile: k.profile, Ops: 400, Seed: 3, Left: kernel, Right: kernel, Dir: scratch()}
+			c.Left.Sabotage = k.sabotage
+			if k.sabotage == "sticky, unseen" {
+				c.Left.Sabotage, c.NoProbe = "sticky", true
+			}
+			f, err := Run(c)
+			require.NoError(t, err)
+			if k.sabotage == "" {
+				require.Nil(t, f)
+				return
+			}
+			require.NotNil(t, f, "the sabotage was not found")
+			short := Shrink(f, 10*time.Second)
+			t.Log(short.Report())
+			require.Equal(t, k.stage, short.Stage)
+			require.Equal(t, f.signature(), short.signature())
+			require.NotEmpty(t, short.Config.Keep)
+			require.LessOrEqual(t, len(short.Config.Keep), k.most)
+			again, err := Run(short.Config)
+			require.NoError(t, err)
+			require.NotNil(t, again, "the short sequence does not fail again")
+		})
+	}
+}
+
+// TestCollapseThroughFuse sees whether a difference that the generators avoid is still one: when it is not, they can
+// have it.
+func TestCollapseThroughFuse(t *testing.T) {
+	needMounts(t)
+	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Dir: scratch()}, began: time.Now()}
+	dir := t.TempDir()
+	v := &volume{Side: writeBack, image: dir + "/image", dir: dir}
+	r.sides = []*volume{v}
+	require.NoError(t, mkfs(r.Volume, v.image))
+	v.dir = t.TempDir()
+	require.NoError(t, v.mount(false))
+	t.Cleanup(func() { require.NoError(t, v.unmount()) })
+	w, err := startWorker(workerConfig{Root: v.dir, Run: r.began})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.stop()) })
+	for _, o := range []Op{
+		{Kind: OpOpen, Path: "f", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644},
+		{Kind: OpPwrite, Len: 100_000, Seed: 1},
+		{Kind: OpFallocate, Flags: collapse, Len: 4096},
+		{Kind: OpFallocate, Flags: insert, Len: 4096},
+	} {
+		a, err := w.call(request{Op: &o})
+		require.NoError(t, err)
+		want := unix.Errno(0)
+		if o.Kind == OpFallocate {
+			want = unix.EOPNOTSUPP
+		}
+		require.Equal(t, want, a.Result.Errno, o.String())
+	}
+}
+
+// TestTimesSurviveSync holds a file open over a sync on a write-back mount: the kernel may tell its times before it hands
+// over its pages, and they must stay what it said.
+func TestTimesSurviveSync(t *testing.T) {
+	needMounts(t)
+	ops := []Op{{Kind: OpOpen, FD: 0, Path: "f", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644}}
+	for i := range 20 {
+		ops = append(ops, Op{Kind: OpPwrite, Off: int64(i) * 100_000, Len: 100_000, Seed: uint32(i + 1)})
+	}
+	ops = append(ops, Op{Kind: OpStatx, Path: "f", Late: true}, Op{Kind: OpSync, Late: true}, Op{Kind: OpStatx, Path: "f", Late: true})
+	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Right: kernel, Dir: scratch()}, began: time.Now(), script: ops}
+	f, err := r.do()
+	require.NoError(t, err)
+	if f != nil {
+		t.Fatal(f.Report())
+	}
+}
