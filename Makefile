@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/ext4 ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test demo bench gpubundle clean
+.PHONY: all deps kernels build check test demo bench gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -51,6 +51,12 @@ bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
 	@.ci/gpubundle
+
+lab: kernels ## the PCI path in a virtual machine: IOMMUFD on a kernel built for it, type1 on Debian's
+	@GO="$(GO)" lab/lab.sh test
+
+lab-shell: kernels ## a prompt in that machine
+	@GO="$(GO)" lab/lab.sh shell
 
 clean:
 	@rm -rf lanefs build
