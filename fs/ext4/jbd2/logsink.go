@@ -1,6 +1,7 @@
 package jbd2
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -185,9 +186,20 @@ func (s *logSink) write(o *outgoing) error {
 		pos = s.l.advance(pos, run)
 	}
 	counted := func(n int64) { s.c.counters.log.Add(n) }
-	if err := s.c.writeStaged(list[:last], false, counted); err != nil {
+	// A power cut may tear a block that is larger than the device's, and a commit block of which a part is there has a
+	// wrong checksum: e2fsck, and kernels before 6.0, give up the log then. So the block goes ahead with the others, without
+	// its beginning.
+	ahead, commit := last, mem(last)
+	var beginning []byte
+	if n := int(s.c.dev.Info().BlockSize); n < len(commit) {
+		beginning = bytes.Clone(commit[:n])
+		clear(commit[:n])
+		ahead++
+	}
+	if err := s.c.writeStaged(list[:ahead], false, counted); err != nil {
 		return err
 	}
+	copy(commit, beginning)
 	// File data and the transaction's blocks, before the commit block that makes them count.
 	if err := s.c.dev.Flush(); err != nil {
 		return err
