@@ -75,6 +75,8 @@ func (m *model) applyName(o *op) bool {
 	case opSync:
 		o.durability = m.now
 		return false
+	case opTrim:
+		return false
 	}
 	return true
 }

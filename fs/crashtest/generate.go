@@ -29,7 +29,7 @@ type generator struct {
 var weights = [opKinds]int{opCreate: 60, opMkdir: 12, opSymlink: 10, opMknod: 3, opTmpfile: 12, opLink: 20, opUnlink: 40,
 	opRmdir: 10, opRename: 40, opExchange: 10, opWrite: 200, opCopy: 15, opTruncate: 40, opAllocate: 25, opPunch: 25, opZero: 20,
 	opCollapse: 20, opInsert: 20, opSetxattr: 30, opRemovexattr: 10, opChmod: 10, opChown: 5, opOpen: 20, opClose: 20,
-	opFsync: 60, opSync: 8}
+	opFsync: 60, opSync: 8, opTrim: 4}
 
 func newGenerator(m *model, l *Layout, seed uint64) *generator {
 	g := &generator{m: m, r: rand.New(rand.NewPCG(seed, uint64(m.worker))), maps: l.Maps}
@@ -174,6 +174,9 @@ func (g *generator) makeOp(o *op) bool {
 		o.mode |= unix.S_IFIFO
 	case opSymlink:
 		o.value = strings.Repeat(fmt.Sprintf("to%d/", o.id), 1+g.r.IntN(12)*g.r.IntN(12))
+		if g.r.IntN(3) == 0 { // a long one is a block that looks like one of the journal's own
+			o.value = "\xc0\x3b\x39\x98" + o.value
+		}
 	}
 	if o.kind == opTmpfile {
 		o.name = ""
@@ -243,7 +246,7 @@ func (g *generator) otherOp(o *op) bool {
 	m, r := g.m, g.r
 	ok := true
 	switch o.kind {
-	case opSync:
+	case opSync, opTrim:
 	case opOpen:
 		if o.id, ok = pick(r, g.regular); ok {
 			ok = !m.held[o.id]

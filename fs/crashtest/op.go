@@ -32,12 +32,13 @@ const (
 	opClose
 	opFsync
 	opSync
+	opTrim
 	opKinds
 )
 
 var opNames = [opKinds]string{"create", "mkdir", "symlink", "mknod", "tmpfile", "link", "unlink", "rmdir", "rename", "exchange",
 	"write", "copy", "truncate", "allocate", "punch", "zero", "collapse", "insert", "setxattr", "removexattr", "chmod", "chown",
-	"open", "close", "fsync", "sync"}
+	"open", "close", "fsync", "sync", "trim"}
 
 func (k opKind) String() string { return opNames[k] }
 
@@ -81,8 +82,8 @@ func (o *op) String() string {
 		return fmt.Sprintf("chown %d to %d:%d", o.id, o.uid, o.gid)
 	case opOpen, opClose, opFsync:
 		return fmt.Sprintf("%v %d %v", o.kind, o.id, o.flag)
-	case opSync:
-		return "sync"
+	case opSync, opTrim:
+		return o.kind.String()
 	}
 	return fmt.Sprintf("%v %d+%d of %d %v", o.kind, o.off, o.n, o.id, o.flag)
 }

@@ -134,6 +134,9 @@ func (w *worker) do(o *op) (n int64, err error) {
 		return 0, err
 	case opSync:
 		return 0, w.vol.Sync()
+	case opTrim:
+		_, err = w.vol.Trim(0, 1<<60, 0)
+		return 0, err
 	}
 	if i = get(o.id); err != nil {
 		return 0, err

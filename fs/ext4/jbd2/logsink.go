@@ -187,7 +187,7 @@ func (s *logSink) write(o *outgoing) error {
 	}
 	counted := func(n int64) { s.c.counters.log.Add(n) }
 	// A power cut may tear a block that is larger than the device's, and a commit block of which a part is there has a
-	// wrong checksum: e2fsck, and kernels before 6.0, give up the log then. So the block goes ahead with the others, without
+	// wrong checksum: e2fsck, and older kernels, give up the log then. So the block goes ahead with the others, without
 	// its beginning.
 	ahead, commit := last, mem(last)
 	var beginning []byte
