@@ -97,8 +97,12 @@ func (i *Inode) writeAt(s *stage) (n int, err error) {
 	defer s.buf.Release()
 	s.fill()
 	if s.skip() == 0 && s.tail() == 0 {
-		if done, err := i.overwriteShared(s); done || err != nil {
-			return len(s.p), err
+		done, err := i.overwriteShared(s)
+		if err != nil {
+			return 0, err // how much of it is on the medium is not known
+		}
+		if done {
+			return len(s.p), nil
 		}
 	}
 	l := s.first
