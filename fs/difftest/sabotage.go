@@ -4,17 +4,14 @@ import "golang.org/x/sys/unix"
 
 // sabotages make a worker's file system wrong in one way each, so that the tests can see that a run finds it.
 var sabotages = map[string]func(p *posix, o *Op, r *Result) bool{
-	// The fifth write says that it wrote, but did not.
+	// Every seventh write says that it wrote, but did not.
 	"lost write": func(p *posix, o *Op, r *Result) bool {
-		if o.Kind != OpPwrite || p.fd(o.FD) < 0 {
-			return false
-		}
-		if p.count[o.Kind]++; p.count[o.Kind] != 5 {
+		if o.Kind != OpPwrite || o.Seed%7 != 0 {
 			return false
 		}
 		var st unix.Stat_t
-		if unix.Fstat(p.fd(o.FD), &st) != nil || st.Size < o.Off+o.Len {
-			p.count[o.Kind]--
+		flags, err := unix.FcntlInt(uintptr(p.fd(o.FD)), unix.F_GETFL, 0)
+		if err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY || unix.Fstat(p.fd(o.FD), &st) != nil || st.Size < o.Off+o.Len {
 			return false
 		}
 		r.Ret = o.Len
