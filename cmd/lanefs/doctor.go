@@ -60,7 +60,7 @@ func exactly0(c *cobra.Command, args []string) error {
 }
 
 func examine() []finding {
-	return []finding{checkKernel(), checkFUSE(), checkPages(), checkHelper(), checkMemlock(), checkHost(), checkImages(), checkCUDA(), noHIP(), noVFIO()}
+	return []finding{checkKernel(), checkFUSE(), checkPages(), checkHelper(), checkMemlock(), checkHost(), checkImages(), checkCUDA(), noHIP(), lookVFIO()}
 }
 
 func checkKernel() finding {
@@ -193,8 +193,22 @@ func noHIP() finding {
 	return finding{What: "HIP runtime", Found: "not in this build", Remedy: "--gpu host"}
 }
 
-func noVFIO() finding {
-	return finding{What: "VFIO transport", Found: "not in this build: PCI addresses cannot be mounted", Remedy: "use an image file"}
+// lookVFIO looks for what opening any PCI function needs; whether one function can be had, mount and bind say.
+func lookVFIO() finding {
+	f := finding{What: "VFIO transport"}
+	_, group := os.Stat("/dev/vfio/vfio")
+	_, iommufd := os.Stat("/dev/iommu")
+	switch {
+	case iommufd == nil && group == nil:
+		f.OK, f.Found = true, "/dev/iommu and /dev/vfio/vfio are there"
+	case iommufd == nil:
+		f.OK, f.Found = true, "/dev/iommu is there"
+	case group == nil:
+		f.OK, f.Found = true, "/dev/vfio/vfio is there (type1)"
+	default:
+		f.Found, f.Remedy = "neither /dev/iommu nor /dev/vfio/vfio", "modprobe vfio-pci, with the IOMMU on; without it use an image file"
+	}
+	return f
 }
 
 func printFindings(out io.Writer, all []finding, asJSON bool) error {
