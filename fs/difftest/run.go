@@ -59,6 +59,7 @@ type Failure struct {
 	Op     Op
 	Diffs  []string // one line each: what kind of difference, a colon, the difference
 	Log    string   // what the left keeper printed
+	Hangs  bool     // something does not come to an end: where is in Log
 }
 
 // sequence is the steps of one process.
@@ -265,7 +266,23 @@ func (r *run) differs(stage string, diffs ...string) *Failure {
 
 // problem makes a failure of an error of LaneFS's side.
 func (r *run) problem(stage string, err error) *Failure {
-	return r.differs(stage, stage+": "+err.Error())
+	f := r.differs(stage, stage+": "+err.Error())
+	r.explain(f, err)
+	return f
+}
+
+// explain adds what LaneFS printed, and where it hangs.
+func (r *run) explain(f *Failure, err error) {
+	k := r.sides[0].keep
+	if k == nil {
+		return
+	}
+	if f.Hangs = errors.Is(err, errHangs); f.Hangs {
+		f.Log = k.dump()
+		r.sides[0].keep = nil
+		return
+	}
+	f.Log = k.stderr.String()
 }
 
 // all is a run from mount to the last comparison.
@@ -408,10 +425,7 @@ func (p *proc) run(r *run) *Failure {
 		f := &Failure{Config: r.Config, Stage: "operation", Proc: p.n, Index: s.index, Op: s.Op}
 		if err != nil {
 			f.Diffs = []string{"broken: " + err.Error()}
-			if errors.Is(err, errHangs) && r.sides[0].keep != nil {
-				f.Log = r.sides[0].keep.dump()
-				r.sides[0].keep = nil
-			}
+			r.explain(f, err)
 			return f
 		}
 		l := &results[0]
@@ -428,9 +442,7 @@ func (p *proc) run(r *run) *Failure {
 			}
 		}
 		if len(f.Diffs) > 0 {
-			if k := r.sides[0].keep; k != nil {
-				f.Log = k.stderr.String()
-			}
+			r.explain(f, nil)
 			return f
 		}
 	}

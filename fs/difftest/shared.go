@@ -144,8 +144,8 @@ func (p *proc) runApart(r *run) *Failure {
 			continue
 		}
 		f := &Failure{Config: r.Config, Stage: "operation", Proc: p.n, Index: len(results[i]), Op: p.steps[len(results[i])].Op, Diffs: []string{"broken: " + err.Error()}}
-		if k := r.sides[0].keep; i == 0 && k != nil {
-			f.Log = k.stderr.String()
+		if i == 0 {
+			r.explain(f, err)
 		}
 		return f
 	}

@@ -2,6 +2,7 @@ package difftest
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ func Shrink(f *Failure, limit time.Duration) *Failure {
 		return got
 	}
 	c, whole := f.Config, f
-	if c.Profile == ProfileShared {
+	if c.Profile == ProfileShared || f.Hangs {
 		return f
 	}
 	if c.Procs > 1 {
@@ -52,35 +53,47 @@ func Shrink(f *Failure, limit time.Duration) *Failure {
 		}
 	}
 	best := f
+	fails := func(keep []int) bool {
+		c.Keep = keep
+		got := try(c)
+		if got != nil {
+			best = got
+		}
+		return got != nil
+	}
 	if f.Index >= 0 {
-		short := keep[:sort.SearchInts(keep, f.Index+1)]
-		c.Keep = short
-		if got := try(c); got != nil {
-			best, keep = got, short
+		if short := keep[:sort.SearchInts(keep, f.Index+1)]; fails(short) {
+			keep = short
 		}
 	}
-	for size := (len(keep) + 1) / 2; size > 0 && time.Now().Before(deadline); {
+	minimise(keep, fails, func() bool { return time.Now().Before(deadline) })
+	return best
+}
+
+// minimise leaves out of a list that fails ever smaller pieces, down to single numbers, as long as the rest fails and
+// there is more time.
+func minimise(keep []int, fails func([]int) bool, more func() bool) []int {
+	for size := (len(keep) + 1) / 2; size > 0 && len(keep) > 1; {
 		smaller := false
-		for at := 0; at < len(keep) && time.Now().Before(deadline); {
+		for at := 0; at < len(keep); {
+			if !more() {
+				return keep
+			}
 			end := min(at+size, len(keep))
-			c.Keep = append(append([]int{}, keep[:at]...), keep[end:]...)
-			if got := try(c); got != nil && len(c.Keep) > 0 {
-				best, keep, smaller = got, c.Keep, true
+			if rest := slices.Concat(keep[:at], keep[end:]); len(rest) > 0 && fails(rest) {
+				keep, smaller = rest, true
 			} else {
 				at = end
 			}
 		}
-		if size == 1 && !smaller {
-			break
-		}
-		if size > 1 || !smaller {
+		switch {
+		case size > 1:
 			size = (size + 1) / 2
-			if size == 1 && len(keep) == 1 {
-				break
-			}
+		case !smaller:
+			return keep
 		}
 	}
-	return best
+	return keep
 }
 
 // ranges writes a list of numbers as "1,3-5".

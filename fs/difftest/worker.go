@@ -1,6 +1,7 @@
 package difftest
 
 import (
+	"bytes"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -159,8 +162,20 @@ func (w *worker) receive() (reply, error) {
 		}
 		return a, nil
 	case <-t.C:
-		return reply{}, fmt.Errorf("an operation %w: no answer for %v", errHangs, opDeadline)
+		return reply{}, fmt.Errorf("an operation %w: no answer for %v; the worker is in%s", errHangs, opDeadline, w.where())
 	}
+}
+
+// where is what the threads of a worker do in the kernel.
+func (w *worker) where() string {
+	var b strings.Builder
+	stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", w.cmd.Process.Pid))
+	for _, f := range stacks {
+		if s, err := os.ReadFile(f); err == nil && !bytes.Contains(s, []byte("futex")) {
+			fmt.Fprintf(&b, "\n%s:\n%s", f, s)
+		}
+	}
+	return b.String()
 }
 
 func (w *worker) call(q request) (reply, error) {
