@@ -120,7 +120,7 @@ func ParseRanges(s string) ([]int, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		from, to := 0, 0
 		if strings.Count(part, "-") > 1 {
-			return nil, fmt.Errorf("range %q: want N or N-M", part)
+			return nil, fmt.Errorf("%q is no list of numbers such as 1,3-5", s)
 		}
 		if n, err := fmt.Sscanf(part, "%d-%d", &from, &to); n != 2 || err != nil {
 			if n, err := fmt.Sscanf(part, "%d", &from); n != 1 || err != nil {
