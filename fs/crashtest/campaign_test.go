@@ -23,7 +23,7 @@ func memory() string {
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "e2fsck")
 	why := KernelMissing()
-	c := Campaign{Fresh: uint64(time.Now().UnixNano()), Time: 45 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
+	c := Campaign{Fresh: disktest.FreshSeed(), Time: 45 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
 		Kernel: why == "", Dir: memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
 	for i := range Layouts {
 		c.Seeds = append(c.Seeds, uint64(i+1))

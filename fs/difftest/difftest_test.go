@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 func TestMain(m *testing.M) {
@@ -131,7 +133,7 @@ func TestLong(t *testing.T) {
 	c := flagConfig(t)
 	c.Seed = *flagSeed
 	if c.Seed == 0 {
-		c.Seed = freshSeed()
+		c.Seed = disktest.FreshSeed()
 	}
 	runs := 0
 	for end := time.Now().Add(*flagFor); time.Now().Before(end); c.Seed++ {
@@ -140,5 +142,3 @@ func TestLong(t *testing.T) {
 	}
 	t.Logf("%d runs of %d operations, the last with seed %d", runs, c.Ops, c.Seed-1)
 }
-
-func freshSeed() uint64 { return uint64(time.Now().UnixNano()) % 1_000_000_000 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"golang.org/x/sys/unix"
 )
 
@@ -61,7 +63,7 @@ func TestDifferential(t *testing.T) {
 // TestFresh runs sequences that nobody has run before.
 func TestFresh(t *testing.T) {
 	needMounts(t)
-	seed := freshSeed()
+	seed := disktest.FreshSeed()
 	t.Logf("seed %d", seed)
 	for _, c := range []Config{
 		{Profile: ProfileNames, Left: writeBack, Ops: 600, Remount: 250},
@@ -80,7 +82,7 @@ func TestFresh(t *testing.T) {
 func TestFull(t *testing.T) {
 	needMounts(t)
 	for _, name := range []string{"small", "tiny"} {
-		for _, seed := range []uint64{1, 102, 104, freshSeed()} {
+		for _, seed := range []uint64{1, 102, 104, disktest.FreshSeed()} {
 			check(t, Config{Volume: volumes[name], Profile: ProfileData, Left: through, Ops: 300, Seed: seed})
 		}
 		check(t, Config{Volume: volumes[name], Profile: ProfileNames, Left: writeBack, Ops: 500, Seed: 1})
