@@ -78,7 +78,7 @@ type Server struct {
 // Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
 // fusermount3.
 func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
-	if err := checkMountPoint(dir); err != nil {
+	if err := CheckMountPoint(dir); err != nil {
 		return nil, err
 	}
 	flags, rest, err := mountFlags(opt.Mount)

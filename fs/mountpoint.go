@@ -5,35 +5,38 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// checkMountPoint says what is wrong with a mount point in better words than mount(2). A mount of ours whose server died
+// CheckMountPoint says what is wrong with a mount point in better words than mount(2). A mount of ours whose server died
 // is taken away.
-func checkMountPoint(dir string) error {
-	kind, err := mountType(dir)
+func CheckMountPoint(dir string) error {
+	m, err := MountedAt(dir)
 	if err != nil {
 		return err
 	}
-	if kind == "fuse."+Type {
-		// Unlike stat, statfs is never answered from the kernel's cache.
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); !errors.Is(err, unix.ENOTCONN) {
-			return fmt.Errorf("mount point %q is in use by another LaneFS mount: unmount it first", dir)
-		}
+	if m != nil && Ours(m) && Dead(dir) {
 		if err := Detach(dir); err != nil {
-			return fmt.Errorf("dead mount at %q: %w", dir, err)
+			return fmt.Errorf("mount point %q: a dead LaneFS is still mounted there and cannot be cleared: %w", dir, err)
+		}
+		if m, err = MountedAt(dir); err != nil {
+			return err
 		}
 	}
+	if m != nil {
+		return fmt.Errorf("mount point %q is busy: %s of type %s is mounted there", dir, m.Source, m.FSType)
+	}
 	fi, err := os.Stat(dir)
+	var p *os.PathError
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("mount point %q does not exist: create it first", dir)
-	case errors.Is(err, unix.ENOTCONN):
-		return fmt.Errorf("mount point %q carries a dead mount of type %q: unmount it first", dir, kind)
+		return fmt.Errorf("mount point %q: %w: create it first", dir, unix.ENOENT)
+	case errors.As(err, &p):
+		return fmt.Errorf("mount point %q: %w", dir, p.Err)
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case !fi.IsDir():
@@ -42,55 +45,56 @@ func checkMountPoint(dir string) error {
 	return nil
 }
 
+// MountedAt is what is mounted on dir, the topmost if several are; nil when nothing is.
+func MountedAt(dir string) (*mountinfo.Info, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	// Fails on a dead mount, which then is no symbolic link.
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	}
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != abs, false })
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[len(all)-1], nil
+}
+
+// Ours says whether a mount is a LaneFS one.
+func Ours(m *mountinfo.Info) bool { return m.FSType == "fuse."+Type }
+
+// deadTries and deadPause bound how long Dead asks again.
+const (
+	deadTries = 50
+	deadPause = 20 * time.Millisecond
+)
+
+// Dead says that a mount's server is gone: nothing under it answers. Unlike stat, statfs is never answered from the
+// kernel's cache. A request that a server had begun to read when it was killed fails with EIO, one that was waiting with
+// ECONNABORTED; only ENOTCONN, which the next one gets, says that the connection is no more.
+func Dead(dir string) bool {
+	for range deadTries {
+		var st unix.Statfs_t
+		switch err := unix.Statfs(dir, &st); {
+		case errors.Is(err, unix.ENOTCONN):
+			return true
+		case errors.Is(err, unix.EIO), errors.Is(err, unix.ECONNABORTED):
+			time.Sleep(deadPause)
+		default:
+			return false
+		}
+	}
+	return false
+}
+
 // Detach takes a mount away even if it is in use or its server is dead.
 func Detach(dir string) error {
 	if os.Geteuid() == 0 {
 		return os.NewSyscallError("umount2", unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 	}
 	return fusermount("-u", "-z", "--", dir)
-}
-
-// mountType returns the file system type of the last mount on dir, "" if there is none.
-func mountType(dir string) (string, error) {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	// Fails on a dead mount, which then is no symbolic link.
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		abs = real
-	}
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", fmt.Errorf("mounts: %w", err)
-	}
-	kind := ""
-	for line := range strings.Lines(string(b)) {
-		// proc(5): the mount point is the fifth field, the type the first one after " - ".
-		left, right, ok := strings.Cut(line, " - ")
-		f := strings.Fields(left)
-		if !ok || len(f) < 5 || unescape(f[4]) != abs {
-			continue
-		}
-		kind, _, _ = strings.Cut(right, " ")
-	}
-	return kind, nil
-}
-
-// unescape undoes the octal escapes of /proc/self/mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(v))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // flagOptions are the mount options that mount(2) takes as flags.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -158,12 +159,12 @@ func (c *control) finish() {
 var errNoDaemon = errors.New("its daemon does not answer")
 
 // ask sends a request to the daemon of the mount at dir.
-func ask(m *mountEntry, req request, timeout time.Duration) (*response, error) {
+func ask(m *mountinfo.Info, req request, timeout time.Duration) (*response, error) {
 	var denied error
 	for _, path := range controlSockets(m) {
 		conn, err := net.DialTimeout("unix", path, requestTimeout)
 		if errors.Is(err, os.ErrPermission) {
-			denied = fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Dir, m.UID, unix.EACCES)
+			denied = fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Mountpoint, mounter(m), unix.EACCES)
 		}
 		if err != nil {
 			continue
@@ -177,9 +178,9 @@ func ask(m *mountEntry, req request, timeout time.Duration) (*response, error) {
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Dir, timeout)
+			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Mountpoint, timeout)
 		case err != nil:
-			return nil, fmt.Errorf("the daemon of %q died while it was asked to %s: %w", m.Dir, req.Op, err)
+			return nil, fmt.Errorf("the daemon of %q died while it was asked to %s: %w", m.Mountpoint, req.Op, err)
 		case out.Error != "":
 			return nil, errors.New(out.Error)
 		}

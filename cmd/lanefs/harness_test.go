@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -72,22 +73,19 @@ func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // cleanUp ends what a failed test left and fails one that raced.
 func (p *place) cleanUp() {
-	mounts, _ := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(mounts)) {
-		f := strings.Fields(line)
-		if len(f) < 2 || !strings.HasPrefix(f[1], p.dir+"/") {
-			continue
-		}
+	mounts, _ := mountinfo.GetMounts(mountinfo.PrefixFilter(p.dir))
+	for _, m := range mounts {
+		dir := m.Mountpoint
 		if p.t.Failed() {
-			out, _, _ := p.run("stat", f[1])
-			p.t.Logf("left mounted: %s\n%s", f[1], out)
+			out, _, _ := p.run("stat", dir)
+			p.t.Logf("left mounted: %s\n%s", dir, out)
 		} else {
-			p.t.Errorf("left mounted: %s", f[1])
+			p.t.Errorf("left mounted: %s", dir)
 		}
-		if r, err := p.stat(f[1]); err == nil {
+		if r, err := p.stat(dir); err == nil {
 			syscall.Kill(r.PID, syscall.SIGKILL)
 		}
-		fs.Detach(f[1])
+		fs.Detach(dir)
 	}
 	for _, dir := range p.dirs {
 		for _, f := range p.leftovers(dir) {
@@ -171,7 +169,7 @@ func (p *place) mkdir(name string) string {
 
 // mounted says whether anything is mounted on dir.
 func (p *place) mounted(dir string) bool {
-	m, err := findMount(dir)
+	m, err := fs.MountedAt(dir)
 	require.NoError(p.t, err)
 	return m != nil
 }
@@ -187,10 +185,16 @@ func (p *place) eventually(what string, f func() bool) {
 	require.Fail(p.t, "gave up waiting", what)
 }
 
-// gone says whether a process has ended.
+// gone says whether a process has ended, all of its threads: a killed one's first thread may be a zombie while another
+// still holds what it had open.
 func gone(pid int) bool {
-	b, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
-	return err != nil || bytes.Contains(b, []byte(") Z "))
+	proc := filepath.Join("/proc", itoa(pid))
+	b, err := os.ReadFile(filepath.Join(proc, "stat"))
+	if err != nil {
+		return true
+	}
+	threads, err := os.ReadDir(filepath.Join(proc, "task"))
+	return bytes.Contains(b, []byte(") Z ")) && (err != nil || len(threads) <= 1)
 }
 
 // leftovers are the files that a mount on dir has in the runtime directory.

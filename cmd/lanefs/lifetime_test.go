@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
 )
 
 // TestKilledDaemon leaves stale mounts, which the next mount and umount clear away.
@@ -23,7 +25,7 @@ func TestKilledDaemon(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
 		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
-		require.True(t, dead(mnt))
+		require.True(t, fs.Dead(mnt))
 	}
 	p.ok("mount", img, mnt)
 	kill()

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lanefs/lanefs/fs"
 )
 
 func mountCommand() *cobra.Command {
@@ -69,7 +71,7 @@ func (c *mountConfig) set(device, dir, gpu string, options []string) error {
 	if c.Dir, err = resolveDir(dir); err != nil {
 		return err
 	}
-	return prepareMountpoint(c.Dir)
+	return fs.CheckMountPoint(c.Dir)
 }
 
 // exactly checks the number of arguments and says what they are.

@@ -3,36 +3,17 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseMounts(t *testing.T) {
-	const info = `22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-25 22 0:22 / /proc rw shared:5 - proc proc rw
-90 22 0:50 / /mnt/a\040b rw,nosuid,nodev shared:70 master:1 - fuse.lanefs /img\134x rw,user_id=1000,group_id=100,default_permissions
-91 22 0:51 / /mnt rw - fuse.lanefs /i rw,user_id=0
-`
-	all, err := parseMounts(strings.NewReader(info))
-	require.NoError(t, err)
-	require.Equal(t, []*mountEntry{
-		{"/", "ext4", "/dev/sda1", -1},
-		{"/proc", "proc", "proc", -1},
-		{"/mnt/a b", "fuse.lanefs", `/img\x`, 1000},
-		{"/mnt", "fuse.lanefs", "/i", 0},
-	}, all)
-	require.True(t, all[2].LaneFS())
-	for _, bad := range []string{"x\n", "1 2 3 4 5 6 - ext4\n"} {
-		_, err := parseMounts(strings.NewReader(bad))
-		require.Error(t, err)
-	}
-}
-
-func TestUnescape(t *testing.T) {
-	for in, want := range map[string]string{`a\040b`: "a b", `\134`: `\`, `a\`: `a\`, `\04`: `\04`, `\999x`: `\999x`, "": ""} {
-		require.Equal(t, want, unescape(in), in)
+func TestMounter(t *testing.T) {
+	for options, want := range map[string]int{
+		"rw,user_id=1000,group_id=100,default_permissions": 1000, "user_id=0": 0, "rw": -1, "rw,user_id=x": -1, "": -1,
+	} {
+		require.Equal(t, want, mounter(&mountinfo.Info{VFSOptions: options}), options)
 	}
 }
 

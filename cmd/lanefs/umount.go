@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/fs"
@@ -35,46 +36,27 @@ func umount(arg string) error {
 	if !errors.Is(err, errNoDaemon) {
 		return err
 	}
-	if !dead(m.Dir) {
-		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Dir, errNoDaemon)
+	if !fs.Dead(m.Mountpoint) {
+		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, errNoDaemon)
 	}
-	if err := fs.Detach(m.Dir); err != nil {
-		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Dir, err)
+	if err := fs.Detach(m.Mountpoint); err != nil {
+		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Mountpoint, err)
 	}
-	if files, err := claim(m.Dir); err == nil {
+	if files, err := claim(m.Mountpoint); err == nil {
 		files.release(true) // its log may say why it died
 	}
-	fmt.Fprintf(os.Stderr, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Dir)
+	fmt.Fprintf(os.Stderr, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Mountpoint)
 	return nil
 }
 
-// ourMount is the LaneFS mount at a directory.
-func ourMount(arg string) (*mountEntry, error) {
-	dir, err := resolveDir(arg)
-	if err != nil {
-		return nil, err
-	}
-	m, err := findMount(dir)
-	if err != nil {
-		return nil, err
-	}
-	if m == nil {
-		return nil, fmt.Errorf("%q is not a mount point", arg)
-	}
-	if !m.LaneFS() {
-		return nil, fmt.Errorf("%q is not a LaneFS mount: %s of type %s is mounted there", arg, m.Source, m.Type)
-	}
-	return m, nil
-}
-
 // controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of who mounted it.
-func controlSockets(m *mountEntry) []string {
+func controlSockets(m *mountinfo.Info) []string {
 	dirs := runDirs(os.Geteuid())
-	if m.UID >= 0 && m.UID != os.Geteuid() {
-		dirs = append(dirs, runDirs(m.UID)...)
+	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {
+		dirs = append(dirs, runDirs(uid)...)
 	}
 	for i, d := range dirs {
-		dirs[i] = filepath.Join(d, runName(m.Dir)+".sock")
+		dirs[i] = filepath.Join(d, runName(m.Mountpoint)+".sock")
 	}
 	return dirs
 }

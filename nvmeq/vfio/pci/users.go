@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -158,19 +159,28 @@ func (s System) mounts() (map[string][]string, error) {
 		if space != "" && seen[space] {
 			continue
 		}
-		b, err := os.ReadFile(file)
+		all, err := readMounts(file)
 		if err != nil {
 			continue // it has ended, or is a zombie
 		}
 		seen[space] = true
-		for line := range strings.Lines(string(b)) {
-			fields := strings.Fields(line)
-			if len(fields) > 4 && !slices.Contains(at[fields[2]], fields[4]) {
-				at[fields[2]] = append(at[fields[2]], fields[4])
+		for _, m := range all {
+			dev := fmt.Sprintf("%d:%d", m.Major, m.Minor)
+			if !slices.Contains(at[dev], m.Mountpoint) {
+				at[dev] = append(at[dev], m.Mountpoint)
 			}
 		}
 	}
 	return at, nil
+}
+
+func readMounts(file string) ([]*mountinfo.Info, error) {
+	r, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return mountinfo.GetMountsFromReader(r, nil)
 }
 
 func (s System) swaps(nodes []node) (users []User) {
