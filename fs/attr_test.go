@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 const (
@@ -89,31 +87,6 @@ func TestBirthTime(t *testing.T) {
 	require.True(t, time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).After(before))
 	require.EqualValues(t, 6, st.Mtime.Sec)
 	require.EqualValues(t, 1, st.Size)
-}
-
-func TestIoctl(t *testing.T) {
-	m := newMount(t, Options{})
-	write(t, m.path("file"), "x")
-	for _, path := range []string{m.path("file"), m.dir} {
-		f, err := os.Open(path)
-		require.NoError(t, err)
-		defer f.Close()
-		flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
-		require.NoError(t, err)
-		const extents = 0x80000
-		require.NotZero(t, flags&extents, "%#x", flags)
-		var in ext4.Attr
-		if path == m.dir {
-			in = m.srv.root.in.Attr()
-		} else {
-			in = m.srv.nodes.get(stat(t, path).Ino).in.Attr()
-		}
-		gen, err := unix.IoctlGetInt(int(f.Fd()), iocGetVersion)
-		require.NoError(t, err)
-		require.EqualValues(t, in.Generation, gen)
-		_, err = unix.IoctlGetInt(int(f.Fd()), unix.BLKGETSIZE64)
-		require.ErrorIs(t, err, unix.ENOTTY)
-	}
 }
 
 // TestMtime: every change of the contents moves the time of modification.

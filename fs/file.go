@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // The road of file bytes:
@@ -35,18 +36,12 @@ var (
 // The kernel's pages stay good between opens: nobody else writes the volume.
 const openFlags = fuse.FOPEN_KEEP_CACHE
 
-// Inode flags that open(2) and write(2) obey: EXT4_IMMUTABLE_FL and EXT4_APPEND_FL.
-const (
-	flImmutable = 0x10
-	flAppend    = 0x20
-)
-
 // Open checks what the kernel cannot know of an ext4 file. There is no handle: what the kernel sends with a request is
 // enough.
 func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
 	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
 		a := n.in.Attr()
-		if a.Flags&flImmutable != 0 || a.Flags&flAppend != 0 && flags&syscall.O_APPEND == 0 {
+		if a.Flags&disk.FlImmutable != 0 || a.Flags&disk.FlAppend != 0 && flags&syscall.O_APPEND == 0 {
 			return nil, 0, syscall.EPERM
 		}
 	}

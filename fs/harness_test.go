@@ -22,8 +22,9 @@ type volume struct {
 	vol  *ext4.FS
 }
 
-// newVolume makes a volume as today's mkfs.ext4 would, with more inodes than it would give so small an image.
-func newVolume(t *testing.T) *volume {
+// newVolume makes a volume as today's mkfs.ext4 would, with more inodes than it would give so small an image; mkfs are
+// further arguments.
+func newVolume(t *testing.T, mkfs ...string) *volume {
 	t.Helper()
 	needTool(t, "mkfs.ext4")
 	dir := "/dev/shm"
@@ -36,8 +37,8 @@ func newVolume(t *testing.T) *volume {
 	v := &volume{t: t, path: filepath.Join(tmp, "image")}
 	require.NoError(t, os.WriteFile(v.path, nil, 0o600))
 	require.NoError(t, os.Truncate(v.path, 512<<20))
-	out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", "-N", "40000", "-O", "metadata_csum_seed,orphan_file",
-		"-E", "lazy_itable_init=1", v.path).CombinedOutput()
+	args := []string{"-q", "-F", "-m", "0", "-N", "40000", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=1"}
+	out, err := exec.Command("mkfs.ext4", append(append(args, mkfs...), v.path)...).CombinedOutput()
 	require.NoError(t, err, "mkfs.ext4: %s", out)
 	v.open()
 	return v

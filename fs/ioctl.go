@@ -1,36 +1,57 @@
 package fs
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"syscall"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 var _ = (gofs.NodeIoctler)((*node)(nil))
 
-// Requests of ioctl(2) on any file (linux/fs.h) that lsattr and the like use. x/sys/unix does not have them all.
+// Requests of ioctl(2) that a FUSE server gets to see: those whose number says how many bytes go in and out. Of them the
+// kernel answers FICLONE, FIEMAP, FIFREEZE and their like without asking. It sends those that change flags only after it
+// has checked the caller: the owner may, and immutable and append-only need CAP_LINUX_IMMUTABLE. It sends flags of regular
+// files and directories only, from a descriptor of its own. x/sys/unix does not have all of the numbers.
 const (
 	iocGetVersion   = 0x80087601 // FS_IOC_GETVERSION: _IOR('v', 1, long)
 	iocGetVersion32 = 0x80047601
+	iocGetVersionE4 = 0x80086603 // EXT4_IOC_GETVERSION: _IOR('f', 3, long)
 	iocFSGetXattr   = 0x801c581f // FS_IOC_FSGETXATTR: _IOR('X', 31, struct fsxattr)
+	iocFSSetXattr   = 0x401c5820 // FS_IOC_FSSETXATTR: _IOW('X', 32, struct fsxattr)
+	iocTrim         = 0xc0185879 // FITRIM: _IOWR('X', 121, struct fstrim_range)
+	iocGetLabel     = 0x81009431 // FS_IOC_GETFSLABEL: _IOR(0x94, 49, char[256])
+	iocSetLabel     = 0x41009432 // FS_IOC_SETFSLABEL: _IOW(0x94, 50, char[256])
 )
 
-// flUserVisible is what FS_IOC_GETFLAGS shows of the ext4 inode flags (EXT4_FL_USER_VISIBLE).
-const flUserVisible = 0x705BDFFF
-
-// Ioctl answers what can be asked of an inode; nothing can be changed this way.
-func (n *node) Ioctl(_ context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, _, out []byte) (int32, syscall.Errno) {
-	a := n.in.Attr()
+// Ioctl answers what can be asked of an inode and of the volume.
+func (n *node) Ioctl(ctx context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, in, out []byte) (int32, syscall.Errno) {
 	switch cmd {
 	case unix.FS_IOC_GETFLAGS:
-		return 0, put32(out, a.Flags&flUserVisible)
-	case iocGetVersion, iocGetVersion32:
-		return 0, put32(out, a.Generation)
+		return 0, put32(out, n.userFlags())
+	case unix.FS_IOC_SETFLAGS:
+		return 0, n.setFlags(in)
+	case iocGetVersion, iocGetVersion32, iocGetVersionE4:
+		return 0, put32(out, n.in.Generation())
 	case iocFSGetXattr:
-		return 0, putFsxattr(out, a.Flags, a.ProjID)
+		return 0, n.getFsxattr(out)
+	case iocFSSetXattr:
+		return 0, n.setFsxattr(in)
+	case iocTrim:
+		return 0, n.trim(ctx, in, out)
+	case iocGetLabel:
+		clear(out)
+		copy(out, n.srv.vol.Label())
+		return 0, 0
+	case iocSetLabel:
+		return 0, n.setLabel(ctx, in)
 	}
 	return 0, syscall.ENOTTY
 }
@@ -44,31 +65,104 @@ func put32(out []byte, v uint32) syscall.Errno {
 	return 0
 }
 
+// mayAdminister takes root for who has CAP_SYS_ADMIN, which no request tells.
+func mayAdminister(ctx context.Context) bool {
+	caller, ok := fuse.FromContext(ctx)
+	return ok && caller.Uid == 0
+}
+
+// sizeTrim is the size of struct fstrim_range: start, len, minlen, all in bytes.
+const sizeTrim = 24
+
+// trim is FITRIM: it discards what is free. In len the caller gets back how much that was.
+func (n *node) trim(ctx context.Context, in, out []byte) syscall.Errno {
+	switch {
+	case !mayAdminister(ctx):
+		return syscall.EPERM
+	case len(in) < sizeTrim || len(out) < sizeTrim:
+		return syscall.EINVAL
+	}
+	e := binary.NativeEndian
+	trimmed, err := n.srv.vol.Trim(e.Uint64(in), e.Uint64(in[8:]), e.Uint64(in[16:]))
+	if err != nil {
+		return n.fail("trim", err)
+	}
+	copy(out, in[:sizeTrim])
+	e.PutUint64(out[8:], trimmed)
+	return 0
+}
+
+func (n *node) setLabel(ctx context.Context, in []byte) syscall.Errno {
+	if !mayAdminister(ctx) {
+		return syscall.EPERM
+	}
+	label, _, _ := bytes.Cut(in, []byte{0})
+	return n.fail("set label", n.srv.vol.SetLabel(string(label)))
+}
+
+// userFlags is what FS_IOC_GETFLAGS shows of the flags.
+func (n *node) userFlags() uint32 {
+	a := n.in.Attr()
+	fl := a.Flags & disk.FlUserVisible
+	if a.Mode&sIFMT == syscall.S_IFREG {
+		fl &^= disk.FlProjinherit
+	}
+	return fl
+}
+
+func (n *node) setFlags(in []byte) syscall.Errno {
+	if len(in) < 4 {
+		return syscall.EINVAL
+	}
+	return n.fail("set flags", n.in.SetFlags(binary.NativeEndian.Uint32(in)))
+}
+
 // xflags pairs ext4 inode flags with the flags of struct fsxattr (FS_XFLAG_*).
 var xflags = []struct{ fl, xflag uint32 }{
-	{0x00000008, 0x20},  // SYNC
-	{flImmutable, 0x8},  // IMMUTABLE
-	{flAppend, 0x10},    // APPEND
-	{0x00000040, 0x80},  // NODUMP
-	{0x00000080, 0x40},  // NOATIME
-	{0x20000000, 0x200}, // PROJINHERIT
+	{disk.FlSync, 0x20},
+	{disk.FlImmutable, 0x8},
+	{disk.FlAppend, 0x10},
+	{disk.FlNodump, 0x80},
+	{disk.FlNoatime, 0x40},
+	{disk.FlDAX, 0x8000},
+	{disk.FlProjinherit, 0x200},
 }
 
 // sizeFsxattr is the size of struct fsxattr: xflags, extsize, nextents, projid, cowextsize, 8 bytes of padding.
 const sizeFsxattr = 28
 
-func putFsxattr(out []byte, flags, projid uint32) syscall.Errno {
+func (n *node) getFsxattr(out []byte) syscall.Errno {
 	if len(out) < sizeFsxattr {
 		return syscall.EINVAL
 	}
 	clear(out)
+	fl := n.userFlags()
 	var x uint32
 	for _, f := range xflags {
-		if flags&f.fl != 0 {
+		if fl&f.fl != 0 {
 			x |= f.xflag
 		}
 	}
 	binary.NativeEndian.PutUint32(out, x)
-	binary.NativeEndian.PutUint32(out[12:], projid)
+	binary.NativeEndian.PutUint32(out[12:], n.in.Attr().ProjID)
 	return 0
+}
+
+// setFsxattr leaves the flags alone that struct fsxattr has no name for.
+func (n *node) setFsxattr(in []byte) syscall.Errno {
+	if len(in) < sizeFsxattr {
+		return syscall.EINVAL
+	}
+	x, projid := binary.NativeEndian.Uint32(in), binary.NativeEndian.Uint32(in[12:])
+	if projid == math.MaxUint32 {
+		return syscall.EINVAL // no project has that number
+	}
+	fl := n.userFlags()
+	for _, f := range xflags {
+		fl &^= f.fl
+		if x&f.xflag != 0 {
+			fl |= f.fl
+		}
+	}
+	return n.fail("set attributes", n.in.SetFlagsAndProject(fl, projid))
 }

@@ -58,10 +58,10 @@ type mounted struct {
 }
 
 // newMount makes a volume and mounts it. At the end of the test it is unmounted and checked.
-func newMount(t *testing.T, opt Options) *mounted {
+func newMount(t *testing.T, opt Options, mkfs ...string) *mounted {
 	t.Helper()
 	needFuse(t)
-	m := &mounted{volume: newVolume(t)}
+	m := &mounted{volume: newVolume(t, mkfs...)}
 	var err error
 	m.dir, err = os.MkdirTemp("", "lanefs-fs-mnt-*")
 	require.NoError(t, err)

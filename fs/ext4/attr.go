@@ -45,7 +45,7 @@ func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
 	if i.d.Flags&disk.FlImmutable != 0 {
 		return a, ErrPerm
 	}
-	if i.d.Flags&disk.FlAppend != 0 && (s.Mode != nil || s.UID != nil || s.GID != nil || s.Size != nil) {
+	if i.d.Flags&disk.FlAppend != 0 && (s.Mode != nil || s.UID != nil || s.GID != nil || s.Size != nil || s.setsTimes()) {
 		return a, ErrPerm
 	}
 	if s.Size != nil {
@@ -90,6 +90,11 @@ func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
 		return a, err
 	}
 	return i.attr(), nil
+}
+
+// setsTimes says whether times other than now are asked for. With a Ctime it is the cache that tells of a write.
+func (s *SetAttr) setsTimes() bool {
+	return s.Ctime == nil && (s.Atime != nil && !s.Atime.IsZero() || s.Mtime != nil && !s.Mtime.IsZero())
 }
 
 // touch sets modification and change time to now. mu is held; the caller stores the inode.

@@ -13,12 +13,19 @@ const fixedFlags = disk.FlExtents | disk.FlJournalData | disk.FlDAX | disk.FlEof
 
 // SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
 // privileged may change immutable and append-only is for the caller to see to.
-func (i *Inode) SetFlags(flags uint32) (err error) {
+func (i *Inode) SetFlags(flags uint32) error { return i.setFlags(flags, nil) }
+
+// SetFlagsAndProject is SetFlags that also moves the file to a project, as FS_IOC_FSSETXATTR. Volumes without the
+// feature have project 0 only.
+func (i *Inode) SetFlagsAndProject(flags, projid uint32) error { return i.setFlags(flags, &projid) }
+
+func (i *Inode) setFlags(flags uint32, projid *uint32) (err error) {
 	defer i.fs.noteTo(&err)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old := i.d.Flags & disk.FlUserModify
 	change := (flags ^ old) & disk.FlUserModify
+	moves := projid != nil && *projid != i.d.Projid
 	switch {
 	case i.fs.readOnly.Load():
 		return ErrReadOnly
@@ -27,9 +34,16 @@ func (i *Inode) SetFlags(flags uint32) (err error) {
 	case i.d.IsReg() && change&flags&(disk.FlDirsync|disk.FlTopdir|disk.FlProjinherit) != 0,
 		!i.d.IsReg() && !i.d.IsDir() && change&flags&^(disk.FlNodump|disk.FlNoatime) != 0:
 		return fmt.Errorf("inode flags %#x on this kind of file: %w", flags, ErrNotSup)
+	case i.d.Flags&flags&disk.FlImmutable != 0 && (change != 0 || moves):
+		return ErrPerm // immutable it was and is to stay
+	case moves && !(i.fs.sb.FeatureROCompat.Has(disk.ROCompatProject) && i.d.HasProjid()):
+		return fmt.Errorf("project %d: the volume or the inode has no room for one: %w", *projid, ErrNotSup)
 	}
 	return i.fs.do(2, func(h *jbd2.Handle) error {
 		i.d.Flags ^= change
+		if moves {
+			i.d.Projid = *projid
+		}
 		i.d.Ctime = disk.TimestampOf(time.Now())
 		return i.store(h)
 	})

@@ -56,9 +56,9 @@ func (r *rename) run(flags uint32) error {
 		if err := d.writableDir(); err != nil {
 			return err
 		}
-		if d.d.Flags&disk.FlAppend != 0 {
-			return ErrPerm
-		}
+	}
+	if r.from.d.Flags&disk.FlAppend != 0 {
+		return ErrPerm
 	}
 	r.put2()
 	var err error
@@ -77,6 +77,9 @@ func (r *rename) run(flags uint32) error {
 	}
 	if r.src == r.dst {
 		return nil // two names of one file: both stay
+	}
+	if r.dst != nil && r.to.d.Flags&disk.FlAppend != 0 {
+		return ErrPerm // new names may come in, but none may go
 	}
 	if err := r.checkLoops(); err != nil {
 		return err

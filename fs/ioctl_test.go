@@ -1,0 +1,343 @@
+package fs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+func init() {
+	helpers["setflags"] = setFlagsHelper
+	helpers["label"] = labelHelper
+}
+
+// doIoctl opens path for reading and does one ioctl with the bytes of arg.
+func doIoctl(path string, cmd uint, arg []byte) error {
+	fd, err := unix.Open(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(unsafe.Pointer(&arg[0]))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// setFlags is chattr(1): flags come, with the same value in the upper half of a long unused.
+func setFlags(path string, flags uint32) error {
+	arg := make([]byte, 8)
+	if err := doIoctl(path, unix.FS_IOC_GETFLAGS, arg); err != nil {
+		return err
+	}
+	const changes = disk.FlImmutable | disk.FlAppend | disk.FlNodump | disk.FlNoatime | disk.FlSync | disk.FlProjinherit | disk.FlTopdir
+	*(*uint32)(unsafe.Pointer(&arg[0])) = *(*uint32)(unsafe.Pointer(&arg[0]))&^changes | flags
+	return doIoctl(path, unix.FS_IOC_SETFLAGS, arg)
+}
+
+func TestIoctl(t *testing.T) {
+	m := newMount(t, Options{})
+	write(t, m.path("file"), "x")
+	for _, path := range []string{m.path("file"), m.dir} {
+		f, err := os.Open(path)
+		require.NoError(t, err)
+		defer f.Close()
+		flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+		require.NoError(t, err)
+		const extents = 0x80000
+		require.NotZero(t, flags&extents, "%#x", flags)
+		var in ext4.Attr
+		if path == m.dir {
+			in = m.srv.root.in.Attr()
+		} else {
+			in = m.srv.nodes.get(stat(t, path).Ino).in.Attr()
+		}
+		gen, err := unix.IoctlGetInt(int(f.Fd()), iocGetVersion)
+		require.NoError(t, err)
+		require.EqualValues(t, in.Generation, gen)
+		_, err = unix.IoctlGetInt(int(f.Fd()), unix.BLKGETSIZE64)
+		require.ErrorIs(t, err, unix.ENOTTY)
+	}
+}
+
+// forbidden is what a flag may forbid, each tried on a file f and a directory d with a file "in" of its own.
+var forbidden = []struct {
+	name string
+	do   func(dir string) error
+}{
+	{"open for writing", func(dir string) error { return opens(dir+"/f", unix.O_WRONLY) }},
+	{"open for appending", func(dir string) error { return opens(dir+"/f", unix.O_WRONLY|unix.O_APPEND) }},
+	{"open cut short", func(dir string) error { return opens(dir+"/f", unix.O_WRONLY|unix.O_APPEND|unix.O_TRUNC) }},
+	{"open for reading", func(dir string) error { return opens(dir+"/f", unix.O_RDONLY) }},
+	{"append", func(dir string) error {
+		f, err := os.OpenFile(dir+"/f", os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write([]byte("more"))
+		f.Close()
+		return err
+	}},
+	{"fallocate", func(dir string) error {
+		f, err := os.OpenFile(dir+"/f", os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.Fallocate(int(f.Fd()), 0, 0, 10000)
+	}},
+	{"punch", func(dir string) error {
+		f, err := os.OpenFile(dir+"/f", os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 5)
+	}},
+	{"truncate", func(dir string) error { return os.Truncate(dir+"/f", 3) }},
+	{"chmod", func(dir string) error { return unix.Chmod(dir+"/f", 0o600) }},
+	{"chmod of the directory", func(dir string) error { return unix.Chmod(dir+"/d", 0o700) }},
+	{"chown", func(dir string) error { return unix.Chown(dir+"/f", 1, 1) }},
+	{"utimes", func(dir string) error { return unix.Utimes(dir+"/f", []unix.Timeval{{Sec: 1}, {Sec: 2}}) }},
+	{"touch", func(dir string) error { return unix.UtimesNanoAt(unix.AT_FDCWD, dir+"/f", nil, 0) }},
+	{"setxattr", func(dir string) error { return unix.Setxattr(dir+"/f", "user.x", []byte("x"), 0) }},
+	{"setxattr trusted", func(dir string) error { return unix.Setxattr(dir+"/f", "trusted.x", []byte("x"), 0) }},
+	{"set ACL", func(dir string) error {
+		return unix.Setxattr(dir+"/f", aclAccess, []byte("\x02\x00\x00\x00"+
+			"\x01\x00\x06\x00\xff\xff\xff\xff\x04\x00\x04\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff"), 0)
+	}},
+	{"link", func(dir string) error { return os.Link(dir+"/f", dir+"/g") }},
+	{"link into", func(dir string) error { return os.Link(dir+"/other", dir+"/d/g") }},
+	{"unlink", func(dir string) error { return unix.Unlink(dir + "/f") }},
+	{"unlink in", func(dir string) error { return unix.Unlink(dir + "/d/in") }},
+	{"rmdir", func(dir string) error { os.Remove(dir + "/d/in"); return unix.Rmdir(dir + "/d") }},
+	{"rename", func(dir string) error { return unix.Rename(dir+"/f", dir+"/g") }},
+	{"rename over", func(dir string) error { return unix.Rename(dir+"/other", dir+"/f") }},
+	{"rename of the directory", func(dir string) error { return unix.Rename(dir+"/d", dir+"/e") }},
+	{"rename out", func(dir string) error { return unix.Rename(dir+"/d/in", dir+"/out") }},
+	{"rename into", func(dir string) error { return unix.Rename(dir+"/other", dir+"/d/new") }},
+	{"create in", func(dir string) error { return opens(dir+"/d/new", unix.O_WRONLY|unix.O_CREAT) }},
+	{"mkdir in", func(dir string) error { return unix.Mkdir(dir+"/d/new", 0o755) }},
+	{"symlink in", func(dir string) error { return unix.Symlink("x", dir+"/d/new") }},
+	{"mknod in", func(dir string) error { return unix.Mknod(dir+"/d/new", unix.S_IFIFO|0o644, 0) }},
+	{"tmpfile in", func(dir string) error { return opens(dir+"/d", unix.O_RDWR|unix.O_TMPFILE) }},
+	{"write in", func(dir string) error { return opens(dir+"/d/in", unix.O_WRONLY|unix.O_TRUNC) }},
+	{"nodump besides", func(dir string) error {
+		arg := make([]byte, 8)
+		if err := doIoctl(dir+"/f", unix.FS_IOC_GETFLAGS, arg); err != nil {
+			return err
+		}
+		arg[0] |= disk.FlNodump
+		return doIoctl(dir+"/f", unix.FS_IOC_SETFLAGS, arg)
+	}},
+	{"topdir for a file", func(dir string) error { return setFlags(dir+"/f", disk.FlTopdir) }},
+	{"a flag that nobody may set", func(dir string) error { return setFlags(dir+"/f", disk.FlReserved) }},
+}
+
+// errnoOf is an error without the names in it.
+func errnoOf(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return unix.ErrnoName(errno)
+	}
+	return fmt.Sprint(err)
+}
+
+func opens(path string, flags int) error {
+	fd, err := unix.Open(path, flags, 0o644)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+// tryForbidden tries everything with each flag and reports the errors.
+func tryForbidden(t *testing.T, top string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, flags := range map[string]uint32{"none": 0, "immutable": disk.FlImmutable, "append-only": disk.FlAppend} {
+		for _, op := range forbidden {
+			dir := filepath.Join(top, "try")
+			require.NoError(t, os.MkdirAll(dir+"/d", 0o755))
+			for _, f := range []string{"/f", "/other", "/d/in"} {
+				write(t, dir+f, "content")
+			}
+			require.NoError(t, setFlags(dir+"/f", flags))
+			require.NoError(t, setFlags(dir+"/d", flags))
+			out[name+": "+op.name] = errnoOf(op.do(dir))
+			require.NoError(t, filepath.Walk(dir, func(p string, fi os.FileInfo, err error) error {
+				if err == nil && (fi.IsDir() || fi.Mode().IsRegular()) {
+					err = setFlags(p, 0)
+				}
+				return err
+			}), "%s: %s", name, op.name)
+			require.NoError(t, os.RemoveAll(dir))
+		}
+	}
+	return out
+}
+
+// TestFlags: what a flag forbids it forbids as in the kernel's ext4, with the same errors.
+func TestFlags(t *testing.T) {
+	m := newMount(t, Options{})
+	ours := tryForbidden(t, m.dir)
+	img := disktest.Make(t, "32M")
+	disktest.Mount(t, img, "", func(dir string) { require.Equal(t, tryForbidden(t, dir), ours) })
+}
+
+// TestFlagsOfOthers: who may change which flags.
+func TestFlagsOfOthers(t *testing.T) {
+	try := func(top string) (out []string) {
+		for _, owner := range []int{0, nobody} {
+			path := filepath.Join(top, fmt.Sprint("of", owner))
+			write(t, path, "x")
+			require.NoError(t, os.Chown(path, owner, owner))
+			f, err := os.Open(path)
+			require.NoError(t, err)
+			defer f.Close()
+			for _, flags := range []uint32{disk.FlNoatime, disk.FlImmutable, disk.FlAppend, disk.FlNodump} {
+				cmd := helper(t, "setflags", "/proc/self/fd/3", fmt.Sprint(flags)) // past directories that are not for nobody
+				cmd.ExtraFiles = []*os.File{f}
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+				said, err := cmd.Output()
+				require.NoError(t, err)
+				out = append(out, fmt.Sprintf("%d %#x: %s", owner, flags, said))
+			}
+		}
+		return out
+	}
+	m := newMount(t, Options{})
+	ours := try(m.dir)
+	img := disktest.Make(t, "32M")
+	disktest.Mount(t, img, "", func(dir string) { require.Equal(t, try(dir), ours) })
+}
+
+func setFlagsHelper(args []string) {
+	flags, _ := strconv.Atoi(args[1])
+	fmt.Print(setFlags(args[0], uint32(flags)))
+}
+
+// TestProject: files have projects, directories hand them on, and the kernel sees them so afterwards.
+func TestProject(t *testing.T) {
+	m := newMount(t, Options{}, "-O", "project,^quota")
+	project := func(path string, id uint32, x uint32) error {
+		arg := make([]byte, sizeFsxattr)
+		if err := doIoctl(path, iocFSGetXattr, arg); err != nil {
+			return err
+		}
+		*(*uint32)(unsafe.Pointer(&arg[0])) |= x
+		*(*uint32)(unsafe.Pointer(&arg[12])) = id
+		return doIoctl(path, iocFSSetXattr, arg)
+	}
+	get := func(path string) (id, x uint32) {
+		arg := make([]byte, sizeFsxattr)
+		require.NoError(t, doIoctl(path, iocFSGetXattr, arg))
+		return *(*uint32)(unsafe.Pointer(&arg[12])), *(*uint32)(unsafe.Pointer(&arg[0]))
+	}
+	const inherit = 0x200
+	require.NoError(t, os.Mkdir(m.path("p"), 0o755))
+	require.NoError(t, project(m.path("p"), 42, inherit))
+	write(t, m.path("p", "f"), "x")
+	require.NoError(t, os.Mkdir(m.path("p", "sub"), 0o755))
+	write(t, m.path("p", "sub", "g"), "x")
+	write(t, m.path("out"), "x")
+	require.NoError(t, project(m.path("out"), 7, 0))
+	require.ErrorIs(t, project(m.path("out"), 7, inherit), unix.EOPNOTSUPP, "a file has nobody to hand it on to")
+	require.ErrorIs(t, os.Rename(m.path("out"), m.path("p", "in")), unix.EXDEV)
+	require.ErrorIs(t, os.Link(m.path("out"), m.path("p", "in")), unix.EXDEV)
+	require.NoError(t, project(m.path("out"), 42, 0))
+	require.NoError(t, os.Rename(m.path("out"), m.path("p", "in")))
+	see := func(dir string) (out []string) {
+		for _, f := range []string{"p", "p/f", "p/sub", "p/sub/g", "p/in"} {
+			id, x := get(filepath.Join(dir, f))
+			out = append(out, fmt.Sprintf("%s %d %#x", f, id, x))
+		}
+		return out
+	}
+	ours := see(m.dir)
+	require.Equal(t, []string{"p 42 0x200", "p/f 42 0x0", "p/sub 42 0x200", "p/sub/g 42 0x0", "p/in 42 0x0"}, ours)
+	m.unmount()
+	disktest.Mount(t, m.volume.path, "ro", func(dir string) { require.Equal(t, see(dir), ours) })
+}
+
+// TestNoProject: without the feature there is project 0 only.
+func TestNoProject(t *testing.T) {
+	m := newMount(t, Options{})
+	write(t, m.path("f"), "x")
+	arg := make([]byte, sizeFsxattr)
+	require.NoError(t, doIoctl(m.path("f"), iocFSGetXattr, arg))
+	require.NoError(t, doIoctl(m.path("f"), iocFSSetXattr, arg))
+	arg[12] = 1
+	require.ErrorIs(t, doIoctl(m.path("f"), iocFSSetXattr, arg), unix.EOPNOTSUPP)
+}
+
+// TestFstrim: the blocks of a deleted file are not in the image any more.
+func TestFstrim(t *testing.T) {
+	needTool(t, "fstrim")
+	m := newMount(t, Options{})
+	data := bytes.Repeat([]byte("trim me "), 4<<20)
+	require.NoError(t, os.WriteFile(m.path("big"), data, 0o644))
+	fd, err := os.Open(m.dir)
+	require.NoError(t, err)
+	defer fd.Close()
+	require.NoError(t, fd.Sync())
+	used := func() int64 {
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(m.volume.path, &st))
+		return st.Blocks * 512
+	}
+	full := used()
+	require.NoError(t, os.Remove(m.path("big")))
+	out, err := exec.Command("fstrim", "-v", m.dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "trimmed")
+	require.Less(t, used(), full-int64(len(data))*9/10)
+	cmd := exec.Command("fstrim", m.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err = cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "Operation not permitted")
+}
+
+// TestLabel: e2label on a mounted volume.
+func TestLabel(t *testing.T) {
+	m := newMount(t, Options{}, "-L", "before")
+	get := func() string {
+		arg := make([]byte, 256)
+		require.NoError(t, doIoctl(m.dir, iocGetLabel, arg))
+		label, _, _ := bytes.Cut(arg, []byte{0})
+		return string(label)
+	}
+	set := func(label string) error {
+		return doIoctl(m.dir, iocSetLabel, append([]byte(label), make([]byte, 256-len(label))...))
+	}
+	require.Equal(t, "before", get())
+	require.NoError(t, set("sixteen bytes ok"))
+	require.Equal(t, "sixteen bytes ok", get())
+	require.ErrorIs(t, set("seventeen bytes !"), unix.EINVAL)
+	cmd := helper(t, "label", m.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	said, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, unix.EPERM.Error(), string(said))
+	m.unmount()
+	out, err := exec.Command("e2label", m.volume.path).Output()
+	require.NoError(t, err)
+	require.Equal(t, "sixteen bytes ok\n", string(out))
+}
+
+func labelHelper(args []string) { fmt.Print(doIoctl(args[0], iocSetLabel, make([]byte, 256))) }
