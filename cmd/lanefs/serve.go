@@ -66,6 +66,9 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	if err != nil {
 		return errors.Join(err, d.srv.Unmount(), d.stack.Close())
 	}
+	if err := dropPrivileges(); err != nil {
+		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
+	}
 	d.log.Info("mounted", "device", cfg.Device, "dir", cfg.Dir, "pid", os.Getpid())
 	if err := env.ready(); err != nil {
 		d.log.Warn("whoever started this mount has gone", "error", err.Error())

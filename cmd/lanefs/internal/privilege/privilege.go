@@ -1,0 +1,150 @@
+// Package privilege takes from a running process, in every thread, the capabilities it needs no more, and the way to get
+// others.
+//
+// To Linux capabilities belong to a thread, and a thread changes only its own. Go has syscall.AllThreadsSyscall for that,
+// which refuses where threads exist that Go did not make; LaneFS loads GPU runtimes, so they may. What works for any
+// thread is what the C library does for setuid(2): a signal to each, whose handler makes the call. That signal, 33, is
+// the one that neither Go nor glibc ever blocks. The handler (handler_amd64.s) makes two system calls and nothing else; it
+// needs no Go stack, so that it runs on any thread.
+package privilege
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Set is a set of capabilities, bit n being capability n of capabilities(7).
+type Set uint64
+
+// Of makes a set out of unix.CAP_… numbers.
+func Of(caps ...int) (s Set) {
+	for _, c := range caps {
+		s |= 1 << c
+	}
+	return s
+}
+
+func (s Set) String() string {
+	return fmt.Sprintf("%d capabilities (%#x)", bits.OnesCount64(uint64(s)), uint64(s))
+}
+
+// State is what one thread may do.
+type State struct {
+	Permitted, Effective, Inheritable, Ambient Set
+	NoNewPrivs                                 bool // exec never gives more than there is
+}
+
+// within says that a thread has nothing beyond keep and cannot get more.
+func (s State) within(keep Set) bool {
+	return (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^keep == 0 && s.NoNewPrivs
+}
+
+// Threads reads the state of every thread of a process.
+func Threads(pid int) (map[int]State, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int]State{}
+	for _, e := range list {
+		tid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name(), "status"))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		if all[tid], err = parseStatus(string(b)); err != nil {
+			return nil, fmt.Errorf("%s/%d/status: %w", dir, tid, err)
+		}
+	}
+	return all, nil
+}
+
+// parseStatus reads the lines of proc_pid_status(5) that matter here.
+func parseStatus(text string) (s State, err error) {
+	sets := map[string]*Set{"CapPrm": &s.Permitted, "CapEff": &s.Effective, "CapInh": &s.Inheritable, "CapAmb": &s.Ambient}
+	found := 0
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		value = strings.TrimSpace(value)
+		if to := sets[name]; to != nil {
+			n, err := strconv.ParseUint(value, 16, 64)
+			if err != nil {
+				return s, fmt.Errorf("%s: %w", name, err)
+			}
+			*to = Set(n)
+			found++
+		} else if name == "NoNewPrivs" {
+			s.NoNewPrivs = value == "1"
+			found++
+		}
+	}
+	if found != len(sets)+1 {
+		return s, fmt.Errorf("%d of %d lines are missing", len(sets)+1-found, len(sets)+1)
+	}
+	return s, nil
+}
+
+const (
+	dropTimeout = 30 * time.Second
+	dropPoll    = time.Millisecond
+)
+
+// Drop takes every capability outside keep from all threads, and sets no_new_privs in them. It returns when that is so.
+// One call at a time.
+func Drop(keep Set) error {
+	restore, err := install(keep)
+	if err != nil {
+		return fmt.Errorf("dropping privileges: %w", err)
+	}
+	err = drop(keep)
+	return errors.Join(err, restore())
+}
+
+// drop asks every thread that is not within keep. A thread made meanwhile has what its maker had: once a look finds all
+// within keep without having asked any, there is no maker left that had more.
+func drop(keep Set) error {
+	pid := os.Getpid()
+	deadline := time.Now().Add(dropTimeout)
+	asked := map[int]bool{}
+	for {
+		all, err := Threads(pid)
+		if err != nil {
+			return err
+		}
+		var left []string
+		for tid, s := range all {
+			if s.within(keep) {
+				continue
+			}
+			left = append(left, strconv.Itoa(tid))
+			if !asked[tid] {
+				if err := unix.Tgkill(pid, tid, signal); err != nil && err != unix.ESRCH {
+					return os.NewSyscallError("tgkill", err)
+				}
+				asked[tid] = true
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("dropping privileges: threads %s have kept theirs for %v", strings.Join(left, ", "), dropTimeout)
+		}
+		time.Sleep(dropPoll)
+	}
+}

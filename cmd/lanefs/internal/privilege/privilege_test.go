@@ -1,0 +1,162 @@
+package privilege
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const childEnv = "LANEFS_PRIVILEGE_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := child(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var keep = Of(unix.CAP_SYS_ADMIN)
+
+// TestDrop runs in a child: what is dropped does not come back.
+func TestDrop(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skipf("SKIP: no signal handler for %s yet", runtime.GOARCH)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for range 5 {
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), childEnv+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+}
+
+// child has threads of every sort: asleep in the kernel, at work, being born while the others drop, and one of the C
+// library's that Go knows nothing of.
+func child() error {
+	before, err := Threads(os.Getpid())
+	if err != nil {
+		return err
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	if err := foreignThread(); err != nil {
+		return err
+	}
+	for range 4 {
+		go func() {
+			runtime.LockOSThread()
+			var b [1]byte
+			unix.Read(pipe[0], b[:])
+		}()
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				done := make(chan struct{})
+				go func() { // ends with its thread
+					runtime.LockOSThread()
+					close(done)
+				}()
+				<-done
+			}
+		})
+	}
+	err = Drop(keep)
+	close(stop)
+	wg.Wait()
+	if err != nil {
+		return err
+	}
+	all, err := Threads(os.Getpid())
+	if err != nil {
+		return err
+	}
+	if len(all) < 6 {
+		return fmt.Errorf("%d threads: this tests nothing", len(all))
+	}
+	had := before[os.Getpid()].Permitted
+	for tid, s := range all {
+		if want := had & keep; !s.within(keep) || s.Permitted != want || s.Effective != want {
+			return fmt.Errorf("thread %d: %+v", tid, s)
+		}
+	}
+	// A program that is run gets no more either, though it is root's.
+	out, err := exec.Command("cat", "/proc/self/status").Output()
+	if err != nil {
+		return err
+	}
+	s, err := parseStatus(string(out))
+	if err != nil {
+		return err
+	}
+	if !s.within(keep) {
+		return fmt.Errorf("after exec: %+v", s)
+	}
+	return Drop(keep) // again, when there is nothing to drop
+}
+
+// semaphore is a sem_t that nobody posts.
+var semaphore [4]uint64
+
+// foreignThread makes a thread by pthread_create that waits for ever.
+func foreignThread() error {
+	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	if err != nil {
+		return err
+	}
+	create, err := purego.Dlsym(libc, "pthread_create")
+	if err != nil {
+		return err
+	}
+	wait, err := purego.Dlsym(libc, "sem_wait")
+	if err != nil {
+		return err
+	}
+	var thread uintptr
+	var create4 func(thread *uintptr, attr, start, arg uintptr) int32
+	purego.RegisterFunc(&create4, create)
+	if rc := create4(&thread, 0, wait, uintptr(unsafe.Pointer(&semaphore))); rc != 0 {
+		return fmt.Errorf("pthread_create: %d", rc)
+	}
+	return nil
+}
+
+func TestParseStatus(t *testing.T) {
+	const text = "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\nCapBnd:\t1\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\n"
+	s, err := parseStatus(text)
+	require.NoError(t, err)
+	require.Equal(t, State{Permitted: 0x1ffffffffff, Effective: keep, NoNewPrivs: true}, s)
+	require.False(t, s.within(keep))
+	s.Permitted = keep
+	require.True(t, s.within(keep))
+	s.NoNewPrivs = false
+	require.False(t, s.within(keep))
+	_, err = parseStatus("CapPrm:\tx\n")
+	require.Error(t, err)
+	_, err = parseStatus(strings.Replace(text, "CapAmb", "Cap", 1))
+	require.ErrorContains(t, err, "missing")
+}
