@@ -18,17 +18,13 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
-
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/driver"
+	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 )
 
 // Options are what can be chosen of the device; the zero value is good.
@@ -38,17 +34,8 @@ type Options struct {
 
 // Runtime implements gpu.Runtime.
 type Runtime struct {
-	lib   *library
-	dev   int32
-	ctx   uintptr
-	facts gpu.Facts
-	prop  allocationProp // of device memory
-
-	memories atomic.Int64 // open
-	modules  atomic.Int64 // open
-	streams  atomic.Int64 // open
-	mu       sync.RWMutex // held for reading by every call, for writing by Close
-	closed   bool         // protected by mu
+	*driver.Device
+	lib *library
 }
 
 // minDriver is CUDA 11.0: the first that takes the kernels' PTX (ISA 7.0).
@@ -60,76 +47,77 @@ func Open(o Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda runtime: %w", err)
 	}
-	r := &Runtime{lib: lib}
-	if err := r.openDevice(o.Device); err != nil {
+	c, err := lib.openDevice(o.Device)
+	if err != nil {
 		return nil, fmt.Errorf("cuda runtime: %w", err)
 	}
-	return r, nil
+	return &Runtime{Device: driver.New(c), lib: lib}, nil
 }
 
-func (r *Runtime) openDevice(ordinal int) error {
-	l := r.lib
-	var n int32
-	if err := l.check("cuDeviceGetCount", l.raw(l.deviceGetCount, uintptr(unsafe.Pointer(&n)))); err != nil {
-		return err
+func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
+	var n, dev int32
+	if err := l.early(l.deviceGetCount, uintptr(unsafe.Pointer(&n))); err != nil {
+		return c, err
 	}
 	if ordinal < 0 || ordinal >= int(n) {
-		return fmt.Errorf("device %d does not exist: the driver shows %d (CUDA_VISIBLE_DEVICES is %q)", ordinal, n, os.Getenv("CUDA_VISIBLE_DEVICES"))
+		return c, fmt.Errorf("device %d does not exist: the driver shows %d (CUDA_VISIBLE_DEVICES is %q)", ordinal, n, os.Getenv("CUDA_VISIBLE_DEVICES"))
 	}
-	if err := l.check("cuDeviceGet", l.raw(l.deviceGet, uintptr(unsafe.Pointer(&r.dev)), uintptr(ordinal))); err != nil {
-		return err
+	if err := l.early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal)); err != nil {
+		return c, err
 	}
-	if err := r.readFacts(); err != nil {
-		return err
+	c = driver.Config{API: &l.API, HostFlags: hostFlags, Loaded: l.loadFunctions}
+	if err := l.readFacts(&c, dev); err != nil {
+		return c, err
 	}
-	if err := l.check("cuDevicePrimaryCtxRetain", l.raw(l.primaryCtxRetain, uintptr(unsafe.Pointer(&r.ctx)), uintptr(r.dev))); err != nil {
-		return err
+	if err := l.early(l.primaryCtxRetain, uintptr(unsafe.Pointer(&c.Current)), uintptr(dev)); err != nil {
+		return c, err
 	}
-	return nil
+	c.Release = func() error { return l.early(l.primaryCtxRelease, uintptr(dev)) }
+	c.ExportDMABUF = l.exportDMABUF
+	return c, nil
 }
 
 // readFacts asks for what the kernels and the memory kinds need, and refuses a device that lacks it.
-func (r *Runtime) readFacts() error {
-	l := r.lib
+func (l *library) readFacts(c *driver.Config, dev int32) error {
+	f := &c.Facts
 	var name [256]byte
-	if err := l.check("cuDeviceGetName", l.raw(l.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(r.dev))); err != nil {
+	if err := l.early(l.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev)); err != nil {
 		return err
 	}
-	r.facts.Name = goString(name[:])
+	f.Name = dynlib.Buffer(name[:])
 	var bus [32]byte
-	if err := l.check("cuDeviceGetPCIBusId", l.raw(l.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(r.dev))); err != nil {
+	if err := l.early(l.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(dev)); err != nil {
 		return err
 	}
 	var total uint64
-	if err := l.check("cuDeviceTotalMem", l.raw(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(r.dev))); err != nil {
+	if err := l.early(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(dev)); err != nil {
 		return err
 	}
-	a, err := r.attributes(attrMajor, attrMinor, attrWarpSize, attrUnits, attrVMM, attrPosixHandles, attrRDMAWithVMM, attrDMABUF, attrUnified)
+	a, err := l.attributes(dev, attrMajor, attrMinor, attrWarpSize, attrUnits, attrVMM, attrPosixHandles, attrRDMAWithVMM, attrDMABUF, attrUnified)
 	if err != nil {
 		return err
 	}
 	if a[attrVMM] == 0 || a[attrUnified] == 0 {
-		return fmt.Errorf("%s has no virtual memory management or no unified addressing, which LaneFS needs", r.facts.Name)
+		return fmt.Errorf("%s has no virtual memory management or no unified addressing, which LaneFS needs", f.Name)
 	}
-	r.prop = allocationProp{Type: allocationPinned, Location: location{Type: locationDevice, ID: r.dev}}
+	c.Prop = driver.AllocationProp{Type: driver.AllocationPinned, Location: driver.Location{Type: driver.LocationDevice, ID: dev}}
 	if a[attrPosixHandles] != 0 {
-		r.prop.HandleTypes = handlePosixFD
-		r.facts.Exports = append(r.facts.Exports, gpu.ExportPOSIX)
+		c.Prop.HandleTypes = driver.HandlePosixFD
+		f.Exports = append(f.Exports, gpu.ExportPOSIX)
 	}
 	if a[attrRDMAWithVMM] != 0 {
-		r.prop.RDMACapable = 1
+		c.Prop.RDMACapable = 1
 	}
-	if a[attrDMABUF] != 0 && l.memGetHandleForAddressRange != 0 {
-		r.facts.Exports = append(r.facts.Exports, gpu.ExportDMABUF)
+	if a[attrDMABUF] != 0 && l.handleForAddressRange.Have() {
+		f.Exports = append(f.Exports, gpu.ExportDMABUF)
 	}
 	var granularity uint64
-	if err := l.check("cuMemGetAllocationGranularity", l.raw(l.memGetAllocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&r.prop)), 0)); err != nil {
+	if err := l.early(l.allocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&c.Prop)), 0); err != nil {
 		return err
 	}
-	f := &r.facts
 	f.Arch = fmt.Sprintf("sm_%d%d", a[attrMajor], a[attrMinor])
 	f.Runtime = "CUDA driver API " + l.versionString()
-	f.PCI = pciAddress(goString(bus[:]))
+	f.PCI = pciAddress(dynlib.Buffer(bus[:]))
 	f.Memory, f.Granularity = int64(total), int64(granularity)
 	f.WaveSize, f.Units = int(a[attrWarpSize]), int(a[attrUnits])
 	f.Imports = []gpu.ExportKind{gpu.ExportPOSIX}
@@ -137,11 +125,11 @@ func (r *Runtime) readFacts() error {
 	return nil
 }
 
-func (r *Runtime) attributes(which ...uint32) (map[uint32]int32, error) {
+func (l *library) attributes(dev int32, which ...uint32) (map[uint32]int32, error) {
 	got := map[uint32]int32{}
 	for _, a := range which {
 		var v int32
-		if err := r.lib.check("cuDeviceGetAttribute", r.lib.raw(r.lib.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(r.dev))); err != nil {
+		if err := l.early(l.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)); err != nil {
 			return nil, err
 		}
 		got[a] = v
@@ -149,58 +137,42 @@ func (r *Runtime) attributes(which ...uint32) (map[uint32]int32, error) {
 	return got, nil
 }
 
-// Name implements gpu.Runtime.
-func (*Runtime) Name() string { return "cuda" }
+func hostFlags(kind gpu.MemKind) uintptr {
+	if kind == gpu.HostDefault {
+		return driver.HostPortable
+	}
+	return driver.HostPortable | driver.HostMapped
+}
 
-// Facts implements gpu.Runtime.
-func (r *Runtime) Facts() gpu.Facts { return r.facts }
+// exportDMABUF exports mapped device memory.
+func (l *library) exportDMABUF(d *driver.Device, addr gpu.Addr, size int64) (fd int32, err error) {
+	if !l.handleForAddressRange.Have() {
+		return 0, fmt.Errorf("as a DMA-BUF: %s needs CUDA 11.7, found %s", l.handleForAddressRange.Name, l.versionString())
+	}
+	err = d.Do(l.handleForAddressRange, uintptr(unsafe.Pointer(&fd)), uintptr(addr), uintptr(size), rangeDMABUF, 0)
+	return fd, err
+}
+
+// loadFunctions loads every function of a module now, where the driver would leave it to the first launch.
+func (l *library) loadFunctions(d *driver.Device, module uintptr) error {
+	if !l.functionCount.Have() || !l.enumerateFunctions.Have() || !l.funcLoad.Have() {
+		return nil
+	}
+	var n uint32
+	if err := d.Do(l.functionCount, uintptr(unsafe.Pointer(&n)), module); err != nil || n == 0 {
+		return err
+	}
+	all := make([]uintptr, n)
+	if err := d.Do(l.enumerateFunctions, uintptr(unsafe.Pointer(&all[0])), uintptr(n), module); err != nil {
+		return err
+	}
+	for _, f := range all {
+		if err := d.Do(l.funcLoad, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Missing says which optional functions the driver lacks, a sentence each.
 func (r *Runtime) Missing() []string { return r.lib.lib.Missing }
-
-// Close implements gpu.Runtime. What is still open then is an error: its owner has lost track of it.
-func (r *Runtime) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return fmt.Errorf("cuda runtime: %w", os.ErrClosed)
-	}
-	r.closed = true
-	var errs []error
-	if n, m, s := r.memories.Load(), r.modules.Load(), r.streams.Load(); n != 0 || m != 0 || s != 0 {
-		errs = append(errs, fmt.Errorf("cuda runtime: closed with %d memories, %d modules and %d streams still open", n, m, s))
-	}
-	if err := r.lib.check("cuDevicePrimaryCtxRelease", r.lib.raw(r.lib.primaryCtxRelease, uintptr(r.dev))); err != nil {
-		errs = append(errs, fmt.Errorf("cuda runtime: %w", err))
-	}
-	return errors.Join(errs...)
-}
-
-// do calls fn with the context current, unless the runtime is closed.
-//
-//go:uintptrescapes
-func (r *Runtime) do(what string, fn uintptr, args ...uintptr) error {
-	code, err := r.status(what, fn, args...)
-	if err != nil {
-		return err
-	}
-	return r.lib.check(what, code)
-}
-
-// status is do for calls whose result is not always an error.
-//
-//go:uintptrescapes
-func (r *Runtime) status(what string, fn uintptr, args ...uintptr) (result, error) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.closed {
-		return 0, fmt.Errorf("%s: %w", what, os.ErrClosed)
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if code, _, _ := purego.SyscallN(r.lib.ctxSetCurrent, r.ctx); result(code) != success {
-		return 0, r.lib.check("cuCtxSetCurrent", result(code))
-	}
-	code, _, _ := purego.SyscallN(fn, args...)
-	return result(code), nil
-}

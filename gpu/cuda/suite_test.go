@@ -9,6 +9,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 )
 
@@ -49,7 +50,7 @@ func TestAbsent(t *testing.T) {
 		return
 	}
 	require.NotContains(t, err.Error(), "\n")
-	var failed *Error
+	var failed *driver.Error
 	require.True(t, errors.Is(err, dynlib.ErrNotInstalled) || errors.As(err, &failed), "%v", err)
 	require.Regexp(t, `^cuda runtime: (NVIDIA's driver is not on this machine|the driver)`, err.Error())
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
 // Bank is memory of a PCI function that this runtime takes its device memory from, in place of memfds: a BAR that plays a
@@ -51,7 +52,7 @@ func (b *bank) take(n, align int64) (int64, error) {
 		if i < len(b.taken) {
 			end = b.taken[i].off
 		}
-		if at = roundUp(at, align); n <= end-at {
+		if at = span.RoundUp(at, align); n <= end-at {
 			b.taken = slices.Insert(b.taken, i, piece{at, n})
 			return at, nil
 		}
@@ -73,7 +74,7 @@ func (b *bank) give(off int64) {
 // allocBank makes a memory of size usable bytes out of the bank.
 func (r *Runtime) allocBank(kind gpu.MemKind, size, align int64) (*memory, error) {
 	m := &memory{r: r, kind: kind, fd: -1}
-	length := roundUp(size, align)
+	length := span.RoundUp(size, align)
 	if err := r.charge(length); err != nil {
 		return nil, err
 	}

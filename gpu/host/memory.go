@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/span"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,7 +35,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	if kind < gpu.HostMapped || kind > gpu.DevicePlain {
 		return nil, fmt.Errorf("host runtime: memory kind %d does not exist", kind)
 	}
-	if err := checkSize(size); err != nil {
+	if err := span.Check("host runtime", size); err != nil {
 		return nil, err
 	}
 	if r.bank != nil && kind.Device() && kind != gpu.DeviceVMM {
@@ -53,7 +54,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	}
 	m := &memory{r: r, kind: kind, fd: -1}
 	m.size.Store(size)
-	length := roundUp(size, pageSize)
+	length := span.RoundUp(size, pageSize)
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if kind.Device() {
 		if err := r.charge(length); err != nil {
@@ -86,7 +87,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 
 // Register implements gpu.Runtime. On a CPU there is nothing to do but to remember the bytes.
 func (r *Runtime) Register(b []byte, io bool) (gpu.Memory, error) {
-	if err := checkSize(int64(len(b))); err != nil {
+	if err := span.Check("host runtime", int64(len(b))); err != nil {
 		return nil, err
 	}
 	if start := uintptr(unsafe.Pointer(&b[0])); int64(start)%pageSize != 0 || int64(len(b))%pageSize != 0 {
@@ -150,12 +151,3 @@ func (m *memory) Close() error {
 	m.release()
 	return nil
 }
-
-func checkSize(size int64) error {
-	if size <= 0 || size > 1<<46 {
-		return fmt.Errorf("host runtime: %d bytes of memory: must be between 1 and 2^46", size)
-	}
-	return nil
-}
-
-func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/span"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,7 +38,7 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	if e.Kind != gpu.ExportMemFD {
 		return nil, fmt.Errorf("host runtime: import a %s: this runtime imports memfds only", exportName(e.Kind))
 	}
-	if err := checkSize(e.Size); err != nil {
+	if err := span.Check("host runtime", e.Size); err != nil {
 		return nil, err
 	}
 	if e.Offset < 0 || e.Offset%pageSize != 0 {
@@ -63,7 +64,7 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 		m.release()
 		return nil, fmt.Errorf("host runtime: import %d bytes from offset %d: the memfd has %d", e.Size, e.Offset, stat.Size)
 	}
-	b, err := mapNew(roundUp(e.Size, pageSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, e.Offset)
+	b, err := mapNew(span.RoundUp(e.Size, pageSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, e.Offset)
 	if err != nil {
 		m.release()
 		return nil, fmt.Errorf("host runtime: map the import: %w", err)

@@ -6,33 +6,28 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/span"
 	"golang.org/x/sys/unix"
 )
 
 // Reserve implements gpu.Runtime: an inaccessible mapping holds the address range, and a memfd that grows is mapped over
 // its beginning.
 func (r *Runtime) Reserve(size, max int64) (gpu.Range, error) {
-	if max < size {
-		return nil, fmt.Errorf("host runtime: reserve %d bytes with %d backed: the range must hold them", max, size)
-	}
-	if err := checkSize(max); err != nil {
+	if err := span.CheckRange("host runtime", size, max); err != nil {
 		return nil, err
-	}
-	if size < 0 {
-		return nil, fmt.Errorf("host runtime: back %d bytes: must not be negative", size)
 	}
 	return r.reserve(size, max)
 }
 
 func (r *Runtime) reserve(size, max int64) (*memory, error) {
-	max = roundUp(max, granularity)
+	max = span.RoundUp(max, granularity)
 	if r.bank != nil {
 		m, err := r.allocBank(gpu.DeviceVMM, max, granularity) // a bank has no holes to grow into: all of it is taken now
 		if err != nil {
 			return nil, err
 		}
 		m.reserved = max
-		m.size.Store(roundUp(size, granularity))
+		m.size.Store(span.RoundUp(size, granularity))
 		return m, nil
 	}
 	fd, err := newMemFD("lanefs-"+gpu.DeviceVMM.String(), 0)
@@ -70,7 +65,7 @@ func (m *memory) Grow(size int64) error {
 	if m.reserved == 0 {
 		return fmt.Errorf("host runtime: %s memory cannot grow: only a reserved range can", m.kind)
 	}
-	old, size := m.size.Load(), roundUp(size, granularity)
+	old, size := m.size.Load(), span.RoundUp(size, granularity)
 	if size <= old {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package cuda
+package driver
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ const maxArgs = 16
 
 // stream is a gpu.Stream.
 type stream struct {
-	r      *Runtime
+	d      *Device
 	mu     sync.Mutex
 	handle uintptr
 	closed bool             // protected by mu
@@ -25,44 +25,44 @@ type stream struct {
 }
 
 // NewStream implements gpu.Runtime. The stream does not synchronise with the default stream.
-func (r *Runtime) NewStream() (gpu.Stream, error) {
-	s := &stream{r: r}
-	if err := r.do("cuStreamCreate", r.lib.streamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking); err != nil {
-		return nil, fmt.Errorf("cuda runtime: stream: %w", err)
+func (d *Device) NewStream() (gpu.Stream, error) {
+	s := &stream{d: d}
+	if err := d.Do(d.api.StreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking); err != nil {
+		return nil, fmt.Errorf("%s: stream: %w", d.who, err)
 	}
 	for i := range s.args {
 		s.params[i] = uintptr(unsafe.Pointer(&s.args[i]))
 	}
-	r.streams.Add(1)
+	d.streams.Add(1)
 	return s, nil
 }
 
 // Launch implements gpu.Stream.
 func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
 	fn, ok := f.(*function)
-	if !ok || fn.m.r.lib != s.r.lib {
-		return fmt.Errorf("cuda runtime: launch %q: the function belongs to another runtime", f.Name())
+	if !ok || fn.m.d.api != s.d.api {
+		return fmt.Errorf("%s: launch %q: the function belongs to another runtime", s.d.who, f.Name())
 	}
 	if grid.X == 0 || grid.Y == 0 || grid.Z == 0 || block.X == 0 || block.Y == 0 || block.Z == 0 {
-		return fmt.Errorf("cuda runtime: launch %q: empty grid %v or block %v", fn.name, grid, block)
+		return fmt.Errorf("%s: launch %q: empty grid %v or block %v", s.d.who, fn.name, grid, block)
 	}
 	if len(args) > maxArgs {
-		return fmt.Errorf("cuda runtime: launch %q: %d arguments, at most %d", fn.name, len(args), maxArgs)
+		return fmt.Errorf("%s: launch %q: %d arguments, at most %d", s.d.who, fn.name, len(args), maxArgs)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn.m.mu.RLock()
 	defer fn.m.mu.RUnlock()
 	if s.closed || fn.m.closed {
-		return fmt.Errorf("cuda runtime: launch %q: %w", fn.name, os.ErrClosed)
+		return fmt.Errorf("%s: launch %q: %w", s.d.who, fn.name, os.ErrClosed)
 	}
 	copy(s.args[:], args) // the driver copies them before it returns
-	err := s.r.do("cuLaunchKernel", s.r.lib.launchKernel, fn.handle,
+	err := s.d.Do(s.d.api.Launch, fn.handle,
 		uintptr(grid.X), uintptr(grid.Y), uintptr(grid.Z), uintptr(block.X), uintptr(block.Y), uintptr(block.Z),
 		0, s.handle, uintptr(unsafe.Pointer(&s.params[0])), 0)
 	runtime.KeepAlive(s)
 	if err != nil {
-		return fmt.Errorf("cuda runtime: launch %q: %w", fn.name, err)
+		return fmt.Errorf("%s: launch %q: %w", s.d.who, fn.name, err)
 	}
 	return nil
 }
@@ -70,18 +70,24 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 // Copy implements gpu.Stream.
 func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
 	if n < 0 {
-		return fmt.Errorf("cuda runtime: copy of %d bytes: must not be negative", n)
+		return fmt.Errorf("%s: copy of %d bytes: must not be negative", s.d.who, n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("cuda runtime: copy: %w", os.ErrClosed)
+		return fmt.Errorf("%s: copy: %w", s.d.who, os.ErrClosed)
 	}
 	if n == 0 {
 		return nil
 	}
-	if err := s.r.do("cuMemcpyAsync", s.r.lib.memcpyAsync, uintptr(dst), uintptr(src), uintptr(n), s.handle); err != nil {
-		return fmt.Errorf("cuda runtime: copy %d bytes from %#x to %#x: %w", n, uint64(src), uint64(dst), err)
+	var err error
+	if kind := s.d.api.CopyKind; kind != 0 {
+		err = s.d.Do(s.d.api.Copy, uintptr(dst), uintptr(src), uintptr(n), kind, s.handle)
+	} else {
+		err = s.d.Do(s.d.api.Copy, uintptr(dst), uintptr(src), uintptr(n), s.handle)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: copy %d bytes from %#x to %#x: %w", s.d.who, n, uint64(src), uint64(dst), err)
 	}
 	return nil
 }
@@ -89,18 +95,18 @@ func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
 // Fill implements gpu.Stream.
 func (s *stream) Fill(dst gpu.Addr, v byte, n int64) error {
 	if n < 0 {
-		return fmt.Errorf("cuda runtime: fill of %d bytes: must not be negative", n)
+		return fmt.Errorf("%s: fill of %d bytes: must not be negative", s.d.who, n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("cuda runtime: fill: %w", os.ErrClosed)
+		return fmt.Errorf("%s: fill: %w", s.d.who, os.ErrClosed)
 	}
 	if n == 0 {
 		return nil
 	}
-	if err := s.r.do("cuMemsetD8Async", s.r.lib.memsetD8Async, uintptr(dst), uintptr(v), uintptr(n), s.handle); err != nil {
-		return fmt.Errorf("cuda runtime: fill %d bytes at %#x: %w", n, uint64(dst), err)
+	if err := s.d.Do(s.d.api.SetD8, uintptr(dst), uintptr(v), uintptr(n), s.handle); err != nil {
+		return fmt.Errorf("%s: fill %d bytes at %#x: %w", s.d.who, n, uint64(dst), err)
 	}
 	return nil
 }
@@ -110,16 +116,16 @@ func (s *stream) Done() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return false, fmt.Errorf("cuda runtime: stream: %w", os.ErrClosed)
+		return false, fmt.Errorf("%s: stream: %w", s.d.who, os.ErrClosed)
 	}
-	code, err := s.r.status("cuStreamQuery", s.r.lib.streamQuery, s.handle)
+	code, err := s.d.Status(s.d.api.StreamQuery, s.handle)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("cuda runtime: %w", err)
+		return false, fmt.Errorf("%s: %w", s.d.who, err)
 	case code == notReady:
 		return false, nil
-	case code != success:
-		return false, fmt.Errorf("cuda runtime: %w", s.r.lib.check("a kernel or copy", code))
+	case code != Success:
+		return false, fmt.Errorf("%s: %w", s.d.who, s.d.api.Check("a kernel or copy", code))
 	}
 	return true, nil
 }
@@ -135,7 +141,7 @@ func (s *stream) Wait(timeout time.Duration) error {
 		since := time.Since(start)
 		switch {
 		case since > timeout:
-			return fmt.Errorf("cuda runtime: work on the stream has not finished after %v: %w", timeout, os.ErrDeadlineExceeded)
+			return fmt.Errorf("%s: work on the stream has not finished after %v: %w", s.d.who, timeout, os.ErrDeadlineExceeded)
 		case since < 100*time.Microsecond:
 			runtime.Gosched()
 		case since < 20*time.Millisecond:
@@ -151,12 +157,12 @@ func (s *stream) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("cuda runtime: stream: %w", os.ErrClosed)
+		return fmt.Errorf("%s: stream: %w", s.d.who, os.ErrClosed)
 	}
 	s.closed = true
-	s.r.streams.Add(-1)
-	if err := s.r.do("cuStreamDestroy", s.r.lib.streamDestroy, s.handle); err != nil {
-		return fmt.Errorf("cuda runtime: close a stream: %w", err)
+	s.d.streams.Add(-1)
+	if err := s.d.Do(s.d.api.StreamDestroy, s.handle); err != nil {
+		return fmt.Errorf("%s: close a stream: %w", s.d.who, err)
 	}
 	return nil
 }

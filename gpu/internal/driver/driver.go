@@ -1,0 +1,132 @@
+// Package driver is what gpu/cuda and gpu/hip share: AMD made HIP's calls in the image of CUDA's, so streams, launches,
+// copies, modules, pinned host memory and VMM ranges are the same calls with the same arguments under other names.
+//
+// A vendor's package binds its library, fills in an API (the calls both have) and a Config (what it found out about the
+// device), and gets a Device, which is a gpu.Runtime but for its name. What only one vendor has stays in its package:
+// versions, words for what is missing, facts, AMD's device memory kinds and HSA calls, CUDA's lazy loading.
+//
+// Threads. What a vendor calls current (a CUDA context, a HIP device) belongs to a thread, and goroutines move between
+// threads: Do makes it current first, on a locked thread.
+//
+// Arguments that point to Go memory become a uintptr in the very call of Do, Status or Raw, which keep what they point to
+// alive and in its place (go:uintptrescapes). The compiler sees that in direct calls only, so they are functions and methods
+// of one concrete type, never a func value or an interface.
+//
+// A running kernel holds up calls that wait for the device, for ever if it is resident: freeing and unregistering host
+// memory, unloading modules, and freeing device memory that is not a VMM range. Whoever keeps a kernel resident parks it
+// first.
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// Config is what a vendor's package knows of an opened device.
+type Config struct {
+	API     *API
+	Current uintptr // the argument of API.SetCurrent
+	Facts   gpu.Facts
+	Prop    AllocationProp // of VMM memory
+	NoVMM   string         // why there are no VMM ranges; then Facts.Granularity is 0
+
+	// HostFlags are the flags of API.HostAlloc for a kind.
+	HostFlags func(gpu.MemKind) uintptr
+	// Loaded sees each module before anyone else does. It may be nil.
+	Loaded func(d *Device, module uintptr) error
+	// ExportDMABUF exports size bytes of VMM memory at addr. Where it is nil a POSIX handle is a DMA-BUF.
+	ExportDMABUF func(d *Device, addr gpu.Addr, size int64) (fd int32, err error)
+	// Release lets go of the device.
+	Release func() error
+}
+
+// Device is an opened device: all of gpu.Runtime but Name.
+type Device struct {
+	cfg Config
+	api *API
+	who string // begins every error
+
+	memories atomic.Int64 // open
+	modules  atomic.Int64 // open
+	streams  atomic.Int64 // open
+	mu       sync.RWMutex // held for reading by every call, for writing by Close
+	closed   bool         // protected by mu
+}
+
+// New makes a Device.
+func New(c Config) *Device {
+	return &Device{cfg: c, api: c.API, who: c.API.Name + " runtime"}
+}
+
+// Name implements gpu.Runtime.
+func (d *Device) Name() string { return d.api.Name }
+
+// Facts implements gpu.Runtime.
+func (d *Device) Facts() gpu.Facts { return d.cfg.Facts }
+
+// Close implements gpu.Runtime. What is still open then is an error: its owner has lost track of it.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("%s: %w", d.who, os.ErrClosed)
+	}
+	d.closed = true
+	var errs []error
+	if n, m, s := d.memories.Load(), d.modules.Load(), d.streams.Load(); n != 0 || m != 0 || s != 0 {
+		errs = append(errs, fmt.Errorf("%s: closed with %d memories, %d modules and %d streams still open", d.who, n, m, s))
+	}
+	if d.cfg.Release != nil {
+		if err := d.cfg.Release(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", d.who, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Do calls c with the device current, unless the runtime is closed.
+//
+//go:uintptrescapes
+func (d *Device) Do(c Call, args ...uintptr) error {
+	code, err := d.Status(c, args...)
+	if err != nil {
+		return err
+	}
+	return d.api.Check(c.Name, code)
+}
+
+// Status is Do for calls whose result is not always an error.
+//
+//go:uintptrescapes
+func (d *Device) Status(c Call, args ...uintptr) (int32, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return 0, fmt.Errorf("%s: %w", c.Name, os.ErrClosed)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if code, _, _ := purego.SyscallN(d.api.SetCurrent.addr, d.cfg.Current); int32(code) != Success {
+		return 0, d.api.Check(d.api.SetCurrent.Name, int32(code))
+	}
+	code, _, _ := purego.SyscallN(c.addr, args...)
+	return int32(code), nil
+}
+
+// open says whether the runtime is open, for what needs no call of the library.
+func (d *Device) open() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return fmt.Errorf("%s: %w", d.who, os.ErrClosed)
+	}
+	return nil
+}
