@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
 . "$here/archive.sh"
 
-modules="nvme ext4 fuse vfio-pci vfio_iommu_type1 virtio_pci virtio_console loop dm-mod md-mod"
+modules="nvme ext4 fuse vfio-pci vfio_iommu_type1 virtio_pci virtio_console loop dm-mod raid1"
 
 mkdir -p "$cache"
 exec 9>"$cache/stock.lock"
