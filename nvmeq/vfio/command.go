@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // The command register (PCIe §7.5.1.1.3): without memory space the BARs do not answer, and cannot be exported; without bus
@@ -16,6 +14,9 @@ const (
 	commandMemory = 1 << 1
 	commandMaster = 1 << 2
 )
+
+// errSilent is what a function that was pulled out looks like.
+var errSilent = errors.New("the command register reads all ones: no device answers")
 
 // enable switches memory space and bus mastering on.
 func (d *Device) enable() error { return d.command(commandMemory|commandMaster, 0) }
@@ -31,20 +32,20 @@ func (d *Device) disable() error {
 func (d *Device) command(set, clear uint16) error {
 	return d.with(func(fd int) error {
 		config := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
-		if _, err := ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
+		if _, err := d.m.ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
 			return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
 		}
 		at := int64(config.offset) + commandOffset
 		var b [2]byte
-		if _, err := unix.Pread(fd, b[:], at); err != nil {
+		if _, err := d.m.pread(fd, b[:], at); err != nil {
 			return fmt.Errorf("reading the command register: %w", err)
 		}
 		old := binary.LittleEndian.Uint16(b[:])
 		if old == 0xffff {
-			return errors.New("the command register reads all ones: no device answers")
+			return errSilent
 		}
 		binary.LittleEndian.PutUint16(b[:], old&^clear|set)
-		if _, err := unix.Pwrite(fd, b[:], at); err != nil {
+		if _, err := d.m.pwrite(fd, b[:], at); err != nil {
 			return fmt.Errorf("writing the command register: %w", err)
 		}
 		return nil

@@ -25,6 +25,7 @@ type Options struct {
 
 // Device is one PCI function in the hands of this process. It implements nvmeq.Transport.
 type Device struct {
+	m     machine
 	addr  pci.Address
 	log   *slog.Logger
 	space space
@@ -44,7 +45,9 @@ var _ nvmeq.Transport = (*Device)(nil)
 
 // Open takes the function at addr, which vfio-pci must have: it switches memory space and bus mastering on, maps the BAR
 // and prepares an empty address space for DMA.
-func Open(addr string, opt Options) (*Device, error) {
+func Open(addr string, opt Options) (*Device, error) { return thisMachine.take(addr, opt) }
+
+func (m machine) take(addr string, opt Options) (*Device, error) {
 	a, err := pci.ParseAddress(addr)
 	if err != nil {
 		return nil, err
@@ -52,7 +55,7 @@ func Open(addr string, opt Options) (*Device, error) {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
-	f, err := pci.System{}.Function(a)
+	f, err := m.pci.Function(a)
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +66,11 @@ func Open(addr string, opt Options) (*Device, error) {
 		}
 		return nil, fmt.Errorf("%s is not bound to %s (%s): run `lanefs bind %s` first", a, pci.VFIO, have, a)
 	}
-	at, err := attach(f, opt.Backend)
+	at, err := m.attach(f, opt.Backend)
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{addr: a, log: opt.Log.With("device", string(a)), space: at.space, fd: at.device}
+	d := &Device{m: m, addr: a, log: opt.Log.With("device", string(a)), space: at.space, fd: at.device}
 	if err := d.open(at, opt); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", a, err), d.Close())
 	}
@@ -75,8 +78,8 @@ func Open(addr string, opt Options) (*Device, error) {
 }
 
 // attach takes the way that was asked for, or the first that is offered.
-func attach(f *pci.Function, want Backend) (attachment, error) {
-	ways, why := Offered(f)
+func (m machine) attach(f *pci.Function, want Backend) (attachment, error) {
+	ways, why := m.offered(f)
 	if want == Auto {
 		if len(ways) == 0 {
 			return attachment{}, fmt.Errorf("%s cannot be opened: %w; nor so: %w", f.Addr, why[IOMMUFD], why[Type1])
@@ -88,29 +91,29 @@ func attach(f *pci.Function, want Backend) (attachment, error) {
 	}
 	switch want {
 	case IOMMUFD:
-		return openIOMMUFD(f)
+		return m.openIOMMUFD(f)
 	case Type1:
-		return openType1(f)
+		return m.openType1(f)
 	}
 	return attachment{}, fmt.Errorf("VFIO backend %q: want %q, %q, or none", want, IOMMUFD, Type1)
 }
 
 func (d *Device) open(at attachment, opt Options) error {
 	d.info.argsz = uint32(unsafe.Sizeof(deviceInfo{}))
-	if _, err := ioctl(d.fd, ioDeviceGetInfo, unsafe.Pointer(&d.info)); err != nil {
+	if _, err := d.m.ioctl(d.fd, ioDeviceGetInfo, unsafe.Pointer(&d.info)); err != nil {
 		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
 	}
 	if d.info.flags&deviceFlagPCI == 0 {
 		return errors.New("VFIO says that this is no PCI device")
 	}
 	var err error
-	if d.iovas, err = newAllocator(at.usable, apertures(), at.pageSizes); err != nil {
+	if d.iovas, err = newAllocator(at.usable, d.m.apertures(), at.pageSizes); err != nil {
 		return err
 	}
 	if err := d.enable(); err != nil {
 		return err
 	}
-	if d.bar, err = mapRegion(d.fd, opt.BAR); err != nil {
+	if d.bar, err = mapRegion(d.m, d.fd, opt.BAR); err != nil {
 		return err
 	}
 	d.watch, err = d.startWatch()
@@ -118,8 +121,8 @@ func (d *Device) open(at attachment, opt Options) error {
 }
 
 // apertures are where the BARs of all functions lie.
-func apertures() (all []Range) {
-	functions, err := pci.System{}.Functions()
+func (m machine) apertures() (all []Range) {
+	functions, err := m.pci.Functions()
 	if err != nil {
 		return nil
 	}
@@ -147,7 +150,7 @@ func (d *Device) Read32(off int64) uint32 {
 		return load32(register(d.bar.mem, off))
 	}
 	var b [4]byte
-	if d.pio(unix.Pread, b[:], off) != nil {
+	if d.pio(d.m.pread, b[:], off) != nil {
 		return ^uint32(0)
 	}
 	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
@@ -167,7 +170,7 @@ func (d *Device) Write32(off int64, v uint32) {
 		store32(register(d.bar.mem, off), v)
 	default:
 		b := [4]byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)}
-		_ = d.pio(unix.Pwrite, b[:], off) // a bus tells no writer of its failure either
+		_ = d.pio(d.m.pwrite, b[:], off) // a bus tells no writer of its failure either
 	}
 }
 
@@ -207,7 +210,7 @@ func (d *Device) Reset() error {
 		if d.info.flags&deviceFlagReset == 0 {
 			return errors.New("the function offers no reset")
 		}
-		if _, err := ioctlValue(fd, ioDeviceReset, 0); err != nil {
+		if _, err := d.m.ioctlValue(fd, ioDeviceReset, 0); err != nil {
 			return fmt.Errorf("VFIO_DEVICE_RESET: %w", err)
 		}
 		return nil
@@ -216,6 +219,10 @@ func (d *Device) Reset() error {
 		err = d.enable() // the kernel restores the command register; this makes sure
 	}
 	if err != nil {
+		// A function that left without a word: before anyone stores to memory that the kernel no longer backs.
+		if errors.Is(d.command(0, 0), errSilent) {
+			d.letGo(errSilent)
+		}
 		return fmt.Errorf("resetting %s: %w", d.addr, err)
 	}
 	return nil
@@ -228,14 +235,14 @@ func (d *Device) Export(bar int, off, n int64) (gpu.Export, error) {
 		region: uint32(bar), openFlags: unix.O_RDWR | unix.O_CLOEXEC, rangeCount: 1, offset: uint64(off), length: uint64(n)}
 	var fd int
 	err := d.with(func(device int) (err error) {
-		fd, err = ioctl(device, ioDeviceFeature, unsafe.Pointer(&req))
+		fd, err = d.m.ioctl(device, ioDeviceFeature, unsafe.Pointer(&req))
 		return err
 	})
 	switch {
 	case errors.Is(err, unix.ENOTTY):
 		return gpu.Export{}, fmt.Errorf("%s: the kernel cannot export a BAR as DMA-BUF: that needs Linux 6.19 with CONFIG_VFIO_PCI_DMABUF", d.addr)
 	case err != nil:
-		return gpu.Export{}, fmt.Errorf("%s: exporting %d bytes of BAR %d from offset %d as DMA-BUF: %w", d.addr, n, bar, off, err)
+		return gpu.Export{}, fmt.Errorf("%s: exporting %d bytes of BAR %d from offset %d as DMA-BUF: VFIO_DEVICE_FEATURE_DMA_BUF: %w", d.addr, n, bar, off, err)
 	}
 	return gpu.Export{FD: fd, Size: n, Kind: gpu.ExportDMABUF}, nil
 }
@@ -271,7 +278,7 @@ func (d *Device) release() error {
 		return nil
 	}
 	err := d.space.detach()
-	err = errors.Join(err, unix.Close(d.fd))
+	err = errors.Join(err, d.m.close(d.fd))
 	d.fd = -1
 	return err
 }

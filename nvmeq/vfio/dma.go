@@ -106,11 +106,14 @@ func (d *Device) Unmap(a nvmeq.IOVA) error {
 	if d.closed {
 		return fmt.Errorf("%s: unmap: %w", d.addr, os.ErrClosed)
 	}
-	n, err := d.iovas.release(a)
-	if err != nil {
-		return fmt.Errorf("%s: %w", d.addr, err)
+	n, err := d.iovas.size(a)
+	if err == nil {
+		err = d.space.unmap(uint64(a), n)
 	}
-	if err := d.space.unmap(uint64(a), n); err != nil {
+	if err == nil {
+		_, err = d.iovas.release(a) // not before: what is still mapped cannot be mapped again
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", d.addr, err)
 	}
 	return nil

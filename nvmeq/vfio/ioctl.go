@@ -8,29 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ioctl carries out one request, again when a signal interrupts it.
-func ioctl(fd int, request uintptr, arg unsafe.Pointer) (int, error) {
-	for {
-		r, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
-		switch errno {
-		case 0:
-			return int(r), nil
-		case unix.EINTR:
-		default:
-			return 0, errno
-		}
-	}
-}
-
-// ioctlValue is for requests whose argument is a number.
-func ioctlValue(fd int, request, arg uintptr) (int, error) {
-	r, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, arg)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), nil
-}
-
 // pinHint explains the errors of mapping memory that a user can do something about.
 func pinHint(err error) error {
 	if err == unix.ENOMEM {

@@ -16,8 +16,8 @@ const (
 	deviceNodes = "/dev/vfio/devices"
 )
 
-func offersIOMMUFD(f *pci.Function) error {
-	if err := unix.Access(iommuNode, unix.F_OK); err != nil {
+func (m machine) offersIOMMUFD(f *pci.Function) error {
+	if err := m.access(iommuNode); err != nil {
 		return fmt.Errorf("%s: %w: the kernel has no IOMMUFD (CONFIG_IOMMUFD)", iommuNode, err)
 	}
 	if f.VFIODevice() == "" {
@@ -28,6 +28,7 @@ func offersIOMMUFD(f *pci.Function) error {
 
 // ioas is an I/O address space of IOMMUFD (uapi IOMMU_IOAS_ALLOC).
 type ioas struct {
+	k        kernel
 	fd       int // /dev/iommu; its end is the end of all that was made with it
 	id       uint32
 	device   int
@@ -36,35 +37,35 @@ type ioas struct {
 
 // openIOMMUFD binds the function to a new address space. What fails half way is undone by closing the descriptors: the
 // kernel holds nothing beyond them.
-func openIOMMUFD(f *pci.Function) (a attachment, err error) {
+func (m machine) openIOMMUFD(f *pci.Function) (a attachment, err error) {
 	a.device = -1
-	s := &ioas{fd: -1, device: -1}
+	s := &ioas{k: m, fd: -1, device: -1}
 	defer func() {
 		if err != nil {
 			if a.device >= 0 {
-				unix.Close(a.device)
+				m.close(a.device)
 			}
 			s.close()
 		}
 	}()
 	path := filepath.Join(deviceNodes, f.VFIODevice())
-	if a.device, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if a.device, err = m.open(path); err != nil {
 		return a, openError(path, f, err)
 	}
-	if s.fd, err = unix.Open(iommuNode, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if s.fd, err = m.open(iommuNode); err != nil {
 		return a, openError(iommuNode, f, err)
 	}
 	bind := bindIOMMUFD{argsz: uint32(unsafe.Sizeof(bindIOMMUFD{})), iommufd: int32(s.fd)}
-	if _, err = ioctl(a.device, ioBindIOMMUFD, unsafe.Pointer(&bind)); err != nil {
+	if _, err = m.ioctl(a.device, ioBindIOMMUFD, unsafe.Pointer(&bind)); err != nil {
 		return a, openError(path, f, fmt.Errorf("VFIO_DEVICE_BIND_IOMMUFD: %w", err))
 	}
 	alloc := ioasAlloc{size: uint32(unsafe.Sizeof(ioasAlloc{}))}
-	if _, err = ioctl(s.fd, ioIOASAlloc, unsafe.Pointer(&alloc)); err != nil {
+	if _, err = m.ioctl(s.fd, ioIOASAlloc, unsafe.Pointer(&alloc)); err != nil {
 		return a, fmt.Errorf("IOMMU_IOAS_ALLOC: %w", err)
 	}
 	s.id = alloc.ioas
 	attach := attachPT{argsz: uint32(unsafe.Sizeof(attachPT{})), ptID: s.id}
-	if _, err = ioctl(a.device, ioAttachPT, unsafe.Pointer(&attach)); err != nil {
+	if _, err = m.ioctl(a.device, ioAttachPT, unsafe.Pointer(&attach)); err != nil {
 		return a, fmt.Errorf("VFIO_DEVICE_ATTACH_IOMMUFD_PT: %w", err)
 	}
 	s.device, s.attached = a.device, true
@@ -106,7 +107,7 @@ func (s *ioas) ranges() ([]Range, uint64, error) {
 		list := make([]Range, n)
 		q := ioasRanges{size: uint32(unsafe.Sizeof(ioasRanges{})), ioas: s.id, n: n,
 			allowed: uint64(uintptr(unsafe.Pointer(&list[0])))}
-		_, err := ioctl(s.fd, ioIOASRanges, unsafe.Pointer(&q))
+		_, err := s.k.ioctl(s.fd, ioIOASRanges, unsafe.Pointer(&q))
 		keep(list)
 		if errors.Is(err, unix.EMSGSIZE) && q.n > n && q.n <= ioasRangesLimit {
 			n = q.n
@@ -121,7 +122,7 @@ func (s *ioas) ranges() ([]Range, uint64, error) {
 
 func (s *ioas) mapUser(iova, addr, n uint64) error {
 	m := ioasMap{size: uint32(unsafe.Sizeof(ioasMap{})), flags: mapFixedRW, ioas: s.id, userVA: addr, length: n, iova: iova}
-	if _, err := ioctl(s.fd, ioIOASMap, unsafe.Pointer(&m)); err != nil {
+	if _, err := s.k.ioctl(s.fd, ioIOASMap, unsafe.Pointer(&m)); err != nil {
 		return fmt.Errorf("IOMMU_IOAS_MAP of %d bytes: %w", n, pinHint(err))
 	}
 	return nil
@@ -130,7 +131,7 @@ func (s *ioas) mapUser(iova, addr, n uint64) error {
 func (s *ioas) mapFile(iova uint64, fd int, dmabuf bool, off, n uint64) error {
 	m := ioasMapFile{size: uint32(unsafe.Sizeof(ioasMapFile{})), flags: mapFixedRW, ioas: s.id, fd: int32(fd),
 		start: off, length: n, iova: iova}
-	_, err := ioctl(s.fd, ioIOASMapFile, unsafe.Pointer(&m))
+	_, err := s.k.ioctl(s.fd, ioIOASMapFile, unsafe.Pointer(&m))
 	switch {
 	case err == nil:
 		return nil
@@ -148,7 +149,7 @@ var errNoMapFile = errors.New("IOMMU_IOAS_MAP_FILE: the kernel does not know it 
 
 func (s *ioas) unmap(iova, n uint64) error {
 	u := ioasUnmap{size: uint32(unsafe.Sizeof(ioasUnmap{})), ioas: s.id, iova: iova, length: n}
-	if _, err := ioctl(s.fd, ioIOASUnmap, unsafe.Pointer(&u)); err != nil {
+	if _, err := s.k.ioctl(s.fd, ioIOASUnmap, unsafe.Pointer(&u)); err != nil {
 		return fmt.Errorf("IOMMU_IOAS_UNMAP of %d bytes at %#x: %w", n, iova, err)
 	}
 	if u.length != n {
@@ -163,7 +164,7 @@ func (s *ioas) detach() error {
 	}
 	s.attached = false
 	d := detachPT{argsz: uint32(unsafe.Sizeof(detachPT{}))}
-	if _, err := ioctl(s.device, ioDetachPT, unsafe.Pointer(&d)); err != nil {
+	if _, err := s.k.ioctl(s.device, ioDetachPT, unsafe.Pointer(&d)); err != nil {
 		return fmt.Errorf("VFIO_DEVICE_DETACH_IOMMUFD_PT: %w", err)
 	}
 	return nil
@@ -173,7 +174,7 @@ func (s *ioas) close() error {
 	if s.fd < 0 {
 		return nil
 	}
-	err := unix.Close(s.fd)
+	err := s.k.close(s.fd)
 	s.fd = -1
 	return err
 }

@@ -126,11 +126,20 @@ func place(r Range, from, n, align uint64) (uint64, bool) {
 	return at, at <= r.Last && r.Last-at >= n-1
 }
 
-// release takes back what alloc gave and says how much it was.
-func (a *allocator) release(at nvmeq.IOVA) (uint64, error) {
+// size says how much alloc gave at an address.
+func (a *allocator) size(at nvmeq.IOVA) (uint64, error) {
 	n, ok := a.used[uint64(at)]
 	if !ok {
 		return 0, fmt.Errorf("unmap IOVA %#x: no mapping begins there", uint64(at))
+	}
+	return n, nil
+}
+
+// release takes back what alloc gave and says how much it was.
+func (a *allocator) release(at nvmeq.IOVA) (uint64, error) {
+	n, err := a.size(at)
+	if err != nil {
+		return 0, err
 	}
 	delete(a.used, uint64(at))
 	r := Range{uint64(at), uint64(at) + n - 1}

@@ -12,17 +12,18 @@ import (
 // region is a BAR in this process's address space: a reservation of the BAR's size, with those parts mapped that the
 // kernel lets us map. On old kernels the page of the MSI-X table is a hole in it.
 type region struct {
+	k      kernel
 	mem    []byte
 	offset int64   // of the BAR in the device's file
 	areas  []Range // mapped, as offsets, both ends included
 }
 
 // mapRegion maps BAR index of the device.
-func mapRegion(fd, index int) (*region, error) {
+func mapRegion(k kernel, fd, index int) (*region, error) {
 	b, err := withCaps(uint32(unsafe.Sizeof(regionInfo{})), func(b []byte) (uint32, error) {
 		info := (*regionInfo)(unsafe.Pointer(&b[0]))
 		*info = regionInfo{argsz: uint32(len(b)), index: uint32(index)}
-		_, err := ioctl(fd, ioGetRegionInfo, unsafe.Pointer(info))
+		_, err := k.ioctl(fd, ioGetRegionInfo, unsafe.Pointer(info))
 		return info.argsz, err
 	})
 	if err != nil {
@@ -39,14 +40,13 @@ func mapRegion(fd, index int) (*region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BAR %d: %w", index, err)
 	}
-	p, err := unix.MmapPtr(-1, 0, nil, uintptr(info.size), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	p, err := k.reserve(uintptr(info.size))
 	if err != nil {
 		return nil, fmt.Errorf("BAR %d: %d bytes of address space: %w", index, info.size, err)
 	}
-	r := &region{mem: unsafe.Slice((*byte)(p), info.size), offset: int64(info.offset), areas: areas}
+	r := &region{k: k, mem: unsafe.Slice((*byte)(p), info.size), offset: int64(info.offset), areas: areas}
 	for _, a := range areas {
-		_, err := unix.MmapPtr(fd, r.offset+int64(a.First), unsafe.Pointer(&r.mem[a.First]), uintptr(a.Last-a.First+1),
-			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+		_, err := k.mmap(fd, r.offset+int64(a.First), unsafe.Pointer(&r.mem[a.First]), uintptr(a.Last-a.First+1))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("BAR %d: mapping %d bytes from offset %#x: %w", index, a.Last-a.First+1, a.First, err), r.unmap())
 		}
@@ -116,5 +116,5 @@ func (r *region) unmap() error {
 	}
 	b := r.mem
 	r.mem, r.areas = nil, nil
-	return unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(len(b)))
+	return r.k.munmap(unsafe.Pointer(&b[0]), uintptr(len(b)))
 }

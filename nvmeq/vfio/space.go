@@ -36,14 +36,16 @@ const (
 )
 
 // Offered says which of the two this machine offers for f, the better first, and why not the others.
-func Offered(f *pci.Function) (ways []Backend, why map[Backend]error) {
+func Offered(f *pci.Function) (ways []Backend, why map[Backend]error) { return thisMachine.offered(f) }
+
+func (m machine) offered(f *pci.Function) (ways []Backend, why map[Backend]error) {
 	why = map[Backend]error{}
-	if err := offersIOMMUFD(f); err != nil {
+	if err := m.offersIOMMUFD(f); err != nil {
 		why[IOMMUFD] = err
 	} else {
 		ways = append(ways, IOMMUFD)
 	}
-	if err := offersType1(f); err != nil {
+	if err := m.offersType1(f); err != nil {
 		why[Type1] = err
 	} else {
 		ways = append(ways, Type1)

@@ -1,6 +1,7 @@
 package vfio
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -17,15 +18,15 @@ const (
 	containerNode = "/dev/vfio/vfio"
 )
 
-func offersType1(f *pci.Function) error {
-	if err := unix.Access(containerNode, unix.F_OK); err != nil {
+func (m machine) offersType1(f *pci.Function) error {
+	if err := m.access(containerNode); err != nil {
 		return fmt.Errorf("%s: %w: the kernel has no VFIO containers (modprobe vfio_iommu_type1; CONFIG_VFIO_CONTAINER)", containerNode, err)
 	}
 	if f.Group == "" {
 		return fmt.Errorf("%s is in no IOMMU group: the IOMMU is off (intel_iommu=on or amd_iommu=on, and in the firmware)", f.Addr)
 	}
 	node := filepath.Join(vfioNodes, f.Group)
-	if err := unix.Access(node, unix.F_OK); err != nil {
+	if err := m.access(node); err != nil {
 		return fmt.Errorf("%s: %w: the kernel has no VFIO groups (CONFIG_VFIO_GROUP)", node, err)
 	}
 	return nil
@@ -33,6 +34,7 @@ func offersType1(f *pci.Function) error {
 
 // container is a VFIO container with one group in it and the type1 IOMMU driver (uapi VFIO_TYPE1v2_IOMMU).
 type container struct {
+	k     kernel
 	fd    int
 	group int
 	held  bool // the group is in the container
@@ -41,50 +43,58 @@ type container struct {
 	files map[uint64][]byte // protected by mu: mappings of files for which type1 needs an address, by IOVA
 }
 
-func openType1(f *pci.Function) (a attachment, err error) {
+func (m machine) openType1(f *pci.Function) (a attachment, err error) {
 	a.device = -1
-	c := &container{fd: -1, group: -1, files: map[uint64][]byte{}}
+	c := &container{k: m, fd: -1, group: -1, files: map[uint64][]byte{}}
 	defer func() {
 		if err != nil {
 			if a.device >= 0 {
-				unix.Close(a.device)
+				m.close(a.device)
 			}
 			c.close()
 		}
 	}()
-	if c.fd, err = unix.Open(containerNode, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if c.fd, err = m.open(containerNode); err != nil {
 		return a, openError(containerNode, f, err)
 	}
-	if v, err := ioctlValue(c.fd, ioGetAPIVersion, 0); err != nil || v != apiVersion {
-		return a, fmt.Errorf("%s: API version %d (%v); want %d", containerNode, v, err, apiVersion)
+	version, err := m.ioctlValue(c.fd, ioGetAPIVersion, 0)
+	if err != nil {
+		return a, fmt.Errorf("%s: VFIO_GET_API_VERSION: %w", containerNode, err)
 	}
-	if ok, err := ioctlValue(c.fd, ioCheckExtension, extType1v2); err != nil || ok != 1 {
+	if version != apiVersion {
+		return a, fmt.Errorf("%s: VFIO's API has version %d; want %d", containerNode, version, apiVersion)
+	}
+	ok, err := m.ioctlValue(c.fd, ioCheckExtension, extType1v2)
+	if err != nil {
+		return a, fmt.Errorf("%s: VFIO_CHECK_EXTENSION: %w", containerNode, err)
+	}
+	if ok != 1 {
 		return a, fmt.Errorf("%s: no type1 IOMMU driver: modprobe vfio_iommu_type1", containerNode)
 	}
 	node := filepath.Join(vfioNodes, f.Group)
-	if c.group, err = unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if c.group, err = m.open(node); err != nil {
 		return a, openError(node, f, err)
 	}
 	status := groupStatus{argsz: uint32(unsafe.Sizeof(groupStatus{}))}
-	if _, err = ioctl(c.group, ioGroupGetStatus, unsafe.Pointer(&status)); err != nil {
+	if _, err = m.ioctl(c.group, ioGroupGetStatus, unsafe.Pointer(&status)); err != nil {
 		return a, fmt.Errorf("%s: VFIO_GROUP_GET_STATUS: %w", node, err)
 	}
 	if status.flags&groupViable == 0 {
 		return a, fmt.Errorf("IOMMU group %s is not viable: a driver of the kernel's has another device of it; `lanefs bind %s` names it", f.Group, f.Addr)
 	}
 	fd := int32(c.fd)
-	if _, err = ioctl(c.group, ioGroupSetContainer, unsafe.Pointer(&fd)); err != nil {
+	if _, err = m.ioctl(c.group, ioGroupSetContainer, unsafe.Pointer(&fd)); err != nil {
 		return a, openError(node, f, fmt.Errorf("VFIO_GROUP_SET_CONTAINER: %w", err))
 	}
 	c.held = true
-	if _, err = ioctlValue(c.fd, ioSetIOMMU, extType1v2); err != nil {
+	if _, err = m.ioctlValue(c.fd, ioSetIOMMU, extType1v2); err != nil {
 		return a, fmt.Errorf("%s: VFIO_SET_IOMMU: %w", containerNode, err)
 	}
 	name, err := unix.BytePtrFromString(string(f.Addr))
 	if err != nil {
 		return a, err
 	}
-	dev, err := ioctl(c.group, ioGroupGetDeviceFD, unsafe.Pointer(name))
+	dev, err := m.ioctl(c.group, ioGroupGetDeviceFD, unsafe.Pointer(name))
 	if err != nil {
 		return a, fmt.Errorf("%s: VFIO_GROUP_GET_DEVICE_FD %s: %w", node, f.Addr, err)
 	}
@@ -102,7 +112,7 @@ func (c *container) ranges() ([]Range, uint64, error) {
 	b, err := withCaps(uint32(unsafe.Sizeof(type1Info{})), func(b []byte) (uint32, error) {
 		info := (*type1Info)(unsafe.Pointer(&b[0]))
 		*info = type1Info{argsz: uint32(len(b))}
-		_, err := ioctl(c.fd, ioIOMMUGetInfo, unsafe.Pointer(info))
+		_, err := c.k.ioctl(c.fd, ioIOMMUGetInfo, unsafe.Pointer(info))
 		return info.argsz, err
 	})
 	if err != nil {
@@ -133,7 +143,7 @@ func (c *container) ranges() ([]Range, uint64, error) {
 // a DMA-BUF that allows mmap, which type1 follows.
 func (c *container) mapUser(iova, addr, n uint64) error {
 	m := type1Map{argsz: uint32(unsafe.Sizeof(type1Map{})), flags: dmaRead | dmaWrite, vaddr: addr, iova: iova, size: n}
-	if _, err := ioctl(c.fd, ioMapDMA, unsafe.Pointer(&m)); err != nil {
+	if _, err := c.k.ioctl(c.fd, ioMapDMA, unsafe.Pointer(&m)); err != nil {
 		return fmt.Errorf("VFIO_IOMMU_MAP_DMA of %d bytes: %w", n, pinHint(err))
 	}
 	return nil
@@ -141,13 +151,12 @@ func (c *container) mapUser(iova, addr, n uint64) error {
 
 // mapFile maps the file into the process first: type1 knows addresses only.
 func (c *container) mapFile(iova uint64, fd int, _ bool, off, n uint64) error {
-	p, err := unix.MmapPtr(fd, int64(off), nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	p, err := c.k.mmap(fd, int64(off), nil, uintptr(n))
 	if err != nil {
 		return fmt.Errorf("type1 maps only what the CPU can address, and this file refuses mmap: %w", err)
 	}
 	if err := c.mapUser(iova, uint64(uintptr(p)), n); err != nil {
-		unix.MunmapPtr(p, uintptr(n))
-		return err
+		return errors.Join(err, c.k.munmap(p, uintptr(n)))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,46 +166,50 @@ func (c *container) mapFile(iova uint64, fd int, _ bool, off, n uint64) error {
 
 func (c *container) unmap(iova, n uint64) error {
 	u := type1Unmap{argsz: uint32(unsafe.Sizeof(type1Unmap{})), iova: iova, size: n}
-	if _, err := ioctl(c.fd, ioUnmapDMA, unsafe.Pointer(&u)); err != nil {
+	if _, err := c.k.ioctl(c.fd, ioUnmapDMA, unsafe.Pointer(&u)); err != nil {
 		return fmt.Errorf("VFIO_IOMMU_UNMAP_DMA of %d bytes at %#x: %w", n, iova, err)
-	}
-	c.mu.Lock()
-	b := c.files[iova]
-	delete(c.files, iova)
-	c.mu.Unlock()
-	if b != nil {
-		unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(len(b)))
 	}
 	if u.size != n {
 		return fmt.Errorf("VFIO_IOMMU_UNMAP_DMA at %#x: %d bytes were unmapped instead of %d", iova, u.size, n)
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.forget(iova)
+}
+
+// forget takes a file out of the process. The caller holds mu.
+func (c *container) forget(iova uint64) error {
+	b := c.files[iova]
+	if b == nil {
+		return nil
+	}
+	delete(c.files, iova)
+	return c.k.munmap(unsafe.Pointer(&b[0]), uintptr(len(b)))
 }
 
 // detach does nothing: the device leaves with its descriptor.
 func (*container) detach() error { return nil }
 
 func (c *container) close() error {
-	var err error
+	var errs []error
 	if c.held {
-		_, err = ioctlValue(c.group, ioGroupUnset, 0)
+		if _, err := c.k.ioctlValue(c.group, ioGroupUnset, 0); err != nil {
+			errs = append(errs, fmt.Errorf("VFIO_GROUP_UNSET_CONTAINER: %w", err))
+		}
 		c.held = false
 	}
 	for _, fd := range []*int{&c.group, &c.fd} {
 		if *fd >= 0 {
-			if e := unix.Close(*fd); err == nil {
-				err = e
-			}
+			errs = append(errs, c.k.close(*fd))
 			*fd = -1
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for iova, b := range c.files {
-		unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(len(b)))
-		delete(c.files, iova)
+	for iova := range c.files {
+		errs = append(errs, c.forget(iova))
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (*container) name() string { return string(Type1) }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // watch waits for the kernel's word that the device must be let go: a request (hot unplug, unbinding), or an error that
@@ -21,10 +19,10 @@ type watch struct {
 func (d *Device) startWatch() (*watch, error) {
 	w := &watch{done: make(chan struct{}), faulted: make(chan struct{})}
 	var err error
-	if w.request, err = eventFD(d.fd, irqRequest); err != nil {
+	if w.request, err = eventFD(d.m, d.fd, irqRequest); err != nil {
 		return nil, fmt.Errorf("the device's request interrupt: %w", err)
 	}
-	w.fault, _ = eventFD(d.fd, irqError) // only PCI Express functions have it
+	w.fault, _ = eventFD(d.m, d.fd, irqError) // only PCI Express functions have it
 	listen := func(f *os.File, done chan struct{}, why error) {
 		defer close(done)
 		if f == nil {
@@ -41,14 +39,14 @@ func (d *Device) startWatch() (*watch, error) {
 }
 
 // eventFD has the kernel signal interrupt index of the device to a new eventfd.
-func eventFD(device, index int) (*os.File, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+func eventFD(k kernel, device, index int) (*os.File, error) {
+	fd, err := k.eventfd()
 	if err != nil {
 		return nil, err
 	}
 	set := irqSet{argsz: uint32(unsafe.Sizeof(irqSet{})), flags: irqEventFD, index: uint32(index), count: 1, eventfd: int32(fd)}
-	if _, err := ioctl(device, ioSetIRQs, unsafe.Pointer(&set)); err != nil {
-		unix.Close(fd)
+	if _, err := k.ioctl(device, ioSetIRQs, unsafe.Pointer(&set)); err != nil {
+		k.close(fd)
 		return nil, fmt.Errorf("VFIO_DEVICE_SET_IRQS: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "vfio-irq"), nil
