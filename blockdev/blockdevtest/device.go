@@ -1,7 +1,7 @@
 // Package blockdevtest is a blockdev.Device for tests of what stands on one: a file in memory or on disk, no queues and
 // no lanes. It checks requests as the real device does, loses power and goes bad on demand, and shows what it was asked.
 //
-// The nouns: a Device is the double. A Fault makes some of its requests fail. An Event is a request that it carried
+// The nouns: a Device is the double. A Fault makes some of its requests fail, or wait (Hold). An Event is a request that it carried
 // out. A buffer that was released is overwritten, so that whoever still uses it finds out.
 package blockdevtest
 
@@ -26,6 +26,7 @@ type Device struct {
 	info     blockdev.Info // protected by mu, as is all below
 	closed   bool
 	faults   []*fault
+	holds    []*hold
 	observer func(Event)
 	cache    *cache // nil: writes are durable at once
 }
@@ -118,6 +119,7 @@ func (d *Device) do(r *blockdev.Request) error {
 	if err := r.Check(info); err != nil {
 		return err
 	}
+	d.await(r)
 	part, err := d.admit(r)
 	if err != nil && part < 0 {
 		return r.Fail(info, err)

@@ -53,18 +53,23 @@ func (d *Device) Inject(f Fault) (remove func()) {
 func (d *Device) hitLocked(r *blockdev.Request) *fault {
 	var hit *fault
 	for _, f := range d.faults {
-		if f.Op != 0 && f.Op != r.Op {
-			continue
-		}
-		if f.Len > 0 && (r.Op == blockdev.OpFlush || r.Off >= f.Off+f.Len || r.Off+r.Length() <= f.Off) {
-			continue
-		}
-		f.seen++
-		if f.seen > f.Skip && (f.Times == 0 || f.seen <= f.Skip+f.Times) && hit == nil {
+		if f.countLocked(r) && hit == nil {
 			hit = f
 		}
 	}
 	return hit
+}
+
+// countLocked counts r if it matches, and says whether it is one of those meant.
+func (f *fault) countLocked(r *blockdev.Request) bool {
+	if f.Op != 0 && f.Op != r.Op {
+		return false
+	}
+	if f.Len > 0 && (r.Op == blockdev.OpFlush || r.Off >= f.Off+f.Len || r.Off+r.Length() <= f.Off) {
+		return false
+	}
+	f.seen++
+	return f.seen > f.Skip && (f.Times == 0 || f.seen <= f.Skip+f.Times)
 }
 
 // Event is a request that succeeded.

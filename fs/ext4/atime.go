@@ -1,11 +1,42 @@
 package ext4
 
 import (
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
+
+// Access times. Who reads never waits for the journal, neither for a commit nor for room in the log:
+//
+//  1. with mu shared, which the read has anyway, the time is noted in Inode.accessTime; attributes show it from then on
+//  2. when the read is done: if mu and a handle are to be had at once, the inode is stored
+//  3. else it is left to a goroutine that waits for a handle, and then stores the inode once nobody has its mu
+//
+// Whoever stores the inode for another reason takes the noted time along. So do fsync and Sync.
+
+// lateAccess is the inodes whose access time is to be stored by storeLate.
+type lateAccess struct {
+	mu     sync.Mutex
+	inodes map[*Inode]struct{} // protected by mu; referenced
+	ended  chan struct{}       // protected by mu: closed by storeLate at its end; nil while it does not run
+}
+
+// storeLate lets those be whose mu somebody has, first for so long and at last for so long.
+const (
+	lateStep    = time.Millisecond
+	lateStepMax = time.Second
+)
+
+// lastAccess is the access time. mu is held.
+func (i *Inode) lastAccess() time.Time {
+	if n := i.accessTime.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return i.d.Atime.Time()
+}
 
 // accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. mu is
 // held.
@@ -13,30 +44,138 @@ func (i *Inode) accessDue(now time.Time) bool {
 	if i.fs.opt.Atime == AtimeNever || i.d.Flags&(disk.FlNoatime|disk.FlEAInode) != 0 || i.fs.readOnly.Load() {
 		return false
 	}
+	at := i.lastAccess()
 	if i.fs.opt.Atime == AtimeAlways {
-		return now.Sub(i.d.Atime.Time()) >= timeGrain
+		return now.Sub(at) >= timeGrain
 	}
-	at := i.d.Atime.Time()
 	return !at.After(i.d.Mtime.Time()) || !at.After(i.d.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
 
-// accessed records that the inode was read. No lock is held. A volume that takes no changes any more is no reason for a
-// read to fail.
-func (i *Inode) accessed() {
+// noteAccess records that the inode is being read, and says whether storeAccess is to be called once mu is released. mu is
+// held, shared will do.
+func (i *Inode) noteAccess() bool {
 	now := time.Now()
-	i.mu.RLock()
 	due := i.accessDue(now)
-	i.mu.RUnlock()
-	if !due {
-		return
+	if due {
+		i.accessTime.Store(now.UnixNano())
+	}
+	return due
+}
+
+// storeAccess stores what noteAccess noted, now or later. No lock is held. A volume that takes no changes any more is no
+// reason for a read to fail.
+func (i *Inode) storeAccess() {
+	if i.mu.TryLock() {
+		h := i.fs.jnl.TryBegin(accessCredits)
+		if h != nil {
+			_ = i.fs.end(h, i.store(h))
+		}
+		i.mu.Unlock()
+		if h != nil {
+			return
+		}
+	}
+	l := &i.fs.late
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.inodes, l.ended = map[*Inode]struct{}{}, make(chan struct{})
+		go i.fs.storeLate()
+	}
+	if _, ok := l.inodes[i]; !ok {
+		l.inodes[i.Ref()] = struct{}{}
+	}
+}
+
+// accessCredits: the inode's block, and the superblock.
+const accessCredits = 2
+
+// storeLate stores access times until none is left.
+func (v *FS) storeLate() {
+	l := &v.late
+	for step := lateStep; ; step = min(2*step, lateStepMax) {
+		for _, i := range l.list() {
+			if v.storeOneLate(i) {
+				l.mu.Lock()
+				delete(l.inodes, i)
+				l.mu.Unlock()
+				i.Put()
+			}
+			i.Put()
+		}
+		l.mu.Lock()
+		if len(l.inodes) == 0 {
+			close(l.ended)
+			l.ended = nil
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		time.Sleep(step)
+	}
+}
+
+// list gives a reference to each of the inodes.
+func (l *lateAccess) list() (list []*Inode) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.inodes {
+		list = append(list, i.Ref())
+	}
+	return list
+}
+
+// storeOneLate waits for a handle, and not for mu: who has that may be waiting for a handle. It reports false if mu was
+// not to be had.
+func (v *FS) storeOneLate(i *Inode) bool {
+	if i.accessTime.Load() == 0 {
+		return true // stored meanwhile
+	}
+	done := false
+	err := v.do(accessCredits, func(h *jbd2.Handle) error {
+		if !i.mu.TryLock() {
+			return nil
+		}
+		defer i.mu.Unlock()
+		done = true
+		return i.store(h)
+	})
+	return done || err != nil
+}
+
+// takeAccess puts the noted time into the inode, which is about to be stored. mu is held for writing.
+func (i *Inode) takeAccess() {
+	if n := i.accessTime.Swap(0); n != 0 {
+		i.d.Atime = disk.TimestampOf(time.Unix(0, n))
+	}
+}
+
+// settleAccess stores a noted time before an fsync.
+func (i *Inode) settleAccess() error {
+	if i.accessTime.Load() == 0 || i.fs.readOnly.Load() {
+		return nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.accessDue(now) {
-		return
+	return i.fs.do(accessCredits, i.store)
+}
+
+// settleAllAccess is settleAccess of all inodes.
+func (v *FS) settleAllAccess() error {
+	var errs []error
+	for _, i := range v.late.list() {
+		errs = append(errs, i.settleAccess())
+		i.Put()
 	}
-	_ = i.fs.do(2, func(h *jbd2.Handle) error {
-		i.d.Atime = disk.TimestampOf(now)
-		return i.store(h)
-	})
+	return errors.Join(errs...)
+}
+
+// closeAccess waits for storeLate. Nobody reads any more.
+func (v *FS) closeAccess() {
+	v.late.mu.Lock()
+	ended := v.late.ended
+	v.late.mu.Unlock()
+	if ended != nil {
+		<-ended // nobody has an inode's mu, and a commit ends with the device's own deadlines
+	}
 }

@@ -19,7 +19,7 @@ func (i *Inode) attr() Attr {
 	a := Attr{
 		Ino: i.ino, Generation: d.Generation, Mode: uint32(d.Mode), Links: uint32(d.LinksCount), UID: d.UID, GID: d.GID,
 		Size: int64(d.Size), Blocks: int64(i.fs.sb.Sectors(d)),
-		Atime: d.Atime.Time(), Mtime: d.Mtime.Time(), Ctime: d.Ctime.Time(),
+		Atime: i.lastAccess(), Mtime: d.Mtime.Time(), Ctime: d.Ctime.Time(),
 		Flags: d.Flags, ProjID: d.Projid,
 	}
 	if i.inline() && d.IsReg() {
@@ -76,6 +76,7 @@ func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
 		}
 		if s.Atime != nil {
 			d.Atime = pick(s.Atime)
+			i.accessTime.Store(0)
 		}
 		if s.Mtime != nil {
 			d.Mtime = pick(s.Mtime)

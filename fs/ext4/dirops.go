@@ -197,9 +197,14 @@ func (i *Inode) dirEmpty() error {
 // must not call into the volume.
 func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) (err error) {
 	defer i.fs.noteTo(&err)
-	defer i.accessed()
 	i.mu.RLock()
-	defer i.mu.RUnlock()
+	defer func() {
+		due := i.noteAccess()
+		i.mu.RUnlock()
+		if due {
+			i.storeAccess()
+		}
+	}()
 	if !i.d.IsDir() {
 		return ErrNotDir
 	}

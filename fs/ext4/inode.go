@@ -36,6 +36,7 @@ type Inode struct {
 	orphan     orphanPlace             // protected by orphans.mu
 	released   []*Inode                // protected by mu: to be Put when the handle has ended
 	window     alloc.Window            // blocks kept for when the file grows
+	accessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
 }
 
 // inodeTable is all live inodes.
@@ -178,6 +179,7 @@ func (i *Inode) store(h *jbd2.Handle) error {
 		return err
 	}
 	defer buf.Put()
+	i.takeAccess()
 	buf.Lock()
 	if n := i.nextOrphan.Load(); n >= 0 {
 		i.d.Dtime = uint32(n)

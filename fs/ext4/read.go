@@ -36,9 +36,14 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 	if off < 0 || n < 0 {
 		return nil, ErrInvalid
 	}
-	defer i.accessed()
 	i.mu.RLock()
-	defer i.mu.RUnlock()
+	defer func() {
+		due := i.noteAccess()
+		i.mu.RUnlock()
+		if due {
+			i.storeAccess()
+		}
+	}()
 	if !i.d.IsReg() {
 		return nil, i.notRegular()
 	}

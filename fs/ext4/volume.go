@@ -42,6 +42,7 @@ type FS struct {
 
 	inodes   inodeTable
 	orphans  orphans
+	late     lateAccess
 	renameMu sync.Mutex
 
 	readOnly  atomic.Bool // asked for, or since an error
@@ -252,11 +253,12 @@ func (v *FS) Sync() (err error) {
 	if v.readOnly.Load() {
 		return nil
 	}
-	return v.jnl.Commit()
+	return errors.Join(v.settleAllAccess(), v.jnl.Commit())
 }
 
 // Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
 func (v *FS) Close() error {
+	v.closeAccess()
 	err := v.note(v.jnl.Close()) // commits, and empties the log
 	if v.sbBuf != nil && err == nil {
 		err = v.writeSuper(func(sb *disk.Superblock) {

@@ -268,6 +268,11 @@ func (i *Inode) Fsync(dataOnly bool) (err error) {
 	if i.fs.opt.ReadOnly {
 		return nil
 	}
+	if !dataOnly {
+		if err := i.settleAccess(); err != nil {
+			return err
+		}
+	}
 	i.mu.RLock()
 	tid := i.tid
 	i.mu.RUnlock()

@@ -116,29 +116,46 @@ func (j *Journal) Begin(credits int) (*Handle, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for {
-		if j.err != nil {
-			return nil, j.err
+		h, err := j.beginLocked(credits)
+		if h != nil || err != nil {
+			return h, err
 		}
-		if j.closing {
-			j.gate.Wait()
-			continue
+		if !j.closing {
+			j.requestLocked(j.running.tid)
 		}
-		t := j.running
-		if t == nil {
-			t = &transaction{tid: j.next, dirty: map[Block]*Buffer{}, revoked: map[Block]struct{}{},
-				reserved: j.cfg.BeforeCommitCredits}
-			j.next++
-			j.running = t
-		}
-		if j.sizeLocked(t, credits) > j.max {
-			j.requestLocked(t.tid)
-			j.gate.Wait()
-			continue
-		}
-		t.open++
-		t.reserved += credits
-		return &Handle{j: j, txn: t, credits: credits}, nil
+		j.gate.Wait()
 	}
+}
+
+// TryBegin is Begin for who must not wait, for a commit or for anything else: nil says that he would have to.
+func (j *Journal) TryBegin(credits int) *Handle {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	h, _ := j.beginLocked(credits)
+	return h
+}
+
+// beginLocked is nil where there is no room at the moment.
+func (j *Journal) beginLocked(credits int) (*Handle, error) {
+	if j.err != nil {
+		return nil, j.err
+	}
+	if j.closing {
+		return nil, nil
+	}
+	t := j.running
+	if t == nil {
+		t = &transaction{tid: j.next, dirty: map[Block]*Buffer{}, revoked: map[Block]struct{}{},
+			reserved: j.cfg.BeforeCommitCredits}
+		j.next++
+		j.running = t
+	}
+	if j.sizeLocked(t, credits) > j.max {
+		return nil, nil
+	}
+	t.open++
+	t.reserved += credits
+	return &Handle{j: j, txn: t, credits: credits}, nil
 }
 
 // sizeLocked is how many of the j.max blocks t takes, with more than it has so far.

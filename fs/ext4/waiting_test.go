@@ -1,0 +1,171 @@
+package ext4
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// within fails the test if f does not end. It is no measure of speed: what waits here waits for ever.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Minute):
+		require.FailNow(t, "waits for what it must not wait for", what)
+	}
+}
+
+// past is a time at which a read is sure to be due for a new access time.
+var past = time.Now().Add(-48 * time.Hour)
+
+// stalled is a volume with some files, whose device can be made to hold flushes.
+type stalled struct {
+	dev   *blockdevtest.Device
+	v     *FS
+	root  *Inode
+	files []*Inode
+}
+
+const stalledSize = 64 << 10
+
+func openStalled(t *testing.T, img string) *stalled {
+	t.Helper()
+	dev, err := blockdevtest.OpenFile(img, 512)
+	require.NoError(t, err)
+	// Only those who ask for a commit get one.
+	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: time.Hour})
+	require.NoError(t, err)
+	s := &stalled{dev: dev, v: v}
+	s.root, err = v.Root()
+	require.NoError(t, err)
+	for _, name := range []string{"synced", "other", "read"} {
+		f, err := s.root.Create(name, unix.S_IFREG|0o600, 0, 0, 0, 0)
+		require.NoError(t, err)
+		_, err = f.Write(0, make([]byte, stalledSize))
+		require.NoError(t, err)
+		_, err = f.SetAttr(SetAttr{Atime: &past})
+		require.NoError(t, err)
+		s.files = append(s.files, f)
+	}
+	require.NoError(t, v.Sync())
+	return s
+}
+
+// stall begins an fsync that does not get past the device. finish lets it go on and waits for it.
+func (s *stalled) stall(t *testing.T) (finish func()) {
+	t.Helper()
+	held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpFlush})
+	t.Cleanup(release)
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.files[0].Write(stalledSize, []byte("more"))
+		if err == nil {
+			err = s.files[0].Fsync(false)
+		}
+		result <- err
+	}()
+	within(t, "the fsync gets to the device", func() { <-held })
+	require.Empty(t, result)
+	return func() {
+		t.Helper()
+		require.Empty(t, result, "fsync did not wait for the device")
+		release()
+		within(t, "the fsync goes on", func() { require.NoError(t, <-result) })
+	}
+}
+
+// close unmounts; the access time of "read" must be on the volume then.
+func (s *stalled) close(t *testing.T, img string) {
+	t.Helper()
+	for _, f := range append(s.files, s.root) {
+		f.Put()
+	}
+	within(t, "the volume is closed", func() {
+		require.NoError(t, s.v.Close())
+		require.NoError(t, s.dev.Close())
+	})
+	disktest.Fsck(t, img)
+	disktest.Mount(t, img, "ro", func(dir string) {
+		st, err := os.Stat(dir + "/read")
+		require.NoError(t, err)
+		at := time.Unix(st.Sys().(*syscall.Stat_t).Atim.Unix())
+		require.Less(t, time.Since(at), 24*time.Hour, "the access time did not get to the volume")
+	})
+}
+
+// TestFsyncHoldsNobodyUp has an fsync wait for a device that does not answer, and does everything else meanwhile.
+func TestFsyncHoldsNobodyUp(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	s := openStalled(t, img)
+	finish := s.stall(t)
+	within(t, "work on other files", func() {
+		other, read := s.files[1], s.files[2]
+		_, err := other.Write(0, make([]byte, stalledSize)) // in place
+		require.NoError(t, err)
+		_, err = other.Write(2*stalledSize, make([]byte, stalledSize)) // behind a hole
+		require.NoError(t, err)
+		half := int64(stalledSize / 2)
+		_, err = other.SetAttr(SetAttr{Size: &half})
+		require.NoError(t, err)
+		d, err := read.Read(0, stalledSize)
+		require.NoError(t, err)
+		require.Len(t, d.Bytes(), stalledSize)
+		d.Release()
+		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
+		f, err := s.root.Create("new", unix.S_IFREG|0o600, 0, 0, 0, 0)
+		require.NoError(t, err)
+		f.Put()
+		require.NoError(t, s.root.Unlink("new"))
+		require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
+	})
+	finish()
+	s.close(t, img)
+}
+
+// TestReadNeedsNoRoom has the fsync wait, and the transaction after it full: who wants to change something must wait until
+// the fsync is done. Who reads must not, access times or no.
+func TestReadNeedsNoRoom(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	s := openStalled(t, img)
+	finish := s.stall(t)
+	var full []*jbd2.Handle
+	for h := s.v.jnl.TryBegin(1); h != nil; h = s.v.jnl.TryBegin(1) {
+		full = append(full, h)
+	}
+	require.NotEmpty(t, full)
+	read := s.files[2]
+	within(t, "reading", func() {
+		for range 3 {
+			d, err := read.Read(0, stalledSize)
+			require.NoError(t, err)
+			d.Release()
+		}
+		require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
+		f, err := s.root.Lookup("read")
+		require.NoError(t, err)
+		require.Equal(t, read.Attr(), f.Attr())
+		f.Put()
+		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
+	})
+	require.NotZero(t, read.accessTime.Load(), "the access time was stored: there was room after all")
+	for _, h := range full {
+		require.NoError(t, h.End())
+	}
+	finish()
+	s.close(t, img)
+}
