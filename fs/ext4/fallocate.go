@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -134,17 +135,18 @@ func (i *Inode) zeroEdges(from, to int64) error {
 	return nil
 }
 
-// punch frees the blocks within bytes [from, to) and zeroes the rest.
+// punch frees the blocks within bytes [from, to) and zeroes the rest. Freeing comes first: a hole within one extent can
+// want a node, and who is told that there is no room for one finds the file as it was.
 func (i *Inode) punch(from, to int64) error {
-	// Past the end there may be preallocated blocks: whole ones go, the last block's tail is zero already.
-	if err := i.zeroEdges(from, to); err != nil {
-		return err
-	}
 	first, end := i.blocksWithin(from, to)
 	if first < end {
 		if err := i.removeBlocks(first, end, false); err != nil {
 			return err
 		}
+	}
+	// Past the end there may be preallocated blocks: whole ones are gone, the last block's tail is zero already.
+	if err := i.zeroEdges(from, to); err != nil {
+		return err
 	}
 	return i.storeTouched(int64(i.d.Size))
 }
@@ -158,42 +160,63 @@ func (i *Inode) storeTouched(size int64) error {
 	})
 }
 
-// zeroRange makes bytes [from, to) read as zeroes and allocated.
+// zeroRange makes bytes [from, to) read as zeroes and allocated. The holes come first, since there may be no room to fill
+// them: until then nothing that can be read is changed.
 func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
-	if err := i.zeroEdges(from, to); err != nil {
-		return err
-	}
 	if !keepSize {
 		if err := i.cleanTail(); err != nil {
 			return err
 		}
 	}
-	size := int64(i.d.Size)
-	if first, end := i.blocksWithin(from, to); first < end {
-		// What is written becomes unwritten, step by step; then the holes are filled.
-		for l := first; l < end; {
-			n := min(end-l, 1<<15)
-			err := i.fs.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func(h *jbd2.Handle) error {
-				n = i.atMostExtents(l, n, maxExtentsPerHandle)
-				err := i.extents(h).Convert(l, n, true)
-				if i.changed {
-					err = errors.Join(err, i.store(h))
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			l += n
-		}
-	}
 	if err := i.preallocate(from, to, true); err != nil {
 		return err
 	}
+	if err := i.unwrite(i.blocksWithin(from, to)); err != nil {
+		return err
+	}
+	if err := i.zeroEdges(from, to); err != nil {
+		return err
+	}
+	size := int64(i.d.Size)
 	if !keepSize {
 		size = max(size, to)
 	}
 	return i.storeTouched(size)
+}
+
+// unwrite makes logical blocks [l, end), all of them allocated, read as zeroes: it makes them unwritten, or where there is
+// no room for the node which that can want, it writes zeroes.
+func (i *Inode) unwrite(l, end uint32) error {
+	for l < end {
+		n := i.atMostExtents(l, min(end-l, extent.MaxUnwritten), maxExtentsPerHandle)
+		err := i.fs.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func(h *jbd2.Handle) error {
+			err := i.extents(h).Convert(l, n, true)
+			if i.changed {
+				err = errors.Join(err, i.store(h))
+			}
+			return err
+		})
+		if errors.Is(err, ErrNoSpace) {
+			err = i.zeroBlocks(l, l+n)
+		}
+		if err != nil {
+			return err
+		}
+		l += n
+	}
+	return nil
+}
+
+// zeroBlocks writes zeroes to what is written of logical blocks [l, end).
+func (i *Inode) zeroBlocks(l, end uint32) error {
+	return i.mapRange(l, end, func(x extent.Extent) error {
+		if x.Hole() || x.Unwritten {
+			return nil
+		}
+		n := blockdev.Bytes(x.Len) << i.fs.bits
+		i.fs.stats.dataWritten.Add(int64(n))
+		return i.fs.dev.WriteZeroes(blockdev.Bytes(x.Pblk)<<i.fs.bits, n)
+	})
 }
 
 // atMostExtents shortens n blocks from l to what k extents cover.
