@@ -125,23 +125,10 @@ func clampTime(t time.Time) *time.Time {
 	return &t
 }
 
-// withoutPriv is a mode after someone without CAP_FSETID changed the file: set-user-ID goes, and set-group-ID where it
-// means a group and not mandatory locking.
-func withoutPriv(mode uint32) uint32 {
-	mode &^= sISUID
-	if mode&syscall.S_IXGRP != 0 {
-		mode &^= sISGID
-	}
-	return mode
-}
-
 // killPriv clears the set-ID bits of a file that is about to be changed by a caller who may not keep them.
-func (n *node) killPriv() error {
+func (n *node) killPriv(c *fuse.Caller) error {
 	a := n.in.Attr()
-	if a.Mode&sIFMT != syscall.S_IFREG {
-		return nil
-	}
-	mode := withoutPriv(a.Mode) & 07777
+	mode := withoutPriv(a.Mode, a.GID, c) & 07777
 	if mode == a.Mode&07777 {
 		return nil
 	}
@@ -161,7 +148,7 @@ func (n *node) dropSetgid() error {
 }
 
 // Setattr answers chmod, chown, truncate and utimens.
-func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	now := time.Time{} // what ext4 takes for "now"
 	var set ext4.SetAttr
 	if uid, ok := in.GetUID(); ok {
@@ -202,9 +189,13 @@ func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn,
 		if err := n.chmodACL(mode); err != nil {
 			return n.fail("chmod", err)
 		}
-	} else if in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {
-		if cur := n.in.Attr().Mode; cur&sIFMT != sIFDIR && withoutPriv(cur) != cur {
-			mode := withoutPriv(cur) & 07777
+	} else if empty := in.Valid&^fuse.FATTR_CTIME == 0; empty || in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {
+		a, c := n.in.Attr(), callerOf(ctx)
+		if mode := withoutPriv(a.Mode, a.GID, &c); mode != a.Mode {
+			if empty && c.Uid != 0 && c.Uid != a.UID {
+				return n.strangersChown(&a, in.Valid, out)
+			}
+			mode &= 07777
 			set.Mode = &mode
 		}
 	}
@@ -215,6 +206,18 @@ func (n *node) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn,
 	}
 	n.srv.fillAttr(&a, &out.Attr)
 	out.SetTimeout(attrTimeout)
+	return 0
+}
+
+// strangersChown answers a SETATTR that sets nothing, from someone who does not own a file with set-ID bits. It is a
+// chown(2) that leaves user and group as they are, which would clear the bits and is refused; or the kernel clearing them
+// before a write of his. Then the file is open for writing, the kernel does not say that the change time is its own, and
+// the WRITE will say by itself what is to be cleared: nothing is to be done.
+func (n *node) strangersChown(a *ext4.Attr, valid uint32, out *fuse.AttrOut) syscall.Errno {
+	if valid&fuse.FATTR_CTIME != 0 || n.writers.Load() == 0 {
+		return syscall.EPERM
+	}
+	n.srv.fillAttr(a, &out.Attr)
 	return 0
 }
 

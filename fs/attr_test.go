@@ -1,12 +1,14 @@
 package fs
 
 import (
+	"math"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -32,11 +34,33 @@ func TestRdev(t *testing.T) {
 }
 
 func TestWithoutPriv(t *testing.T) {
-	for mode, want := range map[uint32]uint32{
-		0o4755: 0o755, 0o6755: 0o755, 0o2755: 0o755, 0o2745: 0o2745, 0o6644: 0o2644, 0o1777: 0o1777, 0o100644: 0o100644,
+	root, member := &fuse.Caller{}, &fuse.Caller{Owner: fuse.Owner{Uid: 1000, Gid: 50}}
+	stranger := &fuse.Caller{Owner: fuse.Owner{Uid: 1000, Gid: 1000}, Pid: math.MaxUint32} // of no thread, so of no other group
+	for _, k := range []struct{ mode, root, member, stranger uint32 }{
+		{0o104755, 0o100755, 0o100755, 0o100755},
+		{0o106755, 0o100755, 0o100755, 0o100755},
+		{0o102755, 0o100755, 0o100755, 0o100755},
+		{0o102745, 0o102745, 0o102745, 0o100745},
+		{0o106644, 0o102644, 0o102644, 0o100644},
+		{0o101777, 0o101777, 0o101777, 0o101777},
+		{0o046777, 0o046777, 0o046777, 0o046777},
 	} {
-		require.Equal(t, want, withoutPriv(mode), "%o", mode)
+		require.Equal(t, k.root, withoutPriv(k.mode, 50, root), "%o", k.mode)
+		require.Equal(t, k.member, withoutPriv(k.mode, 50, member), "%o", k.mode)
+		require.Equal(t, k.stranger, withoutPriv(k.mode, 50, stranger), "%o", k.mode)
 	}
+}
+
+// The groups of this process, as /proc tells them, are those that the kernel tells.
+func TestInGroup(t *testing.T) {
+	groups, err := unix.Getgroups()
+	require.NoError(t, err)
+	c := &fuse.Caller{Owner: fuse.Owner{Gid: 4242}, Pid: uint32(os.Getpid())}
+	for _, g := range groups {
+		require.True(t, inGroup(c, uint32(g)), "%d of %v", g, groups)
+	}
+	require.True(t, inGroup(c, 4242))
+	require.False(t, inGroup(c, 4243))
 }
 
 func TestTimes(t *testing.T) {

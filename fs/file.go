@@ -47,8 +47,10 @@ func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, s
 	}
 	n.opened(flags)
 	fl := uint32(openFlags)
-	if flags&syscall.O_DIRECT != 0 {
-		// Writers that stay inside the file need not wait for one another.
+	if flags&syscall.O_DIRECT != 0 && !n.srv.opt.WriteBack {
+		// Writers that stay inside the file need not wait for one another. With the write-back cache the kernel may know
+		// of a size that ext4 does not know yet, so a direct read that ends early has to go on through the cache, which
+		// the kernel sees to where the flag is not set.
 		fl |= fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	return nil, fl, 0
@@ -127,12 +129,13 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size)))
 }
 
-// killPrivFor is killPriv for requests that carry no flag for it: it takes root for who has CAP_FSETID.
+// killPrivFor is killPriv for requests that carry no flag for it: root keeps the bits.
 func (n *node) killPrivFor(ctx context.Context) error {
-	if caller, ok := fuse.FromContext(ctx); ok && caller.Uid == 0 {
+	c := callerOf(ctx)
+	if c.Uid == 0 {
 		return nil
 	}
-	return n.killPriv()
+	return n.killPriv(&c)
 }
 
 // Lseek finds data and holes. With the write-back cache the kernel may have data that ext4 does not, so it is made to hand

@@ -50,10 +50,8 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*go
 
 // owner is who owns what the caller makes: the caller. ext4 sees to set-group-ID directories.
 func owner(ctx context.Context) (uid, gid uint32) {
-	if caller, ok := fuse.FromContext(ctx); ok {
-		uid, gid = caller.Uid, caller.Gid
-	}
-	return uid, gid
+	c := callerOf(ctx)
+	return c.Uid, c.Gid
 }
 
 // Create makes and opens a regular file in one request.

@@ -29,7 +29,7 @@ func (w *wire) Forget(id, count uint64) {
 func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if n := w.node(in.NodeId); n != nil {
-			if err := n.killPriv(); err != nil {
+			if err := n.killPriv(&in.Caller); err != nil {
 				return 0, fuse.Status(n.fail("write", err))
 			}
 		}

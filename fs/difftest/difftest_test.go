@@ -44,7 +44,7 @@ var volumes = map[string]Volume{
 	"2k":        {Name: "2k", Size: 96 << 20, Mkfs: []string{"-b", "2048", "-N", "20000", "-O", "^flex_bg,^64bit"}},
 	"nojournal": {Name: "nojournal", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "^has_journal"}},
 	"ext3":      {Name: "ext3", Size: 96 << 20, Mkfs: []string{"-b", "1024", "-N", "20000", "-O", "^extents,^64bit,^metadata_csum,^flex_bg,^huge_file,^dir_nlink,^extra_isize,uninit_bg", "-I", "128"}, WholeSeconds: true},
-	"inline":    {Name: "inline", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "inline_data"}},
+	"inline":    {Name: "inline", Size: 96 << 20, Mkfs: []string{"-b", "4096", "-N", "20000", "-O", "inline_data"}, Inline: true},
 	"small":     {Name: "small", Size: 2 << 20, Mkfs: []string{"-b", "1024", "-O", "^has_journal"}},
 	"tiny":      {Name: "tiny", Size: 8 << 20, Mkfs: []string{"-b", "1024", "-J", "size=1"}},
 }

@@ -85,6 +85,9 @@ func (r *run) writeBackGrain() time.Duration {
 			}
 		}
 	}
+	if r.Volume.WholeSeconds {
+		return time.Second + 3*clockGrain
+	}
 	return 3 * clockGrain
 }
 

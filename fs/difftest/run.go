@@ -20,6 +20,7 @@ type Volume struct {
 	Mkfs []string // options of mkfs.ext4
 
 	WholeSeconds bool // its times have no parts of a second
+	Inline       bool // small files lie in their inodes
 }
 
 // Side says how to reach a volume.
@@ -69,11 +70,14 @@ func (c *Config) sequence(proc int) []step {
 	}
 	ops := Generate(c.Profile, c.Seed, proc, c.Ops)
 	for i := range ops {
-		if c.Right.Kind == "" && c.Profile == ProfileData {
+		if c.Right.Kind == "" && (c.Profile == ProfileData || c.Profile == ProfileDirect) {
 			ops[i].alone()
 		}
 		if c.Left.WriteBack {
 			ops[i].fitTimes(c.Volume)
+		}
+		if c.Volume.Inline {
+			ops[i].fitInline()
 		}
 	}
 	var steps []step
@@ -123,6 +127,16 @@ func (o *Op) fitTimes(v Volume) {
 		if t.Sec = min(max(t.Sec, -1<<31), latest); t.Sec == latest || t.Sec == -1<<31 || v.WholeSeconds {
 			t.Nsec = 0
 		}
+	}
+}
+
+// inlineMost is a size that every inode has room for.
+const inlineMost = 40
+
+// fitInline keeps a truncate from growing a file that lies in its inode to more than there is room for: see accepted.
+func (o *Op) fitInline() {
+	if o.Kind == OpTruncate || o.Kind == OpFtruncate {
+		o.Len = min(o.Len, inlineMost)
 	}
 }
 

@@ -1,6 +1,7 @@
 package difftest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -174,5 +175,41 @@ func TestTimesSurviveSync(t *testing.T) {
 	require.NoError(t, err)
 	if f != nil {
 		t.Fatal(f.Report())
+	}
+}
+
+// TestSetID has owners and strangers do what clears set-ID bits, or is refused for them.
+func TestSetID(t *testing.T) {
+	needMounts(t)
+	var ops []Op
+	for i, mode := range []uint32{0o4777, 0o2777, 0o2767, 0o6777, 0o6666, 0o777} {
+		for k, owner := range []int{0, alice} {
+			name := fmt.Sprintf("f%d-%d", i, k)
+			set := []Op{{Kind: OpChown, Path: name, UID: owner, GID: 0}, {Kind: OpChmod, Path: name, Mode: mode}}
+			ops = append(ops, Op{Kind: OpOpen, FD: 0, Path: name, Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644}, Op{Kind: OpClose, FD: 0})
+			for _, o := range []Op{
+				{Kind: OpChown, Path: name, UID: -1, GID: -1}, {Kind: OpTruncate, Path: name, Len: 100},
+				{Kind: OpChown, Path: name, UID: owner, GID: -1}, {Kind: OpChown, Path: name, UID: -1, GID: alice},
+			} {
+				for _, as := range []int{0, alice, nobody} {
+					o.As, o.Late = as, true
+					ops = append(append(ops, set...), o)
+				}
+			}
+			for _, as := range []int{alice, nobody} {
+				ops = append(append(ops, set...), Op{Kind: OpOpen, FD: 1, Path: name, Flags: unix.O_RDWR}, Op{Kind: OpPwrite, FD: 1, Len: 5000, Seed: 1, As: as},
+					Op{Kind: OpFstat, FD: 1})
+				ops = append(append(ops, set...), Op{Kind: OpFtruncate, FD: 1, Len: 77, As: as, Late: true})
+				ops = append(append(ops, set...), Op{Kind: OpFallocate, FD: 1, Len: 7777, As: as, Late: true}, Op{Kind: OpClose, FD: 1})
+			}
+		}
+	}
+	for _, left := range []Side{through, writeBack} {
+		r := &run{Config: Config{Volume: volumes["default"], Left: left, Right: kernel, Dir: scratch()}, began: time.Now(), script: ops}
+		f, err := r.do()
+		require.NoError(t, err)
+		if f != nil {
+			t.Fatal(f.Report())
+		}
 	}
 }
