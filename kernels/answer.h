@@ -1,71 +1,94 @@
 /*
  * The result ring, and the CIDs whose commands it answers.
  *
- * answer() fills the next result but does not show it; publish() shows all that were filled since, after a release by
- * the caller. So a step needs one release, however many results it has.
+ * answer() fills a result but does not show it; publish() shows all that were filled since, after a release by the
+ * caller. So a step needs one release, however many results it has.
  */
 #ifndef LANEFS_ANSWER_H
 #define LANEFS_ANSWER_H
 
-#include "device.h"
+#include "team.h"
 
 namespace lanefs {
 
 LANEFS_FN lanefs_cid *cid_of(lanefs_lane *lane, uint32_t cid) { return at<lanefs_cid>(lane->cids) + cid; }
 
 /*
- * Free CIDs are used in turn, the longest unused first: a completion that comes twice then meets a free CID and is
- * recognised, instead of answering the command that came after.
+ * Free CIDs wait in a ring and are used in turn, the longest unused first: a completion that comes twice then meets a
+ * free CID and is recognised, instead of answering the command that came after. This is the ring's n-th slot from the
+ * position `from`; neither is more than cid_count.
  */
-LANEFS_FN uint32_t take_cid(lanefs_lane *lane) {
-	uint32_t cid = lane->cid_free;
-	lane->cid_free = cid_of(lane, cid)->next;
-	return cid;
+LANEFS_FN lanefs_cid *free_slot(lanefs_lane *lane, uint32_t from, uint32_t n) {
+	uint32_t i = from + n;
+	return cid_of(lane, i >= lane->cid_count ? i - lane->cid_count : i);
 }
 
-LANEFS_FN void free_cid(lanefs_lane *lane, uint32_t cid) {
-	lanefs_cid *c = cid_of(lane, cid);
-	c->state = LANEFS_CID_FREE;
-	c->next = LANEFS_NO_CID;
-	if (lane->cid_free == LANEFS_NO_CID)
-		lane->cid_free = cid;
-	else
-		cid_of(lane, lane->cid_last)->next = (uint16_t)cid;
-	lane->cid_last = cid;
+LANEFS_FN uint32_t free_cids(const lanefs_lane *lane) { return lane->cid_count - lane->in_flight - lane->dead_cids; }
+
+/* Moves a position in a ring of `size` entries on by n, which is at most `size`. */
+LANEFS_FN void advance(uint32_t *position, uint32_t n, uint32_t size) {
+	*position += n;
+	if (*position >= size)
+		*position -= size;
 }
 
-LANEFS_FN lanefs_result *answer(lanefs_lane *lane, uint16_t tag, uint8_t engine) {
-	lanefs_result *r = at<lanefs_result>(lane->results) + (lane->result_next & (lane->ring_size - 1));
-	lane->result_next++;
-	r->tag = tag;
-	r->status = 0;
-	r->dw0 = 0;
-	r->dw1 = 0;
-	r->latency = 0;
-	r->cid = LANEFS_NO_CID;
-	r->sqhd = 0;
-	r->engine = engine;
-	return r;
+/* One result, all of it but what says that it is there. */
+struct verdict {
+	uint16_t tag, status;
+	uint32_t dw0, dw1;
+	uint64_t latency;
+	uint16_t cid, sqhd;
+	uint8_t engine;
+};
+
+/* Fills the n-th result from the next one on, with a seq that no reader waits for. */
+LANEFS_FN void answer(lanefs_lane *lane, uint32_t n, const verdict &v) {
+	uint32_t position = lane->result_next + n;
+	quad *r = at<quad>(lane->results) + 2 * (uint64_t)(position & (lane->ring_size - 1));
+	r[0] = quad{position, (uint32_t)v.tag | (uint32_t)v.status << 16, v.dw0, v.dw1};
+	r[1] = quad{(uint32_t)v.latency, (uint32_t)(v.latency >> 32), (uint32_t)v.cid | (uint32_t)v.sqhd << 16, v.engine};
 }
 
 /* Shows the results from position `from` on. The release before it orders their contents before their seq. */
-LANEFS_FN void publish(lanefs_lane *lane, uint32_t from) {
+template <typename T> LANEFS_FN void publish(lanefs_lane *lane, uint32_t from) {
 	lanefs_result *results = at<lanefs_result>(lane->results);
-	for (; from != lane->result_next; from++)
-		store(&results[from & (lane->ring_size - 1)].seq, from + 1);
+	for (uint32_t i = from + self<T>(); (int32_t)(lane->result_next - i) > 0; i += T::W)
+		store(&results[i & (lane->ring_size - 1)].seq, i + 1);
 }
 
-/* Answers every command in flight with `engine`. Their CIDs stay retired: the controller may still hold them. */
-LANEFS_FN void answer_in_flight(lanefs_lane *lane, uint8_t engine) {
-	for (uint32_t cid = 0; lane->in_flight != 0 && cid < lane->cid_count; cid++) {
+/*
+ * Ends with `engine` every command in flight whose deadline is not after `now`; all of them for now = ~0. Their CIDs are
+ * lost until lanefs_reset: the controller may still hold them. Returns the earliest deadline of the others.
+ */
+template <typename T> LANEFS_FN uint64_t end_late(lanefs_lane *lane, uint8_t engine, uint64_t now, uint64_t time) {
+	uint64_t next = ~0ull;
+	for (uint32_t base = 0; base < lane->cid_count; base += T::W) {
+		uint32_t cid = base + self<T>();
 		lanefs_cid *c = cid_of(lane, cid);
-		if (c->state != LANEFS_CID_BUSY)
-			continue;
-		c->state = LANEFS_CID_DEAD;
-		lane->dead_cids++;
-		lane->in_flight--;
-		answer(lane, c->tag, engine)->cid = (uint16_t)cid;
+		bool late = false;
+		if (cid < lane->cid_count && c->state == LANEFS_CID_BUSY) {
+			late = c->deadline <= now;
+			if (!late)
+				next = c->deadline < next ? c->deadline : next;
+		}
+		uint64_t all = ballot<T>(late);
+		if (late) {
+			c->state = LANEFS_CID_DEAD;
+			answer(lane, rank(all, self<T>()), {c->tag, 0, 0, 0, time < c->posted ? 0 : time - c->posted, (uint16_t)cid, 0, engine});
+		}
+		lane->result_next += count(all);
+		lane->in_flight -= count(all);
+		lane->dead_cids += count(all);
+		if (engine == LANEFS_TIMEOUT)
+			lane->totals.timeouts += count(all);
 	}
+	return least<T>(next);
+}
+
+/* Answers every command in flight with `engine`. */
+template <typename T> LANEFS_FN void answer_in_flight(lanefs_lane *lane, uint8_t engine) {
+	if (lane->in_flight != 0)
+		end_late<T>(lane, engine, ~0ull, 0);
 }
 
 } // namespace lanefs

@@ -31,7 +31,7 @@ for arch in $amd; do
 	image $arch.co -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=$arch -nogpuinc -nogpulib -mcode-object-version=5
 done
 for arch in $nvidia; do
-	image $arch.ptx -x cuda --cuda-device-only --cuda-gpu-arch=$arch -nocudainc -nocudalib -S
+	image $arch.ptx -x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-device-only --cuda-gpu-arch=$arch -nocudainc -nocudalib -S
 done
 for pid in $pids; do
 	wait "$pid"

@@ -11,8 +11,10 @@
 
 #if defined(__HIP__) || defined(__CUDA__)
 #define LANEFS_FN static inline __attribute__((device, always_inline))
+#define LANEFS_FN_MEMBER inline __attribute__((device, always_inline))
 #else
 #define LANEFS_FN static inline __attribute__((always_inline))
+#define LANEFS_FN_MEMBER inline __attribute__((always_inline))
 #endif
 
 #if defined(__AMDGPU__) || defined(__NVPTX__)
@@ -74,6 +76,30 @@ LANEFS_FN void full() {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
+
+/*
+ * A load, system-scope, that comes before all later loads and stores of its thread. On NVIDIA it waits for itself only,
+ * where a fence would wait for every store on its way too.
+ */
+#if defined(__NVPTX__)
+#define LANEFS_LOADS_ACQUIRE true
+#define LANEFS_LOAD_ACQUIRE(type, suffix, constraint) \
+	LANEFS_FN type load_acquire(const type *p) { \
+		type v; \
+		asm volatile("ld.acquire.sys.global." suffix " %0, [%1];" : "=" constraint(v) : "l"((const type LANEFS_GLOBAL *)p) : "memory"); \
+		return v; \
+	}
+#else
+#define LANEFS_LOADS_ACQUIRE false
+#define LANEFS_LOAD_ACQUIRE(type, suffix, constraint) \
+	LANEFS_FN type load_acquire(const type *p) { \
+		type v = load(p); \
+		acquire(); \
+		return v; \
+	}
+#endif
+LANEFS_LOAD_ACQUIRE(uint32_t, "u32", "r")
+LANEFS_LOAD_ACQUIRE(uint64_t, "u64", "l")
 
 /* The device's own steady clock, in its own ticks: ns on NVIDIA, 10 ns on AMD's Instinct; what the CPU counts on a CPU. */
 LANEFS_FN uint64_t clock() {

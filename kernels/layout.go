@@ -1,7 +1,7 @@
 // Package kernels holds the HIP sources of the lanes, the images built from them, and the layout of the memory that
 // CPU and lanes share.
 //
-// A lane is one thread that owns one NVMe I/O queue pair and one work ring. The CPU writes Work items into the ring; the
+// A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU writes Work items into the ring; the
 // lane posts them, rings the doorbells, polls the completions and answers each item with exactly one Result. The unit is
 // the step, which never waits; a resident kernel loops over steps. layout.h defines the layout and explains it; the
 // package knows nothing of gpu.Runtime, of namespaces, or of what a command means.
@@ -14,7 +14,7 @@ import "structs"
 // Magic and Version are what a Lane begins with; the kernels refuse one that differs.
 const (
 	Magic   = 0x656e614c
-	Version = 1
+	Version = 2
 )
 
 // Sizes in bytes.
@@ -102,9 +102,9 @@ type CID struct {
 	Deadline uint64
 	Len      uint32
 	Tag      uint16
-	Next     uint16
 	State    uint8
 	Opcode   uint8
+	Free     uint16
 	Reserved [6]uint8
 }
 
@@ -173,7 +173,8 @@ type Lane struct {
 	CidCount   uint32
 	PrpStride  uint32
 	PageSize   uint32
-	Reserved1  [7]uint64
+	Silent     uint64
+	Reserved1  [6]uint64
 
 	SqTail       uint32
 	CqHead       uint32
@@ -181,12 +182,12 @@ type Lane struct {
 	WorkNext     uint32
 	ResultNext   uint32
 	InFlight     uint32
-	CidFree      uint32
+	CidHead      uint32
 	DeadCids     uint32
 	NextDeadline uint64
 	Failed       uint32
 	BadCid       uint32
-	CidLast      uint32
+	CidTail      uint32
 	Ready        uint32
 	Reserved2    uint64
 	Totals       Counters

@@ -1,7 +1,7 @@
 /*
  * The layout that the CPU and the lanes share.
  *
- * A lane is one thread that owns one NVMe I/O queue pair and one work ring. The CPU puts work items into the ring; the
+ * A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU puts work items into the ring; the
  * lane turns each into a submission queue entry, and answers each with exactly one result, whatever happens to the
  * command. Nothing else writes to the queue pair.
  *
@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define LANEFS_MAGIC 0x656e614cu /* "Lane" */
-#define LANEFS_VERSION 1u
+#define LANEFS_VERSION 2u
 
 /* What the CPU asks of a lane, in lanefs_control.command. */
 enum lanefs_command {
@@ -86,15 +86,18 @@ struct lanefs_result {
 	uint8_t reserved[3];
 } __attribute__((aligned(32)));
 
-/* A command identifier: who uses it. Private to the lane. */
+/*
+ * A command identifier: who uses it. Private to the lane. The record at index i also holds slot i of the ring of free
+ * CIDs, which has nothing to do with CID i.
+ */
 struct lanefs_cid {
 	uint64_t posted;   /* time */
 	uint64_t deadline; /* time, all ones for none */
 	uint32_t len;      /* bytes */
 	uint16_t tag;
-	uint16_t next; /* free list */
 	uint8_t state; /* enum lanefs_cid_state */
 	uint8_t opcode;
+	uint16_t free; /* a CID */
 	uint8_t reserved[6];
 } __attribute__((aligned(32)));
 
@@ -165,7 +168,8 @@ struct lanefs_lane {
 	uint32_t cid_count; /* commands in flight at most: below sq_size and below cq_size */
 	uint32_t prp_stride; /* bytes of PRP list per CID, a power of two up to page_size or a multiple of it */
 	uint32_t page_size;  /* bytes: CC.MPS */
-	uint64_t reserved1[7];
+	uint64_t silent;     /* bit n: completions of opcode n say nothing in DW0 and DW1, which are not read then */
+	uint64_t reserved1[6];
 
 	/* The lane's own state; lanefs_reset sets it. */
 	uint32_t sq_tail;
@@ -174,12 +178,12 @@ struct lanefs_lane {
 	uint32_t work_next;
 	uint32_t result_next;
 	uint32_t in_flight;
-	uint32_t cid_free; /* head of the free list, LANEFS_NO_CID at its end */
+	uint32_t cid_head; /* slot of the free ring that is taken next */
 	uint32_t dead_cids;
 	uint64_t next_deadline; /* no command in flight has an earlier one */
 	uint32_t failed;        /* enum lanefs_engine */
 	uint32_t bad_cid;
-	uint32_t cid_last; /* tail of the free list */
+	uint32_t cid_tail; /* slot of the free ring that is filled next */
 	uint32_t ready; /* LANEFS_MAGIC once lanefs_reset has accepted the lane */
 	uint64_t reserved2;
 	struct lanefs_counters totals;

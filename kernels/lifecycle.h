@@ -49,10 +49,13 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 		return;
 	}
 	uint32_t first_result = lane->result_next;
-	answer_in_flight(lane, LANEFS_QUEUE_DEAD);
-	lane->cid_free = LANEFS_NO_CID;
-	for (uint32_t cid = 0; cid < lane->cid_count; cid++)
-		free_cid(lane, cid);
+	answer_in_flight<alone>(lane, LANEFS_QUEUE_DEAD);
+	lane->cid_head = 0;
+	lane->cid_tail = 0;
+	for (uint32_t cid = 0; cid < lane->cid_count; cid++) {
+		cid_of(lane, cid)->state = LANEFS_CID_FREE;
+		cid_of(lane, cid)->free = (uint16_t)cid;
+	}
 	quad *cq = at<quad>(lane->cq);
 	for (uint32_t i = 0; i < lane->cq_size; i++)
 		cq[i] = quad{0, 0, 0, 0};
@@ -66,8 +69,8 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 	lane->bad_cid = 0;
 	lane->ready = LANEFS_MAGIC;
 	release(); /* results before their seq; the CQ's zeroes before the CPU hears that the queue can be created */
-	publish(lane, first_result);
-	report(lane, true, 0);
+	publish<alone>(lane, first_result);
+	report<alone>(lane, true, 0);
 	store(&status->state, (uint32_t)LANEFS_READY);
 }
 
@@ -76,42 +79,61 @@ LANEFS_FN bool is_ready(const lanefs_lane *lane) {
 	return is_ours(lane) && lane->ready == LANEFS_MAGIC;
 }
 
-LANEFS_FN bool has_work(lanefs_lane *lane) { return is_work(lane, load(&next_work(lane)->seq)); }
-
-/* Steps until nothing is left to do or `ticks` have passed. */
-LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
-	uint64_t start = clock(), now = start;
-	do {
-		uint32_t command;
-		if (!step(lane, now, &command))
-			pause();
-		now = clock();
-	} while ((lane->in_flight != 0 || has_work(lane)) && now - start < ticks);
-	report(lane, true, now);
+/* All together: whether there is work. */
+template <typename T> LANEFS_FN bool has_work(lanefs_lane *lane) {
+	return share<T>(load(&work_at(lane, 0)->seq), 0) == lane->work_next + 1;
 }
 
-/* The resident loop. It leaves when told to, after `idle` ticks with nothing to do, and after `limit` ticks in any case. */
-LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
+/* All together: the time, the same for all. */
+template <typename T> LANEFS_FN uint64_t time() { return share<T>(clock(), 0); }
+
+/* All together: steps until nothing is left to do or `ticks` have passed. */
+template <typename T> LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
+	uint64_t start = time<T>(), now = start;
+	do {
+		uint32_t command;
+		if (!step<T>(lane, now, &command))
+			pause();
+		now = time<T>();
+	} while ((lane->in_flight != 0 || has_work<T>(lane)) && now - start < ticks);
+	report<T>(lane, true, now);
+}
+
+template <typename T> LANEFS_FN void tell(lanefs_status *status, uint32_t state) {
+	if (self<T>() == 0)
+		store(&status->state, state);
+}
+
+/*
+ * All together: the resident loop. It leaves when told to, after `idle` ticks with nothing to do, and after `limit` ticks
+ * in any case. What it reports costs stores over PCIe, so it does that when there is a moment: with nothing done in a
+ * step, and when it leaves; the clock it shows at least every `idle` ticks.
+ */
+template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
 	lanefs_status *status = at<lanefs_status>(lane->status);
-	store(&status->state, (uint32_t)LANEFS_RUNNING);
-	uint64_t start = clock(), busy = start, told = start;
+	tell<T>(status, LANEFS_RUNNING);
+	uint64_t start = time<T>(), busy = start, told = start;
+	bool news = false;
 	for (;;) {
 		uint32_t command;
-		uint64_t now = clock();
-		bool progress = step(lane, now, &command);
+		uint64_t now = time<T>();
+		bool progress = step<T>(lane, now, &command);
+		news = news || progress;
 		if (progress || lane->in_flight != 0)
 			busy = now;
-		if (progress || now - told >= idle) {
-			report(lane, progress, now);
+		if ((news && lane->in_flight == 0) || now - told >= idle) {
+			report<T>(lane, news, now);
 			told = now;
+			news = false;
 		}
 		bool must = command == LANEFS_PARK || now - start >= limit;
 		if (must || now - busy >= idle) {
-			store(&status->state, (uint32_t)LANEFS_PARKING);
+			tell<T>(status, LANEFS_PARKING);
 			full(); /* orders the store of PARKING before the load of the next seq */
-			if (must || !has_work(lane))
+			meet<T>();
+			if (must || !has_work<T>(lane))
 				return;
-			store(&status->state, (uint32_t)LANEFS_RUNNING);
+			tell<T>(status, LANEFS_RUNNING);
 			busy = now;
 		}
 		if (!progress)

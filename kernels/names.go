@@ -16,6 +16,11 @@ const (
 	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i by the device's own clock until told to park,
 	// without anything to do for idle ticks, or running for limit ticks.
 	ResidentKernel = "lanefs_resident"
+	// WaveStepKernel, WaveBatchKernel and WaveResidentKernel are the same for lanes of a whole wave: the i-th wave serves lane
+	// i, so blocks are multiples of gpu.Facts.WaveSize. On a CPU a wave is one thread.
+	WaveStepKernel     = "lanefs_wave_step"
+	WaveBatchKernel    = "lanefs_wave_batch"
+	WaveResidentKernel = "lanefs_wave_resident"
 	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): thread 0 builds the PRPs of one transfer. out
 	// receives PRP1, PRP2 and 1 for success as 64-bit words.
 	PRPKernel = "lanefs_prp"

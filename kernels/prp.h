@@ -14,36 +14,52 @@ namespace lanefs {
 
 struct prps {
 	uint64_t prp1, prp2;
-	bool ok;
 };
 
+/* How many pages data of len bytes at iova touches besides its first: what PRP1 does not name. */
+LANEFS_FN uint64_t more_pages(uint64_t page, uint64_t iova, uint64_t len) {
+	uint64_t first = page - (iova & (page - 1));
+	return len <= first ? 0 : (len - first + page - 1) >> __builtin_ctzll(page);
+}
+
+/* Slots of a list for so many pages, of a list that starts where its current memory page has in_page slots left. */
+LANEFS_FN uint64_t list_slots(uint64_t page, uint64_t in_page, uint64_t pages) {
+	if (pages <= 1)
+		return 0; /* PRP2 names it */
+	if (pages <= in_page)
+		return pages;
+	uint64_t rest = pages - (in_page - 1), each = page / 8 - 1; /* the last entry of a full page says where it goes on */
+	return in_page + rest + (rest - 2) / each;
+}
+
 /*
- * PRPs for len bytes at iova, with pages of `page` bytes as CC.MPS has them. `list`, list_bytes long and at list_iova for
- * the controller, is qword-aligned and linear. ok is false if iova is no dword's, the data wraps around, or the list is
- * too short; then nothing was written outside it.
+ * Whether PRPs can say where the data is, with a list of list_bytes at list_iova: iova is a dword's, the data does not
+ * wrap around, the list is long enough.
  */
-LANEFS_FN prps build_prps(uint64_t *list, uint64_t list_iova, uint64_t list_bytes, uint64_t page, uint64_t iova, uint64_t len) {
-	prps p = {0, 0, true};
+LANEFS_FN bool is_addressable(uint64_t list_iova, uint64_t list_bytes, uint64_t page, uint64_t iova, uint64_t len) {
+	uint64_t in_page = (page - (list_iova & (page - 1))) / 8;
+	return len == 0 || ((iova & 3) == 0 && iova + (len - 1) >= iova &&
+		list_slots(page, in_page, more_pages(page, iova, len)) <= list_bytes / 8);
+}
+
+/*
+ * PRPs for len bytes at iova, which are addressable, with pages of `page` bytes as CC.MPS has them. `list`, at list_iova
+ * for the controller, is qword-aligned and linear.
+ */
+LANEFS_FN prps build_prps(uint64_t *list, uint64_t list_iova, uint64_t page, uint64_t iova, uint64_t len) {
+	prps p = {0, 0};
 	if (len == 0)
 		return p;
-	if ((iova & 3) != 0 || iova + (len - 1) < iova)
-		return {0, 0, false};
 	p.prp1 = iova;
-	uint64_t first = page - (iova & (page - 1));
-	if (len <= first)
-		return p;
-	uint64_t next = iova + first;
-	uint64_t entries = (len - first + page - 1) / page;
-	if (entries == 1) {
-		p.prp2 = next;
+	uint64_t entries = more_pages(page, iova, len);
+	uint64_t next = (iova & ~(page - 1)) + page;
+	if (entries <= 1) {
+		p.prp2 = entries == 0 ? 0 : next;
 		return p;
 	}
 	p.prp2 = list_iova;
-	uint64_t slots = list_bytes / 8;
 	uint64_t in_page = (page - (list_iova & (page - 1))) / 8; /* slots up to the end of the list's current page */
 	for (uint64_t slot = 0; entries > 0; slot++, in_page--) {
-		if (slot == slots)
-			return {0, 0, false};
 		if (in_page == 1 && entries > 1) {
 			list[slot] = list_iova + 8 * (slot + 1);
 			in_page = page / 8 + 1;

@@ -9,17 +9,19 @@
 #ifndef LANEFS_RING_H
 #define LANEFS_RING_H
 
-#include "device.h"
+#include "team.h"
 
 namespace lanefs {
 
-LANEFS_FN void ring_sq(lanefs_lane *lane) {
-	store(at<uint32_t>(lane->sq_doorbell), lane->sq_tail);
+template <typename T> LANEFS_FN void ring_sq(lanefs_lane *lane) {
+	if (self<T>() == 0)
+		store(at<uint32_t>(lane->sq_doorbell), lane->sq_tail);
 	lane->totals.sq_doorbells++;
 }
 
-LANEFS_FN void ring_cq(lanefs_lane *lane) {
-	store(at<uint32_t>(lane->cq_doorbell), lane->cq_head);
+template <typename T> LANEFS_FN void ring_cq(lanefs_lane *lane) {
+	if (self<T>() == 0)
+		store(at<uint32_t>(lane->cq_doorbell), lane->cq_head);
 	lane->totals.cq_doorbells++;
 }
 

@@ -1,14 +1,15 @@
 /*
  * The step: all that a lane can do now, without waiting.
  *
- *  1. Load the control word, DW3 at the CQ's head and the next work item's seq: three loads that do not wait for one
- *     another, since each may be a trip over PCIe.
+ *  1. Load the control word, DW2 and DW3 from the CQ's head on and the next work items' seq: loads that do not wait for
+ *     one another, since each may be a trip over PCIe. With nothing in flight the CQ is left alone.
  *  2. If the queue pair has failed, answer everything that asks (steps 3 to 5 fall away).
  *  3. Reap every new completion.
  *  4. Post work while there is some and CIDs are free.
  *  5. If the earliest deadline has passed, answer the commands that missed theirs.
  *  6. One release. It orders the SQEs and PRP lists before the SQ doorbell, the results before their seq, and the
- *     reads of CQEs before the CQ doorbell.
+ *     reads of CQEs before the CQ doorbell. The team meets before it: the thread that rings has then seen what the
+ *     others stored, and releases that too.
  *  7. Ring the SQ doorbell if anything was posted, publish the results, ring the CQ doorbell if anything was reaped.
  *
  * A lane reaps before it posts because that frees CIDs.
@@ -22,83 +23,90 @@
 
 namespace lanefs {
 
-/* Answers commands whose deadline is over. Their CIDs are lost until lanefs_reset: a completion may still come. */
-LANEFS_FN void expire(lanefs_lane *lane, uint64_t now) {
-	uint64_t next = ~0ull;
-	for (uint32_t cid = 0; cid < lane->cid_count; cid++) {
-		lanefs_cid *c = cid_of(lane, cid);
-		if (c->state != LANEFS_CID_BUSY)
-			continue;
-		if (now < c->deadline) {
-			next = c->deadline < next ? c->deadline : next;
-			continue;
-		}
-		c->state = LANEFS_CID_DEAD;
-		lane->dead_cids++;
-		lane->in_flight--;
-		lane->totals.timeouts++;
-		lanefs_result *r = answer(lane, c->tag, LANEFS_TIMEOUT);
-		r->latency = now - c->posted;
-		r->cid = (uint16_t)cid;
-	}
-	lane->next_deadline = next;
+/* All together: answers commands whose deadline is over. Their completions may still come. */
+template <typename T> LANEFS_FN void expire(lanefs_lane *lane, uint64_t now) {
+	lane->next_deadline = end_late<T>(lane, LANEFS_TIMEOUT, now, now);
 	if (lane->dead_cids == lane->cid_count)
 		lane->failed = LANEFS_QUEUE_DEAD;
 }
 
-/* Answers everything in flight and all work that waits, with the reason of the failure. */
-LANEFS_FN void refuse(lanefs_lane *lane, uint32_t seq) {
-	answer_in_flight(lane, (uint8_t)lane->failed);
-	for (; is_work(lane, seq); seq = load(&next_work(lane)->seq)) {
-		acquire(); /* orders the load of seq before that of the tag */
-		answer(lane, next_work(lane)->tag, (uint8_t)lane->failed);
-		lane->work_next++;
-		lane->totals.rejected++;
+/* All together: answers everything in flight and all work that waits, with the reason of the failure. */
+template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
+	answer_in_flight<T>(lane, (uint8_t)lane->failed);
+	for (;;) {
+		poll_work<T>(lane, w, T::slots, false);
+		count_work<T>(lane, w);
+		if (w->n == 0)
+			return;
+		if (!T::acquires)
+			acquire(); /* orders the load of seq before that of the tag */
+#pragma unroll
+		for (uint32_t k = 0; k < T::K; k++)
+			if (slot<T>(k) < w->n)
+				answer(lane, slot<T>(k), {work_at(lane, slot<T>(k))->tag, 0, 0, 0, 0, LANEFS_NO_CID, 0, (uint8_t)lane->failed});
+		lane->result_next += w->n;
+		lane->work_next += w->n;
+		lane->totals.rejected += w->n;
 	}
 }
 
-/* One step of a lane that lanefs_reset has made ready. Returns whether it did anything, and the control word. */
-LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint32_t *command) {
-	*command = load(&at<lanefs_control>(lane->control)->command);
-	uint32_t dw3 = load_dw3(lane, lane->cq_head);
-	uint32_t seq = load(&next_work(lane)->seq);
+/* What an idle lane polls of its work: enough for a caller or two, and little traffic while there is none. */
+constexpr uint32_t idle_polls = 4;
+
+/*
+ * All together: one step of a lane that lanefs_reset has made ready, `now` being the same for all. Returns whether it did
+ * anything, and the control word.
+ */
+template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint32_t *command) {
+	bool idle = lane->in_flight == 0 && lane->dead_cids == 0;
+	waiting<T> w;
+	completed<T> c;
+	uint32_t asked = load(&at<lanefs_control>(lane->control)->command);
+	poll_work<T>(lane, &w, idle ? idle_polls : T::slots, !idle);
+	c.n = 0;
+	if (!idle) {
+		poll_cq<T>(lane, &c);
+		count_new<T>(lane, &c);
+	}
+	count_work<T>(lane, &w);
+	*command = share<T>(asked, 0);
 
 	uint32_t first_result = lane->result_next, first_work = lane->work_next;
 	uint64_t commands = lane->totals.commands;
 	if (*command == LANEFS_FAIL && lane->failed == LANEFS_OK)
 		lane->failed = LANEFS_QUEUE_DEAD;
 
-	uint32_t reaped = 0;
+	uint32_t reaped = reap_new<T>(lane, &c, now);
+	meet<T>(); /* CIDs that one thread gave back are there for another to take */
 	if (lane->failed == LANEFS_OK) {
-		reaped = count_new(lane, dw3);
-		if (reaped != 0)
-			acquire(); /* orders the loads of DW3 before those of DW0 to DW2 */
-		for (uint32_t n = reaped; n != 0 && lane->failed == LANEFS_OK; n--)
-			reap(lane, now);
-		while (lane->failed == LANEFS_OK && lane->cid_free != LANEFS_NO_CID && is_work(lane, seq)) {
-			acquire(); /* orders the load of seq before those of the item */
-			post(lane, now);
-			seq = load(&next_work(lane)->seq);
-		}
+		post_work<T>(lane, &w, now, !idle);
 		if (now >= lane->next_deadline)
-			expire(lane, now);
+			expire<T>(lane, now);
 	}
 	if (lane->failed != LANEFS_OK)
-		refuse(lane, seq);
+		refuse<T>(lane, &w);
 
 	if (reaped == 0 && lane->work_next == first_work && lane->result_next == first_result)
 		return false;
+	meet<T>();
 	release();
 	if (lane->totals.commands != commands)
-		ring_sq(lane);
-	publish(lane, first_result);
+		ring_sq<T>(lane);
+	publish<T>(lane, first_result);
 	if (reaped != 0)
-		ring_cq(lane);
+		ring_cq<T>(lane);
 	return true;
 }
 
-/* Tells the CPU how the lane stands. Counters change only with progress. */
-LANEFS_FN void report(lanefs_lane *lane, bool progress, uint64_t now) {
+/* All together: tells the CPU how the lane stands. Counters change only with progress. */
+template <typename T> LANEFS_FN void report(lanefs_lane *lane, bool progress, uint64_t now) {
+	uint64_t bytes_read = 0, bytes_written = 0;
+	if (progress) {
+		bytes_read = sum<T>(lane->totals.bytes_read);
+		bytes_written = sum<T>(lane->totals.bytes_written);
+	}
+	if (self<T>() != 0)
+		return;
 	lanefs_status *s = at<lanefs_status>(lane->status);
 	store(&s->progress, (uint32_t)progress);
 	store(&s->time, now);
@@ -114,8 +122,8 @@ LANEFS_FN void report(lanefs_lane *lane, bool progress, uint64_t now) {
 	const lanefs_counters *t = &lane->totals;
 	store(&c->commands, t->commands);
 	store(&c->completions, t->completions);
-	store(&c->bytes_read, t->bytes_read);
-	store(&c->bytes_written, t->bytes_written);
+	store(&c->bytes_read, bytes_read);
+	store(&c->bytes_written, bytes_written);
 	store(&c->sq_doorbells, t->sq_doorbells);
 	store(&c->cq_doorbells, t->cq_doorbells);
 	store(&c->errors, t->errors);

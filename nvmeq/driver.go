@@ -27,36 +27,41 @@ type driver interface {
 
 // newDriver chooses by what the runtime can do: steps on the caller's thread, or resident kernels; batches if asked for.
 func newDriver(e *Engine) (driver, error) {
-	reset, err := e.module.Function(kernels.ResetKernel)
-	if err != nil {
+	base := launcher{e: e, block: one}
+	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
+	if e.cfg.Team == TeamWave {
+		step, batch, resident = kernels.WaveStepKernel, kernels.WaveBatchKernel, kernels.WaveResidentKernel
+		base.block.X = uint32(e.c.rt.Facts().WaveSize)
+	}
+	name := step
+	switch {
+	case e.cfg.Batch:
+		name = batch
+	case !e.c.rt.Facts().CallerDriven:
+		name = resident
+	}
+	var err error
+	if base.resetFn, err = e.module.Function(kernels.ResetKernel); err != nil {
 		return nil, err
 	}
-	base := launcher{e: e, resetFn: reset}
-	if e.cfg.Batch {
-		fn, err := e.module.Function(kernels.BatchKernel)
-		if err != nil {
-			return nil, err
-		}
-		return &batchDriver{base, fn}, nil
-	}
-	if !e.c.rt.Facts().CallerDriven {
-		fn, err := e.module.Function(kernels.ResidentKernel)
-		if err != nil {
-			return nil, err
-		}
-		return &residentDriver{launcher: base, fn: fn}, nil
-	}
-	fn, err := e.module.Function(kernels.StepKernel)
-	if err != nil {
+	if base.fn, err = e.module.Function(name); err != nil {
 		return nil, err
 	}
-	return &stepDriver{base, fn}, nil
+	switch name {
+	case batch:
+		return &batchDriver{base}, nil
+	case resident:
+		return &residentDriver{launcher: base}, nil
+	}
+	return &stepDriver{base}, nil
 }
 
 // launcher is what all drivers share.
 type launcher struct {
 	e       *Engine
 	resetFn gpu.Function
+	fn      gpu.Function // what works on a lane
+	block   gpu.Dim3     // the threads of a lane: a launch is for one
 }
 
 var one = gpu.Dim3{X: 1, Y: 1, Z: 1}
@@ -110,23 +115,17 @@ func (d launcher) duration(ticks uint64) time.Duration {
 }
 
 // stepDriver runs one non-blocking step on the caller's thread: the host runtime.
-type stepDriver struct {
-	launcher
-	step gpu.Function
-}
+type stepDriver struct{ launcher }
 
 func (d *stepDriver) kick(l *lane) error {
 	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, uint64(time.Since(d.e.start))
-	return l.stream.Launch(d.step, one, one, l.args[:3]...)
+	return l.stream.Launch(d.fn, one, d.block, l.args[:3]...)
 }
 
 // batchDriver launches a kernel that steps until the batch is done, for at most batchTicks; the next kick finds it ended
 // and launches again while anything is outstanding. It works on every runtime, and holds the device only while there is
 // something to do.
-type batchDriver struct {
-	launcher
-	batch gpu.Function
-}
+type batchDriver struct{ launcher }
 
 const (
 	batchTime = 2 * time.Millisecond
@@ -147,5 +146,5 @@ func (d *batchDriver) kick(l *lane) error {
 		limit = batchTimeOwn
 	}
 	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, d.ticks(limit)
-	return l.stream.Launch(d.batch, one, one, l.args[:3]...)
+	return l.stream.Launch(d.fn, one, d.block, l.args[:3]...)
 }

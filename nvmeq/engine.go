@@ -21,9 +21,18 @@ type EngineConfig struct {
 	Timeout     time.Duration // of one I/O command; 0 is 30 s
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
+	Team        Team          // who works on a lane; no difference on a CPU
 	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
 }
+
+// Team is how many threads of a device work on one lane.
+type Team uint8
+
+const (
+	TeamThread Team = iota // one
+	TeamWave               // a whole wave: 32 or 64 that post and poll together
+)
 
 const (
 	maxDepth   = 16384

@@ -98,6 +98,9 @@ func newGeometry(cfg EngineConfig, page int64) geometry {
 	return g
 }
 
+// silent has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.2 for Flush).
+const silent = 1<<IOFlush | 1<<IOWrite | 1<<IORead | 1<<IOCompare | 1<<IOWriteZeroes | 1<<IODSM | 1<<IOVerify | 1<<IOWriteUncorr
+
 // newLane lays lane i out in the engine's memory and describes it to the kernels.
 func newLane(e *Engine, g geometry, i int, qid uint16) (*lane, error) {
 	n := int64(i)
@@ -133,7 +136,7 @@ func newLane(e *Engine, g geometry, i int, qid uint16) (*lane, error) {
 		Prp:  uint64(e.prp.addr) + uint64(n*g.prp), PrpIova: uint64(e.prp.iova) + uint64(n*g.prp),
 		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
 		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
-		PrpStride: g.stride, PageSize: uint32(g.page),
+		PrpStride: g.stride, PageSize: uint32(g.page), Silent: silent,
 	}
 	if err := l.describe(&desc, n*g.own, g.own); err != nil {
 		l.stream.Close()

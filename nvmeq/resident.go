@@ -6,12 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 )
 
-// residentDriver keeps a kernel on the device for each lane that has something to do: one launch of one thread, on the
-// lane's own stream. A lane without work parks after residentIdle and its kernel ends; the next kick launches it again.
+// residentDriver keeps a kernel on the device for each lane that has something to do: one launch of one thread or
+// one wave, on the lane's own stream. A lane without work parks after residentIdle and its kernel ends; the next kick launches it again.
 // In any case it ends after residentLimit, well before a driver's lockup timer, and so that whoever waits for the device
 // waits no longer.
 //
@@ -19,7 +18,6 @@ import (
 // launches wait until it is over.
 type residentDriver struct {
 	launcher
-	fn gpu.Function
 	// quiet is held for reading by launches, for writing while no kernel may run. It is a leaf, but for the device's calls.
 	quiet sync.RWMutex
 }
@@ -54,7 +52,7 @@ func (d *residentDriver) kick(l *lane) error {
 	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
 	l.beat, l.beatAt = 0, time.Now()
 	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
-	if err := l.stream.Launch(d.fn, one, one, l.args[:]...); err != nil {
+	if err := l.stream.Launch(d.fn, one, d.block, l.args[:]...); err != nil {
 		atomic.StoreUint32(&l.status.State, kernels.StateParked)
 		return err
 	}

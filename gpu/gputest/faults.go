@@ -20,7 +20,7 @@ func (r *rig) flushes(n int, timeout uint64) []sqe {
 }
 
 // A completion that names nothing in flight ends the queue pair: everything is answered, nothing is believed any more.
-func testBadCompletion(t *testing.T, open Open) {
+func testBadCompletion(t *testing.T, open opener) {
 	for _, c := range []struct {
 		name string
 		bad  func(r *rig, entries []sqe) (cid, sqid uint16)
@@ -67,7 +67,7 @@ func testBadCompletion(t *testing.T, open Open) {
 
 // A command that misses its deadline is answered; its CID is not used again, and its completion, should it come, is only
 // counted.
-func testTimeout(t *testing.T, open Open) {
+func testTimeout(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 8, cq: 8, ring: 16, cids: 3, stride: 64})
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 1, Timeout: 100})
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 2, Timeout: 1000})
@@ -127,7 +127,7 @@ func testTimeout(t *testing.T, open Open) {
 }
 
 // CommandFail answers everything, at once and from then on.
-func testFail(t *testing.T, open Open) {
+func testFail(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	entries := r.flushes(5, 0)
 	r.complete(entries[0].cid, 0, 0, 0)
@@ -149,7 +149,7 @@ func testFail(t *testing.T, open Open) {
 }
 
 // lanefs_reset answers what was in flight and keeps what was not yet taken.
-func testReset(t *testing.T, open Open) {
+func testReset(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 4, cq: 4, ring: 8, cids: 3, stride: 64})
 	for i := range 5 {
 		r.submit(kernels.Work{Opcode: opFlush, Tag: uint16(i)})
@@ -175,7 +175,7 @@ func testReset(t *testing.T, open Open) {
 }
 
 // Work that cannot be expressed is answered without being posted, and disturbs nothing.
-func testBadWork(t *testing.T, open Open) {
+func testBadWork(t *testing.T, open opener) {
 	s := ordinary
 	s.stride = 64
 	r := newLane(t, open, s)
@@ -203,7 +203,7 @@ func testBadWork(t *testing.T, open Open) {
 }
 
 // The kernel refuses a lane that the CPU laid out otherwise, and touches nothing of one that is not a lane.
-func testBadLane(t *testing.T, open Open) {
+func testBadLane(t *testing.T, open opener) {
 	for name, spoil := range map[string]func(l *kernels.Lane){
 		"magic":              func(l *kernels.Lane) { l.Magic++ },
 		"version":            func(l *kernels.Lane) { l.Version++ },

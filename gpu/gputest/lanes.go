@@ -4,8 +4,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/lanefs/lanefs/kernels"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
 )
 
 // Opcodes of the NVM command set; lanes look at the direction bits only.
@@ -15,8 +17,31 @@ const (
 	opRead  = 0x02
 )
 
-// Lanes runs the suite of the lanes' kernels.
+// team is who works on a lane, and the kernels that it runs.
+type team struct {
+	step, batch, resident string
+	threads               func(gpu.Facts) int
+}
+
+var (
+	thread = team{kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel, func(gpu.Facts) int { return 1 }}
+	wave   = team{kernels.WaveStepKernel, kernels.WaveBatchKernel, kernels.WaveResidentKernel, func(f gpu.Facts) int { return f.WaveSize }}
+)
+
+// Lanes runs the suite of the lanes' kernels, for lanes that are a thread and lanes that are a wave.
 func Lanes(t *testing.T, open Open) {
+	t.Run("Thread", func(t *testing.T) { lanes(t, opener{open, thread}) })
+	t.Run("Wave", func(t *testing.T) { lanes(t, opener{open, wave}) })
+	t.Run("PRP", func(t *testing.T) { testPRP(t, open) })
+}
+
+// opener is how a test of a lane gets one.
+type opener struct {
+	Open
+	team
+}
+
+func lanes(t *testing.T, open opener) {
 	t.Run("Batch", func(t *testing.T) { testBatch(t, open) })
 	t.Run("Fields", func(t *testing.T) { testFields(t, open) })
 	t.Run("Wrap", func(t *testing.T) { testWrap(t, open) })
@@ -29,7 +54,6 @@ func Lanes(t *testing.T, open Open) {
 	t.Run("Reset", func(t *testing.T) { testReset(t, open) })
 	t.Run("BadWork", func(t *testing.T) { testBadWork(t, open) })
 	t.Run("BadLane", func(t *testing.T) { testBadLane(t, open) })
-	t.Run("PRP", func(t *testing.T) { testPRP(t, open) })
 	t.Run("BatchKernel", func(t *testing.T) { testBatchKernel(t, open) })
 	t.Run("Resident", func(t *testing.T) { testResident(t, open) })
 	t.Run("Park", func(t *testing.T) { testPark(t, open) })
@@ -38,7 +62,7 @@ func Lanes(t *testing.T, open Open) {
 }
 
 // However many work items there are, the SQ doorbell is rung once for them, and the CQ doorbell once for what came back.
-func testBatch(t *testing.T, open Open) {
+func testBatch(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	require.False(t, r.run(), "an idle step does nothing")
 	require.Zero(t, r.counters.SqDoorbells)
@@ -74,7 +98,7 @@ func testBatch(t *testing.T, open Open) {
 }
 
 // Every field of a work item is where the specification puts it, and every field of a completion comes back.
-func testFields(t *testing.T, open Open) {
+func testFields(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	r.submit(kernels.Work{Opcode: 0x85, Flags: 0x03, Tag: 0xabcd, Nsid: 0x12345678, Iova: 0x1122334455667788, Len: 512,
 		Mptr: 0x99aabbccddeeff00, Cdw10: 10, Cdw11: 11, Cdw12: 12 | 1<<30, Cdw13: 13, Cdw14: 14, Cdw15: 15})
@@ -95,7 +119,7 @@ func testFields(t *testing.T, open Open) {
 }
 
 // Queues and rings of odd sizes wrap many times, with completions in random order, across the wrap of positions.
-func testWrap(t *testing.T, open Open) {
+func testWrap(t *testing.T, open opener) {
 	for _, s := range []shape{
 		{sq: 2, cq: 2, ring: 1, cids: 1, stride: 64}, {sq: 5, cq: 4, ring: 8, cids: 3, stride: 64},
 		{sq: 4, cq: 7, ring: 2, cids: 3, stride: 64}, {sq: 33, cq: 64, ring: 16, cids: 32, stride: 64},
@@ -152,7 +176,7 @@ func testWrap(t *testing.T, open Open) {
 }
 
 // The status field comes back whole: SC alone would make some errors look like others, or like success.
-func testStatus(t *testing.T, open Open) {
+func testStatus(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	errors := uint64(0)
 	for _, status := range []uint16{0x0000, 0x0001, 0x4002, 0x0281, 0x0100, 0x0700, 0x4780, 0x3000, 0x7fff} {
@@ -176,7 +200,7 @@ func testStatus(t *testing.T, open Open) {
 }
 
 // With all CIDs in flight, work waits; each completion makes room for one.
-func testFull(t *testing.T, open Open) {
+func testFull(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 9, cq: 5, ring: 16, cids: 4, stride: 64})
 	for i := range 10 {
 		r.submit(kernels.Work{Opcode: opFlush, Tag: uint16(i), Nsid: 1})
@@ -194,7 +218,7 @@ func testFull(t *testing.T, open Open) {
 	require.Equal(t, uint32(4), r.status.InFlight)
 }
 
-func testCounters(t *testing.T, open Open) {
+func testCounters(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	for _, w := range []kernels.Work{{Opcode: opRead, Len: 8192}, {Opcode: opWrite, Len: 512}, {Opcode: opFlush}, {Opcode: 0x09, Len: 16}} {
 		r.submit(w)

@@ -31,7 +31,7 @@ func (r *rig) background(name string, args ...uint64) (wait func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if failure = s.Launch(f, one, one, args...); failure == nil {
+		if failure = s.Launch(f, one, r.block, args...); failure == nil {
 			failure = s.Wait(patience)
 		}
 	}()
@@ -79,12 +79,12 @@ func (r *rig) serve() []kernels.Result {
 func (r *rig) state() kernels.State { return atomic.LoadUint32(&r.status.State) }
 
 // The batch kernel posts all there is, waits for it, and ends.
-func testBatchKernel(t *testing.T, open Open) {
+func testBatchKernel(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 8, cq: 8, ring: 64, cids: 7, stride: 64})
 	for i := range 50 {
 		r.submit(kernels.Work{Opcode: opRead, Tag: uint16(i), Nsid: 1, Cdw10: uint32(i)})
 	}
-	wait := r.background(kernels.BatchKernel, r.args[0], 1, never)
+	wait := r.background(r.batch, r.args[0], 1, never)
 	got := 0
 	r.until("the batch", func() bool {
 		for _, res := range r.serve() {
@@ -98,15 +98,15 @@ func testBatchKernel(t *testing.T, open Open) {
 	require.Zero(t, r.status.InFlight)
 
 	r.submit(kernels.Work{Opcode: opRead})
-	r.background(kernels.BatchKernel, r.args[0], 1, soon)() // the controller does not answer: it ends all the same
+	r.background(r.batch, r.args[0], 1, soon)() // the controller does not answer: it ends all the same
 	require.Equal(t, uint32(1), r.status.InFlight)
 }
 
 // A resident lane serves work while it runs, ends when idle, and is launched again, and no command is lost or repeated.
-func testResident(t *testing.T, open Open) {
+func testResident(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 16, cq: 16, ring: 32, cids: 15, stride: 64})
 	const total = 5000
-	wait := r.background(kernels.ResidentKernel, r.args[0], 1, soon, never)
+	wait := r.background(r.resident, r.args[0], 1, soon, never)
 	submitted, answered, launches := 0, 0, 1
 	seen := make([]bool, total)
 	r.until("the work", func() bool {
@@ -134,7 +134,7 @@ func testResident(t *testing.T, open Open) {
 		}
 		if r.state() == kernels.StateParked {
 			launches++
-			wait = r.background(kernels.ResidentKernel, r.args[0], 1, soon, never)
+			wait = r.background(r.resident, r.args[0], 1, soon, never)
 			r.until("running", func() bool { return r.state() != kernels.StateParked })
 		}
 		return answered == total
@@ -147,9 +147,9 @@ func testResident(t *testing.T, open Open) {
 }
 
 // A resident lane leaves when told to and at its limit, with commands in flight, which the next one completes.
-func testPark(t *testing.T, open Open) {
+func testPark(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
-	wait := r.background(kernels.ResidentKernel, r.args[0], 1, never, never)
+	wait := r.background(r.resident, r.args[0], 1, never, never)
 	r.until("running", func() bool { return r.state() == kernels.StateRunning })
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 5})
 	var entries []sqe
@@ -162,14 +162,14 @@ func testPark(t *testing.T, open Open) {
 
 	atomic.StoreUint32(&r.control.Command, kernels.CommandRun)
 	r.complete(entries[0].cid, 0, 0, 0)
-	r.background(kernels.ResidentKernel, r.args[0], 1, never, soon)() // to its limit
+	r.background(r.resident, r.args[0], 1, never, soon)() // to its limit
 	results := r.take()
 	require.Len(t, results, 1)
 	require.Equal(t, uint16(5), results[0].Tag)
 	require.Equal(t, kernels.StateParked, r.state())
 
 	// A failed controller: the loop answers and goes on until told to park.
-	wait = r.background(kernels.ResidentKernel, r.args[0], 1, never, never)
+	wait = r.background(r.resident, r.args[0], 1, never, never)
 	atomic.StoreUint32(&r.control.Command, kernels.CommandFail)
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 6})
 	r.until("the answer", func() bool { results = r.take(); return len(results) > 0 })
@@ -180,7 +180,7 @@ func testPark(t *testing.T, open Open) {
 
 // Work submitted while the lane decides to park is not left behind (kernels/lifecycle.h). The CPU looks at the state once
 // after submitting, as the protocol says, and launches again only if it saw PARKED then.
-func testParkRace(t *testing.T, open Open) {
+func testParkRace(t *testing.T, open opener) {
 	const idle = 30000
 	random := rand.New(rand.NewPCG(1, 2))
 	r := newLane(t, open, ordinary)
@@ -188,7 +188,7 @@ func testParkRace(t *testing.T, open Open) {
 	launch := func() {
 		wait()
 		atomic.StoreUint32(&r.status.State, kernels.StateReady)
-		wait = r.background(kernels.ResidentKernel, r.args[0], 1, idle, never)
+		wait = r.background(r.resident, r.args[0], 1, idle, never)
 	}
 	launch()
 	for round := range 500 {
@@ -221,13 +221,13 @@ func testParkRace(t *testing.T, open Open) {
 
 // The same at the exact moment: the lane's status lies over the work slot that comes next, so that storing PARKING (3) is
 // what makes the item at position 2 appear. A lane that looks again after that store goes on; one that does not leaves.
-func testParkRecheck(t *testing.T, open Open) {
+func testParkRecheck(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	require.Equal(t, kernels.State(3), kernels.StateParking)
 	r.lane.WorkNext = 2
 	r.lane.Status = r.lane.Work + 2*kernels.WorkSize
 	state := &r.work[2].Seq
-	wait := r.background(kernels.ResidentKernel, r.args[0], 1, 1000, never)
+	wait := r.background(r.resident, r.args[0], 1, 1000, never)
 	r.until("parking", func() bool { return atomic.LoadUint32(state) >= kernels.StateParking })
 	r.until("running again", func() bool {
 		require.NotEqual(t, kernels.StateParked, atomic.LoadUint32(state), "the lane left with work in its ring")

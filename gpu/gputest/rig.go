@@ -22,6 +22,7 @@ const prpIOVA = 0x7f_0000_0000
 // rig is one lane, the CPU that feeds it, and a fake controller. The three share one block of memory that the CPU sees.
 type rig struct {
 	*device
+	team
 	shape
 	mem      gpu.Memory
 	lane     *kernels.Lane
@@ -34,7 +35,8 @@ type rig struct {
 	sqDB     *uint32
 	cqDB     *uint32
 	prp      []byte
-	step     gpu.Function
+	stepFn   gpu.Function
+	block    gpu.Dim3 // the team's threads
 
 	now        uint64
 	args       []uint64
@@ -45,10 +47,10 @@ type rig struct {
 	phase          uint16
 }
 
-func newRig(t testing.TB, open Open, s shape) *rig {
+func newRig(t testing.TB, open opener, s shape) *rig {
 	t.Helper()
-	d := start(t, open)
-	r := &rig{device: d, shape: s, now: 1000, phase: 1}
+	d := start(t, open.Open)
+	r := &rig{device: d, team: open.team, shape: s, now: 1000, phase: 1}
 	var size int64
 	place := func(n int64) int64 { // each part on pages of its own
 		at := size
@@ -79,15 +81,16 @@ func newRig(t testing.TB, open Open, s shape) *rig {
 		Control: uint64(base + control), Status: uint64(base + status), Counters: uint64(base + counters),
 		SqSize: s.sq, CqSize: s.cq, RingSize: s.ring, CidCount: s.cids, PrpStride: s.stride, PageSize: 4096,
 	}
+	r.block = gpu.Dim3{X: uint32(r.threads(d.Facts())), Y: 1, Z: 1}
 	var err error
-	r.step, err = d.module.Function(kernels.StepKernel)
+	r.stepFn, err = d.module.Function(r.team.step)
 	require.NoError(t, err)
 	r.args = []uint64{uint64(base + lane), 1, 0}
 	return r
 }
 
 // newLane is a rig whose lane is ready.
-func newLane(t testing.TB, open Open, s shape) *rig {
+func newLane(t testing.TB, open opener, s shape) *rig {
 	t.Helper()
 	r := newRig(t, open, s)
 	r.reset()
@@ -109,7 +112,7 @@ func (r *rig) run() bool {
 	r.t.Helper()
 	r.now++
 	r.args[2] = r.now
-	require.NoError(r.t, r.stream.Launch(r.step, one, one, r.args...))
+	require.NoError(r.t, r.stream.Launch(r.stepFn, one, r.block, r.args...))
 	require.NoError(r.t, r.stream.Wait(patience))
 	return atomic.LoadUint32(&r.status.Progress) != 0
 }
