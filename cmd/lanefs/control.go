@@ -15,16 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The control socket takes one request a connection: a line of JSON, answered by another. Only the daemon's user and root
-// may ask.
+// The control socket takes one request a connection: a line of JSON, answered by another, before which there may be
+// lines that tell how far the work has come. Only the daemon's user and root may ask.
 
 type request struct {
-	Op string `json:"op"` // stat, umount
+	Op string `json:"op"` // stat, check, umount
 }
 
 type response struct {
-	Error string  `json:"error,omitempty"`
-	Stat  *report `json:"stat,omitempty"`
+	Error    string       `json:"error,omitempty"`
+	Stat     *report      `json:"stat,omitempty"`
+	Check    *checkReport `json:"check,omitempty"`
+	Progress *progress    `json:"progress,omitempty"` // the answer is still to come
+}
+
+// progress is how much of some work is done.
+type progress struct {
+	Done  uint64 `json:"done"`
+	Total uint64 `json:"total"`
 }
 
 const (
@@ -91,14 +99,17 @@ func (c *control) serve(conn *net.UnixConn) {
 	if err == nil {
 		err = json.NewDecoder(bufio.NewReader(io.LimitReader(conn, maxRequestLine))).Decode(&req)
 	}
+	answer := func(out response) error {
+		conn.SetWriteDeadline(time.Now().Add(requestTimeout))
+		return json.NewEncoder(conn).Encode(out)
+	}
 	if err == nil {
-		out.Stat, err = c.d.handle(req)
+		out, err = c.d.handle(req, func(p progress) bool { return answer(response{Progress: &p}) == nil })
 	}
 	if err != nil {
 		out.Error = oneLine(err)
 	}
-	conn.SetWriteDeadline(time.Now().Add(requestTimeout))
-	if err := json.NewEncoder(conn).Encode(out); err != nil {
+	if err := answer(out); err != nil {
 		c.d.log.Warn("control socket: answering", "error", err.Error())
 	}
 }
@@ -124,19 +135,30 @@ func allowed(conn *net.UnixConn) error {
 	return nil
 }
 
-// handle carries out one request.
-func (d *daemon) handle(req request) (*report, error) {
+// handle carries out one request. tell is to be called now and then when that takes long; it reports whether anybody
+// still waits.
+func (d *daemon) handle(req request, tell func(progress) bool) (out response, err error) {
 	switch req.Op {
-	case "stat":
-		return d.report(), nil
+	case "stat", "check":
+		d.inUse.RLock()
+		defer d.inUse.RUnlock()
+		if d.ended.Load() {
+			return out, errors.New("it is being unmounted")
+		}
+		if req.Op == "stat" {
+			out.Stat = d.report()
+			return out, nil
+		}
+		out.Check, err = d.check(tell)
+		return out, err
 	case "umount":
 		if err := d.unmount(); err != nil {
-			return nil, err
+			return out, err
 		}
 		<-d.closed
-		return nil, d.closeErr
+		return out, d.closeErr
 	}
-	return nil, fmt.Errorf("unknown operation %q", req.Op)
+	return out, fmt.Errorf("unknown operation %q", req.Op)
 }
 
 // finish ends the socket after the answers that are due have left.
@@ -158,8 +180,9 @@ func (c *control) finish() {
 // errNoDaemon says that nobody listens at a mount's control socket.
 var errNoDaemon = errors.New("its daemon does not answer")
 
-// ask sends a request to the daemon of the mount at dir.
-func ask(m *mountinfo.Info, req request, timeout time.Duration) (*response, error) {
+// ask sends a request to the daemon of the mount at dir. The timeout is for the answer, and begins again with every
+// progress, which is given to tell.
+func ask(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
 	var denied error
 	for _, path := range controlSockets(m) {
 		conn, err := net.DialTimeout("unix", path, requestTimeout)
@@ -173,8 +196,14 @@ func ask(m *mountinfo.Info, req request, timeout time.Duration) (*response, erro
 		conn.SetDeadline(time.Now().Add(timeout))
 		var out response
 		err = json.NewEncoder(conn).Encode(req)
-		if err == nil {
-			err = json.NewDecoder(conn).Decode(&out)
+		in := json.NewDecoder(conn)
+		for more := err == nil; more; {
+			out = response{}
+			err = in.Decode(&out)
+			if more = err == nil && out.Progress != nil; more {
+				conn.SetDeadline(time.Now().Add(timeout))
+				tell(*out.Progress)
+			}
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):

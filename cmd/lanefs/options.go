@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -24,7 +25,8 @@ type mountConfig struct {
 	NoRecovery bool
 	Discard    bool
 	AllowOther bool
-	WriteBack  bool          // the kernel gathers small writes before it sends them
+	WriteBack  bool // the kernel gathers small writes before it sends them
+	Errors     ext4.ErrorMode
 	Commit     time.Duration // 0: the file system's own
 	Cache      int64         // bytes of metadata; 0: the file system's own
 
@@ -103,12 +105,7 @@ var values = map[string]func(*mountConfig, string) error{
 		}
 		return err
 	},
-	"errors": func(_ *mountConfig, v string) error {
-		if v != "remount-ro" {
-			return fmt.Errorf("want remount-ro: after an error LaneFS refuses further writes, and does nothing else")
-		}
-		return nil
-	},
+	"errors": func(c *mountConfig, v string) (err error) { c.Errors, err = errorMode(v); return err },
 }
 
 // parseOptions sets c from the arguments of -o, each a list with commas. Of options that exclude one another the last
@@ -154,6 +151,18 @@ func knownOptions() []string {
 	}
 	slices.Sort(all)
 	return all
+}
+
+func errorMode(v string) (ext4.ErrorMode, error) {
+	switch v {
+	case "continue":
+		return ext4.ErrorsContinue, nil
+	case "remount-ro":
+		return ext4.ErrorsReadOnly, nil
+	case "panic":
+		return ext4.ErrorsPanic, nil
+	}
+	return 0, fmt.Errorf("want remount-ro, continue or panic")
 }
 
 func number(v string, low, high int) (int, error) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 func TestParseOptions(t *testing.T) {
@@ -31,7 +33,8 @@ func TestParseOptions(t *testing.T) {
 		{"cache=4096", mountConfig{Cache: 4096}},
 		{"lanes=4,depth=32,lba=4096,nsid=2", mountConfig{Lanes: 4, Depth: 32, LBA: 4096, NSID: 2}},
 		{"gpu=host,log=/x/y", mountConfig{GPU: "host", Log: "/x/y"}},
-		{"errors=remount-ro", mountConfig{}},
+		{"errors=remount-ro", mountConfig{Errors: ext4.ErrorsReadOnly}},
+		{"errors=panic,errors=continue", mountConfig{Errors: ext4.ErrorsContinue}},
 		{"defaults,noauto,nofail,_netdev,user,x-systemd.automount,x-gvfs-name=a b,comment=x", mountConfig{}},
 		{"noatime,nosuid,nodev", mountConfig{Kernel: []string{"noatime", "nosuid", "nodev"}}},
 		{"noatime,atime,nosuid,suid,dirsync,relatime", mountConfig{Kernel: []string{"dirsync"}}},
@@ -63,7 +66,7 @@ func TestParseOptionsErrors(t *testing.T) {
 		"cache=5T":           `option "cache=5T"`,
 		"cache=kk":           `option "cache=kk"`,
 		"cache=99999999999G": `option "cache=99999999999G": want a size`,
-		"errors=panic":       `option "errors=panic": want remount-ro`,
+		"errors=stop":        `option "errors=stop": want remount-ro`,
 		"gpu=vulkan":         `option "gpu=vulkan": want auto, host, hip or cuda`,
 		"strictatime":        `unknown option "strictatime"`,
 		"nsid=0":             `option "nsid=0"`,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,9 @@ type daemon struct {
 	srv     *fs.Server
 	started time.Time
 	fuseDev uint32 // minor number of the mount's device: its connection in /sys/fs/fuse
+
+	inUse sync.RWMutex // held shared by who needs the stack
+	ended atomic.Bool  // the mount is gone, and the stack is about to be
 
 	unmounting sync.Mutex    // one attempt at a time
 	closed     chan struct{} // after the stack was closed
@@ -75,7 +79,10 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 
 	d.untilGone(signals)
+	d.ended.Store(true)
+	d.inUse.Lock()
 	d.closeErr = d.stack.Close()
+	d.inUse.Unlock()
 	if d.closeErr != nil {
 		d.log.Error("closing the volume", "error", oneLine(d.closeErr))
 	} else {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 
@@ -126,7 +127,8 @@ func (c *controller) Close() error {
 	return errors.Join(errs...)
 }
 
-func openStack(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
+// openDevice opens what stands below the volume.
+func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	s = &stack{}
 	defer func() {
 		if err != nil {
@@ -151,15 +153,31 @@ func openStack(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.dev, err = blockdev.Open(s.eng, nsid, blockdev.Options{}); err != nil {
 		return s, err
 	}
+	return s, nil
+}
+
+func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
+	s, err := openDevice(cfg, log)
+	if err != nil {
+		return s, err
+	}
 	atime := ext4.AtimeRelative
 	if slices.Contains(cfg.Kernel, "noatime") {
 		atime = ext4.AtimeNever // FUSE leaves access times to the server
 	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{
-		Atime:    atime,
+		Atime:  atime,
+		Errors: cfg.Errors,
+		Panic: func(err error) { // as a crash would: nothing more is written, the mount answers ENOTCONN
+			log.Error("errors=panic: the daemon ends", "error", oneLine(err))
+			os.Exit(1)
+		},
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
 		CacheSize: cfg.Cache, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
 	})
+	if err != nil {
+		err = errors.Join(err, s.Close())
+	}
 	return s, err
 }
 

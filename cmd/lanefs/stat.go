@@ -42,7 +42,7 @@ func statCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ask(m, request{Op: "stat"}, requestTimeout)
+			r, err := ask(m, request{Op: "stat"}, requestTimeout, nil)
 			if err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}

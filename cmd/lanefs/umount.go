@@ -32,7 +32,7 @@ func umount(arg string) error {
 	if err != nil {
 		return err
 	}
-	_, err = ask(m, request{Op: "umount"}, umountTimeout)
+	_, err = ask(m, request{Op: "umount"}, umountTimeout, nil)
 	if !errors.Is(err, errNoDaemon) {
 		return err
 	}

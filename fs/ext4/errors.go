@@ -18,8 +18,8 @@ func (v *FS) noteTo(err *error) {
 }
 
 // note turns corruption found by the layers below into ErrCorrupt. The first time, it says so in the log, records it in
-// the superblock as the kernel does, and makes the volume read-only (errors=remount-ro). Before the volume is mounted it
-// is for Open's caller to tell.
+// the superblock as the kernel does, and does what Options.Errors asks for. A journal that cannot go on leaves the volume
+// read-only in any case. Before the volume is mounted it is for Open's caller to tell.
 func (v *FS) note(err error) error {
 	switch {
 	case isCorrupt(err):
@@ -27,17 +27,41 @@ func (v *FS) note(err error) error {
 			return err
 		}
 		if v.mounted && !v.errored.Swap(true) {
-			v.readOnly.Store(true)
-			v.opt.Logf("%s: %v: the volume is read-only now; run e2fsck on it", v.name(), err)
-			v.recordError(err)
+			v.meet(err, v.recordError)
 		}
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	case errors.Is(err, jbd2.ErrAborted):
-		if !v.readOnly.Swap(true) {
+		switch was := v.readOnly.Swap(true); {
+		case was:
+		case v.mounted && !v.errored.Swap(true):
+			v.meet(err, v.stampError)
+		default:
 			v.opt.Logf("%s: %v: the volume is read-only now", v.name(), err)
 		}
 	}
 	return err
+}
+
+// meet reacts to the first error of a mount.
+func (v *FS) meet(err error, record func() error) {
+	mode := v.opt.Errors
+	if mode == ErrorsOfVolume && v.sb.Errors == disk.ErrorsPanic {
+		mode = ErrorsPanic
+	}
+	if mode == ErrorsContinue && !v.readOnly.Load() {
+		v.opt.Logf("%s: %v: the volume takes changes all the same (errors=continue); run e2fsck on it", v.name(), err)
+	} else {
+		v.readOnly.Store(true)
+		v.opt.Logf("%s: %v: the volume is read-only now; run e2fsck on it", v.name(), err)
+	}
+	if v.sbBuf != nil { // else nothing was to be written
+		if rerr := record(); rerr != nil {
+			v.opt.Logf("%s: cannot record the error %q in the superblock: %v", v.name(), err, rerr)
+		}
+	}
+	if mode == ErrorsPanic {
+		v.opt.Panic(fmt.Errorf("%s: %w", v.name(), err))
+	}
 }
 
 // isCorrupt says whether the layers below report that something on the volume cannot be.
@@ -51,29 +75,24 @@ func isCorrupt(err error) bool {
 // The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
 // and what can be read should be.
 func (v *FS) distrust(j journalFound, damage error) {
-	why := ""
 	switch {
-	case v.readOnly.Load():
-		return
 	case v.sb.State&disk.StateError != 0 || j.log != nil && j.log.Info().Errno != 0:
-		why = "has errors that were met before"
+		v.doubt = "has errors that were met before"
 	case damage != nil:
-		why = fmt.Sprintf("is damaged (%v)", damage)
+		v.doubt = fmt.Sprintf("is damaged (%v)", damage)
 	case v.sb.State&disk.StateValid == 0:
-		why = "was not unmounted cleanly and has nothing in a journal to say what is right"
+		v.doubt = "was not unmounted cleanly and has nothing in a journal to say what is right"
 	default:
 		return
 	}
-	v.opt.Logf("%s: the volume %s: mounted read-only; run e2fsck on it", v.name(), why)
-	v.readOnly.Store(true)
+	if !v.readOnly.Swap(true) {
+		v.opt.Logf("%s: the volume %s: mounted read-only; run e2fsck on it", v.name(), v.doubt)
+	}
 }
 
 // recordError writes s_error_count and its like ([layout] Super Block, 0x194). It commits what was done before; when the
 // running transaction had to be forgotten, only the superblock on the medium changes, for the one in memory knows of it.
-func (v *FS) recordError(cause error) {
-	if v.sbBuf == nil { // nothing was to be written
-		return
-	}
+func (v *FS) recordError() error {
 	h, err := v.jnl.Begin(2)
 	if err == nil {
 		v.updateSuper(h, setError)
@@ -84,9 +103,7 @@ func (v *FS) recordError(cause error) {
 	if errors.Is(err, jbd2.ErrAborted) {
 		err = v.stampError()
 	}
-	if err != nil {
-		v.opt.Logf("%s: cannot record the error %q in the superblock: %v", v.name(), cause, err)
-	}
+	return err
 }
 
 func setError(sb *disk.Superblock) {

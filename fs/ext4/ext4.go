@@ -38,6 +38,7 @@ var (
 	ErrNotSup      = errors.New("operation not supported")
 	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
 	ErrRange       = errors.New("name or value too long")
+	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
 	ErrCrossDevice = errors.New("not of the directory's project")
 	ErrNoData      = errors.New("no data past this offset") // Seek
 )
@@ -50,8 +51,22 @@ type Options struct {
 	Discard        bool          // discard freed blocks after the commit that frees them
 	CacheSize      int64         // bytes of clean metadata kept, 0: 256 MiB
 	Atime          AtimeMode
+	Errors         ErrorMode
+	Panic          func(error) // ends the program, for ErrorsPanic; nil: panic
 	Logf           func(format string, args ...any)
 }
+
+// ErrorMode says what follows when corruption is met, after it was recorded in the superblock.
+type ErrorMode uint8
+
+const (
+	// ErrorsOfVolume is ErrorsPanic where the superblock asks for it, else ErrorsReadOnly. The superblock's "continue"
+	// does not count: mkfs.ext4 puts it there unasked, and what goes on writing to a damaged volume damages more.
+	ErrorsOfVolume ErrorMode = iota
+	ErrorsContinue           // what met it fails, nothing else
+	ErrorsReadOnly           // no more changes
+	ErrorsPanic              // Options.Panic
+)
 
 // AtimeMode says when reading a file changes its access time, as in mount(8).
 type AtimeMode uint8

@@ -1,7 +1,9 @@
 package ext4
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
@@ -17,17 +19,82 @@ const (
 		disk.ROCompatMetadataCsum | disk.ROCompatProject | disk.ROCompatOrphanPresent
 )
 
-// checkFeatures refuses what cannot be read and turns ro on for what cannot be written.
-func checkFeatures(sb *disk.Superblock, ro *bool, logf func(string, ...any)) error {
+// refusal says why a volume with the features of sb cannot be read, nil if it can.
+func refusal(sb *disk.Superblock) error {
 	if bad := sb.FeatureIncompat &^ knownIncompat; bad != 0 {
 		return fmt.Errorf("the volume has the feature %v, which LaneFS does not know: mount it with the kernel's ext4", bad)
 	}
 	if sb.FeatureROCompat.Has(disk.ROCompatMetadataCsum | disk.ROCompatGDTCsum) {
-		return fmt.Errorf("the volume has both metadata_csum and uninit_bg: run e2fsck on it")
+		return errors.New("the volume has both metadata_csum and uninit_bg: run e2fsck on it")
 	}
-	if bad := sb.FeatureROCompat &^ writableROCompat; bad != 0 && !*ro {
+	return nil
+}
+
+// unwritable is what keeps a volume with the features of sb from being written, 0 if nothing does.
+func unwritable(sb *disk.Superblock) disk.ROCompat { return sb.FeatureROCompat &^ writableROCompat }
+
+// checkFeatures refuses what cannot be read and turns ro on for what cannot be written.
+func checkFeatures(sb *disk.Superblock, ro *bool, logf func(string, ...any)) error {
+	if err := refusal(sb); err != nil {
+		return err
+	}
+	if bad := unwritable(sb); bad != 0 && !*ro {
 		logf("the volume has the feature %v, which LaneFS cannot write: mounted read-only", bad)
 		*ro = true
 	}
 	return nil
+}
+
+// Support is what becomes of a volume that has a feature.
+type Support string
+
+const (
+	ReadWrite Support = "read-write"
+	ReadOnly  Support = "read-only"
+	Refused   Support = "refused"
+)
+
+// Feature is a feature of ext4 volumes.
+type Feature struct {
+	Word    string  `json:"word"` // of the superblock: compat, incompat, ro_compat
+	Name    string  `json:"name"` // as dumpe2fs has it
+	Flag    uint32  `json:"flag"`
+	Support Support `json:"support"`
+}
+
+// AllFeatures lists the features that have a name.
+func AllFeatures() (out []Feature) {
+	for _, f := range features(^disk.Compat(0), ^disk.Incompat(0), ^disk.ROCompat(0)) {
+		if !strings.HasPrefix(f.Name, "unknown") {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// features lists those that the three words have.
+func features(c disk.Compat, i disk.Incompat, r disk.ROCompat) (out []Feature) {
+	for bit := range 32 {
+		if f := c & (1 << bit); f != 0 {
+			out = append(out, Feature{"compat", f.String(), uint32(f), ReadWrite}) // whoever does not know one may ignore it
+		}
+	}
+	for bit := range 32 {
+		if f := i & (1 << bit); f != 0 {
+			out = append(out, Feature{"incompat", f.String(), uint32(f), pick(f&knownIncompat != 0, Refused)})
+		}
+	}
+	for bit := range 32 {
+		if f := r & (1 << bit); f != 0 {
+			out = append(out, Feature{"ro_compat", f.String(), uint32(f), pick(f&writableROCompat != 0, ReadOnly)})
+		}
+	}
+	return out
+}
+
+func pick(known bool, otherwise Support) Support {
+	if known {
+		return ReadWrite
+	}
+	return otherwise
 }

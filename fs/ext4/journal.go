@@ -144,6 +144,8 @@ var errStop = errors.New("stop")
 // recover brings the volume to what was last committed: on the medium, or for a read-only mount only in what the cache
 // shows. It leaves fast commits to whoever starts the journal, and returns the recovery that has them.
 func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
+	info := log.Info()
+	v.noteJournal(info, nil)
 	if v.opt.NoRecovery && v.readOnly.Load() {
 		return nil, nil
 	}
@@ -151,6 +153,7 @@ func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.noteJournal(info, r)
 	if !r.Needed() {
 		return nil, nil
 	}

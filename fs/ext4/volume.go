@@ -40,6 +40,9 @@ type FS struct {
 
 	fast *fastCommits // to be replayed before the mount is done
 
+	found JournalState // the journal as the mount found it
+	doubt string       // why e2fsck has to see the volume before it is written; "" if it has not
+
 	inodes   inodeTable
 	orphans  orphans
 	late     lateAccess
@@ -60,6 +63,9 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	}
 	if opt.Logf == nil {
 		opt.Logf = log.Printf
+	}
+	if opt.Panic == nil {
+		opt.Panic = func(err error) { panic(err) }
 	}
 	sb, err := readSuperblock(dev)
 	if err != nil {
@@ -85,6 +91,7 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	return v, nil
 }
 
+// readSuperblock returns a superblock also beside the error that its checksum is wrong.
 func readSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
 		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
@@ -103,7 +110,7 @@ func readSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 		return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
 	}
 	if err := sb.VerifyChecksum(); err != nil {
-		return nil, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
+		return sb, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
 	}
 	return sb, nil
 }

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// lanefs check looks at a volume and says what LaneFS makes of it. An image is opened for reading, through the stack that
+// a mount would use; a mounted volume is looked at by its daemon.
+
+// checkReport is what `lanefs check` prints.
+type checkReport struct {
+	Name string `json:"name"`
+	*ext4.Inspection
+	FreeSpace *freeReport `json:"free_space,omitempty"` // not for volumes that are refused, or have clusters
+	Files     *fileReport `json:"files,omitempty"`
+	Damage    []string    `json:"damage"` // the first of what could not be read
+}
+
+// freeReport counts the runs of free blocks.
+type freeReport struct {
+	Extents uint64       `json:"extents"`
+	Largest int64        `json:"largest_bytes"`
+	Sizes   []sizeReport `json:"sizes"`
+}
+
+// sizeReport counts the runs of From bytes and more, but less than the next.
+type sizeReport struct {
+	From    int64  `json:"from_bytes"`
+	Extents uint64 `json:"extents"`
+	Bytes   int64  `json:"bytes"`
+}
+
+// fileReport counts the files and directories that have blocks, by the pieces they lie in.
+type fileReport struct {
+	Files  uint64     `json:"files"`
+	Pieces uint64     `json:"pieces"`
+	Whole  uint64     `json:"in_one_piece"`
+	Most   fileExtent `json:"most_pieces"`
+}
+
+type fileExtent struct {
+	Inode  uint32 `json:"inode"`
+	Pieces int    `json:"pieces"`
+	Bytes  int64  `json:"bytes"`
+}
+
+const (
+	maxDamage    = 10                     // lines of it
+	tellInterval = 200 * time.Millisecond // between two reports of progress
+	checkTimeout = 5 * time.Minute        // for the next report, or the answer
+)
+
+func checkCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "check [--json] DIR|IMAGE",
+		Short: "say what a volume is like, and what LaneFS makes of it",
+		Long: `Prints a volume's features, the state of its journal, its free space and how fragmented it is, and whether LaneFS
+mounts it read-write, read-only or not at all, and why. DIR is a mount of LaneFS, IMAGE a volume that is not mounted, or a PCI
+function. Nothing is written. It does not repair, and does not look for all that e2fsck looks for.`,
+		Args: exactly("DIR|IMAGE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			bar := &progressBar{out: c.ErrOrStderr()}
+			r, err := check(args[0], bar, c.ErrOrStderr())
+			bar.clear()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(r)
+			}
+			return r.print(c.OutOrStdout())
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// check looks at a mount or an image.
+func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
+	if st, err := os.Stat(arg); errors.Is(err, unix.ENOTCONN) || err == nil && st.IsDir() {
+		m, err := ourMount(arg)
+		if err != nil {
+			return nil, err
+		}
+		r, err := ask(m, request{Op: "check"}, checkTimeout, bar.show)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", arg, err)
+		}
+		return r.Check, nil
+	}
+	device, err := resolveDevice(arg)
+	if err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	s, err := openDevice(&mountConfig{Device: device, GPU: "host", ReadOnly: true}, log)
+	if err != nil {
+		return nil, err
+	}
+	in, vol, err := ext4.Inspect(s.dev)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	r := &checkReport{Name: arg, Inspection: in, Damage: []string{}}
+	s.vol = vol // Close closes it
+	if vol != nil {
+		r.survey(vol, func(p progress) bool { bar.show(p); return true })
+	}
+	return r, s.Close()
+}
+
+// check is what the daemon answers.
+func (d *daemon) check(tell func(progress) bool) (*checkReport, error) {
+	r := &checkReport{Name: d.cfg.Device, Inspection: d.stack.vol.Inspect(), Damage: []string{}}
+	waits := true
+	r.survey(d.stack.vol, func(p progress) bool {
+		waits = tell(p)
+		return waits && !d.ended.Load()
+	})
+	if !waits || d.ended.Load() {
+		return nil, errors.New("the check was given up: the volume is being unmounted, or nobody waits for it")
+	}
+	return r, nil
+}
+
+// survey counts what is free and how files lie. Damage does not end it.
+func (r *checkReport) survey(v *ext4.FS, tell func(progress) bool) {
+	bs := int64(v.BlockSize())
+	free := &freeReport{}
+	sizes := map[int]*sizeReport{}
+	err := v.FreeExtents(func(n uint64) {
+		k, from := 0, bs
+		for ; n >= 4<<(2*k); k++ {
+			from *= 4
+		}
+		if sizes[k] == nil {
+			sizes[k] = &sizeReport{From: from}
+		}
+		sizes[k].Extents++
+		sizes[k].Bytes += int64(n) * bs
+		free.Extents++
+		free.Largest = max(free.Largest, int64(n)*bs)
+	})
+	for k := 0; len(free.Sizes) < len(sizes); k++ {
+		if sizes[k] != nil {
+			free.Sizes = append(free.Sizes, *sizes[k])
+		}
+	}
+	switch {
+	case err == nil:
+		r.FreeSpace = free
+	case !errors.Is(err, ext4.ErrClusters):
+		r.damaged(err)
+	}
+
+	files := &fileReport{}
+	last := time.Now()
+	err = v.FileExtents(func(ino uint32, blocks uint64, pieces int, err error) {
+		if err != nil {
+			r.damaged(err)
+			return
+		}
+		files.Files++
+		files.Pieces += uint64(pieces)
+		if pieces == 1 {
+			files.Whole++
+		}
+		if pieces > files.Most.Pieces {
+			files.Most = fileExtent{ino, pieces, int64(blocks) * bs}
+		}
+	}, func(done, total uint64) bool {
+		if time.Since(last) < tellInterval {
+			return true
+		}
+		last = time.Now()
+		return tell(progress{done, total})
+	})
+	if err != nil {
+		r.damaged(err)
+	}
+	r.Files = files
+}
+
+func (r *checkReport) damaged(err error) {
+	if len(r.Damage) < maxDamage {
+		r.Damage = append(r.Damage, oneLine(err))
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// checked runs lanefs check on something and wants an image not to be changed by it.
+func (p *place) checked(what string) *checkReport {
+	p.t.Helper()
+	before, err := os.ReadFile(what)
+	image := err == nil
+	r := &checkReport{}
+	require.NoError(p.t, json.Unmarshal([]byte(p.ok("check", "--json", what)), r))
+	if image {
+		after, err := os.ReadFile(what)
+		require.NoError(p.t, err)
+		require.True(p.t, bytes.Equal(before, after), "check has written")
+	}
+	require.NotEmpty(p.t, p.ok("check", what))
+	return r
+}
+
+// TestCheckAgainstE2fsprogs: features, counts and free extents are what dumpe2fs and e2freefrag say.
+func TestCheckAgainstE2fsprogs(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 64, "-L", "a label", "-O", "metadata_csum_seed,orphan_file"), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	for i := range 60 {
+		require.NoError(t, os.WriteFile(filepath.Join(mnt, fmt.Sprint(i)), make([]byte, 4096<<(i%7)), 0o644))
+	}
+	for i := 0; i < 60; i += 3 {
+		require.NoError(t, os.Remove(filepath.Join(mnt, fmt.Sprint(i))))
+	}
+	tool(t, "sync", mnt)
+	live := p.checked(mnt)
+	p.ok("umount", mnt)
+	r := p.checked(img)
+
+	require.Equal(t, "in use", live.Journal.State)
+	require.Equal(t, "clean", r.Journal.State)
+	require.Equal(t, ext4.ReadWrite, live.Mount)
+	require.Equal(t, ext4.ReadWrite, r.Mount)
+	require.Empty(t, r.Damage)
+	require.Equal(t, "a label", r.Label)
+	require.Equal(t, r.Files, live.Files)
+	require.Equal(t, uint64(42), r.Files.Files, "40 files, the root and lost+found")
+
+	dump := tool(t, "dumpe2fs", "-h", img)
+	field := func(text, name string) string {
+		m := regexp.MustCompile(`(?m)^` + name + `: +(.*)$`).FindStringSubmatch(text)
+		require.NotNil(t, m, "%s in %s", name, text)
+		return strings.TrimSpace(m[1])
+	}
+	var names []string
+	for _, f := range r.Features {
+		names = append(names, f.Name)
+	}
+	require.ElementsMatch(t, strings.Fields(field(dump, "Filesystem features")), names)
+	require.Equal(t, field(dump, "Filesystem UUID"), r.UUID)
+	require.Equal(t, field(dump, "Free blocks"), fmt.Sprint(r.Free))
+	require.Equal(t, field(dump, "Free inodes"), fmt.Sprint(r.FreeInodes))
+	require.Equal(t, field(dump, "Total journal blocks"), fmt.Sprint(r.Journal.Blocks))
+
+	frag, err := exec.Command("e2freefrag", img).Output()
+	require.NoError(t, err)
+	require.Equal(t, field(string(frag), "Num. free extent"), fmt.Sprint(r.FreeSpace.Extents))
+	largest, err := strconv.Atoi(strings.TrimSuffix(field(string(frag), "Max. free extent"), " KB"))
+	require.NoError(t, err)
+	require.EqualValues(t, largest<<10, r.FreeSpace.Largest)
+	var n uint64
+	var size int64
+	for _, s := range r.FreeSpace.Sizes {
+		n += s.Extents
+		size += s.Bytes
+	}
+	require.Equal(t, r.FreeSpace.Extents, n)
+	require.EqualValues(t, r.Free*uint64(r.BlockSize), size)
+}
+
+// TestCheckPieces: a file in pieces is told, as filefrag tells it.
+func TestCheckPieces(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	f, err := os.Create(filepath.Join(mnt, "holes"))
+	require.NoError(t, err)
+	for i := range int64(25) { // each block with a file of its own behind it
+		_, err := f.WriteAt(make([]byte, 4096), i*8192)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		require.NoError(t, os.WriteFile(filepath.Join(mnt, fmt.Sprint(i)), make([]byte, 4096), 0o644))
+	}
+	st, err := f.Stat()
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	p.ok("umount", mnt)
+	r := p.checked(img)
+	out := tool(t, "debugfs", "-R", "ex holes", img)
+	last, pieces := "", 0
+	for _, m := range regexp.MustCompile(`(?m)^ *\d+/ *\d+ +\d+/ *\d+ +\d+ - +\d+ +(\d+) - +(\d+)`).FindAllStringSubmatch(out, -1) {
+		if n, _ := strconv.Atoi(last); fmt.Sprint(n+1) != m[1] {
+			pieces++
+		}
+		last = m[2]
+	}
+	require.Greater(t, pieces, 1, out)
+	require.Equal(t, fileExtent{Inode: uint32(inodeOf(st)), Pieces: pieces, Bytes: 25 * 4096}, r.Files.Most)
+}
+
+// TestCheckVerdicts: what would be refused or mounted read-only, and why. The mount does what was said.
+func TestCheckVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		mkfs    []string
+		debugfs string
+		journal string
+		mount   ext4.Support
+		why     string
+	}{
+		{"default", nil, "", "clean", ext4.ReadWrite, ""},
+		{"without a journal", []string{"-O", "^has_journal,^orphan_file"}, "", "none", ext4.ReadWrite, ""},
+		{"encrypt", []string{"-O", "encrypt"}, "", "clean", ext4.Refused, "encrypt"},
+		{"casefold", []string{"-O", "casefold"}, "", "clean", ext4.Refused, "casefold"},
+		{"mmp", []string{"-O", "mmp"}, "", "clean", ext4.Refused, "mmp"},
+		{"unknown incompat", nil, "feature FEATURE_I30", "clean", ext4.Refused, "unknown feature 0x40000000"},
+		{"bigalloc", []string{"-O", "bigalloc"}, "", "clean", ext4.ReadOnly, "bigalloc"},
+		{"quota", []string{"-O", "quota"}, "", "clean", ext4.ReadOnly, "quota"},
+		{"verity", []string{"-O", "verity"}, "", "clean", ext4.ReadOnly, "verity"},
+		{"shared_blocks", nil, "feature shared_blocks", "clean", ext4.ReadOnly, "shared_blocks"},
+		{"unknown ro_compat", nil, "feature FEATURE_R30", "clean", ext4.ReadOnly, "unknown feature 0x40000000"},
+		{"errors", nil, "ssv state 2", "clean", ext4.ReadOnly, "errors that were met before"},
+		{"not clean", []string{"-O", "^has_journal,^orphan_file"}, "ssv state 0", "none", ext4.ReadOnly, "was not unmounted cleanly"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlace(t)
+			img, mnt := p.image("image", 32, c.mkfs...), p.mkdir("mnt")
+			if c.debugfs != "" {
+				tool(t, "debugfs", "-w", "-R", c.debugfs, img)
+			}
+			r := p.checked(img)
+			require.Equal(t, c.mount, r.Mount)
+			require.Equal(t, c.journal, r.Journal.State)
+			require.Contains(t, strings.Join(r.Reasons, "; "), c.why)
+			require.Equal(t, c.mount == ext4.Refused, r.FreeSpace == nil && r.Files == nil && c.name != "bigalloc")
+			if c.mount == ext4.Refused {
+				require.Contains(t, p.fails("mount", img, mnt), c.why)
+				return
+			}
+			p.ok("mount", img, mnt)
+			s, err := p.stat(mnt)
+			require.NoError(t, err)
+			require.Equal(t, c.mount == ext4.ReadOnly, s.ReadOnly)
+			live := p.checked(mnt)
+			require.Equal(t, c.mount, live.Mount)
+			require.Equal(t, r.Reasons, live.Reasons)
+			p.ok("umount", mnt)
+		})
+	}
+	p := newPlace(t)
+	require.Contains(t, p.fails("check", p.dir), "is not a mount point")
+	none := p.path("none")
+	require.NoError(t, os.WriteFile(none, make([]byte, 1<<20), 0o644))
+	require.Contains(t, p.fails("check", none), "not an ext4 volume")
+}
+
+// TestCheckNeedsRecovery looks at an image as a crash leaves it, and at its journal through e2fsprogs' eyes.
+func TestCheckNeedsRecovery(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "f"), []byte("x"), 0o644))
+	tool(t, "sync", mnt)
+	crashed := p.path("crashed")
+	tool(t, "cp", "--sparse=always", img, crashed)
+	p.ok("umount", mnt)
+	r := p.checked(crashed)
+	require.Equal(t, "needs recovery", r.Journal.State)
+	require.NotZero(t, r.Journal.Transactions)
+	require.Equal(t, ext4.ReadWrite, r.Mount)
+	require.Equal(t, uint64(2), r.Files.Files-1, "the root, lost+found and the file, as they will be")
+	require.Contains(t, p.ok("check", crashed), "to recover")
+}
+
+func inodeOf(st os.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
