@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -21,7 +22,7 @@ func (r *checkReport) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s: ext4, UUID %s%s\n", r.Name, r.UUID, label)
 	fmt.Fprintf(out, "size        %s in %d blocks of %d bytes; %s free, of that %s reserved for root; %d of %d inodes free\n",
-		human(int64(r.Blocks)*bs), r.Blocks, bs, human(int64(r.Free)*bs), human(int64(min(r.Reserved, r.Free))*bs), r.FreeInodes, r.Inodes)
+		units.Bytes(int64(r.Blocks)*bs), r.Blocks, bs, units.Bytes(int64(r.Free)*bs), units.Bytes(int64(min(r.Reserved, r.Free))*bs), r.FreeInodes, r.Inodes)
 	r.printFeatures(out)
 	r.printJournal(out)
 	if r.Errors.Marked || r.Errors.Count > 0 {
@@ -32,10 +33,10 @@ func (r *checkReport) print(out io.Writer) error {
 		fmt.Fprintln(out)
 	}
 	if f := r.FreeSpace; f != nil {
-		fmt.Fprintf(out, "free space  in %d runs, the largest %s\n", f.Extents, human(f.Largest))
+		fmt.Fprintf(out, "free space  in %d runs, the largest %s\n", f.Extents, units.Bytes(f.Largest))
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		for _, s := range f.Sizes {
-			fmt.Fprintf(w, "            from\t%s\t%d runs\t%s\t\n", human(s.From), s.Extents, human(s.Bytes))
+			fmt.Fprintf(w, "            from\t%s\t%d runs\t%s\t\n", units.Bytes(s.From), s.Extents, units.Bytes(s.Bytes))
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -43,7 +44,7 @@ func (r *checkReport) print(out io.Writer) error {
 	}
 	if f := r.Files; f != nil && f.Files > 0 {
 		fmt.Fprintf(out, "files       %d with blocks, %d in one piece; %d pieces in all, at most %d (inode %d, %s)\n",
-			f.Files, f.Whole, f.Pieces, f.Most.Pieces, f.Most.Inode, human(f.Most.Bytes))
+			f.Files, f.Whole, f.Pieces, f.Most.Pieces, f.Most.Inode, units.Bytes(f.Most.Bytes))
 	}
 	for _, d := range r.Damage {
 		fmt.Fprintf(out, "damage      %s\n", d)
@@ -83,10 +84,10 @@ func (r *checkReport) printJournal(out io.Writer) {
 	j := r.Journal
 	fmt.Fprintf(out, "journal     %s", j.State)
 	if j.Blocks > 0 {
-		fmt.Fprintf(out, ", %s", human(int64(j.Blocks)*int64(r.BlockSize)))
+		fmt.Fprintf(out, ", %s", units.Bytes(int64(j.Blocks)*int64(r.BlockSize)))
 	}
 	if j.FastBlocks > 0 {
-		fmt.Fprintf(out, ", of that %s for fast commits", human(int64(j.FastBlocks)*int64(r.BlockSize)))
+		fmt.Fprintf(out, ", of that %s for fast commits", units.Bytes(int64(j.FastBlocks)*int64(r.BlockSize)))
 	}
 	if j.Transactions > 0 {
 		fmt.Fprintf(out, ", %d transactions of %d blocks", j.Transactions, j.Logged)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -61,7 +62,7 @@ func (c *controller) print(out io.Writer) error {
 	fmt.Fprintf(w, "  SUBNQN\t%s\n", id.SUBNQN)
 	mdts := "no limit"
 	if m := n.MaxTransfer(); m > 0 {
-		mdts = human(m)
+		mdts = units.Bytes(m)
 	}
 	fmt.Fprintf(w, "  MDTS\t%d (%s)\n", id.MDTS, mdts)
 	fmt.Fprintf(w, "  I/O queue pairs\t%d, up to %d entries each\n", n.Queues(), n.Capabilities().MQES())
@@ -82,7 +83,7 @@ func printNamespace(w io.Writer, ns *nvmeq.Namespace) {
 	}
 	id := ns.Identify
 	if ns.BlockSize > 0 {
-		fmt.Fprintf(w, "  size\t%d blocks of %d bytes (%s)\n", ns.Blocks, ns.BlockSize, human(int64(ns.Blocks)*ns.BlockSize))
+		fmt.Fprintf(w, "  size\t%d blocks of %d bytes (%s)\n", ns.Blocks, ns.BlockSize, units.Bytes(int64(ns.Blocks)*ns.BlockSize))
 	}
 	fmt.Fprintf(w, "  NCAP, NUSE\t%d, %d\n", id.NCAP, id.NUSE)
 	if ns.ReadOnly {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 )
 
 // report reads the counters. The stack is open as long as somebody can ask.
@@ -69,10 +71,10 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s on %s%s\n", i.Name, r.Dir, how)
 	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
-		i.Model, i.Serial, i.Firmware, i.NSID, human(i.Size), i.BlockSize)
+		i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
 	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
 	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
-		i.Queues, i.Depth, human(i.MaxTransfer), human(r.Pinned))
+		i.Queues, i.Depth, units.Bytes(i.MaxTransfer), units.Bytes(r.Pinned))
 	fmt.Fprintf(out, "daemon      pid %d, version %s, mounted %s ago", r.PID, r.Version, time.Since(r.Mounted).Round(time.Second))
 	if r.Log != "" {
 		fmt.Fprintf(out, ", log %s", r.Log)
@@ -93,20 +95,4 @@ func (r *report) print(out io.Writer) error {
 	}
 	row("all", r.Total)
 	return w.Flush()
-}
-
-// human is a number of bytes for reading.
-func human(n int64) string {
-	for _, u := range []struct {
-		size int64
-		name string
-	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.size {
-			if n%u.size == 0 {
-				return fmt.Sprintf("%d %s", n/u.size, u.name)
-			}
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
-		}
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

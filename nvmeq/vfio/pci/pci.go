@@ -56,10 +56,11 @@ type Function struct {
 	sys      System
 }
 
-// Classes (PCI Code and ID Assignment 1.11, §1.2, §1.4, §1.7).
+// Classes (PCI Code and ID Assignment 1.11, §1.2, §1.4, §1.6, §1.7).
 const (
 	ClassNVMe    = 0x010802
 	classDisplay = 0x03
+	classRAM     = 0x0500
 	classBridge  = 0x06
 	classAccel   = 0x12
 )
@@ -121,9 +122,10 @@ func (f *Function) link(name string) string {
 	return filepath.Base(to)
 }
 
-// NVMe, GPU and Bridge say what the function is by its class.
+// NVMe, Memory, GPU and Bridge say what the function is by its class.
 func (f *Function) NVMe() bool   { return f.Class == ClassNVMe }
 func (f *Function) Bridge() bool { return f.Class>>16 == classBridge }
+func (f *Function) Memory() bool { return f.Class>>8 == classRAM }
 func (f *Function) GPU() bool    { return f.Class>>16 == classDisplay || f.Class>>16 == classAccel }
 
 // VFIODevice is the name of the function's own node in /dev/vfio/devices, empty where the kernel gives none.

@@ -1,0 +1,92 @@
+// Package doctor examines a machine: what of LaneFS works on it, what does not, and the remedy.
+//
+// All it reads are files: those of sysfs, procfs, /dev and /boot below a root directory, so that a tree taken from another
+// machine can be examined like this one. Only the runtimes (who runs the lanes) are opened, by functions that the caller
+// gives.
+//
+// Findings are for people, one a line. Drives, Memories and Pairs are what they were made from. Two Ladders draw the
+// conclusion: where queues and data of a mounted drive can be, and how its doorbells are rung. A ladder is what the files
+// promise; a mount probes it with real I/O.
+package doctor
+
+import "github.com/lanefs/lanefs/nvmeq/vfio/pci"
+
+// Finding is one line. What is not OK and not Needed keeps a machine from a drive, a GPU, or a higher rung; what is Needed
+// and not OK keeps it from mounting an image file.
+type Finding struct {
+	Area   string `json:"area"`
+	What   string `json:"what"`
+	OK     bool   `json:"ok"`
+	Needed bool   `json:"needed"`
+	Found  string `json:"found"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Areas, in the order they are examined.
+const (
+	Basics = "mounting"
+	Lanes  = "lanes"
+	Kernel = "kernel"
+	IOMMU  = "IOMMU and VFIO"
+	Drives = "NVMe drives"
+	Device = "device memory"
+	Paths  = "paths between them"
+	Result = "what results"
+)
+
+// Report is everything.
+type Report struct {
+	Findings []Finding `json:"findings"`
+	Kernel   Facts     `json:"kernel"`
+	Drives   []Drive   `json:"drives"`
+	Memories []Memory  `json:"memories"`
+	Pairs    []Pair    `json:"pairs"`
+	Memory   Ladder    `json:"memory_ladder"`
+	Doorbell Ladder    `json:"doorbell_ladder"`
+}
+
+// Healthy says whether image files can be mounted.
+func (r *Report) Healthy() bool {
+	for _, f := range r.Findings {
+		if f.Needed && !f.OK {
+			return false
+		}
+	}
+	return true
+}
+
+// Options of Examine. The zero value is this machine without a look at its runtimes.
+type Options struct {
+	Root     string // the directory below which the machine's files are
+	Runtimes []Runtime
+}
+
+// examiner holds what was found so far: later areas build on earlier ones.
+type examiner struct {
+	root
+	sys      pci.System
+	runtimes []Runtime
+	opened   []opened        // those that opened
+	symbols  map[string]bool // of the kernel, as far as asked for; nil: not read yet
+	Report
+}
+
+// Examine looks at everything. What cannot be read is a finding, never an error.
+func Examine(opt Options) *Report {
+	x := &examiner{root: root(opt.Root), sys: pci.System{Root: opt.Root}, runtimes: opt.Runtimes}
+	x.basics()
+	x.lanes()
+	x.kernel()
+	x.iommu()
+	functions, err := x.sys.Functions()
+	if err != nil {
+		x.add(Finding{Area: Drives, What: "PCI functions", Found: err.Error()})
+	}
+	x.drives(functions)
+	x.memories(functions)
+	x.pairs()
+	x.ladders()
+	return &x.Report
+}
+
+func (x *examiner) add(f Finding) { x.Findings = append(x.Findings, f) }

@@ -1,0 +1,106 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+)
+
+// Drive is an NVMe function.
+type Drive struct {
+	Addr       pci.Address `json:"address"`
+	Driver     string      `json:"driver,omitempty"`
+	Group      string      `json:"iommu_group,omitempty"`
+	Model      string      `json:"model,omitempty"` // where the kernel's driver has it
+	Disks      []string    `json:"disks,omitempty"`
+	Users      []string    `json:"users,omitempty"`
+	Companions []string    `json:"companions,omitempty"` // of its group, in other drivers' hands
+	Ready      bool        `json:"ready"`                // lanefs mount can open it
+	Bindable   bool        `json:"bindable"`             // lanefs bind would make it ready
+	f          *pci.Function
+}
+
+func (x *examiner) drives(all []*pci.Function) {
+	for _, f := range all {
+		if f.NVMe() {
+			x.drive(f)
+		}
+	}
+	if len(x.Drives) == 0 {
+		x.add(Finding{Area: Drives, What: "NVMe functions", Found: "none on the PCI bus", Remedy: "image files need none"})
+	}
+}
+
+func (x *examiner) drive(f *pci.Function) {
+	d := Drive{Addr: f.Addr, Driver: f.Driver, Group: f.Group, Disks: f.Disks(), f: f}
+	for _, c := range x.names("sys/bus/pci/devices/" + string(f.Addr) + "/nvme") {
+		d.Model = x.text("sys/bus/pci/devices/" + string(f.Addr) + "/nvme/" + c + "/model")
+	}
+	users, err := f.Users()
+	for _, u := range users {
+		d.Users = append(d.Users, u.String())
+	}
+	others, err2 := f.Companions()
+	for _, o := range others {
+		d.Companions = append(d.Companions, fmt.Sprintf("%s (%s)", o.Addr, o.Driver))
+	}
+	line := Finding{Area: Drives, What: string(d.Addr), Found: strings.TrimSpace(d.Model + driverWords(f.Driver))}
+	if d.Group != "" {
+		line.Found += ", IOMMU group " + d.Group
+	}
+	node, nodeErr := x.vfioNode(f)
+	switch {
+	case err != nil || err2 != nil:
+		line.Found = fmt.Sprint(err, err2)
+	case d.Group == "":
+		line.Found += ", in no IOMMU group"
+		line.Remedy = "switch the IOMMU on"
+	case f.Driver == pci.VFIO && len(d.Users) > 0:
+		line.OK = true
+		line.Found += "; " + strings.Join(d.Users, "; ")
+		d.Ready = true
+	case f.Driver == pci.VFIO && nodeErr != nil:
+		line.Found += "; " + nodeErr.Error()
+		line.Remedy = "be root, or let a group in: 70-lanefs.rules, docs/HARDWARE.md"
+	case f.Driver == pci.VFIO:
+		line.OK, d.Ready = true, true
+		line.Found += "; ready: " + node
+	case len(d.Users) > 0:
+		line.Found += "; in use: " + strings.Join(d.Users, "; ")
+		line.Remedy = "free it first (umount, swapoff, …), then lanefs bind " + string(d.Addr)
+	case len(d.Companions) > 0:
+		line.Found += "; others of its group are in use: " + strings.Join(d.Companions, ", ")
+		line.Remedy = "free them too, or use a slot with a group of its own (ACS)"
+	default:
+		d.Bindable = true
+		line.Found += "; not in use"
+		line.Remedy = "lanefs bind " + string(d.Addr)
+	}
+	x.Drives = append(x.Drives, d)
+	x.add(line)
+}
+
+func driverWords(driver string) string {
+	if driver == "" {
+		return " without a driver"
+	}
+	return " with driver " + driver
+}
+
+// vfioNode is the node by which a bound function is opened, and why it cannot be.
+func (x *examiner) vfioNode(f *pci.Function) (string, error) {
+	nodes := []string{"dev/vfio/" + f.Group}
+	if name := f.VFIODevice(); name != "" && x.iommufd() {
+		nodes = []string{"dev/vfio/devices/" + name}
+	}
+	for _, n := range nodes {
+		if !x.exists(n) {
+			return "", fmt.Errorf("there is no /%s", n)
+		}
+		if err := x.usable(n); err != nil {
+			return "", fmt.Errorf("/%s: %w", n, err)
+		}
+	}
+	return "/" + nodes[0], nil
+}

@@ -1,0 +1,80 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// Runtime is one that could run the lanes.
+type Runtime struct {
+	Name   string // "host", "cuda", "hip"
+	Needed bool   // nothing can be mounted without it
+	Open   func() (gpu.Runtime, error)
+}
+
+// opened is what is kept of a runtime that works.
+type opened struct {
+	name  string
+	facts gpu.Facts
+}
+
+// lanes opens each runtime and loads the kernels into it, as a mount does.
+func (x *examiner) lanes() {
+	for _, r := range x.runtimes {
+		f := Finding{Area: Lanes, What: r.Name + " runtime", Needed: r.Needed}
+		facts, missing, err := try(r.Open)
+		switch {
+		case err != nil && r.Needed:
+			f.Found, f.Remedy = oneLine(err), "use a build for this CPU"
+		case err != nil:
+			f.Found, f.Remedy = oneLine(err), "install the GPU's driver and runtime; --gpu host needs neither"
+		default:
+			f.OK, f.Found = true, fmt.Sprintf("%s (%s), %s; the kernels load", facts.Name, facts.Arch, facts.Runtime)
+			if len(missing) > 0 {
+				f.Found += "; " + strings.Join(missing, "; ")
+			}
+			x.opened = append(x.opened, opened{r.Name, facts})
+		}
+		x.add(f)
+	}
+	x.add(Finding{Area: Lanes, What: "software controller", Needed: true, OK: true,
+		Found: "built in: serves image files and block devices, simulated"})
+}
+
+func try(open func() (gpu.Runtime, error)) (facts gpu.Facts, missing []string, err error) {
+	rt, err := open()
+	if err != nil {
+		return facts, nil, err
+	}
+	defer rt.Close()
+	facts = rt.Facts()
+	if m, ok := rt.(interface{ Missing() []string }); ok {
+		missing = m.Missing()
+	}
+	image, err := kernels.Image(facts.Arch)
+	if err != nil {
+		return facts, nil, err
+	}
+	m, err := rt.Load(image)
+	if err != nil {
+		return facts, nil, err
+	}
+	return facts, missing, m.Close()
+}
+
+func (x *examiner) runtime(name string) bool {
+	for _, o := range x.opened {
+		if o.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// oneLine is an error as one line: errors.Join puts each on its own.
+func oneLine(err error) string {
+	return strings.Join(strings.Split(strings.TrimSpace(err.Error()), "\n"), "; ")
+}
