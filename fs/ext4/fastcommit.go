@@ -19,16 +19,14 @@ import (
 //  2. each record in turn: inodes, ranges, names
 //  3. free what no file has any more; inodes without links become orphans
 //
-// All of it is one transaction, which makes the records void: either they are replayed or they are still there. Should
-// that be too large for the log, which has many times their size, it is written home at once, as the kernel does it:
-// only then must the power not fail.
+// All of it is one transaction, which makes the records void: either they are replayed or they are still there, wherever
+// the power fails. It fits: the kernel logs for one transaction, which may have a quarter of the log, and commits that as
+// a whole when there is more. A volume whose records change more than the log holds is left as it is, for e2fsck.
 
 // fastCommits is the replay.
 type fastCommits struct {
-	v       *FS
-	recs    []jbd2.FCRecord
-	credits int
-	inPlace func() error // not nil: ends the journal that writes in place and starts the real one
+	v    *FS
+	recs []jbd2.FCRecord
 
 	h       *jbd2.Handle
 	inodes  map[uint32]*Inode // touched, referenced
@@ -41,43 +39,21 @@ type fastCommits struct {
 // readFastCommits collects the records.
 func (v *FS) readFastCommits(r *jbd2.Recovery) (*fastCommits, error) {
 	f := &fastCommits{v: v, inodes: map[uint32]*Inode{}, dirs: map[*Inode]bool{}}
-	tables := map[[2]uint32]bool{}
 	err := r.FastCommits(func(rec jbd2.FCRecord) error {
 		f.recs = append(f.recs, rec)
-		if n, ok := rec.(jbd2.FCInode); ok && v.sb.ValidIno(n.Ino) {
-			group, block, _ := v.sb.InodeLocation(n.Ino)
-			tables[[2]uint32{group, block}] = true
-		} else {
-			f.credits += 3 // a bitmap, its descriptor, a block of the tree or directory
-		}
 		return nil
 	})
-	f.credits += 4*len(tables) + 16
 	return f, err
 }
 
 // startFastCommits opens the journal in which the records are replayed.
-func (v *FS) startFastCommits(r *jbd2.Recovery, log *jbd2.Log, cfg jbd2.Config, sum jbd2.Checksum, wide bool) error {
+func (v *FS) startFastCommits(r *jbd2.Recovery, cfg jbd2.Config, sum jbd2.Checksum, wide bool) error {
 	f, err := v.readFastCommits(r)
 	if err != nil {
 		return err
 	}
 	v.fast = f
-	if info := log.Info(); f.credits <= int(info.Blocks-info.FastBlocks)/4*3 {
-		v.jnl, err = r.Resume(cfg, sum, wide)
-		return err
-	}
-	f.inPlace = func() error {
-		if err := v.jnl.Close(); err != nil {
-			return err
-		}
-		if err := r.Finish(); err != nil {
-			return err
-		}
-		v.jnl, err = log.Start(cfg, sum, wide)
-		return err
-	}
-	v.jnl, err = jbd2.OpenInPlace(v.cache, cfg)
+	v.jnl, err = r.Resume(cfg, sum, wide)
 	return err
 }
 
@@ -89,25 +65,28 @@ func (v *FS) replayFastCommits(orphans []*Inode) ([]*Inode, error) {
 	}
 	v.fast = nil
 	f.orphans = orphans
-	err := v.do(f.credits, func(h *jbd2.Handle) error {
+	err := v.do(v.jnl.MaxCredits(), func(h *jbd2.Handle) error {
 		f.h = h
-		return f.replay()
+		err := f.replay()
+		if err == nil {
+			err = h.Fits()
+		}
+		if errors.Is(err, jbd2.ErrTooLarge) {
+			err = fmt.Errorf("%w: nothing was changed; let e2fsck replay them", err)
+		}
+		if err != nil && !isCorrupt(err) {
+			v.jnl.Abort(err) // before the handle ends: the records stay
+		}
+		return err
 	})
 	if err == nil {
 		err = v.jnl.Commit()
 	}
 	if err != nil {
-		v.jnl.Abort(err) // the records stay
+		v.jnl.Abort(err)
 		return f.orphans, fmt.Errorf("replaying fast commits: %w", err)
 	}
-	if f.inPlace != nil {
-		err = f.inPlace()
-	}
-	how := ""
-	if f.inPlace != nil {
-		how = ", in place"
-	}
-	v.opt.Logf("%s: replayed %d records of fast commits%s", v.name(), len(f.recs), how)
+	v.opt.Logf("%s: replayed %d records of fast commits", v.name(), len(f.recs))
 	for _, i := range f.inodes {
 		i.Put() // orphans have a reference of their own
 	}

@@ -56,7 +56,7 @@ func (v *FS) startJournal(j journalFound) (err error) {
 	}
 	wide := v.sb.FeatureIncompat.Has(disk.Incompat64Bit)
 	if j.pending != nil {
-		err = v.startFastCommits(j.pending, j.log, cfg, sum, wide)
+		err = v.startFastCommits(j.pending, cfg, sum, wide)
 	} else {
 		v.jnl, err = j.log.Start(cfg, sum, wide)
 	}
@@ -171,7 +171,10 @@ func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
 			v.opt.Logf("%s: fast commits in the journal are not shown: what was done last appears after a mount that may write", v.name())
 		}
 	} else {
-		if err := r.Replay(); err != nil {
+		if err := r.Replay(jbd2.Block(v.sb.SuperBlockNo())); err != nil {
+			return nil, err
+		}
+		if err := v.replaySuper(r.Overlay()); err != nil {
 			return nil, err
 		}
 		v.opt.Logf("%s: recovered %d transactions, %d blocks, from the journal", v.name(), r.Transactions, r.Blocks())
@@ -187,6 +190,35 @@ func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
 		return r, nil
 	}
 	return nil, r.Finish()
+}
+
+// replaySuper writes home what the log has of the superblock. Whoever logged it gave it a checksum of its own, and a power
+// cut between its two sectors would leave a volume that nobody opens: see disk.Superblock.EncodeStable.
+func (v *FS) replaySuper(log *jbd2.Overlay) error {
+	block := jbd2.Block(v.sb.SuperBlockNo())
+	buf, err := v.dev.Alloc(v.bs)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	s := buf.Slice(0, v.bs)
+	if found, err := log.Read(block, s); err != nil || !found {
+		return err
+	}
+	b := s.Bytes()[disk.SuperblockOffset&(v.bs-1):]
+	sb, err := disk.DecodeSuperblock(b)
+	if err != nil {
+		return err
+	}
+	if err := sb.VerifyChecksum(); err != nil {
+		return err
+	}
+	sb.Checksum = v.sb.Checksum
+	sb.EncodeStable(b)
+	if err := v.dev.Write(blockdev.Bytes(block)<<v.bits, true, s); err != nil {
+		return err
+	}
+	return v.dev.Flush()
 }
 
 // reloadSuper reads the superblock again, through the cache, after recovery.

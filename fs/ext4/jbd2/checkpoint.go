@@ -18,8 +18,8 @@ const (
 func (s *logSink) reserve(n uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > s.l.capacity() {
-		return fmt.Errorf("a transaction of %d blocks does not fit in a log of %d", n, s.l.capacity())
+	if int(n) > s.capacity() {
+		return fmt.Errorf("%w: %d blocks, the log holds %d", ErrTooLarge, n, s.capacity())
 	}
 	for s.room < n {
 		if s.err != nil {

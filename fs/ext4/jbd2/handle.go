@@ -43,6 +43,19 @@ func (h *Handle) Extend(n int) bool {
 	return true
 }
 
+// Fits says whether the log can take the transaction as it is: a question for who was allowed fewer credits than he may have
+// needed. What does not fit can be given up by an Abort before End.
+func (h *Handle) Fits() error {
+	h.j.mu.Lock()
+	defer h.j.mu.Unlock()
+	t := h.live()
+	n := h.j.sink.blocks(len(t.dirty)+h.j.cfg.BeforeCommitCredits, len(t.revoked))
+	if most := h.j.sink.capacity(); n > most {
+		return fmt.Errorf("%w: %d blocks, the log holds %d", ErrTooLarge, n, most)
+	}
+	return nil
+}
+
 func (h *Handle) live() *transaction {
 	if h.txn == nil {
 		panic("jbd2: use of a handle after End")

@@ -2,6 +2,7 @@ package jbd2
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -15,6 +16,8 @@ type inPlace struct {
 func newInPlace(c *Cache) *inPlace { return &inPlace{c: c} }
 
 func (s *inPlace) blocks(dirty, _ int) int { return dirty }
+
+func (s *inPlace) capacity() int { return math.MaxInt }
 
 func (s *inPlace) freeze(t *transaction) error {
 	s.bufs = s.bufs[:0]

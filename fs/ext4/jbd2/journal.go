@@ -74,6 +74,8 @@ type sink interface {
 	commit(t *transaction) error
 	// blocks is how many blocks of the transaction's limit so many dirty and revoked blocks take.
 	blocks(dirty, revoked int) int
+	// capacity is the most that one transaction could take if it had to.
+	capacity() int
 	// close leaves the volume without a need for recovery, unless the journal was aborted: then it only lets go of
 	// memory. With failed it records that the volume has errors.
 	close(aborted, failed bool) error

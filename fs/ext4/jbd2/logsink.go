@@ -79,6 +79,9 @@ func (s *logSink) blocks(dirty, revoked int) int {
 	return r + d + dirty + 1
 }
 
+// capacity leaves a block free: a log that is full to the brim would look empty.
+func (s *logSink) capacity() int { return int(s.l.capacity() - 1) }
+
 // freeze copies the dirty buffers to where they go out from. The gate is closed: what can wait is left to commit.
 func (s *logSink) freeze(t *transaction) error {
 	o := &s.out

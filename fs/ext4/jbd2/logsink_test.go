@@ -254,3 +254,41 @@ func TestStartRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "1000 blocks, 1024 are the least")
 	require.NoError(t, c.Close())
 }
+
+// TestTooLarge changes more blocks in one transaction than the log has. Who asks hears of it in time; a commit fails, and
+// does not wait for room that there will never be.
+func TestTooLarge(t *testing.T) {
+	for _, more := range []int{0, 1, 100} {
+		const blocks = 4 * crashLog
+		d := newTestDevice(crashBS*blocks, 512)
+		at := func(n uint32) (Block, uint32, error) { return blocks - crashLog + Block(n), crashLog - n, nil }
+		mkJournal(d, crashBS, crashLog, at)
+		m := mountLog(t, d, crashBS, crashLog, at, ChecksumV3, true, Config{})
+		h, err := m.j.Begin(1)
+		require.NoError(t, err)
+		most := 0
+		for m.j.sink.blocks(most+1, 0) <= m.j.sink.capacity() {
+			most++
+		}
+		for b := range most + more {
+			if b == most {
+				require.NoError(t, h.Fits())
+			}
+			set(t, m.c, h, Block(b), uint64(b))
+		}
+		if more == 0 {
+			require.NoError(t, h.Fits())
+			require.NoError(t, h.End())
+			require.NoError(t, m.j.Commit())
+			require.NoError(t, m.j.Close())
+			require.EqualValues(t, most-1, onMedium(d, crashBS, Block(most-1)))
+		} else {
+			require.ErrorIs(t, h.Fits(), ErrTooLarge)
+			require.NoError(t, h.End())
+			require.ErrorIs(t, m.j.Commit(), ErrTooLarge)
+			require.ErrorIs(t, m.j.Close(), ErrTooLarge)
+			require.Zero(t, onMedium(d, crashBS, 1))
+		}
+		require.NoError(t, m.c.Close())
+	}
+}

@@ -51,9 +51,9 @@ func (o *Overlay) Read(b Block, s blockdev.Slice) (bool, error) {
 	return true, nil
 }
 
-// Replay is the third pass: it writes the newest committed copy of each block home, durably. What the Cache holds may
-// be older then: see Cache.Invalidate. It may be repeated.
-func (r *Recovery) Replay() error {
+// Replay is the third pass: it writes the newest committed copy of each block home, durably, but for those that the caller
+// writes himself. What the Cache holds may be older then: see Cache.Invalidate. It may be repeated.
+func (r *Recovery) Replay(except ...Block) error {
 	if len(r.blocks) == 0 {
 		return nil
 	}
@@ -63,7 +63,9 @@ func (r *Recovery) Replay() error {
 	}
 	list := make([]home, 0, len(r.blocks))
 	for b, g := range r.blocks {
-		list = append(list, home{b, g})
+		if !slices.Contains(except, b) {
+			list = append(list, home{b, g})
+		}
 	}
 	slices.SortFunc(list, func(a, b home) int { return cmp.Compare(a.to, b.to) })
 	c := r.l.c
