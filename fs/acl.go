@@ -45,7 +45,7 @@ func (n *node) removeACL(name string) error {
 }
 
 // setAccessACL stores an access ACL and brings the mode in line. One that says no more than a mode is not stored.
-func (n *node) setAccessACL(value []byte) error {
+func (n *node) setAccessACL(value []byte, may ext4.May) error {
 	a, err := parseACL(value)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (n *node) setAccessACL(value []byte) error {
 	if all {
 		err = n.removeACL(aclAccess)
 	} else {
-		err = n.in.Setxattr(aclAccess, value, 0)
+		err = n.in.Setxattr(aclAccess, value, 0, may)
 	}
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (n *node) setAccessACL(value []byte) error {
 }
 
 // setDefaultACL stores what files made in this directory will inherit.
-func (n *node) setDefaultACL(value []byte) error {
+func (n *node) setDefaultACL(value []byte, may ext4.May) error {
 	a, err := parseACL(value)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (n *node) setDefaultACL(value []byte) error {
 	if a == nil {
 		return n.removeACL(aclDefault)
 	}
-	return n.in.Setxattr(aclDefault, value, 0)
+	return n.in.Setxattr(aclDefault, value, 0, may)
 }
 
 // chmodACL brings the access ACL in line with a mode that is about to be set.
@@ -124,14 +124,14 @@ func (n *node) inherit(mode uint32) (heir, error) {
 }
 
 // apply stores the inherited ACLs.
-func (h heir) apply(in *ext4.Inode) error {
+func (h heir) apply(in *ext4.Inode, may ext4.May) error {
 	if h.access != nil {
-		if err := in.Setxattr(aclAccess, h.access.Xattr(), 0); err != nil {
+		if err := in.Setxattr(aclAccess, h.access.Xattr(), 0, may); err != nil {
 			return err
 		}
 	}
 	if h.preset != nil {
-		return in.Setxattr(aclDefault, h.preset.Xattr(), 0)
+		return in.Setxattr(aclDefault, h.preset.Xattr(), 0, may)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"math"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 const (
@@ -61,6 +64,20 @@ func TestInGroup(t *testing.T) {
 	}
 	require.True(t, inGroup(c, 4242))
 	require.False(t, inGroup(c, 4243))
+}
+
+// TestMayOf: reserved blocks are for root, and for the user and the group that the superblock names.
+func TestMayOf(t *testing.T) {
+	s := &Server{reservedUID: 7, reservedGID: 8}
+	for _, k := range []struct {
+		uid, gid, pid uint32
+		may           bool
+	}{
+		{0, 0, 1, true}, {7, 1000, 1, true}, {1000, 8, 1, true}, {1000, 1000, math.MaxUint32, false}, {0, 0, 0, false},
+	} {
+		ctx := fuse.NewContext(context.Background(), &fuse.Caller{Owner: fuse.Owner{Uid: k.uid, Gid: k.gid}, Pid: k.pid})
+		require.Equal(t, k.may, s.mayOf(ctx) == ext4.UseReserved, "%+v", k)
+	}
 }
 
 func TestTimes(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // Who makes a request. The kernel sends the user and the group that act and the number of the thread, but neither its
@@ -39,6 +41,20 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 		n, err := strconv.ParseUint(string(b), 10, 32)
 		return err == nil && uint32(n) == gid
 	})
+}
+
+// mayOf is what the caller may do beyond others: root, and who the superblock names, may take reserved blocks. What the
+// kernel writes back of its cache by itself comes in nobody's name and may not, nor may another PID namespace's root, who
+// is not told apart from that.
+func (s *Server) mayOf(ctx context.Context) ext4.May {
+	c := callerOf(ctx)
+	if c.Pid == 0 {
+		return 0
+	}
+	if c.Uid == 0 || c.Uid == s.reservedUID || s.reservedGID != 0 && inGroup(&c, s.reservedGID) {
+		return ext4.UseReserved
+	}
+	return 0
 }
 
 // withoutPriv is the mode that is left of a's after c, who does not have CAP_FSETID unless c is root, changed the file:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand"
 	"os"
+	"os/exec"
 	"testing"
 	"unsafe"
 
@@ -318,4 +319,23 @@ func tryLockHelper(args []string) {
 	if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &lock); err != nil {
 		die("%v", err)
 	}
+}
+
+// TestReservedBlocks: root goes on where others are told that the volume is full.
+func TestReservedBlocks(t *testing.T) {
+	m := newMount(t, Options{}, "-m", "10")
+	needTool(t, "setpriv")
+	require.NoError(t, os.Chmod(m.dir, 0o777))
+	as := func(uid int, name, size string) error {
+		return exec.Command("setpriv", fmt.Sprint("--reuid=", uid), fmt.Sprint("--regid=", uid), "--clear-groups", "--", "fallocate", "-l", size, m.path(name)).Run()
+	}
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(m.dir, &st))
+	require.InDelta(t, st.Blocks/10, st.Bfree-st.Bavail, float64(st.Blocks/50))
+	require.NoError(t, as(nobody, "full", fmt.Sprint(st.Bavail*uint64(st.Bsize)-1<<20)))
+	require.Error(t, as(nobody, "more", "10M"))
+	require.NoError(t, as(0, "roots", "10M"))
+	require.Error(t, as(nobody, "still more", "10M"))
+	require.NoError(t, unix.Statfs(m.dir, &st))
+	require.LessOrEqual(t, st.Bavail, uint64(1<<20)/uint64(st.Bsize))
 }

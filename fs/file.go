@@ -87,8 +87,8 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 }
 
 // Write stores data and says how much of it was stored.
-func (n *node) Write(_ context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	return n.written(n.in.Write(off, data))
+func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	return n.written(n.in.Write(off, data, n.srv.mayOf(ctx)))
 }
 
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
@@ -126,7 +126,7 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 	if err := n.killPrivFor(ctx); err != nil {
 		return n.fail("fallocate", err)
 	}
-	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size)))
+	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size), n.srv.mayOf(ctx)))
 }
 
 // killPrivFor is killPriv for requests that carry no flag for it: root keeps the bits.
@@ -193,10 +193,11 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 	if err := to.killPrivFor(ctx); err != nil {
 		return 0, to.fail("copy", err)
 	}
+	may := n.srv.mayOf(ctx)
 	size = min(size, maxCopy)
 	var done uint64
 	for done < size {
-		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)))
+		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)), may)
 		done += uint64(copied)
 		if err != nil && done == 0 {
 			return 0, n.fail("copy", err)
@@ -208,11 +209,11 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 	return uint32(done), 0
 }
 
-func (n *node) copyOnce(to *node, offIn, offOut int64, size int) (int, error) {
+func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (int, error) {
 	data, err := n.in.Read(offIn, size)
 	if err != nil {
 		return 0, err
 	}
 	defer data.Release()
-	return to.in.Write(offOut, data.Bytes())
+	return to.in.Write(offOut, data.Bytes(), may)
 }

@@ -72,7 +72,10 @@ type Server struct {
 	fuse   *fuse.Server
 	done   chan struct{} // closed after the last request
 	errors errorLog
-	count  struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
+
+	reservedUID, reservedGID uint32 // see mayOf
+
+	count struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
 }
 
 // Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
@@ -100,6 +103,8 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		done:   make(chan struct{}),
 		errors: errorLog{logf: opt.Logf},
 	}
+	st := vol.Statfs()
+	s.reservedUID, s.reservedGID = st.ReservedUID, st.ReservedGID
 	s.root = &node{srv: s, in: in}
 	nodeOpt := s.nodeOptions(flags, rest)
 	raw := &wire{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}

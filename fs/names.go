@@ -84,11 +84,11 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	}
 	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
-	in, err := n.in.Create(name, heir.mode, uid, gid, major, minor)
+	in, err := n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
 	if err != nil {
 		return nil, n.fail("create", err)
 	}
-	if err := heir.apply(in); err != nil {
+	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Unlink(name) })
 	}
 	return n.reply(ctx, in, out), 0
@@ -101,11 +101,11 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 		return nil, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
-	in, err := n.in.Mkdir(name, heir.mode, uid, gid)
+	in, err := n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
 	if err != nil {
 		return nil, n.fail("mkdir", err)
 	}
-	if err := heir.apply(in); err != nil {
+	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
 	}
 	return n.reply(ctx, in, out).EmbeddedInode(), 0
@@ -114,7 +114,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 // Symlink makes a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	uid, gid := owner(ctx)
-	in, err := n.in.Symlink(name, target, uid, gid)
+	in, err := n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
 	if err != nil {
 		return nil, n.fail("symlink", err)
 	}
@@ -133,7 +133,7 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 	if err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)
 	}
-	if err := heir.apply(in); err != nil {
+	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, nil, 0, n.undo(in, err, func() error { return nil })
 	}
 	child := n.reply(ctx, in, out)
@@ -151,9 +151,9 @@ func (n *node) undo(in *ext4.Inode, why error, remove func() error) syscall.Errn
 }
 
 // Link gives target one more name.
-func (n *node) Link(_ context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	t := target.(*node)
-	if err := n.in.Link(t.in, name); err != nil {
+	if err := n.in.Link(t.in, name, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.fail("link", err)
 	}
 	n.srv.nodes.retain(t)
@@ -172,12 +172,12 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 }
 
 // Rename moves a name, replacing what is there unless flags say otherwise.
-func (n *node) Rename(_ context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	// RENAME_WHITEOUT is for the upper layer of an overlay; ext4.Rename has no such thing.
 	if flags&^(ext4.RenameNoReplace|ext4.RenameExchange) != 0 {
 		return syscall.EINVAL
 	}
-	return n.fail("rename", n.in.Rename(name, newParent.(*node).in, newName, flags))
+	return n.fail("rename", n.in.Rename(name, newParent.(*node).in, newName, flags, n.srv.mayOf(ctx)))
 }
 
 // Readlink reads a symbolic link. The kernel caches the answer.

@@ -37,14 +37,15 @@ func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, sy
 }
 
 // Setxattr stores an attribute. Who may set which is the kernel's business.
-func (n *node) Setxattr(_ context.Context, name string, value []byte, flags uint32) syscall.Errno {
+func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags uint32) syscall.Errno {
+	may := n.srv.mayOf(ctx)
 	switch name {
 	case aclAccess:
-		return n.fail("set ACL", n.setAccessACL(value))
+		return n.fail("set ACL", n.setAccessACL(value, may))
 	case aclDefault:
-		return n.fail("set default ACL", n.setDefaultACL(value))
+		return n.fail("set default ACL", n.setDefaultACL(value, may))
 	}
-	return n.fail("setxattr", n.in.Setxattr(name, value, int(flags)))
+	return n.fail("setxattr", n.in.Setxattr(name, value, int(flags), may))
 }
 
 // Removexattr removes an attribute. An ACL that is not there is no error: this is also how the kernel sets an empty one.

@@ -51,8 +51,8 @@ func (i *Inode) writableDir() error {
 }
 
 // Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
-func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32) (*Inode, error) {
-	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, may ...May) (*Inode, error) {
+	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
 		n, err := i.newInode(h, uint16(mode), uid, gid)
 		if err != nil {
 			return nil, err
@@ -65,14 +65,14 @@ func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32) (*Inode
 }
 
 // Symlink makes a symbolic link. A target of less than 60 bytes lies in the inode itself, a longer one in a block.
-func (i *Inode) Symlink(name, target string, uid, gid uint32) (*Inode, error) {
+func (i *Inode) Symlink(name, target string, uid, gid uint32, may ...May) (*Inode, error) {
 	if target == "" {
 		return nil, ErrNotExist
 	}
 	if len(target) >= i.fs.bs || len(target) >= 4096 {
 		return nil, ErrNameTooLong
 	}
-	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
 		n, err := i.newInode(h, disk.ModeLink|0o777, uid, gid)
 		if err != nil {
 			return nil, err
@@ -98,8 +98,8 @@ func (i *Inode) Symlink(name, target string, uid, gid uint32) (*Inode, error) {
 }
 
 // Mkdir makes a directory.
-func (i *Inode) Mkdir(name string, mode, uid, gid uint32) (*Inode, error) {
-	return i.make(name, func(h *jbd2.Handle) (*Inode, error) {
+func (i *Inode) Mkdir(name string, mode, uid, gid uint32, may ...May) (*Inode, error) {
+	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
 		if i.d.LinksCount >= maxLinks && !i.fs.sb.FeatureROCompat.Has(disk.ROCompatDirNlink) {
 			return nil, ErrTooManyLink
 		}
@@ -116,14 +116,13 @@ func (i *Inode) Mkdir(name string, mode, uid, gid uint32) (*Inode, error) {
 }
 
 // make runs f for a new inode and gives it a name. What f returns beside an error is taken back.
-func (i *Inode) make(name string, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
+func (i *Inode) make(name string, may []May, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
 	defer i.fs.noteTo(&err)
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
 	err = i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(may)()
 		if err := i.writableDir(); err != nil {
 			return err
 		}
@@ -143,6 +142,7 @@ func (i *Inode) make(name string, f func(h *jbd2.Handle) (*Inode, error)) (n *In
 				}
 				return err
 			}
+			n.may = 0
 			if n.d.IsDir() {
 				i.addDirLink()
 			}
@@ -186,7 +186,7 @@ func (i *Inode) Tmpfile(mode, uid, gid uint32) (n *Inode, err error) {
 			if n, err = i.newInode(h, disk.ModeReg|uint16(mode&modePerm), uid, gid); err != nil {
 				return err
 			}
-			n.d.LinksCount = 0
+			n.d.LinksCount, n.may = 0, 0
 			if err := i.fs.addOrphan(h, n); err != nil {
 				err = errors.Join(err, n.unmake(h))
 				n = nil
@@ -220,6 +220,7 @@ func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, 
 	n := v.blank(ino)
 	n.once.Do(func() {}) // there is nothing to load
 	n.refs = 1
+	n.may = i.may
 	n.d = disk.Inode{
 		Mode: mode, UID: uid, GID: gid, LinksCount: 1,
 		Atime: now, Ctime: now, Mtime: now, Crtime: now,

@@ -116,6 +116,7 @@ type Statfs struct {
 	Inodes, InodesFree              uint64
 	MaxName                         int
 	UUID                            [16]byte
+	ReservedUID, ReservedGID        uint32 // who may UseReserved beside root; 0 is nobody
 }
 
 // Stats counts the bytes that the volume has moved through its device since it was mounted.

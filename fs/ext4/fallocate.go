@@ -11,7 +11,7 @@ import (
 )
 
 // Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
-func (i *Inode) Fallocate(mode uint32, off, n int64) (err error) {
+func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) (err error) {
 	defer i.fs.noteTo(&err)
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
@@ -20,8 +20,7 @@ func (i *Inode) Fallocate(mode uint32, off, n int64) (err error) {
 		return ErrInvalid
 	}
 	return i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(may)()
 		switch {
 		case !i.d.IsReg():
 			return i.notRegular()
@@ -284,13 +283,13 @@ func (i *Inode) Seek(off int64, whence int) (_ int64, err error) {
 
 // CopyRange copies n bytes from off of i to dstOff of dst, which may be the same file, and returns how many it copied:
 // fewer at the end of i.
-func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64) (done int64, err error) {
+func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (done int64, err error) {
 	for done < n {
 		data, err := i.Read(off+done, int(min(n-done, 1<<20)))
 		if err != nil {
 			return done, err
 		}
-		k, err := dst.Write(dstOff+done, data.Bytes())
+		k, err := dst.Write(dstOff+done, data.Bytes(), may...)
 		data.Release()
 		done += int64(k)
 		if err != nil || k == 0 {

@@ -36,6 +36,7 @@ type Inode struct {
 	orphan     orphanPlace             // protected by orphans.mu
 	released   []*Inode                // protected by mu: to be Put when the handle has ended
 	window     alloc.Window            // blocks kept for when the file grows
+	may        May                     // protected by mu: of the one who holds it for writing, see lockFor
 	accessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
 }
 

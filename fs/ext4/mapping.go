@@ -152,7 +152,7 @@ func (i *Inode) mapRange(from, to uint32, f func(extent.Extent) error) error {
 
 // allocBlocks takes up to want blocks near goal and counts them in i_blocks.
 func (i *Inode) allocBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
-	b, n, err := i.fs.alloc.Alloc(h, goal, want, 1, 0)
+	b, n, err := i.fs.alloc.Alloc(h, goal, want, 1, i.allocFlags())
 	if err != nil {
 		return 0, 0, err
 	}

@@ -45,14 +45,13 @@ func (i *Inode) lookup(name string) (*Inode, error) {
 }
 
 // Link gives target one more name.
-func (i *Inode) Link(target *Inode, name string) (err error) {
+func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
 	defer i.fs.noteTo(&err)
 	if err := checkName(name); err != nil {
 		return err
 	}
 	return i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(may)()
 		if err := i.writableDir(); err != nil {
 			return err
 		}

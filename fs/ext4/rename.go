@@ -13,7 +13,7 @@ import (
 //
 // Locks: renameMu when two directories take part, so that the tree above them stands still; then the directories, an
 // ancestor first; then what is moved and what is replaced.
-func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32) (err error) {
+func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32, may ...May) (err error) {
 	defer i.fs.noteTo(&err)
 	if err := errors.Join(checkName(oldName), checkName(newName)); err != nil {
 		if errors.Is(err, ErrNameTooLong) {
@@ -27,7 +27,7 @@ func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32) 
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
 	}
-	r := &rename{from: i, to: to, oldName: oldName, newName: newName, exchange: flags&RenameExchange != 0}
+	r := &rename{from: i, to: to, oldName: oldName, newName: newName, exchange: flags&RenameExchange != 0, may: may}
 	defer r.put()
 	return i.fs.retryNoSpace(func() error { return r.run(flags) })
 }
@@ -36,6 +36,7 @@ type rename struct {
 	from, to         *Inode
 	oldName, newName string
 	exchange         bool
+	may              []May
 	src, dst         *Inode // dst nil when nothing is replaced
 
 	aboveFrom, aboveTo map[uint32]bool // directories between each and the root
@@ -104,8 +105,7 @@ func (r *rename) put2() {
 // lockDirs locks the directories and returns what unlocks them.
 func (r *rename) lockDirs() func() {
 	if r.from == r.to {
-		r.from.mu.Lock()
-		return r.from.mu.Unlock
+		return r.from.lockFor(r.may)
 	}
 	v := r.from.fs
 	v.renameMu.Lock()
@@ -114,11 +114,11 @@ func (r *rename) lockDirs() func() {
 	if r.aboveFrom[r.to.ino] || !r.aboveTo[r.from.ino] && r.to.ino < r.from.ino {
 		first, second = r.to, r.from
 	}
-	first.mu.Lock()
-	second.mu.Lock()
+	unlockFirst := first.lockFor(r.may)
+	unlockSecond := second.lockFor(r.may)
 	return func() {
-		second.mu.Unlock()
-		first.mu.Unlock()
+		unlockSecond()
+		unlockFirst()
 		v.renameMu.Unlock()
 	}
 }

@@ -64,7 +64,7 @@ func (i *Inode) growBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.B
 	if i.noBlocks() {
 		return i.allocBlocks(h, goal, want) // it may be all there is
 	}
-	b, n, err := i.fs.alloc.AllocWindow(h, &i.window, goal, want, 1, 0)
+	b, n, err := i.fs.alloc.AllocWindow(h, &i.window, goal, want, 1, i.allocFlags())
 	if err != nil {
 		return 0, 0, err
 	}

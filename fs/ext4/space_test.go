@@ -167,6 +167,27 @@ func TestReserved(t *testing.T) {
 	require.NoError(t, v.Sync())
 	require.GreaterOrEqual(t, v.Statfs().BlocksFree, uint64(3276-16))
 	require.Zero(t, v.Statfs().BlocksAvail&^15)
+
+	// Nothing that takes a block goes on, until it is for someone who may.
+	for name, op := range map[string]func(may ...ext4.May) error{
+		"write":     func(may ...ext4.May) error { _, err := f.Write(int64(n), make([]byte, 100<<10), may...); return err },
+		"fallocate": func(may ...ext4.May) error { return f.Fallocate(0, int64(n), 200<<10, may...) },
+		"copy":      func(may ...ext4.May) error { _, err := f.CopyRange(0, f, int64(n)+300<<10, 50<<10, may...); return err },
+		"mkdir":     func(may ...ext4.May) error { return put(root.Mkdir("d", 0o755, 0, 0, may...)) },
+		"symlink":   func(may ...ext4.May) error { return put(root.Symlink("l", long, 0, 0, may...)) },
+		"setxattr":  func(may ...ext4.May) error { return f.Setxattr("user.x", make([]byte, 800), 0, may...) },
+	} {
+		// Trees take what they need of the reserve: no more than a few blocks.
+		for v.Statfs().BlocksAvail > 0 {
+			if _, err := f.Write(f.Attr().Size, make([]byte, 1<<10)); err != nil {
+				require.ErrorIs(t, err, ext4.ErrNoSpace)
+				break
+			}
+		}
+		require.ErrorIs(t, op(), ext4.ErrNoSpace, name)
+		require.NoError(t, op(ext4.UseReserved), name)
+		require.ErrorIs(t, put(root.Mkdir("another "+name, 0o755, 0, 0)), ext4.ErrNoSpace, "who may was one operation")
+	}
 	f.Put()
 	root.Put()
 	done()

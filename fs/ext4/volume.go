@@ -327,6 +327,8 @@ func (v *FS) Statfs() Statfs {
 		InodesFree:  v.alloc.FreeInodes(),
 		MaxName:     255,
 		UUID:        v.sb.UUID,
+		ReservedUID: v.sb.DefResuid,
+		ReservedGID: v.sb.DefResgid,
 	}
 }
 

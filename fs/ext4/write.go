@@ -35,6 +35,7 @@ type stage struct {
 	bs          int
 	cut         bool // p reaches over the largest size: off and end do not
 	keepTimes   bool // see WriteBack
+	may         []May
 }
 
 // limit keeps the stage below the size max. It reports false if nothing is left.
@@ -62,8 +63,8 @@ func (s *stage) slice(l, n uint32) blockdev.Slice { return s.buf.Slice(s.at(l), 
 func (s *stage) fill() { copy(s.buf.Bytes()[s.skip():], s.p) }
 
 // Write writes p at off and returns how much of it was written: less than len(p) only with an error.
-func (i *Inode) Write(off int64, p []byte) (n int, err error) {
-	return i.writeAt(&stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs})
+func (i *Inode) Write(off int64, p []byte, may ...May) (n int, err error) {
+	return i.writeAt(&stage{off: off, end: off + int64(len(p)), p: p, bs: i.fs.bs, may: may})
 }
 
 // WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
@@ -107,8 +108,7 @@ func (i *Inode) writeAt(s *stage) (n int, err error) {
 	}
 	l := s.first
 	err = i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(s.may)()
 		return i.write(s, &l)
 	})
 	if err == nil && s.cut {

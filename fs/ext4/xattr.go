@@ -156,8 +156,8 @@ func (i *Inode) Listxattr() (_ []string, err error) {
 }
 
 // Setxattr sets an extended attribute.
-func (i *Inode) Setxattr(name string, value []byte, flags int) error {
-	return i.changeXattr(name, func(s *xattr.Set, index uint8, rest string) error {
+func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error {
+	return i.changeXattr(name, may, func(s *xattr.Set, index uint8, rest string) error {
 		if isACL(index) {
 			a, err := xattr.ParseACL(value)
 			if err != nil {
@@ -184,13 +184,13 @@ func (i *Inode) Setxattr(name string, value []byte, flags int) error {
 
 // Removexattr removes an extended attribute.
 func (i *Inode) Removexattr(name string) error {
-	return i.changeXattr(name, func(s *xattr.Set, index uint8, rest string) error {
+	return i.changeXattr(name, nil, func(s *xattr.Set, index uint8, rest string) error {
 		_, err := s.Delete(index, rest)
 		return err
 	})
 }
 
-func (i *Inode) changeXattr(name string, f func(s *xattr.Set, index uint8, rest string) error) (err error) {
+func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index uint8, rest string) error) (err error) {
 	defer i.fs.noteTo(&err)
 	index, rest, ok := xattr.Split(name)
 	if !ok {
@@ -200,8 +200,7 @@ func (i *Inode) changeXattr(name string, f func(s *xattr.Set, index uint8, rest 
 		return ErrReadOnly
 	}
 	return i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(may)()
 		if i.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
 			return ErrPerm
 		}
@@ -270,7 +269,7 @@ func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {
 			return nil
 		}
 	}
-	buf, err := i.allocMeta(h, i.inodeGoal(), 0)
+	buf, err := i.allocMeta(h, i.inodeGoal(), i.allocFlags())
 	if err != nil {
 		return err
 	}
