@@ -26,6 +26,7 @@ var errnos = []struct {
 	{ext4.ErrTooBig, syscall.EFBIG},
 	{ext4.ErrRange, syscall.ERANGE},
 	{ext4.ErrReadOnly, syscall.EROFS},
+	{ext4.ErrClusters, syscall.EROFS},
 	{ext4.ErrNotSup, syscall.EOPNOTSUPP},
 	{ext4.ErrPerm, syscall.EPERM},
 	{ext4.ErrCrossDevice, syscall.EXDEV},

@@ -6,9 +6,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"strings"
 	"syscall"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,14 +41,14 @@ func TestErrnoComplete(t *testing.T) {
 	require.ElementsMatch(t, exported, listed)
 }
 
-// names collects the names that begin with Err.
+// names collects the names of errors: those that begin with Err and a capital.
 func names(t *testing.T, file string, pick func(ast.Node) string) []string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	require.NoError(t, err)
 	var found []string
 	ast.Inspect(f, func(n ast.Node) bool {
-		if name := pick(n); strings.HasPrefix(name, "Err") {
+		if name := pick(n); len(name) > 3 && name[:3] == "Err" && unicode.IsUpper(rune(name[3])) {
 			found = append(found, name)
 		}
 		return true
