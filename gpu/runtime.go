@@ -7,7 +7,10 @@
 // last.
 package gpu
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Addr is an address as kernels see it. It is never a CPU pointer and never an IOVA, though on some devices the three
 // have the same value.
@@ -28,7 +31,17 @@ const (
 	ExportMemFD  ExportKind = iota + 1 // a memfd: host memory
 	ExportDMABUF                       // a DMA-BUF: another driver can map it for its device
 	ExportPOSIX                        // a VMM shareable handle: the same vendor's runtime imports it
+	ExportIPC                          // a memfd with an HSA IPC handle in it: HIP imports it, where it has no VMM
 )
+
+var exportNames = [...]string{"", "memfd", "DMA-BUF", "POSIX handle", "IPC handle"}
+
+func (k ExportKind) String() string {
+	if int(k) < len(exportNames) && k > 0 {
+		return exportNames[k]
+	}
+	return fmt.Sprintf("export of kind %d", uint8(k))
+}
 
 // Memory is one allocation.
 type Memory interface {
@@ -86,7 +99,7 @@ type Facts struct {
 	Runtime      string // the library and its version
 	PCI          string // 0000:c1:00.0, empty for the host runtime
 	Memory       int64  // bytes of device memory
-	Granularity  int64  // of VMM mappings, bytes
+	Granularity  int64  // of VMM mappings, bytes; 0: there are none
 	WaveSize     int    // lanes that run in step
 	Units        int    // compute units, SMs or CPUs
 	LargeBAR     bool   // the CPU can reach all device memory

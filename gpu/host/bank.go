@@ -93,7 +93,7 @@ func (r *Runtime) allocBank(kind gpu.MemKind, size, align int64) (*memory, error
 // exportBank hands the bank's DMA-BUF out; the piece is at an offset in it.
 func (m *memory) exportBank(want gpu.ExportKind) (gpu.Export, error) {
 	if want != gpu.ExportDMABUF {
-		return gpu.Export{}, fmt.Errorf("host runtime: export as %s: device memory is in %s, which exports as DMA-BUF only", exportName(want), m.bank.Name)
+		return gpu.Export{}, fmt.Errorf("host runtime: export as %s: device memory is in %s, which exports as DMA-BUF only", want, m.bank.Name)
 	}
 	all := m.bank.DMABUF
 	fd, err := unix.FcntlInt(uintptr(all.FD), unix.F_DUPFD_CLOEXEC, 0)

@@ -20,7 +20,7 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 		return m.exportBank(want)
 	}
 	if want != gpu.ExportMemFD {
-		return gpu.Export{}, fmt.Errorf("host runtime: export as %s: this runtime exports memfds only", exportName(want))
+		return gpu.Export{}, fmt.Errorf("host runtime: export as %s: this runtime exports memfds only", want)
 	}
 	if m.fd < 0 {
 		return gpu.Export{}, fmt.Errorf("host runtime: %s memory cannot be exported: allocate a device kind", m.kind)
@@ -36,7 +36,7 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 // refused: a later access would kill the process.
 func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	if e.Kind != gpu.ExportMemFD {
-		return nil, fmt.Errorf("host runtime: import a %s: this runtime imports memfds only", exportName(e.Kind))
+		return nil, fmt.Errorf("host runtime: import a %s: this runtime imports memfds only", e.Kind)
 	}
 	if err := span.Check("host runtime", e.Size); err != nil {
 		return nil, err
@@ -85,16 +85,4 @@ func sealShrink(fd int) error {
 		return fmt.Errorf("host runtime: import: the memfd could shrink and cannot be sealed; seal it with F_SEAL_SHRINK: %w", err)
 	}
 	return nil
-}
-
-func exportName(k gpu.ExportKind) string {
-	switch k {
-	case gpu.ExportMemFD:
-		return "memfd"
-	case gpu.ExportDMABUF:
-		return "DMA-BUF"
-	case gpu.ExportPOSIX:
-		return "POSIX handle"
-	}
-	return fmt.Sprintf("export of kind %d", k)
 }

@@ -37,7 +37,10 @@ func (d *Device) CheckAlloc(kind gpu.MemKind, n int64) error {
 	if kind < gpu.HostMapped || kind > gpu.DevicePlain {
 		return fmt.Errorf("%s: memory kind %d does not exist", d.who, kind)
 	}
-	return span.Check(d.who, n)
+	if err := span.Check(d.who, n); err != nil {
+		return err
+	}
+	return d.open()
 }
 
 // allocHost is memory that the library allocates and pins.
@@ -61,9 +64,6 @@ func (d *Device) allocHost(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 
 // allocPages is ordinary memory, registered for HostPinned.
 func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
-	if err := d.open(); err != nil {
-		return nil, err
-	}
 	length := span.RoundUp(n, hostPage)
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

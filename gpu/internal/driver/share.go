@@ -26,8 +26,10 @@ func (m *deviceMemory) Export(want gpu.ExportKind) (gpu.Export, error) {
 		fd, err = m.d.cfg.ExportDMABUF(m.d, m.addr, m.size.Load())
 	case want == gpu.ExportPOSIX || want == gpu.ExportDMABUF:
 		fd, err = m.exportHandleLocked()
+	case want == gpu.ExportIPC:
+		err = fmt.Errorf("as an IPC handle: allocate %s memory", gpu.DevicePlain)
 	default:
-		err = fmt.Errorf("as kind %d: this memory is exported as a POSIX handle or a DMA-BUF", want)
+		err = fmt.Errorf("as a %s: this memory is exported as a POSIX handle or a DMA-BUF", want)
 	}
 	if err != nil {
 		return gpu.Export{}, fmt.Errorf("%s: export %d bytes of %s memory: %w", m.d.who, m.size.Load(), m.kind, err)
@@ -51,7 +53,7 @@ func (m *deviceMemory) exportHandleLocked() (fd int32, err error) {
 // caller's.
 func (d *Device) Import(e gpu.Export) (gpu.Memory, error) {
 	if e.Kind != gpu.ExportPOSIX {
-		return nil, fmt.Errorf("%s: import of kind %d: this device maps POSIX handles of its own library only", d.who, e.Kind)
+		return nil, fmt.Errorf("%s: import of a %s: this device maps POSIX handles of its own library only", d.who, e.Kind)
 	}
 	if err := d.CheckImport(e); err != nil {
 		return nil, err
@@ -92,5 +94,5 @@ func (d *Device) CheckImport(e gpu.Export) error {
 	if _, err := unix.FcntlInt(uintptr(e.FD), unix.F_GETFD, 0); err != nil {
 		return fmt.Errorf("%s: import descriptor %d: %w", d.who, e.FD, err)
 	}
-	return nil
+	return d.open()
 }

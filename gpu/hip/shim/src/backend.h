@@ -1,0 +1,59 @@
+/*
+ * What the shim needs of a machine: physical memory that is mapped at addresses, pinned host memory, modules, streams.
+ * backend_cpu.c has it in plain memory and threads, backend_cuda.c over libcuda. Results are hipError_t.
+ */
+#ifndef LANEFS_SHIM_BACKEND_H
+#define LANEFS_SHIM_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, LAUNCH_TIMEOUT = 702, LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801,
+	UNKNOWN = 999,
+};
+
+struct facts {
+	char name[128], bus[32], arch[64];
+	size_t memory, granularity;
+	int wave, units, clock_khz, large_bar;
+};
+
+typedef struct phys phys; /* physical memory; lives as long as someone has it or it is mapped */
+
+int be_init(struct facts *f);
+int be_current(void); /* makes the device the calling thread's */
+int be_memory(size_t *free_bytes, size_t *total);
+int be_sync(void); /* waits for all that runs */
+
+int be_reserve(void **at, size_t n);
+int be_unreserve(void *at, size_t n);
+int be_create(phys **p, size_t n);
+int be_release(phys *p);
+void be_retain(phys *p);
+size_t be_size(const phys *p);
+int be_map(void *at, size_t n, phys *p);
+int be_access(void *at, size_t n);
+int be_unmap(void *at, size_t n);
+/* A descriptor for memory that is mapped at `at`, and the memory behind a descriptor, which the caller then has too. */
+int be_export(phys *p, void *at, size_t n, int *fd);
+int be_import(int fd, phys **p);
+
+int be_host_alloc(void **at, size_t n);
+int be_host_free(void *at);
+int be_host_register(void *at, size_t n, int io);
+int be_host_unregister(void *at);
+int be_host_address(void **device, void *host);
+
+int be_module_load(void **m, const void *image);
+int be_module_unload(void *m);
+int be_module_function(void **f, void *m, const char *name);
+int be_stream_create(void **s);
+int be_stream_destroy(void *s);
+int be_stream_query(void *s);
+int be_launch(void *f, const uint32_t dims[6], void *s, void **params);
+int be_copy(void *dst, const void *src, size_t n, void *s);
+int be_fill(void *dst, unsigned char v, size_t n, void *s);
+
+#endif

@@ -1,0 +1,328 @@
+/*
+ * The backend in plain memory: physical memory is a memfd, a stream a thread, a module the kernels' build for the CPU. An
+ * address is the same for all. A kernel gets what the host runtime gives it (kernels/kernel.h).
+ */
+#define _GNU_SOURCE
+#include "backend.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { GRANULARITY = 2 << 20, PAGE = 4096, ARGS = 16, PATIENCE = 300 };
+static const size_t MEMORY = (size_t)4 << 30;
+
+struct phys {
+	int fd, refs;
+	size_t size;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static size_t used;     /* bytes of phys */
+static unsigned queued; /* jobs of all streams that have not ended */
+
+/* ---- the device ---- */
+
+static uint64_t ticks(void) {
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#else
+	uint64_t t;
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+	return t;
+#endif
+}
+
+static uint64_t nanoseconds(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int be_init(struct facts *f) {
+	uint64_t t = ticks(), ns = nanoseconds();
+	usleep(20000);
+	t = ticks() - t;
+	ns = nanoseconds() - ns;
+	*f = (struct facts){.name = "LaneFS shim over plain memory", .bus = "0000:00:00.0", .memory = MEMORY, .granularity = GRANULARITY,
+		.wave = 1, .units = (int)sysconf(_SC_NPROCESSORS_ONLN), .clock_khz = (int)(t * 1000000 / ns), .large_bar = 1};
+#if defined(__x86_64__)
+	strcpy(f->arch, "x86_64");
+#else
+	strcpy(f->arch, "aarch64");
+#endif
+	return OK;
+}
+
+int be_current(void) { return OK; }
+
+int be_memory(size_t *free_bytes, size_t *total) {
+	pthread_mutex_lock(&lock);
+	*free_bytes = MEMORY - used;
+	pthread_mutex_unlock(&lock);
+	*total = MEMORY;
+	return OK;
+}
+
+int be_sync(void) {
+	struct timespec end;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += PATIENCE;
+	int rc = 0;
+	pthread_mutex_lock(&lock);
+	while (queued && rc == 0)
+		rc = pthread_cond_timedwait(&idle, &lock, &end);
+	pthread_mutex_unlock(&lock);
+	if (rc)
+		fprintf(stderr, "shim: a call that waits for the device has waited for %d s: a resident kernel is not parked\n", PATIENCE);
+	return rc ? LAUNCH_TIMEOUT : OK;
+}
+
+/* ---- memory ---- */
+
+int be_create(phys **out, size_t n) {
+	pthread_mutex_lock(&lock);
+	int fits = n <= MEMORY && used <= MEMORY - n;
+	if (fits)
+		used += n;
+	pthread_mutex_unlock(&lock);
+	if (!fits)
+		return OUT_OF_MEMORY;
+	phys *p = calloc(1, sizeof *p);
+	p->size = n;
+	p->refs = 1;
+	p->fd = syscall(SYS_memfd_create, "lanefs-shim", MFD_CLOEXEC);
+	if (p->fd < 0 || ftruncate(p->fd, n) != 0) {
+		be_release(p);
+		return OUT_OF_MEMORY;
+	}
+	*out = p;
+	return OK;
+}
+
+void be_retain(phys *p) {
+	pthread_mutex_lock(&lock);
+	p->refs++;
+	pthread_mutex_unlock(&lock);
+}
+
+int be_release(phys *p) {
+	pthread_mutex_lock(&lock);
+	int last = --p->refs == 0;
+	if (last)
+		used -= p->size;
+	pthread_mutex_unlock(&lock);
+	if (last) {
+		close(p->fd);
+		free(p);
+	}
+	return OK;
+}
+
+size_t be_size(const phys *p) { return p->size; }
+
+static int map(void *at, size_t n, int prot, int flags, int fd) {
+	return mmap(at, n, prot, flags | MAP_FIXED, fd, 0) == MAP_FAILED ? INVALID : OK;
+}
+
+int be_reserve(void **at, size_t n) {
+	*at = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return *at == MAP_FAILED ? OUT_OF_MEMORY : OK;
+}
+
+int be_unreserve(void *at, size_t n) { return munmap(at, n) == 0 ? OK : INVALID; }
+int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, p->fd); }
+int be_access(void *at, size_t n) { return mprotect(at, n, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID; }
+int be_unmap(void *at, size_t n) { return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1); }
+
+int be_export(phys *p, void *at, size_t n, int *fd) {
+	(void)at, (void)n;
+	*fd = dup(p->fd);
+	return *fd >= 0 ? OK : UNKNOWN;
+}
+
+int be_import(int fd, phys **out) {
+	struct stat s;
+	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &s) != 0 || s.st_size == 0 || s.st_size % GRANULARITY)
+		return INVALID; /* not a memfd of ours */
+	phys *p = calloc(1, sizeof *p);
+	p->size = s.st_size;
+	p->refs = 1;
+	p->fd = dup(fd);
+	pthread_mutex_lock(&lock);
+	used += p->size;
+	pthread_mutex_unlock(&lock);
+	*out = p;
+	return OK;
+}
+
+/* Pinned memory is remembered by its size in a page before it. */
+int be_host_alloc(void **out, size_t n) {
+	char *b = mmap(NULL, n + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (b == MAP_FAILED)
+		return OUT_OF_MEMORY;
+	*(size_t *)b = n + PAGE;
+	*out = b + PAGE;
+	return OK;
+}
+
+int be_host_free(void *at) {
+	char *b = (char *)at - PAGE;
+	return munmap(b, *(size_t *)b) == 0 ? OK : INVALID;
+}
+
+int be_host_register(void *at, size_t n, int io) {
+	(void)io;
+	return (uintptr_t)at % PAGE || n % PAGE ? INVALID : OK;
+}
+
+int be_host_unregister(void *at) {
+	(void)at;
+	return OK;
+}
+
+int be_host_address(void **device, void *host) {
+	*device = host;
+	return OK;
+}
+
+/* ---- modules ---- */
+
+int be_module_load(void **out, const void *image) {
+	const Elf64_Ehdr *h = image;
+#if defined(__x86_64__)
+	const int machine = EM_X86_64;
+#else
+	const int machine = EM_AARCH64;
+#endif
+	if (memcmp(h->e_ident, ELFMAG, SELFMAG) != 0 || h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_type != ET_DYN || h->e_machine != machine)
+		return INVALID_IMAGE;
+	size_t n = h->e_shoff + (size_t)h->e_shnum * h->e_shentsize; /* lld puts the section headers last */
+	int fd = syscall(SYS_memfd_create, "lanefs-shim-kernels", MFD_CLOEXEC);
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	*out = fd >= 0 && write(fd, image, n) == (ssize_t)n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+	close(fd);
+	return *out ? OK : INVALID_IMAGE;
+}
+
+int be_module_unload(void *m) { return dlclose(m) == 0 ? OK : INVALID_HANDLE; }
+
+int be_module_function(void **f, void *m, const char *name) {
+	*f = dlsym(m, name);
+	return *f ? OK : NOT_FOUND;
+}
+
+/* ---- streams: a thread each, which works a queue off ---- */
+
+struct job {
+	struct job *next;
+	void (*kernel)(const uint32_t *, const uint64_t *); /* NULL: a copy, or with no src a fill */
+	uint32_t dims[6];
+	uint64_t args[ARGS];
+	void *dst;
+	const void *src;
+	size_t n;
+	unsigned char v;
+};
+
+struct stream {
+	pthread_cond_t more;
+	struct job *first, **last;
+	unsigned queued;
+	int closed;
+};
+
+static void *work(void *arg) {
+	struct stream *s = arg;
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		while (!s->first && !s->closed)
+			pthread_cond_wait(&s->more, &lock);
+		struct job *j = s->first;
+		if (!j)
+			break;
+		if (!(s->first = j->next))
+			s->last = &s->first;
+		pthread_mutex_unlock(&lock);
+		if (j->kernel)
+			j->kernel(j->dims, j->args);
+		else if (j->src)
+			memmove(j->dst, j->src, j->n);
+		else
+			memset(j->dst, j->v, j->n);
+		free(j);
+		pthread_mutex_lock(&lock);
+		s->queued--;
+		if (--queued == 0)
+			pthread_cond_broadcast(&idle);
+	}
+	pthread_mutex_unlock(&lock);
+	pthread_cond_destroy(&s->more);
+	free(s);
+	return NULL;
+}
+
+int be_stream_create(void **out) {
+	struct stream *s = calloc(1, sizeof *s);
+	s->last = &s->first;
+	pthread_cond_init(&s->more, NULL);
+	pthread_t t;
+	if (pthread_create(&t, NULL, work, s) != 0)
+		return UNKNOWN;
+	pthread_detach(t);
+	*out = s;
+	return OK;
+}
+
+int be_stream_destroy(void *stream) {
+	struct stream *s = stream;
+	pthread_mutex_lock(&lock);
+	s->closed = 1;
+	pthread_cond_signal(&s->more);
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+int be_stream_query(void *stream) {
+	struct stream *s = stream;
+	pthread_mutex_lock(&lock);
+	int busy = s->queued != 0;
+	pthread_mutex_unlock(&lock);
+	return busy ? NOT_READY : OK;
+}
+
+static int put(void *stream, struct job job) {
+	struct stream *s = stream;
+	struct job *j = malloc(sizeof *j);
+	*j = job;
+	pthread_mutex_lock(&lock);
+	*s->last = j;
+	s->last = &j->next;
+	s->queued++;
+	queued++;
+	pthread_cond_signal(&s->more);
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+int be_launch(void *f, const uint32_t dims[6], void *s, void **params) {
+	struct job j = {.kernel = (void (*)(const uint32_t *, const uint64_t *))f};
+	memcpy(j.dims, dims, sizeof j.dims);
+	for (int i = 0; i < ARGS; i++) /* gpu/hip gives them all, set or not */
+		j.args[i] = *(uint64_t *)params[i];
+	return put(s, j);
+}
+
+int be_copy(void *dst, const void *src, size_t n, void *s) { return put(s, (struct job){.dst = dst, .src = src, .n = n}); }
+int be_fill(void *dst, unsigned char v, size_t n, void *s) { return put(s, (struct job){.dst = dst, .v = v, .n = n}); }

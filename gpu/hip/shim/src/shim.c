@@ -1,0 +1,528 @@
+/*
+ * A libamdhip64 and libhsa-runtime64 for tests: the calls that gpu/hip makes, with the arguments AMD documents, checked,
+ * over what backend.h says. It is no part of LaneFS's binary. One source and two backends; SHIM_VERSION says which ROCm
+ * it plays: 70100000 has hsa_amd_portable_export_dmabuf_v2 and imports descriptors by value, 60400000 neither.
+ *
+ * It is stricter than AMD's where that finds mistakes: a thread must have called hipSetDevice, sizes and flags must be
+ * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
+ *
+ * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
+ * LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed.
+ */
+#define _GNU_SOURCE
+#include "backend.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef SHIM_VERSION
+#define SHIM_VERSION 70100000
+#endif
+#define API __attribute__((visibility("default")))
+enum { PAGE = 4096, HSA_OK = 0, HSA_ERROR = 0x1000, HSA_INVALID = 0x1001, HSA_INVALID_AGENT = 0x1004, AGENT = 0x4c616e65 };
+
+static struct facts facts;
+static int initialized = -1;
+static __thread int current = -1;
+
+static int need(void) {
+	if (initialized != OK)
+		return initialized < 0 ? INVALID_DEVICE : initialized;
+	return current == 0 ? be_current() : INVALID_CONTEXT;
+}
+#define NEED() do { int need_ = need(); if (need_ != OK) return need_; } while (0)
+
+static int devices(void) {
+	const char *n = getenv("LANEFS_SHIM_DEVICES");
+	return n ? atoi(n) : 1;
+}
+
+/* ---- device memory: what hipMalloc and HSA have handed out ---- */
+
+struct alloc {
+	struct alloc *next;
+	void *at;
+	size_t size, mapped;
+	phys *p;
+};
+static struct alloc *allocs;
+static phys *ipcs[4096];
+static unsigned ipc_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* Maps p, whose reference it takes over, and remembers it. */
+static int adopt(phys *p, size_t size, void **out) {
+	struct alloc *a = calloc(1, sizeof *a);
+	a->size = size;
+	a->mapped = be_size(p);
+	a->p = p;
+	int rc = be_reserve(&a->at, a->mapped);
+	if (rc != OK) {
+		be_release(p);
+		free(a);
+		return rc;
+	}
+	if ((rc = be_map(a->at, a->mapped, p)) != OK || (rc = be_access(a->at, a->mapped)) != OK) {
+		be_unreserve(a->at, a->mapped);
+		be_release(p);
+		free(a);
+		return rc;
+	}
+	pthread_mutex_lock(&lock);
+	a->next = allocs;
+	allocs = a;
+	pthread_mutex_unlock(&lock);
+	*out = a->at;
+	return OK;
+}
+
+static struct alloc *find(const void *at, struct alloc ***link) {
+	for (struct alloc **l = &allocs; *l; l = &(*l)->next) {
+		char *start = (*l)->at;
+		if ((const char *)at >= start && (const char *)at < start + (*l)->size) {
+			if (link)
+				*link = l;
+			return *l;
+		}
+	}
+	return NULL;
+}
+
+static int disown(void *at) {
+	struct alloc **link;
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, &link);
+	if (!a || a->at != at) {
+		pthread_mutex_unlock(&lock);
+		return INVALID;
+	}
+	*link = a->next;
+	pthread_mutex_unlock(&lock);
+	int rc = be_unmap(a->at, a->mapped);
+	if (rc == OK)
+		rc = be_unreserve(a->at, a->mapped);
+	be_release(a->p);
+	free(a);
+	return rc;
+}
+
+static int alloc_device(void **out, size_t n) {
+	NEED();
+	if (!out || n == 0)
+		return INVALID;
+	phys *p;
+	int rc = be_create(&p, round_up(n, facts.granularity));
+	return rc == OK ? adopt(p, n, out) : rc;
+}
+
+/* ---- HIP: the library and the device ---- */
+
+API int hipInit(unsigned flags) {
+	if (flags != 0)
+		return INVALID;
+	if (devices() == 0)
+		return NO_DEVICE;
+	if (initialized < 0) {
+		initialized = be_init(&facts);
+		if (getenv("LANEFS_SHIM_ARCH"))
+			snprintf(facts.arch, sizeof facts.arch, "%s", getenv("LANEFS_SHIM_ARCH"));
+	}
+	return initialized;
+}
+
+API int hipRuntimeGetVersion(int *v) {
+	*v = SHIM_VERSION + 43484;
+	return OK;
+}
+
+static const struct { int code; const char *name, *text; } errors[] = {
+	{OK, "hipSuccess", "no error"}, {INVALID, "hipErrorInvalidValue", "invalid argument"},
+	{OUT_OF_MEMORY, "hipErrorOutOfMemory", "out of memory"}, {NO_DEVICE, "hipErrorNoDevice", "no ROCm-capable device is detected"},
+	{INVALID_DEVICE, "hipErrorInvalidDevice", "invalid device ordinal"}, {INVALID_IMAGE, "hipErrorInvalidImage", "device kernel image is invalid"},
+	{INVALID_CONTEXT, "hipErrorInvalidContext", "invalid device context"}, {INVALID_HANDLE, "hipErrorInvalidHandle", "invalid resource handle"},
+	{NOT_FOUND, "hipErrorNotFound", "named symbol not found"}, {NOT_READY, "hipErrorNotReady", "device not ready"},
+	{LAUNCH_TIMEOUT, "hipErrorLaunchTimeOut", "the launch timed out and was terminated"},
+	{LAUNCH_FAILURE, "hipErrorLaunchFailure", "unspecified launch failure"}, {NOT_SUPPORTED, "hipErrorNotSupported", "operation not supported"},
+};
+
+API const char *hipGetErrorName(int code) {
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].code == code)
+			return errors[i].name;
+	return "hipErrorUnknown";
+}
+
+API const char *hipGetErrorString(int code) {
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].code == code)
+			return errors[i].text;
+	return "unknown error";
+}
+
+API int hipGetDeviceCount(int *n) {
+	*n = initialized == OK ? devices() : 0;
+	return *n ? OK : NO_DEVICE;
+}
+
+API int hipSetDevice(int device) {
+	if (device != 0)
+		return INVALID_DEVICE;
+	current = 0;
+	return OK;
+}
+
+API int hipDeviceGetName(char *name, int n, int device) {
+	return device != 0 || snprintf(name, n, "%s", facts.name) >= n ? INVALID : OK;
+}
+
+API int hipDeviceGetPCIBusId(char *bus, int n, int device) {
+	return device != 0 || snprintf(bus, n, "%s", facts.bus) >= n ? INVALID : OK;
+}
+
+API int hipDeviceTotalMem(size_t *n, int device) {
+	*n = facts.memory;
+	return device != 0 ? INVALID_DEVICE : OK;
+}
+
+API int hipDeviceGetAttribute(int *v, int which, int device) {
+	if (device != 0)
+		return INVALID_DEVICE;
+	switch (which) {
+	case 63: *v = facts.units; return OK;
+	case 87: *v = facts.wave; return OK;
+	case 89: *v = !getenv("LANEFS_SHIM_NO_VMM"); return OK;
+	case 10011: *v = facts.large_bar; return OK;
+	case 10017: *v = facts.clock_khz; return OK;
+	}
+	return INVALID;
+}
+
+/* ---- HIP: memory ---- */
+
+API int hipMemGetInfo(size_t *f, size_t *total) {
+	NEED();
+	return be_memory(f, total);
+}
+
+API int hipMalloc(void **p, size_t n) { return alloc_device(p, n); }
+
+API int hipExtMallocWithFlags(void **p, size_t n, unsigned flags) {
+	if (flags != 0 && flags != 1 && flags != 3)
+		return INVALID;
+	/* As HSA does for a Radeon that is not told to. */
+	if (flags == 1 && strncmp(facts.arch, "gfx1", 4) == 0 && !getenv("HSA_FORCE_FINE_GRAIN_PCIE"))
+		return INVALID;
+	return alloc_device(p, n);
+}
+
+API int hipFree(void *p) {
+	NEED();
+	int rc = be_sync();
+	return rc == OK ? disown(p) : rc;
+}
+
+API int hipHostMalloc(void **p, size_t n, unsigned flags) {
+	NEED();
+	if (n == 0 || flags & ~0x70000003u)
+		return INVALID;
+	return be_host_alloc(p, n);
+}
+
+API int hipHostFree(void *p) {
+	NEED();
+	int rc = be_sync();
+	return rc == OK ? be_host_free(p) : rc;
+}
+
+API int hipHostRegister(void *p, size_t n, unsigned flags) {
+	NEED();
+	if (n == 0 || flags & ~15u)
+		return INVALID;
+	return be_host_register(p, n, (flags & 4) != 0);
+}
+
+API int hipHostUnregister(void *p) {
+	NEED();
+	int rc = be_sync();
+	return rc == OK ? be_host_unregister(p) : rc;
+}
+
+API int hipHostGetDevicePointer(void **device, void *host, unsigned flags) {
+	NEED();
+	return flags != 0 ? INVALID : be_host_address(device, host);
+}
+
+/* ---- HIP: virtual memory management ---- */
+
+struct prop { uint32_t type, handles, location, id; void *win32; uint8_t compression, rdma; uint16_t usage; uint32_t reserved; };
+struct access { uint32_t location, id, flags; };
+
+/* Which phys is mapped where: an export needs an address. */
+struct mapping {
+	struct mapping *next;
+	void *at;
+	phys *p;
+};
+static struct mapping *mappings;
+
+static int check_prop(const struct prop *p) {
+	return p->type == 1 && p->handles == 1 && p->location == 1 && p->id == 0 && !p->win32 && !p->compression ? OK : INVALID;
+}
+
+API int hipMemGetAllocationGranularity(size_t *n, const struct prop *p, int option) {
+	*n = facts.granularity;
+	return option == 0 ? check_prop(p) : INVALID;
+}
+
+API int hipMemAddressReserve(void **p, size_t n, size_t align, void *at, unsigned long long flags) {
+	NEED();
+	if (n == 0 || n % facts.granularity || align || at || flags)
+		return INVALID;
+	return be_reserve(p, n);
+}
+
+API int hipMemAddressFree(void *p, size_t n) {
+	NEED();
+	return be_unreserve(p, n);
+}
+
+API int hipMemCreate(phys **p, size_t n, const struct prop *prop, unsigned long long flags) {
+	NEED();
+	if (n == 0 || n % facts.granularity || flags || check_prop(prop) != OK)
+		return INVALID;
+	return be_create(p, n);
+}
+
+API int hipMemRelease(phys *p) {
+	NEED();
+	return be_release(p);
+}
+
+API int hipMemMap(void *at, size_t n, size_t offset, phys *p, unsigned long long flags) {
+	NEED();
+	if (offset || flags || n != be_size(p))
+		return INVALID;
+	int rc = be_map(at, n, p);
+	if (rc != OK)
+		return rc;
+	struct mapping *m = calloc(1, sizeof *m);
+	m->at = at;
+	m->p = p;
+	pthread_mutex_lock(&lock);
+	m->next = mappings;
+	mappings = m;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+API int hipMemUnmap(void *at, size_t n) {
+	NEED();
+	int found = 0;
+	pthread_mutex_lock(&lock);
+	for (struct mapping **l = &mappings; *l; l = &(*l)->next)
+		if ((*l)->at == at) {
+			struct mapping *m = *l;
+			*l = m->next;
+			free(m);
+			found = 1;
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return found ? be_unmap(at, n) : INVALID;
+}
+
+API int hipMemSetAccess(void *at, size_t n, const struct access *a, size_t count) {
+	NEED();
+	if (count != 1 || a->location != 1 || a->id != 0 || a->flags != 3)
+		return INVALID;
+	return be_access(at, n);
+}
+
+API int hipMemExportToShareableHandle(void *handle, phys *p, int type, unsigned long long flags) {
+	NEED();
+	if (type != 1 || flags)
+		return INVALID;
+	void *at = NULL;
+	pthread_mutex_lock(&lock);
+	for (struct mapping *m = mappings; m; m = m->next)
+		if (m->p == p)
+			at = m->at;
+	pthread_mutex_unlock(&lock);
+	return at ? be_export(p, at, be_size(p), handle) : INVALID;
+}
+
+API int hipMemImportFromShareableHandle(phys **p, void *handle, int type) {
+	NEED();
+	if (type != 1)
+		return INVALID;
+#if SHIM_VERSION >= 70100000
+	return be_import((int)(intptr_t)handle, p);
+#else
+	return be_import(*(int *)handle, p);
+#endif
+}
+
+/* ---- HIP: modules and streams ---- */
+
+API int hipModuleLoadData(void **m, const void *image) {
+	NEED();
+	return be_module_load(m, image);
+}
+
+API int hipModuleUnload(void *m) {
+	NEED();
+	int rc = be_sync();
+	return rc == OK ? be_module_unload(m) : rc;
+}
+
+API int hipModuleGetFunction(void **f, void *m, const char *name) {
+	NEED();
+	return be_module_function(f, m, name);
+}
+
+API int hipStreamCreateWithFlags(void **s, unsigned flags) {
+	NEED();
+	return flags != 1 ? INVALID : be_stream_create(s);
+}
+
+API int hipStreamDestroy(void *s) {
+	NEED();
+	return be_stream_destroy(s);
+}
+
+API int hipStreamQuery(void *s) {
+	NEED();
+	return getenv("LANEFS_SHIM_LOST") ? LAUNCH_FAILURE : be_stream_query(s);
+}
+
+API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+	unsigned shared, void *s, void **params, void **extra) {
+	NEED();
+	if (!gx || !gy || !gz || !bx || !by || !bz || shared || extra || !params)
+		return INVALID;
+	const uint32_t dims[6] = {gx, gy, gz, bx, by, bz};
+	return be_launch(f, dims, s, params);
+}
+
+API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) {
+	NEED();
+	return kind != 4 ? INVALID : be_copy(dst, src, n, s);
+}
+
+API int hipMemsetD8Async(void *dst, unsigned char v, size_t n, void *s) {
+	NEED();
+	return be_fill(dst, v, n, s);
+}
+
+/* ---- HSA ---- */
+
+struct pointer_info { uint32_t size, type; void *agent_base, *host_base; size_t bytes; void *user; uint64_t owner; uint32_t flags; };
+struct ipc { uint32_t words[8]; };
+
+API int hsa_init(void) { return initialized == OK ? HSA_OK : HSA_ERROR; }
+
+API int hsa_status_string(int code, const char **text) {
+	switch (code) {
+	case HSA_OK: *text = "HSA_STATUS_SUCCESS: The function has been executed successfully."; break;
+	case HSA_INVALID: *text = "HSA_STATUS_ERROR_INVALID_ARGUMENT: One of the actual arguments does not meet a precondition stated in the documentation."; break;
+	case HSA_INVALID_AGENT: *text = "HSA_STATUS_ERROR_INVALID_AGENT: The agent is invalid."; break;
+	default: *text = "HSA_STATUS_ERROR: A generic error has occurred."; break;
+	}
+	return HSA_OK;
+}
+
+API int hsa_agent_get_info(uint64_t agent, int what, void *value) {
+	if (agent != AGENT)
+		return HSA_INVALID_AGENT;
+	if (what != 0)
+		return HSA_INVALID;
+	memset(value, 0, 64);
+	strcpy(value, facts.arch);
+	return HSA_OK;
+}
+
+API int hsa_amd_pointer_info(const void *at, struct pointer_info *p, void *alloc, uint32_t *n, void **accessible) {
+	if (!p || p->size != sizeof *p || alloc || n || accessible)
+		return HSA_INVALID;
+	memset(p, 0, sizeof *p);
+	p->size = sizeof *p;
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	if (a) {
+		p->type = 1;
+		p->agent_base = a->at;
+		p->host_base = facts.large_bar ? a->at : NULL;
+		p->bytes = round_up(a->size, PAGE);
+		p->owner = AGENT;
+	}
+	pthread_mutex_unlock(&lock);
+	return HSA_OK;
+}
+
+static int export_dmabuf(const void *at, size_t n, int *fd, uint64_t *offset) {
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	int rc = HSA_INVALID;
+	if (a && (const char *)at + n <= (char *)a->at + a->mapped && be_current() == OK && be_export(a->p, a->at, a->mapped, fd) == OK) {
+		*offset = (const char *)at - (char *)a->at;
+		rc = HSA_OK;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+API int hsa_amd_portable_export_dmabuf(const void *at, size_t n, int *fd, uint64_t *offset) { return export_dmabuf(at, n, fd, offset); }
+
+#if SHIM_VERSION >= 70100000
+API int hsa_amd_portable_export_dmabuf_v2(const void *at, size_t n, int *fd, uint64_t *offset, uint64_t flags) {
+	return flags > 1 ? HSA_INVALID : export_dmabuf(at, n, fd, offset);
+}
+#endif
+
+API int hsa_amd_portable_close_dmabuf(int fd) { return close(fd) == 0 ? HSA_OK : HSA_INVALID; }
+
+/* Maps what p holds, whose reference it takes over. */
+static int attach(phys *p, void **at) { return be_current() == OK && adopt(p, be_size(p), at) == OK ? HSA_OK : HSA_ERROR; }
+
+API int hsa_amd_interop_map_buffer(uint32_t count, const uint64_t *agents, int fd, uint32_t flags, size_t *n, void **at,
+	size_t *metadata_size, const void **metadata) {
+	phys *p;
+	if (count != 1 || *agents != AGENT || flags || metadata_size || metadata || be_current() != OK || be_import(fd, &p) != OK)
+		return HSA_INVALID;
+	*n = be_size(p);
+	return attach(p, at);
+}
+
+API int hsa_amd_interop_unmap_buffer(void *at) { return be_current() == OK && disown(at) == OK ? HSA_OK : HSA_INVALID; }
+
+API int hsa_amd_ipc_memory_create(void *at, size_t n, struct ipc *h) {
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	int rc = HSA_INVALID;
+	if (a && a->at == at && round_up(a->size, PAGE) == n && ipc_count < sizeof ipcs / sizeof *ipcs) {
+		be_retain(a->p); /* for good: nothing says when the last holder of a handle is gone */
+		ipcs[ipc_count] = a->p;
+		memset(h, 0, sizeof *h);
+		h->words[0] = AGENT;
+		h->words[1] = ipc_count++;
+		h->words[2] = (uint32_t)n;
+		rc = HSA_OK;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+API int hsa_amd_ipc_memory_attach(const struct ipc *h, size_t n, uint32_t count, const uint64_t *agents, void **at) {
+	if (count != 1 || *agents != AGENT || h->words[0] != AGENT || h->words[1] >= ipc_count || h->words[2] != (uint32_t)n)
+		return HSA_INVALID;
+	phys *p = ipcs[h->words[1]];
+	be_retain(p);
+	return attach(p, at);
+}
+
+API int hsa_amd_ipc_memory_detach(void *at) { return hsa_amd_interop_unmap_buffer(at); }
