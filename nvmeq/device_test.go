@@ -88,7 +88,7 @@ func TestDeviceData(t *testing.T) {
 			d := newOnDevice(t, softctl.Options{}, ec)
 			const size = 4 << 20
 			c := d.chunk(t, size)
-			require.Equal(t, d.rt.Facts().CallerDriven, !c.Mirrored())
+			require.Equal(t, d.rt.Facts().LargeBAR, !c.Mirrored())
 			want, sum := pattern(size, 7)
 			f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
 			require.NoError(t, err)

@@ -11,25 +11,32 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/cuda"
+	"github.com/lanefs/lanefs/gpu/hip"
+	"github.com/lanefs/lanefs/gpu/hip/shim"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// openRuntime is what the tests of this package run their lanes on: LANEFS_TEST_GPU names it, host by default.
+// openRuntime is what the tests of this package run their lanes on.
 func openRuntime(t testing.TB) gpu.Runtime {
 	t.Helper()
-	var rt gpu.Runtime
-	var err error
-	switch name := os.Getenv("LANEFS_TEST_GPU"); name {
-	case "", "host":
-		rt, err = host.Open(host.Options{})
-	case "cuda":
-		rt, err = cuda.Open(cuda.Options{})
-	default:
-		t.Fatalf("LANEFS_TEST_GPU is %q: want host or cuda", name)
-	}
+	rt, err := openTestGPU()
 	require.NoError(t, err)
 	return rt
+}
+
+// openTestGPU opens what LANEFS_TEST_GPU names, host by default. hip runs on the shim that LANEFS_SHIM names.
+func openTestGPU() (gpu.Runtime, error) {
+	switch name := os.Getenv("LANEFS_TEST_GPU"); name {
+	case "", "host":
+		return host.Open(host.Options{})
+	case "cuda":
+		return cuda.Open(cuda.Options{})
+	case "hip":
+		return hip.Open(hip.Options{})
+	default:
+		return nil, fmt.Errorf("LANEFS_TEST_GPU is %q: want host, hip or cuda", name)
+	}
 }
 
 // served adds to a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the
@@ -56,20 +63,24 @@ func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 
 // TestMain keeps the device's context open: each test opens a runtime, and a context takes most of a second.
 func TestMain(m *testing.M) {
-	var keep gpu.Runtime
-	if os.Getenv("LANEFS_TEST_GPU") == "cuda" {
-		var err error
-		if keep, err = cuda.Open(cuda.Options{}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	os.Exit(func() int {
+		if os.Getenv("LANEFS_TEST_GPU") == "hip" {
+			if err := shim.Use(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			defer shim.Clean()
 		}
-	}
-	code := m.Run()
-	if keep != nil {
+		keep, err := openTestGPU()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		code := m.Run()
 		if err := keep.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			code = 1
+			return 1
 		}
-	}
-	os.Exit(code)
+		return code
+	}())
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/cuda"
-	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -33,39 +30,6 @@ type stack struct {
 	eng *nvmeq.Engine
 	dev *blockdev.Namespace
 	vol *ext4.FS
-}
-
-// openRuntime opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
-func openRuntime(name string, log *slog.Logger) (gpu.Runtime, error) {
-	switch name {
-	case "host":
-		return host.Open(host.Options{})
-	case "cuda":
-		return openCUDA(log)
-	case "auto", "":
-		rt, err := openCUDA(log)
-		if err == nil {
-			return rt, nil
-		}
-		log.Info("the lanes run on the CPU", "why", oneLine(err))
-		return host.Open(host.Options{})
-	}
-	return nil, fmt.Errorf("--gpu %s is not available: this build has no %s runtime yet; use --gpu host, or auto", name, name)
-}
-
-func openCUDA(log *slog.Logger) (gpu.Runtime, error) {
-	rt, err := cuda.Open(cuda.Options{})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := kernels.Image(rt.Facts().Arch); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", rt.Facts().Name, err), rt.Close())
-	}
-	for _, m := range rt.Missing() {
-		log.Info("the driver lacks a function", "what", m)
-	}
-	log.Info("the lanes run on a GPU", "gpu", rt.Facts().Name, "runtime", rt.Facts().Runtime)
-	return rt, nil
 }
 
 // defaultLanes is how many queue pairs a mount has unless told otherwise: a few per CPU, so that requests seldom share
