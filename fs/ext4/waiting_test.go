@@ -2,6 +2,7 @@ package ext4
 
 import (
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -148,6 +149,11 @@ func TestReadNeedsNoRoom(t *testing.T) {
 		full = append(full, h)
 	}
 	require.NotEmpty(t, full)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := s.files[1].Write(stalledSize, []byte("waits for room"))
+		waited <- err
+	}()
 	read := s.files[2]
 	within(t, "reading", func() {
 		for range 3 {
@@ -163,9 +169,40 @@ func TestReadNeedsNoRoom(t *testing.T) {
 		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
 	})
 	require.NotZero(t, read.accessTime.Load(), "the access time was stored: there was room after all")
+	require.Empty(t, waited, "a writer went on without room")
 	for _, h := range full {
 		require.NoError(t, h.End())
 	}
 	finish()
+	within(t, "the writer goes on", func() { require.NoError(t, <-waited) })
 	s.close(t, img)
+}
+
+// TestCommitInterval: what nobody asks to be made durable is, by and by.
+func TestCommitInterval(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	dev, err := blockdevtest.OpenFile(img, 512)
+	require.NoError(t, err)
+	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: 20 * time.Millisecond})
+	require.NoError(t, err)
+	root, err := v.Root()
+	require.NoError(t, err)
+	f, err := root.Create("file", unix.S_IFREG|0o600, 0, 0, 0, 0)
+	require.NoError(t, err)
+	_, err = f.Write(0, []byte("content"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return v.jnl.Committed(f.tid) }, 2*time.Minute, time.Millisecond)
+
+	// The power goes.
+	b, err := os.ReadFile(img)
+	require.NoError(t, err)
+	cut := filepath.Join(t.TempDir(), "cut.img")
+	require.NoError(t, os.WriteFile(cut, b, 0o600))
+	e2fsck(t, cut, "-fy")
+	require.Contains(t, disktest.Debugfs(t, cut, "cat file"), "content")
+	f.Put()
+	root.Put()
+	require.NoError(t, v.Close())
+	require.NoError(t, dev.Close())
+	disktest.Fsck(t, img)
 }
