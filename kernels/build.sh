@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds every image of the kernels from engine.hip into build/, and fails if one of them fails. clang-19 and lld-19 are
+# Builds every image of the kernels from engine.hip into build/, those of the tests' own kernels from kerneltest/load.hip into
+# kerneltest/build/, and fails if one of them fails. clang-19 and lld-19 are
 # what Debian 12 has; CLANG names another.
 set -eu
 cd "$(dirname "$0")"
@@ -15,13 +16,15 @@ nvidia="sm_80"
 
 out=build.$$
 trap 'rm -rf "$out"' EXIT
-mkdir "$out"
+mkdir "$out" "$out/kerneltest"
 
 pids=
 image() { # name, then the compiler's arguments
 	name=$1
 	shift
 	"$clang" "$@" $flags -o "$out/$name" engine.hip &
+	pids="$pids $!"
+	"$clang" "$@" $flags -o "$out/kerneltest/$name" kerneltest/load.hip &
 	pids="$pids $!"
 }
 
@@ -40,8 +43,13 @@ done
 # Arm has no image yet, but the sources stay clean for it.
 "$clang" --target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC -fsyntax-only $flags engine.hip
 
-mkdir -p build
-for old in build/*; do
-	[ -e "$out/${old##*/}" ] || rm -f "$old"
-done
-mv "$out"/* build/
+install() { # from, to: what is not built any more goes
+	mkdir -p "$2"
+	for old in "$2"/*; do
+		[ -e "$1/${old##*/}" ] || rm -f "$old"
+	done
+	mv "$1"/* "$2"/
+}
+install "$out/kerneltest" kerneltest/build
+rmdir "$out/kerneltest"
+install "$out" build

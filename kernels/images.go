@@ -17,7 +17,14 @@ var built embed.FS
 
 // Archs lists the architectures that have an image: "gfx942" for AMD, "sm_80" for NVIDIA (PTX), "x86_64" for CPUs.
 func Archs() []string {
-	entries, err := built.ReadDir("build")
+	return Images(built).archs()
+}
+
+// Images is a directory of images called build, one for each architecture.
+type Images embed.FS
+
+func (i Images) archs() []string {
+	entries, err := embed.FS(i).ReadDir("build")
 	if err != nil {
 		panic(err) // an embed.FS has its own directory
 	}
@@ -33,24 +40,27 @@ func Archs() []string {
 // Image is what gpu.Runtime.Load takes on a device of the architecture arch: a shared object for a CPU, a code object
 // for an AMD GPU, PTX text for an NVIDIA GPU. AMD's feature suffixes ("gfx942:sramecc+:xnack-") are ignored, the images
 // run with any; an NVIDIA device takes the newest PTX that is not newer than itself, and compiles it.
-func Image(arch string) ([]byte, error) {
+func Image(arch string) ([]byte, error) { return Images(built).Image(arch) }
+
+// Image is the one for arch, as the function of that name gives it.
+func (i Images) Image(arch string) ([]byte, error) {
 	base, _, _ := strings.Cut(arch, ":")
 	for _, name := range []string{"host-" + base + ".so", base + ".co", base + ".ptx"} {
-		if image, err := built.ReadFile("build/" + name); err == nil {
+		if image, err := embed.FS(i).ReadFile("build/" + name); err == nil {
 			return image, nil
 		}
 	}
-	if best := newestPTX(base); best != "" {
-		return built.ReadFile("build/" + best + ".ptx")
+	if best := i.newestPTX(base); best != "" {
+		return embed.FS(i).ReadFile("build/" + best + ".ptx")
 	}
-	return nil, fmt.Errorf("no kernels were built for the architecture %q: there are %s", arch, strings.Join(Archs(), ", "))
+	return nil, fmt.Errorf("no kernels were built for the architecture %q: there are %s", arch, strings.Join(i.archs(), ", "))
 }
 
 // newestPTX is the architecture of the newest PTX that runs on arch, empty if there is none.
-func newestPTX(arch string) string {
+func (i Images) newestPTX(arch string) string {
 	limit, ok := capability(arch)
 	best, most := "", 0
-	for _, a := range Archs() {
+	for _, a := range i.archs() {
 		if c, isPTX := capability(a); ok && isPTX && c <= limit && c > most {
 			best, most = a, c
 		}

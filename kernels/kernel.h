@@ -36,6 +36,12 @@
 	LANEFS_ENTRY name(uint64_t a, uint64_t b, uint64_t c) { fn(LANEFS_INDEX, LANEFS_THREADS, a, b, c); }
 #define LANEFS_KERNEL4(name, fn) \
 	LANEFS_ENTRY name(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { fn(LANEFS_INDEX, LANEFS_THREADS, a, b, c, d); }
+#define LANEFS_KERNEL5(name, fn) \
+	LANEFS_ENTRY name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e) { fn(LANEFS_INDEX, LANEFS_THREADS, a, b, c, d, e); }
+#define LANEFS_KERNEL6(name, fn) \
+	LANEFS_ENTRY name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) { \
+		fn(LANEFS_INDEX, LANEFS_THREADS, a, b, c, d, e, f); \
+	}
 #define LANEFS_KERNEL7(name, fn) \
 	LANEFS_ENTRY name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g) { \
 		fn(LANEFS_INDEX, LANEFS_THREADS, a, b, c, d, e, f, g); \
@@ -51,6 +57,8 @@
 #define LANEFS_KERNEL2(name, fn) LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1]))
 #define LANEFS_KERNEL3(name, fn) LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1], args[2]))
 #define LANEFS_KERNEL4(name, fn) LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1], args[2], args[3]))
+#define LANEFS_KERNEL5(name, fn) LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1], args[2], args[3], args[4]))
+#define LANEFS_KERNEL6(name, fn) LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1], args[2], args[3], args[4], args[5]))
 #define LANEFS_KERNEL7(name, fn) \
 	LANEFS_HOST_KERNEL(name, fn(i, threads, args[0], args[1], args[2], args[3], args[4], args[5], args[6]))
 #endif

@@ -40,6 +40,17 @@ func TestLanes(t *testing.T) {
 	gputest.Lanes(t, device)
 }
 
+func TestLoad(t *testing.T) {
+	keep(t)
+	gputest.Load(t, device)
+}
+
+// BenchmarkLanes measures lanes without an engine: docs/PERFORMANCE.md says what.
+func BenchmarkLanes(b *testing.B) {
+	keep(b)
+	gputest.BenchmarkLanes(b, device)
+}
+
 // Without a driver, or without a device, the answer is one line that says so.
 func TestAbsent(t *testing.T) {
 	r, err := Open(Options{})

@@ -16,6 +16,39 @@ type shape struct{ sq, cq, ring, cids, stride uint32 }
 
 var ordinary = shape{sq: 64, cq: 64, ring: 128, cids: 63, stride: 4096}
 
+// places are the offsets of a lane's parts in a block of memory of some size, each part on pages of its own.
+type places struct {
+	lane, control, status, counters, work, results, cids, prp, sq, cq, doorbells int64
+	size                                                                         int64
+}
+
+func (s shape) places() (p places) {
+	for _, part := range []struct {
+		at   *int64
+		size int64
+	}{{&p.lane, kernels.LaneSize}, {&p.control, 64}, {&p.status, 64}, {&p.counters, 128},
+		{&p.work, int64(s.ring) * kernels.WorkSize}, {&p.results, int64(s.ring) * kernels.ResultSize},
+		{&p.cids, int64(s.cids) * kernels.CIDSize}, {&p.prp, int64(s.cids) * int64(s.stride)},
+		{&p.sq, int64(s.sq) * 64}, {&p.cq, int64(s.cq) * 16}, {&p.doorbells, 64}} {
+		*part.at = p.size
+		p.size += (part.size + 4095) / 4096 * 4096
+	}
+	return p
+}
+
+// describe is a lane in a block at base, with what the controller reaches in a block at queues, which may be the same.
+func (s shape) describe(base, queues uint64) kernels.Lane {
+	p := s.places()
+	own, shared := func(off int64) uint64 { return base + uint64(off) }, func(off int64) uint64 { return queues + uint64(off) }
+	return kernels.Lane{
+		Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: 1,
+		Sq: shared(p.sq), Cq: shared(p.cq), SqDoorbell: shared(p.doorbells), CqDoorbell: shared(p.doorbells + 32),
+		Work: own(p.work), Results: own(p.results), Cids: own(p.cids), Prp: shared(p.prp), PrpIova: prpIOVA,
+		Control: own(p.control), Status: own(p.status), Counters: own(p.counters),
+		SqSize: s.sq, CqSize: s.cq, RingSize: s.ring, CidCount: s.cids, PrpStride: s.stride, PageSize: 4096,
+	}
+}
+
 // prpIOVA is where the fake controller sees the lane's PRP lists.
 const prpIOVA = 0x7f_0000_0000
 
@@ -51,41 +84,26 @@ func newRig(t testing.TB, open opener, s shape) *rig {
 	t.Helper()
 	d := start(t, open.Open)
 	r := &rig{device: d, team: open.team, shape: s, now: 1000, phase: 1}
-	var size int64
-	place := func(n int64) int64 { // each part on pages of its own
-		at := size
-		size += (n + 4095) / 4096 * 4096
-		return at
-	}
-	lane, control, status, counters := place(kernels.LaneSize), place(64), place(64), place(128)
-	work, results := place(int64(s.ring)*kernels.WorkSize), place(int64(s.ring)*kernels.ResultSize)
-	cids, prp := place(int64(s.cids)*kernels.CIDSize), place(int64(s.cids)*int64(s.stride))
-	sq, cq, doorbells := place(int64(s.sq)*64), place(int64(s.cq)*16), place(64)
-	r.mem = d.alloc(gpu.HostCoherent, size)
+	at := s.places()
+	r.mem = d.alloc(gpu.HostCoherent, at.size)
 
 	b := r.mem.Host()
 	base := int64(r.mem.Addr())
-	r.lane = (*kernels.Lane)(unsafe.Pointer(&b[lane]))
-	r.control = (*kernels.Control)(unsafe.Pointer(&b[control]))
-	r.status = (*kernels.Status)(unsafe.Pointer(&b[status]))
-	r.counters = (*kernels.Counters)(unsafe.Pointer(&b[counters]))
-	r.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&b[work])), s.ring)
-	r.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&b[results])), s.ring)
-	r.sq, r.cq, r.prp = b[sq:sq+int64(s.sq)*64], b[cq:cq+int64(s.cq)*16], b[prp:prp+int64(s.cids)*int64(s.stride)]
-	r.sqDB, r.cqDB = (*uint32)(unsafe.Pointer(&b[doorbells])), (*uint32)(unsafe.Pointer(&b[doorbells+32]))
-	*r.lane = kernels.Lane{
-		Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: 1,
-		Sq: uint64(base + sq), Cq: uint64(base + cq), SqDoorbell: uint64(base + doorbells), CqDoorbell: uint64(base + doorbells + 32),
-		Work: uint64(base + work), Results: uint64(base + results), Cids: uint64(base + cids),
-		Prp: uint64(base + prp), PrpIova: prpIOVA,
-		Control: uint64(base + control), Status: uint64(base + status), Counters: uint64(base + counters),
-		SqSize: s.sq, CqSize: s.cq, RingSize: s.ring, CidCount: s.cids, PrpStride: s.stride, PageSize: 4096,
-	}
+	r.lane = (*kernels.Lane)(unsafe.Pointer(&b[at.lane]))
+	r.control = (*kernels.Control)(unsafe.Pointer(&b[at.control]))
+	r.status = (*kernels.Status)(unsafe.Pointer(&b[at.status]))
+	r.counters = (*kernels.Counters)(unsafe.Pointer(&b[at.counters]))
+	r.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&b[at.work])), s.ring)
+	r.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&b[at.results])), s.ring)
+	r.sq, r.cq = b[at.sq:at.sq+int64(s.sq)*64], b[at.cq:at.cq+int64(s.cq)*16]
+	r.prp = b[at.prp : at.prp+int64(s.cids)*int64(s.stride)]
+	r.sqDB, r.cqDB = (*uint32)(unsafe.Pointer(&b[at.doorbells])), (*uint32)(unsafe.Pointer(&b[at.doorbells+32]))
+	*r.lane = s.describe(uint64(base), uint64(base))
 	r.block = gpu.Dim3{X: uint32(r.threads(d.Facts())), Y: 1, Z: 1}
 	var err error
 	r.stepFn, err = d.module.Function(r.team.step)
 	require.NoError(t, err)
-	r.args = []uint64{uint64(base + lane), 1, 0}
+	r.args = []uint64{uint64(base + at.lane), 1, 0}
 	return r
 }
 

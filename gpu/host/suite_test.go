@@ -18,6 +18,8 @@ func TestRuntime(t *testing.T) { gputest.Runtime(t, open) }
 
 func TestLanes(t *testing.T) { gputest.Lanes(t, open) }
 
+func TestLoad(t *testing.T) { gputest.Load(t, open) }
+
 func FuzzPRP(f *testing.F) {
 	f.Add(uint64(0x1000), uint32(1<<21), uint8(0), uint16(0), uint32(1<<15))
 	f.Add(uint64(0xffc), uint32(4<<20), uint8(1), uint16(511), uint32(8))
