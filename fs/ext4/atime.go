@@ -68,7 +68,7 @@ func (i *Inode) storeAccess() {
 	if i.mu.TryLock() {
 		h := i.fs.jnl.TryBegin(accessCredits)
 		if h != nil {
-			_ = i.fs.end(h, i.store(h))
+			_ = i.fs.end(h, i.storeAccessTime(h))
 		}
 		i.mu.Unlock()
 		if h != nil {
@@ -138,10 +138,13 @@ func (v *FS) storeOneLate(i *Inode) bool {
 		}
 		defer i.mu.Unlock()
 		done = true
-		return i.store(h)
+		return i.storeAccessTime(h)
 	})
 	return done || err != nil
 }
+
+// storeAccessTime stores the noted time. mu is held for writing.
+func (i *Inode) storeAccessTime(h *jbd2.Handle) error { return i.storeTimes(h, i.takeAccess) }
 
 // takeAccess puts the noted time into the inode, which is about to be stored. mu is held for writing.
 func (i *Inode) takeAccess() {
@@ -157,7 +160,7 @@ func (i *Inode) settleAccess() error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.fs.do(accessCredits, i.store)
+	return i.fs.do(accessCredits, i.storeAccessTime)
 }
 
 // settleAllAccess is settleAccess of all inodes.

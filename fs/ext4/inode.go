@@ -27,6 +27,7 @@ type Inode struct {
 	mu      sync.RWMutex
 	d       disk.Inode
 	tid     jbd2.TID // last transaction that changed the inode
+	dataTID jbd2.TID // last one that changed more of it than times: what fdatasync waits for
 	changed bool     // d differs from the slot: store is due before the handle ends
 
 	cleanEnd bool // the last block is zero past the size, see cleanTail
@@ -138,7 +139,7 @@ func (i *Inode) load() error {
 	}
 	i.d = d
 	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
-	i.tid = i.fs.jnl.Latest()
+	i.noteTID(i.fs.jnl.Latest())
 	if d.Mode != 0 && d.LinksCount > 0 && i.hasBlocks() {
 		return i.tree(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
 	}
@@ -193,8 +194,21 @@ func (i *Inode) store(h *jbd2.Handle) error {
 		i.fs.noteLargeFile(h)
 	}
 	i.changed = false
-	i.tid = h.TID()
+	i.noteTID(h.TID())
 	return nil
+}
+
+func (i *Inode) noteTID(t jbd2.TID) { i.tid, i.dataTID = t, t }
+
+// storeTimes is store after set, which changes nothing but times.
+func (i *Inode) storeTimes(h *jbd2.Handle, set func()) error {
+	data, more := i.dataTID, i.changed
+	set()
+	err := i.store(h)
+	if !more {
+		i.dataTID = data
+	}
+	return err
 }
 
 // Ino is the inode number.

@@ -51,7 +51,7 @@ func (n treeNodes) Free(b jbd2.Block) error { return n.i.freeMeta(n.h, b) }
 
 func (n treeNodes) Dirty(node extent.Node) error {
 	n.h.Dirty(node.(*jbd2.Buffer))
-	n.i.tid = n.h.TID() // an fsync waits for it, though the inode itself may be the same as before
+	n.i.noteTID(n.h.TID()) // an fsync waits for it, though the inode itself may be the same as before
 	return nil
 }
 

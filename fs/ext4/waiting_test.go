@@ -206,3 +206,57 @@ func TestCommitInterval(t *testing.T) {
 	require.NoError(t, dev.Close())
 	disktest.Fsck(t, img)
 }
+
+// TestFdatasync: a file of which nothing changed but bytes in their places, and times, is durable after a flush. fsync, and
+// whatever else changed, take a commit.
+func TestFdatasync(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	s := openStalled(t, img)
+	f := s.files[2]
+	sync := func(dataOnly bool) (commits, flushes int) {
+		s.dev.Observe(func(e blockdevtest.Event) {
+			if e.Op == blockdev.OpFlush {
+				flushes++
+			}
+		})
+		before := s.v.Stats().Commits
+		require.NoError(t, f.Fsync(dataOnly))
+		s.dev.Observe(nil)
+		return int(s.v.Stats().Commits - before), flushes
+	}
+	old := func() { // so that a write is sure to change the times
+		t.Helper()
+		_, err := f.SetAttr(SetAttr{Atime: &past, Mtime: &past})
+		require.NoError(t, err)
+		require.NoError(t, s.v.Sync())
+		require.Equal(t, past.Unix(), f.Attr().Mtime.Unix())
+	}
+	for _, n := range []int{stalledSize, 100} { // whole blocks, and a part of one
+		old()
+		_, err := f.Write(0, make([]byte, n))
+		require.NoError(t, err)
+		require.NotEqual(t, past.Unix(), f.Attr().Mtime.Unix())
+		d, err := f.Read(0, n)
+		require.NoError(t, err)
+		d.Release()
+		commits, flushes := sync(true)
+		require.Zero(t, commits)
+		require.Equal(t, 1, flushes)
+		commits, _ = sync(false)
+		require.Equal(t, 1, commits, "the times changed")
+		commits, flushes = sync(false)
+		require.Zero(t, commits)
+		require.Equal(t, 1, flushes)
+	}
+	for _, off := range []int64{stalledSize, 3 * stalledSize, 2 * stalledSize} { // longer, and into a hole
+		old()
+		_, err := f.Write(off, make([]byte, 4096))
+		require.NoError(t, err)
+		commits, _ := sync(true)
+		require.Equal(t, 1, commits)
+	}
+	d, err := f.Read(0, 1)
+	require.NoError(t, err)
+	d.Release()
+	s.close(t, img)
+}

@@ -149,8 +149,7 @@ func (i *Inode) overwriteShared(s *stage) (bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return true, i.fs.do(2, func(h *jbd2.Handle) error {
-		i.touch(now)
-		return i.store(h)
+		return i.storeTimes(h, func() { i.touch(now) })
 	})
 }
 
@@ -252,17 +251,20 @@ func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
 		i.d.Size = uint64(end)
 		i.changed = true
 	}
-	if now := time.Now(); !s.keepTimes && l > start && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime) {
-		i.touch(now)
-	}
-	if i.changed {
+	now := time.Now()
+	touch := !s.keepTimes && l > start && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime)
+	switch {
+	case touch:
+		err = errors.Join(err, i.storeTimes(h, func() { i.touch(now) }))
+	case i.changed:
 		err = errors.Join(err, i.store(h))
 	}
 	return l, err
 }
 
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
-// durable.
+// durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,
+// which flushes them.
 func (i *Inode) Fsync(dataOnly bool) (err error) {
 	defer i.fs.noteTo(&err)
 	if i.fs.opt.ReadOnly {
@@ -275,6 +277,9 @@ func (i *Inode) Fsync(dataOnly bool) (err error) {
 	}
 	i.mu.RLock()
 	tid := i.tid
+	if dataOnly && i.d.IsReg() {
+		tid = i.dataTID
+	}
 	i.mu.RUnlock()
 	return i.fs.jnl.Sync(tid)
 }
