@@ -47,6 +47,7 @@ func newOnDevice(t testing.TB, so softctl.Options, ec nvmeq.EngineConfig) *onDev
 	d.ctrl, err = nvmeq.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.ctrl.Close()) })
+	ec.Team = testTeam(t)
 	d.eng, err = d.ctrl.NewEngine(ec)
 	require.NoError(t, err)
 	return d

@@ -14,6 +14,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -37,6 +38,20 @@ func openTestGPU() (gpu.Runtime, error) {
 	default:
 		return nil, fmt.Errorf("LANEFS_TEST_GPU is %q: want host, hip or cuda", name)
 	}
+}
+
+// testTeam is who works on the lanes: LANEFS_TEST_LANE says thread or wave, thread by default.
+func testTeam(t testing.TB) nvmeq.Team {
+	t.Helper()
+	switch name := os.Getenv("LANEFS_TEST_LANE"); name {
+	case "", "thread":
+		return nvmeq.TeamThread
+	case "wave":
+		return nvmeq.TeamWave
+	default:
+		t.Fatalf("LANEFS_TEST_LANE is %q: want thread or wave", name)
+	}
+	return 0
 }
 
 // served adds to a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the

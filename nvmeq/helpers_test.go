@@ -63,6 +63,7 @@ func newRig(t testing.TB, so softctl.Options, ec nvmeq.EngineConfig) *rig {
 	t.Helper()
 	r := openRig(t, so)
 	var err error
+	ec.Team = testTeam(t)
 	r.eng, err = r.ctrl.NewEngine(ec)
 	require.NoError(t, err)
 	return r

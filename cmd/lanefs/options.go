@@ -36,6 +36,7 @@ type mountConfig struct {
 	NSID  uint32
 
 	MemoryMode uint8 // ROCm XIO's bits: what is in device memory
+	Wave       bool  // lanes are waves of a GPU instead of single threads
 	Batch      bool  // one launch per batch instead of resident kernels
 
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
@@ -94,6 +95,12 @@ var values = map[string]func(*mountConfig, string) error{
 	"lba": func(c *mountConfig, v string) error {
 		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {
 			return fmt.Errorf("want 512, 1024, 2048 or 4096")
+		}
+		return nil
+	},
+	"lane": func(c *mountConfig, v string) error {
+		if c.Wave = v == "wave"; !c.Wave && v != "thread" {
+			return fmt.Errorf("want thread or wave")
 		}
 		return nil
 	},

@@ -110,7 +110,11 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if cfg.Depth > 0 {
 		depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}
-	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Batch: cfg.Batch}); err != nil {
+	team := nvmeq.TeamThread
+	if cfg.Wave {
+		team = nvmeq.TeamWave
+	}
+	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Team: team, Batch: cfg.Batch}); err != nil {
 		return s, err
 	}
 	nsid := max(cfg.NSID, 1)
