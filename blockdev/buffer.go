@@ -1,6 +1,11 @@
 package blockdev
 
-import "github.com/lanefs/lanefs/nvmeq"
+import (
+	"errors"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq"
+)
 
 func (b *buffer) Bytes() []byte {
 	if b.chunk.host == nil {
@@ -13,7 +18,28 @@ func (b *buffer) Len() int { return b.n }
 
 func (b *buffer) Slice(off, n int) Slice { return Slice{Buf: b, Off: off, N: n} }
 
-func (b *buffer) Release() { b.pool.release(b) }
+func (b *buffer) Release() {
+	if b.chunk.attached {
+		_ = b.chunk.mem.Close() // only a lost controller refuses, and that reaches nothing any more
+	}
+	b.pool.release(b)
+}
+
+// Attach makes a buffer of memory that is another's, device memory for example. Its Bytes are nil where the CPU does not
+// reach it. Release it before the memory is closed.
+func (d *Namespace) Attach(m gpu.Memory) (Buffer, error) {
+	c, err := d.borrow(m)
+	if err != nil {
+		return nil, err
+	}
+	d.pool.mu.Lock()
+	defer d.pool.mu.Unlock()
+	if d.pool.closed {
+		return nil, errors.Join(ErrClosed, c.Close())
+	}
+	d.pool.live++
+	return &buffer{pool: d.pool, chunk: &chunk{mem: c, host: c.Bytes(), iova: c.IOVA(), attached: true}, inUse: true, n: int(c.Len())}, nil
+}
 
 // iova is where the controller sees a slice of one of the pool's buffers.
 func (p *pool) iova(s Slice) nvmeq.IOVA {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -33,6 +34,7 @@ type Namespace struct {
 	limits limits
 	eng    engine
 	pool   *pool
+	borrow func(gpu.Memory) (memory, error)
 	deac   bool   // Write Zeroes may deallocate: the blocks read as zero all the same
 	zeroes Buffer // what is written where Write Zeroes does not exist; nil where it does
 	zeroAt nvmeq.IOVA
@@ -78,6 +80,13 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			}
 			return m, nil
 		}),
+		borrow: func(g gpu.Memory) (memory, error) {
+			m, err := c.Borrow(g)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
 		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
 	}
 	d.limits = limitsOf(c, ns, d.info)

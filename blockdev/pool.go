@@ -50,6 +50,8 @@ type chunk struct {
 	host []byte
 	iova nvmeq.IOVA
 	used int // slabs that hold a buffer
+
+	attached bool // memory of another owner: never reused
 }
 
 type slab struct {
@@ -259,6 +261,9 @@ func (p *pool) release(b *buffer) {
 		return
 	}
 	s := b.slab
+	if b.chunk.attached {
+		return
+	}
 	if s == nil {
 		b.chunk.used = 0
 		p.large = append(p.large, b.chunk)

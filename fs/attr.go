@@ -163,6 +163,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		}
 		v := int64(size)
 		set.Size = &v
+		defer n.changed(min(v, n.in.Attr().Size), math.MaxInt64)
 		if _, ok := in.GetMTime(); !ok && n.srv.opt.WriteBack {
 			// The kernel keeps the times, and says when they change. It does not for a truncate to the same size.
 			a := n.in.Attr()

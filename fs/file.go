@@ -88,12 +88,14 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 
 // Write stores data and says how much of it was stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	defer n.changed(off, off+int64(len(data)))
 	return n.written(n.in.Write(off, data, n.srv.mayOf(ctx)))
 }
 
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
 // have the last word.
 func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
+	defer n.changed(off, off+int64(len(data)))
 	return n.written(n.in.WriteBack(off, data))
 }
 
@@ -126,6 +128,11 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 	if err := n.killPrivFor(ctx); err != nil {
 		return n.fail("fallocate", err)
 	}
+	end := int64(off + size)
+	if mode&^(unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) != 0 {
+		end = math.MaxInt64 // what lies behind moves
+	}
+	defer n.changed(int64(off), end)
 	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size), n.srv.mayOf(ctx)))
 }
 
@@ -195,6 +202,7 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 	}
 	may := n.srv.mayOf(ctx)
 	size = min(size, maxCopy)
+	defer to.changed(int64(offOut), int64(min(offOut+size, math.MaxInt64)))
 	var done uint64
 	for done < size {
 		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)), may)

@@ -52,7 +52,12 @@ type Options struct {
 	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
 	CopyReads bool
 	Debug     bool // print every request
-	Logf      func(format string, args ...any)
+	// Changed hears of every change of a file's bytes [off, end), after it and before whoever made it does. It must not
+	// block, nor use the mount.
+	Changed func(ino uint32, off, end int64)
+	// Share is where programs ask for files as device memory; ShareAttr tells it them. Empty: nowhere.
+	Share string
+	Logf  func(format string, args ...any)
 }
 
 // Stats counts what the kernel asked for since the mount.
@@ -60,12 +65,15 @@ type Stats struct {
 	Reads, ReadBytes     int64
 	Writes, WrittenBytes int64
 	Nodes                int // inodes that the kernel knows now
+	// Bytes that went between files and device memory without the kernel.
+	ExternalRead, ExternalWritten int64
 }
 
 // Server is one mount. Wait returns when it is gone; only then may the volume be closed.
 type Server struct {
 	opt    Options
 	dir    string
+	dev    uint64 // of the mount, as stat has it; 0 if it did not say
 	vol    *ext4.FS
 	root   *node
 	nodes  nodes
@@ -75,7 +83,7 @@ type Server struct {
 
 	reservedUID, reservedGID uint32 // see mayOf
 
-	count struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
+	count struct{ reads, readBytes, writes, writtenBytes, externalRead, externalWritten atomic.Int64 }
 }
 
 // Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
@@ -117,6 +125,10 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	go s.fuse.Serve()
 	if err := s.fuse.WaitMount(); err != nil {
 		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Unmount()))
+	}
+	var there unix.Stat_t
+	if err := unix.Stat(dir, &there); err == nil {
+		s.dev = there.Dev
 	}
 	s.tune()
 	return s, nil
@@ -214,6 +226,9 @@ func (s *Server) Stats() Stats {
 		Writes:       s.count.writes.Load(),
 		WrittenBytes: s.count.writtenBytes.Load(),
 		Nodes:        s.nodes.len(),
+
+		ExternalRead:    s.count.externalRead.Load(),
+		ExternalWritten: s.count.externalWritten.Load(),
 	}
 }
 

@@ -163,6 +163,7 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 
 // Unlink removes a name of anything but a directory.
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
+	defer n.replaced(n.named(name))
 	return n.fail("unlink", n.in.Unlink(name))
 }
 
@@ -177,7 +178,9 @@ func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbe
 	if flags&^(ext4.RenameNoReplace|ext4.RenameExchange) != 0 {
 		return syscall.EINVAL
 	}
-	return n.fail("rename", n.in.Rename(name, newParent.(*node).in, newName, flags, n.srv.mayOf(ctx)))
+	to := newParent.(*node)
+	defer n.replaced(to.named(newName))
+	return n.fail("rename", n.in.Rename(name, to.in, newName, flags, n.srv.mayOf(ctx)))
 }
 
 // Readlink reads a symbolic link. The kernel caches the answer.

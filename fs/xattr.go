@@ -19,10 +19,14 @@ var (
 	_ = (gofs.NodeRemovexattrer)((*node)(nil))
 )
 
+// ShareAttr is an attribute that every file of a mount with a share has, and that nothing stores: the path of the share's
+// socket. No other file system lets a user set a name in "system.", so it is also how a program knows a LaneFS mount.
+const ShareAttr = "system.lanefs.share"
+
 // Getxattr reads an attribute. ERANGE with the size means that dest is too small; go-fuse expects the same when it only
 // asks for the size.
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
-	value, err := n.in.Getxattr(name)
+	value, err := n.getxattr(name)
 	if (name == aclAccess || name == aclDefault) && errors.Is(err, ext4.ErrNotSup) {
 		// Any other error than "no ACL" would have the kernel refuse the access that it asks for.
 		err = ext4.ErrNoAttr
@@ -34,6 +38,16 @@ func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, sy
 		return uint32(len(value)), syscall.ERANGE
 	}
 	return uint32(copy(dest, value)), 0
+}
+
+func (n *node) getxattr(name string) ([]byte, error) {
+	if name == ShareAttr {
+		if n.srv.opt.Share == "" {
+			return nil, ext4.ErrNoAttr
+		}
+		return []byte(n.srv.opt.Share), nil
+	}
+	return n.in.Getxattr(name)
 }
 
 // Setxattr stores an attribute. Who may set which is the kernel's business.

@@ -19,6 +19,8 @@ type dma struct {
 	addr gpu.Addr
 	host []byte // nil for device memory that the CPU cannot reach
 	size int64
+
+	borrowed bool // mem is another's
 }
 
 // pageSize is the granule of Transport.Map.
@@ -57,7 +59,10 @@ func (d *dma) Close() error {
 	if d == nil || d.mem == nil {
 		return nil
 	}
-	err := errors.Join(d.c.t.Unmap(d.mapped), d.c.quietly(d.mem.Close))
+	err := d.c.t.Unmap(d.mapped)
+	if !d.borrowed {
+		err = errors.Join(err, d.c.quietly(d.mem.Close))
+	}
 	d.mem = nil
 	return err
 }
@@ -103,7 +108,18 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	return m, nil
 }
 
-// Memory is the runtime's allocation; the chunk owns it.
+// Borrow makes memory that is another's reachable for the controller: all whole pages of it. Closing the chunk ends that
+// and leaves the memory open.
+func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
+	n := m.Size() / pageSize * pageSize
+	at, err := c.t.Map(m, 0, n)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of %v memory for %s: %w", n, m.Kind(), c.t.Name(), err)
+	}
+	return &Chunk{d: &dma{mem: m, c: c, mapped: at, iova: at, addr: m.Addr(), host: m.Host(), size: n, borrowed: true}}, nil
+}
+
+// Memory is the runtime's allocation; the chunk owns it, unless it is borrowed.
 func (c *Chunk) Memory() gpu.Memory { return c.d.mem }
 
 // Bytes is the CPU's view: the memory itself, or its mirror.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -17,13 +18,19 @@ import (
 // device is closed when the test ends; the caller closes the device.
 func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
 	t.Helper()
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	return OpenLanesOn(t, rt, image, soft, lanes)
+}
+
+// OpenLanesOn is OpenLanes on a runtime of the caller's.
+func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
+	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if soft.Log == nil {
 		soft.Log = quiet
 	}
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	ctl, err := softctl.Open(image, soft)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ctl.Close()) })

@@ -13,20 +13,24 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/wire"
+	vrampool "github.com/lanefs/lanefs/fs/vram"
 )
 
 // The control socket takes one request a connection: a line of JSON, answered by another, before which there may be
 // lines that tell how far the work has come. Only the daemon's user and root may ask.
 
 type request struct {
-	Op string `json:"op"` // stat, check, umount
+	Op string `json:"op"` // stat, check, vram, umount
 }
 
 type response struct {
-	Error    string       `json:"error,omitempty"`
-	Stat     *report      `json:"stat,omitempty"`
-	Check    *checkReport `json:"check,omitempty"`
-	Progress *progress    `json:"progress,omitempty"` // the answer is still to come
+	Error    string          `json:"error,omitempty"`
+	Stat     *report         `json:"stat,omitempty"`
+	Check    *checkReport    `json:"check,omitempty"`
+	VRAM     *vrampool.Stats `json:"vram,omitempty"`
+	Progress *progress       `json:"progress,omitempty"` // the answer is still to come
 }
 
 // progress is how much of some work is done.
@@ -116,21 +120,12 @@ func (c *control) serve(conn *net.UnixConn) {
 
 // allowed checks who is at the other end.
 func allowed(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	uid, err := wire.Peer(conn)
 	if err != nil {
 		return err
 	}
-	var cred *unix.Ucred
-	if err1 := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err1 != nil {
-		return err1
-	}
-	if err != nil {
-		return err
-	}
-	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("uid %d may not control a mount of uid %d", cred.Uid, os.Geteuid())
+	if uid != 0 && int(uid) != os.Geteuid() {
+		return fmt.Errorf("uid %d may not control a mount of uid %d", uid, os.Geteuid())
 	}
 	return nil
 }
@@ -139,7 +134,7 @@ func allowed(conn *net.UnixConn) error {
 // still waits.
 func (d *daemon) handle(req request, tell func(progress) bool) (out response, err error) {
 	switch req.Op {
-	case "stat", "check":
+	case "stat", "check", "vram":
 		d.inUse.RLock()
 		defer d.inUse.RUnlock()
 		if d.ended.Load() {
@@ -148,6 +143,10 @@ func (d *daemon) handle(req request, tell func(progress) bool) (out response, er
 		if req.Op == "stat" {
 			out.Stat = d.report()
 			return out, nil
+		}
+		if req.Op == "vram" {
+			out.VRAM, err = d.share.stats()
+			return out, err
 		}
 		out.Check, err = d.check(tell)
 		return out, err

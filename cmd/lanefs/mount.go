@@ -47,6 +47,7 @@ process that serves it goes to the background unless --foreground is given.`,
 
 // set fills the configuration from the command line and checks what can be checked without opening anything.
 func (c *mountConfig) set(device, dir, gpu string, options []string) error {
+	c.Pool = -1
 	if err := parseOptions(c, options); err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ type mountConfig struct {
 	Wave       bool  // lanes are waves of a GPU instead of single threads
 	Batch      bool  // one launch per batch instead of resident kernels
 
+	Pool int64  // bytes of device memory for programs; -1: as many as suit the device
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
 	VFIO string // way to the IOMMU of a PCI function; empty: what the machine offers
 
@@ -90,7 +91,14 @@ var values = map[string]func(*mountConfig, string) error{
 		c.NSID = uint32(n)
 		return err
 	},
-	"vram": func(c *mountConfig, v string) error { c.VRAM = v; return checkVRAM(v) },
+	"vram": func(c *mountConfig, v string) (err error) {
+		if !strings.ContainsAny(v, ":.") { // as every PCI address does
+			c.Pool, err = size(v)
+			return err
+		}
+		c.VRAM = v
+		return checkVRAM(v)
+	},
 	"vfio": func(c *mountConfig, v string) error { c.VFIO = v; return checkVFIO(v) },
 	"lba": func(c *mountConfig, v string) error {
 		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {

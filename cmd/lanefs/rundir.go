@@ -40,14 +40,17 @@ func runDirs(uid int) []string {
 }
 
 // checkRunDir refuses a directory that somebody else made or can write to: in /tmp anyone could have been first.
-func checkRunDir(dir string) error {
+func checkRunDir(dir string) error { return checkOwnDir(dir, 0o077) }
+
+// checkOwnDir refuses a directory that others may do things with.
+func checkOwnDir(dir string, others os.FileMode) error {
 	st, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("runtime directory: %w", err)
 	}
 	sys := st.Sys().(*syscall.Stat_t)
-	if !st.IsDir() || st.Mode().Perm()&0o077 != 0 || int(sys.Uid) != os.Geteuid() {
-		return fmt.Errorf("runtime directory %q must be a directory of mode 0700 that belongs to uid %d; remove it", dir, os.Geteuid())
+	if !st.IsDir() || st.Mode().Perm()&others != 0 || int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("runtime directory %q must be a directory of mode %#o that belongs to uid %d; remove it", dir, 0o777&^others, os.Geteuid())
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ type daemon struct {
 	logPath string
 	stack   *stack
 	srv     *fs.Server
+	share   *sharing // nil: none
 	started time.Time
 	fuseDev uint32 // minor number of the mount's device: its connection in /sys/fs/fuse
 
@@ -55,20 +56,27 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	if d.stack, err = openStack(cfg, d.log); err != nil {
 		return err
 	}
+	if d.share, err = openPool(d.stack, cfg, d.log); err != nil {
+		return errors.Join(err, d.stack.Close())
+	}
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
+		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, Mount: cfg.Kernel,
 		CopyReads: d.stack.vram != nil,
 		Logf:      func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
 	})
 	if err != nil {
-		return errors.Join(err, d.stack.Close())
+		return errors.Join(err, d.share.close(), d.stack.Close())
 	}
 	if err := d.probe(); err != nil {
-		return errors.Join(err, fs.Detach(cfg.Dir), d.stack.Close())
+		return errors.Join(err, fs.Detach(cfg.Dir), d.share.close(), d.stack.Close())
+	}
+	if err := d.share.serve(d.srv, d.log); err != nil {
+		return errors.Join(err, d.srv.Unmount(), d.share.close(), d.stack.Close())
 	}
 	ctl, err := listen(files.Socket, d)
 	if err != nil {
-		return errors.Join(err, d.srv.Unmount(), d.stack.Close())
+		return errors.Join(err, d.srv.Unmount(), d.share.close(), d.stack.Close())
 	}
 	if err := dropPrivileges(); err != nil {
 		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
@@ -81,7 +89,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	d.untilGone(signals)
 	d.ended.Store(true)
 	d.inUse.Lock()
-	d.closeErr = d.stack.Close()
+	d.closeErr = errors.Join(d.share.close(), d.stack.Close())
 	d.inUse.Unlock()
 	if d.closeErr != nil {
 		d.log.Error("closing the volume", "error", oneLine(d.closeErr))

@@ -31,7 +31,8 @@ type stage struct {
 	buf         blockdev.Buffer
 	off, end    int64  // in the file
 	first, last uint32 // logical blocks
-	p           []byte
+	p           []byte // nil: buf is its caller's, whole blocks that the CPU may not reach
+	base        int    // of the first block in buf
 	bs          int
 	cut         bool // p reaches over the largest size: off and end do not
 	keepTimes   bool // see WriteBack
@@ -44,7 +45,10 @@ func (s *stage) limit(max int64) bool {
 		return false
 	}
 	if s.end > max {
-		s.p, s.end, s.cut = s.p[:max-s.off], max, true
+		s.end, s.cut = max, true
+		if s.p != nil {
+			s.p = s.p[:max-s.off]
+		}
 		s.last = uint32((s.end - 1) / int64(s.bs))
 	}
 	return true
@@ -55,7 +59,7 @@ func (s *stage) skip() int { return int(s.off & int64(s.bs-1)) }
 // tail is how many bytes of the last block are written, 0 for all.
 func (s *stage) tail() int { return int(s.end & int64(s.bs-1)) }
 
-func (s *stage) at(l uint32) int { return int(l-s.first) * s.bs }
+func (s *stage) at(l uint32) int { return s.base + int(l-s.first)*s.bs }
 
 func (s *stage) slice(l, n uint32) blockdev.Slice { return s.buf.Slice(s.at(l), int(n)*s.bs) }
 
@@ -75,14 +79,14 @@ func (i *Inode) WriteBack(off int64, p []byte) (n int, err error) {
 
 func (i *Inode) writeAt(s *stage) (n int, err error) {
 	defer i.fs.noteTo(&err)
-	off, p := s.off, s.p
+	off := s.off
 	if i.fs.readOnly.Load() {
 		return 0, ErrReadOnly
 	}
 	if off < 0 {
 		return 0, ErrInvalid
 	}
-	if len(p) == 0 {
+	if s.end == off {
 		return 0, nil
 	}
 	if s.end < off {
@@ -92,18 +96,20 @@ func (i *Inode) writeAt(s *stage) (n int, err error) {
 		return 0, ErrTooBig
 	}
 	s.first, s.last = uint32(off>>i.fs.bits), uint32((s.end-1)>>i.fs.bits)
-	if s.buf, err = i.fs.dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
-		return 0, err
+	if s.p != nil {
+		if s.buf, err = i.fs.dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
+			return 0, err
+		}
+		defer s.buf.Release()
+		s.fill()
 	}
-	defer s.buf.Release()
-	s.fill()
 	if s.skip() == 0 && s.tail() == 0 {
 		done, err := i.overwriteShared(s)
 		if err != nil {
 			return 0, err // how much of it is on the medium is not known
 		}
 		if done {
-			return len(s.p), nil
+			return int(s.end - off), nil
 		}
 	}
 	l := s.first

@@ -32,6 +32,20 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 	return gpu.Export{FD: fd, Offset: m.offset, Size: m.size.Load(), Kind: gpu.ExportMemFD}, nil
 }
 
+// ExportReadOnly is Export for those who may not write: from now on nobody can map the memfd writable, or write to it, who
+// has not done so already. The runtime has.
+func (m *memory) ExportReadOnly(want gpu.ExportKind) (gpu.Export, error) {
+	e, err := m.Export(want)
+	if err != nil || e.Kind != gpu.ExportMemFD {
+		return e, err
+	}
+	if _, err := unix.FcntlInt(uintptr(e.FD), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
+		unix.Close(e.FD)
+		return gpu.Export{}, fmt.Errorf("host runtime: export for reading: %w", err)
+	}
+	return e, nil
+}
+
 // Import implements gpu.Runtime for memfds. A memfd that its owner could shrink under us is sealed against that, or
 // refused: a later access would kill the process.
 func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {

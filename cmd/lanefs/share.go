@@ -1,0 +1,133 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share"
+	vrampool "github.com/lanefs/lanefs/fs/vram"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// sharing is what serves files as device memory. It stands between the mount and the stack: it is closed when the mount is
+// gone, and before the volume. nil is a mount without it.
+type sharing struct {
+	pool   *vrampool.Pool
+	server *share.Server
+	mover  *softctl.CopyEngine // of its own; nil where there is another, or none is needed
+	socket string
+	public bool
+}
+
+// poolShare is the part of a device's memory that the pool takes at most unless told otherwise.
+const poolShare = 4
+
+// openPool makes what is asked for. Without a size on the command line a runtime that cannot share is no error.
+func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err error) {
+	if cfg.Pool == 0 {
+		return nil, nil
+	}
+	size := cfg.Pool
+	facts := s.rt.Facts()
+	if size < 0 {
+		size = max(facts.Memory/poolShare, facts.Granularity)
+	}
+	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther}
+	mover := s.copy
+	if mover == nil && !facts.CallerDriven {
+		if h.mover, err = softctl.NewCopyEngine(s.rt); err != nil {
+			return nil, err
+		}
+		mover = h.mover
+	}
+	c := vrampool.Config{Runtime: s.rt, Mapper: s.dev, Size: size}
+	if mover != nil {
+		c.Mover = mover
+	}
+	if h.pool, err = vrampool.New(c); err == nil {
+		h.socket, err = shareSocket(h.public)
+	}
+	if err != nil {
+		err = errors.Join(err, h.close())
+		if cfg.Pool > 0 {
+			return nil, fmt.Errorf("option \"vram=%d\": %w", cfg.Pool, err)
+		}
+		log.Info("no files as device memory", "why", oneLine(err))
+		return nil, nil
+	}
+	return h, nil
+}
+
+// shareSocket is a name of a socket that programs connect to: a new one for each mount, so that a program that was told the
+// name of one that is gone finds nobody.
+func shareSocket(public bool) (string, error) {
+	dir, err := runDir()
+	if err != nil {
+		return "", err
+	}
+	if public {
+		// The runtime directory is its user's only, and may be in one that is.
+		all := runDirs(os.Geteuid())
+		dir = all[len(all)-1] + "-share"
+		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+			return "", fmt.Errorf("directory of the share's socket: %w", err)
+		}
+		if err := checkOwnDir(dir, 0o022); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Join(dir, rand.Text()[:16]+".share"), nil
+}
+
+// serve begins to answer programs.
+func (h *sharing) serve(srv *fs.Server, log *slog.Logger) (err error) {
+	if h == nil {
+		return nil
+	}
+	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pool: h.pool, Log: log})
+	return err
+}
+
+func (h *sharing) changed() func(ino uint32, off, end int64) {
+	if h == nil {
+		return nil
+	}
+	return h.pool.Changed
+}
+
+func (h *sharing) path() string {
+	if h == nil {
+		return ""
+	}
+	return h.socket
+}
+
+func (h *sharing) stats() (*vrampool.Stats, error) {
+	if h == nil {
+		return nil, errors.New("the mount gives out no device memory: mount it with -o vram=SIZE")
+	}
+	s := h.pool.Stats()
+	return &s, nil
+}
+
+func (h *sharing) close() error {
+	if h == nil {
+		return nil
+	}
+	var errs []error
+	if h.server != nil {
+		errs = append(errs, h.server.Close())
+	}
+	if h.pool != nil {
+		errs = append(errs, h.pool.Close())
+	}
+	if h.mover != nil {
+		errs = append(errs, h.mover.Close())
+	}
+	return errors.Join(errs...)
+}

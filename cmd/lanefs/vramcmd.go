@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	vrampool "github.com/lanefs/lanefs/fs/vram"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+func vramCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "vram",
+		Short: "files in device memory: what is resident, and what stays",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(vramListCommand(), vramPinCommand("pin", "read files into device memory and keep them there", true),
+		vramPinCommand("unpin", "let pinned files be evicted again", false))
+	return c
+}
+
+func vramListCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "ls [--json] DIR",
+		Short: "print what is resident for the mount at DIR",
+		Args:  exactly("DIR"),
+		RunE: func(c *cobra.Command, args []string) error {
+			m, err := ourMount(args[0])
+			if err != nil {
+				return err
+			}
+			r, err := ask(m, request{Op: "vram"}, requestTimeout, nil)
+			if err != nil {
+				return fmt.Errorf("%q: %w", args[0], err)
+			}
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(r.VRAM)
+			}
+			return printResidents(c, r.VRAM)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printResidents(c *cobra.Command, s *vrampool.Stats) error {
+	out := c.OutOrStdout()
+	fmt.Fprintf(out, "%s of %s in use; %d ranges were read (%s), %d requests found theirs, %d were evicted\n",
+		units.Bytes(s.Used), units.Bytes(s.Size), s.Loads, units.Bytes(s.Loaded), s.Shared, s.Evicted)
+	if len(s.Residents) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "inode\toffset\tbytes\tmemory\tgeneration\tholders\tstate\tname")
+	for _, r := range s.Residents {
+		state := "current"
+		if r.Latest != r.Generation {
+			state = fmt.Sprintf("stale: %d", r.Latest)
+		}
+		if r.Pinned {
+			state += ", pinned"
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%q\n", r.Ino, r.Off, r.Bytes, r.Memory, r.Generation, r.Holders, state, r.Name)
+	}
+	return w.Flush()
+}
+
+func vramPinCommand(name, short string, on bool) *cobra.Command {
+	owner := int64(-1)
+	c := &cobra.Command{
+		Use:   name + " [--user UID] FILE…",
+		Short: short,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("%s: want FILE…", c.Name())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			var errs []error
+			for _, path := range args {
+				n, err := pinFile(path, on, owner)
+				switch {
+				case err != nil:
+					errs = append(errs, fmt.Errorf("%q: %w", path, err))
+				case on:
+					fmt.Fprintf(c.OutOrStdout(), "%s: %s resident and pinned\n", path, units.Bytes(n))
+				default:
+					fmt.Fprintf(c.OutOrStdout(), "%s: not pinned\n", path)
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	c.Flags().Int64Var(&owner, "user", -1, "where device memory is shared by programs of one user only: of which user (default: who asks)")
+	return c
+}
+
+func pinFile(path string, on bool, owner int64) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, reason(err)
+	}
+	defer f.Close()
+	s, err := lanefs.Connect(f)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	return s.Pin(f, on, owner)
+}

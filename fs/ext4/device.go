@@ -1,0 +1,247 @@
+package ext4
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+)
+
+// Files and memory that the CPU may not reach. What lies in whole blocks of the device goes between the two by DMA; the
+// rest, the edges of an unaligned range and inline contents, takes a detour through a pinned buffer:
+//
+//  1. under mu, shared: split each transfer into a direct part and its edges; map both to extents and holes
+//  2. one Device.Do for all extents of all transfers, in parallel over the queue pairs
+//  3. edges are copied to where they belong, holes are zeroed there
+
+// Target is memory that a transfer reads into or writes from. Offsets are bytes.
+type Target interface {
+	// Slice is the part of n bytes from off, as the device's buffers have it.
+	Slice(off, n int) blockdev.Slice
+	Put(off int, p []byte) error
+	Get(off int, p []byte) error
+	Zero(off, n int) error
+}
+
+// Transfer is one range of a file and where it is in memory.
+type Transfer struct {
+	Off int64 // in the file
+	N   int
+	Mem Target
+	At  int // in Mem
+
+	Done int // bytes read: fewer than N only at the end of the file, or with an error
+	Err  error
+
+	first, last int // requests
+	edges       []edge
+	holes       []span
+}
+
+// edge is n bytes that pass through buf, from skip on.
+type edge struct {
+	buf  blockdev.Buffer
+	skip int
+	at   int // in Mem
+	n    int
+}
+
+type span struct{ at, n int }
+
+// dmaAlign is what the controller wants of a memory address (NVMe §4.1.1: dwords).
+const dmaAlign = 4
+
+// ReadInto carries out the transfers, each with an error of its own.
+func (i *Inode) ReadInto(ts []Transfer) {
+	i.mu.RLock()
+	defer func() {
+		due := i.noteAccess()
+		i.mu.RUnlock()
+		if due {
+			i.storeAccess()
+		}
+	}()
+	var reqs []*blockdev.Request
+	for k := range ts {
+		t := &ts[k]
+		t.first = len(reqs)
+		t.Err = i.plan(t, &reqs)
+		if t.Err != nil {
+			reqs = reqs[:t.first]
+		}
+		t.last = len(reqs)
+	}
+	if len(reqs) > 0 {
+		_ = i.fs.dev.Do(reqs...) // each request has its own
+	}
+	for k := range ts {
+		t := &ts[k]
+		for _, r := range reqs[t.first:t.last] {
+			if t.Err == nil {
+				t.Err = r.Err
+			}
+			i.fs.stats.dataRead.Add(int64(r.Length()))
+		}
+		t.Err = i.fs.note(t.finish())
+		if t.Err != nil {
+			t.Done = 0
+		}
+	}
+}
+
+// finish does what comes after the device's part.
+func (t *Transfer) finish() error {
+	for _, e := range t.edges {
+		if t.Err == nil {
+			t.Err = t.Mem.Put(e.at, e.buf.Bytes()[e.skip:e.skip+e.n])
+		}
+		e.buf.Release()
+	}
+	for _, h := range t.holes {
+		if t.Err == nil {
+			t.Err = t.Mem.Zero(h.at, h.n)
+		}
+	}
+	t.edges, t.holes = nil, nil
+	return t.Err
+}
+
+// plan makes the requests of one transfer. mu is held.
+func (i *Inode) plan(t *Transfer, reqs *[]*blockdev.Request) error {
+	if t.Off < 0 || t.N < 0 || t.At < 0 {
+		return ErrInvalid
+	}
+	if !i.d.IsReg() {
+		return i.notRegular()
+	}
+	size := int64(i.d.Size)
+	if t.Off >= size || t.N == 0 {
+		return nil
+	}
+	n := int(min(int64(t.N), size-t.Off))
+	end := t.Off + int64(n)
+	t.Done = n
+	if i.inline() {
+		c, err := i.inlineContent()
+		if err != nil {
+			return err
+		}
+		p := make([]byte, n)
+		if t.Off <= maxInline {
+			c.read(int(t.Off), p)
+		}
+		return t.Mem.Put(t.At, p)
+	}
+	unit := int64(i.fs.dev.Info().BlockSize)
+	a, z := (t.Off+unit-1)/unit*unit, end/unit*unit
+	if z <= a || (int64(t.At)+a-t.Off)%dmaAlign != 0 || i.fs.cache.Overlay() != nil {
+		return i.planEdge(t, t.Off, end, reqs)
+	}
+	if a > t.Off {
+		if err := i.planEdge(t, t.Off, a, reqs); err != nil {
+			return err
+		}
+	}
+	if err := i.planDirect(t, a, z, reqs); err != nil {
+		return err
+	}
+	if end > z {
+		return i.planEdge(t, z, end, reqs)
+	}
+	return nil
+}
+
+// planDirect covers bytes [a, z) of the file, whole blocks of the device.
+func (i *Inode) planDirect(t *Transfer, a, z int64, reqs *[]*blockdev.Request) error {
+	bits := i.fs.bits
+	return i.mapRange(uint32(a>>bits), uint32((z-1)>>bits)+1, func(x extent.Extent) error {
+		from, to := max(int64(x.Lblk)<<bits, a), min(int64(x.End())<<bits, z)
+		at, n := t.At+int(from-t.Off), int(to-from)
+		if x.Hole() || x.Unwritten {
+			t.holes = append(t.holes, span{at, n})
+			return nil
+		}
+		*reqs = append(*reqs, &blockdev.Request{
+			Op:   blockdev.OpRead,
+			Off:  blockdev.Bytes(x.Pblk)<<bits + blockdev.Bytes(from-int64(x.Lblk)<<bits),
+			Bufs: []blockdev.Slice{t.Mem.Slice(at, n)},
+		})
+		return nil
+	})
+}
+
+// planEdge covers bytes [from, to) of the file, which pass through a buffer.
+func (i *Inode) planEdge(t *Transfer, from, to int64, reqs *[]*blockdev.Request) error {
+	bits := i.fs.bits
+	l, skip := uint32(from>>bits), int(from&int64(i.fs.bs-1))
+	blocks := uint32((to-1)>>bits) + 1 - l
+	buf, err := i.fs.dev.Alloc(int(blocks) << bits)
+	if err != nil {
+		return err
+	}
+	t.edges = append(t.edges, edge{buf, skip, t.At + int(from-t.Off), int(to - from)})
+	if i.fs.cache.Overlay() != nil {
+		return i.readBlocks(buf, 0, l, blocks)
+	}
+	return i.mapRange(l, l+blocks, func(x extent.Extent) error {
+		s := buf.Slice(int(x.Lblk-l)<<bits, int(x.Len)<<bits)
+		if x.Hole() || x.Unwritten {
+			clear(s.Bytes())
+			return nil
+		}
+		*reqs = append(*reqs, &blockdev.Request{Op: blockdev.OpRead, Off: blockdev.Bytes(x.Pblk) << bits, Bufs: []blockdev.Slice{s}})
+		return nil
+	})
+}
+
+// WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
+// Whole blocks go straight from m.
+func (i *Inode) WriteFrom(off int64, m Target, at, n int) (int, error) {
+	if off < 0 || n < 0 || at < 0 || off > i.fs.maxSizeExtents()-int64(n) {
+		return 0, fmt.Errorf("%d bytes at %d: %w", n, off, ErrTooBig)
+	}
+	bs := int64(i.fs.bs)
+	end := off + int64(n)
+	a, z := (off+bs-1)/bs*bs, end/bs*bs
+	if z <= a || (int64(at)+a-off)%dmaAlign != 0 {
+		return i.writeBounced(off, m, at, n)
+	}
+	done, err := i.writeBounced(off, m, at, int(a-off))
+	if err != nil {
+		return done, err
+	}
+	for a < z { // in parts, so that readers and the journal get their turn
+		part := min(z-a, maxDirect)
+		s := m.Slice(at+int(a-off), int(part))
+		w, err := i.writeAt(&stage{off: a, end: a + part, buf: s.Buf, base: s.Off, bs: i.fs.bs})
+		done += w
+		if err != nil {
+			return done, err
+		}
+		a += part
+	}
+	w, err := i.writeBounced(z, m, at+int(z-off), int(end-z))
+	return done + w, err
+}
+
+const (
+	maxDirect  = 64 << 20
+	maxBounced = 1 << 20
+)
+
+// writeBounced is WriteFrom for bytes that are not whole blocks, or not where DMA can take them from.
+func (i *Inode) writeBounced(off int64, m Target, at, n int) (done int, err error) {
+	p := make([]byte, min(n, maxBounced))
+	for done < n {
+		b := p[:min(n-done, len(p))]
+		if err := m.Get(at+done, b); err != nil {
+			return done, err
+		}
+		w, err := i.Write(off+int64(done), b)
+		done += w
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,154 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// External is a regular file of the mount that a program has open, reached without the kernel: what fs/share moves
+// between files and device memory. Possession of the descriptor was the permission, so it carries how that was opened.
+type External struct {
+	n        *node
+	in       *ext4.Inode // one reference
+	Readable bool
+	Writable bool // not for O_APPEND: transfers say where they go
+}
+
+// External finds the file of a descriptor that a program has passed. The descriptor stays the caller's, and should be
+// closed at once: an open file keeps the mount busy. Closing it also makes the kernel write back the file's dirty pages.
+//
+// Nothing here asks the mount through the kernel: a daemon that waits for itself cannot be killed.
+func (s *Server) External(fd int) (*External, error) {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the descriptor: %w", err)
+	}
+	if flags&unix.O_PATH != 0 {
+		return nil, fmt.Errorf("the descriptor was opened with O_PATH, which gives no permission: open the file for reading: %w", syscall.EBADF)
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_TYPE, &st); err != nil {
+		return nil, fmt.Errorf("the descriptor: %w", err)
+	}
+	if s.dev == 0 || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.dev {
+		return nil, fmt.Errorf("the file is not on the mount at %q: %w", s.dir, syscall.EXDEV)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("inode %d is no regular file: %w", st.Ino, syscall.EINVAL)
+	}
+	n := s.nodes.retainInode(st.Ino)
+	if n == nil {
+		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", st.Ino, s.dir, syscall.ESTALE)
+	}
+	access := flags & unix.O_ACCMODE
+	return &External{n: n, in: n.in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
+}
+
+// retainInode takes a reference on the inode of a node that the kernel knows; nil if it knows none.
+func (t *nodes) retainInode(id uint64) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.live[id]
+	if n != nil {
+		n.in.Ref()
+	}
+	return n
+}
+
+// Close gives the reference back.
+func (f *External) Close() { f.in.Put() }
+
+// Ino and Generation name the file: the number alone may be another's later.
+func (f *External) Ino() uint32        { return f.in.Ino() }
+func (f *External) Generation() uint32 { return f.in.Generation() }
+
+// Size is the file's size in bytes now.
+func (f *External) Size() int64 { return f.in.Attr().Size }
+
+// Read carries out transfers from the file.
+func (f *External) Read(ts []ext4.Transfer) {
+	var bytes int64
+	f.in.ReadInto(ts)
+	for i := range ts {
+		bytes += int64(ts[i].Done)
+		if ts[i].Err != nil {
+			f.n.fail("read into device memory", ts[i].Err)
+		}
+	}
+	f.n.srv.count.externalRead.Add(bytes)
+}
+
+// stranger is a caller who may keep no set-ID bits: of whom writes this way only the user is known.
+var stranger = fuse.Caller{Owner: fuse.Owner{Uid: math.MaxUint32, Gid: math.MaxUint32}}
+
+// Write writes n bytes of m from at to the file at off. The kernel forgets what pages it had of the range.
+func (f *External) Write(off int64, m ext4.Target, at, n int) (done int, err error) {
+	if err := f.n.killPriv(&stranger); err != nil {
+		return 0, err
+	}
+	end := int64(math.MaxInt64)
+	if off <= end-int64(n) {
+		end = off + int64(n)
+	}
+	defer f.n.changed(off, end)
+	// Before, so that no dirty page is written over what is new; after, so that no page read meanwhile stays.
+	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
+	done, err = f.in.WriteFrom(off, m, at, n)
+	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
+	f.n.srv.count.externalWritten.Add(int64(done))
+	if err != nil {
+		f.n.fail("write from device memory", err)
+	}
+	return done, err
+}
+
+// Sync makes the file's bytes and what is needed to read them durable.
+func (f *External) Sync() error { return f.in.Fsync(true) }
+
+// changed tells whoever wants to know that bytes [off, end) of the file are others now. It comes after the change and
+// before anybody is told that it is done.
+func (n *node) changed(off, end int64) {
+	if tell := n.srv.opt.Changed; tell != nil {
+		tell(n.in.Ino(), off, end)
+	}
+}
+
+// replaced is changed for a file that may have lost its last name.
+func (n *node) replaced(in *ext4.Inode) {
+	if in == nil {
+		return
+	}
+	if tell := n.srv.opt.Changed; tell != nil && in.Attr().Links == 0 {
+		tell(in.Ino(), 0, math.MaxInt64)
+	}
+	in.Put()
+}
+
+// named is the inode behind a name that is about to be removed or replaced: nil where there is none, or where nobody
+// wants to know. The kernel lets nobody else change the directory meanwhile.
+func (n *node) named(name string) *ext4.Inode {
+	if n.srv.opt.Changed == nil {
+		return nil
+	}
+	in, err := n.in.Lookup(name)
+	if err != nil {
+		return nil
+	}
+	return in
+}
+
+// Errno is the errno of an error of an External, or of one that carries its own.
+func Errno(err error) syscall.Errno {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return toErrno(err)
+}

@@ -1,0 +1,306 @@
+package share
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/fs/vram"
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// conn is one client. Everything in it belongs to the goroutine that serves it.
+type conn struct {
+	*wire.Conn
+	s       *Server
+	uid     uint32
+	board   *wire.Shared // nil before the Hello
+	event   int          // eventfd: the board has changed
+	handles map[uint32]handle
+	count   struct{ files, memories, rings int }
+	next    uint32 // where the search for a free handle begins
+}
+
+// handle is what a connection's number stands for.
+type handle interface{ close(c *conn) }
+
+// serve carries out requests until the client is gone.
+func (c *conn) serve() {
+	defer c.cleanUp()
+	c.SetReadDeadline(time.Now().Add(helloTimeout))
+	for {
+		h, body, rights, err := c.Receive()
+		if err != nil {
+			if errors.Is(err, wire.ErrMalformed) {
+				c.s.c.Log.Warn("share: a client was cut off", "uid", c.uid, "why", err.Error())
+			}
+			return
+		}
+		r := c.handle(h, body, rights)
+		wire.CloseAll(rights)
+		if r.err != nil {
+			status, text := wire.Failure(r.err, fs.Errno(r.err))
+			r.reply, r.status = text, status
+		}
+		c.SetWriteDeadline(time.Now().Add(replyTimeout))
+		err = c.Send(wire.Encode(wire.Header{Type: h.Type | wire.Reply, Tag: h.Tag, Status: r.status}, r.reply), r.rights...)
+		wire.CloseAll(r.owned)
+		if err != nil {
+			return
+		}
+		if c.board != nil {
+			c.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// result is what becomes a reply.
+type result struct {
+	reply  any
+	err    error
+	status int32
+	rights []int // to pass
+	owned  []int // of them, those to close afterwards
+}
+
+func fail(err error) result { return result{err: err} }
+
+// handle carries out one request. The rights are closed after it.
+func (c *conn) handle(h wire.Header, body []byte, rights []int) (r result) {
+	defer func() {
+		if p := recover(); p != nil { // a mistake of ours must not take the mount down
+			c.s.c.Log.Error("share: panic", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r = fail(fmt.Errorf("the daemon failed: %v", p))
+		}
+	}()
+	if (c.board == nil) != (h.Type == wire.THello) {
+		return fail(fmt.Errorf("the first message, and no other, is a Hello: %w", unix.EPROTO))
+	}
+	request, ok := requests[h.Type]
+	if !ok {
+		return fail(fmt.Errorf("requests of type %#x do not exist in version %d: %w", uint16(h.Type), wire.Version, unix.EOPNOTSUPP))
+	}
+	if len(rights) != request.rights {
+		return fail(fmt.Errorf("%d descriptors came with the request, want %d: %w", len(rights), request.rights, unix.EPROTO))
+	}
+	return request.do(c, body, rights)
+}
+
+// request pairs a type of message with what it wants and who does it.
+type request struct {
+	rights int
+	do     func(c *conn, body []byte, rights []int) result
+}
+
+var requests = map[wire.Type]request{
+	wire.THello:    {0, with((*conn).hello)},
+	wire.TMap:      {1, with((*conn).mapFile)},
+	wire.TRelease:  {0, with((*conn).release)},
+	wire.TCommit:   {1, with((*conn).commit)},
+	wire.TPin:      {1, with((*conn).pin)},
+	wire.TRegister: {1, with((*conn).register)},
+	wire.TOpen:     {1, with((*conn).open)},
+	wire.TRing:     {0, with((*conn).ring)},
+}
+
+// with decodes the body for f.
+func with[T any](f func(*conn, *T, []int) result) func(*conn, []byte, []int) result {
+	return func(c *conn, body []byte, rights []int) result {
+		var v T
+		if err := wire.Body(body, &v); err != nil {
+			return fail(fmt.Errorf("%w: %w", err, unix.EPROTO))
+		}
+		return f(c, &v, rights)
+	}
+}
+
+var runtimes = map[string]wire.Runtime{"host": wire.RuntimeHost, "cuda": wire.RuntimeCUDA, "hip": wire.RuntimeHIP}
+
+func (c *conn) hello(q *wire.Hello, _ []int) result {
+	if q.Magic != wire.Magic {
+		return fail(fmt.Errorf("this is no client of LaneFS: %w", unix.EPROTO))
+	}
+	if q.Least > wire.Version || q.Most < wire.Version {
+		return fail(fmt.Errorf("the client speaks versions %d to %d of the protocol, this daemon %d: %w", q.Least, q.Most, wire.Version, unix.EPROTONOSUPPORT))
+	}
+	board, err := wire.NewShared("lanefs-notices", 8*wire.Slots, true)
+	if err != nil {
+		return fail(err)
+	}
+	if c.event, err = wire.NewEvent(); err != nil {
+		board.Close()
+		return fail(err)
+	}
+	c.board = board
+	p := c.s.c.Pool
+	f := p.Runtime().Facts()
+	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(f.Exports[0]),
+		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.PCI), Name: wire.Text(f.Name)}
+	if p.Key(1, 0, 1).Owner != 0 {
+		reply.Writable = 1
+	}
+	return result{reply: reply, rights: []int{board.FD, c.event}}
+}
+
+// cleanUp ends everything that the connection holds.
+func (c *conn) cleanUp() {
+	c.UnixConn.Close()
+	for _, h := range c.handles { // rings first: they use the others
+		if r, ok := h.(*ring); ok {
+			r.close(c)
+		}
+	}
+	for _, h := range c.handles {
+		if _, ok := h.(*ring); !ok {
+			h.close(c)
+		}
+	}
+	c.handles = nil
+	if c.board != nil {
+		c.board.Close()
+	}
+	wire.CloseAll([]int{c.event})
+}
+
+// free is a number that stands for nothing yet. 0 never stands for anything.
+func (c *conn) free() (uint32, error) {
+	for range wire.Slots {
+		c.next = c.next%(wire.Slots-1) + 1
+		if _, taken := c.handles[c.next]; !taken {
+			return c.next, nil
+		}
+	}
+	return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
+}
+
+// add makes h what the number stands for.
+func (c *conn) add(number uint32, h handle) {
+	c.handles[number] = h
+	for _, other := range c.handles {
+		if r, ok := other.(*ring); ok {
+			r.learn(number, h)
+		}
+	}
+}
+
+func (c *conn) release(q *wire.Release, _ []int) result {
+	h, ok := c.handles[q.Handle]
+	if !ok {
+		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
+	}
+	delete(c.handles, q.Handle)
+	for _, other := range c.handles {
+		if r, ok := other.(*ring); ok {
+			r.forget(q.Handle)
+		}
+	}
+	h.close(c)
+	c.board.Word(8 * int(q.Handle)).Store(0)
+	return result{}
+}
+
+// mapping is memory of the pool.
+type mapping struct {
+	hold *vram.Hold
+}
+
+func (m *mapping) close(*conn) { m.hold.Release() }
+
+// memory is the program's own.
+type memory struct{ mem *vram.Memory }
+
+func (m *memory) close(c *conn) {
+	c.count.memories--
+	_ = m.mem.Close() // it is lost to us either way
+}
+
+// file is open for rings.
+type file struct{ ext *fs.External }
+
+func (f *file) close(c *conn) {
+	c.count.files--
+	f.ext.Close()
+}
+
+// take finds the file of the descriptor that came with a request, and closes that: it would keep the mount busy, and it is
+// its closing that makes the kernel write back what it has of the file.
+func (c *conn) take(rights []int) (f *fs.External, name string, err error) {
+	if f, err = c.s.c.Mount.External(rights[0]); err != nil {
+		return nil, "", err
+	}
+	name, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(rights[0]))
+	unix.Close(rights[0])
+	rights[0] = -1
+	return f, name, nil
+}
+
+func (c *conn) open(_ *wire.Open, rights []int) result {
+	if c.count.files >= maxFiles {
+		return fail(fmt.Errorf("the connection has %d files: %w", maxFiles, unix.EMFILE))
+	}
+	f, _, err := c.take(rights)
+	if err != nil {
+		return fail(err)
+	}
+	n, err := c.free()
+	if err != nil {
+		f.Close()
+		return fail(err)
+	}
+	c.count.files++
+	c.add(n, &file{f})
+	reply := &wire.OpenReply{Handle: n, Size: uint64(f.Size())}
+	if f.Readable {
+		reply.Access |= 1
+	}
+	if f.Writable {
+		reply.Access |= 2
+	}
+	return result{reply: reply}
+}
+
+// register takes memory of the program's.
+func (c *conn) register(q *wire.Register, rights []int) result {
+	if c.count.memories >= maxMemories {
+		return fail(fmt.Errorf("the connection has registered %d memories: %w", maxMemories, unix.EMFILE))
+	}
+	if q.Size == 0 || q.Size%4096 != 0 || q.Size > 1<<46 || q.FDOff > 1<<46 {
+		return fail(fmt.Errorf("%d bytes of memory at %d: want a multiple of 4096: %w", q.Size, q.FDOff, unix.EINVAL))
+	}
+	kind := gpu.ExportKind(q.Kind)
+	if err := checkImport(kind, rights[0]); err != nil {
+		return fail(err)
+	}
+	m, err := c.s.c.Pool.Import(gpu.Export{FD: rights[0], Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
+	if err != nil {
+		return fail(err)
+	}
+	n, err := c.free()
+	if err != nil {
+		_ = m.Close()
+		return fail(err)
+	}
+	c.count.memories++
+	c.add(n, &memory{m})
+	return result{reply: &wire.RegisterReply{Handle: n}}
+}
+
+// checkImport refuses descriptors that could do harm. Pages of hugetlbfs may be missing when they are touched, and
+// that is a signal.
+func checkImport(kind gpu.ExportKind, fd int) error {
+	if kind != gpu.ExportMemFD {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("the descriptor is not a memfd of ordinary pages: %w", unix.EINVAL)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package share
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/fs/vram"
+)
+
+// Limits of what clients can tie up.
+const (
+	maxConns     = 1024
+	maxUserConns = 512 // of one user who is neither root nor the daemon's
+	maxFiles     = 1024
+	maxMemories  = 256
+	maxRings     = 8
+
+	helloTimeout = 30 * time.Second
+	replyTimeout = 30 * time.Second
+)
+
+// Config of a Server.
+type Config struct {
+	Socket string // path; what is there is replaced
+	Public bool   // all users may connect
+	Mount  *fs.Server
+	Pool   *vram.Pool
+	Log    *slog.Logger
+}
+
+// Server answers programs until it is closed.
+type Server struct {
+	c  Config
+	l  *net.UnixListener
+	wg sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  map[*conn]bool // protected by mu
+	users  map[uint32]int // connections of each; protected by mu
+	closed bool           // protected by mu
+}
+
+// Serve begins to answer.
+func Serve(c Config) (*Server, error) {
+	if err := os.Remove(c.Socket); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("share: %w", err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: c.Socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("share: socket %q: %w", c.Socket, err)
+	}
+	mode := os.FileMode(0o600)
+	if c.Public {
+		mode = 0o666
+	}
+	if err := os.Chmod(c.Socket, mode); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("share: %w", err)
+	}
+	s := &Server{c: c, l: l, conns: map[*conn]bool{}, users: map[uint32]int{}}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+func (s *Server) accept() {
+	for {
+		u, err := s.l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.c.Log.Warn("share", "error", err.Error())
+			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
+			continue
+		}
+		c := &conn{s: s, Conn: &wire.Conn{UnixConn: u}, handles: map[uint32]handle{}, event: -1}
+		if err := s.admit(c); err != nil {
+			status, text := wire.Failure(err, fs.Errno(err))
+			u.SetWriteDeadline(time.Now().Add(time.Second))
+			_ = c.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Status: status}, text))
+			u.Close()
+			continue
+		}
+		s.wg.Go(func() {
+			c.serve()
+			s.mu.Lock()
+			delete(s.conns, c)
+			if s.users[c.uid]--; s.users[c.uid] == 0 {
+				delete(s.users, c.uid)
+			}
+			s.mu.Unlock()
+		})
+	}
+}
+
+// admit enters c in the books, or says why not.
+func (s *Server) admit(c *conn) (err error) {
+	if c.uid, err = wire.Peer(c.UnixConn); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return unix.ESHUTDOWN
+	case len(s.conns) >= maxConns, s.users[c.uid] >= maxUserConns && !privileged(c.uid):
+		return fmt.Errorf("too many connections (%d of your own): close some: %w", s.users[c.uid], unix.EBUSY)
+	}
+	s.conns[c] = true
+	s.users[c.uid]++
+	return nil
+}
+
+func privileged(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+
+// Conns is how many connections there are.
+func (s *Server) Conns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Close ends all connections and returns when nothing of theirs is left. Memory that programs have mapped stays theirs.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.UnixConn.Close()
+	}
+	s.mu.Unlock()
+	err := s.l.Close() // and unlinks the socket
+	s.wg.Wait()
+	return err
+}

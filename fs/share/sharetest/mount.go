@@ -1,0 +1,129 @@
+// Package sharetest makes mounts that give out device memory, for the tests of the daemon's side and of the SDKs: an image
+// made by mkfs.ext4, the host runtime, the software controller, the engine, and all that stands on them, in this process.
+package sharetest
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/share"
+	"github.com/lanefs/lanefs/fs/vram"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// Mount is one. It is taken apart when the test ends, and e2fsck has its say.
+type Mount struct {
+	Dir   string
+	Image string
+	Pool  *vram.Pool
+	Share *share.Server
+	FS    *fs.Server
+
+	t   testing.TB
+	vol *ext4.FS
+	dev *blockdev.Namespace
+	end sync.Once
+}
+
+// New mounts a new volume of size bytes with a pool of pool bytes. It skips the test where nothing can be mounted.
+func New(t testing.TB, size, pool int64) *Mount {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("needs FUSE: /dev/fuse: %v", err)
+	}
+	unix.Close(fd)
+	for _, tool := range []string{"mkfs.ext4", "e2fsck"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: make deps installs it", tool)
+		}
+	}
+	where := "/dev/shm"
+	if _, err := os.Stat(where); err != nil {
+		where = ""
+	}
+	tmp, err := os.MkdirTemp(where, "lanefs-share-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	m := &Mount{t: t, Dir: filepath.Join(tmp, "mnt"), Image: filepath.Join(tmp, "image")}
+	require.NoError(t, os.Mkdir(m.Dir, 0o755))
+	require.NoError(t, os.WriteFile(m.Image, nil, 0o600))
+	require.NoError(t, os.Truncate(m.Image, size))
+	out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=1", m.Image).CombinedOutput()
+	require.NoError(t, err, "mkfs.ext4: %s", out)
+
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	m.dev = blockdevtest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4})
+	m.vol, err = ext4.Open(m.dev, ext4.Options{Logf: t.Logf})
+	require.NoError(t, err)
+	t.Cleanup(m.Close)
+	m.Pool, err = vram.New(vram.Config{Runtime: rt, Mapper: m.dev, Size: pool})
+	require.NoError(t, err)
+	socket := filepath.Join(tmp, "share")
+	m.FS, err = fs.Mount(m.Dir, m.vol, fs.Options{Logf: t.Logf, Changed: m.Pool.Changed, Share: socket})
+	require.NoError(t, err)
+	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pool: m.Pool, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	require.NoError(t, err)
+	return m
+}
+
+// Close takes the mount apart as the daemon does. Nothing of what clients had may be left.
+func (m *Mount) Close() { m.end.Do(m.close) }
+
+func (m *Mount) close() {
+	t := m.t
+	if m.FS != nil {
+		if err := m.FS.Unmount(); err != nil {
+			t.Errorf("unmount: %v", err)
+			_ = fs.Detach(m.Dir)
+		}
+	}
+	if m.Share != nil {
+		require.NoError(t, m.Share.Close())
+		require.Zero(t, m.Share.Conns())
+	}
+	if m.Pool != nil {
+		require.NoError(t, m.Pool.Close())
+		require.Zero(t, m.Pool.Stats().Used, "device memory that nobody gave back")
+	}
+	require.NoError(t, m.vol.Close())
+	require.NoError(t, m.dev.Close(), "memory that nobody released")
+	out, err := exec.Command("e2fsck", "-fn", m.Image).CombinedOutput()
+	require.NoError(t, err, "e2fsck -fn:\n%s", bytes.TrimSpace(out))
+}
+
+// Path is a name in the mount.
+func (m *Mount) Path(name string) string { return filepath.Join(m.Dir, name) }
+
+// Write makes a file and opens it for reading and writing.
+func (m *Mount) Write(name string, content []byte) *os.File {
+	m.t.Helper()
+	require.NoError(m.t, os.WriteFile(m.Path(name), content, 0o644))
+	return m.Open(name, os.O_RDWR)
+}
+
+// Open opens a file until the test ends.
+func (m *Mount) Open(name string, flags int) *os.File {
+	m.t.Helper()
+	f, err := os.OpenFile(m.Path(name), flags, 0o644)
+	require.NoError(m.t, err)
+	m.t.Cleanup(func() { f.Close() })
+	return f
+}

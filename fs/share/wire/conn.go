@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is one end of a connection. One goroutine sends at a time, one receives.
+type Conn struct {
+	*net.UnixConn
+	in  [MaxMessage + 1]byte
+	oob [256]byte // more than MaxRights descriptors fit, so that too many are seen and closed
+}
+
+// Dial connects to a daemon's socket.
+func Dial(path string) (*Conn, error) {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{UnixConn: c}, nil
+}
+
+// Send sends a message with rights, which stay the caller's.
+func (c *Conn) Send(message []byte, rights ...int) error {
+	var oob []byte
+	if len(rights) > 0 {
+		oob = unix.UnixRights(rights...)
+	}
+	n, _, err := c.WriteMsgUnix(message, oob, nil)
+	if err == nil && n != len(message) {
+		err = fmt.Errorf("sent %d of %d bytes", n, len(message))
+	}
+	return err
+}
+
+// Receive waits for a message. The body is valid until the next one. The rights are the caller's unless there is an error.
+func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
+	n, oobn, flags, _, err := c.ReadMsgUnix(c.in[:], c.oob[:])
+	if err != nil {
+		return h, nil, nil, err
+	}
+	rights, err = parseRights(c.oob[:oobn])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		err = fmt.Errorf("%w: more than %d bytes or too many descriptors", ErrMalformed, MaxMessage)
+	}
+	if err == nil && len(rights) > MaxRights {
+		err = fmt.Errorf("%w: %d descriptors", ErrMalformed, len(rights))
+	}
+	if err == nil && n == 0 && len(rights) == 0 {
+		err = net.ErrClosed // the end of a packet socket
+	}
+	if err == nil {
+		h, body, err = Decode(c.in[:n])
+	}
+	if err != nil {
+		CloseAll(rights)
+		return h, nil, nil, err
+	}
+	return h, body, rights, nil
+}
+
+// parseRights takes the descriptors out of control messages. All that are found are returned, also with an error.
+func parseRights(oob []byte) (all []int, err error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	for i := range messages {
+		fds, bad := unix.ParseUnixRights(&messages[i])
+		if bad != nil {
+			err = fmt.Errorf("%w: %w", ErrMalformed, bad)
+			continue
+		}
+		all = append(all, fds...)
+	}
+	return all, err
+}
+
+// CloseAll closes descriptors, but for those that are not there (-1).
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// Peer is the user at the other end of a connection.
+func Peer(c *net.UnixConn) (uid uint32, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if err1 := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err1 != nil {
+		return 0, err1
+	}
+	if err != nil {
+		return 0, os.NewSyscallError("SO_PEERCRED", err)
+	}
+	return cred.Uid, nil
+}
+
+// Call sends a request and waits for its reply: into reply, a pointer to one of the structs of message.go, or nil. The
+// rights that come back are the caller's; want says how many there must be.
+func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...int) ([]int, error) {
+	if err := c.Send(Encode(Header{Type: t, Tag: tag}, request), rights...); err != nil {
+		return nil, err
+	}
+	h, body, got, err := c.Receive()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case h.Type != t|Reply || h.Tag != tag:
+		err = fmt.Errorf("%w: a reply of type %#x and tag %d to a request of type %#x and tag %d", ErrMalformed, h.Type, h.Tag, t, tag)
+	case h.Status != 0:
+		err = &Error{syscall.Errno(h.Status), string(body)}
+	case len(got) != want:
+		err = fmt.Errorf("%w: %d descriptors in a reply, want %d", ErrMalformed, len(got), want)
+	case reply != nil:
+		err = Body(body, reply)
+	}
+	if err != nil {
+		CloseAll(got)
+		return nil, err
+	}
+	return got, nil
+}

@@ -1,0 +1,94 @@
+package wire
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Slots is how many handles a connection can have at once, and the words of its notice board.
+const Slots = 8192
+
+// Shared is memory that two processes share: a notice board or rings. Whoever maps it closes it.
+type Shared struct {
+	b []byte
+	// FD is the memory behind it; -1 where it was mapped from another's.
+	FD int
+}
+
+// NewShared makes shared memory of n bytes. Nobody can make it smaller; with readOnly nobody else can write to it either.
+func NewShared(name string, n int, readOnly bool) (*Shared, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	s := &Shared{FD: fd}
+	if err = unix.Ftruncate(fd, int64(n)); err == nil {
+		s.b, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err == nil {
+		seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+		if readOnly {
+			seals |= unix.F_SEAL_FUTURE_WRITE
+		}
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%d bytes of shared memory: %w", n, err)
+	}
+	return s, nil
+}
+
+// MapShared maps n bytes of the other side's memory. The descriptor stays the caller's.
+func MapShared(fd, n int, write bool) (*Shared, error) {
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	b, err := unix.Mmap(fd, 0, n, prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of the daemon's: %w", n, err)
+	}
+	return &Shared{b: b, FD: -1}, nil
+}
+
+// Word is the 64-bit word at off, a multiple of 8.
+func (s *Shared) Word(off int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&s.b[off : off+8 : off+8][0]))
+}
+
+// Word32 is the 32-bit word at off, a multiple of 4.
+func (s *Shared) Word32(off int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&s.b[off : off+4 : off+4][0]))
+}
+
+// Bytes is the memory.
+func (s *Shared) Bytes() []byte { return s.b }
+
+// Close unmaps.
+func (s *Shared) Close() {
+	if s.b != nil {
+		_ = unix.Munmap(s.b)
+		s.b = nil
+	}
+	CloseAll([]int{s.FD})
+	s.FD = -1
+}
+
+// NewEvent makes an eventfd that does not block.
+func NewEvent() (int, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return -1, fmt.Errorf("eventfd: %w", err)
+	}
+	return fd, nil
+}
+
+// Signal adds one to an eventfd. A full one is signalled already.
+func Signal(fd int) {
+	one := [8]byte{1}
+	_, _ = unix.Write(fd, one[:])
+}

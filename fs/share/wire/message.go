@@ -1,0 +1,260 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Version of the protocol. A client says which it speaks, from least to most; the daemon answers with the one that is used.
+const Version = 1
+
+// Magic opens a Hello.
+var Magic = [8]byte{'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}
+
+// Sizes in bytes. A packet that is longer than MaxMessage or carries more than MaxRights descriptors is refused.
+const (
+	HeaderSize = 16
+	MaxMessage = 1024
+	MaxRights  = 4
+)
+
+// Type is what a message is about.
+type Type uint16
+
+const (
+	THello    Type = 1 + iota // what both sides are; the first message, once
+	TMap                      // a range of a file as device memory
+	TRelease                  // a handle is not needed any more
+	TCommit                   // device memory to a file, durably
+	TPin                      // keep a file resident, or no longer
+	TRegister                 // a program's own device memory, for rings
+	TOpen                     // a file, for rings
+	TRing                     // a submission and a completion ring
+	types
+)
+
+// Reply is set in the type of a reply.
+const Reply Type = 0x8000
+
+// Header opens every message.
+type Header struct {
+	Type   Type
+	_      uint16
+	Length uint32 // of the whole message
+	Tag    uint32
+	Status int32 // of a reply: 0, or an errno, and then the body is a text that says why
+}
+
+// Hello and its reply, which carries two rights: the notice board, and an eventfd that is signalled when it changes.
+type Hello struct {
+	Magic       [8]byte
+	Least, Most uint16
+	_           uint32
+}
+
+type HelloReply struct {
+	Version  uint16
+	Runtime  Runtime
+	Kind     uint32 // of exported memory, as gpu.ExportKind numbers it
+	Granule  uint64
+	PoolSize uint64
+	Slots    uint32 // on the notice board
+	Writable uint32 // 1: readers could write to shared memory, which is therefore shared by programs of one user only
+	Device   [64]byte
+	Name     [64]byte
+}
+
+// Runtime is whose memory it is.
+type Runtime uint16
+
+const (
+	RuntimeHost Runtime = 1 + iota
+	RuntimeCUDA
+	RuntimeHIP
+)
+
+// Map carries the file. The reply carries the memory.
+type Map struct {
+	Off, Len uint64 // Len 0: to the end of the file
+	Flags    MapFlags
+	_        uint32
+}
+
+// MapFlags say what memory is wanted.
+type MapFlags uint32
+
+const (
+	MapPrivate MapFlags = 1 << iota // memory of its own, to write to; the file must be open for writing
+	MapEmpty                        // with MapPrivate: zeroes, not the file's bytes; Len may go past the file's end
+	mapFlags   = MapPrivate | MapEmpty
+)
+
+type MapReply struct {
+	Handle     uint32
+	Kind       uint32
+	MemOff     uint64 // of the range in the memory
+	Len        uint64
+	MemSize    uint64 // of the memory behind the descriptor
+	Generation uint64
+	FileSize   uint64
+	FDOff      uint64 // of the memory in the object behind the descriptor
+}
+
+// Release has an empty reply.
+type Release struct {
+	Handle uint32
+	_      uint32
+}
+
+// Commit carries the file.
+type Commit struct {
+	Handle  uint32
+	_       uint32
+	MemOff  uint64
+	FileOff uint64
+	Len     uint64
+}
+
+type CommitReply struct {
+	Written uint64
+}
+
+// Pin carries the file.
+type Pin struct {
+	On    uint32 // 1: load the file and keep it; 0: no longer
+	Owner uint32 // for whose programs, where memory is shared by those of one user only; NoOwner: the caller's
+}
+
+// NoOwner is no user.
+const NoOwner = ^uint32(0)
+
+type PinReply struct {
+	Bytes      uint64
+	Generation uint64
+}
+
+// Register carries the memory.
+type Register struct {
+	Kind  uint32
+	_     uint32
+	FDOff uint64
+	Size  uint64
+}
+
+type RegisterReply struct {
+	Handle uint32
+	_      uint32
+}
+
+// Open carries the file.
+type Open struct {
+	_ uint64
+}
+
+type OpenReply struct {
+	Handle uint32
+	Access uint32 // 1: may be read; 2: may be written
+	Size   uint64
+}
+
+// Ring asks for rings. The reply carries three rights: their memory, an eventfd by which the client says that it has
+// submitted, and one by which the daemon says that something is complete.
+type Ring struct {
+	Entries uint32 // submissions; a power of two up to MaxEntries
+	_       uint32
+}
+
+type RingReply struct {
+	Handle      uint32
+	Entries     uint32
+	Completions uint32
+	_           uint32
+	Size        uint64
+}
+
+// Error is a refusal of the other side.
+type Error struct {
+	Errno syscall.Errno
+	Text  string
+}
+
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return e.Errno.Error()
+	}
+	return e.Text
+}
+
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ErrMalformed says that bytes are no message.
+var ErrMalformed = errors.New("malformed message")
+
+// Encode makes a message of h and body, whose Length it sets. body is a pointer to one of the structs above, a string, or
+// nil.
+func Encode(h Header, body any) []byte {
+	b := make([]byte, 0, 256)
+	b, _ = binary.Append(b, binary.LittleEndian, &h)
+	switch v := body.(type) {
+	case nil:
+	case string:
+		b = append(b, v[:min(len(v), MaxMessage-HeaderSize)]...)
+	default:
+		var err error
+		if b, err = binary.Append(b, binary.LittleEndian, v); err != nil {
+			panic(fmt.Sprintf("wire: %T: %v", v, err)) // not of fixed size: a mistake of ours
+		}
+	}
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)))
+	return b
+}
+
+// Decode splits a packet.
+func Decode(packet []byte) (h Header, body []byte, err error) {
+	if len(packet) < HeaderSize || len(packet) > MaxMessage {
+		return h, nil, fmt.Errorf("%w: %d bytes", ErrMalformed, len(packet))
+	}
+	if _, err := binary.Decode(packet, binary.LittleEndian, &h); err != nil {
+		return h, nil, err
+	}
+	if int(h.Length) != len(packet) {
+		return h, nil, fmt.Errorf("%w: a length of %d in %d bytes", ErrMalformed, h.Length, len(packet))
+	}
+	return h, packet[HeaderSize:], nil
+}
+
+// Body reads a body of exactly v's size.
+func Body(b []byte, v any) error {
+	if want := binary.Size(v); len(b) != want {
+		return fmt.Errorf("%w: a body of %d bytes, want %d", ErrMalformed, len(b), want)
+	}
+	_, err := binary.Decode(b, binary.LittleEndian, v)
+	return err
+}
+
+// Text makes a name of at most 63 bytes, ended by a zero byte.
+func Text(s string) (t [64]byte) {
+	copy(t[:63], s)
+	return t
+}
+
+// String is the other way round.
+func String(t [64]byte) string {
+	b, _, _ := bytes.Cut(t[:], []byte{0})
+	return strings.ToValidUTF8(string(b), "?")
+}
+
+// Failure is the body and status of a refusal.
+func Failure(err error, errno syscall.Errno) (int32, string) {
+	if errno == 0 {
+		errno = syscall.EIO
+	}
+	return int32(errno), strings.Join(strings.Split(strings.TrimSpace(err.Error()), "\n"), "; ")
+}
+
+// Valid says whether the flags mean something.
+func (f MapFlags) Valid() bool { return f&^mapFlags == 0 && (f&MapEmpty == 0 || f&MapPrivate != 0) }

@@ -1,0 +1,136 @@
+package vram
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// Mapper makes memory reachable for the controller: *blockdev.Namespace.
+type Mapper interface {
+	Attach(m gpu.Memory) (blockdev.Buffer, error)
+}
+
+// Mover copies between the CPU and memory that the CPU cannot address.
+type Mover interface {
+	Read(dst []byte, m gpu.Memory, off int64) error
+	Write(m gpu.Memory, off int64, src []byte) error
+}
+
+// readOnlyExporter is memory that can be exported so that nobody can write through the export.
+type readOnlyExporter interface {
+	ExportReadOnly(want gpu.ExportKind) (gpu.Export, error)
+}
+
+// Memory is device memory that the controller reaches: a transfer's target.
+type Memory struct {
+	mem   gpu.Memory
+	buf   blockdev.Buffer
+	host  []byte // nil where the CPU does not reach it
+	mover Mover
+	zero  atomic.Bool // all of it is zero but for what was put there: nothing needs to be zeroed
+}
+
+func newMemory(m gpu.Memory, to Mapper, mover Mover) (*Memory, error) {
+	b, err := to.Attach(m)
+	if err != nil {
+		return nil, err
+	}
+	return &Memory{mem: m, buf: b, host: m.Host(), mover: mover}, nil
+}
+
+// Size in bytes.
+func (m *Memory) Size() int64 { return m.mem.Size() }
+
+// Slice implements ext4.Target, as do Put, Get and Zero.
+func (m *Memory) Slice(off, n int) blockdev.Slice { return m.buf.Slice(off, n) }
+
+// Put copies p to off.
+func (m *Memory) Put(off int, p []byte) error {
+	if err := m.check(off, len(p)); err != nil || len(p) == 0 {
+		return err
+	}
+	if m.host == nil {
+		return m.mover.Write(m.mem, int64(off), p)
+	}
+	return guarded(func() { copy(m.host[off:], p) })
+}
+
+// Get copies len(p) bytes at off to p.
+func (m *Memory) Get(off int, p []byte) error {
+	if err := m.check(off, len(p)); err != nil || len(p) == 0 {
+		return err
+	}
+	if m.host == nil {
+		return m.mover.Read(p, m.mem, int64(off))
+	}
+	return guarded(func() { copy(p, m.host[off:]) })
+}
+
+var zeroes [1 << 20]byte
+
+// Zero clears n bytes at off.
+func (m *Memory) Zero(off, n int) error {
+	if err := m.check(off, n); err != nil || m.zero.Load() {
+		return err
+	}
+	if m.host != nil {
+		return guarded(func() { clear(m.host[off : off+n]) })
+	}
+	for n > 0 {
+		part := min(n, len(zeroes))
+		if err := m.mover.Write(m.mem, int64(off), zeroes[:part]); err != nil {
+			return err
+		}
+		off, n = off+part, n-part
+	}
+	return nil
+}
+
+func (m *Memory) check(off, n int) error {
+	if off < 0 || n < 0 || off > int(m.Size())-n {
+		return fmt.Errorf("%d bytes at %d of device memory of %d: %w", n, off, m.Size(), syscall.EINVAL)
+	}
+	return nil
+}
+
+// guarded runs f, which touches memory whose pages another process may have taken away.
+func guarded(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(interface{ Addr() uintptr }); !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("the memory is not there any more: %w", syscall.EFAULT)
+		}
+	}()
+	f()
+	return nil
+}
+
+// Export hands out a descriptor of the memory in the first of the runtime's kinds that works. For those who may only read
+// it is one that cannot be written through, where the runtime has such a thing.
+func (m *Memory) export(kinds []gpu.ExportKind, write bool) (e gpu.Export, err error) {
+	err = fmt.Errorf("this runtime exports no memory: %w", syscall.EOPNOTSUPP)
+	for _, k := range kinds {
+		if ro, ok := m.mem.(readOnlyExporter); ok && !write {
+			e, err = ro.ExportReadOnly(k)
+		} else {
+			e, err = m.mem.Export(k)
+		}
+		if err == nil {
+			return e, nil
+		}
+	}
+	return e, err
+}
+
+func (m *Memory) close() error {
+	m.buf.Release()
+	return m.mem.Close()
+}
