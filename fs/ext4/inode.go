@@ -92,7 +92,9 @@ func (v *FS) linked(ino uint32) (*Inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.mu.RLock()
+	if !i.mu.TryRLock() {
+		return i, nil // somebody is changing it: so it was looked at before. He may wait for a commit, a lookup does not
+	}
 	links, mode, flags := i.d.LinksCount, i.d.Mode, i.d.Flags
 	i.mu.RUnlock()
 	if links == 0 || mode == 0 {

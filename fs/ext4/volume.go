@@ -15,9 +15,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// FS is a mounted volume. Lock order, outermost first: renameMu; Inode.mu, a directory before what it contains; the
-// handle (jbd2's barrier); then inodeTable.mu, orphans.mu, sbMu, the allocator's group locks and Buffer locks, none of
-// which is held across I/O other than a metadata read.
+// FS is a mounted volume. docs/DESIGN.md has the order of its locks, and of those of the packages below.
 type FS struct {
 	dev   blockdev.Device
 	opt   Options

@@ -10,9 +10,8 @@
 // pending, free in the bitmap that will be written and taken in memory. FreeBlocks counts it, Alloc does not find it;
 // Pending says how many there are, and that a commit may help who found no space.
 //
-// Concurrency: each group has a lock; there is none for the volume. Lock order: group, then buffer, then the journal's
-// own. No lock is held while waiting for a commit, nor two groups' at once. I/O under a group's lock is the reading of
-// its own bitmaps.
+// Concurrency: each group has a lock; there is none for the volume. No lock is held while waiting for a commit, nor two
+// groups' at once. I/O under a group's lock is the reading of its own bitmaps. docs/DESIGN.md has the order of locks.
 //
 // Every change is made under a jbd2.Handle of the caller: AllocCredits and its like say what to reserve.
 //

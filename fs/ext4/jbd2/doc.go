@@ -39,8 +39,8 @@
 // Log.Start. What tells other drivers to recover, ext4's needs_recovery flag, is set durably before Start and cleared
 // after Journal.Close.
 //
-// Lock order: Journal.mu, then a cache shard's mu, then slots.mu or stage.mu. Buffer locks belong to the callers and come
-// before all of them; this package takes one only in Cache.New.
+// The order of the locks is in docs/DESIGN.md, as is a transaction's life. Buffer locks belong to the callers; this
+// package takes one only in Cache.New.
 //
 // Sources: Linux Documentation/filesystems/ext4/journal.rst ([journal] in comments).
 package jbd2
