@@ -129,18 +129,7 @@ func TestUnplugWhileBusy(t *testing.T) {
 	_, err = os.ReadDir(dir)
 	t.Logf("reading the root afterwards: %v", err)
 
-	// What could not be written is said; the mount is gone all the same.
-	if out, err := run("lanefs", "umount", dir); err != nil {
-		require.NotContains(t, err.Error(), "no end within")
-		t.Logf("umount: %v%s", err, out)
-	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	require.NoError(t, err)
-	require.NotContains(t, string(mounts), dir)
-	text := logged(t, log)
-	require.NotContains(t, text, "panic")
-	require.NotContains(t, text, "goroutine ")
-	require.Eventually(t, func() bool { return len(daemons()) == 0 }, 30*time.Second, 100*time.Millisecond, "the daemon does not end")
+	endsWithoutDevice(t, dir, log)
 }
 
 // daemons are the processes of lanefs.
@@ -198,7 +187,7 @@ func TestKill(t *testing.T) {
 		require.Len(t, pids, 1)
 		must(t, "kill", "-9", pids[0])
 		f.Close()
-		require.Eventually(t, func() bool { return len(daemons()) == 0 }, 30*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return len(daemons()) == 0 }, 3*time.Minute, 50*time.Millisecond)
 		lanefs(t, "umount", dir)
 
 		dir = mount(t, nvme0)

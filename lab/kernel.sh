@@ -35,7 +35,7 @@ tar -C "$work/source" --strip-components=1 -xf "$work"/package/usr/src/linux-sou
 rm -rf "$work/package"
 
 cd "$work/source"
-build() { nice -n 10 make -s KBUILD_BUILD_USER=lanefs KBUILD_BUILD_HOST=lab "$@" >>"$work/log" 2>&1; }
+build() { make -s KBUILD_BUILD_USER=lanefs KBUILD_BUILD_HOST=lab "$@" >>"$work/log" 2>&1; }
 build tinyconfig
 scripts/kconfig/merge_config.sh -m .config "$here/kernel.config" >>"$work/log" 2>&1
 build olddefconfig

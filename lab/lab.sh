@@ -5,6 +5,8 @@
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
 #   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab unless told otherwise)
+#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits
+#   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(dirname "$here")
@@ -19,9 +21,10 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-build.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$tmp/lanefs" ./cmd/lanefs
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab
+CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./nvmeq/vfio
 
 half() { # name, kernel, modules or nothing
-	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test"
+	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test"
 	if [ "$mode" = shell ]; then
 		"$here/boot.sh" "$2" "$tmp/$1.img" /dev/null shell
 		return

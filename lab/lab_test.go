@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const commandTimeout = 4 * time.Minute // everything is slow under software emulation
+const commandTimeout = 10 * time.Minute // everything is slow under software emulation
 
 // run executes a command and returns what it printed.
 func run(name string, args ...string) (string, error) {
@@ -110,16 +111,24 @@ func bound(t testing.TB, addr string) {
 // disk waits for the kernel's block device of a function's first namespace.
 func disk(t testing.TB, addr string) string {
 	t.Helper()
-	var found []string
+	return namespace(t, addr, 1)
+}
+
+// namespace waits for the kernel's block device of a namespace, whose name need not have the namespace's number.
+func namespace(t testing.TB, addr string, nsid int) (dev string) {
+	t.Helper()
 	require.Eventually(t, func() bool {
-		found, _ = filepath.Glob("/sys/bus/pci/devices/" + addr + "/nvme/nvme*/nvme*n1")
-		if len(found) == 0 {
-			return false
+		found, _ := filepath.Glob("/sys/bus/pci/devices/" + addr + "/nvme/nvme*/nvme*n*/nsid")
+		for _, f := range found {
+			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(nsid) {
+				dev = "/dev/" + filepath.Base(filepath.Dir(f))
+				_, err := os.Stat(dev)
+				return err == nil
+			}
 		}
-		_, err := os.Stat("/dev/" + filepath.Base(found[0]))
-		return err == nil
-	}, 30*time.Second, 50*time.Millisecond, "the kernel's driver shows no namespace of %s", addr)
-	return "/dev/" + filepath.Base(found[0])
+		return false
+	}, 3*time.Minute, 50*time.Millisecond, "the kernel's driver shows no namespace %d of %s", nsid, addr)
+	return dev
 }
 
 // mkfs makes a volume through the kernel's driver.

@@ -28,7 +28,7 @@ type event struct {
 
 const (
 	monitorNode = "/dev/virtio-ports/qmp"
-	qmpTimeout  = 60 * time.Second
+	qmpTimeout  = 3 * time.Minute
 )
 
 // theMonitor is opened once: QEMU greets only once.
@@ -172,7 +172,7 @@ func plug(t testing.TB, node string, options map[string]any) (addr string) {
 		}
 		addr = filepath.Base(filepath.Dir(found[0]))
 		return driver(addr) == "nvme"
-	}, 60*time.Second, 100*time.Millisecond, "the guest does not see the controller in port1: %s", kernelLog())
+	}, 3*time.Minute, 100*time.Millisecond, "the guest does not see the controller in port1: %s", kernelLog())
 	return addr
 }
 
@@ -186,7 +186,7 @@ func unplug(t testing.TB) {
 		}
 	}
 	// While the slot still blinks from its plugging in, QEMU refuses.
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		_, err := m.execute("device_del", map[string]any{"id": "plugged"})
 		if err == nil {

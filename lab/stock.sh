@@ -45,10 +45,10 @@ config=$(find "$root" -path '*/boot/config*' -type f | head -1)
 # depmod wants DIR/lib/modules/VERSION.
 mkdir -p "$out.new/all/lib/modules"
 mv "$tree" "$out.new/all/lib/modules/$version"
-depmod -b "$out.new/all" "$version"
+depmod -b "$out.new/all" "$version" 2>/dev/null # it misses lists that are in another package
 for m in $modules; do
-	# What is built into the kernel has no file: --show-depends says "builtin".
-	modprobe -d "$out.new/all" -S "$version" --show-depends "$m" || echo "lab: no module $m" >&2
+	# What is built into the kernel has no file.
+	modprobe -d "$out.new/all" -S "$version" --show-depends "$m" 2>/dev/null || echo "lab: $m is not a module of $version" >&2
 done | sed -n 's/^insmod //p' | awk '!seen[$1]++ { print $1 }' >"$out.new/order"
 mkdir -p "$out.new/modules"
 : >"$out.new/modules/order"

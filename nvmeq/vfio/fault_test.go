@@ -234,7 +234,8 @@ func TestFaultsOnHardware(t *testing.T) {
 // held is what this process holds of VFIO's and IOMMUFD's.
 func held() (all []string) {
 	ours := func(s string) bool {
-		return strings.Contains(s, "vfio") || strings.Contains(s, "iommu") || strings.Contains(s, "dmabuf")
+		return strings.Contains(s, "/dev/vfio") || strings.Contains(s, "/dev/iommu") || strings.Contains(s, "anon_inode:[vfio") ||
+			strings.Contains(s, "dmabuf")
 	}
 	files, _ := filepath.Glob("/proc/self/fd/*")
 	for _, f := range files {

@@ -1,0 +1,76 @@
+package vfio
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// Device memory whose owner takes it back while the controller has it mapped: the kernel revokes the DMA-BUF, commands
+// on it end in an NVMe error, and everything else goes on. In the lab: LANEFS_TEST_VFIO is a controller, LANEFS_TEST_VRAM
+// a function with memory in BAR 2.
+func TestRevokedOnHardware(t *testing.T) {
+	disk, memory := os.Getenv("LANEFS_TEST_VFIO"), os.Getenv("LANEFS_TEST_VRAM")
+	if disk == "" || memory == "" {
+		t.Skip("SKIP: no PCI functions to revoke memory between (LANEFS_TEST_VFIO, LANEFS_TEST_VRAM; make lab has them)")
+	}
+	vram, err := Open(memory, Options{BAR: 2})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, vram.Close()) }()
+	if vram.Backend() != IOMMUFD {
+		t.Skip("SKIP: this kernel has no IOMMUFD, hence no DMA-BUFs to revoke")
+	}
+	e, err := vram.Export(2, 0, int64(len(vram.BAR())))
+	require.NoError(t, err)
+	defer unix.Close(e.FD)
+	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: vram.BAR(), DMABUF: e}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rt.Close()) }()
+	dev, err := Open(disk, Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	place, err := nvmeq.ModeData.Placement()
+	require.NoError(t, err)
+	c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: dev, Placement: place})
+	require.NoError(t, err)
+	defer c.Close()
+	eng, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1})
+	require.NoError(t, err)
+	chunk, err := c.AllocData(64 << 10)
+	require.NoError(t, err)
+	read := func() error {
+		return eng.Do(0, []nvmeq.Command{{Op: nvmeq.IORead, NSID: 1, NLB: 64 << 10 / 512, Data: chunk.IOVA(), Len: 64 << 10}})
+	}
+	copy(chunk.Bytes(), bytes.Repeat([]byte{0x5a}, 64<<10))
+	require.NoError(t, read())
+	require.NotEqual(t, byte(0x5a), chunk.Bytes()[0], "the command moved data into the BAR")
+
+	require.NoError(t, vram.command(0, commandMemory)) // the BAR no longer answers: its DMA-BUFs are revoked
+	err = read()
+	require.Error(t, err)
+	t.Log(err)
+	require.NoError(t, c.Err(), "one command failed, not the controller")
+
+	// What is in host memory still works.
+	other, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	pages, err := other.Alloc(gpu.HostMapped, 4096)
+	require.NoError(t, err)
+	a, err := dev.Map(pages, 0, 4096)
+	require.NoError(t, err)
+	require.NoError(t, eng.Do(0, []nvmeq.Command{{Op: nvmeq.IORead, NSID: 1, NLB: 8, Data: a, Len: 4096}}))
+	require.NoError(t, dev.Unmap(a))
+	require.NoError(t, pages.Close())
+	require.NoError(t, other.Close())
+
+	require.NoError(t, vram.enable())
+	require.NoError(t, chunk.Close())
+	require.NoError(t, eng.Close())
+}
