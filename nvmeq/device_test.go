@@ -2,6 +2,7 @@ package nvmeq_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -204,26 +205,28 @@ func BenchmarkDevice(b *testing.B) {
 		require.NoError(b, h.Close())
 		require.NoError(b, dev.Close())
 	})
-	b.Run("image to device", func(b *testing.B) {
-		d := newOnDevice(b, softctl.Options{Queues: 16}, nvmeq.EngineConfig{Lanes: 16})
-		const size = 64 << 20
-		c := d.chunk(b, size)
-		f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
-		require.NoError(b, err)
-		defer f.Close()
-		data := make([]byte, imageSize)
-		fill(data, 1)
-		_, err = f.WriteAt(data, 0)
-		require.NoError(b, err)
-		var cmds []nvmeq.Command
-		for off := int64(0); off < size; off += 1 << 20 {
-			cmds = append(cmds, d.rw(nvmeq.IORead, uint64(off%imageSize)/512, c, off, 1<<20))
-		}
-		b.SetBytes(size)
-		for b.Loop() {
-			require.NoError(b, d.eng.Spread(cmds))
-		}
-	})
+	for _, each := range []int64{1 << 20, 4 << 20} {
+		b.Run(fmt.Sprintf("image to device, %d MiB a command", each>>20), func(b *testing.B) {
+			d := newOnDevice(b, softctl.Options{Queues: 16, MaxTransfer: each}, nvmeq.EngineConfig{Lanes: 16, MaxTransfer: each})
+			const size = 256 << 20
+			c := d.chunk(b, size)
+			f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
+			require.NoError(b, err)
+			defer f.Close()
+			data := make([]byte, imageSize)
+			fill(data, 1)
+			_, err = f.WriteAt(data, 0)
+			require.NoError(b, err)
+			var cmds []nvmeq.Command
+			for off := int64(0); off < size; off += each {
+				cmds = append(cmds, d.rw(nvmeq.IORead, uint64(off%imageSize)/512, c, off, each))
+			}
+			b.SetBytes(size)
+			for b.Loop() {
+				require.NoError(b, d.eng.Spread(cmds))
+			}
+		})
+	}
 	b.Run("one command", func(b *testing.B) { // request to completion at depth 1, data and queues in host memory
 		r := newRig(b, softctl.Options{}, nvmeq.EngineConfig{Lanes: 1})
 		c := r.chunk(b, 1<<20)

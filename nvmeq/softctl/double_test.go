@@ -20,3 +20,27 @@ func (mover) Write(m gpu.Memory, off int64, src []byte) error {
 }
 
 func textLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// piped is a mover whose copies happen as late as they may.
+type piped struct{ mover }
+
+func (p piped) Pipe() (Pipe, error) { return &late{p: p}, nil }
+
+type late struct {
+	p     piped
+	after []func() error
+}
+
+func (l *late) Write(m gpu.Memory, off int64, src []byte) error {
+	l.after = append(l.after, func() error { return l.p.Write(m, off, src) })
+	return nil
+}
+
+func (l *late) Close() error {
+	for _, f := range l.after {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

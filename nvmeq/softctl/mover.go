@@ -36,7 +36,7 @@ type stage struct {
 }
 
 const (
-	copiers     = 8
+	copiers     = 12
 	bounceSize  = 256 << 10
 	copyTimeout = 30 * time.Second
 )
@@ -71,11 +71,22 @@ func (e *CopyEngine) Write(m gpu.Memory, off int64, src []byte) error {
 
 // move copies between b and n bytes of m, and returns when they have arrived.
 func (e *CopyEngine) move(b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	c := <-e.idle
+	defer func() { e.idle <- c }()
+	return e.moveOn(c, b, m, off, toDevice)
+}
+
+func checkSpan(b []byte, m gpu.Memory, off int64) error {
 	if off < 0 || off > m.Size() || int64(len(b)) > m.Size()-off {
 		return fmt.Errorf("%d bytes at offset %d of memory of %d bytes", len(b), off, m.Size())
 	}
-	c := <-e.idle
-	defer func() { e.idle <- c }()
+	return nil
+}
+
+func (e *CopyEngine) moveOn(c *copier, b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	if err := checkSpan(b, m, off); err != nil {
+		return err
+	}
 	if at, ok := e.pinned(b); ok {
 		return c.copy(at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
 	}
@@ -94,6 +105,30 @@ func (e *CopyEngine) move(b []byte, m gpu.Memory, off int64, toDevice bool) erro
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
+}
+
+// Pipe implements Piper: a stream, until it is closed.
+func (e *CopyEngine) Pipe() (Pipe, error) { return &pipe{e, <-e.idle}, nil }
+
+type pipe struct {
+	e *CopyEngine
+	c *copier
+}
+
+func (p *pipe) Write(m gpu.Memory, off int64, src []byte) error {
+	at, ok := p.e.pinned(src)
+	if !ok {
+		return p.e.moveOn(p.c, src, m, off, true)
+	}
+	if err := checkSpan(src, m, off); err != nil {
+		return err
+	}
+	return p.c.stream.Copy(m.Addr()+gpu.Addr(off), at, int64(len(src)))
+}
+
+func (p *pipe) Close() error {
+	defer func() { p.e.idle <- p.c }()
+	return p.c.stream.Wait(copyTimeout)
 }
 
 func (c *copier) copy(host, dev gpu.Addr, n int64, toDevice bool) error {

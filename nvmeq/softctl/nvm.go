@@ -88,14 +88,17 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 }
 
 func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) Status {
+	var err error
 	if v.staged {
-		v.grow()
+		err = v.readStaged(ns.medium, off)
+	} else {
+		err = ns.medium.readv(v, off)
 	}
-	if err := ns.medium.readv(v, off); err != nil {
-		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
-	}
-	if v.scatter() != nil {
+	switch {
+	case err == errMover:
 		return DataTransferError
+	case err != nil:
+		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
 	}
 	q.stats.reads.Add(1)
 	q.stats.bytesRead.Add(uint64(n))

@@ -72,6 +72,18 @@ type Stager interface {
 	Unstage(b []byte)
 }
 
+// Piper is a Mover that copies while its caller goes on.
+type Piper interface {
+	Mover
+	Pipe() (Pipe, error)
+}
+
+// Pipe begins copies from staged memory in order. Close returns when all have ended; src is not touched before.
+type Pipe interface {
+	Write(m gpu.Memory, off int64, src []byte) error
+	Close() error
+}
+
 // withDefaults fills in what is zero and refuses what cannot be.
 func (o Options) withDefaults() (Options, error) {
 	o.BlockSize = cmp.Or(o.BlockSize, 512)

@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -23,7 +24,8 @@ type vector struct {
 	n      int64
 	staged bool // some of it has no host view: data goes through stage
 	stage  []byte
-	lent   bool // stage is the mover's
+	lent   bool  // stage is the mover's
+	lo, hi int64 // of stage, that each works on; hi 0: all of it
 	iov    []unix.Iovec
 	mover  Mover
 	prps   [512]byte // part of a PRP list
@@ -31,7 +33,7 @@ type vector struct {
 
 func (v *vector) reset() {
 	clear(v.pieces) // the regions belong to a table that may be gone by the next command
-	v.pieces, v.n, v.staged = v.pieces[:0], 0, false
+	v.pieces, v.n, v.staged, v.lo, v.hi = v.pieces[:0], 0, false, 0, 0
 }
 
 func (v *vector) add(r *region, off, n int64) {
@@ -51,7 +53,7 @@ func (v *vector) add(r *region, off, n int64) {
 func (v *vector) each(off int64, f func([]unix.Iovec, int64) (int64, error)) error {
 	v.iov = v.iov[:0]
 	if v.staged {
-		v.iov = append(v.iov, iovec(v.stage[:v.n]))
+		v.iov = append(v.iov, iovec(v.stage[v.lo:cmp.Or(v.hi, v.n)]))
 	} else {
 		for _, p := range v.pieces {
 			v.iov = append(v.iov, iovec(p.r.host[p.off:p.off+p.n]))
@@ -104,6 +106,51 @@ func (v *vector) scatter() error {
 		return v.put(v.stage[:v.n])
 	}
 	return nil
+}
+
+// pipeStep is how much of a staged read is read before its copy is begun. The copy of one part and the reading of the next
+// go on together.
+const pipeStep = 256 << 10
+
+// readStaged reads from the image through the stage, part by part.
+func (v *vector) readStaged(m medium, off int64) error {
+	v.grow()
+	mover, ok := v.mover.(Piper)
+	if !ok || v.n <= pipeStep {
+		if err := m.readv(v, off); err != nil {
+			return err
+		}
+		return v.scatter()
+	}
+	p, err := mover.Pipe()
+	if err != nil {
+		return errMover
+	}
+	next, into := v.pieces, int64(0) // where the next byte goes
+	for v.lo = 0; v.lo < v.n && err == nil; v.lo = v.hi {
+		v.hi = min(v.lo+pipeStep, v.n)
+		if err = m.readv(v, off+v.lo); err != nil {
+			break
+		}
+		for at := v.lo; at < v.hi && err == nil; {
+			to := next[0]
+			n := min(to.n-into, v.hi-at)
+			b := v.stage[at : at+n]
+			if to.r.host != nil {
+				copy(to.r.host[to.off+into:], b)
+			} else if p.Write(to.r.mem, to.r.off+to.off+into, b) != nil {
+				err = errMover
+			}
+			at += n
+			if into += n; into == to.n {
+				next, into = next[1:], 0
+			}
+		}
+	}
+	if p.Close() != nil && err == nil {
+		err = errMover
+	}
+	return err
 }
 
 // put copies b, at most the vector's length, to memory.
