@@ -207,7 +207,7 @@ func BenchmarkDevice(b *testing.B) {
 	})
 	for _, each := range []int64{1 << 20, 4 << 20} {
 		b.Run(fmt.Sprintf("image to device, %d MiB a command", each>>20), func(b *testing.B) {
-			d := newOnDevice(b, softctl.Options{Queues: 16, MaxTransfer: each}, nvmeq.EngineConfig{Lanes: 16, MaxTransfer: each})
+			d := newOnDevice(b, softctl.Options{Queues: 16, MaxTransfer: int(each)}, nvmeq.EngineConfig{Lanes: 16, MaxTransfer: each})
 			const size = 256 << 20
 			c := d.chunk(b, size)
 			f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
