@@ -19,6 +19,10 @@ func FuzzParse(f *testing.F) {
 	fm.EncodeBody(s, seed[:96])
 	fm.EncodeBlock(s, 9, seed[96:])
 	f.Add(seed)
+	nameless := make([]byte, len(seed))
+	copy(nameless[96:], seed[96:96+blockHeader])
+	nameless[96+blockHeader+2] = 0x30 // a value offset, and nothing else
+	f.Add(nameless)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		both := make([]byte, 96+1024)
 		copy(both, b)
