@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test demo bench gpubundle lab lab-shell clean
+.PHONY: all deps kernels build check test crash-test fuzz stress demo bench gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -43,6 +43,14 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 
 crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
+
+fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and the like change that
+	@GO="$(GO)" nice -n 19 .ci/fuzz
+
+stress: deps kernels ## stress-ng's file system stressors for 10 minutes under the race detector; STRESS_TIME=1h changes that
+	@command -v stress-ng >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends stress-ng; }
+	CGO_ENABLED=1 $(GO) build -race -o build/lanefs-race ./cmd/lanefs
+	nice -n 19 $(GO) run ./cmd/lanefs/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
 
 demo: deps build ## the first mount, from mkfs to fsck
 	@$(GO) run ./cmd/lanefs/demo -lanefs ./lanefs

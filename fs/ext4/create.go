@@ -284,6 +284,12 @@ func (i *Inode) unmake(h *jbd2.Handle) error {
 
 // appendMeta adds a block of metadata at the end of what i_block maps, logical block l.
 func (i *Inode) appendMeta(h *jbd2.Handle, l uint32) (jbd2.Block, *jbd2.Buffer, error) {
+	if x, err := i.tree(nil).Map(l, 1); err != nil || !x.Hole() {
+		if err == nil {
+			err = disk.Corrupt(inodeName(i.ino), "block %d lies past the end and is mapped to %d", l, x.Pblk)
+		}
+		return 0, nil, err
+	}
 	b, n, err := i.allocBlocks(h, i.blockGoal(h, l), 1)
 	if err != nil {
 		return 0, nil, err
