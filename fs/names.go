@@ -174,13 +174,13 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 
 // Rename moves a name, replacing what is there unless flags say otherwise.
 func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
-	// RENAME_WHITEOUT is for the upper layer of an overlay; ext4.Rename has no such thing.
-	if flags&^(ext4.RenameNoReplace|ext4.RenameExchange) != 0 {
-		return syscall.EINVAL
-	}
-	to := newParent.(*node)
+	to, may := newParent.(*node), n.srv.mayOf(ctx)
 	defer n.replaced(to.named(newName))
-	return n.fail("rename", n.in.Rename(name, to.in, newName, flags, n.srv.mayOf(ctx)))
+	if flags&ext4.RenameWhiteout != 0 {
+		uid, gid := owner(ctx)
+		return n.fail("rename", n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may))
+	}
+	return n.fail("rename", n.in.Rename(name, to.in, newName, flags, may))
 }
 
 // Readlink reads a symbolic link. The kernel caches the answer.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 func write(t *testing.T, path, text string) {
@@ -54,7 +56,7 @@ func TestRename(t *testing.T) {
 	require.ErrorIs(t, rename(d2, a, 0), unix.ENOTDIR)
 	require.ErrorIs(t, rename(d2, d1, 0), unix.ENOTEMPTY)
 	require.ErrorIs(t, rename(d1, d1+"/below", 0), unix.EINVAL)
-	require.ErrorIs(t, rename(a, b, unix.RENAME_WHITEOUT), unix.EINVAL)
+	require.ErrorIs(t, rename(a, b, unix.RENAME_WHITEOUT|unix.RENAME_EXCHANGE), unix.EINVAL)
 	require.NoError(t, rename(d1, d2, 0), "over an empty directory")
 	require.Equal(t, "in", read(t, d2+"/in"))
 	require.EqualValues(t, stat(t, m.dir).Nlink, 2+2, "., .., lost+found, d2")
@@ -197,4 +199,52 @@ func TestSetgidDirectory(t *testing.T) {
 	}
 	require.EqualValues(t, unix.S_IFDIR|0o2755, stat(t, dir+"/sub").Mode)
 	require.EqualValues(t, unix.S_IFREG|0o644, stat(t, dir+"/file").Mode)
+}
+
+// TestWhiteout: what is left behind is what the kernel's ext4 leaves, and an overlay can live on it.
+func TestWhiteout(t *testing.T) {
+	m := newMount(t, Options{})
+	try := func(top string) (out []string) {
+		see := func(names ...string) {
+			for _, n := range names {
+				st := stat(t, top+"/"+n)
+				out = append(out, fmt.Sprintf("%s %o %d %d:%d links %d", n, st.Mode, st.Rdev, st.Uid, st.Gid, st.Nlink))
+			}
+		}
+		rename := func(from, to string, flags uint) {
+			err := unix.Renameat2(unix.AT_FDCWD, top+"/"+from, unix.AT_FDCWD, top+"/"+to, unix.RENAME_WHITEOUT|flags)
+			out = append(out, errnoOf(err))
+		}
+		require.NoError(t, os.Mkdir(top+"/w", 0o755))
+		require.NoError(t, os.Mkdir(top+"/w/d", 0o755))
+		write(t, top+"/w/a", "a")
+		write(t, top+"/w/b", "b")
+		rename("w/a", "w/d/a", 0)
+		see("w/a", "w/d/a")
+		rename("w/b", "w/d/a", unix.RENAME_NOREPLACE)
+		rename("w/b", "w/d/a", 0)
+		see("w/b", "w/d/a")
+		rename("w/d", "e", 0)
+		see("w/d", "e", "w")
+		rename("w/d", "e", 0)
+		rename("w/none", "f", 0)
+		return out
+	}
+	ours := try(m.dir)
+	img := disktest.Make(t, "32M")
+	disktest.Mount(t, img, "", func(dir string) { require.Equal(t, try(dir), ours) })
+
+	for _, d := range []string{"up", "work"} {
+		require.NoError(t, os.Mkdir(m.path(d), 0o755))
+	}
+	low, over := t.TempDir(), t.TempDir()
+	write(t, low+"/f", "from below")
+	if err := unix.Mount("overlay", over, "overlay", 0, "lowerdir="+low+",upperdir="+m.path("up")+",workdir="+m.path("work")); err != nil {
+		t.Skipf("SKIPPED: the kernel mounts no overlay here: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(over, 0)) }()
+	require.NoError(t, os.Rename(over+"/f", over+"/g"))
+	require.NoFileExists(t, over+"/f")
+	require.Equal(t, "from below", read(t, over+"/g"))
+	require.EqualValues(t, unix.S_IFCHR, stat(t, m.path("up", "f")).Mode&unix.S_IFMT)
 }

@@ -131,6 +131,7 @@ type Stats struct {
 const (
 	RenameNoReplace = 1
 	RenameExchange  = 2
+	RenameWhiteout  = 4 // see Inode.RenameWhiteout
 )
 
 // Fallocate modes, as in fallocate(2).

@@ -13,21 +13,35 @@ import (
 //
 // Locks: renameMu when two directories take part, so that the tree above them stands still; then the directories, an
 // ancestor first; then what is moved and what is replaced.
-func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32, may ...May) (err error) {
+func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32, may ...May) error {
+	if flags&RenameWhiteout != 0 {
+		return ErrInvalid // whose would it be?
+	}
+	return i.rename(&rename{from: i, to: to, oldName: oldName, newName: newName, may: may}, flags)
+}
+
+// RenameWhiteout is Rename that leaves a whiteout at oldName, for the layers of an overlay: a character device 0,0, owned
+// by uid and gid.
+func (i *Inode) RenameWhiteout(oldName string, to *Inode, newName string, flags, uid, gid uint32, may ...May) error {
+	r := &rename{from: i, to: to, oldName: oldName, newName: newName, may: may, uid: uid, gid: gid}
+	return i.rename(r, flags|RenameWhiteout)
+}
+
+func (i *Inode) rename(r *rename, flags uint32) (err error) {
 	defer i.fs.noteTo(&err)
-	if err := errors.Join(checkName(oldName), checkName(newName)); err != nil {
+	if err := errors.Join(checkName(r.oldName), checkName(r.newName)); err != nil {
 		if errors.Is(err, ErrNameTooLong) {
 			return ErrNameTooLong
 		}
 		return ErrInvalid
 	}
-	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
+	r.exchange, r.whiteout = flags&RenameExchange != 0, flags&RenameWhiteout != 0
+	if flags&^(RenameNoReplace|RenameExchange|RenameWhiteout) != 0 || r.exchange && flags != RenameExchange {
 		return ErrInvalid
 	}
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
 	}
-	r := &rename{from: i, to: to, oldName: oldName, newName: newName, exchange: flags&RenameExchange != 0, may: may}
 	defer r.put()
 	return i.fs.retryNoSpace(func() error { return r.run(flags) })
 }
@@ -37,18 +51,21 @@ type rename struct {
 	oldName, newName string
 	exchange         bool
 	may              []May
+	whiteout         bool
+	uid, gid         uint32 // of the whiteout
 	src, dst         *Inode // dst nil when nothing is replaced
+	left             *Inode // the whiteout
 
 	aboveFrom, aboveTo map[uint32]bool // directories between each and the root
 }
 
 func (r *rename) put() {
-	for _, i := range []*Inode{r.src, r.dst} {
+	for _, i := range []*Inode{r.src, r.dst, r.left} {
 		if i != nil {
 			i.Put()
 		}
 	}
-	r.src, r.dst = nil, nil
+	r.src, r.dst, r.left = nil, nil, nil
 }
 
 func (r *rename) run(flags uint32) error {
@@ -89,7 +106,23 @@ func (r *rename) run(flags uint32) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	return r.from.fs.do(2*createCredits, r.apply)
+	return r.from.fs.do(2*createCredits, func(h *jbd2.Handle) error {
+		if !r.whiteout {
+			return r.apply(h)
+		}
+		w, err := r.from.newInode(h, disk.ModeChar, r.uid, r.gid)
+		if err != nil {
+			return err
+		}
+		w.d.SetDevice(0, 0)
+		r.left = w
+		if err := r.apply(h); err != nil {
+			r.left = nil
+			return errors.Join(err, w.unmake(h))
+		}
+		w.may = 0
+		return w.store(h)
+	})
 }
 
 // put2 lets go of what an earlier try found. Nothing is freed by it: the directories still name both.
@@ -222,6 +255,10 @@ func (r *rename) apply(h *jbd2.Handle) error {
 	}
 	if r.exchange {
 		if err := r.from.dirReplace(h, r.oldName, dst.ino, dst.d.Mode); err != nil {
+			return err
+		}
+	} else if r.left != nil {
+		if err := r.from.dirReplace(h, r.oldName, r.left.ino, r.left.d.Mode); err != nil {
 			return err
 		}
 	} else if err := r.from.dirRemove(h, r.oldName); err != nil {
