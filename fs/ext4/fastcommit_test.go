@@ -286,7 +286,7 @@ func checkRecovery(t *testing.T, dirty string, want manifest) {
 	if out, err := exec.Command("mount", "-t", "ext4", "-o", "loop", theirs, mnt).CombinedOutput(); err != nil {
 		t.Logf("the kernel does not recover this volume itself: %s", out)
 	} else {
-		require.NoError(t, unix.Unmount(mnt, 0))
+		require.NoError(t, disktest.Unmount(mnt))
 		disktest.Mount(t, theirs, "ro", func(dir string) {
 			requireSame(t, withoutLinks(kernelManifest(t, dir)), withoutLinks(got))
 		})

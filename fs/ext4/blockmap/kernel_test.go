@@ -12,6 +12,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // A sparse file that the kernel wrote on ext2, with blocks at every level of the map.
@@ -32,8 +34,7 @@ func TestKernelsMap(t *testing.T) {
 	umount := func() {
 		if mounted {
 			mounted = false
-			out, err := exec.Command("umount", mnt).CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			require.NoError(t, disktest.Unmount(mnt))
 		}
 	}
 	t.Cleanup(umount)

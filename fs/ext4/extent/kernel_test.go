@@ -11,6 +11,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // fileNodes reads nodes from an image.
@@ -56,7 +58,7 @@ func TestKernelsDeepTree(t *testing.T) {
 	umount := func() {
 		if mounted {
 			mounted = false
-			run("umount", mnt)
+			require.NoError(t, disktest.Unmount(mnt))
 		}
 	}
 	t.Cleanup(umount)

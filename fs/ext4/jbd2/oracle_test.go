@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // The oracles: the kernel's ext4 on a loop device, e2fsck and debugfs. A volume is an image file that mke2fs made; the
@@ -68,7 +70,7 @@ func loopMount(t *testing.T, img, options string) (dir string, umount func()) {
 	umount = func() {
 		if !done {
 			done = true
-			command(t, "umount", dir)
+			require.NoError(t, disktest.Unmount(dir))
 		}
 	}
 	t.Cleanup(umount)

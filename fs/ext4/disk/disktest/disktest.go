@@ -5,11 +5,14 @@ package disktest
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -78,16 +81,26 @@ func Mount(t testing.TB, img, opts string, fn func(dir string)) {
 		if dir == "" {
 			return
 		}
-		out, err := exec.Command("umount", dir).CombinedOutput()
-		if err != nil {
-			_ = unix.Unmount(dir, unix.MNT_DETACH)
-		}
-		require.NoError(t, err, "umount: %s", out)
+		require.NoError(t, Unmount(dir))
 		dir = ""
 	}
 	t.Cleanup(umount)
 	fn(dir)
 	umount()
+}
+
+// Unmount unmounts dir. It may be held for a moment: by a child that this process has forked, while a file there was open,
+// and that has not come to its execve(2); by whoever looks at mounts. A mount that stays busy is detached, an error.
+func Unmount(dir string) error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		out, err := exec.Command("umount", dir).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return errors.Join(fmt.Errorf("umount %q: %w: %s", dir, err, bytes.TrimSpace(out)), unix.Unmount(dir, unix.MNT_DETACH))
+		}
+	}
 }
 
 // Image is an image file that is read and written directly.
