@@ -21,7 +21,8 @@ if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
 	accel=(-accel kvm -cpu host)
 fi
 # Without ASPM in the kernel the firmware does not hand hot plug over by itself.
-console="console=ttyS0 panic=-1 oops=panic quiet pcie_ports=native"
+# On a loaded machine an emulated timer can miss the moment in which the kernel looks whether it ticks: it need not look.
+console="console=ttyS0 panic=-1 oops=panic quiet no_timer_check pcie_ports=native"
 args=(
 	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
 	-nodefaults -no-user-config -display none -no-reboot
