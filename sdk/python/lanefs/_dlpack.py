@@ -1,0 +1,68 @@
+"""DLPack capsules: how PyTorch, NumPy and others take memory over without a copy (https://dmlc.github.io/dlpack)."""
+
+import ctypes
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int), ("dtype", _DataType),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+_alive = {}  # what a consumer still has, by address
+
+
+@_Deleter
+def _delete(managed):
+    _alive.pop(ctypes.addressof(managed.contents), None)
+
+
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _python(name, result, *args):
+    # ctypes.pythonapi's own functions are everybody's: another package may give them other types.
+    return ctypes.PYFUNCTYPE(result, *args)((name, ctypes.pythonapi))
+
+
+_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
+_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+
+
+@_Destructor
+def _destroy(cap):
+    if _valid(cap, b"dltensor"):  # nobody took it over
+        _alive.pop(_pointer(cap, b"dltensor"), None)
+
+
+def capsule(memory, owner, offset, size, stream=None, max_version=None, dl_device=None, copy=None):
+    """The bytes [offset, offset+size) of memory as a tensor of uint8. owner lives as long as the consumer's tensor. No work
+    is under way on the memory, so there is no stream to wait for."""
+    if copy:
+        raise BufferError("this memory is handed over as it is: copy it afterwards")
+    shape = (ctypes.c_int64 * 1)(size)
+    m = _Managed()
+    m.tensor.data = memory.address + offset if size else None
+    m.tensor.device = _Device(*memory.device)
+    m.tensor.ndim = 1
+    m.tensor.dtype = _DataType(1, 8, 1)
+    m.tensor.shape = shape
+    m.deleter = _delete
+    at = ctypes.addressof(m)
+    _alive[at] = (m, shape, memory, owner)
+    return _new(at, b"dltensor", _destroy)

@@ -1,0 +1,248 @@
+"""Open files and what is mapped of them."""
+
+import mmap as _mmap
+import os
+import threading
+import warnings
+import weakref
+
+from . import _wire as w
+from ._memory import adopt
+from ._session import NotLaneFS, Session
+
+_MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC}
+
+
+def open(path, mode="r", fallback=False):
+    """Opens a file: mode "r" to read, "r+" to read and write, "w" to make or empty one.
+
+    NotLaneFS is raised where the file is not on a LaneFS mount with device memory. With fallback=True a warning is given
+    instead, and its mappings are ordinary memory of this process."""
+    return File(path, mode, fallback)
+
+
+class File:
+    """An open file. `session` is None where it fell back."""
+
+    def __init__(self, path, mode="r", fallback=False):
+        if mode not in _MODES:
+            raise ValueError(f"mode {mode!r}: want one of {', '.join(map(repr, _MODES))}")
+        self.path, self.mode, self.fd = os.fspath(path), mode, None
+        self._handle = self._ring = None
+        self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
+        self._lock = threading.Lock()
+        try:
+            self.session = Session.of(self.fd, repr(self.path))
+        except OSError as e:
+            if not fallback or not isinstance(e, NotLaneFS):
+                self.close()
+                raise
+            warnings.warn(f"{e.strerror}: falling back to ordinary memory", RuntimeWarning, stacklevel=3)
+            self.session = None
+
+    @property
+    def size(self):
+        return os.fstat(self.fd).st_size
+
+    def map(self, offset=0, length=None, private=False):
+        """A Mapping of length bytes from offset, to the end of the file if None. private: a copy to write to and commit."""
+        if self.session is None:
+            return _copy(self, offset, length, private)
+        return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
+
+    def alloc(self, length):
+        """A private Mapping of zeroes, which has no file until it is committed."""
+        if self.session is None:
+            return _copy(self, 0, length, True, read=False)
+        return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
+
+    def commit(self, mapping, offset=0, start=0, length=None):
+        """Writes length bytes from start of a mapping to the file at offset; they are durable when this returns."""
+        length = len(mapping) - start if length is None else length
+        if start < 0 or length < 0 or start + length > len(mapping):
+            raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}")
+        mapping.memory.synchronize()
+        if self.session is None:
+            view = mapping.memoryview()[start:start + length]
+            while view:
+                n = os.pwrite(self.fd, view, offset)
+                view, offset = view[n:], offset + n
+            os.fsync(self.fd)
+            return
+        self.session.call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY,
+                          pass_fds=[self.fd])
+
+    def pin(self, on=True, owner=None):
+        """Keeps the file in device memory, or lets it go. Only root and who mounted may. Gives its size."""
+        owner = w.NO_OWNER if owner is None else owner
+        (size, _), _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd])
+        return size
+
+    def _need(self):
+        if self.session is None:
+            raise NotLaneFS(None, f"{self.path!r} fell back to ordinary memory, which cannot do this")
+        return self.session
+
+    @property
+    def handle(self):
+        """The daemon's number for the file, for rings."""
+        with self._lock:
+            if self._handle is None:
+                (self._handle, _, _), _ = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
+            return self._handle
+
+    @property
+    def ring(self):
+        """A ring of the file's own, for read_into and write_from."""
+        from ._ring import Ring
+        self.handle  # before the lock
+        with self._lock:
+            if self._ring is None:
+                self._ring = Ring(self)
+            return self._ring
+
+    def read_into(self, buffer, offset=0, start=0, length=None):
+        """Reads length bytes at offset of the file to start of a Buffer or private Mapping. Gives how many: fewer at the end."""
+        return self.ring.read(self, buffer, offset, start, length).result()
+
+    def write_from(self, buffer, offset=0, start=0, length=None):
+        """Writes length bytes from start of a Buffer or Mapping to the file at offset. sync() makes them durable."""
+        return self.ring.write(self, buffer, offset, start, length).result()
+
+    def sync(self):
+        os.fsync(self.fd)
+
+    def close(self):
+        if self.fd is None:
+            return
+        if self._ring is not None:
+            self._ring.close()
+        if self._handle is not None:
+            self.session.release(self._handle)
+        os.close(self.fd)
+        self.fd = self._ring = self._handle = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "fd", None) is not None:
+            self.close()
+
+
+def _end(session, handle, memory):
+    memory.close()
+    if session is not None:
+        session.release(handle)
+
+
+class _Hold:
+    """Memory and the daemon's hold on it. Both end with the last who refers to this: mappings, tensors, views."""
+
+    def __init__(self, session, handle, memory):
+        self.memory = memory
+        self._end = weakref.finalize(self, _end, session, handle, memory)
+        self._end.atexit = False  # tensors may outlive it there, and the process's end frees all
+
+
+class Mapping:
+    """Device memory with a range of a file. Tensors that were made of it keep it alive after close."""
+
+    def __init__(self, file, offset, length, flags):
+        session = self.session = file._need()
+        fields, (fd,) = session.call(w.MAP, w.MAP_REQUEST.pack(offset, length, flags, 0), w.MAP_REPLY, rights=1, pass_fds=[file.fd])
+        self.handle, kind, self.base, self._size, size, self.generation, self.file_size, at = fields
+        self.private = bool(flags & w.MAP_PRIVATE)
+        try:
+            memory = adopt(session, fd, kind, at, size, self.private)
+        except BaseException:
+            session.release(self.handle)
+            raise
+        self._hold = _Hold(session, self.handle, memory)
+
+    @property
+    def memory(self):
+        if self._hold is None:
+            raise ValueError("the mapping is closed")
+        return self._hold.memory
+
+    def __len__(self):
+        return self._size
+
+    @property
+    def latest(self):
+        """The generation that the file's range has now."""
+        return self.session.latest(self.handle) if self.session else self.generation
+
+    @property
+    def current(self):
+        """Whether the file still has these bytes."""
+        return self.private or self.latest == self.generation
+
+    def memoryview(self):
+        """The bytes, where the CPU reaches them."""
+        view = self.memory.view
+        if view is None:
+            raise BufferError("the CPU does not reach the GPU's memory: use __dlpack__ or __cuda_array_interface__")
+        return view[self.base:self.base + self._size]
+
+    def __dlpack__(self, **kwargs):
+        from ._dlpack import capsule
+        return capsule(self.memory, self._hold, self.base, self._size, **kwargs)
+
+    def __dlpack_device__(self):
+        return self.memory.device
+
+    @property
+    def __cuda_array_interface__(self):
+        if getattr(self.memory, "runtime", None) != "cuda":
+            raise AttributeError("this is not CUDA memory")
+        return {"shape": (self._size,), "typestr": "|u1", "data": (self.memory.address + self.base, not self.private), "version": 3}
+
+    def close(self):
+        self._hold = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _copy(file, offset, length, private, read=True):
+    """What map gives where the file is not on LaneFS: a copy in memory of this process."""
+    length = file.size - offset if length is None else length
+    m = Mapping.__new__(Mapping)
+    memory = _Anonymous(length)
+    view = memory.view
+    while read and view:
+        n = os.preadv(file.fd, [view], offset)
+        if n == 0:
+            raise ValueError(f"{length} bytes at {offset} are not in the file, which has {file.size}")
+        view, offset = view[n:], offset + n
+    m.session, m.handle, m.base, m._size, m.generation, m.file_size, m.private = None, 0, 0, length, 0, file.size, private
+    m._hold = _Hold(None, 0, memory)
+    return m
+
+
+class _Anonymous:
+    device = (1, 0)
+
+    def __init__(self, size):
+        self.size = size
+        self._map = _mmap.mmap(-1, max(size, 1))
+        self.view = memoryview(self._map)[:size]
+
+    @property
+    def address(self):
+        import ctypes
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def synchronize(self):
+        pass
+
+    def close(self):
+        pass  # with the last view of it

@@ -1,0 +1,214 @@
+"""safetensors files (https://github.com/huggingface/safetensors): 8 bytes that say how long the header is, the header, which
+is JSON, and the tensors' bytes."""
+
+import json
+import math
+import os
+import struct
+import warnings
+
+from . import _file
+
+# Size in bytes, and what NumPy and PyTorch call it (None: nothing).
+_TYPES = {
+    "BOOL": (1, "?", "bool"), "U8": (1, "u1", "uint8"), "I8": (1, "i1", "int8"), "F8_E4M3": (1, None, "float8_e4m3fn"),
+    "F8_E5M2": (1, None, "float8_e5m2"), "I16": (2, "<i2", "int16"), "U16": (2, "<u2", "uint16"), "F16": (2, "<f2", "float16"),
+    "BF16": (2, None, "bfloat16"), "I32": (4, "<i4", "int32"), "U32": (4, "<u4", "uint32"), "F32": (4, "<f4", "float32"),
+    "F64": (8, "<f8", "float64"), "I64": (8, "<i8", "int64"), "U64": (8, "<u8", "uint64"),
+}
+_MAX_HEADER = 100 << 20
+
+
+class Tensor:
+    """A tensor where there is neither PyTorch nor a NumPy type for it: its dtype as the file calls it, its shape, its bytes."""
+
+    def __init__(self, mapping, dtype, shape, start, end):
+        self._mapping, self.dtype, self.shape, self.start, self.end = mapping, dtype, tuple(shape), start, end
+
+    def memoryview(self):
+        return self._mapping.memoryview()[self.start:self.end]
+
+    def __repr__(self):
+        return f"lanefs.Tensor({self.dtype}, {self.shape})"
+
+
+class Tensors(dict):
+    """Tensors by name. `mapping` is their memory, `metadata` what the file says of itself, `current` whether the file still
+    has these bytes."""
+
+    def __init__(self, mapping, metadata):
+        super().__init__()
+        self.mapping, self.metadata = mapping, metadata
+
+    @property
+    def current(self):
+        return self.mapping.current
+
+    @property
+    def generation(self):
+        return self.mapping.generation
+
+
+def read_header(fd, size):
+    """Gives where the tensors' bytes begin, {name: (dtype, shape, start, end)}, and the metadata."""
+    def bad(why):
+        raise ValueError(f"not a safetensors file: {why}")
+    first = os.pread(fd, 8, 0)
+    if len(first) < 8:
+        bad("it is too short")
+    (n,) = struct.unpack("<Q", first)
+    if n > _MAX_HEADER or 8 + n > size:
+        bad(f"a header of {n} bytes in a file of {size}")
+    try:
+        header = json.loads(os.pread(fd, n, 8))
+        metadata = header.pop("__metadata__", {})
+        entries = {}
+        for name, e in header.items():
+            start, end = e["data_offsets"]
+            size_of = _TYPES[e["dtype"]][0]
+            if any(not isinstance(d, int) or d < 0 for d in e["shape"]) or not 0 <= start <= end <= size - 8 - n or end - start != size_of * math.prod(e["shape"]):
+                bad(f"tensor {name!r} is not where it says")
+            entries[name] = (e["dtype"], e["shape"], start, end)
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as e:
+        bad(repr(e))
+    return 8 + n, entries, metadata
+
+
+def _framework(name):
+    if name is None:
+        for name in ("torch", "numpy"):
+            try:
+                return name, __import__(name)
+            except ImportError:
+                continue
+        return "none", None
+    if name not in ("torch", "numpy", "none"):
+        raise ValueError(f"framework {name!r}: want 'torch', 'numpy', 'none' or None")
+    return name, None if name == "none" else __import__(name)
+
+
+def load_safetensors(path, framework=None, fallback=False):
+    """Maps a file and gives its tensors, in the memory that all processes share, without a copy: read-only, as far as the
+    framework can say so.
+
+    framework: "torch", "numpy", "none" (lanefs.Tensor), or None for the first of them that is there. Tensors in a GPU's
+    memory want PyTorch. fallback: see open."""
+    kind, module = _framework(framework)
+    with _file.File(path, "r", fallback) as f:
+        mapping = f.map()
+        base, entries, metadata = read_header(f.fd, len(mapping))
+    tensors = Tensors(mapping, metadata)
+    if kind == "numpy" and mapping.memory.view is None:
+        raise ValueError("the mount's device memory is a GPU's, which NumPy does not reach: install PyTorch")
+    whole = _torch_bytes(module, mapping) if kind == "torch" else None
+    for name, (dtype, shape, start, end) in entries.items():
+        size, np, torch = _TYPES[dtype]
+        if kind == "torch" and hasattr(module, torch):
+            part = whole[base + start:base + end]
+            if (base + start) % size:
+                warnings.warn(f"{path!r}: tensor {name!r} does not lie at a multiple of its type's size, so it is copied", RuntimeWarning, stacklevel=2)
+                part = part.clone()
+            tensors[name] = part.view(getattr(module, torch)).view(shape)
+        elif kind == "numpy" and np is not None:
+            tensors[name] = module.frombuffer(mapping.memoryview(), dtype=np, count=math.prod(shape), offset=base + start).reshape(shape)
+        else:
+            tensors[name] = Tensor(mapping, dtype, shape, base + start, base + end)
+    return tensors
+
+
+def _torch_bytes(torch, mapping):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the memory is not writable: it is not
+        return torch.from_dlpack(mapping)
+
+
+_STAGE = 1 << 30  # bytes of device memory that a checkpoint passes through
+
+
+def save(tensors, path, metadata=None, fallback=False):
+    """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file by way of device memory and
+    commit. The file appears at path when it is complete and durable, replacing what is there."""
+    header, parts, at = {}, [], 0
+    if metadata:
+        header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
+    for name, t in tensors.items():
+        dtype, shape, data = _bytes_of(t)
+        n = len(data)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + n]}
+        parts.append(data)
+        at += n
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = struct.pack("<Q", len(text)) + text
+    parts.insert(0, memoryview(head))
+    total = len(head) + at
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    try:
+        with _file.File(temporary, "w", fallback) as f:
+            _write(f, parts, total)
+        os.rename(temporary, path)
+        directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        raise
+
+
+def _write(f, parts, total):
+    size = min(total, _STAGE if f.session is None else max(min(_STAGE, f.session.pool_size // 2), f.session.granule))
+    with f.alloc(size) as stage:
+        fill, done = _filler(stage), 0
+        used = 0
+        for part in parts:
+            at = 0
+            while at < len(part):
+                n = min(len(part) - at, size - used)
+                fill(used, part[at:at + n])
+                at, used = at + n, used + n
+                if used == size:
+                    f.commit(stage, done, 0, used)
+                    done, used = done + used, 0
+        if used:
+            f.commit(stage, done, 0, used)
+
+
+def _filler(stage):
+    """Copies bytes, of the CPU or of the GPU, into the stage."""
+    if stage.memory.view is not None:
+        view = stage.memoryview()
+
+        def fill(at, part):
+            view[at:at + len(part)] = part if isinstance(part, memoryview) else memoryview(part.cpu().numpy())
+        return fill
+    import torch
+    device = torch.from_dlpack(stage)
+
+    def fill(at, part):
+        if isinstance(part, memoryview):
+            part = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+        device[at:at + len(part)].copy_(part)
+    return fill
+
+
+def _bytes_of(t):
+    """dtype, shape and bytes of a tensor: a memoryview, or PyTorch's own of uint8."""
+    if isinstance(t, Tensor):
+        return t.dtype, t.shape, t.memoryview()
+    if type(t).__module__.split(".")[0] == "numpy":
+        import numpy
+        for name, (_, np, _) in _TYPES.items():
+            if np is not None and t.dtype == numpy.dtype(np):
+                # A contiguous array of no dimensions would become one of one.
+                return name, t.shape, memoryview(numpy.ascontiguousarray(t).reshape(-1).view("u1"))
+        raise ValueError(f"safetensors has no type for NumPy's {t.dtype}")
+    import torch
+    for name, (_, _, kind) in _TYPES.items():
+        if t.dtype == getattr(torch, kind, None):
+            return name, tuple(t.shape), t.detach().contiguous().reshape(-1).view(torch.uint8)
+    raise ValueError(f"safetensors has no type for {t.dtype}")

@@ -1,0 +1,41 @@
+"""The bytes of the share protocol, version 1: docs/SPEC.md has them all. Everything is little-endian."""
+
+import struct
+
+MAGIC = b"LANEFSVR"
+VERSION = 1
+MAX_MESSAGE = 1024
+ATTRIBUTE = "system.lanefs.share"
+REPLY = 0x8000
+
+HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING = range(1, 9)
+
+HEADER = struct.Struct("<HHIIi")  # type, 0, length, tag, status
+HELLO_REQUEST = struct.Struct("<8sHHI")
+HELLO_REPLY = struct.Struct("<HHIQQII64s64s")
+MAP_REQUEST = struct.Struct("<QQII")
+MAP_REPLY = struct.Struct("<IIQQQQQQ")
+RELEASE_REQUEST = struct.Struct("<II")
+COMMIT_REQUEST = struct.Struct("<IIQQQ")
+COMMIT_REPLY = struct.Struct("<Q")
+PIN_REQUEST = struct.Struct("<II")
+PIN_REPLY = struct.Struct("<QQ")
+REGISTER_REQUEST = struct.Struct("<IIQQ")
+REGISTER_REPLY = struct.Struct("<II")
+OPEN_REQUEST = struct.Struct("<Q")
+OPEN_REPLY = struct.Struct("<IIQ")
+RING_REQUEST = struct.Struct("<II")
+RING_REPLY = struct.Struct("<IIIIQ")
+
+MAP_PRIVATE, MAP_EMPTY = 1, 2
+NO_OWNER = 0xFFFFFFFF
+
+HOST, CUDA, HIP = 1, 2, 3
+RUNTIMES = {HOST: "host", CUDA: "cuda", HIP: "hip"}
+MEMFD, DMABUF, POSIX = 1, 2, 3
+
+# Rings: offsets of the indexes, and entries.
+SQ_TAIL, SQ_HEAD, CQ_TAIL, CQ_HEAD, DAEMON_SLEEPS, CLIENT_SLEEPS, ENTRIES = 0, 64, 128, 192, 256, 320, 4096
+SUBMISSION = struct.Struct("<QIIIIQQQ16x")
+COMPLETION = struct.Struct("<Qq16x")
+READ, WRITE, SYNC = 1, 2, 3

@@ -1,0 +1,49 @@
+// Package python runs the Python SDK's tests and examples on a mount.
+package python
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+)
+
+const mib = 1 << 20
+
+// python runs a program of the SDK on a mount, and gives what it prints.
+func python(t *testing.T, m *sharetest.Mount, args ...string) string {
+	t.Helper()
+	bin, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3: make deps installs it")
+	}
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	outside := t.TempDir()
+	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR="+m.Dir, "LANEFS_TEST_OUTSIDE="+outside)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "python3 %q:\n%s", args, out)
+	return string(out)
+}
+
+func TestPython(t *testing.T) {
+	m := sharetest.New(t, 256*mib, 64*mib)
+	out := python(t, m, filepath.Join("tests", "test_host.py"))
+	t.Logf("%s", out)
+	for _, skipped := range regexp.MustCompile(`(?m)^(\w+) .*skipped '(.*)'$`).FindAllStringSubmatch(out, -1) {
+		t.Run(skipped[1], func(t *testing.T) { t.Skip(skipped[2]) })
+	}
+}
+
+// TestExample: what the README says is an example runs, and says what it should.
+func TestExample(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 32*mib)
+	out := python(t, m, filepath.Join("examples", "example.py"), m.Dir)
+	require.Regexp(t, `^loaded \['bias'\] at generation \d+ \{'step': '1'\}\nstill the file's bytes: False\nnow: \{'step': '2'\}\n$`, out)
+}

@@ -1,0 +1,273 @@
+"""Tests of the SDK on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this."""
+
+import ctypes
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import unittest
+import warnings
+
+import lanefs
+
+DIR = os.environ["LANEFS_TEST_DIR"]
+OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
+
+
+def path(name):
+    return os.path.join(DIR, name)
+
+
+def write(name, data, where=DIR):
+    p = os.path.join(where, name)
+    with open(p, "wb") as f:
+        f.write(data)
+    return p
+
+
+def safetensors(tensors, metadata=None, pad=True):
+    """The format, by hand: {name: (dtype, shape, bytes)}."""
+    header, data = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, b) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
+        data += b
+    text = json.dumps(header).encode()
+    if pad:
+        text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int * 2), ("ndim", ctypes.c_int), ("dtype", ctypes.c_uint8 * 4),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+
+def from_capsule(capsule):
+    """What a consumer of DLPack sees."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    m = Managed.from_address(get(capsule, b"dltensor"))
+    return ctypes.string_at(m.data + m.offset, m.shape[0]), tuple(m.device), tuple(m.dtype)
+
+
+class Map(unittest.TestCase):
+    def test_ranges(self):
+        data = os.urandom(5 * 2**20 + 77)
+        p = write("ranges", data)
+        with lanefs.open(p) as f:
+            for off, n in (0, None), (1, 10), (4096, 2**20), (len(data) - 1, 1):
+                with f.map(off, n) as m:
+                    want = data[off:] if n is None else data[off:off + n]
+                    self.assertEqual(bytes(m.memoryview()), want)
+                    self.assertEqual(from_capsule(m.__dlpack__()), (want, (1, 0), (1, 8, 1, 0)))
+                    self.assertEqual(m.__dlpack_device__(), (1, 0))
+                    self.assertTrue(m.memoryview().readonly)
+                    self.assertFalse(hasattr(m, "__cuda_array_interface__"))
+            with self.assertRaises(OSError) as e:
+                f.map(len(data) + 1, 1)
+            self.assertIn(str(len(data)), str(e.exception))
+
+    def test_views_outlive_the_mapping(self):
+        data = os.urandom(2**20)
+        with lanefs.open(write("views", data)) as f:
+            m = f.map()
+            view, capsule = m.memoryview(), m.__dlpack__()
+            m.close()
+            self.assertEqual(bytes(view), data)
+            self.assertEqual(from_capsule(capsule)[0], data)
+            with self.assertRaises(ValueError):
+                m.memoryview()
+
+    def test_generation(self):
+        p = write("generation", b"a" * 8192)
+        with lanefs.open(p) as f, f.map() as m:
+            self.assertTrue(m.current)
+            write("generation", b"b" * 8192)
+            self.assertFalse(m.current)
+            self.assertGreater(m.latest, m.generation)
+            self.assertTrue(f.session.wait(60))
+            self.assertEqual(bytes(m.memoryview()), b"a" * 8192)
+            with f.map() as again:
+                self.assertEqual(bytes(again.memoryview()), b"b" * 8192)
+
+    def test_commit(self):
+        p = path("commit")
+        with lanefs.open(p, "w") as f, f.alloc(10000) as m:
+            self.assertEqual(bytes(m.memoryview()), bytes(10000))
+            m.memoryview()[:] = data = os.urandom(10000)
+            f.commit(m)
+            f.commit(m, 10000, 5, 100)
+        with open(p, "rb") as f:
+            self.assertEqual(f.read(), data + data[5:105])
+        with lanefs.open(p) as f, f.map() as m:
+            with self.assertRaises(PermissionError):
+                f.commit(m)
+            with self.assertRaises(PermissionError):
+                f.map(private=True)
+
+    def test_elsewhere(self):
+        p = write("elsewhere", b"x" * 5000, OUTSIDE)
+        with self.assertRaises(lanefs.NotLaneFS) as e:
+            lanefs.open(p)
+        self.assertIn("elsewhere", str(e.exception))
+        with self.assertWarnsRegex(RuntimeWarning, "falling back"):
+            f = lanefs.open(p, fallback=True)
+        with f, f.map(10, 100) as m:
+            self.assertEqual(bytes(m.memoryview()), b"x" * 100)
+            self.assertEqual(from_capsule(m.__dlpack__())[0], b"x" * 100)
+            with self.assertRaises(lanefs.NotLaneFS):
+                f.read_into(m)
+
+    def test_other_process(self):
+        data = os.urandom(3 * 2**20)
+        p = write("two processes", data)
+        with lanefs.open(p) as f, f.map() as m:
+            out = subprocess.run([sys.executable, "-c", "import lanefs, sys, hashlib\n"
+                                  "f = lanefs.open(sys.argv[1]); m = f.map(); print(m.generation, hashlib.sha256(m.memoryview()).hexdigest())",
+                                  p], capture_output=True, text=True, check=True)
+            import hashlib
+            self.assertEqual(out.stdout.split(), [str(m.generation), hashlib.sha256(data).hexdigest()])
+
+
+class Rings(unittest.TestCase):
+    def test_read_and_write(self):
+        data = os.urandom(4 * 2**20 + 13)
+        p = write("ring", data)
+        with lanefs.open(p, "r+") as f, lanefs.Buffer(f, 6 * 2**20) as b:
+            self.assertEqual(f.read_into(b), len(data), "fewer at the end of the file")
+            self.assertEqual(bytes(b.memoryview()[:len(data)]), data)
+            for off, start, n in (0, 0, 1), (1, 2, 3), (4095, 1, 4098), (511, 3 * 2**20, 70001), (8192, 4, 2**20):
+                self.assertEqual(f.read_into(b, off, start, n), n)
+                self.assertEqual(bytes(b.memoryview()[start:start + n]), data[off:off + n], (off, start, n))
+            fresh = os.urandom(2**20)
+            b.memoryview()[5:5 + len(fresh)] = fresh
+            with f.map() as m:
+                self.assertEqual(f.write_from(b, 777, 5, len(fresh)), len(fresh))
+                self.assertFalse(m.current)
+            f.sync()
+            with open(p, "rb") as g:
+                self.assertEqual(g.read(), data[:777] + fresh + data[777 + len(fresh):])
+
+    def test_many(self):
+        block, blocks = 4096, 2000
+        data = b"".join(struct.pack("<I", i) * (block // 4) for i in range(blocks))
+        p = write("many", data)
+        with lanefs.open(p) as f, lanefs.Buffer(f, block * blocks) as b:
+            futures = f.ring.read_batch(f, b, [((i * 7919 % blocks) * block, i * block, block) for i in range(blocks)])
+            for i, future in enumerate(futures):
+                self.assertEqual(future.result(60), block)
+                self.assertEqual(struct.unpack_from("<I", b.memoryview(), i * block)[0], i * 7919 % blocks)
+
+    def test_errors(self):
+        p = write("errors", b"z" * 8192)
+        with lanefs.open(p) as f, lanefs.Buffer(f, 4096) as b, f.map() as m:
+            ring = f.ring
+            bad = ring.submit([(1, 999, b.handle, 0, 0, 1), (1, f.handle, 999, 0, 0, 1), (2, f.handle, b.handle, 0, 0, 1),
+                               (9, f.handle, b.handle, 0, 0, 1), (1, f.handle, b.handle, 0, b.size, 1), (1, f.handle, b.handle, 0, 1, 2**63),
+                               (1, f.handle, m.handle, 0, 0, 1)])
+            want = [9, 9, 13, 95, 22, 22, 13]
+            self.assertEqual([x.exception(60).errno for x in bad], want)
+            self.assertEqual(ring.read(f, b, 0, 0, 4096).result(60), 4096, "one that is good, after those that are not")
+            self.assertEqual(f.read_into(b, 8192, 0, 10), 0)
+
+    def test_threads(self):
+        data = os.urandom(2**20)
+        p = write("threads", data)
+        errors = []
+        with lanefs.open(p) as f, lanefs.Buffer(f, 8 * 4096) as b:
+            def work(k):
+                try:
+                    for i in range(100):
+                        off = (i * 8 + k) * 997 % (len(data) - 4096)
+                        f.read_into(b, off, k * 4096, 4096)
+                        if bytes(b.memoryview()[k * 4096:(k + 1) * 4096]) != data[off:off + 4096]:
+                            errors.append((k, i))
+                except Exception as e:
+                    errors.append(e)
+            threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        self.assertEqual(errors, [])
+
+
+class Safetensors(unittest.TestCase):
+    tensors = {"w": ("F32", [2, 3], struct.pack("<6f", *range(6))), "b": ("BF16", [4], bytes(range(8))), "s": ("I64", [], struct.pack("<q", -5)),
+               "empty": ("F16", [0, 7], b"")}
+
+    def test_load(self):
+        p = write("load.safetensors", safetensors(self.tensors, {"who": "test"}))
+        t = lanefs.load_safetensors(p, framework="none")
+        self.assertEqual(t.metadata, {"who": "test"})
+        self.assertEqual({k: (v.dtype, list(v.shape), bytes(v.memoryview())) for k, v in t.items()}, self.tensors)
+        self.assertTrue(t.current)
+        write("load.safetensors", b"other")
+        self.assertFalse(t.current)
+
+    def test_save(self):
+        p = write("from.safetensors", safetensors(self.tensors))
+        t = lanefs.load_safetensors(p, framework="none")
+        lanefs.save(t, path("to.safetensors"), {"step": 3})
+        again = lanefs.load_safetensors(path("to.safetensors"), framework="none")
+        self.assertEqual(again.metadata, {"step": "3"})
+        self.assertEqual({k: (v.dtype, list(v.shape), bytes(v.memoryview())) for k, v in again.items()}, self.tensors)
+        before = again.generation
+        lanefs.save(t, path("to.safetensors"))
+        self.assertFalse(again.current, "a new checkpoint takes the old one's place")
+        self.assertGreater(lanefs.load_safetensors(path("to.safetensors"), framework="none").generation, before)
+        self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
+
+    def test_fallback(self):
+        p = write("x.safetensors", safetensors(self.tensors), OUTSIDE)
+        with self.assertRaises(lanefs.NotLaneFS):
+            lanefs.load_safetensors(p)
+        with self.assertWarns(RuntimeWarning):
+            t = lanefs.load_safetensors(p, framework="none", fallback=True)
+        self.assertEqual(bytes(t["w"].memoryview()), self.tensors["w"][2])
+
+    def test_malformed(self):
+        good = safetensors(self.tensors)
+        for name, data in {"empty": b"", "short": good[:7], "long header": struct.pack("<Q", 2**63) + good[8:], "no JSON": struct.pack("<Q", 8) + b"xxxxxxxx",
+                           "list": struct.pack("<Q", 2) + b"[]", "cut": good[:-1]}.items():
+            p = write("malformed", data)
+            with self.assertRaises((ValueError, OSError), msg=name):
+                lanefs.load_safetensors(p, framework="none")
+        for bad in ({"w": ("F99", [1], b"abcd")}, {"w": ("F32", [2], b"abcd")}, {"w": ("F32", [-1, -1], b"abcd")}, {"w": ("F32", ["1"], b"abcd")}):
+            with self.assertRaises(ValueError):
+                lanefs.load_safetensors(write("malformed", safetensors(bad)), framework="none")
+
+    def test_numpy(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("needs NumPy: apt-get install python3-numpy")
+        t = lanefs.load_safetensors(write("np.safetensors", safetensors(self.tensors)), framework="numpy")
+        self.assertEqual(t["w"].tolist(), [[0, 1, 2], [3, 4, 5]])
+        self.assertEqual(t["s"].item(), -5)
+        self.assertFalse(t["w"].flags.writeable)
+        self.assertIsInstance(t["b"], lanefs.Tensor)
+        lanefs.save({"w": t["w"], "s": t["s"]}, path("np2.safetensors"))
+        again = lanefs.load_safetensors(path("np2.safetensors"), framework="numpy")
+        self.assertTrue(numpy.array_equal(again["w"], t["w"]) and again["s"].shape == ())
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("needs PyTorch: pip install torch")
+        t = lanefs.load_safetensors(write("pt.safetensors", safetensors(self.tensors)))
+        self.assertEqual(t["w"].tolist(), [[0, 1, 2], [3, 4, 5]])
+        self.assertEqual(t["b"].dtype, torch.bfloat16)
+        lanefs.save(dict(t), path("pt2.safetensors"))
+        again = lanefs.load_safetensors(path("pt2.safetensors"))
+        self.assertTrue(all(torch.equal(t[k], again[k]) for k in t))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error", ResourceWarning)
+    unittest.main(verbosity=2)
