@@ -130,7 +130,8 @@ type Superblock struct {
 	OrphanFileInum    uint32
 	Checksum          uint32
 
-	raw [SuperblockSize]byte
+	raw    [SuperblockSize]byte
+	stable stableSum
 }
 
 // DecodeSuperblock decodes the first SuperblockSize bytes of b and checks that the geometry can be. It checks neither

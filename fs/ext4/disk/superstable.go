@@ -20,10 +20,26 @@ func (s *Superblock) EncodeStable(b []byte) {
 	clear(s.LastMounted[60:])
 	s.fields(codec{b: s.raw[:]})
 	before := CRC32C(^uint32(0), s.raw[:spare])
-	after := crc32cBack(s.Checksum, s.raw[spare+4:0x3FC])
-	le.PutUint32(s.LastMounted[60:], before^crc32cBack(after, make([]byte, 4)))
+	le.PutUint32(s.LastMounted[60:], before^s.stable.needed(s.Checksum, s.raw[spare:0x3FC]))
 	s.fields(codec{b: s.raw[:]})
 	copy(b[:SuperblockSize], s.raw[:])
+}
+
+// stableSum remembers the last answer of needed: every commit asks, and what lies behind the spare bytes hardly changes.
+// The zero value remembers that zeroes lead from 0 to 0.
+type stableSum struct {
+	sum, answer uint32
+	b           [0x3FC - spare]byte
+}
+
+// needed is what the crc32c before b must be, xor the four bytes at its start, so that b leads to sum.
+func (c *stableSum) needed(sum uint32, b []byte) uint32 {
+	if c.sum != sum || !bytes.Equal(c.b[4:], b[4:]) {
+		c.sum = sum
+		copy(c.b[4:], b[4:]) // the first four are zero
+		c.answer = crc32cBack(sum, c.b[:])
+	}
+	return c.answer
 }
 
 // crc32cBack is the crc32c from which b leads to c.
