@@ -20,7 +20,7 @@ import (
 func main() {
 	b := bench{results: map[string]map[string][]float64{}}
 	flag.StringVar(&b.lanefs, "lanefs", "./lanefs", "the binary to measure")
-	flag.StringVar(&b.where, "dir", "/dev/shm", "where the images go: memory")
+	flag.StringVar(&b.where, "dir", "/dev/shm", "where the images go; by default memory")
 	flag.StringVar(&b.tree, "tree", "", "the tree to copy (default: the source tree of Go)")
 	flag.StringVar(&b.options, "o", "", "mount options of LaneFS")
 	runs := flag.Int("runs", 3, "runs of each; the median counts")
@@ -125,7 +125,7 @@ func (b *bench) one(s *system, rows string) error {
 // print writes the table.
 func (b *bench) print(systems []*system, runs int) {
 	fmt.Printf("LaneFS with the software controller (lanes on CPU threads), fuse2fs and the kernel's ext4 on loop.\n")
-	fmt.Printf("Image of 2 GiB in RAM, 4 KiB blocks; %d CPUs; median of %d runs; ratios above 1: LaneFS is faster.\n\n", runtime.NumCPU(), runs)
+	fmt.Printf("Images of 2 GiB in %s, 4 KiB blocks; %d CPUs; median of %d runs; ratios above 1: LaneFS is faster.\n\n", b.where, runtime.NumCPU(), runs)
 	fmt.Printf("%-38s", "")
 	for _, s := range systems {
 		fmt.Printf("%14s", s.name)
