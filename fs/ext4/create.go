@@ -131,6 +131,9 @@ func (i *Inode) make(name string, may []May, f func(h *jbd2.Handle) (*Inode, err
 		} else if !errors.Is(err, ErrNotExist) {
 			return err
 		}
+		if err := i.dirDamage(); err != nil {
+			return err
+		}
 		return i.fs.do(createCredits, func(h *jbd2.Handle) (err error) {
 			if n, err = f(h); err == nil {
 				err = i.dirInsert(h, name, n.ino, n.d.Mode)

@@ -47,6 +47,9 @@ func (s dirStore) Dirty(b dir.Block) { s.h.Dirty(b.(*jbd2.Buffer)) }
 
 func (s dirStore) Indexed() bool { return s.i.d.Flags&disk.FlIndex != 0 }
 
+// Damaged may be called by several readers at once: the first one's word stands.
+func (s dirStore) Damaged(err error) { s.i.damaged.CompareAndSwap(nil, &err) }
+
 func (s dirStore) SetIndexed() {
 	s.i.d.Flags |= disk.FlIndex
 	s.i.changed = true
@@ -180,6 +183,22 @@ func (i *Inode) dirSetParent(h *jbd2.Handle, parent uint32) error {
 	return i.dirReplace(h, "..", parent, disk.ModeDir)
 }
 
+// dirDamage refuses to change a directory in which names are found without its index. mu is held.
+func (i *Inode) dirDamage() error {
+	if err := i.damaged.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// noteDamage has the volume know of an index that names are found without, though nobody is told of an error. It is
+// deferred like noteTo.
+func (i *Inode) noteDamage() {
+	if err := i.damaged.Load(); err != nil {
+		_ = i.fs.note(*err)
+	}
+}
+
 // dirEmpty is ErrNotEmpty if the directory holds more than "." and "..".
 func (i *Inode) dirEmpty() error {
 	e, err := i.entries()
@@ -197,6 +216,7 @@ func (i *Inode) dirEmpty() error {
 // must not call into the volume.
 func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) (err error) {
 	defer i.fs.noteTo(&err)
+	defer i.noteDamage()
 	i.mu.RLock()
 	defer func() {
 		due := i.noteAccess()

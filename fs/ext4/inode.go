@@ -33,6 +33,7 @@ type Inode struct {
 	cleanEnd bool // the last block is zero past the size, see cleanTail
 
 	dir        atomic.Pointer[dir.Dir] // layout
+	damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
 	released   []*Inode                // protected by mu: to be Put when the handle has ended

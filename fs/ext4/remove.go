@@ -10,6 +10,7 @@ import (
 // Lookup finds name in the directory.
 func (i *Inode) Lookup(name string) (_ *Inode, err error) {
 	defer i.fs.noteTo(&err)
+	defer i.noteDamage()
 	if len(name) > maxName {
 		return nil, ErrNameTooLong
 	}
@@ -72,6 +73,9 @@ func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
 		if _, _, err := i.dirLookup(name); err == nil {
 			return ErrExist
 		}
+		if err := i.dirDamage(); err != nil {
+			return err
+		}
 		return i.fs.do(createCredits, func(h *jbd2.Handle) error {
 			if err := i.dirInsert(h, name, target.ino, d.Mode); err != nil {
 				return err
@@ -129,6 +133,9 @@ func (i *Inode) remove(name string, dir bool) error {
 	}
 	var err error
 	if c, err = i.lookup(name); err != nil {
+		return err
+	}
+	if err := i.dirDamage(); err != nil {
 		return err
 	}
 	if c == i {

@@ -93,6 +93,11 @@ func (r *rename) run(flags uint32) error {
 	} else if flags&RenameNoReplace != 0 {
 		return ErrExist
 	}
+	for _, d := range []*Inode{r.from, r.to} {
+		if err := d.dirDamage(); err != nil {
+			return err
+		}
+	}
 	if r.src == r.dst {
 		return nil // two names of one file: both stay
 	}

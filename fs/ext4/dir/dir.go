@@ -62,6 +62,8 @@ type Store interface {
 	// Indexed says whether the inode has disk.FlIndex; SetIndexed sets it, under the same transaction.
 	Indexed() bool
 	SetIndexed()
+	// Damaged is called when Lookup or Read finds the index damaged and does without it: nothing is to be changed then.
+	Damaged(err error)
 }
 
 // Entry is one name. Name is part of the block and valid as long as whoever gave it says.

@@ -27,10 +27,9 @@ func (d *Dir) emptyBlock(s Store, lblk uint32) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		// An index node, or without checksums a leaf that is one free record.
-		free := le.Uint32(b.Data()) == 0 && getRecLen(b.Data(), d.blockSize) == d.blockSize
+		none := d.noNames(b)
 		b.Put()
-		if free {
+		if none {
 			return true, nil
 		}
 	}
@@ -57,4 +56,10 @@ func (d *Dir) emptyBlock(s Store, lblk uint32) (bool, error) {
 		off += r.size
 	}
 	return true, nil
+}
+
+// noNames says whether a block of an indexed directory is an index node, or without checksums a leaf that is one free
+// record.
+func (d *Dir) noNames(b Block) bool {
+	return le.Uint32(b.Data()) == 0 && getRecLen(b.Data(), d.blockSize) == d.blockSize
 }

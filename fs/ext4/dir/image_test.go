@@ -73,9 +73,10 @@ func (b *imageBlock) Verified() bool { return false }
 func (b *imageBlock) SetVerified()   {}
 func (b *imageBlock) Put()           {}
 
-func (s *imageStore) Blocks() uint32 { return uint32(len(s.at)) }
-func (s *imageStore) Indexed() bool  { return s.n.Flags&disk.FlIndex != 0 }
-func (s *imageStore) SetIndexed()    { panic("an image's directory gets no index here") }
+func (s *imageStore) Blocks() uint32    { return uint32(len(s.at)) }
+func (s *imageStore) Indexed() bool     { return s.n.Flags&disk.FlIndex != 0 }
+func (s *imageStore) SetIndexed()       { panic("an image's directory gets no index here") }
+func (s *imageStore) Damaged(err error) { panic(err) }
 func (s *imageStore) Get(lblk uint32) (Block, error) {
 	return &imageBlock{s.at[lblk], s.m.Block(s.at[lblk])}, nil
 }

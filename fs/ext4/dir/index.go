@@ -98,7 +98,7 @@ func (d *Dir) node(s Store, lblk uint32, entries int) (node, error) {
 		return node{}, err
 	}
 	n, err := d.parseNode(lblk, b.Data(), entries)
-	if err == nil && d.csum && !b.Verified() {
+	if err == nil && !b.Verified() {
 		if err = d.verifyNode(&n); err == nil {
 			b.SetVerified()
 		}
@@ -156,10 +156,18 @@ func (d *Dir) nodeCsum(n *node) (uint32, int) {
 	return disk.CRC32C32(c, 0), tail + 4
 }
 
+// verifyNode checks what need be checked once: the checksum, and the order that searching relies on.
 func (d *Dir) verifyNode(n *node) error {
-	want, off := d.nodeCsum(n)
-	if got := le.Uint32(n.data[off:]); got != want {
-		return d.corrupt(n.lblk, off, "index node's checksum is %#08x, should be %#08x", got, want)
+	if d.csum {
+		want, off := d.nodeCsum(n)
+		if got := le.Uint32(n.data[off:]); got != want {
+			return d.corrupt(n.lblk, off, "index node's checksum is %#08x, should be %#08x", got, want)
+		}
+	}
+	for i := 2; i < n.count; i++ {
+		if n.hash(i) < n.hash(i-1) {
+			return d.corrupt(n.lblk, n.entries+dxEntry*i, "index is out of order")
+		}
 	}
 	return nil
 }

@@ -24,12 +24,8 @@ func (d *Dir) find(s Store, name string) (place, error) {
 	}
 	defer c.close()
 	if isDot(name) {
-		p := place{b: c.path[0].b, root: true, prev: -1}
-		if name == ".." {
-			p.off, p.prev = recMin, 0
-		}
-		c.n = 0 // the reference goes with p
-		return p, nil
+		c.n = 0 // the reference goes with the place
+		return dot(name, c.path[0].b), nil
 	}
 	hash, _ := c.hash.Sum(name)
 	if err := c.probe(hash); err != nil {
@@ -55,6 +51,14 @@ func (d *Dir) find(s Store, name string) (place, error) {
 			return place{}, err
 		}
 	}
+}
+
+// dot is the place of "." or ".." in the root of an index.
+func dot(name string, b Block) place {
+	if name == ".." {
+		return place{b: b, root: true, off: recMin, prev: 0}
+	}
+	return place{b: b, root: true, prev: -1}
 }
 
 func (d *Dir) findLinear(s Store, name string) (place, error) {
@@ -86,6 +90,9 @@ func (d *Dir) at(p place) Entry {
 // Lookup finds a name and gives its inode number and type. The error is ErrNotExist if it is not there.
 func (d *Dir) Lookup(s Store, name string) (ino uint32, ft uint8, err error) {
 	p, err := d.find(s, name)
+	if isDamage(err) && s.Indexed() {
+		p, err = d.findAnyway(s, name, err)
+	}
 	if err != nil {
 		return 0, 0, err
 	}

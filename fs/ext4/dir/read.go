@@ -29,7 +29,9 @@ func (d *Dir) Read(s Store, cookie uint64, fn func(e Entry, next uint64) bool) e
 	switch {
 	case s.Blocks() == 0:
 		return nil // removed
-	case s.Indexed(), d.index && s.Blocks() == 1:
+	case s.Indexed():
+		return d.readIndexed(s, cookie, fn)
+	case d.index && s.Blocks() == 1:
 		return d.readHashed(s, cookie, fn)
 	}
 	return d.readLinear(s, cookie, fn)
@@ -180,6 +182,22 @@ func (t *batch) emit(key uint64, fn func(Entry, uint64) bool) bool {
 	return true
 }
 
+// readIndexed is readHashed, and where that comes upon damage it goes on without the index.
+func (d *Dir) readIndexed(s Store, cookie uint64, fn func(Entry, uint64) bool) error {
+	enough := false
+	err := d.readHashed(s, cookie, func(e Entry, next uint64) bool {
+		if enough = !fn(e, next); enough {
+			return false
+		}
+		cookie = next
+		return true
+	})
+	if isDamage(err) && !enough {
+		return d.readAnyway(s, cookie, err, fn)
+	}
+	return err
+}
+
 func (d *Dir) readHashed(s Store, cookie uint64, fn func(Entry, uint64) bool) error {
 	if cookie < 2 {
 		if more, err := d.readDots(s, cookie, fn); !more || err != nil {
@@ -275,11 +293,17 @@ func (d *Dir) readDots(s Store, cookie uint64, fn func(Entry, uint64) bool) (boo
 	if why := d.checkDots(data, end); why != "" {
 		return false, d.corrupt(0, 0, "%s", why)
 	}
+	return d.emitDots(b, cookie, fn), nil
+}
+
+// emitDots calls fn with what there is of "." and ".." from a cookie on.
+func (d *Dir) emitDots(b Block, cookie uint64, fn func(Entry, uint64) bool) bool {
+	data := b.Data()
 	for i := cookie; i < 2; i++ {
 		off := int(i) * recMin
 		if !fn(d.entry(data, off, record{ino: le.Uint32(data[off:]), nameLen: int(i) + 1}), i+1) {
-			return false, nil
+			return false
 		}
 	}
-	return true, nil
+	return true
 }

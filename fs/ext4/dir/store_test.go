@@ -20,6 +20,7 @@ type memStore struct {
 	most     int // blocks it may have, 0: no limit
 	appended int
 	dirtied  map[*memBlock]bool
+	damage   error
 	gets     int
 }
 
@@ -44,9 +45,10 @@ func (b *memBlock) Put() {
 	}
 }
 
-func (s *memStore) Blocks() uint32 { return uint32(len(s.blocks)) }
-func (s *memStore) Indexed() bool  { return s.indexed }
-func (s *memStore) SetIndexed()    { s.indexed = true }
+func (s *memStore) Blocks() uint32    { return uint32(len(s.blocks)) }
+func (s *memStore) Indexed() bool     { return s.indexed }
+func (s *memStore) SetIndexed()       { s.indexed = true }
+func (s *memStore) Damaged(err error) { s.damage = err }
 func (s *memStore) Get(lblk uint32) (Block, error) {
 	s.gets++
 	b := s.blocks[lblk]
