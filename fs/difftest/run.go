@@ -70,13 +70,13 @@ func (c *Config) sequence(proc int) []step {
 	}
 	ops := Generate(c.Profile, c.Seed, proc, c.Ops)
 	for i := range ops {
-		if c.Right.Kind == "" && (c.Profile == ProfileData || c.Profile == ProfileDirect) {
+		if c.Right.Kind == "" && !c.Volume.Inline && (c.Profile == ProfileData || c.Profile == ProfileDirect) {
 			ops[i].alone()
 		}
 		if c.Left.WriteBack {
 			ops[i].fitTimes(c.Volume)
 		}
-		if c.Volume.Inline {
+		if c.Volume.Inline && c.Right.Kind != "" {
 			ops[i].fitInline()
 		}
 	}
@@ -133,10 +133,13 @@ func (o *Op) fitTimes(v Volume) {
 // inlineMost is a size that every inode has room for.
 const inlineMost = 40
 
-// fitInline keeps a truncate from growing a file that lies in its inode to more than there is room for: see accepted.
+// fitInline keeps an Op from what the kernel's ext4 answers with a loss where files lie in their inodes: see accepted.
 func (o *Op) fitInline() {
-	if o.Kind == OpTruncate || o.Kind == OpFtruncate {
+	switch o.Kind {
+	case OpTruncate, OpFtruncate:
 		o.Len = min(o.Len, inlineMost)
+	case OpFallocate:
+		o.Kind = OpFsync
 	}
 }
 
@@ -175,6 +178,9 @@ func (v *volume) unmount() error {
 
 // Run runs both sides. It returns nil, nil when they do not differ; an error says that the run itself could not be done.
 func Run(c Config) (*Failure, error) {
+	if c.Volume.Inline && (c.Profile == ProfileData || c.Profile == ProfileDirect) {
+		c.Right = Side{} // there the model is to be trusted, the kernel is not: see accepted
+	}
 	r := &run{Config: c, began: time.Now()}
 	return r.do()
 }
