@@ -170,9 +170,12 @@ func TestReserved(t *testing.T) {
 
 	// Nothing that takes a block goes on, until it is for someone who may.
 	for name, op := range map[string]func(may ...ext4.May) error{
-		"write":     func(may ...ext4.May) error { _, err := f.Write(int64(n), make([]byte, 100<<10), may...); return err },
-		"fallocate": func(may ...ext4.May) error { return f.Fallocate(0, int64(n), 200<<10, may...) },
-		"copy":      func(may ...ext4.May) error { _, err := f.CopyRange(0, f, int64(n)+300<<10, 50<<10, may...); return err },
+		"write": func(may ...ext4.May) error {
+			_, err := f.Write(int64(n)+1<<20, make([]byte, 100<<10), may...)
+			return err
+		},
+		"fallocate": func(may ...ext4.May) error { return f.Fallocate(0, int64(n)+2<<20, 200<<10, may...) },
+		"copy":      func(may ...ext4.May) error { _, err := f.CopyRange(0, f, int64(n)+3<<20, 50<<10, may...); return err },
 		"mkdir":     func(may ...ext4.May) error { return put(root.Mkdir("d", 0o755, 0, 0, may...)) },
 		"symlink":   func(may ...ext4.May) error { return put(root.Symlink("l", long, 0, 0, may...)) },
 		"setxattr":  func(may ...ext4.May) error { return f.Setxattr("user.x", make([]byte, 800), 0, may...) },
