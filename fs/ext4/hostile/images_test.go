@@ -123,8 +123,10 @@ func takeOn(t *testing.T, s sample) string {
 	if len(image) == 0 {
 		t.Fatalf("%s is empty", s.path)
 	}
+	says := inspect(t, image)
 	seen, log, err := look(t, image)
 	if err != nil {
+		require.Equal(t, ext4.Refused, says)
 		t.Logf("refused: %v", err)
 		m := newMedium(image, false)
 		bounded(t, func() {
@@ -162,8 +164,38 @@ func takeOn(t *testing.T, s sample) string {
 	p := patient{image: image, seen: seen, before: before, clean: clean, whole: whole}
 	p.fast = slices.ContainsFunc(log.lines, func(s string) bool { return strings.Contains(s, "fast commits") })
 	how := p.treat(t, "add", (*churn).add)
+	if how != "refused for writing" {
+		require.EqualValues(t, how, says, "lanefs check says otherwise")
+	}
 	p.treat(t, "change", (*churn).change)
 	return how
+}
+
+// inspect looks at an image as `lanefs check` does, and says what it says of mounting it.
+func inspect(t *testing.T, image []byte) (says ext4.Support) {
+	t.Helper()
+	m := newMedium(image, true)
+	says = ext4.Refused
+	bounded(t, func() {
+		in, v, err := ext4.Inspect(m)
+		if err != nil {
+			return // no ext4 at all
+		}
+		if says = in.Mount; v == nil {
+			return
+		}
+		files := 0
+		_ = v.FreeExtents(func(uint64) {})
+		_ = v.FileExtents(func(uint32, uint64, int, error) { files++ }, func(uint64, uint64) bool { return files < maxNames })
+		if err := v.Close(); err != nil {
+			t.Errorf("closing what was mounted for reading: %v", err)
+		}
+	})
+	checkMedium(t, m)
+	if len(m.written) > 0 {
+		t.Error("check has written")
+	}
+	return says
 }
 
 // patient is a sample and what is known of it.
