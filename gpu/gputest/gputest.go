@@ -18,7 +18,7 @@ import (
 type Open func(t testing.TB) gpu.Runtime
 
 // patience bounds every wait; nothing that works comes near it.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var one = gpu.Dim3{X: 1, Y: 1, Z: 1}
 

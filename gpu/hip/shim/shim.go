@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
 
@@ -26,40 +25,46 @@ var sonames = []string{"libamdhip64.so.7", "libamdhip64.so.6", "libhsa-runtime64
 // inside is set in a process whose loader knows the shim; its value is the folder.
 const inside = "LANEFS_SHIM_INSIDE"
 
+// built is set where the folder is the process's own.
+const built = "LANEFS_SHIM_BUILT"
+
 // Use has the calling process start anew with the shim: the loader reads its path only then. It returns in a process that
 // has the shim, or that shall not; with an error where the shim could not be built. Call it before anything else.
 func Use() error {
 	backend := os.Getenv("LANEFS_SHIM")
-	if os.Getenv(inside) != "" || backend == "none" {
+	if Used() || backend == "none" {
 		return nil
 	}
+	env := os.Environ()
 	dir := backend
 	if backend == "" || backend == "cpu" || backend == "cuda" {
 		var err error
 		if dir, err = build(cmp.Or(backend, "cpu")); err != nil {
 			return err
 		}
+		env = append(env, built+"=1")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	env := append(os.Environ(), inside+"="+dir, "LD_LIBRARY_PATH="+dir+":"+os.Getenv("LD_LIBRARY_PATH"))
+	env = append(env, inside+"="+dir, "LD_LIBRARY_PATH="+dir+":"+os.Getenv("LD_LIBRARY_PATH"))
 	return syscall.Exec(self, os.Args, env)
 }
 
 // Used says whether this process has the shim.
-func Used() bool { return os.Getenv(inside) != "" }
+func Used() bool { return Dir() != "" }
+
+// Dir is the folder of this process's shim: what LANEFS_SHIM takes.
+func Dir() string { return os.Getenv(inside) }
 
 // Clean removes what Use built for this process.
 func Clean() error {
-	if dir := os.Getenv(inside); strings.HasPrefix(filepath.Base(dir), prefix) {
-		return os.RemoveAll(dir)
+	if os.Getenv(built) == "" {
+		return nil
 	}
-	return nil
+	return os.RemoveAll(Dir())
 }
-
-const prefix = "lanefs-shim-"
 
 // build compiles the shim into a new folder.
 func build(backend string) (dir string, err error) {
@@ -67,7 +72,7 @@ func build(backend string) (dir string, err error) {
 	if err != nil {
 		return "", errors.New("the shim needs gcc: apt-get install gcc libc6-dev")
 	}
-	if dir, err = os.MkdirTemp("", prefix); err != nil {
+	if dir, err = os.MkdirTemp("", "lanefs-shim-"); err != nil {
 		return "", err
 	}
 	if err := Build(cc, backend, os.Getenv("LANEFS_SHIM_ROCM"), dir); err != nil {

@@ -33,15 +33,20 @@ var ErrNotInstalled = errors.New("not installed")
 
 // Open opens the first of the names that is there.
 func Open(names ...string) (*Library, error) {
-	var errs []string
+	var why []string // a library that is there and does not load: what it needs may be missing
 	for _, name := range names {
 		h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 		if err == nil {
 			return &Library{Path: name, handle: h}, nil
 		}
-		errs = append(errs, err.Error())
+		if text := err.Error(); text != "" && !strings.HasPrefix(text, name+": cannot open shared object file") {
+			why = append(why, text)
+		}
 	}
-	return nil, fmt.Errorf("%s: %w (%s)", names[0], ErrNotInstalled, strings.Join(errs, "; "))
+	if len(why) > 0 {
+		return nil, fmt.Errorf("%s: %w (%s)", names[0], ErrNotInstalled, strings.Join(why, "; "))
+	}
+	return nil, fmt.Errorf("%s: %w", names[0], ErrNotInstalled)
 }
 
 // Bind looks the functions up. It fails on the first required one that is missing; version is what the library calls

@@ -1,0 +1,174 @@
+package hip
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hip/shim"
+)
+
+// reporting is set in a process that TestReport shall say what it finds in.
+const reporting = "LANEFS_TEST_REPORT"
+
+// TestReport is run by the other tests in a process of its own: a library is opened once per process.
+func TestReport(t *testing.T) {
+	if os.Getenv(reporting) == "" {
+		t.Skip("other tests run this one")
+	}
+	r, err := Open(Options{})
+	if err != nil {
+		t.Logf("open: %v", err)
+		return
+	}
+	defer r.Close()
+	t.Logf("facts: %+v", r.Facts())
+	for _, m := range r.Missing() {
+		t.Logf("missing: %s", m)
+	}
+	_, err = r.Alloc(gpu.DeviceFine, 4096)
+	t.Logf("fine: %v", err)
+	s, err := r.NewStream()
+	require.NoError(t, err)
+	t.Logf("wait: %v", s.Wait(time.Minute))
+}
+
+// child runs tests of this binary in a process of its own, with variables set, on this process's shim unless they name
+// another.
+func child(t *testing.T, run string, env ...string) string {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	if !slices.ContainsFunc(env, func(s string) bool {
+		return strings.HasPrefix(s, "LANEFS_SHIM_ROCM=") || strings.HasPrefix(s, "LANEFS_SHIM=")
+	}) {
+		env = append(env, "LANEFS_SHIM="+shim.Dir())
+	}
+	return output(t, exec.Command(self, "-test.v", "-test.run", run), append(env, reporting+"=1")...)
+}
+
+// output is what a command prints, which must not fail, without this process's choice of a shim.
+func output(t *testing.T, c *exec.Cmd, env ...string) string {
+	t.Helper()
+	c.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "LANEFS_SHIM") || strings.HasPrefix(s, "LD_LIBRARY_PATH=")
+	})
+	c.Env = append(c.Env, env...)
+	out, err := c.CombinedOutput()
+	if err != nil && strings.Contains(string(out), "GLIBC_") {
+		t.Skipf("this test binary needs a newer libc than Debian's: %s", out)
+	}
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+func needShim(t *testing.T) {
+	t.Helper()
+	if !shim.Used() {
+		t.Skip("this test needs the shim, and that gcc: apt-get install gcc libc6-dev")
+	}
+}
+
+// What a machine lacks is said in one line each, and what it has works.
+func TestVariants(t *testing.T) {
+	needShim(t)
+	for _, c := range []struct {
+		name string
+		env  []string
+		want []string
+		not  string
+	}{
+		{"ROCm 7.1", nil, []string{"facts: ", "fine: <nil>", "wait: <nil>"}, "missing: "},
+		{"ROCm 6.4", []string{"LANEFS_SHIM_ROCM=6.4"},
+			[]string{"missing: hsa_amd_portable_export_dmabuf_v2: needs ROCm 7.1, found 6.4; using v1\n"}, "open: "},
+		{"ROCm 5.2", []string{"LANEFS_SHIM_ROCM=5.2"},
+			[]string{"open: hip runtime: this is ROCm 5.2, LaneFS's kernels need 6.0: update ROCm, or use --gpu host\n"}, "facts: "},
+		{"no device", []string{"LANEFS_SHIM_DEVICES=0"},
+			[]string{"open: hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100)"}, "facts: "},
+		{"no VMM", []string{"LANEFS_SHIM_NO_VMM=1"},
+			[]string{"missing: LaneFS shim over plain memory has no virtual memory management with ROCm 7.1: device memory does not grow, and is shared by IPC handles\n"}, "open: "},
+		{"a Radeon", []string{"LANEFS_SHIM_ARCH=gfx1100"},
+			[]string{"missing: gfx1100, a Radeon, has fine-grained device memory only with HSA_FORCE_FINE_GRAIN_PCIE=1 in the environment of lanefs\n",
+				"fine: hip runtime: 4096 bytes of device-fine memory: hipExtMallocWithFlags: invalid argument (hipErrorInvalidValue, 1) (gfx1100, a Radeon"}, "open: "},
+		{"a Radeon that is told", []string{"LANEFS_SHIM_ARCH=gfx1100", "HSA_FORCE_FINE_GRAIN_PCIE=1"}, []string{"fine: <nil>"}, "missing: "},
+		{"a lost device", []string{"LANEFS_SHIM_LOST=1"},
+			[]string{"wait: hip runtime: a kernel or copy: unspecified launch failure (hipErrorLaunchFailure, 719); the GPU is lost to this process"}, "open: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := child(t, "^TestReport$", c.env...)
+			for _, want := range c.want {
+				require.Contains(t, out, want)
+			}
+			require.NotContains(t, out, c.not)
+		})
+	}
+}
+
+// The suite on a device without VMM, which shares by IPC handles, and on an older ROCm, which imports descriptors by
+// address and exports DMA-BUFs by v1.
+func TestRuntimeVariants(t *testing.T) {
+	needShim(t)
+	for name, env := range map[string]string{"no VMM": "LANEFS_SHIM_NO_VMM=1", "ROCm 6.4": "LANEFS_SHIM_ROCM=6.4"} {
+		t.Run(name, func(t *testing.T) {
+			out := child(t, "^TestRuntime$", env)
+			require.Contains(t, out, "--- PASS: TestRuntime/Share")
+			require.Equal(t, name == "no VMM", strings.Contains(out, "--- SKIP: TestRuntime/Range"))
+		})
+	}
+}
+
+// Without the libraries the answer is one line that says so.
+func TestAbsent(t *testing.T) {
+	if _, err := openNamed("libamdhip64", "7", "6", "5"); err == nil && !shim.Used() {
+		t.Skip("this machine has ROCm")
+	}
+	if _, err := os.Stat("/opt/rocm/lib"); err == nil {
+		t.Skip("this machine has ROCm")
+	}
+	require.Contains(t, child(t, "^TestReport$", "LANEFS_SHIM=none"),
+		"open: hip runtime: AMD's ROCm is not on this machine: libamdhip64.so.7: not installed; install it, or use --gpu host\n")
+}
+
+func TestDeviceNumber(t *testing.T) {
+	keep(t)
+	_, err := Open(Options{Device: 99})
+	require.ErrorContains(t, err, "hip runtime: device 99 does not exist: ROCm shows ")
+}
+
+// What comes in as an IPC handle may be anything.
+func TestHostileIPC(t *testing.T) {
+	r := device(t)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	m, err := r.Alloc(gpu.DevicePlain, 8192)
+	require.NoError(t, err)
+	e, err := m.Export(gpu.ExportIPC)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(e.FD), "export")
+	defer f.Close()
+	for _, bad := range []gpu.Export{
+		{Offset: 4096, Size: 8192}, {Offset: -4096, Size: 4096}, {Offset: 1 << 40, Size: 4096}, {Offset: 1<<63 - 1, Size: 4096}, {Size: 1 << 40},
+	} {
+		bad.FD, bad.Kind = e.FD, gpu.ExportIPC
+		_, err := r.Import(bad)
+		require.Error(t, err, "%+v", bad)
+	}
+	good := e
+	good.Offset, good.Size = 4096, 4096
+	i, err := r.Import(good)
+	require.NoError(t, err)
+	require.NoError(t, i.Close())
+	for _, message := range []ipcMessage{{}, {Magic: ipcMagic}, {Magic: ipcMagic, Bytes: 1 << 50}, {Magic: ipcMagic, Bytes: 8192}} {
+		fd, err := message.send()
+		require.NoError(t, err)
+		_, err = r.Import(gpu.Export{FD: fd, Size: 4096, Kind: gpu.ExportIPC})
+		require.Error(t, err, "%+v", message)
+		require.NoError(t, os.NewFile(uintptr(fd), "message").Close())
+	}
+	require.NoError(t, m.Close())
+}
