@@ -3,6 +3,7 @@ package ext4
 import (
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -262,6 +263,45 @@ func TestFdatasync(t *testing.T) {
 		commits, _ := sync(true)
 		require.Equal(t, 1, commits)
 	}
+	d, err := f.Read(0, 1)
+	require.NoError(t, err)
+	d.Release()
+	s.close(t, img)
+}
+
+// TestFlushesAreShared: many who only need the device flushed, while it is busy with a flush, need one more together.
+func TestFlushesAreShared(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	s := openStalled(t, img)
+	f := s.files[2]
+	held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpFlush, Times: 1})
+	t.Cleanup(release)
+	var flushes atomic.Int64
+	s.dev.Observe(func(e blockdevtest.Event) {
+		if e.Op == blockdev.OpFlush {
+			flushes.Add(1)
+		}
+	})
+	const many = 8
+	results := make(chan error, many)
+	sync := func() { results <- f.Fsync(true) }
+	go sync()
+	within(t, "the first gets to the device", func() { <-held })
+	before := s.v.cache.Stats().FlushesShared
+	for range many - 1 {
+		go sync()
+	}
+	require.Eventually(t, func() bool { return s.v.cache.Stats().FlushesShared == before+many-2 }, 2*time.Minute, time.Millisecond)
+	require.Empty(t, results)
+	require.Zero(t, flushes.Load())
+	release()
+	within(t, "all of them go on", func() {
+		for range many {
+			require.NoError(t, <-results)
+		}
+	})
+	require.EqualValues(t, 2, flushes.Load())
+	s.dev.Observe(nil)
 	d, err := f.Read(0, 1)
 	require.NoError(t, err)
 	d.Release()

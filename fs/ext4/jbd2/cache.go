@@ -34,6 +34,7 @@ type Cache struct {
 	stage     *stage
 	overlay   atomic.Pointer[Overlay]
 	counters  counters
+	flusher   flusher
 	resident  atomic.Int64
 
 	perShard int64 // bytes that a shard may hold
@@ -105,7 +106,7 @@ func (c *Cache) Stats() Stats {
 	return Stats{
 		MetadataRead: c.counters.read.Load(), MetadataWritten: c.counters.written.Load(),
 		JournalWritten: c.counters.log.Load(), Commits: c.counters.commits.Load(),
-		Checkpoints: c.counters.checkpoints.Load(), Overruns: c.counters.overruns.Load(),
+		Checkpoints: c.counters.checkpoints.Load(), Overruns: c.counters.overruns.Load(), FlushesShared: c.counters.flushesShared.Load(),
 		Resident: c.resident.Load(), Staged: c.stage.bytes(),
 	}
 }

@@ -37,7 +37,7 @@ type write struct {
 var errInjected = errors.New("injected failure")
 
 const (
-	waitLong = 10 * time.Second
+	waitLong = 2 * time.Minute
 	waitStep = time.Millisecond
 )
 

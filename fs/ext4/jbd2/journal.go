@@ -209,7 +209,7 @@ func (j *Journal) Commit() error {
 		if err := j.Err(); err != nil {
 			return err
 		}
-		return j.cache.dev.Flush()
+		return j.cache.Flush()
 	}
 	j.mu.Unlock()
 	return j.WaitCommit(t.tid)

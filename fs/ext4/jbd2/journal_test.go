@@ -84,7 +84,7 @@ func TestCommitTimer(t *testing.T) {
 	d := newTestDevice(1<<20, 512)
 	c, j := inPlaceOn(t, d, Config{Interval: time.Millisecond})
 	tid := put(t, c, j, 7, 70)
-	require.Eventually(t, func() bool { return j.Committed(tid) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return j.Committed(tid) }, waitLong, waitStep)
 	require.EqualValues(t, 70, onMedium(d, 4096, 7))
 	require.NoError(t, j.Close())
 }

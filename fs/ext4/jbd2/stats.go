@@ -10,10 +10,11 @@ type Stats struct {
 	Commits         int64 // transactions made durable
 	Checkpoints     int64 // times the log's tail moved
 	Overruns        int64 // blocks that handles dirtied beyond their credits: an estimate of the caller's is too low
+	FlushesShared   int64 // fsyncs that needed a flush, and had one together with another
 	Resident        int64 // bytes of blocks in the cache
 	Staged          int64 // bytes of staging memory in use
 }
 
 type counters struct {
-	read, written, log, commits, checkpoints, overruns atomic.Int64
+	read, written, log, commits, checkpoints, overruns, flushesShared atomic.Int64
 }

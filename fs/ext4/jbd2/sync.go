@@ -18,5 +18,5 @@ func (j *Journal) Sync(t TID) error {
 	if err := j.WaitCommit(t); err != nil || running {
 		return err
 	}
-	return j.cache.dev.Flush()
+	return j.cache.Flush()
 }
