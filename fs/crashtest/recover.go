@@ -125,7 +125,7 @@ func kernel(image, dir string) (*Tree, error) {
 
 // unmount unmounts dir. Somebody else may be looking at it: a program that lists mounts, say.
 func unmount(dir string) error {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		_, err := tool("umount", dir)
 		if err == nil {
 			return nil

@@ -52,7 +52,7 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 	}
 	// A program that another goroutine starts has our files open until it is executed, the lock of an image that was just
 	// closed among them.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		s.ctl, err = softctl.Open(image, softctl.Options{BlockSize: o.lba, ReadOnly: o.readOnly, Recorder: o.recorder,
 			OutOfOrder: o.outOfOrder, Seed: o.seed, Log: quiet})
 		if err == nil {
