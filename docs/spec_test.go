@@ -75,7 +75,7 @@ func TestSpecTables(t *testing.T) {
 func TestSpecKernels(t *testing.T) {
 	b, err := os.ReadFile("SPEC.md")
 	require.NoError(t, err)
-	for _, k := range []string{kernels.ResetKernel, kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel, kernels.PRPKernel} {
+	for _, k := range []string{kernels.ResetKernel, kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel, kernels.RingKernel, kernels.PRPKernel} {
 		require.Contains(t, string(b), "| `"+k+"` |")
 	}
 }

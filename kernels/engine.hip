@@ -60,7 +60,15 @@ LANEFS_FN void prp_thread(uint64_t i, uint64_t, uint64_t out, uint64_t list, uin
 	at<uint64_t>(out)[2] = ok;
 }
 
+LANEFS_FN void ring_thread(uint64_t i, uint64_t, uint64_t doorbell, uint64_t value) {
+	if (i != 0)
+		return;
+	release(); /* whatever the doorbell announces comes first */
+	store(at<uint32_t>(doorbell), (uint32_t)value);
+}
+
 LANEFS_KERNEL2(lanefs_reset, reset_thread)
+LANEFS_KERNEL2(lanefs_ring, ring_thread)
 LANEFS_KERNEL3(lanefs_step, step_team<alone>)
 LANEFS_KERNEL3(lanefs_batch, batch_team<alone>)
 LANEFS_KERNEL4(lanefs_resident, resident_team<thread>)

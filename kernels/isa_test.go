@@ -113,7 +113,7 @@ func TestNoScratch(t *testing.T) {
 			notes := run(t, "llvm-readelf-19", "--notes", imageFile(t, arch))
 			for _, key := range []string{"private_segment_fixed_size", "vgpr_spill_count", "sgpr_spill_count"} {
 				found := regexp.MustCompile(`\.`+key+`: +(\d+)`).FindAllStringSubmatch(notes, -1)
-				require.Len(t, found, 10, "%s of each kernel", key)
+				require.Len(t, found, 11, "%s of each kernel", key)
 				for _, m := range found {
 					require.Equal(t, "0", m[1], key)
 				}

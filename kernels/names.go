@@ -21,6 +21,8 @@ const (
 	WaveStepKernel     = "lanefs_wave_step"
 	WaveBatchKernel    = "lanefs_wave_batch"
 	WaveResidentKernel = "lanefs_wave_resident"
+	// RingKernel (doorbell, value): thread 0 stores value to the doorbell, an address.
+	RingKernel = "lanefs_ring"
 	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): thread 0 builds the PRPs of one transfer. out
 	// receives PRP1, PRP2 and 1 for success as 64-bit words.
 	PRPKernel = "lanefs_prp"

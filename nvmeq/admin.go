@@ -38,6 +38,8 @@ type adminQueue struct {
 	cid    uint16
 	broken error // a command was lost: nothing more works until the queue is set up again
 
+	bell func(tail uint32) error // rings the submission doorbell in place of the CPU; nil: the CPU does
+
 	events   int          // Asynchronous Event Requests outstanding
 	eventSeq int          // of the next one
 	noEvents bool         // the controller refuses them
@@ -70,12 +72,16 @@ func (q *adminQueue) data() []byte   { return q.d.host[2*q.page : 2*q.page+pageS
 func (q *adminQueue) dataIOVA() IOVA { return q.d.iova + IOVA(2*q.page) }
 
 // post writes an entry and rings the doorbell.
-func (q *adminQueue) post(s *SQE) {
+func (q *adminQueue) post(s *SQE) error {
 	s.Encode(q.sq[q.tail*SQESize : (q.tail+1)*SQESize])
 	q.tail = (q.tail + 1) % adminEntries
 	// The entry is stored before the doorbell: Transport.Write32 is a call the compiler does not move stores across,
 	// and the processor keeps the order of stores or the transport does.
+	if q.bell != nil {
+		return q.bell(uint32(q.tail))
+	}
 	q.c.t.Write32(q.c.stride.SQ(0), uint32(q.tail))
+	return nil
 }
 
 // reap takes one completion if there is one.
@@ -120,7 +126,10 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 	if q.cid++; q.cid == aerCID {
 		q.cid = 0
 	}
-	q.post(&s)
+	if err := q.post(&s); err != nil {
+		q.broken = fmt.Errorf("%s: its doorbell was not rung: %w", name, err)
+		return CQE{}, q.broken
+	}
 	deadline := time.Now().Add(timeout)
 	var w waiter
 	for {

@@ -19,8 +19,9 @@ const (
 func (c *Controller) armEventsLocked() {
 	q := c.aq
 	for q.broken == nil && !q.noEvents && q.events < min(maxEvents, int(c.ident.AERL)+1) {
-		q.post(&SQE{Opcode: AdminAsyncEvent, CID: aerCID + uint16(q.nextEvent())})
-		q.events++
+		if q.broken = q.post(&SQE{Opcode: AdminAsyncEvent, CID: aerCID + uint16(q.nextEvent())}); q.broken == nil {
+			q.events++
+		}
 	}
 }
 

@@ -166,6 +166,23 @@ func (c *Controller) Simulated() bool { return c.sim != nil }
 // Queues is how many I/O queue pairs the controller gave us.
 func (c *Controller) Queues() int { return c.queues }
 
+// CMB reads where the controller memory buffer is and how large; false where there is none. Since NVMe 1.4 its registers
+// read zero until they are switched on (Base §3.1.3.14); they are switched off again.
+func (c *Controller) CMB() (CMBLOC, CMBSZ, bool) {
+	if !c.cap.CMBS() {
+		return 0, 0, false
+	}
+	if c.vs.AtLeast(1, 4) {
+		was := c.t.Read64(RegCMBMSC)
+		if !CMBMSC(was).CRE() {
+			c.t.Write64(RegCMBMSC, uint64(NewCMBMSC(0, false)))
+			defer c.t.Write64(RegCMBMSC, was)
+		}
+	}
+	loc, size := CMBLOC(c.t.Read32(RegCMBLOC)), CMBSZ(c.t.Read32(RegCMBSZ))
+	return loc, size, size.Size() > 0
+}
+
 // Name is what the user calls the device.
 func (c *Controller) Name() string { return c.t.Name() }
 

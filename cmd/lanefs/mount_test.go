@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -153,6 +154,11 @@ func TestIdentify(t *testing.T) {
 		require.Contains(t, out, want)
 	}
 	require.Contains(t, p.ok("identify", "--lba", "4096", img), "8192 blocks of 4096 bytes")
+	var id identity
+	require.NoError(t, json.Unmarshal([]byte(p.ok("identify", "--json", "--gpu", "host", "--ring", "gpu", img)), &id))
+	require.Equal(t, id.Serial, id.Ring.Serial)
+	require.NotEmpty(t, id.Namespaces[0].Formats)
+	require.Contains(t, p.fails("identify", "--ring", "bell", img), "want cpu or gpu")
 	p.ok("mount", img, mnt)
 	require.Contains(t, p.fails("identify", img), "in use")
 	p.ok("umount", mnt)

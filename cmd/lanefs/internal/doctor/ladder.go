@@ -110,6 +110,9 @@ func (x *examiner) type1Missing() []string {
 	return append(x.driveMissing(), "type1 (/dev/vfio/vfio)")
 }
 
+// gpuDriven is what this build lacks: mount refuses a PCI function with --gpu cuda or hip.
+const gpuDriven = "a LaneFS whose GPU lanes drive PCI functions: in this one the CPU's do"
+
 // anyMemory asks for the memory that lacks least: a rung needs one.
 func (x *examiner) anyMemory() func(func(*Memory) []string) []string {
 	return func(lacks func(*Memory) []string) []string {
@@ -128,6 +131,9 @@ func (x *examiner) anyMemory() func(func(*Memory) []string) []string {
 				missing = append(missing, fmt.Sprintf("lanefs bind %s", m.Addr))
 			case m.Kind != plain && m.Runtime == "":
 				missing = append(missing, fmt.Sprintf("a runtime for %s", m.Addr))
+			}
+			if m.Kind != plain {
+				missing = append(missing, gpuDriven)
 			}
 			if len(x.Drives) > 0 && !x.near(m) {
 				missing = append(missing, fmt.Sprintf("a free drive in the root complex of %s", m.Addr))

@@ -1,0 +1,127 @@
+package nvmeq
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// Rung is one Identify Controller command whose doorbell a kernel rang, and whose data the controller wrote into device
+// memory: the smallest proof that both paths between a drive and a device are real.
+//
+//  1. the CPU writes the entry into the admin queue
+//  2. a kernel stores to the admin doorbell in the BAR     device → controller
+//  3. the controller writes the data where PRP1 says       controller → device memory
+//  4. the CPU reaps the completion, and copies the data out of the device's memory
+type Rung struct {
+	Doorbell gpu.Addr // of the admin submission queue, as the kernel sees it
+	Data     gpu.Addr // where the data landed, likewise
+	IOVA     IOVA     // the same for the controller
+	Kind     gpu.MemKind
+	Identify *IdentifyController
+}
+
+// RingByLane carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
+func (c *Controller) RingByLane() (r Rung, err error) {
+	r.Kind = gpu.DeviceFine
+	image, err := kernels.Image(c.rt.Facts().Arch)
+	if err != nil {
+		return r, err
+	}
+	module, err := c.rt.Load(image)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, module.Close()) }()
+	ring, err := module.Function(kernels.RingKernel)
+	if err != nil {
+		return r, err
+	}
+	stream, err := c.rt.NewStream()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	bar, err := c.acquireBAR()
+	if err != nil {
+		return r, fmt.Errorf("the BAR is out of the kernels' reach: %w", err)
+	}
+	defer func() { err = errors.Join(err, c.releaseBAR()) }()
+	data, err := newDMA(c, r.Kind, IdentifySize, pageSize)
+	if err != nil {
+		return r, err
+	}
+	// The controller must be done with it: a command that was lost leaves the queue broken, and the memory mapped.
+	defer func() {
+		if c.adminWorks() {
+			err = errors.Join(err, data.Close())
+		}
+	}()
+	r.Doorbell, r.Data, r.IOVA = bar.Addr()+gpu.Addr(c.stride.SQ(0)), data.addr, data.iova
+
+	const poison = 0xa5
+	if err := stream.Fill(data.addr, poison, IdentifySize); err != nil {
+		return r, err
+	}
+	if err := stream.Wait(copyTimeout); err != nil {
+		return r, err
+	}
+	if err := c.identifyRung(stream, ring, r); err != nil {
+		return r, err
+	}
+	b, err := c.readBack(stream, data)
+	if err != nil {
+		return r, err
+	}
+	if r.Identify, err = DecodeIdentifyController(b); err != nil {
+		return r, err
+	}
+	if !reflect.DeepEqual(r.Identify, c.ident) {
+		return r, fmt.Errorf("the command completed, but %v memory of %s does not hold the controller's answer: its writes lead elsewhere", r.Kind, c.rt.Name())
+	}
+	return r, nil
+}
+
+func (c *Controller) identifyRung(stream gpu.Stream, ring gpu.Function, r Rung) error {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	c.aq.bell = func(tail uint32) error {
+		one := gpu.Dim3{X: 1, Y: 1, Z: 1}
+		if err := stream.Launch(ring, one, one, uint64(r.Doorbell), uint64(tail)); err != nil {
+			return err
+		}
+		return stream.Wait(ringTimeout)
+	}
+	defer func() { c.aq.bell = nil }()
+	_, err := c.aq.exec(SQE{Opcode: AdminIdentify, CDW10: uint32(CNSController), PRP1: r.IOVA}, c.cfg.Timeout)
+	return err
+}
+
+// ringTimeout bounds one launch of one store.
+const ringTimeout = 10 * time.Second
+
+func (c *Controller) adminWorks() bool {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	return c.aq.broken == nil
+}
+
+// readBack copies device memory to the host, by the device itself.
+func (c *Controller) readBack(stream gpu.Stream, d *dma) ([]byte, error) {
+	host, err := c.rt.Alloc(gpu.HostMapped, IdentifySize)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Copy(host.Addr(), d.addr, IdentifySize); err != nil {
+		return nil, errors.Join(err, host.Close())
+	}
+	if err := stream.Wait(copyTimeout); err != nil {
+		return nil, err // the copy may yet come: the memory stays
+	}
+	b := append([]byte(nil), host.Host()[:IdentifySize]...)
+	return b, host.Close()
+}
