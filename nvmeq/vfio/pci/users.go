@@ -130,7 +130,8 @@ func (s System) holders(n node) (users []User) {
 		if dm := readLine(s.path("sys/class/block", name, "dm/name")); dm != "" {
 			how = fmt.Sprintf("is part of the device-mapper device %q (%s)", dm, name)
 			if uuid := readLine(s.path("sys/class/block", name, "dm/uuid")); strings.HasPrefix(uuid, "LVM-") {
-				how = fmt.Sprintf("is part of the LVM volume %q (%s)", dm, name)
+				group, volume := lvmNames(dm)
+				how = fmt.Sprintf("is part of the LVM volume group %q, in the volume %q (%s)", group, volume, name)
 			}
 		} else if _, err := os.Stat(s.path("sys/class/block", name, "md")); err == nil {
 			how = "is part of the RAID array " + name
@@ -144,6 +145,13 @@ func (s System) holders(n node) (users []User) {
 		}
 	}
 	return users
+}
+
+// lvmNames splits what LVM calls its device: group and volume with a hyphen between them, and their own hyphens doubled.
+func lvmNames(dm string) (group, volume string) {
+	const own = "\x00"
+	group, volume, _ = strings.Cut(strings.ReplaceAll(dm, "--", own), "-")
+	return strings.ReplaceAll(group, own, "-"), strings.ReplaceAll(volume, own, "-")
 }
 
 // mounts maps device numbers to mount points, in all mount namespaces.
