@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev/... ./cmd/... ./fs ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
+RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
 .PHONY: all deps kernels build check test crash-test fuzz stress demo bench gpubundle lab lab-shell clean
 all: build

@@ -52,7 +52,7 @@ func (f *File) Close() error { return f.s.release(f.handle) }
 
 // Request is one transfer of a Ring: between Len bytes of File at Off and Memory, or Buffer, at MemOff.
 type Request struct {
-	Op     wire.Op // OpRead, OpWrite, OpSync
+	Op     Op // OpRead, OpWrite, OpSync
 	File   *File
 	Memory *Memory
 	Buffer *Buffer // instead of Memory
@@ -66,7 +66,9 @@ type Request struct {
 	done chan struct{}
 }
 
-// What a Request does.
+// Op is what a Request does.
+type Op = wire.Op
+
 const (
 	OpRead  = wire.OpRead  // file → memory
 	OpWrite = wire.OpWrite // memory → file

@@ -1,0 +1,430 @@
+package share_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+const mib = 1 << 20
+
+// dial is a client that says what it likes.
+func dial(t *testing.T, f *os.File) *wire.Conn {
+	t.Helper()
+	c, err := wire.Dial(socket(t, f))
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func socket(t *testing.T, f *os.File) string {
+	t.Helper()
+	var b [256]byte
+	n, err := unix.Fgetxattr(int(f.Fd()), "system.lanefs.share", b[:])
+	require.NoError(t, err)
+	return string(b[:n])
+}
+
+func greet(t *testing.T, c *wire.Conn) {
+	t.Helper()
+	var r wire.HelloReply
+	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 9}, &r, 2)
+	require.NoError(t, err)
+	wire.CloseAll(rights)
+}
+
+// works is a client that does everything right.
+func works(t *testing.T, f *os.File, want []byte) {
+	t.Helper()
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	b, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, b.Bytes()))
+	require.NoError(t, b.Close())
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}
+
+// settled waits until the server has no connections but those of the test.
+func settled(t *testing.T, m *sharetest.Mount, conns int) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); m.Share.Conns() != conns; time.Sleep(5 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d connections, want %d", m.Share.Conns(), conns)
+	}
+}
+
+// TestMalformed: nothing that a client can send does more than end its own connection.
+func TestMalformed(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := bytes.Repeat([]byte("lanefs"), 50000)
+	f := m.Write("file", data)
+	works(t, f, data)
+	settled(t, m, 0)
+	before := descriptors(t)
+	pipe := make([]int, 2)
+	require.NoError(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
+	hello := wire.Encode(wire.Header{Type: wire.THello}, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1})
+	mapping := wire.Encode(wire.Header{Type: wire.TMap}, &wire.Map{})
+	badLength := append([]byte{}, hello...)
+	binary.LittleEndian.PutUint32(badLength[4:], 1<<31)
+	for name, send := range map[string]func(c *wire.Conn) error{
+		"one byte":     func(c *wire.Conn) error { return c.Send([]byte{1}) },
+		"oversized":    func(c *wire.Conn) error { return c.Send(make([]byte, 1<<16)) },
+		"truncated":    func(c *wire.Conn) error { return c.Send(hello[:len(hello)-1]) },
+		"wrong length": func(c *wire.Conn) error { return c.Send(badLength) },
+		"empty":        func(c *wire.Conn) error { return c.Send(nil) },
+		"no hello":     func(c *wire.Conn) error { return c.Send(mapping, int(f.Fd())) },
+		"wrong magic": func(c *wire.Conn) error {
+			return c.Send(wire.Encode(wire.Header{Type: wire.THello}, &wire.Hello{Least: 1, Most: 1}))
+		},
+		"future": func(c *wire.Conn) error {
+			return c.Send(wire.Encode(wire.Header{Type: wire.THello}, &wire.Hello{Magic: wire.Magic, Least: 7, Most: 8}))
+		},
+		"wrong size":    func(c *wire.Conn) error { return c.Send(wire.Encode(wire.Header{Type: wire.THello}, &wire.Release{})) },
+		"rights":        func(c *wire.Conn) error { return c.Send(hello, pipe[0], pipe[1], pipe[0]) },
+		"many rights":   func(c *wire.Conn) error { return c.Send([]byte("x"), repeat(pipe[0], 200)...) },
+		"hang up":       func(c *wire.Conn) error { return c.CloseWrite() },
+		"hang up early": func(c *wire.Conn) error { return errors.Join(c.Send(hello), c.Close()) },
+	} {
+		c, err := wire.Dial(socket(t, f))
+		require.NoError(t, err)
+		_ = send(c) // a refusal will do
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		if h, _, rights, err := c.Receive(); err == nil {
+			require.NotZero(t, h.Status, name)
+			wire.CloseAll(rights)
+		} else {
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, name)
+		}
+		c.Close()
+	}
+	unix.Close(pipe[0])
+	unix.Close(pipe[1])
+	settled(t, m, 0)
+	works(t, f, data)
+	settled(t, m, 0)
+	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
+}
+
+// slack is what the Go runtime and the mount may open meanwhile.
+const slack = 16
+
+func repeat(fd, n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = fd
+	}
+	return all
+}
+
+// TestRandomRequests: requests of every type with random bodies and rights, after a proper Hello.
+func TestRandomRequests(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := make([]byte, 3*mib)
+	f := m.Write("file", data)
+	memfd, err := unix.MemfdCreate("foreign", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	defer unix.Close(memfd)
+	require.NoError(t, unix.Ftruncate(memfd, mib))
+	rng := rand.New(rand.NewPCG(1, 2))
+	sizes := map[wire.Type]any{wire.TMap: &wire.Map{}, wire.TRelease: &wire.Release{}, wire.TCommit: &wire.Commit{}, wire.TPin: &wire.Pin{},
+		wire.TRegister: &wire.Register{}, wire.TOpen: &wire.Open{}, wire.TRing: &wire.Ring{}}
+	c := dial(t, f)
+	greet(t, c)
+	refused := 0
+	for range 3000 {
+		kind := wire.Type(rng.IntN(10))
+		n := rng.IntN(64)
+		if v, ok := sizes[kind]; ok && rng.IntN(8) > 0 {
+			n = binary.Size(v)
+		}
+		body := make([]byte, n)
+		for i := 0; i+8 <= n; i += 8 {
+			switch rng.IntN(4) {
+			case 0:
+				binary.LittleEndian.PutUint64(body[i:], rng.Uint64())
+			case 1:
+				binary.LittleEndian.PutUint64(body[i:], uint64(rng.IntN(1<<21)))
+			case 2:
+				binary.LittleEndian.PutUint64(body[i:], uint64(rng.IntN(4)))
+			}
+		}
+		var rights []int
+		for range rng.IntN(6) / 4 * rng.IntN(3) {
+			rights = append(rights, memfd)
+		}
+		if len(rights) == 0 && rng.IntN(3) > 0 {
+			rights = []int{int(f.Fd())}
+		}
+		require.NoError(t, c.Send(wire.Encode(wire.Header{Type: kind, Tag: 7}, string(body)), rights...))
+		c.SetReadDeadline(time.Now().Add(2 * time.Minute))
+		h, text, got, err := c.Receive()
+		require.NoError(t, err, "the connection survives what is well-formed")
+		require.Equal(t, kind|wire.Reply, h.Type)
+		if h.Status != 0 {
+			refused++
+			require.NotEmpty(t, text, "a refusal says why")
+		}
+		wire.CloseAll(got)
+	}
+	require.NotZero(t, refused)
+	c.Close()
+	settled(t, m, 0)
+	for _, r := range m.Pool.Stats().Residents {
+		require.Zero(t, r.Holders)
+	}
+	b, err := os.ReadFile(m.Path("file"))
+	require.NoError(t, err)
+	works(t, f, b)
+}
+
+// TestForeignMemory: what cannot be a program's memory is refused.
+func TestForeignMemory(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", []byte("x"))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	memfd := func(size int64, seals int, flags int) int {
+		fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+		require.NoError(t, unix.Ftruncate(fd, size))
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+		require.NoError(t, err)
+		return fd
+	}
+	regular, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer regular.Close()
+	require.NoError(t, regular.Truncate(mib))
+	good := memfd(mib, 0, 0)
+	for name, e := range map[string]gpu.Export{
+		"a file":             {FD: int(regular.Fd()), Size: mib, Kind: gpu.ExportMemFD},
+		"of the mount":       {FD: int(f.Fd()), Size: mib, Kind: gpu.ExportMemFD},
+		"too long":           {FD: good, Size: mib + 4096, Kind: gpu.ExportMemFD},
+		"behind its end":     {FD: good, Offset: mib, Size: 4096, Kind: gpu.ExportMemFD},
+		"far":                {FD: good, Offset: 1 << 45, Size: 4096, Kind: gpu.ExportMemFD},
+		"not pages":          {FD: good, Size: 4097, Kind: gpu.ExportMemFD},
+		"at no page":         {FD: good, Offset: 1, Size: 4096, Kind: gpu.ExportMemFD},
+		"nothing":            {FD: good, Kind: gpu.ExportMemFD},
+		"of another runtime": {FD: good, Size: mib, Kind: gpu.ExportPOSIX},
+		"of no kind":         {FD: good, Size: mib, Kind: 77},
+		"sealed for writing": {FD: memfd(mib, unix.F_SEAL_WRITE, 0), Size: mib, Kind: gpu.ExportMemFD},
+		"that could shrink":  {FD: memfd(mib, unix.F_SEAL_SEAL, 0), Size: mib, Kind: gpu.ExportMemFD},
+	} {
+		_, err := s.Register(e)
+		require.Error(t, err, name)
+		require.ErrorIs(t, err, unix.EINVAL, name)
+	}
+	ok, err := s.Register(gpu.Export{FD: good, Size: mib, Kind: gpu.ExportMemFD})
+	require.NoError(t, err)
+	require.ErrorIs(t, unix.Ftruncate(good, 0), unix.EPERM, "from now on it cannot shrink under the daemon")
+	require.NoError(t, ok.Close())
+}
+
+// TestConnections: thousands of connections, of which only so many are served at once; the rest are told.
+func TestConnections(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	if limit.Cur < 8192 {
+		t.Skipf("needs 8192 descriptors, the limit is %d", limit.Cur)
+	}
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", []byte("content"))
+	path := socket(t, f)
+	before := descriptors(t)
+	var open []*wire.Conn
+	busy := 0
+	for range 3000 {
+		c, err := wire.Dial(path)
+		if err != nil {
+			require.ErrorIs(t, err, unix.EAGAIN) // the backlog is full
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if len(open) >= 1000 && len(open)%100 == 0 || len(open) < 5 {
+			c.SetReadDeadline(time.Now().Add(time.Minute))
+			var r wire.HelloReply
+			rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &r, 2)
+			wire.CloseAll(rights)
+			if err != nil {
+				busy++
+			}
+		}
+		open = append(open, c)
+	}
+	require.NotZero(t, busy, "there is a limit")
+	for _, c := range open {
+		c.Close()
+	}
+	settled(t, m, 0)
+	works(t, f, []byte("content"))
+	settled(t, m, 0)
+	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
+}
+
+// TestSlowReader: a client that reads no replies holds up neither writers nor others.
+func TestSlowReader(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", make([]byte, mib))
+	slow := dial(t, f)
+	greet(t, slow)
+	var r wire.MapReply
+	rights, err := slow.Call(wire.TMap, 2, &wire.Map{}, &r, 1, int(f.Fd()))
+	require.NoError(t, err)
+	wire.CloseAll(rights)
+	slow.SetWriteDeadline(time.Now().Add(2 * time.Second))
+	sent := 0
+	for ; sent < 100000; sent++ {
+		if slow.Send(wire.Encode(wire.Header{Type: wire.TRelease}, &wire.Release{Handle: 999})) != nil {
+			break // both ways are full
+		}
+	}
+	require.Less(t, sent, 100000)
+	for i := range 200 {
+		_, err := f.WriteAt([]byte{byte(i)}, int64(i))
+		require.NoError(t, err)
+	}
+	got, err := os.ReadFile(m.Path("file"))
+	require.NoError(t, err)
+	works(t, f, got)
+	slow.Close()
+	settled(t, m, 0)
+}
+
+// TestHostileRing: a client that writes what it likes into its rings, all the time, gets nothing but errors.
+func TestHostileRing(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 16*mib)
+	data := bytes.Repeat([]byte{0x5a}, 4*mib)
+	f := m.Write("file", data)
+	ro := m.Open("file", os.O_RDONLY)
+	for seed := range uint64(6) {
+		c := dial(t, f)
+		greet(t, c)
+		var file wire.OpenReply
+		_, err := c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(ro.Fd()))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, file.Access)
+		memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		require.NoError(t, err)
+		require.NoError(t, unix.Ftruncate(memfd, 2*mib))
+		var mem wire.RegisterReply
+		_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: 2 * mib}, &mem, 0, memfd)
+		require.NoError(t, err)
+		var ring wire.RingReply
+		rights, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
+		require.NoError(t, err)
+		shared, err := wire.MapShared(rights[0], int(ring.Size), true)
+		require.NoError(t, err)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for range 3000 {
+			for range 8 {
+				at := 4096 + rng.IntN(64)*wire.SubmissionSize
+				s := wire.Submission{Data: rng.Uint64(), Op: wire.Op(rng.IntN(5)), File: file.Handle + uint32(rng.IntN(2)), Memory: mem.Handle + uint32(rng.IntN(2)),
+					FileOff: rng.Uint64() >> rng.IntN(64), MemOff: rng.Uint64() >> rng.IntN(64), Len: rng.Uint64() >> rng.IntN(64)}
+				wire.EncodeSubmission(shared.Bytes()[at:], &s)
+			}
+			tail := shared.Word32(0)
+			switch rng.IntN(400) {
+			case 0:
+				tail.Store(rng.Uint32()) // impossible
+			case 1:
+				shared.Word32(192).Store(rng.Uint32())
+			default:
+				tail.Add(uint32(rng.IntN(8)))
+				shared.Word32(192).Store(shared.Word32(128).Load()) // reaps all
+			}
+			if rng.IntN(4) == 0 {
+				wire.Signal(rights[1])
+			}
+		}
+		if seed%2 == 0 { // handles that are in use go, or the whole client does
+			c.SetReadDeadline(time.Now().Add(2 * time.Minute))
+			_, err = c.Call(wire.TRelease, 4, &wire.Release{Handle: mem.Handle}, nil, 0)
+			require.NoError(t, err)
+			_, err = c.Call(wire.TRelease, 5, &wire.Release{Handle: ring.Handle}, nil, 0)
+			require.NoError(t, err)
+		}
+		c.Close()
+		shared.Close()
+		wire.CloseAll(append(rights, memfd))
+		settled(t, m, 0)
+	}
+	works(t, f, data) // the file was open for reading only
+}
+
+// TestUnmountUnderFire: the mount goes away while clients are at work, and leaves nothing.
+func TestUnmountUnderFire(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 32*mib)
+	names := []string{"a", "b", "c"}
+	for i, n := range names {
+		require.NoError(t, os.WriteFile(m.Path(n), bytes.Repeat([]byte{byte(i)}, 2*mib), 0o644))
+	}
+	f, err := os.Open(m.Path("a"))
+	require.NoError(t, err)
+	path := socket(t, f)
+	f.Close()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := wire.Dial(path)
+				if err != nil {
+					return
+				}
+				var r wire.HelloReply
+				rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &r, 2)
+				wire.CloseAll(rights)
+				if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ESHUTDOWN) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+					t.Error(err)
+				}
+				c.Close()
+			}
+		})
+	}
+	held, err := os.Open(m.Path("b"))
+	require.NoError(t, err)
+	s, err := lanefs.Connect(held)
+	require.NoError(t, err)
+	b, err := s.Map(held, 0, 0)
+	require.NoError(t, err)
+	held.Close()
+	m.Close()
+	close(stop)
+	wg.Wait()
+	require.True(t, bytes.Equal(bytes.Repeat([]byte{1}, 2*mib), b.Bytes()), "memory that is mapped stays")
+	require.Error(t, b.Close(), "the daemon has gone")
+	require.NoError(t, s.Close())
+	_, err = os.Stat(filepath.Join(filepath.Dir(path), filepath.Base(path)))
+	require.ErrorIs(t, err, os.ErrNotExist, "the socket has gone")
+}
