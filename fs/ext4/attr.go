@@ -81,9 +81,10 @@ func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
 		if s.Mtime != nil {
 			d.Mtime = pick(s.Mtime)
 		}
-		d.Ctime = disk.TimestampOf(now)
 		if s.Ctime != nil {
-			d.Ctime = pick(s.Ctime)
+			i.stamp(pick(s.Ctime))
+		} else {
+			i.stamp(disk.TimestampOf(now))
 		}
 		return i.store(h)
 	})
@@ -101,6 +102,13 @@ func (s *SetAttr) setsTimes() bool {
 // touch sets modification and change time to now. mu is held; the caller stores the inode.
 func (i *Inode) touch(now time.Time) {
 	i.d.Mtime = disk.TimestampOf(now)
-	i.d.Ctime = i.d.Mtime
+	i.stamp(i.d.Mtime)
 	i.changed = true
+}
+
+// stamp sets the change time. i_version moves with it: an NFS server on the kernel's ext4 tells clients by that whether what
+// they keep of the file is old. mu is held; the caller stores the inode.
+func (i *Inode) stamp(t disk.Timestamp) {
+	i.d.Ctime = t
+	i.d.Version++
 }

@@ -129,6 +129,7 @@ func (v *FS) stampError() error {
 	}
 	defer buf.Release()
 	s, off := buf.Slice(0, v.bs), blockdev.Bytes(v.sb.SuperBlockNo())<<v.bits
+	v.stats.superRead.Add(int64(v.bs))
 	if err := v.dev.Read(off, s); err != nil {
 		return err
 	}
@@ -139,8 +140,5 @@ func (v *FS) stampError() error {
 	}
 	setError(sb)
 	sb.EncodeStable(b)
-	if err := v.dev.Write(off, true, s); err != nil {
-		return err
-	}
-	return v.dev.Flush()
+	return v.sendSuper(s)
 }

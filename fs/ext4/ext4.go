@@ -122,7 +122,7 @@ type Statfs struct {
 // Stats counts the bytes that the volume has moved through its device since it was mounted.
 type Stats struct {
 	DataRead, DataWritten         int64 // file contents, whole blocks
-	MetadataRead, MetadataWritten int64
+	MetadataRead, MetadataWritten int64 // the superblock included
 	JournalWritten                int64
 	Commits                       int64
 }

@@ -213,7 +213,9 @@ func (i *Inode) zeroBlocks(l, end uint32) error {
 			return nil
 		}
 		n := blockdev.Bytes(x.Len) << i.fs.bits
-		i.fs.stats.dataWritten.Add(int64(n))
+		if !i.fs.dev.Info().WriteZeroes {
+			i.fs.stats.dataWritten.Add(int64(n)) // else no byte goes to the device
+		}
 		return i.fs.dev.WriteZeroes(blockdev.Bytes(x.Pblk)<<i.fs.bits, n)
 	})
 }

@@ -44,7 +44,7 @@ func (i *Inode) setFlags(flags uint32, projid *uint32) (err error) {
 		if moves {
 			i.d.Projid = *projid
 		}
-		i.d.Ctime = disk.TimestampOf(time.Now())
+		i.stamp(disk.TimestampOf(time.Now()))
 		return i.store(h)
 	})
 }

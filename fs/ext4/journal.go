@@ -215,10 +215,7 @@ func (v *FS) replaySuper(log *jbd2.Overlay) error {
 	}
 	sb.Checksum = v.sb.Checksum
 	sb.EncodeStable(b)
-	if err := v.dev.Write(blockdev.Bytes(block)<<v.bits, true, s); err != nil {
-		return err
-	}
-	return v.dev.Flush()
+	return v.sendSuper(s)
 }
 
 // reloadSuper reads the superblock again, through the cache, after recovery.
@@ -272,6 +269,12 @@ func (v *FS) writeSuper(f func(*disk.Superblock)) error {
 	v.sbBuf.RLock()
 	copy(s.Bytes(), v.sbBuf.Data())
 	v.sbBuf.RUnlock()
+	return v.sendSuper(s)
+}
+
+// sendSuper writes the superblock's block home, past the cache, and makes it durable.
+func (v *FS) sendSuper(s blockdev.Slice) error {
+	v.stats.superWritten.Add(int64(v.bs))
 	if err := v.dev.Write(blockdev.Bytes(v.sb.SuperBlockNo())<<v.bits, true, s); err != nil {
 		return err
 	}

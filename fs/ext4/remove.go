@@ -87,7 +87,7 @@ func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
 			}
 			now := time.Now()
 			d.LinksCount++
-			d.Ctime = disk.TimestampOf(now)
+			target.stamp(disk.TimestampOf(now))
 			i.touch(now)
 			if err := target.store(h); err != nil {
 				return err
@@ -185,7 +185,7 @@ func (c *Inode) removable(dir bool) error {
 
 // unlinked counts one name less; without one the inode is an orphan until the last Put frees it.
 func (c *Inode) unlinked(h *jbd2.Handle, now time.Time) error {
-	c.d.Ctime = disk.TimestampOf(now)
+	c.stamp(disk.TimestampOf(now))
 	switch {
 	case c.d.IsDir():
 		c.d.LinksCount = 0

@@ -272,13 +272,13 @@ func (r *rename) apply(h *jbd2.Handle) error {
 	if err := r.parents(h); err != nil {
 		return err
 	}
-	src.d.Ctime = disk.TimestampOf(now)
+	src.stamp(disk.TimestampOf(now))
 	r.from.touch(now)
 	r.to.touch(now)
 	var err error
 	switch {
 	case r.exchange:
-		dst.d.Ctime = src.d.Ctime
+		dst.stamp(src.d.Ctime)
 		err = dst.store(h)
 	case dst != nil:
 		err = dst.unlinked(h, now)

@@ -51,7 +51,7 @@ type FS struct {
 	errored   atomic.Bool // corruption was met and noted
 	largeFile atomic.Bool // the superblock has large_file
 	extAttr   atomic.Bool // and ext_attr
-	stats     struct{ dataRead, dataWritten atomic.Int64 }
+	stats     struct{ dataRead, dataWritten, superRead, superWritten atomic.Int64 }
 }
 
 // Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
@@ -80,6 +80,7 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	v.readOnly.Store(ro)
 	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
 	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
+	v.stats.superRead.Store(superblockRead(dev))
 	v.inodes.m = make(map[uint32]*Inode)
 	v.xattrs = xattr.New(sb)
 	if err := v.start(); err != nil {
@@ -89,12 +90,17 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	return v, nil
 }
 
+// superblockRead is how many bytes readSuperblock reads: whole blocks of the device.
+func superblockRead(dev blockdev.Device) int64 {
+	return max(disk.SuperblockOffset+disk.SuperblockSize, int64(dev.Info().BlockSize))
+}
+
 // readSuperblock returns a superblock also beside the error that its checksum is wrong.
 func readSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
 		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
 	}
-	n := max(disk.SuperblockOffset+disk.SuperblockSize, int(dev.Info().BlockSize))
+	n := int(superblockRead(dev))
 	buf, err := dev.Alloc(n)
 	if err != nil {
 		return nil, err
@@ -335,7 +341,7 @@ func (v *FS) Stats() Stats {
 	c := v.cache.Stats()
 	return Stats{
 		DataRead: v.stats.dataRead.Load(), DataWritten: v.stats.dataWritten.Load(),
-		MetadataRead: c.MetadataRead, MetadataWritten: c.MetadataWritten,
+		MetadataRead: c.MetadataRead + v.stats.superRead.Load(), MetadataWritten: c.MetadataWritten + v.stats.superWritten.Load(),
 		JournalWritten: c.JournalWritten, Commits: c.Commits,
 	}
 }

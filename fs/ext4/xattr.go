@@ -239,7 +239,7 @@ func (i *Inode) writeXattrs(h *jbd2.Handle, s *xattr.Set) error {
 	i.fs.xattrs.EncodeBody(s, i.d.XattrArea(slot))
 	buf.Unlock()
 	buf.Put()
-	i.d.Ctime = disk.TimestampOf(time.Now())
+	i.stamp(disk.TimestampOf(time.Now()))
 	i.fs.noteExtAttr(h)
 	return i.store(h)
 }
