@@ -41,5 +41,5 @@ fi
 echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"
 cp "$here/init" "$root/init"
-chmod 755 "$root/init"
+chmod 755 "$root" "$root/init" # mktemp made it ours alone
 (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$out"

@@ -25,6 +25,7 @@ func as(t testing.TB, name string, args ...string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: group}}
 	cmd.Dir = "/"
 	out, err := cmd.CombinedOutput()
+	require.False(t, err != nil && cmd.Process == nil, "%s does not start: %v", name, err)
 	return string(out), err
 }
 

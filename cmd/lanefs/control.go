@@ -41,8 +41,8 @@ type progress struct {
 
 const (
 	maxRequestLine = 4096
-	requestTimeout = 5 * time.Second // for the request to arrive, and for the answer to leave
-	finishTimeout  = 5 * time.Second
+	requestTimeout = time.Minute // for the request to arrive, and for the answer to leave: a busy machine takes its time
+	finishTimeout  = time.Minute
 )
 
 // control is the listening side.
