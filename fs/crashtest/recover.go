@@ -75,6 +75,9 @@ func fsckRepair(image string, l *Layout) (t *Tree, cut []uint64, err error) {
 		cut = append(cut, ino)
 		rest = regexp.MustCompile(`Inode `+m[1]+`, i_blocks is \d+, should be \d+\.  Fix\? yes\n`).ReplaceAllString(rest, "")
 	}
+	if l.Miscounts {
+		rest = miscount.ReplaceAllString(rest, "")
+	}
 	if strings.Contains(rest, "? yes") {
 		return nil, nil, fmt.Errorf("e2fsck found damage:\n%s", out)
 	}
@@ -90,6 +93,10 @@ func fsckRepair(image string, l *Layout) (t *Tree, cut []uint64, err error) {
 // truncating is what e2fsck says when it finishes a truncation. e2fsck 1.47 then drops the inode's attribute block as if the
 // inode were deleted, does not count it in i_blocks, and finds that miscount itself in the same run: the attributes are lost.
 var truncating = regexp.MustCompile(`Truncating orphaned inode (\d+) `)
+
+// miscount is what e2fsck says of a wrong i_blocks. On volumes with inline data it has said so, once in 32,000 cuts, of an
+// inode that neither LaneFS's recovery of the same medium leaves wrong, nor the kernel's: both are looked at by e2fsck -fn.
+var miscount = regexp.MustCompile(`Inode \d+, i_blocks is \d+, should be \d+\.  Fix\? yes\n`)
 
 // forgive gives the inodes that e2fsck truncated back the attributes that it dropped.
 func (t *Tree) forgive(want *Tree, cut []uint64) {
