@@ -1,0 +1,99 @@
+package kernels
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// TestISAChecksFail compiles the kernels with one thing wrong each and has the checks of isa_test.go find it.
+func TestISAChecksFail(t *testing.T) {
+	clang, err := exec.LookPath("clang-19")
+	if err != nil {
+		t.Skip("clang-19 is missing: apt-get install clang-19")
+	}
+	amd := []string{"gfx90a", "gfx942", "gfx1100", "gfx1201"}
+	for _, c := range []struct {
+		name, file, right, wrong string
+		archs                    []string
+		finds                    string
+	}{
+		{"no release", "step.h", "\trelease();\n\tif (lane->totals.commands", "\tif (lane->totals.commands", append(amd, "sm_80"), "no release"},
+		{"no acquire", "reap.h", "\t\t\tacquire(); /* orders the loads of DW3", "\t\t\t; /* orders the loads of DW3", []string{"gfx90a", "gfx1201"}, "no load of DW0"},
+		{"cached polls", "device.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", append(amd, "sm_80"), "no "},
+		// On gfx90a and gfx1100 the doorbell is a plain store anyway.
+		{"a cached doorbell", "device.h", "__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "*p = v;", []string{"gfx942", "gfx1201", "sm_80"}, "no doorbell"},
+		{"volatile SQEs", "post.h", "quad *sqe =", "volatile quad *sqe =", []string{"gfx942", "gfx1100", "sm_80"}, "the SQE|between the stores"},
+		{"two releases", "step.h", "\t\tring_cq<T>(lane);", "\t\trelease(), ring_cq<T>(lane);", []string{"gfx90a", "gfx1201", "sm_80"}, "a second release"},
+		{"scratch", "step.h", "\tuint32_t asked =", "\tvolatile uint32_t spilled[16];\n\tspilled[now & 15] = (uint32_t)now;\n\tuint32_t asked =", []string{"gfx942", "sm_80"}, "private_segment|local memory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			sabotage(t, dir, c.file, c.right, c.wrong)
+			var g errgroup.Group
+			for _, arch := range c.archs {
+				g.Go(func() error { return compile(clang, dir, arch) })
+			}
+			require.NoError(t, g.Wait())
+			for _, arch := range c.archs {
+				image, err := os.ReadFile(filepath.Join(dir, arch))
+				require.NoError(t, err)
+				err = checkStep(isas[arch], arch, assembly(t, image, arch, StepKernel))
+				if c.name == "scratch" {
+					err = checkScratch(arch, notes(t, image, arch))
+				}
+				require.Error(t, err, "%s of %s was not noticed", c.name, arch)
+				require.Regexp(t, c.finds, err.Error(), arch)
+			}
+		})
+	}
+}
+
+// kernelLine defines a kernel. Only the step's stays: a build takes a tenth of the time then.
+var kernelLine = regexp.MustCompile(`(?m)^LANEFS_KERNEL\d\(.*\n`)
+
+// sabotage copies the sources to dir, with one line of one file replaced.
+func sabotage(t *testing.T, dir, file, right, wrong string) {
+	t.Helper()
+	for _, pattern := range []string{"*.h", "*.hip"} {
+		names, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, name := range names {
+			b, err := os.ReadFile(name)
+			require.NoError(t, err)
+			if name == file {
+				require.Equal(t, 1, strings.Count(string(b), right), "%q in %s", right, name)
+				b = []byte(strings.Replace(string(b), right, wrong, 1))
+			}
+			if name == "engine.hip" {
+				b = kernelLine.ReplaceAllFunc(b, func(line []byte) []byte {
+					if bytes.Contains(line, []byte("("+StepKernel+",")) {
+						return line
+					}
+					return nil
+				})
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
+		}
+	}
+}
+
+// compile builds dir's engine.hip for one architecture, with the flags of build.sh.
+func compile(clang, dir, arch string) error {
+	args := []string{"-O3", "-std=c++17", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "--cuda-device-only", "-o", arch}
+	if strings.HasPrefix(arch, "sm_") {
+		args = append(args, "-x", "cuda", "-Xclang", "-target-feature", "-Xclang", "+ptx70", "--cuda-gpu-arch="+arch, "-nocudainc", "-nocudalib", "-S")
+	} else {
+		args = append(args, "-x", "hip", "--no-gpu-bundle-output", "--offload-arch="+arch, "-nogpuinc", "-nogpulib", "-mcode-object-version=5")
+	}
+	c := exec.Command(clang, append(args, "engine.hip")...)
+	c.Dir = dir
+	return c.Run()
+}
