@@ -92,7 +92,7 @@ func TestVariants(t *testing.T) {
 		{"no device", []string{"LANEFS_SHIM_DEVICES=0"},
 			[]string{"open: hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100)"}, "facts: "},
 		{"no VMM", []string{"LANEFS_SHIM_NO_VMM=1"},
-			[]string{"missing: LaneFS shim over plain memory has no virtual memory management with ROCm 7.1: device memory does not grow, and is shared by IPC handles\n"}, "open: "},
+			[]string{" has no virtual memory management with ROCm 7.1: device memory does not grow, and is shared by IPC handles\n"}, "open: "},
 		{"a Radeon", []string{"LANEFS_SHIM_ARCH=gfx1100"},
 			[]string{"missing: gfx1100, a Radeon, has fine-grained device memory only with HSA_FORCE_FINE_GRAIN_PCIE=1 in the environment of lanefs\n",
 				"fine: hip runtime: 4096 bytes of device-fine memory: hipExtMallocWithFlags: invalid argument (hipErrorInvalidValue, 1) (gfx1100, a Radeon"}, "open: "},
@@ -123,16 +123,14 @@ func TestRuntimeVariants(t *testing.T) {
 	}
 }
 
-// Without the libraries the answer is one line that says so.
+// Without the shim the answer is one line: the libraries are not there, too old, or without a device.
 func TestAbsent(t *testing.T) {
-	if _, err := openNamed("libamdhip64", "7", "6", "5"); err == nil && !shim.Used() {
-		t.Skip("this machine has ROCm")
+	out := child(t, "^TestReport$", "LANEFS_SHIM=none")
+	if strings.Contains(out, "facts: ") {
+		t.Skip("this machine has an AMD GPU")
 	}
-	if _, err := os.Stat("/opt/rocm/lib"); err == nil {
-		t.Skip("this machine has ROCm")
-	}
-	require.Contains(t, child(t, "^TestReport$", "LANEFS_SHIM=none"),
-		"open: hip runtime: AMD's ROCm is not on this machine: libamdhip64.so.7: not installed; install it, or use --gpu host\n")
+	require.Regexp(t, `open: hip runtime: (AMD's ROCm is not on this machine: libamdhip64\.so\.7: not installed; install it, or use --gpu host`+
+		`|this is ROCm [0-9.]+, LaneFS's kernels need 6\.0: update ROCm, or use --gpu host|ROCm [0-9.]+ is there, but no GPU can be used: .*)\n`, out)
 }
 
 func TestDeviceNumber(t *testing.T) {
