@@ -137,6 +137,7 @@ func TestCheckVerdicts(t *testing.T) {
 		{"casefold", []string{"-O", "casefold"}, "", "clean", ext4.Refused, "casefold"},
 		{"mmp", []string{"-O", "mmp"}, "", "clean", ext4.Refused, "mmp"},
 		{"unknown incompat", nil, "feature FEATURE_I30", "clean", ext4.Refused, "unknown feature 0x40000000"},
+		{"external journal", nil, "ssv journal_inum 0", "external", ext4.Refused, "journal is on an external device"},
 		{"bigalloc", []string{"-O", "bigalloc"}, "", "clean", ext4.ReadOnly, "bigalloc"},
 		{"quota", []string{"-O", "quota"}, "", "clean", ext4.ReadOnly, "quota"},
 		{"verity", []string{"-O", "verity"}, "", "clean", ext4.ReadOnly, "verity"},
