@@ -189,6 +189,7 @@ class DeviceMemory:
         self._driver.synchronize()
 
     def close(self):
+        self._driver.synchronize()  # unmapping does not wait for kernels and copies that still use the memory
         self._driver.unmap(self.address, self.size)
 
 

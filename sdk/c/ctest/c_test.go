@@ -1,0 +1,57 @@
+// Package ctest builds the C SDK, installs it, and runs its test and example on a mount.
+package ctest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+)
+
+const mib = 1 << 20
+
+func TestC(t *testing.T) {
+	for _, tool := range []string{"cc", "make"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: make deps installs it", tool)
+		}
+	}
+	m := sharetest.New(t, 128*mib, 64*mib)
+	content := make([]byte, 5*mib+17)
+	sum := 0
+	for i := range content {
+		content[i] = byte(i % 251)
+		sum += i % 251
+	}
+	file := m.Write("file", content).Name()
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content, 0o600))
+
+	// Installed as a packager would, and used from there.
+	dest := t.TempDir()
+	run(t, "make", "-s", "-C", "..", "install", "BUILD="+t.TempDir(), "DESTDIR="+dest, "PREFIX=/usr")
+	for _, name := range []string{"include/lanefs.h", "lib/liblanefs.a", "lib/liblanefs.so", "lib/pkgconfig/lanefs.pc", "share/man/man3/lanefs.3"} {
+		require.FileExists(t, filepath.Join(dest, "usr", name))
+	}
+	include, lib := "-I"+filepath.Join(dest, "usr/include"), "-L"+filepath.Join(dest, "usr/lib")
+	test, example := filepath.Join(dest, "test"), filepath.Join(dest, "example")
+	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", include, "-o", test, filepath.Join("..", "test.c"), filepath.Join(dest, "usr/lib/liblanefs.a"), "-pthread")
+	require.Equal(t, "ok\n", run(t, test, file, other))
+
+	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", include, lib, "-o", example, filepath.Join("..", "example.c"), "-llanefs", "-Wl,-rpath,"+filepath.Join(dest, "usr/lib"))
+	content = append([]byte{}, content...)
+	require.NoError(t, os.WriteFile(file, content, 0o600)) // the test wrote to it
+	require.Equal(t, fmt.Sprintf("%d bytes in memory of the host runtime, sum %d, current\n", len(content), sum), run(t, example, file))
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, "%s %q:\n%s", name, args, out)
+	return string(out)
+}

@@ -1,0 +1,431 @@
+/* The protocol is described in LaneFS's docs/SPEC.md. Numbers on the wire are little-endian, and so is this machine. */
+#define _GNU_SOURCE
+#include "lanefs.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "a little-endian machine is needed"
+#endif
+
+enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, REPLY = 0x8000 };
+enum { VERSION = 1, MAX_MESSAGE = 1024, MAX_RIGHTS = 4 };
+
+struct header { uint16_t type, zero; uint32_t length, tag; int32_t status; };
+struct hello { char magic[8]; uint16_t least, most; uint32_t zero; };
+struct hello_reply { uint16_t version, runtime; uint32_t kind; uint64_t granule, pool_size; uint32_t slots, writable; char device[64], name[64]; };
+struct map { uint64_t offset, length; uint32_t flags, zero; };
+struct map_reply { uint32_t handle, kind; uint64_t offset, length, memory, generation, file_size, fd_offset; };
+struct release { uint32_t handle, zero; };
+struct commit { uint32_t handle, zero; uint64_t memory_offset, file_offset, length; };
+struct commit_reply { uint64_t written; };
+struct reg { uint32_t kind, zero; uint64_t fd_offset, size; };
+struct reg_reply { uint32_t handle, zero; };
+struct open_request { uint64_t zero; };
+struct open_reply { uint32_t handle, access; uint64_t size; };
+struct ring_request { uint32_t entries, zero; };
+struct ring_reply { uint32_t handle, entries, completions, zero; uint64_t size; };
+
+#define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
+SIZE(struct header, 16); SIZE(struct hello, 16); SIZE(struct hello_reply, 160); SIZE(struct map, 24); SIZE(struct map_reply, 56);
+SIZE(struct release, 8); SIZE(struct commit, 32); SIZE(struct commit_reply, 8); SIZE(struct reg, 24); SIZE(struct reg_reply, 8);
+SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct ring_request, 8); SIZE(struct ring_reply, 24);
+SIZE(struct lanefs_request, 64); SIZE(struct lanefs_completion, 32);
+
+struct lanefs {
+	int socket, event;
+	pthread_mutex_t mutex; /* one request at a time */
+	uint32_t tag;          /* protected by mutex */
+	const _Atomic uint64_t *board;
+	size_t board_size;
+	struct lanefs_facts facts;
+};
+
+static _Thread_local char error_text[MAX_MESSAGE];
+
+const char *lanefs_error(void) { return error_text; }
+
+static int fail(int code, const char *text)
+{
+	snprintf(error_text, sizeof error_text, "%s", text ? text : strerror(code));
+	errno = code;
+	return -1;
+}
+
+static void close_all(const int *fds, int n)
+{
+	int saved = errno;
+	while (n > 0)
+		close(fds[--n]);
+	errno = saved;
+}
+
+static int transmit(int fd, const void *head, const void *body, size_t n, int pass)
+{
+	struct iovec iov[2] = {{(void *)head, sizeof(struct header)}, {(void *)body, n}};
+	union { struct cmsghdr align; char b[CMSG_SPACE(sizeof(int))]; } control = {0};
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
+	if (pass >= 0) {
+		m.msg_control = control.b;
+		m.msg_controllen = sizeof control.b;
+		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &pass, sizeof(int));
+	}
+	ssize_t sent;
+	do
+		sent = sendmsg(fd, &m, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent < 0 ? fail(errno, "the mount's daemon has gone") : 0;
+}
+
+/* Receives a message into packet and its rights into fds. Gives its length. */
+static ssize_t receive(int fd, char *packet, int *fds, int *count)
+{
+	struct iovec iov = {packet, MAX_MESSAGE};
+	union { struct cmsghdr align; char b[CMSG_SPACE(16 * sizeof(int))]; } control;
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.b, .msg_controllen = sizeof control.b};
+	ssize_t n;
+	do
+		n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	*count = 0;
+	if (n <= 0)
+		return fail(n ? errno : ECONNRESET, "the mount's daemon has gone");
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		int got = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		for (int i = 0; i < got; i++) {
+			int one;
+			memcpy(&one, CMSG_DATA(c) + i * sizeof(int), sizeof one);
+			if (*count < MAX_RIGHTS)
+				fds[(*count)++] = one;
+			else
+				close(one);
+		}
+	}
+	if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		close_all(fds, *count);
+		return fail(EPROTO, "the daemon sent a malformed reply");
+	}
+	return n;
+}
+
+/* Makes one request. want is how many rights its reply has; they go to fds. */
+static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want)
+{
+	char packet[MAX_MESSAGE + 1];
+	int got[MAX_RIGHTS], count = 0;
+	struct header h = {.type = type, .length = (uint32_t)(sizeof h + n)};
+	pthread_mutex_lock(&s->mutex);
+	h.tag = ++s->tag;
+	ssize_t size = transmit(s->socket, &h, body, n, pass) ? -1 : receive(s->socket, packet, got, &count);
+	pthread_mutex_unlock(&s->mutex);
+	if (size < 0)
+		return -1;
+	struct header r;
+	int result = -1;
+	if ((size_t)size < sizeof r)
+		fail(EPROTO, "the daemon sent a malformed reply");
+	else {
+		memcpy(&r, packet, sizeof r);
+		packet[size] = 0;
+		if (r.length != (size_t)size || r.type != (type | REPLY) || r.tag != h.tag)
+			fail(EPROTO, "the daemon does not speak its protocol");
+		else if (r.status)
+			fail(r.status, packet[sizeof r] ? packet + sizeof r : NULL);
+		else if (count != want || (size_t)size - sizeof r != reply_size)
+			fail(EPROTO, "the daemon sent a malformed reply");
+		else
+			result = 0;
+	}
+	if (result) {
+		close_all(got, count);
+		return -1;
+	}
+	if (reply_size)
+		memcpy(reply, packet + sizeof r, reply_size);
+	for (int i = 0; i < count; i++)
+		fds[i] = got[i];
+	return 0;
+}
+
+lanefs *lanefs_connect(int fd)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	ssize_t n = fgetxattr(fd, "system.lanefs.share", a.sun_path, sizeof a.sun_path - 1);
+	if (n < 0) {
+		fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
+		return NULL;
+	}
+	lanefs *s = calloc(1, sizeof *s);
+	if (!s) {
+		fail(ENOMEM, NULL);
+		return NULL;
+	}
+	s->event = -1;
+	pthread_mutex_init(&s->mutex, NULL);
+	s->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (s->socket < 0 || connect(s->socket, (struct sockaddr *)&a, sizeof a)) {
+		fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
+		lanefs_close(s);
+		return NULL;
+	}
+	struct hello q = {.magic = {'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}, .least = VERSION, .most = VERSION};
+	struct hello_reply r;
+	int fds[2];
+	if (call(s, HELLO, &q, sizeof q, -1, &r, sizeof r, fds, 2)) {
+		lanefs_close(s);
+		return NULL;
+	}
+	s->event = fds[1];
+	size_t board = 8 * (size_t)r.slots;
+	void *b = mmap(NULL, board, PROT_READ, MAP_SHARED, fds[0], 0);
+	close(fds[0]);
+	if (b == MAP_FAILED) {
+		fail(errno, NULL);
+		lanefs_close(s);
+		return NULL;
+	}
+	s->board = b;
+	s->board_size = board;
+	static const char *const runtimes[] = {"?", "host", "cuda", "hip"};
+	snprintf(s->facts.runtime, sizeof s->facts.runtime, "%s", runtimes[r.runtime < 4 ? r.runtime : 0]);
+	memcpy(s->facts.device, r.device, sizeof r.device);
+	memcpy(s->facts.name, r.name, sizeof r.name);
+	s->facts.device[63] = s->facts.name[63] = 0;
+	s->facts.kind = r.kind;
+	s->facts.granule = r.granule;
+	s->facts.pool_size = r.pool_size;
+	return s;
+}
+
+void lanefs_close(lanefs *s)
+{
+	int saved = errno;
+	if (s->board)
+		munmap((void *)s->board, s->board_size);
+	if (s->socket >= 0)
+		close(s->socket);
+	if (s->event >= 0)
+		close(s->event);
+	pthread_mutex_destroy(&s->mutex);
+	free(s);
+	errno = saved;
+}
+
+const struct lanefs_facts *lanefs_facts(const lanefs *s) { return &s->facts; }
+
+int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b)
+{
+	struct map q = {.offset = offset, .length = length, .flags = flags};
+	struct map_reply r;
+	memset(b, 0, sizeof *b);
+	b->fd = -1;
+	if (call(s, MAP, &q, sizeof q, fd, &r, sizeof r, &b->fd, 1))
+		return -1;
+	b->size = r.length;
+	b->generation = r.generation;
+	b->file_size = r.file_size;
+	b->kind = r.kind;
+	b->offset = r.offset;
+	b->memory = r.memory;
+	b->handle = r.handle;
+	if (r.kind != LANEFS_MEMFD)
+		return 0;
+	void *p = mmap(NULL, r.memory, flags & LANEFS_PRIVATE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, b->fd, (off_t)r.fd_offset);
+	if (p == MAP_FAILED) {
+		fail(errno, NULL);
+		int saved = errno;
+		lanefs_unmap(s, b);
+		errno = saved;
+		return -1;
+	}
+	b->mapped = p;
+	b->data = (char *)p + r.offset;
+	return 0;
+}
+
+void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
+{
+	if (b->mapped)
+		munmap(b->mapped, b->memory);
+	if (b->fd >= 0)
+		close(b->fd);
+	if (b->handle)
+		lanefs_release(s, b->handle);
+	memset(b, 0, sizeof *b);
+	b->fd = -1;
+}
+
+uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b) { return atomic_load(&s->board[b->handle]); }
+
+int lanefs_wait(lanefs *s, int timeout)
+{
+	struct pollfd p = {.fd = s->event, .events = POLLIN};
+	int n = poll(&p, 1, timeout);
+	if (n < 0)
+		return fail(errno, NULL);
+	uint64_t count;
+	if (n > 0 && read(s->event, &count, sizeof count) < 0 && errno != EAGAIN)
+		return fail(errno, NULL);
+	return n;
+}
+
+int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length)
+{
+	if (start > b->size || length > b->size - start)
+		return fail(EINVAL, "the range lies outside the buffer");
+	struct commit q = {.handle = b->handle, .memory_offset = b->offset + start, .file_offset = offset, .length = length};
+	struct commit_reply r;
+	return call(s, COMMIT, &q, sizeof q, fd, &r, sizeof r, NULL, 0);
+}
+
+int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle)
+{
+	struct reg q = {.kind = kind, .fd_offset = offset, .size = size};
+	struct reg_reply r;
+	if (call(s, REGISTER, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
+		return -1;
+	*handle = r.handle;
+	return 0;
+}
+
+int lanefs_open(lanefs *s, int fd, uint32_t *handle)
+{
+	struct open_request q = {0};
+	struct open_reply r;
+	if (call(s, OPEN, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
+		return -1;
+	*handle = r.handle;
+	return 0;
+}
+
+int lanefs_release(lanefs *s, uint32_t handle)
+{
+	struct release q = {.handle = handle};
+	return call(s, RELEASE, &q, sizeof q, -1, NULL, 0, NULL, 0);
+}
+
+/* Offsets of the rings' words, in 32-bit words; entries begin at ENTRIES bytes. */
+enum { SQ_TAIL = 0, SQ_HEAD = 16, CQ_TAIL = 32, CQ_HEAD = 48, DAEMON_SLEEPS = 64, CLIENT_SLEEPS = 80, ENTRIES = 4096 };
+
+struct lanefs_ring {
+	lanefs *s;
+	uint32_t handle, entries, completions, flying;
+	int submit, complete;
+	size_t size;
+	char *memory;
+};
+
+static _Atomic uint32_t *word(lanefs_ring *r, int i) { return (_Atomic uint32_t *)r->memory + i; }
+
+lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
+{
+	struct ring_request q = {.entries = entries};
+	struct ring_reply a;
+	int fds[3];
+	lanefs_ring *r = calloc(1, sizeof *r);
+	if (!r) {
+		fail(ENOMEM, NULL);
+		return NULL;
+	}
+	if (call(s, RING, &q, sizeof q, -1, &a, sizeof a, fds, 3)) {
+		free(r);
+		return NULL;
+	}
+	*r = (lanefs_ring){.s = s, .handle = a.handle, .entries = a.entries, .completions = a.completions, .submit = fds[1], .complete = fds[2], .size = a.size};
+	void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	int saved = errno;
+	close(fds[0]);
+	if (p == MAP_FAILED) {
+		r->memory = NULL;
+		lanefs_ring_free(r);
+		fail(saved, NULL);
+		return NULL;
+	}
+	r->memory = p;
+	return r;
+}
+
+static void wake(lanefs_ring *r)
+{
+	uint64_t one = 1;
+	/* After what was stored before: the exchange is sequentially consistent, as is the daemon's. */
+	if (atomic_exchange(word(r, DAEMON_SLEEPS), 0) && write(r->submit, &one, sizeof one) < 0)
+		return; /* a full eventfd is signalled already */
+}
+
+int lanefs_ring_submit(lanefs_ring *r, const struct lanefs_request *q, unsigned n)
+{
+	uint32_t tail = atomic_load(word(r, SQ_TAIL));
+	unsigned room = r->entries - r->flying; /* so there is room for the completions, too */
+	if (n > room)
+		n = room;
+	struct lanefs_request *ring = (struct lanefs_request *)(r->memory + ENTRIES);
+	for (unsigned i = 0; i < n; i++)
+		ring[(tail + i) & (r->entries - 1)] = q[i];
+	atomic_store(word(r, SQ_TAIL), tail + n); /* after the entries */
+	r->flying += n;
+	if (n)
+		wake(r);
+	return (int)n;
+}
+
+static unsigned take(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
+{
+	uint32_t head = atomic_load(word(r, CQ_HEAD)), have = atomic_load(word(r, CQ_TAIL)) - head;
+	const struct lanefs_completion *ring = (const void *)(r->memory + ENTRIES + (size_t)r->entries * sizeof(struct lanefs_request));
+	if (n > have)
+		n = have;
+	for (unsigned i = 0; i < n; i++)
+		c[i] = ring[(head + i) & (r->completions - 1)];
+	atomic_store(word(r, CQ_HEAD), head + n);
+	r->flying -= n;
+	return n;
+}
+
+int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout)
+{
+	for (;;) {
+		unsigned got = take(r, c, n);
+		if (got || !n)
+			return (int)got;
+		atomic_store(word(r, CLIENT_SLEEPS), 1);
+		if ((got = take(r, c, n)))
+			return (int)got;
+		struct pollfd p = {.fd = r->complete, .events = POLLIN};
+		int ready = poll(&p, 1, timeout);
+		if (ready < 0)
+			return fail(errno, NULL);
+		if (!ready)
+			return (int)take(r, c, n);
+		uint64_t count;
+		if (read(r->complete, &count, sizeof count) < 0 && errno != EAGAIN)
+			return fail(errno, NULL);
+	}
+}
+
+void lanefs_ring_free(lanefs_ring *r)
+{
+	lanefs_release(r->s, r->handle);
+	if (r->memory)
+		munmap(r->memory, r->size);
+	close(r->submit);
+	close(r->complete);
+	free(r);
+}

@@ -1,0 +1,112 @@
+/* Run by the Go test beside this: test FILE OTHER, a file of a mount with device memory, open to read and write, whose byte i
+ * is i % 251, and one that is elsewhere. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lanefs.h"
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
+
+static int right(const unsigned char *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != (off + i) % 251)
+			return 0;
+	return 1;
+}
+
+static void rings(lanefs *s, int fd, uint64_t size)
+{
+	enum { N = 3000, BLOCK = 4096 };
+	int memory = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	WANT(memory >= 0 && ftruncate(memory, (off_t)N * BLOCK) == 0);
+	unsigned char *p = mmap(NULL, (size_t)N * BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	WANT(p != MAP_FAILED);
+	uint32_t m, f;
+	WANT(lanefs_register(s, memory, LANEFS_MEMFD, 0, (uint64_t)N * BLOCK, &m) == 0);
+	WANT(lanefs_open(s, fd, &f) == 0);
+	lanefs_ring *r = lanefs_ring_new(s, 256);
+	WANT(r);
+	unsigned sent = 0, done = 0;
+	char seen[N] = {0};
+	while (done < N) {
+		struct lanefs_request q[16];
+		unsigned n = 0;
+		for (; n < 16 && sent + n < N; n++) {
+			uint64_t i = sent + n;
+			q[n] = (struct lanefs_request){.data = i, .op = LANEFS_READ, .file = f, .memory = m, .file_offset = i * 7919 % (size - BLOCK), .memory_offset = i * BLOCK, .length = BLOCK};
+		}
+		int k = lanefs_ring_submit(r, q, n);
+		WANT(k >= 0);
+		sent += (unsigned)k;
+		struct lanefs_completion c[32];
+		k = lanefs_ring_reap(r, c, 32, k ? 0 : 60000);
+		WANT(k >= 0);
+		for (int i = 0; i < k; i++) {
+			WANT(c[i].data < N && !seen[c[i].data] && c[i].result == BLOCK);
+			seen[c[i].data] = 1;
+			WANT(right(p + c[i].data * BLOCK, c[i].data * 7919 % (size - BLOCK), BLOCK));
+		}
+		done += (unsigned)k;
+	}
+	struct lanefs_request bad[] = {{.data = 1, .op = 77, .file = f, .memory = m}, {.data = 2, .op = LANEFS_READ, .file = f, .memory = 9999, .length = 1},
+				       {.data = 3, .op = LANEFS_READ, .file = f, .memory = m, .memory_offset = (uint64_t)N * BLOCK, .length = 1}};
+	int64_t want[] = {0, -EOPNOTSUPP, -EBADF, -EINVAL};
+	WANT(lanefs_ring_submit(r, bad, 3) == 3);
+	for (int i = 0; i < 3;) {
+		struct lanefs_completion c;
+		WANT(lanefs_ring_reap(r, &c, 1, 60000) == 1 && c.data <= 3 && c.result == want[c.data]);
+		i++;
+	}
+	memset(p, 'w', 5000);
+	struct lanefs_request w = {.data = 5, .op = LANEFS_WRITE, .file = f, .memory = m, .file_offset = 3, .memory_offset = 1, .length = 4999}, y = {.data = 6, .op = LANEFS_SYNC, .file = f};
+	struct lanefs_completion c;
+	WANT(lanefs_ring_submit(r, &w, 1) == 1 && lanefs_ring_reap(r, &c, 1, 60000) == 1 && c.result == 4999);
+	WANT(lanefs_ring_submit(r, &y, 1) == 1 && lanefs_ring_reap(r, &c, 1, 60000) == 1 && c.result == 0);
+	char back[5002];
+	WANT(pread(fd, back, sizeof back, 3) == sizeof back && memcmp(back, p, 4999) == 0 && (unsigned char)back[4999] == 5002 % 251);
+	lanefs_ring_free(r);
+	WANT(lanefs_release(s, m) == 0 && lanefs_release(s, f) == 0 && lanefs_release(s, f) == -1 && errno == EBADF);
+	munmap(p, (size_t)N * BLOCK);
+	close(memory);
+}
+
+int main(int argc, char **argv)
+{
+	WANT(argc == 3);
+	int fd = open(argv[1], O_RDWR), other = open(argv[2], O_RDONLY);
+	WANT(fd >= 0 && other >= 0);
+	WANT(!lanefs_connect(other) && errno == ENOTSUP && strstr(lanefs_error(), "LaneFS"));
+	WANT(!lanefs_connect(-1) && errno == EBADF);
+	lanefs *s = lanefs_connect(fd);
+	WANT(s && strcmp(lanefs_facts(s)->runtime, "host") == 0 && lanefs_facts(s)->kind == LANEFS_MEMFD);
+	struct stat st;
+	WANT(fstat(fd, &st) == 0);
+	uint64_t size = (uint64_t)st.st_size;
+
+	struct lanefs_buffer b, part;
+	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && b.size == size && b.file_size == size && right(b.data, 0, size));
+	WANT(lanefs_map(s, fd, 4097, 100000, 0, &part) == 0 && part.size == 100000 && right(part.data, 4097, 100000));
+	WANT(lanefs_map(s, fd, size, 1, 0, &part) == -1 && errno == EINVAL && strstr(lanefs_error(), "not in the file"));
+	WANT(lanefs_map(s, other, 0, 0, 0, &part) == -1 && errno == EXDEV);
+	WANT(lanefs_latest(s, &b) == b.generation && lanefs_wait(s, 0) == 0);
+
+	struct lanefs_buffer own;
+	WANT(lanefs_map(s, fd, 0, 10000, LANEFS_PRIVATE, &own) == 0 && right(own.data, 0, 10000));
+	WANT(lanefs_commit(s, fd, 0, &own, 9999, 2) == -1 && errno == EINVAL);
+	WANT(lanefs_commit(s, fd, 0, &own, 0, 10000) == 0); /* the same bytes, but nobody looks */
+	WANT(lanefs_latest(s, &b) > b.generation && lanefs_wait(s, 60000) == 1);
+	lanefs_unmap(s, &own);
+	lanefs_unmap(s, &b);
+	rings(s, fd, size);
+	lanefs_close(s);
+	puts("ok");
+	return 0;
+}
