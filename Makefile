@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test crash-test fuzz stress demo bench gpubundle lab lab-shell clean
+.PHONY: all deps kernels build check test crash-test fuzz stress demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -57,6 +57,12 @@ demo: deps build ## the first mount, from mkfs to fsck
 
 bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 	@$(GO) run ./cmd/lanefs/bench -lanefs ./lanefs
+
+PREFIX ?= /usr/local
+install: build ## lanefs and the C SDK, into $(DESTDIR)$(PREFIX)
+	@install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
+	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
 	@.ci/gpubundle
