@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ var makeHost = sync.OnceValues(func() (*host, error) {
 	// Without checksums, so that what is damaged is also looked at.
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-b", "1024", "-N", "128", "-J", "size=1", "-I", "256",
 		"-O", "^metadata_csum,^resize_inode,orphan_file,inline_data", img, "3M").CombinedOutput(); err != nil {
-		return nil, &os.PathError{Op: "mkfs.ext4", Path: string(out), Err: err}
+		return nil, fmt.Errorf("mkfs.ext4: %w: %s", err, out)
 	}
 	if err := os.WriteFile(content, make([]byte, 40<<10), 0o644); err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ var makeHost = sync.OnceValues(func() (*host, error) {
 	cmd := exec.Command("debugfs", "-w", "-f", "-", img)
 	cmd.Stdin = strings.NewReader(strings.Join(cmds, "\n") + "\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, &os.PathError{Op: "debugfs", Path: string(out), Err: err}
+		return nil, fmt.Errorf("debugfs: %w: %s", err, out)
 	}
 	h := &host{}
 	if h.image, err = os.ReadFile(img); err != nil {
