@@ -123,14 +123,14 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 	lane->result_next += bad;
 }
 
-/* All together: posts what is there, as far as CIDs are free. */
-template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool later) {
+/* All together: posts what is there, as far as CIDs are free. `again` says that w is to be polled again before it is used. */
+template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool again) {
 	for (;;) {
 		uint32_t free = free_cids(lane), n = w->n < free ? w->n : free;
 		if (n == 0)
 			return;
-		if (T::acquires && later) {
-			later = false;
+		if (again) {
+			again = false;
 			poll_work<T>(lane, w, T::slots, false);
 			count_work<T>(lane, w);
 			continue;

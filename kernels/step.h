@@ -79,7 +79,8 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint3
 	uint32_t reaped = reap_new<T>(lane, &c, now);
 	meet<T>(); /* CIDs that one thread gave back are there for another to take */
 	if (lane->failed == LANEFS_OK) {
-		post_work<T>(lane, &w, now, !idle);
+		bool more = idle && T::slots > idle_polls && w.n == idle_polls; /* probably */
+		post_work<T>(lane, &w, now, more || (T::acquires && !idle));
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);
 	}

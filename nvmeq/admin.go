@@ -53,7 +53,7 @@ func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
 	if d.host == nil {
-		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.rt.Name(), gpu.HostMapped), d.Close())
+		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.runtime().Name(), gpu.HostMapped), d.Close())
 	}
 	q := &adminQueue{c: c, d: d, page: mps}
 	q.sq, q.cq = d.host[:adminEntries*SQESize], d.host[mps:mps+adminEntries*CQESize]

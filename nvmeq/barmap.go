@@ -8,7 +8,7 @@ func (c *Controller) acquireBAR() (gpu.Memory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.barUsers == 0 {
-		m, err := c.rt.Register(c.t.BAR(), true)
+		m, err := c.runtime().Register(c.t.BAR(), true)
 		if err != nil {
 			return nil, err
 		}
@@ -16,6 +16,13 @@ func (c *Controller) acquireBAR() (gpu.Memory, error) {
 	}
 	c.barUsers++
 	return c.bar, nil
+}
+
+// forgetBAR leaves the registration to a runtime that has failed.
+func (c *Controller) forgetBAR() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bar, c.barUsers = nil, 0
 }
 
 func (c *Controller) releaseBAR() error {

@@ -20,6 +20,12 @@ type Config struct {
 	Timeout   time.Duration    // of one admin command; 0 is 10 s
 	Log       *slog.Logger     // nil: slog.Default
 	OnEvent   func(AsyncEvent) // called for each asynchronous event, after it was logged
+
+	// Spare gives a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
+	// lost. It is closed with the controller. nil: the controller goes out of service then.
+	Spare func() (gpu.Runtime, error)
+	// SpareReads says that from then on nothing is written: commands that would are refused with ErrReadOnly.
+	SpareReads bool
 }
 
 const defaultQueues = 64
@@ -27,7 +33,7 @@ const defaultQueues = 64
 // Controller is one enabled NVMe controller. All methods may be called from any goroutine.
 type Controller struct {
 	cfg Config
-	rt  gpu.Runtime
+	rt  atomic.Pointer[gpu.Runtime] // whose kernels the lanes run: cfg's, or the spare one
 	t   Transport
 	sim Stepper // nil unless the controller runs in software and works on its caller's thread
 	log *slog.Logger
@@ -63,6 +69,9 @@ type Controller struct {
 
 	copies copies // of mirrors
 
+	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
+	mirrored atomic.Bool              // data has been put where the CPU does not reach it
+
 	closing   chan struct{}
 	watchDone chan struct{}
 	closeOnce sync.Once
@@ -88,8 +97,9 @@ func Open(cfg Config) (*Controller, error) {
 		cfg.Placement.Lane = gpu.DeviceFine // every step of a lane on a device goes there
 	}
 	cfg.Placement.fill()
-	c := &Controller{cfg: cfg, rt: cfg.Runtime, t: cfg.Transport, log: cfg.Log,
+	c := &Controller{cfg: cfg, t: cfg.Transport, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
+	c.rt.Store(&cfg.Runtime)
 	c.sim, _ = cfg.Transport.(Stepper)
 	if err := c.open(); err != nil {
 		if c.aq != nil {
@@ -147,6 +157,19 @@ func (c *Controller) start() (queues int, err error) {
 	c.armEventsLocked()
 	return n, nil
 }
+
+// placement is where things go now.
+func (c *Controller) placement() Placement {
+	if c.move.Load() != nil {
+		var host Placement
+		host.fill()
+		return host
+	}
+	return c.cfg.Placement
+}
+
+// runtime is whose kernels the lanes run.
+func (c *Controller) runtime() gpu.Runtime { return *c.rt.Load() }
 
 // step lets a software controller work on a queue.
 func (c *Controller) step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
@@ -256,7 +279,11 @@ func (c *Controller) Close() error {
 		c.admin.Lock()
 		defer c.admin.Unlock()
 		c.aq.broken = gone
-		errs = append(errs, c.aq.d.Close(), c.copies.close())
+		if c.move.Load() == nil {
+			errs = append(errs, c.aq.d.Close(), c.copies.close())
+		} else {
+			errs = append(errs, c.runtime().Close()) // the first runtime is not touched again
+		}
 		c.closeErr = errors.Join(errs...)
 	})
 	return c.closeErr

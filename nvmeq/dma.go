@@ -12,6 +12,7 @@ import (
 // start at the same byte.
 type dma struct {
 	mem    gpu.Memory
+	of     gpu.Runtime // whose memory it is
 	c      *Controller
 	mapped IOVA // what Map returned, what Unmap wants
 
@@ -37,8 +38,9 @@ func newDMA(c *Controller, kind gpu.MemKind, size, align int64) (*dma, error) {
 	if align > pageSize {
 		total += align // IOVAs are only promised to be multiples of pageSize
 	}
+	rt := c.runtime()
 	var m gpu.Memory
-	err := c.quietly(func() (err error) { m, err = c.rt.Alloc(kind, total); return err })
+	err := c.quietly(func() (err error) { m, err = rt.Alloc(kind, total); return err })
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
 	}
@@ -47,7 +49,7 @@ func newDMA(c *Controller, kind gpu.MemKind, size, align int64) (*dma, error) {
 		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())
 	}
 	off := roundUp(int64(at), align) - int64(at)
-	d := &dma{mem: m, c: c, mapped: at, iova: at + IOVA(off), addr: m.Addr() + gpu.Addr(off), size: size}
+	d := &dma{mem: m, of: rt, c: c, mapped: at, iova: at + IOVA(off), addr: m.Addr() + gpu.Addr(off), size: size}
 	if h := m.Host(); h != nil {
 		d.host = h[off : off+size : off+size]
 	}
@@ -94,13 +96,14 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("nvmeq: data memory of %d bytes", size)
 	}
-	d, err := newDMA(c, c.cfg.Placement.Data, size, max(pageSize, c.mps))
+	d, err := newDMA(c, c.placement().Data, size, max(pageSize, c.mps))
 	if err != nil {
 		return nil, err
 	}
 	m := &Chunk{d: d}
 	if d.host == nil {
-		err := c.quietly(func() (err error) { m.mirror, err = c.rt.Alloc(gpu.HostMapped, d.size); return err })
+		c.mirrored.Store(true)
+		err := c.quietly(func() (err error) { m.mirror, err = c.runtime().Alloc(gpu.HostMapped, d.size); return err })
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%d bytes of host memory as a mirror: %w", d.size, err), d.Close())
 		}

@@ -151,7 +151,7 @@ func (l *lane) turn() bool {
 	}
 	progress := l.fill()
 	if err := l.e.drv.kick(l); err != nil {
-		l.broken = fmt.Errorf("launching lane %d: %w", l.index, err)
+		l.broken = laneError{fmt.Errorf("lane %d: %w", l.index, err)}
 		return false
 	}
 	if l.drain() > 0 {
@@ -198,9 +198,6 @@ func (l *lane) fill() bool {
 	return l.workPos != first
 }
 
-// hungGrace is how long after their own deadline commands may stay without any answer from the lane.
-const hungGrace = 5 * time.Second
-
 // checkHung finds a lane that no longer answers at all, not even with a timeout.
 func (l *lane) checkHung() {
 	now := time.Now()
@@ -208,14 +205,16 @@ func (l *lane) checkHung() {
 		l.heard = now
 		return
 	}
-	if limit := l.e.cfg.Timeout + hungGrace; now.Sub(l.heard) > limit {
-		l.broken = fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)
+	if limit := l.e.cfg.Timeout + l.e.cfg.Silence; now.Sub(l.heard) > limit {
+		l.broken = laneError{fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
 	}
 }
 
 // failAll ends every command of the lane with err. The controller is out of service.
 func (l *lane) failAll(err error) {
-	l.recall()
+	if !l.deaf.Load() {
+		l.recall()
+	}
 	for tag, s := range l.slots { // a lane that does not even answer to LANEFS_FAIL
 		if s.b != nil {
 			l.slots[tag] = slot{}
@@ -245,6 +244,7 @@ func (l *lane) failAll(err error) {
 func (l *lane) recall() {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
 	if err := l.e.drv.answered(l); err != nil {
+		l.deaf.Store(true)
 		l.e.c.log.Error("the lane does not answer", "device", l.e.c.t.Name(), "lane", l.index, "error", err.Error())
 	}
 }

@@ -26,25 +26,25 @@ type driver interface {
 }
 
 // newDriver chooses by what the runtime can do: steps on the caller's thread, or resident kernels; batches if asked for.
-func newDriver(e *Engine) (driver, error) {
-	base := launcher{e: e, block: one}
+func newDriver(e *Engine, w *works) (driver, error) {
+	base := launcher{e: e, clockHz: w.clockHz, block: one}
 	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
 	if e.cfg.Team == TeamWave {
 		step, batch, resident = kernels.WaveStepKernel, kernels.WaveBatchKernel, kernels.WaveResidentKernel
-		base.block.X = uint32(e.c.rt.Facts().WaveSize)
+		base.block.X = uint32(e.c.runtime().Facts().WaveSize)
 	}
 	name := step
 	switch {
 	case e.cfg.Batch:
 		name = batch
-	case !e.c.rt.Facts().CallerDriven:
+	case !e.c.runtime().Facts().CallerDriven:
 		name = resident
 	}
 	var err error
-	if base.resetFn, err = e.module.Function(kernels.ResetKernel); err != nil {
+	if base.resetFn, err = w.module.Function(kernels.ResetKernel); err != nil {
 		return nil, err
 	}
-	if base.fn, err = e.module.Function(name); err != nil {
+	if base.fn, err = w.module.Function(name); err != nil {
 		return nil, err
 	}
 	switch name {
@@ -59,6 +59,7 @@ func newDriver(e *Engine) (driver, error) {
 // launcher is what all drivers share.
 type launcher struct {
 	e       *Engine
+	clockHz uint64
 	resetFn gpu.Function
 	fn      gpu.Function // what works on a lane
 	block   gpu.Dim3     // the threads of a lane: a launch is for one
@@ -100,7 +101,7 @@ func (d launcher) answered(l *lane) error {
 
 // Kernels that run on their own count by the device's clock. Steps are given the time, in nanoseconds.
 func (d launcher) ticks(t time.Duration) uint64 {
-	if hz := d.e.clockHz; hz != 0 && hz != 1e9 {
+	if hz := d.clockHz; hz != 0 && hz != 1e9 {
 		whole, part := uint64(t/time.Second), uint64(t%time.Second)
 		return whole*hz + part*hz/1e9
 	}
@@ -108,7 +109,7 @@ func (d launcher) ticks(t time.Duration) uint64 {
 }
 
 func (d launcher) duration(ticks uint64) time.Duration {
-	if hz := d.e.clockHz; hz != 0 && hz != 1e9 {
+	if hz := d.clockHz; hz != 0 && hz != 1e9 {
 		return time.Duration(ticks/hz)*time.Second + time.Duration(ticks%hz*1e9/hz)
 	}
 	return time.Duration(ticks)
@@ -142,7 +143,7 @@ func (d *batchDriver) kick(l *lane) error {
 		return nil
 	}
 	limit := batchTime
-	if d.e.c.rt.Facts().CallerDriven {
+	if d.e.c.runtime().Facts().CallerDriven {
 		limit = batchTimeOwn
 	}
 	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, d.ticks(limit)

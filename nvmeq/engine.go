@@ -8,9 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/kernels"
 )
 
 // EngineConfig is what NewEngine needs; every field has a default.
@@ -19,6 +16,7 @@ type EngineConfig struct {
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS
 	Timeout     time.Duration // of one I/O command; 0 is 30 s
+	Silence     time.Duration // how long a lane's kernel may give no sign of life; 0 is 5 s
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
 	Team        Team          // who works on a lane; no difference on a CPU
@@ -41,7 +39,7 @@ const (
 
 func (cfg *EngineConfig) fill(c *Controller) error {
 	switch {
-	case cfg.Lanes < 0 || cfg.Depth < 0 || cfg.Depth == 1 || cfg.MaxTransfer < 0 || cfg.Timeout < 0 || cfg.AbortWait < 0:
+	case cfg.Lanes < 0 || cfg.Depth < 0 || cfg.Depth == 1 || cfg.MaxTransfer < 0 || cfg.Timeout < 0 || cfg.AbortWait < 0 || cfg.Silence < 0:
 		return fmt.Errorf("nvmeq: engine of %d lanes, depth %d, transfers of %d bytes, timeout %v: not possible",
 			cfg.Lanes, cfg.Depth, cfg.MaxTransfer, cfg.Timeout)
 	}
@@ -63,6 +61,9 @@ func (cfg *EngineConfig) fill(c *Controller) error {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 30 * time.Second
 	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 5 * time.Second
+	}
 	if cfg.AbortWait == 0 {
 		cfg.AbortWait = 2 * time.Second
 	}
@@ -74,20 +75,10 @@ type Engine struct {
 	c           *Controller
 	cfg         EngineConfig
 	maxTransfer int64
-	drv         driver
 	lanes       []*lane
 	start       time.Time // the lanes' clock counts from here, where they are given the time
-	clockHz     uint64    // of the device's clock otherwise; 0 is nanoseconds
 
-	module gpu.Module
-	bar    gpu.Memory // BAR 0, registered for kernels; the controller's
-	shared gpu.Memory // rings, control words, counters: CPU and lanes
-	own    gpu.Memory // lane structs and CIDs: lanes only
-	stream gpu.Stream // for setting up
-	sq     *dma       // all submission queues
-	cq     *dma       // all completion queues
-	prp    *dma       // all PRP lists
-	ranges *dma       // Dataset Management range lists
+	works // changed by a failover, with every lane's drive and statsMu held
 
 	statsMu   sync.RWMutex
 	lastStats []LaneStats // protected by statsMu: set when the counters' memory is gone
@@ -105,7 +96,7 @@ func (c *Controller) NewEngine(cfg EngineConfig) (*Engine, error) {
 	if err := cfg.fill(c); err != nil {
 		return nil, err
 	}
-	if !cfg.Batch && !c.rt.Facts().CallerDriven {
+	if !cfg.Batch && !c.runtime().Facts().CallerDriven {
 		cfg.Lanes = min(cfg.Lanes, residentLanes)
 	}
 	qids := c.takeQIDs(cfg.Lanes)
@@ -113,7 +104,7 @@ func (c *Controller) NewEngine(cfg EngineConfig) (*Engine, error) {
 		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.t.Name(), c.queues)
 	}
 	cfg.Lanes = len(qids)
-	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now(), clockHz: uint64(c.rt.Facts().ClockHz)}
+	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now()}
 	err := e.build(qids)
 	if err == nil {
 		// From here on a controller reset rebuilds this engine's queues too.
@@ -156,54 +147,16 @@ func (c *Controller) returnQIDs(qids []uint16) {
 	c.qids = append(c.qids, qids...)
 }
 
-// build loads the kernels and lays out the memory.
+// build makes the works and lays out the lanes in them.
 func (e *Engine) build(qids []uint16) error {
-	rt, c := e.c.rt, e.c
-	image := e.cfg.Image
-	if image == nil {
-		var err error
-		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
-			return err
-		}
-	}
-	var err error
-	if e.module, err = rt.Load(image); err != nil {
-		return fmt.Errorf("loading the kernels: %w", err)
-	}
-	if e.stream, err = rt.NewStream(); err != nil {
+	g, err := e.works.build(e, len(qids))
+	if err != nil {
 		return err
 	}
-	if e.drv, err = newDriver(e); err != nil {
-		return err
-	}
-	if err = c.quietly(func() (err error) { e.bar, err = c.acquireBAR(); return err }); err != nil {
-		return fmt.Errorf("registering BAR 0 with %s: %w", rt.Name(), err)
-	}
-	g := newGeometry(e.cfg, c.mps)
-	n, p := int64(len(qids)), c.cfg.Placement
-	for _, a := range []struct {
-		d    **dma
-		kind gpu.MemKind
-		size int64
-	}{{&e.sq, p.SQ, g.sq}, {&e.cq, p.CQ, g.cq}, {&e.prp, p.List, g.prp}, {&e.ranges, gpu.HostMapped, g.ranges}} {
-		if *a.d, err = newDMA(c, a.kind, n*a.size, g.page); err != nil {
-			return err
-		}
-	}
-	if e.shared, err = rt.Alloc(p.Ring, n*g.shared); err != nil {
-		return err
-	}
-	if e.own, err = rt.Alloc(p.Lane, n*g.own); err != nil {
-		return err
-	}
-	if e.shared.Host() == nil || e.ranges.host == nil {
-		return fmt.Errorf("%s gives no CPU view of %v memory, which the rings need", rt.Name(), p.Ring)
-	}
-	clear(e.shared.Host())
 	for i, qid := range qids {
-		l, err := newLane(e, g, i, qid)
-		if err != nil {
-			return err
+		l := newLane(e, g, i)
+		if err := l.place(&e.works, g, qid); err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
 		}
 		e.lanes = append(e.lanes, l)
 	}
@@ -265,7 +218,11 @@ func (e *Engine) prepare(cmds []Command) error {
 	for i := range cmds {
 		c := &cmds[i]
 		c.Err, c.Status, c.DW0, c.Latency, c.tries, c.page = nil, 0, 0, 0, 0, -1
-		if err := e.check(c); err != nil {
+		err := e.check(c)
+		if err == nil {
+			err = e.c.refuses(c)
+		}
+		if err != nil {
 			c.Err = fmt.Errorf("nvmeq: %w", err)
 			return c.Err
 		}
@@ -364,22 +321,6 @@ func (e *Engine) free() error {
 	for _, l := range e.lanes {
 		errs = append(errs, l.stream.Close())
 	}
-	for _, d := range []*dma{e.sq, e.cq, e.prp, e.ranges} {
-		errs = append(errs, d.Close())
-	}
-	for _, m := range []gpu.Memory{e.shared, e.own} {
-		if m != nil {
-			errs = append(errs, e.c.quietly(m.Close))
-		}
-	}
-	if e.bar != nil {
-		errs = append(errs, e.c.quietly(e.c.releaseBAR))
-	}
-	if e.stream != nil {
-		errs = append(errs, e.stream.Close())
-	}
-	if e.module != nil {
-		errs = append(errs, e.c.quietly(e.module.Close))
-	}
+	errs = append(errs, e.works.close(e.c))
 	return errors.Join(errs...)
 }

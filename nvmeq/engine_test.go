@@ -126,7 +126,7 @@ func TestQueueSizes(t *testing.T) {
 			r.sameCounters(t)
 			for _, s := range r.eng.Stats() {
 				require.GreaterOrEqual(t, s.Commands, uint64(n/2))
-				if depth >= 64 {
+				if depth >= 64 && r.rt.Facts().CallerDriven { // a resident lane does not wait until all is there
 					require.Less(t, s.SQDoorbells, s.Commands/8, "a doorbell covers a batch")
 				}
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/cuda"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -35,8 +36,10 @@ func openTestGPU() (gpu.Runtime, error) {
 		return cuda.Open(cuda.Options{})
 	case "hip":
 		return hip.Open(hip.Options{})
+	case "detached":
+		return detached.New(false)
 	default:
-		return nil, fmt.Errorf("LANEFS_TEST_GPU is %q: want host, hip or cuda", name)
+		return nil, fmt.Errorf("LANEFS_TEST_GPU is %q: want host, detached, hip or cuda", name)
 	}
 }
 

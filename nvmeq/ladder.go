@@ -13,7 +13,8 @@ import (
 //
 //	1. Abort the command; when its completion comes after all, it is sent again.
 //	2. Delete and create the queue pair; commands that were on it are sent again.
-//	3. Reset the controller (CC.EN, then the transport's reset) and build all queue pairs again.
+//	3. Reset the controller (CC.EN, then the transport's reset) and build all queue pairs again. If it is not the controller
+//	   that fails but who runs the lanes, they move to another runtime meanwhile (failover.go).
 //	4. The controller is out of service: every command fails, from now on.
 //
 // A command's caller hears of its failure only when the controller can no longer touch its memory: after its own
@@ -86,12 +87,12 @@ func (l *lane) abortLost() (bool, error) {
 			}
 		}
 		if err := l.e.drv.kick(l); err != nil {
-			return false, err
+			return false, laneError{fmt.Errorf("lane %d: %w", l.index, err)}
 		}
 		n := l.drain()
 		if stale || n > 0 {
 			if err := l.e.drv.sync(l); err != nil {
-				return false, err
+				return false, laneError{fmt.Errorf("lane %d: %w", l.index, err)}
 			}
 			stale = false
 			if n += l.drain(); len(l.limbo) > aborted {
@@ -117,7 +118,7 @@ func (l *lane) abortLost() (bool, error) {
 func (l *lane) rebuild() error {
 	l.recall()
 	if l.outstanding() > 0 {
-		return fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)
+		return laneError{fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
 	}
 	if err := l.delete(); err != nil {
 		return err
@@ -199,8 +200,18 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 		c.kill(fmt.Errorf("%d resets did not help: %w", maxResets, why))
 		c.t.Reset() // it must not write to memory that is no longer its own
 	} else {
-		c.log.Error("resetting the controller", "device", c.t.Name(), "why", why.Error())
-		if err := c.restart(lanes); err != nil {
+		err, failed := why, laneError{}
+		if !errors.As(why, &failed) {
+			c.log.Error("resetting the controller", "device", c.t.Name(), "why", why.Error())
+			err = c.restart(lanes)
+		}
+		if errors.As(err, &failed) {
+			err = c.moveLanes(engines, lanes, failed)
+		}
+		if errors.As(err, &failed) {
+			c.kill(err)
+			c.t.Reset()
+		} else if err != nil {
 			c.kill(fmt.Errorf("reset failed: %w; it was reset because: %w", err, why))
 			c.t.Reset()
 		} else {
@@ -215,6 +226,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 			l.failAll(dead)
 		} else {
 			l.settle()
+			l.refuseWrites()
 			l.resend()
 		}
 	}
@@ -235,12 +247,26 @@ func (c *Controller) awaitReset() {
 func (c *Controller) restart(lanes []*lane) error {
 	for _, l := range lanes {
 		l.created = false
-		l.recall()
+		if l.recall(); l.outstanding() > 0 {
+			return laneError{fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+		}
 	}
 	if err := c.stop(); err != nil {
 		return err
 	}
-	// The controller is disabled: it has forgotten its queues and touches no memory (Base §3.7.2).
+	if err := c.bringUp(); err != nil {
+		return err
+	}
+	for _, l := range lanes {
+		if err := l.create(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bringUp enables the controller again. It was disabled, has forgotten its queues and touches no memory (Base §3.7.2).
+func (c *Controller) bringUp() error {
 	if err := c.enable(); err != nil {
 		return err
 	}
@@ -253,14 +279,6 @@ func (c *Controller) restart(lanes []*lane) error {
 	}
 	if n < c.queues {
 		return fmt.Errorf("the controller now gives %d I/O queue pairs instead of %d", n, c.queues)
-	}
-	for _, l := range lanes {
-		if l.outstanding() > 0 {
-			return fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)
-		}
-		if err := l.create(); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type lane struct {
 	results  []kernels.Result
 
 	users atomic.Int32 // callers inside Do
+	base  LaneStats    // what it counted before it moved; protected by e.statsMu
 
 	mu      sync.Mutex
 	batches []*batch // protected by mu: those not done, oldest first
@@ -52,10 +53,11 @@ type lane struct {
 	kicks      uint      // of a resident kernel
 	beat       uint64    // what its heartbeat last was, and when it changed
 	beatAt     time.Time
-	heard      time.Time // when something last came, while commands are outstanding
-	broken     error     // the queue pair needs a controller reset
-	lateBase   uint64    // timeouts whose late completion can no longer come
-	streak     int       // rebuilds since the last command that ended well
+	heard      time.Time   // when something last came, while commands are outstanding
+	broken     error       // the queue pair needs a controller reset
+	deaf       atomic.Bool // its kernel does not answer and is not waited for again
+	lateBase   uint64      // timeouts whose late completion can no longer come
+	streak     int         // rebuilds since the last command that ended well
 }
 
 // slot is a command on its way: the i-th of its batch.
@@ -101,78 +103,92 @@ func newGeometry(cfg EngineConfig, page int64) geometry {
 // silent has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.2 for Flush).
 const silent = 1<<IOFlush | 1<<IOWrite | 1<<IORead | 1<<IOCompare | 1<<IOWriteZeroes | 1<<IODSM | 1<<IOVerify | 1<<IOWriteUncorr
 
-// newLane lays lane i out in the engine's memory and describes it to the kernels.
-func newLane(e *Engine, g geometry, i int, qid uint16) (*lane, error) {
-	n := int64(i)
-	h := e.shared.Host()[n*g.shared : (n+1)*g.shared]
-	at := e.shared.Addr() + gpu.Addr(n*g.shared)
-	l := &lane{e: e, index: i, qid: qid, self: e.own.Addr() + gpu.Addr(n*g.own),
-		sqIOVA: e.sq.iova + IOVA(n*g.sq), cqIOVA: e.cq.iova + IOVA(n*g.cq), sqSize: e.cfg.Depth, cqSize: e.cfg.Depth,
-		rangeHost: e.ranges.host[n*g.ranges : (n+1)*g.ranges], rangeIOVA: e.ranges.iova + IOVA(n*g.ranges),
-		control:  (*kernels.Control)(unsafe.Pointer(&h[0])),
-		status:   (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize])),
-		counters: (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize])),
-		work:     unsafe.Slice((*kernels.Work)(unsafe.Pointer(&h[sharedHead])), g.ring),
-		results:  unsafe.Slice((*kernels.Result)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring),
-	}
+// newLane is lane i of the engine, before it has a place.
+func newLane(e *Engine, g geometry, i int) *lane {
+	l := &lane{e: e, index: i, sqSize: e.cfg.Depth, cqSize: e.cfg.Depth}
 	l.slots = make([]slot, g.ring)
 	l.retry, l.limbo = make([]slot, 0, g.ring), make([]lost, 0, g.ring)
-	for t := g.ring - 1; t >= 0; t-- {
+	l.freeAll()
+	return l
+}
+
+// freeAll says that no tag and no range list is in use.
+func (l *lane) freeAll() {
+	l.freeTags, l.freePages = l.freeTags[:0], l.freePages[:0]
+	for t := len(l.slots) - 1; t >= 0; t-- {
 		l.freeTags = append(l.freeTags, uint16(t))
 	}
 	for p := range int8(rangePages) {
 		l.freePages = append(l.freePages, p)
 	}
-	var err error
-	if l.stream, err = e.c.rt.NewStream(); err != nil {
-		return nil, err
+}
+
+// place lays the lane out in the works' memory, with empty rings, and describes it to the kernels.
+func (l *lane) place(w *works, g geometry, qid uint16) error {
+	n := int64(l.index)
+	h := w.shared.Host()[n*g.shared : (n+1)*g.shared]
+	at := w.shared.Addr() + gpu.Addr(n*g.shared)
+	l.qid, l.self = qid, w.own.Addr()+gpu.Addr(n*g.own)
+	l.sqIOVA, l.cqIOVA = w.sq.iova+IOVA(n*g.sq), w.cq.iova+IOVA(n*g.cq)
+	l.rangeHost, l.rangeIOVA = w.ranges.host[n*g.ranges:(n+1)*g.ranges], w.ranges.iova+IOVA(n*g.ranges)
+	l.control = (*kernels.Control)(unsafe.Pointer(&h[0]))
+	l.status = (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize]))
+	l.counters = (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize]))
+	l.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&h[sharedHead])), g.ring)
+	l.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
+	l.workPos, l.resultPos = 0, 0
+	c := l.e.c
+	stream, err := c.runtime().NewStream()
+	if err != nil {
+		return err
 	}
-	doorbell := func(off int64) uint64 { return uint64(e.bar.Addr()) + uint64(off) }
+	doorbell := func(off int64) uint64 { return uint64(w.bar.Addr()) + uint64(off) }
 	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
-		Sq: uint64(e.sq.addr) + uint64(n*g.sq), Cq: uint64(e.cq.addr) + uint64(n*g.cq),
-		SqDoorbell: doorbell(e.c.stride.SQ(qid)), CqDoorbell: doorbell(e.c.stride.CQ(qid)),
+		Sq: uint64(w.sq.addr) + uint64(n*g.sq), Cq: uint64(w.cq.addr) + uint64(n*g.cq),
+		SqDoorbell: doorbell(c.stride.SQ(qid)), CqDoorbell: doorbell(c.stride.CQ(qid)),
 		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
 		Cids: uint64(l.self) + kernels.LaneSize,
-		Prp:  uint64(e.prp.addr) + uint64(n*g.prp), PrpIova: uint64(e.prp.iova) + uint64(n*g.prp),
+		Prp:  uint64(w.prp.addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.iova) + uint64(n*g.prp),
 		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
 		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
 		PrpStride: g.stride, PageSize: uint32(g.page), Silent: silent,
 	}
-	if err := l.describe(&desc, n*g.own, g.own); err != nil {
-		l.stream.Close()
-		return nil, fmt.Errorf("lane %d: %w", i, err)
+	if err := l.describe(w, stream, &desc, n*g.own, g.own); err != nil {
+		stream.Close()
+		return err
 	}
-	return l, nil
+	l.stream = stream
+	return nil
 }
 
 // describe puts the lane struct where the kernels find it, and zeroes the rest of the lane's own memory.
-func (l *lane) describe(desc *kernels.Lane, off, size int64) error {
+func (l *lane) describe(w *works, s gpu.Stream, desc *kernels.Lane, off, size int64) error {
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(desc)), kernels.LaneSize)
-	if h := l.e.own.Host(); h != nil {
+	if h := w.own.Host(); h != nil {
 		clear(h[off : off+size])
 		copy(h[off:], raw)
 		return nil
 	}
-	if err := zero(l.stream, nil, l.self, size); err != nil {
+	if err := zero(s, nil, l.self, size); err != nil {
 		return err
 	}
-	stage, err := l.e.c.rt.Alloc(gpu.HostMapped, pageSize)
+	stage, err := l.e.c.runtime().Alloc(gpu.HostMapped, pageSize)
 	if err != nil {
 		return err
 	}
 	defer stage.Close()
 	copy(stage.Host(), raw)
-	if err := l.stream.Copy(l.self, stage.Addr(), kernels.LaneSize); err != nil {
+	if err := s.Copy(l.self, stage.Addr(), kernels.LaneSize); err != nil {
 		return err
 	}
-	return l.stream.Wait(copyTimeout)
+	return s.Wait(copyTimeout)
 }
 
 // create makes the lane ready and creates its queue pair (Base §3.3.1.1: completion queue first).
 func (l *lane) create() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
 	if err := l.e.drv.reset(l); err != nil {
-		return fmt.Errorf("lane %d: %w", l.index, err)
+		return laneError{fmt.Errorf("lane %d: %w", l.index, err)}
 	}
 	if state := atomic.LoadUint32(&l.status.State); state != kernels.StateReady {
 		return fmt.Errorf("lane %d: the kernels refuse it (state %d, failure %d): image and host disagree about its layout",

@@ -53,6 +53,13 @@ func (p *copies) give(s gpu.Stream) {
 	p.mu.Unlock()
 }
 
+// forget leaves the streams to a runtime that has failed.
+func (p *copies) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle, p.made = nil, 0
+}
+
 func (p *copies) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +94,7 @@ func (c *Chunk) copy(dst, src gpu.Addr, off, n int64) error {
 		return fmt.Errorf("nvmeq: copy of %d bytes at %d of %d bytes of data memory", n, off, c.d.size)
 	}
 	ctl := c.d.c
-	s, err := ctl.copies.take(ctl.rt)
+	s, err := ctl.copies.take(ctl.runtime())
 	if err != nil {
 		return err
 	}

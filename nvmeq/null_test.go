@@ -51,7 +51,7 @@ func newNull(t testing.TB) *rig {
 	c, err := nvmeq.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1, Depth: n.depth})
+	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1, Depth: n.depth, Team: testTeam(t)})
 	require.NoError(t, err)
 	return &rig{rt: cfg.Runtime, ctrl: c, eng: e, block: 512}
 }
@@ -60,6 +60,7 @@ func newNull(t testing.TB) *rig {
 func TestNoAllocations(t *testing.T) {
 	r := newNull(t)
 	if !r.rt.Facts().CallerDriven {
+		require.NoError(t, r.ctrl.Close())
 		t.Skip("a launch of a vendor's library allocates; on the host runtime nothing does")
 	}
 	c := r.chunk(t, 1<<20)

@@ -47,10 +47,20 @@ func (e *Engine) readStats() []LaneStats {
 func (l *lane) stats() LaneStats {
 	c := l.counters
 	get := atomic.LoadUint64
-	return LaneStats{
+	now := LaneStats{
 		Lane: l.index, QID: l.qid, Commands: get(&c.Commands), Completions: get(&c.Completions),
 		BytesRead: get(&c.BytesRead), BytesWritten: get(&c.BytesWritten),
 		SQDoorbells: get(&c.SqDoorbells), CQDoorbells: get(&c.CqDoorbells),
 		Errors: get(&c.Errors), Timeouts: get(&c.Timeouts), Late: get(&c.Late), Spurious: get(&c.Spurious), Rejected: get(&c.Rejected),
 	}
+	b := &l.base
+	for _, sum := range []struct {
+		to   *uint64
+		from uint64
+	}{{&now.Commands, b.Commands}, {&now.Completions, b.Completions}, {&now.BytesRead, b.BytesRead}, {&now.BytesWritten, b.BytesWritten},
+		{&now.SQDoorbells, b.SQDoorbells}, {&now.CQDoorbells, b.CQDoorbells}, {&now.Errors, b.Errors}, {&now.Timeouts, b.Timeouts},
+		{&now.Late, b.Late}, {&now.Spurious, b.Spurious}, {&now.Rejected, b.Rejected}} {
+		*sum.to += sum.from
+	}
+	return now
 }

@@ -3,7 +3,6 @@ package gputest
 import (
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -189,8 +188,6 @@ func (l *loaded) sameTotals(i int, total uint64) {
 
 // serveQueue plays the controller of lane i's queue on a thread of the CPU, until it has completed total commands.
 func (l *loaded) serveQueue(i int, total uint64) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	b := l.queues.Host()[int64(i)*l.at.size:]
 	sq, cq := b[l.at.sq:], b[l.at.cq:]
 	bell := (*uint32)(unsafe.Pointer(&b[l.at.doorbells]))
@@ -198,10 +195,7 @@ func (l *loaded) serveQueue(i int, total uint64) {
 	for done, idle := uint64(0), 0; done < total; {
 		rung := atomic.LoadUint32(bell)
 		if rung == head {
-			if idle++; idle%1024 == 0 {
-				runtime.Gosched()
-			}
-			if idle == 1<<34 {
+			if idle++; idle == 1<<36 {
 				return
 			}
 			continue

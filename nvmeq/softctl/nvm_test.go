@@ -371,32 +371,39 @@ func TestMemoryWithoutHostView(t *testing.T) {
 	}
 }
 
-// TestPipe reads 1 MiB into memory without a host view, with pages of ordinary memory in between, while copies are under way.
+// TestPipe reads 4 MiB into memory without a host view, with pages of ordinary memory in between, while copies are under way.
 func TestPipe(t *testing.T) {
-	h := newHost(t, Options{Mover: piped{}}).enable()
+	const size, pages = 2 * pipeStep, 2 * pipeStep / 4096
+	h := newHost(t, Options{Mover: piped{}, MaxTransfer: size}).enable()
 	q := h.queue(1, 16)
-	m := newMemory(t, 1<<20)
+	m := newMemory(t, size)
 	m.hidden = true
 	a, err := h.c.Map(m, 0, m.Size())
 	require.NoError(t, err)
-	want := make([]byte, 1<<20)
+	want := make([]byte, size)
 	random(5, want)
 	f, err := os.OpenFile(h.c.Name(), os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer f.Close()
 	_, err = f.WriteAt(want, 0)
 	require.NoError(t, err)
-	_, list := h.alloc(4096)
+	_, list := h.alloc(3 * 4096)
 	ordinary := map[int][]byte{}
-	for page := 1; page < 256; page++ {
+	slot := 0
+	for page := 1; page < pages; page++ {
 		at := uint64(a) + uint64(page)*4096
 		if page%70 == 63 || page%70 == 64 {
 			ordinary[page], at = h.alloc(4096)
 		}
-		binary.LittleEndian.PutUint64(h.mem.b[list-h.base+uint64(page-1)*8:], at)
+		if slot%512 == 511 && page+1 < pages { // the list goes on on its next page
+			binary.LittleEndian.PutUint64(h.mem.b[list-h.base+uint64(slot)*8:], list+uint64(slot+1)*8)
+			slot++
+		}
+		binary.LittleEndian.PutUint64(h.mem.b[list-h.base+uint64(slot)*8:], at)
+		slot++
 	}
-	h.expect(Success, q, rw(2, 1, 0, 2048).prp(uint64(a), list))
-	for page := range 256 {
+	h.expect(Success, q, rw(2, 1, 0, size/512).prp(uint64(a), list))
+	for page := range pages {
 		got := m.b[page*4096:][:4096]
 		if b, ok := ordinary[page]; ok {
 			got = b

@@ -109,8 +109,8 @@ func (v *vector) scatter() error {
 }
 
 // pipeStep is how much of a staged read is read before its copy is begun. The copy of one part and the reading of the next
-// go on together.
-const pipeStep = 256 << 10
+// go on together. A device's copy engine takes a few microseconds between two copies, so the parts are large.
+const pipeStep = 2 << 20
 
 // readStaged reads from the image through the stage, part by part.
 func (v *vector) readStaged(m medium, off int64) error {

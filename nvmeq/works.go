@@ -1,0 +1,94 @@
+package nvmeq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
+
+// works is what the lanes of an engine run on: the kernels, whoever gets them to run, and the memory.
+type works struct {
+	drv     driver
+	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
+	module  gpu.Module
+	bar     gpu.Memory // BAR 0, registered for kernels; the controller's
+	shared  gpu.Memory // rings, control words, counters: CPU and lanes
+	own     gpu.Memory // lane structs and CIDs: lanes only
+	stream  gpu.Stream // for setting up
+	sq      *dma       // all submission queues
+	cq      *dma       // all completion queues
+	prp     *dma       // all PRP lists
+	ranges  *dma       // Dataset Management range lists
+}
+
+// build loads the kernels and allocates the memory of n lanes.
+func (w *works) build(e *Engine, n int) (g geometry, err error) {
+	c := e.c
+	rt := c.runtime()
+	image := e.cfg.Image
+	if image == nil {
+		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
+			return g, err
+		}
+	}
+	w.clockHz = uint64(rt.Facts().ClockHz)
+	if w.module, err = rt.Load(image); err != nil {
+		return g, fmt.Errorf("loading the kernels: %w", err)
+	}
+	if w.stream, err = rt.NewStream(); err != nil {
+		return g, err
+	}
+	if w.drv, err = newDriver(e, w); err != nil {
+		return g, err
+	}
+	if err = c.quietly(func() (err error) { w.bar, err = c.acquireBAR(); return err }); err != nil {
+		return g, fmt.Errorf("registering BAR 0 with %s: %w", rt.Name(), err)
+	}
+	g = newGeometry(e.cfg, c.mps)
+	p := c.placement()
+	for _, a := range []struct {
+		d    **dma
+		kind gpu.MemKind
+		size int64
+	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, gpu.HostMapped, g.ranges}} {
+		if *a.d, err = newDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
+			return g, err
+		}
+	}
+	if w.shared, err = rt.Alloc(p.Ring, int64(n)*g.shared); err != nil {
+		return g, err
+	}
+	if w.own, err = rt.Alloc(p.Lane, int64(n)*g.own); err != nil {
+		return g, err
+	}
+	if w.shared.Host() == nil || w.ranges.host == nil {
+		return g, fmt.Errorf("%s gives no CPU view of %v memory, which the rings need", rt.Name(), p.Ring)
+	}
+	clear(w.shared.Host())
+	return g, nil
+}
+
+// close gives everything back. No kernel runs on it, and the controller does not know of it.
+func (w *works) close(c *Controller) error {
+	var errs []error
+	for _, d := range []*dma{w.sq, w.cq, w.prp, w.ranges} {
+		errs = append(errs, d.Close())
+	}
+	for _, m := range []gpu.Memory{w.shared, w.own} {
+		if m != nil {
+			errs = append(errs, c.quietly(m.Close))
+		}
+	}
+	if w.bar != nil {
+		errs = append(errs, c.quietly(c.releaseBAR))
+	}
+	if w.stream != nil {
+		errs = append(errs, w.stream.Close())
+	}
+	if w.module != nil {
+		errs = append(errs, c.quietly(w.module.Close))
+	}
+	return errors.Join(errs...)
+}
