@@ -28,11 +28,11 @@ type Rung struct {
 // RingByLane carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
 func (c *Controller) RingByLane() (r Rung, err error) {
 	r.Kind = gpu.DeviceFine
-	image, err := kernels.Image(c.rt.Facts().Arch)
+	image, err := kernels.Image(c.runtime().Facts().Arch)
 	if err != nil {
 		return r, err
 	}
-	module, err := c.rt.Load(image)
+	module, err := c.runtime().Load(image)
 	if err != nil {
 		return r, err
 	}
@@ -41,7 +41,7 @@ func (c *Controller) RingByLane() (r Rung, err error) {
 	if err != nil {
 		return r, err
 	}
-	stream, err := c.rt.NewStream()
+	stream, err := c.runtime().NewStream()
 	if err != nil {
 		return r, err
 	}
@@ -81,7 +81,7 @@ func (c *Controller) RingByLane() (r Rung, err error) {
 		return r, err
 	}
 	if !reflect.DeepEqual(r.Identify, c.ident) {
-		return r, fmt.Errorf("the command completed, but %v memory of %s does not hold the controller's answer: its writes lead elsewhere", r.Kind, c.rt.Name())
+		return r, fmt.Errorf("the command completed, but %v memory of %s does not hold the controller's answer: its writes lead elsewhere", r.Kind, c.runtime().Name())
 	}
 	return r, nil
 }
@@ -112,7 +112,7 @@ func (c *Controller) adminWorks() bool {
 
 // readBack copies device memory to the host, by the device itself.
 func (c *Controller) readBack(stream gpu.Stream, d *dma) ([]byte, error) {
-	host, err := c.rt.Alloc(gpu.HostMapped, IdentifySize)
+	host, err := c.runtime().Alloc(gpu.HostMapped, IdentifySize)
 	if err != nil {
 		return nil, err
 	}
