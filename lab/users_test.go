@@ -61,7 +61,7 @@ func TestBindNamesUsers(t *testing.T) {
 	t.Run("another mount namespace", func(t *testing.T) {
 		mkfs(t, dev)
 		dir := t.TempDir()
-		cmd := exec.Command("unshare", "-m", "sh", "-c", fmt.Sprintf("mount -t ext4 %s %s && echo mounted && read line && umount %s", dev, dir, dir))
+		cmd := exec.Command("unshare", "-m", "sh", "-c", fmt.Sprintf("mount -t ext4 %s %s && echo mounted; read line; umount %s", dev, dir, dir))
 		end, err := cmd.StdinPipe()
 		require.NoError(t, err)
 		out, err := cmd.StdoutPipe()

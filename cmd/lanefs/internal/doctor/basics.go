@@ -25,7 +25,7 @@ func (x *examiner) fuse() Finding {
 	case os.IsNotExist(err):
 		f.Found, f.Remedy = "there is no /dev/fuse", "modprobe fuse; give a container /dev/fuse"
 	case err != nil:
-		f.Found, f.Remedy = "/dev/fuse does not open: "+reason(err), "chmod 666 /dev/fuse, as udev does; give a container the device"
+		f.Found, f.Remedy = err.Error(), "chmod 666 /dev/fuse, as udev does; give a container the device"
 	default:
 		fd.Close()
 		f.OK = true
@@ -111,12 +111,4 @@ func (x *examiner) asRoot() bool {
 		}
 	}
 	return false
-}
-
-// reason is err without the operation and the path.
-func reason(err error) string {
-	if p, ok := err.(*os.PathError); ok {
-		return p.Err.Error()
-	}
-	return err.Error()
 }

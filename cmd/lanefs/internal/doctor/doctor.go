@@ -9,7 +9,11 @@
 // promise; a mount probes it with real I/O.
 package doctor
 
-import "github.com/lanefs/lanefs/nvmeq/vfio/pci"
+import (
+	"strings"
+
+	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+)
 
 // Finding is one line. What is not OK and not Needed keeps a machine from a drive, a GPU, or a higher rung; what is Needed
 // and not OK keeps it from mounting an image file.
@@ -89,4 +93,8 @@ func Examine(opt Options) *Report {
 	return &x.Report
 }
 
-func (x *examiner) add(f Finding) { x.Findings = append(x.Findings, f) }
+// add keeps a finding on one line, whatever an error in it says.
+func (x *examiner) add(f Finding) {
+	f.Found = strings.ReplaceAll(f.Found, "\n", "; ")
+	x.Findings = append(x.Findings, f)
+}

@@ -90,17 +90,12 @@ func driverWords(driver string) string {
 
 // vfioNode is the node by which a bound function is opened, and why it cannot be.
 func (x *examiner) vfioNode(f *pci.Function) (string, error) {
-	nodes := []string{"dev/vfio/" + f.Group}
+	node := "dev/vfio/" + f.Group
 	if name := f.VFIODevice(); name != "" && x.iommufd() {
-		nodes = []string{"dev/vfio/devices/" + name}
+		node = "dev/vfio/devices/" + name
 	}
-	for _, n := range nodes {
-		if !x.exists(n) {
-			return "", fmt.Errorf("there is no /%s", n)
-		}
-		if err := x.usable(n); err != nil {
-			return "", fmt.Errorf("/%s: %w", n, err)
-		}
+	if err := x.usable(node); err != nil {
+		return "", fmt.Errorf("/%s: %w", node, err)
 	}
-	return "/" + nodes[0], nil
+	return "/" + node, nil
 }

@@ -29,10 +29,9 @@ func (l Ladder) Result() int {
 }
 
 func (x *examiner) ladders() {
-	memory := x.anyMemory()
 	x.Memory = Ladder{
-		{"1", "device memory exported as DMA-BUF, mapped by IOMMUFD", append(memory(x.listMissing), x.iommufdMissing(true)...)},
-		{"2", "device memory mapped into the process, followed by type1", append(memory(x.mmapMissing), x.type1Missing()...)},
+		{"1", "device memory exported as DMA-BUF, mapped by IOMMUFD", append(x.memoryMissing(x.listMissing), x.iommufdMissing()...)},
+		{"2", "device memory mapped into the process, followed by type1", append(x.memoryMissing(x.mmapMissing), x.type1Missing()...)},
 		{"3", "pinned host memory", x.driveMissing()},
 	}
 	x.Doorbell = Ladder{
@@ -90,15 +89,13 @@ func (x *examiner) anyAvailable() bool {
 	return false
 }
 
-func (x *examiner) iommufdMissing(dmabuf bool) (missing []string) {
+func (x *examiner) iommufdMissing() (missing []string) {
 	missing = x.driveMissing()
 	if !x.iommufd() {
 		missing = append(missing, "IOMMUFD (/dev/iommu, CONFIG_VFIO_DEVICE_CDEV)")
 	}
-	if dmabuf {
-		if ok, want := x.dmabufMap(); !ok {
-			missing = append(missing, want)
-		}
+	if ok, want := x.dmabufMap(); !ok {
+		missing = append(missing, want)
 	}
 	return missing
 }
@@ -113,37 +110,34 @@ func (x *examiner) type1Missing() []string {
 // gpuDriven is what this build lacks: mount refuses a PCI function with --gpu cuda or hip.
 const gpuDriven = "a LaneFS whose GPU lanes drive PCI functions: in this one the CPU's do"
 
-// anyMemory asks for the memory that lacks least: a rung needs one.
-func (x *examiner) anyMemory() func(func(*Memory) []string) []string {
-	return func(lacks func(*Memory) []string) []string {
-		if len(x.Memories) == 0 {
-			return []string{"a GPU"}
-		}
-		var best []string
-		for i := range x.Memories {
-			m := &x.Memories[i]
-			missing := lacks(m)
-			if !m.LargeBAR {
-				missing = append(missing, fmt.Sprintf("large BAR of %s", m.Addr))
-			}
-			switch {
-			case m.Kind == plain && !m.Ready:
-				missing = append(missing, fmt.Sprintf("lanefs bind %s", m.Addr))
-			case m.Kind != plain && m.Runtime == "":
-				missing = append(missing, fmt.Sprintf("a runtime for %s", m.Addr))
-			}
-			if m.Kind != plain {
-				missing = append(missing, gpuDriven)
-			}
-			if len(x.Drives) > 0 && !x.near(m) {
-				missing = append(missing, fmt.Sprintf("a free drive in the root complex of %s", m.Addr))
-			}
-			if i == 0 || len(missing) < len(best) {
-				best = missing
-			}
-		}
-		return best
+// memoryMissing is what the memory that lacks least lacks for a rung, one being enough; lacks says what its driver does.
+func (x *examiner) memoryMissing(lacks func(*Memory) []string) (least []string) {
+	if len(x.Memories) == 0 {
+		return []string{"a GPU"}
 	}
+	for i := range x.Memories {
+		m := &x.Memories[i]
+		missing := lacks(m)
+		if !m.LargeBAR {
+			missing = append(missing, fmt.Sprintf("large BAR of %s", m.Addr))
+		}
+		switch {
+		case m.Kind == plain && !m.Ready:
+			missing = append(missing, fmt.Sprintf("lanefs bind %s", m.Addr))
+		case m.Kind != plain && m.Runtime == "":
+			missing = append(missing, fmt.Sprintf("a runtime for %s", m.Addr))
+		}
+		if m.Kind != plain {
+			missing = append(missing, gpuDriven)
+		}
+		if len(x.Drives) > 0 && !x.near(m) {
+			missing = append(missing, fmt.Sprintf("a free drive in the root complex of %s", m.Addr))
+		}
+		if i == 0 || len(missing) < len(least) {
+			least = missing
+		}
+	}
+	return least
 }
 
 // listMissing: IOMMUFD takes a DMA-BUF whose exporter lists physical addresses; of drivers, upstream only VFIO does.
@@ -171,7 +165,7 @@ func (x *examiner) mmapMissing(m *Memory) []string {
 // interopMissing: hsa_amd_interop_map_buffer takes the DMA-BUF; AMD's kernel driver refuses foreign ones unless patched,
 // which nothing shows from outside.
 func (x *examiner) interopMissing() []string {
-	missing := x.iommufdMissing(true)
+	missing := x.iommufdMissing()
 	if !x.runtime("hip") {
 		return append(missing, "an AMD GPU with its HIP runtime")
 	}

@@ -28,9 +28,9 @@ func (x *examiner) lanes() {
 		facts, missing, err := try(r.Open)
 		switch {
 		case err != nil && r.Needed:
-			f.Found, f.Remedy = oneLine(err), "use a build for this CPU"
+			f.Found, f.Remedy = err.Error(), "use a build for this CPU"
 		case err != nil:
-			f.Found, f.Remedy = oneLine(err), "install the GPU's driver and runtime; --gpu host needs neither"
+			f.Found, f.Remedy = err.Error(), "install the GPU's driver and runtime; --gpu host needs neither"
 		default:
 			f.OK, f.Found = true, fmt.Sprintf("%s (%s), %s; the kernels load", facts.Name, facts.Arch, facts.Runtime)
 			if len(missing) > 0 {
@@ -72,9 +72,4 @@ func (x *examiner) runtime(name string) bool {
 		}
 	}
 	return false
-}
-
-// oneLine is an error as one line: errors.Join puts each on its own.
-func oneLine(err error) string {
-	return strings.Join(strings.Split(strings.TrimSpace(err.Error()), "\n"), "; ")
 }
