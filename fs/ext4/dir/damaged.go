@@ -1,17 +1,18 @@
 package dir
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// A directory whose index is damaged still has its leaves, and they hold every name. So a name that the index does not
-// lead to is looked for in all of them, and a listing is made of all of them: slower, but nobody loses files that are
-// there. Nothing is changed in such a directory, since where a new name belongs only the index says; e2fsck -D makes a
-// new one.
+// A directory whose index is damaged still has its leaves, and they hold every name. So where the index does not lead to a
+// name, or through all of them, all leaves are read once, and what they say is kept: the directory does not change any
+// more, since where a new name belongs only the index says. e2fsck -D makes a new one.
 
-// maxBad is how many blocks that are no leaves, nor nodes, are passed over: a directory of nothing but holes must end.
+// maxBad is how many blocks that are neither leaves nor nodes are passed over: a directory of nothing but holes must end.
 const maxBad = 16
 
 func isDamage(err error) bool {
@@ -22,47 +23,69 @@ func isDamage(err error) bool {
 	return errors.As(err, &c)
 }
 
-// leaves calls fn with every block that may hold names until it returns false. fn takes over the reference.
-// What is wrong with blocks that cannot be read is told at the end: the first of it.
-func (d *Dir) leaves(s Store, fn func(b Block, lblk uint32) (bool, error)) error {
-	var first error
-	bad := 0
-	for lblk := range s.Blocks() {
-		more := true
-		b, err := d.leafNotNode(s, lblk)
-		if err == nil && b != nil {
-			more, err = fn(b, lblk)
-		}
-		switch {
-		case err != nil && !isDamage(err):
-			return err
-		case err != nil:
-			if bad++; first == nil {
-				first = err
-			}
-		}
-		if !more || bad > maxBad {
-			break
-		}
-	}
-	return first
+// listing is the names of a directory with a damaged index, but for "." and "..".
+type listing struct {
+	damage error  // of the index
+	items  []item // in the order of their keys
+	at     map[string]int
+	err    error // what else is damaged: names may be missing
 }
 
-// leafNotNode reads a leaf; nil for a block of the index.
-func (d *Dir) leafNotNode(s Store, lblk uint32) (Block, error) {
-	if lblk == 0 {
-		return nil, nil // the root: ".." covers the rest of it
+// listAnyway is the listing of a directory of whose index damage was found. An error is of reading.
+func (d *Dir) listAnyway(s Store, damage error) (*listing, error) {
+	s.Damaged(damage)
+	if l := d.listed.Load(); l != nil {
+		return l, nil
 	}
+	hash := d.hash
+	var c cursor
+	if err := c.open(d, s); err == nil {
+		hash = c.hash
+		c.close()
+	}
+	l := &listing{damage: damage, at: map[string]int{}}
+	bad := 0
+	for lblk := uint32(1); lblk < s.Blocks() && bad <= maxBad; lblk++ { // in the root, ".." covers the rest
+		err := d.listLeaf(s, lblk, &hash, l)
+		switch {
+		case err != nil && !isDamage(err):
+			return nil, err
+		case err != nil:
+			if bad++; l.err == nil {
+				l.err = err
+			}
+		}
+	}
+	sortItems(l.items)
+	for i, it := range slices.Backward(l.items) {
+		l.at[string(it.Name)] = i
+	}
+	d.listed.CompareAndSwap(nil, l)
+	return d.listed.Load(), nil
+}
+
+// listLeaf adds the names of a leaf, if the block is one.
+func (d *Dir) listLeaf(s Store, lblk uint32, hash *Hash, l *listing) error {
 	b, err := d.get(s, lblk)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	none := d.noNames(b)
 	b.Put()
 	if none {
-		return nil, nil
+		return nil
 	}
-	return d.leaf(s, lblk)
+	if b, err = d.leaf(s, lblk); err != nil {
+		return err
+	}
+	var t batch
+	defer t.reset()
+	err = t.add(d, hash, b, lblk, 0, 0, maxHash)
+	for _, it := range t.items {
+		it.Name = bytes.Clone(it.Name)
+		l.items = append(l.items, it)
+	}
+	return err
 }
 
 // dots reads block 0 as far as "." and ".." go.
@@ -78,38 +101,34 @@ func (d *Dir) dots(s Store) (Block, error) {
 	return b, nil
 }
 
-// findAnyway is find in a directory of whose index damage was found.
-func (d *Dir) findAnyway(s Store, name string, damage error) (place, error) {
-	s.Damaged(damage)
+// lookupAnyway is Lookup in a directory of whose index damage was found.
+func (d *Dir) lookupAnyway(s Store, name string, damage error) (ino uint32, ft uint8, err error) {
 	if isDot(name) {
+		s.Damaged(damage)
 		b, err := d.dots(s)
 		if err != nil {
-			return place{}, err
+			return 0, 0, err
 		}
-		return dot(name, b), nil
+		defer b.Put()
+		e := d.at(dot(name, b))
+		return e.Ino, e.Type, nil
 	}
-	found := place{off: -1}
-	err := d.leaves(s, func(b Block, lblk uint32) (bool, error) {
-		off, prev, err := d.findIn(lblk, b.Data(), name)
-		if err != nil || off < 0 {
-			b.Put()
-			return true, err
-		}
-		found = place{b: b, lblk: lblk, off: off, prev: prev}
-		return false, nil
-	})
-	switch {
-	case found.off >= 0:
-		return found, nil
-	case err == nil:
-		err = ErrNotExist
+	l, err := d.listAnyway(s, damage)
+	if err != nil {
+		return 0, 0, err
 	}
-	return found, err
+	if i, ok := l.at[name]; ok {
+		return l.items[i].Ino, l.items[i].Type, nil
+	}
+	if l.err != nil {
+		return 0, 0, l.err
+	}
+	return 0, 0, ErrNotExist
 }
 
-// readAnyway is readHashed of a directory of whose index damage was found. The cookies are the same.
+// readAnyway is readHashed of a directory of whose index damage was found. The cookies are the same. What else is damaged
+// is told at the end.
 func (d *Dir) readAnyway(s Store, cookie uint64, damage error, fn func(Entry, uint64) bool) error {
-	s.Damaged(damage)
 	if cookie < 2 {
 		b, err := d.dots(s)
 		if err != nil {
@@ -118,23 +137,17 @@ func (d *Dir) readAnyway(s Store, cookie uint64, damage error, fn func(Entry, ui
 		more := d.emitDots(b, cookie, fn)
 		b.Put()
 		if !more {
+			s.Damaged(damage)
 			return nil
 		}
 		cookie = 2
 	}
-	hash := d.hash
-	var c cursor
-	if err := c.open(d, s); err == nil {
-		hash = c.hash
-		c.close()
+	l, err := d.listAnyway(s, damage)
+	if err != nil {
+		return err
 	}
-	var t batch
-	defer t.reset()
-	err := d.leaves(s, func(b Block, lblk uint32) (bool, error) {
-		return true, t.add(d, &hash, b, lblk, 0, 0, maxHash)
-	})
-	if !t.emit(cookie-2, fn) {
-		return nil // what is wrong is told at the end
+	if !emitFrom(l.items, cookie-2, fn) {
+		return nil
 	}
-	return err
+	return l.err
 }

@@ -19,6 +19,7 @@ package dir
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
@@ -73,7 +74,7 @@ type Entry struct {
 	Type uint8 // an FT constant, FTUnknown where the volume does not record it
 }
 
-// Dir is how a directory is laid out. It does not change.
+// Dir is how a directory is laid out. It does not change, but for what it keeps of one whose index is damaged.
 type Dir struct {
 	ino       uint32
 	seed      uint32 // of checksums
@@ -84,6 +85,7 @@ type Dir struct {
 	index     bool // directories get an index when they outgrow a block
 	maxLevels int  // index nodes below the root on a path
 	hash      Hash // for directories that have no index yet
+	listed    atomic.Pointer[listing]
 }
 
 // New describes the directory ino of a volume.

@@ -89,9 +89,12 @@ func (d *Dir) at(p place) Entry {
 
 // Lookup finds a name and gives its inode number and type. The error is ErrNotExist if it is not there.
 func (d *Dir) Lookup(s Store, name string) (ino uint32, ft uint8, err error) {
+	if l := d.listed.Load(); l != nil {
+		return d.lookupAnyway(s, name, l.damage) // it may lie where the index does not look
+	}
 	p, err := d.find(s, name)
 	if isDamage(err) && s.Indexed() {
-		p, err = d.findAnyway(s, name, err)
+		return d.lookupAnyway(s, name, err)
 	}
 	if err != nil {
 		return 0, 0, err

@@ -140,9 +140,9 @@ func keyOf(hash *Hash, name []byte) (major uint32, key uint64) {
 	return major, uint64(major>>1)<<32 | uint64(minor)&^maxOrdinal
 }
 
-// sort orders the entries and numbers those whose keys agree.
-func (t *batch) sort() {
-	slices.SortFunc(t.items, func(a, b item) int {
+// sortItems orders entries and numbers those whose keys agree.
+func sortItems(items []item) {
+	slices.SortFunc(items, func(a, b item) int {
 		switch {
 		case a.key < b.key:
 			return -1
@@ -152,20 +152,25 @@ func (t *batch) sort() {
 		return bytes.Compare(a.Name, b.Name)
 	})
 	ordinal := uint64(0)
-	for i := 1; i < len(t.items); i++ {
-		if t.items[i].key == t.items[i-1].key-ordinal {
+	for i := 1; i < len(items); i++ {
+		if items[i].key == items[i-1].key-ordinal {
 			ordinal = min(ordinal+1, maxOrdinal)
 		} else {
 			ordinal = 0
 		}
-		t.items[i].key += ordinal
+		items[i].key += ordinal
 	}
 }
 
 // emit calls fn with the entries from key on.
 func (t *batch) emit(key uint64, fn func(Entry, uint64) bool) bool {
-	t.sort()
-	i, _ := slices.BinarySearchFunc(t.items, key, func(it item, k uint64) int {
+	sortItems(t.items)
+	return emitFrom(t.items, key, fn)
+}
+
+// emitFrom calls fn with the entries from key on. They are in order.
+func emitFrom(items []item, key uint64, fn func(Entry, uint64) bool) bool {
+	i, _ := slices.BinarySearchFunc(items, key, func(it item, k uint64) int {
 		switch {
 		case it.key < k:
 			return -1
@@ -174,7 +179,7 @@ func (t *batch) emit(key uint64, fn func(Entry, uint64) bool) bool {
 		}
 		return 0
 	})
-	for _, it := range t.items[i:] {
+	for _, it := range items[i:] {
 		if !fn(it.Entry, it.key+3) {
 			return false
 		}

@@ -73,7 +73,8 @@ func checkMedium(t *testing.T, m *medium) {
 	require.Zero(t, m.bufs.Load(), "buffers not released")
 }
 
-// checkErrors wants every error to be one that corruption may cause, and the log to tell of it once.
+// checkErrors wants every error to be one that corruption may cause, and the log to tell of it once. It may also tell of a
+// directory whose index was done without, which is nobody's error.
 func checkErrors(t *testing.T, errs []error, l *mountLog) {
 	t.Helper()
 	corrupt := false
@@ -87,7 +88,8 @@ func checkErrors(t *testing.T, errs []error, l *mountLog) {
 	if corrupt {
 		want = 1
 	}
-	if n := l.corruptions(); n != want {
+	index := slices.ContainsFunc(l.lines, func(s string) bool { return strings.Contains(s, "directory ") })
+	if n := l.corruptions(); n != want && !(n == 1 && index) {
 		t.Errorf("%d lines of the log tell of corruption, not %d: %q", n, want, l.lines)
 	}
 }
