@@ -69,9 +69,8 @@ func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
 
 // inspect is what the superblock says.
 func inspect(sb *disk.Superblock) *Inspection {
-	u := sb.UUID
 	in := &Inspection{
-		Label: sb.Label(), UUID: fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
+		Label: sb.Label(), UUID: uuidText(sb.UUID),
 		BlockSize: sb.BlockSize(), Blocks: sb.BlocksCount, Free: sb.FreeBlocksCount, Reserved: sb.RBlocksCount,
 		Inodes: uint64(sb.InodesCount), FreeInodes: uint64(sb.FreeInodesCount),
 		Features: features(sb.FeatureCompat, sb.FeatureIncompat, sb.FeatureROCompat),
@@ -199,4 +198,9 @@ func (v *FS) countPieces(ino uint32) (blocks uint64, pieces int, err error) {
 		return nil
 	})
 	return blocks, pieces, err
+}
+
+// uuidText is a UUID as tools write it.
+func uuidText(u [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

@@ -27,7 +27,7 @@ func (v *FS) recoverJournal() (j journalFound, err error) {
 		return j, err
 	}
 	if v.sb.JournalInum == 0 {
-		return j, fmt.Errorf("%s: the journal is on an external device, which LaneFS does not support", v.name())
+		return j, fmt.Errorf("%s: the journal is on an external device, that with the UUID %s, which LaneFS does not support", v.name(), uuidText(v.sb.JournalUUID))
 	}
 	if j.log, err = v.openLog(); err != nil {
 		return j, fmt.Errorf("%s: journal: %w", v.name(), v.note(err))
