@@ -200,7 +200,7 @@ func gone(pid int) bool {
 // leftovers are the files that a mount on dir has in the runtime directory.
 func (p *place) leftovers(dir string) []string {
 	var names []string
-	for _, run := range []string{"/run/lanefs", p.path("run/lanefs")} {
+	for _, run := range []string{"/run/lanefs", "/run/lanefs-share", p.path("run/lanefs")} {
 		left, _ := filepath.Glob(filepath.Join(run, runName(dir)+"*"))
 		names = append(names, left...)
 	}

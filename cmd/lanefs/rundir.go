@@ -64,6 +64,7 @@ func runName(dir string) string {
 // runFiles are a mount's files in the runtime directory.
 type runFiles struct {
 	lock   *os.File
+	dir    string // the mount point
 	Socket string
 	Log    string // empty: none of ours
 }
@@ -88,7 +89,7 @@ func claim(mountpoint string) (*runFiles, error) {
 		mine, err1 := f.Stat()
 		there, err2 := os.Stat(f.Name())
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-			return &runFiles{lock: f, Socket: base + ".sock", Log: base + ".log"}, nil
+			return &runFiles{lock: f, dir: mountpoint, Socket: base + ".sock", Log: base + ".log"}, nil
 		}
 		f.Close()
 	}
@@ -101,6 +102,9 @@ func (r *runFiles) release(keepLog bool) {
 		return
 	}
 	os.Remove(r.Socket)
+	for _, public := range []bool{false, true} {
+		os.Remove(shareSocket(r.dir, public))
+	}
 	if !keepLog && r.Log != "" {
 		os.Remove(r.Log)
 	}

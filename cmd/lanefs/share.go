@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +49,10 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 		c.Mover = mover
 	}
 	if h.pool, err = vrampool.New(c); err == nil {
-		h.socket, err = shareSocket(h.public)
+		h.socket = shareSocket(cfg.Dir, h.public)
+		if h.public {
+			err = makeShareDir(filepath.Dir(h.socket))
+		}
 	}
 	if err != nil {
 		err = errors.Join(err, h.close())
@@ -63,25 +65,23 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	return h, nil
 }
 
-// shareSocket is a name of a socket that programs connect to: a new one for each mount, so that a program that was told the
-// name of one that is gone finds nobody.
-func shareSocket(public bool) (string, error) {
-	dir, err := runDir()
-	if err != nil {
-		return "", err
-	}
+// shareSocket is where programs connect to the mount at dir. Whoever holds the mount point's lock may replace or remove it.
+func shareSocket(dir string, public bool) string {
+	all := runDirs(os.Geteuid())
+	run := all[0]
 	if public {
 		// The runtime directory is its user's only, and may be in one that is.
-		all := runDirs(os.Geteuid())
-		dir = all[len(all)-1] + "-share"
-		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
-			return "", fmt.Errorf("directory of the share's socket: %w", err)
-		}
-		if err := checkOwnDir(dir, 0o022); err != nil {
-			return "", err
-		}
+		run = all[len(all)-1] + "-share"
 	}
-	return filepath.Join(dir, rand.Text()[:16]+".share"), nil
+	return filepath.Join(run, runName(dir)+".share")
+}
+
+// makeShareDir makes the socket's directory where it is not the runtime directory, which is there.
+func makeShareDir(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+		return fmt.Errorf("directory of the share's socket: %w", err)
+	}
+	return checkOwnDir(dir, 0o022)
 }
 
 // serve begins to answer programs.

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	vrampool "github.com/lanefs/lanefs/fs/vram"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+func (p *place) residents(dir string) vrampool.Stats {
+	p.t.Helper()
+	var s vrampool.Stats
+	require.NoError(p.t, json.Unmarshal([]byte(p.ok("vram", "ls", "--json", dir)), &s))
+	return s
+}
+
+// TestVRAM: what the command line says and does about files in device memory, and a program that has some when the mount
+// goes away.
+func TestVRAM(t *testing.T) {
+	p := newPlace(t)
+	image, dir := p.image("image", 128), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", "-o", "vram=16M", image, dir)
+	path := filepath.Join(dir, "weights")
+	data := bytes.Repeat([]byte("0123456789"), 300000)
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+
+	s := p.residents(dir)
+	require.EqualValues(t, 16<<20, s.Size)
+	require.Empty(t, s.Residents)
+	require.Contains(t, p.ok("vram", "pin", path), "2.9 MiB resident and pinned")
+	s = p.residents(dir)
+	require.Len(t, s.Residents, 1)
+	r := s.Residents[0]
+	require.Equal(t, path, r.Name)
+	require.EqualValues(t, len(data), r.Bytes)
+	require.EqualValues(t, 4<<20, r.Memory)
+	require.True(t, r.Pinned)
+	require.Zero(t, r.Holders)
+	require.Contains(t, p.ok("vram", "ls", dir), "current, pinned")
+
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	c, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer c.Close()
+	b, err := c.Map(f, 0, 0)
+	require.NoError(t, err)
+	f.Close()
+	require.Equal(t, 1, p.residents(dir).Residents[0].Holders)
+	require.NoError(t, os.WriteFile(path, data[:1000], 0o644))
+	require.Contains(t, p.ok("vram", "ls", dir), "stale: ")
+	require.Contains(t, p.ok("vram", "unpin", path), "not pinned")
+
+	require.Contains(t, p.fails("vram", "pin", image), "not on a LaneFS mount")
+	require.Contains(t, p.fails("vram", "pin", filepath.Join(dir, "none")), "no such file")
+	require.Contains(t, p.fails("vram", "pin"), "want FILE")
+	require.Contains(t, p.fails("vram", "ls", p.dir), "not a mount point")
+
+	p.ok("umount", dir) // a program that has device memory does not keep the mount
+	require.True(t, bytes.Equal(data, b.Bytes()))
+	fsck(t, image)
+
+	p.ok("mount", "--gpu", "host", "-o", "vram=0", image, dir)
+	require.Contains(t, p.fails("vram", "ls", dir), "-o vram=SIZE")
+	require.Contains(t, p.fails("vram", "pin", path), "not on a LaneFS mount")
+	p.ok("umount", dir)
+	require.Contains(t, p.fails("mount", "--gpu", "host", "-o", "vram=1k", image, dir), "granule")
+	require.Contains(t, p.fails("mount", "-o", "vram=much", image, dir), "want a size")
+}
+
+// TestVRAMKilled: a killed daemon leaves nothing in the next mount's way, and its clients hear of it.
+func TestVRAMKilled(t *testing.T) {
+	p := newPlace(t)
+	image, dir := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", image, dir)
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o644))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	c, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer c.Close()
+	b, err := c.Map(f, 0, 0)
+	require.NoError(t, err)
+	st, err := p.stat(dir)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(st.PID, syscall.SIGKILL))
+	p.eventually("the daemon ends", func() bool { return gone(st.PID) })
+	f.Close()
+	_, err = c.Pin(os.Stdin, false, -1)
+	require.ErrorContains(t, err, "has gone")
+	require.Equal(t, "content", string(b.Bytes()))
+	_, errs, err := p.run("mount", "--gpu", "host", image, dir)
+	require.NoError(t, err, errs)
+	require.Contains(t, p.ok("vram", "pin", path), "7 bytes resident")
+	p.ok("umount", dir)
+}
