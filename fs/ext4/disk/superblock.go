@@ -1,6 +1,9 @@
 package disk
 
-import "bytes"
+import (
+	"bytes"
+	"errors"
+)
 
 // Where the primary superblock lies, whatever the block size.
 const (
@@ -150,6 +153,9 @@ func DecodeSuperblock(b []byte) (*Superblock, error) {
 		s.InodeSize, s.FirstIno = InodeSizeRev0, FirstInoRev0
 	}
 	if err := s.check(); err != nil {
+		if s.FeatureIncompat.Has(IncompatJournalDev) {
+			err = errors.New("the journal of another volume (journal_dev), not a volume")
+		}
 		return nil, err
 	}
 	return s, nil
