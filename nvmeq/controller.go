@@ -70,6 +70,7 @@ type Controller struct {
 	copies copies // of mirrors
 
 	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
+	failed   atomic.Bool              // Runtime has failed
 	mirrored atomic.Bool              // data has been put where the CPU does not reach it
 
 	closing   chan struct{}

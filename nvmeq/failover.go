@@ -37,6 +37,9 @@ type Failover struct {
 // Failover is nil as long as the lanes are where they were.
 func (c *Controller) Failover() *Failover { return c.move.Load() }
 
+// RuntimeFailed says that Config.Runtime failed. Its Close may then wait for ever, for a kernel that hangs.
+func (c *Controller) RuntimeFailed() bool { return c.failed.Load() }
+
 // ErrReadOnly is wrapped by the errors of commands that would write and are refused.
 var ErrReadOnly = errors.New("nothing is written any more")
 
@@ -59,6 +62,7 @@ const endWait = 2 * time.Second
 // moveLanes moves every lane to the spare runtime. The caller holds ladder and every drive.
 func (c *Controller) moveLanes(engines []*Engine, lanes []*lane, why laneError) error {
 	from := c.runtime()
+	c.failed.Store(true)
 	for _, l := range lanes {
 		l.created = false
 		l.deaf.Store(true)

@@ -35,9 +35,10 @@ type mountConfig struct {
 	LBA   int // block size of a software controller; 0: 512
 	NSID  uint32
 
-	MemoryMode uint8 // ROCm XIO's bits: what is in device memory
-	Wave       bool  // lanes are waves of a GPU instead of single threads
-	Batch      bool  // one launch per batch instead of resident kernels
+	MemoryMode uint8  // ROCm XIO's bits: what is in device memory
+	Wave       bool   // lanes are waves of a GPU instead of single threads
+	GPUError   string // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
+	Batch      bool   // one launch per batch instead of resident kernels
 
 	Pool int64  // bytes of device memory for programs; -1: as many as suit the device
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
@@ -103,6 +104,12 @@ var values = map[string]func(*mountConfig, string) error{
 	"lba": func(c *mountConfig, v string) error {
 		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {
 			return fmt.Errorf("want 512, 1024, 2048 or 4096")
+		}
+		return nil
+	},
+	"gpu_error": func(c *mountConfig, v string) error {
+		if c.GPUError = v; v != "host" && v != "ro" {
+			return fmt.Errorf("want host or ro")
 		}
 		return nil
 	},

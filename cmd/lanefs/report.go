@@ -30,6 +30,7 @@ type runtimeReport struct {
 	Name   string `json:"name"`
 	Device string `json:"device"`
 	Arch   string `json:"arch"`
+	Failed string `json:"failed,omitempty"` // why the lanes have left it for the CPU
 }
 
 type deviceReport struct {

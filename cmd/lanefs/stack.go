@@ -11,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -30,6 +31,14 @@ type stack struct {
 	eng *nvmeq.Engine
 	dev *blockdev.Namespace
 	vol *ext4.FS
+}
+
+// spareRuntime is who runs the lanes when a GPU fails: the CPU. Lanes that are there already have nobody.
+func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
+	if rt.Facts().CallerDriven {
+		return nil
+	}
+	return func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
 }
 
 // defaultLanes is how many queue pairs a mount has unless told otherwise: a few per CPU, so that requests seldom share
@@ -53,6 +62,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 	}
 	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
 	if !c.rt.Facts().CallerDriven {
+		opt.Queues *= 2 // lanes that a failed GPU left need queue pairs that it does not know
 		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
 			return c, err
 		}
@@ -67,7 +77,8 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 	if err != nil {
 		return c, err
 	}
-	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Placement: place, Log: log})
+	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Placement: place, Log: log,
+		Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
 }
 
@@ -76,6 +87,9 @@ func (c *controller) Close() error {
 	var errs []error
 	if c.nvme != nil {
 		errs = append(errs, c.nvme.Close())
+		if c.nvme.RuntimeFailed() { // it may never give anything back; the process ends soon
+			c.copy, c.rt = nil, nil
+		}
 	}
 	if c.ctl != nil {
 		errs = append(errs, c.ctl.Close())

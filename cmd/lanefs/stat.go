@@ -20,11 +20,14 @@ func (d *daemon) report() *report {
 	r := &report{
 		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
 		ReadOnly: s.vol.ReadOnly(), Simulated: i.Simulated, Pinned: s.dev.Pinned(),
-		Runtime: runtimeReport{s.rt.Name(), facts.Name, facts.Arch},
+		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
 		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
+	}
+	if f := s.nvme.Failover(); f != nil {
+		r.Runtime.Failed = f.Why
 	}
 	for _, q := range s.eng.Stats() {
 		r.Queues = append(r.Queues, queueReport(q))
@@ -73,6 +76,9 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
 		i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
 	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
+	if r.Runtime.Failed != "" {
+		fmt.Fprintf(out, "failed      the lanes run on the CPU now: %s\n", r.Runtime.Failed)
+	}
 	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
 		i.Queues, i.Depth, units.Bytes(i.MaxTransfer), units.Bytes(r.Pinned))
 	fmt.Fprintf(out, "daemon      pid %d, version %s, mounted %s ago", r.PID, r.Version, time.Since(r.Mounted).Round(time.Second))
