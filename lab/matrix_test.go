@@ -127,7 +127,7 @@ func TestControllers(t *testing.T) {
 			}
 			mkfs, mount = append(mkfs, s.mkfs...), append(mount, s.mount...)
 		}
-		t.Run(strings.Join(names, ", "), func(t *testing.T) {
+		t.Run(strings.Join(names, " + "), func(t *testing.T) {
 			roundTrip(t, plug(t, medium(t, 7), options), mkfs, mount...)
 		})
 	}
