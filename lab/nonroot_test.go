@@ -61,7 +61,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if !strings.Contains(string(passwd), "\nuser:") {
 		require.NoError(t, os.WriteFile("/etc/passwd", append(passwd, "user:x:1000:4242:user:/:/bin/sh\n"...), 0o644))
 	}
-	dir, err := os.MkdirTemp("/mnt", "user")
+	dir, err := os.MkdirTemp("/tmp", "user") // a tmpfs: fusermount3 does not mount over the initramfs's ramfs
 	require.NoError(t, err)
 	require.NoError(t, os.Chown(dir, user, group))
 	t.Run("lanefs", func(t *testing.T) {
@@ -84,7 +84,11 @@ func TestOrdinaryUser(t *testing.T) {
 		out, err = as(t, "lanefs", "doctor")
 		require.NoError(t, err, out)
 		require.Regexp(t, "ok    "+nvme0+" .*ready: /dev/vfio/", out)
-		out, err = as(t, "lanefs", "mount", nvme0, dir)
+		out, err = as(t, "lanefs", "mount", "-o", "log="+dir+".log", nvme0, dir)
+		if err != nil {
+			log, _ := os.ReadFile(dir + ".log")
+			t.Logf("the daemon's log:\n%s", log)
+		}
 		require.NoError(t, err, out)
 		out, err = as(t, "sh", "-c", "dd if=/dev/urandom of="+dir+"/file bs=64k count=16 && sha256sum <"+dir+"/file >"+dir+"/sum && sha256sum <"+dir+"/file | cmp - "+dir+"/sum")
 		if err != nil {

@@ -177,7 +177,7 @@ func (p *place) mounted(dir string) bool {
 // eventually waits for what another process is about to do.
 func (p *place) eventually(what string, f func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if f() {
 			return
 		}
