@@ -21,7 +21,7 @@ func (p *place) damagedImage() string {
 	require.NoError(p.t, os.WriteFile(filepath.Join(mnt, "bad"), nil, 0o644))
 	st, err := os.Stat(filepath.Join(mnt, "bad"))
 	require.NoError(p.t, err)
-	p.ok("umount", mnt)
+	p.umount(mnt)
 	m := disktest.Open(p.t, img)
 	group, table, off := m.InodeLocation(uint32(inodeOf(st)))
 	block := m.Group(group).InodeTable + uint64(table)
@@ -68,6 +68,6 @@ func TestErrorsReadOnly(t *testing.T) {
 	require.Contains(t, strings.Join(r.Reasons, ""), "this mount has met an error")
 	require.Len(t, r.Damage, 1)
 	require.True(t, r.Errors.Marked)
-	p.ok("umount", mnt)
+	p.umount(mnt)
 	require.Contains(t, tool(t, "dumpe2fs", "-h", img), "with errors")
 }

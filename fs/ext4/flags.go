@@ -8,8 +8,13 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// fixedFlags are flags that chattr(1) sends back and that cannot be changed here: they say how a file's bytes are kept.
-const fixedFlags = disk.FlExtents | disk.FlJournalData | disk.FlDAX | disk.FlEofblocks | disk.FlCasefold
+// Flags that chattr(1) sends back and that cannot be changed here: they say how a file's bytes are kept. A call that
+// tries fails, but as in the kernel a change of lateFlags only after the other flags are changed: so FS_IOC_SETFLAGS of 0
+// always makes a file mutable again.
+const (
+	fixedFlags = disk.FlDAX | disk.FlEofblocks | disk.FlCasefold
+	lateFlags  = disk.FlExtents | disk.FlJournalData
+)
 
 // SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
 // privileged may change immutable and append-only is for the caller to see to.
@@ -39,12 +44,16 @@ func (i *Inode) setFlags(flags uint32, projid *uint32) (err error) {
 	case moves && !(i.fs.sb.FeatureROCompat.Has(disk.ROCompatProject) && i.d.HasProjid()):
 		return fmt.Errorf("project %d: the volume or the inode has no room for one: %w", *projid, ErrNotSup)
 	}
-	return i.fs.do(2, func(h *jbd2.Handle) error {
-		i.d.Flags ^= change
+	err = i.fs.do(2, func(h *jbd2.Handle) error {
+		i.d.Flags ^= change &^ lateFlags
 		if moves {
 			i.d.Projid = *projid
 		}
 		i.stamp(disk.TimestampOf(time.Now()))
 		return i.store(h)
 	})
+	if err == nil && change&lateFlags != 0 {
+		return fmt.Errorf("inode flags %#x: %w", flags, ErrNotSup)
+	}
+	return err
 }
