@@ -88,6 +88,27 @@ func (d *Dir) listLeaf(s Store, lblk uint32, hash *Hash, l *listing) error {
 	return err
 }
 
+// checkIndex reads all nodes of the index.
+func (d *Dir) checkIndex(s Store) error {
+	var c cursor
+	if err := c.open(d, s); err != nil {
+		return err
+	}
+	defer c.close()
+	if c.levels() == 0 {
+		return nil
+	}
+	if err := c.probe(0); err != nil {
+		return err
+	}
+	for {
+		c.at[c.n-1] = c.path[c.n-1].count - 1 // the leaves are not looked at
+		if more, err := c.next(); !more || err != nil {
+			return err
+		}
+	}
+}
+
 // dots reads block 0 as far as "." and ".." go.
 func (d *Dir) dots(s Store) (Block, error) {
 	b, err := d.get(s, 0)

@@ -187,8 +187,19 @@ func emitFrom(items []item, key uint64, fn func(Entry, uint64) bool) bool {
 	return true
 }
 
-// readIndexed is readHashed, and where that comes upon damage it goes on without the index.
+// readIndexed is readHashed, and where that comes upon damage it goes on without the index. The nodes are looked at before
+// the first name is given: names that lie where their hashes do not belong could not be given later.
 func (d *Dir) readIndexed(s Store, cookie uint64, fn func(Entry, uint64) bool) error {
+	if l := d.listed.Load(); l != nil {
+		return d.readAnyway(s, cookie, l.damage, fn)
+	}
+	if cookie == 0 {
+		if err := d.checkIndex(s); isDamage(err) {
+			return d.readAnyway(s, cookie, err, fn)
+		} else if err != nil {
+			return err
+		}
+	}
 	enough := false
 	err := d.readHashed(s, cookie, func(e Entry, next uint64) bool {
 		if enough = !fn(e, next); enough {
