@@ -150,8 +150,8 @@ func (l *lane) turn() bool {
 		return false
 	}
 	progress := l.fill()
-	if err := l.e.drv.kick(l); err != nil {
-		l.broken = laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+	if err := l.kick(); err != nil {
+		l.broken = err
 		return false
 	}
 	if l.drain() > 0 {

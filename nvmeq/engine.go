@@ -20,6 +20,7 @@ type EngineConfig struct {
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
 	Team        Team          // who works on a lane; no difference on a CPU
+	Doorbell    DoorbellRoute // how lanes ring
 	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
 }
@@ -75,6 +76,7 @@ type Engine struct {
 	c           *Controller
 	cfg         EngineConfig
 	maxTransfer int64
+	noBAR       error // why BAR 0 is not in the kernels' reach, if DoorbellAuto took the bridge
 	lanes       []*lane
 	start       time.Time // the lanes' clock counts from here, where they are given the time
 

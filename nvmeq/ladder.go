@@ -86,8 +86,8 @@ func (l *lane) abortLost() (bool, error) {
 				return false, err
 			}
 		}
-		if err := l.e.drv.kick(l); err != nil {
-			return false, laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+		if err := l.kick(); err != nil {
+			return false, err
 		}
 		n := l.drain()
 		if stale || n > 0 {

@@ -49,9 +49,11 @@ type lane struct {
 	retry      []slot // to be posted again, before anything new
 	limbo      []lost // answered without a completion, or waiting for the ladder
 	retryAfter time.Time
-	args       [4]uint64 // of the launch under way; here so that a launch allocates nothing
-	kicks      uint      // of a resident kernel
-	beat       uint64    // what its heartbeat last was, and when it changed
+	args       [4]uint64  // of the launch under way; here so that a launch allocates nothing
+	bells      *[2]uint32 // the bridge's words, SQ and CQ; nil without a bridge
+	rung       [2]uint32  // what the bridge has forwarded of them
+	kicks      uint       // of a resident kernel
+	beat       uint64     // what its heartbeat last was, and when it changed
 	beatAt     time.Time
 	heard      time.Time   // when something last came, while commands are outstanding
 	broken     error       // the queue pair needs a controller reset
@@ -142,10 +144,10 @@ func (l *lane) place(w *works, g geometry, qid uint16) error {
 	if err != nil {
 		return err
 	}
-	doorbell := func(off int64) uint64 { return uint64(w.bar.Addr()) + uint64(off) }
+	sqBell, cqBell := l.placeBells(w)
 	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
 		Sq: uint64(w.sq.addr) + uint64(n*g.sq), Cq: uint64(w.cq.addr) + uint64(n*g.cq),
-		SqDoorbell: doorbell(c.stride.SQ(qid)), CqDoorbell: doorbell(c.stride.CQ(qid)),
+		SqDoorbell: sqBell, CqDoorbell: cqBell,
 		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
 		Cids: uint64(l.self) + kernels.LaneSize,
 		Prp:  uint64(w.prp.addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.iova) + uint64(n*g.prp),
@@ -187,6 +189,7 @@ func (l *lane) describe(w *works, s gpu.Stream, desc *kernels.Lane, off, size in
 // create makes the lane ready and creates its queue pair (Base §3.3.1.1: completion queue first).
 func (l *lane) create() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
+	l.resetBells()
 	if err := l.e.drv.reset(l); err != nil {
 		return laneError{fmt.Errorf("lane %d: %w", l.index, err)}
 	}

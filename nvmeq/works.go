@@ -13,7 +13,8 @@ type works struct {
 	drv     driver
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
-	bar     gpu.Memory // BAR 0, registered for kernels; the controller's
+	bar     gpu.Memory // BAR 0, registered for kernels; the controller's. nil with a bridge
+	bells   gpu.Memory // the bridge's words; nil without
 	shared  gpu.Memory // rings, control words, counters: CPU and lanes
 	own     gpu.Memory // lane structs and CIDs: lanes only
 	stream  gpu.Stream // for setting up
@@ -43,8 +44,8 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 	if w.drv, err = newDriver(e, w); err != nil {
 		return g, err
 	}
-	if err = c.quietly(func() (err error) { w.bar, err = c.acquireBAR(); return err }); err != nil {
-		return g, fmt.Errorf("registering BAR 0 with %s: %w", rt.Name(), err)
+	if err = w.openDoorbells(e, n); err != nil {
+		return g, err
 	}
 	g = newGeometry(e.cfg, c.mps)
 	p := c.placement()
@@ -76,7 +77,7 @@ func (w *works) close(c *Controller) error {
 	for _, d := range []*dma{w.sq, w.cq, w.prp, w.ranges} {
 		errs = append(errs, d.Close())
 	}
-	for _, m := range []gpu.Memory{w.shared, w.own} {
+	for _, m := range []gpu.Memory{w.shared, w.own, w.bells} {
 		if m != nil {
 			errs = append(errs, c.quietly(m.Close))
 		}

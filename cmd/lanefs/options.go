@@ -38,7 +38,8 @@ type mountConfig struct {
 	MemoryMode uint8  // ROCm XIO's bits: what is in device memory
 	Wave       bool   // lanes are waves of a GPU instead of single threads
 	GPUError   string // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
-	Batch      bool   // one launch per batch instead of resident kernels
+	Doorbell   nvmeq.DoorbellRoute
+	Batch      bool // one launch per batch instead of resident kernels
 
 	Pool int64  // bytes of device memory for programs; -1: as many as suit the device
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
@@ -112,6 +113,15 @@ var values = map[string]func(*mountConfig, string) error{
 			return fmt.Errorf("want host or ro")
 		}
 		return nil
+	},
+	"doorbell": func(c *mountConfig, v string) error {
+		for r := nvmeq.DoorbellAuto; r <= nvmeq.DoorbellBridge; r++ {
+			if r.String() == v {
+				c.Doorbell = r
+				return nil
+			}
+		}
+		return fmt.Errorf("want auto, iomem or bridge")
 	},
 	"lane": func(c *mountConfig, v string) error {
 		if c.Wave = v == "wave"; !c.Wave && v != "thread" {

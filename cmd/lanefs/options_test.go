@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/nvmeq"
 )
 
 func TestParseOptions(t *testing.T) {
@@ -33,6 +34,7 @@ func TestParseOptions(t *testing.T) {
 		{"cache=4096", mountConfig{Cache: 4096}},
 		{"lanes=4,depth=32,lba=4096,nsid=2", mountConfig{Lanes: 4, Depth: 32, LBA: 4096, NSID: 2}},
 		{"lane=thread,lane=wave,gpu_error=host,gpu_error=ro", mountConfig{Wave: true, GPUError: "ro"}},
+		{"doorbell=bridge", mountConfig{Doorbell: nvmeq.DoorbellBridge}},
 		{"gpu=host,log=/x/y", mountConfig{GPU: "host", Log: "/x/y"}},
 		{"errors=remount-ro", mountConfig{Errors: ext4.ErrorsReadOnly}},
 		{"errors=panic,errors=continue", mountConfig{Errors: ext4.ErrorsContinue}},
@@ -61,6 +63,7 @@ func TestParseOptionsErrors(t *testing.T) {
 		"lanes=0":            `option "lanes=0": want a number from 1 to 1024`,
 		"lanes=x":            `option "lanes=x": want a number`,
 		"lanes=":             `option "lanes=": want a number`,
+		"doorbell=direct":    `option "doorbell=direct": want auto, iomem or bridge`,
 		"lane=warp":          `option "lane=warp": want thread or wave`,
 		"gpu_error=stop":     `option "gpu_error=stop": want host or ro`,
 		"lba=513":            `option "lba=513": want 512, 1024, 2048 or 4096`,

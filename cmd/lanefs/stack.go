@@ -128,7 +128,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if cfg.Wave {
 		team = nvmeq.TeamWave
 	}
-	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Team: team, Batch: cfg.Batch}); err != nil {
+	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Team: team, Doorbell: cfg.Doorbell, Batch: cfg.Batch}); err != nil {
 		return s, err
 	}
 	nsid := max(cfg.NSID, 1)

@@ -29,6 +29,11 @@ func (d *daemon) report() *report {
 	if f := s.nvme.Failover(); f != nil {
 		r.Runtime.Failed = f.Why
 	}
+	route, why := s.eng.Doorbells()
+	r.Runtime.Memory, r.Runtime.Bells = d.cfg.MemoryMode, route.String()
+	if why != nil {
+		r.Runtime.NoBAR = oneLine(why)
+	}
 	for _, q := range s.eng.Stats() {
 		r.Queues = append(r.Queues, queueReport(q))
 		r.Total.add(q)
@@ -76,6 +81,11 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
 		i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
 	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
+	fmt.Fprintf(out, "placement   memory mode %d, doorbells by %s", r.Runtime.Memory, r.Runtime.Bells)
+	if r.Runtime.NoBAR != "" {
+		fmt.Fprintf(out, ": %s", r.Runtime.NoBAR)
+	}
+	fmt.Fprintln(out)
 	if r.Runtime.Failed != "" {
 		fmt.Fprintf(out, "failed      the lanes run on the CPU now: %s\n", r.Runtime.Failed)
 	}

@@ -1,0 +1,103 @@
+package nvmeq
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// DoorbellRoute is how what a lane writes to a doorbell reaches the controller.
+type DoorbellRoute uint8
+
+const (
+	DoorbellAuto   DoorbellRoute = iota // the BAR if the runtime takes it, else the bridge
+	DoorbellBAR                         // kernels store to BAR 0, registered with their runtime as I/O memory
+	DoorbellBridge                      // kernels store to host memory, and the CPU thread that drives the lane forwards it
+)
+
+func (r DoorbellRoute) String() string {
+	return [...]string{"auto", "iomem", "bridge"}[r]
+}
+
+// bellStride is the bytes from one lane's words to the next: a cache line.
+const bellStride = 64
+
+// openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
+func (w *works) openDoorbells(e *Engine, n int) error {
+	c := e.c
+	if e.cfg.Doorbell != DoorbellBridge {
+		err := c.quietly(func() (err error) { w.bar, err = c.acquireBAR(); return err })
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("registering BAR 0 with %s: %w", c.runtime().Name(), err)
+		if e.cfg.Doorbell == DoorbellBAR {
+			return err
+		}
+		e.noBAR = err
+		c.log.Info("doorbells go over the bridge", "device", c.t.Name(), "why", err.Error())
+	}
+	return c.quietly(func() (err error) {
+		w.bells, err = c.runtime().Alloc(gpu.HostMapped, roundUp(int64(n)*bellStride, pageSize))
+		return err
+	})
+}
+
+// Doorbells is the route in use, and why auto did not take a better one.
+func (e *Engine) Doorbells() (DoorbellRoute, error) {
+	e.statsMu.RLock()
+	defer e.statsMu.RUnlock()
+	if e.bells != nil {
+		return DoorbellBridge, e.noBAR
+	}
+	return DoorbellBAR, nil
+}
+
+// placeBells says where the lane's kernel rings, SQ and CQ.
+func (l *lane) placeBells(w *works) (sq, cq uint64) {
+	s := l.e.c.stride
+	l.bells = nil
+	if w.bells == nil {
+		bar := uint64(w.bar.Addr())
+		return bar + uint64(s.SQ(l.qid)), bar + uint64(s.CQ(l.qid))
+	}
+	off := int64(l.index) * bellStride
+	l.bells = (*[2]uint32)(unsafe.Pointer(&w.bells.Host()[off]))
+	return uint64(w.bells.Addr()) + uint64(off), uint64(w.bells.Addr()) + uint64(off) + 4
+}
+
+// resetBells follows the creation of a queue pair: its doorbells are zero.
+func (l *lane) resetBells() {
+	if l.bells != nil {
+		atomic.StoreUint32(&l.bells[0], 0)
+		atomic.StoreUint32(&l.bells[1], 0)
+	}
+	l.rung = [2]uint32{}
+}
+
+// forward is the bridge. A queue pair's head and tail never go round their queue between two looks, since there are fewer
+// CIDs than entries: a new value differs from the last.
+func (l *lane) forward() {
+	if l.bells == nil {
+		return
+	}
+	for i, off := range [2]int64{l.e.c.stride.SQ(l.qid), l.e.c.stride.CQ(l.qid)} {
+		// Acquire: the kernel released its entries before this word, and the controller is told after it.
+		if v := atomic.LoadUint32(&l.bells[i]); v != l.rung[i] {
+			l.rung[i] = v
+			l.e.c.t.Write32(off, v)
+		}
+	}
+}
+
+// kick gets the lane's kernel to look at its rings, and forwards what it rang.
+func (l *lane) kick() error {
+	err := l.e.drv.kick(l)
+	l.forward()
+	if err != nil {
+		return laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+	}
+	return nil
+}

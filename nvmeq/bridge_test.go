@@ -1,0 +1,54 @@
+package nvmeq_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// Over the bridge everything works as over the BAR, and the lanes do not touch the BAR.
+func TestBridge(t *testing.T) {
+	for _, depth := range []int{2, 5, 128} {
+		r := newRig(t, softctl.Options{OutOfOrder: true, Seed: 5}, nvmeq.EngineConfig{Doorbell: nvmeq.DoorbellBridge, Depth: depth, Lanes: 2})
+		route, why := r.eng.Doorbells()
+		require.Equal(t, "bridge", route.String())
+		require.NoError(t, why)
+		for range 20 {
+			r.roundTrip(t)
+		}
+		r.sameCounters(t)
+		require.NoError(t, r.ctrl.Reset(), "doorbells begin anew with their queues")
+		r.roundTrip(t)
+	}
+}
+
+// barless is a runtime that does not take a BAR.
+type barless struct{ gpu.Runtime }
+
+func (b barless) Register(m []byte, io bool) (gpu.Memory, error) {
+	if io {
+		return nil, errors.New("I/O memory is not supported here")
+	}
+	return b.Runtime.Register(m, io)
+}
+
+func TestDoorbellRoutes(t *testing.T) {
+	b, cfg, _ := bend(t, softctl.Options{})
+	cfg.Runtime, cfg.Transport = barless{cfg.Runtime}, b
+	c, err := nvmeq.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err = c.NewEngine(nvmeq.EngineConfig{Doorbell: nvmeq.DoorbellBAR, Lanes: 1})
+	require.ErrorContains(t, err, "I/O memory is not supported here")
+	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1})
+	require.NoError(t, err)
+	route, why := e.Doorbells()
+	require.Equal(t, nvmeq.DoorbellBridge, route)
+	require.ErrorContains(t, why, "I/O memory is not supported here")
+	require.NoError(t, e.Do(0, []nvmeq.Command{{Op: nvmeq.IOFlush, NSID: 1}}))
+}
