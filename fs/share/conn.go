@@ -141,7 +141,7 @@ func (c *conn) hello(q *wire.Hello, _ []int) result {
 	c.board = board
 	p := c.s.c.Pool
 	f := p.Runtime().Facts()
-	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(f.Exports[0]),
+	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(p.Kind()),
 		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.PCI), Name: wire.Text(f.Name)}
 	if p.Key(1, 0, 1).Owner != 0 {
 		reply.Writable = 1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -78,17 +79,21 @@ type Hold struct {
 // New makes an empty pool.
 func New(c Config) (*Pool, error) {
 	f := c.Runtime.Facts()
-	p := &Pool{c: c, granule: max(f.Granularity, 4096), exports: f.Exports, files: map[uint32]map[*Range]bool{}, pinned: map[Key]bool{}}
+	p := &Pool{c: c, granule: max(f.Granularity, 4096), files: map[uint32]map[*Range]bool{}, pinned: map[Key]bool{}}
 	p.c.Size = c.Size / p.granule * p.granule
 	if p.c.Size <= 0 {
 		return nil, fmt.Errorf("a pool of %d bytes of device memory: it takes at least a granule of %d", c.Size, p.granule)
 	}
-	if len(f.Exports) == 0 {
-		return nil, fmt.Errorf("the runtime %s exports no memory", c.Runtime.Name())
+	// What another process can map comes first.
+	for _, k := range []gpu.ExportKind{gpu.ExportMemFD, gpu.ExportPOSIX, gpu.ExportDMABUF} {
+		if slices.Contains(f.Exports, k) {
+			p.exports = append(p.exports, k)
+		}
 	}
-	for _, k := range f.Exports {
-		p.sealed = p.sealed || k == gpu.ExportMemFD
+	if len(p.exports) == 0 {
+		return nil, fmt.Errorf("the runtime %s exports no memory that a descriptor stands for", c.Runtime.Name())
 	}
+	p.sealed = p.exports[0] == gpu.ExportMemFD
 	return p, nil
 }
 
@@ -96,6 +101,9 @@ func New(c Config) (*Pool, error) {
 func (p *Pool) Granule() int64       { return p.granule }
 func (p *Pool) Size() int64          { return p.c.Size }
 func (p *Pool) Runtime() gpu.Runtime { return p.c.Runtime }
+
+// Kind is what the pool's memory is exported as, if nothing keeps it from that.
+func (p *Pool) Kind() gpu.ExportKind { return p.exports[0] }
 
 // Key is the name under which a program of user uid shares a file's bytes.
 func (p *Pool) Key(ino, generation, uid uint32) Key {

@@ -72,7 +72,7 @@ func run(path string, each time.Duration, write bool) error {
 		return err
 	}
 	defer mem.Close()
-	e, err := mem.Export(rt.Facts().Exports[0])
+	e, err := mem.Export(facts.Kind)
 	if err != nil {
 		return err
 	}
