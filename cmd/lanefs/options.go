@@ -36,7 +36,7 @@ type mountConfig struct {
 	NSID  uint32
 
 	MemoryMode uint8  // ROCm XIO's bits: what is in device memory
-	Wave       bool   // lanes are waves of a GPU instead of single threads
+	Thread       bool   // lanes are single threads of a GPU instead of waves
 	GPUError   string // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
 	Doorbell   nvmeq.DoorbellRoute
 	Batch      bool // one launch per batch instead of resident kernels
@@ -124,7 +124,7 @@ var values = map[string]func(*mountConfig, string) error{
 		return fmt.Errorf("want auto, iomem or bridge")
 	},
 	"lane": func(c *mountConfig, v string) error {
-		if c.Wave = v == "wave"; !c.Wave && v != "thread" {
+		if c.Thread = v == "thread"; !c.Thread && v != "wave" {
 			return fmt.Errorf("want thread or wave")
 		}
 		return nil

@@ -33,7 +33,7 @@ func TestParseOptions(t *testing.T) {
 		{"cache=1g", mountConfig{Cache: 1 << 30}},
 		{"cache=4096", mountConfig{Cache: 4096}},
 		{"lanes=4,depth=32,lba=4096,nsid=2", mountConfig{Lanes: 4, Depth: 32, LBA: 4096, NSID: 2}},
-		{"lane=thread,lane=wave,gpu_error=host,gpu_error=ro", mountConfig{Wave: true, GPUError: "ro"}},
+		{"lane=wave,lane=thread,gpu_error=host,gpu_error=ro", mountConfig{Thread: true, GPUError: "ro"}},
 		{"doorbell=bridge", mountConfig{Doorbell: nvmeq.DoorbellBridge}},
 		{"gpu=host,log=/x/y", mountConfig{GPU: "host", Log: "/x/y"}},
 		{"errors=remount-ro", mountConfig{Errors: ext4.ErrorsReadOnly}},

@@ -124,9 +124,9 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if cfg.Depth > 0 {
 		depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}
-	team := nvmeq.TeamThread
-	if cfg.Wave {
-		team = nvmeq.TeamWave
+	team := nvmeq.TeamWave
+	if cfg.Thread {
+		team = nvmeq.TeamThread
 	}
 	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Team: team, Doorbell: cfg.Doorbell, Batch: cfg.Batch}); err != nil {
 		return s, err
