@@ -66,7 +66,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
 			return c, err
 		}
-		opt.Mover, opt.Threads = c.copy, max(1, runtime.NumCPU()/2)
+		opt.Mover, opt.Threads = c.copy, max(1, runtime.NumCPU()-1)
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {
