@@ -36,7 +36,7 @@ type mountConfig struct {
 	NSID  uint32
 
 	MemoryMode uint8  // ROCm XIO's bits: what is in device memory
-	Thread       bool   // lanes are single threads of a GPU instead of waves
+	Thread     bool   // lanes are single threads of a GPU instead of waves
 	GPUError   string // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
 	Doorbell   nvmeq.DoorbellRoute
 	Batch      bool // one launch per batch instead of resident kernels
