@@ -30,8 +30,9 @@ func (i Images) archs() []string {
 	}
 	var archs []string
 	for _, e := range entries {
-		name, _, _ := strings.Cut(e.Name(), ".")
-		archs = append(archs, strings.TrimPrefix(name, "host-"))
+		if name, _, _ := strings.Cut(e.Name(), "."); name != "" { // make leaves a file of its own there
+			archs = append(archs, strings.TrimPrefix(name, "host-"))
+		}
 	}
 	slices.Sort(archs)
 	return archs
