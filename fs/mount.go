@@ -203,19 +203,32 @@ func (s *Server) Unmount() error {
 	default:
 	}
 	err := s.fuse.Unmount()
+	// The kernel lets go of a file a moment after its last close has returned, and on a busy machine it is a long one.
+	for end := time.Now().Add(busyPatience); err != nil && busy(err) && time.Now().Before(end); {
+		time.Sleep(busyPatience / 20)
+		err = s.fuse.Unmount()
+	}
 	if err != nil {
 		select {
 		case <-s.done: // somebody else was faster
 			return nil
 		default:
 		}
-		if errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "busy") {
+		if busy(err) {
 			return fmt.Errorf("unmount %q: %w: close what is open there (fuser -vm lists it)", s.dir, ErrBusy)
 		}
 		return fmt.Errorf("unmount %q: %w", s.dir, err)
 	}
 	s.Wait()
 	return nil
+}
+
+// busyPatience is how long a mount may be busy before that is an error.
+const busyPatience = 2 * time.Second
+
+// busy knows EBUSY, and fusermount3's word for it.
+func busy(err error) bool {
+	return errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "busy")
 }
 
 // Stats returns the counters.
