@@ -100,17 +100,18 @@ func TestFinds(t *testing.T) {
 		sabotage string
 		profile  Profile
 		noProbe  bool
+		seed     uint64
 		stage    string
 	}{
-		{"", ProfileNames, false, ""},
-		{"", ProfileData, false, ""},
-		{"lost write", ProfileData, false, "operation"},
-		{"rmxattr", ProfileNames, false, "operation"},
-		{"rename time", ProfileNames, false, "operation"},
-		{"sticky", ProfileNames, true, "tree"},
+		{"", ProfileNames, false, 3, ""},
+		{"", ProfileData, false, 3, ""},
+		{"lost write", ProfileData, false, 6, "operation"}, // this seed reads again what is lost
+		{"rmxattr", ProfileNames, false, 3, "operation"},
+		{"rename time", ProfileNames, false, 3, "operation"},
+		{"sticky", ProfileNames, true, 3, "tree"},
 	} {
 		t.Run(k.sabotage+" "+string(k.profile), func(t *testing.T) {
-			c := Config{Volume: volumes["default"], Profile: k.profile, Ops: 800, Seed: 3, Left: kernel, Right: kernel, Dir: scratch()}
+			c := Config{Volume: volumes["default"], Profile: k.profile, Ops: 800, Seed: k.seed, Left: kernel, Right: kernel, Dir: scratch()}
 			c.Left.Sabotage = k.sabotage
 			c.NoProbe = k.noProbe
 			f, err := Run(c)
