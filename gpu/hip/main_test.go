@@ -3,6 +3,7 @@ package hip
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/lanefs/lanefs/gpu/hip/shim"
@@ -17,6 +18,11 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if err := shim.Clean(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+	}
+	if os.Getenv("LANEFS_SHIM") == "none" {
+		// Under the race detector os.Exit goes through C's exit, whose destructors in ROCm 6.4.3 crash half of the
+		// time. The product is built without C and never goes there; leave as it does.
+		syscall.Exit(code)
 	}
 	os.Exit(code)
 }
