@@ -56,23 +56,23 @@ func Open(o Options) (*Runtime, error) {
 
 func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	var n, dev int32
-	if err := l.early(l.deviceGetCount, uintptr(unsafe.Pointer(&n))); err != nil {
+	if err := l.Early(l.deviceGetCount, uintptr(unsafe.Pointer(&n))); err != nil {
 		return c, err
 	}
 	if ordinal < 0 || ordinal >= int(n) {
 		return c, fmt.Errorf("device %d does not exist: the driver shows %d (CUDA_VISIBLE_DEVICES is %q)", ordinal, n, os.Getenv("CUDA_VISIBLE_DEVICES"))
 	}
-	if err := l.early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal)); err != nil {
+	if err := l.Early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal)); err != nil {
 		return c, err
 	}
 	c = driver.Config{API: &l.API, HostFlags: hostFlags, Loaded: l.loadFunctions}
 	if err := l.readFacts(&c, dev); err != nil {
 		return c, err
 	}
-	if err := l.early(l.primaryCtxRetain, uintptr(unsafe.Pointer(&c.Current)), uintptr(dev)); err != nil {
+	if err := l.Early(l.primaryCtxRetain, uintptr(unsafe.Pointer(&c.Current)), uintptr(dev)); err != nil {
 		return c, err
 	}
-	c.Release = func() error { return l.early(l.primaryCtxRelease, uintptr(dev)) }
+	c.Release = func() error { return l.Early(l.primaryCtxRelease, uintptr(dev)) }
 	c.ExportDMABUF = l.exportDMABUF
 	return c, nil
 }
@@ -81,16 +81,16 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 func (l *library) readFacts(c *driver.Config, dev int32) error {
 	f := &c.Facts
 	var name [256]byte
-	if err := l.early(l.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev)); err != nil {
+	if err := l.Early(l.deviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(dev)); err != nil {
 		return err
 	}
 	f.Name = dynlib.Buffer(name[:])
 	var bus [32]byte
-	if err := l.early(l.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(dev)); err != nil {
+	if err := l.Early(l.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(dev)); err != nil {
 		return err
 	}
 	var total uint64
-	if err := l.early(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(dev)); err != nil {
+	if err := l.Early(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(dev)); err != nil {
 		return err
 	}
 	a, err := l.attributes(dev, attrMajor, attrMinor, attrWarpSize, attrUnits, attrVMM, attrPosixHandles, attrRDMAWithVMM, attrDMABUF, attrUnified)
@@ -112,7 +112,7 @@ func (l *library) readFacts(c *driver.Config, dev int32) error {
 		f.Exports = append(f.Exports, gpu.ExportDMABUF)
 	}
 	var granularity uint64
-	if err := l.early(l.allocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&c.Prop)), 0); err != nil {
+	if err := l.Early(l.allocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&c.Prop)), 0); err != nil {
 		return err
 	}
 	f.Arch = fmt.Sprintf("sm_%d%d", a[attrMajor], a[attrMinor])
@@ -129,7 +129,7 @@ func (l *library) attributes(dev int32, which ...uint32) (map[uint32]int32, erro
 	got := map[uint32]int32{}
 	for _, a := range which {
 		var v int32
-		if err := l.early(l.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)); err != nil {
+		if err := l.Early(l.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)); err != nil {
 			return nil, err
 		}
 		got[a] = v

@@ -69,7 +69,7 @@ var open = sync.OnceValues(func() (*library, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := l.early(l.driverGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
+	if err := l.Early(l.driverGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
 		return nil, err
 	}
 	if l.version < minDriver {
@@ -78,7 +78,7 @@ var open = sync.OnceValues(func() (*library, error) {
 	if err := lib.Bind("CUDA "+l.versionString(), l.symbols()); err != nil {
 		return nil, err
 	}
-	if err := l.early(l.init, 0); err != nil {
+	if err := l.Early(l.init, 0); err != nil {
 		return nil, fmt.Errorf("the driver is there, but no GPU can be used: %w", err)
 	}
 	return l, nil
@@ -86,13 +86,6 @@ var open = sync.OnceValues(func() (*library, error) {
 
 func (l *library) versionString() string {
 	return fmt.Sprintf("%d.%d", l.version/1000, l.version%1000/10)
-}
-
-// early calls a function that needs no context.
-//
-//go:uintptrescapes
-func (l *library) early(c driver.Call, args ...uintptr) error {
-	return l.Check(c.Name, driver.Raw(c, args...))
 }
 
 // describe is the driver's name and words for a CUresult.

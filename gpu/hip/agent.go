@@ -42,14 +42,14 @@ func (l *library) findAgent(ordinal int) (owner agent, arch string, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var a uintptr
-	if err := l.early(l.SetCurrent, uintptr(ordinal)); err != nil {
+	if err := l.Early(l.SetCurrent, uintptr(ordinal)); err != nil {
 		return owner, "", err
 	}
-	if err := l.early(l.malloc, uintptr(unsafe.Pointer(&a)), devicePage); err != nil {
+	if err := l.Early(l.malloc, uintptr(unsafe.Pointer(&a)), devicePage); err != nil {
 		return owner, "", err
 	}
 	p, err := l.pointer(gpu.Addr(a))
-	if err := errors.Join(err, l.early(l.free, a)); err != nil {
+	if err := errors.Join(err, l.Early(l.free, a)); err != nil {
 		return owner, "", err
 	}
 	var name [hsaAgentNameLength]byte

@@ -14,7 +14,7 @@ import (
 // openDevice asks HIP for what the kernels and the memory kinds need.
 func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	var n int32
-	if err := l.early(l.deviceCount, uintptr(unsafe.Pointer(&n))); err != nil {
+	if err := l.Early(l.deviceCount, uintptr(unsafe.Pointer(&n))); err != nil {
 		return c, err
 	}
 	if ordinal < 0 || ordinal >= int(n) {
@@ -23,15 +23,15 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	c = driver.Config{API: &l.API, Current: uintptr(ordinal)}
 	f := &c.Facts
 	var name [256]byte
-	if err := l.early(l.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(ordinal)); err != nil {
+	if err := l.Early(l.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(ordinal)); err != nil {
 		return c, err
 	}
 	var bus [32]byte
-	if err := l.early(l.devicePCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(ordinal)); err != nil {
+	if err := l.Early(l.devicePCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(ordinal)); err != nil {
 		return c, err
 	}
 	var total uint64
-	if err := l.early(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(ordinal)); err != nil {
+	if err := l.Early(l.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(ordinal)); err != nil {
 		return c, err
 	}
 	for _, a := range []struct {
@@ -80,7 +80,7 @@ func (l *library) openVMM(c *driver.Config, ordinal int) error {
 	c.Prop = driver.AllocationProp{Type: driver.AllocationPinned, HandleTypes: driver.HandlePosixFD,
 		Location: driver.Location{Type: driver.LocationDevice, ID: int32(ordinal)}}
 	var granularity uint64
-	if err := l.early(l.allocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&c.Prop)), 0); err != nil {
+	if err := l.Early(l.allocationGranularity, uintptr(unsafe.Pointer(&granularity)), uintptr(unsafe.Pointer(&c.Prop)), 0); err != nil {
 		return err
 	}
 	c.Facts.Granularity = int64(granularity)
@@ -91,6 +91,6 @@ func (l *library) openVMM(c *driver.Config, ordinal int) error {
 
 func (l *library) attribute(ordinal, which int) (int, error) {
 	var v int32
-	err := l.early(l.deviceAttribute, uintptr(unsafe.Pointer(&v)), uintptr(which), uintptr(ordinal))
+	err := l.Early(l.deviceAttribute, uintptr(unsafe.Pointer(&v)), uintptr(which), uintptr(ordinal))
 	return int(v), err
 }

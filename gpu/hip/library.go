@@ -87,7 +87,7 @@ var open = sync.OnceValues(func() (*library, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := l.early(l.runtimeGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
+	if err := l.Early(l.runtimeGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
 		return nil, err
 	}
 	if l.version < minVersion {
@@ -104,7 +104,7 @@ var open = sync.OnceValues(func() (*library, error) {
 	}
 	// ROCm 7.1 takes the descriptor itself, as CUDA does; before, HIP read it at an address (ROCm/rocm-systems PR 759).
 	l.ImportByAddress = l.version < 70100000
-	if err := l.early(l.init, 0); err != nil {
+	if err := l.Early(l.init, 0); err != nil {
 		return nil, fmt.Errorf("ROCm %s is there, but no GPU can be used: %w%s", l.versionString(), err, lookKFD())
 	}
 	if err := l.hsaDo(l.hsaInit); err != nil {
@@ -146,13 +146,6 @@ func (l *library) versionString() string {
 
 // missing says which optional functions the libraries lack, a sentence each.
 func (l *library) missing() []string { return slices.Concat(l.hip.Missing, l.hsa.Missing) }
-
-// early calls a function of HIP's that needs no current device.
-//
-//go:uintptrescapes
-func (l *library) early(c driver.Call, args ...uintptr) error {
-	return l.Check(c.Name, driver.Raw(c, args...))
-}
 
 // describe is HIP's name and words for a hipError_t.
 func (l *library) describe(code int32) (string, string) {

@@ -59,6 +59,13 @@ func Raw(c Call, args ...uintptr) int32 {
 	return int32(code)
 }
 
+// Early is Raw with the result as an error: for what is called before there is a Device.
+//
+//go:uintptrescapes
+func (a *API) Early(c Call, args ...uintptr) error {
+	return a.Check(c.Name, Raw(c, args...))
+}
+
 // RawPointer is Raw for a function that returns a pointer.
 //
 //go:uintptrescapes

@@ -8,7 +8,7 @@
 // Threads. What a vendor calls current (a CUDA context, a HIP device) belongs to a thread, and goroutines move between
 // threads: Do makes it current first, on a locked thread.
 //
-// Arguments that point to Go memory become a uintptr in the very call of Do, Status or Raw, which keep what they point to
+// Arguments that point to Go memory become a uintptr in the very call of Do, Status, Early or Raw, which keep what they point to
 // alive and in its place (go:uintptrescapes). The compiler sees that in direct calls only, so they are functions and methods
 // of one concrete type, never a func value or an interface.
 //
