@@ -23,31 +23,24 @@ func device(t testing.TB) gpu.Runtime {
 	return r
 }
 
-// keep holds the device's context open while a suite opens and closes runtimes by the dozen.
-func keep(t testing.TB) {
-	r := device(t)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	t.Logf("%+v", r.Facts())
-}
-
 func TestRuntime(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	gputest.Runtime(t, device)
 }
 
 func TestLanes(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	gputest.Lanes(t, device)
 }
 
 func TestLoad(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	gputest.Load(t, device)
 }
 
 // BenchmarkLanes measures lanes without an engine: docs/PERFORMANCE.md says what.
 func BenchmarkLanes(b *testing.B) {
-	keep(b)
+	gputest.Keep(b, device)
 	gputest.BenchmarkLanes(b, device)
 }
 

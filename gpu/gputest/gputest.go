@@ -17,6 +17,14 @@ import (
 // Open opens the runtime under test. It skips the test, saying why, if the machine has no such device.
 type Open func(t testing.TB) gpu.Runtime
 
+// Keep holds the device, and with CUDA its context, open while a suite opens and closes runtimes by the dozen.
+func Keep(t testing.TB, open Open) {
+	t.Helper()
+	r := open(t)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	t.Logf("%+v", r.Facts())
+}
+
 // patience bounds every wait; nothing that works comes near it.
 const patience = 2 * time.Minute
 

@@ -22,20 +22,12 @@ func device(t testing.TB) gpu.Runtime {
 	return r
 }
 
-// keep holds the device open while a suite opens and closes runtimes by the dozen.
-func keep(t testing.TB) {
-	t.Helper()
-	r := device(t)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	t.Logf("%+v", r.Facts())
-}
-
 func TestRuntime(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	gputest.Runtime(t, device)
 }
 
 func TestLanes(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	gputest.Lanes(t, device)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest"
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 )
 
@@ -134,7 +135,7 @@ func TestAbsent(t *testing.T) {
 }
 
 func TestDeviceNumber(t *testing.T) {
-	keep(t)
+	gputest.Keep(t, device)
 	_, err := Open(Options{Device: 99})
 	require.ErrorContains(t, err, "hip runtime: device 99 does not exist: ROCm shows ")
 }
