@@ -67,18 +67,23 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 	return nil
 }
 
+// takesLocked says whether a copy or fill of n bytes may be queued, and has something to do.
+func (s *stream) takesLocked(what string, n int64) (some bool, err error) {
+	switch {
+	case n < 0:
+		return false, fmt.Errorf("%s: %s of %d bytes: must not be negative", s.d.who, what, n)
+	case s.closed:
+		return false, fmt.Errorf("%s: %s: %w", s.d.who, what, os.ErrClosed)
+	}
+	return n > 0, nil
+}
+
 // Copy implements gpu.Stream.
 func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
-	if n < 0 {
-		return fmt.Errorf("%s: copy of %d bytes: must not be negative", s.d.who, n)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return fmt.Errorf("%s: copy: %w", s.d.who, os.ErrClosed)
-	}
-	if n == 0 {
-		return nil
+	if some, err := s.takesLocked("copy", n); err != nil || !some {
+		return err
 	}
 	var err error
 	if kind := s.d.api.CopyKind; kind != 0 {
@@ -94,16 +99,10 @@ func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
 
 // Fill implements gpu.Stream.
 func (s *stream) Fill(dst gpu.Addr, v byte, n int64) error {
-	if n < 0 {
-		return fmt.Errorf("%s: fill of %d bytes: must not be negative", s.d.who, n)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return fmt.Errorf("%s: fill: %w", s.d.who, os.ErrClosed)
-	}
-	if n == 0 {
-		return nil
+	if some, err := s.takesLocked("fill", n); err != nil || !some {
+		return err
 	}
 	if err := s.d.Do(s.d.api.SetD8, uintptr(dst), uintptr(v), uintptr(n), s.handle); err != nil {
 		return fmt.Errorf("%s: fill %d bytes at %#x: %w", s.d.who, n, uint64(dst), err)
