@@ -20,7 +20,16 @@ struct facts {
 	int wave, units, clock_khz, large_bar;
 };
 
-typedef struct phys phys; /* physical memory; lives as long as someone has it or it is mapped */
+/*
+ * Physical memory, which lives as long as someone has it or it is mapped. A backend makes it with one reference; shim.c counts
+ * them, and has the backend destroy it after the last.
+ */
+typedef struct {
+	int refs;
+	size_t size;
+	uint64_t handle; /* the backend's */
+} phys;
+void phys_retain(phys *p);
 
 int be_init(struct facts *f);
 int be_current(void); /* makes the device the calling thread's */
@@ -30,9 +39,7 @@ int be_sync(void); /* waits for all that runs */
 int be_reserve(void **at, size_t n);
 int be_unreserve(void *at, size_t n);
 int be_create(phys **p, size_t n);
-int be_release(phys *p);
-void be_retain(phys *p);
-size_t be_size(const phys *p);
+int be_destroy(phys *p);
 int be_map(void *at, size_t n, phys *p);
 int be_access(void *at, size_t n);
 int be_unmap(void *at, size_t n);

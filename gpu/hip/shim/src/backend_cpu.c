@@ -21,11 +21,6 @@
 enum { GRANULARITY = 2 << 20, PAGE = 4096, ARGS = 16, PATIENCE = 300 };
 static const size_t MEMORY = (size_t)4 << 30;
 
-struct phys {
-	int fd, refs;
-	size_t size;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
 static size_t used;     /* bytes of phys */
@@ -99,37 +94,24 @@ int be_create(phys **out, size_t n) {
 	if (!fits)
 		return OUT_OF_MEMORY;
 	phys *p = calloc(1, sizeof *p);
-	p->size = n;
-	p->refs = 1;
-	p->fd = syscall(SYS_memfd_create, "lanefs-shim", MFD_CLOEXEC);
-	if (p->fd < 0 || ftruncate(p->fd, n) != 0) {
-		be_release(p);
+	int fd = syscall(SYS_memfd_create, "lanefs-shim", MFD_CLOEXEC);
+	*p = (phys){.refs = 1, .size = n, .handle = fd};
+	if (fd < 0 || ftruncate(fd, n) != 0) {
+		be_destroy(p);
 		return OUT_OF_MEMORY;
 	}
 	*out = p;
 	return OK;
 }
 
-void be_retain(phys *p) {
+int be_destroy(phys *p) {
 	pthread_mutex_lock(&lock);
-	p->refs++;
+	used -= p->size;
 	pthread_mutex_unlock(&lock);
-}
-
-int be_release(phys *p) {
-	pthread_mutex_lock(&lock);
-	int last = --p->refs == 0;
-	if (last)
-		used -= p->size;
-	pthread_mutex_unlock(&lock);
-	if (last) {
-		close(p->fd);
-		free(p);
-	}
+	close(p->handle);
+	free(p);
 	return OK;
 }
-
-size_t be_size(const phys *p) { return p->size; }
 
 static int map(void *at, size_t n, int prot, int flags, int fd) {
 	return mmap(at, n, prot, flags | MAP_FIXED, fd, 0) == MAP_FAILED ? INVALID : OK;
@@ -141,13 +123,13 @@ int be_reserve(void **at, size_t n) {
 }
 
 int be_unreserve(void *at, size_t n) { return munmap(at, n) == 0 ? OK : INVALID; }
-int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, p->fd); }
+int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, p->handle); }
 int be_access(void *at, size_t n) { return mprotect(at, n, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID; }
 int be_unmap(void *at, size_t n) { return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1); }
 
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	(void)at, (void)n;
-	*fd = dup(p->fd);
+	*fd = dup(p->handle);
 	return *fd >= 0 ? OK : UNKNOWN;
 }
 
@@ -156,9 +138,7 @@ int be_import(int fd, phys **out) {
 	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &s) != 0 || s.st_size == 0 || s.st_size % GRANULARITY)
 		return INVALID; /* not a memfd of ours */
 	phys *p = calloc(1, sizeof *p);
-	p->size = s.st_size;
-	p->refs = 1;
-	p->fd = dup(fd);
+	*p = (phys){.refs = 1, .size = s.st_size, .handle = dup(fd)};
 	pthread_mutex_lock(&lock);
 	used += p->size;
 	pthread_mutex_unlock(&lock);

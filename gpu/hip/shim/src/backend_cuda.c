@@ -15,7 +15,6 @@
 
 struct prop { uint32_t type, handles, location, id; void *win32; uint8_t compression, rdma; uint16_t usage; uint8_t reserved[4]; };
 struct access { uint32_t location, id, flags; };
-struct phys { uint64_t handle; size_t size; int refs; };
 
 typedef unsigned long long ptr;
 #define CALLS(X) \
@@ -71,8 +70,7 @@ int be_sync(void) { return cuCtxSynchronize(); }
 
 int be_create(phys **out, size_t n) {
 	phys *p = calloc(1, sizeof *p);
-	p->size = n;
-	p->refs = 1;
+	*p = (phys){.refs = 1, .size = n};
 	int rc = cuMemCreate(&p->handle, n, &prop, 0);
 	if (rc == OK)
 		*out = p;
@@ -81,23 +79,12 @@ int be_create(phys **out, size_t n) {
 	return rc;
 }
 
-void be_retain(phys *p) {
-	pthread_mutex_lock(&lock);
-	p->refs++;
-	pthread_mutex_unlock(&lock);
-}
-
-int be_release(phys *p) {
-	pthread_mutex_lock(&lock);
-	int last = --p->refs == 0;
-	pthread_mutex_unlock(&lock);
-	int rc = last ? cuMemRelease(p->handle) : OK;
-	if (last)
-		free(p);
+int be_destroy(phys *p) {
+	int rc = cuMemRelease(p->handle);
+	free(p);
 	return rc;
 }
 
-size_t be_size(const phys *p) { return p->size; }
 int be_reserve(void **at, size_t n) { return cuMemAddressReserve((ptr *)at, n, 0, 0, 0); }
 int be_unreserve(void *at, size_t n) { return cuMemAddressFree((ptr)at, n); }
 int be_map(void *at, size_t n, phys *p) { return cuMemMap((ptr)at, n, 0, p->handle, 0); }
@@ -119,7 +106,7 @@ int be_export(phys *p, void *at, size_t n, int *fd) {
 		return rc;
 	if (fstat(*fd, &s) != 0 || exports == sizeof exported / sizeof *exported)
 		return UNKNOWN;
-	be_retain(p);
+	phys_retain(p);
 	pthread_mutex_lock(&lock);
 	exported[exports].dev = s.st_dev;
 	exported[exports].ino = s.st_ino;
@@ -138,7 +125,7 @@ int be_import(int fd, phys **out) {
 		if (exported[i].dev == s.st_dev && exported[i].ino == s.st_ino)
 			p = exported[i].p;
 	if (p)
-		p->refs++;
+		phys_retain(p);
 	pthread_mutex_unlock(&lock);
 	*out = p;
 	return p ? OK : INVALID;

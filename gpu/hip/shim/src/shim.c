@@ -40,6 +40,13 @@ static int devices(void) {
 	return n ? atoi(n) : 1;
 }
 
+/* ---- who has which memory ---- */
+
+void phys_retain(phys *p) { __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED); }
+
+/* What was done with the memory comes before its end. */
+static int phys_release(phys *p) { return __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) == 0 ? be_destroy(p) : OK; }
+
 /* ---- device memory: what hipMalloc and HSA have handed out ---- */
 
 struct alloc {
@@ -59,17 +66,17 @@ static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * u
 static int adopt(phys *p, size_t size, void **out) {
 	struct alloc *a = calloc(1, sizeof *a);
 	a->size = size;
-	a->mapped = be_size(p);
+	a->mapped = p->size;
 	a->p = p;
 	int rc = be_reserve(&a->at, a->mapped);
 	if (rc != OK) {
-		be_release(p);
+		phys_release(p);
 		free(a);
 		return rc;
 	}
 	if ((rc = be_map(a->at, a->mapped, p)) != OK || (rc = be_access(a->at, a->mapped)) != OK) {
 		be_unreserve(a->at, a->mapped);
-		be_release(p);
+		phys_release(p);
 		free(a);
 		return rc;
 	}
@@ -106,7 +113,7 @@ static int disown(void *at) {
 	int rc = be_unmap(a->at, a->mapped);
 	if (rc == OK)
 		rc = be_unreserve(a->at, a->mapped);
-	be_release(a->p);
+	phys_release(a->p);
 	free(a);
 	return rc;
 }
@@ -300,12 +307,12 @@ API int hipMemCreate(phys **p, size_t n, const struct prop *prop, unsigned long 
 
 API int hipMemRelease(phys *p) {
 	NEED();
-	return be_release(p);
+	return phys_release(p);
 }
 
 API int hipMemMap(void *at, size_t n, size_t offset, phys *p, unsigned long long flags) {
 	NEED();
-	if (offset || flags || n != be_size(p))
+	if (offset || flags || n != p->size)
 		return INVALID;
 	int rc = be_map(at, n, p);
 	if (rc != OK)
@@ -353,7 +360,7 @@ API int hipMemExportToShareableHandle(void *handle, phys *p, int type, unsigned 
 		if (m->p == p)
 			at = m->at;
 	pthread_mutex_unlock(&lock);
-	return at ? be_export(p, at, be_size(p), handle) : INVALID;
+	return at ? be_export(p, at, p->size, handle) : INVALID;
 }
 
 API int hipMemImportFromShareableHandle(phys **p, void *handle, int type) {
@@ -487,14 +494,14 @@ API int hsa_amd_portable_export_dmabuf_v2(const void *at, size_t n, int *fd, uin
 API int hsa_amd_portable_close_dmabuf(int fd) { return close(fd) == 0 ? HSA_OK : HSA_INVALID; }
 
 /* Maps what p holds, whose reference it takes over. */
-static int attach(phys *p, void **at) { return be_current() == OK && adopt(p, be_size(p), at) == OK ? HSA_OK : HSA_ERROR; }
+static int attach(phys *p, void **at) { return be_current() == OK && adopt(p, p->size, at) == OK ? HSA_OK : HSA_ERROR; }
 
 API int hsa_amd_interop_map_buffer(uint32_t count, const uint64_t *agents, int fd, uint32_t flags, size_t *n, void **at,
 	size_t *metadata_size, const void **metadata) {
 	phys *p;
 	if (count != 1 || *agents != AGENT || flags || metadata_size || metadata || be_current() != OK || be_import(fd, &p) != OK)
 		return HSA_INVALID;
-	*n = be_size(p);
+	*n = p->size;
 	return attach(p, at);
 }
 
@@ -505,7 +512,7 @@ API int hsa_amd_ipc_memory_create(void *at, size_t n, struct ipc *h) {
 	struct alloc *a = find(at, NULL);
 	int rc = HSA_INVALID;
 	if (a && a->at == at && round_up(a->size, PAGE) == n && ipc_count < sizeof ipcs / sizeof *ipcs) {
-		be_retain(a->p); /* for good: nothing says when the last holder of a handle is gone */
+		phys_retain(a->p); /* for good: nothing says when the last holder of a handle is gone */
 		ipcs[ipc_count] = a->p;
 		memset(h, 0, sizeof *h);
 		h->words[0] = AGENT;
@@ -521,7 +528,7 @@ API int hsa_amd_ipc_memory_attach(const struct ipc *h, size_t n, uint32_t count,
 	if (count != 1 || *agents != AGENT || h->words[0] != AGENT || h->words[1] >= ipc_count || h->words[2] != (uint32_t)n)
 		return HSA_INVALID;
 	phys *p = ipcs[h->words[1]];
-	be_retain(p);
+	phys_retain(p);
 	return attach(p, at);
 }
 
