@@ -7,12 +7,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/drive"
 )
@@ -70,13 +68,7 @@ func (b *bench) run(runs int, only, rows string) (err error) {
 		return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 	}
 	defer func() { err = errors.Join(err, tidy()) }()
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-stop
-		fmt.Fprintln(os.Stderr, "bench: interrupted:", tidy())
-		os.Exit(1)
-	}()
+	drive.OnInterrupt("bench", tidy)
 	for n := range runs {
 		for _, s := range systems {
 			fmt.Fprintf(os.Stderr, "run %d of %d: %s\n", n+1, runs, s.name)

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 
@@ -43,14 +42,9 @@ func run(lanefs, where, tree string) (err error) {
 		return err
 	}
 	d := &demo{lanefs: lanefs, tree: tree, image: filepath.Join(dir, "image"), mnt: filepath.Join(dir, "mnt"), source: filepath.Join(dir, "source")}
-	defer func() { err = errors.Join(err, d.cleanUp(dir)) }()
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-stop
-		fmt.Fprintln(os.Stderr, "demo: interrupted:", d.cleanUp(dir))
-		os.Exit(1)
-	}()
+	tidy := func() error { return d.cleanUp(dir) }
+	defer func() { err = errors.Join(err, tidy()) }()
+	drive.OnInterrupt("demo", tidy)
 	if err := enough(dir, 3<<30); err != nil {
 		return err
 	}

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/drive"
@@ -77,13 +75,7 @@ func (s *stress) run() (err error) {
 		return errors.Join(s.abandon(), os.RemoveAll(s.dir))
 	}
 	defer func() { err = errors.Join(err, tidy()) }()
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-stop
-		fmt.Fprintln(os.Stderr, "stress: interrupted:", tidy())
-		os.Exit(1)
-	}()
+	drive.OnInterrupt("stress", tidy)
 	if err := s.mount(); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package drive runs the lanefs binary and the tools around it from other programs: the demo and the bench. What fails is
+// Package drive runs the lanefs binary and the tools around it from other programs: demo, bench and stress. What fails is
 // an error that carries the command and what it printed.
 package drive
 
@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -41,6 +43,17 @@ func Need(commands ...string) error {
 		return fmt.Errorf("missing: %s; make deps installs what LaneFS needs", strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// OnInterrupt has a program that is interrupted, or told to end, tidy up before it does.
+func OnInterrupt(program string, tidy func() error) {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-stop
+		fmt.Fprintln(os.Stderr, program+": interrupted:", tidy())
+		os.Exit(1)
+	}()
 }
 
 // GoSource is the source tree of the Go installation in use: a real tree that whoever builds LaneFS has.
