@@ -125,3 +125,10 @@ type Runtime interface {
 	NewStream() (Stream, error)
 	Close() error
 }
+
+// Voucher is a Runtime whose device memory can be taken away behind the back of what uses it.
+type Voucher interface {
+	// Vouch is why device memory is not what it was, nil while it is. A device that sends data there cannot tell: writes
+	// over PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1).
+	Vouch() error
+}

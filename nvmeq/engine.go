@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lanefs/lanefs/gpu"
 )
 
 // EngineConfig is what NewEngine needs; every field has a default.
@@ -198,7 +200,28 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	l.wait(b)
 	l.drop(b)
 	l.users.Add(-1)
+	e.vouch(cmds)
 	return firstErr(cmds)
+}
+
+// vouch fails the commands that moved data to or from device memory which is no longer there.
+func (e *Engine) vouch(cmds []Command) {
+	if !e.c.placement().Data.Device() {
+		return
+	}
+	v, ok := e.c.runtime().(gpu.Voucher)
+	if !ok {
+		return
+	}
+	err := v.Vouch()
+	if err == nil {
+		return
+	}
+	for i := range cmds {
+		if c := &cmds[i]; c.Err == nil && c.Len > 0 {
+			c.Err = fmt.Errorf("nvmeq: %s: its data is lost: %w", c, err)
+		}
+	}
 }
 
 // Spread is Do over as many lanes as there are commands: for controllers whose queue pairs work in parallel.
@@ -210,7 +233,12 @@ func (e *Engine) Spread(cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
-	return e.spread(cmds, n)
+	err := e.spread(cmds, n)
+	if err == nil {
+		e.vouch(cmds)
+		err = firstErr(cmds)
+	}
+	return err
 }
 
 func (e *Engine) prepare(cmds []Command) error {

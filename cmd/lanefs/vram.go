@@ -83,7 +83,7 @@ func (v *vram) bank() *host.Bank {
 	if v == nil {
 		return nil
 	}
-	return &host.Bank{Name: v.dev.Name(), Bytes: v.dev.BAR(), DMABUF: v.export}
+	return &host.Bank{Name: v.dev.Name(), Bytes: v.dev.BAR(), DMABUF: v.export, Vouch: v.dev.Reachable}
 }
 
 func (v *vram) close() error {

@@ -31,24 +31,39 @@ func (d *Device) disable() error {
 }
 
 func (d *Device) command(set, clear uint16) error {
+	old, at, err := d.readCommand()
+	if err != nil {
+		return err
+	}
+	if clear&commandMemory != 0 {
+		d.revoked.Store(true)
+	}
 	return d.with(func(fd int) error {
-		config := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
-		if _, err := d.m.ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
-			return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
-		}
-		at := int64(config.offset) + commandOffset
 		var b [2]byte
-		if _, err := d.m.pread(fd, b[:], at); err != nil {
-			return fmt.Errorf("reading the command register: %w", err)
-		}
-		old := binary.LittleEndian.Uint16(b[:])
-		if old|commandINTx == 0xffff {
-			return errSilent
-		}
 		binary.LittleEndian.PutUint16(b[:], old&^clear|set)
 		if _, err := d.m.pwrite(fd, b[:], at); err != nil {
 			return fmt.Errorf("writing the command register: %w", err)
 		}
 		return nil
 	})
+}
+
+// readCommand gives the command register, and where it lies in the device's file.
+func (d *Device) readCommand() (v uint16, at int64, err error) {
+	err = d.with(func(fd int) error {
+		config := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
+		if _, err := d.m.ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
+			return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
+		}
+		at = int64(config.offset) + commandOffset
+		var b [2]byte
+		if _, err := d.m.pread(fd, b[:], at); err != nil {
+			return fmt.Errorf("reading the command register: %w", err)
+		}
+		if v = binary.LittleEndian.Uint16(b[:]); v|commandINTx == 0xffff {
+			return errSilent
+		}
+		return nil
+	})
+	return v, at, err
 }

@@ -34,7 +34,9 @@ type Device struct {
 	calls sync.RWMutex // held to read while fd is used, to write when it is closed
 	fd    int          // protected by calls; -1 once the device is let go
 	gone  atomic.Pointer[error]
-	watch *watch
+	// revoked says that the DMA-BUFs exported so far no longer reach the BARs, for good: IOMMUFD does not map one again.
+	revoked atomic.Bool
+	watch   *watch
 
 	mu     sync.Mutex // mapping and closing
 	iovas  *allocator // protected by mu
@@ -210,6 +212,7 @@ func (d *Device) Reset() error {
 		if d.info.flags&deviceFlagReset == 0 {
 			return errors.New("the function offers no reset")
 		}
+		d.revoked.Store(true)
 		if _, err := d.m.ioctlValue(fd, ioDeviceReset, 0); err != nil {
 			return fmt.Errorf("VFIO_DEVICE_RESET: %w", err)
 		}
@@ -245,6 +248,22 @@ func (d *Device) Export(bar int, off, n int64) (gpu.Export, error) {
 		return gpu.Export{}, fmt.Errorf("%s: exporting %d bytes of BAR %d from offset %d as DMA-BUF: VFIO_DEVICE_FEATURE_DMA_BUF: %w", d.addr, n, bar, off, err)
 	}
 	return gpu.Export{FD: fd, Size: n, Kind: gpu.ExportDMABUF}, nil
+}
+
+// Reachable is why other devices no longer reach this one's BARs by the DMA-BUFs exported; nil while they do.
+func (d *Device) Reachable() error {
+	if d.revoked.Load() {
+		return fmt.Errorf("%s was reset, or its memory space was off: its exported memory is revoked", d.addr)
+	}
+	command, _, err := d.readCommand()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", d.addr, err)
+	case command&commandMemory == 0:
+		d.revoked.Store(true)
+		return fmt.Errorf("%s: its memory space is off, its exported memory revoked", d.addr)
+	}
+	return nil
 }
 
 // Close gives the function back: nothing of it is mapped, and it can send nothing, when this returns. Mappings that are
