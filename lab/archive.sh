@@ -45,11 +45,11 @@ archive_newest() {
 # archive_unpack PACKAGE DIR downloads the package and unpacks it into DIR.
 archive_unpack() {
 	(
-		cd "$archive/archives"
-		rm -f ./"$1"_*.deb
-		APT_CONFIG=$archive/conf apt-get -qq download "$1"
-		mkdir -p "$2"
-		dpkg-deb --extract ./"$1"_*.deb "$2"
-		rm -f ./"$1"_*.deb
+		cd "$archive/archives" &&
+			rm -f ./"$1"_*.deb &&
+			APT_CONFIG=$archive/conf apt-get -qq download "$1" &&
+			mkdir -p "$2" &&
+			dpkg-deb --extract ./"$1"_*.deb "$2" &&
+			rm -f ./"$1"_*.deb
 	)
 }

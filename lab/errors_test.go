@@ -13,18 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountLogged is mount, with the path of the daemon's log.
-func mountLogged(t testing.TB, addr string) (dir, log string) {
-	log = filepath.Join(t.TempDir(), "daemon.log")
-	t.Cleanup(func() {
-		if t.Failed() {
-			b, _ := os.ReadFile(log)
-			t.Logf("the daemon's log:\n%s", b)
-		}
-	})
-	return mount(t, addr, "-o", "log="+log), log
-}
-
 func logged(t testing.TB, log string) string {
 	b, err := os.ReadFile(log)
 	require.NoError(t, err)

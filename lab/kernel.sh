@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds the lab's kernel, once: the newest Debian linux-source of at least 6.19, since older ones neither export BARs as
-# DMA-BUF nor take DMA-BUFs in an IOAS. Prints where the image lies. A change of kernel.config builds it again.
+# DMA-BUF nor take DMA-BUFs in an IOAS. Prints where the image lies. A change of kernel.config builds it again. Status 3: the
+# sources cannot be had.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
@@ -18,19 +19,19 @@ if [ -s "$out/bzImage" ]; then
 fi
 
 echo "lab: looking for the newest linux-source" >&2
-archive_open source "trixie-backports sid"
+archive_open source "trixie-backports sid" || exit 3
 read -r package version < <(archive_newest 'linux-source-[0-9]+\.[0-9]+') || true
-[ -n "${package:-}" ] || { echo "lab: $archive_mirror has no linux-source package; is the mirror right (LANEFS_LAB_MIRROR)?" >&2; exit 1; }
+[ -n "${package:-}" ] || { echo "lab: $archive_mirror has no linux-source package; is the mirror right (LANEFS_LAB_MIRROR)?" >&2; exit 3; }
 if ! printf '%s\n' "$least" "${package#linux-source-}" | sort -VC; then
 	echo "lab: the newest is $package; the lab needs at least $least" >&2
-	exit 1
+	exit 3
 fi
 
 work=$cache/build
 rm -rf "$work"
 mkdir -p "$work/package" "$work/source"
 echo "lab: fetching $package ($version)" >&2
-archive_unpack "$package" "$work/package"
+archive_unpack "$package" "$work/package" || exit 3
 tar -C "$work/source" --strip-components=1 -xf "$work"/package/usr/src/linux-source-*.tar.xz
 rm -rf "$work/package"
 

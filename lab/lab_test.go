@@ -31,7 +31,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const commandTimeout = 10 * time.Minute // everything is slow under software emulation
+const (
+	commandTimeout = 10 * time.Minute // everything is slow under software emulation
+	worthSaying    = 20 * time.Second // that a command took so long
+)
 
 // run executes a command and returns what it printed.
 func run(name string, args ...string) (string, error) {
@@ -43,14 +46,19 @@ func run(name string, args ...string) (string, error) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
+	began := time.Now()
 	select {
 	case err := <-done:
+		if d := time.Since(began); d > worthSaying {
+			fmt.Printf("    %s %s took %v\n", name, strings.Join(args, " "), d.Round(time.Second))
+		}
 		if err != nil {
 			err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
 		}
 		return out.String(), err
 	case <-time.After(commandTimeout):
-		cmd.Process.Signal(unix.SIGQUIT) // a Go program says where it is
+		cmd.Process.Signal(unix.SIGQUIT) // a Go program says where it is, and so do the daemons in their logs
+		exec.Command("pkill", "-QUIT", "lanefs").Run()
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):
@@ -149,16 +157,23 @@ func kernelMount(t testing.TB, dev string, f func(dir string)) {
 // mount mounts with LaneFS; the mount ends with the test, if not before.
 func mount(t testing.TB, dev string, args ...string) string {
 	t.Helper()
-	dir := t.TempDir()
-	log := filepath.Join(t.TempDir(), "log")
-	args = append([]string{"mount", "-o", "log=" + log}, args...)
+	dir, _ := mountLogged(t, dev, args...)
+	return dir
+}
+
+// mountLogged is mount, with the path of the daemon's log.
+func mountLogged(t testing.TB, dev string, args ...string) (dir, log string) {
+	t.Helper()
+	dir, log = t.TempDir(), filepath.Join(t.TempDir(), "log")
 	t.Cleanup(func() {
-		if t.Failed() {
-			b, _ := os.ReadFile(log)
+		b, _ := os.ReadFile(log)
+		if said := complaints(b); t.Failed() {
 			t.Logf("the daemon's log:\n%s", b)
+		} else if said != "" {
+			t.Logf("the daemon's complaints:\n%s", said)
 		}
 	})
-	lanefs(t, append(args, dev, dir)...)
+	lanefs(t, append(append([]string{"mount", "-o", "log=" + log}, args...), dev, dir)...)
 	t.Cleanup(func() {
 		var a, b unix.Stat_t
 		if unix.Stat(dir, &a) == nil && unix.Stat(filepath.Dir(dir), &b) == nil && a.Dev == b.Dev {
@@ -169,7 +184,19 @@ func mount(t testing.TB, dev string, args ...string) string {
 			unix.Unmount(dir, unix.MNT_DETACH)
 		}
 	})
-	return dir
+	return dir, log
+}
+
+// complaints are the lines of a log above its ordinary ones. A test may expect some; of one that expects none they say
+// that it took its time, and why.
+func complaints(log []byte) string {
+	var said strings.Builder
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			said.WriteString(line)
+		}
+	}
+	return said.String()
 }
 
 func fsck(t testing.TB, dev string) {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Fetches the newest kernel package of Debian's archive as it is, and keeps of it what the guest needs: the image, and the
 # modules below with those they depend on. Prints the directory. Debian's kernels have VFIO's type1 and no IOMMUFD.
+# Status 3: it cannot be had.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
@@ -19,12 +20,12 @@ if [ -n "$found" ]; then
 fi
 
 echo "lab: looking for the newest kernel package" >&2
-archive_open stock "trixie trixie-backports sid"
+archive_open stock "trixie trixie-backports sid" || exit 3
 # Since 7.2 the image is in a package of its own, before in linux-image; the modules likewise.
 pick() { archive_newest "$1-[0-9].*[0-9]-amd64" | cut -d' ' -f1; }
 binary=$(pick linux-binary)
 [ -n "$binary" ] || binary=$(pick linux-image)
-[ -n "$binary" ] || { echo "lab: $archive_mirror has no kernel package; is the mirror right (LANEFS_LAB_MIRROR)?" >&2; exit 1; }
+[ -n "$binary" ] || { echo "lab: $archive_mirror has no kernel package; is the mirror right (LANEFS_LAB_MIRROR)?" >&2; exit 3; }
 version=${binary#linux-*-}
 out=$cache/stock-$version
 rm -rf "$out.new"
@@ -32,7 +33,7 @@ mkdir -p "$out.new/root"
 for package in "$binary" "linux-modules-$version"; do
 	[ "$package" = "$binary" ] || APT_CONFIG=$archive/conf apt-cache show "$package" >/dev/null 2>&1 || continue
 	echo "lab: fetching $package" >&2
-	archive_unpack "$package" "$out.new/root"
+	archive_unpack "$package" "$out.new/root" || exit 3
 done
 root=$out.new/root
 image=$(find "$root" -name "vmlinuz*" | head -1)
