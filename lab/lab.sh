@@ -74,7 +74,7 @@ if [ "$which" != lab ]; then
 		half stock "$got/vmlinuz" "$got/modules" && proved+=" stock" || status=1
 	fi
 fi
-if [ $status = 0 ] && [ -n "$proved" ]; then
+if [ "$mode" = test ] && [ $status = 0 ] && [ -n "$proved" ]; then
 	echo "lab: all tests passed (kernels:$proved); the guests' logs are in $cache"
 fi
 exit $status
