@@ -39,11 +39,11 @@ func (b *batch) nudge() {
 	}
 }
 
-// enter counts a caller in, unless the engine is closed.
-func (l *lane) enter() error {
-	l.users.Add(1)
+// enter counts a caller in with its weight, unless the engine is closed.
+func (l *lane) enter(weight int64) error {
+	l.load.Add(weight)
 	if l.e.closed.Load() {
-		l.users.Add(-1)
+		l.load.Add(-weight)
 		return fmt.Errorf("nvmeq: %s: %w", l.e.c.t.Name(), ErrClosed)
 	}
 	return nil
@@ -205,7 +205,11 @@ func (l *lane) checkHung() {
 		l.heard = now
 		return
 	}
-	if limit := l.e.cfg.Timeout + l.e.cfg.Silence; now.Sub(l.heard) > limit {
+	limit := l.e.cfg.Timeout
+	if l.load.Load() >= flushWeight {
+		limit = l.e.timeout(IOFlush)
+	}
+	if limit += l.e.cfg.Silence; now.Sub(l.heard) > limit {
 		l.broken = laneError{fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
 	}
 }
@@ -252,20 +256,23 @@ func (l *lane) recall() {
 // spread is Do over n lanes. The caller drives each in turn, as far as nobody else does.
 func (e *Engine) spread(cmds []Command, n int) error {
 	type part struct {
-		l *lane
-		b *batch
+		l      *lane
+		b      *batch
+		weight int64
 	}
 	parts := make([]part, 0, n)
 	first := e.pick(AnyLane).index
 	for i := range n {
 		l := e.lanes[(first+i)%len(e.lanes)]
-		if err := l.enter(); err != nil {
+		mine := cmds[i*len(cmds)/n : (i+1)*len(cmds)/n]
+		weight := weigh(mine)
+		if err := l.enter(weight); err != nil {
 			for j := i * len(cmds) / n; j < len(cmds); j++ {
 				cmds[j].Err = err
 			}
 			break
 		}
-		parts = append(parts, part{l, l.push(cmds[i*len(cmds)/n:(i+1)*len(cmds)/n], true)})
+		parts = append(parts, part{l, l.push(mine, true), weight})
 	}
 	var w waiter
 	for left := len(parts); left > 0; {
@@ -298,7 +305,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 	}
 	for _, p := range parts {
 		p.l.drop(p.b)
-		p.l.users.Add(-1)
+		p.l.load.Add(-p.weight)
 	}
 	return firstErr(cmds)
 }

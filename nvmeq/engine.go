@@ -17,7 +17,7 @@ type EngineConfig struct {
 	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4. Fewer if the controller has fewer
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS
-	Timeout     time.Duration // of one I/O command; 0 is 30 s
+	Timeout     time.Duration // of one I/O command; 0 is 30 s. A software controller's flush has 20 times that
 	Silence     time.Duration // how long a lane's kernel may give no sign of life; 0 is 5 s
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
@@ -193,13 +193,14 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 		return err
 	}
 	l := e.pick(lane)
-	if err := l.enter(); err != nil {
+	weight := weigh(cmds)
+	if err := l.enter(weight); err != nil {
 		return err
 	}
 	b := l.push(cmds, false)
 	l.wait(b)
 	l.drop(b)
-	l.users.Add(-1)
+	l.load.Add(-weight)
 	e.vouch(cmds)
 	return firstErr(cmds)
 }
@@ -269,7 +270,31 @@ func firstErr(cmds []Command) error {
 	return nil
 }
 
-// pick chooses the lane of a batch: the caller's, or one that nobody uses, or any.
+// flushWeight is what a flush weighs beside other commands: who has a choice keeps away from a lane that has one.
+const flushWeight = 1 << 20
+
+func weigh(cmds []Command) int64 {
+	for i := range cmds {
+		if cmds[i].Op == IOFlush {
+			return flushWeight
+		}
+	}
+	return 1
+}
+
+// flushPatience is how many times as long as another command a software controller's flush may take: it writes out what the
+// system's cache holds of the image, which may be gigabytes.
+const flushPatience = 20
+
+// timeout is that of one command.
+func (e *Engine) timeout(op Opcode) time.Duration {
+	if op == IOFlush && e.c.sim != nil {
+		return flushPatience * e.cfg.Timeout
+	}
+	return e.cfg.Timeout
+}
+
+// pick chooses the lane of a batch: the caller's, or the one with the least to do.
 func (e *Engine) pick(hint int) *lane {
 	if hint >= 0 {
 		return e.lanes[hint%len(e.lanes)]
@@ -277,10 +302,10 @@ func (e *Engine) pick(hint int) *lane {
 	n := uint32(len(e.lanes))
 	first := rand.Uint32N(n)
 	best := e.lanes[first]
-	least := best.users.Load()
+	least := best.load.Load()
 	for i := uint32(1); i < n && least > 0; i++ {
 		l := e.lanes[(first+i)%n]
-		if u := l.users.Load(); u < least {
+		if u := l.load.Load(); u < least {
 			best, least = l, u
 		}
 	}
@@ -288,7 +313,7 @@ func (e *Engine) pick(hint int) *lane {
 }
 
 // closeTimeout bounds how long Close waits for commands that are under way; they end by their own deadlines.
-const closeTimeout = 5 * time.Minute
+const closeTimeout = 15 * time.Minute
 
 // Close waits for the commands under way, deletes the queues and frees the memory.
 func (e *Engine) Close() error {
@@ -326,7 +351,7 @@ func (e *Engine) Close() error {
 
 func (e *Engine) inUse() bool {
 	for _, l := range e.lanes {
-		if l.users.Load() != 0 {
+		if l.load.Load() != 0 {
 			return true
 		}
 	}

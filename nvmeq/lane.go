@@ -31,8 +31,8 @@ type lane struct {
 	work     []kernels.Work
 	results  []kernels.Result
 
-	users atomic.Int32 // callers inside Do
-	base  LaneStats    // what it counted before it moved; protected by e.statsMu
+	load atomic.Int64 // of the callers inside Do, each with its weight
+	base LaneStats    // what it counted before it moved; protected by e.statsMu
 
 	mu      sync.Mutex
 	batches []*batch // protected by mu: those not done, oldest first
@@ -245,7 +245,7 @@ func (l *lane) post(s slot) bool {
 	w := &l.work[l.workPos&uint32(len(l.work)-1)]
 	c.fill(w, ranges)
 	w.Tag = tag
-	w.Timeout = l.e.drv.ticks(l.e.cfg.Timeout)
+	w.Timeout = l.e.drv.ticks(l.e.timeout(c.Op))
 	l.workPos++
 	// Release: orders the item's fields before the seq by which the lane sees it.
 	atomic.StoreUint32(&w.Seq, l.workPos)

@@ -110,33 +110,60 @@ func (s *stalled) close(t *testing.T, img string) {
 	})
 }
 
+// others works on the files that nobody holds up.
+func (s *stalled) others(t *testing.T) {
+	other, read := s.files[1], s.files[2]
+	_, err := other.Write(0, make([]byte, stalledSize)) // in place
+	require.NoError(t, err)
+	_, err = other.Write(2*stalledSize, make([]byte, stalledSize)) // behind a hole
+	require.NoError(t, err)
+	half := int64(stalledSize / 2)
+	_, err = other.SetAttr(SetAttr{Size: &half})
+	require.NoError(t, err)
+	d, err := read.Read(0, stalledSize)
+	require.NoError(t, err)
+	require.Len(t, d.Bytes(), stalledSize)
+	d.Release()
+	require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
+	f, err := s.root.Create("new", unix.S_IFREG|0o600, 0, 0, 0, 0)
+	require.NoError(t, err)
+	f.Put()
+	require.NoError(t, s.root.Unlink("new"))
+	require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
+}
+
 // TestFsyncHoldsNobodyUp has an fsync wait for a device that does not answer, and does everything else meanwhile.
 func TestFsyncHoldsNobodyUp(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	s := openStalled(t, img)
 	finish := s.stall(t)
-	within(t, "work on other files", func() {
-		other, read := s.files[1], s.files[2]
-		_, err := other.Write(0, make([]byte, stalledSize)) // in place
-		require.NoError(t, err)
-		_, err = other.Write(2*stalledSize, make([]byte, stalledSize)) // behind a hole
-		require.NoError(t, err)
-		half := int64(stalledSize / 2)
-		_, err = other.SetAttr(SetAttr{Size: &half})
-		require.NoError(t, err)
-		d, err := read.Read(0, stalledSize)
-		require.NoError(t, err)
-		require.Len(t, d.Bytes(), stalledSize)
-		d.Release()
-		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
-		f, err := s.root.Create("new", unix.S_IFREG|0o600, 0, 0, 0, 0)
-		require.NoError(t, err)
-		f.Put()
-		require.NoError(t, s.root.Unlink("new"))
-		require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
-	})
+	within(t, "work on other files", func() { s.others(t) })
 	finish()
 	s.close(t, img)
+}
+
+// TestWriteHoldsNobodyUp has a write wait for the device, to blocks in their place and to new ones, and does everything
+// else meanwhile.
+func TestWriteHoldsNobodyUp(t *testing.T) {
+	for what, off := range map[string]int64{"in place": 0, "appending": stalledSize} {
+		t.Run(what, func(t *testing.T) {
+			img := disktest.Make(t, "16M")
+			s := openStalled(t, img)
+			held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1})
+			t.Cleanup(release)
+			written := make(chan error, 1)
+			go func() {
+				_, err := s.files[0].Write(off, make([]byte, stalledSize))
+				written <- err
+			}()
+			within(t, "the write gets to the device", func() { <-held })
+			within(t, "work on other files", func() { s.others(t) })
+			require.Empty(t, written, "the write did not wait for the device")
+			release()
+			within(t, "the write goes on", func() { require.NoError(t, <-written) })
+			s.close(t, img)
+		})
+	}
 }
 
 // TestReadNeedsNoRoom has the fsync wait, and the transaction after it full: who wants to change something must wait until

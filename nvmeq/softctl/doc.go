@@ -1,6 +1,7 @@
 // Package softctl is an NVMe controller in software over an image file. It behaves as a PCI function would, seen from
 // its BAR 0 and its DMA: registers, admin queue, I/O queues in host memory, PRP lists, statuses. It has no threads: it
-// works when the host calls Step, on the host's thread.
+// works when the host calls Step, on the host's thread. Only a flush, which lasts as long as the disk below takes, has a
+// goroutine, so that no other command waits for it.
 //
 // The nouns. A Controller has a BAR (registers and doorbells, memory that lanes may store to directly), an address
 // table (IOVA to memory), submission and completion queues, and namespaces, each a range of an image. A command is

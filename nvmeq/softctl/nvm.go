@@ -36,7 +36,7 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 		return InvalidField
 	}
 	if cmd.opcode == opFlush && cmd.nsid == nsidAll {
-		return c.flush(c.ns...)
+		return c.flushLater(q, cmd, c.ns...)
 	}
 	ns, ok := c.namespace(cmd.nsid)
 	if !ok {
@@ -44,7 +44,7 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 	}
 	switch cmd.opcode {
 	case opFlush:
-		return c.flush(ns)
+		return c.flushLater(q, cmd, ns)
 	case opDSM:
 		return c.datasetManagement(q, cmd, ns)
 	}
@@ -141,24 +141,6 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 	}
 	q.stats.reads.Add(1)
 	q.stats.bytesRead.Add(uint64(n))
-	return Success
-}
-
-// flush makes namespaces durable. With the volatile cache off everything is already.
-func (c *Controller) flush(all ...*namespace) Status {
-	if c.opt.ReadOnly || !c.cached.Load() {
-		return Success
-	}
-	var last medium
-	for _, ns := range all {
-		if ns.medium == last { // parts of one image
-			continue
-		}
-		last = ns.medium
-		if err := ns.medium.flush(); err != nil {
-			return c.mediaStatus("flush", ns, ns.base, WriteFault, err)
-		}
-	}
 	return Success
 }
 

@@ -22,8 +22,12 @@ type subQueue struct {
 	tail  uint32 // the host's, as last accepted
 	dead  bool   // deleted or reset; whoever still has a pointer leaves it alone
 
-	held  []heldCommand // fetched and not yet carried out: latency, disorder
-	rng   *rand.Rand
+	held []heldCommand // fetched and not yet carried out: latency, disorder
+	rng  *rand.Rand
+
+	flushes []flushing    // under way, in order of arrival
+	flushed chan struct{} // one has ended
+
 	data  vector
 	block []byte // scratch for Compare and Verify
 	entry [sqeSize]byte
@@ -53,7 +57,7 @@ type compQueue struct {
 }
 
 func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQueue) *subQueue {
-	q := &subQueue{id: id, size: size, cq: cq, stats: c.statsOf(id), page: c.cc.pageSize(),
+	q := &subQueue{id: id, size: size, cq: cq, flushed: make(chan struct{}, 1), stats: c.statsOf(id), page: c.cc.pageSize(),
 		ring: window{base: base, size: uint64(size) * sqeSize}}
 	q.data.mover = c.opt.Mover
 	q.bell = c.newBell(id, c.bar.sqDoorbell(id))
@@ -79,7 +83,7 @@ func (c *Controller) dropQueues() {
 			continue
 		}
 		q.mu.Lock()
-		q.dead, q.held = true, nil
+		q.dead, q.held, q.flushes = true, nil, nil
 		q.data.unstage()
 		q.mu.Unlock()
 	}

@@ -7,7 +7,7 @@ import "time"
 //  1. serve        post completions that waited for room; read the tail doorbell
 //  2. fetch        copy one entry while the completion queue has room; advance the head
 //  3. hold         with latency or disorder: set aside until its time (serveHeld)
-//  4. carryOut     ask the injector; check; move data between image and mapped memory
+//  4. carryOut     ask the injector; check; move data between image and mapped memory. A flush goes on by itself (flush.go)
 //  5. complete     error log, counters, completion entry
 //
 // Steps of different queues run in parallel; they meet only in a completion queue that they share.
@@ -18,7 +18,7 @@ func (c *Controller) serve(q *subQueue) bool {
 	for round := 0; ; round++ {
 		c.readTail(q)
 		arrival := c.opt.Recorder.position()
-		for q.head != q.tail && uint32(len(q.held)) < q.size && q.cq.room(c) {
+		for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c) {
 			if !c.fetch(q) {
 				c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
 				return true
@@ -79,10 +79,11 @@ const noCompletion Status = 0xffff
 
 // carryOut executes a command and completes it.
 func (c *Controller) carryOut(q *subQueue, cmd *command) {
-	var v Verdict
+	cmd.verdict = Verdict{}
 	if i := c.injector.Load(); i != nil {
-		v = (*i).Command(c.describe(q, cmd))
+		cmd.verdict = (*i).Command(c.describe(q, cmd))
 	}
+	v := &cmd.verdict
 	if v.Fatal {
 		c.fail("injected", "queue", q.id, "command", cmd.cid)
 		return
@@ -97,11 +98,18 @@ func (c *Controller) carryOut(q *subQueue, cmd *command) {
 			st = c.io(q, cmd)
 		}
 	}
-	if st == noCompletion || v.Drop {
+	if st != noCompletion {
+		c.finish(q, cmd, st, result)
+	}
+}
+
+// finish completes a command that was carried out, as far as the injector lets it.
+func (c *Controller) finish(q *subQueue, cmd *command, st Status, result uint32) {
+	if cmd.verdict.Drop {
 		return
 	}
 	cid := cmd.cid
-	cmd.cid ^= v.XorCID
+	cmd.cid ^= cmd.verdict.XorCID
 	c.complete(q, cmd, st, result)
 	cmd.cid = cid
 }

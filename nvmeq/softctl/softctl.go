@@ -40,6 +40,7 @@ type Controller struct {
 	stats    []atomic.Pointer[queueStats]
 	events   eventQueue
 	threads  *threads // nil: Step works on the I/O queues
+	flushers sync.WaitGroup
 	errors   errorLog
 
 	mu       sync.Mutex // registers, admin queue, everything below
@@ -163,6 +164,7 @@ func (c *Controller) Close() error {
 	}
 	c.resetLocked(true)
 	c.closed = true
+	c.flushers.Wait() // no queue is left that could begin another
 	var err error
 	if !c.opt.ReadOnly {
 		err = c.flushAll()
@@ -195,8 +197,10 @@ func (c *Controller) flushAll() error {
 }
 
 // Step works on submission queue sqid and its completion queue. What the host rang before the call has been fetched
-// when it returns, as far as the completion queue has room, and completed unless Options ask for latency or disorder.
-// With Options.Threads it only sees to it that the queue's thread is awake.
+// when it returns, as far as the completion queue has room, and completed unless it is a flush, or Options ask for latency
+// or disorder.
+// With a flush under way and nothing else to do it waits for that a little. With Options.Threads it only sees to it that the
+// queue's thread is awake.
 func (c *Controller) Step(sqid uint16) bool {
 	if sqid == 0 {
 		return c.stepAdmin()
@@ -212,7 +216,7 @@ func (c *Controller) Step(sqid uint16) bool {
 		c.threads.nudge(sqid)
 		return false
 	}
-	return c.stepQueue(q)
+	return c.stepQueue(q) || q.awaitFlush()
 }
 
 func (c *Controller) stepQueue(q *subQueue) bool {

@@ -25,6 +25,7 @@ type command struct {
 	cdw14   uint32
 	cdw15   uint32
 	arrival uint64 // how much the recorder had logged when the host rang
+	verdict Verdict
 }
 
 func decodeCommand(b *[sqeSize]byte) command {

@@ -1,0 +1,133 @@
+package fs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+)
+
+// during holds back what a fault describes while somebody does slow, and wants work to end meanwhile. The times are no
+// measure of speed: what waits here waits for ever.
+func during(t *testing.T, dev *blockdevtest.Device, f blockdevtest.Fault, slow, work func() error) {
+	t.Helper()
+	held, release := dev.Hold(f)
+	t.Cleanup(release) // before the mount goes
+	result, worked := make(chan error, 1), make(chan error, 1)
+	go func() { result <- slow() }()
+	select {
+	case <-held:
+	case err := <-result:
+		require.FailNow(t, "ended without the device", "%v", err)
+	case <-time.After(2 * time.Minute):
+		require.FailNow(t, "does not get to the device")
+	}
+	go func() { worked <- work() }()
+	select {
+	case err := <-worked:
+		require.NoError(t, err)
+	case <-time.After(2 * time.Minute):
+		release() // so that the mount can be taken away
+		<-worked
+		require.FailNow(t, "waits for what it must not wait for")
+	}
+	require.Empty(t, result, "did not wait for the device")
+	release()
+	require.NoError(t, <-result)
+}
+
+const waitingSize = 1 << 20
+
+// waitingFiles are two files whose bytes are on the volume, and not in the kernel's cache.
+func waitingFiles(t *testing.T, m *mounted) (a, b *os.File) {
+	t.Helper()
+	for i, f := range []**os.File{&a, &b} {
+		var err error
+		*f, err = os.OpenFile(m.path(fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE, 0o644)
+		require.NoError(t, err)
+		t.Cleanup(func() { (*f).Close() })
+		_, err = (*f).Write(bytes.Repeat([]byte{'a' + byte(i)}, waitingSize))
+		require.NoError(t, err)
+		require.NoError(t, (*f).Sync())
+		require.NoError(t, unix.Fadvise(int((*f).Fd()), 0, 0, unix.FADV_DONTNEED))
+	}
+	return a, b
+}
+
+// readWhole reads f from the volume.
+func readWhole(dev *blockdevtest.Device, f *os.File, want byte) error {
+	read := make(chan struct{}, 1)
+	dev.Observe(func(e blockdevtest.Event) {
+		if e.Op == blockdev.OpRead {
+			select {
+			case read <- struct{}{}:
+			default:
+			}
+		}
+	})
+	defer dev.Observe(nil)
+	got, err := io.ReadAll(io.NewSectionReader(f, 0, waitingSize))
+	if err == nil && !bytes.Equal(got, bytes.Repeat([]byte{want}, waitingSize)) {
+		err = fmt.Errorf("%s has other bytes", f.Name())
+	}
+	if err == nil && len(read) == 0 {
+		err = fmt.Errorf("%s was read without the device", f.Name())
+	}
+	return err
+}
+
+// others is what nobody else's fsync or write may hold up.
+func others(m *mounted, f *os.File, want byte) error {
+	if err := readWhole(m.dev, f, want); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt([]byte("in place"), 0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt([]byte("behind a hole"), 4*waitingSize); err != nil {
+		return err
+	}
+	if err := f.Truncate(waitingSize / 2); err != nil {
+		return err
+	}
+	if err := os.WriteFile(m.path("new"), []byte("new"), 0o644); err != nil {
+		return err
+	}
+	return os.Remove(m.path("new"))
+}
+
+// TestFsyncHoldsNobodyUp has an fsync of one file wait for the device, and works on another meanwhile.
+func TestFsyncHoldsNobodyUp(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		a, b := waitingFiles(t, m)
+		during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpFlush}, func() error {
+			if _, err := a.WriteAt([]byte("more"), waitingSize); err != nil {
+				return err
+			}
+			return a.Sync()
+		}, func() error {
+			if _, err := os.ReadDir(m.dir); err != nil {
+				return err
+			}
+			return others(m, b, 'b')
+		})
+	})
+}
+
+// TestOverwriteHoldsNobodyUp has a write to blocks in their place wait for the device, and works on another file meanwhile.
+func TestOverwriteHoldsNobodyUp(t *testing.T) {
+	m := newMount(t, Options{})
+	a, b := waitingFiles(t, m)
+	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
+		_, err := a.WriteAt(bytes.Repeat([]byte{'A'}, 64<<10), 4096)
+		return err
+	}, func() error { return others(m, b, 'b') })
+}
