@@ -49,6 +49,9 @@ func nvmeFunction(device string) (*pci.Function, error) {
 	return f, nil
 }
 
+// noGPU is why a GPU does not drive a PCI function.
+const noGPU = "PCI functions are driven by the host runtime so far"
+
 // openFunction opens an NVMe function through VFIO, driven by the host runtime. Its device memory may be another
 // function's BAR.
 func openFunction(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
@@ -58,7 +61,10 @@ func openFunction(cfg *mountConfig, log *slog.Logger) (c controller, err error) 
 		}
 	}()
 	if cfg.GPU != "" && cfg.GPU != "auto" && cfg.GPU != "host" {
-		return c, fmt.Errorf("--gpu %s: PCI functions are driven by the host runtime so far; use --gpu host", cfg.GPU)
+		return c, fmt.Errorf("--gpu %s: %s; use --gpu host", cfg.GPU, noGPU)
+	}
+	if cfg.GPU != "host" {
+		onCPU(log, noGPU)
 	}
 	place, err := nvmeq.MemoryMode(cfg.MemoryMode).Placement()
 	if err != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,25 +12,63 @@ import (
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 )
 
-// A GPU for which there are no kernels: named, it is refused with the list of those that there are; auto says why and takes
-// the CPU.
-func TestUnknownGPU(t *testing.T) {
+// newHIPPlace is a place whose lanefs finds an AMD GPU: the stand-in for ROCm, told by variables what it is like.
+func newHIPPlace(t *testing.T, env ...string) *place {
+	t.Helper()
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
 	p := newPlace(t)
 	require.NoError(t, shim.Build(cc, "cpu", "", p.mkdir("rocm")))
-	p.env = append(p.env, "LD_LIBRARY_PATH="+p.path("rocm"), "LANEFS_SHIM_ARCH=gfx906", "CUDA_VISIBLE_DEVICES=-1")
-	img, mnt, log := p.image("image", 32), p.mkdir("mnt"), p.path("log")
-	const why = "hip runtime: LaneFS shim over plain memory: no kernels were built for the architecture"
-	said := p.fails("mount", "--gpu", "hip", img, mnt)
-	require.Contains(t, said, why+` "gfx906": there are gfx1100, gfx1201, gfx90a, gfx942, `)
-	p.ok("mount", "--gpu", "auto", "-o", "log="+log, img, mnt)
-	p.ok("umount", mnt)
-	b, err := os.ReadFile(log)
+	p.env = append(append(p.env, "LD_LIBRARY_PATH="+p.path("rocm"), "CUDA_VISIBLE_DEVICES=-1"), env...)
+	return p
+}
+
+// daemonLog is what the daemon of a mount with -o log=… has said.
+func (p *place) daemonLog(name string) string {
+	b, err := os.ReadFile(p.path(name))
+	require.NoError(p.t, err)
+	return string(b)
+}
+
+// A GPU that works is taken for an image file, and drives the software controller.
+func TestAutoTakesGPU(t *testing.T) {
+	p := newHIPPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", "-o", "log="+p.path("log"), img, mnt)
+	want := bytes.Repeat([]byte("through a GPU's lanes "), 40_000)
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), want, 0o600))
+	got, err := os.ReadFile(filepath.Join(mnt, "file"))
 	require.NoError(t, err)
-	require.Contains(t, string(b), "the lanes run on the CPU")
-	require.Contains(t, string(b), "cuda runtime: ")
-	require.Contains(t, string(b), why)
+	require.True(t, bytes.Equal(want, got))
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.Equal(t, "hip", r.Runtime.Name)
+	require.Equal(t, "iomem", r.Runtime.Bells)
+	require.Zero(t, r.Runtime.Memory)
+	p.ok("umount", mnt)
+	fsck(t, img)
+	require.Contains(t, p.daemonLog("log"), `msg="the lanes run on a GPU" gpu="LaneFS shim over plain memory"`)
+}
+
+// A GPU that cannot be used is refused in one line when it was named; auto says why and takes the CPU.
+func TestUnusableGPU(t *testing.T) {
+	for name, c := range map[string]struct{ env, why string }{
+		"unknown architecture": {"LANEFS_SHIM_ARCH=gfx906", "hip runtime: LaneFS shim over plain memory: no kernels were built for the architecture \"gfx906\": " +
+			"there are gfx1100, gfx1201, gfx90a, gfx942, "},
+		"no device": {"LANEFS_SHIM_DEVICES=0", "hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newHIPPlace(t, c.env)
+			img, mnt := p.image("image", 32), p.mkdir("mnt")
+			require.Contains(t, p.fails("mount", "--gpu", "hip", img, mnt), c.why)
+			p.ok("mount", "--gpu", "auto", "-o", "log="+p.path("log"), img, mnt)
+			r, err := p.stat(mnt)
+			require.NoError(t, err)
+			require.Equal(t, "host", r.Runtime.Name)
+			p.ok("umount", mnt)
+			require.Regexp(t, `the lanes run on the CPU.*hip runtime: .*cuda runtime: `, p.daemonLog("log"))
+		})
+	}
 }

@@ -24,8 +24,8 @@ var gpus = []struct {
 	name string
 	open func() (gpuRuntime, error)
 }{
-	{"cuda", func() (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{})) }},
 	{"hip", func() (gpuRuntime, error) { return opened(hip.Open(hip.Options{})) }},
+	{"cuda", func() (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{})) }},
 }
 
 // opened keeps a nil *T from becoming a runtime.
@@ -59,9 +59,12 @@ func openRuntime(name string, log *slog.Logger) (gpu.Runtime, error) {
 	if !auto {
 		return nil, fmt.Errorf("--gpu %q: want auto, host, hip or cuda", name)
 	}
-	log.Info("the lanes run on the CPU", "why", strings.Join(why, "; "))
+	onCPU(log, strings.Join(why, "; "))
 	return host.Open(host.Options{})
 }
+
+// onCPU is what auto says when it takes no GPU.
+func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
 // openGPU opens a GPU for which there are kernels.
 func openGPU(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
