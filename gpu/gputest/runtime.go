@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/kernels/kerneltest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,7 @@ func Runtime(t *testing.T, open Open) {
 	t.Run("Kinds", func(t *testing.T) { testKinds(t, start(t, open)) })
 	t.Run("BadSizes", func(t *testing.T) { testBadSizes(t, start(t, open)) })
 	t.Run("Launch", func(t *testing.T) { testLaunch(t, start(t, open)) })
+	t.Run("Modules", func(t *testing.T) { testModules(t, start(t, open)) })
 	t.Run("CopyAndFill", func(t *testing.T) { testCopyAndFill(t, start(t, open)) })
 	t.Run("Range", func(t *testing.T) { testRange(t, start(t, open)) })
 	t.Run("Share", func(t *testing.T) { testShare(t, start(t, open)) })
@@ -109,6 +111,22 @@ func testBadSizes(t *testing.T, d *device) {
 	}
 	require.NoError(t, err, "an empty range may grow later")
 	require.NoError(t, r.Close())
+}
+
+// Two images that are loaded at once are two modules.
+func testModules(t *testing.T, d *device) {
+	image, err := kerneltest.Image(d.Facts().Arch)
+	require.NoError(t, err)
+	for range 3 {
+		m, err := d.Load(image)
+		require.NoError(t, err)
+		_, err = m.Function(kerneltest.EchoKernel)
+		require.NoError(t, err)
+		_, err = d.module.Function(kerneltest.EchoKernel)
+		require.Error(t, err, "it is in the other module")
+		d.launch(kernels.WritePatternKernel, 1, 1, uint64(d.alloc(gpu.HostMapped, 4096).Addr()), 8, 1)
+		require.NoError(t, m.Close())
+	}
 }
 
 // Every thread of every shape runs exactly once: each word is written by one.

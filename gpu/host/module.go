@@ -18,6 +18,7 @@ import (
 type module struct {
 	r      *Runtime
 	handle uintptr
+	fd     int // of the image: the loader takes a second object of the same path for the first
 	closed atomic.Bool
 	// calls is held for reading by every launch: code is not unmapped under a running kernel.
 	calls sync.RWMutex
@@ -46,16 +47,17 @@ func (r *Runtime) Load(image []byte) (gpu.Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd) // the loader maps the file: it needs the descriptor no longer
 	if err := writeAll(fd, image); err != nil {
+		unix.Close(fd)
 		return nil, fmt.Errorf("host runtime: load: %w", err)
 	}
 	handle, err := purego.Dlopen(fmt.Sprintf("/proc/self/fd/%d", fd), purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
+		unix.Close(fd)
 		return nil, fmt.Errorf("host runtime: load the kernels: %w", err)
 	}
 	r.modules.Add(1)
-	return &module{r: r, handle: handle}, nil
+	return &module{r: r, handle: handle, fd: fd}, nil
 }
 
 // Function implements gpu.Module.
@@ -80,6 +82,7 @@ func (m *module) Close() error {
 		return fmt.Errorf("host runtime: module: %w", os.ErrClosed)
 	}
 	m.r.modules.Add(-1)
+	defer unix.Close(m.fd)
 	if err := purego.Dlclose(m.handle); err != nil {
 		return fmt.Errorf("host runtime: unload the kernels: %w", err)
 	}

@@ -178,6 +178,11 @@ int be_host_address(void **device, void *host) {
 
 /* ---- modules ---- */
 
+struct module {
+	void *lib;
+	int fd; /* the loader takes a second object of the same path for the first: the number stays ours */
+};
+
 int be_module_load(void **out, const void *image) {
 	const Elf64_Ehdr *h = image;
 #if defined(__x86_64__)
@@ -191,15 +196,27 @@ int be_module_load(void **out, const void *image) {
 	int fd = syscall(SYS_memfd_create, "lanefs-shim-kernels", MFD_CLOEXEC);
 	char path[64];
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	*out = fd >= 0 && write(fd, image, n) == (ssize_t)n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-	close(fd);
-	return *out ? OK : INVALID_IMAGE;
+	void *lib = fd >= 0 && write(fd, image, n) == (ssize_t)n ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+	if (!lib) {
+		close(fd);
+		return INVALID_IMAGE;
+	}
+	struct module *m = malloc(sizeof *m);
+	*m = (struct module){lib, fd};
+	*out = m;
+	return OK;
 }
 
-int be_module_unload(void *m) { return dlclose(m) == 0 ? OK : INVALID_HANDLE; }
+int be_module_unload(void *module) {
+	struct module *m = module;
+	int rc = dlclose(m->lib) == 0 ? OK : INVALID_HANDLE;
+	close(m->fd);
+	free(m);
+	return rc;
+}
 
-int be_module_function(void **f, void *m, const char *name) {
-	*f = dlsym(m, name);
+int be_module_function(void **f, void *module, const char *name) {
+	*f = dlsym(((struct module *)module)->lib, name);
 	return *f ? OK : NOT_FOUND;
 }
 
