@@ -3,8 +3,10 @@ package lab
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,8 +19,8 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/vfio"
 )
 
-// modes are all without the reserved bit.
-var modes = []nvmeq.MemoryMode{0, 1, 2, 3, 8, 9, 10, 11}
+// modes is how many there are.
+const modes = nvmeq.MemoryMode(16)
 
 // pattern is n bytes that nothing else contains.
 func pattern(n int, seed byte) []byte {
@@ -37,14 +39,14 @@ func TestMemoryModes(t *testing.T) {
 	t.Run("lanefs", func(t *testing.T) {
 		bound(t, nvme0)
 		bound(t, ivshmem)
-		for _, mode := range modes {
+		for mode := range modes {
 			t.Run(fmt.Sprint(mode), func(t *testing.T) { oneMode(t, mode, n) })
 		}
 	})
 	f, err := os.Open(disk(t, nvme0))
 	require.NoError(t, err)
 	defer f.Close()
-	for _, mode := range modes {
+	for mode := range modes {
 		got := make([]byte, n)
 		_, err := f.ReadAt(got, int64(mode)*n)
 		require.NoError(t, err)
@@ -78,6 +80,8 @@ func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
 	defer func() { require.NoError(t, c.Close()) }()
 	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 2})
 	require.NoError(t, err)
+	route, _ := e.Doorbells()
+	require.Equal(t, mode&nvmeq.ModeDoorbell != 0, route == nvmeq.DoorbellBridge, "doorbells by %v", route)
 	d, err := blockdev.Open(e, 1, blockdev.Options{})
 	require.NoError(t, err)
 
@@ -134,6 +138,37 @@ func queueEntries(bar []byte) (sqes, cqes int) {
 		}
 	}
 	return sqes, cqes
+}
+
+// TestAutoMemoryMode: a mount that may choose puts everything into the BAR, since real I/O shows that it works there.
+func TestAutoMemoryMode(t *testing.T) {
+	dev := disk(t, nvme0)
+	mkfs(t, dev)
+	t.Run("lanefs", func(t *testing.T) {
+		bound(t, ivshmem)
+		bound(t, nvme0)
+		dir := mount(t, nvme0, "--vram", ivshmem)
+		var stat struct {
+			Runtime struct {
+				Mode    int    `json:"memory_mode"`
+				Bells   string `json:"doorbells"`
+				Refused []string
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(lanefs(t, "stat", "--json", dir)), &stat))
+		require.Empty(t, stat.Runtime.Refused)
+		require.Equal(t, 11, stat.Runtime.Mode)
+		require.Equal(t, "iomem", stat.Runtime.Bells)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), pattern(1<<20, 1), 0o600))
+		lanefs(t, "umount", dir)
+	})
+	dev = disk(t, nvme0)
+	fsck(t, dev)
+	kernelMount(t, dev, func(dir string) {
+		got, err := os.ReadFile(filepath.Join(dir, "file"))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(pattern(1<<20, 1), got), "the kernel reads something else")
+	})
 }
 
 // The same through the whole stack: a mount with everything in the BAR.

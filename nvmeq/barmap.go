@@ -1,6 +1,37 @@
 package nvmeq
 
-import "github.com/lanefs/lanefs/gpu"
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// BARExporter is a Transport whose BAR 0 leaves as a descriptor, which a GPU's driver can import.
+type BARExporter interface {
+	ExportBAR() (gpu.Export, error)
+}
+
+// importBAR is BAR 0 as kernels see it, by way of its descriptor. VFIO revokes a DMA-BUF while its function is reset, when no
+// lane rings.
+func (c *Controller) importBAR() (gpu.Memory, error) {
+	x, ok := c.t.(BARExporter)
+	if !ok {
+		return nil, errors.New("BAR 0 cannot be had as a descriptor")
+	}
+	e, err := x.ExportBAR()
+	if err != nil {
+		return nil, err
+	}
+	fd := os.NewFile(uintptr(e.FD), "BAR 0")
+	defer fd.Close()
+	m, err := c.runtime().Import(e)
+	if err != nil {
+		return nil, fmt.Errorf("importing BAR 0: %w", err)
+	}
+	return m, nil
+}
 
 // acquireBAR is BAR 0 as kernels see it. A GPU's driver registers memory once only, so a controller's engines share it;
 // each calls releaseBAR when it is done.

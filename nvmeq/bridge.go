@@ -1,11 +1,10 @@
 package nvmeq
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/lanefs/lanefs/gpu"
 )
 
 // DoorbellRoute is how what a lane writes to a doorbell reaches the controller.
@@ -13,12 +12,13 @@ type DoorbellRoute uint8
 
 const (
 	DoorbellAuto   DoorbellRoute = iota // the BAR if the runtime takes it, else the bridge
-	DoorbellBAR                         // kernels store to BAR 0, registered with their runtime as I/O memory
-	DoorbellBridge                      // kernels store to host memory, and the CPU thread that drives the lane forwards it
+	DoorbellDirect                      // kernels store to BAR 0, which their runtime imports from a descriptor
+	DoorbellBAR                         // the same, but the process's mapping of it is registered as I/O memory
+	DoorbellBridge                      // kernels store to other memory, and the CPU thread that drives the lane forwards it
 )
 
 func (r DoorbellRoute) String() string {
-	return [...]string{"auto", "iomem", "bridge"}[r]
+	return [...]string{"auto", "direct", "iomem", "bridge"}[r]
 }
 
 // bellStride is the bytes from one lane's words to the next: a cache line.
@@ -27,32 +27,51 @@ const bellStride = 64
 // openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
 func (w *works) openDoorbells(e *Engine, n int) error {
 	c := e.c
-	if e.cfg.Doorbell != DoorbellBridge {
+	kind, route := c.placement().Bell, e.cfg.Doorbell
+	if route == DoorbellDirect && c.move.Load() != nil {
+		route = DoorbellAuto // the CPU needs no descriptor
+	}
+	switch {
+	case route == DoorbellBridge:
+	case kind.Device() && route != DoorbellAuto:
+		return fmt.Errorf("doorbells are either in the BAR (%v) or in device memory (memory mode bit 2), which takes the bridge", route)
+	case kind.Device():
+		e.noBAR = errors.New("the memory mode puts them in device memory")
+	case route == DoorbellDirect:
+		w.route = route
+		return c.quietly(func() (err error) { w.bar, err = c.importBAR(); return err })
+	default:
 		err := c.quietly(func() (err error) { w.bar, err = c.acquireBAR(); return err })
 		if err == nil {
+			w.route = DoorbellBAR
 			return nil
 		}
 		err = fmt.Errorf("registering BAR 0 with %s: %w", c.runtime().Name(), err)
-		if e.cfg.Doorbell == DoorbellBAR {
+		if route == DoorbellBAR {
 			return err
 		}
 		e.noBAR = err
 		c.log.Info("doorbells go over the bridge", "device", c.t.Name(), "why", err.Error())
 	}
-	return c.quietly(func() (err error) {
-		w.bells, err = c.runtime().Alloc(gpu.HostMapped, roundUp(int64(n)*bellStride, pageSize))
+	w.route = DoorbellBridge
+	err := c.quietly(func() (err error) {
+		w.bells, err = c.runtime().Alloc(kind, roundUp(int64(n)*bellStride, pageSize))
 		return err
 	})
+	if err == nil && w.bells.Host() == nil {
+		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.runtime().Name(), kind)
+	}
+	return err
 }
 
 // Doorbells is the route in use, and why auto did not take a better one.
 func (e *Engine) Doorbells() (DoorbellRoute, error) {
 	e.statsMu.RLock()
 	defer e.statsMu.RUnlock()
-	if e.bells != nil {
-		return DoorbellBridge, e.noBAR
+	if e.route == DoorbellBridge {
+		return e.route, e.noBAR
 	}
-	return DoorbellBAR, nil
+	return e.route, nil
 }
 
 // placeBells says where the lane's kernel rings, SQ and CQ.

@@ -44,6 +44,9 @@ func newDMA(c *Controller, kind gpu.MemKind, size, align int64) (*dma, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
 	}
+	if m.Kind() != kind {
+		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.quietly(m.Close))
+	}
 	at, err := t.Map(m, 0, total)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())

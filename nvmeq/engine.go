@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,6 +150,7 @@ func (c *Controller) returnQIDs(qids []uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.qids = append(c.qids, qids...)
+	slices.Sort(c.qids)
 }
 
 // build makes the works and lays out the lanes in them.

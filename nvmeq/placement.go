@@ -12,7 +12,7 @@ type MemoryMode uint8
 const (
 	ModeSQ       MemoryMode = 1 << 0
 	ModeCQ       MemoryMode = 1 << 1
-	ModeDoorbell MemoryMode = 1 << 2 // reserved there, and here
+	ModeDoorbell MemoryMode = 1 << 2 // reserved there; here the words of the doorbell bridge
 	ModeData     MemoryMode = 1 << 3
 )
 
@@ -24,16 +24,14 @@ type Placement struct {
 	List gpu.MemKind // PRP lists: the lane writes, the controller reads
 	Lane gpu.MemKind // what only the lane touches: its state, command identifiers
 	Ring gpu.MemKind // work, results, counters: CPU and lane poll them
+	Bell gpu.MemKind // the bridge's words: the lane stores, the CPU polls. In device memory they ask for the bridge
 }
 
 // Placement of a memory mode. The completion queue is uncached: a device cache need not see what the controller writes
-// past it.
+// past it; likewise the bridge's words, which the CPU reads past it.
 func (m MemoryMode) Placement() (Placement, error) {
 	if m > 15 {
 		return Placement{}, fmt.Errorf("memory mode %d: want 0 to 15", m)
-	}
-	if m&ModeDoorbell != 0 {
-		return Placement{}, fmt.Errorf("memory mode %d: bit 2 (doorbells in device memory) is reserved", m)
 	}
 	var p Placement
 	if m&ModeSQ != 0 {
@@ -41,6 +39,9 @@ func (m MemoryMode) Placement() (Placement, error) {
 	}
 	if m&ModeCQ != 0 {
 		p.CQ = gpu.DeviceUncached
+	}
+	if m&ModeDoorbell != 0 {
+		p.Bell = gpu.DeviceUncached
 	}
 	if m&ModeData != 0 {
 		p.Data = gpu.DeviceFine
@@ -51,7 +52,7 @@ func (m MemoryMode) Placement() (Placement, error) {
 
 // fill replaces what is not set by pinned host memory.
 func (p *Placement) fill() {
-	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Lane, &p.Ring} {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Lane, &p.Ring, &p.Bell} {
 		if *k == 0 {
 			*k = gpu.HostMapped
 		}

@@ -13,7 +13,8 @@ type works struct {
 	drv     driver
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
-	bar     gpu.Memory // BAR 0, registered for kernels; the controller's. nil with a bridge
+	route   DoorbellRoute
+	bar     gpu.Memory // BAR 0 for kernels; the controller's if it is registered, ours if imported. nil with a bridge
 	bells   gpu.Memory // the bridge's words; nil without
 	shared  gpu.Memory // rings, control words, counters: CPU and lanes
 	own     gpu.Memory // lane structs and CIDs: lanes only
@@ -82,7 +83,11 @@ func (w *works) close(c *Controller) error {
 			errs = append(errs, c.quietly(m.Close))
 		}
 	}
-	if w.bar != nil {
+	switch {
+	case w.bar == nil:
+	case w.route == DoorbellDirect:
+		errs = append(errs, c.quietly(w.bar.Close))
+	default:
 		errs = append(errs, c.quietly(c.releaseBAR))
 	}
 	if w.stream != nil {

@@ -66,10 +66,6 @@ func openFunction(cfg *mountConfig, log *slog.Logger) (c controller, err error) 
 	if cfg.GPU != "host" {
 		onCPU(log, noGPU)
 	}
-	place, err := nvmeq.MemoryMode(cfg.MemoryMode).Placement()
-	if err != nil {
-		return c, err
-	}
 	if c.vram, err = openVRAM(cfg, log); err != nil {
 		return c, err
 	}
@@ -83,6 +79,6 @@ func openFunction(cfg *mountConfig, log *slog.Logger) (c controller, err error) 
 		return c, err
 	}
 	c.ctl = dev
-	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Placement: place, Log: log})
+	err = c.open(cfg, nvmeq.Config{Log: log})
 	return c, err
 }

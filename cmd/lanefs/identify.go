@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq"
 )
 
 func identifyCommand() *cobra.Command {
@@ -38,6 +40,7 @@ drive and from the drive to the device's memory, are then known to work.`,
 			if ring != "cpu" && ring != "gpu" {
 				return fmt.Errorf("--ring %q: want cpu or gpu", ring)
 			}
+			cfg.MemoryMode, cfg.Doorbell = new(nvmeq.MemoryMode), nvmeq.DoorbellBAR // there are no lanes to choose for
 			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 			ctl, err := openController(&cfg, log)
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {

@@ -38,7 +38,7 @@ process that serves it goes to the background unless --foreground is given.`,
 	}
 	f := c.Flags()
 	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
-	f.StringVar(&memory, "memory-mode", "", "what is in device memory: 1 submission queues, 2 completion queues, 8 data, or their sum")
+	f.StringVar(&memory, "memory-mode", "", "what is in device memory: auto, or a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data (default auto)")
 	f.StringVar(&cfg.VRAM, "vram", "", "with --gpu host: the PCI function whose BAR is the device memory, as ADDR or ADDR/BAR")
 	f.StringVar(&gpu, "gpu", "", "what runs the lanes: auto, host, hip or cuda (default auto)")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount options, separated by commas")

@@ -35,9 +35,9 @@ type mountConfig struct {
 	LBA   int // block size of a software controller; 0: 512
 	NSID  uint32
 
-	MemoryMode uint8  // ROCm XIO's bits: what is in device memory
-	Thread     bool   // lanes are single threads of a GPU instead of waves
-	GPUError   string // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
+	MemoryMode *nvmeq.MemoryMode // what is in device memory; nil: as much as works
+	Thread     bool              // lanes are single threads of a GPU instead of waves
+	GPUError   string            // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
 	Doorbell   nvmeq.DoorbellRoute
 	Batch      bool // one launch per batch instead of resident kernels
 
@@ -121,7 +121,7 @@ var values = map[string]func(*mountConfig, string) error{
 				return nil
 			}
 		}
-		return fmt.Errorf("want auto, iomem or bridge")
+		return fmt.Errorf("want auto, direct, iomem or bridge")
 	},
 	"lane": func(c *mountConfig, v string) error {
 		if c.Thread = v == "thread"; !c.Thread && v != "wave" {
@@ -130,12 +130,16 @@ var values = map[string]func(*mountConfig, string) error{
 		return nil
 	},
 	"memory-mode": func(c *mountConfig, v string) error {
-		n, err := number(v, 0, 15)
-		c.MemoryMode = uint8(n)
-		if err == nil {
-			_, err = nvmeq.MemoryMode(c.MemoryMode).Placement()
+		if c.MemoryMode = nil; v == "auto" {
+			return nil
 		}
-		return err
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > 15 {
+			return fmt.Errorf("want auto or a number from 0 to 15")
+		}
+		m := nvmeq.MemoryMode(n)
+		c.MemoryMode = &m
+		return nil
 	},
 	"errors": func(c *mountConfig, v string) (err error) { c.Errors, err = errorMode(v); return err },
 }

@@ -35,6 +35,9 @@ func TestParseOptions(t *testing.T) {
 		{"lanes=4,depth=32,lba=4096,nsid=2", mountConfig{Lanes: 4, Depth: 32, LBA: 4096, NSID: 2}},
 		{"lane=wave,lane=thread,gpu_error=host,gpu_error=ro", mountConfig{Thread: true, GPUError: "ro"}},
 		{"doorbell=bridge", mountConfig{Doorbell: nvmeq.DoorbellBridge}},
+		{"doorbell=bridge,doorbell=direct,memory-mode=15", mountConfig{Doorbell: nvmeq.DoorbellDirect, MemoryMode: ptr(nvmeq.MemoryMode(15))}},
+		{"memory-mode=0", mountConfig{MemoryMode: new(nvmeq.MemoryMode)}},
+		{"memory-mode=3,memory-mode=auto", mountConfig{}},
 		{"gpu=host,log=/x/y", mountConfig{GPU: "host", Log: "/x/y"}},
 		{"errors=remount-ro", mountConfig{Errors: ext4.ErrorsReadOnly}},
 		{"errors=panic,errors=continue", mountConfig{Errors: ext4.ErrorsContinue}},
@@ -52,6 +55,8 @@ func TestParseOptions(t *testing.T) {
 	require.Equal(t, mountConfig{LBA: 512}, got)
 }
 
+func ptr[T any](v T) *T { return &v }
+
 func TestParseOptionsErrors(t *testing.T) {
 	for in, want := range map[string]string{
 		"frobnicate":         `unknown option "frobnicate"`,
@@ -63,7 +68,9 @@ func TestParseOptionsErrors(t *testing.T) {
 		"lanes=0":            `option "lanes=0": want a number from 1 to 1024`,
 		"lanes=x":            `option "lanes=x": want a number`,
 		"lanes=":             `option "lanes=": want a number`,
-		"doorbell=direct":    `option "doorbell=direct": want auto, iomem or bridge`,
+		"doorbell=cable":     `option "doorbell=cable": want auto, direct, iomem or bridge`,
+		"memory-mode=16":     `option "memory-mode=16": want auto or a number from 0 to 15`,
+		"memory-mode=vram":   `option "memory-mode=vram": want auto or a number from 0 to 15`,
 		"lane=warp":          `option "lane=warp": want thread or wave`,
 		"gpu_error=stop":     `option "gpu_error=stop": want host or ro`,
 		"lba=513":            `option "lba=513": want 512, 1024, 2048 or 4096`,

@@ -31,9 +31,11 @@ type runtimeReport struct {
 	Device string `json:"device"`
 	Arch   string `json:"arch"`
 	Failed string `json:"failed,omitempty"` // why the lanes have left it for the CPU
-	Memory uint8  `json:"memory_mode"`
-	Bells  string `json:"doorbells"`               // how lanes ring
-	NoBAR  string `json:"doorbells_why,omitempty"` // why not in a better way
+
+	Memory  nvmeq.MemoryMode `json:"memory_mode"`
+	Bells   string           `json:"doorbells"`               // how lanes ring
+	NoBAR   string           `json:"doorbells_why,omitempty"` // why not in a better way
+	Refused []string         `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
 }
 
 type deviceReport struct {

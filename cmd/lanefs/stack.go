@@ -23,6 +23,7 @@ type controller struct {
 	ctl  nvmeq.Transport
 	nvme *nvmeq.Controller
 	vram *vram // nil: device memory is the runtime's own
+	took nvmeq.Choice
 }
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -73,13 +74,15 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 		return c, err
 	}
 	c.ctl = ctl
-	place, err := nvmeq.MemoryMode(cfg.MemoryMode).Placement()
-	if err != nil {
-		return c, err
-	}
-	c.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: c.rt, Transport: c.ctl, Placement: place, Log: log,
-		Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	err = c.open(cfg, nvmeq.Config{Log: log, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
+}
+
+// open opens the controller itself, in the best way that auto finds, or as it was told.
+func (c *controller) open(cfg *mountConfig, nc nvmeq.Config) (err error) {
+	nc.Runtime, nc.Transport = c.rt, c.ctl
+	c.nvme, c.took, err = nvmeq.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
+	return err
 }
 
 // Close shuts the controller down: its caches are on the medium when it returns nil.
@@ -116,27 +119,33 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.controller, err = openController(cfg, log); err != nil {
 		return s, err
 	}
-	lanes := cfg.Lanes
-	if lanes == 0 {
-		lanes = defaultLanes()
-	}
-	depth := 0
-	if cfg.Depth > 0 {
-		depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
-	}
-	team := nvmeq.TeamWave
-	if cfg.Thread {
-		team = nvmeq.TeamThread
-	}
-	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: lanes, Depth: depth, Team: team, Doorbell: cfg.Doorbell, Batch: cfg.Batch}); err != nil {
+	ec := cfg.engine()
+	ec.Doorbell = s.took.Doorbell
+	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}
-	nsid := max(cfg.NSID, 1)
-	if s.dev, err = blockdev.Open(s.eng, nsid, blockdev.Options{}); err != nil {
+	if s.dev, err = blockdev.Open(s.eng, cfg.namespace(), blockdev.Options{}); err != nil {
 		return s, err
 	}
 	return s, nil
 }
+
+// engine is what the mount's lanes are like, but for the route of their doorbells.
+func (cfg *mountConfig) engine() nvmeq.EngineConfig {
+	ec := nvmeq.EngineConfig{Lanes: cfg.Lanes, Team: nvmeq.TeamWave, Batch: cfg.Batch}
+	if ec.Lanes == 0 {
+		ec.Lanes = defaultLanes()
+	}
+	if cfg.Depth > 0 {
+		ec.Depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
+	}
+	if cfg.Thread {
+		ec.Team = nvmeq.TeamThread
+	}
+	return ec
+}
+
+func (cfg *mountConfig) namespace() uint32 { return max(cfg.NSID, 1) }
 
 func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 	s, err := openDevice(cfg, log)

@@ -26,11 +26,11 @@ func (d *daemon) report() *report {
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
 		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
 	}
-	if f := s.nvme.Failover(); f != nil {
-		r.Runtime.Failed = f.Why
-	}
 	route, why := s.eng.Doorbells()
-	r.Runtime.Memory, r.Runtime.Bells = d.cfg.MemoryMode, route.String()
+	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.took.Mode, route.String(), s.took.Refused
+	if f := s.nvme.Failover(); f != nil {
+		r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
+	}
 	if why != nil {
 		r.Runtime.NoBAR = oneLine(why)
 	}
@@ -86,6 +86,9 @@ func (r *report) print(out io.Writer) error {
 		fmt.Fprintf(out, ": %s", r.Runtime.NoBAR)
 	}
 	fmt.Fprintln(out)
+	for _, why := range r.Runtime.Refused {
+		fmt.Fprintf(out, "refused     %s\n", why)
+	}
 	if r.Runtime.Failed != "" {
 		fmt.Fprintf(out, "failed      the lanes run on the CPU now: %s\n", r.Runtime.Failed)
 	}

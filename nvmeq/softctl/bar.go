@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
 )
 
 // Register offsets in BAR 0 ([BASE] 3.1.3, [PCIE] 3.1.2).
@@ -70,7 +72,7 @@ func newBAR(queues, stride int) (*barMemory, error) {
 	step := int64(4) << stride
 	need := uint64(doorbells + 2*int64(queues+1)*step)
 	size := max(int64(1)<<bits.Len64(need-1), 16<<10)
-	fd, err := unix.MemfdCreate("nvme-bar0", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("nvme-bar0", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("BAR memory: %w", err)
 	}
@@ -135,4 +137,13 @@ func (b *barMemory) close() error {
 	b.mem = nil
 	unix.Close(b.fd)
 	return err
+}
+
+// ExportBAR gives the memfd behind BAR 0, which the receiver closes.
+func (c *Controller) ExportBAR() (gpu.Export, error) {
+	fd, err := unix.FcntlInt(uintptr(c.bar.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return gpu.Export{}, fmt.Errorf("exporting BAR 0: %w", err)
+	}
+	return gpu.Export{FD: fd, Size: c.bar.size, Kind: gpu.ExportMemFD}, nil
 }

@@ -266,6 +266,9 @@ func (d *Device) Reachable() error {
 	return nil
 }
 
+// ExportBAR is BAR 0 as Export gives it.
+func (d *Device) ExportBAR() (gpu.Export, error) { return d.Export(0, 0, int64(len(d.bar.mem))) }
+
 // Close gives the function back: nothing of it is mapped, and it can send nothing, when this returns. Mappings that are
 // left are an error of whoever made them, and end too.
 func (d *Device) Close() error {
