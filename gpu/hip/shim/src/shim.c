@@ -7,7 +7,9 @@
  * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
  *
  * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
- * LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed.
+ * LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed. LANEFS_SHIM_FAIL names a
+ * file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never begin, with "lose" it is
+ * as if LANEFS_SHIM_LOST were set.
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -46,6 +48,18 @@ void phys_retain(phys *p) { __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED); }
 
 /* What was done with the memory comes before its end. */
 static int phys_release(phys *p) { return __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) == 0 ? be_destroy(p) : OK; }
+
+/* Whether the file of LANEFS_SHIM_FAIL says what. */
+static int told(const char *what) {
+	const char *name = getenv("LANEFS_SHIM_FAIL");
+	FILE *f = name ? fopen(name, "re") : NULL;
+	char said[16] = "";
+	if (!f)
+		return 0;
+	int got = fscanf(f, "%15s", said);
+	fclose(f);
+	return got == 1 && strcmp(said, what) == 0;
+}
 
 /* ---- device memory: what hipMalloc and HSA have handed out ---- */
 
@@ -404,7 +418,9 @@ API int hipStreamDestroy(void *s) {
 
 API int hipStreamQuery(void *s) {
 	NEED();
-	return getenv("LANEFS_SHIM_LOST") ? LAUNCH_FAILURE : be_stream_query(s);
+	if (getenv("LANEFS_SHIM_LOST") || told("lose"))
+		return LAUNCH_FAILURE;
+	return told("hang") ? NOT_READY : be_stream_query(s);
 }
 
 API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -412,6 +428,10 @@ API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, un
 	NEED();
 	if (!gx || !gy || !gz || !bx || !by || !bz || shared || extra || !params)
 		return INVALID;
+	if (told("refuse") || told("lose"))
+		return LAUNCH_FAILURE;
+	if (told("hang"))
+		return OK;
 	const uint32_t dims[6] = {gx, gy, gz, bx, by, bz};
 	return be_launch(f, dims, s, params);
 }

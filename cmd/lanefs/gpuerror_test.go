@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A GPU fails under a mount: it is noticed, said, and the mount goes on on the CPU, or reads on.
+func TestGPUFails(t *testing.T) {
+	for _, c := range []struct {
+		fail, mode, why string
+	}{
+		{"refuse", "host", "unspecified launch failure"},
+		{"lose", "host", "the GPU is lost to this process"},
+		{"hang", "host", "the lane's kernel hangs"},
+		{"refuse", "ro", "unspecified launch failure"},
+	} {
+		t.Run(c.fail+" "+c.mode, func(t *testing.T) {
+			p := newHIPPlace(t)
+			p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
+			img, mnt := p.image("image", 64), p.mkdir("mnt")
+			old := bytes.Repeat([]byte("before the GPU failed "), 100_000)
+			p.ok("mount", "--gpu", "host", img, mnt)
+			require.NoError(t, os.WriteFile(filepath.Join(mnt, "old"), old, 0o600))
+			p.ok("umount", mnt)
+
+			p.ok("mount", "--gpu", "hip", "-o", "gpu_error="+c.mode+",log="+p.path("log"), img, mnt)
+			require.NoError(t, os.WriteFile(filepath.Join(mnt, "small"), []byte("on the GPU"), 0o600))
+			require.NoError(t, os.WriteFile(p.path("fail"), []byte(c.fail), 0o600))
+			got, err := os.ReadFile(filepath.Join(mnt, "old"))
+			require.NoError(t, err, "what is on the medium is read all the same")
+			require.True(t, bytes.Equal(old, got))
+
+			err = writeDurably(filepath.Join(mnt, "new"), old)
+			if c.mode == "ro" {
+				require.Error(t, err)
+			} else {
+				require.NoError(t, err)
+			}
+			r, err := p.stat(mnt)
+			require.NoError(t, err)
+			require.Contains(t, r.Runtime.Failed, c.why)
+			require.Equal(t, c.mode == "ro", r.ReadOnly)
+			require.Contains(t, p.ok("stat", mnt), "failed      the lanes run on the CPU now: ")
+			require.Equal(t, 1, bytes.Count([]byte(p.daemonLog("log")), []byte("the lanes have failed and move")), "said once")
+			p.run("umount", mnt) // it says what could not be written
+			p.eventually("the mount is gone", func() bool { return !p.mounted(mnt) })
+
+			p.ok("mount", "--gpu", "host", img, mnt) // replays the journal
+			if c.mode == "host" {
+				got, err = os.ReadFile(filepath.Join(mnt, "new"))
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(old, got))
+			}
+			p.ok("umount", mnt)
+			fsck(t, img)
+		})
+	}
+}
+
+func writeDurably(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if serr := f.Sync(); err == nil {
+		err = serr
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Over the bridge a GPU's lanes do not touch the BAR.
+func TestBridgeMount(t *testing.T) {
+	p := newHIPPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	want := bytes.Repeat([]byte("over the bridge "), 50_000)
+	for _, options := range []string{"doorbell=bridge", "memory-mode=15"} {
+		p.ok("mount", "--gpu", "hip", "-o", options, img, mnt)
+		require.NoError(t, writeDurably(filepath.Join(mnt, "file"), want))
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		require.Equal(t, "bridge", r.Runtime.Bells)
+		require.Empty(t, r.Runtime.Refused)
+		p.ok("umount", mnt)
+		p.ok("mount", "--gpu", "hip", "-o", "ro,"+options, img, mnt)
+		got, err := os.ReadFile(filepath.Join(mnt, "file"))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
+		require.ErrorIs(t, os.Remove(filepath.Join(mnt, "file")), unix.EROFS)
+		p.ok("umount", mnt)
+		fsck(t, img)
+	}
+	require.Contains(t, p.fails("mount", "--gpu", "hip", "-o", "doorbell=iomem,memory-mode=4", img, mnt), "doorbells are either in the BAR (iomem) or in device memory")
+	require.Contains(t, p.fails("mount", "--gpu", "hip", "-o", "doorbell=direct", img, mnt), "hip runtime: import of a memfd")
+	p.ok("mount", "--gpu", "host", "-o", "doorbell=direct", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.Equal(t, "direct", r.Runtime.Bells)
+	p.ok("umount", mnt)
+}
