@@ -21,7 +21,7 @@ func TestGPUFails(t *testing.T) {
 		{"refuse", "ro", "unspecified launch failure"},
 	} {
 		t.Run(c.fail+" "+c.mode, func(t *testing.T) {
-			p := newHIPPlace(t)
+			p := newHIPPlace(t, "")
 			p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
 			img, mnt := p.image("image", 64), p.mkdir("mnt")
 			old := bytes.Repeat([]byte("before the GPU failed "), 100_000)
@@ -80,7 +80,7 @@ func writeDurably(path string, b []byte) error {
 
 // Over the bridge a GPU's lanes do not touch the BAR.
 func TestBridgeMount(t *testing.T) {
-	p := newHIPPlace(t)
+	p := newHIPPlace(t, "")
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	want := bytes.Repeat([]byte("over the bridge "), 50_000)
 	for _, options := range []string{"doorbell=bridge", "memory-mode=15"} {

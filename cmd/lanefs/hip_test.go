@@ -12,15 +12,16 @@ import (
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 )
 
-// newHIPPlace is a place whose lanefs finds an AMD GPU: the stand-in for ROCm, told by variables what it is like.
-func newHIPPlace(t *testing.T, env ...string) *place {
+// newHIPPlace is a place whose lanefs finds an AMD GPU: the stand-in for a version of ROCm ("": the newest), told by variables
+// what it is like.
+func newHIPPlace(t *testing.T, rocm string, env ...string) *place {
 	t.Helper()
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
 	p := newPlace(t)
-	require.NoError(t, shim.Build(cc, "cpu", "", p.mkdir("rocm")))
+	require.NoError(t, shim.Build(cc, "cpu", rocm, p.mkdir("rocm")))
 	p.env = append(append(p.env, "LD_LIBRARY_PATH="+p.path("rocm"), "CUDA_VISIBLE_DEVICES=-1"), env...)
 	return p
 }
@@ -34,7 +35,7 @@ func (p *place) daemonLog(name string) string {
 
 // A GPU that works is taken for an image file, and drives the software controller.
 func TestAutoTakesGPU(t *testing.T) {
-	p := newHIPPlace(t)
+	p := newHIPPlace(t, "")
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	p.ok("mount", "-o", "log="+p.path("log"), img, mnt)
 	want := bytes.Repeat([]byte("through a GPU's lanes "), 40_000)
@@ -54,13 +55,16 @@ func TestAutoTakesGPU(t *testing.T) {
 
 // A GPU that cannot be used is refused in one line when it was named; auto says why and takes the CPU.
 func TestUnusableGPU(t *testing.T) {
-	for name, c := range map[string]struct{ env, why string }{
-		"unknown architecture": {"LANEFS_SHIM_ARCH=gfx906", "hip runtime: LaneFS shim over plain memory: no kernels were built for the architecture \"gfx906\": " +
+	for name, c := range map[string]struct{ rocm, env, why string }{
+		"unknown architecture": {"", "LANEFS_SHIM_ARCH=gfx906", "hip runtime: LaneFS shim over plain memory: no kernels were built for the architecture \"gfx906\": " +
 			"there are gfx1100, gfx1201, gfx90a, gfx942, "},
-		"no device": {"LANEFS_SHIM_DEVICES=0", "hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected"},
+		"old ROCm": {"5.2", "", "hip runtime: this is ROCm 5.2, LaneFS's kernels need 6.0: update ROCm, or use --gpu host"},
+		"lost": {"", "LANEFS_SHIM_LOST=1", "hip runtime: LaneFS shim over plain memory runs no kernel: hip runtime: a kernel or copy: unspecified launch failure " +
+			"(hipErrorLaunchFailure, 719); the GPU is lost to this process: mount again, or use --gpu host"},
+		"no device": {"", "LANEFS_SHIM_DEVICES=0", "hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newHIPPlace(t, c.env)
+			p := newHIPPlace(t, c.rocm, c.env)
 			img, mnt := p.image("image", 32), p.mkdir("mnt")
 			require.Contains(t, p.fails("mount", "--gpu", "hip", img, mnt), c.why)
 			p.ok("mount", "--gpu", "auto", "-o", "log="+p.path("log"), img, mnt)
@@ -71,4 +75,14 @@ func TestUnusableGPU(t *testing.T) {
 			require.Regexp(t, `the lanes run on the CPU.*hip runtime: .*cuda runtime: `, p.daemonLog("log"))
 		})
 	}
+}
+
+// Too little device memory for what was asked for is said, with what there is.
+func TestOutOfDeviceMemory(t *testing.T) {
+	p := newHIPPlace(t, "", "LANEFS_SHIM_MEMORY=4194304")
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	require.Contains(t, p.fails("mount", "--gpu", "hip", "-o", "memory-mode=8", img, mnt),
+		"hip runtime: out of device memory: asked for 16777216 bytes of device-fine memory, 4194304 of 4194304 are free")
+	p.ok("mount", "--gpu", "hip", img, mnt)
+	p.ok("umount", mnt)
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/cuda"
@@ -66,18 +68,60 @@ func openRuntime(name string, log *slog.Logger) (gpu.Runtime, error) {
 // onCPU is what auto says when it takes no GPU.
 func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
-// openGPU opens a GPU for which there are kernels.
+// openGPU opens a GPU on which the kernels run.
 func openGPU(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
 	rt, err := open()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := kernels.Image(rt.Facts().Arch); err != nil {
+	image, err := kernels.Image(rt.Facts().Arch)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s runtime: %s: %w", rt.Name(), rt.Facts().Name, err), rt.Close())
+	}
+	if err := tryKernel(rt, image); err != nil {
+		// It is not closed: a GPU that is lost or hangs gives nothing back, and may not return.
+		return nil, fmt.Errorf("%s runtime: %s runs no kernel: %w", rt.Name(), rt.Facts().Name, err)
 	}
 	for _, m := range rt.Missing() {
 		log.Info("the GPU's library or driver lacks something", "what", m)
 	}
 	log.Info("the lanes run on a GPU", "gpu", rt.Facts().Name, "runtime", rt.Facts().Runtime)
 	return rt, nil
+}
+
+// tryTimeout is for a kernel that writes a few words.
+const tryTimeout = 30 * time.Second
+
+// tryKernel has a kernel write what the CPU then reads.
+func tryKernel(rt gpu.Runtime, image []byte) error {
+	m, err := rt.Load(image)
+	if err != nil {
+		return err
+	}
+	f, err := m.Function(kernels.WritePatternKernel)
+	if err != nil {
+		return err
+	}
+	mem, err := rt.Alloc(gpu.HostMapped, 4096)
+	if err != nil {
+		return err
+	}
+	s, err := rt.NewStream()
+	if err != nil {
+		return err
+	}
+	const words, seed = 64, 1
+	one := gpu.Dim3{X: 1, Y: 1, Z: 1}
+	if err := s.Launch(f, one, one, uint64(mem.Addr()), words, seed); err != nil {
+		return err
+	}
+	if err := s.Wait(tryTimeout); err != nil {
+		return err
+	}
+	for i := range words {
+		if got := binary.NativeEndian.Uint64(mem.Host()[8*i:]); got != kernels.Pattern(seed, uint64(i)) {
+			return errors.New("the CPU does not see what it wrote into pinned memory")
+		}
+	}
+	return errors.Join(s.Close(), mem.Close(), m.Close())
 }

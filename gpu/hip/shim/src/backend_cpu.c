@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum { GRANULARITY = 2 << 20, PAGE = 4096, ARGS = 16, PATIENCE = 300 };
-static const size_t MEMORY = (size_t)4 << 30;
+static size_t memory = (size_t)4 << 30;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
@@ -49,7 +49,9 @@ int be_init(struct facts *f) {
 	usleep(20000);
 	t = ticks() - t;
 	ns = nanoseconds() - ns;
-	*f = (struct facts){.name = "LaneFS shim over plain memory", .bus = "0000:00:00.0", .memory = MEMORY, .granularity = GRANULARITY,
+	if (getenv("LANEFS_SHIM_MEMORY"))
+		memory = strtoull(getenv("LANEFS_SHIM_MEMORY"), NULL, 10);
+	*f = (struct facts){.name = "LaneFS shim over plain memory", .bus = "0000:00:00.0", .memory = memory, .granularity = GRANULARITY,
 		.wave = 1, .units = (int)sysconf(_SC_NPROCESSORS_ONLN), .clock_khz = (int)(t * 1000000 / ns), .large_bar = 1};
 #if defined(__x86_64__)
 	strcpy(f->arch, "x86_64");
@@ -63,9 +65,9 @@ int be_current(void) { return OK; }
 
 int be_memory(size_t *free_bytes, size_t *total) {
 	pthread_mutex_lock(&lock);
-	*free_bytes = MEMORY - used;
+	*free_bytes = memory - used;
 	pthread_mutex_unlock(&lock);
-	*total = MEMORY;
+	*total = memory;
 	return OK;
 }
 
@@ -87,7 +89,7 @@ int be_sync(void) {
 
 int be_create(phys **out, size_t n) {
 	pthread_mutex_lock(&lock);
-	int fits = n <= MEMORY && used <= MEMORY - n;
+	int fits = n <= memory && used <= memory - n;
 	if (fits)
 		used += n;
 	pthread_mutex_unlock(&lock);

@@ -7,7 +7,7 @@
  * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
  *
  * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
- * LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed. LANEFS_SHIM_FAIL names a
+ * LANEFS_SHIM_MEMORY, its bytes, over plain memory; LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed. LANEFS_SHIM_FAIL names a
  * file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never begin, with "lose" it is
  * as if LANEFS_SHIM_LOST were set.
  */
