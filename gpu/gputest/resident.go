@@ -134,8 +134,9 @@ func testResident(t *testing.T, open opener) {
 		}
 		if r.state() == kernels.StateParked {
 			launches++
+			// As the engine does: on a busy machine the kernel may run and park again before anyone looks.
+			atomic.StoreUint32(&r.status.State, kernels.StateRunning)
 			wait = r.background(r.resident, r.args[0], 1, soon, never)
-			r.until("running", func() bool { return r.state() != kernels.StateParked })
 		}
 		return answered == total
 	})
