@@ -43,9 +43,12 @@ int be_destroy(phys *p);
 int be_map(void *at, size_t n, phys *p);
 int be_access(void *at, size_t n);
 int be_unmap(void *at, size_t n);
-/* A descriptor for memory that is mapped at `at`, and the memory behind a descriptor, which the caller then has too. */
+/* A descriptor for memory that is mapped at `at` (NULL: nowhere), and the memory behind a descriptor, which the caller then has too. */
 int be_export(phys *p, void *at, size_t n, int *fd);
 int be_import(int fd, phys **p);
+/* Words by which p is found again, in this process or, where the backend can, another; p is the backend's from then on. */
+int be_offer(phys *p, uint32_t words[2]);
+int be_take(const uint32_t words[2], phys **p);
 
 int be_host_alloc(void **at, size_t n);
 int be_host_free(void *at);

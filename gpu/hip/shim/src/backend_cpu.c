@@ -9,12 +9,15 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -146,6 +149,81 @@ int be_import(int fd, phys **out) {
 	pthread_mutex_unlock(&lock);
 	*out = p;
 	return OK;
+}
+
+/* What is offered is handed to whoever asks at a socket that is named after the process: a driver's job, with a device. */
+
+static phys *offers[4096];
+static unsigned offered;
+static int shop = -1;
+
+static socklen_t shop_of(struct sockaddr_un *a, uint32_t pid) {
+	memset(a, 0, sizeof *a);
+	a->sun_family = AF_UNIX; /* with a zero byte first: no file */
+	return offsetof(struct sockaddr_un, sun_path) + 1 + snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "lanefs-shim-%u", pid);
+}
+
+static void *sell(void *arg) {
+	(void)arg;
+	for (;;) {
+		int c = accept4(shop, NULL, NULL, SOCK_CLOEXEC);
+		uint32_t i;
+		if (c < 0)
+			continue;
+		if (recv(c, &i, sizeof i, 0) == sizeof i && i < __atomic_load_n(&offered, __ATOMIC_ACQUIRE)) {
+			union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } control = {.h = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+			int fd = (int)offers[i]->handle;
+			memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
+			struct iovec v = {&i, sizeof i};
+			sendmsg(c, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control}, MSG_NOSIGNAL);
+		}
+		close(c);
+	}
+	return NULL;
+}
+
+int be_offer(phys *p, uint32_t words[2]) {
+	int rc = OK;
+	pthread_mutex_lock(&lock);
+	if (shop < 0) {
+		struct sockaddr_un a;
+		socklen_t n = shop_of(&a, getpid());
+		pthread_t t;
+		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+		if (bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, 64) != 0)
+			rc = UNKNOWN;
+		else if (shop = fd, pthread_create(&t, NULL, sell, NULL) != 0)
+			rc = UNKNOWN;
+	}
+	if (rc == OK && offered == sizeof offers / sizeof *offers)
+		rc = UNKNOWN;
+	if (rc == OK) {
+		words[0] = offered;
+		words[1] = getpid();
+		offers[offered] = p;
+		__atomic_store_n(&offered, offered + 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+int be_take(const uint32_t words[2], phys **out) {
+	struct sockaddr_un a;
+	socklen_t n = shop_of(&a, words[1]);
+	union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } control;
+	uint32_t i = words[0];
+	struct iovec v = {&i, sizeof i};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int c = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc = INVALID;
+	if (connect(c, (struct sockaddr *)&a, n) == 0 && send(c, &i, sizeof i, MSG_NOSIGNAL) == sizeof i && recvmsg(c, &m, MSG_CMSG_CLOEXEC) == sizeof i &&
+		CMSG_FIRSTHDR(&m)) {
+		int fd;
+		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+		rc = be_import(fd, out);
+		close(fd);
+	}
+	close(c);
+	return rc;
 }
 
 /* Pinned memory is remembered by its size in a page before it. */

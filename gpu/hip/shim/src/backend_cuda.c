@@ -101,6 +101,8 @@ static unsigned exports;
 
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	struct stat s;
+	if (!at)
+		return INVALID;
 	int rc = cuMemGetHandleForAddressRange(fd, (ptr)at, n, 1, 0);
 	if (rc != OK)
 		return rc;
@@ -129,6 +131,29 @@ int be_import(int fd, phys **out) {
 	pthread_mutex_unlock(&lock);
 	*out = p;
 	return p ? OK : INVALID;
+}
+
+static phys *offers[4096];
+static unsigned offered;
+
+/* Within one process only. */
+int be_offer(phys *p, uint32_t words[2]) {
+	pthread_mutex_lock(&lock);
+	unsigned i = offered < sizeof offers / sizeof *offers ? offered++ : -1u;
+	if (i != -1u)
+		offers[words[0] = i] = p;
+	pthread_mutex_unlock(&lock);
+	return i == -1u ? UNKNOWN : OK;
+}
+
+int be_take(const uint32_t words[2], phys **out) {
+	pthread_mutex_lock(&lock);
+	*out = words[0] < offered ? offers[words[0]] : NULL;
+	pthread_mutex_unlock(&lock);
+	if (!*out)
+		return INVALID;
+	phys_retain(*out);
+	return OK;
 }
 
 int be_host_alloc(void **at, size_t n) { return cuMemHostAlloc(at, n, 3); }

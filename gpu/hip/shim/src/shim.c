@@ -7,9 +7,10 @@
  * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
  *
  * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
- * LANEFS_SHIM_MEMORY, its bytes, over plain memory; LANEFS_SHIM_DEVICES, how many there are (1); LANEFS_SHIM_LOST, one whose every kernel has failed. LANEFS_SHIM_FAIL names a
- * file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never begin, with "lose" it is
- * as if LANEFS_SHIM_LOST were set.
+ * LANEFS_SHIM_MEMORY, its bytes, over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
+ * LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
+ * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
+ * begin, with "lose" it is as if LANEFS_SHIM_LOST were set.
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -70,8 +71,6 @@ struct alloc {
 	phys *p;
 };
 static struct alloc *allocs;
-static phys *ipcs[4096];
-static unsigned ipc_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
@@ -205,6 +204,21 @@ API int hipDeviceGetPCIBusId(char *bus, int n, int device) {
 	return device != 0 || snprintf(bus, n, "%s", facts.bus) >= n ? INVALID : OK;
 }
 
+API int hipDeviceGetByPCIBusId(int *device, const char *bus) {
+	*device = 0;
+	return strcmp(bus, facts.bus) ? INVALID : OK;
+}
+
+API int hipGetDevice(int *device) {
+	*device = 0; /* what a thread has that set none */
+	return OK;
+}
+
+API int hipDeviceSynchronize(void) {
+	NEED();
+	return be_sync();
+}
+
 API int hipDeviceTotalMem(size_t *n, int device) {
 	*n = facts.memory;
 	return device != 0 ? INVALID_DEVICE : OK;
@@ -283,7 +297,7 @@ API int hipHostGetDevicePointer(void **device, void *host, unsigned flags) {
 struct prop { uint32_t type, handles, location, id; void *win32; uint8_t compression, rdma; uint16_t usage; uint32_t reserved; };
 struct access { uint32_t location, id, flags; };
 
-/* Which phys is mapped where: an export needs an address. */
+/* Which phys is mapped where: a backend's export may need an address. */
 struct mapping {
 	struct mapping *next;
 	void *at;
@@ -334,6 +348,7 @@ API int hipMemMap(void *at, size_t n, size_t offset, phys *p, unsigned long long
 	struct mapping *m = calloc(1, sizeof *m);
 	m->at = at;
 	m->p = p;
+	phys_retain(p); /* a mapping keeps its memory, also after hipMemRelease */
 	pthread_mutex_lock(&lock);
 	m->next = mappings;
 	mappings = m;
@@ -343,18 +358,22 @@ API int hipMemMap(void *at, size_t n, size_t offset, phys *p, unsigned long long
 
 API int hipMemUnmap(void *at, size_t n) {
 	NEED();
-	int found = 0;
+	phys *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (struct mapping **l = &mappings; *l; l = &(*l)->next)
 		if ((*l)->at == at) {
 			struct mapping *m = *l;
 			*l = m->next;
+			p = m->p;
 			free(m);
-			found = 1;
 			break;
 		}
 	pthread_mutex_unlock(&lock);
-	return found ? be_unmap(at, n) : INVALID;
+	if (!p)
+		return INVALID;
+	int rc = be_unmap(at, n);
+	int freed = phys_release(p);
+	return rc == OK ? freed : rc;
 }
 
 API int hipMemSetAccess(void *at, size_t n, const struct access *a, size_t count) {
@@ -374,7 +393,7 @@ API int hipMemExportToShareableHandle(void *handle, phys *p, int type, unsigned 
 		if (m->p == p)
 			at = m->at;
 	pthread_mutex_unlock(&lock);
-	return at ? be_export(p, at, p->size, handle) : INVALID;
+	return be_export(p, at, p->size, handle);
 }
 
 API int hipMemImportFromShareableHandle(phys **p, void *handle, int type) {
@@ -386,6 +405,41 @@ API int hipMemImportFromShareableHandle(phys **p, void *handle, int type) {
 #else
 	return be_import(*(int *)handle, p);
 #endif
+}
+
+/* ---- HIP: memory of other drivers and processes, by DMA-BUF ---- */
+
+struct external_handle { uint32_t type; union { int fd; struct { void *handle; const void *name; } win32; } handle; uint64_t size; uint32_t flags, reserved[16]; };
+struct external_buffer { uint64_t offset, size; uint32_t flags, reserved[16]; };
+struct external { phys *p; uint64_t size; };
+
+API int hipImportExternalMemory(struct external **out, const struct external_handle *d) {
+	NEED();
+	if (!out || d->type != 1 || d->flags || d->size == 0)
+		return INVALID;
+	phys *p;
+	if (be_import(d->handle.fd, &p) != OK)
+		return OUT_OF_MEMORY; /* as AMD's says it */
+	*out = calloc(1, sizeof **out);
+	**out = (struct external){p, d->size};
+	return OK;
+}
+
+API int hipExternalMemoryGetMappedBuffer(void **at, struct external *e, const struct external_buffer *d) {
+	NEED();
+	if (!at || !e || d->flags || d->offset > e->size || d->size > e->size - d->offset)
+		return INVALID;
+	phys_retain(e->p);
+	int rc = adopt(e->p, e->p->size, at);
+	*at = rc == OK ? (char *)*at + d->offset : NULL;
+	return rc;
+}
+
+API int hipDestroyExternalMemory(struct external *e) {
+	NEED();
+	int rc = phys_release(e->p);
+	free(e);
+	return rc;
 }
 
 /* ---- HIP: modules and streams ---- */
@@ -492,6 +546,8 @@ API int hsa_amd_pointer_info(const void *at, struct pointer_info *p, void *alloc
 }
 
 static int export_dmabuf(const void *at, size_t n, int *fd, uint64_t *offset) {
+	if (getenv("LANEFS_SHIM_NO_DMABUF"))
+		return HSA_ERROR;
 	pthread_mutex_lock(&lock);
 	struct alloc *a = find(at, NULL);
 	int rc = HSA_INVALID;
@@ -528,27 +584,24 @@ API int hsa_amd_interop_map_buffer(uint32_t count, const uint64_t *agents, int f
 API int hsa_amd_interop_unmap_buffer(void *at) { return be_current() == OK && disown(at) == OK ? HSA_OK : HSA_INVALID; }
 
 API int hsa_amd_ipc_memory_create(void *at, size_t n, struct ipc *h) {
+	phys *p = NULL;
 	pthread_mutex_lock(&lock);
 	struct alloc *a = find(at, NULL);
-	int rc = HSA_INVALID;
-	if (a && a->at == at && round_up(a->size, PAGE) == n && ipc_count < sizeof ipcs / sizeof *ipcs) {
-		phys_retain(a->p); /* for good: nothing says when the last holder of a handle is gone */
-		ipcs[ipc_count] = a->p;
-		memset(h, 0, sizeof *h);
-		h->words[0] = AGENT;
-		h->words[1] = ipc_count++;
-		h->words[2] = (uint32_t)n;
-		rc = HSA_OK;
+	if (a && a->at == at && round_up(a->size, PAGE) == n) {
+		p = a->p;
+		phys_retain(p); /* for good: nothing says when the last holder of a handle is gone */
 	}
 	pthread_mutex_unlock(&lock);
-	return rc;
+	memset(h, 0, sizeof *h);
+	h->words[0] = AGENT;
+	h->words[1] = (uint32_t)n;
+	return p && be_offer(p, h->words + 2) == OK ? HSA_OK : HSA_INVALID;
 }
 
 API int hsa_amd_ipc_memory_attach(const struct ipc *h, size_t n, uint32_t count, const uint64_t *agents, void **at) {
-	if (count != 1 || *agents != AGENT || h->words[0] != AGENT || h->words[1] >= ipc_count || h->words[2] != (uint32_t)n)
+	phys *p;
+	if (count != 1 || *agents != AGENT || h->words[0] != AGENT || h->words[1] != (uint32_t)n || be_current() != OK || be_take(h->words + 2, &p) != OK)
 		return HSA_INVALID;
-	phys *p = ipcs[h->words[1]];
-	phys_retain(p);
 	return attach(p, at);
 }
 
