@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,13 @@ import (
 const beLanefs = "LANEFS_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(beClient); path != "" {
+		if err := client(path, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "client:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(beLanefs) != "" {
 		main()
 		return

@@ -293,13 +293,18 @@ func (c *conn) register(q *wire.Register, rights []int) result {
 }
 
 // checkImport refuses descriptors that could do harm. Pages of hugetlbfs may be missing when they are touched, and
-// that is a signal.
+// that is a signal. Only memfds have seals: any other file's system, which may be the client's own and never answer, is not
+// asked for anything.
 func checkImport(kind gpu.ExportKind, fd int) error {
-	if kind != gpu.ExportMemFD {
+	if kind != gpu.ExportMemFD && kind != gpu.ExportIPC {
 		return nil
 	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+	if err == nil {
+		err = unix.Fstatfs(fd, &st)
+	}
+	if err != nil || st.Type != unix.TMPFS_MAGIC {
 		return fmt.Errorf("the descriptor is not a memfd of ordinary pages: %w", unix.EINVAL)
 	}
 	return nil

@@ -3,7 +3,7 @@
 // sockets and no file system.
 //
 // The nouns. A Pool has a size in bytes and gives memory out in granules, the granularity of the runtime's exportable
-// memory. A Range is bytes [off, off+n) of one file in one Memory, as they were at a generation. A Hold is one client's
+// memory (VMM, or plain device memory where there is none: there a free waits for running kernels, which end by themselves). A Range is bytes [off, off+n) of one file in one Memory, as they were at a generation. A Hold is one client's
 // use of a Range, or of a Memory of its own. Generations count up over the whole pool: a Range is current as long as the
 // generation it was read at is its file range's own; every change gives those that it touches a new one.
 //

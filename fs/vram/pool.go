@@ -18,6 +18,10 @@ var ErrFull = fmt.Errorf("the pool of device memory is full: %w", syscall.ENOMEM
 // maxLoads is how often Map reads a range that changes while it is read.
 const maxLoads = 4
 
+// plainGranule is the granule of memory that is not VMM. The libraries cut smaller allocations out of blocks of this size, and
+// whoever gets a handle of one gets its block.
+const plainGranule = 2 << 20
+
 // Config of a Pool.
 type Config struct {
 	Runtime gpu.Runtime
@@ -29,6 +33,7 @@ type Config struct {
 // Pool is the device memory that LaneFS gives to programs.
 type Pool struct {
 	c       Config
+	kind    gpu.MemKind // of the pool's memory
 	granule int64
 	exports []gpu.ExportKind
 	// sealed says that exports for readers cannot be written through, so that all users may share them.
@@ -79,13 +84,16 @@ type Hold struct {
 // New makes an empty pool.
 func New(c Config) (*Pool, error) {
 	f := c.Runtime.Facts()
-	p := &Pool{c: c, granule: max(f.Granularity, 4096), files: map[uint32]map[*Range]bool{}, pinned: map[Key]bool{}}
+	p := &Pool{c: c, kind: gpu.DeviceVMM, granule: f.Granularity, files: map[uint32]map[*Range]bool{}, pinned: map[Key]bool{}}
+	if p.granule == 0 { // there is no VMM
+		p.kind, p.granule = gpu.DevicePlain, plainGranule
+	}
 	p.c.Size = c.Size / p.granule * p.granule
 	if p.c.Size <= 0 {
 		return nil, fmt.Errorf("a pool of %d bytes of device memory: it takes at least a granule of %d", c.Size, p.granule)
 	}
 	// What another process can map comes first.
-	for _, k := range []gpu.ExportKind{gpu.ExportMemFD, gpu.ExportPOSIX, gpu.ExportDMABUF} {
+	for _, k := range []gpu.ExportKind{gpu.ExportMemFD, gpu.ExportPOSIX, gpu.ExportDMABUF, gpu.ExportIPC} {
 		if slices.Contains(f.Exports, k) {
 			p.exports = append(p.exports, k)
 		}
@@ -259,7 +267,7 @@ func (p *Pool) take(n int64) (*Memory, error) {
 }
 
 func (p *Pool) alloc(size int64) (*Memory, error) {
-	g, err := p.c.Runtime.Alloc(gpu.DeviceVMM, size)
+	g, err := p.c.Runtime.Alloc(p.kind, size)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.ENOMEM, err)
 	}

@@ -47,6 +47,7 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.funcLoad.Optional("cuFuncLoad", "CUDA 12.4", lazy),
 		l.StreamCreate.Required("cuStreamCreate"), l.StreamDestroy.Required("cuStreamDestroy_v2"),
 		l.StreamQuery.Required("cuStreamQuery"), l.Launch.Required("cuLaunchKernel"),
+		l.Synchronize.Required("cuCtxSynchronize"),
 		l.Copy.Required("cuMemcpyAsync"), l.SetD8.Required("cuMemsetD8Async"),
 	}
 }

@@ -39,17 +39,11 @@ func (l *library) pointer(a gpu.Addr) (pointerInfo, error) {
 
 // findAgent finds the device among HSA's agents, and its architecture: it owns what HIP allocates on it.
 func (l *library) findAgent(ordinal int) (owner agent, arch string, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var a uintptr
-	if err := l.Early(l.SetCurrent, uintptr(ordinal)); err != nil {
-		return owner, "", err
-	}
-	if err := l.Early(l.malloc, uintptr(unsafe.Pointer(&a)), devicePage); err != nil {
-		return owner, "", err
-	}
-	p, err := l.pointer(gpu.Addr(a))
-	if err := errors.Join(err, l.Early(l.free, a)); err != nil {
+	var p pointerInfo
+	if err := l.withPage(ordinal, func(a uintptr) (err error) {
+		p, err = l.pointer(gpu.Addr(a))
+		return err
+	}); err != nil {
 		return owner, "", err
 	}
 	var name [hsaAgentNameLength]byte
@@ -57,4 +51,35 @@ func (l *library) findAgent(ordinal int) (owner agent, arch string, err error) {
 		return owner, "", err
 	}
 	return p.Owner, dynlib.Buffer(name[:]), nil
+}
+
+// withPage runs f with a page of the device's memory, before there is a Device.
+func (l *library) withPage(ordinal int, f func(a uintptr) error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var a uintptr
+	if err := l.Early(l.SetCurrent, uintptr(ordinal)); err != nil {
+		return err
+	}
+	if err := l.Early(l.malloc, uintptr(unsafe.Pointer(&a)), devicePage); err != nil {
+		return err
+	}
+	return errors.Join(f(a), l.Early(l.free, a))
+}
+
+// exportsDMABUF tries it: the library may have the call, and the kernel's driver may not.
+func (l *library) exportsDMABUF(ordinal int) (has bool, err error) {
+	if !l.exportDMABUF.Have() {
+		return false, nil
+	}
+	err = l.withPage(ordinal, func(a uintptr) error {
+		var fd int32
+		var offset uint64
+		has = l.hsaDo(l.exportDMABUF, a, devicePage, uintptr(unsafe.Pointer(&fd)), uintptr(unsafe.Pointer(&offset))) == nil
+		if !has {
+			return nil
+		}
+		return l.hsaDo(l.closeDMABUF, uintptr(fd))
+	})
+	return has, err
 }

@@ -58,7 +58,13 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	if err := l.openVMM(&c, ordinal); err != nil {
 		return c, err
 	}
-	if l.exportDMABUF.Have() || c.NoVMM == "" {
+	dmabuf := c.NoVMM == "" // a POSIX handle is one
+	if !dmabuf {
+		if dmabuf, err = l.exportsDMABUF(ordinal); err != nil {
+			return c, err
+		}
+	}
+	if dmabuf {
 		f.Exports = append(f.Exports, gpu.ExportDMABUF)
 	}
 	f.Exports = append(f.Exports, gpu.ExportIPC)
@@ -69,12 +75,12 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 func (l *library) openVMM(c *driver.Config, ordinal int) error {
 	for _, call := range []*driver.Call{&l.Reserve, &l.FreeAddress, &l.Create, &l.Release, &l.Map, &l.Unmap, &l.SetAccess, &l.allocationGranularity, &l.Export, &l.Import} {
 		if !call.Have() {
-			c.NoVMM = fmt.Sprintf("ROCm %s has no virtual memory management: device memory does not grow, and is shared by IPC handles", l.versionString())
+			c.NoVMM = fmt.Sprintf("ROCm %s has no virtual memory management: device memory does not grow, and is shared by DMA-BUFs or IPC handles", l.versionString())
 			return nil
 		}
 	}
 	if has, err := l.attribute(ordinal, attrVMM); err != nil || has == 0 {
-		c.NoVMM = fmt.Sprintf("%s has no virtual memory management with ROCm %s: device memory does not grow, and is shared by IPC handles", c.Facts.Name, l.versionString())
+		c.NoVMM = fmt.Sprintf("%s has no virtual memory management with ROCm %s: device memory does not grow, and is shared by DMA-BUFs or IPC handles", c.Facts.Name, l.versionString())
 		return nil
 	}
 	c.Prop = driver.AllocationProp{Type: driver.AllocationPinned, HandleTypes: driver.HandlePosixFD,

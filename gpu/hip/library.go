@@ -32,7 +32,7 @@ const minVersion = 60000000
 
 // hipSymbols are HIP's functions.
 func (l *library) hipSymbols() []dynlib.Symbol {
-	const vmm = "no growing device memory, shared by IPC handles"
+	const vmm = "no growing device memory, shared by DMA-BUFs or IPC handles"
 	return []dynlib.Symbol{
 		l.deviceCount.Required("hipGetDeviceCount"), l.deviceName.Required("hipDeviceGetName"),
 		l.devicePCIBusID.Required("hipDeviceGetPCIBusId"), l.deviceTotalMem.Required("hipDeviceTotalMem"),
@@ -52,6 +52,7 @@ func (l *library) hipSymbols() []dynlib.Symbol {
 		l.ModuleFunction.Required("hipModuleGetFunction"),
 		l.StreamCreate.Required("hipStreamCreateWithFlags"), l.StreamDestroy.Required("hipStreamDestroy"),
 		l.StreamQuery.Required("hipStreamQuery"), l.Launch.Required("hipModuleLaunchKernel"),
+		l.Synchronize.Required("hipDeviceSynchronize"),
 		l.Copy.Required("hipMemcpyAsync"), l.SetD8.Required("hipMemsetD8Async"),
 	}
 }

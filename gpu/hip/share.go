@@ -116,5 +116,16 @@ func (r *Runtime) attachIPC(e gpu.Export) (base uintptr, bytes uint64, detach dr
 	}
 	one := r.agent
 	err = r.lib.hsaDo(r.lib.ipcAttach, uintptr(unsafe.Pointer(&message.Handle)), uintptr(message.Bytes), 1, uintptr(unsafe.Pointer(&one)), uintptr(unsafe.Pointer(&base)))
-	return base, message.Bytes, r.lib.ipcDetach, err
+	if err != nil {
+		return 0, 0, detach, err
+	}
+	// How much there is whoever sent the message need not have told the truth about.
+	p, err := r.lib.pointer(gpu.Addr(base))
+	if err == nil && p.Bytes < message.Bytes {
+		err = fmt.Errorf("an IPC handle of %d bytes says that it has %d", p.Bytes, message.Bytes)
+	}
+	if err != nil {
+		return 0, 0, detach, errors.Join(err, r.lib.hsaDo(r.lib.ipcDetach, base))
+	}
+	return base, message.Bytes, r.lib.ipcDetach, nil
 }

@@ -93,7 +93,7 @@ func TestVariants(t *testing.T) {
 		{"no device", []string{"LANEFS_SHIM_DEVICES=0"},
 			[]string{"open: hip runtime: ROCm 7.1 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100)"}, "facts: "},
 		{"no VMM", []string{"LANEFS_SHIM_NO_VMM=1"},
-			[]string{" has no virtual memory management with ROCm 7.1: device memory does not grow, and is shared by IPC handles\n"}, "open: "},
+			[]string{" has no virtual memory management with ROCm 7.1: device memory does not grow, and is shared by DMA-BUFs or IPC handles\n"}, "open: "},
 		{"a Radeon", []string{"LANEFS_SHIM_ARCH=gfx1100"},
 			[]string{"missing: gfx1100, a Radeon, has fine-grained device memory only with HSA_FORCE_FINE_GRAIN_PCIE=1 in the environment of lanefs\n",
 				"fine: hip runtime: 4096 bytes of device-fine memory: hipExtMallocWithFlags: invalid argument (hipErrorInvalidValue, 1) (gfx1100, a Radeon"}, "open: "},

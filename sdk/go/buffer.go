@@ -1,6 +1,7 @@
 package lanefs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -21,6 +22,8 @@ type Buffer struct {
 	gen    uint64 // 0: memory of its own
 	mapped []byte
 	bytes  []byte
+	rt     gpu.Runtime // whose device is; nil: not imported
+	device gpu.Memory
 }
 
 // Map gives n bytes of f from off in device memory, shared with all who map them; n 0 means to the end of the file. f must
@@ -76,6 +79,34 @@ func (b *Buffer) FileSize() int64 { return b.size }
 // stays the buffer's.
 func (b *Buffer) Export() (e gpu.Export, off int64) { return b.export, b.off }
 
+// Import maps the memory behind the buffer for rt, the daemon's runtime and device (Session.Facts), and says where the
+// buffer is for kernels and copies. Close unmaps it, after all that the program has under way on the device. A buffer that is
+// not private must not be written to.
+func (b *Buffer) Import(rt gpu.Runtime) (gpu.Addr, error) {
+	if b.device == nil {
+		m, err := rt.Import(b.export)
+		if err != nil {
+			return 0, err
+		}
+		b.rt, b.device = rt, m
+	}
+	return b.device.Addr() + gpu.Addr(b.off), nil
+}
+
+// unmapDevice ends Import. Unmapping does not wait for kernels and copies that still use the memory, so this does.
+func (b *Buffer) unmapDevice() error {
+	if b.device == nil {
+		return nil
+	}
+	var err error
+	if s, ok := b.rt.(interface{ Synchronize() error }); ok {
+		err = s.Synchronize()
+	}
+	err = errors.Join(err, b.device.Close())
+	b.rt, b.device = nil, nil
+	return err
+}
+
 // Generation is the one that the bytes have. Latest is the one that the file's range has now.
 func (b *Buffer) Generation() uint64 { return b.gen }
 func (b *Buffer) Latest() uint64     { return b.s.board.Word(8 * int(b.handle)).Load() }
@@ -97,13 +128,15 @@ func (b *Buffer) Commit(f *os.File, off, memOff, n int64) error {
 	return nil
 }
 
-// Close gives the buffer back.
+// Close gives the buffer back. What the program has mapped of Export by itself it unmaps itself, after it has waited for the
+// device.
 func (b *Buffer) Close() error {
 	if b.mapped != nil {
 		_ = unix.Munmap(b.mapped)
 		b.mapped, b.bytes = nil, nil
 	}
+	err := b.unmapDevice()
 	wire.CloseAll([]int{b.export.FD})
 	b.export.FD = -1
-	return b.s.release(b.handle)
+	return errors.Join(err, b.s.release(b.handle))
 }

@@ -8,6 +8,6 @@
 // the file again to see the new ones. Everything that a session gave ends with it, but for memory that the program has
 // mapped itself.
 //
-// With the daemon's host runtime device memory is ordinary memory, and a Buffer has Bytes. With a GPU it has an Export, which
-// the GPU's own library imports: gpu/cuda does so in Go.
+// With the daemon's host runtime device memory is ordinary memory, and a Buffer has Bytes. With a GPU, Import
+// maps it in Go by gpu/cuda or gpu/hip, and Export is the descriptor for another library.
 package lanefs

@@ -151,6 +151,15 @@ func (s *stream) Wait(timeout time.Duration) error {
 	}
 }
 
+// Synchronize waits for all that runs on the device for this process, whoever began it. It has no deadline: a kernel that is
+// resident must park first.
+func (d *Device) Synchronize() error {
+	if err := d.Do(d.api.Synchronize); err != nil {
+		return fmt.Errorf("%s: %w", d.who, err)
+	}
+	return nil
+}
+
 // Close implements gpu.Stream. Work that is queued still runs; its stream's resources go when it has ended.
 func (s *stream) Close() error {
 	s.mu.Lock()

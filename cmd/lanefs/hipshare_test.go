@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// Programs that have files of a mount as memory of an AMD GPU: every way in which that leaves the daemon, in Go, C and
+// Python, on the stand-in for ROCm. Daemon and programs are processes of their own, as they are with a GPU.
+func TestHIPShare(t *testing.T) {
+	for _, c := range []struct {
+		name, rocm string
+		env        []string
+		kind       gpu.ExportKind
+	}{
+		{"VMM", "", nil, gpu.ExportPOSIX},
+		{"VMM of ROCm 6.4", "6.4", nil, gpu.ExportPOSIX},
+		{"DMA-BUF", "", []string{"LANEFS_SHIM_NO_VMM=1"}, gpu.ExportDMABUF},
+		{"IPC", "", []string{"LANEFS_SHIM_NO_VMM=1", "LANEFS_SHIM_NO_DMABUF=1"}, gpu.ExportIPC},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newHIPPlace(t, c.rocm, c.env...)
+			img, mnt := p.image("image", 128), p.mkdir("mnt")
+			p.ok("mount", "--gpu", "hip", "-o", "vram=48M", img, mnt)
+			path := filepath.Join(mnt, "weights")
+			content := make([]byte, 9<<20+123)
+			fill := rand.NewChaCha8([32]byte{6})
+			fill.Read(content)
+			require.NoError(t, os.WriteFile(path, content, 0o644))
+
+			holder := p.client(path)
+			require.Equal(t, fmt.Sprintf("%s, %d bytes\n", c.kind, len(content)), holder.ask("map"))
+			other := p.client(path)
+			require.Equal(t, holder.line, other.ask("map"))
+			s := p.residents(mnt)
+			require.EqualValues(t, 1, s.Loads, "one load for two processes")
+			require.Equal(t, 2, s.Residents[0].Holders)
+			require.Equal(t, "byte 77\n", other.ask("scribble"))
+			require.Equal(t, "byte 77\n", holder.ask("look"), "both processes have one memory")
+			require.Equal(t, "ok\n", other.ask("ring"))
+			require.Equal(t, "ok\n", other.ask("close under a copy"))
+			other.end()
+			require.NoError(t, holder.cmd.Process.Kill())
+			_ = holder.cmd.Wait()
+			p.eventually("the daemon forgets a killed client", func() bool { return p.residents(mnt).Residents[0].Holders == 0 })
+
+			p.ok("umount", mnt)
+			fsck(t, img)
+			p.ok("mount", "--gpu", "host", img, mnt)
+			got, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(ringed(content), got), "what came from device memory is on the medium")
+			p.ok("umount", mnt)
+		})
+	}
+}
+
+// clientProcess is a client (see client) that does one thing after the other.
+type clientProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	line string // of the last answer
+}
+
+func (p *place) client(path string) *clientProcess {
+	p.t.Helper()
+	c := &clientProcess{t: p.t, cmd: exec.Command(p.bin)}
+	c.cmd.Env, c.cmd.Stderr = append(p.env[:len(p.env):len(p.env)], beClient+"="+path), os.Stderr
+	var err error
+	c.in, err = c.cmd.StdinPipe()
+	require.NoError(p.t, err)
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(p.t, err)
+	c.out = bufio.NewReader(out)
+	require.NoError(p.t, c.cmd.Start())
+	p.t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	})
+	return c
+}
+
+func (c *clientProcess) ask(what string) string {
+	c.t.Helper()
+	_, err := fmt.Fprintln(c.in, what)
+	require.NoError(c.t, err)
+	c.line, err = c.out.ReadString('\n')
+	require.NoError(c.t, err, "%s: %q", what, c.line)
+	return c.line
+}
+
+func (c *clientProcess) end() {
+	c.t.Helper()
+	require.NoError(c.t, c.in.Close())
+	require.NoError(c.t, c.cmd.Wait())
+}
