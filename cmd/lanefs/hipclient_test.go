@@ -178,7 +178,7 @@ func (c *hipClient) closeUnderCopy() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for range 20 {
+	for range 5 {
 		b, err := c.session.Map(c.f, 0, 0)
 		if err != nil {
 			return "", err

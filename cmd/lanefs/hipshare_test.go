@@ -19,6 +19,12 @@ import (
 // Programs that have files of a mount as memory of an AMD GPU: every way in which that leaves the daemon, in Go, C and
 // Python, on the stand-in for ROCm. Daemon and programs are processes of their own, as they are with a GPU.
 func TestHIPShare(t *testing.T) {
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
+	}
+	inC := filepath.Join(t.TempDir(), "testgpu")
+	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", "../../sdk/c/lanefs.c", "../../sdk/c/gpu.c", "-pthread", "-ldl")
 	for _, c := range []struct {
 		name, rocm string
 		env        []string
@@ -34,7 +40,7 @@ func TestHIPShare(t *testing.T) {
 			img, mnt := p.image("image", 128), p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip", "-o", "vram=48M", img, mnt)
 			path := filepath.Join(mnt, "weights")
-			content := make([]byte, 9<<20+123)
+			content := make([]byte, 6<<20+123)
 			fill := rand.NewChaCha8([32]byte{6})
 			fill.Read(content)
 			require.NoError(t, os.WriteFile(path, content, 0o644))
@@ -51,6 +57,11 @@ func TestHIPShare(t *testing.T) {
 			require.Equal(t, "ok\n", other.ask("ring"))
 			require.Equal(t, "ok\n", other.ask("close under a copy"))
 			other.end()
+			require.Equal(t, "ok\n", p.program(nil, inC, path, itoa(int(c.kind))))
+			if python, err := exec.LookPath("python3"); err == nil { // a skip where it is missing is sdk/python's to say
+				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind))},
+					python, "../../sdk/python/tests/test_hip.py")
+			}
 			require.NoError(t, holder.cmd.Process.Kill())
 			_ = holder.cmd.Wait()
 			p.eventually("the daemon forgets a killed client", func() bool { return p.residents(mnt).Residents[0].Holders == 0 })
@@ -64,6 +75,16 @@ func TestHIPShare(t *testing.T) {
 			p.ok("umount", mnt)
 		})
 	}
+}
+
+// program runs another program in the place's environment, and gives what it prints.
+func (p *place) program(env []string, name string, args ...string) string {
+	p.t.Helper()
+	c := exec.Command(name, args...)
+	c.Env = append(p.env[:len(p.env):len(p.env)], env...)
+	out, err := c.CombinedOutput()
+	require.NoError(p.t, err, "%s %q:\n%s", name, args, out)
+	return string(out)
 }
 
 // clientProcess is a client (see client) that does one thing after the other.

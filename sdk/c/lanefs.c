@@ -1,6 +1,6 @@
 /* The protocol is described in LaneFS's docs/SPEC.md. Numbers on the wire are little-endian, and so is this machine. */
 #define _GNU_SOURCE
-#include "lanefs.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -56,7 +56,7 @@ static _Thread_local char error_text[MAX_MESSAGE];
 
 const char *lanefs_error(void) { return error_text; }
 
-static int fail(int code, const char *text)
+int lanefs_fail(int code, const char *text)
 {
 	snprintf(error_text, sizeof error_text, "%s", text ? text : strerror(code));
 	errno = code;
@@ -89,7 +89,7 @@ static int transmit(int fd, const void *head, const void *body, size_t n, int pa
 	do
 		sent = sendmsg(fd, &m, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
-	return sent < 0 ? fail(errno, "the mount's daemon has gone") : 0;
+	return sent < 0 ? lanefs_fail(errno, "the mount's daemon has gone") : 0;
 }
 
 /* Receives a message into packet and its rights into fds. Gives its length. */
@@ -104,7 +104,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	while (n < 0 && errno == EINTR);
 	*count = 0;
 	if (n <= 0)
-		return fail(n ? errno : ECONNRESET, "the mount's daemon has gone");
+		return lanefs_fail(n ? errno : ECONNRESET, "the mount's daemon has gone");
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
@@ -120,7 +120,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	}
 	if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
 		close_all(fds, *count);
-		return fail(EPROTO, "the daemon sent a malformed reply");
+		return lanefs_fail(EPROTO, "the daemon sent a malformed reply");
 	}
 	return n;
 }
@@ -140,16 +140,16 @@ static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	struct header r;
 	int result = -1;
 	if ((size_t)size < sizeof r)
-		fail(EPROTO, "the daemon sent a malformed reply");
+		lanefs_fail(EPROTO, "the daemon sent a malformed reply");
 	else {
 		memcpy(&r, packet, sizeof r);
 		packet[size] = 0;
 		if (r.length != (size_t)size || r.type != (type | REPLY) || r.tag != h.tag)
-			fail(EPROTO, "the daemon does not speak its protocol");
+			lanefs_fail(EPROTO, "the daemon does not speak its protocol");
 		else if (r.status)
-			fail(r.status, packet[sizeof r] ? packet + sizeof r : NULL);
+			lanefs_fail(r.status, packet[sizeof r] ? packet + sizeof r : NULL);
 		else if (count != want || (size_t)size - sizeof r != reply_size)
-			fail(EPROTO, "the daemon sent a malformed reply");
+			lanefs_fail(EPROTO, "the daemon sent a malformed reply");
 		else
 			result = 0;
 	}
@@ -169,19 +169,19 @@ lanefs *lanefs_connect(int fd)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	ssize_t n = fgetxattr(fd, "system.lanefs.share", a.sun_path, sizeof a.sun_path - 1);
 	if (n < 0) {
-		fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
+		lanefs_fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
 		return NULL;
 	}
 	lanefs *s = calloc(1, sizeof *s);
 	if (!s) {
-		fail(ENOMEM, NULL);
+		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}
 	s->event = -1;
 	pthread_mutex_init(&s->mutex, NULL);
 	s->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->socket < 0 || connect(s->socket, (struct sockaddr *)&a, sizeof a)) {
-		fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
+		lanefs_fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
 		lanefs_close(s);
 		return NULL;
 	}
@@ -197,7 +197,7 @@ lanefs *lanefs_connect(int fd)
 	void *b = mmap(NULL, board, PROT_READ, MAP_SHARED, fds[0], 0);
 	close(fds[0]);
 	if (b == MAP_FAILED) {
-		fail(errno, NULL);
+		lanefs_fail(errno, NULL);
 		lanefs_close(s);
 		return NULL;
 	}
@@ -245,11 +245,12 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	b->offset = r.offset;
 	b->memory = r.memory;
 	b->handle = r.handle;
+	b->fd_offset = r.fd_offset;
 	if (r.kind != LANEFS_MEMFD)
 		return 0;
 	void *p = mmap(NULL, r.memory, flags & LANEFS_PRIVATE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, b->fd, (off_t)r.fd_offset);
 	if (p == MAP_FAILED) {
-		fail(errno, NULL);
+		lanefs_fail(errno, NULL);
 		int saved = errno;
 		lanefs_unmap(s, b);
 		errno = saved;
@@ -262,6 +263,7 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 
 void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 {
+	lanefs_gpu_unmap(b);
 	if (b->mapped)
 		munmap(b->mapped, b->memory);
 	if (b->fd >= 0)
@@ -279,17 +281,19 @@ int lanefs_wait(lanefs *s, int timeout)
 	struct pollfd p = {.fd = s->event, .events = POLLIN};
 	int n = poll(&p, 1, timeout);
 	if (n < 0)
-		return fail(errno, NULL);
+		return lanefs_fail(errno, NULL);
 	uint64_t count;
 	if (n > 0 && read(s->event, &count, sizeof count) < 0 && errno != EAGAIN)
-		return fail(errno, NULL);
+		return lanefs_fail(errno, NULL);
 	return n;
 }
 
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length)
 {
 	if (start > b->size || length > b->size - start)
-		return fail(EINVAL, "the range lies outside the buffer");
+		return lanefs_fail(EINVAL, "the range lies outside the buffer");
+	if (lanefs_gpu_wait(b))
+		return -1;
 	struct commit q = {.handle = b->handle, .memory_offset = b->offset + start, .file_offset = offset, .length = length};
 	struct commit_reply r;
 	return call(s, COMMIT, &q, sizeof q, fd, &r, sizeof r, NULL, 0);
@@ -341,7 +345,7 @@ lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
 	int fds[3];
 	lanefs_ring *r = calloc(1, sizeof *r);
 	if (!r) {
-		fail(ENOMEM, NULL);
+		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}
 	if (call(s, RING, &q, sizeof q, -1, &a, sizeof a, fds, 3)) {
@@ -355,7 +359,7 @@ lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
 	if (p == MAP_FAILED) {
 		r->memory = NULL;
 		lanefs_ring_free(r);
-		fail(saved, NULL);
+		lanefs_fail(saved, NULL);
 		return NULL;
 	}
 	r->memory = p;
@@ -411,12 +415,12 @@ int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, in
 		struct pollfd p = {.fd = r->complete, .events = POLLIN};
 		int ready = poll(&p, 1, timeout);
 		if (ready < 0)
-			return fail(errno, NULL);
+			return lanefs_fail(errno, NULL);
 		if (!ready)
 			return (int)take(r, c, n);
 		uint64_t count;
 		if (read(r->complete, &count, sizeof count) < 0 && errno != EAGAIN)
-			return fail(errno, NULL);
+			return lanefs_fail(errno, NULL);
 	}
 }
 

@@ -26,6 +26,7 @@ enum lanefs_kind {
 	LANEFS_MEMFD = 1,  /* ordinary memory: the host runtime */
 	LANEFS_DMABUF = 2,
 	LANEFS_POSIX = 3,  /* CUDA's and HIP's handles: cuMemImportFromShareableHandle */
+	LANEFS_IPC = 4,    /* a memfd with an IPC handle of HSA in it */
 };
 
 struct lanefs_facts {
@@ -57,17 +58,28 @@ struct lanefs_buffer {
 	size_t size;
 	uint64_t generation; /* of the file's range, when it was read; 0 with LANEFS_PRIVATE */
 	uint64_t file_size;  /* likewise */
-	int fd;              /* the memory: its GPU's library imports it. Closed by lanefs_unmap */
+	int fd;              /* the memory, for lanefs_gpu_map or another library. Closed by lanefs_unmap */
 	enum lanefs_kind kind;
 	uint64_t offset;     /* of data in the memory */
 	uint64_t memory;     /* size of the memory */
 	uint32_t handle;     /* for rings */
-	void *mapped;        /* the library's own */
+	uint64_t fd_offset;  /* of the memory in what fd is */
+	void *mapped, *device, *base, *gpu, *external; /* the library's own */
 };
 
 /* Gives length bytes of fd from offset in device memory; length 0 is to the end of the file. fd may be closed afterwards. */
 int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b);
 
+/*
+ * Maps a buffer for the GPU that its memory belongs to, in CUDA's primary context of the device or on HIP's device, and gives its
+ * address there, for kernels and copies. The GPU's library is opened at run time. Only LANEFS_PRIVATE memory may be written to.
+ */
+int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address);
+
+/*
+ * Gives a buffer back. Where lanefs_gpu_map has mapped it, this waits first for all that the program has under way on the device.
+ * What the program has mapped of fd by itself it unmaps itself, after it has waited for the device: unmapping does not wait.
+ */
 void lanefs_unmap(lanefs *s, struct lanefs_buffer *b);
 
 /* The generation that the buffer's range of its file has now: another one than b->generation once the file has changed. */

@@ -93,16 +93,20 @@ func (b *Buffer) Import(rt gpu.Runtime) (gpu.Addr, error) {
 	return b.device.Addr() + gpu.Addr(b.off), nil
 }
 
+// synchronize waits for what the program has under way on the device.
+func (b *Buffer) synchronize() error {
+	if s, ok := b.rt.(interface{ Synchronize() error }); ok {
+		return s.Synchronize()
+	}
+	return nil
+}
+
 // unmapDevice ends Import. Unmapping does not wait for kernels and copies that still use the memory, so this does.
 func (b *Buffer) unmapDevice() error {
 	if b.device == nil {
 		return nil
 	}
-	var err error
-	if s, ok := b.rt.(interface{ Synchronize() error }); ok {
-		err = s.Synchronize()
-	}
-	err = errors.Join(err, b.device.Close())
+	err := errors.Join(b.synchronize(), b.device.Close())
 	b.rt, b.device = nil, nil
 	return err
 }
@@ -115,10 +119,13 @@ func (b *Buffer) Latest() uint64     { return b.s.board.Word(8 * int(b.handle)).
 func (b *Buffer) Current() bool { return b.Latest() == b.gen }
 
 // Commit writes n bytes from memOff of the buffer to f at off, and returns when they are durable, as after fsync(2). f must
-// be open for writing, without O_APPEND.
+// be open for writing, without O_APPEND. What the program has under way on the device of an imported buffer ends first.
 func (b *Buffer) Commit(f *os.File, off, memOff, n int64) error {
 	if memOff < 0 || n < 0 || memOff > b.n-n {
 		return fmt.Errorf("%d bytes at %d of a buffer of %d: %w", n, memOff, b.n, unix.EINVAL)
+	}
+	if err := b.synchronize(); err != nil {
+		return err
 	}
 	var r wire.CommitReply
 	_, err := b.s.call(wire.TCommit, &wire.Commit{Handle: b.handle, MemOff: uint64(b.off + memOff), FileOff: uint64(off), Len: uint64(n)}, &r, 0, f)

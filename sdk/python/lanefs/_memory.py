@@ -5,6 +5,7 @@ import mmap
 import os
 import threading
 
+from . import _hip
 from . import _wire as w
 
 
@@ -66,7 +67,10 @@ class _Access(ctypes.Structure):  # CUmemAccessDesc, hipMemAccessDesc
 class Driver:
     """The part of a GPU's driver that this package needs. CUDA and HIP name and lay out all of it alike."""
 
-    _libraries = {"cuda": ("libcuda.so.1", "cu"), "hip": ("libamdhip64.so", "hip")}
+    _libraries = {"cuda": ("cu", "libcuda.so.1"),
+                  "hip": ("hip", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.6",
+                          "libamdhip64.so")}
+    _by_value = 70100000  # the HIP that takes a descriptor itself, as CUDA does; those before read it at an address
     _all = {}
     _lock = threading.Lock()
 
@@ -79,22 +83,39 @@ class Driver:
             return cls._all[key]
 
     def __init__(self, runtime, device):
-        name, self._prefix = self._libraries[runtime]
+        self._prefix, *names = self._libraries[runtime]
         self.runtime = runtime
-        try:
-            self._lib = ctypes.CDLL(name)
-        except OSError as e:
-            raise OSError(f"the mount's device memory belongs to a GPU, and its driver's library cannot be loaded: {e}") from None
+        self._lib = self.load(*names)
         self.ordinal = ctypes.c_int(0)
+        self._hsa = None
+        self.do("Init", ctypes.c_uint(0))
         if runtime == "cuda":
-            self.do("Init", ctypes.c_uint(0))
             self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
             self._context = ctypes.c_void_p()
             # The primary context is what PyTorch and all of the CUDA runtime use.
             self.do("DevicePrimaryCtxRetain", ctypes.byref(self._context), self.ordinal)
         else:
             self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            self._version = ctypes.c_int(0)
+            self.do("RuntimeGetVersion", ctypes.byref(self._version))
         self.dl_type = 2 if runtime == "cuda" else 10
+
+    @staticmethod
+    def load(*names):
+        """Opens the first library that is there."""
+        why = None
+        for name in names:
+            try:
+                return ctypes.CDLL(name)
+            except OSError as e:
+                why = why or e
+        raise OSError(f"the mount's device memory belongs to a GPU, and its driver's library cannot be loaded: {why}")
+
+    @property
+    def hsa(self):
+        if self._hsa is None:
+            self._hsa = _hip.Hsa(self)
+        return self._hsa
 
     def do(self, call, *args):
         code = self._call(call, *args)
@@ -129,14 +150,16 @@ class Driver:
             raise
         return handle, fd.value
 
-    def load(self, fd):
+    def open(self, fd):
+        """The handle behind a descriptor."""
         self.enter()
-        handle = ctypes.c_uint64()
-        self.do("MemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), ctypes.c_int(1))
+        handle, at = ctypes.c_uint64(), ctypes.c_int(fd)
+        source = ctypes.byref(at) if self.runtime == "hip" and self._version.value < self._by_value else ctypes.c_void_p(fd)
+        self.do("MemImportFromShareableHandle", ctypes.byref(handle), source, ctypes.c_int(1))
         return handle
 
     def map(self, handle, size, write):
-        """Gives the handle an address; it is the mapping's from then on."""
+        """Gives the handle, which is used up, an address, and what unmaps it."""
         self.enter()
         at = ctypes.c_uint64()
         n = ctypes.c_size_t(size)
@@ -154,7 +177,11 @@ class Driver:
                 raise
         finally:
             self.do("MemRelease", handle)  # the mapping keeps the memory
-        return at.value
+
+        def unmap():
+            self.do("MemUnmap", at, n)
+            self.do("MemAddressFree", at, n)
+        return at.value, unmap
 
     def _allow(self, at, n, write):
         for flags in (3,) if write else (1, 3):  # not every driver has read-only mappings
@@ -163,11 +190,6 @@ class Driver:
             if code == 0:
                 return
         raise OSError(f"{self._prefix}MemSetAccess: error {code}")
-
-    def unmap(self, at, size):
-        self.enter()
-        self.do("MemUnmap", ctypes.c_uint64(at), ctypes.c_size_t(size))
-        self.do("MemAddressFree", ctypes.c_uint64(at), ctypes.c_size_t(size))
 
     def synchronize(self):
         self.enter()
@@ -179,9 +201,8 @@ class DeviceMemory:
 
     view = None
 
-    def __init__(self, driver, handle, size, write):
-        self._driver, self.size = driver, size
-        self.address = driver.map(handle, size, write)
+    def __init__(self, driver, size, address, unmap):
+        self._driver, self.size, self.address, self._unmap = driver, size, address, unmap
         self.device = (driver.dl_type, driver.ordinal.value)
         self.runtime = driver.runtime
 
@@ -190,7 +211,7 @@ class DeviceMemory:
 
     def close(self):
         self._driver.synchronize()  # unmapping does not wait for kernels and copies that still use the memory
-        self._driver.unmap(self.address, self.size)
+        self._unmap()
 
 
 def adopt(session, fd, kind, offset, size, write):
@@ -198,9 +219,13 @@ def adopt(session, fd, kind, offset, size, write):
     try:
         if kind == w.MEMFD:
             return HostMemory(fd, offset, size, write)
+        driver = Driver.of(session.runtime, session.device)
         if kind == w.POSIX:
-            driver = Driver.of(session.runtime, session.device)
-            return DeviceMemory(driver, driver.load(fd), size, write)
+            return DeviceMemory(driver, size, *driver.map(driver.open(fd), size, write))
+        if session.runtime == "hip" and kind == w.DMABUF:
+            return DeviceMemory(driver, size, *_hip.map_dmabuf(driver, fd, offset, size))
+        if session.runtime == "hip" and kind == w.IPC:
+            return DeviceMemory(driver, size, *_hip.map_ipc(driver, fd, offset, size))
         raise OSError(f"the daemon's memory is of kind {kind}, which this SDK cannot map")
     finally:
         os.close(fd)
@@ -216,15 +241,19 @@ class Buffer:
             fd = os.memfd_create("lanefs-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, size)
             self.memory = HostMemory(fd, 0, size, True)
-            kind = w.MEMFD
+            kind, offset = w.MEMFD, 0
         else:
             driver = Driver.of(session.runtime, session.device)
-            handle, fd = driver.create(size)
-            self.memory = DeviceMemory(driver, handle, size, True)
-            kind = w.POSIX
+            if session.kind == w.POSIX:
+                handle, fd = driver.create(size)
+                kind, offset, mapped = w.POSIX, 0, driver.map(handle, size, True)
+            else:
+                *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
+                kind = session.kind
+            self.memory = DeviceMemory(driver, size, *mapped)
         self.size = size
         try:
-            (self.handle, _), _ = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, 0, size), w.REGISTER_REPLY, pass_fds=[fd])
+            (self.handle, _), _ = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
         except BaseException:
             self.memory.close()
             raise

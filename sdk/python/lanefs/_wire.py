@@ -32,7 +32,7 @@ NO_OWNER = 0xFFFFFFFF
 
 HOST, CUDA, HIP = 1, 2, 3
 RUNTIMES = {HOST: "host", CUDA: "cuda", HIP: "hip"}
-MEMFD, DMABUF, POSIX = 1, 2, 3
+MEMFD, DMABUF, POSIX, IPC = 1, 2, 3, 4
 
 # Rings: offsets of the indexes, and entries.
 SQ_TAIL, SQ_HEAD, CQ_TAIL, CQ_HEAD, DAEMON_SLEEPS, CLIENT_SLEEPS, ENTRIES = 0, 64, 128, 192, 256, 320, 4096

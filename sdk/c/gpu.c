@@ -1,0 +1,276 @@
+/*
+ * Memory of a GPU, mapped for the program that has its descriptor. CUDA's driver and HIP are opened at run time; they name and
+ * lay out what both have alike. What only AMD has: DMA-BUFs as HIP's external memory, and HSA's IPC handles.
+ */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MALLOC_PAGE = 4096, OPAQUE_FD = 1, POSIX_FD = 1, DEVICE = 1, READ_WRITE = 3, VALUE_SINCE = 70100000 };
+
+struct access { int location, id, flags; };                                                   /* CUmemAccessDesc, hipMemAccessDesc */
+struct external_handle { int type; union { int fd; void *win32[2]; } handle; uint64_t size; unsigned flags, reserved[16]; };
+struct external_buffer { uint64_t offset, size; unsigned flags, reserved[16]; };              /* hipExternalMemory*Desc */
+struct pointer_info { uint32_t size, type; void *agent, *host; size_t bytes; void *user; uint64_t owner; uint32_t flags; };
+struct ipc { char magic[8]; uint64_t size; uint32_t handle[8]; };                             /* docs/SPEC.md; hsa_amd_ipc_memory_t */
+_Static_assert(sizeof(struct external_handle) == 104 && sizeof(struct external_buffer) == 88 && sizeof(struct ipc) == 48 && sizeof(struct pointer_info) == 56, "layout");
+
+/* A device and its library. It is never closed: the program may have memory of it. */
+struct gpu {
+	struct gpu *next;
+	char runtime[8], device[64];
+	int hip, ordinal;
+	void *lib, *context;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct gpu *gpus; /* protected by lock */
+
+/* A function of the library, by the name that CUDA and HIP share. */
+static void *function(struct gpu *g, const char *name)
+{
+	char full[64];
+	snprintf(full, sizeof full, "%s%s", g->hip ? "hip" : "cu", name);
+	return dlsym(g->lib, full);
+}
+
+/* Calls a function: an error's number, or -1 where the library has none of that name. */
+#define CALL(g, name, types, ...) ({ int (*f_) types = (int (*) types)function(g, name); f_ ? f_(__VA_ARGS__) : -1; })
+#define HSA(g, name, types, ...) ({ int (*f_) types = (int (*) types)dlsym(g, name); f_ ? f_(__VA_ARGS__) : -1; })
+
+static int bad(struct gpu *g, const char *what, int code)
+{
+	char text[160];
+	snprintf(text, sizeof text, code == -1 ? "the GPU's library has no %s%s" : "%s%s: error %d", g->hip ? "hip" : "cu", what, code);
+	return lanefs_fail(code == 2 ? ENOMEM : EIO, text);
+}
+
+static void *load(const char *const *names)
+{
+	for (; *names; names++) {
+		void *lib = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
+		if (lib)
+			return lib;
+	}
+	return NULL;
+}
+
+static int start(struct gpu *g)
+{
+	static const char *const cuda[] = {"libcuda.so.1", NULL};
+	static const char *const hip[] = {"libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.6", "libamdhip64.so", NULL};
+	g->lib = load(g->hip ? hip : cuda);
+	if (!g->lib)
+		return lanefs_fail(ENOENT, g->hip ? "the memory is an AMD GPU's, and libamdhip64 is not here" : "the memory is an NVIDIA GPU's, and libcuda.so.1 is not here");
+	int rc = CALL(g, "Init", (unsigned), 0);
+	if (rc)
+		return bad(g, "Init", rc);
+	if ((rc = CALL(g, "DeviceGetByPCIBusId", (int *, const char *), &g->ordinal, g->device)))
+		return bad(g, "DeviceGetByPCIBusId", rc);
+	/* The primary context is what the CUDA runtime and PyTorch use. */
+	if (!g->hip && (rc = CALL(g, "DevicePrimaryCtxRetain", (void **, int), &g->context, g->ordinal)))
+		return bad(g, "DevicePrimaryCtxRetain", rc);
+	return 0;
+}
+
+static struct gpu *find(const struct lanefs_facts *f)
+{
+	pthread_mutex_lock(&lock);
+	struct gpu *g = gpus;
+	while (g && (strcmp(g->runtime, f->runtime) || strcmp(g->device, f->device)))
+		g = g->next;
+	if (!g && (g = calloc(1, sizeof *g))) {
+		snprintf(g->runtime, sizeof g->runtime, "%s", f->runtime);
+		snprintf(g->device, sizeof g->device, "%s", f->device);
+		g->hip = strcmp(f->runtime, "hip") == 0;
+		if (start(g)) {
+			free(g);
+			g = NULL;
+		} else {
+			g->next = gpus;
+			gpus = g;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return g;
+}
+
+/* Makes the device the thread's, and afterwards again what was. */
+static int enter(struct gpu *g, int *was)
+{
+	*was = 0;
+	if (!g->hip)
+		return CALL(g, "CtxPushCurrent_v2", (void *), g->context);
+	CALL(g, "GetDevice", (int *), was);
+	return CALL(g, "SetDevice", (int), g->ordinal);
+}
+
+static void leave(struct gpu *g, int was)
+{
+	void *popped;
+	if (g->hip)
+		CALL(g, "SetDevice", (int), was);
+	else
+		CALL(g, "CtxPopCurrent_v2", (void **), &popped);
+}
+
+/* A handle of virtual memory management. */
+static int map_handle(struct gpu *g, struct lanefs_buffer *b)
+{
+	void *handle = NULL, *at = NULL;
+	int fd = b->fd, version = 0, rc;
+	const char *what = "MemImportFromShareableHandle";
+	if (g->hip)
+		CALL(g, "RuntimeGetVersion", (int *), &version);
+	/* HIP before 7.1 reads the descriptor at an address. */
+	void *source = g->hip && version < VALUE_SINCE ? (void *)&fd : (void *)(intptr_t)fd;
+	if ((rc = CALL(g, what, (void **, void *, int), &handle, source, POSIX_FD)))
+		return bad(g, what, rc);
+	what = "MemAddressReserve";
+	if ((rc = CALL(g, what, (void **, size_t, size_t, void *, unsigned long long), &at, b->memory, 0, NULL, 0)) == 0) {
+		what = "MemMap";
+		if ((rc = CALL(g, what, (void *, size_t, size_t, void *, unsigned long long), at, b->memory, 0, handle, 0)) == 0) {
+			const struct access a = {DEVICE, g->ordinal, READ_WRITE};
+			what = "MemSetAccess";
+			if ((rc = CALL(g, what, (void *, size_t, const struct access *, size_t), at, b->memory, &a, 1)))
+				CALL(g, "MemUnmap", (void *, size_t), at, b->memory);
+		}
+		if (rc)
+			CALL(g, "MemAddressFree", (void *, size_t), at, b->memory);
+	}
+	CALL(g, "MemRelease", (void *), handle); /* the mapping keeps the memory */
+	if (rc)
+		return bad(g, what, rc);
+	b->base = at;
+	b->device = at;
+	return 0;
+}
+
+/* A DMA-BUF. HIP maps it so that its copies know it, which they would not if HSA did. */
+static int map_dmabuf(struct gpu *g, struct lanefs_buffer *b)
+{
+	const struct external_handle h = {.type = OPAQUE_FD, .handle.fd = b->fd, .size = b->fd_offset + b->memory};
+	const struct external_buffer all = {.size = h.size};
+	int rc = CALL(g, "ImportExternalMemory", (void **, const struct external_handle *), &b->external, &h);
+	if (rc)
+		return bad(g, "ImportExternalMemory", rc);
+	if ((rc = CALL(g, "ExternalMemoryGetMappedBuffer", (void **, void *, const struct external_buffer *), &b->base, b->external, &all))) {
+		CALL(g, "DestroyExternalMemory", (void *), b->external);
+		return bad(g, "ExternalMemoryGetMappedBuffer", rc);
+	}
+	b->device = (char *)b->base + b->fd_offset;
+	return 0;
+}
+
+/* HSA's name for the device: who owns what HIP allocates on it. */
+static int agent(struct gpu *g, void *hsa, uint64_t *owner)
+{
+	void *page;
+	struct pointer_info info = {.size = sizeof info};
+	int rc = CALL(g, "Malloc", (void **, size_t), &page, MALLOC_PAGE);
+	if (rc)
+		return bad(g, "Malloc", rc);
+	rc = HSA(hsa, "hsa_amd_pointer_info", (void *, struct pointer_info *, void *, void *, void *), page, &info, NULL, NULL, NULL);
+	CALL(g, "Free", (void *), page);
+	*owner = info.owner;
+	return rc ? lanefs_fail(EIO, "hsa_amd_pointer_info failed") : 0;
+}
+
+/* An IPC handle in a memfd. */
+static int map_ipc(struct gpu *g, struct lanefs_buffer *b)
+{
+	static const char *const names[] = {"libhsa-runtime64.so.1", "/opt/rocm/lib/libhsa-runtime64.so.1", NULL};
+	struct ipc m;
+	uint64_t owner;
+	void *hsa = load(names);
+	if (!hsa)
+		return lanefs_fail(ENOENT, "the memory is an AMD GPU's, and libhsa-runtime64.so.1 is not here");
+	if (pread(b->fd, &m, sizeof m, 0) != sizeof m || memcmp(m.magic, " LFSIPC1", sizeof m.magic) || m.size < b->fd_offset + b->memory)
+		return lanefs_fail(EPROTO, "the daemon sent a malformed IPC handle");
+	if (HSA(hsa, "hsa_init", (void)))
+		return lanefs_fail(EIO, "hsa_init failed");
+	if (agent(g, hsa, &owner))
+		return -1;
+	if (HSA(hsa, "hsa_amd_ipc_memory_attach", (const void *, size_t, uint32_t, const uint64_t *, void **), m.handle, m.size, 1, &owner, &b->base))
+		return lanefs_fail(EIO, "hsa_amd_ipc_memory_attach failed");
+	b->external = hsa;
+	b->device = (char *)b->base + b->fd_offset;
+	return 0;
+}
+
+int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
+{
+	if (b->device) {
+		*address = (char *)b->device + b->offset;
+		return 0;
+	}
+	if (b->kind == LANEFS_MEMFD)
+		return lanefs_fail(ENOTSUP, "the mount runs without a GPU: its memory is the buffer's data");
+	struct gpu *g = find(lanefs_facts(s));
+	if (!g)
+		return -1;
+	int was, rc = enter(g, &was);
+	if (rc)
+		return bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+	if (b->kind == LANEFS_POSIX)
+		rc = map_handle(g, b);
+	else if (g->hip && b->kind == LANEFS_DMABUF)
+		rc = map_dmabuf(g, b);
+	else if (g->hip && b->kind == LANEFS_IPC)
+		rc = map_ipc(g, b);
+	else
+		rc = lanefs_fail(ENOTSUP, "memory of a kind that this library cannot map");
+	leave(g, was);
+	if (rc)
+		return -1;
+	b->gpu = g;
+	*address = (char *)b->device + b->offset;
+	return 0;
+}
+
+static int synchronize(struct gpu *g)
+{
+	const char *what = g->hip ? "DeviceSynchronize" : "CtxSynchronize";
+	int rc = CALL(g, what, (void));
+	return rc ? bad(g, what, rc) : 0;
+}
+
+int lanefs_gpu_wait(const struct lanefs_buffer *b)
+{
+	int was, rc = 0;
+	if (b->device && (rc = enter(b->gpu, &was)) == 0) {
+		rc = synchronize(b->gpu);
+		leave(b->gpu, was);
+	}
+	return rc ? -1 : 0;
+}
+
+void lanefs_gpu_unmap(struct lanefs_buffer *b)
+{
+	struct gpu *g = b->gpu;
+	int was;
+	if (!b->device || enter(g, &was))
+		return;
+	synchronize(g); /* unmapping does not wait for kernels and copies that still use the memory */
+	switch (b->kind) {
+	case LANEFS_DMABUF:
+		CALL(g, "Free", (void *), b->base);
+		CALL(g, "DestroyExternalMemory", (void *), b->external);
+		break;
+	case LANEFS_IPC:
+		HSA(b->external, "hsa_amd_ipc_memory_detach", (void *), b->base);
+		break;
+	default:
+		CALL(g, "MemUnmap", (void *, size_t), b->base, b->memory);
+		CALL(g, "MemAddressFree", (void *, size_t), b->base, b->memory);
+	}
+	leave(g, was);
+	b->device = NULL;
+}

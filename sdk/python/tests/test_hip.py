@@ -1,0 +1,77 @@
+"""Tests of the SDK on a mount on an AMD GPU, or what stands in for one: LANEFS_TEST_DIR is its directory, LANEFS_TEST_KIND the
+kind of its memory. Run by the tests of cmd/lanefs. NumPy and PyTorch are not needed: HIP's own copies look at the memory."""
+
+import ctypes
+import os
+import unittest
+
+import lanefs
+from lanefs._memory import Driver
+
+DIR, KIND = os.environ["LANEFS_TEST_DIR"], int(os.environ["LANEFS_TEST_KIND"])
+
+
+class HIP(unittest.TestCase):
+    def setUp(self):
+        self.data = os.urandom(5 * 2**20 + 77)
+        self.path = os.path.join(DIR, self.id())
+        with open(self.path, "wb") as f:
+            f.write(self.data)
+        self.file = lanefs.open(self.path, "r+")
+        self.addCleanup(self.file.close)
+        self.driver = Driver.of("hip", self.file.session.device)
+        self.driver.enter()
+        self.host, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.driver.do("HostMalloc", ctypes.byref(self.host), ctypes.c_size_t(len(self.data)), ctypes.c_uint(0))
+        self.addCleanup(self.driver.do, "HostFree", self.host)
+        self.driver.do("StreamCreateWithFlags", ctypes.byref(self.stream), ctypes.c_uint(1))
+        self.addCleanup(self.driver.do, "StreamDestroy", self.stream)
+
+    def copy(self, to, source, size):
+        """Begins a copy."""
+        self.driver.enter()
+        self.driver.do("MemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), ctypes.c_int(4), self.stream)
+
+    def bytes_at(self, address, size):
+        self.copy(self.host.value, address, size)
+        self.driver.synchronize()
+        return ctypes.string_at(self.host, size)
+
+    def test_map(self):
+        self.assertEqual((self.file.session.runtime, self.file.session.kind), ("hip", KIND))
+        with self.file.map() as m, self.file.map(4097, 100000) as part:
+            self.assertEqual(self.bytes_at(m.memory.address + m.base, len(m)), self.data)
+            self.assertEqual(self.bytes_at(part.memory.address + part.base, len(part)), self.data[4097:104097])
+            self.assertEqual(m.__dlpack_device__(), (10, 0))
+            self.assertRaises(BufferError, m.memoryview)
+
+    def test_close_under_a_copy(self):
+        for _ in range(5):
+            ctypes.memset(self.host, 0, len(self.data))
+            m = self.file.map()
+            for _ in range(8):
+                self.copy(self.host.value, m.memory.address + m.base, len(m))
+            m.close()
+            self.driver.do("StreamQuery", self.stream)  # raises where something is under way
+            self.assertEqual(ctypes.string_at(self.host, len(self.data)), self.data)
+
+    def test_commit(self):
+        new = os.urandom(len(self.data))
+        with self.file.alloc(len(new)) as m:
+            ctypes.memmove(self.host, new, len(new))
+            self.copy(m.memory.address + m.base, self.host.value, len(new))
+            self.file.commit(m)
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(), new)
+
+    def test_rings(self):
+        with lanefs.Buffer(self.file, 6 << 20) as b:
+            self.assertEqual(self.file.read_into(b, offset=1, start=3, length=5 << 20), 5 << 20)
+            self.assertEqual(self.bytes_at(b.memory.address + 3, 5 << 20), self.data[1:1 + (5 << 20)])
+            self.assertEqual(self.file.write_from(b, offset=100, start=3, length=1 << 20), 1 << 20)
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(), self.data[:100] + self.data[1:1 + (1 << 20)] + self.data[100 + (1 << 20):])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
