@@ -54,6 +54,9 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 			err = makeShareDir(filepath.Dir(h.socket))
 		}
 	}
+	if err == nil {
+		sweep(filepath.Dir(h.socket), log)
+	}
 	if err != nil {
 		err = errors.Join(err, h.close())
 		if cfg.Pool > 0 {
@@ -73,7 +76,7 @@ func shareSocket(dir string, public bool) string {
 		// The runtime directory is its user's only, and may be in one that is.
 		run = all[len(all)-1] + "-share"
 	}
-	return filepath.Join(run, runName(dir)+".share")
+	return filepath.Join(run, share.SocketName(runName(dir)))
 }
 
 // makeShareDir makes the socket's directory where it is not the runtime directory, which is there.
@@ -82,6 +85,17 @@ func makeShareDir(dir string) error {
 		return fmt.Errorf("directory of the share's socket: %w", err)
 	}
 	return checkOwnDir(dir, 0o022)
+}
+
+// sweep removes what killed daemons of other mounts have left. It keeps no mount from coming up.
+func sweep(dir string, log *slog.Logger) {
+	removed, err := share.Sweep(dir)
+	if err != nil {
+		log.Warn("sockets of killed daemons", "dir", dir, "error", oneLine(err))
+	}
+	for _, name := range removed {
+		log.Info("removed the socket of a daemon that was killed", "socket", name)
+	}
 }
 
 // serve begins to answer programs.

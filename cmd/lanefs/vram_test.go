@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/share"
 	vrampool "github.com/lanefs/lanefs/fs/vram"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -102,4 +104,38 @@ func TestVRAMKilled(t *testing.T) {
 	require.NoError(t, err, errs)
 	require.Contains(t, p.ok("vram", "pin", path), "7 bytes resident")
 	p.ok("umount", dir)
+}
+
+// TestVRAMSockets: the socket that a killed daemon left goes with the next mount of anything; those of living ones stay.
+func TestVRAMSockets(t *testing.T) {
+	p := newPlace(t)
+	a, b, c := p.mkdir("a"), p.mkdir("b"), p.mkdir("c")
+	socket := func(dir string) bool {
+		return slices.ContainsFunc(p.leftovers(dir), func(name string) bool { return filepath.Base(name) == share.SocketName(runName(dir)) })
+	}
+	mount := func(dir string) {
+		p.ok("mount", "--gpu", "host", "-o", "vram=8M", p.image(filepath.Base(dir)+".image", 32), dir)
+		require.True(t, socket(dir))
+	}
+	mount(a)
+	mount(b)
+	st, err := p.stat(a)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(st.PID, syscall.SIGKILL))
+	p.eventually("the daemon ends", func() bool { return gone(st.PID) })
+	require.True(t, socket(a))
+	mount(c)
+	require.False(t, socket(a), "a killed daemon's socket")
+	require.Empty(t, p.residents(b).Residents)
+	f, err := os.Create(filepath.Join(b, "file"))
+	require.NoError(t, err)
+	session, err := lanefs.Connect(f)
+	require.NoError(t, err, "a living daemon's socket")
+	require.NoError(t, session.Close())
+	require.NoError(t, f.Close())
+	p.ok("umount", c)
+	p.ok("umount", b)
+	_, errs, err := p.run("umount", a)
+	require.NoError(t, err)
+	require.Contains(t, errs, "its daemon was dead")
 }

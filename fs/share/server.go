@@ -51,10 +51,7 @@ type Server struct {
 
 // Serve begins to answer.
 func Serve(c Config) (*Server, error) {
-	if err := os.Remove(c.Socket); err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("share: %w", err)
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: c.Socket, Net: "unixpacket"})
+	l, err := listen(c.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("share: socket %q: %w", c.Socket, err)
 	}

@@ -1,0 +1,113 @@
+package share
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// leave leaves the socket of a killed daemon.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+}
+
+// Only what nobody listens on goes: not a live socket, not one whose queue is full, not what is no socket.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	leave(t, at("dead.share"))
+	leave(t, at("dead.sock"))
+	require.NoError(t, os.WriteFile(at("file.share"), nil, 0o600))
+	require.NoError(t, os.Symlink(at("dead.sock"), at("link.share")))
+	live, err := listen(at("live.share"))
+	require.NoError(t, err)
+	defer live.Close()
+
+	full, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(full)
+	require.NoError(t, unix.Bind(full, &unix.SockaddrUnix{Name: at("full.share")}))
+	require.NoError(t, unix.Listen(full, 1))
+	for err = nil; err == nil; { // until a caller would have to wait
+		var fd int
+		fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: at("full.share")})
+	}
+	require.ErrorIs(t, err, unix.EAGAIN)
+
+	removed, err := Sweep(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{at("dead.share")}, removed)
+	for _, name := range []string{"dead.sock", "file.share", "link.share", "live.share", "full.share"} {
+		_, err := os.Lstat(at(name))
+		require.NoError(t, err, name)
+	}
+	removed, err = Sweep(dir)
+	require.NoError(t, err)
+	require.Empty(t, removed)
+	_, err = Sweep(at("none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A socket is never swept away while it is being made, over a dead one or not.
+func TestSweepUnderFire(t *testing.T) {
+	dir := t.TempDir()
+	stop := make(chan struct{})
+	var sweepers sync.WaitGroup
+	for range 2 {
+		sweepers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := Sweep(dir); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(2 * time.Millisecond) // or nobody else gets the lock
+			}
+		})
+	}
+	var makers sync.WaitGroup
+	for i := range 4 {
+		makers.Go(func() {
+			path := filepath.Join(dir, string(rune('a'+i))+socketEnd)
+			for range 200 {
+				l, err := listen(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+				if err != nil {
+					t.Error("a live socket has gone: ", err)
+				} else {
+					c.Close()
+				}
+				l.SetUnlinkOnClose(false) // killed
+				l.Close()
+			}
+		})
+	}
+	makers.Wait()
+	close(stop)
+	sweepers.Wait()
+	_, err := Sweep(dir)
+	require.NoError(t, err)
+	left, err := filepath.Glob(filepath.Join(dir, "*"+socketEnd))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
