@@ -258,6 +258,19 @@ func TestConnections(t *testing.T) {
 	path := socket(t, f)
 	before := descriptors(t)
 	var open []*wire.Conn
+	for range 1024 {
+		c := dial(t, f)
+		greet(t, c)
+		open = append(open, c)
+	}
+	_, err := lanefs.Connect(f)
+	require.ErrorIs(t, err, unix.EBUSY)
+	require.ErrorContains(t, err, "too many connections", "who is one too many is told so")
+	for _, c := range open {
+		c.Close()
+	}
+	settled(t, m, 0)
+	open = nil
 	busy := 0
 	for range 3000 {
 		c, err := wire.Dial(path)

@@ -26,6 +26,9 @@ const (
 
 	helloTimeout = 30 * time.Second
 	replyTimeout = 30 * time.Second
+
+	maxRefusing   = 64 // whose Hello is waited for
+	refuseTimeout = 2 * time.Second
 )
 
 // Config of a Server.
@@ -47,6 +50,8 @@ type Server struct {
 	conns  map[*conn]bool // protected by mu
 	users  map[uint32]int // connections of each; protected by mu
 	closed bool           // protected by mu
+
+	refusing chan struct{} // a place for each connection that is being refused
 }
 
 // Serve begins to answer.
@@ -63,7 +68,7 @@ func Serve(c Config) (*Server, error) {
 		l.Close()
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, l: l, conns: map[*conn]bool{}, users: map[uint32]int{}}
+	s := &Server{c: c, l: l, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -81,10 +86,15 @@ func (s *Server) accept() {
 		}
 		c := &conn{s: s, Conn: &wire.Conn{UnixConn: u}, handles: map[uint32]handle{}, event: -1}
 		if err := s.admit(c); err != nil {
-			status, text := wire.Failure(err, fs.Errno(err))
-			u.SetWriteDeadline(time.Now().Add(time.Second))
-			_ = c.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Status: status}, text))
-			u.Close()
+			select {
+			case s.refusing <- struct{}{}:
+				s.wg.Go(func() {
+					c.refuse(err, true)
+					<-s.refusing
+				})
+			default:
+				c.refuse(err, false)
+			}
 			continue
 		}
 		s.wg.Go(func() {
@@ -97,6 +107,24 @@ func (s *Server) accept() {
 			s.mu.Unlock()
 		})
 	}
+}
+
+// refuse answers a Hello. One that is not read first may cost the client the answer: a socket that is closed with something
+// unread is reset.
+func (c *conn) refuse(why error, read bool) {
+	defer c.UnixConn.Close()
+	c.SetDeadline(time.Now().Add(refuseTimeout))
+	var h wire.Header
+	if read {
+		var rights []int
+		var err error
+		if h, _, rights, err = c.Receive(); err != nil {
+			return
+		}
+		wire.CloseAll(rights)
+	}
+	status, text := wire.Failure(why, fs.Errno(why))
+	_ = c.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Tag: h.Tag, Status: status}, text))
 }
 
 // admit enters c in the books, or says why not.

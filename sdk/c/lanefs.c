@@ -144,7 +144,7 @@ static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	else {
 		memcpy(&r, packet, sizeof r);
 		packet[size] = 0;
-		if (r.length != (size_t)size || r.type != (type | REPLY) || r.tag != h.tag)
+		if (r.length != (size_t)size || r.type != (type | REPLY) || (r.tag != h.tag && (type != HELLO || !r.status))) /* a Hello may be refused before it was read */
 			lanefs_fail(EPROTO, "the daemon does not speak its protocol");
 		else if (r.status)
 			lanefs_fail(r.status, packet[sizeof r] ? packet + sizeof r : NULL);

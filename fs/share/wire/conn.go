@@ -119,7 +119,7 @@ func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...
 		return nil, err
 	}
 	switch {
-	case h.Type != t|Reply || h.Tag != tag:
+	case h.Type != t|Reply || h.Tag != tag && (t != THello || h.Status == 0): // a Hello may be refused before it was read
 		err = fmt.Errorf("%w: a reply of type %#x and tag %d to a request of type %#x and tag %d", ErrMalformed, h.Type, h.Tag, t, tag)
 	case h.Status != 0:
 		err = &Error{syscall.Errno(h.Status), string(body)}

@@ -70,7 +70,8 @@ class Session:
                 raise ConnectionError("the mount's daemon has gone" if not data else "the daemon sent a malformed reply")
             got_kind, _, length, got_tag, status = w.HEADER.unpack_from(data)
             body = data[w.HEADER.size:]
-            if length != len(data) or got_kind != kind | w.REPLY or got_tag != tag:
+            # A Hello may be refused before it was read, with tag 0.
+            if length != len(data) or got_kind != kind | w.REPLY or got_tag != tag and (kind != w.HELLO or not status):
                 raise ConnectionError("the daemon does not speak its protocol")
             if status:
                 raise OSError(status, body.decode(errors="replace") or os.strerror(status))
