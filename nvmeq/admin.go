@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
-
-	"github.com/lanefs/lanefs/gpu"
 )
 
 // The admin queue: driven by the CPU, one command at a time, beside the Asynchronous Event Requests that stay
@@ -48,12 +46,13 @@ type adminQueue struct {
 
 // newAdminQueue allocates memory for queues with host pages of mps bytes.
 func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
-	d, err := newDMA(c, gpu.HostMapped, 3*mps, mps)
+	kind := c.placement().Host
+	d, err := newDMA(c, kind, 3*mps, mps)
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
 	if d.host == nil {
-		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.runtime().Name(), gpu.HostMapped), d.Close())
+		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.runtime().Name(), kind), d.Close())
 	}
 	q := &adminQueue{c: c, d: d, page: mps}
 	q.sq, q.cq = d.host[:adminEntries*SQESize], d.host[mps:mps+adminEntries*CQESize]

@@ -49,6 +49,19 @@ func (c *Controller) acquireBAR() (gpu.Memory, error) {
 	return c.bar, nil
 }
 
+// reachBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
+func (c *Controller) reachBAR() (gpu.Memory, func() error, error) {
+	m, err := c.acquireBAR()
+	if err == nil {
+		return m, c.releaseBAR, nil
+	}
+	m, err2 := c.importBAR()
+	if err2 != nil {
+		return nil, nil, fmt.Errorf("%w; %w", err, err2)
+	}
+	return m, m.Close, nil
+}
+
 // forgetBAR leaves the registration to a runtime that has failed.
 func (c *Controller) forgetBAR() {
 	c.mu.Lock()

@@ -98,10 +98,13 @@ func Open(cfg Config) (*Controller, error) {
 		cfg.Placement.Lane = gpu.DeviceFine // every step of a lane on a device goes there
 	}
 	cfg.Placement.fill()
-	c := &Controller{cfg: cfg, t: cfg.Transport, log: cfg.Log,
+	sim, _ := cfg.Transport.(Stepper)
+	if sim == nil && !cfg.Runtime.Facts().CallerDriven {
+		cfg.Placement.usePages()
+	}
+	c := &Controller{cfg: cfg, t: cfg.Transport, sim: sim, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
 	c.rt.Store(&cfg.Runtime)
-	c.sim, _ = cfg.Transport.(Stepper)
 	if err := c.open(); err != nil {
 		if c.aq != nil {
 			c.disable() // so that it no longer writes to the memory we are about to free

@@ -395,7 +395,7 @@ func TestPlacement(t *testing.T) {
 	require.Equal(t, gpu.HostMapped, p.SQ)
 	p, err = (nvmeq.ModeSQ | nvmeq.ModeCQ | nvmeq.ModeData).Placement()
 	require.NoError(t, err)
-	require.Equal(t, nvmeq.Placement{SQ: gpu.DeviceFine, CQ: gpu.DeviceUncached, Data: gpu.DeviceFine, List: gpu.HostMapped, Lane: gpu.HostMapped, Ring: gpu.HostMapped, Bell: gpu.HostMapped}, p)
+	require.Equal(t, nvmeq.Placement{SQ: gpu.DeviceFine, CQ: gpu.DeviceUncached, Data: gpu.DeviceFine, List: gpu.HostMapped, Host: gpu.HostMapped, Lane: gpu.HostMapped, Ring: gpu.HostMapped, Bell: gpu.HostMapped}, p)
 	for _, bad := range []nvmeq.MemoryMode{16, 255} {
 		_, err := bad.Placement()
 		require.ErrorContains(t, err, "memory mode")

@@ -141,7 +141,12 @@ func TestDepthIsLimitedByMQES(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
-	r := newRig(t, softctl.Options{}, nvmeq.EngineConfig{})
+	newRig(t, softctl.Options{}, nvmeq.EngineConfig{}).commands(t)
+}
+
+// commands carries out one of each kind.
+func (r *rig) commands(t *testing.T) {
+	t.Helper()
 	c := r.chunk(t, 64<<10)
 	fill(c.Bytes(), 1)
 	do := func(cmd nvmeq.Command) error { return r.eng.Do(nvmeq.AnyLane, []nvmeq.Command{cmd}) }

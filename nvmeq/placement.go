@@ -22,6 +22,7 @@ type Placement struct {
 	CQ   gpu.MemKind
 	Data gpu.MemKind
 	List gpu.MemKind // PRP lists: the lane writes, the controller reads
+	Host gpu.MemKind // what else the controller reaches and the CPU writes: the admin queue, range lists
 	Lane gpu.MemKind // what only the lane touches: its state, command identifiers
 	Ring gpu.MemKind // work, results, counters: CPU and lane poll them
 	Bell gpu.MemKind // the bridge's words: the lane stores, the CPU polls. In device memory they ask for the bridge
@@ -52,9 +53,20 @@ func (m MemoryMode) Placement() (Placement, error) {
 
 // fill replaces what is not set by pinned host memory.
 func (p *Placement) fill() {
-	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Lane, &p.Ring, &p.Bell} {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host, &p.Lane, &p.Ring, &p.Bell} {
 		if *k == 0 {
 			*k = gpu.HostMapped
+		}
+	}
+}
+
+// usePages has a drive reach ordinary pages only. Host memory that a GPU's driver allocates may be a mapping of the driver's
+// own (VM_PFNMAP), which IOMMUFD cannot pin; pages that were registered with the device serve both. What the CPU and the
+// device have between them stays.
+func (p *Placement) usePages() {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host} {
+		if *k == gpu.HostMapped {
+			*k = gpu.HostPinned
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (p *proof) open() (err error) {
 	if p.data, err = newDMA(p.c, p.c.placement().Data, p.n, page); err != nil {
 		return err
 	}
-	if p.ref, err = newDMA(p.c, gpu.HostMapped, p.n, page); err != nil {
+	if p.ref, err = newDMA(p.c, p.c.placement().Host, p.n, page); err != nil {
 		return err
 	}
 	size := max(p.data.size, p.e.sq.size, p.e.cq.size)

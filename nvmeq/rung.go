@@ -46,11 +46,11 @@ func (c *Controller) RingByLane() (r Rung, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	bar, err := c.acquireBAR()
+	bar, release, err := c.reachBAR()
 	if err != nil {
 		return r, fmt.Errorf("the BAR is out of the kernels' reach: %w", err)
 	}
-	defer func() { err = errors.Join(err, c.releaseBAR()) }()
+	defer func() { err = errors.Join(err, release()) }()
 	data, err := newDMA(c, r.Kind, IdentifySize, pageSize)
 	if err != nil {
 		return r, err

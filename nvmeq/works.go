@@ -54,7 +54,7 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 		d    **dma
 		kind gpu.MemKind
 		size int64
-	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, gpu.HostMapped, g.ranges}} {
+	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, p.Host, g.ranges}} {
 		if *a.d, err = newDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
 			return g, err
 		}
