@@ -46,6 +46,11 @@ func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 // one.
 func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
+// gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
+// copied while the rest of it is read, and costs the lanes less than four of 1 MiB: docs/PERFORMANCE.md has
+// 30 to 32 GB/s, and 23.6 with 1 MiB.
+const gpuTransfer = 4 << 20
+
 func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
 	if isFunction(cfg.Device) {
 		return openFunction(cfg, log)
@@ -67,7 +72,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
 			return c, err
 		}
-		opt.Mover, opt.Threads = c.copy, max(1, runtime.NumCPU()-1)
+		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, max(1, runtime.NumCPU()-1), gpuTransfer
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {

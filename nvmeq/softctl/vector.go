@@ -200,7 +200,7 @@ func (v *vector) grow() {
 	v.stage = make([]byte, v.n)
 }
 
-// stageLeast is what a Stager is asked for at least: the default MaxTransfer, so that a queue asks once.
+// stageLeast is what a Stager is asked for at least: the default MaxTransfer, so that most queues ask once.
 const stageLeast = 1 << 20
 
 // unstage gives the stage back to whom it belongs.
