@@ -232,6 +232,8 @@ func TestForeignMemory(t *testing.T) {
 		"at no page":         {FD: good, Offset: 1, Size: 4096, Kind: gpu.ExportMemFD},
 		"nothing":            {FD: good, Kind: gpu.ExportMemFD},
 		"of another runtime": {FD: good, Size: mib, Kind: gpu.ExportPOSIX},
+		"an IPC handle":      {FD: good, Size: mib, Kind: gpu.ExportIPC},
+		"no IPC handle":      {FD: int(regular.Fd()), Size: mib, Kind: gpu.ExportIPC},
 		"of no kind":         {FD: good, Size: mib, Kind: 77},
 		"sealed for writing": {FD: memfd(mib, unix.F_SEAL_WRITE, 0), Size: mib, Kind: gpu.ExportMemFD},
 		"that could shrink":  {FD: memfd(mib, unix.F_SEAL_SEAL, 0), Size: mib, Kind: gpu.ExportMemFD},
