@@ -99,7 +99,7 @@ func FuzzVolume(f *testing.F) {
 			return // a volume that says it is larger than the device is refused; many inodes only take long
 		}
 		for _, ro := range []bool{true, false} {
-			m := newMedium(image, ro)
+			m := newMedium(contentOf(image), ro)
 			bounded(t, func() {
 				v, err := ext4.Open(m, ext4.Options{ReadOnly: ro, Logf: func(string, ...any) {}})
 				if err != nil {

@@ -40,7 +40,7 @@ func (l *mountLog) corruptions() (n int) {
 }
 
 // look tours an image that is mounted for reading. The error is Open's.
-func look(t *testing.T, image []byte) (*tour, *mountLog, error) {
+func look(t *testing.T, image *content) (*tour, *mountLog, error) {
 	t.Helper()
 	m := newMedium(image, true)
 	var w *tour
@@ -97,7 +97,7 @@ func checkErrors(t *testing.T, errs []error, l *mountLog) {
 // TestImages takes every damaged image of e2fsprogs through the whole of fs/ext4.
 func TestImages(t *testing.T) {
 	disktest.Tool(t, "e2fsck")
-	all := samples(t, "f_", "j_", "d_", "i_", "m_", "r_")
+	all := samples(t)
 	var mu sync.Mutex
 	count := map[string]int{}
 	t.Run("all", func(t *testing.T) {
@@ -112,6 +112,7 @@ func TestImages(t *testing.T) {
 		}
 	})
 	t.Logf("%d images: %v", len(all), count)
+	t.Log(leftOut(t))
 }
 
 // leftBehind is damage that e2fsck lets pass, and the kernel refuses as well.
@@ -119,10 +120,16 @@ var leftBehind = map[string]string{
 	"f_ea_inode_self_ref": "a directory names it, but it holds the value of an attribute",
 }
 
+// misjudged are images that e2fsck calls clean and are not. The kernel's changes to them have the same effect.
+var misjudged = map[string]string{
+	"f_resize_inode.2":    "the resize inode has blocks that the bitmaps call free: e2fsck sees it once something else is in them",
+	"f_create_symlinks.2": "e2fsck does not count the attribute block of a symlink with inline data",
+}
+
 // takeOn looks at a sample, writes to copies of it, and says how it mounts.
 func takeOn(t *testing.T, s sample) string {
 	image := s.image(t)
-	if len(image) == 0 {
+	if image.size == 0 {
 		t.Fatalf("%s is empty", s.path)
 	}
 	says := inspect(t, image)
@@ -163,7 +170,7 @@ func takeOn(t *testing.T, s sample) string {
 			}
 		}
 	}
-	p := patient{image: image, seen: seen, before: before, clean: clean, whole: whole}
+	p := patient{name: s.name, image: image, seen: seen, before: before, clean: clean, whole: whole}
 	p.fast = slices.ContainsFunc(log.lines, func(s string) bool { return strings.Contains(s, "fast commits") })
 	how := p.treat(t, "add", (*churn).add)
 	if how != "refused for writing" {
@@ -174,7 +181,7 @@ func takeOn(t *testing.T, s sample) string {
 }
 
 // inspect looks at an image as `lanefs check` does, and says what it says of mounting it.
-func inspect(t *testing.T, image []byte) (says ext4.Support) {
+func inspect(t *testing.T, image *content) (says ext4.Support) {
 	t.Helper()
 	m := newMedium(image, true)
 	says = ext4.Refused
@@ -202,7 +209,8 @@ func inspect(t *testing.T, image []byte) (says ext4.Support) {
 
 // patient is a sample and what is known of it.
 type patient struct {
-	image  []byte
+	name   string
+	image  *content
 	seen   *tour
 	fast   bool // its log has fast commits, which only a mount that writes shows
 	before verdict
@@ -248,6 +256,10 @@ func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) strin
 	}
 	if how == "read-only" {
 		t.Errorf("%s: mounted read-only, but written to", what)
+	}
+	if why := misjudged[p.name]; why != "" {
+		t.Logf("%s: not compared: %s", what, why)
+		return how
 	}
 	after := m.snapshot()
 	verdict := diagnose(t, after)

@@ -15,7 +15,7 @@ type medium struct {
 	bufs atomic.Int64 // buffers not yet released
 
 	mu       sync.Mutex
-	image    []byte // protected by mu, as is all below
+	image    *content // protected by mu, as is all below
 	written  map[int64]bool
 	requests int
 	outside  error // the first request that could not be
@@ -28,13 +28,13 @@ const lba = 512
 // maxBuffer is larger than the largest transfer of a tour or of churn.
 const maxBuffer = 4 << 20
 
-func newMedium(image []byte, readOnly bool) *medium {
+func newMedium(image *content, readOnly bool) *medium {
 	return &medium{
 		info: blockdev.Info{
-			Name: "sample", NSID: 1, BlockSize: lba, Blocks: blockdev.Blocks(len(image) / lba), MaxTransfer: 1 << 20,
+			Name: "sample", NSID: 1, BlockSize: lba, Blocks: blockdev.Blocks(image.size / lba), MaxTransfer: 1 << 20,
 			Queues: 1, Depth: 1, VolatileCache: true, Discard: true, WriteZeroes: true, ReadOnly: readOnly, Simulated: true,
 		},
-		image:   append([]byte(nil), image...),
+		image:   image.clone(),
 		written: map[int64]bool{},
 	}
 }
@@ -42,10 +42,10 @@ func newMedium(image []byte, readOnly bool) *medium {
 func (m *medium) Info() blockdev.Info { return m.info }
 
 // snapshot is a copy of the image as it is.
-func (m *medium) snapshot() []byte {
+func (m *medium) snapshot() *content {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]byte(nil), m.image...)
+	return m.image.clone()
 }
 
 type memory struct {
@@ -110,14 +110,16 @@ func (m *medium) doLocked(r *blockdev.Request) error {
 	switch r.Op {
 	case blockdev.OpRead:
 		for _, s := range r.Bufs {
-			off += int64(copy(s.Bytes(), m.image[off:]))
+			m.image.read(s.Bytes(), off)
+			off += int64(s.N)
 		}
 	case blockdev.OpWrite:
 		for _, s := range r.Bufs {
-			off += int64(copy(m.image[off:], s.Bytes()))
+			m.image.write(s.Bytes(), off)
+			off += int64(s.N)
 		}
 	case blockdev.OpDiscard, blockdev.OpWriteZeroes:
-		clear(m.image[off : off+int64(r.Len)])
+		m.image.zero(off, int64(r.Len))
 	}
 	return nil
 }

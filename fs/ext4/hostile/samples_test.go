@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,11 +25,14 @@ import (
 // The samples come from the source package of e2fsprogs that this Debian offers, fetched once, with apt under a
 // configuration of its own, into the cache outside of the checkout. They are under the GPL and are not part of LaneFS.
 
-// sample is a damaged image, compressed in a file.
+// sample is a damaged image: compressed in a file as the package has it, or a file with holes, as a test's script made it.
 type sample struct{ name, path string }
 
 // image unpacks the sample.
-func (s sample) image(t testing.TB) []byte {
+func (s sample) image(t testing.TB) *content {
+	if strings.HasSuffix(s.path, ".img") {
+		return load(t, s.path)
+	}
 	f, err := os.Open(s.path)
 	require.NoError(t, err)
 	defer f.Close()
@@ -41,13 +43,13 @@ func (s sample) image(t testing.TB) []byte {
 	}
 	b, err := io.ReadAll(r)
 	require.NoError(t, err)
-	return append(b, make([]byte, -len(b)&(lba-1))...)
+	return contentOf(b)
 }
 
 var fetched = sync.OnceValues(fetch)
 
-// samples lists those whose names begin with one of the prefixes.
-func samples(t testing.TB, prefixes ...string) []sample {
+// samples lists all of them.
+func samples(t testing.TB) []sample {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("SKIPPED: -short")
@@ -60,10 +62,8 @@ func samples(t testing.TB, prefixes ...string) []sample {
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for _, f := range files {
-		name := f.Name()
-		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-			base, _, _ := strings.Cut(name, ".")
-			out = append(out, sample{base, filepath.Join(dir, name)})
+		if name := f.Name(); name != leftOutName {
+			out = append(out, sample{strings.TrimSuffix(name, filepath.Ext(name)), filepath.Join(dir, name)})
 		}
 	}
 	require.NotEmpty(t, out, dir)
@@ -77,7 +77,7 @@ func fetch() (string, error) {
 		return "", err
 	}
 	base = filepath.Join(base, "lanefs")
-	dir := filepath.Join(base, "e2fsprogs-images")
+	dir := filepath.Join(base, "e2fsprogs-samples-1") // another number when what is in it changes
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -105,9 +105,16 @@ func fetch() (string, error) {
 		return "", err
 	}
 	out := filepath.Join(work, "images")
-	if err := unpack(source, out); err != nil {
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return "", err
+	}
+	if err := unpack(source, work); err != nil {
 		return "", fmt.Errorf("%s: %w", filepath.Base(source), err)
 	}
+	if err := collect(work, out); err != nil {
+		return "", fmt.Errorf("%s: %w", filepath.Base(source), err)
+	}
+	_ = os.RemoveAll(filepath.Join(base, "e2fsprogs-images")) // what these were called
 	return dir, os.Rename(out, dir)
 }
 
@@ -165,8 +172,8 @@ func aptSource(dir, pkg string) (string, error) {
 	return found[0], nil
 }
 
-// unpack extracts tests/NAME/image.{gz,bz2} of a source archive to out/NAME.{gz,bz2}.
-func unpack(archive, out string) error {
+// unpack extracts tests/ of a source archive into dir.
+func unpack(archive, dir string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return err
@@ -176,10 +183,6 @@ func unpack(archive, out string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	which := regexp.MustCompile(`^[^/]+/tests/([a-z]_[a-z0-9_]+)/image\.(gz|bz2)$`)
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -188,15 +191,19 @@ func unpack(archive, out string) error {
 		if err != nil {
 			return err
 		}
-		m := which.FindStringSubmatch(h.Name)
-		if m == nil || h.Typeflag != tar.TypeReg {
+		_, name, _ := strings.Cut(h.Name, "/")
+		if h.Typeflag != tar.TypeReg || !strings.HasPrefix(name, "tests/") || !filepath.IsLocal(name) {
 			continue
 		}
 		b, err := io.ReadAll(r)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(out, m[1]+"."+m[2]), b, 0o644); err != nil {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b, 0o755); err != nil {
 			return err
 		}
 	}

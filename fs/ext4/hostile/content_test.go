@@ -1,0 +1,169 @@
+package hostile
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// content is what a device holds: the chunks that are not all zero, by number. A chunk is never changed but replaced, so
+// that copies share them: samples of 512 MiB cost what is written in them.
+type content struct {
+	size   int64
+	chunks map[int64][]byte
+}
+
+const chunkSize = 4096
+
+var zeroChunk [chunkSize]byte
+
+// newContent reads the stretches of r that hold data.
+func newContent(r io.ReaderAt, size int64, data func(func(off, n int64) error) error) (*content, error) {
+	c := &content{size: (size + lba - 1) &^ (lba - 1), chunks: map[int64][]byte{}}
+	err := data(func(off, n int64) error {
+		for k := off / chunkSize; k*chunkSize < off+n; k++ {
+			b := make([]byte, chunkSize)
+			if _, err := r.ReadAt(b, k*chunkSize); err != nil && err != io.EOF {
+				return err
+			}
+			c.put(k, b)
+		}
+		return nil
+	})
+	return c, err
+}
+
+func contentOf(b []byte) *content {
+	c, err := newContent(bytes.NewReader(b), int64(len(b)), func(f func(off, n int64) error) error { return f(0, int64(len(b))) })
+	if err != nil {
+		panic(err) // memory can be read
+	}
+	return c
+}
+
+// load reads a file with holes.
+func load(t testing.TB, path string) *content {
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	st, err := f.Stat()
+	require.NoError(t, err)
+	c, err := newContent(f, st.Size(), func(each func(off, n int64) error) error {
+		for at := int64(0); at < st.Size(); {
+			data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+			if err == unix.ENXIO {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if at, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
+				return err
+			}
+			if err := each(data, at-data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return c
+}
+
+// save writes a file with holes.
+func (c *content) save(f *os.File) error {
+	if err := f.Truncate(c.size); err != nil {
+		return err
+	}
+	for k, b := range c.chunks {
+		if _, err := f.WriteAt(b[:min(chunkSize, c.size-k*chunkSize)], k*chunkSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *content) clone() *content { return &content{c.size, maps.Clone(c.chunks)} }
+
+// put replaces a chunk by b, which nobody changes any more.
+func (c *content) put(k int64, b []byte) {
+	if bytes.Equal(b, zeroChunk[:]) {
+		delete(c.chunks, k)
+	} else {
+		c.chunks[k] = b
+	}
+}
+
+// read fills p; there are zeroes behind the end.
+func (c *content) read(p []byte, off int64) {
+	for len(p) > 0 {
+		n := 0
+		if b := c.chunks[off/chunkSize]; b != nil {
+			n = copy(p, b[off%chunkSize:])
+		} else {
+			n = copy(p, zeroChunk[off%chunkSize:])
+		}
+		p, off = p[n:], off+int64(n)
+	}
+}
+
+func (c *content) slice(off, n int64) []byte {
+	b := make([]byte, n)
+	c.read(b, off)
+	return b
+}
+
+func (c *content) write(p []byte, off int64) {
+	for len(p) > 0 {
+		k := off / chunkSize
+		b := c.slice(k*chunkSize, chunkSize)
+		n := copy(b[off%chunkSize:], p)
+		c.put(k, b)
+		p, off = p[n:], off+int64(n)
+	}
+}
+
+func (c *content) zero(off, n int64) {
+	for n > 0 {
+		part := min(n, chunkSize-off%chunkSize)
+		if part == chunkSize {
+			delete(c.chunks, off/chunkSize)
+		} else {
+			c.write(zeroChunk[:part], off)
+		}
+		off, n = off+part, n-part
+	}
+}
+
+// TestContent holds it against plain memory.
+func TestContent(t *testing.T) {
+	const size = 10*chunkSize + lba
+	want := make([]byte, size)
+	c := contentOf(want)
+	for k, w := range []struct {
+		off, n int64
+		zero   bool
+	}{{0, size, false}, {100, 5000, true}, {chunkSize, 3 * chunkSize, true}, {chunkSize - 1, 2, false}, {size - 700, 700, false}} {
+		old := c.clone()
+		before := old.slice(0, size)
+		if w.zero {
+			clear(want[w.off : w.off+w.n])
+			c.zero(w.off, w.n)
+		} else {
+			p := bytes.Repeat([]byte{byte('a' + k)}, int(w.n))
+			copy(want[w.off:], p)
+			c.write(p, w.off)
+		}
+		require.True(t, bytes.Equal(want, c.slice(0, size)), "step %d", k)
+		require.True(t, bytes.Equal(before, old.slice(0, size)), "a copy has changed in step %d", k)
+	}
+	file := saveImage(t, c)
+	again := load(t, file)
+	require.Equal(t, c.chunks, again.chunks)
+	require.EqualValues(t, size, again.size)
+}
