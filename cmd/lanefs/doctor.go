@@ -49,7 +49,7 @@ func examinedRuntimes() (all []doctor.Runtime) {
 	quiet := slog.New(slog.DiscardHandler)
 	for _, name := range []string{"host", "cuda", "hip"} {
 		all = append(all, doctor.Runtime{Name: name, Needed: name == "host",
-			Open: func() (gpu.Runtime, error) { return openRuntime(name, quiet) }})
+			Open: func() (gpu.Runtime, error) { return openNamed(name, quiet) }})
 	}
 	return all
 }

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
-	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/vfio"
 	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
 )
 
@@ -47,38 +42,4 @@ func nvmeFunction(device string) (*pci.Function, error) {
 		return nil, fmt.Errorf("PCI function %s is no NVMe controller: its class is %06x, not %06x", a, f.Class, pci.ClassNVMe)
 	}
 	return f, nil
-}
-
-// noGPU is why a GPU does not drive a PCI function.
-const noGPU = "PCI functions are driven by the host runtime so far"
-
-// openFunction opens an NVMe function through VFIO, driven by the host runtime. Its device memory may be another
-// function's BAR.
-func openFunction(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Close())
-		}
-	}()
-	if cfg.GPU != "" && cfg.GPU != "auto" && cfg.GPU != "host" {
-		return c, fmt.Errorf("--gpu %s: %s; use --gpu host", cfg.GPU, noGPU)
-	}
-	if cfg.GPU != "host" {
-		onCPU(log, noGPU)
-	}
-	if c.vram, err = openVRAM(cfg, log); err != nil {
-		return c, err
-	}
-	rt, err := host.Open(host.Options{Bank: c.vram.bank()})
-	if err != nil {
-		return c, err
-	}
-	c.rt = rt
-	dev, err := vfio.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
-	if err != nil {
-		return c, err
-	}
-	c.ctl = dev
-	err = c.open(cfg, nvmeq.Config{Log: log})
-	return c, err
 }

@@ -38,8 +38,33 @@ func opened[T gpuRuntime](rt T, err error) (gpuRuntime, error) {
 	return rt, nil
 }
 
-// openRuntime opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
-func openRuntime(name string, log *slog.Logger) (gpu.Runtime, error) {
+// openRuntime opens what --gpu names. Where another function's BAR is the device memory, that is the host runtime.
+func (c *controller) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
+	if cfg.VRAM == "" {
+		c.rt, err = openNamed(cfg.GPU, log)
+		return err
+	}
+	switch {
+	case !isFunction(cfg.Device):
+		return errors.New("--vram is for a PCI function: an image file's controller reaches the runtime's own memory")
+	case cfg.GPU == "hip" || cfg.GPU == "cuda":
+		return fmt.Errorf("--vram %s is for --gpu host: the lanes of --gpu %s have the GPU's own memory", cfg.VRAM, cfg.GPU)
+	case cfg.GPU != "host":
+		onCPU(log, "with --vram they do")
+	}
+	if c.vram, err = openVRAM(cfg, log); err != nil {
+		return err
+	}
+	rt, err := host.Open(host.Options{Bank: c.vram.bank()})
+	if err != nil {
+		return err
+	}
+	c.rt = rt
+	return nil
+}
+
+// openNamed opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
+func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 	if name == "host" {
 		return host.Open(host.Options{})
 	}

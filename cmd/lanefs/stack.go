@@ -14,6 +14,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/vfio"
 )
 
 // controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
@@ -51,36 +52,46 @@ func defaultLanes() int { return max(4, runtime.NumCPU()) }
 // 30 to 32 GB/s, and 23.6 with 1 MiB.
 const gpuTransfer = 4 << 20
 
+// openController opens what drives the controller of cfg.Device, and the controller: of a PCI function, through VFIO, or of
+// an image file, in software.
 func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
-	if isFunction(cfg.Device) {
-		return openFunction(cfg, log)
-	}
-	if cfg.VRAM != "" {
-		return c, errors.New("--vram is for a PCI function: an image file's controller reaches the runtime's own memory")
-	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if c.rt, err = openRuntime(cfg.GPU, log); err != nil {
+	if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
+	if isFunction(cfg.Device) {
+		dev, err := vfio.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
+		if err != nil {
+			return c, err
+		}
+		c.ctl = dev
+	} else if err := c.openImage(cfg, log); err != nil {
+		return c, err
+	}
+	err = c.open(cfg, nvmeq.Config{Log: log, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	return c, err
+}
+
+// openImage opens the software controller over an image file. What a GPU's queues ask of it the GPU's copy engine moves.
+func (c *controller) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // lanes that a failed GPU left need queue pairs that it does not know
 		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
-			return c, err
+			return err
 		}
 		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, max(1, runtime.NumCPU()-1), gpuTransfer
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {
-		return c, err
+		return err
 	}
 	c.ctl = ctl
-	err = c.open(cfg, nvmeq.Config{Log: log, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
-	return c, err
+	return nil
 }
 
 // open opens the controller itself, in the best way that auto finds, or as it was told.

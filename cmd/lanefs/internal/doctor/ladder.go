@@ -107,9 +107,6 @@ func (x *examiner) type1Missing() []string {
 	return append(x.driveMissing(), "type1 (/dev/vfio/vfio)")
 }
 
-// gpuDriven is what this build lacks: mount refuses a PCI function with --gpu cuda or hip.
-const gpuDriven = "a LaneFS whose GPU lanes drive PCI functions: in this one the CPU's do"
-
 // memoryMissing is what the memory that lacks least lacks for a rung, one being enough; lacks says what its driver does.
 func (x *examiner) memoryMissing(lacks func(*Memory) []string) (least []string) {
 	if len(x.Memories) == 0 {
@@ -126,9 +123,6 @@ func (x *examiner) memoryMissing(lacks func(*Memory) []string) (least []string) 
 			missing = append(missing, fmt.Sprintf("lanefs bind %s", m.Addr))
 		case m.Kind != plain && m.Runtime == "":
 			missing = append(missing, fmt.Sprintf("a runtime for %s", m.Addr))
-		}
-		if m.Kind != plain {
-			missing = append(missing, gpuDriven)
 		}
 		if len(x.Drives) > 0 && !x.near(m) {
 			missing = append(missing, fmt.Sprintf("a free drive in the root complex of %s", m.Addr))

@@ -226,9 +226,27 @@ int be_take(const uint32_t words[2], phys **out) {
 	return rc;
 }
 
+/*
+ * n bytes of the file that LANEFS_SHIM_HOST names, or of anonymous memory. A PCI function's BAR makes it what a driver's own
+ * memory is (VM_PFNMAP): the process has it, and nobody pins its pages. What was given back is not given out again.
+ */
+static char *host_map(size_t n) {
+	static size_t next;
+	const char *name = getenv("LANEFS_SHIM_HOST");
+	if (!name)
+		return mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int fd = open(name, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return MAP_FAILED;
+	size_t length = (n + PAGE - 1) / PAGE * PAGE;
+	char *b = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, __atomic_fetch_add(&next, length, __ATOMIC_RELAXED));
+	close(fd);
+	return b;
+}
+
 /* Pinned memory is remembered by its size in a page before it. */
 int be_host_alloc(void **out, size_t n) {
-	char *b = mmap(NULL, n + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *b = host_map(n + PAGE);
 	if (b == MAP_FAILED)
 		return OUT_OF_MEMORY;
 	*(size_t *)b = n + PAGE;
@@ -242,8 +260,7 @@ int be_host_free(void *at) {
 }
 
 int be_host_register(void *at, size_t n, int io) {
-	(void)io;
-	return (uintptr_t)at % PAGE || n % PAGE ? INVALID : OK;
+	return (uintptr_t)at % PAGE || n % PAGE || (io && getenv("LANEFS_SHIM_NO_IOMEM")) ? INVALID : OK;
 }
 
 int be_host_unregister(void *at) {

@@ -10,7 +10,9 @@
  * LANEFS_SHIM_MEMORY, its bytes, over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
  * LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
- * begin, with "lose" it is as if LANEFS_SHIM_LOST were set.
+ * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
+ * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
+ * amdgpu does not.
  */
 #define _GNU_SOURCE
 #include "backend.h"

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// A function that nobody has: what is wrong with the runtime is said before it is looked for.
+const nowhere = "0000:ff:1f.7"
+
+// TestFunctionRuntime: a GPU that is named for a PCI function is taken or the mount fails, as with an image file.
+func TestFunctionRuntime(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "-1") // where there is a GPU, it is not seen
+	for _, c := range []struct {
+		cfg        mountConfig
+		want, said string
+	}{
+		{mountConfig{Device: nowhere, GPU: "host"}, "no PCI function " + nowhere, ""},
+		{mountConfig{Device: nowhere, GPU: "cuda"}, "cuda runtime: ", ""},
+		{mountConfig{Device: nowhere, GPU: "vulkan"}, `--gpu "vulkan": want auto, host, hip or cuda`, ""},
+		{mountConfig{Device: nowhere, GPU: "hip", VRAM: "0000:ff:1f.6"},
+			"--vram 0000:ff:1f.6 is for --gpu host: the lanes of --gpu hip have the GPU's own memory", ""},
+		{mountConfig{Device: nowhere, GPU: "cuda", VRAM: "0000:ff:1f.6"}, "is for --gpu host", ""},
+		{mountConfig{Device: nowhere, GPU: "auto", VRAM: "0000:ff:1f.6"}, "device memory: there is no PCI function 0000:ff:1f.6",
+			`the lanes run on the CPU" why="with --vram they do`},
+		{mountConfig{Device: "/image", GPU: "host", VRAM: "0000:ff:1f.6"}, "--vram is for a PCI function", ""},
+	} {
+		t.Run(fmt.Sprintf("%s %s %s", c.cfg.Device, c.cfg.GPU, c.cfg.VRAM), func(t *testing.T) {
+			var log bytes.Buffer
+			_, err := openController(&c.cfg, slog.New(slog.NewTextHandler(&log, nil)))
+			require.ErrorContains(t, err, c.want)
+			require.Contains(t, log.String(), c.said)
+		})
+	}
+}
+
+// TestLadder: what is tried on which machine, the best first.
+func TestLadder(t *testing.T) {
+	cpu, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cpu.Close()) })
+	device, err := detached.New(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, device.Close()) })
+	const auto, direct, bar, bridge = nvmeq.DoorbellAuto, nvmeq.DoorbellDirect, nvmeq.DoorbellBAR, nvmeq.DoorbellBridge
+	for _, c := range []struct {
+		name  string
+		rt    gpu.Runtime
+		vram  bool
+		cfg   mountConfig
+		bells []nvmeq.DoorbellRoute
+		modes []nvmeq.MemoryMode
+	}{
+		{"CPU, image", cpu, false, mountConfig{Device: "/image"}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{0}},
+		{"CPU, drive", cpu, false, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{0}},
+		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{11, 8, 3, 0}},
+		{"GPU, image", device, false, mountConfig{Device: "/image"}, []nvmeq.DoorbellRoute{bar, bridge}, []nvmeq.MemoryMode{0}},
+		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{bar, direct, bridge}, []nvmeq.MemoryMode{3, 0}},
+		{"asked for", device, false, mountConfig{Device: nowhere, MemoryMode: ptr(nvmeq.MemoryMode(8)), Doorbell: bar},
+			[]nvmeq.DoorbellRoute{bar}, []nvmeq.MemoryMode{8}},
+		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, MemoryMode: ptr(nvmeq.MemoryMode(4))},
+			[]nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctl := controller{rt: c.rt}
+			if c.vram {
+				ctl.vram = &vram{}
+			}
+			require.Equal(t, nvmeq.Ladder{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
+		})
+	}
+}
