@@ -1,6 +1,6 @@
 #!/bin/bash
 # initramfs.sh OUT PROGRAM... packs the guest's root: busybox, e2fsprogs, the programs given, the libraries they load, and
-# in $MODULES, where set, kernel modules and the order to load them in.
+# in $MODULES, where set, kernel modules and the order to load them in. $SHIM is the folder of the stand-in for ROCm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -11,12 +11,15 @@ root=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-root.XXXXXX")
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root"/{bin,sbin,dev,proc,sys,tmp,run,mnt,root,etc,lib/modules,usr/bin,usr/sbin,var}
 
-add() { # with everything that it loads
-	cp -L "$1" "$root/bin/$(basename "$1")"
+loads() { # what a program or library loads
 	ldd "$1" 2>/dev/null | grep -o '/[^ ]*' | while read -r lib; do
 		mkdir -p "$root$(dirname "$lib")"
 		[ -e "$root$lib" ] || cp -L "$lib" "$root$lib"
 	done || true
+}
+add() {
+	cp -L "$1" "$root/bin/$(basename "$1")"
+	loads "$1"
 }
 for tool in mke2fs e2fsck debugfs dumpe2fs tune2fs; do
 	add "$(command -v $tool)"
@@ -34,6 +37,12 @@ done
 find "$root/bin" -type l -lname '*/busybox' -exec ln -sf busybox {} \;
 for program; do
 	add "$program"
+done
+# The stand-in for ROCm: one library under several names, which only a test that names the folder finds.
+mkdir -p "$root/lib/rocm-shim"
+cp -P "$SHIM"/lib*.so* "$root/lib/rocm-shim/"
+for lib in "$SHIM"/lib*.so*; do
+	loads "$lib"
 done
 if [ -n "${MODULES:-}" ]; then
 	cp -r "$MODULES/." "$root/lib/modules/"

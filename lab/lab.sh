@@ -37,6 +37,9 @@ CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$tmp/lanefs" ./cmd/lanefs
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./nvmeq/vfio
 
+"${GO:-go}" run ./gpu/hip/shim/mkshim "$tmp/rocm-shim"
+export SHIM=$tmp/rocm-shim
+
 half() { # name, kernel, modules or nothing
 	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" || return 1
 	if [ "$mode" = shell ]; then

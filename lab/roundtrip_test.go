@@ -88,6 +88,12 @@ func tree(t testing.TB, dir string) map[string]string {
 // given, reads the same and writes more; the kernel and e2fsck find it right.
 func roundTrip(t *testing.T, addr string, mkfsArgs []string, mountArgs ...string) {
 	t.Helper()
+	roundTripSeen(t, addr, func(string) {}, mkfsArgs, mountArgs...)
+}
+
+// roundTripSeen is roundTrip whose mount is looked at before it ends.
+func roundTripSeen(t *testing.T, addr string, look func(dir string), mkfsArgs []string, mountArgs ...string) {
+	t.Helper()
 	dev := disk(t, addr)
 	mkfs(t, dev, mkfsArgs...)
 	var before map[string]string
@@ -105,6 +111,7 @@ func roundTrip(t *testing.T, addr string, mkfsArgs []string, mountArgs ...string
 		must(t, "dd", "if=/dev/urandom", "of="+filepath.Join(dir, "dd"), "bs=64k", "count=32", "conv=fsync")
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "d1-3")))
 		after = tree(t, dir)
+		look(dir)
 		lanefs(t, "umount", dir)
 	})
 	if t.Failed() {
