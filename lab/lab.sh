@@ -37,7 +37,7 @@ CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$tmp/lanefs" ./cmd/lanefs
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./nvmeq/vfio
 
-"${GO:-go}" run ./gpu/hip/shim/mkshim "$tmp/rocm-shim"
+"${GO:-go}" run ./gpu/hip/shim/mkshim cpu "$tmp/rocm-shim"
 export SHIM=$tmp/rocm-shim
 
 half() { # name, kernel, modules or nothing

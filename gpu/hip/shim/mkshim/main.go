@@ -1,4 +1,5 @@
-// Mkshim builds the shim over plain memory into a new folder: for the lab, whose guest has no compiler.
+// Mkshim builds the shim into a new folder, for machines that have no compiler: over plain memory for the lab's guest, over
+// CUDA for those with a GPU.
 package main
 
 import (
@@ -9,13 +10,13 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: mkshim DIR")
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: mkshim cpu|cuda DIR")
 		os.Exit(2)
 	}
-	err := os.Mkdir(os.Args[1], 0o755)
+	err := os.Mkdir(os.Args[2], 0o755)
 	if err == nil {
-		err = shim.Build("gcc", "cpu", "", os.Args[1])
+		err = shim.Build("gcc", os.Args[1], "", os.Args[2])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mkshim:", err)
