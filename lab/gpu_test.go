@@ -113,12 +113,18 @@ func TestGPURuntimeFails(t *testing.T) {
 			standIn(t, "LANEFS_SHIM_FAIL", fail)
 			mkfs(t, disk(t, nvme0))
 			want := pattern(1<<20, 3)
+			source := filepath.Join(t.TempDir(), "want")
+			require.NoError(t, os.WriteFile(source, want, 0o600))
 			t.Run("lanefs", func(t *testing.T) {
 				bound(t, nvme0)
 				dir := mount(t, nvme0, "--gpu", "hip", "-o", "lanes=2,gpu_error="+then)
-				require.NoError(t, writeDurably(filepath.Join(dir, "before"), want))
+				copyTo := func(name string) error {
+					_, err := run("dd", "if="+source, "of="+filepath.Join(dir, name), "bs=1M", "conv=fsync")
+					return err
+				}
+				require.NoError(t, copyTo("before"))
 				require.NoError(t, os.WriteFile(fail, []byte("refuse"), 0o600))
-				err := writeDurably(filepath.Join(dir, "after"), want)
+				err := copyTo("after")
 				s := stat(t, dir)
 				require.Contains(t, s.Runtime.Failed, "unspecified launch failure")
 				require.Equal(t, then == "ro", s.ReadOnly)
@@ -148,19 +154,4 @@ func TestGPURuntimeFails(t *testing.T) {
 			fsck(t, dev)
 		})
 	}
-}
-
-func writeDurably(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if serr := f.Sync(); err == nil {
-		err = serr
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
 }
