@@ -308,8 +308,11 @@ func (v *FS) abandon() error {
 
 func (v *FS) name() string { return v.dev.Info().Name }
 
-// ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error.
-func (v *FS) ReadOnly() bool { return v.readOnly.Load() }
+// ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
+// commit after which nobody has tried to change anything yet.
+func (v *FS) ReadOnly() bool {
+	return v.readOnly.Load() || v.jnl != nil && errors.Is(v.jnl.Err(), jbd2.ErrAborted)
+}
 
 // BlockSize is the volume's block size in bytes.
 func (v *FS) BlockSize() int { return v.bs }
