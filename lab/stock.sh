@@ -22,7 +22,7 @@ fi
 echo "lab: looking for the newest kernel package" >&2
 archive_open stock "trixie trixie-backports sid" || exit 3
 # Since 7.2 the image is in a package of its own, before in linux-image; the modules likewise.
-pick() { archive_newest "$1-[0-9].*[0-9]-amd64" | cut -d' ' -f1; }
+pick() { archive_newest "$1-[0-9].*[0-9]-amd64" | cut -d' ' -f1 || true; } # nothing, if there is none
 binary=$(pick linux-binary)
 [ -n "$binary" ] || binary=$(pick linux-image)
 [ -n "$binary" ] || { echo "lab: $archive_mirror has no kernel package; is the mirror right (LANEFS_LAB_MIRROR)?" >&2; exit 3; }
