@@ -140,8 +140,8 @@ class CuFile:
     class Error(ctypes.Structure):
         _fields_ = [("code", ctypes.c_int), ("cuda", ctypes.c_int)]
 
-    class Descr(ctypes.Structure):
-        _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int), ("pad", ctypes.c_int), ("ops", ctypes.c_void_p)]
+    class Descr(ctypes.Structure):  # the descriptor is in a union with a pointer, and aligned as one
+        _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int64), ("ops", ctypes.c_void_p)]
 
     def __init__(self, path, size, threads, chunk=16 << 20):
         os.environ.setdefault("CUFILE_FORCE_COMPAT_MODE", "true")
