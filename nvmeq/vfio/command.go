@@ -31,7 +31,7 @@ func (d *Device) disable() error {
 }
 
 func (d *Device) command(set, clear uint16) error {
-	old, at, err := d.readCommand()
+	old, err := d.readCommand()
 	if err != nil {
 		return err
 	}
@@ -41,23 +41,27 @@ func (d *Device) command(set, clear uint16) error {
 	return d.with(func(fd int) error {
 		var b [2]byte
 		binary.LittleEndian.PutUint16(b[:], old&^clear|set)
-		if _, err := d.m.pwrite(fd, b[:], at); err != nil {
+		if _, err := d.m.pwrite(fd, b[:], d.config+commandOffset); err != nil {
 			return fmt.Errorf("writing the command register: %w", err)
 		}
 		return nil
 	})
 }
 
-// readCommand gives the command register, and where it lies in the device's file.
-func (d *Device) readCommand() (v uint16, at int64, err error) {
+// findConfig asks where the configuration space lies in the device's file; that does not change while it is open.
+func (d *Device) findConfig() error {
+	info := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
+	if _, err := d.m.ioctl(d.fd, ioGetRegionInfo, unsafe.Pointer(&info)); err != nil {
+		return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
+	}
+	d.config = int64(info.offset)
+	return nil
+}
+
+func (d *Device) readCommand() (v uint16, err error) {
 	err = d.with(func(fd int) error {
-		config := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionConfig}
-		if _, err := d.m.ioctl(fd, ioGetRegionInfo, unsafe.Pointer(&config)); err != nil {
-			return fmt.Errorf("configuration space: VFIO_DEVICE_GET_REGION_INFO: %w", err)
-		}
-		at = int64(config.offset) + commandOffset
 		var b [2]byte
-		if _, err := d.m.pread(fd, b[:], at); err != nil {
+		if _, err := d.m.pread(fd, b[:], d.config+commandOffset); err != nil {
 			return fmt.Errorf("reading the command register: %w", err)
 		}
 		if v = binary.LittleEndian.Uint16(b[:]); v|commandINTx == 0xffff {
@@ -65,5 +69,5 @@ func (d *Device) readCommand() (v uint16, at int64, err error) {
 		}
 		return nil
 	})
-	return v, at, err
+	return v, err
 }

@@ -25,15 +25,16 @@ type Options struct {
 
 // Device is one PCI function in the hands of this process. It implements nvmeq.Transport.
 type Device struct {
-	m     machine
-	addr  pci.Address
-	log   *slog.Logger
-	space space
-	info  deviceInfo
-	bar   *region
-	calls sync.RWMutex // held to read while fd is used, to write when it is closed
-	fd    int          // protected by calls; -1 once the device is let go
-	gone  atomic.Pointer[error]
+	m      machine
+	addr   pci.Address
+	log    *slog.Logger
+	space  space
+	info   deviceInfo
+	config int64 // where the configuration space is in the device's file, in bytes
+	bar    *region
+	calls  sync.RWMutex // held to read while fd is used, to write when it is closed
+	fd     int          // protected by calls; -1 once the device is let go
+	gone   atomic.Pointer[error]
 	// revoked says that the DMA-BUFs exported so far no longer reach the BARs, for good: IOMMUFD does not map one again.
 	revoked atomic.Bool
 	watch   *watch
@@ -110,6 +111,9 @@ func (d *Device) open(at attachment, opt Options) error {
 	}
 	var err error
 	if d.iovas, err = newAllocator(at.usable, d.m.apertures(), at.pageSizes); err != nil {
+		return err
+	}
+	if err := d.findConfig(); err != nil {
 		return err
 	}
 	if err := d.enable(); err != nil {
@@ -255,7 +259,7 @@ func (d *Device) Reachable() error {
 	if d.revoked.Load() {
 		return fmt.Errorf("%s was reset, or its memory space was off: its exported memory is revoked", d.addr)
 	}
-	command, _, err := d.readCommand()
+	command, err := d.readCommand()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", d.addr, err)

@@ -255,8 +255,8 @@ func held() (all []string) {
 // What Close does, in the order it does it.
 func TestCloseOrder(t *testing.T) {
 	for way, want := range map[Backend][]string{
-		IOMMUFD: {request(ioGetRegionInfo), "pread", "pwrite", "munmap", request(ioDetachPT), "close", "close"},
-		Type1:   {request(ioGetRegionInfo), "pread", "pwrite", "munmap", "close", request(ioGroupUnset), "close", "close"},
+		IOMMUFD: {"pread", "pwrite", "munmap", request(ioDetachPT), "close", "close"},
+		Type1:   {"pread", "pwrite", "munmap", "close", request(ioGroupUnset), "close", "close"},
 	} {
 		m, d := newDouble(t, way)
 		f := &faulty{kernel: d, at: -1}
@@ -272,4 +272,16 @@ func TestCloseOrder(t *testing.T) {
 		require.NoError(t, dev.Close(), "a second time")
 		require.Equal(t, want, f.calls, "does nothing")
 	}
+}
+
+// Whether device memory is still reachable is asked after each batch that moved data there: one system call.
+func TestReachableCost(t *testing.T) {
+	m, d := newDouble(t, IOMMUFD)
+	f := &faulty{kernel: d, at: -1}
+	dev, err := (machine{f, m.pci}).take(testAddr, Options{})
+	require.NoError(t, err)
+	f.calls = nil
+	require.NoError(t, dev.Reachable())
+	require.Equal(t, []string{"pread"}, f.calls)
+	require.NoError(t, dev.Close())
 }
