@@ -283,10 +283,12 @@ func (c *Controller) Close() error {
 		c.admin.Lock()
 		defer c.admin.Unlock()
 		c.aq.broken = gone
-		if c.move.Load() == nil {
-			errs = append(errs, c.aq.d.Close(), c.copies.close())
-		} else {
+		errs = append(errs, c.aq.d.Close())
+		switch {
+		case c.move.Load() != nil:
 			errs = append(errs, c.runtime().Close()) // the first runtime is not touched again
+		case !c.failed.Load():
+			errs = append(errs, c.copies.close())
 		}
 		c.closeErr = errors.Join(errs...)
 	})

@@ -59,13 +59,13 @@ func newDMA(c *Controller, kind gpu.MemKind, size, align int64) (*dma, error) {
 	return d, nil
 }
 
-// Close unmaps and frees. The controller must not use the memory any more.
+// Close unmaps and frees; memory of a runtime that has failed is only unmapped. The controller must not use it any more.
 func (d *dma) Close() error {
 	if d == nil || d.mem == nil {
 		return nil
 	}
 	err := d.c.t.Unmap(d.mapped)
-	if !d.borrowed {
+	if !d.borrowed && !d.c.hasFailed(d.of) {
 		err = errors.Join(err, d.c.quietly(d.mem.Close))
 	}
 	d.mem = nil
@@ -146,7 +146,7 @@ func (c *Chunk) Len() int64 { return c.d.size }
 // Close gives the memory back. No command may use it any more.
 func (c *Chunk) Close() error {
 	err := c.d.Close()
-	if c.mirror != nil {
+	if c.mirror != nil && !c.d.c.hasFailed(c.d.of) {
 		err = errors.Join(err, c.d.c.quietly(c.mirror.Close))
 	}
 	return err

@@ -373,7 +373,8 @@ func (e *Engine) free() error {
 	}
 	e.lastStats = e.readStats()
 	if len(errs) > 0 {
-		return errors.Join(errs...)
+		e.c.failed.Store(true)
+		return errors.Join(append(errs, e.works.closeQueues())...)
 	}
 	for _, l := range e.lanes {
 		errs = append(errs, l.stream.Close())

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 )
 
@@ -39,6 +40,9 @@ func (c *Controller) Failover() *Failover { return c.move.Load() }
 
 // RuntimeFailed says that Config.Runtime failed. Its Close may then wait for ever, for a kernel that hangs.
 func (c *Controller) RuntimeFailed() bool { return c.failed.Load() }
+
+// hasFailed says that rt has failed. Its memory is never given back: that could wait for ever, and a kernel may wake up on it.
+func (c *Controller) hasFailed(rt gpu.Runtime) bool { return c.failed.Load() && rt == c.cfg.Runtime }
 
 // ErrReadOnly is wrapped by the errors of commands that would write and are refused.
 var ErrReadOnly = errors.New("nothing is written any more")
@@ -133,7 +137,7 @@ func (e *Engine) rehouse(ended bool) error {
 	var w works
 	g, err := w.build(e, len(qids))
 	if err != nil {
-		return err
+		return errors.Join(err, w.close(e.c))
 	}
 	old := e.works
 	e.statsMu.Lock()
@@ -149,10 +153,8 @@ func (e *Engine) rehouse(ended bool) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range []*dma{old.sq, old.cq, old.prp, old.ranges} {
-		if err := e.c.t.Unmap(d.mapped); err != nil {
-			return err
-		}
+	if err := old.closeQueues(); err != nil {
+		return err
 	}
 	for _, l := range e.lanes {
 		l.deaf.Store(false)

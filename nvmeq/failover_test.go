@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -16,6 +17,30 @@ import (
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
+
+// reach counts what the controller reaches by DMA.
+type reach struct {
+	*softctl.Controller
+	mu  sync.Mutex
+	now map[nvmeq.IOVA]int64 // protected by mu: bytes
+}
+
+func (r *reach) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
+	a, err := r.Controller.Map(m, off, n)
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.now[a] = n
+	}
+	return a, err
+}
+
+func (r *reach) Unmap(a nvmeq.IOVA) error {
+	r.mu.Lock()
+	delete(r.now, a)
+	r.mu.Unlock()
+	return r.Controller.Unmap(a)
+}
 
 // frail is a rig whose lanes run on a device that fails when told to.
 type frail struct {
@@ -34,14 +59,19 @@ func newFrail(t *testing.T, spare, reads bool, so softctl.Options, ec nvmeq.Engi
 	f.soft, err = softctl.Open(newImage(t), so)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.soft.Close()) })
-	cfg := nvmeq.Config{Runtime: dev, Transport: f.soft, SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.log, nil))}
+	mapped := &reach{Controller: f.soft, now: map[nvmeq.IOVA]int64{}}
+	cfg := nvmeq.Config{Runtime: dev, Transport: mapped, SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.log, nil))}
 	if spare {
 		cfg.Spare = func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
 	}
 	f.ctrl, err = nvmeq.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		f.ctrl.Close()
+		err := f.ctrl.Close()
+		assert.Empty(t, mapped.now, "whatever has failed, nothing stays mapped")
+		if f.ctrl.Failover() != nil && f.eng.Close() == nil {
+			assert.NoError(t, err, "nor is there anything to complain of")
+		}
 		if t.Failed() {
 			t.Log(f.log.String())
 		}
@@ -184,11 +214,11 @@ func TestFailoverImpossible(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFrail(t, c.spare, false, softctl.Options{Queues: c.queues}, nvmeq.EngineConfig{Lanes: 2})
-			data, err := f.ctrl.AllocData(4096) // and not closed: the device that failed keeps it
-			require.NoError(t, err)
+			data := f.chunk(t, 4096)
 			read := []nvmeq.Command{f.rw(nvmeq.IORead, 0, data, 0, 4096)}
 			require.NoError(t, f.eng.Do(0, read))
 			f.dev.Hang()
+			var err error
 			until(t, "reads fail", func() bool { err = f.eng.Do(0, read); return err != nil })
 			require.ErrorContains(t, err, "out of service")
 			require.ErrorContains(t, err, c.want)

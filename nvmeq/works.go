@@ -74,10 +74,7 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 
 // close gives everything back. No kernel runs on it, and the controller does not know of it.
 func (w *works) close(c *Controller) error {
-	var errs []error
-	for _, d := range []*dma{w.sq, w.cq, w.prp, w.ranges} {
-		errs = append(errs, d.Close())
-	}
+	errs := []error{w.closeQueues()}
 	for _, m := range []gpu.Memory{w.shared, w.own, w.bells} {
 		if m != nil {
 			errs = append(errs, c.quietly(m.Close))
@@ -97,4 +94,9 @@ func (w *works) close(c *Controller) error {
 		errs = append(errs, c.quietly(w.module.Close))
 	}
 	return errors.Join(errs...)
+}
+
+// closeQueues ends the controller's reach, and gives what it reached back unless the runtime has failed.
+func (w *works) closeQueues() error {
+	return errors.Join(w.sq.Close(), w.cq.Close(), w.prp.Close(), w.ranges.Close())
 }
