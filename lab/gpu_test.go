@@ -119,13 +119,9 @@ func TestGPURuntimeFails(t *testing.T) {
 			t.Run("lanefs", func(t *testing.T) {
 				bound(t, nvme0)
 				dir := mount(t, nvme0, "--gpu", "hip", "-o", "lanes=2,gpu_error="+then)
-				copyTo := func(name string) error {
-					_, err := run("dd", "if="+source, "of="+filepath.Join(dir, name), "bs=1M", "conv=fsync")
-					return err
-				}
-				require.NoError(t, copyTo("before"))
+				require.NoError(t, dd(source, filepath.Join(dir, "before"), "bs=1M"))
 				require.NoError(t, os.WriteFile(fail, []byte("refuse"), 0o600))
-				err := copyTo("after")
+				err := dd(source, filepath.Join(dir, "after"), "bs=1M")
 				s := stat(t, dir)
 				require.Contains(t, s.Runtime.Failed, "unspecified launch failure")
 				if then == "host" {

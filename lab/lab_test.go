@@ -76,6 +76,12 @@ func must(t testing.TB, name string, args ...string) string {
 	return out
 }
 
+// dd copies a file, as much and in such pieces as args say, and returns when the copy is durable.
+func dd(from, to string, args ...string) error {
+	_, err := run("dd", append([]string{"if=" + from, "of=" + to, "conv=fsync"}, args...)...)
+	return err
+}
+
 // lanefs runs the command line under test.
 func lanefs(t testing.TB, args ...string) string {
 	t.Helper()

@@ -108,7 +108,7 @@ func roundTripSeen(t *testing.T, addr string, look func(dir string), mkfsArgs []
 		require.Equal(t, before, tree(t, dir), "LaneFS reads what the kernel wrote")
 		fill(t, dir, 2)
 		must(t, "cp", "-a", filepath.Join(dir, "d1-0"), filepath.Join(dir, "copied"))
-		must(t, "dd", "if=/dev/urandom", "of="+filepath.Join(dir, "dd"), "bs=64k", "count=32", "conv=fsync")
+		require.NoError(t, dd("/dev/urandom", filepath.Join(dir, "dd"), "bs=64k", "count=32"))
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "d1-3")))
 		after = tree(t, dir)
 		look(dir)
