@@ -9,16 +9,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu/gputest"
 )
 
-// reporting is set in a process that TestReport shall say what it finds in.
-const reporting = "LANEFS_TEST_REPORT"
-
-// TestReport is run by TestVariants in a process of its own: a library is opened once per process.
+// TestReport says what a child of TestVariants finds.
 func TestReport(t *testing.T) {
-	if os.Getenv(reporting) == "" {
-		t.Skip("TestVariants runs this one")
-	}
+	gputest.Reporting(t)
 	_, err := Open(Options{})
 	t.Logf("open: %v", err)
 }
@@ -30,8 +27,6 @@ func TestVariants(t *testing.T) {
 	if err != nil {
 		t.Skip("this test needs gcc: apt-get install gcc libc6-dev")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		version, init int
 		without       string
@@ -63,15 +58,9 @@ int cuGetErrorString(int code, const char **s) { snprintf(words, sizeof words, "
 			require.NoError(t, os.WriteFile(file, []byte(src.String()), 0o600))
 			out, err := exec.Command(cc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), file).CombinedOutput()
 			require.NoError(t, err, "%s", out)
-			cmd := exec.Command(self, "-test.v", "-test.run", "^TestReport$")
-			cmd.Env = append(os.Environ(), reporting+"=1", "LD_LIBRARY_PATH="+dir)
-			out, err = cmd.CombinedOutput()
-			if err != nil && strings.Contains(string(out), "GLIBC_") {
-				t.Skipf("this test binary needs a newer libc than Debian's: %s", out)
-			}
-			require.NoError(t, err, "%s", out)
-			require.Contains(t, string(out), "open: cuda runtime: ")
-			require.Contains(t, string(out), c.want)
+			said := gputest.Child(t, "^TestReport$", append(os.Environ(), "LD_LIBRARY_PATH="+dir))
+			require.Contains(t, said, "open: cuda runtime: ")
+			require.Contains(t, said, c.want)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu/gputest"
 	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 )
@@ -173,8 +174,6 @@ func TestROCmLibraries(t *testing.T) {
 	if _, err := os.Stat("/dev/kfd"); err == nil {
 		t.Skip("this machine has an AMD GPU: see TestRuntime with LANEFS_SHIM=none")
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	for version, want := range map[string]string{
 		"5.2.3": "open: hip runtime: this is ROCm 5.2, LaneFS's kernels need 6.0: update ROCm, or use --gpu host\n",
 		"6.4.3": "open: hip runtime: ROCm 6.4 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100); /dev/kfd is not there",
@@ -187,8 +186,8 @@ func TestROCmLibraries(t *testing.T) {
 				loader = filepath.Join(r.dir, "lib64/ld-linux-x86-64.so.2")
 			}
 			path := filepath.Join(r.dir, "lib/x86_64-linux-gnu") + ":" + r.lib("")
-			c := exec.Command(loader, "--library-path", path, self, "-test.v", "-test.run", "^TestReport$")
-			require.Contains(t, output(t, c, "LANEFS_SHIM=none", reporting+"=1"), want)
+			said := gputest.Child(t, "^TestReport$", environ("LANEFS_SHIM=none"), loader, "--library-path", path)
+			require.Contains(t, said, want)
 		})
 	}
 }

@@ -2,7 +2,6 @@ package hip
 
 import (
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -15,14 +14,9 @@ import (
 	"github.com/lanefs/lanefs/gpu/hip/shim"
 )
 
-// reporting is set in a process that TestReport shall say what it finds in.
-const reporting = "LANEFS_TEST_REPORT"
-
-// TestReport is run by the other tests in a process of its own: a library is opened once per process.
+// TestReport says what a child finds.
 func TestReport(t *testing.T) {
-	if os.Getenv(reporting) == "" {
-		t.Skip("other tests run this one")
-	}
+	gputest.Reporting(t)
 	r, err := Open(Options{})
 	if err != nil {
 		t.Logf("open: %v", err)
@@ -40,33 +34,22 @@ func TestReport(t *testing.T) {
 	t.Logf("wait: %v", s.Wait(time.Minute))
 }
 
-// child runs tests of this binary in a process of its own, with variables set, on this process's shim unless they name
-// another.
+// child is gputest.Child with variables set, on this process's shim unless they name another.
 func child(t *testing.T, run string, env ...string) string {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	if !slices.ContainsFunc(env, func(s string) bool {
 		return strings.HasPrefix(s, "LANEFS_SHIM_ROCM=") || strings.HasPrefix(s, "LANEFS_SHIM=")
 	}) {
 		env = append(env, "LANEFS_SHIM="+shim.Dir())
 	}
-	return output(t, exec.Command(self, "-test.v", "-test.run", run), append(env, reporting+"=1")...)
+	return gputest.Child(t, run, environ(env...))
 }
 
-// output is what a command prints, which must not fail, without this process's choice of a shim.
-func output(t *testing.T, c *exec.Cmd, env ...string) string {
-	t.Helper()
-	c.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+// environ is this process's environment with variables set, without its choice of a shim.
+func environ(env ...string) []string {
+	return append(slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "LANEFS_SHIM") || strings.HasPrefix(s, "LD_LIBRARY_PATH=")
-	})
-	c.Env = append(c.Env, env...)
-	out, err := c.CombinedOutput()
-	if err != nil && strings.Contains(string(out), "GLIBC_") {
-		t.Skipf("this test binary needs a newer libc than Debian's: %s", out)
-	}
-	require.NoError(t, err, "%s", out)
-	return string(out)
+	}), env...)
 }
 
 func needShim(t *testing.T) {
