@@ -202,11 +202,12 @@ func (s *Server) Unmount() error {
 		return nil
 	default:
 	}
-	err := s.fuse.Unmount()
 	// The kernel lets go of a file a moment after its last close has returned, and on a busy machine it is a long one.
-	for end := time.Now().Add(busyPatience); err != nil && busy(err) && time.Now().Before(end); {
-		time.Sleep(busyPatience / 20)
-		err = s.fuse.Unmount()
+	var err error
+	for range unmountTries {
+		if err = s.fuse.Unmount(); err == nil || !busy(err) {
+			break
+		}
 	}
 	if err != nil {
 		select {
@@ -223,8 +224,8 @@ func (s *Server) Unmount() error {
 	return nil
 }
 
-// busyPatience is how long a mount may be busy before that is an error.
-const busyPatience = 2 * time.Second
+// unmountTries are go-fuse's, each of which tries five times within 0.3 s: a mount is busy when it is so for two seconds.
+const unmountTries = 7
 
 // busy knows EBUSY, and fusermount3's word for it.
 func busy(err error) bool {
