@@ -51,18 +51,21 @@ func (i *Inode) accessDue(now time.Time) bool {
 	return !at.After(i.d.Mtime.Time()) || !at.After(i.d.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
 
-// noteAccess records that the inode is being read, and says whether storeAccess is to be called once mu is released. mu is
-// held, shared will do.
-func (i *Inode) noteAccess() bool {
+// endRead ends what reads the inode's contents under mu, shared, which it releases: the access is noted, and stored if it
+// changes the access time.
+func (i *Inode) endRead() {
 	now := time.Now()
 	due := i.accessDue(now)
 	if due {
 		i.accessTime.Store(now.UnixNano())
 	}
-	return due
+	i.mu.RUnlock()
+	if due {
+		i.storeAccess()
+	}
 }
 
-// storeAccess stores what noteAccess noted, now or later. No lock is held. A volume that takes no changes any more is no
+// storeAccess stores what endRead noted, now or later. No lock is held. A volume that takes no changes any more is no
 // reason for a read to fail.
 func (i *Inode) storeAccess() {
 	if i.mu.TryLock() {

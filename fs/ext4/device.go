@@ -54,13 +54,7 @@ const dmaAlign = 4
 // ReadInto carries out the transfers, each with an error of its own.
 func (i *Inode) ReadInto(ts []Transfer) {
 	i.mu.RLock()
-	defer func() {
-		due := i.noteAccess()
-		i.mu.RUnlock()
-		if due {
-			i.storeAccess()
-		}
-	}()
+	defer i.endRead()
 	var reqs []*blockdev.Request
 	for k := range ts {
 		t := &ts[k]

@@ -218,13 +218,7 @@ func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) (err error) {
 	defer i.fs.noteTo(&err)
 	defer i.noteDamage()
 	i.mu.RLock()
-	defer func() {
-		due := i.noteAccess()
-		i.mu.RUnlock()
-		if due {
-			i.storeAccess()
-		}
-	}()
+	defer i.endRead()
 	if !i.d.IsDir() {
 		return ErrNotDir
 	}

@@ -37,13 +37,7 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 		return nil, ErrInvalid
 	}
 	i.mu.RLock()
-	defer func() {
-		due := i.noteAccess()
-		i.mu.RUnlock()
-		if due {
-			i.storeAccess()
-		}
-	}()
+	defer i.endRead()
 	if !i.d.IsReg() {
 		return nil, i.notRegular()
 	}
