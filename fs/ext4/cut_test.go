@@ -2,9 +2,13 @@ package ext4_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
@@ -108,6 +113,76 @@ func TestShiftCut(t *testing.T) {
 			}
 			require.NotZero(t, seen["old"], fmt.Sprint(seen))
 			require.NotZero(t, seen["new"], fmt.Sprint(seen))
+		})
+	}
+}
+
+// TestSuperblockCut cuts the power in the middle of every write of the superblock, between the sector that changes and the
+// one with the checksum: LaneFS and the kernel recover what is there. s_last_mounted is as long as it can be.
+func TestSuperblockCut(t *testing.T) {
+	const sector, super = 512, disk.SuperblockOffset
+	for _, bs := range []string{"1024", "4096"} {
+		t.Run(bs, func(t *testing.T) {
+			img := disktest.Make(t, "16M", "-b", bs, "-O", "metadata_csum,metadata_csum_seed")
+			mounted := strings.Repeat("x", 64)
+			patchSuper(t, img, func(sb *disk.Superblock) { copy(sb.LastMounted[:], mounted) })
+			dev, err := blockdevtest.OpenFile(img, sector)
+			require.NoError(t, err)
+			before := make([]byte, 2*sector)
+			_, err = dev.File().ReadAt(before, super)
+			require.NoError(t, err)
+			var torn []string
+			dir := t.TempDir()
+			dev.Observe(func(e blockdevtest.Event) {
+				if e.Op != blockdev.OpWrite || e.Off > super || e.Off+e.Len <= super {
+					return
+				}
+				now := make([]byte, 2*sector)
+				_, err := dev.File().ReadAt(now, super)
+				require.NoError(t, err)
+				for k := range 2 {
+					half := filepath.Join(dir, fmt.Sprintf("%d-%d", len(torn)/2, k))
+					copySparse(t, img, half)
+					b := slices.Concat(before[:sector], now[sector:])
+					if k == 1 {
+						b = slices.Concat(now[:sector], before[sector:])
+					}
+					f, err := os.OpenFile(half, os.O_WRONLY, 0)
+					require.NoError(t, err)
+					_, err = f.WriteAt(b, super)
+					require.NoError(t, errors.Join(err, f.Close()))
+					torn = append(torn, half)
+				}
+				before = now
+			})
+			v, err := ext4.Open(dev, ext4.Options{})
+			require.NoError(t, err)
+			root, err := v.Root()
+			require.NoError(t, err)
+			for k := range 3 {
+				f := create(t, root, fmt.Sprintf("f%d", k))
+				_, err := f.Write(0, make([]byte, 10_000))
+				require.NoError(t, err)
+				f.Put()
+				require.NoError(t, v.Sync())
+			}
+			root.Put()
+			require.NoError(t, v.Close())
+			dev.Observe(nil)
+			require.NoError(t, dev.Close())
+			disktest.Fsck(t, img)
+			require.GreaterOrEqual(t, len(torn), 4, "a mount and an unmount")
+			for _, half := range torn {
+				kernels := half + "-kernel"
+				copySparse(t, half, kernels)
+				disktest.Mount(t, kernels, "", func(string) {})
+				disktest.Fsck(t, kernels)
+				v, done := open(t, half, ext4.Options{Logf: func(string, ...any) {}})
+				require.False(t, v.ReadOnly())
+				done()
+				disktest.Fsck(t, half)
+				require.Equal(t, mounted, string(disktest.Open(t, half).LastMounted[:]))
+			}
 		})
 	}
 }

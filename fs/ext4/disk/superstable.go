@@ -7,37 +7,47 @@ import "bytes"
 // journal, which has a good copy, is found through the superblock. So the checksum is kept as it is, and four bytes of
 // the first sector that nobody reads are chosen such that it is right. Then either sector goes with either.
 
-// spare is where the four bytes are: the end of s_last_mounted, past the zero that ends its text.
-const spare = 0x88 + 60
+// spare gives the four bytes and where they are: at the end of a text, past the zero that ends it. s_last_mounted is the place,
+// unless it is all text; the functions of the first and the last error are not read past their zero either.
+func (s *Superblock) spare() (b []byte, at int) {
+	for _, text := range []struct {
+		b  []byte
+		at int
+	}{{s.LastMounted[:], 0x88}, {s.FirstErrorFunc[:], 0x1A8}, {s.LastErrorFunc[:], 0x1E0}} {
+		if n := len(text.b) - 4; bytes.IndexByte(text.b[:n], 0) >= 0 {
+			return text.b[n:], text.at + n
+		}
+	}
+	return nil, 0
+}
 
 // EncodeStable is Encode with the checksum that the superblock has. A volume on which that is not possible, because
-// s_last_mounted is all text, gets a new one.
+// every text fills its place, gets a new one.
 func (s *Superblock) EncodeStable(b []byte) {
-	if !s.FeatureROCompat.Has(ROCompatMetadataCsum) || bytes.IndexByte(s.LastMounted[:60], 0) < 0 {
+	free, at := s.spare()
+	if !s.FeatureROCompat.Has(ROCompatMetadataCsum) || free == nil {
 		s.Encode(b)
 		return
 	}
-	clear(s.LastMounted[60:])
+	clear(free)
 	s.fields(codec{b: s.raw[:]})
-	before := CRC32C(^uint32(0), s.raw[:spare])
-	le.PutUint32(s.LastMounted[60:], before^s.stable.needed(s.Checksum, s.raw[spare:0x3FC]))
+	before := CRC32C(^uint32(0), s.raw[:at])
+	le.PutUint32(free, before^s.stable.needed(s.Checksum, s.raw[at+4:0x3FC]))
 	s.fields(codec{b: s.raw[:]})
 	copy(b[:SuperblockSize], s.raw[:])
 }
 
 // stableSum remembers the last answer of needed: every commit asks, and what lies behind the spare bytes hardly changes.
-// The zero value remembers that zeroes lead from 0 to 0.
 type stableSum struct {
 	sum, answer uint32
-	b           [0x3FC - spare]byte
+	b           []byte // never changed, since clones of a superblock share it
 }
 
-// needed is what the crc32c before b must be, xor the four bytes at its start, so that b leads to sum.
+// needed is what the crc32c before the spare bytes must be, xor these, so that b, which follows them, leads to sum.
 func (c *stableSum) needed(sum uint32, b []byte) uint32 {
-	if c.sum != sum || !bytes.Equal(c.b[4:], b[4:]) {
-		c.sum = sum
-		copy(c.b[4:], b[4:]) // the first four are zero
-		c.answer = crc32cBack(sum, c.b[:])
+	if c.b == nil || c.sum != sum || !bytes.Equal(c.b, b) {
+		c.sum, c.b = sum, bytes.Clone(b)
+		c.answer = crc32cBack(crc32cBack(sum, b), make([]byte, 4))
 	}
 	return c.answer
 }
