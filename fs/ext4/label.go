@@ -15,17 +15,50 @@ func (v *FS) Label() string {
 	return v.sb.Label()
 }
 
-// SetLabel renames the volume. The backups of the superblock keep the old name until e2fsck or tune2fs writes them.
+// SetLabel renames the volume: its superblock, then the backups, each of which may keep the old name if the power is cut
+// meanwhile. A damaged backup keeps it in any case, and the log says so.
 func (v *FS) SetLabel(label string) (err error) {
 	defer v.noteTo(&err)
 	if len(label) > MaxLabel {
 		return ErrInvalid
 	}
+	set := func(sb *disk.Superblock) {
+		sb.VolumeName = [MaxLabel]byte{}
+		copy(sb.VolumeName[:], label)
+	}
+	err = v.do(1, func(h *jbd2.Handle) error {
+		v.updateSuper(h, set)
+		return nil
+	})
+	for _, group := range v.sb.BackupGroups() {
+		if err == nil {
+			err = v.updateBackup(group, set)
+		}
+	}
+	return err
+}
+
+// updateBackup changes the superblock's backup in a group.
+func (v *FS) updateBackup(group uint32, f func(*disk.Superblock)) error {
+	buf, err := v.cache.Get(jbd2.Block(v.sb.GroupFirstBlock(group)))
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
 	return v.do(1, func(h *jbd2.Handle) error {
-		v.updateSuper(h, func(sb *disk.Superblock) {
-			sb.VolumeName = [MaxLabel]byte{}
-			copy(sb.VolumeName[:], label)
-		})
+		buf.Lock()
+		defer buf.Unlock()
+		sb, err := disk.DecodeSuperblock(buf.Data())
+		if err == nil {
+			err = sb.VerifyChecksum()
+		}
+		if err != nil {
+			v.opt.Logf("%s: the superblock's backup in group %d is left as it is: %v; run e2fsck on the volume", v.name(), group, err)
+			return nil
+		}
+		f(sb)
+		sb.Encode(buf.Data())
+		h.Dirty(buf)
 		return nil
 	})
 }
