@@ -191,9 +191,6 @@ func (s *Server) explain(err error) error {
 // Wait returns when the mount is gone and the last request was answered.
 func (s *Server) Wait() { <-s.done }
 
-// Dir is where the volume is mounted.
-func (s *Server) Dir() string { return s.dir }
-
 // Unmount takes the mount away and waits for the last request. ErrBusy means that files are open or that it is someone's
 // working directory, and that the mount is still there.
 func (s *Server) Unmount() error {

@@ -216,15 +216,6 @@ func (c *Controller) Name() string { return c.t.Name() }
 // MaxTransfer is the largest transfer of one command in bytes that the controller takes, 0 for no limit.
 func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSMIN()) }
 
-// MaxWriteZeroes is the most that one Write Zeroes command may clear, in bytes; 0 is no limit but the command's own of
-// 65536 blocks (NVM §4.1.5.4, WZSL).
-func (c *Controller) MaxWriteZeroes() int64 {
-	if z := c.nvm.WZSL; z > 0 && z <= 40 {
-		return c.cap.MPSMIN() << z
-	}
-	return 0
-}
-
 // Err is why the controller is out of service for good, nil while it works.
 func (c *Controller) Err() error {
 	if p := c.dead.Load(); p != nil {

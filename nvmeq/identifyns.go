@@ -84,9 +84,6 @@ func (n *IdentifyNamespace) Format() (LBAFormat, error) {
 	return n.Formats[i], nil
 }
 
-// ExtendedMetadata says that metadata follows each block's data in the same buffer.
-func (n *IdentifyNamespace) ExtendedMetadata() bool { return n.FLBAS>>4&1 == 1 }
-
 // Protection is the end-to-end protection type in use, 0 for none.
 func (n *IdentifyNamespace) Protection() int { return int(n.DPS & 7) }
 
@@ -131,28 +128,6 @@ func DecodeIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
 	// 64 formats at most; a controller that claims more is not believed.
 	for i := 0; i <= min(int(n.NLBAF), 63); i++ {
 		n.Formats = append(n.Formats, LBAFormat(le.Uint32(b[128+4*i:])))
-	}
-	return n, nil
-}
-
-// NVMNamespace is the command set specific part of a namespace (NVM §4.1.5.3).
-type NVMNamespace struct {
-	LBSTM uint64 // storage tag mask
-	PIC   uint8
-	ELBAF [64]uint32
-}
-
-// StorageTagSize of format i in bits; not zero only with protection information.
-func (n *NVMNamespace) StorageTagSize(i int) int { return int(field(n.ELBAF[i], 0, 7)) }
-
-// DecodeNVMNamespace reads the structure from exactly IdentifySize bytes.
-func DecodeNVMNamespace(b []byte) (*NVMNamespace, error) {
-	if len(b) != IdentifySize {
-		return nil, fmt.Errorf("nvmeq: NVM Identify Namespace of %d bytes, want %d", len(b), IdentifySize)
-	}
-	n := &NVMNamespace{LBSTM: binary.LittleEndian.Uint64(b), PIC: b[8]}
-	for i := range n.ELBAF {
-		n.ELBAF[i] = binary.LittleEndian.Uint32(b[12+4*i:])
 	}
 	return n, nil
 }

@@ -64,15 +64,3 @@ func (o Opcode) Name(admin bool) string {
 	}
 	return fmt.Sprintf("I/O command %#02x", uint8(o))
 }
-
-// Transfer is the direction of a command's data, which the opcode's low two bits state (Base §3.3.3.1, CDW0.OPC).
-type Transfer uint8
-
-const (
-	TransferNone   Transfer = 0
-	TransferToCtrl Transfer = 1
-	TransferToHost Transfer = 2
-	TransferBoth   Transfer = 3
-)
-
-func (o Opcode) Transfer() Transfer { return Transfer(o & 3) }

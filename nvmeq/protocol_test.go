@@ -337,8 +337,6 @@ func FuzzIdentify(f *testing.F) {
 		require.NoError(t, err)
 		_, err = DecodeSMART(page[:SMARTSize])
 		require.NoError(t, err)
-		_, err = DecodeNVMNamespace(page)
-		require.NoError(t, err)
 		_, err = DecodeNVMController(page)
 		require.NoError(t, err)
 	})

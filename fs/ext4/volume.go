@@ -317,9 +317,6 @@ func (v *FS) ReadOnly() bool {
 // BlockSize is the volume's block size in bytes.
 func (v *FS) BlockSize() int { return v.bs }
 
-// Device is what the volume lies on.
-func (v *FS) Device() blockdev.Device { return v.dev }
-
 // Statfs reports sizes and what is free.
 func (v *FS) Statfs() Statfs {
 	free := v.alloc.FreeBlocks()

@@ -50,7 +50,6 @@ var abi = []struct {
 			{"d.region_index", unsafe.Offsetof(dmaBufRequest{}.region)}, {"d.open_flags", unsafe.Offsetof(dmaBufRequest{}.openFlags)},
 			{"d.nr_ranges", unsafe.Offsetof(dmaBufRequest{}.rangeCount)}, {"r.offset", unsafe.Offsetof(dmaBufRequest{}.offset)},
 			{"r.length", unsafe.Offsetof(dmaBufRequest{}.length)}}},
-	{"iommufd", "struct iommu_destroy", unsafe.Sizeof(iommuDestroy{}), []field{{"id", unsafe.Offsetof(iommuDestroy{}.id)}}},
 	{"iommufd", "struct iommu_ioas_alloc", unsafe.Sizeof(ioasAlloc{}), []field{{"out_ioas_id", unsafe.Offsetof(ioasAlloc{}.ioas)}}},
 	{"iommufd", "struct iommu_ioas_iova_ranges", unsafe.Sizeof(ioasRanges{}), []field{
 		{"num_iovas", unsafe.Offsetof(ioasRanges{}.n)}, {"allowed_iovas", unsafe.Offsetof(ioasRanges{}.allowed)},
@@ -94,7 +93,7 @@ var numbers = []struct {
 	{"iommufd", "VFIO_DEVICE_FEATURE_DMA_BUF", featureDMABUF},
 	{"iommufd", "VFIO_DEVICE_BIND_IOMMUFD", uint64(ioBindIOMMUFD)}, {"iommufd", "VFIO_DEVICE_ATTACH_IOMMUFD_PT", uint64(ioAttachPT)},
 	{"iommufd", "VFIO_DEVICE_DETACH_IOMMUFD_PT", uint64(ioDetachPT)},
-	{"iommufd", "IOMMU_DESTROY", uint64(ioIOMMUDestroy)}, {"iommufd", "IOMMU_IOAS_ALLOC", uint64(ioIOASAlloc)},
+	{"iommufd", "IOMMU_IOAS_ALLOC", uint64(ioIOASAlloc)},
 	{"iommufd", "IOMMU_IOAS_IOVA_RANGES", uint64(ioIOASRanges)}, {"iommufd", "IOMMU_IOAS_MAP", uint64(ioIOASMap)},
 	{"iommufd", "IOMMU_IOAS_UNMAP", uint64(ioIOASUnmap)}, {"iommufd", "IOMMU_IOAS_MAP_FILE", uint64(ioIOASMapFile)},
 	{"iommufd", "IOMMU_IOAS_MAP_FIXED_IOVA", mapFixed}, {"iommufd", "IOMMU_IOAS_MAP_WRITEABLE", mapWriteable},

@@ -8,7 +8,6 @@ import "structs"
 const iommuIO = uintptr(';')<<8 + 0x80
 
 const (
-	ioIOMMUDestroy  = iommuIO + 0
 	ioIOASAlloc     = iommuIO + 1
 	ioIOASRanges    = iommuIO + 4
 	ioIOASMap       = iommuIO + 5
@@ -20,11 +19,6 @@ const (
 	mapFixedRW      = mapFixed | mapWriteable | mapReadable
 	ioasRangesLimit = 4096 // usable ranges: more than this no machine has
 )
-
-type iommuDestroy struct {
-	_        structs.HostLayout
-	size, id uint32
-}
 
 type ioasAlloc struct {
 	_                 structs.HostLayout

@@ -52,9 +52,6 @@ var (
 	ErrReadOnly = errors.New("alloc: volumes with bigalloc are not written to")
 )
 
-// CorruptError says what is wrong with descriptors or bitmaps.
-type CorruptError = disk.CorruptError
-
 // Allocator is the free space of one volume. All methods may be called from any goroutine.
 type Allocator struct {
 	sb     *disk.Superblock
@@ -173,9 +170,6 @@ func (a *Allocator) loadDesc(i uint32, g *group) error {
 	return nil
 }
 
-// Groups is the number of groups.
-func (a *Allocator) Groups() uint32 { return uint32(len(a.groups)) }
-
 // InodeTable is the first block of a group's inode table.
 func (a *Allocator) InodeTable(group uint32) jbd2.Block {
 	return jbd2.Block(a.groups[group].desc.InodeTable) // never changes
@@ -203,9 +197,6 @@ func (a *Allocator) Overhead() uint64 {
 	}
 	return n
 }
-
-// SetReserved changes how many free blocks are kept for those who ask with UseReserved.
-func (a *Allocator) SetReserved(n uint64) { a.reserved.Store(int64(n)) }
 
 // SetDiscard has f called, nil for nobody, with runs of blocks whose freeing is durable, before they can be used again.
 // It runs on the journal's committer.

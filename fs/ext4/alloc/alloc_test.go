@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	corrupt := func(err error) {
 		t.Helper()
-		require.ErrorAs(t, err, new(*CorruptError))
+		require.ErrorAs(t, err, new(*disk.CorruptError))
 	}
 	before := v.a.FreeBlocks()
 	v.do(100, func(h *jbd2.Handle) {

@@ -239,7 +239,6 @@ func FuzzInode(f *testing.F) {
 		}
 		_ = s.VerifyInode(12, &n, b)
 		_ = n.XattrArea(b)
-		n.FastSymlink()
 		n.Device()
 		s.Sectors(&n)
 		out := bytes.Clone(b)

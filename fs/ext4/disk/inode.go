@@ -117,9 +117,6 @@ func (n *Inode) HasCrtime() bool { return n.fits(endCrtime) }
 // HasProjid says whether the inode has room for a project.
 func (n *Inode) HasProjid() bool { return n.fits(endProjid) }
 
-// HasNsec says whether the inode's times have nanoseconds and 34 bits of seconds.
-func (n *Inode) HasNsec() bool { return n.fits(endAtimeExtra) }
-
 // DecodeInode decodes the inode-table slot b, whose length is the volume's inode size. The checksum is not checked:
 // VerifyInode does that.
 func (s *Superblock) DecodeInode(ino uint32, b []byte) (Inode, error) {

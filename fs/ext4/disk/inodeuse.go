@@ -47,11 +47,6 @@ func (n *Inode) RoundTimes() {
 	round(&n.Mtime, 0x88)
 }
 
-// FastSymlink says whether the target is in Block itself ([layout] Symbolic Links).
-func (n *Inode) FastSymlink() bool {
-	return n.IsLink() && n.Flags&(FlExtents|FlInlineData) == 0 && n.Size < InodeBlockSize
-}
-
 // XattrArea is the part of the inode's slot b behind its members, where extended attributes can be; empty if there is
 // none.
 func (n *Inode) XattrArea(b []byte) []byte {

@@ -172,12 +172,6 @@ func (s *Superblock) Encode(b []byte) {
 	copy(b, s.raw[:])
 }
 
-// Clone is a copy that shares nothing: for building a backup.
-func (s *Superblock) Clone() *Superblock {
-	c := *s
-	return &c
-}
-
 // VerifyChecksum checks the checksum of the bytes that the superblock was decoded from.
 func (s *Superblock) VerifyChecksum() error {
 	if !s.FeatureROCompat.Has(ROCompatMetadataCsum) {

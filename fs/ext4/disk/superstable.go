@@ -40,13 +40,13 @@ func (s *Superblock) EncodeStable(b []byte) {
 // stableSum remembers the last answer of needed: every commit asks, and what lies behind the spare bytes hardly changes.
 type stableSum struct {
 	sum, answer uint32
-	b           []byte // never changed, since clones of a superblock share it
+	b           []byte
 }
 
 // needed is what the crc32c before the spare bytes must be, xor these, so that b, which follows them, leads to sum.
 func (c *stableSum) needed(sum uint32, b []byte) uint32 {
 	if c.b == nil || c.sum != sum || !bytes.Equal(c.b, b) {
-		c.sum, c.b = sum, bytes.Clone(b)
+		c.sum, c.b = sum, append(c.b[:0], b...)
 		c.answer = crc32cBack(crc32cBack(sum, b), make([]byte, 4))
 	}
 	return c.answer

@@ -9,7 +9,7 @@
 //
 // A Tree is a value made for one operation or for several; it holds no state beside the bytes. Whoever calls it holds
 // the inode's lock: shared for Map, Walk and Check, exclusive for the rest. Nothing that was read from the volume is
-// believed: depth, counts, order, bounds and checksums are checked before use, and what fails is a *CorruptError.
+// believed: depth, counts, order, bounds and checksums are checked before use, and what fails is a *disk.CorruptError.
 //
 // A change that fails for want of blocks leaves the tree as it was, or with less of the change than was asked for, never
 // in between: new nodes are allocated before anything is touched.
@@ -42,9 +42,6 @@ var ErrMapped = errors.New("extent: logical block is mapped already")
 
 // ErrRange is returned for logical blocks that no file can have.
 var ErrRange = errors.New("extent: logical block out of range")
-
-// CorruptError says what is wrong with a tree.
-type CorruptError = disk.CorruptError
 
 // Extent is a run of logical blocks. As an answer of Map it may be a hole.
 type Extent struct {

@@ -48,9 +48,6 @@ func (b *Buffer) Verified() bool { return b.verified.Load() }
 // SetVerified notes that the contents were checked.
 func (b *Buffer) SetVerified() { b.verified.Store(true) }
 
-// Dirty says whether the running transaction has changed the buffer.
-func (b *Buffer) Dirty() bool { return b.txn.Load() != nil }
-
 // Put drops a reference taken by Get or New.
 func (b *Buffer) Put() { b.unref() }
 

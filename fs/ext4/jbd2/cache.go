@@ -39,9 +39,6 @@ type Cache struct {
 
 	perShard int64 // bytes that a shard may hold
 	shards   []*shard
-
-	prefetching sync.WaitGroup
-	prefetchers chan struct{} // a token for each prefetch in flight
 }
 
 // shard is a part of the cache with a lock of its own.
@@ -77,7 +74,7 @@ func NewCache(dev blockdev.Device, blockSize int, o CacheOptions) (*Cache, error
 	c := &Cache{
 		dev: dev, blockSize: blockSize, blocks: Block(o.Blocks),
 		slots: newSlots(dev, blockSize), stage: newStage(dev, blockSize),
-		perShard: o.Limit / int64(n), prefetchers: make(chan struct{}, 4),
+		perShard: o.Limit / int64(n),
 	}
 	for range n {
 		c.shards = append(c.shards, &shard{cache: c, blocks: map[Block]*Buffer{}})
@@ -90,9 +87,6 @@ func (c *Cache) BlockSize() int { return c.blockSize }
 
 // Blocks is the number of blocks that can be asked for.
 func (c *Cache) Blocks() uint64 { return uint64(c.blocks) }
-
-// Device is what the cache reads.
-func (c *Cache) Device() blockdev.Device { return c.dev }
 
 // SetOverlay lets blocks be read from o where o has them: the replayed look of a volume whose log may not be written
 // home. Blocks already in the cache stay; call Invalidate after it.
@@ -208,7 +202,6 @@ func (c *Cache) Invalidate() {
 
 // Close gives the memory back. Close the Journal first; nothing may be in use any more.
 func (c *Cache) Close() error {
-	c.prefetching.Wait()
 	c.Invalidate()
 	c.stage.close()
 	c.slots.close()

@@ -48,7 +48,6 @@ func TestCacheReads(t *testing.T) {
 				require.EqualValues(t, many[i], number(b))
 				b.Put()
 			}
-			c.Prefetch(many...)
 			b, err := c.Get(77)
 			require.NoError(t, err)
 			require.EqualValues(t, 77, number(b))
@@ -111,7 +110,14 @@ func TestCacheConcurrent(t *testing.T) {
 			for i := range 2000 {
 				n := Block((i*37 + g*i) % 4096)
 				if i%16 == 0 {
-					c.Prefetch(n, n+1, n+2)
+					bufs, err := c.GetMany(n, n^1, n^2)
+					if err != nil {
+						t.Errorf("blocks beside %d: %v", n, err)
+						return
+					}
+					for _, b := range bufs {
+						b.Put()
+					}
 				}
 				b, err := c.Get(n)
 				if err != nil || number(b) != uint64(n) {

@@ -267,7 +267,7 @@ func (w *workload) check(s shot, sum Checksum) {
 		}
 	}
 	require.Fail(t, "no committed state", "%s, %d transactions of %d acknowledged, %d replayed blocks, next TID %d:\n%s",
-		s.what, s.acked, len(w.states), m.r.Blocks(), m.r.NextTID(), best)
+		s.what, s.acked, len(w.states), m.r.Blocks(), m.r.end, best)
 }
 
 // TestPowerCuts: whatever the moment, and whatever part of what was not flushed is lost, recovery shows the volume as of

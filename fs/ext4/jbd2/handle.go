@@ -22,27 +22,6 @@ func (h *Handle) TID() TID { return h.txn.tid }
 // Changed says whether anything was made dirty or forgotten under the handle.
 func (h *Handle) Changed() bool { return h.changed }
 
-// Credits is how many more blocks the handle may dirty.
-func (h *Handle) Credits() int {
-	h.j.mu.Lock()
-	defer h.j.mu.Unlock()
-	return h.credits
-}
-
-// Extend asks for n more credits without waiting. On false the caller ends the handle, at a point where the volume is
-// consistent, and begins another.
-func (h *Handle) Extend(n int) bool {
-	h.j.mu.Lock()
-	defer h.j.mu.Unlock()
-	t := h.live()
-	if h.j.err != nil || n < 0 || h.j.sizeLocked(t, n) > h.j.max {
-		return false
-	}
-	t.reserved += n
-	h.credits += n
-	return true
-}
-
 // Fits says whether the log can take the transaction as it is: a question for who was allowed fewer credits than he may have
 // needed. What does not fit can be given up by an Abort before End.
 func (h *Handle) Fits() error {

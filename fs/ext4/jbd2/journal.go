@@ -183,16 +183,6 @@ func (j *Journal) requestLocked(t TID) {
 	}
 }
 
-// Running is the transaction that a handle begun now would belong to, and whether there is one.
-func (j *Journal) Running() (TID, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.running == nil {
-		return 0, false
-	}
-	return j.running.tid, true
-}
-
 // Commit makes everything durable that was written or changed before the call, file data included. Calls that come
 // while a commit is under way share the next one.
 func (j *Journal) Commit() error {

@@ -93,43 +93,6 @@ func (c *Cache) GetMany(blocks ...Block) ([]*Buffer, error) {
 	return nil, err
 }
 
-// Prefetch starts reading those of the blocks that are not in memory and returns at once. Blocks beyond the volume are
-// ignored, as are requests while enough of them are under way: Get reads what was not prefetched.
-func (c *Cache) Prefetch(blocks ...Block) {
-	var missing []Block
-	for _, b := range blocks {
-		if b < c.blocks && !c.cached(b) {
-			missing = append(missing, b)
-		}
-	}
-	if len(missing) == 0 {
-		return
-	}
-	select {
-	case c.prefetchers <- struct{}{}:
-	default:
-		return
-	}
-	c.prefetching.Add(1)
-	go func() {
-		defer c.prefetching.Done()
-		var bufs []*Buffer
-		// An error here is met again, and reported, by whoever needs the block.
-		_ = c.start(missing, func(b *Buffer, _ *load) { bufs = append(bufs, b) })
-		for _, b := range bufs {
-			b.unref()
-		}
-		<-c.prefetchers
-	}()
-}
-
-func (c *Cache) cached(b Block) bool {
-	s := c.shardOf(b)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.blocks[b] != nil
-}
-
 // start references all blocks, reading those that nobody has read or is reading, and returns when its own reads are
 // done. Errors of reads are in the buffers' loads; the error returned says why not all blocks were taken.
 func (c *Cache) start(blocks []Block, taken func(*Buffer, *load)) error {

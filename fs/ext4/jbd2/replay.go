@@ -17,9 +17,6 @@ func (r *Recovery) Needed() bool { return r.l.sb.start != 0 }
 // Blocks is how many blocks the log holds that the volume does not.
 func (r *Recovery) Blocks() int { return len(r.blocks) }
 
-// NextTID is the transaction after the last committed one.
-func (r *Recovery) NextTID() TID { return r.end }
-
 // Overlay shows what Replay would write, for a mount that must not write.
 func (r *Recovery) Overlay() *Overlay {
 	return &Overlay{r}
@@ -28,12 +25,6 @@ func (r *Recovery) Overlay() *Overlay {
 // Overlay is the committed content of a log that was not written home. A Cache with an overlay shows the volume as it
 // will be after recovery, without a write.
 type Overlay struct{ r *Recovery }
-
-// Has says whether the log holds a newer content of b than the medium.
-func (o *Overlay) Has(b Block) bool { _, ok := o.r.blocks[b]; return ok }
-
-// Len is the number of blocks in the overlay.
-func (o *Overlay) Len() int { return len(o.r.blocks) }
 
 // Read reads block b into s if the log holds it.
 func (o *Overlay) Read(b Block, s blockdev.Slice) (bool, error) {
