@@ -86,25 +86,70 @@ func (m *monitor) next(right func(map[string]any) bool) (map[string]any, error) 
 	}
 }
 
-func (m *monitor) execute(command string, args map[string]any) (any, error) {
-	b, err := json.Marshal(map[string]any{"execute": command, "arguments": args})
-	if args == nil {
-		b, err = json.Marshal(map[string]any{"execute": command})
+// command is one to QEMU, with its arguments if it has any.
+type command struct {
+	name string
+	args map[string]any
+}
+
+func (c command) encode() ([]byte, error) {
+	msg := map[string]any{"execute": c.name}
+	if c.args != nil {
+		msg["arguments"] = c.args
 	}
+	b, err := json.Marshal(msg)
+	return append(b, '\n'), err
+}
+
+func (m *monitor) execute(name string, args map[string]any) (any, error) {
+	c := command{name, args}
+	b, err := c.encode()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.file.Write(append(b, '\n')); err != nil {
+	if _, err := m.file.Write(b); err != nil {
 		return nil, err
 	}
+	return m.answer(c)
+}
+
+// answer waits for that of a command that was sent.
+func (m *monitor) answer(c command) (any, error) {
 	msg, err := m.next(func(msg map[string]any) bool { return msg["return"] != nil || msg["error"] != nil })
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", command, err)
+		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	if msg["error"] != nil {
-		return nil, fmt.Errorf("%s %s: %v", command, b, msg["error"])
+		return nil, fmt.Errorf("%s %v: %v", c.name, c.args, msg["error"])
 	}
 	return msg["return"], nil
+}
+
+// whileStopped has QEMU's human monitor carry out lines while the whole machine stands still, as does the program that
+// asks: so all goes out in one write. QEMU's first stop ends when no CPU is inside a device any more and the block layer
+// is idle; the second, when what their last doorbells have started is done too.
+func (m *monitor) whileStopped(t testing.TB, lines ...string) {
+	t.Helper()
+	commands := []command{{name: "stop"}, {name: "stop"}}
+	for _, line := range lines {
+		commands = append(commands, command{"human-monitor-command", map[string]any{"command-line": line}})
+	}
+	commands = append(commands, command{name: "cont"})
+	var all []byte
+	for _, c := range commands {
+		b, err := c.encode()
+		require.NoError(t, err)
+		all = append(all, b...)
+	}
+	_, err := m.file.Write(all)
+	require.NoError(t, err)
+	for _, c := range commands {
+		said, err := m.answer(c)
+		require.NoError(t, err)
+		if text, ok := said.(string); ok {
+			require.Empty(t, text, "%v", c.args)
+		}
+	}
 }
 
 // do is execute where failure fails the test.
