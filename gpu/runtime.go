@@ -118,13 +118,22 @@ type Runtime interface {
 	Reserve(size, max int64) (Range, error)
 	// Import maps memory exported elsewhere. It duplicates e.FD, which stays the caller's.
 	Import(e Export) (Memory, error)
-	// Register makes existing page-aligned host memory reachable by kernels; io says that it is a device's MMIO (a
-	// BAR). The bytes must stay mapped until the Memory is closed.
-	Register(b []byte, io bool) (Memory, error)
+	// Register makes existing page-aligned host memory reachable by kernels and copies. The bytes must stay mapped until
+	// the Memory is closed.
+	Register(b []byte, as Registered) (Memory, error)
 	Load(image []byte) (Module, error)
 	NewStream() (Stream, error)
 	Close() error
 }
+
+// Registered says what memory that is registered is.
+type Registered uint8
+
+const (
+	RegisteredMemory   Registered = iota // ordinary pages
+	RegisteredMMIO                       // a device's registers (a BAR)
+	RegisteredReadOnly                   // pages that the device only reads: they may be mapped without PROT_WRITE, a file's for instance
+)
 
 // Voucher is a Runtime whose device memory can be taken away behind the back of what uses it.
 type Voucher interface {

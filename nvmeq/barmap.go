@@ -39,7 +39,7 @@ func (c *Controller) acquireBAR() (gpu.Memory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.barUsers == 0 {
-		m, err := c.runtime().Register(c.t.BAR(), true)
+		m, err := c.runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
 		if err != nil {
 			return nil, err
 		}

@@ -60,8 +60,8 @@ func (l *liar) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	return l.Runtime.Alloc(kind, n)
 }
 
-func (l *liar) Register(b []byte, io bool) (gpu.Memory, error) {
-	m, err := l.Runtime.Register(b, io)
+func (l *liar) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+	m, err := l.Runtime.Register(b, as)
 	if err == nil && l.bar != nil {
 		m = &elsewhere{m, l.bar}
 	}

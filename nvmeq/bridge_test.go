@@ -30,11 +30,11 @@ func TestBridge(t *testing.T) {
 // barless is a runtime that does not take a BAR.
 type barless struct{ gpu.Runtime }
 
-func (b barless) Register(m []byte, io bool) (gpu.Memory, error) {
-	if io {
+func (b barless) Register(m []byte, as gpu.Registered) (gpu.Memory, error) {
+	if as == gpu.RegisteredMMIO {
 		return nil, errors.New("I/O memory is not supported here")
 	}
-	return b.Runtime.Register(m, io)
+	return b.Runtime.Register(m, as)
 }
 
 func TestDoorbellRoutes(t *testing.T) {

@@ -1,10 +1,12 @@
 package gputest
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
@@ -33,6 +35,7 @@ func Runtime(t *testing.T, open Open) {
 	t.Run("Range", func(t *testing.T) { testRange(t, start(t, open)) })
 	t.Run("Share", func(t *testing.T) { testShare(t, start(t, open)) })
 	t.Run("Register", func(t *testing.T) { testRegister(t, start(t, open)) })
+	t.Run("RegisterFile", func(t *testing.T) { testRegisterFile(t, start(t, open)) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open) })
 	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, start(t, open)) })
 }
@@ -272,16 +275,47 @@ func testRegister(t *testing.T, d *device) {
 	b, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
-	m, err := d.Register(b, false)
+	m, err := d.Register(b, gpu.RegisteredMemory)
 	require.NoError(t, err)
 	d.writePattern(m.Addr(), 1<<13, 31)
 	requirePattern(t, b, 31)
 	require.NoError(t, m.Close())
 	requirePattern(t, b, 31) // registering does not own the bytes
-	_, err = d.Register(b[1:4097], false)
+	_, err = d.Register(b[1:4097], gpu.RegisteredMemory)
 	require.ErrorContains(t, err, "page")
-	_, err = d.Register(nil, false)
+	_, err = d.Register(nil, gpu.RegisteredMemory)
 	require.Error(t, err)
+}
+
+// Pages of a file that are mapped for reading only: the device copies from them what is in the file, also what others write later.
+func testRegisterFile(t *testing.T, d *device) {
+	const size = 1 << 16
+	f, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer f.Close()
+	want := make([]byte, size)
+	for i := range want {
+		want[i] = byte(i * 7 >> 3)
+	}
+	_, err = f.Write(want)
+	require.NoError(t, err)
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	m, err := d.Register(b, gpu.RegisteredReadOnly)
+	require.NoError(t, err)
+	to := d.alloc(gpu.HostMapped, size)
+	for range 2 {
+		require.NoError(t, d.stream.Copy(to.Addr(), m.Addr(), size))
+		require.NoError(t, d.stream.Wait(time.Minute))
+		require.True(t, bytes.Equal(want, to.Host()))
+		for i := range want {
+			want[i] = ^want[i]
+		}
+		_, err = f.WriteAt(want, 0)
+		require.NoError(t, err)
+	}
+	require.NoError(t, m.Close())
 }
 
 // After Close everything answers with an error, a second Close included.

@@ -117,6 +117,7 @@ func TestROCmHeaders(t *testing.T) {
 		{"hipDeviceAttributeWallClockRate", attrWallClockRate},
 		{"hipHostMallocPortable", driver.HostPortable}, {"hipHostMallocMapped", driver.HostMapped}, {"hipHostMallocCoherent", hostCoherent},
 		{"hipHostRegisterPortable", driver.HostPortable}, {"hipHostRegisterMapped", driver.HostMapped}, {"hipHostRegisterIoMemory", 4},
+		{"hipHostRegisterReadOnly", driver.HostReadOnly},
 		{"hipDeviceMallocDefault", deviceDefault}, {"hipDeviceMallocFinegrained", deviceFine}, {"hipDeviceMallocUncached", deviceUncached},
 		{"hipSuccess", driver.Success}, {"hipErrorOutOfMemory", hipErrorOutOfMemory}, {"hipErrorNotReady", 600}, {"hipErrorLaunchFailure", 719},
 		{"sizeof(hsa_amd_pointer_info_t)", uint64(unsafe.Sizeof(info))},

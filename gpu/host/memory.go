@@ -86,7 +86,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 }
 
 // Register implements gpu.Runtime. On a CPU there is nothing to do but to remember the bytes.
-func (r *Runtime) Register(b []byte, io bool) (gpu.Memory, error) {
+func (r *Runtime) Register(b []byte, _ gpu.Registered) (gpu.Memory, error) {
 	if err := span.Check("host runtime", int64(len(b))); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ const (
 	HostPortable = 1
 	HostMapped   = 2
 	hostIOMemory = 4 // registering
+	HostReadOnly = 8 // registering
 
 	AllocationPinned = 1
 	LocationDevice   = 1

@@ -83,7 +83,7 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 
 // Register implements gpu.Runtime. MMIO is registered as such only where it is: a controller in software has its BAR in
 // ordinary memory, which the library pins like any other.
-func (d *Device) Register(b []byte, io bool) (gpu.Memory, error) {
+func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	if err := span.Check(d.who, int64(len(b))); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,10 @@ func (d *Device) Register(b []byte, io bool) (gpu.Memory, error) {
 		return nil, fmt.Errorf("%s: register %d bytes at %#x: both must be multiples of the page size %d", d.who, len(b), start, hostPage)
 	}
 	flags := uintptr(HostPortable | HostMapped)
-	if io {
+	switch as {
+	case gpu.RegisteredReadOnly:
+		flags |= HostReadOnly
+	case gpu.RegisteredMMIO:
 		mmio, err := dynlib.IsMMIO(start)
 		if err != nil {
 			return nil, fmt.Errorf("%s: register %d bytes at %#x: %w", d.who, len(b), start, err)

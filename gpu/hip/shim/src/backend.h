@@ -52,7 +52,7 @@ int be_take(const uint32_t words[2], phys **p);
 
 int be_host_alloc(void **at, size_t n);
 int be_host_free(void *at);
-int be_host_register(void *at, size_t n, int io);
+int be_host_register(void *at, size_t n, unsigned flags); // HIP's and CUDA's, which are the same
 int be_host_unregister(void *at);
 int be_host_address(void **device, void *host);
 

@@ -259,8 +259,8 @@ int be_host_free(void *at) {
 	return munmap(b, *(size_t *)b) == 0 ? OK : INVALID;
 }
 
-int be_host_register(void *at, size_t n, int io) {
-	return (uintptr_t)at % PAGE || n % PAGE || (io && getenv("LANEFS_SHIM_NO_IOMEM")) ? INVALID : OK;
+int be_host_register(void *at, size_t n, unsigned flags) {
+	return (uintptr_t)at % PAGE || n % PAGE || (flags & 4 && getenv("LANEFS_SHIM_NO_IOMEM")) ? INVALID : OK;
 }
 
 int be_host_unregister(void *at) {

@@ -158,7 +158,7 @@ int be_take(const uint32_t words[2], phys **out) {
 
 int be_host_alloc(void **at, size_t n) { return cuMemHostAlloc(at, n, 3); }
 int be_host_free(void *at) { return cuMemFreeHost(at); }
-int be_host_register(void *at, size_t n, int io) { return cuMemHostRegister_v2(at, n, io ? 7 : 3); }
+int be_host_register(void *at, size_t n, unsigned flags) { return cuMemHostRegister_v2(at, n, flags | 3); }
 int be_host_unregister(void *at) { return cuMemHostUnregister(at); }
 int be_host_address(void **device, void *host) { return cuMemHostGetDevicePointer_v2((ptr *)device, host, 0); }
 

@@ -280,7 +280,7 @@ API int hipHostRegister(void *p, size_t n, unsigned flags) {
 	NEED();
 	if (n == 0 || flags & ~15u)
 		return INVALID;
-	return be_host_register(p, n, (flags & 4) != 0);
+	return be_host_register(p, n, flags);
 }
 
 API int hipHostUnregister(void *p) {
