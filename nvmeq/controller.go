@@ -190,6 +190,10 @@ func (c *Controller) Namespaces() []*Namespace { return c.spaces }
 // Simulated says that the controller is software.
 func (c *Controller) Simulated() bool { return c.sim != nil }
 
+// Inline says that commands are carried out on the thread of whoever asks for them: by a software controller, for lanes that
+// their caller drives. Its queue pairs do not work in parallel then.
+func (c *Controller) Inline() bool { return c.sim != nil && c.runtime().Facts().CallerDriven }
+
 // Queues is how many I/O queue pairs the controller gave us.
 func (c *Controller) Queues() int { return c.queues }
 

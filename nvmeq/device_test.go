@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -125,6 +126,75 @@ func TestDeviceData(t *testing.T) {
 	}
 }
 
+// large is a further image, whose namespace is the second. Each part of it has a pattern of its own.
+func large(t testing.TB, size, part int64) (f *os.File, so softctl.Options) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "large"))
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	for off := int64(0); off < size; off += part {
+		b, _ := pattern(part, uint64(off/part))
+		_, err = f.WriteAt(b, off)
+		require.NoError(t, err)
+	}
+	return f, softctl.Options{Images: []string{f.Name()}}
+}
+
+// TestImagePages reads an image again and again, until the device's copies come from the image's own pages, and again
+// after those pages were written to, taken out of the image, and replaced.
+func TestImagePages(t *testing.T) {
+	const size, part, each = 72 << 20, 8 << 20, 1 << 20
+	_, so := large(t, size, part)
+	d := newOnDevice(t, so, nvmeq.EngineConfig{Lanes: 4})
+	pinned := int64(64 << 20) // whole chunks
+	if d.rt.Facts().LargeBAR {
+		pinned = 0 // the CPU addresses this device's memory: nothing is copied for it
+	}
+	c := d.chunk(t, part)
+	do := func(op nvmeq.Opcode, at int64) {
+		t.Helper()
+		var cmds []nvmeq.Command
+		for off := int64(0); off < part; off += each {
+			cmd := d.rw(op, uint64(at+off)/512, c, off, each)
+			cmd.NSID = 2
+			cmds = append(cmds, cmd)
+		}
+		require.NoError(t, d.eng.Spread(cmds))
+	}
+	want := map[int64]uint64{}
+	for at := int64(0); at < size; at += part {
+		want[at] = uint64(at / part)
+	}
+	pass := func() {
+		t.Helper()
+		for at := int64(0); at < size; at += part {
+			do(nvmeq.IORead, at)
+			wrong, _ := d.wrong(t, c, 0, part, want[at])
+			require.Zero(t, wrong, "of the words from %d on", at)
+		}
+	}
+	write := func(at int64, seed uint64) {
+		t.Helper()
+		d.launch(t, kernels.WritePatternKernel, uint64(c.Addr()), part/8, seed)
+		do(nvmeq.IOWrite, at)
+		want[at] = seed
+	}
+	for range 3 {
+		pass()
+	}
+	require.Equal(t, pinned, d.soft.Pinned())
+	write(part, 91)
+	pass()
+	require.Equal(t, pinned, d.soft.Pinned())
+	require.NoError(t, d.eng.Do(0, []nvmeq.Command{{Op: nvmeq.IODSM, NSID: 2, Ranges: []nvmeq.Range{{SLBA: 2 * part / 512, NLB: part / 512}}}}))
+	require.Equal(t, max(pinned-16<<20, 0), d.soft.Pinned(), "of the chunk pages are gone")
+	write(2*part, 92)
+	for range 3 {
+		pass()
+	}
+	require.Equal(t, pinned, d.soft.Pinned())
+}
+
 // TestLoad keeps every lane full for a while, LANEFS_TEST_LOAD or half a second, with batches of all sizes, and then
 // counts: every command was answered exactly once, and lanes and controller agree about how many there were. An answer
 // to a tag that is not in use is a panic of the engine's.
@@ -207,24 +277,31 @@ func BenchmarkDevice(b *testing.B) {
 	})
 	for _, each := range []int64{1 << 20, 4 << 20} {
 		b.Run(fmt.Sprintf("image to device, %d MiB a command", each>>20), func(b *testing.B) {
-			d := newOnDevice(b, softctl.Options{Queues: 16, MaxTransfer: int(each)}, nvmeq.EngineConfig{Lanes: 16, MaxTransfer: each})
-			const size = 256 << 20
+			const size = 1 << 30
+			f, so := large(b, size, 16<<20)
+			so.Queues, so.MaxTransfer = 16, int(each)
+			d := newOnDevice(b, so, nvmeq.EngineConfig{Lanes: 16, MaxTransfer: each})
 			c := d.chunk(b, size)
-			f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
-			require.NoError(b, err)
-			defer f.Close()
-			data := make([]byte, imageSize)
-			fill(data, 1)
-			_, err = f.WriteAt(data, 0)
-			require.NoError(b, err)
 			var cmds []nvmeq.Command
 			for off := int64(0); off < size; off += each {
-				cmds = append(cmds, d.rw(nvmeq.IORead, uint64(off%imageSize)/512, c, off, each))
+				cmd := d.rw(nvmeq.IORead, uint64(off)/512, c, off, each)
+				cmd.NSID = 2
+				cmds = append(cmds, cmd)
 			}
+			// The first time the image goes through the stages, the second time its pages are pinned, then they are there.
+			var before [2]float64
+			for i := range before {
+				start := time.Now()
+				require.NoError(b, d.eng.Spread(cmds))
+				before[i] = size / time.Since(start).Seconds() / 1e6
+			}
+			require.EqualValues(b, size, d.soft.Pinned(), "of %s", f.Name())
 			b.SetBytes(size)
 			for b.Loop() {
 				require.NoError(b, d.eng.Spread(cmds))
 			}
+			b.ReportMetric(before[0], "first-MB/s")
+			b.ReportMetric(before[1], "pinning-MB/s")
 		})
 	}
 	b.Run("one command", func(b *testing.B) { // request to completion at depth 1, data and queues in host memory

@@ -84,7 +84,8 @@ func (c *controller) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
 			return err
 		}
-		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, max(1, runtime.NumCPU()-1), gpuTransfer
+		// A thread for each lane: one with two would finish last.
+		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, min(cfg.engine().Lanes, runtime.NumCPU()), gpuTransfer
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {

@@ -44,3 +44,23 @@ func (l *late) Close() error {
 	}
 	return nil
 }
+
+// pinning is a piped mover that reads an image's own pages, and says which it has.
+type pinning struct {
+	piped
+	err  error // of Pin
+	pins map[*byte]bool
+}
+
+func (p *pinning) Pin(b []byte) error {
+	if p.err != nil {
+		return p.err
+	}
+	p.pins[&b[0]] = true
+	return nil
+}
+
+func (p *pinning) Unpin(b []byte, then func()) {
+	delete(p.pins, &b[0])
+	then()
+}

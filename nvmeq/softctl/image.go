@@ -16,6 +16,8 @@ import (
 // medium is what holds a namespace's blocks. Offsets and lengths are bytes and multiples of the block size.
 type medium interface {
 	readv(v *vector, off int64) error
+	// view is the beginning of a range in memory that a copy engine reads, or nil: see pages.
+	view(off, n int64) (*chunk, []byte)
 	// writev returns when the data is on the medium if durable, else when reads see it.
 	writev(v *vector, off int64, durable bool, arrival uint64) error
 	// zero makes a range read as zeroes, giving the space back where it can.
@@ -31,6 +33,7 @@ type image struct {
 	ino   uint64
 	dev   uint64
 	punch bool // holes can be punched, and read as zeroes
+	pages *pages
 }
 
 func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) {
@@ -181,7 +184,17 @@ func vectored(trap uintptr, fd int, iov []unix.Iovec, off int64, flags int) (int
 	}
 }
 
+func (m *image) view(off, n int64) (*chunk, []byte) { return m.pages.view(off, n) }
+
 func (m *image) zero(off, n int64, durable bool, _ uint64) error {
+	err := m.pages.without(off, n, m.zeroRange)
+	if err == nil && durable {
+		err = m.flush()
+	}
+	return err
+}
+
+func (m *image) zeroRange(off, n int64) error {
 	err := error(unix.EOPNOTSUPP)
 	if m.punch {
 		err = retry(func() error {
@@ -195,9 +208,6 @@ func (m *image) zero(off, n int64, durable bool, _ uint64) error {
 	}
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		err = m.writeZeroes(off, n)
-	}
-	if err == nil && durable {
-		err = m.flush()
 	}
 	return err
 }
@@ -229,7 +239,10 @@ func (m *image) allocated() int64 {
 	return min(st.Blocks*512, m.size)
 }
 
-func (m *image) close() error { return unix.Close(m.fd) }
+func (m *image) close() error {
+	m.pages.close()
+	return unix.Close(m.fd)
+}
 
 func retry(f func() error) error {
 	for {

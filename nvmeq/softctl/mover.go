@@ -3,6 +3,7 @@ package softctl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -13,15 +14,16 @@ import (
 // CopyEngine is a Mover over a runtime's copies: the controller's DMA into device memory that the CPU cannot address.
 // Several copies run at once, each on a stream of its own.
 //
-// A copy engine reads and writes pinned memory. Queues stage their data in buffers from Stage, which are pinned; bytes
-// from elsewhere take a detour through the stream's own.
+// A copy engine reads and writes pinned memory. Queues stage their data in buffers from Stage, which are pinned, unless the
+// image's own pages are; bytes from elsewhere take a detour through the stream's own.
 type CopyEngine struct {
-	rt    gpu.Runtime
-	all   []*copier
-	idle  chan *copier // those that nobody uses
-	mu    sync.RWMutex
-	spare [][]byte // protected by mu: given back by Unstage
-	index []stage  // protected by mu: all stages
+	rt     gpu.Runtime
+	all    []*copier
+	idle   chan *copier // those that nobody uses
+	mu     sync.RWMutex
+	spare  [][]byte // protected by mu: given back by Unstage
+	index  []stage  // protected by mu: all stages, and what was pinned
+	unpins sync.WaitGroup
 }
 
 type copier struct {
@@ -36,7 +38,7 @@ type stage struct {
 }
 
 const (
-	copiers     = 12
+	copiers     = 16
 	bounceSize  = 256 << 10
 	copyTimeout = 30 * time.Second
 )
@@ -184,8 +186,35 @@ func (e *CopyEngine) pinned(b []byte) (gpu.Addr, bool) {
 	return 0, false
 }
 
+// Pin implements Pinner: copies from b need no stage.
+func (e *CopyEngine) Pin(b []byte) error {
+	m, err := e.rt.Register(b, gpu.RegisteredReadOnly)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.index = append(e.index, stage{b, m})
+	return nil
+}
+
+// Unpin implements Pinner. A driver may take its time, as one does whose device has failed: nobody waits for it.
+func (e *CopyEngine) Unpin(b []byte, then func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i := slices.IndexFunc(e.index, func(s stage) bool { return &s.host[0] == &b[0] })
+	m := e.index[i].mem
+	e.index = slices.Delete(e.index, i, i+1)
+	e.unpins.Go(func() {
+		if err := m.Close(); err == nil { // else the device may still reach the pages
+			then()
+		}
+	})
+}
+
 // Close gives streams and memory back.
 func (e *CopyEngine) Close() error {
+	e.unpins.Wait()
 	var errs []error
 	for _, c := range e.all {
 		errs = append(errs, c.stream.Close())

@@ -72,6 +72,14 @@ type Stager interface {
 	Unstage(b []byte)
 }
 
+// Pinner is a Mover whose pipes copy from memory that it pinned: b, which the CPU may not be allowed to write to. Unpin lets
+// go of it in the Mover's own time, and calls then when that is done.
+type Pinner interface {
+	Mover
+	Pin(b []byte) error
+	Unpin(b []byte, then func())
+}
+
 // Piper is a Mover that copies while its caller goes on.
 type Piper interface {
 	Mover

@@ -82,6 +82,7 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 		if err != nil {
 			return nil, err
 		}
+		m.pages = newPages(m, opt.Mover)
 		c.files = append(c.files, m)
 	}
 	if c.ns, err = c.makeNamespaces(); err != nil {
@@ -100,6 +101,17 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 
 // Name is the image's path.
 func (c *Controller) Name() string { return c.name }
+
+// Pinned is how many bytes of its images are pinned now, for a Pinner to read in place.
+func (c *Controller) Pinned() int64 {
+	var n int64
+	for _, m := range c.files {
+		if m.pages != nil {
+			n += m.pages.pinned.Load()
+		}
+	}
+	return n
+}
 
 // BAR is BAR 0: stores to its doorbells are seen by Step, stores elsewhere in it do nothing.
 func (c *Controller) BAR() []byte { return c.bar.mem }

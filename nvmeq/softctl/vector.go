@@ -27,6 +27,7 @@ type vector struct {
 	lent   bool  // stage is the mover's
 	lo, hi int64 // of stage, that each works on; hi 0: all of it
 	iov    []unix.Iovec
+	held   []*chunk // of the image's pages, that copies read
 	mover  Mover
 	prps   [512]byte // part of a PRP list
 }
@@ -112,11 +113,11 @@ func (v *vector) scatter() error {
 // go on together. A device's copy engine takes a few microseconds between two copies, so the parts are large.
 const pipeStep = 2 << 20
 
-// readStaged reads from the image through the stage, part by part.
+// readStaged reads from the image part by part: from its own pages where they can be had, else through the stage.
 func (v *vector) readStaged(m medium, off int64) error {
-	v.grow()
 	mover, ok := v.mover.(Piper)
-	if !ok || v.n <= pipeStep {
+	if !ok {
+		v.grow()
 		if err := m.readv(v, off); err != nil {
 			return err
 		}
@@ -128,21 +129,25 @@ func (v *vector) readStaged(m medium, off int64) error {
 	}
 	next, into := v.pieces, int64(0) // where the next byte goes
 	for v.lo = 0; v.lo < v.n && err == nil; v.lo = v.hi {
-		v.hi = min(v.lo+pipeStep, v.n)
-		if err = m.readv(v, off+v.lo); err != nil {
-			break
+		part := v.view(m, off+v.lo)
+		if v.hi = v.lo + int64(len(part)); part == nil {
+			v.grow()
+			v.hi = min(v.lo+pipeStep, v.n)
+			if err = m.readv(v, off+v.lo); err != nil {
+				break
+			}
+			part = v.stage[v.lo:v.hi]
 		}
-		for at := v.lo; at < v.hi && err == nil; {
+		for len(part) > 0 && err == nil {
 			to := next[0]
-			n := min(to.n-into, v.hi-at)
-			b := v.stage[at : at+n]
+			b := part[:min(to.n-into, int64(len(part)))]
 			if to.r.host != nil {
 				copy(to.r.host[to.off+into:], b)
 			} else if p.Write(to.r.mem, to.r.off+to.off+into, b) != nil {
 				err = errMover
 			}
-			at += n
-			if into += n; into == to.n {
+			part = part[len(b):]
+			if into += int64(len(b)); into == to.n {
 				next, into = next[1:], 0
 			}
 		}
@@ -150,7 +155,25 @@ func (v *vector) readStaged(m medium, off int64) error {
 	if p.Close() != nil && err == nil {
 		err = errMover
 	}
+	for _, c := range v.held {
+		c.mu.RUnlock()
+	}
+	v.held = v.held[:0]
 	return err
+}
+
+// view is what comes next of the image's own pages, held until the copies have ended. The CPU does not touch them.
+func (v *vector) view(m medium, off int64) []byte {
+	for _, p := range v.pieces {
+		if p.r.host != nil {
+			return nil
+		}
+	}
+	c, b := m.view(off, v.n-v.lo)
+	if c != nil {
+		v.held = append(v.held, c)
+	}
+	return b
 }
 
 // put copies b, at most the vector's length, to memory.

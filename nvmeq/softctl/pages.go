@@ -1,0 +1,168 @@
+package softctl
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
+// pinned by the chunk, and only those of chunks that were read whole before, since pinning costs as much as reading them.
+//
+// Pinned pages stay in the page cache, so that what is written to the file is in them. A deallocation takes pages out of
+// the file: their chunk is let go of first.
+type pages struct {
+	m      *image
+	mover  Pinner
+	limit  int64 // bytes that may be pinned at once
+	chunks []chunk
+	pinned atomic.Int64 // bytes
+	refuse atomic.Bool  // the system pins no pages of such a file
+}
+
+// chunk is a part of the image. Whoever copies from it holds mu for reading, whoever pins it, lets go of it or takes pages
+// out of it holds mu.
+type chunk struct {
+	mu   sync.RWMutex
+	b    []byte       // protected by mu: nil while it is not pinned
+	read atomic.Int64 // bytes since it was last let go of
+	used atomic.Int64 // when, in seconds
+}
+
+const (
+	chunkSize  = 16 << 20
+	chunkStale = 60 // seconds for which a chunk is kept that nobody reads, if others want its room
+	pinShare   = 4  // the part of the machine's memory that may be pinned
+)
+
+// newPages gives nil where pages cannot be used.
+func newPages(m *image, mover Mover) *pages {
+	p, ok := mover.(Pinner)
+	var info unix.Sysinfo_t
+	if !ok || unix.Sysinfo(&info) != nil {
+		return nil
+	}
+	return &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, m.size/chunkSize)}
+}
+
+// view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
+// until the chunk is given back with RUnlock. Nobody else may look at them: a file that was truncated has no bytes there.
+func (p *pages) view(off, n int64) (*chunk, []byte) {
+	i := off / chunkSize
+	if p == nil || i >= int64(len(p.chunks)) || !p.chunks[i].mu.TryRLock() {
+		return nil, nil
+	}
+	c, at := &p.chunks[i], off%chunkSize
+	n = min(n, chunkSize-at)
+	if c.b == nil && c.read.Add(n) > chunkSize && !p.refuse.Load() {
+		c.mu.RUnlock()
+		if !c.mu.TryLock() {
+			return nil, nil
+		}
+		p.pin(c, i*chunkSize)
+		c.mu.Unlock()
+		if !c.mu.TryRLock() {
+			return nil, nil
+		}
+	}
+	if c.b == nil {
+		c.mu.RUnlock()
+		return nil, nil
+	}
+	c.used.Store(time.Now().Unix())
+	return c, c.b[at : at+n]
+}
+
+// pin pins a chunk without holes: to look at a hole would fill it. c.mu is held.
+func (p *pages) pin(c *chunk, off int64) {
+	c.read.Store(0)
+	if c.b != nil {
+		return
+	}
+	if hole, err := unix.Seek(p.m.fd, off, unix.SEEK_HOLE); err != nil || hole < off+chunkSize {
+		return
+	}
+	if p.pinned.Add(chunkSize) > p.limit && !p.makeRoom() {
+		p.pinned.Add(-chunkSize)
+		return
+	}
+	at, err := unix.MmapPtr(p.m.fd, off, nil, chunkSize, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		p.refuse.Store(true)
+		p.pinned.Add(-chunkSize)
+		return
+	}
+	b := unsafe.Slice((*byte)(at), chunkSize)
+	_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
+	if err := p.mover.Pin(b); err != nil {
+		p.refuse.Store(true)
+		p.pinned.Add(-chunkSize)
+		_ = unix.MunmapPtr(at, chunkSize)
+		return
+	}
+	c.b = b
+	c.used.Store(time.Now().Unix())
+}
+
+// makeRoom lets go of a chunk that nobody reads any more.
+func (p *pages) makeRoom() bool {
+	now := time.Now().Unix()
+	for i := range p.chunks {
+		c := &p.chunks[i]
+		if now-c.used.Load() < chunkStale || !c.mu.TryLock() {
+			continue
+		}
+		had := c.b != nil
+		p.unpin(c)
+		c.mu.Unlock()
+		if had {
+			return true
+		}
+	}
+	return false
+}
+
+// unpin lets go of a chunk: nobody copies from it from now on. c.mu is held.
+func (p *pages) unpin(c *chunk) {
+	b := c.b
+	if c.b = nil; b == nil {
+		return
+	}
+	c.read.Store(0)
+	p.pinned.Add(-chunkSize)
+	p.mover.Unpin(b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), chunkSize) })
+}
+
+// without has f take pages of a range out of the file, part by part.
+func (p *pages) without(off, n int64, f func(off, n int64) error) error {
+	for n > 0 && p != nil && off < int64(len(p.chunks))*chunkSize {
+		c, part := &p.chunks[off/chunkSize], min(n, chunkSize-off%chunkSize)
+		c.mu.Lock()
+		p.unpin(c)
+		err := f(off, part)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		off, n = off+part, n-part
+	}
+	if n == 0 {
+		return nil
+	}
+	return f(off, n)
+}
+
+// close lets go of all chunks.
+func (p *pages) close() {
+	if p == nil {
+		return
+	}
+	for i := range p.chunks {
+		p.chunks[i].mu.Lock()
+		p.unpin(&p.chunks[i])
+		p.chunks[i].mu.Unlock()
+	}
+}

@@ -1,0 +1,129 @@
+package softctl
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// reader reads an image of two chunks and a bit into memory that the CPU cannot address, and holds every read against
+// what should be there.
+type reader struct {
+	*host
+	q    *pair
+	m    *memory
+	at   uint64
+	want []byte // the image
+}
+
+const readerStep = 1 << 20
+
+func newReader(t *testing.T, mover Mover, opt Options) *reader {
+	const size = 2*chunkSize + readerStep
+	path := newImage(t, size)
+	r := &reader{want: make([]byte, size)}
+	random(8, r.want[:readerStep])
+	for off := readerStep; off < size; off += 512 { // no two blocks are the same
+		copy(r.want[off:off+512], r.want[off-readerStep:])
+		r.want[off] += byte(off / readerStep)
+	}
+	require.NoError(t, os.WriteFile(path, r.want, 0))
+	opt.Mover = mover
+	r.host = newHostOn(t, path, opt).enable()
+	r.q = r.queue(1, 16)
+	r.m = newMemory(t, readerStep)
+	r.m.hidden = true
+	a, err := r.c.Map(r.m, 0, r.m.Size())
+	require.NoError(t, err)
+	r.at = uint64(a)
+	return r
+}
+
+func (r *reader) read(off, n int64) {
+	r.t.Helper()
+	clear(r.m.b)
+	r.expect(Success, r.q, r.move(2, uint64(off/512), uint32(n/512), r.at))
+	require.True(r.t, bytes.Equal(r.want[off:off+n], r.m.b[:n]), "%d bytes at %d", n, off)
+}
+
+func (r *reader) pass() {
+	r.t.Helper()
+	for off := int64(0); off < int64(len(r.want)); off += readerStep {
+		r.read(off, readerStep)
+	}
+}
+
+// What is read a second time comes from the image's own pages, and is what is in the image whatever happens to it.
+func TestPages(t *testing.T) {
+	p := &pinning{pins: map[*byte]bool{}}
+	r := newReader(t, p, Options{})
+	r.pass()
+	require.Empty(t, p.pins, "read once")
+	r.pass()
+	require.Len(t, p.pins, 2, "each whole chunk")
+	require.EqualValues(t, 2*chunkSize, r.c.Pinned())
+	r.pass()
+	r.read(chunkSize-512*7, 8192) // from one chunk into the next
+	r.read(2*chunkSize-4096, readerStep)
+	r.read(512*3, 512)
+
+	// Written.
+	b, at := r.alloc(4096)
+	random(9, b)
+	copy(r.want[chunkSize+4096:], b)
+	r.expect(Success, r.q, rw(1, 1, (chunkSize+4096)/512, 8).prp(at, 0))
+	r.read(chunkSize, readerStep)
+	require.Len(t, p.pins, 2)
+
+	// Taken out of the file, in both chunks, and written anew.
+	from, n := int64(chunkSize-8192), int64(16384)
+	clear(r.want[from : from+n])
+	r.expect(Success, r.q, rw(8, 1, uint64(from/512), uint32(n/512)))
+	require.Empty(t, p.pins)
+	r.read(from, n)
+	for i := range int64(2) {
+		copy(r.want[from+i*4096:], b)
+		r.expect(Success, r.q, rw(1, 1, uint64(from/512+i*8), 8).prp(at, 0))
+	}
+	r.pass()
+	r.pass()
+	require.Len(t, p.pins, 1, "the other chunk has a hole, which pinning would fill")
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(r.path, &st))
+	require.Less(t, st.Blocks*512, int64(len(r.want)))
+	require.NoError(t, r.c.Close())
+	require.Empty(t, p.pins)
+}
+
+// Where no pages can be pinned, or no more, reads are staged.
+func TestPagesRefused(t *testing.T) {
+	p := &pinning{pins: map[*byte]bool{}, err: errors.New("no")}
+	r := newReader(t, p, Options{})
+	for range 3 {
+		r.pass()
+	}
+	require.True(t, r.c.files[0].pages.refuse.Load())
+	require.Zero(t, r.c.Pinned())
+
+	p = &pinning{pins: map[*byte]bool{}}
+	r = newReader(t, p, Options{})
+	pages := r.c.files[0].pages
+	pages.limit = chunkSize
+	for range 3 {
+		r.pass()
+	}
+	require.Len(t, p.pins, 1, "room for one")
+	require.NotNil(t, pages.chunks[0].b)
+	pages.chunks[0].used.Store(0)
+	for range 3 {
+		r.read(chunkSize, readerStep)
+		pages.chunks[1].read.Add(chunkSize)
+	}
+	require.Len(t, p.pins, 1)
+	require.NotNil(t, pages.chunks[1].b, "it takes the room of one that nobody reads")
+	r.pass()
+}
