@@ -95,8 +95,7 @@ func (d *Namespace) submit(b *batch) {
 		return
 	}
 	var err error
-	if d.info.Simulated {
-		// A software controller works on this thread: more lanes would only mean more doorbells.
+	if d.inline {
 		err = d.eng.Do(nvmeq.AnyLane, b.cmds)
 	} else {
 		err = d.eng.Spread(b.cmds)

@@ -60,7 +60,7 @@ func testNamespace(t *testing.T, l limits, info Info) (*Namespace, *fakeEngine) 
 func TestCommands(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 16, zeroes: 32, ranges: 2, perRange: 100, perDSM: 150},
 		Info{Discard: true, WriteZeroes: true, VolatileCache: true, Simulated: true})
-	d.deac = true
+	d.deac, d.inline = true, true
 	b, err := d.Alloc(16384)
 	require.NoError(t, err)
 	at := d.pool.iova(b.Slice(0, 0))

@@ -35,6 +35,7 @@ type Namespace struct {
 	eng    engine
 	pool   *pool
 	borrow func(gpu.Memory) (memory, error)
+	inline bool   // more lanes would only mean more doorbells
 	deac   bool   // Write Zeroes may deallocate: the blocks read as zero all the same
 	zeroes Buffer // what is written where Write Zeroes does not exist; nil where it does
 	zeroAt nvmeq.IOVA
@@ -72,7 +73,8 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			Queues: e.Lanes(), Depth: e.Depth(), VolatileCache: id.VWC.Present(), Discard: id.ONCS.DSM(),
 			WriteZeroes: id.ONCS.WriteZeroes(), ReadOnly: ns.ReadOnly, Simulated: c.Simulated(),
 		},
-		eng: e,
+		eng:    e,
+		inline: c.Inline(),
 		pool: newPool(opt.Pinned, func(n int64) (memory, error) {
 			m, err := c.AllocData(n)
 			if err != nil {
