@@ -298,6 +298,12 @@ def main():
         say("LaneFS, software controller, image in memory", timed(load, size))
         with f.map(private=True) as m:
             reference = torch.from_dlpack(m).clone()
+        buffer = lanefs.Buffer(f, size)
+        say("LaneFS, likewise, memory of one's own, one read", timed(lambda: f.read_into(buffer, length=size) and None, size))
+        prove(torch.equal(torch.from_dlpack(buffer)[:size], reference), "  and its bytes are right")
+        parts = [(at, at, min(4 << 20, size - at)) for at in range(0, size, 4 << 20)]
+        say("LaneFS, likewise, reads of 4 MiB", timed(lambda: [r.result() for r in f.ring.read_batch(f, buffer, parts)] and None, size))
+        buffer.close()
     for threads in (1, 4, 8):
         try:
             r = Pinned(copy, size, threads)
