@@ -1,8 +1,8 @@
 #!/bin/bash
-# boot.sh KERNEL INITRAMFS LOG [shell]: boots the guest, and returns 0 only if the tests in it passed. What the guest
-# printed is kept in LOG. LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests,
-# LANEFS_LAB_TIMEOUT is the tests' limit in seconds: far more than an idle machine needs, since emulation beside other work
-# is several times slower.
+# boot.sh KERNEL INITRAMFS LOG [shell]: boots the guest, and returns 0 only if the tests in it passed. A status above 128
+# says of which signal QEMU itself died, which is no verdict on the tests. What the guest printed is kept in LOG.
+# LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests, LANEFS_LAB_TIMEOUT is the tests'
+# limit in seconds: far more than an idle machine needs, since emulation beside other work is several times slower.
 set -euo pipefail
 kernel=$1 initramfs=$2 log=$3 mode=${4:-test}
 full=${LANEFS_LAB_FULL:-0}
@@ -59,18 +59,25 @@ if [ "$mode" = shell ]; then
 fi
 
 # The tests end by their own deadline; QEMU gets a little more, for the boot and for a guest that hangs.
-status=0
+set +e # QEMU's own status says how it ended
 timeout --kill-after=10 $((limit + 120)) qemu-system-x86_64 "${args[@]}" \
 	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.} lab.full=$full" -serial stdio </dev/null 2>&1 |
-	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go' || status=$?
+	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go'
+status=${PIPESTATUS[0]}
+set -e
 answer=$(sed -n 's/^LANEFS-LAB-EXIT //p' "$log" | tail -1)
-case $answer in
-0) exit 0 ;;
-esac
+[ "$answer" != 0 ] || exit 0
 echo "lab: the end of the guest's log:" >&2
 tail -n 80 "$log" >&2
-case $answer in
-'') echo "lab: the guest ended without a result, or took more than $limit s; its log is $log" >&2 ;;
-*) echo "lab: tests failed in the guest (status $answer); its log is $log" >&2 ;;
+if [ -n "$answer" ]; then
+	echo "lab: tests failed in the guest (status $answer); its log is $log" >&2
+	exit 1
+fi
+case $status in # timeout passes on a signal as 128 and its number; 137 is its own last resort
+132 | 133 | 134 | 135 | 136 | 139)
+	echo "lab: QEMU itself died of SIG$(kill -l "$status"); the guest's log is $log" >&2
+	exit "$status"
+	;;
 esac
+echo "lab: the guest ended without a result, or took more than $limit s; its log is $log" >&2
 exit 1
