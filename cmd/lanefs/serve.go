@@ -166,6 +166,11 @@ func (d *daemon) leave() {
 	if err := fs.Detach(d.cfg.Dir); err != nil {
 		d.log.Error("detaching the mount", "error", err.Error())
 	}
+	d.inUse.RLock()
+	defer d.inUse.RUnlock()
+	if d.ended.Load() {
+		return // the last file was closed just now; what follows writes out everything
+	}
 	if err := d.stack.vol.Sync(); err != nil {
 		d.log.Error("writing out the volume", "error", err.Error())
 	}
