@@ -191,6 +191,9 @@ func (s *Server) explain(err error) error {
 // Wait returns when the mount is gone and the last request was answered.
 func (s *Server) Wait() { <-s.done }
 
+// Device is the device number of the mount's files, as stat has it; 0 if the mount did not say.
+func (s *Server) Device() uint64 { return s.dev }
+
 // Unmount takes the mount away and waits for the last request. ErrBusy means that files are open or that it is someone's
 // working directory, and that the mount is still there.
 func (s *Server) Unmount() error {

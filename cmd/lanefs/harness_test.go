@@ -24,6 +24,20 @@ import (
 const beLanefs = "LANEFS_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(beStuck); dir != "" {
+		if err := serveStuck(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "stuck:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if files := os.Getenv(beHostile); files != "" {
+		if err := hostile(files, os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, "hostile:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if path := os.Getenv(beClient); path != "" {
 		if err := client(path, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "client:", err)
@@ -46,6 +60,8 @@ type place struct {
 	cred *syscall.Credential // nil: as we are
 	bin  string
 	dirs []string
+
+	children []*exec.Cmd
 }
 
 // newPlace skips the test where nothing can be mounted.
@@ -81,6 +97,12 @@ func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // cleanUp ends what a failed test left and fails one that raced.
 func (p *place) cleanUp() {
+	for _, c := range p.children {
+		c.Process.Kill()
+	}
+	for _, c := range p.children {
+		c.Wait()
+	}
 	mounts, _ := mountinfo.GetMounts(mountinfo.PrefixFilter(p.dir))
 	for _, m := range mounts {
 		dir := m.Mountpoint

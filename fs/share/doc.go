@@ -3,6 +3,7 @@
 //
 // Possession of an open descriptor is the permission. A program passes one with each request; the daemon checks that it is
 // a regular file of this mount and how it was opened, takes a reference on the inode, and closes it. No path is looked up.
+// What clients send comes by way of a process of its own, which keeps descriptors of other file systems away: package gate.
 //
 // Who owns what. A Server has connections; each is served by one goroutine, which does one request after the other and
 // owns the connection's handles: holds on the pool's memory, memory that the program registered, files, rings. All of them

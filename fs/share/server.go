@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/fs/vram"
 )
@@ -42,9 +43,10 @@ type Config struct {
 
 // Server answers programs until it is closed.
 type Server struct {
-	c  Config
-	l  *net.UnixListener
-	wg sync.WaitGroup
+	c    Config
+	l    *net.UnixListener
+	gate *gate.Gate
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  map[*conn]bool // protected by mu
@@ -68,7 +70,12 @@ func Serve(c Config) (*Server, error) {
 		l.Close()
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, l: l, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
+	g, err := gate.Start(c.Mount.Device(), c.Log)
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("share: %w", err)
+	}
+	s := &Server{c: c, l: l, gate: g, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -84,7 +91,13 @@ func (s *Server) accept() {
 			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
 			continue
 		}
-		c := &conn{s: s, Conn: &wire.Conn{UnixConn: u}, handles: map[uint32]handle{}, event: -1}
+		c, err := s.meet(u)
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				s.c.Log.Warn("share: a client was not served", "error", err.Error())
+			}
+			continue
+		}
 		if err := s.admit(c); err != nil {
 			select {
 			case s.refusing <- struct{}{}:
@@ -109,6 +122,20 @@ func (s *Server) accept() {
 	}
 }
 
+// meet makes a connection of what was accepted. Nothing is received from u itself: see package gate.
+func (s *Server) meet(u *net.UnixConn) (*conn, error) {
+	uid, err := wire.Peer(u)
+	if err != nil {
+		u.Close()
+		return nil, err
+	}
+	w, err := s.gate.Pass(u, uid)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{s: s, Conn: w, uid: uid, handles: map[uint32]handle{}, event: -1}, nil
+}
+
 // refuse answers a Hello. One that is not read first may cost the client the answer: a socket that is closed with something
 // unread is reset.
 func (c *conn) refuse(why error, read bool) {
@@ -128,10 +155,7 @@ func (c *conn) refuse(why error, read bool) {
 }
 
 // admit enters c in the books, or says why not.
-func (s *Server) admit(c *conn) (err error) {
-	if c.uid, err = wire.Peer(c.UnixConn); err != nil {
-		return err
-	}
+func (s *Server) admit(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -162,7 +186,8 @@ func (s *Server) Close() error {
 		c.UnixConn.Close()
 	}
 	s.mu.Unlock()
-	err := s.l.Close() // and unlinks the socket
+	err := s.gate.Leave(s.l)            // what is in its queue is the gate's to close
+	err = errors.Join(err, s.l.Close()) // and unlinks the socket
 	s.wg.Wait()
-	return err
+	return errors.Join(err, s.gate.Close())
 }

@@ -44,7 +44,7 @@ func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 	if err != nil {
 		return h, nil, nil, err
 	}
-	rights, err = parseRights(c.oob[:oobn])
+	rights, err = ParseRights(c.oob[:oobn])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		err = fmt.Errorf("%w: more than %d bytes or too many descriptors", ErrMalformed, MaxMessage)
 	}
@@ -64,8 +64,8 @@ func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 	return h, body, rights, nil
 }
 
-// parseRights takes the descriptors out of control messages. All that are found are returned, also with an error.
-func parseRights(oob []byte) (all []int, err error) {
+// ParseRights takes the descriptors out of control messages. All that are found are returned, also with an error.
+func ParseRights(oob []byte) (all []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)

@@ -85,7 +85,7 @@ func FuzzRights(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Only the parsing: these descriptors are nobody's to close.
-		all, _ := parseRights(b)
+		all, _ := ParseRights(b)
 		if len(all)*4 > len(b) {
 			t.Fatalf("%d descriptors in %d bytes", len(all), len(b))
 		}
