@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,11 +93,15 @@ func TestVRAMKilled(t *testing.T) {
 	defer c.Close()
 	b, err := c.Map(f, 0, 0)
 	require.NoError(t, err)
+	ring, err := c.NewRing(8)
+	require.NoError(t, err)
 	st, err := p.stat(dir)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(st.PID, syscall.SIGKILL))
 	p.eventually("the daemon ends", func() bool { return gone(st.PID) })
 	f.Close()
+	p.eventually("its clients hear of it", func() bool { return c.Wait(time.Minute) == nil && !b.Current() })
+	require.ErrorIs(t, ring.Do(&lanefs.Request{Op: lanefs.OpSync}), lanefs.ErrGone)
 	_, err = c.Pin(os.Stdin, false, -1)
 	require.ErrorContains(t, err, "has gone")
 	require.Equal(t, "content", string(b.Bytes()))

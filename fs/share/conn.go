@@ -152,6 +152,7 @@ func (c *conn) hello(q *wire.Hello, _ []int) result {
 // cleanUp ends everything that the connection holds.
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
+	c.renounce()
 	for _, h := range c.handles { // rings first: they use the others
 		if r, ok := h.(*ring); ok {
 			r.close(c)
@@ -167,6 +168,19 @@ func (c *conn) cleanUp() {
 		c.board.Close()
 	}
 	wire.CloseAll([]int{c.event})
+}
+
+// renounce says on the board that from now on nobody knows whether the mappings are current: the client may live on.
+func (c *conn) renounce() {
+	if c.board == nil {
+		return
+	}
+	for number, h := range c.handles {
+		if m, ok := h.(*mapping); ok && m.hold.Shared() {
+			c.board.Word(8 * int(number)).Store(wire.Unknown)
+		}
+	}
+	wire.Signal(c.event)
 }
 
 // free is a number that stands for nothing yet. 0 never stands for anything.

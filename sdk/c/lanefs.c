@@ -45,6 +45,7 @@ SIZE(struct lanefs_request, 64); SIZE(struct lanefs_completion, 32);
 
 struct lanefs {
 	int socket, event;
+	pid_t owner;           /* who connected: a fork has no right to its parent's connection */
 	pthread_mutex_t mutex; /* one request at a time */
 	uint32_t tag;          /* protected by mutex */
 	const _Atomic uint64_t *board;
@@ -52,6 +53,7 @@ struct lanefs {
 	struct lanefs_facts facts;
 };
 
+static const char gone_text[] = "the mount's daemon has gone";
 static _Thread_local char error_text[MAX_MESSAGE];
 
 const char *lanefs_error(void) { return error_text; }
@@ -71,12 +73,14 @@ static void close_all(const int *fds, int n)
 	errno = saved;
 }
 
+enum { NO_FD = -2 }; /* -1 is a descriptor of the caller's that is none */
+
 static int transmit(int fd, const void *head, const void *body, size_t n, int pass)
 {
 	struct iovec iov[2] = {{(void *)head, sizeof(struct header)}, {(void *)body, n}};
 	union { struct cmsghdr align; char b[CMSG_SPACE(sizeof(int))]; } control = {0};
 	struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
-	if (pass >= 0) {
+	if (pass != NO_FD) {
 		m.msg_control = control.b;
 		m.msg_controllen = sizeof control.b;
 		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -89,7 +93,7 @@ static int transmit(int fd, const void *head, const void *body, size_t n, int pa
 	do
 		sent = sendmsg(fd, &m, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
-	return sent < 0 ? lanefs_fail(errno, "the mount's daemon has gone") : 0;
+	return sent < 0 ? lanefs_fail(errno, errno == EPIPE || errno == ECONNRESET ? gone_text : NULL) : 0;
 }
 
 /* Receives a message into packet and its rights into fds. Gives its length. */
@@ -104,7 +108,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	while (n < 0 && errno == EINTR);
 	*count = 0;
 	if (n <= 0)
-		return lanefs_fail(n ? errno : ECONNRESET, "the mount's daemon has gone");
+		return lanefs_fail(n ? errno : ECONNRESET, gone_text);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
@@ -131,6 +135,8 @@ static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	char packet[MAX_MESSAGE + 1];
 	int got[MAX_RIGHTS], count = 0;
 	struct header h = {.type = type, .length = (uint32_t)(sizeof h + n)};
+	if (s->owner != getpid())
+		return lanefs_fail(EPERM, "the session is that of the process that forked this one: connect again");
 	pthread_mutex_lock(&s->mutex);
 	h.tag = ++s->tag;
 	ssize_t size = transmit(s->socket, &h, body, n, pass) ? -1 : receive(s->socket, packet, got, &count);
@@ -178,6 +184,7 @@ lanefs *lanefs_connect(int fd)
 		return NULL;
 	}
 	s->event = -1;
+	s->owner = getpid();
 	pthread_mutex_init(&s->mutex, NULL);
 	s->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->socket < 0 || connect(s->socket, (struct sockaddr *)&a, sizeof a)) {
@@ -188,7 +195,7 @@ lanefs *lanefs_connect(int fd)
 	struct hello q = {.magic = {'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}, .least = VERSION, .most = VERSION};
 	struct hello_reply r;
 	int fds[2];
-	if (call(s, HELLO, &q, sizeof q, -1, &r, sizeof r, fds, 2)) {
+	if (call(s, HELLO, &q, sizeof q, NO_FD, &r, sizeof r, fds, 2)) {
 		lanefs_close(s);
 		return NULL;
 	}
@@ -216,6 +223,8 @@ lanefs *lanefs_connect(int fd)
 
 void lanefs_close(lanefs *s)
 {
+	if (!s)
+		return;
 	int saved = errno;
 	if (s->board)
 		munmap((void *)s->board, s->board_size);
@@ -274,19 +283,33 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 	b->fd = -1;
 }
 
-uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b) { return atomic_load(&s->board[b->handle]); }
-
-int lanefs_wait(lanefs *s, int timeout)
+/* Waits for fd, or for the daemon's end: 1 for either, 0 after timeout milliseconds. */
+static int wait_for(const lanefs *s, int fd, int timeout)
 {
-	struct pollfd p = {.fd = s->event, .events = POLLIN};
-	int n = poll(&p, 1, timeout);
+	struct pollfd p[2] = {{.fd = s->socket}, {.fd = fd, .events = POLLIN}};
+	int n = poll(p, 2, timeout);
 	if (n < 0)
 		return lanefs_fail(errno, NULL);
 	uint64_t count;
-	if (n > 0 && read(s->event, &count, sizeof count) < 0 && errno != EAGAIN)
+	if (p[1].revents & POLLIN && read(fd, &count, sizeof count) < 0 && errno != EAGAIN)
 		return lanefs_fail(errno, NULL);
-	return n;
+	return n > 0;
 }
+
+static int gone(const lanefs *s)
+{
+	struct pollfd p = {.fd = s->socket};
+	return poll(&p, 1, 0) > 0;
+}
+
+uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b)
+{
+	if (!b->generation)
+		return 0;
+	return gone(s) ? UINT64_MAX : atomic_load(&s->board[b->handle]);
+}
+
+int lanefs_wait(lanefs *s, int timeout) { return wait_for(s, s->event, timeout); }
 
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length)
 {
@@ -322,7 +345,7 @@ int lanefs_open(lanefs *s, int fd, uint32_t *handle)
 int lanefs_release(lanefs *s, uint32_t handle)
 {
 	struct release q = {.handle = handle};
-	return call(s, RELEASE, &q, sizeof q, -1, NULL, 0, NULL, 0);
+	return call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0);
 }
 
 /* Offsets of the rings' words, in 32-bit words; entries begin at ENTRIES bytes. */
@@ -348,7 +371,7 @@ lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
 		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}
-	if (call(s, RING, &q, sizeof q, -1, &a, sizeof a, fds, 3)) {
+	if (call(s, RING, &q, sizeof q, NO_FD, &a, sizeof a, fds, 3)) {
 		free(r);
 		return NULL;
 	}
@@ -410,22 +433,23 @@ int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, in
 		if (got || !n)
 			return (int)got;
 		atomic_store(word(r, CLIENT_SLEEPS), 1);
+		int ended = gone(r->s); /* before the last look */
 		if ((got = take(r, c, n)))
 			return (int)got;
-		struct pollfd p = {.fd = r->complete, .events = POLLIN};
-		int ready = poll(&p, 1, timeout);
+		if (ended)
+			return lanefs_fail(ECONNRESET, gone_text);
+		int ready = wait_for(r->s, r->complete, timeout);
 		if (ready < 0)
-			return lanefs_fail(errno, NULL);
+			return -1;
 		if (!ready)
 			return (int)take(r, c, n);
-		uint64_t count;
-		if (read(r->complete, &count, sizeof count) < 0 && errno != EAGAIN)
-			return lanefs_fail(errno, NULL);
 	}
 }
 
 void lanefs_ring_free(lanefs_ring *r)
 {
+	if (!r)
+		return;
 	lanefs_release(r->s, r->handle);
 	if (r->memory)
 		munmap(r->memory, r->size);

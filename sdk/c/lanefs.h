@@ -41,7 +41,7 @@ struct lanefs_facts {
 /* Connects to the daemon of the mount that fd is on. ENOTSUP: fd is not on a LaneFS mount that gives out device memory. */
 lanefs *lanefs_connect(int fd);
 
-/* Ends the session and all it gave, but for memory that is still mapped. */
+/* Ends the session and all it gave, but for memory that is still mapped. Of a child that was forked, only what it has of it. */
 void lanefs_close(lanefs *s);
 
 const struct lanefs_facts *lanefs_facts(const lanefs *s);
@@ -82,10 +82,11 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address);
  */
 void lanefs_unmap(lanefs *s, struct lanefs_buffer *b);
 
-/* The generation that the buffer's range of its file has now: another one than b->generation once the file has changed. */
+/* The generation that the buffer's range of its file has now: another one than b->generation once the file has changed, or the
+ * daemon has gone, so that nobody knows. */
 uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b);
 
-/* Waits until some buffer may have a new generation: 1, or 0 after timeout milliseconds. */
+/* Waits until some buffer may have a new generation: 1, or 0 after timeout milliseconds. Once the daemon has gone, all have. */
 int lanefs_wait(lanefs *s, int timeout);
 
 /* Writes length bytes from start of b to fd at offset; they are durable when it returns. */
@@ -127,7 +128,8 @@ lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries);
 /* Submits up to n requests, as many as there is room for, and says how many. */
 int lanefs_ring_submit(lanefs_ring *r, const struct lanefs_request *q, unsigned n);
 
-/* Takes up to n completions; waits for the first one, at most timeout milliseconds (-1: for ever). */
+/* Takes up to n completions; waits for the first one, at most timeout milliseconds (-1: for ever). ECONNRESET:
+ * the daemon has gone, and no more will come. */
 int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout);
 
 void lanefs_ring_free(lanefs_ring *r);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lanefs.h"
@@ -78,6 +79,27 @@ static void rings(lanefs *s, int fd, uint64_t size)
 	close(memory);
 }
 
+/* A child looks at what its parent has, and takes nothing from it. */
+static void forked(lanefs *s, int fd)
+{
+	struct lanefs_buffer b;
+	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0);
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		int ok = right((unsigned char *)b.data + 10000, 10000, 100) && lanefs_latest(s, &b) == b.generation;
+		struct lanefs_buffer own;
+		ok = ok && lanefs_map(s, fd, 0, 0, 0, &own) == -1 && errno == EPERM;
+		lanefs_unmap(s, &b);
+		lanefs_close(s);
+		_exit(!ok);
+	}
+	int status;
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	WANT(pwrite(fd, "", 1, 0) == 1 && lanefs_latest(s, &b) != b.generation); /* still watched */
+	lanefs_unmap(s, &b);
+}
+
 int main(int argc, char **argv)
 {
 	WANT(argc == 3);
@@ -85,6 +107,8 @@ int main(int argc, char **argv)
 	WANT(fd >= 0 && other >= 0);
 	WANT(!lanefs_connect(other) && errno == ENOTSUP && strstr(lanefs_error(), "LaneFS"));
 	WANT(!lanefs_connect(-1) && errno == EBADF);
+	lanefs_close(NULL);
+	lanefs_ring_free(NULL);
 	lanefs *s = lanefs_connect(fd);
 	WANT(s && strcmp(lanefs_facts(s)->runtime, "host") == 0 && lanefs_facts(s)->kind == LANEFS_MEMFD);
 	struct stat st;
@@ -105,8 +129,29 @@ int main(int argc, char **argv)
 	WANT(lanefs_latest(s, &b) > b.generation && lanefs_wait(s, 60000) == 1);
 	lanefs_unmap(s, &own);
 	lanefs_unmap(s, &b);
+	WANT(lanefs_map(s, -1, 0, 0, 0, &part) == -1 && errno == EBADF && !strstr(lanefs_error(), "gone"));
+	WANT(lanefs_map(s, 12345, 0, 0, 0, &part) == -1 && errno == EBADF && !strstr(lanefs_error(), "gone"));
+	WANT(lanefs_map(s, fd, 0, 0, 8, &part) == -1 && errno == EINVAL);
+	WANT(lanefs_map(s, fd, 0, UINT64_MAX, 0, &part) == -1 && errno == EINVAL);
+	forked(s, fd);
 	rings(s, fd, size);
-	lanefs_close(s);
+
+	/* The daemon ends while this holds a buffer and waits for a ring. */
+	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && lanefs_latest(s, &b) == b.generation);
+	while (lanefs_wait(s, 0) == 1)
+		;
+	lanefs_ring *r = lanefs_ring_new(s, 8);
+	struct lanefs_completion c;
+	WANT(r && lanefs_ring_reap(r, &c, 1, 0) == 0);
+	close(fd);
 	puts("ok");
+	fflush(stdout);
+	WANT(lanefs_ring_reap(r, &c, 1, -1) == -1 && errno == ECONNRESET);
+	WANT(lanefs_wait(s, -1) == 1 && lanefs_latest(s, &b) != b.generation);
+	WANT(right((unsigned char *)b.data + 10000, 10000, 100));
+	lanefs_ring_free(r);
+	lanefs_unmap(s, &b);
+	lanefs_close(s);
+	puts("gone");
 	return 0;
 }

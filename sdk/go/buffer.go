@@ -44,6 +44,9 @@ func (s *Session) Alloc(f *os.File, n int64) (*Buffer, error) {
 }
 
 func (s *Session) mapFile(f *os.File, q wire.Map) (*Buffer, error) {
+	if off, n := int64(q.Off), int64(q.Len); off < 0 || n < 0 {
+		return nil, fmt.Errorf("%q: %d bytes at %d: %w", f.Name(), n, off, unix.EINVAL)
+	}
 	var r wire.MapReply
 	rights, err := s.call(wire.TMap, &q, &r, 1, f)
 	if err != nil {
@@ -111,11 +114,21 @@ func (b *Buffer) unmapDevice() error {
 	return err
 }
 
-// Generation is the one that the bytes have. Latest is the one that the file's range has now.
+// Generation is the one that the bytes have.
 func (b *Buffer) Generation() uint64 { return b.gen }
-func (b *Buffer) Latest() uint64     { return b.s.board.Word(8 * int(b.handle)).Load() }
 
-// Current says whether the file still has these bytes. Memory of the program's own has no file.
+// Latest is the generation that the file's range has now; all ones when the daemon has gone, and nobody knows.
+func (b *Buffer) Latest() uint64 {
+	switch {
+	case b.gen == 0:
+		return 0
+	case b.s.gone.over():
+		return wire.Unknown
+	}
+	return b.s.board.Word(8 * int(b.handle)).Load()
+}
+
+// Current says whether the file still has these bytes. Memory of the program's own has no file, and always is.
 func (b *Buffer) Current() bool { return b.Latest() == b.gen }
 
 // Commit writes n bytes from memOff of the buffer to f at off, and returns when they are durable, as after fsync(2). f must

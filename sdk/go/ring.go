@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -86,6 +87,7 @@ type Ring struct {
 	slots    chan uint32 // places in flying that are free
 	over     chan struct{}
 	reaper   sync.WaitGroup
+	unwatch  func()
 
 	mu     sync.Mutex
 	flying []*Request // protected by mu
@@ -116,6 +118,7 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 		r.slots <- uint32(i)
 	}
 	r.reaper.Go(r.reap)
+	r.unwatch = s.gone.then(func() { r.complete.SetReadDeadline(time.Unix(1, 0)) })
 	return r, nil
 }
 
@@ -125,12 +128,14 @@ func (r *Ring) Start(reqs ...*Request) {
 		q.done = make(chan struct{})
 		select {
 		case <-r.over:
-			q.end(0, os.ErrClosed)
+			q.end(0, r.why())
 		case i := <-r.slots:
 			r.put(i, q)
 		}
 	}
-	if r.rings.WakeDaemon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil && r.rings.WakeDaemon() {
 		wire.Signal(r.submit)
 	}
 }
@@ -211,7 +216,7 @@ func (r *Ring) reap() {
 			continue
 		}
 		if _, err := r.complete.Read(b[:]); err != nil {
-			r.fail(os.ErrClosed)
+			r.failAfterLast(err)
 			return
 		}
 	}
@@ -235,6 +240,22 @@ func (r *Ring) ended(c wire.Completion) {
 	q.end(c.Result, nil)
 }
 
+// failAfterLast ends what is in flight when no more completions come, but for those that came.
+func (r *Ring) failAfterLast(why error) {
+	var got [1]wire.Completion
+	for {
+		if n, err := r.rings.Reap(got[:]); err != nil || n == 0 {
+			break
+		}
+		r.ended(got[0])
+	}
+	if errors.Is(why, os.ErrDeadlineExceeded) {
+		r.fail(ErrGone)
+		return
+	}
+	r.fail(os.ErrClosed)
+}
+
 // fail ends everything in flight.
 func (r *Ring) fail(err error) {
 	r.mu.Lock()
@@ -248,11 +269,21 @@ func (r *Ring) fail(err error) {
 	}
 }
 
+// why is what ended the ring.
+func (r *Ring) why() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
 // Close ends the ring. The daemon finishes what is in flight first; who waits for it gets os.ErrClosed.
 func (r *Ring) Close() error {
+	r.unwatch()
 	err := r.s.release(r.handle)
 	r.complete.Close()
-	r.reaper.Wait()
+	r.reaper.Wait() // and has set failed
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.rings.Close()
 	unix.Close(r.submit)
 	return err

@@ -24,6 +24,7 @@ type Session struct {
 	facts Facts
 	board *wire.Shared
 	event *os.File // the board has changed
+	gone  watch    // the connection's end
 
 	mu   sync.Mutex // one request at a time
 	conn *wire.Conn // protected by mu
@@ -55,7 +56,10 @@ func Connect(f *os.File) (*Session, error) {
 		return nil, fmt.Errorf("%q: the daemon's socket is not reachable from here (in a container, mount its directory too): %w", f.Name(), err)
 	}
 	s := &Session{conn: conn}
-	if err := s.hello(); err != nil {
+	if err = s.hello(); err == nil {
+		err = s.gone.begin(conn.UnixConn)
+	}
+	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("%q: %w", f.Name(), err)
 	}
@@ -132,13 +136,19 @@ func (s *Session) callWith(t wire.Type, request, reply any, want int, pass ...in
 	return got, err
 }
 
-// Wait returns when some buffer of the session may no longer be current, or after timeout with os.ErrDeadlineExceeded.
+// Wait returns when some buffer of the session may no longer be current, or after timeout with os.ErrDeadlineExceeded. When the
+// daemon has gone none is.
 func (s *Session) Wait(timeout time.Duration) error {
 	if err := s.event.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
+	// Afterwards, or the deadline above might replace this one.
+	defer s.gone.then(func() { s.event.SetReadDeadline(time.Unix(1, 0)) })()
 	var b [8]byte
 	_, err := s.event.Read(b[:])
+	if err != nil && s.gone.over() {
+		return nil
+	}
 	return err
 }
 
@@ -169,6 +179,7 @@ func (s *Session) Close() error {
 	if s.conn == nil {
 		return os.ErrClosed
 	}
+	s.gone.end()
 	err := s.conn.Close()
 	s.conn = nil
 	if s.event != nil {

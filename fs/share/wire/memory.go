@@ -11,6 +11,9 @@ import (
 // Slots is how many handles a connection can have at once, and the words of its notice board.
 const Slots = 8192
 
+// Unknown is the generation on the notice board of what the daemon does not watch any more.
+const Unknown = ^uint64(0)
+
 // Shared is memory that two processes share: a notice board or rings. Whoever maps it closes it.
 type Shared struct {
 	b []byte

@@ -2,6 +2,8 @@
 package ctest
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,7 +30,9 @@ func TestC(t *testing.T) {
 		content[i] = byte(i % 251)
 		sum += i % 251
 	}
-	file := m.Write("file", content).Name()
+	f := m.Write("file", content)
+	file := f.Name()
+	require.NoError(t, f.Close()) // or the mount is busy at the end
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, content, 0o600))
 
@@ -41,12 +45,23 @@ func TestC(t *testing.T) {
 	include, lib := "-I"+filepath.Join(dest, "usr/include"), "-L"+filepath.Join(dest, "usr/lib")
 	test, example := filepath.Join(dest, "test"), filepath.Join(dest, "example")
 	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", include, "-o", test, filepath.Join("..", "test.c"), filepath.Join(dest, "usr/lib/liblanefs.a"), "-pthread")
-	require.Equal(t, "ok\n", run(t, test, file, other))
-
 	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", include, lib, "-o", example, filepath.Join("..", "example.c"), "-llanefs", "-Wl,-rpath,"+filepath.Join(dest, "usr/lib"))
-	content = append([]byte{}, content...)
-	require.NoError(t, os.WriteFile(file, content, 0o600)) // the test wrote to it
 	require.Equal(t, fmt.Sprintf("%d bytes in memory of the host runtime, sum %d, current\n", len(content), sum), run(t, example, file))
+
+	cmd := exec.Command(test, file, other)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewReader(out)
+	said, _ := lines.ReadString('\n')
+	require.Equal(t, "ok\n", said, "%s", &errs)
+	m.Close() // it waits for that
+	said, _ = lines.ReadString('\n')
+	require.Equal(t, "gone\n", said, "%s", &errs)
+	require.NoError(t, cmd.Wait())
 }
 
 func run(t *testing.T, name string, args ...string) string {

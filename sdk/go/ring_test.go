@@ -1,0 +1,137 @@
+package lanefs_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// ringed is a file, memory of the program's own, and a ring between them.
+type ringed struct {
+	f      *os.File
+	file   *lanefs.File
+	memory *lanefs.Memory
+	bytes  []byte
+	ring   *lanefs.Ring
+}
+
+func newRinged(t *testing.T, f *os.File, n, entries int) *ringed {
+	t.Helper()
+	s := connect(t, f)
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	require.NoError(t, unix.Ftruncate(fd, int64(n)))
+	r := &ringed{f: f}
+	r.bytes, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(r.bytes) })
+	r.memory, err = s.Register(gpu.Export{FD: fd, Size: int64(n), Kind: gpu.ExportMemFD})
+	require.NoError(t, err)
+	r.file, err = s.Open(f)
+	require.NoError(t, err)
+	r.ring, err = s.NewRing(entries)
+	require.NoError(t, err)
+	return r
+}
+
+func (r *ringed) request(op lanefs.Op, off, at, n int64) *lanefs.Request {
+	return &lanefs.Request{Op: op, File: r.file, Memory: r.memory, Off: off, MemOff: at, Len: n}
+}
+
+// TestRing: reads and writes of any alignment, thousands under way from many goroutines, against a copy of the file.
+func TestRing(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 16*mib)
+	data := random(3, 3*mib+77)
+	r := newRinged(t, m.Write("file", data), 16*mib, 4096)
+	const workers, each = 8, 400
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(w), 1))
+			var reqs []*lanefs.Request
+			at := int64(w) * 2 * mib
+			for range each {
+				reqs = append(reqs, r.request(lanefs.OpRead, rng.Int64N(int64(len(data))+5000), at, rng.Int64N(5000)))
+				at += reqs[len(reqs)-1].Len
+			}
+			r.ring.Start(reqs...)
+			for _, q := range reqs {
+				if err := q.Wait(); err != nil {
+					t.Error(err)
+				}
+				want := data[min(q.Off, int64(len(data))):min(q.Off+q.Len, int64(len(data)))]
+				if int64(len(want)) != q.N || !bytes.Equal(want, r.bytes[q.MemOff:q.MemOff+q.N]) {
+					t.Errorf("%d bytes at %d of the file, at %d of the memory: %d others", q.Len, q.Off, q.MemOff, q.N)
+				}
+			}
+		})
+	}
+	wg.Wait()
+
+	// Writes that do not overlap, in any order; then the file has them all, and what was between.
+	copy(r.bytes, random(4, 8*mib))
+	var reqs []*lanefs.Request
+	for off := int64(1); off < int64(len(data)+mib); off += 9001 {
+		reqs = append(reqs, r.request(lanefs.OpWrite, off, off*2, 7777))
+	}
+	rand.Shuffle(len(reqs), func(i, k int) { reqs[i], reqs[k] = reqs[k], reqs[i] })
+	require.NoError(t, r.ring.Do(reqs...))
+	for _, q := range reqs {
+		require.Equal(t, q.Len, q.N)
+		data = append(data, make([]byte, max(int(q.Off+q.Len)-len(data), 0))...)
+		copy(data[q.Off:], r.bytes[q.MemOff:q.MemOff+q.Len])
+	}
+	require.NoError(t, r.ring.Do(r.request(lanefs.OpSync, 0, 0, 0)))
+	got, err := os.ReadFile(r.f.Name())
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+	require.NoError(t, r.ring.Close())
+}
+
+// TestRingErrors: each request fails by itself; what is closed ends what waits.
+func TestRingErrors(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	m.Write("file", random(5, mib))
+	r := newRinged(t, m.Open("file", os.O_RDONLY), mib, 16)
+	other := &lanefs.Memory{}
+	for _, c := range []struct {
+		q    *lanefs.Request
+		want error
+	}{
+		{r.request(lanefs.OpWrite, 0, 0, 1), unix.EACCES},
+		{r.request(lanefs.OpRead, 0, mib, 1), unix.EINVAL},
+		{r.request(lanefs.OpRead, -1, 0, 1), unix.EINVAL},
+		{r.request(lanefs.OpRead, 0, -1, 1), unix.EINVAL},
+		{r.request(lanefs.OpRead, 0, 0, -1), unix.EINVAL},
+		{r.request(77, 0, 0, 1), unix.EOPNOTSUPP},
+		{&lanefs.Request{Op: lanefs.OpRead, File: r.file, Memory: other, Len: 1}, unix.EBADF},
+		{&lanefs.Request{Op: lanefs.OpRead, Memory: r.memory, Len: 1}, unix.EBADF},
+		{r.request(lanefs.OpRead, 1<<61, 0, 1), nil},
+		{r.request(lanefs.OpRead, 0, mib, 0), nil},
+	} {
+		require.ErrorIs(t, r.ring.Do(c.q), c.want, "%+v", c.q)
+		require.Zero(t, c.q.N)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for r.ring.Do(r.request(lanefs.OpRead, 0, 0, mib)) == nil {
+			}
+		})
+	}
+	require.NoError(t, r.ring.Do(r.request(lanefs.OpRead, 0, 0, mib)))
+	require.NoError(t, r.memory.Close(), "when what names it has ended")
+	wg.Wait() // with EBADF
+	require.NoError(t, r.ring.Close())
+	require.ErrorIs(t, r.ring.Do(r.request(lanefs.OpSync, 0, 0, 0)), os.ErrClosed)
+}

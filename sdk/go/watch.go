@@ -1,0 +1,89 @@
+package lanefs
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone says that the mount's daemon has ended, or the session. Connect to the next one.
+var ErrGone = fmt.Errorf("the mount's daemon has gone: %w", syscall.ECONNRESET)
+
+// watch waits for the end of a connection that others read from.
+type watch struct {
+	dup  net.Conn // of the connection: waits of its own
+	done chan struct{}
+
+	mu    sync.Mutex
+	ended bool           // protected by mu
+	hooks map[*hook]bool // protected by mu
+}
+
+type hook struct{ f func() }
+
+func (w *watch) begin(c *net.UnixConn) error {
+	f, err := c.File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if w.dup, err = net.FileConn(f); err != nil {
+		return err
+	}
+	raw, err := w.dup.(syscall.Conn).SyscallConn()
+	if err != nil {
+		w.dup.Close()
+		return err
+	}
+	w.hooks, w.done = map[*hook]bool{}, make(chan struct{})
+	go func() {
+		defer close(w.done)
+		// Replies wake this too; poll(2) says POLLHUP unasked, and nothing else here.
+		_ = raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 0)
+			return err == nil && n > 0
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = true
+		for h := range w.hooks {
+			h.f()
+		}
+		w.hooks = nil
+	}()
+	return nil
+}
+
+// then has f called once the connection has ended, unless it is called off. f must not block.
+func (w *watch) then(f func()) (off func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		f()
+		return func() {}
+	}
+	h := &hook{f}
+	w.hooks[h] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.hooks, h)
+	}
+}
+
+func (w *watch) over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
+}
+
+// end ends the watch as the connection's end does.
+func (w *watch) end() {
+	if w.dup != nil {
+		w.dup.Close()
+		<-w.done
+	}
+}
