@@ -1,16 +1,16 @@
 """Open files and what is mapped of them."""
 
-import mmap as _mmap
+import errno
 import os
 import threading
 import warnings
 import weakref
 
 from . import _wire as w
-from ._memory import adopt
+from ._memory import Anonymous, adopt, cuda_array
 from ._session import NotLaneFS, Session
 
-_MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC}
+_MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
 
 
 def open(path, mode="r", fallback=False):
@@ -24,7 +24,7 @@ def open(path, mode="r", fallback=False):
 class File:
     """An open file. `session` is None where it fell back."""
 
-    def __init__(self, path, mode="r", fallback=False):
+    def __init__(self, path, mode="r", fallback=False, name=None):
         if mode not in _MODES:
             raise ValueError(f"mode {mode!r}: want one of {', '.join(map(repr, _MODES))}")
         self.path, self.mode, self.fd = os.fspath(path), mode, None
@@ -32,13 +32,19 @@ class File:
         self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
         self._lock = threading.Lock()
         try:
-            self.session = Session.of(self.fd, repr(self.path))
+            self.session = Session.of(self.fd, repr(self.path if name is None else name))
         except OSError as e:
             if not fallback or not isinstance(e, NotLaneFS):
                 self.close()
                 raise
             warnings.warn(f"{e.strerror}: falling back to ordinary memory", RuntimeWarning, stacklevel=3)
             self.session = None
+        if mode == "w":  # not before it is known that the file will do
+            try:
+                os.ftruncate(self.fd, 0)
+            except OSError:
+                self.close()
+                raise
 
     @property
     def size(self):
@@ -46,12 +52,14 @@ class File:
 
     def map(self, offset=0, length=None, private=False):
         """A Mapping of length bytes from offset, to the end of the file if None. private: a copy to write to and commit."""
+        _check(offset, 1 if length is None else length)
         if self.session is None:
             return _copy(self, offset, length, private)
         return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
 
     def alloc(self, length):
         """A private Mapping of zeroes, which has no file until it is committed."""
+        _check(0, length)
         if self.session is None:
             return _copy(self, 0, length, True, read=False)
         return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
@@ -59,8 +67,8 @@ class File:
     def commit(self, mapping, offset=0, start=0, length=None):
         """Writes length bytes from start of a mapping to the file at offset; they are durable when this returns."""
         length = len(mapping) - start if length is None else length
-        if start < 0 or length < 0 or start + length > len(mapping):
-            raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}")
+        if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
+            raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
         mapping.memory.synchronize()
         if self.session is None:
             view = mapping.memoryview()[start:start + length]
@@ -69,7 +77,7 @@ class File:
                 view, offset = view[n:], offset + n
             os.fsync(self.fd)
             return
-        self.session.call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY,
+        self._need().call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY,
                           pass_fds=[self.fd])
 
     def pin(self, on=True, owner=None):
@@ -79,8 +87,10 @@ class File:
         return size
 
     def _need(self):
+        if self.fd is None:
+            raise ValueError(f"{self.path!r} is closed")
         if self.session is None:
-            raise NotLaneFS(None, f"{self.path!r} fell back to ordinary memory, which cannot do this")
+            raise NotLaneFS(errno.ENOTSUP, f"{self.path!r} fell back to ordinary memory, which cannot do this")
         return self.session
 
     @property
@@ -94,7 +104,9 @@ class File:
     @property
     def ring(self):
         """A ring of the file's own, for read_into and write_from."""
-        from ._ring import Ring
+        from ._ring import Plain, Ring
+        if self.session is None:
+            return Plain()
         self.handle  # before the lock
         with self._lock:
             if self._ring is None:
@@ -133,10 +145,18 @@ class File:
             self.close()
 
 
+_FAR = 1 << 61  # no file reaches there
+
+
+def _check(offset, length):
+    if not 0 <= offset < _FAR or not 0 < length < _FAR:
+        raise ValueError(f"a range of {length} bytes at {offset}")
+
+
 def _end(session, handle, memory):
     memory.close()
     if session is not None:
-        session.release(handle)
+        session.drop(handle)
 
 
 class _Hold:
@@ -174,8 +194,10 @@ class Mapping:
 
     @property
     def latest(self):
-        """The generation that the file's range has now."""
-        return self.session.latest(self.handle) if self.session else self.generation
+        """The generation that the file's range has now; not the mapping's either when the daemon has gone."""
+        if self.session is None:
+            return self._state()
+        return self.session.latest(self.handle)
 
     @property
     def current(self):
@@ -198,9 +220,7 @@ class Mapping:
 
     @property
     def __cuda_array_interface__(self):
-        if getattr(self.memory, "runtime", None) != "cuda":
-            raise AttributeError("this is not CUDA memory")
-        return {"shape": (self._size,), "typestr": "|u1", "data": (self.memory.address + self.base, not self.private), "version": 3}
+        return cuda_array(self.memory, self.base, self._size, self.private)
 
     def close(self):
         self._hold = None
@@ -213,36 +233,33 @@ class Mapping:
 
 
 def _copy(file, offset, length, private, read=True):
-    """What map gives where the file is not on LaneFS: a copy in memory of this process."""
-    length = file.size - offset if length is None else length
+    """What map gives where the file is not on LaneFS: a copy in memory of this process. Its generation is the file's state."""
+    state = lambda: _state(file.path)
+    generation = state()
+    if length is None:
+        length = file.size - offset
+    if read and (length <= 0 or offset + length > file.size):
+        raise OSError(errno.EINVAL, f"{length} bytes at {offset} are not in the file, which has {file.size}")
     m = Mapping.__new__(Mapping)
-    memory = _Anonymous(length)
+    memory = Anonymous(length)
     view = memory.view
     while read and view:
         n = os.preadv(file.fd, [view], offset)
         if n == 0:
-            raise ValueError(f"{length} bytes at {offset} are not in the file, which has {file.size}")
+            break  # it has become shorter: zeroes, and no longer current
         view, offset = view[n:], offset + n
-    m.session, m.handle, m.base, m._size, m.generation, m.file_size, m.private = None, 0, 0, length, 0, file.size, private
+    if not private:
+        memory.view = memory.view.toreadonly()
+    m.session, m.handle, m.base, m._size, m.generation, m.file_size, m.private = None, 0, 0, length, generation, file.size, private
+    m._state = state
     m._hold = _Hold(None, 0, memory)
     return m
 
 
-class _Anonymous:
-    device = (1, 0)
-
-    def __init__(self, size):
-        self.size = size
-        self._map = _mmap.mmap(-1, max(size, 1))
-        self.view = memoryview(self._map)[:size]
-
-    @property
-    def address(self):
-        import ctypes
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-
-    def synchronize(self):
-        pass
-
-    def close(self):
-        pass  # with the last view of it
+def _state(path):
+    """What changes when a file does, as far as an ordinary file system says so."""
+    try:
+        st = os.stat(path)
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns

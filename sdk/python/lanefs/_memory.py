@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import threading
+import weakref
 
 from . import _hip
 from . import _wire as w
@@ -231,16 +232,59 @@ def adopt(session, fd, kind, offset, size, write):
         os.close(fd)
 
 
+def cuda_array(memory, offset, size, write):
+    """What __cuda_array_interface__ is of memory; AttributeError where it is not CUDA's."""
+    if getattr(memory, "runtime", None) != "cuda":
+        raise AttributeError("this is not CUDA memory")
+    return {"shape": (size,), "typestr": "|u1", "data": (memory.address + offset, not write), "version": 3}
+
+
+class Anonymous:
+    """Memory of this process alone, where there is no daemon."""
+
+    device = (1, 0)
+
+    def __init__(self, size):
+        self.size = size
+        self._map = mmap.mmap(-1, max(size, 1))
+        self.view = memoryview(self._map)[:size]
+
+    @property
+    def address(self):
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def synchronize(self):
+        pass
+
+    def close(self):
+        pass  # with the last view of it
+
+
+class _Life:
+    """Memory, which ends with the last who refers to this: a buffer, tensors."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        weakref.finalize(self, memory.close).atexit = False  # tensors may outlive it there, and the process's end frees all
+
+
 class Buffer:
-    """Memory of the program's own, registered with a mount so that rings can use it. Size in bytes, rounded up to granules."""
+    """Memory of the program's own, registered with a mount so that rings can use it. Size in bytes, rounded up to granules.
+    Tensors that were made of it keep it alive after close."""
 
     def __init__(self, file, size):
+        if size <= 0:
+            raise ValueError(f"a buffer of {size} bytes")
         session = self._session = file.session
+        if session is None:  # file fell back
+            self.size, self.handle, self._release = size, 0, None
+            self._life = _Life(Anonymous(size))
+            return
         size = -(-size // session.granule) * session.granule
         if session.kind == w.MEMFD:
             fd = os.memfd_create("lanefs-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, size)
-            self.memory = HostMemory(fd, 0, size, True)
+            memory = HostMemory(fd, 0, size, True)
             kind, offset = w.MEMFD, 0
         else:
             driver = Driver.of(session.runtime, session.device)
@@ -250,15 +294,24 @@ class Buffer:
             else:
                 *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
                 kind = session.kind
-            self.memory = DeviceMemory(driver, size, *mapped)
+            memory = DeviceMemory(driver, size, *mapped)
         self.size = size
         try:
             (self.handle, _), _ = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
         except BaseException:
-            self.memory.close()
+            memory.close()
             raise
         finally:
             os.close(fd)
+        self._life = _Life(memory)
+        self._release = weakref.finalize(self, session.drop, self.handle)
+        self._release.atexit = False
+
+    @property
+    def memory(self):
+        if self._life is None:
+            raise ValueError("the buffer is closed")
+        return self._life.memory
 
     base = 0  # where it begins in its memory
 
@@ -272,10 +325,9 @@ class Buffer:
         return self.memory.view
 
     def close(self):
-        if self.memory is not None:
+        if self._release is not None and self._release.detach():
             self._session.release(self.handle)
-            memory, self.memory = self.memory, None
-            memory.close()
+        self._life = None
 
     def __enter__(self):
         return self
@@ -285,7 +337,11 @@ class Buffer:
 
     def __dlpack__(self, **kwargs):
         from ._dlpack import capsule
-        return capsule(self.memory, self, 0, self.size, **kwargs)
+        return capsule(self.memory, self._life, 0, self.size, **kwargs)
 
     def __dlpack_device__(self):
         return self.memory.device
+
+    @property
+    def __cuda_array_interface__(self):
+        return cuda_array(self.memory, 0, self.size, True)

@@ -1,5 +1,6 @@
 """Rings: many transfers in flight between files and memory of the program's own, without a system call each."""
 
+import errno
 import mmap
 import os
 import select
@@ -8,6 +9,15 @@ import threading
 from concurrent.futures import Future
 
 from . import _wire as w
+from ._session import GONE_TEXT
+
+
+def part(buffer, start, length):
+    """The length of a part of memory, to its end if None; ValueError where it is no part."""
+    length = len(buffer) - start if length is None else length
+    if start < 0 or length < 0 or start + length > len(buffer):
+        raise ValueError(f"{length} bytes at {start} of memory of {len(buffer)}")
+    return length
 
 
 class Ring:
@@ -25,7 +35,9 @@ class Ring:
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
-        self._ended = False
+        self._ended = None  # then why
+        self._closed = False
+        self._pid = os.getpid()  # the reaper is a thread of it alone
         self._wake_read, self._wake_write = os.pipe()
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
@@ -46,32 +58,41 @@ class Ring:
         """Reads many ranges (offset, start, length) of file. Gives a Future for each."""
         return self.submit([(w.READ, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
 
+    def write_batch(self, file, buffer, ranges):
+        """Writes many ranges (offset, start, length) to file. Gives a Future for each."""
+        buffer.memory.synchronize()
+        return self.submit([(w.WRITE, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
+
     def _start(self, op, file, buffer, offset, start, length):
-        length = len(buffer) - start if length is None else length
-        if start < 0 or length < 0 or start + length > len(buffer):
-            raise ValueError(f"{length} bytes at {start} of memory of {len(buffer)}")
+        length = part(buffer, start, length)
         if op == w.WRITE:
             buffer.memory.synchronize()
         return self.submit([(op, file.handle, buffer.handle, offset, buffer.base + start, length)])[0]
 
     def submit(self, requests):
         """Submits requests (op, file handle, memory handle, file offset, memory offset, length); waits while the ring is full."""
+        if self._pid != os.getpid():
+            raise OSError("the ring is that of the process that forked this one: open the file again")
         futures = []
-        todo = list(requests)
+        try:
+            todo = [w.SUBMISSION.pack(0, op, file, memory, 0, at, start, length) for op, file, memory, at, start, length in requests]
+        except struct.error as e:
+            raise ValueError(f"a request with a number that is negative or too large: {e}") from None
         while todo:
             with self._room:
                 while not self._free and not self._ended:
                     self._room.wait()
                 if self._ended:
-                    raise OSError("the ring is closed")
+                    raise self._ended
                 tail = self._words[w.SQ_TAIL // 4]
                 now, todo = todo[:len(self._free)], todo[len(self._free):]
-                for op, file, memory, at, start, length in now:
+                for entry in now:
                     slot, future = self._free.pop(), Future()
+                    future.set_running_or_notify_cancel()  # from here on nothing takes it back
                     self._flying[slot] = future
                     futures.append(future)
-                    w.SUBMISSION.pack_into(self._memory, w.ENTRIES + (tail % self.entries) * w.SUBMISSION.size,
-                                           slot, op, file, memory, 0, at, start, length)
+                    at = w.ENTRIES + (tail % self.entries) * w.SUBMISSION.size
+                    self._memory[at:at + w.SUBMISSION.size] = struct.pack("<Q", slot) + entry[8:]
                     tail = (tail + 1) & 0xFFFFFFFF
                 self._words[w.SQ_TAIL // 4] = tail  # after the entries; x86 and the interpreter keep the order of stores
                 # Python has no fence, so whether the daemon is asleep cannot be known: a signal too many does no harm.
@@ -92,6 +113,8 @@ class Ring:
         poll = select.poll()
         poll.register(self._complete, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        socket = self._session.fileno()
+        poll.register(socket, 0)  # says when the daemon has gone
         wait = 0
         while not self._ended:
             done = self._take()
@@ -100,14 +123,19 @@ class Ring:
                 done = self._take()
             if not done:
                 # Without a fence the daemon may have looked before it could see the word above: so never for long.
-                poll.poll(wait)
+                if any(fd == socket for fd, _ in poll.poll(wait)):
+                    done = self._take()
+                    if not done:
+                        self._end(ConnectionError(errno.ECONNRESET, GONE_TEXT))
+                        return
                 wait = min(wait + 1, 20) if self._flying else 1000
                 try:
                     os.read(self._complete, 8)
                     wait = 0
                 except BlockingIOError:
                     pass
-                continue
+                if not done:
+                    continue
             wait = 0
             with self._room:
                 ended = [(self._flying.pop(slot, None), result) for slot, result in done]
@@ -121,25 +149,82 @@ class Ring:
                 else:
                     future.set_result(result)
 
+    def _end(self, why):
+        with self._room:
+            self._ended = self._ended or why
+            futures = list(self._flying.values())
+            self._flying.clear()
+            self._room.notify_all()
+        for future in futures:
+            future.set_exception(why)
+
     def close(self):
         """Ends the ring. The daemon finishes what is in flight; who waits for it gets an error."""
+        why = OSError("the ring is closed")
         with self._room:
-            if self._ended:
+            if self._closed:
                 return
-            self._ended = True
+            self._closed = True
+            self._ended = self._ended or why
             self._room.notify_all()
-        os.write(self._wake_write, b"x")
-        self._reaper.join()
-        self._session.release(self._handle)
-        for future in self._flying.values():
-            future.set_exception(OSError("the ring is closed"))
-        self._flying.clear()
+        if self._pid == os.getpid():
+            self._finish(why)
         self._words.release()
         for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
             os.close(fd)
+
+    def _finish(self, why):
+        os.write(self._wake_write, b"x")
+        if threading.current_thread() is not self._reaper:  # as where a future's callback closes
+            self._reaper.join()
+        self._session.release(self._handle)
+        self._end(why)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.close()
+
+
+class Plain:
+    """What a ring is where the file is not on LaneFS: ordinary reads and writes, each done at once."""
+
+    def read(self, file, buffer, offset=0, start=0, length=None):
+        return _done(_transfer, os.preadv, file.fd, buffer, offset, start, part(buffer, start, length))
+
+    def write(self, file, buffer, offset=0, start=0, length=None):
+        return _done(_transfer, os.pwritev, file.fd, buffer, offset, start, part(buffer, start, length))
+
+    def sync(self, file):
+        return _done(lambda: os.fsync(file.fd) or 0)
+
+    def read_batch(self, file, buffer, ranges):
+        return [self.read(file, buffer, *r) for r in ranges]
+
+    def write_batch(self, file, buffer, ranges):
+        return [self.write(file, buffer, *r) for r in ranges]
+
+    def close(self):
+        pass
+
+
+def _done(f, *args):
+    future = Future()
+    try:
+        future.set_result(f(*args))
+    except OSError as e:
+        future.set_exception(e)
+    return future
+
+
+def _transfer(call, fd, buffer, offset, start, length):
+    view, done = buffer.memoryview()[start:start + length], 0
+    if view.readonly and call is os.preadv:
+        raise PermissionError(errno.EACCES, "a mapping that is not private is not read into")
+    while done < length:
+        n = call(fd, [view[done:]], offset + done)
+        if n == 0:
+            break  # the end of the file
+        done += n
+    return done

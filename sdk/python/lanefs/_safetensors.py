@@ -5,6 +5,7 @@ import json
 import math
 import os
 import struct
+import sys
 import warnings
 
 from . import _file
@@ -49,18 +50,18 @@ class Tensors(dict):
         return self.mapping.generation
 
 
-def read_header(fd, size):
-    """Gives where the tensors' bytes begin, {name: (dtype, shape, start, end)}, and the metadata."""
+def read_header(read, size):
+    """Gives, of a file of size bytes that read(n, offset) reads, where the tensors' bytes begin, {name: (dtype, shape, start, end)}, and the metadata."""
     def bad(why):
         raise ValueError(f"not a safetensors file: {why}")
-    first = os.pread(fd, 8, 0)
+    first = read(8, 0)
     if len(first) < 8:
         bad("it is too short")
     (n,) = struct.unpack("<Q", first)
     if n > _MAX_HEADER or 8 + n > size:
         bad(f"a header of {n} bytes in a file of {size}")
     try:
-        header = json.loads(os.pread(fd, n, 8))
+        header = json.loads(read(n, 8))
         metadata = header.pop("__metadata__", {})
         entries = {}
         for name, e in header.items():
@@ -95,8 +96,7 @@ def load_safetensors(path, framework=None, fallback=False):
     memory want PyTorch. fallback: see open."""
     kind, module = _framework(framework)
     with _file.File(path, "r", fallback) as f:
-        mapping = f.map()
-        base, entries, metadata = read_header(f.fd, len(mapping))
+        mapping, (base, entries, metadata) = _map(f)
     tensors = Tensors(mapping, metadata)
     if kind == "numpy" and mapping.memory.view is None:
         raise ValueError("the mount's device memory is a GPU's, which NumPy does not reach: install PyTorch")
@@ -114,6 +114,25 @@ def load_safetensors(path, framework=None, fallback=False):
         else:
             tensors[name] = Tensor(mapping, dtype, shape, base + start, base + end)
     return tensors
+
+
+def _map(f):
+    """Maps a file and reads its header, both as they were at the mapping's generation."""
+    for _ in range(100):
+        mapping = f.map()
+        if mapping.memory.view is not None:
+            view = mapping.memoryview()
+            return mapping, read_header(lambda n, at: bytes(view[at:at + n]), len(view))
+        try:
+            header = read_header(lambda n, at: os.pread(f.fd, n, at), len(mapping))
+        except ValueError:
+            if mapping.current:
+                raise
+        else:
+            if mapping.current:
+                return mapping, header
+        mapping.close()  # the header may be a later one
+    raise OSError(f"{f.path!r} changes all the time")
 
 
 def _torch_bytes(torch, mapping):
@@ -144,7 +163,7 @@ def save(tensors, path, metadata=None, fallback=False):
     total = len(head) + at
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
-        with _file.File(temporary, "w", fallback) as f:
+        with _file.File(temporary, "w", fallback, os.fspath(path)) as f:
             _write(f, parts, total)
         os.rename(temporary, path)
         directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
@@ -207,7 +226,9 @@ def _bytes_of(t):
                 # A contiguous array of no dimensions would become one of one.
                 return name, t.shape, memoryview(numpy.ascontiguousarray(t).reshape(-1).view("u1"))
         raise ValueError(f"safetensors has no type for NumPy's {t.dtype}")
-    import torch
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(t, torch.Tensor):
+        raise ValueError(f"want a tensor of PyTorch or NumPy, or a lanefs.Tensor, not {type(t).__name__}")
     for name, (_, _, kind) in _TYPES.items():
         if t.dtype == getattr(torch, kind, None):
             return name, tuple(t.shape), t.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -81,6 +81,8 @@ class Map(unittest.TestCase):
             self.assertEqual(from_capsule(capsule)[0], data)
             with self.assertRaises(ValueError):
                 m.memoryview()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            f.map()
 
     def test_generation(self):
         p = write("generation", b"a" * 8192)
@@ -114,13 +116,92 @@ class Map(unittest.TestCase):
         with self.assertRaises(lanefs.NotLaneFS) as e:
             lanefs.open(p)
         self.assertIn("elsewhere", str(e.exception))
+        with self.assertRaisesRegex(lanefs.NotLaneFS, "t.safetensors' is not on"):
+            lanefs.save({}, os.path.join(OUTSIDE, "t.safetensors"))
         with self.assertWarnsRegex(RuntimeWarning, "falling back"):
             f = lanefs.open(p, fallback=True)
         with f, f.map(10, 100) as m:
             self.assertEqual(bytes(m.memoryview()), b"x" * 100)
             self.assertEqual(from_capsule(m.__dlpack__())[0], b"x" * 100)
-            with self.assertRaises(lanefs.NotLaneFS):
+            self.assertTrue(m.current and m.memoryview().readonly)
+            with self.assertRaises(PermissionError):
                 f.read_into(m)
+            with self.assertRaises(OSError):
+                f.map(4990, 11)
+            with lanefs.Buffer(f, 6000) as b:
+                self.assertEqual(f.read_into(b, 1, 5), 4999, "fewer at the end of the file")
+                self.assertEqual(bytes(b.memoryview()[:10]), bytes(5) + b"x" * 5)
+                self.assertIsInstance(f.ring.write(f, b, 0, 0, 1).exception(), OSError, "not open for writing")
+            write("elsewhere", b"y", OUTSIDE)
+            self.assertFalse(m.current)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            with lanefs.open(p, "r+", fallback=True) as f, lanefs.Buffer(f, 10) as b:
+                b.memoryview()[:] = b"0123456789"
+                self.assertEqual(f.write_from(b, 1, 2, 3), 3)
+                self.assertEqual([x.result() for x in f.ring.write_batch(f, b, [(4, 0, 1), (5, 9, 1)])], [1, 1])
+        with open(p, "rb") as f:
+            self.assertEqual(f.read(), b"y23409")
+
+    def test_not_emptied_in_vain(self):
+        p = write("precious", b"data", OUTSIDE)
+        with self.assertRaises(lanefs.NotLaneFS):
+            lanefs.open(p, "w")
+        self.assertEqual(os.path.getsize(p), 4)
+        p = write("not precious", b"data")
+        lanefs.open(p, "w").close()
+        self.assertEqual(os.path.getsize(p), 0)
+
+    def test_no_range(self):
+        with lanefs.open(write("no range", b"data")) as f:
+            for bad in ((0, 0), (-1, 2), (0, -1), (2**63, 1), (2**70, None)):
+                with self.assertRaises(ValueError, msg=bad):
+                    f.map(*bad)
+        with lanefs.open(write("no bytes", b"")) as f, self.assertRaises(OSError):
+            f.map()
+
+    def test_fork(self):  # what a child forgets stays its parent's
+        data = os.urandom(2**20)
+        with lanefs.open(write("fork", data)) as f:
+            m, keep = f.map(), f.map()
+            b = lanefs.Buffer(f, 4096)
+            f.read_into(b)
+            r, w = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    answer = b"1" if bytes(m.memoryview()) == data and m.current else b"2"
+                    try:
+                        f.read_into(b)
+                    except OSError:
+                        answer += b"5"
+                    m.close()  # no request on the parent's connection
+                    b.close()
+                    f.close()
+                    with lanefs.open(path("fork")) as g, g.map() as own:
+                        answer += b"3" if bytes(own.memoryview()) == data else b"4"
+                    os.write(w, answer)
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+            os.close(w)
+            with os.fdopen(r, "rb") as said:
+                self.assertEqual(said.read(), b"153")
+            self.assertEqual(f.read_into(b, 1, 0, 100), 100)
+            self.assertEqual(bytes(b.memoryview()[:100]), data[1:101])
+            b.close()
+            write("fork", b"new")
+            self.assertFalse(m.current or keep.current, "the parent still holds them")
+            m.close()
+            keep.close()
+
+    def test_dropped_within_a_request(self):  # the garbage collector may find a mapping while a request is under way, in the same thread
+        with lanefs.open(write("dropped", b"x" * 100)) as f:
+            m = f.map()
+            with f.session._mutex:
+                m.close()
+            f.map().close()
+            self.assertFalse(f.session._dropped)
 
     def test_other_process(self):
         data = os.urandom(3 * 2**20)
@@ -174,6 +255,42 @@ class Rings(unittest.TestCase):
             self.assertEqual(ring.read(f, b, 0, 0, 4096).result(60), 4096, "one that is good, after those that are not")
             self.assertEqual(f.read_into(b, 8192, 0, 10), 0)
 
+    def test_refused_before(self):  # what cannot be asked costs no place in the ring, and takes nothing along
+        with lanefs.open(write("refused", b"z" * 8192)) as f, lanefs.Buffer(f, 4096) as b:
+            for _ in range(2 * f.ring.entries):
+                for bad in ((-1, 0, 1), (0, -1, 1), (0, 0, 2**70)):
+                    with self.assertRaises(ValueError):
+                        f.read_into(b, *bad)
+                    with self.assertRaises(ValueError):
+                        f.ring.read_batch(f, b, [(0, 0, 1), (bad[0], bad[1] - 2**20, bad[2])])
+            self.assertEqual(f.read_into(b), 8192)
+
+    def test_futures(self):
+        p = write("futures", b"z" * 8192)
+        f = lanefs.open(p)
+        b = lanefs.Buffer(f, 4096)
+        futures = f.ring.read_batch(f, b, [(0, 0, 4096)] * 100)
+        self.assertFalse(any(x.cancel() for x in futures), "what the daemon does is not taken back")
+        self.assertEqual({x.result(60) for x in futures}, {4096})
+        closed = threading.Event()
+
+        def close(_):
+            f.close()
+            closed.set()
+        f.ring.read(f, b).add_done_callback(close)
+        self.assertTrue(closed.wait(60))
+        self.assertIsNone(f.fd)
+        b.close()
+
+    def test_tensors_outlive_the_buffer(self):
+        data = os.urandom(4096)
+        with lanefs.open(write("outlive", data)) as f, lanefs.Buffer(f, 4096) as b:
+            f.read_into(b)
+            capsule = b.__dlpack__()
+        self.assertEqual(from_capsule(capsule)[0][:4096], data)
+        with self.assertRaises(ValueError):
+            b.memoryview()
+
     def test_threads(self):
         data = os.urandom(2**20)
         p = write("threads", data)
@@ -220,6 +337,8 @@ class Safetensors(unittest.TestCase):
         lanefs.save(t, path("to.safetensors"))
         self.assertFalse(again.current, "a new checkpoint takes the old one's place")
         self.assertGreater(lanefs.load_safetensors(path("to.safetensors"), framework="none").generation, before)
+        with self.assertRaisesRegex(ValueError, "not list"):
+            lanefs.save({"a": [1]}, path("to.safetensors"))
         self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
 
     def test_fallback(self):
