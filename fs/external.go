@@ -75,6 +75,9 @@ func (f *External) Size() int64 { return f.in.Attr().Size }
 // Read carries out transfers from the file.
 func (f *External) Read(ts []ext4.Transfer) {
 	var bytes int64
+	if f.n.srv.opt.WriteBack && f.n.writers.Load() > 0 { // the kernel may have bytes that ext4 does not
+		f.n.srv.invalidate(f.n)
+	}
 	f.in.ReadInto(ts)
 	for i := range ts {
 		bytes += int64(ts[i].Done)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -146,6 +147,37 @@ func TestDirtyPages(t *testing.T) {
 	b, err := s.Map(f, 0, 0)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(data, b.Bytes()))
+}
+
+// TestWriteBack: what the kernel keeps back is in what a ring reads and a program maps, and is told of once it is written.
+func TestWriteBack(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib, func(o *fs.Options) { o.WriteBack = true })
+	data := random(8, 2*mib)
+	f := m.Write("file", data)
+	s := connect(t, f)
+	old, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	own, err := s.Alloc(f, 4*mib)
+	require.NoError(t, err)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	r, err := s.NewRing(8)
+	require.NoError(t, err)
+	for i := range 20 {
+		more := random(uint64(i), 5000) // and the file grows
+		_, err = f.WriteAt(more, int64(len(data)-100))
+		require.NoError(t, err)
+		data = append(data[:len(data)-100], more...)
+		q := &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: own, Len: 4 * mib}
+		require.NoError(t, r.Do(q))
+		require.True(t, bytes.Equal(data, own.Bytes()[:q.N]))
+		b, err := s.Map(f, 0, 0)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, b.Bytes()))
+		require.NoError(t, b.Close())
+	}
+	require.False(t, old.Current())
+	require.NoError(t, r.Close())
 }
 
 // TestReusedInode: a new file with a dead one's number is not given the dead one's bytes.

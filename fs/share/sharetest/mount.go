@@ -40,8 +40,9 @@ type Mount struct {
 	end sync.Once
 }
 
-// New mounts a new volume of size bytes with a pool of pool bytes. It skips the test where nothing can be mounted.
-func New(t testing.TB, size, pool int64) *Mount {
+// New mounts a new volume of size bytes with a pool of pool bytes, and options as set changes them. It skips the test where
+// nothing can be mounted.
+func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
 	if err != nil {
@@ -77,7 +78,11 @@ func New(t testing.TB, size, pool int64) *Mount {
 	m.Pool, err = vram.New(vram.Config{Runtime: rt, Mapper: m.dev, Size: pool})
 	require.NoError(t, err)
 	socket := filepath.Join(tmp, "share")
-	m.FS, err = fs.Mount(m.Dir, m.vol, fs.Options{Logf: t.Logf, Changed: m.Pool.Changed, Share: socket})
+	opt := fs.Options{Logf: t.Logf, Changed: m.Pool.Changed, Share: socket}
+	for _, f := range set {
+		f(&opt)
+	}
+	m.FS, err = fs.Mount(m.Dir, m.vol, opt)
 	require.NoError(t, err)
 	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pool: m.Pool, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	require.NoError(t, err)
