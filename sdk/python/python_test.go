@@ -2,6 +2,7 @@
 package python
 
 import (
+	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,13 @@ const mib = 1 << 20
 // python runs a program of the SDK on a mount, and gives what it prints.
 func python(t *testing.T, m *sharetest.Mount, args ...string) string {
 	t.Helper()
+	out, err := command(t, m, args...).CombinedOutput()
+	require.NoError(t, err, "python3 %q:\n%s", args, out)
+	return string(out)
+}
+
+func command(t *testing.T, m *sharetest.Mount, args ...string) *exec.Cmd {
+	t.Helper()
 	bin, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("needs python3: make deps installs it")
@@ -27,9 +35,7 @@ func python(t *testing.T, m *sharetest.Mount, args ...string) string {
 	outside := t.TempDir()
 	cmd := exec.Command(bin, args...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR="+m.Dir, "LANEFS_TEST_OUTSIDE="+outside)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "python3 %q:\n%s", args, out)
-	return string(out)
+	return cmd
 }
 
 func TestPython(t *testing.T) {
@@ -46,4 +52,22 @@ func TestExample(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 32*mib)
 	out := python(t, m, filepath.Join("examples", "example.py"), m.Dir)
 	require.Regexp(t, `^loaded \['bias'\] at generation \d+ \{'step': '1'\}\nstill the file's bytes: False\nnow: \{'step': '2'\}\n$`, out)
+}
+
+// TestEnd: a program hears of the daemon's end, with mappings and with requests.
+func TestEnd(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 32*mib)
+	cmd := command(t, m, filepath.Join("tests", "end.py"))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	require.Equal(t, "ready", lines.Text())
+	m.Close()
+	require.True(t, lines.Scan())
+	require.Equal(t, "gone", lines.Text())
+	require.NoError(t, cmd.Wait())
 }
