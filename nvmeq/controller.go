@@ -94,10 +94,7 @@ func Open(cfg Config) (*Controller, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = adminTimeout
 	}
-	if cfg.Placement.Lane == 0 && !cfg.Runtime.Facts().CallerDriven {
-		cfg.Placement.Lane = gpu.DeviceFine // every step of a lane on a device goes there
-	}
-	cfg.Placement.fill()
+	cfg.Placement.fill(cfg.Runtime)
 	sim, _ := cfg.Transport.(Stepper)
 	if sim == nil && !cfg.Runtime.Facts().CallerDriven {
 		cfg.Placement.usePages()
@@ -166,7 +163,7 @@ func (c *Controller) start() (queues int, err error) {
 func (c *Controller) placement() Placement {
 	if c.move.Load() != nil {
 		var host Placement
-		host.fill()
+		host.fill(c.runtime())
 		return host
 	}
 	return c.cfg.Placement

@@ -16,7 +16,8 @@ const (
 	ModeData     MemoryMode = 1 << 3
 )
 
-// Placement is the kind of memory that each thing is put in. Its zero value is pinned host memory for all.
+// Placement is the kind of memory that each thing is put in. Its zero value is pinned host memory for all but Lane, which is
+// in the memory of whoever runs the lanes.
 type Placement struct {
 	SQ   gpu.MemKind
 	CQ   gpu.MemKind
@@ -47,12 +48,15 @@ func (m MemoryMode) Placement() (Placement, error) {
 	if m&ModeData != 0 {
 		p.Data = gpu.DeviceFine
 	}
-	p.fill()
 	return p, nil
 }
 
-// fill replaces what is not set by pinned host memory.
-func (p *Placement) fill() {
+// fill replaces what is not set: by pinned host memory, and Lane by the device's plain memory where the lanes run on a device.
+// Every step goes there, nobody but the lane does, and every device has that kind.
+func (p *Placement) fill(rt gpu.Runtime) {
+	if p.Lane == 0 && !rt.Facts().CallerDriven {
+		p.Lane = gpu.DevicePlain
+	}
 	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host, &p.Lane, &p.Ring, &p.Bell} {
 		if *k == 0 {
 			*k = gpu.HostMapped
