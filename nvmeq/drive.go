@@ -108,7 +108,8 @@ func (l *lane) wait(b *batch) {
 func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
 	gen = c.generation()
-	var w waiter
+	w, end := l.e.pace()
+	defer end()
 	for !b.done.Load() {
 		if c.paused.Load() {
 			return gen, nil
@@ -168,7 +169,9 @@ func (l *lane) turn() bool {
 	if l.e.c.step(l.qid) {
 		return true
 	}
-	if !progress {
+	if l.idle++; progress {
+		l.idle = 0
+	} else if l.idle%hungEvery == 0 {
 		l.checkHung()
 	}
 	return progress
@@ -197,6 +200,9 @@ func (l *lane) fill() bool {
 	l.mu.Unlock()
 	return l.workPos != first
 }
+
+// hungEvery is how many turns pass without anything before the clock is read: a turn takes about as long as reading it.
+const hungEvery = 16
 
 // checkHung finds a lane that no longer answers at all, not even with a timeout.
 func (l *lane) checkHung() {
@@ -274,7 +280,8 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		}
 		parts = append(parts, part{l, l.push(mine, true), weight})
 	}
-	var w waiter
+	w, end := e.pace()
+	defer end()
 	for left := len(parts); left > 0; {
 		progress := false
 		left = 0

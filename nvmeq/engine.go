@@ -81,7 +81,8 @@ type Engine struct {
 	maxTransfer int64
 	noBAR       error // why BAR 0 is not in the kernels' reach, if DoorbellAuto took the bridge
 	lanes       []*lane
-	start       time.Time // the lanes' clock counts from here, where they are given the time
+	spinning    atomic.Int32 // callers that drive resident lanes
+	start       time.Time    // the lanes' clock counts from here, where they are given the time
 
 	works // changed by a failover, with every lane's drive and statsMu held
 

@@ -55,6 +55,8 @@ type lane struct {
 	kicks      uint       // of a resident kernel
 	beat       uint64     // what its heartbeat last was, and when it changed
 	beatAt     time.Time
+	lookedAt   time.Time
+	idle       uint        // turns without progress, in a row
 	heard      time.Time   // when something last came, while commands are outstanding
 	broken     error       // the queue pair needs a controller reset
 	deaf       atomic.Bool // its kernel does not answer and is not waited for again

@@ -3,6 +3,7 @@ package nvmeq
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,9 +30,28 @@ const (
 	// residentLanes is how many kernels may be resident: each needs a hardware connection of its own, of which an NVIDIA
 	// device has 32, copies included, or it waits for the end of another that does not end.
 	residentLanes = 16
-	// lookEvery is how many kicks pass between two looks at whether the kernel still runs.
+	// lookEvery is how many kicks pass before the clock is read, lookAfter the time between two looks at whether the kernel
+	// still runs: each asks the driver, which takes microseconds.
 	lookEvery = 256
+	lookAfter = time.Millisecond
+	// residentSpin is how long the CPU polls without giving its thread away: longer than a command takes. To yield may mean to
+	// wake other threads, and to be moved to one. spinShare is which part of the CPUs may do so at a time.
+	residentSpin = 20 * time.Microsecond
+	spinShare    = 4
 )
+
+// pace gives the waiter of a caller that drives a lane, and what is to be called when it no longer does.
+func (e *Engine) pace() (w waiter, end func()) {
+	if e.cfg.Batch || e.c.runtime().Facts().CallerDriven {
+		return w, func() {}
+	}
+	if n := e.spinning.Add(1); int(n) <= runtime.GOMAXPROCS(0)/spinShare {
+		w.spin = residentSpin
+	}
+	return w, e.endSpin
+}
+
+func (e *Engine) endSpin() { e.spinning.Add(-1) }
 
 // kick reads one word: RUNNING and PARKING mean that the kernel will look, or look again, at what was published before
 // (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential consistency, so it comes before
@@ -60,8 +80,13 @@ func (d *residentDriver) kick(l *lane) error {
 	return nil
 }
 
-// look finds a kernel that has died or hangs: one that runs says so at least every residentIdle.
+// look finds, once in a while, a kernel that has died or hangs: one that runs says so at least every residentIdle.
 func (d *residentDriver) look(l *lane) error {
+	now := time.Now()
+	if now.Sub(l.lookedAt) < lookAfter {
+		return nil
+	}
+	l.lookedAt = now
 	done, err := l.stream.Done()
 	if err != nil {
 		return fmt.Errorf("the lane's kernel has failed: %w", err)
@@ -69,7 +94,6 @@ func (d *residentDriver) look(l *lane) error {
 	if state := atomic.LoadUint32(&l.status.State); done && state != kernels.StateParked && state != kernels.StateReady {
 		return fmt.Errorf("the lane's kernel has ended in state %d without parking", state)
 	}
-	now := time.Now()
 	if beat := atomic.LoadUint64(&l.status.Time); beat != l.beat {
 		l.beat, l.beatAt = beat, now
 	}

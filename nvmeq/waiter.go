@@ -8,6 +8,7 @@ import (
 // waiter paces a loop that polls: it spins while an answer is likely to be near, then yields, then sleeps, so that a
 // slow controller does not cost a core. The zero value is ready; progress starts it over.
 type waiter struct {
+	spin   time.Duration // beyond waitSpins
 	rounds int
 	since  time.Time
 }
@@ -32,7 +33,8 @@ func (w *waiter) idle() {
 	if w.rounds == waitSpins+1 {
 		w.since = time.Now()
 	}
-	switch d := time.Since(w.since); {
+	switch d := time.Since(w.since) - w.spin; {
+	case d < 0:
 	case d < waitYield:
 		runtime.Gosched()
 	case d < waitPatien:
