@@ -25,6 +25,19 @@ LANEFS_FN lanefs_cid *free_slot(lanefs_lane *lane, uint32_t from, uint32_t n) {
 
 LANEFS_FN uint32_t free_cids(const lanefs_lane *lane) { return lane->cid_count - lane->in_flight - lane->dead_cids; }
 
+/* The free CIDs that are taken next, the first n of them, looked up while something else is waited for. */
+template <typename T> struct spare {
+	uint32_t cid[T::K];
+	uint32_t n;
+};
+
+template <typename T> LANEFS_FN void look_up(lanefs_lane *lane, spare<T> *next) {
+	next->n = T::slots == 1 ? 0 : free_cids(lane); /* one slot: no time is saved */
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		next->cid[k] = slot<T>(k) < next->n ? free_slot(lane, lane->cid_head, slot<T>(k))->free : 0;
+}
+
 /* Moves a position in a ring of `size` entries on by n, which is at most `size`. */
 LANEFS_FN void advance(uint32_t *position, uint32_t n, uint32_t size) {
 	*position += n;
@@ -41,19 +54,31 @@ struct verdict {
 	uint8_t engine;
 };
 
-/* Fills the n-th result from the next one on, with a seq that no reader waits for. */
-LANEFS_FN void answer(lanefs_lane *lane, uint32_t n, const verdict &v) {
-	uint32_t position = lane->result_next + n;
-	quad *r = at<quad>(lane->results) + 2 * (uint64_t)(position & (lane->ring_size - 1));
-	r[0] = quad{position, (uint32_t)v.tag | (uint32_t)v.status << 16, v.dw0, v.dw1};
-	r[1] = quad{(uint32_t)v.latency, (uint32_t)(v.latency >> 32), (uint32_t)v.cid | (uint32_t)v.sqhd << 16, v.engine};
+/* The slot of the result at a position. */
+LANEFS_FN uint64_t *result_at(lanefs_lane *lane, uint32_t position) {
+	return at<uint64_t>(lane->results) + LANEFS_RESULT_SLOT / 8 * (uint64_t)(position & (lane->ring_size - 1));
 }
 
-/* Shows the results from position `from` on. The release before it orders their contents before their seq. */
+/* A dword as a slot has it. */
+LANEFS_FN uint64_t word(uint32_t seq, uint32_t dword) { return (uint64_t)dword << 32 | seq; }
+
+/* Fills the n-th result from the next one on, all but its word 0: what is there is a seq that no reader waits for any more. */
+LANEFS_FN void answer(lanefs_lane *lane, uint32_t n, const verdict &v) {
+	uint32_t position = lane->result_next + n, seq = position + 1;
+	uint64_t *r = result_at(lane, position);
+	store(r + 1, word(seq, (uint32_t)v.tag | (uint32_t)v.status << 16));
+	store_pair(r + 2, word(seq, v.dw0), word(seq, v.dw1));
+	store_pair(r + 4, word(seq, (uint32_t)v.latency), word(seq, (uint32_t)(v.latency >> 32)));
+	store_pair(r + 6, word(seq, (uint32_t)v.cid | (uint32_t)v.sqhd << 16), word(seq, v.engine));
+}
+
+/*
+ * Shows the results from position `from` on. Where their words may be torn a release before it orders them before their
+ * first seq; else that may arrive before them, since each of them says itself whether it is there.
+ */
 template <typename T> LANEFS_FN void publish(lanefs_lane *lane, uint32_t from) {
-	lanefs_result *results = at<lanefs_result>(lane->results);
 	for (uint32_t i = from + self<T>(); (int32_t)(lane->result_next - i) > 0; i += T::W)
-		store(&results[i & (lane->ring_size - 1)].seq, i + 1);
+		store((uint32_t *)result_at(lane, i), i + 1);
 }
 
 /*

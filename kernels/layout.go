@@ -14,7 +14,7 @@ import "structs"
 // Magic and Version are what a Lane begins with; the kernels refuse one that differs.
 const (
 	Magic   = 0x656e614c
-	Version = 2
+	Version = 3
 )
 
 // Sizes in bytes.
@@ -60,7 +60,7 @@ const (
 	EngineBadLane                 // magic, version or sizes differ from the kernel's
 )
 
-// Work is one command: struct lanefs_work. Seq is stored last, with release; at position n it is n+1.
+// Work is one command: struct lanefs_work. A ring has it as a WorkSlot.
 type Work struct {
 	_       structs.HostLayout
 	Seq     uint32
@@ -80,7 +80,7 @@ type Work struct {
 	Timeout uint64 // ticks
 }
 
-// Result is one answer: struct lanefs_result. It is there when Seq, loaded with acquire, is its position plus one.
+// Result is one answer: struct lanefs_result. A ring has it as a ResultSlot.
 type Result struct {
 	_        structs.HostLayout
 	Seq      uint32

@@ -12,6 +12,11 @@
  * n % ring_size and is there once the slot's seq is n + 1: one word to poll, and no index shared by both sides. The
  * memory starts zeroed, so nothing looks present before it is.
  *
+ * A slot is twice as long as the struct that it holds: dword i of the struct (of lanefs_work or lanefs_result, dword 0 being
+ * seq) is the upper half of the slot's 64-bit word i, whose lower half is seq again. Dword 0 has its place in the lower half
+ * of word 0, which is stored last; the upper half is 0. An aligned 64-bit access is never torn, so each word says by itself
+ * that it is there: who reads all words at once, over PCIe in one trip, needs no order between them.
+ *
  * The writer of a ring never overtakes its reader as long as the CPU keeps (work items submitted - results consumed)
  * at or below ring_size: the results consumed are among the items taken, which are a prefix of those submitted, so the
  * slot that comes up next has been taken. Results are in order of completion, not in the slot of their work item, for
@@ -31,7 +36,7 @@
 #include <stdint.h>
 
 #define LANEFS_MAGIC 0x656e614cu /* "Lane" */
-#define LANEFS_VERSION 2u
+#define LANEFS_VERSION 3u
 
 /* What the CPU asks of a lane, in lanefs_control.command. */
 enum lanefs_command {
@@ -59,7 +64,7 @@ enum lanefs_engine {
 	LANEFS_BAD_LANE = 5,   /* magic, version, or sizes are not what the kernel was built for */
 };
 
-/* One command. seq is stored last, with release. */
+/* One command, in a slot of LANEFS_WORK_SLOT bytes. seq is stored last, with release. */
 struct lanefs_work {
 	uint32_t seq;
 	uint8_t opcode; /* CDW0 07:00 */
@@ -73,7 +78,7 @@ struct lanefs_work {
 	uint64_t timeout; /* ticks from posting to LANEFS_TIMEOUT; 0 is no deadline of its own */
 } __attribute__((aligned(64)));
 
-/* One answer. seq is stored last, with release. */
+/* One answer, in a slot of LANEFS_RESULT_SLOT bytes. seq is stored last; the other words of the slot may still be on their way. */
 struct lanefs_result {
 	uint32_t seq;
 	uint16_t tag;
@@ -154,8 +159,8 @@ struct lanefs_lane {
 	uint64_t cq;          /* cq_size entries of 16 bytes, zeroed before the queue is created */
 	uint64_t sq_doorbell; /* 32-bit words; CAP.DSTRD is in the address */
 	uint64_t cq_doorbell;
-	uint64_t work;    /* ring_size lanefs_work, zeroed before the first lanefs_reset */
-	uint64_t results; /* ring_size lanefs_result, likewise */
+	uint64_t work;    /* ring_size slots of lanefs_work, zeroed before the first lanefs_reset */
+	uint64_t results; /* ring_size slots of lanefs_result, likewise */
 	uint64_t cids;    /* cid_count lanefs_cid */
 	uint64_t prp;     /* cid_count PRP lists of prp_stride bytes, linear in IOVA too */
 	uint64_t prp_iova;
@@ -191,14 +196,18 @@ struct lanefs_lane {
 
 #define LANEFS_NO_CID 0xffffu
 
+/* Bytes of a ring's slot. */
+#define LANEFS_WORK_SLOT 128u
+#define LANEFS_RESULT_SLOT 64u
+
 #ifdef __cplusplus
 #define LANEFS_ASSERT(e, why) static_assert(e, why)
 #else
 #define LANEFS_ASSERT(e, why) _Static_assert(e, why)
 #endif
 
-LANEFS_ASSERT(sizeof(struct lanefs_work) == 64, "a work item is one cache line");
-LANEFS_ASSERT(sizeof(struct lanefs_result) == 32, "two results share a cache line");
+LANEFS_ASSERT(sizeof(struct lanefs_work) * 2 == LANEFS_WORK_SLOT, "a work item's slot is two cache lines");
+LANEFS_ASSERT(sizeof(struct lanefs_result) * 2 == LANEFS_RESULT_SLOT, "a result's slot is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_cid) == 32, "lanefs_cid");
 LANEFS_ASSERT(sizeof(struct lanefs_control) == 64, "lanefs_control is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_status) == 64, "lanefs_status is one cache line");

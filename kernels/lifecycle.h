@@ -81,7 +81,7 @@ LANEFS_FN bool is_ready(const lanefs_lane *lane) {
 
 /* All together: whether there is work. */
 template <typename T> LANEFS_FN bool has_work(lanefs_lane *lane) {
-	return share<T>(load(&work_at(lane, 0)->seq), 0) == lane->work_next + 1;
+	return share<T>(load(seq_at(lane, 0)), 0) == lane->work_next + 1;
 }
 
 /* All together: the time, the same for all. */
@@ -106,22 +106,26 @@ template <typename T> LANEFS_FN void tell(lanefs_status *status, uint32_t state)
 
 /*
  * All together: the resident loop. It leaves when told to, after `idle` ticks with nothing to do, and after `limit` ticks
- * in any case. What it reports costs stores over PCIe, so it does that when there is a moment: with nothing done in a
- * step, and when it leaves; the clock it shows at least every `idle` ticks.
+ * in any case. What it reports costs time and stores over PCIe, so it does that when there is a moment: after a few steps with
+ * nothing to do, and when it leaves; the clock it shows at least every `idle` ticks. Only then does it pause between polls.
  */
+constexpr uint32_t quiet_steps = 16;
+
 template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
 	lanefs_status *status = at<lanefs_status>(lane->status);
 	tell<T>(status, LANEFS_RUNNING);
 	uint64_t start = time<T>(), busy = start, told = start;
 	bool news = false;
+	uint32_t quiet = 0; /* steps that did nothing, in a row */
 	for (;;) {
 		uint32_t command;
 		uint64_t now = time<T>();
 		bool progress = step<T>(lane, now, &command);
 		news = news || progress;
+		quiet = progress ? 0 : quiet + 1;
 		if (progress || lane->in_flight != 0)
 			busy = now;
-		if ((news && lane->in_flight == 0) || now - told >= idle) {
+		if ((news && lane->in_flight == 0 && quiet >= quiet_steps) || now - told >= idle) {
 			report<T>(lane, news, now);
 			told = now;
 			news = false;
@@ -136,7 +140,7 @@ template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, 
 			tell<T>(status, LANEFS_RUNNING);
 			busy = now;
 		}
-		if (!progress)
+		if (quiet >= quiet_steps)
 			pause();
 	}
 }

@@ -9,30 +9,44 @@
 
 namespace lanefs {
 
-LANEFS_FN lanefs_work *work_at(lanefs_lane *lane, uint32_t n) {
-	return at<lanefs_work>(lane->work) + ((lane->work_next + n) & (lane->ring_size - 1));
+/* The slot of the n-th item from the next one on. */
+LANEFS_FN const uint64_t *work_at(const lanefs_lane *lane, uint32_t n) {
+	return at<const uint64_t>(lane->work) + LANEFS_WORK_SLOT / 8 * (uint64_t)((lane->work_next + n) & (lane->ring_size - 1));
 }
 
-/* What there is of the next work items: the seq of each slot's, and how many are there from the first on. */
+LANEFS_FN const uint32_t *seq_at(const lanefs_lane *lane, uint32_t n) { return (const uint32_t *)work_at(lane, n); }
+
+/*
+ * What there is of the next work items: the seq of each slot's, and how many are there from the first on. A wave also loads the
+ * first item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two.
+ */
 template <typename T> struct waiting {
+	uint64_t first;
 	uint32_t seq[T::K];
 	uint32_t n;
 };
+constexpr uint32_t work_words = LANEFS_WORK_SLOT / 8;
 
 /*
- * Loads the seqs of up to `most` next items, all in flight together. `later` says that something else is to be loaded
- * before anyone looks: then these loads order nothing, and are made again before an item is read.
+ * Loads the seqs of up to `most` next items, all in flight together. Unless they are `sure`, they order nothing: a wave's, which
+ * come with the first item whole, are made again before the others are read. No two loads are of one line: an NVIDIA GPU has
+ * one trip at a time to a line of the CPU's memory.
  */
-template <typename T> LANEFS_FN void poll_work(lanefs_lane *lane, waiting<T> *w, uint32_t most, bool later) {
+template <typename T> LANEFS_FN void poll_work(lanefs_lane *lane, waiting<T> *w, uint32_t most, bool sure) {
+	bool whole = T::W > 1 && !sure;
+	if (whole)
+		w->first = load(work_at(lane, 0) + self<T>() % work_words);
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
 		w->seq[k] = lane->work_next; /* the next item's is one more */
-		if (s < lane->ring_size && s < most) {
-			const uint32_t *seq = &work_at(lane, s)->seq;
-			w->seq[k] = T::acquires && !later ? load_acquire(seq) : load(seq);
+		if (s < lane->ring_size && s < most && !(whole && s == 0)) {
+			const uint32_t *seq = seq_at(lane, s);
+			w->seq[k] = T::acquires && sure ? load_acquire(seq) : load(seq);
 		}
 	}
+	if (whole && self<T>() == 0)
+		w->seq[0] = (uint32_t)w->first;
 }
 
 /* All together: counts what poll_work found. */
@@ -44,7 +58,7 @@ template <typename T> LANEFS_FN void count_work(lanefs_lane *lane, waiting<T> *w
 	w->n = leading(slots_of<T>(there));
 }
 
-/* A work item in registers: struct lanefs_work as four wide loads give it. */
+/* A work item in registers: struct lanefs_work. */
 struct item {
 	quad q[4];
 	LANEFS_FN_MEMBER uint32_t len() const { return q[0][3]; }
@@ -54,9 +68,59 @@ struct item {
 	LANEFS_FN_MEMBER uint8_t opcode() const { return (uint8_t)q[0][1]; }
 };
 
-LANEFS_FN item item_at(lanefs_lane *lane, uint32_t n) {
+LANEFS_FN item item_at(const lanefs_lane *lane, uint32_t n) {
 	const quad *p = (const quad *)work_at(lane, n);
-	return {{p[0], p[1], p[2], p[3]}};
+	item w;
+#pragma unroll
+	for (uint32_t i = 0; i < 4; i++) {
+		quad low = p[2 * i], high = p[2 * i + 1];
+		w.q[i] = quad{low[1], low[3], high[1], high[3]};
+	}
+	return w;
+}
+
+/*
+ * All together: item slot k of each thread, as far as there are n. Eight threads load one item, since loads that one thread
+ * makes of a line wait for one another; then each gets its own from them.
+ */
+template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&items)[T::K], uint32_t n) {
+#if defined(__NVPTX__)
+	if constexpr (T::W > 1) {
+		constexpr uint32_t each = 8, at_once = T::W / each, rows = T::W / at_once;
+		quad got[rows];
+		uint32_t s = self<T>();
+#pragma unroll
+		for (uint32_t row = 0; row < rows; row++)
+			if (row * at_once + s / each < n)
+				got[row] = ((const quad *)work_at(lane, row * at_once + s / each))[s % each];
+#pragma unroll
+		for (uint32_t row = 0; row < rows; row++)
+			if (row * at_once < n)
+#pragma unroll
+				for (uint32_t i = 0; i < work_words; i++) {
+					uint32_t v = shuffle<T>(got[row][i % 2 * 2 + 1], s % at_once * each + i / 2);
+					if (s / at_once == row)
+						items[0].q[i / 4][i % 4] = v;
+				}
+		return;
+	}
+#endif
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		if (slot<T>(k) < n)
+			items[k] = item_at(lane, slot<T>(k));
+}
+
+/* All together: the first item, if poll_work has found all its words. Each says so itself, so they need no order. */
+template <typename T> LANEFS_FN bool is_whole(const lanefs_lane *lane, const waiting<T> &w) {
+	return T::W > 1 && ballot<T>((uint32_t)w.first != lane->work_next + 1) == 0;
+}
+template <typename T> LANEFS_FN item first_item(const waiting<T> &w) {
+	item it;
+#pragma unroll
+	for (uint32_t i = 0; i < work_words; i++)
+		it.q[i / 4][i % 4] = share<T>((uint32_t)(w.first >> 32), i);
+	return it;
 }
 
 /* Posts one item under a CID, at the n-th free entry of the SQ. It returns the command's deadline. */
@@ -85,13 +149,15 @@ LANEFS_FN uint64_t post_one(lanefs_lane *lane, const item &w, uint32_t cid, uint
  * All together: posts n items under free CIDs, of which there are as many, and answers those that cannot be posted. The SQ
  * has room: every command not yet fetched holds a CID, and there are fewer CIDs than entries.
  */
-template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now) {
+template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, spare<T> *next_cids) {
 	bool good[T::K];
 	uint32_t cid[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
-		cid[k] = s < n ? free_slot(lane, lane->cid_head, s)->free : 0; /* right unless an item before it is bad */
+		cid[k] = next_cids->cid[k]; /* right unless an item before it is bad */
+		if (s < n && s >= next_cids->n)
+			cid[k] = free_slot(lane, lane->cid_head, s)->free;
 		good[k] = s < n && is_addressable(lane->prp_iova, lane->prp_stride, lane->page_size, w[k].iova(), w[k].len());
 	}
 	uint64_t posted = slots_of<T>(good);
@@ -115,6 +181,7 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 	if (ballot<T>(next < lane->next_deadline) != 0)
 		lane->next_deadline = least<T>(next < lane->next_deadline ? next : lane->next_deadline);
 	uint32_t took = n - bad;
+	next_cids->n = 0;
 	advance(&lane->cid_head, took, lane->cid_count);
 	advance(&lane->sq_tail, took, lane->sq_size);
 	lane->in_flight += took;
@@ -124,29 +191,30 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 }
 
 /* All together: posts what is there, as far as CIDs are free. `again` says that w is to be polled again before it is used. */
-template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool again) {
+template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool again, spare<T> *next_cids) {
 	for (;;) {
 		uint32_t free = free_cids(lane), n = w->n < free ? w->n : free;
 		if (n == 0)
 			return;
-		if (again) {
-			again = false;
-			poll_work<T>(lane, w, T::slots, false);
-			count_work<T>(lane, w);
-			continue;
-		}
-		if (!T::acquires)
-			acquire(); /* orders the loads of seq before those of the items */
 		item items[T::K];
-#pragma unroll
-		for (uint32_t k = 0; k < T::K; k++)
-			if (slot<T>(k) < n)
-				items[k] = item_at(lane, slot<T>(k));
-		post<T>(lane, items, n, now);
+		if (n == 1 && is_whole<T>(lane, *w)) {
+			items[0] = first_item<T>(*w);
+		} else {
+			if (again) {
+				again = false;
+				poll_work<T>(lane, w, T::slots, true);
+				count_work<T>(lane, w);
+				continue;
+			}
+			if (!T::acquires)
+				acquire(); /* orders the loads of seq before those of the items */
+			items_at<T>(lane, items, n);
+		}
+		post<T>(lane, items, n, now, next_cids);
 		lane->work_next += n;
 		if (n != T::slots)
 			return;
-		poll_work<T>(lane, w, T::slots, false);
+		poll_work<T>(lane, w, T::slots, true);
 		count_work<T>(lane, w);
 	}
 }

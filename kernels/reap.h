@@ -7,7 +7,8 @@
  *
  * The phase says that an entry is new, and it is in the last dword. DW2 and DW3 are one aligned 64-bit load, which is the
  * poll; an acquire orders it before the load of DW0 and DW1. The other way round they could be the previous round's. Most
- * commands say nothing there (lanefs_lane.silent), and are spared that second trip to memory.
+ * commands say nothing there (lanefs_lane.silent), and are spared the acquire and that second trip to memory: what else is
+ * read is the lane's own, and what is stored afterwards comes after a release, or after a poll that was an acquire by itself.
  */
 #ifndef LANEFS_REAP_H
 #define LANEFS_REAP_H
@@ -16,10 +17,11 @@
 
 namespace lanefs {
 
-/* The next completions: DW2 and DW3 of each slot's, and how many are new from the first on. */
+/* The next completions: DW2 and DW3 of each slot's, how many are new from the first on, and whether DW0 and DW1 of any were read. */
 template <typename T> struct completed {
 	uint64_t high[T::K];
 	uint32_t n;
+	bool talked;
 };
 
 LANEFS_FN uint64_t *cqe_at(lanefs_lane *lane, uint32_t n) {
@@ -34,7 +36,7 @@ template <typename T> LANEFS_FN void poll_cq(lanefs_lane *lane, completed<T> *c)
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
 		c->high[k] = (uint64_t)(lane->cq_phase ^ 1) << 48;
-		if (s < lane->cq_size) {
+		if (s < lane->cq_size && s < lane->in_flight + lane->dead_cids) {
 			const uint64_t *p = cqe_at(lane, s) + 1;
 			uint64_t v = T::acquires ? load_acquire(p) : load(p);
 			c->high[k] = lane->cq_head + s >= lane->cq_size ? v ^ 1ull << 48 : v; /* the phase as before the end of the queue */
@@ -59,7 +61,7 @@ LANEFS_FN void count_bytes(lanefs_lane *lane, uint32_t opcode, uint32_t len) {
 		lane->totals.bytes_read += len;
 }
 
-/* All together: answers the commands of the c->n entries at the head, which were acquired, and moves the head on. */
+/* All together: answers the commands of the c->n entries at the head, and moves the head on. */
 template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, uint64_t now) {
 	uint32_t cid[T::K], name[T::K];
 	uint64_t posted[T::K], about[T::K];
@@ -78,7 +80,7 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 		}
 	}
 	uint64_t wrong = slots_of<T>(bad);
-	if (T::slots != 1)
+	if (T::slots != 1 && c->n > 1)
 		wrong |= repeated<T>(name, c->n);
 	uint32_t n = c->n, took = n; /* entries that are believed, and that are done with */
 	if (wrong != 0) {
@@ -101,10 +103,15 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 		talks[k] = live[k] && (opcode >= 64 || (lane->silent >> opcode & 1) == 0);
 	}
 	uint64_t low[T::K] = {};
+	if (slots_of<T>(talks) != 0) {
+		if (!T::acquires)
+			acquire(); /* orders the loads of DW3 before those of DW0 and DW1 */
+		c->talked = true;
 #pragma unroll
-	for (uint32_t k = 0; k < T::K; k++)
-		if (talks[k])
-			low[k] = load(cqe_at(lane, slot<T>(k)));
+		for (uint32_t k = 0; k < T::K; k++)
+			if (talks[k])
+				low[k] = load(cqe_at(lane, slot<T>(k)));
+	}
 
 	uint64_t ended = slots_of<T>(live);
 #pragma unroll
@@ -135,8 +142,6 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, completed<T> *c, uint64_t now) {
 	uint32_t reaped = 0;
 	while (c->n != 0 && lane->failed == LANEFS_OK) {
-		if (!T::acquires)
-			acquire(); /* orders the loads of DW3 before those of DW0 and DW1 */
 		reap<T>(lane, c, now);
 		reaped += c->n;
 		if (c->n != T::slots || reaped >= lane->cq_size)

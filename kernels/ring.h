@@ -4,7 +4,8 @@
  *
  * The store orders nothing by itself. Before the SQ doorbell the caller has released its SQEs and PRP lists: the
  * controller must not fetch an entry that is still on its way to memory. Before the CQ doorbell it has finished reading
- * the CQEs that it gives back: the controller may overwrite them at once. One release() before both serves both.
+ * the CQEs that it gives back: the controller may overwrite them at once. One release() before both serves both; where the
+ * loads of CQEs are acquires, they come before the CQ doorbell without it.
  */
 #ifndef LANEFS_RING_H
 #define LANEFS_RING_H

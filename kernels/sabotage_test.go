@@ -25,7 +25,7 @@ func TestISAChecksFail(t *testing.T) {
 		archs                    []string
 		finds                    string
 	}{
-		{"no release", "step.h", "\trelease();\n\tif (lane->totals.commands", "\tif (lane->totals.commands", append(amd, "sm_80"), "no release"},
+		{"no release", "step.h", "\t\trelease();\n\tif (posted)", "\t\t;\n\tif (posted)", append(amd, "sm_80"), "no release"},
 		{"no acquire", "reap.h", "\t\t\tacquire(); /* orders the loads of DW3", "\t\t\t; /* orders the loads of DW3", []string{"gfx90a", "gfx1201"}, "no load of DW0"},
 		{"cached polls", "device.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", append(amd, "sm_80"), "no "},
 		// On gfx90a and gfx1100 the doorbell is a plain store anyway.

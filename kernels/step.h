@@ -9,8 +9,11 @@
  *  5. If the earliest deadline has passed, answer the commands that missed theirs.
  *  6. One release. It orders the SQEs and PRP lists before the SQ doorbell, the results before their seq, and the
  *     reads of CQEs before the CQ doorbell. The team meets before it: the thread that rings has then seen what the
- *     others stored, and releases that too.
- *  7. Ring the SQ doorbell if anything was posted, publish the results, ring the CQ doorbell if anything was reaped.
+ *     others stored, and releases that too. Where polls are acquires by themselves, and no word of a result is ever torn
+ *     (NVIDIA), only the first needs it, reads of DW0 and DW1, and a failure, whose details come before the results that tell
+ *     of it: there a release takes most of a microsecond.
+ *  7. Ring the SQ doorbell if anything was posted, publish the results, ring the CQ doorbell if anything was reaped. Results
+ *     that need no release are published after step 3.
  *
  * A lane reaps before it posts because that frees CIDs.
  */
@@ -34,7 +37,7 @@ template <typename T> LANEFS_FN void expire(lanefs_lane *lane, uint64_t now) {
 template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
 	answer_in_flight<T>(lane, (uint8_t)lane->failed);
 	for (;;) {
-		poll_work<T>(lane, w, T::slots, false);
+		poll_work<T>(lane, w, T::slots, true);
 		count_work<T>(lane, w);
 		if (w->n == 0)
 			return;
@@ -43,14 +46,14 @@ template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
 			if (slot<T>(k) < w->n)
-				answer(lane, slot<T>(k), {work_at(lane, slot<T>(k))->tag, 0, 0, 0, 0, LANEFS_NO_CID, 0, (uint8_t)lane->failed});
+				answer(lane, slot<T>(k), {(uint16_t)(work_at(lane, slot<T>(k))[1] >> 48), 0, 0, 0, 0, LANEFS_NO_CID, 0, (uint8_t)lane->failed});
 		lane->result_next += w->n;
 		lane->work_next += w->n;
 		lane->totals.rejected += w->n;
 	}
 }
 
-/* What an idle lane polls of its work: enough for a caller or two, and little traffic while there is none. */
+/* What a step polls of its work before it knows of any: enough for a caller or two, and little traffic while there is none. */
 constexpr uint32_t idle_polls = 4;
 
 /*
@@ -62,8 +65,11 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint3
 	waiting<T> w;
 	completed<T> c;
 	uint32_t asked = load(&at<lanefs_control>(lane->control)->command);
-	poll_work<T>(lane, &w, idle ? idle_polls : T::slots, !idle);
+	spare<T> next_cids;
+	look_up<T>(lane, &next_cids);
+	poll_work<T>(lane, &w, idle_polls, T::W == 1 && idle);
 	c.n = 0;
+	c.talked = false;
 	if (!idle) {
 		poll_cq<T>(lane, &c);
 		count_new<T>(lane, &c);
@@ -77,21 +83,31 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint3
 		lane->failed = LANEFS_QUEUE_DEAD;
 
 	uint32_t reaped = reap_new<T>(lane, &c, now);
+	if (T::acquires && reaped != 0 && !c.talked && lane->failed == LANEFS_OK) { /* nobody need wait for what is posted next */
+		meet<T>();
+		publish<T>(lane, first_result);
+		first_result = lane->result_next;
+	}
 	meet<T>(); /* CIDs that one thread gave back are there for another to take */
 	if (lane->failed == LANEFS_OK) {
-		bool more = idle && T::slots > idle_polls && w.n == idle_polls; /* probably */
-		post_work<T>(lane, &w, now, more || (T::acquires && !idle));
+		bool more = T::slots > idle_polls && w.n == idle_polls; /* probably */
+		post_work<T>(lane, &w, now, more || (T::acquires && (T::W > 1 || !idle)), &next_cids);
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);
 	}
-	if (lane->failed != LANEFS_OK)
+	if (lane->failed != LANEFS_OK) {
 		refuse<T>(lane, &w);
+		if (self<T>() == 0) /* the CPU reads it as soon as a result says why the lane failed */
+			store(&at<lanefs_status>(lane->status)->bad_cid, lane->bad_cid);
+	}
 
 	if (reaped == 0 && lane->work_next == first_work && lane->result_next == first_result)
 		return false;
 	meet<T>();
-	release();
-	if (lane->totals.commands != commands)
+	bool posted = lane->totals.commands != commands;
+	if (posted || c.talked || lane->failed != LANEFS_OK || !T::acquires)
+		release();
+	if (posted)
 		ring_sq<T>(lane);
 	publish<T>(lane, first_result);
 	if (reaped != 0)

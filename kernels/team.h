@@ -103,6 +103,13 @@ template <typename T> LANEFS_FN uint64_t share(uint64_t v, uint32_t from) {
 	return (uint64_t)share<T>((uint32_t)(v >> 32), from) << 32 | share<T>((uint32_t)v, from);
 }
 
+#if defined(__NVPTX__)
+/* All together: v of the thread `from`, which each chooses. */
+template <typename T> LANEFS_FN uint32_t shuffle(uint32_t v, uint32_t from) {
+	return (uint32_t)__nvvm_shfl_sync_idx_i32(~0u, (int)v, (int)from, 31);
+}
+#endif
+
 /* All together: v of the slot `from`. */
 template <typename T> LANEFS_FN uint32_t pick(const uint32_t (&v)[T::K], uint32_t from) {
 	uint32_t got = 0;

@@ -118,11 +118,10 @@ func describe(op Opcode, admin bool, nsid uint32, lba uint64, blocks uint32) str
 	return b.String()
 }
 
-// fill states the command as a work item, all but Seq and Tag. It is the lane that makes PRPs of iova and len.
+// fill states the command in a work item that was zero, all but Tag and Timeout. It is the lane that makes PRPs of iova and len.
 func (c *Command) fill(w *kernels.Work, ranges IOVA) {
-	w.Opcode, w.Flags, w.Nsid = uint8(c.Op), 0, c.NSID
-	w.Iova, w.Len, w.Mptr = uint64(c.Data), c.Len, 0
-	w.Cdw10, w.Cdw11, w.Cdw12, w.Cdw13, w.Cdw14, w.Cdw15 = 0, 0, 0, 0, 0, 0
+	w.Opcode, w.Nsid = uint8(c.Op), c.NSID
+	w.Iova, w.Len = uint64(c.Data), c.Len
 	switch {
 	case hasLBA(c.Op):
 		w.Cdw10, w.Cdw11, w.Cdw12 = uint32(c.SLBA), uint32(c.SLBA>>32), c.NLB-1

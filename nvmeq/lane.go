@@ -28,8 +28,8 @@ type lane struct {
 	control  *kernels.Control
 	status   *kernels.Status
 	counters *kernels.Counters
-	work     []kernels.Work
-	results  []kernels.Result
+	work     []kernels.WorkSlot
+	results  []kernels.ResultSlot
 
 	load atomic.Int64 // of the callers inside Do, each with its weight
 	base LaneStats    // what it counted before it moved; protected by e.statsMu
@@ -99,7 +99,7 @@ func newGeometry(cfg EngineConfig, page int64) geometry {
 	g.ranges = roundUp(rangePages*pageSize, page)
 	g.cids = int64(g.count) * kernels.CIDSize
 	g.own = roundUp(kernels.LaneSize+g.cids, pageSize)
-	g.work, g.results = int64(g.ring)*kernels.WorkSize, int64(g.ring)*kernels.ResultSize
+	g.work, g.results = int64(g.ring)*kernels.WorkSlotSize, int64(g.ring)*kernels.ResultSlotSize
 	g.shared = roundUp(sharedHead+g.work+g.results, pageSize)
 	return g
 }
@@ -138,8 +138,8 @@ func (l *lane) place(w *works, g geometry, qid uint16) error {
 	l.control = (*kernels.Control)(unsafe.Pointer(&h[0]))
 	l.status = (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize]))
 	l.counters = (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize]))
-	l.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&h[sharedHead])), g.ring)
-	l.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
+	l.work = unsafe.Slice((*kernels.WorkSlot)(unsafe.Pointer(&h[sharedHead])), g.ring)
+	l.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
 	l.workPos, l.resultPos = 0, 0
 	c := l.e.c
 	stream, err := c.runtime().NewStream()
@@ -244,13 +244,13 @@ func (l *lane) post(s slot) bool {
 	tag := l.freeTags[len(l.freeTags)-1]
 	l.freeTags = l.freeTags[:len(l.freeTags)-1]
 	l.slots[tag] = s
-	w := &l.work[l.workPos&uint32(len(l.work)-1)]
-	c.fill(w, ranges)
+	var w kernels.Work
+	c.fill(&w, ranges)
 	w.Tag = tag
 	w.Timeout = l.e.drv.ticks(l.e.timeout(c.Op))
+	at := &l.work[l.workPos&uint32(len(l.work)-1)]
 	l.workPos++
-	// Release: orders the item's fields before the seq by which the lane sees it.
-	atomic.StoreUint32(&w.Seq, l.workPos)
+	at.Put(&w, l.workPos)
 	return true
 }
 
@@ -265,10 +265,9 @@ func (l *lane) freePage(c *Command) {
 // drain takes every result that is there and returns how many.
 func (l *lane) drain() int {
 	n := 0
+	var r kernels.Result
 	for {
-		r := &l.results[l.resultPos&uint32(len(l.results)-1)]
-		// Acquire: orders the load of seq before those of the result's fields.
-		if atomic.LoadUint32(&r.Seq) != l.resultPos+1 {
+		if !l.results[l.resultPos&uint32(len(l.results)-1)].Take(&r, l.resultPos+1) {
 			return n
 		}
 		l.resultPos++
@@ -280,7 +279,7 @@ func (l *lane) drain() int {
 		s := l.slots[r.Tag]
 		l.slots[r.Tag] = slot{}
 		l.freeTags = append(l.freeTags, r.Tag)
-		l.ended(s, r)
+		l.ended(s, &r)
 	}
 }
 

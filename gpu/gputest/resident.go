@@ -226,8 +226,8 @@ func testParkRecheck(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
 	require.Equal(t, kernels.State(3), kernels.StateParking)
 	r.lane.WorkNext = 2
-	r.lane.Status = r.lane.Work + 2*kernels.WorkSize
-	state := &r.work[2].Seq
+	r.lane.Status = r.lane.Work + 2*kernels.WorkSlotSize
+	state := r.work[2].Seq()
 	wait := r.background(r.resident, r.args[0], 1, 1000, never)
 	r.until("parking", func() bool { return atomic.LoadUint32(state) >= kernels.StateParking })
 	r.until("running again", func() bool {

@@ -27,7 +27,7 @@ func (s shape) places() (p places) {
 		at   *int64
 		size int64
 	}{{&p.lane, kernels.LaneSize}, {&p.control, 64}, {&p.status, 64}, {&p.counters, 128},
-		{&p.work, int64(s.ring) * kernels.WorkSize}, {&p.results, int64(s.ring) * kernels.ResultSize},
+		{&p.work, int64(s.ring) * kernels.WorkSlotSize}, {&p.results, int64(s.ring) * kernels.ResultSlotSize},
 		{&p.cids, int64(s.cids) * kernels.CIDSize}, {&p.prp, int64(s.cids) * int64(s.stride)},
 		{&p.sq, int64(s.sq) * 64}, {&p.cq, int64(s.cq) * 16}, {&p.doorbells, 64}} {
 		*part.at = p.size
@@ -62,8 +62,8 @@ type rig struct {
 	control  *kernels.Control
 	status   *kernels.Status
 	counters *kernels.Counters
-	work     []kernels.Work
-	results  []kernels.Result
+	work     []kernels.WorkSlot
+	results  []kernels.ResultSlot
 	sq, cq   []byte
 	sqDB     *uint32
 	cqDB     *uint32
@@ -93,8 +93,8 @@ func newRig(t testing.TB, open opener, s shape) *rig {
 	r.control = (*kernels.Control)(unsafe.Pointer(&b[at.control]))
 	r.status = (*kernels.Status)(unsafe.Pointer(&b[at.status]))
 	r.counters = (*kernels.Counters)(unsafe.Pointer(&b[at.counters]))
-	r.work = unsafe.Slice((*kernels.Work)(unsafe.Pointer(&b[at.work])), s.ring)
-	r.results = unsafe.Slice((*kernels.Result)(unsafe.Pointer(&b[at.results])), s.ring)
+	r.work = unsafe.Slice((*kernels.WorkSlot)(unsafe.Pointer(&b[at.work])), s.ring)
+	r.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&b[at.results])), s.ring)
 	r.sq, r.cq = b[at.sq:at.sq+int64(s.sq)*64], b[at.cq:at.cq+int64(s.cq)*16]
 	r.prp = b[at.prp : at.prp+int64(s.cids)*int64(s.stride)]
 	r.sqDB, r.cqDB = (*uint32)(unsafe.Pointer(&b[at.doorbells])), (*uint32)(unsafe.Pointer(&b[at.doorbells+32]))
@@ -138,21 +138,19 @@ func (r *rig) run() bool {
 // submit puts a work item into the ring.
 func (r *rig) submit(w kernels.Work) {
 	slot := &r.work[r.workNext%r.ring]
-	w.Seq = slot.Seq
-	*slot = w
 	r.workNext++
-	atomic.StoreUint32(&slot.Seq, r.workNext)
+	slot.Put(&w, r.workNext)
 }
 
 // take takes what the lane has answered.
 func (r *rig) take() []kernels.Result {
 	var got []kernels.Result
 	for {
-		slot := &r.results[r.resultNext%r.ring]
-		if atomic.LoadUint32(&slot.Seq) != r.resultNext+1 {
+		var res kernels.Result
+		if !r.results[r.resultNext%r.ring].Take(&res, r.resultNext+1) {
 			return got
 		}
-		got = append(got, *slot)
+		got = append(got, res)
 		r.resultNext++
 	}
 }

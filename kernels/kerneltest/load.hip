@@ -23,7 +23,10 @@ template <typename T> LANEFS_FN void self_fed(lanefs_lane *lane, uint64_t total,
 		uint64_t now = time<T>();
 		completed<T> c;
 		c.n = 0;
+		c.talked = false;
 		uint32_t first_result = lane->result_next, reaped = 0;
+		spare<T> next_cids;
+		look_up<T>(lane, &next_cids);
 		if (lane->in_flight != 0) {
 			poll_cq<T>(lane, &c);
 			count_new<T>(lane, &c);
@@ -41,7 +44,7 @@ template <typename T> LANEFS_FN void self_fed(lanefs_lane *lane, uint64_t total,
 #pragma unroll
 			for (uint32_t k = 0; k < T::K; k++)
 				w[k] = make((uint32_t)(made + slot<T>(k)) & 0xffff, timeout);
-			post<T>(lane, w, n, now);
+			post<T>(lane, w, n, now, &next_cids);
 			made += n;
 		}
 		if (now >= lane->next_deadline)
@@ -49,7 +52,8 @@ template <typename T> LANEFS_FN void self_fed(lanefs_lane *lane, uint64_t total,
 		if (reaped == 0 && made == before)
 			continue;
 		meet<T>();
-		release();
+		if (made != before || c.talked || !T::acquires)
+			release();
 		if (made != before)
 			ring_sq<T>(lane);
 		publish<T>(lane, first_result);
@@ -129,27 +133,27 @@ template <typename T> LANEFS_FN void feed_team(uint64_t i, uint64_t, uint64_t la
 		uint32_t n = (uint32_t)(room < left ? room : left);
 		n = n < T::W ? n : T::W;
 		uint32_t position = (uint32_t)submitted + s;
-		lanefs_work *w = at<lanefs_work>(lane->work) + (position & mask);
+		uint64_t *w = at<uint64_t>(lane->work) + work_words * (uint64_t)(position & mask);
 		if (s < n) {
 			item made = make(position & 0xffff, 1ull << 40);
-			quad *q = (quad *)w;
-			made.q[0][0] = position; /* not there yet */
-			q[0] = made.q[0];
-			q[1] = made.q[1];
-			q[2] = made.q[2];
-			q[3] = made.q[3];
+#pragma unroll
+			for (uint32_t i = 1; i < work_words; i++)
+				store(w + i, word(position + 1, made.q[i / 4][i % 4]));
 		}
 		release(); /* orders the items before their seq */
 		if (s < n)
-			store(&w->seq, position + 1);
+			store((uint32_t *)w, position + 1);
 		submitted += n;
 
-		const lanefs_result *r = at<lanefs_result>(lane->results) + (((uint32_t)answered + s) & mask);
-		bool there = load_acquire(&r->seq) == (uint32_t)answered + s + 1;
+		const uint64_t *r = result_at(lane, (uint32_t)answered + s);
+		uint32_t seq = (uint32_t)answered + s + 1;
+		bool there = load_acquire((const uint32_t *)r) == seq;
+		uint64_t about = load(r + 1), engine = load(r + 7);
+		there = there && (uint32_t)about == seq && (uint32_t)engine == seq;
 		uint32_t got = leading(ballot<T>(there));
 		/* The null controller completes in order, so the answers come in order. */
 		if (s < got)
-			wrong += r->tag != (((uint32_t)answered + s) & 0xffff) || r->status != 0 || r->engine != LANEFS_OK;
+			wrong += about >> 32 != (((uint32_t)answered + s) & 0xffff) || engine >> 32 != LANEFS_OK;
 		answered += got;
 	}
 	wrong = sum<T>(wrong) + (total - answered);

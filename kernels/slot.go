@@ -1,0 +1,49 @@
+package kernels
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Slots of the two rings (layout.h): 64-bit word i has the slot's seq in its lower half and dword i of the struct in its upper.
+// So each word says by itself that it is there, and nobody needs to order what crosses the bus.
+type (
+	WorkSlot   [WorkSize / 4]uint64
+	ResultSlot [ResultSize / 4]uint64
+)
+
+// Sizes of slots, in bytes.
+const (
+	WorkSlotSize   = 2 * WorkSize
+	ResultSlotSize = 2 * ResultSize
+)
+
+// Put shows the lane w as the item with this seq, its position plus one. Word 0 comes last, with sequential consistency.
+func (s *WorkSlot) Put(w *Work, seq uint32) {
+	d := (*[len(s)]uint32)(unsafe.Pointer(w))
+	for i := 1; i < len(s); i++ {
+		s[i] = uint64(d[i])<<32 | uint64(seq)
+	}
+	atomic.StoreUint32(s.Seq(), seq)
+}
+
+// Seq is word 0's lower half, by which whoever polls sees that the slot is taken.
+func (s *WorkSlot) Seq() *uint32 { return (*uint32)(unsafe.Pointer(&s[0])) }
+
+// Take gives the answer with this seq, its position plus one, if all of it is there.
+func (s *ResultSlot) Take(r *Result, seq uint32) bool {
+	// Acquire: orders this load before those of the other words, and before whatever the caller reads of the command's data.
+	if atomic.LoadUint32((*uint32)(unsafe.Pointer(&s[0]))) != seq {
+		return false
+	}
+	d := (*[len(s)]uint32)(unsafe.Pointer(r))
+	d[0] = seq
+	for i := 1; i < len(s); i++ {
+		w := atomic.LoadUint64(&s[i])
+		if uint32(w) != seq {
+			return false
+		}
+		d[i] = uint32(w >> 32)
+	}
+	return true
+}
