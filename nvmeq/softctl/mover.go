@@ -38,7 +38,7 @@ type stage struct {
 }
 
 const (
-	copiers     = 16
+	copiers     = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
 	bounceSize  = 256 << 10
 	copyTimeout = 30 * time.Second
 )
