@@ -264,9 +264,17 @@ func (p *place) child(what, value string) (_ *os.Process, says func() string, te
 // childOf is the only child of a process.
 func childOf(t *testing.T, pid int) int {
 	t.Helper()
-	out, err := exec.Command("pgrep", "-P", itoa(pid)).Output()
+	all, err := filepath.Glob("/proc/[0-9]*/status")
 	require.NoError(t, err)
-	child, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	require.NoError(t, err, "the children of %d: %q", pid, out)
-	return child
+	var children []int
+	for _, name := range all {
+		b, _ := os.ReadFile(name) // it may have ended
+		if bytes.Contains(b, []byte("\nPPid:\t"+itoa(pid)+"\n")) {
+			child, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			require.NoError(t, err)
+			children = append(children, child)
+		}
+	}
+	require.Len(t, children, 1)
+	return children[0]
 }
