@@ -58,7 +58,7 @@ func run(name string, args ...string) (string, error) {
 		return out.String(), err
 	case <-time.After(commandTimeout):
 		cmd.Process.Signal(unix.SIGQUIT) // a Go program says where it is, and so do the daemons in their logs
-		exec.Command("pkill", "-QUIT", "lanefs").Run()
+		exec.Command("killall", "-QUIT", "lanefs").Run()
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):

@@ -181,6 +181,20 @@ func TestFailedUnmap(t *testing.T) {
 	}
 }
 
+// With the group of a device that is pulled out type1's mappings go: they are not left, and not an error.
+func TestUnmapWithoutGroup(t *testing.T) {
+	m, d := newDouble(t, Type1)
+	dev, err := m.take(testAddr, Options{})
+	require.NoError(t, err)
+	pages, _ := memories(t, 4096)
+	a, err := dev.Map(pages, 0, 4096)
+	require.NoError(t, err)
+	d.pull()
+	require.NoError(t, dev.Unmap(a))
+	require.NoError(t, dev.Close())
+	require.Empty(t, d.left())
+}
+
 // What cannot be opened says why, and what to do.
 func TestOpenErrors(t *testing.T) {
 	m, d := newDouble(t, IOMMUFD)

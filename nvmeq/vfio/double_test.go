@@ -213,6 +213,26 @@ func (d *double) munmap(at unsafe.Pointer, n uintptr) error {
 }
 
 // mapDMA is what both ways do.
+func (d *double) type1Ioctl(request uintptr, arg unsafe.Pointer) error {
+	switch request {
+	case ioMapDMA:
+		m := (*type1Map)(arg)
+		return d.mapDMA(m.iova, m.size)
+	case ioUnmapDMA:
+		u := (*type1Unmap)(arg)
+		return d.unmapDMA(u.iova, &u.size)
+	}
+	return d.type1Info((*type1Info)(arg))
+}
+
+// pull takes the function, and its group, out of the container: the IOMMU driver goes, and all mappings.
+func (d *double) pull() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.typed = false
+	clear(d.mapped)
+}
+
 func (d *double) mapDMA(iova, n uint64) error {
 	page := uint64(4096)
 	for d.pageSizes != 0 && d.pageSizes&page == 0 {
@@ -336,14 +356,11 @@ func (d *double) ioctl(fd int, request uintptr, arg unsafe.Pointer) (int, error)
 			return 0, unix.EINVAL
 		}
 		return d.dup(d.device, deviceFile)
-	case ioIOMMUGetInfo:
-		return 0, d.type1Info((*type1Info)(arg))
-	case ioMapDMA:
-		m := (*type1Map)(arg)
-		return 0, d.mapDMA(m.iova, m.size)
-	case ioUnmapDMA:
-		u := (*type1Unmap)(arg)
-		return 0, d.unmapDMA(u.iova, &u.size)
+	case ioIOMMUGetInfo, ioMapDMA, ioUnmapDMA:
+		if !d.typed {
+			return 0, unix.EINVAL
+		}
+		return 0, d.type1Ioctl(request, arg)
 	default:
 		d.note("ioctl %#x on %s", request, what)
 		return 0, unix.ENOTTY

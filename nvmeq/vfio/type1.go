@@ -166,7 +166,9 @@ func (c *container) mapFile(iova uint64, fd int, _ bool, off, n uint64) error {
 
 func (c *container) unmap(iova, n uint64) error {
 	u := type1Unmap{argsz: uint32(unsafe.Sizeof(type1Unmap{})), iova: iova, size: n}
-	if _, err := c.k.ioctl(c.fd, ioUnmapDMA, unsafe.Pointer(&u)); err != nil {
+	if _, err := c.k.ioctl(c.fd, ioUnmapDMA, unsafe.Pointer(&u)); err == unix.EINVAL && c.empty() {
+		u.size = n
+	} else if err != nil {
 		return fmt.Errorf("VFIO_IOMMU_UNMAP_DMA of %d bytes at %#x: %w", n, iova, err)
 	}
 	if u.size != n {
@@ -175,6 +177,13 @@ func (c *container) unmap(iova, n uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.forget(iova)
+}
+
+// empty says that the kernel took the group out of the container, as it does when its device is removed. The container's IOMMU
+// and its mappings went with it.
+func (c *container) empty() bool {
+	_, _, err := c.ranges()
+	return errors.Is(err, unix.EINVAL)
 }
 
 // forget takes a file out of the process. The caller holds mu.
