@@ -21,6 +21,7 @@ type sharing struct {
 	mover  *softctl.CopyEngine // of its own; nil where there is another, or none is needed
 	socket string
 	public bool
+	asked  bool // on the command line: without it the mount is not what was wanted
 }
 
 // poolShare is the part of a device's memory that the pool takes at most unless told otherwise.
@@ -36,7 +37,7 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	if size < 0 {
 		size = max(facts.Memory/poolShare, facts.Granularity)
 	}
-	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther}
+	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther, asked: cfg.Pool > 0}
 	mover := s.copy
 	if mover == nil && !facts.CallerDriven {
 		if h.mover, err = softctl.NewCopyEngine(s.rt); err != nil {
@@ -59,7 +60,7 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	}
 	if err != nil {
 		err = errors.Join(err, h.close())
-		if cfg.Pool > 0 {
+		if h.asked {
 			return nil, fmt.Errorf("option \"vram=%d\": %w", cfg.Pool, err)
 		}
 		log.Info("no files as device memory", "why", oneLine(err))
@@ -104,6 +105,10 @@ func (h *sharing) serve(srv *fs.Server, log *slog.Logger) (err error) {
 		return nil
 	}
 	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pool: h.pool, Log: log})
+	if err != nil && !h.asked {
+		log.Warn("no files as device memory", "why", oneLine(err))
+		return nil
+	}
 	return err
 }
 

@@ -144,3 +144,22 @@ func TestVRAMSockets(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, errs, "its daemon was dead")
 }
+
+// A mount whose sharing cannot begin, here since a folder stands where its socket would, comes up without it, unless it was
+// asked for.
+func TestVRAMUnavailable(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	socket := shareSocket(mnt, os.Geteuid() == 0)
+	require.NoError(t, os.MkdirAll(filepath.Dir(socket), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(socket, "taken"), 0o700))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(socket)) })
+
+	require.Contains(t, p.fails("mount", "-o", "vram=16M", img, mnt), socket)
+	require.False(t, p.mounted(mnt))
+	p.ok("mount", "-o", "log="+p.path("log"), img, mnt)
+	require.Contains(t, p.daemonLog("log"), "no files as device memory")
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), []byte("as ever"), 0o600))
+	p.umount(mnt)
+	fsck(t, img)
+}
