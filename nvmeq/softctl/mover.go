@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,7 @@ type CopyEngine struct {
 	idle   chan *copier // those that nobody uses
 	mu     sync.RWMutex
 	spare  [][]byte // protected by mu: given back by Unstage
-	index  []stage  // protected by mu: all stages, and what was pinned
+	index  []stage  // protected by mu: all stages, and what was pinned, by address
 	unpins sync.WaitGroup
 }
 
@@ -36,6 +37,8 @@ type stage struct {
 	host []byte
 	mem  gpu.Memory
 }
+
+func (s stage) start() uintptr { return uintptr(unsafe.Pointer(&s.host[0])) }
 
 const (
 	copiers     = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
@@ -159,7 +162,7 @@ func (e *CopyEngine) Stage(n int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.index = append(e.index, stage{m.Host(), m})
+	e.enterLocked(stage{m.Host(), m})
 	return m.Host(), nil
 }
 
@@ -178,12 +181,30 @@ func (e *CopyEngine) pinned(b []byte) (gpu.Addr, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	p := uintptr(unsafe.Pointer(&b[0]))
-	for _, s := range e.index {
-		if o := p - uintptr(unsafe.Pointer(&s.host[0])); o < uintptr(len(s.host)) && uintptr(len(b)) <= uintptr(len(s.host))-o {
-			return s.mem.Addr() + gpu.Addr(o), true
-		}
+	i, begins := e.findLocked(p)
+	if !begins {
+		i--
 	}
-	return 0, false
+	if i < 0 {
+		return 0, false
+	}
+	s := e.index[i]
+	o := p - s.start()
+	if o >= uintptr(len(s.host)) || uintptr(len(b)) > uintptr(len(s.host))-o {
+		return 0, false
+	}
+	return s.mem.Addr() + gpu.Addr(o), true
+}
+
+// findLocked is where in the index the stage is that begins at p, or would be. The caller holds mu.
+func (e *CopyEngine) findLocked(p uintptr) (int, bool) {
+	return slices.BinarySearchFunc(e.index, p, func(s stage, p uintptr) int { return cmp.Compare(s.start(), p) })
+}
+
+// enterLocked puts a stage into the index. The caller holds mu.
+func (e *CopyEngine) enterLocked(s stage) {
+	i, _ := e.findLocked(s.start())
+	e.index = slices.Insert(e.index, i, s)
 }
 
 // Pin implements Pinner: copies from b need no stage.
@@ -194,7 +215,7 @@ func (e *CopyEngine) Pin(b []byte) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.index = append(e.index, stage{b, m})
+	e.enterLocked(stage{b, m})
 	return nil
 }
 
@@ -202,7 +223,7 @@ func (e *CopyEngine) Pin(b []byte) error {
 func (e *CopyEngine) Unpin(b []byte, then func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	i := slices.IndexFunc(e.index, func(s stage) bool { return &s.host[0] == &b[0] })
+	i, _ := e.findLocked(uintptr(unsafe.Pointer(&b[0])))
 	m := e.index[i].mem
 	e.index = slices.Delete(e.index, i, i+1)
 	e.unpins.Go(func() {

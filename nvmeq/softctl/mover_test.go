@@ -1,0 +1,49 @@
+package softctl
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
+	cpu "github.com/lanefs/lanefs/gpu/host"
+)
+
+// The device's address of what lies in a stage or in pinned pages, at whatever place, and of nothing else.
+func TestPinnedMemory(t *testing.T) {
+	rt, err := cpu.Open(cpu.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	e, err := NewCopyEngine(rt)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	const size = 64 << 10
+	all, err := unix.Mmap(-1, 0, 5*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(all)) })
+	part := func(i int) []byte { return all[i*size : (i+1)*size] }
+	for _, i := range []int{3, 1} { // with room before, between and behind
+		require.NoError(t, e.Pin(part(i)))
+	}
+	stage, err := e.Stage(size)
+	require.NoError(t, err)
+	for _, b := range [][]byte{part(1), part(3), stage} {
+		first, ok := e.pinned(b)
+		require.True(t, ok)
+		last, ok := e.pinned(b[size-1:])
+		require.True(t, ok)
+		require.Equal(t, first+gpu.Addr(size-1), last)
+	}
+	for _, b := range [][]byte{part(0), part(2), part(4), all[2*size-1 : 2*size+1], all[size-1:][:2], nil} {
+		_, ok := e.pinned(b)
+		require.False(t, ok)
+	}
+	gone := make(chan bool, 1)
+	e.Unpin(part(1), func() { gone <- true })
+	require.True(t, <-gone)
+	_, ok := e.pinned(part(1))
+	require.False(t, ok)
+	_, ok = e.pinned(part(3))
+	require.True(t, ok)
+}
