@@ -108,8 +108,8 @@ func (l *lane) wait(b *batch) {
 func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
 	gen = c.generation()
-	w, end := l.e.pace()
-	defer end()
+	w := l.e.pace()
+	defer w.end()
 	for !b.done.Load() {
 		if c.paused.Load() {
 			return gen, nil
@@ -280,8 +280,8 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		}
 		parts = append(parts, part{l, l.push(mine, true), weight})
 	}
-	w, end := e.pace()
-	defer end()
+	w := e.pace()
+	defer w.end()
 	for left := len(parts); left > 0; {
 		progress := false
 		left = 0

@@ -40,18 +40,17 @@ const (
 	spinShare    = 4
 )
 
-// pace gives the waiter of a caller that drives a lane, and what is to be called when it no longer does.
-func (e *Engine) pace() (w waiter, end func()) {
+// pace gives the waiter of a caller that drives a lane, who calls its end.
+func (e *Engine) pace() (w waiter) {
 	if e.cfg.Batch || e.c.runtime().Facts().CallerDriven {
-		return w, func() {}
+		return w
 	}
-	if n := e.spinning.Add(1); int(n) <= runtime.GOMAXPROCS(0)/spinShare {
+	w.among = &e.spinning
+	if n := w.among.Add(1); int(n) <= runtime.GOMAXPROCS(0)/spinShare {
 		w.spin = residentSpin
 	}
-	return w, e.endSpin
+	return w
 }
-
-func (e *Engine) endSpin() { e.spinning.Add(-1) }
 
 // kick reads one word: RUNNING and PARKING mean that the kernel will look, or look again, at what was published before
 // (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential consistency, so it comes before

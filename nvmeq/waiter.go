@@ -2,6 +2,7 @@ package nvmeq
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -9,6 +10,7 @@ import (
 // slow controller does not cost a core. The zero value is ready; progress starts it over.
 type waiter struct {
 	spin   time.Duration // beyond waitSpins
+	among  *atomic.Int32 // those who are counted, until end; nil: nobody is
 	rounds int
 	since  time.Time
 }
@@ -20,6 +22,13 @@ const (
 	waitLong   = time.Millisecond      // and, when nothing came for waitPatience, sleep longer
 	waitPatien = 20 * time.Millisecond
 )
+
+// end says that the loop is over.
+func (w *waiter) end() {
+	if w.among != nil {
+		w.among.Add(-1)
+	}
+}
 
 // progress says that the loop got somewhere.
 func (w *waiter) progress() { w.rounds = 0 }
