@@ -18,13 +18,15 @@ const (
 	ResultSlotSize = 2 * ResultSize
 )
 
-// Put shows the lane w as the item with this seq, its position plus one. Word 0 comes last, with sequential consistency.
+// Put shows the lane w as the item with this seq, its position plus one. Word 0 comes last, and before whatever the caller
+// loads then: by an exchange, since under the race detector a store outside Go's heap is a plain one, which a later load
+// overtakes.
 func (s *WorkSlot) Put(w *Work, seq uint32) {
 	d := (*[len(s)]uint32)(unsafe.Pointer(w))
 	for i := 1; i < len(s); i++ {
 		s[i] = uint64(d[i])<<32 | uint64(seq)
 	}
-	atomic.StoreUint32(s.Seq(), seq)
+	atomic.SwapUint32(s.Seq(), seq)
 }
 
 // Seq is word 0's lower half, by which whoever polls sees that the slot is taken.

@@ -76,7 +76,7 @@ func (b *bell) announce(c *Controller, v uint32) bool {
 	if p == nil {
 		return false
 	}
-	atomic.StoreUint32(e, v)
+	atomic.SwapUint32(e, v) // see kernels.WorkSlot.Put
 	return atomic.LoadUint32(p) != b.last
 }
 

@@ -150,7 +150,7 @@ func (r *Rings) Complete(c Completion) {
 	b := r.completion(tail)
 	binary.LittleEndian.PutUint64(b, c.Data)
 	binary.LittleEndian.PutUint64(b[8:], uint64(c.Result))
-	r.Word32(cqTail).Store(tail + 1) // after the entry
+	r.Word32(cqTail).Swap(tail + 1) // after the entry, and before the look at whether the client sleeps
 }
 
 // Reap is the client's: it takes out up to len(c) completions.
@@ -169,9 +169,10 @@ func (r *Rings) Reap(c []Completion) (int, error) {
 	return n, nil
 }
 
-// DaemonSleeps and ClientSleeps say that a side is about to wait; after it, look once more.
-func (r *Rings) DaemonSleeps(on bool) { r.Word32(daemonSleeps).Store(word(on)) }
-func (r *Rings) ClientSleeps(on bool) { r.Word32(clientSleeps).Store(word(on)) }
+// DaemonSleeps and ClientSleeps say that a side is about to wait; after it, look once more. They exchange, since under the race
+// detector a store outside Go's heap is a plain one, which that look overtakes.
+func (r *Rings) DaemonSleeps(on bool) { r.Word32(daemonSleeps).Swap(word(on)) }
+func (r *Rings) ClientSleeps(on bool) { r.Word32(clientSleeps).Swap(word(on)) }
 
 // WakeDaemon says whether the daemon is to be signalled, after something was submitted or reaped; WakeClient likewise after
 // something was completed.
