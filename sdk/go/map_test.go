@@ -50,6 +50,8 @@ func TestMap(t *testing.T) {
 			n = int64(len(data)) - r[0]
 		}
 		require.True(t, bytes.Equal(data[r[0]:r[0]+n], b.Bytes()), "range %v", r)
+		require.EqualValues(t, n, b.Len())
+		require.EqualValues(t, len(data), b.FileSize())
 		require.True(t, b.Current())
 		require.NoError(t, b.Close())
 	}
