@@ -130,15 +130,20 @@ LANEFS_FN uint64_t clock() {
 #endif
 }
 
-/* Gives the memory system and the neighbours a moment between polls. */
-LANEFS_FN void pause() {
+/* Gives the memory system and the neighbours a moment between polls: some 50 ns, and on a GPU about so many ticks of its clock. */
+LANEFS_FN void pause(uint64_t ticks) {
 #if defined(__NVPTX__)
-	asm volatile("nanosleep.u32 64;");
+	asm volatile("nanosleep.u32 %0;" : : "r"((uint32_t)(ticks < 64 ? 64 : ticks)));
 #elif defined(__AMDGPU__)
-	__builtin_amdgcn_s_sleep(1);
+	constexpr uint64_t step = 3; /* 64 cycles */
+	do
+		__builtin_amdgcn_s_sleep(1);
+	while (ticks >= step && (ticks -= step) != 0);
 #elif defined(__aarch64__)
+	(void)ticks;
 	asm volatile("yield");
 #else
+	(void)ticks;
 	__builtin_ia32_pause();
 #endif
 }
