@@ -54,3 +54,27 @@ func TestSetFlags(t *testing.T) {
 	f.Put()
 	root.Put()
 }
+
+// TestFlagsComeFirst: what a flag forbids is told before what else is wrong, as the kernel does it.
+func TestFlagsComeFirst(t *testing.T) {
+	v, _ := open(t, disktest.Make(t, "16M"), ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	defer root.Put()
+	full, err := root.Mkdir("full", 0o700, 0, 0)
+	require.NoError(t, err)
+	defer full.Put()
+	create(t, full, "f").Put()
+	require.ErrorIs(t, root.Rmdir("full"), ext4.ErrNotEmpty)
+	base := root.Attr().Flags
+	require.NoError(t, root.SetFlags(base|disk.FlAppend))
+	for _, remove := range []func(string) error{root.Rmdir, root.Unlink} {
+		require.ErrorIs(t, remove("full"), ext4.ErrPerm)
+		require.ErrorIs(t, remove("none"), ext4.ErrNotExist)
+	}
+	require.NoError(t, root.SetFlags(base))
+	require.NoError(t, full.SetFlags(full.Attr().Flags|disk.FlImmutable))
+	for _, remove := range []func(string) error{root.Rmdir, root.Unlink} {
+		require.ErrorIs(t, remove("full"), ext4.ErrPerm)
+	}
+}

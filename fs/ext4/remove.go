@@ -143,11 +143,11 @@ func (i *Inode) remove(name string, dir bool) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if i.d.Flags&disk.FlAppend != 0 {
+		return ErrPerm // before what c is, as the kernel says it
+	}
 	if err := c.removable(dir); err != nil {
 		return err
-	}
-	if i.d.Flags&disk.FlAppend != 0 {
-		return ErrPerm
 	}
 	return i.fs.do(createCredits, func(h *jbd2.Handle) error {
 		if err := i.dirRemove(h, name); err != nil {
@@ -168,12 +168,12 @@ func (i *Inode) remove(name string, dir bool) error {
 // removable says whether the last name of c may go. mu is held.
 func (c *Inode) removable(dir bool) error {
 	switch {
+	case c.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
+		return ErrPerm
 	case dir && !c.d.IsDir():
 		return ErrNotDir
 	case !dir && c.d.IsDir():
 		return ErrIsDir
-	case c.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
-		return ErrPerm
 	case c.ino == disk.InoRoot:
 		return ErrInvalid
 	}
