@@ -57,7 +57,7 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 	case err == unix.EBUSY:
 		return nil, inUse(path)
 	case err == unix.EACCES || err == unix.EROFS || err == unix.EPERM:
-		return nil, fmt.Errorf("image %q cannot be opened for writing (open it read-only, or change its permissions): %w", path, err)
+		return nil, notWritable(path, "change its permissions", err)
 	case err != nil:
 		return nil, fmt.Errorf("image %q: %w", path, err)
 	}
@@ -78,6 +78,10 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 			return nil, fmt.Errorf("image %q: size: %w", path, err)
 		}
 		m.punch = true // the first refusal says otherwise
+		// Opening says nothing of a device's own write protection.
+		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !readOnly {
+			return nil, notWritable(path, "lift its write protection with blockdev --setrw", unix.EROFS)
+		}
 	} else if !readOnly {
 		if err := notOnLoop(path, &st); err != nil {
 			return nil, err
@@ -93,6 +97,10 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 			path, m.size, r, blockSize)
 	}
 	return m, nil
+}
+
+func notWritable(path, remedy string, err error) error {
+	return fmt.Errorf("image %q cannot be opened for writing (open it read-only, or %s): %w", path, remedy, err)
 }
 
 func inUse(path string) error {

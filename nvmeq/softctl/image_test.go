@@ -97,6 +97,16 @@ func TestImageOnLoopDevice(t *testing.T) {
 	_, err = Open(p, Options{})
 	require.ErrorContains(t, err, dev)
 
+	out, err = exec.Command("blockdev", "--setro", dev).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	_, err = Open(dev, Options{})
+	require.ErrorIs(t, err, unix.EROFS)
+	c, err := Open(dev, Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	out, err = exec.Command("blockdev", "--setrw", dev).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
 	// The loop device is itself a block device to serve from.
 	h := newHostOn(t, dev, Options{BlockSize: 4096}).enable()
 	q := h.queue(1, 16)
