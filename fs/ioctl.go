@@ -37,12 +37,14 @@ func (n *node) Ioctl(ctx context.Context, _ gofs.FileHandle, cmd uint32, _ uint6
 	case unix.FS_IOC_GETFLAGS:
 		return 0, put32(out, n.userFlags())
 	case unix.FS_IOC_SETFLAGS:
+		defer n.srv.invalidateAttr(n) // the kernel does not know of the new change time
 		return 0, n.setFlags(in)
 	case iocGetVersion, iocGetVersion32, iocGetVersionE4:
 		return 0, put32(out, n.in.Generation())
 	case iocFSGetXattr:
 		return 0, n.getFsxattr(out)
 	case iocFSSetXattr:
+		defer n.srv.invalidateAttr(n)
 		return 0, n.setFsxattr(in)
 	case iocTrim:
 		return 0, n.trim(ctx, in, out)

@@ -76,6 +76,22 @@ func TestIoctl(t *testing.T) {
 	}
 }
 
+// TestFlagsAreAChange: the change time is new, and the kernel hears of it.
+func TestFlagsAreAChange(t *testing.T) {
+	m := newMount(t, Options{})
+	write(t, m.path("file"), "x")
+	for _, path := range []string{m.path("file"), m.dir} {
+		before := stat(t, path).Ctim
+		require.NoError(t, setFlags(path, disk.FlNodump))
+		flagged := stat(t, path).Ctim
+		require.NotEqual(t, before, flagged)
+		x := make([]byte, sizeFsxattr)
+		require.NoError(t, doIoctl(path, iocFSGetXattr, x))
+		require.NoError(t, doIoctl(path, iocFSSetXattr, x))
+		require.NotEqual(t, flagged, stat(t, path).Ctim)
+	}
+}
+
 // forbidden is what a flag may forbid, each tried on a file f and a directory d with a file "in" of its own.
 var forbidden = []struct {
 	name string
