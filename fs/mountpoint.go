@@ -113,6 +113,8 @@ var flagOptions = []struct {
 	{"exec", unix.MS_NOEXEC, true},
 	{"noatime", unix.MS_NOATIME, false},
 	{"atime", unix.MS_NOATIME, true},
+	{"nodiratime", unix.MS_NODIRATIME, false},
+	{"diratime", unix.MS_NODIRATIME, true},
 	{"sync", unix.MS_SYNCHRONOUS, false},
 	{"async", unix.MS_SYNCHRONOUS, true},
 	{"dirsync", unix.MS_DIRSYNC, false},
@@ -144,11 +146,11 @@ next:
 	return flags, rest, nil
 }
 
-// flagNames undoes mountFlags, for fusermount3.
+// flagNames undoes mountFlags, for fusermount3, which does not know nodiratime: that is the volume's work anyway.
 func flagNames(flags uintptr) []string {
 	var names []string
 	for _, f := range flagOptions {
-		if !f.clear && flags&f.flag != 0 {
+		if !f.clear && flags&f.flag&^unix.MS_NODIRATIME != 0 {
 			names = append(names, f.name)
 		}
 	}

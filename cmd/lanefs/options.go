@@ -65,12 +65,12 @@ var flags = map[string]func(*mountConfig){
 // vfs are options that the kernel carries out; each names the one it takes back.
 var vfs = map[string]string{
 	"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "dev": "nodev", "noexec": "exec", "exec": "noexec",
-	"noatime": "relatime", "relatime": "noatime", "atime": "noatime",
+	"noatime": "relatime", "relatime": "noatime", "atime": "noatime", "nodiratime": "diratime", "diratime": "nodiratime",
 	"sync": "async", "async": "sync", "dirsync": "",
 }
 
 // usual are those of them that hold anyway; they only take others back.
-var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": true, "relatime": true, "async": true}
+var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": true, "relatime": true, "diratime": true, "async": true}
 
 // noise is what /etc/fstab carries for others: mount(8), systemd, fsck.
 var noise = map[string]bool{"defaults": true, "auto": true, "noauto": true, "user": true, "nouser": true, "users": true,

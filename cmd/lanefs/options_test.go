@@ -44,6 +44,7 @@ func TestParseOptions(t *testing.T) {
 		{"defaults,noauto,nofail,_netdev,user,x-systemd.automount,x-gvfs-name=a b,comment=x", mountConfig{}},
 		{"noatime,nosuid,nodev", mountConfig{Kernel: []string{"noatime", "nosuid", "nodev"}}},
 		{"noatime,atime,nosuid,suid,dirsync,relatime", mountConfig{Kernel: []string{"dirsync"}}},
+		{"nodiratime,noatime,diratime,nodiratime", mountConfig{Kernel: []string{"noatime", "nodiratime"}}},
 		{"noexec,noexec", mountConfig{Kernel: []string{"noexec"}}},
 	} {
 		var got mountConfig

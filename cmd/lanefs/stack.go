@@ -173,8 +173,9 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 		atime = ext4.AtimeNever // FUSE leaves access times to the server
 	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{
-		Atime:  atime,
-		Errors: cfg.Errors,
+		Atime:      atime,
+		NoDirAtime: slices.Contains(cfg.Kernel, "nodiratime"),
+		Errors:     cfg.Errors,
 		Panic: func(err error) { // as a crash would: nothing more is written, the mount answers ENOTCONN
 			log.Error("errors=panic: the daemon ends", "error", oneLine(err))
 			os.Exit(1)

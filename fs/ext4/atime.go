@@ -41,7 +41,9 @@ func (i *Inode) lastAccess() time.Time {
 // accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. mu is
 // held.
 func (i *Inode) accessDue(now time.Time) bool {
-	if i.fs.opt.Atime == AtimeNever || i.d.Flags&(disk.FlNoatime|disk.FlEAInode) != 0 || i.fs.readOnly.Load() {
+	switch {
+	case i.fs.opt.Atime == AtimeNever, i.fs.opt.NoDirAtime && i.d.IsDir(), i.d.Flags&(disk.FlNoatime|disk.FlEAInode) != 0,
+		i.fs.readOnly.Load():
 		return false
 	}
 	at := i.lastAccess()

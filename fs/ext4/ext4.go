@@ -51,6 +51,7 @@ type Options struct {
 	Discard        bool          // discard freed blocks after the commit that frees them
 	CacheSize      int64         // bytes of clean metadata kept, 0: 256 MiB
 	Atime          AtimeMode
+	NoDirAtime     bool // reading a directory never changes its access time
 	Errors         ErrorMode
 	Panic          func(error) // ends the program, for ErrorsPanic; nil: panic
 	Logf           func(format string, args ...any)
