@@ -283,3 +283,23 @@ func TestProjects(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(out), "Project:  4711")
 }
+
+// TestHurd: on a volume of the Hurd's, i_osd1 is the block of a translator, and e2fsck takes a version there for one.
+func TestHurd(t *testing.T) {
+	img := disktest.Make(t, "16M", "-o", "Hurd")
+	v, done := open(t, img, ext4.Options{})
+	require.False(t, v.ReadOnly())
+	root, err := v.Root()
+	require.NoError(t, err)
+	f, err := root.Create("f", unix.S_IFREG|0o644, 70_000, 80_000, 0, 0)
+	require.NoError(t, err)
+	for i := range 50 {
+		_, err = f.Write(int64(i)<<12, make([]byte, 4096))
+		require.NoError(t, err)
+	}
+	f.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+	require.Regexp(t, `User: +70000 +Group: +80000`, disktest.Debugfs(t, img, "stat f"))
+}

@@ -111,6 +111,10 @@ const (
 // fits says whether a member that ends at end is there.
 func (n *Inode) fits(end int) bool { return InodeSizeRev0+int(n.ExtraIsize) >= end }
 
+// hurd says whether the Hurd made the volume: its inodes have the block of a passive translator where others have the low
+// half of i_version, and more bits of the mode where others have the high half of i_file_acl.
+func (s *Superblock) hurd() bool { return s.CreatorOS == creatorHurd }
+
 // HasCrtime says whether the inode has room for its time of creation.
 func (n *Inode) HasCrtime() bool { return n.fits(endCrtime) }
 
@@ -138,11 +142,13 @@ func (s *Superblock) DecodeInode(ino uint32, b []byte) (Inode, error) {
 		n.RawBlocks |= uint64(le.Uint16(b[0x74:])) << 32
 	}
 	n.Flags = le.Uint32(b[0x20:])
-	n.Version = uint64(le.Uint32(b[0x24:]))
+	if !s.hurd() {
+		n.Version = uint64(le.Uint32(b[0x24:]))
+	}
 	copy(n.Block[:], b[0x28:])
 	n.Generation = le.Uint32(b[0x64:])
 	n.FileACL = uint64(le.Uint32(b[0x68:]))
-	if s.FeatureIncompat.Has(Incompat64Bit) {
+	if s.FeatureIncompat.Has(Incompat64Bit) && !s.hurd() {
 		n.FileACL |= uint64(le.Uint16(b[0x76:])) << 32
 	}
 	n.Checksum = uint32(le.Uint16(b[0x7C:]))
@@ -206,11 +212,13 @@ func (s *Superblock) EncodeInode(ino uint32, n *Inode, b []byte) {
 		le.PutUint16(b[0x74:], uint16(n.RawBlocks>>32))
 	}
 	le.PutUint32(b[0x20:], n.Flags)
-	le.PutUint32(b[0x24:], uint32(n.Version))
+	if !s.hurd() {
+		le.PutUint32(b[0x24:], uint32(n.Version))
+	}
 	copy(b[0x28:], n.Block[:])
 	le.PutUint32(b[0x64:], n.Generation)
 	le.PutUint32(b[0x68:], uint32(n.FileACL))
-	if s.FeatureIncompat.Has(Incompat64Bit) {
+	if s.FeatureIncompat.Has(Incompat64Bit) && !s.hurd() {
 		le.PutUint16(b[0x76:], uint16(n.FileACL>>32))
 	}
 	put := func(off int, t Timestamp, extraOff int) {

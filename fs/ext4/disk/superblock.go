@@ -34,6 +34,9 @@ const (
 	FlagTestFilesys  = 0x4
 )
 
+// creatorHurd is the one of s_creator_os whose inodes are not Linux's (i_osd1, i_osd2).
+const creatorHurd = 1
+
 // Superblock is struct ext4_super_block ([layout] Super Block). Members split over the structure are joined. What it was
 // decoded from is kept, so that Encode preserves bytes that no member covers.
 type Superblock struct {
