@@ -205,6 +205,11 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 	if err != nil {
 		return n.fail("setattr", err)
 	}
+	if set.Size != nil {
+		if err := n.settle(); err != nil {
+			return n.fail("truncate", err)
+		}
+	}
 	n.srv.fillAttr(&a, &out.Attr)
 	out.SetTimeout(attrTimeout)
 	return 0

@@ -89,7 +89,11 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 // Write stores data and says how much of it was stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	defer n.changed(off, off+int64(len(data)))
-	return n.written(n.in.Write(off, data, n.srv.mayOf(ctx)))
+	done, err := n.in.Write(off, data, n.srv.mayOf(ctx))
+	if err := n.settleBytes(); err != nil {
+		return 0, n.fail("write", err)
+	}
+	return n.written(done, err)
 }
 
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
@@ -133,7 +137,10 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 		end = math.MaxInt64 // what lies behind moves
 	}
 	defer n.changed(int64(off), end)
-	return n.fail("fallocate", n.in.Fallocate(mode, int64(off), int64(size), n.srv.mayOf(ctx)))
+	if err := n.in.Fallocate(mode, int64(off), int64(size), n.srv.mayOf(ctx)); err != nil {
+		return n.fail("fallocate", err)
+	}
+	return n.fail("fallocate", n.settle())
 }
 
 // killPrivFor is killPriv for requests that carry no flag for it: root keeps the bits.
@@ -213,6 +220,9 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 		if err != nil || copied == 0 {
 			break
 		}
+	}
+	if err := to.settle(); err != nil {
+		return 0, to.fail("copy", err)
 	}
 	return uint32(done), 0
 }

@@ -73,7 +73,8 @@ type Stats struct {
 type Server struct {
 	opt    Options
 	dir    string
-	dev    uint64 // of the mount, as stat has it; 0 if it did not say
+	flags  uintptr // MS_* of the mount
+	dev    uint64  // of the mount, as stat has it; 0 if it did not say
 	vol    *ext4.FS
 	root   *node
 	nodes  nodes
@@ -106,6 +107,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	s := &Server{
 		opt:    opt,
 		dir:    dir,
+		flags:  flags,
 		vol:    vol,
 		nodes:  nodes{live: make(map[uint64]*node)},
 		done:   make(chan struct{}),

@@ -61,7 +61,13 @@ type mounted struct {
 func newMount(t *testing.T, opt Options, mkfs ...string) *mounted {
 	t.Helper()
 	needFuse(t)
-	m := &mounted{volume: newVolume(t, mkfs...)}
+	return mountVolume(t, newVolume(t, mkfs...), opt)
+}
+
+// mountVolume is newMount for a volume that is there.
+func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
+	t.Helper()
+	m := &mounted{volume: v}
 	var err error
 	m.dir, err = os.MkdirTemp("", "lanefs-fs-mnt-*")
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -91,6 +92,10 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Unlink(name) })
 	}
+	if err := n.settleNames(); err != nil {
+		in.Put()
+		return nil, n.fail("create", err)
+	}
 	return n.reply(ctx, in, out), 0
 }
 
@@ -108,6 +113,10 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
 	}
+	if err := n.settleNames(); err != nil {
+		in.Put()
+		return nil, n.fail("mkdir", err)
+	}
 	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
@@ -116,6 +125,10 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 	uid, gid := owner(ctx)
 	in, err := n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
 	if err != nil {
+		return nil, n.fail("symlink", err)
+	}
+	if err := n.settleNames(); err != nil {
+		in.Put()
 		return nil, n.fail("symlink", err)
 	}
 	return n.reply(ctx, in, out).EmbeddedInode(), 0
@@ -156,6 +169,9 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 	if err := n.in.Link(t.in, name, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.fail("link", err)
 	}
+	if err := n.settleNames(); err != nil {
+		return nil, n.fail("link", err)
+	}
 	n.srv.nodes.retain(t)
 	t.fillEntry(out)
 	return t.EmbeddedInode(), 0
@@ -164,23 +180,35 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 // Unlink removes a name of anything but a directory.
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 	defer n.replaced(n.named(name))
-	return n.fail("unlink", n.in.Unlink(name))
+	if err := n.in.Unlink(name); err != nil {
+		return n.fail("unlink", err)
+	}
+	return n.fail("unlink", n.settleNames())
 }
 
 // Rmdir removes an empty directory.
 func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
-	return n.fail("rmdir", n.in.Rmdir(name))
+	if err := n.in.Rmdir(name); err != nil {
+		return n.fail("rmdir", err)
+	}
+	return n.fail("rmdir", n.settleNames())
 }
 
 // Rename moves a name, replacing what is there unless flags say otherwise.
 func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	to, may := newParent.(*node), n.srv.mayOf(ctx)
 	defer n.replaced(to.named(newName))
+	var err error
 	if flags&ext4.RenameWhiteout != 0 {
 		uid, gid := owner(ctx)
-		return n.fail("rename", n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may))
+		err = n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may)
+	} else {
+		err = n.in.Rename(name, to.in, newName, flags, may)
 	}
-	return n.fail("rename", n.in.Rename(name, to.in, newName, flags, may))
+	if err != nil {
+		return n.fail("rename", err)
+	}
+	return n.fail("rename", errors.Join(n.settleNames(), to.settleNames()))
 }
 
 // Readlink reads a symbolic link. The kernel caches the answer.

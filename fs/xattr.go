@@ -52,26 +52,37 @@ func (n *node) getxattr(name string) ([]byte, error) {
 
 // Setxattr stores an attribute. Who may set which is the kernel's business.
 func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags uint32) syscall.Errno {
-	may := n.srv.mayOf(ctx)
+	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
 	switch name {
 	case aclAccess:
-		return n.fail("set ACL", n.setAccessACL(value, may))
+		what, err = "set ACL", n.setAccessACL(value, may)
 	case aclDefault:
-		return n.fail("set default ACL", n.setDefaultACL(value, may))
+		what, err = "set default ACL", n.setDefaultACL(value, may)
+	default:
+		err = n.in.Setxattr(name, value, int(flags), may)
 	}
-	return n.fail("setxattr", n.in.Setxattr(name, value, int(flags), may))
+	if err == nil {
+		err = n.settle()
+	}
+	return n.fail(what, err)
 }
 
 // Removexattr removes an attribute. An ACL that is not there is no error: this is also how the kernel sets an empty one.
 func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
+	what, err := "removexattr", error(nil)
 	switch name {
 	case aclDefault:
 		n.noDefaultACL.Store(false)
 		fallthrough
 	case aclAccess:
-		return n.fail("remove ACL", n.removeACL(name))
+		what, err = "remove ACL", n.removeACL(name)
+	default:
+		err = n.in.Removexattr(name)
 	}
-	return n.fail("removexattr", n.in.Removexattr(name))
+	if err == nil {
+		err = n.settle()
+	}
+	return n.fail(what, err)
 }
 
 // Listxattr lists the names, each ended by a zero byte. Only root sees the names of trusted attributes (xattr(7)).

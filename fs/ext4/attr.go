@@ -14,6 +14,13 @@ func (i *Inode) Attr() Attr {
 	return i.attr()
 }
 
+// Flags are EXT4_*_FL, as Attr has them.
+func (i *Inode) Flags() uint32 {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.d.Flags
+}
+
 func (i *Inode) attr() Attr {
 	d := &i.d
 	a := Attr{
