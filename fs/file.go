@@ -89,7 +89,8 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 // Write stores data and says how much of it was stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	defer n.changed(off, off+int64(len(data)))
-	done, err := n.in.Write(off, data, n.srv.mayOf(ctx))
+	may := n.srv.mayOf(ctx)
+	done, err := n.reclaimFor(func() (int, error) { return n.in.Write(off, data, may) })
 	if err := n.settleBytes(); err != nil {
 		return 0, n.fail("write", err)
 	}
@@ -100,7 +101,18 @@ func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off in
 // have the last word.
 func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
 	defer n.changed(off, off+int64(len(data)))
-	return n.written(n.in.WriteBack(off, data))
+	return n.written(n.reclaimFor(func() (int, error) { return n.in.WriteBack(off, data) }))
+}
+
+// reclaimFor is reclaim for a write: one that stored something is done.
+func (n *node) reclaimFor(write func() (int, error)) (done int, err error) {
+	err = n.srv.reclaim(func() (err error) {
+		if done, err = write(); done > 0 {
+			return nil
+		}
+		return err
+	})
+	return done, err
 }
 
 func (n *node) written(done int, err error) (uint32, syscall.Errno) {
@@ -137,7 +149,8 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 		end = math.MaxInt64 // what lies behind moves
 	}
 	defer n.changed(int64(off), end)
-	if err := n.in.Fallocate(mode, int64(off), int64(size), n.srv.mayOf(ctx)); err != nil {
+	may := n.srv.mayOf(ctx)
+	if err := n.srv.reclaim(func() error { return n.in.Fallocate(mode, int64(off), int64(size), may) }); err != nil {
 		return n.fail("fallocate", err)
 	}
 	return n.fail("fallocate", n.settle())
@@ -233,5 +246,5 @@ func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (
 		return 0, err
 	}
 	defer data.Release()
-	return to.in.Write(offOut, data.Bytes(), may)
+	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, data.Bytes(), may) })
 }

@@ -58,6 +58,8 @@ type Options struct {
 	// Share is where programs ask for files as device memory; ShareAttr tells it them. Empty: nowhere.
 	Share string
 	Logf  func(format string, args ...any)
+
+	patience time.Duration // of reclaim; 0: reclaimPatience
 }
 
 // Stats counts what the kernel asked for since the mount.
@@ -104,12 +106,15 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
+	if opt.patience == 0 {
+		opt.patience = reclaimPatience
+	}
 	s := &Server{
 		opt:    opt,
 		dir:    dir,
 		flags:  flags,
 		vol:    vol,
-		nodes:  nodes{live: make(map[uint64]*node)},
+		nodes:  nodes{live: make(map[uint64]*node), going: make(map[*node]struct{})},
 		done:   make(chan struct{}),
 		errors: errorLog{logf: opt.Logf},
 	}

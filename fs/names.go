@@ -85,8 +85,11 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	}
 	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
-	in, err := n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
-	if err != nil {
+	var in *ext4.Inode
+	if err := n.srv.reclaim(func() (err error) {
+		in, err = n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
+		return err
+	}); err != nil {
 		return nil, n.fail("create", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
@@ -106,8 +109,11 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 		return nil, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
-	in, err := n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
-	if err != nil {
+	var in *ext4.Inode
+	if err := n.srv.reclaim(func() (err error) {
+		in, err = n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
+		return err
+	}); err != nil {
 		return nil, n.fail("mkdir", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
@@ -123,8 +129,11 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 // Symlink makes a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	uid, gid := owner(ctx)
-	in, err := n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
-	if err != nil {
+	var in *ext4.Inode
+	if err := n.srv.reclaim(func() (err error) {
+		in, err = n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
+		return err
+	}); err != nil {
 		return nil, n.fail("symlink", err)
 	}
 	if err := n.settleNames(); err != nil {
@@ -142,8 +151,11 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 		return nil, nil, 0, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
-	in, err := n.in.Tmpfile(heir.mode, uid, gid)
-	if err != nil {
+	var in *ext4.Inode
+	if err := n.srv.reclaim(func() (err error) {
+		in, err = n.in.Tmpfile(heir.mode, uid, gid)
+		return err
+	}); err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
@@ -166,7 +178,7 @@ func (n *node) undo(in *ext4.Inode, why error, remove func() error) syscall.Errn
 // Link gives target one more name.
 func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	t := target.(*node)
-	if err := n.in.Link(t.in, name, n.srv.mayOf(ctx)); err != nil {
+	if err := n.srv.reclaim(func() error { return n.in.Link(t.in, name, n.srv.mayOf(ctx)) }); err != nil {
 		return nil, n.fail("link", err)
 	}
 	if err := n.settleNames(); err != nil {
@@ -198,14 +210,13 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	to, may := newParent.(*node), n.srv.mayOf(ctx)
 	defer n.replaced(to.named(newName))
-	var err error
-	if flags&ext4.RenameWhiteout != 0 {
-		uid, gid := owner(ctx)
-		err = n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may)
-	} else {
-		err = n.in.Rename(name, to.in, newName, flags, may)
-	}
-	if err != nil {
+	if err := n.srv.reclaim(func() error {
+		if flags&ext4.RenameWhiteout != 0 {
+			uid, gid := owner(ctx)
+			return n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may)
+		}
+		return n.in.Rename(name, to.in, newName, flags, may)
+	}); err != nil {
 		return n.fail("rename", err)
 	}
 	return n.fail("rename", errors.Join(n.settleNames(), to.settleNames()))

@@ -25,6 +25,9 @@ type node struct {
 	// writers counts the open files that may write.
 	writers atomic.Int64
 
+	// kept says that somebody keeps the file although it has no names. See reclaim.
+	kept atomic.Bool
+
 	// noDefaultACL remembers that a directory has no default ACL.
 	noDefaultACL atomic.Bool
 }
@@ -43,8 +46,11 @@ func (n *node) id() uint64 {
 // bringing the same node back. Here the count goes up before go-fuse's and down after it, so a node that is not in the
 // table is not in go-fuse's either.
 type nodes struct {
-	mu   sync.Mutex
-	live map[uint64]*node // protected by mu
+	mu    sync.Mutex
+	live  map[uint64]*node   // protected by mu
+	going map[*node]struct{} // protected by mu: without names, no longer in live, in not yet put
+
+	reclaimed atomic.Int64 // how many were in going
 }
 
 // intern returns the node of in with one more kernel reference, for a reply that carries an entry. It takes over the
@@ -99,9 +105,19 @@ func (t *nodes) forget(id, count uint64) {
 	if gone {
 		delete(t.live, id)
 	}
+	nameless := gone && n.in.Attr().Links == 0
+	if nameless {
+		t.going[n] = struct{}{}
+	}
 	t.mu.Unlock()
 	if gone {
 		n.in.Put()
+	}
+	if nameless {
+		t.reclaimed.Add(1)
+		t.mu.Lock()
+		delete(t.going, n)
+		t.mu.Unlock()
 	}
 }
 

@@ -13,7 +13,7 @@ func TestNodes(t *testing.T) {
 	v := newVolume(t)
 	root, err := v.vol.Root()
 	require.NoError(t, err)
-	s := &Server{vol: v.vol, nodes: nodes{live: make(map[uint64]*node)}}
+	s := &Server{vol: v.vol, nodes: nodes{live: make(map[uint64]*node), going: make(map[*node]struct{})}}
 	s.root = &node{srv: s, in: root}
 	gofs.NewNodeFS(s.root, s.nodeOptions(0, nil))
 	lookup := func() *node {

@@ -59,7 +59,7 @@ func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags ui
 	case aclDefault:
 		what, err = "set default ACL", n.setDefaultACL(value, may)
 	default:
-		err = n.in.Setxattr(name, value, int(flags), may)
+		err = n.srv.reclaim(func() error { return n.in.Setxattr(name, value, int(flags), may) })
 	}
 	if err == nil {
 		err = n.settle()

@@ -1,0 +1,54 @@
+package fs
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// A file without names gives its inode and blocks back when the kernel forgets it, which it says in a message of its own that
+// nobody waits for: when unlink(2) or close(2) has returned it may be under way. So whoever finds the volume full while there
+// are such files waits a moment for them.
+
+// reclaimPatience bounds that wait. It is long only while somebody keeps such a file open.
+const reclaimPatience = 2 * time.Second
+
+// reclaim is do, tried again as often as the volume was full and a file without names was given back since.
+func (s *Server) reclaim(do func() error) error {
+	var end time.Time
+	for {
+		before := s.nodes.reclaimed.Load()
+		err := do()
+		if !errors.Is(err, ext4.ErrNoSpace) {
+			return err
+		}
+		if end.IsZero() {
+			end = time.Now().Add(s.opt.patience)
+		}
+		waiting := s.nodes.nameless()
+		for s.nodes.reclaimed.Load() == before && len(waiting) > 0 && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+		if s.nodes.reclaimed.Load() == before {
+			for _, n := range waiting {
+				n.kept.Store(true)
+			}
+			return err
+		}
+	}
+}
+
+// nameless are the files without names that are not given back yet, but for those that were waited for in vain.
+func (t *nodes) nameless() (all []*node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.live {
+		if !n.kept.Load() && n.in.Attr().Links == 0 {
+			all = append(all, n)
+		}
+	}
+	return slices.AppendSeq(all, maps.Keys(t.going))
+}

@@ -1,0 +1,64 @@
+package fs
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestReclaim: on a full volume whoever has just removed a file may make another, although the kernel says only afterwards that
+// it is done with the first: with nothing between the two, and with the file still open for a while, which makes it certain.
+func TestReclaim(t *testing.T) {
+	m := newMount(t, Options{patience: 5 * time.Minute}, "-N", "200", "-O", "^resize_inode")
+	full := func() error {
+		for i := 0; ; i++ {
+			f, err := os.OpenFile(m.path(fmt.Sprint("f", i)), os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+		}
+	}
+	require.ErrorIs(t, full(), unix.ENOSPC)
+	for range 50 {
+		require.NoError(t, os.Remove(m.path("f0")))
+		require.NoError(t, os.WriteFile(m.path("f0"), nil, 0o600))
+		require.NoError(t, os.Remove(m.path("f0")))
+		require.NoError(t, os.Mkdir(m.path("f0"), 0o700))
+	}
+	f, err := os.Open(m.path("f1"))
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, os.Remove(m.path("f1")))
+	made := make(chan error, 1)
+	go func() { made <- os.WriteFile(m.path("f1"), nil, 0o600) }()
+	select {
+	case err := <-made:
+		require.NoError(t, err)
+		t.Fatal("one inode more than the volume has")
+	case <-time.After(100 * time.Millisecond):
+	}
+	require.NoError(t, f.Close())
+	require.NoError(t, <-made)
+}
+
+// TestReclaimInVain: a file that stays open is waited for once.
+func TestReclaimInVain(t *testing.T) {
+	m := newMount(t, Options{patience: time.Millisecond}, "-N", "200", "-O", "^resize_inode")
+	require.NoError(t, os.WriteFile(m.path("open"), nil, 0o600))
+	f, err := os.Open(m.path("open"))
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(m.path("open")))
+	for i := 0; err == nil; i++ {
+		err = os.Mkdir(m.path(fmt.Sprint(i)), 0o700)
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.Empty(t, m.srv.nodes.nameless())
+	require.NoError(t, f.Close())
+}
