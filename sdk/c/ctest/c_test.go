@@ -36,12 +36,16 @@ func TestC(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, content, 0o600))
 
-	// Installed as a packager would, and used from there.
-	dest := t.TempDir()
-	run(t, "make", "-s", "-C", "..", "install", "BUILD="+t.TempDir(), "DESTDIR="+dest, "PREFIX=/usr")
+	// Installed as a packager would, after having been built for elsewhere, and used from there.
+	dest, build := t.TempDir(), "BUILD="+t.TempDir()
+	run(t, "make", "-s", "-C", "..", build)
+	run(t, "make", "-s", "-C", "..", "install", build, "DESTDIR="+dest, "PREFIX=/usr")
 	for _, name := range []string{"include/lanefs.h", "lib/liblanefs.a", "lib/liblanefs.so", "lib/pkgconfig/lanefs.pc", "share/man/man3/lanefs.3"} {
 		require.FileExists(t, filepath.Join(dest, "usr", name))
 	}
+	pc, err := os.ReadFile(filepath.Join(dest, "usr/lib/pkgconfig/lanefs.pc"))
+	require.NoError(t, err)
+	require.Contains(t, string(pc), "prefix=/usr\n")
 	include, lib := "-I"+filepath.Join(dest, "usr/include"), "-L"+filepath.Join(dest, "usr/lib")
 	test, example := filepath.Join(dest, "test"), filepath.Join(dest, "example")
 	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", include, "-o", test, filepath.Join("..", "test.c"), filepath.Join(dest, "usr/lib/liblanefs.a"), "-pthread")
