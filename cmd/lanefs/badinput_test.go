@@ -60,6 +60,8 @@ func TestBadInput(t *testing.T) {
 		{"an unknown command", []string{"frob"}, `unknown command "frob"`},
 		{"umount of what is not mounted", []string{"umount", mnt}, "is not a mount point"},
 		{"umount of another's", []string{"umount", "/proc"}, "not a LaneFS mount"},
+		{"umount of what is not there", []string{"umount", p.path("none")}, `none": no such file or directory`},
+		{"another data mode", []string{"mount", "-o", "data=journal", good, mnt}, "want ordered"},
 		{"stat of another's", []string{"stat", "/proc"}, "not a LaneFS mount"},
 		{"identify without a device", []string{"identify"}, "want DEVICE"},
 	} {

@@ -39,11 +39,13 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lanefs",
 		Short:         "ext4 in user space, moved by GPU lanes over NVMe",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetVersionTemplate("lanefs {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(mountCommand(), umountCommand(), statCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
 	return root
@@ -59,13 +61,14 @@ func versionCommand() *cobra.Command {
 }
 
 // asHelper makes arguments of `lanefs` from those of a mount helper. mount(8) with type fuse.lanefs runs `lanefs DEVICE DIR
-// -o …`, and runs a link named mount.lanefs with the same and a few flags that mean nothing here.
+// -o …`, DEVICE as it was given and DIR absolute, and runs a link named mount.lanefs with the same and a few flags that mean nothing here.
 func asHelper(argv []string) []string {
 	args := argv[1:]
 	if strings.HasPrefix(filepath.Base(argv[0]), "mount.") {
 		return append([]string{"mount"}, withoutHelperFlags(args)...)
 	}
-	if len(args) >= 2 && strings.Contains(args[0], "/") && strings.Contains(args[1], "/") {
+	if len(args) >= 2 && strings.Contains(args[0], "/") && strings.Contains(args[1], "/") ||
+		len(args) >= 4 && args[0] != "mount" && filepath.IsAbs(args[1]) && args[2] == "-o" {
 		return append([]string{"mount"}, args...)
 	}
 	return args

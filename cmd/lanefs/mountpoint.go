@@ -65,6 +65,9 @@ func ourMount(arg string) (*mountinfo.Info, error) {
 		return nil, err
 	}
 	if m == nil {
+		if _, err := os.Lstat(dir); err != nil {
+			return nil, fmt.Errorf("%q: %w", arg, reason(err))
+		}
 		return nil, fmt.Errorf("%q is not a mount point", arg)
 	}
 	if !fs.Ours(m) {

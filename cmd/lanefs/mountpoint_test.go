@@ -49,6 +49,9 @@ func TestAsHelper(t *testing.T) {
 	for _, c := range []struct{ in, want []string }{
 		{[]string{"lanefs", "mount", "/a", "/b"}, []string{"mount", "/a", "/b"}},
 		{[]string{"lanefs", "/a", "/b", "-o", "ro"}, []string{"mount", "/a", "/b", "-o", "ro"}},
+		{[]string{"lanefs", "disk.img", "/b", "-o", "rw,dev,suid"}, []string{"mount", "disk.img", "/b", "-o", "rw,dev,suid"}},
+		{[]string{"lanefs", "mount", "/a", "-o", "ro", "b"}, []string{"mount", "/a", "-o", "ro", "b"}},
+		{[]string{"lanefs", "unmount", "/b"}, []string{"unmount", "/b"}},
 		{[]string{"/sbin/mount.lanefs", "/a", "/b", "-n", "-s", "-t", "fuse.lanefs", "-o", "ro"}, []string{"mount", "/a", "/b", "-o", "ro"}},
 		{[]string{"lanefs", "umount", "/b"}, []string{"umount", "/b"}},
 		{[]string{"lanefs"}, []string{}},

@@ -60,6 +60,9 @@ var flags = map[string]func(*mountConfig){
 	"writeback_cache":     func(c *mountConfig) { c.WriteBack = true },
 	"batch":               func(c *mountConfig) { c.Batch = true },
 	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
+	"acl":                 func(*mountConfig) {}, // these three are always so, too: for lines of /etc/fstab that were ext4's
+	"user_xattr":          func(*mountConfig) {},
+	"barrier":             func(*mountConfig) {},
 }
 
 // vfs are options that the kernel carries out; each names the one it takes back.
@@ -102,6 +105,12 @@ var values = map[string]func(*mountConfig, string) error{
 		return checkVRAM(v)
 	},
 	"vfio": func(c *mountConfig, v string) error { c.VFIO = v; return checkVFIO(v) },
+	"data": func(_ *mountConfig, v string) error {
+		if v != "ordered" {
+			return fmt.Errorf("want ordered, the only mode")
+		}
+		return nil
+	},
 	"lba": func(c *mountConfig, v string) error {
 		if c.LBA, _ = strconv.Atoi(v); !slices.Contains([]int{512, 1024, 2048, 4096}, c.LBA) {
 			return fmt.Errorf("want 512, 1024, 2048 or 4096")
