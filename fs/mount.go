@@ -189,6 +189,10 @@ func (s *Server) explain(err error) error {
 	switch {
 	case os.Geteuid() != 0 && s.opt.AllowOther:
 		return fmt.Errorf("mount %q: %w (allow_other needs user_allow_other in /etc/fuse.conf)", s.dir, err)
+	case os.Geteuid() != 0 && unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) == unix.EACCES:
+		return fmt.Errorf("mount %q: %w (this user may not open /dev/fuse; root can let everyone: chmod 666 /dev/fuse)", s.dir, err)
+	case os.Geteuid() != 0 && unix.Access(s.dir, unix.W_OK) == unix.EACCES:
+		return fmt.Errorf("mount %q: %w (the mount point must belong to who mounts, or be writable)", s.dir, err)
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV):
 		return fmt.Errorf("mount %q: %w (is /dev/fuse there? try modprobe fuse)", s.dir, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -185,6 +186,9 @@ func unprivilegedHelper(args []string) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(args[0], &st); err != nil || st.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
 		die("the mount is not nosuid and nodev: flags %#x, %v", st.Flags, err)
+	}
+	if _, err := Mount(filepath.Dir(args[0]), vol, Options{}); err == nil || !strings.Contains(err.Error(), "must belong to who mounts") {
+		die("a mount on root's directory: %v", err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
