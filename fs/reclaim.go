@@ -44,11 +44,13 @@ func (s *Server) reclaim(do func() error) error {
 // nameless are the files without names that are not given back yet, but for those that were waited for in vain.
 func (t *nodes) nameless() (all []*node) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, n := range t.live {
+	live := slices.Collect(maps.Values(t.live))
+	all = slices.Collect(maps.Keys(t.going))
+	t.mu.Unlock()
+	for _, n := range live { // outside the lock: a file may be busy for as long as the device takes
 		if !n.kept.Load() && n.in.Attr().Links == 0 {
 			all = append(all, n)
 		}
 	}
-	return slices.AppendSeq(all, maps.Keys(t.going))
+	return all
 }
