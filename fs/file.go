@@ -97,6 +97,17 @@ func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off in
 	return n.written(done, err)
 }
 
+// writeDirect is Write that stored nothing if it did not store all: of a direct write by aio that ends early the kernel
+// makes EIO, whatever the reason.
+func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	defer n.changed(off, off+int64(len(data)))
+	done, err := n.in.Write(off, data, n.srv.mayOf(ctx))
+	if err != nil {
+		done = 0
+	}
+	return n.written(done, err)
+}
+
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
 // have the last word.
 func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {

@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"syscall"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
@@ -25,7 +27,7 @@ func (w *wire) Forget(id, count uint64) {
 }
 
 // Writev clears set-ID bits first where the kernel says that this writer may not keep them, and tells what the kernel
-// wrote back of its cache from what a program wrote.
+// wrote back of its cache, and what goes by it, from what a program wrote there.
 func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if n := w.node(in.NodeId); n != nil {
@@ -37,6 +39,12 @@ func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (
 	if w.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 && len(data) == 1 {
 		if n := w.node(in.NodeId); n != nil {
 			done, errno := n.writeBack(data[0], int64(in.Offset))
+			return done, fuse.Status(errno)
+		}
+	}
+	if in.Flags&syscall.O_DIRECT != 0 && len(data) == 1 {
+		if n := w.node(in.NodeId); n != nil {
+			done, errno := n.writeDirect(&fuse.Context{Caller: in.Caller, Cancel: cancel}, data[0], int64(in.Offset))
 			return done, fuse.Status(errno)
 		}
 	}
