@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -73,6 +78,40 @@ func TestForeignUmount(t *testing.T) {
 		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
 		fsck(t, img)
 	}
+}
+
+// TestUmountHeld: another mount namespace has a copy of the mount. The command says whose it is, and waits for its end.
+func TestUmountHeld(t *testing.T) {
+	p := newPlace(t)
+	if root, err := fs.MountedAt("/"); err != nil || root == nil || os.Geteuid() != 0 {
+		t.Skip("needs root, and / to be a mount, which it is not in a chroot: unshare -m")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	var said bytes.Buffer
+	holder := exec.Command("unshare", "--mount", "sh", "-c", "echo; exec sleep 600")
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	let := sync.OnceFunc(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	t.Cleanup(let)
+	defer time.AfterFunc(2*time.Minute, let).Stop()
+	_, err = out.Read(make([]byte, 1)) // it has its namespace
+	require.NoError(t, err)
+
+	umount := p.command("umount", mnt)
+	told, err := umount.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, umount.Start())
+	line, err := bufio.NewReader(io.TeeReader(told, &said)).ReadString('\n')
+	require.NoError(t, err, said.String())
+	require.Contains(t, line, fmt.Sprintf("process %d (sleep)", holder.Process.Pid))
+	let()
+	require.NoError(t, umount.Wait())
+	fsck(t, img)
 }
 
 func TestSignals(t *testing.T) {

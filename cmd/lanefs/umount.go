@@ -32,7 +32,10 @@ func umount(arg string) error {
 	if err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	go nameHolders(m, os.Stderr, ended)
 	_, err = ask(m, request{Op: "umount"}, umountTimeout, nil)
+	close(ended)
 	if !errors.Is(err, errNoDaemon) {
 		return err
 	}
