@@ -18,7 +18,9 @@ LANEFS_FN lanefs_cid *cid_of(lanefs_lane *lane, uint32_t cid) { return at<lanefs
  * free CID and is recognised, instead of answering the command that came after. This is the ring's n-th slot from the
  * position `from`; neither is more than cid_count.
  */
-LANEFS_FN lanefs_cid *free_slot(lanefs_lane *lane, uint32_t from, uint32_t n) {
+LANEFS_FN lanefs_cid *free_slot(lanefs_lane *lane, uint32_t from, uint32_t n, bool straight = false) {
+	if (straight)
+		return cid_of(lane, from) + n;
 	uint32_t i = from + n;
 	return cid_of(lane, i >= lane->cid_count ? i - lane->cid_count : i);
 }
@@ -33,6 +35,12 @@ template <typename T> struct spare {
 
 template <typename T> LANEFS_FN void look_up(lanefs_lane *lane, spare<T> *next) {
 	next->n = T::slots == 1 ? 0 : free_cids(lane); /* one slot: no time is saved */
+	if (T::few && next->n >= T::slots && fits<T>(lane->cid_head, lane->cid_count)) {
+#pragma unroll
+		for (uint32_t k = 0; k < T::K; k++)
+			next->cid[k] = free_slot(lane, lane->cid_head, k, true)->free;
+		return;
+	}
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		next->cid[k] = slot<T>(k) < next->n ? free_slot(lane, lane->cid_head, slot<T>(k))->free : 0;
@@ -63,9 +71,9 @@ LANEFS_FN uint64_t *result_at(lanefs_lane *lane, uint32_t position) {
 LANEFS_FN uint64_t word(uint32_t seq, uint32_t dword) { return (uint64_t)dword << 32 | seq; }
 
 /* Fills the n-th result from the next one on, all but its word 0: what is there is a seq that no reader waits for any more. */
-LANEFS_FN void answer(lanefs_lane *lane, uint32_t n, const verdict &v) {
+LANEFS_FN void answer(lanefs_lane *lane, uint32_t n, const verdict &v, bool straight = false) {
 	uint32_t position = lane->result_next + n, seq = position + 1;
-	uint64_t *r = result_at(lane, position);
+	uint64_t *r = straight ? result_at(lane, lane->result_next) + LANEFS_RESULT_SLOT / 8 * (uint64_t)n : result_at(lane, position);
 	store(r + 1, word(seq, (uint32_t)v.tag | (uint32_t)v.status << 16));
 	store_pair(r + 2, word(seq, v.dw0), word(seq, v.dw1));
 	store_pair(r + 4, word(seq, (uint32_t)v.latency), word(seq, (uint32_t)(v.latency >> 32)));

@@ -29,7 +29,10 @@ image() { # name, then the compiler's arguments
 }
 
 # The host image: no undefined symbols (-z defs), so that it never binds to what happens to be in the process.
-image host-$(uname -m).so -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld -Wl,-z,defs -Wl,-z,now -Wl,--build-id=none
+host="-x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld -Wl,-z,defs -Wl,-z,now -Wl,--build-id=none"
+image host-$(uname -m).so $host
+"$clang" $host $flags -o "$out/kerneltest/host-$(uname -m)-slots.so" kerneltest/slots.hip &
+pids="$pids $!"
 for arch in $amd; do
 	image $arch.co -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=$arch -nogpuinc -nogpulib -mcode-object-version=5
 done

@@ -99,11 +99,11 @@ type Result struct {
 type CID struct {
 	_        structs.HostLayout
 	Posted   uint64
-	Deadline uint64
 	Len      uint32
 	Tag      uint16
 	State    uint8
 	Opcode   uint8
+	Deadline uint64
 	Free     uint16
 	Reserved [6]uint8
 }

@@ -96,13 +96,13 @@ struct lanefs_result {
  * CIDs, which has nothing to do with CID i.
  */
 struct lanefs_cid {
-	uint64_t posted;   /* time */
-	uint64_t deadline; /* time, all ones for none */
-	uint32_t len;      /* bytes */
+	uint64_t posted; /* time; what a completion asks for is in the first 16 bytes, one load */
+	uint32_t len;    /* bytes */
 	uint16_t tag;
 	uint8_t state; /* enum lanefs_cid_state */
 	uint8_t opcode;
-	uint16_t free; /* a CID */
+	uint64_t deadline; /* time, all ones for none */
+	uint16_t free;     /* a CID */
 	uint8_t reserved[6];
 } __attribute__((aligned(32)));
 

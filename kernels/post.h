@@ -123,26 +123,72 @@ template <typename T> LANEFS_FN item first_item(const waiting<T> &w) {
 	return it;
 }
 
-/* Posts one item under a CID, at the n-th free entry of the SQ. It returns the command's deadline. */
-LANEFS_FN uint64_t post_one(lanefs_lane *lane, const item &w, uint32_t cid, uint32_t n, uint64_t now) {
-	uint64_t list = (uint64_t)cid * lane->prp_stride;
-	prps p = build_prps(at<uint64_t>(lane->prp + list), lane->prp_iova + list, lane->page_size, w.iova(), w.len());
+/* When an item that is posted now is late. */
+LANEFS_FN uint64_t deadline_of(const item &w, uint64_t now) {
 	uint64_t deadline = now + w.timeout();
-	if (w.timeout() == 0 || deadline < now)
-		deadline = ~0ull;
+	return w.timeout() == 0 || deadline < now ? ~0ull : deadline;
+}
+
+/* Posts one item under a CID, at the n-th free entry of the SQ. */
+LANEFS_FN void post_one(lanefs_lane *lane, const item &w, const prps &p, uint32_t cid, uint32_t n, uint64_t now, uint64_t deadline,
+	bool straight) {
 	lanefs_cid *c = cid_of(lane, cid);
-	*(quad *)c = quad{(uint32_t)now, (uint32_t)(now >> 32), (uint32_t)deadline, (uint32_t)(deadline >> 32)};
-	*(uint64_t *)&c->len = (uint64_t)w.opcode() << 56 | (uint64_t)LANEFS_CID_BUSY << 48 | (uint64_t)w.tag() << 32 | w.len();
+	*(quad *)c = quad{(uint32_t)now, (uint32_t)(now >> 32), w.len(), w.tag() | LANEFS_CID_BUSY << 16 | (uint32_t)w.opcode() << 24};
+	c->deadline = deadline;
 
 	uint32_t tail = lane->sq_tail;
-	advance(&tail, n, lane->sq_size);
+	if (straight)
+		tail += n;
+	else
+		advance(&tail, n, lane->sq_size);
 	/* Four wide stores and nothing between them; the batch's release makes them visible. */
 	quad *sqe = at<quad>(lane->sq) + 4 * (uint64_t)tail;
 	sqe[0] = quad{(w.q[0][1] & 0xffff) | cid << 16, w.q[0][2], 0, 0};
 	sqe[1] = quad{w.q[1][2], w.q[1][3], (uint32_t)p.prp1, (uint32_t)(p.prp1 >> 32)};
 	sqe[2] = quad{(uint32_t)p.prp2, (uint32_t)(p.prp2 >> 32), w.q[2][0], w.q[2][1]};
 	sqe[3] = quad{w.q[2][2], w.q[2][3], w.q[3][0], w.q[3][1]};
-	return deadline;
+}
+
+/* All together: CIDs and entries of the SQ are taken, by as many items. The next CIDs are looked up while those are posted. */
+template <typename T> LANEFS_FN void take(lanefs_lane *lane, uint32_t items, spare<T> *next_cids) {
+	advance(&lane->cid_head, items, lane->cid_count);
+	lane->in_flight += items;
+	lane->totals.commands += items;
+	if (T::few)
+		look_up<T>(lane, next_cids);
+	else
+		next_cids->n = 0;
+}
+
+/*
+ * The way of a full batch of items of a page's length at most, that are addressable and have the same timeout: false, and
+ * nothing done, if it is not such a one.
+ */
+template <typename T> LANEFS_FN bool post_plain(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, spare<T> *next_cids) {
+	if (n != T::slots || next_cids->n < T::slots || !fits<T>(lane->sq_tail, lane->sq_size))
+		return false;
+	uint32_t odd = 0, longest = 0;
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++) {
+		odd |= (w[k].q[1][0] & 3) | (uint32_t)(w[k].q[1][1] == ~0u); /* the end of all addresses, which data must not pass */
+		odd |= (w[k].q[3][2] ^ w[0].q[3][2]) | (w[k].q[3][3] ^ w[0].q[3][3]);
+		longest = w[k].len() > longest ? w[k].len() : longest;
+	}
+	if (odd != 0 || longest > lane->page_size)
+		return false;
+	uint32_t cid[T::K];
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		cid[k] = next_cids->cid[k];
+	take<T>(lane, T::slots, next_cids);
+	uint64_t deadline = deadline_of(w[0], now);
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		post_one(lane, w[k], short_prps(lane->page_size, w[k].iova(), w[k].len()), cid[k], k, now, deadline, true);
+	if (deadline < lane->next_deadline)
+		lane->next_deadline = deadline;
+	advance(&lane->sq_tail, T::slots, lane->sq_size);
+	return true;
 }
 
 /*
@@ -150,6 +196,8 @@ LANEFS_FN uint64_t post_one(lanefs_lane *lane, const item &w, uint32_t cid, uint
  * has room: every command not yet fetched holds a CID, and there are fewer CIDs than entries.
  */
 template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, spare<T> *next_cids) {
+	if (T::few && post_plain<T>(lane, w, n, now, next_cids))
+		return;
 	bool good[T::K];
 	uint32_t cid[T::K];
 #pragma unroll
@@ -171,21 +219,19 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 			else if (s < n)
 				answer(lane, s - rank(posted, s), {w[k].tag(), 0, 0, 0, 0, LANEFS_NO_CID, 0, LANEFS_BAD_WORK});
 		}
+	take<T>(lane, n - bad, next_cids);
 	uint64_t next = ~0ull;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		if (good[k]) {
-			uint64_t deadline = post_one(lane, w[k], cid[k], rank(posted, slot<T>(k)), now);
+			uint64_t deadline = deadline_of(w[k], now), list = (uint64_t)cid[k] * lane->prp_stride;
+			prps p = build_prps(at<uint64_t>(lane->prp + list), lane->prp_iova + list, lane->page_size, w[k].iova(), w[k].len());
+			post_one(lane, w[k], p, cid[k], rank(posted, slot<T>(k)), now, deadline, false);
 			next = deadline < next ? deadline : next;
 		}
 	if (ballot<T>(next < lane->next_deadline) != 0)
 		lane->next_deadline = least<T>(next < lane->next_deadline ? next : lane->next_deadline);
-	uint32_t took = n - bad;
-	next_cids->n = 0;
-	advance(&lane->cid_head, took, lane->cid_count);
-	advance(&lane->sq_tail, took, lane->sq_size);
-	lane->in_flight += took;
-	lane->totals.commands += took;
+	advance(&lane->sq_tail, n - bad, lane->sq_size);
 	lane->totals.rejected += bad;
 	lane->result_next += bad;
 }

@@ -3,7 +3,8 @@
  *
  * The data is linear in IOVA, so its pages are a base and a count. PRP1 is the first byte's address, at any dword; the
  * other pages start at their beginning. Up to two pages need no list; else PRP2 is the list's address. A list ends at
- * the end of its memory page: if more follows, its last entry is the address where it goes on.
+ * the end of its memory page: if more follows, its last entry is the address where it goes on. Data of a page's length at
+ * most, wherever it begins, is what most commands have: that takes a few instructions only.
  */
 #ifndef LANEFS_PRP_H
 #define LANEFS_PRP_H
@@ -39,7 +40,13 @@ LANEFS_FN uint64_t list_slots(uint64_t page, uint64_t in_page, uint64_t pages) {
 LANEFS_FN bool is_addressable(uint64_t list_iova, uint64_t list_bytes, uint64_t page, uint64_t iova, uint64_t len) {
 	uint64_t in_page = (page - (list_iova & (page - 1))) / 8;
 	return len == 0 || ((iova & 3) == 0 && iova + (len - 1) >= iova &&
-		list_slots(page, in_page, more_pages(page, iova, len)) <= list_bytes / 8);
+		(len <= page || list_slots(page, in_page, more_pages(page, iova, len)) <= list_bytes / 8));
+}
+
+/* PRPs for len bytes at iova, a page at most. */
+LANEFS_FN prps short_prps(uint64_t page, uint64_t iova, uint64_t len) {
+	uint64_t offset = iova & (page - 1);
+	return {len == 0 ? 0 : iova, offset + len > page ? iova - offset + page : 0};
 }
 
 /*
@@ -47,17 +54,12 @@ LANEFS_FN bool is_addressable(uint64_t list_iova, uint64_t list_bytes, uint64_t 
  * for the controller, is qword-aligned and linear.
  */
 LANEFS_FN prps build_prps(uint64_t *list, uint64_t list_iova, uint64_t page, uint64_t iova, uint64_t len) {
-	prps p = {0, 0};
-	if (len == 0)
-		return p;
-	p.prp1 = iova;
-	uint64_t entries = more_pages(page, iova, len);
-	uint64_t next = (iova & ~(page - 1)) + page;
-	if (entries <= 1) {
-		p.prp2 = entries == 0 ? 0 : next;
-		return p;
-	}
-	p.prp2 = list_iova;
+	if (len <= page)
+		return short_prps(page, iova, len);
+	uint64_t entries = more_pages(page, iova, len), next = (iova & ~(page - 1)) + page;
+	if (entries == 1)
+		return {iova, next};
+	prps p = {iova, list_iova};
 	uint64_t in_page = (page - (list_iova & (page - 1))) / 8; /* slots up to the end of the list's current page */
 	for (uint64_t slot = 0; entries > 0; slot++, in_page--) {
 		if (in_page == 1 && entries > 1) {

@@ -30,8 +30,25 @@ LANEFS_FN uint64_t *cqe_at(lanefs_lane *lane, uint32_t n) {
 	return at<uint64_t>(lane->cq) + 2 * (uint64_t)i;
 }
 
+/* Loads DW2 and DW3 of a batch of completions from the n-th on, all of them before the end of the queue. */
+template <typename T> LANEFS_FN void poll_straight(lanefs_lane *lane, completed<T> *c, uint32_t n) {
+	const uint64_t *p = at<uint64_t>(lane->cq) + 2 * (uint64_t)(lane->cq_head + n) + 1;
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		c->high[k] = load(p + 2 * k);
+}
+
+/* Whether a batch from the n-th completion on can be there, none of it beyond the end of the queue. */
+template <typename T> LANEFS_FN bool is_straight(const lanefs_lane *lane, uint32_t n) {
+	return lane->in_flight + lane->dead_cids >= n + T::slots && fits<T>(lane->cq_head + n, lane->cq_size);
+}
+
 /* Loads DW2 and DW3 of the next completions, all in flight together. */
 template <typename T> LANEFS_FN void poll_cq(lanefs_lane *lane, completed<T> *c) {
+	if (T::few && is_straight<T>(lane, 0)) {
+		poll_straight<T>(lane, c, 0);
+		return;
+	}
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
@@ -55,28 +72,116 @@ template <typename T> LANEFS_FN void count_new(lanefs_lane *lane, completed<T> *
 
 /* The direction of a command's data is in its opcode [NVMe 3.3.3.1, CDW0]: bit 0 from the host, bit 1 to it. */
 LANEFS_FN void count_bytes(lanefs_lane *lane, uint32_t opcode, uint32_t len) {
-	if ((opcode & 3) == 1)
-		lane->totals.bytes_written += len;
-	else if ((opcode & 3) == 2)
-		lane->totals.bytes_read += len;
+	lane->totals.bytes_written += (opcode & 3) == 1 ? len : 0;
+	lane->totals.bytes_read += (opcode & 3) == 2 ? len : 0;
+}
+
+/* A CID's record as a completion needs it, in one load. */
+struct record {
+	quad q;
+	LANEFS_FN_MEMBER uint64_t posted() const { return (uint64_t)q[1] << 32 | q[0]; }
+	LANEFS_FN_MEMBER uint32_t len() const { return q[2]; }
+	LANEFS_FN_MEMBER uint16_t tag() const { return (uint16_t)q[3]; }
+	LANEFS_FN_MEMBER uint8_t state() const { return (uint8_t)(q[3] >> 16); }
+	LANEFS_FN_MEMBER uint32_t opcode() const { return q[3] >> 24; }
+};
+
+LANEFS_FN record record_of(lanefs_lane *lane, uint32_t cid) { return {*(const quad *)cid_of(lane, cid)}; }
+
+/* Whether completions of an opcode say something in DW0 and DW1. */
+LANEFS_FN bool is_silent(const lanefs_lane *lane, uint32_t opcode) { return opcode < 64 && (lane->silent >> opcode & 1) != 0; }
+
+LANEFS_FN uint32_t cid_in(uint64_t high) { return (uint32_t)(high >> 32) & 0xffff; }
+LANEFS_FN uint32_t name_in(uint64_t high) { return cid_in(high) | ((uint32_t)high & 0xffff0000u); } /* with the SQID */
+constexpr uint32_t status_bits = 0x7ff << 17; /* SCT and SC, in DW3 */
+
+/* What a batch of completions is about: which slots' commands end with it, and how. */
+template <typename T> struct ending {
+	record about[T::K];
+	uint64_t low[T::K]; /* DW0 and DW1 */
+	bool live[T::K], dead[T::K], error[T::K];
+};
+
+/* All together: answers the commands that end, frees their CIDs and moves the head on by `took` entries. */
+template <typename T> LANEFS_FN void end(lanefs_lane *lane, const completed<T> &c, const ending<T> &e, uint32_t took, uint64_t now, bool straight) {
+	uint64_t ended = slots_of<T>(e.live);
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++) {
+		if (!e.live[k])
+			continue;
+		uint32_t r = rank(ended, slot<T>(k)), cid = cid_in(c.high[k]);
+		const record &about = e.about[k];
+		answer(lane, r, {about.tag(), (uint16_t)(c.high[k] >> 49), (uint32_t)e.low[k], (uint32_t)(e.low[k] >> 32), now - about.posted(),
+			(uint16_t)cid, (uint16_t)c.high[k], LANEFS_OK}, straight);
+		if (!e.error[k])
+			count_bytes(lane, about.opcode(), about.len());
+		cid_of(lane, cid)->state = LANEFS_CID_FREE;
+		free_slot(lane, lane->cid_tail, r, straight)->free = (uint16_t)cid;
+	}
+	uint32_t ends = count(ended);
+	lane->result_next += ends;
+	lane->in_flight -= ends;
+	advance(&lane->cid_tail, ends, lane->cid_count);
+	lane->totals.errors += count(slots_of<T>(e.error));
+	lane->totals.late += count(slots_of<T>(e.dead));
+	lane->totals.completions += took;
+	if (lane->cq_head + took >= lane->cq_size)
+		lane->cq_phase ^= 1;
+	advance(&lane->cq_head, took, lane->cq_size);
+}
+
+/*
+ * The way of a full batch whose commands all are in flight and were successful, and say nothing: false, and nothing done, if
+ * it is not such a one.
+ */
+template <typename T> LANEFS_FN bool reap_plain(lanefs_lane *lane, const completed<T> &c, uint64_t now) {
+	if (c.n != T::slots || !fits<T>(lane->cid_tail, lane->cid_count) || !fits<T>(lane->result_next & (lane->ring_size - 1), lane->ring_size))
+		return false;
+	uint32_t strange = 0, status = 0, most = 0;
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++) {
+		strange |= (uint32_t)c.high[k] ^ (uint32_t)lane->sqid << 16;
+		status |= (uint32_t)(c.high[k] >> 32);
+		most = cid_in(c.high[k]) > most ? cid_in(c.high[k]) : most;
+	}
+	if (((strange >> 16) | (status & status_bits)) != 0 || most >= lane->cid_count)
+		return false;
+	ending<T> e;
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		e.about[k] = record_of(lane, cid_in(c.high[k]));
+	uint32_t odd = 0; /* no branch before the last of them is known: their loads wait together */
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++) {
+		odd |= (uint32_t)(e.about[k].state() ^ LANEFS_CID_BUSY) | (uint32_t)!is_silent(lane, e.about[k].opcode());
+#pragma unroll
+		for (uint32_t from = 0; from < k; from++)
+			odd |= cid_in(c.high[k]) == cid_in(c.high[from]);
+		e.low[k] = 0;
+		e.live[k] = true;
+		e.dead[k] = e.error[k] = false;
+	}
+	if (odd != 0)
+		return false;
+	end<T>(lane, c, e, T::slots, now, true);
+	return true;
 }
 
 /* All together: answers the commands of the c->n entries at the head, and moves the head on. */
 template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, uint64_t now) {
-	uint32_t cid[T::K], name[T::K];
-	uint64_t posted[T::K], about[T::K];
-	bool bad[T::K], dead[T::K], live[T::K];
+	if (T::few && reap_plain<T>(lane, *c, now))
+		return;
+	uint32_t name[T::K];
+	ending<T> e;
+	bool bad[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		cid[k] = (uint32_t)(c->high[k] >> 32) & 0xffff;
-		name[k] = cid[k] | ((uint32_t)c->high[k] & 0xffff0000u); /* with the SQID */
-		posted[k] = about[k] = 0;
-		bad[k] = slot<T>(k) < c->n && (name[k] >> 16 != lane->sqid || cid[k] >= lane->cid_count);
+		name[k] = name_in(c->high[k]);
+		e.about[k] = {quad{0, 0, 0, 0}};
+		bad[k] = slot<T>(k) < c->n && (name[k] >> 16 != lane->sqid || cid_in(c->high[k]) >= lane->cid_count);
 		if (slot<T>(k) < c->n && !bad[k]) {
-			lanefs_cid *r = cid_of(lane, cid[k]);
-			posted[k] = r->posted;
-			about[k] = *(uint64_t *)&r->len;
-			bad[k] = (uint8_t)(about[k] >> 48) == LANEFS_CID_FREE;
+			e.about[k] = record_of(lane, cid_in(c->high[k]));
+			bad[k] = e.about[k].state() == LANEFS_CID_FREE;
 		}
 	}
 	uint64_t wrong = slots_of<T>(bad);
@@ -92,17 +197,16 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 		lane->failed = LANEFS_BAD_CQE;
 	}
 
-	bool error[T::K], talks[T::K];
+	bool talks[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		bool mine = slot<T>(k) < n;
-		uint32_t opcode = (uint32_t)(about[k] >> 56);
-		dead[k] = mine && (uint8_t)(about[k] >> 48) == LANEFS_CID_DEAD;
-		live[k] = mine && !dead[k];
-		error[k] = live[k] && (c->high[k] >> 49 & 0x7ff) != 0; /* SCT and SC */
-		talks[k] = live[k] && (opcode >= 64 || (lane->silent >> opcode & 1) == 0);
+		e.dead[k] = mine && e.about[k].state() == LANEFS_CID_DEAD;
+		e.live[k] = mine && !e.dead[k];
+		e.error[k] = e.live[k] && ((uint32_t)(c->high[k] >> 32) & status_bits) != 0;
+		talks[k] = e.live[k] && !is_silent(lane, e.about[k].opcode());
+		e.low[k] = 0;
 	}
-	uint64_t low[T::K] = {};
 	if (slots_of<T>(talks) != 0) {
 		if (!T::acquires)
 			acquire(); /* orders the loads of DW3 before those of DW0 and DW1 */
@@ -110,43 +214,31 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
 			if (talks[k])
-				low[k] = load(cqe_at(lane, slot<T>(k)));
+				e.low[k] = load(cqe_at(lane, slot<T>(k)));
 	}
-
-	uint64_t ended = slots_of<T>(live);
-#pragma unroll
-	for (uint32_t k = 0; k < T::K; k++) {
-		if (!live[k])
-			continue;
-		uint32_t r = rank(ended, slot<T>(k));
-		answer(lane, r, {(uint16_t)(about[k] >> 32), (uint16_t)(c->high[k] >> 49), (uint32_t)low[k], (uint32_t)(low[k] >> 32),
-			now - posted[k], (uint16_t)cid[k], (uint16_t)c->high[k], LANEFS_OK});
-		if (!error[k])
-			count_bytes(lane, (uint32_t)(about[k] >> 56), (uint32_t)about[k]);
-		cid_of(lane, cid[k])->state = LANEFS_CID_FREE;
-		free_slot(lane, lane->cid_tail, r)->free = (uint16_t)cid[k];
-	}
-	uint32_t ends = count(ended);
-	lane->result_next += ends;
-	lane->in_flight -= ends;
-	advance(&lane->cid_tail, ends, lane->cid_count);
-	lane->totals.errors += count(slots_of<T>(error));
-	lane->totals.late += count(slots_of<T>(dead));
-	lane->totals.completions += took;
-	if (lane->cq_head + took >= lane->cq_size)
-		lane->cq_phase ^= 1;
-	advance(&lane->cq_head, took, lane->cq_size);
+	end<T>(lane, *c, e, took, now, false);
 }
 
 /* All together: reaps what is new, and says how much that was; never more than the queue's size. */
 template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, completed<T> *c, uint64_t now) {
 	uint32_t reaped = 0;
 	while (c->n != 0 && lane->failed == LANEFS_OK) {
+		uint32_t n = c->n;
+		bool more = n == T::slots && reaped + n < lane->cq_size;
+		completed<T> next;
+		bool ahead = T::few && more && is_straight<T>(lane, n);
+		if (ahead)
+			poll_straight<T>(lane, &next, n); /* on their way while these are reaped */
 		reap<T>(lane, c, now);
-		reaped += c->n;
-		if (c->n != T::slots || reaped >= lane->cq_size)
+		reaped += n;
+		if (!more)
 			break;
-		poll_cq<T>(lane, c);
+		if (!ahead)
+			poll_cq<T>(lane, c);
+		else
+#pragma unroll
+			for (uint32_t k = 0; k < T::K; k++)
+				c->high[k] = next.high[k];
 		count_new<T>(lane, c);
 	}
 	return reaped;

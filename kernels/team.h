@@ -31,11 +31,18 @@ template <uint32_t w, uint32_t k> struct team {
 	 * an acquire is a fence, which is made once something was found.
 	 */
 	static constexpr bool acquires = LANEFS_LOADS_ACQUIRE && k == 1;
+	/* One thread with several slots. It has nobody to share its instructions with, so full batches with nothing special about
+	 * them have a way of their own, without branches: each costs such a thread as much as five to ten other instructions. */
+	static constexpr bool few = w == 1 && k != 1;
 	static_assert(slots <= 64, "a mask has 64 bits");
 	static_assert(w == 1 || w == wave_size, "a team is a thread or a wave");
 	static_assert(w == 1 || k == 1, "a wave looks after one slot a thread");
 };
+#if defined(LANEFS_SLOTS)
+using alone = team<1, LANEFS_SLOTS>; /* tests: what else only GPUs run */
+#else
 using alone = team<1, 1>;
+#endif
 #if defined(__NVPTX__)
 using thread = team<1, 4>;
 #elif defined(__AMDGPU__)
@@ -162,6 +169,9 @@ template <typename T> LANEFS_FN void meet() {
 	__nvvm_bar_warp_sync(~0u);
 #endif
 }
+
+/* Whether a ring of `size` entries goes on straight for a batch from `position` on. */
+template <typename T> LANEFS_FN bool fits(uint32_t position, uint32_t size) { return position + T::slots <= size; }
 
 /* How many slots from the first on are in the mask. */
 LANEFS_FN uint32_t leading(uint64_t mask) { return mask == ~0ull ? 64 : (uint32_t)__builtin_ctzll(~mask); }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/kernels/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,6 +20,24 @@ func TestRuntime(t *testing.T) { gputest.Runtime(t, open) }
 func TestLanes(t *testing.T) { gputest.Lanes(t, open) }
 
 func TestLoad(t *testing.T) { gputest.Load(t, open) }
+
+// slots is a runtime that runs the kernels of lanes with several slots a thread, whichever image it is given.
+type slots struct{ gpu.Runtime }
+
+func (r slots) Load([]byte) (gpu.Module, error) {
+	image, err := kerneltest.SlotsImage(r.Facts().Arch)
+	if err != nil {
+		return nil, err
+	}
+	return r.Runtime.Load(image)
+}
+
+// Lanes of one thread as GPUs have them.
+func TestSlots(t *testing.T) {
+	openSlots := func(t testing.TB) gpu.Runtime { return slots{open(t)} }
+	gputest.Lanes(t, openSlots)
+	gputest.Load(t, openSlots)
+}
 
 func FuzzPRP(f *testing.F) {
 	f.Add(uint64(0x1000), uint32(1<<21), uint8(0), uint16(0), uint32(1<<15))

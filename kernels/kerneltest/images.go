@@ -13,6 +13,10 @@ var built embed.FS
 // Image is what gpu.Runtime.Load takes on a device of the architecture arch.
 func Image(arch string) ([]byte, error) { return kernels.Images(built).Image(arch) }
 
+// SlotsImage is an image for a CPU of the architecture arch, of the engine's kernels and those below, whose lanes are one thread
+// with several slots, as GPUs have them.
+func SlotsImage(arch string) ([]byte, error) { return Image(arch + "-slots") }
+
 // The kernels of every image. lanes is the device address of the first lane, stride the bytes between two; the i-th team
 // serves lane i.
 const (
