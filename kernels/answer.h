@@ -35,10 +35,13 @@ template <typename T> struct spare {
 
 template <typename T> LANEFS_FN void look_up(lanefs_lane *lane, spare<T> *next) {
 	next->n = T::slots == 1 ? 0 : free_cids(lane); /* one slot: no time is saved */
-	if (T::few && next->n >= T::slots && fits<T>(lane->cid_head, lane->cid_count)) {
+	if (T::few) {
+		if (next->n >= T::slots && fits<T>(lane->cid_head, lane->cid_count))
 #pragma unroll
-		for (uint32_t k = 0; k < T::K; k++)
-			next->cid[k] = free_slot(lane, lane->cid_head, k, true)->free;
+			for (uint32_t k = 0; k < T::K; k++)
+				next->cid[k] = free_slot(lane, lane->cid_head, k, true)->free;
+		else
+			next->n = 0;
 		return;
 	}
 #pragma unroll

@@ -52,6 +52,21 @@ LANEFS_FN void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
 }
 
 /*
+ * Sixteen bytes at p, a multiple of 16, that nobody else stores meanwhile. On NVIDIA the compiler leaves such loads where they
+ * are: together, so that they wait together, where it spreads plain ones out to save registers.
+ */
+LANEFS_FN quad load_quad(const quad *p) {
+#if defined(__NVPTX__)
+	quad v;
+	asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+		: "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"((const quad LANEFS_GLOBAL *)p) : "memory");
+	return v;
+#else
+	return *p;
+#endif
+}
+
+/*
  * System-wide fences. NVPTX cannot select C11 fences (LLVM 19). Arm's C11 fences reach the inner shareable domain only,
  * and a device may stand in the outer one.
  */

@@ -18,11 +18,13 @@ LANEFS_FN const uint32_t *seq_at(const lanefs_lane *lane, uint32_t n) { return (
 
 /*
  * What there is of the next work items: the seq of each slot's, and how many are there from the first on. A wave also loads the
- * first item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two.
+ * first item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two. A thread with several slots
+ * looks at some batches' at once, since it must order their seqs before them by a fence, which costs as much as a batch.
  */
 template <typename T> struct waiting {
+	static constexpr uint32_t looks = T::few ? 16 : T::K, most = looks * T::W;
 	uint64_t first;
-	uint32_t seq[T::K];
+	uint32_t seq[looks];
 	uint32_t n;
 };
 constexpr uint32_t work_words = LANEFS_WORK_SLOT / 8;
@@ -37,7 +39,7 @@ template <typename T> LANEFS_FN void poll_work(lanefs_lane *lane, waiting<T> *w,
 	if (whole)
 		w->first = load(work_at(lane, 0) + self<T>() % work_words);
 #pragma unroll
-	for (uint32_t k = 0; k < T::K; k++) {
+	for (uint32_t k = 0; k < w->looks; k++) {
 		uint32_t s = slot<T>(k);
 		w->seq[k] = lane->work_next; /* the next item's is one more */
 		if (s < lane->ring_size && s < most && !(whole && s == 0)) {
@@ -51,9 +53,9 @@ template <typename T> LANEFS_FN void poll_work(lanefs_lane *lane, waiting<T> *w,
 
 /* All together: counts what poll_work found. */
 template <typename T> LANEFS_FN void count_work(lanefs_lane *lane, waiting<T> *w) {
-	bool there[T::K];
+	bool there[waiting<T>::looks];
 #pragma unroll
-	for (uint32_t k = 0; k < T::K; k++)
+	for (uint32_t k = 0; k < w->looks; k++)
 		there[k] = w->seq[k] == lane->work_next + slot<T>(k) + 1;
 	w->n = leading(slots_of<T>(there));
 }
@@ -105,6 +107,12 @@ template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&it
 		return;
 	}
 #endif
+	if (T::few && n == T::slots) { /* their loads wait together, with no branch between them */
+#pragma unroll
+		for (uint32_t k = 0; k < T::K; k++)
+			items[k] = item_at(lane, slot<T>(k));
+		return;
+	}
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		if (slot<T>(k) < n)
@@ -203,9 +211,9 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
-		cid[k] = next_cids->cid[k]; /* right unless an item before it is bad */
-		if (s < n && s >= next_cids->n)
-			cid[k] = free_slot(lane, lane->cid_head, s)->free;
+		cid[k] = 0; /* right unless an item before it is bad */
+		if (s < n)
+			cid[k] = s < next_cids->n ? next_cids->cid[k] : free_slot(lane, lane->cid_head, s)->free;
 		good[k] = s < n && is_addressable(lane->prp_iova, lane->prp_stride, lane->page_size, w[k].iova(), w[k].len());
 	}
 	uint64_t posted = slots_of<T>(good);
@@ -238,8 +246,10 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 
 /* All together: posts what is there, as far as CIDs are free. `again` says that w is to be polled again before it is used. */
 template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool again, spare<T> *next_cids) {
+	bool ordered = T::acquires; /* the loads of w's seqs come before those of the items */
 	for (;;) {
 		uint32_t free = free_cids(lane), n = w->n < free ? w->n : free;
+		n = n < T::slots ? n : T::slots;
 		if (n == 0)
 			return;
 		item items[T::K];
@@ -248,19 +258,25 @@ template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w,
 		} else {
 			if (again) {
 				again = false;
-				poll_work<T>(lane, w, T::slots, true);
+				poll_work<T>(lane, w, w->most, true);
 				count_work<T>(lane, w);
 				continue;
 			}
-			if (!T::acquires)
-				acquire(); /* orders the loads of seq before those of the items */
+			if (!ordered)
+				acquire();
 			items_at<T>(lane, items, n);
 		}
 		post<T>(lane, items, n, now, next_cids);
 		lane->work_next += n;
+		w->n -= n;
+		if (T::few && w->n != 0) {
+			ordered = true;
+			continue;
+		}
 		if (n != T::slots)
 			return;
-		poll_work<T>(lane, w, T::slots, true);
+		ordered = T::acquires;
+		poll_work<T>(lane, w, w->most, true);
 		count_work<T>(lane, w);
 	}
 }

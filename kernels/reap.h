@@ -86,7 +86,7 @@ struct record {
 	LANEFS_FN_MEMBER uint32_t opcode() const { return q[3] >> 24; }
 };
 
-LANEFS_FN record record_of(lanefs_lane *lane, uint32_t cid) { return {*(const quad *)cid_of(lane, cid)}; }
+LANEFS_FN record record_of(lanefs_lane *lane, uint32_t cid) { return {load_quad((const quad *)cid_of(lane, cid))}; }
 
 /* Whether completions of an opcode say something in DW0 and DW1. */
 LANEFS_FN bool is_silent(const lanefs_lane *lane, uint32_t opcode) { return opcode < 64 && (lane->silent >> opcode & 1) != 0; }
@@ -150,10 +150,15 @@ template <typename T> LANEFS_FN bool reap_plain(lanefs_lane *lane, const complet
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		e.about[k] = record_of(lane, cid_in(c.high[k]));
-	uint32_t odd = 0; /* no branch before the last of them is known: their loads wait together */
+	uint32_t odd = 0;
+#pragma unroll
+	for (uint32_t k = 0; k < T::K; k++)
+		odd |= (e.about[k].q[3] ^ LANEFS_CID_BUSY << 16) & 0xc0ff0000u; /* the state; an opcode of 64 or more */
+	if (odd != 0) /* asks for all of them at once, so their loads wait together */
+		return false;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		odd |= (uint32_t)(e.about[k].state() ^ LANEFS_CID_BUSY) | (uint32_t)!is_silent(lane, e.about[k].opcode());
+		odd |= (uint32_t)(~(lane->silent >> e.about[k].opcode()) & 1);
 #pragma unroll
 		for (uint32_t from = 0; from < k; from++)
 			odd |= cid_in(c.high[k]) == cid_in(c.high[from]);

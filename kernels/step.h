@@ -90,7 +90,7 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint3
 	}
 	meet<T>(); /* CIDs that one thread gave back are there for another to take */
 	if (lane->failed == LANEFS_OK) {
-		bool more = T::slots > idle_polls && w.n == idle_polls; /* probably */
+		bool more = w.most > idle_polls && w.n == idle_polls; /* probably */
 		post_work<T>(lane, &w, now, more || (T::acquires && (T::W > 1 || !idle)), &next_cids);
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);

@@ -85,10 +85,10 @@ template <typename T> LANEFS_FN uint64_t ballot(bool p) {
 }
 
 /* All together: the slots for which p holds. */
-template <typename T> LANEFS_FN uint64_t slots_of(const bool (&p)[T::K]) {
+template <typename T, uint32_t n> LANEFS_FN uint64_t slots_of(const bool (&p)[n]) {
 	uint64_t mask = 0;
 #pragma unroll
-	for (uint32_t k = 0; k < T::K; k++)
+	for (uint32_t k = 0; k < n; k++)
 		mask |= ballot<T>(p[k]) << (k * T::W);
 	return mask;
 }

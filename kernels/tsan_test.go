@@ -11,15 +11,20 @@ import (
 )
 
 // TestThreadSanitizer runs the host build of the lanes under ThreadSanitizer, with lane, controller and CPU on threads of
-// their own (tsan/lanes.cc), and shows that it would notice a missing fence.
+// their own (tsan/lanes.cc), and shows that it would notice a missing fence. Lanes with several slots a thread are what GPUs have.
 func TestThreadSanitizer(t *testing.T) {
+	t.Run("Slot", func(t *testing.T) { testThreadSanitizer(t) })
+	t.Run("Slots", func(t *testing.T) { testThreadSanitizer(t, "-DLANEFS_SLOTS=4") })
+}
+
+func testThreadSanitizer(t *testing.T, flags ...string) {
 	clang, err := exec.LookPath("clang-19")
 	if err != nil {
 		t.Skip("clang-19 is missing: apt-get install clang-19 libclang-rt-19-dev")
 	}
 	binary := filepath.Join(t.TempDir(), "lanes")
-	out, err := exec.Command(clang, "-x", "c++", "-std=c++17", "-O1", "-g", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror",
-		"-fsanitize=thread", "-o", binary, filepath.Join("tsan", "lanes.cc"), "-lpthread").CombinedOutput()
+	out, err := exec.Command(clang, append(flags, "-x", "c++", "-std=c++17", "-O1", "-g", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror",
+		"-fsanitize=thread", "-o", binary, filepath.Join("tsan", "lanes.cc"), "-lpthread")...).CombinedOutput()
 	if err != nil && strings.Contains(string(out), "libclang_rt.tsan") {
 		t.Skip("ThreadSanitizer's runtime is missing: apt-get install libclang-rt-19-dev")
 	}

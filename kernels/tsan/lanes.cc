@@ -20,7 +20,7 @@ extern "C" void __tsan_acquire(void *);
 
 static bool no_release, no_acquire;
 
-constexpr int remembered = 16;
+constexpr int remembered = 64;
 static thread_local const void *loaded[remembered];
 static thread_local unsigned loads;
 static thread_local bool released;
@@ -54,7 +54,13 @@ static inline void hooked_fence(int order) {
 #include "../engine.hip"
 #undef __atomic_thread_fence
 
-enum { RING = 16, ENTRIES = 8, CIDS = 7, LIST = 256, PAGE = 4096, BYTES = 5 * PAGE };
+/* With LANEFS_SLOTS, lanes take batches of commands that are short and say nothing, as quickly as they can. */
+#if defined(LANEFS_SLOTS)
+enum { PAGES = 1, SAYS = 0 };
+#else
+enum { PAGES = 5, SAYS = 1 };
+#endif
+enum { RING = 16, ENTRIES = 8, CIDS = 7, LIST = 256, PAGE = 4096, BYTES = PAGES * PAGE };
 
 struct cqe {
 	uint32_t dw0, dw1;
@@ -107,14 +113,14 @@ static void *run_controller(void *) {
 		const uint32_t *e = m.sq[head];
 		uint32_t cid = e[0] >> 16;
 		uint64_t prp1 = e[6] | (uint64_t)e[7] << 32, list = e[8] | (uint64_t)e[9] << 32;
-		if (cid >= CIDS || list != (uint64_t)m.prp[cid])
+		if (cid >= CIDS || list != (PAGES > 1 ? (uint64_t)m.prp[cid] : 0))
 			fail("an entry's CID and PRP2", cid, list);
-		for (int i = 1; i < BYTES / PAGE; i++)
+		for (int i = 1; i < PAGES; i++)
 			if (m.prp[cid][i - 1] != prp1 + (uint64_t)i * PAGE)
 				fail("a PRP list's entry", i, m.prp[cid][i - 1]);
 		head = (head + 1) % ENTRIES;
-		m.cq[tail].dw0 = answer_to(e[10]);
-		m.cq[tail].dw1 = ~e[10];
+		m.cq[tail].dw0 = SAYS ? answer_to(e[10]) : 0;
+		m.cq[tail].dw1 = SAYS ? ~e[10] : 0;
 		__atomic_store_n(&m.cq[tail].high, head | 1ull << 16 | (uint64_t)cid << 32 | (uint64_t)phase << 48, __ATOMIC_RELEASE);
 		if (++tail == ENTRIES) {
 			tail = 0;
@@ -149,6 +155,7 @@ int main(int argc, char **argv) {
 	l->cid_count = CIDS;
 	l->prp_stride = LIST;
 	l->page_size = PAGE;
+	l->silent = SAYS ? 0 : ~0ull;
 	const uint32_t dims[6] = {1, 1, 1, 1, 1, 1};
 	const uint64_t args[2] = {(uint64_t)l, 1};
 	lanefs_reset(dims, args);
@@ -189,7 +196,7 @@ int main(int argc, char **argv) {
 		}
 		memcpy(&r, dwords, sizeof r);
 		/* One controller that works in order: so the results come in order. */
-		if (r.engine != LANEFS_OK || r.tag != (uint16_t)answered || r.dw0 != answer_to(answered) || r.dw1 != ~answered)
+		if (r.engine != LANEFS_OK || r.tag != (uint16_t)answered || r.dw0 != (SAYS ? answer_to(answered) : 0) || r.dw1 != (SAYS ? ~answered : 0))
 			fail("a result", answered, r.dw0);
 		answered++;
 	}
