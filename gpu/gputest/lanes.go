@@ -125,56 +125,72 @@ func testWrap(t *testing.T, open opener) {
 	for _, s := range []shape{
 		{sq: 2, cq: 2, ring: 1, cids: 1, stride: 64}, {sq: 5, cq: 4, ring: 8, cids: 3, stride: 64},
 		{sq: 4, cq: 7, ring: 2, cids: 3, stride: 64}, {sq: 33, cq: 64, ring: 16, cids: 32, stride: 64},
+		{sq: 20, cq: 23, ring: 32, cids: 19, stride: 64},
 	} {
-		r := newLane(t, open, s)
-		// Positions wrap after 2^32 items: begin shortly before.
-		const start = 1<<32 - 100
-		r.lane.WorkNext, r.lane.ResultNext = start, start
-		r.workNext, r.resultNext = start, start
-		random := rand.New(rand.NewPCG(1, uint64(s.sq)))
-
-		outstanding := map[uint16]bool{} // tags
-		var pending []sqe                // at the controller
-		owner := map[uint16]uint16{}     // CID: tag
-		submitted, answered := 0, 0
-		for rounds := 0; answered < 1000; rounds++ {
-			require.Less(t, rounds, 100000, "the lane has stopped: %d of %d answered", answered, submitted)
-			for submitted < 1000 && len(outstanding) < int(s.ring) && random.IntN(3) > 0 {
-				tag := uint16(submitted)
-				outstanding[tag] = true
-				r.submit(kernels.Work{Opcode: opWrite, Tag: tag, Nsid: 1, Cdw10: uint32(tag)})
-				submitted++
-			}
-			r.run()
-			for _, e := range r.fetch() {
-				_, used := owner[e.cid]
-				require.False(t, used, "CID %d is in flight twice", e.cid)
-				require.Less(t, uint32(e.cid), s.cids)
-				owner[e.cid] = uint16(e.cdw[0])
-				pending = append(pending, e)
-			}
-			require.LessOrEqual(t, len(pending), int(s.cids))
-			random.Shuffle(len(pending), func(i, j int) { pending[i], pending[j] = pending[j], pending[i] })
-			for len(pending) > 0 && random.IntN(3) > 0 {
-				e := pending[len(pending)-1]
-				pending = pending[:len(pending)-1]
-				r.complete(e.cid, 0, uint32(owner[e.cid])^0xffff, 0)
-				delete(owner, e.cid)
-			}
-			for _, res := range r.take() {
-				require.True(t, outstanding[res.Tag], "tag %d answered twice or never asked", res.Tag)
-				require.Equal(t, uint32(res.Tag)^0xffff, res.Dw0, "the completion of another command")
-				delete(outstanding, res.Tag)
-				answered++
-			}
-		}
-		require.Empty(t, outstanding)
-		require.Equal(t, uint64(1000), r.counters.Commands)
-		require.Equal(t, uint64(1000), r.counters.Completions)
-		require.Zero(t, r.counters.Spurious+r.counters.Late+r.counters.Timeouts+r.counters.Rejected)
-		first := uint32(start)
-		require.Equal(t, first+1000, r.status.WorkNext)
+		testWraps(t, open, s, 0)
+		testWraps(t, open, s, 1<<opWrite)
 	}
+}
+
+// testWraps has completions say something in DW0 unless they are silent.
+func testWraps(t *testing.T, open opener, s shape, silent uint64) {
+	r := newRig(t, open, s)
+	r.lane.Silent = silent
+	r.reset()
+	require.Equal(t, kernels.StateReady, r.status.State)
+	// Positions wrap after 2^32 items: begin shortly before.
+	const start = 1<<32 - 100
+	r.lane.WorkNext, r.lane.ResultNext = start, start
+	r.workNext, r.resultNext = start, start
+	random := rand.New(rand.NewPCG(1, uint64(s.sq)))
+
+	outstanding := map[uint16]bool{} // tags
+	var pending []sqe                // at the controller
+	owner := map[uint16]uint16{}     // CID: tag
+	var completed []uint16           // tags
+	submitted, answered := 0, 0
+	for rounds := 0; answered < 1000; rounds++ {
+		require.Less(t, rounds, 100000, "the lane has stopped: %d of %d answered", answered, submitted)
+		for submitted < 1000 && len(outstanding) < int(s.ring) && random.IntN(3) > 0 {
+			tag := uint16(submitted)
+			outstanding[tag] = true
+			r.submit(kernels.Work{Opcode: opWrite, Tag: tag, Nsid: 1, Cdw10: uint32(tag)})
+			submitted++
+		}
+		r.run()
+		for _, e := range r.fetch() {
+			_, used := owner[e.cid]
+			require.False(t, used, "CID %d is in flight twice", e.cid)
+			require.Less(t, uint32(e.cid), s.cids)
+			owner[e.cid] = uint16(e.cdw[0])
+			pending = append(pending, e)
+		}
+		require.LessOrEqual(t, len(pending), int(s.cids))
+		random.Shuffle(len(pending), func(i, j int) { pending[i], pending[j] = pending[j], pending[i] })
+		for len(pending) > 0 && random.IntN(3) > 0 {
+			e := pending[len(pending)-1]
+			pending = pending[:len(pending)-1]
+			r.complete(e.cid, 0, uint32(owner[e.cid])^0xffff, 0)
+			completed = append(completed, owner[e.cid])
+			delete(owner, e.cid)
+		}
+		for _, res := range r.take() {
+			require.Equal(t, completed[0], res.Tag, "results come in order of completion")
+			completed = completed[1:]
+			require.True(t, outstanding[res.Tag], "tag %d answered twice or never asked", res.Tag)
+			if silent == 0 {
+				require.Equal(t, uint32(res.Tag)^0xffff, res.Dw0, "the completion of another command")
+			}
+			delete(outstanding, res.Tag)
+			answered++
+		}
+	}
+	require.Empty(t, outstanding)
+	require.Equal(t, uint64(1000), r.counters.Commands)
+	require.Equal(t, uint64(1000), r.counters.Completions)
+	require.Zero(t, r.counters.Spurious+r.counters.Late+r.counters.Timeouts+r.counters.Rejected)
+	first := uint32(start)
+	require.Equal(t, first+1000, r.status.WorkNext)
 }
 
 // The status field comes back whole: SC alone would make some errors look like others, or like success.
