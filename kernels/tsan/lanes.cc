@@ -26,8 +26,14 @@ static thread_local unsigned loads;
 static thread_local bool released;
 
 template <typename T> static inline T hooked_load(const T *p) {
-	loaded[loads++ % remembered] = p;
 	released = false;
+	unsigned i = 0;
+	while (i < loads && loaded[i] != p)
+		i++;
+	if (i == remembered)
+		abort(); /* a lane polls fewer words: each is remembered until a fence acquires it */
+	loaded[i] = p;
+	loads = i == loads ? loads + 1 : loads;
 	return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
 
@@ -40,7 +46,7 @@ template <typename T> static inline void hooked_store(T *p, T v) {
 
 static inline void hooked_fence(int order) {
 	if (order != __ATOMIC_RELEASE && !no_acquire)
-		for (unsigned i = 0; i < remembered && i < loads; i++)
+		for (unsigned i = 0; i < loads; i++)
 			__tsan_acquire((void *)loaded[i]);
 	if (order != __ATOMIC_RELEASE)
 		loads = 0;
