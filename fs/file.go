@@ -88,24 +88,27 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 
 // Write stores data and says how much of it was stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	defer n.changed(off, off+int64(len(data)))
-	may := n.srv.mayOf(ctx)
-	done, err := n.reclaimFor(func() (int, error) { return n.in.Write(off, data, may) })
-	if err := n.settleBytes(); err != nil {
-		return 0, n.fail("write", err)
-	}
-	return n.written(done, err)
+	return n.written(n.store(ctx, data, off))
 }
 
-// writeDirect is Write that stored nothing if it did not store all: of a direct write by aio that ends early the kernel
-// makes EIO, whatever the reason.
+// writeDirect is Write that says of nothing that it was stored if not all was: of a direct write by aio that ends early the
+// kernel makes EIO, whatever the reason.
 func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	defer n.changed(off, off+int64(len(data)))
-	done, err := n.in.Write(off, data, n.srv.mayOf(ctx))
+	done, err := n.store(ctx, data, off)
 	if err != nil {
 		done = 0
 	}
 	return n.written(done, err)
+}
+
+func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
+	defer n.changed(off, off+int64(len(data)))
+	may := n.srv.mayOf(ctx)
+	done, err := n.reclaimFor(func() (int, error) { return n.in.Write(off, data, may) })
+	if err := n.settleBytes(); err != nil {
+		return 0, err
+	}
+	return done, err
 }
 
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
@@ -117,7 +120,7 @@ func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
 
 // reclaimFor is reclaim for a write: one that stored something is done.
 func (n *node) reclaimFor(write func() (int, error)) (done int, err error) {
-	err = n.srv.reclaim(func() (err error) {
+	_ = n.srv.reclaim(func() error { // err is the write's, also if it stored something
 		if done, err = write(); done > 0 {
 			return nil
 		}
