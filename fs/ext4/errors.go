@@ -75,16 +75,22 @@ func isCorrupt(err error) bool {
 // The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
 // and what can be read should be.
 func (v *FS) distrust(j journalFound, damage error) {
+	doubt := ""
 	switch {
 	case v.sb.State&disk.StateError != 0 || j.log != nil && j.log.Info().Errno != 0:
-		v.doubt = "has errors that were met before"
+		doubt = "has errors that were met before"
 	case damage != nil:
-		v.doubt = fmt.Sprintf("is damaged (%v)", damage)
+		doubt = fmt.Sprintf("is damaged (%v)", damage)
 	case v.sb.State&disk.StateValid == 0:
-		v.doubt = "was not unmounted cleanly and has nothing in a journal to say what is right"
+		doubt = "was not unmounted cleanly and has nothing in a journal to say what is right"
 	default:
 		return
 	}
+	v.setDoubt(doubt)
+}
+
+func (v *FS) setDoubt(doubt string) {
+	v.doubt = doubt
 	if !v.readOnly.Swap(true) {
 		v.opt.Logf("%s: the volume %s: mounted read-only; run e2fsck on it", v.name(), v.doubt)
 	}

@@ -147,14 +147,23 @@ func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32) error {
 	return nil
 }
 
-// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file.
+// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. Beside an error it
+// returns what was found before it.
 func (v *FS) readOrphans() ([]*Inode, error) {
 	todo, err := v.readOrphanFile()
 	if err != nil {
-		return nil, err
+		return todo, err
 	}
 	list, err := v.readOrphanList()
 	return append(todo, list...), err
+}
+
+// leaveOrphans leaves it to e2fsck, since what else is to be finished cannot be known.
+func (v *FS) leaveOrphans(found []*Inode, why error) {
+	v.setDoubt(fmt.Sprintf("is damaged (%v)", why))
+	for _, i := range found {
+		i.Put()
+	}
 }
 
 // finishOrphans finishes it.
@@ -185,12 +194,12 @@ func (v *FS) readOrphanList() ([]*Inode, error) {
 	seen := map[uint32]bool{}
 	for ino := v.sb.LastOrphan; ino != 0; {
 		if seen[ino] || ino < v.sb.FirstIno {
-			return nil, disk.Corrupt("orphan list", "inode %d cannot be there", ino)
+			return found, disk.Corrupt("orphan list", "inode %d cannot be there", ino)
 		}
 		seen[ino] = true
 		i, err := v.get(ino)
 		if err != nil {
-			return nil, err
+			return found, fmt.Errorf("orphan list: %w", err)
 		}
 		next := i.d.Dtime
 		i.nextOrphan.Store(int64(next))
@@ -236,10 +245,10 @@ func (v *FS) readOrphanFile() ([]*Inode, error) {
 	var found []*Inode
 	for b, blk := range f.blocks {
 		ins, err := v.readOrphanBlock(f, b, blk)
-		if err != nil {
-			return nil, err
-		}
 		found = append(found, ins...)
+		if err != nil {
+			return found, err
+		}
 	}
 	v.orphans.n += len(found)
 	return found, nil
@@ -263,11 +272,11 @@ func (v *FS) readOrphanBlock(f *orphanFile, b int, blk jbd2.Block) ([]*Inode, er
 			continue
 		}
 		if ino < v.sb.FirstIno {
-			return nil, disk.Corrupt("orphan file", "inode %d cannot be there", ino)
+			return found, disk.Corrupt("orphan file", "inode %d cannot be there", ino)
 		}
 		i, err := v.get(ino)
 		if err != nil {
-			return nil, err
+			return found, fmt.Errorf("orphan file: %w", err)
 		}
 		i.orphan = p
 		found = append(found, i)

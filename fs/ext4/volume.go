@@ -164,16 +164,20 @@ func (v *FS) start() error {
 	if v.ReadOnly() {
 		return nil
 	}
+	orphans, err := v.readOrphans()
+	if isCorrupt(err) {
+		v.leaveOrphans(orphans, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	v.sbBuf, err = v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
 	if err != nil {
 		return err
 	}
 	if err := v.markMounted(); err != nil {
 		return err
-	}
-	orphans, err := v.readOrphans()
-	if err != nil {
-		return v.note(err)
 	}
 	if orphans, err = v.replayFastCommits(orphans); err != nil {
 		return v.note(err)
