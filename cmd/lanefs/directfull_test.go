@@ -11,20 +11,20 @@ import (
 
 // iocb and ioEvent are linux/aio_abi.h's.
 type iocb struct {
-	data        uint64
-	key, rwFlag uint32
+	_           uint64
+	_           [2]uint32
 	opcode      uint16
-	prio        int16
+	_           int16
 	fd          uint32
 	buf, nbytes uint64
 	off         int64
-	_           uint64
-	flags, res  uint32
+	_           [2]uint64
 }
 
 type ioEvent struct {
-	data, obj uint64
-	res, res2 int64
+	_   [2]uint64
+	res int64
+	_   int64
 }
 
 const iocbPwrite = 1
