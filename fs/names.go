@@ -85,19 +85,23 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	}
 	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
-	var in *ext4.Inode
-	if err := n.srv.reclaim(func() (err error) {
-		in, err = n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
-		return err
-	}); err != nil {
+	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
+		return n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
+	})
+	if err != nil {
 		return nil, n.fail("create", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Unlink(name) })
 	}
+	return n.made(ctx, "create", in, out)
+}
+
+// made replies with in, which has got a name in n.
+func (n *node) made(ctx context.Context, what string, in *ext4.Inode, out *fuse.EntryOut) (*node, syscall.Errno) {
 	if err := n.settleNames(); err != nil {
 		in.Put()
-		return nil, n.fail("create", err)
+		return nil, n.fail(what, err)
 	}
 	return n.reply(ctx, in, out), 0
 }
@@ -109,38 +113,36 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 		return nil, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
-	var in *ext4.Inode
-	if err := n.srv.reclaim(func() (err error) {
-		in, err = n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
-		return err
-	}); err != nil {
+	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
+		return n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
+	})
+	if err != nil {
 		return nil, n.fail("mkdir", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
 		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
 	}
-	if err := n.settleNames(); err != nil {
-		in.Put()
-		return nil, n.fail("mkdir", err)
+	child, errno := n.made(ctx, "mkdir", in, out)
+	if errno != 0 {
+		return nil, errno
 	}
-	return n.reply(ctx, in, out).EmbeddedInode(), 0
+	return child.EmbeddedInode(), 0
 }
 
 // Symlink makes a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	uid, gid := owner(ctx)
-	var in *ext4.Inode
-	if err := n.srv.reclaim(func() (err error) {
-		in, err = n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
-		return err
-	}); err != nil {
+	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
+		return n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
+	})
+	if err != nil {
 		return nil, n.fail("symlink", err)
 	}
-	if err := n.settleNames(); err != nil {
-		in.Put()
-		return nil, n.fail("symlink", err)
+	child, errno := n.made(ctx, "symlink", in, out)
+	if errno != 0 {
+		return nil, errno
 	}
-	return n.reply(ctx, in, out).EmbeddedInode(), 0
+	return child.EmbeddedInode(), 0
 }
 
 // Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
@@ -151,11 +153,10 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 		return nil, nil, 0, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
-	var in *ext4.Inode
-	if err := n.srv.reclaim(func() (err error) {
-		in, err = n.in.Tmpfile(heir.mode, uid, gid)
-		return err
-	}); err != nil {
+	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
+		return n.in.Tmpfile(heir.mode, uid, gid)
+	})
+	if err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)
 	}
 	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {

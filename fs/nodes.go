@@ -48,9 +48,9 @@ func (n *node) id() uint64 {
 type nodes struct {
 	mu    sync.Mutex
 	live  map[uint64]*node   // protected by mu
-	going map[*node]struct{} // protected by mu: without names, no longer in live, in not yet put
+	going map[*node]struct{} // protected by mu: no longer in live, in not yet put
 
-	reclaimed atomic.Int64 // how many were in going
+	reclaimed atomic.Int64 // how many without names were put
 }
 
 // intern returns the node of in with one more kernel reference, for a reply that carries an entry. It takes over the
@@ -104,21 +104,20 @@ func (t *nodes) forget(id, count uint64) {
 	gone := n.refs == 0
 	if gone {
 		delete(t.live, id)
-	}
-	nameless := gone && n.in.Attr().Links == 0
-	if nameless {
 		t.going[n] = struct{}{}
 	}
 	t.mu.Unlock()
-	if gone {
-		n.in.Put()
+	if !gone {
+		return
 	}
+	nameless := n.in.Attr().Links == 0 // outside the lock: a file may be busy for as long as the device takes
+	n.in.Put()
 	if nameless {
 		t.reclaimed.Add(1)
-		t.mu.Lock()
-		delete(t.going, n)
-		t.mu.Unlock()
 	}
+	t.mu.Lock()
+	delete(t.going, n)
+	t.mu.Unlock()
 }
 
 // clear drops every node. The kernel sends no FORGET for what it still knew when the mount went away.

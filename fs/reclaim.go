@@ -41,16 +41,20 @@ func (s *Server) reclaim(do func() error) error {
 	}
 }
 
+// reclaimed is reclaim for what gives something.
+func reclaimed[T any](s *Server, do func() (T, error)) (v T, err error) {
+	err = s.reclaim(func() (err error) {
+		v, err = do()
+		return err
+	})
+	return v, err
+}
+
 // nameless are the files without names that are not given back yet, but for those that were waited for in vain.
-func (t *nodes) nameless() (all []*node) {
+func (t *nodes) nameless() []*node {
 	t.mu.Lock()
-	live := slices.Collect(maps.Values(t.live))
-	all = slices.Collect(maps.Keys(t.going))
+	live, going := slices.Collect(maps.Values(t.live)), slices.Collect(maps.Keys(t.going))
 	t.mu.Unlock()
-	for _, n := range live { // outside the lock: a file may be busy for as long as the device takes
-		if !n.kept.Load() && n.in.Attr().Links == 0 {
-			all = append(all, n)
-		}
-	}
-	return all
+	live = slices.DeleteFunc(live, func(n *node) bool { return n.kept.Load() })
+	return slices.DeleteFunc(append(going, live...), func(n *node) bool { return n.in.Attr().Links > 0 })
 }
