@@ -134,10 +134,7 @@ func testWrap(t *testing.T, open opener) {
 
 // testWraps has completions say something in DW0 unless they are silent.
 func testWraps(t *testing.T, open opener, s shape, silent uint64) {
-	r := newRig(t, open, s)
-	r.lane.Silent = silent
-	r.reset()
-	require.Equal(t, kernels.StateReady, r.status.State)
+	r := newSilentLane(t, open, s, silent)
 	// Positions wrap after 2^32 items: begin shortly before.
 	const start = 1<<32 - 100
 	r.lane.WorkNext, r.lane.ResultNext = start, start

@@ -17,22 +17,13 @@ func (r *rig) pages(n int, change func(i int, w *kernels.Work)) {
 	}
 }
 
-// silentLane is a lane as engines have it: reads and writes say nothing more in their completions.
-func silentLane(t *testing.T, open opener) *rig {
-	r := newRig(t, open, ordinary)
-	r.lane.Silent = 1<<opFlush | 1<<opWrite | 1<<opRead
-	r.reset()
-	require.Equal(t, kernels.StateReady, r.status.State)
-	return r
-}
-
 // batch is more than any team that is one thread takes at a time.
 const batch = 10
 
 // Lanes handle batches of commands and completions that are all alike in a quicker way: one that is not alike is noticed wherever
 // it is.
 func testOddCompletion(t *testing.T, open opener) {
-	r := silentLane(t, open)
+	r := newSilentLane(t, open, ordinary, silent)
 	r.pages(batch, func(int, *kernels.Work) {}) // a first batch, so that the queues are not where they begin
 	r.run()
 	for _, e := range r.fetch() {
@@ -137,7 +128,7 @@ func testOddCompletion(t *testing.T, open opener) {
 }
 
 func testOddItem(t *testing.T, open opener) {
-	r := silentLane(t, open)
+	r := newSilentLane(t, open, ordinary, silent)
 	const end = uint64(1<<64 - 4096)
 	for _, c := range []struct {
 		name   string

@@ -107,10 +107,20 @@ func newRig(t testing.TB, open opener, s shape) *rig {
 	return r
 }
 
+// silent are the opcodes, a bit each, whose completions say nothing more, as engines have it.
+const silent = 1<<opFlush | 1<<opWrite | 1<<opRead
+
 // newLane is a rig whose lane is ready.
 func newLane(t testing.TB, open opener, s shape) *rig {
 	t.Helper()
+	return newSilentLane(t, open, s, 0)
+}
+
+// newSilentLane is newLane with completions that say nothing more for some opcodes.
+func newSilentLane(t testing.TB, open opener, s shape, silent uint64) *rig {
+	t.Helper()
 	r := newRig(t, open, s)
+	r.lane.Silent = silent
 	r.reset()
 	require.Equal(t, kernels.StateReady, r.status.State)
 	return r
