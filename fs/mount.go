@@ -274,9 +274,13 @@ type logWriter struct {
 	logf func(format string, args ...any)
 }
 
+// tooLate is how go-fuse ends its line about an answer to reading ahead that came after the unmount. The kernel does not
+// wait for it (fuse_conn_destroy in Linux's fs/fuse/inode.c), and nobody misses it.
+var tooLate = fmt.Sprintf("err: %v. opcode: READ", fuse.ENOENT)
+
 func (w logWriter) Write(p []byte) (int, error) {
-	if w.logf != nil {
-		w.logf("%s", strings.TrimRight(string(p), "\n"))
+	if line := strings.TrimRight(string(p), "\n"); w.logf != nil && !strings.HasSuffix(line, tooLate) {
+		w.logf("%s", line)
 	}
 	return len(p), nil
 }

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -130,4 +131,27 @@ func TestOverwriteHoldsNobodyUp(t *testing.T) {
 		_, err := a.WriteAt(bytes.Repeat([]byte{'A'}, 64<<10), 4096)
 		return err
 	}, func() error { return others(m, b, 'b') })
+}
+
+// TestUnmountWhileReadingAhead has the device hold what the kernel reads ahead, and unmounts meanwhile.
+func TestUnmountWhileReadingAhead(t *testing.T) {
+	var log logLines
+	m := newMount(t, Options{Logf: log.logf})
+	a, b := waitingFiles(t, m)
+	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpRead}, func() error {
+		if err := unix.Fadvise(int(a.Fd()), 0, waitingSize, unix.FADV_WILLNEED); err != nil {
+			return err
+		}
+		if err := errors.Join(a.Close(), b.Close()); err != nil {
+			return err
+		}
+		return m.srv.Unmount()
+	}, func() error {
+		for ; ; time.Sleep(10 * time.Millisecond) {
+			if at, err := MountedAt(m.dir); at == nil || err != nil {
+				return err
+			}
+		}
+	})
+	require.Empty(t, log.lines)
 }
