@@ -18,7 +18,7 @@ func TestBadInput(t *testing.T) {
 	plain := p.path("plain")
 	require.NoError(t, os.WriteFile(plain, bytes.Repeat([]byte("not an image "), 100_000)[:1<<20], 0o600))
 	short := p.path("short")
-	require.NoError(t, os.WriteFile(short, make([]byte, 700), 0o600))
+	require.NoError(t, os.WriteFile(short, make([]byte, 512), 0o600))
 	empty := p.path("empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	truncated := p.image("truncated", 32)
@@ -34,7 +34,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{"not an ext4 image", []string{"mount", plain, mnt}, "not an ext4"},
-		{"smaller than a superblock", []string{"mount", "-o", "lba=512", short, mnt}, "700 bytes"},
+		{"smaller than a superblock", []string{"mount", "-o", "lba=512", short, mnt}, "is 512 bytes: too small"},
 		{"empty image", []string{"mount", empty, mnt}, "is empty"},
 		{"truncated image", []string{"mount", truncated, mnt}, "truncated"},
 		{"bad superblock checksum", []string{"mount", badsum, mnt}, "checksum"},

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -72,6 +73,23 @@ func TestMountCopyUmount(t *testing.T) {
 	require.GreaterOrEqual(t, r.Volume.DataRead, want)
 	p.ok("umount", mnt)
 	fsck(t, img)
+}
+
+// TestImageOfAnySize fills an image whose last bytes are no whole block, as truncate -s 20MB makes them.
+func TestImageOfAnySize(t *testing.T) {
+	p := newPlace(t)
+	mnt := p.mkdir("mnt")
+	img := p.path("image")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 20_000_300))
+	tool(t, "mkfs.ext4", "-q", "-F", "-b", "1024", "-m", "0", img)
+	p.ok("mount", img, mnt)
+	require.ErrorIs(t, os.WriteFile(filepath.Join(mnt, "f"), make([]byte, 20<<20), 0o644), unix.ENOSPC)
+	p.ok("umount", mnt)
+	fsck(t, img)
+	st, err := os.Stat(img)
+	require.NoError(t, err)
+	require.Equal(t, int64(20_000_300), st.Size())
 }
 
 func (v volumeReport) written() int64 { return v.DataWritten + v.MetadataWritten + v.JournalWritten }

@@ -92,9 +92,11 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 	if m.size == 0 {
 		return nil, fmt.Errorf("image %q is empty; make it the size the disk is to have", path)
 	}
-	if r := m.size % int64(blockSize); r != 0 {
-		return nil, fmt.Errorf("image %q has %d bytes, %d more than a whole number of %d-byte blocks; it is truncated or wants another block size",
-			path, m.size, r, blockSize)
+	// What is left over is nobody's, as on the kernel's loop devices: `truncate -s 100MB` leaves 256 bytes.
+	if whole := m.size &^ int64(blockSize-1); whole > 0 {
+		m.size = whole
+	} else {
+		return nil, fmt.Errorf("image %q has %d bytes, less than one block of %d", path, m.size, blockSize)
 	}
 	return m, nil
 }

@@ -2,6 +2,7 @@ package softctl
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +32,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"directory", dir, Options{}, "neither a regular file nor a block device"},
 		{"device", "/dev/null", Options{}, "neither a regular file nor a block device"},
 		{"empty", file("empty", 0), Options{}, "is empty"},
-		{"remainder", file("odd", 10000), Options{}, "has 10000 bytes, 272 more than a whole number of 512-byte blocks"},
-		{"remainder of large blocks", file("odder", 4096+512), Options{BlockSize: 4096}, "512 more than"},
+		{"less than a block", file("short", 511), Options{}, "has 511 bytes, less than one block of 512"},
+		{"less than a large block", file("shorter", 4095), Options{BlockSize: 4096}, "has 4095 bytes, less than one block of 4096"},
 		{"too many parts", file("small", 1024), Options{Namespaces: 3}, "cannot be cut into 3"},
 		{"second image missing", good, Options{Images: []string{filepath.Join(dir, "none")}}, "none"},
 		{"the same image twice", good, Options{Images: []string{good}}, "in use"},
@@ -58,6 +59,27 @@ func TestOpenRefuses(t *testing.T) {
 	c, err := Open(good, Options{}) // none of the refusals kept a lock
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
+}
+
+// TestImageWithRemainder: the bytes beyond the last whole block are no part of the namespace, and stay as they are.
+func TestImageWithRemainder(t *testing.T) {
+	for _, bs := range []int{512, 4096} {
+		p := newImage(t, int64(4*bs+300))
+		before := bytes.Repeat([]byte{0x5a}, 4*bs+300)
+		require.NoError(t, os.WriteFile(p, before, 0o600))
+		h := newHostOn(t, p, Options{BlockSize: bs}).enable()
+		b, st := h.identify(0, 1, 0)
+		require.Equal(t, Success, st)
+		require.Equal(t, uint64(4), binary.LittleEndian.Uint64(b), "NSZE")
+		q := h.queue(1, 16)
+		_, at := h.alloc(2 * bs)
+		h.expect(Success, q, h.move(opWrite, 3, 1, at))
+		h.expect(LBAOutOfRange, q, h.move(opWrite, 3, 2, at))
+		after, err := os.ReadFile(p)
+		require.NoError(t, err)
+		clear(before[3*bs : 4*bs])
+		require.True(t, bytes.Equal(before, after))
+	}
 }
 
 func TestImageIsLocked(t *testing.T) {
