@@ -122,7 +122,11 @@ func TestRandomCommands(t *testing.T) {
 			}
 			// The queues' own memory may have been overwritten by data: take the head from the controller's side.
 			p.head = p.tail
-			h.store(0x1000+4*(2*int64(p.id)+1), h.c.cq[p.id].tail)
+			cq := h.c.cq[p.id]
+			cq.mu.Lock() // a flush may be completing
+			tail := cq.tail
+			cq.mu.Unlock()
+			h.store(0x1000+4*(2*int64(p.id)+1), tail)
 			if h.c.Read32(regCSTS)&cstsFatal != 0 {
 				t.Fatal("the controller failed")
 			}

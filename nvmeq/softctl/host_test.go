@@ -113,10 +113,11 @@ func newHostOn(t testing.TB, path string, opt Options) *host {
 	if opt.Log == nil {
 		opt.Log = quiet()
 	}
+	mem := newMemory(t, 16<<20) // goes after the controller, which may still complete a flush there
 	c, err := Open(path, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	h := &host{t: t, c: c, path: path, mem: newMemory(t, 16<<20), stride: 4 << opt.Stride}
+	h := &host{t: t, c: c, path: path, mem: mem, stride: 4 << opt.Stride}
 	a, err := c.Map(h.mem, 0, h.mem.Size())
 	require.NoError(t, err)
 	h.base = uint64(a)
