@@ -60,9 +60,8 @@ var flags = map[string]func(*mountConfig){
 	"writeback_cache":     func(c *mountConfig) { c.WriteBack = true },
 	"batch":               func(c *mountConfig) { c.Batch = true },
 	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
-	"acl":                 func(*mountConfig) {}, // these three are always so, too: for lines of /etc/fstab that were ext4's
+	"acl":                 func(*mountConfig) {}, // these two are always so, too: for lines of /etc/fstab that were ext4's
 	"user_xattr":          func(*mountConfig) {},
-	"barrier":             func(*mountConfig) {},
 }
 
 // vfs are options that the kernel carries out; each names the one it takes back.
@@ -78,6 +77,15 @@ var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": tr
 // noise is what /etc/fstab carries for others: mount(8), systemd, fsck.
 var noise = map[string]bool{"defaults": true, "auto": true, "noauto": true, "user": true, "nouser": true, "users": true,
 	"owner": true, "group": true, "nofail": true, "_netdev": true}
+
+// tuning is what /etc/fstab tells the kernel's ext4 about how to go about its work (ext4(5)). No file reads differently
+// for it, and nothing that was synced is less safe, so it is accepted and changes nothing. True may have a number.
+var tuning = map[string]bool{"auto_da_alloc": true, "barrier": true, "block_validity": false, "bsddf": false, "delalloc": false,
+	"dioread_lock": false, "dioread_nolock": false, "i_version": false, "init_itable": true, "inode_readahead_blks": true,
+	"iversion": false, "journal_checksum": false, "journal_ioprio": true, "lazytime": false, "loud": false, "max_batch_time": true,
+	"mb_optimize_scan": true, "min_batch_time": true, "noauto_da_alloc": true, "nobarrier": false, "noblock_validity": false,
+	"nodelalloc": false, "nogrpid": false, "noinit_itable": false, "nolazytime": false, "noquota": false, "silent": false,
+	"stripe": true, "sysvgroups": false}
 
 // values are the options with a value.
 var values = map[string]func(*mountConfig, string) error{
@@ -158,7 +166,9 @@ var values = map[string]func(*mountConfig, string) error{
 func parseOptions(c *mountConfig, lists []string) error {
 	for _, o := range strings.Split(strings.Join(lists, ","), ",") {
 		name, value, valued := strings.Cut(o, "=")
-		switch set := values[name]; {
+		set := values[name]
+		numbered, tuned := tuning[name]
+		switch {
 		case o == "" || noise[o] || strings.HasPrefix(o, "x-") || strings.HasPrefix(o, "X-") || name == "comment":
 		case flags[o] != nil:
 			flags[o](c)
@@ -167,13 +177,17 @@ func parseOptions(c *mountConfig, lists []string) error {
 			if !usual[o] {
 				c.Kernel = append(c.Kernel, o)
 			}
+		case tuned && (numbered || !valued):
+			if _, err := strconv.ParseUint(value, 10, 32); valued && err != nil {
+				return fmt.Errorf("option %q: want a number", o)
+			}
 		case valued && set != nil:
 			if err := set(c, value); err != nil {
 				return fmt.Errorf("option %q: %w", o, err)
 			}
 		case set != nil:
 			return fmt.Errorf("option %q needs a value: %s=…", o, name)
-		case valued && (flags[name] != nil || isVFS(name)):
+		case valued && (flags[name] != nil || isVFS(name) || tuned):
 			return fmt.Errorf("option %q takes no value", o)
 		default:
 			return fmt.Errorf("unknown option %q; LaneFS knows %s", o, strings.Join(knownOptions(), ", "))

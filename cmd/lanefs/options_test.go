@@ -45,6 +45,7 @@ func TestParseOptions(t *testing.T) {
 		{"noatime,nosuid,nodev", mountConfig{Kernel: []string{"noatime", "nosuid", "nodev"}}},
 		{"noatime,atime,nosuid,suid,dirsync,relatime", mountConfig{Kernel: []string{"dirsync"}}},
 		{"nodiratime,noatime,diratime,nodiratime", mountConfig{Kernel: []string{"noatime", "nodiratime"}}},
+		{"acl,user_xattr,data=ordered,barrier=1,nobarrier,barrier,lazytime,nodelalloc,stripe=128,init_itable,init_itable=10", mountConfig{}},
 		{"noexec,noexec", mountConfig{Kernel: []string{"noexec"}}},
 	} {
 		var got mountConfig
@@ -82,6 +83,8 @@ func TestParseOptionsErrors(t *testing.T) {
 		"cache=99999999999G": `option "cache=99999999999G": want a size`,
 		"errors=stop":        `option "errors=stop": want remount-ro`,
 		"gpu=vulkan":         `option "gpu=vulkan": want auto, host, hip or cuda`,
+		"delalloc=1":         `option "delalloc=1" takes no value`,
+		"stripe=wide":        `option "stripe=wide": want a number`,
 		"strictatime":        `unknown option "strictatime"`,
 		"nsid=0":             `option "nsid=0"`,
 		"x":                  `unknown option "x"`,

@@ -27,13 +27,17 @@ func TestReadmeOptions(t *testing.T) {
 			case valued:
 				require.Contains(t, values, name)
 			case name != "x-":
-				require.True(t, flags[name] != nil || isVFS(name) || noise[name], "the parser does not know %s", name)
+				_, tuned := tuning[name]
+				require.True(t, flags[name] != nil || isVFS(name) || noise[name] || tuned, "the parser does not know %s", name)
 			}
 		}
 	}
 	for _, o := range knownOptions() {
 		name, _, _ := strings.Cut(o, "=")
 		require.True(t, listed[name] || listed[vfs[name]] || name == "atime", "README lacks %s", name)
+	}
+	for name := range tuning {
+		require.True(t, listed[name], "README lacks %s", name)
 	}
 	for name := range noise {
 		require.True(t, listed[name], "README lacks %s", name)
