@@ -58,6 +58,9 @@ var spaceOps = []struct {
 	{"write of several blocks", nil, func(root *ext4.Inode) error {
 		return in(root, "file", func(f *ext4.Inode) error { return write(f, 100<<10, 5<<10) })
 	}, true},
+	{"write into a hole and over what follows", scattered, func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { return writeOver(f, 1<<10, 5<<10) })
+	}, true},
 	{"append to a small file", nil, func(root *ext4.Inode) error {
 		return in(root, "small", func(f *ext4.Inode) error { return write(f, 10, 300) })
 	}, false},
@@ -114,6 +117,25 @@ func in(dir *ext4.Inode, name string, f func(*ext4.Inode) error) error {
 func write(f *ext4.Inode, off int64, n int) error {
 	_, err := f.Write(off, bytes.Repeat([]byte("w"), n))
 	return err
+}
+
+// writeOver writes n bytes at off, and wants those that it does not count to stay as they are.
+func writeOver(f *ext4.Inode, off int64, n int) error {
+	before, err := f.Read(off, n)
+	if err != nil {
+		return err
+	}
+	defer before.Release()
+	done, werr := f.Write(off, bytes.Repeat([]byte("x"), n))
+	after, err := f.Read(off, n)
+	if err != nil {
+		return err
+	}
+	defer after.Release()
+	if !bytes.Equal(before.Bytes()[done:], after.Bytes()[done:]) {
+		return fmt.Errorf("%d bytes were written, and others behind them (%v)", done, werr)
+	}
+	return werr
 }
 
 func fullDir(t *testing.T, root *ext4.Inode) {

@@ -53,6 +53,9 @@ func (w *writing) gather(l uint32) error {
 			w.runs = append(w.runs, run{x, true})
 		} else if x.Unwritten {
 			w.runs = append(w.runs, run{x, false})
+		} else if len(w.runs) > 0 {
+			// These bytes would be in the file at once, and those before them only if join finds room for the tree.
+			return nil
 		}
 		goal = x.Pblk + jbd2.Block(x.Len)
 		w.list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.fs.bits, s.slice(x.Lblk, x.Len))
