@@ -62,9 +62,18 @@ func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags ui
 		err = n.srv.reclaim(func() error { return n.in.Setxattr(name, value, int(flags), may) })
 	}
 	if err == nil {
+		n.blocksChanged()
 		err = n.settle()
 	}
 	return n.fail(what, err)
+}
+
+// blocksChanged has the kernel ask how much a file takes. By itself it asks again for the change time alone, and with the
+// write-back cache not even for that.
+func (n *node) blocksChanged() {
+	if n.srv.opt.WriteBack {
+		n.srv.invalidateAttr(n)
+	}
 }
 
 // Removexattr removes an attribute. An ACL that is not there is no error: this is also how the kernel sets an empty one.
@@ -80,6 +89,7 @@ func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
 		err = n.in.Removexattr(name)
 	}
 	if err == nil {
+		n.blocksChanged()
 		err = n.settle()
 	}
 	return n.fail(what, err)

@@ -68,6 +68,25 @@ func getxattr(t *testing.T, path, name string) string {
 	return string(buf[:n])
 }
 
+// TestXattrTakesABlock: what a file takes, as stat says it, follows an attribute that comes and goes.
+func TestXattrTakesABlock(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		f := m.path("file")
+		write(t, f, "x")
+		sectors := func() int64 {
+			var st unix.Stat_t
+			require.NoError(t, unix.Stat(f, &st))
+			return st.Blocks
+		}
+		require.NoError(t, unix.Setxattr(f, "user.small", []byte("small"), 0))
+		before := sectors()
+		require.NoError(t, unix.Setxattr(f, "user.large", make([]byte, 700), 0))
+		require.Greater(t, sectors(), before)
+		require.NoError(t, unix.Removexattr(f, "user.large"))
+		require.Equal(t, before, sectors())
+	})
+}
+
 // TestACL: the kernel enforces ACLs, files inherit them without regard to the umask, and mode and ACL stay in step.
 func TestACL(t *testing.T) {
 	m := newMount(t, Options{})
