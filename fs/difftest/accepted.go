@@ -43,7 +43,7 @@ var accepted = []acceptance{
 		name: "how many names a file has, with the write-back cache, while others list directories",
 		reason: "the kernel counts one less by itself when a name is removed, but what READDIRPLUS said meanwhile may be without it " +
 			"already, and with the cache a new change time is no reason to ask again (fuse_entry_unlinked in Linux's fs/fuse/dir.c)",
-		avoided: "run.uncounted for trees; here for operations",
+		avoided: "run.tree for trees; here for operations",
 		mend: func(c *Config, o *Op, l, r *Result) {
 			if o.Kind != OpStat || !c.miscounts() || len(l.Names) != len(r.Names) {
 				return

@@ -49,7 +49,7 @@ func (r *run) finish() (*Failure, error) {
 		if v.WriteBack {
 			c.grain = r.writeBackGrain()
 		}
-		if d := differ(r.uncounted(trees[i]), r.uncounted(got), c); d != nil {
+		if d := differ(trees[i], got, c); d != nil {
 			return r.differs("other reader of "+v.Kind+"'s volume", d...), nil
 		}
 	}

@@ -179,7 +179,7 @@ func (r *run) comparable(tree []Entry) []Entry {
 		return tree
 	}
 	var out []Entry
-	for _, e := range r.uncounted(tree) {
+	for _, e := range tree {
 		if strings.Contains(e.Path, anybody) {
 			continue
 		}
@@ -189,16 +189,4 @@ func (r *run) comparable(tree []Entry) []Entry {
 		out = append(out, e)
 	}
 	return out
-}
-
-// uncounted is a tree without what the kernel may miscount.
-func (r *run) uncounted(tree []Entry) []Entry {
-	if !r.miscounts() {
-		return tree
-	}
-	tree = slices.Clone(tree)
-	for i := range tree {
-		tree[i].Nlink = 0
-	}
-	return tree
 }
