@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 func init() {
@@ -151,8 +153,7 @@ func TestUnprivileged(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "test"), self, 0o755))
 	const script = `set -e; cd "$0"
 mount --make-rprivate /
-awk '$1 ~ "^/dev/loop" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l # other tests' volumes, which a copy would keep in use
-mount -t tmpfs -o mode=755 none dev
+` + disktest.LetGo + `mount -t tmpfs -o mode=755 none dev
 mknod -m 666 dev/fuse c 10 229
 mount --bind dev/fuse /dev/fuse
 exec setpriv --reuid=65534 --regid=65534 --clear-groups ./test "$0/mnt" "$0/image"`

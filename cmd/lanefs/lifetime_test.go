@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // TestKilledDaemon leaves stale mounts, which the next mount and umount clear away.
@@ -89,9 +90,7 @@ func TestUmountHeld(t *testing.T) {
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	p.ok("mount", img, mnt)
 	var said bytes.Buffer
-	// Without other tests' volumes, which a copy would keep in use.
-	const hold = `awk '$1 ~ "^/dev/loop" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l; echo; exec sleep 600`
-	holder := exec.Command("unshare", "--mount", "sh", "-c", hold)
+	holder := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+"echo; exec sleep 600")
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
