@@ -20,7 +20,7 @@ template <typename T> LANEFS_FN void step_team(uint64_t i, uint64_t, uint64_t la
 		return;
 	LANEFS_LOCAL(T, lane, p);
 	uint32_t command;
-	bool progress = step<T>(&lane, now, &command);
+	bool progress = step<T>(&lane, &now, 1, &command);
 	report<T>(&lane, progress, now);
 	write_back<T>(p, &lane);
 }

@@ -84,15 +84,12 @@ template <typename T> LANEFS_FN bool has_work(lanefs_lane *lane) {
 	return share<T>(load(seq_at(lane, 0)), 0) == lane->work_next + 1;
 }
 
-/* All together: the time, the same for all. */
-template <typename T> LANEFS_FN uint64_t time() { return share<T>(clock(), 0); }
-
 /* All together: steps until nothing is left to do or `ticks` have passed. */
 template <typename T> LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
 	uint64_t start = time<T>(), now = start;
 	do {
 		uint32_t command;
-		if (!step<T>(lane, now, &command))
+		if (!step<T>(lane, &now, 1, &command))
 			pause(0);
 		now = time<T>();
 	} while ((lane->in_flight != 0 || has_work<T>(lane)) && now - start < ticks);
@@ -110,7 +107,7 @@ template <typename T> LANEFS_FN void tell(lanefs_status *status, uint32_t state)
  * nothing to do, and when it leaves; the clock it shows at least every `idle` ticks. Only then does it pause between polls, for
  * a part of the time that has passed since something happened: polls of many lanes take of the bus what data could have.
  */
-constexpr uint32_t quiet_steps = 16;
+constexpr uint32_t quiet_polls = 16;
 
 /* Of `idle` being 2 ms, at most 4 µs, and 1 µs while it waits for work. */
 LANEFS_FN uint64_t patience(const lanefs_lane *lane, uint64_t waited, uint64_t idle) {
@@ -123,11 +120,12 @@ template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, 
 	tell<T>(status, LANEFS_RUNNING);
 	uint64_t start = time<T>(), busy = start, told = start, moved = start;
 	bool news = false;
+	constexpr uint32_t looks = T::acquires && T::W > 1 ? 4 : 1, quiet_steps = quiet_polls / looks;
 	uint32_t quiet = 0; /* steps that did nothing, in a row */
 	for (;;) {
 		uint32_t command;
 		uint64_t now = time<T>();
-		bool progress = step<T>(lane, now, &command);
+		bool progress = step<T>(lane, &now, looks, &command);
 		news = news || progress;
 		quiet = progress ? 0 : quiet + 1;
 		moved = progress ? now : moved;

@@ -121,7 +121,7 @@ template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&it
 
 /* All together: the first item, if poll_work has found all its words. Each says so itself, so they need no order. */
 template <typename T> LANEFS_FN bool is_whole(const lanefs_lane *lane, const waiting<T> &w) {
-	return T::W > 1 && ballot<T>((uint32_t)w.first != lane->work_next + 1) == 0;
+	return T::W > 1 && ballot<T>(self<T>() < work_words && (uint32_t)w.first != lane->work_next + 1) == 0;
 }
 template <typename T> LANEFS_FN item first_item(const waiting<T> &w) {
 	item it;

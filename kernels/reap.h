@@ -215,6 +215,7 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 	if (slots_of<T>(talks) != 0) {
 		if (!T::acquires)
 			acquire(); /* orders the loads of DW3 before those of DW0 and DW1 */
+		meet<T>(); /* another thread may have loaded it */
 		c->talked = true;
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)

@@ -2,7 +2,8 @@
  * The step: all that a lane can do now, without waiting.
  *
  *  1. Load the control word, DW2 and DW3 from the CQ's head on and the next work items' seq: loads that do not wait for
- *     one another, since each may be a trip over PCIe. With nothing in flight the CQ is left alone.
+ *     one another, since each may be a trip over PCIe: where that pays, one load of a wave (glance.h). With nothing in flight
+ *     the CQ is left alone.
  *  2. If the queue pair has failed, answer everything that asks (steps 3 to 5 fall away).
  *  3. Reap every new completion.
  *  4. Post work while there is some and CIDs are free.
@@ -20,8 +21,7 @@
 #ifndef LANEFS_STEP_H
 #define LANEFS_STEP_H
 
-#include "post.h"
-#include "reap.h"
+#include "glance.h"
 #include "ring.h"
 
 namespace lanefs {
@@ -53,29 +53,40 @@ template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
 	}
 }
 
-/* What a step polls of its work before it knows of any: enough for a caller or two, and little traffic while there is none. */
-constexpr uint32_t idle_polls = 4;
+/* All together: polls all that may have come, up to `looks` times where that is one load. Returns the control word. */
+template <typename T> LANEFS_FN uint32_t poll(lanefs_lane *lane, waiting<T> *w, completed<T> *c, uint32_t looks) {
+	bool idle = lane->in_flight == 0 && lane->dead_cids == 0;
+	c->n = 0;
+	c->talked = false;
+	uint32_t command;
+	if (can_glance<T>(lane)) {
+		glance<T>(lane, w, c, &command, looks);
+		return command;
+	}
+	command = load(&at<lanefs_control>(lane->control)->command);
+	poll_work<T>(lane, w, idle_polls, T::W == 1 && idle);
+	if (!idle) {
+		poll_cq<T>(lane, c);
+		count_new<T>(lane, c);
+	}
+	count_work<T>(lane, w);
+	return share<T>(command, 0);
+}
 
 /*
- * All together: one step of a lane that lanefs_reset has made ready, `now` being the same for all. Returns whether it did
- * anything, and the control word.
+ * All together: one step of a lane that lanefs_reset has made ready. `*when` is the time, the same for all; a wave that may look more
+ * than once sets it anew. Returns whether it did anything, and the control word.
  */
-template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t now, uint32_t *command) {
+template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uint32_t looks, uint32_t *command) {
 	bool idle = lane->in_flight == 0 && lane->dead_cids == 0;
 	waiting<T> w;
 	completed<T> c;
-	uint32_t asked = load(&at<lanefs_control>(lane->control)->command);
 	spare<T> next_cids;
 	look_up<T>(lane, &next_cids);
-	poll_work<T>(lane, &w, idle_polls, T::W == 1 && idle);
-	c.n = 0;
-	c.talked = false;
-	if (!idle) {
-		poll_cq<T>(lane, &c);
-		count_new<T>(lane, &c);
-	}
-	count_work<T>(lane, &w);
-	*command = share<T>(asked, 0);
+	*command = poll<T>(lane, &w, &c, looks);
+	if (T::W > 1 && looks > 1)
+		*when = time<T>();
+	uint64_t now = *when;
 
 	uint32_t first_result = lane->result_next, first_work = lane->work_next;
 	uint64_t commands = lane->totals.commands;

@@ -117,6 +117,9 @@ template <typename T> LANEFS_FN uint32_t shuffle(uint32_t v, uint32_t from) {
 }
 #endif
 
+/* All together: the time, the same for all. */
+template <typename T> LANEFS_FN uint64_t time() { return share<T>(clock(), 0); }
+
 /* All together: v of the slot `from`. */
 template <typename T> LANEFS_FN uint32_t pick(const uint32_t (&v)[T::K], uint32_t from) {
 	uint32_t got = 0;
