@@ -3,6 +3,7 @@ package softctl
 import (
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/lanefs/lanefs/gpu"
 )
@@ -49,18 +50,30 @@ func (l *late) Close() error {
 type pinning struct {
 	piped
 	err  error // of Pin
-	pins map[*byte]bool
+	mu   sync.Mutex
+	pins map[*byte]bool // protected by mu
 }
 
 func (p *pinning) Pin(b []byte) error {
 	if p.err != nil {
 		return p.err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.pins[&b[0]] = true
 	return nil
 }
 
+// count is how many are pinned.
+func (p *pinning) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pins)
+}
+
 func (p *pinning) Unpin(b []byte, then func()) {
+	p.mu.Lock()
 	delete(p.pins, &b[0])
+	p.mu.Unlock()
 	then()
 }

@@ -10,17 +10,22 @@ import (
 )
 
 // pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
-// pinned by the chunk, and only those of chunks that were read whole before, since pinning costs as much as reading them.
+// pinned by the chunk, and only those of chunks that were read whole before, since pinning costs more than reading them: goroutines
+// do it, and whoever reads meanwhile takes the way of the first time.
 //
 // Pinned pages stay in the page cache, so that what is written to the file is in them. A deallocation takes pages out of
 // the file: their chunk is let go of first.
 type pages struct {
-	m      *image
-	mover  Pinner
-	limit  int64 // bytes that may be pinned at once
-	chunks []chunk
-	pinned atomic.Int64 // bytes
-	refuse atomic.Bool  // the system pins no pages of such a file
+	m       *image
+	mover   Pinner
+	limit   int64 // bytes that may be pinned at once
+	chunks  []chunk
+	pinned  atomic.Int64 // bytes
+	refuse  atomic.Bool  // the system pins no pages of such a file
+	asked   chan int     // chunks to pin, by number
+	left    atomic.Int32 // of those asked for, chunks that nobody has dealt with
+	pinners sync.WaitGroup
+	end     chan struct{} // closed: they end
 }
 
 // chunk is a part of the image. Whoever copies from it holds mu for reading, whoever pins it, lets go of it or takes pages
@@ -28,7 +33,7 @@ type pages struct {
 type chunk struct {
 	mu   sync.RWMutex
 	b    []byte       // protected by mu: nil while it is not pinned
-	read atomic.Int64 // bytes since it was last let go of
+	read atomic.Int64 // bytes since it was last let go of, or was to be pinned
 	used atomic.Int64 // when, in seconds
 }
 
@@ -36,6 +41,7 @@ const (
 	chunkSize  = 16 << 20
 	chunkStale = 60 // seconds for which a chunk is kept that nobody reads, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
+	pinners    = 2  // goroutines that pin
 )
 
 // newPages gives nil where pages cannot be used.
@@ -45,7 +51,29 @@ func newPages(m *image, mover Mover) *pages {
 	if !ok || unix.Sysinfo(&info) != nil {
 		return nil
 	}
-	return &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, m.size/chunkSize)}
+	n := int(m.size / chunkSize)
+	all := &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, n),
+		asked: make(chan int, n), end: make(chan struct{})}
+	for range pinners {
+		all.pinners.Go(all.run)
+	}
+	return all
+}
+
+// run pins what is asked for.
+func (p *pages) run() {
+	for {
+		select {
+		case <-p.end:
+			return
+		case i := <-p.asked:
+			c := &p.chunks[i]
+			c.mu.Lock()
+			p.pin(c, int64(i)*chunkSize)
+			c.mu.Unlock()
+			p.left.Add(-1)
+		}
+	}
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
@@ -57,18 +85,8 @@ func (p *pages) view(off, n int64) (*chunk, []byte) {
 	}
 	c, at := &p.chunks[i], off%chunkSize
 	n = min(n, chunkSize-at)
-	if c.b == nil && c.read.Add(n) > chunkSize && !p.refuse.Load() {
-		c.mu.RUnlock()
-		if !c.mu.TryLock() {
-			return nil, nil
-		}
-		p.pin(c, i*chunkSize)
-		c.mu.Unlock()
-		if !c.mu.TryRLock() {
-			return nil, nil
-		}
-	}
 	if c.b == nil {
+		c.ask(p, i, min(n, pipeStep))
 		c.mu.RUnlock()
 		return nil, nil
 	}
@@ -76,9 +94,25 @@ func (p *pages) view(off, n int64) (*chunk, []byte) {
 	return c, c.b[at : at+n]
 }
 
+// ask has the chunk pinned when n bytes more make it read for a second time.
+func (c *chunk) ask(p *pages, i, n int64) {
+	read := c.read.Load()
+	switch {
+	case p.refuse.Load():
+	case read+n <= chunkSize:
+		c.read.Add(n)
+	case c.read.CompareAndSwap(read, 0):
+		p.left.Add(1)
+		select {
+		case p.asked <- int(i):
+		default: // enough to do
+			p.left.Add(-1)
+		}
+	}
+}
+
 // pin pins a chunk without holes: to look at a hole would fill it. c.mu is held.
 func (p *pages) pin(c *chunk, off int64) {
-	c.read.Store(0)
 	if c.b != nil {
 		return
 	}
@@ -159,6 +193,17 @@ func (p *pages) without(off, n int64, f func(off, n int64) error) error {
 func (p *pages) close() {
 	if p == nil {
 		return
+	}
+	close(p.end)
+	ended := make(chan struct{})
+	go func() {
+		p.pinners.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(copyTimeout):
+		return // the driver of a device that has failed may never answer; the pages stay until the process ends
 	}
 	for i := range p.chunks {
 		p.chunks[i].mu.Lock()
