@@ -48,6 +48,7 @@ func TestAutoTakesGPU(t *testing.T) {
 	require.Equal(t, "hip", r.Runtime.Name)
 	require.Equal(t, "iomem", r.Runtime.Bells)
 	require.Zero(t, r.Runtime.Memory)
+	require.EqualValues(t, gpuTransfer, r.Device.MaxTransfer)
 	p.ok("umount", mnt)
 	fsck(t, img)
 	require.Contains(t, p.daemonLog("log"), `msg="the lanes run on a GPU" gpu="LaneFS shim over plain memory"`)

@@ -49,7 +49,7 @@ func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
 // gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
 // copied while the rest of it is read, and costs the lanes less than four of 1 MiB (docs/PERFORMANCE.md).
-const gpuTransfer = 4 << 20
+const gpuTransfer = 8 << 20
 
 // openController opens what drives the controller of cfg.Device, and the controller: of a PCI function, through VFIO, or of
 // an image file, in software.
@@ -137,6 +137,9 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	}
 	ec := cfg.engine()
 	ec.Doorbell = s.took.Doorbell
+	if s.copy != nil {
+		ec.MaxTransfer = gpuTransfer
+	}
 	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}

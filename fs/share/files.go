@@ -23,8 +23,12 @@ import (
 //	4  each part: ext4 maps it to extents, the lanes have the controller read them straight into the memory
 //	5  the memory is exported, and its descriptor passed to the program
 
-// part is what one loader reads at a time.
-const part = 4 << 20
+// What one loader reads at a time, in bytes: a multiple of part, and of a large range more, so that a command of the lanes is as
+// large as it can be.
+const (
+	part     = 4 << 20
+	mostPart = 16 << 20
+)
 
 // loaders is how many parts of a range are read at once: enough for every lane to have the next one waiting.
 func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
@@ -35,14 +39,15 @@ func load(f *fs.External, m *vram.Memory, off, n int64) error {
 	var once sync.Once
 	var first error
 	var wg sync.WaitGroup
-	for range min(loaders(), int((n+part-1)/part)) {
+	each := min(max(n/int64(loaders())/part, 1)*part, mostPart)
+	for range min(loaders(), int((n+each-1)/each)) {
 		wg.Go(func() {
 			for {
-				at := next.Add(part) - part
+				at := next.Add(each) - each
 				if at >= n {
 					return
 				}
-				t := []ext4.Transfer{{Off: off + at, N: int(min(part, n-at)), Mem: m, At: int(at)}}
+				t := []ext4.Transfer{{Off: off + at, N: int(min(each, n-at)), Mem: m, At: int(at)}}
 				f.Read(t)
 				err := t[0].Err
 				if err == nil && t[0].Done < t[0].N { // the file has become shorter since it was asked for its size
