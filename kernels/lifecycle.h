@@ -109,9 +109,9 @@ template <typename T> LANEFS_FN void tell(lanefs_status *status, uint32_t state)
  */
 constexpr uint32_t quiet_polls = 16;
 
-/* Of `idle` being 2 ms, at most 4 µs, and 1 µs while it waits for work. */
+/* Of `idle` being 2 ms, at most 16 µs, and 1 µs while it waits for work. */
 LANEFS_FN uint64_t patience(const lanefs_lane *lane, uint64_t waited, uint64_t idle) {
-	uint64_t most = idle / (lane->in_flight != 0 ? 512 : 2048);
+	uint64_t most = idle / (lane->in_flight != 0 ? 128 : 2048);
 	return waited / 16 < most ? waited / 16 : most;
 }
 

@@ -12,11 +12,13 @@ type waiter struct {
 	spin   time.Duration // beyond waitSpins
 	among  *atomic.Int32 // those who are counted, until end; nil: nobody is
 	rounds int
+	look   int // the round in which the clock is read next
 	since  time.Time
 }
 
 const (
 	waitSpins  = 32                    // rounds without giving up the thread
+	waitLook   = 8                     // rounds between two looks at the clock while spinning beyond them
 	waitYield  = 60 * time.Microsecond // then yield to other goroutines for this long
 	waitShort  = 50 * time.Microsecond // then sleep
 	waitLong   = time.Millisecond      // and, when nothing came for waitPatience, sleep longer
@@ -31,12 +33,12 @@ func (w *waiter) end() {
 }
 
 // progress says that the loop got somewhere.
-func (w *waiter) progress() { w.rounds = 0 }
+func (w *waiter) progress() { w.rounds, w.look = 0, 0 }
 
 // idle waits a little before the next look.
 func (w *waiter) idle() {
 	w.rounds++
-	if w.rounds <= waitSpins {
+	if w.rounds <= waitSpins || w.rounds < w.look {
 		return
 	}
 	if w.rounds == waitSpins+1 {
@@ -44,6 +46,7 @@ func (w *waiter) idle() {
 	}
 	switch d := time.Since(w.since) - w.spin; {
 	case d < 0:
+		w.look = w.rounds + waitLook
 	case d < waitYield:
 		runtime.Gosched()
 	case d < waitPatien:
