@@ -37,14 +37,18 @@ func (l *late) Write(m gpu.Memory, off int64, src []byte) error {
 	return nil
 }
 
-func (l *late) Close() error {
-	for _, f := range l.after {
+func (l *late) Wait() error {
+	after := l.after
+	l.after = nil
+	for _, f := range after {
 		if err := f(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func (l *late) Close() error { return l.Wait() }
 
 // pinning is a piped mover that reads an image's own pages, and says which it has.
 type pinning struct {

@@ -131,9 +131,11 @@ func (p *pipe) Write(m gpu.Memory, off int64, src []byte) error {
 	return p.c.stream.Copy(m.Addr()+gpu.Addr(off), at, int64(len(src)))
 }
 
+func (p *pipe) Wait() error { return p.c.stream.Wait(copyTimeout) }
+
 func (p *pipe) Close() error {
 	defer func() { p.e.idle <- p.c }()
-	return p.c.stream.Wait(copyTimeout)
+	return p.Wait()
 }
 
 func (c *copier) copy(host, dev gpu.Addr, n int64, toDevice bool) error {

@@ -371,10 +371,10 @@ func TestMemoryWithoutHostView(t *testing.T) {
 	}
 }
 
-// TestPipe reads 4 MiB into memory without a host view, with pages of ordinary memory in between, while copies are under way.
+// TestPipe reads several parts into memory without a host view, with pages of ordinary memory in between, while copies are under way.
 func TestPipe(t *testing.T) {
-	const size, pages = 2 * pipeStep, 2 * pipeStep / 4096
-	h := newHost(t, Options{Mover: piped{}, MaxTransfer: size}).enable()
+	const size, pages = 5 * pipeStep, 5 * pipeStep / 4096
+	h := newHost(t, Options{Mover: piped{}, MaxTransfer: 8 * pipeStep}).enable()
 	q := h.queue(1, 16)
 	m := newMemory(t, size)
 	m.hidden = true

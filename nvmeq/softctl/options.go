@@ -86,9 +86,11 @@ type Piper interface {
 	Pipe() (Pipe, error)
 }
 
-// Pipe begins copies from staged memory in order. Close returns when all have ended; src is not touched before.
+// Pipe begins copies from staged memory in order. Wait returns when all that have been begun have ended, Close likewise; src is
+// not touched before.
 type Pipe interface {
 	Write(m gpu.Memory, off int64, src []byte) error
+	Wait() error
 	Close() error
 }
 

@@ -1,7 +1,6 @@
 package softctl
 
 import (
-	"cmp"
 	"errors"
 	"io"
 
@@ -24,8 +23,8 @@ type vector struct {
 	n      int64
 	staged bool // some of it has no host view: data goes through stage
 	stage  []byte
-	lent   bool  // stage is the mover's
-	lo, hi int64 // of stage, that each works on; hi 0: all of it
+	lent   bool   // stage is the mover's
+	part   []byte // of stage, that each works on; nil: the vector's length
 	iov    []unix.Iovec
 	held   []*chunk // of the image's pages, that copies read
 	mover  Mover
@@ -34,7 +33,7 @@ type vector struct {
 
 func (v *vector) reset() {
 	clear(v.pieces) // the regions belong to a table that may be gone by the next command
-	v.pieces, v.n, v.staged, v.lo, v.hi = v.pieces[:0], 0, false, 0, 0
+	v.pieces, v.n, v.staged = v.pieces[:0], 0, false
 }
 
 func (v *vector) add(r *region, off, n int64) {
@@ -54,7 +53,11 @@ func (v *vector) add(r *region, off, n int64) {
 func (v *vector) each(off int64, f func([]unix.Iovec, int64) (int64, error)) error {
 	v.iov = v.iov[:0]
 	if v.staged {
-		v.iov = append(v.iov, iovec(v.stage[v.lo:cmp.Or(v.hi, v.n)]))
+		part := v.part
+		if part == nil {
+			part = v.stage[:v.n]
+		}
+		v.iov = append(v.iov, iovec(part))
 	} else {
 		for _, p := range v.pieces {
 			v.iov = append(v.iov, iovec(p.r.host[p.off:p.off+p.n]))
@@ -88,7 +91,7 @@ func (v *vector) gather() error {
 	if !v.staged {
 		return nil
 	}
-	v.grow()
+	v.grow(v.n)
 	at := v.stage
 	for _, p := range v.pieces {
 		if p.r.host != nil {
@@ -109,15 +112,16 @@ func (v *vector) scatter() error {
 	return nil
 }
 
-// pipeStep is how much of a staged read is read before its copy is begun. The copy of one part and the reading of the next
-// go on together. A device's copy engine takes a few microseconds between two copies, so the parts are large.
-const pipeStep = 2 << 20
+// pipeStep is how much of a staged read is read before its copy is begun, into one half of the stage while the other half is
+// copied. A device's copy engine takes a few microseconds between two copies, so the parts are large; but the stages of all queues are
+// pinned when they are first used, which takes longer than reading them, so they are no larger.
+const pipeStep = 1 << 20
 
 // readStaged reads from the image part by part: from its own pages where they can be had, else through the stage.
 func (v *vector) readStaged(m medium, off int64) error {
 	mover, ok := v.mover.(Piper)
 	if !ok {
-		v.grow()
+		v.grow(v.n)
 		if err := m.readv(v, off); err != nil {
 			return err
 		}
@@ -128,16 +132,24 @@ func (v *vector) readStaged(m medium, off int64) error {
 		return errMover
 	}
 	next, into := v.pieces, int64(0) // where the next byte goes
-	for v.lo = 0; v.lo < v.n && err == nil; v.lo = v.hi {
-		part := v.view(m, off+v.lo)
-		if v.hi = v.lo + int64(len(part)); part == nil {
-			v.grow()
-			v.hi = min(v.lo+pipeStep, v.n)
-			if err = m.readv(v, off+v.lo); err != nil {
+	half := int64(0)
+	for lo := int64(0); lo < v.n && err == nil; {
+		part := v.view(m, off+lo, v.n-lo)
+		if part == nil {
+			n := min(pipeStep, v.n-lo)
+			v.grow(min(2*pipeStep, v.n))
+			v.part = v.stage[half : half+n]
+			part, half = v.part, pipeStep-half
+			err = m.readv(v, off+lo)
+			v.part = nil
+			if err != nil {
 				break
 			}
-			part = v.stage[v.lo:v.hi]
+			if p.Wait() != nil { // the other half is free then
+				err = errMover
+			}
 		}
+		lo += int64(len(part))
 		for len(part) > 0 && err == nil {
 			to := next[0]
 			b := part[:min(to.n-into, int64(len(part)))]
@@ -163,13 +175,13 @@ func (v *vector) readStaged(m medium, off int64) error {
 }
 
 // view is what comes next of the image's own pages, held until the copies have ended. The CPU does not touch them.
-func (v *vector) view(m medium, off int64) []byte {
+func (v *vector) view(m medium, off, n int64) []byte {
 	for _, p := range v.pieces {
 		if p.r.host != nil {
 			return nil
 		}
 	}
-	c, b := m.view(off, v.n-v.lo)
+	c, b := m.view(off, n)
 	if c != nil {
 		v.held = append(v.held, c)
 	}
@@ -208,23 +220,23 @@ func (v *vector) get(b []byte) error {
 	return nil
 }
 
-// grow makes stage large enough.
-func (v *vector) grow() {
-	if int64(len(v.stage)) >= v.n {
+// grow makes stage n bytes long at least. No copy may be under way.
+func (v *vector) grow(n int64) {
+	if int64(len(v.stage)) >= n {
 		return
 	}
 	v.unstage()
 	if s, ok := v.mover.(Stager); ok {
-		if b, err := s.Stage(max(v.n, stageLeast)); err == nil {
+		if b, err := s.Stage(max(n, stageLeast)); err == nil {
 			v.stage, v.lent = b, true
 			return
 		}
 	}
-	v.stage = make([]byte, v.n)
+	v.stage = make([]byte, n)
 }
 
-// stageLeast is what a Stager is asked for at least: the default MaxTransfer, so that most queues ask once.
-const stageLeast = 1 << 20
+// stageLeast is what a Stager is asked for at least: so much that most queues ask once.
+const stageLeast = 2 * pipeStep
 
 // unstage gives the stage back to whom it belongs.
 func (v *vector) unstage() {
