@@ -28,7 +28,7 @@ constexpr uint32_t glance_most = wave_size - glance_cqes; /* completions */
 
 /* Whether a glance sees all that a step has to. */
 template <typename T> LANEFS_FN bool can_glance(const lanefs_lane *lane) {
-	return T::acquires && T::W > 1 && lane->in_flight + lane->dead_cids <= glance_most;
+	return T::glances && lane->in_flight + lane->dead_cids <= glance_most;
 }
 
 /*

@@ -120,7 +120,7 @@ template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, 
 	tell<T>(status, LANEFS_RUNNING);
 	uint64_t start = time<T>(), busy = start, told = start, moved = start;
 	bool news = false;
-	constexpr uint32_t looks = T::acquires && T::W > 1 ? 4 : 1, quiet_steps = quiet_polls / looks;
+	constexpr uint32_t looks = T::glances ? 4 : 1, quiet_steps = quiet_polls / looks;
 	uint32_t quiet = 0; /* steps that did nothing, in a row */
 	for (;;) {
 		uint32_t command;

@@ -84,7 +84,7 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 	spare<T> next_cids;
 	look_up<T>(lane, &next_cids);
 	*command = poll<T>(lane, &w, &c, looks);
-	if (T::W > 1 && looks > 1)
+	if (T::glances && looks > 1)
 		*when = time<T>();
 	uint64_t now = *when;
 

@@ -31,6 +31,8 @@ template <uint32_t w, uint32_t k> struct team {
 	 * an acquire is a fence, which is made once something was found.
 	 */
 	static constexpr bool acquires = LANEFS_LOADS_ACQUIRE && k == 1;
+	/* Whether it polls all that may come by one load, while little is in flight (glance.h). */
+	static constexpr bool glances = acquires && w != 1;
 	/* One thread with several slots. It has nobody to share its instructions with, so full batches with nothing special about
 	 * them have a way of their own, without branches: each costs such a thread as much as five to ten other instructions. */
 	static constexpr bool few = w == 1 && k != 1;
