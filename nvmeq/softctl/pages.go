@@ -21,11 +21,9 @@ type pages struct {
 	limit   int64 // bytes that may be pinned at once
 	chunks  []chunk
 	pinned  atomic.Int64 // bytes
-	refuse  atomic.Bool  // the system pins no pages of such a file
-	asked   chan int     // chunks to pin, by number
-	left    atomic.Int32 // of those asked for, chunks that nobody has dealt with
+	refuse  atomic.Bool  // the system pins no pages of such a file, or it is being closed
 	pinners sync.WaitGroup
-	end     chan struct{} // closed: they end
+	turns   chan struct{} // held by the pinners at work
 }
 
 // chunk is a part of the image. Whoever copies from it holds mu for reading, whoever pins it, lets go of it or takes pages
@@ -41,7 +39,7 @@ const (
 	chunkSize  = 16 << 20
 	chunkStale = 60 // seconds for which a chunk is kept that nobody reads, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
-	pinners    = 2  // goroutines that pin
+	pinTurns   = 2  // pinners at work
 )
 
 // newPages gives nil where pages cannot be used.
@@ -51,29 +49,8 @@ func newPages(m *image, mover Mover) *pages {
 	if !ok || unix.Sysinfo(&info) != nil {
 		return nil
 	}
-	n := int(m.size / chunkSize)
-	all := &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, n),
-		asked: make(chan int, n), end: make(chan struct{})}
-	for range pinners {
-		all.pinners.Go(all.run)
-	}
-	return all
-}
-
-// run pins what is asked for.
-func (p *pages) run() {
-	for {
-		select {
-		case <-p.end:
-			return
-		case i := <-p.asked:
-			c := &p.chunks[i]
-			c.mu.Lock()
-			p.pin(c, int64(i)*chunkSize)
-			c.mu.Unlock()
-			p.left.Add(-1)
-		}
-	}
+	return &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, m.size/chunkSize),
+		turns: make(chan struct{}, pinTurns)}
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
@@ -102,12 +79,15 @@ func (c *chunk) ask(p *pages, i, n int64) {
 	case read+n <= chunkSize:
 		c.read.Add(n)
 	case c.read.CompareAndSwap(read, 0):
-		p.left.Add(1)
-		select {
-		case p.asked <- int(i):
-		default: // enough to do
-			p.left.Add(-1)
-		}
+		p.pinners.Go(func() {
+			p.turns <- struct{}{}
+			defer func() { <-p.turns }()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !p.refuse.Load() {
+				p.pin(c, i*chunkSize)
+			}
+		})
 	}
 }
 
@@ -194,7 +174,7 @@ func (p *pages) close() {
 	if p == nil {
 		return
 	}
-	close(p.end)
+	p.refuse.Store(true)
 	ended := make(chan struct{})
 	go func() {
 		p.pinners.Wait()

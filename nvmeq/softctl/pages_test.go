@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -49,8 +48,7 @@ func (r *reader) read(off, n int64) {
 	clear(r.m.b)
 	r.expect(Success, r.q, r.move(2, uint64(off/512), uint32(n/512), r.at))
 	require.True(r.t, bytes.Equal(r.want[off:off+n], r.m.b[:n]), "%d bytes at %d", n, off)
-	pages := r.c.files[0].pages
-	require.Eventually(r.t, func() bool { return pages.left.Load() == 0 }, time.Minute, 20*time.Microsecond, "what was asked for is pinned")
+	r.c.files[0].pages.pinners.Wait()
 }
 
 func (r *reader) pass() {
