@@ -48,7 +48,7 @@ func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
 // gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
-// copied while the rest of it is read, and costs the lanes less than four of 1 MiB (docs/PERFORMANCE.md).
+// copied while the rest of it is read, and costs lanes and copy engine less than eight of 1 MiB (docs/PERFORMANCE.md).
 const gpuTransfer = 8 << 20
 
 // openController opens what drives the controller of cfg.Device, and the controller: of a PCI function, through VFIO, or of
