@@ -19,9 +19,12 @@ import (
 
 // The road of a ring's requests:
 //
-//	1  the ring's goroutine copies submissions out, looks up their handles, and makes batches of what follows one another
+//	1  the ring's leader copies submissions out, looks up their handles, and makes batches of what follows one another
 //	2  a worker has the batch's reads of a file done in one call, its writes one by one (workers in parallel)
 //	3  each request's completion is put in as its batch ends; the client is woken if it sleeps
+//
+// To wake a worker takes longer than a small read, so the leader carries out a batch by itself that is the only one under way. The
+// ring has two goroutines that may lead: the other sleeps until the client has more meanwhile.
 //
 // A ring takes no more submissions than there is room for completions, so a client that reaps nothing waits for itself.
 
@@ -30,15 +33,23 @@ const (
 	batchBytes   = 1 << 20
 	maxWorkers   = 64
 	ringSpin     = 50 * time.Microsecond // how long the daemon looks for more before it sleeps
+	smallBytes   = 64 << 10
+	quick        = 20 * time.Microsecond
 )
 
 // ring is a handle.
 type ring struct {
 	rings  *wire.Rings
-	submit *os.File // the daemon's end of the eventfd
-	events [2]int   // submitted, completed: closed with the ring
-	end    atomic.Bool
-	done   sync.WaitGroup // the ring's goroutine
+	submit *os.File       // the daemon's end of the eventfd
+	events [2]int         // submitted, completed: closed with the ring
+	end    atomic.Bool    // closed, or the client broke the rules
+	done   sync.WaitGroup // those who may lead
+
+	lead    sync.Mutex   // held by who takes submissions
+	called  atomic.Bool  // the other one woke up while it was held
+	started int          // workers; protected by lead
+	lone    tools        // of who carries out a batch alone: there is one such batch at a time
+	lately  atomic.Int64 // how long a small one took, in ns
 
 	mu     sync.Mutex      // protects the completion ring's daemon side, and uses
 	uses   map[uint32]*use // what requests may name
@@ -58,7 +69,7 @@ type use struct {
 // job is a submission whose handles were looked up.
 type job struct {
 	wire.Submission
-	uses []*use
+	uses [2]*use
 	file *fs.External
 	mem  *vram.Memory
 	err  error
@@ -86,7 +97,9 @@ func (c *conn) ring(q *wire.Ring, _ []int) result {
 		r.learn(number, h)
 	}
 	c.handles[n] = r
-	r.done.Go(r.run)
+	for range 2 {
+		r.done.Go(r.run)
+	}
 	return result{reply: &wire.RingReply{Handle: n, Entries: q.Entries, Completions: r.rings.Completions(), Size: uint64(wire.RingsSize(q.Entries))},
 		rights: []int{r.rings.FD, r.events[0], r.events[1]}}
 }
@@ -124,13 +137,18 @@ func (r *ring) free() {
 }
 
 func (r *ring) close(c *conn) {
-	if r.end.Swap(true) {
-		return
-	}
-	r.submit.SetReadDeadline(time.Unix(1, 0)) // whoever waits waits no longer
+	r.stop()
 	r.done.Wait()
+	close(r.work)
+	r.workers.Wait()
 	r.free()
 	c.count.rings--
+}
+
+// stop ends the ring: nothing is taken any more.
+func (r *ring) stop() {
+	r.end.Store(true)
+	r.submit.SetReadDeadline(time.Unix(1, 0)) // whoever sleeps is awake
 }
 
 // learn and forget keep the ring's view of the connection's handles. Requests in flight that name a handle have ended when
@@ -154,36 +172,111 @@ func (r *ring) forget(number uint32) {
 	r.mu.Unlock()
 }
 
-// run takes submissions until the ring ends.
+// run leads the ring whenever the client has signalled and nobody else does, until the ring ends.
 func (r *ring) run() {
-	defer r.workers.Wait()
-	defer close(r.work)
-	started := 0
+	var b [8]byte
+	for !r.end.Load() {
+		r.called.Store(true)
+		if r.lead.TryLock() {
+			r.takeAll()
+		}
+		if _, err := r.submit.Read(b[:]); err != nil {
+			return
+		}
+	}
+}
+
+// leave gives the lead up. Who had been called meanwhile and slept on is called again, if there is anything.
+func (r *ring) leave() {
+	r.lead.Unlock()
+	if r.called.Swap(false) && r.pending() {
+		wire.Signal(r.events[0])
+	}
+}
+
+// takeAll takes submissions until there are none for a while, or another leads. The caller holds lead, and not when it returns.
+func (r *ring) takeAll() {
 	var buf [batchEntries]wire.Submission
 	for !r.end.Load() {
 		n, err := r.take(buf[:])
 		if err != nil {
-			return // the client broke the rules; it sees no completion any more
+			r.stop() // the client broke the rules; it sees no completion any more
+			break
 		}
 		if n == 0 {
-			if !r.wait() {
-				return
-			}
-			continue
-		}
-		for _, b := range r.batches(buf[:n]) {
-			select {
-			case r.work <- b:
+			if r.more() {
 				continue
-			default:
 			}
-			if started < maxWorkers {
-				started++
-				r.workers.Go(r.worker)
+			break
+		}
+		all := r.batches(buf[:n])
+		if len(all) > 1 || r.flying.Load() > int64(n) {
+			for _, b := range all {
+				r.give(b)
 			}
-			r.work <- b
+		} else if !r.alone(all[0]) {
+			return
 		}
 	}
+	r.leave()
+}
+
+// alone carries out the only batch that is under way. It says whether the caller leads still.
+func (r *ring) alone(b []job) bool {
+	small := isSmall(b)
+	if small && r.lately.Load() < int64(quick) { // whoever comes meanwhile waits no longer than for the other one to wake up
+		r.carryOutTimed(b, small)
+		r.complete(b, &r.lone)
+		return true
+	}
+	r.rings.DaemonSleeps(true) // the other one hears of what comes
+	if r.pending() {
+		r.rings.DaemonSleeps(false)
+		r.give(b)
+		return true
+	}
+	r.leave()
+	r.carryOutTimed(b, small)
+	leads := r.lead.TryLock()
+	if leads {
+		r.rings.DaemonSleeps(false) // before the client can have more
+	}
+	r.complete(b, &r.lone)
+	return leads
+}
+
+func (r *ring) carryOutTimed(b []job, small bool) {
+	start := time.Now()
+	r.carryOut(b, &r.lone)
+	if small {
+		r.lately.Store(int64(time.Since(start)))
+	}
+}
+
+// isSmall says whether a batch is a few blocks to read: how long that takes, the one before tells.
+func isSmall(b []job) bool {
+	bytes := uint64(0)
+	for i := range b {
+		if b[i].Op != wire.OpRead {
+			return false
+		}
+		bytes += min(b[i].Len, smallBytes+1)
+	}
+	return bytes <= smallBytes
+}
+
+// give hands a batch to a worker.
+func (r *ring) give(b []job) {
+	select {
+	case r.work <- b:
+		return
+	default:
+	}
+	if r.started < maxWorkers {
+		r.started++
+		r.workers.Go(r.worker)
+	}
+	r.work <- b
 }
 
 // take copies submissions out, as many as there is room to answer.
@@ -199,20 +292,15 @@ func (r *ring) take(buf []wire.Submission) (int, error) {
 	return n, err
 }
 
-// wait returns true when there may be more, false at the ring's end.
-func (r *ring) wait() bool {
+// more waits for a while for more; after false the client signals it.
+func (r *ring) more() bool {
 	for end := time.Now().Add(ringSpin); time.Now().Before(end); {
 		if r.pending() {
 			return true
 		}
 	}
 	r.rings.DaemonSleeps(true)
-	if r.pending() {
-		return true
-	}
-	var b [8]byte
-	_, err := r.submit.Read(b[:])
-	return err == nil && !r.end.Load()
+	return r.pending()
 }
 
 // pending says whether take would find something.
@@ -277,27 +365,38 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 		return nil
 	}
 	u.n++
-	j.uses = append(j.uses, u)
+	if j.uses[0] == nil {
+		j.uses[0] = u
+	} else {
+		j.uses[1] = u
+	}
 	return u.h
 }
 
 // worker carries out batches until there are no more.
 func (r *ring) worker() {
+	var t tools
 	for b := range r.work {
-		r.carryOut(b)
+		r.carryOut(b, &t)
+		r.complete(b, &t)
 	}
 }
 
-func (r *ring) carryOut(b []job) {
-	results := make([]int64, len(b))
-	reads := map[*fs.External][]int{}
+// tools is what carrying out a batch takes, kept for the next one.
+type tools struct {
+	results   [batchEntries]int64
+	transfers []ext4.Transfer
+	of        []int // their jobs
+}
+
+func (r *ring) carryOut(b []job, t *tools) {
+	results := t.results[:len(b)]
 	for i := range b {
 		j := &b[i]
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
-		case j.Op == wire.OpRead:
-			reads[j.file] = append(reads[j.file], i)
+		case j.Op == wire.OpRead: // below
 		case j.Op == wire.OpWrite:
 			done, err := store(j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
 			if results[i] = done; err != nil {
@@ -307,23 +406,22 @@ func (r *ring) carryOut(b []job) {
 			results[i] = negative(j.file.Sync())
 		}
 	}
-	for f, list := range reads {
-		ts := make([]ext4.Transfer, len(list))
-		for k, i := range list {
-			ts[k] = ext4.Transfer{Off: int64(b[i].FileOff), N: int(b[i].Len), Mem: b[i].mem, At: int(b[i].MemOff)}
-		}
-		f.Read(ts)
-		for k, i := range list {
-			if results[i] = int64(ts[k].Done); ts[k].Err != nil {
-				results[i] = negative(ts[k].Err)
-			}
+	for i := range b {
+		if j := &b[i]; j.err == nil && j.Op == wire.OpRead && j.file != nil {
+			t.read(b[i:], results[i:])
 		}
 	}
+}
+
+// complete puts in the completions of a batch that was carried out.
+func (r *ring) complete(b []job, t *tools) {
 	r.mu.Lock()
 	for i := range b {
-		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: results[i]})
+		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: t.results[i]})
 		for _, u := range b[i].uses {
-			u.n--
+			if u != nil {
+				u.n--
+			}
 		}
 	}
 	r.ended.Broadcast()
@@ -331,6 +429,24 @@ func (r *ring) carryOut(b []job) {
 	r.mu.Unlock()
 	if r.rings.WakeClient() {
 		wire.Signal(r.events[1])
+	}
+}
+
+// read carries out all reads of the first job's file, in one call, and takes the file from those jobs.
+func (t *tools) read(b []job, results []int64) {
+	f := b[0].file
+	t.transfers, t.of = t.transfers[:0], t.of[:0]
+	for i := range b {
+		if j := &b[i]; j.err == nil && j.Op == wire.OpRead && j.file == f {
+			t.transfers = append(t.transfers, ext4.Transfer{Off: int64(j.FileOff), N: int(j.Len), Mem: j.mem, At: int(j.MemOff)})
+			t.of, j.file = append(t.of, i), nil
+		}
+	}
+	f.Read(t.transfers)
+	for k, i := range t.of {
+		if results[i] = int64(t.transfers[k].Done); t.transfers[k].Err != nil {
+			results[i] = negative(t.transfers[k].Err)
+		}
 	}
 }
 

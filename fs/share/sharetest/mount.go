@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,7 +39,41 @@ type Mount struct {
 	t   testing.TB
 	vol *ext4.FS
 	dev *blockdev.Namespace
+	top *device
 	end sync.Once
+}
+
+// device is the namespace as the volume has it: a test can hold requests back.
+type device struct {
+	*blockdev.Namespace
+	hold atomic.Pointer[hold]
+}
+
+type hold struct {
+	which         func(*blockdev.Request) bool
+	held, release chan struct{}
+	once          sync.Once
+}
+
+func (d *device) Do(reqs ...*blockdev.Request) error {
+	if h := d.hold.Load(); h != nil && slices.ContainsFunc(reqs, h.which) {
+		h.once.Do(func() { close(h.held) })
+		<-h.release
+	}
+	return d.Namespace.Do(reqs...)
+}
+
+// Hold holds back, until release or the test's end, what is carried out together with a request such as which says. held is closed
+// when there was one.
+func (m *Mount) Hold(which func(*blockdev.Request) bool) (held <-chan struct{}, release func()) {
+	h := &hold{which: which, held: make(chan struct{}), release: make(chan struct{})}
+	m.top.hold.Store(h)
+	release = sync.OnceFunc(func() {
+		m.top.hold.CompareAndSwap(h, nil)
+		close(h.release)
+	})
+	m.t.Cleanup(release)
+	return h.held, release
 }
 
 // New mounts a new volume of size bytes with a pool of pool bytes, and options as set changes them. It skips the test where
@@ -72,7 +108,8 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	m.dev = blockdevtest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4})
-	m.vol, err = ext4.Open(m.dev, ext4.Options{Logf: t.Logf})
+	m.top = &device{Namespace: m.dev}
+	m.vol, err = ext4.Open(m.top, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	m.Pool, err = vram.New(vram.Config{Runtime: rt, Mapper: m.dev, Size: pool})
