@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -426,10 +427,32 @@ static unsigned take(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
 	return n;
 }
 
+/* How long to look for completions before sleeping, in ns: longer than it takes to read a few blocks, and to be woken. */
+enum { SPIN = 50000 };
+
+static int64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* take, for a while. */
+static unsigned look(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
+{
+	int64_t end = now() + SPIN;
+	unsigned got = 0;
+	for (int i = 1; !got && (i % 16 || now() < end); i++)
+		got = take(r, c, n);
+	return got;
+}
+
 int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout)
 {
 	for (;;) {
 		unsigned got = take(r, c, n);
+		if (!got && n && timeout && r->flying)
+			got = look(r, c, n);
 		if (got || !n)
 			return (int)got;
 		atomic_store(word(r, CLIENT_SLEEPS), 1);

@@ -64,6 +64,7 @@ type Request struct {
 	N   int64 // bytes moved; of a read, fewer at the end of the file
 	Err error
 
+	ring *Ring
 	done chan struct{}
 }
 
@@ -89,10 +90,19 @@ type Ring struct {
 	reaper   sync.WaitGroup
 	unwatch  func()
 
+	// reaping is held by who takes completions: the reaper, which sleeps until the daemon signals, or somebody who waits. It comes
+	// before mu.
+	reaping sync.Mutex
+	closed  bool // rings are no more; protected by reaping
+
 	mu     sync.Mutex
 	flying []*Request // protected by mu
 	failed error      // protected by mu
 }
+
+// ringSpin is how long whoever waits looks for completions before it sleeps: longer than it takes to read a few blocks, and to be
+// woken.
+const ringSpin = 50 * time.Microsecond
 
 // NewRing makes a ring of entries requests in flight, a power of two.
 func (s *Session) NewRing(entries int) (*Ring, error) {
@@ -125,7 +135,7 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 // Start submits requests. It waits while the ring is full. Each request's Wait says how it ended.
 func (r *Ring) Start(reqs ...*Request) {
 	for _, q := range reqs {
-		q.done = make(chan struct{})
+		q.ring, q.done = r, make(chan struct{})
 		select {
 		case <-r.over:
 			q.end(0, r.why())
@@ -170,10 +180,22 @@ func (r *Ring) put(i uint32, q *Request) {
 	}
 }
 
-// Wait returns when the request has ended, with its error.
+// Wait returns when the request, which was started, has ended, with its error.
 func (q *Request) Wait() error {
+	if !q.ended() {
+		q.ring.look(q)
+	}
 	<-q.done
 	return q.Err
+}
+
+func (q *Request) ended() bool {
+	select {
+	case <-q.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (q *Request) end(n int64, err error) {
@@ -193,30 +215,67 @@ func (r *Ring) Do(reqs ...*Request) error {
 	return first
 }
 
-// reap ends requests as their completions come in.
-func (r *Ring) reap() {
-	defer close(r.over)
+// look takes completions for a while, until q has ended: to wake the reaper, and by it q's caller, takes longer than a small read.
+// It does nothing while another looks.
+func (r *Ring) look(q *Request) {
+	if !r.reaping.TryLock() {
+		return
+	}
+	defer r.reaping.Unlock()
+	if r.closed {
+		return
+	}
+	r.rings.ClientSleeps(false)
+	end := time.Now().Add(ringSpin)
+	for n := 1; !q.ended() && (n%16 != 0 || time.Now().Before(end)); n++ { // to yield would wake other threads
+		if err := r.reapAll(); err != nil {
+			r.complete.SetReadDeadline(time.Unix(1, 0)) // the reaper finds it, too
+			return
+		}
+	}
+	r.rings.ClientSleeps(true)
+	_ = r.reapAll() // what came before; the reaper finds an error
+}
+
+// reapAll ends requests whose completions have come. The caller holds reaping.
+func (r *Ring) reapAll() error {
 	var got [64]wire.Completion
-	var b [8]byte
 	for {
 		n, err := r.rings.Reap(got[:])
-		if err != nil {
-			r.fail(err)
-			return
+		if err != nil || n == 0 {
+			return err
 		}
 		for _, c := range got[:n] {
 			r.ended(c)
 		}
-		if n > 0 {
-			continue
-		}
+	}
+}
+
+// reap ends requests as their completions come in while nobody looks.
+func (r *Ring) reap() {
+	defer close(r.over)
+	var b [8]byte
+	for {
+		r.reaping.Lock()
 		r.rings.ClientSleeps(true)
-		if n, err = r.rings.Reap(got[:1]); err == nil && n > 0 {
-			r.ended(got[0])
-			continue
+		err := r.reapAll()
+		r.reaping.Unlock()
+		if err != nil {
+			r.fail(err)
+			return
 		}
 		if _, err := r.complete.Read(b[:]); err != nil {
-			r.failAfterLast(err)
+			r.reaping.Lock()
+			last := r.reapAll()
+			r.reaping.Unlock()
+			switch {
+			case last != nil:
+				r.fail(last)
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				r.fail(ErrGone)
+			default:
+				r.fail(os.ErrClosed)
+			}
 			return
 		}
 	}
@@ -238,22 +297,6 @@ func (r *Ring) ended(c wire.Completion) {
 		return
 	}
 	q.end(c.Result, nil)
-}
-
-// failAfterLast ends what is in flight when no more completions come, but for those that came.
-func (r *Ring) failAfterLast(why error) {
-	var got [1]wire.Completion
-	for {
-		if n, err := r.rings.Reap(got[:]); err != nil || n == 0 {
-			break
-		}
-		r.ended(got[0])
-	}
-	if errors.Is(why, os.ErrDeadlineExceeded) {
-		r.fail(ErrGone)
-		return
-	}
-	r.fail(os.ErrClosed)
 }
 
 // fail ends everything in flight.
@@ -282,8 +325,11 @@ func (r *Ring) Close() error {
 	err := r.s.release(r.handle)
 	r.complete.Close()
 	r.reaper.Wait() // and has set failed
+	r.reaping.Lock()
+	defer r.reaping.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.closed = true
 	r.rings.Close()
 	unix.Close(r.submit)
 	return err

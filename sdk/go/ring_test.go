@@ -2,14 +2,17 @@ package lanefs_test
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/gpu"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
@@ -96,6 +99,79 @@ func TestRing(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(data, got))
 	require.NoError(t, r.ring.Close())
+}
+
+// TestRingHeld: a request that takes long, alone in its ring or not, holds up none that come after it.
+func TestRingHeld(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := random(6, 2*mib)
+	r := newRinged(t, m.Write("file", data), 2*mib, 16)
+	for round := range 6 {
+		for range round { // small ones, which end at once
+			require.NoError(t, r.ring.Do(r.request(lanefs.OpRead, 4096, mib, 4096)))
+		}
+		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead && q.Length() >= mib/4 })
+		long := []*lanefs.Request{r.request(lanefs.OpRead, 0, 0, mib/2)}
+		if round%2 == 1 {
+			long = append(long, r.request(lanefs.OpRead, mib, mib/2, mib/2))
+		}
+		r.ring.Start(long...)
+		within(t, held)
+		ended := make(chan error, 1)
+		go func() {
+			for i := range int64(3) {
+				if err := r.ring.Do(r.request(lanefs.OpRead, i*8192, mib+i*8192, 5000), r.request(lanefs.OpSync, 0, 0, 0)); err != nil {
+					ended <- err
+					return
+				}
+			}
+			close(ended)
+		}()
+		require.NoError(t, within(t, ended), "waits for the long one")
+		release()
+		for _, q := range long {
+			require.NoError(t, q.Wait())
+			require.True(t, bytes.Equal(data[q.Off:q.Off+q.Len], r.bytes[q.MemOff:q.MemOff+q.Len]))
+		}
+	}
+	require.NoError(t, r.ring.Close())
+}
+
+// within is what comes from c, which no busy machine should make wait so long.
+func within[T any](t *testing.T, c <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-c:
+	case <-time.After(2 * time.Minute):
+		require.FailNow(t, "nothing comes")
+	}
+	return got
+}
+
+// TestRingEnds: whoever waits for a request, of many in many goroutines, is told when the ring is closed.
+func TestRingEnds(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", random(7, mib))
+	for range 20 {
+		r := newRinged(t, f, mib, 64)
+		var wg sync.WaitGroup
+		for w := range int64(8) {
+			wg.Go(func() {
+				for {
+					err := r.ring.Do(r.request(lanefs.OpRead, w*4096, w*4096, 4096))
+					if err != nil {
+						if !errors.Is(err, os.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			})
+		}
+		require.NoError(t, r.ring.Do(r.request(lanefs.OpRead, 0, 0, mib)))
+		require.NoError(t, r.ring.Close())
+		wg.Wait()
+	}
 }
 
 // TestRingErrors: each request fails by itself; what is closed ends what waits.
