@@ -39,9 +39,8 @@ func (b *batch) nudge() {
 	}
 }
 
-// enter counts a caller in with its weight, unless the engine is closed.
-func (l *lane) enter(weight int64) error {
-	l.load.Add(weight)
+// entered is what a caller does next who was counted in: it counts itself out if the engine is closed.
+func (l *lane) entered(weight int64) error {
 	if l.e.closed.Load() {
 		l.load.Add(-weight)
 		return fmt.Errorf("nvmeq: %s: %w", l.e.c.t.Name(), ErrClosed)
@@ -272,7 +271,8 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		l := e.lanes[(first+i)%len(e.lanes)]
 		mine := cmds[i*len(cmds)/n : (i+1)*len(cmds)/n]
 		weight := weigh(mine)
-		if err := l.enter(weight); err != nil {
+		l.load.Add(weight)
+		if err := l.entered(weight); err != nil {
 			for j := i * len(cmds) / n; j < len(cmds); j++ {
 				cmds[j].Err = err
 			}

@@ -195,9 +195,9 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
-	l := e.pick(lane)
 	weight := weigh(cmds)
-	if err := l.enter(weight); err != nil {
+	l, err := e.claim(lane, weight)
+	if err != nil {
 		return err
 	}
 	b := l.push(cmds, false)
@@ -295,6 +295,21 @@ func (e *Engine) timeout(op Opcode) time.Duration {
 		return flushPatience * e.cfg.Timeout
 	}
 	return e.cfg.Timeout
+}
+
+// claim counts a caller in on the lane of its batch. With the choice it takes the first that nobody uses: so little work keeps few
+// lanes awake, and whoever serves their queues.
+func (e *Engine) claim(hint int, weight int64) (*lane, error) {
+	if hint < 0 {
+		for _, l := range e.lanes {
+			if l.load.CompareAndSwap(0, weight) {
+				return l, l.entered(weight)
+			}
+		}
+	}
+	l := e.pick(hint)
+	l.load.Add(weight)
+	return l, l.entered(weight)
 }
 
 // pick chooses the lane of a batch: the caller's, or the one with the least to do.

@@ -134,6 +134,47 @@ func TestQueueSizes(t *testing.T) {
 	}
 }
 
+// holding is an injector that holds back the command at block 8.
+type holding struct{ held, release chan struct{} }
+
+func (h holding) Command(c softctl.Command) (v softctl.Verdict) {
+	if !c.Admin && c.SLBA == 8 {
+		close(h.held)
+		<-h.release
+	}
+	return v
+}
+
+// TestLanesInTurn: callers who leave the choice have the first lane while nobody else does, and the next one while it is in use.
+func TestLanesInTurn(t *testing.T) {
+	h := holding{make(chan struct{}), make(chan struct{})}
+	r := newRig(t, softctl.Options{Threads: 3}, nvmeq.EngineConfig{Lanes: 3})
+	r.soft.SetInjector(h)
+	c := r.chunk(t, 8192)
+	do := func(lba uint64) error {
+		return r.eng.Do(nvmeq.AnyLane, []nvmeq.Command{r.rw(nvmeq.IORead, lba, c, int64(lba%16)*512, 4096)})
+	}
+	commands := func() (n []uint64) {
+		for _, s := range r.eng.Stats() {
+			n = append(n, s.Commands)
+		}
+		return n
+	}
+	for range 10 {
+		require.NoError(t, do(0))
+	}
+	require.Equal(t, []uint64{10, 0, 0}, commands())
+	long := make(chan error)
+	go func() { long <- do(8) }()
+	<-h.held
+	for range 5 {
+		require.NoError(t, do(0))
+	}
+	close(h.release)
+	require.NoError(t, <-long)
+	require.Equal(t, []uint64{11, 5, 0}, commands())
+}
+
 func TestDepthIsLimitedByMQES(t *testing.T) {
 	r := newRig(t, softctl.Options{Depth: 16}, nvmeq.EngineConfig{Depth: 1024})
 	require.Equal(t, 15, r.eng.Depth())
