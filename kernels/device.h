@@ -163,6 +163,17 @@ LANEFS_FN void pause(uint64_t ticks) {
 #endif
 }
 
+#if defined(__NVPTX__)
+/* Spins for so many cycles, for times shorter than pause() can wait. */
+LANEFS_FN void spin(uint64_t cycles) {
+	uint64_t start, now;
+	asm volatile("mov.u64 %0, %%clock64;" : "=l"(start));
+	do
+		asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));
+	while (now - start < cycles);
+}
+#endif
+
 } // namespace lanefs
 
 #endif

@@ -66,8 +66,16 @@ template <typename T> LANEFS_FN void glance(lanefs_lane *lane, waiting<T> *w, co
 	count_new<T>(lane, c);
 }
 
+/*
+ * All together: what was just sent travels to the CPU or the controller, and its answer back, longer than a glance takes to get to the
+ * CPU's memory. One made at once sees nothing, and the next has to wait for it: a lone command then took up to two trips more
+ * (docs/PERFORMANCE.md). These are some 0.3 µs.
+ */
+LANEFS_FN void let_travel() { spin(600); }
+
 #else
 
+LANEFS_FN void let_travel() {}
 template <typename T> LANEFS_FN bool can_glance(const lanefs_lane *) { return false; }
 template <typename T> LANEFS_FN void glance(lanefs_lane *, waiting<T> *, completed<T> *, uint32_t *, uint32_t) {}
 

@@ -14,7 +14,8 @@
  *     (NVIDIA), only the first needs it, reads of DW0 and DW1, and a failure, whose details come before the results that tell
  *     of it: there a release takes most of a microsecond.
  *  7. Ring the SQ doorbell if anything was posted, publish the results, ring the CQ doorbell if anything was reaped. Results
- *     that need no release are published after step 3.
+ *     that need no release are published after step 3. Where each poll is a trip that the next one waits for, a moment passes before
+ *     the first that could see an answer.
  *
  * A lane reaps before it posts because that frees CIDs.
  */
@@ -123,6 +124,8 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 	publish<T>(lane, first_result);
 	if (reaped != 0)
 		ring_cq<T>(lane);
+	if (T::glances && lane->in_flight == (uint32_t)(lane->totals.commands - commands)) /* nothing else is on its way */
+		let_travel();
 	return true;
 }
 
