@@ -33,8 +33,8 @@ const (
 	batchBytes   = 1 << 20
 	maxWorkers   = 64
 	ringSpin     = 50 * time.Microsecond // how long the daemon looks for more before it sleeps
-	smallBytes   = 64 << 10
-	quick        = 20 * time.Microsecond
+	smallBytes   = 64 << 10              // of a batch that takes about as long as the one before it
+	quick        = 20 * time.Microsecond // less than it takes to wake another goroutine's thread
 )
 
 // ring is a handle.
