@@ -110,13 +110,15 @@ func TestRingHeld(t *testing.T) {
 		for range round { // small ones, which end at once
 			require.NoError(t, r.ring.Do(r.request(lanefs.OpRead, 4096, mib, 4096)))
 		}
-		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead && q.Length() >= mib/4 })
-		long := []*lanefs.Request{r.request(lanefs.OpRead, 0, 0, mib/2)}
-		if round%2 == 1 {
-			long = append(long, r.request(lanefs.OpRead, mib, mib/2, mib/2))
+		var long []*lanefs.Request
+		var releases []func()
+		for i := range 1 + int64(round%2) { // one after the other: a batch ends as a whole
+			held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead && q.Length() >= mib/4 })
+			releases = append(releases, release)
+			long = append(long, r.request(lanefs.OpRead, i*mib, i*mib/2, mib/2))
+			r.ring.Start(long[i])
+			within(t, held)
 		}
-		r.ring.Start(long...)
-		within(t, held)
 		ended := make(chan error, 1)
 		go func() {
 			for i := range int64(3) {
@@ -128,7 +130,9 @@ func TestRingHeld(t *testing.T) {
 			close(ended)
 		}()
 		require.NoError(t, within(t, ended), "waits for the long one")
-		release()
+		for _, release := range releases {
+			release()
+		}
 		for _, q := range long {
 			require.NoError(t, q.Wait())
 			require.True(t, bytes.Equal(data[q.Off:q.Off+q.Len], r.bytes[q.MemOff:q.MemOff+q.Len]))
