@@ -123,15 +123,13 @@ func (n *node) inherit(mode uint32) (heir, error) {
 	return h, nil
 }
 
-// apply stores the inherited ACLs.
-func (h heir) apply(in *ext4.Inode, may ext4.May) error {
+// xattrs are the inherited ACLs as attributes that the new file is made with.
+func (h heir) xattrs() (x ext4.Xattrs) {
 	if h.access != nil {
-		if err := in.Setxattr(aclAccess, h.access.Xattr(), 0, may); err != nil {
-			return err
-		}
+		x = append(x, ext4.Xattr{Name: aclAccess, Value: h.access.Xattr()})
 	}
 	if h.preset != nil {
-		return in.Setxattr(aclDefault, h.preset.Xattr(), 0, may)
+		x = append(x, ext4.Xattr{Name: aclDefault, Value: h.preset.Xattr()})
 	}
-	return nil
+	return x
 }

@@ -86,13 +86,10 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx))
+		return n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx), heir.xattrs())
 	})
 	if err != nil {
 		return nil, n.fail("create", err)
-	}
-	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
-		return nil, n.undo(in, err, func() error { return n.in.Unlink(name) })
 	}
 	return n.made(ctx, "create", in, out)
 }
@@ -114,13 +111,10 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx))
+		return n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx), heir.xattrs())
 	})
 	if err != nil {
 		return nil, n.fail("mkdir", err)
-	}
-	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
-		return nil, n.undo(in, err, func() error { return n.in.Rmdir(name) })
 	}
 	child, errno := n.made(ctx, "mkdir", in, out)
 	if errno != 0 {
@@ -154,26 +148,14 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Tmpfile(heir.mode, uid, gid)
+		return n.in.Tmpfile(heir.mode, uid, gid, n.srv.mayOf(ctx), heir.xattrs())
 	})
 	if err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)
 	}
-	if err := heir.apply(in, n.srv.mayOf(ctx)); err != nil {
-		return nil, nil, 0, n.undo(in, err, func() error { return nil })
-	}
 	child := n.reply(ctx, in, out)
 	child.opened(flags)
 	return child.EmbeddedInode(), nil, openFlags, 0
-}
-
-// undo takes back a file whose ACL could not be stored, and returns why it could not.
-func (n *node) undo(in *ext4.Inode, why error, remove func() error) syscall.Errno {
-	if err := remove(); err != nil {
-		n.fail("remove a file whose ACL could not be stored", err)
-	}
-	in.Put()
-	return n.fail("inherit ACL", why)
 }
 
 // Link gives target one more name.

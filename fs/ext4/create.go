@@ -51,8 +51,8 @@ func (i *Inode) writableDir() error {
 }
 
 // Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
-func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, may ...May) (*Inode, error) {
-	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
+func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, with ...With) (*Inode, error) {
+	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
 		n, err := i.newInode(h, uint16(mode), uid, gid)
 		if err != nil {
 			return nil, err
@@ -65,14 +65,14 @@ func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, may ...
 }
 
 // Symlink makes a symbolic link. A target of less than 60 bytes lies in the inode itself, a longer one in a block.
-func (i *Inode) Symlink(name, target string, uid, gid uint32, may ...May) (*Inode, error) {
+func (i *Inode) Symlink(name, target string, uid, gid uint32, with ...With) (*Inode, error) {
 	if target == "" {
 		return nil, ErrNotExist
 	}
 	if len(target) >= i.fs.bs || len(target) >= 4096 {
 		return nil, ErrNameTooLong
 	}
-	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
+	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
 		n, err := i.newInode(h, disk.ModeLink|0o777, uid, gid)
 		if err != nil {
 			return nil, err
@@ -98,8 +98,8 @@ func (i *Inode) Symlink(name, target string, uid, gid uint32, may ...May) (*Inod
 }
 
 // Mkdir makes a directory.
-func (i *Inode) Mkdir(name string, mode, uid, gid uint32, may ...May) (*Inode, error) {
-	return i.make(name, may, func(h *jbd2.Handle) (*Inode, error) {
+func (i *Inode) Mkdir(name string, mode, uid, gid uint32, with ...With) (*Inode, error) {
+	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
 		if i.d.LinksCount >= maxLinks && !i.fs.sb.FeatureROCompat.Has(disk.ROCompatDirNlink) {
 			return nil, ErrTooManyLink
 		}
@@ -116,13 +116,13 @@ func (i *Inode) Mkdir(name string, mode, uid, gid uint32, may ...May) (*Inode, e
 }
 
 // make runs f for a new inode and gives it a name. What f returns beside an error is taken back.
-func (i *Inode) make(name string, may []May, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
+func (i *Inode) make(name string, m making, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
 	defer i.fs.noteTo(&err)
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
 	err = i.fs.retryNoSpace(func() error {
-		defer i.lockFor(may)()
+		defer i.lockFor(m.may)()
 		if err := i.writableDir(); err != nil {
 			return err
 		}
@@ -134,8 +134,11 @@ func (i *Inode) make(name string, may []May, f func(h *jbd2.Handle) (*Inode, err
 		if err := i.dirDamage(); err != nil {
 			return err
 		}
-		return i.fs.do(createCredits, func(h *jbd2.Handle) (err error) {
+		return i.fs.do(m.credits(), func(h *jbd2.Handle) (err error) {
 			if n, err = f(h); err == nil {
+				err = n.putNewXattrs(h, m.xattrs)
+			}
+			if err == nil {
 				err = i.dirInsert(h, name, n.ino, n.d.Mode)
 			}
 			if err != nil {
@@ -177,20 +180,23 @@ func (i *Inode) removeDirLink() {
 }
 
 // Tmpfile makes a regular file without a name in the directory: an orphan until it is linked.
-func (i *Inode) Tmpfile(mode, uid, gid uint32) (n *Inode, err error) {
+func (i *Inode) Tmpfile(mode, uid, gid uint32, with ...With) (n *Inode, err error) {
 	defer i.fs.noteTo(&err)
+	m := makingOf(with)
 	err = i.fs.retryNoSpace(func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
+		defer i.lockFor(m.may)()
 		if err := i.writableDir(); err != nil {
 			return err
 		}
-		return i.fs.do(createCredits, func(h *jbd2.Handle) (err error) {
+		return i.fs.do(m.credits(), func(h *jbd2.Handle) (err error) {
 			if n, err = i.newInode(h, disk.ModeReg|uint16(mode&modePerm), uid, gid); err != nil {
 				return err
 			}
-			n.d.LinksCount, n.may = 0, 0
-			if err := i.fs.addOrphan(h, n); err != nil {
+			if err = n.putNewXattrs(h, m.xattrs); err == nil {
+				n.d.LinksCount, n.may = 0, 0
+				err = i.fs.addOrphan(h, n)
+			}
+			if err != nil {
 				err = errors.Join(err, n.unmake(h))
 				n = nil
 				return err
@@ -267,14 +273,15 @@ func (i *Inode) clearSlot() error {
 // unmake takes back an inode that never got a name.
 func (i *Inode) unmake(h *jbd2.Handle) error {
 	v := i.fs
-	var err error
+	err := i.dropXattrBlock(h)
 	if i.hasBlocks() {
-		_, err = i.tree(h).Remove(0, extent.MaxBlock, 1<<20, func(x extent.Extent) error {
+		_, terr := i.tree(h).Remove(0, extent.MaxBlock, 1<<20, func(x extent.Extent) error {
 			for k := range x.Len {
 				h.Forget(x.Pblk + jbd2.Block(k))
 			}
 			return i.freeBlocks(h, x.Pblk, x.Len)
 		})
+		err = errors.Join(err, terr)
 	}
 	v.inodes.mu.Lock()
 	delete(v.inodes.m, i.ino)

@@ -176,8 +176,8 @@ func TestReserved(t *testing.T) {
 		},
 		"fallocate": func(may ...ext4.May) error { return f.Fallocate(0, int64(n)+2<<20, 200<<10, may...) },
 		"copy":      func(may ...ext4.May) error { _, err := f.CopyRange(0, f, int64(n)+3<<20, 50<<10, may...); return err },
-		"mkdir":     func(may ...ext4.May) error { return put(root.Mkdir("d", 0o755, 0, 0, may...)) },
-		"symlink":   func(may ...ext4.May) error { return put(root.Symlink("l", long, 0, 0, may...)) },
+		"mkdir":     func(may ...ext4.May) error { return put(root.Mkdir("d", 0o755, 0, 0, with(may)...)) },
+		"symlink":   func(may ...ext4.May) error { return put(root.Symlink("l", long, 0, 0, with(may)...)) },
 		"setxattr":  func(may ...ext4.May) error { return f.Setxattr("user.x", make([]byte, 800), 0, may...) },
 	} {
 		// Trees take what they need of the reserve: no more than a few blocks.
@@ -195,4 +195,11 @@ func TestReserved(t *testing.T) {
 	root.Put()
 	done()
 	disktest.Fsck(t, img)
+}
+
+func with(may []ext4.May) (w []ext4.With) {
+	for _, m := range may {
+		w = append(w, m)
+	}
+	return w
 }

@@ -158,12 +158,9 @@ func (i *Inode) Listxattr() (_ []string, err error) {
 // Setxattr sets an extended attribute.
 func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error {
 	return i.changeXattr(name, may, func(s *xattr.Set, index uint8, rest string) error {
-		if isACL(index) {
-			a, err := xattr.ParseACL(value)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrInvalid, err)
-			}
-			value = a.Encode()
+		value, err := encodeXattr(index, value)
+		if err != nil {
+			return err
 		}
 		cond := xattr.Always
 		switch flags & (XattrCreate | XattrReplace) {
@@ -177,7 +174,7 @@ func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error
 			}
 			return xattr.ErrExist
 		}
-		_, err := s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
+		_, err = s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
 		return err
 	})
 }

@@ -1,0 +1,153 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
+)
+
+// atEachCommit runs work while transactions are committed as fast as they can be, and has look examine the volume as a power
+// cut would leave it after each commit, for at most 100 of them.
+func atEachCommit(t *testing.T, m *mounted, work func() error, look func(name string, in *ext4.Inode) error) {
+	t.Helper()
+	var mu sync.Mutex
+	var errs []error
+	looked := 0
+	m.dev.Observe(func(e blockdevtest.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !e.FUA || looked == 100 || len(errs) > 0 {
+			return
+		}
+		looked++ // the committer is here, and waits: nothing else writes
+		if err := lookAtAll(m.volume.path, look); err != nil {
+			errs = append(errs, fmt.Errorf("after commit %d: %w", looked, err))
+		}
+	})
+	defer m.dev.Observe(nil)
+	stop, stopped := make(chan struct{}), make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+				err = m.vol.Sync()
+			}
+		}
+		<-stop
+		stopped <- err
+	}()
+	err := work()
+	close(stop)
+	require.NoError(t, errors.Join(err, <-stopped))
+	mu.Lock()
+	defer mu.Unlock()
+	require.NoError(t, errors.Join(errs...))
+	require.Greater(t, looked, 10, "commits that were looked at")
+}
+
+// lookAtAll shows look every name in the root directory as it would be after a power cut now.
+func lookAtAll(image string, look func(name string, in *ext4.Inode) error) (err error) {
+	dev, err := blockdevtest.OpenFile(image, 512)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true, Logf: func(string, ...any) {}})
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	root, err := v.Root()
+	if err != nil {
+		return err
+	}
+	defer root.Put()
+	var names []string
+	if err := root.ReadDir(0, func(e ext4.DirEntry) bool {
+		names = append(names, e.Name)
+		return true
+	}); err != nil {
+		return err
+	}
+	for _, name := range names {
+		in, err := root.Lookup(name)
+		if err != nil {
+			return err
+		}
+		err = look(name, in)
+		in.Put()
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// TestInheritedACLAfterCut: a power cut finds no file without the ACLs that its directory gave it.
+func TestInheritedACLAfterCut(t *testing.T) {
+	v := newVolume(t)
+	require.NoError(t, v.vol.Close())
+	var err error
+	v.vol, err = ext4.Open(v.dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
+	require.NoError(t, err)
+	m := mountVolume(t, v, Options{})
+	needXattr(t, m)
+	// The mask withholds what the group's own entry gives, and shows as the mode's group bits.
+	def := aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 6, nobody}, ace{xattr.TagGroupObj, 7, 0}, ace{xattr.TagMask, 6, 0},
+		ace{xattr.TagOther, 0, 0})
+	require.NoError(t, unix.Setxattr(m.dir, aclDefault, def.Xattr(), 0))
+	atEachCommit(t, m, func() error {
+		for i := range 200 {
+			name := func(kind string) string { return m.path(fmt.Sprint(kind, i)) }
+			fd, err := unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o640)
+			if err != nil {
+				return err
+			}
+			err = errors.Join(
+				os.WriteFile(name("file"), nil, 0o640),
+				os.Mkdir(name("directory"), 0o750),
+				unix.Mkfifo(name("fifo"), 0o640),
+				os.Symlink("target", name("symlink")),
+				unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name("tmpfile"), unix.AT_SYMLINK_FOLLOW),
+				unix.Close(fd))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(name string, in *ext4.Inode) error {
+		kind := strings.TrimRight(name, "0123456789")
+		wantMode := map[string]uint32{"file": 0o640, "directory": 0o750, "fifo": 0o640, "tmpfile": 0o640}[kind]
+		if wantMode == 0 {
+			return nil
+		}
+		access, bits := def.Inherit(uint16(wantMode))
+		if got := in.Attr().Mode & 0o7777; got != uint32(bits) {
+			return fmt.Errorf("mode %#o instead of %#o", got, bits)
+		}
+		if got, err := in.Getxattr(aclAccess); err != nil || string(got) != string(access.Xattr()) {
+			return fmt.Errorf("access ACL %q: %w", got, err)
+		}
+		if kind == "directory" {
+			if got, err := in.Getxattr(aclDefault); err != nil || string(got) != string(def.Xattr()) {
+				return fmt.Errorf("default ACL %q: %w", got, err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,87 @@
+package ext4
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
+)
+
+// With is what an operation that makes a file may be told beyond what every one is: a May, or Xattrs.
+type With interface{ with(*making) }
+
+// Xattrs are extended attributes that a file has from its first moment: they are in the transaction that makes it. Values have
+// the form that Setxattr takes.
+type Xattrs []Xattr
+
+// Xattr is one of them.
+type Xattr struct {
+	Name  string
+	Value []byte
+}
+
+// making is all that one operation was told.
+type making struct {
+	may    []May
+	xattrs Xattrs
+}
+
+func (m May) with(to *making)    { to.may = append(to.may, m) }
+func (x Xattrs) with(to *making) { to.xattrs = append(to.xattrs, x...) }
+
+func makingOf(with []With) (m making) {
+	for _, w := range with {
+		w.with(&m)
+	}
+	return m
+}
+
+// credits is what making a file takes.
+func (m *making) credits() int {
+	if len(m.xattrs) == 0 {
+		return createCredits
+	}
+	return createCredits + xattrCredits
+}
+
+// putNewXattrs stores attributes of n, an inode that nobody else has.
+func (i *Inode) putNewXattrs(h *jbd2.Handle, attrs Xattrs) error {
+	if len(attrs) == 0 {
+		return nil
+	}
+	s, err := i.parseXattrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range attrs {
+		index, rest, ok := xattr.Split(a.Name)
+		if !ok {
+			return badXattrName(a.Name)
+		}
+		value, err := encodeXattr(index, a.Value)
+		if err != nil {
+			return err
+		}
+		_, err = s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always)
+		if errors.Is(err, xattr.ErrNoSpace) {
+			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return i.writeXattrs(h, s)
+}
+
+// encodeXattr is a value as it lies on the volume.
+func encodeXattr(index uint8, value []byte) ([]byte, error) {
+	if !isACL(index) {
+		return value, nil
+	}
+	a, err := xattr.ParseACL(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return a.Encode(), nil
+}
