@@ -47,6 +47,7 @@ func (j *Journal) commitLocked(t *transaction) {
 		t.open++
 		j.mu.Unlock()
 		j.cfg.BeforeCommit(h)
+		h.keep()
 		j.mu.Lock()
 		t.reserved -= h.credits
 		t.open--

@@ -1,6 +1,9 @@
 package jbd2
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // TID names a transaction. TIDs wrap and are compared by signed difference.
 type TID uint32
@@ -14,6 +17,11 @@ type Handle struct {
 	txn     *transaction
 	credits int // blocks that may still be dirtied; protected by Journal.mu
 	changed bool
+
+	steps     []undoStep           // what Undo does, latest last
+	saved     map[*Buffer]struct{} // Save or Created announced them
+	forgotten []Block              // to be forgotten when the handle ends, if nothing was undone
+	blind     bool                 // something was dirtied that nobody announced
 }
 
 // TID is the transaction that the handle's changes belong to: WaitCommit of it makes them durable.
@@ -43,10 +51,21 @@ func (h *Handle) live() *transaction {
 }
 
 // Dirty makes b part of the transaction: a commit writes what b holds by then. The caller holds b and its lock. The
-// buffer stays in memory until it is written.
+// buffer stays in memory until it is written. A block that was not announced before it changed, see Save, keeps the handle
+// from being undone.
 func (h *Handle) Dirty(b *Buffer) {
+	if _, ok := h.saved[b]; !ok {
+		h.blind = true
+	}
+	h.dirty(b)
+}
+
+func (h *Handle) dirty(b *Buffer) {
 	t := h.live()
 	h.changed = true
+	if len(h.forgotten) > 0 { // freed and put to use again by one operation
+		h.forgotten = slices.DeleteFunc(h.forgotten, func(f Block) bool { return f == b.block })
+	}
 	if b.txn.Load() == t {
 		return
 	}
@@ -72,11 +91,16 @@ func (h *Handle) Dirty(b *Buffer) {
 }
 
 // Forget says that metadata block b was freed: what it held need not be written, and older copies of it in the log must
-// not be replayed over whatever the block is used for next. The block may be used again for file data only after this
-// transaction has committed (see OnCommit). It costs no credits.
+// not be replayed over whatever the block is used for next. It takes effect when the handle ends. The block may be used
+// again for file data only after this transaction has committed (see OnCommit). It costs no credits.
 func (h *Handle) Forget(b Block) {
-	t := h.live()
+	h.live()
 	h.changed = true
+	h.forgotten = append(h.forgotten, b)
+}
+
+func (h *Handle) forget(b Block) {
+	t := h.live()
 	h.j.mu.Lock()
 	buf := t.dirty[b]
 	if buf != nil {
@@ -117,6 +141,7 @@ func (h *Handle) OnCommit(f func()) {
 // medium.
 func (h *Handle) End() error {
 	t := h.live()
+	h.keep()
 	h.txn = nil
 	j := h.j
 	j.mu.Lock()
