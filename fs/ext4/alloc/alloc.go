@@ -13,7 +13,8 @@
 // Concurrency: each group has a lock; there is none for the volume. No lock is held while waiting for a commit, nor two
 // groups' at once. I/O under a group's lock is the reading of its own bitmaps. docs/DESIGN.md has the order of locks.
 //
-// Every change is made under a jbd2.Handle of the caller: AllocCredits and its like say what to reserve.
+// Every change is made under a jbd2.Handle of the caller, whose Undo takes it back: AllocCredits and its like say what to
+// reserve.
 //
 // The format is [layout]: Linux Documentation/filesystems/ext4/, "Block and Inode Allocation Policy", "Block Group
 // Descriptors", "Block and inode Bitmaps".

@@ -183,6 +183,7 @@ func (g *group) bitmapLocked(buf *jbd2.Buffer) []byte {
 
 // takeLocked marks n blocks from bit off of the group as in use; buf holds its block bitmap. The blocks were promised.
 func (a *Allocator) takeLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer, off, n uint32) {
+	h.OnUndo(func() { a.untake(h, g, buf, off, n) }, buf)
 	buf.Lock()
 	setBits(buf.Data(), off, off+n)
 	g.desc.FreeBlocksCount -= n
@@ -232,6 +233,7 @@ func (a *Allocator) freeIn(h *jbd2.Handle, g *group, off, n uint32) error {
 	if i := nextClear(buf.Data(), off, off+n); i < off+n {
 		return disk.Corrupt(g.name(), "freeing block %d, which is free already", a.first(g)+jbd2.Block(i))
 	}
+	h.OnUndo(func() { a.unfree(h, g, buf, off, n) }, buf)
 	g.holdLocked(buf, off, n)
 	buf.Lock()
 	clearBits(buf.Data(), off, off+n)

@@ -52,7 +52,7 @@ func (a *Allocator) storeDescLocked(h *jbd2.Handle, g *group) {
 	buf := a.descs[block]
 	buf.Lock()
 	a.sb.EncodeGroup(g.n, &g.desc, buf.Data()[off:])
-	h.Dirty(buf)
+	h.DirtyShared(buf)
 	buf.Unlock()
 }
 

@@ -78,9 +78,10 @@ func (a *Allocator) takeInodeLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer, 
 	if err := a.useInodeLocked(h, g, i); err != nil {
 		return err
 	}
+	h.OnUndo(func() { a.untakeInode(h, g, buf, i, isDir) }, buf)
 	buf.Lock()
 	setBits(buf.Data(), i, i+1)
-	h.Dirty(buf)
+	h.DirtyShared(buf)
 	buf.Unlock()
 	a.countInodeLocked(h, g, buf, -1, isDir)
 	return nil
@@ -124,9 +125,10 @@ func (a *Allocator) FreeInode(h *jbd2.Handle, ino uint32, isDir bool) error {
 	if isDir && g.desc.UsedDirsCount == 0 {
 		return disk.Corrupt(g.name(), "freeing directory %d, the descriptor counts none", ino)
 	}
+	h.OnUndo(func() { a.unfreeInode(h, g, buf, i, isDir) }, buf)
 	buf.Lock()
 	clearBits(buf.Data(), i, i+1)
-	h.Dirty(buf)
+	h.DirtyShared(buf)
 	buf.Unlock()
 	g.lowIno = min(g.lowIno, i)
 	a.countInodeLocked(h, g, buf, +1, isDir)

@@ -22,10 +22,15 @@ func (g *group) holdLocked(buf *jbd2.Buffer, off, n uint32) {
 // unholdLocked makes blocks available that were held and are clear in the block bitmap.
 func (g *group) unholdLocked(r run) {
 	clearBits(g.busy, r.off, r.off+r.n)
-	g.low = min(g.low, r.off)
-	end := nextSet(g.busy, r.off+r.n, g.blocks)
-	g.longest.Store(max(g.longest.Load(), end-runBefore(g.busy, r.off)))
+	g.foundLocked(g.busy, r.off, r.n)
 	g.droppedLocked(r.n)
+}
+
+// foundLocked notes that n blocks from off, clear in bitmap now, can be given out.
+func (g *group) foundLocked(bitmap []byte, off, n uint32) {
+	g.low = min(g.low, off)
+	end := nextSet(bitmap, off+n, g.blocks)
+	g.longest.Store(max(g.longest.Load(), end-runBefore(bitmap, off)))
 }
 
 // droppedLocked notes that n blocks are no longer held.

@@ -53,7 +53,7 @@ func (a *Allocator) initInodeBitmapLocked(g *group) (*jbd2.Buffer, error) {
 func (a *Allocator) useBlocksLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer) {
 	g.desc.Flags &^= disk.BGBlockUninit
 	g.desc.BlockBitmapCsum = a.sb.BlockBitmapCsum(buf.Data())
-	h.Dirty(buf)
+	h.DirtyShared(buf)
 }
 
 // usedInodes is how many slots of the group's inode table were ever used: those that follow are not in use, and hold
@@ -81,7 +81,7 @@ func (a *Allocator) useInodeLocked(h *jbd2.Handle, g *group, i uint32) error {
 				return err
 			}
 			buf.Lock()
-			h.Dirty(buf)
+			h.DirtyShared(buf) // zeroes of slots that nobody uses may stay
 			buf.Unlock()
 			buf.Put()
 		}
