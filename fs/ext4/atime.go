@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Access times. Who reads never waits for the journal, neither for a commit nor for room in the log:
@@ -70,15 +69,15 @@ func (i *Inode) endRead() {
 // storeAccess stores what endRead noted, now or later. No lock is held. A volume that takes no changes any more is no
 // reason for a read to fail.
 func (i *Inode) storeAccess() {
-	if i.mu.TryLock() {
-		h := i.fs.jnl.TryBegin(accessCredits)
-		if h != nil {
-			_ = i.fs.end(h, i.storeAccessTime(h))
+	stored := false
+	_ = i.fs.change(nil, func(o *op) (err error) {
+		if o.tryLock(i) {
+			stored, err = o.try(accessCredits, func() error { return i.storeAccessTime(o) })
 		}
-		i.mu.Unlock()
-		if h != nil {
-			return
-		}
+		return err
+	})
+	if stored {
+		return
 	}
 	l := &i.fs.late
 	l.mu.Lock()
@@ -137,19 +136,19 @@ func (v *FS) storeOneLate(i *Inode) bool {
 		return true // stored meanwhile
 	}
 	done := false
-	err := v.do(accessCredits, func(h *jbd2.Handle) error {
-		if !i.mu.TryLock() {
-			return nil
-		}
-		defer i.mu.Unlock()
-		done = true
-		return i.storeAccessTime(h)
+	err := v.change(nil, func(o *op) error {
+		return o.do(accessCredits, func() error {
+			if done = o.tryLock(i); !done {
+				return nil
+			}
+			return i.storeAccessTime(o)
+		})
 	})
 	return done || err != nil
 }
 
 // storeAccessTime stores the noted time. mu is held for writing.
-func (i *Inode) storeAccessTime(h *jbd2.Handle) error { return i.storeTimes(h, i.takeAccess) }
+func (i *Inode) storeAccessTime(o *op) error { return i.storeTimes(o, i.takeAccess) }
 
 // takeAccess puts the noted time into the inode, which is about to be stored. mu is held for writing.
 func (i *Inode) takeAccess() {
@@ -163,9 +162,10 @@ func (i *Inode) settleAccess() error {
 	if i.accessTime.Load() == 0 || i.fs.readOnly.Load() {
 		return nil
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.fs.do(accessCredits, i.storeAccessTime)
+	return i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		return o.do(accessCredits, func() error { return i.storeAccessTime(o) })
+	})
 }
 
 // settleAllAccess is settleAccess of all inodes.

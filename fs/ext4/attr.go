@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Attr reports the inode's attributes.
@@ -41,64 +40,76 @@ func (i *Inode) attr() Attr {
 	return a
 }
 
-// SetAttr changes attributes and reports them as they are then. A change of size is of regular files only.
+// SetAttr changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
 func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
-	defer i.fs.noteTo(&err)
 	if i.fs.readOnly.Load() {
 		return a, ErrReadOnly
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.d.Flags&disk.FlImmutable != 0 {
-		return a, ErrPerm
-	}
-	if i.d.Flags&disk.FlAppend != 0 && (s.Mode != nil || s.UID != nil || s.GID != nil || s.Size != nil || s.setsTimes()) {
-		return a, ErrPerm
-	}
-	if s.Size != nil {
-		if err := i.resize(*s.Size); err != nil {
-			return a, err
+	err = i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		if i.d.Flags&disk.FlImmutable != 0 {
+			return ErrPerm
 		}
-	}
-	err = i.fs.do(4, func(h *jbd2.Handle) error {
-		now := time.Now()
-		pick := func(t *time.Time) disk.Timestamp {
-			if t.IsZero() {
-				return disk.TimestampOf(now)
+		if i.d.Flags&disk.FlAppend != 0 && (s.Mode != nil || s.UID != nil || s.GID != nil || s.Size != nil || s.setsTimes()) {
+			return ErrPerm
+		}
+		set := func() { i.setAttr(&s) }
+		done := false
+		if s.Size != nil {
+			var err error
+			if done, err = i.resize(o, *s.Size, set); err != nil {
+				return err
 			}
-			return disk.TimestampOf(*t)
 		}
-		d := &i.d
-		if s.Mode != nil {
-			d.Mode = d.Mode&disk.ModeFmt | uint16(*s.Mode&0o7777)
+		if !done {
+			err := o.do(4, func() error {
+				set()
+				return i.store(o)
+			})
+			if err != nil {
+				return err
+			}
 		}
-		if s.UID != nil {
-			d.UID = *s.UID
-		}
-		if s.GID != nil {
-			d.GID = *s.GID
-		}
-		if s.Size != nil && s.Mtime == nil {
-			d.Mtime = disk.TimestampOf(now)
-		}
-		if s.Atime != nil {
-			d.Atime = pick(s.Atime)
-			i.accessTime.Store(0)
-		}
-		if s.Mtime != nil {
-			d.Mtime = pick(s.Mtime)
-		}
-		if s.Ctime != nil {
-			i.stamp(pick(s.Ctime))
-		} else {
-			i.stamp(disk.TimestampOf(now))
-		}
-		return i.store(h)
+		a = i.attr()
+		return nil
 	})
-	if err != nil {
-		return a, err
+	return a, err
+}
+
+// setAttr sets all of s but the size. mu is held; the caller stores the inode.
+func (i *Inode) setAttr(s *SetAttr) {
+	now := time.Now()
+	pick := func(t *time.Time) disk.Timestamp {
+		if t.IsZero() {
+			return disk.TimestampOf(now)
+		}
+		return disk.TimestampOf(*t)
 	}
-	return i.attr(), nil
+	d := &i.d
+	if s.Mode != nil {
+		d.Mode = d.Mode&disk.ModeFmt | uint16(*s.Mode&0o7777)
+	}
+	if s.UID != nil {
+		d.UID = *s.UID
+	}
+	if s.GID != nil {
+		d.GID = *s.GID
+	}
+	if s.Size != nil && s.Mtime == nil {
+		d.Mtime = disk.TimestampOf(now)
+	}
+	if s.Atime != nil {
+		d.Atime = pick(s.Atime)
+		i.accessTime.Store(0)
+	}
+	if s.Mtime != nil {
+		d.Mtime = pick(s.Mtime)
+	}
+	if s.Ctime != nil {
+		i.stamp(pick(s.Ctime))
+	} else {
+		i.stamp(disk.TimestampOf(now))
+	}
 }
 
 // setsTimes says whether times other than now are asked for. With a Ctime it is the cache that tells of a write.

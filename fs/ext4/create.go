@@ -52,15 +52,12 @@ func (i *Inode) writableDir() error {
 
 // Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
 func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, with ...With) (*Inode, error) {
-	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
-		n, err := i.newInode(h, uint16(mode), uid, gid)
-		if err != nil {
-			return nil, err
+	return i.make(name, makingOf(with), func(o *op) (*Inode, error) {
+		n, err := i.newInode(o, uint16(mode), uid, gid)
+		if err == nil && n.d.IsDevice() && !n.d.SetDevice(major, minor) {
+			err = ErrInvalid
 		}
-		if n.d.IsDevice() && !n.d.SetDevice(major, minor) {
-			return n, ErrInvalid
-		}
-		return n, nil
+		return n, err
 	})
 }
 
@@ -72,8 +69,8 @@ func (i *Inode) Symlink(name, target string, uid, gid uint32, with ...With) (*In
 	if len(target) >= i.fs.bs || len(target) >= 4096 {
 		return nil, ErrNameTooLong
 	}
-	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
-		n, err := i.newInode(h, disk.ModeLink|0o777, uid, gid)
+	return i.make(name, makingOf(with), func(o *op) (*Inode, error) {
+		n, err := i.newInode(o, disk.ModeLink|0o777, uid, gid)
 		if err != nil {
 			return nil, err
 		}
@@ -84,14 +81,14 @@ func (i *Inode) Symlink(name, target string, uid, gid uint32, with ...With) (*In
 			copy(n.d.Block[:], target)
 			return n, nil
 		}
-		_, buf, err := n.appendMeta(h, 0)
+		buf, err := n.appendMeta(o, 0)
 		if err != nil {
-			return n, err
+			return nil, err
 		}
 		defer buf.Put()
 		buf.Lock()
 		copy(buf.Data(), target)
-		h.Dirty(buf)
+		o.h.Dirty(buf)
 		buf.Unlock()
 		return n, nil
 	})
@@ -99,68 +96,67 @@ func (i *Inode) Symlink(name, target string, uid, gid uint32, with ...With) (*In
 
 // Mkdir makes a directory.
 func (i *Inode) Mkdir(name string, mode, uid, gid uint32, with ...With) (*Inode, error) {
-	return i.make(name, makingOf(with), func(h *jbd2.Handle) (*Inode, error) {
+	return i.make(name, makingOf(with), func(o *op) (*Inode, error) {
 		if i.d.LinksCount >= maxLinks && !i.fs.sb.FeatureROCompat.Has(disk.ROCompatDirNlink) {
 			return nil, ErrTooManyLink
 		}
-		n, err := i.newInode(h, disk.ModeDir|uint16(mode&modePerm), uid, gid)
+		n, err := i.newInode(o, disk.ModeDir|uint16(mode&modePerm), uid, gid)
 		if err != nil {
 			return nil, err
 		}
 		n.d.LinksCount = 2
-		if err := n.dirInit(h, i.ino); err != nil {
-			return n, err
-		}
-		return n, nil
+		return n, n.dirInit(o, i.ino)
 	})
 }
 
-// make runs f for a new inode and gives it a name. What f returns beside an error is taken back.
-func (i *Inode) make(name string, m making, f func(h *jbd2.Handle) (*Inode, error)) (n *Inode, err error) {
-	defer i.fs.noteTo(&err)
+// make runs f for a new inode and gives it a name.
+func (i *Inode) make(name string, m making, f func(o *op) (*Inode, error)) (n *Inode, err error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	err = i.fs.retryNoSpace(func() error {
-		defer i.lockFor(m.may)()
-		if err := i.writableDir(); err != nil {
+	err = i.fs.change(m.may, func(o *op) error {
+		o.lock(i)
+		if err := i.nameFree(name); err != nil {
 			return err
 		}
-		if _, _, err := i.dirLookup(name); err == nil {
-			return ErrExist
-		} else if !errors.Is(err, ErrNotExist) {
-			return err
-		}
-		if err := i.dirDamage(); err != nil {
-			return err
-		}
-		return i.fs.do(m.credits(), func(h *jbd2.Handle) (err error) {
-			if n, err = f(h); err == nil {
-				err = n.putNewXattrs(h, m.xattrs)
-			}
-			if err == nil {
-				err = i.dirInsert(h, name, n.ino, n.d.Mode)
-			}
-			if err != nil {
-				if n != nil {
-					err = errors.Join(err, n.unmake(h))
-					n = nil
-				}
+		return o.do(m.credits(), func() (err error) {
+			if n, err = f(o); err != nil {
 				return err
 			}
-			n.may = 0
+			if err := n.putNewXattrs(o, m.xattrs); err != nil {
+				return err
+			}
+			if err := i.dirInsert(o, name, n.ino, n.d.Mode); err != nil {
+				return err
+			}
 			if n.d.IsDir() {
 				i.addDirLink()
 			}
 			i.touch(time.Now())
-			return errors.Join(n.store(h), i.store(h))
+			if err := n.store(o); err != nil {
+				return err
+			}
+			return i.store(o)
 		})
 	})
-	if err != nil && n != nil {
-		n.drop()
-		n = nil
+	if err != nil {
+		return nil, err
 	}
-	return n, err
+	return n, nil
+}
+
+// nameFree refuses a name that the directory can't take. mu is held.
+func (i *Inode) nameFree(name string) error {
+	if err := i.writableDir(); err != nil {
+		return err
+	}
+	switch _, _, err := i.dirLookup(name); {
+	case err == nil:
+		return ErrExist
+	case !errors.Is(err, ErrNotExist):
+		return err
+	}
+	return i.dirDamage()
 }
 
 // addDirLink counts one more subdirectory. More than the format can count are not counted: 1 says so.
@@ -181,35 +177,35 @@ func (i *Inode) removeDirLink() {
 
 // Tmpfile makes a regular file without a name in the directory: an orphan until it is linked.
 func (i *Inode) Tmpfile(mode, uid, gid uint32, with ...With) (n *Inode, err error) {
-	defer i.fs.noteTo(&err)
 	m := makingOf(with)
-	err = i.fs.retryNoSpace(func() error {
-		defer i.lockFor(m.may)()
+	err = i.fs.change(m.may, func(o *op) error {
+		o.lock(i)
 		if err := i.writableDir(); err != nil {
 			return err
 		}
-		return i.fs.do(m.credits(), func(h *jbd2.Handle) (err error) {
-			if n, err = i.newInode(h, disk.ModeReg|uint16(mode&modePerm), uid, gid); err != nil {
+		return o.do(m.credits(), func() (err error) {
+			if n, err = i.newInode(o, disk.ModeReg|uint16(mode&modePerm), uid, gid); err != nil {
 				return err
 			}
-			if err = n.putNewXattrs(h, m.xattrs); err == nil {
-				n.d.LinksCount, n.may = 0, 0
-				err = i.fs.addOrphan(h, n)
-			}
-			if err != nil {
-				err = errors.Join(err, n.unmake(h))
-				n = nil
+			if err := n.putNewXattrs(o, m.xattrs); err != nil {
 				return err
 			}
-			return n.store(h)
+			n.d.LinksCount = 0
+			if err := i.fs.addOrphan(o, n); err != nil {
+				return err
+			}
+			return n.store(o)
 		})
 	})
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 // newInode allocates an inode for the directory i and fills in what is the same for every kind. Nobody else sees it
 // before it is stored and has a name, so its mu is not taken.
-func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, error) {
+func (i *Inode) newInode(o *op, mode uint16, uid, gid uint32) (*Inode, error) {
 	isDir := mode&disk.ModeFmt == disk.ModeDir
 	if i.d.Mode&modeSetGID != 0 {
 		gid = i.d.GID
@@ -218,7 +214,7 @@ func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, 
 		}
 	}
 	v := i.fs
-	ino, err := v.alloc.AllocInode(h, i.ino, isDir)
+	ino, err := v.alloc.AllocInode(o.h, i.ino, isDir)
 	if errors.Is(err, alloc.ErrNoInodes) {
 		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
@@ -229,7 +225,6 @@ func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, 
 	n := v.blank(ino)
 	n.once.Do(func() {}) // there is nothing to load
 	n.refs = 1
-	n.may = i.may
 	n.d = disk.Inode{
 		Mode: mode, UID: uid, GID: gid, LinksCount: 1,
 		Atime: now, Ctime: now, Mtime: now, Crtime: now,
@@ -245,73 +240,31 @@ func (i *Inode) newInode(h *jbd2.Handle, mode uint16, uid, gid uint32) (*Inode, 
 	if isDir || n.d.IsReg() || n.d.IsLink() {
 		n.formatTree()
 	}
-	if err := n.clearSlot(); err != nil {
-		return nil, errors.Join(err, v.alloc.FreeInode(h, ino, isDir))
+	// What an earlier inode left in the slot goes.
+	if err := o.changeSlot(n, func(slot []byte) { clear(slot) }); err != nil {
+		return nil, err
 	}
-	v.inodes.mu.Lock()
-	if old := v.inodes.m[ino]; old != nil {
-		old.dead = true // somebody asked for the number while it was free
-	}
-	v.inodes.m[ino] = n
-	v.inodes.mu.Unlock()
+	v.inodes.enter(n)
+	o.h.OnUndo(func() { v.inodes.remove(n) })
 	return n, nil
 }
 
-// clearSlot wipes what an earlier inode left in the slot. The caller stores the inode, which makes it dirty.
-func (i *Inode) clearSlot() error {
-	buf, slot, err := i.slot()
-	if err != nil {
-		return err
-	}
-	defer buf.Put()
-	buf.Lock()
-	clear(slot)
-	buf.Unlock()
-	return nil
-}
-
-// unmake takes back an inode that never got a name.
-func (i *Inode) unmake(h *jbd2.Handle) error {
-	v := i.fs
-	err := i.dropXattrBlock(h)
-	if i.hasBlocks() {
-		_, terr := i.tree(h).Remove(0, extent.MaxBlock, 1<<20, func(x extent.Extent) error {
-			for k := range x.Len {
-				h.Forget(x.Pblk + jbd2.Block(k))
-			}
-			return i.freeBlocks(h, x.Pblk, x.Len)
-		})
-		err = errors.Join(err, terr)
-	}
-	v.inodes.mu.Lock()
-	delete(v.inodes.m, i.ino)
-	i.dead = true
-	v.inodes.mu.Unlock()
-	i.d.LinksCount = 0
-	i.d.Dtime = uint32(time.Now().Unix())
-	return errors.Join(err, i.store(h), v.alloc.FreeInode(h, i.ino, i.d.IsDir()))
-}
-
 // appendMeta adds a block of metadata at the end of what i_block maps, logical block l.
-func (i *Inode) appendMeta(h *jbd2.Handle, l uint32) (jbd2.Block, *jbd2.Buffer, error) {
+func (i *Inode) appendMeta(o *op, l uint32) (*jbd2.Buffer, error) {
 	if x, err := i.tree(nil).Map(l, 1); err != nil || !x.Hole() {
 		if err == nil {
 			err = disk.Corrupt(inodeName(i.ino), "block %d lies past the end and is mapped to %d", l, x.Pblk)
 		}
-		return 0, nil, err
+		return nil, err
 	}
-	b, n, err := i.allocBlocks(h, i.blockGoal(h, l), 1)
+	b, n, err := i.allocBlocks(o, i.blockGoal(l), 1)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	if _, err := i.tree(h).Insert(extent.Extent{Lblk: l, Len: n, Pblk: b}); err != nil {
-		return 0, nil, errors.Join(err, i.freeBlocks(h, b, n))
+	if _, err := i.tree(o).Insert(extent.Extent{Lblk: l, Len: n, Pblk: b}); err != nil {
+		return nil, err
 	}
-	buf, err := i.fs.cache.New(b)
-	if err != nil {
-		return 0, nil, err
-	}
-	return b, buf, nil
+	return o.newBlock(b)
 }
 
 // Readlink reports the target of a symbolic link.

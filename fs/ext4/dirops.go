@@ -9,10 +9,10 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// dirStore is dir.Store for one directory under one handle, nil for reading. mu is held as dir.Dir wants it.
+// dirStore is dir.Store for one directory in one operation, nil for reading. mu is held as dir.Dir wants it.
 type dirStore struct {
 	i *Inode
-	h *jbd2.Handle
+	o *op
 }
 
 func (s dirStore) Blocks() uint32 { return uint32(s.i.d.Size >> s.i.fs.bits) }
@@ -32,9 +32,11 @@ func (s dirStore) Get(lblk uint32) (dir.Block, error) {
 	return buf, nil
 }
 
+func (s dirStore) Change(b dir.Block) { s.o.h.Save(b.(*jbd2.Buffer)) }
+
 func (s dirStore) Append() (uint32, dir.Block, error) {
 	l := s.Blocks()
-	_, buf, err := s.i.appendMeta(s.h, l)
+	buf, err := s.i.appendMeta(s.o, l)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -43,7 +45,7 @@ func (s dirStore) Append() (uint32, dir.Block, error) {
 	return l, buf, nil
 }
 
-func (s dirStore) Dirty(b dir.Block) { s.h.Dirty(b.(*jbd2.Buffer)) }
+func (s dirStore) Dirty(b dir.Block) { s.o.h.Dirty(b.(*jbd2.Buffer)) }
 
 func (s dirStore) Indexed() bool { return s.i.d.Flags&disk.FlIndex != 0 }
 
@@ -113,20 +115,20 @@ func (i *Inode) dirLookup(name string) (ino uint32, ft uint8, err error) {
 	return e.Lookup(name)
 }
 
-func (i *Inode) dirInit(h *jbd2.Handle, parent uint32) error {
-	if done, err := i.inlineDirInit(h, parent); done || err != nil {
+func (i *Inode) dirInit(o *op, parent uint32) error {
+	if done, err := i.inlineDirInit(o, parent); done || err != nil {
 		return err
 	}
 	l, err := i.layout()
 	if err != nil {
 		return err
 	}
-	return l.Init(dirStore{i, h}, parent)
+	return l.Init(dirStore{i, o}, parent)
 }
 
-func (i *Inode) dirInsert(h *jbd2.Handle, name string, ino uint32, mode uint16) error {
+func (i *Inode) dirInsert(o *op, name string, ino uint32, mode uint16) error {
 	if i.inline() {
-		if done, err := i.inlineDirInsert(h, name, ino, mode); done || err != nil {
+		if done, err := i.inlineDirInsert(o, name, ino, mode); done || err != nil {
 			return err
 		}
 	}
@@ -134,14 +136,14 @@ func (i *Inode) dirInsert(h *jbd2.Handle, name string, ino uint32, mode uint16) 
 	if err != nil {
 		return err
 	}
-	err = l.Add(dirStore{i, h}, name, ino, dir.FTOf(mode))
+	err = l.Add(dirStore{i, o}, name, ino, dir.FTOf(mode))
 	if errors.Is(err, dir.ErrFull) {
 		err = fmt.Errorf("%w: %w", ErrNoSpace, err) // as the kernel says it
 	}
 	return err
 }
 
-func (i *Inode) dirRemove(h *jbd2.Handle, name string) error {
+func (i *Inode) dirRemove(o *op, name string) error {
 	if i.inline() {
 		n, c, err := i.inlineDir()
 		if err == nil {
@@ -150,17 +152,17 @@ func (i *Inode) dirRemove(h *jbd2.Handle, name string) error {
 		if err != nil {
 			return err
 		}
-		return c.put(h, n)
+		return c.put(o, n)
 	}
 	l, err := i.layout()
 	if err != nil {
 		return err
 	}
-	_, err = l.Remove(dirStore{i, h}, name)
+	_, err = l.Remove(dirStore{i, o}, name)
 	return err
 }
 
-func (i *Inode) dirReplace(h *jbd2.Handle, name string, ino uint32, mode uint16) error {
+func (i *Inode) dirReplace(o *op, name string, ino uint32, mode uint16) error {
 	if i.inline() {
 		n, c, err := i.inlineDir()
 		if err == nil {
@@ -169,18 +171,18 @@ func (i *Inode) dirReplace(h *jbd2.Handle, name string, ino uint32, mode uint16)
 		if err != nil {
 			return err
 		}
-		return c.put(h, n)
+		return c.put(o, n)
 	}
 	l, err := i.layout()
 	if err != nil {
 		return err
 	}
-	_, err = l.Replace(dirStore{i, h}, name, ino, dir.FTOf(mode))
+	_, err = l.Replace(dirStore{i, o}, name, ino, dir.FTOf(mode))
 	return err
 }
 
-func (i *Inode) dirSetParent(h *jbd2.Handle, parent uint32) error {
-	return i.dirReplace(h, "..", parent, disk.ModeDir)
+func (i *Inode) dirSetParent(o *op, parent uint32) error {
+	return i.dirReplace(o, "..", parent, disk.ModeDir)
 }
 
 // dirDamage refuses to change a directory in which names are found without its index. mu is held.

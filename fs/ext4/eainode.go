@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
@@ -59,11 +58,12 @@ func (v *FS) eaBlocks(s *xattr.Set) (n int64) {
 }
 
 // changeEAInodes brings reference counts up to date before the attributes of i become s, nil for none. An inode without
-// references is an orphan then, which putReleased frees when the handle has ended.
-func (i *Inode) changeEAInodes(h *jbd2.Handle, s *xattr.Set) error {
+// references is an orphan then, which its last Put frees when the operation has ended.
+func (i *Inode) changeEAInodes(o *op, s *xattr.Set) error {
 	if !i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) {
 		return nil
 	}
+	o.lockShared()
 	old, err := i.parseXattrs()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (i *Inode) changeEAInodes(h *jbd2.Handle, s *xattr.Set) error {
 		if n == 0 {
 			continue
 		}
-		if err := i.countEAInode(h, ino, n); err != nil {
+		if err := i.countEAInode(o, ino, n); err != nil {
 			return err
 		}
 	}
@@ -107,14 +107,13 @@ func (i *Inode) sharesXattrBlock() (bool, error) {
 
 // countEAInode changes the number of references to a value by n. The inode's members but these are constant, and these
 // are protected by sharedXattr: its mu comes before a handle.
-func (i *Inode) countEAInode(h *jbd2.Handle, ino uint32, n int) error {
+func (i *Inode) countEAInode(o *op, ino uint32, n int) error {
 	v, err := i.fs.get(ino)
 	if err != nil {
 		return err
 	}
-	i.released = append(i.released, v)
-	i.fs.sharedXattr.Lock()
-	defer i.fs.sharedXattr.Unlock()
+	o.later(v.Put)
+	o.lockShared()
 	d := &v.d
 	if d.Flags&disk.FlEAInode == 0 || d.LinksCount == 0 {
 		return disk.Corrupt(inodeName(i.ino), "inode %d does not hold an attribute", ino)
@@ -123,21 +122,15 @@ func (i *Inode) countEAInode(h *jbd2.Handle, ino uint32, n int) error {
 	if refs += int64(n); refs < 0 {
 		return disk.Corrupt(inodeName(ino), "holds an attribute for more entries than it counts")
 	}
+	old := *d
+	o.h.OnUndo(func() { *d = old })
 	d.Ctime = disk.Timestamp{Sec: refs >> 32}
 	d.Version = d.Version>>32<<32 | uint64(uint32(refs))
 	if refs == 0 {
 		d.LinksCount = 0
-		if err := i.fs.addOrphan(h, v); err != nil {
+		if err := i.fs.addOrphan(o, v); err != nil {
 			return err
 		}
 	}
-	return v.store(h)
-}
-
-// putReleased lets go of what countEAInode used. mu is held, no handle is.
-func (i *Inode) putReleased() {
-	for _, v := range i.released {
-		v.Put()
-	}
-	i.released = nil
+	return v.store(o)
 }

@@ -99,12 +99,13 @@ func (v *FS) setDoubt(doubt string) {
 // recordError writes s_error_count and its like ([layout] Super Block, 0x194). It commits what was done before; when the
 // running transaction had to be forgotten, only the superblock on the medium changes, for the one in memory knows of it.
 func (v *FS) recordError() error {
-	h, err := v.jnl.Begin(2)
+	o := &op{fs: v}
+	err := o.force(2, func() error {
+		v.updateSuper(o.h, setError)
+		return nil
+	})
 	if err == nil {
-		v.updateSuper(h, setError)
-		if err = h.End(); err == nil {
-			err = v.jnl.Commit()
-		}
+		err = v.jnl.Commit()
 	}
 	if errors.Is(err, jbd2.ErrAborted) {
 		err = v.stampError()

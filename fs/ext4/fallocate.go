@@ -7,20 +7,18 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
-func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) (err error) {
-	defer i.fs.noteTo(&err)
+func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) error {
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
 	}
 	if off < 0 || n <= 0 {
 		return ErrInvalid
 	}
-	return i.fs.retryNoSpace(func() error {
-		defer i.lockFor(may)()
+	return i.fs.change(may, func(o *op) error {
+		o.lock(i)
 		switch {
 		case !i.d.IsReg():
 			return i.notRegular()
@@ -34,7 +32,7 @@ func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) (err error) {
 		if i.inline() {
 			c, err := i.inlineContent()
 			if err == nil {
-				err = i.outgrow(c)
+				err = i.outgrow(o, c)
 			}
 			if err != nil {
 				return err
@@ -42,15 +40,15 @@ func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) (err error) {
 		}
 		switch mode {
 		case 0, FallocKeepSize:
-			return i.preallocate(off, off+n, mode == FallocKeepSize)
+			return i.preallocate(o, off, off+n, mode == FallocKeepSize)
 		case FallocPunchHole | FallocKeepSize:
-			return i.punch(off, off+n)
+			return i.punch(o, off, off+n)
 		case FallocZeroRange, FallocZeroRange | FallocKeepSize:
-			return i.zeroRange(off, off+n, mode&FallocKeepSize != 0)
+			return i.zeroRange(o, off, off+n, mode&FallocKeepSize != 0)
 		case FallocCollapseRange:
-			return i.collapse(off, n)
+			return i.collapse(o, off, n)
 		case FallocInsertRange:
-			return i.insertRange(off, n)
+			return i.insertRange(o, off, n)
 		}
 		return ErrNotSup
 	})
@@ -68,33 +66,41 @@ func (i *Inode) blocksWithin(from, to int64) (first, end uint32) {
 }
 
 // preallocate fills the holes under bytes [from, to) with unwritten extents. mu is held.
-func (i *Inode) preallocate(from, to int64, keepSize bool) error {
+func (i *Inode) preallocate(o *op, from, to int64, keepSize bool) error {
 	if !keepSize {
-		if err := i.cleanTail(); err != nil {
+		if err := i.cleanTail(o); err != nil {
 			return err
 		}
 	}
 	l, end := i.blocksOver(from, to)
-	for l < end {
-		err := i.fs.do(4+maxExtentsPerHandle*creditsPerExtent, func(h *jbd2.Handle) (err error) {
-			l, err = i.preallocateSome(h, l, end)
-			if !keepSize && err == nil && l >= end {
+	for most := maxExtentsPerHandle; l < end; {
+		next := l
+		err := o.do(4+maxExtentsPerHandle*creditsPerExtent, func() (err error) {
+			if next, err = i.preallocateSome(o, l, end, most); err != nil {
+				return err
+			}
+			if !keepSize && next >= end {
 				// Only now: who is told that there was no room sees the size that he knows.
 				i.d.Size = max(i.d.Size, uint64(to))
 			}
 			i.touch(time.Now()) // even where nothing was missing, and with the size kept: the kernel does
-			return errors.Join(err, i.store(h))
+			return i.store(o)
 		})
-		if err != nil {
+		switch {
+		case err == nil:
+			l = next
+		case errors.Is(err, ErrNoSpace) && most > 1:
+			most = 1 // what there is room for stays with the file
+		default:
 			return err
 		}
 	}
 	return nil
 }
 
-func (i *Inode) preallocateSome(h *jbd2.Handle, l, end uint32) (uint32, error) {
-	t := i.tree(h)
-	for k := 0; l < end && k < maxExtentsPerHandle; k++ {
+func (i *Inode) preallocateSome(o *op, l, end uint32, most int) (uint32, error) {
+	t := i.tree(o)
+	for k := 0; l < end && k < most; k++ {
 		x, err := t.Map(l, end-l)
 		if err != nil {
 			return l, err
@@ -103,13 +109,12 @@ func (i *Inode) preallocateSome(h *jbd2.Handle, l, end uint32) (uint32, error) {
 			l = x.End()
 			continue
 		}
-		b, n, err := i.allocBlocks(h, i.blockGoal(h, l), min(x.Len, extent.MaxUnwritten))
+		b, n, err := i.allocBlocks(o, i.blockGoal(l), min(x.Len, extent.MaxUnwritten))
 		if err != nil {
 			return l, err
 		}
-		done, err := t.Insert(extent.Extent{Lblk: l, Len: n, Pblk: b, Unwritten: true})
-		if err != nil {
-			return l, errors.Join(err, i.freeBlocks(h, b+jbd2.Block(done), n-done))
+		if _, err := t.Insert(extent.Extent{Lblk: l, Len: n, Pblk: b, Unwritten: true}); err != nil {
+			return l, err
 		}
 		l += n
 	}
@@ -136,10 +141,10 @@ func (i *Inode) zeroEdges(from, to int64) error {
 
 // punch frees the blocks within bytes [from, to) and zeroes the rest. Freeing comes first: a hole within one extent can
 // want a node, and who is told that there is no room for one finds the file as it was.
-func (i *Inode) punch(from, to int64) error {
+func (i *Inode) punch(o *op, from, to int64) error {
 	first, end := i.blocksWithin(from, to)
 	if first < end {
-		if err := i.removeBlocks(first, end, false); err != nil {
+		if err := i.removeBlocks(o, first, end, false); err != nil {
 			return err
 		}
 	}
@@ -147,30 +152,31 @@ func (i *Inode) punch(from, to int64) error {
 	if err := i.zeroEdges(from, to); err != nil {
 		return err
 	}
-	return i.storeTouched(int64(i.d.Size))
+	return i.storeTouched(o, int64(i.d.Size))
 }
 
 // storeTouched sets size and times.
-func (i *Inode) storeTouched(size int64) error {
-	return i.fs.do(4, func(h *jbd2.Handle) error {
+func (i *Inode) storeTouched(o *op, size int64) error {
+	return o.do(4, func() error {
 		i.d.Size = uint64(size)
 		i.touch(time.Now())
-		return i.store(h)
+		return i.store(o)
 	})
 }
 
 // zeroRange makes bytes [from, to) read as zeroes and allocated. The holes come first, since there may be no room to fill
 // them: until then nothing that can be read is changed.
-func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
+func (i *Inode) zeroRange(o *op, from, to int64, keepSize bool) error {
 	if !keepSize {
-		if err := i.cleanTail(); err != nil {
+		if err := i.cleanTail(o); err != nil {
 			return err
 		}
 	}
-	if err := i.preallocate(from, to, true); err != nil {
+	if err := i.preallocate(o, from, to, true); err != nil {
 		return err
 	}
-	if err := i.unwrite(i.blocksWithin(from, to)); err != nil {
+	first, end := i.blocksWithin(from, to)
+	if err := i.unwrite(o, first, end); err != nil {
 		return err
 	}
 	if err := i.zeroEdges(from, to); err != nil {
@@ -180,20 +186,19 @@ func (i *Inode) zeroRange(from, to int64, keepSize bool) error {
 	if !keepSize {
 		size = max(size, to)
 	}
-	return i.storeTouched(size)
+	return i.storeTouched(o, size)
 }
 
 // unwrite makes logical blocks [l, end), all of them allocated, read as zeroes: it makes them unwritten, or where there is
 // no room for the node which that can want, it writes zeroes.
-func (i *Inode) unwrite(l, end uint32) error {
+func (i *Inode) unwrite(o *op, l, end uint32) error {
 	for l < end {
 		n := i.atMostExtents(l, min(end-l, extent.MaxUnwritten), maxExtentsPerHandle)
-		err := i.fs.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func(h *jbd2.Handle) error {
-			err := i.extents(h).Convert(l, n, true)
-			if i.changed {
-				err = errors.Join(err, i.store(h))
+		err := o.do(removeCredits+creditsPerExtent*maxExtentsPerHandle, func() error {
+			if err := i.extents(o).Convert(l, n, true); err != nil || !i.changed {
+				return err
 			}
-			return err
+			return i.store(o)
 		})
 		if errors.Is(err, ErrNoSpace) {
 			err = i.zeroBlocks(l, l+n)

@@ -28,7 +28,7 @@ type fastCommits struct {
 	v    *FS
 	recs []jbd2.FCRecord
 
-	h       *jbd2.Handle
+	o       *op
 	inodes  map[uint32]*Inode // touched, referenced
 	orphans []*Inode          // as the volume's own lists have them
 	dirs    map[*Inode]bool   // whose subdirectories changed
@@ -65,19 +65,21 @@ func (v *FS) replayFastCommits(orphans []*Inode) ([]*Inode, error) {
 	}
 	v.fast = nil
 	f.orphans = orphans
-	err := v.do(v.jnl.MaxCredits(), func(h *jbd2.Handle) error {
-		f.h = h
-		err := f.replay()
-		if err == nil {
-			err = h.Fits()
-		}
-		if errors.Is(err, jbd2.ErrTooLarge) {
-			err = fmt.Errorf("%w: nothing was changed; let e2fsck replay them", err)
-		}
-		if err != nil && !isCorrupt(err) {
-			v.jnl.Abort(err) // before the handle ends: the records stay
-		}
-		return err
+	err := v.change(nil, func(o *op) error {
+		return o.once(v.jnl.MaxCredits(), func() error {
+			f.o = o
+			err := f.replay()
+			if err == nil {
+				err = o.h.Fits()
+			}
+			if errors.Is(err, jbd2.ErrTooLarge) {
+				err = fmt.Errorf("%w: nothing was changed; let e2fsck replay them", err)
+			}
+			if err != nil && !isCorrupt(err) {
+				v.jnl.Abort(err) // before the handle ends: the records stay
+			}
+			return err
+		})
 	})
 	if err == nil {
 		err = v.jnl.Commit()
@@ -100,7 +102,7 @@ func (f *fastCommits) replay() error {
 			continue
 		}
 		x := f.extent(r)
-		if err := f.v.alloc.Claim(f.h, x.Pblk, x.Len, f.claimed.add); err != nil {
+		if err := f.v.alloc.Claim(f.o.h, x.Pblk, x.Len, f.claimed.add); err != nil {
 			return err
 		}
 	}
@@ -225,44 +227,37 @@ func (f *fastCommits) inode(r jbd2.FCInode) error {
 		if err != nil {
 			return err
 		}
-		return c.drop(f.h) // it has a block now
+		return c.drop(f.o) // it has a block now
 	}
 	return nil
 }
 
 // slot writes the inode and what the record has of its body.
 func (f *fastCommits) slot(i *Inode, raw []byte, fresh bool) error {
-	buf, slot, err := i.slot()
+	err := f.o.changeSlot(i, func(slot []byte) {
+		if fresh {
+			clear(slot)
+		}
+		if n := disk.InodeSizeRev0 + int(i.d.ExtraIsize); len(raw) > n && len(slot) > n {
+			copy(slot[n:], raw[n:])
+		}
+	})
 	if err != nil {
 		return err
 	}
-	buf.Lock()
-	if fresh {
-		clear(slot)
-	}
-	if n := disk.InodeSizeRev0 + int(i.d.ExtraIsize); len(raw) > n && len(slot) > n {
-		copy(slot[n:], raw[n:])
-	}
-	buf.Unlock()
-	buf.Put()
-	return i.store(f.h)
+	return i.store(f.o)
 }
 
 // newInode takes inode number ino for a file that the records made.
 func (f *fastCommits) newInode(ino uint32, d *disk.Inode) (*Inode, error) {
 	v := f.v
-	if _, err := v.alloc.ClaimInode(f.h, ino, d.IsDir()); err != nil {
+	if _, err := v.alloc.ClaimInode(f.o.h, ino, d.IsDir()); err != nil {
 		return nil, err
 	}
 	i := v.blank(ino)
 	i.once.Do(func() {})
 	i.refs = 1
-	v.inodes.mu.Lock()
-	if old := v.inodes.m[ino]; old != nil {
-		old.dead = true
-	}
-	v.inodes.m[ino] = i
-	v.inodes.mu.Unlock()
+	v.inodes.enter(i)
 	f.inodes[ino] = i
 	return i, nil
 }
@@ -272,15 +267,15 @@ func (f *fastCommits) empty(i *Inode, isDir bool) error {
 	if err := f.removeTree(i); err != nil {
 		return err
 	}
-	if err := i.freeXattrs(f.h); err != nil {
+	if err := i.freeXattrs(f.o); err != nil {
 		return err
 	}
 	delete(f.dirs, i)
 	i.dir.Store(nil)
-	if err := f.v.alloc.FreeInode(f.h, i.ino, i.d.IsDir()); err != nil {
+	if err := f.v.alloc.FreeInode(f.o.h, i.ino, i.d.IsDir()); err != nil {
 		return err
 	}
-	_, err := f.v.alloc.ClaimInode(f.h, i.ino, isDir)
+	_, err := f.v.alloc.ClaimInode(f.o.h, i.ino, isDir)
 	return err
 }
 
@@ -294,7 +289,7 @@ func (f *fastCommits) removeTree(i *Inode) error {
 
 func (f *fastCommits) unmap(i *Inode, from, to uint32) error {
 	for to > from {
-		end, err := i.tree(f.h).Remove(from, to, 1<<20, f.leaves(i))
+		end, err := i.tree(f.o).Remove(from, to, 1<<20, f.leaves(i))
 		if err != nil {
 			return err
 		}
@@ -310,7 +305,7 @@ func (f *fastCommits) leaves(i *Inode) func(extent.Extent) error {
 		i.addBlocks(-int64(x.Len))
 		if !i.d.IsReg() {
 			for k := range x.Len {
-				f.h.Forget(x.Pblk + jbd2.Block(k))
+				f.o.h.Forget(x.Pblk + jbd2.Block(k))
 			}
 		}
 		return nil
@@ -335,7 +330,7 @@ func (f *fastCommits) addRange(r jbd2.FCAddRange) error {
 		return disk.Corrupt("fast commits", "inode %d: range of %d blocks at %d", r.Ino, x.Len, x.Lblk)
 	}
 	for l := x.Lblk; l < x.End(); {
-		have, err := i.tree(f.h).Map(l, x.End()-l)
+		have, err := i.tree(f.o).Map(l, x.End()-l)
 		if err != nil {
 			return err
 		}
@@ -344,13 +339,13 @@ func (f *fastCommits) addRange(r jbd2.FCAddRange) error {
 		switch {
 		case have == want:
 		case have.Pblk == want.Pblk:
-			err = i.extents(f.h).Convert(l, have.Len, want.Unwritten)
+			err = i.extents(f.o).Convert(l, have.Len, want.Unwritten)
 		default:
 			if err = f.unmap(i, l, l+have.Len); err != nil {
 				return err
 			}
 			var n uint32
-			n, err = i.tree(f.h).Insert(want)
+			n, err = i.tree(f.o).Insert(want)
 			i.addBlocks(int64(n))
 		}
 		if err != nil {
@@ -358,7 +353,7 @@ func (f *fastCommits) addRange(r jbd2.FCAddRange) error {
 		}
 		l += have.Len
 	}
-	return i.store(f.h)
+	return i.store(f.o)
 }
 
 // delRange takes blocks from a file.
@@ -370,7 +365,7 @@ func (f *fastCommits) delRange(r jbd2.FCDelRange) error {
 	if err := f.unmap(i, r.Logical, uint32(min(uint64(r.Logical)+uint64(r.Len), extent.MaxBlock))); err != nil {
 		return err
 	}
-	return i.store(f.h)
+	return i.store(f.o)
 }
 
 // name makes or removes a name. It may have been made or removed already.
@@ -399,7 +394,7 @@ func (f *fastCommits) name(r jbd2.FCName) error {
 		if have != i.ino {
 			return nil
 		}
-		if err := parent.dirRemove(f.h, name); err != nil {
+		if err := parent.dirRemove(f.o, name); err != nil {
 			return err
 		}
 		if i.d.IsDir() {
@@ -409,17 +404,17 @@ func (f *fastCommits) name(r jbd2.FCName) error {
 			i.d.LinksCount--
 		}
 		parent.touch(now)
-		return errors.Join(i.store(f.h), parent.store(f.h))
+		return errors.Join(i.store(f.o), parent.store(f.o))
 	}
 	if r.Tag == jbd2.FCCreatTag && i.d.IsDir() && !i.inline() && i.d.Size == 0 {
-		if err := i.dirInit(f.h, parent.ino); err != nil {
+		if err := i.dirInit(f.o, parent.ino); err != nil {
 			return err
 		}
 	}
 	if have != 0 {
 		return nil
 	}
-	if err := parent.dirInsert(f.h, name, i.ino, i.d.Mode); err != nil {
+	if err := parent.dirInsert(f.o, name, i.ino, i.d.Mode); err != nil {
 		return err
 	}
 	switch {
@@ -431,7 +426,7 @@ func (f *fastCommits) name(r jbd2.FCName) error {
 		i.d.LinksCount++
 	}
 	parent.touch(now)
-	return errors.Join(i.store(f.h), parent.store(f.h))
+	return errors.Join(i.store(f.o), parent.store(f.o))
 }
 
 // finish brings the bitmaps up to date, and lists who has to go.
@@ -441,7 +436,7 @@ func (f *fastCommits) finish() error {
 		if !i.hasBlocks() {
 			continue
 		}
-		err := i.tree(f.h).Walk(func(b jbd2.Block, _ int) error {
+		err := i.tree(f.o).Walk(func(b jbd2.Block, _ int) error {
 			if b != 0 {
 				used.add(b, 1)
 			}
@@ -463,12 +458,12 @@ func (f *fastCommits) finish() error {
 		return nil
 	}
 	err := each(append(f.claimed, f.removed...).minus(used), func(b jbd2.Block, n uint32) error {
-		return f.v.alloc.Free(f.h, b, n)
+		return f.v.alloc.Free(f.o.h, b, n)
 	})
 	if err != nil {
 		return err
 	}
-	err = each(used.normal(), func(b jbd2.Block, n uint32) error { return f.v.alloc.Claim(f.h, b, n, nil) })
+	err = each(used.normal(), func(b jbd2.Block, n uint32) error { return f.v.alloc.Claim(f.o.h, b, n, nil) })
 	if err != nil {
 		return err
 	}
@@ -481,10 +476,10 @@ func (f *fastCommits) finish() error {
 		if i.d.LinksCount > 0 || i.orphan.kind != 0 {
 			continue
 		}
-		if err := f.v.addOrphan(f.h, i); err != nil {
+		if err := f.v.addOrphan(f.o, i); err != nil {
 			return err
 		}
-		if err := i.store(f.h); err != nil {
+		if err := i.store(f.o); err != nil {
 			return err
 		}
 		f.orphans = append(f.orphans, i.Ref())
@@ -530,5 +525,5 @@ func (f *fastCommits) countDirs(i *Inode) error {
 		n = 1
 	}
 	i.d.LinksCount = uint16(n)
-	return i.store(f.h)
+	return i.store(f.o)
 }

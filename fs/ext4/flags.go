@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Flags that chattr(1) sends back and that cannot be changed here: they say how a file's bytes are kept. A call that
@@ -24,10 +23,14 @@ func (i *Inode) SetFlags(flags uint32) error { return i.setFlags(flags, nil) }
 // feature have project 0 only.
 func (i *Inode) SetFlagsAndProject(flags, projid uint32) error { return i.setFlags(flags, &projid) }
 
-func (i *Inode) setFlags(flags uint32, projid *uint32) (err error) {
-	defer i.fs.noteTo(&err)
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (i *Inode) setFlags(flags uint32, projid *uint32) error {
+	return i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		return i.setFlagsLocked(o, flags, projid)
+	})
+}
+
+func (i *Inode) setFlagsLocked(o *op, flags uint32, projid *uint32) error {
 	old := i.d.Flags & disk.FlUserModify
 	change := (flags ^ old) & disk.FlUserModify
 	moves := projid != nil && *projid != i.d.Projid
@@ -44,13 +47,13 @@ func (i *Inode) setFlags(flags uint32, projid *uint32) (err error) {
 	case moves && !(i.fs.sb.FeatureROCompat.Has(disk.ROCompatProject) && i.d.HasProjid()):
 		return fmt.Errorf("project %d: the volume or the inode has no room for one: %w", *projid, ErrNotSup)
 	}
-	err = i.fs.do(2, func(h *jbd2.Handle) error {
+	err := o.do(2, func() error {
 		i.d.Flags ^= change &^ lateFlags
 		if moves {
 			i.d.Projid = *projid
 		}
 		i.stamp(disk.TimestampOf(time.Now()))
-		return i.store(h)
+		return i.store(o)
 	})
 	if err == nil && change&lateFlags != 0 {
 		return fmt.Errorf("inode flags %#x: %w", flags, ErrNotSup)

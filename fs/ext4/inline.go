@@ -68,7 +68,7 @@ func (c *inlineContent) read(off int, p []byte) {
 }
 
 // write makes p the content, for which there is room, and its length the size.
-func (c *inlineContent) write(h *jbd2.Handle, p []byte) error {
+func (c *inlineContent) write(o *op, p []byte) error {
 	clear(c.i.d.Block[copy(c.i.d.Block[:], p):])
 	more := p[min(len(p), disk.InodeBlockSize):]
 	if !c.attrs.PutBody(xattr.Attr{Index: xattr.IndexSystem, Name: "data", Value: append([]byte{}, more...)}) {
@@ -77,28 +77,23 @@ func (c *inlineContent) write(h *jbd2.Handle, p []byte) error {
 	c.more = more
 	c.i.d.Size = uint64(len(p))
 	c.i.d.Flags = c.i.d.Flags&^disk.FlExtents | disk.FlInlineData
-	return c.store(h)
+	return c.store(o)
 }
 
 // drop takes the content out of the inode, which has an empty tree then.
-func (c *inlineContent) drop(h *jbd2.Handle) error {
+func (c *inlineContent) drop(o *op) error {
 	if _, err := c.attrs.Delete(xattr.IndexSystem, "data"); err != nil && !errors.Is(err, xattr.ErrNotExist) {
 		return err
 	}
-	return c.store(h)
+	return c.store(o)
 }
 
 // store writes the attributes in the body, and the inode.
-func (c *inlineContent) store(h *jbd2.Handle) error {
-	buf, slot, err := c.i.slot()
-	if err != nil {
+func (c *inlineContent) store(o *op) error {
+	if err := c.i.writeXattrBody(o, c.attrs); err != nil {
 		return err
 	}
-	defer buf.Put()
-	buf.Lock()
-	c.i.fs.xattrs.EncodeBody(c.attrs, c.i.d.XattrArea(slot))
-	buf.Unlock()
-	return c.i.store(h)
+	return c.i.store(o)
 }
 
 // canInline says whether new content may go into the inode: it has some there, or none at all.
@@ -120,7 +115,7 @@ func (i *Inode) noBlocks() bool {
 
 // writeInline writes the whole stage into the inode. It reports false if there is no room: then the file has a tree, and
 // its old content, if any, is in a block. mu is held.
-func (i *Inode) writeInline(s *stage) (bool, error) {
+func (i *Inode) writeInline(o *op, s *stage) (bool, error) {
 	if !i.canInline() {
 		return false, nil
 	}
@@ -129,16 +124,16 @@ func (i *Inode) writeInline(s *stage) (bool, error) {
 		return false, err
 	}
 	if s.end > int64(c.room()) {
-		return false, i.outgrow(c)
+		return false, i.outgrow(o, c)
 	}
 	p := make([]byte, max(int(i.d.Size), int(s.end)))
 	c.read(0, p[:i.d.Size])
 	copy(p[s.off:], s.p)
-	return true, i.fs.do(inlineCredits, func(h *jbd2.Handle) error {
+	return true, o.do(inlineCredits, func() error {
 		if !s.keepTimes {
 			i.touch(time.Now())
 		}
-		return c.write(h, p)
+		return c.write(o, p)
 	})
 }
 
@@ -146,38 +141,32 @@ func (i *Inode) writeInline(s *stage) (bool, error) {
 const inlineCredits = 4
 
 // resizeInline is resize of inline data. It reports false if that grew out of the inode. mu is held.
-func (i *Inode) resizeInline(size int64) (bool, error) {
+func (i *Inode) resizeInline(o *op, size int64, set func()) (bool, error) {
 	c, err := i.inlineContent()
 	if err != nil {
 		return false, err
 	}
 	if size > int64(c.room()) {
-		return false, i.outgrow(c)
+		return false, i.outgrow(o, c)
 	}
 	p := make([]byte, size)
 	c.read(0, p[:min(size, int64(i.d.Size))])
-	return true, i.fs.do(inlineCredits, func(h *jbd2.Handle) error {
+	return true, o.do(inlineCredits, func() error {
 		i.touch(time.Now())
-		return c.write(h, p)
+		set()
+		return c.write(o, p)
 	})
 }
 
 // outgrow moves inline content of a file to a block. mu is held.
-func (i *Inode) outgrow(c *inlineContent) error {
+func (i *Inode) outgrow(o *op, c *inlineContent) error {
 	if !i.inline() {
 		return nil
 	}
-	return i.fs.do(inlineCredits+creditsPerExtent, func(h *jbd2.Handle) error {
-		old := i.d
-		err := i.moveToBlock(h, c)
-		if err != nil {
-			i.d = old
-		}
-		return err
-	})
+	return o.do(inlineCredits+creditsPerExtent, func() error { return i.moveToBlock(o, c) })
 }
 
-func (i *Inode) moveToBlock(h *jbd2.Handle, c *inlineContent) error {
+func (i *Inode) moveToBlock(o *op, c *inlineContent) error {
 	var b jbd2.Block
 	if i.d.Size > 0 {
 		buf, err := i.fs.dev.Alloc(i.fs.bs)
@@ -190,11 +179,11 @@ func (i *Inode) moveToBlock(h *jbd2.Handle, c *inlineContent) error {
 		if i.d.Size < uint64(i.fs.bs) {
 			clear(s.Bytes()[i.d.Size:])
 		}
-		if b, _, err = i.allocBlocks(h, i.inodeGoal(), 1); err != nil {
+		if b, _, err = i.allocBlocks(o, i.inodeGoal(), 1); err != nil {
 			return err
 		}
 		if err := i.fs.dev.Write(blockdev.Bytes(b)<<i.fs.bits, false, s); err != nil {
-			return errors.Join(err, i.freeBlocks(h, b, 1))
+			return err
 		}
 		i.fs.stats.dataWritten.Add(int64(i.fs.bs))
 	}
@@ -202,11 +191,11 @@ func (i *Inode) moveToBlock(h *jbd2.Handle, c *inlineContent) error {
 	i.formatTree()
 	if b != 0 {
 		// The root has room, so nothing can fail but a damaged inode, which this one no longer is.
-		if _, err := i.tree(h).Insert(extent.Extent{Lblk: 0, Len: 1, Pblk: b}); err != nil {
-			return errors.Join(err, i.freeBlocks(h, b, 1))
+		if _, err := i.tree(o).Insert(extent.Extent{Lblk: 0, Len: 1, Pblk: b}); err != nil {
+			return err
 		}
 	}
-	return c.drop(h)
+	return c.drop(o)
 }
 
 // inlineDir is the directory whose entries are in the inode. mu is held.
@@ -219,12 +208,12 @@ func (i *Inode) inlineDir() (*dir.Inline, *inlineContent, error) {
 }
 
 // put writes the directory back into the inode.
-func (c *inlineContent) put(h *jbd2.Handle, n *dir.Inline) error {
-	return c.write(h, append(append([]byte{}, n.Block...), n.More...))
+func (c *inlineContent) put(o *op, n *dir.Inline) error {
+	return c.write(o, append(append([]byte{}, n.Block...), n.More...))
 }
 
 // inlineDirInit makes the new directory i an inline one. It reports false if the inode has no room.
-func (i *Inode) inlineDirInit(h *jbd2.Handle, parent uint32) (bool, error) {
+func (i *Inode) inlineDirInit(o *op, parent uint32) (bool, error) {
 	if !i.fs.sb.FeatureIncompat.Has(disk.IncompatInlineData) {
 		return false, nil
 	}
@@ -234,12 +223,12 @@ func (i *Inode) inlineDirInit(h *jbd2.Handle, parent uint32) (bool, error) {
 	}
 	var block [disk.InodeBlockSize]byte
 	dir.InitInline(block[:], parent)
-	return true, c.write(h, block[:])
+	return true, c.write(o, block[:])
 }
 
 // inlineDirInsert adds a name. It reports false if there is no room: then the directory has a block, and its old
 // entries are there.
-func (i *Inode) inlineDirInsert(h *jbd2.Handle, name string, ino uint32, mode uint16) (bool, error) {
+func (i *Inode) inlineDirInsert(o *op, name string, ino uint32, mode uint16) (bool, error) {
 	n, c, err := i.inlineDir()
 	if err != nil {
 		return false, err
@@ -249,7 +238,7 @@ func (i *Inode) inlineDirInsert(h *jbd2.Handle, name string, ino uint32, mode ui
 		return false, err
 	}
 	if ok {
-		return true, c.put(h, n)
+		return true, c.put(o, n)
 	}
 	old := i.d
 	n.Block = old.Block[:]
@@ -258,11 +247,10 @@ func (i *Inode) inlineDirInsert(h *jbd2.Handle, name string, ino uint32, mode ui
 	i.formatTree()
 	l, err := i.layout()
 	if err == nil {
-		err = l.Outgrow(dirStore{i, h}, n)
+		err = l.Outgrow(dirStore{i, o}, n)
 	}
 	if err != nil {
-		i.d = old
 		return false, err
 	}
-	return false, c.drop(h)
+	return false, c.drop(o)
 }

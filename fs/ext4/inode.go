@@ -31,14 +31,13 @@ type Inode struct {
 	changed bool     // d differs from the slot: store is due before the handle ends
 
 	cleanEnd bool // the last block is zero past the size, see cleanTail
+	shortens bool // the size was set, but blocks past it are still mapped, see finishResize
 
 	dir        atomic.Pointer[dir.Dir] // layout
 	damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
-	released   []*Inode                // protected by mu: to be Put when the handle has ended
 	window     alloc.Window            // blocks kept for when the file grows
-	may        May                     // protected by mu: of the one who holds it for writing, see lockFor
 	accessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
 }
 
@@ -46,6 +45,27 @@ type Inode struct {
 type inodeTable struct {
 	mu sync.Mutex
 	m  map[uint32]*Inode
+}
+
+// enter puts a new inode into the table, in the place of one that somebody asked for while the number was free.
+func (t *inodeTable) enter(i *Inode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.m[i.ino]; old != nil {
+		old.dead = true
+	}
+	t.m[i.ino] = i
+	i.dead = false
+}
+
+// remove takes an inode out of the table that is free on the volume.
+func (t *inodeTable) remove(i *Inode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[i.ino] == i {
+		delete(t.m, i.ino)
+	}
+	i.dead = true
 }
 
 // Inode gives a reference to inode ino, which must be in use.
@@ -177,37 +197,34 @@ func (v *FS) checkInode(ino uint32, d *disk.Inode) error {
 	return nil
 }
 
-// store writes the inode into its slot under h. mu is held for writing.
-func (i *Inode) store(h *jbd2.Handle) error {
-	buf, slot, err := i.slot()
+// store writes the inode into its slot. mu is held for writing.
+func (i *Inode) store(o *op) error {
+	err := o.changeSlot(i, func(slot []byte) {
+		i.takeAccess()
+		if n := i.nextOrphan.Load(); n >= 0 {
+			i.d.Dtime = uint32(n)
+		}
+		i.d.RoundTimes()
+		i.fs.sb.EncodeInode(i.ino, &i.d, slot)
+	})
 	if err != nil {
 		return err
 	}
-	defer buf.Put()
-	i.takeAccess()
-	buf.Lock()
-	if n := i.nextOrphan.Load(); n >= 0 {
-		i.d.Dtime = uint32(n)
-	}
-	i.d.RoundTimes()
-	i.fs.sb.EncodeInode(i.ino, &i.d, slot)
-	h.Dirty(buf)
-	buf.Unlock()
 	if i.d.Size > math.MaxInt32 && i.d.IsReg() {
-		i.fs.noteLargeFile(h)
+		i.fs.noteLargeFile(o)
 	}
 	i.changed = false
-	i.noteTID(h.TID())
+	i.noteTID(o.h.TID())
 	return nil
 }
 
 func (i *Inode) noteTID(t jbd2.TID) { i.tid, i.dataTID = t, t }
 
 // storeTimes is store after set, which changes nothing but times.
-func (i *Inode) storeTimes(h *jbd2.Handle, set func()) error {
+func (i *Inode) storeTimes(o *op, set func()) error {
 	data, more := i.dataTID, i.changed
 	set()
-	err := i.store(h)
+	err := i.store(o)
 	if !more {
 		i.dataTID = data
 	}
@@ -253,6 +270,16 @@ func (i *Inode) Put() {
 		return
 	}
 	// Nobody else has it, so links cannot change under us, but for those who find it by number: they look again.
+	if i.shortens && i.d.LinksCount > 0 && !i.fs.readOnly.Load() {
+		t.mu.Unlock()
+		i.finishLate()
+		t.mu.Lock()
+	}
+	if i.refs > 1 {
+		i.refs--
+		t.mu.Unlock()
+		return
+	}
 	if i.d.LinksCount > 0 || i.d.Mode == 0 || i.fs.readOnly.Load() || i.ino < i.fs.sb.FirstIno {
 		i.refs--
 		delete(t.m, i.ino)
@@ -272,6 +299,20 @@ func (i *Inode) Put() {
 	t.mu.Lock()
 	i.refs--
 	t.mu.Unlock()
+}
+
+// finishLate tries once more what a truncation could not do. Else it is for the next mount.
+func (i *Inode) finishLate() {
+	err := i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		if !i.shortens {
+			return nil
+		}
+		return i.finishResize(o, nil)
+	})
+	if err != nil {
+		i.fs.opt.Logf("%s: inode %d: blocks past the size are left to the next mount: %v", i.fs.name(), i.ino, err)
+	}
 }
 
 func inodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

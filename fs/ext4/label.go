@@ -17,8 +17,7 @@ func (v *FS) Label() string {
 
 // SetLabel renames the volume: its superblock, then the backups, each of which may keep the old name if the power is cut
 // meanwhile. A damaged backup keeps it in any case, and the log says so.
-func (v *FS) SetLabel(label string) (err error) {
-	defer v.noteTo(&err)
+func (v *FS) SetLabel(label string) error {
 	if len(label) > MaxLabel {
 		return ErrInvalid
 	}
@@ -26,26 +25,29 @@ func (v *FS) SetLabel(label string) (err error) {
 		sb.VolumeName = [MaxLabel]byte{}
 		copy(sb.VolumeName[:], label)
 	}
-	err = v.do(1, func(h *jbd2.Handle) error {
-		v.updateSuper(h, set)
-		return nil
-	})
-	for _, group := range v.sb.BackupGroups() {
-		if err == nil {
-			err = v.updateBackup(group, set)
+	return v.change(nil, func(o *op) error {
+		err := o.do(1, func() error {
+			v.updateSuper(o.h, set)
+			return nil
+		})
+		for _, group := range v.sb.BackupGroups() {
+			if err == nil {
+				err = v.updateBackup(o, group, set)
+			}
 		}
-	}
-	return err
+		return err
+	})
 }
 
 // updateBackup changes the superblock's backup in a group.
-func (v *FS) updateBackup(group uint32, f func(*disk.Superblock)) error {
+func (v *FS) updateBackup(o *op, group uint32, f func(*disk.Superblock)) error {
 	buf, err := v.cache.Get(jbd2.Block(v.sb.GroupFirstBlock(group)))
 	if err != nil {
 		return err
 	}
 	defer buf.Put()
-	return v.do(1, func(h *jbd2.Handle) error {
+	return o.do(1, func() error {
+		o.h.Save(buf)
 		buf.Lock()
 		defer buf.Unlock()
 		sb, err := disk.DecodeSuperblock(buf.Data())
@@ -58,7 +60,7 @@ func (v *FS) updateBackup(group uint32, f func(*disk.Superblock)) error {
 		}
 		f(sb)
 		sb.Encode(buf.Data())
-		h.Dirty(buf)
+		o.h.Dirty(buf)
 		return nil
 	})
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // This file says how large a file can be. Two things bound it: the logical blocks that its tree can name, and what
@@ -79,9 +78,9 @@ func (i *Inode) extentMapped() bool {
 }
 
 // noteLargeFile sets large_file, which says that there are files of 2 GiB and more.
-func (v *FS) noteLargeFile(h *jbd2.Handle) {
+func (v *FS) noteLargeFile(o *op) {
 	if v.largeFile.Swap(true) {
 		return
 	}
-	v.updateSuper(h, func(sb *disk.Superblock) { sb.FeatureROCompat |= disk.ROCompatLargeFile })
+	v.updateSuper(o.h, func(sb *disk.Superblock) { sb.FeatureROCompat |= disk.ROCompatLargeFile })
 }

@@ -1,8 +1,6 @@
 package ext4
 
 import (
-	"errors"
-
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -23,10 +21,10 @@ type tree interface {
 	Walk(node func(b jbd2.Block, depth int) error, run func(extent.Extent) error) error
 }
 
-// treeNodes is extent.Nodes for one inode under one handle, nil for reading.
+// treeNodes is extent.Nodes for one inode in one operation, nil for reading.
 type treeNodes struct {
 	i *Inode
-	h *jbd2.Handle
+	o *op
 }
 
 func (n treeNodes) Get(b jbd2.Block) (extent.Node, error) {
@@ -34,24 +32,27 @@ func (n treeNodes) Get(b jbd2.Block) (extent.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n.o != nil {
+		n.o.h.Save(buf)
+	}
 	return buf, nil
 }
 
 // Alloc takes reserved blocks, too: to punch a hole into a file, or to write what was preallocated, can need a node, and
 // must not fail on a full volume.
 func (n treeNodes) Alloc(goal jbd2.Block) (extent.Node, error) {
-	buf, err := n.i.allocMeta(n.h, goal, alloc.UseReserved)
+	buf, err := n.i.allocMeta(n.o, goal, alloc.UseReserved)
 	if err != nil {
 		return nil, err
 	}
 	return buf, nil
 }
 
-func (n treeNodes) Free(b jbd2.Block) error { return n.i.freeMeta(n.h, b) }
+func (n treeNodes) Free(b jbd2.Block) error { return n.i.freeMeta(n.o, b) }
 
 func (n treeNodes) Dirty(node extent.Node) error {
-	n.h.Dirty(node.(*jbd2.Buffer))
-	n.i.noteTID(n.h.TID()) // an fsync waits for it, though the inode itself may be the same as before
+	n.o.h.Dirty(node.(*jbd2.Buffer))
+	n.i.noteTID(n.o.h.TID()) // an fsync waits for it, though the inode itself may be the same as before
 	return nil
 }
 
@@ -61,35 +62,41 @@ func (n treeNodes) RootDirty() error {
 }
 
 // allocMeta allocates one block for metadata of the inode, zeroed and counted in i_blocks.
-func (i *Inode) allocMeta(h *jbd2.Handle, goal jbd2.Block, flags int) (*jbd2.Buffer, error) {
-	b, n, err := i.fs.alloc.Alloc(h, goal, 1, 1, flags)
+func (i *Inode) allocMeta(o *op, goal jbd2.Block, flags int) (*jbd2.Buffer, error) {
+	b, n, err := i.fs.alloc.Alloc(o.h, goal, 1, 1, flags)
 	if err != nil {
 		return nil, err
 	}
-	if b, _, err = i.countBlocks(h, b, n); err != nil {
+	if b, _, err = i.countBlocks(b, n); err != nil {
 		return nil, err
 	}
-	buf, err := i.fs.cache.New(b)
+	return o.newBlock(b)
+}
+
+// newBlock is block b, which the operation allocated for metadata, filled with zeroes.
+func (o *op) newBlock(b jbd2.Block) (*jbd2.Buffer, error) {
+	buf, err := o.fs.cache.New(b)
 	if err != nil {
 		return nil, err
 	}
+	o.h.Created(buf)
 	return buf, nil
 }
 
-func (i *Inode) freeMeta(h *jbd2.Handle, b jbd2.Block) error {
-	h.Forget(b)
-	return i.freeBlocks(h, b, 1)
+func (i *Inode) freeMeta(o *op, b jbd2.Block) error {
+	o.h.Forget(b)
+	return i.freeBlocks(o, b, 1)
 }
 
-// tree is the inode's tree; h is nil for reading. mu is held: for reading when h is nil, else for writing.
-func (i *Inode) tree(h *jbd2.Handle) tree {
+// tree is the inode's tree; o is nil for reading. mu is held: for reading when o is nil, else for writing.
+func (i *Inode) tree(o *op) tree {
 	if i.d.Flags&disk.FlExtents != 0 {
-		return i.extents(h)
+		return i.extents(o)
 	}
 	return &blockmap.Tree{
 		Ino:      i.ino,
 		Root:     i.d.Block[:],
-		Nodes:    treeNodes{i, h},
+		Nodes:    treeNodes{i, o},
 		NodeSize: i.fs.bs,
 		Blocks:   jbd2.Block(i.fs.sb.BlocksCount),
 		Valid:    i.fs.validData(i.ino),
@@ -97,11 +104,11 @@ func (i *Inode) tree(h *jbd2.Handle) tree {
 }
 
 // extents is tree of an inode that is known to have extents.
-func (i *Inode) extents(h *jbd2.Handle) *extent.Tree {
+func (i *Inode) extents(o *op) *extent.Tree {
 	return &extent.Tree{
 		Ino:       i.ino,
 		Root:      i.d.Block[:],
-		Nodes:     treeNodes{i, h},
+		Nodes:     treeNodes{i, o},
 		NodeSize:  i.fs.bs,
 		Blocks:    jbd2.Block(i.fs.sb.BlocksCount),
 		Checksums: i.fs.sb.MetadataCsum(),
@@ -151,30 +158,27 @@ func (i *Inode) mapRange(from, to uint32, f func(extent.Extent) error) error {
 }
 
 // allocBlocks takes up to want blocks near goal and counts them in i_blocks.
-func (i *Inode) allocBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
-	b, n, err := i.fs.alloc.Alloc(h, goal, want, 1, i.allocFlags())
+func (i *Inode) allocBlocks(o *op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
+	b, n, err := i.fs.alloc.Alloc(o.h, goal, want, 1, o.allocFlags())
 	if err != nil {
 		return 0, 0, err
 	}
-	return i.countBlocks(h, b, n)
+	return i.countBlocks(b, n)
 }
 
-// countBlocks counts n blocks from b, which were just taken, in i_blocks, or gives them back.
-func (i *Inode) countBlocks(h *jbd2.Handle, b jbd2.Block, n uint32) (jbd2.Block, uint32, error) {
-	var err error
+// countBlocks counts n blocks from b, which were just taken, in i_blocks.
+func (i *Inode) countBlocks(b jbd2.Block, n uint32) (jbd2.Block, uint32, error) {
 	switch {
 	case i.d.Flags&disk.FlExtents == 0 && b+jbd2.Block(n) > blockmap.MaxPblk:
-		err = ErrNoSpace // what is free lies where the map's pointers do not reach
+		return 0, 0, ErrNoSpace // what is free lies where the map's pointers do not reach
 	case !i.addBlocks(int64(n)):
-		err = ErrTooBig
-	default:
-		return b, n, nil
+		return 0, 0, ErrTooBig
 	}
-	return 0, 0, errors.Join(err, i.fs.alloc.Free(h, b, n))
+	return b, n, nil
 }
 
-func (i *Inode) freeBlocks(h *jbd2.Handle, b jbd2.Block, n uint32) error {
-	if err := i.fs.alloc.Free(h, b, n); err != nil {
+func (i *Inode) freeBlocks(o *op, b jbd2.Block, n uint32) error {
+	if err := i.fs.alloc.Free(o.h, b, n); err != nil {
 		return err
 	}
 	i.addBlocks(-int64(n))
@@ -189,13 +193,13 @@ func (i *Inode) addBlocks(n int64) bool {
 }
 
 // blockGoal is where logical block l should lie: after the extent before it, else near the inode.
-func (i *Inode) blockGoal(h *jbd2.Handle, l uint32) jbd2.Block {
+func (i *Inode) blockGoal(l uint32) jbd2.Block {
 	if l > 0 {
-		if x, err := i.tree(h).Map(l-1, 1); err == nil && !x.Hole() {
+		if x, err := i.tree(nil).Map(l-1, 1); err == nil && !x.Hole() {
 			return x.Pblk + 1
 		}
 		if i.d.Flags&disk.FlExtents != 0 {
-			if x, ok, err := i.extents(h).Last(); err == nil && ok && x.Lblk < l {
+			if x, ok, err := i.extents(nil).Last(); err == nil && ok && x.Lblk < l {
 				return x.Pblk + jbd2.Block(l-x.Lblk)
 			}
 		}

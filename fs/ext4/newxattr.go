@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
@@ -46,7 +45,7 @@ func (m *making) credits() int {
 }
 
 // putNewXattrs stores attributes of n, an inode that nobody else has.
-func (i *Inode) putNewXattrs(h *jbd2.Handle, attrs Xattrs) error {
+func (i *Inode) putNewXattrs(o *op, attrs Xattrs) error {
 	if len(attrs) == 0 {
 		return nil
 	}
@@ -71,7 +70,7 @@ func (i *Inode) putNewXattrs(h *jbd2.Handle, attrs Xattrs) error {
 			return err
 		}
 	}
-	return i.writeXattrs(h, s)
+	return i.writeXattrs(o, s)
 }
 
 // encodeXattr is a value as it lies on the volume.

@@ -46,7 +46,7 @@ func (o *orphans) any() bool {
 }
 
 // addOrphan records i, whose mu is held, if it is not yet.
-func (v *FS) addOrphan(h *jbd2.Handle, i *Inode) error {
+func (v *FS) addOrphan(op *op, i *Inode) error {
 	o := &v.orphans
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,7 +55,12 @@ func (v *FS) addOrphan(h *jbd2.Handle, i *Inode) error {
 	}
 	if o.file != nil && len(o.file.free) > 0 {
 		p := o.file.free[len(o.file.free)-1]
-		if err := v.putOrphan(h, p, i.ino); err != nil {
+		err := v.putOrphan(op.h, p, i.ino, func() {
+			i.orphan = orphanPlace{}
+			o.file.free = append(o.file.free, p)
+			o.n--
+		})
+		if err != nil {
 			return err
 		}
 		o.file.free = o.file.free[:len(o.file.free)-1]
@@ -63,87 +68,153 @@ func (v *FS) addOrphan(h *jbd2.Handle, i *Inode) error {
 		o.n++
 		return nil
 	}
-	next := uint32(0)
-	if len(o.list) > 0 {
-		next = o.list[len(o.list)-1].ino
-	}
-	i.nextOrphan.Store(int64(next))
-	if err := i.store(h); err != nil {
+	i.nextOrphan.Store(o.head())
+	if err := i.store(op); err != nil {
 		i.nextOrphan.Store(-1)
 		return err
 	}
-	v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = i.ino })
-	o.list = append(o.list, i)
-	i.orphan = orphanPlace{kind: orphanOnList}
-	o.n++
+	v.pushOrphan(op.h, i)
+	h := op.h
+	h.OnUndo(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		// What was put before it meanwhile is part of the same transaction, and so in memory.
+		_ = v.unlistOrphan(h, i)
+	})
 	return nil
 }
 
-// removeOrphan forgets i, whose mu is held; the caller stores it.
-func (v *FS) removeOrphan(h *jbd2.Handle, i *Inode) error {
-	o := &v.orphans
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch p := i.orphan; p.kind {
-	case 0:
-		return nil
-	case orphanInFile:
-		if err := v.putOrphan(h, p, 0); err != nil {
-			return err
-		}
-		o.file.free = append(o.file.free, p)
-	case orphanOnList:
-		next := i.nextOrphan.Load()
-		at := len(o.list) - 1
-		for at >= 0 && o.list[at] != i {
-			at--
-		}
-		if at == len(o.list)-1 {
-			v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = uint32(next) })
-		} else if err := o.list[at+1].relink(h, uint32(next)); err != nil {
-			return err
-		}
-		o.list = append(o.list[:at], o.list[at+1:]...)
-		i.nextOrphan.Store(-1)
-		i.d.Dtime = 0
+// head is the inode that begins the list, 0 if there is none. mu is held.
+func (o *orphans) head() int64 {
+	if k := len(o.list) - 1; k >= 0 {
+		return int64(o.list[k].ino)
 	}
+	return 0
+}
+
+// pushOrphan makes i, which says what follows it, the head of the list. orphans.mu is held.
+func (v *FS) pushOrphan(h *jbd2.Handle, i *Inode) {
+	v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = i.ino })
+	o := &v.orphans
+	o.list = append(o.list, i)
+	i.orphan = orphanPlace{kind: orphanOnList}
+	o.n++
+}
+
+// unlistOrphan takes i off the list. orphans.mu is held; the caller stores i.
+func (v *FS) unlistOrphan(h *jbd2.Handle, i *Inode) error {
+	o := &v.orphans
+	next := i.nextOrphan.Load()
+	at := len(o.list) - 1
+	for at >= 0 && o.list[at] != i {
+		at--
+	}
+	if at == len(o.list)-1 {
+		v.updateSuper(h, func(sb *disk.Superblock) { sb.LastOrphan = uint32(next) })
+	} else if err := o.list[at+1].relink(h, next); err != nil {
+		return err
+	}
+	o.list = append(o.list[:at], o.list[at+1:]...)
+	i.nextOrphan.Store(-1)
 	i.orphan = orphanPlace{}
 	o.n--
 	return nil
 }
 
-// relink changes the i_dtime of an inode on the list whose mu is not held: only its slot, not what mu protects.
-func (i *Inode) relink(h *jbd2.Handle, next uint32) error {
+// removeOrphan forgets i, whose mu is held; the caller stores it.
+func (v *FS) removeOrphan(op *op, i *Inode) error {
+	o := &v.orphans
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch p := i.orphan; p.kind {
+	case orphanInFile:
+		err := v.putOrphan(op.h, p, 0, func() {
+			i.orphan = p
+			o.n++
+		})
+		if err != nil {
+			return err
+		}
+		i.orphan = orphanPlace{}
+		o.n--
+		op.onDone(func() { // until then nobody else gets the place
+			o.mu.Lock()
+			o.file.free = append(o.file.free, p)
+			o.mu.Unlock()
+		})
+	case orphanOnList:
+		buf, slot, err := i.slot()
+		if err != nil {
+			return err
+		}
+		defer buf.Put()
+		if err := v.unlistOrphan(op.h, i); err != nil {
+			return err
+		}
+		i.d.Dtime = 0
+		h := op.h
+		h.OnUndo(func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			i.nextOrphan.Store(o.head())
+			buf.Lock()
+			i.linkOrphan(slot)
+			h.DirtyShared(buf)
+			buf.Unlock()
+			v.pushOrphan(h, i)
+		}, buf)
+	}
+	return nil
+}
+
+// relink changes what follows an inode on the list whose mu is not held: only its slot, not what mu protects.
+func (i *Inode) relink(h *jbd2.Handle, next int64) error {
 	buf, slot, err := i.slot()
 	if err != nil {
 		return err
 	}
 	defer buf.Put()
-	i.nextOrphan.Store(int64(next))
+	i.nextOrphan.Store(next)
 	buf.Lock()
-	d, err := i.fs.sb.DecodeInode(i.ino, slot)
-	if err == nil {
-		d.Dtime = next
-		i.fs.sb.EncodeInode(i.ino, &d, slot)
-		h.Dirty(buf)
-	}
-	buf.Unlock()
-	return err
+	defer buf.Unlock()
+	i.linkOrphan(slot)
+	h.DirtyShared(buf)
+	return nil
 }
 
-// putOrphan sets a place of the orphan file.
-func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32) error {
+// linkOrphan puts into the inode's slot what follows it on the list. The buffer's lock is held.
+func (i *Inode) linkOrphan(slot []byte) {
+	d, err := i.fs.sb.DecodeInode(i.ino, slot)
+	if err != nil {
+		return // it was decoded when it was loaded, and every change since was encoded
+	}
+	d.Dtime = uint32(i.nextOrphan.Load())
+	i.fs.sb.EncodeInode(i.ino, &d, slot)
+}
+
+// putOrphan sets a place of the orphan file. undone is called with orphans.mu held when that is undone.
+func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32, undone func()) error {
 	f := v.orphans.file
 	buf, err := v.cache.Get(f.blocks[p.block])
 	if err != nil {
 		return err
 	}
 	defer buf.Put()
-	buf.Lock()
-	disk.PutOrphan(buf.Data(), p.slot, ino)
-	v.sb.SetOrphanTail(f.seed, uint64(f.blocks[p.block]), buf.Data())
-	h.Dirty(buf)
-	buf.Unlock()
+	put := func(ino uint32) {
+		buf.Lock()
+		disk.PutOrphan(buf.Data(), p.slot, ino)
+		v.sb.SetOrphanTail(f.seed, uint64(f.blocks[p.block]), buf.Data())
+		h.DirtyShared(buf)
+		buf.Unlock()
+	}
+	old := disk.GetOrphan(buf.Data(), p.slot)
+	put(ino)
+	h.OnUndo(func() {
+		v.orphans.mu.Lock()
+		defer v.orphans.mu.Unlock()
+		put(old)
+		undone()
+	}, buf)
 	return nil
 }
 

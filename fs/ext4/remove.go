@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Lookup finds name in the directory.
@@ -46,21 +45,19 @@ func (i *Inode) lookup(name string) (*Inode, error) {
 }
 
 // Link gives target one more name.
-func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
-	defer i.fs.noteTo(&err)
+func (i *Inode) Link(target *Inode, name string, may ...May) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return i.fs.retryNoSpace(func() error {
-		defer i.lockFor(may)()
+	return i.fs.change(may, func(o *op) error {
+		o.lock(i)
 		if err := i.writableDir(); err != nil {
 			return err
 		}
 		if target == i {
 			return ErrPerm
 		}
-		target.mu.Lock()
-		defer target.mu.Unlock()
+		o.lock(target)
 		d := &target.d
 		switch {
 		case d.IsDir(), d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
@@ -70,18 +67,15 @@ func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
 		case d.LinksCount >= maxLinks:
 			return ErrTooManyLink
 		}
-		if _, _, err := i.dirLookup(name); err == nil {
-			return ErrExist
-		}
-		if err := i.dirDamage(); err != nil {
+		if err := i.nameFree(name); err != nil {
 			return err
 		}
-		return i.fs.do(createCredits, func(h *jbd2.Handle) error {
-			if err := i.dirInsert(h, name, target.ino, d.Mode); err != nil {
+		return o.do(createCredits, func() error {
+			if err := i.dirInsert(o, name, target.ino, d.Mode); err != nil {
 				return err
 			}
 			if d.LinksCount == 0 {
-				if err := i.fs.removeOrphan(h, target); err != nil {
+				if err := i.fs.removeOrphan(o, target); err != nil {
 					return err
 				}
 			}
@@ -89,25 +83,19 @@ func (i *Inode) Link(target *Inode, name string, may ...May) (err error) {
 			d.LinksCount++
 			target.stamp(disk.TimestampOf(now))
 			i.touch(now)
-			if err := target.store(h); err != nil {
+			if err := target.store(o); err != nil {
 				return err
 			}
-			return i.store(h)
+			return i.store(o)
 		})
 	})
 }
 
 // Unlink removes the name of a file that is not a directory.
-func (i *Inode) Unlink(name string) (err error) {
-	defer i.fs.noteTo(&err)
-	return i.remove(name, false)
-}
+func (i *Inode) Unlink(name string) error { return i.remove(name, false) }
 
 // Rmdir removes an empty directory.
-func (i *Inode) Rmdir(name string) (err error) {
-	defer i.fs.noteTo(&err)
-	return i.remove(name, true)
-}
+func (i *Inode) Rmdir(name string) error { return i.remove(name, true) }
 
 func (i *Inode) remove(name string, dir bool) error {
 	switch {
@@ -120,48 +108,43 @@ func (i *Inode) remove(name string, dir bool) error {
 	case name == "..":
 		return ErrNotEmpty
 	}
-	var c *Inode
-	defer func() {
-		if c != nil {
-			c.Put()
-		}
-	}()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err := i.writableDir(); err != nil {
-		return err
-	}
-	var err error
-	if c, err = i.lookup(name); err != nil {
-		return err
-	}
-	if err := i.dirDamage(); err != nil {
-		return err
-	}
-	if c == i {
-		return disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if i.d.Flags&disk.FlAppend != 0 {
-		return ErrPerm // before what c is, as the kernel says it
-	}
-	if err := c.removable(dir); err != nil {
-		return err
-	}
-	return i.fs.do(createCredits, func(h *jbd2.Handle) error {
-		if err := i.dirRemove(h, name); err != nil {
+	return i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		if err := i.writableDir(); err != nil {
 			return err
 		}
-		now := time.Now()
-		if dir {
-			i.removeDirLink()
-		}
-		i.touch(now)
-		if err := i.store(h); err != nil {
+		c, err := i.lookup(name)
+		if err != nil {
 			return err
 		}
-		return c.unlinked(h, now)
+		o.later(c.Put)
+		if err := i.dirDamage(); err != nil {
+			return err
+		}
+		if c == i {
+			return disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
+		}
+		o.lock(c)
+		if i.d.Flags&disk.FlAppend != 0 {
+			return ErrPerm // before what c is, as the kernel says it
+		}
+		if err := c.removable(dir); err != nil {
+			return err
+		}
+		return o.do(createCredits, func() error {
+			if err := i.dirRemove(o, name); err != nil {
+				return err
+			}
+			now := time.Now()
+			if dir {
+				i.removeDirLink()
+			}
+			i.touch(now)
+			if err := i.store(o); err != nil {
+				return err
+			}
+			return c.unlinked(o, now)
+		})
 	})
 }
 
@@ -184,7 +167,7 @@ func (c *Inode) removable(dir bool) error {
 }
 
 // unlinked counts one name less; without one the inode is an orphan until the last Put frees it.
-func (c *Inode) unlinked(h *jbd2.Handle, now time.Time) error {
+func (c *Inode) unlinked(o *op, now time.Time) error {
 	c.stamp(disk.TimestampOf(now))
 	switch {
 	case c.d.IsDir():
@@ -194,9 +177,9 @@ func (c *Inode) unlinked(h *jbd2.Handle, now time.Time) error {
 		c.d.LinksCount--
 	}
 	if c.d.LinksCount == 0 {
-		if err := c.fs.addOrphan(h, c); err != nil {
+		if err := c.fs.addOrphan(o, c); err != nil {
 			return err
 		}
 	}
-	return c.store(h)
+	return c.store(o)
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Rename moves oldName of the directory i to newName of the directory to, replacing what is there unless flags say
@@ -27,8 +26,7 @@ func (i *Inode) RenameWhiteout(oldName string, to *Inode, newName string, flags,
 	return i.rename(r, flags|RenameWhiteout)
 }
 
-func (i *Inode) rename(r *rename, flags uint32) (err error) {
-	defer i.fs.noteTo(&err)
+func (i *Inode) rename(r *rename, flags uint32) error {
 	if err := errors.Join(checkName(r.oldName), checkName(r.newName)); err != nil {
 		if errors.Is(err, ErrNameTooLong) {
 			return ErrNameTooLong
@@ -42,8 +40,7 @@ func (i *Inode) rename(r *rename, flags uint32) (err error) {
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
 	}
-	defer r.put()
-	return i.fs.retryNoSpace(func() error { return r.run(flags) })
+	return i.fs.change(r.may, func(o *op) error { return r.run(o, flags) })
 }
 
 type rename struct {
@@ -54,22 +51,12 @@ type rename struct {
 	whiteout         bool
 	uid, gid         uint32 // of the whiteout
 	src, dst         *Inode // dst nil when nothing is replaced
-	left             *Inode // the whiteout
 
 	aboveFrom, aboveTo map[uint32]bool // directories between each and the root
 }
 
-func (r *rename) put() {
-	for _, i := range []*Inode{r.src, r.dst, r.left} {
-		if i != nil {
-			i.Put()
-		}
-	}
-	r.src, r.dst, r.left = nil, nil, nil
-}
-
-func (r *rename) run(flags uint32) error {
-	defer r.lockDirs()()
+func (r *rename) run(o *op, flags uint32) error {
+	r.lockDirs(o)
 	for _, d := range []*Inode{r.from, r.to} {
 		if err := d.writableDir(); err != nil {
 			return err
@@ -78,20 +65,21 @@ func (r *rename) run(flags uint32) error {
 	if r.from.d.Flags&disk.FlAppend != 0 {
 		return ErrPerm
 	}
-	r.put2()
 	var err error
 	if r.src, err = r.from.lookup(r.oldName); err != nil {
 		return err
 	}
-	if r.dst, err = r.to.lookup(r.newName); err != nil {
-		if !errors.Is(err, ErrNotExist) {
-			return err
+	o.later(r.src.Put)
+	switch r.dst, err = r.to.lookup(r.newName); {
+	case err == nil:
+		o.later(r.dst.Put)
+		if flags&RenameNoReplace != 0 {
+			return ErrExist
 		}
-		if r.exchange {
-			return ErrNotExist
-		}
-	} else if flags&RenameNoReplace != 0 {
-		return ErrExist
+	case !errors.Is(err, ErrNotExist):
+		return err
+	case r.exchange:
+		return ErrNotExist
 	}
 	for _, d := range []*Inode{r.from, r.to} {
 		if err := d.dirDamage(); err != nil {
@@ -107,58 +95,28 @@ func (r *rename) run(flags uint32) error {
 	if err := r.checkLoops(); err != nil {
 		return err
 	}
-	defer r.lockFiles()()
+	r.lockFiles(o)
 	if err := r.check(); err != nil {
 		return err
 	}
-	return r.from.fs.do(2*createCredits, func(h *jbd2.Handle) error {
-		if !r.whiteout {
-			return r.apply(h)
-		}
-		w, err := r.from.newInode(h, disk.ModeChar, r.uid, r.gid)
-		if err != nil {
-			return err
-		}
-		w.d.SetDevice(0, 0)
-		r.left = w
-		if err := r.apply(h); err != nil {
-			r.left = nil
-			return errors.Join(err, w.unmake(h))
-		}
-		w.may = 0
-		return w.store(h)
-	})
+	return o.do(2*createCredits, func() error { return r.apply(o) })
 }
 
-// put2 lets go of what an earlier try found. Nothing is freed by it: the directories still name both.
-func (r *rename) put2() {
-	for _, i := range []*Inode{r.src, r.dst} {
-		if i != nil {
-			i.drop()
-		}
-	}
-	r.src, r.dst = nil, nil
-}
-
-// lockDirs locks the directories and returns what unlocks them.
-func (r *rename) lockDirs() func() {
+// lockDirs locks the directories, an ancestor first.
+func (r *rename) lockDirs(o *op) {
 	if r.from == r.to {
-		return r.from.lockFor(r.may)
+		o.lock(r.from)
+		return
 	}
+	o.lockTree()
 	v := r.from.fs
-	v.renameMu.Lock()
 	r.aboveFrom, r.aboveTo = v.ancestors(r.from), v.ancestors(r.to)
 	first, second := r.from, r.to
 	if r.aboveFrom[r.to.ino] || !r.aboveTo[r.from.ino] && r.to.ino < r.from.ino {
 		first, second = r.to, r.from
 	}
-	unlockFirst := first.lockFor(r.may)
-	unlockSecond := second.lockFor(r.may)
-	return func() {
-		unlockSecond()
-		unlockFirst()
-		v.renameMu.Unlock()
-	}
+	o.lock(first)
+	o.lock(second)
 }
 
 // ancestors is the directories on the way from d up to the root. renameMu is held, so they stay what they are; no other
@@ -199,21 +157,17 @@ func (r *rename) checkLoops() error {
 }
 
 // lockFiles locks what is moved and what is replaced.
-func (r *rename) lockFiles() func() {
+func (r *rename) lockFiles(o *op) {
 	a, b := r.src, r.dst
 	if b == nil {
-		a.mu.Lock()
-		return a.mu.Unlock
+		o.lock(a)
+		return
 	}
 	if b.ino < a.ino {
 		a, b = b, a
 	}
-	a.mu.Lock()
-	b.mu.Lock()
-	return func() {
-		b.mu.Unlock()
-		a.mu.Unlock()
-	}
+	o.lock(a)
+	o.lock(b)
 }
 
 func (r *rename) check() error {
@@ -248,59 +202,75 @@ func (r *rename) check() error {
 	return nil
 }
 
-func (r *rename) apply(h *jbd2.Handle) error {
+func (r *rename) apply(o *op) error {
 	now := time.Now()
 	src, dst := r.src, r.dst
-	if dst != nil {
-		if err := r.to.dirReplace(h, r.newName, src.ino, src.d.Mode); err != nil {
+	var left *Inode
+	if r.whiteout {
+		var err error
+		if left, err = r.from.newInode(o, disk.ModeChar, r.uid, r.gid); err != nil {
 			return err
 		}
-	} else if err := r.to.dirInsert(h, r.newName, src.ino, src.d.Mode); err != nil {
+		left.d.SetDevice(0, 0)
+		if err := left.store(o); err != nil {
+			return err
+		}
+		o.onDone(func() { o.later(left.Put) })
+	}
+	if dst != nil {
+		if err := r.to.dirReplace(o, r.newName, src.ino, src.d.Mode); err != nil {
+			return err
+		}
+	} else if err := r.to.dirInsert(o, r.newName, src.ino, src.d.Mode); err != nil {
 		return err
 	}
 	if r.exchange {
-		if err := r.from.dirReplace(h, r.oldName, dst.ino, dst.d.Mode); err != nil {
+		if err := r.from.dirReplace(o, r.oldName, dst.ino, dst.d.Mode); err != nil {
 			return err
 		}
-	} else if r.left != nil {
-		if err := r.from.dirReplace(h, r.oldName, r.left.ino, r.left.d.Mode); err != nil {
+	} else if left != nil {
+		if err := r.from.dirReplace(o, r.oldName, left.ino, left.d.Mode); err != nil {
 			return err
 		}
-	} else if err := r.from.dirRemove(h, r.oldName); err != nil {
+	} else if err := r.from.dirRemove(o, r.oldName); err != nil {
 		return err
 	}
-	if err := r.parents(h); err != nil {
+	if err := r.parents(o); err != nil {
 		return err
 	}
 	src.stamp(disk.TimestampOf(now))
 	r.from.touch(now)
 	r.to.touch(now)
-	var err error
 	switch {
 	case r.exchange:
 		dst.stamp(src.d.Ctime)
-		err = dst.store(h)
+		if err := dst.store(o); err != nil {
+			return err
+		}
 	case dst != nil:
-		err = dst.unlinked(h, now)
+		if err := dst.unlinked(o, now); err != nil {
+			return err
+		}
 	}
-	err = errors.Join(err, src.store(h), r.from.store(h))
-	if r.to != r.from {
-		err = errors.Join(err, r.to.store(h))
+	for _, i := range []*Inode{src, r.from, r.to} {
+		if err := i.store(o); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // parents keeps ".." and the link counts of the directories right.
-func (r *rename) parents(h *jbd2.Handle) error {
+func (r *rename) parents(o *op) error {
 	srcDir := r.src.d.IsDir()
 	dstDir := r.dst != nil && r.dst.d.IsDir()
 	if srcDir && r.from != r.to {
-		if err := r.src.dirSetParent(h, r.to.ino); err != nil {
+		if err := r.src.dirSetParent(o, r.to.ino); err != nil {
 			return err
 		}
 	}
 	if dstDir && r.exchange && r.from != r.to {
-		if err := r.dst.dirSetParent(h, r.from.ino); err != nil {
+		if err := r.dst.dirSetParent(o, r.from.ino); err != nil {
 			return err
 		}
 	}

@@ -12,21 +12,9 @@ type May uint8
 // UseReserved lets an operation take the blocks that are reserved for the superuser.
 const UseReserved May = 1 << iota
 
-// lockFor takes mu for an operation that may take blocks, and returns what gives it back.
-func (i *Inode) lockFor(may []May) func() {
-	i.mu.Lock()
-	for _, m := range may {
-		i.may |= m
-	}
-	return func() {
-		i.may = 0
-		i.mu.Unlock()
-	}
-}
-
-// allocFlags is what the one who holds mu may have.
-func (i *Inode) allocFlags() int {
-	if i.may&UseReserved != 0 {
+// allocFlags is what the operation may take.
+func (o *op) allocFlags() int {
+	if o.may&UseReserved != 0 {
 		return alloc.UseReserved
 	}
 	return 0

@@ -1,7 +1,6 @@
 package ext4
 
 import (
-	"errors"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/extent"
@@ -36,7 +35,7 @@ func (i *Inode) shiftCredits(from, to uint32) (int, bool) {
 }
 
 // collapse takes bytes [off, off+n) out of the file. mu is held.
-func (i *Inode) collapse(off, n int64) error {
+func (i *Inode) collapse(o *op, off, n int64) error {
 	mask := int64(i.fs.bs - 1)
 	size := int64(i.d.Size)
 	if off&mask != 0 || n&mask != 0 || off+n >= size {
@@ -45,46 +44,50 @@ func (i *Inode) collapse(off, n int64) error {
 	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
 	credits, whole := i.shiftCredits(from, from+cnt)
 	if !whole {
-		return i.collapseSteps(from, cnt)
+		return i.collapseSteps(o, from, cnt)
 	}
-	return i.fs.do(credits, func(h *jbd2.Handle) error {
+	return o.do(credits, func() error {
 		for to := from + cnt; to > from; {
 			var err error
-			if to, err = i.removeSome(h, from, to, false); err != nil {
+			if to, err = i.removeSome(o, from, to, false); err != nil {
 				return err // for want of a node to split: nothing was removed
 			}
 		}
-		if _, err := i.extents(h).Collapse(from+cnt, cnt, extent.MaxBlock); err != nil {
+		if _, err := i.extents(o).Collapse(from+cnt, cnt, extent.MaxBlock); err != nil {
 			return err
 		}
 		i.d.Size = uint64(size - n)
 		i.touch(time.Now())
-		return i.store(h)
+		return i.store(o)
 	})
 }
 
-func (i *Inode) collapseSteps(from, cnt uint32) error {
-	if err := i.removeBlocks(from, from+cnt, false); err != nil {
+func (i *Inode) collapseSteps(o *op, from, cnt uint32) error {
+	if err := i.removeBlocks(o, from, from+cnt, false); err != nil {
 		return err
 	}
 	for l := from + cnt; l < extent.MaxBlock; {
-		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			l, err = i.extents(h).Collapse(l, cnt, shiftStep)
-			if l >= extent.MaxBlock {
+		next := l
+		err := o.do(removeCredits, func() (err error) {
+			if next, err = i.extents(o).Collapse(l, cnt, shiftStep); err != nil {
+				return err
+			}
+			if next >= extent.MaxBlock {
 				i.d.Size -= uint64(cnt) << i.fs.bits
 				i.touch(time.Now())
 			}
-			return errors.Join(err, i.store(h))
+			return i.store(o)
 		})
 		if err != nil {
 			return err
 		}
+		l = next
 	}
 	return nil
 }
 
 // insertRange puts a hole of n bytes at off. mu is held.
-func (i *Inode) insertRange(off, n int64) error {
+func (i *Inode) insertRange(o *op, off, n int64) error {
 	mask := int64(i.fs.bs - 1)
 	size := int64(i.d.Size)
 	switch {
@@ -98,7 +101,7 @@ func (i *Inode) insertRange(off, n int64) error {
 	} else if ok && int64(last.End())<<i.fs.bits > i.maxSize()-n {
 		return ErrTooBig // preallocated past the size
 	}
-	if err := i.cleanTail(); err != nil {
+	if err := i.cleanTail(o); err != nil {
 		return err
 	}
 	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
@@ -108,22 +111,22 @@ func (i *Inode) insertRange(off, n int64) error {
 		credits, step = removeCredits, shiftStep
 	}
 	for to := uint32(extent.MaxBlock); to > from; {
-		err := i.fs.do(credits, func(h *jbd2.Handle) (err error) {
-			// The first step may want a node, and fails before anything is moved. The size grows with it: extents are
-			// not to lie past the size.
-			old := to
-			if to, err = i.extents(h).Expand(from, to, cnt, step); err != nil {
+		next := to
+		err := o.do(credits, func() (err error) {
+			// The size grows with the first step: extents are not to lie past the size.
+			if next, err = i.extents(o).Expand(from, to, cnt, step); err != nil {
 				return err
 			}
-			if old == extent.MaxBlock {
+			if to == extent.MaxBlock {
 				i.d.Size = uint64(size + n)
 				i.touch(time.Now())
 			}
-			return i.store(h)
+			return i.store(o)
 		})
 		if err != nil {
 			return err
 		}
+		to = next
 	}
 	return nil
 }

@@ -60,15 +60,15 @@ func (v *FS) Trim(start, length, least uint64) (trimmed uint64, err error) {
 
 // growBlocks is allocBlocks for a file that grows at its end: once it has blocks, some more are kept for it, so that
 // files which are written at the same time, a little to each, do not share out the volume in small pieces.
-func (i *Inode) growBlocks(h *jbd2.Handle, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
+func (i *Inode) growBlocks(o *op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
 	if i.noBlocks() {
-		return i.allocBlocks(h, goal, want) // it may be all there is
+		return i.allocBlocks(o, goal, want) // it may be all there is
 	}
-	b, n, err := i.fs.alloc.AllocWindow(h, &i.window, goal, want, 1, i.allocFlags())
+	b, n, err := i.fs.alloc.AllocWindow(o.h, &i.window, goal, want, 1, o.allocFlags())
 	if err != nil {
 		return 0, 0, err
 	}
-	return i.countBlocks(h, b, n)
+	return i.countBlocks(b, n)
 }
 
 // dropWindow gives up what is kept for the file.

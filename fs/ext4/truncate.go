@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"bytes"
-	"errors"
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -17,52 +16,76 @@ const (
 	removeCredits = 8 + removeStep*2 + 2*extent.MaxDepth
 )
 
-// resize sets the size of a regular file. mu is held.
-func (i *Inode) resize(size int64) error {
+// resize sets the size of a regular file, and has set change other members with it. It reports false if there is nothing to
+// do; then set was not called. mu is held.
+func (i *Inode) resize(o *op, size int64, set func()) (bool, error) {
 	switch {
 	case !i.d.IsReg():
-		return i.notRegular()
+		return false, i.notRegular()
 	case size < 0:
-		return ErrInvalid
+		return false, ErrInvalid
 	case size > i.maxSize():
-		return ErrTooBig
+		return false, ErrTooBig
 	case size == int64(i.d.Size) && !i.mappedBehind(size):
-		return nil
+		return false, nil
 	}
 	if i.inline() {
-		if done, err := i.resizeInline(size); done || err != nil {
-			return err
+		if done, err := i.resizeInline(o, size, set); done || err != nil {
+			return done, err
 		}
 	}
 	if size > int64(i.d.Size) {
-		if err := i.cleanTail(); err != nil {
-			return err
+		if err := i.cleanTail(o); err != nil {
+			return false, err
 		}
-		return i.fs.do(4, func(h *jbd2.Handle) error {
+		return true, o.do(4, func() error {
 			i.d.Size = uint64(size)
 			i.touch(time.Now())
-			return i.store(h)
+			set()
+			return i.store(o)
 		})
 	}
 	i.dropWindow()
-	// The rest of the last block becomes zero before the size says so: growing again must not show it.
-	if err := i.zeroTail(size); err != nil {
+	return true, i.shorten(o, size, set)
+}
+
+// shorten makes the file smaller:
+//
+//  1. the block in which it will end is read, which may fail
+//  2. one transaction sets the size, and frees the blocks behind it if they are few. Else, or if the last block has bytes
+//     that are to become zero, the inode is an orphan from then on: whoever mounts the volume finishes it
+//  3. finishResize
+//
+// Nothing that can be read is changed before the size is. When step 3 fails, what is past the size is no part of the file: it
+// is dealt with before the file grows again, or at the next mount.
+func (i *Inode) shorten(o *op, size int64, set func()) error {
+	tail, err := i.tailAfter(size)
+	if err != nil {
 		return err
 	}
-	// Most files need one transaction. Others are orphans until they are done.
-	first, end := i.sizeBlocks(size), uint32(0)
-	err := i.fs.do(8+removeCredits, func(h *jbd2.Handle) (err error) {
+	defer tail.release()
+	first := i.sizeBlocks(size)
+	err = o.do(8+removeCredits, func() error {
 		i.d.Size = uint64(size)
+		i.cleanEnd = tail.clean()
 		i.touch(time.Now())
-		if end, err = i.removeSome(h, first, extent.MaxBlock, false); err != nil || end > first {
-			err = errors.Join(err, i.fs.addOrphan(h, i))
+		set()
+		end, err := i.removeSome(o, first, extent.MaxBlock, false)
+		if err != nil {
+			return err
 		}
-		return errors.Join(err, i.store(h))
+		if end > first || !tail.clean() {
+			i.shortens = true
+			if err := i.fs.addOrphan(o, i); err != nil {
+				return err
+			}
+		}
+		return i.store(o)
 	})
-	if err != nil || end <= first {
+	if err != nil || !i.shortens {
 		return err
 	}
-	return i.finishResize()
+	return i.finishResize(o, tail)
 }
 
 // mappedBehind says whether there are blocks behind the first size bytes: a truncate frees them even when the size stays.
@@ -80,60 +103,111 @@ func (i *Inode) sizeBlocks(size int64) uint32 {
 	return uint32((size + int64(i.fs.bs) - 1) >> i.fs.bits)
 }
 
-// finishResize frees what lies past the size, and takes the inode off the orphans. mu is held.
-func (i *Inode) finishResize() error {
-	if err := i.removeBlocks(i.sizeBlocks(int64(i.d.Size)), extent.MaxBlock, false); err != nil {
-		return err
-	}
-	if i.d.LinksCount == 0 {
-		return nil // it stays an orphan: it is open, or being freed
-	}
-	return i.fs.do(6, func(h *jbd2.Handle) error {
-		if err := i.fs.removeOrphan(h, i); err != nil {
+// finishResize zeroes what follows the size in the last block, frees what lies past it, and takes the inode off the orphans.
+// tail is the last block, nil to read it. mu is held.
+func (i *Inode) finishResize(o *op, tail *partial) error {
+	if tail == nil {
+		var err error
+		if tail, err = i.tailAfter(int64(i.d.Size)); err != nil {
 			return err
 		}
-		return i.store(h)
+		defer tail.release()
+	}
+	if err := tail.write(); err != nil {
+		return err
+	}
+	i.cleanEnd = true
+	if err := i.removeBlocks(o, i.sizeBlocks(int64(i.d.Size)), extent.MaxBlock, false); err != nil {
+		return err
+	}
+	return i.endShorten(o)
+}
+
+// endShorten takes an inode off the orphans that has nothing past its size any more. mu is held.
+func (i *Inode) endShorten(o *op) error {
+	if i.d.LinksCount == 0 {
+		i.shortens = false
+		return nil // it stays an orphan: it is open, or being freed
+	}
+	return o.do(6, func() error {
+		i.shortens = false
+		if err := i.fs.removeOrphan(o, i); err != nil {
+			return err
+		}
+		return i.store(o)
 	})
 }
 
 // finishTruncate is finishResize for an orphan found at mount.
 func (i *Inode) finishTruncate() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if !i.d.IsReg() || i.inline() {
-		return i.fs.do(6, func(h *jbd2.Handle) error {
-			return errors.Join(i.fs.removeOrphan(h, i), i.store(h))
-		})
-	}
-	if err := i.zeroTail(int64(i.d.Size)); err != nil {
-		return err
-	}
-	return i.finishResize()
+	return i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		if !i.d.IsReg() || i.inline() {
+			return i.endShorten(o)
+		}
+		return i.finishResize(o, nil)
+	})
 }
 
-// zeroTail zeroes the block that holds the byte at off from there on, if it is allocated. mu is held.
-func (i *Inode) zeroTail(off int64) error {
-	skip := int(off & int64(i.fs.bs-1))
-	if skip == 0 {
+// cleanTail makes sure that there is nothing past the size, for the file to grow over it: no blocks of a truncation that
+// failed half-way, and zeroes in the last block. They are there unless a power cut undid an append but left its bytes, or
+// another driver did not care. mu is held.
+func (i *Inode) cleanTail(o *op) error {
+	switch {
+	case i.inline():
+		return nil
+	case i.shortens:
+		return i.finishResize(o, nil)
+	case i.cleanEnd:
 		return nil
 	}
-	return i.zeroPart(uint32(off>>i.fs.bits), skip, i.fs.bs)
-}
-
-// cleanTail zeroes what lies past the size in the last block, for the file to grow over it. It is zero unless a power cut
-// undid an append but left its bytes there, or another driver did not care. mu is held.
-func (i *Inode) cleanTail() error {
-	if i.cleanEnd || i.inline() {
-		return nil
+	tail, err := i.tailAfter(int64(i.d.Size))
+	if err == nil {
+		err = tail.write()
+		tail.release()
 	}
-	err := i.zeroTail(int64(i.d.Size))
 	i.cleanEnd = err == nil
 	return err
 }
 
-// zeroPart zeroes bytes [from, to) of logical block l, if it is allocated and written.
-func (i *Inode) zeroPart(l uint32, from, to int) error {
-	return i.mapRange(l, l+1, func(x extent.Extent) error {
+// partial is a block of which a part is to become zero.
+type partial struct {
+	i   *Inode
+	buf blockdev.Buffer // nil: it is zero already, or not there
+	off blockdev.Bytes
+}
+
+func (p *partial) clean() bool { return p.buf == nil }
+
+func (p *partial) release() {
+	if p.buf != nil {
+		p.buf.Release()
+		p.buf = nil
+	}
+}
+
+// write writes the block with its zeroes.
+func (p *partial) write() error {
+	if p.clean() {
+		return nil
+	}
+	p.i.fs.stats.dataWritten.Add(int64(p.i.fs.bs))
+	return p.i.fs.dev.Write(p.off, false, p.buf.Slice(0, p.i.fs.bs))
+}
+
+// tailAfter is the block that holds the byte at off, to become zero from there on. mu is held.
+func (i *Inode) tailAfter(off int64) (*partial, error) {
+	skip := int(off & int64(i.fs.bs-1))
+	if skip == 0 {
+		return &partial{}, nil
+	}
+	return i.partial(uint32(off>>i.fs.bits), skip, i.fs.bs)
+}
+
+// partial reads logical block l, of which bytes [from, to) are to become zero, if it is allocated and written.
+func (i *Inode) partial(l uint32, from, to int) (*partial, error) {
+	p := &partial{i: i}
+	err := i.mapRange(l, l+1, func(x extent.Extent) error {
 		if x.Hole() || x.Unwritten {
 			return nil
 		}
@@ -141,84 +215,95 @@ func (i *Inode) zeroPart(l uint32, from, to int) error {
 		if err != nil {
 			return err
 		}
-		defer buf.Release()
-		s, off := buf.Slice(0, i.fs.bs), blockdev.Bytes(x.Pblk)<<i.fs.bits
-		if err := i.fs.dev.Read(off, s); err != nil {
+		p.buf, p.off = buf, blockdev.Bytes(x.Pblk)<<i.fs.bits
+		if err := i.fs.dev.Read(p.off, buf.Slice(0, i.fs.bs)); err != nil {
 			return err
 		}
 		i.fs.stats.dataRead.Add(int64(i.fs.bs))
-		part := s.Bytes()[from:to]
+		part := buf.Bytes()[from:to]
 		if bytes.Count(part, []byte{0}) == len(part) {
+			p.release()
 			return nil
 		}
 		clear(part)
-		i.fs.stats.dataWritten.Add(int64(i.fs.bs))
-		return i.fs.dev.Write(off, false, s)
+		return nil
 	})
+	if err != nil {
+		p.release()
+		return nil, err
+	}
+	return p, nil
+}
+
+// zeroPart zeroes bytes [from, to) of logical block l, if it is allocated and written.
+func (i *Inode) zeroPart(l uint32, from, to int) error {
+	p, err := i.partial(l, from, to)
+	if err != nil {
+		return err
+	}
+	defer p.release()
+	return p.write()
 }
 
 // removeBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. mu is held. forget says
 // that they hold metadata.
-func (i *Inode) removeBlocks(from, to uint32, forget bool) error {
+func (i *Inode) removeBlocks(o *op, from, to uint32, forget bool) error {
 	for to > from {
-		err := i.fs.do(removeCredits, func(h *jbd2.Handle) (err error) {
-			to, err = i.removeSome(h, from, to, forget)
-			if i.changed {
-				err = errors.Join(err, i.store(h))
+		end := to
+		err := o.do(removeCredits, func() (err error) {
+			if end, err = i.removeSome(o, from, to, forget); err != nil || !i.changed {
+				return err
 			}
-			return err
+			return i.store(o)
 		})
 		if err != nil {
 			return err
 		}
+		to = end
 	}
 	return nil
 }
 
 // removeSome is a step of removeBlocks. It returns the new end of what is left to do; the caller stores the inode.
-func (i *Inode) removeSome(h *jbd2.Handle, from, to uint32, forget bool) (uint32, error) {
-	return i.tree(h).Remove(from, to, removeStep, func(x extent.Extent) error {
+func (i *Inode) removeSome(o *op, from, to uint32, forget bool) (uint32, error) {
+	return i.tree(o).Remove(from, to, removeStep, func(x extent.Extent) error {
 		if forget {
 			for k := range x.Len {
-				h.Forget(x.Pblk + jbd2.Block(k))
+				o.h.Forget(x.Pblk + jbd2.Block(k))
 			}
 		}
-		return i.freeBlocks(h, x.Pblk, x.Len)
+		return i.freeBlocks(o, x.Pblk, x.Len)
 	})
 }
 
 // destroy frees an inode without links that nobody else holds.
 func (i *Inode) destroy() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.hasBlocks() {
-		if err := i.fs.do(8, func(h *jbd2.Handle) error { return i.fs.addOrphan(h, i) }); err != nil {
-			return err
+	return i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		if i.hasBlocks() {
+			if err := o.do(8, func() error { return i.fs.addOrphan(o, i) }); err != nil {
+				return err
+			}
+			if err := i.removeBlocks(o, 0, extent.MaxBlock, !i.d.IsReg()); err != nil {
+				return err
+			}
 		}
-		if err := i.removeBlocks(0, extent.MaxBlock, !i.d.IsReg()); err != nil {
-			return err
-		}
-	}
-	isDir := i.d.IsDir()
-	defer i.putReleased()
-	return i.fs.do(16, func(h *jbd2.Handle) error {
-		if err := i.freeXattrs(h); err != nil {
-			return err
-		}
-		if err := i.fs.removeOrphan(h, i); err != nil {
-			return err
-		}
-		i.d.Dtime = uint32(time.Now().Unix())
-		i.d.Size = 0
-		if err := i.store(h); err != nil {
-			return err
-		}
-		t := &i.fs.inodes
-		t.mu.Lock()
-		delete(t.m, i.ino)
-		i.dead = true
-		t.mu.Unlock()
-		return i.fs.alloc.FreeInode(h, i.ino, isDir)
+		return o.do(16, func() error {
+			if err := i.freeXattrs(o); err != nil {
+				return err
+			}
+			if err := i.fs.removeOrphan(o, i); err != nil {
+				return err
+			}
+			i.d.Dtime = uint32(time.Now().Unix())
+			i.d.Size = 0
+			if err := i.store(o); err != nil {
+				return err
+			}
+			i.fs.inodes.remove(i) // before its number can be had by another
+			o.h.OnUndo(func() { i.fs.inodes.enter(i) })
+			return i.fs.alloc.FreeInode(o.h, i.ino, i.d.IsDir())
+		})
 	})
 }
 

@@ -213,53 +213,12 @@ func (v *FS) encodeSuper(f func(*disk.Superblock)) {
 	v.sbBuf.Unlock()
 }
 
-// updateSuper changes the superblock under h.
+// updateSuper changes the superblock under h. Whoever needs it undone tells OnUndo.
 func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 	v.sbMu.Lock()
 	defer v.sbMu.Unlock()
 	v.encodeSuper(f)
-	h.Dirty(v.sbBuf)
-}
-
-// do runs f under a handle.
-func (v *FS) do(credits int, f func(h *jbd2.Handle) error) error {
-	h, err := v.begin(credits)
-	if err != nil {
-		return err
-	}
-	return v.end(h, f(h))
-}
-
-// end ends a handle under which err happened. Damage that is met when something was changed already leaves half an
-// operation: the transaction must not be committed.
-func (v *FS) end(h *jbd2.Handle, err error) error {
-	if isCorrupt(err) && h.Changed() {
-		v.readOnly.Store(true)
-		v.jnl.Fail(err)
-	}
-	if end := h.End(); err == nil {
-		err = end
-	}
-	return err
-}
-
-func (v *FS) begin(credits int) (*jbd2.Handle, error) {
-	if v.readOnly.Load() {
-		return nil, ErrReadOnly
-	}
-	return v.jnl.Begin(min(credits, v.jnl.MaxCredits()))
-}
-
-// retryNoSpace runs f again after a commit when it found no space but freed blocks wait for that commit.
-func (v *FS) retryNoSpace(f func() error) error {
-	err := f()
-	if errors.Is(err, ErrNoSpace) && v.alloc.Pending() > 0 {
-		if cerr := v.jnl.Commit(); cerr != nil {
-			return cerr
-		}
-		err = f()
-	}
-	return err
+	h.DirtyShared(v.sbBuf)
 }
 
 // Sync makes everything durable that was done before it.

@@ -8,7 +8,6 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Writing a file:
@@ -78,7 +77,6 @@ func (i *Inode) WriteBack(off int64, p []byte) (n int, err error) {
 }
 
 func (i *Inode) writeAt(s *stage) (n int, err error) {
-	defer i.fs.noteTo(&err)
 	off := s.off
 	if i.fs.readOnly.Load() {
 		return 0, ErrReadOnly
@@ -106,16 +104,16 @@ func (i *Inode) writeAt(s *stage) (n int, err error) {
 	if s.skip() == 0 && s.tail() == 0 {
 		done, err := i.overwriteShared(s)
 		if err != nil {
-			return 0, err // how much of it is on the medium is not known
+			return 0, i.fs.note(err) // how much of it is on the medium is not known
 		}
 		if done {
 			return int(s.end - off), nil
 		}
 	}
 	l := s.first
-	err = i.fs.retryNoSpace(func() error {
-		defer i.lockFor(s.may)()
-		return i.write(s, &l)
+	err = i.fs.change(s.may, func(o *op) error {
+		o.lock(i)
+		return i.write(o, s, &l)
 	})
 	if err == nil && s.cut {
 		err = ErrTooBig
@@ -152,10 +150,9 @@ func (i *Inode) overwriteShared(s *stage) (bool, error) {
 	if !ok || fresh || s.keepTimes {
 		return ok, nil
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return true, i.fs.do(2, func(h *jbd2.Handle) error {
-		return i.storeTimes(h, func() { i.touch(now) })
+	return true, i.fs.change(nil, func(o *op) error {
+		o.lock(i)
+		return o.do(2, func() error { return i.storeTimes(o, func() { i.touch(now) }) })
 	})
 }
 
@@ -165,7 +162,7 @@ const timeGrain = 4 * time.Millisecond
 var errNotAllocated = errors.New("not allocated")
 
 // write is Write under mu, from logical block l on, which it moves.
-func (i *Inode) write(s *stage, l *uint32) error {
+func (i *Inode) write(o *op, s *stage, l *uint32) error {
 	if !i.d.IsReg() {
 		return i.notRegular()
 	}
@@ -175,14 +172,14 @@ func (i *Inode) write(s *stage, l *uint32) error {
 	if !s.limit(i.maxSize()) {
 		return ErrTooBig
 	}
-	if done, err := i.writeInline(s); done || err != nil {
+	if done, err := i.writeInline(o, s); done || err != nil {
 		if done && err == nil {
 			*l = s.last + 1
 		}
 		return err
 	}
 	if s.off > int64(i.d.Size) {
-		if err := i.cleanTail(); err != nil {
+		if err := i.cleanTail(o); err != nil {
 			return err
 		}
 	}
@@ -191,7 +188,7 @@ func (i *Inode) write(s *stage, l *uint32) error {
 	}
 	for *l <= s.last {
 		var err error
-		if *l, err = i.writeSome(s, *l); err != nil {
+		if *l, err = i.writeSome(o, s, *l); err != nil {
 			return err
 		}
 	}
@@ -235,37 +232,48 @@ func (i *Inode) complete(s *stage) error {
 }
 
 // writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error that
-// is as far as the file has the new bytes, and a size to show them.
-func (i *Inode) writeSome(s *stage, l uint32) (next uint32, err error) {
-	h, err := i.fs.begin(4 + maxExtentsPerHandle*creditsPerExtent)
+// is where the file has the new bytes up to.
+func (i *Inode) writeSome(o *op, s *stage, l uint32) (uint32, error) {
+	next, err := i.writeRuns(o, s, l, maxExtentsPerHandle)
+	if errors.Is(err, ErrNoSpace) {
+		// There may be no room for all of them, or for the nodes that they want in the tree, but for one.
+		next, err = i.writeRuns(o, s, l, 1)
+	}
 	if err != nil {
 		return l, err
 	}
-	defer func() { err = i.fs.end(h, err) }()
-	w := &writing{i: i, h: h, t: i.tree(h), s: s}
-	if err := w.gather(l); err != nil {
-		return l, errors.Join(err, w.undo())
-	}
-	i.fs.stats.dataWritten.Add(w.list.bytes)
-	if err := w.list.do(i.fs.dev); err != nil {
-		return l, errors.Join(err, w.undo())
-	}
-	start := l
-	l, err = w.join()
-	err = errors.Join(err, w.undo())
-	if end := min(int64(l)<<i.fs.bits, s.end); end > int64(i.d.Size) && l > s.first {
-		i.d.Size = uint64(end)
-		i.changed = true
-	}
-	now := time.Now()
-	touch := !s.keepTimes && l > start && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime)
-	switch {
-	case touch:
-		err = errors.Join(err, i.storeTimes(h, func() { i.touch(now) }))
-	case i.changed:
-		err = errors.Join(err, i.store(h))
-	}
-	return l, err
+	return next, nil
+}
+
+// writeRuns is writeSome of up to most runs.
+func (i *Inode) writeRuns(o *op, s *stage, l uint32, most int) (next uint32, err error) {
+	err = o.do(4+maxExtentsPerHandle*creditsPerExtent, func() error {
+		w := &writing{i: i, o: o, t: i.tree(o), s: s}
+		if err := w.gather(l, most); err != nil {
+			return err
+		}
+		i.fs.stats.dataWritten.Add(w.list.bytes)
+		if err := w.list.do(i.fs.dev); err != nil {
+			return err
+		}
+		if err := w.join(); err != nil {
+			return err
+		}
+		next = w.end
+		if end := min(int64(next)<<i.fs.bits, s.end); end > int64(i.d.Size) {
+			i.d.Size = uint64(end)
+			i.changed = true
+		}
+		now := time.Now()
+		switch {
+		case !s.keepTimes && (i.changed || now.Sub(i.d.Mtime.Time()).Abs() >= timeGrain || i.d.Mtime != i.d.Ctime):
+			return i.storeTimes(o, func() { i.touch(now) })
+		case i.changed:
+			return i.store(o)
+		}
+		return nil
+	})
+	return next, err
 }
 
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes

@@ -11,7 +11,7 @@ import (
 // writing is one handle's part of a Write: gather, then the transfers, then join.
 type writing struct {
 	i    *Inode
-	h    *jbd2.Handle
+	o    *op
 	t    tree
 	s    *stage
 	list ioList
@@ -25,25 +25,25 @@ type run struct {
 	fresh bool
 }
 
-// gather collects transfers from logical block l on, and allocates what there is no block for.
-func (w *writing) gather(l uint32) error {
+// gather collects transfers from logical block l on, with up to most runs, and allocates what there is no block for.
+func (w *writing) gather(l uint32, most int) error {
 	i, s := w.i, w.s
 	goal := jbd2.Block(0)
 	w.end = l
-	for w.end <= s.last && len(w.runs) < maxExtentsPerHandle {
+	for w.end <= s.last && len(w.runs) < most {
 		x, err := w.t.Map(w.end, s.last-w.end+1)
 		if err != nil {
 			return err
 		}
 		if x.Hole() {
 			if goal == 0 {
-				goal = i.blockGoal(w.h, x.Lblk)
+				goal = i.blockGoal(x.Lblk)
 			}
 			take := i.allocBlocks
 			if int64(x.End())<<i.fs.bits > int64(i.d.Size) {
 				take = i.growBlocks
 			}
-			x.Pblk, x.Len, err = take(w.h, goal, min(x.Len, i.longestRun(false)))
+			x.Pblk, x.Len, err = take(w.o, goal, min(x.Len, i.longestRun(false)))
 			if errors.Is(err, ErrNoSpace) && w.end > l {
 				return nil // write what there is room for; the next handle reports the end of it
 			}
@@ -64,35 +64,18 @@ func (w *writing) gather(l uint32) error {
 	return nil
 }
 
-// join puts the runs into the tree, in order, and returns up to where the file has the new bytes. What could not be put
-// there is left in runs.
-func (w *writing) join() (uint32, error) {
-	for len(w.runs) > 0 {
-		x := &w.runs[0]
-		if x.fresh {
-			n, err := w.t.Insert(x.Extent)
-			if err != nil {
-				x.Lblk, x.Len, x.Pblk = x.Lblk+n, x.Len-n, x.Pblk+jbd2.Block(n)
-				return x.Lblk, err
-			}
-		} else if err := w.i.extents(w.h).Convert(x.Lblk, x.Len, false); err != nil {
-			return x.Lblk, err
-		}
-		w.runs = w.runs[1:]
-	}
-	return w.end, nil
-}
-
-// undo frees the new blocks that are not in the tree.
-func (w *writing) undo() error {
+// join puts the runs into the tree.
+func (w *writing) join() error {
 	for _, x := range w.runs {
-		if !x.fresh {
-			continue
+		var err error
+		if x.fresh {
+			_, err = w.t.Insert(x.Extent)
+		} else {
+			err = w.i.extents(w.o).Convert(x.Lblk, x.Len, false)
 		}
-		if err := w.i.freeBlocks(w.h, x.Pblk, x.Len); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	w.runs = nil
 	return nil
 }

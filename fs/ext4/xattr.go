@@ -187,8 +187,7 @@ func (i *Inode) Removexattr(name string) error {
 	})
 }
 
-func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index uint8, rest string) error) (err error) {
-	defer i.fs.noteTo(&err)
+func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index uint8, rest string) error) error {
 	index, rest, ok := xattr.Split(name)
 	if !ok {
 		return badXattrName(name)
@@ -196,8 +195,8 @@ func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index u
 	if i.fs.readOnly.Load() {
 		return ErrReadOnly
 	}
-	return i.fs.retryNoSpace(func() error {
-		defer i.lockFor(may)()
+	return i.fs.change(may, func(o *op) error {
+		o.lock(i)
 		if i.d.Flags&(disk.FlImmutable|disk.FlAppend) != 0 {
 			return ErrPerm
 		}
@@ -215,43 +214,43 @@ func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index u
 		case err != nil:
 			return err
 		}
-		defer i.putReleased()
-		return i.fs.do(xattrCredits, func(h *jbd2.Handle) error { return i.writeXattrs(h, s) })
+		return o.do(xattrCredits, func() error { return i.writeXattrs(o, s) })
 	})
 }
 
 // writeXattrs puts s in place: first the block, which may find no space, then the body.
-func (i *Inode) writeXattrs(h *jbd2.Handle, s *xattr.Set) error {
-	if err := i.changeEAInodes(h, s); err != nil {
+func (i *Inode) writeXattrs(o *op, s *xattr.Set) error {
+	if err := i.changeEAInodes(o, s); err != nil {
 		return err
 	}
-	if err := i.writeXattrBlock(h, s); err != nil {
+	if err := i.writeXattrBlock(o, s); err != nil {
 		return err
 	}
-	buf, slot, err := i.slot()
-	if err != nil {
+	if err := i.writeXattrBody(o, s); err != nil {
 		return err
 	}
-	buf.Lock()
-	i.fs.xattrs.EncodeBody(s, i.d.XattrArea(slot))
-	buf.Unlock()
-	buf.Put()
 	i.stamp(disk.TimestampOf(time.Now()))
-	i.fs.noteExtAttr(h)
-	return i.store(h)
+	i.fs.noteExtAttr(o)
+	return i.store(o)
+}
+
+// writeXattrBody puts what of s lies in the inode's slot in place. The caller stores the inode.
+func (i *Inode) writeXattrBody(o *op, s *xattr.Set) error {
+	return o.changeSlot(i, func(slot []byte) { i.fs.xattrs.EncodeBody(s, i.d.XattrArea(slot)) })
 }
 
 // noteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
-func (v *FS) noteExtAttr(h *jbd2.Handle) {
+func (v *FS) noteExtAttr(o *op) {
 	if !v.extAttr.Swap(true) {
-		v.updateSuper(h, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
+		v.updateSuper(o.h, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
 	}
 }
 
-func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {
+func (i *Inode) writeXattrBlock(o *op, s *xattr.Set) error {
 	if len(s.Block) == 0 {
-		return i.dropXattrBlock(h)
+		return i.dropXattrBlock(o)
 	}
+	o.lockShared()
 	if i.d.FileACL != 0 {
 		blk, err := i.xattrBlock()
 		if err != nil {
@@ -259,32 +258,33 @@ func (i *Inode) writeXattrBlock(h *jbd2.Handle, s *xattr.Set) error {
 		}
 		defer blk.Put()
 		if xattr.Refcount(blk.Data()) == 1 {
+			o.h.Save(blk)
 			blk.Lock()
 			i.fs.xattrs.EncodeBlock(s, i.d.FileACL, blk.Data())
-			h.Dirty(blk)
+			o.h.Dirty(blk)
 			blk.Unlock()
 			return nil
 		}
 	}
-	buf, err := i.allocMeta(h, i.inodeGoal(), i.allocFlags())
+	buf, err := i.allocMeta(o, i.inodeGoal(), o.allocFlags())
 	if err != nil {
 		return err
 	}
 	defer buf.Put()
-	if err := i.dropXattrBlock(h); err != nil {
+	if err := i.dropXattrBlock(o); err != nil {
 		return err
 	}
 	i.d.FileACL = uint64(buf.Block())
 	buf.Lock()
 	i.fs.xattrs.EncodeBlock(s, i.d.FileACL, buf.Data())
 	buf.SetVerified()
-	h.Dirty(buf)
+	o.h.Dirty(buf)
 	buf.Unlock()
 	return nil
 }
 
 // dropXattrBlock takes the inode off its attribute block, which others may share.
-func (i *Inode) dropXattrBlock(h *jbd2.Handle) error {
+func (i *Inode) dropXattrBlock(o *op) error {
 	if i.d.FileACL == 0 {
 		return nil
 	}
@@ -294,28 +294,28 @@ func (i *Inode) dropXattrBlock(h *jbd2.Handle) error {
 		return err
 	}
 	defer blk.Put()
-	i.fs.sharedXattr.Lock()
-	defer i.fs.sharedXattr.Unlock()
+	o.lockShared()
 	n := xattr.Refcount(blk.Data())
 	if n == 0 {
 		return disk.Corrupt(inodeName(i.ino), "attribute block %d is used by nobody", b)
 	}
 	i.d.FileACL = 0
 	if n == 1 {
-		return i.freeMeta(h, b)
+		return i.freeMeta(o, b)
 	}
+	o.h.Save(blk) // nobody else changes it before the handle ends, see lockShared
 	blk.Lock()
 	i.fs.xattrs.SetRefcount(uint64(b), blk.Data(), n-1)
-	h.Dirty(blk)
+	o.h.Dirty(blk)
 	blk.Unlock()
 	i.addBlocks(-1)
 	return nil
 }
 
 // freeXattrs lets go of the attributes of an inode that is freed.
-func (i *Inode) freeXattrs(h *jbd2.Handle) error {
-	if err := i.changeEAInodes(h, nil); err != nil {
+func (i *Inode) freeXattrs(o *op) error {
+	if err := i.changeEAInodes(o, nil); err != nil {
 		return err
 	}
-	return i.dropXattrBlock(h)
+	return i.dropXattrBlock(o)
 }

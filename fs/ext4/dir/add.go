@@ -70,7 +70,7 @@ func (d *Dir) addTo(s Store, b Block, lblk uint32, name string, ino uint32, ft u
 	} else if off >= 0 {
 		return false, ErrExist
 	}
-	ok, err := d.insertIn(lblk, data, name, ino, ft)
+	ok, err := d.insertIn(s, b, lblk, name, ino, ft)
 	if ok {
 		d.leafChanged(s, b)
 	}

@@ -7,8 +7,7 @@
 // names whose hashes lie between two bounds. An Entry is one name.
 //
 // Whoever calls holds the directory's lock: shared for Lookup, Read and Empty, exclusive for the rest, which also need
-// a transaction; it is the Store that knows it. Every change leaves a valid directory behind each step, so that running
-// out of space half-way (an error from Store.Append) does no harm beyond a block that is emptier than it need be.
+// a transaction; it is the Store that knows it. When a change fails half-way, the Store puts back what changed.
 //
 // Nothing on disk is trusted: what cannot be is a *disk.CorruptError that names block and offset, and no directory,
 // however crafted, makes a call run longer than its number of blocks allows.
@@ -58,6 +57,8 @@ type Store interface {
 	Get(lblk uint32) (Block, error)
 	// Append adds a zeroed block at the end and lengthens the directory.
 	Append() (lblk uint32, b Block, err error)
+	// Change is called before the contents of a block that Get returned change, so that they can be put back.
+	Change(b Block)
 	// Dirty is called after the contents of a block have changed, while it is still referenced.
 	Dirty(b Block)
 	// Indexed says whether the inode has disk.FlIndex; SetIndexed sets it, under the same transaction.

@@ -81,6 +81,7 @@ func (s *imageStore) Get(lblk uint32) (Block, error) {
 	return &imageBlock{s.at[lblk], s.m.Block(s.at[lblk])}, nil
 }
 func (s *imageStore) Append() (uint32, Block, error) { return 0, nil, errNoSpace }
+func (s *imageStore) Change(Block)                   {}
 func (s *imageStore) Dirty(b Block)                  { s.m.SetBlock(b.(*imageBlock).no, b.Data()) }
 
 func openDir(t testing.TB, m *disktest.Image, ino uint32) (*Dir, *imageStore) {

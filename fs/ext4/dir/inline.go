@@ -155,7 +155,7 @@ func (n *Inline) Add(name string, ino uint32, ft uint8, room int) (bool, error) 
 		return false, err
 	}
 	for _, p := range n.parts() {
-		ok, off, why := n.Dir.insert(p.data, p.off, len(p.data), name, ino, ft)
+		ok, off, why := n.Dir.insert(p.data, p.off, len(p.data), name, ino, ft, func() {})
 		if why != "" {
 			return false, n.corrupt(p.base+off, why)
 		}

@@ -89,16 +89,17 @@ func (d *Dir) findIn(lblk uint32, data []byte, name string) (off, prev int, err 
 }
 
 // insertIn puts an entry into the first space of a leaf that is large enough. It reports false if there is none.
-func (d *Dir) insertIn(lblk uint32, data []byte, name string, ino uint32, ft uint8) (bool, error) {
-	ok, off, why := d.insert(data, 0, d.leafEnd(), name, ino, ft)
+func (d *Dir) insertIn(s Store, b Block, lblk uint32, name string, ino uint32, ft uint8) (bool, error) {
+	ok, off, why := d.insert(b.Data(), 0, d.leafEnd(), name, ino, ft, func() { s.Change(b) })
 	if why != "" {
 		return false, d.corrupt(lblk, off, "%s", why)
 	}
 	return ok, nil
 }
 
-// insert is insertIn for the records of data from off to end. why says what is wrong with the one at off, if anything.
-func (d *Dir) insert(data []byte, off, end int, name string, ino uint32, ft uint8) (ok bool, at int, why string) {
+// insert is insertIn for the records of data from off to end. It calls change before it changes any. why says what is wrong
+// with the one at off, if anything.
+func (d *Dir) insert(data []byte, off, end int, name string, ino uint32, ft uint8, change func()) (ok bool, at int, why string) {
 	need := recSize(len(name))
 	for off < end {
 		r, why := d.rec(data, off, end)
@@ -110,6 +111,7 @@ func (d *Dir) insert(data []byte, off, end int, name string, ino uint32, ft uint
 			used = recSize(r.nameLen)
 		}
 		if r.size-used >= need {
+			change()
 			if used > 0 {
 				putRecLen(data[off:], used)
 			}

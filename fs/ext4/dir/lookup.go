@@ -112,6 +112,7 @@ func (d *Dir) Replace(s Store, name string, ino uint32, ft uint8) (old uint32, e
 	}
 	defer p.b.Put()
 	old = d.at(p).Ino
+	s.Change(p.b)
 	data := p.b.Data()
 	le.PutUint32(data[p.off:], ino)
 	if d.filetype {
@@ -131,6 +132,7 @@ func (d *Dir) Remove(s Store, name string) (ino uint32, err error) {
 	}
 	defer p.b.Put()
 	ino = d.at(p).Ino
+	s.Change(p.b)
 	d.removeFrom(p.b.Data(), p.off, p.prev)
 	return ino, d.changed(s, p)
 }

@@ -71,6 +71,7 @@ func (d *Dir) makeIndex(s Store) error {
 	d.fill(leaf.Data(), data, pieces)
 	d.leafChanged(s, leaf)
 
+	s.Change(b)
 	putRecLen(data[recMin:], d.blockSize-recMin)
 	clear(data[rootInfo:])
 	data[rootInfo+4] = d.hash.Version
@@ -92,6 +93,7 @@ func (d *Dir) splitLeaf(s Store, c *cursor, b Block, lblk uint32) error {
 	}
 	old := slices.Clone(data)
 	if len(pieces) < 2 { // it is full of crumbs, which no driver leaves
+		s.Change(b)
 		d.fill(data, old, pieces)
 		d.leafChanged(s, b)
 		return nil
@@ -111,6 +113,7 @@ func (d *Dir) splitLeaf(s Store, c *cursor, b Block, lblk uint32) error {
 
 	d.fill(nb.Data(), old, pieces[at:])
 	d.leafChanged(s, nb)
+	s.Change(b)
 	d.fill(data, old, pieces[:at])
 	d.leafChanged(s, b)
 
@@ -119,6 +122,7 @@ func (d *Dir) splitLeaf(s Store, c *cursor, b Block, lblk uint32) error {
 		hash |= 1 // names with this hash begin in the lower half
 	}
 	n := &c.path[c.n-1]
+	s.Change(n.b)
 	n.insert(c.at[c.n-1], hash, newBlk)
 	d.nodeChanged(s, n)
 	return nil
@@ -155,6 +159,8 @@ func (d *Dir) splitNode(s Store, c *cursor, i int) error {
 	upper.setCount(n.count - keep)
 	d.nodeChanged(s, &upper)
 
+	s.Change(n.b)
+	s.Change(parent.b)
 	clear(n.data[n.entries+dxEntry*keep : n.entries+dxEntry*n.count])
 	n.setCount(keep)
 	d.nodeChanged(s, n)
@@ -176,6 +182,7 @@ func (d *Dir) growRoot(s Store, c *cursor) error {
 	n.setCount(root.count)
 	d.nodeChanged(s, &n)
 
+	s.Change(root.b)
 	clear(root.data[rootEntries : rootEntries+dxEntry*root.count])
 	root.set(0, 0, lblk)
 	root.setCount(1)

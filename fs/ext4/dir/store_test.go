@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -27,6 +28,8 @@ type memStore struct {
 type memBlock struct {
 	s        *memStore
 	data     []byte
+	known    []byte // the contents as Get, Append or Dirty saw them last
+	changing bool   // Change was called since
 	verified bool
 	refs     int
 }
@@ -43,6 +46,9 @@ func (b *memBlock) Put() {
 	if b.refs--; b.refs < 0 {
 		b.s.t.Fatal("a reference was dropped twice")
 	}
+	if b.refs == 0 && !b.changing && !bytes.Equal(b.data, b.known) {
+		b.s.t.Fatal("a block changed without Change")
+	}
 }
 
 func (s *memStore) Blocks() uint32    { return uint32(len(s.blocks)) }
@@ -52,7 +58,9 @@ func (s *memStore) Damaged(err error) { s.damage = err }
 func (s *memStore) Get(lblk uint32) (Block, error) {
 	s.gets++
 	b := s.blocks[lblk]
-	b.refs++
+	if b.refs++; b.refs == 1 {
+		b.known, b.changing = append(b.known[:0], b.data...), false
+	}
 	return b, nil
 }
 
@@ -61,13 +69,24 @@ func (s *memStore) Append() (uint32, Block, error) {
 		return 0, nil, errNoSpace
 	}
 	s.appended++
-	b := &memBlock{s: s, data: make([]byte, s.size), refs: 1}
+	b := &memBlock{s: s, data: make([]byte, s.size), refs: 1, changing: true}
 	s.blocks = append(s.blocks, b)
 	return uint32(len(s.blocks) - 1), b, nil
 }
 
+func (s *memStore) Change(b Block) {
+	m := b.(*memBlock)
+	if !m.changing && !bytes.Equal(m.data, m.known) {
+		s.t.Fatal("Change after the change")
+	}
+	m.changing = true
+}
+
 func (s *memStore) Dirty(b Block) {
 	m := b.(*memBlock)
+	if !m.changing {
+		s.t.Fatal("Dirty without Change")
+	}
 	if m.refs == 0 {
 		s.t.Fatal("Dirty of a block without a reference")
 	}
