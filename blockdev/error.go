@@ -3,6 +3,8 @@ package blockdev
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Errors that callers tell apart, always inside an *Error. What the controller says is the NVMe status, likewise inside.
@@ -11,6 +13,9 @@ var (
 	ErrReadOnly    = errors.New("device is read-only")
 	ErrUnsupported = errors.New("not supported by the device")
 	ErrClosed      = errors.New("device is closed")
+	// ErrNoSpace is what a write is told for which the medium has no room, as thin ones may: an image file on a full file system. Blocks of
+	// its range may have been written. It may succeed when there is room again, and all that was accepted before is still there.
+	ErrNoSpace = errors.New("the medium has no room left")
 )
 
 // Error is the failure of one request. Where only a part of the request failed, Off and Len are that part.
@@ -30,6 +35,12 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// Is says that Capacity Exceeded (Base §3.3.3.2.1.2) is ErrNoSpace.
+func (e *Error) Is(target error) bool {
+	var s *nvmeq.StatusError
+	return target == ErrNoSpace && errors.As(e.Err, &s) && s.Status.Is(nvmeq.StatusCapacity)
+}
 
 var opNames = [...]string{"", "read", "write", "flush", "discard", "write zeroes"}
 

@@ -2,8 +2,10 @@ package blockdev_test
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,6 +86,39 @@ func TestErrorNamesWhatFailed(t *testing.T) {
 	require.Contains(t, err.Error(), "write of 65536 bytes at 131072 (LBA 256): nvme: Write of 128 blocks at LBA 256 of namespace 1: Write Fault")
 	rules.Clear()
 	require.NoError(t, d.Do(bad))
+	b.Release()
+	require.NoError(t, d.Close())
+}
+
+// TestNoSpace: a medium without room is told from one that failed, nothing is tried again, and what was there stays.
+func TestNoSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("needs root, to mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "image")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 8<<20))
+	var log bytes.Buffer
+	d := blockdevtest.OpenLanes(t, path, softctl.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, nvmeq.EngineConfig{})
+	b, err := d.Alloc(1 << 20)
+	require.NoError(t, err)
+	clear(b.Bytes())
+	require.NoError(t, d.Write(0, true, b.Slice(0, 512<<10)))
+	for _, fua := range []bool{false, true} {
+		err = d.Write(2<<20, fua, b.Slice(0, 1<<20))
+		require.ErrorIs(t, err, blockdev.ErrNoSpace)
+		require.NotErrorIs(t, err, blockdev.ErrInvalid)
+	}
+	require.Equal(t, 2, strings.Count(log.String(), "no space left for the image"))
+	require.NoError(t, d.Flush())
+	require.NoError(t, d.Discard(2<<20, 1<<20))
+	require.NoError(t, d.Write(4<<20, true, b.Slice(0, 256<<10)), "there is room again")
+	var s *nvmeq.StatusError
+	require.ErrorAs(t, err, &s)
+	s.Status = nvmeq.StatusWriteFault
+	require.NotErrorIs(t, err, blockdev.ErrNoSpace)
 	b.Release()
 	require.NoError(t, d.Close())
 }

@@ -162,6 +162,12 @@ func notOnLoop(path string, st *unix.Stat_t) error {
 	}
 }
 
+// lostError says that something was written and could not be made durable.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return "not durable: " + e.err.Error() }
+func (e *lostError) Unwrap() error { return e.err }
+
 var errShort = errors.New("the image ends here: it was truncated while in use")
 
 func (m *image) readv(v *vector, off int64) error {
@@ -170,11 +176,20 @@ func (m *image) readv(v *vector, off int64) error {
 	})
 }
 
+// writev writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
+// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost.
 func (m *image) writev(v *vector, off int64, durable bool, _ uint64) error {
-	flags := 0
-	if durable {
-		flags = unix.RWF_DSYNC
+	err := m.pwritev(v, off, 0)
+	if err != nil || !durable {
+		return err
 	}
+	if err := m.pwritev(v, off, unix.RWF_DSYNC); err != nil {
+		return &lostError{err}
+	}
+	return nil
+}
+
+func (m *image) pwritev(v *vector, off int64, flags int) error {
 	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
 		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
 	})
@@ -238,7 +253,12 @@ func (m *image) writeZeroes(off, n int64) error {
 	return nil
 }
 
-func (m *image) flush() error { return retry(func() error { return unix.Fdatasync(m.fd) }) }
+func (m *image) flush() error {
+	if err := retry(func() error { return unix.Fdatasync(m.fd) }); err != nil {
+		return &lostError{err}
+	}
+	return nil
+}
 
 // allocated is how many bytes of storage the image has.
 func (m *image) allocated() int64 {

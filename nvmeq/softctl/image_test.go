@@ -196,7 +196,10 @@ func TestNoSpace(t *testing.T) {
 	random(1, b)
 	h.expect(Success, q, h.move(1, 0, 1024, at))
 	h.expect(Success, q, h.move(1, 1024, 512, at))
-	h.expect(WriteFault, q, h.move(1, 2048, 1024, at))
+	h.expect(CapacityExceeded, q, h.move(1, 2048, 1024, at))
+	fua := h.move(1, 2048, 1024, at)
+	h.expect(CapacityExceeded, q, fua.dw(12, fua[12]|1<<30))
+	h.expect(Success, q, cmdOf(opFlush, 1))
 	require.Contains(t, log.String(), "no space left for the image")
 	h.expect(Success, q, rw(8, 1, 0, 4096)) // space is given back
 	h.expect(Success, q, h.move(1, 8192, 1024, at))

@@ -193,15 +193,26 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 	return Success
 }
 
-// mediaStatus turns an error of the image into a status, and logs what the status cannot say.
+// noSpace says that what holds the image has no room for what was to be written.
+func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// mediaStatus turns an error of the image into a status, and logs what the status cannot say. A write for which there is no room
+// has changed nothing that was there before, but perhaps a part of its range: Capacity Exceeded ([BASE] figure "Generic Command
+// Status Values"). What was accepted and could not be made durable is another matter: that is lost.
 func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Status, err error) Status {
 	if err == nil {
 		return Success
 	}
 	lba := uint64(off-ns.base) >> ns.shift
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	var lost *lostError
+	switch {
+	case errors.As(err, &lost):
+		st |= DNR
+		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
+	case noSpace(err):
+		st = CapacityExceeded
 		c.log.Error("no space left for the image", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba)
-	} else {
+	default:
 		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	}
 	c.errors.media.Add(1)

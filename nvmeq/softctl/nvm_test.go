@@ -322,8 +322,14 @@ func TestMediaErrors(t *testing.T) {
 	h.expect(WriteFault, q, rw(8, 1, 0, 1))
 	h.expect(WriteFault, q, cmdOf(0, 1))
 	require.NotContains(t, log.String(), "no space left")
-	d.err = unix.ENOSPC
-	h.expect(WriteFault, q, rw(1, 1, 7, 1).prp(at, 0))
+	d.err = &lostError{unix.ENOSPC} // it was accepted, and there was no room when it was to be made durable
+	h.expect(WriteFault|DNR, q, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30))
+	require.NotContains(t, log.String(), "no space left for the image")
+	for _, full := range []error{unix.EDQUOT, unix.ENOSPC} {
+		d.err = full
+		h.expect(CapacityExceeded, q, rw(1, 1, 7, 1).prp(at, 0))
+		h.expect(CapacityExceeded, q, rw(8, 1, 7, 1))
+	}
 	require.Contains(t, log.String(), "no space left for the image")
 	require.Contains(t, log.String(), "lba=7")
 	d.err = nil

@@ -29,6 +29,7 @@ const (
 	InvalidPRPOffset     Status = 0x013 | DNR
 	WriteProtected       Status = 0x020 | DNR
 	LBAOutOfRange        Status = 0x080 | DNR
+	CapacityExceeded     Status = 0x081 // no DNR: when there is room again, it succeeds
 )
 
 // Command specific statuses, SCT 1.
