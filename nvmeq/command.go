@@ -156,8 +156,9 @@ func (c *Command) statusErr() error {
 }
 
 // worthRetry says whether the same command may succeed if it is sent again: the controller has not said otherwise
-// (DNR), and the status is one of circumstance, not of a wrong command. A retry is safe for every command the engine
-// carries: the controller has ended the first one, the data is the same, and the caller has not been told yet.
+// (DNR), and the status is one of circumstance, not of a wrong command. The controller has ended the first one, the data is the same,
+// and the caller has not been told yet: so success the second time says what it would have said the first time. That is not true of
+// commands that promise that something is durable: see durable.go.
 func (s Status) worthRetry() bool {
 	if s.DNR() {
 		return false

@@ -69,6 +69,7 @@ type Controller struct {
 
 	copies copies // of mirrors
 
+	unproved atomic.Pointer[error]    // what a Flush failed with; never cleared
 	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
 	failed   atomic.Bool              // Runtime has failed
 	mirrored atomic.Bool              // data has been put where the CPU does not reach it

@@ -17,7 +17,8 @@ import (
 //  2. The controller is disabled. From here on it touches no memory: every command that was on its way is known dead.
 //  3. Controller and lanes are set up again with the spare runtime's memory. Nothing of the old is used or given back as long
 //     as a kernel may still run on it, and the queue pairs get other identifiers, whose doorbells the old kernels do not know.
-//  4. Commands that had not ended are sent again, except, with Config.SpareReads, those that write.
+//  4. Commands that had not ended are sent again, except a Flush that may have failed unseen (durable.go) and, with
+//     Config.SpareReads, those that write.
 //
 // Data stays where it is, which must be where the CPU reaches it.
 
@@ -165,7 +166,7 @@ func (e *Engine) rehouse(ended bool) error {
 	return nil
 }
 
-// evict takes back what the lane was given: it keeps what it has answered, and the rest has not happened.
+// evict takes back what the lane was given: it keeps what it has answered; of the rest nobody knows.
 func (l *lane) evict() {
 	l.drain()
 	for tag, s := range l.slots {

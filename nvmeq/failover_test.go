@@ -50,6 +50,12 @@ type frail struct {
 
 func newFrail(t *testing.T, spare, reads bool, so softctl.Options, ec nvmeq.EngineConfig) *frail {
 	t.Helper()
+	return newFrailOn(t, spare, reads, so, ec, func(t nvmeq.Transport) nvmeq.Transport { return t })
+}
+
+// newFrailOn is newFrail over what the transport is made into.
+func newFrailOn(t *testing.T, spare, reads bool, so softctl.Options, ec nvmeq.EngineConfig, over func(nvmeq.Transport) nvmeq.Transport) *frail {
+	t.Helper()
 	dev, err := detached.New(true)
 	require.NoError(t, err)
 	// What a device that failed still holds is its own: nobody asks it to give that back, so it is not closed.
@@ -60,7 +66,7 @@ func newFrail(t *testing.T, spare, reads bool, so softctl.Options, ec nvmeq.Engi
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.soft.Close()) })
 	mapped := &reach{Controller: f.soft, now: map[nvmeq.IOVA]int64{}}
-	cfg := nvmeq.Config{Runtime: dev, Transport: mapped, SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.log, nil))}
+	cfg := nvmeq.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.log, nil))}
 	if spare {
 		cfg.Spare = func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
 	}

@@ -19,7 +19,7 @@ import (
 //
 // A command's caller hears of its failure only when the controller can no longer touch its memory: after its own
 // completion, the deletion of its queue, or the reset. Sending it again is safe for the same reason: no ghost of the
-// first attempt can overwrite what comes later.
+// first attempt can overwrite what comes later. A Flush is another matter: see durable.go.
 
 // climb deals with the commands in limbo. The caller holds drive.
 func (l *lane) climb() {
@@ -142,6 +142,10 @@ func (l *lane) resend() {
 	for _, s := range l.limbo {
 		c := s.cmd()
 		l.freePage(c)
+		if err := l.e.c.unseen(c); err != nil {
+			l.finish(s.slot, err)
+			continue
+		}
 		if s.kind != kernels.EngineQueueDead {
 			if int(c.tries) >= l.e.cfg.Retries {
 				l.finish(s.slot, l.giveUp(s))
@@ -155,6 +159,15 @@ func (l *lane) resend() {
 }
 
 func (l *lane) giveUp(s lost) error {
+	c := s.cmd()
+	err := l.lastWord(s)
+	if c.Op == IOFlush {
+		l.e.c.flushFailed(err)
+	}
+	return err
+}
+
+func (l *lane) lastWord(s lost) error {
 	c := s.cmd()
 	if s.kind == kernels.EngineTimeout {
 		return fmt.Errorf("nvme: %s: %w after %v, %d times", c, ErrTimeout, l.e.cfg.Timeout, c.tries+1)

@@ -104,7 +104,7 @@ func newGeometry(cfg EngineConfig, page int64) geometry {
 	return g
 }
 
-// silent has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.2 for Flush).
+// silent has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.1 for Flush).
 const silent = 1<<IOFlush | 1<<IOWrite | 1<<IORead | 1<<IOCompare | 1<<IOWriteZeroes | 1<<IODSM | 1<<IOVerify | 1<<IOWriteUncorr
 
 // newLane is lane i of the engine, before it has a place.
@@ -294,8 +294,11 @@ func (l *lane) ended(s slot, r *kernels.Result) {
 		switch {
 		case c.Status.OK():
 			l.streak = 0
-			l.finish(s, nil)
-		case c.Status.worthRetry() && int(c.tries) < l.e.cfg.Retries:
+			l.finish(s, l.e.c.believe(c))
+		case c.Op == IOFlush:
+			l.e.c.flushFailed(c.statusErr())
+			l.finish(s, c.statusErr())
+		case c.Status.worthRetry() && !c.promises() && int(c.tries) < l.e.cfg.Retries:
 			c.tries++
 			l.delayRetry(c.Status)
 			l.retry = append(l.retry, s)

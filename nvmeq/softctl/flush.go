@@ -12,9 +12,9 @@ type flushing struct {
 	all []*namespace
 }
 
-// flushLater begins a flush. With the volatile cache off everything is durable already.
+// flushLater begins a flush. With the volatile cache off everything is durable already, as long as nothing has failed.
 func (c *Controller) flushLater(q *subQueue, cmd *command, all ...*namespace) Status {
-	if c.opt.ReadOnly || !c.cached.Load() {
+	if c.opt.ReadOnly || !c.cached.Load() && c.Failed() == nil {
 		return Success
 	}
 	q.flushes = append(q.flushes, flushing{*cmd, all})

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -32,8 +35,14 @@ type image struct {
 	size  int64
 	ino   uint64
 	dev   uint64
+	block bool // a block device
 	punch bool // holes can be punched, and read as zeroes
 	pages *pages
+	log   *slog.Logger
+
+	syncing sync.Mutex // held by the one synchronization that runs; see durable.go
+	lost    atomic.Pointer[lostError]
+	end     atomic.Int64 // bytes that have been there all the time, size at most
 }
 
 func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) {
@@ -77,6 +86,7 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 		if m.size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
 			return nil, fmt.Errorf("image %q: size: %w", path, err)
 		}
+		m.block = true
 		m.punch = true // the first refusal says otherwise
 		// Opening says nothing of a device's own write protection.
 		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !readOnly {
@@ -95,6 +105,7 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 	// What is left over is nobody's, as on the kernel's loop devices: `truncate -s 100MB` leaves 256 bytes.
 	if whole := m.size &^ int64(blockSize-1); whole > 0 {
 		m.size = whole
+		m.end.Store(whole)
 	} else {
 		return nil, fmt.Errorf("image %q has %d bytes, less than one block of %d", path, m.size, blockSize)
 	}
@@ -162,37 +173,21 @@ func notOnLoop(path string, st *unix.Stat_t) error {
 	}
 }
 
-// lostError says that something was written and could not be made durable.
-type lostError struct{ err error }
-
-func (e *lostError) Error() string { return "not durable: " + e.err.Error() }
-func (e *lostError) Unwrap() error { return e.err }
-
-var errShort = errors.New("the image ends here: it was truncated while in use")
+var errShort = errors.New("the image ends here")
 
 func (m *image) readv(v *vector, off int64) error {
-	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
-		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
-	})
-}
-
-// writev writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
-// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost.
-func (m *image) writev(v *vector, off int64, durable bool, _ uint64) error {
-	err := m.pwritev(v, off, 0)
-	if err != nil || !durable {
+	if err := m.gone(off, v.moves()); err != nil {
 		return err
 	}
-	if err := m.pwritev(v, off, unix.RWF_DSYNC); err != nil {
-		return &lostError{err}
-	}
-	return nil
-}
-
-func (m *image) pwritev(v *vector, off int64, flags int) error {
-	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
-		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
+	err := v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
 	})
+	if err == errShort {
+		if cut := m.present(off, v.moves()); cut != nil {
+			return cut
+		}
+	}
+	return err
 }
 
 // vectored is one preadv2 or pwritev2 without the allocations of the library's wrappers.
@@ -209,9 +204,17 @@ func vectored(trap uintptr, fd int, iov []unix.Iovec, off int64, flags int) (int
 	}
 }
 
-func (m *image) view(off, n int64) (*chunk, []byte) { return m.pages.view(off, n) }
+func (m *image) view(off, n int64) (*chunk, []byte) {
+	if m.pages == nil || m.present(off, n) != nil {
+		return nil, nil
+	}
+	return m.pages.view(off, n)
+}
 
 func (m *image) zero(off, n int64, durable bool, _ uint64) error {
+	if err := m.present(off, n); err != nil {
+		return err
+	}
 	err := m.pages.without(off, n, m.zeroRange)
 	if err == nil && durable {
 		err = m.flush()
@@ -249,13 +252,6 @@ func (m *image) writeZeroes(off, n int64) error {
 			return err
 		}
 		off, n = off+int64(w), n-int64(w)
-	}
-	return nil
-}
-
-func (m *image) flush() error {
-	if err := retry(func() error { return unix.Fdatasync(m.fd) }); err != nil {
-		return &lostError{err}
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 	lba := uint64(off-ns.base) >> ns.shift
 	var lost *lostError
 	switch {
-	case errors.As(err, &lost):
+	case errors.As(err, &lost) || errors.Is(err, errGone):
 		st |= DNR
 		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	case noSpace(err):

@@ -335,7 +335,7 @@ func TestMediaErrors(t *testing.T) {
 	d.err = nil
 	h.expect(Success, q, rw(1, 1, 0, 1).prp(at, 0))
 	require.NoError(t, os.Truncate(h.path, 4096))
-	h.expect(UnrecoveredRead, q, rw(2, 1, 4096, 1).prp(at, 0))
+	h.expect(UnrecoveredRead|DNR, q, rw(2, 1, 4096, 1).prp(at, 0))
 }
 
 // TestMemoryWithoutHostView moves data through a Mover, as GPU memory will need.

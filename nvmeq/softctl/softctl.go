@@ -56,6 +56,8 @@ type Controller struct {
 var (
 	_ nvmeq.Transport = (*Controller)(nil)
 	_ nvmeq.Stepper   = (*Controller)(nil)
+
+	_ nvmeq.FlushWitness = (*Controller)(nil)
 )
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.
@@ -82,7 +84,7 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 		if err != nil {
 			return nil, err
 		}
-		m.pages = newPages(m, opt.Mover)
+		m.log, m.pages = c.log, newPages(m, opt.Mover)
 		c.files = append(c.files, m)
 	}
 	if c.ns, err = c.makeNamespaces(); err != nil {
@@ -180,6 +182,10 @@ func (c *Controller) Close() error {
 	var err error
 	if !c.opt.ReadOnly {
 		err = c.flushAll()
+	} else {
+		for _, m := range c.files {
+			err = errors.Join(err, m.whole())
+		}
 	}
 	return errors.Join(err, c.release())
 }

@@ -48,6 +48,14 @@ func (v *vector) add(r *region, off, n int64) {
 	v.staged = v.staged || r.host == nil
 }
 
+// moves is how many bytes each is about.
+func (v *vector) moves() int64 {
+	if v.staged && v.part != nil {
+		return int64(len(v.part))
+	}
+	return v.n
+}
+
 // each calls f with the whole vector as runs of memory until all of it has been moved. f moves some bytes at an offset
 // of the image and says how many.
 func (v *vector) each(off int64, f func([]unix.Iovec, int64) (int64, error)) error {
