@@ -278,7 +278,7 @@ func (v *FS) sendSuper(s blockdev.Slice) error {
 	if err := v.dev.Write(blockdev.Bytes(v.sb.SuperBlockNo())<<v.bits, true, s); err != nil {
 		return err
 	}
-	return v.dev.Flush()
+	return v.cache.FlushDevice()
 }
 
 // protectJournal keeps the journal's blocks out of every file.

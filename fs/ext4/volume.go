@@ -224,8 +224,11 @@ func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 // Sync makes everything durable that was done before it.
 func (v *FS) Sync() (err error) {
 	defer v.noteTo(&err)
-	if v.readOnly.Load() {
+	if v.opt.ReadOnly {
 		return nil
+	}
+	if v.readOnly.Load() { // since an error, of which whoever asks is told
+		return v.jnl.Commit()
 	}
 	return errors.Join(v.settleAllAccess(), v.jnl.Commit())
 }

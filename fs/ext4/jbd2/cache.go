@@ -35,6 +35,7 @@ type Cache struct {
 	overlay   atomic.Pointer[Overlay]
 	counters  counters
 	flusher   flusher
+	unflushed atomic.Pointer[error] // what a flush failed with; never cleared
 	resident  atomic.Int64
 
 	perShard int64 // bytes that a shard may hold

@@ -85,7 +85,7 @@ func (s *logSink) checkpoint() error {
 		}
 	}
 	// What is home must be on the medium before the log lets go of its copies.
-	if err := s.c.dev.Flush(); err != nil {
+	if err := s.c.FlushDevice(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -199,7 +199,7 @@ func (s *logSink) close(aborted, failed bool) error {
 		return err
 	}
 	s.l.sb.start, s.l.sb.sequence, s.l.sb.head = 0, s.seq, s.head
-	if err := s.c.dev.Flush(); err != nil {
+	if err := s.c.FlushDevice(); err != nil {
 		return err
 	}
 	return s.l.writeSuper()

@@ -50,7 +50,7 @@ func (s *inPlace) commit(t *transaction) error {
 		s.list = s.list[:0]
 	}()
 	// Data before the metadata that points at it.
-	if err := s.c.dev.Flush(); err != nil {
+	if err := s.c.FlushDevice(); err != nil {
 		return fmt.Errorf("flush before commit %d: %w", t.tid, err)
 	}
 	if len(s.list) == 0 {
@@ -59,7 +59,7 @@ func (s *inPlace) commit(t *transaction) error {
 	if err := s.c.writeStaged(s.list, false, func(n int64) { s.c.counters.written.Add(n) }); err != nil {
 		return fmt.Errorf("commit %d: %w", t.tid, err)
 	}
-	if err := s.c.dev.Flush(); err != nil {
+	if err := s.c.FlushDevice(); err != nil {
 		return fmt.Errorf("flush after commit %d: %w", t.tid, err)
 	}
 	for _, b := range s.bufs {
@@ -72,5 +72,5 @@ func (s *inPlace) close(aborted, _ bool) error {
 	if aborted {
 		return nil
 	}
-	return s.c.dev.Flush()
+	return s.c.FlushDevice()
 }

@@ -199,7 +199,7 @@ func (j *Journal) Commit() error {
 		if err := j.Err(); err != nil {
 			return err
 		}
-		return j.cache.Flush()
+		return j.flush()
 	}
 	j.mu.Unlock()
 	return j.WaitCommit(t.tid)

@@ -118,7 +118,7 @@ func (s *logSink) commit(*transaction) error {
 	o := &s.out
 	if len(o.places) == 0 {
 		// Nothing changed; those who wait want their file data durable.
-		if err := s.c.dev.Flush(); err != nil {
+		if err := s.c.FlushDevice(); err != nil {
 			return fmt.Errorf("flush: %w", err)
 		}
 		return nil
@@ -204,7 +204,7 @@ func (s *logSink) write(o *outgoing) error {
 	}
 	copy(commit, beginning)
 	// File data and the transaction's blocks, before the commit block that makes them count.
-	if err := s.c.dev.Flush(); err != nil {
+	if err := s.c.FlushDevice(); err != nil {
 		return err
 	}
 	if err := s.c.writeStaged(list[last:], true, counted); err != nil {

@@ -94,13 +94,13 @@ func (r *Recovery) Replay(except ...Block) error {
 			return fmt.Errorf("replaying the journal: %w", err)
 		}
 	}
-	return c.dev.Flush()
+	return c.FlushDevice()
 }
 
 // Finish marks the log empty, durably. Replay, and what the fast commits ask for, must be done and flushed before.
 func (r *Recovery) Finish() error {
 	l := r.l
-	if err := l.c.dev.Flush(); err != nil {
+	if err := l.c.FlushDevice(); err != nil {
 		return err
 	}
 	l.sb.start = 0

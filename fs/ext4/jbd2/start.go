@@ -39,7 +39,7 @@ func (l *Log) Start(cfg Config, sum Checksum, wide bool) (*Journal, error) {
 // once. Replay must be done before.
 func (r *Recovery) Resume(cfg Config, sum Checksum, wide bool) (*Journal, error) {
 	l := r.l
-	if err := l.c.dev.Flush(); err != nil {
+	if err := l.c.FlushDevice(); err != nil {
 		return nil, err
 	}
 	if err := l.configure(sum, wide, l.sb.incompat&FeatureFastCommit); err != nil {
