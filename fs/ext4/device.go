@@ -108,7 +108,7 @@ func (i *Inode) plan(t *Transfer, reqs *[]*blockdev.Request) error {
 	if !i.d.IsReg() {
 		return i.notRegular()
 	}
-	size := int64(i.d.Size)
+	size := i.end()
 	if t.Off >= size || t.N == 0 {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (i *Inode) plan(t *Transfer, reqs *[]*blockdev.Request) error {
 // planDirect covers bytes [a, z) of the file, whole blocks of the device.
 func (i *Inode) planDirect(t *Transfer, a, z int64, reqs *[]*blockdev.Request) error {
 	bits := i.fs.bits
-	return i.mapRange(uint32(a>>bits), uint32((z-1)>>bits)+1, func(x extent.Extent) error {
+	return i.mapRange(i.fs.logical(a), i.fs.logicalEnd(z), func(x extent.Extent) error {
 		from, to := max(int64(x.Lblk)<<bits, a), min(int64(x.End())<<bits, z)
 		at, n := t.At+int(from-t.Off), int(to-from)
 		if x.Hole() || x.Unwritten {
@@ -167,8 +167,8 @@ func (i *Inode) planDirect(t *Transfer, a, z int64, reqs *[]*blockdev.Request) e
 // planEdge covers bytes [from, to) of the file, which pass through a buffer.
 func (i *Inode) planEdge(t *Transfer, from, to int64, reqs *[]*blockdev.Request) error {
 	bits := i.fs.bits
-	l, skip := uint32(from>>bits), int(from&int64(i.fs.bs-1))
-	blocks := uint32((to-1)>>bits) + 1 - l
+	l, skip := i.fs.logical(from), int(from&int64(i.fs.bs-1))
+	blocks := i.fs.logicalEnd(to) - l
 	buf, err := i.fs.dev.Alloc(int(blocks) << bits)
 	if err != nil {
 		return err

@@ -125,8 +125,22 @@ func setError(sb *disk.Superblock) {
 	sb.LastErrorTime, sb.LastErrorFunc = now, by
 }
 
-// stampError is setError of the superblock on the medium. The log may hold an older copy of it that is replayed over
-// this one: then the journal's own superblock tells of the error.
+// keepErrors carries the marks of errors over to a copy of the superblock from the log, which may be older than they are:
+// only e2fsck takes them away.
+func keepErrors(to, from *disk.Superblock) {
+	to.State |= from.State & disk.StateError
+	if from.ErrorCount <= to.ErrorCount {
+		return
+	}
+	to.ErrorCount = from.ErrorCount
+	to.FirstErrorTime, to.FirstErrorIno, to.FirstErrorBlock = from.FirstErrorTime, from.FirstErrorIno, from.FirstErrorBlock
+	to.FirstErrorFunc, to.FirstErrorLine, to.FirstErrorErrcode = from.FirstErrorFunc, from.FirstErrorLine, from.FirstErrorErrcode
+	to.LastErrorTime, to.LastErrorIno, to.LastErrorBlock = from.LastErrorTime, from.LastErrorIno, from.LastErrorBlock
+	to.LastErrorFunc, to.LastErrorLine, to.LastErrorErrcode = from.LastErrorFunc, from.LastErrorLine, from.LastErrorErrcode
+}
+
+// stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over
+// this one with the marks that it has.
 func (v *FS) stampError() error {
 	v.sbMu.Lock()
 	defer v.sbMu.Unlock()

@@ -56,12 +56,12 @@ func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) error {
 
 // blocksOver is the logical blocks that bytes [from, to) touch.
 func (i *Inode) blocksOver(from, to int64) (first, end uint32) {
-	return uint32(from >> i.fs.bits), uint32((to + int64(i.fs.bs) - 1) >> i.fs.bits)
+	return i.fs.logical(from), i.fs.logicalEnd(to)
 }
 
 // blocksWithin is the logical blocks that lie wholly in bytes [from, to); none when first is end.
 func (i *Inode) blocksWithin(from, to int64) (first, end uint32) {
-	first, end = uint32((from+int64(i.fs.bs)-1)>>i.fs.bits), uint32(to>>i.fs.bits)
+	first, end = i.fs.logicalEnd(from), i.fs.logical(to)
 	return first, max(first, end)
 }
 
@@ -126,15 +126,15 @@ func (i *Inode) zeroEdges(from, to int64) error {
 	first, last := from>>i.fs.bits, to>>i.fs.bits
 	a, b := int(from&int64(i.fs.bs-1)), int(to&int64(i.fs.bs-1))
 	if first == last {
-		return i.zeroPart(uint32(first), a, b)
+		return i.zeroPart(i.fs.logical(from), a, b)
 	}
 	if a != 0 {
-		if err := i.zeroPart(uint32(first), a, i.fs.bs); err != nil {
+		if err := i.zeroPart(i.fs.logical(from), a, i.fs.bs); err != nil {
 			return err
 		}
 	}
 	if b != 0 {
-		return i.zeroPart(uint32(last), 0, b)
+		return i.zeroPart(i.fs.logical(to), 0, b)
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (i *Inode) Seek(off int64, whence int) (_ int64, err error) {
 	defer i.fs.noteTo(&err)
 	i.mu.RLock()
 	defer i.mu.RUnlock()
-	size := int64(i.d.Size)
+	size := i.end()
 	switch {
 	case whence != SeekData && whence != SeekHole:
 		return 0, ErrInvalid

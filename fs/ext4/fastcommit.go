@@ -76,7 +76,7 @@ func (v *FS) replayFastCommits(orphans []*Inode) ([]*Inode, error) {
 				err = fmt.Errorf("%w: nothing was changed; let e2fsck replay them", err)
 			}
 			if err != nil && !isCorrupt(err) {
-				v.jnl.Abort(err) // before the handle ends: the records stay
+				v.jnl.Stop(err) // before the handle ends: the records stay
 			}
 			return err
 		})
@@ -85,7 +85,7 @@ func (v *FS) replayFastCommits(orphans []*Inode) ([]*Inode, error) {
 		err = v.jnl.Commit()
 	}
 	if err != nil {
-		v.jnl.Abort(err)
+		v.jnl.Stop(err)
 		return f.orphans, fmt.Errorf("replaying fast commits: %w", err)
 	}
 	v.opt.Logf("%s: replayed %d records of fast commits", v.name(), len(f.recs))

@@ -9,6 +9,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/dir"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
@@ -191,6 +192,9 @@ func (v *FS) checkInode(ino uint32, d *disk.Inode) error {
 	if d.IsDir() && d.Size&uint64(v.bs-1) != 0 && d.Flags&disk.FlInlineData == 0 {
 		return disk.Corrupt(what, "directory size %d is no multiple of the block size", d.Size)
 	}
+	if d.IsDir() && d.Size>>v.bits > extent.MaxBlock {
+		return disk.Corrupt(what, "directory of %d bytes, more than a file can have", d.Size)
+	}
 	if d.IsLink() && d.Flags&(disk.FlInlineData) == 0 && (d.Size == 0 || d.Size > uint64(v.bs)) {
 		return disk.Corrupt(what, "symbolic link of %d bytes", d.Size)
 	}
@@ -259,8 +263,8 @@ func (i *Inode) drop() {
 	}
 }
 
-// Put gives up a reference. The last one of a file without links frees it, which may take several transactions: Put is
-// not called under a handle or a lock.
+// Put gives up a reference. The last one of a file without links frees it, and of a file whose truncation failed half-way
+// tries that once more, which may take several transactions: Put is not called under a handle or a lock.
 func (i *Inode) Put() {
 	t := &i.fs.inodes
 	t.mu.Lock()
@@ -270,17 +274,8 @@ func (i *Inode) Put() {
 		return
 	}
 	// Nobody else has it, so links cannot change under us, but for those who find it by number: they look again.
-	if i.shortens && i.d.LinksCount > 0 && !i.fs.readOnly.Load() {
-		t.mu.Unlock()
-		i.finishLate()
-		t.mu.Lock()
-	}
-	if i.refs > 1 {
-		i.refs--
-		t.mu.Unlock()
-		return
-	}
-	if i.d.LinksCount > 0 || i.d.Mode == 0 || i.fs.readOnly.Load() || i.ino < i.fs.sb.FirstIno {
+	gone := i.d.LinksCount == 0 && i.d.Mode != 0 && i.ino >= i.fs.sb.FirstIno
+	if !gone && !i.shortens || i.fs.readOnly.Load() {
 		i.refs--
 		delete(t.m, i.ino)
 		t.mu.Unlock()
@@ -289,29 +284,60 @@ func (i *Inode) Put() {
 	}
 	t.mu.Unlock()
 	i.dropWindow()
-	if err := i.destroy(); err != nil {
-		if err = i.fs.note(err); !isCorrupt(err) { // of that it has told
-			i.fs.opt.Logf("%s: freeing inode %d: %v", i.fs.name(), i.ino, err)
+	finish := i.destroy
+	if !gone {
+		finish = i.finishTruncate
+	}
+	if err := finish(); err != nil {
+		if !isCorrupt(err) { // of that it has told
+			i.fs.opt.Logf("%s: freeing what inode %d had: %v", i.fs.name(), i.ino, err)
 		}
-		i.drop()
+		if !i.fs.unfinished.add(i) {
+			i.drop()
+		}
 		return
 	}
 	t.mu.Lock()
 	i.refs--
+	if i.refs == 0 && !i.dead {
+		delete(t.m, i.ino)
+	}
 	t.mu.Unlock()
 }
 
-// finishLate tries once more what a truncation could not do. Else it is for the next mount.
-func (i *Inode) finishLate() {
-	err := i.fs.change(nil, func(o *op) error {
-		o.lock(i)
-		if !i.shortens {
-			return nil
-		}
-		return i.finishResize(o, nil)
-	})
-	if err != nil {
-		i.fs.opt.Logf("%s: inode %d: blocks past the size are left to the next mount: %v", i.fs.name(), i.ino, err)
+// unfinished is inodes whose last Put could not free what they had. They are orphans on the volume. Close tries once more, and
+// leaves the rest to the next mount.
+type unfinished struct {
+	mu     sync.Mutex
+	inodes []*Inode // protected by mu; referenced
+	closed bool     // protected by mu
+}
+
+// add takes over a reference, or reports false when the volume is being closed.
+func (u *unfinished) add(i *Inode) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return false
+	}
+	u.inodes = append(u.inodes, i)
+	return true
+}
+
+func (u *unfinished) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.inodes)
+}
+
+// close tries once more.
+func (u *unfinished) close() {
+	u.mu.Lock()
+	list := u.inodes
+	u.inodes, u.closed = nil, true
+	u.mu.Unlock()
+	for _, i := range list {
+		i.Put()
 	}
 }
 

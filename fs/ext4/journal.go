@@ -214,6 +214,7 @@ func (v *FS) replaySuper(log *jbd2.Overlay) error {
 		return err
 	}
 	sb.Checksum = v.sb.Checksum
+	keepErrors(sb, v.sb)
 	sb.EncodeStable(b)
 	return v.sendSuper(s)
 }
@@ -235,6 +236,7 @@ func (v *FS) reloadSuper() error {
 	if sb.BlockSize() != v.bs || sb.BlocksCount > uint64(v.cache.Blocks()) {
 		return disk.Corrupt("superblock", "in the journal has another geometry")
 	}
+	keepErrors(sb, v.sb) // also where the log is only shown
 	ro := v.readOnly.Load()
 	if err := checkFeatures(sb, &ro, v.opt.Logf); err != nil {
 		return err

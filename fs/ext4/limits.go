@@ -64,6 +64,21 @@ func mapNodes(n, per uint64) uint64 {
 	return nodes + 1 + (n+per-1)/per + (n+per*per-1)/(per*per)
 }
 
+// logical is the logical block that holds byte off, extent.MaxBlock for what no file can have.
+func (v *FS) logical(off int64) uint32 { return uint32(min(off>>v.bits, extent.MaxBlock)) }
+
+// logicalEnd is how many blocks the first off bytes take, extent.MaxBlock at most.
+func (v *FS) logicalEnd(off int64) uint32 {
+	if off <= 0 {
+		return 0
+	}
+	return uint32(min((off-1)>>v.bits+1, extent.MaxBlock))
+}
+
+// end is where reading ends: the size, or where the largest file does if the volume says that this one is larger still. The
+// kernel reads no further, either. mu is held.
+func (i *Inode) end() int64 { return min(int64(i.d.Size), i.fs.maxSizeExtents()) }
+
 // maxSize is the size that this file can have. mu is held.
 func (i *Inode) maxSize() int64 {
 	if i.extentMapped() {

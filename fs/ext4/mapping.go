@@ -1,6 +1,8 @@
 package ext4
 
 import (
+	"fmt"
+
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -154,6 +156,9 @@ func (v *FS) validData(ino uint32) func(jbd2.Block, uint32) bool {
 
 // mapRange calls f for extents and holes of logical blocks [from, to). mu is held.
 func (i *Inode) mapRange(from, to uint32, f func(extent.Extent) error) error {
+	if from > to || to > extent.MaxBlock {
+		return fmt.Errorf("inode %d: %w", i.ino, extent.ErrRange)
+	}
 	return i.tree(nil).MapRange(from, to, f)
 }
 

@@ -1,7 +1,6 @@
 package ext4
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -237,25 +236,24 @@ func (v *FS) leaveOrphans(found []*Inode, why error) {
 	}
 }
 
-// finishOrphans finishes it.
+// finishOrphans finishes it. What fails stays on the list, is said in the log, and does not keep the volume from being mounted.
 func (v *FS) finishOrphans(todo []*Inode) error {
 	if len(todo) == 0 {
 		return nil
 	}
-	deleted, truncated := 0, 0
+	deleted := 0
 	for _, i := range todo {
 		if i.d.LinksCount == 0 {
 			deleted++
-			i.Put() // frees it
-			continue
 		}
-		truncated++
-		if err := i.finishTruncate(); err != nil {
-			return errors.Join(v.note(err), fmt.Errorf("orphan inode %d", i.ino))
-		}
+		i.shortens = i.d.LinksCount > 0
 		i.Put()
 	}
-	v.opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.name(), deleted, truncated)
+	if left := v.unfinished.count(); left > 0 {
+		v.opt.Logf("%s: of %d deletions and truncations of the last mount %d could not be finished", v.name(), len(todo), left)
+	} else {
+		v.opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.name(), deleted, len(todo)-deleted)
+	}
 	return v.jnl.Commit()
 }
 
@@ -300,7 +298,7 @@ func (v *FS) readOrphanFile() ([]*Inode, error) {
 		return nil, disk.Corrupt(fmt.Sprintf("orphan file, inode %d", fi.ino), "is no file of at most 512 MiB")
 	}
 	f := &orphanFile{seed: disk.InodeSeed(v.seed, fi.ino, fi.d.Generation)}
-	err = fi.mapRange(0, uint32(fi.d.Size>>v.bits), func(x extent.Extent) error {
+	err = fi.mapRange(0, v.logical(int64(fi.d.Size)), func(x extent.Extent) error {
 		if x.Hole() {
 			return disk.Corrupt("orphan file", "block %d is a hole", x.Lblk)
 		}

@@ -41,7 +41,7 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 	if !i.d.IsReg() {
 		return nil, i.notRegular()
 	}
-	size := int64(i.d.Size)
+	size := i.end()
 	if off >= size || n == 0 {
 		return &Data{}, nil
 	}
@@ -57,13 +57,13 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 		}
 		return &Data{b: b}, nil
 	}
-	first, skip := off>>i.fs.bits, int(off&int64(i.fs.bs-1))
+	first, skip := i.fs.logical(off), int(off&int64(i.fs.bs-1))
 	blocks := (skip + n + i.fs.bs - 1) >> i.fs.bits
 	buf, err := i.fs.dev.Alloc(blocks << i.fs.bits)
 	if err != nil {
 		return nil, err
 	}
-	if err := i.readBlocks(buf, 0, uint32(first), uint32(blocks)); err != nil {
+	if err := i.readBlocks(buf, 0, first, uint32(blocks)); err != nil {
 		buf.Release()
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (i *Inode) collapse(o *op, off, n int64) error {
 	if off&mask != 0 || n&mask != 0 || off+n >= size {
 		return ErrInvalid
 	}
-	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
+	from, cnt := i.fs.logical(off), i.fs.logical(n)
 	credits, whole := i.shiftCredits(from, from+cnt)
 	if !whole {
 		return i.collapseSteps(o, from, cnt)
@@ -104,7 +104,7 @@ func (i *Inode) insertRange(o *op, off, n int64) error {
 	if err := i.cleanTail(o); err != nil {
 		return err
 	}
-	from, cnt := uint32(off>>i.fs.bits), uint32(n>>i.fs.bits)
+	from, cnt := i.fs.logical(off), i.fs.logical(n)
 	credits, whole := i.shiftCredits(from, from)
 	step := int(extent.MaxBlock)
 	if !whole {

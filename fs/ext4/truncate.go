@@ -100,7 +100,7 @@ func (i *Inode) mappedBehind(size int64) bool {
 
 // sizeBlocks is how many blocks the first size bytes take.
 func (i *Inode) sizeBlocks(size int64) uint32 {
-	return uint32((size + int64(i.fs.bs) - 1) >> i.fs.bits)
+	return i.fs.logicalEnd(size)
 }
 
 // finishResize zeroes what follows the size in the last block, frees what lies past it, and takes the inode off the orphans.
@@ -201,12 +201,15 @@ func (i *Inode) tailAfter(off int64) (*partial, error) {
 	if skip == 0 {
 		return &partial{}, nil
 	}
-	return i.partial(uint32(off>>i.fs.bits), skip, i.fs.bs)
+	return i.partial(i.fs.logical(off), skip, i.fs.bs)
 }
 
 // partial reads logical block l, of which bytes [from, to) are to become zero, if it is allocated and written.
 func (i *Inode) partial(l uint32, from, to int) (*partial, error) {
 	p := &partial{i: i}
+	if l >= extent.MaxBlock {
+		return p, nil // the size is more than a file can have
+	}
 	err := i.mapRange(l, l+1, func(x extent.Extent) error {
 		if x.Hole() || x.Unwritten {
 			return nil

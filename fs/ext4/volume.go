@@ -41,10 +41,11 @@ type FS struct {
 	found JournalState // the journal as the mount found it
 	doubt string       // why e2fsck has to see the volume before it is written; "" if it has not
 
-	inodes   inodeTable
-	orphans  orphans
-	late     lateAccess
-	renameMu sync.Mutex
+	inodes     inodeTable
+	orphans    orphans
+	late       lateAccess
+	unfinished unfinished
+	renameMu   sync.Mutex
 
 	readOnly  atomic.Bool // asked for, or since an error
 	mounted   bool        // Open went well: what is met from now on is noted
@@ -236,6 +237,7 @@ func (v *FS) Sync() (err error) {
 // Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
 func (v *FS) Close() error {
 	v.closeAccess()
+	v.unfinished.close()
 	err := v.note(v.jnl.Close()) // commits, and empties the log
 	if v.sbBuf != nil && err == nil {
 		err = v.writeSuper(func(sb *disk.Superblock) {

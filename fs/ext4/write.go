@@ -93,7 +93,7 @@ func (i *Inode) writeAt(s *stage) (n int, err error) {
 	if !s.limit(i.fs.maxSizeExtents()) {
 		return 0, ErrTooBig
 	}
-	s.first, s.last = uint32(off>>i.fs.bits), uint32((s.end-1)>>i.fs.bits)
+	s.first, s.last = i.fs.logical(off), i.fs.logicalEnd(s.end)-1
 	if s.p != nil {
 		if s.buf, err = i.fs.dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
 			return 0, err

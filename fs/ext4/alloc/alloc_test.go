@@ -136,6 +136,9 @@ func TestAgainstFsck(t *testing.T) {
 				case i%5 == 0:
 					m.commit()
 				}
+				if i%10 == 0 {
+					m.undone()
+				}
 				require.Equal(t, free-uint64(len(m.blocks)), m.a.FreeBlocks())
 				require.Equal(t, inodes-uint64(len(m.inodes)), m.a.FreeInodes())
 			}

@@ -237,7 +237,8 @@ func (j *Journal) Err() error {
 	return j.err
 }
 
-// Abort stops the journal: nothing more is written, every Begin fails. The first cause is kept and logged.
+// Abort stops the journal: nothing more is committed, every Begin fails. The first cause is kept and logged, and Close leaves word
+// of it, as after Fail.
 func (j *Journal) Abort(cause error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -261,7 +262,17 @@ func (j *Journal) abortLocked(cause error) {
 		return
 	}
 	j.cfg.Logf("journal aborted, no further changes are accepted: %v", cause)
+	j.failed = true
 	j.stopLocked(cause)
+}
+
+// Stop is Abort of a journal in which nothing is wrong: no word is left of it.
+func (j *Journal) Stop(cause error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil {
+		j.stopLocked(cause)
+	}
 }
 
 func (j *Journal) stopLocked(cause error) {
@@ -273,7 +284,7 @@ func (j *Journal) stopLocked(cause error) {
 }
 
 // Close commits what is running, leaves the volume without a need for recovery and ends the committer. No handle may be
-// open. After an abort it writes nothing and reports the cause.
+// open. After an abort it writes no more than that there were errors, and reports the cause.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	if j.quit {

@@ -1,0 +1,194 @@
+package ext4_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// changes are operations on the volume that agedVolume makes.
+var changes = map[string]func(root *ext4.Inode) error{
+	"create": func(root *ext4.Inode) error {
+		return in(root, "full", func(d *ext4.Inode) error { return put(d.Create("new", unix.S_IFREG, 0, 0, 0, 0)) })
+	},
+	"mkdir": func(root *ext4.Inode) error {
+		return in(root, "full", func(d *ext4.Inode) error { return put(d.Mkdir("new", 0o755, 0, 0)) })
+	},
+	"symlink": func(root *ext4.Inode) error { return put(root.Symlink("new", fmt.Sprintf("%0100d", 1), 0, 0)) },
+	"tmpfile": func(root *ext4.Inode) error { return put(root.Tmpfile(0o600, 0, 0)) },
+	"unlink":  func(root *ext4.Inode) error { return root.Unlink("scattered") },
+	"rmdir":   func(root *ext4.Inode) error { return root.Rmdir("empty") },
+	"link": func(root *ext4.Inode) error {
+		return in(root, "plain", func(f *ext4.Inode) error { return root.Link(f, "new") })
+	},
+	"rename": func(root *ext4.Inode) error {
+		return in(root, "full", func(d *ext4.Inode) error { return root.Rename("plain", d, "name0", 0) })
+	},
+	"exchange": func(root *ext4.Inode) error {
+		return in(root, "full", func(d *ext4.Inode) error { return root.Rename("empty", d, "name0", ext4.RenameExchange) })
+	},
+	"write": func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { _, err := f.Write(1500, make([]byte, 40<<10)); return err })
+	},
+	"append": func(root *ext4.Inode) error {
+		return in(root, "plain", func(f *ext4.Inode) error { _, err := f.Write(f.Attr().Size, make([]byte, 90<<10)); return err })
+	},
+	"truncate": func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { return resize(f, 10_100) })
+	},
+	"punch": func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocPunchHole|ext4.FallocKeepSize, 5000, 90_000) })
+	},
+	"allocate": func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { return f.Fallocate(0, 0, 200<<10) })
+	},
+	"zero": func(root *ext4.Inode) error {
+		return in(root, "scattered", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocZeroRange, 3000, 50_000) })
+	},
+	"setxattr": func(root *ext4.Inode) error {
+		return in(root, "plain", func(f *ext4.Inode) error { return f.Setxattr("user.long", make([]byte, 700), 0) })
+	},
+	"chmod": func(root *ext4.Inode) error {
+		mode := uint32(0o600)
+		return in(root, "plain", func(f *ext4.Inode) error { _, err := f.SetAttr(ext4.SetAttr{Mode: &mode}); return err })
+	},
+}
+
+func resize(f *ext4.Inode, size int64) error {
+	_, err := f.SetAttr(ext4.SetAttr{Size: &size})
+	return err
+}
+
+// agedVolume is an image with free space in small pieces, a file in many more, and a directory whose next name splits it.
+func agedVolume(t *testing.T, mkfs ...string) string {
+	img := disktest.Make(t, "12M", append([]string{"-b", "1024"}, mkfs...)...)
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(5, 6))
+	f := create(t, root, "scattered")
+	for k := range int64(120) {
+		_, err := f.Write(2*k*1024, random(rng, 1024))
+		require.NoError(t, err)
+	}
+	f.Put()
+	f = create(t, root, "plain")
+	_, err = f.Write(0, random(rng, 3000))
+	require.NoError(t, err)
+	f.Put()
+	require.NoError(t, put(root.Mkdir("empty", 0o755, 0, 0)))
+	d, err := root.Mkdir("full", 0o755, 0, 0)
+	require.NoError(t, err)
+	for k := range 14 {
+		require.NoError(t, put(d.Create(fmt.Sprintf("name%d", k), unix.S_IFREG, 0, 0, 0, 0)))
+		require.NoError(t, put(d.Mkdir(fmt.Sprintf("%0150d", k), 0o755, 0, 0)))
+	}
+	d.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+	return img
+}
+
+// kth fails one request of a kind.
+type kth struct {
+	*blockdevtest.Device
+	op    blockdev.Op
+	k     int
+	on    bool
+	mu    sync.Mutex
+	seen  int
+	fired bool
+}
+
+func (d *kth) Do(reqs ...*blockdev.Request) error {
+	var first error
+	for _, r := range reqs {
+		d.mu.Lock()
+		hit := false
+		if d.on && r.Op == d.op {
+			hit = d.seen == d.k
+			d.seen++
+			d.fired = d.fired || hit
+		}
+		d.mu.Unlock()
+		var err error
+		if hit {
+			r.Err = r.Fail(d.Info(), blockdevtest.ErrFault)
+			err = r.Err
+		} else {
+			err = d.Device.Do(r)
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (d *kth) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
+}
+
+func (d *kth) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: off, FUA: fua, Bufs: bufs})
+}
+
+// TestFailsHalfWay has every k-th read or write of an operation fail once, with cold caches. The operation hears of it, and
+// is either done or not, at once and after the next mount; e2fsck has nothing to say.
+func TestFailsHalfWay(t *testing.T) {
+	for kind, mkfs := range map[string][]string{"default": {"-O", "metadata_csum_seed,orphan_file"}, "ext3": {"-t", "ext3", "-O", "^orphan_file"}} {
+		template := agedVolume(t, mkfs...)
+		for name, change := range changes {
+			if kind == "ext3" && (name == "allocate" || name == "zero") {
+				continue
+			}
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				img := filepath.Join(t.TempDir(), "img")
+				undone := 0
+				for _, op := range []blockdev.Op{blockdev.OpRead, blockdev.OpWrite} {
+					for k, finished := 0, false; !finished; k++ {
+						copySparse(t, template, img)
+						dev, err := blockdevtest.OpenFile(img, 512)
+						require.NoError(t, err)
+						bad := &kth{Device: dev, op: op, k: k}
+						v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
+						require.NoError(t, err)
+						root, err := v.Root()
+						require.NoError(t, err)
+						bad.on = true
+						err = change(root)
+						bad.on = false
+						failed := bad.fired
+						finished = !failed
+						if failed && op == blockdev.OpWrite || err != nil {
+							require.ErrorIs(t, err, blockdevtest.ErrFault, "%v %d", op, k)
+							undone++
+						}
+						root.Put()
+						now := map[string]string(ourManifest(t, v))
+						require.False(t, v.ReadOnly(), "%v %d: nothing that can't be undone", op, k)
+						require.NoError(t, v.Close(), "%v %d", op, k)
+						require.NoError(t, dev.Close())
+						disktest.Fsck(t, img)
+						v, done := open(t, img, ext4.Options{ReadOnly: true, Logf: func(string, ...any) {}})
+						requireSame(t, now, ourManifest(t, v))
+						done()
+					}
+				}
+				require.NotZero(t, undone)
+			})
+		}
+	}
+}
