@@ -246,6 +246,7 @@ func (i *Inode) newInode(o *op, mode uint16, uid, gid uint32) (*Inode, error) {
 	}
 	v.inodes.enter(n)
 	o.h.OnUndo(func() { v.inodes.remove(n) })
+	o.onDone(n.made)
 	return n, nil
 }
 

@@ -23,6 +23,8 @@ type Inode struct {
 	refs int  // protected by inodeTable.mu
 	dead bool // protected by inodeTable.mu: freed on the volume, no longer in the table
 
+	making bool // protected by inodeTable.mu: the operation that makes it has not ended, see made
+
 	// mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
 	// begun, never under one.
 	mu      sync.RWMutex
