@@ -57,16 +57,17 @@ func (s *Server) fillAttr(a *ext4.Attr, out *fuse.Attr) {
 	}
 }
 
-// fillEntry writes the entry part of a reply that go-fuse does not fill by itself.
-func (n *node) fillEntry(out *fuse.EntryOut) {
-	a := n.in.Attr()
-	n.srv.fillAttr(&a, &out.Attr)
+// fillEntry writes the entry part of a reply that go-fuse does not fill by itself. a is what ext4 has just said of n.
+func (n *node) fillEntry(a *ext4.Attr, out *fuse.EntryOut) {
+	n.srv.fillAttr(a, &out.Attr)
+	out.SetAttrTimeout(n.attrTimeout())
 }
 
 // Getattr answers stat.
 func (n *node) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	a := n.in.Attr()
 	n.srv.fillAttr(&a, &out.Attr)
+	out.SetTimeout(n.attrTimeout())
 	return 0
 }
 
@@ -99,6 +100,7 @@ func (n *node) Statx(_ context.Context, _ gofs.FileHandle, _, _ uint32, out *fus
 		out.Mask &^= unix.STATX_BTIME
 		out.Btime = fuse.SxTime{}
 	}
+	out.SetTimeout(n.attrTimeout())
 	return 0
 }
 
@@ -211,7 +213,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		}
 	}
 	n.srv.fillAttr(&a, &out.Attr)
-	out.SetTimeout(attrTimeout)
+	out.SetTimeout(n.attrTimeout())
 	return 0
 }
 
@@ -224,6 +226,7 @@ func (n *node) strangersChown(a *ext4.Attr, valid uint32, out *fuse.AttrOut) sys
 		return syscall.EPERM
 	}
 	n.srv.fillAttr(a, &out.Attr)
+	out.SetTimeout(n.attrTimeout())
 	return 0
 }
 

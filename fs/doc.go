@@ -2,7 +2,8 @@
 // nothing of the disk layout, NVMe or GPUs.
 //
 // The nouns: a Server is one mount of one ext4.FS. A node is an inode that the kernel knows; its number for the kernel
-// (the FUSE node ID) is its inode number, and the root's is 1. Offsets and sizes are bytes.
+// (the FUSE node ID) is its inode number, and the root's is 1. A victim is the file behind a name that a request takes away.
+// Offsets and sizes are bytes.
 //
 // Who owns what. The kernel counts its references to a node: one for every reply that carries an entry, taken back by
 // FORGET. The nodes table mirrors that count, and a node holds one reference on its ext4.Inode exactly as long as the

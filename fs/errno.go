@@ -31,6 +31,7 @@ var errnos = []struct {
 	{ext4.ErrPerm, syscall.EPERM},
 	{ext4.ErrCrossDevice, syscall.EXDEV},
 	{ext4.ErrNoData, syscall.ENXIO},
+	{ext4.ErrStale, syscall.ESTALE},
 	{ext4.ErrCorrupt, syscall.EUCLEAN},
 }
 

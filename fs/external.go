@@ -15,7 +15,7 @@ import (
 // External is a regular file of the mount that a program has open, reached without the kernel: what fs/share moves
 // between files and device memory. Possession of the descriptor was the permission, so it carries how that was opened.
 type External struct {
-	n        *node
+	n        *node       // none of the kernel's, which may forget its own and find another
 	in       *ext4.Inode // one reference
 	Readable bool
 	Writable bool // not for O_APPEND: transfers say where they go
@@ -43,23 +43,22 @@ func (s *Server) External(fd int) (*External, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("inode %d is no regular file: %w", st.Ino, syscall.EINVAL)
 	}
-	n := s.nodes.retainInode(st.Ino)
-	if n == nil {
+	in := s.nodes.retainInode(st.Ino)
+	if in == nil {
 		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", st.Ino, s.dir, syscall.ESTALE)
 	}
 	access := flags & unix.O_ACCMODE
-	return &External{n: n, in: n.in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
+	return &External{n: &node{srv: s, in: in}, in: in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
 }
 
 // retainInode takes a reference on the inode of a node that the kernel knows; nil if it knows none.
-func (t *nodes) retainInode(id uint64) *node {
+func (t *nodes) retainInode(id uint64) *ext4.Inode {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.live[id]
-	if n != nil {
-		n.in.Ref()
+	if n := t.live[id]; n != nil {
+		return n.in.Ref()
 	}
-	return n
+	return nil
 }
 
 // Close gives the reference back.
@@ -72,10 +71,19 @@ func (f *External) Generation() uint32 { return f.in.Generation() }
 // Size is the file's size in bytes now.
 func (f *External) Size() int64 { return f.in.Attr().Size }
 
+// hidden says whether the kernel may have bytes of the file that ext4 does not: while somebody has it open for writing.
+func (f *External) hidden() bool {
+	if !f.n.srv.opt.WriteBack {
+		return false
+	}
+	n := f.n.srv.nodes.of(f.in)
+	return n != nil && n.writers.Load() > 0
+}
+
 // Read carries out transfers from the file.
 func (f *External) Read(ts []ext4.Transfer) {
 	var bytes int64
-	if f.n.srv.opt.WriteBack && f.n.writers.Load() > 0 { // the kernel may have bytes that ext4 does not
+	if f.hidden() {
 		f.n.srv.invalidate(f.n)
 	}
 	f.in.ReadInto(ts)
@@ -121,30 +129,6 @@ func (n *node) changed(off, end int64) {
 	if tell := n.srv.opt.Changed; tell != nil {
 		tell(n.in.Ino(), off, end)
 	}
-}
-
-// replaced is changed for a file that may have lost its last name.
-func (n *node) replaced(in *ext4.Inode) {
-	if in == nil {
-		return
-	}
-	if tell := n.srv.opt.Changed; tell != nil && in.Attr().Links == 0 {
-		tell(in.Ino(), 0, math.MaxInt64)
-	}
-	in.Put()
-}
-
-// named is the inode behind a name that is about to be removed or replaced: nil where there is none, or where nobody
-// wants to know. The kernel lets nobody else change the directory meanwhile.
-func (n *node) named(name string) *ext4.Inode {
-	if n.srv.opt.Changed == nil {
-		return nil
-	}
-	in, err := n.in.Lookup(name)
-	if err != nil {
-		return nil
-	}
-	return in
 }
 
 // Errno is the errno of an error of an External, or of one that carries its own.

@@ -6,6 +6,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -81,7 +82,8 @@ type Server struct {
 	root   *node
 	nodes  nodes
 	fuse   *fuse.Server
-	done   chan struct{} // closed after the last request
+	late   sync.WaitGroup // what is still to be done for requests that were answered
+	done   chan struct{}  // closed after the last request
 	errors errorLog
 
 	reservedUID, reservedGID uint32 // see mayOf
@@ -114,7 +116,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		dir:    dir,
 		flags:  flags,
 		vol:    vol,
-		nodes:  nodes{live: make(map[uint64]*node), going: make(map[*node]struct{})},
+		nodes:  newNodes(),
 		done:   make(chan struct{}),
 		errors: errorLog{logf: opt.Logf},
 	}
@@ -143,14 +145,13 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 
 // nodeOptions are the settings of go-fuse. See [fuse] for the capabilities.
 func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
-	attr, entry := attrTimeout, entryTimeout
+	entry := entryTimeout
 	root := os.Geteuid() == 0
 	o := &gofs.Options{
 		EntryTimeout:    &entry,
-		AttrTimeout:     &attr,
 		NegativeTimeout: &entry,
 		NullPermissions: true,
-		RootStableAttr:  &gofs.StableAttr{Ino: rootIno, Gen: uint64(s.root.in.Generation())},
+		RootStableAttr:  &gofs.StableAttr{Ino: rootIno}, // the kernel wants the root's generation to be 0
 		ExternalNodeID:  true,
 		MountOptions: fuse.MountOptions{
 			Name:                     Type,
@@ -168,7 +169,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 			// Reads are answered from memory, so there is nothing to splice.
 			DisableSplice: true,
 			ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
-				fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+				fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
 		},
 	}
 	if s.opt.WriteBack {

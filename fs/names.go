@@ -28,8 +28,10 @@ var (
 
 // reply counts a kernel reference for an entry reply and fills it. It takes over the reference on in.
 func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *node {
-	child := n.srv.nodes.intern(ctx, n, in)
-	child.fillEntry(out)
+	// Before the table is locked: it may take as long as somebody's write to the file.
+	a := in.Attr()
+	child := n.srv.nodes.intern(ctx, n, in, &a)
+	child.fillEntry(&a, out)
 	return child
 }
 
@@ -154,6 +156,7 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 		return nil, nil, 0, n.fail("tmpfile", err)
 	}
 	child := n.reply(ctx, in, out)
+	n.srv.nodes.addNameless(child)
 	child.opened(flags)
 	return child.EmbeddedInode(), nil, openFlags, 0
 }
@@ -168,13 +171,15 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 		return nil, n.fail("link", err)
 	}
 	n.srv.nodes.retain(t)
-	t.fillEntry(out)
+	a := t.in.Attr()
+	t.fillEntry(&a, out)
 	return t.EmbeddedInode(), 0
 }
 
 // Unlink removes a name of anything but a directory.
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	defer n.replaced(n.named(name))
+	v := n.victim(name)
+	defer v.gone(n, name, false)
 	if err := n.in.Unlink(name); err != nil {
 		return n.fail("unlink", err)
 	}
@@ -183,6 +188,8 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 
 // Rmdir removes an empty directory.
 func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
+	v := n.victim(name)
+	defer v.gone(n, name, false)
 	if err := n.in.Rmdir(name); err != nil {
 		return n.fail("rmdir", err)
 	}
@@ -192,7 +199,11 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 // Rename moves a name, replacing what is there unless flags say otherwise.
 func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	to, may := newParent.(*node), n.srv.mayOf(ctx)
-	defer n.replaced(to.named(newName))
+	if flags&ext4.RenameExchange == 0 {
+		v := to.victim(newName)
+		// Of the old name, for what is told of the new one would undo what the kernel knows of it.
+		defer v.gone(n, name, flags&ext4.RenameWhiteout != 0)
+	}
 	if err := n.srv.reclaim(func() error {
 		if flags&ext4.RenameWhiteout != 0 {
 			uid, gid := owner(ctx)

@@ -2,8 +2,11 @@ package fs
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -25,8 +28,8 @@ type node struct {
 	// writers counts the open files that may write.
 	writers atomic.Int64
 
-	// kept says that somebody keeps the file although it has no names. See reclaim.
-	kept atomic.Bool
+	// leaving counts the requests that take a name from the file and of which the kernel may not have the answer. See victim.
+	leaving atomic.Int32
 
 	// noDefaultACL remembers that a directory has no default ACL.
 	noDefaultACL atomic.Bool
@@ -40,22 +43,38 @@ func (n *node) id() uint64 {
 	return uint64(n.in.Ino())
 }
 
-// nodes is the table of the nodes that the kernel knows, by inode number, without the root.
+// attrTimeout is how long the kernel may keep attributes. The caller has read them before.
+func (n *node) attrTimeout() time.Duration {
+	if n.leaving.Load() > 0 {
+		return 0
+	}
+	return attrTimeout
+}
+
+// nodes is the table of the nodes that the kernel knows, by inode number, without the root. No lock is taken under mu, and
+// nothing waits under it but for memory.
 //
 // go-fuse counts references too, but tells of a node's end only by OnForget, which may come while another lookup is
 // bringing the same node back. Here the count goes up before go-fuse's and down after it, so a node that is not in the
 // table is not in go-fuse's either.
 type nodes struct {
-	mu    sync.Mutex
-	live  map[uint64]*node   // protected by mu
-	going map[*node]struct{} // protected by mu: no longer in live, in not yet put
+	mu   sync.Mutex
+	live map[uint64]*node // protected by mu
+
+	// nameless are the nodes whose files have lost their last names and are not given back yet: live ones, and those whose
+	// inodes are being put. Those that are kept open and were waited for once are false. Protected by mu.
+	nameless map[*node]bool
 
 	reclaimed atomic.Int64 // how many without names were put
 }
 
+func newNodes() nodes {
+	return nodes{live: make(map[uint64]*node), nameless: make(map[*node]bool)}
+}
+
 // intern returns the node of in with one more kernel reference, for a reply that carries an entry. It takes over the
-// caller's reference on in.
-func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode) *node {
+// caller's reference on in. a is what in.Attr said.
+func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode, a *ext4.Attr) *node {
 	ino := uint64(in.Ino())
 	t.mu.Lock()
 	n := t.live[ino]
@@ -64,9 +83,9 @@ func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode) *node 
 		n = &node{srv: parent.srv, in: in}
 		// Under mu, so that a second lookup of the same inode finds the go-fuse part complete.
 		parent.NewInode(ctx, n, gofs.StableAttr{
-			Mode: in.Attr().Mode & sIFMT,
+			Mode: a.Mode & sIFMT,
 			Ino:  ino,
-			Gen:  uint64(in.Generation()),
+			Gen:  uint64(a.Generation),
 		})
 		t.live[ino] = n
 	}
@@ -78,10 +97,11 @@ func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode) *node 
 	return n
 }
 
-// retain counts one more kernel reference on a node that the kernel knows.
+// retain counts one more kernel reference on a node that the kernel knows, for an entry that gives it a name.
 func (t *nodes) retain(n *node) {
 	t.mu.Lock()
 	n.refs++
+	delete(t.nameless, n)
 	t.mu.Unlock()
 }
 
@@ -90,6 +110,14 @@ func (t *nodes) get(id uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live[id]
+}
+
+// of returns the node of an inode that the caller has a reference on, nil when the kernel does not know one.
+func (t *nodes) of(in *ext4.Inode) *node {
+	if n := t.get(uint64(in.Ino())); n != nil && n.in == in {
+		return n
+	}
+	return nil
 }
 
 // forget takes back count references.
@@ -102,29 +130,64 @@ func (t *nodes) forget(id, count uint64) {
 	}
 	n.refs -= min(count, n.refs)
 	gone := n.refs == 0
+	_, nameless := t.nameless[n]
 	if gone {
 		delete(t.live, id)
-		t.going[n] = struct{}{}
+		if nameless {
+			t.nameless[n] = true // now it is worth waiting for
+		}
 	}
 	t.mu.Unlock()
 	if !gone {
 		return
 	}
-	nameless := n.in.Attr().Links == 0 // outside the lock: a file may be busy for as long as the device takes
-	n.in.Put()
+	n.in.Put() // outside the lock: freeing a file takes as long as the device takes
 	if nameless {
+		t.mu.Lock()
+		delete(t.nameless, n)
+		t.mu.Unlock()
 		t.reclaimed.Add(1)
 	}
+}
+
+// addNameless notes that a file has lost its last name, or was made without one.
+func (t *nodes) addNameless(n *node) {
 	t.mu.Lock()
-	delete(t.going, n)
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	if t.live[uint64(n.in.Ino())] == n {
+		t.nameless[n] = true
+	}
+}
+
+// awaited are the files without names that are worth waiting for.
+func (t *nodes) awaited() (list []*node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n, worth := range t.nameless {
+		if worth {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// giveUp says of files without names that were waited for in vain that somebody keeps them.
+func (t *nodes) giveUp(list []*node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range list {
+		if _, ok := t.nameless[n]; ok && t.live[uint64(n.in.Ino())] == n {
+			t.nameless[n] = false
+		}
+	}
 }
 
 // clear drops every node. The kernel sends no FORGET for what it still knew when the mount went away.
 func (t *nodes) clear() {
 	t.mu.Lock()
-	live := t.live
-	t.live = make(map[uint64]*node)
+	live := slices.Collect(maps.Values(t.live))
+	clear(t.live)
+	clear(t.nameless)
 	t.mu.Unlock()
 	for _, n := range live {
 		n.in.Put()

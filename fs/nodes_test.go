@@ -6,6 +6,8 @@ import (
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // TestNodes: a node keeps its inode alive until the kernel has taken back every reference, and not longer.
@@ -13,20 +15,20 @@ func TestNodes(t *testing.T) {
 	v := newVolume(t)
 	root, err := v.vol.Root()
 	require.NoError(t, err)
-	s := &Server{vol: v.vol, nodes: nodes{live: make(map[uint64]*node), going: make(map[*node]struct{})}}
+	s := &Server{vol: v.vol, nodes: newNodes()}
 	s.root = &node{srv: s, in: root}
 	gofs.NewNodeFS(s.root, s.nodeOptions(0, nil))
 	lookup := func() *node {
 		in, err := root.Lookup("file")
 		require.NoError(t, err)
-		return s.nodes.intern(context.Background(), s.root, in)
+		return intern(s, in)
 	}
 	made, err := root.Create("file", 0o100644, 0, 0, 0, 0)
 	require.NoError(t, err)
 	ino := made.Ino()
 	free := v.vol.Statfs().InodesFree
 
-	n := s.nodes.intern(context.Background(), s.root, made)
+	n := intern(s, made)
 	require.Same(t, n, lookup())
 	require.Same(t, n, lookup())
 	s.nodes.retain(n)
@@ -46,10 +48,15 @@ func TestNodes(t *testing.T) {
 
 	made, err = root.Create("file", 0o100644, 0, 0, 0, 0)
 	require.NoError(t, err)
-	require.NotSame(t, n, s.nodes.intern(context.Background(), s.root, made), "a new file is a new node")
+	require.NotSame(t, n, intern(s, made), "a new file is a new node")
 	lookup()
 	s.nodes.clear()
 	require.Zero(t, s.nodes.len())
 	root.Put()
 	v.close()
+}
+
+func intern(s *Server, in *ext4.Inode) *node {
+	a := in.Attr()
+	return s.nodes.intern(context.Background(), s.root, in, &a)
 }

@@ -2,8 +2,6 @@ package fs
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -11,7 +9,7 @@ import (
 
 // A file without names gives its inode and blocks back when the kernel forgets it, which it says in a message of its own that
 // nobody waits for: when unlink(2) or close(2) has returned it may be under way. So whoever finds the volume full while there
-// are such files waits a moment for them.
+// are such files waits a moment for them, and for nothing else.
 
 // reclaimPatience bounds that wait. It is long only while somebody keeps such a file open.
 const reclaimPatience = 2 * time.Second
@@ -28,14 +26,12 @@ func (s *Server) reclaim(do func() error) error {
 		if end.IsZero() {
 			end = time.Now().Add(s.opt.patience)
 		}
-		waiting := s.nodes.nameless()
+		waiting := s.nodes.awaited()
 		for s.nodes.reclaimed.Load() == before && len(waiting) > 0 && time.Now().Before(end) {
 			time.Sleep(time.Millisecond)
 		}
 		if s.nodes.reclaimed.Load() == before {
-			for _, n := range waiting {
-				n.kept.Store(true)
-			}
+			s.nodes.giveUp(waiting)
 			return err
 		}
 	}
@@ -48,13 +44,4 @@ func reclaimed[T any](s *Server, do func() (T, error)) (v T, err error) {
 		return err
 	})
 	return v, err
-}
-
-// nameless are the files without names that are not given back yet, but for those that were waited for in vain.
-func (t *nodes) nameless() []*node {
-	t.mu.Lock()
-	live, going := slices.Collect(maps.Values(t.live)), slices.Collect(maps.Keys(t.going))
-	t.mu.Unlock()
-	live = slices.DeleteFunc(live, func(n *node) bool { return n.kept.Load() })
-	return slices.DeleteFunc(append(going, live...), func(n *node) bool { return n.in.Attr().Links > 0 })
 }

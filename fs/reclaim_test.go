@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -8,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // TestReclaim: on a full volume whoever has just removed a file may make another, although the kernel says only afterwards that
@@ -59,6 +63,27 @@ func TestReclaimInVain(t *testing.T) {
 		err = os.Mkdir(m.path(fmt.Sprint(i)), 0o700)
 	}
 	require.ErrorIs(t, err, unix.ENOSPC)
-	require.Empty(t, m.srv.nodes.nameless())
+	require.Empty(t, m.srv.nodes.awaited())
 	require.NoError(t, f.Close())
+}
+
+// TestReclaimHoldsNobodyUp has a write wait for the device, and finds the volume full meanwhile.
+func TestReclaimHoldsNobodyUp(t *testing.T) {
+	m := newMount(t, Options{patience: time.Millisecond}, "-N", "200", "-O", "^resize_inode")
+	f, err := os.Create(m.path("busy"))
+	require.NoError(t, err)
+	defer f.Close()
+	for i := 0; err == nil; i++ {
+		err = os.Mkdir(m.path(fmt.Sprint(i)), 0o700)
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
+		_, err := f.Write(make([]byte, 64<<10))
+		return err
+	}, func() error {
+		if err := os.Mkdir(m.path("more"), 0o700); !errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("mkdir: %w", err)
+		}
+		return nil
+	})
 }

@@ -26,6 +26,23 @@ func (w *wire) Forget(id, count uint64) {
 	w.srv.nodes.forget(id, count)
 }
 
+// Lookup of "." asks for a file of which the kernel has the node ID only, from a file handle.
+func (w *wire) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	if name != "." {
+		return w.RawFileSystem.Lookup(cancel, header, name, out)
+	}
+	n, errno := w.srv.byHandle(header.NodeId)
+	if errno != 0 {
+		return fuse.Status(errno)
+	}
+	status := w.RawFileSystem.Lookup(cancel, header, name, out)
+	if !status.Ok() {
+		w.srv.nodes.forget(header.NodeId, 1)
+	}
+	out.SetAttrTimeout(n.attrTimeout())
+	return status
+}
+
 // Writev clears set-ID bits first where the kernel says that this writer may not keep them, and tells what the kernel
 // wrote back of its cache, and what goes by it, from what a program wrote there.
 func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
@@ -104,6 +121,7 @@ func (w *wire) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 // OnUnmount comes after the last request.
 func (w *wire) OnUnmount() {
 	w.RawFileSystem.OnUnmount()
+	w.srv.late.Wait()
 	w.srv.nodes.clear()
 	w.srv.root.in.Put()
 	close(w.srv.done)
