@@ -44,8 +44,9 @@ func (n *node) removeACL(name string) error {
 	return nil
 }
 
-// setAccessACL stores an access ACL and brings the mode in line. One that says no more than a mode is not stored.
-func (n *node) setAccessACL(value []byte, may ext4.May) error {
+// setAccessACL stores an access ACL and brings the mode in line; of the mode's other bits those in drop go. An ACL that says no
+// more than a mode is not stored.
+func (n *node) setAccessACL(value []byte, drop uint32, may ext4.May) error {
 	a, err := parseACL(value)
 	if err != nil {
 		return err
@@ -55,16 +56,9 @@ func (n *node) setAccessACL(value []byte, may ext4.May) error {
 	}
 	bits, all := a.Mode()
 	if all {
-		err = n.removeACL(aclAccess)
-	} else {
-		err = n.in.Setxattr(aclAccess, value, 0, may)
+		value = nil
 	}
-	if err != nil {
-		return err
-	}
-	mode := n.in.Attr().Mode&07000 | uint32(bits)
-	_, err = n.in.SetAttr(ext4.SetAttr{Mode: &mode})
-	return err
+	return n.srv.reclaim(func() error { return n.in.SetACL(value, uint32(bits), drop, may) })
 }
 
 // setDefaultACL stores what files made in this directory will inherit.
@@ -80,13 +74,13 @@ func (n *node) setDefaultACL(value []byte, may ext4.May) error {
 	return n.in.Setxattr(aclDefault, value, 0, may)
 }
 
-// chmodACL brings the access ACL in line with a mode that is about to be set.
-func (n *node) chmodACL(mode uint32) error {
+// chmodACL brings the access ACL in line with a mode that is about to be set, if there is one: mode and ACL at once.
+func (n *node) chmodACL(mode uint32, may ext4.May) error {
 	a, err := n.getACL(aclAccess)
 	if a == nil || err != nil {
 		return err
 	}
-	return n.in.Setxattr(aclAccess, a.Chmod(uint16(mode)).Xattr(), 0)
+	return n.in.SetACL(a.Chmod(uint16(mode)).Xattr(), mode, 0, may)
 }
 
 // defaultACL is the directory's default ACL. That there is none is remembered, as every file made asks for it.

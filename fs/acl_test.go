@@ -17,22 +17,25 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// atEachCommit runs work while transactions are committed as fast as they can be, and has look examine the volume as a power
-// cut would leave it after each commit, for at most 100 of them.
-func atEachCommit(t *testing.T, m *mounted, work func() error, look func(name string, in *ext4.Inode) error) {
+// atEachCommit repeats work while transactions are committed as fast as they can be, and has look examine the volume as a power
+// cut would leave it after each of 40 commits.
+func atEachCommit(t *testing.T, m *mounted, work func(i int) error, look func(name string, in *ext4.Inode) error) {
 	t.Helper()
 	var mu sync.Mutex
 	var errs []error
-	looked := 0
+	looked, enough := 0, make(chan struct{})
 	m.dev.Observe(func(e blockdevtest.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		if !e.FUA || looked == 100 || len(errs) > 0 {
+		if !e.FUA || looked == 40 || len(errs) > 0 {
 			return
 		}
 		looked++ // the committer is here, and waits: nothing else writes
 		if err := lookAtAll(m.volume.path, look); err != nil {
 			errs = append(errs, fmt.Errorf("after commit %d: %w", looked, err))
+		}
+		if looked == 40 || len(errs) > 0 {
+			close(enough)
 		}
 	})
 	defer m.dev.Observe(nil)
@@ -51,13 +54,23 @@ func atEachCommit(t *testing.T, m *mounted, work func() error, look func(name st
 		<-stop
 		stopped <- err
 	}()
-	err := work()
+	err := func() error {
+		for i := 0; ; i++ {
+			select {
+			case <-enough:
+				return nil
+			default:
+			}
+			if err := work(i); err != nil {
+				return err
+			}
+		}
+	}()
 	close(stop)
 	require.NoError(t, errors.Join(err, <-stopped))
 	mu.Lock()
 	defer mu.Unlock()
 	require.NoError(t, errors.Join(errs...))
-	require.Greater(t, looked, 10, "commits that were looked at")
 }
 
 // lookAtAll shows look every name in the root directory as it would be after a power cut now.
@@ -98,8 +111,10 @@ func lookAtAll(image string, look func(name string, in *ext4.Inode) error) (err 
 	return nil
 }
 
-// TestInheritedACLAfterCut: a power cut finds no file without the ACLs that its directory gave it.
-func TestInheritedACLAfterCut(t *testing.T) {
+// newACLMount is a mount of a volume that commits nothing by itself.
+func newACLMount(t *testing.T) *mounted {
+	t.Helper()
+	needFuse(t)
 	v := newVolume(t)
 	require.NoError(t, v.vol.Close())
 	var err error
@@ -107,29 +122,29 @@ func TestInheritedACLAfterCut(t *testing.T) {
 	require.NoError(t, err)
 	m := mountVolume(t, v, Options{})
 	needXattr(t, m)
+	return m
+}
+
+// TestInheritedACLAfterCut: a power cut finds no file without the ACLs that its directory gave it.
+func TestInheritedACLAfterCut(t *testing.T) {
+	m := newACLMount(t)
 	// The mask withholds what the group's own entry gives, and shows as the mode's group bits.
 	def := aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 6, nobody}, ace{xattr.TagGroupObj, 7, 0}, ace{xattr.TagMask, 6, 0},
 		ace{xattr.TagOther, 0, 0})
 	require.NoError(t, unix.Setxattr(m.dir, aclDefault, def.Xattr(), 0))
-	atEachCommit(t, m, func() error {
-		for i := range 200 {
-			name := func(kind string) string { return m.path(fmt.Sprint(kind, i)) }
-			fd, err := unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o640)
-			if err != nil {
-				return err
-			}
-			err = errors.Join(
-				os.WriteFile(name("file"), nil, 0o640),
-				os.Mkdir(name("directory"), 0o750),
-				unix.Mkfifo(name("fifo"), 0o640),
-				os.Symlink("target", name("symlink")),
-				unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name("tmpfile"), unix.AT_SYMLINK_FOLLOW),
-				unix.Close(fd))
-			if err != nil {
-				return err
-			}
+	atEachCommit(t, m, func(i int) error {
+		name := func(kind string) string { return m.path(fmt.Sprint(kind, i)) }
+		fd, err := unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o640)
+		if err != nil {
+			return err
 		}
-		return nil
+		return errors.Join(
+			os.WriteFile(name("file"), nil, 0o640),
+			os.Mkdir(name("directory"), 0o750),
+			unix.Mkfifo(name("fifo"), 0o640),
+			os.Symlink("target", name("symlink")),
+			unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name("tmpfile"), unix.AT_SYMLINK_FOLLOW),
+			unix.Close(fd))
 	}, func(name string, in *ext4.Inode) error {
 		kind := strings.TrimRight(name, "0123456789")
 		wantMode := map[string]uint32{"file": 0o640, "directory": 0o750, "fifo": 0o640, "tmpfile": 0o640}[kind]
@@ -147,6 +162,38 @@ func TestInheritedACLAfterCut(t *testing.T) {
 			if got, err := in.Getxattr(aclDefault); err != nil || string(got) != string(def.Xattr()) {
 				return fmt.Errorf("default ACL %q: %w", got, err)
 			}
+		}
+		return nil
+	})
+}
+
+// TestACLAndModeAfterCut: a power cut finds the mode of a file in line with its ACL, and set-group-ID gone with the change that
+// took it.
+func TestACLAndModeAfterCut(t *testing.T) {
+	m := newACLMount(t)
+	path := m.path("file")
+	write(t, path, "")
+	lists := []xattr.ACL{
+		aclOf(ace{xattr.TagUserObj, 6, 0}, ace{xattr.TagUser, 6, nobody}, ace{xattr.TagGroupObj, 7, 0}, ace{xattr.TagMask, 6, 0}, ace{xattr.TagOther, 0, 0}),
+		aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 1, nobody}, ace{xattr.TagGroupObj, 4, 0}, ace{xattr.TagMask, 5, 0}, ace{xattr.TagOther, 1, 0}),
+		aclOf(ace{xattr.TagUserObj, 6, 0}, ace{xattr.TagGroupObj, 4, 0}, ace{xattr.TagOther, 4, 0}),
+	}
+	atEachCommit(t, m, func(i int) error {
+		return errors.Join(unix.Setxattr(path, aclAccess, lists[i%len(lists)].Xattr(), 0), os.Chmod(path, os.FileMode(0o700|i%8<<3)))
+	}, func(name string, in *ext4.Inode) error {
+		value, err := in.Getxattr(aclAccess)
+		if errors.Is(err, ext4.ErrNoAttr) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		a, err := xattr.ParseACL(value)
+		if err != nil {
+			return err
+		}
+		if bits, _ := a.Mode(); uint32(bits) != in.Attr().Mode&0o777 {
+			return fmt.Errorf("mode %#o, but the ACL says %#o", in.Attr().Mode&0o777, bits)
 		}
 		return nil
 	})

@@ -142,13 +142,6 @@ func (n *node) killPriv(c *fuse.Caller) error {
 	return nil
 }
 
-// dropSetgid clears the set-group-ID bit.
-func (n *node) dropSetgid() error {
-	mode := n.in.Attr().Mode &^ sISGID & 07777
-	_, err := n.in.SetAttr(ext4.SetAttr{Mode: &mode})
-	return err
-}
-
 // Setattr answers chmod, chown, truncate and utimens.
 func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	now := time.Time{} // what ext4 takes for "now"
@@ -189,7 +182,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 	}
 	if mode, ok := in.GetMode(); ok {
 		set.Mode = &mode
-		if err := n.chmodACL(mode); err != nil {
+		if err := n.chmodACL(mode, n.srv.mayOf(ctx)); err != nil {
 			return n.fail("chmod", err)
 		}
 	} else if empty := in.Valid&^fuse.FATTR_CTIME == 0; empty || in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {

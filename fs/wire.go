@@ -70,13 +70,13 @@ func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (
 
 // SetXAttr clears set-group-ID where the kernel says that the one who sets an ACL may not keep it.
 func (w *wire) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	status := w.RawFileSystem.SetXAttr(cancel, in, name, value)
-	if status.Ok() && name == aclAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+	if name == aclAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		if n := w.node(in.NodeId); n != nil {
-			return fuse.Status(n.fail("set ACL", n.dropSetgid()))
+			ctx := &fuse.Context{Caller: in.Caller, Cancel: cancel}
+			return fuse.Status(n.setxattr(ctx, name, value, in.Flags, sISGID))
 		}
 	}
-	return status
+	return w.RawFileSystem.SetXAttr(cancel, in, name, value)
 }
 
 // The umask applies only where the directory has no default ACL, so the kernel leaves it to us (FUSE_DONT_MASK), and

@@ -52,10 +52,15 @@ func (n *node) getxattr(name string) ([]byte, error) {
 
 // Setxattr stores an attribute. Who may set which is the kernel's business.
 func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags uint32) syscall.Errno {
+	return n.setxattr(ctx, name, value, flags, 0)
+}
+
+// setxattr is Setxattr; with an access ACL those bits of the mode go that are in drop.
+func (n *node) setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
 	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
 	switch name {
 	case aclAccess:
-		what, err = "set ACL", n.setAccessACL(value, may)
+		what, err = "set ACL", n.setAccessACL(value, drop, may)
 	case aclDefault:
 		what, err = "set default ACL", n.setDefaultACL(value, may)
 	default:

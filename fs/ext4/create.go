@@ -225,6 +225,7 @@ func (i *Inode) newInode(o *op, mode uint16, uid, gid uint32) (*Inode, error) {
 	n := v.blank(ino)
 	n.once.Do(func() {}) // there is nothing to load
 	n.refs = 1
+	n.making = true
 	n.d = disk.Inode{
 		Mode: mode, UID: uid, GID: gid, LinksCount: 1,
 		Atime: now, Ctime: now, Mtime: now, Crtime: now,
