@@ -50,6 +50,7 @@ type deviceReport struct {
 	Queues        int    `json:"queue_pairs"`
 	Depth         int    `json:"depth"`
 	VolatileCache bool   `json:"volatile_cache"`
+	Failed        string `json:"failed,omitempty"` // why nothing is said to be durable any more
 }
 
 // queueCounters are counted by the lane's own kernel code.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // report reads the counters. The stack is open as long as somebody can ask.
@@ -22,7 +23,7 @@ func (d *daemon) report() *report {
 		ReadOnly: s.vol.ReadOnly(), Simulated: i.Simulated, Pinned: s.dev.Pinned(),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
-			i.Queues, i.Depth, i.VolatileCache},
+			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
 		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
 	}
@@ -39,6 +40,19 @@ func (d *daemon) report() *report {
 		r.Total.add(q)
 	}
 	return r
+}
+
+// mediumFailed says why nothing is durable any more, "" as long as it is: what the software controller knows of its image, or what a
+// Flush failed with.
+func (c *controller) mediumFailed() string {
+	err := c.nvme.NotDurable()
+	if image, ok := c.ctl.(*softctl.Controller); ok && image.Failed() != nil {
+		err = image.Failed()
+	}
+	if err == nil {
+		return ""
+	}
+	return oneLine(err)
 }
 
 func statCommand() *cobra.Command {
@@ -91,6 +105,9 @@ func (r *report) print(out io.Writer) error {
 	}
 	if r.Runtime.Failed != "" {
 		fmt.Fprintf(out, "failed      the lanes run on the CPU now: %s\n", r.Runtime.Failed)
+	}
+	if r.Device.Failed != "" {
+		fmt.Fprintf(out, "failed      the medium: %s; nothing is durable from then on\n", r.Device.Failed)
 	}
 	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
 		i.Queues, i.Depth, units.Bytes(i.MaxTransfer), units.Bytes(r.Pinned))

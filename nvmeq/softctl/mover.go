@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -99,7 +100,9 @@ func (e *CopyEngine) moveOn(c *copier, b []byte, m gpu.Memory, off int64, toDevi
 	for len(b) > 0 {
 		n := min(len(b), len(bounce))
 		if toDevice {
-			copy(bounce, b[:n])
+			if err := copyMapped(bounce, b[:n]); err != nil {
+				return err
+			}
 		}
 		if err := c.copy(c.bounce.Addr(), m.Addr()+gpu.Addr(off), int64(n), toDevice); err != nil {
 			return err
@@ -109,6 +112,22 @@ func (e *CopyEngine) moveOn(c *copier, b []byte, m gpu.Memory, off int64, toDevi
 		}
 		b, off = b[n:], off+int64(n)
 	}
+	return nil
+}
+
+// copyMapped copies from memory that may be a file's: it has no bytes where the file was truncated, and touching them must not end the
+// process (SIGBUS).
+func copyMapped(dst, src []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(interface{ Addr() uintptr }); !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("copying %d bytes: %v", len(src), r)
+		}
+	}()
+	copy(dst, src)
 	return nil
 }
 

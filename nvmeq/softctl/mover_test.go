@@ -47,3 +47,27 @@ func TestPinnedMemory(t *testing.T) {
 	_, ok = e.pinned(part(3))
 	require.True(t, ok)
 }
+
+// Bytes that a file does not have any more are an error, not the end of the process.
+func TestCopyOfTruncatedFile(t *testing.T) {
+	rt, err := cpu.Open(cpu.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	e, err := NewCopyEngine(rt)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	m, err := rt.Alloc(gpu.HostMapped, 64<<10)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	path := newImage(t, 64<<10)
+	fd, err := unix.Open(path, unix.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	b, err := unix.Mmap(fd, 0, 64<<10, unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	require.NoError(t, e.Write(m, 0, b))
+	require.NoError(t, unix.Truncate(path, 4096))
+	require.ErrorContains(t, e.Write(m, 0, b), "copying 65536 bytes: ")
+	require.NoError(t, e.Write(m, 0, b[:4096]))
+}
