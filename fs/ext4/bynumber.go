@@ -1,15 +1,11 @@
 package ext4
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
-
-// ErrStale says that an inode number leads to no file that has a name.
-var ErrStale = errors.New("stale file handle")
 
 // ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it may be asked for any
 // number: who asks has it from a file handle, which may be old or made up. So it proves nothing about the volume, and a slot

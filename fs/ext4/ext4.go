@@ -41,6 +41,7 @@ var (
 	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
 	ErrCrossDevice = errors.New("not of the directory's project")
 	ErrNoData      = errors.New("no data past this offset") // Seek
+	ErrStale       = errors.New("stale file handle")        // ByNumber: it leads to no file that has a name
 )
 
 // Options of Open. The zero value mounts read-write.
