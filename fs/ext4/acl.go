@@ -29,7 +29,7 @@ func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) (err error) 
 			return err
 		}
 		if value != nil {
-			_, err = s.Put(xattr.Attr{Index: xattr.IndexPosixACLAccess, Value: value}, xattr.Always)
+			err = i.putXattr(s, xattr.Attr{Index: xattr.IndexPosixACLAccess, Value: value}, xattr.Always)
 		} else if _, err = s.Delete(xattr.IndexPosixACLAccess, ""); errors.Is(err, xattr.ErrNotExist) {
 			err = nil
 		}
@@ -39,7 +39,7 @@ func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) (err error) 
 		if err != nil {
 			return err
 		}
-		return o.do(xattrCredits, func() error {
+		return o.do(xattrCredits+eaCredits(s), func() error {
 			i.d.Mode = i.d.Mode&^0o777&^uint16(drop) | uint16(perm&0o777)
 			return i.writeXattrs(o, s)
 		})

@@ -204,6 +204,52 @@ func TestValuesInInodes(t *testing.T) {
 	})
 }
 
+// TestValuesIntoInodes sets attributes whose values need inodes, for files and with new ones: the kernel reads them.
+func TestValuesIntoInodes(t *testing.T) {
+	for _, bs := range []string{"1024", "4096"} {
+		img := disktest.Make(t, "16M", "-O", "ea_inode", "-b", bs)
+		value := func(n int) []byte { return bytes.Repeat([]byte("long value "), n/11+1)[:n] }
+		v, _, done := openLogged(t, img)
+		root, err := v.Root()
+		require.NoError(t, err)
+		before := v.Statfs()
+		f, err := root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0, Xattrs{{Name: "user.new", Value: value(9000)}})
+		require.NoError(t, err)
+		for _, n := range []int{5000, 65536, 12288, 100, 40000} { // each replaces the one before
+			require.NoError(t, f.Setxattr("user.long", value(n), 0))
+			got, err := f.Getxattr("user.long")
+			require.NoError(t, err)
+			require.Equal(t, value(n), got)
+		}
+		require.NoError(t, f.Setxattr("user.other", value(30000), XattrCreate))
+		require.NoError(t, f.Setxattr("user.gone", value(30000), XattrCreate))
+		require.NoError(t, f.Removexattr("user.gone"))
+		f.Put()
+		root.Put()
+		require.NoError(t, done())
+		disktest.Fsck(t, img)
+		disktest.Mount(t, img, "", func(dir string) {
+			b := make([]byte, 1<<16)
+			for name, want := range map[string]int{"user.long": 40000, "user.new": 9000, "user.other": 30000} {
+				n, err := unix.Getxattr(filepath.Join(dir, "f"), name, b)
+				require.NoError(t, err, name)
+				require.Equal(t, value(want), b[:n], name)
+			}
+			require.NoError(t, unix.Removexattr(filepath.Join(dir, "f"), "user.other"))
+		})
+		disktest.Fsck(t, img)
+		v, _, done = openLogged(t, img)
+		root, err = v.Root()
+		require.NoError(t, err)
+		require.NoError(t, root.Unlink("f"))
+		require.NoError(t, v.Sync())
+		require.Equal(t, before, v.Statfs(), "all of it is free again")
+		root.Put()
+		require.NoError(t, done())
+		disktest.Fsck(t, img)
+	}
+}
+
 // TestFirstAttribute sets ext_attr with the first extended attribute.
 func TestFirstAttribute(t *testing.T) {
 	img := disktest.Make(t, "16M", "-O", "^ext_attr", "-I", "128")

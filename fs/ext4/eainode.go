@@ -1,13 +1,18 @@
 package ext4
 
 import (
+	"errors"
+
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // Values of attributes that are inodes (ea_inode; [layout] Extended Attributes): one inode holds one value, for all
 // entries with that value. It counts them: its time of change and its version together are the number of references, each of a
-// body or of a block, however many inodes share that. We read such values and let go of them, and make none.
+// body or of a block, however many inodes share that. A value that fits neither body nor block gets an inode; we never look for one
+// that has the same value.
 //
 // An inode that has such values counts their blocks in its own i_blocks.
 
@@ -61,7 +66,8 @@ func (v *FS) eaBlocks(s *xattr.Set) (n int64) {
 // references is an orphan then, which its last Put frees when the operation has ended.
 func (i *Inode) changeEAInodes(o *op, s *xattr.Set) error {
 	if !i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) {
-		return nil
+		_, err := i.parseXattrs() // which refuses values that are inodes
+		return err
 	}
 	o.lockShared()
 	old, err := i.parseXattrs()
@@ -133,4 +139,79 @@ func (i *Inode) countEAInode(o *op, ino uint32, n int) error {
 		}
 	}
 	return v.store(o)
+}
+
+// putXattr puts an attribute into s, with an inode of its own for the value if that is too large for body and block.
+func (i *Inode) putXattr(s *xattr.Set, a xattr.Attr, c xattr.Condition) error {
+	_, err := s.Put(a, c)
+	if errors.Is(err, xattr.ErrNoSpace) && i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) && len(a.Value) > 0 {
+		_, err = s.Put(a.Moved(disk.CRC32C(i.fs.seed, a.Value)), c)
+	}
+	return err
+}
+
+// eaCredits is what making inodes for values takes that a change of attributes does not.
+func eaCredits(s *xattr.Set) (n int) {
+	for _, part := range [...][]xattr.Attr{s.Body, s.Block} {
+		for k := range part {
+			if part[k].Moves {
+				n += createCredits + maxExtentsPerHandle*creditsPerExtent
+			}
+		}
+	}
+	return n
+}
+
+// makeEAInodes makes an inode for each value of s that is to have one.
+func (i *Inode) makeEAInodes(o *op, s *xattr.Set) error {
+	for _, part := range [...][]xattr.Attr{s.Body, s.Block} {
+		for k := range part {
+			if !part[k].Moves {
+				continue
+			}
+			v, err := i.makeEAInode(o, part[k].Value)
+			if err != nil {
+				return err
+			}
+			part[k].ValueInum = v.ino
+		}
+	}
+	return nil
+}
+
+// makeEAInode makes an inode that holds a value, for nobody yet.
+func (i *Inode) makeEAInode(o *op, value []byte) (*Inode, error) {
+	v, err := i.newInode(o, disk.ModeReg|0o600, i.d.UID, i.d.GID)
+	if err != nil {
+		return nil, err
+	}
+	o.onDone(func() { o.later(v.Put) })
+	v.d.GID = i.d.GID
+	v.d.Flags = v.d.Flags&disk.FlExtents | disk.FlEAInode
+	v.d.Projid = 0
+	v.d.Atime = disk.Timestamp{Sec: int64(disk.CRC32C(i.fs.seed, value))}
+	v.d.Ctime, v.d.Version = disk.Timestamp{}, 0
+	v.d.Size = uint64(len(value))
+	buf, err := i.fs.dev.Alloc((len(value) + i.fs.bs - 1) >> i.fs.bits << i.fs.bits)
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Release()
+	clear(buf.Bytes()[copy(buf.Bytes(), value):])
+	for l, end := uint32(0), i.fs.logicalEnd(int64(len(value))); l < end; {
+		b, n, err := v.allocBlocks(o, v.blockGoal(l), end-l)
+		if err != nil {
+			return nil, err
+		}
+		size := int(n) << i.fs.bits
+		i.fs.stats.dataWritten.Add(int64(size))
+		if err := i.fs.dev.Write(blockdev.Bytes(b)<<i.fs.bits, false, buf.Slice(int(l)<<i.fs.bits, size)); err != nil {
+			return nil, err
+		}
+		if _, err := v.tree(o).Insert(extent.Extent{Lblk: l, Len: n, Pblk: b}); err != nil {
+			return nil, err
+		}
+		l += n
+	}
+	return v, v.store(o)
 }

@@ -41,7 +41,11 @@ func (m *making) credits() int {
 	if len(m.xattrs) == 0 {
 		return createCredits
 	}
-	return createCredits + xattrCredits
+	n := createCredits + xattrCredits
+	for _, a := range m.xattrs {
+		n += len(a.Value)/1024*creditsPerExtent + createCredits // if the value gets an inode
+	}
+	return n
 }
 
 // putNewXattrs stores attributes of n, an inode that nobody else has.
@@ -62,7 +66,7 @@ func (i *Inode) putNewXattrs(o *op, attrs Xattrs) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always)
+		err = i.putXattr(s, xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always)
 		if errors.Is(err, xattr.ErrNoSpace) {
 			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 		}

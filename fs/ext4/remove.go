@@ -161,7 +161,14 @@ func (c *Inode) removable(dir bool) error {
 		return ErrInvalid
 	}
 	if dir {
-		return c.dirEmpty()
+		if err := c.dirEmpty(); err != nil {
+			return err
+		}
+	}
+	if c.d.IsDir() || c.d.LinksCount <= 1 {
+		// It will be freed with its attributes: damage there is to be told before anything changes.
+		_, err := c.parseXattrs()
+		return err
 	}
 	return nil
 }

@@ -174,7 +174,7 @@ func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error
 			}
 			return xattr.ErrExist
 		}
-		_, err = s.Put(xattr.Attr{Index: index, Name: rest, Value: value}, cond)
+		err = i.putXattr(s, xattr.Attr{Index: index, Name: rest, Value: value}, cond)
 		return err
 	})
 }
@@ -214,12 +214,15 @@ func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index u
 		case err != nil:
 			return err
 		}
-		return o.do(xattrCredits, func() error { return i.writeXattrs(o, s) })
+		return o.do(xattrCredits+eaCredits(s), func() error { return i.writeXattrs(o, s) })
 	})
 }
 
 // writeXattrs puts s in place: first the block, which may find no space, then the body.
 func (i *Inode) writeXattrs(o *op, s *xattr.Set) error {
+	if err := i.makeEAInodes(o, s); err != nil {
+		return err
+	}
 	if err := i.changeEAInodes(o, s); err != nil {
 		return err
 	}

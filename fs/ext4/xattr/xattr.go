@@ -82,7 +82,20 @@ type Attr struct {
 	ValueInum uint32
 	ValueSize uint32
 	Hash      uint32
+	// Moves says that Value is still to be put into an inode of its own: the caller makes one each time that it writes the set,
+	// and sets ValueInum.
+	Moves bool
 }
+
+// Moved is the attribute with its value in an inode of its own, whose checksum over the value is sum.
+func (a Attr) Moved(sum uint32) Attr {
+	a.ValueInum, a.ValueSize, a.Moves = noInode, uint32(len(a.Value)), true
+	a.Hash = entryHash(a.Name, le.AppendUint32(nil, sum))
+	return a
+}
+
+// noInode stands in ValueInum until there is an inode.
+const noInode = ^uint32(0)
 
 // FullName is the name with its prefix, "" if the attribute is not to be shown.
 func (a *Attr) FullName() string {
