@@ -236,5 +236,8 @@ func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 		Frsize:  uint32(st.BlockSize),
 		NameLen: uint32(st.MaxName),
 	}
+	if n.srv.opt.MinixDF {
+		out.Blocks += st.Overhead
+	}
 	return 0
 }

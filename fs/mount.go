@@ -48,6 +48,7 @@ type Options struct {
 	FSName     string // what df and mount show as the device
 	AllowOther bool   // let other users in; root's mounts always do
 	ReadOnly   bool
+	MinixDF    bool     // statfs counts the blocks of the format itself, too
 	WriteBack  bool     // let the kernel keep dirty pages; it then owns size and times of files being written
 	Mount      []string // further mount options, such as "noexec" or "nosuid"
 	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.

@@ -26,6 +26,7 @@ type mountConfig struct {
 	Discard    bool
 	AllowOther bool
 	WriteBack  bool // the kernel gathers small writes before it sends them
+	MinixDF    bool // df counts the blocks of the format itself, too
 	Errors     ext4.ErrorMode
 	Commit     time.Duration // 0: the file system's own
 	Cache      int64         // bytes of metadata; 0: the file system's own
@@ -58,6 +59,8 @@ var flags = map[string]func(*mountConfig){
 	"nodiscard":           func(c *mountConfig) { c.Discard = false },
 	"allow_other":         func(c *mountConfig) { c.AllowOther = true },
 	"writeback_cache":     func(c *mountConfig) { c.WriteBack = true },
+	"minixdf":             func(c *mountConfig) { c.MinixDF = true },
+	"bsddf":               func(c *mountConfig) { c.MinixDF = false },
 	"batch":               func(c *mountConfig) { c.Batch = true },
 	"default_permissions": func(*mountConfig) {}, // always: the kernel checks permissions
 	"acl":                 func(*mountConfig) {}, // these two are always so, too: for lines of /etc/fstab that were ext4's
@@ -80,7 +83,7 @@ var noise = map[string]bool{"defaults": true, "auto": true, "noauto": true, "use
 
 // tuning is what /etc/fstab tells the kernel's ext4 about how to go about its work (ext4(5)). No file reads differently
 // for it, and nothing that was synced is less safe, so it is accepted and changes nothing. True may have a number.
-var tuning = map[string]bool{"auto_da_alloc": true, "barrier": true, "block_validity": false, "bsddf": false, "delalloc": false,
+var tuning = map[string]bool{"auto_da_alloc": true, "barrier": true, "block_validity": false, "delalloc": false,
 	"dioread_lock": false, "dioread_nolock": false, "i_version": false, "init_itable": true, "inode_readahead_blks": true,
 	"iversion": false, "journal_checksum": false, "journal_ioprio": true, "lazytime": false, "loud": false, "max_batch_time": true,
 	"mb_optimize_scan": true, "min_batch_time": true, "noauto_da_alloc": true, "nobarrier": false, "noblock_validity": false,

@@ -27,6 +27,8 @@ func TestParseOptions(t *testing.T) {
 		{"discard,nodiscard", mountConfig{}},
 		{"allow_other,default_permissions", mountConfig{AllowOther: true}},
 		{"writeback_cache", mountConfig{WriteBack: true}},
+		{"minixdf", mountConfig{MinixDF: true}},
+		{"minixdf,bsddf", mountConfig{}},
 		{"commit=30", mountConfig{Commit: 30 * time.Second}},
 		{"commit=0", mountConfig{}},
 		{"cache=64M", mountConfig{Cache: 64 << 20}},

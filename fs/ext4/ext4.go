@@ -115,6 +115,7 @@ type DirEntry struct {
 type Statfs struct {
 	BlockSize                       int
 	Blocks, BlocksFree, BlocksAvail uint64
+	Overhead                        uint64 // blocks of the format itself, which Blocks does not count
 	Inodes, InodesFree              uint64
 	MaxName                         int
 	UUID                            [16]byte

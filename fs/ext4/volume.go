@@ -293,6 +293,7 @@ func (v *FS) Statfs() Statfs {
 	return Statfs{
 		BlockSize:   v.bs,
 		Blocks:      v.sb.BlocksCount - v.alloc.Overhead(),
+		Overhead:    v.alloc.Overhead(),
 		BlocksFree:  free,
 		BlocksAvail: free - min(free, v.sb.RBlocksCount),
 		Inodes:      uint64(v.sb.InodesCount),
