@@ -1,10 +1,6 @@
 package difftest
 
-import (
-	"regexp"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // acceptance is one difference that is not LaneFS's to mend, or that is meant.
 type acceptance struct {
@@ -15,12 +11,6 @@ type acceptance struct {
 	mend    func(c *Config, o *Op, l, r *Result)
 	avoided string
 }
-
-// links is what Stat prints of how many names a file has.
-var links = regexp.MustCompile(`nlink \d+`)
-
-// miscounts says that the kernel may be wrong about how many names a file of LaneFS's has: see accepted.
-func (c *Config) miscounts() bool { return c.Left.WriteBack && c.Profile == ProfileShared }
 
 // accepted is every difference between LaneFS through FUSE and the kernel's ext4 that a run does not report.
 var accepted = []acceptance{
@@ -35,22 +25,6 @@ var accepted = []acceptance{
 			for i := range min(len(l.Probes), len(r.Probes)) {
 				if p, q := &l.Probes[i], &r.Probes[i]; p.Stat.Mode&unix.S_IFMT == unix.S_IFREG {
 					p.Changed, p.Stat.Order = q.Changed, q.Stat.Order
-				}
-			}
-		},
-	},
-	{
-		name: "how many names a file has, with the write-back cache, while others list directories",
-		reason: "the kernel counts one less by itself when a name is removed, but what READDIRPLUS said meanwhile may be without it " +
-			"already, and with the cache a new change time is no reason to ask again (fuse_entry_unlinked in Linux's fs/fuse/dir.c)",
-		avoided: "run.tree for trees; here for operations",
-		mend: func(c *Config, o *Op, l, r *Result) {
-			if o.Kind != OpStat || !c.miscounts() || len(l.Names) != len(r.Names) {
-				return
-			}
-			for i := range l.Names {
-				if links.ReplaceAllString(l.Names[i], "") == links.ReplaceAllString(r.Names[i], "") {
-					l.Names[i] = r.Names[i]
 				}
 			}
 		},

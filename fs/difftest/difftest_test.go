@@ -90,7 +90,7 @@ func check(t *testing.T, c Config) {
 	require.NoError(t, err)
 	if f != nil {
 		t.Logf("looking for a shorter sequence: %s: %v", f.signature(), f.Diffs)
-		t.Fatal(Shrink(f, *flagShrink).Report())
+		t.Fatal(Shrink(f, Within(*flagShrink)).Report())
 	}
 }
 

@@ -487,18 +487,13 @@ func (p *proc) do(o *Op) ([]Result, error) {
 	return results, nil
 }
 
-// tree asks for the tree on one side, from a process of its own. What the kernel may miscount is left out.
+// tree asks for the tree on one side, from a process of its own.
 func (r *run) tree(v *volume) ([]Entry, error) {
 	w, err := startWorker(workerConfig{Root: v.dir, Run: r.began})
 	if err != nil {
 		return nil, err
 	}
 	a, err := w.call(request{Tree: true})
-	if r.miscounts() {
-		for i := range a.Tree {
-			a.Tree[i].Nlink = 0
-		}
-	}
 	return a.Tree, errors.Join(err, w.stop())
 }
 

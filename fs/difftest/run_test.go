@@ -12,38 +12,46 @@ import (
 )
 
 var (
-	through   = Side{Kind: "lanefs"}
-	writeBack = Side{Kind: "lanefs", WriteBack: true} // as lanefs mounts
+	through   = Side{Kind: "lanefs"} // as lanefs mounts
+	writeBack = Side{Kind: "lanefs", WriteBack: true}
 	noFuse    = Side{Kind: "direct"}
 	kernel    = Side{Kind: "kernel"}
 )
 
-// cases is the matrix of make test: every kind of volume, with and without the write-back cache, every profile.
+// cases is the matrix of make test: every kind of volume, every profile; as lanefs mounts unless told otherwise, then with the
+// write-back cache.
 var cases = []struct {
 	name string
 	Config
 }{
-	{"names", Config{Profile: ProfileNames, Left: writeBack, Ops: 800, Remount: 300}},
-	{"names, write-through", Config{Profile: ProfileNames, Left: through, Ops: 500}},
-	{"names, 1k", Config{Profile: ProfileNames, Left: writeBack, Ops: 500, Volume: volumes["1k"]}},
+	{"names", Config{Profile: ProfileNames, Left: through, Ops: 800, Remount: 300}},
+	{"names, 1k", Config{Profile: ProfileNames, Left: through, Ops: 500, Volume: volumes["1k"]}},
 	{"names, no journal", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["nojournal"]}},
-	{"names, ext3", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, Volume: volumes["ext3"]}},
-	{"names, inline data", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, Volume: volumes["inline"]}},
-	{"names, nobody looking", Config{Profile: ProfileNames, Left: writeBack, Ops: 600, NoProbe: true}},
-	{"names, processes", Config{Profile: ProfileNames, Left: writeBack, Ops: 250, Procs: 3}},
-	{"data", Config{Profile: ProfileData, Left: writeBack, Ops: 500, Remount: 200}},
-	{"data, write-through", Config{Profile: ProfileData, Left: through, Ops: 400}},
-	{"data, 1k", Config{Profile: ProfileData, Left: writeBack, Ops: 400, Volume: volumes["1k"]}},
+	{"names, ext3", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["ext3"]}},
+	{"names, inline data", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["inline"]}},
+	{"names, nobody looking", Config{Profile: ProfileNames, Left: through, Ops: 600, NoProbe: true}},
+	{"names, processes", Config{Profile: ProfileNames, Left: through, Ops: 250, Procs: 3}},
+	{"data", Config{Profile: ProfileData, Left: through, Ops: 500, Remount: 200}},
+	{"data, 1k", Config{Profile: ProfileData, Left: through, Ops: 400, Volume: volumes["1k"]}},
 	{"data, no journal", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["nojournal"]}},
-	{"data, ext3", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["ext3"]}},
-	{"data, inline data", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
-	{"data, nobody looking", Config{Profile: ProfileData, Left: writeBack, Ops: 400, NoProbe: true}},
-	{"data, processes", Config{Profile: ProfileData, Left: writeBack, Ops: 150, Procs: 3}},
+	{"data, ext3", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["ext3"]}},
+	{"data, inline data", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["inline"]}},
+	{"data, nobody looking", Config{Profile: ProfileData, Left: through, Ops: 400, NoProbe: true}},
+	{"data, processes", Config{Profile: ProfileData, Left: through, Ops: 150, Procs: 3}},
+	{"shared", Config{Profile: ProfileShared, Left: through, Ops: 500, Procs: 4}},
+	{"names, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 500, Remount: 200}},
+	{"names, inline data, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
+	{"names, nobody looking, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, NoProbe: true}},
+	{"data, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 400, Remount: 150}},
+	{"data, 1k, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["1k"]}},
+	{"data, ext3, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["ext3"]}},
+	{"data, inline data, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
+	{"data, nobody looking, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, NoProbe: true}},
+	{"data, processes, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 150, Procs: 3}},
+	{"shared, 1k, write-back", Config{Profile: ProfileShared, Left: writeBack, Ops: 500, Procs: 4, Volume: volumes["1k"]}},
 	{"direct", Config{Profile: ProfileDirect, Left: noFuse, Ops: 800}},
 	{"direct, 1k", Config{Profile: ProfileDirect, Left: noFuse, Ops: 800, Volume: volumes["1k"]}},
 	{"direct, no journal", Config{Profile: ProfileDirect, Left: noFuse, Ops: 500, Volume: volumes["nojournal"]}},
-	{"shared", Config{Profile: ProfileShared, Left: writeBack, Ops: 500, Procs: 4}},
-	{"shared, 1k, write-through", Config{Profile: ProfileShared, Left: through, Ops: 400, Procs: 4, Volume: volumes["1k"]}},
 }
 
 // TestDifferential runs fixed sequences.
@@ -70,10 +78,11 @@ func TestFresh(t *testing.T) {
 		// Not with the write-back cache: there the kernel leaves a time that was set as it is when a file is truncated to
 		// the size that it has (-volume ext3 -profile names -writeback -seed 23085215 -ops 400), which is open.
 		{Profile: ProfileNames, Left: through, Ops: 600, Remount: 250},
+		{Profile: ProfileData, Left: through, Ops: 400},
 		{Profile: ProfileData, Left: writeBack, Ops: 400},
 		{Profile: ProfileDirect, Left: noFuse, Ops: 600},
 	} {
-		t.Run(string(c.Profile), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.Profile, " ", c.Left.name()), func(t *testing.T) {
 			c.Volume, c.Right, c.Seed = volumes["default"], kernel, seed
 			check(t, c)
 		})
@@ -121,11 +130,12 @@ func TestFinds(t *testing.T) {
 				return
 			}
 			require.NotNil(t, f, "the sabotage was not found")
-			short := Shrink(f, 4*time.Second)
+			tries := 0
+			short := Shrink(f, func() bool { tries++; return tries <= 12 })
 			t.Log(short.Report())
 			require.Equal(t, k.stage, short.Stage)
 			require.Equal(t, f.signature(), short.signature())
-			require.LessOrEqual(t, len(short.Config.Keep), c.Ops) // how far it gets in its time depends on the machine
+			require.Less(t, len(short.Config.Keep), c.Ops/3)
 			again, err := Run(short.Config)
 			require.NoError(t, err)
 			require.NotNil(t, again, "the short sequence does not fail again")

@@ -23,10 +23,15 @@ func (f *Failure) signature() string {
 	return f.Stage + " " + string(f.Op.Kind) + " " + strings.Join(list, " ")
 }
 
-// Shrink looks for the fewest Ops of a failing run that fail in the same way, for at most the given time. It first takes
-// the sequence up to the failure, then leaves out ever smaller pieces.
-func Shrink(f *Failure, limit time.Duration) *Failure {
+// Within is true for a time.
+func Within(limit time.Duration) func() bool {
 	deadline := time.Now().Add(limit)
+	return func() bool { return time.Now().Before(deadline) }
+}
+
+// Shrink looks for the fewest Ops of a failing run that fail in the same way, as long as more says that there is more time. It
+// first takes the sequence up to the failure, then leaves out ever smaller pieces.
+func Shrink(f *Failure, more func() bool) *Failure {
 	want := f.signature()
 	try := func(c Config) *Failure {
 		got, err := Run(c)
@@ -66,7 +71,7 @@ func Shrink(f *Failure, limit time.Duration) *Failure {
 			keep = short
 		}
 	}
-	minimise(keep, fails, func() bool { return time.Now().Before(deadline) })
+	minimise(keep, fails, more)
 	return best
 }
 
