@@ -273,3 +273,10 @@ func (f *FS) truncated(id fileID, size int64) {
 		}
 	}
 }
+
+// Open is how many files somebody has open. The system tells of a close some time after it.
+func (f *FS) Open() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.files)
+}

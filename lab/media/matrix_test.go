@@ -1,0 +1,146 @@
+package media
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/faultfs"
+)
+
+// medium is a way to fail, while writers are at work.
+type medium struct {
+	name string
+	fail func(b *bench)
+	// deaf: from the first fsync that fails on, none succeeds before the next mount; unmounting tells, and so does stat.
+	deaf bool
+	// shut: none succeeds after the failure, whatever it is about.
+	shut bool
+	// torn: a part of the medium is gone, and with it what was acknowledged; only what is said of it counts.
+	torn bool
+	says string // of the log
+}
+
+func rules(all ...faultfs.Rule) func(*bench) {
+	return func(b *bench) {
+		for _, r := range all {
+			b.medium.Add(r)
+		}
+	}
+}
+
+var (
+	flushOnce  = faultfs.Rule{Op: faultfs.OpFsync, Times: 1, Drop: true}
+	flushLater = faultfs.Rule{Op: faultfs.OpFsync, Skip: 5, Times: 1, Drop: true}
+	flushGone  = faultfs.Rule{Op: faultfs.OpFsync, Drop: true}
+)
+
+func full(err unix.Errno) faultfs.Rule {
+	r := flushOnce
+	r.Err = err
+	return r
+}
+
+var matrix = []medium{
+	{name: "healthy", fail: func(*bench) {}},
+	{name: "one write fails once", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Times: 1})},
+	{name: "a write fails half way, once", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Times: 1, Part: 512})},
+	{name: "some writes fail", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Skip: 3, Times: 6})},
+	{name: "no write works any more", fail: rules(faultfs.Rule{Op: faultfs.OpWrite}), deaf: true, shut: true, says: "image failed"},
+	{name: "a part cannot be written", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Off: 6 << 20, Len: 2 << 20})},
+	{name: "one read fails once", fail: rules(faultfs.Rule{Op: faultfs.OpRead, Times: 1})},
+	{name: "no read works any more", fail: rules(faultfs.Rule{Op: faultfs.OpRead})},
+	{name: "a flush fails once and loses", fail: rules(flushOnce), deaf: true, shut: true, says: "a Flush failed"},
+	{name: "a later flush fails once and loses", fail: rules(flushLater), deaf: true, says: "is not durable"},
+	{name: "flushes fail for good and lose", fail: rules(flushGone), deaf: true, shut: true, says: "a Flush failed"},
+	{name: "a flush finds no room and loses", fail: rules(full(unix.ENOSPC)), deaf: true, shut: true, says: "a Flush failed"},
+	{name: "a flush is over quota and loses", fail: rules(full(unix.EDQUOT)), deaf: true, shut: true, says: "a Flush failed"},
+	{name: "full", fail: func(b *bench) { b.medium.Room(1 << 20) }, says: "no space left for the image"},
+	{name: "full at once", fail: func(b *bench) { b.medium.Room(0) }, says: "no space left for the image"},
+	{name: "read-only", fail: func(b *bench) { b.medium.ReadOnly() }, deaf: true, shut: true, says: "read-only"},
+	{name: "vanished", fail: func(b *bench) { b.medium.Vanish() }, deaf: true, shut: true, says: "no such device"},
+	{name: "no fallocate", fail: rules(faultfs.Rule{Op: faultfs.OpFallocate, Err: unix.EOPNOTSUPP})},
+	{name: "fallocate fails", fail: rules(faultfs.Rule{Op: faultfs.OpFallocate})},
+	{name: "truncated", fail: func(b *bench) { b.cut(imageSize / 2) }, deaf: true, shut: true, torn: true, says: "was truncated"},
+	{name: "truncated and grown again", fail: func(b *bench) { b.cut(imageSize / 2); b.heard(); b.cut(imageSize) },
+		deaf: true, shut: true, torn: true, says: "was truncated"},
+	{name: "deleted", fail: func(b *bench) { require.NoError(b.t, os.Rename(b.backing, b.backing+".away")) }},
+}
+
+// TestMatrix runs each medium under all writers at once, with and without the kernel's writeback cache by turns.
+func TestMatrix(t *testing.T) {
+	rounds := 1
+	if s := os.Getenv("LANEFS_MEDIA_ROUNDS"); s != "" {
+		var err error
+		rounds, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	seed := uint64(1)
+	if s := os.Getenv("LANEFS_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	lanefs := build(t)
+	for round := range rounds {
+		for i, m := range matrix {
+			options := []string{"commit=1", "commit=1,writeback_cache"}[(round+i+int(seed))%2]
+			s := seed + uint64(round*len(matrix)+i)
+			t.Run(fmt.Sprintf("%s, -o %s, seed %d", m.name, options, s), func(t *testing.T) {
+				b := newBench(t, lanefs, options)
+				b.run(m, rand.New(rand.NewPCG(s, 0)))
+			})
+		}
+	}
+}
+
+// run is one cell.
+func (b *bench) run(m medium, rng *rand.Rand) {
+	t := b.t
+	b.mount()
+	b.start(rng)
+	for _, w := range b.writers {
+		b.awaitAcks(w, 1+rng.IntN(5))
+	}
+	before := b.acked()
+	m.fail(b)
+	failed := time.Now()
+	b.finish()
+	t.Logf("%d acknowledged before, %d in all; %s", before, b.acked(), b.told())
+	var refused int
+	for _, w := range b.writers {
+		refused += len(w.refused)
+		if m.shut {
+			require.True(t, w.lastBegun.Before(failed), "%s: was told that what it began to write after the failure is durable", w.name)
+		}
+		if m.deaf && len(w.refused) > 0 {
+			require.False(t, w.ackedAfterRefusal, "%s: was told no, and then yes", w.name)
+		}
+	}
+	if m.deaf {
+		require.NotZero(t, refused, "nobody has heard of it")
+		stat, err := b.lanefs("stat", b.mnt)
+		require.NoError(t, err, stat)
+		require.Contains(t, stat, "read-only")
+	}
+	out, err := b.lanefs("umount", b.mnt)
+	if m.deaf {
+		require.Error(t, err, "umount says that all is well")
+		t.Logf("umount: %s", out)
+	}
+	if m.says != "" {
+		require.Contains(t, b.log(), m.says)
+	}
+	b.settle()
+	if m.torn {
+		b.judgeTorn()
+	} else {
+		b.judge()
+	}
+}
