@@ -49,7 +49,8 @@ type Controller struct {
 	ident  *IdentifyController
 	nvm    *NVMController
 	spaces []*Namespace
-	queues int // I/O queue pairs that the controller gives us
+	power  power // when it was opened
+	queues int   // I/O queue pairs that the controller gives us
 
 	mu       sync.Mutex
 	qids     []uint16   // protected by mu: I/O queue identifiers not in use
@@ -132,6 +133,9 @@ func (c *Controller) open() error {
 		return err
 	}
 	if c.queues, err = c.start(); err != nil {
+		return err
+	}
+	if c.power, err = c.readPower(); err != nil {
 		return err
 	}
 	for q := 1; q <= c.queues; q++ {

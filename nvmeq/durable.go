@@ -14,6 +14,8 @@ import (
 //     well, until it is opened anew: they are sent all the same, for what they may save.
 //   - A Flush whose result nobody saw (it timed out, its queue pair was deleted, the controller was reset, the lanes moved) may have
 //     failed: it counts as failed. But of a FlushWitness it is asked again.
+//   - A controller that has lost power meanwhile has lost what its volatile write cache held. Its SMART log counts that (Base
+//     §5.16.1.3); it is read again after each reset.
 //   - A write with FUA whose result nobody saw is sent again: it brings its own data along, so that success is about that.
 
 // FlushWitness is implemented by controllers that remember a Flush that failed, also across resets: every later one fails too. So the
@@ -59,4 +61,41 @@ func (c *Controller) unseen(cmd *Command) error {
 	err := fmt.Errorf("nvme: %s: %w: its result was lost", cmd, ErrNotDurable)
 	c.flushFailed(err)
 	return err
+}
+
+// power is what a controller counts of its power (Base §5.16.1.3); the zero value is one that does not tell.
+type power struct{ cycles, unsafe string }
+
+// readPower reads it without acknowledging events (RAE, since 1.3).
+func (c *Controller) readPower() (power, error) {
+	b := make([]byte, SMARTSize)
+	cdw10 := uint32(LIDSMART) | uint32(len(b)/4-1)<<16
+	if c.vs.AtLeast(1, 3) {
+		cdw10 |= 1 << 15
+	}
+	_, err := c.adminRead(SQE{Opcode: AdminGetLogPage, NSID: 0xffffffff, CDW10: cdw10}, b)
+	if refused(err) {
+		return power{}, nil
+	}
+	if err != nil {
+		return power{}, err
+	}
+	s, err := DecodeSMART(b)
+	if err != nil {
+		return power{}, err
+	}
+	return power{s.PowerCycles.String(), s.UnsafeShutdowns.String()}, nil
+}
+
+// samePower notes whether the controller has lost power since it was opened, and with it what was not flushed.
+func (c *Controller) samePower() error {
+	now, err := c.readPower()
+	if err != nil {
+		return err
+	}
+	if was := c.power; now != was && was != (power{}) && c.ident.VWC.Present() {
+		c.flushFailed(fmt.Errorf("the controller lost power: %s power cycles and %s unsafe shutdowns now, %s and %s before",
+			now.cycles, now.unsafe, was.cycles, was.unsafe))
+	}
+	return nil
 }

@@ -112,6 +112,17 @@ func TestFailedFUAIsNotRepeated(t *testing.T) {
 	require.NoError(t, r.flush(0), "what failed was told, and is about itself alone")
 }
 
+// TestPowerLoss: the controller comes back from a reset and has been without power. What it had not flushed is gone.
+func TestPowerLoss(t *testing.T) {
+	r := durableRig(t, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, asDrive)
+	require.NoError(t, r.ctrl.Reset())
+	require.NoError(t, r.flush(0))
+	r.ctrl.OpenedBeforePowerLoss()
+	require.NoError(t, r.ctrl.Reset())
+	require.ErrorContains(t, r.flush(0), "the controller lost power")
+	r.nothingDurable(t, 2)
+}
+
 // TestLostFlush: nobody has seen how a Flush ended. A drive is not asked again; a controller that remembers is.
 func TestLostFlush(t *testing.T) {
 	for name, do := range map[string]softctl.Verdict{"no completion": {Drop: true}, "wrong CID": {XorCID: 0x4000}, "fatal": {Fatal: true}} {

@@ -293,7 +293,7 @@ func (c *Controller) bringUp() error {
 	if n < c.queues {
 		return fmt.Errorf("the controller now gives %d I/O queue pairs instead of %d", n, c.queues)
 	}
-	return nil
+	return c.samePower()
 }
 
 // sameController refuses to go on if another device has taken the place of ours.

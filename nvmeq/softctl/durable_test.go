@@ -84,6 +84,7 @@ func TestFlushFailsForGood(t *testing.T) {
 			require.Equal(t, 1, f.Fired(), "the file system has nothing to complain of any more")
 			require.ErrorContains(t, h.c.Failed(), "input/output error")
 			require.ErrorIs(t, h.c.Close(), unix.EIO)
+			require.ErrorIs(t, h.c.Close(), unix.EIO)
 
 			c, err := Open(h.c.Name(), Options{Log: quiet()})
 			require.NoError(t, err)

@@ -45,6 +45,7 @@ type Controller struct {
 
 	mu       sync.Mutex // registers, admin queue, everything below
 	closed   bool
+	closeErr error
 	stopOnce sync.Once // of threads
 	cc       configuration
 	due      time.Time // when stateStarting or shutdown processing ends
@@ -174,7 +175,7 @@ func (c *Controller) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil
+		return c.closeErr // the second time proves nothing
 	}
 	c.resetLocked(true)
 	c.closed = true
@@ -187,7 +188,8 @@ func (c *Controller) Close() error {
 			err = errors.Join(err, m.whole())
 		}
 	}
-	return errors.Join(err, c.release())
+	c.closeErr = errors.Join(err, c.release())
+	return c.closeErr
 }
 
 func (c *Controller) release() error {

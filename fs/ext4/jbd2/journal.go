@@ -1,6 +1,7 @@
 package jbd2
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -290,6 +291,9 @@ func (j *Journal) Close() error {
 	if j.quit {
 		j.mu.Unlock()
 		<-j.stopped
+		if err := j.Err(); errors.Is(err, ErrAborted) {
+			return err // the second time proves nothing
+		}
 		return nil
 	}
 	j.quit = true
