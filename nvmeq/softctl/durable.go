@@ -3,6 +3,7 @@ package softctl
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,9 +65,10 @@ func (m *image) writev(v *vector, off int64, durable bool, _ uint64) error {
 }
 
 func (m *image) pwritev(v *vector, off int64, flags int) error {
-	return v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+	err := v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
 		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
 	})
+	return m.refused(off, v.moves(), err)
 }
 
 // An image that somebody truncates has lost what was beyond its new end. That is said, and stays so until the image is opened anew,
@@ -84,25 +86,52 @@ func (m *image) gone(off, n int64) error {
 	return nil
 }
 
-// present looks at how long the image is, and says whether a range has been there all the time.
+// present says whether a range has been there all the time. A device does not grow by being written to: it is measured when it refuses.
 func (m *image) present(off, n int64) error {
-	if m.block { // the kernel does not let a device grow by writing
-		return m.gone(off, n)
+	if !m.block {
+		if err := m.measure(); err != nil {
+			return err
+		}
 	}
+	return m.gone(off, n)
+}
+
+// measure looks at how long the image is.
+func (m *image) measure() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(m.fd, &st); err != nil {
 		return err
+	}
+	if m.block {
+		size, err := unix.Seek(m.fd, 0, io.SeekEnd)
+		if err != nil {
+			return err
+		}
+		st.Size = size
 	}
 	for end := m.end.Load(); st.Size < end; end = m.end.Load() {
 		if m.end.CompareAndSwap(end, st.Size) {
 			m.log.Error("the image was truncated: what was beyond its end is gone", "image", m.path, "size", m.size, "left", st.Size)
 		}
 	}
-	return m.gone(off, n)
+	return nil
+}
+
+// refused is the error of a range that could not be read or written: beyond the end of a device Linux says ENOSPC.
+func (m *image) refused(off, n int64, err error) error {
+	if err != nil && m.measure() == nil && m.gone(off, n) != nil {
+		return m.gone(off, n)
+	}
+	return err
 }
 
 // whole says whether all of the image is there.
-func (m *image) whole() error { return m.present(0, m.size) }
+func (m *image) whole() error {
+	if err := m.measure(); err != nil {
+		return err
+	}
+	return m.gone(0, m.size)
+}
 
 // Failed is why this controller says no more that anything is durable, nil as long as it does.
 func (c *Controller) Failed() error {

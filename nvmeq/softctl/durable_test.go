@@ -3,7 +3,9 @@ package softctl
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,4 +192,29 @@ func TestTruncatedPages(t *testing.T) {
 	r.expect(UnrecoveredRead|DNR, r.q, r.move(2, chunkSize/512, 8, r.at))
 	require.ErrorIs(t, r.c.Close(), errGone)
 	require.Zero(t, p.count())
+}
+
+// TestDeviceShrinks: a device of which the end is gone is truncated, not full, whatever Linux calls it.
+func TestDeviceShrinks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: loop devices")
+	}
+	p := newImage(t, testSize)
+	out, err := exec.Command("losetup", "-f", "--show", p).CombinedOutput()
+	if err != nil {
+		t.Skipf("needs a loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	h := newHostOn(t, dev, Options{}).enable()
+	q := h.queue(1, 16)
+	_, at := h.alloc(4096)
+	require.NoError(t, os.Truncate(p, 1<<20))
+	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	h.expect(WriteFault|DNR, q, rw(opWrite, 1, 8192, 8).prp(at, 0))
+	h.expect(UnrecoveredRead|DNR, q, rw(opRead, 1, 8192, 8).prp(at, 0))
+	h.expect(Success, q, rw(opRead, 1, 0, 8).prp(at, 0))
+	h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
+	require.ErrorIs(t, h.c.Close(), errGone)
 }

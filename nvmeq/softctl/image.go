@@ -182,12 +182,7 @@ func (m *image) readv(v *vector, off int64) error {
 	err := v.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
 		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
 	})
-	if err == errShort {
-		if cut := m.present(off, v.moves()); cut != nil {
-			return cut
-		}
-	}
-	return err
+	return m.refused(off, v.moves(), err)
 }
 
 // vectored is one preadv2 or pwritev2 without the allocations of the library's wrappers.
