@@ -86,6 +86,9 @@ tests() { # name, kernel, logs
 		echo "lab: the $1 kernel: not passed, after $boot boots: $(paste -sd' ' "$tmp/left")$none" >&2
 		return 1
 	fi
+	for test in $failed; do
+		[[ " $none " == *" $test "* ]] || second+=" $test ($1)"
+	done
 	[ -n "$none" ] || return 0
 	if [ "${LANEFS_LAB_MISSING:-}" != skip ]; then
 		echo "lab: the $1 kernel: no verdict on$none: QEMU itself crashed in it each time" >&2
@@ -107,7 +110,7 @@ case $which in
 '' | lab | stock) ;;
 *) echo "lab: LANEFS_LAB_KERNEL=$which: want lab or stock" >&2; exit 1 ;;
 esac
-status=0 proved= skipped=
+status=0 proved= skipped= second=
 if [ "$which" != stock ]; then
 	if had "$here/kernel.sh"; then
 		half lab "$got" && proved+=" lab" || status=1
@@ -120,5 +123,6 @@ if [ "$which" != lab ]; then
 fi
 if [ "$mode" = test ] && [ $status = 0 ] && [ -n "$proved" ]; then
 	echo "lab: all tests passed${skipped:+ but these, without a verdict:$skipped} (kernels:$proved); the guests' logs are in $cache"
+	[ -z "$second" ] || echo "lab: FAILED AT FIRST, passed in a fresh machine:$second. The logs of what failed are $cache/*.1.log and the like" >&2
 fi
 exit $status

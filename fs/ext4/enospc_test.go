@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
@@ -395,4 +396,36 @@ func (f *filler) step(dir *ext4.Inode) {
 		_, err := i.SetAttr(ext4.SetAttr{Size: &size})
 		f.ok(err)
 	}
+}
+
+// TestAppendWaitsForCommit appends more than is free to a file that takes nothing else, while freed blocks wait for a commit: what
+// was appended before the space ran out does not make the rest forbidden.
+func TestAppendWaitsForCommit(t *testing.T) {
+	img := disktest.Make(t, "16M", "-b", "1024")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	f := create(t, root, "log")
+	require.NoError(t, f.SetFlags(f.Flags()|disk.FlAppend))
+	big := create(t, root, "big")
+	require.NoError(t, big.Fallocate(0, 0, 4<<20))
+	require.NoError(t, v.Sync())
+	rest := create(t, root, "rest")
+	for size := int64(1 << 20); size >= 1024; {
+		if err := rest.Fallocate(0, rest.Attr().Size, size); err != nil {
+			require.ErrorIs(t, err, ext4.ErrNoSpace)
+			size /= 2
+		}
+	}
+	require.NoError(t, resize(rest, rest.Attr().Size-(100<<10)))
+	require.NoError(t, v.Sync())
+	require.NoError(t, resize(big, 0)) // not durable yet
+	n, err := f.Write(0, make([]byte, 2<<20))
+	require.NoError(t, err)
+	require.Equal(t, 2<<20, n)
+	for _, i := range []*ext4.Inode{f, big, rest, root} {
+		i.Put()
+	}
+	done()
+	disktest.Fsck(t, img)
 }
