@@ -28,7 +28,8 @@ type Info struct {
 	Discard       bool
 	WriteZeroes   bool
 	ReadOnly      bool
-	Simulated     bool // the controller is software
+	Simulated     bool  // the controller is software
+	Pinned        Bytes // of memory for buffers at most; 0: no limit
 }
 
 // Size is the capacity in bytes.
@@ -79,8 +80,9 @@ func (s Slice) Bytes() []byte { return s.Buf.Bytes()[s.Off : s.Off+s.N] }
 // Device is an open namespace. All methods may be called from any goroutine.
 type Device interface {
 	Info() Info
-	// Alloc gives a buffer of at least n bytes, aligned to 4096. Its contents are undefined.
-	Alloc(n int) (Buffer, error)
+	// Alloc gives a buffer of at least n bytes, aligned to 4096. Its contents are undefined. It is for data unless a use is
+	// given; see Use for who may wait. ErrNoMemory after a long time without any.
+	Alloc(n int, use ...Use) (Buffer, error)
 	// Do carries out the requests, concurrently and in no defined order, and returns when all have ended: nil, or the
 	// first error, an *Error. Each request's own result is in its Err.
 	Do(reqs ...*Request) error

@@ -17,10 +17,21 @@ import (
 
 // Options of Open. The zero value is good.
 type Options struct {
-	Pinned int64 // bytes of pinned memory at most; 0: 1 GiB
+	Pinned int64 // bytes of pinned memory at most; 0: DefaultPinned
 }
 
-const defaultPinned = 1 << 30
+// DefaultPinned is how much memory is pinned at most unless told otherwise.
+const DefaultPinned = 1 << 30
+
+// dataShare is what is always left to data: a quarter of a small pool, and no more than that of a large one.
+const (
+	minData = 2 * slabSize
+	maxData = 64 << 20
+)
+
+func dataShare(limit int64) int64 {
+	return min(max(minData, min(limit/4, maxData)/slabSize*slabSize), limit)
+}
 
 // engine is what a Namespace needs of nvmeq.Engine.
 type engine interface {
@@ -63,7 +74,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 		return nil, fmt.Errorf("%d bytes of pinned memory: want more", opt.Pinned)
 	}
 	if opt.Pinned == 0 {
-		opt.Pinned = defaultPinned
+		opt.Pinned = DefaultPinned
 	}
 	id := c.Identify()
 	d := &Namespace{
@@ -72,6 +83,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			BlockSize: Bytes(ns.BlockSize), Blocks: Blocks(ns.Blocks), MaxTransfer: Bytes(e.MaxTransfer()),
 			Queues: e.Lanes(), Depth: e.Depth(), VolatileCache: id.VWC.Present(), Discard: id.ONCS.DSM(),
 			WriteZeroes: id.ONCS.WriteZeroes(), ReadOnly: ns.ReadOnly, Simulated: c.Simulated(),
+			Pinned: Bytes(opt.Pinned),
 		},
 		eng:    e,
 		inline: c.Inline(),
@@ -90,6 +102,9 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			return m, nil
 		},
 		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
+	}
+	if err := d.pool.reserve(ForData, dataShare(opt.Pinned)); err != nil {
+		return nil, err
 	}
 	d.limits = limitsOf(c, ns, d.info)
 	if err := d.prepare(); err != nil {
@@ -139,7 +154,7 @@ func (d *Namespace) prepare() error {
 		return nil
 	}
 	size := min(Bytes(d.limits.transfer)*d.limits.blockSize, 256<<10)
-	b, err := d.pool.alloc(int(size))
+	b, err := d.pool.alloc(int(size), ForData)
 	if err != nil {
 		return err
 	}
@@ -169,7 +184,19 @@ func (d *Namespace) Pinned() int64 {
 }
 
 // Alloc gives a buffer of at least n bytes.
-func (d *Namespace) Alloc(n int) (Buffer, error) { return d.pool.alloc(n) }
+func (d *Namespace) Alloc(n int, use ...Use) (Buffer, error) {
+	u := ForData
+	for _, x := range use {
+		u |= x
+	}
+	return d.pool.alloc(n, u)
+}
+
+// Reserve keeps memory for a use. See Bounded.
+func (d *Namespace) Reserve(use Use, n int64) error { return d.pool.reserve(use, n) }
+
+// OnShort has f called when memory is short. See Bounded.
+func (d *Namespace) OnShort(f func()) { d.pool.onShort(f) }
 
 // Read fills bufs from off.
 func (d *Namespace) Read(off Bytes, bufs ...Slice) error {

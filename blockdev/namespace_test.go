@@ -49,7 +49,8 @@ func TestInfo(t *testing.T) {
 		nvmeq.EngineConfig{Lanes: 8, Depth: 64})
 	defer d.Close()
 	require.Equal(t, blockdev.Info{Name: path, Model: "M", Serial: "S1", Firmware: "1.0", NSID: 1, BlockSize: 2048, Blocks: 8192,
-		MaxTransfer: 128 << 10, Queues: 3, Depth: 63, VolatileCache: true, Discard: true, WriteZeroes: true, Simulated: true}, d.Info())
+		MaxTransfer: 128 << 10, Queues: 3, Depth: 63, VolatileCache: true, Discard: true, WriteZeroes: true, Simulated: true,
+		Pinned: blockdev.DefaultPinned}, d.Info())
 }
 
 func TestReadOnlyImage(t *testing.T) {

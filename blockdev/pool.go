@@ -5,22 +5,25 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+	"time"
 
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Pinned memory is mapped for the controller once, in chunks, and then only cut up and reused.
 //
-// A chunk is slabsPerChunk slabs of slabSize bytes. A slab holds buffers of one class, the powers of two from minBuffer
-// to slabSize, and becomes a free slab again when its last buffer is released. What is larger than a slab has a chunk
-// of its own.
+// A chunk belongs to a use, and is a few slabs of slabSize bytes. A slab holds buffers of one class, the powers of two from
+// minBuffer to slabSize, and becomes a free slab again when its last buffer is released. What is larger than a slab has a
+// chunk of its own.
 const (
-	minBuffer     = 4096
-	slabSize      = 2 << 20
-	slabsPerChunk = 8
-	classes       = 10       // 4 KiB to 2 MiB
-	keepSpare     = 64 << 20 // bytes of unused chunks that are kept for the next burst
+	minBuffer = 4096
+	slabSize  = 2 << 20
+	classes   = 10       // 4 KiB to 2 MiB
+	keepSpare = 64 << 20 // bytes of unused chunks that are kept for the next burst
 )
+
+// slabsPerChunk of each use: what stays for long is given back in smaller pieces.
+var slabsPerChunk = [uses]int64{ForData: 8, ForBlock: 1, ForCache: 2, ForJournal: 1}
 
 // memory is what a chunk is made of: *nvmeq.Chunk.
 type memory interface {
@@ -32,20 +35,36 @@ type memory interface {
 
 // pool hands out buffers. Its lock is a leaf.
 type pool struct {
-	source func(size int64) (memory, error)
-	limit  int64 // bytes
+	source         func(size int64) (memory, error)
+	limit          int64         // bytes
+	patience, tick time.Duration // see await
 
 	mu      sync.Mutex
 	size    int64 // bytes of all chunks. Protected by mu, as is all below
-	live    int   // buffers handed out
-	partial [classes]slabList
-	free    []*slab
-	large   []*chunk // unused, of their own size
+	live    int   // buffers handed out, those of attached memory too
+	arenas  [uses]arena
 	chunks  map[*chunk]struct{}
+	waiting int     // in the queues of all arenas
+	refused refusal // of the source
+	short   func()  // see Bounded.OnShort
 	closed  bool
 }
 
+// arena is the memory of a use.
+type arena struct {
+	reserved int64 // bytes that the others leave to it
+	size     int64 // bytes of its chunks
+	held     int64 // bytes of the buffers handed out
+	live     int   // how many those are
+	partial  [classes]slabList
+	free     []*slab
+	large    []*chunk // unused, of their own size
+	queue    []*waiter
+	back     time.Time // when a buffer was last given back while somebody waited
+}
+
 type chunk struct {
+	use  Use
 	mem  memory
 	host []byte
 	iova nvmeq.IOVA
@@ -76,7 +95,7 @@ type buffer struct {
 }
 
 func newPool(limit int64, source func(int64) (memory, error)) *pool {
-	return &pool{source: source, limit: limit, chunks: map[*chunk]struct{}{}}
+	return &pool{source: source, limit: limit, patience: defaultPatience, tick: defaultTick, chunks: map[*chunk]struct{}{}}
 }
 
 // classOf is the smallest class that holds n bytes; classes or more when a slab does not.
@@ -87,53 +106,55 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - bits.Len(uint(minBuffer-1))
 }
 
-func (p *pool) alloc(n int) (Buffer, error) {
-	if n < 0 {
-		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, ErrInvalid)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, ErrClosed
-	}
+// takeLocked hands out a buffer of at least n bytes. The error is a *shortage where one may come back.
+func (p *pool) takeLocked(use Use, n int) (*buffer, error) {
+	a := &p.arenas[use]
 	class := classOf(n)
 	if class >= classes {
-		return p.allocLargeLocked(n)
+		return p.takeLargeLocked(use, n)
 	}
-	s := p.partial[class].head
+	s := a.partial[class].head
 	if s == nil {
 		var err error
-		if s, err = p.takeSlabLocked(); err != nil {
+		if s, err = p.takeSlabLocked(use); err != nil {
 			return nil, err
 		}
 		s.carve(p, class)
 		s.chunk.used++
-		p.partial[class].push(s)
+		a.partial[class].push(s)
 	}
 	i := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
 	if len(s.free) == 0 {
-		p.partial[class].remove(s)
+		a.partial[class].remove(s)
 	}
-	b := &s.bufs[i]
+	return p.outLocked(&s.bufs[i]), nil
+}
+
+// outLocked counts a buffer that is handed out.
+func (p *pool) outLocked(b *buffer) *buffer {
+	a := &p.arenas[b.chunk.use]
 	b.inUse = true
 	p.live++
-	return b, nil
+	a.live++
+	a.held += int64(b.n)
+	return b
 }
 
 // takeSlabLocked is a slab that holds nothing.
-func (p *pool) takeSlabLocked() (*slab, error) {
-	if len(p.free) == 0 {
-		c, err := p.growLocked(slabSize * slabsPerChunk)
+func (p *pool) takeSlabLocked(use Use) (*slab, error) {
+	a := &p.arenas[use]
+	if len(a.free) == 0 {
+		c, err := p.growLocked(use, slabSize, slabSize*slabsPerChunk[use])
 		if err != nil {
 			return nil, err
 		}
-		for i := slabsPerChunk - 1; i >= 0; i-- {
-			p.free = append(p.free, &slab{chunk: c, off: i * slabSize, class: -1})
+		for i := int(c.mem.Len()/slabSize) - 1; i >= 0; i-- {
+			a.free = append(a.free, &slab{chunk: c, off: i * slabSize, class: -1})
 		}
 	}
-	s := p.free[len(p.free)-1]
-	p.free = p.free[:len(p.free)-1]
+	s := a.free[len(a.free)-1]
+	a.free = a.free[:len(a.free)-1]
 	return s, nil
 }
 
@@ -152,62 +173,90 @@ func (s *slab) carve(p *pool, class int) {
 	}
 }
 
-func (p *pool) allocLargeLocked(n int) (Buffer, error) {
+func (p *pool) takeLargeLocked(use Use, n int) (*buffer, error) {
+	a := &p.arenas[use]
 	size := (int64(n) + slabSize - 1) / slabSize * slabSize
 	best := -1
-	for i, c := range p.large {
-		if l := c.mem.Len(); l >= size && l <= 2*size && (best < 0 || l < p.large[best].mem.Len()) {
+	for i, c := range a.large {
+		if l := c.mem.Len(); l >= size && l <= 2*size && (best < 0 || l < a.large[best].mem.Len()) {
 			best = i
 		}
 	}
 	var c *chunk
 	if best >= 0 {
-		c = p.large[best]
-		p.large = append(p.large[:best], p.large[best+1:]...)
+		c = a.large[best]
+		a.large = append(a.large[:best], a.large[best+1:]...)
 	} else {
 		var err error
-		if c, err = p.growLocked(size); err != nil {
+		if c, err = p.growLocked(use, size, size); err != nil {
 			return nil, err
 		}
 	}
 	c.used = 1
-	p.live++
-	return &buffer{pool: p, chunk: c, inUse: true, n: int(c.mem.Len())}, nil
+	return p.outLocked(&buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
 }
 
-// growLocked maps one more chunk. At the limit it first gives up what is unused.
-func (p *pool) growLocked(size int64) (*chunk, error) {
-	if p.size+size > p.limit {
+// growLocked maps one more chunk, of want bytes or as many as there is room for, at least least. At the limit it first gives up
+// what is unused.
+func (p *pool) growLocked(use Use, least, want int64) (*chunk, error) {
+	if p.roomLocked(use) < want {
 		p.reclaimLocked()
 		if err := p.trimLocked(0); err != nil {
 			return nil, err
 		}
 	}
-	if p.size+size > p.limit {
-		return nil, fmt.Errorf("out of pinned memory: %d of %d bytes are in use, %d more are needed", p.size, p.limit, size)
+	size := min(want, p.roomLocked(use)/slabSize*slabSize)
+	if size < least {
+		return nil, &shortage{}
 	}
-	m, err := p.source(size)
+	m, err := p.pinLocked(size, least)
 	if err != nil {
-		return nil, fmt.Errorf("pinned memory: %w", err)
+		return nil, err
 	}
-	c := &chunk{mem: m, host: m.Bytes(), iova: m.IOVA()}
+	c := &chunk{use: use, mem: m, host: m.Bytes(), iova: m.IOVA()}
 	p.size += m.Len()
+	p.arenas[use].size += m.Len()
 	p.chunks[c] = struct{}{}
 	return c, nil
 }
 
+// roomLocked is how many bytes more a use may have: what the limit leaves and nobody else has reserved.
+func (p *pool) roomLocked(use Use) int64 {
+	room := p.limit - p.size
+	for u := range p.arenas {
+		if a := &p.arenas[u]; Use(u) != use {
+			room -= max(a.reserved-a.size, 0)
+		}
+	}
+	return room
+}
+
+// mostLocked is how many bytes a use can have if nobody has more than is reserved for him.
+func (p *pool) mostLocked(use Use) int64 {
+	most := p.limit
+	for u := range p.arenas {
+		if Use(u) != use {
+			most -= p.arenas[u].reserved
+		}
+	}
+	return most
+}
+
 // reclaimLocked makes free slabs of those that classes keep for their next buffer.
 func (p *pool) reclaimLocked() {
-	for class := range p.partial {
-		list := &p.partial[class]
-		for s := list.head; s != nil; {
-			next := s.next
-			if len(s.free) == len(s.bufs) {
-				list.remove(s)
-				p.free = append(p.free, s)
-				s.chunk.used--
+	for u := range p.arenas {
+		a := &p.arenas[u]
+		for class := range a.partial {
+			list := &a.partial[class]
+			for s := list.head; s != nil; {
+				next := s.next
+				if len(s.free) == len(s.bufs) {
+					list.remove(s)
+					a.free = append(a.free, s)
+					s.chunk.used--
+				}
+				s = next
 			}
-			s = next
 		}
 	}
 }
@@ -224,12 +273,16 @@ func (p *pool) trimLocked(keep int64) error {
 			drop[c] = true
 			delete(p.chunks, c)
 			p.size -= c.mem.Len()
+			p.arenas[c.use].size -= c.mem.Len()
 			errs = append(errs, c.mem.Close())
 		}
 	}
 	if len(drop) > 0 {
-		p.free = without(p.free, func(s *slab) bool { return drop[s.chunk] })
-		p.large = without(p.large, func(c *chunk) bool { return drop[c] })
+		for u := range p.arenas {
+			a := &p.arenas[u]
+			a.free = without(a.free, func(s *slab) bool { return drop[s.chunk] })
+			a.large = without(a.large, func(c *chunk) bool { return drop[c] })
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -245,7 +298,7 @@ func without[T any](in []T, drop func(T) bool) []T {
 	return out
 }
 
-// release takes a buffer back.
+// release takes a buffer back, and gives it to who waits.
 func (p *pool) release(b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,23 +307,37 @@ func (p *pool) release(b *buffer) {
 	}
 	b.inUse = false
 	p.live--
+	if !b.chunk.attached {
+		a := &p.arenas[b.chunk.use]
+		a.live--
+		a.held -= int64(b.n)
+	}
 	if p.closed {
 		if p.live == 0 {
 			p.closeChunksLocked()
 		}
 		return
 	}
-	s := b.slab
 	if b.chunk.attached {
 		return
 	}
+	p.putLocked(b)
+	if p.waiting > 0 {
+		p.arenas[b.chunk.use].back = time.Now()
+		p.serveLocked()
+	}
+}
+
+// putLocked makes what a buffer held free.
+func (p *pool) putLocked(b *buffer) {
+	a, s := &p.arenas[b.chunk.use], b.slab
 	if s == nil {
 		b.chunk.used = 0
-		p.large = append(p.large, b.chunk)
+		a.large = append(a.large, b.chunk)
 		p.trimLocked(keepSpare)
 		return
 	}
-	list := &p.partial[s.class]
+	list := &a.partial[s.class]
 	s.free = append(s.free, b.index)
 	if len(s.free) < len(s.bufs) {
 		list.push(s)
@@ -282,7 +349,7 @@ func (p *pool) release(b *buffer) {
 		return
 	}
 	list.remove(s)
-	p.free = append(p.free, s)
+	a.free = append(a.free, s)
 	if s.chunk.used--; s.chunk.used == 0 {
 		p.trimLocked(keepSpare)
 	}
@@ -294,6 +361,7 @@ func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
+	p.serveLocked() // with an error
 	if p.live > 0 {
 		return fmt.Errorf("%d buffers were not released", p.live)
 	}
@@ -305,7 +373,7 @@ func (p *pool) closeChunksLocked() error {
 	for c := range p.chunks {
 		errs = append(errs, c.mem.Close())
 	}
-	p.chunks, p.free, p.large = nil, nil, nil
+	p.chunks, p.arenas = nil, [uses]arena{}
 	return errors.Join(errs...)
 }
 

@@ -41,16 +41,16 @@ func TestClassOf(t *testing.T) {
 
 func TestPoolReusesAndMerges(t *testing.T) {
 	p, _ := testPool(64 << 20)
-	a, err := p.alloc(4096)
+	a, err := p.alloc(4096, ForData)
 	require.NoError(t, err)
-	b, err := p.alloc(100)
+	b, err := p.alloc(100, ForData)
 	require.NoError(t, err)
 	require.Equal(t, p.iova(a.Slice(0, 0))+4096, p.iova(b.Slice(0, 0)), "neighbours, so that one command serves both")
 	require.Equal(t, 4096, b.Len())
 	at := p.iova(b.Slice(0, 0))
 	b.Release()
 	require.PanicsWithValue(t, "blockdev: buffer released twice", b.Release)
-	c, err := p.alloc(4096)
+	c, err := p.alloc(4096, ForData)
 	require.NoError(t, err)
 	require.Equal(t, at, p.iova(c.Slice(0, 0)))
 	a.Release()
@@ -58,14 +58,14 @@ func TestPoolReusesAndMerges(t *testing.T) {
 
 	p, open := testPool(64 << 20)
 	for range 1000 {
-		b, err := p.alloc(1 << 20)
+		b, err := p.alloc(1<<20, ForData)
 		require.NoError(t, err)
 		b.Release()
 	}
 	require.Equal(t, 1, *open)
 	require.NoError(t, p.close())
 	require.Zero(t, *open)
-	_, err = p.alloc(1)
+	_, err = p.alloc(1, ForData)
 	require.ErrorIs(t, err, ErrClosed)
 }
 
@@ -73,26 +73,32 @@ func TestPoolLimit(t *testing.T) {
 	p, open := testPool(40 << 20)
 	var held []Buffer
 	for {
-		b, err := p.alloc(1 << 20)
+		b, err := p.alloc(1<<20, ForData|NoWait)
 		if err != nil {
-			require.EqualError(t, err, "out of pinned memory: 33554432 of 41943040 bytes are in use, 16777216 more are needed")
+			require.ErrorIs(t, err, ErrNoMemory)
+			require.ErrorContains(t, err, "41943040 of at most 41943040 bytes are pinned: data 41943040 in 40 buffers, single blocks 0 in 0")
 			break
 		}
 		held = append(held, b)
 	}
-	require.Len(t, held, 32)
-	big, err := p.alloc(7 << 20)
+	require.Len(t, held, 40)
+	for _, b := range held[:16] {
+		b.Release() // a chunk
+	}
+	big, err := p.alloc(7<<20, ForData|NoWait)
 	require.NoError(t, err, "what fits is still given")
 	require.Equal(t, 8<<20, big.Len())
 	big.Release()
-	for _, b := range held {
+	for _, b := range held[16:] {
 		b.Release()
 	}
+	_, err = p.alloc(41<<20, ForData)
+	require.ErrorIs(t, err, ErrNoMemory, "what can never be is refused at once")
 	// The memory serves other sizes now.
-	big, err = p.alloc(30 << 20)
+	big, err = p.alloc(30<<20, ForData)
 	require.NoError(t, err)
 	big.Release()
-	b, err := p.alloc(4096)
+	b, err := p.alloc(4096, ForData)
 	require.NoError(t, err)
 	b.Release()
 	require.NoError(t, p.close())
@@ -102,10 +108,10 @@ func TestPoolLimit(t *testing.T) {
 func TestPoolSourceFails(t *testing.T) {
 	boom := errors.New("boom")
 	p := newPool(1<<30, func(int64) (memory, error) { return nil, boom })
-	_, err := p.alloc(1)
+	_, err := p.alloc(1, ForData)
 	require.ErrorIs(t, err, boom)
-	_, err = p.alloc(4 << 20)
-	require.ErrorIs(t, err, boom)
+	_, err = p.alloc(4<<20, ForData)
+	require.ErrorIs(t, err, boom, "at once: nothing is out that could come back")
 	require.NoError(t, p.close())
 }
 
@@ -128,7 +134,7 @@ func TestPoolOverlap(t *testing.T) {
 					if rng.IntN(50) == 0 {
 						n = 2<<20 + rng.IntN(4<<20)
 					}
-					b, err := p.alloc(n)
+					b, err := p.alloc(n, ForData)
 					if err != nil || b.Len() < n {
 						t.Errorf("%d bytes: %v", n, err)
 						return

@@ -18,7 +18,7 @@ type buffer struct {
 }
 
 // Alloc gives a buffer filled with a pattern that no test should mistake for data.
-func (d *Device) Alloc(n int) (blockdev.Buffer, error) {
+func (d *Device) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, blockdev.ErrInvalid)
 	}

@@ -53,7 +53,7 @@ type memory struct {
 	b []byte
 }
 
-func (m *medium) Alloc(n int) (blockdev.Buffer, error) {
+func (m *medium) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 	if n < 0 || n > maxBuffer {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, errEndless)
 	}

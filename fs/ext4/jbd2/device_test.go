@@ -79,7 +79,7 @@ func (d *testDevice) Info() blockdev.Info {
 		MaxTransfer: 128 << 10, Queues: 2, Depth: 32, VolatileCache: true}
 }
 
-func (d *testDevice) Alloc(n int) (blockdev.Buffer, error) {
+func (d *testDevice) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 	return &testBuffer{bytes.Repeat([]byte{0xa5}, n)}, nil
 }
 

@@ -1,0 +1,225 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Who finds no memory waits in the queue of its use, and is served in the order of coming: nobody who comes later is given what
+// came back in between, not even if he needs less, so who needs much gets it at last. A wait ends with a buffer, or
+// with ErrNoMemory when none of that use came back for defaultPatience: as long as buffers come back it may take longer.
+const (
+	defaultPatience = 2 * time.Minute
+	defaultTick     = time.Second // how often the system is asked again for what it has refused
+)
+
+// waiter is who waits for a buffer.
+type waiter struct {
+	n     int
+	since time.Time
+	ready chan struct{} // closed when buf or err is there
+	buf   *buffer
+	err   error
+}
+
+// shortage says that there is no memory now. Why is what the system said, nil if it is the pool's own limit.
+type shortage struct{ why error }
+
+func (s *shortage) Error() string {
+	if s.why != nil {
+		return fmt.Sprintf("pinned memory: %v", s.why)
+	}
+	return ErrNoMemory.Error()
+}
+
+func (s *shortage) Unwrap() error {
+	if s.why != nil {
+		return s.why
+	}
+	return ErrNoMemory
+}
+
+// refusal is what the system said when it was last asked for memory in vain.
+type refusal struct {
+	err  error
+	size int64 // the pool's, after it
+	at   time.Time
+}
+
+func (p *pool) alloc(n int, use Use) (Buffer, error) {
+	wait := use&NoWait == 0
+	if use &^= NoWait; n < 0 || use >= uses {
+		return nil, fmt.Errorf("a buffer of %d bytes for %v: %w", n, use, ErrInvalid)
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if most := p.mostLocked(use); int64(n) > most {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d bytes for %v, which can have %d of %d", ErrNoMemory, n, use, most, p.limit)
+	}
+	a := &p.arenas[use]
+	err := error(&shortage{})
+	if len(a.queue) == 0 {
+		var b *buffer
+		if b, err = p.takeLocked(use, n); err == nil {
+			p.mu.Unlock()
+			return b, nil
+		}
+	}
+	var short *shortage
+	switch {
+	case !errors.As(err, &short) || p.hopelessLocked(use, short):
+		p.mu.Unlock()
+		return nil, err
+	case !wait:
+		err = fmt.Errorf("%w: %d bytes for %v: %w; %s", ErrNoMemory, n, use, err, p.holdersLocked())
+		p.mu.Unlock()
+		return nil, err
+	}
+	w := &waiter{n: n, since: time.Now(), ready: make(chan struct{})}
+	a.queue = append(a.queue, w)
+	p.waiting++
+	f := p.short
+	p.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return p.await(use, w)
+}
+
+// hopelessLocked says that the system refuses memory, and that nothing can come back which would serve instead.
+func (p *pool) hopelessLocked(use Use, s *shortage) bool {
+	cache := &p.arenas[ForCache]
+	return s.why != nil && p.arenas[use].live == 0 && (use == ForCache || cache.size <= cache.reserved)
+}
+
+// await waits until w is served.
+func (p *pool) await(use Use, w *waiter) (Buffer, error) {
+	tick := time.NewTicker(p.tick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.ready:
+			if w.err != nil {
+				return nil, w.err
+			}
+			return w.buf, nil
+		case <-tick.C:
+			p.mu.Lock()
+			p.serveLocked()
+			p.giveUpLocked(use, w)
+			p.mu.Unlock()
+		}
+	}
+}
+
+// giveUpLocked ends a wait for which nothing has come back for too long.
+func (p *pool) giveUpLocked(use Use, w *waiter) {
+	a := &p.arenas[use]
+	last := w.since
+	if a.back.After(last) {
+		last = a.back
+	}
+	i := slices.Index(a.queue, w)
+	if i < 0 || time.Since(last) < p.patience {
+		return
+	}
+	why := ""
+	if p.refused.err != nil {
+		why = fmt.Sprintf("; the system refuses more: %v", p.refused.err)
+	}
+	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", ErrNoMemory,
+		time.Since(w.since).Round(p.tick), w.n, use, p.patience, p.holdersLocked(), why))
+	p.serveLocked() // who comes next may need less
+}
+
+// endLocked ends the wait of the i-th in a's queue.
+func (p *pool) endLocked(a *arena, i int, b *buffer, err error) {
+	w := a.queue[i]
+	a.queue = slices.Delete(a.queue, i, i+1)
+	p.waiting--
+	w.buf, w.err = b, err
+	close(w.ready)
+}
+
+// serveLocked gives what there is to those who wait.
+func (p *pool) serveLocked() {
+	for u := range p.arenas {
+		a := &p.arenas[u]
+		for len(a.queue) > 0 {
+			if p.closed {
+				p.endLocked(a, 0, nil, ErrClosed)
+				continue
+			}
+			b, err := p.takeLocked(Use(u), a.queue[0].n)
+			var short *shortage
+			if errors.As(err, &short) && !p.hopelessLocked(Use(u), short) {
+				break
+			}
+			p.endLocked(a, 0, b, err)
+		}
+	}
+}
+
+// pinLocked asks the source for size bytes; if it refuses, for least, and after giving up what is unused once more. Soon after a
+// refusal it does not ask again, unless memory was given back since.
+func (p *pool) pinLocked(size, least int64) (memory, error) {
+	if p.refused.err != nil && p.size >= p.refused.size && time.Since(p.refused.at) < p.tick {
+		return nil, &shortage{p.refused.err}
+	}
+	m, err := p.source(size)
+	if err != nil && size > least {
+		m, err = p.source(least)
+	}
+	if had := p.size; err != nil {
+		p.reclaimLocked()
+		if terr := p.trimLocked(0); terr == nil && p.size < had {
+			m, err = p.source(least)
+		}
+	}
+	if err != nil {
+		p.refused = refusal{err, p.size, time.Now()}
+		return nil, &shortage{err}
+	}
+	p.refused = refusal{}
+	return m, nil
+}
+
+// holdersLocked says who holds the pool's memory.
+func (p *pool) holdersLocked() string {
+	var parts []string
+	for u := range p.arenas {
+		a := &p.arenas[u]
+		parts = append(parts, fmt.Sprintf("%v %d in %d buffers", Use(u), a.held, a.live))
+	}
+	return fmt.Sprintf("%d of at most %d bytes are pinned: %s", p.size, p.limit, strings.Join(parts, ", "))
+}
+
+// reserve is Bounded.Reserve.
+func (p *pool) reserve(use Use, n int64) error {
+	if use >= uses || n < 0 {
+		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, ErrInvalid)
+	}
+	n = min((n+slabSize-1)/slabSize*slabSize, max(n, p.limit))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	others := p.limit - p.mostLocked(use)
+	if n > p.limit-others {
+		return fmt.Errorf("%w: %d bytes are to be kept for %v, of %d bytes %d are left", ErrNoMemory, n, use, p.limit, p.limit-others)
+	}
+	p.arenas[use].reserved = n
+	p.serveLocked()
+	return nil
+}
+
+func (p *pool) onShort(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.short = f
+}

@@ -1,0 +1,238 @@
+package blockdev
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const testHang = time.Minute // much longer than anything here takes
+
+// ask waits for a buffer in a goroutine of its own, and returns when it is in the queue or served.
+func ask(t *testing.T, p *pool, n int, use Use) <-chan Buffer {
+	t.Helper()
+	got := make(chan Buffer, 1)
+	p.mu.Lock()
+	before := len(p.arenas[use].queue)
+	p.mu.Unlock()
+	go func() {
+		b, err := p.alloc(n, use)
+		if err != nil {
+			t.Errorf("%d bytes for %v: %v", n, use, err)
+		}
+		got <- b
+	}()
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.arenas[use].queue) > before || len(got) > 0
+	}, testHang, time.Millisecond)
+	return got
+}
+
+func served(t *testing.T, c <-chan Buffer) Buffer {
+	t.Helper()
+	select {
+	case b := <-c:
+		return b
+	case <-time.After(testHang):
+		t.Fatal("nobody was served")
+		return nil
+	}
+}
+
+// fill takes buffers until none is left.
+func fill(t *testing.T, p *pool, n int, use Use) (held []Buffer) {
+	t.Helper()
+	for {
+		b, err := p.alloc(n, use|NoWait)
+		if err != nil {
+			require.ErrorIs(t, err, ErrNoMemory)
+			return held
+		}
+		held = append(held, b)
+	}
+}
+
+// TestWaitsInOrder: who needs much is not starved by those who need little and come later.
+func TestWaitsInOrder(t *testing.T) {
+	p, _ := testPool(16 << 20)
+	held := fill(t, p, 4096, ForData)
+	require.Len(t, held, 4096)
+	large := ask(t, p, 12<<20, ForData)
+	small := ask(t, p, 4096, ForData)
+	_, err := p.alloc(4096, ForData|NoWait)
+	require.ErrorIs(t, err, ErrNoMemory)
+	for _, b := range held[:100] {
+		b.Release()
+	}
+	require.Empty(t, small, "who came later was served before")
+	_, err = p.alloc(4096, ForData|NoWait)
+	require.ErrorIs(t, err, ErrNoMemory, "there is some, but others have waited for it longer")
+	for _, b := range held[100:] {
+		b.Release()
+	}
+	served(t, large).Release()
+	served(t, small).Release()
+	require.NoError(t, p.close())
+}
+
+// TestReserves: what is reserved for a use is there for it while another has all that it can get, and waits.
+func TestReserves(t *testing.T) {
+	p, open := testPool(16 << 20)
+	require.NoError(t, p.reserve(ForData, 4<<20))
+	require.NoError(t, p.reserve(ForCache, 5<<20)) // 6 MiB, whole slabs
+	require.NoError(t, p.reserve(ForJournal, 2<<20))
+	err := p.reserve(ForBlock, 5<<20)
+	require.EqualError(t, err, "out of pinned memory: 6291456 bytes are to be kept for single blocks, of 16777216 bytes 4194304 are left")
+	data := fill(t, p, 1<<20, ForData)
+	require.Len(t, data, 8)
+	waiting := ask(t, p, 1<<20, ForData)
+	journal := fill(t, p, 256<<10, ForJournal)
+	require.Len(t, journal, 8)
+	cache := fill(t, p, 256<<10, ForCache)
+	require.Len(t, cache, 24)
+	require.Empty(t, waiting)
+	data[0].Release()
+	served(t, waiting).Release()
+	for _, b := range append(append(data[1:], journal...), cache...) {
+		b.Release()
+	}
+	cache = fill(t, p, 256<<10, ForCache)
+	require.Len(t, cache, 40, "what nobody has reserved is for whoever comes")
+	require.Len(t, fill(t, p, 1<<20, ForData), 4)
+	require.Error(t, p.close())
+	require.NotZero(t, *open)
+}
+
+// TestGivesUp: a wait in which nothing comes back ends with an error of its own, which names the holders; one in which buffers
+// come back does not.
+func TestGivesUp(t *testing.T) {
+	p, _ := testPool(4 << 20)
+	p.patience, p.tick = 200*time.Millisecond, time.Millisecond
+	held := fill(t, p, 1<<20, ForData)
+	last := held[0]
+	for until := time.Now().Add(2 * p.patience); time.Now().Before(until); { // one comes back all the time, for who waits longest
+		first, second := ask(t, p, 1<<20, ForData), ask(t, p, 1<<20, ForData)
+		last.Release()
+		served(t, first).Release()
+		last = served(t, second)
+	}
+	last.Release()
+	large := make(chan error, 1)
+	go func() { _, err := p.alloc(4<<20, ForData); large <- err }()
+	select {
+	case err := <-large:
+		require.ErrorIs(t, err, ErrNoMemory)
+		require.ErrorContains(t, err, "for 4194304 bytes for data, and nothing came back for 200ms; 4194304 of at most 4194304 bytes are pinned: data 3145728 in 3 buffers")
+	case <-time.After(testHang):
+		t.Fatal("the wait never ended")
+	}
+	for _, b := range held[1:] {
+		b.Release()
+	}
+	b, err := p.alloc(4<<20, ForData)
+	require.NoError(t, err)
+	b.Release()
+	require.NoError(t, p.close())
+}
+
+// TestSystemRefuses: memory that the system refuses is waited for as long as some can come back instead, and asked for again.
+func TestSystemRefuses(t *testing.T) {
+	p, _ := testPool(64 << 20)
+	p.tick = time.Millisecond
+	boom := errors.New("cannot pin: RLIMIT_MEMLOCK")
+	var refuse atomic.Bool
+	source := p.source
+	p.source = func(n int64) (memory, error) {
+		if refuse.Load() {
+			return nil, boom
+		}
+		return source(n)
+	}
+	held, err := p.alloc(2<<20, ForData)
+	require.NoError(t, err)
+	refuse.Store(true)
+	rest := fill(t, p, 2<<20, ForData) // of the chunk that there is
+	require.Len(t, rest, 7)
+	_, err = p.alloc(4096, ForCache)
+	require.ErrorIs(t, err, boom, "nothing is out that could come back for this use")
+	first := ask(t, p, 2<<20, ForData)
+	second := ask(t, p, 2<<20, ForData)
+	held.Release()
+	held = served(t, first)
+	require.Empty(t, second)
+	refuse.Store(false)
+	served(t, second).Release() // the system gives again, and nothing had to come back
+	for _, b := range append(rest, held) {
+		b.Release()
+	}
+	require.NoError(t, p.close())
+}
+
+// TestAsksForSpare: who waits has others give back what they can spare.
+func TestAsksForSpare(t *testing.T) {
+	p, _ := testPool(8 << 20)
+	cache := fill(t, p, 256<<10, ForCache)
+	require.Len(t, cache, 32)
+	p.onShort(func() {
+		for _, b := range cache {
+			b.Release()
+		}
+		cache = nil
+	})
+	b, err := p.alloc(1<<20, ForData)
+	require.NoError(t, err)
+	b.Release()
+	require.NoError(t, p.close())
+}
+
+// TestCloseEndsWaits: nobody waits for a pool that is closed.
+func TestCloseEndsWaits(t *testing.T) {
+	p, _ := testPool(2 << 20)
+	held := fill(t, p, 1<<20, ForData)
+	failed := make(chan error, 1)
+	go func() { _, err := p.alloc(1<<20, ForData); failed <- err }()
+	require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.waiting == 1 }, testHang, time.Millisecond)
+	require.Error(t, p.close())
+	require.ErrorIs(t, <-failed, ErrClosed)
+	for _, b := range held {
+		b.Release()
+	}
+}
+
+// TestManyWait: far more than fits, of all sizes and uses, from many goroutines: all are served, and nothing is left.
+func TestManyWait(t *testing.T) {
+	p, open := testPool(16 << 20)
+	for use, n := range map[Use]int64{ForData: 4 << 20, ForBlock: 2 << 20, ForCache: 4 << 20, ForJournal: 2 << 20} {
+		require.NoError(t, p.reserve(use, n))
+	}
+	var wg sync.WaitGroup
+	for k := range 1600 {
+		wg.Go(func() {
+			use := Use(k) % uses
+			for round := range 5 {
+				n := 4096 << ((k + round) % 10)
+				b, err := p.alloc(n, use)
+				if err != nil {
+					t.Errorf("%d bytes for %v: %v", n, use, err)
+					return
+				}
+				b.Bytes()[0], b.Bytes()[n-1] = byte(k), byte(k)
+				time.Sleep(time.Duration(k%7) * 10 * time.Microsecond)
+				if b.Bytes()[0] != byte(k) || b.Bytes()[n-1] != byte(k) {
+					t.Errorf("a buffer of %d bytes changed while it was held", n)
+				}
+				b.Release()
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, p.size, p.limit)
+	require.NoError(t, p.close())
+	require.Zero(t, *open)
+}
