@@ -84,7 +84,7 @@ type Device interface {
 	// given; see Use for who may wait. ErrNoMemory after a long time without any.
 	Alloc(n int, use ...Use) (Buffer, error)
 	// Do carries out the requests, concurrently and in no defined order, and returns when all have ended: nil, or the
-	// first error, an *Error. Each request's own result is in its Err.
+	// first error, an *Error; one that is not ErrNoSpace goes before those that are. Each request's own result is in its Err.
 	Do(reqs ...*Request) error
 	// Read, Write, Flush, Discard and WriteZeroes are one request each.
 	Read(off Bytes, bufs ...Slice) error

@@ -37,11 +37,20 @@ func (d *Namespace) Do(reqs ...*Request) error {
 				r.Err = r.Fail(d.info, err)
 			}
 		}
-		if first == nil {
-			first = r.Err
+		if r.Err != nil {
+			d.full.note(r.Err)
+			first = graver(first, r.Err)
 		}
 	}
 	return first
+}
+
+// graver is a, unless b says more: that there is no room says less than any other failure beside it, for it may pass.
+func graver(a, b error) error {
+	if a == nil || b != nil && errors.Is(a, ErrNoSpace) && !errors.Is(b, ErrNoSpace) {
+		return b
+	}
+	return a
 }
 
 // admit says what keeps r from being sent.
@@ -115,9 +124,7 @@ func (d *Namespace) submit(b *batch) {
 			why = ErrClosed
 		}
 		for _, p := range b.owners[i] {
-			if p.req.Err == nil {
-				p.req.Err = &Error{Op: p.op, Off: Bytes(p.lba) * d.limits.blockSize, Len: Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why}
-			}
+			p.req.Err = graver(p.req.Err, &Error{Op: p.op, Off: Bytes(p.lba) * d.limits.blockSize, Len: Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
 		}
 	}
 }

@@ -53,6 +53,7 @@ func testNamespace(t *testing.T, l limits, info Info) (*Namespace, *fakeEngine) 
 	e := &fakeEngine{}
 	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
 	d := &Namespace{info: info, limits: l, eng: e, pool: p}
+	d.full.pause, d.full.logf = roomAgain, t.Logf
 	require.NoError(t, d.prepare())
 	return d, e
 }

@@ -18,6 +18,8 @@ import (
 // Options of Open. The zero value is good.
 type Options struct {
 	Pinned int64 // bytes of pinned memory at most; 0: DefaultPinned
+	// Logf is told, once each time, that the medium has no room, and that it has again. nil: nobody.
+	Logf func(format string, args ...any)
 }
 
 // DefaultPinned is how much memory is pinned at most unless told otherwise.
@@ -51,6 +53,7 @@ type Namespace struct {
 	zeroes Buffer // what is written where Write Zeroes does not exist; nil where it does
 	zeroAt nvmeq.IOVA
 
+	full    fullness
 	batches sync.Pool // of *batch
 	closed  atomic.Bool
 }
@@ -102,6 +105,10 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			return m, nil
 		},
 		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
+	}
+	d.full.pause, d.full.logf = roomAgain, opt.Logf
+	if opt.Logf == nil {
+		d.full.logf = func(string, ...any) {}
 	}
 	if err := d.pool.reserve(ForData, dataShare(opt.Pinned)); err != nil {
 		return nil, err
@@ -195,6 +202,13 @@ func (d *Namespace) Alloc(n int, use ...Use) (Buffer, error) {
 // Reserve keeps memory for a use. See Bounded.
 func (d *Namespace) Reserve(use Use, n int64) error { return d.pool.reserve(use, n) }
 
+// Room is how much a use can have. See Bounded.
+func (d *Namespace) Room(use Use) int64 {
+	d.pool.mu.Lock()
+	defer d.pool.mu.Unlock()
+	return d.pool.mostLocked(use)
+}
+
 // OnShort has f called when memory is short. See Bounded.
 func (d *Namespace) OnShort(f func()) { d.pool.onShort(f) }
 
@@ -231,6 +245,7 @@ func (d *Namespace) Close() error {
 	if d.closed.Swap(true) {
 		return ErrClosed
 	}
+	d.full.close()
 	if d.zeroes != nil {
 		d.zeroes.Release()
 	}

@@ -40,7 +40,9 @@ type Bounded interface {
 	// Reserve keeps n bytes, rounded up to 2 MiB, for a use: the others leave so much of the limit to it. It replaces what was
 	// reserved for the use before; 0 ends it. Nothing is pinned by it. The error says what does not fit.
 	Reserve(use Use, n int64) error
-	// OnShort has f called whenever somebody has to wait for memory: f gives back what can be spared, and does not wait. A
-	// later call replaces f; nil ends it.
+	// Room is how many bytes a use can have when the others have what is reserved for them.
+	Room(use Use) int64
+	// OnShort has f called when somebody has to wait for memory and the cache has more than is reserved for it, or the system
+	// refuses memory: f gives back what the cache can spare, and does not wait. A later call replaces f; nil ends it.
 	OnShort(f func())
 }

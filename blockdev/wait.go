@@ -86,6 +86,9 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 	a.queue = append(a.queue, w)
 	p.waiting++
 	f := p.short
+	if cache := &p.arenas[ForCache]; cache.size <= cache.reserved && p.refused.err == nil {
+		f = nil
+	}
 	p.mu.Unlock()
 	if f != nil {
 		f()
@@ -95,8 +98,7 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 
 // hopelessLocked says that the system refuses memory, and that nothing can come back which would serve instead.
 func (p *pool) hopelessLocked(use Use, s *shortage) bool {
-	cache := &p.arenas[ForCache]
-	return s.why != nil && p.arenas[use].live == 0 && (use == ForCache || cache.size <= cache.reserved)
+	return s.why != nil && p.arenas[use].live == 0 && (use == ForCache || p.arenas[ForCache].live == 0 || p.short == nil)
 }
 
 // await waits until w is served.

@@ -1,0 +1,78 @@
+package blockdev
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// Full says how often the medium had no room for a write (ErrNoSpace). The zero value: never.
+type Full struct {
+	Refused uint64    // writes, since the device was opened
+	Since   time.Time // when it began; zero: no write was refused for a while
+	Last    string    // what was refused last, and why
+}
+
+// roomAgain is how long no write is refused before the medium counts as having room again. Who waits for room tries
+// more often.
+const roomAgain = 30 * time.Second
+
+// fullness tells once that the medium has no room, and once that it has.
+type fullness struct {
+	logf  func(format string, args ...any)
+	pause time.Duration
+
+	mu    sync.Mutex
+	now   Full        // protected by mu, as is all below
+	begun uint64      // now.Refused when it began
+	timer *time.Timer // runs while Since is set
+	ended bool
+}
+
+func (f *fullness) note(err error) {
+	if !errors.Is(err, ErrNoSpace) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now.Refused++
+	f.now.Last = err.Error()
+	if f.ended {
+		return
+	}
+	if !f.now.Since.IsZero() {
+		f.timer.Reset(f.pause)
+		return
+	}
+	f.now.Since, f.begun = time.Now(), f.now.Refused-1
+	f.timer = time.AfterFunc(f.pause, f.over)
+	f.logf("the backing store is full: %v; what is written is refused or waits until there is room", err)
+}
+
+// over ends a time without room.
+func (f *fullness) over() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now.Since.IsZero() || f.ended {
+		return
+	}
+	f.logf("the backing store has refused no write for %v: %d were refused since %s", f.pause, f.now.Refused-f.begun,
+		f.now.Since.Format(time.DateTime))
+	f.now.Since = time.Time{}
+}
+
+func (f *fullness) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+}
+
+// Full says whether the medium has room.
+func (d *Namespace) Full() Full {
+	d.full.mu.Lock()
+	defer d.full.mu.Unlock()
+	return d.full.now
+}
