@@ -15,7 +15,7 @@ type Full struct {
 
 // roomAgain is how long no write is refused before the medium counts as having room again. Who waits for room tries
 // more often.
-const roomAgain = 30 * time.Second
+const roomAgain = 10 * time.Second
 
 // fullness tells once that the medium has no room, and once that it has.
 type fullness struct {

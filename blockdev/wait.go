@@ -30,16 +30,9 @@ type shortage struct{ why error }
 
 func (s *shortage) Error() string {
 	if s.why != nil {
-		return fmt.Sprintf("pinned memory: %v", s.why)
+		return fmt.Sprintf("; the system refuses more: %v", s.why)
 	}
-	return ErrNoMemory.Error()
-}
-
-func (s *shortage) Unwrap() error {
-	if s.why != nil {
-		return s.why
-	}
-	return ErrNoMemory
+	return ""
 }
 
 // refusal is what the system said when it was last asked for memory in vain.
@@ -74,11 +67,14 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 	}
 	var short *shortage
 	switch {
-	case !errors.As(err, &short) || p.hopelessLocked(use, short):
+	case !errors.As(err, &short):
 		p.mu.Unlock()
 		return nil, err
+	case p.hopelessLocked(use, short):
+		p.mu.Unlock()
+		return nil, fmt.Errorf("pinned memory: %w", short.why)
 	case !wait:
-		err = fmt.Errorf("%w: %d bytes for %v: %w; %s", ErrNoMemory, n, use, err, p.holdersLocked())
+		err = fmt.Errorf("%w: %d bytes for %v; %s%s", ErrNoMemory, n, use, p.holdersLocked(), short)
 		p.mu.Unlock()
 		return nil, err
 	}
@@ -132,12 +128,8 @@ func (p *pool) giveUpLocked(use Use, w *waiter) {
 	if i < 0 || time.Since(last) < p.patience {
 		return
 	}
-	why := ""
-	if p.refused.err != nil {
-		why = fmt.Sprintf("; the system refuses more: %v", p.refused.err)
-	}
 	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", ErrNoMemory,
-		time.Since(w.since).Round(p.tick), w.n, use, p.patience, p.holdersLocked(), why))
+		time.Since(w.since).Round(p.tick), w.n, use, p.patience, p.holdersLocked(), &shortage{p.refused.err}))
 	p.serveLocked() // who comes next may need less
 }
 
@@ -161,8 +153,11 @@ func (p *pool) serveLocked() {
 			}
 			b, err := p.takeLocked(Use(u), a.queue[0].n)
 			var short *shortage
-			if errors.As(err, &short) && !p.hopelessLocked(Use(u), short) {
-				break
+			if errors.As(err, &short) {
+				if !p.hopelessLocked(Use(u), short) {
+					break
+				}
+				err = fmt.Errorf("pinned memory: %w", short.why)
 			}
 			p.endLocked(a, 0, b, err)
 		}

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"syscall"
@@ -259,6 +260,7 @@ func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (
 	if err != nil {
 		return 0, err
 	}
-	defer data.Release()
-	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, data.Bytes(), may) })
+	p := bytes.Clone(data.Bytes())
+	data.Release() // before Write, which may wait for such a buffer
+	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, p, may) })
 }

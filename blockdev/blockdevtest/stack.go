@@ -18,14 +18,25 @@ import (
 // device is closed when the test ends; the caller closes the device.
 func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
 	t.Helper()
+	return OpenLanesOf(t, image, soft, lanes, blockdev.Options{})
+}
+
+// OpenLanesOf is OpenLanes of a device with options.
+func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt blockdev.Options) *blockdev.Namespace {
+	t.Helper()
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	return OpenLanesOn(t, rt, image, soft, lanes)
+	return openLanes(t, rt, image, soft, lanes, opt)
 }
 
 // OpenLanesOn is OpenLanes on a runtime of the caller's.
 func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
+	t.Helper()
+	return openLanes(t, rt, image, soft, lanes, blockdev.Options{})
+}
+
+func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt blockdev.Options) *blockdev.Namespace {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if soft.Log == nil {
@@ -40,7 +51,7 @@ func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Option
 	e, err := c.NewEngine(lanes)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
-	d, err := blockdev.Open(e, 1, blockdev.Options{})
+	d, err := blockdev.Open(e, 1, opt)
 	require.NoError(t, err)
 	return d
 }

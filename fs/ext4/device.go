@@ -1,6 +1,7 @@
 package ext4
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -36,6 +37,8 @@ type Transfer struct {
 	first, last int // requests
 	edges       []edge
 	holes       []span
+	detour      blockdev.Buffer // where the edges pass through; nil: buffers of their own
+	used        int             // of it
 }
 
 // edge is n bytes that pass through buf, from skip on.
@@ -44,6 +47,7 @@ type edge struct {
 	skip int
 	at   int // in Mem
 	n    int
+	own  bool // buf is the edge's alone
 }
 
 type span struct{ at, n int }
@@ -51,8 +55,43 @@ type span struct{ at, n int }
 // dmaAlign is what the controller wants of a memory address (NVMe §4.1.1: dwords).
 const dmaAlign = 4
 
-// ReadInto carries out the transfers, each with an error of its own.
+// ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
+// waits for it, without mu and without other edges: who holds memory may wait for mu, or for more of it.
 func (i *Inode) ReadInto(ts []Transfer) {
+	for len(ts) > 0 {
+		n := i.readAtOnce(ts)
+		if n == 0 {
+			i.readInParts(&ts[0])
+			n = 1
+		}
+		ts = ts[n:]
+	}
+}
+
+// readInParts carries out a transfer with one buffer for all edges.
+func (i *Inode) readInParts(t *Transfer) {
+	buf, err := i.fs.dev.Alloc(min(max(t.N, 0), maxBounced) + 2*i.fs.bs)
+	if err != nil {
+		t.Err = err
+		return
+	}
+	defer buf.Release()
+	for at := 0; at < t.N && t.Err == nil; {
+		part := [1]Transfer{{Off: t.Off + int64(at), N: min(t.N-at, maxBounced), Mem: t.Mem, At: t.At + at, detour: buf}}
+		i.readAtOnce(part[:])
+		t.Done, t.Err = t.Done+part[0].Done, part[0].Err
+		if at += part[0].N; part[0].Done < part[0].N {
+			break
+		}
+	}
+	if t.Err != nil {
+		t.Done = 0
+	}
+}
+
+// readAtOnce carries out as many of the transfers, the first ones, as there is memory for their edges without waiting, and returns
+// how many.
+func (i *Inode) readAtOnce(ts []Transfer) int {
 	i.mu.RLock()
 	defer i.endRead()
 	var reqs []*blockdev.Request
@@ -62,6 +101,11 @@ func (i *Inode) ReadInto(ts []Transfer) {
 		t.Err = i.plan(t, &reqs)
 		if t.Err != nil {
 			reqs = reqs[:t.first]
+		}
+		if t.detour == nil && errors.Is(t.Err, blockdev.ErrNoMemory) {
+			_ = t.finish() // lets go of what it has
+			t.Err, t.Done, ts = nil, 0, ts[:k]
+			break
 		}
 		t.last = len(reqs)
 	}
@@ -81,6 +125,7 @@ func (i *Inode) ReadInto(ts []Transfer) {
 			t.Done = 0
 		}
 	}
+	return len(ts)
 }
 
 // finish does what comes after the device's part.
@@ -89,7 +134,9 @@ func (t *Transfer) finish() error {
 		if t.Err == nil {
 			t.Err = t.Mem.Put(e.at, e.buf.Bytes()[e.skip:e.skip+e.n])
 		}
-		e.buf.Release()
+		if e.own {
+			e.buf.Release()
+		}
 	}
 	for _, h := range t.holes {
 		if t.Err == nil {
@@ -169,16 +216,20 @@ func (i *Inode) planEdge(t *Transfer, from, to int64, reqs *[]*blockdev.Request)
 	bits := i.fs.bits
 	l, skip := i.fs.logical(from), int(from&int64(i.fs.bs-1))
 	blocks := i.fs.logicalEnd(to) - l
-	buf, err := i.fs.dev.Alloc(int(blocks) << bits)
-	if err != nil {
-		return err
+	buf, base := t.detour, t.used
+	if t.used += int(blocks) << bits; buf == nil {
+		var err error
+		if buf, err = i.fs.dev.Alloc(int(blocks)<<bits, blockdev.ForData|blockdev.NoWait); err != nil {
+			return err
+		}
+		base = 0
 	}
-	t.edges = append(t.edges, edge{buf, skip, t.At + int(from-t.Off), int(to - from)})
+	t.edges = append(t.edges, edge{buf, base + skip, t.At + int(from-t.Off), int(to - from), t.detour == nil})
 	if i.fs.cache.Overlay() != nil {
-		return i.readBlocks(buf, 0, l, blocks)
+		return i.readBlocks(buf, base, l, blocks)
 	}
 	return i.mapRange(l, l+blocks, func(x extent.Extent) error {
-		s := buf.Slice(int(x.Lblk-l)<<bits, int(x.Len)<<bits)
+		s := buf.Slice(base+int(x.Lblk-l)<<bits, int(x.Len)<<bits)
 		if x.Hole() || x.Unwritten {
 			clear(s.Bytes())
 			return nil

@@ -144,7 +144,7 @@ func keepErrors(to, from *disk.Superblock) {
 func (v *FS) stampError() error {
 	v.sbMu.Lock()
 	defer v.sbMu.Unlock()
-	buf, err := v.dev.Alloc(v.bs)
+	buf, err := v.dev.Alloc(v.bs, blockdev.ForBlock)
 	if err != nil {
 		return err
 	}

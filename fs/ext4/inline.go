@@ -169,7 +169,7 @@ func (i *Inode) outgrow(o *op, c *inlineContent) error {
 func (i *Inode) moveToBlock(o *op, c *inlineContent) error {
 	var b jbd2.Block
 	if i.d.Size > 0 {
-		buf, err := i.fs.dev.Alloc(i.fs.bs)
+		buf, err := i.fs.dev.Alloc(i.fs.bs, blockdev.ForBlock)
 		if err != nil {
 			return err
 		}

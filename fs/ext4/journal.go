@@ -196,7 +196,7 @@ func (v *FS) recover(log *jbd2.Log) (*jbd2.Recovery, error) {
 // cut between its two sectors would leave a volume that nobody opens: see disk.Superblock.EncodeStable.
 func (v *FS) replaySuper(log *jbd2.Overlay) error {
 	block := jbd2.Block(v.sb.SuperBlockNo())
-	buf, err := v.dev.Alloc(v.bs)
+	buf, err := v.dev.Alloc(v.bs, blockdev.ForBlock)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (v *FS) writeSuper(f func(*disk.Superblock)) error {
 	v.sbMu.Lock()
 	defer v.sbMu.Unlock()
 	v.encodeSuper(f)
-	buf, err := v.dev.Alloc(v.bs)
+	buf, err := v.dev.Alloc(v.bs, blockdev.ForBlock)
 	if err != nil {
 		return err
 	}

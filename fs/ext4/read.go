@@ -8,8 +8,8 @@ import (
 
 // Reading a file:
 //
-//  1. under mu, shared: map the range to extents and holes
-//  2. one pinned buffer for the whole range; holes and unwritten extents are zeroed in it
+//  1. one pinned buffer for the whole range. It may have to be waited for, so no lock is held: who has memory may wait for mu
+//  2. under mu, shared: map the range to extents and holes; holes and unwritten extents are zeroed in the buffer
 //  3. one Device.Do for all extents, in parallel over the queue pairs
 //  4. the caller replies from the buffer and releases it
 
@@ -36,6 +36,37 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 	if off < 0 || n < 0 {
 		return nil, ErrInvalid
 	}
+	for {
+		var buf blockdev.Buffer
+		if need := i.readNeeds(off, n); need > 0 {
+			if buf, err = i.fs.dev.Alloc(need); err != nil {
+				return nil, err
+			}
+		}
+		d, err := i.readTo(buf, off, n)
+		if buf != nil && (d == nil || d.buf == nil) {
+			buf.Release()
+		}
+		if d != nil || err != nil {
+			return d, err
+		}
+	}
+}
+
+// readNeeds is how large a buffer a read takes: at most, for a file that does not grow.
+func (i *Inode) readNeeds(off int64, n int) int {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	size := i.end()
+	if !i.d.IsReg() || i.inline() || off >= size || n == 0 {
+		return 0
+	}
+	n = int(min(int64(n), size-off))
+	return (int(off&int64(i.fs.bs-1)) + n + i.fs.bs - 1) >> i.fs.bits << i.fs.bits
+}
+
+// readTo is Read into buf. It returns nothing if that is too small: the file has grown.
+func (i *Inode) readTo(buf blockdev.Buffer, off int64, n int) (*Data, error) {
 	i.mu.RLock()
 	defer i.endRead()
 	if !i.d.IsReg() {
@@ -59,12 +90,10 @@ func (i *Inode) Read(off int64, n int) (_ *Data, err error) {
 	}
 	first, skip := i.fs.logical(off), int(off&int64(i.fs.bs-1))
 	blocks := (skip + n + i.fs.bs - 1) >> i.fs.bits
-	buf, err := i.fs.dev.Alloc(blocks << i.fs.bits)
-	if err != nil {
-		return nil, err
+	if buf == nil || buf.Len() < blocks<<i.fs.bits {
+		return nil, nil
 	}
 	if err := i.readBlocks(buf, 0, first, uint32(blocks)); err != nil {
-		buf.Release()
 		return nil, err
 	}
 	return &Data{buf: buf, b: buf.Bytes()[skip : skip+n]}, nil

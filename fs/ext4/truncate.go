@@ -214,7 +214,7 @@ func (i *Inode) partial(l uint32, from, to int) (*partial, error) {
 		if x.Hole() || x.Unwritten {
 			return nil
 		}
-		buf, err := i.fs.dev.Alloc(i.fs.bs)
+		buf, err := i.fs.dev.Alloc(i.fs.bs, blockdev.ForBlock)
 		if err != nil {
 			return err
 		}

@@ -78,6 +78,7 @@ func (b *Buffer) unref() {
 	default:
 		s.lru.push(b)
 		s.cache.shrinkLocked(s)
+		s.cache.letGo()
 	}
 	s.mu.Unlock()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -35,8 +36,17 @@ type Cache struct {
 	overlay   atomic.Pointer[Overlay]
 	counters  counters
 	flusher   flusher
-	unflushed atomic.Pointer[error] // what a flush failed with; never cleared
+	unflushed atomic.Pointer[flushError] // the flush that failed
 	resident  atomic.Int64
+	budget    budget
+	super     blockdev.Buffer // what the journal's superblock is written from; set by OpenLog
+
+	patience time.Duration          // see makeRoom
+	starved  atomic.Int32           // who waits in makeRoom
+	victim   atomic.Uint32          // the shard to evict from next
+	hurry    atomic.Pointer[func()] // has blocks written home
+	wakeMu   sync.Mutex
+	woken    chan struct{} // protected by wakeMu: closed when a block is let go of; nil if nobody has asked
 
 	perShard int64 // bytes that a shard may hold
 	shards   []*shard
@@ -65,20 +75,24 @@ func NewCache(dev blockdev.Device, blockSize int, o CacheOptions) (*Cache, error
 	if o.Blocks == 0 || o.Blocks > on {
 		o.Blocks = on
 	}
-	if o.Limit <= 0 {
-		o.Limit = DefaultCacheLimit
+	b, err := newBudget(dev, blockSize, o.Limit)
+	if err != nil {
+		return nil, err
 	}
 	n := maxShards
-	for n > 1 && o.Limit/int64(n) < 64*int64(blockSize) {
+	for n > 1 && b.limit/int64(n) < 64*int64(blockSize) {
 		n /= 2
 	}
 	c := &Cache{
-		dev: dev, blockSize: blockSize, blocks: Block(o.Blocks),
-		slots: newSlots(dev, blockSize), stage: newStage(dev, blockSize),
-		perShard: o.Limit / int64(n),
+		dev: dev, blockSize: blockSize, blocks: Block(o.Blocks), budget: b, patience: cachePatience,
+		slots: newSlots(dev, blockSize), stage: newStage(dev, blockSize, b.stage),
+		perShard: b.limit / int64(n),
 	}
 	for range n {
 		c.shards = append(c.shards, &shard{cache: c, blocks: map[Block]*Buffer{}})
+	}
+	if mem, ok := dev.(blockdev.Bounded); ok {
+		mem.OnShort(c.spare)
 	}
 	return c, nil
 }
@@ -123,6 +137,18 @@ func (c *Cache) check(b Block) error {
 // lookup finds b or makes a buffer for it, with a reference. The load is nil when the contents are there; with mine the
 // caller is the one who must fill the buffer and call finish, without it he waits.
 func (c *Cache) lookup(b Block) (buf *Buffer, l *load, mine bool, err error) {
+	for {
+		if buf, l, mine, err = c.tryLookup(b); err == nil {
+			return buf, l, mine, nil
+		}
+		if err := c.makeRoom(err); err != nil {
+			return nil, nil, false, fmt.Errorf("memory for block %d: %w", b, err)
+		}
+	}
+}
+
+// tryLookup is lookup without waiting: the error is that of asking for memory.
+func (c *Cache) tryLookup(b Block) (buf *Buffer, l *load, mine bool, err error) {
 	s := c.shardOf(b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +158,7 @@ func (c *Cache) lookup(b Block) (buf *Buffer, l *load, mine bool, err error) {
 	}
 	x, err := c.slots.take()
 	if err != nil {
-		return nil, nil, false, fmt.Errorf("memory for block %d: %w", b, err)
+		return nil, nil, false, err
 	}
 	l = &load{done: make(chan struct{})}
 	buf = &Buffer{cache: c, shard: s, block: b, slot: x, data: c.slots.slice(x).Bytes(), refs: 1, loading: l}
@@ -173,16 +199,13 @@ func (c *Cache) freeLocked(s *shard, b *Buffer) {
 	b.data = nil
 	s.bytes -= int64(c.blockSize)
 	c.resident.Add(-int64(c.blockSize))
+	c.letGo()
 }
 
 // shrinkLocked evicts what was not used for longest until the shard is within its limit. Buffers in use stay.
 func (c *Cache) shrinkLocked(s *shard) {
 	for s.bytes > c.perShard && s.lru.tail != nil {
-		b := s.lru.tail
-		s.lru.remove(b)
-		delete(s.blocks, b.block)
-		b.detached = true
-		c.freeLocked(s, b)
+		s.dropLocked(s.lru.tail)
 	}
 }
 
@@ -191,11 +214,7 @@ func (c *Cache) Invalidate() {
 	for _, s := range c.shards {
 		s.mu.Lock()
 		for s.lru.tail != nil {
-			b := s.lru.tail
-			s.lru.remove(b)
-			delete(s.blocks, b.block)
-			b.detached = true
-			c.freeLocked(s, b)
+			s.dropLocked(s.lru.tail)
 		}
 		s.mu.Unlock()
 	}
@@ -203,9 +222,13 @@ func (c *Cache) Invalidate() {
 
 // Close gives the memory back. Close the Journal first; nothing may be in use any more.
 func (c *Cache) Close() error {
+	c.budget.release(c.dev)
 	c.Invalidate()
 	c.stage.close()
 	c.slots.close()
+	if c.super != nil {
+		c.super.Release()
+	}
 	if n := c.resident.Load(); n != 0 {
 		return fmt.Errorf("%d metadata blocks are still in use at close", n/int64(c.blockSize))
 	}

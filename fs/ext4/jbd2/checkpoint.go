@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
 const (
-	// stageLimit is how much staging memory committed copies may take before they are written home.
+	// stageLimit is how much staging memory committed copies may take before they are written home, at most.
 	stageLimit = 64 << 20
 	// checkpointBatch bounds what is written home at a time, and with it how long a commit that frees one of these
 	// blocks waits.
@@ -21,18 +22,64 @@ func (s *logSink) reserve(n uint32) error {
 	if int(n) > s.capacity() {
 		return fmt.Errorf("%w: %d blocks, the log holds %d", ErrTooLarge, n, s.capacity())
 	}
-	for s.room < n {
-		if s.err != nil {
-			return s.err
+	defer func() { s.urgent = 0 }()
+	for before := s.fulls; s.room < n; {
+		if err := s.stuckLocked(before); err != nil {
+			return err
 		}
 		s.urgent = n
-		s.kick.Signal()
+		s.hurryLocked()
 		s.changed.Wait() // ends with the device's own deadlines: all before us is committed and can go home
 	}
-	s.urgent = 0
 	s.room -= n
 	return nil
 }
+
+// prepare waits until there is staging memory for n blocks. The committed copies that hold it go home for it.
+func (s *logSink) prepare(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for before := s.fulls; ; {
+		err := s.c.stage.ensure(n)
+		if err == nil {
+			return nil
+		}
+		if len(s.logged) == 0 {
+			return err // none comes back from us
+		}
+		if err := s.stuckLocked(before); err != nil {
+			return err
+		}
+		s.all = true
+		s.hurryLocked()
+		s.changed.Wait()
+	}
+}
+
+// stuckLocked is why checkpoints do not go on: they have failed, or found no room since fulls was before.
+func (s *logSink) stuckLocked(before uint64) error {
+	if s.err == nil && s.full != nil && s.fulls != before {
+		return s.full
+	}
+	return s.err
+}
+
+// hurryLocked has the checkpointer look for work, also if it had found no room.
+func (s *logSink) hurryLocked() {
+	s.retry = true
+	s.kick.Signal()
+}
+
+// sendHome has everything written home that can be, without waiting for it.
+func (s *logSink) sendHome() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = true
+	s.kick.Signal()
+}
+
+// stagedMuch says that committed copies are to be written home: two thirds of the staging memory are in use.
+func (s *logSink) stagedMuch() bool { return s.c.stage.bytes() > min(stageLimit, s.c.budget.stage*2/3) }
 
 // checkpointer is the goroutine that writes committed blocks home and moves the log's tail. It sleeps until the log is
 // half full, staging memory is short, or somebody waits.
@@ -41,7 +88,7 @@ func (s *logSink) checkpointer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		busy := s.all || s.room < s.urgent || s.room < s.l.capacity()/2 || s.c.stage.bytes() > stageLimit
+		busy := s.all || s.room < s.urgent || s.room < s.l.capacity()/2 || s.stagedMuch()
 		switch {
 		case s.err != nil || s.quit:
 			return
@@ -49,16 +96,35 @@ func (s *logSink) checkpointer() {
 			s.all = false
 			s.changed.Broadcast()
 			s.kick.Wait()
+		case s.full != nil && !s.retry:
+			s.kick.Wait()
 		default:
+			s.retry = false
 			s.mu.Unlock()
 			err := s.checkpoint()
 			s.mu.Lock()
-			if err != nil {
-				s.err = fmt.Errorf("checkpoint: %w", err)
-				go s.j.Abort(s.err) // Journal.mu comes before s.mu
-			}
+			s.doneLocked(err)
 			s.changed.Broadcast()
 		}
+	}
+}
+
+// doneLocked notes how a checkpoint has ended.
+func (s *logSink) doneLocked(err error) {
+	switch {
+	case err == nil:
+		s.full = nil
+	case isFull(err):
+		s.full = fmt.Errorf("checkpoint: %w", err)
+		s.fulls++
+		s.again = time.AfterFunc(s.j.retry, func() {
+			s.mu.Lock()
+			s.hurryLocked()
+			s.mu.Unlock()
+		})
+	default:
+		s.err = fmt.Errorf("checkpoint: %w", err)
+		go s.j.Abort(s.err) // Journal.mu comes before s.mu
 	}
 }
 
@@ -164,12 +230,12 @@ func (s *logSink) moveTail() error {
 func (s *logSink) drain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.logged) > 0 {
-		if s.err != nil {
-			return s.err
+	for before := s.fulls; len(s.logged) > 0; {
+		if err := s.stuckLocked(before); err != nil {
+			return err
 		}
 		s.all = true
-		s.kick.Signal()
+		s.hurryLocked()
 		s.changed.Wait()
 	}
 	return s.err
@@ -183,6 +249,9 @@ func (s *logSink) close(aborted, failed bool) error {
 	}
 	s.mu.Lock()
 	s.quit = true
+	if s.again != nil {
+		s.again.Stop()
+	}
 	s.kick.Signal()
 	s.mu.Unlock()
 	<-s.stopped

@@ -1,6 +1,9 @@
 package jbd2
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // slowHandle is how long a commit waits for the open handles before it says so. Handles do bounded I/O, whose own
 // deadlines end them.
@@ -12,11 +15,16 @@ func (j *Journal) committer() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for {
-		t := j.running
+		t, c := j.running, j.committing
+		tryHeld := j.held == nil || j.again || j.quit
 		switch {
+		case j.err != nil && c != nil:
+			j.giveUpLocked(c)
 		case j.err != nil && j.quit:
 			return
-		case j.err == nil && t != nil && (j.quit || !t.tid.After(j.wanted)):
+		case j.err == nil && c != nil && tryHeld:
+			j.writeLocked(c)
+		case j.err == nil && c == nil && t != nil && tryHeld && (j.quit || !t.tid.After(j.wanted)):
 			j.commitLocked(t)
 		case j.quit:
 			return
@@ -28,6 +36,20 @@ func (j *Journal) committer() {
 
 // commitLocked commits t, the running transaction. It holds j.mu on entry and return, not between.
 func (j *Journal) commitLocked(t *transaction) {
+	// 0. See to it that there is memory for the copies, while others go on.
+	j.again = false
+	j.mu.Unlock()
+	err := j.sink.prepare(j.max)
+	j.mu.Lock()
+	if err != nil && j.err == nil {
+		if passes(err) && !j.quit {
+			j.holdLocked(err)
+		} else {
+			j.abortLocked(err)
+		}
+		return
+	}
+
 	// 1. Close the gate.
 	j.closing = true
 	if t.open > 0 {
@@ -55,11 +77,20 @@ func (j *Journal) commitLocked(t *transaction) {
 	}
 
 	// 2. Copy. Handles are the only ones to change dirty buffers, and there are none.
-	err := j.err
+	err = j.err
 	if err == nil {
 		j.mu.Unlock()
 		err = j.sink.freeze(t)
 		j.mu.Lock()
+		if err != nil && passes(err) && !j.quit && j.err == nil {
+			// Nothing of it was written: it goes on as if it had never been asked for.
+			if j.cfg.BeforeCommit != nil && t.timer != nil {
+				t.reserved += j.cfg.BeforeCommitCredits
+			}
+			j.closing = false
+			j.holdLocked(err)
+			return
+		}
 	}
 	for _, b := range t.dirty {
 		b.txn.Store(nil)
@@ -69,28 +100,49 @@ func (j *Journal) commitLocked(t *transaction) {
 	j.running, j.committing = nil, t
 	j.closing = false
 	j.gate.Broadcast()
-
-	// 4, 5 and 6. Write.
-	if err == nil {
-		j.mu.Unlock()
-		err = j.sink.commit(t)
-		if err == nil {
-			j.cache.counters.commits.Add(1)
-			for _, f := range t.onCommit {
-				f()
-			}
-		}
-		j.mu.Lock()
-	}
-	j.committing = nil
 	if err != nil {
-		// What is in memory stays there for readers until Close: the medium has older contents.
-		for _, b := range t.dirty {
-			j.lost = append(j.lost, b)
+		j.abortLocked(err)
+		j.giveUpLocked(t)
+		return
+	}
+	j.writeLocked(t)
+}
+
+// writeLocked is what is left to do of a commit, 4 to 6, when t is copied. It holds j.mu on entry and return, not between.
+func (j *Journal) writeLocked(t *transaction) {
+	j.again = false
+	j.mu.Unlock()
+	err := j.sink.commit(t)
+	if err == nil {
+		j.cache.counters.commits.Add(1)
+		for _, f := range t.onCommit {
+			f()
+		}
+	}
+	j.mu.Lock()
+	switch {
+	case err == nil:
+		j.committing, j.committed = nil, t.tid
+		j.unholdLocked()
+		j.done.Broadcast()
+	case passes(err) && !j.quit && j.err == nil:
+		j.holdLocked(err)
+	default:
+		if passes(err) {
+			err = fmt.Errorf("the last changes are lost, none of which anybody was told to be durable: %w", err)
 		}
 		j.abortLocked(err)
-	} else {
-		j.committed = t.tid
+		j.giveUpLocked(t)
+	}
+}
+
+// giveUpLocked ends t, which will never be committed.
+func (j *Journal) giveUpLocked(t *transaction) {
+	j.committing = nil
+	j.sink.giveUp()
+	// What is in memory stays there for readers until Close: the medium has older contents.
+	for _, b := range t.dirty {
+		j.lost = append(j.lost, b)
 	}
 	j.done.Broadcast()
 }

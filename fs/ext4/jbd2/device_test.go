@@ -27,6 +27,7 @@ type testDevice struct {
 	cut     func(d *testDevice) // called, with mu held, before each flush and in the middle of each write
 	cutRng  *rand.Rand          // protected by mu
 	dead    bool
+	refuse  func(r *blockdev.Request) error // protected by mu: why a request fails, with nothing done
 }
 
 type write struct {
@@ -101,6 +102,11 @@ func (d *testDevice) one(r *blockdev.Request) error {
 	defer d.mu.Unlock()
 	if d.dead {
 		return errInjected
+	}
+	if d.refuse != nil {
+		if err := d.refuse(r); err != nil {
+			return err
+		}
 	}
 	switch r.Op {
 	case blockdev.OpFlush:
@@ -188,6 +194,12 @@ func (d *testDevice) setCut(f func(d *testDevice)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cut = f
+}
+
+func (d *testDevice) setRefuse(f func(r *blockdev.Request) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refuse = f
 }
 
 func (d *testDevice) cutSeed() uint64 { return d.cutRng.Uint64() }

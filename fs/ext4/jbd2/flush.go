@@ -1,33 +1,28 @@
 package jbd2
 
 import (
-	"fmt"
+	"errors"
 	"sync"
 )
 
-// A flush that has failed may have lost what it was to make durable, and the device may know nothing of it any more: the next flush
-// succeeds and proves nothing. So the first failure is the answer to every flush of the cache from then on, whoever asks, and a journal
-// that hears of it is aborted.
+// errFlush is part of every error that says that something may not be durable which was to be.
+var errFlush = errors.New("flush failed")
 
-// FlushDevice is the one way to the device's Flush.
+type flushError struct{ cause error }
+
+func (e *flushError) Error() string   { return e.cause.Error() }
+func (e *flushError) Unwrap() []error { return []error{errFlush, e.cause} }
+
+// FlushDevice flushes the device, unless a flush has failed before. After that none is of any worth: see Journal.flush.
 func (c *Cache) FlushDevice() error {
-	if p := c.unflushed.Load(); p != nil {
-		return *p
+	if e := c.unflushed.Load(); e != nil {
+		return e
 	}
 	if err := c.dev.Flush(); err != nil {
-		c.unflushed.CompareAndSwap(nil, &err)
+		c.unflushed.CompareAndSwap(nil, &flushError{err})
 	}
-	if p := c.unflushed.Load(); p != nil { // also that of a flush that ran beside this one
-		return *p
-	}
-	return nil
-}
-
-// flush is Cache.Flush for those to whom it is said that something is durable.
-func (j *Journal) flush() error {
-	if err := j.cache.Flush(); err != nil {
-		j.Abort(fmt.Errorf("flush: %w", err))
-		return j.Err()
+	if e := c.unflushed.Load(); e != nil { // also of one that went on beside ours
+		return e
 	}
 	return nil
 }

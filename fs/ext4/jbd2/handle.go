@@ -40,6 +40,9 @@ func (h *Handle) Fits() error {
 	if most := h.j.sink.capacity(); n > most {
 		return fmt.Errorf("%w: %d blocks, the log holds %d", ErrTooLarge, n, most)
 	}
+	if most := h.j.cache.stage.capacity(); n > most {
+		return fmt.Errorf("%w: %d blocks, the journal has memory for %d", ErrTooLarge, n, most)
+	}
 	return nil
 }
 

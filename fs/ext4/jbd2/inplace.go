@@ -19,6 +19,8 @@ func (s *inPlace) blocks(dirty, _ int) int { return dirty }
 
 func (s *inPlace) capacity() int { return math.MaxInt }
 
+func (s *inPlace) prepare(n int) error { return s.c.stage.ensure(min(n, int(s.c.blocks)+1)) }
+
 func (s *inPlace) freeze(t *transaction) error {
 	s.bufs = s.bufs[:0]
 	for _, b := range t.dirty {
@@ -43,12 +45,6 @@ func (s *inPlace) freeze(t *transaction) error {
 }
 
 func (s *inPlace) commit(t *transaction) error {
-	defer func() {
-		for _, p := range s.list {
-			s.c.stage.drop(p.from)
-		}
-		s.list = s.list[:0]
-	}()
 	// Data before the metadata that points at it.
 	if err := s.c.FlushDevice(); err != nil {
 		return fmt.Errorf("flush before commit %d: %w", t.tid, err)
@@ -62,10 +58,18 @@ func (s *inPlace) commit(t *transaction) error {
 	if err := s.c.FlushDevice(); err != nil {
 		return fmt.Errorf("flush after commit %d: %w", t.tid, err)
 	}
+	s.giveUp()
 	for _, b := range s.bufs {
 		b.unref()
 	}
 	return nil
+}
+
+func (s *inPlace) giveUp() {
+	for _, p := range s.list {
+		s.c.stage.drop(p.from)
+	}
+	s.list = s.list[:0]
 }
 
 func (s *inPlace) close(aborted, _ bool) error {

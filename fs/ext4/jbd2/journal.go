@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,7 +51,12 @@ type Journal struct {
 	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
 	failed     bool         // protected by mu: see Fail
 	lost       []*Buffer    // protected by mu: dirty, but will not be written
-	quit       bool         // protected by mu
+	held       *hold        // protected by mu: the commit that waits for room or memory, nil if none does
+	again      bool         // protected by mu: it is to be tried again
+	tries      uint64       // protected by mu: how many have failed in that way
+	retry      time.Duration
+	staged     atomic.Bool // there is staging memory for a transaction
+	quit       bool        // protected by mu
 	stopped    chan struct{}
 }
 
@@ -68,11 +74,15 @@ type transaction struct {
 
 // sink is where a transaction goes: home, or to the log.
 type sink interface {
-	// freeze copies the dirty buffers of t. The gate is closed.
+	// prepare sees to it that freeze will have memory for n blocks.
+	prepare(n int) error
+	// freeze copies the dirty buffers of t. The gate is closed. After an error nothing is copied.
 	freeze(t *transaction) error
 	// commit makes t durable. The gate is open again. On success the sink has taken over the references that t.dirty
-	// holds.
+	// holds. After an error that passes it may be called again.
 	commit(t *transaction) error
+	// giveUp lets go of what freeze has copied.
+	giveUp()
 	// blocks is how many blocks of the transaction's limit so many dirty and revoked blocks take.
 	blocks(dirty, revoked int) int
 	// capacity is the most that one transaction could take if it had to.
@@ -95,7 +105,8 @@ func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
 	if cfg.Logf == nil {
 		cfg.Logf = func(string, ...any) {}
 	}
-	j := &Journal{cache: c, cfg: cfg, max: max, sink: s, next: first, committed: first - 1, wanted: first - 1,
+	max = min(max, int(c.budget.txn)/c.blockSize)
+	j := &Journal{cache: c, cfg: cfg, max: max, retry: min(retryInterval, cfg.Interval), sink: s, next: first, committed: first - 1, wanted: first - 1,
 		stopped: make(chan struct{})}
 	for j.credits = max; s.blocks(j.credits, 0) > max; j.credits-- {
 	}
@@ -116,22 +127,45 @@ func (j *Journal) Begin(credits int) (*Handle, error) {
 	if credits < 0 || credits > j.MaxCredits() {
 		return nil, fmt.Errorf("%w: %d blocks asked for, %d fit", ErrTooLarge, credits, j.MaxCredits())
 	}
+	if err := j.reserve(); err != nil {
+		return nil, err
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for {
+	for before := j.tries; ; {
 		h, err := j.beginLocked(credits)
 		if h != nil || err != nil {
 			return h, err
 		}
-		if !j.closing {
+		switch {
+		case j.held != nil && j.tries != before:
+			return nil, j.held.Err
+		case j.held != nil:
+			j.held.timer.Reset(max(beginPause-time.Since(j.held.last), 0))
+		case !j.closing:
 			j.requestLocked(j.running.tid)
 		}
 		j.gate.Wait()
 	}
 }
 
+// reserve sees to it that there is memory to commit a transaction, before the first one.
+func (j *Journal) reserve() error {
+	if j.staged.Load() {
+		return nil
+	}
+	if err := j.cache.stage.reserve(min(j.max, int(j.cache.blocks)+1)); err != nil {
+		return fmt.Errorf("memory for the journal: %w", err)
+	}
+	j.staged.Store(true)
+	return nil
+}
+
 // TryBegin is Begin for who must not wait, for a commit or for anything else: nil says that he would have to.
 func (j *Journal) TryBegin(credits int) *Handle {
+	if !j.staged.Load() {
+		return nil
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	h, _ := j.beginLocked(credits)
@@ -143,7 +177,7 @@ func (j *Journal) beginLocked(credits int) (*Handle, error) {
 	if j.err != nil {
 		return nil, j.err
 	}
-	if j.closing {
+	if j.closing || j.held != nil {
 		return nil, nil
 	}
 	t := j.running
@@ -207,16 +241,21 @@ func (j *Journal) Commit() error {
 }
 
 // WaitCommit makes transaction t durable and returns when it is: at once if it was before the call. It says nothing of
-// data written since.
+// data written since. It reports ErrHeld if a try to commit has failed for lack of room or memory: the transaction is tried again.
 func (j *Journal) WaitCommit(t TID) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.next.After(t) {
 		return fmt.Errorf("transaction %d has not begun: the next is %d", t, j.next)
 	}
-	for t.After(j.committed) {
-		if j.err != nil {
+	for before := j.tries; t.After(j.committed); {
+		switch {
+		case j.err != nil:
 			return j.err
+		case j.held != nil && j.tries != before:
+			return j.held.Err
+		case j.held != nil:
+			j.retryLocked()
 		}
 		j.requestLocked(t)
 		j.done.Wait() // ends with the device's own deadlines: a commit succeeds or aborts
@@ -278,6 +317,7 @@ func (j *Journal) Stop(cause error) {
 
 func (j *Journal) stopLocked(cause error) {
 	j.err = &abortError{cause}
+	j.unholdLocked()
 	j.gate.Broadcast()
 	j.done.Broadcast()
 	j.idle.Signal()

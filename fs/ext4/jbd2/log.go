@@ -42,6 +42,11 @@ func OpenLog(c *Cache, length uint32, f MapFunc) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.super == nil { // once, so that a checkpoint needs no memory
+		if c.super, err = c.dev.Alloc(c.blockSize, blockdev.ForBlock); err != nil {
+			return nil, fmt.Errorf("memory for the journal's superblock: %w", err)
+		}
+	}
 	l := &Log{c: c, m: m}
 	p, err := l.readOne(0)
 	if err != nil {
@@ -114,15 +119,11 @@ func (l *Log) readOne(n uint32) ([]byte, error) {
 
 // writeSuper writes the superblock durably. What it points at must be durable before.
 func (l *Log) writeSuper() error {
-	places, err := l.c.stage.take(1, nil)
-	if err != nil {
-		return err
-	}
-	defer l.c.stage.drop(places...)
-	l.sb.put(l.c.stage.data(places[0]))
+	s := l.c.super.Slice(0, l.c.blockSize)
+	l.sb.put(s.Bytes())
 	phys, _ := l.m.at(0)
-	err = l.c.writeStaged([]placed{{phys, places[0]}}, true, func(n int64) { l.c.counters.log.Add(n) })
-	if err != nil {
+	l.c.counters.log.Add(int64(l.c.blockSize))
+	if err := l.c.dev.Write(l.c.off(phys), true, s); err != nil {
 		return fmt.Errorf("journal superblock: %w", err)
 	}
 	return nil

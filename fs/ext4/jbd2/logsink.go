@@ -37,6 +37,10 @@ type logSink struct {
 	urgent  uint32         // protected by mu: the committer waits for so many free blocks
 	all     bool           // protected by mu: someone waits for everything to be home
 	err     error          // protected by mu: a checkpoint failed
+	full    error          // protected by mu: the last one found no room on the medium
+	fulls   uint64         // protected by mu: how many have found none
+	retry   bool           // protected by mu: it is to be tried again
+	again   *time.Timer    // protected by mu: sets retry
 	quit    bool           // protected by mu
 	stopped chan struct{}
 }
@@ -66,6 +70,8 @@ type outgoing struct {
 	places  []staged // revoke blocks, then descriptors and data in the order of the log, then the commit block
 	data    []int    // for each of bufs, its index in places
 	revoked []Block
+	room    bool // the log's blocks for it are taken
+	ready   bool // all but the commit block are as they go out
 }
 
 // groups returns how many revoke blocks and descriptors so many blocks need.
@@ -85,7 +91,8 @@ func (s *logSink) capacity() int { return int(s.l.capacity() - 1) }
 // freeze copies the dirty buffers to where they go out from. The gate is closed: what can wait is left to commit.
 func (s *logSink) freeze(t *transaction) error {
 	o := &s.out
-	o.bufs, o.revoked, o.tags, o.data = o.bufs[:0], o.revoked[:0], o.tags[:0], o.data[:0]
+	o.bufs, o.revoked, o.tags, o.data, o.places = o.bufs[:0], o.revoked[:0], o.tags[:0], o.data[:0], o.places[:0]
+	o.room, o.ready = false, false
 	for _, b := range t.dirty {
 		o.bufs = append(o.bufs, b)
 	}
@@ -93,15 +100,17 @@ func (s *logSink) freeze(t *transaction) error {
 		o.revoked = append(o.revoked, b)
 	}
 	if len(o.bufs) == 0 && len(o.revoked) == 0 {
-		o.places = o.places[:0]
 		return nil
 	}
 	slices.SortFunc(o.bufs, func(a, b *Buffer) int { return cmp.Compare(a.block, b.block) })
 	nr, nd := s.groups(len(o.bufs), len(o.revoked))
-	var err error
-	o.places, err = s.c.stage.take(nr+nd+len(o.bufs)+1, o.places[:0])
-	if err != nil {
+	need := nr + nd + len(o.bufs) + 1
+	if err := s.prepare(need); err != nil {
 		return fmt.Errorf("memory for a commit of %d blocks: %w", len(o.bufs), err)
+	}
+	var err error
+	if o.places, err = s.c.stage.take(need, o.places); err != nil {
+		return err
 	}
 	per := s.l.lay.tagsPerBlock()
 	for i, b := range o.bufs {
@@ -113,7 +122,7 @@ func (s *logSink) freeze(t *transaction) error {
 	return nil
 }
 
-// commit writes the transaction to the log.
+// commit writes the transaction to the log, with the same bytes to the same blocks each time it is tried.
 func (s *logSink) commit(*transaction) error {
 	o := &s.out
 	if len(o.places) == 0 {
@@ -123,25 +132,33 @@ func (s *logSink) commit(*transaction) error {
 		}
 		return nil
 	}
-	need := uint32(len(o.places))
-	if err := s.reserve(need); err != nil {
-		s.c.stage.drop(o.places...)
-		return err
+	if !o.room {
+		if err := s.reserve(uint32(len(o.places))); err != nil {
+			return err
+		}
+		o.room = true
+	}
+	if !o.ready {
+		s.describe(o)
+		o.ready = true
 	}
 	if err := s.write(o); err != nil {
-		s.c.stage.drop(o.places...)
 		return fmt.Errorf("commit %d: %w", s.seq, err)
 	}
 	s.account(o)
 	return nil
 }
 
-// write puts the transaction on the medium.
-func (s *logSink) write(o *outgoing) error {
+// giveUp lets go of a transaction that will not be written. What it took of the log's room does not matter any more.
+func (s *logSink) giveUp() {
+	s.c.stage.drop(s.out.places...)
+	s.out.places = s.out.places[:0]
+}
+
+// describe makes the blocks that describe the others, and puts those in the form that they have in the log.
+func (s *logSink) describe(o *outgoing) {
 	lay := s.l.lay
 	mem := func(i int) []byte { return s.c.stage.data(o.places[i]) }
-
-	// The blocks that describe the others.
 	nr, _ := s.groups(len(o.bufs), len(o.revoked))
 	slices.Sort(o.revoked)
 	for i := range nr {
@@ -165,6 +182,12 @@ func (s *logSink) write(o *outgoing) error {
 	for i := 0; i < len(o.tags); i += per {
 		lay.putDescriptor(mem(o.data[i]-1), s.seq, o.tags[i:min(i+per, len(o.tags))])
 	}
+}
+
+// write puts the transaction on the medium.
+func (s *logSink) write(o *outgoing) error {
+	lay := s.l.lay
+	mem := func(i int) []byte { return s.c.stage.data(o.places[i]) }
 	last := len(o.places) - 1
 	lay.putCommit(mem(last), s.seq, time.Now())
 
@@ -252,7 +275,7 @@ func (s *logSink) account(o *outgoing) {
 			s.retireLocked(old)
 		}
 	}
-	if s.room < s.l.capacity()/2 || s.c.stage.bytes() > stageLimit {
+	if s.room < s.l.capacity()/2 || s.stagedMuch() {
 		s.kick.Signal()
 	}
 }

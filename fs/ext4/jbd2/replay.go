@@ -60,7 +60,7 @@ func (r *Recovery) Replay(except ...Block) error {
 	}
 	slices.SortFunc(list, func(a, b home) int { return cmp.Compare(a.to, b.to) })
 	c := r.l.c
-	for batch := range slices.Chunk(list, max(replayBatch/c.blockSize, 1)) {
+	for batch := range slices.Chunk(list, max(int(min(replayBatch, c.budget.stage/2))/c.blockSize, 1)) {
 		places, err := c.stage.take(len(batch), nil)
 		if err != nil {
 			return fmt.Errorf("memory to replay the journal: %w", err)

@@ -41,16 +41,8 @@ func (s *slots) slice(x slot) blockdev.Slice { return x.chunk.buf.Slice(x.n*s.si
 func (s *slots) take() (slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.avail) == 0 {
-		buf, err := s.dev.Alloc(s.per * s.size)
-		if err != nil {
-			return slot{}, err
-		}
-		c := &slotBlock{buf: buf}
-		for i := s.per - 1; i >= 0; i-- {
-			c.free = append(c.free, i)
-		}
-		s.avail = append(s.avail, c)
+	if err := s.growLocked(); err != nil {
+		return slot{}, err
 	}
 	c := s.avail[len(s.avail)-1]
 	n := c.free[len(c.free)-1]
@@ -60,6 +52,49 @@ func (s *slots) take() (slot, error) {
 		c.pos = -1
 	}
 	return slot{c, n}, nil
+}
+
+// growLocked sees to it that there is a free slot. It does not wait for memory.
+func (s *slots) growLocked() error {
+	if len(s.avail) > 0 {
+		return nil
+	}
+	buf, err := s.dev.Alloc(s.per*s.size, blockdev.ForCache|blockdev.NoWait)
+	if err != nil {
+		return err
+	}
+	c := &slotBlock{buf: buf}
+	for i := s.per - 1; i >= 0; i-- {
+		c.free = append(c.free, i)
+	}
+	s.avail = append(s.avail, c)
+	return nil
+}
+
+// can says whether there is a free slot, or memory for one.
+func (s *slots) can() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.growLocked() == nil
+}
+
+// trim gives back all chunks that are wholly free.
+func (s *slots) trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := len(s.avail) - 1; i >= 0; i-- {
+		if c := s.avail[i]; len(c.free) == s.per {
+			s.dropLocked(c)
+		}
+	}
+}
+
+// dropLocked gives a chunk back that is wholly free.
+func (s *slots) dropLocked(c *slotBlock) {
+	last := s.avail[len(s.avail)-1]
+	s.avail[c.pos], last.pos = last, c.pos
+	s.avail = s.avail[:len(s.avail)-1]
+	c.buf.Release()
 }
 
 func (s *slots) give(x slot) {
@@ -73,10 +108,7 @@ func (s *slots) give(x slot) {
 		s.avail = append(s.avail, c)
 	case len(c.free) == s.per && len(s.avail) > 4:
 		// Enough other chunks have room: give this one back.
-		last := s.avail[len(s.avail)-1]
-		s.avail[c.pos], last.pos = last, c.pos
-		s.avail = s.avail[:len(s.avail)-1]
-		c.buf.Release()
+		s.dropLocked(c)
 	}
 }
 

@@ -1,6 +1,7 @@
 package jbd2
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -9,6 +10,9 @@ import (
 // stageChunk is how much staging memory is asked for at a time; it bounds the length of one sequential write.
 const stageChunk = 256 << 10
 
+// maxSpare is how many unused chunks are kept for the next transaction beyond those that are reserved.
+const maxSpare = 32
+
 // stage is the staging memory: pinned, block-sized places that copies of dirty buffers are written from. Places are
 // handed out one after the other, so that the blocks of a transaction lie side by side and go out in large writes; a
 // chunk is used again when all its places have been dropped.
@@ -16,11 +20,14 @@ type stage struct {
 	dev  blockdev.Device
 	size int
 	per  int
+	most int // chunks
 
 	mu    sync.Mutex
 	cur   *stageBuf   // protected by mu: places are taken from here
 	spare []*stageBuf // protected by mu
 	held  int64       // protected by mu: bytes of all chunks not spare
+	have  int         // protected by mu: chunks
+	keep  int         // protected by mu: chunks that stay; see reserve
 }
 
 type stageBuf struct {
@@ -36,8 +43,69 @@ type staged struct {
 	n     int
 }
 
-func newStage(dev blockdev.Device, size int) *stage {
-	return &stage{dev: dev, size: size, per: max(stageChunk/size, 4)}
+// newStage makes staging memory of at most so many bytes.
+func newStage(dev blockdev.Device, size int, most int64) *stage {
+	s := &stage{dev: dev, size: size, per: max(stageChunk/size, 4)}
+	s.most = max(int(most/int64(s.per*size)), 2)
+	return s
+}
+
+// reserve sees to it that there are always chunks for n places. It may wait for memory.
+func (s *stage) reserve(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keep = min(max(s.keep, (n+s.per-1)/s.per), s.most)
+	for s.have < s.keep {
+		s.mu.Unlock()
+		c, err := s.newChunk(blockdev.ForJournal)
+		s.mu.Lock()
+		if err != nil {
+			return err
+		}
+		s.have++
+		s.spare = append(s.spare, c)
+	}
+	return nil
+}
+
+// capacity is how many places there can be.
+func (s *stage) capacity() int { return s.most * s.per }
+
+func (s *stage) newChunk(use blockdev.Use) (*stageBuf, error) {
+	buf, err := s.dev.Alloc(s.per*s.size, use)
+	if err != nil {
+		return nil, err
+	}
+	return &stageBuf{buf: buf, mem: buf.Bytes()}, nil
+}
+
+// errStageFull says that staging memory is in use to its limit: it comes back when copies are home.
+var errStageFull = fmt.Errorf("staging memory is in use: %w", blockdev.ErrNoMemory)
+
+// ensure sees to it that n places can be taken, without waiting.
+func (s *stage) ensure(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ensureLocked(n)
+}
+
+func (s *stage) ensureLocked(n int) error {
+	room := len(s.spare) * s.per
+	if s.cur != nil {
+		room += s.per - s.cur.used
+	}
+	for ; room < n; room += s.per {
+		if s.have >= s.most {
+			return errStageFull
+		}
+		c, err := s.newChunk(blockdev.ForJournal | blockdev.NoWait)
+		if err != nil {
+			return err
+		}
+		s.have++
+		s.spare = append(s.spare, c)
+	}
+	return nil
 }
 
 func (s *stage) data(x staged) []byte { return x.chunk.mem[x.n*s.size : (x.n+1)*s.size] }
@@ -46,15 +114,12 @@ func (s *stage) data(x staged) []byte { return x.chunk.mem[x.n*s.size : (x.n+1)*
 func (s *stage) take(n int, to []staged) ([]staged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := len(to)
+	if err := s.ensureLocked(n); err != nil {
+		return to, err
+	}
 	for range n {
 		if s.cur == nil || s.cur.used == s.per {
-			if err := s.nextLocked(); err != nil {
-				for _, x := range to[first:] {
-					s.dropLocked(x)
-				}
-				return to[:first], err
-			}
+			s.nextLocked()
 		}
 		to = append(to, staged{s.cur, s.cur.used})
 		s.cur.used++
@@ -63,17 +128,11 @@ func (s *stage) take(n int, to []staged) ([]staged, error) {
 	return to, nil
 }
 
-func (s *stage) nextLocked() error {
-	var c *stageBuf
-	if n := len(s.spare); n > 0 {
-		c, s.spare = s.spare[n-1], s.spare[:n-1]
-	} else {
-		buf, err := s.dev.Alloc(s.per * s.size)
-		if err != nil {
-			return err
-		}
-		c = &stageBuf{buf: buf, mem: buf.Bytes()}
-	}
+// nextLocked begins a chunk. There is a spare one.
+func (s *stage) nextLocked() {
+	n := len(s.spare)
+	c := s.spare[n-1]
+	s.spare = s.spare[:n-1]
 	c.used, c.live = 0, 0
 	s.held += int64(s.per * s.size)
 	old := s.cur
@@ -81,7 +140,6 @@ func (s *stage) nextLocked() error {
 	if old != nil && old.live == 0 {
 		s.retireLocked(old)
 	}
-	return nil
 }
 
 func (s *stage) drop(places ...staged) {
@@ -109,9 +167,10 @@ func (s *stage) dropLocked(x staged) {
 // retireLocked keeps a few chunks for the next transaction and gives the rest back.
 func (s *stage) retireLocked(c *stageBuf) {
 	s.held -= int64(s.per * s.size)
-	if len(s.spare) < 32 {
+	if s.have <= s.keep || len(s.spare) < maxSpare {
 		s.spare = append(s.spare, c)
 	} else {
+		s.have--
 		c.buf.Release()
 	}
 }
@@ -147,6 +206,11 @@ func (c *Cache) writeStaged(list []placed, fua bool, counted func(n int64)) erro
 	var reqs []*blockdev.Request
 	flush := func() error {
 		err := c.dev.Do(reqs...)
+		for _, r := range reqs {
+			if isFull(err) && r.Err != nil && !isFull(r.Err) {
+				err = r.Err // which room would not mend
+			}
+		}
 		reqs = reqs[:0]
 		return err
 	}

@@ -92,6 +92,15 @@ func (l *Log) run(cfg Config, head uint32, seq TID, begun bool) (*Journal, error
 		return nil, err
 	}
 	s.j = j
+	if err := j.reserve(); err != nil {
+		j.mu.Lock()
+		j.quit = true
+		j.work.Signal()
+		j.mu.Unlock()
+		return nil, err
+	}
+	hurry := s.sendHome
+	l.c.hurry.Store(&hurry)
 	go s.checkpointer()
 	return j, nil
 }

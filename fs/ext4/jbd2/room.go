@@ -1,0 +1,102 @@
+package jbd2
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+)
+
+// Room in the cache. Whoever needs memory for a block may hold handles and locks, so he waits neither for a commit nor for file
+// data: the cache has its own memory, and forgets a block that nobody uses for each that is asked for. Only if all are in use, which
+// the budget leaves room for, does he wait for one that is not.
+const (
+	cachePatience = 2 * time.Minute
+	cacheTick     = 100 * time.Millisecond
+)
+
+// makeRoom returns when it is worth asking for a slot again. why is what the device said when it was asked for memory.
+func (c *Cache) makeRoom(why error) error {
+	if !errors.Is(why, blockdev.ErrNoMemory) {
+		return why
+	}
+	deadline := time.Now().Add(c.patience)
+	c.starved.Add(1)
+	defer c.starved.Add(-1)
+	for {
+		freed := c.wake() // before looking: what is let go of from now on is heard of
+		switch {
+		case c.evict(1) > 0 || c.slots.can():
+			return nil
+		case c.resident.Load() == 0:
+			return why // there is nothing that could be let go of
+		case time.Now().After(deadline):
+			return fmt.Errorf("all %d blocks of the metadata cache were in use for %v: %w", c.resident.Load()/int64(c.blockSize), c.patience, why)
+		}
+		if f := c.hurry.Load(); f != nil {
+			(*f)()
+		}
+		select {
+		case <-freed:
+		case <-time.After(cacheTick): // the device may have memory
+		}
+	}
+}
+
+// wake is closed when a block is let go of.
+func (c *Cache) wake() <-chan struct{} {
+	c.wakeMu.Lock()
+	defer c.wakeMu.Unlock()
+	if c.woken == nil {
+		c.woken = make(chan struct{})
+	}
+	return c.woken
+}
+
+// letGo tells those who wait that a block is not in use any more.
+func (c *Cache) letGo() {
+	if c.starved.Load() == 0 {
+		return
+	}
+	c.wakeMu.Lock()
+	defer c.wakeMu.Unlock()
+	if c.woken != nil {
+		close(c.woken)
+		c.woken = nil
+	}
+}
+
+// evict forgets up to n blocks that nobody uses, those of each shard that were not used for longest, and returns how many.
+func (c *Cache) evict(n int) (evicted int) {
+	first := int(c.victim.Add(1))
+	for k := range c.shards {
+		s := c.shards[(first+k)%len(c.shards)]
+		s.mu.Lock()
+		for evicted < n && s.lru.tail != nil {
+			s.dropLocked(s.lru.tail)
+			evicted++
+		}
+		s.mu.Unlock()
+		if evicted == n {
+			break
+		}
+	}
+	return evicted
+}
+
+// spare gives back what the cache can do without. It is called when others have to wait for memory.
+func (c *Cache) spare() {
+	if c.resident.Load() > 0 {
+		c.Invalidate()
+		c.slots.trim()
+	}
+}
+
+// dropLocked forgets a block that nobody uses.
+func (s *shard) dropLocked(b *Buffer) {
+	s.lru.remove(b)
+	delete(s.blocks, b.block)
+	b.detached = true
+	s.cache.freeLocked(s, b)
+}
