@@ -30,6 +30,7 @@ type mountConfig struct {
 	Errors     ext4.ErrorMode
 	Commit     time.Duration // 0: the file system's own
 	Cache      int64         // bytes of metadata; 0: the file system's own
+	Pinned     int64         // bytes of pinned memory at most; 0: blockdev's own
 
 	Lanes int // queue pairs; 0: as many as suit the machine
 	Depth int // commands in flight on one; 0: as many as suit the controller
@@ -100,6 +101,12 @@ var values = map[string]func(*mountConfig, string) error{
 		return err
 	},
 	"cache": func(c *mountConfig, v string) (err error) { c.Cache, err = size(v); return err },
+	"pinned": func(c *mountConfig, v string) (err error) {
+		if c.Pinned, err = size(v); err == nil && c.Pinned == 0 {
+			err = fmt.Errorf("want a size such as 1G")
+		}
+		return err
+	},
 	"lanes": func(c *mountConfig, v string) (err error) { c.Lanes, err = number(v, 1, 1024); return err },
 	"depth": func(c *mountConfig, v string) (err error) { c.Depth, err = number(v, 1, 65535); return err },
 	"nsid": func(c *mountConfig, v string) error {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -18,12 +21,52 @@ type report struct {
 	Simulated bool      `json:"simulated"` // the controller is software
 	Pinned    int64     `json:"pinned_bytes"`
 
+	Full *fullReport `json:"backing_store_full,omitempty"` // once a write was refused for lack of room, or while commits wait
+
 	Runtime runtimeReport  `json:"runtime"`
 	Device  deviceReport   `json:"device"`
 	Queues  []queueCounted `json:"queues"`
 	Total   queueCounters  `json:"total"`
 	Volume  volumeReport   `json:"volume"`
 	FUSE    fuseReport     `json:"fuse"`
+}
+
+// fullReport says what became of writes for which the backing store had no room.
+type fullReport struct {
+	Since   *time.Time `json:"since,omitempty"` // nil: none was refused lately
+	Refused uint64     `json:"refused_writes"`  // since the mount
+	Last    string     `json:"last,omitempty"`
+	Commits *time.Time `json:"commits_waiting_since,omitempty"`
+	Why     string     `json:"commits_waiting_why,omitempty"`
+}
+
+func newFullReport(f blockdev.Full, h *jbd2.Held) *fullReport {
+	if f.Refused == 0 && h == nil {
+		return nil
+	}
+	r := &fullReport{Refused: f.Refused, Last: f.Last}
+	if !f.Since.IsZero() {
+		r.Since = &f.Since
+	}
+	if h != nil {
+		r.Commits, r.Why = &h.Since, oneLine(h.Err)
+	}
+	return r
+}
+
+func (r *fullReport) String() string {
+	text := "backing store"
+	if r.Since != nil {
+		text += " full since " + r.Since.Format(time.DateTime)
+	}
+	text += fmt.Sprintf(": %d writes refused", r.Refused)
+	if r.Commits != nil {
+		text += ", commits waiting since " + r.Commits.Format(time.DateTime)
+	}
+	if r.Last != "" {
+		text += "; last: " + r.Last
+	}
+	return text
 }
 
 type runtimeReport struct {

@@ -143,7 +143,8 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}
-	if s.dev, err = blockdev.Open(s.eng, cfg.namespace(), blockdev.Options{}); err != nil {
+	opt := blockdev.Options{Pinned: cfg.Pinned, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }}
+	if s.dev, err = blockdev.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err
 	}
 	return s, nil

@@ -21,6 +21,7 @@ func (d *daemon) report() *report {
 	r := &report{
 		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
 		ReadOnly: s.vol.ReadOnly(), Simulated: i.Simulated, Pinned: s.dev.Pinned(),
+		Full:    newFullReport(s.dev.Full(), s.vol.Held()),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
@@ -108,6 +109,9 @@ func (r *report) print(out io.Writer) error {
 	}
 	if r.Device.Failed != "" {
 		fmt.Fprintf(out, "failed      the medium: %s; nothing is durable from then on\n", r.Device.Failed)
+	}
+	if r.Full != nil {
+		fmt.Fprintf(out, "full        %v\n", r.Full)
 	}
 	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
 		i.Queues, i.Depth, units.Bytes(i.MaxTransfer), units.Bytes(r.Pinned))
