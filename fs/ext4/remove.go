@@ -166,11 +166,23 @@ func (c *Inode) removable(dir bool) error {
 		}
 	}
 	if c.d.IsDir() || c.d.LinksCount <= 1 {
-		// It will be freed with its attributes: damage there is to be told before anything changes.
-		_, err := c.parseXattrs()
-		return err
+		return c.freeable()
 	}
 	return nil
+}
+
+// freeable tells of damage that would keep the inode from being freed, before its last name goes. mu is held.
+func (c *Inode) freeable() error {
+	if c.d.IsDir() && c.hasBlocks() && c.d.Flags&disk.FlExtents != 0 {
+		switch x, ok, err := c.extents(nil).Last(); {
+		case err != nil:
+			return err
+		case ok && uint64(x.End()) > c.d.Size>>c.fs.bits:
+			return disk.Corrupt(inodeName(c.ino), "directory of %d bytes with a block at %d", c.d.Size, x.End()-1)
+		}
+	}
+	_, err := c.parseXattrs()
+	return err
 }
 
 // unlinked counts one name less; without one the inode is an orphan until the last Put frees it.
