@@ -15,7 +15,7 @@ func (v *FS) Label() string {
 	return v.sb.Label()
 }
 
-// SetLabel renames the volume: its superblock, then the backups, each of which may keep the old name if the power is cut
+// SetLabel renames the volume, on the device when it returns: its superblock, then the backups, each of which may keep the old name if the power is cut
 // meanwhile. A damaged backup keeps it in any case, and the log says so.
 func (v *FS) SetLabel(label string) error {
 	if len(label) > MaxLabel {
@@ -25,7 +25,7 @@ func (v *FS) SetLabel(label string) error {
 		sb.VolumeName = [MaxLabel]byte{}
 		copy(sb.VolumeName[:], label)
 	}
-	return v.change(nil, func(o *op) error {
+	err := v.change(nil, func(o *op) error {
 		err := o.do(1, func() error {
 			v.updateSuper(o.h, set)
 			return nil
@@ -37,6 +37,10 @@ func (v *FS) SetLabel(label string) error {
 		}
 		return err
 	})
+	if err == nil {
+		err = v.note(v.jnl.Checkpoint()) // for those who look for a volume by its label, on the device
+	}
+	return err
 }
 
 // updateBackup changes the superblock's backup in a group.

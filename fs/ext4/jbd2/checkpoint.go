@@ -213,8 +213,7 @@ func (s *logSink) moveTail() error {
 	}
 	s.mu.Unlock()
 
-	s.l.sb.start, s.l.sb.sequence = start, tid
-	if err := s.l.writeSuper(); err != nil {
+	if err := s.l.changeSuper(func(sb *superblock) { sb.start, sb.sequence = start, tid }); err != nil {
 		return err
 	}
 	s.c.counters.checkpoints.Add(1)
@@ -261,15 +260,17 @@ func (s *logSink) close(aborted, failed bool) error {
 	}
 	s.live = nil
 	if failed {
-		s.l.sb.errno = errnoCorrupt
-		return s.l.writeSuper()
+		return s.mark()
 	}
 	if aborted || err != nil {
 		return err
 	}
-	s.l.sb.start, s.l.sb.sequence, s.l.sb.head = 0, s.seq, s.head
 	if err := s.c.FlushDevice(); err != nil {
 		return err
 	}
-	return s.l.writeSuper()
+	return s.l.changeSuper(func(sb *superblock) { sb.start, sb.sequence, sb.head = 0, s.seq, s.head })
+}
+
+func (s *logSink) mark() error {
+	return s.l.changeSuper(func(sb *superblock) { sb.errno = errnoCorrupt })
 }

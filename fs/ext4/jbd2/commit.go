@@ -20,6 +20,13 @@ func (j *Journal) committer() {
 		switch {
 		case j.err != nil && c != nil:
 			j.giveUpLocked(c)
+		case j.failed && !j.marked:
+			j.marked = true
+			j.mu.Unlock()
+			if err := j.sink.mark(); err != nil {
+				j.cfg.Logf("the journal's superblock could not be marked: %v", err)
+			}
+			j.mu.Lock()
 		case j.err != nil && j.quit:
 			return
 		case j.err == nil && c != nil && tryHeld:

@@ -72,6 +72,8 @@ func (s *inPlace) giveUp() {
 	s.list = s.list[:0]
 }
 
+func (s *inPlace) mark() error { return nil }
+
 func (s *inPlace) close(aborted, _ bool) error {
 	if aborted {
 		return nil

@@ -50,6 +50,7 @@ type Journal struct {
 	wanted     TID          // protected by mu: commit up to this one
 	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
 	failed     bool         // protected by mu: see Fail
+	marked     bool         // protected by mu: the medium has been told, or could not be
 	lost       []*Buffer    // protected by mu: dirty, but will not be written
 	held       *hold        // protected by mu: the commit that waits for room or memory, nil if none does
 	again      bool         // protected by mu: it is to be tried again
@@ -90,6 +91,8 @@ type sink interface {
 	// close leaves the volume without a need for recovery, unless the journal was aborted: then it only lets go of
 	// memory. With failed it records that the volume has errors.
 	close(aborted, failed bool) error
+	// mark records at once that the volume has errors.
+	mark() error
 }
 
 // OpenInPlace opens a journal for a volume that has none: a commit writes the dirty blocks home. A power cut can tear
@@ -277,8 +280,8 @@ func (j *Journal) Err() error {
 	return j.err
 }
 
-// Abort stops the journal: nothing more is committed, every Begin fails. The first cause is kept and logged, and Close leaves word
-// of it, as after Fail.
+// Abort stops the journal: nothing more is committed, every Begin fails. The first cause is kept and logged, and word is left of it,
+// as after Fail.
 func (j *Journal) Abort(cause error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -286,8 +289,8 @@ func (j *Journal) Abort(cause error) {
 }
 
 // Fail is Abort because of damage that was found in the volume half-way through an operation. What was committed stays;
-// the running transaction, which has half of the operation, never happens. The caller tells the user, and Close leaves
-// word in the journal's superblock (s_errno), where the next mount and e2fsck find it.
+// the running transaction, which has half of the operation, never happens. The caller tells the user, and the committer leaves
+// word in the journal's superblock (s_errno), where the next mount and e2fsck find it; Close does so once more.
 func (j *Journal) Fail(cause error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

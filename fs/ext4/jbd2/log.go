@@ -2,6 +2,7 @@ package jbd2
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -11,6 +12,7 @@ import (
 type Log struct {
 	c        *Cache
 	m        *logMap
+	sbMu     sync.Mutex  // from Start on it protects what of sb changes, and Cache.super
 	sb       *superblock // what is on the medium
 	lay      *layout
 	last     uint32 // the log's blocks are sb.first ≤ n < last
@@ -117,7 +119,15 @@ func (l *Log) readOne(n uint32) ([]byte, error) {
 	return append([]byte(nil), p...), nil
 }
 
-// writeSuper writes the superblock durably. What it points at must be durable before.
+// changeSuper changes the superblock and writes it durably. What it points at must be durable before.
+func (l *Log) changeSuper(f func(sb *superblock)) error {
+	l.sbMu.Lock()
+	defer l.sbMu.Unlock()
+	f(l.sb)
+	return l.writeSuper()
+}
+
+// writeSuper writes the superblock durably.
 func (l *Log) writeSuper() error {
 	s := l.c.super.Slice(0, l.c.blockSize)
 	l.sb.put(s.Bytes())

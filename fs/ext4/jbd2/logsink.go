@@ -194,8 +194,7 @@ func (s *logSink) write(o *outgoing) error {
 	// A log that was empty at mount: say where it begins now. This is durable before the commit block is written, and a
 	// log without a commit is still empty.
 	if !s.begun {
-		s.l.sb.start, s.l.sb.sequence = s.head, s.seq
-		if err := s.l.writeSuper(); err != nil {
+		if err := s.l.changeSuper(func(sb *superblock) { sb.start, sb.sequence = s.head, s.seq }); err != nil {
 			return err
 		}
 		s.begun = true
