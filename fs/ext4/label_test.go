@@ -48,11 +48,7 @@ func TestSetLabel(t *testing.T) {
 				v, done := open(t, img, ext4.Options{Logf: func(f string, args ...any) { log = append(log, fmt.Sprintf(f, args...)) }})
 				require.NoError(t, v.SetLabel(label))
 				require.Equal(t, label, v.Label())
-				for _, on := range labels() {
-					if on != label && (on != "<none>" || label != "") {
-						require.NotEmpty(t, log, "on the device before the volume is closed, or said to be damaged")
-					}
-				}
+				require.Equal(t, label, disktest.Open(t, img).Superblock.Label(), "on the device before the volume is closed")
 				done()
 				return log
 			}
