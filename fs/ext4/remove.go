@@ -181,6 +181,22 @@ func (c *Inode) freeable() error {
 			return disk.Corrupt(inodeName(c.ino), "directory of %d bytes with a block at %d", c.d.Size, x.End()-1)
 		}
 	}
+	if c.hasBlocks() { // of many blocks, the first
+		switch x, err := c.tree(nil).Map(0, 1); {
+		case err != nil:
+			return err
+		case !x.Hole():
+			if err := c.fs.alloc.InUse(x.Pblk); err != nil {
+				return err
+			}
+		}
+	}
+	if used, err := c.fs.alloc.InodeInUse(c.ino); err != nil || !used {
+		if err == nil {
+			err = disk.Corrupt(inodeName(c.ino), "has names, the bitmap says that it is free")
+		}
+		return err
+	}
 	_, err := c.parseXattrs()
 	return err
 }

@@ -222,6 +222,25 @@ func (a *Allocator) Free(h *jbd2.Handle, b jbd2.Block, n uint32) error {
 	return nil
 }
 
+// InUse returns what would keep block b from being freed.
+func (a *Allocator) InUse(b jbd2.Block) error {
+	if !a.Valid(b, 1) {
+		return disk.Corrupt("block bitmaps", "block %d is not a file's", b)
+	}
+	g, off := a.groupOf(b)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	buf, err := a.blockBitmapLocked(g)
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	if !testBit(buf.Data(), off) {
+		return disk.Corrupt(g.name(), "block %d is a file's, the bitmap says that it is free", b)
+	}
+	return nil
+}
+
 func (a *Allocator) freeIn(h *jbd2.Handle, g *group, off, n uint32) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
