@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test crash-test fuzz stress demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps kernels build check test crash-test fault-test fuzz stress demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -43,6 +43,9 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 
 crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
+
+fault-test: deps kernels ## 15 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_KINDS=9 and the like change that
+	@CGO_ENABLED=0 $(GO) run ./lab/iofault/faults
 
 fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and the like change that
 	@GO="$(GO)" nice -n 19 .ci/fuzz

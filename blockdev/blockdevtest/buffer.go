@@ -22,6 +22,9 @@ func (d *Device) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, blockdev.ErrInvalid)
 	}
+	if err := d.shortOf(n); err != nil {
+		return nil, err
+	}
 	size := max((n+pageSize-1)/pageSize*pageSize, pageSize)
 	raw := make([]byte, size+pageSize)
 	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (pageSize - 1)

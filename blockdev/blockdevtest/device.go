@@ -26,6 +26,7 @@ type Device struct {
 	info     blockdev.Info // protected by mu, as is all below
 	closed   bool
 	faults   []*fault
+	short    []*shortage
 	holds    []*hold
 	observer func(Event)
 	cache    *cache // nil: writes are durable at once
@@ -120,11 +121,11 @@ func (d *Device) do(r *blockdev.Request) error {
 		return err
 	}
 	d.await(r)
-	part, err := d.admit(r)
-	if err != nil && part < 0 {
+	carried, err := d.admit(r)
+	if err != nil && carried == nil {
 		return r.Fail(info, err)
 	}
-	if ioErr := d.transfer(r, part); ioErr != nil {
+	if ioErr := d.transfer(r, carried); ioErr != nil {
 		return r.Fail(info, ioErr)
 	}
 	if err != nil {
@@ -134,44 +135,46 @@ func (d *Device) do(r *blockdev.Request) error {
 	return nil
 }
 
-// admit says whether r goes ahead. With an error, part is how many bytes of it are carried out all the same, -1 for none
-// at all; without one it covers the whole request.
-func (d *Device) admit(r *blockdev.Request) (part blockdev.Bytes, err error) {
+// admit says whether r goes ahead. With an error, carried says which of its blocks are carried out all the same, nil that
+// none is; without one it is nil, and all are.
+func (d *Device) admit(r *blockdev.Request) (carried func(block int) bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return -1, blockdev.ErrClosed
+		return nil, blockdev.ErrClosed
 	}
 	if f := d.hitLocked(r); f != nil {
-		if f.Partial > 0 {
-			return f.Partial / d.info.BlockSize * d.info.BlockSize, f.err()
-		}
-		return -1, f.err()
+		return f.carried(r, d.info.BlockSize), f.err(r)
 	}
-	return r.Length(), nil
+	return nil, nil
 }
 
-func (d *Device) transfer(r *blockdev.Request, limit blockdev.Bytes) error {
-	off := int64(r.Off)
+// transfer carries out the blocks of r that carried names, all if it is nil.
+func (d *Device) transfer(r *blockdev.Request, carried func(block int) bool) error {
+	off, bs := int64(r.Off), int64(d.Info().BlockSize)
 	switch r.Op {
 	case blockdev.OpRead, blockdev.OpWrite:
-		left := int(limit)
+		done := int64(0) // bytes of the slices before
 		for _, s := range r.Bufs {
-			b := s.Bytes()[:min(left, s.N)]
-			var err error
-			if r.Op == blockdev.OpRead {
-				_, err = d.file.ReadAt(b, off)
-			} else {
-				err = d.store(off, b, r.FUA)
-			}
+			err := runs(int64(s.N), done, bs, carried, func(at, n int64) (err error) {
+				b := s.Bytes()[at : at+n]
+				if r.Op == blockdev.OpRead {
+					_, err = d.file.ReadAt(b, off+done+at)
+				} else {
+					err = d.store(off+done+at, b, r.FUA)
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			off += int64(len(b))
-			left -= len(b)
+			done += int64(s.N)
 		}
 		return nil
 	case blockdev.OpFlush:
+		if carried != nil && !carried(0) {
+			return nil
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.cache != nil {
@@ -179,8 +182,28 @@ func (d *Device) transfer(r *blockdev.Request, limit blockdev.Bytes) error {
 		}
 		return nil
 	default:
-		return d.zero(off, int64(limit))
+		return runs(int64(r.Length()), 0, bs, carried, func(at, n int64) error { return d.zero(off+at, n) })
 	}
+}
+
+// runs calls f with the parts of n bytes that consist of blocks which carried names, the first of them number first/bs.
+func runs(n, first, bs int64, carried func(block int) bool, f func(at, n int64) error) error {
+	if carried == nil {
+		return f(0, n)
+	}
+	for at := int64(0); at < n; {
+		end := at
+		for end < n && carried(int((first+end)/bs)) {
+			end += bs
+		}
+		if end > at {
+			if err := f(at, end-at); err != nil {
+				return err
+			}
+		}
+		at = end + bs
+	}
+	return nil
 }
 
 // zero punches a hole, so that a sparse image stays sparse.

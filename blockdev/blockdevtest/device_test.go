@@ -2,6 +2,7 @@ package blockdevtest
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -103,6 +104,87 @@ func TestFaults(t *testing.T) {
 	require.Error(t, write(0))
 	require.NoError(t, d.Read(0, b.Slice(0, 1024)))
 	require.Equal(t, append(bytes.Repeat([]byte{7}, 512), make([]byte, 512)...), b.Bytes()[:1024])
+}
+
+// TestWhatStays has faults go on after the first command that they fail.
+func TestWhatStays(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	b := alloc(t, d, 4096)
+	var hits []Event
+	remove := d.Inject(Fault{Skip: 1, Times: 1, Hit: func(e Event) { hits = append(hits, e) },
+		Fail: func(r *blockdev.Request) error { return fmt.Errorf("no %v", r.Op) },
+		Then: func(first Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }})
+	require.NoError(t, d.Write(0, false, b.Slice(0, 1024)))
+	require.ErrorContains(t, d.Write(512, false, b.Slice(0, 1024)), "no write")
+	require.ErrorContains(t, d.Write(1024, false, b.Slice(0, 4096)), "no write")
+	require.NoError(t, d.Write(0, false, b.Slice(0, 512)), "it touches nothing that is bad")
+	require.NoError(t, d.Read(512, b.Slice(0, 512)), "only writes are bad")
+	require.NoError(t, d.Flush())
+	require.Equal(t, []Event{{blockdev.OpWrite, 512, 1024, false}, {blockdev.OpWrite, 1024, 4096, false}}, hits)
+	remove()
+	require.NoError(t, d.Write(512, false, b.Slice(0, 1024)))
+}
+
+// TestPartsOfACommand has commands fail of which some blocks are carried out.
+func TestPartsOfACommand(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	b := alloc(t, d, 4096)
+	odd := func(block int) bool { return block%2 == 1 }
+	content := func() string {
+		require.NoError(t, d.Read(0, b.Slice(0, 4096)))
+		var s []byte
+		for k := 0; k < 4096; k += 512 {
+			require.Equal(t, bytes.Repeat(b.Bytes()[k:k+1], 512), b.Bytes()[k:k+512])
+			s = append(s, '0'+b.Bytes()[k])
+		}
+		return string(s)
+	}
+	fill := func(v byte) { copy(b.Bytes(), bytes.Repeat([]byte{v}, 4096)) }
+	fill(1)
+	require.NoError(t, d.Write(0, false, b.Slice(0, 4096)))
+	fill(2)
+	remove := d.Inject(Fault{Op: blockdev.OpWrite, Done: odd})
+	require.ErrorIs(t, d.Write(0, false, b.Slice(0, 1536), b.Slice(1536, 2560)), ErrFault)
+	remove()
+	require.Equal(t, "12121212", content())
+	remove = d.Inject(Fault{Op: blockdev.OpDiscard, Done: odd})
+	require.ErrorIs(t, d.Discard(512, 2048), ErrFault)
+	remove()
+	require.Equal(t, "12020212", content())
+	fill(3)
+	remove = d.Inject(Fault{Op: blockdev.OpRead, Done: odd})
+	require.ErrorIs(t, d.Read(0, b.Slice(0, 2048)), ErrFault)
+	require.Equal(t, []byte{3, 2, 3, 2}, []byte{b.Bytes()[0], b.Bytes()[512], b.Bytes()[1024], b.Bytes()[1536]})
+	remove()
+
+	// A flush that fails, and one that fails although it has flushed.
+	d.CacheWrites()
+	for _, works := range []bool{false, true} {
+		fill(4)
+		require.NoError(t, d.Write(0, false, b.Slice(0, 512)))
+		remove = d.Inject(Fault{Op: blockdev.OpFlush, Done: func(int) bool { return works }})
+		require.ErrorIs(t, d.Flush(), ErrFault)
+		remove()
+		require.NoError(t, d.Cut(nil))
+		require.Equal(t, works, content()[0] == '4')
+	}
+}
+
+func TestShortage(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	hits, calls := 0, 0
+	remove := d.Shorten(Shortage{Skip: 1, Times: 2, Hit: func(int) { hits++ }, Count: &calls})
+	for _, want := range []error{nil, ErrShort, ErrShort, nil} {
+		b, err := d.Alloc(10)
+		require.ErrorIs(t, err, want)
+		if err == nil {
+			b.Release()
+		}
+	}
+	remove()
+	require.Equal(t, []int{2, 4}, []int{hits, calls})
+	alloc(t, d, 10)
+	require.Equal(t, 4, calls)
 }
 
 func TestObserve(t *testing.T) {

@@ -17,18 +17,45 @@ type Fault struct {
 	Times    int            // then fail this many; 0: all
 	Partial  blockdev.Bytes // carry out this many bytes of the request before it fails: a torn write
 	Err      error          // nil: ErrFault
+
+	// Then, if not nil, says which requests after the first that failed do, too, whatever Times and the other conditions
+	// say: those that touch what has gone bad, for example.
+	Then func(first Event, r *blockdev.Request) bool
+	// Done, if not nil, says which of the device's blocks of a request are carried out before it fails, counted from 0,
+	// and Partial says nothing. A flush is one block.
+	Done func(block int) bool
+	// Fail, if not nil, gives the error; Hit, if not nil, is told of every request that fails. Neither may call the device.
+	Fail func(r *blockdev.Request) error
+	Hit func(Event)
 }
 
 type fault struct {
 	Fault
-	seen int
+	seen  int
+	first *Event // that failed
 }
 
-func (f *fault) err() error {
-	if f.Err != nil {
+func (f *fault) err(r *blockdev.Request) error {
+	switch {
+	case f.Fail != nil:
+		return f.Fail(r)
+	case f.Err != nil:
 		return f.Err
 	}
 	return ErrFault
+}
+
+// carried says which blocks of r are carried out before it fails; nil: none.
+func (f *fault) carried(r *blockdev.Request, blockSize blockdev.Bytes) func(block int) bool {
+	switch {
+	case f.Done != nil:
+		return f.Done
+	case f.Partial > 0 && r.Op == blockdev.OpFlush:
+		return func(int) bool { return true }
+	case f.Partial > 0:
+		return func(block int) bool { return blockdev.Bytes(block+1)*blockSize <= f.Partial }
+	}
+	return nil
 }
 
 // Inject adds a fault and returns what removes it.
@@ -57,11 +84,17 @@ func (d *Device) hitLocked(r *blockdev.Request) *fault {
 			hit = f
 		}
 	}
+	if hit != nil && hit.Hit != nil {
+		hit.Hit(eventOf(r))
+	}
 	return hit
 }
 
 // countLocked counts r if it matches, and says whether it is one of those meant.
 func (f *fault) countLocked(r *blockdev.Request) bool {
+	if f.Then != nil && f.first != nil {
+		return f.Then(*f.first, r)
+	}
 	if f.Op != 0 && f.Op != r.Op {
 		return false
 	}
@@ -69,14 +102,30 @@ func (f *fault) countLocked(r *blockdev.Request) bool {
 		return false
 	}
 	f.seen++
-	return f.seen > f.Skip && (f.Times == 0 || f.seen <= f.Skip+f.Times)
+	if f.seen <= f.Skip || f.Times > 0 && f.seen > f.Skip+f.Times {
+		return false
+	}
+	if f.first == nil {
+		e := eventOf(r)
+		f.first = &e
+	}
+	return true
 }
 
-// Event is a request that succeeded.
+// Event is a request, for those who look on.
 type Event struct {
 	Op       blockdev.Op
 	Off, Len blockdev.Bytes
 	FUA      bool
+}
+
+func eventOf(r *blockdev.Request) Event {
+	return Event{Op: r.Op, Off: r.Off, Len: r.Length(), FUA: r.FUA}
+}
+
+// Touches says whether e and r have bytes in common. A flush touches none.
+func (e Event) Touches(r *blockdev.Request) bool {
+	return r.Op != blockdev.OpFlush && e.Op != blockdev.OpFlush && r.Off < e.Off+e.Len && e.Off < r.Off+r.Length()
 }
 
 // Observe calls f after every request that succeeds, before Do returns. nil ends it.
@@ -91,6 +140,6 @@ func (d *Device) observe(r *blockdev.Request) {
 	f := d.observer
 	d.mu.Unlock()
 	if f != nil {
-		f(Event{Op: r.Op, Off: r.Off, Len: r.Length(), FUA: r.FUA})
+		f(eventOf(r))
 	}
 }

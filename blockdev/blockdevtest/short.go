@@ -1,0 +1,57 @@
+package blockdevtest
+
+import "errors"
+
+// ErrShort is what Alloc says in a shortage.
+var ErrShort = errors.New("out of pinned memory")
+
+// Shortage makes calls of Alloc fail. The zero value makes all of them fail for ever.
+type Shortage struct {
+	Skip  int         // let this many calls pass first
+	Times int         // then fail this many; 0: all
+	Hit   func(n int) // if not nil, is told of every call that fails. It must not call the device
+	Count *int        // if not nil, is counted up by every call, under the device's lock
+}
+
+type shortage struct {
+	Shortage
+	seen int
+}
+
+// Shorten adds a shortage of pinned memory and returns what ends it.
+func (d *Device) Shorten(s Shortage) (remove func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	mine := &shortage{Shortage: s}
+	d.short = append(d.short, mine)
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for i, x := range d.short {
+			if x == mine {
+				d.short = append(d.short[:i:i], d.short[i+1:]...)
+				return
+			}
+		}
+	}
+}
+
+// shortOf counts an allocation of n bytes, and says whether it fails.
+func (d *Device) shortOf(n int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	for _, s := range d.short {
+		if s.seen++; s.Count != nil {
+			*s.Count++
+		}
+		if s.seen <= s.Skip || s.Times > 0 && s.seen > s.Skip+s.Times {
+			continue
+		}
+		if err == nil && s.Hit != nil {
+			s.Hit(n)
+		}
+		err = ErrShort
+	}
+	return err
+}

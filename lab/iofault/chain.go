@@ -1,0 +1,100 @@
+package iofault
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/fs/difftest"
+)
+
+// chain is a sequence and where in it a campaign is: windows follow one another on one volume, each from where the twin of the
+// one before has left it.
+type chain struct {
+	layout  *Layout
+	profile difftest.Profile
+	seed    uint64
+
+	ops    []difftest.Op
+	base   *medium
+	slots  []slot
+	window int
+}
+
+const (
+	dataPrefix  = 40 // operations before the first window, so that there is something to operate on
+	namesPrefix = 150
+	chainOps    = 700
+)
+
+func newChain(l *Layout, volume *medium, profile difftest.Profile, seed uint64) (*chain, error) {
+	c := &chain{layout: l, profile: profile, seed: seed, base: volume, slots: make([]slot, difftest.Slots),
+		ops: operations(l, profile, seed, chainOps)}
+	n := dataPrefix
+	if profile == difftest.ProfileNames {
+		n = namesPrefix
+	}
+	s := &script{layout: l, base: c.base, slots: c.slots, steps: c.take(n)}
+	var err error
+	if c.base, c.slots, err = s.play(false); err != nil {
+		return nil, fmt.Errorf("%v: before the first window: %w", c, err)
+	}
+	return c, nil
+}
+
+func (c *chain) String() string {
+	return fmt.Sprintf("-layout %s -profile %s -seed %d", c.layout.Name, c.profile, c.seed)
+}
+
+// take gives the next n operations, fewer at the end.
+func (c *chain) take(n int) []difftest.Op {
+	n = min(n, len(c.ops))
+	list := c.ops[:n]
+	c.ops = c.ops[n:]
+	return list
+}
+
+// next is the script of the next window, with its twin; nil after the last.
+func (c *chain) next() (*script, error) {
+	c.window++
+	rng := chance(c, c.window)
+	s := &script{layout: c.layout, base: c.base, slots: c.slots}
+	synced := func(n int) {
+		for _, o := range c.take(n) {
+			s.steps = append(s.steps, o, difftest.Op{Kind: difftest.OpSync})
+		}
+	}
+	switch {
+	case c.window == 9:
+		synced(40) // so much that the log wraps
+	case c.window%7 == 3:
+		synced(6)
+	default:
+		s.steps = append(append(s.steps, c.take(3)...), difftest.Op{Kind: difftest.OpSync})
+		s.steps = append(s.steps, c.take(1)...)
+	}
+	if len(c.ops) == 0 {
+		return nil, nil
+	}
+	m, slots, err := s.twin()
+	if err != nil {
+		return nil, fmt.Errorf("%v -window %d: the twin: %w", c, c.window, err)
+	}
+	c.base, c.slots = m, slots
+	if c.window%7 == 5 {
+		return c.recovering(s, rng.Uint64())
+	}
+	return s, nil
+}
+
+// recovering is a script that mounts what a power cut in the middle of s left, does a little, and unmounts.
+func (c *chain) recovering(s *script, seed uint64) (*script, error) {
+	m, err := s.interrupted(chance(seed))
+	if err != nil {
+		return nil, fmt.Errorf("%v -window %d: power cut: %w", c, c.window, err)
+	}
+	r := &script{layout: c.layout, base: m, slots: make([]slot, difftest.Slots), mount: true,
+		steps: []difftest.Op{{Kind: difftest.OpMkdir, Path: "recovered", Mode: 0o755}, {Kind: difftest.OpSync}}}
+	if _, _, err := r.twin(); err != nil {
+		return nil, fmt.Errorf("%v -window %d: the twin of a mount after a power cut: %w", c, c.window, err)
+	}
+	return r, nil
+}

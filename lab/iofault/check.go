@@ -1,0 +1,286 @@
+package iofault
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+)
+
+// depth says who looks at a medium, beside e2fsck.
+type depth struct{ lanefs, kernel bool }
+
+// judge looks at the medium that a try has left. dir is for the kernel to mount it at.
+func (t *try) judge(d depth, dir string) error {
+	left, err := readMedium(t.dev.File(), t.layout.LBA)
+	if err != nil {
+		return err
+	}
+	if path := os.Getenv("FAULT_SAVE"); path != "" { // for those who look at one medium
+		if b, err := os.ReadFile(t.dev.Path()); err == nil {
+			_ = os.WriteFile(path, b, 0o600)
+		}
+	}
+	mark := t.judgeFsck(t.dev.File())
+	if stageOf(mark) != "mark" && mark != nil {
+		return mark
+	}
+	if d.kernel {
+		if err := t.judgeKernel(left, dir); err != nil {
+			return err
+		}
+	}
+	if d.lanefs {
+		if err := t.judgeLane(left); err != nil {
+			return err
+		}
+	}
+	return mark
+}
+
+// fits is "" if the tree is one that the volume may have been left with.
+func (t *try) fits(got Tree) string {
+	between := t.trees[t.sure : t.reached+1]
+	floor := map[ident]int{}
+	for id, k := range t.floor {
+		floor[id] = max(0, k-t.sure)
+	}
+	said := ""
+	for k := t.reached; k >= t.sure; k-- {
+		d := got.partly(t.trees[k], between, floor)
+		if d == "" {
+			d = t.floored(k)
+		}
+		if d == "" {
+			return ""
+		}
+		if said == "" || k == t.sure && d != said {
+			said += fmt.Sprintf("; it is not the tree after step %d, since %s", k, d)
+		}
+	}
+	return fmt.Sprintf("of the trees from step %d, which is durable, to %d none is there%s", t.sure, t.reached, said)
+}
+
+// floored is "" if a tree has all that was fsynced.
+func (t *try) floored(k int) string {
+	for id, at := range t.floor {
+		if k >= at {
+			continue
+		}
+		for p, want := range t.trees[at] {
+			if want.id != id {
+				continue
+			}
+			if n := t.trees[k][p]; n == nil || n.id != id || n.sameMeta(want) != "" || n.size != want.size {
+				return fmt.Sprintf("%.60q, which was fsynced in step %d, is not as it was then", p, at)
+			}
+		}
+	}
+	return ""
+}
+
+// judgeFsck has e2fsck replay, finish orphans, and find nothing else to do. f is changed.
+func (t *try) judgeFsck(f *os.File) error {
+	sb, err := superblock(f)
+	if err != nil {
+		return found("superblock", "%v", err)
+	}
+	errno, err := journalErrno(f, sb)
+	if err != nil {
+		return found("journal superblock", "%v", err)
+	}
+	if sb.FeatureIncompat.Has(disk.IncompatRecover) {
+		if out, err := fsck(f, "-y", "-E", "journal_only"); err != nil {
+			return found("e2fsck's replay", "%v\n%s", err, out)
+		}
+		if sb, err = superblock(f); err != nil {
+			return found("superblock after e2fsck's replay", "%v", err)
+		}
+	}
+	t.marked = errno != 0 || sb.State&disk.StateError != 0
+	mark := t.checkMark(t.marked)
+	if t.marked {
+		if err := unmark(f); err != nil {
+			return err
+		}
+	}
+	out, err := fsck(f, "-fy")
+	if err != nil {
+		return found("e2fsck", "%v\n%s", err, out)
+	}
+	rest := ordinary.ReplaceAllString(out, "")
+	cut := map[uint32]bool{}
+	for _, m := range truncating.FindAllStringSubmatch(out, -1) {
+		ino, _ := strconv.ParseUint(m[1], 10, 32)
+		cut[uint32(ino)] = true
+		rest = regexp.MustCompile(`Inode `+m[1]+`, i_blocks is \d+, should be \d+\.  Fix\? yes\n`).ReplaceAllString(rest, "")
+	}
+	if strings.Contains(rest, "? yes") {
+		return found("e2fsck", "there is more to mend than orphans:\n%s", out)
+	}
+	if err := t.look("after e2fsck's replay", f, cut); err != nil {
+		return err
+	}
+	return mark
+}
+
+// checkMark says whether the error mark is there if it must be, and only then.
+func (t *try) checkMark(mark bool) error {
+	if t.noted && !mark {
+		return found("mark", "the volume turned read-only, but there is no error mark after the replay, and none in the journal's superblock")
+	}
+	if mark && t.vol != nil && !t.vol.ReadOnly() {
+		return found("mark", "there is an error mark, but the volume did not turn read-only")
+	}
+	return nil
+}
+
+// fsck runs e2fsck on an open file. It may repair: exit status 1.
+func fsck(f *os.File, args ...string) (string, error) {
+	out, err := tool([]*os.File{f}, "e2fsck", append(args, "/proc/self/fd/3")...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && args[0] != "-fn" {
+		return out, nil
+	}
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("e2fsck %s: %w", strings.Join(args, " "), exit)
+	}
+	return out, err
+}
+
+// truncating is what e2fsck says when it finishes a truncation. e2fsck 1.47 then drops the inode's attribute block as if the
+// inode were deleted, does not count it in i_blocks, and finds that miscount itself in the same run: the attributes are lost.
+var truncating = regexp.MustCompile(`Truncating orphaned inode (\d+) `)
+
+// ordinary is what e2fsck also finds to mend where nothing is wrong: the orphan file's feature is set as long as a volume is
+// mounted, and e2fsck finishes orphans before it clears the file; and extent trees could be narrower.
+var ordinary = regexp.MustCompile(`(Feature orphan_present is set but orphan file is clean|Orphan file \(inode \d+\) block \d+ is not clean)\.\nClear\? yes\n|.* Optimize\? yes\n`)
+
+// look compares the tree of a medium that was replayed with those that may be there. cut are inodes whose attributes e2fsck
+// may have dropped.
+func (t *try) look(who string, f *os.File, cut map[uint32]bool) error {
+	m, err := readMedium(f, t.layout.LBA)
+	if err != nil {
+		return err
+	}
+	got, err := t.tree(m)
+	if err != nil {
+		return found("tree "+who, "%v", err)
+	}
+	if len(cut) > 0 {
+		got.forgive(t.trees[t.reached], cut)
+	}
+	if d := t.fits(got); d != "" {
+		return found("tree "+who, "%s", d)
+	}
+	return nil
+}
+
+// forgive gives nodes the attributes that e2fsck dropped.
+func (t Tree) forgive(want Tree, cut map[uint32]bool) {
+	for p, n := range t {
+		if w := want[p]; w != nil && cut[n.id.ino] && len(n.xattrs) < len(w.xattrs) {
+			c := *n
+			c.xattrs = maps.Clone(w.xattrs)
+			t[p] = &c
+		}
+	}
+}
+
+// tree is what LaneFS shows of a medium, without writing.
+func (t *try) tree(m *medium) (Tree, error) {
+	dev := m.device()
+	defer dev.Close()
+	o := t.options(func(string, ...any) {})
+	o.ReadOnly = true
+	v, err := ext4.Open(dev, o)
+	if err != nil {
+		return nil, err
+	}
+	got, err := walk(v, t.trees[t.reached], nil)
+	return got, errors.Join(err, v.Close())
+}
+
+// judgeKernel has the kernel mount the medium and unmount it. e2fsck -fn finds nothing after. Where there is an error mark the
+// kernel drops the orphans instead of finishing them; then there is nothing to ask e2fsck.
+func (t *try) judgeKernel(m *medium, dir string) error {
+	dev := m.device()
+	defer dev.Close()
+	f := dev.File()
+	if err := kernelReplay(f, dir); err != nil {
+		return found("the kernel's replay", "%v", err)
+	}
+	sb, err := superblock(f)
+	if err != nil {
+		return found("superblock after the kernel's replay", "%v", err)
+	}
+	mark := t.checkMark(sb.State&disk.StateError != 0)
+	if sb.State&disk.StateError == 0 {
+		if out, err := fsck(f, "-fn"); err != nil {
+			return found("e2fsck -fn after the kernel's replay", "%v\n%s", err, out)
+		}
+	}
+	if err := t.look("after the kernel's replay", f, nil); err != nil {
+		return err
+	}
+	if mark != nil {
+		return fmt.Errorf("after the kernel's replay: %w", mark)
+	}
+	return nil
+}
+
+// judgeLane has LaneFS mount the medium and unmount it.
+func (t *try) judgeLane(m *medium) error {
+	dev := m.device()
+	defer dev.Close()
+	var said logged
+	v, err := ext4.Open(dev, t.options(said.f))
+	if err != nil {
+		return found("LaneFS's replay", "%v%v", err, &said)
+	}
+	readOnly := v.ReadOnly()
+	got, err := walk(v, t.trees[t.reached], nil)
+	if err = errors.Join(err, v.Close()); err != nil {
+		return found("LaneFS's replay", "%v%v", err, &said)
+	}
+	if d := t.fits(got); d != "" {
+		return found("tree after LaneFS's replay", "%s%v", d, &said)
+	}
+	if readOnly != t.marked {
+		return found("mark", "the next mount is read-only: %v, and there is an error mark: %v%v", readOnly, t.marked, &said)
+	}
+	if readOnly {
+		return t.again(dev)
+	}
+	if out, err := fsck(dev.File(), "-fn"); err != nil {
+		return found("e2fsck -fn after LaneFS's replay", "%v\n%s%v", err, out, &said)
+	}
+	return nil
+}
+
+// again mounts a marked volume once more: the mark stays.
+func (t *try) again(dev *blockdevtest.Device) error {
+	m, err := readMedium(dev.File(), t.layout.LBA)
+	if err != nil {
+		return err
+	}
+	next := m.device()
+	defer next.Close()
+	v, err := ext4.Open(next, t.options(func(string, ...any) {}))
+	if err != nil {
+		return found("the mount after LaneFS's replay", "%v", err)
+	}
+	defer v.Close()
+	if !v.ReadOnly() {
+		return found("mark", "the mount after the next is not read-only, though e2fsck did not see the volume")
+	}
+	return nil
+}

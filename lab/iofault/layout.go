@@ -1,0 +1,213 @@
+package iofault
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// Layout is a kind of volume, how it is aged and how it is mounted.
+type Layout struct {
+	Name    string
+	Size    string   // as mke2fs takes it
+	Args    []string // of mkfs.ext4
+	Block   int      // bytes of the volume's blocks
+	LBA     int64    // bytes of the device's blocks
+	Pieces  bool     // no two free blocks are side by side
+	Free    int      // blocks that are left free; 0: all
+	Sparse  bool     // the image is too large to fill all of its free space
+	Discard bool
+	Maps    bool // files have block maps: no fallocate
+}
+
+// Layouts are the volumes of a campaign. Journals are as small as mkfs makes them, 1,024 blocks.
+var Layouts = []Layout{
+	{Name: "pieces", Size: "6M", Block: 1024, LBA: 512, Pieces: true,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600", "-O", "metadata_csum_seed,orphan_file"}},
+	{Name: "small", Size: "6M", Block: 1024, LBA: 512,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600"}},
+	{Name: "full", Size: "6M", Block: 1024, LBA: 512, Pieces: true, Free: 300,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600", "-m", "0"}},
+	{Name: "large", Size: "200M", Block: 1024, LBA: 512, Sparse: true,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "4000", "-O", "orphan_file", "-E", "lazy_itable_init=1,nodiscard"}},
+	{Name: "4kn", Size: "20M", Block: 4096, LBA: 4096, Pieces: true, Discard: true,
+		Args: []string{"-b", "4096", "-J", "size=4", "-N", "600"}},
+	{Name: "ext3", Size: "6M", Block: 1024, LBA: 1024, Pieces: true, Maps: true,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600", "-O", "^extent,^64bit,^metadata_csum,^flex_bg"}},
+	{Name: "groups", Size: "8M", Block: 1024, LBA: 512, Discard: true,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "800", "-g", "1024", "-O", "^metadata_csum,uninit_bg"}},
+	{Name: "inline", Size: "6M", Block: 1024, LBA: 512, Pieces: true,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600", "-O", "inline_data"}},
+}
+
+func layoutNamed(name string) (*Layout, error) {
+	var names []string
+	for k := range Layouts {
+		if Layouts[k].Name == name {
+			return &Layouts[k], nil
+		}
+		names = append(names, Layouts[k].Name)
+	}
+	return nil, fmt.Errorf("layout %q: there are %s", name, strings.Join(names, ", "))
+}
+
+// make makes a volume of the layout, aged, and gives its medium.
+func (l *Layout) make(dir string) (*medium, error) {
+	path := filepath.Join(dir, "layout-"+l.Name)
+	defer os.Remove(path)
+	if _, err := tool(nil, "mkfs.ext4", append(append([]string{"-q", "-F"}, l.Args...), path, l.Size)...); err != nil {
+		return nil, err
+	}
+	if err := l.fill(path); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m, err := readMedium(f, l.LBA)
+	if err != nil {
+		return nil, err
+	}
+	return l.age(m)
+}
+
+// fill puts a pattern into free blocks, so that a file that shows what it never wrote is found out.
+func (l *Layout) fill(path string) error {
+	out, err := tool(nil, "dumpe2fs", path)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, filled := make([]byte, l.Block), 0
+	for _, line := range freeBlocks.FindAllStringSubmatch(out, -1) {
+		for _, r := range freeRange.FindAllStringSubmatch(line[1], -1) {
+			from, _ := strconv.Atoi(r[1])
+			to := from
+			if r[2] != "" {
+				to, _ = strconv.Atoi(r[2])
+			}
+			for n := from; n <= to; n++ {
+				if l.Sparse && n%8192 > 800 {
+					continue
+				}
+				difftest.Fill(b, garbage, int64(n)*int64(l.Block))
+				if _, err := f.WriteAt(b, int64(n)*int64(l.Block)); err != nil {
+					return err
+				}
+				filled++
+			}
+		}
+	}
+	if filled == 0 {
+		return fmt.Errorf("dumpe2fs names no free blocks of a new volume:\n%s", out)
+	}
+	return nil
+}
+
+// garbage is the seed of what lies in free blocks.
+const garbage = 0xdead0001
+
+var (
+	freeBlocks = regexp.MustCompile(`(?m)^  Free blocks: (.*)$`)
+	freeRange  = regexp.MustCompile(`(\d+)(?:-(\d+))?`)
+)
+
+// filler is the name of the file that keeps space from the others. Nothing is done to it.
+const filler = "filler"
+
+// age breaks the free space into pieces: two files take turns in allocating a block, and one of them goes.
+func (l *Layout) age(m *medium) (*medium, error) {
+	dev := m.device()
+	defer dev.Close()
+	v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.ageVolume(v); err != nil {
+		v.Close()
+		return nil, fmt.Errorf("aging: %w", err)
+	}
+	if err := v.Close(); err != nil {
+		return nil, err
+	}
+	return readMedium(dev.File(), l.LBA)
+}
+
+func (l *Layout) ageVolume(v *ext4.FS) error {
+	root, err := v.Root()
+	if err != nil {
+		return err
+	}
+	defer root.Put()
+	// A directory with an index, some of whose blocks are nearly full.
+	d, err := root.Mkdir("d", 0o755, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Put()
+	for k := range 60 {
+		if err := put(d.Create(fmt.Sprintf("n%d%s", k, strings.Repeat("x", k*7%60)), unix.S_IFREG|0o644, 0, 0, 0, 0)); err != nil {
+			return err
+		}
+	}
+	if !l.Pieces {
+		return nil
+	}
+	keep, err := root.Create(filler, unix.S_IFREG|0o600, 0, 0, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer keep.Put()
+	gone, err := root.Create("gone", unix.S_IFREG|0o600, 0, 0, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer gone.Put()
+	bs := int64(v.BlockSize())
+	free := int64(v.Statfs().BlocksFree)
+	size := free * bs
+	for _, f := range []*ext4.Inode{keep, gone} {
+		if _, err := f.SetAttr(ext4.SetAttr{Size: &size}); err != nil {
+			return err
+		}
+	}
+	b := make([]byte, bs)
+	for k := int64(0); v.Statfs().BlocksAvail > 40; k++ {
+		f, seed := keep, uint32(garbage+1)
+		if k%2 == 1 && (l.Free == 0 || k < 2*int64(l.Free)) {
+			f, seed = gone, garbage+2
+		}
+		difftest.Fill(b, seed, k*bs)
+		if _, err := f.Write(k*bs, b); err != nil {
+			return err
+		}
+	}
+	return root.Unlink("gone")
+}
+
+// tool runs a program, with files as its descriptors from 3 on, and returns what it printed.
+func tool(files []*os.File, name string, args ...string) (string, error) {
+	c := exec.Command(name, args...)
+	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	c.ExtraFiles = files
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}

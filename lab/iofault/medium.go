@@ -1,0 +1,119 @@
+package iofault
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+)
+
+// medium is what a device holds, apart from any device. It is not changed.
+type medium struct {
+	size, lba int64
+	parts     []part // what is not a hole
+}
+
+type part struct {
+	off int64
+	b   []byte
+}
+
+// readMedium copies what f holds.
+func readMedium(f *os.File, lba int64) (*medium, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	m := &medium{size: st.Size() / lba * lba, lba: lba}
+	for at := int64(0); at < m.size; {
+		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		end, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return nil, err
+		}
+		p := part{data, make([]byte, min(end, m.size)-data)}
+		if _, err := f.ReadAt(p.b, data); err != nil && err != io.EOF {
+			return nil, err
+		}
+		m.parts = append(m.parts, p)
+		at = end
+	}
+	return m, nil
+}
+
+// device is a new device in memory with a copy of the medium.
+func (m *medium) device() *blockdevtest.Device {
+	d := blockdevtest.NewMem(m.size, m.lba)
+	for _, p := range m.parts {
+		if _, err := d.File().WriteAt(p.b, p.off); err != nil {
+			panic(fmt.Sprintf("iofault: memory of a device: %v", err))
+		}
+	}
+	return d
+}
+
+// superblock reads the superblock of an image.
+func superblock(f *os.File) (*disk.Superblock, error) {
+	b := make([]byte, disk.SuperblockSize)
+	if _, err := f.ReadAt(b, disk.SuperblockOffset); err != nil {
+		return nil, err
+	}
+	sb, err := disk.DecodeSuperblock(b)
+	if err != nil {
+		return nil, err
+	}
+	return sb, sb.VerifyChecksum()
+}
+
+// unmark takes the error mark from a superblock, so that what finishes orphans does, which it would leave otherwise.
+func unmark(f *os.File) error {
+	sb, err := superblock(f)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, disk.SuperblockSize)
+	if _, err := f.ReadAt(b, disk.SuperblockOffset); err != nil {
+		return err
+	}
+	sb.State &^= disk.StateError
+	sb.Encode(b)
+	_, err = f.WriteAt(b, disk.SuperblockOffset)
+	return err
+}
+
+// journalErrno is what the superblock of the journal says that made the journal fail; 0: nothing. It is found by the copy of the
+// journal's inode that the volume's superblock has.
+func journalErrno(f *os.File, sb *disk.Superblock) (int32, error) {
+	b := make([]byte, disk.InodeBlockSize)
+	for k := range len(b) / 4 {
+		binary.LittleEndian.PutUint32(b[4*k:], sb.JnlBlocks[k])
+	}
+	at := uint64(binary.LittleEndian.Uint32(b))
+	if h, err := disk.DecodeExtentHeader("journal", b); err == nil {
+		if h.Depth > 0 || h.Entries == 0 {
+			return 0, errors.New("the journal's first block is not to be found")
+		}
+		at = disk.GetExtent(b, 0).Start
+	}
+	const magic, errno = 0xc03b3998, 0x20 // journal_superblock_t ([jbd2] Superblock)
+	j := make([]byte, 1024)
+	if _, err := f.ReadAt(j, int64(at)*int64(sb.BlockSize())); err != nil {
+		return 0, err
+	}
+	if m := binary.BigEndian.Uint32(j); m != magic {
+		return 0, fmt.Errorf("the journal's first block begins with %#x", m)
+	}
+	return int32(binary.BigEndian.Uint32(j[errno:])), nil
+}

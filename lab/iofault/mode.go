@@ -1,0 +1,158 @@
+package iofault
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// Mode is a way to fail.
+type Mode struct {
+	Name   string
+	ops    []blockdev.Op // commands that fail so; nil: it is allocations that fail
+	status nvmeq.Status  // 0: a time-out
+	stay   stay
+	done   done
+}
+
+// stay says what fails after the first.
+type stay uint8
+
+const (
+	once   stay = iota
+	thrice      // the next two commands or allocations, too
+	blocks      // what touches the same blocks in the same way
+	sector      // what touches the same blocks
+	kind        // all commands of the kind
+	writes      // whatever changes the medium
+	lost        // everything
+)
+
+// done says how much of a command reaches the medium, or memory, before it fails.
+type done uint8
+
+const (
+	none done = iota
+	torn      // any part of its blocks
+	all
+)
+
+var (
+	readOp  = []blockdev.Op{blockdev.OpRead}
+	writeOp = []blockdev.Op{blockdev.OpWrite, blockdev.OpWriteZeroes}
+	flushOp = []blockdev.Op{blockdev.OpFlush}
+	trimOp  = []blockdev.Op{blockdev.OpDiscard}
+	anyOp   = []blockdev.Op{blockdev.OpRead, blockdev.OpWrite, blockdev.OpWriteZeroes, blockdev.OpFlush, blockdev.OpDiscard}
+)
+
+const timeOut = nvmeq.Status(0)
+
+// Modes are all ways to fail.
+var Modes = []Mode{
+	{"unrecovered read", readOp, nvmeq.StatusReadError, once, none},
+	{"unrecovered read, part of the data came", readOp, nvmeq.StatusReadError, once, torn},
+	{"unrecovered read for good", readOp, nvmeq.StatusReadError, blocks, none},
+	{"bad sector from a read on", readOp, nvmeq.StatusReadError, sector, none},
+	{"no reads from here on", readOp, nvmeq.StatusInternal, kind, none},
+	{"write fault", writeOp, nvmeq.StatusWriteFault, once, none},
+	{"write fault, torn", writeOp, nvmeq.StatusWriteFault, once, torn},
+	{"write fault for good", writeOp, nvmeq.StatusWriteFault, blocks, torn},
+	{"bad sector from a write on", writeOp, nvmeq.StatusWriteFault, sector, torn},
+	{"capacity exceeded", writeOp, nvmeq.StatusCapacity, once, none},
+	{"capacity exceeded for good", writeOp, nvmeq.StatusCapacity, kind, none},
+	{"write protected from here on", append(slices.Clone(writeOp), flushOp...), nvmeq.StatusWriteProtected, writes, none},
+	{"flush fails", flushOp, nvmeq.StatusInternal, once, none},
+	{"flush fails, and works", flushOp, nvmeq.StatusInternal, once, all},
+	{"no flush from here on", flushOp, nvmeq.StatusInternal, kind, none},
+	{"discard fails", trimOp, nvmeq.StatusInternal, once, torn},
+	{"aborted", anyOp, nvmeq.StatusAbortRequested, once, none},
+	{"aborted too late", anyOp, nvmeq.StatusAbortRequested, once, all},
+	{"aborted in the middle, three times", anyOp, nvmeq.StatusAbortRequested, thrice, torn},
+	{"timed out, nothing done", anyOp, timeOut, once, none},
+	{"timed out, all done", anyOp, timeOut, once, all},
+	{"timed out, torn", anyOp, timeOut, once, torn},
+	{"timed out, and the controller is lost", anyOp, timeOut, lost, torn},
+	{"no memory", nil, 0, once, none},
+	{"no memory, three times", nil, 0, thrice, none},
+	{"no memory from here on", nil, 0, kind, none},
+}
+
+func modeNamed(name string) (*Mode, error) {
+	for k := range Modes {
+		if Modes[k].Name == name {
+			return &Modes[k], nil
+		}
+	}
+	return nil, fmt.Errorf("mode %q: see Modes", name)
+}
+
+// memory says that it is allocations that fail.
+func (m *Mode) memory() bool { return m.ops == nil }
+
+// passes says that what fails works again when it is tried again.
+func (m *Mode) passes() bool { return m.stay <= thrice }
+
+// suits says whether a command can fail so.
+func (m *Mode) suits(op blockdev.Op) bool { return slices.Contains(m.ops, op) }
+
+var opcodes = map[blockdev.Op]nvmeq.Opcode{blockdev.OpRead: nvmeq.IORead, blockdev.OpWrite: nvmeq.IOWrite, blockdev.OpFlush: nvmeq.IOFlush,
+	blockdev.OpDiscard: nvmeq.IODSM, blockdev.OpWriteZeroes: nvmeq.IOWriteZeroes}
+
+// err is what the device answers.
+func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
+	if m.status == timeOut {
+		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, nvmeq.ErrTimeout, 10*time.Second)
+	}
+	return &nvmeq.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
+}
+
+// armed is a fault that waits for its command.
+type armed struct {
+	hits   atomic.Int64
+	first  atomic.Pointer[blockdevtest.Event] // nil when an allocation failed
+	remove func()
+}
+
+// arm makes the k-th command or allocation from now on fail, k from 1.
+func (m *Mode) arm(dev *blockdevtest.Device, k int, rng *rand.Rand) *armed {
+	a := &armed{}
+	times := map[stay]int{once: 1, thrice: 3}[m.stay]
+	if m.memory() {
+		a.remove = dev.Shorten(blockdevtest.Shortage{Skip: k - 1, Times: times, Hit: func(int) { a.hits.Add(1) }})
+		return a
+	}
+	seed, lba := rng.Uint64(), dev.Info().BlockSize
+	f := blockdevtest.Fault{Skip: k - 1, Times: times,
+		Fail: func(r *blockdev.Request) error { return m.err(r, lba) },
+		Hit: func(e blockdevtest.Event) {
+			if a.hits.Add(1) == 1 {
+				a.first.Store(&e)
+			}
+		}}
+	switch m.done {
+	case all:
+		f.Done = func(int) bool { return true }
+	case torn:
+		f.Done = func(block int) bool { return (seed>>(block%61))&1 != 0 }
+	}
+	switch m.stay {
+	case blocks:
+		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }
+	case sector:
+		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return first.Touches(r) }
+	case kind:
+		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return r.Op == first.Op }
+	case writes:
+		f.Then = func(_ blockdevtest.Event, r *blockdev.Request) bool { return r.Op != blockdev.OpRead }
+	case lost:
+		f.Then = func(blockdevtest.Event, *blockdev.Request) bool { return true }
+	}
+	a.remove = dev.Inject(f)
+	return a
+}

@@ -1,0 +1,162 @@
+package iofault
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// A step of a script that is no operation of the generator.
+const opMount difftest.Kind = "mount"
+
+// script is what a window does, from a medium on.
+type script struct {
+	layout *Layout
+	base   *medium
+	slots  []slot
+	mount  bool // the fault is armed before the mount, else after it
+	steps  []difftest.Op
+
+	// What the twin went through: trees[k] before step k, and after all of them the last.
+	trees    []Tree
+	results  []outcome
+	commands []blockdevtest.Event // of the steps and the unmount
+	allocs   int
+}
+
+func (s *script) options(logf func(string, ...any)) ext4.Options {
+	return ext4.Options{CommitInterval: 1 << 40, Atime: ext4.AtimeNever, Discard: s.layout.Discard, CacheSize: 8 << 20, Logf: logf}
+}
+
+// twin runs the script without a fault, first to count its commands, then to see every tree. It gives the medium after it.
+func (s *script) twin() (*medium, []slot, error) {
+	if _, _, err := s.play(false); err != nil {
+		return nil, nil, err
+	}
+	return s.play(true)
+}
+
+func (s *script) play(look bool) (m *medium, slots []slot, err error) {
+	dev := s.base.device()
+	defer dev.Close()
+	var said logged
+	var mu sync.Mutex
+	count := func() {
+		if !look {
+			dev.Observe(func(e blockdevtest.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				s.commands = append(s.commands, e)
+			})
+			dev.Shorten(blockdevtest.Shortage{Skip: 1 << 40, Count: &s.allocs})
+		}
+	}
+	if s.mount {
+		count()
+	}
+	v, err := ext4.Open(dev, s.options(said.f))
+	if err != nil {
+		return nil, nil, fmt.Errorf("mount: %w%v", err, &said)
+	}
+	p := newPlayer(v)
+	defer func() {
+		if v != nil {
+			p.close()
+			err = errors.Join(err, v.Close())
+		}
+	}()
+	if err := p.reopen(s.slots); err != nil {
+		return nil, nil, err
+	}
+	if !s.mount {
+		count()
+	}
+	see := func() error {
+		if !look {
+			return nil
+		}
+		var before Tree
+		if n := len(s.trees); n > 0 {
+			before = s.trees[n-1]
+		}
+		t, err := walk(v, before, p.slots)
+		s.trees = append(s.trees, t)
+		return err
+	}
+	if err := see(); err != nil {
+		return nil, nil, err
+	}
+	for k := range s.steps {
+		r := p.do(&s.steps[k], false)
+		if look {
+			s.results = append(s.results, r)
+		}
+		if err := see(); err != nil {
+			return nil, nil, fmt.Errorf("after %v: %w", s.steps[k], err)
+		}
+		if v.ReadOnly() {
+			return nil, nil, fmt.Errorf("%v made the volume read-only: %w%v", s.steps[k], r.err, &said)
+		}
+	}
+	slots = p.handles()
+	p.close()
+	err = v.Close()
+	v = nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("unmount: %w", err)
+	}
+	m, err = readMedium(dev.File(), s.layout.LBA)
+	return m, slots, err
+}
+
+// interrupted plays the steps and cuts the power in the middle of them: the medium is one to be recovered. tree is what
+// LaneFS's own recovery, without a fault, makes of it.
+func (s *script) interrupted(rng *rand.Rand) (*medium, error) {
+	dev := s.base.device()
+	defer dev.Close()
+	dev.CacheWrites()
+	v, err := ext4.Open(dev, s.options(func(string, ...any) {}))
+	if err != nil {
+		return nil, err
+	}
+	p := newPlayer(v)
+	if err := p.reopen(s.slots); err != nil {
+		return nil, err
+	}
+	a := (&Mode{ops: anyOp, stay: lost}).arm(dev, len(s.commands)/2+1+rng.IntN(len(s.commands)/2+1), rng)
+	defer a.remove()
+	for k := range s.steps {
+		p.do(&s.steps[k], false)
+		if a.hits.Load() > 0 {
+			break
+		}
+		if rng.IntN(3) == 0 {
+			_ = v.Sync()
+		}
+	}
+	dead := dev.Inject(blockdevtest.Fault{})
+	defer dead()
+	p.close()
+	_ = v.Close()
+	if err := dev.Cut(rng); err != nil {
+		return nil, err
+	}
+	return readMedium(dev.File(), s.layout.LBA)
+}
+
+// reads counts the commands that are reads.
+func (s *script) count(op blockdev.Op) int {
+	n := 0
+	for _, e := range s.commands {
+		if e.Op == op {
+			n++
+		}
+	}
+	return n
+}
