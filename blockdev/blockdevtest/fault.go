@@ -26,7 +26,7 @@ type Fault struct {
 	Done func(block int) bool
 	// Fail, if not nil, gives the error; Hit, if not nil, is told of every request that fails. Neither may call the device.
 	Fail func(r *blockdev.Request) error
-	Hit func(Event)
+	Hit  func(Event)
 }
 
 type fault struct {

@@ -364,4 +364,3 @@ func (k *running) failedLocked(t *try, f *finding, err error, again string) {
 	k.sum.Kinds = append(k.sum.Kinds, x)
 	k.Logf("FAILED: %v", &x)
 }
-
