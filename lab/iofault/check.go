@@ -97,21 +97,26 @@ func (t *try) judgeFsck(f *os.File) error {
 	if err != nil {
 		return found("journal superblock", "%v", err)
 	}
-	if sb.FeatureIncompat.Has(disk.IncompatRecover) {
-		if out, err := fsck(f, "-y", "-E", "journal_only"); err != nil {
-			return found("e2fsck's replay", "%v\n%s", err, out)
+	mark := func() bool { return errno != 0 || sb.State&disk.StateError != 0 }
+	t.marked = mark()
+	// With the mark, e2fsck leaves orphans to what else it finds. So it replays first, and the mark is taken away; that costs a
+	// run of its own, where there may be a mark.
+	if t.mayMark || mark() {
+		if sb.FeatureIncompat.Has(disk.IncompatRecover) {
+			if out, err := fsck(f, "-y", "-E", "journal_only"); err != nil {
+				return found("e2fsck's replay", "%v\n%s", err, out)
+			}
+			if sb, err = superblock(f); err != nil {
+				return found("superblock after e2fsck's replay", "%v", err)
+			}
 		}
-		if sb, err = superblock(f); err != nil {
-			return found("superblock after e2fsck's replay", "%v", err)
+		if mark() {
+			if err := unmark(f); err != nil {
+				return err
+			}
 		}
 	}
-	t.marked = errno != 0 || sb.State&disk.StateError != 0
-	mark := t.checkMark(t.marked)
-	if t.marked {
-		if err := unmark(f); err != nil {
-			return err
-		}
-	}
+	wrong := t.checkMark(mark(), "e2fsck")
 	out, err := fsck(f, "-fy")
 	if err != nil {
 		return found("e2fsck", "%v\n%s", err, out)
@@ -129,13 +134,14 @@ func (t *try) judgeFsck(f *os.File) error {
 	if err := t.look("after e2fsck's replay", f, cut); err != nil {
 		return err
 	}
-	return mark
+	return wrong
 }
 
 // checkMark says whether the error mark is there if it must be, and only then.
-func (t *try) checkMark(mark bool) error {
+func (t *try) checkMark(mark bool, who string) error {
 	if t.noted && !mark {
-		return found("mark", "the volume turned read-only, but there is no error mark after the replay, and none in the journal's superblock")
+		return found("mark", "the volume turned read-only, but after the replay by %s there is no error mark, and there is none in the journal's superblock (it was there before: %v)",
+			who, t.marked)
 	}
 	if mark && t.vol != nil && !t.vol.ReadOnly() {
 		return found("mark", "there is an error mark, but the volume did not turn read-only")
@@ -222,7 +228,7 @@ func (t *try) judgeKernel(m *medium, dir string) error {
 	if err != nil {
 		return found("superblock after the kernel's replay", "%v", err)
 	}
-	mark := t.checkMark(sb.State&disk.StateError != 0)
+	mark := t.checkMark(sb.State&disk.StateError != 0, "the kernel")
 	if sb.State&disk.StateError == 0 {
 		if out, err := fsck(f, "-fn"); err != nil {
 			return found("e2fsck -fn after the kernel's replay", "%v\n%s", err, out)

@@ -34,7 +34,8 @@ type try struct {
 	floor   map[ident]int // the same for single files, which were fsynced
 	failed  bool          // a step failed, and was not made up for
 	noted   bool          // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
-	marked  bool          // the mark was there after e2fsck's replay
+	mayMark bool          // the volume turned read-only, or an unmount failed
+	marked  bool          // the mark was there before any replay
 	closed  bool          // the volume was unmounted, and said that it went well
 	how     string        // how the step ended that the fault met, for the summary
 	where   string        // which step that was
@@ -125,6 +126,7 @@ func (t *try) run() (err error) {
 
 // mount mounts the volume. done says that this cannot be, and that the medium is to be judged as it is.
 func (t *try) mount() (done bool, err error) {
+	t.mayMark = t.script.mount
 	open := func() (err error) {
 		t.vol, err = ext4.Open(t.dev, t.options(t.said.f))
 		return err
@@ -200,7 +202,7 @@ func (t *try) step(o *difftest.Op) error {
 		if !hit {
 			return nil
 		}
-		t.met("not heard", o)
+		t.met("as without a fault", o)
 		if t.vol.ReadOnly() {
 			if r.err == nil && t.mode.passes() && looks(o.Kind) {
 				return found("read-only", "%v only looks, but the volume turned read-only", o.Kind)
@@ -319,7 +321,7 @@ func (t Tree) open(s *slot) *Node {
 
 // turned looks at a volume that turned read-only: what can be read there is not another's.
 func (t *try) turned() error {
-	t.noted = t.mode.stay == once
+	t.noted, t.mayMark = t.mode.stay == once, true
 	if !t.mode.passes() {
 		return nil
 	}
@@ -358,6 +360,7 @@ func (t *try) end() error {
 		t.play.close()
 		readOnly := t.vol.ReadOnly()
 		err := t.vol.Close()
+		t.mayMark = t.mayMark || err != nil
 		if t.armed.hits.Load() > before {
 			t.met("unmount", nil)
 			t.noted = errors.Is(err, jbd2.ErrAborted) && t.mode.stay == once

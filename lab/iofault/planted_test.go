@@ -1,0 +1,91 @@
+package iofault
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// plant is a mistake: what it replaces in a file of LaneFS, and by what.
+type plant struct {
+	name     string
+	file     string // below the repository's root
+	old, new string
+	flags    []string // where it is found soon
+	long     bool     // only with LANEFS_PLANTED=all
+}
+
+// plants are the mistakes that the campaign is there to find.
+var plants = []plant{
+	{name: "half an operation is committed after an error", file: "fs/ext4/op.go",
+		old: "		err = o.undo(err)\n", new: ""},
+	{name: "blocks that were taken are not given back", file: "fs/ext4/alloc/blocks.go",
+		old: "	h.OnUndo(func() { a.untake(h, g, buf, off, n) }, buf)\n", new: ""},
+	{name: "an inode that was taken is not given back", file: "fs/ext4/alloc/inodes.go", long: true,
+		old: "	h.OnUndo(func() { a.untakeInode(h, g, buf, i, isDir) }, buf)\n", new: "",
+		flags: []string{"-profile", "names"}},
+	{name: "an inode in memory is not put back", file: "fs/ext4/op.go", long: true,
+		old: "		i.putBack(&o.kept[k])\n", new: "		_, _ = i, k\n"},
+	{name: "an error of looking for a name is taken for its absence", file: "fs/ext4/remove.go", long: true,
+		old: "if err := i.nameFree(name); err != nil {", new: "if err := i.nameFree(name); err == ErrExist {",
+		flags: []string{"-profile", "names"}},
+	{name: "fsync does not wait", file: "fs/ext4/write.go", long: true,
+		old: "return i.fs.jnl.Sync(tid)", new: "_ = tid\n\treturn nil",
+		flags: []string{"-profile", "direct"}},
+	{name: "the error is not recorded", file: "fs/ext4/errors.go", long: true,
+		old: "if rerr := record(); rerr != nil {", new: "if rerr := error(nil); rerr != nil {"},
+}
+
+// TestPlanted builds the campaign with one mistake in LaneFS after the other. It must find each.
+func TestPlanted(t *testing.T) {
+	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck")
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	for _, p := range plants {
+		t.Run(p.name, func(t *testing.T) {
+			if p.long && os.Getenv("LANEFS_PLANTED") != "all" {
+				t.Skip("takes a build of its own: LANEFS_PLANTED=all tries it")
+			}
+			dir := t.TempDir()
+			source := filepath.Join(root, p.file)
+			b, err := os.ReadFile(source)
+			require.NoError(t, err)
+			require.Equal(t, 1, strings.Count(string(b), p.old), "%s has changed: plant the mistake anew", p.file)
+			wrong, overlay, binary := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "faults")
+			require.NoError(t, os.WriteFile(wrong, []byte(strings.Replace(string(b), p.old, p.new, 1)), 0o600))
+			j, err := json.Marshal(map[string]any{"Replace": map[string]string{source: wrong}})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(overlay, j, 0o600))
+			build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "./lab/iofault/faults")
+			build.Dir = root
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			out, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			run := exec.Command(binary, append([]string{"-seed", "1", "-time", "4m", "-kernel", "0", "-lanefs", "0.5", "-dir", memory()}, p.flags...)...)
+			var said bytes.Buffer
+			run.Stdout, run.Stderr = &said, &said
+			err = run.Run()
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit) && exit.ExitCode() == 1 && strings.Contains(said.String(), "FAILED: "), "the mistake was not found: %v\n%s", err, &said)
+			first, _, _ := strings.Cut(said.String(), "\n  again:")
+			t.Logf("%.600s", first)
+		})
+	}
+}
+
+// memory is where images go: a file system in memory if there is one.
+func memory() string {
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
