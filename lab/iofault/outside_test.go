@@ -1,0 +1,331 @@
+package iofault
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/faultfs"
+)
+
+// outsideOps are operations as a program on the mount does them, and as the twin does.
+var outsideOps = []struct {
+	name string
+	twin difftest.Op
+	do   func(dir string, f *os.File) error
+}{
+	{"truncate", difftest.Op{Kind: difftest.OpTruncate, Path: "big", Len: 1000},
+		func(dir string, _ *os.File) error { return os.Truncate(dir+"/big", 1000) }},
+	{"rm", difftest.Op{Kind: difftest.OpUnlink, Path: "big"},
+		func(dir string, _ *os.File) error { return os.Remove(dir + "/big") }},
+	{"punch", difftest.Op{Kind: difftest.OpFallocate, FD: 0, Off: 20_000, Len: 180_000, Flags: unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE},
+		func(_ string, f *os.File) error {
+			return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 20_000, 180_000)
+		}},
+	{"create", difftest.Op{Kind: difftest.OpMknod, Path: "d/" + long, Mode: unix.S_IFREG | 0o644},
+		func(dir string, _ *os.File) error { return unix.Mknod(dir+"/d/"+long, unix.S_IFREG|0o644, 0) }},
+	{"rename", difftest.Op{Kind: difftest.OpRename, Path: "d/n0", Path2: long},
+		func(dir string, _ *os.File) error { return os.Rename(dir+"/d/n0", dir+"/"+long) }},
+	{"rename over", difftest.Op{Kind: difftest.OpRename, Path: "d/n0", Path2: "big"},
+		func(dir string, _ *os.File) error { return os.Rename(dir+"/d/n0", dir+"/big") }},
+	{"write", difftest.Op{Kind: difftest.OpPwrite, FD: 0, Off: 290_000, Len: 40_000, Seed: 9},
+		func(_ string, f *os.File) error {
+			b := make([]byte, 40_000)
+			difftest.Fill(b, 9, 290_000)
+			_, err := f.WriteAt(b, 290_000)
+			return err
+		}},
+}
+
+var long = strings.Repeat("long", 50)
+
+// TestOutside has the binary mount an image on a file system that makes sectors bad, once and for good, under an operation that
+// meets them; then it is unmounted or killed, and the image is replayed by the kernel and by e2fsck.
+// LANEFS_OUTSIDE is how many faults.
+func TestOutside(t *testing.T) {
+	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck", "fusermount3")
+	if why := KernelMissing(); why != "" {
+		t.Skipf("SKIPPED: the kernel's recovery: %s", why)
+	}
+	most := 60
+	if s := os.Getenv("LANEFS_OUTSIDE"); s != "" {
+		var err error
+		most, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	seed := disktest.FreshSeed()
+	t.Logf("seed %d", seed)
+	b := newOutside(t)
+	faults := 0
+	for round := 0; faults < most; round++ {
+		op := &outsideOps[round%len(outsideOps)]
+		s := &script{layout: b.layout, base: b.base, slots: b.slots, steps: []difftest.Op{op.twin, {Kind: difftest.OpSync}}}
+		_, _, err := s.twin()
+		require.NoError(t, err)
+		require.NoError(t, s.results[0].err)
+		rng := chance(seed, round)
+		reads := slices.DeleteFunc(slices.Clone(s.commands), func(e blockdevtest.Event) bool { return e.Op != blockdev.OpRead })
+		e := s.commands[rng.IntN(len(s.commands))]
+		if rng.IntN(2) == 0 && len(reads) > 0 {
+			e = reads[rng.IntN(len(reads))]
+		}
+		good, killed := rng.IntN(2) == 0, rng.IntN(2) == 0
+		name := fmt.Sprintf("%d %s, %v at %d", round, op.name, e.Op, e.Off)
+		for is, word := range map[bool]string{good: ", for good", killed: ", killed"} {
+			if is {
+				name += word
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			if b.try(t, s, op.do, e, good, killed) {
+				faults++
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("again: LANEFS_SEED=%s go test ./lab/iofault -run TestOutside", os.Getenv("LANEFS_SEED"))
+		}
+		require.Less(t, round, 20*most, "faults meet nothing")
+	}
+	t.Logf("%d faults", faults)
+}
+
+// outside is a medium that fails, and a binary to mount it.
+type outside struct {
+	layout *Layout
+	base   *medium
+	slots  []slot
+	bin    string
+	dir    string
+	under  *faultfs.FS
+}
+
+func newOutside(t *testing.T) *outside {
+	dir, err := os.MkdirTemp(memory(), "lanefs-outside-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &outside{dir: dir, bin: filepath.Join(dir, "lanefs")}
+	for _, d := range []string{"mnt", "back", "medium", "kernel"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, d), 0o700))
+	}
+	c := exec.Command("go", "build", "-o", b.bin, "github.com/lanefs/lanefs/cmd/lanefs")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	b.layout, err = layoutNamed("pieces")
+	require.NoError(t, err)
+	b.base, err = b.layout.make(dir)
+	require.NoError(t, err)
+	dev := b.base.device()
+	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+	require.NoError(t, err)
+	p := newPlayer(v)
+	for _, o := range []difftest.Op{
+		{Kind: difftest.OpOpen, Path: "big", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644},
+		{Kind: difftest.OpPwrite, Len: 300_000, Seed: 7},
+		{Kind: difftest.OpMknod, Path: "d/n0", Mode: unix.S_IFREG | 0o600},
+	} {
+		if r := p.do(&o, false); !errors.Is(r.err, ext4.ErrExist) {
+			require.NoError(t, r.err)
+		}
+	}
+	b.slots = p.handles()
+	p.close()
+	require.NoError(t, v.Close())
+	b.base, err = readMedium(dev.File(), b.layout.LBA)
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	b.under, err = faultfs.Mount(filepath.Join(dir, "medium"), filepath.Join(dir, "back"))
+	if err != nil {
+		t.Skipf("SKIPPED: a mount of FUSE: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, b.under.Close()) })
+	return b
+}
+
+func (b *outside) mnt() string { return filepath.Join(b.dir, "mnt") }
+
+// try does one fault. It reports whether the fault met anything.
+func (b *outside) try(t *testing.T, s *script, do func(string, *os.File) error, e blockdevtest.Event, good, killed bool) bool {
+	image := filepath.Join(b.dir, "back", "image")
+	dev := s.base.device()
+	content, err := os.ReadFile(dev.Path())
+	require.NoError(t, errors.Join(err, dev.Close()))
+	require.NoError(t, os.WriteFile(image, content, 0o600))
+	d := b.serve(t)
+	defer d.end()
+	f, err := os.OpenFile(b.mnt()+"/big", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+
+	before := b.under.Fired()
+	b.under.Add(ruleOf(e, good))
+	failed := do(b.mnt(), f)
+	x := &try{script: s, mode: &Mode{stay: once}, reached: 1, mayMark: true, floor: map[ident]int{}}
+	if good {
+		x.mode = &Mode{stay: sector}
+	}
+	synced := f.Sync() // syncfs(2) does not reach a FUSE file system
+	for _, dir := range []string{b.mnt(), b.mnt() + "/d"} {
+		synced = errors.Join(synced, syncDir(dir))
+	}
+	if failed == nil && synced == nil {
+		x.sure = 1
+	}
+	f.Close()
+	readOnly := strings.Contains(d.said(), "the volume is read-only now")
+	if killed {
+		d.end()
+	} else if out, err := d.lanefs("umount", b.mnt()); err == nil && failed == nil && !readOnly {
+		x.sure = 1
+	} else if err != nil {
+		t.Logf("umount: %s", out)
+	}
+	x.reached = len(x.trees) - 1
+	hit := b.under.Fired() > before
+	b.settle(t, d)
+	x.noted = readOnly && !good
+	t.Logf("met: %v, the operation: %v, sync: %v, read-only: %v", hit, failed, synced, readOnly)
+
+	img, err := os.Open(image)
+	require.NoError(t, err)
+	defer img.Close()
+	m, err := readMedium(img, b.layout.LBA)
+	require.NoError(t, err)
+	x.dev = m.device()
+	defer x.dev.Close()
+	require.NoError(t, x.judge(depth{lanefs: true, kernel: true}, filepath.Join(b.dir, "kernel")), "log:\n%s", d.said())
+	return hit
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// ruleOf makes the sector bad that a command of the twin touches first.
+func ruleOf(e blockdevtest.Event, good bool) faultfs.Rule {
+	const tries = 4 // of a command, by package nvmeq
+	r := faultfs.Rule{Off: int64(e.Off), Len: 512, Times: tries}
+	switch e.Op {
+	case blockdev.OpFlush:
+		r = faultfs.Rule{Op: faultfs.OpFsync, Times: 1, Drop: true}
+	case blockdev.OpRead:
+		r.Op = faultfs.OpRead
+	default:
+		r.Op = faultfs.OpWrite
+	}
+	if good {
+		r.Times = 0
+		if r.Op != faultfs.OpFsync {
+			r.Op = faultfs.OpAny
+		}
+	}
+	return r
+}
+
+// daemon is a mount of the binary.
+type daemon struct {
+	b     *outside
+	log   string
+	end   func() // kills it, and clears the mount away
+	ended chan struct{}
+}
+
+func (d *daemon) said() string {
+	text, _ := os.ReadFile(d.log)
+	return string(text)
+}
+
+func (d *daemon) lanefs(args ...string) (string, error) {
+	c := exec.Command(d.b.bin, args...)
+	c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+d.b.dir)
+	out, err := c.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// serve mounts the image, in the foreground: the daemon dies with the test.
+func (b *outside) serve(t *testing.T) *daemon {
+	d := &daemon{b: b, log: filepath.Join(b.dir, "log")}
+	log, err := os.Create(d.log)
+	require.NoError(t, err)
+	defer log.Close()
+	c := exec.Command(b.bin, "mount", "--foreground", "--gpu", "host", filepath.Join(b.under.Dir(), "image"), b.mnt())
+	c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+b.dir)
+	c.Stdout, c.Stderr = log, log
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is the end of the thread
+		defer close(ended)
+		err := c.Start()
+		if started <- err; err == nil {
+			_ = c.Wait()
+		}
+	}()
+	require.NoError(t, <-started)
+	d.ended = ended
+	d.end = func() {
+		_ = c.Process.Kill()
+		<-ended
+		_ = fs.Detach(b.mnt())
+	}
+	t.Cleanup(func() {
+		b.under.Clear()
+		d.end()
+	})
+	b.await(t, "the mount", d, func() bool {
+		select {
+		case <-ended:
+			require.FailNow(t, "the daemon has ended", "%s", d.said())
+		default:
+		}
+		return strings.Contains(d.said(), "msg=mounted")
+	})
+	return d
+}
+
+// settle waits until the daemon has let go of the image. Then the medium works again.
+func (b *outside) settle(t *testing.T, d *daemon) {
+	b.under.Clear()
+	b.await(t, "the end of the mount", d, func() bool { m, err := fs.MountedAt(b.mnt()); return err == nil && m == nil })
+	b.await(t, "the end of the daemon", d, func() bool {
+		select {
+		case <-d.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	b.under.Forget() // as the system does when nobody has the image open
+}
+
+func (b *outside) await(t *testing.T, what string, d *daemon, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			require.FailNow(t, "does not come", "%s\n%s", what, d.said())
+		}
+	}
+}
