@@ -242,9 +242,7 @@ func (k *running) tries(c *chain, s *script, mnt string) error {
 		}
 	}
 	for n := range s.allocs {
-		if rng.IntN(3) == 0 {
-			list = append(list, pick{n + 1, &Modes[len(Modes)-1-rng.IntN(3)]})
-		}
+		list = append(list, pick{n + 1, &Modes[len(Modes)-1-rng.IntN(3)]})
 	}
 	for len(list) > k.Most {
 		i := rng.IntN(len(list))

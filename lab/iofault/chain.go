@@ -64,8 +64,8 @@ func (c *chain) next() (*script, error) {
 	}
 	switch {
 	case c.window == 9:
-		synced(40) // so much that the log wraps
-	case c.window%7 == 3:
+		synced(90) // so much that the log wraps
+	case c.window%5 == 3:
 		synced(6)
 	default:
 		s.steps = append(append(s.steps, c.take(3)...), difftest.Op{Kind: difftest.OpSync})
@@ -74,12 +74,15 @@ func (c *chain) next() (*script, error) {
 	if len(c.ops) == 0 {
 		return nil, nil
 	}
+	if c.window%5 == 2 {
+		s.steps, s.crowd = nil, newCrowd(c.layout, c.profile, rng.Uint64(), 20)
+	}
 	m, slots, err := s.twin()
 	if err != nil {
 		return nil, fmt.Errorf("%v -window %d: the twin: %w", c, c.window, err)
 	}
 	c.base, c.slots = m, slots
-	if c.window%7 == 5 {
+	if c.window%5 == 0 {
 		return c.recovering(s, rng.Uint64())
 	}
 	return s, nil

@@ -48,6 +48,9 @@ func (t *try) judge(d depth, dir string) error {
 
 // fits is "" if the tree is one that the volume may have been left with.
 func (t *try) fits(got Tree) string {
+	if t.crowd != nil {
+		return t.crowdFits(got)
+	}
 	between := t.trees[t.sure : t.reached+1]
 	floor := map[ident]int{}
 	for id, k := range t.floor {

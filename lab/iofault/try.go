@@ -32,6 +32,7 @@ type try struct {
 	reached int           // trees[reached] is the last that may be there
 	sure    int           // trees[sure] is the first that may be there: what came before was said to be durable
 	floor   map[ident]int // the same for single files, which were fsynced
+	mu      sync.Mutex    // protects failed in a crowd
 	failed  bool          // a step failed, and was not made up for
 	noted   bool          // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
 	mayMark bool          // the volume turned read-only, or an unmount failed
@@ -107,9 +108,19 @@ func (t *try) run() (err error) {
 		}
 		t.failed = true
 	}
+	if t.crowd != nil {
+		if err := t.crowd.gather(t.vol); err != nil {
+			return found("crowd", "without a fault: %v", err)
+		}
+	}
 	if !t.script.mount {
 		t.armed = t.mode.arm(t.dev, t.k, t.rng)
 		defer func() { t.armed.remove() }()
+	}
+	if t.crowd != nil {
+		if err := t.crowded(); err != nil {
+			return err
+		}
 	}
 	for t.at = 0; t.at < len(t.steps) && !t.failed; t.at++ {
 		if err := t.step(&t.steps[t.at]); err != nil {
@@ -329,6 +340,12 @@ func (t *try) turned() error {
 	got, err := walk(t.vol, nil, t.slotsOpen())
 	if err != nil {
 		return nil // names may lead nowhere now
+	}
+	if t.crowd != nil {
+		if d := t.crowdFits(got); d != "" {
+			return found("read-only tree", "%s", d)
+		}
+		return nil
 	}
 	between := t.trees[:t.reached+1]
 	for p, n := range got {

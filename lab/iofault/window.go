@@ -22,6 +22,7 @@ type script struct {
 	slots  []slot
 	mount  bool // the fault is armed before the mount, else after it
 	steps  []difftest.Op
+	crowd  *crowd // instead of steps
 
 	// What the twin went through: trees[k] before step k, and after all of them the last.
 	trees    []Tree
@@ -74,9 +75,15 @@ func (s *script) play(look bool) (m *medium, slots []slot, err error) {
 	if err := p.reopen(s.slots); err != nil {
 		return nil, nil, err
 	}
+	if s.crowd != nil {
+		if err := s.crowd.gather(v); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !s.mount {
 		count()
 	}
+	open := p.slots
 	see := func() error {
 		if !look {
 			return nil
@@ -85,12 +92,20 @@ func (s *script) play(look bool) (m *medium, slots []slot, err error) {
 		if n := len(s.trees); n > 0 {
 			before = s.trees[n-1]
 		}
-		t, err := walk(v, before, p.slots)
+		t, err := walk(v, before, open)
 		s.trees = append(s.trees, t)
 		return err
 	}
 	if err := see(); err != nil {
 		return nil, nil, err
+	}
+	if s.crowd != nil {
+		if err := s.crowd.twin(v, func(slots []*slot) error {
+			open = slots
+			return see()
+		}); err != nil {
+			return nil, nil, err
+		}
 	}
 	for k := range s.steps {
 		r := p.do(&s.steps[k], false)
