@@ -274,6 +274,7 @@ func (s *logSink) account(o *outgoing) {
 			s.retireLocked(old)
 		}
 	}
+	o.places = o.places[:0] // they have other owners now: giveUp must not drop them
 	if s.room < s.l.capacity()/2 || s.stagedMuch() {
 		s.kick.Signal()
 	}

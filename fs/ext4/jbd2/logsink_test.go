@@ -292,3 +292,25 @@ func TestTooLarge(t *testing.T) {
 		require.NoError(t, m.c.Close())
 	}
 }
+
+// TestAbortAfterCommit aborts the journal while a transaction is open, when another was committed before: what that one staged is the
+// checkpointer's, and not given back a second time.
+func TestAbortAfterCommit(t *testing.T) {
+	_, m := newLogged(t, Config{})
+	require.NoError(t, m.j.WaitCommit(put(t, m.c, m.j, 7, 70)))
+	h, err := m.j.Begin(2)
+	require.NoError(t, err)
+	set(t, m.c, h, 8, 80)
+	wait := make(chan error, 1)
+	go func() { wait <- m.j.Commit() }()
+	require.Eventually(t, func() bool {
+		m.j.mu.Lock()
+		defer m.j.mu.Unlock()
+		return m.j.closing
+	}, waitLong, waitStep, "the commit does not wait for the handle")
+	m.j.Abort(errInjected)
+	require.ErrorIs(t, h.End(), ErrAborted)
+	require.ErrorIs(t, <-wait, ErrAborted)
+	require.ErrorIs(t, m.j.Close(), ErrAborted)
+	require.NoError(t, m.c.Close())
+}
