@@ -37,6 +37,7 @@ type bench struct {
 	backing string // the image, below the medium
 	medium  *faultfs.FS
 	logs    int
+	kill    func() // the daemon, and clear the mount away
 
 	writers []*writer
 	stop    chan struct{}
@@ -136,6 +137,11 @@ func (b *bench) serve(image, options string) {
 		}
 	}()
 	require.NoError(t, <-started)
+	b.kill = func() {
+		c.Process.Kill()
+		<-ended
+		fs.Detach(b.mnt)
+	}
 	t.Cleanup(func() {
 		b.medium.Clear()
 		c.Process.Kill()

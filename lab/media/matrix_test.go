@@ -129,8 +129,10 @@ func (b *bench) run(m medium, rng *rand.Rand) {
 		require.NoError(t, err, stat)
 		require.Contains(t, stat, "read-only")
 	}
-	out, err := b.lanefs("umount", b.mnt)
-	if m.deaf {
+	if !m.deaf && rng.IntN(2) == 0 {
+		t.Log("the daemon is killed")
+		b.kill()
+	} else if out, err := b.lanefs("umount", b.mnt); m.deaf {
 		require.Error(t, err, "umount says that all is well")
 		t.Logf("umount: %s", out)
 	}

@@ -2,6 +2,7 @@ package softctl
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -210,7 +211,9 @@ func (c *Controller) flushAll() error {
 	for _, ns := range c.ns {
 		if !done[ns.medium] {
 			done[ns.medium] = true
-			errs = append(errs, ns.medium.flush())
+			if err := ns.medium.flush(); err != nil {
+				errs = append(errs, fmt.Errorf("image %q: %w", ns.image.path, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
