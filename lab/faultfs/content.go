@@ -15,7 +15,7 @@ import (
 // in neither map is on the medium as it is.
 type content struct {
 	fs   *FS
-	id   fileID
+	ino  uint64
 	name string
 	f    *os.File // for reading and writing
 	open int      // handles; protected by FS.mu
@@ -33,10 +33,9 @@ func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return nil, err
 	}
-	id := fileID{ino: st.Ino} // one backing file system: see Mount
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.files[id]
+	c := f.files[st.Ino]
 	if c == nil {
 		both, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), os.O_RDWR, 0)
 		if err != nil { // who cannot write to it changes nothing
@@ -44,8 +43,8 @@ func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 				return nil, err
 			}
 		}
-		c = &content{fs: f, id: id, name: name, f: both, dirty: map[int64][]byte{}, lost: map[int64][]byte{}}
-		f.files[id] = c
+		c = &content{fs: f, ino: st.Ino, name: name, f: both, dirty: map[int64][]byte{}, lost: map[int64][]byte{}}
+		f.files[st.Ino] = c
 	}
 	c.open++
 	return c, nil
@@ -57,7 +56,7 @@ func (c *content) release() {
 	c.open--
 	last := c.open == 0
 	if last {
-		delete(c.fs.files, c.id)
+		delete(c.fs.files, c.ino)
 	}
 	c.fs.mu.Unlock()
 	if last {
@@ -253,9 +252,9 @@ func (c *content) dataPages(off, end int64) (n int64) {
 }
 
 // truncated forgets what was beyond the new end.
-func (f *FS) truncated(id fileID, size int64) {
+func (f *FS) truncated(ino uint64, size int64) {
 	f.mu.Lock()
-	c := f.files[id]
+	c := f.files[ino]
 	f.mu.Unlock()
 	if c == nil {
 		return

@@ -33,12 +33,10 @@ type FS struct {
 	mu    sync.Mutex
 	rules []*rule             // protected by mu, as is all below
 	room  int64               // bytes; less than 0: no limit
-	files map[fileID]*content // those that are open
+	files map[uint64]*content // those that are open, by inode number: one file system is below
 	seen  map[Op]int
 	fired int
 }
-
-type fileID struct{ dev, ino uint64 }
 
 // Mount shows the directory backing at the directory dir. It needs root or fusermount3.
 func Mount(dir, backing string) (*FS, error) {
@@ -46,11 +44,8 @@ func Mount(dir, backing string) (*FS, error) {
 	if err := unix.Stat(backing, &st); err != nil {
 		return nil, fmt.Errorf("faultfs: %q: %w", backing, err)
 	}
-	f := &FS{dir: dir, backing: backing, room: -1, files: map[fileID]*content{}, seen: map[Op]int{}}
+	f := &FS{dir: dir, backing: backing, room: -1, files: map[uint64]*content{}, seen: map[Op]int{}}
 	data := &gofs.LoopbackRoot{Path: backing, Dev: st.Dev}
-	data.NewNode = func(*gofs.LoopbackRoot, *gofs.Inode, string, *syscall.Stat_t) gofs.InodeEmbedder {
-		return f.node(data)
-	}
 	root := f.node(data)
 	data.RootNode = root
 	raw := &wire{gofs.NewNodeFS(root, &gofs.Options{NullPermissions: true})}
@@ -105,6 +100,11 @@ func (f *FS) node(root *gofs.LoopbackRoot) *node {
 	return &node{LoopbackNode: gofs.LoopbackNode{RootData: root}, fs: f}
 }
 
+// WrapChild implements gofs.NodeWrapChilder.
+func (n *node) WrapChild(context.Context, gofs.InodeEmbedder) gofs.InodeEmbedder {
+	return n.fs.node(n.RootData)
+}
+
 func (n *node) name() string { return n.Path(n.Root()) }
 
 func (n *node) Open(ctx context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
@@ -155,6 +155,6 @@ func (n *node) Setattr(ctx context.Context, h gofs.FileHandle, in *fuse.SetAttrI
 	if errno := n.LoopbackNode.Setattr(ctx, nil, in, out); errno != 0 {
 		return errno
 	}
-	n.fs.truncated(fileID{ino: out.Ino}, int64(size))
+	n.fs.truncated(out.Ino, int64(size))
 	return 0
 }
