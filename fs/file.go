@@ -67,6 +67,7 @@ func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fus
 
 // Read answers with up to len(dest) bytes, fewer at the end of the file.
 func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
 	data, err := n.in.Read(off, len(dest))
 	if err != nil {
 		return nil, n.fail("read", err)
@@ -89,19 +90,11 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 
 // Write stores data and says how much of it was stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	n.hasPages()
 	return n.written(n.store(ctx, data, off))
 }
 
-// writeDirect is Write that says of nothing that it was stored if not all was: of a direct write by aio that ends early the
-// kernel makes EIO, whatever the reason.
-func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	done, err := n.store(ctx, data, off)
-	if err != nil {
-		done = 0
-	}
-	return n.written(done, err)
-}
-
+// store writes data, and settles it where that is wanted.
 func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
 	defer n.changed(off, off+int64(len(data)))
 	may := n.srv.mayOf(ctx)
@@ -115,6 +108,7 @@ func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
 // writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
 // have the last word.
 func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
+	n.hasPages()
 	defer n.changed(off, off+int64(len(data)))
 	return n.written(n.reclaimFor(func() (int, error) { return n.in.WriteBack(off, data) }))
 }

@@ -84,6 +84,7 @@ type Server struct {
 	nodes  nodes
 	fuse   *fuse.Server
 	late   sync.WaitGroup // what is still to be done for requests that were answered
+	drops  atomic.Int32   // direct writes in dropPages
 	done   chan struct{}  // closed after the last request
 	errors errorLog
 

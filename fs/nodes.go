@@ -31,6 +31,9 @@ type node struct {
 	// leaving counts the requests that take a name from the file and of which the kernel may not have the answer. See victim.
 	leaving atomic.Int32
 
+	// paged says that the kernel may have pages of the file. See dropPages.
+	paged atomic.Bool
+
 	// noDefaultACL remembers that a directory has no default ACL.
 	noDefaultACL atomic.Bool
 }

@@ -1,0 +1,157 @@
+package fs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+)
+
+// iocb and ioEvent are struct iocb and struct io_event of Linux's include/uapi/linux/aio_abi.h, little-endian.
+type iocb struct {
+	_           [2]uint64
+	opcode      uint16
+	_           int16
+	fd          uint32
+	buf, nbytes uint64
+	off         int64
+	_           [2]uint64
+}
+
+type ioEvent struct {
+	_   [2]uint64
+	res int64
+	_   int64
+}
+
+// aioWrite writes b by aio, and waits for its end.
+func aioWrite(fd int, b []byte, off int64) error {
+	const pwrite = 1 // IOCB_CMD_PWRITE
+	var ring uintptr
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&ring)), 0); errno != 0 {
+		return errno
+	}
+	defer unix.Syscall(unix.SYS_IO_DESTROY, ring, 0, 0)
+	cb := &iocb{opcode: pwrite, fd: uint32(fd), buf: uint64(uintptr(unsafe.Pointer(&b[0]))), nbytes: uint64(len(b)), off: off}
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, ring, 1, uintptr(unsafe.Pointer(&cb))); errno != 0 {
+		return errno
+	}
+	var e ioEvent
+	if _, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, ring, 1, 1, uintptr(unsafe.Pointer(&e)), 0, 0); errno != 0 {
+		return errno
+	}
+	if e.res != int64(len(b)) {
+		return fmt.Errorf("aio: %d of %d bytes", e.res, len(b))
+	}
+	return nil
+}
+
+// TestPagesReadDuringDirectWrite reads a file through the kernel's cache while a direct write waits for the device, and again when
+// that has ended.
+func TestPagesReadDuringDirectWrite(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		const size = 64 << 10
+		path := m.path("file")
+		write(t, path, string(bytes.Repeat([]byte{'a'}, size)))
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		defer f.Close()
+		read := func() ([]byte, error) {
+			got := make([]byte, size)
+			_, err := f.ReadAt(got, 0)
+			return got, err
+		}
+		for how, put := range map[string]func(fd int, b []byte, off int64) error{
+			"aio": aioWrite,
+			"pwrite": func(fd int, b []byte, off int64) error {
+				_, err := unix.Pwrite(fd, b, off)
+				return err
+			},
+		} {
+			for _, c := range []byte("bc") {
+				fd, err := unix.Open(path, unix.O_RDWR|unix.O_DIRECT, 0)
+				require.NoError(t, err)
+				b := aligned(size)
+				copy(b, bytes.Repeat([]byte{c}, size))
+				during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error { return put(fd, b, 0) }, func() error {
+					_, err := read()
+					return err
+				})
+				require.NoError(t, unix.Close(fd))
+				got, err := read()
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(b, got), "%s: old bytes", how)
+			}
+		}
+	})
+}
+
+// TestManyDirectWrites has more direct writes under way than the kernel sends requests at a time, while others read the same
+// pages and make them dirty: nobody waits for ever, and at the end cache and volume agree.
+func TestManyDirectWrites(t *testing.T) {
+	modes(t, func(t *testing.T, m *mounted) {
+		const part, parts = 256 << 10, 16
+		path := m.path("file")
+		require.NoError(t, os.WriteFile(path, make([]byte, part*parts), 0o600))
+		cached, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		defer cached.Close()
+		direct, err := unix.Open(path, unix.O_RDWR|unix.O_DIRECT, 0)
+		require.NoError(t, err)
+		defer unix.Close(direct)
+		stop := make(chan struct{})
+		var writers, others errgroup.Group
+		for w := range 100 {
+			writers.Go(func() error {
+				b := aligned(part)
+				for i := range 5 {
+					if err := aioWrite(direct, b, int64((w*7+i*3)%parts*part)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		for o := range 4 {
+			others.Go(func() error {
+				b := make([]byte, part)
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return nil
+					default:
+					}
+					var err error
+					if off := int64((i*5 + o) % parts * part); o > 0 {
+						_, err = cached.ReadAt(b, off)
+					} else {
+						_, err = cached.WriteAt(b[:100], off)
+					}
+					unix.Fadvise(int(cached.Fd()), 0, 0, unix.FADV_DONTNEED)
+					if err != nil {
+						return err
+					}
+				}
+			})
+		}
+		err = writers.Wait()
+		close(stop)
+		require.NoError(t, errors.Join(err, others.Wait(), cached.Sync()))
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		unix.Fadvise(int(cached.Fd()), 0, 0, unix.FADV_DONTNEED)
+		there, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(kept, there))
+	})
+}
