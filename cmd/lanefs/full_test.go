@@ -153,6 +153,13 @@ func TestFullBackingStore(t *testing.T) {
 				require.NoError(t, err)
 				require.Nil(t, r.Full)
 
+				open, err := os.Create(filepath.Join(mnt, "nameless"))
+				require.NoError(t, err)
+				defer open.Close()
+				_, err = open.Write(make([]byte, 256<<10))
+				require.NoError(t, err)
+				require.NoError(t, os.Remove(open.Name()))
+
 				s.fill()
 				require.Error(t, w.file(1<<20), "file data")
 				for k := 0; w.names(100) == nil; k++ { // no data at all: it is the journal that finds no room
@@ -168,6 +175,8 @@ func TestFullBackingStore(t *testing.T) {
 				require.Contains(t, why, "Capacity Exceeded")
 				require.True(t, p.mounted(mnt))
 				w.check()
+				require.NoError(t, open.Close()) // what it had cannot be given back now
+				require.ErrorIs(t, os.Remove(filepath.Join(mnt, "f0")), unix.ENOSPC)
 
 				if killed {
 					r, err = p.stat(mnt)
@@ -189,7 +198,7 @@ func TestFullBackingStore(t *testing.T) {
 					})
 					b, err := os.ReadFile(log)
 					require.NoError(t, err)
-					for _, line := range []string{"the backing store is full", "has refused no write for", "commits wait, and", "commits go on after"} {
+					for _, line := range []string{"the backing store is full", "no space left for the image", "has refused no write for", "commits wait, and", "commits go on after"} {
 						require.Equal(t, 1, strings.Count(string(b), line), "%q in the log:\n%s", line, b)
 					}
 				}

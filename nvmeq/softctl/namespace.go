@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 )
 
 // namespace is a range of an image.
@@ -17,6 +18,8 @@ type namespace struct {
 	whole  bool // the namespace is all of its image
 	nguid  [16]byte
 	uuid   [16]byte
+
+	lastFull atomic.Int64 // when the image last had no room, in ns
 }
 
 // makeNamespaces cuts the first image into Options.Namespaces parts, the last of which takes what does not divide, and

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -196,6 +197,9 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 // noSpace says that what holds the image has no room for what was to be written.
 func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
+// fullPause is how long no write is refused for lack of room before the next one is said again.
+const fullPause = 10 * time.Second
+
 // mediaStatus turns an error of the image into a status, and logs what the status cannot say. A write for which there is no room
 // has changed nothing that was there before, but perhaps a part of its range: Capacity Exceeded ([BASE] figure "Generic Command
 // Status Values"). What was accepted and could not be made durable is another matter: that is lost.
@@ -211,6 +215,9 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	case noSpace(err):
 		st = CapacityExceeded
+		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
+			break // it goes on: whoever waits for room tries more often
+		}
 		c.log.Error("no space left for the image", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba)
 	default:
 		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)

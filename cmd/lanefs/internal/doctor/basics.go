@@ -81,7 +81,7 @@ func (x *examiner) memlock() Finding {
 		f.Found += "; root's mounts are exempt"
 	}
 	if f.OK = x.asRoot() || limit >= wantLocked; !f.OK {
-		f.Remedy = "a drive's mount pins up to 1 GiB: raise it (ulimit -l, /etc/security/limits.conf, or LimitMEMLOCK in a unit); image files do not need it"
+		f.Remedy = "a drive's mount pins up to 1 GiB: raise it (ulimit -l, /etc/security/limits.conf, or LimitMEMLOCK in a unit), or mount with a smaller -o pinned=; image files do not need it"
 	}
 	return f
 }
