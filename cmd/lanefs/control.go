@@ -14,8 +14,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	vrampool "github.com/lanefs/lanefs/fs/vram"
 )
@@ -154,7 +152,7 @@ func (d *daemon) handle(req request, tell func(progress) bool) (out response, er
 		return out, err
 	case "umount":
 		if err := d.settle(); err != nil {
-			return out, err
+			return out, fmt.Errorf("not unmounted: %w; make room and unmount again", err)
 		}
 		if err := d.unmount(); err != nil {
 			return out, err
@@ -163,20 +161,6 @@ func (d *daemon) handle(req request, tell func(progress) bool) (out response, er
 		return out, d.closeErr
 	}
 	return out, fmt.Errorf("unknown operation %q", req.Op)
-}
-
-// settle says why the mount has to stay: something that was changed cannot be written, for the backing store has no room.
-func (d *daemon) settle() error {
-	d.inUse.RLock()
-	defer d.inUse.RUnlock()
-	if d.ended.Load() {
-		return nil
-	}
-	err := d.stack.vol.Settle()
-	if !errors.Is(err, blockdev.ErrNoSpace) && !errors.Is(err, jbd2.ErrHeld) {
-		return nil // what else there is, closing the volume will say
-	}
-	return fmt.Errorf("not unmounted: what was changed cannot be written, and would be lost: %w; make room and unmount again", err)
 }
 
 // finish ends the socket after the answers that are due have left.

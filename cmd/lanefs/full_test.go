@@ -213,6 +213,55 @@ func TestFullBackingStore(t *testing.T) {
 	}
 }
 
+// TestFullUnmountedOtherwise: who unmounts by umount(8) cannot be refused. The daemon stays until there is room, or is told to give up;
+// then what was synced is there.
+func TestFullUnmountedOtherwise(t *testing.T) {
+	for _, room := range []bool{true, false} {
+		t.Run(fmt.Sprintf("room %v", room), func(t *testing.T) {
+			p := newPlace(t)
+			s := newStore(p, "tmpfs")
+			img, mnt := s.volume(), p.mkdir("mnt")
+			p.ok("mount", "-o", "commit=300", img, mnt)
+			r, err := p.stat(mnt)
+			require.NoError(t, err)
+			w := &writer{t: t, dir: mnt, acked: map[string][]byte{}}
+			require.NoError(t, w.file(1<<20))
+			s.fill()
+			for k := range 300 { // more than the journal has blocks for
+				require.NoError(t, os.Mkdir(filepath.Join(mnt, fmt.Sprint("d", k)), 0o700))
+			}
+			require.NoError(t, unix.Unmount(mnt, 0))
+			said := func() bool {
+				for _, f := range p.leftovers(mnt) {
+					if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "the daemon stays until there is room") {
+						return true
+					}
+				}
+				return false
+			}
+			p.eventually("the daemon to say why it stays", said)
+			require.False(t, gone(r.PID))
+			require.Contains(t, p.fails("mount", img, p.mkdir("other")), "in use")
+			if room {
+				s.empty()
+			} else {
+				require.NoError(t, syscall.Kill(r.PID, syscall.SIGTERM))
+			}
+			p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+			if !room {
+				s.empty()
+			}
+			p.ok("mount", img, mnt)
+			w.check()
+			if _, err := os.Stat(filepath.Join(mnt, "d299")); room {
+				require.NoError(t, err, "nothing is lost")
+			}
+			p.ok("umount", mnt)
+			fsck(t, img)
+		})
+	}
+}
+
 // TestCacheTooLarge: what cannot be is refused before anything is mounted, with what to do about it.
 func TestCacheTooLarge(t *testing.T) {
 	p := newPlace(t)

@@ -87,6 +87,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 
 	d.untilGone(signals)
+	d.awaitRoom(signals)
 	d.ended.Store(true)
 	d.inUse.Lock()
 	d.closeErr = errors.Join(d.share.close(), d.stack.Close())

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// roomTries is how often the daemon looks whether there is room for what it could not write.
+const roomTries = 2 * time.Second
+
+// settle says why the mount has to stay: something that was changed cannot be written, for the backing store has no room.
+func (d *daemon) settle() error {
+	d.inUse.RLock()
+	defer d.inUse.RUnlock()
+	if d.ended.Load() {
+		return nil
+	}
+	err := d.stack.vol.Settle()
+	if !errors.Is(err, blockdev.ErrNoSpace) && !errors.Is(err, jbd2.ErrHeld) {
+		return nil // what else there is, closing the volume will say
+	}
+	return fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)
+}
+
+// awaitRoom keeps the daemon, whose mount has gone by another way than lanefs umount, until everything is written: as long as there is
+// no room for it, and nobody sends a signal.
+func (d *daemon) awaitRoom(signals <-chan os.Signal) {
+	for told := false; ; told = true {
+		err := d.settle()
+		if err == nil {
+			return
+		}
+		if !told {
+			d.log.Warn("the mount has gone; the daemon stays until there is room, or it is sent SIGTERM", "error", oneLine(err))
+		}
+		select {
+		case s := <-signals:
+			d.log.Error("gave up waiting for room", "signal", s.String(), "error", oneLine(err))
+			return
+		case <-time.After(roomTries):
+		}
+	}
+}
