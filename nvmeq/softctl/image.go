@@ -5,15 +5,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/claim"
 )
 
 // medium is what holds a namespace's blocks. Offsets and lengths are bytes and multiples of the block size.
@@ -36,6 +34,7 @@ type image struct {
 	ino   uint64
 	dev   uint64
 	block bool // a block device
+	claim *claim.Claim
 	punch bool // holes can be punched, and read as zeroes
 	pages *pages
 	log   *slog.Logger
@@ -54,34 +53,38 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 	if readOnly {
 		flags = unix.O_RDONLY | unix.O_CLOEXEC
 	}
+	var fd int
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
+		fd, err = unix.Open(path, flags, 0)
 	case unix.S_IFBLK:
-		flags |= unix.O_EXCL // refused while the kernel has it mounted
+		fd, err = claim.Open(path, st.Rdev, flags)
 	default:
 		return nil, fmt.Errorf("image %q is neither a regular file nor a block device", path)
 	}
-	fd, err := unix.Open(path, flags, 0)
+	if _, taken := claim.IsInUse(err); taken {
+		return nil, err
+	}
 	switch {
-	case err == unix.EBUSY:
-		return nil, inUse(path)
 	case err == unix.EACCES || err == unix.EROFS || err == unix.EPERM:
 		return nil, notWritable(path, "change its permissions", err)
 	case err != nil:
 		return nil, fmt.Errorf("image %q: %w", path, err)
 	}
+	var taken *claim.Claim
 	defer func() {
 		if err != nil {
+			taken.Close()
 			unix.Close(fd)
 		}
 	}()
-	if err := lockImage(path, fd, readOnly); err != nil {
+	if taken, err = claim.Take(path, fd, !readOnly); err != nil {
 		return nil, err
 	}
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("image %q: %w", path, err)
 	}
-	m := &image{path: path, fd: fd, ino: st.Ino, dev: st.Dev, size: st.Size}
+	m := &image{path: path, fd: fd, claim: taken, ino: st.Ino, dev: st.Dev, size: st.Size}
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
 		if m.size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
 			return nil, fmt.Errorf("image %q: size: %w", path, err)
@@ -93,9 +96,6 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 			return nil, notWritable(path, "lift its write protection with blockdev --setrw", unix.EROFS)
 		}
 	} else if !readOnly {
-		if err := notOnLoop(path, &st); err != nil {
-			return nil, err
-		}
 		// A hole beyond the end changes nothing and tells whether holes can be punched.
 		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil
 	}
@@ -114,63 +114,6 @@ func openImage(path string, blockSize int, readOnly bool) (_ *image, err error) 
 
 func notWritable(path, remedy string, err error) error {
 	return fmt.Errorf("image %q cannot be opened for writing (open it read-only, or %s): %w", path, remedy, err)
-}
-
-func inUse(path string) error {
-	return fmt.Errorf("image %q is in use by another LaneFS or program; unmount it there first", path)
-}
-
-// lockImage keeps a second user out. The lock belongs to the open file description, so it works between two
-// controllers of one process too, and ends with the last descriptor, however the process ends.
-func lockImage(path string, fd int, readOnly bool) error {
-	lk := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
-	if readOnly {
-		lk.Type = unix.F_RDLCK
-	}
-	err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lk)
-	if err == unix.EAGAIN || err == unix.EACCES {
-		return inUse(path)
-	}
-	if err != nil {
-		return fmt.Errorf("image %q: cannot lock it against a second user: %w", path, err)
-	}
-	return nil
-}
-
-// notOnLoop refuses an image that a loop device serves: the kernel takes no lock. A device that is being detached is
-// given a moment.
-func notOnLoop(path string, st *unix.Stat_t) error {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return nil
-	}
-	var on string
-	for end := time.Now().Add(time.Second); ; time.Sleep(20 * time.Millisecond) {
-		on = ""
-		files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err != nil {
-				continue
-			}
-			back := strings.TrimSuffix(string(b), "\n")
-			var bst unix.Stat_t
-			same := back == abs
-			if unix.Stat(back, &bst) == nil {
-				same = bst.Dev == st.Dev && bst.Ino == st.Ino
-			}
-			ro, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(f)), "ro"))
-			if same && strings.TrimSpace(string(ro)) != "1" {
-				on = "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f)))
-			}
-		}
-		if on == "" {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("image %q is in use by %s; detach it first (losetup -d %s)", path, on, on)
-		}
-	}
 }
 
 var errShort = errors.New("the image ends here")
@@ -262,7 +205,9 @@ func (m *image) allocated() int64 {
 
 func (m *image) close() error {
 	m.pages.close()
-	return unix.Close(m.fd)
+	err := unix.Close(m.fd)
+	m.claim.Close()
+	return err
 }
 
 func retry(f func() error) error {
