@@ -40,9 +40,6 @@ const (
 	maxInflight = 16 << 20
 )
 
-// ErrBusy says that a mount is still in use and was not taken away.
-var ErrBusy = errors.New("mount is busy")
-
 // Options of Mount. The zero value serves whoever mounted, with the kernel writing through.
 type Options struct {
 	FSName     string // what df and mount show as the device
@@ -134,11 +131,15 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	}
 	spareProcs()
 	go s.fuse.Serve()
+	// Its number is the kernel's to say: the mount may not answer.
+	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {
+		s.dev = Number(there[len(there)-1])
+	}
 	if err := s.fuse.WaitMount(); err != nil {
-		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Unmount()))
+		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Abandon()))
 	}
 	var there unix.Stat_t
-	if err := unix.Stat(dir, &there); err == nil {
+	if s.dev == 0 && unix.Stat(dir, &there) == nil {
 		s.dev = there.Dev
 	}
 	s.tune()
@@ -207,44 +208,6 @@ func (s *Server) Wait() { <-s.done }
 
 // Device is the device number of the mount's files, as stat has it; 0 if the mount did not say.
 func (s *Server) Device() uint64 { return s.dev }
-
-// Unmount takes the mount away and waits for the last request. ErrBusy means that files are open or that it is someone's
-// working directory, and that the mount is still there.
-func (s *Server) Unmount() error {
-	select {
-	case <-s.done:
-		return nil
-	default:
-	}
-	// The kernel lets go of a file a moment after its last close has returned, and on a busy machine it is a long one.
-	var err error
-	for range unmountTries {
-		if err = s.fuse.Unmount(); err == nil || !busy(err) {
-			break
-		}
-	}
-	if err != nil {
-		select {
-		case <-s.done: // somebody else was faster
-			return nil
-		default:
-		}
-		if busy(err) {
-			return fmt.Errorf("unmount %q: %w: close what is open there (fuser -vm lists it)", s.dir, ErrBusy)
-		}
-		return fmt.Errorf("unmount %q: %w", s.dir, err)
-	}
-	s.Wait()
-	return nil
-}
-
-// unmountTries are go-fuse's, each of which tries five times within 0.3 s: a mount is busy when it is so for two seconds.
-const unmountTries = 7
-
-// busy knows EBUSY, and fusermount3's word for it.
-func busy(err error) bool {
-	return errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "busy")
-}
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {

@@ -11,9 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
-
 	"github.com/lanefs/lanefs/fs/share/wire"
 	vrampool "github.com/lanefs/lanefs/fs/vram"
 )
@@ -22,16 +19,20 @@ import (
 // lines that tell how far the work has come. Only the daemon's user and root may ask.
 
 type request struct {
-	Op string `json:"op"` // stat, check, vram, umount
+	Op string `json:"op"` // stat, check, vram, sync, await
 }
 
 type response struct {
-	Error    string          `json:"error,omitempty"`
-	Stat     *report         `json:"stat,omitempty"`
-	Check    *checkReport    `json:"check,omitempty"`
-	VRAM     *vrampool.Stats `json:"vram,omitempty"`
-	Progress *progress       `json:"progress,omitempty"` // the answer is still to come
+	Error string          `json:"error,omitempty"`
+	Stat  *report         `json:"stat,omitempty"`
+	Check *checkReport    `json:"check,omitempty"`
+	VRAM  *vrampool.Stats `json:"vram,omitempty"`
+	// With one of these the answer is still to come.
+	Progress *progress `json:"progress,omitempty"`
+	Waiting  string    `json:"waiting,omitempty"` // for what
 }
+
+func (r *response) last() bool { return r.Progress == nil && r.Waiting == "" }
 
 // progress is how much of some work is done.
 type progress struct {
@@ -43,6 +44,7 @@ const (
 	maxRequestLine = 4096
 	requestTimeout = time.Minute // for the request to arrive, and for the answer to leave: a busy machine takes its time
 	finishTimeout  = time.Minute
+	awaitStep      = time.Second // between two words about what the unmount waits for
 )
 
 // control is the listening side.
@@ -108,7 +110,7 @@ func (c *control) serve(conn *net.UnixConn) {
 		return json.NewEncoder(conn).Encode(out)
 	}
 	if err == nil {
-		out, err = c.d.handle(req, func(p progress) bool { return answer(response{Progress: &p}) == nil })
+		out, err = c.d.handle(req, func(r response) bool { return answer(r) == nil })
 	}
 	if err != nil {
 		out.Error = oneLine(err)
@@ -132,7 +134,7 @@ func allowed(conn *net.UnixConn) error {
 
 // handle carries out one request. tell is to be called now and then when that takes long; it reports whether anybody
 // still waits.
-func (d *daemon) handle(req request, tell func(progress) bool) (out response, err error) {
+func (d *daemon) handle(req request, tell func(response) bool) (out response, err error) {
 	switch req.Op {
 	case "stat", "check", "vram":
 		d.inUse.RLock()
@@ -148,19 +150,35 @@ func (d *daemon) handle(req request, tell func(progress) bool) (out response, er
 			out.VRAM, err = d.share.stats()
 			return out, err
 		}
-		out.Check, err = d.check(tell)
+		out.Check, err = d.check(func(p progress) bool { return tell(response{Progress: &p}) })
 		return out, err
-	case "umount":
+	case "settle":
 		if err := d.settle(); err != nil {
 			return out, fmt.Errorf("not unmounted: %w; make room and unmount again", err)
 		}
-		if err := d.unmount(); err != nil {
-			return out, err
-		}
-		<-d.closed
-		return out, d.closeErr
+		return out, nil
+	case "sync":
+		return out, d.writeOut()
+	case "await":
+		return out, d.await(tell)
 	}
 	return out, fmt.Errorf("unknown operation %q", req.Op)
+}
+
+// await waits for the end of an unmount that somebody else is about to begin, and says for what.
+func (d *daemon) await(tell func(response) bool) error {
+	d.leaving.Add(1)
+	defer d.leaving.Add(-1)
+	t := time.NewTicker(awaitStep)
+	defer t.Stop()
+	for tell(response{Waiting: d.waitsFor()}) {
+		select {
+		case <-d.closed:
+			return d.closeErr
+		case <-t.C:
+		}
+	}
+	return errors.New("whoever waited for the unmount has gone")
 }
 
 // finish ends the socket after the answers that are due have left.
@@ -177,48 +195,4 @@ func (c *control) finish() {
 		}
 		c.mu.Unlock()
 	}
-}
-
-// errNoDaemon says that nobody listens at a mount's control socket.
-var errNoDaemon = errors.New("its daemon does not answer")
-
-// ask sends a request to the daemon of the mount at dir. The timeout is for the answer, and begins again with every
-// progress, which is given to tell.
-func ask(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
-	var denied error
-	for _, path := range controlSockets(m) {
-		conn, err := net.DialTimeout("unix", path, requestTimeout)
-		if errors.Is(err, os.ErrPermission) {
-			denied = fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Mountpoint, mounter(m), unix.EACCES)
-		}
-		if err != nil {
-			continue
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(timeout))
-		var out response
-		err = json.NewEncoder(conn).Encode(req)
-		in := json.NewDecoder(conn)
-		for more := err == nil; more; {
-			out = response{}
-			err = in.Decode(&out)
-			if more = err == nil && out.Progress != nil; more {
-				conn.SetDeadline(time.Now().Add(timeout))
-				tell(*out.Progress)
-			}
-		}
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Mountpoint, timeout)
-		case err != nil:
-			return nil, fmt.Errorf("the daemon of %q died while it was asked to %s: %w", m.Mountpoint, req.Op, err)
-		case out.Error != "":
-			return nil, errors.New(out.Error)
-		}
-		return &out, nil
-	}
-	if denied != nil {
-		return nil, denied
-	}
-	return nil, errNoDaemon
 }

@@ -154,7 +154,7 @@ func (p *place) ok(args ...string) string {
 	p.t.Helper()
 	out, errs, err := p.run(args...)
 	require.NoError(p.t, err, "lanefs %q:\n%s%s", args, out, errs)
-	if strings.Contains(errs, "still waiting for that") { // another package's test has a mount namespace of its own
+	if strings.Contains(errs, "still waiting for an unmount in the mount namespace of") { // another package's test has a mount namespace of its own
 		p.t.Log(errs)
 	} else {
 		require.Empty(p.t, errs, "lanefs %q", args)

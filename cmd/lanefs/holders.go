@@ -1,66 +1,87 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/lanefs/lanefs/fs"
 )
 
-// A mount that was copied into other mount namespaces ends when the last of them lets go of it. An unmount waits for that
-// without a word from the kernel about who it is.
+// A file system ends when the last mount of it goes: bind mounts, also of a single file, and the copies in other mount
+// namespaces. The kernel has no word on who they are for whoever waits.
 
-// holdersAfter is how long an unmount may take before somebody looks for who holds it up.
-const holdersAfter = 10 * time.Second
-
-// nameHolders says on out, once, who holds m up if it is gone from here and ended is not closed soon.
-func nameHolders(m *mountinfo.Info, out io.Writer, ended <-chan struct{}) {
-	for {
-		select {
-		case <-ended:
-			return
-		case <-time.After(holdersAfter):
-		}
-		if here, err := fs.MountedAt(m.Mountpoint); err != nil || here != nil && here.ID == m.ID {
-			continue
-		}
-		if who := holders(m); len(who) > 0 {
-			fmt.Fprintf(out, "lanefs: %q is unmounted here, but not in the mount namespace of %s: still waiting for that\n",
-				m.Mountpoint, strings.Join(who, ", "))
-			return
+// holdUp says who still has the file system of m, which is unmounted.
+func holdUp(m *mountinfo.Info) string {
+	var who []string
+	if others, err := elsewhere(m); err == nil {
+		for _, o := range others {
+			who = append(who, "an unmount of "+describe(o))
 		}
 	}
+	for _, h := range holders(m) {
+		who = append(who, "an unmount in the mount namespace of "+h)
+	}
+	if len(who) == 0 {
+		return "the last file that is open in it, or a mount namespace that cannot be seen from here"
+	}
+	return strings.Join(who, ", ")
 }
 
-// holders are the processes that still see the mount m, one for each mount namespace.
+// holders are processes that see the file system of m in a mount namespace other than ours, one for each.
 func holders(m *mountinfo.Info) (who []string) {
-	seen := map[string]bool{}
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return nil
+	}
+	// A process of the user's says more than a thread of the kernel's that is in the same namespace.
+	first := map[string]string{}
+	var order []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
 		namespace, err := os.Readlink(d + "/ns/mnt")
-		if err != nil || seen[namespace] {
+		if err != nil || namespace == own {
 			continue // ended, or another user's
 		}
-		seen[namespace] = true
-		f, err := os.Open(d + "/mountinfo")
-		if err != nil {
-			continue
+		known, seen := first[namespace]
+		if !seen {
+			order = append(order, namespace)
 		}
-		same, err := mountinfo.GetMountsFromReader(f, func(other *mountinfo.Info) (skip, stop bool) {
-			return other.Major != m.Major || other.Minor != m.Minor, false
-		})
-		f.Close()
-		if err != nil || len(same) == 0 {
+		if !seen || kernelThread(known) && !kernelThread(d) {
+			first[namespace] = d
+		}
+	}
+	for _, namespace := range order {
+		d := first[namespace]
+		if !sees(d, m) {
 			continue
 		}
 		name, _ := os.ReadFile(d + "/comm")
 		who = append(who, fmt.Sprintf("process %s (%s)", filepath.Base(d), strings.TrimSpace(string(name))))
 	}
 	return who
+}
+
+// sees says whether the process of a directory in /proc sees the file system of m.
+func sees(proc string, m *mountinfo.Info) bool {
+	f, err := os.Open(proc + "/mountinfo")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	same, err := mountinfo.GetMountsFromReader(f, func(other *mountinfo.Info) (skip, stop bool) {
+		return fs.Number(other) != fs.Number(m), false
+	})
+	return err == nil && len(same) > 0
+}
+
+// kernelThread says whether a process has no program. Its command line would say so, too; but that lies in its memory, and
+// reading it waits as long as a page fault does.
+func kernelThread(proc string) bool {
+	_, err := os.Readlink(proc + "/exe")
+	return errors.Is(err, os.ErrNotExist)
 }

@@ -115,6 +115,87 @@ func TestUmountHeld(t *testing.T) {
 	fsck(t, img)
 }
 
+// TestUmountNamesBindMounts: a file of the mount is bind-mounted elsewhere. Both commands say what it is.
+func TestUmountNamesBindMounts(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: bind mounts")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), []byte("x"), 0o644))
+	bound := p.path("bound")
+	bind := func() {
+		require.NoError(t, os.WriteFile(bound, nil, 0o644))
+		require.NoError(t, unix.Mount(filepath.Join(mnt, "file"), bound, "", unix.MS_BIND, ""))
+	}
+	bind()
+	t.Cleanup(func() { unix.Unmount(bound, unix.MNT_DETACH) })
+	_, errs, err := p.run("umount", bound)
+	require.NoError(t, err, errs)
+	require.Contains(t, errs, fmt.Sprintf("%q is unmounted", bound))
+	require.Contains(t, errs, fmt.Sprintf("stays mounted as %q", mnt))
+	require.False(t, p.mounted(bound))
+
+	bind()
+	st, err := p.stat(bound) // its daemon is found by the device number
+	require.NoError(t, err)
+	require.Equal(t, r.PID, st.PID)
+	_, errs, err = p.run("umount", "--timeout", "100ms", mnt)
+	require.Error(t, err)
+	name := fmt.Sprintf("the bind mount %q of its %q", bound, "/file")
+	require.Contains(t, errs, fmt.Sprintf("%q: still waiting for an unmount of %s", mnt, name))
+	require.Contains(t, errs, "has not ended after 100ms: it waits for an unmount of "+name)
+	require.False(t, p.mounted(mnt))
+	p.ok("umount", bound) // the last of them: the device is closed
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	fsck(t, img)
+}
+
+// TestUmountLazy takes a mount away that is in use.
+func TestUmountLazy(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	f, err := os.Create(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	p.ok("umount", "--lazy", mnt)
+	require.False(t, p.mounted(mnt))
+	_, err = f.WriteString("still works")
+	require.NoError(t, err)
+	require.False(t, gone(r.PID))
+	require.NoError(t, f.Close())
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	fsck(t, img)
+}
+
+// TestStopped: a daemon that is stopped is waited for as long as was said, and named.
+func TestStopped(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(r.PID, unix.SIGSTOP))
+	t.Cleanup(func() { syscall.Kill(r.PID, unix.SIGCONT) })
+	p.eventually("all its threads to stop", func() bool {
+		threads, _ := filepath.Glob(filepath.Join("/proc", itoa(r.PID), "task/*/stat"))
+		for _, f := range threads {
+			if b, err := os.ReadFile(f); err == nil && !bytes.Contains(b, []byte(") T ")) {
+				return false
+			}
+		}
+		return true
+	})
+	require.Contains(t, p.fails("umount", "--timeout", "200ms", mnt), "it waits for its daemon, which does not answer")
+	require.NoError(t, syscall.Kill(r.PID, unix.SIGCONT))
+	p.ok("umount", mnt)
+}
+
 func TestSignals(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")

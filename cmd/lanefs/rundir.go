@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +14,16 @@ import (
 )
 
 // The runtime directory holds, for each mount, three files named after its mount point: a lock that its daemon holds as
-// long as it lives, the control socket, and the log. It belongs to one user and nobody else may enter it.
+// long as it lives, the control socket, and the log. It belongs to one user and nobody else may enter it. The lock's text
+// says which mount it is, by its device number: a bind mount of it has another mount point.
+
+// served is the text of a lock.
+type served struct {
+	PID    int    `json:"pid"`
+	Device string `json:"device"`
+	Dir    string `json:"dir"`
+	Number string `json:"number,omitempty"` // the mount's device number, as /proc/self/mountinfo has it; empty: not mounted yet
+}
 
 // runDir makes the caller's own.
 func runDir() (string, error) {
@@ -61,6 +71,13 @@ func runName(dir string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// What the names of a mount's files end with.
+const (
+	lockEnd   = ".lock"
+	socketEnd = ".sock"
+	logEnd    = ".log"
+)
+
 // runFiles are a mount's files in the runtime directory.
 type runFiles struct {
 	lock   *os.File
@@ -77,7 +94,7 @@ func claim(mountpoint string) (*runFiles, error) {
 	}
 	base := filepath.Join(dir, runName(mountpoint))
 	for {
-		f, err := os.OpenFile(base+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(base+lockEnd, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
@@ -89,10 +106,39 @@ func claim(mountpoint string) (*runFiles, error) {
 		mine, err1 := f.Stat()
 		there, err2 := os.Stat(f.Name())
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-			return &runFiles{lock: f, dir: mountpoint, Socket: base + ".sock", Log: base + ".log"}, nil
+			return &runFiles{lock: f, dir: mountpoint, Socket: base + socketEnd, Log: base + logEnd}, nil
 		}
 		f.Close()
 	}
+}
+
+// say writes down what is served. dev is 0 as long as nothing is mounted.
+func (r *runFiles) say(dev uint64, cfg *mountConfig) error {
+	s := served{PID: os.Getpid(), Device: cfg.Device, Dir: cfg.Dir}
+	if dev != 0 {
+		s.Number = fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
+	}
+	b, err := json.Marshal(s)
+	if err == nil {
+		_, err = r.lock.WriteAt(append(b, '\n'), 0)
+	}
+	if err == nil {
+		err = r.lock.Truncate(int64(len(b)) + 1)
+	}
+	if err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	return nil
+}
+
+// readServed reads the text of a lock: nil if there is none.
+func readServed(path string) *served {
+	b, err := os.ReadFile(path)
+	var s served
+	if err != nil || json.Unmarshal(b, &s) != nil {
+		return nil
+	}
+	return &s
 }
 
 // release removes what the mount left, and the lock last. Only the first call does anything: after it the files may be

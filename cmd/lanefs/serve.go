@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,14 +25,14 @@ type daemon struct {
 	srv     *fs.Server
 	share   *sharing // nil: none
 	started time.Time
-	fuseDev uint32 // minor number of the mount's device: its connection in /sys/fs/fuse
 
 	inUse sync.RWMutex // held shared by who needs the stack
 	ended atomic.Bool  // the mount is gone, and the stack is about to be
 
-	unmounting sync.Mutex    // one attempt at a time
-	closed     chan struct{} // after the stack was closed
-	closeErr   error         // valid after closed
+	leaving  atomic.Int32           // who waits for the end of an unmount
+	waiting  atomic.Pointer[string] // what closing waits for; nil: it has not begun
+	closed   chan struct{}          // after the stack was closed
+	closeErr error                  // valid after closed
 }
 
 // serve runs a mount from beginning to end.
@@ -65,18 +63,24 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 		CopyReads: d.stack.vram != nil,
 		Logf:      func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
 	})
+	if errors.Is(err, fs.ErrServed) {
+		return err
+	}
 	if err != nil {
-		return errors.Join(err, d.share.close(), d.stack.Close())
+		return d.giveUp(err)
 	}
 	if err := d.probe(); err != nil {
-		return errors.Join(err, fs.Detach(cfg.Dir), d.share.close(), d.stack.Close())
+		return d.giveUp(err)
 	}
 	if err := d.share.serve(d.srv, d.log); err != nil {
-		return errors.Join(err, d.srv.Unmount(), d.share.close(), d.stack.Close())
+		return d.giveUp(err)
+	}
+	if err := files.say(d.srv.Device(), cfg); err != nil {
+		return d.giveUp(err)
 	}
 	ctl, err := listen(files.Socket, d)
 	if err != nil {
-		return errors.Join(err, d.srv.Unmount(), d.share.close(), d.stack.Close())
+		return d.giveUp(err)
 	}
 	if err := dropPrivileges(); err != nil {
 		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
@@ -88,10 +92,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 
 	d.untilGone(signals)
 	d.awaitRoom(signals)
-	d.ended.Store(true)
-	d.inUse.Lock()
-	d.closeErr = errors.Join(d.share.close(), d.stack.Close())
-	d.inUse.Unlock()
+	d.closeErr = d.closeStack()
 	if d.closeErr != nil {
 		d.log.Error("closing the volume", "error", oneLine(d.closeErr))
 	} else {
@@ -122,7 +123,6 @@ func (d *daemon) probe() error {
 		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 			err = fmt.Errorf("the root has mode %#o", st.Mode)
 		}
-		d.fuseDev = unix.Minor(st.Dev)
 		answer <- err
 	}()
 	select {
@@ -150,7 +150,7 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 			d.log.Info("signal", "signal", s.String())
 			if n == 1 {
 				go d.leave()
-			} else if err := d.abort(); err != nil {
+			} else if err := d.srv.Abort(); err != nil {
 				d.log.Error("aborting the connection", "error", err.Error())
 			}
 		}
@@ -159,43 +159,27 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 
 // leave unmounts, lazily if it must.
 func (d *daemon) leave() {
-	err := d.unmount()
+	d.leaving.Add(1)
+	defer d.leaving.Add(-1)
+	err := d.srv.Unmount()
 	if err == nil {
 		return
 	}
 	d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
-	if err := fs.Detach(d.cfg.Dir); err != nil {
+	if err := d.srv.Detach(); err != nil {
 		d.log.Error("detaching the mount", "error", err.Error())
 	}
-	d.inUse.RLock()
-	defer d.inUse.RUnlock()
-	if d.ended.Load() {
-		return // the last file was closed just now; what follows writes out everything
-	}
-	if err := d.stack.vol.Sync(); err != nil {
+	if err := d.writeOut(); err != nil {
 		d.log.Error("writing out the volume", "error", err.Error())
 	}
 }
 
-func (d *daemon) unmount() error {
-	d.unmounting.Lock()
-	defer d.unmounting.Unlock()
-	return d.srv.Unmount()
-}
-
-// abort has the kernel end the connection, after which the mount is gone
-// (Documentation/filesystems/fuse/fuse.rst, "Control filesystem").
-func (d *daemon) abort() error {
-	const control = "/sys/fs/fuse/connections"
-	name := filepath.Join(strconv.Itoa(int(d.fuseDev)), "abort")
-	err := os.WriteFile(filepath.Join(control, name), []byte("1"), 0)
-	if !errors.Is(err, os.ErrNotExist) || os.Geteuid() != 0 {
-		return err
+// writeOut makes everything durable, unless the end of the mount is about to.
+func (d *daemon) writeOut() error {
+	d.inUse.RLock()
+	defer d.inUse.RUnlock()
+	if d.ended.Load() {
+		return nil // the last file was closed just now; what follows writes out everything
 	}
-	// The control file system is not mounted: a container, most likely. It is for a moment.
-	if err := unix.Mount("fusectl", control, "fusectl", 0, ""); err != nil {
-		return os.NewSyscallError("mounting fusectl", err)
-	}
-	err = os.WriteFile(filepath.Join(control, name), []byte("1"), 0)
-	return errors.Join(err, unix.Unmount(control, unix.MNT_DETACH))
+	return d.stack.vol.Sync()
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -13,32 +13,147 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// umountTimeout bounds how long everything that is still in memory may take to reach the medium.
-const umountTimeout = 15 * time.Minute
+// An unmount, step by step:
+//
+//  1. connect to the daemon, have it write out everything, and say when it has closed the device
+//  2. take the mount away, in this mount namespace; a mount that is busy stays, and that is the error
+//  3. wait: for whoever else has the mount, then for the daemon to write everything out and close the device
+//
+// Of a volume that is mounted elsewhere too only one mount goes. Then 3 is that everything is durable.
 
-func umountCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "umount DIR",
-		Short: "unmount, and return when everything is on the medium",
-		Long: `Unmounts DIR. The command returns 0 only when everything is on the medium and the device is closed. A mount whose daemon was
-killed is cleared away.`,
-		Args: exactly("DIR"),
-		RunE: func(_ *cobra.Command, args []string) error { return umount(args[0]) },
-	}
+const (
+	// umountTimeout bounds how long everything that is still in memory may take to reach the medium, unless told otherwise.
+	umountTimeout = 15 * time.Minute
+	// lazySync is how long a lazy unmount waits for the daemon to write out: it does not depend on that.
+	lazySync = 2 * time.Second
+)
+
+type umountOptions struct {
+	timeout time.Duration
+	lazy    bool
 }
 
-func umount(arg string) error {
+func umountCommand() *cobra.Command {
+	var opt umountOptions
+	c := &cobra.Command{
+		Use:   "umount [--timeout DURATION] [--lazy] DIR",
+		Short: "unmount, and return when everything is on the medium",
+		Long: `Unmounts DIR. The command returns 0 only when everything is on the medium and the device is closed. It says what it waits
+for, and gives up waiting after --timeout; the daemon goes on. If the volume is mounted elsewhere too, by lanefs mount or
+mount --bind, only DIR goes, everything is on the medium, and the device stays open. A mount whose daemon was killed is cleared
+away.`,
+		Args: exactly("DIR"),
+		RunE: func(c *cobra.Command, args []string) error { return umount(args[0], opt, c.ErrOrStderr()) },
+	}
+	c.Flags().DurationVar(&opt.timeout, "timeout", umountTimeout, "how long to wait at most")
+	c.Flags().BoolVar(&opt.lazy, "lazy", false, "take DIR away though it is in use, and do not wait: the daemon ends with the last user")
+	return c
+}
+
+func umount(arg string, opt umountOptions, out io.Writer) error {
 	m, err := ourMount(arg)
 	if err != nil {
 		return err
 	}
-	ended := make(chan struct{})
-	go nameHolders(m, os.Stderr, ended)
-	_, err = ask(m, request{Op: "umount"}, umountTimeout, nil)
-	close(ended)
-	if !errors.Is(err, errNoDaemon) {
+	t, err := call(m)
+	if errors.Is(err, errNoDaemon) {
+		return clearDead(m, out)
+	}
+	if err != nil {
 		return err
 	}
+	defer t.close()
+	if opt.lazy {
+		return detach(t)
+	}
+	others, err := elsewhere(m)
+	if err != nil {
+		return err
+	}
+	w := watch(m, opt.timeout, out)
+	defer w.end()
+	if stays := whole(others); stays != nil || m.Root != "/" && len(others) > 0 {
+		if err := w.unmount(); err != nil {
+			return err
+		}
+		if err := w.converse(t, request{Op: "sync"}, nil); err != nil {
+			return err
+		}
+		if stays == nil {
+			stays = others[0]
+		}
+		fmt.Fprintf(out, "lanefs: %q is unmounted, and everything is on the medium; the volume stays mounted as %s\n", m.Mountpoint, describe(stays))
+		return nil
+	}
+	if err := settle(m, w); err != nil {
+		return err
+	}
+	return w.converse(t, request{Op: "await"}, func() error {
+		if err := w.unmount(); err != nil {
+			return err
+		}
+		w.sayFirst(others)
+		return nil
+	})
+}
+
+// settle has everything written while the mount is still there: what the medium has no room for would be lost with it.
+func settle(m *mountinfo.Info, w *watcher) error {
+	t, err := call(m)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	return w.converse(t, request{Op: "settle"}, nil)
+}
+
+// elsewhere is where else in this mount namespace the file system of m is mounted.
+func elsewhere(m *mountinfo.Info) (others []*mountinfo.Info, err error) {
+	all, err := fs.MountsOf(fs.Number(m))
+	for _, o := range all {
+		if o.ID != m.ID {
+			others = append(others, o)
+		}
+	}
+	return others, err
+}
+
+// whole is one of the mounts that is of the whole volume, nil if none is.
+func whole(mounts []*mountinfo.Info) *mountinfo.Info {
+	for _, m := range mounts {
+		if m.Root == "/" {
+			return m
+		}
+	}
+	return nil
+}
+
+// describe names a mount.
+func describe(m *mountinfo.Info) string {
+	if m.Root == "/" {
+		return fmt.Sprintf("%q", m.Mountpoint)
+	}
+	return fmt.Sprintf("the bind mount %q of its %q", m.Mountpoint, m.Root)
+}
+
+// detach takes the mount away, in use or not.
+func detach(t *talk) error {
+	if err := fs.Detach(t.m.Mountpoint); err != nil {
+		return fmt.Errorf("unmount %q: %w", t.m.Mountpoint, err)
+	}
+	sync := request{Op: "sync"}
+	err := t.ask(sync)
+	if err == nil {
+		_, err = t.next(sync, time.Now().Add(lazySync))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+		return nil // it goes on by itself, or has ended
+	}
+	return err
+}
+
+// clearDead takes away what a daemon left that was killed.
+func clearDead(m *mountinfo.Info, out io.Writer) error {
 	if !fs.Dead(m.Mountpoint) {
 		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, errNoDaemon)
 	}
@@ -48,18 +163,6 @@ func umount(arg string) error {
 	if files, err := claim(m.Mountpoint); err == nil {
 		files.release(true) // its log may say why it died
 	}
-	fmt.Fprintf(os.Stderr, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Mountpoint)
+	fmt.Fprintf(out, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Mountpoint)
 	return nil
-}
-
-// controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of who mounted it.
-func controlSockets(m *mountinfo.Info) []string {
-	dirs := runDirs(os.Geteuid())
-	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {
-		dirs = append(dirs, runDirs(uid)...)
-	}
-	for i, d := range dirs {
-		dirs[i] = filepath.Join(d, runName(m.Mountpoint)+".sock")
-	}
-	return dirs
 }

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// The other end of the control socket: a command that asks a mount's daemon.
+
+// errNoDaemon says that nobody listens at a mount's control socket.
+var errNoDaemon = errors.New("its daemon does not answer")
+
+// talk is a connection to the daemon of a mount.
+type talk struct {
+	m    *mountinfo.Info
+	conn net.Conn
+	in   *json.Decoder
+}
+
+// call connects to the daemon of the mount m, which may be a bind mount of what it serves.
+func call(m *mountinfo.Info) (*talk, error) {
+	sockets, denied := controlSockets(m)
+	for _, path := range sockets {
+		conn, err := net.DialTimeout("unix", path, requestTimeout)
+		if errors.Is(err, os.ErrPermission) {
+			denied = true
+		}
+		if err == nil {
+			return &talk{m, conn, json.NewDecoder(conn)}, nil
+		}
+	}
+	if denied {
+		return nil, fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Mountpoint, mounter(m), unix.EACCES)
+	}
+	return nil, errNoDaemon
+}
+
+// controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of who mounted it. denied:
+// one could not be looked into.
+func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
+	dirs := runDirs(os.Geteuid())
+	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {
+		dirs = append(dirs, runDirs(uid)...)
+	}
+	number := fmt.Sprintf("%d:%d", m.Major, m.Minor)
+	for _, dir := range dirs {
+		list, err := os.ReadDir(dir)
+		denied = denied || errors.Is(err, os.ErrPermission)
+		for _, e := range list {
+			base, lock := strings.CutSuffix(filepath.Join(dir, e.Name()), lockEnd)
+			if !lock {
+				continue
+			}
+			if s := readServed(base + lockEnd); s != nil && s.Number == number {
+				sockets = append(sockets, base+socketEnd)
+			}
+		}
+	}
+	return sockets, denied
+}
+
+// ask sends a request. Then comes next until the response is the last.
+func (t *talk) ask(req request) error {
+	t.conn.SetWriteDeadline(time.Now().Add(requestTimeout))
+	if err := json.NewEncoder(t.conn).Encode(req); err != nil {
+		return t.died(req, err)
+	}
+	return nil
+}
+
+// next is the next response, which must come before the deadline.
+func (t *talk) next(req request, deadline time.Time) (*response, error) {
+	t.conn.SetReadDeadline(deadline)
+	var out response
+	switch err := t.in.Decode(&out); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, err
+	case err != nil:
+		return nil, t.died(req, err)
+	case out.Error != "":
+		return nil, errors.New(out.Error)
+	}
+	return &out, nil
+}
+
+func (t *talk) died(req request, err error) error {
+	return fmt.Errorf("the daemon of %q died while it was asked to %s: %w", t.m.Mountpoint, req.Op, err)
+}
+
+func (t *talk) close() { t.conn.Close() }
+
+// ask sends a request to the daemon of the mount m. The timeout is for the answer, and begins again with every progress,
+// which is given to tell.
+func ask(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
+	t, err := call(m)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	if err := t.ask(req); err != nil {
+		return nil, err
+	}
+	for {
+		out, err := t.next(req, time.Now().Add(timeout))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Mountpoint, timeout)
+		}
+		if err != nil || out.last() {
+			return out, err
+		}
+		if out.Progress != nil && tell != nil {
+			tell(*out.Progress)
+		}
+	}
+}

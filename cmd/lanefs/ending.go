@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What the daemon does once its mount is gone, and what it does when it does not come up. Each step has a limit, and says
+// what it waits for: in the log, and to whoever waits for the unmount. A step that passes its limit ends the daemon as a
+// crash would: the volume was written out as far as that was possible, and its journal has the rest.
+
+const (
+	usersLimit = time.Minute      // for stat, check and the like, which end by themselves
+	shareLimit = time.Minute      // for programs that hold files in device memory, and the process that receives from them
+	syncLimit  = 5 * time.Minute  // for what is in memory to be written
+	closeLimit = 10 * time.Minute // for that, and the controller's shutdown
+
+	sayAfter = 10 * time.Second // a wait is logged when it takes as long, and each time that it has taken twice as long
+)
+
+// waitsFor says what the daemon waits for now.
+func (d *daemon) waitsFor() string {
+	if w := d.waiting.Load(); w != nil {
+		return *w
+	}
+	return waitsForMount
+}
+
+// waitsForMount is what it waits for before it is said to anybody: the last file in use, or the last place where it is mounted.
+const waitsForMount = "mount"
+
+// errLimit says that a step was given up.
+var errLimit = errors.New("given up")
+
+// step waits for f for limit at most.
+func (d *daemon) step(what string, limit time.Duration, f func() error) error {
+	d.waiting.Store(&what)
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	began := time.Now()
+	say := sayAfter
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-end.C:
+			return fmt.Errorf("waiting for %s: %w after %v", what, errLimit, limit)
+		case <-time.After(time.Until(began.Add(say))):
+			d.log.Warn("the unmount waits", "for", what, "since", time.Since(began).Round(time.Second).String())
+			say *= 2
+		}
+	}
+}
+
+// closeStack closes everything below the mount, which is gone. With errLimit something may still run: then the process must
+// end, without another word to the volume.
+func (d *daemon) closeStack() error {
+	d.ended.Store(true)
+	err := d.step("those who ask the daemon something", usersLimit, func() error { d.inUse.Lock(); return nil })
+	if err == nil {
+		err = d.step("programs that have files in device memory", shareLimit, d.share.close)
+	}
+	if errors.Is(err, errLimit) {
+		// Whoever is stuck may be at work on the volume. What is in memory is written; the next mount replays the journal.
+		return errors.Join(err, d.step("the volume to be written out", syncLimit, d.stack.vol.Sync))
+	}
+	return errors.Join(err, d.step("the last commit, and the device to be closed", closeLimit, d.stack.Close))
+}
+
+// giveUp ends a mount that has come up and cannot be served, for why.
+func (d *daemon) giveUp(why error) error {
+	if d.srv != nil {
+		if err := d.srv.Abandon(); err != nil {
+			return errors.Join(why, err) // the volume is in use: see closeStack
+		}
+	}
+	return errors.Join(why, d.closeStack())
+}

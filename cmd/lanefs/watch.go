@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/lanefs/lanefs/fs"
+)
+
+// watcher says what an unmount waits for, when that takes sayAfter, and each time that it has taken twice as long; and ends
+// the wait when its time is over.
+type watcher struct {
+	m        *mountinfo.Info
+	out      io.Writer
+	began    time.Time
+	timeout  time.Duration
+	deadline time.Time
+	ended    chan struct{}
+	over     chan struct{} // closed by the goroutine, at its end
+
+	mu   sync.Mutex
+	what string // protected by mu: what is waited for now
+}
+
+func watch(m *mountinfo.Info, timeout time.Duration, out io.Writer) *watcher {
+	now := time.Now()
+	w := &watcher{m: m, out: out, began: now, timeout: timeout, deadline: now.Add(timeout), ended: make(chan struct{}), over: make(chan struct{}),
+		what: "its daemon, which does not answer"}
+	go w.run()
+	return w
+}
+
+func (w *watcher) end() {
+	close(w.ended)
+	<-w.over
+}
+
+func (w *watcher) run() {
+	defer close(w.over)
+	for say := sayAfter; ; say *= 2 {
+		select {
+		case <-w.ended:
+			return
+		case <-time.After(time.Until(w.began.Add(say))):
+		}
+		w.say(w.waitsFor())
+	}
+}
+
+func (w *watcher) say(what string) {
+	fmt.Fprintf(w.out, "lanefs: %q: still waiting for %s (%v)\n", w.m.Mountpoint, what, time.Since(w.began).Round(time.Second))
+}
+
+// sayFirst names the mounts that are known to hold up the end, at once.
+func (w *watcher) sayFirst(others []*mountinfo.Info) {
+	if len(others) > 0 {
+		var names []string
+		for _, o := range others {
+			names = append(names, describe(o))
+		}
+		w.say("an unmount of " + strings.Join(names, ", "))
+	}
+}
+
+func (w *watcher) set(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.what = what
+}
+
+func (w *watcher) waitsFor() string {
+	w.mu.Lock()
+	what := w.what
+	w.mu.Unlock()
+	if what != waitsForMount {
+		return what
+	}
+	return holdUp(w.m)
+}
+
+// unmount takes the mount away.
+func (w *watcher) unmount() error {
+	w.set("the kernel, which takes the mount away and writes out what it has in memory")
+	done := make(chan error, 1)
+	go func() { done <- fs.Unmount(w.m) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Until(w.deadline)):
+		return w.late()
+	}
+}
+
+// converse sends a request, does what is to be done once the daemon knows of it, and waits for the answer.
+func (w *watcher) converse(t *talk, req request, then func() error) error {
+	w.set("its daemon, which does not answer")
+	if err := t.ask(req); err != nil {
+		return err
+	}
+	for {
+		r, err := t.next(req, w.deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return w.late()
+		case err != nil || r.last():
+			return err
+		}
+		if then != nil {
+			if err := then(); err != nil {
+				return err
+			}
+			then = nil
+		}
+		w.set(r.Waiting)
+	}
+}
+
+func (w *watcher) late() error {
+	return fmt.Errorf("%q: the unmount has not ended after %v: it waits for %s. The daemon goes on with it", w.m.Mountpoint, w.timeout, w.waitsFor())
+}
