@@ -161,7 +161,7 @@ func (s *Server) Abort() error {
 var ErrServed = errors.New("the mount does not end")
 
 // abandonTime is how long a mount that nobody has used yet may take to end, for each thing that is tried.
-const abandonTime = 15 * time.Second
+const abandonTime = 5 * time.Second
 
 // Abandon ends a mount that came up and is not wanted. It returns nil when the last request was answered, else ErrServed.
 func (s *Server) Abandon() error {

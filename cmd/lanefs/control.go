@@ -19,14 +19,16 @@ import (
 // lines that tell how far the work has come. Only the daemon's user and root may ask.
 
 type request struct {
-	Op string `json:"op"` // stat, check, vram, sync, await
+	Op string `json:"op"` // stat, check, vram, state, sync, await
 }
 
 type response struct {
-	Error string          `json:"error,omitempty"`
-	Stat  *report         `json:"stat,omitempty"`
-	Check *checkReport    `json:"check,omitempty"`
-	VRAM  *vrampool.Stats `json:"vram,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Stat    *report         `json:"stat,omitempty"`
+	Check   *checkReport    `json:"check,omitempty"`
+	VRAM    *vrampool.Stats `json:"vram,omitempty"`
+	Leaving bool            `json:"leaving,omitempty"` // it is being unmounted
+	Config  *mountConfig    `json:"config,omitempty"`
 	// With one of these the answer is still to come.
 	Progress *progress `json:"progress,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"` // for what
@@ -156,6 +158,9 @@ func (d *daemon) handle(req request, tell func(response) bool) (out response, er
 		if err := d.settle(); err != nil {
 			return out, fmt.Errorf("not unmounted: %w; make room and unmount again", err)
 		}
+		return out, nil
+	case "state":
+		out.Leaving, out.Config = d.leaving.Load() > 0 || d.ended.Load(), d.cfg
 		return out, nil
 	case "sync":
 		return out, d.writeOut()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,11 +15,13 @@ func mountCommand() *cobra.Command {
 	var cfg mountConfig
 	var options []string
 	var gpu, memory string
+	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
 		Long: `Mounts the ext4 volume on DEVICE, an image file or an NVMe function's PCI address, at DIR. The command returns 0 once the mount answers; the
-process that serves it goes to the background unless --foreground is given.`,
+process that serves it goes to the background unless --foreground is given. What LaneFS has mounted already is mounted once more
+at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if memory != "" {
@@ -29,6 +32,16 @@ process that serves it goes to the background unless --foreground is given.`,
 			}
 			if err := cfg.set(args[0], args[1], gpu, options); err != nil {
 				return err
+			}
+			second, err := cfg.await(timeout, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if err := fs.CheckMountPoint(cfg.Dir); err != nil {
+				return err
+			}
+			if second != nil {
+				return cfg.mountAgain(second)
 			}
 			if cfg.Foreground {
 				return serve(&cfg, foreground{out: c.ErrOrStderr()})
@@ -41,6 +54,7 @@ process that serves it goes to the background unless --foreground is given.`,
 	f.StringVar(&memory, "memory-mode", "", "what is in device memory: auto, or a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data (default auto)")
 	f.StringVar(&cfg.VRAM, "vram", "", "with --gpu host: the PCI function whose BAR is the device memory, as ADDR or ADDR/BAR")
 	f.StringVar(&gpu, "gpu", "", "what runs the lanes: auto, host, hip or cuda (default auto)")
+	f.DurationVar(&timeout, "timeout", earlierTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount options, separated by commas")
 	return c
 }
@@ -69,10 +83,8 @@ func (c *mountConfig) set(device, dir, gpu string, options []string) error {
 	if c.Device, err = resolveDevice(device); err != nil {
 		return err
 	}
-	if c.Dir, err = resolveDir(dir); err != nil {
-		return err
-	}
-	return fs.CheckMountPoint(c.Dir)
+	c.Dir, err = resolveDir(dir)
+	return err
 }
 
 // exactly checks the number of arguments and says what they are.

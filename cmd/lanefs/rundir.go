@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,6 +87,12 @@ type runFiles struct {
 	Log    string // empty: none of ours
 }
 
+// claimTime is how long whoever looks whether there is a daemon may have its lock.
+const (
+	claimTime = time.Second
+	claimStep = 10 * time.Millisecond
+)
+
 // claim takes the lock of the mount point: one daemon a directory.
 func claim(mountpoint string) (*runFiles, error) {
 	dir, err := runDir()
@@ -93,13 +100,16 @@ func claim(mountpoint string) (*runFiles, error) {
 		return nil, err
 	}
 	base := filepath.Join(dir, runName(mountpoint))
-	for {
+	for end := time.Now().Add(claimTime); ; time.Sleep(claimStep) {
 		f, err := os.OpenFile(base+lockEnd, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
+			if time.Now().Before(end) {
+				continue
+			}
 			return nil, fmt.Errorf("%q: another lanefs is mounting or serving this directory; lanefs umount it first", mountpoint)
 		}
 		// The daemon that held the lock before may have removed the file after we opened it.

@@ -48,6 +48,9 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
 	defer func() { files.release(err != nil && d.srv != nil) }()
+	if err = files.say(0, cfg); err != nil {
+		return err
+	}
 	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
 		return err
 	}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+)
+
+// What was mounted earlier, from the same device or at the same directory, may be on its way out: umount(8) returns before the
+// daemon has closed the device. The kernel's file systems make the next mount wait for that, and so do we, with a limit.
+
+// earlierTimeout is that limit, unless told otherwise.
+const earlierTimeout = time.Minute
+
+// daemons are those of our user's that live.
+func daemons() (all []*served) {
+	for _, dir := range runDirs(os.Geteuid()) {
+		locks, _ := filepath.Glob(filepath.Join(dir, "*"+lockEnd))
+		for _, path := range locks {
+			if s := readServed(path); s != nil && held(path) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// held says whether a daemon has a lock.
+func held(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // and with it the lock, if we got it: see claim
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// same says whether two names are of one device.
+func same(a, b string) bool {
+	if a == b {
+		return true
+	}
+	var x, y unix.Stat_t
+	if unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil || (x.Mode^y.Mode)&unix.S_IFMT != 0 {
+		return false
+	}
+	if x.Mode&unix.S_IFMT == unix.S_IFBLK {
+		return x.Rdev == y.Rdev
+	}
+	return x.Dev == y.Dev && x.Ino == y.Ino
+}
+
+// mounts is where what a daemon serves is mounted, in this mount namespace.
+func (s *served) mounts() []*mountinfo.Info {
+	var major, minor uint32
+	if _, err := fmt.Sscanf(s.Number, "%d:%d", &major, &minor); err != nil {
+		return nil
+	}
+	all, _ := fs.MountsOf(unix.Mkdev(major, minor))
+	return all
+}
+
+// leaving says whether a mount of ours is being taken away.
+func leaving(m *mountinfo.Info) bool {
+	if !fs.Ours(m) {
+		return false
+	}
+	r, err := ask(m, request{Op: "state"}, requestTimeout, nil)
+	return err == nil && r.Leaving
+}
+
+// inTheWay is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. second is the
+// daemon that serves the device and goes on, if there is one.
+func (cfg *mountConfig) inTheWay() (what string, second *served) {
+	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && leaving(m) {
+		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil
+	}
+	for _, s := range daemons() {
+		ours, here := same(s.Device, cfg.Device), s.Dir == cfg.Dir
+		if !ours && !here {
+			continue
+		}
+		all := s.mounts()
+		switch {
+		case ours && len(all) > 0:
+			if leaving(all[0]) {
+				return fmt.Sprintf("the unmount of %q, which is under way", all[0].Mountpoint), nil
+			}
+			second = s
+		case ours:
+			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), nil
+		case len(all) == 0:
+			return fmt.Sprintf("process %d, which is mounting %q at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), nil
+		}
+	}
+	return "", second
+}
+
+// await returns when what was mounted earlier has gone, or does not go. second is a daemon that has the device.
+func (cfg *mountConfig) await(timeout time.Duration, out io.Writer) (second *served, err error) {
+	began := time.Now()
+	for say := sayAfter; ; time.Sleep(20 * time.Millisecond) {
+		what, second := cfg.inTheWay()
+		if what == "" {
+			return second, nil
+		}
+		waited := time.Since(began)
+		if waited > timeout {
+			return nil, fmt.Errorf("%q cannot be mounted at %q: waited %v for %s", cfg.Device, cfg.Dir, timeout, what)
+		}
+		if waited > say {
+			fmt.Fprintf(out, "lanefs: %q: still waiting for %s (%v)\n", cfg.Dir, what, waited.Round(time.Second))
+			say *= 2
+		}
+	}
+}
