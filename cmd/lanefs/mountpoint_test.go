@@ -7,6 +7,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestMounter(t *testing.T) {
@@ -43,6 +44,28 @@ func TestRunDirIsChecked(t *testing.T) {
 	require.NoError(t, os.Remove(dir))
 	require.NoError(t, os.Symlink(t.TempDir(), dir))
 	require.ErrorContains(t, checkRunDir(dir), "must be a directory")
+}
+
+// TestTakeDead: whoever holds a lock lives, whatever its sockets say; who was killed left a lock that says who it was.
+func TestTakeDead(t *testing.T) {
+	dir := t.TempDir()
+	base := runName(dir)
+	_, s, free := takeDead(base)
+	require.True(t, free, "nobody was there")
+	require.Nil(t, s)
+	files, err := claim(dir)
+	require.NoError(t, err)
+	defer files.release(false)
+	require.NoError(t, files.say(unix.Mkdev(0, 77), &mountConfig{Device: "/dev/x", Dir: dir}))
+	_, _, free = takeDead(base)
+	require.False(t, free)
+	require.NoError(t, unix.Flock(int(files.lock.Fd()), unix.LOCK_UN)) // killed
+	release, s, free := takeDead(base)
+	require.True(t, free)
+	require.Equal(t, &served{PID: os.Getpid(), Device: "/dev/x", Dir: dir, Number: "0:77"}, s)
+	require.True(t, held(files.lock.Name()), "nobody begins meanwhile")
+	release()
+	require.False(t, held(files.lock.Name()))
 }
 
 func TestAsHelper(t *testing.T) {

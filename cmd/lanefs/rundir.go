@@ -151,6 +151,36 @@ func readServed(path string) *served {
 	return &s
 }
 
+// takeDead takes the locks of a daemon that has ended without a word, by what its files begin with, and gives what they
+// say. Not free: it lives, or another begins. Without a lock there is nobody.
+func takeDead(base string) (release func(), s *served, free bool) {
+	var locks []*os.File
+	release = func() {
+		for _, f := range locks {
+			f.Close()
+		}
+	}
+	for _, dir := range runDirs(os.Geteuid()) {
+		path := filepath.Join(dir, base+lockEnd)
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err == nil {
+			locks = append(locks, f)
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		}
+		if err != nil {
+			release()
+			return nil, nil, false
+		}
+		if t := readServed(path); t != nil {
+			s = t
+		}
+	}
+	return release, s, true
+}
+
 // release removes what the mount left, and the lock last. Only the first call does anything: after it the files may be
 // another daemon's.
 func (r *runFiles) release(keepLog bool) {

@@ -88,14 +88,24 @@ func makeShareDir(dir string) error {
 	return checkOwnDir(dir, 0o022)
 }
 
-// sweep removes what killed daemons of other mounts have left. It keeps no mount from coming up.
+// sweep removes what killed daemons of other mounts have left, and says whose it was: the kernel kills without a word, too,
+// where a PID namespace ends. It keeps no mount from coming up.
 func sweep(dir string, log *slog.Logger) {
-	removed, err := share.Sweep(dir)
+	left := map[string]*served{}
+	removed, err := share.Sweep(dir, func(base string) (func(), bool) {
+		release, s, free := takeDead(base)
+		left[share.SocketName(base)] = s
+		return release, free
+	})
 	if err != nil {
 		log.Warn("sockets of killed daemons", "dir", dir, "error", oneLine(err))
 	}
 	for _, name := range removed {
-		log.Info("removed the socket of a daemon that was killed", "socket", name)
+		if s := left[filepath.Base(name)]; s != nil {
+			log.Info("removed the socket of a daemon that was killed", "socket", name, "pid", s.PID, "device", s.Device, "dir", s.Dir)
+		} else {
+			log.Info("removed the socket of a daemon that was killed", "socket", name)
+		}
 	}
 }
 

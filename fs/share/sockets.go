@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +14,8 @@ import (
 
 // Many daemons may have sockets in one directory. A killed one leaves its own behind; whoever mounts next takes it away. That
 // must never be a live one's, so the directory has a lock: shared by who makes a socket, for between bind(2) and listen(2) it
-// looks dead; exclusive while dead ones are looked for.
+// looks dead; exclusive while dead ones are looked for. That nobody listens is not enough: the daemon's own lock, which the
+// kernel takes back when the process ends and not before, must be free, too.
 
 const (
 	socketEnd   = ".share"
@@ -37,8 +39,9 @@ func listen(path string) (*net.UnixListener, error) {
 	return net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 }
 
-// Sweep removes the sockets in dir that nobody listens on, and says which.
-func Sweep(dir string) (removed []string, err error) {
+// Sweep removes the sockets in dir that nobody listens on, and says which. take takes the lock of the daemon whose files
+// begin with base; not free: it lives, and what it has stays.
+func Sweep(dir string, take func(base string) (release func(), free bool)) (removed []string, err error) {
 	unlock, err := lockDir(dir, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -50,7 +53,13 @@ func Sweep(dir string) (removed []string, err error) {
 		if !dead(name) {
 			continue
 		}
-		if err := os.Remove(name); err != nil {
+		release, free := take(strings.TrimSuffix(filepath.Base(name), socketEnd))
+		if !free {
+			continue
+		}
+		err := os.Remove(name)
+		release()
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}

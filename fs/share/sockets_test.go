@@ -21,12 +21,17 @@ func leave(t *testing.T, path string) {
 	require.NoError(t, l.Close())
 }
 
-// Only what nobody listens on goes: not a live socket, not one whose queue is full, not what is no socket.
+// free is the lock of a daemon that has ended.
+func free(string) (func(), bool) { return func() {}, true }
+
+// Only what nobody listens on goes: not a live socket, not one whose queue is full, not what is no socket; and not what a
+// daemon has that lives, though nobody listens there.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	leave(t, at("dead.share"))
 	leave(t, at("dead.sock"))
+	leave(t, at("alive.share"))
 	require.NoError(t, os.WriteFile(at("file.share"), nil, 0o600))
 	require.NoError(t, os.Symlink(at("dead.sock"), at("link.share")))
 	live, err := listen(at("live.share"))
@@ -47,17 +52,18 @@ func TestSweep(t *testing.T) {
 	}
 	require.ErrorIs(t, err, unix.EAGAIN)
 
-	removed, err := Sweep(dir)
+	locks := func(base string) (func(), bool) { return func() {}, base != "alive" }
+	removed, err := Sweep(dir, locks)
 	require.NoError(t, err)
 	require.Equal(t, []string{at("dead.share")}, removed)
-	for _, name := range []string{"dead.sock", "file.share", "link.share", "live.share", "full.share"} {
+	for _, name := range []string{"alive.share", "dead.sock", "file.share", "link.share", "live.share", "full.share"} {
 		_, err := os.Lstat(at(name))
 		require.NoError(t, err, name)
 	}
-	removed, err = Sweep(dir)
+	removed, err = Sweep(dir, locks)
 	require.NoError(t, err)
 	require.Empty(t, removed)
-	_, err = Sweep(at("none"))
+	_, err = Sweep(at("none"), free)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -74,7 +80,7 @@ func TestSweepUnderFire(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := Sweep(dir); err != nil {
+				if _, err := Sweep(dir, free); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(2 * time.Millisecond) // or nobody else gets the lock
@@ -105,7 +111,7 @@ func TestSweepUnderFire(t *testing.T) {
 	makers.Wait()
 	close(stop)
 	sweepers.Wait()
-	_, err := Sweep(dir)
+	_, err := Sweep(dir, free)
 	require.NoError(t, err)
 	left, err := filepath.Glob(filepath.Join(dir, "*"+socketEnd))
 	require.NoError(t, err)
