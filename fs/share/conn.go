@@ -22,7 +22,7 @@ type conn struct {
 	s       *Server
 	uid     uint32
 	board   *wire.Shared // nil before the Hello
-	event   int          // eventfd: the board has changed
+	event   *wire.Event  // the board has changed; nil before the Hello
 	handles map[uint32]handle
 	count   struct{ files, memories, rings int }
 	next    uint32 // where the search for a free handle begins
@@ -134,11 +134,12 @@ func (c *conn) hello(q *wire.Hello, _ []int) result {
 	if err != nil {
 		return fail(err)
 	}
-	if c.event, err = wire.NewEvent(); err != nil {
+	event, theirs, err := wire.NewEvent()
+	if err != nil {
 		board.Close()
 		return fail(err)
 	}
-	c.board = board
+	c.board, c.event = board, event
 	p := c.s.c.Pool
 	f := p.Runtime().Facts()
 	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(p.Kind()),
@@ -146,7 +147,7 @@ func (c *conn) hello(q *wire.Hello, _ []int) result {
 	if p.Key(1, 0, 1).Owner != 0 {
 		reply.Writable = 1
 	}
-	return result{reply: reply, rights: []int{board.FD, c.event}}
+	return result{reply: reply, rights: []int{board.FD, theirs}, owned: []int{theirs}}
 }
 
 // cleanUp ends everything that the connection holds.
@@ -166,8 +167,8 @@ func (c *conn) cleanUp() {
 	c.handles = nil
 	if c.board != nil {
 		c.board.Close()
+		c.event.Close()
 	}
-	wire.CloseAll([]int{c.event})
 }
 
 // renounce says on the board that from now on nobody knows whether the mappings are current: the client may live on.
@@ -180,7 +181,7 @@ func (c *conn) renounce() {
 			c.board.Word(8 * int(number)).Store(wire.Unknown)
 		}
 	}
-	wire.Signal(c.event)
+	c.event.Signal()
 }
 
 // free is a number that stands for nothing yet. 0 never stands for anything.

@@ -142,7 +142,7 @@ func (c *conn) mapFile(q *wire.Map, rights []int) result {
 
 // share gets a hold whose generation shows on the board.
 func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, error) {
-	word, event := c.board.Word(8*int(number)), c.event
+	word := c.board.Word(8 * int(number))
 	raise := func(generation uint64) {
 		for {
 			was := word.Load()
@@ -152,10 +152,7 @@ func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, er
 		}
 	}
 	w.Key = c.s.c.Pool.Key(f.Ino(), f.Generation(), c.uid)
-	w.Notify = func(generation uint64) {
-		raise(generation)
-		wire.Signal(event)
-	}
+	w.Notify, w.Waker = raise, c.event
 	hold, err := c.s.c.Pool.Map(w)
 	if err != nil {
 		word.Store(0)

@@ -40,8 +40,8 @@ const (
 // ring is a handle.
 type ring struct {
 	rings  *wire.Rings
-	submit *os.File       // the daemon's end of the eventfd
-	events [2]int         // submitted, completed: closed with the ring
+	submit *wire.Doorbell // the client has submitted
+	told   *wire.Event    // something is complete
 	end    atomic.Bool    // closed, or the client broke the rules
 	done   sync.WaitGroup // those who may lead
 
@@ -86,9 +86,11 @@ func (c *conn) ring(q *wire.Ring, _ []int) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{events: [2]int{-1, -1}, uses: map[uint32]*use{}, work: make(chan []job)}
+	r := &ring{uses: map[uint32]*use{}, work: make(chan []job)}
 	r.ended.L = &r.mu
-	if err := r.make(q.Entries); err != nil {
+	theirs, err := r.make(q.Entries)
+	if err != nil {
+		wire.CloseAll(theirs)
 		r.free()
 		return fail(err)
 	}
@@ -101,29 +103,27 @@ func (c *conn) ring(q *wire.Ring, _ []int) result {
 		r.done.Go(r.run)
 	}
 	return result{reply: &wire.RingReply{Handle: n, Entries: q.Entries, Completions: r.rings.Completions(), Size: uint64(wire.RingsSize(q.Entries))},
-		rights: []int{r.rings.FD, r.events[0], r.events[1]}}
+		rights: append([]int{r.rings.FD}, theirs...), owned: theirs}
 }
 
-func (r *ring) make(entries uint32) error {
+// make gives what is the client's of the signals.
+func (r *ring) make(entries uint32) (theirs []int, err error) {
 	m, err := wire.NewShared("lanefs-ring", wire.RingsSize(entries), false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.rings, err = wire.NewRings(m, entries); err != nil {
 		m.Close()
-		return err
+		return nil, err
 	}
-	for i := range r.events {
-		if r.events[i], err = wire.NewEvent(); err != nil {
-			return err
-		}
+	var bell, told int
+	if r.submit, bell, err = wire.NewDoorbell(); err != nil {
+		return nil, err
 	}
-	fd, err := unix.FcntlInt(uintptr(r.events[0]), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
+	if r.told, told, err = wire.NewEvent(); err != nil {
+		return []int{bell}, err
 	}
-	r.submit = os.NewFile(uintptr(fd), "submissions")
-	return nil
+	return []int{bell, told}, nil
 }
 
 func (r *ring) free() {
@@ -133,7 +133,9 @@ func (r *ring) free() {
 	if r.submit != nil {
 		r.submit.Close()
 	}
-	wire.CloseAll(r.events[:])
+	if r.told != nil {
+		r.told.Close()
+	}
 }
 
 func (r *ring) close(c *conn) {
@@ -148,7 +150,7 @@ func (r *ring) close(c *conn) {
 // stop ends the ring: nothing is taken any more.
 func (r *ring) stop() {
 	r.end.Store(true)
-	r.submit.SetReadDeadline(time.Unix(1, 0)) // whoever sleeps is awake
+	r.submit.End() // whoever sleeps is awake
 }
 
 // learn and forget keep the ring's view of the connection's handles. Requests in flight that name a handle have ended when
@@ -174,13 +176,12 @@ func (r *ring) forget(number uint32) {
 
 // run leads the ring whenever the client has signalled and nobody else does, until the ring ends.
 func (r *ring) run() {
-	var b [8]byte
 	for !r.end.Load() {
 		r.called.Store(true)
 		if r.lead.TryLock() {
 			r.takeAll()
 		}
-		if _, err := r.submit.Read(b[:]); err != nil {
+		if r.submit.Wait() != nil {
 			return
 		}
 	}
@@ -190,7 +191,7 @@ func (r *ring) run() {
 func (r *ring) leave() {
 	r.lead.Unlock()
 	if r.called.Swap(false) && r.pending() {
-		wire.Signal(r.events[0])
+		r.submit.Rouse()
 	}
 }
 
@@ -428,7 +429,7 @@ func (r *ring) complete(b []job, t *tools) {
 	r.flying.Add(-int64(len(b)))
 	r.mu.Unlock()
 	if r.rings.WakeClient() {
-		wire.Signal(r.events[1])
+		r.told.Signal()
 	}
 }
 

@@ -133,7 +133,7 @@ func (s *Server) meet(u *net.UnixConn) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{s: s, Conn: w, uid: uid, handles: map[uint32]handle{}, event: -1}, nil
+	return &conn{s: s, Conn: w, uid: uid, handles: map[uint32]handle{}}, nil
 }
 
 // refuse answers a Hello. One that is not read first may cost the client the answer: a socket that is closed with something

@@ -79,6 +79,7 @@ type Hold struct {
 	p      *Pool
 	r      *Range
 	notify func(generation uint64)
+	waker  Waker
 }
 
 // New makes an empty pool.
@@ -121,6 +122,9 @@ func (p *Pool) Key(ino, generation, uid uint32) Key {
 	return Key{ino, generation, uid}
 }
 
+// Waker is somebody who waits for changes. It may be woken after its hold was released, so it must bear that.
+type Waker interface{ Signal() }
+
 // Want is what Map is asked for.
 type Want struct {
 	Key    Key
@@ -130,8 +134,11 @@ type Want struct {
 	ToEnd bool
 	// Load reads the range to the start of m.
 	Load func(m *Memory) error
-	// Notify is told the new generation when the range is no longer current. It must not block.
+	// Notify is told the new generation when the range is no longer current. It is called under the pool's lock: it may store that
+	// somewhere, and nothing else.
 	Notify func(generation uint64)
+	// Waker is woken after Notify, without any lock: once for all the ranges that a change touches. It must not block.
+	Waker Waker
 }
 
 // Map gives a hold on a range, which is read if it is not resident.
@@ -174,7 +181,7 @@ func (p *Pool) enter(w Want) (*Hold, bool, error) {
 	for r := range p.files[w.Key.Ino] {
 		if r.key == w.Key && r.gen == r.now && r.off <= w.Off && w.Off+w.N <= r.off+r.n && (!w.ToEnd || r.end == math.MaxInt64) {
 			p.count.shared++
-			return p.holdLocked(r, w.Notify), false, nil
+			return p.holdLocked(r, w), false, nil
 		}
 	}
 	r := &Range{key: w.Key, name: w.Name, off: w.Off, n: w.N, end: w.Off + w.N, holds: map[*Hold]bool{}, ready: make(chan struct{}), listed: true}
@@ -189,11 +196,11 @@ func (p *Pool) enter(w Want) (*Hold, bool, error) {
 		p.files[w.Key.Ino] = of
 	}
 	of[r] = true
-	return p.holdLocked(r, w.Notify), true, nil
+	return p.holdLocked(r, w), true, nil
 }
 
-func (p *Pool) holdLocked(r *Range, notify func(uint64)) *Hold {
-	h := &Hold{p: p, r: r, notify: notify}
+func (p *Pool) holdLocked(r *Range, w Want) *Hold {
+	h := &Hold{p: p, r: r, notify: w.Notify, waker: w.Waker}
 	if r.idle != nil {
 		p.idle.Remove(r.idle)
 		r.idle = nil
@@ -351,6 +358,7 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 	}
 	p.gen++
 	var drop []*Range
+	wake := map[Waker]bool{}
 	for r := range of {
 		if off >= r.end || end <= r.off {
 			continue
@@ -360,6 +368,9 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 			if h.notify != nil {
 				h.notify(p.gen)
 			}
+			if h.waker != nil {
+				wake[h.waker] = true
+			}
 		}
 		if len(r.holds) == 0 {
 			drop = append(drop, r)
@@ -367,6 +378,9 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 		}
 	}
 	p.mu.Unlock()
+	for w := range wake {
+		w.Signal()
+	}
 	for _, r := range drop {
 		_ = r.mem.close() // its memory is lost to us either way
 	}

@@ -291,8 +291,11 @@ static int wait_for(const lanefs *s, int fd, int timeout)
 	int n = poll(p, 2, timeout);
 	if (n < 0)
 		return lanefs_fail(errno, NULL);
-	uint64_t count;
-	if (p[1].revents & POLLIN && read(fd, &count, sizeof count) < 0 && errno != EAGAIN)
+	uint64_t one;
+	ssize_t got = p[1].revents & POLLIN ? 1 : 0;
+	while (got > 0) /* 8 bytes for each signal, and 0 at the daemon's end */
+		got = read(fd, &one, sizeof one);
+	if (got < 0 && errno != EAGAIN && errno != EINTR)
 		return lanefs_fail(errno, NULL);
 	return n > 0;
 }

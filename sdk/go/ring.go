@@ -3,8 +3,10 @@ package lanefs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -85,6 +87,7 @@ type Ring struct {
 	rings    *wire.Rings
 	submit   int
 	complete *os.File
+	closing  atomic.Bool // by Close: then it is not the daemon's doing that no signal comes any more
 	slots    chan uint32 // places in flying that are free
 	over     chan struct{}
 	reaper   sync.WaitGroup
@@ -146,7 +149,7 @@ func (r *Ring) Start(reqs ...*Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed == nil && r.rings.WakeDaemon() {
-		wire.Signal(r.submit)
+		wire.Knock(r.submit)
 	}
 }
 
@@ -176,7 +179,7 @@ func (r *Ring) put(i uint32, q *Request) {
 		return
 	}
 	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next one waits for the daemon
-		wire.Signal(r.submit)
+		wire.Knock(r.submit)
 	}
 }
 
@@ -254,24 +257,28 @@ func (r *Ring) reapAll() error {
 // reap ends requests as their completions come in while nobody looks.
 func (r *Ring) reap() {
 	defer close(r.over)
-	var b [8]byte
+	raw, err := r.complete.SyscallConn()
 	for {
+		if err != nil {
+			r.fail(err)
+			return
+		}
 		r.reaping.Lock()
 		r.rings.ClientSleeps(true)
-		err := r.reapAll()
+		err = r.reapAll()
 		r.reaping.Unlock()
 		if err != nil {
 			r.fail(err)
 			return
 		}
-		if _, err := r.complete.Read(b[:]); err != nil {
+		if err := wire.Heard(raw); err != nil {
 			r.reaping.Lock()
 			last := r.reapAll()
 			r.reaping.Unlock()
 			switch {
 			case last != nil:
 				r.fail(last)
-			case errors.Is(err, os.ErrDeadlineExceeded):
+			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF) && !r.closing.Load():
 				r.fail(ErrGone)
 			default:
 				r.fail(os.ErrClosed)
@@ -322,6 +329,7 @@ func (r *Ring) why() error {
 // Close ends the ring. The daemon finishes what is in flight first; who waits for it gets os.ErrClosed.
 func (r *Ring) Close() error {
 	r.unwatch()
+	r.closing.Store(true)
 	err := r.s.release(r.handle)
 	r.complete.Close()
 	r.reaper.Wait() // and has set failed

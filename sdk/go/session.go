@@ -3,6 +3,7 @@ package lanefs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -144,9 +145,11 @@ func (s *Session) Wait(timeout time.Duration) error {
 	}
 	// Afterwards, or the deadline above might replace this one.
 	defer s.gone.then(func() { s.event.SetReadDeadline(time.Unix(1, 0)) })()
-	var b [8]byte
-	_, err := s.event.Read(b[:])
-	if err != nil && s.gone.over() {
+	raw, err := s.event.SyscallConn()
+	if err == nil {
+		err = wire.Heard(raw)
+	}
+	if err != nil && (s.gone.over() || errors.Is(err, io.EOF)) {
 		return nil
 	}
 	return err

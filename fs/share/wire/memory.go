@@ -80,18 +80,3 @@ func (s *Shared) Close() {
 	CloseAll([]int{s.FD})
 	s.FD = -1
 }
-
-// NewEvent makes an eventfd that does not block.
-func NewEvent() (int, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return -1, fmt.Errorf("eventfd: %w", err)
-	}
-	return fd, nil
-}
-
-// Signal adds one to an eventfd. A full one is signalled already.
-func Signal(fd int) {
-	one := [8]byte{1}
-	_, _ = unix.Write(fd, one[:])
-}

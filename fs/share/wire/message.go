@@ -49,7 +49,7 @@ type Header struct {
 	Status int32 // of a reply: 0, or an errno, and then the body is a text that says why
 }
 
-// Hello and its reply, which carries two rights: the notice board, and an eventfd that is signalled when it changes.
+// Hello and its reply, which carries two rights: the notice board, and a signal when it changes.
 type Hello struct {
 	Magic       [8]byte
 	Least, Most uint16
@@ -162,7 +162,7 @@ type OpenReply struct {
 }
 
 // Ring asks for rings. The reply carries three rights: their memory, an eventfd by which the client says that it has
-// submitted, and one by which the daemon says that something is complete.
+// submitted, and a signal by which the daemon says that something is complete (Event).
 type Ring struct {
 	Entries uint32 // submissions; a power of two up to MaxEntries
 	_       uint32

@@ -12,7 +12,7 @@ import (
 // side only and lies in a cache line of its own. Neither side believes the other's: an index that is out of range ends the
 // ring, and an entry is copied out before it is looked at.
 //
-// A side that has nothing to do says so in its sleep word and looks once more before it waits for its eventfd; the other
+// A side that has nothing to do says so in its sleep word and looks once more before it waits for its signal; the other
 // side signals that only while the word is set.
 
 // Offsets in the rings' memory. Submissions begin at ringEntries, completions behind them.

@@ -129,11 +129,8 @@ class Ring:
                         self._end(ConnectionError(errno.ECONNRESET, GONE_TEXT))
                         return
                 wait = min(wait + 1, 20) if self._flying else 1000
-                try:
-                    os.read(self._complete, 8)
+                if w.drain(self._complete):
                     wait = 0
-                except BlockingIOError:
-                    pass
                 if not done:
                     continue
             wait = 0

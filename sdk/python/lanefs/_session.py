@@ -139,11 +139,7 @@ class Session:
         p.register(self._event, select.POLLIN)
         p.register(self._socket, 0)  # the daemon's end is an end of all of them
         ready = p.poll(None if timeout is None else max(0, timeout * 1000))
-        if (self._event, select.POLLIN) in ready:
-            try:
-                os.read(self._event, 8)
-            except BlockingIOError:
-                pass  # another thread was faster
+        w.drain(self._event)
         return bool(ready)
 
     def release(self, handle):

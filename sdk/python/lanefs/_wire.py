@@ -1,5 +1,6 @@
 """The bytes of the share protocol, version 1: docs/SPEC.md has them all. Everything is little-endian."""
 
+import os
 import struct
 
 MAGIC = b"LANEFSVR"
@@ -39,3 +40,14 @@ SQ_TAIL, SQ_HEAD, CQ_TAIL, CQ_HEAD, DAEMON_SLEEPS, CLIENT_SLEEPS, ENTRIES = 0, 6
 SUBMISSION = struct.Struct("<QIIIIQQQ16x")
 COMPLETION = struct.Struct("<Qq16x")
 READ, WRITE, SYNC = 1, 2, 3
+
+
+def drain(fd):
+    """Takes all signals that the daemon has sent, 8 bytes each, and says whether there were any. Its end is none."""
+    got = False
+    try:
+        while os.read(fd, 8):
+            got = True
+    except BlockingIOError:
+        pass
+    return got
