@@ -21,34 +21,29 @@ type External struct {
 	Writable bool // not for O_APPEND: transfers say where they go
 }
 
-// External finds the file of a descriptor that a program has passed. The descriptor stays the caller's, and should be
-// closed at once: an open file keeps the mount busy. Closing it also makes the kernel write back the file's dirty pages.
+// External finds the file of a descriptor that a program has passed: its inode number, its type as stat has it, and how it was opened
+// (F_GETFL). Whoever has the descriptor keeps it open meanwhile, and has had the kernel write back what it has of the file.
 //
-// Nothing here asks the mount through the kernel: a daemon that waits for itself cannot be killed.
-func (s *Server) External(fd int) (*External, error) {
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
-		return nil, fmt.Errorf("the descriptor: %w", err)
-	}
+// The daemon itself never has such a descriptor: to close one is to wait for the mount, and a daemon that waits for itself cannot be
+// killed.
+func (s *Server) External(ino uint64, mode uint32, flags int) (*External, error) {
 	if flags&unix.O_PATH != 0 {
 		return nil, fmt.Errorf("the descriptor was opened with O_PATH, which gives no permission: open the file for reading: %w", syscall.EBADF)
 	}
-	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_TYPE, &st); err != nil {
-		return nil, fmt.Errorf("the descriptor: %w", err)
+	if mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("inode %d is no regular file: %w", ino, syscall.EINVAL)
 	}
-	if s.dev == 0 || unix.Mkdev(st.Dev_major, st.Dev_minor) != s.dev {
-		return nil, fmt.Errorf("the file is not on the mount at %q: %w", s.dir, syscall.EXDEV)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("inode %d is no regular file: %w", st.Ino, syscall.EINVAL)
-	}
-	in := s.nodes.retainInode(st.Ino)
+	in := s.nodes.retainInode(ino)
 	if in == nil {
-		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", st.Ino, s.dir, syscall.ESTALE)
+		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", ino, s.dir, syscall.ESTALE)
 	}
 	access := flags & unix.O_ACCMODE
 	return &External{n: &node{srv: s, in: in}, in: in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
+}
+
+// ErrElsewhere says that a descriptor is not of a file of the mount.
+func (s *Server) ErrElsewhere() error {
+	return fmt.Errorf("the file is not on the mount at %q: %w", s.dir, syscall.EXDEV)
 }
 
 // retainInode takes a reference on the inode of a node that the kernel knows; nil if it knows none.

@@ -3,14 +3,13 @@ package share
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/fs/vram"
 	"github.com/lanefs/lanefs/gpu"
@@ -18,9 +17,8 @@ import (
 
 // conn is one client. Everything in it belongs to the goroutine that serves it.
 type conn struct {
-	*wire.Conn
+	*gate.Conn
 	s       *Server
-	uid     uint32
 	board   *wire.Shared // nil before the Hello
 	event   *wire.Event  // the board has changed; nil before the Hello
 	handles map[uint32]handle
@@ -39,12 +37,12 @@ func (c *conn) serve() {
 		h, body, rights, err := c.Receive()
 		if err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
-				c.s.c.Log.Warn("share: a client was cut off", "uid", c.uid, "why", err.Error())
+				c.s.c.Log.Warn("share: a client was cut off", "uid", c.UID, "why", err.Error())
 			}
 			return
 		}
 		r := c.handle(h, body, rights)
-		wire.CloseAll(rights)
+		gate.CloseAll(rights)
 		if r.err != nil {
 			status, text := wire.Failure(r.err, fs.Errno(r.err))
 			r.reply, r.status = text, status
@@ -73,7 +71,7 @@ type result struct {
 func fail(err error) result { return result{err: err} }
 
 // handle carries out one request. The rights are closed after it.
-func (c *conn) handle(h wire.Header, body []byte, rights []int) (r result) {
+func (c *conn) handle(h wire.Header, body []byte, rights []gate.Right) (r result) {
 	defer func() {
 		if p := recover(); p != nil { // a mistake of ours must not take the mount down
 			c.s.c.Log.Error("share: panic", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -96,7 +94,7 @@ func (c *conn) handle(h wire.Header, body []byte, rights []int) (r result) {
 // request pairs a type of message with what it wants and who does it.
 type request struct {
 	rights int
-	do     func(c *conn, body []byte, rights []int) result
+	do     func(c *conn, body []byte, rights []gate.Right) result
 }
 
 var requests = map[wire.Type]request{
@@ -111,8 +109,8 @@ var requests = map[wire.Type]request{
 }
 
 // with decodes the body for f.
-func with[T any](f func(*conn, *T, []int) result) func(*conn, []byte, []int) result {
-	return func(c *conn, body []byte, rights []int) result {
+func with[T any](f func(*conn, *T, []gate.Right) result) func(*conn, []byte, []gate.Right) result {
+	return func(c *conn, body []byte, rights []gate.Right) result {
 		var v T
 		if err := wire.Body(body, &v); err != nil {
 			return fail(fmt.Errorf("%w: %w", err, unix.EPROTO))
@@ -123,7 +121,7 @@ func with[T any](f func(*conn, *T, []int) result) func(*conn, []byte, []int) res
 
 var runtimes = map[string]wire.Runtime{"host": wire.RuntimeHost, "cuda": wire.RuntimeCUDA, "hip": wire.RuntimeHIP}
 
-func (c *conn) hello(q *wire.Hello, _ []int) result {
+func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	if q.Magic != wire.Magic {
 		return fail(fmt.Errorf("this is no client of LaneFS: %w", unix.EPROTO))
 	}
@@ -205,7 +203,7 @@ func (c *conn) add(number uint32, h handle) {
 	}
 }
 
-func (c *conn) release(q *wire.Release, _ []int) result {
+func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 	h, ok := c.handles[q.Handle]
 	if !ok {
 		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
@@ -244,19 +242,17 @@ func (f *file) close(c *conn) {
 	f.ext.Close()
 }
 
-// take finds the file of the descriptor that came with a request, and closes that: it would keep the mount busy, and it is
-// its closing that makes the kernel write back what it has of the file.
-func (c *conn) take(rights []int) (f *fs.External, name string, err error) {
-	if f, err = c.s.c.Mount.External(rights[0]); err != nil {
-		return nil, "", err
+// take finds the file of the descriptor that came with a request.
+func (c *conn) take(rights []gate.Right) (f *fs.External, name string, err error) {
+	r := rights[0]
+	if r.Sort != gate.Own {
+		return nil, "", c.s.c.Mount.ErrElsewhere()
 	}
-	name, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(rights[0]))
-	unix.Close(rights[0])
-	rights[0] = -1
-	return f, name, nil
+	f, err = c.s.c.Mount.External(r.Inode, r.Mode, r.Flags)
+	return f, r.Name, err
 }
 
-func (c *conn) open(_ *wire.Open, rights []int) result {
+func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
 	if c.count.files >= maxFiles {
 		return fail(fmt.Errorf("the connection has %d files: %w", maxFiles, unix.EMFILE))
 	}
@@ -282,7 +278,7 @@ func (c *conn) open(_ *wire.Open, rights []int) result {
 }
 
 // register takes memory of the program's.
-func (c *conn) register(q *wire.Register, rights []int) result {
+func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	if c.count.memories >= maxMemories {
 		return fail(fmt.Errorf("the connection has registered %d memories: %w", maxMemories, unix.EMFILE))
 	}
@@ -290,10 +286,13 @@ func (c *conn) register(q *wire.Register, rights []int) result {
 		return fail(fmt.Errorf("%d bytes of memory at %d: want a multiple of 4096: %w", q.Size, q.FDOff, unix.EINVAL))
 	}
 	kind := gpu.ExportKind(q.Kind)
-	if err := checkImport(kind, rights[0]); err != nil {
+	if rights[0].Sort != gate.Memory {
+		return fail(fmt.Errorf("the descriptor is not of memory: %w", unix.EINVAL))
+	}
+	if err := checkImport(kind, rights[0].FD); err != nil {
 		return fail(err)
 	}
-	m, err := c.s.c.Pool.Import(gpu.Export{FD: rights[0], Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
+	m, err := c.s.c.Pool.Import(gpu.Export{FD: rights[0].FD, Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
 	if err != nil {
 		return fail(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/fs/vram"
 )
@@ -86,7 +87,7 @@ func span(q *wire.Map, size int64) (off, n int64, toEnd bool, err error) {
 	return off, n, toEnd, nil
 }
 
-func (c *conn) mapFile(q *wire.Map, rights []int) result {
+func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if !q.Flags.Valid() {
 		return fail(fmt.Errorf("flags %#x: %w", uint32(q.Flags), unix.EINVAL))
 	}
@@ -151,7 +152,7 @@ func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, er
 			}
 		}
 	}
-	w.Key = c.s.c.Pool.Key(f.Ino(), f.Generation(), c.uid)
+	w.Key = c.s.c.Pool.Key(f.Ino(), f.Generation(), c.UID)
 	w.Notify, w.Waker = raise, c.event
 	hold, err := c.s.c.Pool.Map(w)
 	if err != nil {
@@ -163,7 +164,7 @@ func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, er
 }
 
 // commit writes memory to a file, durably.
-func (c *conn) commit(q *wire.Commit, rights []int) result {
+func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	var m *vram.Memory
 	switch h := c.handles[q.Handle].(type) {
 	case *mapping:
@@ -208,9 +209,9 @@ func store(f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err er
 }
 
 // pin keeps a whole file resident, or lets it go.
-func (c *conn) pin(q *wire.Pin, rights []int) result {
-	if !privileged(c.uid) {
-		return fail(fmt.Errorf("uid %d may not pin: only root and who mounted may: %w", c.uid, unix.EPERM))
+func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
+	if !privileged(c.UID) {
+		return fail(fmt.Errorf("uid %d may not pin: only root and who mounted may: %w", c.UID, unix.EPERM))
 	}
 	f, name, err := c.take(rights)
 	if err != nil {
@@ -222,7 +223,7 @@ func (c *conn) pin(q *wire.Pin, rights []int) result {
 	}
 	owner := q.Owner
 	if owner == wire.NoOwner {
-		owner = c.uid
+		owner = c.UID
 	}
 	p := c.s.c.Pool
 	key := p.Key(f.Ino(), f.Generation(), owner)

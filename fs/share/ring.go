@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/fs/vram"
 )
@@ -75,7 +76,7 @@ type job struct {
 	err  error
 }
 
-func (c *conn) ring(q *wire.Ring, _ []int) result {
+func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if c.count.rings >= maxRings {
 		return fail(fmt.Errorf("the connection has %d rings: %w", maxRings, unix.EMFILE))
 	}

@@ -44,7 +44,6 @@ type Config struct {
 // Server answers programs until it is closed.
 type Server struct {
 	c    Config
-	l    *net.UnixListener
 	gate *gate.Gate
 	wg   sync.WaitGroup
 
@@ -58,46 +57,31 @@ type Server struct {
 
 // Serve begins to answer.
 func Serve(c Config) (*Server, error) {
-	l, err := listen(c.Socket)
-	if err != nil {
-		return nil, fmt.Errorf("share: socket %q: %w", c.Socket, err)
-	}
 	mode := os.FileMode(0o600)
 	if c.Public {
 		mode = 0o666
 	}
-	if err := os.Chmod(c.Socket, mode); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("share: %w", err)
-	}
-	g, err := gate.Start(c.Mount.Device(), c.Log)
+	g, err := gate.Start(c.Mount.Device(), func() (*net.UnixListener, error) { return listen(c.Socket, mode) }, c.Log)
 	if err != nil {
-		l.Close()
+		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, l: l, gate: g, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
 
 func (s *Server) accept() {
 	for {
-		u, err := s.l.AcceptUnix()
+		g, err := s.gate.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			s.c.Log.Warn("share", "error", err.Error())
-			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
+			s.c.Log.Warn("share: no clients are served", "error", err.Error())
 			continue
 		}
-		c, err := s.meet(u)
-		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				s.c.Log.Warn("share: a client was not served", "error", err.Error())
-			}
-			continue
-		}
+		c := &conn{s: s, Conn: g, handles: map[uint32]handle{}}
 		if err := s.admit(c); err != nil {
 			select {
 			case s.refusing <- struct{}{}:
@@ -114,26 +98,12 @@ func (s *Server) accept() {
 			c.serve()
 			s.mu.Lock()
 			delete(s.conns, c)
-			if s.users[c.uid]--; s.users[c.uid] == 0 {
-				delete(s.users, c.uid)
+			if s.users[c.UID]--; s.users[c.UID] == 0 {
+				delete(s.users, c.UID)
 			}
 			s.mu.Unlock()
 		})
 	}
-}
-
-// meet makes a connection of what was accepted. Nothing is received from u itself: see package gate.
-func (s *Server) meet(u *net.UnixConn) (*conn, error) {
-	uid, err := wire.Peer(u)
-	if err != nil {
-		u.Close()
-		return nil, err
-	}
-	w, err := s.gate.Pass(u, uid)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{s: s, Conn: w, uid: uid, handles: map[uint32]handle{}}, nil
 }
 
 // refuse answers a Hello. One that is not read first may cost the client the answer: a socket that is closed with something
@@ -143,12 +113,12 @@ func (c *conn) refuse(why error, read bool) {
 	c.SetDeadline(time.Now().Add(refuseTimeout))
 	var h wire.Header
 	if read {
-		var rights []int
+		var rights []gate.Right
 		var err error
 		if h, _, rights, err = c.Receive(); err != nil {
 			return
 		}
-		wire.CloseAll(rights)
+		gate.CloseAll(rights)
 	}
 	status, text := wire.Failure(why, fs.Errno(why))
 	_ = c.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Tag: h.Tag, Status: status}, text))
@@ -161,11 +131,11 @@ func (s *Server) admit(c *conn) error {
 	switch {
 	case s.closed:
 		return unix.ESHUTDOWN
-	case len(s.conns) >= maxConns, s.users[c.uid] >= maxUserConns && !privileged(c.uid):
-		return fmt.Errorf("too many connections (%d of your own): close some: %w", s.users[c.uid], unix.EBUSY)
+	case len(s.conns) >= maxConns, s.users[c.UID] >= maxUserConns && !privileged(c.UID):
+		return fmt.Errorf("too many connections (%d of your own): close some: %w", s.users[c.UID], unix.EBUSY)
 	}
 	s.conns[c] = true
-	s.users[c.uid]++
+	s.users[c.UID]++
 	return nil
 }
 
@@ -186,8 +156,10 @@ func (s *Server) Close() error {
 		c.UnixConn.Close()
 	}
 	s.mu.Unlock()
-	err := s.gate.Leave(s.l)            // what is in its queue is the gate's to close
-	err = errors.Join(err, s.l.Close()) // and unlinks the socket
+	err := s.gate.Close()
 	s.wg.Wait()
-	return errors.Join(err, s.gate.Close())
+	if e := os.Remove(s.c.Socket); e != nil && !os.IsNotExist(e) {
+		err = errors.Join(err, e)
+	}
+	return err
 }

@@ -26,8 +26,13 @@ const (
 // SocketName is what the socket of a mount is called whose files begin with base.
 func SocketName(base string) string { return base + socketEnd }
 
-// listen makes a socket at path, in the place of what is there.
-func listen(path string) (*net.UnixListener, error) {
+// listen makes a socket at path, in the place of what is there, to which those may connect whom mode lets.
+func listen(path string, mode os.FileMode) (l *net.UnixListener, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("socket %q: %w", path, err)
+		}
+	}()
 	unlock, err := lockDir(filepath.Dir(path), unix.LOCK_SH)
 	if err != nil {
 		return nil, err
@@ -36,7 +41,14 @@ func listen(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
-	return net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // Sweep removes the sockets in dir that nobody listens on, and says which. take takes the lock of the daemon whose files

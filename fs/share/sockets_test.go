@@ -34,7 +34,7 @@ func TestSweep(t *testing.T) {
 	leave(t, at("alive.share"))
 	require.NoError(t, os.WriteFile(at("file.share"), nil, 0o600))
 	require.NoError(t, os.Symlink(at("dead.sock"), at("link.share")))
-	live, err := listen(at("live.share"))
+	live, err := listen(at("live.share"), 0o600)
 	require.NoError(t, err)
 	defer live.Close()
 
@@ -92,7 +92,7 @@ func TestSweepUnderFire(t *testing.T) {
 		makers.Go(func() {
 			path := filepath.Join(dir, string(rune('a'+i))+socketEnd)
 			for range 200 {
-				l, err := listen(path)
+				l, err := listen(path, 0o600)
 				if err != nil {
 					t.Error(err)
 					return

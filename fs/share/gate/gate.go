@@ -1,17 +1,13 @@
 package gate
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,30 +15,24 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-const (
-	// variable has the mount's device number in the environment of the process, and says that it is one.
-	variable = "LANEFS_GATE"
-	// processName is what ps shows.
-	processName = "lanefs-gate"
-	// controlFD is the process's end of the control socket.
-	controlFD = 3
-
-	startTimeout = time.Minute
-	passTimeout  = 30 * time.Second
-)
+// restartPause keeps a process that dies at once from being started all the time.
+const restartPause = time.Second
 
 // Gate is the daemon's side. Its owner calls Close.
 type Gate struct {
-	dev uint64
-	log *slog.Logger
+	dev    uint64
+	listen func() (*net.UnixListener, error)
+	log    *slog.Logger
+	closed chan struct{}
 
 	mu      sync.Mutex
-	control *wire.Conn // to the process; nil: closed. Protected by mu
+	control *wire.Conn // to the process. Protected by mu; replaced by Accept only
 }
 
-// Start starts the process for the mount whose files have device number dev.
-func Start(dev uint64, log *slog.Logger) (*Gate, error) {
-	g := &Gate{dev: dev, log: log}
+// Start starts the process for the mount whose files have device number dev. listen makes the socket that clients connect to; it is
+// called again if the process dies, and whoever calls Close removes it.
+func Start(dev uint64, listen func() (*net.UnixListener, error), log *slog.Logger) (*Gate, error) {
+	g := &Gate{dev: dev, listen: listen, log: log, closed: make(chan struct{})}
 	var err error
 	if g.control, err = g.start(); err != nil {
 		return nil, err
@@ -50,49 +40,69 @@ func Start(dev uint64, log *slog.Logger) (*Gate, error) {
 	return g, nil
 }
 
-func (g *Gate) start() (_ *wire.Conn, err error) {
-	defer func() {
+// Accept waits for the next client. net.ErrClosed comes after Close. One goroutine calls it.
+func (g *Gate) Accept() (*Conn, error) {
+	for {
+		c, err := g.receive()
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case <-g.closed:
+			return nil, net.ErrClosed
+		case <-time.After(restartPause):
+		}
+		// The process has died, by no client's doing. Its connections have ended; the next one's needs another.
+		g.log.Error("share: starting another process for clients' descriptors", "why", err.Error())
+		fresh, err := g.start()
 		if err != nil {
-			err = fmt.Errorf("starting the process that receives clients' descriptors: %w", err)
+			return nil, err
 		}
-	}()
-	ours, theirs, err := pair()
+		g.mu.Lock()
+		g.control.Close()
+		g.control = fresh
+		select {
+		case <-g.closed:
+			fresh.Close()
+		default:
+		}
+		g.mu.Unlock()
+	}
+}
+
+func (g *Gate) receive() (*Conn, error) {
+	g.mu.Lock()
+	control := g.control
+	g.mu.Unlock()
+	var user [4]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := control.ReadMsgUnix(user[:], oob)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("/proc/self/exe") // also when it was deleted
-	cmd.Args = []string{processName}
-	cmd.Env = append(os.Environ(), variable+"="+strconv.FormatUint(g.dev, 10))
-	cmd.Dir = "/" // and not in the way of an unmount
-	cmd.ExtraFiles = []*os.File{theirs}
-	var said bytes.Buffer // read after Wait only
-	cmd.Stderr = &said
-	err = cmd.Start()
-	theirs.Close() // or we would not see the process's end
+	fds, err := wire.ParseRights(oob[:oobn])
+	if err != nil || n != len(user) || len(fds) != 1 {
+		wire.CloseAll(fds)
+		return nil, errors.Join(fmt.Errorf("it sent %d bytes and %d descriptors", n, len(fds)), err)
+	}
+	c, err := connOf(fds[0])
 	if err != nil {
-		ours.Close()
 		return nil, err
 	}
-	go func() { // for ever, if one of its threads is stuck
-		if err := cmd.Wait(); err != nil {
-			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err.Error(), "it said", said.String())
-		}
-	}()
-	var ready [256]byte
-	ours.SetReadDeadline(time.Now().Add(startTimeout))
-	n, err := ours.Read(ready[:])
-	if err == nil && n == 0 {
-		err = io.ErrUnexpectedEOF
+	return &Conn{Conn: c, UID: binary.LittleEndian.Uint32(user[:])}, nil
+}
+
+// Close ends the process, and the clients' connections that are left. It waits for nothing.
+func (g *Gate) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.closed:
+		return nil
+	default:
 	}
-	if err != nil {
-		ours.Close()
-		_ = cmd.Process.Kill()
-		return nil, fmt.Errorf("it did not say that it was ready: %w", err)
-	}
-	if text := string(ready[1:n]); text != "" {
-		g.log.Warn("share: the process that receives clients' descriptors keeps privileges that it does not need", "error", text)
-	}
-	return ours, nil
+	close(g.closed)
+	return g.control.Close()
 }
 
 // pair is two ends of a connection.
@@ -124,72 +134,4 @@ func connOf(fd int) (*wire.Conn, error) {
 		return nil, fmt.Errorf("a socket of another kind: %v", c.LocalAddr())
 	}
 	return &wire.Conn{UnixConn: u}, nil
-}
-
-// Pass hands over the connection u of a client, user uid, and gives the one that takes its place: nothing foreign comes by
-// it. u is closed in any case.
-func (g *Gate) Pass(u *net.UnixConn, uid uint32) (*wire.Conn, error) {
-	defer u.Close()
-	c, other, err := pair()
-	if err != nil {
-		return nil, err
-	}
-	defer other.Close()
-	if err := g.send(u, uid, int(other.Fd())); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
-}
-
-// Leave gives the process a socket to close in which foreign descriptors may wait. The caller closes it
-// too.
-func (g *Gate) Leave(s syscall.Conn) error { return g.send(s, 0) }
-
-// send passes a socket, and what goes with it.
-func (g *Gate) send(s syscall.Conn, uid uint32, with ...int) error {
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var sent error
-	err = raw.Control(func(fd uintptr) {
-		fds := append([]int{int(fd)}, with...)
-		sent = g.sendLocked(uid, fds...)
-		if sent == nil || errors.Is(sent, net.ErrClosed) {
-			return
-		}
-		// The process has died, by no client's doing. Its connections have ended; the next one's needs another.
-		fresh, e := g.start()
-		if e != nil {
-			sent = errors.Join(sent, e)
-			return
-		}
-		g.control.Close()
-		g.control = fresh
-		sent = g.sendLocked(uid, fds...)
-	})
-	return errors.Join(err, sent)
-}
-
-func (g *Gate) sendLocked(uid uint32, fds ...int) error {
-	if g.control == nil {
-		return net.ErrClosed
-	}
-	g.control.SetWriteDeadline(time.Now().Add(passTimeout))
-	return g.control.Send([]byte{byte(uid), byte(uid >> 8), byte(uid >> 16), byte(uid >> 24)}, fds...)
-}
-
-// Close ends the process, and the clients' connections that are left. It waits for nothing.
-func (g *Gate) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.control == nil {
-		return nil
-	}
-	err := g.control.Close()
-	g.control = nil
-	return err
 }

@@ -2,7 +2,9 @@ package gate
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -19,6 +21,8 @@ const (
 	patience   = 5 * time.Second // for a foreign file system to let go of a descriptor
 	maxLate    = 64              // closings of one user that last longer, before the user is refused
 	maxLateAll = 2048            // of all users. Go gives up at 10,000 threads
+	maxVisits  = 1536            // connections of one user: each may have one closing more that is late. The daemon has limits of its own
+	lastWords  = 5 * time.Second // for the clients of a daemon that has gone
 )
 
 // Every program that serves a mount can be its gate, tests too: so the process is made here, before main.
@@ -27,7 +31,11 @@ func init() {
 	if !ok {
 		return
 	}
-	if err := run(v); err != nil {
+	kept, second := os.LookupEnv(confined)
+	if !second {
+		kept = joined([]error{confine()}) // it returns only where it fails
+	}
+	if err := run(v, kept); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -36,119 +44,145 @@ func init() {
 
 // process is the gate.
 type process struct {
-	dev  uint64 // of the mount
-	null int    // /dev/null, in the place of what is foreign
+	dev     uint64 // of the mount
+	gpus    map[uint32]bool
+	control *wire.Conn
+	visits  sync.WaitGroup
 
 	mu      sync.Mutex
-	late    map[uint32]int // closings that outlasted patience, by user. Protected by mu
-	lateAll int            // protected by mu
+	late    map[uint32]int             // closings that outlasted patience, by user. Protected by mu
+	lateAll int                        // protected by mu
+	parked  map[uint32][]*net.UnixConn // sockets that cannot be closed, by user. Protected by mu
+	present map[uint32]int             // visitors, by user. Protected by mu
 }
 
-// run is the life of the process: it ends with the control socket.
-func run(dev string) error {
-	kept := unprivileged()
+// run is the life of the process: it ends with the control socket. kept is what it could not give up.
+func run(dev, kept string) error {
 	called := append([]byte(processName), 0)
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&called[0])), 0, 0, 0) // for ps; /proc/self/exe made it "exe"
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)            // those are for the daemon, which may serve on
-	p := &process{late: map[uint32]int{}}
+	// The end of the daemon's thread, once more: an exec may have forgotten it. This is the thread that is asked for it.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(died), 0, 0, 0); err != nil {
+		return os.NewSyscallError("PR_SET_PDEATHSIG", err)
+	}
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT) // those are for the daemon, which may serve on
+	dead := make(chan os.Signal, 1)
+	signal.Notify(dead, died)
+	go func() {
+		<-dead
+		_, _ = unix.Write(abortFD, []byte("1")) // nothing to write to: it has ended by itself
+	}()
+	p := &process{gpus: gpuMajors(), late: map[uint32]int{}, parked: map[uint32][]*net.UnixConn{}, present: map[uint32]int{}}
 	var err error
 	if p.dev, err = strconv.ParseUint(dev, 10, 64); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
-	if p.null, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("%s: %w", os.DevNull, err)
-	}
-	control, err := connOf(controlFD)
-	if err != nil {
+	if p.control, err = connOf(controlFD); err != nil {
 		return fmt.Errorf("%s is set, but this is not lanefs's own process: %w", variable, err)
 	}
-	ready := "+"
-	if kept != nil {
-		ready += kept.Error()
-	}
-	if _, err := control.Write([]byte(ready)); err != nil {
+	l, err := listenerOf(listenFD)
+	if err != nil {
 		return err
 	}
-	var user [4]byte
-	oob := make([]byte, unix.CmsgSpace(4*wire.MaxRights))
-	for {
-		n, oobn, _, _, err := control.ReadMsgUnix(user[:], oob)
-		if err != nil || n != len(user) {
-			return nil // the daemon has gone
-		}
-		fds, _ := wire.ParseRights(oob[:oobn])
-		uid := binary.LittleEndian.Uint32(user[:])
-		if len(fds) == 2 {
-			go p.visit(uid, fds[0], fds[1])
-			continue
-		}
-		go p.close(uid, fds)
+	if err := restrict(); err != nil {
+		kept = joined([]error{errorOf(kept), err})
 	}
-}
-
-// unprivileged gives up all capabilities, in all threads: by becoming this executable once more, with none. What keeps it from
-// that is a reason to say so, not to refuse service.
-func unprivileged() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return os.NewSyscallError("PR_SET_NO_NEW_PRIVS", err)
+	if _, err := p.control.Write([]byte("+" + kept)); err != nil {
+		return err
 	}
-	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var have, none [2]unix.CapUserData
-	if err := unix.Capget(&h, &have[0]); err != nil {
-		return os.NewSyscallError("capget", err)
-	}
-	if have[0].Permitted|have[1].Permitted == 0 {
-		return nil
-	}
-	// Go's init functions run on the first thread: exec takes its capabilities for all, and gives none back.
-	if err := unix.Capset(&h, &none[0]); err != nil {
-		return os.NewSyscallError("capset", err)
-	}
-	return os.NewSyscallError("exec", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
-}
-
-// close closes descriptors that may block, and waits for that as long as it has patience: false if that was too short.
-func (p *process) close(uid uint32, fds []int) bool {
-	if len(fds) == 0 {
-		return true
-	}
-	return p.apart(uid, func() { wire.CloseAll(fds) })
-}
-
-// apart runs f, which may never return, and says whether it did within patience.
-func (p *process) apart(uid uint32, f func()) bool {
+	go p.accept(l)
+	var b [1]byte
+	_, _ = p.control.Read(b[:]) // the daemon says nothing: its end
+	l.Close()
 	done := make(chan struct{})
-	go func() { f(); close(done) }()
-	t := time.NewTimer(patience)
-	defer t.Stop()
+	go func() { p.visits.Wait(); close(done) }()
 	select {
 	case <-done:
-		return true
-	case <-t.C:
-	}
-	p.count(uid, 1)
-	go func() { <-done; p.count(uid, -1) }()
-	return false
-}
-
-func (p *process) count(uid uint32, n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lateAll += n
-	if p.late[uid] += n; p.late[uid] == 0 {
-		delete(p.late, uid)
-	}
-}
-
-// refusal is why a user is not served: nil where there is no reason.
-func (p *process) refusal(uid uint32) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.late[uid] >= maxLate:
-		return fmt.Errorf("%d descriptors that you passed before are not closed yet, for their file systems do not answer: %w", p.late[uid], unix.EBUSY)
-	case p.lateAll >= maxLateAll:
-		return fmt.Errorf("%d descriptors that clients passed are not closed yet, for their file systems do not answer: %w", p.lateAll, unix.EBUSY)
+	case <-time.After(lastWords):
 	}
 	return nil
+}
+
+func errorOf(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}
+
+func listenerOf(fd int) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, fmt.Errorf("a socket of another kind: %v", l.Addr())
+	}
+	return u, nil
+}
+
+// accept lets clients in, until the socket is closed.
+func (p *process) accept(l *net.UnixListener) {
+	for {
+		u, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors, most likely
+			continue
+		}
+		uid, err := wire.Peer(u)
+		if err == nil && !p.enter(uid) {
+			refuse(&wire.Conn{UnixConn: u}, fmt.Errorf("too many connections: close some: %w", unix.EBUSY), time.Now().Add(time.Second))
+			err = unix.EBUSY
+		}
+		if err != nil {
+			p.dismiss(uid, u)
+			continue
+		}
+		p.visits.Go(func() {
+			defer p.leave(uid)
+			p.visit(uid, &wire.Conn{UnixConn: u})
+		})
+	}
+}
+
+// refuse answers a Hello that was not read.
+func refuse(client *wire.Conn, why error, deadline time.Time) {
+	status, text := wire.Failure(why, unix.EBUSY)
+	client.SetWriteDeadline(deadline)
+	_ = client.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Status: status}, text))
+}
+
+// enter counts a user's visitors.
+func (p *process) enter(uid uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.present[uid] >= maxVisits {
+		return false
+	}
+	p.present[uid]++
+	return true
+}
+
+func (p *process) leave(uid uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.present[uid]--; p.present[uid] == 0 {
+		delete(p.present, uid)
+	}
+}
+
+// announce gives the daemon its end of a visitor's connection.
+func (p *process) announce(uid uint32, end *os.File) error {
+	user := binary.LittleEndian.AppendUint32(nil, uid)
+	var sent error
+	raw, err := end.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { sent = p.control.Send(user, int(fd)) })
+	}
+	return errors.Join(err, sent)
 }

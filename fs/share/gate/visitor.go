@@ -1,6 +1,9 @@
 package gate
 
 import (
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,9 +15,10 @@ import (
 // The road of a request:
 //
 //	1  the client's message is received, with whatever descriptors it carries
-//	2  it goes on to the daemon with those that may pass, whose copies here are closed
-//	3  what is foreign is closed, however long that takes (parallel to 4; no other request of the client begins before)
-//	4  the daemon's reply goes to the client, after 2 has ended: then no copy here keeps the mount busy
+//	2  files of the mount are flushed: the kernel writes back what it has of them, as for a program that closes them
+//	3  the message goes on to the daemon, with memory, whose copies here are closed, and with what is to be known of files
+//	4  what is foreign is closed, however long that takes (parallel to 5; no other request of the client begins before)
+//	5  before the daemon's reply goes to the client the files of the mount are closed: then nothing here keeps the mount busy
 
 const (
 	maxPassed    = 253 // descriptors in one message: SCM_MAX_FD
@@ -26,30 +30,35 @@ type visitor struct {
 	p              *process
 	uid            uint32
 	client, daemon *wire.Conn
-	passing        sync.Mutex    // held while copies of what was passed on are open here, and while a reply goes by
 	answered       chan struct{} // a reply went by
 	gone           chan struct{} // down has ended
+
+	mu  sync.Mutex
+	own []int // files of the mount that the request at the daemon has. Protected by mu
 }
 
 // visit relays until one side has gone.
-func (p *process) visit(uid uint32, client, daemon int) {
-	c, err := connOf(client)
+func (p *process) visit(uid uint32, client *wire.Conn) {
+	daemon, end, err := pair()
+	if err == nil {
+		err = p.announce(uid, end)
+		end.Close()
+		if err != nil {
+			daemon.Close()
+		}
+	}
 	if err != nil {
-		wire.CloseAll([]int{daemon})
+		p.dismiss(uid, client.UnixConn)
 		return
 	}
-	d, err := connOf(daemon)
-	if err != nil {
-		p.apart(uid, func() { c.Close() })
-		return
-	}
-	v := &visitor{p: p, uid: uid, client: c, daemon: d, answered: make(chan struct{}, 1), gone: make(chan struct{})}
+	v := &visitor{p: p, uid: uid, client: client, daemon: daemon, answered: make(chan struct{}, 1), gone: make(chan struct{})}
 	go v.down()
 	v.up()
-	_ = d.CloseWrite() // the daemon sees the end, answers what it has, and closes
+	_ = daemon.CloseWrite() // the daemon sees the end, answers what it has, and closes
 	<-v.gone
-	d.Close()
-	p.apart(uid, func() { c.Close() }) // with what nobody received
+	daemon.Close()
+	v.letGo()
+	p.dismiss(uid, client.UnixConn)
 }
 
 // up takes requests to the daemon.
@@ -57,24 +66,23 @@ func (v *visitor) up() {
 	// One byte more than a message: the daemon is to see that it is too long.
 	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*maxPassed))
 	for first := true; ; first = false {
+		if why := v.p.refusal(v.uid); why != nil { // before anything is received that might have to be closed
+			if first {
+				refuse(v.client, why, time.Now().Add(replyTimeout))
+			}
+			return
+		}
 		n, oobn, flags, _, err := v.client.ReadMsgUnix(buf, oob)
 		rights, bad := wire.ParseRights(oob[:oobn])
 		if err != nil || bad != nil || flags&unix.MSG_CTRUNC != 0 || n == 0 && len(rights) == 0 {
 			v.p.close(v.uid, rights)
 			return
 		}
-		if why := v.p.refusal(v.uid); why != nil && first {
-			status, text := wire.Failure(why, unix.EBUSY)
-			v.client.SetWriteDeadline(time.Now().Add(replyTimeout))
-			_ = v.client.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Status: status}, text))
-			v.p.close(v.uid, rights)
-			return
-		}
-		pass, own, foreign := v.sort(rights)
-		v.passing.Lock()
-		err = v.daemon.Send(buf[:n], pass...)
-		wire.CloseAll(own)
-		v.passing.Unlock()
+		tell, pass, foreign := v.sort(rights)
+		// How long a flush takes is the client's business, which wrote the bytes: it waits for the mount, and nobody for it.
+		flush(tell, v.files())
+		err = v.daemon.Send(append(encodeHead(tell), buf[:n]...), pass...)
+		wire.CloseAll(pass)
 		if !v.p.close(v.uid, foreign) || err != nil {
 			return
 		}
@@ -86,35 +94,89 @@ func (v *visitor) up() {
 	}
 }
 
-// sort tells what may go on from what is foreign. One descriptor too many is enough for the daemon to refuse the message.
-func (v *visitor) sort(rights []int) (pass, own, foreign []int) {
+// sort tells what may go on from what stays and what is foreign. One descriptor too many is enough for the daemon to refuse the
+// message. Files of the mount are the visitor's from here on.
+func (v *visitor) sort(rights []int) (tell []Right, pass, foreign []int) {
 	for _, fd := range rights {
-		to := v.p.null
-		if v.p.harmless(fd) {
-			own, to = append(own, fd), fd
-		} else {
+		r := v.p.look(fd)
+		extra := len(tell) > wire.MaxRights
+		switch {
+		case r.Sort == Own:
+			v.mu.Lock()
+			v.own = append(v.own, fd)
+			v.mu.Unlock()
+			if len(tell) == 0 {
+				r.Name, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+			}
+		case r.Sort == Memory && !extra:
+			pass = append(pass, fd)
+		default: // of memory too much as well, which closes like this
 			foreign = append(foreign, fd)
 		}
-		if len(pass) <= wire.MaxRights {
-			pass = append(pass, to)
+		if !extra {
+			tell = append(tell, r)
 		}
 	}
-	return pass, own, foreign
+	return tell, pass, foreign
 }
 
-// harmless says whether closing a descriptor waits for nobody: it is of the mount, a memfd, or no file of a file system at all
-// but a device or its memory. No question here is one that a file system answers: only memfds have seals, and with
-// AT_STATX_DONT_SYNC FUSE says what it knows, or EACCES.
-func (p *process) harmless(fd int) bool {
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil {
-		return true
+func (v *visitor) files() []int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.own
+}
+
+// flush has the kernel write back what it has of the mount's files, as closing them would, of which a copy is closed for that.
+func flush(tell []Right, own []int) {
+	if len(tell) > wire.MaxRights {
+		return // the message will be refused
 	}
+	for _, fd := range own {
+		if twin, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			unix.Close(twin)
+		}
+	}
+}
+
+// letGo closes the mount's files. That waits for the mount, if anything was written meanwhile.
+func (v *visitor) letGo() {
+	v.mu.Lock()
+	own := v.own
+	v.own = nil
+	v.mu.Unlock()
+	wire.CloseAll(own)
+}
+
+// look says what a descriptor is of. No question here is one that a file system answers: only memfds have seals, and with
+// AT_STATX_DONT_SYNC FUSE says what it knows, or EACCES. Memory is what closing waits for nobody: a memfd, or a GPU's.
+func (p *process) look(fd int) Right {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil {
+		return Right{Sort: Memory, FD: fd}
+	}
+	foreign := Right{Sort: Foreign, FD: -1}
 	var st unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_TYPE, &st); err != nil {
-		return false
+		return foreign
 	}
-	kind := st.Mode & unix.S_IFMT // 0: what has no inode of its own, as DMA-BUFs
-	return unix.Mkdev(st.Dev_major, st.Dev_minor) == p.dev || kind == 0 || kind == unix.S_IFCHR
+	if unix.Mkdev(st.Dev_major, st.Dev_minor) == p.dev {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err != nil {
+			return foreign
+		}
+		return Right{Sort: Own, FD: -1, Flags: flags, Inode: st.Ino, Mode: uint32(st.Mode)}
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFCHR && p.gpus[st.Rdev_major]:
+	case kind == 0 || kind == unix.S_IFREG:
+		// A DMA-BUF has no inode of a file system's; what has none either, and is neither, could be anything.
+		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+		if err != nil || !strings.HasPrefix(name, "/dmabuf:") || st.Dev_major != 0 || kind != 0 {
+			return foreign
+		}
+	default:
+		return foreign
+	}
+	return Right{Sort: Memory, FD: fd}
 }
 
 // down takes replies to the client.
@@ -128,10 +190,9 @@ func (v *visitor) down() {
 			wire.CloseAll(rights)
 			break
 		}
-		v.passing.Lock() // up has closed its copies
+		v.letGo()
 		v.client.SetWriteDeadline(time.Now().Add(replyTimeout))
 		err = v.client.Send(buf[:n], rights...)
-		v.passing.Unlock()
 		wire.CloseAll(rights)
 		if err != nil {
 			break

@@ -5,6 +5,7 @@ package sharetest
 import (
 	"bytes"
 	"io"
+
 	"log/slog"
 	"os"
 	"os/exec"
