@@ -70,6 +70,13 @@ func TestGateHasNothing(t *testing.T) {
 // killed kills the daemon of a mount, and wants what a user is promised then: the process ends, and the mount answers, with an error.
 func (p *place) killed(dir string, pid int) {
 	p.t.Helper()
+	var st unix.Stat_t
+	require.NoError(p.t, unix.Stat(dir, &st))
+	defer func() {
+		if !gone(pid) { // the test has failed: nobody else is to wait for ever
+			_ = (&daemon{fuseDev: unix.Minor(st.Dev)}).abort()
+		}
+	}()
 	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
 	p.eventually("the daemon ends, with all its threads", func() bool { return gone(pid) })
 	answer := make(chan error, 1)

@@ -3,6 +3,7 @@ package share_test
 import (
 	"encoding/binary"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -138,3 +139,5 @@ func TestSpoiledSignals(t *testing.T) {
 	_, err = os.Stat(m.Path("file"))
 	require.ErrorIs(t, err, os.ErrNotExist, "it is unmounted")
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }

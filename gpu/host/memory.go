@@ -23,6 +23,7 @@ type memory struct {
 	reserved int64        // of a range
 	fd       int          // memfd behind the mapping, -1 for none
 	offset   int64        // of the mapping in fd
+	imported bool         // the memfd is another's
 	borrowed bool         // the mapping is another's: Register, Bank
 	bank     *bank        // it is a piece of, at offset; nil for none
 	charged  int64        // device memory it counts for; protected by mu

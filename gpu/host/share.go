@@ -25,6 +25,32 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 	if m.fd < 0 {
 		return gpu.Export{}, fmt.Errorf("host runtime: %s memory cannot be exported: allocate a device kind", m.kind)
 	}
+	return m.exportLocked(0)
+}
+
+func (m *memory) export(seals int) (gpu.Export, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return gpu.Export{}, fmt.Errorf("host runtime: export: %w", os.ErrClosed)
+	}
+	return m.exportLocked(seals)
+}
+
+// exportLocked hands out the memfd, which has all the seals by then that it will ever have, those beside what seals says too: whoever gets
+// it can neither change its length nor add a seal that is in the way of the next one who asks. Memory that is another's is not ours to
+// seal, nor is a range that is to grow.
+func (m *memory) exportLocked(seals int) (gpu.Export, error) {
+	if !m.imported && (m.reserved == 0 || m.size.Load() == m.reserved) {
+		seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	}
+	have, err := unix.FcntlInt(uintptr(m.fd), unix.F_GET_SEALS, 0)
+	if err == nil && have&seals != seals {
+		_, err = unix.FcntlInt(uintptr(m.fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		return gpu.Export{}, fmt.Errorf("host runtime: export: sealing the memfd: %w", err)
+	}
 	fd, err := unix.FcntlInt(uintptr(m.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return gpu.Export{}, fmt.Errorf("host runtime: export: %w", err)
@@ -33,17 +59,12 @@ func (m *memory) Export(want gpu.ExportKind) (gpu.Export, error) {
 }
 
 // ExportReadOnly is Export for those who may not write: from now on nobody can map the memfd writable, or write to it, who
-// has not done so already. The runtime has.
+// has not done so already. The runtime has. Memory that was exported otherwise before cannot be any more.
 func (m *memory) ExportReadOnly(want gpu.ExportKind) (gpu.Export, error) {
-	e, err := m.Export(want)
-	if err != nil || e.Kind != gpu.ExportMemFD {
-		return e, err
+	if want != gpu.ExportMemFD || m.bank != nil || m.fd < 0 {
+		return m.Export(want)
 	}
-	if _, err := unix.FcntlInt(uintptr(e.FD), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
-		unix.Close(e.FD)
-		return gpu.Export{}, fmt.Errorf("host runtime: export for reading: %w", err)
-	}
-	return e, nil
+	return m.export(unix.F_SEAL_FUTURE_WRITE)
 }
 
 // Import implements gpu.Runtime for memfds. A memfd that its owner could shrink under us is sealed against that, or
@@ -62,7 +83,7 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host runtime: import descriptor %d: %w", e.FD, err)
 	}
-	m := &memory{r: r, kind: gpu.DevicePlain, fd: fd, offset: e.Offset}
+	m := &memory{r: r, kind: gpu.DevicePlain, fd: fd, offset: e.Offset, imported: true}
 	m.size.Store(e.Size)
 	if err := sealShrink(fd); err != nil {
 		m.release()
