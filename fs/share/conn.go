@@ -22,6 +22,8 @@ type conn struct {
 	board   *wire.Shared // nil before the Hello
 	event   *wire.Event  // the board has changed; nil before the Hello
 	handles map[uint32]handle
+	costs   map[uint32]Usage // what a handle takes
+	rings   map[*ring]bool
 	count   struct{ files, memories, rings int }
 	next    uint32 // where the search for a free handle begins
 }
@@ -37,7 +39,7 @@ func (c *conn) serve() {
 		h, body, rights, err := c.Receive()
 		if err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
-				c.s.c.Log.Warn("share: a client was cut off", "uid", c.UID, "why", err.Error())
+				c.s.warn(c.UID, "share: a client was cut off", "why", err.Error())
 			}
 			return
 		}
@@ -74,7 +76,7 @@ func fail(err error) result { return result{err: err} }
 func (c *conn) handle(h wire.Header, body []byte, rights []gate.Right) (r result) {
 	defer func() {
 		if p := recover(); p != nil { // a mistake of ours must not take the mount down
-			c.s.c.Log.Error("share: panic", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			c.s.warn(c.UID, "share: panic", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			r = fail(fmt.Errorf("the daemon failed: %v", p))
 		}
 	}()
@@ -152,17 +154,14 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
 	c.renounce()
-	for _, h := range c.handles { // rings first: they use the others
+	for n, h := range c.handles { // rings first: they use the others
 		if r, ok := h.(*ring); ok {
-			r.close(c)
+			c.drop(n, r)
 		}
 	}
-	for _, h := range c.handles {
-		if _, ok := h.(*ring); !ok {
-			h.close(c)
-		}
+	for n, h := range c.handles {
+		c.drop(n, h)
 	}
-	c.handles = nil
 	if c.board != nil {
 		c.board.Close()
 		c.event.Close()
@@ -185,6 +184,9 @@ func (c *conn) renounce() {
 // free is a number that stands for nothing yet. 0 never stands for anything.
 func (c *conn) free() (uint32, error) {
 	for range wire.Slots {
+		if len(c.handles) == wire.Slots-1 {
+			break
+		}
 		c.next = c.next%(wire.Slots-1) + 1
 		if _, taken := c.handles[c.next]; !taken {
 			return c.next, nil
@@ -193,13 +195,43 @@ func (c *conn) free() (uint32, error) {
 	return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
 }
 
-// add makes h what the number stands for.
-func (c *conn) add(number uint32, h handle) {
-	c.handles[number] = h
-	for _, other := range c.handles {
-		if r, ok := other.(*ring); ok {
-			r.learn(number, h)
-		}
+// add makes h what the number stands for, and its cost the handle's.
+func (c *conn) add(number uint32, h handle, cost *charge) {
+	cost.kept = true
+	c.handles[number], c.costs[number] = h, cost.cost
+	for r := range c.rings {
+		r.learn(number, h)
+	}
+}
+
+// drop ends a handle and what it takes.
+func (c *conn) drop(number uint32, h handle) {
+	delete(c.handles, number)
+	for r := range c.rings {
+		r.forget(number)
+	}
+	h.close(c)
+	c.s.books.give(c.UID, c.costs[number])
+	delete(c.costs, number)
+}
+
+// charge is what a request takes until it ends or, once a handle has it, until that does.
+type charge struct {
+	c    *conn
+	cost Usage
+	kept bool
+}
+
+func (c *conn) charge(cost Usage) (*charge, error) {
+	if err := c.s.books.take(c.UID, cost); err != nil {
+		return nil, err
+	}
+	return &charge{c: c, cost: cost}, nil
+}
+
+func (g *charge) end() {
+	if !g.kept {
+		g.c.s.books.give(g.c.UID, g.cost)
 	}
 }
 
@@ -208,13 +240,7 @@ func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 	if !ok {
 		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
 	}
-	delete(c.handles, q.Handle)
-	for _, other := range c.handles {
-		if r, ok := other.(*ring); ok {
-			r.forget(q.Handle)
-		}
-	}
-	h.close(c)
+	c.drop(q.Handle, h)
 	c.board.Word(8 * int(q.Handle)).Store(0)
 	return result{}
 }
@@ -224,7 +250,10 @@ type mapping struct {
 	hold *vram.Hold
 }
 
-func (m *mapping) close(*conn) { m.hold.Release() }
+func (m *mapping) close(c *conn) {
+	c.s.books.letGo(c.UID, m.hold.Memory())
+	m.hold.Release()
+}
 
 // memory is the program's own.
 type memory struct{ mem *vram.Memory }
@@ -256,6 +285,11 @@ func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
 	if c.count.files >= maxFiles {
 		return fail(fmt.Errorf("the connection has %d files: %w", maxFiles, unix.EMFILE))
 	}
+	cost, err := c.charge(Usage{Handles: 1})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
 	f, _, err := c.take(rights)
 	if err != nil {
 		return fail(err)
@@ -266,7 +300,7 @@ func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
 		return fail(err)
 	}
 	c.count.files++
-	c.add(n, &file{f})
+	c.add(n, &file{f}, cost)
 	reply := &wire.OpenReply{Handle: n, Size: uint64(f.Size())}
 	if f.Readable {
 		reply.Access |= 1
@@ -285,6 +319,11 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	if q.Size == 0 || q.Size%4096 != 0 || q.Size > 1<<46 || q.FDOff > 1<<46 {
 		return fail(fmt.Errorf("%d bytes of memory at %d: want a multiple of 4096: %w", q.Size, q.FDOff, unix.EINVAL))
 	}
+	cost, err := c.charge(Usage{Handles: 1, Descriptors: 1, Registered: int64(q.Size)})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
 	kind := gpu.ExportKind(q.Kind)
 	if rights[0].Sort != gate.Memory {
 		return fail(fmt.Errorf("the descriptor is not of memory: %w", unix.EINVAL))
@@ -302,7 +341,7 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 		return fail(err)
 	}
 	c.count.memories++
-	c.add(n, &memory{m})
+	c.add(n, &memory{m}, cost)
 	return result{reply: &wire.RegisterReply{Handle: n}}
 }
 

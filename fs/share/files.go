@@ -112,6 +112,13 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
+	cost, err := c.charge(Usage{Handles: 1})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
+	held := &reservation{c: c}
+	defer held.end()
 	read := func(m *vram.Memory) error { return load(f, m, off, n) }
 	var hold *vram.Hold
 	memOff, generation := int64(0), uint64(0)
@@ -119,11 +126,18 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 		if empty {
 			read = nil
 		}
-		hold, err = c.s.c.Pool.Alloc(n, read)
+		if err = held.admit(c.s.c.Pool.Round(n)); err == nil {
+			hold, err = c.s.c.Pool.Alloc(n, read)
+		}
 	} else {
-		hold, err = c.share(f, number, vram.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read})
+		hold, err = c.share(f, number, vram.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
 	}
 	if err != nil {
+		return fail(err)
+	}
+	if err := held.become(hold); err != nil {
+		hold.Release()
+		c.board.Word(8 * int(number)).Store(0)
 		return fail(err)
 	}
 	if !private {
@@ -131,14 +145,45 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	}
 	e, err := hold.Export()
 	if err != nil {
-		hold.Release()
+		(&mapping{hold}).close(c)
+		c.board.Word(8 * int(number)).Store(0)
 		return fail(err)
 	}
-	c.add(number, &mapping{hold})
+	c.add(number, &mapping{hold}, cost)
 	return result{reply: &wire.MapReply{
 		Handle: number, Kind: uint32(e.Kind), MemOff: uint64(memOff), Len: uint64(n), MemSize: uint64(hold.Memory().Size()),
 		Generation: generation, FileSize: uint64(size), FDOff: uint64(e.Offset),
 	}, rights: []int{e.FD}, owned: []int{e.FD}}
+}
+
+// reservation is bytes of the pool that a request is about to take.
+type reservation struct {
+	c *conn
+	n int64
+}
+
+// admit reserves n bytes instead of what was reserved before.
+func (r *reservation) admit(n int64) error {
+	r.end()
+	if err := r.c.s.books.take(r.c.UID, Usage{Held: n}); err != nil {
+		return err
+	}
+	r.n = n
+	return nil
+}
+
+// become enters the memory that it was made for.
+func (r *reservation) become(h *vram.Hold) error {
+	n := r.n
+	r.n = 0
+	return r.c.s.books.hold(r.c.UID, h.Memory(), n)
+}
+
+func (r *reservation) end() {
+	if r.n > 0 {
+		r.c.s.books.give(r.c.UID, Usage{Held: r.n})
+		r.n = 0
+	}
 }
 
 // share gets a hold whose generation shows on the board.

@@ -83,6 +83,11 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if q.Entries == 0 || q.Entries > wire.MaxEntries || q.Entries&(q.Entries-1) != 0 {
 		return fail(fmt.Errorf("rings of %d entries: want a power of two up to %d: %w", q.Entries, wire.MaxEntries, unix.EINVAL))
 	}
+	cost, err := c.charge(Usage{Rings: 1, Descriptors: 3, Shared: int64(wire.RingsSize(q.Entries))})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
 	n, err := c.free()
 	if err != nil {
 		return fail(err)
@@ -99,7 +104,8 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	for number, h := range c.handles {
 		r.learn(number, h)
 	}
-	c.handles[n] = r
+	c.add(n, r, cost)
+	c.rings[r] = true
 	for range 2 {
 		r.done.Go(r.run)
 	}
@@ -146,6 +152,7 @@ func (r *ring) close(c *conn) {
 	r.workers.Wait()
 	r.free()
 	c.count.rings--
+	delete(c.rings, r)
 }
 
 // stop ends the ring: nothing is taken any more.

@@ -19,11 +19,7 @@ import (
 
 // Limits of what clients can tie up.
 const (
-	maxConns     = 1024
-	maxUserConns = 512 // of one user who is neither root nor the daemon's
-	maxFiles     = 1024
-	maxMemories  = 256
-	maxRings     = 8
+	maxConns = 1024
 
 	helloTimeout = 30 * time.Second
 	replyTimeout = 30 * time.Second
@@ -38,18 +34,19 @@ type Config struct {
 	Public bool   // all users may connect
 	Mount  *fs.Server
 	Pool   *vram.Pool
+	Limits Limits
 	Log    *slog.Logger
 }
 
 // Server answers programs until it is closed.
 type Server struct {
-	c    Config
-	gate *gate.Gate
-	wg   sync.WaitGroup
+	c     Config
+	gate  *gate.Gate
+	books *ledger
+	wg    sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  map[*conn]bool // protected by mu
-	users  map[uint32]int // connections of each; protected by mu
 	closed bool           // protected by mu
 
 	refusing chan struct{} // a place for each connection that is being refused
@@ -61,12 +58,16 @@ func Serve(c Config) (*Server, error) {
 	if c.Public {
 		mode = 0o666
 	}
+	limits, err := c.Limits.withDefaults(c.Pool.Size())
+	if err != nil {
+		return nil, fmt.Errorf("share: %w", err)
+	}
 	g, err := gate.Start(c.Mount.Device(), func() (*net.UnixListener, error) { return listen(c.Socket, mode) }, c.Log)
 	if err != nil {
 		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, gate: g, conns: map[*conn]bool{}, users: map[uint32]int{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, books: newLedger(limits), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -81,7 +82,7 @@ func (s *Server) accept() {
 			s.c.Log.Warn("share: no clients are served", "error", err.Error())
 			continue
 		}
-		c := &conn{s: s, Conn: g, handles: map[uint32]handle{}}
+		c := &conn{s: s, Conn: g, handles: map[uint32]handle{}, costs: map[uint32]Usage{}, rings: map[*ring]bool{}}
 		if err := s.admit(c); err != nil {
 			select {
 			case s.refusing <- struct{}{}:
@@ -98,10 +99,8 @@ func (s *Server) accept() {
 			c.serve()
 			s.mu.Lock()
 			delete(s.conns, c)
-			if s.users[c.UID]--; s.users[c.UID] == 0 {
-				delete(s.users, c.UID)
-			}
 			s.mu.Unlock()
+			s.books.give(c.UID, connCost)
 		})
 	}
 }
@@ -131,12 +130,33 @@ func (s *Server) admit(c *conn) error {
 	switch {
 	case s.closed:
 		return unix.ESHUTDOWN
-	case len(s.conns) >= maxConns, s.users[c.UID] >= maxUserConns && !privileged(c.UID):
-		return fmt.Errorf("too many connections (%d of your own): close some: %w", s.users[c.UID], unix.EBUSY)
+	case len(s.conns) >= maxConns:
+		return fmt.Errorf("too many connections (%d of all users): close some: %w", len(s.conns), unix.EBUSY)
+	}
+	if err := s.books.take(c.UID, connCost); err != nil {
+		return err
 	}
 	s.conns[c] = true
-	s.users[c.UID]++
 	return nil
+}
+
+// connCost is what a connection takes: its socket, and once it is greeted its notice board and its signal.
+var connCost = Usage{Connections: 1, Descriptors: 3, Shared: 8 * wire.Slots}
+
+// Usage is what each user has, Limits what one may have.
+func (s *Server) Usage() []Usage { return s.books.usage() }
+func (s *Server) Limits() Limits { return s.books.limits }
+
+// warn logs what a user has caused, who may be out to fill the log.
+func (s *Server) warn(uid uint32, text string, args ...any) {
+	spared, ok := s.books.mayLog(uid)
+	if !ok {
+		return
+	}
+	if spared > 0 {
+		args = append(args, "not logged so far", spared)
+	}
+	s.c.Log.Warn(text, append([]any{"uid", uid}, args...)...)
 }
 
 func privileged(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }

@@ -111,6 +111,9 @@ func (p *Pool) Granule() int64       { return p.granule }
 func (p *Pool) Size() int64          { return p.c.Size }
 func (p *Pool) Runtime() gpu.Runtime { return p.c.Runtime }
 
+// Round is the memory that n bytes take.
+func (p *Pool) Round(n int64) int64 { return (n + p.granule - 1) / p.granule * p.granule }
+
 // Kind is what the pool's memory is exported as, if nothing keeps it from that.
 func (p *Pool) Kind() gpu.ExportKind { return p.exports[0] }
 
@@ -132,6 +135,9 @@ type Want struct {
 	Off, N int64
 	// ToEnd says that the range goes to the end of the file, so that bytes behind it would be new ones of it.
 	ToEnd bool
+	// Admit, if there is one, is asked before memory of so many bytes is taken for a range that is not resident. It is called under
+	// the pool's lock.
+	Admit func(bytes int64) error
 	// Load reads the range to the start of m.
 	Load func(m *Memory) error
 	// Notify is told the new generation when the range is no longer current. It is called under the pool's lock: it may store that
@@ -182,6 +188,11 @@ func (p *Pool) enter(w Want) (*Hold, bool, error) {
 		if r.key == w.Key && r.gen == r.now && r.off <= w.Off && w.Off+w.N <= r.off+r.n && (!w.ToEnd || r.end == math.MaxInt64) {
 			p.count.shared++
 			return p.holdLocked(r, w), false, nil
+		}
+	}
+	if w.Admit != nil {
+		if err := w.Admit(p.Round(w.N)); err != nil {
+			return nil, false, err
 		}
 	}
 	r := &Range{key: w.Key, name: w.Name, off: w.Off, n: w.N, end: w.Off + w.N, holds: map[*Hold]bool{}, ready: make(chan struct{}), listed: true}
@@ -235,10 +246,10 @@ func (p *Pool) load(r *Range, w Want) {
 
 // take allocates memory for n bytes, evicting what nobody holds.
 func (p *Pool) take(n int64) (*Memory, error) {
-	if n > p.c.Size {
+	if n > p.c.Size { // also what cannot be rounded up
 		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, ErrFull, p.c.Size)
 	}
-	size := (n + p.granule - 1) / p.granule * p.granule
+	size := p.Round(n)
 	p.mu.Lock()
 	var victims []*Range
 	left := p.used

@@ -28,8 +28,12 @@ func (r *Runtime) add(m *memory) error {
 func (r *Runtime) remove(m *memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.memories, m); i >= 0 {
-		r.memories = slices.Delete(r.memories, i, i+1)
+	i, _ := slices.BinarySearchFunc(r.memories, m.Addr(), byAddr)
+	for ; i < len(r.memories) && r.memories[i].Addr() == m.Addr(); i++ { // registered bytes may begin where another memory does
+		if r.memories[i] == m {
+			r.memories = slices.Delete(r.memories, i, i+1)
+			return
+		}
 	}
 }
 

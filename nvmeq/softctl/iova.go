@@ -3,7 +3,6 @@ package softctl
 import (
 	"errors"
 	"fmt"
-	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -25,27 +24,6 @@ type region struct {
 	mem        gpu.Memory
 	off        int64  // of the mapping in mem
 	host       []byte // nil where mem has no host view
-}
-
-// table is the address table at one moment, ordered by base. It is never changed: Map and Unmap replace it.
-type table struct{ regions []region }
-
-// find gives the region that holds all of [a, a+n), and a's offset in it. hint is the caller's last hit.
-func (t *table) find(a, n uint64, hint *int) (*region, int64, bool) {
-	i := *hint
-	if i >= len(t.regions) || a-t.regions[i].base >= t.regions[i].size {
-		i = sort.Search(len(t.regions), func(i int) bool { return t.regions[i].base > a }) - 1
-		if i < 0 {
-			return nil, 0, false
-		}
-		*hint = i
-	}
-	r := &t.regions[i]
-	o := a - r.base
-	if o >= r.size || n > r.size-o {
-		return nil, 0, false
-	}
-	return r, int64(o), true
 }
 
 // addressSpace is what the controller reaches by DMA.
@@ -79,8 +57,7 @@ func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
 	defer s.mu.Unlock()
 	r.base = s.next
 	s.next = (r.base + r.size + iovaGap + iovaAlign - 1) &^ (iovaAlign - 1)
-	old := s.table.Load().regions
-	s.table.Store(&table{append(old[:len(old):len(old)], r)}) // bases only grow: still ordered
+	s.table.Store(&table{s.table.Load().root.insert(&r)})
 	return nvmeq.IOVA(r.base), nil
 }
 
@@ -89,19 +66,17 @@ var errNotMapped = errors.New("no mapping begins there")
 func (s *addressSpace) remove(a nvmeq.IOVA) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.table.Load().regions
-	for i := range old {
-		if old[i].base == uint64(a) {
-			s.table.Store(&table{append(old[:i:i], old[i+1:]...)})
-			return nil
-		}
+	root, found := s.table.Load().root.remove(uint64(a))
+	if !found {
+		return fmt.Errorf("unmap IOVA %#x: %w", uint64(a), errNotMapped)
 	}
-	return fmt.Errorf("unmap IOVA %#x: %w", uint64(a), errNotMapped)
+	s.table.Store(&table{root})
+	return nil
 }
 
 // read copies len(p) bytes at a. It reports false where they are not mapped in one piece.
 func (s *addressSpace) read(p []byte, a uint64) bool {
-	var hint int
+	var hint *region
 	r, o, ok := s.table.Load().find(a, uint64(len(p)), &hint)
 	if !ok {
 		return false
@@ -115,7 +90,7 @@ func (s *addressSpace) read(p []byte, a uint64) bool {
 
 // write copies p to a, likewise.
 func (s *addressSpace) write(a uint64, p []byte) bool {
-	var hint int
+	var hint *region
 	r, o, ok := s.table.Load().find(a, uint64(len(p)), &hint)
 	if !ok {
 		return false
@@ -142,7 +117,7 @@ func (w *window) bytes(s *addressSpace) []byte {
 	if w.tab == t {
 		return w.host
 	}
-	var hint int
+	var hint *region
 	w.tab, w.host = t, nil
 	if r, o, ok := t.find(w.base, w.size, &hint); ok && r.host != nil {
 		w.host = r.host[o : o+int64(w.size)]
@@ -152,7 +127,7 @@ func (w *window) bytes(s *addressSpace) []byte {
 
 // mapped says whether the whole range can be reached.
 func (s *addressSpace) mapped(a, n uint64) bool {
-	var hint int
+	var hint *region
 	_, _, ok := s.table.Load().find(a, n, &hint)
 	return ok
 }

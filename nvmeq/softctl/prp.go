@@ -14,7 +14,7 @@ import "encoding/binary"
 func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Status {
 	t := s.table.Load()
 	mask := uint64(page - 1)
-	var hint int
+	var hint *region
 	data := func(prp uint64, n int64) Status {
 		r, o, ok := t.find(prp, uint64(n), &hint)
 		if !ok {
