@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/share/wire"
-	vrampool "github.com/lanefs/lanefs/fs/vram"
 )
 
 // The control socket takes one request a connection: a line of JSON, answered by another, before which there may be
@@ -23,12 +22,12 @@ type request struct {
 }
 
 type response struct {
-	Error   string          `json:"error,omitempty"`
-	Stat    *report         `json:"stat,omitempty"`
-	Check   *checkReport    `json:"check,omitempty"`
-	VRAM    *vrampool.Stats `json:"vram,omitempty"`
-	Leaving bool            `json:"leaving,omitempty"` // it is being unmounted
-	Config  *mountConfig    `json:"config,omitempty"`
+	Error   string       `json:"error,omitempty"`
+	Stat    *report      `json:"stat,omitempty"`
+	Check   *checkReport `json:"check,omitempty"`
+	VRAM    *vramReport  `json:"vram,omitempty"`
+	Leaving bool         `json:"leaving,omitempty"` // it is being unmounted
+	Config  *mountConfig `json:"config,omitempty"`
 	// With one of these the answer is still to come.
 	Progress *progress `json:"progress,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"` // for what

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/share"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -42,6 +43,8 @@ type mountConfig struct {
 	GPUError   string            // when the GPU fails: host or empty, go on on the CPU; ro, go on reading there
 	Doorbell   nvmeq.DoorbellRoute
 	Batch      bool // one launch per batch instead of resident kernels
+
+	Share share.Limits // of one user; what is 0 has its default
 
 	Pool int64  // bytes of device memory for programs; -1: as many as suit the device
 	VRAM string // PCI function and BAR that hold the host runtime's device memory; empty: memfds
@@ -122,7 +125,14 @@ var values = map[string]func(*mountConfig, string) error{
 		c.VRAM = v
 		return checkVRAM(v)
 	},
-	"vfio": func(c *mountConfig, v string) error { c.VFIO = v; return checkVFIO(v) },
+	"share_connections": func(c *mountConfig, v string) (err error) { c.Share.Connections, err = number(v, 1, 1024); return err },
+	"share_descriptors": func(c *mountConfig, v string) (err error) { c.Share.Descriptors, err = number(v, 1, 1<<20); return err },
+	"share_rings":       func(c *mountConfig, v string) (err error) { c.Share.Rings, err = number(v, 1, 1<<20); return err },
+	"share_handles":     func(c *mountConfig, v string) (err error) { c.Share.Handles, err = number(v, 1, 1<<30); return err },
+	"share_registered":  func(c *mountConfig, v string) (err error) { c.Share.Registered, err = someBytes(v); return err },
+	"share_shared":      func(c *mountConfig, v string) (err error) { c.Share.Shared, err = someBytes(v); return err },
+	"share_held":        func(c *mountConfig, v string) (err error) { c.Share.Held, err = someBytes(v); return err },
+	"vfio":              func(c *mountConfig, v string) error { c.VFIO = v; return checkVFIO(v) },
 	"data": func(_ *mountConfig, v string) error {
 		if v != "ordered" {
 			return fmt.Errorf("want ordered, the only mode")
@@ -262,6 +272,15 @@ func size(v string) (int64, error) {
 		return 0, fmt.Errorf("want a size such as 256M")
 	}
 	return n << shift, nil
+}
+
+// someBytes is size for what 0 would not mean none of.
+func someBytes(v string) (int64, error) {
+	n, err := size(v)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("want a size such as 256M")
+	}
+	return n, err
 }
 
 func checkGPU(v string) error {

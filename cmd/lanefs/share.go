@@ -21,6 +21,7 @@ type sharing struct {
 	mover  *softctl.CopyEngine // of its own; nil where there is another, or none is needed
 	socket string
 	public bool
+	limits share.Limits
 	asked  bool // on the command line: without it the mount is not what was wanted
 }
 
@@ -37,7 +38,7 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	if size < 0 {
 		size = max(facts.Memory/poolShare, facts.Granularity)
 	}
-	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther, asked: cfg.Pool > 0}
+	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther, limits: cfg.Share, asked: cfg.Pool > 0}
 	mover := s.copy
 	if mover == nil && !facts.CallerDriven {
 		if h.mover, err = softctl.NewCopyEngine(s.rt); err != nil {
@@ -114,7 +115,7 @@ func (h *sharing) serve(srv *fs.Server, log *slog.Logger) (err error) {
 	if h == nil {
 		return nil
 	}
-	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pool: h.pool, Log: log})
+	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pool: h.pool, Limits: h.limits, Log: log})
 	if err != nil && !h.asked {
 		log.Warn("no files as device memory", "why", oneLine(err))
 		return nil
@@ -136,12 +137,22 @@ func (h *sharing) path() string {
 	return h.socket
 }
 
-func (h *sharing) stats() (*vrampool.Stats, error) {
+// vramReport is what `lanefs vram ls --json` prints.
+type vramReport struct {
+	vrampool.Stats
+	Users  []share.Usage `json:"users"`
+	Limits share.Limits  `json:"limits"` // of a user who is neither root nor the mount's
+}
+
+func (h *sharing) stats() (*vramReport, error) {
 	if h == nil {
 		return nil, errors.New("the mount gives out no device memory: mount it with -o vram=SIZE")
 	}
-	s := h.pool.Stats()
-	return &s, nil
+	r := &vramReport{Stats: h.pool.Stats(), Users: []share.Usage{}}
+	if h.server != nil {
+		r.Users, r.Limits = h.server.Usage(), h.server.Limits()
+	}
+	return r, nil
 }
 
 func (h *sharing) close() error {

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
-	vrampool "github.com/lanefs/lanefs/fs/vram"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -53,13 +53,36 @@ func vramListCommand() *cobra.Command {
 	return c
 }
 
-func printResidents(c *cobra.Command, s *vrampool.Stats) error {
+func printResidents(c *cobra.Command, s *vramReport) error {
 	out := c.OutOrStdout()
 	fmt.Fprintf(out, "%s of %s in use; %d ranges were read (%s), %d requests found theirs, %d were evicted\n",
 		units.Bytes(s.Used), units.Bytes(s.Size), s.Loads, units.Bytes(s.Loaded), s.Shared, s.Evicted)
-	if len(s.Residents) == 0 {
-		return nil
+	if len(s.Residents) > 0 {
+		if err := printRanges(out, s); err != nil {
+			return err
+		}
 	}
+	if len(s.Users) > 0 {
+		return printUsers(out, s)
+	}
+	return nil
+}
+
+// printUsers prints what each user has, below it what one may have who is neither root nor the mount's.
+func printUsers(out io.Writer, s *vramReport) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nuser\tconnections\tdescriptors\trings\thandles\tregistered\tshared\theld\trefused\tunlogged")
+	for _, u := range s.Users {
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\n", u.UID, u.Connections, u.Descriptors, u.Rings, u.Handles,
+			units.Bytes(u.Registered), units.Bytes(u.Shared), units.Bytes(u.Held), u.Refused, u.Unlogged)
+	}
+	l := s.Limits
+	fmt.Fprintf(w, "limit\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t\t\n", l.Connections, l.Descriptors, l.Rings, l.Handles,
+		units.Bytes(l.Registered), units.Bytes(l.Shared), units.Bytes(l.Held))
+	return w.Flush()
+}
+
+func printRanges(out io.Writer, s *vramReport) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "inode\toffset\tbytes\tmemory\tgeneration\tholders\tstate\tname")
 	for _, r := range s.Residents {
