@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test crash-test fault-test fuzz stress demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps kernels build check test crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -54,6 +54,9 @@ stress: deps kernels ## stress-ng's file system stressors for 10 minutes under t
 	@command -v stress-ng >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends stress-ng; }
 	CGO_ENABLED=1 $(GO) build -race -o build/lanefs-race ./cmd/lanefs
 	nice -n 19 $(GO) run ./cmd/lanefs/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
+
+attack: kernels ## ordinary users attack a mount for a minute, and root looks whether he is held up; ATTACK_TIME=1h, 0 for ever
+	@CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -time $(or $(ATTACK_TIME),1m)
 
 demo: deps build ## the first mount, from mkfs to fsck
 	@$(GO) run ./cmd/lanefs/demo -lanefs ./lanefs

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -25,7 +26,9 @@ func TestExternalSeesDirtyPages(t *testing.T) {
 	write(t, path, "what was there")
 	f, err := os.Open(path)
 	require.NoError(t, err)
-	ext, err := m.srv.External(int(f.Fd()))
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(int(f.Fd()), &st))
+	ext, err := m.srv.External(st.Ino, st.Mode, os.O_RDONLY)
 	require.NoError(t, err)
 	defer ext.Close()
 	require.NoError(t, f.Close())

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain: the attackers are this program again.
+func TestMain(m *testing.M) {
+	if v := os.Getenv(attackerEnv); v != "" {
+		attacker(v)
+		return
+	}
+	if v := os.Getenv(greedyEnv); v != "" {
+		greedy(v)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func needs(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root, to attack as another user")
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("SKIPPED: needs FUSE: /dev/fuse: %v", err)
+	}
+	unix.Close(fd)
+	for _, tool := range []string{"mkfs.ext4", "e2fsck", "go"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("SKIPPED: needs %s: make deps installs it", tool)
+		}
+	}
+}
+
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "lanefs")
+	cmd := exec.Command("go", "build", "-o", path, "github.com/lanefs/lanefs/cmd/lanefs")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return path
+}
+
+// seedOf is the one that all random tests of a run have, or a fixed one.
+func seedOf() int64 {
+	if n, err := strconv.ParseInt(os.Getenv("LANEFS_SEED"), 10, 64); err == nil {
+		return n
+	}
+	return 1
+}
+
+// TestAttack is the program for some rounds, one of each end: unmounts, and a daemon killed under attack. The bound is only there to
+// tell a hang.
+func TestAttack(t *testing.T) {
+	needs(t)
+	require.NoError(t, run(config{Time: 3 * roundTime, Bound: 2 * time.Minute, Attackers: 4, Seed: seedOf(), Lanefs: build(t), Say: t.Logf}))
+}

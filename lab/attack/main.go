@@ -1,0 +1,53 @@
+// Command attack attacks a mount that gives out files as device memory, as ordinary users with one readable file can: every
+// message, kind of descriptor, flag, seal, word of a ring and way to go, at random, from many processes at once. Meanwhile another
+// user's reads, writes, maps, stat and unmount must go on, each within a bound. `go run ./lab/attack -time 1m`, as root; -time 0 is for
+// ever. The seed that it prints makes the same choices again, though not at the same moments.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+func main() {
+	if v := os.Getenv(attackerEnv); v != "" {
+		attacker(v)
+		return
+	}
+	var c config
+	flag.DurationVar(&c.Time, "time", time.Minute, "how long; 0 is for ever")
+	flag.DurationVar(&c.Bound, "bound", 20*time.Second, "how long another user's operation may take")
+	flag.IntVar(&c.Attackers, "attackers", 6, "processes that attack")
+	flag.Int64Var(&c.Seed, "seed", time.Now().UnixNano(), "of what is chosen")
+	flag.StringVar(&c.Lanefs, "lanefs", "", "the program to attack; built if empty")
+	flag.Parse()
+	c.Say = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	if err := attackMain(c); err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+func attackMain(c config) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("it takes root, to attack as another user than the one who is attacked")
+	}
+	if c.Lanefs == "" {
+		dir, err := os.MkdirTemp("", "lanefs-attack-bin-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		c.Lanefs = filepath.Join(dir, "lanefs")
+		build := exec.Command("go", "build", "-o", c.Lanefs, "github.com/lanefs/lanefs/cmd/lanefs")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("building lanefs: %w\n%s", err, out)
+		}
+	}
+	return run(c)
+}
