@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,13 +15,15 @@ import (
 // from under one.
 func TestHandlesInOnePlace(t *testing.T) {
 	files := token.NewFileSet()
-	pkgs, err := parser.ParseDir(files, ".", nil, 0)
+	names, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	found := 0
-	for name, file := range pkgs["ext4"].Files {
+	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
+		file, err := parser.ParseFile(files, name, nil, 0)
+		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
 				switch s.Sel.Name {
