@@ -52,7 +52,7 @@ func build(t *testing.T) string {
 	} else {
 		unix.Close(fd)
 	}
-	for _, tool := range []string{"mkfs.ext4", "e2fsck", "fusermount3"} {
+	for _, tool := range []string{"mkfs.ext4", "e2fsck", "debugfs", "fusermount3"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s: make deps installs it", tool)
 		}

@@ -19,9 +19,12 @@ func (b *bench) judge() {
 		img := filepath.Join(b.dir, "copy")
 		b.tool(0, "cp", "--sparse=always", b.backing, img)
 		if repaired {
+			// e2fsck trusts no list of orphans on a volume that has met errors; the mark is taken away first, to see the rest.
+			b.tool(1, "e2fsck", "-fy", "-E", "journal_only", img)
+			b.tool(0, "debugfs", "-w", "-R", "set_super_value state 1", img)
 			out := b.tool(1, "e2fsck", "-fy", img)
 			t.Logf("e2fsck -fy:\n%s", out)
-			for _, what := range []string{"Fix? yes", "Clone multiply-claimed", "Free blocks count wrong", "Inode bitmap differences", "Unattached"} {
+			for _, what := range []string{"? yes", "Clone multiply-claimed", "Free blocks count wrong", "Inode bitmap differences", "Unattached"} {
 				require.NotContains(t, out, what, "more than a power cut leaves")
 			}
 			b.tool(0, "e2fsck", "-fn", img)
