@@ -174,7 +174,7 @@ func TestShortage(t *testing.T) {
 	d := NewMem(1<<20, 512)
 	hits, calls := 0, 0
 	remove := d.Shorten(Shortage{Skip: 1, Times: 2, Hit: func(int) { hits++ }, Count: &calls})
-	for _, want := range []error{nil, ErrShort, ErrShort, nil} {
+	for _, want := range []error{nil, blockdev.ErrNoMemory, blockdev.ErrNoMemory, nil} {
 		b, err := d.Alloc(10)
 		require.ErrorIs(t, err, want)
 		if err == nil {

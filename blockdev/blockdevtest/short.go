@@ -1,11 +1,8 @@
 package blockdevtest
 
-import "errors"
+import "github.com/lanefs/lanefs/blockdev"
 
-// ErrShort is what Alloc says in a shortage.
-var ErrShort = errors.New("out of pinned memory")
-
-// Shortage makes calls of Alloc fail. The zero value makes all of them fail for ever.
+// Shortage makes calls of Alloc fail, with blockdev.ErrNoMemory. The zero value makes all of them fail for ever.
 type Shortage struct {
 	Skip  int         // let this many calls pass first
 	Times int         // then fail this many; 0: all
@@ -51,7 +48,7 @@ func (d *Device) shortOf(n int) error {
 		if err == nil && s.Hit != nil {
 			s.Hit(n)
 		}
-		err = ErrShort
+		err = blockdev.ErrNoMemory
 	}
 	return err
 }

@@ -116,6 +116,7 @@ func (c Campaign) Run() (*Summary, error) {
 		return nil, err
 	}
 	k.logged = time.Now()
+	c.Logf("what is under way is in %s/*.try", dir)
 	if c.Window > 0 {
 		k.Parallel = 1
 	}
@@ -265,6 +266,10 @@ const hangs = 3 * time.Minute
 // one does a try.
 func (k *running) one(c *chain, s *script, n int, mode *Mode, mnt string) error {
 	again := fmt.Sprintf("go run ./lab/iofault/faults %v -window %d -k %d -mode %q", c, c.window, n, mode.Name)
+	// What brings the whole program down leaves its command.
+	if err := os.WriteFile(mnt+".try", []byte(again+"\n"), 0o600); err != nil {
+		return err
+	}
 	rng := chance(c, c.window, n, mode.Name)
 	t := &try{script: s, k: n, mode: mode, rng: rng}
 	d := depth{kernel: rng.Float64() < k.Kernel, lanefs: rng.Float64() < k.LaneFS}

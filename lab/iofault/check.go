@@ -102,15 +102,19 @@ func (t *try) judgeFsck(f *os.File) error {
 	}
 	mark := func() bool { return errno != 0 || sb.State&disk.StateError != 0 }
 	t.marked = mark()
-	// With the mark, e2fsck leaves orphans to what else it finds. So it replays first, and the mark is taken away; that costs a
-	// run of its own, where there may be a mark.
+	// With the mark, e2fsck forgets the orphans, and mends what they leave as damage. So e2fsprogs' debugfs replays first, by the same
+	// library, and the mark is taken away; that costs a run of its own, where there may be a mark.
 	if t.mayMark || mark() {
 		if sb.FeatureIncompat.Has(disk.IncompatRecover) {
-			if out, err := fsck(f, "-y", "-E", "journal_only"); err != nil {
-				return found("e2fsck's replay", "%v\n%s", err, out)
+			out, err := tool([]*os.File{f}, "debugfs", "-w", "-R", "journal_run", "/proc/self/fd/3")
+			if err != nil {
+				return found("debugfs's replay", "%v", err)
 			}
 			if sb, err = superblock(f); err != nil {
-				return found("superblock after e2fsck's replay", "%v", err)
+				return found("superblock after debugfs's replay", "%v", err)
+			}
+			if sb.FeatureIncompat.Has(disk.IncompatRecover) {
+				return found("debugfs's replay", "%s", out)
 			}
 		}
 		if mark() {
@@ -119,7 +123,7 @@ func (t *try) judgeFsck(f *os.File) error {
 			}
 		}
 	}
-	wrong := t.checkMark(mark(), "e2fsck")
+	wrong := t.checkMark(mark(), "e2fsprogs")
 	out, err := fsck(f, "-fy")
 	if err != nil {
 		return found("e2fsck", "%v\n%s", err, out)

@@ -17,7 +17,7 @@
 //     again, gives what it gives the twin, and so do those that follow;
 //   - a step that succeeds has done what the twin's did: whoever had to hear of the failure has heard;
 //   - then the power is cut, which loses any part of what no flush has covered, or the volume is unmounted first. The medium
-//     is replayed by e2fsck, which must find nothing else to mend; and for a part of the tries by the kernel and by LaneFS, e2fsck -fn
+//     is replayed by e2fsprogs, and e2fsck must find nothing to mend but orphans; and for a part of the tries by the kernel and by LaneFS, e2fsck -fn
 //     having nothing to say after;
 //   - the tree there is one that the twin went through, not before what a sync, an fsync or an unmount said to be
 //     durable; no byte is another file's;
