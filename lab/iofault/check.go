@@ -103,10 +103,10 @@ func (t *try) judgeFsck(f *os.File) error {
 	mark := func() bool { return errno != 0 || sb.State&disk.StateError != 0 }
 	t.marked = mark()
 	// With the mark, e2fsck forgets the orphans, and mends what they leave as damage. So e2fsprogs' debugfs replays first, by the same
-	// library, and the mark is taken away; that costs a run of its own, where there may be a mark.
+	// library (-n: what it reads before that may be older than its checksums), and the mark is taken away; that costs a run of its own, where there may be a mark.
 	if t.mayMark || mark() {
 		if sb.FeatureIncompat.Has(disk.IncompatRecover) {
-			out, err := tool([]*os.File{f}, "debugfs", "-w", "-R", "journal_run", "/proc/self/fd/3")
+			out, err := tool([]*os.File{f}, "debugfs", "-n", "-w", "-R", "journal_run", "/proc/self/fd/3")
 			if err != nil {
 				return found("debugfs's replay", "%v", err)
 			}
