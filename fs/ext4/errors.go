@@ -140,8 +140,9 @@ func keepErrors(to, from *disk.Superblock) {
 }
 
 // stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over
-// this one with the marks that it has.
+// this one with the marks that it has; e2fsck's has none but what the journal's superblock says, which is waited for.
 func (v *FS) stampError() error {
+	v.jnl.AwaitMark()
 	v.sbMu.Lock()
 	defer v.sbMu.Unlock()
 	buf, err := v.dev.Alloc(v.bs, blockdev.ForBlock)

@@ -14,19 +14,21 @@ func (j *Journal) committer() {
 	defer close(j.stopped)
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.toldLocked()
 	for {
 		t, c := j.running, j.committing
 		tryHeld := j.held == nil || j.again || j.quit
 		switch {
 		case j.err != nil && c != nil:
 			j.giveUpLocked(c)
-		case j.failed && !j.marked:
-			j.marked = true
+		case j.failed && !j.marking:
+			j.marking = true
 			j.mu.Unlock()
 			if err := j.sink.mark(); err != nil {
 				j.cfg.Logf("the journal's superblock could not be marked: %v", err)
 			}
 			j.mu.Lock()
+			j.toldLocked()
 		case j.err != nil && j.quit:
 			return
 		case j.err == nil && c != nil && tryHeld:
@@ -39,6 +41,12 @@ func (j *Journal) committer() {
 			j.work.Wait()
 		}
 	}
+}
+
+// toldLocked lets those go on who wait for the mark.
+func (j *Journal) toldLocked() {
+	j.marked = true
+	j.done.Broadcast()
 }
 
 // commitLocked commits t, the running transaction. It holds j.mu on entry and return, not between.

@@ -50,7 +50,8 @@ type Journal struct {
 	wanted     TID          // protected by mu: commit up to this one
 	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
 	failed     bool         // protected by mu: see Fail
-	marked     bool         // protected by mu: the medium has been told, or could not be
+	marking    bool         // protected by mu: the medium is being told, or was
+	marked     bool         // protected by mu: the medium has been told, or could not be; or the committer has ended
 	lost       []*Buffer    // protected by mu: dirty, but will not be written
 	held       *hold        // protected by mu: the commit that waits for room or memory, nil if none does
 	again      bool         // protected by mu: it is to be tried again
@@ -278,6 +279,16 @@ func (j *Journal) Err() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.err
+}
+
+// AwaitMark waits, after an abort, until the medium has been told of it, or could not be. Whoever is then told that the journal was
+// aborted can rely on the next mount to know.
+func (j *Journal) AwaitMark() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for j.failed && !j.marked {
+		j.done.Wait()
+	}
 }
 
 // Abort stops the journal: nothing more is committed, every Begin fails. The first cause is kept and logged, and word is left of it,
