@@ -135,7 +135,7 @@ func TestFinds(t *testing.T) {
 			t.Log(short.Report())
 			require.Equal(t, k.stage, short.Stage)
 			require.Equal(t, f.signature(), short.signature())
-			require.Less(t, len(short.Config.Keep), c.Ops/3)
+			require.Less(t, len(short.Config.Keep), c.Ops*3/4)
 			again, err := Run(short.Config)
 			require.NoError(t, err)
 			require.NotNil(t, again, "the short sequence does not fail again")
