@@ -44,8 +44,10 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
 
-fault-test: deps kernels ## 15 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_KINDS=9 and the like change that
-	@CGO_ENABLED=0 $(GO) run ./lab/iofault/faults
+fault-test: deps kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
+	@CGO_ENABLED=0 nice $(GO) run ./lab/iofault/faults
+	LANEFS_PLANTED=all LANEFS_OUTSIDE=$(or $(FAULT_OUTSIDE),300) nice $(GO) test -count=1 -timeout 2h -v -run 'TestPlanted|TestOutside' ./lab/iofault | \
+		grep --line-buffered -v '^=== '
 
 fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and the like change that
 	@GO="$(GO)" nice -n 19 .ci/fuzz

@@ -193,7 +193,7 @@ func (p *player) open(o *difftest.Op) error {
 			in, err = dir.Create(name, unix.S_IFREG|o.Mode&0o7777, 0, 0, 0, 0)
 			return err
 		})
-	case err == nil && o.Flags&unix.O_CREAT != 0 && o.Flags&unix.O_EXCL != 0 && !p.again:
+	case err == nil && o.Flags&unix.O_CREAT != 0 && o.Flags&unix.O_EXCL != 0:
 		in.Put()
 		return ext4.ErrExist
 	case err == nil && in.Attr().Mode&unix.S_IFMT != unix.S_IFREG:

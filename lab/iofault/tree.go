@@ -307,3 +307,27 @@ func (t Tree) find(id ident) *Node {
 	}
 	return nil
 }
+
+// own is "" if no file of t shows a byte that no file of its name had there in any of the trees.
+func (t Tree) own(trees []Tree) string {
+	for p, n := range t {
+		if !n.regular() || p == "/"+filler {
+			continue
+		}
+		var versions []*Node
+		for _, tree := range trees {
+			if m := tree[p]; m != nil && m.regular() && !slices.Contains(versions, m) {
+				versions = append(versions, m)
+			}
+		}
+		if len(versions) == 0 {
+			continue // a name that a try again has left
+		}
+		for k, b := range n.content {
+			if b != 0 && !slices.ContainsFunc(versions, func(m *Node) bool { return k < len(m.content) && m.content[k] == b }) {
+				return fmt.Sprintf("%.60q: byte %d of %d is %#x, which no file of that name had there", p, k, n.size, b)
+			}
+		}
+	}
+	return ""
+}

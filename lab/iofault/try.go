@@ -341,25 +341,8 @@ func (t *try) turned() error {
 	if err != nil {
 		return nil // names may lead nowhere now
 	}
-	if t.crowd != nil {
-		if d := t.crowdFits(got); d != "" {
-			return found("read-only tree", "%s", d)
-		}
-		return nil
-	}
-	between := t.trees[:t.reached+1]
-	for p, n := range got {
-		if !n.regular() {
-			continue
-		}
-		for _, tree := range between {
-			if m := tree[p]; m != nil && m.regular() {
-				if d := n.partly(m, between, 0); d != "" && strings.Contains(d, "byte") {
-					return found("read-only tree", "%.60q: %s", p, d)
-				}
-				break
-			}
-		}
+	if d := got.own(t.trees[:t.reached+1]); d != "" {
+		return found("read-only tree", "%s", d)
 	}
 	return nil
 }
@@ -397,7 +380,8 @@ func (t *try) end() error {
 			return free
 		}
 	}
-	// Nothing reaches the medium any more.
+	// Nothing reaches the medium any more, nor does what the fault lets through.
+	t.armed.remove()
 	dead := t.dev.Inject(blockdevtest.Fault{Err: errors.New("the power is off")})
 	defer dead()
 	if cut {

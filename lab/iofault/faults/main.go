@@ -18,7 +18,7 @@ func main() {
 	log.SetFlags(0)
 	var c iofault.Campaign
 	flag.Uint64Var(&c.Seed, "seed", 0, "seed of the first sequence; 0: from the clock")
-	flag.DurationVar(&c.Time, "time", 15*time.Minute, "how long; 0: until there were as many faults as -tries says")
+	flag.DurationVar(&c.Time, "time", 20*time.Minute, "how long; 0: until there were as many faults as -tries says")
 	flag.IntVar(&c.Tries, "tries", 0, "stop after so many faults; 0: when the time is over")
 	flag.IntVar(&c.PerK, "perk", 2, "ways to fail that are tried for each command")
 	flag.IntVar(&c.Most, "most", 100, "tries of a window at most")

@@ -1,0 +1,94 @@
+package iofault
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// TestCampaign is a short campaign: the same first seeds every time, then fresh ones. A long one is make fault-test.
+func TestCampaign(t *testing.T) {
+	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "debugfs", "e2fsck")
+	c := Campaign{Kinds: 3, Dir: memory(), Logf: t.Logf, Kernel: 0.1, LaneFS: 0.2, Most: 30, Windows: 10}
+	why := KernelMissing()
+	if why != "" {
+		c.Kernel = 0
+	}
+	long, short := 30*time.Second, 4*time.Second
+	faults := 0
+	for _, seed := range []uint64{1, disktest.FreshSeed()} {
+		c.Seed, c.Time = seed, long
+		if testing.Short() {
+			c.Time = short
+		}
+		t.Logf("seeds from %d", seed)
+		s, err := c.Run()
+		require.NoError(t, err)
+		t.Log(s)
+		for i := range s.Kinds {
+			t.Errorf("%v", &s.Kinds[i])
+		}
+		faults += s.Faults
+		require.True(t, c.Kernel == 0 || testing.Short() || s.Kernel > 0, "the kernel recovered none")
+	}
+	require.NotZero(t, faults, "no fault met anything")
+	t.Run("kernel", func(t *testing.T) {
+		if why != "" {
+			t.Skipf("SKIPPED: the kernel's recovery of volumes after faults: %s", why)
+		}
+	})
+}
+
+// TestSame has the comparisons find what they are there for.
+func TestSame(t *testing.T) {
+	file := func(ino uint32, content string) *Node {
+		return &Node{id: ident{ino, 1}, mode: 0o100644, links: 1, size: int64(len(content)), content: []byte(content)}
+	}
+	before := Tree{"/a": file(1, "aaaaaa"), "/b": file(2, "bbbbbb")}
+	after := Tree{"/a": file(1, "AAAAAAAA"), "/b": file(2, "bbbbbb")}
+	both := []Tree{before, after}
+	require.Empty(t, before.same(before))
+	require.NotEmpty(t, before.same(after))
+	for content, ok := range map[string]bool{"aaaaaa": true, "AAAAAAAA": true, "AAAaaaA": true, "AAAAAA\x00\x00": true, // a hole at the end
+		"aaaaa": false, "AAAAAAAAA": false, "aabaaa": false, "a\x00aaaa": false} {
+		d := Tree{"/a": file(9, content), "/b": file(8, "bbbbbb")}.partly(before, both, nil)
+		require.Equal(t, ok, d == "", "%q: %s", content, d)
+	}
+	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa")}.partly(before, both, nil), "a name is missing")
+	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa"), "/b": file(8, "bbbbbb"), "/c": file(7, "")}.partly(before, both, nil), "a name too many")
+	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa"), "/b": file(8, "bbbbbb")}.partly(before, both, map[ident]int{{1, 1}: 1}), "the new bytes were fsynced")
+	odd := file(9, "aaaaaa")
+	odd.links = 2
+	require.NotEmpty(t, Tree{"/a": odd, "/b": file(8, "bbbbbb")}.partly(before, both, nil))
+}
+
+// TestOwn has bytes of another file found.
+func TestOwn(t *testing.T) {
+	file := func(content string) *Node {
+		return &Node{mode: 0o100644, size: int64(len(content)), content: []byte(content)}
+	}
+	history := []Tree{{"/a": file("aaa")}, {"/a": file("bbbb"), "/b": file("zzzz")}}
+	for content, ok := range map[string]bool{"aaa": true, "aba": true, "bbbb": true, "aa\x00b": true, "aaz": false, "aaaa": false} {
+		d := Tree{"/a": file(content)}.own(history)
+		require.Equal(t, ok, d == "", "%q: %s", content, d)
+	}
+}
+
+// TestModes has every mode suit some command, and no two have one name.
+func TestModes(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range Modes {
+		m := &Modes[i]
+		require.False(t, seen[m.Name], m.Name)
+		seen[m.Name] = true
+		found, err := modeNamed(m.Name)
+		require.NoError(t, err)
+		require.Same(t, m, found)
+		require.True(t, m.memory() || len(m.ops) > 0)
+	}
+	_, err := modeNamed("no such mode")
+	require.Error(t, err)
+}
