@@ -93,13 +93,13 @@ func inside(m *mountinfo.Info) (names []string) {
 	return names
 }
 
-// mounts are those of the server's file system in this mount namespace.
+// mounts are those of the server's file system in this mount namespace. Its number may be another's as soon as it has ended,
+// before we know of that; its device is not.
 func (s *Server) mounts() ([]*mountinfo.Info, error) {
-	if s.dev != 0 {
-		return MountsOf(s.dev)
-	}
-	all, err := mountsAt(s.dir) // it never said its number
-	return slices.DeleteFunc(all, func(m *mountinfo.Info) bool { return !Ours(m) }), err
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		known := s.dev == Number(m) || s.dev == 0 && m.Mountpoint == s.dir // it never said its number
+		return !known || !Ours(m) || s.opt.FSName != "" && m.Source != s.opt.FSName, false
+	})
 }
 
 // Unmount takes every mount of the file system away, bind mounts included, and waits for the last request. ErrBusy means

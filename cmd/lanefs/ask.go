@@ -51,7 +51,6 @@ func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
 	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {
 		dirs = append(dirs, runDirs(uid)...)
 	}
-	number := fmt.Sprintf("%d:%d", m.Major, m.Minor)
 	for _, dir := range dirs {
 		list, err := os.ReadDir(dir)
 		denied = denied || errors.Is(err, os.ErrPermission)
@@ -60,7 +59,7 @@ func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
 			if !lock {
 				continue
 			}
-			if s := readServed(base + lockEnd); s != nil && s.Number == number {
+			if s := readServed(base + lockEnd); s != nil && s.serves(m) {
 				sockets = append(sockets, base+socketEnd)
 			}
 		}

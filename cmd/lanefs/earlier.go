@@ -60,12 +60,14 @@ func same(a, b string) bool {
 
 // mounts is where what a daemon serves is mounted, in this mount namespace.
 func (s *served) mounts() []*mountinfo.Info {
-	var major, minor uint32
-	if _, err := fmt.Sscanf(s.Number, "%d:%d", &major, &minor); err != nil {
-		return nil
-	}
-	all, _ := fs.MountsOf(unix.Mkdev(major, minor))
+	all, _ := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !s.serves(m), false })
 	return all
+}
+
+// serves says whether m is a mount of what the daemon serves. The number alone does not say it: the kernel gives it to another
+// mount while a daemon whose mount is gone is still closing its device, which nobody else has until then.
+func (s *served) serves(m *mountinfo.Info) bool {
+	return fs.Ours(m) && s.Number == fmt.Sprintf("%d:%d", m.Major, m.Minor) && s.Device == m.Source
 }
 
 // leaving says whether a mount of ours is being taken away.

@@ -74,7 +74,7 @@ func sees(proc string, m *mountinfo.Info) bool {
 	}
 	defer f.Close()
 	same, err := mountinfo.GetMountsFromReader(f, func(other *mountinfo.Info) (skip, stop bool) {
-		return fs.Number(other) != fs.Number(m), false
+		return fs.Number(other) != fs.Number(m) || other.Source != m.Source, false
 	})
 	return err == nil && len(same) > 0
 }

@@ -68,6 +68,15 @@ func TestTakeDead(t *testing.T) {
 	require.False(t, held(files.lock.Name()))
 }
 
+// TestServes: a device number is given to another mount while the daemon that had it before is still ending.
+func TestServes(t *testing.T) {
+	s := &served{Device: "/a", Number: "0:57"}
+	require.True(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 57, Source: "/a"}))
+	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 57, Source: "/b"}))
+	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 58, Source: "/a"}))
+	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.other", Minor: 57, Source: "/a"}))
+}
+
 func TestAsHelper(t *testing.T) {
 	for _, c := range []struct{ in, want []string }{
 		{[]string{"lanefs", "mount", "/a", "/b"}, []string{"mount", "/a", "/b"}},

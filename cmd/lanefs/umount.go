@@ -111,7 +111,7 @@ func settle(m *mountinfo.Info, w *watcher) error {
 func elsewhere(m *mountinfo.Info) (others []*mountinfo.Info, err error) {
 	all, err := fs.MountsOf(fs.Number(m))
 	for _, o := range all {
-		if o.ID != m.ID {
+		if o.ID != m.ID && o.Source == m.Source {
 			others = append(others, o)
 		}
 	}
