@@ -37,6 +37,14 @@ var (
 // The kernel's pages stay good between opens: nobody else writes the volume.
 const openFlags = fuse.FOPEN_KEEP_CACHE
 
+// openFlags are those of a file that is opened with flags.
+func (s *Server) openFlags(flags uint32) uint32 {
+	if s.opt.StrictAtime && flags&syscall.O_ACCMODE != syscall.O_WRONLY {
+		return openFlags | fuse.FOPEN_DIRECT_IO
+	}
+	return openFlags
+}
+
 // Open checks what the kernel cannot know of an ext4 file. There is no handle: what the kernel sends with a request is
 // enough.
 func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
@@ -47,7 +55,7 @@ func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, s
 		}
 	}
 	n.opened(flags)
-	fl := uint32(openFlags)
+	fl := n.srv.openFlags(flags)
 	if flags&syscall.O_DIRECT != 0 && !n.srv.opt.WriteBack {
 		// Writers that stay inside the file need not wait for one another. With the write-back cache the kernel may know
 		// of a size that ext4 does not know yet, so a direct read that ends early has to go on through the cache, which

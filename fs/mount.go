@@ -51,6 +51,9 @@ type Options struct {
 	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
 	CopyReads bool
 	Debug     bool // print every request
+	// StrictAtime brings every read here, past the kernel's caches: the volume then knows when a file was read. Not with
+	// WriteBack, which leaves a file's size to the kernel.
+	StrictAtime bool
 	// Changed hears of every change of a file's bytes [off, end), after it and before whoever made it does. It must not
 	// block, nor use the mount.
 	Changed func(ino uint32, off, end int64)
@@ -164,7 +167,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 			MaxWrite:                 maxRequest,
 			MaxBackground:            maxBackground,
 			MaxInflightRequestBytes:  maxInflight,
-			EnableSymlinkCaching:     true,
+			EnableSymlinkCaching:     !s.opt.StrictAtime,
 			ExplicitDataCacheControl: true,
 			EnableAcl:                true,
 			Debug:                    s.opt.Debug,
@@ -180,8 +183,10 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 	}
 	if root {
 		o.DirectMountStrict = true
-		// Without a flag go-fuse would add nosuid and nodev.
-		o.DirectMountFlags = unix.MS_MGC_VAL | flags
+		// Without a flag go-fuse would add nosuid and nodev. The magic number says nothing, and overlaps with MS_STRICTATIME.
+		if o.DirectMountFlags = flags; flags == 0 {
+			o.DirectMountFlags = unix.MS_MGC_VAL
+		}
 	} else {
 		o.Options = append(o.Options, flagNames(flags)...)
 	}

@@ -113,6 +113,7 @@ var flagOptions = []struct {
 	{"exec", unix.MS_NOEXEC, true},
 	{"noatime", unix.MS_NOATIME, false},
 	{"atime", unix.MS_NOATIME, true},
+	{"strictatime", unix.MS_STRICTATIME, false},
 	{"nodiratime", unix.MS_NODIRATIME, false},
 	{"diratime", unix.MS_NODIRATIME, true},
 	{"sync", unix.MS_SYNCHRONOUS, false},
@@ -146,11 +147,14 @@ next:
 	return flags, rest, nil
 }
 
-// flagNames undoes mountFlags, for fusermount3, which does not know nodiratime: that is the volume's work anyway.
+// notHelpers are flags that fusermount3 does not know: they are the volume's work anyway.
+const notHelpers = unix.MS_NODIRATIME | unix.MS_STRICTATIME
+
+// flagNames undoes mountFlags, for fusermount3.
 func flagNames(flags uintptr) []string {
 	var names []string
 	for _, f := range flagOptions {
-		if !f.clear && flags&f.flag&^unix.MS_NODIRATIME != 0 {
+		if !f.clear && flags&f.flag&^notHelpers != 0 {
 			names = append(names, f.name)
 		}
 	}

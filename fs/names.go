@@ -65,7 +65,7 @@ func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint3
 		return nil, nil, 0, errno
 	}
 	child.opened(flags)
-	return child.EmbeddedInode(), nil, openFlags, 0
+	return child.EmbeddedInode(), nil, n.srv.openFlags(flags), 0
 }
 
 // Mknod makes a file of any type but a directory or a symbolic link.
@@ -158,7 +158,7 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 	child := n.reply(ctx, in, out)
 	n.srv.nodes.addNameless(child)
 	child.opened(flags)
-	return child.EmbeddedInode(), nil, openFlags, 0
+	return child.EmbeddedInode(), nil, n.srv.openFlags(flags), 0
 }
 
 // Link gives target one more name.

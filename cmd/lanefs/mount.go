@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,6 +75,9 @@ func (c *mountConfig) set(device, dir, gpu string, options []string) error {
 	if c.NoRecovery && !c.ReadOnly {
 		return errors.New("option \"norecovery\" needs \"ro\": a journal that was not replayed must not be written over")
 	}
+	if c.WriteBack && c.strictAtime() {
+		return errors.New("options \"strictatime\" and \"writeback_cache\" exclude one another: each read is to be asked of a file that the kernel keeps to itself")
+	}
 	var err error
 	if c.Log != "" {
 		if c.Log, err = filepath.Abs(c.Log); err != nil {
@@ -86,6 +90,9 @@ func (c *mountConfig) set(device, dir, gpu string, options []string) error {
 	c.Dir, err = resolveDir(dir)
 	return err
 }
+
+// strictAtime: every read changes the access time.
+func (c *mountConfig) strictAtime() bool { return slices.Contains(c.Kernel, "strictatime") }
 
 // exactly checks the number of arguments and says what they are.
 func exactly(want string) cobra.PositionalArgs {

@@ -71,15 +71,16 @@ var flags = map[string]func(*mountConfig){
 	"user_xattr":          func(*mountConfig) {},
 }
 
-// vfs are options that the kernel carries out; each names the one it takes back.
+// vfs are options that the kernel carries out; each names those it takes back.
 var vfs = map[string]string{
 	"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "dev": "nodev", "noexec": "exec", "exec": "noexec",
-	"noatime": "relatime", "relatime": "noatime", "atime": "noatime", "nodiratime": "diratime", "diratime": "nodiratime",
+	"noatime": "relatime strictatime", "relatime": "noatime strictatime", "atime": "noatime", "strictatime": "noatime relatime",
+	"nostrictatime": "strictatime", "norelatime": "", "nodiratime": "diratime", "diratime": "nodiratime",
 	"sync": "async", "async": "sync", "dirsync": "",
 }
 
 // usual are those of them that hold anyway; they only take others back.
-var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": true, "relatime": true, "diratime": true, "async": true}
+var usual = map[string]bool{"suid": true, "dev": true, "exec": true, "atime": true, "relatime": true, "norelatime": true, "nostrictatime": true, "diratime": true, "async": true}
 
 // noise is what /etc/fstab carries for others: mount(8), systemd, fsck.
 var noise = map[string]bool{"defaults": true, "auto": true, "noauto": true, "user": true, "nouser": true, "users": true,
@@ -193,7 +194,7 @@ func parseOptions(c *mountConfig, lists []string) error {
 		case flags[o] != nil:
 			flags[o](c)
 		case !valued && isVFS(o):
-			c.Kernel = slices.DeleteFunc(c.Kernel, func(k string) bool { return k == o || k == vfs[o] })
+			c.Kernel = slices.DeleteFunc(c.Kernel, func(k string) bool { return k == o || slices.Contains(strings.Fields(vfs[o]), k) })
 			if !usual[o] {
 				c.Kernel = append(c.Kernel, o)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,8 @@ func TestReadmeOptions(t *testing.T) {
 	}
 	for _, o := range knownOptions() {
 		name, _, _ := strings.Cut(o, "=")
-		require.True(t, listed[name] || listed[vfs[name]] || name == "atime", "README lacks %s", name)
+		opposite := slices.ContainsFunc(strings.Fields(vfs[name]), func(o string) bool { return listed[o] })
+		require.True(t, listed[name] || opposite || name == "atime" || name == "norelatime", "README lacks %s", name)
 	}
 	for name := range tuning {
 		require.True(t, listed[name], "README lacks %s", name)

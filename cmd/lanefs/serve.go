@@ -63,8 +63,8 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
-		CopyReads: d.stack.vram != nil,
-		Logf:      func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
+		CopyReads: d.stack.vram != nil, StrictAtime: cfg.strictAtime(),
+		Logf: func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
 	})
 	if errors.Is(err, fs.ErrServed) {
 		return err

@@ -172,9 +172,12 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 	if err != nil {
 		return s, err
 	}
-	atime := ext4.AtimeRelative
-	if slices.Contains(cfg.Kernel, "noatime") {
-		atime = ext4.AtimeNever // FUSE leaves access times to the server
+	atime := ext4.AtimeRelative // FUSE leaves access times to the server
+	switch {
+	case slices.Contains(cfg.Kernel, "noatime"):
+		atime = ext4.AtimeNever
+	case cfg.strictAtime():
+		atime = ext4.AtimeAlways
 	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{
 		Atime:      atime,

@@ -273,7 +273,7 @@ func (i *Inode) appendMeta(o *op, l uint32) (*jbd2.Buffer, error) {
 func (i *Inode) Readlink() (_ string, err error) {
 	defer i.fs.noteTo(&err)
 	i.mu.RLock()
-	defer i.mu.RUnlock()
+	defer i.endRead()
 	switch {
 	case !i.d.IsLink():
 		return "", ErrInvalid
