@@ -246,12 +246,13 @@ func TestMountedByTheKernel(t *testing.T) {
 	granted(t, image, true)
 }
 
-// taker starts who claims path in a mount namespace of its own, in which the directory hide is covered.
-func taker(t *testing.T, hide, path string) (says string, end func()) {
+// taker starts who claims path in a mount namespace of its own, in which directories are covered.
+func taker(t *testing.T, path string, hide ...string) (says string, end func()) {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	c := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs none "$0" && exec "$1"`, hide, self)
+	script := `self=$0; for d; do mount -t tmpfs none "$d" || exit; done; exec "$self"`
+	c := exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, self}, hide...)...)
 	c.Env = append(os.Environ(), beTaker+"="+path)
 	in, err := c.StdinPipe()
 	require.NoError(t, err)
@@ -283,13 +284,13 @@ func TestOtherMountNamespace(t *testing.T) {
 	hide := filepath.Dir(image)
 	release := granted(t, dev, true)
 	again, detachAgain := attach(t, image)
-	says, end := taker(t, hide, again)
+	says, end := taker(t, again, hide)
 	require.Contains(t, says, "in use", "a second loop device of an image that is served by the first")
 	end()
 	detachAgain()
 	release()
 
-	says, end = taker(t, hide, dev)
+	says, end = taker(t, dev, hide)
 	require.Equal(t, "taken", says)
 	refused(t, dev, true, "in use")
 	refused(t, image, true, dev)
@@ -299,16 +300,50 @@ func TestOtherMountNamespace(t *testing.T) {
 
 	release = granted(t, image, true)
 	dev, _ = attach(t, image)
-	says, end = taker(t, hide, dev)
+	says, end = taker(t, dev, hide)
 	require.Contains(t, says, "in use", "a loop device of an image that is served by its name")
 	end()
 	release()
 
-	other := filepath.Join(t.TempDir(), "image") // another name, without /dev
+	other := filepath.Join(t.TempDir(), "image") // another name, where there is neither the first nor /dev
 	require.NoError(t, os.Link(image, other))
-	says, end = taker(t, "/dev", other)
+	says, end = taker(t, other, hide, "/dev")
 	require.Contains(t, says, dev)
 	end()
+}
+
+// TestLoopOnDisk: what a loop device stands on may be a disk. The kernel lets both be used.
+func TestLoopOnDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a disk in memory")
+	}
+	const control = "/sys/class/zram-control/"
+	n := readLine(control + "hot_add")
+	if n == "" {
+		t.Skipf("needs zram, and %shot_add cannot be read", control)
+	}
+	disk := "/dev/zram" + n
+	t.Cleanup(func() {
+		require.NoError(t, os.WriteFile("/sys/block/zram"+n+"/reset", []byte("1"), 0))
+		require.NoError(t, os.WriteFile(control+"hot_remove", []byte(n), 0))
+	})
+	require.NoError(t, os.WriteFile("/sys/block/zram"+n+"/disksize", []byte("8M"), 0))
+	dev, detach := attach(t, disk)
+	refused(t, disk, true, dev)
+	release := granted(t, dev, true)
+	refused(t, disk, true, "in use")
+	refused(t, disk, false, "in use")
+	release()
+	out, err := exec.Command("mkfs.ext4", "-q", "-F", disk).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount(disk, dir, "ext4", 0, ""))
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	refused(t, dev, true, disk+", which is mounted at")
+	refused(t, dev, false, dir)
+	require.NoError(t, unix.Unmount(dir, 0))
+	detach()
+	granted(t, disk, true)()
 }
 
 // TestDeleted: an image that has no name any more is known by its number.
