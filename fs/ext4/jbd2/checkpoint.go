@@ -7,13 +7,9 @@ import (
 	"time"
 )
 
-const (
-	// stageLimit is how much staging memory committed copies may take before they are written home, at most.
-	stageLimit = 64 << 20
-	// checkpointBatch bounds what is written home at a time, and with it how long a commit that frees one of these
-	// blocks waits.
-	checkpointBatch = 8 << 20
-)
+// checkpointBatch bounds what is written home at a time, and with it how long a commit that frees one of these blocks
+// waits.
+const checkpointBatch = 8 << 20
 
 // reserve waits until the log has room for n blocks, and takes it.
 func (s *logSink) reserve(n uint32) error {
@@ -78,8 +74,9 @@ func (s *logSink) sendHome() {
 	s.kick.Signal()
 }
 
-// stagedMuch says that committed copies are to be written home: two thirds of the staging memory are in use.
-func (s *logSink) stagedMuch() bool { return s.c.stage.bytes() > min(stageLimit, s.c.budget.stage*2/3) }
+// stagedMuch says that committed copies are to be written home: half of the staging memory is in use, so that commits have the other
+// half while that goes on.
+func (s *logSink) stagedMuch() bool { return s.c.stage.bytes() > s.c.budget.stage/2 }
 
 // checkpointer is the goroutine that writes committed blocks home and moves the log's tail. It sleeps until the log is
 // half full, staging memory is short, or somebody waits.

@@ -51,10 +51,11 @@ func (j *Journal) toldLocked() {
 
 // commitLocked commits t, the running transaction. It holds j.mu on entry and return, not between.
 func (j *Journal) commitLocked(t *transaction) {
-	// 0. See to it that there is memory for the copies, while others go on.
+	// 0. See to it that there is memory for the copies, while others go on. What they add meanwhile freeze sees to.
 	j.again = false
+	size := j.sizeLocked(t, 0)
 	j.mu.Unlock()
-	err := j.sink.prepare(j.max)
+	err := j.sink.prepare(size)
 	j.mu.Lock()
 	if err != nil && j.err == nil {
 		if passes(err) && !j.quit {

@@ -19,7 +19,7 @@ func (s *inPlace) blocks(dirty, _ int) int { return dirty }
 
 func (s *inPlace) capacity() int { return math.MaxInt }
 
-func (s *inPlace) prepare(n int) error { return s.c.stage.ensure(min(n, int(s.c.blocks)+1)) }
+func (s *inPlace) prepare(n int) error { return s.c.stage.ensure(n) }
 
 func (s *inPlace) freeze(t *transaction) error {
 	s.bufs = s.bufs[:0]
