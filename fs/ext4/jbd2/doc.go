@@ -22,6 +22,7 @@
 //
 // How a commit goes:
 //
+//  0. see to it that there is staging memory for it (budget.go);
 //  1. close the gate: Begin blocks, the last open Handle ends;
 //  2. copy the dirty buffers into staging memory;
 //  3. open the gate: the next transaction may change the same buffers again;
@@ -31,7 +32,8 @@
 //
 // Step 2 to 6 belong to one goroutine, the committer. It sleeps on a condition variable while nothing asks for a commit;
 // a timer runs only while a transaction has something to commit. Only copies are ever written: what a Handle does to a
-// Buffer can never leak to the medium before its transaction does.
+// Buffer can never leak to the medium before its transaction does. A commit that finds no room on the medium, or no memory, is held
+// and tried again (hold.go); any other failure, that of a flush above all, aborts the journal.
 //
 // How a volume with a journal is opened: NewCache; OpenLog with the journal's blocks; Log.Scan. If Recovery.Needed, then
 // Recovery.Replay, Cache.Invalidate, Recovery.FastCommits (whoever applies them writes through an OpenInPlace journal and
