@@ -224,6 +224,11 @@ func TestFullUnmountedOtherwise(t *testing.T) {
 			p.ok("mount", "-o", "commit=300", img, mnt)
 			r, err := p.stat(mnt)
 			require.NoError(t, err)
+			t.Cleanup(func() { // its mount may have gone
+				if !gone(r.PID) {
+					syscall.Kill(r.PID, syscall.SIGKILL)
+				}
+			})
 			w := &writer{t: t, dir: mnt, acked: map[string][]byte{}}
 			require.NoError(t, w.file(1<<20))
 			s.fill()
