@@ -31,10 +31,12 @@ func (d *daemon) settle() error {
 // no room for it, and nobody sends a signal.
 func (d *daemon) awaitRoom(signals <-chan os.Signal) {
 	for told := false; ; told = true {
-		err := d.settle()
-		if err == nil {
+		err := d.step("what was changed to be written", syncLimit, d.settle)
+		if err == nil || errors.Is(err, errLimit) { // closing the volume says more
 			return
 		}
+		what := "room for what was changed"
+		d.waiting.Store(&what)
 		if !told {
 			d.log.Warn("the mount has gone; the daemon stays until there is room, or it is sent SIGTERM", "error", oneLine(err))
 		}

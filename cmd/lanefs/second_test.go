@@ -210,3 +210,24 @@ func TestNotServed(t *testing.T) {
 	p.ok("mount", "--gpu", "host", "-o", "vram=8M", img, mnt)
 	p.ok("umount", mnt)
 }
+
+// TestNumberUsedAgain: the mount of a daemon is known by more than its number, which the kernel gives away again when the mount has gone,
+// whether the daemon lives or not. Else a second mount of its device would be one of another volume.
+func TestNumberUsedAgain(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 16), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	locks := 0
+	for _, f := range p.leftovers(mnt) {
+		s := readServed(f)
+		if s == nil || s.Device != img {
+			continue
+		}
+		locks++
+		require.Len(t, s.mounts(), 1)
+		s.Device = p.path("other")
+		require.Empty(t, s.mounts())
+	}
+	require.Equal(t, 1, locks)
+	p.ok("umount", mnt)
+}
