@@ -176,3 +176,40 @@ func TestKilledWhileItWaitsForItself(t *testing.T) {
 	p.umount(dir)
 	fsck(t, image)
 }
+
+// TestKilledGate: when the gate dies, connections end, the mount goes on, and soon there is another gate.
+func TestKilledGate(t *testing.T) {
+	p := newPlace(t)
+	image, dir := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", "-o", "vram=8M,log="+p.path("log"), image, dir)
+	st, err := p.stat(dir)
+	require.NoError(t, err)
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o644))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	first := childOf(t, st.PID)
+	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
+	require.NoError(t, s.Wait(time.Minute), "its clients hear of it")
+	s.Close()
+	p.eventually("another serves", func() bool {
+		s, err := lanefs.Connect(f)
+		if err != nil {
+			return false
+		}
+		defer s.Close()
+		b, err := s.Map(f, 0, 0)
+		return err == nil && string(b.Bytes()) == "content" && b.Close() == nil
+	})
+	f.Close()
+	require.Empty(t, p.residents(dir).Residents[0].Holders)
+	second := childOf(t, st.PID)
+	require.NotEqual(t, first, second)
+	require.Contains(t, p.daemonLog("log"), "starting another process")
+	p.umount(dir)
+	p.eventually("it ends with the daemon", func() bool { return gone(second) })
+	require.Empty(t, p.leftovers(dir), "no socket is left")
+	fsck(t, image)
+}

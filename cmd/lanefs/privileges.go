@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/privilege"
+	"github.com/lanefs/lanefs/internal/seccomp"
 )
 
 // needed is what root's daemon keeps once everything is open: unmounting takes CAP_SYS_ADMIN, and pinning more memory for a
@@ -19,5 +20,21 @@ func dropPrivileges() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return privilege.Drop(needed)
+	if err := privilege.Drop(needed); err != nil {
+		return err
+	}
+	return seccomp.Deny(never)
+}
+
+// never is what neither the daemon nor a GPU's runtime has use for, but who has taken over root's daemon, with CAP_SYS_ADMIN, would: other
+// processes' memory, the kernel's code, namespaces, keys, devices, the clock. There is no list of what a runtime may do: they open
+// files, map code, start programs and talk to drivers that we do not know. What stays is files by name, ioctl, mount and umount.
+var never = seccomp.Filter{
+	unix.SYS_PTRACE: {}, unix.SYS_PROCESS_VM_READV: {}, unix.SYS_PROCESS_VM_WRITEV: {}, unix.SYS_KCMP: {},
+	unix.SYS_INIT_MODULE: {}, unix.SYS_FINIT_MODULE: {}, unix.SYS_DELETE_MODULE: {}, unix.SYS_KEXEC_LOAD: {}, unix.SYS_REBOOT: {},
+	unix.SYS_BPF: {}, unix.SYS_PERF_EVENT_OPEN: {}, unix.SYS_USERFAULTFD: {}, unix.SYS_FANOTIFY_INIT: {}, unix.SYS_IO_URING_SETUP: {},
+	unix.SYS_UNSHARE: {}, unix.SYS_SETNS: {}, unix.SYS_PIVOT_ROOT: {}, unix.SYS_CHROOT: {}, unix.SYS_MOVE_MOUNT: {}, unix.SYS_MOUNT_SETATTR: {},
+	unix.SYS_OPEN_BY_HANDLE_AT: {}, unix.SYS_MKNODAT: {}, unix.SYS_ADD_KEY: {}, unix.SYS_REQUEST_KEY: {}, unix.SYS_KEYCTL: {},
+	unix.SYS_SWAPON: {}, unix.SYS_SWAPOFF: {}, unix.SYS_ACCT: {}, unix.SYS_QUOTACTL: {}, unix.SYS_SETHOSTNAME: {}, unix.SYS_SETDOMAINNAME: {},
+	unix.SYS_SETTIMEOFDAY: {}, unix.SYS_CLOCK_SETTIME: {}, unix.SYS_ADJTIMEX: {}, unix.SYS_CLOCK_ADJTIME: {},
 }

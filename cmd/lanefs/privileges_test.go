@@ -29,6 +29,10 @@ func TestPrivileges(t *testing.T) {
 		for tid, s := range threads {
 			require.Zero(t, (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK), "thread %d: %+v", tid, s)
 			require.True(t, s.NoNewPrivs, "thread %d: %+v", tid, s)
+			status, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "task", itoa(tid), "status"))
+			if err == nil { // else the thread has ended
+				require.Regexp(t, `(?m)^Seccomp:\s*2$`, string(status), "thread %d", tid)
+			}
 		}
 	}
 	start := func() int {

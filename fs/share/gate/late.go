@@ -91,23 +91,26 @@ func rightsWait(u *net.UnixConn) (wait bool) {
 	}
 	err = raw.Control(func(fd uintptr) {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RDWR)
+		// With the sender's credentials an empty message, which is one, is not taken for the end, which has none.
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) != nil {
+			wait = true
+			return
+		}
+		room := make([]byte, unix.CmsgSpace(unix.SizeofUcred)) // and no more, so that descriptors are told of by MSG_CTRUNC
 		for range maxUnread {
 			var b [1]byte
 			// A look at the message copies its descriptors to nowhere, and does not end them: the message has them still.
-			_, _, flags, _, err := unix.Recvmsg(int(fd), b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			n, oobn, flags, _, err := unix.Recvmsg(int(fd), b[:], room, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			if err != nil {
+			if err != nil || n == 0 && oobn == 0 {
 				return // there is nothing
 			}
 			if wait = flags&unix.MSG_CTRUNC != 0; wait {
 				return
 			}
-			n, _, _, _, err := unix.Recvmsg(int(fd), b[:], nil, unix.MSG_DONTWAIT)
-			if err != nil || n == 0 {
-				return // the end, or an empty message, which nobody sends who means well: the socket is looked at no further
-			}
+			_, _, _, _, _ = unix.Recvmsg(int(fd), b[:], nil, unix.MSG_DONTWAIT)
 		}
 		wait = true
 	})
