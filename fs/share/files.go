@@ -34,8 +34,11 @@ const (
 // loaders is how many parts of a range are read at once: enough for every lane to have the next one waiting.
 func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 
-// load reads n bytes of f from off to the start of m.
-func load(f *fs.External, m *vram.Memory, off, n int64) error {
+// errEnding ends what is long when the mount goes away.
+var errEnding = fmt.Errorf("the mount is about to end: %w", unix.ESHUTDOWN)
+
+// load reads n bytes of f from off to the start of m, unless end is set meanwhile.
+func load(end *atomic.Bool, f *fs.External, m *vram.Memory, off, n int64) error {
 	var next atomic.Int64
 	var once sync.Once
 	var first error
@@ -49,8 +52,11 @@ func load(f *fs.External, m *vram.Memory, off, n int64) error {
 					return
 				}
 				t := []ext4.Transfer{{Off: off + at, N: int(min(each, n-at)), Mem: m, At: int(at)}}
-				f.Read(t)
-				err := t[0].Err
+				err := errEnding
+				if !end.Load() {
+					f.Read(t)
+					err = t[0].Err
+				}
 				if err == nil && t[0].Done < t[0].N { // the file has become shorter since it was asked for its size
 					err = m.Zero(int(at)+t[0].Done, t[0].N-t[0].Done)
 				}
@@ -119,7 +125,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	defer cost.end()
 	held := &reservation{c: c}
 	defer held.end()
-	read := func(m *vram.Memory) error { return load(f, m, off, n) }
+	read := func(m *vram.Memory) error { return load(&c.s.ending, f, m, off, n) }
 	var hold *vram.Hold
 	memOff, generation := int64(0), uint64(0)
 	if private {
@@ -231,7 +237,7 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	if !f.Writable {
 		return fail(fmt.Errorf("the file is not open for writing, or only for appending: %w", unix.EACCES))
 	}
-	done, err := store(f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
+	done, err := store(&c.s.ending, f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
 	if err == nil {
 		err = f.Sync()
 	}
@@ -241,13 +247,35 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	return result{reply: &wire.CommitReply{Written: uint64(done)}}
 }
 
-// store writes n bytes of m to f. The file grows in order, so that its extents do.
-func store(f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err error) {
+// piece is how much is moved before it is looked whether the end has come.
+const piece = 16 * part
+
+// store writes n bytes of m to f, unless end is set meanwhile. The file grows in order, so that its extents do.
+func store(end *atomic.Bool, f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
-		w, err := f.Write(off+done, m, int(at+done), int(min(n-done, 16*part)))
+		if end.Load() {
+			return done, errEnding
+		}
+		w, err := f.Write(off+done, m, int(at+done), int(min(n-done, piece)))
 		done += int64(w)
 		if err != nil {
 			return done, err
+		}
+	}
+	return done, nil
+}
+
+// fetch reads n bytes of f to m, fewer at the end of the file, unless end is set meanwhile.
+func fetch(end *atomic.Bool, f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err error) {
+	for done < n {
+		if end.Load() {
+			return done, errEnding
+		}
+		t := []ext4.Transfer{{Off: off + done, N: int(min(n-done, piece)), Mem: m, At: int(at + done)}}
+		f.Read(t)
+		done += int64(t[0].Done)
+		if t[0].Err != nil || t[0].Done < t[0].N {
+			return done, t[0].Err
 		}
 	}
 	return done, nil
@@ -277,7 +305,7 @@ func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
 		return result{reply: &wire.PinReply{}}
 	}
 	size := f.Size()
-	hold, err := p.Map(vram.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *vram.Memory) error { return load(f, m, 0, size) }})
+	hold, err := p.Map(vram.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *vram.Memory) error { return load(&c.s.ending, f, m, 0, size) }})
 	if err != nil {
 		return fail(err)
 	}

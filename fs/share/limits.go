@@ -47,7 +47,8 @@ func (l Limits) withDefaults(pool int64) (Limits, error) {
 	set(&l.Rings, 256)
 	set(&l.Handles, 1<<16)
 	if l.Registered == 0 {
-		l.Registered = max(int64(memory.Totalram)*int64(memory.Unit), pool)
+		// Pages of it count as the daemon's once it has touched them, also where memory is short.
+		l.Registered = max(int64(memory.Totalram)*int64(memory.Unit)/4, pool)
 	}
 	if l.Shared == 0 {
 		l.Shared = 256 << 20

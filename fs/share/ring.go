@@ -33,9 +33,12 @@ const (
 	batchEntries = 64
 	batchBytes   = 1 << 20
 	maxWorkers   = 64
-	ringSpin     = 50 * time.Microsecond // how long the daemon looks for more before it sleeps
-	smallBytes   = 64 << 10              // of a batch that takes about as long as the one before it
-	quick        = 20 * time.Microsecond // less than it takes to wake another goroutine's thread
+	// maxAllWorkers is how many all rings together have, beyond one each: a worker that waits in the kernel takes a thread, of which Go
+	// gives up at 10,000.
+	maxAllWorkers = 512
+	ringSpin      = 50 * time.Microsecond // how long the daemon looks for more before it sleeps
+	smallBytes    = 64 << 10              // of a batch that takes about as long as the one before it
+	quick         = 20 * time.Microsecond // less than it takes to wake another goroutine's thread
 )
 
 // ring is a handle.
@@ -59,6 +62,8 @@ type ring struct {
 
 	work    chan []job
 	workers sync.WaitGroup
+	places  chan struct{} // the server's, of workers beyond the first
+	ending  *atomic.Bool  // the server's
 }
 
 // use is a handle and how many requests in flight name it.
@@ -92,7 +97,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan []job)}
+	r := &ring{uses: map[uint32]*use{}, work: make(chan []job), places: c.s.workers, ending: &c.s.ending}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
 	if err != nil {
@@ -150,6 +155,9 @@ func (r *ring) close(c *conn) {
 	r.done.Wait()
 	close(r.work)
 	r.workers.Wait()
+	for range max(r.started-1, 0) {
+		<-r.places
+	}
 	r.free()
 	c.count.rings--
 	delete(c.rings, r)
@@ -281,9 +289,16 @@ func (r *ring) give(b []job) {
 		return
 	default:
 	}
-	if r.started < maxWorkers {
+	if r.started == 0 {
 		r.started++
 		r.workers.Go(r.worker)
+	} else if r.started < maxWorkers {
+		select {
+		case r.places <- struct{}{}:
+			r.started++
+			r.workers.Go(r.worker)
+		default:
+		}
 	}
 	r.work <- b
 }
@@ -405,9 +420,15 @@ func (r *ring) carryOut(b []job, t *tools) {
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
+		case j.Op == wire.OpRead && j.Len > piece:
+			done, err := fetch(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
+			if results[i] = done; err != nil {
+				results[i] = negative(err)
+			}
+			j.file = nil
 		case j.Op == wire.OpRead: // below
 		case j.Op == wire.OpWrite:
-			done, err := store(j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
+			done, err := store(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
 			if results[i] = done; err != nil {
 				results[i] = negative(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +46,9 @@ type Server struct {
 	books *ledger
 	wg    sync.WaitGroup
 
+	ending  atomic.Bool   // Close was called: what is long ends early
+	workers chan struct{} // a place for each worker of a ring beyond its first
+
 	mu     sync.Mutex
 	conns  map[*conn]bool // protected by mu
 	closed bool           // protected by mu
@@ -67,7 +71,7 @@ func Serve(c Config) (*Server, error) {
 		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, gate: g, books: newLedger(limits), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, books: newLedger(limits), workers: make(chan struct{}, maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -170,6 +174,7 @@ func (s *Server) Conns() int {
 
 // Close ends all connections and returns when nothing of theirs is left. Memory that programs have mapped stays theirs.
 func (s *Server) Close() error {
+	s.ending.Store(true)
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.conns {

@@ -1,0 +1,64 @@
+package share_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
+func TestLongTransfers(t *testing.T) {
+	const long = 2 << 30 // a second's work, of which the first part is held back
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", make([]byte, mib))
+	require.NoError(t, f.Truncate(long))
+	c := dial(t, f)
+	greet(t, c)
+	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	defer unix.Close(memfd)
+	require.NoError(t, unix.Ftruncate(memfd, long))
+	var file wire.OpenReply
+	_, err = c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(f.Fd()))
+	require.NoError(t, err)
+	var mem wire.RegisterReply
+	_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: long}, &mem, 0, memfd)
+	require.NoError(t, err)
+	var ring wire.RingReply
+	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
+	require.NoError(t, err)
+	defer wire.CloseAll(ends)
+	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
+	require.NoError(t, err)
+	defer shared.Close()
+	client, err := wire.NewRings(shared, ring.Entries)
+	require.NoError(t, err)
+	// The first block that is read is held back until all are taken, so that none has ended.
+	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
+	_, err = client.Submit([]wire.Submission{{Op: wire.OpRead, File: file.Handle, Memory: mem.Handle, Len: long}})
+	require.NoError(t, err)
+	wire.Knock(ends[1])
+	<-held
+	f.Close()
+	done := make(chan struct{})
+	go func() { defer close(done); m.Close() }()
+	within(t, "the mount's end", func() {
+		for { // the mount is taken away before its share ends
+			if _, err := os.Stat(m.Path("file")); err != nil {
+				return
+			}
+		}
+	})
+	release()
+	within(t, "the unmount", func() { <-done })
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(memfd, &st))
+	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
+}
