@@ -60,9 +60,6 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// errNoSuchCommand says that the script has no k-th command.
-var errNoSuchCommand = errors.New("the script has no such command")
-
 // finding is what is wrong with LaneFS.
 type finding struct {
 	stage string // where it was seen

@@ -6,14 +6,10 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
-
-// A step of a script that is no operation of the generator.
-const opMount difftest.Kind = "mount"
 
 // script is what a window does, from a medium on.
 type script struct {
@@ -163,15 +159,4 @@ func (s *script) interrupted(rng *rand.Rand) (*medium, error) {
 		return nil, err
 	}
 	return readMedium(dev.File(), s.layout.LBA)
-}
-
-// reads counts the commands that are reads.
-func (s *script) count(op blockdev.Op) int {
-	n := 0
-	for _, e := range s.commands {
-		if e.Op == op {
-			n++
-		}
-	}
-	return n
 }
