@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps kernels build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -40,6 +40,9 @@ $(TOOL):
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
 	@GO="$(GO)" RACE="$(RACE)" .ci/gotest
+
+race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
+	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./fs/difftest/... ./fs/crashtest/... ./lab/...)
 
 crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
