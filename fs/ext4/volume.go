@@ -148,7 +148,9 @@ func (v *FS) start() error {
 	}
 	damage := v.alloc.Damage()
 	if damage == nil {
-		damage = v.protectJournal()
+		if damage = v.protectJournal(); damage != nil && !isCorrupt(damage) {
+			return damage // what can't be read is not damaged by that
+		}
 	}
 	v.distrust(log, damage)
 	if err := v.startJournal(log); err != nil {
