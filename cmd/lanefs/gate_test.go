@@ -151,9 +151,9 @@ func TestKilledWhileItWaitsForItself(t *testing.T) {
 				}
 			}
 		}
-		page := make([]byte, 4096)
+		page, other := make([]byte, 4096), make([]byte, 4096)
 		go busy(func(i int) error { _, err := f.WriteAt(page, int64(i%6000)<<12); return err })
-		go busy(func(i int) error { _, err := f.ReadAt(page, int64(i*37%6000)<<12); return err })
+		go busy(func(i int) error { _, err := f.ReadAt(other, int64(i*37%6000)<<12); return err })
 		go busy(func(i int) error { return b.Commit(f, int64(i%20)<<20, 0, 1<<20) })
 		go busy(func(i int) error {
 			m, err := s.Map(f, int64(i%6)<<22, 1<<20)
