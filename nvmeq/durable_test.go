@@ -25,6 +25,7 @@ func asItIs(t nvmeq.Transport) nvmeq.Transport { return t }
 func durableRig(t *testing.T, so softctl.Options, ec nvmeq.EngineConfig, over func(nvmeq.Transport) nvmeq.Transport) *rig {
 	t.Helper()
 	r := &rig{log: &logBuffer{}, rules: &softctl.Rules{}, block: 512, rt: openRuntime(t)}
+	t.Cleanup(func() { require.NoError(t, r.rt.Close()) }) // after what is served with it
 	so.Injector, so.Log = r.rules, slog.New(slog.DiscardHandler)
 	var err error
 	r.soft, err = softctl.Open(newImage(t), served(t, r.rt, so))
@@ -34,7 +35,6 @@ func durableRig(t *testing.T, so softctl.Options, ec nvmeq.EngineConfig, over fu
 	t.Cleanup(func() {
 		r.ctrl.Close()
 		require.NoError(t, r.soft.Close())
-		require.NoError(t, r.rt.Close())
 	})
 	ec.Team = testTeam(t)
 	r.eng, err = r.ctrl.NewEngine(ec)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/privilege"
-	"github.com/lanefs/lanefs/internal/seccomp"
+	"github.com/lanefs/lanefs/fs/share/seccomp"
 )
 
 // needed is what root's daemon keeps once everything is open: unmounting takes CAP_SYS_ADMIN, and pinning more memory for a

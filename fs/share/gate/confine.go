@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/internal/seccomp"
+	"github.com/lanefs/lanefs/fs/share/seccomp"
 )
 
 // limits of the process, beside those of its system calls: it writes no file, and dies without a word.
