@@ -8,7 +8,8 @@ import (
 
 // cache remembers what the medium held before writes that no flush has covered yet.
 type cache struct {
-	undo []undo // oldest first
+	undo []undo           // oldest first
+	lost map[int64][]byte // what the medium holds instead of blocks that a failed flush gave up, by offset
 }
 
 type undo struct {
@@ -21,7 +22,7 @@ type undo struct {
 func (d *Device) CacheWrites() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.cache = &cache{}
+	d.cache = &cache{lost: map[int64][]byte{}}
 }
 
 // Cut is a power cut: of the writes since the last flush, rng chooses which survive, block by block; the rest are as if
@@ -54,16 +55,47 @@ func (d *Device) Cut(rng *rand.Rand) error {
 		}
 	}
 	d.cache.flush()
+	for off, old := range d.cache.lost {
+		if _, err := d.file.WriteAt(old, off); err != nil {
+			return err
+		}
+	}
+	clear(d.cache.lost)
 	return nil
 }
 
 func (c *cache) flush() { c.undo = nil }
 
-func (c *cache) save(f *os.File, off, n int64) error {
+// lose gives up what no flush has covered, in blocks of bs bytes: reads see it, but no later flush makes it durable, and after a Cut
+// it is gone. A block that is written again is as any other.
+func (c *cache) lose(bs int64) {
+	for _, u := range c.undo { // the oldest is what the medium holds
+		for o := int64(0); o < int64(len(u.old)); o += bs {
+			if _, ok := c.lost[u.off+o]; !ok {
+				c.lost[u.off+o] = u.old[o : o+bs]
+			}
+		}
+	}
+	c.undo = nil
+}
+
+// found takes the blocks of n bytes at off from those that are lost: they are about to be written. old is what reads saw there, and
+// becomes what the medium holds.
+func (c *cache) found(off, n, bs int64, old []byte) {
+	for o := int64(0); o < n; o += bs {
+		if b, ok := c.lost[off+o]; ok {
+			copy(old[o:], b)
+			delete(c.lost, off+o)
+		}
+	}
+}
+
+func (c *cache) save(f *os.File, off, n, bs int64) error {
 	old := make([]byte, n)
 	if _, err := f.ReadAt(old, off); err != nil && err != io.EOF {
 		return err
 	}
+	c.found(off, n, bs, old)
 	c.undo = append(c.undo, undo{off, old})
 	return nil
 }
@@ -75,7 +107,8 @@ func (d *Device) store(off int64, b []byte, fua bool) error {
 	if d.cache != nil {
 		if fua {
 			d.cache.forget(off, int64(len(b)))
-		} else if err := d.cache.save(d.file, off, int64(len(b))); err != nil {
+			d.cache.found(off, int64(len(b)), int64(d.info.BlockSize), make([]byte, len(b)))
+		} else if err := d.cache.save(d.file, off, int64(len(b)), int64(d.info.BlockSize)); err != nil {
 			return err
 		}
 	}

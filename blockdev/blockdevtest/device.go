@@ -144,6 +144,9 @@ func (d *Device) admit(r *blockdev.Request) (carried func(block int) bool, err e
 		return nil, blockdev.ErrClosed
 	}
 	if f := d.hitLocked(r); f != nil {
+		if f.Lose && r.Op == blockdev.OpFlush && d.cache != nil {
+			d.cache.lose(int64(d.info.BlockSize))
+		}
 		return f.carried(r, d.info.BlockSize), f.err(r)
 	}
 	return nil, nil
@@ -214,7 +217,7 @@ func (d *Device) zero(off, n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cache != nil {
-		if err := d.cache.save(d.file, off, n); err != nil {
+		if err := d.cache.save(d.file, off, n, int64(d.info.BlockSize)); err != nil {
 			return err
 		}
 	}

@@ -170,6 +170,36 @@ func TestPartsOfACommand(t *testing.T) {
 	}
 }
 
+// TestLostByAFlush has a flush lose what was written before it.
+func TestLostByAFlush(t *testing.T) {
+	d := NewMem(1<<20, 512)
+	d.CacheWrites()
+	b := alloc(t, d, 4096)
+	write := func(off blockdev.Bytes, v byte, fua bool) {
+		copy(b.Bytes(), bytes.Repeat([]byte{v}, 512))
+		require.NoError(t, d.Write(off, fua, b.Slice(0, 512)))
+	}
+	content := func() []byte {
+		require.NoError(t, d.Read(0, b.Slice(0, 2048)))
+		return []byte{b.Bytes()[0], b.Bytes()[512], b.Bytes()[1024], b.Bytes()[1536]}
+	}
+	for k := range blockdev.Bytes(4) {
+		write(512*k, 1, true)
+		write(512*k, 2, false)
+		write(512*k, 3, false)
+	}
+	remove := d.Inject(Fault{Op: blockdev.OpFlush, Lose: true})
+	require.ErrorIs(t, d.Flush(), ErrFault)
+	remove()
+	require.Equal(t, []byte{3, 3, 3, 3}, content(), "reads see it")
+	write(512, 4, false) // durable with the next flush
+	write(1024, 4, true)
+	require.NoError(t, d.Flush())
+	write(1536, 5, false) // lost again: what the medium holds is still the oldest
+	require.NoError(t, d.Cut(nil))
+	require.Equal(t, []byte{1, 4, 4, 1}, content())
+}
+
 func TestShortage(t *testing.T) {
 	d := NewMem(1<<20, 512)
 	hits, calls := 0, 0

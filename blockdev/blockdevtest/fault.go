@@ -24,6 +24,9 @@ type Fault struct {
 	// Done, if not nil, says which of the device's blocks of a request are carried out before it fails, counted from 0,
 	// and Partial says nothing. A flush is one block.
 	Done func(block int) bool
+	// Lose has a flush that fails lose what it was to make durable (see CacheWrites), as the system's cache does: reads go on to see
+	// it, and no later flush brings it back.
+	Lose bool
 	// Fail, if not nil, gives the error; Hit, if not nil, is told of every request that fails. Neither may call the device.
 	Fail func(r *blockdev.Request) error
 	Hit  func(Event)

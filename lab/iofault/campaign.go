@@ -46,6 +46,7 @@ type Summary struct {
 	Commands, Allocations int // faults of each kind
 	Kernel, LaneFS        int // media that they looked at, too
 	How                   map[string]int
+	Met                   map[string]int // the kinds of steps that faults met first
 	Failures              int
 	Kinds                 []Failure // one of each kind
 }
@@ -62,14 +63,21 @@ func (f *Failure) String() string {
 	return fmt.Sprintf("%v\n  again: %s", f.Err, f.Again)
 }
 
-func (s *Summary) String() string {
-	var how []string
-	for k, n := range s.How {
-		how = append(how, fmt.Sprintf("%s %d", k, n))
+func counts(m map[string]int) string {
+	var list []string
+	for k, n := range m {
+		list = append(list, fmt.Sprintf("%s %d", k, n))
 	}
-	slices.Sort(how)
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// Steps says which steps faults met, and how often.
+func (s *Summary) Steps() string { return counts(s.Met) }
+
+func (s *Summary) String() string {
 	return fmt.Sprintf("%d faults (%d of commands, %d of allocations; the first step that met one: %s) in %d windows of %d sequences; %d media recovered by the kernel too, %d by LaneFS; %d failures of %d kinds",
-		s.Faults, s.Commands, s.Allocations, strings.Join(how, ", "), s.Windows, s.Sequences, s.Kernel, s.LaneFS, s.Failures, len(s.Kinds))
+		s.Faults, s.Commands, s.Allocations, counts(s.How), s.Windows, s.Sequences, s.Kernel, s.LaneFS, s.Failures, len(s.Kinds))
 }
 
 type running struct {
@@ -105,7 +113,7 @@ func (c Campaign) Run() (*Summary, error) {
 	}
 	defer os.RemoveAll(dir)
 	k := &running{Campaign: c, dir: dir, start: time.Now(), media: map[string]*medium{}}
-	k.sum.How = map[string]int{}
+	k.sum.How, k.sum.Met = map[string]int{}, map[string]int{}
 	for i := range Layouts {
 		if c.Layout == "" || Layouts[i].Name == c.Layout {
 			k.layouts = append(k.layouts, &Layouts[i])
@@ -321,6 +329,10 @@ func (k *running) countLocked(t *try, d depth) {
 		t.how = "in the background"
 	}
 	s.How[t.how]++
+	if t.where == "" {
+		t.where = "background"
+	}
+	s.Met[t.where]++
 	if d.kernel {
 		s.Kernel++
 	}

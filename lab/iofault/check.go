@@ -53,8 +53,10 @@ func (t *try) fits(got Tree) string {
 	}
 	between := t.trees[t.sure : t.reached+1]
 	floor := map[ident]int{}
-	for id, k := range t.floor {
-		floor[id] = max(0, k-t.sure)
+	for _, m := range []map[ident]int{t.floor, t.data} {
+		for id, k := range m {
+			floor[id] = max(floor[id], k-t.sure, 0)
+		}
 	}
 	said := ""
 	for k := t.reached; k >= t.sure; k-- {

@@ -3,6 +3,7 @@ package iofault
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -114,6 +115,7 @@ func (t *try) crowdPlay(p *player, k int) error {
 		if tight || t.vol.ReadOnly() || !t.mode.passes() {
 			t.mu.Lock()
 			t.failed = true
+			t.strays[k] = t.strays[k] || tight // it may have written what the twin had no room for
 			t.mu.Unlock()
 			return nil
 		}
@@ -153,6 +155,11 @@ func (t *try) crowdFits(got Tree) string {
 			return "it is not the tree that was unmounted: " + d
 		}
 		return ""
+	}
+	for k, strays := range t.strays {
+		if strays {
+			maps.DeleteFunc(got, func(p string, _ *Node) bool { return strings.HasPrefix(p, "/"+crowdDir(k)+"/") })
+		}
 	}
 	return got.own(t.trees)
 }

@@ -41,6 +41,7 @@ const (
 	none done = iota
 	torn      // any part of its blocks
 	all
+	gone // a flush: what it was to make durable is lost, though reads see it
 )
 
 var (
@@ -69,6 +70,7 @@ var Modes = []Mode{
 	{"write protected from here on", append(slices.Clone(writeOp), flushOp...), nvmeq.StatusWriteProtected, writes, none},
 	{"flush fails", flushOp, nvmeq.StatusInternal, once, none},
 	{"flush fails, and works", flushOp, nvmeq.StatusInternal, once, all},
+	{"flush fails, and loses what was written", flushOp, nvmeq.StatusInternal, once, gone},
 	{"no flush from here on", flushOp, nvmeq.StatusInternal, kind, none},
 	{"discard fails", trimOp, nvmeq.StatusInternal, once, torn},
 	{"aborted", anyOp, nvmeq.StatusAbortRequested, once, none},
@@ -136,6 +138,8 @@ func (m *Mode) arm(dev *blockdevtest.Device, k int, rng *rand.Rand) *armed {
 			}
 		}}
 	switch m.done {
+	case gone:
+		f.Lose = true
 	case all:
 		f.Done = func(int) bool { return true }
 	case torn:

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/difftest"
@@ -28,18 +30,20 @@ type try struct {
 	armed *armed
 	said  logged
 
-	at      int           // the step under way, -1: mount, len(steps): unmount
-	reached int           // trees[reached] is the last that may be there
-	sure    int           // trees[sure] is the first that may be there: what came before was said to be durable
-	floor   map[ident]int // the same for single files, which were fsynced
-	mu      sync.Mutex    // protects failed in a crowd
-	failed  bool          // a step failed, and was not made up for
-	noted   bool          // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
-	mayMark bool          // the volume turned read-only, or an unmount failed
-	marked  bool          // the mark was there before any replay
-	closed  bool          // the volume was unmounted, and said that it went well
-	how     string        // how the step ended that the fault met, for the summary
-	where   string        // which step that was
+	at      int             // the step under way, -1: mount, len(steps): unmount
+	reached int             // trees[reached] is the last that may be there
+	sure    int             // trees[sure] is the first that may be there: what came before was said to be durable
+	floor   map[ident]int   // the same for single files, which were fsynced
+	data    map[ident]int   // and for the contents of those that were fdatasynced
+	mu      sync.Mutex      // protects failed and strays in a crowd
+	strays  [crowdSize]bool // players that are not where the twin's are
+	failed  bool            // a step failed, and was not made up for
+	noted   bool            // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
+	mayMark bool            // the volume turned read-only, or an unmount failed
+	marked  bool            // the mark was there before any replay
+	closed  bool            // the volume was unmounted, and said that it went well
+	how     string          // how the step ended that the fault met, for the summary
+	where   string          // which step that was
 }
 
 // logged collects what a volume logs.
@@ -89,7 +93,7 @@ func (t *try) run() (err error) {
 	}()
 	t.dev = t.base.device()
 	t.dev.CacheWrites()
-	t.floor = map[ident]int{}
+	t.floor, t.data = map[ident]int{}, map[ident]int{}
 	if t.script.mount {
 		t.armed = t.mode.arm(t.dev, t.k, t.rng)
 		defer func() { t.armed.remove() }()
@@ -308,9 +312,15 @@ func (t *try) durable(o *difftest.Op, r outcome) {
 	switch o.Kind {
 	case difftest.OpSync, opTrim:
 		t.sure = t.at + 1
-	case difftest.OpFsync:
-		if n := t.trees[t.at+1].open(t.play.slots[o.FD]); n != nil {
+	case difftest.OpFsync, difftest.OpFdatasync, difftest.OpWrite, difftest.OpPwrite, difftest.OpPwritev, difftest.OpMmapWrite:
+		s := t.play.slots[o.FD]
+		n := t.trees[t.at+1].open(s)
+		switch {
+		case n == nil:
+		case o.Kind == difftest.OpFsync, o.Kind != difftest.OpFdatasync && s.flags&(unix.O_SYNC|unix.O_DSYNC) != 0:
 			t.floor[n.id] = t.at + 1
+		case o.Kind == difftest.OpFdatasync:
+			t.data[n.id] = t.at + 1
 		}
 	}
 }

@@ -65,6 +65,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(s)
+	fmt.Println("met in:", s.Steps())
 	for _, f := range s.Kinds {
 		fmt.Printf("%d times: %s\n  %s\n", f.Number, f.Kind, f.Again)
 	}
