@@ -17,7 +17,7 @@ func TestCampaign(t *testing.T) {
 	if why != "" {
 		c.Kernel = 0
 	}
-	long, short := 30*time.Second, 4*time.Second
+	long, short := 20*time.Second, 4*time.Second
 	faults := 0
 	for _, seed := range []uint64{1, disktest.FreshSeed()} {
 		c.Seed, c.Time = seed, long

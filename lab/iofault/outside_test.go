@@ -65,7 +65,7 @@ func TestOutside(t *testing.T) {
 	if why := KernelMissing(); why != "" {
 		t.Skipf("SKIPPED: the kernel's recovery: %s", why)
 	}
-	most := 60
+	most := 40
 	if s := os.Getenv("LANEFS_OUTSIDE"); s != "" {
 		var err error
 		most, err = strconv.Atoi(s)

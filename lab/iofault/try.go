@@ -39,6 +39,7 @@ type try struct {
 	strays  [crowdSize]bool // players that are not where the twin's are
 	failed  bool            // a step failed, and was not made up for
 	noted   bool            // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
+	began   bool            // the volume was read-only from its mount on: there was nothing to mark yet
 	mayMark bool            // the volume turned read-only, or an unmount failed
 	marked  bool            // the mark was there before any replay
 	closed  bool            // the volume was unmounted, and said that it went well
@@ -151,6 +152,12 @@ func (t *try) mount() (done bool, err error) {
 		return false, nil
 	}
 	if err == nil {
+		if t.began = t.vol.ReadOnly(); t.began {
+			t.how, t.failed = "mounted read-only", true
+			if t.armed.hits.Load() == 0 {
+				return false, found("mount", "read-only, without a fault")
+			}
+		}
 		if t.armed.hits.Load() > 0 && t.mode.passes() && !t.vol.ReadOnly() {
 			t.how = "mounted all the same"
 			return false, t.see("mounted over a fault", func(got Tree) string { return got.same(t.trees[0]) })
@@ -339,7 +346,7 @@ func (t Tree) open(s *slot) *Node {
 
 // turned looks at a volume that turned read-only: what can be read there is not another's.
 func (t *try) turned() error {
-	t.noted, t.mayMark = t.mode.stay == once, true
+	t.noted, t.mayMark = t.mode.stay == once && !t.began, true
 	if !t.mode.passes() {
 		return nil
 	}
@@ -370,7 +377,7 @@ func (t *try) end() error {
 		t.mayMark = t.mayMark || err != nil
 		if t.armed.hits.Load() > before {
 			t.met("unmount", nil)
-			t.noted = errors.Is(err, jbd2.ErrAborted) && t.mode.stay == once
+			t.noted = errors.Is(err, jbd2.ErrAborted) && t.mode.stay == once && !t.began
 		}
 		switch {
 		case err == nil && readOnly && !t.failed && t.mode.passes():
