@@ -153,7 +153,7 @@ func (t *try) mount() (done bool, err error) {
 	}
 	if err == nil {
 		if t.began = t.vol.ReadOnly(); t.began {
-			t.how, t.failed = "mounted read-only", true
+			t.how, t.where, t.failed = "mounted read-only", "mount", true
 			if t.armed.hits.Load() == 0 {
 				return false, found("mount", "read-only, without a fault")
 			}
