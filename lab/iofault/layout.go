@@ -160,8 +160,8 @@ func (l *Layout) ageVolume(v *ext4.FS) error {
 		return err
 	}
 	defer d.Put()
-	for k := range 60 {
-		if err := put(d.Create(fmt.Sprintf("n%d%s", k, strings.Repeat("x", k*7%60)), unix.S_IFREG|0o644, 0, 0, 0, 0)); err != nil {
+	for k := range indexedNames {
+		if err := put(d.Create(strings.TrimPrefix(indexedName(k), "d/"), unix.S_IFREG|0o644, 0, 0, 0, 0)); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // operations is a sequence of the differential generator, as it is played on a layout: what does many things at once is
@@ -20,6 +21,9 @@ func operations(l *Layout, profile difftest.Profile, seed uint64, n int) []difft
 		o.As, o.Late = 0, false
 		if profile == difftest.ProfileNames {
 			list = append(list, namesOp(o, rng)...)
+			if rng.IntN(12) == 0 {
+				list = append(list, indexedOp(rng))
+			}
 		} else if dataOp(l, &o) {
 			list = append(list, o)
 		}
@@ -65,6 +69,27 @@ func namesOp(o difftest.Op, rng *rand.Rand) []difftest.Op {
 	}
 	return []difftest.Op{o}
 }
+
+// indexedOp is an operation in the directory that has an index, mostly on a name that it has: one of several blocks, whichever others are
+// in memory.
+func indexedOp(rng *rand.Rand) difftest.Op {
+	one, other := indexedName(rng.IntN(indexedNames)), indexedName(rng.IntN(indexedNames+4))
+	return []difftest.Op{
+		{Kind: difftest.OpLink, Path: one, Path2: other},
+		{Kind: difftest.OpLink, Path: indexedName(0), Path2: other},
+		{Kind: difftest.OpMknod, Path: other, Mode: unix.S_IFREG | 0o644},
+		{Kind: difftest.OpMkdir, Path: other, Mode: 0o755},
+		{Kind: difftest.OpSymlink, Path: other, Path2: one},
+		{Kind: difftest.OpRename, Path: one, Path2: other},
+		{Kind: difftest.OpRename, Path: one, Path2: other, Flags: ext4.RenameNoReplace},
+		{Kind: difftest.OpUnlink, Path: one},
+	}[rng.IntN(8)]
+}
+
+// indexedName is a name of the directory that every aged volume has.
+func indexedName(k int) string { return fmt.Sprintf("d/n%d%s", k, strings.Repeat("x", k*7%60)) }
+
+const indexedNames = 60
 
 // mostMass is how many of the names that one operation of the generator makes are made here.
 const mostMass = 24

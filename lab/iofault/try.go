@@ -276,6 +276,7 @@ func (t *try) mend(o *difftest.Op, r, want outcome) error {
 			return ""
 		case asAfter == "":
 			t.met("done", o)
+			undone = !whole(o) // what is there was not promised to become durable
 			return ""
 		case whole(o):
 			return "neither what was before (" + asBefore + ") nor what is after (" + asAfter + ")"
