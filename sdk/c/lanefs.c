@@ -140,7 +140,9 @@ static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 		return lanefs_fail(EPERM, "the session is that of the process that forked this one: connect again");
 	pthread_mutex_lock(&s->mutex);
 	h.tag = ++s->tag;
-	ssize_t size = transmit(s->socket, &h, body, n, pass) ? -1 : receive(s->socket, packet, got, &count);
+	/* Who refuses a Hello before it is read has gone, and the reply says why. */
+	int failed = transmit(s->socket, &h, body, n, pass) && !(type == HELLO && errno == EPIPE);
+	ssize_t size = failed ? -1 : receive(s->socket, packet, got, &count);
 	pthread_mutex_unlock(&s->mutex);
 	if (size < 0)
 		return -1;

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -111,10 +112,15 @@ func Peer(c *net.UnixConn) (uid uint32, err error) {
 // Call sends a request and waits for its reply: into reply, a pointer to one of the structs of message.go, or nil. The
 // rights that come back are the caller's; want says how many there must be.
 func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...int) ([]int, error) {
-	if err := c.Send(Encode(Header{Type: t, Tag: tag}, request), rights...); err != nil {
-		return nil, err
+	sent := c.Send(Encode(Header{Type: t, Tag: tag}, request), rights...)
+	if sent != nil && (t != THello || !errors.Is(sent, syscall.EPIPE)) {
+		return nil, sent
 	}
 	h, body, got, err := c.Receive()
+	if sent != nil && (err != nil || h.Status == 0) {
+		CloseAll(got)
+		return nil, sent // else the Hello was refused before it was read, and this says why
+	}
 	if err != nil {
 		return nil, err
 	}

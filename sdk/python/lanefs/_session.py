@@ -82,7 +82,11 @@ class Session:
         tag = self._tag
         message = w.HEADER.pack(kind, 0, w.HEADER.size + len(request), tag, 0) + request
         try:
-            socket.send_fds(self._socket, [message], list(pass_fds))
+            try:
+                socket.send_fds(self._socket, [message], list(pass_fds))
+            except BrokenPipeError:
+                if kind != w.HELLO:  # who refuses a Hello before it is read has gone, and the reply says why
+                    raise
             data, got = self._receive()
         except ConnectionError as e:
             raise ConnectionError(e.errno, GONE_TEXT) from None
