@@ -272,3 +272,43 @@ func e2fsck(t *testing.T, img string, flag string) {
 	}
 	require.NoError(t, err, "%s", out)
 }
+
+// TestValuesWithoutFeature: a file whose attributes have values in inodes, on a volume without the feature, is not removed: the inodes
+// would be left, which nobody could account for.
+func TestValuesWithoutFeature(t *testing.T) {
+	img := disktest.Make(t, "16M", "-O", "ea_inode")
+	v, _, done := openLogged(t, img)
+	root, err := v.Root()
+	require.NoError(t, err)
+	for _, name := range []string{"removed", "replaced", "other"} {
+		f, err := root.Create(name, unix.S_IFREG|0o644, 0, 0, 0, 0, Xattrs{{Name: "user.long", Value: bytes.Repeat([]byte(name), 2000)}})
+		require.NoError(t, err)
+		f.Put()
+	}
+	root.Put()
+	require.NoError(t, done())
+	disktest.Fsck(t, img)
+	disktest.Debugfs(t, img, "feature -ea_inode")
+	before := fsckText(t, img)
+	v, _, done = openLogged(t, img)
+	root, err = v.Root()
+	require.NoError(t, err)
+	require.ErrorIs(t, root.Unlink("removed"), ErrCorrupt)
+	require.ErrorIs(t, root.Rename("other", root, "replaced", 0), ErrReadOnly) // since the first
+	for _, name := range []string{"removed", "replaced", "other"} {
+		f, err := root.Lookup(name)
+		require.NoError(t, err)
+		f.Put()
+	}
+	root.Put()
+	require.NoError(t, done())
+	require.Equal(t, before, fsckText(t, img))
+}
+
+// fsckText is what e2fsck -fn says, but for the file's name and that there were errors.
+func fsckText(t *testing.T, img string) string {
+	t.Helper()
+	out, _ := exec.Command("e2fsck", "-fn", img).CombinedOutput()
+	_, text, _ := strings.Cut(string(out), "Pass 1")
+	return text
+}

@@ -104,8 +104,8 @@ func (f *Format) next(r region, off, end int) (e entry, next int, more bool, err
 		return bad("entry at offset %d has a value of %d bytes", off+r.base, e.size)
 	}
 	if e.inum != 0 {
-		if !f.eaInode || e.inum > f.inodes {
-			return bad("entry at offset %d has its value in inode %d", off+r.base, e.inum)
+		if !f.eaInode || e.inum > f.inodes || e.size == 0 {
+			return bad("entry at offset %d has its value of %d bytes in inode %d", off+r.base, e.size, e.inum)
 		}
 		return e, next, true, nil
 	}
