@@ -1,9 +1,11 @@
 package iofault
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // chain is a sequence and where in it a campaign is: windows follow one another on one volume, each from where the twin of the
@@ -78,6 +80,10 @@ func (c *chain) next() (*script, error) {
 		s.steps, s.crowd = nil, newCrowd(c.layout, c.profile, rng.Uint64(), 20)
 	}
 	m, slots, err := s.twin()
+	if s.crowd != nil && errors.Is(err, ext4.ErrNoSpace) { // for its directories
+		s.crowd, s.steps = nil, c.take(3)
+		m, slots, err = s.twin()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%v -window %d: the twin: %w", c, c.window, err)
 	}

@@ -7,10 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
@@ -60,7 +64,7 @@ func (t *try) fits(got Tree) string {
 	}
 	said := ""
 	for k := t.reached; k >= t.sure; k-- {
-		d := got.partly(t.trees[k], between, floor)
+		d := got.partly(t.trees[k], between, floor, t.shifts()...)
 		if d == "" {
 			d = t.floored(k)
 		}
@@ -72,6 +76,31 @@ func (t *try) fits(got Tree) string {
 		}
 	}
 	return fmt.Sprintf("of the trees from step %d, which is durable, to %d none is there%s", t.sure, t.reached, said)
+}
+
+// shifts is how far operations have moved bytes of files: one of them, or two.
+func (t *try) shifts() []int64 {
+	var one []int64
+	add := func(ops []difftest.Op) {
+		for _, o := range ops {
+			if o.Kind == difftest.OpFallocate && (o.Flags == unix.FALLOC_FL_COLLAPSE_RANGE || o.Flags == unix.FALLOC_FL_INSERT_RANGE) {
+				one = append(one, o.Len, -o.Len)
+			}
+		}
+	}
+	add(t.steps[min(t.sure, len(t.steps)):])
+	if t.crowd != nil {
+		for _, ops := range t.crowd.ops {
+			add(ops)
+		}
+	}
+	two := slices.Clone(one)
+	for i, a := range one {
+		for _, b := range one[i+1:] {
+			two = append(two, a+b)
+		}
+	}
+	return two
 }
 
 // floored is "" if a tree has all that was fsynced.

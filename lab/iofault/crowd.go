@@ -33,6 +33,9 @@ func newCrowd(l *Layout, profile difftest.Profile, seed uint64, n int) *crowd {
 				continue
 			}
 			dir := crowdDir(k) + "/"
+			if o.Seed != 0 {
+				o.Seed += uint32(k) << 16 // no two write the same
+			}
 			if o.Path != "" {
 				o.Path = dir + o.Path
 			}
@@ -161,5 +164,5 @@ func (t *try) crowdFits(got Tree) string {
 			maps.DeleteFunc(got, func(p string, _ *Node) bool { return strings.HasPrefix(p, "/"+crowdDir(k)+"/") })
 		}
 	}
-	return got.own(t.trees)
+	return got.own(t.trees, t.shifts()...)
 }

@@ -234,8 +234,9 @@ func (t Tree) same(want Tree) string {
 }
 
 // partly is "" if t has the names and attributes of want, and each byte of its files is the one that it is in one of the
-// trees of between, or zero where one of them has no byte. floor, if not nil, gives the first of between that counts for a file.
-func (t Tree) partly(want Tree, between []Tree, floor map[ident]int) string {
+// trees of between, or zero where one of them has no byte. floor, if not nil, gives the first of between that counts for a file; shifts
+// how far its bytes may have been moved meanwhile: what is written in place after that is elsewhere, if the move is not durable.
+func (t Tree) partly(want Tree, between []Tree, floor map[ident]int, shifts ...int64) string {
 	if d := t.names(want, true); d != "" {
 		return d
 	}
@@ -253,7 +254,7 @@ func (t Tree) partly(want Tree, between []Tree, floor map[ident]int) string {
 		if !n.regular() {
 			continue
 		}
-		if d := n.partly(m, between, floor[m.id]); d != "" {
+		if d := n.partly(m, between, floor[m.id], shifts); d != "" {
 			return fmt.Sprintf("%.60q: %s", p, d)
 		}
 	}
@@ -261,7 +262,7 @@ func (t Tree) partly(want Tree, between []Tree, floor map[ident]int) string {
 }
 
 // partly is Tree.partly for the content of one file, which want is one version of.
-func (n *Node) partly(want *Node, between []Tree, floor int) string {
+func (n *Node) partly(want *Node, between []Tree, floor int, shifts []int64) string {
 	versions := versionsOf(want.id, between, floor)
 	if len(versions) == 0 {
 		versions = []*Node{want}
@@ -274,15 +275,26 @@ func (n *Node) partly(want *Node, between []Tree, floor int) string {
 		return fmt.Sprintf("size %d, not from %d to %d", n.size, least, most)
 	}
 	for k, b := range n.content {
-		ok := b == 0 && least <= int64(k)
-		for _, v := range versions {
-			ok = ok || k < len(v.content) && v.content[k] == b
-		}
-		if !ok {
+		if !(b == 0 && least <= int64(k)) && !has(versions, int64(k), b, shifts) {
 			return fmt.Sprintf("byte %d of %d is %#x, which the file never had there (%d versions)", k, n.size, b, len(versions))
 		}
 	}
 	return ""
+}
+
+// has says whether one of the versions has the byte there, or would if its bytes were moved.
+func has(versions []*Node, at int64, b byte, shifts []int64) bool {
+	for _, v := range versions {
+		if at < int64(len(v.content)) && v.content[at] == b {
+			return true
+		}
+		for _, d := range shifts {
+			if k := at + d; k >= 0 && k < int64(len(v.content)) && v.content[k] == b {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // versionsOf lists the different contents of a file in the trees from number floor on.
@@ -308,8 +320,8 @@ func (t Tree) find(id ident) *Node {
 	return nil
 }
 
-// own is "" if no file of t shows a byte that no file of its name had there in any of the trees.
-func (t Tree) own(trees []Tree) string {
+// own is "" if no file of t shows a byte that no file of its name had there in any of the trees. shifts is as in partly.
+func (t Tree) own(trees []Tree, shifts ...int64) string {
 	for p, n := range t {
 		if !n.regular() || p == "/"+filler {
 			continue
@@ -324,7 +336,7 @@ func (t Tree) own(trees []Tree) string {
 			continue // a name that a try again has left
 		}
 		for k, b := range n.content {
-			if b != 0 && !slices.ContainsFunc(versions, func(m *Node) bool { return k < len(m.content) && m.content[k] == b }) {
+			if b != 0 && !has(versions, int64(k), b, shifts) {
 				return fmt.Sprintf("%.60q: byte %d of %d is %#x, which no file of that name had there", p, k, n.size, b)
 			}
 		}

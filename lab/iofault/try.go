@@ -356,7 +356,7 @@ func (t *try) turned() error {
 	if err != nil {
 		return nil // names may lead nowhere now
 	}
-	if d := got.own(t.trees[:t.reached+1]); d != "" {
+	if d := got.own(t.trees[:t.reached+1], t.shifts()...); d != "" {
 		return found("read-only tree", "%s", d)
 	}
 	return nil

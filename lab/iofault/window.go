@@ -33,6 +33,7 @@ func (s *script) options(logf func(string, ...any)) ext4.Options {
 
 // twin runs the script without a fault, first to count its commands, then to see every tree. It gives the medium after it.
 func (s *script) twin() (*medium, []slot, error) {
+	s.trees, s.results, s.commands, s.allocs = nil, nil, nil, 0
 	if _, _, err := s.play(false); err != nil {
 		return nil, nil, err
 	}
