@@ -68,7 +68,7 @@ func TestSame(t *testing.T) {
 // TestOwn has bytes of another file found.
 func TestOwn(t *testing.T) {
 	file := func(content string) *Node {
-		return &Node{mode: 0o100644, size: int64(len(content)), content: []byte(content)}
+		return &Node{id: ident{uint32(content[0]), 1}, mode: 0o100644, size: int64(len(content)), content: []byte(content)}
 	}
 	history := []Tree{{"/a": file("aaa")}, {"/a": file("bbbb"), "/b": file("zzzz")}}
 	for content, ok := range map[string]bool{"aaa": true, "aba": true, "bbbb": true, "aa\x00b": true, "aaz": false, "aaaa": false} {

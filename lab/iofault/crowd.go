@@ -29,6 +29,11 @@ func newCrowd(l *Layout, profile difftest.Profile, seed uint64, n int) *crowd {
 	c := &crowd{ops: make([][]difftest.Op, crowdSize), results: make([][]outcome, crowdSize)}
 	for k := range c.ops {
 		for _, o := range operations(l, profile, seed+uint64(k), 4*n) {
+			// What moves bytes shows when the power is cut, for bytes written after the move are in place at once: that is for
+			// windows of one player to tell from a mistake.
+			if o.Kind == difftest.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
+				continue
+			}
 			if o.Kind == opTrim || strings.HasPrefix(o.Path, "..") || len(c.ops[k]) == n {
 				continue
 			}
@@ -114,7 +119,7 @@ func (t *try) crowdPlay(p *player, k int) error {
 			continue
 		}
 		t.said.f("player %d, %v: %s, and alone %s", k, o, show(r), show(want))
-		tight := errors.Is(r.err, ext4.ErrNoSpace) || errors.Is(want.err, ext4.ErrNoSpace)
+		tight := t.layout.Free > 0 || errors.Is(r.err, ext4.ErrNoSpace) || errors.Is(want.err, ext4.ErrNoSpace)
 		if tight || t.vol.ReadOnly() || !t.mode.passes() {
 			t.mu.Lock()
 			t.failed = true
@@ -124,12 +129,6 @@ func (t *try) crowdPlay(p *player, k int) error {
 		}
 		if t.armed.hits.Load() == 0 {
 			return found("crowd", "%v without a fault: %s, and alone %s", o, show(r), show(want))
-		}
-		if o.Kind == difftest.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
-			t.mu.Lock()
-			t.failed = true // done or not, which would show
-			t.mu.Unlock()
-			return nil
 		}
 		again := p.do(o, true)
 		for n := 0; n < 2 && t.mode.stay == thrice && !same(again, want); n++ {

@@ -326,10 +326,18 @@ func (t Tree) own(trees []Tree, shifts ...int64) string {
 		if !n.regular() || p == "/"+filler {
 			continue
 		}
-		var versions []*Node
+		ids := map[ident]bool{}
 		for _, tree := range trees {
-			if m := tree[p]; m != nil && m.regular() && !slices.Contains(versions, m) {
-				versions = append(versions, m)
+			if m := tree[p]; m != nil && m.regular() {
+				ids[m.id] = true
+			}
+		}
+		var versions []*Node // also those that the file had when it had another name, or none
+		for _, tree := range trees {
+			for _, m := range tree {
+				if ids[m.id] && !slices.Contains(versions, m) {
+					versions = append(versions, m)
+				}
 			}
 		}
 		if len(versions) == 0 {
