@@ -192,3 +192,64 @@ func TestFailsHalfWay(t *testing.T) {
 		}
 	}
 }
+
+// TestLookupFails has the search for a new name's namesake fail, in a directory without index where the namesake lies behind free
+// space: the error is told. Taken for "no such name" it would give the directory two entries of one name, which e2fsck passes over.
+func TestLookupFails(t *testing.T) {
+	img := disktest.Make(t, "12M", "-b", "1024", "-O", "^dir_index")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	d, err := root.Mkdir("d", 0o755, 0, 0)
+	require.NoError(t, err)
+	for k := range 12 {
+		require.NoError(t, put(d.Create(fmt.Sprintf("%0200d", k), unix.S_IFREG, 0, 0, 0, 0)))
+	}
+	require.NoError(t, d.Unlink(fmt.Sprintf("%0200d", 0)))
+	d.Put()
+	root.Put()
+	done()
+	last := fmt.Sprintf("%0200d", 11)
+	for name, op := range map[string]func(d *ext4.Inode) error{
+		"link": func(d *ext4.Inode) error {
+			return in(d, fmt.Sprintf("%0200d", 1), func(f *ext4.Inode) error { return d.Link(f, last) })
+		},
+		"create":  func(d *ext4.Inode) error { return put(d.Create(last, unix.S_IFREG, 0, 0, 0, 0)) },
+		"mkdir":   func(d *ext4.Inode) error { return put(d.Mkdir(last, 0o755, 0, 0)) },
+		"symlink": func(d *ext4.Inode) error { return put(d.Symlink(last, "x", 0, 0)) },
+		"rename": func(d *ext4.Inode) error {
+			return d.Rename(fmt.Sprintf("%0200d", 1), d, last, ext4.RenameNoReplace)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			again := filepath.Join(t.TempDir(), "img")
+			failures := 0
+			for k, finished := 0, false; !finished; k++ {
+				copySparse(t, img, again)
+				dev, err := blockdevtest.OpenFile(again, 512)
+				require.NoError(t, err)
+				bad := &kth{Device: dev, op: blockdev.OpRead, k: k}
+				v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
+				require.NoError(t, err)
+				root, err := v.Root()
+				require.NoError(t, err)
+				d, err := root.Lookup("d")
+				require.NoError(t, err)
+				bad.on = true
+				err = op(d)
+				bad.on = false
+				if finished = !bad.fired; finished {
+					require.ErrorIs(t, err, ext4.ErrExist)
+				} else {
+					require.ErrorIs(t, err, blockdevtest.ErrFault)
+					failures++
+				}
+				d.Put()
+				root.Put()
+				require.NoError(t, v.Close())
+				require.NoError(t, dev.Close())
+			}
+			require.NotZero(t, failures)
+		})
+	}
+}
