@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
@@ -32,9 +31,6 @@ func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) (err error) 
 			err = i.putXattr(s, xattr.Attr{Index: xattr.IndexPosixACLAccess, Value: value}, xattr.Always)
 		} else if _, err = s.Delete(xattr.IndexPosixACLAccess, ""); errors.Is(err, xattr.ErrNotExist) {
 			err = nil
-		}
-		if errors.Is(err, xattr.ErrNoSpace) {
-			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 		}
 		if err != nil {
 			return err

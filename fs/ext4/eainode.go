@@ -2,6 +2,7 @@ package ext4
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -146,6 +147,9 @@ func (i *Inode) putXattr(s *xattr.Set, a xattr.Attr, c xattr.Condition) error {
 	_, err := s.Put(a, c)
 	if errors.Is(err, xattr.ErrNoSpace) && i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) && len(a.Value) > 0 {
 		_, err = s.Put(a.Moved(disk.CRC32C(i.fs.seed, a.Value)), c)
+	}
+	if errors.Is(err, xattr.ErrNoSpace) {
+		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package ext4
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
@@ -66,11 +65,7 @@ func (i *Inode) putNewXattrs(o *op, attrs Xattrs) error {
 		if err != nil {
 			return err
 		}
-		err = i.putXattr(s, xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always)
-		if errors.Is(err, xattr.ErrNoSpace) {
-			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-		}
-		if err != nil {
+		if err := i.putXattr(s, xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -209,8 +208,6 @@ func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index u
 			return ErrNoAttr
 		case errors.Is(err, xattr.ErrExist):
 			return ErrExist
-		case errors.Is(err, xattr.ErrNoSpace):
-			return fmt.Errorf("%w: %w", ErrNoSpace, err)
 		case err != nil:
 			return err
 		}
