@@ -16,19 +16,22 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
 
-.PHONY: all deps kernels build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
 	@.ci/deps
 
-kernels: ## host object, four GPU code objects, PTX
-	@$(MAKE) --no-print-directory -C kernels
+kernels: ## the kernels' images again, if a source changed: host object, four GPU code objects, PTX
+	@kernels/build.sh update
+
+kernels-check: ## whether the committed images are what the sources make, byte for byte; LANEFS_NEED_CLANG=1 fails without clang
+	@kernels/build.sh check
 
 build: kernels ## ./lanefs
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o lanefs ./cmd/lanefs
 
-check: kernels $(TOOL) ## gofmt, vet, staticcheck
+check: kernels-check $(TOOL) ## gofmt, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))
 	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
@@ -86,4 +89,3 @@ lab-shell: kernels ## a prompt in that machine
 
 clean:
 	@rm -rf lanefs build
-	$(MAKE) --no-print-directory -C kernels clean

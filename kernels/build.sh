@@ -1,58 +1,158 @@
-#!/bin/sh
-# Builds every image of the kernels from engine.hip into build/, those of the tests' own kernels from kerneltest/load.hip into
-# kerneltest/build/, and fails if one of them fails. clang-19 and lld-19 are
-# what Debian 12 has; CLANG names another.
-set -eu
+#!/bin/bash
+# Makes the images of the kernels: engine.hip into images/, the tests' own kernels into kerneltest/images/. They are committed,
+# so that a checkout builds without clang, and images.sum says which sources and images belong together.
+#
+#     build.sh           makes all images; go generate runs this
+#     build.sh update    the same, if a source or an image is not what images.sum says
+#     build.sh check     makes all images elsewhere, and fails with the name of each committed file that differs
+#
+# The same sources make the same bytes on every machine: the compiler and the linker are of one version, nothing of the machine
+# is included, and no path, version of a package or time gets into an image. CLANG names another clang than clang-19.
+set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")"
+
+version=19.1.7
 clang=${CLANG:-clang-19}
-command -v "$clang" >/dev/null || {
-	echo "kernels: $clang not found: apt-get install clang-19 lld-19 llvm-19, or set CLANG" >&2
-	exit 1
-}
-# No C library and no vendor headers anywhere: the kernels need none, and the images must not depend on the machine.
-flags="-O3 -std=c++17 -ffreestanding -fno-exceptions -fno-rtti -Wall -Wextra -Werror"
 amd="gfx90a gfx942 gfx1100 gfx1201"
 nvidia="sm_80"
 
-out=build.$$
-trap 'rm -rf "$out"' EXIT
-mkdir "$out" "$out/kerneltest"
-
-pids=
-image() { # name, then the compiler's arguments
-	name=$1
-	shift
-	"$clang" "$@" $flags -o "$out/$name" engine.hip &
-	pids="$pids $!"
-	"$clang" "$@" $flags -o "$out/kerneltest/$name" kerneltest/load.hip &
-	pids="$pids $!"
+# toolchain says what is wrong with the compiler or the linker, and nothing if both are as they should be.
+toolchain() {
+	local lld
+	if ! command -v "$clang" >/dev/null; then
+		echo "$clang is missing"
+	elif [ "$("$clang" -dumpversion)" != $version ]; then
+		echo "$clang is $("$clang" -dumpversion)"
+	elif ! lld=$("$("$clang" -print-prog-name=ld.lld)" --version 2>/dev/null); then
+		echo "ld.lld of $clang is missing"
+	elif [[ "$lld " != *"LLD $version "* ]]; then
+		echo "ld.lld of $clang is $lld"
+	fi
 }
 
-# The host image: no undefined symbols (-z defs), so that it never binds to what happens to be in the process.
-host="-x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld -Wl,-z,defs -Wl,-z,now -Wl,--build-id=none"
-image host-$(uname -m).so $host
-"$clang" $host $flags -o "$out/kerneltest/host-$(uname -m)-slots.so" kerneltest/slots.hip &
-pids="$pids $!"
-for arch in $amd; do
-	image $arch.co -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=$arch -nogpuinc -nogpulib -mcode-object-version=5
-done
-for arch in $nvidia; do
-	image $arch.ptx -x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-device-only --cuda-gpu-arch=$arch -nocudainc -nocudalib -S
-done
-for pid in $pids; do
-	wait "$pid"
-done
+# need ends the script unless the images can be made here.
+need() {
+	local wrong
+	wrong=$(toolchain)
+	[ -n "$wrong" ] || return 0
+	echo "kernels: $wrong; images are made by clang and lld $version: apt-get install clang-19 lld-19 on Debian 12, or set CLANG." >&2
+	echo "kernels: to go to another version, change it in build.sh and commit what go generate ./kernels makes." >&2
+	exit 1
+}
 
-# Arm has no image yet, but the sources stay clean for it.
-"$clang" --target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC -fsyntax-only $flags engine.hip
+# sums lists the sources and the images with their hashes.
+sums() {
+	sha256sum build.sh *.h *.hip kerneltest/*.hip images/* kerneltest/images/*
+}
 
-install() { # from, to: what is not built any more goes
-	mkdir -p "$2"
-	for old in "$2"/*; do
-		[ -e "$1/${old##*/}" ] || rm -f "$old"
+# No C library and no vendor's headers: the kernels need none. No configuration of the machine's clang, no CUDA or ROCm that it
+# would find, no name of the compiler's package (-fno-ident, LLD_VERSION), no hash of the path (-fuse-cuid).
+unset CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH CCC_OVERRIDE_OPTIONS
+export LLD_VERSION="LLD $version"
+flags=(--no-default-config -O3 -std=c++17 -ffreestanding -nostdlibinc -fno-exceptions -fno-rtti -fno-ident -Wall -Wextra -Werror)
+host=(--target=x86_64-unknown-linux-gnu)
+gpu=("${host[@]}" --cuda-device-only)
+
+# build makes every image in the folders $1 (the engine's) and $2 (the tests').
+build() {
+	local pids=() pid arch
+	image() { # name, then the compiler's arguments
+		local name=$1
+		shift
+		"$clang" "$@" "${flags[@]}" -o "$engine/$name" engine.hip &
+		pids+=($!)
+		"$clang" "$@" "${flags[@]}" -o "$tests/$name" kerneltest/load.hip &
+		pids+=($!)
+	}
+	local engine=$1 tests=$2
+	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process.
+	local so=("${host[@]}" -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
+		-Wl,-z,defs -Wl,-z,now -Wl,--build-id=none)
+	image host-x86_64.so "${so[@]}"
+	"$clang" "${so[@]}" "${flags[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip &
+	pids+=($!)
+	for arch in $amd; do
+		image "$arch.co" "${gpu[@]}" -x hip --no-gpu-bundle-output --offload-arch="$arch" -nogpuinc -nogpulib -mcode-object-version=5 \
+			-fuse-cuid=none
 	done
-	mv "$1"/* "$2"/
+	for arch in $nvidia; do
+		image "$arch.ptx" "${gpu[@]}" -x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-gpu-arch="$arch" --cuda-path=/nonexistent \
+			-nocudainc -nocudalib -fuse-cuid=none -S
+	done
+	for pid in "${pids[@]}"; do
+		wait "$pid"
+	done
+	chmod 644 "$engine"/* "$tests"/*
+
+	# Arm has no image yet, but the sources stay clean for it.
+	"$clang" --target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC -fsyntax-only "${flags[@]}" engine.hip
 }
-install "$out/kerneltest" kerneltest/build
-rmdir "$out/kerneltest"
-install "$out" build
+
+# make_images makes the images and puts them in their folders; what is not made any more goes.
+make_images() {
+	build "$out/engine" "$out/tests"
+	rm -rf images kerneltest/images
+	mv "$out/engine" images
+	mv "$out/tests" kerneltest/images
+	sums >images.sum
+}
+
+# check compares what the sources make with what is committed.
+check() {
+	local differs=0 kind folder file
+	build "$out/engine" "$out/tests"
+	for kind in engine tests; do
+		folder=images
+		[ $kind = engine ] || folder=kerneltest/images
+		for file in $( (ls "$out/$kind" && ls "$folder") | sort -u); do
+			cmp -s "$out/$kind/$file" "$folder/$file" && continue
+			echo "kernels: kernels/$folder/$file is not what the sources make" >&2
+			differs=1
+		done
+	done
+	sums | cmp -s - images.sum || {
+		echo "kernels: kernels/images.sum is not of these sources and images" >&2
+		differs=1
+	}
+	[ $differs = 0 ] || {
+		echo "kernels: run go generate ./kernels and commit what it makes" >&2
+		exit 1
+	}
+	echo "kernels: the images are what the sources make"
+}
+
+scratch() {
+	mkdir -p ../build
+	out=$(mktemp -d ../build/kernels.XXXXXX)
+	trap 'rm -rf "$out"' EXIT
+	mkdir "$out/engine" "$out/tests"
+}
+
+case ${1:-} in
+"")
+	need
+	scratch
+	make_images
+	;;
+update)
+	! sums 2>/dev/null | cmp -s - images.sum || exit 0
+	need
+	scratch
+	make_images
+	;;
+check)
+	wrong=$(toolchain)
+	if [ -n "$wrong" ] && [ -z "${LANEFS_NEED_CLANG:-}" ]; then
+		echo "kernels: not checked whether the images are what the sources make: $wrong, and it takes clang and lld $version (make deps)"
+		exit 0
+	fi
+	need
+	scratch
+	check
+	;;
+*)
+	echo "usage: build.sh [update|check]" >&2
+	exit 2
+	;;
+esac

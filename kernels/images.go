@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-//go:generate make
+//go:generate ./build.sh
 
-// Built by build.sh. A checkout has none until then: run make.
+// Made by build.sh and committed: a Go program that imports this package builds without clang.
 //
-//go:embed build/*
+//go:embed images/*.so images/*.co images/*.ptx
 var built embed.FS
 
 // Archs lists the architectures that have an image: "gfx942" for AMD, "sm_80" for NVIDIA (PTX), "x86_64" for CPUs.
@@ -20,19 +20,18 @@ func Archs() []string {
 	return Images(built).archs()
 }
 
-// Images is a directory of images called build, one for each architecture.
+// Images is a file system with a directory "images", which has one image for each architecture.
 type Images embed.FS
 
 func (i Images) archs() []string {
-	entries, err := embed.FS(i).ReadDir("build")
+	entries, err := embed.FS(i).ReadDir("images")
 	if err != nil {
 		panic(err) // an embed.FS has its own directory
 	}
 	var archs []string
 	for _, e := range entries {
-		if name, _, _ := strings.Cut(e.Name(), "."); name != "" { // make leaves a file of its own there
-			archs = append(archs, strings.TrimPrefix(name, "host-"))
-		}
+		name, _, _ := strings.Cut(e.Name(), ".")
+		archs = append(archs, strings.TrimPrefix(name, "host-"))
 	}
 	slices.Sort(archs)
 	return archs
@@ -47,12 +46,12 @@ func Image(arch string) ([]byte, error) { return Images(built).Image(arch) }
 func (i Images) Image(arch string) ([]byte, error) {
 	base, _, _ := strings.Cut(arch, ":")
 	for _, name := range []string{"host-" + base + ".so", base + ".co", base + ".ptx"} {
-		if image, err := embed.FS(i).ReadFile("build/" + name); err == nil {
+		if image, err := embed.FS(i).ReadFile("images/" + name); err == nil {
 			return image, nil
 		}
 	}
 	if best := i.newestPTX(base); best != "" {
-		return embed.FS(i).ReadFile("build/" + best + ".ptx")
+		return embed.FS(i).ReadFile("images/" + best + ".ptx")
 	}
 	return nil, fmt.Errorf("no kernels were built for the architecture %q: there are %s", arch, strings.Join(i.archs(), ", "))
 }

@@ -20,18 +20,6 @@ func goName(c string) string {
 	return b.String()
 }
 
-// hostImage is the host image of the machine that built the kernels.
-func hostImage(t *testing.T) []byte {
-	t.Helper()
-	for _, arch := range Archs() {
-		if image, err := Image(arch); err == nil && arch != "" && !strings.HasPrefix(arch, "gfx") && !strings.HasPrefix(arch, "sm_") {
-			return image
-		}
-	}
-	t.Fatal("no host image: run make in kernels/")
-	return nil
-}
-
 // The host image exports every field of layout.h with its offset and size. Each must be in layout.go, and nothing else.
 func TestLayout(t *testing.T) {
 	mirror := map[string]reflect.Type{
@@ -43,7 +31,7 @@ func TestLayout(t *testing.T) {
 		"status": StatusSize, "counters": CountersSize, "lane": LaneSize}
 
 	seen := map[string]int{}
-	for _, f := range layoutTable(t, hostImage(t)) {
+	for _, f := range layoutTable(t, imageOf(t, "x86_64")) {
 		typ, ok := mirror[f.owner]
 		require.True(t, ok, "layout.h has a struct %q that layout.go lacks", f.owner)
 		if f.field == "" {
@@ -105,17 +93,5 @@ func TestPRPStride(t *testing.T) {
 		{2 << 20, 4096, 4096}, {2<<20 + 4096, 4096, 8192}, {4 << 20, 4096, 3 * 4096}, {2 << 20, 16384, 1024},
 	} {
 		require.Equal(t, c.want, PRPStride(c.n, c.page), "%d bytes with pages of %d", c.n, c.page)
-	}
-}
-
-func TestImages(t *testing.T) {
-	for _, arch := range []string{"gfx90a", "gfx942", "gfx942:sramecc+:xnack-", "gfx1100", "gfx1201", "sm_80", "sm_90", "sm_90a", "sm_120"} {
-		image, err := Image(arch)
-		require.NoError(t, err)
-		require.NotEmpty(t, image)
-	}
-	for _, arch := range []string{"gfx1030", "sm_70", "", "sm_", "host", "riscv64"} {
-		_, err := Image(arch)
-		require.ErrorContains(t, err, "there are")
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"github.com/lanefs/lanefs/kernels"
 )
 
-//go:embed build/*
+// Made by build.sh of package kernels, and committed.
+//
+//go:embed images/*.so images/*.co images/*.ptx
 var built embed.FS
 
 // Image is what gpu.Runtime.Load takes on a device of the architecture arch.

@@ -1,0 +1,44 @@
+package kernels
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/lanefs/lanefs/"
+
+// Packages that launch kernels, or say which there are. No other package imports this one.
+var launches = []string{"cmd/lanefs", "cmd/lanefs/internal/doctor", "gpu/gputest", "gpu/gputest/detached", "kernels/kerneltest", "nvmeq", "nvmeq/engine"}
+
+// Packages that build without this one, however indirectly: codecs, runtimes, and what other people's programs import.
+var independent = []string{"./sdk/go", "./gpu", "./gpu/cuda", "./gpu/hip", "./gpu/host", "./fs/share/wire", "./fs/ext4/disk", "./fs/ext4/dir",
+	"./fs/ext4/xattr"}
+
+func TestImporters(t *testing.T) {
+	for _, line := range goList(t, "-f", `{{if ne .Name ""}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, "./...") {
+		name, imports, _ := strings.Cut(line, " ")
+		if slices.Contains(strings.Fields(imports), module+"kernels") {
+			require.Contains(t, launches, strings.TrimPrefix(name, module), "%s imports kernels", name)
+		}
+	}
+	for _, name := range independent {
+		require.NotContains(t, goList(t, "-deps", name), module+"kernels", name)
+	}
+}
+
+// goList is the output of go list in the module's root, line by line.
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("go is missing")
+	}
+	c := exec.Command("go", append([]string{"list"}, args...)...)
+	c.Dir = ".."
+	out, err := c.Output()
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
