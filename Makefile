@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/...
+RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
 .PHONY: all deps kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
@@ -45,10 +45,10 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 	@GO="$(GO)" RACE="$(RACE)" .ci/gotest
 
 race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
-	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./fs/difftest/... ./fs/crashtest/... ./lab/...)
+	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./lab/...)
 
 crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
-	@CGO_ENABLED=0 $(GO) run ./fs/crashtest/crash
+	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash
 
 fault-test: deps kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
 	@CGO_ENABLED=0 nice $(GO) run ./lab/iofault/faults
@@ -61,16 +61,16 @@ fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and th
 stress: deps kernels ## stress-ng's file system stressors for 10 minutes under the race detector; STRESS_TIME=1h changes that
 	@command -v stress-ng >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends stress-ng; }
 	CGO_ENABLED=1 $(GO) build -race -o build/lanefs-race ./cmd/lanefs
-	nice -n 19 $(GO) run ./cmd/lanefs/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
+	nice -n 19 $(GO) run ./lab/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
 
 attack: kernels ## ordinary users attack a mount for a minute, and root looks whether he is held up; ATTACK_TIME=1h, 0 for ever
 	@CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -time $(or $(ATTACK_TIME),1m)
 
 demo: deps build ## the first mount, from mkfs to fsck
-	@$(GO) run ./cmd/lanefs/demo -lanefs ./lanefs
+	@$(GO) run ./lab/demo -lanefs ./lanefs
 
 bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
-	@$(GO) run ./cmd/lanefs/bench -lanefs ./lanefs
+	@$(GO) run ./lab/bench -lanefs ./lanefs
 
 PREFIX ?= /usr/local
 install: build ## lanefs and the C SDK, into $(DESTDIR)$(PREFIX)
@@ -79,13 +79,13 @@ install: build ## lanefs and the C SDK, into $(DESTDIR)$(PREFIX)
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
-	@.ci/gpubundle
+	@lab/gpu/bundle
 
 lab: kernels ## the PCI path in a virtual machine: IOMMUFD on a kernel built for it, type1 on Debian's
-	@GO="$(GO)" lab/lab.sh test
+	@GO="$(GO)" lab/vm/lab.sh test
 
 lab-shell: kernels ## a prompt in that machine
-	@GO="$(GO)" lab/lab.sh shell
+	@GO="$(GO)" lab/vm/lab.sh shell
 
 clean:
 	@rm -rf lanefs build

@@ -13,8 +13,8 @@ import (
 	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/hip"
-	"github.com/lanefs/lanefs/gpu/hip/shim"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/lab/rocm"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -83,11 +83,11 @@ func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		if os.Getenv("LANEFS_TEST_GPU") == "hip" {
-			if err := shim.Use(); err != nil {
+			if err := rocm.Use(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
-			defer shim.Clean()
+			defer rocm.Clean()
 		}
 		keep, err := openTestGPU()
 		if err != nil {

@@ -9,19 +9,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/gpu/hip/shim"
+	"github.com/lanefs/lanefs/lab/rocm"
 )
 
 // newHIPPlace is a place whose lanefs finds an AMD GPU: the stand-in for a version of ROCm ("": the newest), told by variables
 // what it is like.
-func newHIPPlace(t *testing.T, rocm string, env ...string) *place {
+func newHIPPlace(t *testing.T, version string, env ...string) *place {
 	t.Helper()
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
 	p := newPlace(t)
-	require.NoError(t, shim.Build(cc, "cpu", rocm, p.mkdir("rocm")))
+	require.NoError(t, rocm.Build(cc, "cpu", version, p.mkdir("rocm")))
 	p.env = append(append(p.env, "LD_LIBRARY_PATH="+p.path("rocm"), "CUDA_VISIBLE_DEVICES=-1"), env...)
 	return p
 }

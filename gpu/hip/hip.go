@@ -24,7 +24,7 @@
 // Contexts and threads. HIP keeps one context per device; which device is meant belongs to the thread. See
 // gpu/internal/driver.
 //
-// None of this has run on an AMD GPU yet. The shim (gpu/hip/shim) has HIP's calls over CUDA and over plain memory, and the
+// None of this has run on an AMD GPU yet. The shim (lab/rocm) has HIP's calls over CUDA and over plain memory, and the
 // whole package runs on it; the layouts and symbols are checked against AMD's own headers and libraries.
 //
 // Specifications: HIP Runtime API 6.4 [HIP]; HSA Runtime Programmer's Reference 1.2 and hsa_ext_amd.h 1.15 [HSA]; "Memory

@@ -6,17 +6,17 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lanefs/lanefs/gpu/hip/shim"
+	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// TestMain runs the tests on the shim over plain memory, unless LANEFS_SHIM says otherwise (see gpu/hip/shim): there is no
+// TestMain runs the tests on the shim over plain memory, unless LANEFS_SHIM says otherwise (see lab/rocm): there is no
 // AMD GPU on the machines that run them. LANEFS_SHIM=none is the machine's own ROCm.
 func TestMain(m *testing.M) {
-	if err := shim.Use(); err != nil {
+	if err := rocm.Use(); err != nil {
 		fmt.Fprintln(os.Stderr, "gpu/hip: without the shim:", err)
 	}
 	code := m.Run()
-	if err := shim.Clean(); err != nil {
+	if err := rocm.Clean(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	if os.Getenv("LANEFS_SHIM") == "none" {

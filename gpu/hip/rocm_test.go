@@ -18,14 +18,14 @@ import (
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 )
 
-// release is one of Debian's ROCm releases, unpacked by .ci/rocm.
+// release is one of Debian's ROCm releases, unpacked by lab/rocm/fetch.
 type release struct {
 	t   *testing.T
 	dir string
 }
 
-// rocm is the release of a version, or skips the test saying how to get it.
-func rocm(t *testing.T, version string) release {
+// debianROCm is the release of a version, or skips the test saying how to get it.
+func debianROCm(t *testing.T, version string) release {
 	t.Helper()
 	cache := os.Getenv("LANEFS_ROCM")
 	if cache == "" {
@@ -37,7 +37,7 @@ func rocm(t *testing.T, version string) release {
 	}
 	r := release{t, filepath.Join(cache, version)}
 	if _, err := os.Stat(filepath.Join(r.dir, ".done")); err != nil {
-		t.Skip("this test needs Debian's ROCm: run .ci/rocm (150 MB)")
+		t.Skip("this test needs Debian's ROCm: run lab/rocm/fetch (150 MB)")
 	}
 	return r
 }
@@ -71,7 +71,7 @@ func TestROCmSymbols(t *testing.T) {
 		"5.2.3": {"libamdhip64.so.5", "libhsa-runtime64.so.1"}, "6.4.3": {"libamdhip64.so.6", "libhsa-runtime64.so.1"},
 	} {
 		t.Run(version, func(t *testing.T) {
-			has := rocm(t, version).functions(libs...)
+			has := debianROCm(t, version).functions(libs...)
 			l := &library{}
 			early := []dynlib.Symbol{l.init.Required("hipInit"), l.runtimeGetVersion.Required("hipRuntimeGetVersion"),
 				l.getErrorName.Required("hipGetErrorName"), l.getErrorString.Required("hipGetErrorString")}
@@ -87,7 +87,7 @@ func TestROCmSymbols(t *testing.T) {
 
 // Our layouts and numbers are those of AMD's headers, as a C compiler sees them.
 func TestROCmHeaders(t *testing.T) {
-	r := rocm(t, "6.4.3")
+	r := debianROCm(t, "6.4.3")
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("this test needs gcc: apt-get install gcc libc6-dev")
@@ -180,7 +180,7 @@ func TestROCmLibraries(t *testing.T) {
 		"6.4.3": "open: hip runtime: ROCm 6.4 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100); /dev/kfd is not there",
 	} {
 		t.Run(version, func(t *testing.T) {
-			r := rocm(t, version)
+			r := debianROCm(t, version)
 			// Debian's own loader and libc: the libraries may need a newer one than this machine's.
 			loader := filepath.Join(r.dir, "usr/lib64/ld-linux-x86-64.so.2")
 			if _, err := os.Stat(loader); err != nil {

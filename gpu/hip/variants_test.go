@@ -11,7 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
-	"github.com/lanefs/lanefs/gpu/hip/shim"
+	"github.com/lanefs/lanefs/lab/rocm"
 )
 
 // TestReport says what a child finds.
@@ -40,7 +40,7 @@ func child(t *testing.T, run string, env ...string) string {
 	if !slices.ContainsFunc(env, func(s string) bool {
 		return strings.HasPrefix(s, "LANEFS_SHIM_ROCM=") || strings.HasPrefix(s, "LANEFS_SHIM=")
 	}) {
-		env = append(env, "LANEFS_SHIM="+shim.Dir())
+		env = append(env, "LANEFS_SHIM="+rocm.Dir())
 	}
 	return gputest.Child(t, run, environ(env...))
 }
@@ -54,7 +54,7 @@ func environ(env ...string) []string {
 
 func needShim(t *testing.T) {
 	t.Helper()
-	if !shim.Used() {
+	if !rocm.Used() {
 		t.Skip("this test needs the shim, and that gcc: apt-get install gcc libc6-dev")
 	}
 }

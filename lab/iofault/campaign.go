@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // Campaign is many tries. The zero value of a field takes its default.
@@ -27,7 +27,7 @@ type Campaign struct {
 	Kernel   float64       // the part of the tries that the kernel looks at, too
 	LaneFS   float64       // and LaneFS
 	Layout   string        // "": all
-	Profile  difftest.Profile
+	Profile  diff.Profile
 	Dir      string // for images, in memory if possible; "": a temporary directory
 	Kinds    int    // stop after so many kinds of failure; 0: 1
 	Logf     func(format string, args ...any)
@@ -162,7 +162,7 @@ func (k *running) lane(mnt string) {
 		k.mu.Unlock()
 		l, profile := k.layouts[n/2%len(k.layouts)], k.Profile
 		if profile == "" {
-			profile = []difftest.Profile{difftest.ProfileDirect, difftest.ProfileNames}[n%2]
+			profile = []diff.Profile{diff.ProfileDirect, diff.ProfileNames}[n%2]
 		}
 		if err := k.sequence(l, profile, k.Seed+uint64(n), mnt); err != nil {
 			k.broken(err)
@@ -188,7 +188,7 @@ func (k *running) volume(l *Layout) (*medium, error) {
 	return k.media[l.Name], nil
 }
 
-func (k *running) sequence(l *Layout, profile difftest.Profile, seed uint64, mnt string) error {
+func (k *running) sequence(l *Layout, profile diff.Profile, seed uint64, mnt string) error {
 	m, err := k.volume(l)
 	if err != nil {
 		return err

@@ -4,18 +4,18 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // chain is a sequence and where in it a campaign is: windows follow one another on one volume, each from where the twin of the
 // one before has left it.
 type chain struct {
 	layout  *Layout
-	profile difftest.Profile
+	profile diff.Profile
 	seed    uint64
 
-	ops    []difftest.Op
+	ops    []diff.Op
 	base   *medium
 	slots  []slot
 	window int
@@ -27,11 +27,11 @@ const (
 	chainOps    = 700
 )
 
-func newChain(l *Layout, volume *medium, profile difftest.Profile, seed uint64) (*chain, error) {
-	c := &chain{layout: l, profile: profile, seed: seed, base: volume, slots: make([]slot, difftest.Slots),
+func newChain(l *Layout, volume *medium, profile diff.Profile, seed uint64) (*chain, error) {
+	c := &chain{layout: l, profile: profile, seed: seed, base: volume, slots: make([]slot, diff.Slots),
 		ops: operations(l, profile, seed, chainOps)}
 	n := dataPrefix
-	if profile == difftest.ProfileNames {
+	if profile == diff.ProfileNames {
 		n = namesPrefix
 	}
 	s := &script{layout: l, base: c.base, slots: c.slots, steps: c.take(n)}
@@ -47,7 +47,7 @@ func (c *chain) String() string {
 }
 
 // take gives the next n operations, fewer at the end.
-func (c *chain) take(n int) []difftest.Op {
+func (c *chain) take(n int) []diff.Op {
 	n = min(n, len(c.ops))
 	list := c.ops[:n]
 	c.ops = c.ops[n:]
@@ -61,7 +61,7 @@ func (c *chain) next() (*script, error) {
 	s := &script{layout: c.layout, base: c.base, slots: c.slots}
 	synced := func(n int) {
 		for _, o := range c.take(n) {
-			s.steps = append(s.steps, o, difftest.Op{Kind: difftest.OpSync})
+			s.steps = append(s.steps, o, diff.Op{Kind: diff.OpSync})
 		}
 	}
 	switch {
@@ -70,7 +70,7 @@ func (c *chain) next() (*script, error) {
 	case c.window%5 == 3:
 		synced(6)
 	default:
-		s.steps = append(append(s.steps, c.take(3)...), difftest.Op{Kind: difftest.OpSync})
+		s.steps = append(append(s.steps, c.take(3)...), diff.Op{Kind: diff.OpSync})
 		s.steps = append(s.steps, c.take(1)...)
 	}
 	if len(c.ops) == 0 {
@@ -100,8 +100,8 @@ func (c *chain) recovering(s *script, seed uint64) (*script, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%v -window %d: power cut: %w", c, c.window, err)
 	}
-	r := &script{layout: c.layout, base: m, slots: make([]slot, difftest.Slots), mount: true,
-		steps: []difftest.Op{{Kind: difftest.OpMkdir, Path: "recovered", Mode: 0o755}, {Kind: difftest.OpSync}}}
+	r := &script{layout: c.layout, base: m, slots: make([]slot, diff.Slots), mount: true,
+		steps: []diff.Op{{Kind: diff.OpMkdir, Path: "recovered", Mode: 0o755}, {Kind: diff.OpSync}}}
 	if _, _, err := r.twin(); err != nil {
 		return nil, fmt.Errorf("%v -window %d: the twin of a mount after a power cut: %w", c, c.window, err)
 	}

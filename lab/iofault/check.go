@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // depth says who looks at a medium, beside e2fsck.
@@ -81,9 +81,9 @@ func (t *try) fits(got Tree) string {
 // shifts is how far operations have moved bytes of files: one of them, or two.
 func (t *try) shifts() []int64 {
 	var one []int64
-	add := func(ops []difftest.Op) {
+	add := func(ops []diff.Op) {
 		for _, o := range ops {
-			if o.Kind == difftest.OpFallocate && (o.Flags == unix.FALLOC_FL_COLLAPSE_RANGE || o.Flags == unix.FALLOC_FL_INSERT_RANGE) {
+			if o.Kind == diff.OpFallocate && (o.Flags == unix.FALLOC_FL_COLLAPSE_RANGE || o.Flags == unix.FALLOC_FL_INSERT_RANGE) {
 				one = append(one, o.Len, -o.Len)
 			}
 		}

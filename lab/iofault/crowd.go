@@ -9,15 +9,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // A crowd is several players at the same time, each with a sequence and a directory of its own. What they share is the volume's:
 // bitmaps, inode tables, the running transaction. So a fault that one of them meets must leave the others' part of a block alone.
 // The twin plays them one after the other, which gives the same tree.
 type crowd struct {
-	ops     [][]difftest.Op
+	ops     [][]diff.Op
 	results [][]outcome
 }
 
@@ -25,13 +25,13 @@ const crowdSize = 3
 
 func crowdDir(n int) string { return fmt.Sprintf("crowd%d", n) }
 
-func newCrowd(l *Layout, profile difftest.Profile, seed uint64, n int) *crowd {
-	c := &crowd{ops: make([][]difftest.Op, crowdSize), results: make([][]outcome, crowdSize)}
+func newCrowd(l *Layout, profile diff.Profile, seed uint64, n int) *crowd {
+	c := &crowd{ops: make([][]diff.Op, crowdSize), results: make([][]outcome, crowdSize)}
 	for k := range c.ops {
 		for _, o := range operations(l, profile, seed+uint64(k), 4*n) {
 			// What moves bytes shows when the power is cut, for bytes written after the move are in place at once: that is for
 			// windows of one player to tell from a mistake.
-			if o.Kind == difftest.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
+			if o.Kind == diff.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
 				continue
 			}
 			if o.Kind == opTrim || strings.HasPrefix(o.Path, "..") || len(c.ops[k]) == n {
@@ -44,7 +44,7 @@ func newCrowd(l *Layout, profile difftest.Profile, seed uint64, n int) *crowd {
 			if o.Path != "" {
 				o.Path = dir + o.Path
 			}
-			if o.Path2 != "" && o.Kind != difftest.OpSymlink {
+			if o.Path2 != "" && o.Kind != diff.OpSymlink {
 				o.Path2 = dir + o.Path2
 			}
 			c.ops[k] = append(c.ops[k], o)

@@ -1,7 +1,7 @@
 // Package iofault makes LaneFS's volumes fail in the middle of everything they do, and looks at what is left.
 //
 // The nouns. A Layout is a kind of volume, aged: its free space is in pieces, or nearly gone, and filled with a pattern. A
-// sequence is operations of the differential generator (fs/difftest), which follow from a profile and a seed. It is cut into
+// sequence is operations of the differential generator (lab/diff), which follow from a profile and a seed. It is cut into
 // windows: a window begins with a volume that is not mounted, and is a script of steps, which are mount, a few operations,
 // sync and unmount. So the first operation meets cold caches. A Try is one run of a script in which one thing fails: the k-th
 // command of the device, or the k-th allocation of pinned memory, in one Mode: which status, once or from then on, and which

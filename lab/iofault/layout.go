@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // Layout is a kind of volume, how it is aged and how it is mounted.
@@ -105,7 +105,7 @@ func (l *Layout) fill(path string) error {
 				if l.Sparse && n%8192 > 800 {
 					continue
 				}
-				difftest.Fill(b, garbage, int64(n)*int64(l.Block))
+				diff.Fill(b, garbage, int64(n)*int64(l.Block))
 				if _, err := f.WriteAt(b, int64(n)*int64(l.Block)); err != nil {
 					return err
 				}
@@ -192,7 +192,7 @@ func (l *Layout) ageVolume(v *ext4.FS) error {
 		if k%2 == 1 && (l.Free == 0 || k < 2*int64(l.Free)) {
 			f, seed = gone, garbage+2
 		}
-		difftest.Fill(b, seed, k*bs)
+		diff.Fill(b, seed, k*bs)
 		if _, err := f.Write(k*bs, b); err != nil {
 			return err
 		}

@@ -20,36 +20,36 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs"
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/faultfs"
 )
 
 // outsideOps are operations as a program on the mount does them, and as the twin does.
 var outsideOps = []struct {
 	name string
-	twin difftest.Op
+	twin diff.Op
 	do   func(dir string, f *os.File) error
 }{
-	{"truncate", difftest.Op{Kind: difftest.OpTruncate, Path: "big", Len: 1000},
+	{"truncate", diff.Op{Kind: diff.OpTruncate, Path: "big", Len: 1000},
 		func(dir string, _ *os.File) error { return os.Truncate(dir+"/big", 1000) }},
-	{"rm", difftest.Op{Kind: difftest.OpUnlink, Path: "big"},
+	{"rm", diff.Op{Kind: diff.OpUnlink, Path: "big"},
 		func(dir string, _ *os.File) error { return os.Remove(dir + "/big") }},
-	{"punch", difftest.Op{Kind: difftest.OpFallocate, FD: 0, Off: 20_000, Len: 180_000, Flags: unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE},
+	{"punch", diff.Op{Kind: diff.OpFallocate, FD: 0, Off: 20_000, Len: 180_000, Flags: unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE},
 		func(_ string, f *os.File) error {
 			return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 20_000, 180_000)
 		}},
-	{"create", difftest.Op{Kind: difftest.OpMknod, Path: "d/" + long, Mode: unix.S_IFREG | 0o644},
+	{"create", diff.Op{Kind: diff.OpMknod, Path: "d/" + long, Mode: unix.S_IFREG | 0o644},
 		func(dir string, _ *os.File) error { return unix.Mknod(dir+"/d/"+long, unix.S_IFREG|0o644, 0) }},
-	{"rename", difftest.Op{Kind: difftest.OpRename, Path: "d/n0", Path2: long},
+	{"rename", diff.Op{Kind: diff.OpRename, Path: "d/n0", Path2: long},
 		func(dir string, _ *os.File) error { return os.Rename(dir+"/d/n0", dir+"/"+long) }},
-	{"rename over", difftest.Op{Kind: difftest.OpRename, Path: "d/n0", Path2: "big"},
+	{"rename over", diff.Op{Kind: diff.OpRename, Path: "d/n0", Path2: "big"},
 		func(dir string, _ *os.File) error { return os.Rename(dir+"/d/n0", dir+"/big") }},
-	{"write", difftest.Op{Kind: difftest.OpPwrite, FD: 0, Off: 290_000, Len: 40_000, Seed: 9},
+	{"write", diff.Op{Kind: diff.OpPwrite, FD: 0, Off: 290_000, Len: 40_000, Seed: 9},
 		func(_ string, f *os.File) error {
 			b := make([]byte, 40_000)
-			difftest.Fill(b, 9, 290_000)
+			diff.Fill(b, 9, 290_000)
 			_, err := f.WriteAt(b, 290_000)
 			return err
 		}},
@@ -77,7 +77,7 @@ func TestOutside(t *testing.T) {
 	faults := 0
 	for round := 0; faults < most; round++ {
 		op := &outsideOps[round%len(outsideOps)]
-		s := &script{layout: b.layout, base: b.base, slots: b.slots, steps: []difftest.Op{op.twin, {Kind: difftest.OpSync}}}
+		s := &script{layout: b.layout, base: b.base, slots: b.slots, steps: []diff.Op{op.twin, {Kind: diff.OpSync}}}
 		_, _, err := s.twin()
 		require.NoError(t, err)
 		require.NoError(t, s.results[0].err)
@@ -137,10 +137,10 @@ func newOutside(t *testing.T) *outside {
 	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)
 	p := newPlayer(v)
-	for _, o := range []difftest.Op{
-		{Kind: difftest.OpOpen, Path: "big", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644},
-		{Kind: difftest.OpPwrite, Len: 300_000, Seed: 7},
-		{Kind: difftest.OpMknod, Path: "d/n0", Mode: unix.S_IFREG | 0o600},
+	for _, o := range []diff.Op{
+		{Kind: diff.OpOpen, Path: "big", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644},
+		{Kind: diff.OpPwrite, Len: 300_000, Seed: 7},
+		{Kind: diff.OpMknod, Path: "d/n0", Mode: unix.S_IFREG | 0o600},
 	} {
 		if r := p.do(&o, false); !errors.Is(r.err, ext4.ErrExist) {
 			require.NoError(t, r.err)

@@ -5,12 +5,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // data carries out an operation on the contents of an open file.
-func (p *player) data(s *slot, o *difftest.Op) (r outcome) {
+func (p *player) data(s *slot, o *diff.Op) (r outcome) {
 	if s.in.Attr().Mode&unix.S_IFMT != unix.S_IFREG {
 		r.err = errSkipped
 		return r
@@ -18,49 +18,49 @@ func (p *player) data(s *slot, o *difftest.Op) (r outcome) {
 	if !p.again {
 		p.at = o.Off
 		switch {
-		case s.flags&unix.O_APPEND != 0 && (o.Kind == difftest.OpWrite || o.Kind == difftest.OpPwrite || o.Kind == difftest.OpPwritev):
+		case s.flags&unix.O_APPEND != 0 && (o.Kind == diff.OpWrite || o.Kind == diff.OpPwrite || o.Kind == diff.OpPwritev):
 			p.at = s.in.Attr().Size
-		case o.Kind == difftest.OpWrite || o.Kind == difftest.OpRead:
+		case o.Kind == diff.OpWrite || o.Kind == diff.OpRead:
 			p.at = s.pos
 		}
 	}
 	switch o.Kind {
-	case difftest.OpRead, difftest.OpPread, difftest.OpMmapRead:
+	case diff.OpRead, diff.OpPread, diff.OpMmapRead:
 		r.ret, r.err = read(s.in, p.at, o.Len)
-	case difftest.OpWrite, difftest.OpPwrite, difftest.OpPwritev, difftest.OpMmapWrite:
+	case diff.OpWrite, diff.OpPwrite, diff.OpPwritev, diff.OpMmapWrite:
 		b := make([]byte, o.Len)
-		difftest.Fill(b, o.Seed, p.at)
+		diff.Fill(b, o.Seed, p.at)
 		var n int
 		n, r.err = s.in.Write(p.at, b)
 		r.ret = int64(n)
 		if r.err == nil && s.flags&(unix.O_SYNC|unix.O_DSYNC) != 0 {
 			r.err = s.in.Fsync(false)
 		}
-	case difftest.OpLseek:
+	case diff.OpLseek:
 		s.pos = max(o.Off, 0)
-	case difftest.OpSeekMap:
+	case diff.OpSeekMap:
 		r.err = p.seekMap(s, o)
-	case difftest.OpFtruncate:
+	case diff.OpFtruncate:
 		_, r.err = s.in.SetAttr(ext4.SetAttr{Size: &o.Len})
-	case difftest.OpFallocate:
+	case diff.OpFallocate:
 		r.err = s.in.Fallocate(uint32(o.Flags), o.Off, o.Len)
-	case difftest.OpFsync, difftest.OpFdatasync:
-		r.err = s.in.Fsync(o.Kind == difftest.OpFdatasync)
-	case difftest.OpCopyRange, difftest.OpSendfile:
+	case diff.OpFsync, diff.OpFdatasync:
+		r.err = s.in.Fsync(o.Kind == diff.OpFdatasync)
+	case diff.OpCopyRange, diff.OpSendfile:
 		r = p.copyRange(s, o)
-	case difftest.OpFstat:
+	case diff.OpFstat:
 		s.in.Attr()
-	case difftest.OpFchmod:
+	case diff.OpFchmod:
 		mode := o.Mode & 0o7777
 		_, r.err = s.in.SetAttr(ext4.SetAttr{Mode: &mode})
-	case difftest.OpFchown:
+	case diff.OpFchown:
 		r.err = chown(s.in, o)
-	case difftest.OpGetflags:
+	case diff.OpGetflags:
 		s.in.Flags()
 	default:
 		r.err = errSkipped
 	}
-	if r.err == nil && (o.Kind == difftest.OpWrite || o.Kind == difftest.OpRead) {
+	if r.err == nil && (o.Kind == diff.OpWrite || o.Kind == diff.OpRead) {
 		s.pos = p.at + r.ret
 	}
 	return r
@@ -75,7 +75,7 @@ func read(in *ext4.Inode, off, n int64) (int64, error) {
 	return int64(len(d.Bytes())), nil
 }
 
-func (p *player) copyRange(s *slot, o *difftest.Op) (r outcome) {
+func (p *player) copyRange(s *slot, o *diff.Op) (r outcome) {
 	to := p.slots[o.FD2]
 	n := min(o.Len, max(0, s.in.Attr().Size-o.Off))
 	switch {
@@ -89,7 +89,7 @@ func (p *player) copyRange(s *slot, o *difftest.Op) (r outcome) {
 	return r
 }
 
-func (p *player) seekMap(s *slot, o *difftest.Op) error {
+func (p *player) seekMap(s *slot, o *diff.Op) error {
 	for off := o.Off; ; {
 		data, err := s.in.Seek(off, ext4.SeekData)
 		if errors.Is(err, ext4.ErrNoData) {
@@ -104,7 +104,7 @@ func (p *player) seekMap(s *slot, o *difftest.Op) error {
 	}
 }
 
-func chown(in *ext4.Inode, o *difftest.Op) error {
+func chown(in *ext4.Inode, o *diff.Op) error {
 	var a ext4.SetAttr
 	if uid := uint32(o.UID); o.UID >= 0 {
 		a.UID = &uid

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // player carries out operations of the differential generator on a mounted volume, without FUSE. Who does it is always
@@ -37,7 +37,7 @@ type outcome struct {
 var errSkipped = errors.New("no operation of a volume")
 
 func newPlayer(v *ext4.FS) *player {
-	return &player{vol: v, slots: make([]*slot, difftest.Slots)}
+	return &player{vol: v, slots: make([]*slot, diff.Slots)}
 }
 
 func (p *player) close() {
@@ -151,20 +151,20 @@ func (p *player) in(path string, f func(dir *ext4.Inode, name string) error) err
 }
 
 // do carries out one operation. again says that it is the operation of the last call, which failed.
-func (p *player) do(o *difftest.Op, again bool) (r outcome) {
+func (p *player) do(o *diff.Op, again bool) (r outcome) {
 	p.again = again
 	if f := nameOps[o.Kind]; f != nil {
 		r.err = f(p, o)
 		return r
 	}
 	switch o.Kind {
-	case difftest.OpOpen:
+	case diff.OpOpen:
 		r.err = p.open(o)
 		return r
-	case difftest.OpClose:
+	case diff.OpClose:
 		p.drop(o.FD)
 		return r
-	case difftest.OpSync:
+	case diff.OpSync:
 		r.err = p.vol.Sync()
 		return r
 	}
@@ -175,7 +175,7 @@ func (p *player) do(o *difftest.Op, again bool) (r outcome) {
 	return r
 }
 
-func (p *player) open(o *difftest.Op) error {
+func (p *player) open(o *diff.Op) error {
 	p.drop(o.FD)
 	if o.Flags&unix.O_TMPFILE == unix.O_TMPFILE {
 		return p.on(o.Path, func(dir *ext4.Inode) error {

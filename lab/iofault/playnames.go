@@ -8,28 +8,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // nameOps are the operations on names and attributes.
-var nameOps map[difftest.Kind]func(*player, *difftest.Op) error
+var nameOps map[diff.Kind]func(*player, *diff.Op) error
 
 func init() {
-	nameOps = map[difftest.Kind]func(*player, *difftest.Op) error{
-		difftest.OpMkdir: (*player).mkdir, difftest.OpRmdir: (*player).rmdir, difftest.OpMknod: (*player).mknod,
-		difftest.OpUnlink: (*player).unlink, difftest.OpLink: (*player).link, difftest.OpLinkFD: (*player).linkFD,
-		difftest.OpSymlink: (*player).symlink, difftest.OpReadlink: (*player).readlink, difftest.OpRename: (*player).rename,
-		difftest.OpChmod: (*player).chmod, difftest.OpChown: (*player).chown, difftest.OpUtimens: (*player).utimens,
-		difftest.OpSetxattr: (*player).setxattr, difftest.OpGetxattr: (*player).getxattr, difftest.OpListxattr: (*player).listxattr,
-		difftest.OpRmxattr: (*player).rmxattr, difftest.OpReaddir: (*player).readdir, difftest.OpSeekdir: (*player).readdir,
-		difftest.OpStat: (*player).stat, difftest.OpStatx: (*player).stat, difftest.OpAccess: (*player).stat,
-		difftest.OpStatfs: (*player).statfs, difftest.OpTruncate: (*player).truncate, opTrim: (*player).trim,
+	nameOps = map[diff.Kind]func(*player, *diff.Op) error{
+		diff.OpMkdir: (*player).mkdir, diff.OpRmdir: (*player).rmdir, diff.OpMknod: (*player).mknod,
+		diff.OpUnlink: (*player).unlink, diff.OpLink: (*player).link, diff.OpLinkFD: (*player).linkFD,
+		diff.OpSymlink: (*player).symlink, diff.OpReadlink: (*player).readlink, diff.OpRename: (*player).rename,
+		diff.OpChmod: (*player).chmod, diff.OpChown: (*player).chown, diff.OpUtimens: (*player).utimens,
+		diff.OpSetxattr: (*player).setxattr, diff.OpGetxattr: (*player).getxattr, diff.OpListxattr: (*player).listxattr,
+		diff.OpRmxattr: (*player).rmxattr, diff.OpReaddir: (*player).readdir, diff.OpSeekdir: (*player).readdir,
+		diff.OpStat: (*player).stat, diff.OpStatx: (*player).stat, diff.OpAccess: (*player).stat,
+		diff.OpStatfs: (*player).statfs, diff.OpTruncate: (*player).truncate, opTrim: (*player).trim,
 	}
 }
 
 // opTrim discards all free space: no operation of the generator, but one of a volume.
-const opTrim difftest.Kind = "trim"
+const opTrim diff.Kind = "trim"
 
 // put gives up what an operation made.
 func put(in *ext4.Inode, err error) error {
@@ -39,19 +39,19 @@ func put(in *ext4.Inode, err error) error {
 	return err
 }
 
-func (p *player) mkdir(o *difftest.Op) error {
+func (p *player) mkdir(o *diff.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return put(dir.Mkdir(name, o.Mode&0o7777, 0, 0)) })
 }
 
-func (p *player) rmdir(o *difftest.Op) error {
+func (p *player) rmdir(o *diff.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return dir.Rmdir(name) })
 }
 
-func (p *player) unlink(o *difftest.Op) error {
+func (p *player) unlink(o *diff.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return dir.Unlink(name) })
 }
 
-func (p *player) mknod(o *difftest.Op) error {
+func (p *player) mknod(o *diff.Op) error {
 	mode := o.Mode
 	if mode&unix.S_IFMT == 0 {
 		mode |= unix.S_IFREG
@@ -66,13 +66,13 @@ func (p *player) mknod(o *difftest.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return put(dir.Create(name, mode, 0, 0, major, minor)) })
 }
 
-func (p *player) link(o *difftest.Op) error {
+func (p *player) link(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		return p.in(o.Path2, func(dir *ext4.Inode, name string) error { return dir.Link(in, name) })
 	})
 }
 
-func (p *player) linkFD(o *difftest.Op) error {
+func (p *player) linkFD(o *diff.Op) error {
 	s := p.slots[o.FD]
 	if s == nil {
 		return errSkipped
@@ -80,11 +80,11 @@ func (p *player) linkFD(o *difftest.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return dir.Link(s.in, name) })
 }
 
-func (p *player) symlink(o *difftest.Op) error {
+func (p *player) symlink(o *diff.Op) error {
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error { return put(dir.Symlink(name, o.Path2, 0, 0)) })
 }
 
-func (p *player) readlink(o *difftest.Op) error {
+func (p *player) readlink(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		if in.Attr().Mode&unix.S_IFMT != unix.S_IFLNK {
 			return ext4.ErrInvalid
@@ -94,7 +94,7 @@ func (p *player) readlink(o *difftest.Op) error {
 	})
 }
 
-func (p *player) rename(o *difftest.Op) error {
+func (p *player) rename(o *diff.Op) error {
 	if o.Path2 == o.Path || strings.HasPrefix(o.Path2, o.Path+"/") {
 		return ext4.ErrInvalid // the kernel does not pass it on
 	}
@@ -108,7 +108,7 @@ func (p *player) rename(o *difftest.Op) error {
 	})
 }
 
-func (p *player) chmod(o *difftest.Op) error {
+func (p *player) chmod(o *diff.Op) error {
 	mode := o.Mode & 0o7777
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		_, err := in.SetAttr(ext4.SetAttr{Mode: &mode})
@@ -116,11 +116,11 @@ func (p *player) chmod(o *difftest.Op) error {
 	})
 }
 
-func (p *player) chown(o *difftest.Op) error {
+func (p *player) chown(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error { return chown(in, o) })
 }
 
-func (p *player) utimens(o *difftest.Op) error {
+func (p *player) utimens(o *diff.Op) error {
 	now := time.Now()
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		_, err := in.SetAttr(ext4.SetAttr{Atime: &now, Mtime: &now})
@@ -128,7 +128,7 @@ func (p *player) utimens(o *difftest.Op) error {
 	})
 }
 
-func (p *player) setxattr(o *difftest.Op) error {
+func (p *player) setxattr(o *diff.Op) error {
 	if len(o.Value) > 65536 || len(o.Name) > 255 || o.Name == "" {
 		return errSkipped
 	}
@@ -141,26 +141,26 @@ func (p *player) setxattr(o *difftest.Op) error {
 	})
 }
 
-func (p *player) getxattr(o *difftest.Op) error {
+func (p *player) getxattr(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		_, err := in.Getxattr(o.Name)
 		return err
 	})
 }
 
-func (p *player) listxattr(o *difftest.Op) error {
+func (p *player) listxattr(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		_, err := in.Listxattr()
 		return err
 	})
 }
 
-func (p *player) rmxattr(o *difftest.Op) error {
+func (p *player) rmxattr(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error { return in.Removexattr(o.Name) })
 }
 
 // readdir lists a directory and looks at every file in it.
-func (p *player) readdir(o *difftest.Op) error {
+func (p *player) readdir(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		var names []string
 		err := in.ReadDir(0, func(e ext4.DirEntry) bool {
@@ -179,23 +179,23 @@ func (p *player) readdir(o *difftest.Op) error {
 	})
 }
 
-func (p *player) stat(o *difftest.Op) error {
+func (p *player) stat(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error { return nil })
 }
 
-func (p *player) statfs(*difftest.Op) error {
+func (p *player) statfs(*diff.Op) error {
 	p.vol.Statfs()
 	return nil
 }
 
-func (p *player) truncate(o *difftest.Op) error {
+func (p *player) truncate(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		_, err := in.SetAttr(ext4.SetAttr{Size: &o.Len})
 		return err
 	})
 }
 
-func (p *player) trim(*difftest.Op) error {
+func (p *player) trim(*diff.Op) error {
 	_, err := p.vol.Trim(0, 1<<62, 0)
 	if errors.Is(err, ext4.ErrNotSup) {
 		return nil

@@ -8,18 +8,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // operations is a sequence of the differential generator, as it is played on a layout: what does many things at once is
 // cut into them, and sizes are such that files have many pieces, but a volume of a few MiB has room for them.
-func operations(l *Layout, profile difftest.Profile, seed uint64, n int) []difftest.Op {
+func operations(l *Layout, profile diff.Profile, seed uint64, n int) []diff.Op {
 	rng := rand.New(rand.NewPCG(seed, 77))
-	var list []difftest.Op
-	for _, o := range difftest.Generate(profile, seed, 0, n) {
+	var list []diff.Op
+	for _, o := range diff.Generate(profile, seed, 0, n) {
 		o.As, o.Late = 0, false
-		if profile == difftest.ProfileNames {
+		if profile == diff.ProfileNames {
 			list = append(list, namesOp(o, rng)...)
 			if rng.IntN(12) == 0 {
 				list = append(list, indexedOp(rng))
@@ -28,7 +28,7 @@ func operations(l *Layout, profile difftest.Profile, seed uint64, n int) []difft
 			list = append(list, o)
 		}
 		if rng.IntN(60) == 0 {
-			list = append(list, difftest.Op{Kind: opTrim})
+			list = append(list, diff.Op{Kind: opTrim})
 		}
 	}
 	return list
@@ -37,14 +37,14 @@ func operations(l *Layout, profile difftest.Profile, seed uint64, n int) []difft
 // scale is how much smaller files are than the generator has them.
 const scale = 4
 
-func dataOp(l *Layout, o *difftest.Op) bool {
+func dataOp(l *Layout, o *diff.Op) bool {
 	switch {
-	case o.Kind == difftest.OpFallocate && l.Maps:
+	case o.Kind == diff.OpFallocate && l.Maps:
 		return false
-	case o.Kind == difftest.OpOpen:
+	case o.Kind == diff.OpOpen:
 		o.Flags &^= unix.O_ACCMODE | unix.O_DIRECT
 		o.Flags |= unix.O_RDWR
-	case o.Kind == difftest.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 && l.Block > 1024:
+	case o.Kind == diff.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 && l.Block > 1024:
 		return o.Off%int64(l.Block) == 0 && o.Len%int64(l.Block) == 0
 	}
 	if l.Block == 1024 {
@@ -54,12 +54,12 @@ func dataOp(l *Layout, o *difftest.Op) bool {
 }
 
 // namesOp gives the steps of an operation on names.
-func namesOp(o difftest.Op, rng *rand.Rand) []difftest.Op {
-	long := func(o *difftest.Op) bool { return len(o.Path) > 4000 || len(o.Path2) > 5000 }
+func namesOp(o diff.Op, rng *rand.Rand) []diff.Op {
+	long := func(o *diff.Op) bool { return len(o.Path) > 4000 || len(o.Path2) > 5000 }
 	switch o.Kind {
-	case difftest.OpMassMake, difftest.OpMassDrop, difftest.OpChurn:
+	case diff.OpMassMake, diff.OpMassDrop, diff.OpChurn:
 		return massOps(o, rng)
-	case difftest.OpTruncate:
+	case diff.OpTruncate:
 		if o.Len > 1<<40 {
 			o.Len = 1 << 20
 		}
@@ -67,22 +67,22 @@ func namesOp(o difftest.Op, rng *rand.Rand) []difftest.Op {
 	if long(&o) {
 		return nil
 	}
-	return []difftest.Op{o}
+	return []diff.Op{o}
 }
 
 // indexedOp is an operation in the directory that has an index, mostly on a name that it has: one of several blocks, whichever others are
 // in memory.
-func indexedOp(rng *rand.Rand) difftest.Op {
+func indexedOp(rng *rand.Rand) diff.Op {
 	one, other := indexedName(rng.IntN(indexedNames)), indexedName(rng.IntN(indexedNames+4))
-	return []difftest.Op{
-		{Kind: difftest.OpLink, Path: one, Path2: other},
-		{Kind: difftest.OpLink, Path: indexedName(0), Path2: other},
-		{Kind: difftest.OpMknod, Path: other, Mode: unix.S_IFREG | 0o644},
-		{Kind: difftest.OpMkdir, Path: other, Mode: 0o755},
-		{Kind: difftest.OpSymlink, Path: other, Path2: one},
-		{Kind: difftest.OpRename, Path: one, Path2: other},
-		{Kind: difftest.OpRename, Path: one, Path2: other, Flags: ext4.RenameNoReplace},
-		{Kind: difftest.OpUnlink, Path: one},
+	return []diff.Op{
+		{Kind: diff.OpLink, Path: one, Path2: other},
+		{Kind: diff.OpLink, Path: indexedName(0), Path2: other},
+		{Kind: diff.OpMknod, Path: other, Mode: unix.S_IFREG | 0o644},
+		{Kind: diff.OpMkdir, Path: other, Mode: 0o755},
+		{Kind: diff.OpSymlink, Path: other, Path2: one},
+		{Kind: diff.OpRename, Path: one, Path2: other},
+		{Kind: diff.OpRename, Path: one, Path2: other, Flags: ext4.RenameNoReplace},
+		{Kind: diff.OpUnlink, Path: one},
 	}[rng.IntN(8)]
 }
 
@@ -94,28 +94,28 @@ const indexedNames = 60
 // mostMass is how many of the names that one operation of the generator makes are made here.
 const mostMass = 24
 
-func massOps(o difftest.Op, rng *rand.Rand) []difftest.Op {
-	var list []difftest.Op
+func massOps(o diff.Op, rng *rand.Rand) []diff.Op {
+	var list []diff.Op
 	name := func(k int64) string {
 		return strings.Trim(o.Path, "/") + fmt.Sprintf("/mass%d-%d-", o.Seed, k) + strings.Repeat("m", int(o.Off))
 	}
 	switch o.Kind {
-	case difftest.OpMassMake:
+	case diff.OpMassMake:
 		for k := range min(o.Len, mostMass) {
-			list = append(list, difftest.Op{Kind: difftest.OpMknod, Path: name(k), Mode: unix.S_IFREG | 0o644})
+			list = append(list, diff.Op{Kind: diff.OpMknod, Path: name(k), Mode: unix.S_IFREG | 0o644})
 		}
-	case difftest.OpMassDrop:
+	case diff.OpMassDrop:
 		for k := range min(o.Len, mostMass) {
 			if o.Off2 == 0 || k%o.Off2 != 0 {
-				list = append(list, difftest.Op{Kind: difftest.OpUnlink, Path: name(k)})
+				list = append(list, diff.Op{Kind: diff.OpUnlink, Path: name(k)})
 			}
 		}
-	case difftest.OpChurn:
+	case diff.OpChurn:
 		dir := strings.Trim(o.Path, "/")
 		for k := range min(o.Len, 6) {
 			a, b := fmt.Sprintf("%s/churn-%d", dir, k), fmt.Sprintf("%s/churned-%d-%s", dir, k, strings.Repeat("c", rng.IntN(100)))
-			list = append(list, difftest.Op{Kind: difftest.OpMknod, Path: a, Mode: unix.S_IFREG | 0o600},
-				difftest.Op{Kind: difftest.OpRename, Path: a, Path2: b}, difftest.Op{Kind: difftest.OpUnlink, Path: b})
+			list = append(list, diff.Op{Kind: diff.OpMknod, Path: a, Mode: unix.S_IFREG | 0o600},
+				diff.Op{Kind: diff.OpRename, Path: a, Path2: b}, diff.Op{Kind: diff.OpUnlink, Path: b})
 		}
 	}
 	return list

@@ -12,9 +12,9 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // try is one run of a script with one fault.
@@ -206,7 +206,7 @@ func (t *try) slotsOpen() []*slot {
 }
 
 // step does one operation, and looks at what it left if the fault met it.
-func (t *try) step(o *difftest.Op) error {
+func (t *try) step(o *diff.Op) error {
 	before := t.armed.hits.Load()
 	if before > 0 && t.how == "" {
 		t.how, t.where = "between the steps", "background"
@@ -265,7 +265,7 @@ func (t *try) step(o *difftest.Op) error {
 }
 
 // mend looks at what a step that failed has left, and tries it again.
-func (t *try) mend(o *difftest.Op, r, want outcome) error {
+func (t *try) mend(o *diff.Op, r, want outcome) error {
 	prev, next := t.trees[t.at], t.trees[t.at+1]
 	undone := false
 	if err := t.see("after a step that failed ("+show(r)+")", func(got Tree) string {
@@ -314,21 +314,21 @@ func (t *try) mend(o *difftest.Op, r, want outcome) error {
 }
 
 // durable notes what an operation that went well has promised.
-func (t *try) durable(o *difftest.Op, r outcome) {
+func (t *try) durable(o *diff.Op, r outcome) {
 	if r.err != nil {
 		return
 	}
 	switch o.Kind {
-	case difftest.OpSync, opTrim:
+	case diff.OpSync, opTrim:
 		t.sure = t.at + 1
-	case difftest.OpFsync, difftest.OpFdatasync, difftest.OpWrite, difftest.OpPwrite, difftest.OpPwritev, difftest.OpMmapWrite:
+	case diff.OpFsync, diff.OpFdatasync, diff.OpWrite, diff.OpPwrite, diff.OpPwritev, diff.OpMmapWrite:
 		s := t.play.slots[o.FD]
 		n := t.trees[t.at+1].open(s)
 		switch {
 		case n == nil:
-		case o.Kind == difftest.OpFsync, o.Kind != difftest.OpFdatasync && s.flags&(unix.O_SYNC|unix.O_DSYNC) != 0:
+		case o.Kind == diff.OpFsync, o.Kind != diff.OpFdatasync && s.flags&(unix.O_SYNC|unix.O_DSYNC) != 0:
 			t.floor[n.id] = t.at + 1
-		case o.Kind == difftest.OpFdatasync:
+		case o.Kind == diff.OpFdatasync:
 			t.data[n.id] = t.at + 1
 		}
 	}
@@ -427,7 +427,7 @@ func (t *try) freeCounted() error {
 }
 
 // met notes for the summary how a fault was taken.
-func (t *try) met(how string, o *difftest.Op) {
+func (t *try) met(how string, o *diff.Op) {
 	if t.how == "" {
 		t.how = how
 		if o == nil {
@@ -466,22 +466,22 @@ func show(r outcome) string {
 }
 
 // whole says that an operation is there as a whole or not at all.
-func whole(o *difftest.Op) bool {
+func whole(o *diff.Op) bool {
 	switch o.Kind {
-	case difftest.OpWrite, difftest.OpPwrite, difftest.OpPwritev, difftest.OpMmapWrite, difftest.OpCopyRange, difftest.OpSendfile:
+	case diff.OpWrite, diff.OpPwrite, diff.OpPwritev, diff.OpMmapWrite, diff.OpCopyRange, diff.OpSendfile:
 		return false
-	case difftest.OpFallocate:
+	case diff.OpFallocate:
 		return o.Flags&0x08 != 0 || o.Flags&0x20 != 0 // collapse, insert
 	}
 	return true
 }
 
 // looks says that an operation changes nothing.
-func looks(k difftest.Kind) bool {
+func looks(k diff.Kind) bool {
 	switch k {
-	case difftest.OpRead, difftest.OpPread, difftest.OpMmapRead, difftest.OpSeekMap, difftest.OpStat, difftest.OpStatx, difftest.OpFstat,
-		difftest.OpReaddir, difftest.OpSeekdir, difftest.OpGetxattr, difftest.OpListxattr, difftest.OpReadlink, difftest.OpAccess,
-		difftest.OpStatfs, difftest.OpGetflags, difftest.OpLseek:
+	case diff.OpRead, diff.OpPread, diff.OpMmapRead, diff.OpSeekMap, diff.OpStat, diff.OpStatx, diff.OpFstat,
+		diff.OpReaddir, diff.OpSeekdir, diff.OpGetxattr, diff.OpListxattr, diff.OpReadlink, diff.OpAccess,
+		diff.OpStatfs, diff.OpGetflags, diff.OpLseek:
 		return true
 	}
 	return false

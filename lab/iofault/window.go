@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
-	"github.com/lanefs/lanefs/fs/difftest"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/diff"
 )
 
 // script is what a window does, from a medium on.
@@ -17,7 +17,7 @@ type script struct {
 	base   *medium
 	slots  []slot
 	mount  bool // the fault is armed before the mount, else after it
-	steps  []difftest.Op
+	steps  []diff.Op
 	crowd  *crowd // instead of steps
 
 	// What the twin went through: trees[k] before step k, and after all of them the last.

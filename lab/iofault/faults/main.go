@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lanefs/lanefs/fs/difftest"
+	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/iofault"
 )
 
@@ -45,7 +45,7 @@ func main() {
 	if flag.NArg() > 0 {
 		log.Fatalf("%q: only flags are known, see -help", flag.Arg(0))
 	}
-	c.Profile = difftest.Profile(*profile)
+	c.Profile = diff.Profile(*profile)
 	if why := iofault.KernelMissing(); why != "" {
 		log.Printf("SKIPPED: the kernel's recovery: %s", why)
 		c.Kernel = 0

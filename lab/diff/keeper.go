@@ -1,0 +1,206 @@
+package diff
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// keeperConfig is what a keeper is told when it starts.
+type keeperConfig struct {
+	Kernel    bool // the kernel's ext4 on a loop device, else LaneFS
+	Image     string
+	Dir       string
+	ReadOnly  bool
+	WriteBack bool // LaneFS: fs.Options.WriteBack
+}
+
+// keeperMain mounts, says "ready", and unmounts when its input ends.
+func keeperMain(cfg keeperConfig) error {
+	var stop func() error
+	var err error
+	if cfg.Kernel {
+		stop, err = mountKernel(cfg)
+	} else {
+		stop, err = mountLane(cfg)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, stop())
+}
+
+// untilBusy tries to unmount for a while: a process that just ended may still hold the mount.
+func untilBusy(f func() error) error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := f()
+		if err == nil || !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrBusy) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+func mountKernel(cfg keeperConfig) (func() error, error) {
+	loop, err := attachLoop(cfg.Image, cfg.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer loop.Close() // the mount keeps it attached
+	flags := uintptr(unix.MS_NOATIME)
+	if cfg.ReadOnly {
+		flags |= unix.MS_RDONLY
+	}
+	if err := unix.Mount(loop.Name(), cfg.Dir, "ext4", flags, ""); err != nil {
+		return nil, fmt.Errorf("mount %s of %q: %w (see dmesg)", loop.Name(), cfg.Image, err)
+	}
+	return func() error {
+		err := untilBusy(func() error { return unix.Unmount(cfg.Dir, 0) })
+		if err != nil {
+			_ = unix.Unmount(cfg.Dir, unix.MNT_DETACH)
+			return fmt.Errorf("unmount %q: %w", cfg.Dir, err)
+		}
+		return nil
+	}, nil
+}
+
+// attachLoop gives the image a loop device that goes away with its last user.
+func attachLoop(image string, readOnly bool) (*os.File, error) {
+	mode, flags := os.O_RDWR, uint32(unix.LO_FLAGS_AUTOCLEAR)
+	if readOnly {
+		mode, flags = os.O_RDONLY, flags|unix.LO_FLAGS_READ_ONLY
+	}
+	img, err := os.OpenFile(image, mode, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer img.Close()
+	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer ctl.Close()
+	for range 100 {
+		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("free loop device: %w", err)
+		}
+		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), mode, 0)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.IoctlLoopConfigure(int(dev.Fd()), &unix.LoopConfig{Fd: uint32(img.Fd()), Info: unix.LoopInfo64{Flags: flags}})
+		if err == nil {
+			return dev, nil
+		}
+		dev.Close()
+		if err != unix.EBUSY { // somebody else was faster
+			return nil, fmt.Errorf("loop device %d: %w", n, err)
+		}
+	}
+	return nil, errors.New("every free loop device is taken by somebody else")
+}
+
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// openVolume opens an image with LaneFS's ext4.
+func openVolume(image string, readOnly bool) (*ext4.FS, blockdev.Device, error) {
+	dev, err := blockdevtest.OpenFile(image, 512)
+	if err != nil {
+		return nil, nil, err
+	}
+	vol, err := ext4.Open(dev, ext4.Options{ReadOnly: readOnly, Atime: ext4.AtimeNever, Logf: logf})
+	if err != nil {
+		return nil, nil, errors.Join(err, dev.Close())
+	}
+	return vol, dev, nil
+}
+
+func mountLane(cfg keeperConfig) (func() error, error) {
+	vol, dev, err := openVolume(cfg.Image, cfg.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Logf: logf})
+	if err != nil {
+		return nil, errors.Join(err, vol.Close(), dev.Close())
+	}
+	return func() error {
+		if err := untilBusy(srv.Unmount); err != nil {
+			return errors.Join(err, fs.Detach(cfg.Dir))
+		}
+		var left error
+		if n := srv.Stats().Nodes; n != 0 {
+			left = fmt.Errorf("%d nodes are left after the mount went away", n)
+		}
+		return errors.Join(left, vol.Close(), dev.Close())
+	}, nil
+}
+
+// keeper is a keeper process, seen from the parent.
+type keeper struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	stderr *tail
+}
+
+func startKeeper(cfg keeperConfig) (*keeper, error) {
+	k := &keeper{cmd: child("keeper", cfg), stderr: &tail{}}
+	k.cmd.Stderr = k.stderr
+	var err error
+	if k.in, err = k.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := k.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := k.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if strings.TrimSpace(line) != "ready" {
+		k.in.Close()
+		return nil, fmt.Errorf("mount %q: %w", cfg.Image, errors.Join(err, k.cmd.Wait(), errors.New(k.stderr.String())))
+	}
+	return k, nil
+}
+
+// stop unmounts. What the keeper printed is in k.stderr.
+func (k *keeper) stop() error {
+	k.in.Close()
+	done := make(chan error, 1)
+	go func() { done <- k.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, k.stderr)
+		}
+		return nil
+	case <-time.After(opDeadline):
+		_ = k.cmd.Process.Signal(syscall.SIGQUIT)
+		<-done
+		return fmt.Errorf("unmount %w: %s", errHangs, k.stderr)
+	}
+}
+
+// dump makes a keeper that hangs say where.
+func (k *keeper) dump() string {
+	_ = k.cmd.Process.Signal(syscall.SIGQUIT)
+	_ = k.cmd.Wait()
+	return k.stderr.String()
+}

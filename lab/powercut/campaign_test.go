@@ -1,0 +1,48 @@
+package powercut
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+)
+
+// memory is where images go: a file system in memory if there is one.
+func memory() string {
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
+
+// TestCampaign is a short campaign: the same seeds every time, then fresh ones. A long one is make crash-test.
+func TestCampaign(t *testing.T) {
+	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "e2fsck")
+	why := KernelMissing()
+	c := Campaign{Fresh: disktest.FreshSeed(), Time: 45 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
+		Kernel: why == "", Dir: memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
+	for i := range Layouts {
+		c.Seeds = append(c.Seeds, uint64(i+1))
+	}
+	if testing.Short() {
+		c.Time = 5 * time.Second
+	}
+	t.Logf("fresh seeds from %d", c.Fresh)
+	s, err := c.Run()
+	require.NoError(t, err)
+	t.Log(s)
+	for i := range s.Failures {
+		t.Errorf("%v", &s.Failures[i])
+	}
+	require.NotZero(t, s.Cuts, "no cut was tried")
+	t.Run("kernel", func(t *testing.T) {
+		if why != "" {
+			t.Skipf("SKIPPED: the kernel's recovery of cut volumes: %s", why)
+		}
+		require.True(t, testing.Short() || s.Kernel > 0, "the kernel recovered none")
+	})
+}

@@ -1,0 +1,112 @@
+package powercut
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// stack is a mounted volume and all that stands below it, as in lanefs mount but for FUSE.
+type stack struct {
+	rt   gpu.Runtime
+	ctl  *softctl.Controller
+	nvme *nvmeq.Controller
+	eng  *nvmeq.Engine
+	dev  *blockdev.Namespace
+	vol  *ext4.FS
+}
+
+type stackOptions struct {
+	lba        int
+	readOnly   bool
+	discard    bool
+	commit     time.Duration
+	recorder   *softctl.Recorder
+	outOfOrder bool
+	seed       int64
+	lanes      int
+	logf       func(string, ...any)
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func openStack(image string, o stackOptions) (s *stack, err error) {
+	s = &stack{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+			s = nil
+		}
+	}()
+	if s.rt, err = host.Open(host.Options{}); err != nil {
+		return s, err
+	}
+	// A program that another goroutine starts has our files open until it is executed, the lock of an image that was just
+	// closed among them.
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+		s.ctl, err = softctl.Open(image, softctl.Options{BlockSize: o.lba, ReadOnly: o.readOnly, Recorder: o.recorder,
+			OutOfOrder: o.outOfOrder, Seed: o.seed, Log: quiet})
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "in use by another") || time.Now().After(end) {
+			return s, err
+		}
+	}
+	if s.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: s.rt, Transport: s.ctl, Log: quiet}); err != nil {
+		return s, err
+	}
+	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: max(o.lanes, 1)}); err != nil {
+		return s, err
+	}
+	if s.dev, err = blockdev.Open(s.eng, 1, blockdev.Options{}); err != nil {
+		return s, err
+	}
+	if o.logf == nil {
+		o.logf = func(string, ...any) {}
+	}
+	s.vol, err = ext4.Open(s.dev, ext4.Options{ReadOnly: o.readOnly, CommitInterval: o.commit, Discard: o.discard,
+		CacheSize: 16 << 20, Logf: o.logf})
+	return s, err
+}
+
+// unmount closes the volume.
+func (s *stack) unmount() error {
+	if s.vol == nil {
+		return nil
+	}
+	err := s.vol.Close()
+	s.vol = nil
+	return err
+}
+
+// close unmounts and takes the stack down. It may be called again.
+func (s *stack) close() error {
+	errs := []error{s.unmount()}
+	if s.dev != nil {
+		errs = append(errs, s.dev.Close())
+	}
+	if s.eng != nil {
+		errs = append(errs, s.eng.Close())
+	}
+	if s.nvme != nil {
+		errs = append(errs, s.nvme.Close())
+	}
+	if s.ctl != nil {
+		errs = append(errs, s.ctl.Close())
+	}
+	if s.rt != nil {
+		errs = append(errs, s.rt.Close())
+	}
+	*s = stack{}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,14 @@
+// Package vm is the tests that run inside a virtual machine, where PCI functions may be bound, unplugged and broken at
+// will. `make lab` boots it: QEMU's NVMe controllers behind its IOMMU, and an ivshmem function whose BAR plays a GPU's
+// memory. The guest is the test program's alone; outside it every test is skipped.
+//
+// The functions, by address:
+//
+//	0000:00:03.0  NVMe, the one that is mounted
+//	0000:00:04.0  ivshmem: 256 MiB of plain memory in BAR 2
+//	0000:00:05.0  NVMe, and 05.1 another: one IOMMU group
+//	0000:00:06.0  NVMe with namespaces of 512 and 4096 bytes, zoned, and with metadata
+//	root ports "port1" and "port2": tests plug controllers of their own in
+//
+// QEMU's monitor is at /dev/virtio-ports/qmp: tests make media that fail, plug and unplug through it.
+package vm

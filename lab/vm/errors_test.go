@@ -1,0 +1,194 @@
+package vm
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func logged(t testing.TB, log string) string {
+	b, err := os.ReadFile(log)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// sector is where a file's first byte lies, in units of 512 bytes, by the kernel's ext4 with blocks of 4096.
+func sector(t testing.TB, path string) int64 {
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+
+	block, err := fibmap(f, 0)
+	require.NoError(t, err)
+	require.NotZero(t, block)
+	return int64(block) * 8
+}
+
+// A medium that fails in two places: errors arrive as EIO, with the NVMe status in words in the log; the rest of the
+// volume goes on working.
+func TestMediumErrors(t *testing.T) {
+	content := pattern(64<<10, 3)
+	var reads, writes int64
+	t.Run("prepare", func(t *testing.T) {
+		dev := disk(t, plug(t, medium(t, 7), nil))
+		mkfs(t, dev)
+		kernelMount(t, dev, func(dir string) {
+			for _, name := range []string{"unreadable", "unwritable", "good"} {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o644))
+			}
+			unix.Sync()
+			reads, writes = sector(t, filepath.Join(dir, "unreadable")), sector(t, filepath.Join(dir, "unwritable"))
+		})
+	})
+	if t.Failed() {
+		return
+	}
+	addr := plug(t, medium(t, 7, map[string]any{"driver": "blkdebug", "inject-error": []any{
+		map[string]any{"event": "none", "iotype": "read", "sector": reads, "errno": 5, "once": false},
+		map[string]any{"event": "none", "iotype": "write", "sector": writes, "errno": 5, "once": false},
+	}}), nil)
+	bound(t, addr)
+	dir, log := mountLogged(t, addr)
+
+	_, err := os.ReadFile(filepath.Join(dir, "unreadable"))
+	require.ErrorIs(t, err, unix.EIO)
+	require.Contains(t, logged(t, log), "Unrecovered Read Error")
+
+	f, err := os.OpenFile(filepath.Join(dir, "unwritable"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(content[:4096], 0)
+	wrote, synced, closed := err, f.Sync(), f.Close()
+	t.Logf("write: %v; fsync: %v; close: %v", wrote, synced, closed)
+	require.ErrorIs(t, errors.Join(wrote, synced), unix.EIO, "fsync hides that the data is not on the medium")
+	require.Contains(t, logged(t, log), "Write Fault")
+
+	got, err := os.ReadFile(filepath.Join(dir, "good"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(content, got))
+	lanefs(t, "umount", dir)
+}
+
+// busy writes to a mount until it fails or is told to stop, and gives the first error.
+func busy(dir string) (stop func() error) {
+	quit, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		b := pattern(128<<10, 9)
+		f, err := os.Create(filepath.Join(dir, "busy"))
+		for i := 0; err == nil; i++ {
+			select {
+			case <-quit:
+				result <- f.Close()
+				return
+			default:
+			}
+			if _, err = f.WriteAt(b, int64(i%64)*int64(len(b))); err == nil {
+				err = f.Sync()
+			}
+		}
+		if f != nil {
+			f.Close()
+		}
+		result <- err
+	}()
+	return func() error { close(quit); return <-result }
+}
+
+// The controller is pulled out while it writes. The guest's kernel gets it back at once; programs get errors; the mount
+// can be unmounted and its daemon ends.
+func TestUnplugWhileBusy(t *testing.T) {
+	addr := plug(t, medium(t, 7), nil)
+	mkfs(t, disk(t, addr))
+	lanefs(t, "bind", addr)
+	dir, log := mountLogged(t, addr)
+	stop := busy(dir)
+	time.Sleep(time.Second)
+	unplug(t)
+	err := stop()
+	require.Error(t, err, "writes went on without a device")
+	require.True(t, errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS), "%v", err)
+	require.Contains(t, logged(t, log), "the kernel asks for the device")
+	_, err = os.ReadDir(dir)
+	t.Logf("reading the root afterwards: %v", err)
+
+	endsWithoutDevice(t, dir, log)
+}
+
+// daemons are the processes of lanefs.
+func daemons() (pids []string) {
+	comms, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, c := range comms {
+		if b, _ := os.ReadFile(c); strings.TrimSpace(string(b)) == "lanefs" {
+			pids = append(pids, filepath.Base(filepath.Dir(c)))
+		}
+	}
+	return pids
+}
+
+// Somebody resets the function under the daemon. Commands are sent again after the controller was brought up again.
+func TestResetWhileBusy(t *testing.T) {
+	dev := disk(t, nvme0)
+	mkfs(t, dev)
+	t.Run("lanefs", func(t *testing.T) {
+		bound(t, nvme0)
+		dir, log := mountLogged(t, nvme0)
+		stop := busy(dir)
+		time.Sleep(time.Second)
+		require.NoError(t, os.WriteFile("/sys/bus/pci/devices/"+nvme0+"/reset", []byte("1"), 0))
+		time.Sleep(time.Second)
+		err := stop()
+		t.Logf("the writer: %v", err)
+		require.True(t, err == nil || errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS), "%v", err)
+		require.Contains(t, logged(t, log), "resetting the controller")
+		_, err = run("lanefs", "umount", dir)
+		t.Logf("umount: %v", err)
+		mounts, _ := os.ReadFile("/proc/self/mounts")
+		require.NotContains(t, string(mounts), dir)
+	})
+	// The kernel replays what LaneFS committed.
+	dev = disk(t, nvme0)
+	kernelMount(t, dev, func(string) {})
+	fsck(t, dev)
+}
+
+// The daemon is killed: the function is free again, the journal recovers, and what fsync promised is there.
+func TestKill(t *testing.T) {
+	dev := disk(t, nvme0)
+	mkfs(t, dev)
+	promised := pattern(300<<10, 5)
+	t.Run("lanefs", func(t *testing.T) {
+		bound(t, nvme0)
+		dir := mount(t, nvme0)
+		f, err := os.Create(filepath.Join(dir, "promised"))
+		require.NoError(t, err)
+		_, err = f.Write(promised)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "not"), promised, 0o644))
+		pids := daemons()
+		require.Len(t, pids, 1)
+		must(t, "kill", "-9", pids[0])
+		f.Close()
+		require.Eventually(t, func() bool { return len(daemons()) == 0 }, 3*time.Minute, 50*time.Millisecond)
+		lanefs(t, "umount", dir)
+
+		dir = mount(t, nvme0)
+		got, err := os.ReadFile(filepath.Join(dir, "promised"))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(promised, got))
+		lanefs(t, "umount", dir)
+	})
+	dev = disk(t, nvme0)
+	fsck(t, dev)
+	kernelMount(t, dev, func(dir string) {
+		got, err := os.ReadFile(filepath.Join(dir, "promised"))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(promised, got))
+	})
+}

@@ -1,0 +1,162 @@
+package vm
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// There is no GPU in the guest. These tests take a stand-in for ROCm (lab/rocm), whose device is the CPU: its kernels run
+// on threads of their own, as resident as a GPU's. What it proves is the way of a GPU's lanes to a PCI function, all of it but
+// the silicon: whose memory the IOMMU gets, how the BAR is taken, what happens when either is refused.
+
+// standIn has lanefs find the stand-in, and nothing else of ROCm, for the length of the test.
+func standIn(t *testing.T, env ...string) {
+	t.Helper()
+	t.Setenv("LD_LIBRARY_PATH", "/lib/rocm-shim")
+	for i := 0; i < len(env); i += 2 {
+		t.Setenv(env[i], env[i+1])
+	}
+}
+
+// standInName is what it calls itself wherever a GPU is named.
+const standInName = "LaneFS shim over plain memory"
+
+// driversMemory has the stand-in take the pinned memory that it allocates from the ivshmem function's BAR. To the process it
+// is what amdgpu's own may be, a mapping of PFNs, which IOMMUFD pins for nobody: what the drive reaches must be elsewhere.
+func driversMemory(t *testing.T) string {
+	t.Helper()
+	dir := "/sys/bus/pci/devices/" + ivshmem
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "enable"), []byte("1"), 0))
+	t.Cleanup(func() { os.WriteFile(filepath.Join(dir, "enable"), []byte("0"), 0) })
+	return filepath.Join(dir, "resource2")
+}
+
+// statOf is what `lanefs stat --json` says of who runs the lanes.
+type statOf struct {
+	ReadOnly  bool `json:"read_only"`
+	Simulated bool
+	Runtime   struct {
+		Name, Device, Failed string
+		Mode                 int    `json:"memory_mode"`
+		Bells                string `json:"doorbells"`
+		Refused              []string
+	}
+}
+
+func stat(t *testing.T, dir string) (s statOf) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(lanefs(t, "stat", "--json", dir)), &s))
+	return s
+}
+
+// TestGPURuntime: the lanes of a GPU's runtime drive a PCI function, all the way.
+func TestGPURuntime(t *testing.T) {
+	t.Run("bar", func(t *testing.T) {
+		standIn(t, "LANEFS_SHIM_HOST", driversMemory(t))
+		roundTripSeen(t, nvme0, func(dir string) {
+			t.Log(lanefs(t, "stat", dir))
+			s := stat(t, dir)
+			require.Equal(t, "hip", s.Runtime.Name)
+			require.Equal(t, standInName, s.Runtime.Device)
+			require.False(t, s.Simulated, "the controller is QEMU's")
+			require.Equal(t, "iomem", s.Runtime.Bells)
+			require.Zero(t, s.Runtime.Mode)
+			require.Empty(t, s.Runtime.Refused)
+		}, nil, "--gpu", "hip", "-o", "lanes=2,memory-mode=0")
+	})
+	t.Run("bridge", func(t *testing.T) {
+		standIn(t, "LANEFS_SHIM_NO_IOMEM", "1")
+		roundTripSeen(t, nvme0, func(dir string) {
+			t.Log(lanefs(t, "stat", dir))
+			s := stat(t, dir)
+			require.Equal(t, "hip", s.Runtime.Name, "auto takes the GPU that it finds")
+			require.Equal(t, "bridge", s.Runtime.Bells)
+			require.Equal(t, 3, s.Runtime.Mode, "the stand-in's device memory is a memfd")
+			require.Len(t, s.Runtime.Refused, 2)
+			require.Regexp(t, "doorbells by iomem: .*hipErrorInvalidValue", s.Runtime.Refused[0])
+			require.Regexp(t, "doorbells by direct: .*importing BAR 0: ", s.Runtime.Refused[1])
+		}, nil, "-o", "lanes=1")
+	})
+	t.Run("identify", func(t *testing.T) {
+		standIn(t, "LANEFS_SHIM_HOST", driversMemory(t))
+		bound(t, nvme0)
+		said := lanefs(t, "identify", "--ring", "gpu", "--gpu", "hip", nvme0)
+		t.Log(said)
+		require.Regexp(t, `rung by a kernel +runtime hip`, said)
+		require.Regexp(t, `MN, SN there +QEMU NVMe Ctrl, LANEFS-0`, said)
+	})
+}
+
+// TestGPURuntimeRefused: a GPU that is named is taken, or the mount fails in one line.
+func TestGPURuntimeRefused(t *testing.T) {
+	bound(t, nvme0)
+	require.Contains(t, refused(t, "mount", "--gpu", "hip", nvme0, t.TempDir()), "AMD's ROCm is not on this machine")
+	require.Contains(t, refused(t, "identify", "--gpu", "cuda", nvme0), "cuda runtime: ")
+	standIn(t)
+	require.Contains(t, refused(t, "mount", "--gpu", "hip", "--vram", ivshmem, nvme0, t.TempDir()), "is for --gpu host")
+	t.Setenv("LANEFS_SHIM_NO_IOMEM", "1")
+	said := refused(t, "mount", "--gpu", "hip", "-o", "doorbell=iomem", nvme0, t.TempDir())
+	require.Contains(t, said, "registering BAR 0 with hip: ")
+}
+
+// TestGPURuntimeFails: the GPU fails under a mount of a drive. The lanes move to the CPU, which finds all data where it was; or
+// the mount reads on there.
+func TestGPURuntimeFails(t *testing.T) {
+	for _, then := range []string{"host", "ro"} {
+		t.Run(then, func(t *testing.T) {
+			fail := filepath.Join(t.TempDir(), "fail")
+			standIn(t, "LANEFS_SHIM_FAIL", fail)
+			mkfs(t, disk(t, nvme0))
+			want := pattern(1<<20, 3)
+			source := filepath.Join(t.TempDir(), "want")
+			require.NoError(t, os.WriteFile(source, want, 0o600))
+			t.Run("lanefs", func(t *testing.T) {
+				bound(t, nvme0)
+				dir := mount(t, nvme0, "--gpu", "hip", "-o", "lanes=2,gpu_error="+then)
+				require.NoError(t, dd(source, filepath.Join(dir, "before"), "bs=1M"))
+				require.NoError(t, os.WriteFile(fail, []byte("refuse"), 0o600))
+				err := dd(source, filepath.Join(dir, "after"), "bs=1M")
+				s := stat(t, dir)
+				require.Contains(t, s.Runtime.Failed, "unspecified launch failure")
+				if then == "host" {
+					require.NoError(t, err)
+					require.False(t, s.ReadOnly)
+				} else {
+					require.Error(t, err)
+					for end := time.Now().Add(time.Minute); !s.ReadOnly && time.Now().Before(end); s = stat(t, dir) {
+						time.Sleep(100 * time.Millisecond) // the next commit finds out
+					}
+					require.True(t, s.ReadOnly)
+				}
+				require.NoError(t, unix.Statfs(dir, &unix.Statfs_t{}))
+				got, err := os.ReadFile(filepath.Join(dir, "before"))
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+				said, err := run("lanefs", "umount", dir)
+				if then == "host" {
+					require.NoError(t, err) // with "ro" it says what could not be written
+				}
+				require.NotContains(t, said, "DMA mappings left")
+			})
+			dev := disk(t, nvme0)
+			kernelMount(t, dev, func(dir string) { // replays the journal
+				names := []string{"before", "after"}
+				if then == "ro" {
+					names = names[:1]
+				}
+				for _, name := range names {
+					got, err := os.ReadFile(filepath.Join(dir, name))
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+				}
+			})
+			fsck(t, dev)
+		})
+	}
+}

@@ -1,0 +1,128 @@
+#!/bin/bash
+# lab.sh test | shell: what `make lab` and `make lab-shell` do. Nothing is written into the checkout but the programs it
+# builds; kernels and logs are kept in the cache.
+#
+#   LANEFS_LAB_KVM=1      KVM instead of software emulation
+#   LANEFS_LAB_RUN=REGEX  only these tests
+#   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab unless told otherwise)
+#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits
+#   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
+#   LANEFS_LAB_MISSING=skip
+#                         what cannot be had (QEMU, a kernel), or makes QEMU itself crash each time, is skipped, and said;
+#                         else it is an error
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+repo=$(cd "$here/../.." && pwd)
+mode=${1:-test}
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
+export PATH=$PATH:/usr/sbin:/sbin
+mkdir -p "$cache"
+
+# had carries out what fetches something, and keeps in $got what it prints. Its status 3 says that it cannot be had.
+had() {
+	local status=0
+	got=$("$@") || status=$?
+	[ $status != 0 ] || return 0
+	if [ $status != 3 ] || [ "${LANEFS_LAB_MISSING:-}" != skip ]; then
+		exit 1
+	fi
+	echo "lab: SKIPPED: $(basename "$1") cannot get what it needs (above); make lab, on a machine that can, runs it" >&2
+	return 1
+}
+
+had "$here/deps" || exit 0
+cd "$repo"
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-build.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$tmp/lanefs" ./cmd/lanefs
+CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
+CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./nvmeq/vfio
+
+"${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
+export SHIM=$tmp/rocm-shim
+
+half() { # name, kernel, modules or nothing
+	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" || return 1
+	if [ "$mode" = shell ]; then
+		"$here/boot.sh" "$2" "$tmp/$1.img" /dev/null shell
+		return
+	fi
+	echo "lab: the $1 kernel"
+	rm -f "$cache/$1".*.log
+	tests "$1" "$2" "$cache/$1"
+}
+
+# tests boots the guest until every test has passed: an emulated machine has bad moments, and QEMU its own faults, so what
+# did not pass is tried again in a fresh machine, said aloud. A test that fails has one second chance. A crash of QEMU is
+# no test's failure; one in which QEMU crashes each time is left without a verdict, and the others go on.
+tests() { # name, kernel, logs
+	local boot status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
+	LANEFS_LAB_GUEST=1 "$tmp/lab.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
+	for boot in 1 2 3 4; do
+		status=0
+		LANEFS_LAB_RUN=$run "$here/boot.sh" "$2" "$tmp/$1.img" "$log" || status=$?
+		[ $status != 0 ] || break
+		at=$(unfinished "$log") bad=$(verdicts FAIL "$log")
+		if [ $status -gt 128 ]; then
+			echo "lab: the $1 kernel: QEMU itself crashed (signal $((status - 128))) in $at" >&2
+			[[ $at == boot || $crashed != *" $at "* || $failed == *" $at "* ]] || none+=" $at"
+			crashed+="$at "
+		elif [ "$at" != boot ] || [ -z "$bad" ]; then
+			bad+=" $at" # it hung, or the guest's kernel did
+		fi
+		[ -z "${LANEFS_LAB_RUN:-}" ] || return 1 # who asks for some wants their first answer
+		for test in $bad; do
+			[[ $failed != *" $test "* ]] || { echo "lab: the $1 kernel: $test failed twice" >&2; return 1; }
+			failed+="$test "
+		done
+		mv "$log" "$3.$boot.log"
+		grep -vxFf <(verdicts 'PASS|SKIP' "$3.$boot.log"; printf '%s\n' $none) "$tmp/left" >"$tmp/again"
+		mv "$tmp/again" "$tmp/left"
+		[ -s "$tmp/left" ] || break
+		run="^($(paste -sd'|' "$tmp/left"))\$"
+		[ $boot = 4 ] || echo "lab: the $1 kernel: once more, in a fresh machine: $(paste -sd' ' "$tmp/left"); the log so far is $3.$boot.log"
+	done
+	if [ $status != 0 ] && { [ $status -lt 128 ] || [ -s "$tmp/left" ]; }; then
+		echo "lab: the $1 kernel: not passed, after $boot boots: $(paste -sd' ' "$tmp/left")$none" >&2
+		return 1
+	fi
+	for test in $failed; do
+		[[ " $none " == *" $test "* ]] || second+=" $test ($1)"
+	done
+	[ -n "$none" ] || return 0
+	if [ "${LANEFS_LAB_MISSING:-}" != skip ]; then
+		echo "lab: the $1 kernel: no verdict on$none: QEMU itself crashed in it each time" >&2
+		return 1
+	fi
+	echo "lab: SKIPPED on the $1 kernel:$none: QEMU itself crashed in it each time, which is no verdict; the logs are $3.*.log" >&2
+	skipped+="$none ($1)"
+}
+
+# verdicts are the tests that ended so, by a log; unfinished is the one that had begun and not ended, boot if there is none.
+verdicts() { sed -nE "s/^--- ($1): (Test[^ ]*).*/\\2/p" "$2"; }
+unfinished() {
+	sed -nE 's/^=== RUN +(Test[^ /]*)$/\1/p' "$1" | grep -vxFf <(verdicts 'PASS|SKIP|FAIL' "$1") | tail -1 | grep . || echo boot
+}
+
+which=${LANEFS_LAB_KERNEL:-}
+[ "$mode" != shell ] || which=${which:-lab}
+case $which in
+'' | lab | stock) ;;
+*) echo "lab: LANEFS_LAB_KERNEL=$which: want lab or stock" >&2; exit 1 ;;
+esac
+status=0 proved= skipped= second=
+if [ "$which" != stock ]; then
+	if had "$here/kernel.sh"; then
+		half lab "$got" && proved+=" lab" || status=1
+	fi
+fi
+if [ "$which" != lab ]; then
+	if had "$here/stock.sh"; then
+		half stock "$got/vmlinuz" "$got/modules" && proved+=" stock" || status=1
+	fi
+fi
+if [ "$mode" = test ] && [ $status = 0 ] && [ -n "$proved" ]; then
+	echo "lab: all tests passed${skipped:+ but these, without a verdict:$skipped} (kernels:$proved); the guests' logs are in $cache"
+	[ -z "$second" ] || echo "lab: FAILED AT FIRST, passed in a fresh machine:$second. The logs of what failed are $cache/*.1.log and the like" >&2
+fi
+exit $status

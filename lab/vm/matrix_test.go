@@ -1,0 +1,176 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const many = "0000:00:06.0"
+
+// setting is one way to configure something: QEMU's controller, the volume, or the mount.
+type setting struct {
+	name       string
+	controller map[string]any
+	mkfs       []string
+	mount      []string
+}
+
+// settings are what varies, each with its ways.
+var settings = [][]setting{
+	{
+		{name: "LBA 512"},
+		{name: "LBA 512 and blocks of 1 KiB", mkfs: []string{"-b", "1024"}},
+		{name: "LBA 4096", controller: map[string]any{"logical_block_size": 4096, "physical_block_size": 4096}},
+	},
+	{
+		{name: "many queue pairs"},
+		{name: "one queue pair", controller: map[string]any{"max_ioqpairs": 1, "msix_qsize": 2}},
+	},
+	{
+		{name: "usual queues"},
+		{name: "one small queue", mount: []string{"-o", "depth=1,lanes=1"}},
+		{name: "many lanes", mount: []string{"-o", "lanes=16,depth=31"}},
+	},
+	{
+		{name: "no CMB"},
+		{name: "CMB", controller: map[string]any{"cmb_size_mb": 16}},
+	},
+}
+
+// transferLimits are the controller's MDTS, in powers of two of its page.
+var transferLimits = []int{1, 2, 3, 4, 5, 6, 7}
+
+// full says that LANEFS_LAB_FULL=1 was given to `make lab`.
+func full() bool { return os.Getenv("LANEFS_LAB_FULL") == "1" }
+
+// pairwise gives few choices of one way of each, such that any two ways of different things meet in one of them.
+func pairwise(ways []int) (few [][]int) {
+	all := [][]int{{}}
+	for _, n := range ways {
+		var longer [][]int
+		for _, c := range all {
+			for w := range n {
+				longer = append(longer, append(append([]int(nil), c...), w))
+			}
+		}
+		all = longer
+	}
+	type pair struct{ i, wi, j, wj int }
+	pairs := func(c []int) (p []pair) {
+		for i := range c {
+			for j := i + 1; j < len(c); j++ {
+				p = append(p, pair{i, c[i], j, c[j]})
+			}
+		}
+		return p
+	}
+	missing := map[pair]bool{}
+	for _, c := range all {
+		for _, p := range pairs(c) {
+			missing[p] = true
+		}
+	}
+	for len(missing) > 0 { // the one in which most of what is missing meets, then the next
+		var best []int
+		most := 0
+		for _, c := range all {
+			n := 0
+			for _, p := range pairs(c) {
+				if missing[p] {
+					n++
+				}
+			}
+			if n > most {
+				best, most = c, n
+			}
+		}
+		few = append(few, best)
+		for _, p := range pairs(best) {
+			delete(missing, p)
+		}
+	}
+	return few
+}
+
+// TestControllers goes through QEMU's controller as it can be configured: any two settings meet in one of few
+// controllers, and each transfer limit is met by one; LANEFS_LAB_FULL=1 has each limit meet each way of every setting.
+func TestControllers(t *testing.T) {
+	var ways []int
+	for _, s := range settings {
+		ways = append(ways, len(s))
+	}
+	if full() {
+		ways = append(ways, len(transferLimits))
+	}
+	choices := pairwise(ways)
+	for k := 0; k < max(len(choices), len(transferLimits)); k++ {
+		choice := choices[k%len(choices)]
+		limit := transferLimits[k%len(transferLimits)]
+		if full() {
+			limit = transferLimits[choice[len(settings)]]
+		}
+		options := map[string]any{"mdts": limit}
+		names := []string{fmt.Sprintf("MDTS %d", limit)}
+		var mkfs, mount []string
+		for i, ways := range settings {
+			s := ways[choice[i]]
+			names = append(names, s.name)
+			for k, v := range s.controller {
+				options[k] = v
+			}
+			mkfs, mount = append(mkfs, s.mkfs...), append(mount, s.mount...)
+		}
+		t.Run(strings.Join(names, " + "), func(t *testing.T) {
+			roundTrip(t, plug(t, medium(t, 7), options), mkfs, mount...)
+		})
+	}
+}
+
+// Any two ways meet, and there are not many more choices than must be.
+func TestPairwise(t *testing.T) {
+	ways := []int{3, 2, 3, 2, 7}
+	few := pairwise(ways)
+	require.LessOrEqual(t, len(few), 24, "21 are the least")
+	for i := range ways {
+		for j := i + 1; j < len(ways); j++ {
+			met := map[[2]int]bool{}
+			for _, c := range few {
+				met[[2]int{c[i], c[j]}] = true
+			}
+			require.Len(t, met, ways[i]*ways[j])
+		}
+	}
+}
+
+// Namespaces beside one another: each that can be used is, and stays apart; the others are refused by name.
+func TestNamespaces(t *testing.T) {
+	mountable := []int{1, 2} // of blocks of 512 and 4096 bytes
+	trees := map[int]map[string]string{}
+	device := func(nsid int) string { return namespace(t, many, nsid) }
+	for _, nsid := range mountable {
+		mkfs(t, device(nsid))
+	}
+	t.Run("lanefs", func(t *testing.T) {
+		bound(t, many)
+		out := lanefs(t, "identify", many)
+		require.Contains(t, out, "1048576 blocks of 512 bytes")
+		require.Contains(t, out, "131072 blocks of 4096 bytes")
+		require.Contains(t, refused(t, "mount", "-o", "nsid=3", many, t.TempDir()), "oned")
+		require.Contains(t, refused(t, "mount", "-o", "nsid=4", many, t.TempDir()), "metadata")
+		require.Contains(t, refused(t, "mount", "-o", "nsid=5", many, t.TempDir()), "5")
+		for _, nsid := range mountable {
+			dir := mount(t, many, "-o", fmt.Sprintf("nsid=%d", nsid))
+			fill(t, dir, uint64(nsid))
+			trees[nsid] = tree(t, dir)
+			lanefs(t, "umount", dir)
+		}
+	})
+	for _, nsid := range mountable {
+		fsck(t, device(nsid))
+		kernelMount(t, device(nsid), func(dir string) { require.Equal(t, trees[nsid], tree(t, dir), "namespace %d", nsid) })
+	}
+}
