@@ -1,4 +1,4 @@
-package hip
+package rocm_test
 
 import (
 	"os"
@@ -8,13 +8,14 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
 // device opens device 0, or skips the test saying what is missing.
 func device(t testing.TB) gpu.Runtime {
 	t.Helper()
-	r, err := Open(Options{})
+	r, err := hip.Open(hip.Options{})
 	if err != nil && !rocm.Used() && os.Getenv("LANEFS_NEED_HIP") == "" {
 		t.Skipf("this test needs an AMD GPU, or gcc for the shim: %v", err)
 	}

@@ -1,6 +1,8 @@
-package hip
+package rocm_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"os"
 	"slices"
 	"strings"
@@ -8,16 +10,18 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
 // TestReport says what a child finds.
 func TestReport(t *testing.T) {
 	gputest.Reporting(t)
-	r, err := Open(Options{})
+	r, err := hip.Open(hip.Options{})
 	if err != nil {
 		t.Logf("open: %v", err)
 		return
@@ -119,7 +123,7 @@ func TestAbsent(t *testing.T) {
 
 func TestDeviceNumber(t *testing.T) {
 	gputest.Keep(t, device)
-	_, err := Open(Options{Device: 99})
+	_, err := hip.Open(hip.Options{Device: 99})
 	require.ErrorContains(t, err, "hip runtime: device 99 does not exist: ROCm shows ")
 }
 
@@ -145,12 +149,20 @@ func TestHostileIPC(t *testing.T) {
 	i, err := r.Import(good)
 	require.NoError(t, err)
 	require.NoError(t, i.Close())
-	for _, message := range []ipcMessage{{}, {Magic: ipcMagic}, {Magic: ipcMagic, Bytes: 1 << 50}, {Magic: ipcMagic, Bytes: 8192}} {
-		fd, err := message.send()
+	message := make([]byte, 48) // a magic number, the bytes of the allocation, HSA's handle
+	_, err = f.ReadAt(message, 0)
+	require.NoError(t, err)
+	magic, none := message[:8], make([]byte, 8)
+	size := func(n uint64) []byte { return binary.NativeEndian.AppendUint64(nil, n) }
+	for _, head := range [][][]byte{{none, none}, {magic, none}, {magic, size(1 << 50)}, {magic, size(8192)}} {
+		fd, err := unix.MemfdCreate("message", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		bad := os.NewFile(uintptr(fd), "message")
+		_, err = bad.Write(append(bytes.Join(head, nil), make([]byte, 32)...))
 		require.NoError(t, err)
 		_, err = r.Import(gpu.Export{FD: fd, Size: 4096, Kind: gpu.ExportIPC})
-		require.Error(t, err, "%+v", message)
-		require.NoError(t, os.NewFile(uintptr(fd), "message").Close())
+		require.Error(t, err, "%x", head)
+		require.NoError(t, bad.Close())
 	}
 	require.NoError(t, m.Close())
 }

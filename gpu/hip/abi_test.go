@@ -13,49 +13,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/gpu/gputest"
 	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
+	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// release is one of Debian's ROCm releases, unpacked by lab/rocm/fetch.
-type release struct {
-	t   *testing.T
-	dir string
-}
-
-// debianROCm is the release of a version, or skips the test saying how to get it.
-func debianROCm(t *testing.T, version string) release {
+// functions are the names that the libraries of a release export.
+func functions(t *testing.T, r rocm.Release, libs ...string) map[string]bool {
 	t.Helper()
-	cache := os.Getenv("LANEFS_ROCM")
-	if cache == "" {
-		base, err := os.UserCacheDir()
-		if err != nil {
-			t.Skipf("this test looks for ROCm in the user's cache: %v", err)
-		}
-		cache = filepath.Join(base, "lanefs", "rocm")
-	}
-	r := release{t, filepath.Join(cache, version)}
-	if _, err := os.Stat(filepath.Join(r.dir, ".done")); err != nil {
-		t.Skip("this test needs Debian's ROCm: run lab/rocm/fetch (150 MB)")
-	}
-	return r
-}
-
-func (r release) lib(name string) string {
-	return filepath.Join(r.dir, "usr/lib/x86_64-linux-gnu", name)
-}
-
-// functions are the names that the release's libraries export.
-func (r release) functions(libs ...string) map[string]bool {
-	r.t.Helper()
 	all := map[string]bool{}
 	for _, lib := range libs {
-		f, err := elf.Open(r.lib(lib))
-		require.NoError(r.t, err)
+		f, err := elf.Open(r.Lib(lib))
+		require.NoError(t, err)
 		defer f.Close()
 		symbols, err := f.DynamicSymbols()
-		require.NoError(r.t, err)
+		require.NoError(t, err)
 		for _, s := range symbols {
 			if s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
 				all[s.Name] = true
@@ -71,7 +43,7 @@ func TestROCmSymbols(t *testing.T) {
 		"5.2.3": {"libamdhip64.so.5", "libhsa-runtime64.so.1"}, "6.4.3": {"libamdhip64.so.6", "libhsa-runtime64.so.1"},
 	} {
 		t.Run(version, func(t *testing.T) {
-			has := debianROCm(t, version).functions(libs...)
+			has := functions(t, rocm.Debian(t, version), libs...)
 			l := &library{}
 			early := []dynlib.Symbol{l.init.Required("hipInit"), l.runtimeGetVersion.Required("hipRuntimeGetVersion"),
 				l.getErrorName.Required("hipGetErrorName"), l.getErrorString.Required("hipGetErrorString")}
@@ -87,7 +59,7 @@ func TestROCmSymbols(t *testing.T) {
 
 // Our layouts and numbers are those of AMD's headers, as a C compiler sees them.
 func TestROCmHeaders(t *testing.T) {
-	r := debianROCm(t, "6.4.3")
+	r := rocm.Debian(t, "6.4.3")
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
 		t.Skip("this test needs gcc: apt-get install gcc libc6-dev")
@@ -162,33 +134,10 @@ func TestROCmHeaders(t *testing.T) {
 	file := filepath.Join(dir, "layout.c")
 	require.NoError(t, os.WriteFile(file, []byte(src), 0o600))
 	// Nothing is linked: the addresses stay unresolved in an object that is never run with them.
-	run := exec.Command(cc, "-O1", "-Werror=incompatible-pointer-types", "-I"+filepath.Join(r.dir, "usr/include"), "-o", filepath.Join(dir, "layout"), file)
+	run := exec.Command(cc, "-O1", "-Werror=incompatible-pointer-types", "-I"+filepath.Join(r.Dir, "usr/include"), "-o", filepath.Join(dir, "layout"), file)
 	out, err := run.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	out, err = exec.Command(filepath.Join(dir, "layout")).Output()
 	require.NoError(t, err)
 	require.Equal(t, want.String(), string(out))
-}
-
-// AMD's real libraries, without a device: one line that says so; and one that says that ROCm is too old.
-func TestROCmLibraries(t *testing.T) {
-	if _, err := os.Stat("/dev/kfd"); err == nil {
-		t.Skip("this machine has an AMD GPU: see TestRuntime with LANEFS_SHIM=none")
-	}
-	for version, want := range map[string]string{
-		"5.2.3": "open: hip runtime: this is ROCm 5.2, LaneFS's kernels need 6.0: update ROCm, or use --gpu host\n",
-		"6.4.3": "open: hip runtime: ROCm 6.4 is there, but no GPU can be used: hipInit: no ROCm-capable device is detected (hipErrorNoDevice, 100); /dev/kfd is not there",
-	} {
-		t.Run(version, func(t *testing.T) {
-			r := debianROCm(t, version)
-			// Debian's own loader and libc: the libraries may need a newer one than this machine's.
-			loader := filepath.Join(r.dir, "usr/lib64/ld-linux-x86-64.so.2")
-			if _, err := os.Stat(loader); err != nil {
-				loader = filepath.Join(r.dir, "lib64/ld-linux-x86-64.so.2")
-			}
-			path := filepath.Join(r.dir, "lib/x86_64-linux-gnu") + ":" + r.lib("")
-			said := gputest.Child(t, "^TestReport$", environ("LANEFS_SHIM=none"), loader, "--library-path", path)
-			require.Contains(t, said, want)
-		})
-	}
 }

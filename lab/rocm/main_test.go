@@ -1,4 +1,4 @@
-package hip
+package rocm_test
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// TestMain runs the tests on the shim over plain memory, unless LANEFS_SHIM says otherwise (see lab/rocm): there is no
+// TestMain runs the tests on the shim over plain memory, unless LANEFS_SHIM says otherwise (see package rocm): there is no
 // AMD GPU on the machines that run them. LANEFS_SHIM=none is the machine's own ROCm.
 func TestMain(m *testing.M) {
 	if err := rocm.Use(); err != nil {
-		fmt.Fprintln(os.Stderr, "gpu/hip: without the shim:", err)
+		fmt.Fprintln(os.Stderr, "lab/rocm: without the shim:", err)
 	}
 	code := m.Run()
 	if err := rocm.Clean(); err != nil {
