@@ -6,7 +6,7 @@ import "github.com/lanefs/lanefs/gpu"
 type IOVA uint64
 
 // Transport is how the host reaches one controller: its BAR 0, its DMA, its reset. nvmeq/softctl implements it in
-// software, nvmeq/vfio over a PCI function.
+// software, nvmeq/pcie over a PCI function.
 type Transport interface {
 	// Registers of BAR 0. Offsets are bytes; Read64 and Write64 may be two 32-bit accesses, low word first.
 	Read32(off int64) uint32

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // isFunction says whether a resolved device is a PCI function: a file's path is absolute.

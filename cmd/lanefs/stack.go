@@ -13,8 +13,9 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
-	"github.com/lanefs/lanefs/nvmeq/vfio"
+	"github.com/lanefs/lanefs/gpu/vfio"
 )
 
 // controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
@@ -63,7 +64,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 		return c, err
 	}
 	if isFunction(cfg.Device) {
-		dev, err := vfio.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
+		dev, err := pcie.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
 		if err != nil {
 			return c, err
 		}

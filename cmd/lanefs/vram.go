@@ -11,8 +11,8 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq/vfio"
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // vram is a PCI function whose BAR plays a GPU's memory for the host runtime: in the lab, QEMU's ivshmem.

@@ -50,7 +50,7 @@ if ! build -j"$(nproc)" bzImage; then
 	tail -30 "$work/log" >&2
 	exit 1
 fi
-build headers # for the parity tests of nvmeq/vfio
+build headers # for the parity tests of gpu/vfio
 mkdir -p "$out.new"
 cp arch/x86/boot/bzImage .config "$out.new/"
 cp -r usr/include "$out.new/include"

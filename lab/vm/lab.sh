@@ -36,7 +36,7 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-build.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 CGO_ENABLED=0 "${GO:-go}" build -trimpath -o "$tmp/lanefs" ./cmd/lanefs
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
-CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./nvmeq/vfio
+CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
 
 "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
 export SHIM=$tmp/rocm-shim

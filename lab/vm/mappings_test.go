@@ -12,8 +12,9 @@ import (
 
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/vfio"
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
+	"github.com/lanefs/lanefs/gpu/vfio"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // translated is how many bytes the function can reach by DMA, from a witness that is not LaneFS: the IOMMU's page tables
@@ -84,7 +85,7 @@ func TestMappingsAreBuffers(t *testing.T) {
 			}
 			rt, err := host.Open(host.Options{})
 			require.NoError(t, err)
-			dev, err := vfio.Open(nvme0, vfio.Options{Backend: way})
+			dev, err := pcie.Open(nvme0, vfio.Options{Backend: way})
 			require.NoError(t, err)
 			require.Equal(t, none, reach(), "opened, nothing mapped")
 			c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: dev})

@@ -16,7 +16,8 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/vfio"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
+	"github.com/lanefs/lanefs/gpu/vfio"
 )
 
 // modes is how many there are.
@@ -69,7 +70,7 @@ func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
 	rt, err := host.Open(host.Options{Bank: bank})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
-	dev, err := vfio.Open(nvme0, vfio.Options{})
+	dev, err := pcie.Open(nvme0, vfio.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
 	t.Logf("mode %d through %s", mode, dev.Backend())

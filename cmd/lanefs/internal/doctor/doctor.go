@@ -12,7 +12,7 @@ package doctor
 import (
 	"strings"
 
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // Finding is one line. What is not OK and not Needed keeps a machine from a drive, a GPU, or a higher rung; what is Needed

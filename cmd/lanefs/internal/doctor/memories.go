@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // Memory is a function with memory that a drive could reach: a GPU's, or a plain one (ivshmem) that plays a GPU's.

@@ -3,7 +3,7 @@ package doctor
 import (
 	"fmt"
 
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // Pair is the way from a drive to a memory.

@@ -1,4 +1,4 @@
-package vfio
+package vfio_test
 
 import (
 	"bytes"
@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
 // Device memory whose owner takes it back while the controller has it mapped: the kernel revokes the DMA-BUF, commands
@@ -20,10 +22,10 @@ func TestRevokedOnHardware(t *testing.T) {
 	if disk == "" || memory == "" {
 		t.Skip("SKIP: no PCI functions to revoke memory between (LANEFS_TEST_VFIO, LANEFS_TEST_VRAM; make lab has them)")
 	}
-	vram, err := Open(memory, Options{BAR: 2})
+	vram, err := vfio.Open(memory, vfio.Options{BAR: 2})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, vram.Close()) }()
-	if vram.Backend() != IOMMUFD {
+	if vram.Backend() != vfio.IOMMUFD {
 		t.Skip("SKIP: this kernel has no IOMMUFD, hence no DMA-BUFs to revoke")
 	}
 	e, err := vram.Export(2, 0, int64(len(vram.BAR())))
@@ -32,7 +34,7 @@ func TestRevokedOnHardware(t *testing.T) {
 	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: vram.BAR(), DMABUF: e, Vouch: vram.Reachable}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
-	dev, err := Open(disk, Options{})
+	dev, err := pcie.Open(disk, vfio.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
 	place, err := nvmeq.ModeData.Placement()
@@ -51,7 +53,7 @@ func TestRevokedOnHardware(t *testing.T) {
 	require.NoError(t, read())
 	require.NotEqual(t, byte(0x5a), chunk.Bytes()[0], "the command moved data into the BAR")
 
-	require.NoError(t, vram.command(0, commandMemory)) // the BAR no longer answers: its DMA-BUFs are revoked
+	require.NoError(t, vram.SetMemorySpace(false)) // the BAR no longer answers: its DMA-BUFs are revoked
 	err = read()
 	require.Error(t, err)
 	t.Log(err)
@@ -59,7 +61,7 @@ func TestRevokedOnHardware(t *testing.T) {
 
 	require.NoError(t, eng.Do(0, []nvmeq.Command{{Op: nvmeq.IOFlush, NSID: 1}}), "what needs none of that memory still works")
 
-	require.NoError(t, vram.enable())
+	require.NoError(t, vram.SetMemorySpace(true))
 	require.ErrorContains(t, read(), "revoked", "the memory is back, its mapping is not")
 	require.NoError(t, chunk.Close())
 	require.NoError(t, eng.Close())

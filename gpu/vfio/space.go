@@ -1,6 +1,6 @@
 package vfio
 
-import "github.com/lanefs/lanefs/nvmeq/vfio/pci"
+import "github.com/lanefs/lanefs/gpu/vfio/pci"
 
 // space is an IOMMU address space with one device in it: IOMMUFD's or type1's. Addresses and sizes are in whole pages; the
 // caller chose the IOVA.

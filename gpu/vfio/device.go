@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // Options of Open; the zero value is good.
 type Options struct {
 	Backend Backend
-	BAR     int // the BAR that Transport's methods mean
+	BAR     int // the BAR that is mapped: BAR, Read32 and Write32 reach it
 	Log     *slog.Logger
 }
 
-// Device is one PCI function in the hands of this process. It implements nvmeq.Transport.
+// Device is one PCI function that this process has opened.
 type Device struct {
 	m      machine
 	addr   pci.Address
@@ -43,8 +42,6 @@ type Device struct {
 	iovas  *allocator // protected by mu
 	closed bool       // protected by mu
 }
-
-var _ nvmeq.Transport = (*Device)(nil)
 
 // Open takes the function at addr, which vfio-pci must have: it switches memory space and bus mastering on, maps the BAR
 // and prepares an empty address space for DMA.
@@ -269,9 +266,6 @@ func (d *Device) Reachable() error {
 	}
 	return nil
 }
-
-// ExportBAR is BAR 0 as Export gives it.
-func (d *Device) ExportBAR() (gpu.Export, error) { return d.Export(0, 0, int64(len(d.bar.mem))) }
 
 // Close gives the function back: nothing of it is mapped, and it can send nothing, when this returns. Mappings that are
 // left are an error of whoever made them, and end too.

@@ -6,8 +6,10 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/lanefs/lanefs/nvmeq"
 )
+
+// IOVA is an address as the function sees it: what it puts on the bus, and what the IOMMU translates.
+type IOVA uint64
 
 // Range is IOVAs from First to Last, both included: so that it can hold all of them.
 type Range struct{ First, Last uint64 }
@@ -90,7 +92,7 @@ func subtract(ranges []Range, r Range) []Range {
 
 // alloc gives n bytes of IOVA, aligned to a page, and to 2 MiB when there are so many, so that the IOMMU can use large
 // pages.
-func (a *allocator) alloc(n uint64) (nvmeq.IOVA, error) {
+func (a *allocator) alloc(n uint64) (IOVA, error) {
 	if n == 0 || n%a.page != 0 {
 		return 0, fmt.Errorf("%d bytes of IOVA: want a multiple of the IOMMU's page of %d", n, a.page)
 	}
@@ -108,7 +110,7 @@ func (a *allocator) alloc(n uint64) (nvmeq.IOVA, error) {
 			a.free = slices.Replace(a.free, i, i+1, left...)
 			a.used[at] = n
 			a.next = at + n + a.page // the gap; free as any other once the search comes round
-			return nvmeq.IOVA(at), nil
+			return IOVA(at), nil
 		}
 	}
 	return 0, fmt.Errorf("no room for %d bytes of IOVA: %d mappings are in use", n, len(a.used))
@@ -127,7 +129,7 @@ func place(r Range, from, n, align uint64) (uint64, bool) {
 }
 
 // size says how much alloc gave at an address.
-func (a *allocator) size(at nvmeq.IOVA) (uint64, error) {
+func (a *allocator) size(at IOVA) (uint64, error) {
 	n, ok := a.used[uint64(at)]
 	if !ok {
 		return 0, fmt.Errorf("unmap IOVA %#x: no mapping begins there", uint64(at))
@@ -136,7 +138,7 @@ func (a *allocator) size(at nvmeq.IOVA) (uint64, error) {
 }
 
 // release takes back what alloc gave and says how much it was.
-func (a *allocator) release(at nvmeq.IOVA) (uint64, error) {
+func (a *allocator) release(at IOVA) (uint64, error) {
 	n, err := a.size(at)
 	if err != nil {
 		return 0, err

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Map makes n bytes of m from off reachable for the function. It takes the best way that m has, never one after which the
@@ -20,7 +19,7 @@ import (
 //  3. the user address: pinned pages.
 //
 // Type1 knows addresses only, and follows one into another function's BAR, so there the third comes first.
-func (d *Device) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
+func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
 	if off < 0 || n <= 0 || off%4096 != 0 || n%4096 != 0 {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d: both must be multiples of 4096", d.addr, n, off)
 	}
@@ -32,7 +31,7 @@ func (d *Device) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
 }
 
 // MapFile makes n bytes from off of a memfd or DMA-BUF reachable. The file may be closed afterwards.
-func (d *Device) MapFile(e gpu.Export, off, n int64) (nvmeq.IOVA, error) {
+func (d *Device) MapFile(e gpu.Export, off, n int64) (IOVA, error) {
 	if off < 0 || n <= 0 || off > e.Size || n > e.Size-off {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d of a file's %d", d.addr, n, off, e.Size)
 	}
@@ -40,7 +39,7 @@ func (d *Device) MapFile(e gpu.Export, off, n int64) (nvmeq.IOVA, error) {
 }
 
 // insert gives an IOVA to what do maps there.
-func (d *Device) insert(n int64, do func(at uint64) error) (nvmeq.IOVA, error) {
+func (d *Device) insert(n int64, do func(at uint64) error) (IOVA, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -100,7 +99,7 @@ func (d *Device) mapHost(at uint64, h []byte, off, n int64) error {
 }
 
 // Unmap ends a mapping. The function must not use it any more.
-func (d *Device) Unmap(a nvmeq.IOVA) error {
+func (d *Device) Unmap(a IOVA) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

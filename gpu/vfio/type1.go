@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 const (

@@ -14,8 +14,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/vfio/pci"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // faulty makes one call fail: the one with number at, from 0, with err.
@@ -121,7 +120,7 @@ func life(m machine, addr string, way Backend, pages, file gpu.Memory) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	var mapped []nvmeq.IOVA
+	var mapped []IOVA
 	defer func() {
 		for _, a := range mapped {
 			err = errors.Join(err, d.Unmap(a))

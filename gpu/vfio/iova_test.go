@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // What intel-iommu with 39 bits offers, in the lab.
@@ -17,7 +16,7 @@ func TestAllocator(t *testing.T) {
 	require.NoError(t, err)
 	one, err := a.alloc(4096)
 	require.NoError(t, err)
-	require.Equal(t, nvmeq.IOVA(0x100400000), one, "the first address above 4 GiB that is not reserved")
+	require.Equal(t, IOVA(0x100400000), one, "the first address above 4 GiB that is not reserved")
 	two, err := a.alloc(4 << 20)
 	require.NoError(t, err)
 	require.Zero(t, two%(2<<20))
@@ -68,7 +67,7 @@ func TestAllocatorRanges(t *testing.T) {
 func TestAllocatorFills(t *testing.T) {
 	a, err := newAllocator([]Range{{0x200000, 0x20ffff}}, nil, 0)
 	require.NoError(t, err)
-	var got []nvmeq.IOVA
+	var got []IOVA
 	for {
 		at, err := a.alloc(4096)
 		if err != nil {
@@ -100,8 +99,8 @@ func FuzzAllocator(f *testing.F) {
 			return
 		}
 		whole := slices.Clone(a.free)
-		live := map[nvmeq.IOVA]uint64{}
-		var order []nvmeq.IOVA
+		live := map[IOVA]uint64{}
+		var order []IOVA
 		for _, op := range ops {
 			if op >= 128 && len(order) > 0 {
 				i := int(op) % len(order)
