@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
 func bindCommand() *cobra.Command {
@@ -57,7 +58,7 @@ func bind(out io.Writer, arg string) error {
 		return err
 	}
 	// From here to the end of the kernel's driver nobody can begin to use what the look above found unused.
-	release, err := f.Claim()
+	release, err := pcie.Claim(f)
 	if err != nil {
 		return fmt.Errorf("%s cannot be bound: %w", a, err)
 	}
@@ -80,7 +81,7 @@ func formerly(driver string) string {
 
 // unused refuses what is in use, naming the users.
 func unused(f *pci.Function) error {
-	users, err := f.Users()
+	users, err := pcie.Users(f)
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func unbind(out io.Writer, arg string) error {
 		fmt.Fprintf(out, "%s is not bound to %s: the driver %s has it\n", a, pci.VFIO, f.Driver)
 		return nil
 	}
-	users, err := f.Users()
+	users, err := pcie.Users(f)
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
-	"github.com/lanefs/lanefs/gpu/vfio"
 )
 
 // controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-
 )
 
 // IOVA is an address as the function sees it: what it puts on the bus, and what the IOMMU translates.

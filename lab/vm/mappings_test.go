@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/pcie"
 	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
+	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
 // translated is how many bytes the function can reach by DMA, from a witness that is not LaneFS: the IOMMU's page tables

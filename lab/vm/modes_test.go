@@ -15,9 +15,9 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
-	"github.com/lanefs/lanefs/gpu/vfio"
 )
 
 // modes is how many there are.

@@ -21,7 +21,7 @@ const (
 // matches. It returns once that is so. Who may still use the function is the caller's business.
 func (f *Function) Rebind(driver string) error {
 	if driver != "" {
-		if _, err := os.Stat(f.sys.path("sys/bus/pci/drivers", driver)); err != nil {
+		if _, err := os.Stat(f.sys.Path("sys/bus/pci/drivers", driver)); err != nil {
 			return fmt.Errorf("the kernel has no driver %s loaded: modprobe %s", driver, driver)
 		}
 	}
@@ -40,7 +40,7 @@ func (f *Function) Rebind(driver string) error {
 			return err
 		}
 	}
-	probe := f.sys.path("sys/bus/pci/drivers_probe")
+	probe := f.sys.Path("sys/bus/pci/drivers_probe")
 	if err := write(probe, string(f.Addr)); err != nil {
 		return fmt.Errorf("PCI function %s: no driver takes it: %w", f.Addr, err)
 	}
@@ -70,7 +70,7 @@ func (f *Function) await(what string, done func() bool) error {
 	}
 }
 
-func (f *Function) write(name, value string) error { return write(f.sys.device(f.Addr, name), value) }
+func (f *Function) write(name, value string) error { return write(f.SysPath(name), value) }
 
 func write(path, value string) error {
 	w, err := os.OpenFile(path, os.O_WRONLY, 0)

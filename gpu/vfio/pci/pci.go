@@ -1,5 +1,5 @@
 // Package pci is PCI functions as Linux shows them in sysfs: what they are, which driver has them, which IOMMU group they
-// are in, who uses the block devices on them; and how to move one from a driver to another.
+// are in, which processes have them open through VFIO; how to move one from a driver to another; and what uses a device node.
 //
 // A System is a root directory with sys, proc and dev below it, so that tests can build one. A Function is what was read
 // of one function at one moment; Refresh reads it again.
@@ -36,12 +36,19 @@ func ParseAddress(s string) (Address, error) {
 // System is where the machine's directories are; the zero value is this machine.
 type System struct{ Root string }
 
-func (s System) path(parts ...string) string {
+// Path is a path of the machine: Path("dev", "sda").
+func (s System) Path(parts ...string) string {
 	return filepath.Join(append([]string{"/", s.Root}, parts...)...)
 }
 
+// System is the machine that f is of.
+func (f *Function) System() System { return f.sys }
+
+// SysPath is the path of a file in the function's directory in sysfs.
+func (f *Function) SysPath(parts ...string) string { return f.sys.device(f.Addr, parts...) }
+
 func (s System) device(a Address, parts ...string) string {
-	return s.path(append([]string{"sys/bus/pci/devices", string(a)}, parts...)...)
+	return s.Path(append([]string{"sys/bus/pci/devices", string(a)}, parts...)...)
 }
 
 // Function is one PCI function.
@@ -73,7 +80,7 @@ func (s System) Function(a Address) (*Function, error) {
 
 // Refresh reads everything again.
 func (f *Function) Refresh() error {
-	if _, err := os.Stat(f.sys.device(f.Addr)); err != nil {
+	if _, err := os.Stat(f.SysPath()); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("there is no PCI function %s on this machine; lspci -D lists those there are: %w", f.Addr, os.ErrNotExist)
 		}
@@ -101,7 +108,7 @@ func (f *Function) Refresh() error {
 }
 
 func (f *Function) text(name string) string {
-	b, _ := os.ReadFile(f.sys.device(f.Addr, name))
+	b, _ := os.ReadFile(f.SysPath(name))
 	return strings.TrimSpace(string(b))
 }
 
@@ -115,7 +122,7 @@ func (f *Function) hex(name string) (uint64, error) {
 
 // link is the last element of where a symbolic link points, empty if there is none.
 func (f *Function) link(name string) string {
-	to, err := os.Readlink(f.sys.device(f.Addr, name))
+	to, err := os.Readlink(f.SysPath(name))
 	if err != nil {
 		return ""
 	}
@@ -130,9 +137,9 @@ func (f *Function) GPU() bool    { return f.Class>>16 == classDisplay || f.Class
 
 // VFIODevice is the name of the function's own node in /dev/vfio/devices, empty where the kernel gives none.
 func (f *Function) VFIODevice() string {
-	list, _ := os.ReadDir(f.sys.device(f.Addr, "vfio-dev"))
+	list, _ := os.ReadDir(f.SysPath("vfio-dev"))
 	for _, e := range list {
-		if _, err := os.Stat(f.sys.path("dev/vfio/devices", e.Name())); err == nil {
+		if _, err := os.Stat(f.sys.Path("dev/vfio/devices", e.Name())); err == nil {
 			return e.Name()
 		}
 	}
@@ -141,7 +148,7 @@ func (f *Function) VFIODevice() string {
 
 // Path is the chain of bridges above the function, from the root complex ("pci0000:00") down.
 func (f *Function) Path() []string {
-	to, err := filepath.EvalSymlinks(f.sys.device(f.Addr))
+	to, err := filepath.EvalSymlinks(f.SysPath())
 	if err != nil {
 		return nil
 	}
@@ -180,7 +187,7 @@ func (f *Function) BARs() []BAR {
 
 // Functions lists all functions, by address.
 func (s System) Functions() ([]*Function, error) {
-	list, err := os.ReadDir(s.path("sys/bus/pci/devices"))
+	list, err := os.ReadDir(s.Path("sys/bus/pci/devices"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -205,7 +212,7 @@ func (f *Function) Companions() ([]*Function, error) {
 	if f.Group == "" {
 		return nil, nil
 	}
-	list, err := os.ReadDir(f.sys.path("sys/kernel/iommu_groups", f.Group, "devices"))
+	list, err := os.ReadDir(f.sys.Path("sys/kernel/iommu_groups", f.Group, "devices"))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
 // Drive is an NVMe function.
@@ -33,11 +34,11 @@ func (x *examiner) drives(all []*pci.Function) {
 }
 
 func (x *examiner) drive(f *pci.Function) {
-	d := Drive{Addr: f.Addr, Driver: f.Driver, Group: f.Group, Disks: f.Disks(), f: f}
+	d := Drive{Addr: f.Addr, Driver: f.Driver, Group: f.Group, Disks: pcie.Disks(f), f: f}
 	for _, c := range x.names("sys/bus/pci/devices/" + string(f.Addr) + "/nvme") {
 		d.Model = x.text("sys/bus/pci/devices/" + string(f.Addr) + "/nvme/" + c + "/model")
 	}
-	users, err := f.Users()
+	users, err := pcie.Users(f)
 	for _, u := range users {
 		d.Users = append(d.Users, u.String())
 	}
