@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/hip"
@@ -72,7 +73,7 @@ func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 			require.NoError(t, err)
 		}
 	}
-	e, err := softctl.NewCopyEngine(rt)
+	e, err := copyengine.New(rt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	so.Mover = e

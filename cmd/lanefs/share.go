@@ -10,7 +10,7 @@ import (
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/share"
 	vrampool "github.com/lanefs/lanefs/fs/vram"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // sharing is what serves files as device memory. It stands between the mount and the stack: it is closed when the mount is
@@ -18,7 +18,7 @@ import (
 type sharing struct {
 	pool   *vrampool.Pool
 	server *share.Server
-	mover  *softctl.CopyEngine // of its own; nil where there is another, or none is needed
+	mover  *copyengine.Engine // of its own; nil where there is another, or none is needed
 	socket string
 	public bool
 	limits share.Limits
@@ -41,7 +41,7 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther, limits: cfg.Share, asked: cfg.Pool > 0}
 	mover := s.copy
 	if mover == nil && !facts.CallerDriven {
-		if h.mover, err = softctl.NewCopyEngine(s.rt); err != nil {
+		if h.mover, err = copyengine.New(s.rt); err != nil {
 			return nil, err
 		}
 		mover = h.mover

@@ -11,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq"
@@ -21,7 +22,7 @@ import (
 // controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
 type controller struct {
 	rt   gpu.Runtime
-	copy *softctl.CopyEngine // of a software controller with a GPU
+	copy *copyengine.Engine // of a software controller with a GPU
 	ctl  nvmeq.Transport
 	nvme *nvmeq.Controller
 	vram *vram // nil: device memory is the runtime's own
@@ -81,7 +82,7 @@ func (c *controller) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // lanes that a failed GPU left need queue pairs that it does not know
-		if c.copy, err = softctl.NewCopyEngine(c.rt); err != nil {
+		if c.copy, err = copyengine.New(c.rt); err != nil {
 			return err
 		}
 		// A thread for each lane: one with two would finish last.

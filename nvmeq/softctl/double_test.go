@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 type mover struct{}
@@ -25,7 +26,7 @@ func textLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, 
 // piped is a mover whose copies happen as late as they may.
 type piped struct{ mover }
 
-func (p piped) Pipe() (Pipe, error) { return &late{p: p}, nil }
+func (p piped) Pipe() (copyengine.Pipe, error) { return &late{p: p}, nil }
 
 type late struct {
 	p     piped

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -31,10 +32,10 @@ type addressSpace struct {
 	mu    sync.Mutex // Map and Unmap
 	next  uint64
 	table atomic.Pointer[table]
-	mover Mover
+	mover copyengine.Mover
 }
 
-func newAddressSpace(m Mover) *addressSpace {
+func newAddressSpace(m copyengine.Mover) *addressSpace {
 	s := &addressSpace{next: iovaFirst, mover: m}
 	s.table.Store(&table{})
 	return s

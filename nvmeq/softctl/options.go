@@ -7,7 +7,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // Version is what the VS register reports.
@@ -51,47 +51,12 @@ type Options struct {
 	// worked on by whoever calls Step for it.
 	Threads int
 	// Mover reaches memory that has no host view. Without one such memory cannot be mapped.
-	Mover Mover
+	Mover copyengine.Mover
 	// Injector decides what goes wrong; SetInjector changes it later.
 	Injector Injector
 	// Recorder logs what reaches the image.
 	Recorder *Recorder
 	Log      *slog.Logger // nil is slog.Default
-}
-
-// Mover copies bytes to and from memory that the CPU cannot address.
-type Mover interface {
-	Read(dst []byte, m gpu.Memory, off int64) error
-	Write(m gpu.Memory, off int64, src []byte) error
-}
-
-// Stager is a Mover that copies faster from and to memory of its own.
-type Stager interface {
-	Mover
-	Stage(n int64) ([]byte, error)
-	Unstage(b []byte)
-}
-
-// Pinner is a Mover whose pipes copy from memory that it pinned: b, which the CPU may not be allowed to write to. Unpin lets
-// go of it in the Mover's own time, and calls then when that is done.
-type Pinner interface {
-	Mover
-	Pin(b []byte) error
-	Unpin(b []byte, then func())
-}
-
-// Piper is a Mover that copies while its caller goes on.
-type Piper interface {
-	Mover
-	Pipe() (Pipe, error)
-}
-
-// Pipe begins copies from staged memory in order. Wait returns when all that have been begun have ended, Close likewise; src is
-// not touched before.
-type Pipe interface {
-	Write(m gpu.Memory, off int64, src []byte) error
-	Wait() error
-	Close() error
 }
 
 // withDefaults fills in what is zero and refuses what cannot be.

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
@@ -17,7 +19,7 @@ import (
 // the file: their chunk is let go of first.
 type pages struct {
 	m       *image
-	mover   Pinner
+	mover   copyengine.Pinner
 	limit   int64 // bytes that may be pinned at once
 	chunks  []chunk
 	pinned  atomic.Int64 // bytes
@@ -40,11 +42,13 @@ const (
 	chunkStale = 60 // seconds for which a chunk is kept that nobody reads, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
 	pinTurns   = 2  // pinners at work
+
+	unpinTimeout = 30 * time.Second // for the pinners at work when the image is closed
 )
 
 // newPages gives nil where pages cannot be used.
-func newPages(m *image, mover Mover) *pages {
-	p, ok := mover.(Pinner)
+func newPages(m *image, mover copyengine.Mover) *pages {
+	p, ok := mover.(copyengine.Pinner)
 	var info unix.Sysinfo_t
 	if !ok || unix.Sysinfo(&info) != nil {
 		return nil
@@ -182,7 +186,7 @@ func (p *pages) close() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(copyTimeout):
+	case <-time.After(unpinTimeout):
 		return // the driver of a device that has failed may never answer; the pages stay until the process ends
 	}
 	for i := range p.chunks {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // reader reads an image of two chunks and a bit into memory that the CPU cannot address, and holds every read against
@@ -22,7 +24,7 @@ type reader struct {
 
 const readerStep = 1 << 20
 
-func newReader(t *testing.T, mover Mover, opt Options) *reader {
+func newReader(t *testing.T, mover copyengine.Mover, opt Options) *reader {
 	const size = 2*chunkSize + readerStep
 	path := newImage(t, size)
 	r := &reader{want: make([]byte, size)}

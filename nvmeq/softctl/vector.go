@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // iovMax is how many pieces one preadv2 takes (IOV_MAX).
@@ -27,7 +29,7 @@ type vector struct {
 	part   []byte // of stage, that each works on; nil: the vector's length
 	iov    []unix.Iovec
 	held   []*chunk // of the image's pages, that copies read
-	mover  Mover
+	mover  copyengine.Mover
 	prps   [512]byte // part of a PRP list
 }
 
@@ -127,7 +129,7 @@ const pipeStep = 1 << 20
 
 // readStaged reads from the image part by part: from its own pages where they can be had, else through the stage.
 func (v *vector) readStaged(m medium, off int64) error {
-	mover, ok := v.mover.(Piper)
+	mover, ok := v.mover.(copyengine.Piper)
 	if !ok {
 		v.grow(v.n)
 		if err := m.readv(v, off); err != nil {
@@ -234,7 +236,7 @@ func (v *vector) grow(n int64) {
 		return
 	}
 	v.unstage()
-	if s, ok := v.mover.(Stager); ok {
+	if s, ok := v.mover.(copyengine.Stager); ok {
 		if b, err := s.Stage(max(n, stageLeast)); err == nil {
 			v.stage, v.lent = b, true
 			return
@@ -249,7 +251,7 @@ const stageLeast = 2 * pipeStep
 // unstage gives the stage back to whom it belongs.
 func (v *vector) unstage() {
 	if v.lent {
-		v.mover.(Stager).Unstage(v.stage)
+		v.mover.(copyengine.Stager).Unstage(v.stage)
 	}
 	v.stage, v.lent = nil, false
 }

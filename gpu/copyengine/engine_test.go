@@ -1,6 +1,8 @@
-package softctl
+package copyengine
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +17,7 @@ func TestPinnedMemory(t *testing.T) {
 	rt, err := cpu.Open(cpu.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	e, err := NewCopyEngine(rt)
+	e, err := New(rt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	const size = 64 << 10
@@ -29,22 +31,22 @@ func TestPinnedMemory(t *testing.T) {
 	stage, err := e.Stage(size)
 	require.NoError(t, err)
 	for _, b := range [][]byte{part(1), part(3), stage} {
-		first, ok := e.pinned(b)
+		first, ok := e.lookup(b)
 		require.True(t, ok)
-		last, ok := e.pinned(b[size-1:])
+		last, ok := e.lookup(b[size-1:])
 		require.True(t, ok)
 		require.Equal(t, first+gpu.Addr(size-1), last)
 	}
 	for _, b := range [][]byte{part(0), part(2), part(4), all[2*size-1 : 2*size+1], all[size-1:][:2], nil} {
-		_, ok := e.pinned(b)
+		_, ok := e.lookup(b)
 		require.False(t, ok)
 	}
 	gone := make(chan bool, 1)
 	e.Unpin(part(1), func() { gone <- true })
 	require.True(t, <-gone)
-	_, ok := e.pinned(part(1))
+	_, ok := e.lookup(part(1))
 	require.False(t, ok)
-	_, ok = e.pinned(part(3))
+	_, ok = e.lookup(part(3))
 	require.True(t, ok)
 }
 
@@ -53,13 +55,14 @@ func TestCopyOfTruncatedFile(t *testing.T) {
 	rt, err := cpu.Open(cpu.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	e, err := NewCopyEngine(rt)
+	e, err := New(rt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	m, err := rt.Alloc(gpu.HostMapped, 64<<10)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	path := newImage(t, 64<<10)
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, make([]byte, 64<<10), 0o600))
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { unix.Close(fd) })

@@ -1,0 +1,132 @@
+package copyengine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// Engine is a Mover, Stager, Piper and Pinner over a runtime's copies. Several copies run at once, each on a stream of its own.
+//
+// A copy engine reads and writes pinned memory: memory from Stage, or given to Pin. Bytes from elsewhere go through a stream's own bounce
+// buffer.
+type Engine struct {
+	rt     gpu.Runtime
+	all    []*stream
+	idle   chan *stream // those that are not in use
+	mu     sync.RWMutex
+	spare  [][]byte // protected by mu: given back by Unstage
+	index  []pinned // protected by mu: all stages, and what was pinned, by address
+	unpins sync.WaitGroup
+}
+
+type stream struct {
+	gpu.Stream
+	bounce gpu.Memory
+}
+
+const (
+	streams     = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
+	bounceSize  = 256 << 10
+	copyTimeout = 30 * time.Second
+)
+
+// New makes an engine of rt. The caller closes it, before the runtime.
+func New(rt gpu.Runtime) (*Engine, error) {
+	e := &Engine{rt: rt, idle: make(chan *stream, streams)}
+	for range streams {
+		c := &stream{}
+		var err error
+		if c.Stream, err = rt.NewStream(); err == nil {
+			e.all = append(e.all, c)
+			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("copy engine of %s: %w", rt.Name(), err), e.Close())
+		}
+		e.idle <- c
+	}
+	return e, nil
+}
+
+// Read implements Mover.
+func (e *Engine) Read(dst []byte, m gpu.Memory, off int64) error {
+	return e.move(dst, m, off, false)
+}
+
+// Write implements Mover.
+func (e *Engine) Write(m gpu.Memory, off int64, src []byte) error {
+	return e.move(src, m, off, true)
+}
+
+// move copies between b and n bytes of m, and returns when they have arrived.
+func (e *Engine) move(b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	c := <-e.idle
+	defer func() { e.idle <- c }()
+	return e.moveOn(c, b, m, off, toDevice)
+}
+
+func checkSpan(b []byte, m gpu.Memory, off int64) error {
+	if off < 0 || off > m.Size() || int64(len(b)) > m.Size()-off {
+		return fmt.Errorf("%d bytes at offset %d of memory of %d bytes", len(b), off, m.Size())
+	}
+	return nil
+}
+
+// moveOn is move on a stream that the caller has.
+func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	if err := checkSpan(b, m, off); err != nil {
+		return err
+	}
+	if at, ok := e.lookup(b); ok {
+		return c.move(at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
+	}
+	bounce := c.bounce.Host()
+	for len(b) > 0 {
+		n := min(len(b), len(bounce))
+		if toDevice {
+			if err := copyMapped(bounce, b[:n]); err != nil {
+				return err
+			}
+		}
+		if err := c.move(c.bounce.Addr(), m.Addr()+gpu.Addr(off), int64(n), toDevice); err != nil {
+			return err
+		}
+		if !toDevice {
+			copy(b, bounce[:n])
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+func (c *stream) move(host, dev gpu.Addr, n int64, toDevice bool) error {
+	dst, src := host, dev
+	if toDevice {
+		dst, src = dev, host
+	}
+	if err := c.Copy(dst, src, n); err != nil {
+		return err
+	}
+	return c.Wait(copyTimeout)
+}
+
+// Close gives streams and memory back. No copy may be under way.
+func (e *Engine) Close() error {
+	e.unpins.Wait()
+	var errs []error
+	for _, c := range e.all {
+		errs = append(errs, c.Stream.Close())
+		if c.bounce != nil {
+			errs = append(errs, c.bounce.Close())
+		}
+	}
+	for _, s := range e.index {
+		errs = append(errs, s.mem.Close())
+	}
+	e.all, e.index, e.spare = nil, nil, nil
+	return errors.Join(errs...)
+}

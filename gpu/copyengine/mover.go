@@ -1,0 +1,55 @@
+// Package copyengine is a GPU's copy engines: what moves bytes between host memory and device memory that the CPU cannot address, without
+// a kernel.
+//
+// An Engine has streams, on which copies run at the same time. It implements Mover, which moves one range and returns when it has arrived,
+// and the interfaces that a caller may use if the Mover has them: Stager for buffers that it copies from and to directly, Piper for copies
+// that go on while the caller prepares the next, Pinner for memory of the caller's that is to be copied from directly.
+//
+// The flow of a read from a file into device memory, as nvmeq/softctl does it:
+//
+//  1. Stage        pinned memory of the engine's
+//  2. Pipe         a stream of its own
+//  3. read         the file's next part into one half of the stage
+//  4. Pipe.Wait    for the copy from the other half
+//  5. Pipe.Write   begins the copy of this half; 3 to 5 for all parts
+//  6. Pipe.Close   waits for the last copy, and gives the stream back
+package copyengine
+
+import "github.com/lanefs/lanefs/gpu"
+
+// Mover copies bytes to and from memory that the CPU cannot address. Offsets are bytes into m; both calls return when the bytes have
+// arrived. They may be called from any goroutine.
+type Mover interface {
+	Read(dst []byte, m gpu.Memory, off int64) error
+	Write(m gpu.Memory, off int64, src []byte) error
+}
+
+// Stager is a Mover that copies faster from and to memory of its own.
+type Stager interface {
+	Mover
+	// Stage gives at least n bytes, until Unstage.
+	Stage(n int64) ([]byte, error)
+	Unstage(b []byte)
+}
+
+// Pinner is a Mover that copies faster from memory that it pinned: b, which the CPU may not be allowed to write to. Unpin ends that in the
+// Mover's own time, and calls then when it has ended.
+type Pinner interface {
+	Mover
+	Pin(b []byte) error
+	Unpin(b []byte, then func())
+}
+
+// Piper is a Mover that copies while its caller goes on.
+type Piper interface {
+	Mover
+	Pipe() (Pipe, error)
+}
+
+// Pipe begins copies in order. src must not change before Wait or Close has returned: both wait for all copies that have been begun. One
+// goroutine at a time may use a Pipe.
+type Pipe interface {
+	Write(m gpu.Memory, off int64, src []byte) error
+	Wait() error
+	Close() error
+}

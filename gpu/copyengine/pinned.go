@@ -1,0 +1,103 @@
+package copyengine
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// pinned is memory that a copy engine reads and writes directly.
+type pinned struct {
+	host []byte
+	mem  gpu.Memory
+}
+
+func (s pinned) start() uintptr { return uintptr(unsafe.Pointer(&s.host[0])) }
+
+// Stage implements Stager.
+func (e *Engine) Stage(n int64) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, b := range e.spare {
+		if int64(len(b)) >= n {
+			e.spare[i] = e.spare[len(e.spare)-1]
+			e.spare = e.spare[:len(e.spare)-1]
+			return b, nil
+		}
+	}
+	m, err := e.rt.Alloc(gpu.HostMapped, n)
+	if err != nil {
+		return nil, err
+	}
+	e.enterLocked(pinned{m.Host(), m})
+	return m.Host(), nil
+}
+
+// Unstage implements Stager.
+func (e *Engine) Unstage(b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.spare = append(e.spare, b)
+}
+
+// lookup is the device's address of b, if all of it is pinned.
+func (e *Engine) lookup(b []byte) (gpu.Addr, bool) {
+	if len(b) == 0 {
+		return 0, false
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	p := uintptr(unsafe.Pointer(&b[0]))
+	i, begins := e.findLocked(p)
+	if !begins {
+		i--
+	}
+	if i < 0 {
+		return 0, false
+	}
+	s := e.index[i]
+	o := p - s.start()
+	if o >= uintptr(len(s.host)) || uintptr(len(b)) > uintptr(len(s.host))-o {
+		return 0, false
+	}
+	return s.mem.Addr() + gpu.Addr(o), true
+}
+
+// findLocked is where in the index the memory is that begins at p, or would be. The caller holds mu.
+func (e *Engine) findLocked(p uintptr) (int, bool) {
+	return slices.BinarySearchFunc(e.index, p, func(s pinned, p uintptr) int { return cmp.Compare(s.start(), p) })
+}
+
+// enterLocked puts pinned memory into the index. The caller holds mu.
+func (e *Engine) enterLocked(s pinned) {
+	i, _ := e.findLocked(s.start())
+	e.index = slices.Insert(e.index, i, s)
+}
+
+// Pin implements Pinner: copies from b need no stage.
+func (e *Engine) Pin(b []byte) error {
+	m, err := e.rt.Register(b, gpu.RegisteredReadOnly)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enterLocked(pinned{b, m})
+	return nil
+}
+
+// Unpin implements Pinner. It does not wait for the driver: one whose device has failed may take long.
+func (e *Engine) Unpin(b []byte, then func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i, _ := e.findLocked(uintptr(unsafe.Pointer(&b[0])))
+	m := e.index[i].mem
+	e.index = slices.Delete(e.index, i, i+1)
+	e.unpins.Go(func() {
+		if err := m.Close(); err == nil { // else the device may still reach the pages
+			then()
+		}
+	})
+}
