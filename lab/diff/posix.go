@@ -28,27 +28,23 @@ func newPosix(run time.Time, probe bool, sabotage string) *posix {
 }
 
 // posixOps says how each Kind is run.
-var posixOps map[Kind]func(*posix, *Op, *Result)
-
-func init() {
-	posixOps = map[Kind]func(*posix, *Op, *Result){
-		OpOpen: (*posix).open, OpClose: (*posix).close,
-		OpRead: (*posix).read, OpWrite: (*posix).write, OpPread: (*posix).pread, OpPwrite: (*posix).pwrite,
-		OpPwritev: (*posix).pwritev, OpMmapRead: (*posix).mmapRead, OpMmapWrite: (*posix).mmapWrite,
-		OpLseek: (*posix).lseek, OpSeekMap: (*posix).seekMap, OpFtruncate: (*posix).ftruncate, OpTruncate: (*posix).truncate,
-		OpFallocate: (*posix).fallocate, OpCopyRange: (*posix).copyRange, OpSendfile: (*posix).sendfile,
-		OpFsync: (*posix).fsync, OpFdatasync: (*posix).fdatasync, OpDrop: (*posix).drop, OpFstat: (*posix).fstat,
-		OpStat: (*posix).stat, OpStatx: (*posix).statx, OpAccess: (*posix).access,
-		OpMkdir: (*posix).mkdir, OpRmdir: (*posix).rmdir, OpMknod: (*posix).mknod, OpUnlink: (*posix).unlink,
-		OpLink: (*posix).link, OpLinkFD: (*posix).linkFD, OpSymlink: (*posix).symlink, OpReadlink: (*posix).readlink,
-		OpRename: (*posix).rename, OpChmod: (*posix).chmod, OpFchmod: (*posix).fchmod, OpChown: (*posix).chown,
-		OpFchown: (*posix).fchown, OpUtimens: (*posix).utimens,
-		OpSetxattr: (*posix).setxattr, OpGetxattr: (*posix).getxattr, OpListxattr: (*posix).listxattr, OpRmxattr: (*posix).rmxattr,
-		OpReaddir: (*posix).readdir, OpSeekdir: (*posix).seekdir, OpChurn: (*posix).churn,
-		OpMassMake: (*posix).massMake, OpMassDrop: (*posix).massDrop,
-		OpStatfs: (*posix).statfs, OpUmask: (*posix).umask, OpFlock: (*posix).flock, OpLock: (*posix).lock,
-		OpGetflags: (*posix).getflags, OpSync: (*posix).sync,
-	}
+var posixOps = map[Kind]func(*posix, *Op, *Result){
+	OpOpen: (*posix).open, OpClose: (*posix).close,
+	OpRead: (*posix).read, OpWrite: (*posix).write, OpPread: (*posix).pread, OpPwrite: (*posix).pwrite,
+	OpPwritev: (*posix).pwritev, OpMmapRead: (*posix).mmapRead, OpMmapWrite: (*posix).mmapWrite,
+	OpLseek: (*posix).lseek, OpSeekMap: (*posix).seekMap, OpFtruncate: (*posix).ftruncate, OpTruncate: (*posix).truncate,
+	OpFallocate: (*posix).fallocate, OpCopyRange: (*posix).copyRange, OpSendfile: (*posix).sendfile,
+	OpFsync: (*posix).fsync, OpFdatasync: (*posix).fdatasync, OpDrop: (*posix).drop, OpFstat: (*posix).fstat,
+	OpStat: (*posix).stat, OpStatx: (*posix).statx, OpAccess: (*posix).access,
+	OpMkdir: (*posix).mkdir, OpRmdir: (*posix).rmdir, OpMknod: (*posix).mknod, OpUnlink: (*posix).unlink,
+	OpLink: (*posix).link, OpLinkFD: (*posix).linkFD, OpSymlink: (*posix).symlink, OpReadlink: (*posix).readlink,
+	OpRename: (*posix).rename, OpChmod: (*posix).chmod, OpFchmod: (*posix).fchmod, OpChown: (*posix).chown,
+	OpFchown: (*posix).fchown, OpUtimens: (*posix).utimens,
+	OpSetxattr: (*posix).setxattr, OpGetxattr: (*posix).getxattr, OpListxattr: (*posix).listxattr, OpRmxattr: (*posix).rmxattr,
+	OpReaddir: (*posix).readdir, OpSeekdir: (*posix).seekdir, OpChurn: (*posix).churn,
+	OpMassMake: (*posix).massMake, OpMassDrop: (*posix).massDrop,
+	OpStatfs: (*posix).statfs, OpUmask: (*posix).umask, OpFlock: (*posix).flock, OpLock: (*posix).lock,
+	OpGetflags: (*posix).getflags, OpSync: (*posix).sync,
 }
 
 // do runs one Op.

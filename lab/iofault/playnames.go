@@ -13,19 +13,15 @@ import (
 )
 
 // nameOps are the operations on names and attributes.
-var nameOps map[diff.Kind]func(*player, *diff.Op) error
-
-func init() {
-	nameOps = map[diff.Kind]func(*player, *diff.Op) error{
-		diff.OpMkdir: (*player).mkdir, diff.OpRmdir: (*player).rmdir, diff.OpMknod: (*player).mknod,
-		diff.OpUnlink: (*player).unlink, diff.OpLink: (*player).link, diff.OpLinkFD: (*player).linkFD,
-		diff.OpSymlink: (*player).symlink, diff.OpReadlink: (*player).readlink, diff.OpRename: (*player).rename,
-		diff.OpChmod: (*player).chmod, diff.OpChown: (*player).chown, diff.OpUtimens: (*player).utimens,
-		diff.OpSetxattr: (*player).setxattr, diff.OpGetxattr: (*player).getxattr, diff.OpListxattr: (*player).listxattr,
-		diff.OpRmxattr: (*player).rmxattr, diff.OpReaddir: (*player).readdir, diff.OpSeekdir: (*player).readdir,
-		diff.OpStat: (*player).stat, diff.OpStatx: (*player).stat, diff.OpAccess: (*player).stat,
-		diff.OpStatfs: (*player).statfs, diff.OpTruncate: (*player).truncate, opTrim: (*player).trim,
-	}
+var nameOps = map[diff.Kind]func(*player, *diff.Op) error{
+	diff.OpMkdir: (*player).mkdir, diff.OpRmdir: (*player).rmdir, diff.OpMknod: (*player).mknod,
+	diff.OpUnlink: (*player).unlink, diff.OpLink: (*player).link, diff.OpLinkFD: (*player).linkFD,
+	diff.OpSymlink: (*player).symlink, diff.OpReadlink: (*player).readlink, diff.OpRename: (*player).rename,
+	diff.OpChmod: (*player).chmod, diff.OpChown: (*player).chown, diff.OpUtimens: (*player).utimens,
+	diff.OpSetxattr: (*player).setxattr, diff.OpGetxattr: (*player).getxattr, diff.OpListxattr: (*player).listxattr,
+	diff.OpRmxattr: (*player).rmxattr, diff.OpReaddir: (*player).readdir, diff.OpSeekdir: (*player).readdir,
+	diff.OpStat: (*player).stat, diff.OpStatx: (*player).stat, diff.OpAccess: (*player).stat,
+	diff.OpStatfs: (*player).statfs, diff.OpTruncate: (*player).truncate, opTrim: (*player).trim,
 }
 
 // opTrim discards all free space: no operation of the generator, but one of a volume.
