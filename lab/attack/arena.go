@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 type config struct {
@@ -48,11 +51,7 @@ type arena struct {
 const roundTime = 8 * time.Second
 
 func run(c config) (err error) {
-	where := "/dev/shm"
-	if _, err := os.Stat(where); err != nil {
-		where = ""
-	}
-	dir, err := os.MkdirTemp(where, "lanefs-attack-")
+	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-attack-")
 	if err != nil {
 		return err
 	}
@@ -65,8 +64,8 @@ func run(c config) (err error) {
 	if err := errors.Join(os.Mkdir(a.mnt, 0o755), os.WriteFile(a.image, nil, 0o600), os.Truncate(a.image, 256<<20)); err != nil {
 		return err
 	}
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-b", "4096", a.image).CombinedOutput(); err != nil {
-		return fmt.Errorf("mkfs.ext4: %w\n%s", err, out)
+	if _, err := drive.Run("mkfs.ext4", "-q", "-F", "-b", "4096", a.image); err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, a.cleanUp()) }()
 	begun := time.Now()
@@ -82,8 +81,8 @@ func run(c config) (err error) {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 	}
-	if out, err := exec.Command("e2fsck", "-fn", a.image).CombinedOutput(); err != nil {
-		return fmt.Errorf("e2fsck -fn: %w\n%s", err, out)
+	if err := image.Check(a.image); err != nil {
+		return err
 	}
 	a.Say("%d steps of attackers, %d checks, in %v: nobody else was held up", a.steps.Load(), a.checks, time.Since(begun).Round(time.Second))
 	if a.steps.Load() == 0 {

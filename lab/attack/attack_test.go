@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // TestMain: the attackers are this program again.
@@ -45,10 +47,7 @@ func needs(t *testing.T) {
 func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "lanefs")
-	cmd := exec.Command("go", "build", "-o", path, "github.com/lanefs/lanefs/cmd/lanefs")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, drive.Build(path))
 	return path
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // greedyEnv makes the test's program a user who takes all that he gets, of one thing after the other: the mount.
@@ -142,11 +143,7 @@ func greedy(mnt string) {
 // TestLimits: one user gets no more of anything than the mount's options say, and the next one gets his.
 func TestLimits(t *testing.T) {
 	needs(t)
-	dir := "/dev/shm"
-	if _, err := os.Stat(dir); err != nil {
-		dir = ""
-	}
-	dir, err := os.MkdirTemp(dir, "lanefs-attack-")
+	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-attack-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o711))
 	a := &arena{config: config{Bound: 2 * time.Minute, Lanefs: build(t), Say: t.Logf}, dir: dir, image: filepath.Join(dir, "image"), mnt: filepath.Join(dir, "mnt")}
@@ -154,8 +151,8 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, os.Mkdir(a.mnt, 0o755))
 	require.NoError(t, os.WriteFile(a.image, nil, 0o600))
 	require.NoError(t, os.Truncate(a.image, 64<<20))
-	out, err := exec.Command("mkfs.ext4", "-q", "-F", "-b", "4096", a.image).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	_, err = drive.Run("mkfs.ext4", "-q", "-F", "-b", "4096", a.image)
+	require.NoError(t, err)
 	options := fmt.Sprintf("vram=32M,log=%s,share_connections=%d,share_descriptors=%d,share_rings=%d,share_handles=%d,share_registered=%d,share_held=8M",
 		filepath.Join(dir, "log"), someConns, someFDs, someRings, someHandles, manyBytes)
 	_, err = a.lanefs("mount", "--gpu", "host", "-o", options, a.image, a.mnt)

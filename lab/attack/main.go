@@ -8,9 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 func main() {
@@ -43,10 +44,8 @@ func attackMain(c config) error {
 		}
 		defer os.RemoveAll(dir)
 		c.Lanefs = filepath.Join(dir, "lanefs")
-		build := exec.Command("go", "build", "-o", c.Lanefs, "github.com/lanefs/lanefs/cmd/lanefs")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("building lanefs: %w\n%s", err, out)
+		if err := drive.Build(c.Lanefs); err != nil {
+			return err
 		}
 	}
 	return run(c)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 func TestMain(m *testing.M) {
@@ -74,18 +75,10 @@ func needMounts(t *testing.T) {
 	}
 }
 
-// scratch is where images are: in memory, if there is such a place.
-func scratch() string {
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		return "/dev/shm"
-	}
-	return ""
-}
-
 // check runs c and reports a failure, made as short as it can be in a minute.
 func check(t *testing.T, c Config) {
 	t.Helper()
-	c.Dir = scratch()
+	c.Dir = drive.Memory()
 	f, err := Run(c)
 	require.NoError(t, err)
 	if f != nil {

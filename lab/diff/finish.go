@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // finish compares what a run left behind:
@@ -32,7 +34,7 @@ func (r *run) finish() (*Failure, error) {
 		return f, nil
 	}
 	for _, v := range r.sides {
-		if err := fsck(v.image); err != nil {
+		if err := image.Check(v.image); err != nil {
 			return r.differs("e2fsck", fmt.Sprintf("e2fsck: of %s's volume: %v", v.Kind, err)), nil
 		}
 	}

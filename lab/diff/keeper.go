@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // keeperConfig is what a keeper is told when it starts.
@@ -56,63 +57,19 @@ func untilBusy(f func() error) error {
 }
 
 func mountKernel(cfg keeperConfig) (func() error, error) {
-	loop, err := attachLoop(cfg.Image, cfg.ReadOnly)
-	if err != nil {
-		return nil, err
-	}
-	defer loop.Close() // the mount keeps it attached
-	flags := uintptr(unix.MS_NOATIME)
+	mode := os.O_RDWR
 	if cfg.ReadOnly {
-		flags |= unix.MS_RDONLY
+		mode = os.O_RDONLY
 	}
-	if err := unix.Mount(loop.Name(), cfg.Dir, "ext4", flags, ""); err != nil {
-		return nil, fmt.Errorf("mount %s of %q: %w (see dmesg)", loop.Name(), cfg.Image, err)
-	}
-	return func() error {
-		err := untilBusy(func() error { return unix.Unmount(cfg.Dir, 0) })
-		if err != nil {
-			_ = unix.Unmount(cfg.Dir, unix.MNT_DETACH)
-			return fmt.Errorf("unmount %q: %w", cfg.Dir, err)
-		}
-		return nil
-	}, nil
-}
-
-// attachLoop gives the image a loop device that goes away with its last user.
-func attachLoop(image string, readOnly bool) (*os.File, error) {
-	mode, flags := os.O_RDWR, uint32(unix.LO_FLAGS_AUTOCLEAR)
-	if readOnly {
-		mode, flags = os.O_RDONLY, flags|unix.LO_FLAGS_READ_ONLY
-	}
-	img, err := os.OpenFile(image, mode, 0)
+	img, err := os.OpenFile(cfg.Image, mode, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer img.Close()
-	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
+	defer img.Close() // the loop device has it open
+	if err := image.Mount(img, cfg.Dir, cfg.ReadOnly); err != nil {
 		return nil, err
 	}
-	defer ctl.Close()
-	for range 100 {
-		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, fmt.Errorf("free loop device: %w", err)
-		}
-		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), mode, 0)
-		if err != nil {
-			return nil, err
-		}
-		err = unix.IoctlLoopConfigure(int(dev.Fd()), &unix.LoopConfig{Fd: uint32(img.Fd()), Info: unix.LoopInfo64{Flags: flags}})
-		if err == nil {
-			return dev, nil
-		}
-		dev.Close()
-		if err != unix.EBUSY { // somebody else was faster
-			return nil, fmt.Errorf("loop device %d: %w", n, err)
-		}
-	}
-	return nil, errors.New("every free loop device is taken by somebody else")
+	return func() error { return image.Unmount(cfg.Dir) }, nil
 }
 
 func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

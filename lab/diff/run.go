@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // Volume says how to make an image.
@@ -238,10 +238,8 @@ func mkfs(v Volume, image string) error {
 		return err
 	}
 	args := append([]string{"-q", "-F", "-E", "lazy_itable_init=1,nodiscard"}, v.Mkfs...)
-	if out, err := exec.Command("mkfs.ext4", append(args, image)...).CombinedOutput(); err != nil {
-		return fmt.Errorf("mkfs.ext4 %q: %w: %s", args, err, out)
-	}
-	return nil
+	_, err = drive.Run("mkfs.ext4", append(args, image)...)
+	return err
 }
 
 func (r *run) makeImages() error {
@@ -258,10 +256,8 @@ func (r *run) makeImages() error {
 
 // copySparse copies a file's data and leaves its holes.
 func copySparse(to, from string) error {
-	if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
-		return fmt.Errorf("cp %q: %w: %s", from, err, out)
-	}
-	return nil
+	_, err := drive.Run("cp", "--sparse=always", from, to)
+	return err
 }
 
 // cleanup ends what a failed run left.
@@ -495,13 +491,4 @@ func (r *run) tree(v *volume) ([]Entry, error) {
 	}
 	a, err := w.call(request{Tree: true})
 	return a.Tree, errors.Join(err, w.stop())
-}
-
-// fsck asks e2fsck.
-func fsck(image string) error {
-	out, err := exec.Command("e2fsck", "-fn", image).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("e2fsck -fn: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
 }

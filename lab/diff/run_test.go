@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
-	"golang.org/x/sys/unix"
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 var (
@@ -120,7 +121,7 @@ func TestFinds(t *testing.T) {
 		{"sticky", ProfileNames, true, 3, "tree"},
 	} {
 		t.Run(k.sabotage+" "+string(k.profile), func(t *testing.T) {
-			c := Config{Volume: volumes["default"], Profile: k.profile, Ops: 800, Seed: k.seed, Left: kernel, Right: kernel, Dir: scratch()}
+			c := Config{Volume: volumes["default"], Profile: k.profile, Ops: 800, Seed: k.seed, Left: kernel, Right: kernel, Dir: drive.Memory()}
 			c.Left.Sabotage = k.sabotage
 			c.NoProbe = k.noProbe
 			f, err := Run(c)
@@ -147,7 +148,7 @@ func TestFinds(t *testing.T) {
 // have it.
 func TestCollapseThroughFuse(t *testing.T) {
 	needMounts(t)
-	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Dir: scratch()}, began: time.Now()}
+	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Dir: drive.Memory()}, began: time.Now()}
 	dir := t.TempDir()
 	v := &volume{Side: writeBack, image: dir + "/image", dir: dir}
 	r.sides = []*volume{v}
@@ -183,7 +184,7 @@ func TestTimesSurviveSync(t *testing.T) {
 		ops = append(ops, Op{Kind: OpPwrite, Off: int64(i) * 100_000, Len: 100_000, Seed: uint32(i + 1)})
 	}
 	ops = append(ops, Op{Kind: OpStatx, Path: "f", Late: true}, Op{Kind: OpSync, Late: true}, Op{Kind: OpStatx, Path: "f", Late: true})
-	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Right: kernel, Dir: scratch()}, began: time.Now(), script: ops}
+	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Right: kernel, Dir: drive.Memory()}, began: time.Now(), script: ops}
 	f, err := r.do()
 	require.NoError(t, err)
 	if f != nil {
@@ -218,7 +219,7 @@ func TestSetID(t *testing.T) {
 		}
 	}
 	for _, left := range []Side{through, writeBack} {
-		r := &run{Config: Config{Volume: volumes["default"], Left: left, Right: kernel, Dir: scratch()}, began: time.Now(), script: ops}
+		r := &run{Config: Config{Volume: volumes["default"], Left: left, Right: kernel, Dir: drive.Memory()}, began: time.Now(), script: ops}
 		f, err := r.do()
 		require.NoError(t, err)
 		if f != nil {

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // content is what a device holds: the chunks that are not all zero, by number. A chunk is never changed but replaced, so
@@ -53,24 +54,7 @@ func load(t testing.TB, path string) *content {
 	defer f.Close()
 	st, err := f.Stat()
 	require.NoError(t, err)
-	c, err := newContent(f, st.Size(), func(each func(off, n int64) error) error {
-		for at := int64(0); at < st.Size(); {
-			data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-			if err == unix.ENXIO {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if at, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
-				return err
-			}
-			if err := each(data, at-data); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	c, err := newContent(f, st.Size(), func(each func(off, n int64) error) error { return image.Data(f, st.Size(), each) })
 	require.NoError(t, err)
 	return c
 }

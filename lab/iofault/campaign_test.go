@@ -7,13 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/files"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // TestCampaign is a short campaign: the same first seeds every time, then fresh ones. A long one is make fault-test.
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "debugfs", "e2fsck")
-	c := Campaign{Kinds: 3, Dir: memory(), Logf: t.Logf, Kernel: 0.1, LaneFS: 0.2, Most: 30, Windows: 10}
-	why := KernelMissing()
+	c := Campaign{Kinds: 3, Dir: drive.Memory(), Logf: t.Logf, Kernel: 0.1, LaneFS: 0.2, Most: 30, Windows: 10}
+	why := image.KernelMissing()
 	if why != "" {
 		c.Kernel = 0
 	}
@@ -44,8 +47,8 @@ func TestCampaign(t *testing.T) {
 
 // TestSame has the comparisons find what they are there for.
 func TestSame(t *testing.T) {
-	file := func(ino uint32, content string) *Node {
-		return &Node{id: ident{ino, 1}, mode: 0o100644, links: 1, size: int64(len(content)), content: []byte(content)}
+	file := func(ino uint64, content string) *files.Node {
+		return &files.Node{ID: files.ID{Ino: ino, Generation: 1}, Mode: 0o100644, Links: 1, Size: int64(len(content)), Content: []byte(content)}
 	}
 	before := Tree{"/a": file(1, "aaaaaa"), "/b": file(2, "bbbbbb")}
 	after := Tree{"/a": file(1, "AAAAAAAA"), "/b": file(2, "bbbbbb")}
@@ -59,16 +62,16 @@ func TestSame(t *testing.T) {
 	}
 	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa")}.partly(before, both, nil), "a name is missing")
 	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa"), "/b": file(8, "bbbbbb"), "/c": file(7, "")}.partly(before, both, nil), "a name too many")
-	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa"), "/b": file(8, "bbbbbb")}.partly(before, both, map[ident]int{{1, 1}: 1}), "the new bytes were fsynced")
+	require.NotEmpty(t, Tree{"/a": file(9, "aaaaaa"), "/b": file(8, "bbbbbb")}.partly(before, both, map[files.ID]int{{Ino: 1, Generation: 1}: 1}), "the new bytes were fsynced")
 	odd := file(9, "aaaaaa")
-	odd.links = 2
+	odd.Links = 2
 	require.NotEmpty(t, Tree{"/a": odd, "/b": file(8, "bbbbbb")}.partly(before, both, nil))
 }
 
 // TestOwn has bytes of another file found.
 func TestOwn(t *testing.T) {
-	file := func(content string) *Node {
-		return &Node{id: ident{uint32(content[0]), 1}, mode: 0o100644, size: int64(len(content)), content: []byte(content)}
+	file := func(content string) *files.Node {
+		return &files.Node{ID: files.ID{Ino: uint64(content[0]), Generation: 1}, Mode: 0o100644, Size: int64(len(content)), Content: []byte(content)}
 	}
 	history := []Tree{{"/a": file("aaa")}, {"/a": file("bbbb"), "/b": file("zzzz")}}
 	for content, ok := range map[string]bool{"aaa": true, "aba": true, "bbbb": true, "aa\x00b": true, "aaz": false, "aaaa": false} {

@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +13,9 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/lab/diff"
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/files"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // depth says who looks at a medium, beside e2fsck.
@@ -56,8 +55,8 @@ func (t *try) fits(got Tree) string {
 		return t.crowdFits(got)
 	}
 	between := t.trees[t.sure : t.reached+1]
-	floor := map[ident]int{}
-	for _, m := range []map[ident]int{t.floor, t.data} {
+	floor := map[files.ID]int{}
+	for _, m := range []map[files.ID]int{t.floor, t.data} {
 		for id, k := range m {
 			floor[id] = max(floor[id], k-t.sure, 0)
 		}
@@ -110,10 +109,10 @@ func (t *try) floored(k int) string {
 			continue
 		}
 		for p, want := range t.trees[at] {
-			if want.id != id {
+			if want.ID != id {
 				continue
 			}
-			if n := t.trees[k][p]; n == nil || n.id != id || n.sameMeta(want) != "" || n.size != want.size {
+			if n := t.trees[k][p]; n == nil || n.ID != id || n.DiffAttrs(want) != "" || n.Size != want.Size {
 				return fmt.Sprintf("%.60q, which was fsynced in step %d, is not as it was then", p, at)
 			}
 		}
@@ -137,7 +136,7 @@ func (t *try) judgeFsck(f *os.File) error {
 	// library (-n: what it reads before that may be older than its checksums), and the mark is taken away; that costs a run of its own, where there may be a mark.
 	if t.mayMark || mark() {
 		if sb.FeatureIncompat.Has(disk.IncompatRecover) {
-			out, err := tool([]*os.File{f}, "debugfs", "-n", "-w", "-R", "journal_run", "/proc/self/fd/3")
+			out, err := drive.Run("debugfs", "-n", "-w", "-R", "journal_run", image.Path(f))
 			if err != nil {
 				return found("debugfs's replay", "%v", err)
 			}
@@ -155,21 +154,14 @@ func (t *try) judgeFsck(f *os.File) error {
 		}
 	}
 	wrong := t.checkMark(mark(), "e2fsprogs")
-	out, err := fsck(f, "-fy")
+	r, err := image.Repair(image.Path(f))
 	if err != nil {
-		return found("e2fsck", "%v\n%s", err, out)
+		return found("e2fsck", "%v", err)
 	}
-	rest := ordinary.ReplaceAllString(out, "")
-	cut := map[uint32]bool{}
-	for _, m := range truncating.FindAllStringSubmatch(out, -1) {
-		ino, _ := strconv.ParseUint(m[1], 10, 32)
-		cut[uint32(ino)] = true
-		rest = regexp.MustCompile(`Inode `+m[1]+`, i_blocks is \d+, should be \d+\.  Fix\? yes\n`).ReplaceAllString(rest, "")
+	if r.Damage {
+		return found("e2fsck", "there is more to mend than orphans:\n%s", r.Output)
 	}
-	if strings.Contains(rest, "? yes") {
-		return found("e2fsck", "there is more to mend than orphans:\n%s", out)
-	}
-	if err := t.look("after e2fsck's replay", f, cut); err != nil {
+	if err := t.look("after e2fsck's replay", f, r.Truncated); err != nil {
 		return err
 	}
 	return wrong
@@ -187,30 +179,9 @@ func (t *try) checkMark(mark bool, who string) error {
 	return nil
 }
 
-// fsck runs e2fsck on an open file. It may repair: exit status 1.
-func fsck(f *os.File, args ...string) (string, error) {
-	out, err := tool([]*os.File{f}, "e2fsck", append(args, "/proc/self/fd/3")...)
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 && args[0] != "-fn" {
-		return out, nil
-	}
-	if errors.As(err, &exit) {
-		err = fmt.Errorf("e2fsck %s: %w", strings.Join(args, " "), exit)
-	}
-	return out, err
-}
-
-// truncating is what e2fsck says when it finishes a truncation. e2fsck 1.47 then drops the inode's attribute block as if the
-// inode were deleted, does not count it in i_blocks, and finds that miscount itself in the same run: the attributes are lost.
-var truncating = regexp.MustCompile(`Truncating orphaned inode (\d+) `)
-
-// ordinary is what e2fsck also finds to mend where nothing is wrong: the orphan file's feature is set as long as a volume is
-// mounted, and e2fsck finishes orphans before it clears the file; and extent trees could be narrower.
-var ordinary = regexp.MustCompile(`(Feature orphan_present is set but orphan file is clean|Orphan file \(inode \d+\) block \d+ is not clean)\.\nClear\? yes\n|.* Optimize\? yes\n`)
-
 // look compares the tree of a medium that was replayed with those that may be there. cut are inodes whose attributes e2fsck
 // may have dropped.
-func (t *try) look(who string, f *os.File, cut map[uint32]bool) error {
+func (t *try) look(who string, f *os.File, cut map[uint64]bool) error {
 	m, err := readMedium(f, t.layout.LBA)
 	if err != nil {
 		return err
@@ -229,11 +200,11 @@ func (t *try) look(who string, f *os.File, cut map[uint32]bool) error {
 }
 
 // forgive gives nodes the attributes that e2fsck dropped.
-func (t Tree) forgive(want Tree, cut map[uint32]bool) {
+func (t Tree) forgive(want Tree, cut map[uint64]bool) {
 	for p, n := range t {
-		if w := want[p]; w != nil && cut[n.id.ino] && len(n.xattrs) < len(w.xattrs) {
+		if w := want[p]; w != nil && cut[n.Ino] && len(n.Xattrs) < len(w.Xattrs) {
 			c := *n
-			c.xattrs = maps.Clone(w.xattrs)
+			c.Xattrs = maps.Clone(w.Xattrs)
 			t[p] = &c
 		}
 	}
@@ -259,7 +230,7 @@ func (t *try) judgeKernel(m *medium, dir string) error {
 	dev := m.device()
 	defer dev.Close()
 	f := dev.File()
-	if err := kernelReplay(f, dir); err != nil {
+	if err := image.WithKernel(f, dir, func() error { return nil }); err != nil {
 		return found("the kernel's replay", "%v", err)
 	}
 	sb, err := superblock(f)
@@ -268,8 +239,8 @@ func (t *try) judgeKernel(m *medium, dir string) error {
 	}
 	mark := t.checkMark(sb.State&disk.StateError != 0, "the kernel")
 	if sb.State&disk.StateError == 0 {
-		if out, err := fsck(f, "-fn"); err != nil {
-			return found("e2fsck -fn after the kernel's replay", "%v\n%s", err, out)
+		if err := image.Check(image.Path(f)); err != nil {
+			return found("e2fsck -fn after the kernel's replay", "%v", err)
 		}
 	}
 	if err := t.look("after the kernel's replay", f, nil); err != nil {
@@ -304,8 +275,8 @@ func (t *try) judgeLane(m *medium) error {
 	if readOnly {
 		return t.again(dev)
 	}
-	if out, err := fsck(dev.File(), "-fn"); err != nil {
-		return found("e2fsck -fn after LaneFS's replay", "%v\n%s%v", err, out, &said)
+	if err := image.Check(image.Path(dev.File())); err != nil {
+		return found("e2fsck -fn after LaneFS's replay", "%v%v", err, &said)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/lab/diff"
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // A crowd is several players at the same time, each with a sequence and a directory of its own. What they share is the volume's:
@@ -160,7 +161,7 @@ func (t *try) crowdFits(got Tree) string {
 	}
 	for k, strays := range t.strays {
 		if strays {
-			maps.DeleteFunc(got, func(p string, _ *Node) bool { return strings.HasPrefix(p, "/"+crowdDir(k)+"/") })
+			maps.DeleteFunc(got, func(p string, _ *files.Node) bool { return strings.HasPrefix(p, "/"+crowdDir(k)+"/") })
 		}
 	}
 	return got.own(t.trees, t.shifts()...)

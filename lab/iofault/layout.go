@@ -3,16 +3,14 @@ package iofault
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/lab/diff"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // Layout is a kind of volume, how it is aged and how it is mounted.
@@ -64,10 +62,13 @@ func layoutNamed(name string) (*Layout, error) {
 func (l *Layout) make(dir string) (*medium, error) {
 	path := filepath.Join(dir, "layout-"+l.Name)
 	defer os.Remove(path)
-	if _, err := tool(nil, "mkfs.ext4", append(append([]string{"-q", "-F"}, l.Args...), path, l.Size)...); err != nil {
+	if err := image.Make(path, l.Size, l.Args...); err != nil {
 		return nil, err
 	}
-	if err := l.fill(path); err != nil {
+	if err := image.FillFree(path, l.Block, func(n int64, b []byte) bool {
+		diff.Fill(b, garbage, n*int64(l.Block))
+		return !l.Sparse || n%8192 <= 800
+	}); err != nil {
 		return nil, err
 	}
 	f, err := os.Open(path)
@@ -82,50 +83,8 @@ func (l *Layout) make(dir string) (*medium, error) {
 	return l.age(m)
 }
 
-// fill puts a pattern into free blocks, so that a file that shows what it never wrote is found out.
-func (l *Layout) fill(path string) error {
-	out, err := tool(nil, "dumpe2fs", path)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	b, filled := make([]byte, l.Block), 0
-	for _, line := range freeBlocks.FindAllStringSubmatch(out, -1) {
-		for _, r := range freeRange.FindAllStringSubmatch(line[1], -1) {
-			from, _ := strconv.Atoi(r[1])
-			to := from
-			if r[2] != "" {
-				to, _ = strconv.Atoi(r[2])
-			}
-			for n := from; n <= to; n++ {
-				if l.Sparse && n%8192 > 800 {
-					continue
-				}
-				diff.Fill(b, garbage, int64(n)*int64(l.Block))
-				if _, err := f.WriteAt(b, int64(n)*int64(l.Block)); err != nil {
-					return err
-				}
-				filled++
-			}
-		}
-	}
-	if filled == 0 {
-		return fmt.Errorf("dumpe2fs names no free blocks of a new volume:\n%s", out)
-	}
-	return nil
-}
-
 // garbage is the seed of what lies in free blocks.
 const garbage = 0xdead0001
-
-var (
-	freeBlocks = regexp.MustCompile(`(?m)^  Free blocks: (.*)$`)
-	freeRange  = regexp.MustCompile(`(\d+)(?:-(\d+))?`)
-)
 
 // filler is the name of the file that keeps space from the others. Nothing is done to it.
 const filler = "filler"
@@ -198,16 +157,4 @@ func (l *Layout) ageVolume(v *ext4.FS) error {
 		}
 	}
 	return root.Unlink("gone")
-}
-
-// tool runs a program, with files as its descriptors from 3 on, and returns what it printed.
-func tool(files []*os.File, name string, args ...string) (string, error) {
-	c := exec.Command(name, args...)
-	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	c.ExtraFiles = files
-	out, err := c.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
 }

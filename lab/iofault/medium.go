@@ -7,10 +7,9 @@ import (
 	"io"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // medium is what a device holds, apart from any device. It is not changed.
@@ -31,26 +30,15 @@ func readMedium(f *os.File, lba int64) (*medium, error) {
 		return nil, err
 	}
 	m := &medium{size: st.Size() / lba * lba, lba: lba}
-	for at := int64(0); at < m.size; {
-		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		end, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
-		if err != nil {
-			return nil, err
-		}
-		p := part{data, make([]byte, min(end, m.size)-data)}
-		if _, err := f.ReadAt(p.b, data); err != nil && err != io.EOF {
-			return nil, err
+	err = image.Data(f, m.size, func(off, n int64) error {
+		p := part{off, make([]byte, n)}
+		if _, err := f.ReadAt(p.b, off); err != nil && err != io.EOF {
+			return err
 		}
 		m.parts = append(m.parts, p)
-		at = end
-	}
-	return m, nil
+		return nil
+	})
+	return m, err
 }
 
 // device is a new device in memory with a copy of the medium.

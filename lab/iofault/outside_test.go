@@ -6,11 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +22,9 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/faultfs"
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/files"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // outsideOps are operations as a program on the mount does them, and as the twin does.
@@ -62,7 +63,7 @@ var long = strings.Repeat("long", 50)
 // LANEFS_OUTSIDE is how many faults.
 func TestOutside(t *testing.T) {
 	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck", "fusermount3")
-	if why := KernelMissing(); why != "" {
+	if why := image.KernelMissing(); why != "" {
 		t.Skipf("SKIPPED: the kernel's recovery: %s", why)
 	}
 	most := 40
@@ -118,17 +119,14 @@ type outside struct {
 }
 
 func newOutside(t *testing.T) *outside {
-	dir, err := os.MkdirTemp(memory(), "lanefs-outside-")
+	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-outside-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &outside{dir: dir, bin: filepath.Join(dir, "lanefs")}
 	for _, d := range []string{"mnt", "back", "medium", "kernel"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, d), 0o700))
 	}
-	c := exec.Command("go", "build", "-o", b.bin, "github.com/lanefs/lanefs/cmd/lanefs")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, drive.Build(b.bin))
 	b.layout, err = layoutNamed("pieces")
 	require.NoError(t, err)
 	b.base, err = b.layout.make(dir)
@@ -178,7 +176,7 @@ func (b *outside) try(t *testing.T, s *script, do func(string, *os.File) error, 
 	before := b.under.Fired()
 	b.under.Add(ruleOf(e, good))
 	failed := do(b.mnt(), f)
-	x := &try{script: s, mode: &Mode{stay: once}, reached: 1, mayMark: true, floor: map[ident]int{}}
+	x := &try{script: s, mode: &Mode{stay: once}, reached: 1, mayMark: true, floor: map[files.ID]int{}}
 	if good {
 		x.mode = &Mode{stay: sector}
 	}
@@ -247,10 +245,10 @@ func ruleOf(e blockdevtest.Event, good bool) faultfs.Rule {
 
 // daemon is a mount of the binary.
 type daemon struct {
-	b     *outside
-	log   string
-	end   func() // kills it, and clears the mount away
-	ended chan struct{}
+	*drive.Daemon
+	b   *outside
+	log string
+	end func() // kills it, and clears the mount away
 }
 
 func (d *daemon) said() string {
@@ -268,27 +266,11 @@ func (d *daemon) lanefs(args ...string) (string, error) {
 // serve mounts the image, in the foreground: the daemon dies with the test.
 func (b *outside) serve(t *testing.T) *daemon {
 	d := &daemon{b: b, log: filepath.Join(b.dir, "log")}
-	log, err := os.Create(d.log)
+	var err error
+	d.Daemon, err = drive.Serve(b.bin, b.dir, d.log, filepath.Join(b.under.Dir(), "image"), b.mnt())
 	require.NoError(t, err)
-	defer log.Close()
-	c := exec.Command(b.bin, "mount", "--foreground", "--gpu", "host", filepath.Join(b.under.Dir(), "image"), b.mnt())
-	c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+b.dir)
-	c.Stdout, c.Stderr = log, log
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // Pdeathsig is the end of the thread
-		defer close(ended)
-		err := c.Start()
-		if started <- err; err == nil {
-			_ = c.Wait()
-		}
-	}()
-	require.NoError(t, <-started)
-	d.ended = ended
 	d.end = func() {
-		_ = c.Process.Kill()
-		<-ended
+		d.Kill()
 		_ = fs.Detach(b.mnt())
 	}
 	t.Cleanup(func() {
@@ -297,7 +279,7 @@ func (b *outside) serve(t *testing.T) *daemon {
 	})
 	b.await(t, "the mount", d, func() bool {
 		select {
-		case <-ended:
+		case <-d.Ended:
 			require.FailNow(t, "the daemon has ended", "%s", d.said())
 		default:
 		}
@@ -312,7 +294,7 @@ func (b *outside) settle(t *testing.T, d *daemon) {
 	b.await(t, "the end of the mount", d, func() bool { m, err := fs.MountedAt(b.mnt()); return err == nil && m == nil })
 	b.await(t, "the end of the daemon", d, func() bool {
 		select {
-		case <-d.ended:
+		case <-d.Ended:
 			return true
 		default:
 			return false

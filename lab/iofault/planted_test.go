@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // plant is a mistake: what it replaces in a file of LaneFS, and by what.
@@ -67,7 +68,7 @@ func TestPlanted(t *testing.T) {
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)
-			run := exec.Command(binary, append([]string{"-seed", "1", "-time", "4m", "-kernel", "0", "-lanefs", "0.5", "-dir", memory()}, p.flags...)...)
+			run := exec.Command(binary, append([]string{"-seed", "1", "-time", "4m", "-kernel", "0", "-lanefs", "0.5", "-dir", drive.Memory()}, p.flags...)...)
 			var said bytes.Buffer
 			run.Stdout, run.Stderr = &said, &said
 			err = run.Run()
@@ -77,12 +78,4 @@ func TestPlanted(t *testing.T) {
 			t.Logf("%.600s", first)
 		})
 	}
-}
-
-// memory is where images go: a file system in memory if there is one.
-func memory() string {
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		return "/dev/shm"
-	}
-	return ""
 }

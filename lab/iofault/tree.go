@@ -1,43 +1,23 @@
 package iofault
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // Tree is everything that can be seen of a volume, but for times: nodes by path, "" is the root. Files that are open and
-// have no name are there as "#" and their slot.
-type Tree map[string]*Node
-
-// ident tells files apart, also those that had the same inode number one after the other.
-type ident struct{ ino, generation uint32 }
-
-// Node is one file. It is not changed once it is in a Tree.
-type Node struct {
-	id             ident
-	mode, uid, gid uint32
-	links          uint32
-	size           int64 // of regular files
-	dev            uint64
-	target         string
-	xattrs         map[string]string
-	content        []byte
-}
-
-func (n *Node) regular() bool { return n.mode&unix.S_IFMT == unix.S_IFREG }
-
-const maxContent = 64 << 20
+// have no name are there as "#" and their slot. A node is not changed once it is in a Tree.
+type Tree map[string]*files.Node
 
 // walk reads the whole volume. Nodes that are as in before are shared with it.
 func walk(v *ext4.FS, before Tree, slots []*slot) (Tree, error) {
-	w := &walker{tree: Tree{}, before: before, seen: map[ident]*Node{}}
+	w := &walker{tree: Tree{}, before: before, seen: map[files.ID]*files.Node{}}
 	root, err := v.Root()
 	if err != nil {
 		return nil, err
@@ -59,146 +39,33 @@ func walk(v *ext4.FS, before Tree, slots []*slot) (Tree, error) {
 
 type walker struct {
 	tree, before Tree
-	seen         map[ident]*Node
+	seen         map[files.ID]*files.Node
 }
 
 func (w *walker) add(path string, i *ext4.Inode) error {
-	a := i.Attr()
-	id := ident{a.Ino, a.Generation}
-	if n := w.seen[id]; n != nil {
-		if n.mode&unix.S_IFMT == unix.S_IFDIR {
-			return fmt.Errorf("%q: directory %d has two names", path, a.Ino)
+	if n := w.seen[idOf(i)]; n != nil {
+		if n.Type() == unix.S_IFDIR {
+			return fmt.Errorf("%q: directory %d has two names", path, n.Ino)
 		}
 		w.tree[path] = n
 		return nil
 	}
-	n := &Node{id: id, mode: a.Mode, uid: a.UID, gid: a.GID, links: a.Links, dev: uint64(a.Major)<<32 | uint64(a.Minor),
-		xattrs: map[string]string{}}
-	names, err := i.Listxattr()
+	n, err := files.Read(path, i, path != "/"+filler) // e2fsck sees that no other file has the filler's blocks
 	if err != nil {
-		return fmt.Errorf("%q: xattrs: %w", path, err)
+		return err
 	}
-	for _, name := range names {
-		v, err := i.Getxattr(name)
-		if err != nil {
-			return fmt.Errorf("%q: xattr %q: %w", path, name, err)
-		}
-		n.xattrs[name] = string(v)
-	}
-	switch a.Mode & unix.S_IFMT {
-	case unix.S_IFLNK:
-		if n.target, err = i.Readlink(); err != nil {
-			return fmt.Errorf("%q: %w", path, err)
-		}
-	case unix.S_IFREG:
-		if n.size = a.Size; path == "/"+filler {
-			break // e2fsck sees that nobody else has its blocks
-		}
-		if n.content, err = content(i, a.Size); err != nil {
-			return fmt.Errorf("%q: %w", path, err)
-		}
-	}
-	if old := w.before[path]; old != nil && old.id == id && old.same(n) == "" {
+	if old := w.before[path]; old != nil && old.ID == n.ID && old.Diff(n, nil) == "" {
 		n = old
 	}
-	w.seen[id], w.tree[path] = n, n
-	if a.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return w.addEntries(path, i)
+	w.seen[n.ID], w.tree[path] = n, n
+	if n.Type() != unix.S_IFDIR {
+		return nil
 	}
-	return nil
+	return files.Children(path, i, func(name string, c *ext4.Inode) error { return w.add(path+"/"+name, c) })
 }
 
-func content(i *ext4.Inode, size int64) ([]byte, error) {
-	if size > maxContent {
-		return nil, fmt.Errorf("%d bytes", size)
-	}
-	d, err := i.Read(0, int(size))
-	if err != nil {
-		return nil, err
-	}
-	defer d.Release()
-	if int64(len(d.Bytes())) != size {
-		return nil, fmt.Errorf("%d bytes read of %d", len(d.Bytes()), size)
-	}
-	return bytes.Clone(d.Bytes()), nil
-}
-
-func (w *walker) addEntries(path string, i *ext4.Inode) error {
-	type entry struct {
-		name string
-		ino  uint32
-	}
-	var list []entry
-	seen := map[string]bool{}
-	twice := ""
-	if err := i.ReadDir(0, func(e ext4.DirEntry) bool {
-		if e.Name != "." && e.Name != ".." {
-			if seen[e.Name] {
-				twice = e.Name
-			}
-			seen[e.Name] = true
-			list = append(list, entry{e.Name, e.Ino})
-		}
-		return true
-	}); err != nil {
-		return fmt.Errorf("%q: %w", path, err)
-	}
-	if twice != "" {
-		return fmt.Errorf("%q: %q is there twice", path, twice)
-	}
-	for _, e := range list {
-		c, err := i.Lookup(e.name)
-		if err != nil {
-			return fmt.Errorf("%q in %q is listed, but %w", e.name, path, err)
-		}
-		if c.Ino() != e.ino {
-			err = fmt.Errorf("%q in %q is listed as inode %d, found as %d", e.name, path, e.ino, c.Ino())
-		} else {
-			err = w.add(path+"/"+e.name, c)
-		}
-		c.Put()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sameMeta is "" or says how two nodes differ in what is not content.
-func (n *Node) sameMeta(m *Node) string {
-	switch {
-	case n.mode != m.mode:
-		return fmt.Sprintf("mode %o, not %o", n.mode, m.mode)
-	case n.uid != m.uid || n.gid != m.gid:
-		return fmt.Sprintf("owner %d:%d, not %d:%d", n.uid, n.gid, m.uid, m.gid)
-	case n.links != m.links:
-		return fmt.Sprintf("%d links, not %d", n.links, m.links)
-	case n.dev != m.dev:
-		return fmt.Sprintf("device %#x, not %#x", n.dev, m.dev)
-	case n.target != m.target:
-		return fmt.Sprintf("target %q, not %q", n.target, m.target)
-	case !maps.Equal(n.xattrs, m.xattrs):
-		return fmt.Sprintf("xattrs %.100q, not %.100q", n.xattrs, m.xattrs)
-	}
-	return ""
-}
-
-func (n *Node) same(m *Node) string {
-	if d := n.sameMeta(m); d != "" {
-		return d
-	}
-	if n.size != m.size {
-		return fmt.Sprintf("size %d, not %d", n.size, m.size)
-	}
-	if bytes.Equal(n.content, m.content) {
-		return ""
-	}
-	for k := range n.content {
-		if n.content[k] != m.content[k] {
-			return fmt.Sprintf("byte %d is %#x, not %#x", k, n.content[k], m.content[k])
-		}
-	}
-	return ""
+func idOf(i *ext4.Inode) files.ID {
+	return files.ID{Ino: uint64(i.Ino()), Generation: i.Attr().Generation}
 }
 
 // names is "" or says which names only one of two trees has. Files without names are left out if named is set.
@@ -225,7 +92,7 @@ func (t Tree) same(want Tree) string {
 	}
 	for p, n := range t {
 		if m := want[p]; n != m {
-			if d := n.same(m); d != "" {
+			if d := n.Diff(m, nil); d != "" {
 				return fmt.Sprintf("%.60q: %s", p, d)
 			}
 		}
@@ -236,7 +103,7 @@ func (t Tree) same(want Tree) string {
 // partly is "" if t has the names and attributes of want, and each byte of its files is the one that it is in one of the
 // trees of between, or zero where one of them has no byte. floor, if not nil, gives the first of between that counts for a file; shifts
 // how far its bytes may have been moved meanwhile: what is written in place after that is elsewhere, if the move is not durable.
-func (t Tree) partly(want Tree, between []Tree, floor map[ident]int, shifts ...int64) string {
+func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts ...int64) string {
 	if d := t.names(want, true); d != "" {
 		return d
 	}
@@ -248,13 +115,13 @@ func (t Tree) partly(want Tree, between []Tree, floor map[ident]int, shifts ...i
 		if n == m {
 			continue
 		}
-		if d := n.sameMeta(m); d != "" {
+		if d := n.DiffAttrs(m); d != "" {
 			return fmt.Sprintf("%.60q: %s", p, d)
 		}
-		if !n.regular() {
+		if n.Type() != unix.S_IFREG {
 			continue
 		}
-		if d := n.partly(m, between, floor[m.id], shifts); d != "" {
+		if d := partly(n, m, between, floor[m.ID], shifts); d != "" {
 			return fmt.Sprintf("%.60q: %s", p, d)
 		}
 	}
@@ -262,34 +129,34 @@ func (t Tree) partly(want Tree, between []Tree, floor map[ident]int, shifts ...i
 }
 
 // partly is Tree.partly for the content of one file, which want is one version of.
-func (n *Node) partly(want *Node, between []Tree, floor int, shifts []int64) string {
-	versions := versionsOf(want.id, between, floor)
+func partly(n, want *files.Node, between []Tree, floor int, shifts []int64) string {
+	versions := versionsOf(want.ID, between, floor)
 	if len(versions) == 0 {
-		versions = []*Node{want}
+		versions = []*files.Node{want}
 	}
-	least, most := versions[0].size, versions[0].size
+	least, most := versions[0].Size, versions[0].Size
 	for _, v := range versions {
-		least, most = min(least, v.size), max(most, v.size)
+		least, most = min(least, v.Size), max(most, v.Size)
 	}
-	if n.size < least || n.size > most {
-		return fmt.Sprintf("size %d, not from %d to %d", n.size, least, most)
+	if n.Size < least || n.Size > most {
+		return fmt.Sprintf("size %d, not from %d to %d", n.Size, least, most)
 	}
-	for k, b := range n.content {
+	for k, b := range n.Content {
 		if !(b == 0 && least <= int64(k)) && !has(versions, int64(k), b, shifts) {
-			return fmt.Sprintf("byte %d of %d is %#x, which the file never had there (%d versions)", k, n.size, b, len(versions))
+			return fmt.Sprintf("byte %d of %d is %#x, which the file never had there (%d versions)", k, n.Size, b, len(versions))
 		}
 	}
 	return ""
 }
 
 // has says whether one of the versions has the byte there, or would if its bytes were moved.
-func has(versions []*Node, at int64, b byte, shifts []int64) bool {
+func has(versions []*files.Node, at int64, b byte, shifts []int64) bool {
 	for _, v := range versions {
-		if at < int64(len(v.content)) && v.content[at] == b {
+		if at < int64(len(v.Content)) && v.Content[at] == b {
 			return true
 		}
 		for _, d := range shifts {
-			if k := at + d; k >= 0 && k < int64(len(v.content)) && v.content[k] == b {
+			if k := at + d; k >= 0 && k < int64(len(v.Content)) && v.Content[k] == b {
 				return true
 			}
 		}
@@ -298,8 +165,8 @@ func has(versions []*Node, at int64, b byte, shifts []int64) bool {
 }
 
 // versionsOf lists the different contents of a file in the trees from number floor on.
-func versionsOf(id ident, between []Tree, floor int) []*Node {
-	var list []*Node
+func versionsOf(id files.ID, between []Tree, floor int) []*files.Node {
+	var list []*files.Node
 	for k, t := range between {
 		if k < floor {
 			continue
@@ -311,9 +178,9 @@ func versionsOf(id ident, between []Tree, floor int) []*Node {
 	return list
 }
 
-func (t Tree) find(id ident) *Node {
+func (t Tree) find(id files.ID) *files.Node {
 	for _, n := range t {
-		if n.id == id {
+		if n.ID == id {
 			return n
 		}
 	}
@@ -323,19 +190,19 @@ func (t Tree) find(id ident) *Node {
 // own is "" if no file of t shows a byte that no file of its name had there in any of the trees. shifts is as in partly.
 func (t Tree) own(trees []Tree, shifts ...int64) string {
 	for p, n := range t {
-		if !n.regular() || p == "/"+filler {
+		if n.Type() != unix.S_IFREG || p == "/"+filler {
 			continue
 		}
-		ids := map[ident]bool{}
+		ids := map[files.ID]bool{}
 		for _, tree := range trees {
-			if m := tree[p]; m != nil && m.regular() {
-				ids[m.id] = true
+			if m := tree[p]; m != nil && m.Type() == unix.S_IFREG {
+				ids[m.ID] = true
 			}
 		}
-		var versions []*Node // also those that the file had when it had another name, or none
+		var versions []*files.Node // also those that the file had when it had another name, or none
 		for _, tree := range trees {
 			for _, m := range tree {
-				if ids[m.id] && !slices.Contains(versions, m) {
+				if ids[m.ID] && !slices.Contains(versions, m) {
 					versions = append(versions, m)
 				}
 			}
@@ -343,9 +210,9 @@ func (t Tree) own(trees []Tree, shifts ...int64) string {
 		if len(versions) == 0 {
 			continue // a name that a try again has left
 		}
-		for k, b := range n.content {
+		for k, b := range n.Content {
 			if b != 0 && !has(versions, int64(k), b, shifts) {
-				return fmt.Sprintf("%.60q: byte %d of %d is %#x, which no file of that name had there", p, k, n.size, b)
+				return fmt.Sprintf("%.60q: byte %d of %d is %#x, which no file of that name had there", p, k, n.Size, b)
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/lab/diff"
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // try is one run of a script with one fault.
@@ -30,21 +31,21 @@ type try struct {
 	armed *armed
 	said  logged
 
-	at      int             // the step under way, -1: mount, len(steps): unmount
-	reached int             // trees[reached] is the last that may be there
-	sure    int             // trees[sure] is the first that may be there: what came before was said to be durable
-	floor   map[ident]int   // the same for single files, which were fsynced
-	data    map[ident]int   // and for the contents of those that were fdatasynced
-	mu      sync.Mutex      // protects failed and strays in a crowd
-	strays  [crowdSize]bool // players that are not where the twin's are
-	failed  bool            // a step failed, and was not made up for
-	noted   bool            // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
-	began   bool            // the volume was read-only from its mount on: there was nothing to mark yet
-	mayMark bool            // the volume turned read-only, or an unmount failed
-	marked  bool            // the mark was there before any replay
-	closed  bool            // the volume was unmounted, and said that it went well
-	how     string          // how the step ended that the fault met, for the summary
-	where   string          // which step that was
+	at      int              // the step under way, -1: mount, len(steps): unmount
+	reached int              // trees[reached] is the last that may be there
+	sure    int              // trees[sure] is the first that may be there: what came before was said to be durable
+	floor   map[files.ID]int // the same for single files, which were fsynced
+	data    map[files.ID]int // and for the contents of those that were fdatasynced
+	mu      sync.Mutex       // protects failed and strays in a crowd
+	strays  [crowdSize]bool  // players that are not where the twin's are
+	failed  bool             // a step failed, and was not made up for
+	noted   bool             // the volume turned read-only over one fault alone: then nothing keeps the mark from the medium
+	began   bool             // the volume was read-only from its mount on: there was nothing to mark yet
+	mayMark bool             // the volume turned read-only, or an unmount failed
+	marked  bool             // the mark was there before any replay
+	closed  bool             // the volume was unmounted, and said that it went well
+	how     string           // how the step ended that the fault met, for the summary
+	where   string           // which step that was
 }
 
 // logged collects what a volume logs.
@@ -94,7 +95,7 @@ func (t *try) run() (err error) {
 	}()
 	t.dev = t.base.device()
 	t.dev.CacheWrites()
-	t.floor, t.data = map[ident]int{}, map[ident]int{}
+	t.floor, t.data = map[files.ID]int{}, map[files.ID]int{}
 	if t.script.mount {
 		t.armed = t.mode.arm(t.dev, t.k, t.rng)
 		defer func() { t.armed.remove() }()
@@ -327,20 +328,20 @@ func (t *try) durable(o *diff.Op, r outcome) {
 		switch {
 		case n == nil:
 		case o.Kind == diff.OpFsync, o.Kind != diff.OpFdatasync && s.flags&(unix.O_SYNC|unix.O_DSYNC) != 0:
-			t.floor[n.id] = t.at + 1
+			t.floor[n.ID] = t.at + 1
 		case o.Kind == diff.OpFdatasync:
-			t.data[n.id] = t.at + 1
+			t.data[n.ID] = t.at + 1
 		}
 	}
 }
 
 // open finds the node of an open file in the twin's tree.
-func (t Tree) open(s *slot) *Node {
+func (t Tree) open(s *slot) *files.Node {
 	if s == nil || s.path == "" || s.in.Attr().Links == 0 {
 		return nil
 	}
 	n := t["/"+strings.Trim(s.path, "/")]
-	if n == nil || n.id.ino != s.in.Ino() {
+	if n == nil || n.Ino != uint64(s.in.Ino()) {
 		return nil
 	}
 	return n

@@ -7,10 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/lab/faultfs"
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 const (
@@ -58,20 +57,13 @@ func build(t *testing.T) string {
 		}
 	}
 	bin := filepath.Join(t.TempDir(), "lanefs")
-	c := exec.Command("go", "build", "-o", bin, "github.com/lanefs/lanefs/cmd/lanefs")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, drive.Build(bin))
 	return bin
 }
 
 func newBench(t *testing.T, bin, options string) *bench {
 	t.Helper()
-	where := "/dev/shm"
-	if _, err := os.Stat(where); err != nil {
-		where = ""
-	}
-	dir, err := os.MkdirTemp(where, "lanefs-media-")
+	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-media-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &bench{t: t, bin: bin, options: options, dir: dir, mnt: filepath.Join(dir, "mnt"), backing: filepath.Join(dir, "back", "image")}
@@ -119,33 +111,15 @@ func (b *bench) serve(image, options string) {
 	t := b.t
 	t.Helper()
 	b.logs++
-	log, err := os.Create(b.logPath())
+	d, err := drive.Serve(b.bin, b.dir, b.logPath(), "-o", options, image, b.mnt)
 	require.NoError(t, err)
-	defer log.Close()
-	c := exec.Command(b.bin, "mount", "--foreground", "--gpu", "host", "-o", options, image, b.mnt)
-	c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+b.dir)
-	c.Stdout, c.Stderr = log, log
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // Pdeathsig is the end of the thread
-		defer close(ended)
-		err := c.Start()
-		started <- err
-		if err == nil {
-			c.Wait()
-		}
-	}()
-	require.NoError(t, <-started)
 	b.kill = func() {
-		c.Process.Kill()
-		<-ended
+		d.Kill()
 		fs.Detach(b.mnt)
 	}
 	t.Cleanup(func() {
 		b.medium.Clear()
-		c.Process.Kill()
-		<-ended
+		d.Kill()
 	})
 	b.await("the mount", func() bool {
 		m, err := fs.MountedAt(b.mnt)
@@ -155,7 +129,7 @@ func (b *bench) serve(image, options string) {
 			return err == nil && strings.Contains(out, "daemon")
 		}
 		select {
-		case <-ended:
+		case <-d.Ended:
 			require.FailNow(t, "the daemon has ended", "%s", b.log())
 		default:
 		}

@@ -1,7 +1,6 @@
 package powercut
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,22 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
-
-// memory is where images go: a file system in memory if there is one.
-func memory() string {
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		return "/dev/shm"
-	}
-	return ""
-}
 
 // TestCampaign is a short campaign: the same seeds every time, then fresh ones. A long one is make crash-test.
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "e2fsck")
-	why := KernelMissing()
+	why := image.KernelMissing()
 	c := Campaign{Fresh: disktest.FreshSeed(), Time: 45 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
-		Kernel: why == "", Dir: memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
+		Kernel: why == "", Dir: drive.Memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
 	for i := range Layouts {
 		c.Seeds = append(c.Seeds, uint64(i+1))
 	}

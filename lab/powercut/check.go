@@ -8,6 +8,8 @@ import (
 	"sort"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // check looks whether t, recovered after a cut at a position of the recording, is a state that the worker's part of the
@@ -102,7 +104,7 @@ func (c *checker) node(path string, id int, ino uint64) bool {
 			}
 		}
 	}
-	size := have.dir() || have.Size == want.size || c.m.isTainted(id, c.high) || id == c.partial && c.partialSize(have.Size)
+	size := have.Type() == unix.S_IFDIR || have.Size == want.size || c.m.isTainted(id, c.high) || id == c.partial && c.partialSize(have.Size)
 	ok := true
 	if want.mode != have.Mode || want.uid != have.UID || want.gid != have.GID {
 		ok = c.wrong("%s: mode %o of %d:%d, should be %o of %d:%d", path, have.Mode, have.UID, have.GID, want.mode, want.uid, want.gid)
@@ -123,7 +125,7 @@ func (c *checker) node(path string, id int, ino uint64) bool {
 }
 
 // entries compares directories.
-func (c *checker) entries(path string, want *node, have *Node, mine func(string) bool) bool {
+func (c *checker) entries(path string, want *node, have *files.Node, mine func(string) bool) bool {
 	for name, ino := range have.Entries {
 		if mine != nil && !mine(name) {
 			continue
@@ -160,7 +162,7 @@ func (c *checker) partialSize(size int64) bool {
 func (c *checker) contents() bool {
 	for _, id := range slices.Sorted(maps.Keys(c.inodes)) {
 		have := c.t.Nodes[c.inodes[id]]
-		if have.Mode&unix.S_IFMT == unix.S_IFREG && !c.m.isTainted(id, c.high) && !c.content(id, have.Content) {
+		if have.Type() == unix.S_IFREG && !c.m.isTainted(id, c.high) && !c.content(id, have.Content) {
 			return false
 		}
 	}

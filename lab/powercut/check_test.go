@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // workload makes a small run and the tree that its volume has at the end.
@@ -38,7 +39,7 @@ func workload(t *testing.T, seed uint64) (*Run, *Tree) {
 
 // clone is a copy in which nodes can be changed.
 func (t *Tree) clone() *Tree {
-	c := &Tree{Nodes: map[uint64]*Node{}, Root: t.Root}
+	c := &Tree{Nodes: map[uint64]*files.Node{}, Root: t.Root}
 	for ino, n := range t.Nodes {
 		m := *n
 		m.Entries, m.Xattrs, m.Content = maps.Clone(n.Entries), maps.Clone(n.Xattrs), bytes.Clone(n.Content)
@@ -48,7 +49,7 @@ func (t *Tree) clone() *Tree {
 }
 
 // nodes lists inodes below the first worker's directory for which f says yes.
-func (t *Tree) nodes(f func(*Node) bool) (found []uint64) {
+func (t *Tree) nodes(f func(*files.Node) bool) (found []uint64) {
 	var visit func(ino uint64)
 	visit = func(ino uint64) {
 		n := t.Nodes[ino]
@@ -67,8 +68,8 @@ func (t *Tree) nodes(f func(*Node) bool) (found []uint64) {
 func TestCheckRefuses(t *testing.T) {
 	for seed := uint64(1); ; seed++ {
 		r, tree := workload(t, seed)
-		big := tree.nodes(func(n *Node) bool { return n.Mode&unix.S_IFMT == unix.S_IFREG && len(n.Content) > 2048 })
-		dirs := tree.nodes(func(n *Node) bool { return n.dir() && len(n.Entries) > 0 })
+		big := tree.nodes(func(n *files.Node) bool { return n.Type() == unix.S_IFREG && len(n.Content) > 2048 })
+		dirs := tree.nodes(func(n *files.Node) bool { return n.Type() == unix.S_IFDIR && len(n.Entries) > 0 })
 		if len(big) < 2 || len(dirs) < 2 || r.Closed < 0 {
 			require.Less(t, seed, uint64(20), "no workload with enough in it")
 			continue

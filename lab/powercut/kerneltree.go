@@ -8,11 +8,13 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
 // kernelTree reads a volume that the kernel has mounted at dir.
 func kernelTree(dir string) (*Tree, error) {
-	t := &Tree{Nodes: map[uint64]*Node{}}
+	t := &Tree{Nodes: map[uint64]*files.Node{}}
 	ino, err := t.addKernel(dir)
 	t.Root = ino
 	return t, err
@@ -26,7 +28,7 @@ func (t *Tree) addKernel(path string) (uint64, error) {
 	if t.Nodes[st.Ino] != nil {
 		return st.Ino, nil
 	}
-	n := &Node{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Links: uint32(st.Nlink), Size: st.Size}
+	n := &files.Node{ID: files.ID{Ino: st.Ino}, Mode: st.Mode, UID: st.Uid, GID: st.Gid, Links: uint32(st.Nlink), Size: st.Size}
 	t.Nodes[st.Ino] = n
 	var err error
 	if n.Xattrs, err = kernelXattrs(path); err != nil {

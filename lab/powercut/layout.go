@@ -1,14 +1,12 @@
 package powercut
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // Layout is a kind of volume and how it is mounted.
@@ -65,56 +63,11 @@ func (l *Layout) make(path string) error {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	args := append([]string{"-q", "-F"}, l.Args...)
-	if _, err := tool("mkfs.ext4", append(args, path, l.Size)...); err != nil {
+	if err := image.Make(path, l.Size, l.Args...); err != nil {
 		return err
 	}
-	out, err := tool("dumpe2fs", path)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	b, filled := make([]byte, l.Block), 0
-	for _, line := range freeBlocks.FindAllStringSubmatch(out, -1) {
-		for _, r := range freeRange.FindAllStringSubmatch(line[1], -1) {
-			from, _ := strconv.Atoi(r[1])
-			to := from
-			if r[2] != "" {
-				to, _ = strconv.Atoi(r[2])
-			}
-			for n := from; n <= to; n++ {
-				fill(b, stamp{worker: garbage, file: uint32(n)}, 0)
-				if _, err := f.WriteAt(b, int64(n)*int64(l.Block)); err != nil {
-					f.Close()
-					return err
-				}
-				filled++
-			}
-		}
-	}
-	if filled == 0 {
-		f.Close()
-		return fmt.Errorf("dumpe2fs names no free blocks of a new volume:\n%s", out)
-	}
-	return f.Close()
-}
-
-var (
-	freeBlocks = regexp.MustCompile(`(?m)^  Free blocks: (.*)$`)
-	freeRange  = regexp.MustCompile(`(\d+)(?:-(\d+))?`)
-)
-
-// tool runs a program and returns what it printed.
-func tool(name string, args ...string) (string, error) {
-	c := exec.Command(name, args...)
-	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
-	if err := c.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out.String())
-	}
-	return out.String(), nil
+	return image.FillFree(path, l.Block, func(n int64, b []byte) bool {
+		fill(b, stamp{worker: garbage, file: uint32(n)}, 0)
+		return true
+	})
 }

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/lanefs/lanefs/lab/diff"
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/image"
 	"github.com/lanefs/lanefs/lab/iofault"
 )
 
@@ -28,25 +29,14 @@ func main() {
 	flag.Float64Var(&c.LaneFS, "lanefs", 0.25, "the part that LaneFS recovers, too")
 	flag.StringVar(&c.Layout, "layout", "", "only this layout")
 	profile := flag.String("profile", "", "only this profile: direct or names")
-	flag.StringVar(&c.Dir, "dir", memory(), "where images are made")
+	flag.StringVar(&c.Dir, "dir", drive.Memory(), "where images are made")
 	flag.IntVar(&c.Kinds, "kinds", 1, "stop after so many kinds of failure")
 	flag.IntVar(&c.Window, "window", 0, "with -layout, -profile, -seed, -k and -mode: do this one try again")
 	flag.IntVar(&c.K, "k", 0, "which command or allocation fails")
 	flag.StringVar(&c.Mode, "mode", "", "and how")
-	flag.VisitAll(func(f *flag.Flag) {
-		name := "FAULT_" + strings.ToUpper(f.Name)
-		if v := os.Getenv(name); v != "" {
-			if err := f.Value.Set(v); err != nil {
-				log.Fatalf("%s=%q: %v", name, v, err)
-			}
-		}
-	})
-	flag.Parse()
-	if flag.NArg() > 0 {
-		log.Fatalf("%q: only flags are known, see -help", flag.Arg(0))
-	}
+	drive.ParseFlags("FAULT_")
 	c.Profile = diff.Profile(*profile)
-	if why := iofault.KernelMissing(); why != "" {
+	if why := image.KernelMissing(); why != "" {
 		log.Printf("SKIPPED: the kernel's recovery: %s", why)
 		c.Kernel = 0
 	}
@@ -75,12 +65,4 @@ func main() {
 	if s.Faults == 0 {
 		log.Fatal("no fault met anything")
 	}
-}
-
-// memory is a file system in memory if there is one.
-func memory() string {
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		return "/dev/shm"
-	}
-	return ""
 }

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"strings"
 	"time"
 
+	"github.com/lanefs/lanefs/lab/internal/drive"
+	"github.com/lanefs/lanefs/lab/internal/image"
 	"github.com/lanefs/lanefs/lab/powercut"
 )
 
@@ -27,27 +28,16 @@ func main() {
 	flag.Float64Var(&c.Full, "full", 1, "the part of the cuts that e2fsck and the kernel recover too, and whose recovery is cut")
 	flag.IntVar(&c.Recuts, "recuts", 2, "cuts of each such recovery")
 	flag.StringVar(&c.Layout, "layout", "", "only this layout")
-	flag.StringVar(&c.Dir, "dir", memory(), "where images are made")
+	flag.StringVar(&c.Dir, "dir", drive.Memory(), "where images are made")
 	flag.StringVar(&c.Keep, "keep", "build/crash", "where failures are saved")
 	flag.IntVar(&c.Failures, "failures", 1, "stop after so many failures")
 	replay := flag.String("replay", "", "directory of a saved failure to run again")
 	flag.IntVar(&cut.At, "cut", 0, "with -replay: the cut")
 	flag.Uint64Var(&cut.Seed, "cutseed", 0, "with -replay: its seed")
 	images := flag.String("images", "", "with -replay: a directory in which the images are left")
-	flag.VisitAll(func(f *flag.Flag) {
-		name := "CRASH_" + strings.ToUpper(f.Name)
-		if v := os.Getenv(name); v != "" {
-			if err := f.Value.Set(v); err != nil {
-				log.Fatalf("%s=%q: %v", name, v, err)
-			}
-		}
-	})
-	flag.Parse()
-	if flag.NArg() > 0 {
-		log.Fatalf("%q: only flags are known, see -help", flag.Arg(0))
-	}
+	drive.ParseFlags("CRASH_")
 
-	why := powercut.KernelMissing()
+	why := image.KernelMissing()
 	if c.Kernel = why == ""; !c.Kernel {
 		log.Printf("SKIPPED: the kernel's recovery of cut volumes: %s", why)
 	}
@@ -74,12 +64,4 @@ func main() {
 	if len(s.Failures) > 0 {
 		os.Exit(1)
 	}
-}
-
-// memory is a file system in memory if there is one.
-func memory() string {
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		return "/dev/shm"
-	}
-	return ""
 }
