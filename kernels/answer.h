@@ -49,13 +49,6 @@ template <typename T> LANEFS_FN void look_up(lanefs_lane *lane, spare<T> *next) 
 		next->cid[k] = slot<T>(k) < next->n ? free_slot(lane, lane->cid_head, slot<T>(k))->free : 0;
 }
 
-/* Moves a position in a ring of `size` entries on by n, which is at most `size`. */
-LANEFS_FN void advance(uint32_t *position, uint32_t n, uint32_t size) {
-	*position += n;
-	if (*position >= size)
-		*position -= size;
-}
-
 /* One result, all of it but what says that it is there. */
 struct verdict {
 	uint16_t tag, status;

@@ -52,7 +52,9 @@ unset CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH CCC_OVERRIDE_OPTIONS
 export LLD_VERSION="LLD $version"
 flags=(--no-default-config -O3 -std=c++17 -ffreestanding -nostdlibinc -fno-exceptions -fno-rtti -fno-ident -Wall -Wextra -Werror)
 host=(--target=x86_64-unknown-linux-gnu)
-gpu=("${host[@]}" --cuda-device-only)
+gpu=("${host[@]}" --cuda-device-only -fuse-cuid=none)
+hip=(-x hip --no-gpu-bundle-output -nogpuinc -nogpulib -mcode-object-version=5)
+cuda=(-x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-path=/nonexistent -nocudainc -nocudalib)
 
 # build makes every image in the folders $1 (the engine's) and $2 (the tests').
 build() {
@@ -73,20 +75,23 @@ build() {
 	"$clang" "${so[@]}" "${flags[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip &
 	pids+=($!)
 	for arch in $amd; do
-		image "$arch.co" "${gpu[@]}" -x hip --no-gpu-bundle-output --offload-arch="$arch" -nogpuinc -nogpulib -mcode-object-version=5 \
-			-fuse-cuid=none
+		image "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
 	done
 	for arch in $nvidia; do
-		image "$arch.ptx" "${gpu[@]}" -x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-gpu-arch="$arch" --cuda-path=/nonexistent \
-			-nocudainc -nocudalib -fuse-cuid=none -S
+		image "$arch.ptx" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch="$arch" -S
 	done
 	for pid in "${pids[@]}"; do
 		wait "$pid"
 	done
 	chmod 644 "$engine"/* "$tests"/*
 
-	# Arm has no image yet, but the sources stay clean for it.
-	"$clang" --target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC -fsyntax-only "${flags[@]}" engine.hip
+	# Arm has no image yet, but the sources stay clean for it. nvme_qp.h stands alone, for each kind of target.
+	local arm=(--target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC)
+	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" engine.hip
+	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" qp/read.hip
+	"$clang" "${host[@]}" -x c++ -fsyntax-only "${flags[@]}" qp/read.hip
+	"$clang" "${gpu[@]}" "${hip[@]}" --offload-arch=gfx90a -fsyntax-only "${flags[@]}" qp/read.hip
+	"$clang" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch=sm_80 -fsyntax-only "${flags[@]}" qp/read.hip
 }
 
 # make_images makes the images and puts them in their folders; what is not made any more goes.

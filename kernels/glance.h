@@ -44,15 +44,14 @@ template <typename T> LANEFS_FN void glance(lanefs_lane *lane, waiting<T> *w, co
 	else if (s >= glance_seqs && !cqe)
 		p = work_at(lane, s - glance_seqs + 1);
 	else if (there)
-		p = cqe_at(lane, n) + 1;
-	uint64_t turn = lane->cq_head + n >= lane->cq_size ? 1ull << 48 : 0; /* the phase as before the end of the queue */
-	uint64_t absent = (uint64_t)(lane->cq_phase ^ 1) << 48, v;
+		p = nvme::cqe_at(lane, n) + 1;
+	uint64_t turn = nvme::wraps(lane, n) ? nvme::phase_bit : 0, absent = nvme::not_new(lane), v;
 	do {
 		v = expected != 0 ? load_acquire(p) : load(p);
 		if (cqe)
 			v = there ? v ^ turn : absent;
 		bool news = s == 0 ? (uint32_t)v == lane->work_next + 1 : s == glance_control ? (uint32_t)v != LANEFS_RUN :
-			cqe && (uint32_t)(v >> 48 & 1) == lane->cq_phase;
+			cqe && nvme::is_new(lane, v);
 		if (ballot<T>(news) != 0)
 			break;
 	} while (--times != 0);

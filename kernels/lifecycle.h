@@ -56,12 +56,7 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 		cid_of(lane, cid)->state = LANEFS_CID_FREE;
 		cid_of(lane, cid)->free = (uint16_t)cid;
 	}
-	quad *cq = at<quad>(lane->cq);
-	for (uint32_t i = 0; i < lane->cq_size; i++)
-		cq[i] = quad{0, 0, 0, 0};
-	lane->sq_tail = 0;
-	lane->cq_head = 0;
-	lane->cq_phase = 1;
+	nvme::init(lane);
 	lane->in_flight = 0;
 	lane->dead_cids = 0;
 	lane->next_deadline = ~0ull;

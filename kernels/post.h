@@ -144,17 +144,9 @@ LANEFS_FN void post_one(lanefs_lane *lane, const item &w, const prps &p, uint32_
 	*(quad *)c = quad{(uint32_t)now, (uint32_t)(now >> 32), w.len(), w.tag() | LANEFS_CID_BUSY << 16 | (uint32_t)w.opcode() << 24};
 	c->deadline = deadline;
 
-	uint32_t tail = lane->sq_tail;
-	if (straight)
-		tail += n;
-	else
-		advance(&tail, n, lane->sq_size);
-	/* Four wide stores and nothing between them; the batch's release makes them visible. */
-	quad *sqe = at<quad>(lane->sq) + 4 * (uint64_t)tail;
-	sqe[0] = quad{(w.q[0][1] & 0xffff) | cid << 16, w.q[0][2], 0, 0};
-	sqe[1] = quad{w.q[1][2], w.q[1][3], (uint32_t)p.prp1, (uint32_t)(p.prp1 >> 32)};
-	sqe[2] = quad{(uint32_t)p.prp2, (uint32_t)(p.prp2 >> 32), w.q[2][0], w.q[2][1]};
-	sqe[3] = quad{w.q[2][2], w.q[2][3], w.q[3][0], w.q[3][1]};
+	nvme::write(nvme::sqe_at(lane, n, straight), {{quad{(w.q[0][1] & 0xffff) | cid << 16, w.q[0][2], 0, 0},
+		quad{w.q[1][2], w.q[1][3], (uint32_t)p.prp1, (uint32_t)(p.prp1 >> 32)},
+		quad{(uint32_t)p.prp2, (uint32_t)(p.prp2 >> 32), w.q[2][0], w.q[2][1]}, quad{w.q[2][2], w.q[2][3], w.q[3][0], w.q[3][1]}}});
 }
 
 /* All together: CIDs and entries of the SQ are taken, by as many items. The next CIDs are looked up while those are posted. */

@@ -24,15 +24,9 @@ template <typename T> struct completed {
 	bool talked;
 };
 
-LANEFS_FN uint64_t *cqe_at(lanefs_lane *lane, uint32_t n) {
-	uint32_t i = lane->cq_head;
-	advance(&i, n, lane->cq_size);
-	return at<uint64_t>(lane->cq) + 2 * (uint64_t)i;
-}
-
 /* Loads DW2 and DW3 of a batch of completions from the n-th on, all of them before the end of the queue. */
 template <typename T> LANEFS_FN void poll_straight(lanefs_lane *lane, completed<T> *c, uint32_t n) {
-	const uint64_t *p = at<uint64_t>(lane->cq) + 2 * (uint64_t)(lane->cq_head + n) + 1;
+	const uint64_t *p = nvme::cqe_at(lane, n, true) + 1;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		c->high[k] = load(p + 2 * k);
@@ -52,12 +46,9 @@ template <typename T> LANEFS_FN void poll_cq(lanefs_lane *lane, completed<T> *c)
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		uint32_t s = slot<T>(k);
-		c->high[k] = (uint64_t)(lane->cq_phase ^ 1) << 48;
-		if (s < lane->cq_size && s < lane->in_flight + lane->dead_cids) {
-			const uint64_t *p = cqe_at(lane, s) + 1;
-			uint64_t v = T::acquires ? load_acquire(p) : load(p);
-			c->high[k] = lane->cq_head + s >= lane->cq_size ? v ^ 1ull << 48 : v; /* the phase as before the end of the queue */
-		}
+		c->high[k] = nvme::not_new(lane);
+		if (s < lane->cq_size && s < lane->in_flight + lane->dead_cids)
+			c->high[k] = nvme::poll(lane, s, T::acquires);
 	}
 }
 
@@ -66,7 +57,7 @@ template <typename T> LANEFS_FN void count_new(lanefs_lane *lane, completed<T> *
 	bool fresh[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
-		fresh[k] = (uint32_t)(c->high[k] >> 48 & 1) == lane->cq_phase && slot<T>(k) < lane->cq_size;
+		fresh[k] = nvme::is_new(lane, c->high[k]) && slot<T>(k) < lane->cq_size;
 	c->n = leading(slots_of<T>(fresh));
 }
 
@@ -91,8 +82,7 @@ LANEFS_FN record record_of(lanefs_lane *lane, uint32_t cid) { return {load_quad(
 /* Whether completions of an opcode say something in DW0 and DW1. */
 LANEFS_FN bool is_silent(const lanefs_lane *lane, uint32_t opcode) { return opcode < 64 && (lane->silent >> opcode & 1) != 0; }
 
-LANEFS_FN uint32_t cid_in(uint64_t high) { return (uint32_t)(high >> 32) & 0xffff; }
-LANEFS_FN uint32_t name_in(uint64_t high) { return cid_in(high) | ((uint32_t)high & 0xffff0000u); } /* with the SQID */
+LANEFS_FN uint32_t name_in(uint64_t high) { return nvme::cid(high) | nvme::sqid(high) << 16; }
 constexpr uint32_t status_bits = 0x7ff << 17; /* SCT and SC, in DW3 */
 
 /* What a batch of completions is about: which slots' commands end with it, and how. */
@@ -109,10 +99,10 @@ template <typename T> LANEFS_FN void end(lanefs_lane *lane, const completed<T> &
 	for (uint32_t k = 0; k < T::K; k++) {
 		if (!e.live[k])
 			continue;
-		uint32_t r = rank(ended, slot<T>(k)), cid = cid_in(c.high[k]);
+		uint32_t r = rank(ended, slot<T>(k)), cid = nvme::cid(c.high[k]);
 		const record &about = e.about[k];
-		answer(lane, r, {about.tag(), (uint16_t)(c.high[k] >> 49), (uint32_t)e.low[k], (uint32_t)(e.low[k] >> 32), now - about.posted(),
-			(uint16_t)cid, (uint16_t)c.high[k], LANEFS_OK}, straight);
+		answer(lane, r, {about.tag(), (uint16_t)nvme::status(c.high[k]), (uint32_t)e.low[k], (uint32_t)(e.low[k] >> 32), now - about.posted(),
+			(uint16_t)cid, (uint16_t)nvme::sqhd(c.high[k]), LANEFS_OK}, straight);
 		if (!e.error[k])
 			count_bytes(lane, about.opcode(), about.len());
 		cid_of(lane, cid)->state = LANEFS_CID_FREE;
@@ -125,9 +115,7 @@ template <typename T> LANEFS_FN void end(lanefs_lane *lane, const completed<T> &
 	lane->totals.errors += count(slots_of<T>(e.error));
 	lane->totals.late += count(slots_of<T>(e.dead));
 	lane->totals.completions += took;
-	if (lane->cq_head + took >= lane->cq_size)
-		lane->cq_phase ^= 1;
-	advance(&lane->cq_head, took, lane->cq_size);
+	nvme::consume(lane, took);
 }
 
 /*
@@ -142,14 +130,14 @@ template <typename T> LANEFS_FN bool reap_plain(lanefs_lane *lane, const complet
 	for (uint32_t k = 0; k < T::K; k++) {
 		strange |= (uint32_t)c.high[k] ^ (uint32_t)lane->sqid << 16;
 		status |= (uint32_t)(c.high[k] >> 32);
-		most = cid_in(c.high[k]) > most ? cid_in(c.high[k]) : most;
+		most = nvme::cid(c.high[k]) > most ? nvme::cid(c.high[k]) : most;
 	}
 	if (((strange >> 16) | (status & status_bits)) != 0 || most >= lane->cid_count)
 		return false;
 	ending<T> e;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
-		e.about[k] = record_of(lane, cid_in(c.high[k]));
+		e.about[k] = record_of(lane, nvme::cid(c.high[k]));
 	uint32_t odd = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
@@ -161,7 +149,7 @@ template <typename T> LANEFS_FN bool reap_plain(lanefs_lane *lane, const complet
 		odd |= (uint32_t)(~(lane->silent >> e.about[k].opcode()) & 1);
 #pragma unroll
 		for (uint32_t from = 0; from < k; from++)
-			odd |= cid_in(c.high[k]) == cid_in(c.high[from]);
+			odd |= nvme::cid(c.high[k]) == nvme::cid(c.high[from]);
 		e.low[k] = 0;
 		e.live[k] = true;
 		e.dead[k] = e.error[k] = false;
@@ -183,9 +171,9 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 	for (uint32_t k = 0; k < T::K; k++) {
 		name[k] = name_in(c->high[k]);
 		e.about[k] = {quad{0, 0, 0, 0}};
-		bad[k] = slot<T>(k) < c->n && (name[k] >> 16 != lane->sqid || cid_in(c->high[k]) >= lane->cid_count);
+		bad[k] = slot<T>(k) < c->n && (name[k] >> 16 != lane->sqid || nvme::cid(c->high[k]) >= lane->cid_count);
 		if (slot<T>(k) < c->n && !bad[k]) {
-			e.about[k] = record_of(lane, cid_in(c->high[k]));
+			e.about[k] = record_of(lane, nvme::cid(c->high[k]));
 			bad[k] = e.about[k].state() == LANEFS_CID_FREE;
 		}
 	}
@@ -220,7 +208,7 @@ template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, ui
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
 			if (talks[k])
-				e.low[k] = load(cqe_at(lane, slot<T>(k)));
+				e.low[k] = load(nvme::cqe_at(lane, slot<T>(k)));
 	}
 	end<T>(lane, *c, e, took, now, false);
 }

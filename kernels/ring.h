@@ -16,13 +16,13 @@ namespace lanefs {
 
 template <typename T> LANEFS_FN void ring_sq(lanefs_lane *lane) {
 	if (self<T>() == 0)
-		store(at<uint32_t>(lane->sq_doorbell), lane->sq_tail);
+		nvme::store_sq_doorbell(lane);
 	lane->totals.sq_doorbells++;
 }
 
 template <typename T> LANEFS_FN void ring_cq(lanefs_lane *lane) {
 	if (self<T>() == 0)
-		store(at<uint32_t>(lane->cq_doorbell), lane->cq_head);
+		nvme::store_cq_doorbell(lane);
 	lane->totals.cq_doorbells++;
 }
 

@@ -27,10 +27,10 @@ func TestISAChecksFail(t *testing.T) {
 	}{
 		{"no release", "step.h", "\t\trelease();\n\tif (posted)", "\t\t;\n\tif (posted)", append(amd, "sm_80"), "no release"},
 		{"no acquire", "reap.h", "\t\t\tacquire(); /* orders the loads of DW3", "\t\t\t; /* orders the loads of DW3", []string{"gfx90a", "gfx1201"}, "no load of DW0"},
-		{"cached polls", "device.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", append(amd, "sm_80"), "no "},
+		{"cached polls", "nvme_qp.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", append(amd, "sm_80"), "no "},
 		// On gfx90a and gfx1100 the doorbell is a plain store anyway.
-		{"a cached doorbell", "device.h", "__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "*p = v;", []string{"gfx942", "gfx1201", "sm_80"}, "no doorbell"},
-		{"volatile SQEs", "post.h", "quad *sqe =", "volatile quad *sqe =", []string{"gfx942", "gfx1100", "sm_80"}, "the SQE|between the stores"},
+		{"a cached doorbell", "nvme_qp.h", "__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "*p = v;", []string{"gfx942", "gfx1201", "sm_80"}, "no doorbell"},
+		{"volatile SQEs", "nvme_qp.h", "write(quad *entry", "write(volatile quad *entry", []string{"gfx942", "gfx1100", "sm_80"}, "the SQE|between the stores"},
 		{"two releases", "step.h", "\t\tring_cq<T>(lane);", "\t\trelease(), ring_cq<T>(lane);", []string{"gfx90a", "gfx1201", "sm_80"}, "a second release"},
 		{"scratch", "step.h", "\tspare<T> next_cids;", "\tvolatile uint32_t spilled[16];\n\tspilled[*when & 15] = (uint32_t)*when;\n\tspare<T> next_cids;", []string{"gfx942", "sm_80"}, "private_segment|local memory"},
 	} {

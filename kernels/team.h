@@ -30,7 +30,7 @@ template <uint32_t w, uint32_t k> struct team {
 	 * Whether each poll is an acquire by itself. One thread's loads would wait for one another then; elsewhere than on NVIDIA
 	 * an acquire is a fence, which is made once something was found.
 	 */
-	static constexpr bool acquires = LANEFS_LOADS_ACQUIRE && k == 1;
+	static constexpr bool acquires = nvme::loads_acquire && k == 1;
 	/* Whether it polls all that may come by one load, while little is in flight (glance.h). */
 	static constexpr bool glances = acquires && w != 1;
 	/* One thread with several slots. It has nobody to share its instructions with, so full batches with nothing special about
