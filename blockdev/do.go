@@ -120,14 +120,31 @@ func (d *Namespace) submit(b *batch) {
 		if why == nil {
 			continue
 		}
-		if errors.Is(why, nvmeq.ErrClosed) {
-			why = ErrClosed
-		}
+		why = causeOf(why)
 		for _, p := range b.owners[i] {
 			p.req.Err = graver(p.req.Err, &Error{Op: p.op, Off: Bytes(p.lba) * d.limits.blockSize, Len: Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
 		}
 	}
 }
+
+// causeOf is what a command's error is for the users of a Device.
+func causeOf(err error) error {
+	var s *nvmeq.StatusError
+	switch {
+	case errors.Is(err, nvmeq.ErrClosed):
+		return ErrClosed
+	case errors.As(err, &s) && s.Status.Is(nvmeq.StatusCapacity):
+		return &capacityError{err}
+	}
+	return err
+}
+
+// capacityError is the status Capacity Exceeded (Base §3.3.3.2.1.2), which is ErrNoSpace.
+type capacityError struct{ err error }
+
+func (e *capacityError) Error() string        { return e.err.Error() }
+func (e *capacityError) Unwrap() error        { return e.err }
+func (e *capacityError) Is(target error) bool { return target == ErrNoSpace }
 
 // recycle keeps the batch's memory for the next Do, unless one huge request has made it huge.
 func (d *Namespace) recycle(b *batch) {

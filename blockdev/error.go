@@ -3,8 +3,6 @@ package blockdev
 import (
 	"errors"
 	"fmt"
-
-	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Errors that callers tell apart, always inside an *Error. What the controller says is the NVMe status, likewise inside.
@@ -35,12 +33,6 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
-
-// Is says that Capacity Exceeded (Base §3.3.3.2.1.2) is ErrNoSpace.
-func (e *Error) Is(target error) bool {
-	var s *nvmeq.StatusError
-	return target == ErrNoSpace && errors.As(e.Err, &s) && s.Status.Is(nvmeq.StatusCapacity)
-}
 
 var opNames = [...]string{"", "read", "write", "flush", "discard", "write zeroes"}
 

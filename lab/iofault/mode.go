@@ -111,7 +111,11 @@ func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
 	if m.status == timeOut {
 		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, nvmeq.ErrTimeout, 10*time.Second)
 	}
-	return &nvmeq.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
+	err := &nvmeq.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
+	if m.status == nvmeq.StatusCapacity { // as blockdev.Namespace says it
+		return fmt.Errorf("%w: %w", blockdev.ErrNoSpace, err)
+	}
+	return err
 }
 
 // armed is a fault that waits for its command.
