@@ -1,6 +1,5 @@
-// Package blockdev presents one NVMe namespace as an array of bytes and blocks: read, write, flush, discard and write
-// zeroes on slices of pinned buffers. It splits what is too large for a command and spreads what is left over the
-// queue pairs. It knows nothing of files, and nothing of how queues work.
+// Package blockdev has the interface of a block device, an array of bytes and blocks: read, write, flush, discard and write zeroes on
+// slices of pinned buffers. It knows nothing of files, and nothing of what is behind the interface: blockdev/namespace is.
 package blockdev
 
 // Bytes is an offset or a length on the namespace, in bytes.

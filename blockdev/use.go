@@ -17,16 +17,16 @@ const (
 	ForBlock
 	ForCache
 	ForJournal
-	uses
+	NumUses
 
 	// NoWait, added to a use, makes a lack of memory an error at once.
 	NoWait Use = 0x80
 )
 
-var useNames = [uses]string{"data", "single blocks", "the metadata cache", "the journal"}
+var useNames = [NumUses]string{"data", "single blocks", "the metadata cache", "the journal"}
 
 func (u Use) String() string {
-	if u &^= NoWait; u < uses {
+	if u &^= NoWait; u < NumUses {
 		return useNames[u]
 	}
 	return "an unknown use"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
@@ -16,13 +16,13 @@ import (
 
 // OpenLanes opens an image as LaneFS does: host runtime, software controller, engine, namespace 1. What is below the
 // device is closed when the test ends; the caller closes the device.
-func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
+func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *namespace.Namespace {
 	t.Helper()
-	return OpenLanesOf(t, image, soft, lanes, blockdev.Options{})
+	return OpenLanesOf(t, image, soft, lanes, namespace.Options{})
 }
 
 // OpenLanesOf is OpenLanes of a device with options.
-func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt blockdev.Options) *blockdev.Namespace {
+func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
@@ -31,12 +31,12 @@ func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.E
 }
 
 // OpenLanesOn is OpenLanes on a runtime of the caller's.
-func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *blockdev.Namespace {
+func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *namespace.Namespace {
 	t.Helper()
-	return openLanes(t, rt, image, soft, lanes, blockdev.Options{})
+	return openLanes(t, rt, image, soft, lanes, namespace.Options{})
 }
 
-func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt blockdev.Options) *blockdev.Namespace {
+func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if soft.Log == nil {
@@ -51,7 +51,7 @@ func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options,
 	e, err := c.NewEngine(lanes)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
-	d, err := blockdev.Open(e, 1, opt)
+	d, err := namespace.Open(e, 1, opt)
 	require.NoError(t, err)
 	return d
 }

@@ -12,27 +12,27 @@ import (
 
 // identity is what `lanefs identify --json` prints. Sizes are bytes.
 type identity struct {
-	Device     string       `json:"device"`
-	Simulated  bool         `json:"simulated"` // the controller is software
-	Model      string       `json:"model"`
-	Serial     string       `json:"serial"`
-	Firmware   string       `json:"firmware"`
-	Version    string       `json:"version"`
-	VID        uint16       `json:"vid"`
-	SSVID      uint16       `json:"ssvid"`
-	SUBNQN     string       `json:"subnqn"`
-	MDTS       uint8        `json:"mdts"`
-	Transfer   int64        `json:"max_transfer"` // 0: no limit
-	Queues     int          `json:"queue_pairs"`
-	Entries    int          `json:"queue_entries"` // at most
-	Cache      *cache       `json:"volatile_write_cache"`
-	Zeroes     bool         `json:"write_zeroes"`
-	DSM        bool         `json:"dataset_management"`
-	Doorbells  bool         `json:"doorbell_buffer_config"`
-	SGLS       uint32       `json:"sgls"`
-	CMB        *cmb         `json:"cmb"` // null: none
-	Ring       *rung        `json:"ring,omitempty"`
-	Namespaces []*namespace `json:"namespaces"`
+	Device     string             `json:"device"`
+	Simulated  bool               `json:"simulated"` // the controller is software
+	Model      string             `json:"model"`
+	Serial     string             `json:"serial"`
+	Firmware   string             `json:"firmware"`
+	Version    string             `json:"version"`
+	VID        uint16             `json:"vid"`
+	SSVID      uint16             `json:"ssvid"`
+	SUBNQN     string             `json:"subnqn"`
+	MDTS       uint8              `json:"mdts"`
+	Transfer   int64              `json:"max_transfer"` // 0: no limit
+	Queues     int                `json:"queue_pairs"`
+	Entries    int                `json:"queue_entries"` // at most
+	Cache      *cache             `json:"volatile_write_cache"`
+	Zeroes     bool               `json:"write_zeroes"`
+	DSM        bool               `json:"dataset_management"`
+	Doorbells  bool               `json:"doorbell_buffer_config"`
+	SGLS       uint32             `json:"sgls"`
+	CMB        *cmb               `json:"cmb"` // null: none
+	Ring       *rung              `json:"ring,omitempty"`
+	Namespaces []*namespaceReport `json:"namespaces"`
 }
 
 type cache struct {
@@ -61,7 +61,7 @@ type rung struct {
 	Serial   string `json:"serial"`
 }
 
-type namespace struct {
+type namespaceReport struct {
 	NSID     uint32   `json:"nsid"`
 	Unusable string   `json:"unusable,omitempty"`
 	Blocks   uint64   `json:"blocks"`
@@ -121,9 +121,9 @@ func (c *controller) identity(ring bool) (*identity, error) {
 
 func hexa[T ~uint64](v T) string { return fmt.Sprintf("%#x", uint64(v)) }
 
-func newNamespace(ns *nvmeq.Namespace) *namespace {
+func newNamespace(ns *nvmeq.Namespace) *namespaceReport {
 	id := ns.Identify
-	out := &namespace{
+	out := &namespaceReport{
 		NSID: ns.ID, Blocks: ns.Blocks, Block: ns.BlockSize, NCAP: id.NCAP, NUSE: id.NUSE, ReadOnly: ns.ReadOnly,
 		NGUID: hex.EncodeToString(id.NGUID[:]), EUI64: hex.EncodeToString(id.EUI64[:]), UUID: hex.EncodeToString(ns.Descriptor.UUID[:]),
 	}
@@ -178,7 +178,7 @@ func (i *identity) print(out io.Writer) error {
 	return w.Flush()
 }
 
-func (n *namespace) print(w io.Writer) {
+func (n *namespaceReport) print(w io.Writer) {
 	fmt.Fprintf(w, "namespace\t%d\n", n.NSID)
 	if n.Unusable != "" {
 		fmt.Fprintf(w, "  not usable\t%s\n", n.Unusable)

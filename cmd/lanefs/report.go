@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/nvmeq"
 )
@@ -40,7 +40,7 @@ type fullReport struct {
 	Why     string     `json:"commits_waiting_why,omitempty"`
 }
 
-func newFullReport(f blockdev.Full, h *jbd2.Held) *fullReport {
+func newFullReport(f namespace.Full, h *jbd2.Held) *fullReport {
 	if f.Refused == 0 && h == nil {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
@@ -33,7 +33,7 @@ type controller struct {
 type stack struct {
 	controller
 	eng *nvmeq.Engine
-	dev *blockdev.Namespace
+	dev *namespace.Namespace
 	vol *ext4.FS
 }
 
@@ -145,8 +145,8 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}
-	opt := blockdev.Options{Pinned: cfg.Pinned, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }}
-	if s.dev, err = blockdev.Open(s.eng, cfg.namespace(), opt); err != nil {
+	opt := namespace.Options{Pinned: cfg.Pinned, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }}
+	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err
 	}
 	return s, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/nvmeq"
@@ -21,7 +22,7 @@ import (
 
 // slowDevice is a namespace whose medium takes its time.
 type slowDevice struct {
-	*blockdev.Namespace
+	*namespace.Namespace
 	delay time.Duration
 }
 
@@ -30,8 +31,8 @@ func (d *slowDevice) Do(reqs ...*blockdev.Request) error {
 	return d.Namespace.Do(reqs...)
 }
 
-func smallPool(t *testing.T, img string, pinned int64) *blockdev.Namespace {
-	return blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, blockdev.Options{Pinned: pinned})
+func smallPool(t *testing.T, img string, pinned int64) *namespace.Namespace {
+	return blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: pinned})
 }
 
 // TestManySlowReaders: 1,600 readers of 1 MiB each at once, of a device that is slow and may have 64 MiB of memory. All get their bytes.

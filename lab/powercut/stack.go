@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -21,7 +21,7 @@ type stack struct {
 	ctl  *softctl.Controller
 	nvme *nvmeq.Controller
 	eng  *nvmeq.Engine
-	dev  *blockdev.Namespace
+	dev  *namespace.Namespace
 	vol  *ext4.FS
 }
 
@@ -68,7 +68,7 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: max(o.lanes, 1)}); err != nil {
 		return s, err
 	}
-	if s.dev, err = blockdev.Open(s.eng, 1, blockdev.Options{}); err != nil {
+	if s.dev, err = namespace.Open(s.eng, 1, namespace.Options{}); err != nil {
 		return s, err
 	}
 	if o.logf == nil {

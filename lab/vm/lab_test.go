@@ -127,11 +127,11 @@ func bound(t testing.TB, addr string) {
 // disk waits for the kernel's block device of a function's first namespace.
 func disk(t testing.TB, addr string) string {
 	t.Helper()
-	return namespace(t, addr, 1)
+	return blockDevice(t, addr, 1)
 }
 
-// namespace waits for the kernel's block device of a namespace, whose name need not have the namespace's number.
-func namespace(t testing.TB, addr string, nsid int) (dev string) {
+// blockDevice waits for the kernel's block device of a namespace, whose name need not have the namespace's number.
+func blockDevice(t testing.TB, addr string, nsid int) (dev string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		found, _ := filepath.Glob("/sys/bus/pci/devices/" + addr + "/nvme/nvme*/nvme*n*/nsid")

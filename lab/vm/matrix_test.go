@@ -150,7 +150,7 @@ func TestPairwise(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	mountable := []int{1, 2} // of blocks of 512 and 4096 bytes
 	trees := map[int]map[string]string{}
-	device := func(nsid int) string { return namespace(t, many, nsid) }
+	device := func(nsid int) string { return blockDevice(t, many, nsid) }
 	for _, nsid := range mountable {
 		mkfs(t, device(nsid))
 	}

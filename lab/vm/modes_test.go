@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
@@ -83,7 +84,7 @@ func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
 	require.NoError(t, err)
 	route, _ := e.Doorbells()
 	require.Equal(t, mode&nvmeq.ModeDoorbell != 0, route == nvmeq.DoorbellBridge, "doorbells by %v", route)
-	d, err := blockdev.Open(e, 1, blockdev.Options{})
+	d, err := namespace.Open(e, 1, namespace.Options{})
 	require.NoError(t, err)
 
 	want := pattern(n, byte(mode))

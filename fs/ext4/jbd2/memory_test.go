@@ -10,17 +10,18 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // pinnedDevice is a namespace of 256 MiB that may pin so many bytes.
-func pinnedDevice(t *testing.T, pinned int64) *blockdev.Namespace {
+func pinnedDevice(t *testing.T, pinned int64) *namespace.Namespace {
 	t.Helper()
 	img := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.Truncate(img, 256<<20))
-	d := blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, blockdev.Options{Pinned: pinned})
+	d := blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, namespace.Options{Pinned: pinned})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
 }

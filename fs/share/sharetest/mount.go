@@ -20,6 +20,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/share"
@@ -39,14 +40,14 @@ type Mount struct {
 
 	t   testing.TB
 	vol *ext4.FS
-	dev *blockdev.Namespace
+	dev *namespace.Namespace
 	top *device
 	end sync.Once
 }
 
 // device is the namespace as the volume has it: a test can hold requests back.
 type device struct {
-	*blockdev.Namespace
+	*namespace.Namespace
 	hold atomic.Pointer[hold]
 }
 

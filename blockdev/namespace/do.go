@@ -1,14 +1,15 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
 	"fmt"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Do carries out the requests, concurrently and in no defined order. See Device.
-func (d *Namespace) Do(reqs ...*Request) error {
+func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	b := d.batches.Get().(*batch)
 	defer d.recycle(b)
 	for _, r := range reqs {
@@ -20,9 +21,9 @@ func (d *Namespace) Do(reqs ...*Request) error {
 			continue
 		}
 		switch {
-		case r.Op == OpDiscard:
+		case r.Op == blockdev.OpDiscard:
 			b.discards = d.limits.split(b.discards, r, d.pool.iova)
-		case r.Op == OpFlush && !d.info.VolatileCache:
+		case r.Op == blockdev.OpFlush && !d.info.VolatileCache:
 			// What a write without a cache has written is on the medium already.
 		default:
 			b.pieces = d.limits.split(b.pieces, r, d.pool.iova)
@@ -47,22 +48,22 @@ func (d *Namespace) Do(reqs ...*Request) error {
 
 // graver is a, unless b says more: that there is no room says less than any other failure beside it, for it may pass.
 func graver(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, ErrNoSpace) && !errors.Is(b, ErrNoSpace) {
+	if a == nil || b != nil && errors.Is(a, blockdev.ErrNoSpace) && !errors.Is(b, blockdev.ErrNoSpace) {
 		return b
 	}
 	return a
 }
 
 // admit says what keeps r from being sent.
-func (d *Namespace) admit(r *Request) error {
+func (d *Namespace) admit(r *blockdev.Request) error {
 	if err := r.Check(d.info); err != nil {
 		return err
 	}
 	if d.closed.Load() {
-		return r.Fail(d.info, ErrClosed)
+		return r.Fail(d.info, blockdev.ErrClosed)
 	}
 	if !d.pool.owns(r) {
-		return r.Fail(d.info, fmt.Errorf("%w: a buffer of another device", ErrInvalid))
+		return r.Fail(d.info, fmt.Errorf("%w: a buffer of another device", blockdev.ErrInvalid))
 	}
 	return nil
 }
@@ -70,14 +71,14 @@ func (d *Namespace) admit(r *Request) error {
 // command states the pieces as commands. b.owners says which piece each belongs to.
 func (d *Namespace) command(b *batch) {
 	for i, p := range b.pieces {
-		c := nvmeq.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != OpRead}
-		bytes := uint32(Bytes(p.n) * d.limits.blockSize)
+		c := nvmeq.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != blockdev.OpRead}
+		bytes := uint32(blockdev.Bytes(p.n) * d.limits.blockSize)
 		switch {
-		case p.op == OpRead:
+		case p.op == blockdev.OpRead:
 			c.Op, c.Data, c.Len = nvmeq.IORead, p.iova, bytes
-		case p.op == OpWrite:
+		case p.op == blockdev.OpWrite:
 			c.Op, c.Data, c.Len = nvmeq.IOWrite, p.iova, bytes
-		case p.op == OpFlush:
+		case p.op == blockdev.OpFlush:
 			c = nvmeq.Command{Op: nvmeq.IOFlush, NSID: d.info.NSID}
 		case d.zeroes != nil:
 			c.Op, c.Data, c.Len = nvmeq.IOWrite, d.zeroAt, bytes
@@ -122,7 +123,7 @@ func (d *Namespace) submit(b *batch) {
 		}
 		why = causeOf(why)
 		for _, p := range b.owners[i] {
-			p.req.Err = graver(p.req.Err, &Error{Op: p.op, Off: Bytes(p.lba) * d.limits.blockSize, Len: Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
+			p.req.Err = graver(p.req.Err, &blockdev.Error{Op: p.op, Off: blockdev.Bytes(p.lba) * d.limits.blockSize, Len: blockdev.Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
 		}
 	}
 }
@@ -132,7 +133,7 @@ func causeOf(err error) error {
 	var s *nvmeq.StatusError
 	switch {
 	case errors.Is(err, nvmeq.ErrClosed):
-		return ErrClosed
+		return blockdev.ErrClosed
 	case errors.As(err, &s) && s.Status.Is(nvmeq.StatusCapacity):
 		return &capacityError{err}
 	}
@@ -144,7 +145,7 @@ type capacityError struct{ err error }
 
 func (e *capacityError) Error() string        { return e.err.Error() }
 func (e *capacityError) Unwrap() error        { return e.err }
-func (e *capacityError) Is(target error) bool { return target == ErrNoSpace }
+func (e *capacityError) Is(target error) bool { return target == blockdev.ErrNoSpace }
 
 // recycle keeps the batch's memory for the next Do, unless one huge request has made it huge.
 func (d *Namespace) recycle(b *batch) {

@@ -1,4 +1,4 @@
-package blockdev_test
+package namespace_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -50,7 +51,7 @@ func TestInfo(t *testing.T) {
 	defer d.Close()
 	require.Equal(t, blockdev.Info{Name: path, Model: "M", Serial: "S1", Firmware: "1.0", NSID: 1, BlockSize: 2048, Blocks: 8192,
 		MaxTransfer: 128 << 10, Queues: 3, Depth: 63, VolatileCache: true, Discard: true, WriteZeroes: true, Simulated: true,
-		Pinned: blockdev.DefaultPinned}, d.Info())
+		Pinned: namespace.DefaultPinned}, d.Info())
 }
 
 func TestReadOnlyImage(t *testing.T) {

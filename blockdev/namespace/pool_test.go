@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -41,16 +42,16 @@ func TestClassOf(t *testing.T) {
 
 func TestPoolReusesAndMerges(t *testing.T) {
 	p, _ := testPool(64 << 20)
-	a, err := p.alloc(4096, ForData)
+	a, err := p.alloc(4096, blockdev.ForData)
 	require.NoError(t, err)
-	b, err := p.alloc(100, ForData)
+	b, err := p.alloc(100, blockdev.ForData)
 	require.NoError(t, err)
 	require.Equal(t, p.iova(a.Slice(0, 0))+4096, p.iova(b.Slice(0, 0)), "neighbours, so that one command serves both")
 	require.Equal(t, 4096, b.Len())
 	at := p.iova(b.Slice(0, 0))
 	b.Release()
 	require.PanicsWithValue(t, "blockdev: buffer released twice", b.Release)
-	c, err := p.alloc(4096, ForData)
+	c, err := p.alloc(4096, blockdev.ForData)
 	require.NoError(t, err)
 	require.Equal(t, at, p.iova(c.Slice(0, 0)))
 	a.Release()
@@ -58,24 +59,24 @@ func TestPoolReusesAndMerges(t *testing.T) {
 
 	p, open := testPool(64 << 20)
 	for range 1000 {
-		b, err := p.alloc(1<<20, ForData)
+		b, err := p.alloc(1<<20, blockdev.ForData)
 		require.NoError(t, err)
 		b.Release()
 	}
 	require.Equal(t, 1, *open)
 	require.NoError(t, p.close())
 	require.Zero(t, *open)
-	_, err = p.alloc(1, ForData)
-	require.ErrorIs(t, err, ErrClosed)
+	_, err = p.alloc(1, blockdev.ForData)
+	require.ErrorIs(t, err, blockdev.ErrClosed)
 }
 
 func TestPoolLimit(t *testing.T) {
 	p, open := testPool(40 << 20)
-	var held []Buffer
+	var held []blockdev.Buffer
 	for {
-		b, err := p.alloc(1<<20, ForData|NoWait)
+		b, err := p.alloc(1<<20, blockdev.ForData|blockdev.NoWait)
 		if err != nil {
-			require.ErrorIs(t, err, ErrNoMemory)
+			require.ErrorIs(t, err, blockdev.ErrNoMemory)
 			require.ErrorContains(t, err, "41943040 of at most 41943040 bytes are pinned: data 41943040 in 40 buffers, single blocks 0 in 0")
 			break
 		}
@@ -85,20 +86,20 @@ func TestPoolLimit(t *testing.T) {
 	for _, b := range held[:16] {
 		b.Release() // a chunk
 	}
-	big, err := p.alloc(7<<20, ForData|NoWait)
+	big, err := p.alloc(7<<20, blockdev.ForData|blockdev.NoWait)
 	require.NoError(t, err, "what fits is still given")
 	require.Equal(t, 8<<20, big.Len())
 	big.Release()
 	for _, b := range held[16:] {
 		b.Release()
 	}
-	_, err = p.alloc(41<<20, ForData)
-	require.ErrorIs(t, err, ErrNoMemory, "what can never be is refused at once")
+	_, err = p.alloc(41<<20, blockdev.ForData)
+	require.ErrorIs(t, err, blockdev.ErrNoMemory, "what can never be is refused at once")
 	// The memory serves other sizes now.
-	big, err = p.alloc(30<<20, ForData)
+	big, err = p.alloc(30<<20, blockdev.ForData)
 	require.NoError(t, err)
 	big.Release()
-	b, err := p.alloc(4096, ForData)
+	b, err := p.alloc(4096, blockdev.ForData)
 	require.NoError(t, err)
 	b.Release()
 	require.NoError(t, p.close())
@@ -108,9 +109,9 @@ func TestPoolLimit(t *testing.T) {
 func TestPoolSourceFails(t *testing.T) {
 	boom := errors.New("boom")
 	p := newPool(1<<30, func(int64) (memory, error) { return nil, boom })
-	_, err := p.alloc(1, ForData)
+	_, err := p.alloc(1, blockdev.ForData)
 	require.ErrorIs(t, err, boom)
-	_, err = p.alloc(4<<20, ForData)
+	_, err = p.alloc(4<<20, blockdev.ForData)
 	require.ErrorIs(t, err, boom, "at once: nothing is out that could come back")
 	require.NoError(t, p.close())
 }
@@ -124,7 +125,7 @@ func TestPoolOverlap(t *testing.T) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(g, 0))
 			type held struct {
-				b    Buffer
+				b    blockdev.Buffer
 				mark byte
 			}
 			var have []held
@@ -134,7 +135,7 @@ func TestPoolOverlap(t *testing.T) {
 					if rng.IntN(50) == 0 {
 						n = 2<<20 + rng.IntN(4<<20)
 					}
-					b, err := p.alloc(n, ForData)
+					b, err := p.alloc(n, blockdev.ForData)
 					if err != nil || b.Len() < n {
 						t.Errorf("%d bytes: %v", n, err)
 						return

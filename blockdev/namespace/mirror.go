@@ -1,4 +1,6 @@
-package blockdev
+package namespace
+
+import "github.com/lanefs/lanefs/blockdev"
 
 // Data in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) has a mirror that it can: a
 // buffer's Bytes. A write copies the mirror to the device before its commands, a read the other way after them.
@@ -19,16 +21,16 @@ func (c *chunk) mirror() mirrored {
 }
 
 // push brings what r writes to the device.
-func (d *Namespace) push(r *Request) error {
-	return r.mirrors(OpWrite, mirrored.Push)
+func (d *Namespace) push(r *blockdev.Request) error {
+	return mirrors(r, blockdev.OpWrite, mirrored.Push)
 }
 
 // pull brings what r has read to the CPU.
-func (d *Namespace) pull(r *Request) error {
-	return r.mirrors(OpRead, mirrored.Pull)
+func (d *Namespace) pull(r *blockdev.Request) error {
+	return mirrors(r, blockdev.OpRead, mirrored.Pull)
 }
 
-func (r *Request) mirrors(op Op, move func(m mirrored, off, n int64) error) error {
+func mirrors(r *blockdev.Request, op blockdev.Op, move func(m mirrored, off, n int64) error) error {
 	if r.Op != op {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -23,7 +24,7 @@ const (
 )
 
 // slabsPerChunk of each use: what stays for long is given back in smaller pieces.
-var slabsPerChunk = [uses]int64{ForData: 8, ForBlock: 1, ForCache: 2, ForJournal: 1}
+var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1}
 
 // memory is what a chunk is made of: *nvmeq.Chunk.
 type memory interface {
@@ -42,7 +43,7 @@ type pool struct {
 	mu      sync.Mutex
 	size    int64 // bytes of all chunks. Protected by mu, as is all below
 	live    int   // buffers handed out, those of attached memory too
-	arenas  [uses]arena
+	arenas  [blockdev.NumUses]arena
 	chunks  map[*chunk]struct{}
 	waiting int     // in the queues of all arenas
 	refused refusal // of the source
@@ -64,7 +65,7 @@ type arena struct {
 }
 
 type chunk struct {
-	use  Use
+	use  blockdev.Use
 	mem  memory
 	host []byte
 	iova nvmeq.IOVA
@@ -107,7 +108,7 @@ func classOf(n int) int {
 }
 
 // takeLocked hands out a buffer of at least n bytes. The error is a *shortage where one may come back.
-func (p *pool) takeLocked(use Use, n int) (*buffer, error) {
+func (p *pool) takeLocked(use blockdev.Use, n int) (*buffer, error) {
 	a := &p.arenas[use]
 	class := classOf(n)
 	if class >= classes {
@@ -142,7 +143,7 @@ func (p *pool) outLocked(b *buffer) *buffer {
 }
 
 // takeSlabLocked is a slab that holds nothing.
-func (p *pool) takeSlabLocked(use Use) (*slab, error) {
+func (p *pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
 	a := &p.arenas[use]
 	if len(a.free) == 0 {
 		c, err := p.growLocked(use, slabSize, slabSize*slabsPerChunk[use])
@@ -173,7 +174,7 @@ func (s *slab) carve(p *pool, class int) {
 	}
 }
 
-func (p *pool) takeLargeLocked(use Use, n int) (*buffer, error) {
+func (p *pool) takeLargeLocked(use blockdev.Use, n int) (*buffer, error) {
 	a := &p.arenas[use]
 	size := (int64(n) + slabSize - 1) / slabSize * slabSize
 	best := -1
@@ -198,7 +199,7 @@ func (p *pool) takeLargeLocked(use Use, n int) (*buffer, error) {
 
 // growLocked maps one more chunk, of want bytes or as many as there is room for, at least least. At the limit it first gives up
 // what is unused.
-func (p *pool) growLocked(use Use, least, want int64) (*chunk, error) {
+func (p *pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	if p.roomLocked(use) < want {
 		p.reclaimLocked()
 		if err := p.trimLocked(0); err != nil {
@@ -221,10 +222,10 @@ func (p *pool) growLocked(use Use, least, want int64) (*chunk, error) {
 }
 
 // roomLocked is how many bytes more a use may have: what the limit leaves and nobody else has reserved.
-func (p *pool) roomLocked(use Use) int64 {
+func (p *pool) roomLocked(use blockdev.Use) int64 {
 	room := p.limit - p.size
 	for u := range p.arenas {
-		if a := &p.arenas[u]; Use(u) != use {
+		if a := &p.arenas[u]; blockdev.Use(u) != use {
 			room -= max(a.reserved-a.size, 0)
 		}
 	}
@@ -232,10 +233,10 @@ func (p *pool) roomLocked(use Use) int64 {
 }
 
 // mostLocked is how many bytes a use can have if nobody has more than is reserved for him.
-func (p *pool) mostLocked(use Use) int64 {
+func (p *pool) mostLocked(use blockdev.Use) int64 {
 	most := p.limit
 	for u := range p.arenas {
-		if Use(u) != use {
+		if blockdev.Use(u) != use {
 			most -= p.arenas[u].reserved
 		}
 	}
@@ -373,7 +374,7 @@ func (p *pool) closeChunksLocked() error {
 	for c := range p.chunks {
 		errs = append(errs, c.mem.Close())
 	}
-	p.chunks, p.arenas = nil, [uses]arena{}
+	p.chunks, p.arenas = nil, [blockdev.NumUses]arena{}
 	return errors.Join(errs...)
 }
 

@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
 )
 
 // Who finds no memory waits in the queue of its use, and is served in the order of coming: nobody who comes later is given what
@@ -42,19 +44,19 @@ type refusal struct {
 	at   time.Time
 }
 
-func (p *pool) alloc(n int, use Use) (Buffer, error) {
-	wait := use&NoWait == 0
-	if use &^= NoWait; n < 0 || use >= uses {
-		return nil, fmt.Errorf("a buffer of %d bytes for %v: %w", n, use, ErrInvalid)
+func (p *pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
+	wait := use&blockdev.NoWait == 0
+	if use &^= blockdev.NoWait; n < 0 || use >= blockdev.NumUses {
+		return nil, fmt.Errorf("a buffer of %d bytes for %v: %w", n, use, blockdev.ErrInvalid)
 	}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, ErrClosed
+		return nil, blockdev.ErrClosed
 	}
 	if most := p.mostLocked(use); int64(n) > most {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d bytes for %v, which can have %d of %d", ErrNoMemory, n, use, most, p.limit)
+		return nil, fmt.Errorf("%w: %d bytes for %v, which can have %d of %d", blockdev.ErrNoMemory, n, use, most, p.limit)
 	}
 	a := &p.arenas[use]
 	err := error(&shortage{})
@@ -74,7 +76,7 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 		p.mu.Unlock()
 		return nil, fmt.Errorf("pinned memory: %w", short.why)
 	case !wait:
-		err = fmt.Errorf("%w: %d bytes for %v; %s%s", ErrNoMemory, n, use, p.holdersLocked(), short)
+		err = fmt.Errorf("%w: %d bytes for %v; %s%s", blockdev.ErrNoMemory, n, use, p.holdersLocked(), short)
 		p.mu.Unlock()
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 	a.queue = append(a.queue, w)
 	p.waiting++
 	f := p.short
-	if cache := &p.arenas[ForCache]; cache.size <= cache.reserved && p.refused.err == nil {
+	if cache := &p.arenas[blockdev.ForCache]; cache.size <= cache.reserved && p.refused.err == nil {
 		f = nil
 	}
 	p.mu.Unlock()
@@ -93,12 +95,12 @@ func (p *pool) alloc(n int, use Use) (Buffer, error) {
 }
 
 // hopelessLocked says that the system refuses memory, and that nothing can come back which would serve instead.
-func (p *pool) hopelessLocked(use Use, s *shortage) bool {
-	return s.why != nil && p.arenas[use].live == 0 && (use == ForCache || p.arenas[ForCache].live == 0 || p.short == nil)
+func (p *pool) hopelessLocked(use blockdev.Use, s *shortage) bool {
+	return s.why != nil && p.arenas[use].live == 0 && (use == blockdev.ForCache || p.arenas[blockdev.ForCache].live == 0 || p.short == nil)
 }
 
 // await waits until w is served.
-func (p *pool) await(use Use, w *waiter) (Buffer, error) {
+func (p *pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 	tick := time.NewTicker(p.tick)
 	defer tick.Stop()
 	for {
@@ -118,7 +120,7 @@ func (p *pool) await(use Use, w *waiter) (Buffer, error) {
 }
 
 // giveUpLocked ends a wait for which nothing has come back for too long.
-func (p *pool) giveUpLocked(use Use, w *waiter) {
+func (p *pool) giveUpLocked(use blockdev.Use, w *waiter) {
 	a := &p.arenas[use]
 	last := w.since
 	if a.back.After(last) {
@@ -128,7 +130,7 @@ func (p *pool) giveUpLocked(use Use, w *waiter) {
 	if i < 0 || time.Since(last) < p.patience {
 		return
 	}
-	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", ErrNoMemory,
+	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", blockdev.ErrNoMemory,
 		time.Since(w.since).Round(p.tick), w.n, use, p.patience, p.holdersLocked(), &shortage{p.refused.err}))
 	p.serveLocked() // who comes next may need less
 }
@@ -148,13 +150,13 @@ func (p *pool) serveLocked() {
 		a := &p.arenas[u]
 		for len(a.queue) > 0 {
 			if p.closed {
-				p.endLocked(a, 0, nil, ErrClosed)
+				p.endLocked(a, 0, nil, blockdev.ErrClosed)
 				continue
 			}
-			b, err := p.takeLocked(Use(u), a.queue[0].n)
+			b, err := p.takeLocked(blockdev.Use(u), a.queue[0].n)
 			var short *shortage
 			if errors.As(err, &short) {
-				if !p.hopelessLocked(Use(u), short) {
+				if !p.hopelessLocked(blockdev.Use(u), short) {
 					break
 				}
 				err = fmt.Errorf("pinned memory: %w", short.why)
@@ -193,22 +195,22 @@ func (p *pool) holdersLocked() string {
 	var parts []string
 	for u := range p.arenas {
 		a := &p.arenas[u]
-		parts = append(parts, fmt.Sprintf("%v %d in %d buffers", Use(u), a.held, a.live))
+		parts = append(parts, fmt.Sprintf("%v %d in %d buffers", blockdev.Use(u), a.held, a.live))
 	}
 	return fmt.Sprintf("%d of at most %d bytes are pinned: %s", p.size, p.limit, strings.Join(parts, ", "))
 }
 
 // reserve is Bounded.Reserve.
-func (p *pool) reserve(use Use, n int64) error {
-	if use >= uses || n < 0 {
-		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, ErrInvalid)
+func (p *pool) reserve(use blockdev.Use, n int64) error {
+	if use >= blockdev.NumUses || n < 0 {
+		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, blockdev.ErrInvalid)
 	}
 	n = min((n+slabSize-1)/slabSize*slabSize, max(n, p.limit))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	others := p.limit - p.mostLocked(use)
 	if n > p.limit-others {
-		return fmt.Errorf("%w: %d bytes are to be kept for %v, of %d bytes %d are left", ErrNoMemory, n, use, p.limit, p.limit-others)
+		return fmt.Errorf("%w: %d bytes are to be kept for %v, of %d bytes %d are left", blockdev.ErrNoMemory, n, use, p.limit, p.limit-others)
 	}
 	p.arenas[use].reserved = n
 	p.serveLocked()

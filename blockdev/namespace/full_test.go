@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // TestFull: a medium without room is said once, with what was refused, and once that it refuses nothing any more.
 func TestFull(t *testing.T) {
-	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, Info{})
+	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, blockdev.Info{})
 	var mu sync.Mutex
 	var log []string
 	said := func() string { mu.Lock(); defer mu.Unlock(); return strings.Join(log, "\n") }
@@ -32,7 +33,7 @@ func TestFull(t *testing.T) {
 	defer b.Release()
 	require.Zero(t, d.Full())
 	for range 3 {
-		require.ErrorIs(t, d.Write(0, false, b.Slice(0, 8192)), ErrNoSpace)
+		require.ErrorIs(t, d.Write(0, false, b.Slice(0, 8192)), blockdev.ErrNoSpace)
 	}
 	require.EqualValues(t, 3, d.Full().Refused)
 	require.WithinDuration(t, time.Now(), d.Full().Since, time.Minute)
@@ -43,11 +44,11 @@ func TestFull(t *testing.T) {
 	status[8] = nvmeq.StatusWriteFault
 	err = d.Write(0, false, b.Slice(0, 8192))
 	require.Error(t, err)
-	require.NotErrorIs(t, err, ErrNoSpace)
-	for _, offs := range [][2]Bytes{{0, 4096}, {4096, 0}} {
-		err = d.Do(&Request{Op: OpWrite, Off: offs[0], Bufs: []Slice{b.Slice(0, 512)}}, &Request{Op: OpWrite, Off: offs[1], Bufs: []Slice{b.Slice(0, 512)}})
+	require.NotErrorIs(t, err, blockdev.ErrNoSpace)
+	for _, offs := range [][2]blockdev.Bytes{{0, 4096}, {4096, 0}} {
+		err = d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: offs[0], Bufs: []blockdev.Slice{b.Slice(0, 512)}}, &blockdev.Request{Op: blockdev.OpWrite, Off: offs[1], Bufs: []blockdev.Slice{b.Slice(0, 512)}})
 		require.Error(t, err)
-		require.NotErrorIs(t, err, ErrNoSpace)
+		require.NotErrorIs(t, err, blockdev.ErrNoSpace)
 	}
 	require.EqualValues(t, 5, d.Full().Refused)
 	d.full.close()

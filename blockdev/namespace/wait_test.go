@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev"
 )
 
 const testHang = time.Minute // much longer than anything here takes
 
 // ask waits for a buffer in a goroutine of its own, and returns when it is in the queue or served.
-func ask(t *testing.T, p *pool, n int, use Use) <-chan Buffer {
+func ask(t *testing.T, p *pool, n int, use blockdev.Use) <-chan blockdev.Buffer {
 	t.Helper()
-	got := make(chan Buffer, 1)
+	got := make(chan blockdev.Buffer, 1)
 	p.mu.Lock()
 	before := len(p.arenas[use].queue)
 	p.mu.Unlock()
@@ -34,7 +36,7 @@ func ask(t *testing.T, p *pool, n int, use Use) <-chan Buffer {
 	return got
 }
 
-func served(t *testing.T, c <-chan Buffer) Buffer {
+func served(t *testing.T, c <-chan blockdev.Buffer) blockdev.Buffer {
 	t.Helper()
 	select {
 	case b := <-c:
@@ -46,12 +48,12 @@ func served(t *testing.T, c <-chan Buffer) Buffer {
 }
 
 // fill takes buffers until none is left.
-func fill(t *testing.T, p *pool, n int, use Use) (held []Buffer) {
+func fill(t *testing.T, p *pool, n int, use blockdev.Use) (held []blockdev.Buffer) {
 	t.Helper()
 	for {
-		b, err := p.alloc(n, use|NoWait)
+		b, err := p.alloc(n, use|blockdev.NoWait)
 		if err != nil {
-			require.ErrorIs(t, err, ErrNoMemory)
+			require.ErrorIs(t, err, blockdev.ErrNoMemory)
 			return held
 		}
 		held = append(held, b)
@@ -61,18 +63,18 @@ func fill(t *testing.T, p *pool, n int, use Use) (held []Buffer) {
 // TestWaitsInOrder: who needs much is not starved by those who need little and come later.
 func TestWaitsInOrder(t *testing.T) {
 	p, _ := testPool(16 << 20)
-	held := fill(t, p, 4096, ForData)
+	held := fill(t, p, 4096, blockdev.ForData)
 	require.Len(t, held, 4096)
-	large := ask(t, p, 12<<20, ForData)
-	small := ask(t, p, 4096, ForData)
-	_, err := p.alloc(4096, ForData|NoWait)
-	require.ErrorIs(t, err, ErrNoMemory)
+	large := ask(t, p, 12<<20, blockdev.ForData)
+	small := ask(t, p, 4096, blockdev.ForData)
+	_, err := p.alloc(4096, blockdev.ForData|blockdev.NoWait)
+	require.ErrorIs(t, err, blockdev.ErrNoMemory)
 	for _, b := range held[:100] {
 		b.Release()
 	}
 	require.Empty(t, small, "who came later was served before")
-	_, err = p.alloc(4096, ForData|NoWait)
-	require.ErrorIs(t, err, ErrNoMemory, "there is some, but others have waited for it longer")
+	_, err = p.alloc(4096, blockdev.ForData|blockdev.NoWait)
+	require.ErrorIs(t, err, blockdev.ErrNoMemory, "there is some, but others have waited for it longer")
 	for _, b := range held[100:] {
 		b.Release()
 	}
@@ -84,17 +86,17 @@ func TestWaitsInOrder(t *testing.T) {
 // TestReserves: what is reserved for a use is there for it while another has all that it can get, and waits.
 func TestReserves(t *testing.T) {
 	p, open := testPool(16 << 20)
-	require.NoError(t, p.reserve(ForData, 4<<20))
-	require.NoError(t, p.reserve(ForCache, 5<<20)) // 6 MiB, whole slabs
-	require.NoError(t, p.reserve(ForJournal, 2<<20))
-	err := p.reserve(ForBlock, 5<<20)
+	require.NoError(t, p.reserve(blockdev.ForData, 4<<20))
+	require.NoError(t, p.reserve(blockdev.ForCache, 5<<20)) // 6 MiB, whole slabs
+	require.NoError(t, p.reserve(blockdev.ForJournal, 2<<20))
+	err := p.reserve(blockdev.ForBlock, 5<<20)
 	require.EqualError(t, err, "out of pinned memory: 6291456 bytes are to be kept for single blocks, of 16777216 bytes 4194304 are left")
-	data := fill(t, p, 1<<20, ForData)
+	data := fill(t, p, 1<<20, blockdev.ForData)
 	require.Len(t, data, 8)
-	waiting := ask(t, p, 1<<20, ForData)
-	journal := fill(t, p, 256<<10, ForJournal)
+	waiting := ask(t, p, 1<<20, blockdev.ForData)
+	journal := fill(t, p, 256<<10, blockdev.ForJournal)
 	require.Len(t, journal, 8)
-	cache := fill(t, p, 256<<10, ForCache)
+	cache := fill(t, p, 256<<10, blockdev.ForCache)
 	require.Len(t, cache, 24)
 	require.Empty(t, waiting)
 	data[0].Release()
@@ -102,9 +104,9 @@ func TestReserves(t *testing.T) {
 	for _, b := range append(append(data[1:], journal...), cache...) {
 		b.Release()
 	}
-	cache = fill(t, p, 256<<10, ForCache)
+	cache = fill(t, p, 256<<10, blockdev.ForCache)
 	require.Len(t, cache, 40, "what nobody has reserved is for whoever comes")
-	require.Len(t, fill(t, p, 1<<20, ForData), 4)
+	require.Len(t, fill(t, p, 1<<20, blockdev.ForData), 4)
 	require.Error(t, p.close())
 	require.NotZero(t, *open)
 }
@@ -114,20 +116,20 @@ func TestReserves(t *testing.T) {
 func TestGivesUp(t *testing.T) {
 	p, _ := testPool(4 << 20)
 	p.patience, p.tick = 200*time.Millisecond, time.Millisecond
-	held := fill(t, p, 1<<20, ForData)
+	held := fill(t, p, 1<<20, blockdev.ForData)
 	last := held[0]
 	for until := time.Now().Add(2 * p.patience); time.Now().Before(until); { // one comes back all the time, for who waits longest
-		first, second := ask(t, p, 1<<20, ForData), ask(t, p, 1<<20, ForData)
+		first, second := ask(t, p, 1<<20, blockdev.ForData), ask(t, p, 1<<20, blockdev.ForData)
 		last.Release()
 		served(t, first).Release()
 		last = served(t, second)
 	}
 	last.Release()
 	large := make(chan error, 1)
-	go func() { _, err := p.alloc(4<<20, ForData); large <- err }()
+	go func() { _, err := p.alloc(4<<20, blockdev.ForData); large <- err }()
 	select {
 	case err := <-large:
-		require.ErrorIs(t, err, ErrNoMemory)
+		require.ErrorIs(t, err, blockdev.ErrNoMemory)
 		require.ErrorContains(t, err, "for 4194304 bytes for data, and nothing came back for 200ms; 4194304 of at most 4194304 bytes are pinned: data 3145728 in 3 buffers")
 	case <-time.After(testHang):
 		t.Fatal("the wait never ended")
@@ -135,7 +137,7 @@ func TestGivesUp(t *testing.T) {
 	for _, b := range held[1:] {
 		b.Release()
 	}
-	b, err := p.alloc(4<<20, ForData)
+	b, err := p.alloc(4<<20, blockdev.ForData)
 	require.NoError(t, err)
 	b.Release()
 	require.NoError(t, p.close())
@@ -154,15 +156,15 @@ func TestSystemRefuses(t *testing.T) {
 		}
 		return source(n)
 	}
-	held, err := p.alloc(2<<20, ForData)
+	held, err := p.alloc(2<<20, blockdev.ForData)
 	require.NoError(t, err)
 	refuse.Store(true)
-	rest := fill(t, p, 2<<20, ForData) // of the chunk that there is
+	rest := fill(t, p, 2<<20, blockdev.ForData) // of the chunk that there is
 	require.Len(t, rest, 7)
-	_, err = p.alloc(4096, ForCache)
+	_, err = p.alloc(4096, blockdev.ForCache)
 	require.ErrorIs(t, err, boom, "nothing is out that could come back for this use")
-	first := ask(t, p, 2<<20, ForData)
-	second := ask(t, p, 2<<20, ForData)
+	first := ask(t, p, 2<<20, blockdev.ForData)
+	second := ask(t, p, 2<<20, blockdev.ForData)
 	held.Release()
 	held = served(t, first)
 	require.Empty(t, second)
@@ -177,7 +179,7 @@ func TestSystemRefuses(t *testing.T) {
 // TestAsksForSpare: who waits has others give back what they can spare.
 func TestAsksForSpare(t *testing.T) {
 	p, _ := testPool(8 << 20)
-	cache := fill(t, p, 256<<10, ForCache)
+	cache := fill(t, p, 256<<10, blockdev.ForCache)
 	require.Len(t, cache, 32)
 	p.onShort(func() {
 		for _, b := range cache {
@@ -185,7 +187,7 @@ func TestAsksForSpare(t *testing.T) {
 		}
 		cache = nil
 	})
-	b, err := p.alloc(1<<20, ForData)
+	b, err := p.alloc(1<<20, blockdev.ForData)
 	require.NoError(t, err)
 	b.Release()
 	require.NoError(t, p.close())
@@ -194,12 +196,12 @@ func TestAsksForSpare(t *testing.T) {
 // TestCloseEndsWaits: nobody waits for a pool that is closed.
 func TestCloseEndsWaits(t *testing.T) {
 	p, _ := testPool(2 << 20)
-	held := fill(t, p, 1<<20, ForData)
+	held := fill(t, p, 1<<20, blockdev.ForData)
 	failed := make(chan error, 1)
-	go func() { _, err := p.alloc(1<<20, ForData); failed <- err }()
+	go func() { _, err := p.alloc(1<<20, blockdev.ForData); failed <- err }()
 	require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.waiting == 1 }, testHang, time.Millisecond)
 	require.Error(t, p.close())
-	require.ErrorIs(t, <-failed, ErrClosed)
+	require.ErrorIs(t, <-failed, blockdev.ErrClosed)
 	for _, b := range held {
 		b.Release()
 	}
@@ -208,13 +210,13 @@ func TestCloseEndsWaits(t *testing.T) {
 // TestManyWait: far more than fits, of all sizes and uses, from many goroutines: all are served, and nothing is left.
 func TestManyWait(t *testing.T) {
 	p, open := testPool(16 << 20)
-	for use, n := range map[Use]int64{ForData: 4 << 20, ForBlock: 2 << 20, ForCache: 4 << 20, ForJournal: 2 << 20} {
+	for use, n := range map[blockdev.Use]int64{blockdev.ForData: 4 << 20, blockdev.ForBlock: 2 << 20, blockdev.ForCache: 4 << 20, blockdev.ForJournal: 2 << 20} {
 		require.NoError(t, p.reserve(use, n))
 	}
 	var wg sync.WaitGroup
 	for k := range 1600 {
 		wg.Go(func() {
-			use := Use(k) % uses
+			use := blockdev.Use(k) % blockdev.NumUses
 			for round := range 5 {
 				n := 4096 << ((k + round) % 10)
 				b, err := p.alloc(n, use)

@@ -1,8 +1,9 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 )
@@ -16,7 +17,7 @@ func (b *buffer) Bytes() []byte {
 
 func (b *buffer) Len() int { return b.n }
 
-func (b *buffer) Slice(off, n int) Slice { return Slice{Buf: b, Off: off, N: n} }
+func (b *buffer) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: b, Off: off, N: n} }
 
 func (b *buffer) Release() {
 	if b.chunk.attached {
@@ -27,7 +28,7 @@ func (b *buffer) Release() {
 
 // Attach makes a buffer of memory that is another's, device memory for example. Its Bytes are nil where the CPU does not
 // reach it. Release it before the memory is closed.
-func (d *Namespace) Attach(m gpu.Memory) (Buffer, error) {
+func (d *Namespace) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 	c, err := d.borrow(m)
 	if err != nil {
 		return nil, err
@@ -35,20 +36,20 @@ func (d *Namespace) Attach(m gpu.Memory) (Buffer, error) {
 	d.pool.mu.Lock()
 	defer d.pool.mu.Unlock()
 	if d.pool.closed {
-		return nil, errors.Join(ErrClosed, c.Close())
+		return nil, errors.Join(blockdev.ErrClosed, c.Close())
 	}
 	d.pool.live++
 	return &buffer{pool: d.pool, chunk: &chunk{mem: c, host: c.Bytes(), iova: c.IOVA(), attached: true}, inUse: true, n: int(c.Len())}, nil
 }
 
 // iova is where the controller sees a slice of one of the pool's buffers.
-func (p *pool) iova(s Slice) nvmeq.IOVA {
+func (p *pool) iova(s blockdev.Slice) nvmeq.IOVA {
 	b := s.Buf.(*buffer)
 	return b.chunk.iova + nvmeq.IOVA(b.off+s.Off)
 }
 
 // owns says whether all of r's memory is the pool's: only that is mapped for the controller.
-func (p *pool) owns(r *Request) bool {
+func (p *pool) owns(r *blockdev.Request) bool {
 	for _, s := range r.Bufs {
 		if b, ok := s.Buf.(*buffer); !ok || b.pool != p {
 			return false

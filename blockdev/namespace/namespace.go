@@ -1,4 +1,6 @@
-package blockdev
+// Package namespace is the blockdev.Device of one NVMe namespace. It splits what is too large for a command and spreads what is left
+// over the queue pairs; its buffers are pinned memory.
+package namespace
 
 import (
 	"errors"
@@ -7,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 )
@@ -43,14 +46,14 @@ type engine interface {
 
 // Namespace is a Device: one namespace behind an engine's queue pairs.
 type Namespace struct {
-	info   Info
+	info   blockdev.Info
 	limits limits
 	eng    engine
 	pool   *pool
 	borrow func(gpu.Memory) (memory, error)
-	inline bool   // more lanes would only mean more doorbells
-	deac   bool   // Write Zeroes may deallocate: the blocks read as zero all the same
-	zeroes Buffer // what is written where Write Zeroes does not exist; nil where it does
+	inline bool            // more lanes would only mean more doorbells
+	deac   bool            // Write Zeroes may deallocate: the blocks read as zero all the same
+	zeroes blockdev.Buffer // what is written where Write Zeroes does not exist; nil where it does
 	zeroAt nvmeq.IOVA
 
 	full    fullness
@@ -81,12 +84,12 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	}
 	id := c.Identify()
 	d := &Namespace{
-		info: Info{
+		info: blockdev.Info{
 			Name: c.Name(), Model: id.MN, Serial: id.SN, Firmware: id.FR, NSID: nsid,
-			BlockSize: Bytes(ns.BlockSize), Blocks: Blocks(ns.Blocks), MaxTransfer: Bytes(e.MaxTransfer()),
+			BlockSize: blockdev.Bytes(ns.BlockSize), Blocks: blockdev.Blocks(ns.Blocks), MaxTransfer: blockdev.Bytes(e.MaxTransfer()),
 			Queues: e.Lanes(), Depth: e.Depth(), VolatileCache: id.VWC.Present(), Discard: id.ONCS.DSM(),
 			WriteZeroes: id.ONCS.WriteZeroes(), ReadOnly: ns.ReadOnly, Simulated: c.Simulated(),
-			Pinned: Bytes(opt.Pinned),
+			Pinned: blockdev.Bytes(opt.Pinned),
 		},
 		eng:    e,
 		inline: c.Inline(),
@@ -110,7 +113,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	if opt.Logf == nil {
 		d.full.logf = func(string, ...any) {}
 	}
-	if err := d.pool.reserve(ForData, dataShare(opt.Pinned)); err != nil {
+	if err := d.pool.reserve(blockdev.ForData, dataShare(opt.Pinned)); err != nil {
 		return nil, err
 	}
 	d.limits = limitsOf(c, ns, d.info)
@@ -121,13 +124,13 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 }
 
 // limitsOf gathers what the controller says about the sizes of commands.
-func limitsOf(c *nvmeq.Controller, ns *nvmeq.Namespace, i Info) limits {
+func limitsOf(c *nvmeq.Controller, ns *nvmeq.Namespace, i blockdev.Info) limits {
 	nvm, bs := c.NVM(), i.BlockSize
-	l := limits{blockSize: bs, transfer: min(Blocks(i.MaxTransfer/bs), maxNLB), boundary: Blocks(ns.Identify.NOIOB)}
+	l := limits{blockSize: bs, transfer: min(blockdev.Blocks(i.MaxTransfer/bs), maxNLB), boundary: blockdev.Blocks(ns.Identify.NOIOB)}
 	if i.WriteZeroes {
 		switch {
 		case nvm.WZSL > 0 && nvm.WZSL < 32: // NVM §4.1.5.4
-			l.zeroes = min(max(Blocks(c.Capabilities().MPSMIN()<<nvm.WZSL/int64(bs)), 1), maxNLB)
+			l.zeroes = min(max(blockdev.Blocks(c.Capabilities().MPSMIN()<<nvm.WZSL/int64(bs)), 1), maxNLB)
 		case c.Version().AtLeast(2, 0):
 			l.zeroes = maxNLB
 		default:
@@ -141,10 +144,10 @@ func limitsOf(c *nvmeq.Controller, ns *nvmeq.Namespace, i Info) limits {
 			l.ranges = int(nvm.DMRL)
 		}
 		if nvm.DMRSL > 0 {
-			l.perRange = Blocks(nvm.DMRSL)
+			l.perRange = blockdev.Blocks(nvm.DMRSL)
 		}
 		if nvm.DMSL > 0 {
-			l.perDSM = Blocks(nvm.DMSL)
+			l.perDSM = blockdev.Blocks(nvm.DMSL)
 			l.perRange = min(l.perRange, l.perDSM)
 		}
 	}
@@ -160,8 +163,8 @@ func (d *Namespace) prepare() error {
 	if d.limits.zeroes > 0 || d.info.ReadOnly {
 		return nil
 	}
-	size := min(Bytes(d.limits.transfer)*d.limits.blockSize, 256<<10)
-	b, err := d.pool.alloc(int(size), ForData)
+	size := min(blockdev.Bytes(d.limits.transfer)*d.limits.blockSize, 256<<10)
+	b, err := d.pool.alloc(int(size), blockdev.ForData)
 	if err != nil {
 		return err
 	}
@@ -176,12 +179,12 @@ func (d *Namespace) prepare() error {
 			return err
 		}
 	}
-	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.pool.iova(b.Slice(0, 0)), Blocks(size/d.limits.blockSize)
+	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.pool.iova(b.Slice(0, 0)), blockdev.Blocks(size/d.limits.blockSize)
 	return nil
 }
 
 // Info is what is true of the namespace while it is open.
-func (d *Namespace) Info() Info { return d.info }
+func (d *Namespace) Info() blockdev.Info { return d.info }
 
 // Pinned is how many bytes of pinned memory are mapped for the controller now.
 func (d *Namespace) Pinned() int64 {
@@ -191,8 +194,8 @@ func (d *Namespace) Pinned() int64 {
 }
 
 // Alloc gives a buffer of at least n bytes.
-func (d *Namespace) Alloc(n int, use ...Use) (Buffer, error) {
-	u := ForData
+func (d *Namespace) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
+	u := blockdev.ForData
 	for _, x := range use {
 		u |= x
 	}
@@ -200,10 +203,10 @@ func (d *Namespace) Alloc(n int, use ...Use) (Buffer, error) {
 }
 
 // Reserve keeps memory for a use. See Bounded.
-func (d *Namespace) Reserve(use Use, n int64) error { return d.pool.reserve(use, n) }
+func (d *Namespace) Reserve(use blockdev.Use, n int64) error { return d.pool.reserve(use, n) }
 
 // Room is how much a use can have. See Bounded.
-func (d *Namespace) Room(use Use) int64 {
+func (d *Namespace) Room(use blockdev.Use) int64 {
 	d.pool.mu.Lock()
 	defer d.pool.mu.Unlock()
 	return d.pool.mostLocked(use)
@@ -213,26 +216,26 @@ func (d *Namespace) Room(use Use) int64 {
 func (d *Namespace) OnShort(f func()) { d.pool.onShort(f) }
 
 // Read fills bufs from off.
-func (d *Namespace) Read(off Bytes, bufs ...Slice) error {
-	return d.Do(&Request{Op: OpRead, Off: off, Bufs: bufs})
+func (d *Namespace) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
 }
 
 // Write writes bufs at off; with fua it is durable when it returns.
-func (d *Namespace) Write(off Bytes, fua bool, bufs ...Slice) error {
-	return d.Do(&Request{Op: OpWrite, Off: off, FUA: fua, Bufs: bufs})
+func (d *Namespace) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: off, FUA: fua, Bufs: bufs})
 }
 
 // Flush makes every write that has returned durable.
-func (d *Namespace) Flush() error { return d.Do(&Request{Op: OpFlush}) }
+func (d *Namespace) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
 
 // Discard says that n bytes at off are not needed any more; what they read as is not defined.
-func (d *Namespace) Discard(off, n Bytes) error {
-	return d.Do(&Request{Op: OpDiscard, Off: off, Len: n})
+func (d *Namespace) Discard(off, n blockdev.Bytes) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpDiscard, Off: off, Len: n})
 }
 
 // WriteZeroes makes n bytes at off zero.
-func (d *Namespace) WriteZeroes(off, n Bytes) error {
-	return d.Do(&Request{Op: OpWriteZeroes, Off: off, Len: n})
+func (d *Namespace) WriteZeroes(off, n blockdev.Bytes) error {
+	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
 }
 
 // Close flushes, and gives the pinned memory back. Requests under way must have ended; a buffer that was not released
@@ -243,7 +246,7 @@ func (d *Namespace) Close() error {
 		flushed = d.Flush()
 	}
 	if d.closed.Swap(true) {
-		return ErrClosed
+		return blockdev.ErrClosed
 	}
 	d.full.close()
 	if d.zeroes != nil {

@@ -1,9 +1,11 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
 )
 
 // Full says how often the medium had no room for a write (ErrNoSpace). The zero value: never.
@@ -30,7 +32,7 @@ type fullness struct {
 }
 
 func (f *fullness) note(err error) {
-	if !errors.Is(err, ErrNoSpace) {
+	if !errors.Is(err, blockdev.ErrNoSpace) {
 		return
 	}
 	f.mu.Lock()

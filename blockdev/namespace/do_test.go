@@ -1,4 +1,4 @@
-package blockdev
+package namespace
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -48,7 +49,7 @@ func (e *fakeEngine) Spread(cmds []nvmeq.Command) error {
 }
 
 // testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
-func testNamespace(t *testing.T, l limits, info Info) (*Namespace, *fakeEngine) {
+func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fakeEngine) {
 	p, _ := testPool(64 << 20)
 	e := &fakeEngine{}
 	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
@@ -60,18 +61,18 @@ func testNamespace(t *testing.T, l limits, info Info) (*Namespace, *fakeEngine) 
 
 func TestCommands(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 16, zeroes: 32, ranges: 2, perRange: 100, perDSM: 150},
-		Info{Discard: true, WriteZeroes: true, VolatileCache: true, Simulated: true})
+		blockdev.Info{Discard: true, WriteZeroes: true, VolatileCache: true, Simulated: true})
 	d.deac, d.inline = true, true
 	b, err := d.Alloc(16384)
 	require.NoError(t, err)
 	at := d.pool.iova(b.Slice(0, 0))
 	require.NoError(t, d.Do(
-		&Request{Op: OpRead, Off: 512, Bufs: []Slice{b.Slice(512, 512)}, FUA: true},
-		&Request{Op: OpDiscard, Off: 0, Len: 512 * 150},
-		&Request{Op: OpWrite, Off: 1024, Bufs: []Slice{b.Slice(0, 8192+512)}, FUA: true},
-		&Request{Op: OpWriteZeroes, Off: 0, Len: 512},
-		&Request{Op: OpFlush},
-		&Request{Op: OpDiscard, Off: 512 * 1000, Len: 512},
+		&blockdev.Request{Op: blockdev.OpRead, Off: 512, Bufs: []blockdev.Slice{b.Slice(512, 512)}, FUA: true},
+		&blockdev.Request{Op: blockdev.OpDiscard, Off: 0, Len: 512 * 150},
+		&blockdev.Request{Op: blockdev.OpWrite, Off: 1024, Bufs: []blockdev.Slice{b.Slice(0, 8192+512)}, FUA: true},
+		&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: 0, Len: 512},
+		&blockdev.Request{Op: blockdev.OpFlush},
+		&blockdev.Request{Op: blockdev.OpDiscard, Off: 512 * 1000, Len: 512},
 	))
 	require.Equal(t, []nvmeq.Command{
 		{Op: nvmeq.IORead, NSID: 3, SLBA: 1, NLB: 1, Data: at + 512, Len: 512},
@@ -86,7 +87,7 @@ func TestCommands(t *testing.T) {
 }
 
 func TestRealControllersAreSpread(t *testing.T) {
-	d, e := testNamespace(t, limits{transfer: 16, zeroes: 16}, Info{WriteZeroes: true})
+	d, e := testNamespace(t, limits{transfer: 16, zeroes: 16}, blockdev.Info{WriteZeroes: true})
 	require.NoError(t, d.WriteZeroes(0, 512*64))
 	require.Equal(t, 1, e.spread)
 	require.NoError(t, d.Flush(), "without a volatile cache there is nothing to flush")
@@ -94,8 +95,8 @@ func TestRealControllersAreSpread(t *testing.T) {
 }
 
 func TestZeroesWithoutWriteZeroes(t *testing.T) {
-	d, e := testNamespace(t, limits{transfer: 16}, Info{})
-	require.NoError(t, d.Do(&Request{Op: OpWriteZeroes, Off: 512, Len: 512 * 20, FUA: true}))
+	d, e := testNamespace(t, limits{transfer: 16}, blockdev.Info{})
+	require.NoError(t, d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: 512, Len: 512 * 20, FUA: true}))
 	require.Equal(t, []nvmeq.Command{
 		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 1, NLB: 16, Data: d.zeroAt, Len: 8192, FUA: true},
 		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 17, NLB: 4, Data: d.zeroAt, Len: 2048, FUA: true},
@@ -105,7 +106,7 @@ func TestZeroesWithoutWriteZeroes(t *testing.T) {
 
 func TestErrorsComeBackToTheirRequests(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 4, zeroes: 4, ranges: 256, perRange: 100, perDSM: 1000},
-		Info{Discard: true, WriteZeroes: true, Simulated: true})
+		blockdev.Info{Discard: true, WriteZeroes: true, Simulated: true})
 	boom := errors.New("boom")
 	e.fail = func(c *nvmeq.Command) error {
 		if c.SLBA == 8 || c.Op == nvmeq.IODSM {
@@ -113,24 +114,24 @@ func TestErrorsComeBackToTheirRequests(t *testing.T) {
 		}
 		return nil
 	}
-	zero := &Request{Op: OpWriteZeroes, Len: 512 * 20}
-	fine := &Request{Op: OpWriteZeroes, Off: 512 * 100, Len: 512 * 20}
-	gone := &Request{Op: OpDiscard, Off: 512 * 7, Len: 512 * 150}
+	zero := &blockdev.Request{Op: blockdev.OpWriteZeroes, Len: 512 * 20}
+	fine := &blockdev.Request{Op: blockdev.OpWriteZeroes, Off: 512 * 100, Len: 512 * 20}
+	gone := &blockdev.Request{Op: blockdev.OpDiscard, Off: 512 * 7, Len: 512 * 150}
 	err := d.Do(fine, zero, gone)
-	require.Equal(t, &Error{Op: OpWriteZeroes, Off: 8 * 512, Len: 4 * 512, LBA: 8, Err: boom}, err)
+	require.Equal(t, &blockdev.Error{Op: blockdev.OpWriteZeroes, Off: 8 * 512, Len: 4 * 512, LBA: 8, Err: boom}, err)
 	require.Equal(t, err, zero.Err)
 	require.NoError(t, fine.Err)
-	require.Equal(t, &Error{Op: OpDiscard, Off: 7 * 512, Len: 100 * 512, LBA: 7, Err: boom}, gone.Err)
+	require.Equal(t, &blockdev.Error{Op: blockdev.OpDiscard, Off: 7 * 512, Len: 100 * 512, LBA: 7, Err: boom}, gone.Err)
 
 	// When the engine refuses the call, no request has succeeded.
 	e.all = nvmeq.ErrClosed
-	require.ErrorIs(t, d.Do(fine, zero), ErrClosed)
-	require.ErrorIs(t, fine.Err, ErrClosed)
-	require.ErrorIs(t, zero.Err, ErrClosed)
+	require.ErrorIs(t, d.Do(fine, zero), blockdev.ErrClosed)
+	require.ErrorIs(t, fine.Err, blockdev.ErrClosed)
+	require.ErrorIs(t, zero.Err, blockdev.ErrClosed)
 }
 
 func TestHugeRequestsLeaveNoMemoryBehind(t *testing.T) {
-	d, e := testNamespace(t, limits{transfer: 1, zeroes: 1}, Info{WriteZeroes: true})
+	d, e := testNamespace(t, limits{transfer: 1, zeroes: 1}, blockdev.Info{WriteZeroes: true})
 	require.NoError(t, d.WriteZeroes(0, 512*5000))
 	require.Len(t, e.seen, 5000)
 	b := d.batches.Get().(*batch)
