@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
@@ -24,7 +24,7 @@ func atEachCommit(t *testing.T, m *mounted, work func(i int) error, look func(na
 	var mu sync.Mutex
 	var errs []error
 	looked, enough := 0, make(chan struct{})
-	m.dev.Observe(func(e blockdevtest.Event) {
+	m.dev.Observe(func(e blockdev.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !e.FUA || looked == 40 || len(errs) > 0 {
@@ -75,7 +75,7 @@ func atEachCommit(t *testing.T, m *mounted, work func(i int) error, look func(na
 
 // lookAtAll shows look every name in the root directory as it would be after a power cut now.
 func lookAtAll(image string, look func(name string, in *ext4.Inode) error) (err error) {
-	dev, err := blockdevtest.OpenFile(image, 512)
+	dev, err := blockdev.OpenFile(image, 512)
 	if err != nil {
 		return err
 	}

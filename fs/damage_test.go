@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // logLines is a Logf that keeps what it is told.
@@ -45,7 +44,7 @@ func TestReadError(t *testing.T) {
 	write(t, m.path("file"), "unreadable")
 	write(t, m.path("other"), "readable")
 	dropPages(t, m.path("file"))
-	remove := m.dev.Inject(blockdevtest.Fault{Op: blockdev.OpRead})
+	remove := m.dev.Inject(blockdev.Fault{Op: blockdev.OpRead})
 	for range 3 {
 		_, err := os.ReadFile(m.path("file"))
 		require.ErrorIs(t, err, unix.EIO)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // iocb and ioEvent are struct iocb and struct io_event of Linux's include/uapi/linux/aio_abi.h, little-endian.
@@ -89,7 +88,7 @@ func TestPagesReadDuringDirectWrite(t *testing.T) {
 				require.NoError(t, err)
 				b := aligned(size)
 				copy(b, bytes.Repeat([]byte{c}, size))
-				during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error { return put(fd, b, 0) }, func() error {
+				during(t, m.dev, blockdev.Fault{Op: blockdev.OpWrite, Times: 1}, func() error { return put(fd, b, 0) }, func() error {
 					_, err := read()
 					return err
 				})

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
@@ -97,7 +97,7 @@ func TestDurable(t *testing.T) {
 // write meanwhile.
 func lookAfterCut(t *testing.T, image, name string, look func(*ext4.Inode) (any, error)) (any, error) {
 	t.Helper()
-	dev, err := blockdevtest.OpenFile(image, 512)
+	dev, err := blockdev.OpenFile(image, 512)
 	require.NoError(t, err)
 	defer dev.Close()
 	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true, Logf: t.Logf})

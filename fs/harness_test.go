@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -18,7 +18,7 @@ import (
 type volume struct {
 	t    *testing.T
 	path string
-	dev  *blockdevtest.Device
+	dev  *blockdev.TestDevice
 	vol  *ext4.FS
 }
 
@@ -47,7 +47,7 @@ func newVolume(t *testing.T, mkfs ...string) *volume {
 func (v *volume) open() {
 	v.t.Helper()
 	var err error
-	v.dev, err = blockdevtest.OpenFile(v.path, 512)
+	v.dev, err = blockdev.OpenFile(v.path, 512)
 	require.NoError(v.t, err)
 	v.vol, err = ext4.Open(v.dev, ext4.Options{Logf: v.t.Logf})
 	require.NoError(v.t, err)
@@ -75,7 +75,7 @@ func openForHelper(dir string) (*ext4.FS, error) {
 	if out, err := exec.Command("mkfs.ext4", args...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mkfs.ext4: %w: %s", err, out)
 	}
-	dev, err := blockdevtest.OpenFile(path, 512)
+	dev, err := blockdev.OpenFile(path, 512)
 	if err != nil {
 		return nil, err
 	}

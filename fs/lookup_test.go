@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // stacks waits until a goroutine is in all of the functions.
@@ -54,7 +53,7 @@ func TestLookupOfBusyFileHoldsNobodyUp(t *testing.T) {
 		i.Put()
 	}
 	looked := make(chan error, 1)
-	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
+	during(t, m.dev, blockdev.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
 		_, err := f.Write(bytes.Repeat([]byte{'a'}, 64<<10))
 		return err
 	}, func() error {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // TestReclaim: on a full volume whoever has just removed a file may make another, although the kernel says only afterwards that
@@ -77,7 +76,7 @@ func TestReclaimHoldsNobodyUp(t *testing.T) {
 		err = os.Mkdir(m.path(fmt.Sprint(i)), 0o700)
 	}
 	require.ErrorIs(t, err, unix.ENOSPC)
-	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
+	during(t, m.dev, blockdev.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
 		_, err := f.Write(make([]byte, 64<<10))
 		return err
 	}, func() error {

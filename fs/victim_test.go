@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // TestLinkCount: the kernel counts right when it gets the attributes of a file between the removal of one of its names and the
@@ -50,7 +49,7 @@ func TestLinkCount(t *testing.T) {
 						return st.Nlink
 					}
 					require.EqualValues(t, 2, links())
-					during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpFlush}, func() error { return remove(m) }, func() error { return get(m) })
+					during(t, m.dev, blockdev.Fault{Op: blockdev.OpFlush}, func() error { return remove(m) }, func() error { return get(m) })
 					require.EqualValues(t, 1, links())
 					n := m.srv.nodes.get(inoOf(t, m.path("b", "file")))
 					require.Eventually(t, func() bool { return n.leaving.Load() == 0 }, time.Minute, time.Millisecond,

@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 // during holds back what a fault describes while somebody does slow, and wants work to end meanwhile. The times are no
 // measure of speed: what waits here waits for ever.
-func during(t *testing.T, dev *blockdevtest.Device, f blockdevtest.Fault, slow, work func() error) {
+func during(t *testing.T, dev *blockdev.TestDevice, f blockdev.Fault, slow, work func() error) {
 	t.Helper()
 	held, release := dev.Hold(f)
 	t.Cleanup(release) // before the mount goes
@@ -64,9 +63,9 @@ func waitingFiles(t *testing.T, m *mounted) (a, b *os.File) {
 }
 
 // readWhole reads f from the volume.
-func readWhole(dev *blockdevtest.Device, f *os.File, want byte) error {
+func readWhole(dev *blockdev.TestDevice, f *os.File, want byte) error {
 	read := make(chan struct{}, 1)
-	dev.Observe(func(e blockdevtest.Event) {
+	dev.Observe(func(e blockdev.Event) {
 		if e.Op == blockdev.OpRead {
 			select {
 			case read <- struct{}{}:
@@ -109,7 +108,7 @@ func others(m *mounted, f *os.File, want byte) error {
 func TestFsyncHoldsNobodyUp(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		a, b := waitingFiles(t, m)
-		during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpFlush}, func() error {
+		during(t, m.dev, blockdev.Fault{Op: blockdev.OpFlush}, func() error {
 			if _, err := a.WriteAt([]byte("more"), waitingSize); err != nil {
 				return err
 			}
@@ -127,7 +126,7 @@ func TestFsyncHoldsNobodyUp(t *testing.T) {
 func TestOverwriteHoldsNobodyUp(t *testing.T) {
 	m := newMount(t, Options{})
 	a, b := waitingFiles(t, m)
-	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
+	during(t, m.dev, blockdev.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
 		_, err := a.WriteAt(bytes.Repeat([]byte{'A'}, 64<<10), 4096)
 		return err
 	}, func() error { return others(m, b, 'b') })
@@ -138,7 +137,7 @@ func TestUnmountWhileReadingAhead(t *testing.T) {
 	var log logLines
 	m := newMount(t, Options{Logf: log.logf})
 	a, b := waitingFiles(t, m)
-	during(t, m.dev, blockdevtest.Fault{Op: blockdev.OpRead}, func() error {
+	during(t, m.dev, blockdev.Fault{Op: blockdev.OpRead}, func() error {
 		if err := unix.Fadvise(int(a.Fd()), 0, waitingSize, unix.FADV_WILLNEED); err != nil {
 			return err
 		}

@@ -1,3 +1,4 @@
+// Package blockdevtest is the conformance suite of blockdev.Device: what each implementation must do.
 package blockdevtest
 
 import (

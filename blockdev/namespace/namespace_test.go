@@ -14,6 +14,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -38,7 +39,7 @@ func TestConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			blockdevtest.Conform(t, func(t *testing.T) blockdev.Device {
-				return blockdevtest.OpenLanes(t, image(t, 8<<20), c.soft, c.lanes)
+				return namespacetest.OpenLanes(t, image(t, 8<<20), c.soft, c.lanes)
 			})
 		})
 	}
@@ -46,7 +47,7 @@ func TestConform(t *testing.T) {
 
 func TestInfo(t *testing.T) {
 	path := image(t, 16<<20)
-	d := blockdevtest.OpenLanes(t, path, softctl.Options{BlockSize: 2048, MaxTransfer: 128 << 10, Queues: 3, Serial: "S1", Model: "M"},
+	d := namespacetest.OpenLanes(t, path, softctl.Options{BlockSize: 2048, MaxTransfer: 128 << 10, Queues: 3, Serial: "S1", Model: "M"},
 		nvmeq.EngineConfig{Lanes: 8, Depth: 64})
 	defer d.Close()
 	require.Equal(t, blockdev.Info{Name: path, Model: "M", Serial: "S1", Firmware: "1.0", NSID: 1, BlockSize: 2048, Blocks: 8192,
@@ -55,7 +56,7 @@ func TestInfo(t *testing.T) {
 }
 
 func TestReadOnlyImage(t *testing.T) {
-	d := blockdevtest.OpenLanes(t, image(t, 8<<20), softctl.Options{ReadOnly: true}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{ReadOnly: true}, nvmeq.EngineConfig{})
 	b, err := d.Alloc(512)
 	require.NoError(t, err)
 	require.True(t, d.Info().ReadOnly)
@@ -68,7 +69,7 @@ func TestReadOnlyImage(t *testing.T) {
 // TestErrorNamesWhatFailed has the controller fail one piece of a large write.
 func TestErrorNamesWhatFailed(t *testing.T) {
 	var rules softctl.Rules
-	d := blockdevtest.OpenLanes(t, image(t, 8<<20), softctl.Options{MaxTransfer: 64 << 10, Injector: &rules}, nvmeq.EngineConfig{Retries: -1})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{MaxTransfer: 64 << 10, Injector: &rules}, nvmeq.EngineConfig{Retries: -1})
 	write := uint8(nvmeq.IOWrite)
 	rules.Add(softctl.Rule{Opcode: &write, Range: &[2]uint64{300, 1}, Do: softctl.Verdict{Status: softctl.Status(nvmeq.StatusWriteFault)}})
 	b, err := d.Alloc(1 << 20)
@@ -104,7 +105,7 @@ func TestNoSpace(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 8<<20))
 	var log bytes.Buffer
-	d := blockdevtest.OpenLanes(t, path, softctl.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, path, softctl.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, nvmeq.EngineConfig{})
 	b, err := d.Alloc(1 << 20)
 	require.NoError(t, err)
 	clear(b.Bytes())
@@ -126,8 +127,8 @@ func TestNoSpace(t *testing.T) {
 }
 
 func TestForeignBuffer(t *testing.T) {
-	d := blockdevtest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
-	other := blockdevtest.NewMem(8<<20, 512)
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
+	other := blockdev.NewMem(8<<20, 512)
 	b, err := other.Alloc(4096)
 	require.NoError(t, err)
 	err = d.Read(0, b.Slice(0, 4096))
@@ -137,7 +138,7 @@ func TestForeignBuffer(t *testing.T) {
 }
 
 func TestCloseNamesLeakedBuffers(t *testing.T) {
-	d := blockdevtest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
 	b, err := d.Alloc(4096)
 	require.NoError(t, err)
 	require.ErrorContains(t, d.Close(), "1 buffers were not released")
@@ -151,7 +152,7 @@ func TestCloseNamesLeakedBuffers(t *testing.T) {
 // TestSparse checks that zeroes and discards leave holes in the image, not zero bytes on the medium.
 func TestSparse(t *testing.T) {
 	path := image(t, 8<<20)
-	d := blockdevtest.OpenLanes(t, path, softctl.Options{}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, path, softctl.Options{}, nvmeq.EngineConfig{})
 	b, err := d.Alloc(4 << 20)
 	require.NoError(t, err)
 	copy(b.Bytes(), bytes.Repeat([]byte{1}, 4<<20))

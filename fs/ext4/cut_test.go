@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
@@ -62,7 +61,7 @@ func TestShiftCut(t *testing.T) {
 			seen := map[string]int{}
 			for cut, finished := 0, false; !finished; cut++ {
 				copySparse(t, template, again)
-				dev, err := blockdevtest.OpenFile(again, 512)
+				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
 				v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
 				require.NoError(t, err)
@@ -71,7 +70,7 @@ func TestShiftCut(t *testing.T) {
 				f, err := root.Lookup("f")
 				require.NoError(t, err)
 				dev.CacheWrites()
-				heal := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Skip: cut})
+				heal := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Skip: cut})
 				err = op.do(f)
 				if err == nil {
 					err = v.Sync()
@@ -126,14 +125,14 @@ func TestSuperblockCut(t *testing.T) {
 			img := disktest.Make(t, "16M", "-b", bs, "-O", "metadata_csum,metadata_csum_seed")
 			mounted := strings.Repeat("x", 64)
 			patchSuper(t, img, func(sb *disk.Superblock) { copy(sb.LastMounted[:], mounted) })
-			dev, err := blockdevtest.OpenFile(img, sector)
+			dev, err := blockdev.OpenFile(img, sector)
 			require.NoError(t, err)
 			before := make([]byte, 2*sector)
 			_, err = dev.File().ReadAt(before, super)
 			require.NoError(t, err)
 			var torn []string
 			dir := t.TempDir()
-			dev.Observe(func(e blockdevtest.Event) {
+			dev.Observe(func(e blockdev.Event) {
 				if e.Op != blockdev.OpWrite || e.Off > super || e.Off+e.Len <= super {
 					return
 				}

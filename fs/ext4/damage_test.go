@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -21,7 +21,7 @@ import (
 // openLogged opens an image and collects what the volume says.
 func openLogged(t *testing.T, img string) (v *FS, log *[]string, done func() error) {
 	t.Helper()
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	log = new([]string)
 	v, err = Open(dev, Options{Logf: func(f string, args ...any) { *log = append(*log, fmt.Sprintf(f, args...)) }})

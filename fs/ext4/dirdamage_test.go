@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -61,7 +61,7 @@ func TestDamagedIndex(t *testing.T) {
 			m.SetBlock(at[0], root)
 			m.SetBlock(below, node)
 
-			dev, err := blockdevtest.OpenFile(img, 512)
+			dev, err := blockdev.OpenFile(img, 512)
 			require.NoError(t, err)
 			defer dev.Close()
 			var log []string

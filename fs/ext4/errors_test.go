@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
@@ -98,13 +97,13 @@ func TestErrorModes(t *testing.T) {
 // TestAbortIsMarked has a commit fail: the volume takes no more changes, and e2fsck and the next mount know why.
 func TestAbortIsMarked(t *testing.T) {
 	img := disktest.Make(t, "16M")
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)
-	remove := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1})
+	remove := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Times: 1})
 	f, err := root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0)
 	require.NoError(t, err)
 	require.Error(t, f.Fsync(false))

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -222,10 +221,10 @@ func TestReplayCut(t *testing.T) {
 			rng := rand.New(rand.NewPCG(3, 9))
 			for cut := 0; ; cut++ {
 				copySparse(t, dirty, again)
-				dev, err := blockdevtest.OpenFile(again, 512)
+				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
 				dev.CacheWrites()
-				heal := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Skip: cut})
+				heal := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Skip: cut})
 				v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
 				if err == nil { // every write of the replay was cut once
 					heal()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
@@ -56,7 +56,7 @@ func TestRefusedFeatures(t *testing.T) {
 		before, err := os.ReadFile(img)
 		require.NoError(t, err)
 		for _, ro := range []bool{false, true} {
-			dev, err := blockdevtest.OpenFile(img, 512)
+			dev, err := blockdev.OpenFile(img, 512)
 			require.NoError(t, err)
 			_, err = ext4.Open(dev, ext4.Options{ReadOnly: ro})
 			require.ErrorContains(t, err, "the feature "+c.name+",")

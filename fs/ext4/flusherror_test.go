@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -59,7 +58,7 @@ func TestFlushFails(t *testing.T) {
 		for kind, mkfs := range map[string][]string{"journal": nil, "no journal": {"-O", "^has_journal"}} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				img := disktest.Make(t, "16M", mkfs...)
-				dev, err := blockdevtest.OpenFile(img, 512)
+				dev, err := blockdev.OpenFile(img, 512)
 				require.NoError(t, err)
 				s := &volume{}
 				s.v, err = ext4.Open(dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
@@ -74,26 +73,26 @@ func TestFlushFails(t *testing.T) {
 				_, err = s.f.Write(0, make([]byte, 64<<10))
 				require.NoError(t, err)
 
-				dev.Inject(blockdevtest.Fault{Op: blockdev.OpFlush, Times: 1})
+				dev.Inject(blockdev.Fault{Op: blockdev.OpFlush, Times: 1})
 				for _, err := range ask(s) {
-					require.ErrorIs(t, err, blockdevtest.ErrFault)
+					require.ErrorIs(t, err, blockdev.ErrFault)
 				}
 				for range 2 {
 					for _, i := range []*ext4.Inode{s.f, s.root} {
 						for _, dataOnly := range []bool{true, false} {
 							err := i.Fsync(dataOnly)
 							require.ErrorIs(t, err, jbd2.ErrAborted)
-							require.ErrorIs(t, err, blockdevtest.ErrFault)
+							require.ErrorIs(t, err, blockdev.ErrFault)
 						}
 					}
-					require.ErrorIs(t, s.v.Sync(), blockdevtest.ErrFault)
+					require.ErrorIs(t, s.v.Sync(), blockdev.ErrFault)
 				}
 				require.True(t, s.v.ReadOnly())
 				_, err = s.root.Create("another", unix.S_IFREG|0o600, 0, 0, 0, 0)
 				require.ErrorIs(t, err, ext4.ErrReadOnly)
 				s.f.Put()
 				s.root.Put()
-				require.ErrorIs(t, s.v.Close(), blockdevtest.ErrFault, "the last chance to say so")
+				require.ErrorIs(t, s.v.Close(), blockdev.ErrFault, "the last chance to say so")
 				require.NoError(t, dev.Close())
 				requireMarked(t, img)
 				check := exec.Command("e2fsck", "-fp", img)

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -15,7 +14,7 @@ import (
 // TestWriteError has the device refuse writes of file data: none of them may be reported as done, over blocks that are
 // allocated already no less than over new ones.
 func TestWriteError(t *testing.T) {
-	dev, err := blockdevtest.OpenFile(disktest.Make(t, "16M"), 512)
+	dev, err := blockdev.OpenFile(disktest.Make(t, "16M"), 512)
 	require.NoError(t, err)
 	defer dev.Close()
 	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
@@ -29,9 +28,9 @@ func TestWriteError(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Fsync(false))
 	for _, off := range []int64{0, 1, size, 4 * size} {
-		remove := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1})
+		remove := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Times: 1})
 		n, err := f.Write(off, make([]byte, size))
-		require.ErrorIs(t, err, blockdevtest.ErrFault, "at %d", off)
+		require.ErrorIs(t, err, blockdev.ErrFault, "at %d", off)
 		require.Zero(t, n, "at %d", off)
 		remove()
 	}

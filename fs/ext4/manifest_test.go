@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -154,7 +154,7 @@ func walk(t testing.TB, m manifest, path string, i *ext4.Inode) {
 // open mounts the volume in an image file, and closes it at the end of the test unless that was done.
 func open(t testing.TB, img string, opt ext4.Options) (v *ext4.FS, done func()) {
 	t.Helper()
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	if opt.Logf == nil {
 		opt.Logf = t.Logf

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -17,7 +16,7 @@ import (
 // that there was an error, since recovery may write an older superblock of the volume over the mark in that one.
 func TestMarkBeforeAnswer(t *testing.T) {
 	img := disktest.Make(t, "16M", "-b", "1024")
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	defer dev.Close()
 	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
@@ -31,9 +30,9 @@ func TestMarkBeforeAnswer(t *testing.T) {
 	ino, _ := disk.Inode(disk.JournalInum)
 	journal := blockdev.Bytes(disk.Map(disk.JournalInum, &ino)[0]) * 1024
 
-	remove := dev.Inject(blockdevtest.Fault{Op: blockdev.OpFlush, Times: 1})
+	remove := dev.Inject(blockdev.Fault{Op: blockdev.OpFlush, Times: 1})
 	defer remove()
-	held, release := dev.Hold(blockdevtest.Fault{Op: blockdev.OpWrite, Off: journal, Len: 1024})
+	held, release := dev.Hold(blockdev.Fault{Op: blockdev.OpWrite, Off: journal, Len: 1024})
 	defer release()
 	told := make(chan error, 1)
 	go func() { told <- f.Fsync(true) }()

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -23,7 +22,7 @@ func TestMarkStays(t *testing.T) {
 	for k := range 8 {
 		t.Run(fmt.Sprintf("write %d", k), func(t *testing.T) {
 			img := disktest.Make(t, "16M", "-O", "metadata_csum_seed,orphan_file")
-			dev, err := blockdevtest.OpenFile(img, 512)
+			dev, err := blockdev.OpenFile(img, 512)
 			require.NoError(t, err)
 			v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}, CommitInterval: time.Hour})
 			require.NoError(t, err)
@@ -33,17 +32,17 @@ func TestMarkStays(t *testing.T) {
 				create(t, root, name).Put()
 				require.NoError(t, v.Sync())
 			}
-			heal := dev.Inject(blockdevtest.Fault{Op: blockdev.OpWrite, Skip: k, Times: 1})
+			heal := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Skip: k, Times: 1})
 			for n := 0; err == nil && n < 20; n++ {
 				if err = put(root.Create(fmt.Sprint("c", n), unix.S_IFREG, 0, 0, 0, 0)); err == nil {
 					err = v.Sync()
 				}
 			}
-			require.ErrorIs(t, err, blockdevtest.ErrFault)
+			require.ErrorIs(t, err, blockdev.ErrFault)
 			heal()
 			require.True(t, v.ReadOnly())
 			root.Put()
-			require.ErrorIs(t, v.Close(), blockdevtest.ErrFault)
+			require.ErrorIs(t, v.Close(), blockdev.ErrFault)
 			require.NoError(t, dev.Close())
 			requireMarked(t, img)
 

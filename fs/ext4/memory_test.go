@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/nvmeq"
@@ -32,7 +32,7 @@ func (d *slowDevice) Do(reqs ...*blockdev.Request) error {
 }
 
 func smallPool(t *testing.T, img string, pinned int64) *namespace.Namespace {
-	return blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: pinned})
+	return namespacetest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: pinned})
 }
 
 // TestManySlowReaders: 1,600 readers of 1 MiB each at once, of a device that is slow and may have 64 MiB of memory. All get their bytes.

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -256,7 +256,7 @@ func TestExternalJournal(t *testing.T) {
 	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 	for path, says := range map[string]string{img: uuid, journal: "journal_dev"} {
 		for _, opt := range []ext4.Options{{}, {ReadOnly: true}} {
-			dev, err := blockdevtest.OpenFile(path, 512)
+			dev, err := blockdev.OpenFile(path, 512)
 			require.NoError(t, err)
 			_, err = ext4.Open(dev, opt)
 			require.ErrorContains(t, err, says)
@@ -270,7 +270,7 @@ func TestDirFsync(t *testing.T) {
 	for name, args := range map[string][]string{"defaults": nil, "1k, no orphan file": {"-b", "1024", "-O", "^orphan_file"}} {
 		t.Run(name, func(t *testing.T) {
 			img := disktest.Make(t, "32M", args...)
-			dev, err := blockdevtest.OpenFile(img, 512)
+			dev, err := blockdev.OpenFile(img, 512)
 			require.NoError(t, err)
 			defer dev.Close()
 			dev.CacheWrites()

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -87,11 +86,11 @@ func TestContiguous(t *testing.T) {
 // TestDiscard: what is freed is discarded once that is durable, and no more than that.
 func TestDiscard(t *testing.T) {
 	img := disktest.Make(t, "64M", "-b", "1024")
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	var mu sync.Mutex
 	discarded, total := map[blockdev.Bytes]bool{}, int64(0)
-	dev.Observe(func(e blockdevtest.Event) {
+	dev.Observe(func(e blockdev.Event) {
 		if e.Op != blockdev.OpDiscard {
 			return
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -18,10 +17,10 @@ func TestStats(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			img := disktest.Make(t, "32M", args...)
 			for range 2 {
-				dev, err := blockdevtest.OpenFile(img, 512)
+				dev, err := blockdev.OpenFile(img, 512)
 				require.NoError(t, err)
 				var read, written atomic.Int64
-				dev.Observe(func(e blockdevtest.Event) {
+				dev.Observe(func(e blockdev.Event) {
 					switch e.Op {
 					case blockdev.OpRead:
 						read.Add(int64(e.Len))

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -102,7 +101,7 @@ func agedVolume(t *testing.T, mkfs ...string) string {
 
 // kth fails one request of a kind.
 type kth struct {
-	*blockdevtest.Device
+	*blockdev.TestDevice
 	op    blockdev.Op
 	k     int
 	on    bool
@@ -124,10 +123,10 @@ func (d *kth) Do(reqs ...*blockdev.Request) error {
 		d.mu.Unlock()
 		var err error
 		if hit {
-			r.Err = r.Fail(d.Info(), blockdevtest.ErrFault)
+			r.Err = r.Fail(d.Info(), blockdev.ErrFault)
 			err = r.Err
 		} else {
-			err = d.Device.Do(r)
+			err = d.TestDevice.Do(r)
 		}
 		if first == nil {
 			first = err
@@ -160,9 +159,9 @@ func TestFailsHalfWay(t *testing.T) {
 				for _, op := range []blockdev.Op{blockdev.OpRead, blockdev.OpWrite} {
 					for k, finished := 0, false; !finished; k++ {
 						copySparse(t, template, img)
-						dev, err := blockdevtest.OpenFile(img, 512)
+						dev, err := blockdev.OpenFile(img, 512)
 						require.NoError(t, err)
-						bad := &kth{Device: dev, op: op, k: k}
+						bad := &kth{TestDevice: dev, op: op, k: k}
 						v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
 						require.NoError(t, err)
 						root, err := v.Root()
@@ -173,7 +172,7 @@ func TestFailsHalfWay(t *testing.T) {
 						failed := bad.fired
 						finished = !failed
 						if failed && op == blockdev.OpWrite || err != nil {
-							require.ErrorIs(t, err, blockdevtest.ErrFault, "%v %d", op, k)
+							require.ErrorIs(t, err, blockdev.ErrFault, "%v %d", op, k)
 							undone++
 						}
 						root.Put()
@@ -226,9 +225,9 @@ func TestLookupFails(t *testing.T) {
 			failures := 0
 			for k, finished := 0, false; !finished; k++ {
 				copySparse(t, img, again)
-				dev, err := blockdevtest.OpenFile(again, 512)
+				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
-				bad := &kth{Device: dev, op: blockdev.OpRead, k: k}
+				bad := &kth{TestDevice: dev, op: blockdev.OpRead, k: k}
 				v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
 				require.NoError(t, err)
 				root, err := v.Root()
@@ -241,7 +240,7 @@ func TestLookupFails(t *testing.T) {
 				if finished = !bad.fired; finished {
 					require.ErrorIs(t, err, ext4.ErrExist)
 				} else {
-					require.ErrorIs(t, err, blockdevtest.ErrFault)
+					require.ErrorIs(t, err, blockdev.ErrFault)
 					failures++
 				}
 				d.Put()

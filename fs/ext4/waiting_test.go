@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -37,7 +36,7 @@ var past = time.Now().Add(-48 * time.Hour)
 
 // stalled is a volume with some files, whose device can be made to hold flushes.
 type stalled struct {
-	dev   *blockdevtest.Device
+	dev   *blockdev.TestDevice
 	v     *FS
 	root  *Inode
 	files []*Inode
@@ -47,7 +46,7 @@ const stalledSize = 64 << 10
 
 func openStalled(t *testing.T, img string) *stalled {
 	t.Helper()
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	// Only those who ask for a commit get one.
 	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: time.Hour})
@@ -71,7 +70,7 @@ func openStalled(t *testing.T, img string) *stalled {
 // stall begins an fsync that does not get past the device. finish lets it go on and waits for it.
 func (s *stalled) stall(t *testing.T) (finish func()) {
 	t.Helper()
-	held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpFlush})
+	held, release := s.dev.Hold(blockdev.Fault{Op: blockdev.OpFlush})
 	t.Cleanup(release)
 	result := make(chan error, 1)
 	go func() {
@@ -149,7 +148,7 @@ func TestWriteHoldsNobodyUp(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			img := disktest.Make(t, "16M")
 			s := openStalled(t, img)
-			held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpWrite, Times: 1})
+			held, release := s.dev.Hold(blockdev.Fault{Op: blockdev.OpWrite, Times: 1})
 			t.Cleanup(release)
 			written := make(chan error, 1)
 			go func() {
@@ -216,7 +215,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 // TestCommitInterval: what nobody asks to be made durable is, by and by.
 func TestCommitInterval(t *testing.T) {
 	img := disktest.Make(t, "16M")
-	dev, err := blockdevtest.OpenFile(img, 512)
+	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: 20 * time.Millisecond})
 	require.NoError(t, err)
@@ -249,7 +248,7 @@ func TestFdatasync(t *testing.T) {
 	s := openStalled(t, img)
 	f := s.files[2]
 	sync := func(dataOnly bool) (commits, flushes int) {
-		s.dev.Observe(func(e blockdevtest.Event) {
+		s.dev.Observe(func(e blockdev.Event) {
 			if e.Op == blockdev.OpFlush {
 				flushes++
 			}
@@ -301,10 +300,10 @@ func TestFlushesAreShared(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	s := openStalled(t, img)
 	f := s.files[2]
-	held, release := s.dev.Hold(blockdevtest.Fault{Op: blockdev.OpFlush, Times: 1})
+	held, release := s.dev.Hold(blockdev.Fault{Op: blockdev.OpFlush, Times: 1})
 	t.Cleanup(release)
 	var flushes atomic.Int64
-	s.dev.Observe(func(e blockdevtest.Event) {
+	s.dev.Observe(func(e blockdev.Event) {
 		if e.Op == blockdev.OpFlush {
 			flushes.Add(1)
 		}

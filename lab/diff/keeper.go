@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/lab/internal/image"
@@ -76,7 +75,7 @@ func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args
 
 // openVolume opens an image with LaneFS's ext4.
 func openVolume(image string, readOnly bool) (*ext4.FS, blockdev.Device, error) {
-	dev, err := blockdevtest.OpenFile(image, 512)
+	dev, err := blockdev.OpenFile(image, 512)
 	if err != nil {
 		return nil, nil, err
 	}

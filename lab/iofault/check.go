@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/lab/diff"
@@ -282,7 +282,7 @@ func (t *try) judgeLane(m *medium) error {
 }
 
 // again mounts a marked volume once more: the mark stays.
-func (t *try) again(dev *blockdevtest.Device) error {
+func (t *try) again(dev *blockdev.TestDevice) error {
 	m, err := readMedium(dev.File(), t.layout.LBA)
 	if err != nil {
 		return err

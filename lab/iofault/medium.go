@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
@@ -42,8 +42,8 @@ func readMedium(f *os.File, lba int64) (*medium, error) {
 }
 
 // device is a new device in memory with a copy of the medium.
-func (m *medium) device() *blockdevtest.Device {
-	d := blockdevtest.NewMem(m.size, m.lba)
+func (m *medium) device() *blockdev.TestDevice {
+	d := blockdev.NewMem(m.size, m.lba)
 	for _, p := range m.parts {
 		if _, err := d.File().WriteAt(p.b, p.off); err != nil {
 			panic(fmt.Sprintf("iofault: memory of a device: %v", err))

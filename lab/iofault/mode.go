@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -121,22 +120,22 @@ func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
 // armed is a fault that waits for its command.
 type armed struct {
 	hits   atomic.Int64
-	first  atomic.Pointer[blockdevtest.Event] // nil when an allocation failed
+	first  atomic.Pointer[blockdev.Event] // nil when an allocation failed
 	remove func()
 }
 
 // arm makes the k-th command or allocation from now on fail, k from 1.
-func (m *Mode) arm(dev *blockdevtest.Device, k int, rng *rand.Rand) *armed {
+func (m *Mode) arm(dev *blockdev.TestDevice, k int, rng *rand.Rand) *armed {
 	a := &armed{}
 	times := map[stay]int{once: 1, thrice: 3}[m.stay]
 	if m.memory() {
-		a.remove = dev.Shorten(blockdevtest.Shortage{Skip: k - 1, Times: times, Hit: func(int) { a.hits.Add(1) }})
+		a.remove = dev.Shorten(blockdev.Shortage{Skip: k - 1, Times: times, Hit: func(int) { a.hits.Add(1) }})
 		return a
 	}
 	seed, lba := rng.Uint64(), dev.Info().BlockSize
-	f := blockdevtest.Fault{Skip: k - 1, Times: times,
+	f := blockdev.Fault{Skip: k - 1, Times: times,
 		Fail: func(r *blockdev.Request) error { return m.err(r, lba) },
-		Hit: func(e blockdevtest.Event) {
+		Hit: func(e blockdev.Event) {
 			if a.hits.Add(1) == 1 {
 				a.first.Store(&e)
 			}
@@ -151,15 +150,15 @@ func (m *Mode) arm(dev *blockdevtest.Device, k int, rng *rand.Rand) *armed {
 	}
 	switch m.stay {
 	case blocks:
-		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }
+		f.Then = func(first blockdev.Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }
 	case sector:
-		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return first.Touches(r) }
+		f.Then = func(first blockdev.Event, r *blockdev.Request) bool { return first.Touches(r) }
 	case kind:
-		f.Then = func(first blockdevtest.Event, r *blockdev.Request) bool { return r.Op == first.Op }
+		f.Then = func(first blockdev.Event, r *blockdev.Request) bool { return r.Op == first.Op }
 	case writes:
-		f.Then = func(_ blockdevtest.Event, r *blockdev.Request) bool { return r.Op != blockdev.OpRead }
+		f.Then = func(_ blockdev.Event, r *blockdev.Request) bool { return r.Op != blockdev.OpRead }
 	case lost:
-		f.Then = func(blockdevtest.Event, *blockdev.Request) bool { return true }
+		f.Then = func(blockdev.Event, *blockdev.Request) bool { return true }
 	}
 	a.remove = dev.Inject(f)
 	return a

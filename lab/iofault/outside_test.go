@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
@@ -83,7 +82,7 @@ func TestOutside(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.results[0].err)
 		rng := chance(seed, round)
-		reads := slices.DeleteFunc(slices.Clone(s.commands), func(e blockdevtest.Event) bool { return e.Op != blockdev.OpRead })
+		reads := slices.DeleteFunc(slices.Clone(s.commands), func(e blockdev.Event) bool { return e.Op != blockdev.OpRead })
 		e := s.commands[rng.IntN(len(s.commands))]
 		if rng.IntN(2) == 0 && len(reads) > 0 {
 			e = reads[rng.IntN(len(reads))]
@@ -161,7 +160,7 @@ func newOutside(t *testing.T) *outside {
 func (b *outside) mnt() string { return filepath.Join(b.dir, "mnt") }
 
 // try does one fault. It reports whether the fault met anything.
-func (b *outside) try(t *testing.T, s *script, do func(string, *os.File) error, e blockdevtest.Event, good, killed bool) bool {
+func (b *outside) try(t *testing.T, s *script, do func(string, *os.File) error, e blockdev.Event, good, killed bool) bool {
 	image := filepath.Join(b.dir, "back", "image")
 	dev := s.base.device()
 	content, err := os.ReadFile(dev.Path())
@@ -223,7 +222,7 @@ func syncDir(dir string) error {
 }
 
 // ruleOf makes the sector bad that a command of the twin touches first.
-func ruleOf(e blockdevtest.Event, good bool) faultfs.Rule {
+func ruleOf(e blockdev.Event, good bool) faultfs.Rule {
 	const tries = 4 // of a command, by package nvmeq
 	r := faultfs.Rule{Off: int64(e.Off), Len: 512, Times: tries}
 	switch e.Op {

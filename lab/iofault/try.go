@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/lab/diff"
@@ -25,7 +24,7 @@ type try struct {
 	mode *Mode
 	rng  *rand.Rand
 
-	dev   *blockdevtest.Device
+	dev   *blockdev.TestDevice
 	vol   *ext4.FS
 	play  *player
 	armed *armed
@@ -399,7 +398,7 @@ func (t *try) end() error {
 	}
 	// Nothing reaches the medium any more, nor does what the fault lets through.
 	t.armed.remove()
-	dead := t.dev.Inject(blockdevtest.Fault{Err: errors.New("the power is off")})
+	dead := t.dev.Inject(blockdev.Fault{Err: errors.New("the power is off")})
 	defer dead()
 	if cut {
 		t.play.close()

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/lab/diff"
 )
@@ -23,7 +23,7 @@ type script struct {
 	// What the twin went through: trees[k] before step k, and after all of them the last.
 	trees    []Tree
 	results  []outcome
-	commands []blockdevtest.Event // of the steps and the unmount
+	commands []blockdev.Event // of the steps and the unmount
 	allocs   int
 }
 
@@ -47,12 +47,12 @@ func (s *script) play(look bool) (m *medium, slots []slot, err error) {
 	var mu sync.Mutex
 	count := func() {
 		if !look {
-			dev.Observe(func(e blockdevtest.Event) {
+			dev.Observe(func(e blockdev.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				s.commands = append(s.commands, e)
 			})
-			dev.Shorten(blockdevtest.Shortage{Skip: 1 << 40, Count: &s.allocs})
+			dev.Shorten(blockdev.Shortage{Skip: 1 << 40, Count: &s.allocs})
 		}
 	}
 	if s.mount {
@@ -152,7 +152,7 @@ func (s *script) interrupted(rng *rand.Rand) (*medium, error) {
 			_ = v.Sync()
 		}
 	}
-	dead := dev.Inject(blockdevtest.Fault{})
+	dead := dev.Inject(blockdev.Fault{})
 	defer dead()
 	p.close()
 	_ = v.Close()

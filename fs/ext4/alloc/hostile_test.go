@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
@@ -38,7 +38,7 @@ func FuzzHostile(f *testing.F) {
 		if err != nil || sb.BlockSize() > 65536 {
 			return
 		}
-		dev := blockdevtest.NewMem(int64(len(img)), 512)
+		dev := blockdev.NewMem(int64(len(img)), 512)
 		defer dev.Close()
 		_, err = dev.File().WriteAt(img, 0)
 		require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
@@ -75,7 +75,7 @@ func rubbish(t testing.TB, path, size string) {
 type volume struct {
 	t     testing.TB
 	path  string
-	dev   *blockdevtest.Device
+	dev   *blockdev.TestDevice
 	cache *jbd2.Cache
 	jnl   *jbd2.Journal
 	sb    *disk.Superblock
@@ -86,7 +86,7 @@ func open(t testing.TB, path string) *volume {
 	t.Helper()
 	v := &volume{t: t, path: path}
 	var err error
-	v.dev, err = blockdevtest.OpenFile(path, 512)
+	v.dev, err = blockdev.OpenFile(path, 512)
 	require.NoError(t, err)
 	head := make([]byte, disk.SuperblockSize)
 	_, err = v.dev.File().ReadAt(head, disk.SuperblockOffset)

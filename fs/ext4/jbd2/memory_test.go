@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -21,7 +21,7 @@ func pinnedDevice(t *testing.T, pinned int64) *namespace.Namespace {
 	img := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.Truncate(img, 256<<20))
-	d := blockdevtest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, namespace.Options{Pinned: pinned})
+	d := namespacetest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, namespace.Options{Pinned: pinned})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
 }

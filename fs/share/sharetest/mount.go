@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/share"
@@ -109,7 +109,7 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	m.dev = blockdevtest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4})
+	m.dev = namespacetest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4})
 	m.top = &device{Namespace: m.dev}
 	m.vol, err = ext4.Open(m.top, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)

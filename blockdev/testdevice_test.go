@@ -1,4 +1,4 @@
-package blockdevtest
+package blockdev_test
 
 import (
 	"bytes"
@@ -11,28 +11,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
 func TestConform(t *testing.T) {
 	for name, bs := range map[string]int64{"512": 512, "4096": 4096} {
 		t.Run("mem"+name, func(t *testing.T) {
-			Conform(t, func(*testing.T) blockdev.Device { return NewMem(8<<20, bs) })
+			blockdevtest.Conform(t, func(*testing.T) blockdev.Device { return blockdev.NewMem(8<<20, bs) })
 		})
 	}
 	t.Run("file", func(t *testing.T) {
-		Conform(t, func(t *testing.T) blockdev.Device {
+		blockdevtest.Conform(t, func(t *testing.T) blockdev.Device {
 			path := filepath.Join(t.TempDir(), "image")
 			require.NoError(t, os.WriteFile(path, nil, 0o600))
 			require.NoError(t, os.Truncate(path, 8<<20+100))
-			d, err := OpenFile(path, 512)
+			d, err := blockdev.OpenFile(path, 512)
 			require.NoError(t, err)
 			require.Equal(t, blockdev.Bytes(8<<20), d.Info().Size())
 			return d
 		})
 	})
 	t.Run("nodiscard", func(t *testing.T) {
-		Conform(t, func(*testing.T) blockdev.Device {
-			d := NewMem(8<<20, 1024)
+		blockdevtest.Conform(t, func(*testing.T) blockdev.Device {
+			d := blockdev.NewMem(8<<20, 1024)
 			d.Modify(func(i *blockdev.Info) { i.Discard = false })
 			return d
 		})
@@ -40,18 +41,18 @@ func TestConform(t *testing.T) {
 }
 
 func TestOpenFileErrors(t *testing.T) {
-	_, err := OpenFile(filepath.Join(t.TempDir(), "absent"), 512)
+	_, err := blockdev.OpenFile(filepath.Join(t.TempDir(), "absent"), 512)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	path := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
 	for _, bs := range []int64{0, -1, 100, 256, 1 << 20} {
-		_, err = OpenFile(path, bs)
+		_, err = blockdev.OpenFile(path, bs)
 		require.ErrorContains(t, err, "block size", bs)
 	}
 }
 
 func TestReadOnly(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	d.Modify(func(i *blockdev.Info) { i.ReadOnly = true })
 	b := alloc(t, d, 512)
 	require.ErrorIs(t, d.Write(0, false, b.Slice(0, 512)), blockdev.ErrReadOnly)
@@ -60,7 +61,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestBuffersArePoisoned(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	b, err := d.Alloc(100)
 	require.NoError(t, err)
 	require.Equal(t, byte(0xdb), b.Bytes()[0])
@@ -74,21 +75,21 @@ func TestBuffersArePoisoned(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	b := alloc(t, d, 4096)
 	write := func(off blockdev.Bytes) error { return d.Write(off, false, b.Slice(0, 1024)) }
 
-	remove := d.Inject(Fault{Op: blockdev.OpWrite, Skip: 1, Times: 2})
+	remove := d.Inject(blockdev.Fault{Op: blockdev.OpWrite, Skip: 1, Times: 2})
 	require.NoError(t, write(0))
 	err := write(512)
-	require.ErrorIs(t, err, ErrFault)
+	require.ErrorIs(t, err, blockdev.ErrFault)
 	require.EqualError(t, err, "write of 1024 bytes at 512 (LBA 1): injected fault")
 	require.NoError(t, d.Read(0, b.Slice(0, 512)), "reads do not match")
-	require.ErrorIs(t, write(0), ErrFault)
+	require.ErrorIs(t, write(0), blockdev.ErrFault)
 	require.NoError(t, write(0))
 	remove()
 
-	remove = d.Inject(Fault{Off: 2048, Len: 512, Err: os.ErrPermission})
+	remove = d.Inject(blockdev.Fault{Off: 2048, Len: 512, Err: os.ErrPermission})
 	require.NoError(t, write(1024))
 	require.ErrorIs(t, write(1536), os.ErrPermission)
 	require.ErrorIs(t, d.Read(2048, b.Slice(0, 512)), os.ErrPermission)
@@ -100,7 +101,7 @@ func TestFaults(t *testing.T) {
 	// A torn write leaves its first half.
 	require.NoError(t, d.WriteZeroes(0, 4096))
 	copy(b.Bytes(), bytes.Repeat([]byte{7}, 4096))
-	d.Inject(Fault{Op: blockdev.OpWrite, Partial: 600})
+	d.Inject(blockdev.Fault{Op: blockdev.OpWrite, Partial: 600})
 	require.Error(t, write(0))
 	require.NoError(t, d.Read(0, b.Slice(0, 1024)))
 	require.Equal(t, append(bytes.Repeat([]byte{7}, 512), make([]byte, 512)...), b.Bytes()[:1024])
@@ -108,26 +109,26 @@ func TestFaults(t *testing.T) {
 
 // TestWhatStays has faults go on after the first command that they fail.
 func TestWhatStays(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	b := alloc(t, d, 4096)
-	var hits []Event
-	remove := d.Inject(Fault{Skip: 1, Times: 1, Hit: func(e Event) { hits = append(hits, e) },
+	var hits []blockdev.Event
+	remove := d.Inject(blockdev.Fault{Skip: 1, Times: 1, Hit: func(e blockdev.Event) { hits = append(hits, e) },
 		Fail: func(r *blockdev.Request) error { return fmt.Errorf("no %v", r.Op) },
-		Then: func(first Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }})
+		Then: func(first blockdev.Event, r *blockdev.Request) bool { return r.Op == first.Op && first.Touches(r) }})
 	require.NoError(t, d.Write(0, false, b.Slice(0, 1024)))
 	require.ErrorContains(t, d.Write(512, false, b.Slice(0, 1024)), "no write")
 	require.ErrorContains(t, d.Write(1024, false, b.Slice(0, 4096)), "no write")
 	require.NoError(t, d.Write(0, false, b.Slice(0, 512)), "it touches nothing that is bad")
 	require.NoError(t, d.Read(512, b.Slice(0, 512)), "only writes are bad")
 	require.NoError(t, d.Flush())
-	require.Equal(t, []Event{{blockdev.OpWrite, 512, 1024, false}, {blockdev.OpWrite, 1024, 4096, false}}, hits)
+	require.Equal(t, []blockdev.Event{{Op: blockdev.OpWrite, Off: 512, Len: 1024}, {Op: blockdev.OpWrite, Off: 1024, Len: 4096}}, hits)
 	remove()
 	require.NoError(t, d.Write(512, false, b.Slice(0, 1024)))
 }
 
 // TestPartsOfACommand has commands fail of which some blocks are carried out.
 func TestPartsOfACommand(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	b := alloc(t, d, 4096)
 	odd := func(block int) bool { return block%2 == 1 }
 	content := func() string {
@@ -143,17 +144,17 @@ func TestPartsOfACommand(t *testing.T) {
 	fill(1)
 	require.NoError(t, d.Write(0, false, b.Slice(0, 4096)))
 	fill(2)
-	remove := d.Inject(Fault{Op: blockdev.OpWrite, Done: odd})
-	require.ErrorIs(t, d.Write(0, false, b.Slice(0, 1536), b.Slice(1536, 2560)), ErrFault)
+	remove := d.Inject(blockdev.Fault{Op: blockdev.OpWrite, Done: odd})
+	require.ErrorIs(t, d.Write(0, false, b.Slice(0, 1536), b.Slice(1536, 2560)), blockdev.ErrFault)
 	remove()
 	require.Equal(t, "12121212", content())
-	remove = d.Inject(Fault{Op: blockdev.OpDiscard, Done: odd})
-	require.ErrorIs(t, d.Discard(512, 2048), ErrFault)
+	remove = d.Inject(blockdev.Fault{Op: blockdev.OpDiscard, Done: odd})
+	require.ErrorIs(t, d.Discard(512, 2048), blockdev.ErrFault)
 	remove()
 	require.Equal(t, "12020212", content())
 	fill(3)
-	remove = d.Inject(Fault{Op: blockdev.OpRead, Done: odd})
-	require.ErrorIs(t, d.Read(0, b.Slice(0, 2048)), ErrFault)
+	remove = d.Inject(blockdev.Fault{Op: blockdev.OpRead, Done: odd})
+	require.ErrorIs(t, d.Read(0, b.Slice(0, 2048)), blockdev.ErrFault)
 	require.Equal(t, []byte{3, 2, 3, 2}, []byte{b.Bytes()[0], b.Bytes()[512], b.Bytes()[1024], b.Bytes()[1536]})
 	remove()
 
@@ -162,8 +163,8 @@ func TestPartsOfACommand(t *testing.T) {
 	for _, works := range []bool{false, true} {
 		fill(4)
 		require.NoError(t, d.Write(0, false, b.Slice(0, 512)))
-		remove = d.Inject(Fault{Op: blockdev.OpFlush, Done: func(int) bool { return works }})
-		require.ErrorIs(t, d.Flush(), ErrFault)
+		remove = d.Inject(blockdev.Fault{Op: blockdev.OpFlush, Done: func(int) bool { return works }})
+		require.ErrorIs(t, d.Flush(), blockdev.ErrFault)
 		remove()
 		require.NoError(t, d.Cut(nil))
 		require.Equal(t, works, content()[0] == '4')
@@ -172,7 +173,7 @@ func TestPartsOfACommand(t *testing.T) {
 
 // TestLostByAFlush has a flush lose what was written before it.
 func TestLostByAFlush(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	d.CacheWrites()
 	b := alloc(t, d, 4096)
 	write := func(off blockdev.Bytes, v byte, fua bool) {
@@ -188,8 +189,8 @@ func TestLostByAFlush(t *testing.T) {
 		write(512*k, 2, false)
 		write(512*k, 3, false)
 	}
-	remove := d.Inject(Fault{Op: blockdev.OpFlush, Lose: true})
-	require.ErrorIs(t, d.Flush(), ErrFault)
+	remove := d.Inject(blockdev.Fault{Op: blockdev.OpFlush, Lose: true})
+	require.ErrorIs(t, d.Flush(), blockdev.ErrFault)
 	remove()
 	require.Equal(t, []byte{3, 3, 3, 3}, content(), "reads see it")
 	write(512, 4, false) // durable with the next flush
@@ -201,9 +202,9 @@ func TestLostByAFlush(t *testing.T) {
 }
 
 func TestShortage(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	hits, calls := 0, 0
-	remove := d.Shorten(Shortage{Skip: 1, Times: 2, Hit: func(int) { hits++ }, Count: &calls})
+	remove := d.Shorten(blockdev.Shortage{Skip: 1, Times: 2, Hit: func(int) { hits++ }, Count: &calls})
 	for _, want := range []error{nil, blockdev.ErrNoMemory, blockdev.ErrNoMemory, nil} {
 		b, err := d.Alloc(10)
 		require.ErrorIs(t, err, want)
@@ -218,18 +219,18 @@ func TestShortage(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	b := alloc(t, d, 4096)
-	var seen []Event
-	d.Observe(func(e Event) { seen = append(seen, e) })
+	var seen []blockdev.Event
+	d.Observe(func(e blockdev.Event) { seen = append(seen, e) })
 	require.NoError(t, d.Write(512, true, b.Slice(0, 512), b.Slice(1024, 512)))
 	require.Error(t, d.Write(3, false, b.Slice(0, 512)))
 	require.NoError(t, d.Flush())
-	require.Equal(t, []Event{{blockdev.OpWrite, 512, 1024, true}, {Op: blockdev.OpFlush}}, seen)
+	require.Equal(t, []blockdev.Event{{Op: blockdev.OpWrite, Off: 512, Len: 1024, FUA: true}, {Op: blockdev.OpFlush}}, seen)
 }
 
 func TestCut(t *testing.T) {
-	d := NewMem(1<<20, 512)
+	d := blockdev.NewMem(1<<20, 512)
 	d.CacheWrites()
 	b := alloc(t, d, 8192)
 	write := func(off blockdev.Bytes, v byte, n int, fua bool) {
@@ -260,4 +261,12 @@ func TestCut(t *testing.T) {
 		seen[at(0)] = true
 	}
 	require.Equal(t, map[byte]bool{1: true, 2: true, 3: true}, seen)
+}
+
+func alloc(t *testing.T, d blockdev.Device, n int) blockdev.Buffer {
+	t.Helper()
+	b, err := d.Alloc(n)
+	require.NoError(t, err)
+	clear(b.Bytes())
+	return b
 }

@@ -1,4 +1,5 @@
-package blockdevtest
+// Package namespacetest opens a whole stack for tests: a namespace over lanes on the CPU and the software controller of an image.
+package namespacetest
 
 import (
 	"io"

@@ -1,26 +1,24 @@
-package blockdevtest
+package blockdev
 
 import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/lanefs/lanefs/blockdev"
 )
 
 const pageSize = 4096
 
 // buffer is Go memory, aligned as pinned memory is.
 type buffer struct {
-	dev      *Device
+	dev      *TestDevice
 	b        []byte
 	released atomic.Bool
 }
 
 // Alloc gives a buffer filled with a pattern that no test should mistake for data.
-func (d *Device) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
+func (d *TestDevice) Alloc(n int, _ ...Use) (Buffer, error) {
 	if n < 0 {
-		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, blockdev.ErrInvalid)
+		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, ErrInvalid)
 	}
 	if err := d.shortOf(n); err != nil {
 		return nil, err
@@ -37,12 +35,12 @@ func (d *Device) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 func (b *buffer) Bytes() []byte { return b.b }
 func (b *buffer) Len() int      { return len(b.b) }
 
-func (b *buffer) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: b, Off: off, N: n} }
+func (b *buffer) Slice(off, n int) Slice { return Slice{Buf: b, Off: off, N: n} }
 
 // Release overwrites the buffer. Releasing twice is a bug of the caller.
 func (b *buffer) Release() {
 	if b.released.Swap(true) {
-		panic("blockdevtest: buffer released twice")
+		panic("blockdev: buffer released twice")
 	}
 	b.poison()
 	b.dev.bufs.Add(-1)

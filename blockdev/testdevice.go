@@ -1,9 +1,4 @@
-// Package blockdevtest is a blockdev.Device for tests of what stands on one: a file in memory or on disk, no queues and
-// no lanes. It checks requests as the real device does, loses power and goes bad on demand, and shows what it was asked.
-//
-// The nouns: a Device is the double. A Fault makes some of its requests fail, or wait (Hold). An Event is a request that it carried
-// out. A buffer that was released is overwritten, so that whoever still uses it finds out.
-package blockdevtest
+package blockdev
 
 import (
 	"errors"
@@ -13,17 +8,18 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Device is the double. All methods may be called from any goroutine.
-type Device struct {
+// TestDevice is a Device for tests of what stands on one: a file in memory or on disk, no queues and no lanes. It checks requests as
+// the real device does, loses power and goes bad on demand, and shows what it was asked. A Fault makes some of its requests fail, or
+// wait (Hold). An Event is a request that it carried out. A buffer that was released is overwritten, so that a use after it shows.
+// All methods may be called from any goroutine.
+type TestDevice struct {
 	file *os.File
 	bufs atomic.Int64 // buffers not yet released
 
 	mu       sync.Mutex
-	info     blockdev.Info // protected by mu, as is all below
+	info     Info // protected by mu, as is all below
 	closed   bool
 	faults   []*fault
 	short    []*shortage
@@ -33,23 +29,23 @@ type Device struct {
 }
 
 // NewMem makes a device of size bytes in memory, all zero and sparse. Size is a multiple of blockSize.
-func NewMem(size, blockSize int64) *Device {
-	fd, err := unix.MemfdCreate("blockdevtest", unix.MFD_CLOEXEC)
+func NewMem(size, blockSize int64) *TestDevice {
+	fd, err := unix.MemfdCreate("blockdev", unix.MFD_CLOEXEC)
 	if err == nil {
 		err = unix.Ftruncate(fd, size)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("blockdevtest: %d bytes of memory: %v", size, err))
+		panic(fmt.Sprintf("blockdev: %d bytes of memory: %v", size, err))
 	}
 	d, err := newDevice(os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd)), size, blockSize)
 	if err != nil {
-		panic("blockdevtest: " + err.Error())
+		panic("blockdev: " + err.Error())
 	}
 	return d
 }
 
 // OpenFile makes a device of an existing image file. What does not fill a block at its end is left out.
-func OpenFile(path string, blockSize int64) (*Device, error) {
+func OpenFile(path string, blockSize int64) (*TestDevice, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -69,42 +65,42 @@ func OpenFile(path string, blockSize int64) (*Device, error) {
 	return nil, fmt.Errorf("%q: block size %d is not a power of two from 512 to 65536", path, blockSize)
 }
 
-func newDevice(f *os.File, size, blockSize int64) (*Device, error) {
+func newDevice(f *os.File, size, blockSize int64) (*TestDevice, error) {
 	if blockSize < 512 || blockSize > 65536 || blockSize&(blockSize-1) != 0 || size%blockSize != 0 {
 		return nil, fmt.Errorf("%d bytes in blocks of %d", size, blockSize)
 	}
-	return &Device{file: f, info: blockdev.Info{
-		Name: f.Name(), Model: "blockdevtest", Serial: "0", NSID: 1,
-		BlockSize: blockdev.Bytes(blockSize), Blocks: blockdev.Blocks(size / blockSize),
+	return &TestDevice{file: f, info: Info{
+		Name: f.Name(), Model: "test device", Serial: "0", NSID: 1,
+		BlockSize: Bytes(blockSize), Blocks: Blocks(size / blockSize),
 		MaxTransfer: 1 << 20, Queues: 1, Depth: 1, VolatileCache: true, Discard: true, WriteZeroes: true, Simulated: true,
 	}}, nil
 }
 
 // Info says what the device is.
-func (d *Device) Info() blockdev.Info {
+func (d *TestDevice) Info() Info {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.info
 }
 
 // Modify lets a test change what the device says of itself: read-only, no discard.
-func (d *Device) Modify(f func(*blockdev.Info)) {
+func (d *TestDevice) Modify(f func(*Info)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f(&d.info)
 }
 
 // File is the image behind the device.
-func (d *Device) File() *os.File { return d.file }
+func (d *TestDevice) File() *os.File { return d.file }
 
 // Path is the image's name. That of a device in memory is good in this process only; a child is given File.
-func (d *Device) Path() string { return d.file.Name() }
+func (d *TestDevice) Path() string { return d.file.Name() }
 
 // Outstanding is the number of buffers that were allocated and not released.
-func (d *Device) Outstanding() int { return int(d.bufs.Load()) }
+func (d *TestDevice) Outstanding() int { return int(d.bufs.Load()) }
 
 // Do carries out the requests one after the other.
-func (d *Device) Do(reqs ...*blockdev.Request) error {
+func (d *TestDevice) Do(reqs ...*Request) error {
 	var first error
 	for _, r := range reqs {
 		r.Err = d.do(r)
@@ -115,7 +111,7 @@ func (d *Device) Do(reqs ...*blockdev.Request) error {
 	return first
 }
 
-func (d *Device) do(r *blockdev.Request) error {
+func (d *TestDevice) do(r *Request) error {
 	info := d.Info()
 	if err := r.Check(info); err != nil {
 		return err
@@ -137,14 +133,14 @@ func (d *Device) do(r *blockdev.Request) error {
 
 // admit says whether r goes ahead. With an error, carried says which of its blocks are carried out all the same, nil that
 // none is; without one it is nil, and all are.
-func (d *Device) admit(r *blockdev.Request) (carried func(block int) bool, err error) {
+func (d *TestDevice) admit(r *Request) (carried func(block int) bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, blockdev.ErrClosed
+		return nil, ErrClosed
 	}
 	if f := d.hitLocked(r); f != nil {
-		if f.Lose && r.Op == blockdev.OpFlush && d.cache != nil {
+		if f.Lose && r.Op == OpFlush && d.cache != nil {
 			d.cache.lose(int64(d.info.BlockSize))
 		}
 		return f.carried(r, d.info.BlockSize), f.err(r)
@@ -153,15 +149,15 @@ func (d *Device) admit(r *blockdev.Request) (carried func(block int) bool, err e
 }
 
 // transfer carries out the blocks of r that carried names, all if it is nil.
-func (d *Device) transfer(r *blockdev.Request, carried func(block int) bool) error {
+func (d *TestDevice) transfer(r *Request, carried func(block int) bool) error {
 	off, bs := int64(r.Off), int64(d.Info().BlockSize)
 	switch r.Op {
-	case blockdev.OpRead, blockdev.OpWrite:
+	case OpRead, OpWrite:
 		done := int64(0) // bytes of the slices before
 		for _, s := range r.Bufs {
 			err := runs(int64(s.N), done, bs, carried, func(at, n int64) (err error) {
 				b := s.Bytes()[at : at+n]
-				if r.Op == blockdev.OpRead {
+				if r.Op == OpRead {
 					_, err = d.file.ReadAt(b, off+done+at)
 				} else {
 					err = d.store(off+done+at, b, r.FUA)
@@ -174,7 +170,7 @@ func (d *Device) transfer(r *blockdev.Request, carried func(block int) bool) err
 			done += int64(s.N)
 		}
 		return nil
-	case blockdev.OpFlush:
+	case OpFlush:
 		if carried != nil && !carried(0) {
 			return nil
 		}
@@ -210,7 +206,7 @@ func runs(n, first, bs int64, carried func(block int) bool, f func(at, n int64) 
 }
 
 // zero punches a hole, so that a sparse image stays sparse.
-func (d *Device) zero(off, n int64) error {
+func (d *TestDevice) zero(off, n int64) error {
 	if n == 0 {
 		return nil
 	}
@@ -225,34 +221,34 @@ func (d *Device) zero(off, n int64) error {
 }
 
 // Read fills bufs from off.
-func (d *Device) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
+func (d *TestDevice) Read(off Bytes, bufs ...Slice) error {
+	return d.Do(&Request{Op: OpRead, Off: off, Bufs: bufs})
 }
 
 // Write writes bufs at off.
-func (d *Device) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: off, FUA: fua, Bufs: bufs})
+func (d *TestDevice) Write(off Bytes, fua bool, bufs ...Slice) error {
+	return d.Do(&Request{Op: OpWrite, Off: off, FUA: fua, Bufs: bufs})
 }
 
 // Flush makes every write that has returned durable.
-func (d *Device) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
+func (d *TestDevice) Flush() error { return d.Do(&Request{Op: OpFlush}) }
 
 // Discard forgets n bytes at off; they read as zero.
-func (d *Device) Discard(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpDiscard, Off: off, Len: n})
+func (d *TestDevice) Discard(off, n Bytes) error {
+	return d.Do(&Request{Op: OpDiscard, Off: off, Len: n})
 }
 
 // WriteZeroes writes n zero bytes at off.
-func (d *Device) WriteZeroes(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
+func (d *TestDevice) WriteZeroes(off, n Bytes) error {
+	return d.Do(&Request{Op: OpWriteZeroes, Off: off, Len: n})
 }
 
 // Close ends the device; the image file is closed with it.
-func (d *Device) Close() error {
+func (d *TestDevice) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return blockdev.ErrClosed
+		return ErrClosed
 	}
 	d.closed = true
 	return errors.Join(d.file.Sync(), d.file.Close())

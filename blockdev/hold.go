@@ -1,10 +1,6 @@
-package blockdevtest
+package blockdev
 
-import (
-	"sync"
-
-	"github.com/lanefs/lanefs/blockdev"
-)
+import "sync"
 
 // hold is a fault that makes requests wait instead.
 type hold struct {
@@ -15,7 +11,7 @@ type hold struct {
 
 // Hold makes the requests that f describes wait, before anything of them is done, as if the medium had become very slow.
 // held has a value once one waits; release lets all of them go on, and may be called again.
-func (d *Device) Hold(f Fault) (held <-chan struct{}, release func()) {
+func (d *TestDevice) Hold(f Fault) (held <-chan struct{}, release func()) {
 	h := &hold{fault: fault{Fault: f}, held: make(chan struct{}, 1), open: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,7 +20,7 @@ func (d *Device) Hold(f Fault) (held <-chan struct{}, release func()) {
 }
 
 // await waits for the holds that r meets to be released.
-func (d *Device) await(r *blockdev.Request) {
+func (d *TestDevice) await(r *Request) {
 	d.mu.Lock()
 	var met []*hold
 	for _, h := range d.holds {

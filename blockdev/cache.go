@@ -1,4 +1,4 @@
-package blockdevtest
+package blockdev
 
 import (
 	"io"
@@ -19,7 +19,7 @@ type undo struct {
 
 // CacheWrites makes writes without FUA volatile from now on: they are durable after the next Flush, and Cut may lose
 // them before it.
-func (d *Device) CacheWrites() {
+func (d *TestDevice) CacheWrites() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cache = &cache{lost: map[int64][]byte{}}
@@ -28,7 +28,7 @@ func (d *Device) CacheWrites() {
 // Cut is a power cut: of the writes since the last flush, rng chooses which survive, block by block; the rest are as if
 // they had never been sent. With a nil rng none survives. The device goes on with what is left. The caller sees to it
 // that nothing is in flight.
-func (d *Device) Cut(rng *rand.Rand) error {
+func (d *TestDevice) Cut(rng *rand.Rand) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cache == nil {
@@ -101,7 +101,7 @@ func (c *cache) save(f *os.File, off, n, bs int64) error {
 }
 
 // store writes b at off.
-func (d *Device) store(off int64, b []byte, fua bool) error {
+func (d *TestDevice) store(off int64, b []byte, fua bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cache != nil {

@@ -1,8 +1,6 @@
-package blockdevtest
+package blockdev
 
-import "github.com/lanefs/lanefs/blockdev"
-
-// Shortage makes calls of Alloc fail, with blockdev.ErrNoMemory. The zero value makes all of them fail for ever.
+// Shortage makes calls of Alloc fail, with ErrNoMemory. The zero value makes all of them fail for ever.
 type Shortage struct {
 	Skip  int         // let this many calls pass first
 	Times int         // then fail this many; 0: all
@@ -16,7 +14,7 @@ type shortage struct {
 }
 
 // Shorten adds a shortage of pinned memory and returns what ends it.
-func (d *Device) Shorten(s Shortage) (remove func()) {
+func (d *TestDevice) Shorten(s Shortage) (remove func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	mine := &shortage{Shortage: s}
@@ -34,7 +32,7 @@ func (d *Device) Shorten(s Shortage) (remove func()) {
 }
 
 // shortOf counts an allocation of n bytes, and says whether it fails.
-func (d *Device) shortOf(n int) error {
+func (d *TestDevice) shortOf(n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var err error
@@ -48,7 +46,7 @@ func (d *Device) shortOf(n int) error {
 		if err == nil && s.Hit != nil {
 			s.Hit(n)
 		}
-		err = blockdev.ErrNoMemory
+		err = ErrNoMemory
 	}
 	return err
 }

@@ -1,26 +1,22 @@
-package blockdevtest
+package blockdev
 
-import (
-	"errors"
-
-	"github.com/lanefs/lanefs/blockdev"
-)
+import "errors"
 
 // ErrFault is what an injected fault says unless it is given something else.
 var ErrFault = errors.New("injected fault")
 
 // Fault makes requests fail. The zero value makes all of them fail for ever.
 type Fault struct {
-	Op       blockdev.Op    // only this one; 0: any
-	Off, Len blockdev.Bytes // only requests that touch this range; Len 0: anywhere. A flush touches no range
-	Skip     int            // let this many matching requests pass first
-	Times    int            // then fail this many; 0: all
-	Partial  blockdev.Bytes // carry out this many bytes of the request before it fails: a torn write
-	Err      error          // nil: ErrFault
+	Op       Op    // only this one; 0: any
+	Off, Len Bytes // only requests that touch this range; Len 0: anywhere. A flush touches no range
+	Skip     int   // let this many matching requests pass first
+	Times    int   // then fail this many; 0: all
+	Partial  Bytes // carry out this many bytes of the request before it fails: a torn write
+	Err      error // nil: ErrFault
 
 	// Then, if not nil, says which requests after the first that failed do, too, whatever Times and the other conditions
 	// say: those that touch what has gone bad, for example.
-	Then func(first Event, r *blockdev.Request) bool
+	Then func(first Event, r *Request) bool
 	// Done, if not nil, says which of the device's blocks of a request are carried out before it fails, counted from 0,
 	// and Partial says nothing. A flush is one block.
 	Done func(block int) bool
@@ -28,7 +24,7 @@ type Fault struct {
 	// it, and no later flush brings it back.
 	Lose bool
 	// Fail, if not nil, gives the error; Hit, if not nil, is told of every request that fails. Neither may call the device.
-	Fail func(r *blockdev.Request) error
+	Fail func(r *Request) error
 	Hit  func(Event)
 }
 
@@ -38,7 +34,7 @@ type fault struct {
 	first *Event // that failed
 }
 
-func (f *fault) err(r *blockdev.Request) error {
+func (f *fault) err(r *Request) error {
 	switch {
 	case f.Fail != nil:
 		return f.Fail(r)
@@ -49,20 +45,20 @@ func (f *fault) err(r *blockdev.Request) error {
 }
 
 // carried says which blocks of r are carried out before it fails; nil: none.
-func (f *fault) carried(r *blockdev.Request, blockSize blockdev.Bytes) func(block int) bool {
+func (f *fault) carried(r *Request, blockSize Bytes) func(block int) bool {
 	switch {
 	case f.Done != nil:
 		return f.Done
-	case f.Partial > 0 && r.Op == blockdev.OpFlush:
+	case f.Partial > 0 && r.Op == OpFlush:
 		return func(int) bool { return true }
 	case f.Partial > 0:
-		return func(block int) bool { return blockdev.Bytes(block+1)*blockSize <= f.Partial }
+		return func(block int) bool { return Bytes(block+1)*blockSize <= f.Partial }
 	}
 	return nil
 }
 
 // Inject adds a fault and returns what removes it.
-func (d *Device) Inject(f Fault) (remove func()) {
+func (d *TestDevice) Inject(f Fault) (remove func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	mine := &fault{Fault: f}
@@ -80,7 +76,7 @@ func (d *Device) Inject(f Fault) (remove func()) {
 }
 
 // hitLocked is the fault that r meets, if any. Every fault counts the request, whichever fails it.
-func (d *Device) hitLocked(r *blockdev.Request) *fault {
+func (d *TestDevice) hitLocked(r *Request) *fault {
 	var hit *fault
 	for _, f := range d.faults {
 		if f.countLocked(r) && hit == nil {
@@ -94,14 +90,14 @@ func (d *Device) hitLocked(r *blockdev.Request) *fault {
 }
 
 // countLocked counts r if it matches, and says whether it is one of those meant.
-func (f *fault) countLocked(r *blockdev.Request) bool {
+func (f *fault) countLocked(r *Request) bool {
 	if f.Then != nil && f.first != nil {
 		return f.Then(*f.first, r)
 	}
 	if f.Op != 0 && f.Op != r.Op {
 		return false
 	}
-	if f.Len > 0 && (r.Op == blockdev.OpFlush || r.Off >= f.Off+f.Len || r.Off+r.Length() <= f.Off) {
+	if f.Len > 0 && (r.Op == OpFlush || r.Off >= f.Off+f.Len || r.Off+r.Length() <= f.Off) {
 		return false
 	}
 	f.seen++
@@ -117,28 +113,28 @@ func (f *fault) countLocked(r *blockdev.Request) bool {
 
 // Event is a request, for those who look on.
 type Event struct {
-	Op       blockdev.Op
-	Off, Len blockdev.Bytes
+	Op       Op
+	Off, Len Bytes
 	FUA      bool
 }
 
-func eventOf(r *blockdev.Request) Event {
+func eventOf(r *Request) Event {
 	return Event{Op: r.Op, Off: r.Off, Len: r.Length(), FUA: r.FUA}
 }
 
 // Touches says whether e and r have bytes in common. A flush touches none.
-func (e Event) Touches(r *blockdev.Request) bool {
-	return r.Op != blockdev.OpFlush && e.Op != blockdev.OpFlush && r.Off < e.Off+e.Len && e.Off < r.Off+r.Length()
+func (e Event) Touches(r *Request) bool {
+	return r.Op != OpFlush && e.Op != OpFlush && r.Off < e.Off+e.Len && e.Off < r.Off+r.Length()
 }
 
 // Observe calls f after every request that succeeds, before Do returns. nil ends it.
-func (d *Device) Observe(f func(Event)) {
+func (d *TestDevice) Observe(f func(Event)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.observer = f
 }
 
-func (d *Device) observe(r *blockdev.Request) {
+func (d *TestDevice) observe(r *Request) {
 	d.mu.Lock()
 	f := d.observer
 	d.mu.Unlock()
