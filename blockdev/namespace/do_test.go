@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fak
 	e := &fakeEngine{}
 	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
 	d := &Namespace{info: info, limits: l, eng: e, pool: p}
-	d.full.pause, d.full.logf = roomAgain, t.Logf
+	d.full.pause, d.full.log = roomAgain, slog.New(slog.NewTextHandler(t.Output(), nil))
 	require.NoError(t, d.prepare())
 	return d, e
 }

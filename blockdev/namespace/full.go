@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ const roomAgain = 10 * time.Second
 
 // fullness tells once that the medium has no room, and once that it has.
 type fullness struct {
-	logf  func(format string, args ...any)
+	log   *slog.Logger
 	pause time.Duration
 
 	mu    sync.Mutex
@@ -48,7 +49,7 @@ func (f *fullness) note(err error) {
 	}
 	f.now.Since, f.begun = time.Now(), f.now.Refused-1
 	f.timer = time.AfterFunc(f.pause, f.over)
-	f.logf("the backing store is full: %v; what is written is refused or waits until there is room", err)
+	f.log.Warn("the backing store is full: writes are refused or wait until there is room", "err", err)
 }
 
 // over ends a time without room.
@@ -58,8 +59,7 @@ func (f *fullness) over() {
 	if f.now.Since.IsZero() || f.ended {
 		return
 	}
-	f.logf("the backing store has refused no write for %v: %d were refused since %s", f.pause, f.now.Refused-f.begun,
-		f.now.Since.Format(time.DateTime))
+	f.log.Warn("the backing store has refused no write for a while", "while", f.pause, "refused", f.now.Refused-f.begun, "since", f.now.Since)
 	f.now.Since = time.Time{}
 }
 

@@ -1,8 +1,8 @@
 package namespace
 
 import (
-	"fmt"
-	"strings"
+	"bytes"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -16,11 +16,9 @@ import (
 // TestFull: a medium without room is said once, with what was refused, and once that it refuses nothing any more.
 func TestFull(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, blockdev.Info{})
-	var mu sync.Mutex
-	var log []string
-	said := func() string { mu.Lock(); defer mu.Unlock(); return strings.Join(log, "\n") }
+	var log lockedBuffer
 	d.full.pause = 50 * time.Millisecond
-	d.full.logf = func(f string, args ...any) { mu.Lock(); defer mu.Unlock(); log = append(log, fmt.Sprintf(f, args...)) }
+	d.full.log = slog.New(slog.NewTextHandler(&log, nil))
 	status := map[uint64]nvmeq.Status{0: nvmeq.StatusCapacity}
 	e.fail = func(c *nvmeq.Command) error {
 		if st, bad := status[c.SLBA]; bad {
@@ -38,7 +36,7 @@ func TestFull(t *testing.T) {
 	require.EqualValues(t, 3, d.Full().Refused)
 	require.WithinDuration(t, time.Now(), d.Full().Since, time.Minute)
 	require.Eventually(t, func() bool { return d.Full().Since.IsZero() }, testHang, time.Millisecond)
-	require.Regexp(t, `^the backing store is full: write of 4096 bytes at 0 \(LBA 0\): nvme: Write.*: Capacity Exceeded .*\nthe backing store has refused no write for 50ms: 3 were refused since [0-9 :-]*$`, said())
+	require.Regexp(t, `^time=\S* level=WARN msg="the backing store is full: [^"]*" err="write of 4096 bytes at 0 \(LBA 0\): nvme: Write.*: Capacity Exceeded .*"\ntime=\S* level=WARN msg="the backing store has refused no write for a while" while=50ms refused=3 since=[-+:.0-9TZ]*\n$`, log.String())
 
 	// Beside another failure it says nothing: neither of one request's commands, nor of one call's requests.
 	status[8] = nvmeq.StatusWriteFault
@@ -52,4 +50,22 @@ func TestFull(t *testing.T) {
 	}
 	require.EqualValues(t, 5, d.Full().Refused)
 	d.full.close()
+}
+
+// lockedBuffer is a buffer that many goroutines may write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // protected by mu
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

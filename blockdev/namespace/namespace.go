@@ -5,6 +5,7 @@ package namespace
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,9 @@ import (
 // Options of Open. The zero value is good.
 type Options struct {
 	Pinned int64 // bytes of pinned memory at most; 0: DefaultPinned
-	// Logf is told, once each time, that the medium has no room, and that it has again. nil: nobody.
-	Logf func(format string, args ...any)
+	// Log gets a warning when the medium begins to refuse writes for lack of room, and one when it has refused none for 10 s.
+	// nil discards them.
+	Log *slog.Logger
 }
 
 // DefaultPinned is how much memory is pinned at most unless told otherwise.
@@ -109,9 +111,9 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 		},
 		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
 	}
-	d.full.pause, d.full.logf = roomAgain, opt.Logf
-	if opt.Logf == nil {
-		d.full.logf = func(string, ...any) {}
+	d.full.pause, d.full.log = roomAgain, opt.Log
+	if opt.Log == nil {
+		d.full.log = slog.New(slog.DiscardHandler)
 	}
 	if err := d.pool.reserve(blockdev.ForData, dataShare(opt.Pinned)); err != nil {
 		return nil, err

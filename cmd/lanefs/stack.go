@@ -145,7 +145,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}
-	opt := namespace.Options{Pinned: cfg.Pinned, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }}
+	opt := namespace.Options{Pinned: cfg.Pinned, Log: log}
 	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err
 	}
