@@ -1,29 +1,16 @@
 package namespace
 
 import (
-	"errors"
-
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/pool"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
-func (b *buffer) Bytes() []byte {
-	if b.chunk.host == nil {
-		return nil
-	}
-	return b.chunk.host[b.off : b.off+b.n : b.off+b.n]
-}
-
-func (b *buffer) Len() int { return b.n }
-
-func (b *buffer) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: b, Off: off, N: n} }
-
-func (b *buffer) Release() {
-	if b.chunk.attached {
-		_ = b.chunk.mem.Close() // only a lost controller refuses, and that reaches nothing any more
-	}
-	b.pool.release(b)
+// chunk is the memory of the pool's buffers: *nvmeq.Chunk.
+type chunk interface {
+	pool.Memory
+	IOVA() nvmeq.IOVA
 }
 
 // Attach makes a buffer of memory that is another's, device memory for example. Its Bytes are nil where the CPU does not
@@ -33,25 +20,23 @@ func (d *Namespace) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.pool.mu.Lock()
-	defer d.pool.mu.Unlock()
-	if d.pool.closed {
-		return nil, errors.Join(blockdev.ErrClosed, c.Close())
+	b, err := d.pool.Attach(c)
+	if err != nil {
+		return nil, err
 	}
-	d.pool.live++
-	return &buffer{pool: d.pool, chunk: &chunk{mem: c, host: c.Bytes(), iova: c.IOVA(), attached: true}, inUse: true, n: int(c.Len())}, nil
+	return b, nil
 }
 
 // iova is where the controller sees a slice of one of the pool's buffers.
-func (p *pool) iova(s blockdev.Slice) nvmeq.IOVA {
-	b := s.Buf.(*buffer)
-	return b.chunk.iova + nvmeq.IOVA(b.off+s.Off)
+func iova(s blockdev.Slice) nvmeq.IOVA {
+	b := s.Buf.(*pool.Buffer)
+	return b.Memory().(chunk).IOVA() + nvmeq.IOVA(b.Offset()+s.Off)
 }
 
 // owns says whether all of r's memory is the pool's: only that is mapped for the controller.
-func (p *pool) owns(r *blockdev.Request) bool {
+func (d *Namespace) owns(r *blockdev.Request) bool {
 	for _, s := range r.Bufs {
-		if b, ok := s.Buf.(*buffer); !ok || b.pool != p {
+		if !d.pool.Of(s.Buf) {
 			return false
 		}
 	}

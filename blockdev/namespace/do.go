@@ -22,11 +22,11 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		}
 		switch {
 		case r.Op == blockdev.OpDiscard:
-			b.discards = d.limits.split(b.discards, r, d.pool.iova)
+			b.discards = d.limits.split(b.discards, r, iova)
 		case r.Op == blockdev.OpFlush && !d.info.VolatileCache:
 			// What a write without a cache has written is on the medium already.
 		default:
-			b.pieces = d.limits.split(b.pieces, r, d.pool.iova)
+			b.pieces = d.limits.split(b.pieces, r, iova)
 		}
 	}
 	d.command(b)
@@ -62,7 +62,7 @@ func (d *Namespace) admit(r *blockdev.Request) error {
 	if d.closed.Load() {
 		return r.Fail(d.info, blockdev.ErrClosed)
 	}
-	if !d.pool.owns(r) {
+	if !d.owns(r) {
 		return r.Fail(d.info, fmt.Errorf("%w: a buffer of another device", blockdev.ErrInvalid))
 	}
 	return nil

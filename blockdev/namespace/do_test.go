@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/pool"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
@@ -49,9 +50,20 @@ func (e *fakeEngine) Spread(cmds []nvmeq.Command) error {
 	return e.Do(0, cmds)
 }
 
+// fakeChunk is Go memory with an invented IOVA.
+type fakeChunk struct {
+	b  []byte
+	at nvmeq.IOVA
+}
+
+func (c *fakeChunk) Bytes() []byte    { return c.b }
+func (c *fakeChunk) IOVA() nvmeq.IOVA { return c.at }
+func (c *fakeChunk) Len() int64       { return int64(len(c.b)) }
+func (c *fakeChunk) Close() error     { return nil }
+
 // testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
 func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fakeEngine) {
-	p, _ := testPool(64 << 20)
+	p := pool.New(64<<20, func(n int64) (pool.Memory, error) { return &fakeChunk{make([]byte, n), 1 << 30}, nil })
 	e := &fakeEngine{}
 	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
 	d := &Namespace{info: info, limits: l, eng: e, pool: p}
@@ -66,7 +78,7 @@ func TestCommands(t *testing.T) {
 	d.deac, d.inline = true, true
 	b, err := d.Alloc(16384)
 	require.NoError(t, err)
-	at := d.pool.iova(b.Slice(0, 0))
+	at := iova(b.Slice(0, 0))
 	require.NoError(t, d.Do(
 		&blockdev.Request{Op: blockdev.OpRead, Off: 512, Bufs: []blockdev.Slice{b.Slice(512, 512)}, FUA: true},
 		&blockdev.Request{Op: blockdev.OpDiscard, Off: 0, Len: 512 * 150},

@@ -1,6 +1,9 @@
 package namespace
 
-import "github.com/lanefs/lanefs/blockdev"
+import (
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/pool"
+)
 
 // Data in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) has a mirror that it can: a
 // buffer's Bytes. A write copies the mirror to the device before its commands, a read the other way after them.
@@ -12,9 +15,9 @@ type mirrored interface {
 	Pull(off, n int64) error
 }
 
-// mirror is the chunk's mirror, nil for memory that the CPU addresses itself.
-func (c *chunk) mirror() mirrored {
-	if m, ok := c.mem.(mirrored); ok && m.Mirrored() {
+// mirrorOf is the mirror that a buffer is in, nil for memory that the CPU addresses itself.
+func mirrorOf(b *pool.Buffer) mirrored {
+	if m, ok := b.Memory().(mirrored); ok && m.Mirrored() {
 		return m
 	}
 	return nil
@@ -35,9 +38,9 @@ func mirrors(r *blockdev.Request, op blockdev.Op, move func(m mirrored, off, n i
 		return nil
 	}
 	for _, s := range r.Bufs {
-		b := s.Buf.(*buffer)
-		if m := b.chunk.mirror(); m != nil && s.N > 0 {
-			if err := move(m, int64(b.off+s.Off), int64(s.N)); err != nil {
+		b := s.Buf.(*pool.Buffer)
+		if m := mirrorOf(b); m != nil && s.N > 0 {
+			if err := move(m, int64(b.Offset()+s.Off), int64(s.N)); err != nil {
 				return err
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/pool"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 )
@@ -32,12 +33,12 @@ const DefaultPinned = 1 << 30
 
 // dataShare is what is always left to data: a quarter of a small pool, and no more than that of a large one.
 const (
-	minData = 2 * slabSize
+	minData = 2 * pool.SlabSize
 	maxData = 64 << 20
 )
 
 func dataShare(limit int64) int64 {
-	return min(max(minData, min(limit/4, maxData)/slabSize*slabSize), limit)
+	return min(max(minData, min(limit/4, maxData)/pool.SlabSize*pool.SlabSize), limit)
 }
 
 // engine is what a Namespace needs of nvmeq.Engine.
@@ -51,8 +52,8 @@ type Namespace struct {
 	info   blockdev.Info
 	limits limits
 	eng    engine
-	pool   *pool
-	borrow func(gpu.Memory) (memory, error)
+	pool   *pool.Pool
+	borrow func(gpu.Memory) (pool.Memory, error)
 	inline bool            // more lanes would only mean more doorbells
 	deac   bool            // Write Zeroes may deallocate: the blocks read as zero all the same
 	zeroes blockdev.Buffer // what is written where Write Zeroes does not exist; nil where it does
@@ -95,14 +96,14 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 		},
 		eng:    e,
 		inline: c.Inline(),
-		pool: newPool(opt.Pinned, func(n int64) (memory, error) {
+		pool: pool.New(opt.Pinned, func(n int64) (pool.Memory, error) {
 			m, err := c.AllocData(n)
 			if err != nil {
 				return nil, err
 			}
 			return m, nil
 		}),
-		borrow: func(g gpu.Memory) (memory, error) {
+		borrow: func(g gpu.Memory) (pool.Memory, error) {
 			m, err := c.Borrow(g)
 			if err != nil {
 				return nil, err
@@ -115,7 +116,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	if opt.Log == nil {
 		d.full.log = slog.New(slog.DiscardHandler)
 	}
-	if err := d.pool.reserve(blockdev.ForData, dataShare(opt.Pinned)); err != nil {
+	if err := d.pool.Reserve(blockdev.ForData, dataShare(opt.Pinned)); err != nil {
 		return nil, err
 	}
 	d.limits = limitsOf(c, ns, d.info)
@@ -166,7 +167,7 @@ func (d *Namespace) prepare() error {
 		return nil
 	}
 	size := min(blockdev.Bytes(d.limits.transfer)*d.limits.blockSize, 256<<10)
-	b, err := d.pool.alloc(int(size), blockdev.ForData)
+	b, err := d.pool.Alloc(int(size))
 	if err != nil {
 		return err
 	}
@@ -175,13 +176,13 @@ func (d *Namespace) prepare() error {
 		return fmt.Errorf("%s: no Write Zeroes, and data memory that the CPU cannot reach to write zeroes from", d.info.Name)
 	}
 	clear(b.Bytes())
-	if m := b.(*buffer).chunk.mirror(); m != nil {
-		if err := m.Push(int64(b.(*buffer).off), int64(size)); err != nil {
+	if m := mirrorOf(b.(*pool.Buffer)); m != nil {
+		if err := m.Push(int64(b.(*pool.Buffer).Offset()), int64(size)); err != nil {
 			b.Release()
 			return err
 		}
 	}
-	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.pool.iova(b.Slice(0, 0)), blockdev.Blocks(size/d.limits.blockSize)
+	d.zeroes, d.zeroAt, d.limits.zeroes = b, iova(b.Slice(0, 0)), blockdev.Blocks(size/d.limits.blockSize)
 	return nil
 }
 
@@ -189,33 +190,21 @@ func (d *Namespace) prepare() error {
 func (d *Namespace) Info() blockdev.Info { return d.info }
 
 // Pinned is how many bytes of pinned memory are mapped for the controller now.
-func (d *Namespace) Pinned() int64 {
-	d.pool.mu.Lock()
-	defer d.pool.mu.Unlock()
-	return d.pool.size
-}
+func (d *Namespace) Pinned() int64 { return d.pool.Size() }
 
 // Alloc gives a buffer of at least n bytes.
 func (d *Namespace) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
-	u := blockdev.ForData
-	for _, x := range use {
-		u |= x
-	}
-	return d.pool.alloc(n, u)
+	return d.pool.Alloc(n, use...)
 }
 
 // Reserve keeps memory for a use. See Bounded.
-func (d *Namespace) Reserve(use blockdev.Use, n int64) error { return d.pool.reserve(use, n) }
+func (d *Namespace) Reserve(use blockdev.Use, n int64) error { return d.pool.Reserve(use, n) }
 
 // Room is how much a use can have. See Bounded.
-func (d *Namespace) Room(use blockdev.Use) int64 {
-	d.pool.mu.Lock()
-	defer d.pool.mu.Unlock()
-	return d.pool.mostLocked(use)
-}
+func (d *Namespace) Room(use blockdev.Use) int64 { return d.pool.Room(use) }
 
 // OnShort has f called when memory is short. See Bounded.
-func (d *Namespace) OnShort(f func()) { d.pool.onShort(f) }
+func (d *Namespace) OnShort(f func()) { d.pool.OnShort(f) }
 
 // Read fills bufs from off.
 func (d *Namespace) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
@@ -254,7 +243,7 @@ func (d *Namespace) Close() error {
 	if d.zeroes != nil {
 		d.zeroes.Release()
 	}
-	if err := d.pool.close(); err != nil {
+	if err := d.pool.Close(); err != nil {
 		return errors.Join(flushed, fmt.Errorf("%s: %w", d.info.Name, err))
 	}
 	return flushed

@@ -1,4 +1,4 @@
-package namespace
+package pool
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 const testHang = time.Minute // much longer than anything here takes
 
 // ask waits for a buffer in a goroutine of its own, and returns when it is in the queue or served.
-func ask(t *testing.T, p *pool, n int, use blockdev.Use) <-chan blockdev.Buffer {
+func ask(t *testing.T, p *Pool, n int, use blockdev.Use) <-chan blockdev.Buffer {
 	t.Helper()
 	got := make(chan blockdev.Buffer, 1)
 	p.mu.Lock()
@@ -48,7 +48,7 @@ func served(t *testing.T, c <-chan blockdev.Buffer) blockdev.Buffer {
 }
 
 // fill takes buffers until none is left.
-func fill(t *testing.T, p *pool, n int, use blockdev.Use) (held []blockdev.Buffer) {
+func fill(t *testing.T, p *Pool, n int, use blockdev.Use) (held []blockdev.Buffer) {
 	t.Helper()
 	for {
 		b, err := p.alloc(n, use|blockdev.NoWait)
@@ -80,16 +80,16 @@ func TestWaitsInOrder(t *testing.T) {
 	}
 	served(t, large).Release()
 	served(t, small).Release()
-	require.NoError(t, p.close())
+	require.NoError(t, p.Close())
 }
 
 // TestReserves: what is reserved for a use is there for it while another has all that it can get, and waits.
 func TestReserves(t *testing.T) {
 	p, open := testPool(16 << 20)
-	require.NoError(t, p.reserve(blockdev.ForData, 4<<20))
-	require.NoError(t, p.reserve(blockdev.ForCache, 5<<20)) // 6 MiB, whole slabs
-	require.NoError(t, p.reserve(blockdev.ForJournal, 2<<20))
-	err := p.reserve(blockdev.ForBlock, 5<<20)
+	require.NoError(t, p.Reserve(blockdev.ForData, 4<<20))
+	require.NoError(t, p.Reserve(blockdev.ForCache, 5<<20)) // 6 MiB, whole slabs
+	require.NoError(t, p.Reserve(blockdev.ForJournal, 2<<20))
+	err := p.Reserve(blockdev.ForBlock, 5<<20)
 	require.EqualError(t, err, "out of pinned memory: 6291456 bytes are to be kept for single blocks, of 16777216 bytes 4194304 are left")
 	data := fill(t, p, 1<<20, blockdev.ForData)
 	require.Len(t, data, 8)
@@ -107,7 +107,7 @@ func TestReserves(t *testing.T) {
 	cache = fill(t, p, 256<<10, blockdev.ForCache)
 	require.Len(t, cache, 40, "what nobody has reserved is for whoever comes")
 	require.Len(t, fill(t, p, 1<<20, blockdev.ForData), 4)
-	require.Error(t, p.close())
+	require.Error(t, p.Close())
 	require.NotZero(t, *open)
 }
 
@@ -140,7 +140,7 @@ func TestGivesUp(t *testing.T) {
 	b, err := p.alloc(4<<20, blockdev.ForData)
 	require.NoError(t, err)
 	b.Release()
-	require.NoError(t, p.close())
+	require.NoError(t, p.Close())
 }
 
 // TestSystemRefuses: memory that the system refuses is waited for as long as some can come back instead, and asked for again.
@@ -150,7 +150,7 @@ func TestSystemRefuses(t *testing.T) {
 	boom := errors.New("cannot pin: RLIMIT_MEMLOCK")
 	var refuse atomic.Bool
 	source := p.source
-	p.source = func(n int64) (memory, error) {
+	p.source = func(n int64) (Memory, error) {
 		if refuse.Load() {
 			return nil, boom
 		}
@@ -173,7 +173,7 @@ func TestSystemRefuses(t *testing.T) {
 	for _, b := range append(rest, held) {
 		b.Release()
 	}
-	require.NoError(t, p.close())
+	require.NoError(t, p.Close())
 }
 
 // TestAsksForSpare: who waits has others give back what they can spare.
@@ -181,7 +181,7 @@ func TestAsksForSpare(t *testing.T) {
 	p, _ := testPool(8 << 20)
 	cache := fill(t, p, 256<<10, blockdev.ForCache)
 	require.Len(t, cache, 32)
-	p.onShort(func() {
+	p.OnShort(func() {
 		for _, b := range cache {
 			b.Release()
 		}
@@ -190,7 +190,7 @@ func TestAsksForSpare(t *testing.T) {
 	b, err := p.alloc(1<<20, blockdev.ForData)
 	require.NoError(t, err)
 	b.Release()
-	require.NoError(t, p.close())
+	require.NoError(t, p.Close())
 }
 
 // TestCloseEndsWaits: nobody waits for a pool that is closed.
@@ -200,7 +200,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() { _, err := p.alloc(1<<20, blockdev.ForData); failed <- err }()
 	require.Eventually(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.waiting == 1 }, testHang, time.Millisecond)
-	require.Error(t, p.close())
+	require.Error(t, p.Close())
 	require.ErrorIs(t, <-failed, blockdev.ErrClosed)
 	for _, b := range held {
 		b.Release()
@@ -211,7 +211,7 @@ func TestCloseEndsWaits(t *testing.T) {
 func TestManyWait(t *testing.T) {
 	p, open := testPool(16 << 20)
 	for use, n := range map[blockdev.Use]int64{blockdev.ForData: 4 << 20, blockdev.ForBlock: 2 << 20, blockdev.ForCache: 4 << 20, blockdev.ForJournal: 2 << 20} {
-		require.NoError(t, p.reserve(use, n))
+		require.NoError(t, p.Reserve(use, n))
 	}
 	var wg sync.WaitGroup
 	for k := range 1600 {
@@ -235,6 +235,6 @@ func TestManyWait(t *testing.T) {
 	}
 	wg.Wait()
 	require.LessOrEqual(t, p.size, p.limit)
-	require.NoError(t, p.close())
+	require.NoError(t, p.Close())
 	require.Zero(t, *open)
 }

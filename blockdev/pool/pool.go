@@ -1,4 +1,4 @@
-package namespace
+package pool
 
 import (
 	"errors"
@@ -8,35 +8,35 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
 )
 
 // Pinned memory is mapped for the controller once, in chunks, and then only cut up and reused.
 //
-// A chunk belongs to a use, and is a few slabs of slabSize bytes. A slab holds buffers of one class, the powers of two from
-// minBuffer to slabSize, and becomes a free slab again when its last buffer is released. What is larger than a slab has a
+// A chunk belongs to a use, and is a few slabs of SlabSize bytes. A slab holds buffers of one class, the powers of two from
+// minBuffer to SlabSize, and becomes a free slab again when its last buffer is released. What is larger than a slab has a
 // chunk of its own.
 const (
 	minBuffer = 4096
-	slabSize  = 2 << 20
 	classes   = 10       // 4 KiB to 2 MiB
 	keepSpare = 64 << 20 // bytes of unused chunks that are kept for the next burst
 )
 
+// SlabSize is the unit, in bytes, in which memory is pinned and reserved.
+const SlabSize = 2 << 20
+
 // slabsPerChunk of each use: what stays for long is given back in smaller pieces.
 var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1}
 
-// memory is what a chunk is made of: *nvmeq.Chunk.
-type memory interface {
+// Memory is pinned memory that the pool cuts up. Bytes is nil where the CPU does not reach it.
+type Memory interface {
 	Bytes() []byte
-	IOVA() nvmeq.IOVA
 	Len() int64
 	Close() error
 }
 
-// pool hands out buffers. Its lock is a leaf.
-type pool struct {
-	source         func(size int64) (memory, error)
+// Pool hands out buffers of pinned memory, within a limit. All methods may be called from any goroutine; its lock is a leaf.
+type Pool struct {
+	source         func(size int64) (Memory, error)
 	limit          int64         // bytes
 	patience, tick time.Duration // see await
 
@@ -66,9 +66,8 @@ type arena struct {
 
 type chunk struct {
 	use  blockdev.Use
-	mem  memory
+	mem  Memory
 	host []byte
-	iova nvmeq.IOVA
 	used int // slabs that hold a buffer
 
 	attached bool // memory of another owner: never reused
@@ -78,15 +77,15 @@ type slab struct {
 	chunk      *chunk
 	off        int // in the chunk
 	class      int
-	bufs       []buffer
+	bufs       []Buffer
 	free       []uint16 // indexes of bufs, the next one last
 	prev, next *slab    // in the class's partial list
 	listed     bool
 }
 
-// buffer is a Buffer of the pool. A released one is in its slab's free list and must not be used.
-type buffer struct {
-	pool  *pool
+// Buffer is a blockdev.Buffer of a pool. A released one is in its slab's free list and must not be used.
+type Buffer struct {
+	pool  *Pool
 	chunk *chunk
 	slab  *slab // nil: the chunk is all its own
 	index uint16
@@ -95,8 +94,9 @@ type buffer struct {
 	n     int
 }
 
-func newPool(limit int64, source func(int64) (memory, error)) *pool {
-	return &pool{source: source, limit: limit, patience: defaultPatience, tick: defaultTick, chunks: map[*chunk]struct{}{}}
+// New makes a pool of at most limit bytes. source pins memory; size is a multiple of SlabSize.
+func New(limit int64, source func(size int64) (Memory, error)) *Pool {
+	return &Pool{source: source, limit: limit, patience: defaultPatience, tick: defaultTick, chunks: map[*chunk]struct{}{}}
 }
 
 // classOf is the smallest class that holds n bytes; classes or more when a slab does not.
@@ -108,7 +108,7 @@ func classOf(n int) int {
 }
 
 // takeLocked hands out a buffer of at least n bytes. The error is a *shortage where one may come back.
-func (p *pool) takeLocked(use blockdev.Use, n int) (*buffer, error) {
+func (p *Pool) takeLocked(use blockdev.Use, n int) (*Buffer, error) {
 	a := &p.arenas[use]
 	class := classOf(n)
 	if class >= classes {
@@ -133,7 +133,7 @@ func (p *pool) takeLocked(use blockdev.Use, n int) (*buffer, error) {
 }
 
 // outLocked counts a buffer that is handed out.
-func (p *pool) outLocked(b *buffer) *buffer {
+func (p *Pool) outLocked(b *Buffer) *Buffer {
 	a := &p.arenas[b.chunk.use]
 	b.inUse = true
 	p.live++
@@ -143,15 +143,15 @@ func (p *pool) outLocked(b *buffer) *buffer {
 }
 
 // takeSlabLocked is a slab that holds nothing.
-func (p *pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
+func (p *Pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
 	a := &p.arenas[use]
 	if len(a.free) == 0 {
-		c, err := p.growLocked(use, slabSize, slabSize*slabsPerChunk[use])
+		c, err := p.growLocked(use, SlabSize, SlabSize*slabsPerChunk[use])
 		if err != nil {
 			return nil, err
 		}
-		for i := int(c.mem.Len()/slabSize) - 1; i >= 0; i-- {
-			a.free = append(a.free, &slab{chunk: c, off: i * slabSize, class: -1})
+		for i := int(c.mem.Len()/SlabSize) - 1; i >= 0; i-- {
+			a.free = append(a.free, &slab{chunk: c, off: i * SlabSize, class: -1})
 		}
 	}
 	s := a.free[len(a.free)-1]
@@ -160,23 +160,23 @@ func (p *pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
 }
 
 // carve makes the slab hold buffers of a class; those at its start go first.
-func (s *slab) carve(p *pool, class int) {
+func (s *slab) carve(p *Pool, class int) {
 	if s.class == class {
 		return
 	}
 	s.class = class
 	size := minBuffer << class
-	s.bufs = make([]buffer, slabSize/size)
+	s.bufs = make([]Buffer, SlabSize/size)
 	s.free = make([]uint16, len(s.bufs))
 	for i := range s.bufs {
-		s.bufs[i] = buffer{pool: p, chunk: s.chunk, slab: s, index: uint16(i), off: s.off + i*size, n: size}
+		s.bufs[i] = Buffer{pool: p, chunk: s.chunk, slab: s, index: uint16(i), off: s.off + i*size, n: size}
 		s.free[len(s.bufs)-1-i] = uint16(i)
 	}
 }
 
-func (p *pool) takeLargeLocked(use blockdev.Use, n int) (*buffer, error) {
+func (p *Pool) takeLargeLocked(use blockdev.Use, n int) (*Buffer, error) {
 	a := &p.arenas[use]
-	size := (int64(n) + slabSize - 1) / slabSize * slabSize
+	size := (int64(n) + SlabSize - 1) / SlabSize * SlabSize
 	best := -1
 	for i, c := range a.large {
 		if l := c.mem.Len(); l >= size && l <= 2*size && (best < 0 || l < a.large[best].mem.Len()) {
@@ -194,19 +194,19 @@ func (p *pool) takeLargeLocked(use blockdev.Use, n int) (*buffer, error) {
 		}
 	}
 	c.used = 1
-	return p.outLocked(&buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
+	return p.outLocked(&Buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
 }
 
 // growLocked maps one more chunk, of want bytes or as many as there is room for, at least least. At the limit it first gives up
 // what is unused.
-func (p *pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
+func (p *Pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	if p.roomLocked(use) < want {
 		p.reclaimLocked()
 		if err := p.trimLocked(0); err != nil {
 			return nil, err
 		}
 	}
-	size := min(want, p.roomLocked(use)/slabSize*slabSize)
+	size := min(want, p.roomLocked(use)/SlabSize*SlabSize)
 	if size < least {
 		return nil, &shortage{}
 	}
@@ -214,7 +214,7 @@ func (p *pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &chunk{use: use, mem: m, host: m.Bytes(), iova: m.IOVA()}
+	c := &chunk{use: use, mem: m, host: m.Bytes()}
 	p.size += m.Len()
 	p.arenas[use].size += m.Len()
 	p.chunks[c] = struct{}{}
@@ -222,7 +222,7 @@ func (p *pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 }
 
 // roomLocked is how many bytes more a use may have: what the limit leaves and nobody else has reserved.
-func (p *pool) roomLocked(use blockdev.Use) int64 {
+func (p *Pool) roomLocked(use blockdev.Use) int64 {
 	room := p.limit - p.size
 	for u := range p.arenas {
 		if a := &p.arenas[u]; blockdev.Use(u) != use {
@@ -233,7 +233,7 @@ func (p *pool) roomLocked(use blockdev.Use) int64 {
 }
 
 // mostLocked is how many bytes a use can have if nobody has more than is reserved for him.
-func (p *pool) mostLocked(use blockdev.Use) int64 {
+func (p *Pool) mostLocked(use blockdev.Use) int64 {
 	most := p.limit
 	for u := range p.arenas {
 		if blockdev.Use(u) != use {
@@ -244,7 +244,7 @@ func (p *pool) mostLocked(use blockdev.Use) int64 {
 }
 
 // reclaimLocked makes free slabs of those that classes keep for their next buffer.
-func (p *pool) reclaimLocked() {
+func (p *Pool) reclaimLocked() {
 	for u := range p.arenas {
 		a := &p.arenas[u]
 		for class := range a.partial {
@@ -263,7 +263,7 @@ func (p *pool) reclaimLocked() {
 }
 
 // trimLocked closes unused chunks until at most keep bytes of them are left.
-func (p *pool) trimLocked(keep int64) error {
+func (p *Pool) trimLocked(keep int64) error {
 	var errs []error
 	drop := map[*chunk]bool{}
 	for c := range p.chunks {
@@ -300,7 +300,7 @@ func without[T any](in []T, drop func(T) bool) []T {
 }
 
 // release takes a buffer back, and gives it to who waits.
-func (p *pool) release(b *buffer) {
+func (p *Pool) release(b *Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !b.inUse {
@@ -330,7 +330,7 @@ func (p *pool) release(b *buffer) {
 }
 
 // putLocked makes what a buffer held free.
-func (p *pool) putLocked(b *buffer) {
+func (p *Pool) putLocked(b *Buffer) {
 	a, s := &p.arenas[b.chunk.use], b.slab
 	if s == nil {
 		b.chunk.used = 0
@@ -356,9 +356,9 @@ func (p *pool) putLocked(b *buffer) {
 	}
 }
 
-// close gives all memory back. A buffer that is still out is an error, and the memory stays until it is released: whoever
+// Close gives all memory back. A buffer that is still out is an error, and the memory stays until it is released: whoever
 // holds it may be reading it.
-func (p *pool) close() error {
+func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
@@ -369,7 +369,7 @@ func (p *pool) close() error {
 	return p.closeChunksLocked()
 }
 
-func (p *pool) closeChunksLocked() error {
+func (p *Pool) closeChunksLocked() error {
 	var errs []error
 	for c := range p.chunks {
 		errs = append(errs, c.mem.Close())

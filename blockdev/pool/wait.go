@@ -1,4 +1,4 @@
-package namespace
+package pool
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ type waiter struct {
 	n     int
 	since time.Time
 	ready chan struct{} // closed when buf or err is there
-	buf   *buffer
+	buf   *Buffer
 	err   error
 }
 
@@ -44,7 +44,7 @@ type refusal struct {
 	at   time.Time
 }
 
-func (p *pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
+func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 	wait := use&blockdev.NoWait == 0
 	if use &^= blockdev.NoWait; n < 0 || use >= blockdev.NumUses {
 		return nil, fmt.Errorf("a buffer of %d bytes for %v: %w", n, use, blockdev.ErrInvalid)
@@ -61,7 +61,7 @@ func (p *pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 	a := &p.arenas[use]
 	err := error(&shortage{})
 	if len(a.queue) == 0 {
-		var b *buffer
+		var b *Buffer
 		if b, err = p.takeLocked(use, n); err == nil {
 			p.mu.Unlock()
 			return b, nil
@@ -95,12 +95,12 @@ func (p *pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 }
 
 // hopelessLocked says that the system refuses memory, and that nothing can come back which would serve instead.
-func (p *pool) hopelessLocked(use blockdev.Use, s *shortage) bool {
+func (p *Pool) hopelessLocked(use blockdev.Use, s *shortage) bool {
 	return s.why != nil && p.arenas[use].live == 0 && (use == blockdev.ForCache || p.arenas[blockdev.ForCache].live == 0 || p.short == nil)
 }
 
 // await waits until w is served.
-func (p *pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
+func (p *Pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 	tick := time.NewTicker(p.tick)
 	defer tick.Stop()
 	for {
@@ -120,7 +120,7 @@ func (p *pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 }
 
 // giveUpLocked ends a wait for which nothing has come back for too long.
-func (p *pool) giveUpLocked(use blockdev.Use, w *waiter) {
+func (p *Pool) giveUpLocked(use blockdev.Use, w *waiter) {
 	a := &p.arenas[use]
 	last := w.since
 	if a.back.After(last) {
@@ -136,7 +136,7 @@ func (p *pool) giveUpLocked(use blockdev.Use, w *waiter) {
 }
 
 // endLocked ends the wait of the i-th in a's queue.
-func (p *pool) endLocked(a *arena, i int, b *buffer, err error) {
+func (p *Pool) endLocked(a *arena, i int, b *Buffer, err error) {
 	w := a.queue[i]
 	a.queue = slices.Delete(a.queue, i, i+1)
 	p.waiting--
@@ -145,7 +145,7 @@ func (p *pool) endLocked(a *arena, i int, b *buffer, err error) {
 }
 
 // serveLocked gives what there is to those who wait.
-func (p *pool) serveLocked() {
+func (p *Pool) serveLocked() {
 	for u := range p.arenas {
 		a := &p.arenas[u]
 		for len(a.queue) > 0 {
@@ -168,7 +168,7 @@ func (p *pool) serveLocked() {
 
 // pinLocked asks the source for size bytes; if it refuses, for least, and after giving up what is unused once more. Soon after a
 // refusal it does not ask again, unless memory was given back since.
-func (p *pool) pinLocked(size, least int64) (memory, error) {
+func (p *Pool) pinLocked(size, least int64) (Memory, error) {
 	if p.refused.err != nil && p.size >= p.refused.size && time.Since(p.refused.at) < p.tick {
 		return nil, &shortage{p.refused.err}
 	}
@@ -191,7 +191,7 @@ func (p *pool) pinLocked(size, least int64) (memory, error) {
 }
 
 // holdersLocked says who holds the pool's memory.
-func (p *pool) holdersLocked() string {
+func (p *Pool) holdersLocked() string {
 	var parts []string
 	for u := range p.arenas {
 		a := &p.arenas[u]
@@ -200,12 +200,12 @@ func (p *pool) holdersLocked() string {
 	return fmt.Sprintf("%d of at most %d bytes are pinned: %s", p.size, p.limit, strings.Join(parts, ", "))
 }
 
-// reserve is Bounded.Reserve.
-func (p *pool) reserve(use blockdev.Use, n int64) error {
+// Reserve keeps n bytes for a use. See blockdev.Bounded.
+func (p *Pool) Reserve(use blockdev.Use, n int64) error {
 	if use >= blockdev.NumUses || n < 0 {
 		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, blockdev.ErrInvalid)
 	}
-	n = min((n+slabSize-1)/slabSize*slabSize, max(n, p.limit))
+	n = min((n+SlabSize-1)/SlabSize*SlabSize, max(n, p.limit))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	others := p.limit - p.mostLocked(use)
@@ -217,7 +217,8 @@ func (p *pool) reserve(use blockdev.Use, n int64) error {
 	return nil
 }
 
-func (p *pool) onShort(f func()) {
+// OnShort has f called when memory is short. See blockdev.Bounded.
+func (p *Pool) OnShort(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.short = f
