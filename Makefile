@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/vram ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
+RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
 .PHONY: all deps kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build

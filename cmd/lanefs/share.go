@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
-	vrampool "github.com/lanefs/lanefs/fs/vram"
 	"github.com/lanefs/lanefs/gpu/copyengine"
 )
 
 // sharing is what serves files as device memory. It stands between the mount and the stack: it is closed when the mount is
 // gone, and before the volume. nil is a mount without it.
 type sharing struct {
-	pool   *vrampool.Pool
+	pool   *residency.Pool
 	server *share.Server
 	mover  *copyengine.Engine // of its own; nil where there is another, or none is needed
 	socket string
@@ -46,11 +46,11 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 		}
 		mover = h.mover
 	}
-	c := vrampool.Config{Runtime: s.rt, Mapper: s.dev, Size: size}
+	c := residency.Config{Runtime: s.rt, Mapper: s.dev, Size: size}
 	if mover != nil {
 		c.Mover = mover
 	}
-	if h.pool, err = vrampool.New(c); err == nil {
+	if h.pool, err = residency.New(c); err == nil {
 		h.socket = shareSocket(cfg.Dir, h.public)
 		if h.public {
 			err = makeShareDir(filepath.Dir(h.socket))
@@ -139,7 +139,7 @@ func (h *sharing) path() string {
 
 // vramReport is what `lanefs vram ls --json` prints.
 type vramReport struct {
-	vrampool.Stats
+	residency.Stats
 	Users  []share.Usage `json:"users"`
 	Limits share.Limits  `json:"limits"` // of a user who is neither root nor the mount's
 }

@@ -12,14 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
-	vrampool "github.com/lanefs/lanefs/fs/vram"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
-func (p *place) residents(dir string) vrampool.Stats {
+func (p *place) residents(dir string) residency.Stats {
 	p.t.Helper()
-	var s vrampool.Stats
+	var s residency.Stats
 	require.NoError(p.t, json.Unmarshal([]byte(p.ok("vram", "ls", "--json", dir)), &s))
 	return s
 }

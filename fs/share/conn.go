@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/fs/vram"
 	"github.com/lanefs/lanefs/gpu"
 )
 
@@ -247,7 +247,7 @@ func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 
 // mapping is memory of the pool.
 type mapping struct {
-	hold *vram.Hold
+	hold *residency.Hold
 }
 
 func (m *mapping) close(c *conn) {
@@ -256,7 +256,7 @@ func (m *mapping) close(c *conn) {
 }
 
 // memory is the program's own.
-type memory struct{ mem *vram.Memory }
+type memory struct{ mem *residency.Memory }
 
 func (m *memory) close(c *conn) {
 	c.count.memories--

@@ -1,5 +1,5 @@
 // Package share lets programs have files of a mount as device memory, over a unix socket: package wire has the protocol. It
-// knows sockets and who may do what; how residency works is fs/vram's business, and how files are read is fs's.
+// knows sockets and who may do what; how residency works is fs/residency's business, and how files are read is fs's.
 //
 // Possession of an open descriptor is the permission. A program passes one with each request; the daemon checks that it is
 // a regular file of this mount and how it was opened, takes a reference on the inode, and closes it. No path is looked up.

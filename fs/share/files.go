@@ -11,9 +11,9 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/fs/vram"
 )
 
 // The road of a mapping:
@@ -38,7 +38,7 @@ func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 var errEnding = fmt.Errorf("the mount is about to end: %w", unix.ESHUTDOWN)
 
 // load reads n bytes of f from off to the start of m, unless end is set meanwhile.
-func load(end *atomic.Bool, f *fs.External, m *vram.Memory, off, n int64) error {
+func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) error {
 	var next atomic.Int64
 	var once sync.Once
 	var first error
@@ -125,8 +125,8 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	defer cost.end()
 	held := &reservation{c: c}
 	defer held.end()
-	read := func(m *vram.Memory) error { return load(&c.s.ending, f, m, off, n) }
-	var hold *vram.Hold
+	read := func(m *residency.Memory) error { return load(&c.s.ending, f, m, off, n) }
+	var hold *residency.Hold
 	memOff, generation := int64(0), uint64(0)
 	if private {
 		if empty {
@@ -136,7 +136,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 			hold, err = c.s.c.Pool.Alloc(n, read)
 		}
 	} else {
-		hold, err = c.share(f, number, vram.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
+		hold, err = c.share(f, number, residency.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
 	}
 	if err != nil {
 		return fail(err)
@@ -179,7 +179,7 @@ func (r *reservation) admit(n int64) error {
 }
 
 // become enters the memory that it was made for.
-func (r *reservation) become(h *vram.Hold) error {
+func (r *reservation) become(h *residency.Hold) error {
 	n := r.n
 	r.n = 0
 	return r.c.s.books.hold(r.c.UID, h.Memory(), n)
@@ -193,7 +193,7 @@ func (r *reservation) end() {
 }
 
 // share gets a hold whose generation shows on the board.
-func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, error) {
+func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residency.Hold, error) {
 	word := c.board.Word(8 * int(number))
 	raise := func(generation uint64) {
 		for {
@@ -216,7 +216,7 @@ func (c *conn) share(f *fs.External, number uint32, w vram.Want) (*vram.Hold, er
 
 // commit writes memory to a file, durably.
 func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
-	var m *vram.Memory
+	var m *residency.Memory
 	switch h := c.handles[q.Handle].(type) {
 	case *mapping:
 		m = h.hold.Memory()
@@ -251,7 +251,7 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 const piece = 16 * part
 
 // store writes n bytes of m to f, unless end is set meanwhile. The file grows in order, so that its extents do.
-func store(end *atomic.Bool, f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err error) {
+func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
 		if end.Load() {
 			return done, errEnding
@@ -266,7 +266,7 @@ func store(end *atomic.Bool, f *fs.External, m *vram.Memory, off, at, n int64) (
 }
 
 // fetch reads n bytes of f to m, fewer at the end of the file, unless end is set meanwhile.
-func fetch(end *atomic.Bool, f *fs.External, m *vram.Memory, off, at, n int64) (done int64, err error) {
+func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
 		if end.Load() {
 			return done, errEnding
@@ -305,7 +305,7 @@ func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
 		return result{reply: &wire.PinReply{}}
 	}
 	size := f.Size()
-	hold, err := p.Map(vram.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *vram.Memory) error { return load(&c.s.ending, f, m, 0, size) }})
+	hold, err := p.Map(residency.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *residency.Memory) error { return load(&c.s.ending, f, m, 0, size) }})
 	if err != nil {
 		return fail(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/vram"
+	"github.com/lanefs/lanefs/fs/residency"
 )
 
 // Usage is what a user has of the share now, and what was refused to him.
@@ -50,7 +50,7 @@ type ledger struct {
 
 type account struct {
 	Usage
-	held  map[*vram.Memory]int
+	held  map[*residency.Memory]int
 	lines float64   // that may be logged now
 	since time.Time // when that was so
 }
@@ -68,7 +68,7 @@ func newLedger(l Limits) *ledger {
 func (l *ledger) accountLocked(uid uint32) *account {
 	a := l.users[uid]
 	if a == nil {
-		a = &account{Usage: Usage{UID: uid}, held: map[*vram.Memory]int{}, lines: logBurst, since: time.Now()}
+		a = &account{Usage: Usage{UID: uid}, held: map[*residency.Memory]int{}, lines: logBurst, since: time.Now()}
 		l.users[uid] = a
 	}
 	return a
@@ -139,7 +139,7 @@ func (l *ledger) checkLocked(a *account, want Usage) error {
 }
 
 // hold enters memory of the pool that a user has got, for which reserved bytes were taken before.
-func (l *ledger) hold(uid uint32, m *vram.Memory, reserved int64) error {
+func (l *ledger) hold(uid uint32, m *residency.Memory, reserved int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accountLocked(uid)
@@ -156,7 +156,7 @@ func (l *ledger) hold(uid uint32, m *vram.Memory, reserved int64) error {
 	return nil
 }
 
-func (l *ledger) letGo(uid uint32, m *vram.Memory) {
+func (l *ledger) letGo(uid uint32, m *residency.Memory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accountLocked(uid)

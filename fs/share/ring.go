@@ -13,9 +13,9 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/fs/vram"
 )
 
 // The road of a ring's requests:
@@ -77,7 +77,7 @@ type job struct {
 	wire.Submission
 	uses [2]*use
 	file *fs.External
-	mem  *vram.Memory
+	mem  *residency.Memory
 	err  error
 }
 

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/fs/vram"
 )
 
 // Limits of what clients can tie up.
@@ -34,7 +34,7 @@ type Config struct {
 	Socket string // path; what is there is replaced
 	Public bool   // all users may connect
 	Mount  *fs.Server
-	Pool   *vram.Pool
+	Pool   *residency.Pool
 	Limits Limits
 	Log    *slog.Logger
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
-	"github.com/lanefs/lanefs/fs/vram"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -34,7 +34,7 @@ import (
 type Mount struct {
 	Dir   string
 	Image string
-	Pool  *vram.Pool
+	Pool  *residency.Pool
 	Share *share.Server
 	FS    *fs.Server
 
@@ -114,7 +114,7 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	m.vol, err = ext4.Open(m.top, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
-	m.Pool, err = vram.New(vram.Config{Runtime: rt, Mapper: m.dev, Size: pool})
+	m.Pool, err = residency.New(residency.Config{Runtime: rt, Mapper: m.dev, Size: pool})
 	require.NoError(t, err)
 	socket := filepath.Join(tmp, "share")
 	opt := fs.Options{Logf: t.Logf, Changed: m.Pool.Changed, Share: socket}

@@ -1,4 +1,4 @@
-package vram
+package residency
 
 import "github.com/lanefs/lanefs/gpu"
 
@@ -35,7 +35,7 @@ func (h *Hold) Release() {
 	p.mu.Lock()
 	if !r.holds[h] {
 		p.mu.Unlock()
-		panic("vram: hold released twice")
+		panic("residency: hold released twice")
 	}
 	delete(r.holds, h)
 	if len(r.holds) > 0 {

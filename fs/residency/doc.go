@@ -1,4 +1,4 @@
-// Package vram is the pool of device memory that holds ranges of files: which are resident, who holds them, and whether
+// Package residency is the pool of device memory that holds ranges of files: which are resident, who holds them, and whether
 // they are still what the file has. It knows gpu.Memory and how to have the controller reach it; it knows no GPU's API, no
 // sockets and no file system.
 //
@@ -15,4 +15,4 @@
 // Coherence. A Range is in the pool's books before its first byte is read. So a change during the reading makes it stale,
 // like a change after it: Map then reads again, and after maxLoads times gives what it has, stale as it is. Changed is
 // called after a change and before whoever made it is told; a Map that begins later reads the new bytes.
-package vram
+package residency
