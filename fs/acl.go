@@ -5,18 +5,13 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // POSIX ACLs (acl(5)). With FUSE_POSIX_ACL the kernel enforces and caches them; storing them, inheriting them and
 // keeping the mode in step is left to the file system ([fuse]).
-const (
-	aclAccess  = "system.posix_acl_access"
-	aclDefault = "system.posix_acl_default"
-)
 
 // getACL reads one of the two ACLs, nil when there is none or the volume cannot hold one.
-func (n *node) getACL(name string) (xattr.ACL, error) {
+func (n *node) getACL(name string) (ext4.ACL, error) {
 	value, err := n.in.Getxattr(name)
 	if errors.Is(err, ext4.ErrNoAttr) || errors.Is(err, ext4.ErrNotSup) {
 		return nil, nil
@@ -24,12 +19,12 @@ func (n *node) getACL(name string) (xattr.ACL, error) {
 	if err != nil {
 		return nil, err
 	}
-	return xattr.ParseACL(value)
+	return ext4.ParseACL(value)
 }
 
 // parseACL takes an ACL that a program wants to set.
-func parseACL(value []byte) (xattr.ACL, error) {
-	a, err := xattr.ParseACL(value)
+func parseACL(value []byte) (ext4.ACL, error) {
+	a, err := ext4.ParseACL(value)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ext4.ErrInvalid, err)
 	}
@@ -52,7 +47,7 @@ func (n *node) setAccessACL(value []byte, drop uint32, may ext4.May) error {
 		return err
 	}
 	if a == nil {
-		return n.removeACL(aclAccess)
+		return n.removeACL(ext4.XattrACLAccess)
 	}
 	bits, all := a.Mode()
 	if all {
@@ -69,14 +64,14 @@ func (n *node) setDefaultACL(value []byte, may ext4.May) error {
 	}
 	n.noDefaultACL.Store(false)
 	if a == nil {
-		return n.removeACL(aclDefault)
+		return n.removeACL(ext4.XattrACLDefault)
 	}
-	return n.in.Setxattr(aclDefault, value, 0, may)
+	return n.in.Setxattr(ext4.XattrACLDefault, value, 0, may)
 }
 
 // chmodACL brings the access ACL in line with a mode that is about to be set, if there is one: mode and ACL at once.
 func (n *node) chmodACL(mode uint32, may ext4.May) error {
-	a, err := n.getACL(aclAccess)
+	a, err := n.getACL(ext4.XattrACLAccess)
 	if a == nil || err != nil {
 		return err
 	}
@@ -84,11 +79,11 @@ func (n *node) chmodACL(mode uint32, may ext4.May) error {
 }
 
 // defaultACL is the directory's default ACL. That there is none is remembered, as every file made asks for it.
-func (n *node) defaultACL() (xattr.ACL, error) {
+func (n *node) defaultACL() (ext4.ACL, error) {
 	if n.noDefaultACL.Load() {
 		return nil, nil
 	}
-	a, err := n.getACL(aclDefault)
+	a, err := n.getACL(ext4.XattrACLDefault)
 	if a == nil && err == nil {
 		// The kernel holds the directory's lock for whatever makes files in it and for setxattr, so no ACL can have
 		// come in between.
@@ -100,7 +95,7 @@ func (n *node) defaultACL() (xattr.ACL, error) {
 // An heir is what a new file gets from its directory.
 type heir struct {
 	mode           uint32
-	access, preset xattr.ACL // nil: none
+	access, preset ext4.ACL // nil: none
 }
 
 // inherit works out the mode and the ACLs of a file about to be made with mode in this directory.
@@ -120,10 +115,10 @@ func (n *node) inherit(mode uint32) (heir, error) {
 // xattrs are the inherited ACLs as attributes that the new file is made with.
 func (h heir) xattrs() (x ext4.Xattrs) {
 	if h.access != nil {
-		x = append(x, ext4.Xattr{Name: aclAccess, Value: h.access.Xattr()})
+		x = append(x, ext4.Xattr{Name: ext4.XattrACLAccess, Value: h.access.Xattr()})
 	}
 	if h.preset != nil {
-		x = append(x, ext4.Xattr{Name: aclDefault, Value: h.preset.Xattr()})
+		x = append(x, ext4.Xattr{Name: ext4.XattrACLDefault, Value: h.preset.Xattr()})
 	}
 	return x
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // atEachCommit repeats work while transactions are committed as fast as they can be, and has look examine the volume as a power
@@ -129,9 +128,9 @@ func newACLMount(t *testing.T) *mounted {
 func TestInheritedACLAfterCut(t *testing.T) {
 	m := newACLMount(t)
 	// The mask withholds what the group's own entry gives, and shows as the mode's group bits.
-	def := aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 6, nobody}, ace{xattr.TagGroupObj, 7, 0}, ace{xattr.TagMask, 6, 0},
-		ace{xattr.TagOther, 0, 0})
-	require.NoError(t, unix.Setxattr(m.dir, aclDefault, def.Xattr(), 0))
+	def := aclOf(ace{ext4.ACLUserObj, 7, 0}, ace{ext4.ACLUser, 6, nobody}, ace{ext4.ACLGroupObj, 7, 0}, ace{ext4.ACLMask, 6, 0},
+		ace{ext4.ACLOther, 0, 0})
+	require.NoError(t, unix.Setxattr(m.dir, ext4.XattrACLDefault, def.Xattr(), 0))
 	atEachCommit(t, m, func(i int) error {
 		name := func(kind string) string { return m.path(fmt.Sprint(kind, i)) }
 		fd, err := unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o640)
@@ -155,11 +154,11 @@ func TestInheritedACLAfterCut(t *testing.T) {
 		if got := in.Attr().Mode & 0o7777; got != uint32(bits) {
 			return fmt.Errorf("mode %#o instead of %#o", got, bits)
 		}
-		if got, err := in.Getxattr(aclAccess); err != nil || string(got) != string(access.Xattr()) {
+		if got, err := in.Getxattr(ext4.XattrACLAccess); err != nil || string(got) != string(access.Xattr()) {
 			return fmt.Errorf("access ACL %q: %w", got, err)
 		}
 		if kind == "directory" {
-			if got, err := in.Getxattr(aclDefault); err != nil || string(got) != string(def.Xattr()) {
+			if got, err := in.Getxattr(ext4.XattrACLDefault); err != nil || string(got) != string(def.Xattr()) {
 				return fmt.Errorf("default ACL %q: %w", got, err)
 			}
 		}
@@ -173,22 +172,22 @@ func TestACLAndModeAfterCut(t *testing.T) {
 	m := newACLMount(t)
 	path := m.path("file")
 	write(t, path, "")
-	lists := []xattr.ACL{
-		aclOf(ace{xattr.TagUserObj, 6, 0}, ace{xattr.TagUser, 6, nobody}, ace{xattr.TagGroupObj, 7, 0}, ace{xattr.TagMask, 6, 0}, ace{xattr.TagOther, 0, 0}),
-		aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 1, nobody}, ace{xattr.TagGroupObj, 4, 0}, ace{xattr.TagMask, 5, 0}, ace{xattr.TagOther, 1, 0}),
-		aclOf(ace{xattr.TagUserObj, 6, 0}, ace{xattr.TagGroupObj, 4, 0}, ace{xattr.TagOther, 4, 0}),
+	lists := []ext4.ACL{
+		aclOf(ace{ext4.ACLUserObj, 6, 0}, ace{ext4.ACLUser, 6, nobody}, ace{ext4.ACLGroupObj, 7, 0}, ace{ext4.ACLMask, 6, 0}, ace{ext4.ACLOther, 0, 0}),
+		aclOf(ace{ext4.ACLUserObj, 7, 0}, ace{ext4.ACLUser, 1, nobody}, ace{ext4.ACLGroupObj, 4, 0}, ace{ext4.ACLMask, 5, 0}, ace{ext4.ACLOther, 1, 0}),
+		aclOf(ace{ext4.ACLUserObj, 6, 0}, ace{ext4.ACLGroupObj, 4, 0}, ace{ext4.ACLOther, 4, 0}),
 	}
 	atEachCommit(t, m, func(i int) error {
-		return errors.Join(unix.Setxattr(path, aclAccess, lists[i%len(lists)].Xattr(), 0), os.Chmod(path, os.FileMode(0o700|i%8<<3)))
+		return errors.Join(unix.Setxattr(path, ext4.XattrACLAccess, lists[i%len(lists)].Xattr(), 0), os.Chmod(path, os.FileMode(0o700|i%8<<3)))
 	}, func(name string, in *ext4.Inode) error {
-		value, err := in.Getxattr(aclAccess)
+		value, err := in.Getxattr(ext4.XattrACLAccess)
 		if errors.Is(err, ext4.ErrNoAttr) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		a, err := xattr.ParseACL(value)
+		a, err := ext4.ParseACL(value)
 		if err != nil {
 			return err
 		}

@@ -104,26 +104,15 @@ func (n *node) Statx(_ context.Context, _ gofs.FileHandle, _, _ uint32, out *fus
 	return 0
 }
 
-// The attributes that an ext4 inode flag and statx(2) share, bit for bit.
+// statxAttributes are the inode flags that statx(2) shows, at the same bits.
 func statxAttributes(flags uint32) uint64 {
 	return uint64(flags) & (unix.STATX_ATTR_COMPRESSED | unix.STATX_ATTR_IMMUTABLE | unix.STATX_ATTR_APPEND |
 		unix.STATX_ATTR_NODUMP)
 }
 
-// The range of an ext4 time stamp with the two epoch bits of i_xtime_extra. What lies outside is clamped, as the kernel
-// does.
-var (
-	minTime = time.Unix(math.MinInt32, 0)
-	maxTime = time.Unix(math.MaxInt32+3<<32, 0)
-)
-
+// clampTime is what the volume can store of t.
 func clampTime(t time.Time) *time.Time {
-	switch sec := t.Unix(); {
-	case sec <= minTime.Unix(): // the first and the last second have no parts
-		t = minTime
-	case sec >= maxTime.Unix():
-		t = maxTime
-	}
+	t = ext4.ClampTime(t)
 	return &t
 }
 

@@ -3,7 +3,7 @@ package fs
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // On a mount with sync or dirsync, and for inodes that chattr made so (+S, +D), a change is on the medium when the call that
@@ -12,7 +12,7 @@ import (
 
 // settleNames makes a change to the names of the directory n durable where that is wanted.
 func (n *node) settleNames() error {
-	if n.srv.flags&(unix.MS_SYNCHRONOUS|unix.MS_DIRSYNC) == 0 && n.in.Flags()&(disk.FlSync|disk.FlDirsync) == 0 {
+	if n.srv.flags&(unix.MS_SYNCHRONOUS|unix.MS_DIRSYNC) == 0 && n.in.Flags()&(ext4.FlagSync|ext4.FlagDirSync) == 0 {
 		return nil
 	}
 	return n.in.Fsync(false)
@@ -20,7 +20,7 @@ func (n *node) settleNames() error {
 
 // settle makes a change to the file n itself durable where that is wanted.
 func (n *node) settle() error {
-	if n.srv.flags&unix.MS_SYNCHRONOUS == 0 && n.in.Flags()&disk.FlSync == 0 {
+	if n.srv.flags&unix.MS_SYNCHRONOUS == 0 && n.in.Flags()&ext4.FlagSync == 0 {
 		return nil
 	}
 	return n.in.Fsync(false)
@@ -28,7 +28,7 @@ func (n *node) settle() error {
 
 // settleBytes makes what was written to n durable where that is wanted and the kernel does not ask for it by itself.
 func (n *node) settleBytes() error {
-	if n.in.Flags()&disk.FlSync == 0 {
+	if n.in.Flags()&ext4.FlagSync == 0 {
 		return nil
 	}
 	return n.in.Fsync(true)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // TestDurable: what a synchronous mount or inode did is on the medium when the call returns. Nothing else commits here.
@@ -24,8 +23,8 @@ func TestDurable(t *testing.T) {
 	}{
 		{"sync", []string{"sync"}, 0, false},
 		{"dirsync", []string{"dirsync"}, 0, true},
-		{"chattr +S", nil, disk.FlSync, false},
-		{"chattr +D", nil, disk.FlDirsync, true},
+		{"chattr +S", nil, ext4.FlagSync, false},
+		{"chattr +D", nil, ext4.FlagDirSync, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := newVolume(t)
@@ -35,7 +34,7 @@ func TestDurable(t *testing.T) {
 			require.NoError(t, err)
 			root, err := v.vol.Root()
 			require.NoError(t, err)
-			require.NoError(t, root.SetFlags(root.Flags()&disk.FlUserVisible|c.flags))
+			require.NoError(t, root.SetFlags(root.Flags()&ext4.FlagsVisible|c.flags))
 			root.Put()
 			require.NoError(t, v.vol.Sync())
 			m := mountVolume(t, v, Options{Mount: c.mount})

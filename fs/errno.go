@@ -7,7 +7,6 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // errnos is the only place where an error becomes an errno. What is not in it is an I/O error.
@@ -35,7 +34,7 @@ var errnos = []struct {
 	{ext4.ErrNoData, syscall.ENXIO},
 	{ext4.ErrStale, syscall.ESTALE},
 	{ext4.ErrCorrupt, syscall.EUCLEAN},
-	{jbd2.ErrAborted, syscall.EIO}, // whatever the reason
+	{ext4.ErrAborted, syscall.EIO}, // whatever the reason
 	{blockdev.ErrNoSpace, syscall.ENOSPC},
 	{blockdev.ErrNoMemory, syscall.ENOMEM},
 }

@@ -6,6 +6,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"unicode"
@@ -31,12 +33,20 @@ func TestErrnoComplete(t *testing.T) {
 		}
 		return ""
 	})
-	exported := names(t, "ext4/ext4.go", func(n ast.Node) string {
-		if v, ok := n.(*ast.ValueSpec); ok && len(v.Names) == 1 {
-			return v.Names[0].Name
+	files, err := filepath.Glob("ext4/*.go")
+	require.NoError(t, err)
+	var exported []string
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
 		}
-		return ""
-	})
+		exported = append(exported, names(t, file, func(n ast.Node) string {
+			if v, ok := n.(*ast.ValueSpec); ok && len(v.Names) == 1 {
+				return v.Names[0].Name
+			}
+			return ""
+		})...)
+	}
 	require.Contains(t, exported, "ErrCorrupt")
 	require.ElementsMatch(t, exported, listed)
 }

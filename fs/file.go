@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // The road of file bytes:
@@ -50,7 +49,7 @@ func (s *Server) openFlags(flags uint32) uint32 {
 func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
 	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
 		a := n.in.Attr()
-		if a.Flags&disk.FlImmutable != 0 || a.Flags&disk.FlAppend != 0 && flags&syscall.O_APPEND == 0 {
+		if a.Flags&ext4.FlagImmutable != 0 || a.Flags&ext4.FlagAppend != 0 && flags&syscall.O_APPEND == 0 {
 			return nil, 0, syscall.EPERM
 		}
 	}

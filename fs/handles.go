@@ -24,7 +24,7 @@ var (
 
 // byHandle is the node of a file with a name, with one more kernel reference.
 func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
-	if id <= rootIno || id > math.MaxUint32 { // the root's node ID is 1, and the kernel always knows it
+	if id <= ext4.RootIno || id > math.MaxUint32 { // the root's node ID is 1, and the kernel always knows it
 		return nil, syscall.ESTALE
 	}
 	in, err := s.vol.ByNumber(uint32(id))
@@ -60,7 +60,7 @@ func (n *node) LookupParent(ctx context.Context, out *fuse.EntryOut) (*gofs.Inod
 			up.Put()
 			continue
 		}
-		if up.Ino() == rootIno {
+		if up.Ino() == ext4.RootIno {
 			a := up.Attr()
 			up.Put()
 			n.srv.root.fillEntry(&a, out)
@@ -79,7 +79,7 @@ func (n *node) parent() (up *ext4.Inode, name string, err error) {
 	if up, err = n.in.Lookup(".."); err != nil {
 		return nil, "", err
 	}
-	if up.Attr().Mode&sIFMT != sIFDIR || up.Ino() < rootIno || up == n.in {
+	if up.Attr().Mode&sIFMT != sIFDIR || up.Ino() < ext4.RootIno || up == n.in {
 		err = fmt.Errorf("\"..\" leads to inode %d: %w", up.Ino(), ext4.ErrCorrupt)
 		up.Put()
 		return nil, "", err

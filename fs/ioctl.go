@@ -11,7 +11,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 var _ = (gofs.NodeIoctler)((*node)(nil))
@@ -105,9 +105,9 @@ func (n *node) setLabel(ctx context.Context, in []byte) syscall.Errno {
 // userFlags is what FS_IOC_GETFLAGS shows of the flags.
 func (n *node) userFlags() uint32 {
 	a := n.in.Attr()
-	fl := a.Flags & disk.FlUserVisible
+	fl := a.Flags & ext4.FlagsVisible
 	if a.Mode&sIFMT == syscall.S_IFREG {
-		fl &^= disk.FlProjinherit
+		fl &^= ext4.FlagProjInherit
 	}
 	return fl
 }
@@ -121,13 +121,13 @@ func (n *node) setFlags(in []byte) syscall.Errno {
 
 // xflags pairs ext4 inode flags with the flags of struct fsxattr (FS_XFLAG_*).
 var xflags = []struct{ fl, xflag uint32 }{
-	{disk.FlSync, 0x20},
-	{disk.FlImmutable, 0x8},
-	{disk.FlAppend, 0x10},
-	{disk.FlNodump, 0x80},
-	{disk.FlNoatime, 0x40},
-	{disk.FlDAX, 0x8000},
-	{disk.FlProjinherit, 0x200},
+	{ext4.FlagSync, 0x20},
+	{ext4.FlagImmutable, 0x8},
+	{ext4.FlagAppend, 0x10},
+	{ext4.FlagNoDump, 0x80},
+	{ext4.FlagNoAtime, 0x40},
+	{ext4.FlagDAX, 0x8000},
+	{ext4.FlagProjInherit, 0x200},
 }
 
 // sizeFsxattr is the size of struct fsxattr: xflags, extsize, nextents, projid, cowextsize, 8 bytes of padding.

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
@@ -46,7 +45,7 @@ func setFlags(path string, flags uint32) error {
 	if err := doIoctl(path, unix.FS_IOC_GETFLAGS, arg); err != nil {
 		return err
 	}
-	const changes = disk.FlImmutable | disk.FlAppend | disk.FlNodump | disk.FlNoatime | disk.FlSync | disk.FlProjinherit | disk.FlTopdir
+	const changes = ext4.FlagImmutable | ext4.FlagAppend | ext4.FlagNoDump | ext4.FlagNoAtime | ext4.FlagSync | ext4.FlagProjInherit | ext4.FlagTopDir
 	*(*uint32)(unsafe.Pointer(&arg[0])) = *(*uint32)(unsafe.Pointer(&arg[0]))&^changes | flags
 	return doIoctl(path, unix.FS_IOC_SETFLAGS, arg)
 }
@@ -82,7 +81,7 @@ func TestFlagsAreAChange(t *testing.T) {
 	write(t, m.path("file"), "x")
 	for _, path := range []string{m.path("file"), m.dir} {
 		before := stat(t, path).Ctim
-		require.NoError(t, setFlags(path, disk.FlNodump))
+		require.NoError(t, setFlags(path, ext4.FlagNoDump))
 		flagged := stat(t, path).Ctim
 		require.NotEqual(t, before, flagged)
 		x := make([]byte, sizeFsxattr)
@@ -135,7 +134,7 @@ var forbidden = []struct {
 	{"setxattr", func(dir string) error { return unix.Setxattr(dir+"/f", "user.x", []byte("x"), 0) }},
 	{"setxattr trusted", func(dir string) error { return unix.Setxattr(dir+"/f", "trusted.x", []byte("x"), 0) }},
 	{"set ACL", func(dir string) error {
-		return unix.Setxattr(dir+"/f", aclAccess, []byte("\x02\x00\x00\x00"+
+		return unix.Setxattr(dir+"/f", ext4.XattrACLAccess, []byte("\x02\x00\x00\x00"+
 			"\x01\x00\x06\x00\xff\xff\xff\xff\x04\x00\x04\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff"), 0)
 	}},
 	{"link", func(dir string) error { return os.Link(dir+"/f", dir+"/g") }},
@@ -159,11 +158,11 @@ var forbidden = []struct {
 		if err := doIoctl(dir+"/f", unix.FS_IOC_GETFLAGS, arg); err != nil {
 			return err
 		}
-		arg[0] |= disk.FlNodump
+		arg[0] |= ext4.FlagNoDump
 		return doIoctl(dir+"/f", unix.FS_IOC_SETFLAGS, arg)
 	}},
-	{"topdir for a file", func(dir string) error { return setFlags(dir+"/f", disk.FlTopdir) }},
-	{"a flag that nobody may set", func(dir string) error { return setFlags(dir+"/f", disk.FlReserved) }},
+	{"topdir for a file", func(dir string) error { return setFlags(dir+"/f", ext4.FlagTopDir) }},
+	{"a flag that nobody may set", func(dir string) error { return setFlags(dir+"/f", 1<<31) }},
 }
 
 // errnoOf is an error without the names in it.
@@ -187,7 +186,7 @@ func opens(path string, flags int) error {
 func tryForbidden(t *testing.T, top string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for name, flags := range map[string]uint32{"none": 0, "immutable": disk.FlImmutable, "append-only": disk.FlAppend} {
+	for name, flags := range map[string]uint32{"none": 0, "immutable": ext4.FlagImmutable, "append-only": ext4.FlagAppend} {
 		for _, op := range forbidden {
 			dir := filepath.Join(top, "try")
 			require.NoError(t, os.MkdirAll(dir+"/d", 0o755))
@@ -227,7 +226,7 @@ func TestFlagsOfOthers(t *testing.T) {
 			f, err := os.Open(path)
 			require.NoError(t, err)
 			defer f.Close()
-			for _, flags := range []uint32{disk.FlNoatime, disk.FlImmutable, disk.FlAppend, disk.FlNodump} {
+			for _, flags := range []uint32{ext4.FlagNoAtime, ext4.FlagImmutable, ext4.FlagAppend, ext4.FlagNoDump} {
 				cmd := helper(t, "setflags", "/proc/self/fd/3", fmt.Sprint(flags)) // past directories that are not for nobody
 				cmd.ExtraFiles = []*os.File{f}
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

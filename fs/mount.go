@@ -21,9 +21,6 @@ import (
 // Type is the subtype of the mount: the kernel calls the file system "fuse." + Type.
 const Type = "lanefs"
 
-// rootIno is the inode number of the root directory of every ext4 volume; the numbers below it have no names.
-const rootIno = 2
-
 // The kernel may keep what it was told: nothing changes without its knowledge. The time is finite so that a mistake of
 // ours does not last for ever.
 const (
@@ -157,7 +154,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 		EntryTimeout:    &entry,
 		NegativeTimeout: &entry,
 		NullPermissions: true,
-		RootStableAttr:  &gofs.StableAttr{Ino: rootIno}, // the kernel wants the root's generation to be 0
+		RootStableAttr:  &gofs.StableAttr{Ino: ext4.RootIno}, // the kernel wants the root's generation to be 0
 		ExternalNodeID:  true,
 		MountOptions: fuse.MountOptions{
 			Name:                     Type,

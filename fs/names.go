@@ -43,7 +43,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*go
 	}
 	// The root and the inodes below it have no names; an entry that says otherwise would give the kernel a loop, or
 	// a second node with the root's ID.
-	if in.Ino() <= rootIno {
+	if in.Ino() <= ext4.RootIno {
 		ino := in.Ino()
 		in.Put()
 		return nil, n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))

@@ -4,6 +4,8 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // wire is the layer between the protocol and go-fuse's node API, for what that API does not pass on.
@@ -70,7 +72,7 @@ func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (
 
 // SetXAttr clears set-group-ID where the kernel says that the one who sets an ACL may not keep it.
 func (w *wire) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	if name == aclAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+	if name == ext4.XattrACLAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		if n := w.node(in.NodeId); n != nil {
 			ctx := &fuse.Context{Caller: in.Caller, Cancel: cancel}
 			return fuse.Status(n.setxattr(ctx, name, value, in.Flags, sISGID))

@@ -27,7 +27,7 @@ const ShareAttr = "system.lanefs.share"
 // asks for the size.
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
 	value, err := n.getxattr(name)
-	if (name == aclAccess || name == aclDefault) && errors.Is(err, ext4.ErrNotSup) {
+	if (name == ext4.XattrACLAccess || name == ext4.XattrACLDefault) && errors.Is(err, ext4.ErrNotSup) {
 		// Any other error than "no ACL" would have the kernel refuse the access that it asks for.
 		err = ext4.ErrNoAttr
 	}
@@ -59,9 +59,9 @@ func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags ui
 func (n *node) setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
 	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
 	switch name {
-	case aclAccess:
+	case ext4.XattrACLAccess:
 		what, err = "set ACL", n.setAccessACL(value, drop, may)
-	case aclDefault:
+	case ext4.XattrACLDefault:
 		what, err = "set default ACL", n.setDefaultACL(value, may)
 	default:
 		err = n.srv.reclaim(func() error { return n.in.Setxattr(name, value, int(flags), may) })
@@ -85,10 +85,10 @@ func (n *node) blocksChanged() {
 func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
 	what, err := "removexattr", error(nil)
 	switch name {
-	case aclDefault:
+	case ext4.XattrACLDefault:
 		n.noDefaultACL.Store(false)
 		fallthrough
-	case aclAccess:
+	case ext4.XattrACLAccess:
 		what, err = "remove ACL", n.removeACL(name)
 	default:
 		err = n.in.Removexattr(name)
@@ -110,7 +110,7 @@ func (n *node) Listxattr(ctx context.Context, dest []byte) (uint32, syscall.Errn
 	root := ok && caller.Uid == 0
 	var list []byte
 	for _, name := range names {
-		if strings.HasPrefix(name, "trusted.") && !root {
+		if strings.HasPrefix(name, ext4.XattrTrusted) && !root {
 			continue
 		}
 		list = append(append(list, name...), 0)

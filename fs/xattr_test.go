@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/ext4/xattr"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 func TestXattr(t *testing.T) {
@@ -91,8 +91,8 @@ func TestXattrTakesABlock(t *testing.T) {
 func TestACL(t *testing.T) {
 	m := newMount(t, Options{})
 	needXattr(t, m)
-	user := aclOf(ace{xattr.TagUserObj, 6, 0}, ace{xattr.TagUser, 4, nobody}, ace{xattr.TagGroupObj, 0, 0}, ace{xattr.TagMask, 4, 0},
-		ace{xattr.TagOther, 0, 0})
+	user := aclOf(ace{ext4.ACLUserObj, 6, 0}, ace{ext4.ACLUser, 4, nobody}, ace{ext4.ACLGroupObj, 0, 0}, ace{ext4.ACLMask, 4, 0},
+		ace{ext4.ACLOther, 0, 0})
 	path := m.path("file")
 	write(t, path, "for one more")
 	require.NoError(t, os.Chmod(path, 0o600))
@@ -100,26 +100,26 @@ func TestACL(t *testing.T) {
 		return exec.Command("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--"}, args...)...).Run()
 	}
 	require.Error(t, as("cat", path))
-	require.NoError(t, unix.Setxattr(path, aclAccess, user.Xattr(), 0))
+	require.NoError(t, unix.Setxattr(path, ext4.XattrACLAccess, user.Xattr(), 0))
 	require.EqualValues(t, unix.S_IFREG|0o640, stat(t, path).Mode, "the group bits show the mask")
 	require.NoError(t, as("cat", path))
 	require.NoError(t, os.Chmod(path, 0o600))
 	require.Error(t, as("cat", path), "chmod took the mask away")
-	got, err := xattr.ParseACL([]byte(getxattr(t, path, aclAccess)))
+	got, err := ext4.ParseACL([]byte(getxattr(t, path, ext4.XattrACLAccess)))
 	require.NoError(t, err)
 	require.Equal(t, user.Chmod(0o600), got)
-	minimal := aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagGroupObj, 5, 0}, ace{xattr.TagOther, 1, 0})
-	require.NoError(t, unix.Setxattr(path, aclAccess, minimal.Xattr(), 0))
+	minimal := aclOf(ace{ext4.ACLUserObj, 7, 0}, ace{ext4.ACLGroupObj, 5, 0}, ace{ext4.ACLOther, 1, 0})
+	require.NoError(t, unix.Setxattr(path, ext4.XattrACLAccess, minimal.Xattr(), 0))
 	require.EqualValues(t, unix.S_IFREG|0o751, stat(t, path).Mode)
-	_, err = unix.Getxattr(path, aclAccess, nil)
+	_, err = unix.Getxattr(path, ext4.XattrACLAccess, nil)
 	require.ErrorIs(t, err, unix.ENODATA)
 
 	dir := m.path("dir")
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	write(t, dir+"/before", "")
-	def := aclOf(ace{xattr.TagUserObj, 7, 0}, ace{xattr.TagUser, 7, nobody}, ace{xattr.TagGroupObj, 5, 0}, ace{xattr.TagMask, 7, 0},
-		ace{xattr.TagOther, 0, 0})
-	require.NoError(t, unix.Setxattr(dir, aclDefault, def.Xattr(), 0))
+	def := aclOf(ace{ext4.ACLUserObj, 7, 0}, ace{ext4.ACLUser, 7, nobody}, ace{ext4.ACLGroupObj, 5, 0}, ace{ext4.ACLMask, 7, 0},
+		ace{ext4.ACLOther, 0, 0})
+	require.NoError(t, unix.Setxattr(dir, ext4.XattrACLDefault, def.Xattr(), 0))
 	umask := unix.Umask(0o077)
 	defer unix.Umask(umask)
 	write(t, dir+"/file", "")
@@ -127,9 +127,9 @@ func TestACL(t *testing.T) {
 	unix.Umask(umask)
 	require.EqualValues(t, unix.S_IFREG|0o640, stat(t, dir+"/file").Mode, "0644 without others; the umask plays no part")
 	require.EqualValues(t, unix.S_IFDIR|0o770, stat(t, dir+"/sub").Mode)
-	require.Equal(t, string(def.Xattr()), getxattr(t, dir+"/sub", aclDefault))
+	require.Equal(t, string(def.Xattr()), getxattr(t, dir+"/sub", ext4.XattrACLDefault))
 	require.NoError(t, as("touch", dir+"/sub/new"))
-	require.NoError(t, unix.Removexattr(dir, aclDefault))
+	require.NoError(t, unix.Removexattr(dir, ext4.XattrACLDefault))
 	unix.Umask(0o077)
 	write(t, dir+"/after", "")
 	unix.Umask(umask)
@@ -138,9 +138,9 @@ func TestACL(t *testing.T) {
 
 type ace [3]uint32
 
-func aclOf(entries ...ace) (a xattr.ACL) {
+func aclOf(entries ...ace) (a ext4.ACL) {
 	for _, e := range entries {
-		a = append(a, xattr.ACLEntry{Tag: uint16(e[0]), Perm: uint16(e[1]), ID: e[2]})
+		a = append(a, ext4.ACLEntry{Tag: uint16(e[0]), Perm: uint16(e[1]), ID: e[2]})
 	}
 	return a
 }
