@@ -2,6 +2,7 @@ package fs
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,17 +15,20 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// logLines is a Logf that keeps what it is told.
+// logLines keeps the lines of a log.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (l *logLines) logf(format string, args ...any) {
+func (l *logLines) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lines = append(l.lines, fmt.Sprintf(format, args...))
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
 }
+
+func (l *logLines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 func (l *logLines) with(text string) (n int) {
 	l.mu.Lock()
@@ -40,7 +44,7 @@ func (l *logLines) with(text string) (n int) {
 // TestReadError: a read that the device fails is EIO for its reader, one line in the log, and no more than that.
 func TestReadError(t *testing.T) {
 	var log logLines
-	m := newMount(t, Options{Logf: log.logf})
+	m := newMount(t, Options{Log: log.logger()})
 	write(t, m.path("file"), "unreadable")
 	write(t, m.path("other"), "readable")
 	dropPages(t, m.path("file"))
@@ -71,7 +75,7 @@ func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	var log logLines
 	mount := func() *Server {
-		s, err := Mount(dir, v.vol, Options{Logf: log.logf})
+		s, err := Mount(dir, v.vol, Options{Log: log.logger()})
 		require.NoError(t, err)
 		t.Cleanup(func() { Detach(dir) })
 		return s

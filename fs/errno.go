@@ -2,7 +2,6 @@ package fs
 
 import (
 	"errors"
-	"sync"
 	"syscall"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -52,40 +51,11 @@ func toErrno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// errorLog prints each distinct error once, so that a broken volume does not fill the log.
-type errorLog struct {
-	logf func(format string, args ...any)
-	mu   sync.Mutex
-	seen map[string]bool // protected by mu
-}
-
-// maxLogged bounds what errorLog remembers; what comes after is silent.
-const maxLogged = 256
-
-func (l *errorLog) print(op string, ino uint32, err error) {
-	if l.logf == nil {
-		return
-	}
-	text := err.Error()
-	l.mu.Lock()
-	first := !l.seen[text] && len(l.seen) < maxLogged
-	if first {
-		if l.seen == nil {
-			l.seen = make(map[string]bool)
-		}
-		l.seen[text] = true
-	}
-	l.mu.Unlock()
-	if first {
-		l.logf("%s of inode %d: %v", op, ino, err)
-	}
-}
-
-// fail turns the error of an operation into its errno, and logs what a user should hear of: damage and I/O errors.
+// fail turns the error of an operation into its errno. Damage and I/O errors are logged.
 func (n *node) fail(op string, err error) syscall.Errno {
 	errno := toErrno(err)
 	if errno == syscall.EIO || errno == syscall.EUCLEAN {
-		n.srv.errors.print(op, n.in.Ino(), err)
+		n.srv.errors.report(op, n.in.Ino(), err)
 	}
 	return errno
 }

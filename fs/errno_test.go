@@ -67,11 +67,11 @@ func names(t *testing.T, file string, pick func(ast.Node) string) []string {
 }
 
 func TestErrorLog(t *testing.T) {
-	var lines []string
-	l := errorLog{logf: func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }}
+	var log logLines
+	l := errorLog{log: log.logger()}
 	for i := range 3 * maxLogged {
-		l.print("read", 12, fmt.Errorf("block %d: %w", i/2, ext4.ErrCorrupt))
+		l.report("read", 12, fmt.Errorf("block %d: %w", i/2, ext4.ErrCorrupt))
 	}
-	require.Len(t, lines, maxLogged)
-	require.Equal(t, "read of inode 12: block 0: structure needs cleaning", lines[0])
+	require.Len(t, log.lines, maxLogged)
+	require.Contains(t, log.lines[0], `request=read inode=12 error="block 0: structure needs cleaning"`)
 }

@@ -29,7 +29,7 @@ func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
 	}
 	in, err := s.vol.ByNumber(uint32(id))
 	if err != nil {
-		return nil, s.root.fail(fmt.Sprintf("lookup of inode %d", id), err)
+		return nil, s.root.fail("lookup by handle", fmt.Errorf("inode %d: %w", id, err))
 	}
 	a := in.Attr()
 	return s.nodes.intern(context.Background(), s.root, in, &a), 0

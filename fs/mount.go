@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,7 +47,6 @@ type Options struct {
 	Mount      []string // further mount options, such as "noexec" or "nosuid"
 	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
 	CopyReads bool
-	Debug     bool // print every request
 	// StrictAtime brings every read here, past the kernel's caches: the volume then knows when a file was read. Not with
 	// WriteBack, which leaves a file's size to the kernel.
 	StrictAtime bool
@@ -56,7 +55,7 @@ type Options struct {
 	Changed func(ino uint32, off, end int64)
 	// Share is where programs ask for files as device memory; ShareAttr tells it them. Empty: nowhere.
 	Share string
-	Logf  func(format string, args ...any)
+	Log   *slog.Logger // nil: discard
 
 	patience time.Duration // of reclaim; 0: reclaimPatience
 }
@@ -107,6 +106,9 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
 	if opt.patience == 0 {
 		opt.patience = reclaimPatience
 	}
@@ -117,7 +119,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		vol:    vol,
 		nodes:  newNodes(),
 		done:   make(chan struct{}),
-		errors: errorLog{logf: opt.Logf},
+		errors: errorLog{log: opt.Log},
 	}
 	st := vol.Statfs()
 	s.reservedUID, s.reservedGID = st.ReservedUID, st.ReservedGID
@@ -167,8 +169,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 			EnableSymlinkCaching:     !s.opt.StrictAtime,
 			ExplicitDataCacheControl: true,
 			EnableAcl:                true,
-			Debug:                    s.opt.Debug,
-			Logger:                   log.New(logWriter{s.opt.Logf}, "", 0),
+			Logger:                   log.New(fuseLog{s.opt.Log}, "", 0),
 			// Reads are answered from memory, so there is nothing to splice.
 			DisableSplice: true,
 			ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
@@ -235,20 +236,4 @@ func (s *Server) invalidateAttr(n *node) {
 // writes the dirty ones while this waits.
 func (s *Server) invalidate(n *node) bool {
 	return s.fuse.InodeNotify(n.id(), 0, 0).Ok()
-}
-
-// logWriter sends go-fuse's log to Logf.
-type logWriter struct {
-	logf func(format string, args ...any)
-}
-
-// tooLate is how go-fuse ends its line about an answer to reading ahead that came after the unmount. The kernel does not
-// wait for it (fuse_conn_destroy in Linux's fs/fuse/inode.c), and nobody misses it.
-var tooLate = fmt.Sprintf("err: %v. opcode: READ", fuse.ENOENT)
-
-func (w logWriter) Write(p []byte) (int, error) {
-	if line := strings.TrimRight(string(p), "\n"); w.logf != nil && !strings.HasSuffix(line, tooLate) {
-		w.logf("%s", line)
-	}
-	return len(p), nil
 }

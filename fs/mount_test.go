@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,8 +74,8 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(m.dir, 0o755))
 	t.Cleanup(func() { os.Remove(m.dir) })
-	if opt.Logf == nil {
-		opt.Logf = t.Logf
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	opt.FSName = "/dev/lanefs-test"
 	m.srv, err = Mount(m.dir, m.vol, opt)

@@ -27,8 +27,8 @@ func (s *Server) tune() {
 	}
 	bdi := filepath.Join("/sys/class/bdi", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
 	set := func(name, value string) {
-		if err := os.WriteFile(filepath.Join(bdi, name), []byte(value), 0); err != nil && s.opt.Logf != nil {
-			s.opt.Logf("%v", err)
+		if err := os.WriteFile(filepath.Join(bdi, name), []byte(value), 0); err != nil {
+			s.opt.Log.Warn("fs: a setting of the mount stays as it is", "setting", name, "error", err)
 		}
 	}
 	set("read_ahead_kb", fmt.Sprint(readAheadKB))

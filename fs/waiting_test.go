@@ -135,7 +135,7 @@ func TestOverwriteHoldsNobodyUp(t *testing.T) {
 // TestUnmountWhileReadingAhead has the device hold what the kernel reads ahead, and unmounts meanwhile.
 func TestUnmountWhileReadingAhead(t *testing.T) {
 	var log logLines
-	m := newMount(t, Options{Logf: log.logf})
+	m := newMount(t, Options{Log: log.logger()})
 	a, b := waitingFiles(t, m)
 	during(t, m.dev, blockdev.Fault{Op: blockdev.OpRead}, func() error {
 		if err := unix.Fadvise(int(a.Fd()), 0, waitingSize, unix.FADV_WILLNEED); err != nil {

@@ -64,7 +64,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
 		CopyReads: d.stack.vram != nil, StrictAtime: cfg.strictAtime(),
-		Logf: func(format string, args ...any) { d.log.Warn(fmt.Sprintf(format, args...)) },
+		Log: d.log,
 	})
 	if errors.Is(err, fs.ErrServed) {
 		return err

@@ -3,6 +3,7 @@ package share
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -39,7 +40,7 @@ func (c *conn) serve() {
 		h, body, rights, err := c.Receive()
 		if err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
-				c.s.warn(c.UID, "share: a client was cut off", "why", err.Error())
+				c.s.log(slog.LevelWarn, c.UID, "share: a client was disconnected", "error", err)
 			}
 			return
 		}
@@ -76,7 +77,7 @@ func fail(err error) result { return result{err: err} }
 func (c *conn) handle(h wire.Header, body []byte, rights []gate.Right) (r result) {
 	defer func() {
 		if p := recover(); p != nil { // a mistake of ours must not take the mount down
-			c.s.warn(c.UID, "share: panic", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			c.s.log(slog.LevelError, c.UID, "share: a request panicked", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			r = fail(fmt.Errorf("the daemon failed: %v", p))
 		}
 	}()

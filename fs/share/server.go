@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,7 +37,7 @@ type Config struct {
 	Mount  *fs.Server
 	Pool   *residency.Pool
 	Limits Limits
-	Log    *slog.Logger
+	Log    *slog.Logger // nil: discard
 }
 
 // Server answers programs until it is closed.
@@ -62,6 +63,9 @@ func Serve(c Config) (*Server, error) {
 	if c.Public {
 		mode = 0o666
 	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	limits, err := c.Limits.withDefaults(c.Pool.Size())
 	if err != nil {
 		return nil, fmt.Errorf("share: %w", err)
@@ -83,7 +87,7 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil {
-			s.c.Log.Warn("share: no clients are served", "error", err.Error())
+			s.c.Log.Warn("share: no clients are served", "error", err)
 			continue
 		}
 		c := &conn{s: s, Conn: g, handles: map[uint32]handle{}, costs: map[uint32]Usage{}, rings: map[*ring]bool{}}
@@ -151,16 +155,16 @@ var connCost = Usage{Connections: 1, Descriptors: 3, Shared: 8 * wire.Slots}
 func (s *Server) Usage() []Usage { return s.books.usage() }
 func (s *Server) Limits() Limits { return s.books.limits }
 
-// warn logs what a user has caused, who may be out to fill the log.
-func (s *Server) warn(uid uint32, text string, args ...any) {
-	spared, ok := s.books.mayLog(uid)
+// log logs an event that a user has caused. The rate is limited, so that no user fills the log.
+func (s *Server) log(level slog.Level, uid uint32, msg string, args ...any) {
+	suppressed, ok := s.books.mayLog(uid)
 	if !ok {
 		return
 	}
-	if spared > 0 {
-		args = append(args, "not logged so far", spared)
+	if suppressed > 0 {
+		args = append(args, "suppressed", suppressed)
 	}
-	s.c.Log.Warn(text, append([]any{"uid", uid}, args...)...)
+	s.c.Log.Log(context.Background(), level, msg, append([]any{"uid", uid}, args...)...)
 }
 
 func privileged(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -91,7 +92,7 @@ func mountLane(cfg keeperConfig) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Logf: logf})
+	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return nil, errors.Join(err, vol.Close(), dev.Close())
 	}

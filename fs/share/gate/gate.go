@@ -53,7 +53,7 @@ func (g *Gate) Accept() (*Conn, error) {
 		case <-time.After(restartPause):
 		}
 		// The process has died, by no client's doing. Its connections have ended; the next one's needs another.
-		g.log.Error("share: starting another process for clients' descriptors", "why", err.Error())
+		g.log.Warn("share: starting another process for clients' descriptors", "error", err)
 		fresh, err := g.start()
 		if err != nil {
 			return nil, err

@@ -63,7 +63,7 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	defer socket.Close()
 	abort, why := openAbort(g.dev)
 	if why != nil {
-		g.log.Warn("share: nobody can end the mount's connection should the daemon be killed while it waits for the mount", "why", why.Error())
+		g.log.Warn("share: the mount's connection cannot be aborted if the daemon is killed", "error", why)
 		if abort, err = os.Open(os.DevNull); err != nil {
 			return nil, err
 		}
@@ -119,7 +119,7 @@ func (g *Gate) run(cmd *exec.Cmd, said *bytes.Buffer) error {
 		}
 		// For ever, if one of its threads is stuck. The thread is not given back: it ends with this goroutine.
 		if err := cmd.Wait(); err != nil {
-			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err.Error(), "it said", said.String())
+			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err, "stderr", said.String())
 		}
 	}()
 	return <-started

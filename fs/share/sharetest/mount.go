@@ -4,8 +4,6 @@ package sharetest
 
 import (
 	"bytes"
-	"io"
-
 	"log/slog"
 	"os"
 	"os/exec"
@@ -117,13 +115,13 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	m.Pool, err = residency.New(residency.Config{Runtime: rt, Mapper: m.dev, Size: pool})
 	require.NoError(t, err)
 	socket := filepath.Join(tmp, "share")
-	opt := fs.Options{Logf: t.Logf, Changed: m.Pool.Changed, Share: socket}
+	opt := fs.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: m.Pool.Changed, Share: socket}
 	for _, f := range set {
 		f(&opt)
 	}
 	m.FS, err = fs.Mount(m.Dir, m.vol, opt)
 	require.NoError(t, err)
-	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pool: m.Pool, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pool: m.Pool})
 	require.NoError(t, err)
 	return m
 }
