@@ -18,7 +18,7 @@
 // What the kernel leaves to a file system that says FUSE_HANDLE_KILLPRIV_V2 and FUSE_POSIX_ACL is done here: losing
 // set-user-ID and set-group-ID bits, inheriting default ACLs, and keeping the mode and the ACL in step.
 //
-// Requests take two layers. The wire is a thin layer on the raw protocol that sees what go-fuse's node API hides:
+// Requests take two layers. rawFS is a thin layer on the raw protocol that sees what go-fuse's node API hides:
 // FORGET counts, kill-privilege flags, the umask. Everything else is methods of node.
 //
 // The protocol is described by Linux's include/uapi/linux/fuse.h and Documentation/filesystems/fuse/ ([fuse] in

@@ -19,7 +19,7 @@ import (
 //	    1  ext4 has the controller fill pinned buffers
 //	    2  the reply is written to /dev/fuse from those buffers, then they go back to the pool
 //	write  the kernel sends up to 1 MiB (write-back: several at once, in parallel)
-//	    1  the request lies in go-fuse's buffer; a caller who may not keep set-ID bits loses them (wire.Writev)
+//	    1  the request lies in go-fuse's buffer; a caller who may not keep set-ID bits loses them (rawFS.Writev)
 //	    2  ext4 copies it once into pinned buffers and hands them to the controller
 
 var (

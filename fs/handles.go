@@ -35,7 +35,7 @@ func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
 	return s.nodes.intern(context.Background(), s.root, in, &a), 0
 }
 
-// LookupNode is called if go-fuse does not know a node that wire.Lookup has just got by byHandle.
+// LookupNode is called if go-fuse does not know a node that rawFS.Lookup has just got by byHandle.
 func (n *node) LookupNode(_ context.Context, id uint64, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	child := n.srv.nodes.get(id)
 	if child == nil {

@@ -61,7 +61,7 @@ func TestLookupOfBusyFileHoldsNobodyUp(t *testing.T) {
 			var st unix.Stat_t
 			looked <- unix.Stat(m.path("links", "second"), &st)
 		}()
-		if err := stacks("fs.(*wire).Lookup", "ext4.(*Inode).Attr"); err != nil {
+		if err := stacks("fs.(*rawFS).Lookup", "ext4.(*Inode).Attr"); err != nil {
 			return err
 		}
 		for i := range 10 {

@@ -18,8 +18,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// Type is the subtype of the mount: the kernel calls the file system "fuse." + Type.
-const Type = "lanefs"
+// subtype is the mount's: the kernel calls the file system "fuse.lanefs".
+const subtype = "lanefs"
 
 // The kernel may keep what it was told: nothing changes without its knowledge. The time is finite so that a mistake of
 // ours does not last for ever.
@@ -53,7 +53,8 @@ type Options struct {
 	// Changed hears of every change of a file's bytes [off, end), after it and before whoever made it does. It must not
 	// block, nor use the mount.
 	Changed func(ino uint32, off, end int64)
-	// Share is where programs ask for files as device memory; ShareAttr tells it them. Empty: nowhere.
+	// Share is the path of the socket by which programs ask for files as device memory; the attribute wire.ShareAttr tells it them. Empty:
+	// there is none.
 	Share string
 	Log   *slog.Logger // nil: discard
 
@@ -65,8 +66,6 @@ type Stats struct {
 	Reads, ReadBytes     int64
 	Writes, WrittenBytes int64
 	Nodes                int // inodes that the kernel knows now
-	// Bytes that went between files and device memory without the kernel.
-	ExternalRead, ExternalWritten int64
 }
 
 // Server is one mount. Wait returns when it is gone; only then may the volume be closed.
@@ -86,7 +85,7 @@ type Server struct {
 
 	reservedUID, reservedGID uint32 // see mayOf
 
-	count struct{ reads, readBytes, writes, writtenBytes, externalRead, externalWritten atomic.Int64 }
+	count struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
 }
 
 // Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
@@ -125,7 +124,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	s.reservedUID, s.reservedGID = st.ReservedUID, st.ReservedGID
 	s.root = &node{srv: s, in: in}
 	nodeOpt := s.nodeOptions(flags, rest)
-	raw := &wire{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}
+	raw := &rawFS{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}
 	s.fuse, err = fuse.NewServer(raw, dir, &nodeOpt.MountOptions)
 	if err != nil {
 		in.Put()
@@ -159,7 +158,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 		RootStableAttr:  &gofs.StableAttr{Ino: ext4.RootIno}, // the kernel wants the root's generation to be 0
 		ExternalNodeID:  true,
 		MountOptions: fuse.MountOptions{
-			Name:                     Type,
+			Name:                     subtype,
 			FsName:                   s.opt.FSName,
 			AllowOther:               s.opt.AllowOther || root,
 			Options:                  append([]string{"default_permissions"}, rest...),
@@ -220,9 +219,6 @@ func (s *Server) Stats() Stats {
 		Writes:       s.count.writes.Load(),
 		WrittenBytes: s.count.writtenBytes.Load(),
 		Nodes:        s.nodes.len(),
-
-		ExternalRead:    s.count.externalRead.Load(),
-		ExternalWritten: s.count.externalWritten.Load(),
 	}
 }
 

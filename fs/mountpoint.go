@@ -63,7 +63,7 @@ func MountedAt(dir string) (*mountinfo.Info, error) {
 }
 
 // Ours says whether a mount is a LaneFS one.
-func Ours(m *mountinfo.Info) bool { return m.FSType == "fuse."+Type }
+func Ours(m *mountinfo.Info) bool { return m.FSType == "fuse."+subtype }
 
 // deadTries and deadPause bound how long Dead asks again.
 const (

@@ -10,6 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
 var (
@@ -18,10 +19,6 @@ var (
 	_ = (gofs.NodeListxattrer)((*node)(nil))
 	_ = (gofs.NodeRemovexattrer)((*node)(nil))
 )
-
-// ShareAttr is an attribute that every file of a mount with a share has, and that nothing stores: the path of the share's
-// socket. No other file system lets a user set a name in "system.", so it is also how a program knows a LaneFS mount.
-const ShareAttr = "system.lanefs.share"
 
 // Getxattr reads an attribute. ERANGE with the size means that dest is too small; go-fuse expects the same when it only
 // asks for the size.
@@ -41,7 +38,7 @@ func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, sy
 }
 
 func (n *node) getxattr(name string) ([]byte, error) {
-	if name == ShareAttr {
+	if name == wire.ShareAttr {
 		if n.srv.opt.Share == "" {
 			return nil, ext4.ErrNoAttr
 		}

@@ -11,15 +11,15 @@ func (h *Hold) Offset(off int64) int64 { return off - h.r.off }
 // Generation is the one at which the bytes were read.
 func (h *Hold) Generation() uint64 { return h.r.gen }
 
-// Latest is the generation of the file's range now.
-func (h *Hold) Latest() uint64 {
+// latest is the generation of the file's range now.
+func (h *Hold) latest() uint64 {
 	h.p.mu.Lock()
 	defer h.p.mu.Unlock()
 	return h.r.now
 }
 
-// Current says whether no change has touched the range since it was read.
-func (h *Hold) Current() bool { return h.Latest() == h.r.gen }
+// current says whether no change has touched the range since it was read.
+func (h *Hold) current() bool { return h.latest() == h.r.gen }
 
 // Export hands out a descriptor of the memory, writable only for who has it to himself.
 func (h *Hold) Export() (gpu.Export, error) {
@@ -107,9 +107,9 @@ func (p *Pool) Stats() Stats {
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	var all []*Range
+	var all []*fileRange
 	for p.idle.Len() > 0 {
-		r := p.idle.Front().Value.(*Range)
+		r := p.idle.Front().Value.(*fileRange)
 		p.dropLocked(r)
 		all = append(all, r)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// ErrFull says that what is held leaves no room.
-var ErrFull = fmt.Errorf("the pool of device memory is full: %w", syscall.ENOMEM)
+// errFull says that what is held leaves no room.
+var errFull = fmt.Errorf("the pool of device memory is full: %w", syscall.ENOMEM)
 
 // maxLoads is how often Map reads a range that changes while it is read.
 const maxLoads = 4
@@ -40,11 +40,11 @@ type Pool struct {
 	sealed bool
 
 	mu     sync.Mutex
-	used   int64                      // bytes of all memory. Protected by mu, as is all below
-	gen    uint64                     // the last generation
-	files  map[uint32]map[*Range]bool // by inode number: what changes are told by
-	idle   list.List                  // *Range, nobody's: the least recently used first
-	pinned map[Key]bool               //
+	used   int64                          // bytes of all memory. Protected by mu, as is all below
+	gen    uint64                         // the last generation
+	files  map[uint32]map[*fileRange]bool // by inode number: what changes are told by
+	idle   list.List                      // *fileRange, nobody's: the least recently used first
+	pinned map[Key]bool                   //
 	count  struct{ loads, loaded, shared, evicted int64 }
 	closed bool
 }
@@ -56,8 +56,8 @@ type Key struct {
 	Owner uint32
 }
 
-// Range is resident bytes of a file. What is not said to be fixed is protected by Pool.mu.
-type Range struct {
+// fileRange is resident bytes of a file. What is not said to be fixed is protected by Pool.mu.
+type fileRange struct {
 	key    Key // fixed, as are name, off and n
 	name   string
 	off    int64 // in the file
@@ -77,7 +77,7 @@ type Range struct {
 // Hold is one client's use of memory. Its owner calls Release once.
 type Hold struct {
 	p      *Pool
-	r      *Range
+	r      *fileRange
 	notify func(generation uint64)
 	waker  Waker
 }
@@ -85,7 +85,7 @@ type Hold struct {
 // New makes an empty pool.
 func New(c Config) (*Pool, error) {
 	f := c.Runtime.Facts()
-	p := &Pool{c: c, kind: gpu.DeviceVMM, granule: f.Granularity, files: map[uint32]map[*Range]bool{}, pinned: map[Key]bool{}}
+	p := &Pool{c: c, kind: gpu.DeviceVMM, granule: f.Granularity, files: map[uint32]map[*fileRange]bool{}, pinned: map[Key]bool{}}
 	if p.granule == 0 { // there is no VMM
 		p.kind, p.granule = gpu.DevicePlain, plainGranule
 	}
@@ -170,7 +170,7 @@ func (p *Pool) Map(w Want) (*Hold, error) {
 			}
 			return nil, err
 		}
-		if h.Current() || try >= maxLoads {
+		if h.current() || try >= maxLoads {
 			return h, nil
 		}
 		h.Release()
@@ -195,7 +195,7 @@ func (p *Pool) enter(w Want) (*Hold, bool, error) {
 			return nil, false, err
 		}
 	}
-	r := &Range{key: w.Key, name: w.Name, off: w.Off, n: w.N, end: w.Off + w.N, holds: map[*Hold]bool{}, ready: make(chan struct{}), listed: true}
+	r := &fileRange{key: w.Key, name: w.Name, off: w.Off, n: w.N, end: w.Off + w.N, holds: map[*Hold]bool{}, ready: make(chan struct{}), listed: true}
 	if w.ToEnd {
 		r.end = math.MaxInt64
 	}
@@ -203,14 +203,14 @@ func (p *Pool) enter(w Want) (*Hold, bool, error) {
 	r.gen, r.now = p.gen, p.gen
 	of := p.files[w.Key.Ino]
 	if of == nil {
-		of = map[*Range]bool{}
+		of = map[*fileRange]bool{}
 		p.files[w.Key.Ino] = of
 	}
 	of[r] = true
 	return p.holdLocked(r, w), true, nil
 }
 
-func (p *Pool) holdLocked(r *Range, w Want) *Hold {
+func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
 	h := &Hold{p: p, r: r, notify: w.Notify, waker: w.Waker}
 	if r.idle != nil {
 		p.idle.Remove(r.idle)
@@ -221,7 +221,7 @@ func (p *Pool) holdLocked(r *Range, w Want) *Hold {
 }
 
 // load fills r. Only its maker calls it.
-func (p *Pool) load(r *Range, w Want) {
+func (p *Pool) load(r *fileRange, w Want) {
 	m, err := p.take(r.n)
 	if err == nil {
 		if err = w.Load(m); err == nil {
@@ -247,21 +247,21 @@ func (p *Pool) load(r *Range, w Want) {
 // take allocates memory for n bytes, evicting what nobody holds.
 func (p *Pool) take(n int64) (*Memory, error) {
 	if n > p.c.Size { // also what cannot be rounded up
-		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, ErrFull, p.c.Size)
+		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, errFull, p.c.Size)
 	}
 	size := p.Round(n)
 	p.mu.Lock()
-	var victims []*Range
+	var victims []*fileRange
 	left := p.used
 	for e := p.idle.Front(); e != nil && left+size > p.c.Size; e = e.Next() {
-		if r := e.Value.(*Range); !p.pinned[r.key] {
+		if r := e.Value.(*fileRange); !p.pinned[r.key] {
 			victims = append(victims, r)
 			left -= r.size
 		}
 	}
 	if left+size > p.c.Size {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("%d bytes: %w: %d of %d are held or pinned", n, ErrFull, left, p.c.Size)
+		return nil, fmt.Errorf("%d bytes: %w: %d of %d are held or pinned", n, errFull, left, p.c.Size)
 	}
 	for _, r := range victims {
 		p.dropLocked(r)
@@ -304,7 +304,7 @@ func (p *Pool) give(size int64) {
 }
 
 // unlistLocked takes r out of the books: no new hold finds it, no change is told to it.
-func (p *Pool) unlistLocked(r *Range) {
+func (p *Pool) unlistLocked(r *fileRange) {
 	if !r.listed {
 		return
 	}
@@ -324,7 +324,7 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Range{n: n, size: m.Size(), mem: m, holds: map[*Hold]bool{}, ready: make(chan struct{})}
+	r := &fileRange{n: n, size: m.Size(), mem: m, holds: map[*Hold]bool{}, ready: make(chan struct{})}
 	close(r.ready)
 	h := &Hold{p: p, r: r}
 	r.holds[h] = true
@@ -368,7 +368,7 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 		return
 	}
 	p.gen++
-	var drop []*Range
+	var drop []*fileRange
 	wake := map[Waker]bool{}
 	for r := range of {
 		if off >= r.end || end <= r.off {
@@ -398,7 +398,7 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 }
 
 // dropLocked forgets a range that nobody holds; the caller closes its memory.
-func (p *Pool) dropLocked(r *Range) {
+func (p *Pool) dropLocked(r *fileRange) {
 	if r.idle != nil {
 		p.idle.Remove(r.idle)
 		r.idle = nil

@@ -75,7 +75,7 @@ func TestChangeDuringLoad(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	require.Equal(t, 3, loads)
-	require.True(t, h.Current())
+	require.True(t, h.current())
 	h.Release()
 
 	loads = 0
@@ -85,8 +85,8 @@ func TestChangeDuringLoad(t *testing.T) {
 	h, err = p.Map(w)
 	require.NoError(t, err)
 	require.Equal(t, maxLoads, loads)
-	require.False(t, h.Current())
-	require.Equal(t, h.Latest(), told)
+	require.False(t, h.current())
+	require.Equal(t, h.latest(), told)
 	h.Release()
 	require.Len(t, p.Stats().Residents, 1, "what is stale and nobody's goes")
 }
@@ -140,7 +140,7 @@ func TestMany(t *testing.T) {
 				default:
 					h, err := p.Map(want(ino, 1+rng.Int64N(2*p.granule), func(m *Memory) error { return m.Put(0, []byte{byte(ino)}) }))
 					if err != nil {
-						if !errors.Is(err, ErrFull) {
+						if !errors.Is(err, errFull) {
 							t.Error(err)
 						}
 					} else {

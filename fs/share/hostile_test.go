@@ -71,8 +71,8 @@ func descriptors(t *testing.T) int {
 // settled waits until the server has no connections but those of the test.
 func settled(t *testing.T, m *sharetest.Mount, conns int) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); m.Share.Conns() != conns; time.Sleep(5 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "%d connections, want %d", m.Share.Conns(), conns)
+	for end := time.Now().Add(2 * time.Minute); m.Connections() != conns; time.Sleep(5 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d connections, want %d", m.Connections(), conns)
 	}
 }
 

@@ -169,13 +169,6 @@ func (s *Server) log(level slog.Level, uid uint32, msg string, args ...any) {
 
 func privileged(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// Conns is how many connections there are.
-func (s *Server) Conns() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.conns)
-}
-
 // Close ends all connections and returns when nothing of theirs is left. Memory that programs have mapped stays theirs.
 func (s *Server) Close() error {
 	s.ending.Store(true)

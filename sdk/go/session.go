@@ -17,9 +17,6 @@ import (
 // ErrNotLaneFS says that a file is not on a LaneFS mount that gives out device memory.
 var ErrNotLaneFS = errors.New("not on a LaneFS mount with device memory")
 
-// shareAttr names the attribute that holds the socket's path (docs/SPEC.md).
-const shareAttr = "system.lanefs.share"
-
 // Session is a connection. Its methods may be called from any goroutine; requests are carried out one after the other.
 type Session struct {
 	facts Facts
@@ -70,7 +67,7 @@ func Connect(f *os.File) (*Session, error) {
 func socketOf(f *os.File) (string, error) {
 	var b [256]byte
 	var n int
-	err := control(f, func(fd int) (err error) { n, err = unix.Fgetxattr(fd, shareAttr, b[:]); return err })
+	err := control(f, func(fd int) (err error) { n, err = unix.Fgetxattr(fd, wire.ShareAttr, b[:]); return err })
 	if err != nil {
 		return "", fmt.Errorf("%q: %w", f.Name(), ErrNotLaneFS)
 	}

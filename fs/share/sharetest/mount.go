@@ -139,7 +139,7 @@ func (m *Mount) close() {
 	}
 	if m.Share != nil {
 		require.NoError(t, m.Share.Close())
-		require.Zero(t, m.Share.Conns())
+		require.Zero(t, m.Connections())
 	}
 	if m.Pool != nil {
 		require.NoError(t, m.Pool.Close())
@@ -149,6 +149,14 @@ func (m *Mount) close() {
 	require.NoError(t, m.dev.Close(), "memory that nobody released")
 	out, err := exec.Command("e2fsck", "-fn", m.Image).CombinedOutput()
 	require.NoError(t, err, "e2fsck -fn:\n%s", bytes.TrimSpace(out))
+}
+
+// Connections is how many connections the share has, of all users.
+func (m *Mount) Connections() (n int) {
+	for _, u := range m.Share.Usage() {
+		n += u.Connections
+	}
+	return n
 }
 
 // Path is a name in the mount.

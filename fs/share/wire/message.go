@@ -15,6 +15,10 @@ const Version = 1
 // Magic opens a Hello.
 var Magic = [8]byte{'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}
 
+// ShareAttr is an extended attribute that every file of a mount with a share has and that no volume stores. Its value is the path of the
+// share's socket. No other file system lets a user set a name in "system.", so it is also how a program recognises a LaneFS mount.
+const ShareAttr = "system.lanefs.share"
+
 // Sizes in bytes. A packet that is longer than MaxMessage or carries more than MaxRights descriptors is refused.
 const (
 	HeaderSize = 16

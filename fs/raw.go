@@ -1,0 +1,130 @@
+package fs
+
+import (
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+// rawFS is the layer between the protocol and go-fuse's node API, for what that API does not pass on.
+type rawFS struct {
+	fuse.RawFileSystem
+	srv *Server
+}
+
+// node finds the node of an ID that the kernel sent.
+func (r *rawFS) node(id uint64) *node {
+	if id == fuse.FUSE_ROOT_ID {
+		return r.srv.root
+	}
+	return r.srv.nodes.get(id)
+}
+
+// Forget takes back references, go-fuse's first: see nodes.
+func (r *rawFS) Forget(id, count uint64) {
+	r.RawFileSystem.Forget(id, count)
+	r.srv.nodes.forget(id, count)
+}
+
+// Lookup of "." asks for a file of which the kernel has the node ID only, from a file handle.
+func (r *rawFS) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	if name != "." {
+		return r.RawFileSystem.Lookup(cancel, header, name, out)
+	}
+	n, errno := r.srv.byHandle(header.NodeId)
+	if errno != 0 {
+		return fuse.Status(errno)
+	}
+	status := r.RawFileSystem.Lookup(cancel, header, name, out)
+	if !status.Ok() {
+		r.srv.nodes.forget(header.NodeId, 1)
+	}
+	out.SetAttrTimeout(n.attrTimeout())
+	return status
+}
+
+// Writev clears set-ID bits first where the kernel says that this writer may not keep them, and tells what the kernel
+// wrote back of its cache, and what goes by it, from what a program wrote there.
+func (r *rawFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+		if n := r.node(in.NodeId); n != nil {
+			if err := n.killPriv(&in.Caller); err != nil {
+				return 0, fuse.Status(n.fail("write", err))
+			}
+		}
+	}
+	if r.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 && len(data) == 1 {
+		if n := r.node(in.NodeId); n != nil {
+			done, errno := n.writeBack(data[0], int64(in.Offset))
+			return done, fuse.Status(errno)
+		}
+	}
+	if in.Flags&syscall.O_DIRECT != 0 && len(data) == 1 {
+		if n := r.node(in.NodeId); n != nil {
+			done, errno := n.writeDirect(&fuse.Context{Caller: in.Caller, Cancel: cancel}, data[0], int64(in.Offset))
+			return done, fuse.Status(errno)
+		}
+	}
+	return r.RawFileSystem.Writev(cancel, in, data)
+}
+
+// SetXAttr clears set-group-ID where the kernel says that the one who sets an ACL may not keep it.
+func (r *rawFS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if name == ext4.XattrACLAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		if n := r.node(in.NodeId); n != nil {
+			ctx := &fuse.Context{Caller: in.Caller, Cancel: cancel}
+			return fuse.Status(n.setxattr(ctx, name, value, in.Flags, sISGID))
+		}
+	}
+	return r.RawFileSystem.SetXAttr(cancel, in, name, value)
+}
+
+// The umask applies only where the directory has no default ACL, so the kernel leaves it to us (FUSE_DONT_MASK), and
+// go-fuse passes on no more than the mode.
+func (r *rawFS) masked(parent uint64, mode, umask uint32) uint32 {
+	if n := r.node(parent); n != nil {
+		if def, err := n.defaultACL(); def != nil && err == nil {
+			return mode
+		}
+	}
+	return mode &^ (umask & 0777)
+}
+
+func (r *rawFS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode = r.masked(in.NodeId, in.Mode, in.Umask)
+	return r.RawFileSystem.Mkdir(cancel, in, name, out)
+}
+
+func (r *rawFS) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	in.Mode = r.masked(in.NodeId, in.Mode, in.Umask)
+	return r.RawFileSystem.Mknod(cancel, in, name, out)
+}
+
+func (r *rawFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	in.Mode = r.masked(in.NodeId, in.Mode, in.Umask)
+	return r.RawFileSystem.Create(cancel, in, name, out)
+}
+
+func (r *rawFS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	in.Mode = r.masked(in.NodeId, in.Mode, in.Umask)
+	return r.RawFileSystem.Tmpfile(cancel, in, out)
+}
+
+// Release counts down who may write the file.
+func (r *rawFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
+	if n := r.node(in.NodeId); n != nil {
+		n.released(in.Flags)
+	}
+	r.RawFileSystem.Release(cancel, in)
+}
+
+// OnUnmount comes after the last request.
+func (r *rawFS) OnUnmount() {
+	r.RawFileSystem.OnUnmount()
+	r.srv.late.Wait()
+	r.srv.nodes.clear()
+	r.srv.root.in.Put()
+	close(r.srv.done)
+}
