@@ -1,0 +1,112 @@
+package residency
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// take allocates memory for n bytes, evicting what nobody holds.
+func (p *Pool) take(n int64) (*Memory, error) {
+	if n > p.c.Size { // also what cannot be rounded up
+		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, errFull, p.c.Size)
+	}
+	size := p.Round(n)
+	p.mu.Lock()
+	var victims []*fileRange
+	left := p.used
+	for e := p.idle.Front(); e != nil && left+size > p.c.Size; e = e.Next() {
+		if r := e.Value.(*fileRange); !p.pinned[r.key] {
+			victims = append(victims, r)
+			left -= r.size
+		}
+	}
+	if left+size > p.c.Size {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("%d bytes: %w: %d of %d are held or pinned", n, errFull, left, p.c.Size)
+	}
+	for _, r := range victims {
+		p.dropLocked(r)
+		p.count.evicted++
+	}
+	p.used += size
+	p.mu.Unlock()
+	var errs []error
+	for _, r := range victims {
+		errs = append(errs, r.mem.close())
+	}
+	m, err := p.alloc(size)
+	if err = errors.Join(append(errs, err)...); err != nil {
+		p.give(size)
+		if m != nil {
+			err = errors.Join(err, m.close())
+		}
+		return nil, err
+	}
+	return m, nil
+}
+
+func (p *Pool) alloc(size int64) (*Memory, error) {
+	g, err := p.c.Runtime.Alloc(p.kind, size)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", syscall.ENOMEM, err)
+	}
+	m, err := newMemory(g, p.c.Mapper, p.c.Mover)
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	m.zero.Store(p.sealed) // a memfd's new pages are
+	return m, nil
+}
+
+func (p *Pool) give(size int64) {
+	p.mu.Lock()
+	p.used -= size
+	p.mu.Unlock()
+}
+
+// Alloc gives a hold on memory of its own, which nobody shares: load, if not nil, fills it.
+func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
+	if n <= 0 {
+		return nil, fmt.Errorf("%d bytes of device memory: %w", n, syscall.EINVAL)
+	}
+	m, err := p.take(n)
+	if err != nil {
+		return nil, err
+	}
+	r := &fileRange{n: n, size: m.Size(), mem: m, holds: map[*Hold]bool{}, ready: make(chan struct{})}
+	close(r.ready)
+	h := &Hold{p: p, r: r}
+	r.holds[h] = true
+	from := int64(0)
+	if load != nil {
+		err, from = load(m), n
+	}
+	if err == nil {
+		err = m.Zero(int(from), int(m.Size()-from))
+	}
+	m.zero.Store(false)
+	if err != nil {
+		h.Release()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Import makes another's memory a Memory. Whoever imports closes it.
+func (p *Pool) Import(e gpu.Export) (*Memory, error) {
+	g, err := p.c.Runtime.Import(e)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", syscall.EINVAL, err)
+	}
+	m, err := newMemory(g, p.c.Mapper, p.c.Mover)
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return m, nil
+}
+
+// Close ends a Memory that Import gave.
+func (m *Memory) Close() error { return m.close() }

@@ -1,0 +1,126 @@
+package residency
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+)
+
+// maxLoads is how often Map reads a range that changes while it is read.
+const maxLoads = 4
+
+// Want is what Map is asked for.
+type Want struct {
+	Key    Key
+	Name   string // for people
+	Off, N int64
+	// ToEnd says that the range goes to the end of the file, so that bytes behind it would be new ones of it.
+	ToEnd bool
+	// Admit, if there is one, is asked before memory of so many bytes is taken for a range that is not resident. It is called under
+	// the pool's lock.
+	Admit func(bytes int64) error
+	// Load reads the range to the start of m.
+	Load func(m *Memory) error
+	// Notify is told the new generation when the range is no longer current. It is called under the pool's lock: it may store that
+	// somewhere, and nothing else.
+	Notify func(generation uint64)
+	// Waker is woken after Notify, without any lock: once for all the ranges that a change touches. It must not block.
+	Waker Waker
+}
+
+// Map gives a hold on a range, which is read if it is not resident.
+func (p *Pool) Map(w Want) (*Hold, error) {
+	if w.Off < 0 || w.N <= 0 || w.N > math.MaxInt64/2 || w.Off > math.MaxInt64/2 {
+		return nil, fmt.Errorf("%d bytes at %d: %w", w.N, w.Off, syscall.EINVAL)
+	}
+	for try := 1; ; try++ {
+		h, load, err := p.enter(w)
+		if err != nil {
+			return nil, err
+		}
+		if load {
+			p.load(h.r, w)
+		} else {
+			<-h.r.ready
+		}
+		if h.r.err != nil {
+			err := h.r.err
+			h.Release()
+			if !load && try < maxLoads {
+				continue // that was another's failure
+			}
+			return nil, err
+		}
+		if h.current() || try >= maxLoads {
+			return h, nil
+		}
+		h.Release()
+	}
+}
+
+// enter finds a range for w, or makes one that the caller loads.
+func (p *Pool) enter(w Want) (*Hold, bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, false, syscall.ESHUTDOWN
+	}
+	for r := range p.files[w.Key.Ino] {
+		if r.key == w.Key && r.gen == r.now && r.off <= w.Off && w.Off+w.N <= r.off+r.n && (!w.ToEnd || r.end == math.MaxInt64) {
+			p.count.shared++
+			return p.holdLocked(r, w), false, nil
+		}
+	}
+	if w.Admit != nil {
+		if err := w.Admit(p.Round(w.N)); err != nil {
+			return nil, false, err
+		}
+	}
+	r := &fileRange{key: w.Key, name: w.Name, off: w.Off, n: w.N, end: w.Off + w.N, holds: map[*Hold]bool{}, ready: make(chan struct{}), listed: true}
+	if w.ToEnd {
+		r.end = math.MaxInt64
+	}
+	p.gen++
+	r.gen, r.now = p.gen, p.gen
+	of := p.files[w.Key.Ino]
+	if of == nil {
+		of = map[*fileRange]bool{}
+		p.files[w.Key.Ino] = of
+	}
+	of[r] = true
+	return p.holdLocked(r, w), true, nil
+}
+
+func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
+	h := &Hold{p: p, r: r, notify: w.Notify, waker: w.Waker}
+	if r.idle != nil {
+		p.idle.Remove(r.idle)
+		r.idle = nil
+	}
+	r.holds[h] = true
+	return h
+}
+
+// load fills r. Only its maker calls it.
+func (p *Pool) load(r *fileRange, w Want) {
+	m, err := p.take(r.n)
+	if err == nil {
+		if err = w.Load(m); err == nil {
+			err = m.Zero(int(r.n), int(m.Size()-r.n)) // what another file left there is nobody's business
+		}
+		m.zero.Store(false)
+	}
+	p.mu.Lock()
+	r.mem, r.err = m, err
+	if m != nil {
+		r.size = m.Size()
+	}
+	if err != nil {
+		p.unlistLocked(r)
+	} else {
+		p.count.loads++
+		p.count.loaded += r.n
+	}
+	p.mu.Unlock()
+	close(r.ready)
+}
