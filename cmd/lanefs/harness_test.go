@@ -18,12 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/gate"
 )
 
 // The test binary is lanefs too, daemon included: so the race detector watches both.
 const beLanefs = "LANEFS_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	gate.RunIfChild()
 	if dir := os.Getenv(beStuck); dir != "" {
 		if err := serveStuck(dir); err != nil {
 			fmt.Fprintln(os.Stderr, "stuck:", err)

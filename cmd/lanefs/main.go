@@ -12,12 +12,15 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lanefs/lanefs/fs/share/gate"
 )
 
 // version is set by the build.
 var version = "unknown"
 
 func main() {
+	gate.RunIfChild() // a daemon starts this program again to receive its clients' descriptors
 	if conf, ok := os.LookupEnv(daemonEnv); ok {
 		os.Exit(daemonMain(conf))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/share/gate"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -17,6 +18,7 @@ import (
 const beChild = "LANEFS_TEST_CHILD"
 
 func TestMain(m *testing.M) {
+	gate.RunIfChild()
 	if what := os.Getenv(beChild); what != "" {
 		if err := childMain(what, os.Args[1]); err != nil {
 			fmt.Println(err)

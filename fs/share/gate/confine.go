@@ -44,7 +44,7 @@ func confine() error {
 	var none [2]unix.CapUserData
 	try("capset", unix.Capset(&h, &none[0]))
 	try("close_range", unix.CloseRange(firstFree, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC))
-	// Go's init functions run on the first thread: exec takes its capabilities for all, and gives none back.
+	// exec takes this thread's capabilities for the whole process, and gives none back. RunIfChild has locked the goroutine to it.
 	os.Setenv(confined, joined(errs))
 	try("exec", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 	return errors.Join(errs...)

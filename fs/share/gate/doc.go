@@ -7,7 +7,7 @@
 // who closes a socket closes what waits in it. A file of the mount itself is no better: the mount's own daemon would wait for itself,
 // and could not be killed.
 //
-// So clients are accepted, and their messages received, by a process of its own, the gate: this executable again, with no capabilities,
+// So clients are accepted, and their messages received, by a process of its own, the gate: this executable again (its main calls RunIfChild first), with no capabilities,
 // a list of system calls that it may make, and no descriptors but those that it was given. It holds nothing that anybody else could
 // wait for, and nobody waits for it to end.
 //

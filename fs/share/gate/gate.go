@@ -30,7 +30,7 @@ type Gate struct {
 }
 
 // Start starts the process for the mount whose files have device number dev. listen makes the socket that clients connect to; it is
-// called again if the process dies, and whoever calls Close removes it.
+// called again if the process dies, and the caller of Close removes it. The program must have called [RunIfChild].
 func Start(dev uint64, listen func() (*net.UnixListener, error), log *slog.Logger) (*Gate, error) {
 	g := &Gate{dev: dev, listen: listen, log: log, closed: make(chan struct{})}
 	var err error

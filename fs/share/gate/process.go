@@ -7,8 +7,10 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -25,17 +27,24 @@ const (
 	lastWords  = 5 * time.Second // for the clients of a daemon that has gone
 )
 
-// Every program that serves a mount can be its gate, tests too: so the process is made here, before main.
-func init() {
-	v, ok := os.LookupEnv(variable)
+// ready is set once RunIfChild has returned: this program can be started as the gate's process.
+var ready atomic.Bool
+
+// RunIfChild runs the gate's process where this program was started as one, and does not return then. Elsewhere it returns at once.
+// A program that serves a mount's share calls it first in main, a test in TestMain: Start starts the program again, and refuses
+// where it was not called.
+func RunIfChild() {
+	dev, ok := os.LookupEnv(variable)
 	if !ok {
+		ready.Store(true)
 		return
 	}
+	runtime.LockOSThread() // exec has the capabilities of the thread that calls it: the one that gave them up
 	kept, second := os.LookupEnv(confined)
 	if !second {
 		kept = joined([]error{confine()}) // it returns only where it fails
 	}
-	if err := run(v, kept); err != nil {
+	if err := run(dev, kept); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

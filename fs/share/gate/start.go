@@ -46,6 +46,9 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 			err = fmt.Errorf("starting the process that receives clients' descriptors: %w", err)
 		}
 	}()
+	if !ready.Load() {
+		return nil, errors.New("this program did not call gate.RunIfChild at the beginning of main") // started again it would do its work twice
+	}
 	// Whatever a library opened without O_CLOEXEC, /dev/fuse above all, is not for any child of ours.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
