@@ -130,7 +130,6 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		in.Put()
 		return nil, s.explain(err)
 	}
-	spareProcs()
 	go s.fuse.Serve()
 	// Its number is the kernel's to say: the mount may not answer.
 	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {

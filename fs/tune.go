@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,22 +37,9 @@ func (s *Server) tune() {
 	}
 }
 
-var spareOnce sync.Once
-
-// spareProcs gives the Go scheduler as many processors more as go-fuse has threads waiting in read(2) of /dev/fuse. A
-// waiting thread keeps its processor until the scheduler's monitor takes it away, and go-fuse lets one thread more wait
-// than there are processors. So one request in a few would find none free and wait for the monitor: with two CPUs, random
-// reads and writes of 4 KiB are 15 % slower, creates 30 %. To be called when go-fuse has counted the processors.
-func spareProcs() {
-	spareOnce.Do(func() {
-		if os.Getenv("GOMAXPROCS") != "" {
-			return // somebody knows better
-		}
-		procs := runtime.GOMAXPROCS(0)
-		readers := min(max(procs, 2), 16) + 1 // as fuse.NewServer and its readRequest have it
-		runtime.GOMAXPROCS(procs + readers)
-	})
-}
+// Readers is how many threads of go-fuse may wait in read(2) of /dev/fuse at once, for a mount that was made with procs Go processors
+// (GOMAXPROCS): fuse.NewServer allows a reader for each processor, 2 to 16, and readRequest one more.
+func Readers(procs int) int { return min(max(procs, 2), 16) + 1 }
 
 // fusermount runs the helper that mounts for those who are not root.
 func fusermount(args ...string) error {

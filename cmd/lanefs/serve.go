@@ -72,6 +72,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	if err != nil {
 		return d.giveUp(err)
 	}
+	addProcs()
 	if err := d.probe(); err != nil {
 		return d.giveUp(err)
 	}
