@@ -34,7 +34,7 @@ func TestWorst(t *testing.T) {
 	lines := 0
 	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
 	for line := range strings.Lines(part) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what he does") {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what the client does") {
 			continue
 		}
 		lines++
