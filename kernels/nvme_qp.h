@@ -35,7 +35,7 @@
  *     x86-64        mov               nothing                    nothing                       mov
  *     arm64         ldr               dmb oshld                  dmb osh                       str
  *
- * It needs clang, for HIP, CUDA or C++: gcc and nvcc have no scoped atomics.
+ * For HIP (clang), CUDA (clang or nvcc), and C++ (clang or gcc).
  * Specification: NVM Express Base Specification 2.0 [NVMe]: 3.3.3.1 SQE, 3.3.3.2 CQE, 3.1.3.14 and 3.1.3.15 doorbells.
  */
 #ifndef NVME_QP_H
@@ -43,7 +43,17 @@
 
 #include <stdint.h>
 
-#if defined(__HIP__) || defined(__CUDA__)
+/* Where this is compiled for: PTX by clang or nvcc, else an AMD GPU or a CPU. nvcc has neither clang's attributes nor its builtins. */
+#if defined(__CUDACC__) && !defined(__clang__)
+#define NVME_NVCC
+#endif
+#if defined(__NVPTX__) || defined(NVME_NVCC)
+#define NVME_PTX
+#endif
+
+#if defined(NVME_NVCC)
+#define NVME_FN static __device__ __forceinline__
+#elif defined(__HIP__) || defined(__CUDA__)
 #define NVME_FN static inline __attribute__((device, always_inline))
 #else
 #define NVME_FN static inline __attribute__((always_inline))
@@ -60,18 +70,48 @@ namespace nvme {
 /* Memory. */
 
 /* Sixteen bytes: the widest store that all targets have. */
+#if defined(NVME_NVCC)
+typedef uint4 quad;
+#elif defined(__clang__)
 typedef uint32_t quad __attribute__((ext_vector_type(4)));
+#else
+typedef uint32_t quad __attribute__((vector_size(16)));
+#endif
 
 /* The device address a as a pointer. Saying that it is global memory spares a GPU the slower flat accesses. */
 template <typename T> NVME_FN T *at(uint64_t a) { return (T *)(T NVME_GLOBAL *)a; }
 
+/* The same pointer as PTX's instructions on global memory take it. */
+#if defined(NVME_NVCC)
+#define NVME_ADDRESS(T, p) __cvta_generic_to_global(p)
+#else
+#define NVME_ADDRESS(T, p) ((const T NVME_GLOBAL *)(p))
+#endif
+
 /* Relaxed and system-scope: goes to memory that the CPU or the controller shares, orders nothing by itself. */
+#if defined(__clang__)
 template <typename T> NVME_FN T load(const T *p) {
 	return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
 }
 template <typename T> NVME_FN void store(T *p, T v) {
 	__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
 }
+#elif defined(NVME_NVCC)
+#define NVME_LOAD_STORE(type, suffix, constraint) \
+	NVME_FN type load(const type *p) { \
+		type v; \
+		asm volatile("ld.relaxed.sys.global." suffix " %0, [%1];" : "=" constraint(v) : "l"(NVME_ADDRESS(type, p)) : "memory"); \
+		return v; \
+	} \
+	NVME_FN void store(type *p, type v) { \
+		asm volatile("st.relaxed.sys.global." suffix " [%0], %1;" : : "l"(NVME_ADDRESS(type, p)), constraint(v) : "memory"); \
+	}
+NVME_LOAD_STORE(uint32_t, "u32", "r")
+NVME_LOAD_STORE(uint64_t, "u64", "l")
+#else
+template <typename T> NVME_FN T load(const T *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+template <typename T> NVME_FN void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+#endif
 
 /*
  * System-wide fences. NVPTX cannot select C11 fences (LLVM 19). Arm's C11 fences reach the inner shareable domain only,
@@ -80,7 +120,7 @@ template <typename T> NVME_FN void store(T *p, T v) {
 
 /* All earlier loads and stores come before all later stores. */
 NVME_FN void release() {
-#if defined(__NVPTX__)
+#if defined(NVME_PTX)
 	asm volatile("fence.acq_rel.sys;" ::: "memory");
 #elif defined(__aarch64__)
 	asm volatile("dmb osh" ::: "memory");
@@ -91,7 +131,7 @@ NVME_FN void release() {
 
 /* All earlier loads come before all later loads and stores. */
 NVME_FN void acquire() {
-#if defined(__NVPTX__)
+#if defined(NVME_PTX)
 	asm volatile("fence.acq_rel.sys;" ::: "memory");
 #elif defined(__aarch64__)
 	asm volatile("dmb oshld" ::: "memory");
@@ -104,12 +144,12 @@ NVME_FN void acquire() {
  * A load, system-scope, that comes before all later loads and stores of its thread. On NVIDIA it waits for itself only,
  * where a fence would wait for every store on its way too; elsewhere it is a load and a fence.
  */
-#if defined(__NVPTX__)
+#if defined(NVME_PTX)
 constexpr bool loads_acquire = true;
 #define NVME_LOAD_ACQUIRE(type, suffix, constraint) \
 	NVME_FN type load_acquire(const type *p) { \
 		type v; \
-		asm volatile("ld.acquire.sys.global." suffix " %0, [%1];" : "=" constraint(v) : "l"((const type NVME_GLOBAL *)p) : "memory"); \
+		asm volatile("ld.acquire.sys.global." suffix " %0, [%1];" : "=" constraint(v) : "l"(NVME_ADDRESS(type, p)) : "memory"); \
 		return v; \
 	}
 #else

@@ -8,19 +8,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestQueuePair runs nvme_qp.h and its example on the CPU, against a controller that is plain memory (qp/test.cc).
+// TestQueuePair runs nvme_qp.h and its example against a controller that is plain memory: on the CPU (qp/test.cc), by clang and by
+// gcc, and on an NVIDIA GPU (qp/test.cu), where there is nvcc.
 func TestQueuePair(t *testing.T) {
-	clang, err := exec.LookPath("clang-19")
-	if err != nil {
-		t.Skip("clang-19 is missing: apt-get install clang-19")
-	}
-	for _, optimize := range []string{"-O0", "-O3"} {
-		binary := filepath.Join(t.TempDir(), "qp")
-		out, err := exec.Command(clang, "-x", "c++", "-std=c++17", optimize, "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror",
-			"-o", binary, filepath.Join("qp", "test.cc"), "-lpthread").CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		out, err = exec.Command(binary).CombinedOutput()
-		require.NoError(t, err, "%s: %s", optimize, out)
-		require.Equal(t, "ok\n", string(out))
+	for _, c := range []struct {
+		compiler string
+		args     []string
+	}{
+		{"clang-19", []string{"-O0", "-x", "c++", "-Wall", "-Wextra", "-Werror", "qp/test.cc", "-lpthread"}},
+		{"clang-19", []string{"-O3", "-x", "c++", "-Wall", "-Wextra", "-Werror", "qp/test.cc", "-lpthread"}},
+		{"gcc", []string{"-O2", "-x", "c++", "-Wall", "-Wextra", "-Werror", "qp/test.cc", "-lpthread"}},
+		{"nvcc", []string{"-Xcompiler", "-Wall", "qp/test.cu"}},
+	} {
+		t.Run(c.compiler+c.args[0], func(t *testing.T) {
+			if _, err := exec.LookPath(c.compiler); err != nil {
+				t.Skipf("%s is missing", c.compiler)
+			}
+			binary := filepath.Join(t.TempDir(), "qp")
+			out, err := exec.Command(c.compiler, append([]string{"-std=c++17", "-o", binary}, c.args...)...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			c := exec.Command(binary)
+			out, err = c.CombinedOutput()
+			if c.ProcessState.ExitCode() == 77 {
+				t.Skip("no NVIDIA GPU")
+			}
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, "ok\n", string(out))
+		})
 	}
 }

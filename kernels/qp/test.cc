@@ -2,78 +2,12 @@
  * nvme_qp.h on a CPU, against a controller that is plain memory: every entry is where the specification puts it, each completion is
  * reaped once, in whatever order they come, over queues of odd sizes that wrap thousands of times. qp_test.go builds and runs it.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "read.hip"
-
-#define CHECK(c) \
-	do \
-		if (!(c)) { \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #c); \
-			exit(1); \
-		} \
-	while (0)
-
-constexpr uint32_t most = 16; /* entries */
-
-/* The queues, the registers, and the controller's own positions. */
-struct controller {
-	alignas(64) uint32_t sq[most][16];
-	alignas(64) uint64_t cq[most][2];
-	alignas(64) uint32_t sq_doorbell, cq_doorbell;
-	uint32_t head, tail, phase; /* of the SQ, of the CQ */
-	uint32_t waiting[most][16];  /* commands fetched and not completed */
-	uint32_t n;
-};
-
-static uint64_t seed = 1;
-static uint32_t random_below(uint32_t n) {
-	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(seed >> 33) % n;
-}
-
-static nvme::qp make(controller *c, uint32_t sq_size, uint32_t cq_size) {
-	memset(c, 0xff, sizeof *c); /* an entry of a queue that was not made ready looks new */
-	c->sq_doorbell = c->cq_doorbell = c->head = c->tail = c->n = 0;
-	c->phase = 1;
-	nvme::qp q = {(uint64_t)c->sq, (uint64_t)c->cq, (uint64_t)&c->sq_doorbell, (uint64_t)&c->cq_doorbell, sq_size, cq_size, 7, 7, 7};
-	nvme::init(&q);
-	return q;
-}
-
-/* Fetches what the doorbell shows. */
-static void fetch(controller *c, const nvme::qp *q) {
-	uint32_t tail = __atomic_load_n(&c->sq_doorbell, __ATOMIC_ACQUIRE);
-	CHECK(tail < q->sq_size);
-	while (c->head != tail) {
-		CHECK(c->n < most);
-		memcpy(c->waiting[c->n++], c->sq[c->head], 64);
-		memset(c->sq[c->head], 0xff, 64);
-		c->head = (c->head + 1) % q->sq_size;
-	}
-}
-
-/* Completes the i-th command that waits; false if the CQ is full. */
-static bool complete(controller *c, const nvme::qp *q, uint32_t i, uint64_t dw01, uint64_t status) {
-	uint32_t next = (c->tail + 1) % q->cq_size;
-	if (next == __atomic_load_n(&c->cq_doorbell, __ATOMIC_ACQUIRE))
-		return false;
-	uint64_t dw23 = c->head | 5u << 16 | (uint64_t)(c->waiting[i][0] >> 16) << 32 | (uint64_t)c->phase << 48 | status << 49;
-	__atomic_store_n(&c->cq[c->tail][0], dw01, __ATOMIC_RELAXED);
-	__atomic_store_n(&c->cq[c->tail][1], dw23, __ATOMIC_RELEASE);
-	c->phase ^= next == 0;
-	c->tail = next;
-	memcpy(c->waiting[i], c->waiting[--c->n], 64);
-	return true;
-}
+#include "controller.h"
 
 static void test_fields() {
 	static controller c;
-	nvme::qp q = make(&c, 4, 4);
+	nvme::qp q = start(&c, 4, 4);
+	nvme::init(&q);
 	nvme::cqe done;
 	CHECK(q.sq_tail == 0 && q.cq_head == 0 && q.cq_phase == 1 && !nvme::reap(&q, &done));
 
@@ -96,7 +30,8 @@ static void test_fields() {
 /* A thread that looks at several entries at once, as a wave does: beyond the end of the queue too. */
 static void test_poll_ahead() {
 	static controller c;
-	nvme::qp q = make(&c, 8, 4);
+	nvme::qp q = start(&c, 8, 4);
+	nvme::init(&q);
 	for (uint32_t pass = 0; pass < 10; pass++) {
 		for (uint32_t i = 0; i < 3; i++)
 			nvme::post(&q, nvme::command(2, i, 1, 0, 0));
@@ -117,7 +52,8 @@ static void test_poll_ahead() {
 /* Commands and completions in random numbers and orders. dw01 is what the command's CDW10 and CDW11 were. */
 static void test_wraps(uint32_t sq_size, uint32_t cq_size, uint32_t total) {
 	static controller c;
-	nvme::qp q = make(&c, sq_size, cq_size);
+	nvme::qp q = start(&c, sq_size, cq_size);
+	nvme::init(&q);
 	uint32_t depth = (sq_size < cq_size ? sq_size : cq_size) - 1, in_flight = 0, posted = 0, reaped = 0;
 	uint32_t of[most]; /* CID: the number of its command */
 	bool busy[most] = {};
@@ -150,44 +86,22 @@ static void test_wraps(uint32_t sq_size, uint32_t cq_size, uint32_t total) {
 	}
 }
 
-/* The example, with a controller on a thread of its own that completes in any order, and some commands without success. */
-static controller shared;
-static nvme::qp shared_qp;
-static uint32_t errors;
-constexpr uint32_t pages = 20000;
-
-static void *serve(void *) {
-	for (uint32_t served = 0; served < pages;) {
-		fetch(&shared, &shared_qp); /* only its sizes are read here */
-		if (shared.n == 0) {
-			sched_yield();
-			continue;
-		}
-		uint32_t i = random_below(shared.n);
-		const uint32_t *e = shared.waiting[i];
-		CHECK((e[0] & 0xffff) == read_opcode && e[1] == 9 && e[10] % page_blocks == 0 && e[12] == page_blocks - 1);
-		CHECK((e[6] | (uint64_t)e[7] << 32) == (1ull << 40) + (uint64_t)(e[10] / page_blocks) * page_bytes);
-		bool wrong = e[10] % 3 == 0;
-		if (complete(&shared, &shared_qp, i, 0, wrong ? 0x281 : 0)) {
-			errors += wrong;
-			served++;
-		}
-	}
-	return nullptr;
-}
-
+/* The example, with the controller on a thread of its own. */
 static void test_read() {
-	shared_qp = make(&shared, 7, 5);
-	nvme::qp q = shared_qp;
+	static controller c;
+	nvme::qp q = start(&c, 7, 5);
+	service s = {&c, q, 20000, 0};
 	pthread_t thread;
-	pthread_create(&thread, nullptr, serve, nullptr);
+	nvme::init(&q);
+	pthread_create(&thread, nullptr, serve, &s);
 	uint32_t good = 0;
-	read_pages(&q, 9, 1ull << 40, pages, ~0ull, &good);
+	read_pages(&q, nsid, data, s.pages, ~0ull, &good);
 	pthread_join(thread, nullptr);
-	CHECK(errors != 0 && good == pages - errors);
+	CHECK(s.errors == (s.pages + 2) / 3 && good == s.pages - s.errors);
 
-	q = make(&shared, 7, 5);
-	read_pages(&q, 9, 0, 1, 1000, &good); /* no controller: it gives up */
+	q = start(&c, 7, 5);
+	nvme::init(&q);
+	read_pages(&q, nsid, data, 1, 1000, &good); /* no controller: it gives up */
 	CHECK(good == 0);
 }
 
