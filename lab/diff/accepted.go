@@ -2,13 +2,13 @@ package diff
 
 import "golang.org/x/sys/unix"
 
-// acceptance is one difference that is not LaneFS's to mend, or that is meant.
+// acceptance is one difference that LaneFS cannot remove, or that is intended.
 type acceptance struct {
 	name   string
 	reason string
-	// mend makes l, LaneFS's result, what the kernel's would be, if this is the difference. nil: it is avoided, and avoided
-	// says where.
-	mend    func(c *Config, o *Op, l, r *Result)
+	// adjust makes l, LaneFS's result, what the kernel's would be, if this is the difference. nil: the generators or
+	// comparisons avoid the difference, and avoided says where.
+	adjust  func(c *Config, o *Op, l, r *Result)
 	avoided string
 }
 
@@ -16,9 +16,9 @@ type acceptance struct {
 var accepted = []acceptance{
 	{
 		name: "times of files, with the write-back cache",
-		reason: "the kernel keeps the times of a file that it may have dirty pages of, by a clock that is exact to a tick; " +
+		reason: "the kernel keeps the times of a file with dirty pages itself, by a clock that is exact to a tick; " +
 			"an operation that changes nothing (a truncate to the same size) does not reach LaneFS",
-		mend: func(c *Config, _ *Op, l, r *Result) {
+		adjust: func(c *Config, _ *Op, l, r *Result) {
 			if !c.Left.WriteBack {
 				return
 			}
@@ -32,7 +32,7 @@ var accepted = []acceptance{
 	{
 		name:   "SEEK_DATA on a file with a block map",
 		reason: "the kernel's ext4 skips what it has not yet allocated blocks for",
-		mend: func(_ *Config, o *Op, _, r *Result) {
+		adjust: func(_ *Config, o *Op, _, r *Result) {
 			if o.Kind == OpSeekMap {
 				r.Note = ""
 			}
@@ -47,7 +47,7 @@ var accepted = []acceptance{
 	{
 		name:   "which times change, with inodes of 128 bytes",
 		reason: "they hold whole seconds, so it depends on when the second ends",
-		mend: func(c *Config, _ *Op, l, r *Result) {
+		adjust: func(c *Config, _ *Op, l, r *Result) {
 			if !c.Volume.WholeSeconds {
 				return
 			}
@@ -58,8 +58,8 @@ var accepted = []acceptance{
 	},
 	{
 		name:   "the end of a directory",
-		reason: "of a FUSE file system Linux takes a directory's size for it, by itself; ext4 seeks in hashes",
-		mend: func(c *Config, o *Op, l, r *Result) {
+		reason: "on a FUSE file system Linux itself takes the directory's size; ext4 seeks in hashes",
+		adjust: func(c *Config, o *Op, l, r *Result) {
 			dir := c.NoProbe
 			for _, p := range l.Probes {
 				dir = dir || p.What == "slot" && p.Stat.Mode&unix.S_IFMT == unix.S_IFDIR
@@ -72,7 +72,7 @@ var accepted = []acceptance{
 	{
 		name:   "names read while the directory changes",
 		reason: "the kernel's ext4 leaves out \".\" and \"..\" when the directory gets its index between two reads",
-		mend: func(_ *Config, o *Op, _, r *Result) {
+		adjust: func(_ *Config, o *Op, _, r *Result) {
 			if o.Kind == OpChurn {
 				r.Note = ""
 			}
@@ -81,15 +81,15 @@ var accepted = []acceptance{
 	{
 		name: "contents of small files, with inline data",
 		reason: "the kernel's ext4 (6.18 at least) loses them: what is written after a truncate has grown a file beyond its inode " +
-			"is gone when its pages leave the cache, and so is what such a file held, from the cache, after any fallocate(2) of it, even " +
-			"one that was refused; the data profiles have the model instead",
+			"is lost when its pages leave the cache, and so is what such a file held, from the cache, after any fallocate(2) of it, even " +
+			"one that was refused; the data profiles compare with the model instead",
 		avoided: "Run; Op.fitInline in the others",
 	},
 	{
 		name: "a stranger's chown(2) of nothing",
-		reason: "of a file with set-ID bits ext4 refuses it; while somebody has the file open for writing LaneFS cannot tell it from the " +
-			"kernel's clearing the bits before a write, which must not fail, and answers that it is done without doing anything",
-		mend: func(_ *Config, o *Op, l, r *Result) {
+		reason: "ext4 refuses it for a file with set-ID bits; while the file is open for writing LaneFS cannot tell it from the " +
+			"kernel's clearing of the bits before a write, which must not fail, so it reports success and changes nothing",
+		adjust: func(_ *Config, o *Op, l, r *Result) {
 			if (o.Kind == OpChown || o.Kind == OpFchown) && o.As != 0 && o.UID == -1 && o.GID == -1 && l.Errno == 0 && r.Errno == unix.EPERM {
 				l.Errno = r.Errno
 			}
@@ -98,7 +98,7 @@ var accepted = []acceptance{
 	{
 		name:   "statfs, with a journal that has a block map",
 		reason: "the kernel's ext4 counts the blocks of the map among those that files could have",
-		mend: func(_ *Config, o *Op, l, r *Result) {
+		adjust: func(_ *Config, o *Op, l, r *Result) {
 			if d := r.Ret - l.Ret; o.Kind == OpStatfs && d > 0 && d <= 64 {
 				l.Ret = r.Ret
 			}
@@ -118,7 +118,7 @@ var accepted = []acceptance{
 	},
 	{
 		name:    "ENOSPC of a write through a map",
-		reason:  "a FUSE mount reserves no blocks at the page fault; the next fsync tells",
+		reason:  "a FUSE mount reserves no blocks at the page fault; the next fsync reports the error",
 		avoided: "Op.alone",
 	},
 	{
@@ -130,7 +130,7 @@ var accepted = []acceptance{
 		name:    "modification time behind the change time",
 		reason:  "some operations of the kernel's ext4 stamp twice, first both times and then the change time; LaneFS stamps once",
 		avoided: "compareProbes; here for the kernel against itself",
-		mend: func(c *Config, _ *Op, l, r *Result) {
+		adjust: func(c *Config, _ *Op, l, r *Result) {
 			if c.Left.Kind != "kernel" {
 				return
 			}
@@ -141,7 +141,7 @@ var accepted = []acceptance{
 	},
 	{
 		name:    "access times",
-		reason:  "a FUSE mount's are kept by the kernel, who asks nobody; both sides are mounted noatime, so that what utimensat(2) sets stays",
+		reason:  "the kernel keeps those of a FUSE mount itself; both sides are mounted noatime, so that what utimensat(2) sets stays",
 		avoided: "mountKernel, openVolume",
 	},
 	{
@@ -171,11 +171,11 @@ var accepted = []acceptance{
 	},
 }
 
-// mend takes out what is accepted.
-func mend(c *Config, o *Op, l, r *Result) {
+// adjust removes accepted differences from l and r.
+func adjust(c *Config, o *Op, l, r *Result) {
 	for _, a := range accepted {
-		if a.mend != nil {
-			a.mend(c, o, l, r)
+		if a.adjust != nil {
+			a.adjust(c, o, l, r)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func needVolume(t *testing.T, name string) Volume {
 	return v
 }
 
-// needMounts skips a test where nothing can be mounted, and says what is missing.
+// needMounts skips the test if nothing can be mounted here, and says what is missing.
 func needMounts(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -75,7 +75,7 @@ func needMounts(t *testing.T) {
 	}
 }
 
-// check runs c and reports a failure, made as short as it can be in a minute.
+// check runs c. It shrinks a failing sequence for up to -shrink and reports it.
 func check(t *testing.T, c Config) {
 	t.Helper()
 	c.Dir = drive.Memory()
@@ -87,7 +87,7 @@ func check(t *testing.T, c Config) {
 	}
 }
 
-// TestReplay runs one sequence that the flags describe, as a failure's report says.
+// TestReplay runs the sequence that the flags describe. A failure's report prints them.
 func TestReplay(t *testing.T) {
 	if *flagSeed == 0 {
 		t.Skip("no -seed: nothing to replay")
@@ -117,10 +117,10 @@ func flagConfig(t *testing.T) Config {
 	return c
 }
 
-// TestLong runs fresh sequences of what the flags describe for as long as -for says, up to the first failure.
+// TestLong runs fresh sequences as the flags describe for the time of -for, up to the first failure.
 func TestLong(t *testing.T) {
 	if *flagFor == 0 {
-		t.Skip("no -for: this test runs as long as it is told")
+		t.Skip("no -for: the flag says how long this test runs")
 	}
 	needMounts(t)
 	c := flagConfig(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// direct runs Ops on LaneFS's ext4 package, without FUSE: faster, and with what the kernel does not pass on to a FUSE
-// file system, which is collapse and insert range. It knows the Ops of the data profile on files of the root directory.
+// direct runs Ops on LaneFS's ext4 package, without FUSE. That is faster, and it reaches collapse and insert range, which the
+// kernel does not pass on to a FUSE file system. It supports the Ops of the data profile on files of the root directory.
 type direct struct {
 	vol   *ext4.FS
 	dev   blockdev.Device
@@ -92,7 +92,7 @@ func (d *direct) do(o *Op) (r Result) {
 	return r
 }
 
-// directErrno is what package fs would make of an error. What is not in it is an I/O error.
+// directErrno is the errno that package fs returns for an error. An error that is not listed is EIO.
 func directErrno(err error) unix.Errno {
 	for _, e := range []struct {
 		err   error

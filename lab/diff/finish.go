@@ -17,7 +17,7 @@ import (
 //
 //  1. the two trees, as the two sides show them
 //  2. the data profile's files with its model
-//  3. after both are unmounted: e2fsck's opinion of both, and how many inodes and blocks each uses
+//  3. after both are unmounted: what e2fsck finds in both, and how many inodes and blocks each uses
 //  4. each image as the other side reads it: exactly the tree that its own side showed
 func (r *run) finish() (*Failure, error) {
 	trees := make([][]Entry, len(r.sides))
@@ -119,8 +119,8 @@ func (r *run) readBy(v *volume) ([]Entry, error) {
 	return tree, err
 }
 
-// compareUse compares what the two volumes have left. The inodes must be as many; the blocks depend on where directories
-// and extent trees grew.
+// compareUse compares the free inodes and blocks of the two volumes. The inodes must be equal; the blocks depend on where
+// directories and extent trees grew.
 func (r *run) compareUse() (*Failure, error) {
 	if r.Profile == ProfileShared {
 		return nil, nil

@@ -37,7 +37,7 @@ func Generate(profile Profile, seed uint64, proc, n int) []Op {
 	return ops
 }
 
-// gen is the source of chance that the generators share.
+// gen is the random source of a generator.
 type gen struct {
 	rng   *rand.Rand
 	proc  int
@@ -50,7 +50,7 @@ func (g *gen) seed() uint32         { g.seeds++; return g.seeds }
 func (g *gen) upTo(n int64) int64   { return g.rng.Int64N(n + 1) }
 func pick[T any](g *gen, of ...T) T { return of[g.rng.IntN(len(of))] }
 
-// choice is something a generator may do, and how often.
+// choice is an Op that a generator may make, and its weight.
 type choice struct {
 	weight int
 	make   func() Op

@@ -27,7 +27,7 @@ func (n *namesGen) setxattr() Op {
 	if n.one(3) {
 		o.Flags |= unix.AT_SYMLINK_NOFOLLOW
 	}
-	// Far from where a volume with inodes of 256 bytes is full, or far beyond: see accepted for what lies between.
+	// Far below the size at which a volume with inodes of 256 bytes is full, or far above: see accepted for what lies between.
 	size := pick(n.gen, 0, 1, 2, 3, 4, 5, 20, 50, 100, 200, 400, 70_000)
 	if strings.HasPrefix(o.Name, "trusted.") {
 		size = pick(n.gen, 0, 10, 5000, 65536, 65537)
@@ -59,7 +59,7 @@ const (
 	aclOther    = 0x20
 )
 
-// setACL sets one of the two ACLs: minimal, with named users and groups, or one that is none.
+// setACL sets one of the two ACLs: minimal, with named users and groups, or invalid.
 func (n *namesGen) setACL() Op {
 	o := Op{Kind: OpSetxattr, Path: n.any(), Name: pick(n.gen, "system.posix_acl_access", "system.posix_acl_default")}
 	if o.Name == "system.posix_acl_default" && !n.one(4) {
@@ -151,7 +151,7 @@ func (n *namesGen) lock() Op {
 	return Op{Kind: OpLock, FD: n.slot(), Flags: pick(n.gen, unix.F_RDLCK, unix.F_WRLCK, unix.F_UNLCK), Off: n.upTo(10), Len: n.upTo(10)}
 }
 
-// slotIO does something with a file that may have lost its name.
+// slotIO reads, writes or changes an open file that may have lost its name.
 func (n *namesGen) slotIO() Op {
 	s := n.slot()
 	switch n.rng.IntN(8) {

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The data profile's files are few and not large, so that operations meet.
+// The data profile has few files, and they are not large, so that operations meet the same ranges.
 const (
 	dataFiles   = 5
 	dataMaxSize = 3 << 20
 )
 
-// dataGen makes Ops of the data profile. It keeps an idea of which slots are open and how large the files are, so that
-// most Ops do something; it need not be right.
+// dataGen makes Ops of the data profile. It estimates which slots are open and how large the files are, so that most Ops do
+// something. The estimate may be wrong.
 type dataGen struct {
 	*gen
 	choices
@@ -111,7 +111,7 @@ func (d *dataGen) open() Op {
 		}
 	}
 	if flags&unix.O_APPEND != 0 {
-		flags &^= unix.O_DIRECT // the end of a file is no whole sector
+		flags &^= unix.O_DIRECT // the end of a file need not be the end of a sector
 	}
 	if d.size[f] == 0 {
 		flags |= unix.O_CREAT
@@ -271,7 +271,7 @@ func (d *dataGen) fallocate() Op {
 		}
 	}
 	if d.one(60) {
-		o.Flags = pick(d.gen, punch, zero|punch, 0x4000, collapse|keepSize) // none of them exists
+		o.Flags = pick(d.gen, punch, zero|punch, 0x4000, collapse|keepSize) // all invalid
 		if !d.direct && o.Flags&collapse != 0 {
 			o.Flags = punch
 		}
@@ -303,7 +303,7 @@ func (d *dataGen) fsync() Op { return Op{Kind: pick(d.gen, OpFsync, OpFdatasync)
 func (d *dataGen) drop() Op  { return Op{Kind: OpDrop, FD: d.slotOpen()} }
 func (d *dataGen) sync() Op  { return Op{Kind: OpSync} }
 
-// unlink makes a file that is open one without a name; another comes in its place.
+// unlink removes the name of an open file; a new file takes the name.
 func (d *dataGen) unlink() Op {
 	f := d.rng.IntN(dataFiles)
 	d.size[f] = 0

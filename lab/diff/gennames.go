@@ -14,8 +14,8 @@ const (
 	nobody = 65534
 )
 
-// namesGen makes Ops of the names profile. It keeps an idea of which names there are, so that most Ops meet something;
-// it need not be right, and some Ops miss on purpose.
+// namesGen makes Ops of the names profile. It estimates which names exist, so that most Ops find a file. The estimate may be
+// wrong, and some Ops miss on purpose.
 type namesGen struct {
 	*gen
 	choices
@@ -100,7 +100,7 @@ func (n *namesGen) new() string {
 	return d + "/" + c
 }
 
-// any is a name for an Op that wants an old one: mostly it is, sometimes it is spelled oddly.
+// any is a name for an Op on an existing file: mostly a plain one, sometimes with "//", "." or "..", sometimes invalid.
 func (n *namesGen) any() string {
 	p := n.old("dfl")
 	switch n.rng.IntN(40) {
@@ -160,7 +160,7 @@ func (n *namesGen) mode() uint32 {
 
 func (n *namesGen) open() Op {
 	o := Op{Kind: OpOpen, FD: n.slot(), Mode: n.mode()}
-	// A fifo would wait for somebody at its other end.
+	// Opening a fifo would wait for a process at its other end.
 	o.Flags = pick(n.gen, unix.O_RDONLY, unix.O_WRONLY, unix.O_RDWR, unix.O_RDWR) | unix.O_NONBLOCK
 	if n.one(12) {
 		o.Path, o.Flags = n.dir(), unix.O_TMPFILE|pick(n.gen, unix.O_RDWR, unix.O_WRONLY, unix.O_RDONLY)
@@ -207,7 +207,7 @@ func (n *namesGen) rmdir() Op {
 func (n *namesGen) mknod() Op {
 	o := Op{Kind: OpMknod, Path: n.dest(), Mode: n.mode() | pick(n.gen, uint32(unix.S_IFREG), 0, unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR, unix.S_IFBLK, unix.S_IFDIR)}
 	if f := o.Mode & unix.S_IFMT; f == unix.S_IFCHR || f == unix.S_IFBLK {
-		// Major 240 to 254 is nobody's: opening such a device does no harm.
+		// Major numbers 240 to 254 are for local use: opening such a device does no harm.
 		o.Off = int64(pick(n.gen, unix.Mkdev(240, 1), unix.Mkdev(250, 70000), unix.Mkdev(241, 300)))
 	}
 	n.learn(o.Path, 'f')
@@ -297,7 +297,7 @@ func (n *namesGen) fchown() Op {
 	return Op{Kind: OpFchown, FD: n.slot(), UID: n.owner(), GID: n.owner()}
 }
 
-// times that somebody may set: around 1970, 2038 and what ext4 can say, which is from 1901 to 2446.
+// times are values for utimensat(2): around 1970, 2038 and the ends of ext4's range, which is from 1901 to 2446.
 func (n *namesGen) time() unix.Timespec {
 	switch n.rng.IntN(8) {
 	case 0:

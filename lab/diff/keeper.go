@@ -20,7 +20,7 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
-// keeperConfig is what a keeper is told when it starts.
+// keeperConfig is a keeper's configuration, which it gets in its environment.
 type keeperConfig struct {
 	Kernel    bool // the kernel's ext4 on a loop device, else LaneFS
 	Image     string

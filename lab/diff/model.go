@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// model is the data profile's files in memory. It follows what one side says it did, and knows what must be read then.
+// model is the data profile's files in memory. It applies the results that one side returned, and gives the bytes that a read
+// must return then.
 type model struct {
 	files map[string]*modelFile
 	slots [Slots]*modelSlot
@@ -46,7 +47,7 @@ func (f *modelFile) at(off, n int64) []byte {
 	return f.b[min(off, size):min(off+n, size)]
 }
 
-// step follows one Op and its Result. It returns what is wrong with the Result, or "".
+// step applies one Op and its Result. It returns what is wrong with the Result, or "".
 func (m *model) step(o *Op, r *Result) string {
 	switch o.Kind {
 	case OpOpen:
@@ -192,8 +193,8 @@ func (m *model) check(tree []Entry, prefix string) []string {
 	return d
 }
 
-// follow has the model follow an Op. An fallocate that there was no room for has changed nothing that can be read: that
-// is looked at in the run that has no other side to compare with.
+// follow applies an Op to the model. An fallocate that failed with ENOSPC has changed nothing that can be read: the run
+// without another side to compare with checks that.
 func (p *proc) follow(o *Op, r *Result) string {
 	if bad := p.model.step(o, r); bad != "" {
 		return bad

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind says what an Op does. What its arguments mean stands where it is run: see posixOps.
+// Kind says what an Op does. The functions in posixOps document its arguments.
 type Kind string
 
 // The kinds of Op.
@@ -81,14 +81,14 @@ type Op struct {
 	Flags       int
 	Mode        uint32
 	UID, GID    int // for chown; -1 leaves it
-	As          int // who does it: 0 is root, else the user and group ID
+	As          int // user and group ID that the call is made with; 0 is root
 	Value       []byte
 	Seed        uint32           // of the bytes written: see Fill
 	Times       [2]unix.Timespec // access, modification; UTIME_NOW and UTIME_OMIT in Nsec
-	Late        bool             // wait first, until no clock is too coarse to tell this from the step before
+	Late        bool             // wait first, so that every clock tells this Op's time from that of the Op before
 }
 
-// String shows an Op for people. It leaves out what is zero.
+// String prints an Op. It leaves out fields that are zero.
 func (o Op) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s(", o.Kind)
@@ -176,8 +176,8 @@ func openFlags(f int) string {
 	return strings.Join(s, "|")
 }
 
-// Fill writes the bytes of a seed, as they stand at offset off of a file, into p. None is zero, so what was never
-// written cannot be mistaken for them.
+// Fill writes to p the bytes that a seed has at offset off of a file. None is zero, so they cannot be mistaken for bytes that
+// were never written.
 func Fill(p []byte, seed uint32, off int64) {
 	x := uint64(seed)*0x9e3779b97f4a7c15 + 1
 	for i := range p {

@@ -61,8 +61,8 @@ func (p *posix) pwritev(o *Op, r *Result) {
 	r.put(n, err)
 }
 
-// mapped maps the pages over [o.Off, o.Off+o.Len) that the file has, and gives f the bytes up to its end. A file that
-// has none there is not mapped, for touching it would be a SIGBUS.
+// mapped maps the pages of the file in [o.Off, o.Off+o.Len) and calls f with the bytes up to the file's end. A range behind
+// the end is not mapped: an access would raise SIGBUS.
 func (p *posix) mapped(o *Op, prot int, r *Result, f func(m []byte, pos int64)) {
 	var st unix.Stat_t
 	if err := unix.Fstat(p.fd(o.FD), &st); err != nil {
@@ -110,7 +110,7 @@ func (p *posix) mmapWrite(o *Op, r *Result) {
 	})
 }
 
-// lseek moves the position: o.Flags is whence, but for data and holes, which seekMap looks at.
+// lseek moves the position: o.Flags is whence. SEEK_DATA and SEEK_HOLE are seekMap's.
 func (p *posix) lseek(o *Op, r *Result) {
 	n, err := unix.Seek(p.fd(o.FD), o.Off, o.Flags)
 	r.Errno = errno(err)
@@ -119,8 +119,8 @@ func (p *posix) lseek(o *Op, r *Result) {
 	}
 }
 
-// seekMap walks the data and holes of a file. Where they begin is up to the file system; but what lies between data must
-// read as zeroes, and the walk must come to the end of the file. The file's position stays.
+// seekMap walks the data and holes of a file. The file system chooses where they begin; but what lies between data must read
+// as zeroes, and the walk must come to the end of the file. The file's position stays.
 func (p *posix) seekMap(o *Op, r *Result) {
 	fd := p.fd(o.FD)
 	var st unix.Stat_t
@@ -201,8 +201,8 @@ func (p *posix) fallocate(o *Op, r *Result) {
 	r.put(0, unix.Fallocate(p.fd(o.FD), uint32(o.Flags), o.Off, o.Len))
 }
 
-// copyRange copies from slot FD at Off to slot FD2 at Off2, and asks again until all is copied or the source ends as it
-// stood at first: a file copied to its own end would never end.
+// copyRange copies from slot FD at Off to slot FD2 at Off2. It repeats the call until all is copied, up to the size that the
+// source had at first: copying a file to its own end would never finish.
 func (p *posix) copyRange(o *Op, r *Result) {
 	from, to, left := o.Off, o.Off2, o.Len
 	var st unix.Stat_t
@@ -241,7 +241,7 @@ func (p *posix) sendfile(o *Op, r *Result) {
 func (p *posix) fsync(o *Op, r *Result)     { r.put(0, unix.Fsync(p.fd(o.FD))) }
 func (p *posix) fdatasync(o *Op, r *Result) { r.put(0, unix.Fdatasync(p.fd(o.FD))) }
 
-// drop makes the kernel forget the pages of a file, so that the next read asks the file system.
+// drop removes the pages of a file from the kernel's cache, so that the next read reaches the file system.
 func (p *posix) drop(o *Op, r *Result) {
 	err := unix.Fdatasync(p.fd(o.FD))
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readdir lists Path with buffers of Len bytes. Each name must be there once, with the type and the inode number that
-// stat gives.
+// readdir lists Path with buffers of Len bytes. Each name must be listed once, with the type and the inode number that stat
+// returns.
 func (p *posix) readdir(o *Op, r *Result) {
 	fd, err := unix.Open(o.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *posix) readdir(o *Op, r *Result) {
 	slices.Sort(r.Names)
 }
 
-// seekdir goes back to every remembered place of a directory, and must find there what it found before.
+// seekdir seeks back to about 20 positions of a directory, and must read the same entry there as before.
 func (p *posix) seekdir(o *Op, r *Result) {
 	fd, err := openDir(o.Path)
 	if err != nil {
@@ -77,8 +77,8 @@ func (p *posix) seekdir(o *Op, r *Result) {
 	}
 }
 
-// churn reads a directory in small pieces while names come, go and change in it. Those that were there all the time must
-// be listed exactly once. Len is how many names churn; they are gone at the end.
+// churn reads a directory in small pieces while names are made, removed and renamed in it. Names that exist all the time must
+// be listed exactly once. Len is the number of names that change; they are removed at the end.
 func (p *posix) churn(o *Op, r *Result) {
 	fd, err := openDir(o.Path)
 	if err != nil {

@@ -61,7 +61,7 @@ func (p *posix) setxattr(o *Op, r *Result) {
 	r.put(0, f(o.Path, o.Name, o.Value, o.Flags&3))
 }
 
-// getxattr reads Name of Path into Len bytes: too few are an error, and none ask for the size.
+// getxattr reads Name of Path into Len bytes: too few are an error, and 0 returns the size.
 func (p *posix) getxattr(o *Op, r *Result) {
 	f := unix.Getxattr
 	if o.Flags&unix.AT_SYMLINK_NOFOLLOW != 0 {

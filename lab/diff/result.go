@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is what can be seen of an Op.
+// Result is what an Op returned.
 type Result struct {
 	Errno  unix.Errno
 	Ret    int64
 	Data   []byte
 	Names  []string
-	Note   string // something that may never be, found by the worker itself
+	Note   string // a violation that the worker itself found
 	Probes []Probe
 }
 
@@ -24,8 +24,8 @@ type Probe struct {
 	What  string // which file: "parent of Path", …
 	Errno unix.Errno
 	Stat  Stat
-	// Changed has a bit for each time that differs from the one before the Op. Grain says that one of them may be the
-	// same only because it was changed just before: times of data are exact to a tick.
+	// Changed has a bit for each time that differs from the one before the Op. Grain is set if a time may be equal only
+	// because it was changed within the same tick before.
 	Changed Times
 	Grain   bool
 }
@@ -56,10 +56,10 @@ type Stat struct {
 	Nlink          uint64
 	Rdev           uint64
 	Size           int64
-	// Times that somebody chose; those of the run itself are zero.
+	// Times that utimensat(2) set; those of the run itself are zero.
 	Atime, Mtime unix.Timespec
-	// Order is -1, 0 or 1: the modification time lies before, at or after the change time. 0 where a time was chosen. It
-	// is compared where both sides have just changed the modification time, and must be 0 on the left or as on the right.
+	// Order is -1, 0 or 1: the modification time lies before, at or after the change time; 0 if utimensat(2) set one. It is
+	// compared where both sides have just changed the modification time, and must be 0 on the left or as on the right.
 	Order int
 }
 
@@ -81,8 +81,8 @@ func errnoName(e unix.Errno) string {
 	return unix.ErrnoName(e)
 }
 
-// compare says how two results of an Op differ, one line each. A line begins with a word that says what kind of
-// difference it is.
+// compare returns the differences of two results of an Op, one line each. A line begins with a word for the kind of
+// difference.
 func compare(l, r Result) []string {
 	var d []string
 	add := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }

@@ -30,24 +30,24 @@ var cases = []struct {
 	{"names, no journal", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["nojournal"]}},
 	{"names, ext3", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["ext3"]}},
 	{"names, inline data", Config{Profile: ProfileNames, Left: through, Ops: 400, Volume: volumes["inline"]}},
-	{"names, nobody looking", Config{Profile: ProfileNames, Left: through, Ops: 600, NoProbe: true}},
+	{"names, no probes", Config{Profile: ProfileNames, Left: through, Ops: 600, NoProbe: true}},
 	{"names, processes", Config{Profile: ProfileNames, Left: through, Ops: 250, Procs: 3}},
 	{"data", Config{Profile: ProfileData, Left: through, Ops: 500, Remount: 200}},
 	{"data, 1k", Config{Profile: ProfileData, Left: through, Ops: 400, Volume: volumes["1k"]}},
 	{"data, no journal", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["nojournal"]}},
 	{"data, ext3", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["ext3"]}},
 	{"data, inline data", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["inline"]}},
-	{"data, nobody looking", Config{Profile: ProfileData, Left: through, Ops: 400, NoProbe: true}},
+	{"data, no probes", Config{Profile: ProfileData, Left: through, Ops: 400, NoProbe: true}},
 	{"data, processes", Config{Profile: ProfileData, Left: through, Ops: 150, Procs: 3}},
 	{"shared", Config{Profile: ProfileShared, Left: through, Ops: 500, Procs: 4}},
 	{"names, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 500, Remount: 200}},
 	{"names, inline data, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
-	{"names, nobody looking, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, NoProbe: true}},
+	{"names, no probes, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, NoProbe: true}},
 	{"data, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 400, Remount: 150}},
 	{"data, 1k, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["1k"]}},
 	{"data, ext3, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["ext3"]}},
 	{"data, inline data, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
-	{"data, nobody looking, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, NoProbe: true}},
+	{"data, no probes, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 300, NoProbe: true}},
 	{"data, processes, write-back", Config{Profile: ProfileData, Left: writeBack, Ops: 150, Procs: 3}},
 	{"shared, 1k, write-back", Config{Profile: ProfileShared, Left: writeBack, Ops: 500, Procs: 4, Volume: volumes["1k"]}},
 	{"direct", Config{Profile: ProfileDirect, Left: noFuse, Ops: 800}},
@@ -70,7 +70,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestFresh runs sequences that nobody has run before.
+// TestFresh runs sequences with a fresh seed.
 func TestFresh(t *testing.T) {
 	needMounts(t)
 	seed := disktest.FreshSeed()
@@ -90,8 +90,8 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// TestFull fills volumes. The kernel's ext4 has room for other things there, so the model is all there is to compare
-// with: what was written is read, and e2fsck and the kernel find the volume in order.
+// TestFull fills volumes. The kernel's ext4 runs out of space at other operations, so only the model is compared: what was
+// written is read, and e2fsck and the kernel find nothing wrong.
 func TestFull(t *testing.T) {
 	needMounts(t)
 	for _, name := range []string{"small", "tiny"} {
@@ -102,8 +102,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFinds has the kernel's ext4 against itself: with nothing wrong it shows no difference; with something wrong on one
-// side it does, and a few operations are left to show it.
+// TestFinds compares the kernel's ext4 with itself. Without sabotage there is no difference; with one side sabotaged there is,
+// and shrinking leaves a few operations.
 func TestFinds(t *testing.T) {
 	needMounts(t)
 	for _, k := range []struct {
@@ -144,8 +144,8 @@ func TestFinds(t *testing.T) {
 	}
 }
 
-// TestCollapseThroughFuse sees whether a difference that the generators avoid is still one: when it is not, they can
-// have it.
+// TestCollapseThroughFuse checks that a difference which the generators avoid still exists. When it fails, they can stop
+// avoiding it.
 func TestCollapseThroughFuse(t *testing.T) {
 	needMounts(t)
 	r := &run{Config: Config{Volume: volumes["default"], Left: writeBack, Dir: drive.Memory()}, began: time.Now()}
@@ -175,8 +175,8 @@ func TestCollapseThroughFuse(t *testing.T) {
 	}
 }
 
-// TestTimesSurviveSync holds a file open over a sync on a write-back mount: the kernel may tell its times before it hands
-// over its pages, and they must stay what it said.
+// TestTimesSurviveSync holds a file open over a sync on a write-back mount: the kernel may send its times before its pages, and
+// the pages must not change them.
 func TestTimesSurviveSync(t *testing.T) {
 	needMounts(t)
 	ops := []Op{{Kind: OpOpen, FD: 0, Path: "f", Flags: unix.O_RDWR | unix.O_CREAT, Mode: 0o644}}
@@ -192,7 +192,7 @@ func TestTimesSurviveSync(t *testing.T) {
 	}
 }
 
-// TestSetID has owners and strangers do what clears set-ID bits, or is refused for them.
+// TestSetID has owners and other users do what clears set-ID bits, or is refused because of them.
 func TestSetID(t *testing.T) {
 	needMounts(t)
 	var ops []Op

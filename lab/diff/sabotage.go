@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // sabotages make a worker's file system wrong in one way each, so that the tests can see that a run finds it.
 var sabotages = map[string]func(p *posix, o *Op, r *Result) bool{
-	// Every seventh write says that it wrote, but did not.
+	// Every seventh write reports success without writing.
 	"lost write": func(p *posix, o *Op, r *Result) bool {
 		if o.Kind != OpPwrite || o.Seed%7 != 0 {
 			return false
@@ -28,7 +28,7 @@ var sabotages = map[string]func(p *posix, o *Op, r *Result) bool{
 		}
 		return false
 	},
-	// A rename of a file forgets to change the directory's time.
+	// A rename of a file does not change the directory's time.
 	"rename time": func(p *posix, o *Op, r *Result) bool {
 		if o.Kind != OpRename {
 			return false

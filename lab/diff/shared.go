@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The shared profile: several processes in the same directories. Each has names of its own there, and nobody else
-// touches those: what it does with them, and what is left of them, is the same on both sides whatever the others do. The
-// names that begin with "any" are everybody's: what becomes of them is up to chance, and only what may never be is
-// looked for.
+// The shared profile: several processes in the same directories. Each has names of its own there, which the others do not
+// touch: the results of operations on them, and what is left of them, are the same on both sides whatever the others do. The
+// names that begin with "any" are shared by all processes: what becomes of them is up to chance, and only violations that no
+// order of operations can explain are errors.
 //
 // The two sides do not run in step: each process runs its whole sequence as fast as it can.
 
@@ -43,7 +43,7 @@ func newSharedGen(g *gen) *sharedGen {
 
 func (s *sharedGen) next() Op { return s.choices.next(s.gen) }
 
-// names are of one kind in one Op: its own, or everybody's. Slots are even for its own files, odd for the others.
+// names are of one kind in one Op: the process's own, or shared ones. Slots are even for its own files, odd for shared ones.
 func (s *sharedGen) nameOf(own bool) string {
 	base := fmt.Sprintf("%s%d", anybody, s.rng.IntN(8))
 	if own {
@@ -104,13 +104,13 @@ func (s *sharedGen) readdir() Op {
 	return Op{Kind: OpReaddir, Path: pick(s.gen, sharedDirs...), Len: 4096}
 }
 
-// contested says that an Op's outcome is up to chance.
+// contested reports whether an Op's outcome is up to chance.
 func contested(o *Op) bool {
 	return strings.Contains(o.Path, anybody) || strings.Contains(o.Path2, anybody) || o.Kind == OpReaddir ||
 		usesFD[o.Kind] && o.Kind != OpOpen && o.FD&1 == 1
 }
 
-// contestedErrors are those that another process's doings can cause.
+// contestedErrors are the errors that other processes' operations can cause.
 var contestedErrors = []unix.Errno{0, unix.ENOENT, unix.EEXIST, unix.ENOTDIR, unix.EISDIR, unix.ENOTEMPTY, unix.EINVAL, unix.EPERM, unix.EBADF, unix.ELOOP,
 	unix.ENXIO, unix.EOPNOTSUPP}
 
@@ -160,7 +160,7 @@ func (p *proc) runApart(r *run) *Failure {
 			}
 			continue
 		}
-		mend(&r.Config, &s.Op, &l, &right)
+		adjust(&r.Config, &s.Op, &l, &right)
 		if f.Diffs = compare(l, right); len(f.Diffs) > 0 {
 			return f
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// signature says what kind of failure it is: shrinking looks for the same one.
+// signature identifies the kind of failure: shrinking looks for the same one.
 func (f *Failure) signature() string {
 	classes := map[string]bool{}
 	for _, d := range f.Diffs {
@@ -23,14 +23,14 @@ func (f *Failure) signature() string {
 	return f.Stage + " " + string(f.Op.Kind) + " " + strings.Join(list, " ")
 }
 
-// Within is true for a time.
+// Within returns a function that is true until limit has passed.
 func Within(limit time.Duration) func() bool {
 	deadline := time.Now().Add(limit)
 	return func() bool { return time.Now().Before(deadline) }
 }
 
-// Shrink looks for the fewest Ops of a failing run that fail in the same way, as long as more says that there is more time. It
-// first takes the sequence up to the failure, then leaves out ever smaller pieces.
+// Shrink looks for the fewest Ops of a failing run that fail in the same way, as long as more returns true. It first takes the
+// sequence up to the failure, then leaves out ever smaller pieces.
 func Shrink(f *Failure, more func() bool) *Failure {
 	want := f.signature()
 	try := func(c Config) *Failure {
@@ -75,8 +75,8 @@ func Shrink(f *Failure, more func() bool) *Failure {
 	return best
 }
 
-// minimise leaves out of a list that fails ever smaller pieces, down to single numbers, as long as the rest fails and
-// there is more time.
+// minimise leaves ever smaller pieces out of a failing list, down to single numbers, as long as the rest fails and more
+// returns true.
 func minimise(keep []int, fails func([]int) bool, more func() bool) []int {
 	for size := (len(keep) + 1) / 2; size > 0 && len(keep) > 1; {
 		smaller := false
@@ -140,7 +140,7 @@ func ParseRanges(s string) ([]int, error) {
 	return list, nil
 }
 
-// Report describes a failure, and how to see it again.
+// Report describes a failure, and how to reproduce it.
 func (f *Failure) Report() string {
 	var b strings.Builder
 	c := f.Config
@@ -182,7 +182,7 @@ func (s Side) name() string {
 	return s.Kind
 }
 
-// Command is what runs c again.
+// Command returns the command that runs c again.
 func (c *Config) Command() string {
 	s := fmt.Sprintf("go test ./lab/diff -v -run 'TestReplay$' -volume %s -profile %s -seed %d -ops %d", c.Volume.Name, c.Profile, c.Seed, c.Ops)
 	add := func(on bool, format string, args ...any) {

@@ -46,7 +46,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestGenerate sees that a sequence follows from its seed alone, and that every kind of Op comes.
+// TestGenerate checks that a sequence follows from its seed alone, and that every kind of Op occurs.
 func TestGenerate(t *testing.T) {
 	seen := map[Kind]bool{OpRemount: true} // the run's own
 	for _, p := range []Profile{ProfileData, ProfileDirect, ProfileNames, ProfileShared} {

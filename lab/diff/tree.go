@@ -29,7 +29,7 @@ type Entry struct {
 	Target   string // of a symbolic link
 	Sum      [32]byte
 	Xattrs   map[string]string
-	Note     string // something that may never be
+	Note     string // a violation, such as a wrong size
 }
 
 // walkTree lists everything below directory dir, sorted by path.
@@ -159,7 +159,7 @@ func (w *walker) attrs(e *Entry, fd int) {
 
 var zeroSector [512]byte
 
-// inlineMax is more than any inode holds by itself.
+// inlineMax is more bytes than any inode holds by itself.
 const inlineMax = 4096
 
 func (w *walker) content(e *Entry, fd int) {
@@ -197,12 +197,12 @@ func (w *walker) content(e *Entry, fd int) {
 
 // comparison says how two trees are compared.
 type comparison struct {
-	exact bool          // two looks at one volume: everything must be the same. Otherwise what may differ is left out, as in Stat
+	exact bool          // both trees are of one volume: everything must be the same. Else what may differ is left out, as in Stat
 	run   time.Time     // when the run began
 	grain time.Duration // exact: how far the times of a file may lie apart
 }
 
-// differ says what is not the same in two trees, one line each.
+// differ returns the differences of two trees, one line each.
 func differ(l, r []Entry, c comparison) []string {
 	var d []string
 	add := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
@@ -286,9 +286,9 @@ func apart(a, b unix.Timespec) time.Duration {
 	return time.Unix(a.Unix()).Sub(time.Unix(b.Unix())).Abs()
 }
 
-// blocksAgree compares what two files of the same history take. They may differ by the nodes of their extent trees, which
-// depend on where the allocator found room. The kernel's ext4 may also take more: writing through a map, it allocates
-// blocks for a whole folio, written or not. Less than what is not zero neither can take: see content.
+// blocksAgree compares the allocated sectors of two files of the same history. They may differ by the nodes of their extent
+// trees, which depend on where the allocator found space. The kernel's ext4 may allocate more: for a write through a map it
+// allocates blocks for a whole folio. Neither can have fewer sectors than are not zero: see content.
 func blocksAgree(lane, kernel *Entry) bool { return lane.Blocks <= kernel.Blocks+16+kernel.Blocks/20 }
 
 // errTree says that a tree could not be walked.

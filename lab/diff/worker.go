@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workerConfig is what a worker is told when it starts.
+// workerConfig is a worker's configuration, which it gets in its environment.
 type workerConfig struct {
 	Root     string // directory that it is confined to
-	Image    string // or the volume that it opens itself, for direct
+	Image    string // for direct: the volume that it opens itself
 	Run      time.Time
 	Probe    bool
 	Sabotage string
 }
 
-// request is one thing asked of a worker: an Op, or the tree below its root.
+// request is sent to a worker: an Op, or that it reads the tree below its root.
 type request struct {
 	Op   *Op
 	Tree bool
@@ -45,7 +45,7 @@ type executor interface {
 	closeAll()
 }
 
-// workerMain is the life of a worker process.
+// workerMain is the main function of a worker process.
 func workerMain(cfg workerConfig) error {
 	runtime.LockOSThread()
 	var x executor
@@ -83,7 +83,7 @@ func workerMain(cfg workerConfig) error {
 		var a reply
 		switch {
 		case q.Tree:
-			// What a file takes is settled when its pages are written.
+			// The blocks of a file are allocated when its pages are written.
 			sync := x.do(&Op{Kind: OpSync})
 			tree, err := walkTree(".")
 			if a.Tree = tree; err != nil {
@@ -112,7 +112,7 @@ type worker struct {
 	stderr  *tail
 }
 
-// opDeadline is how long one Op may take. What takes longer hangs.
+// opDeadline is how long one Op may take. One that takes longer hangs.
 const opDeadline = 2 * time.Minute
 
 func startWorker(cfg workerConfig) (*worker, error) {
@@ -144,7 +144,7 @@ func startWorker(cfg workerConfig) (*worker, error) {
 	return w, nil
 }
 
-// errHangs says that an Op did not come back.
+// errHangs is the error of an Op that did not return.
 var errHangs = errors.New("hangs")
 
 func (w *worker) send(q request) error { return w.enc.Encode(&q) }
@@ -166,7 +166,7 @@ func (w *worker) receive() (reply, error) {
 	}
 }
 
-// where is what the threads of a worker do in the kernel.
+// where returns the kernel stacks of a worker's threads.
 func (w *worker) where() string {
 	var b strings.Builder
 	stacks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", w.cmd.Process.Pid))
@@ -209,8 +209,8 @@ func (w *worker) stop() error {
 // childEnv names the variable that makes a child of this program: "worker" or "keeper" and its configuration.
 const childEnv = "LANEFS_DIFFTEST_CHILD"
 
-// child is a command that runs this program again in another role. It dies with its parent, but for a keeper, which
-// first has to unmount.
+// child returns a command that runs this program again in another role. It dies with its parent, except for a keeper, which
+// has to unmount first.
 func child(role string, cfg any) *exec.Cmd {
 	b, err := json.Marshal(cfg)
 	if err != nil {
@@ -218,11 +218,11 @@ func child(role string, cfg any) *exec.Cmd {
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childEnv+"="+role+" "+string(b))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the parent alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt goes to the parent alone
 	return cmd
 }
 
-// Child runs a child's role and exits, if this process is one. A program that uses this package calls it first.
+// Child runs a child's role and exits, if this process is a child. Programs that use this package must call it first.
 func Child() {
 	env := os.Getenv(childEnv)
 	if env == "" {
