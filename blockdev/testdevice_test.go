@@ -31,6 +31,11 @@ func TestConform(t *testing.T) {
 			return d
 		})
 	})
+	t.Run("pinned", func(t *testing.T) {
+		blockdevtest.Conform(t, func(t *testing.T) blockdev.Device {
+			return blockdevtest.Pinned(t, blockdev.NewMem(8<<20, 512), 32<<20)
+		})
+	})
 	t.Run("nodiscard", func(t *testing.T) {
 		blockdevtest.Conform(t, func(*testing.T) blockdev.Device {
 			d := blockdev.NewMem(8<<20, 1024)

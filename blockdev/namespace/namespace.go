@@ -31,16 +31,6 @@ type Options struct {
 // DefaultPinned is how much memory is pinned at most unless told otherwise.
 const DefaultPinned = 1 << 30
 
-// dataShare is what is always left to data: a quarter of a small pool, and no more than that of a large one.
-const (
-	minData = 2 * pool.SlabSize
-	maxData = 64 << 20
-)
-
-func dataShare(limit int64) int64 {
-	return min(max(minData, min(limit/4, maxData)/pool.SlabSize*pool.SlabSize), limit)
-}
-
 // engine is what a Namespace needs of nvmeq.Engine.
 type engine interface {
 	Do(lane int, cmds []nvmeq.Command) error
@@ -116,7 +106,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	if opt.Log == nil {
 		d.full.log = slog.New(slog.DiscardHandler)
 	}
-	if err := d.pool.Reserve(blockdev.ForData, dataShare(opt.Pinned)); err != nil {
+	if err := d.pool.Reserve(blockdev.ForData, pool.DataShare(opt.Pinned)); err != nil {
 		return nil, err
 	}
 	d.limits = limitsOf(c, ns, d.info)

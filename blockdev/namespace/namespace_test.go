@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -147,6 +148,39 @@ func TestCloseNamesLeakedBuffers(t *testing.T) {
 	_, err = d.Alloc(1)
 	require.ErrorIs(t, err, blockdev.ErrClosed)
 	b.Release()
+}
+
+// TestSmallPool has 400 goroutines write and read over the lanes with 16 MiB of pinned memory: all wait, all get theirs.
+func TestSmallPool(t *testing.T) {
+	d := namespacetest.OpenLanesOf(t, image(t, 64<<20), softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: 16 << 20})
+	var wg sync.WaitGroup
+	for k := range 400 {
+		wg.Go(func() {
+			n := 4096 << (k % 6)
+			off := blockdev.Bytes(k) * 128 << 10
+			for round := range 4 {
+				b, err := d.Alloc(n)
+				if err != nil {
+					t.Errorf("goroutine %d: %v", k, err)
+					return
+				}
+				want := bytes.Repeat([]byte{byte(k + round)}, n)
+				copy(b.Bytes(), want)
+				err = d.Write(off, false, b.Slice(0, n))
+				clear(b.Bytes())
+				if err == nil {
+					err = d.Read(off, b.Slice(0, n))
+				}
+				if err != nil || !bytes.Equal(want, b.Bytes()[:n]) {
+					t.Errorf("goroutine %d: error %v, or other bytes than written", k, err)
+				}
+				b.Release()
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, d.Pinned(), int64(16<<20))
+	require.NoError(t, d.Close())
 }
 
 // TestSparse checks that zeroes and discards leave holes in the image, not zero bytes on the medium.

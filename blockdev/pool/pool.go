@@ -24,6 +24,12 @@ const (
 // SlabSize is the unit, in bytes, in which memory is pinned and reserved.
 const SlabSize = 2 << 20
 
+// DataShare is what a device should reserve for file data in a pool of limit bytes: a quarter of a small one, 64 MiB of a large one.
+func DataShare(limit int64) int64 {
+	const least, most = 2 * SlabSize, 64 << 20
+	return min(max(least, min(limit/4, most)/SlabSize*SlabSize), limit)
+}
+
 // slabsPerChunk of each use: what stays for long is given back in smaller pieces.
 var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1}
 
