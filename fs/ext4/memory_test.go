@@ -12,27 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/namespace"
-	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// slowDevice is a namespace whose medium takes its time.
+// slowDevice is a device whose medium takes its time.
 type slowDevice struct {
-	*namespace.Namespace
+	*blockdevtest.PinnedDevice
 	delay time.Duration
 }
 
 func (d *slowDevice) Do(reqs ...*blockdev.Request) error {
 	time.Sleep(d.delay)
-	return d.Namespace.Do(reqs...)
+	return d.PinnedDevice.Do(reqs...)
 }
 
-func smallPool(t *testing.T, img string, pinned int64) *namespace.Namespace {
-	return namespacetest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: pinned})
+func smallPool(t *testing.T, img string, pinned int64) *blockdevtest.PinnedDevice {
+	t.Helper()
+	dev, err := blockdev.OpenFile(img, 512)
+	require.NoError(t, err)
+	return blockdevtest.Pinned(t, dev, pinned)
 }
 
 // TestManySlowReaders: 1,600 readers of 1 MiB each at once, of a device that is slow and may have 64 MiB of memory. All get their bytes.

@@ -1,27 +1,19 @@
 package jbd2
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/namespace"
-	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
-	"github.com/lanefs/lanefs/nvmeq"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 )
 
-// pinnedDevice is a namespace of 256 MiB that may pin so many bytes.
-func pinnedDevice(t *testing.T, pinned int64) *namespace.Namespace {
+// pinnedDevice is a device of 256 MiB that may pin so many bytes.
+func pinnedDevice(t *testing.T, pinned int64) *blockdevtest.PinnedDevice {
 	t.Helper()
-	img := filepath.Join(t.TempDir(), "image")
-	require.NoError(t, os.WriteFile(img, nil, 0o600))
-	require.NoError(t, os.Truncate(img, 256<<20))
-	d := namespacetest.OpenLanesOf(t, img, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, namespace.Options{Pinned: pinned})
+	d := blockdevtest.Pinned(t, blockdev.NewMem(256<<20, 512), pinned)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
 }
