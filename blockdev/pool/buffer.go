@@ -2,9 +2,21 @@ package pool
 
 import (
 	"errors"
+	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
+
+// Buffer is a blockdev.Buffer of a pool. A released one is in its slab's free list and must not be used.
+type Buffer struct {
+	pool  *Pool
+	chunk *chunk
+	slab  *slab // nil: the chunk is all its own
+	index uint16
+	inUse bool // protected by pool.mu
+	off   int
+	n     int
+}
 
 func (b *Buffer) Bytes() []byte {
 	if b.chunk.host == nil {
@@ -30,6 +42,12 @@ func (b *Buffer) Memory() Memory { return b.chunk.mem }
 // Offset is where the buffer begins in its Memory, in bytes.
 func (b *Buffer) Offset() int { return b.off }
 
+// Of says whether b is a buffer of this pool.
+func (p *Pool) Of(b blockdev.Buffer) bool {
+	mine, ok := b.(*Buffer)
+	return ok && mine.pool == p
+}
+
 // Attach makes a buffer of memory that is not the pool's and does not count. Releasing the buffer closes the memory.
 func (p *Pool) Attach(m Memory) (*Buffer, error) {
 	p.mu.Lock()
@@ -41,31 +59,117 @@ func (p *Pool) Attach(m Memory) (*Buffer, error) {
 	return &Buffer{pool: p, chunk: &chunk{mem: m, host: m.Bytes(), attached: true}, inUse: true, n: int(m.Len())}, nil
 }
 
-// Of says whether b is a buffer of this pool.
-func (p *Pool) Of(b blockdev.Buffer) bool {
-	mine, ok := b.(*Buffer)
-	return ok && mine.pool == p
-}
-
-// Alloc gives a buffer of at least n bytes. See blockdev.Device.
-func (p *Pool) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
-	u := blockdev.ForData
-	for _, x := range use {
-		u |= x
+// takeLocked hands out a buffer of at least n bytes. The error is a *shortage where one may come back.
+func (p *Pool) takeLocked(use blockdev.Use, n int) (*Buffer, error) {
+	a := &p.arenas[use]
+	class := classOf(n)
+	if class >= classes {
+		return p.takeLargeLocked(use, n)
 	}
-	return p.alloc(n, u)
+	s := a.partial[class].head
+	if s == nil {
+		var err error
+		if s, err = p.takeSlabLocked(use); err != nil {
+			return nil, err
+		}
+		s.carve(p, class)
+		s.chunk.used++
+		a.partial[class].push(s)
+	}
+	i := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	if len(s.free) == 0 {
+		a.partial[class].remove(s)
+	}
+	return p.outLocked(&s.bufs[i]), nil
 }
 
-// Room is how much a use can have. See blockdev.Bounded.
-func (p *Pool) Room(use blockdev.Use) int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mostLocked(use)
+// outLocked counts a buffer that is handed out.
+func (p *Pool) outLocked(b *Buffer) *Buffer {
+	a := &p.arenas[b.chunk.use]
+	b.inUse = true
+	p.live++
+	a.live++
+	a.held += int64(b.n)
+	return b
 }
 
-// Size is how many bytes are pinned now.
-func (p *Pool) Size() int64 {
+func (p *Pool) takeLargeLocked(use blockdev.Use, n int) (*Buffer, error) {
+	a := &p.arenas[use]
+	size := (int64(n) + SlabSize - 1) / SlabSize * SlabSize
+	best := -1
+	for i, c := range a.large {
+		if l := c.mem.Len(); l >= size && l <= 2*size && (best < 0 || l < a.large[best].mem.Len()) {
+			best = i
+		}
+	}
+	var c *chunk
+	if best >= 0 {
+		c = a.large[best]
+		a.large = append(a.large[:best], a.large[best+1:]...)
+	} else {
+		var err error
+		if c, err = p.growLocked(use, size, size); err != nil {
+			return nil, err
+		}
+	}
+	c.used = 1
+	return p.outLocked(&Buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
+}
+
+// release takes a buffer back, and gives it to who waits.
+func (p *Pool) release(b *Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.size
+	if !b.inUse {
+		panic("blockdev: buffer released twice")
+	}
+	b.inUse = false
+	p.live--
+	if !b.chunk.attached {
+		a := &p.arenas[b.chunk.use]
+		a.live--
+		a.held -= int64(b.n)
+	}
+	if p.closed {
+		if p.live == 0 {
+			p.closeChunksLocked()
+		}
+		return
+	}
+	if b.chunk.attached {
+		return
+	}
+	p.putLocked(b)
+	if p.waiting > 0 {
+		p.arenas[b.chunk.use].back = time.Now()
+		p.serveLocked()
+	}
+}
+
+// putLocked makes what a buffer held free.
+func (p *Pool) putLocked(b *Buffer) {
+	a, s := &p.arenas[b.chunk.use], b.slab
+	if s == nil {
+		b.chunk.used = 0
+		a.large = append(a.large, b.chunk)
+		p.trimLocked(keepSpare)
+		return
+	}
+	list := &a.partial[s.class]
+	s.free = append(s.free, b.index)
+	if len(s.free) < len(s.bufs) {
+		list.push(s)
+		return
+	}
+	// The last slab of a class stays, so that one buffer coming and going carves nothing.
+	if !s.listed && list.head == nil || s.listed && list.head == s && s.next == nil {
+		list.push(s)
+		return
+	}
+	list.remove(s)
+	a.free = append(a.free, s)
+	if s.chunk.used--; s.chunk.used == 0 {
+		p.trimLocked(keepSpare)
+	}
 }

@@ -37,11 +37,13 @@ func (s *shortage) Error() string {
 	return ""
 }
 
-// refusal is what the system said when it was last asked for memory in vain.
-type refusal struct {
-	err  error
-	size int64 // the pool's, after it
-	at   time.Time
+// Alloc gives a buffer of at least n bytes. See blockdev.Device.
+func (p *Pool) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
+	u := blockdev.ForData
+	for _, x := range use {
+		u |= x
+	}
+	return p.alloc(n, u)
 }
 
 func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
@@ -166,30 +168,6 @@ func (p *Pool) serveLocked() {
 	}
 }
 
-// pinLocked asks the source for size bytes; if it refuses, for least, and after giving up what is unused once more. Soon after a
-// refusal it does not ask again, unless memory was given back since.
-func (p *Pool) pinLocked(size, least int64) (Memory, error) {
-	if p.refused.err != nil && p.size >= p.refused.size && time.Since(p.refused.at) < p.tick {
-		return nil, &shortage{p.refused.err}
-	}
-	m, err := p.source(size)
-	if err != nil && size > least {
-		m, err = p.source(least)
-	}
-	if had := p.size; err != nil {
-		p.reclaimLocked()
-		if terr := p.trimLocked(0); terr == nil && p.size < had {
-			m, err = p.source(least)
-		}
-	}
-	if err != nil {
-		p.refused = refusal{err, p.size, time.Now()}
-		return nil, &shortage{err}
-	}
-	p.refused = refusal{}
-	return m, nil
-}
-
 // holdersLocked says who holds the pool's memory.
 func (p *Pool) holdersLocked() string {
 	var parts []string
@@ -198,28 +176,4 @@ func (p *Pool) holdersLocked() string {
 		parts = append(parts, fmt.Sprintf("%v %d in %d buffers", blockdev.Use(u), a.held, a.live))
 	}
 	return fmt.Sprintf("%d of at most %d bytes are pinned: %s", p.size, p.limit, strings.Join(parts, ", "))
-}
-
-// Reserve keeps n bytes for a use. See blockdev.Bounded.
-func (p *Pool) Reserve(use blockdev.Use, n int64) error {
-	if use >= blockdev.NumUses || n < 0 {
-		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, blockdev.ErrInvalid)
-	}
-	n = min((n+SlabSize-1)/SlabSize*SlabSize, max(n, p.limit))
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	others := p.limit - p.mostLocked(use)
-	if n > p.limit-others {
-		return fmt.Errorf("%w: %d bytes are to be kept for %v, of %d bytes %d are left", blockdev.ErrNoMemory, n, use, p.limit, p.limit-others)
-	}
-	p.arenas[use].reserved = n
-	p.serveLocked()
-	return nil
-}
-
-// OnShort has f called when memory is short. See blockdev.Bounded.
-func (p *Pool) OnShort(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.short = f
 }
