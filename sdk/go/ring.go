@@ -2,7 +2,6 @@ package lanefs
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -13,70 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/gpu"
-)
-
-// Memory is the program's own, which the daemon has imported.
-type Memory struct {
-	s      *Session
-	handle uint32
-}
-
-// Register has the daemon import memory, so that rings can name it: a memfd with the host runtime, a handle of the GPU's
-// virtual memory with a GPU. The descriptor stays the caller's.
-func (s *Session) Register(e gpu.Export) (*Memory, error) {
-	var r wire.RegisterReply
-	if _, err := s.callWith(wire.TRegister, &wire.Register{Kind: uint32(e.Kind), FDOff: uint64(e.Offset), Size: uint64(e.Size)}, &r, 0, e.FD); err != nil {
-		return nil, err
-	}
-	return &Memory{s, r.Handle}, nil
-}
-
-// Close has the daemon forget the memory, after requests that name it.
-func (m *Memory) Close() error { return m.s.release(m.handle) }
-
-// File is a file that rings can name. How it was opened says what may be done with it.
-type File struct {
-	s      *Session
-	handle uint32
-}
-
-// Open lets rings name f, which may be closed afterwards.
-func (s *Session) Open(f *os.File) (*File, error) {
-	var r wire.OpenReply
-	if _, err := s.call(wire.TOpen, &wire.Open{}, &r, 0, f); err != nil {
-		return nil, fmt.Errorf("%q: %w", f.Name(), err)
-	}
-	return &File{s, r.Handle}, nil
-}
-
-// Close has the daemon forget the file, after requests that name it.
-func (f *File) Close() error { return f.s.release(f.handle) }
-
-// Request is one transfer of a Ring: between Len bytes of File at Off and Memory, or Buffer, at MemOff.
-type Request struct {
-	Op     Op // OpRead, OpWrite, OpSync
-	File   *File
-	Memory *Memory
-	Buffer *Buffer // instead of Memory
-	Off    int64
-	MemOff int64
-	Len    int64
-
-	N   int64 // bytes moved; of a read, fewer at the end of the file
-	Err error
-
-	ring *Ring
-	done chan struct{}
-}
-
-// Op is what a Request does.
-type Op = wire.Op
-
-const (
-	OpRead  = wire.OpRead  // file → memory
-	OpWrite = wire.OpWrite // memory → file
-	OpSync  = wire.OpSync  // make the file durable
 )
 
 // Ring is a submission and a completion queue in memory shared with the daemon. Its methods may be called from any
@@ -181,29 +116,6 @@ func (r *Ring) put(i uint32, q *Request) {
 	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next one waits for the daemon
 		wire.Knock(r.submit)
 	}
-}
-
-// Wait returns when the request, which was started, has ended, with its error.
-func (q *Request) Wait() error {
-	if !q.ended() {
-		q.ring.look(q)
-	}
-	<-q.done
-	return q.Err
-}
-
-func (q *Request) ended() bool {
-	select {
-	case <-q.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (q *Request) end(n int64, err error) {
-	q.N, q.Err = n, err
-	close(q.done)
 }
 
 // Do starts the requests, waits for all, and returns the first error.

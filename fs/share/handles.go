@@ -1,0 +1,142 @@
+package share
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
+	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/fs/share/wire"
+)
+
+// free is a number that stands for nothing yet. 0 never stands for anything.
+func (c *conn) free() (uint32, error) {
+	for range wire.Slots {
+		if len(c.handles) == wire.Slots-1 {
+			break
+		}
+		c.next = c.next%(wire.Slots-1) + 1
+		if _, taken := c.handles[c.next]; !taken {
+			return c.next, nil
+		}
+	}
+	return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
+}
+
+// add makes h what the number stands for, and its cost the handle's.
+func (c *conn) add(number uint32, h handle, cost *charge) {
+	cost.kept = true
+	c.handles[number], c.costs[number] = h, cost.cost
+	for r := range c.rings {
+		r.learn(number, h)
+	}
+}
+
+// drop ends a handle and what it takes.
+func (c *conn) drop(number uint32, h handle) {
+	delete(c.handles, number)
+	for r := range c.rings {
+		r.forget(number)
+	}
+	h.close(c)
+	c.s.books.give(c.UID, c.costs[number])
+	delete(c.costs, number)
+}
+
+// charge is what a request takes until it ends or, once a handle has it, until that does.
+type charge struct {
+	c    *conn
+	cost Usage
+	kept bool
+}
+
+func (c *conn) charge(cost Usage) (*charge, error) {
+	if err := c.s.books.take(c.UID, cost); err != nil {
+		return nil, err
+	}
+	return &charge{c: c, cost: cost}, nil
+}
+
+func (g *charge) end() {
+	if !g.kept {
+		g.c.s.books.give(g.c.UID, g.cost)
+	}
+}
+
+func (c *conn) release(q *wire.Release, _ []gate.Right) result {
+	h, ok := c.handles[q.Handle]
+	if !ok {
+		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
+	}
+	c.drop(q.Handle, h)
+	c.board.Word(8 * int(q.Handle)).Store(0)
+	return result{}
+}
+
+// mapping is memory of the pool.
+type mapping struct {
+	hold *residency.Hold
+}
+
+func (m *mapping) close(c *conn) {
+	c.s.books.letGo(c.UID, m.hold.Memory())
+	m.hold.Release()
+}
+
+// memory is the program's own.
+type memory struct{ mem *residency.Memory }
+
+func (m *memory) close(c *conn) {
+	c.count.memories--
+	_ = m.mem.Close() // it is lost to us either way
+}
+
+// file is open for rings.
+type file struct{ ext *fs.External }
+
+func (f *file) close(c *conn) {
+	c.count.files--
+	f.ext.Close()
+}
+
+// take finds the file of the descriptor that came with a request.
+func (c *conn) take(rights []gate.Right) (f *fs.External, name string, err error) {
+	r := rights[0]
+	if r.Sort != gate.Own {
+		return nil, "", c.s.c.Mount.ErrElsewhere()
+	}
+	f, err = c.s.c.Mount.External(r.Inode, r.Mode, r.Flags)
+	return f, r.Name, err
+}
+
+func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
+	if c.count.files >= maxFiles {
+		return fail(fmt.Errorf("the connection has %d files: %w", maxFiles, unix.EMFILE))
+	}
+	cost, err := c.charge(Usage{Handles: 1})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
+	f, _, err := c.take(rights)
+	if err != nil {
+		return fail(err)
+	}
+	n, err := c.free()
+	if err != nil {
+		f.Close()
+		return fail(err)
+	}
+	c.count.files++
+	c.add(n, &file{f}, cost)
+	reply := &wire.OpenReply{Handle: n, Size: uint64(f.Size())}
+	if f.Readable {
+		reply.Access |= 1
+	}
+	if f.Writable {
+		reply.Access |= 2
+	}
+	return result{reply: reply}
+}

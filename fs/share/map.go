@@ -1,0 +1,155 @@
+package share
+
+import (
+	"fmt"
+	"math"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
+	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/fs/share/wire"
+)
+
+// span is the bytes that a request means, in a file of size bytes.
+func span(q *wire.Map, size int64) (off, n int64, toEnd bool, err error) {
+	if q.Off > math.MaxInt64/4 || q.Len > math.MaxInt64/4 {
+		return 0, 0, false, fmt.Errorf("%d bytes at %d: %w", q.Len, q.Off, unix.EINVAL)
+	}
+	off, n = int64(q.Off), int64(q.Len)
+	if n == 0 {
+		n, toEnd = size-off, true
+	}
+	if q.Flags&wire.MapEmpty != 0 {
+		if q.Len == 0 {
+			return 0, 0, false, fmt.Errorf("empty memory wants a length: %w", unix.EINVAL)
+		}
+		return off, n, false, nil
+	}
+	if n <= 0 || off+n > size {
+		return 0, 0, false, fmt.Errorf("%d bytes at %d are not in the file, which has %d: %w", q.Len, q.Off, size, unix.EINVAL)
+	}
+	return off, n, toEnd, nil
+}
+
+func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
+	if !q.Flags.Valid() {
+		return fail(fmt.Errorf("flags %#x: %w", uint32(q.Flags), unix.EINVAL))
+	}
+	f, name, err := c.take(rights)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.Close()
+	private, empty := q.Flags&wire.MapPrivate != 0, q.Flags&wire.MapEmpty != 0
+	switch {
+	case !f.Readable && !empty:
+		return fail(fmt.Errorf("the file is not open for reading: %w", unix.EACCES))
+	case !f.Writable && private:
+		return fail(fmt.Errorf("the file is not open for writing, which memory to write to needs: %w", unix.EACCES))
+	}
+	size := f.Size()
+	off, n, toEnd, err := span(q, size)
+	if err != nil {
+		return fail(err)
+	}
+	number, err := c.free()
+	if err != nil {
+		return fail(err)
+	}
+	cost, err := c.charge(Usage{Handles: 1})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
+	held := &reservation{c: c}
+	defer held.end()
+	read := func(m *residency.Memory) error { return load(&c.s.ending, f, m, off, n) }
+	var hold *residency.Hold
+	memOff, generation := int64(0), uint64(0)
+	if private {
+		if empty {
+			read = nil
+		}
+		if err = held.admit(c.s.c.Pool.Round(n)); err == nil {
+			hold, err = c.s.c.Pool.Alloc(n, read)
+		}
+	} else {
+		hold, err = c.share(f, number, residency.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if err := held.become(hold); err != nil {
+		hold.Release()
+		c.board.Word(8 * int(number)).Store(0)
+		return fail(err)
+	}
+	if !private {
+		memOff, generation = hold.Offset(off), hold.Generation()
+	}
+	e, err := hold.Export()
+	if err != nil {
+		(&mapping{hold}).close(c)
+		c.board.Word(8 * int(number)).Store(0)
+		return fail(err)
+	}
+	c.add(number, &mapping{hold}, cost)
+	return result{reply: &wire.MapReply{
+		Handle: number, Kind: uint32(e.Kind), MemOff: uint64(memOff), Len: uint64(n), MemSize: uint64(hold.Memory().Size()),
+		Generation: generation, FileSize: uint64(size), FDOff: uint64(e.Offset),
+	}, rights: []int{e.FD}, owned: []int{e.FD}}
+}
+
+// reservation is bytes of the pool that a request is about to take.
+type reservation struct {
+	c *conn
+	n int64
+}
+
+// admit reserves n bytes instead of what was reserved before.
+func (r *reservation) admit(n int64) error {
+	r.end()
+	if err := r.c.s.books.take(r.c.UID, Usage{Held: n}); err != nil {
+		return err
+	}
+	r.n = n
+	return nil
+}
+
+// become enters the memory that it was made for.
+func (r *reservation) become(h *residency.Hold) error {
+	n := r.n
+	r.n = 0
+	return r.c.s.books.hold(r.c.UID, h.Memory(), n)
+}
+
+func (r *reservation) end() {
+	if r.n > 0 {
+		r.c.s.books.give(r.c.UID, Usage{Held: r.n})
+		r.n = 0
+	}
+}
+
+// share gets a hold whose generation shows on the board.
+func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residency.Hold, error) {
+	word := c.board.Word(8 * int(number))
+	raise := func(generation uint64) {
+		for {
+			was := word.Load()
+			if was >= generation || word.CompareAndSwap(was, generation) {
+				return
+			}
+		}
+	}
+	w.Key = c.s.c.Pool.Key(f.Ino(), f.Generation(), c.UID)
+	w.Notify, w.Waker = raise, c.event
+	hold, err := c.s.c.Pool.Map(w)
+	if err != nil {
+		word.Store(0)
+		return nil, err
+	}
+	raise(hold.Generation())
+	return hold, nil
+}

@@ -1,0 +1,44 @@
+package share
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/residency"
+	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/fs/share/wire"
+)
+
+// pin keeps a whole file resident, or lets it go.
+func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
+	if !privileged(c.UID) {
+		return fail(fmt.Errorf("uid %d may not pin: only root and who mounted may: %w", c.UID, unix.EPERM))
+	}
+	f, name, err := c.take(rights)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.Close()
+	if !f.Readable {
+		return fail(fmt.Errorf("the file is not open for reading: %w", unix.EACCES))
+	}
+	owner := q.Owner
+	if owner == wire.NoOwner {
+		owner = c.UID
+	}
+	p := c.s.c.Pool
+	key := p.Key(f.Ino(), f.Generation(), owner)
+	if q.On == 0 {
+		p.Pin(key, false)
+		return result{reply: &wire.PinReply{}}
+	}
+	size := f.Size()
+	hold, err := p.Map(residency.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *residency.Memory) error { return load(&c.s.ending, f, m, 0, size) }})
+	if err != nil {
+		return fail(err)
+	}
+	p.Pin(key, true)
+	defer hold.Release()
+	return result{reply: &wire.PinReply{Bytes: uint64(size), Generation: hold.Generation()}}
+}

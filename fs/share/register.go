@@ -1,0 +1,63 @@
+package share
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// register takes memory of the program's.
+func (c *conn) register(q *wire.Register, rights []gate.Right) result {
+	if c.count.memories >= maxMemories {
+		return fail(fmt.Errorf("the connection has registered %d memories: %w", maxMemories, unix.EMFILE))
+	}
+	if q.Size == 0 || q.Size%4096 != 0 || q.Size > 1<<46 || q.FDOff > 1<<46 {
+		return fail(fmt.Errorf("%d bytes of memory at %d: want a multiple of 4096: %w", q.Size, q.FDOff, unix.EINVAL))
+	}
+	cost, err := c.charge(Usage{Handles: 1, Descriptors: 1, Registered: int64(q.Size)})
+	if err != nil {
+		return fail(err)
+	}
+	defer cost.end()
+	kind := gpu.ExportKind(q.Kind)
+	if rights[0].Sort != gate.Memory {
+		return fail(fmt.Errorf("the descriptor is not of memory: %w", unix.EINVAL))
+	}
+	if err := checkImport(kind, rights[0].FD); err != nil {
+		return fail(err)
+	}
+	m, err := c.s.c.Pool.Import(gpu.Export{FD: rights[0].FD, Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
+	if err != nil {
+		return fail(err)
+	}
+	n, err := c.free()
+	if err != nil {
+		_ = m.Close()
+		return fail(err)
+	}
+	c.count.memories++
+	c.add(n, &memory{m}, cost)
+	return result{reply: &wire.RegisterReply{Handle: n}}
+}
+
+// checkImport refuses descriptors that could do harm. Pages of hugetlbfs may be missing when they are touched, and
+// that is a signal. Only memfds have seals: any other file's system, which may be the client's own and never answer, is not
+// asked for anything.
+func checkImport(kind gpu.ExportKind, fd int) error {
+	if kind != gpu.ExportMemFD && kind != gpu.ExportIPC {
+		return nil
+	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	var st unix.Statfs_t
+	if err == nil {
+		err = unix.Fstatfs(fd, &st)
+	}
+	if err != nil || st.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("the descriptor is not a memfd of ordinary pages: %w", unix.EINVAL)
+	}
+	return nil
+}
