@@ -4,15 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
-	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // vram is a PCI function whose BAR plays a GPU's memory for the host runtime: in the lab, QEMU's ivshmem.
@@ -21,52 +19,21 @@ type vram struct {
 	export gpu.Export
 }
 
-// vramBAR is the BAR unless one is named: where ivshmem, and most GPUs' first large BAR after their registers, have it.
-const vramBAR = 2
-
-// parseVRAM reads ADDR or ADDR/BAR.
-func parseVRAM(v string) (addr string, bar int, err error) {
-	addr, index, given := strings.Cut(v, "/")
-	bar = vramBAR
-	if given {
-		if bar, err = strconv.Atoi(index); err != nil || bar < 0 || bar > 5 {
-			return "", 0, fmt.Errorf("%q is no BAR: want a number from 0 to 5", index)
-		}
-	}
-	a, err := pci.ParseAddress(addr)
-	return string(a), bar, err
-}
-
-func checkVRAM(v string) error {
-	if v == "" {
-		return nil
-	}
-	_, _, err := parseVRAM(v)
-	return err
-}
-
-func checkVFIO(v string) error {
-	if b := vfio.Backend(v); b != vfio.IOMMUFD && b != vfio.Type1 {
-		return fmt.Errorf("want %s or %s", vfio.IOMMUFD, vfio.Type1)
-	}
-	return nil
-}
-
 // openVRAM gives nil where none is asked for.
 func openVRAM(cfg *mountConfig, log *slog.Logger) (*vram, error) {
 	if cfg.VRAM == "" {
 		return nil, nil
 	}
-	addr, bar, err := parseVRAM(cfg.VRAM)
+	bar, err := mountopt.ParseBAR(cfg.VRAM)
 	if err != nil {
 		return nil, err
 	}
 	v := &vram{export: gpu.Export{FD: -1}}
-	if v.dev, err = vfio.Open(addr, vfio.Options{Backend: vfio.Backend(cfg.VFIO), BAR: bar, Log: log}); err != nil {
+	if v.dev, err = vfio.Open(bar.Function, vfio.Options{Backend: vfio.Backend(cfg.VFIO), BAR: bar.Index, Log: log}); err != nil {
 		return nil, fmt.Errorf("device memory: %w", err)
 	}
 	n := int64(len(v.dev.BAR()))
-	e, err := v.dev.Export(bar, 0, n)
+	e, err := v.dev.Export(bar.Index, 0, n)
 	switch {
 	case err == nil:
 		v.export = e

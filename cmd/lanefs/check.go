@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -107,7 +108,7 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	s, err := openDevice(&mountConfig{Device: device, GPU: "host", ReadOnly: true}, log)
+	s, err := openDevice(&mountConfig{Device: device, Config: mountopt.Config{GPU: "host", ReadOnly: true}}, log)
 	if err != nil {
 		return nil, err
 	}

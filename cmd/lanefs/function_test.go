@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -24,15 +25,15 @@ func TestFunctionRuntime(t *testing.T) {
 		cfg        mountConfig
 		want, said string
 	}{
-		{mountConfig{Device: nowhere, GPU: "host"}, "no PCI function " + nowhere, ""},
-		{mountConfig{Device: nowhere, GPU: "cuda"}, "cuda runtime: ", ""},
-		{mountConfig{Device: nowhere, GPU: "vulkan"}, `--gpu "vulkan": want auto, host, hip or cuda`, ""},
-		{mountConfig{Device: nowhere, GPU: "hip", VRAM: "0000:ff:1f.6"},
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "host"}}, "no PCI function " + nowhere, ""},
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "cuda"}}, "cuda runtime: ", ""},
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "vulkan"}}, `--gpu "vulkan": want auto, host, hip or cuda`, ""},
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "hip", VRAM: "0000:ff:1f.6"}},
 			"--vram 0000:ff:1f.6 is for --gpu host: the lanes of --gpu hip have the GPU's own memory", ""},
-		{mountConfig{Device: nowhere, GPU: "cuda", VRAM: "0000:ff:1f.6"}, "is for --gpu host", ""},
-		{mountConfig{Device: nowhere, GPU: "auto", VRAM: "0000:ff:1f.6"}, "device memory: there is no PCI function 0000:ff:1f.6",
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "cuda", VRAM: "0000:ff:1f.6"}}, "is for --gpu host", ""},
+		{mountConfig{Device: nowhere, Config: mountopt.Config{GPU: "auto", VRAM: "0000:ff:1f.6"}}, "device memory: there is no PCI function 0000:ff:1f.6",
 			`the lanes run on the CPU" why="with --vram they do`},
-		{mountConfig{Device: "/image", GPU: "host", VRAM: "0000:ff:1f.6"}, "--vram is for a PCI function", ""},
+		{mountConfig{Device: "/image", Config: mountopt.Config{GPU: "host", VRAM: "0000:ff:1f.6"}}, "--vram is for a PCI function", ""},
 	} {
 		t.Run(fmt.Sprintf("%s %s %s", c.cfg.Device, c.cfg.GPU, c.cfg.VRAM), func(t *testing.T) {
 			var log bytes.Buffer
@@ -65,9 +66,9 @@ func TestLadder(t *testing.T) {
 		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{11, 8, 3, 0}},
 		{"GPU, image", device, false, mountConfig{Device: "/image"}, []nvmeq.DoorbellRoute{bar, bridge}, []nvmeq.MemoryMode{0}},
 		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{bar, direct, bridge}, []nvmeq.MemoryMode{3, 0}},
-		{"asked for", device, false, mountConfig{Device: nowhere, MemoryMode: ptr(nvmeq.MemoryMode(8)), Doorbell: bar},
+		{"asked for", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(nvmeq.MemoryMode(8)), Doorbell: bar}},
 			[]nvmeq.DoorbellRoute{bar}, []nvmeq.MemoryMode{8}},
-		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, MemoryMode: ptr(nvmeq.MemoryMode(4))},
+		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(nvmeq.MemoryMode(4))}},
 			[]nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -79,3 +80,5 @@ func TestLadder(t *testing.T) {
 		})
 	}
 }
+
+func ptr[T any](v T) *T { return &v }

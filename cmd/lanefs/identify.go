@@ -10,11 +10,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/nvmeq"
 )
 
 func identifyCommand() *cobra.Command {
 	var cfg mountConfig
+	var flags []string // that mirror mount options
 	var asJSON bool
 	var ring string
 	c := &cobra.Command{
@@ -31,11 +33,8 @@ drive and from the drive to the device's memory, are then known to work.`,
 			if cfg.Device, err = resolveDevice(args[0]); err != nil {
 				return err
 			}
-			if err := checkGPU(cfg.GPU); err != nil {
-				return fmt.Errorf("--gpu %q: %w", cfg.GPU, err)
-			}
-			if err := checkVRAM(cfg.VRAM); err != nil {
-				return fmt.Errorf("--vram %q: %w", cfg.VRAM, err)
+			if err := mountopt.Parse(&cfg.Config, flags...); err != nil {
+				return err
 			}
 			if ring != "cpu" && ring != "gpu" {
 				return fmt.Errorf("--ring %q: want cpu or gpu", ring)
@@ -63,10 +62,8 @@ drive and from the drive to the device's memory, are then known to work.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&cfg.GPU, "gpu", "auto", "what drives the controller: auto, host, hip or cuda")
-	f.IntVar(&cfg.LBA, "lba", 0, "block size of a software controller")
+	mountopt.AddFlags(f, &flags, "gpu", "lba", "vram")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	f.StringVar(&ring, "ring", "cpu", "who rings the admin doorbell: cpu, or gpu for a kernel of --gpu's runtime")
-	f.StringVar(&cfg.VRAM, "vram", "", "with --gpu host: the PCI function whose BAR is the device memory, as ADDR or ADDR/BAR")
+	f.StringVar(&ring, "ring", "cpu", "what rings the admin doorbell: `cpu|gpu`, gpu being a kernel of --gpu's runtime")
 	return c
 }

@@ -6,12 +6,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lanefs/lanefs/fs/share/gate"
 )
@@ -48,10 +50,20 @@ func rootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("lanefs {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(mountCommand(), umountCommand(), statCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
 	return root
+}
+
+// flagError names the flag and its value, as errors of -o name the option.
+func flagError(_ *cobra.Command, err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) && bad.Unwrap() != nil {
+		return fmt.Errorf("--%s %q: %w", bad.GetFlag().Name, bad.GetValue(), bad.Unwrap())
+	}
+	return err
 }
 
 func versionCommand() *cobra.Command {

@@ -1,21 +1,19 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs"
 )
 
 func mountCommand() *cobra.Command {
 	var cfg mountConfig
-	var options []string
-	var gpu, memory string
+	var options, flags []string // of -o, and of flags that mirror options
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
@@ -25,13 +23,7 @@ process that serves it goes to the background unless --foreground is given. What
 at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if memory != "" {
-				options = append(options, "memory-mode="+memory)
-			}
-			if err := checkVRAM(cfg.VRAM); err != nil {
-				return fmt.Errorf("--vram %q: %w", cfg.VRAM, err)
-			}
-			if err := cfg.set(args[0], args[1], gpu, options); err != nil {
+			if err := cfg.set(args[0], args[1], append(options, flags...)); err != nil {
 				return err
 			}
 			second, err := cfg.await(timeout, c.ErrOrStderr())
@@ -52,31 +44,21 @@ at DIR, by root.`,
 	}
 	f := c.Flags()
 	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
-	f.StringVar(&memory, "memory-mode", "", "what is in device memory: auto, or a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data (default auto)")
-	f.StringVar(&cfg.VRAM, "vram", "", "with --gpu host: the PCI function whose BAR is the device memory, as ADDR or ADDR/BAR")
-	f.StringVar(&gpu, "gpu", "", "what runs the lanes: auto, host, hip or cuda (default auto)")
+	mountopt.AddFlags(f, &flags, "gpu", "memory-mode", "vram")
 	f.DurationVar(&timeout, "timeout", earlierTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
-	f.StringArrayVarP(&options, "options", "o", nil, "mount options, separated by commas")
+	f.StringArrayVarP(&options, "options", "o", nil, "`OPTIONS` of the mount, separated by commas: see below")
+	c.SetHelpTemplate(c.HelpTemplate() + "\n" + mountopt.Help())
 	return c
 }
 
 // set fills the configuration from the command line and checks what can be checked without opening anything.
-func (c *mountConfig) set(device, dir, gpu string, options []string) error {
-	c.Pool = -1
-	if err := parseOptions(c, options); err != nil {
+func (c *mountConfig) set(device, dir string, options []string) error {
+	c.Config = mountopt.Default()
+	if err := mountopt.Parse(&c.Config, options...); err != nil {
 		return err
 	}
-	if gpu != "" {
-		c.GPU = gpu
-		if err := checkGPU(gpu); err != nil {
-			return fmt.Errorf("--gpu %q: %w", gpu, err)
-		}
-	}
-	if c.NoRecovery && !c.ReadOnly {
-		return errors.New("option \"norecovery\" needs \"ro\": a journal that was not replayed must not be written over")
-	}
-	if c.WriteBack && c.strictAtime() {
-		return errors.New("options \"strictatime\" and \"writeback_cache\" exclude one another: each read is to be asked of a file that the kernel keeps to itself")
+	if err := c.Check(); err != nil {
+		return err
 	}
 	var err error
 	if c.Log != "" {
@@ -90,9 +72,6 @@ func (c *mountConfig) set(device, dir, gpu string, options []string) error {
 	c.Dir, err = resolveDir(dir)
 	return err
 }
-
-// strictAtime: every read changes the access time.
-func (c *mountConfig) strictAtime() bool { return slices.Contains(c.Kernel, "strictatime") }
 
 // exactly checks the number of arguments and says what they are.
 func exactly(want string) cobra.PositionalArgs {

@@ -2,12 +2,15 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 )
 
 // TestReadmeOptions: README's table of options has all that the parser takes, and nothing else.
@@ -24,24 +27,51 @@ func TestReadmeOptions(t *testing.T) {
 			name, valued := m[1], m[2] == "="
 			require.False(t, listed[name], "%s is there twice", name)
 			listed[name] = true
-			switch {
-			case valued:
-				require.Contains(t, values, name)
-			case name != "x-":
-				_, tuned := tuning[name]
-				require.True(t, flags[name] != nil || isVFS(name) || noise[name] || tuned, "the parser does not know %s", name)
-			}
+			o := mountopt.Find(name)
+			require.NotNil(t, o, "the parser does not know %s", name)
+			require.True(t, o.Ignored() || valued == (o.Kind != mountopt.Flag), name)
 		}
 	}
-	for _, o := range knownOptions() {
-		name, _, _ := strings.Cut(o, "=")
-		opposite := slices.ContainsFunc(strings.Fields(vfs[name]), func(o string) bool { return listed[o] })
-		require.True(t, listed[name] || opposite || name == "atime" || name == "norelatime", "README lacks %s", name)
+	for _, o := range mountopt.All() {
+		opposite := slices.ContainsFunc(o.Undoes(), func(o string) bool { return listed[o] })
+		spelled := map[string]bool{"atime": true, "norelatime": true, "comment": true, "X-": true}[o.Name] // "and their opposites", and the like
+		require.True(t, listed[o.Name] || opposite || spelled, "README lacks %s", o.Name)
 	}
-	for name := range tuning {
-		require.True(t, listed[name], "README lacks %s", name)
+}
+
+// TestDocsOptions: no document names a mount option that does not exist.
+func TestDocsOptions(t *testing.T) {
+	others := map[string]bool{"iommu": true, "intel_iommu": true, "amd_iommu": true, "fsid": true} // the kernel's, and NFS'
+	var docs []string
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/man/*", "../../sdk/*/*.md"} {
+		some, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		docs = append(docs, some...)
 	}
-	for name := range noise {
-		require.True(t, listed[name], "README lacks %s", name)
+	require.NotEmpty(t, docs)
+	known := func(doc, name string) {
+		if start, cut := strings.CutSuffix(name, "…"); cut { // "share_…": a few of them
+			require.True(t, slices.ContainsFunc(mountopt.All(), func(o *mountopt.Option) bool { return strings.HasPrefix(o.Name, start) }), "%s: %s", doc, name)
+			return
+		}
+		require.True(t, others[name] || mountopt.Find(name) != nil, "%s names the option %q, which does not exist", doc, name)
+	}
+	for _, doc := range docs {
+		text, err := os.ReadFile(doc)
+		require.NoError(t, err)
+		if !strings.Contains(doc, "/sdk/") { // where it may be an argument in Python
+			for _, m := range regexp.MustCompile("`([a-z_-]+)=[^`]*`").FindAllStringSubmatch(string(text), -1) {
+				known(doc, m[1])
+			}
+		}
+		for _, line := range regexp.MustCompile("lanefs mount[^`\n]*").FindAllString(string(text), -1) {
+			for _, m := range regexp.MustCompile(` -o ([a-z][^ \]]*)`).FindAllStringSubmatch(line, -1) {
+				for _, item := range strings.Split(m[1], ",") {
+					if name, _, _ := strings.Cut(item, "="); name != "opts" {
+						known(doc, name)
+					}
+				}
+			}
+		}
 	}
 }

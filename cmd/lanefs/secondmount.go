@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -62,24 +61,7 @@ func (cfg *mountConfig) agrees(first *mountConfig, at string) error {
 		return fmt.Errorf("device %q is mounted %s at %q already, so it cannot be mounted %s; mount --bind -o ro %s %s shows it read-only",
 			cfg.Device, word[first.ReadOnly], at, word[cfg.ReadOnly], at, cfg.Dir)
 	}
-	var other []string
-	mine, its := reflect.ValueOf(*cfg), reflect.ValueOf(*first)
-	for i := range mine.NumField() {
-		switch name := mine.Type().Field(i).Name; name {
-		case "Device", "Dir", "Foreground", "Log", "Kernel":
-		default:
-			v := mine.Field(i)
-			unset := v.IsZero() || name == "Pool" && v.Int() < 0
-			if !unset && !reflect.DeepEqual(v.Interface(), its.Field(i).Interface()) {
-				other = append(other, strings.ToLower(name))
-			}
-		}
-	}
-	for _, o := range cfg.Kernel {
-		if _, own := perMount[o]; !own && !slices.Contains(first.Kernel, o) {
-			other = append(other, o)
-		}
-	}
+	other := cfg.Differs(&first.Config, func(option string) bool { return perMount[option] != 0 })
 	if len(other) > 0 {
 		return fmt.Errorf("device %q is mounted at %q already, with other options (%s): unmount it there first, or ask for the same",
 			cfg.Device, at, strings.Join(other, ", "))

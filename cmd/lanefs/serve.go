@@ -63,7 +63,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
-		CopyReads: d.stack.vram != nil, StrictAtime: cfg.strictAtime(),
+		CopyReads: d.stack.vram != nil, StrictAtime: cfg.StrictAtime(),
 		Log: d.log,
 	})
 	if errors.Is(err, fs.ErrServed) {

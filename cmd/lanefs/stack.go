@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
@@ -73,7 +74,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 	} else if err := c.openImage(cfg, log); err != nil {
 		return c, err
 	}
-	err = c.open(cfg, nvmeq.Config{Log: log, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	err = c.open(cfg, nvmeq.Config{Log: log, Queues: mountopt.MaxQueues, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
 }
 
@@ -145,6 +146,13 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
 		return s, err
 	}
+	if cfg.Lanes > s.eng.Lanes() {
+		log.Warn("the mount has fewer lanes than lanes= asks for: the controller has no more queue pairs, or the GPU keeps no more kernels",
+			"asked", cfg.Lanes, "lanes", s.eng.Lanes())
+	}
+	if cfg.Depth > s.eng.Depth() {
+		log.Warn("the queues are shorter than depth= asks for: the controller's hold no more", "asked", cfg.Depth, "depth", s.eng.Depth())
+	}
 	opt := namespace.Options{Pinned: cfg.Pinned, Log: log}
 	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err
@@ -178,7 +186,7 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 	switch {
 	case slices.Contains(cfg.Kernel, "noatime"):
 		atime = ext4.AtimeNever
-	case cfg.strictAtime():
+	case cfg.StrictAtime():
 		atime = ext4.AtimeAlways
 	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{

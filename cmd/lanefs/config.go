@@ -1,0 +1,11 @@
+package main
+
+import "github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+
+// mountConfig is what a mount needs to know. The foreground process makes it and the daemon reads it back.
+type mountConfig struct {
+	Device     string // image file, absolute, or a PCI address
+	Dir        string // mount point, absolute and without symbolic links
+	Foreground bool
+	mountopt.Config
+}

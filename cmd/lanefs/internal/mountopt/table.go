@@ -1,0 +1,180 @@
+package mountopt
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/gpu/vfio"
+	"github.com/lanefs/lanefs/nvmeq"
+)
+
+// MaxQueues is how many I/O queue pairs a mount asks its controller for, and so how many lanes it can have.
+const MaxQueues = 64
+
+// maxInFlight is how many commands a queue of nvmeq's largest size takes: one fewer than it has entries.
+const maxInFlight = 16384 - 1
+
+// table are all options, by layer.
+var table = slices.Concat(volume, fuse, kernel, lanes, shares, daemon, tuning, fstab)
+
+var byName = func() map[string]int {
+	m := map[string]int{}
+	for i, o := range table {
+		if o.Kind != Prefix {
+			m[o.Name] = i
+		}
+	}
+	return m
+}()
+
+var volume = []Option{
+	{Name: "ro", Help: "read-only", set: func(c *Config, _ value) error { c.ReadOnly = true; return nil }},
+	{Name: "rw", Help: "read and write (the default)", set: func(c *Config, _ value) error { c.ReadOnly = false; return nil }},
+	{Name: "norecovery", Help: "with ro: show the volume without replaying its journal", set: setNoRecovery},
+	{Name: "noload", Help: "another name for norecovery", set: setNoRecovery},
+	{Name: "commit", Kind: Number, Arg: "SECONDS", High: 300, Unit: "seconds", Default: "5", Help: "how long a change may wait for its commit",
+		More: "0 is the default, as with the kernel's ext4.",
+		set:  func(c *Config, v value) error { c.Commit = time.Duration(v.n) * time.Second; return nil }},
+	{Name: "discard", Help: "discard freed blocks", set: func(c *Config, _ value) error { c.Discard = true; return nil }},
+	{Name: "nodiscard", Help: "keep them (the default)", set: func(c *Config, _ value) error { c.Discard = false; return nil }},
+	{Name: "errors", Kind: Choice, Values: []string{"remount-ro", "continue", "panic"}, Default: "remount-ro",
+		Help: "what follows when corruption was met: refuse changes, go on, or end the daemon",
+		More: "Without the option the volume's own setting (tune2fs -e) decides, but its continue counts as remount-ro.",
+		set: func(c *Config, v value) error {
+			c.Errors = map[string]ext4.ErrorMode{"remount-ro": ext4.ErrorsReadOnly, "continue": ext4.ErrorsContinue, "panic": ext4.ErrorsPanic}[v.text]
+			return nil
+		}},
+	{Name: "cache", Kind: Size, Low: 4 << 10, Default: "256M, less with a small pinned=", Help: "metadata kept in memory",
+		More: "It has to fit into what pinned= allows beside the journal and file data.",
+		set:  func(c *Config, v value) error { c.Cache = v.n; return nil }},
+	{Name: "acl", Help: "access control lists: always on", set: always},
+	{Name: "user_xattr", Help: "extended attributes of users: always on", set: always},
+	{Name: "data", Kind: Choice, Values: []string{"ordered"}, want: "ordered, the only mode", Help: "how file data is journaled: always ordered", set: always},
+}
+
+var fuse = []Option{
+	{Name: "allow_other", Layer: FUSE, Help: "let other users in; root's mounts always do",
+		More: "Of users other than root it needs user_allow_other in /etc/fuse.conf.",
+		set:  func(c *Config, _ value) error { c.AllowOther = true; return nil }},
+	{Name: "default_permissions", Layer: FUSE, Help: "the kernel checks permissions: always on", set: always},
+	{Name: "writeback_cache", Layer: FUSE, Help: "let the kernel gather small writes: for programs that write a few bytes at a time",
+		set: func(c *Config, _ value) error { c.WriteBack = true; return nil }},
+	{Name: "bsddf", Layer: FUSE, Help: "the size that df shows is without what the format itself takes (the default)",
+		set: func(c *Config, _ value) error { c.MinixDF = false; return nil }},
+	{Name: "minixdf", Layer: FUSE, Help: "the size that df shows is with what the format itself takes",
+		set: func(c *Config, _ value) error { c.MinixDF = true; return nil }},
+}
+
+var lanes = []Option{
+	{Name: "gpu", Kind: Choice, Values: []string{"auto", "host", "hip", "cuda"}, Default: "auto", Layer: Lanes, Help: "what runs the lanes",
+		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails.",
+		set:  func(c *Config, v value) error { c.GPU = v.text; return nil }},
+	{Name: "lanes", Kind: Number, Low: 1, High: MaxQueues, Default: "one per CPU, at least 4", Layer: Lanes, Help: "queue pairs, one for each lane",
+		More: "A controller with fewer gives what it has; the log says so.",
+		set:  func(c *Config, v value) error { c.Lanes = int(v.n); return nil }},
+	{Name: "depth", Kind: Number, Low: 1, High: maxInFlight, Default: "127", Layer: Lanes, Help: "commands in flight on each queue pair",
+		More: "A controller with shorter queues takes as many as they hold; the log says so.",
+		set:  func(c *Config, v value) error { c.Depth = int(v.n); return nil }},
+	{Name: "lane", Kind: Choice, Values: []string{"wave", "thread"}, Default: "wave", Layer: Lanes, want: "thread or wave",
+		Help: "on a GPU a lane is a whole wave that posts and polls together, or one thread",
+		More: "On a CPU there is no difference.",
+		set:  func(c *Config, v value) error { c.Thread = v.text == "thread"; return nil }},
+	{Name: "batch", Layer: Lanes, Help: "one kernel launch for each batch of commands, instead of kernels that stay",
+		set: func(c *Config, _ value) error { c.Batch = true; return nil }},
+	{Name: "gpu_error", Kind: Choice, Values: []string{"host", "ro"}, Default: "host", Layer: Lanes,
+		Help: "when the GPU fails the lanes go on on the CPU, or there but reading only",
+		set:  func(c *Config, v value) error { c.GPUError = v.text; return nil }},
+	{Name: "doorbell", Kind: Choice, Values: doorbells(), Default: "auto", Layer: Lanes, Help: "how lanes ring",
+		More: "direct: in the BAR, imported from a descriptor. iomem: in the BAR, registered as I/O memory. bridge: in memory, and the CPU forwards it. " +
+			"auto takes the bridge where neither brings the BAR into reach, or what a GPU stores there does not arrive.",
+		set: func(c *Config, v value) error {
+			c.Doorbell = nvmeq.DoorbellRoute(slices.Index(doorbells(), v.text))
+			return nil
+		}},
+	{Name: "memory-mode", Kind: Choice, Values: memoryModes(), Arg: "auto|0..15", Default: "auto", Layer: Lanes, want: "auto or a number from 0 to 15",
+		Help: "what is in device memory: a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data",
+		More: "auto takes as much as real I/O with verified bytes shows to work: with a PCI function's memory (vram=ADDR) all, with a GPU on a drive the " +
+			"queues (3), else 0. lanefs stat says what was refused and why.",
+		set: setMemoryMode},
+	{Name: "lba", Kind: Choice, Values: []string{"512", "1024", "2048", "4096"}, Default: "512", Layer: Lanes,
+		Help: "block size of the software controller in bytes",
+		set:  func(c *Config, v value) error { n, _ := number(v.text); c.LBA = int(n); return nil }},
+	{Name: "nsid", Kind: Number, Low: 1, High: math.MaxInt32, Default: "1", Layer: Lanes, Help: "namespace of the controller",
+		set: func(c *Config, v value) error { c.NSID = uint32(v.n); return nil }},
+	{Name: "pinned", Kind: Size, Low: 1 << 20, Default: "1G", Layer: Lanes, Help: "memory that is pinned for the controller at most, cache and journal included",
+		More: "A volume with blocks of 4096 bytes needs 16M.",
+		set:  func(c *Config, v value) error { c.Pinned = v.n; return nil }},
+	{Name: "vfio", Kind: Choice, Values: []string{string(vfio.IOMMUFD), string(vfio.Type1)}, Default: "what the machine offers", Layer: Lanes,
+		Help: "of a PCI function: which way to the IOMMU",
+		set:  func(c *Config, v value) error { c.VFIO = v.text; return nil }},
+}
+
+var shares = []Option{
+	{Name: "vram", Kind: Text, Arg: "SIZE|ADDR[/BAR]", Default: "a quarter of the device's", Layer: Share,
+		Help: "device memory for programs that want files in it; or the PCI function whose BAR is the device memory",
+		More: "0 gives none out. An ADDR goes with gpu=host and a PCI function as the device; its BAR is 2 unless given.",
+		set:  setVRAM},
+	limit("share_connections", 1024, "256", "connections", func(c *Config) *int { return &c.Share.Connections }),
+	limit("share_descriptors", 1<<20, "an eighth of the daemon's, 4096 at most", "descriptors of the daemon", func(c *Config) *int { return &c.Share.Descriptors }),
+	limit("share_rings", 1<<20, "256", "rings", func(c *Config) *int { return &c.Share.Rings }),
+	limit("share_handles", 1<<30, "65536", "files, mappings and registered memories", func(c *Config) *int { return &c.Share.Handles }),
+	limitBytes("share_registered", "a quarter of the machine's, or as much as the pool has", "bytes of memory that they register", func(c *Config) *int64 { return &c.Share.Registered }),
+	limitBytes("share_shared", "256M", "bytes of rings and notice boards", func(c *Config) *int64 { return &c.Share.Shared }),
+	limitBytes("share_held", "half of it", "bytes of the pool that are mapped or private", func(c *Config) *int64 { return &c.Share.Held }),
+}
+
+var daemon = []Option{
+	{Name: "log", Kind: Text, Arg: "FILE", Default: "beside the control socket", Layer: Daemon, Help: "where the daemon logs",
+		set: func(c *Config, v value) error { c.Log = v.text; return nil }},
+}
+
+// always is set for what is so in any case: lines of /etc/fstab that were ext4's have it.
+func always(*Config, value) error { return nil }
+
+func setNoRecovery(c *Config, _ value) error { c.NoRecovery = true; return nil }
+
+// limit is an option for what the programs of one user may take of the daemon.
+func limit(name string, high int64, byDefault, what string, field func(*Config) *int) Option {
+	return Option{Name: name, Kind: Number, Low: 1, High: high, Default: byDefault, Layer: Share, Help: "at most for the programs of one user: " + what,
+		set: func(c *Config, v value) error { *field(c) = int(v.n); return nil }}
+}
+
+func limitBytes(name, byDefault, what string, field func(*Config) *int64) Option {
+	return Option{Name: name, Kind: Size, Low: 1, Default: byDefault, Layer: Share, Help: "at most for the programs of one user: " + what,
+		set: func(c *Config, v value) error { *field(c) = v.n; return nil }}
+}
+
+func doorbells() (names []string) {
+	for r := nvmeq.DoorbellAuto; r <= nvmeq.DoorbellBridge; r++ {
+		names = append(names, r.String())
+	}
+	return names
+}
+
+func memoryModes() []string {
+	return []string{"auto", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"}
+}
+
+func setMemoryMode(c *Config, v value) error {
+	c.MemoryMode = nil
+	if n, ok := number(v.text); ok {
+		m := nvmeq.MemoryMode(n)
+		c.MemoryMode = &m
+	}
+	return nil
+}
+
+// setVRAM takes a size, or a PCI address, which has a colon and a dot.
+func setVRAM(c *Config, v value) error {
+	if strings.ContainsAny(v.text, ":.") {
+		c.VRAM = v.text
+		_, err := ParseBAR(v.text)
+		return err
+	}
+	pool, err := (&Option{Kind: Size}).read(v.text)
+	c.Pool = pool.n
+	return err
+}
