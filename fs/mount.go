@@ -37,37 +37,6 @@ const (
 	maxInflight = 16 << 20
 )
 
-// Options of Mount. The zero value serves whoever mounted, with the kernel writing through.
-type Options struct {
-	FSName     string // what df and mount show as the device
-	AllowOther bool   // let other users in; root's mounts always do
-	ReadOnly   bool
-	MinixDF    bool     // statfs counts the blocks of the format itself, too
-	WriteBack  bool     // let the kernel keep dirty pages; it then owns size and times of files being written
-	Mount      []string // further mount options, such as "noexec" or "nosuid"
-	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
-	CopyReads bool
-	// StrictAtime brings every read here, past the kernel's caches: the volume then knows when a file was read. Not with
-	// WriteBack, which leaves a file's size to the kernel.
-	StrictAtime bool
-	// Changed hears of every change of a file's bytes [off, end), after it and before whoever made it does. It must not
-	// block, nor use the mount.
-	Changed func(ino uint32, off, end int64)
-	// Share is the path of the socket by which programs ask for files as device memory; the attribute wire.ShareAttr tells it them. Empty:
-	// there is none.
-	Share string
-	Log   *slog.Logger // nil: discard
-
-	patience time.Duration // of reclaim; 0: reclaimPatience
-}
-
-// Stats counts what the kernel asked for since the mount.
-type Stats struct {
-	Reads, ReadBytes     int64
-	Writes, WrittenBytes int64
-	Nodes                int // inodes that the kernel knows now
-}
-
 // Server is one mount. Wait returns when it is gone; only then may the volume be closed.
 type Server struct {
 	opt    Options
@@ -209,17 +178,6 @@ func (s *Server) Wait() { <-s.done }
 
 // Device is the device number of the mount's files, as stat has it; 0 if the mount did not say.
 func (s *Server) Device() uint64 { return s.dev }
-
-// Stats returns the counters.
-func (s *Server) Stats() Stats {
-	return Stats{
-		Reads:        s.count.reads.Load(),
-		ReadBytes:    s.count.readBytes.Load(),
-		Writes:       s.count.writes.Load(),
-		WrittenBytes: s.count.writtenBytes.Load(),
-		Nodes:        s.nodes.len(),
-	}
-}
 
 // invalidateAttr makes the kernel ask again for the attributes of n. It takes no lock of the kernel that a request might
 // hold, so it may be called from one.

@@ -1,0 +1,61 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"syscall"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+var _ = (gofs.NodeCopyFileRanger)((*node)(nil))
+
+// copyChunk is how much of a copy is in memory at a time, and maxCopy how much one request copies; the kernel asks again
+// for the rest, so that a signal can stop a long copy.
+const (
+	copyChunk = 1 << 20
+	maxCopy   = 64 << 20
+)
+
+// CopyFileRange copies between two files without the bytes passing through the kernel.
+func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint64, out *gofs.Inode, _ gofs.FileHandle,
+	offOut, size, flags uint64) (uint32, syscall.Errno) {
+	if flags != 0 || offIn > math.MaxInt64 || offOut > math.MaxInt64 {
+		return 0, syscall.EINVAL
+	}
+	to := out.Operations().(*node)
+	if err := to.killPrivFor(ctx); err != nil {
+		return 0, to.fail("copy", err)
+	}
+	may := n.srv.mayOf(ctx)
+	size = min(size, maxCopy)
+	defer to.changed(int64(offOut), int64(min(offOut+size, math.MaxInt64)))
+	var done uint64
+	for done < size {
+		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)), may)
+		done += uint64(copied)
+		if err != nil && done == 0 {
+			return 0, n.fail("copy", err)
+		}
+		if err != nil || copied == 0 {
+			break
+		}
+	}
+	if err := to.settle(); err != nil {
+		return 0, to.fail("copy", err)
+	}
+	return uint32(done), 0
+}
+
+func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (int, error) {
+	data, err := n.in.Read(offIn, size)
+	if err != nil {
+		return 0, err
+	}
+	p := bytes.Clone(data.Bytes())
+	data.Release() // before Write, which may wait for such a buffer
+	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, p, may) })
+}

@@ -1,0 +1,77 @@
+package fs
+
+import (
+	"context"
+	"math"
+	"syscall"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+)
+
+var (
+	_ = (gofs.NodeReader)((*node)(nil))
+	_ = (gofs.NodeLseeker)((*node)(nil))
+)
+
+// pinned is a read's answer in the buffer that the controller filled. go-fuse sends its Slices and then calls Done.
+type pinned struct{ data *ext4.Data }
+
+func (p pinned) Size() int { return len(p.data.Bytes()) }
+
+func (p pinned) Done() { p.data.Release() }
+
+func (p pinned) Slices() ([][]byte, fuse.Status) { return [][]byte{p.data.Bytes()}, fuse.OK }
+
+func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fuse.OK }
+
+// Read answers with up to len(dest) bytes, fewer at the end of the file.
+func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
+	data, err := n.in.Read(off, len(dest))
+	if err != nil {
+		return nil, n.fail("read", err)
+	}
+	size := len(data.Bytes())
+	n.srv.count.reads.Add(1)
+	n.srv.count.readBytes.Add(int64(size))
+	if size == 0 {
+		// go-fuse does not call Done for an answer without bytes.
+		data.Release()
+		return fuse.ReadResultData(nil), 0
+	}
+	if n.srv.opt.CopyReads {
+		copy(dest, data.Bytes())
+		data.Release()
+		return fuse.ReadResultData(dest[:size]), 0
+	}
+	return pinned{data}, 0
+}
+
+// Lseek finds data and holes. With the write-back cache the kernel may have data that ext4 does not, so it is made to hand
+// it over first; closing a file does that too, so only files open for writing can have any.
+func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
+	if off > math.MaxInt64 {
+		return 0, syscall.ENXIO
+	}
+	if n.srv.opt.WriteBack && n.writers.Load() > 0 && !n.srv.invalidate(n) {
+		return n.seekAllData(off, whence)
+	}
+	pos, err := n.in.Seek(int64(off), int(whence))
+	return uint64(pos), n.fail("lseek", err)
+}
+
+// seekAllData answers Lseek as file systems without holes do.
+func (n *node) seekAllData(off uint64, whence uint32) (uint64, syscall.Errno) {
+	size := uint64(n.in.Attr().Size)
+	switch {
+	case off >= size:
+		return 0, syscall.ENXIO
+	case whence == unix.SEEK_HOLE:
+		return size, 0
+	}
+	return off, 0
+}

@@ -1,0 +1,19 @@
+package fs
+
+// Stats counts what the kernel asked for since the mount.
+type Stats struct {
+	Reads, ReadBytes     int64
+	Writes, WrittenBytes int64
+	Nodes                int // inodes that the kernel knows now
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{
+		Reads:        s.count.reads.Load(),
+		ReadBytes:    s.count.readBytes.Load(),
+		Writes:       s.count.writes.Load(),
+		WrittenBytes: s.count.writtenBytes.Load(),
+		Nodes:        s.nodes.len(),
+	}
+}
