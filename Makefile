@@ -73,9 +73,14 @@ bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 	@$(GO) run ./lab/bench -lanefs ./lanefs
 
 PREFIX ?= /usr/local
-install: build ## lanefs and the C SDK, into $(DESTDIR)$(PREFIX)
-	@install -d $(DESTDIR)$(PREFIX)/bin
+# mount(8) looks for helpers in /sbin only, which is a link to /usr/sbin where /usr is merged.
+SBINDIR ?= /usr/sbin
+install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR)
+	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(SBINDIR)
 	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
+	install -m 644 docs/man/lanefs.8 docs/man/mount.lanefs.8 $(DESTDIR)$(PREFIX)/share/man/man8
+	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.lanefs
+	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.fuse.lanefs
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there

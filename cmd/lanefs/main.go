@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,8 +31,12 @@ func main() {
 // run is main without the exit: it returns the status.
 func run(argv []string) int {
 	root := rootCommand()
-	root.SetArgs(asHelper(argv))
-	if err := root.Execute(); err != nil {
+	args, err := helperArgs(argv)
+	if err == nil {
+		root.SetArgs(args)
+		err = root.Execute()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lanefs:", oneLine(err))
 		return 1
 	}
@@ -53,6 +56,7 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("lanefs {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(mountCommand(), umountCommand(), statCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
 	return root
 }
@@ -73,35 +77,6 @@ func versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "lanefs", version) },
 	}
-}
-
-// asHelper makes arguments of `lanefs` from those of a mount helper. mount(8) with type fuse.lanefs runs `lanefs DEVICE DIR
-// -o …`, DEVICE as it was given and DIR absolute, and runs a link named mount.lanefs with the same and a few flags that mean nothing here.
-func asHelper(argv []string) []string {
-	args := argv[1:]
-	if strings.HasPrefix(filepath.Base(argv[0]), "mount.") {
-		return append([]string{"mount"}, withoutHelperFlags(args)...)
-	}
-	if len(args) >= 2 && strings.Contains(args[0], "/") && strings.Contains(args[1], "/") ||
-		len(args) >= 4 && args[0] != "mount" && filepath.IsAbs(args[1]) && args[2] == "-o" {
-		return append([]string{"mount"}, args...)
-	}
-	return args
-}
-
-// withoutHelperFlags drops what mount(8) tells every helper: -n (no mtab), -s (sloppy), -v (verbose), -t TYPE.
-func withoutHelperFlags(args []string) []string {
-	var out []string
-	for i := 0; i < len(args); i++ {
-		switch args[i] {
-		case "-n", "-s", "-v":
-		case "-t":
-			i++
-		default:
-			out = append(out, args[i])
-		}
-	}
-	return out
 }
 
 // oneLine is an error as one line: errors.Join puts each on its own.

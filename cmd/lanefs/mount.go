@@ -15,6 +15,7 @@ func mountCommand() *cobra.Command {
 	var cfg mountConfig
 	var options, flags []string // of -o, and of flags that mirror options
 	var timeout time.Duration
+	var fake bool
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
@@ -25,6 +26,9 @@ at DIR, by root.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := cfg.set(args[0], args[1], append(options, flags...)); err != nil {
 				return err
+			}
+			if fake {
+				return nil
 			}
 			second, err := cfg.await(timeout, c.ErrOrStderr())
 			if err != nil {
@@ -46,7 +50,9 @@ at DIR, by root.`,
 	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
 	mountopt.AddFlags(f, &flags, "gpu", "memory-mode", "vram")
 	f.DurationVar(&timeout, "timeout", earlierTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
-	f.StringArrayVarP(&options, "options", "o", nil, "`OPTIONS` of the mount, separated by commas: see below")
+	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
+	f.BoolVar(&fake, "fake", false, "check the arguments and mount nothing")
+	_ = f.MarkHidden("fake") // for mount -f
 	c.SetHelpTemplate(c.HelpTemplate() + "\n" + mountopt.Help())
 	return c
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -134,22 +133,6 @@ func TestRelativeNamesAndLinks(t *testing.T) {
 	require.Contains(t, p.ok("stat", "real dir"), p.path("image"))
 	p.ok("umount", "./link/")
 	require.False(t, p.mounted(real))
-}
-
-func TestMountHelper(t *testing.T) {
-	p := newPlace(t)
-	img, mnt := p.image("image", 32), p.mkdir("mnt")
-	p.ok(img, mnt, "-o", "rw,nosuid,nodev,user,x-test=1")
-	p.ok("umount", mnt)
-	// As a link named mount.lanefs, with what mount(8) adds.
-	helper := p.path("mount.lanefs")
-	require.NoError(t, os.Symlink(p.bin, helper))
-	c := exec.Command(helper, img, mnt, "-n", "-t", "fuse.lanefs", "-o", "ro")
-	c.Env = p.env
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.True(t, p.mounted(mnt))
-	p.ok("umount", mnt)
 }
 
 func TestLogFile(t *testing.T) {

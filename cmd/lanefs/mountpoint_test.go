@@ -76,18 +76,3 @@ func TestServes(t *testing.T) {
 	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 58, Source: "/a"}))
 	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.other", Minor: 57, Source: "/a"}))
 }
-
-func TestAsHelper(t *testing.T) {
-	for _, c := range []struct{ in, want []string }{
-		{[]string{"lanefs", "mount", "/a", "/b"}, []string{"mount", "/a", "/b"}},
-		{[]string{"lanefs", "/a", "/b", "-o", "ro"}, []string{"mount", "/a", "/b", "-o", "ro"}},
-		{[]string{"lanefs", "disk.img", "/b", "-o", "rw,dev,suid"}, []string{"mount", "disk.img", "/b", "-o", "rw,dev,suid"}},
-		{[]string{"lanefs", "mount", "/a", "-o", "ro", "b"}, []string{"mount", "/a", "-o", "ro", "b"}},
-		{[]string{"lanefs", "unmount", "/b"}, []string{"unmount", "/b"}},
-		{[]string{"/sbin/mount.lanefs", "/a", "/b", "-n", "-s", "-t", "fuse.lanefs", "-o", "ro"}, []string{"mount", "/a", "/b", "-o", "ro"}},
-		{[]string{"lanefs", "umount", "/b"}, []string{"umount", "/b"}},
-		{[]string{"lanefs"}, []string{}},
-	} {
-		require.Equal(t, c.want, asHelper(c.in))
-	}
-}

@@ -39,7 +39,7 @@ var volume = []Option{
 		More: "0 is the default, as with the kernel's ext4.",
 		set:  func(c *Config, v value) error { c.Commit = time.Duration(v.n) * time.Second; return nil }},
 	{Name: "discard", Help: "discard freed blocks", set: func(c *Config, _ value) error { c.Discard = true; return nil }},
-	{Name: "nodiscard", Help: "keep them (the default)", set: func(c *Config, _ value) error { c.Discard = false; return nil }},
+	{Name: "nodiscard", Help: "freed blocks stay as they are (the default)", set: func(c *Config, _ value) error { c.Discard = false; return nil }},
 	{Name: "errors", Kind: Choice, Values: []string{"remount-ro", "continue", "panic"}, Default: "remount-ro",
 		Help: "what follows when corruption was met: refuse changes, go on, or end the daemon",
 		More: "Without the option the volume's own setting (tune2fs -e) decides, but its continue counts as remount-ro.",

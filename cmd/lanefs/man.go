@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/roff"
+)
+
+// The manual pages are made of the commands, their flags, and the table of mount options. docs/man has them as they are installed;
+// a test compares.
+
+//go:generate sh -c "go run . help --man > ../../docs/man/lanefs.8"
+//go:generate sh -c "go run . help --man mount > ../../docs/man/mount.lanefs.8"
+
+const manual = "System Administration"
+
+// commandPage is lanefs(8).
+func commandPage(root *cobra.Command) string {
+	p := roff.New("lanefs", 8, manual)
+	p.Section("NAME")
+	p.Paragraph("lanefs - ext4 in user space, moved by GPU lanes over NVMe")
+	p.Section("SYNOPSIS")
+	p.Paragraph("**lanefs** _COMMAND_ [flags] [arguments]")
+	p.Section("DESCRIPTION")
+	p.Paragraph(`LaneFS mounts an ext4 volume in user space. Kernels on a GPU or on CPU threads own the NVMe queue pairs: they build the commands, ring the
+doorbells and poll the completions. The volume is an image file, behind a controller in software, or an NVMe function that is bound to
+vfio-pci.`)
+	p.Section("COMMANDS")
+	commands(p, root)
+	p.Section("EXIT STATUS")
+	p.Paragraph("0 if the command did what it says, else 1, and a line on standard error that says why.")
+	files(p)
+	p.Section("ENVIRONMENT")
+	p.Item("GOMAXPROCS", "How many threads of the daemon run Go code at once. Without it the daemon takes one for each CPU, and one for each thread that waits for the kernel's requests.")
+	p.Item("XDG_RUNTIME_DIR", "The directory in which a user other than root has the runtime directory of mounts.")
+	p.Section("SEE ALSO")
+	p.Paragraph("mount.lanefs(8), mount(8), fstab(5), mkfs.ext4(8), e2fsck(8), fuse(4)")
+	return p.String()
+}
+
+// commands describes the commands below c that have no commands of their own.
+func commands(p *roff.Page, c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		if sub.Hidden || !sub.Runnable() {
+			continue
+		}
+		if sub.HasSubCommands() {
+			commands(p, sub)
+			continue
+		}
+		p.Subsection(strings.TrimSuffix(sub.UseLine(), " [flags]"))
+		text := sub.Long
+		if text == "" {
+			text = strings.ToUpper(sub.Short[:1]) + sub.Short[1:] + "."
+		}
+		for _, paragraph := range strings.Split(text, "\n\n") {
+			p.Paragraph(paragraph)
+		}
+		sub.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" || f.Hidden {
+				return
+			}
+			value, usage := pflag.UnquoteUsage(f)
+			term := "--" + f.Name
+			if f.Shorthand != "" {
+				term = "-" + f.Shorthand + ", " + term
+			}
+			if value != "" {
+				term += " " + value
+			}
+			switch f.DefValue {
+			case "", "false", "[]", "-1":
+			default:
+				usage += fmt.Sprintf(" (default %s)", f.DefValue)
+			}
+			p.Item(term, usage+".")
+		})
+	}
+}
+
+// mountPage is mount.lanefs(8).
+func mountPage() string {
+	p := roff.New("mount.lanefs", 8, manual)
+	p.Section("NAME")
+	p.Paragraph("mount.lanefs - mount an ext4 volume with LaneFS")
+	p.Section("SYNOPSIS")
+	p.Example("mount -t lanefs [-o OPTIONS] DEVICE DIR", "mount.lanefs DEVICE DIR [-fnsv] [-o OPTIONS]", "lanefs mount [flags] [-o OPTIONS] DEVICE DIR")
+	p.Section("DESCRIPTION")
+	p.Paragraph(`mount(8) runs this helper for the type lanefs, as **mount.fuse.lanefs** also for fuse.lanefs. It does what **lanefs mount** does: it mounts the
+ext4 volume on _DEVICE_, an image file or the PCI address of an NVMe function, at _DIR_, and returns once the mount answers. A process
+of its own serves the mount. umount(8) and **lanefs umount** end it; **lanefs umount** returns when everything is on the medium.`)
+	p.Paragraph("With **-f** the arguments are checked, and nothing is mounted. **-n**, **-s** and **-v** change nothing.")
+	p.Section("OPTIONS")
+	p.Paragraph(`Options of **-o** are separated by commas. Of options that exclude one another the last counts. A _SIZE_ is a number of bytes, or has k, M or G behind
+it for powers of 1024. An option that is not listed here is refused.`)
+	mountopt.Man(p)
+	p.Section("EXIT STATUS")
+	p.Paragraph("0 if the volume is mounted, else 1, and a line on standard error that says why.")
+	files(p)
+	p.Section("EXAMPLES")
+	p.Example("mount -t lanefs -o noatime,lanes=4 disk.img /mnt")
+	p.Paragraph("A line of /etc/fstab:")
+	p.Example("/srv/disk.img  /mnt  lanefs  noauto,nofail,noatime  0  0")
+	p.Section("SEE ALSO")
+	p.Paragraph("lanefs(8), mount(8), fstab(5), ext4(5)")
+	return p.String()
+}
+
+// files describes the runtime directory.
+func files(p *roff.Page) {
+	p.Section("FILES")
+	p.Item("/run/lanefs", "Root's runtime directory: for each mount a lock, the control socket, and the log. Other users' is $XDG_RUNTIME_DIR/lanefs, or else /tmp/lanefs-UID.")
+}
