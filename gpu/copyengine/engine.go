@@ -9,7 +9,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// Engine is a Mover, Stager, Piper and Pinner over a runtime's copies. Several copies run at once, each on a stream of its own.
+// Engine is a Mover, Stager and Piper over a runtime's copies. Several copies run at once, each on a stream of its own.
 //
 // A copy engine reads and writes pinned memory: memory from Stage, or given to Pin. Bytes from elsewhere go through a stream's own bounce
 // buffer.

@@ -3,7 +3,7 @@
 //
 // An Engine has streams, on which copies run at the same time. It implements Mover, which moves one range and returns when it has arrived,
 // and the interfaces that a caller may use if the Mover has them: Stager for buffers that it copies from and to directly, Piper for copies
-// that go on while the caller prepares the next, Pinner for memory of the caller's that is to be copied from directly.
+// that go on while the caller prepares the next. Pin lets it copy directly from memory of the caller's.
 //
 // The flow of a read from a file into device memory, as nvmeq/softctl does it:
 //
@@ -30,14 +30,6 @@ type Stager interface {
 	// Stage gives at least n bytes, until Unstage.
 	Stage(n int64) ([]byte, error)
 	Unstage(b []byte)
-}
-
-// Pinner is a Mover that copies faster from memory that it pinned: b, which the CPU may not be allowed to write to. Unpin ends that in the
-// Mover's own time, and calls then when it has ended.
-type Pinner interface {
-	Mover
-	Pin(b []byte) error
-	Unpin(b []byte, then func())
 }
 
 // Piper is a Mover that copies while its caller goes on.

@@ -76,7 +76,7 @@ func (e *Engine) enterLocked(s pinned) {
 	e.index = slices.Insert(e.index, i, s)
 }
 
-// Pin implements Pinner: copies from b need no stage.
+// Pin makes copies from b direct until Unpin. The CPU may not be allowed to write to b, as in a read-only mapping of a file.
 func (e *Engine) Pin(b []byte) error {
 	m, err := e.rt.Register(b, gpu.RegisteredReadOnly)
 	if err != nil {
@@ -88,7 +88,8 @@ func (e *Engine) Pin(b []byte) error {
 	return nil
 }
 
-// Unpin implements Pinner. It does not wait for the driver: one whose device has failed may take long.
+// Unpin ends Pin. It does not wait for the driver, since one whose device has failed may take long: then is called when the device
+// cannot reach b any more.
 func (e *Engine) Unpin(b []byte, then func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // Cut names one loss of power of a run.
@@ -28,12 +28,12 @@ type depth struct {
 type bench struct {
 	run    *Run
 	dir    string
-	replay *softctl.Replay
+	replay *media.Replay
 	recuts int // cuts of recoveries made so far
 }
 
 func newBench(run *Run, dir string) (*bench, error) {
-	p, err := softctl.NewReplay(run.recording)
+	p, err := media.NewReplay(run.recording)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func (b *bench) try(c Cut, d depth) error {
 			return errors.Join(err, fmt.Errorf("the read-only look changed %d bytes", n))
 		}
 	}
-	var rec *softctl.Recorder
+	var rec *media.Recorder
 	if d.recuts > 0 {
-		rec = softctl.NewRecorder()
+		rec = media.NewRecorder()
 	}
 	t, err := ours(image, l, rec)
 	if err != nil {
@@ -118,11 +118,11 @@ func (b *bench) try(c Cut, d depth) error {
 }
 
 // recut cuts a recorded recovery n times. Every time the same tree must come out.
-func (b *bench) recut(c Cut, rec *softctl.Recording, want *Tree, n int) error {
+func (b *bench) recut(c Cut, rec *media.Recording, want *Tree, n int) error {
 	if rec.Len() == 0 {
 		return nil
 	}
-	p, err := softctl.NewReplay(rec)
+	p, err := media.NewReplay(rec)
 	if err != nil {
 		return err
 	}

@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	"github.com/lanefs/lanefs/lab/internal/image"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // This file has the ways to bring a cut volume back. Each gives the tree that it shows.
 
 // ours recovers with LaneFS, walks, and unmounts; e2fsck must then find nothing wrong. rec, if not nil, records it.
-func ours(path string, l *Layout, rec *softctl.Recorder) (*Tree, error) {
+func ours(path string, l *Layout, rec *media.Recorder) (*Tree, error) {
 	t, err := look(path, stackOptions{lba: l.LBA, discard: l.Discard, recorder: rec})
 	if err != nil {
 		return nil, fmt.Errorf("LaneFS's recovery: %w", err)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // Run is one workload and what was recorded of it.
@@ -25,13 +25,13 @@ type Run struct {
 	Closed  int        // position when the volume was unmounted, -1: it was not
 
 	models    []*model
-	recording *softctl.Recording
+	recording *media.Recording
 }
 
 // execute does the workload on the volume in image, which holds r.Before.
 func (r *Run) execute(image string) (err error) {
 	rng := rand.New(rand.NewPCG(r.Seed, 1))
-	rec := softctl.NewRecorder()
+	rec := media.NewRecorder()
 	s, err := openStack(image, stackOptions{lba: r.Layout.LBA, discard: r.Layout.Discard, commit: r.Layout.Commit, recorder: rec,
 		outOfOrder: rng.IntN(2) == 0, seed: int64(r.Seed), lanes: 1 + rng.IntN(4)})
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Run) execute(image string) (err error) {
 }
 
 // finish takes what was recorded so far.
-func (r *Run) finish(rec *softctl.Recorder) {
+func (r *Run) finish(rec *media.Recorder) {
 	r.recording = rec.Recording()
 	for _, m := range r.models {
 		r.Results = append(r.Results, m.results)

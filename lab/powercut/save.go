@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // A failed run is saved in a directory: run.gob, the Run; recording, what was recorded; cuts.txt, what failed.
@@ -50,7 +50,7 @@ func Load(dir string) (*Run, error) {
 		return nil, err
 	}
 	defer g.Close()
-	if r.recording, err = softctl.LoadRecording(g); err != nil {
+	if r.recording, err = media.LoadRecording(g); err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Name(), err)
 	}
 	r.rebuild()

@@ -13,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // stack is a mounted volume and all that stands below it, as in lanefs mount but for FUSE.
@@ -30,7 +31,7 @@ type stackOptions struct {
 	readOnly   bool
 	discard    bool
 	commit     time.Duration
-	recorder   *softctl.Recorder
+	recorder   *media.Recorder
 	outOfOrder bool
 	seed       int64
 	lanes      int

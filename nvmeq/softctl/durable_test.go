@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/lab/faultfs"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // failing is a host over an image on a file system that fails.
@@ -35,7 +36,7 @@ func failing(t *testing.T, opt Options) (*host, *pair, *faultfs.FS) {
 }
 
 // until polls for what never comes if it does not in this time.
-func until(t *testing.T, is func() bool) {
+func until(t testing.TB, is func() bool) {
 	t.Helper()
 	require.Eventually(t, is, 2*time.Minute, time.Millisecond)
 }
@@ -162,7 +163,7 @@ func TestTruncated(t *testing.T) {
 		require.Equal(t, want.Size(), got.Size())
 		require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("the image was truncated: ")))
 		require.ErrorContains(t, h.c.Failed(), "was truncated while in use")
-		require.ErrorIs(t, h.c.Close(), errGone)
+		require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
 	}
 }
 
@@ -174,7 +175,7 @@ func TestTruncatedUnseen(t *testing.T) {
 		if !ro {
 			h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
 		}
-		require.ErrorIs(t, h.c.Close(), errGone)
+		require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
 	}
 }
 
@@ -184,13 +185,13 @@ func TestTruncatedPages(t *testing.T) {
 	r := newReader(t, p, Options{})
 	r.pass()
 	r.pass()
-	require.Equal(t, 2, p.count())
+	r.pins(p, 2)
 	require.NoError(t, os.Truncate(r.path, chunkSize))
 	r.expect(UnrecoveredRead|DNR, r.q, r.move(2, chunkSize/512, 8, r.at))
 	r.read(0, readerStep)
 	require.NoError(t, os.Truncate(r.path, int64(len(r.want))))
 	r.expect(UnrecoveredRead|DNR, r.q, r.move(2, chunkSize/512, 8, r.at))
-	require.ErrorIs(t, r.c.Close(), errGone)
+	require.ErrorIs(t, r.c.Close(), media.ErrTruncated)
 	require.Zero(t, p.count())
 }
 
@@ -216,5 +217,5 @@ func TestDeviceShrinks(t *testing.T) {
 	h.expect(UnrecoveredRead|DNR, q, rw(opRead, 1, 8192, 8).prp(at, 0))
 	h.expect(Success, q, rw(opRead, 1, 0, 8).prp(at, 0))
 	h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
-	require.ErrorIs(t, h.c.Close(), errGone)
+	require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
 }

@@ -3,6 +3,8 @@ package softctl
 import (
 	"slices"
 	"time"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // flushing is a flush that was fetched and has not ended. Each queue has one goroutine at most, which carries its flushes
@@ -70,13 +72,13 @@ func (q *subQueue) awaitFlush() bool {
 
 // flush makes namespaces durable.
 func (c *Controller) flush(all []*namespace) Status {
-	var last medium
+	var last media.Medium
 	for _, ns := range all {
 		if ns.medium == last { // parts of one image
 			continue
 		}
 		last = ns.medium
-		if err := ns.medium.flush(); err != nil {
+		if err := ns.medium.Flush(); err != nil {
 			return c.mediaStatus("flush", ns, ns.base, WriteFault, err)
 		}
 	}

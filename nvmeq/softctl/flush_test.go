@@ -10,27 +10,28 @@ import (
 
 	cpu "github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // slow is a medium whose flushes begin and do not end before release.
 type slow struct {
-	medium
+	media.Medium
 	begun chan struct{} // one for each
 	open  chan struct{}
 	once  sync.Once
 }
 
-func (s *slow) flush() error {
+func (s *slow) Flush() error {
 	s.begun <- struct{}{}
 	<-s.open
-	return s.medium.flush()
+	return s.Medium.Flush()
 }
 
 func (s *slow) release() { s.once.Do(func() { close(s.open) }) }
 
 // slowly gives the controller's namespaces such a medium.
 func slowly(t *testing.T, c *Controller) *slow {
-	s := &slow{medium: c.ns[0].medium, begun: make(chan struct{}, 100), open: make(chan struct{})}
+	s := &slow{Medium: c.ns[0].medium, begun: make(chan struct{}, 100), open: make(chan struct{})}
 	for _, ns := range c.ns {
 		ns.medium = s
 	}

@@ -87,8 +87,8 @@ func (c *Controller) identifyNamespace(b []byte, nsid uint32) Status {
 	if c.canDeallocate() {
 		b[33] = 1 // DLFEAT: deallocated blocks read as zeroes
 	}
-	if ns.image.pages != nil && ns.base%chunkSize == 0 {
-		le.PutUint16(b[46:], uint16(int64(chunkSize)>>ns.shift)) // NOIOB: what one copy can read
+	if n := ns.image.ViewSize(); n > 0 && ns.base%n == 0 {
+		le.PutUint16(b[46:], uint16(n>>ns.shift)) // NOIOB: what one copy can read
 	}
 	total := uint64(ns.size())
 	le.PutUint64(b[48:], total) // NVMCAP, low half

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // namespace is a range of an image.
 type namespace struct {
 	id     uint32
-	medium medium
-	image  *image
+	medium media.Medium
+	image  *media.Image
 	base   int64 // bytes into the image
 	blocks uint64
 	shift  int  // log2 of the block size
@@ -27,15 +29,18 @@ type namespace struct {
 func (c *Controller) makeNamespaces() ([]*namespace, error) {
 	bs := int64(c.opt.BlockSize)
 	if c.opt.Serial == "" {
-		id := sha256.Sum256(fmt.Appendf(nil, "%d:%d", c.files[0].dev, c.files[0].ino))
+		dev, ino := c.files[0].ID()
+		id := sha256.Sum256(fmt.Appendf(nil, "%d:%d", dev, ino))
 		c.opt.Serial = fmt.Sprintf("LANEFS%X", id[:6])
 	}
 	var r []*namespace
-	add := func(m *image, base, size int64) {
+	add := func(m *media.Image, base, size int64) (err error) {
 		ns := &namespace{id: uint32(len(r) + 1), medium: m, image: m, base: base, blocks: uint64(size / bs),
-			shift: bits.TrailingZeros(uint(bs)), whole: size == m.size}
+			shift: bits.TrailingZeros(uint(bs)), whole: size == m.Size()}
 		if c.opt.Recorder != nil {
-			ns.medium = c.opt.Recorder.follow(m)
+			if ns.medium, err = c.opt.Recorder.Follow(m, c.opt.BlockSize); err != nil {
+				return err
+			}
 		}
 		id := sha256.Sum256(fmt.Appendf(nil, "%s:%s:%d", c.opt.Model, c.opt.Serial, ns.id))
 		copy(ns.nguid[:], id[:16])
@@ -43,27 +48,27 @@ func (c *Controller) makeNamespaces() ([]*namespace, error) {
 		ns.uuid[6] = ns.uuid[6]&0x0f | 0x80 // version 8: made by a rule of our own
 		ns.uuid[8] = ns.uuid[8]&0x3f | 0x80
 		r = append(r, ns)
+		return nil
 	}
 	first := c.files[0]
 	n := int64(c.opt.Namespaces)
-	part := first.size / bs / n * bs
+	part := first.Size() / bs / n * bs
 	if part == 0 {
-		return nil, fmt.Errorf("image %q of %d bytes cannot be cut into %d namespaces of %d-byte blocks", first.path, first.size, n, bs)
-	}
-	if c.opt.Recorder != nil {
-		if err := c.opt.Recorder.begin(first, c.opt.BlockSize); err != nil {
-			return nil, err
-		}
+		return nil, fmt.Errorf("image %q of %d bytes cannot be cut into %d namespaces of %d-byte blocks", first.Path(), first.Size(), n, bs)
 	}
 	for i := range n {
 		size := part
 		if i == n-1 {
-			size = first.size - part*i
+			size = first.Size() - part*i
 		}
-		add(first, part*i, size)
+		if err := add(first, part*i, size); err != nil {
+			return nil, err
+		}
 	}
 	for _, m := range c.files[1:] {
-		add(m, 0, m.size)
+		if err := add(m, 0, m.Size()); err != nil {
+			return nil, err
+		}
 	}
 	return r, nil
 }
@@ -83,7 +88,7 @@ func (n *namespace) used() uint64 {
 	if !n.whole {
 		return n.blocks
 	}
-	return min(uint64(n.image.allocated())>>n.shift, n.blocks)
+	return min(uint64(n.image.Allocated())>>n.shift, n.blocks)
 }
 
 // span checks a range of blocks and gives it in bytes of the image. Nothing in it can overflow.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // Opcodes of the NVM command set ([NVM] figure "Opcodes for NVM Commands").
@@ -80,7 +82,7 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 	case opWrite:
 		return c.write(q, cmd, ns, v, off, n, durable)
 	case opWriteZeroes:
-		return c.mediaStatus("write zeroes", ns, off, WriteFault, ns.medium.zero(off, n, durable, cmd.arrival))
+		return c.mediaStatus("write zeroes", ns, off, WriteFault, ns.medium.Zero(off, n, durable, cmd.arrival))
 	case opCompare:
 		return c.compare(q, ns, v, off, n, true)
 	default: // Verify: what can be read is right
@@ -93,7 +95,7 @@ func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) S
 	if v.staged {
 		err = v.readStaged(ns.medium, off)
 	} else {
-		err = ns.medium.readv(v, off)
+		err = ns.medium.Read(v.host(), off)
 	}
 	switch {
 	case err == errMover:
@@ -110,7 +112,7 @@ func (c *Controller) write(q *subQueue, cmd *command, ns *namespace, v *vector, 
 	if v.gather() != nil {
 		return DataTransferError
 	}
-	if err := ns.medium.writev(v, off, durable, cmd.arrival); err != nil {
+	if err := ns.medium.Write(v.host(), off, durable, cmd.arrival); err != nil {
 		return c.mediaStatus("write", ns, off, WriteFault, err)
 	}
 	q.stats.writes.Add(1)
@@ -124,10 +126,9 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 		q.block = make([]byte, n)
 	}
 	medium := q.block[:n]
-	var one vector
-	whole := region{host: medium}
-	one.add(&whole, 0, n)
-	if err := ns.medium.readv(&one, off); err != nil {
+	var b media.Buffers
+	b.Add(medium)
+	if err := ns.medium.Read(&b, off); err != nil {
 		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
 	}
 	if !data {
@@ -148,7 +149,7 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 // canDeallocate: a deallocated block must read as zeroes, as Identify says (DLFEAT).
 func (c *Controller) canDeallocate() bool {
 	for _, m := range c.files {
-		if !m.punch {
+		if !m.Deallocates() {
 			return false
 		}
 	}
@@ -187,7 +188,7 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 		if n == 0 {
 			continue
 		}
-		if err := ns.medium.zero(off, n, !c.cached.Load(), cmd.arrival); err != nil {
+		if err := ns.medium.Zero(off, n, !c.cached.Load(), cmd.arrival); err != nil {
 			return c.mediaStatus("deallocate", ns, off, WriteFault, err)
 		}
 	}
@@ -208,19 +209,19 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 		return Success
 	}
 	lba := uint64(off-ns.base) >> ns.shift
-	var lost *lostError
+	var lost *media.LostError
 	switch {
-	case errors.As(err, &lost) || errors.Is(err, errGone):
+	case errors.As(err, &lost) || errors.Is(err, media.ErrTruncated):
 		st |= DNR
-		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
+		c.log.Error("image failed", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	case noSpace(err):
 		st = CapacityExceeded
 		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
 			break // it goes on: whoever waits for room tries more often
 		}
-		c.log.Error("no space left for the image", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba)
+		c.log.Error("no space left for the image", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba)
 	default:
-		c.log.Error("image failed", "image", ns.image.path, "command", what, "nsid", ns.id, "lba", lba, "error", err)
+		c.log.Error("image failed", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	}
 	c.errors.media.Add(1)
 	return st

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 func random(seed uint64, b []byte) []byte {
@@ -221,19 +223,19 @@ func TestReadOnly(t *testing.T) {
 
 // double is a medium that counts, and fails when told to.
 type double struct {
-	medium
+	media.Medium
 	flushes, durable, writes int
 	err                      error
 }
 
-func (d *double) readv(v *vector, off int64) error {
+func (d *double) Read(b *media.Buffers, off int64) error {
 	if d.err != nil {
 		return d.err
 	}
-	return d.medium.readv(v, off)
+	return d.Medium.Read(b, off)
 }
 
-func (d *double) writev(v *vector, off int64, durable bool, arrival uint64) error {
+func (d *double) Write(b *media.Buffers, off int64, durable bool, arrival uint64) error {
 	d.writes++
 	if durable {
 		d.durable++
@@ -241,10 +243,10 @@ func (d *double) writev(v *vector, off int64, durable bool, arrival uint64) erro
 	if d.err != nil {
 		return d.err
 	}
-	return d.medium.writev(v, off, durable, arrival)
+	return d.Medium.Write(b, off, durable, arrival)
 }
 
-func (d *double) zero(off, n int64, durable bool, arrival uint64) error {
+func (d *double) Zero(off, n int64, durable bool, arrival uint64) error {
 	d.writes++
 	if durable {
 		d.durable++
@@ -252,20 +254,20 @@ func (d *double) zero(off, n int64, durable bool, arrival uint64) error {
 	if d.err != nil {
 		return d.err
 	}
-	return d.medium.zero(off, n, durable, arrival)
+	return d.Medium.Zero(off, n, durable, arrival)
 }
 
-func (d *double) flush() error {
+func (d *double) Flush() error {
 	d.flushes++
 	if d.err != nil {
 		return d.err
 	}
-	return d.medium.flush()
+	return d.Medium.Flush()
 }
 
 func withDouble(t *testing.T, opt Options) (*host, *pair, *double) {
 	h, q := ready(t, opt)
-	d := &double{medium: h.c.ns[0].medium}
+	d := &double{Medium: h.c.ns[0].medium}
 	for _, ns := range h.c.ns {
 		ns.medium = d
 	}
@@ -322,7 +324,7 @@ func TestMediaErrors(t *testing.T) {
 	h.expect(WriteFault, q, rw(8, 1, 0, 1))
 	h.expect(WriteFault, q, cmdOf(0, 1))
 	require.NotContains(t, log.String(), "no space left")
-	d.err = &lostError{unix.ENOSPC} // it was accepted, and there was no room when it was to be made durable
+	d.err = &media.LostError{Err: unix.ENOSPC} // it was accepted, and there was no room when it was to be made durable
 	h.expect(WriteFault|DNR, q, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30))
 	require.NotContains(t, log.String(), "no space left for the image")
 	for _, full := range []error{unix.EDQUOT, unix.ENOSPC} {

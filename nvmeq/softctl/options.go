@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // Version is what the VS register reports.
@@ -55,7 +56,7 @@ type Options struct {
 	// Injector decides what goes wrong; SetInjector changes it later.
 	Injector Injector
 	// Recorder logs what reaches the image.
-	Recorder *Recorder
+	Recorder *media.Recorder
 	Log      *slog.Logger // nil is slog.Default
 }
 

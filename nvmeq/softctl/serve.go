@@ -17,7 +17,7 @@ func (c *Controller) serve(q *subQueue) bool {
 	did := q.cq.drain(c)
 	for round := 0; ; round++ {
 		c.readTail(q)
-		arrival := c.opt.Recorder.position()
+		arrival := uint64(c.opt.Recorder.Position())
 		for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c) {
 			if !c.fetch(q) {
 				c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // state is what the controller is doing.
@@ -30,7 +31,7 @@ type Controller struct {
 	log   *slog.Logger
 	bar   *barMemory
 	dma   *addressSpace
-	files []*image
+	files []*media.Image
 	ns    []*namespace // NSID - 1
 
 	state    atomic.Uint32 // state; changed with mu held, but for stateFatal
@@ -81,12 +82,13 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 			c.release()
 		}
 	}()
+	mo := media.Options{BlockSize: opt.BlockSize, ReadOnly: opt.ReadOnly, Log: c.log}
+	mo.Pinner, _ = opt.Mover.(media.Pinner)
 	for _, p := range append([]string{path}, opt.Images...) {
-		m, err := openImage(p, opt.BlockSize, opt.ReadOnly)
+		m, err := media.Open(p, mo)
 		if err != nil {
 			return nil, err
 		}
-		m.log, m.pages = c.log, newPages(m, opt.Mover)
 		c.files = append(c.files, m)
 	}
 	if c.ns, err = c.makeNamespaces(); err != nil {
@@ -106,13 +108,11 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 // Name is the image's path.
 func (c *Controller) Name() string { return c.name }
 
-// Pinned is how many bytes of its images are pinned now, for a Pinner to read in place.
+// Pinned is how many bytes of its images are pinned now, for a copy engine to read in place.
 func (c *Controller) Pinned() int64 {
 	var n int64
 	for _, m := range c.files {
-		if m.pages != nil {
-			n += m.pages.pinned.Load()
-		}
+		n += m.Pinned()
 	}
 	return n
 }
@@ -186,7 +186,7 @@ func (c *Controller) Close() error {
 		err = c.flushAll()
 	} else {
 		for _, m := range c.files {
-			err = errors.Join(err, m.whole())
+			err = errors.Join(err, m.Whole())
 		}
 	}
 	c.closeErr = errors.Join(err, c.release())
@@ -199,7 +199,7 @@ func (c *Controller) release() error {
 		errs = append(errs, c.bar.close())
 	}
 	for _, m := range c.files {
-		errs = append(errs, m.close())
+		errs = append(errs, m.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -207,12 +207,12 @@ func (c *Controller) release() error {
 // flushAll makes every namespace durable.
 func (c *Controller) flushAll() error {
 	var errs []error
-	done := map[medium]bool{}
+	done := map[media.Medium]bool{}
 	for _, ns := range c.ns {
 		if !done[ns.medium] {
 			done[ns.medium] = true
-			if err := ns.medium.flush(); err != nil {
-				errs = append(errs, fmt.Errorf("image %q: %w", ns.image.path, err))
+			if err := ns.medium.Flush(); err != nil {
+				errs = append(errs, fmt.Errorf("image %q: %w", ns.image.Path(), err))
 			}
 		}
 	}

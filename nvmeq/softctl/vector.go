@@ -4,13 +4,9 @@ import (
 	"errors"
 	"io"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
-
-// iovMax is how many pieces one preadv2 takes (IOV_MAX).
-const iovMax = 1024
 
 // piece is a part of a command's data: n bytes from off of a region.
 type piece struct {
@@ -25,10 +21,9 @@ type vector struct {
 	n      int64
 	staged bool // some of it has no host view: data goes through stage
 	stage  []byte
-	lent   bool   // stage is the mover's
-	part   []byte // of stage, that each works on; nil: the vector's length
-	iov    []unix.Iovec
-	held   []*chunk // of the image's pages, that copies read
+	lent   bool // stage is the mover's
+	buf    media.Buffers
+	held   []*media.Chunk // of the image's pages, that copies read
 	mover  copyengine.Mover
 	prps   [512]byte // part of a PRP list
 }
@@ -50,48 +45,17 @@ func (v *vector) add(r *region, off, n int64) {
 	v.staged = v.staged || r.host == nil
 }
 
-// moves is how many bytes each is about.
-func (v *vector) moves() int64 {
-	if v.staged && v.part != nil {
-		return int64(len(v.part))
-	}
-	return v.n
-}
-
-// each calls f with the whole vector as runs of memory until all of it has been moved. f moves some bytes at an offset
-// of the image and says how many.
-func (v *vector) each(off int64, f func([]unix.Iovec, int64) (int64, error)) error {
-	v.iov = v.iov[:0]
+// host is where in host memory the data is, or goes first: the stage, or the vector's memory itself. It is valid until the next call.
+func (v *vector) host() *media.Buffers {
+	v.buf.Reset()
 	if v.staged {
-		part := v.part
-		if part == nil {
-			part = v.stage[:v.n]
-		}
-		v.iov = append(v.iov, iovec(part))
+		v.buf.Add(v.stage[:v.n])
 	} else {
 		for _, p := range v.pieces {
-			v.iov = append(v.iov, iovec(p.r.host[p.off:p.off+p.n]))
+			v.buf.Add(p.r.host[p.off : p.off+p.n])
 		}
 	}
-	rest := v.iov
-	for len(rest) > 0 {
-		n, err := f(rest[:min(len(rest), iovMax)], off)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return errShort
-		}
-		off += n
-		for n > 0 && uint64(n) >= rest[0].Len {
-			n -= int64(rest[0].Len)
-			rest = rest[1:]
-		}
-		if n > 0 {
-			rest[0] = iovec(bytesOf(rest[0])[n:])
-		}
-	}
-	return nil
+	return &v.buf
 }
 
 var errMover = errors.New("memory without a host view could not be reached")
@@ -125,14 +89,14 @@ func (v *vector) scatter() error {
 // pipeStep is how much of a staged read is read before its copy is begun, into one half of the stage while the other half is
 // copied. A device's copy engine takes a few microseconds between two copies, so the parts are large; but the stages of all queues are
 // pinned when they are first used, which takes longer than reading them, so they are no larger.
-const pipeStep = 1 << 20
+const pipeStep = media.ReadStep
 
 // readStaged reads from the image part by part: from its own pages where they can be had, else through the stage.
-func (v *vector) readStaged(m medium, off int64) error {
+func (v *vector) readStaged(m media.Medium, off int64) error {
 	mover, ok := v.mover.(copyengine.Piper)
 	if !ok {
 		v.grow(v.n)
-		if err := m.readv(v, off); err != nil {
+		if err := m.Read(v.host(), off); err != nil {
 			return err
 		}
 		return v.scatter()
@@ -148,11 +112,10 @@ func (v *vector) readStaged(m medium, off int64) error {
 		if part == nil {
 			n := min(pipeStep, v.n-lo)
 			v.grow(min(2*pipeStep, v.n))
-			v.part = v.stage[half : half+n]
-			part, half = v.part, pipeStep-half
-			err = m.readv(v, off+lo)
-			v.part = nil
-			if err != nil {
+			part, half = v.stage[half:half+n], pipeStep-half
+			v.buf.Reset()
+			v.buf.Add(part)
+			if err = m.Read(&v.buf, off+lo); err != nil {
 				break
 			}
 			if p.Wait() != nil { // the other half is free then
@@ -178,20 +141,20 @@ func (v *vector) readStaged(m medium, off int64) error {
 		err = errMover
 	}
 	for _, c := range v.held {
-		c.mu.RUnlock()
+		c.Release()
 	}
 	v.held = v.held[:0]
 	return err
 }
 
 // view is what comes next of the image's own pages, held until the copies have ended. The CPU does not touch them.
-func (v *vector) view(m medium, off, n int64) []byte {
+func (v *vector) view(m media.Medium, off, n int64) []byte {
 	for _, p := range v.pieces {
 		if p.r.host != nil {
 			return nil
 		}
 	}
-	c, b := m.view(off, n)
+	c, b := m.View(off, n)
 	if c != nil {
 		v.held = append(v.held, c)
 	}

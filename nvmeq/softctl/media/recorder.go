@@ -1,4 +1,4 @@
-package softctl
+package media
 
 import (
 	"fmt"
@@ -13,18 +13,21 @@ import (
 //
 // A recorder holds the image's data and everything written to it in memory. While it records, the medium carries out
 // one operation at a time, so that the log's order is the image's. It may follow the same image through several
-// controllers, one after the other, if nobody else writes to the image meanwhile.
+// controllers, one after the other, if nothing else writes to the image meanwhile.
 type Recorder struct {
 	mu  sync.Mutex
 	rec *Recording // nil until the first controller is opened
 }
 
-// NewRecorder gives a recorder to pass in Options.
+// NewRecorder gives a recorder that has logged nothing.
 func NewRecorder() *Recorder { return &Recorder{} }
 
 // Position is how many operations have been logged. What was acknowledged as durable when the position was p survives
-// every cut at p or later.
+// every cut at p or later. A nil Recorder is at 0.
 func (r *Recorder) Position() int {
+	if r == nil {
+		return 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.rec == nil {
@@ -45,16 +48,8 @@ func (r *Recorder) Recording() *Recording {
 	return &snapshot
 }
 
-// position is Position for the data path, where there may be no recorder.
-func (r *Recorder) position() uint64 {
-	if r == nil {
-		return 0
-	}
-	return uint64(r.Position())
-}
-
 // begin copies the image's data when the first controller is opened on it.
-func (r *Recorder) begin(m *image, block int) error {
+func (r *Recorder) begin(m *Image, block int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.rec != nil {
@@ -121,48 +116,50 @@ func preadFull(fd int, b []byte, off int64) error {
 	return nil
 }
 
-// follow puts the recorder before a medium.
-func (r *Recorder) follow(m medium) medium { return &recorded{m, r} }
+// Follow gives the Medium through which all changes of m must go from now on: it logs them. The first call copies the data of the image;
+// a later one fails unless it is for an image of the same size and block size, in bytes.
+func (r *Recorder) Follow(m *Image, block int) (Medium, error) {
+	if err := r.begin(m, block); err != nil {
+		return nil, err
+	}
+	return &recorded{m, r}, nil
+}
 
 // recorded is a medium whose changes are logged once they have been made.
 type recorded struct {
-	medium
+	Medium
 	r *Recorder
 }
 
-func (m *recorded) writev(v *vector, off int64, durable bool, arrival uint64) error {
+func (m *recorded) Write(b *Buffers, off int64, durable bool, arrival uint64) error {
 	// The host may change its memory at any time: what is written is what is logged.
-	data := make([]byte, v.n)
-	if v.staged {
-		copy(data, v.stage)
-	} else if err := v.get(data); err != nil {
-		return err
-	}
-	var one vector
-	one.add(&region{host: data}, 0, v.n)
+	data := make([]byte, b.n)
+	b.gather(data)
+	var one Buffers
+	one.Add(data)
 	m.r.mu.Lock()
 	defer m.r.mu.Unlock()
-	if err := m.medium.writev(&one, off, durable, arrival); err != nil {
+	if err := m.Medium.Write(&one, off, durable, arrival); err != nil {
 		return err
 	}
-	m.r.rec.add(operation{kind: opKindWrite, off: off, n: v.n, data: data, durable: durable, arrival: arrival})
+	m.r.rec.add(operation{kind: opKindWrite, off: off, n: b.n, data: data, durable: durable, arrival: arrival})
 	return nil
 }
 
-func (m *recorded) zero(off, n int64, durable bool, arrival uint64) error {
+func (m *recorded) Zero(off, n int64, durable bool, arrival uint64) error {
 	m.r.mu.Lock()
 	defer m.r.mu.Unlock()
-	if err := m.medium.zero(off, n, durable, arrival); err != nil {
+	if err := m.Medium.Zero(off, n, durable, arrival); err != nil {
 		return err
 	}
 	m.r.rec.add(operation{kind: opKindZero, off: off, n: n, durable: durable, arrival: arrival})
 	return nil
 }
 
-func (m *recorded) flush() error {
+func (m *recorded) Flush() error {
 	m.r.mu.Lock()
 	defer m.r.mu.Unlock()
-	if err := m.medium.flush(); err != nil {
+	if err := m.Medium.Flush(); err != nil {
 		return err
 	}
 	m.r.rec.add(operation{kind: opKindFlush})

@@ -1,4 +1,4 @@
-package softctl
+package media
 
 import (
 	"sync"
@@ -7,9 +7,17 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/lanefs/lanefs/gpu/copyengine"
 )
+
+// Pinner pins pages of a file so that a copy engine reads them: b, which the CPU may not write to. Unpin ends that in the Pinner's own time,
+// and calls then when it has ended.
+type Pinner interface {
+	Pin(b []byte) error
+	Unpin(b []byte, then func())
+}
+
+// ReadStep is what a caller reads at once, in bytes, where View gives nothing.
+const ReadStep = 1 << 20
 
 // pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
 // pinned by the chunk, and only those of chunks that were read whole before, since pinning costs more than reading them: goroutines
@@ -18,10 +26,10 @@ import (
 // Pinned pages stay in the page cache, so that what is written to the file is in them. A deallocation takes pages out of
 // the file: their chunk is let go of first.
 type pages struct {
-	m       *image
-	mover   copyengine.Pinner
+	m       *Image
+	pinner  Pinner
 	limit   int64 // bytes that may be pinned at once
-	chunks  []chunk
+	chunks  []Chunk
 	pinned  atomic.Int64 // bytes
 	refuse  atomic.Bool  // the system pins no pages of such a file, or it is being closed
 	pinners sync.WaitGroup
@@ -30,7 +38,7 @@ type pages struct {
 
 // chunk is a part of the image. Whoever copies from it holds mu for reading, whoever pins it, lets go of it or takes pages
 // out of it holds mu.
-type chunk struct {
+type Chunk struct {
 	mu   sync.RWMutex
 	b    []byte       // protected by mu: nil while it is not pinned
 	read atomic.Int64 // bytes since it was last let go of, or was to be pinned
@@ -47,19 +55,18 @@ const (
 )
 
 // newPages gives nil where pages cannot be used.
-func newPages(m *image, mover copyengine.Mover) *pages {
-	p, ok := mover.(copyengine.Pinner)
+func newPages(m *Image, pinner Pinner) *pages {
 	var info unix.Sysinfo_t
-	if !ok || unix.Sysinfo(&info) != nil {
+	if pinner == nil || unix.Sysinfo(&info) != nil {
 		return nil
 	}
-	return &pages{m: m, mover: p, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]chunk, m.size/chunkSize),
+	return &pages{m: m, pinner: pinner, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]Chunk, m.size/chunkSize),
 		turns: make(chan struct{}, pinTurns)}
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
 // until the chunk is given back with RUnlock. Nobody else may look at them: a file that was truncated has no bytes there.
-func (p *pages) view(off, n int64) (*chunk, []byte) {
+func (p *pages) view(off, n int64) (*Chunk, []byte) {
 	i := off / chunkSize
 	if p == nil || i >= int64(len(p.chunks)) || !p.chunks[i].mu.TryRLock() {
 		return nil, nil
@@ -67,7 +74,7 @@ func (p *pages) view(off, n int64) (*chunk, []byte) {
 	c, at := &p.chunks[i], off%chunkSize
 	n = min(n, chunkSize-at)
 	if c.b == nil {
-		c.ask(p, i, min(n, pipeStep))
+		c.ask(p, i, min(n, ReadStep))
 		c.mu.RUnlock()
 		return nil, nil
 	}
@@ -75,8 +82,27 @@ func (p *pages) view(off, n int64) (*chunk, []byte) {
 	return c, c.b[at : at+n]
 }
 
+// Release gives back what View gave: the bytes may not be used any more.
+func (c *Chunk) Release() { c.mu.RUnlock() }
+
+// Pinned is how many bytes of the image are pinned now.
+func (m *Image) Pinned() int64 {
+	if m.pages == nil {
+		return 0
+	}
+	return m.pages.pinned.Load()
+}
+
+// ViewSize is how many bytes View gives at most, from a multiple of that; 0 if it gives nothing.
+func (m *Image) ViewSize() int64 {
+	if m.pages == nil {
+		return 0
+	}
+	return chunkSize
+}
+
 // ask has the chunk pinned when n bytes more make it read for a second time.
-func (c *chunk) ask(p *pages, i, n int64) {
+func (c *Chunk) ask(p *pages, i, n int64) {
 	read := c.read.Load()
 	switch {
 	case p.refuse.Load():
@@ -96,7 +122,7 @@ func (c *chunk) ask(p *pages, i, n int64) {
 }
 
 // pin pins a chunk without holes: to look at a hole would fill it. c.mu is held.
-func (p *pages) pin(c *chunk, off int64) {
+func (p *pages) pin(c *Chunk, off int64) {
 	if c.b != nil {
 		return
 	}
@@ -115,7 +141,7 @@ func (p *pages) pin(c *chunk, off int64) {
 	}
 	b := unsafe.Slice((*byte)(at), chunkSize)
 	_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
-	if err := p.mover.Pin(b); err != nil {
+	if err := p.pinner.Pin(b); err != nil {
 		p.refuse.Store(true)
 		p.pinned.Add(-chunkSize)
 		_ = unix.MunmapPtr(at, chunkSize)
@@ -144,14 +170,14 @@ func (p *pages) makeRoom() bool {
 }
 
 // unpin lets go of a chunk: nobody copies from it from now on. c.mu is held.
-func (p *pages) unpin(c *chunk) {
+func (p *pages) unpin(c *Chunk) {
 	b := c.b
 	if c.b = nil; b == nil {
 		return
 	}
 	c.read.Store(0)
 	p.pinned.Add(-chunkSize)
-	p.mover.Unpin(b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), chunkSize) })
+	p.pinner.Unpin(b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), chunkSize) })
 }
 
 // without has f take pages of a range out of the file, part by part.

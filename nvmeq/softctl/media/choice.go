@@ -1,4 +1,4 @@
-package softctl
+package media
 
 import (
 	"fmt"

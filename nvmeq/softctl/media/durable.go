@@ -1,0 +1,65 @@
+package media
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// Linux tells an error of writing a file's pages to the disk once, to whoever synchronizes the file next, and counts the pages as clean
+// from then on. A second synchronization has nothing to write and succeeds; when the pages leave the cache, the old contents are back.
+// So an image of which one synchronization has failed is lost: this controller answers no Flush and no write that is to be durable with
+// success any more, whatever is reset, until the image is opened anew. It goes on trying all the same, for what that may save.
+//
+// One synchronization runs at a time. Of two that overlap only one may be told of the error.
+
+// LostError is the error of an image of which something was written and is not known to be durable.
+type LostError struct{ Err error }
+
+func (e *LostError) Error() string { return "what was written is not durable: " + e.Err.Error() }
+func (e *LostError) Unwrap() error { return e.Err }
+
+// durably makes something durable by f.
+func (m *Image) durably(f func() error) error {
+	m.syncing.Lock()
+	defer m.syncing.Unlock()
+	err := f()
+	if err == nil {
+		err = m.Whole()
+	}
+	if err != nil {
+		m.lost.CompareAndSwap(nil, &LostError{err})
+	}
+	if lost := m.lost.Load(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// Flush makes all that was written durable. A call that was interrupted has not had its result: what failed is still to be told.
+func (m *Image) Flush() error {
+	return m.durably(func() error { return retry(func() error { return unix.Fdatasync(m.fd) }) })
+}
+
+// Write writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
+// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost.
+func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
+	if err := m.present(off, b.n); err != nil {
+		return err
+	}
+	err := m.pwritev(b, off, 0)
+	if err != nil || !durable {
+		return err
+	}
+	return m.durably(func() error {
+		if err := m.present(off, b.n); err != nil {
+			return err
+		}
+		return m.pwritev(b, off, unix.RWF_DSYNC)
+	})
+}
+
+func (m *Image) pwritev(b *Buffers, off int64, flags int) error {
+	err := b.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
+	})
+	return m.refused(off, b.n, err)
+}

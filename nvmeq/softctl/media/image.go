@@ -1,0 +1,161 @@
+package media
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/claim"
+)
+
+// Image is an open image file or block device. It is never grown or truncated.
+type Image struct {
+	path  string
+	fd    int
+	size  int64 // bytes in whole blocks
+	ino   uint64
+	dev   uint64
+	block bool // a block device
+	claim *claim.Claim
+	punch bool // holes can be punched, and read as zeroes
+	pages *pages
+	log   *slog.Logger
+
+	syncing sync.Mutex // held by the one synchronization that runs; see durable.go
+	lost    atomic.Pointer[LostError]
+	end     atomic.Int64 // bytes that have been there all the time, size at most
+}
+
+// Options are of Open.
+type Options struct {
+	BlockSize int  // bytes, a power of two
+	ReadOnly  bool // the image is opened for reading
+	// Pinner lets a copy engine read the image's pages in place. nil: View gives nothing.
+	Pinner Pinner
+	Log    *slog.Logger // must not be nil
+}
+
+// Open opens the image file or block device at path and claims it: nothing else of LaneFS, and no other program that asks, can have it
+// until Close. The error is a *claim.InUse if something has it now.
+func Open(path string, opt Options) (_ *Image, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	flags := unix.O_RDWR | unix.O_CLOEXEC
+	if opt.ReadOnly {
+		flags = unix.O_RDONLY | unix.O_CLOEXEC
+	}
+	var fd int
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		fd, err = unix.Open(path, flags, 0)
+	case unix.S_IFBLK:
+		fd, err = claim.Open(path, st.Rdev, flags)
+	default:
+		return nil, fmt.Errorf("image %q is neither a regular file nor a block device", path)
+	}
+	if _, taken := claim.IsInUse(err); taken {
+		return nil, err
+	}
+	switch {
+	case err == unix.EACCES || err == unix.EROFS || err == unix.EPERM:
+		return nil, notWritable(path, "change its permissions", err)
+	case err != nil:
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	var taken *claim.Claim
+	defer func() {
+		if err != nil {
+			taken.Close()
+			unix.Close(fd)
+		}
+	}()
+	if taken, err = claim.Take(path, fd, !opt.ReadOnly); err != nil {
+		return nil, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("image %q: %w", path, err)
+	}
+	m := &Image{log: opt.Log, path: path, fd: fd, claim: taken, ino: st.Ino, dev: st.Dev, size: st.Size}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		if m.size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
+			return nil, fmt.Errorf("image %q: size: %w", path, err)
+		}
+		m.block = true
+		m.punch = true // the first refusal says otherwise
+		// Opening says nothing of a device's own write protection.
+		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !opt.ReadOnly {
+			return nil, notWritable(path, "lift its write protection with blockdev --setrw", unix.EROFS)
+		}
+	} else if !opt.ReadOnly {
+		// A hole beyond the end changes nothing and tells whether holes can be punched.
+		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil
+	}
+	if m.size == 0 {
+		return nil, fmt.Errorf("image %q is empty; make it the size the disk is to have", path)
+	}
+	// The bytes after the last whole block are not used, as on the kernel's loop devices: `truncate -s 100MB` leaves 256 bytes.
+	if whole := m.size &^ int64(opt.BlockSize-1); whole > 0 {
+		m.size = whole
+		m.end.Store(whole)
+	} else {
+		return nil, fmt.Errorf("image %q has %d bytes, less than one block of %d", path, m.size, opt.BlockSize)
+	}
+	m.pages = newPages(m, opt.Pinner)
+	return m, nil
+}
+
+func notWritable(path, remedy string, err error) error {
+	return fmt.Errorf("image %q cannot be opened for writing (open it read-only, or %s): %w", path, remedy, err)
+}
+
+// Path is as it was given to Open, Size the number of bytes in whole blocks.
+func (m *Image) Path() string { return m.path }
+func (m *Image) Size() int64  { return m.size }
+
+// ID is the file's device and inode number: it stays the same while the file exists.
+func (m *Image) ID() (dev, ino uint64) { return m.dev, m.ino }
+
+// Deallocates says whether Zero gives space back, and a range that was given back reads as zeroes.
+func (m *Image) Deallocates() bool { return m.punch }
+
+// Read implements Medium.
+func (m *Image) Read(b *Buffers, off int64) error {
+	if err := m.gone(off, b.n); err != nil {
+		return err
+	}
+	err := b.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
+		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
+	})
+	return m.refused(off, b.n, err)
+}
+
+// View implements Medium.
+func (m *Image) View(off, n int64) (*Chunk, []byte) {
+	if m.pages == nil || m.present(off, n) != nil {
+		return nil, nil
+	}
+	return m.pages.view(off, n)
+}
+
+// Allocated is how many bytes of storage the image has: Size, where that is not known.
+func (m *Image) Allocated() int64 {
+	var st unix.Stat_t
+	if unix.Fstat(m.fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return m.size
+	}
+	return min(st.Blocks*512, m.size)
+}
+
+// Close gives the image and its claim back. It does not flush.
+func (m *Image) Close() error {
+	m.pages.close()
+	err := unix.Close(m.fd)
+	m.claim.Close()
+	return err
+}

@@ -1,0 +1,27 @@
+// Package media is what a software NVMe controller keeps its blocks on: an image file or a block device, which it reads and writes through
+// the page cache.
+//
+// A Medium is a range of bytes that is read, written, zeroed and flushed. An Image is the Medium on an image file or block device. It
+// remembers what may be lost: an error of synchronization, which Linux reports once, and a truncation. Buffers is where a command's data
+// is in host memory. A Chunk is a part of the image whose pages in the page cache are pinned, so that a copy engine reads them in place.
+// A Recorder logs what reaches an image; a Replay rebuilds from its Recording what a power cut could have left.
+//
+// Offsets and lengths are bytes and multiples of the block size, unless a comment says otherwise. It knows nothing of NVMe.
+package media
+
+// Medium holds a namespace's blocks. Its methods may be called from any goroutine.
+//
+// arrival is the Recorder's position when the host had announced the command: a command that was announced before a power cut may have
+// reached the medium in part. Without a recorder it is not used.
+type Medium interface {
+	// Read fills b from off.
+	Read(b *Buffers, off int64) error
+	// View is the beginning of a range in memory that a copy engine reads, until the chunk is released; nil if there is none.
+	View(off, n int64) (*Chunk, []byte)
+	// Write returns when the data is on the medium if durable, else when reads see it.
+	Write(b *Buffers, off int64, durable bool, arrival uint64) error
+	// Zero makes a range read as zeroes, giving the space back where it can.
+	Zero(off, n int64, durable bool, arrival uint64) error
+	// Flush returns when all that was written before is durable.
+	Flush() error
+}

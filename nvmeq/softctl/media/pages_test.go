@@ -1,0 +1,190 @@
+package media
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// pins is a Pinner that says which chunks it has.
+type pins struct {
+	err error // of Pin
+	mu  sync.Mutex
+	all map[*byte]bool // protected by mu
+}
+
+func (p *pins) Pin(b []byte) error {
+	if p.err != nil {
+		return p.err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all[&b[0]] = true
+	return nil
+}
+
+func (p *pins) Unpin(b []byte, then func()) {
+	p.mu.Lock()
+	delete(p.all, &b[0])
+	p.mu.Unlock()
+	then()
+}
+
+// count is how many are pinned.
+func (p *pins) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.all)
+}
+
+// reader reads an image of two chunks and a bit as a controller does, from views where there are any, and holds every read against what
+// should be there.
+type reader struct {
+	t    *testing.T
+	m    *Image
+	want []byte // the image
+}
+
+func newReader(t *testing.T, p Pinner) *reader {
+	const size = 2*chunkSize + ReadStep
+	path := filepath.Join(t.TempDir(), "image")
+	r := &reader{t: t, want: make([]byte, size)}
+	random(8, r.want[:ReadStep])
+	for off := ReadStep; off < size; off += 512 { // no two blocks are the same
+		copy(r.want[off:off+512], r.want[off-ReadStep:])
+		r.want[off] += byte(off / ReadStep)
+	}
+	require.NoError(t, os.WriteFile(path, r.want, 0o600))
+	var err error
+	r.m, err = Open(path, Options{BlockSize: 512, Pinner: p, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	require.NoError(t, err)
+	return r
+}
+
+// read reads a range, and returns when no chunk is being pinned.
+func (r *reader) read(off, n int64) {
+	r.t.Helper()
+	for end := off + n; off < end; {
+		c, b := r.m.View(off, end-off)
+		if c != nil {
+			require.True(r.t, bytes.Equal(r.want[off:off+int64(len(b))], b), "the view of %d bytes at %d", len(b), off)
+			c.Release()
+		} else {
+			b = make([]byte, min(ReadStep, end-off))
+			require.NoError(r.t, r.m.Read(buffers(b), off))
+			require.True(r.t, bytes.Equal(r.want[off:off+int64(len(b))], b), "%d bytes at %d", len(b), off)
+		}
+		off += int64(len(b))
+	}
+	r.m.pages.pinners.Wait()
+}
+
+func (r *reader) pass() {
+	r.t.Helper()
+	for off := int64(0); off < int64(len(r.want)); off += ReadStep {
+		r.read(off, ReadStep)
+	}
+}
+
+func buffers(all ...[]byte) *Buffers {
+	var b Buffers
+	for _, p := range all {
+		b.Add(p)
+	}
+	return &b
+}
+
+// What is read a second time comes from the image's own pages, and is what is in the image whatever happens to it.
+func TestPages(t *testing.T) {
+	p := &pins{all: map[*byte]bool{}}
+	r := newReader(t, p)
+	r.pass()
+	require.Zero(t, p.count(), "read once")
+	r.pass()
+	require.Equal(t, 2, p.count(), "each whole chunk")
+	require.EqualValues(t, 2*chunkSize, r.m.Pinned())
+	r.pass()
+	r.read(chunkSize-512*7, 8192) // from one chunk into the next
+	r.read(2*chunkSize-4096, ReadStep)
+	r.read(512*3, 512)
+
+	// Written.
+	b := random(9, make([]byte, 4096))
+	copy(r.want[chunkSize+4096:], b)
+	require.NoError(t, r.m.Write(buffers(b), chunkSize+4096, false, 0))
+	r.read(chunkSize, ReadStep)
+	require.Equal(t, 2, p.count())
+
+	// Taken out of the file, in both chunks, and written anew.
+	from, n := int64(chunkSize-8192), int64(16384)
+	clear(r.want[from : from+n])
+	require.NoError(t, r.m.Zero(from, n, false, 0))
+	require.Zero(t, p.count())
+	r.read(from, n)
+	for i := range int64(2) {
+		copy(r.want[from+i*4096:], b)
+		require.NoError(t, r.m.Write(buffers(b[:1000], b[1000:]), from+i*4096, false, 0))
+	}
+	r.pass()
+	r.pass()
+	require.Equal(t, 1, p.count(), "the other chunk has a hole, which pinning would fill")
+	require.Less(t, r.m.Allocated(), int64(len(r.want)))
+	require.NoError(t, r.m.Close())
+	require.Zero(t, p.count())
+}
+
+// Where no pages can be pinned, or no more, views give nothing.
+func TestPagesRefused(t *testing.T) {
+	r := newReader(t, &pins{all: map[*byte]bool{}, err: errors.New("no")})
+	for range 3 {
+		r.pass()
+	}
+	require.True(t, r.m.pages.refuse.Load())
+	require.Zero(t, r.m.Pinned())
+	require.NoError(t, r.m.Close())
+
+	p := &pins{all: map[*byte]bool{}}
+	r = newReader(t, p)
+	pages := r.m.pages
+	pages.limit = chunkSize
+	for range 3 {
+		r.pass()
+	}
+	require.Equal(t, 1, p.count(), "room for one")
+	require.NotNil(t, pages.chunks[0].b)
+	pages.chunks[0].used.Store(0)
+	for range 3 {
+		r.read(chunkSize, ReadStep)
+		pages.chunks[1].read.Add(chunkSize)
+	}
+	require.Equal(t, 1, p.count())
+	require.NotNil(t, pages.chunks[1].b, "it takes the room of one that is not read")
+	r.pass()
+	require.NoError(t, r.m.Close())
+}
+
+// Without a Pinner there are no views, and a file of the wrong length is refused.
+func TestOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, make([]byte, 5000), 0o600))
+	m, err := Open(path, Options{BlockSize: 4096, Log: slog.Default()})
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, m.Size())
+	require.Zero(t, m.ViewSize())
+	c, b := m.View(0, 4096)
+	require.Nil(t, c)
+	require.Nil(t, b)
+	require.NoError(t, m.Failed())
+	require.NoError(t, m.Close())
+	require.NoError(t, unix.Truncate(path, 4095))
+	_, err = Open(path, Options{BlockSize: 4096, Log: slog.Default()})
+	require.ErrorContains(t, err, "less than one block of 4096")
+}
