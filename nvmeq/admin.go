@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // The admin queue: driven by the CPU, one command at a time, beside the Asynchronous Event Requests that stay
@@ -130,10 +132,10 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 		return CQE{}, q.broken
 	}
 	deadline := time.Now().Add(timeout)
-	var w waiter
+	var w poll.Waiter
 	for {
 		if q.c.step(0) {
-			w.progress()
+			w.Progress()
 		}
 		cqe, ok := q.reap()
 		switch {
@@ -148,7 +150,7 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 			q.broken = fmt.Errorf("%s %w after %v, %v", name, ErrTimeout, timeout, csts)
 			return CQE{}, q.broken
 		default:
-			w.idle()
+			w.Idle()
 		}
 	}
 }

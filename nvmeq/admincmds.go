@@ -105,11 +105,11 @@ func (c *Controller) setCache(on bool) error {
 // negotiateQueues asks for n I/O queue pairs and returns how many there are to use (Base §5.27.1.5).
 func (c *Controller) negotiateQueues(n int) (int, error) {
 	n = min(n, 0xffff)
-	v, err := c.SetFeature(FIDNumQueues, 0, uint32(newNumQueues(n, n)))
+	v, err := c.SetFeature(FIDNumQueues, 0, uint32(NewNumQueues(n, n)))
 	if err != nil {
 		return 0, err
 	}
-	given := min(numQueues(v).sqs(), numQueues(v).cqs(), n)
+	given := min(NumQueues(v).SQs(), NumQueues(v).CQs(), n)
 	// A controller may promise more queues than its BAR has doorbells for; those are of no use.
 	for given > 0 && c.stride.End(uint16(given)) > int64(len(c.t.BAR())) {
 		given--

@@ -1,9 +1,7 @@
 package nvmeq
 
 import (
-	"encoding/binary"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lanefs/lanefs/kernels"
@@ -30,34 +28,6 @@ type Command struct {
 	page  int8 // of the range list, -1 for none
 }
 
-// Range is one range of Dataset Management (NVM §3.2.3).
-type Range struct {
-	SLBA uint64
-	NLB  uint32
-}
-
-const (
-	maxNLB    = 1 << 16 // CDW12.NLB has 16 bits and is zero-based
-	maxRanges = 256
-	rangeSize = 16
-)
-
-// Bits of CDW11 and CDW12 (NVM §3.2).
-const (
-	cdw12FUA   = 1 << 30
-	cdw12DEAC  = 1 << 25
-	cdw11DSMAD = 1 << 2
-)
-
-// hasLBA says whether the command names blocks by SLBA and NLB.
-func hasLBA(op Opcode) bool {
-	switch op {
-	case IORead, IOWrite, IOCompare, IOWriteZeroes, IOVerify, IOWriteUncorr:
-		return true
-	}
-	return false
-}
-
 // check says what is wrong with the command before anybody acts on it. A length that disagrees with NLB is the worst:
 // the controller transfers NLB blocks, whatever the PRPs were built for.
 func (e *Engine) check(c *Command) error {
@@ -73,8 +43,8 @@ func (e *Engine) check(c *Command) error {
 		return nil
 	case IORead, IOWrite, IOCompare:
 		switch {
-		case c.NLB == 0 || c.NLB > maxNLB:
-			return fmt.Errorf("%s: want 1 to %d blocks", c, maxNLB)
+		case c.NLB == 0 || c.NLB > MaxNLB:
+			return fmt.Errorf("%s: want 1 to %d blocks", c, MaxNLB)
 		case uint64(c.Len) != uint64(c.NLB)<<shift:
 			return fmt.Errorf("%s: %d bytes of data for blocks of %d bytes", c, c.Len, 1<<shift)
 		case int64(c.Len) > e.maxTransfer:
@@ -84,13 +54,13 @@ func (e *Engine) check(c *Command) error {
 		}
 		return nil
 	case IOWriteZeroes, IOVerify, IOWriteUncorr:
-		if c.NLB == 0 || c.NLB > maxNLB || c.Len != 0 {
-			return fmt.Errorf("%s: want 1 to %d blocks and no data", c, maxNLB)
+		if c.NLB == 0 || c.NLB > MaxNLB || c.Len != 0 {
+			return fmt.Errorf("%s: want 1 to %d blocks and no data", c, MaxNLB)
 		}
 		return nil
 	case IODSM:
-		if len(c.Ranges) == 0 || len(c.Ranges) > maxRanges || c.Len != 0 {
-			return fmt.Errorf("%s: %d ranges, want 1 to %d and no other data", c, len(c.Ranges), maxRanges)
+		if len(c.Ranges) == 0 || len(c.Ranges) > MaxRanges || c.Len != 0 {
+			return fmt.Errorf("%s: %d ranges, want 1 to %d and no other data", c, len(c.Ranges), MaxRanges)
 		}
 		return nil
 	}
@@ -99,23 +69,7 @@ func (e *Engine) check(c *Command) error {
 
 // String names the command as errors do: "Write of 8 blocks at LBA 4096 of namespace 1".
 func (c *Command) String() string {
-	return describe(c.Op, false, c.NSID, c.SLBA, c.NLB)
-}
-
-func describe(op Opcode, admin bool, nsid uint32, lba uint64, blocks uint32) string {
-	var b strings.Builder
-	b.WriteString(op.Name(admin))
-	if !admin && hasLBA(op) {
-		plural := "s"
-		if blocks == 1 {
-			plural = ""
-		}
-		fmt.Fprintf(&b, " of %d block%s at LBA %d", blocks, plural, lba)
-	}
-	if nsid != 0 && nsid != 0xffffffff {
-		fmt.Fprintf(&b, " of namespace %d", nsid)
-	}
-	return b.String()
+	return Describe(c.Op, false, c.NSID, c.SLBA, c.NLB)
 }
 
 // fill states the command in a work item that was zero, all but Tag and Timeout. It is the lane that makes PRPs of iova and len.
@@ -123,27 +77,17 @@ func (c *Command) fill(w *kernels.Work, ranges IOVA) {
 	w.Opcode, w.Nsid = uint8(c.Op), c.NSID
 	w.Iova, w.Len = uint64(c.Data), c.Len
 	switch {
-	case hasLBA(c.Op):
+	case c.Op.HasLBA():
 		w.Cdw10, w.Cdw11, w.Cdw12 = uint32(c.SLBA), uint32(c.SLBA>>32), c.NLB-1
 		if c.FUA {
-			w.Cdw12 |= cdw12FUA
+			w.Cdw12 |= CDW12FUA
 		}
 		if c.Deallocate && c.Op == IOWriteZeroes {
-			w.Cdw12 |= cdw12DEAC
+			w.Cdw12 |= CDW12DEAC
 		}
 	case c.Op == IODSM:
-		w.Iova, w.Len = uint64(ranges), uint32(len(c.Ranges)*rangeSize)
-		w.Cdw10, w.Cdw11 = uint32(len(c.Ranges)-1), cdw11DSMAD
-	}
-}
-
-// putRanges writes the range list (NVM §3.2.3): context attributes, length, first block.
-func putRanges(b []byte, ranges []Range) {
-	for i, r := range ranges {
-		le, at := binary.LittleEndian, b[i*rangeSize:(i+1)*rangeSize]
-		le.PutUint32(at[0:], 0)
-		le.PutUint32(at[4:], r.NLB)
-		le.PutUint64(at[8:], r.SLBA)
+		w.Iova, w.Len = uint64(ranges), uint32(len(c.Ranges)*RangeSize)
+		w.Cdw10, w.Cdw11 = uint32(len(c.Ranges)-1), CDW11AD
 	}
 }
 
@@ -152,14 +96,14 @@ func (c *Command) statusErr() error {
 	if c.Status.OK() {
 		return nil
 	}
-	return &StatusError{Opcode: c.Op, NSID: c.NSID, HasLBA: hasLBA(c.Op), LBA: c.SLBA, Blocks: c.NLB, Status: c.Status}
+	return &StatusError{Opcode: c.Op, NSID: c.NSID, HasLBA: c.Op.HasLBA(), LBA: c.SLBA, Blocks: c.NLB, Status: c.Status}
 }
 
 // worthRetry says whether the same command may succeed if it is sent again: the controller has not said otherwise
 // (DNR), and the status is one of circumstance, not of a wrong command. The controller has ended the first one, the data is the same,
 // and the caller has not been told yet: so success the second time says what it would have said the first time. That is not true of
 // commands that promise that something is durable: see durable.go.
-func (s Status) worthRetry() bool {
+func worthRetry(s Status) bool {
 	if s.DNR() {
 		return false
 	}
@@ -169,7 +113,7 @@ func (s Status) worthRetry() bool {
 	case SCTMedia:
 		return s.Is(StatusReadError) || s.Is(StatusWriteFault)
 	case SCTGeneric:
-		switch s & statusCodes {
+		switch s.Code() {
 		case StatusDataTransfer, StatusInternal, StatusAbortRequested, StatusSQDeleted, StatusNSNotReady,
 			StatusInterrupted, StatusTransientTransport:
 			return true

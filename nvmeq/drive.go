@@ -108,7 +108,7 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
 	gen = c.generation()
 	w := l.e.pace()
-	defer w.end()
+	defer w.End()
 	for !b.done.Load() {
 		if c.paused.Load() {
 			return gen, nil
@@ -118,9 +118,9 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 			return gen, l.broken
 		}
 		if progress {
-			w.progress()
+			w.Progress()
 		} else {
-			w.idle()
+			w.Idle()
 		}
 	}
 	return gen, nil
@@ -281,7 +281,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		parts = append(parts, part{l, l.push(mine, true), weight})
 	}
 	w := e.pace()
-	defer w.end()
+	defer w.End()
 	for left := len(parts); left > 0; {
 		progress := false
 		left = 0
@@ -305,9 +305,9 @@ func (e *Engine) spread(cmds []Command, n int) error {
 			}
 		}
 		if progress {
-			w.progress()
+			w.Progress()
 		} else if left > 0 {
-			w.idle()
+			w.Idle()
 		}
 	}
 	for _, p := range parts {

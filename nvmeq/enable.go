@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // This file moves the controller between its states by CC and CSTS (Base §3.5): enabled, disabled, shut down.
@@ -59,7 +61,7 @@ func (c *Controller) waitReady(want bool) error {
 	limit := c.readyTimeout()
 	deadline := time.Now().Add(limit)
 	verb := map[bool]string{true: "enabling", false: "disabling"}[want]
-	var w waiter
+	var w poll.Waiter
 	for {
 		csts := c.csts()
 		switch {
@@ -73,9 +75,9 @@ func (c *Controller) waitReady(want bool) error {
 			return fmt.Errorf("%s %w after %v (CAP.TO), %v", verb, ErrTimeout, limit, csts)
 		}
 		if c.step(0) {
-			w.progress()
+			w.Progress()
 		} else {
-			w.idle()
+			w.Idle()
 		}
 	}
 }
@@ -139,7 +141,7 @@ func (c *Controller) shutdown(kind SHN) error {
 	}
 	c.t.Write32(RegCC, uint32(CC(c.t.Read32(RegCC)).WithSHN(kind)))
 	deadline := time.Now().Add(limit)
-	var w waiter
+	var w poll.Waiter
 	for {
 		csts := c.csts()
 		switch {
@@ -153,9 +155,9 @@ func (c *Controller) shutdown(kind SHN) error {
 			return fmt.Errorf("nvme: shutting down %w after %v, %v", ErrTimeout, limit, csts)
 		}
 		if c.step(0) {
-			w.progress()
+			w.Progress()
 		} else {
-			w.idle()
+			w.Idle()
 		}
 	}
 }

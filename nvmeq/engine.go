@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // EngineConfig is what NewEngine needs; every field has a default.
@@ -337,8 +338,8 @@ const closeTimeout = 15 * time.Minute
 func (e *Engine) Close() error {
 	e.closeOnce.Do(func() {
 		e.closed.Store(true)
-		var w waiter
-		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.idle() {
+		var w poll.Waiter
+		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.Idle() {
 			if time.Now().After(deadline) {
 				e.closeErr = fmt.Errorf("nvmeq: engine: commands still under way after %v; its memory is left allocated", closeTimeout)
 				return

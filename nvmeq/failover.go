@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // When it is not the controller that fails but who runs the lanes (a kernel hangs, does not start, or the device is lost),
@@ -108,8 +109,8 @@ func (c *Controller) moveLanes(engines []*Engine, lanes []*lane, why laneError) 
 
 // haveEnded says whether no kernel runs on any lane, or ever will: all that was queued has ended, or the device is lost.
 func haveEnded(lanes []*lane) bool {
-	var w waiter
-	for end := time.Now().Add(endWait); ; w.idle() {
+	var w poll.Waiter
+	for end := time.Now().Add(endWait); ; w.Idle() {
 		all := true
 		for _, l := range lanes {
 			done, err := l.stream.Done()

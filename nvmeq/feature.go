@@ -31,13 +31,16 @@ const (
 	FeatureSupported
 )
 
-// numQueues is the value of Number of Queues (Base §5.27.1.5), in Set Features what is asked for and in the completion
+// NumQueues is the value of Number of Queues (Base §5.27.1.5), in Set Features what is asked for and in the completion
 // what was given: counts of I/O queues, less one.
-type numQueues uint32
+type NumQueues uint32
 
-func newNumQueues(sqs, cqs int) numQueues { return numQueues(uint32(cqs-1)<<16 | uint32(sqs-1)) }
-func (n numQueues) sqs() int              { return int(field(n, 0, 16)) + 1 }
-func (n numQueues) cqs() int              { return int(field(n, 16, 16)) + 1 }
+// NewNumQueues asks for counts of I/O submission and completion queues, 1 to 65536.
+func NewNumQueues(sqs, cqs int) NumQueues { return NumQueues(uint32(cqs-1)<<16 | uint32(sqs-1)) }
+
+// SQs and CQs are the counts of I/O submission and completion queues.
+func (n NumQueues) SQs() int { return int(field(n, 0, 16)) + 1 }
+func (n NumQueues) CQs() int { return int(field(n, 16, 16)) + 1 }
 
 // AsyncEvent is the completion of an Asynchronous Event Request (Base §5.2.1).
 type AsyncEvent uint32

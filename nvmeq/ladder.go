@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // What happens to commands that were given up, rung by rung, each logged once:
@@ -75,7 +76,7 @@ func (l *lane) why() string {
 func (l *lane) abortLost() (bool, error) {
 	aborted := 0
 	deadline := time.Now().Add(l.e.cfg.AbortWait)
-	var w waiter
+	var w poll.Waiter
 	stale := true // the counters may be older than the results
 	for {
 		for ; aborted < len(l.limbo); aborted++ {
@@ -107,9 +108,9 @@ func (l *lane) abortLost() (bool, error) {
 			return false, nil
 		}
 		if l.e.c.step(l.qid) || n > 0 {
-			w.progress()
+			w.Progress()
 		} else {
-			w.idle()
+			w.Idle()
 		}
 	}
 }

@@ -238,7 +238,7 @@ func (l *lane) post(s slot) bool {
 		}
 		c.page = l.freePages[len(l.freePages)-1]
 		l.freePages = l.freePages[:len(l.freePages)-1]
-		putRanges(l.rangeHost[int(c.page)*pageSize:], c.Ranges)
+		EncodeRanges(l.rangeHost[int(c.page)*pageSize:], c.Ranges)
 		ranges = l.rangeIOVA + IOVA(c.page)*pageSize
 	}
 	tag := l.freeTags[len(l.freeTags)-1]
@@ -298,7 +298,7 @@ func (l *lane) ended(s slot, r *kernels.Result) {
 		case c.Op == IOFlush:
 			l.e.c.flushFailed(c.statusErr())
 			l.finish(s, c.statusErr())
-		case c.Status.worthRetry() && !c.promises() && int(c.tries) < l.e.cfg.Retries:
+		case worthRetry(c.Status) && !c.promises() && int(c.tries) < l.e.cfg.Retries:
 			c.tries++
 			l.delayRetry(c.Status)
 			l.retry = append(l.retry, s)

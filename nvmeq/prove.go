@@ -156,7 +156,7 @@ func (p *proof) compare(what string, same bool) error {
 	}
 	err := p.command(IOCompare, p.data)
 	var status *StatusError
-	switch differs := errors.As(err, &status) && status.Status.SCT() == SCTMedia && status.Status.SC() == scCompareFailure; {
+	switch differs := errors.As(err, &status) && status.Status.Is(StatusCompareFailure); {
 	case err != nil && !differs:
 		return fmt.Errorf("%s: %w", what, err)
 	case differs == same:
@@ -164,8 +164,6 @@ func (p *proof) compare(what string, same bool) error {
 	}
 	return nil
 }
-
-const scCompareFailure = 0x85 // NVM §3.3, with SCTMedia
 
 // queues is step 6.
 func (p *proof) queues() error {

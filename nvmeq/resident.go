@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // residentDriver keeps a kernel on the device for each lane that has something to do: one launch of one thread or
@@ -41,13 +42,13 @@ const (
 )
 
 // pace gives the waiter of a caller that drives a lane, who calls its end.
-func (e *Engine) pace() (w waiter) {
+func (e *Engine) pace() (w poll.Waiter) {
 	if e.cfg.Batch || e.c.runtime().Facts().CallerDriven {
 		return w
 	}
-	w.among = &e.spinning
-	if n := w.among.Add(1); int(n) <= runtime.GOMAXPROCS(0)/spinShare {
-		w.spin = residentSpin
+	w.Among = &e.spinning
+	if n := w.Among.Add(1); int(n) <= runtime.GOMAXPROCS(0)/spinShare {
+		w.Spin = residentSpin
 	}
 	return w
 }
@@ -129,8 +130,8 @@ func (d *residentDriver) reset(l *lane) error {
 
 // answered waits until the lane has answered all it has, which it does by itself once it was told to fail.
 func (d *residentDriver) answered(l *lane) error {
-	var w waiter
-	for end := time.Now().Add(launchTimeout); l.outstanding() > 0; w.idle() {
+	var w poll.Waiter
+	for end := time.Now().Add(launchTimeout); l.outstanding() > 0; w.Idle() {
 		if err := d.kick(l); err != nil {
 			return err
 		}

@@ -49,6 +49,9 @@ func NewStatus(t SCT, sc uint8, dnr bool) Status {
 // SC is the status code; it means nothing without SCT.
 func (s Status) SC() uint8 { return uint8(s) }
 
+// Code is the status code type and the status code, without the retry bits: it compares with the Status constants.
+func (s Status) Code() Status { return s & statusCodes }
+
 // SCT is the status code type.
 func (s Status) SCT() SCT { return SCT(s >> 8 & 7) }
 

@@ -14,7 +14,7 @@ type StatusError struct {
 
 // Error reads like "nvme: Read of 8 blocks at LBA 4096 of namespace 1: Unrecovered Read Error (sct 2h sc 81h, DNR)".
 func (e *StatusError) Error() string {
-	return "nvme: " + describe(e.Opcode, e.Admin, e.NSID, e.LBA, e.Blocks) + ": " + e.Status.String()
+	return "nvme: " + Describe(e.Opcode, e.Admin, e.NSID, e.LBA, e.Blocks) + ": " + e.Status.String()
 }
 
 // Err is nil for success and a *StatusError naming the command otherwise.
@@ -23,7 +23,7 @@ func (s *SQE) Err(st Status, admin bool) error {
 		return nil
 	}
 	e := &StatusError{Admin: admin, Opcode: s.Opcode, NSID: s.NSID, Status: st}
-	if !admin && hasLBA(s.Opcode) {
+	if !admin && s.Opcode.HasLBA() {
 		e.HasLBA, e.LBA, e.Blocks = true, uint64(s.CDW11)<<32|uint64(s.CDW10), s.CDW12&0xffff+1
 	}
 	return e

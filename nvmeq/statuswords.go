@@ -29,6 +29,7 @@ const (
 	StatusSizeLimit          Status = 1<<8 | 0x83
 	StatusWriteFault         Status = 2<<8 | 0x80
 	StatusReadError          Status = 2<<8 | 0x81
+	StatusCompareFailure     Status = 2<<8 | 0x85
 	StatusDeallocated        Status = 2<<8 | 0x87
 )
 

@@ -2,9 +2,6 @@ package nvmeq
 
 import "github.com/lanefs/lanefs/gpu"
 
-// IOVA is an address as the controller sees it.
-type IOVA uint64
-
 // Transport is how the host reaches one controller: its BAR 0, its DMA, its reset. nvmeq/softctl implements it in
 // software, nvmeq/pcie over a PCI function.
 type Transport interface {

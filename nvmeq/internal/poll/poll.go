@@ -1,4 +1,5 @@
-package nvmeq
+// Package poll paces loops that poll.
+package poll
 
 import (
 	"runtime"
@@ -6,11 +7,12 @@ import (
 	"time"
 )
 
-// waiter paces a loop that polls: it spins while an answer is likely to be near, then yields, then sleeps, so that a
-// slow controller does not cost a core. The zero value is ready; progress starts it over.
-type waiter struct {
-	spin   time.Duration // beyond waitSpins
-	among  *atomic.Int32 // those who are counted, until end; nil: nobody is
+// Waiter paces a loop that polls: it spins while an answer is likely to be near, then yields, then sleeps, so that a
+// slow controller does not cost a core. The zero value is ready; Progress starts it over.
+type Waiter struct {
+	Spin  time.Duration // how much longer to spin than waitSpins rounds
+	Among *atomic.Int32 // a count of loops that End takes this one from; nil: it is not counted
+
 	rounds int
 	look   int // the round in which the clock is read next
 	since  time.Time
@@ -25,18 +27,18 @@ const (
 	waitPatien = 20 * time.Millisecond
 )
 
-// end says that the loop is over.
-func (w *waiter) end() {
-	if w.among != nil {
-		w.among.Add(-1)
+// End says that the loop is over.
+func (w *Waiter) End() {
+	if w.Among != nil {
+		w.Among.Add(-1)
 	}
 }
 
-// progress says that the loop got somewhere.
-func (w *waiter) progress() { w.rounds, w.look = 0, 0 }
+// Progress says that the loop got somewhere.
+func (w *Waiter) Progress() { w.rounds, w.look = 0, 0 }
 
-// idle waits a little before the next look.
-func (w *waiter) idle() {
+// Idle waits a little before the next look.
+func (w *Waiter) Idle() {
 	w.rounds++
 	if w.rounds <= waitSpins || w.rounds < w.look {
 		return
@@ -44,7 +46,7 @@ func (w *waiter) idle() {
 	if w.rounds == waitSpins+1 {
 		w.since = time.Now()
 	}
-	switch d := time.Since(w.since) - w.spin; {
+	switch d := time.Since(w.since) - w.Spin; {
 	case d < 0:
 		w.look = w.rounds + waitLook
 	case d < waitYield:
