@@ -27,7 +27,7 @@ var ErrTimeout = errors.New("timed out")
 // adminQueue is protected by Controller.admin.
 type adminQueue struct {
 	c    *Controller
-	d    *dma
+	d    *DMA
 	sq   []byte
 	cq   []byte
 	page int64 // bytes between the three parts: CC.MPS
@@ -48,29 +48,29 @@ type adminQueue struct {
 
 // newAdminQueue allocates memory for queues with host pages of mps bytes.
 func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
-	kind := c.placement().Host
-	d, err := newDMA(c, kind, 3*mps, mps)
+	kind := c.Placement().Host
+	d, err := NewDMA(c, kind, 3*mps, mps)
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
-	if d.host == nil {
-		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.runtime().Name(), kind), d.Close())
+	if d.Host == nil {
+		return nil, errors.Join(fmt.Errorf("admin queue: %s gives no CPU view of %v memory", c.Runtime().Name(), kind), d.Close())
 	}
 	q := &adminQueue{c: c, d: d, page: mps}
-	q.sq, q.cq = d.host[:adminEntries*SQESize], d.host[mps:mps+adminEntries*CQESize]
+	q.sq, q.cq = d.Host[:adminEntries*SQESize], d.Host[mps:mps+adminEntries*CQESize]
 	return q, nil
 }
 
 // reset makes the queue as a controller expects it when it is enabled.
 func (q *adminQueue) reset() {
-	clear(q.d.host[:2*q.page])
+	clear(q.d.Host[:2*q.page])
 	q.tail, q.head, q.phase, q.cid, q.broken = 0, 0, true, 0, nil
 	q.events, q.noEvents, q.seen = 0, false, nil
 }
 
 // data is the one page that commands transfer to and from.
-func (q *adminQueue) data() []byte   { return q.d.host[2*q.page : 2*q.page+pageSize] }
-func (q *adminQueue) dataIOVA() IOVA { return q.d.iova + IOVA(2*q.page) }
+func (q *adminQueue) data() []byte   { return q.d.Host[2*q.page : 2*q.page+PageSize] }
+func (q *adminQueue) dataIOVA() IOVA { return q.d.IOVA + IOVA(2*q.page) }
 
 // post writes an entry and rings the doorbell.
 func (q *adminQueue) post(s *SQE) error {
@@ -134,7 +134,7 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 	deadline := time.Now().Add(timeout)
 	var w poll.Waiter
 	for {
-		if q.c.step(0) {
+		if q.c.Step(0) {
 			w.Progress()
 		}
 		cqe, ok := q.reap()
@@ -146,7 +146,7 @@ func (q *adminQueue) exec(s SQE, timeout time.Duration) (CQE, error) {
 			q.broken = fmt.Errorf("the controller completed admin command %#x, which was not outstanding", cqe.CID)
 			return CQE{}, q.broken
 		case time.Now().After(deadline):
-			csts := q.c.csts()
+			csts := q.c.CSTS()
 			q.broken = fmt.Errorf("%s %w after %v, %v", name, ErrTimeout, timeout, csts)
 			return CQE{}, q.broken
 		default:
@@ -177,4 +177,21 @@ func (c *Controller) adminRead(s SQE, into []byte) (CQE, error) {
 		copy(into, data)
 	}
 	return cqe, err
+}
+
+// IdentifyBy executes Identify Controller with its data at an IOVA, and has ring ring the doorbell in place of the CPU.
+func (c *Controller) IdentifyBy(ring func(tail uint32) error, at IOVA) error {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	c.aq.bell = ring
+	defer func() { c.aq.bell = nil }()
+	_, err := c.aq.exec(SQE{Opcode: AdminIdentify, CDW10: uint32(CNSController), PRP1: at}, c.cfg.Timeout)
+	return err
+}
+
+// AdminErr is why the admin queue is out of service, nil while it works.
+func (c *Controller) AdminErr() error {
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	return c.aq.broken
 }

@@ -27,8 +27,8 @@ func (c *Controller) SetFeature(fid FID, nsid, value uint32) (uint32, error) {
 }
 
 func (c *Controller) adminFill(s SQE, data []byte) (CQE, error) {
-	if len(data) > pageSize {
-		return CQE{}, fmt.Errorf("nvmeq: %d bytes asked of one admin command, at most %d", len(data), pageSize)
+	if len(data) > PageSize {
+		return CQE{}, fmt.Errorf("nvmeq: %d bytes asked of one admin command, at most %d", len(data), PageSize)
 	}
 	if len(data) == 0 {
 		return c.adminCmd(s)
@@ -41,8 +41,8 @@ func (c *Controller) GetLogPage(lid LID, nsid uint32, b []byte) error {
 	if len(b) == 0 || len(b)%4 != 0 {
 		return fmt.Errorf("nvmeq: log page of %d bytes, want a multiple of 4", len(b))
 	}
-	for off := 0; off < len(b); off += pageSize {
-		part := b[off:min(off+pageSize, len(b))]
+	for off := 0; off < len(b); off += PageSize {
+		part := b[off:min(off+PageSize, len(b))]
 		dwords := uint32(len(part)/4 - 1)
 		_, err := c.adminRead(SQE{Opcode: AdminGetLogPage, NSID: nsid,
 			CDW10: uint32(lid) | dwords&0xffff<<16, CDW11: dwords >> 16, CDW12: uint32(off)}, part)
@@ -125,47 +125,8 @@ func (c *Controller) negotiateQueues(n int) (int, error) {
 func (c *Controller) enableEvents() error {
 	const smart, namespaces, firmware = 0x1f, 1 << 8, 1 << 9
 	_, err := c.SetFeature(FIDAsyncEvent, 0, smart|c.ident.OAES&(namespaces|firmware))
-	if refused(err) {
+	if Refused(err) {
 		return nil // it reports what it likes, then
 	}
 	return err
-}
-
-// createCQ and createSQ make an I/O queue pair of physically contiguous queues, without interrupts (Base §5.4, §5.5).
-func (c *Controller) createCQ(qid uint16, at IOVA, size int) error {
-	_, err := c.adminCmd(SQE{Opcode: AdminCreateCQ, PRP1: at, CDW10: uint32(qid) | uint32(size-1)<<16, CDW11: 1})
-	return wrapQueue(err, qid)
-}
-
-func (c *Controller) createSQ(qid uint16, at IOVA, size int) error {
-	_, err := c.adminCmd(SQE{Opcode: AdminCreateSQ, PRP1: at, CDW10: uint32(qid) | uint32(size-1)<<16,
-		CDW11: 1 | uint32(qid)<<16})
-	return wrapQueue(err, qid)
-}
-
-// deleteSQ ends every command of the queue: when it has returned nil, none of them touches memory any more (Base §5.7).
-func (c *Controller) deleteSQ(qid uint16) error {
-	_, err := c.adminCmd(SQE{Opcode: AdminDeleteSQ, CDW10: uint32(qid)})
-	return wrapQueue(err, qid)
-}
-
-func (c *Controller) deleteCQ(qid uint16) error {
-	_, err := c.adminCmd(SQE{Opcode: AdminDeleteCQ, CDW10: uint32(qid)})
-	return wrapQueue(err, qid)
-}
-
-func wrapQueue(err error, qid uint16) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("I/O queue %d: %w", qid, err)
-}
-
-// abort asks for the end of one command (Base §5.1) and says whether the controller has aborted it. Either way the
-// command is over only when its own completion has come.
-func (c *Controller) abort(sqid, cid uint16) (bool, error) {
-	c.admin.Lock()
-	defer c.admin.Unlock()
-	cqe, err := c.aq.exec(SQE{Opcode: AdminAbort, CDW10: uint32(sqid) | uint32(cid)<<16}, min(abortTimeout, c.cfg.Timeout))
-	return err == nil && cqe.DW0&1 == 0, err
 }

@@ -57,7 +57,7 @@ func (c *Controller) pollEvents() {
 	c.admin.Lock()
 	q := c.aq
 	if q.broken == nil {
-		c.step(0)
+		c.Step(0)
 		for range adminEntries { // a controller that floods the queue does not keep us here
 			cqe, ok := q.reap()
 			if !ok {
@@ -96,7 +96,7 @@ func (c *Controller) reportEvent(e AsyncEvent) {
 		}
 	default:
 		if e.LID() != 0 {
-			c.GetLogPage(e.LID(), 0xffffffff, make([]byte, pageSize)) // reading it is what matters here
+			c.GetLogPage(e.LID(), 0xffffffff, make([]byte, PageSize)) // reading it is what matters here
 		}
 	}
 	if e.Type() == AsyncNotice {

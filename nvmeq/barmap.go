@@ -13,9 +13,9 @@ type BARExporter interface {
 	ExportBAR() (gpu.Export, error)
 }
 
-// importBAR is BAR 0 as kernels see it, by way of its descriptor. VFIO revokes a DMA-BUF while its function is reset, when no
+// ImportBAR is BAR 0 as kernels see it, by way of its descriptor. VFIO revokes a DMA-BUF while its function is reset, when no
 // lane rings.
-func (c *Controller) importBAR() (gpu.Memory, error) {
+func (c *Controller) ImportBAR() (gpu.Memory, error) {
 	x, ok := c.t.(BARExporter)
 	if !ok {
 		return nil, errors.New("BAR 0 cannot be had as a descriptor")
@@ -26,20 +26,20 @@ func (c *Controller) importBAR() (gpu.Memory, error) {
 	}
 	fd := os.NewFile(uintptr(e.FD), "BAR 0")
 	defer fd.Close()
-	m, err := c.runtime().Import(e)
+	m, err := c.Runtime().Import(e)
 	if err != nil {
 		return nil, fmt.Errorf("importing BAR 0: %w", err)
 	}
 	return m, nil
 }
 
-// acquireBAR is BAR 0 as kernels see it. A GPU's driver registers memory once only, so a controller's engines share it;
-// each calls releaseBAR when it is done.
-func (c *Controller) acquireBAR() (gpu.Memory, error) {
+// AcquireBAR is BAR 0 as kernels see it. A GPU's driver registers memory once only, so a controller's engines share it;
+// each calls ReleaseBAR when it is done.
+func (c *Controller) AcquireBAR() (gpu.Memory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.barUsers == 0 {
-		m, err := c.runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
+		m, err := c.Runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
 		if err != nil {
 			return nil, err
 		}
@@ -49,13 +49,13 @@ func (c *Controller) acquireBAR() (gpu.Memory, error) {
 	return c.bar, nil
 }
 
-// reachBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
-func (c *Controller) reachBAR() (gpu.Memory, func() error, error) {
-	m, err := c.acquireBAR()
+// ReachBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
+func (c *Controller) ReachBAR() (gpu.Memory, func() error, error) {
+	m, err := c.AcquireBAR()
 	if err == nil {
-		return m, c.releaseBAR, nil
+		return m, c.ReleaseBAR, nil
 	}
-	m, err2 := c.importBAR()
+	m, err2 := c.ImportBAR()
 	if err2 != nil {
 		return nil, nil, fmt.Errorf("%w; %w", err, err2)
 	}
@@ -69,7 +69,7 @@ func (c *Controller) forgetBAR() {
 	c.bar, c.barUsers = nil, 0
 }
 
-func (c *Controller) releaseBAR() error {
+func (c *Controller) ReleaseBAR() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.barUsers--; c.barUsers > 0 {

@@ -84,7 +84,7 @@ func (ch *Choice) attempt(cfg Config, ec EngineConfig, nsid uint32, m MemoryMode
 	if why == nil || c.Failover() != nil {
 		return c, nil
 	}
-	c.log.Info("refused: "+what, "device", c.t.Name(), "why", why.Error())
+	c.Log().Info("refused: "+what, "device", c.Name(), "why", why.Error())
 	ch.Refused = append(ch.Refused, what+": "+why.Error())
 	if err := c.Close(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", what, why), err)

@@ -27,8 +27,8 @@ const bellStride = 64
 // openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
 func (w *works) openDoorbells(e *Engine, n int) error {
 	c := e.c
-	kind, route := c.placement().Bell, e.cfg.Doorbell
-	if route == DoorbellDirect && c.move.Load() != nil {
+	kind, route := c.Placement().Bell, e.cfg.Doorbell
+	if route == DoorbellDirect && c.Failover() != nil {
 		route = DoorbellAuto // the CPU needs no descriptor
 	}
 	switch {
@@ -39,27 +39,27 @@ func (w *works) openDoorbells(e *Engine, n int) error {
 		e.noBAR = errors.New("the memory mode puts them in device memory")
 	case route == DoorbellDirect:
 		w.route = route
-		return c.quietly(func() (err error) { w.bar, err = c.importBAR(); return err })
+		return c.Quiesced(func() (err error) { w.bar, err = c.ImportBAR(); return err })
 	default:
-		err := c.quietly(func() (err error) { w.bar, err = c.acquireBAR(); return err })
+		err := c.Quiesced(func() (err error) { w.bar, err = c.AcquireBAR(); return err })
 		if err == nil {
 			w.route = DoorbellBAR
 			return nil
 		}
-		err = fmt.Errorf("registering BAR 0 with %s: %w", c.runtime().Name(), err)
+		err = fmt.Errorf("registering BAR 0 with %s: %w", c.Runtime().Name(), err)
 		if route == DoorbellBAR {
 			return err
 		}
 		e.noBAR = err
-		c.log.Info("doorbells go over the bridge", "device", c.t.Name(), "why", err.Error())
+		c.Log().Info("doorbells go over the bridge", "device", c.Name(), "why", err.Error())
 	}
 	w.route = DoorbellBridge
-	err := c.quietly(func() (err error) {
-		w.bells, err = c.runtime().Alloc(kind, roundUp(int64(n)*bellStride, pageSize))
+	err := c.Quiesced(func() (err error) {
+		w.bells, err = c.Runtime().Alloc(kind, RoundUp(int64(n)*bellStride, PageSize))
 		return err
 	})
 	if err == nil && w.bells.Host() == nil {
-		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.runtime().Name(), kind)
+		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.Runtime().Name(), kind)
 	}
 	return err
 }
@@ -76,7 +76,7 @@ func (e *Engine) Doorbells() (DoorbellRoute, error) {
 
 // placeBells says where the lane's kernel rings, SQ and CQ.
 func (l *lane) placeBells(w *works) (sq, cq uint64) {
-	s := l.e.c.stride
+	s := l.e.c.Doorbells()
 	l.bells = nil
 	if w.bells == nil {
 		bar := uint64(w.bar.Addr())
@@ -102,11 +102,11 @@ func (l *lane) forward() {
 	if l.bells == nil {
 		return
 	}
-	for i, off := range [2]int64{l.e.c.stride.SQ(l.qid), l.e.c.stride.CQ(l.qid)} {
+	for i, off := range [2]int64{l.e.c.Doorbells().SQ(l.qid), l.e.c.Doorbells().CQ(l.qid)} {
 		// Acquire: the kernel released its entries before this word, and the controller is told after it.
 		if v := atomic.LoadUint32(&l.bells[i]); v != l.rung[i] {
 			l.rung[i] = v
-			l.e.c.t.Write32(off, v)
+			l.e.c.Transport().Write32(off, v)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (l *lane) kick() error {
 	err := l.e.drv.kick(l)
 	l.forward()
 	if err != nil {
-		return laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+		return RuntimeError{fmt.Errorf("lane %d: %w", l.index, err)}
 	}
 	return nil
 }

@@ -31,9 +31,9 @@ type Command struct {
 // check says what is wrong with the command before anybody acts on it. A length that disagrees with NLB is the worst:
 // the controller transfers NLB blocks, whatever the PRPs were built for.
 func (e *Engine) check(c *Command) error {
-	shift, ok := e.c.blockShift(c.NSID)
+	shift, ok := e.c.BlockShift(c.NSID)
 	switch {
-	case c.Op == IOFlush && c.NSID == 0xffffffff && e.c.ident.VWC.FlushAll():
+	case c.Op == IOFlush && c.NSID == 0xffffffff && e.c.Identify().VWC.FlushAll():
 		return nil
 	case !ok:
 		return fmt.Errorf("%s: namespace %d is not one that can be used", c, c.NSID)

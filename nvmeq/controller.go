@@ -56,7 +56,7 @@ type Controller struct {
 	qids     []uint16   // protected by mu: I/O queue identifiers not in use
 	bar      gpu.Memory // protected by mu: BAR 0 for kernels, while an engine uses it
 	barUsers int        // protected by mu
-	engines  []*Engine  // protected by mu
+	attached []Queues   // protected by mu
 
 	ladder sync.Mutex    // held while the controller is reset
 	resets int           // protected by ladder: in a row, without a completed command between them
@@ -164,21 +164,31 @@ func (c *Controller) start() (queues int, err error) {
 	return n, nil
 }
 
-// placement is where things go now.
-func (c *Controller) placement() Placement {
+// Placement is where things go now.
+func (c *Controller) Placement() Placement {
 	if c.move.Load() != nil {
 		var host Placement
-		host.fill(c.runtime())
+		host.fill(c.Runtime())
 		return host
 	}
 	return c.cfg.Placement
 }
 
-// runtime is whose kernels the lanes run.
-func (c *Controller) runtime() gpu.Runtime { return *c.rt.Load() }
+// Runtime is whose kernels the lanes run.
+func (c *Controller) Runtime() gpu.Runtime { return *c.rt.Load() }
 
-// step lets a software controller work on a queue.
-func (c *Controller) step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
+// Step lets a software controller work on a queue.
+func (c *Controller) Step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
+
+// Log is where the controller logs.
+func (c *Controller) Log() *slog.Logger { return c.log }
+
+// Transport is how the controller is reached.
+func (c *Controller) Transport() Transport { return c.t }
+
+// Doorbells is where in BAR 0 the doorbells are, PageSize the host's page size in bytes (CC.MPS).
+func (c *Controller) Doorbells() Stride { return c.stride }
+func (c *Controller) PageSize() int64   { return c.mps }
 
 // Capabilities, Version and Identify are what the controller reports.
 func (c *Controller) Capabilities() CAP             { return c.cap }
@@ -194,7 +204,7 @@ func (c *Controller) Simulated() bool { return c.sim != nil }
 
 // Inline says that commands are carried out on the thread of whoever asks for them: by a software controller, for lanes that
 // their caller drives. Its queue pairs do not work in parallel then.
-func (c *Controller) Inline() bool { return c.sim != nil && c.runtime().Facts().CallerDriven }
+func (c *Controller) Inline() bool { return c.sim != nil && c.Runtime().Facts().CallerDriven }
 
 // Queues is how many I/O queue pairs the controller gave us.
 func (c *Controller) Queues() int { return c.queues }
@@ -243,15 +253,13 @@ func (c *Controller) checkAlive() {
 	if c.Err() != nil {
 		return
 	}
-	c.admin.Lock()
-	broken := c.aq.broken
-	c.admin.Unlock()
-	csts := c.csts()
+	broken := c.AdminErr()
+	csts := c.CSTS()
 	switch {
 	case csts.Gone() || csts.CFS():
-		c.recover(c.generation(), fmt.Errorf("%v", csts))
+		c.Recover(c.Generation(), fmt.Errorf("%v", csts))
 	case broken != nil:
-		c.recover(c.generation(), broken)
+		c.Recover(c.Generation(), broken)
 	}
 }
 
@@ -261,12 +269,9 @@ func (c *Controller) Close() error {
 	c.closeOnce.Do(func() {
 		close(c.closing)
 		<-c.watchDone
-		c.mu.Lock()
-		engines := append([]*Engine(nil), c.engines...)
-		c.mu.Unlock()
 		var errs []error
-		for _, e := range engines {
-			errs = append(errs, e.Close())
+		for _, q := range c.queuePairs() {
+			errs = append(errs, q.Close())
 		}
 		c.ladder.Lock() // no reset now
 		defer c.ladder.Unlock()
@@ -283,7 +288,7 @@ func (c *Controller) Close() error {
 		errs = append(errs, c.aq.d.Close())
 		switch {
 		case c.move.Load() != nil:
-			errs = append(errs, c.runtime().Close()) // the first runtime is not touched again
+			errs = append(errs, c.Runtime().Close()) // the first runtime is not touched again
 		case !c.failed.Load():
 			errs = append(errs, c.copies.close())
 		}

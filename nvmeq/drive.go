@@ -43,7 +43,7 @@ func (b *batch) nudge() {
 func (l *lane) entered(weight int64) error {
 	if l.e.closed.Load() {
 		l.load.Add(-weight)
-		return fmt.Errorf("nvmeq: %s: %w", l.e.c.t.Name(), ErrClosed)
+		return fmt.Errorf("nvmeq: %s: %w", l.e.c.Name(), ErrClosed)
 	}
 	return nil
 }
@@ -88,8 +88,8 @@ func (l *lane) pop(b *batch) {
 func (l *lane) wait(b *batch) {
 	c := l.e.c
 	for !b.done.Load() {
-		if c.paused.Load() {
-			c.awaitReset()
+		if c.Resetting() {
+			c.AwaitReset()
 		}
 		if !l.drive.TryLock() {
 			<-b.wake // done, or our turn to drive
@@ -98,7 +98,7 @@ func (l *lane) wait(b *batch) {
 		gen, err := l.run(b)
 		l.pass()
 		if err != nil {
-			c.recover(gen, err)
+			c.Recover(gen, err)
 		}
 	}
 }
@@ -106,11 +106,11 @@ func (l *lane) wait(b *batch) {
 // run drives the lane until b is done, the controller is to be reset by someone else, or the lane needs that reset.
 func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
-	gen = c.generation()
+	gen = c.Generation()
 	w := l.e.pace()
 	defer w.End()
 	for !b.done.Load() {
-		if c.paused.Load() {
+		if c.Resetting() {
 			return gen, nil
 		}
 		progress := l.turn()
@@ -165,7 +165,7 @@ func (l *lane) turn() bool {
 	if l.outstanding() == 0 {
 		return progress
 	}
-	if l.e.c.step(l.qid) {
+	if l.e.c.Step(l.qid) {
 		return true
 	}
 	if l.idle++; progress {
@@ -215,7 +215,7 @@ func (l *lane) checkHung() {
 		limit = l.e.timeout(IOFlush)
 	}
 	if limit += l.e.cfg.Silence; now.Sub(l.heard) > limit {
-		l.broken = laneError{fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
+		l.broken = RuntimeError{fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
 	}
 }
 
@@ -254,7 +254,7 @@ func (l *lane) recall() {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
 	if err := l.e.drv.answered(l); err != nil {
 		l.deaf.Store(true)
-		l.e.c.log.Error("the lane does not answer", "device", l.e.c.t.Name(), "lane", l.index, "error", err.Error())
+		l.e.c.Log().Error("the lane does not answer", "device", l.e.c.Name(), "lane", l.index, "error", err.Error())
 	}
 }
 
@@ -290,18 +290,18 @@ func (e *Engine) spread(cmds []Command, n int) error {
 				continue
 			}
 			left++
-			if e.c.paused.Load() {
-				e.c.awaitReset()
+			if e.c.Resetting() {
+				e.c.AwaitReset()
 			}
 			if !p.l.drive.TryLock() {
 				continue
 			}
-			gen := e.c.generation()
+			gen := e.c.Generation()
 			progress = p.l.turn() || progress
 			err := p.l.broken
 			p.l.pass()
 			if err != nil {
-				e.c.recover(gen, err)
+				e.c.Recover(gen, err)
 			}
 		}
 		if progress {

@@ -1,7 +1,6 @@
 package nvmeq
 
 import (
-	"errors"
 	"fmt"
 )
 
@@ -22,12 +21,10 @@ import (
 // answer to the second tells how the first one ended.
 type FlushWitness interface{ RemembersFailedFlush() }
 
-// ErrNotDurable is wrapped by the errors of commands that would promise that something is durable when that is not known.
-var ErrNotDurable = errors.New("it is not known to be durable what was written")
-
-// promises says whether success means that something is durable.
-func (c *Command) promises() bool {
-	return c.Op == IOFlush || c.FUA && (c.Op == IOWrite || c.Op == IOWriteZeroes)
+// RemembersFlush says whether the controller is a FlushWitness.
+func (c *Controller) RemembersFlush() bool {
+	_, ok := c.t.(FlushWitness)
+	return ok
 }
 
 // NotDurable is what a Flush of this controller failed with, nil as long as none has.
@@ -38,29 +35,11 @@ func (c *Controller) NotDurable() error {
 	return nil
 }
 
-// flushFailed notes that a Flush has failed.
-func (c *Controller) flushFailed(why error) {
+// FlushFailed notes that a Flush has failed.
+func (c *Controller) FlushFailed(why error) {
 	if c.unproved.CompareAndSwap(nil, &why) {
 		c.log.Error("a Flush failed: from now on nothing is said to be durable", "device", c.t.Name(), "why", why.Error())
 	}
-}
-
-// believe is the error of a command that ended well.
-func (c *Controller) believe(cmd *Command) error {
-	if why := c.NotDurable(); why != nil && cmd.promises() {
-		return fmt.Errorf("nvme: %s: %w since: %w", cmd, ErrNotDurable, why)
-	}
-	return nil
-}
-
-// unseen is the error of a command whose result was lost, if it must not be sent again.
-func (c *Controller) unseen(cmd *Command) error {
-	if _, ok := c.t.(FlushWitness); ok || cmd.Op != IOFlush {
-		return nil
-	}
-	err := fmt.Errorf("nvme: %s: %w: its result was lost", cmd, ErrNotDurable)
-	c.flushFailed(err)
-	return err
 }
 
 // power is what a controller counts of its power (Base §5.16.1.3); the zero value is one that does not tell.
@@ -74,7 +53,7 @@ func (c *Controller) readPower() (power, error) {
 		cdw10 |= 1 << 15
 	}
 	_, err := c.adminRead(SQE{Opcode: AdminGetLogPage, NSID: 0xffffffff, CDW10: cdw10}, b)
-	if refused(err) {
+	if Refused(err) {
 		return power{}, nil
 	}
 	if err != nil {
@@ -94,7 +73,7 @@ func (c *Controller) samePower() error {
 		return err
 	}
 	if was := c.power; now != was && was != (power{}) && c.ident.VWC.Present() {
-		c.flushFailed(fmt.Errorf("the controller lost power: %s power cycles and %s unsafe shutdowns now, %s and %s before",
+		c.FlushFailed(fmt.Errorf("the controller lost power: %s power cycles and %s unsafe shutdowns now, %s and %s before",
 			now.cycles, now.unsafe, was.cycles, was.unsafe))
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 
 // This file moves the controller between its states by CC and CSTS (Base §3.5): enabled, disabled, shut down.
 
-func (c *Controller) csts() CSTS { return CSTS(c.t.Read32(RegCSTS)) }
+func (c *Controller) CSTS() CSTS { return CSTS(c.t.Read32(RegCSTS)) }
 
 // readCapabilities reads CAP and VS and derives what is fixed from then on.
 func (c *Controller) readCapabilities() error {
@@ -63,7 +63,7 @@ func (c *Controller) waitReady(want bool) error {
 	verb := map[bool]string{true: "enabling", false: "disabling"}[want]
 	var w poll.Waiter
 	for {
-		csts := c.csts()
+		csts := c.CSTS()
 		switch {
 		case csts.Gone():
 			return fmt.Errorf("%s: the device is gone (CSTS reads all ones)", verb)
@@ -74,7 +74,7 @@ func (c *Controller) waitReady(want bool) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("%s %w after %v (CAP.TO), %v", verb, ErrTimeout, limit, csts)
 		}
-		if c.step(0) {
+		if c.Step(0) {
 			w.Progress()
 		} else {
 			w.Idle()
@@ -84,7 +84,7 @@ func (c *Controller) waitReady(want bool) error {
 
 // disable clears CC.EN: the controller forgets its queues and stops using host memory.
 func (c *Controller) disable() error {
-	csts := c.csts()
+	csts := c.CSTS()
 	if csts.Gone() {
 		return fmt.Errorf("disabling: the device is gone (CSTS reads all ones)")
 	}
@@ -125,8 +125,8 @@ func (c *Controller) enable() error {
 	c.aq.reset()
 	c.admin.Unlock()
 	c.t.Write32(RegAQA, uint32(NewAQA(adminEntries, adminEntries)))
-	c.t.Write64(RegASQ, uint64(c.aq.d.iova))
-	c.t.Write64(RegACQ, uint64(c.aq.d.iova)+uint64(c.aq.page))
+	c.t.Write64(RegASQ, uint64(c.aq.d.IOVA))
+	c.t.Write64(RegACQ, uint64(c.aq.d.IOVA)+uint64(c.aq.page))
 	// IOSQES and IOCQES are the sizes this host builds; Identify says afterwards whether the controller takes them.
 	cc := CC(0).WithCSS(css).WithMPS(c.mps).WithIOSQES(SQESize).WithIOCQES(CQESize).WithEN(true)
 	c.t.Write32(RegCC, uint32(cc))
@@ -143,7 +143,7 @@ func (c *Controller) shutdown(kind SHN) error {
 	deadline := time.Now().Add(limit)
 	var w poll.Waiter
 	for {
-		csts := c.csts()
+		csts := c.CSTS()
 		switch {
 		case csts.Gone():
 			return fmt.Errorf("nvme: shutting down: the device is gone (CSTS reads all ones)")
@@ -154,7 +154,7 @@ func (c *Controller) shutdown(kind SHN) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("nvme: shutting down %w after %v, %v", ErrTimeout, limit, csts)
 		}
-		if c.step(0) {
+		if c.Step(0) {
 			w.Progress()
 		} else {
 			w.Idle()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +55,7 @@ func (cfg *EngineConfig) fill(c *Controller) error {
 	def(&cfg.Lanes, max(4, runtime.NumCPU()))
 	def(&cfg.Depth, 128)
 	def(&cfg.Retries, 3)
-	cfg.Depth = min(cfg.Depth, c.cap.MQES(), maxDepth)
+	cfg.Depth = min(cfg.Depth, c.Capabilities().MQES(), maxDepth)
 	if cfg.MaxTransfer == 0 {
 		cfg.MaxTransfer = 1 << 20
 	}
@@ -103,56 +102,27 @@ func (c *Controller) NewEngine(cfg EngineConfig) (*Engine, error) {
 	if err := cfg.fill(c); err != nil {
 		return nil, err
 	}
-	if !cfg.Batch && !c.runtime().Facts().CallerDriven {
+	if !cfg.Batch && !c.Runtime().Facts().CallerDriven {
 		cfg.Lanes = min(cfg.Lanes, residentLanes)
 	}
-	qids := c.takeQIDs(cfg.Lanes)
+	qids := c.TakeQIDs(cfg.Lanes)
 	if len(qids) == 0 {
-		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.t.Name(), c.queues)
+		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues())
 	}
 	cfg.Lanes = len(qids)
 	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now()}
 	err := e.build(qids)
 	if err == nil {
-		// From here on a controller reset rebuilds this engine's queues too.
-		c.ladder.Lock()
-		for _, l := range e.lanes {
-			if err = l.create(); err != nil {
-				break
-			}
-		}
-		if err == nil {
-			c.mu.Lock()
-			c.engines = append(c.engines, e)
-			c.mu.Unlock()
-		}
-		c.ladder.Unlock()
+		err = c.Attach(pairs{e})
 	}
 	if err != nil {
 		for _, l := range e.lanes {
 			err = errors.Join(err, l.delete())
 		}
-		c.returnQIDs(qids)
+		c.ReturnQIDs(qids)
 		return nil, errors.Join(fmt.Errorf("nvmeq: engine: %w", err), e.free())
 	}
 	return e, nil
-}
-
-// takeQIDs reserves up to n queue identifiers.
-func (c *Controller) takeQIDs(n int) []uint16 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n = min(n, len(c.qids))
-	got := append([]uint16(nil), c.qids[:n]...)
-	c.qids = c.qids[n:]
-	return got
-}
-
-func (c *Controller) returnQIDs(qids []uint16) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.qids = append(c.qids, qids...)
-	slices.Sort(c.qids)
 }
 
 // build makes the works and lays out the lanes in them.
@@ -211,10 +181,10 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 
 // vouch fails the commands that moved data to or from device memory which is no longer there.
 func (e *Engine) vouch(cmds []Command) {
-	if !e.c.placement().Data.Device() {
+	if !e.c.Placement().Data.Device() {
 		return
 	}
-	v, ok := e.c.runtime().(gpu.Voucher)
+	v, ok := e.c.Runtime().(gpu.Voucher)
 	if !ok {
 		return
 	}
@@ -255,7 +225,7 @@ func (e *Engine) prepare(cmds []Command) error {
 		c.Err, c.Status, c.DW0, c.Latency, c.tries, c.page = nil, 0, 0, 0, 0, -1
 		err := e.check(c)
 		if err == nil {
-			err = e.c.refuses(c)
+			err = e.refuses(c)
 		}
 		if err != nil {
 			c.Err = fmt.Errorf("nvmeq: %w", err)
@@ -292,7 +262,7 @@ const flushPatience = 20
 
 // timeout is that of one command.
 func (e *Engine) timeout(op Opcode) time.Duration {
-	if op == IOFlush && e.c.sim != nil {
+	if op == IOFlush && e.c.Simulated() {
 		return flushPatience * e.cfg.Timeout
 	}
 	return e.cfg.Timeout
@@ -346,24 +316,16 @@ func (e *Engine) Close() error {
 			}
 		}
 		c := e.c
-		c.ladder.Lock()
-		defer c.ladder.Unlock()
-		c.mu.Lock()
-		for i, other := range c.engines {
-			if other == e {
-				c.engines = append(c.engines[:i], c.engines[i+1:]...)
-				break
+		e.closeErr = c.Detach(pairs{e}, func() error {
+			var errs []error
+			if c.Err() == nil {
+				for _, l := range e.lanes {
+					errs = append(errs, l.delete())
+					c.ReturnQIDs([]uint16{l.qid})
+				}
 			}
-		}
-		c.mu.Unlock()
-		var errs []error
-		if c.Err() == nil {
-			for _, l := range e.lanes {
-				errs = append(errs, l.delete())
-				c.returnQIDs([]uint16{l.qid})
-			}
-		}
-		e.closeErr = errors.Join(append(errs, e.free())...)
+			return errors.Join(append(errs, e.free())...)
+		})
 	})
 	return e.closeErr
 }
@@ -390,7 +352,7 @@ func (e *Engine) free() error {
 	}
 	e.lastStats = e.readStats()
 	if len(errs) > 0 {
-		e.c.failed.Store(true)
+		e.c.FailRuntime()
 		return errors.Join(append(errs, e.works.closeQueues())...)
 	}
 	for _, l := range e.lanes {

@@ -1,7 +1,6 @@
 package nvmeq
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -28,9 +27,9 @@ func (l *lane) climb() {
 	for _, s := range l.limbo {
 		onlyTimeouts = onlyTimeouts && s.kind == kernels.EngineTimeout
 	}
-	log := l.e.c.log.With("device", l.e.c.t.Name(), "queue", l.qid)
+	log := l.e.c.Log().With("device", l.e.c.Name(), "queue", l.qid)
 	first := l.limbo[0]
-	if csts := l.e.c.csts(); csts.Gone() || csts.CFS() {
+	if csts := l.e.c.CSTS(); csts.Gone() || csts.CFS() {
 		l.broken = fmt.Errorf("%s not completed: %v", first.cmd(), csts)
 		return
 	}
@@ -83,7 +82,7 @@ func (l *lane) abortLost() (bool, error) {
 			if l.limbo[aborted].kind != kernels.EngineTimeout {
 				return false, nil // the lane failed meanwhile
 			}
-			if _, err := l.e.c.abort(l.qid, l.limbo[aborted].cid); err != nil && !refused(err) {
+			if _, err := l.e.c.Abort(l.qid, l.limbo[aborted].cid); err != nil && !Refused(err) {
 				return false, err
 			}
 		}
@@ -93,7 +92,7 @@ func (l *lane) abortLost() (bool, error) {
 		n := l.drain()
 		if stale || n > 0 {
 			if err := l.e.drv.sync(l); err != nil {
-				return false, laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+				return false, RuntimeError{fmt.Errorf("lane %d: %w", l.index, err)}
 			}
 			stale = false
 			if n += l.drain(); len(l.limbo) > aborted {
@@ -107,7 +106,7 @@ func (l *lane) abortLost() (bool, error) {
 		if time.Now().After(deadline) {
 			return false, nil
 		}
-		if l.e.c.step(l.qid) || n > 0 {
+		if l.e.c.Step(l.qid) || n > 0 {
 			w.Progress()
 		} else {
 			w.Idle()
@@ -119,7 +118,7 @@ func (l *lane) abortLost() (bool, error) {
 func (l *lane) rebuild() error {
 	l.recall()
 	if l.outstanding() > 0 {
-		return laneError{fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+		return RuntimeError{fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
 	}
 	if err := l.delete(); err != nil {
 		return err
@@ -143,7 +142,7 @@ func (l *lane) resend() {
 	for _, s := range l.limbo {
 		c := s.cmd()
 		l.freePage(c)
-		if err := l.e.c.unseen(c); err != nil {
+		if err := l.e.unseen(c); err != nil {
 			l.finish(s.slot, err)
 			continue
 		}
@@ -163,7 +162,7 @@ func (l *lane) giveUp(s lost) error {
 	c := s.cmd()
 	err := l.lastWord(s)
 	if c.Op == IOFlush {
-		l.e.c.flushFailed(err)
+		l.e.c.FlushFailed(err)
 	}
 	return err
 }
@@ -174,163 +173,4 @@ func (l *lane) lastWord(s lost) error {
 		return fmt.Errorf("nvme: %s: %w after %v, %d times", c, ErrTimeout, l.e.cfg.Timeout, c.tries+1)
 	}
 	return fmt.Errorf("nvme: %s: the queue pair failed %d times", c, c.tries+1)
-}
-
-// maxResets is how many resets in a row, without a completed command between them, a controller is granted.
-const maxResets = 3
-
-// generation counts resets.
-func (c *Controller) generation() uint32 { return c.gen.Load() }
-
-// recover resets the controller, unless that has happened since gen was read. Nobody calls it with drive held.
-func (c *Controller) recover(gen uint32, why error) {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
-	c.recoverLocked(gen, why)
-}
-
-func (c *Controller) recoverLocked(gen uint32, why error) {
-	if c.gen.Load() != gen || c.Err() != nil {
-		return
-	}
-	c.paused.Store(true) // drivers leave their lanes at their next turn
-	c.mu.Lock()
-	engines := append([]*Engine(nil), c.engines...)
-	c.mu.Unlock()
-	var lanes []*lane
-	for _, e := range engines {
-		lanes = append(lanes, e.lanes...)
-	}
-	completed := false
-	for _, l := range lanes {
-		l.drive.Lock()
-		completed = completed || l.streak == 0
-	}
-	if completed {
-		c.resets = 0
-	}
-	c.resets++
-	if c.resets > maxResets {
-		c.kill(fmt.Errorf("%d resets did not help: %w", maxResets, why))
-		c.t.Reset() // it must not write to memory that is no longer its own
-	} else {
-		err, failed := why, laneError{}
-		if !errors.As(why, &failed) {
-			c.log.Error("resetting the controller", "device", c.t.Name(), "why", why.Error())
-			err = c.restart(lanes)
-		}
-		if errors.As(err, &failed) {
-			err = c.moveLanes(engines, lanes, failed)
-		}
-		if errors.As(err, &failed) {
-			c.kill(err)
-			c.t.Reset()
-		} else if err != nil {
-			c.kill(fmt.Errorf("reset failed: %w; it was reset because: %w", err, why))
-			c.t.Reset()
-		} else {
-			c.log.Warn("controller reset", "device", c.t.Name())
-		}
-	}
-	dead := c.Err()
-	for _, l := range lanes {
-		l.streak = 1
-		l.heard = time.Time{}
-		if dead != nil {
-			l.failAll(dead)
-		} else {
-			l.settle()
-			l.refuseWrites()
-			l.resend()
-		}
-	}
-	c.gen.Add(1)
-	c.paused.Store(false)
-	for _, l := range lanes {
-		l.pass()
-	}
-}
-
-// awaitReset returns when the reset under way is over.
-func (c *Controller) awaitReset() {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
-}
-
-// restart brings the controller from whatever state back to where it was. The caller holds ladder and every drive.
-func (c *Controller) restart(lanes []*lane) error {
-	for _, l := range lanes {
-		l.created = false
-		if l.recall(); l.outstanding() > 0 {
-			return laneError{fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
-		}
-	}
-	if err := c.stop(); err != nil {
-		return err
-	}
-	if err := c.bringUp(); err != nil {
-		return err
-	}
-	for _, l := range lanes {
-		if err := l.create(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bringUp enables the controller again. It was disabled, has forgotten its queues and touches no memory (Base §3.7.2).
-func (c *Controller) bringUp() error {
-	if err := c.enable(); err != nil {
-		return err
-	}
-	if err := c.sameController(); err != nil {
-		return err
-	}
-	n, err := c.start()
-	if err != nil {
-		return err
-	}
-	if n < c.queues {
-		return fmt.Errorf("the controller now gives %d I/O queue pairs instead of %d", n, c.queues)
-	}
-	return c.samePower()
-}
-
-// sameController refuses to go on if another device has taken the place of ours.
-func (c *Controller) sameController() error {
-	b, err := c.identifyCmd(CNSController, 0, 0)
-	if err != nil {
-		return err
-	}
-	now, err := DecodeIdentifyController(b)
-	if err != nil {
-		return err
-	}
-	if now.SN != c.ident.SN || now.MN != c.ident.MN {
-		return fmt.Errorf("after the reset the controller is %q (%q), before it was %q (%q)", now.MN, now.SN, c.ident.MN, c.ident.SN)
-	}
-	for _, ns := range c.spaces {
-		if ns.Unusable != nil {
-			continue
-		}
-		again, err := c.identifyNamespace(ns.ID)
-		if err != nil {
-			return err
-		}
-		if again.Unusable != nil || again.BlockSize != ns.BlockSize || again.Blocks < ns.Blocks {
-			return fmt.Errorf("after the reset namespace %d has %d blocks of %d bytes, before it had %d of %d",
-				ns.ID, again.Blocks, again.BlockSize, ns.Blocks, ns.BlockSize)
-		}
-	}
-	return nil
-}
-
-// Reset resets the controller as the last rung of the ladder would; commands under way are sent again.
-func (c *Controller) Reset() error {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
-	c.resets = 0 // this one is not for a failure
-	c.recoverLocked(c.generation(), errors.New("it was asked for"))
-	return c.Err()
 }

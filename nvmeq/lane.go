@@ -94,13 +94,13 @@ func newGeometry(cfg EngineConfig, page int64) geometry {
 	g := geometry{page: page, count: cfg.Depth - 1, stride: kernels.PRPStride(cfg.MaxTransfer, page)}
 	// Twice as many slots as commands in flight: the lane finds work waiting when completions free its CIDs.
 	g.ring = 1 << bits.Len(uint(2*cfg.Depth-1))
-	g.sq, g.cq = roundUp(int64(cfg.Depth)*SQESize, page), roundUp(int64(cfg.Depth)*CQESize, page)
-	g.prp = roundUp(int64(g.count)*int64(g.stride), page)
-	g.ranges = roundUp(rangePages*pageSize, page)
+	g.sq, g.cq = RoundUp(int64(cfg.Depth)*SQESize, page), RoundUp(int64(cfg.Depth)*CQESize, page)
+	g.prp = RoundUp(int64(g.count)*int64(g.stride), page)
+	g.ranges = RoundUp(rangePages*PageSize, page)
 	g.cids = int64(g.count) * kernels.CIDSize
-	g.own = roundUp(kernels.LaneSize+g.cids, pageSize)
+	g.own = RoundUp(kernels.LaneSize+g.cids, PageSize)
 	g.work, g.results = int64(g.ring)*kernels.WorkSlotSize, int64(g.ring)*kernels.ResultSlotSize
-	g.shared = roundUp(sharedHead+g.work+g.results, pageSize)
+	g.shared = RoundUp(sharedHead+g.work+g.results, PageSize)
 	return g
 }
 
@@ -133,8 +133,8 @@ func (l *lane) place(w *works, g geometry, qid uint16) error {
 	h := w.shared.Host()[n*g.shared : (n+1)*g.shared]
 	at := w.shared.Addr() + gpu.Addr(n*g.shared)
 	l.qid, l.self = qid, w.own.Addr()+gpu.Addr(n*g.own)
-	l.sqIOVA, l.cqIOVA = w.sq.iova+IOVA(n*g.sq), w.cq.iova+IOVA(n*g.cq)
-	l.rangeHost, l.rangeIOVA = w.ranges.host[n*g.ranges:(n+1)*g.ranges], w.ranges.iova+IOVA(n*g.ranges)
+	l.sqIOVA, l.cqIOVA = w.sq.IOVA+IOVA(n*g.sq), w.cq.IOVA+IOVA(n*g.cq)
+	l.rangeHost, l.rangeIOVA = w.ranges.Host[n*g.ranges:(n+1)*g.ranges], w.ranges.IOVA+IOVA(n*g.ranges)
 	l.control = (*kernels.Control)(unsafe.Pointer(&h[0]))
 	l.status = (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize]))
 	l.counters = (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize]))
@@ -142,17 +142,17 @@ func (l *lane) place(w *works, g geometry, qid uint16) error {
 	l.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
 	l.workPos, l.resultPos = 0, 0
 	c := l.e.c
-	stream, err := c.runtime().NewStream()
+	stream, err := c.Runtime().NewStream()
 	if err != nil {
 		return err
 	}
 	sqBell, cqBell := l.placeBells(w)
 	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
-		Sq: uint64(w.sq.addr) + uint64(n*g.sq), Cq: uint64(w.cq.addr) + uint64(n*g.cq),
+		Sq: uint64(w.sq.Addr) + uint64(n*g.sq), Cq: uint64(w.cq.Addr) + uint64(n*g.cq),
 		SqDoorbell: sqBell, CqDoorbell: cqBell,
 		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
 		Cids: uint64(l.self) + kernels.LaneSize,
-		Prp:  uint64(w.prp.addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.iova) + uint64(n*g.prp),
+		Prp:  uint64(w.prp.Addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.IOVA) + uint64(n*g.prp),
 		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
 		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
 		PrpStride: g.stride, PageSize: uint32(g.page), Silent: silent,
@@ -173,10 +173,10 @@ func (l *lane) describe(w *works, s gpu.Stream, desc *kernels.Lane, off, size in
 		copy(h[off:], raw)
 		return nil
 	}
-	if err := zero(s, nil, l.self, size); err != nil {
+	if err := zero(s, l.self, size); err != nil {
 		return err
 	}
-	stage, err := l.e.c.runtime().Alloc(gpu.HostMapped, pageSize)
+	stage, err := l.e.c.Runtime().Alloc(gpu.HostMapped, PageSize)
 	if err != nil {
 		return err
 	}
@@ -188,22 +188,18 @@ func (l *lane) describe(w *works, s gpu.Stream, desc *kernels.Lane, off, size in
 	return s.Wait(copyTimeout)
 }
 
-// create makes the lane ready and creates its queue pair (Base §3.3.1.1: completion queue first).
+// create makes the lane ready and creates its queue pair.
 func (l *lane) create() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
 	l.resetBells()
 	if err := l.e.drv.reset(l); err != nil {
-		return laneError{fmt.Errorf("lane %d: %w", l.index, err)}
+		return RuntimeError{fmt.Errorf("lane %d: %w", l.index, err)}
 	}
 	if state := atomic.LoadUint32(&l.status.State); state != kernels.StateReady {
 		return fmt.Errorf("lane %d: the kernels refuse it (state %d, failure %d): image and host disagree about its layout",
 			l.index, state, atomic.LoadUint32(&l.status.Failed))
 	}
-	if err := l.e.c.createCQ(l.qid, l.cqIOVA, l.cqSize); err != nil {
-		return err
-	}
-	if err := l.e.c.createSQ(l.qid, l.sqIOVA, l.sqSize); err != nil {
-		l.e.c.deleteCQ(l.qid) // best effort: err is what matters
+	if err := l.e.c.CreateQueuePair(l.qid, l.sqIOVA, l.sqSize, l.cqIOVA, l.cqSize); err != nil {
 		return err
 	}
 	l.created, l.broken = true, nil
@@ -216,10 +212,7 @@ func (l *lane) delete() error {
 		return nil
 	}
 	l.created = false
-	if err := l.e.c.deleteSQ(l.qid); err != nil {
-		return err
-	}
-	return l.e.c.deleteCQ(l.qid)
+	return l.e.c.DeleteQueuePair(l.qid)
 }
 
 // outstanding is how many work items have no result yet.
@@ -238,8 +231,8 @@ func (l *lane) post(s slot) bool {
 		}
 		c.page = l.freePages[len(l.freePages)-1]
 		l.freePages = l.freePages[:len(l.freePages)-1]
-		EncodeRanges(l.rangeHost[int(c.page)*pageSize:], c.Ranges)
-		ranges = l.rangeIOVA + IOVA(c.page)*pageSize
+		EncodeRanges(l.rangeHost[int(c.page)*PageSize:], c.Ranges)
+		ranges = l.rangeIOVA + IOVA(c.page)*PageSize
 	}
 	tag := l.freeTags[len(l.freeTags)-1]
 	l.freeTags = l.freeTags[:len(l.freeTags)-1]
@@ -294,9 +287,9 @@ func (l *lane) ended(s slot, r *kernels.Result) {
 		switch {
 		case c.Status.OK():
 			l.streak = 0
-			l.finish(s, l.e.c.believe(c))
+			l.finish(s, l.e.believe(c))
 		case c.Op == IOFlush:
-			l.e.c.flushFailed(c.statusErr())
+			l.e.c.FlushFailed(c.statusErr())
 			l.finish(s, c.statusErr())
 		case worthRetry(c.Status) && !c.promises() && int(c.tries) < l.e.cfg.Retries:
 			c.tries++
@@ -316,7 +309,7 @@ func (l *lane) ended(s slot, r *kernels.Result) {
 
 // delayRetry honours the retry delay that a status asks for (Base §3.3.3.2.1, CRD).
 func (l *lane) delayRetry(st Status) {
-	if d := l.e.c.ident.RetryDelay(st.CRD()); d > 0 {
+	if d := l.e.c.Identify().RetryDelay(st.CRD()); d > 0 {
 		l.retryAfter = time.Now().Add(d)
 	}
 }
@@ -327,4 +320,15 @@ func (l *lane) finish(s slot, err error) {
 	if s.b.left--; s.b.left == 0 {
 		l.pop(s.b)
 	}
+}
+
+// copyTimeout bounds the small copies by which the CPU sets up memory it cannot reach.
+const copyTimeout = 5 * time.Second
+
+// zero has the device clear n bytes of its memory at addr.
+func zero(s gpu.Stream, addr gpu.Addr, n int64) error {
+	if err := s.Fill(addr, 0, n); err != nil {
+		return err
+	}
+	return s.Wait(copyTimeout)
 }

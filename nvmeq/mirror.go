@@ -79,22 +79,22 @@ func (c *Chunk) Push(off, n int64) error {
 	if c.mirror == nil {
 		return nil
 	}
-	return c.copy(c.d.addr+gpu.Addr(off), c.mirror.Addr()+gpu.Addr(off), off, n)
+	return c.copy(c.d.Addr+gpu.Addr(off), c.mirror.Addr()+gpu.Addr(off), off, n)
 }
 
 func (c *Chunk) Pull(off, n int64) error {
 	if c.mirror == nil {
 		return nil
 	}
-	return c.copy(c.mirror.Addr()+gpu.Addr(off), c.d.addr+gpu.Addr(off), off, n)
+	return c.copy(c.mirror.Addr()+gpu.Addr(off), c.d.Addr+gpu.Addr(off), off, n)
 }
 
 func (c *Chunk) copy(dst, src gpu.Addr, off, n int64) error {
-	if off < 0 || n < 0 || off > c.d.size || n > c.d.size-off {
-		return fmt.Errorf("nvmeq: copy of %d bytes at %d of %d bytes of data memory", n, off, c.d.size)
+	if off < 0 || n < 0 || off > c.d.Size || n > c.d.Size-off {
+		return fmt.Errorf("nvmeq: copy of %d bytes at %d of %d bytes of data memory", n, off, c.d.Size)
 	}
 	ctl := c.d.c
-	s, err := ctl.copies.take(ctl.runtime())
+	s, err := ctl.copies.take(ctl.Runtime())
 	if err != nil {
 		return err
 	}

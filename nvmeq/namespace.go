@@ -1,7 +1,6 @@
 package nvmeq
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 )
@@ -27,12 +26,6 @@ func (c *Controller) identifyCmd(cns CNS, nsid uint32, csi CSI) ([]byte, error) 
 	return b, nil
 }
 
-// refused says that the controller answered with an error, rather than not at all: what was asked for is optional.
-func refused(err error) bool {
-	var s *StatusError
-	return errors.As(err, &s)
-}
-
 // identify reads the controller's and the namespaces' descriptions.
 func (c *Controller) identify() error {
 	b, err := c.identifyCmd(CNSController, 0, 0)
@@ -55,7 +48,7 @@ func (c *Controller) identify() error {
 			if c.nvm, err = DecodeNVMController(b); err != nil {
 				return err
 			}
-		case !refused(err):
+		case !Refused(err):
 			return err
 		}
 	}
@@ -88,8 +81,8 @@ func (c *Controller) setShift(ns *Namespace) {
 	c.shiftHigh[ns.ID] = shift
 }
 
-// blockShift is log2 of a usable namespace's block size.
-func (c *Controller) blockShift(nsid uint32) (uint8, bool) {
+// BlockShift is log2 of a usable namespace's block size.
+func (c *Controller) BlockShift(nsid uint32) (uint8, bool) {
 	if int64(nsid) < int64(len(c.shiftLow)) {
 		s := c.shiftLow[nsid]
 		return s, s != 0
@@ -107,7 +100,7 @@ func (c *Controller) activeNamespaces() ([]uint32, error) {
 	for after := uint32(0); len(all) < maxNamespaces; {
 		b, err := c.identifyCmd(CNSActiveList, after, 0)
 		if err != nil {
-			if len(all) == 0 && refused(err) {
+			if len(all) == 0 && Refused(err) {
 				break
 			}
 			return nil, err
@@ -143,7 +136,7 @@ func (c *Controller) identifyNamespace(id uint32) (*Namespace, error) {
 			if err != nil {
 				return nil, fmt.Errorf("namespace %d: %w", id, err)
 			}
-		} else if !refused(err) {
+		} else if !Refused(err) {
 			return nil, err
 		}
 	}

@@ -22,7 +22,7 @@ import (
 //
 // Steps 2 to 5 are done with two patterns, for the block may be one of them. 3 and 5 need the Compare command.
 func (c *Controller) Prove(ec EngineConfig, nsid uint32) (err error) {
-	shift, ok := c.blockShift(nsid)
+	shift, ok := c.BlockShift(nsid)
 	if !ok {
 		return fmt.Errorf("namespace %d is not one that can be used", nsid)
 	}
@@ -35,7 +35,7 @@ func (c *Controller) Prove(ec EngineConfig, nsid uint32) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	p := &proof{c: c, e: e, rt: c.runtime(), nsid: nsid, n: 1 << shift}
+	p := &proof{c: c, e: e, rt: c.Runtime(), nsid: nsid, n: 1 << shift}
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.open(); err != nil {
 		return err
@@ -62,22 +62,22 @@ type proof struct {
 	nsid uint32
 	n    int64 // bytes of a block
 
-	data   *dma       // where the placement puts data
-	ref    *dma       // host memory: what block 0 really has
+	data   *DMA       // where the placement puts data
+	ref    *DMA       // host memory: what block 0 really has
 	stage  gpu.Memory // host memory into which the device copies what it sees
 	stream gpu.Stream
 }
 
 func (p *proof) open() (err error) {
-	page := max(pageSize, p.c.mps)
-	if p.data, err = newDMA(p.c, p.c.placement().Data, p.n, page); err != nil {
+	page := max(PageSize, p.c.PageSize())
+	if p.data, err = NewDMA(p.c, p.c.Placement().Data, p.n, page); err != nil {
 		return err
 	}
-	if p.ref, err = newDMA(p.c, p.c.placement().Host, p.n, page); err != nil {
+	if p.ref, err = NewDMA(p.c, p.c.Placement().Host, p.n, page); err != nil {
 		return err
 	}
-	size := max(p.data.size, p.e.sq.size, p.e.cq.size)
-	if err = p.c.quietly(func() (err error) { p.stage, err = p.rt.Alloc(gpu.HostMapped, size); return err }); err != nil {
+	size := max(p.data.Size, p.e.sq.Size, p.e.cq.Size)
+	if err = p.c.Quiesced(func() (err error) { p.stage, err = p.rt.Alloc(gpu.HostMapped, size); return err }); err != nil {
 		return err
 	}
 	p.stream, err = p.rt.NewStream()
@@ -90,19 +90,19 @@ func (p *proof) close() error {
 		errs = append(errs, p.stream.Close())
 	}
 	if p.stage != nil {
-		errs = append(errs, p.c.quietly(p.stage.Close))
+		errs = append(errs, p.c.Quiesced(p.stage.Close))
 	}
 	return errors.Join(append(errs, p.ref.Close(), p.data.Close())...)
 }
 
 // command carries out a command on block 0.
-func (p *proof) command(op Opcode, d *dma) error {
-	return p.e.Do(0, []Command{{Op: op, NSID: p.nsid, NLB: 1, Data: d.iova, Len: uint32(p.n)}})
+func (p *proof) command(op Opcode, d *DMA) error {
+	return p.e.Do(0, []Command{{Op: op, NSID: p.nsid, NLB: 1, Data: d.IOVA, Len: uint32(p.n)}})
 }
 
 // seen is what the device sees of memory that the controller reaches.
-func (p *proof) seen(d *dma, n int64) ([]byte, error) {
-	if err := p.stream.Copy(p.stage.Addr(), d.addr, n); err != nil {
+func (p *proof) seen(d *DMA, n int64) ([]byte, error) {
+	if err := p.stream.Copy(p.stage.Addr(), d.Addr, n); err != nil {
 		return nil, err
 	}
 	if err := p.stream.Wait(copyTimeout); err != nil {
@@ -112,7 +112,7 @@ func (p *proof) seen(d *dma, n int64) ([]byte, error) {
 }
 
 // agree compares the device's view with the CPU's, and both with what should be there, unless that is nil.
-func (p *proof) agree(what string, d *dma, n int64, want []byte) ([]byte, error) {
+func (p *proof) agree(what string, d *DMA, n int64, want []byte) ([]byte, error) {
 	got, err := p.seen(d, n)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (p *proof) agree(what string, d *dma, n int64, want []byte) ([]byte, error)
 	if want != nil && !bytes.Equal(got, want) {
 		return nil, fmt.Errorf("%s: commands succeed, and yet the device does not see the bytes in its memory: the controller's DMA leads elsewhere, to host memory most likely", what)
 	}
-	if d.host != nil && !bytes.Equal(got, d.host[:n]) {
+	if d.Host != nil && !bytes.Equal(got, d.Host[:n]) {
 		return nil, fmt.Errorf("%s: the CPU sees other bytes in it than the device: one of them has other memory, in the host most likely", what)
 	}
 	return got, nil
@@ -128,10 +128,10 @@ func (p *proof) agree(what string, d *dma, n int64, want []byte) ([]byte, error)
 
 // round is steps 2 to 5.
 func (p *proof) round(pattern byte) error {
-	what := fmt.Sprintf("data in %v memory of %s", p.data.mem.Kind(), p.rt.Name())
-	want := p.ref.host[:p.n]
+	what := fmt.Sprintf("data in %v memory of %s", p.data.Mem.Kind(), p.rt.Name())
+	want := p.ref.Host[:p.n]
 	filled := bytes.Repeat([]byte{pattern}, int(p.n))
-	if err := p.stream.Fill(p.data.addr, pattern, p.n); err != nil {
+	if err := p.stream.Fill(p.data.Addr, pattern, p.n); err != nil {
 		return err
 	}
 	if _, err := p.agree(what, p.data, p.n, filled); err != nil {
@@ -151,7 +151,7 @@ func (p *proof) round(pattern byte) error {
 
 // compare has the controller compare the data with its block, if it can.
 func (p *proof) compare(what string, same bool) error {
-	if !p.c.ident.ONCS.Compare() {
+	if !p.c.Identify().ONCS.Compare() {
 		return nil
 	}
 	err := p.command(IOCompare, p.data)
@@ -167,19 +167,19 @@ func (p *proof) compare(what string, same bool) error {
 
 // queues is step 6.
 func (p *proof) queues() error {
-	place := p.c.placement()
-	sq, err := p.agree(fmt.Sprintf("submission queue in %v memory of %s", place.SQ, p.rt.Name()), p.e.sq, p.e.sq.size, nil)
+	place := p.c.Placement()
+	sq, err := p.agree(fmt.Sprintf("submission queue in %v memory of %s", place.SQ, p.rt.Name()), p.e.sq, p.e.sq.Size, nil)
 	if err != nil {
 		return err
 	}
 	found := false
 	for ; len(sq) >= SQESize; sq = sq[SQESize:] { // PRP1 of a command on the data (Base §3.3.3.1)
-		found = found || IOVA(binary.LittleEndian.Uint64(sq[24:])) == p.data.iova
+		found = found || IOVA(binary.LittleEndian.Uint64(sq[24:])) == p.data.IOVA
 	}
 	if !found {
 		return fmt.Errorf("submission queue in %v memory of %s: the device does not see the commands there that the controller carried out", place.SQ, p.rt.Name())
 	}
-	cq, err := p.agree(fmt.Sprintf("completion queue in %v memory of %s", place.CQ, p.rt.Name()), p.e.cq, p.e.cq.size, nil)
+	cq, err := p.agree(fmt.Sprintf("completion queue in %v memory of %s", place.CQ, p.rt.Name()), p.e.cq, p.e.cq.Size, nil)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // In any case it ends after residentLimit, well before a driver's lockup timer, and so that whoever waits for the device
 // waits no longer.
 //
-// While kernels run, calls that wait for the device do not return. quietly lets them pass: it parks every lane, and
+// While kernels run, calls that wait for the device do not return. quiesced lets them pass: it parks every lane, and
 // launches wait until it is over.
 type residentDriver struct {
 	launcher
@@ -43,7 +43,7 @@ const (
 
 // pace gives the waiter of a caller that drives a lane, who calls its end.
 func (e *Engine) pace() (w poll.Waiter) {
-	if e.cfg.Batch || e.c.runtime().Facts().CallerDriven {
+	if e.cfg.Batch || e.c.Runtime().Facts().CallerDriven {
 		return w
 	}
 	w.Among = &e.spinning
@@ -143,8 +143,8 @@ func (d *residentDriver) answered(l *lane) error {
 	return nil
 }
 
-// quietly runs f while none of the engine's kernels runs.
-func (d *residentDriver) quietly(f func() error) error {
+// quiesced runs f while none of the engine's kernels runs.
+func (d *residentDriver) quiesced(f func() error) error {
 	for _, l := range d.e.lanes {
 		if l.deaf.Load() {
 			return fmt.Errorf("lane %d's kernel has failed and may still run", l.index)
@@ -158,23 +158,6 @@ func (d *residentDriver) quietly(f func() error) error {
 	for _, l := range d.e.lanes {
 		if err := park(l); err != nil {
 			return fmt.Errorf("parking lane %d: %w", l.index, err)
-		}
-	}
-	return f()
-}
-
-// quietly runs f, which may wait for the device, while no resident kernel of the controller's engines runs.
-func (c *Controller) quietly(f func() error) error {
-	c.mu.Lock()
-	engines := append([]*Engine(nil), c.engines...)
-	c.mu.Unlock()
-	if c.runtime().Facts().CallerDriven {
-		return f()
-	}
-	for _, e := range engines {
-		if d, ok := e.drv.(*residentDriver); ok { // a failover to a device's runtime does not happen
-			inner := f
-			f = func() error { return d.quietly(inner) }
 		}
 	}
 	return f()

@@ -28,11 +28,11 @@ type Rung struct {
 // RingByLane carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
 func (c *Controller) RingByLane() (r Rung, err error) {
 	r.Kind = gpu.DeviceFine
-	image, err := kernels.Image(c.runtime().Facts().Arch)
+	image, err := kernels.Image(c.Runtime().Facts().Arch)
 	if err != nil {
 		return r, err
 	}
-	module, err := c.runtime().Load(image)
+	module, err := c.Runtime().Load(image)
 	if err != nil {
 		return r, err
 	}
@@ -41,30 +41,30 @@ func (c *Controller) RingByLane() (r Rung, err error) {
 	if err != nil {
 		return r, err
 	}
-	stream, err := c.runtime().NewStream()
+	stream, err := c.Runtime().NewStream()
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	bar, release, err := c.reachBAR()
+	bar, release, err := c.ReachBAR()
 	if err != nil {
 		return r, fmt.Errorf("the BAR is out of the kernels' reach: %w", err)
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	data, err := newDMA(c, r.Kind, IdentifySize, pageSize)
+	data, err := NewDMA(c, r.Kind, IdentifySize, PageSize)
 	if err != nil {
 		return r, err
 	}
 	// The controller must be done with it: a command that was lost leaves the queue broken, and the memory mapped.
 	defer func() {
-		if c.adminWorks() {
+		if c.AdminErr() == nil {
 			err = errors.Join(err, data.Close())
 		}
 	}()
-	r.Doorbell, r.Data, r.IOVA = bar.Addr()+gpu.Addr(c.stride.SQ(0)), data.addr, data.iova
+	r.Doorbell, r.Data, r.IOVA = bar.Addr()+gpu.Addr(c.Doorbells().SQ(0)), data.Addr, data.IOVA
 
 	const poison = 0xa5
-	if err := stream.Fill(data.addr, poison, IdentifySize); err != nil {
+	if err := stream.Fill(data.Addr, poison, IdentifySize); err != nil {
 		return r, err
 	}
 	if err := stream.Wait(copyTimeout); err != nil {
@@ -80,43 +80,31 @@ func (c *Controller) RingByLane() (r Rung, err error) {
 	if r.Identify, err = DecodeIdentifyController(b); err != nil {
 		return r, err
 	}
-	if !reflect.DeepEqual(r.Identify, c.ident) {
-		return r, fmt.Errorf("the command completed, but %v memory of %s does not hold the controller's answer: its writes lead elsewhere", r.Kind, c.runtime().Name())
+	if !reflect.DeepEqual(r.Identify, c.Identify()) {
+		return r, fmt.Errorf("the command completed, but %v memory of %s does not hold the controller's answer: its writes lead elsewhere", r.Kind, c.Runtime().Name())
 	}
 	return r, nil
 }
 
 func (c *Controller) identifyRung(stream gpu.Stream, ring gpu.Function, r Rung) error {
-	c.admin.Lock()
-	defer c.admin.Unlock()
-	c.aq.bell = func(tail uint32) error {
-		one := gpu.Dim3{X: 1, Y: 1, Z: 1}
+	return c.IdentifyBy(func(tail uint32) error {
 		if err := stream.Launch(ring, one, one, uint64(r.Doorbell), uint64(tail)); err != nil {
 			return err
 		}
 		return stream.Wait(ringTimeout)
-	}
-	defer func() { c.aq.bell = nil }()
-	_, err := c.aq.exec(SQE{Opcode: AdminIdentify, CDW10: uint32(CNSController), PRP1: r.IOVA}, c.cfg.Timeout)
-	return err
+	}, r.IOVA)
 }
 
 // ringTimeout bounds one launch of one store.
 const ringTimeout = 10 * time.Second
 
-func (c *Controller) adminWorks() bool {
-	c.admin.Lock()
-	defer c.admin.Unlock()
-	return c.aq.broken == nil
-}
-
 // readBack copies device memory to the host, by the device itself.
-func (c *Controller) readBack(stream gpu.Stream, d *dma) ([]byte, error) {
-	host, err := c.runtime().Alloc(gpu.HostMapped, IdentifySize)
+func (c *Controller) readBack(stream gpu.Stream, d *DMA) ([]byte, error) {
+	host, err := c.Runtime().Alloc(gpu.HostMapped, IdentifySize)
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.Copy(host.Addr(), d.addr, IdentifySize); err != nil {
+	if err := stream.Copy(host.Addr(), d.Addr, IdentifySize); err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
 	if err := stream.Wait(copyTimeout); err != nil {

@@ -1,5 +1,7 @@
 package nvmeq
 
+import "errors"
+
 // StatusError is a command that the controller ended with a status other than success. It is the one place where a
 // Status becomes an error.
 type StatusError struct {
@@ -27,4 +29,10 @@ func (s *SQE) Err(st Status, admin bool) error {
 		e.HasLBA, e.LBA, e.Blocks = true, uint64(s.CDW11)<<32|uint64(s.CDW10), s.CDW12&0xffff+1
 	}
 	return e
+}
+
+// Refused says that the controller answered a command with an error status, rather than not at all.
+func Refused(err error) bool {
+	var s *StatusError
+	return errors.As(err, &s)
 }

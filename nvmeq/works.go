@@ -19,16 +19,16 @@ type works struct {
 	shared  gpu.Memory // rings, control words, counters: CPU and lanes
 	own     gpu.Memory // lane structs and CIDs: lanes only
 	stream  gpu.Stream // for setting up
-	sq      *dma       // all submission queues
-	cq      *dma       // all completion queues
-	prp     *dma       // all PRP lists
-	ranges  *dma       // Dataset Management range lists
+	sq      *DMA       // all submission queues
+	cq      *DMA       // all completion queues
+	prp     *DMA       // all PRP lists
+	ranges  *DMA       // Dataset Management range lists
 }
 
 // build loads the kernels and allocates the memory of n lanes.
 func (w *works) build(e *Engine, n int) (g geometry, err error) {
 	c := e.c
-	rt := c.runtime()
+	rt := c.Runtime()
 	image := e.cfg.Image
 	if image == nil {
 		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
@@ -48,14 +48,14 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 	if err = w.openDoorbells(e, n); err != nil {
 		return g, err
 	}
-	g = newGeometry(e.cfg, c.mps)
-	p := c.placement()
+	g = newGeometry(e.cfg, c.PageSize())
+	p := c.Placement()
 	for _, a := range []struct {
-		d    **dma
+		d    **DMA
 		kind gpu.MemKind
 		size int64
 	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, p.Host, g.ranges}} {
-		if *a.d, err = newDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
+		if *a.d, err = NewDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
 			return g, err
 		}
 	}
@@ -65,7 +65,7 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 	if w.own, err = rt.Alloc(p.Lane, int64(n)*g.own); err != nil {
 		return g, err
 	}
-	if w.shared.Host() == nil || w.ranges.host == nil {
+	if w.shared.Host() == nil || w.ranges.Host == nil {
 		return g, fmt.Errorf("%s gives no CPU view of %v memory, which the rings need", rt.Name(), p.Ring)
 	}
 	clear(w.shared.Host())
@@ -77,21 +77,21 @@ func (w *works) close(c *Controller) error {
 	errs := []error{w.closeQueues()}
 	for _, m := range []gpu.Memory{w.shared, w.own, w.bells} {
 		if m != nil {
-			errs = append(errs, c.quietly(m.Close))
+			errs = append(errs, c.Quiesced(m.Close))
 		}
 	}
 	switch {
 	case w.bar == nil:
 	case w.route == DoorbellDirect:
-		errs = append(errs, c.quietly(w.bar.Close))
+		errs = append(errs, c.Quiesced(w.bar.Close))
 	default:
-		errs = append(errs, c.quietly(c.releaseBAR))
+		errs = append(errs, c.Quiesced(c.ReleaseBAR))
 	}
 	if w.stream != nil {
 		errs = append(errs, w.stream.Close())
 	}
 	if w.module != nil {
-		errs = append(errs, c.quietly(w.module.Close))
+		errs = append(errs, c.Quiesced(w.module.Close))
 	}
 	return errors.Join(errs...)
 }

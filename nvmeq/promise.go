@@ -1,0 +1,34 @@
+package nvmeq
+
+import (
+	"errors"
+	"fmt"
+)
+
+// This file says when the success of a command means that data is durable. The rules are in controller/durable.go.
+
+// ErrNotDurable is wrapped by the errors of commands that would promise that something is durable when that is not known.
+var ErrNotDurable = errors.New("it is not known to be durable what was written")
+
+// promises says whether success means that something is durable.
+func (c *Command) promises() bool {
+	return c.Op == IOFlush || c.FUA && (c.Op == IOWrite || c.Op == IOWriteZeroes)
+}
+
+// believe is the error of a command that ended well.
+func (e *Engine) believe(cmd *Command) error {
+	if why := e.c.NotDurable(); why != nil && cmd.promises() {
+		return fmt.Errorf("nvme: %s: %w since: %w", cmd, ErrNotDurable, why)
+	}
+	return nil
+}
+
+// unseen is the error of a command whose result was lost, if it must not be sent again.
+func (e *Engine) unseen(cmd *Command) error {
+	if e.c.RemembersFlush() || cmd.Op != IOFlush {
+		return nil
+	}
+	err := fmt.Errorf("nvme: %s: %w: its result was lost", cmd, ErrNotDurable)
+	e.c.FlushFailed(err)
+	return err
+}
