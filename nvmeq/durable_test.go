@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -112,12 +113,44 @@ func TestFailedFUAIsNotRepeated(t *testing.T) {
 	require.NoError(t, r.flush(0), "what failed was told, and is about itself alone")
 }
 
+// unplugged is a drive that has had an unsafe shutdown, by its SMART log, as soon as lost is set.
+type unplugged struct {
+	forgetful
+	admin []byte // submission queue, completion queue, data
+	tail  uint32
+	lost  bool
+}
+
+func (u *unplugged) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
+	if u.admin == nil {
+		u.admin = m.Host() // the admin queue is mapped first
+	}
+	return u.forgetful.Map(m, off, n)
+}
+
+func (u *unplugged) Write32(off int64, v uint32) {
+	switch off {
+	case nvmeq.RegDBS: // a command was posted
+		u.tail = v
+	case nvmeq.RegDBS + 4: // and has completed
+		sqe := u.admin[(u.tail+63)%64*nvmeq.SQESize:]
+		if u.lost && nvmeq.Opcode(sqe[0]) == nvmeq.AdminGetLogPage && nvmeq.LID(sqe[40]) == nvmeq.LIDSMART {
+			u.admin[8192+144]++ // unsafe shutdowns (Base §5.16.1.3)
+		}
+	}
+	u.forgetful.Write32(off, v)
+}
+
 // TestPowerLoss: the controller comes back from a reset and has been without power. What it had not flushed is gone.
 func TestPowerLoss(t *testing.T) {
-	r := durableRig(t, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, asDrive)
+	u := &unplugged{}
+	r := durableRig(t, softctl.Options{}, nvmeq.EngineConfig{Lanes: 2}, func(t nvmeq.Transport) nvmeq.Transport {
+		u.forgetful = forgetful{t, t.(nvmeq.Stepper)}
+		return u
+	})
 	require.NoError(t, r.ctrl.Reset())
 	require.NoError(t, r.flush(0))
-	r.ctrl.OpenedBeforePowerLoss()
+	u.lost = true
 	require.NoError(t, r.ctrl.Reset())
 	require.ErrorContains(t, r.flush(0), "the controller lost power")
 	r.nothingDurable(t, 2)
