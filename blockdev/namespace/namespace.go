@@ -31,8 +31,8 @@ type Options struct {
 // DefaultPinned is how much memory is pinned at most unless told otherwise.
 const DefaultPinned = 1 << 30
 
-// engine is what a Namespace needs of nvmeq.Engine.
-type engine interface {
+// queues is what a Namespace needs of nvmeq.Engine.
+type queues interface {
 	Do(lane int, cmds []nvmeq.Command) error
 	Spread(cmds []nvmeq.Command) error
 }
@@ -41,7 +41,7 @@ type engine interface {
 type Namespace struct {
 	info   blockdev.Info
 	limits limits
-	eng    engine
+	eng    queues
 	pool   *pool.Pool
 	borrow func(gpu.Memory) (pool.Memory, error)
 	inline bool            // more lanes would only mean more doorbells

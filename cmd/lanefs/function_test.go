@@ -72,7 +72,7 @@ func TestLadder(t *testing.T) {
 			[]nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctl := controller{rt: c.rt}
+			ctl := drive{rt: c.rt}
 			if c.vram {
 				ctl.vram = &vram{}
 			}

@@ -84,7 +84,7 @@ type format struct {
 }
 
 // identity asks everything; with ring a kernel rings once.
-func (c *controller) identity(ring bool) (*identity, error) {
+func (c *drive) identity(ring bool) (*identity, error) {
 	n, id := c.nvme, c.nvme.Identify()
 	out := &identity{
 		Device: n.Name(), Simulated: n.Simulated(), Model: id.MN, Serial: id.SN, Firmware: id.FR, Version: fmt.Sprint(n.Version()),

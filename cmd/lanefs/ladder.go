@@ -4,7 +4,7 @@ import "github.com/lanefs/lanefs/nvmeq"
 
 // ladder is what may be tried, the best first: what was asked for, or what suits the controller's machine. Where there is but
 // one rung it is taken as it is, and what is wrong with it ends the mount.
-func (c *controller) ladder(cfg *mountConfig) nvmeq.Ladder {
+func (c *drive) ladder(cfg *mountConfig) nvmeq.Ladder {
 	gpu, drive := !c.rt.Facts().CallerDriven, isFunction(cfg.Device)
 	l := nvmeq.Ladder{Doorbells: []nvmeq.DoorbellRoute{cfg.Doorbell}, Modes: []nvmeq.MemoryMode{0}}
 	switch {

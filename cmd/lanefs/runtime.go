@@ -39,7 +39,7 @@ func opened[T gpuRuntime](rt T, err error) (gpuRuntime, error) {
 }
 
 // openRuntime opens what --gpu names. Where another function's BAR is the device memory, that is the host runtime.
-func (c *controller) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
+func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	if cfg.VRAM == "" {
 		c.rt, err = openNamed(cfg.GPU, log)
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// controller is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
-type controller struct {
+// drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
+type drive struct {
 	rt   gpu.Runtime
 	copy *copyengine.Engine // of a software controller with a GPU
 	ctl  nvmeq.Transport
@@ -32,7 +32,7 @@ type controller struct {
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
 type stack struct {
-	controller
+	drive
 	eng *nvmeq.Engine
 	dev *namespace.Namespace
 	vol *ext4.FS
@@ -56,7 +56,7 @@ const gpuTransfer = 8 << 20
 
 // openController opens what drives the controller of cfg.Device, and the controller: of a PCI function, through VFIO, or of
 // an image file, in software.
-func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error) {
+func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -79,7 +79,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c controller, err error
 }
 
 // openImage opens the software controller over an image file. What a GPU's queues ask of it the GPU's copy engine moves.
-func (c *controller) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
+func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // lanes that a failed GPU left need queue pairs that it does not know
@@ -98,14 +98,14 @@ func (c *controller) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 }
 
 // open opens the controller itself, in the best way that auto finds, or as it was told.
-func (c *controller) open(cfg *mountConfig, nc nvmeq.Config) (err error) {
+func (c *drive) open(cfg *mountConfig, nc nvmeq.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
 	c.nvme, c.took, err = nvmeq.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
 	return err
 }
 
 // Close shuts the controller down: its caches are on the medium when it returns nil.
-func (c *controller) Close() error {
+func (c *drive) Close() error {
 	var errs []error
 	if c.nvme != nil {
 		errs = append(errs, c.nvme.Close())
@@ -123,7 +123,7 @@ func (c *controller) Close() error {
 		errs = append(errs, c.rt.Close())
 	}
 	errs = append(errs, c.vram.close())
-	*c = controller{}
+	*c = drive{}
 	return errors.Join(errs...)
 }
 
@@ -135,7 +135,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.controller, err = openController(cfg, log); err != nil {
+	if s.drive, err = openController(cfg, log); err != nil {
 		return s, err
 	}
 	ec := cfg.engine()
@@ -218,7 +218,7 @@ func (s *stack) Close() error {
 	if s.eng != nil {
 		errs = append(errs, s.eng.Close())
 	}
-	errs = append(errs, s.controller.Close())
+	errs = append(errs, s.drive.Close())
 	s.vol, s.dev, s.eng = nil, nil, nil
 	return errors.Join(errs...)
 }

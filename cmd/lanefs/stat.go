@@ -45,7 +45,7 @@ func (d *daemon) report() *report {
 
 // mediumFailed says why nothing is durable any more, "" as long as it is: what the software controller knows of its image, or what a
 // Flush failed with.
-func (c *controller) mediumFailed() string {
+func (c *drive) mediumFailed() string {
 	err := c.nvme.NotDurable()
 	if image, ok := c.ctl.(*softctl.Controller); ok && image.Failed() != nil {
 		err = image.Failed()
