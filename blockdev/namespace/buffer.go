@@ -4,13 +4,13 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/pool"
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// chunk is the memory of the pool's buffers: *nvmeq.Chunk.
+// chunk is the memory of the pool's buffers: *controller.Chunk.
 type chunk interface {
 	pool.Memory
-	IOVA() nvmeq.IOVA
+	IOVA() nvme.IOVA
 }
 
 // Attach makes a buffer of memory that is another's, device memory for example. Its Bytes are nil where the CPU does not
@@ -28,9 +28,9 @@ func (d *Namespace) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 }
 
 // iova is where the controller sees a slice of one of the pool's buffers.
-func iova(s blockdev.Slice) nvmeq.IOVA {
+func iova(s blockdev.Slice) nvme.IOVA {
 	b := s.Buf.(*pool.Buffer)
-	return b.Memory().(chunk).IOVA() + nvmeq.IOVA(b.Offset()+s.Off)
+	return b.Memory().(chunk).IOVA() + nvme.IOVA(b.Offset()+s.Off)
 }
 
 // owns says whether all of r's memory is the pool's: only that is mapped for the controller.

@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // Do carries out the requests, concurrently and in no defined order. See Device.
@@ -71,19 +72,19 @@ func (d *Namespace) admit(r *blockdev.Request) error {
 // command states the pieces as commands. b.owners says which piece each belongs to.
 func (d *Namespace) command(b *batch) {
 	for i, p := range b.pieces {
-		c := nvmeq.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != blockdev.OpRead}
+		c := engine.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != blockdev.OpRead}
 		bytes := uint32(blockdev.Bytes(p.n) * d.limits.blockSize)
 		switch {
 		case p.op == blockdev.OpRead:
-			c.Op, c.Data, c.Len = nvmeq.IORead, p.iova, bytes
+			c.Op, c.Data, c.Len = nvme.IORead, p.iova, bytes
 		case p.op == blockdev.OpWrite:
-			c.Op, c.Data, c.Len = nvmeq.IOWrite, p.iova, bytes
+			c.Op, c.Data, c.Len = nvme.IOWrite, p.iova, bytes
 		case p.op == blockdev.OpFlush:
-			c = nvmeq.Command{Op: nvmeq.IOFlush, NSID: d.info.NSID}
+			c = engine.Command{Op: nvme.IOFlush, NSID: d.info.NSID}
 		case d.zeroes != nil:
-			c.Op, c.Data, c.Len = nvmeq.IOWrite, d.zeroAt, bytes
+			c.Op, c.Data, c.Len = nvme.IOWrite, d.zeroAt, bytes
 		default:
-			c.Op, c.Deallocate = nvmeq.IOWriteZeroes, d.deac
+			c.Op, c.Deallocate = nvme.IOWriteZeroes, d.deac
 		}
 		b.cmds, b.owners = append(b.cmds, c), append(b.owners, b.pieces[i:i+1])
 	}
@@ -91,9 +92,9 @@ func (d *Namespace) command(b *batch) {
 		return
 	}
 	for _, g := range d.limits.gather(b.discards) {
-		c := nvmeq.Command{Op: nvmeq.IODSM, NSID: d.info.NSID}
+		c := engine.Command{Op: nvme.IODSM, NSID: d.info.NSID}
 		for _, p := range g {
-			c.Ranges = append(c.Ranges, nvmeq.Range{SLBA: uint64(p.lba), NLB: uint32(p.n)})
+			c.Ranges = append(c.Ranges, nvme.Range{SLBA: uint64(p.lba), NLB: uint32(p.n)})
 		}
 		b.cmds, b.owners = append(b.cmds, c), append(b.owners, g)
 	}
@@ -106,7 +107,7 @@ func (d *Namespace) submit(b *batch) {
 	}
 	var err error
 	if d.inline {
-		err = d.eng.Do(nvmeq.AnyLane, b.cmds)
+		err = d.eng.Do(engine.AnyLane, b.cmds)
 	} else {
 		err = d.eng.Spread(b.cmds)
 	}
@@ -130,11 +131,11 @@ func (d *Namespace) submit(b *batch) {
 
 // causeOf is what a command's error is for the users of a Device.
 func causeOf(err error) error {
-	var s *nvmeq.StatusError
+	var s *nvme.StatusError
 	switch {
-	case errors.Is(err, nvmeq.ErrClosed):
+	case errors.Is(err, engine.ErrClosed):
 		return blockdev.ErrClosed
-	case errors.As(err, &s) && s.Status.Is(nvmeq.StatusCapacity):
+	case errors.As(err, &s) && s.Status.Is(nvme.StatusCapacity):
 		return &capacityError{err}
 	}
 	return err

@@ -11,20 +11,21 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/pool"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // fakeEngine records commands and ends each as fail says.
 type fakeEngine struct {
-	fail func(c *nvmeq.Command) error
+	fail func(c *engine.Command) error
 	all  error // refuse everything
 
 	mu     sync.Mutex
-	seen   []nvmeq.Command
+	seen   []engine.Command
 	spread int
 }
 
-func (e *fakeEngine) Do(_ int, cmds []nvmeq.Command) error {
+func (e *fakeEngine) Do(_ int, cmds []engine.Command) error {
 	if e.all != nil {
 		return e.all
 	}
@@ -45,7 +46,7 @@ func (e *fakeEngine) Do(_ int, cmds []nvmeq.Command) error {
 	return first
 }
 
-func (e *fakeEngine) Spread(cmds []nvmeq.Command) error {
+func (e *fakeEngine) Spread(cmds []engine.Command) error {
 	e.spread++
 	return e.Do(0, cmds)
 }
@@ -53,13 +54,13 @@ func (e *fakeEngine) Spread(cmds []nvmeq.Command) error {
 // fakeChunk is Go memory with an invented IOVA.
 type fakeChunk struct {
 	b  []byte
-	at nvmeq.IOVA
+	at nvme.IOVA
 }
 
-func (c *fakeChunk) Bytes() []byte    { return c.b }
-func (c *fakeChunk) IOVA() nvmeq.IOVA { return c.at }
-func (c *fakeChunk) Len() int64       { return int64(len(c.b)) }
-func (c *fakeChunk) Close() error     { return nil }
+func (c *fakeChunk) Bytes() []byte   { return c.b }
+func (c *fakeChunk) IOVA() nvme.IOVA { return c.at }
+func (c *fakeChunk) Len() int64      { return int64(len(c.b)) }
+func (c *fakeChunk) Close() error    { return nil }
 
 // testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
 func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fakeEngine) {
@@ -87,14 +88,14 @@ func TestCommands(t *testing.T) {
 		&blockdev.Request{Op: blockdev.OpFlush},
 		&blockdev.Request{Op: blockdev.OpDiscard, Off: 512 * 1000, Len: 512},
 	))
-	require.Equal(t, []nvmeq.Command{
-		{Op: nvmeq.IORead, NSID: 3, SLBA: 1, NLB: 1, Data: at + 512, Len: 512},
-		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 2, NLB: 16, Data: at, Len: 8192, FUA: true},
-		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 18, NLB: 1, Data: at + 8192, Len: 512, FUA: true},
-		{Op: nvmeq.IOWriteZeroes, NSID: 3, SLBA: 0, NLB: 1, Deallocate: true},
-		{Op: nvmeq.IOFlush, NSID: 3},
-		{Op: nvmeq.IODSM, NSID: 3, Ranges: []nvmeq.Range{{SLBA: 0, NLB: 100}, {SLBA: 100, NLB: 50}}},
-		{Op: nvmeq.IODSM, NSID: 3, Ranges: []nvmeq.Range{{SLBA: 1000, NLB: 1}}},
+	require.Equal(t, []engine.Command{
+		{Op: nvme.IORead, NSID: 3, SLBA: 1, NLB: 1, Data: at + 512, Len: 512},
+		{Op: nvme.IOWrite, NSID: 3, SLBA: 2, NLB: 16, Data: at, Len: 8192, FUA: true},
+		{Op: nvme.IOWrite, NSID: 3, SLBA: 18, NLB: 1, Data: at + 8192, Len: 512, FUA: true},
+		{Op: nvme.IOWriteZeroes, NSID: 3, SLBA: 0, NLB: 1, Deallocate: true},
+		{Op: nvme.IOFlush, NSID: 3},
+		{Op: nvme.IODSM, NSID: 3, Ranges: []nvme.Range{{SLBA: 0, NLB: 100}, {SLBA: 100, NLB: 50}}},
+		{Op: nvme.IODSM, NSID: 3, Ranges: []nvme.Range{{SLBA: 1000, NLB: 1}}},
 	}, e.seen)
 	require.Zero(t, e.spread)
 }
@@ -110,9 +111,9 @@ func TestRealControllersAreSpread(t *testing.T) {
 func TestZeroesWithoutWriteZeroes(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 16}, blockdev.Info{})
 	require.NoError(t, d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: 512, Len: 512 * 20, FUA: true}))
-	require.Equal(t, []nvmeq.Command{
-		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 1, NLB: 16, Data: d.zeroAt, Len: 8192, FUA: true},
-		{Op: nvmeq.IOWrite, NSID: 3, SLBA: 17, NLB: 4, Data: d.zeroAt, Len: 2048, FUA: true},
+	require.Equal(t, []engine.Command{
+		{Op: nvme.IOWrite, NSID: 3, SLBA: 1, NLB: 16, Data: d.zeroAt, Len: 8192, FUA: true},
+		{Op: nvme.IOWrite, NSID: 3, SLBA: 17, NLB: 4, Data: d.zeroAt, Len: 2048, FUA: true},
 	}, e.seen)
 	require.NoError(t, d.Close())
 }
@@ -121,8 +122,8 @@ func TestErrorsComeBackToTheirRequests(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 4, zeroes: 4, ranges: 256, perRange: 100, perDSM: 1000},
 		blockdev.Info{Discard: true, WriteZeroes: true, Simulated: true})
 	boom := errors.New("boom")
-	e.fail = func(c *nvmeq.Command) error {
-		if c.SLBA == 8 || c.Op == nvmeq.IODSM {
+	e.fail = func(c *engine.Command) error {
+		if c.SLBA == 8 || c.Op == nvme.IODSM {
 			return boom
 		}
 		return nil
@@ -137,7 +138,7 @@ func TestErrorsComeBackToTheirRequests(t *testing.T) {
 	require.Equal(t, &blockdev.Error{Op: blockdev.OpDiscard, Off: 7 * 512, Len: 100 * 512, LBA: 7, Err: boom}, gone.Err)
 
 	// When the engine refuses the call, no request has succeeded.
-	e.all = nvmeq.ErrClosed
+	e.all = engine.ErrClosed
 	require.ErrorIs(t, d.Do(fine, zero), blockdev.ErrClosed)
 	require.ErrorIs(t, fine.Err, blockdev.ErrClosed)
 	require.ErrorIs(t, zero.Err, blockdev.ErrClosed)

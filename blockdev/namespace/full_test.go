@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // TestFull: a medium without room is said once, with what was refused, and once that it refuses nothing any more.
@@ -19,10 +20,10 @@ func TestFull(t *testing.T) {
 	var log lockedBuffer
 	d.full.pause = 50 * time.Millisecond
 	d.full.log = slog.New(slog.NewTextHandler(&log, nil))
-	status := map[uint64]nvmeq.Status{0: nvmeq.StatusCapacity}
-	e.fail = func(c *nvmeq.Command) error {
+	status := map[uint64]nvme.Status{0: nvme.StatusCapacity}
+	e.fail = func(c *engine.Command) error {
 		if st, bad := status[c.SLBA]; bad {
-			return &nvmeq.StatusError{Opcode: c.Op, Status: st}
+			return &nvme.StatusError{Opcode: c.Op, Status: st}
 		}
 		return nil
 	}
@@ -39,7 +40,7 @@ func TestFull(t *testing.T) {
 	require.Regexp(t, `^time=\S* level=WARN msg="the backing store is full: [^"]*" err="write of 4096 bytes at 0 \(LBA 0\): nvme: Write.*: Capacity Exceeded .*"\ntime=\S* level=WARN msg="the backing store has refused no write for a while" while=50ms refused=3 since=[-+:.0-9TZ]*\n$`, log.String())
 
 	// Beside another failure it says nothing: neither of one request's commands, nor of one call's requests.
-	status[8] = nvmeq.StatusWriteFault
+	status[8] = nvme.StatusWriteFault
 	err = d.Write(0, false, b.Slice(0, 8192))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, blockdev.ErrNoSpace)

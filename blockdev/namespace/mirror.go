@@ -8,7 +8,7 @@ import (
 // Data in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) has a mirror that it can: a
 // buffer's Bytes. A write copies the mirror to the device before its commands, a read the other way after them.
 
-// mirrored is a memory whose Bytes are a mirror: *nvmeq.Chunk.
+// mirrored is a memory whose Bytes are a mirror: *controller.Chunk.
 type mirrored interface {
 	Mirrored() bool
 	Push(off, n int64) error

@@ -13,10 +13,12 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/pool"
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// A request's way: Check, then split into pieces, one nvmeq.Command each, then all commands of all requests of a Do go to
+// A request's way: Check, then split into pieces, one engine.Command each, then all commands of all requests of a Do go to
 // the engine at once, and each command's error comes back to its request. Everything runs on the caller's goroutine; on
 // a real controller the commands are spread over the queue pairs.
 
@@ -31,10 +33,10 @@ type Options struct {
 // DefaultPinned is how much memory is pinned at most unless told otherwise.
 const DefaultPinned = 1 << 30
 
-// queues is what a Namespace needs of nvmeq.Engine.
+// queues is what a Namespace needs of engine.Engine.
 type queues interface {
-	Do(lane int, cmds []nvmeq.Command) error
-	Spread(cmds []nvmeq.Command) error
+	Do(lane int, cmds []engine.Command) error
+	Spread(cmds []engine.Command) error
 }
 
 // Namespace is a Device: one namespace behind an engine's queue pairs.
@@ -47,7 +49,7 @@ type Namespace struct {
 	inline bool            // more lanes would only mean more doorbells
 	deac   bool            // Write Zeroes may deallocate: the blocks read as zero all the same
 	zeroes blockdev.Buffer // what is written where Write Zeroes does not exist; nil where it does
-	zeroAt nvmeq.IOVA
+	zeroAt nvme.IOVA
 
 	full    fullness
 	batches sync.Pool // of *batch
@@ -58,12 +60,12 @@ type Namespace struct {
 type batch struct {
 	pieces   []piece
 	discards []piece
-	cmds     []nvmeq.Command
+	cmds     []engine.Command
 	owners   [][]piece // of each command
 }
 
 // Open presents a namespace of the engine's controller. The engine stays the caller's, who closes it after the device.
-func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
+func Open(e *engine.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	c := e.Controller()
 	ns, err := c.Namespace(nsid)
 	if err != nil {
@@ -117,7 +119,7 @@ func Open(e *nvmeq.Engine, nsid uint32, opt Options) (*Namespace, error) {
 }
 
 // limitsOf gathers what the controller says about the sizes of commands.
-func limitsOf(c *nvmeq.Controller, ns *nvmeq.Namespace, i blockdev.Info) limits {
+func limitsOf(c *controller.Controller, ns *controller.Namespace, i blockdev.Info) limits {
 	nvm, bs := c.NVM(), i.BlockSize
 	l := limits{blockSize: bs, transfer: min(blockdev.Blocks(i.MaxTransfer/bs), maxNLB), boundary: blockdev.Blocks(ns.Identify.NOIOB)}
 	if i.WriteZeroes {

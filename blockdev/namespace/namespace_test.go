@@ -16,7 +16,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -30,13 +31,13 @@ func image(t *testing.T, size int64) string {
 func TestConform(t *testing.T) {
 	for name, c := range map[string]struct {
 		soft  softctl.Options
-		lanes nvmeq.EngineConfig
+		lanes engine.Config
 	}{
 		"default":      {},
-		"4096":         {softctl.Options{BlockSize: 4096}, nvmeq.EngineConfig{}},
-		"small":        {softctl.Options{MaxTransfer: 8192, Queues: 1, Depth: 3}, nvmeq.EngineConfig{Lanes: 1}},
-		"out of order": {softctl.Options{BlockSize: 1024, MaxTransfer: 64 << 10, OutOfOrder: true, Seed: 3}, nvmeq.EngineConfig{Lanes: 2, Depth: 8}},
-		"no cache":     {softctl.Options{NoWriteCache: true, Stride: 2, Version: softctl.Version20}, nvmeq.EngineConfig{}},
+		"4096":         {softctl.Options{BlockSize: 4096}, engine.Config{}},
+		"small":        {softctl.Options{MaxTransfer: 8192, Queues: 1, Depth: 3}, engine.Config{Lanes: 1}},
+		"out of order": {softctl.Options{BlockSize: 1024, MaxTransfer: 64 << 10, OutOfOrder: true, Seed: 3}, engine.Config{Lanes: 2, Depth: 8}},
+		"no cache":     {softctl.Options{NoWriteCache: true, Stride: 2, Version: softctl.Version20}, engine.Config{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			blockdevtest.Conform(t, func(t *testing.T) blockdev.Device {
@@ -49,7 +50,7 @@ func TestConform(t *testing.T) {
 func TestInfo(t *testing.T) {
 	path := image(t, 16<<20)
 	d := namespacetest.OpenLanes(t, path, softctl.Options{BlockSize: 2048, MaxTransfer: 128 << 10, Queues: 3, Serial: "S1", Model: "M"},
-		nvmeq.EngineConfig{Lanes: 8, Depth: 64})
+		engine.Config{Lanes: 8, Depth: 64})
 	defer d.Close()
 	require.Equal(t, blockdev.Info{Name: path, Model: "M", Serial: "S1", Firmware: "1.0", NSID: 1, BlockSize: 2048, Blocks: 8192,
 		MaxTransfer: 128 << 10, Queues: 3, Depth: 63, VolatileCache: true, Discard: true, WriteZeroes: true, Simulated: true,
@@ -57,7 +58,7 @@ func TestInfo(t *testing.T) {
 }
 
 func TestReadOnlyImage(t *testing.T) {
-	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{ReadOnly: true}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{ReadOnly: true}, engine.Config{})
 	b, err := d.Alloc(512)
 	require.NoError(t, err)
 	require.True(t, d.Info().ReadOnly)
@@ -70,9 +71,9 @@ func TestReadOnlyImage(t *testing.T) {
 // TestErrorNamesWhatFailed has the controller fail one piece of a large write.
 func TestErrorNamesWhatFailed(t *testing.T) {
 	var rules softctl.Rules
-	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{MaxTransfer: 64 << 10, Injector: &rules}, nvmeq.EngineConfig{Retries: -1})
-	write := uint8(nvmeq.IOWrite)
-	rules.Add(softctl.Rule{Opcode: &write, Range: &[2]uint64{300, 1}, Do: softctl.Verdict{Status: softctl.Status(nvmeq.StatusWriteFault)}})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{MaxTransfer: 64 << 10, Injector: &rules}, engine.Config{Retries: -1})
+	write := uint8(nvme.IOWrite)
+	rules.Add(softctl.Rule{Opcode: &write, Range: &[2]uint64{300, 1}, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusWriteFault)}})
 	b, err := d.Alloc(1 << 20)
 	require.NoError(t, err)
 	clear(b.Bytes())
@@ -84,9 +85,9 @@ func TestErrorNamesWhatFailed(t *testing.T) {
 	var e *blockdev.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, blockdev.Error{Op: blockdev.OpWrite, Off: 256 * 512, Len: 64 << 10, LBA: 256, Err: e.Err}, *e)
-	var s *nvmeq.StatusError
+	var s *nvme.StatusError
 	require.ErrorAs(t, err, &s)
-	require.True(t, s.Status.Is(nvmeq.StatusWriteFault))
+	require.True(t, s.Status.Is(nvme.StatusWriteFault))
 	require.NotErrorIs(t, err, blockdev.ErrNoSpace)
 	require.Contains(t, err.Error(), "write of 65536 bytes at 131072 (LBA 256): nvme: Write of 128 blocks at LBA 256 of namespace 1: Write Fault")
 	rules.Clear()
@@ -106,7 +107,7 @@ func TestNoSpace(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 8<<20))
 	var log bytes.Buffer
-	d := namespacetest.OpenLanes(t, path, softctl.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, path, softctl.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, engine.Config{})
 	b, err := d.Alloc(1 << 20)
 	require.NoError(t, err)
 	clear(b.Bytes())
@@ -120,15 +121,15 @@ func TestNoSpace(t *testing.T) {
 	require.NoError(t, d.Flush())
 	require.NoError(t, d.Discard(2<<20, 1<<20))
 	require.NoError(t, d.Write(4<<20, true, b.Slice(0, 256<<10)), "there is room again")
-	var s *nvmeq.StatusError
+	var s *nvme.StatusError
 	require.ErrorAs(t, err, &s)
-	require.True(t, s.Status.Is(nvmeq.StatusCapacity))
+	require.True(t, s.Status.Is(nvme.StatusCapacity))
 	b.Release()
 	require.NoError(t, d.Close())
 }
 
 func TestForeignBuffer(t *testing.T) {
-	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, engine.Config{})
 	other := blockdev.NewMem(8<<20, 512)
 	b, err := other.Alloc(4096)
 	require.NoError(t, err)
@@ -139,7 +140,7 @@ func TestForeignBuffer(t *testing.T) {
 }
 
 func TestCloseNamesLeakedBuffers(t *testing.T) {
-	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, image(t, 8<<20), softctl.Options{}, engine.Config{})
 	b, err := d.Alloc(4096)
 	require.NoError(t, err)
 	require.ErrorContains(t, d.Close(), "1 buffers were not released")
@@ -152,7 +153,7 @@ func TestCloseNamesLeakedBuffers(t *testing.T) {
 
 // TestSmallPool has 400 goroutines write and read over the lanes with 16 MiB of pinned memory: all wait, all get theirs.
 func TestSmallPool(t *testing.T) {
-	d := namespacetest.OpenLanesOf(t, image(t, 64<<20), softctl.Options{}, nvmeq.EngineConfig{Lanes: 4}, namespace.Options{Pinned: 16 << 20})
+	d := namespacetest.OpenLanesOf(t, image(t, 64<<20), softctl.Options{}, engine.Config{Lanes: 4}, namespace.Options{Pinned: 16 << 20})
 	var wg sync.WaitGroup
 	for k := range 400 {
 		wg.Go(func() {
@@ -186,7 +187,7 @@ func TestSmallPool(t *testing.T) {
 // TestSparse checks that zeroes and discards leave holes in the image, not zero bytes on the medium.
 func TestSparse(t *testing.T) {
 	path := image(t, 8<<20)
-	d := namespacetest.OpenLanes(t, path, softctl.Options{}, nvmeq.EngineConfig{})
+	d := namespacetest.OpenLanes(t, path, softctl.Options{}, engine.Config{})
 	b, err := d.Alloc(4 << 20)
 	require.NoError(t, err)
 	copy(b.Bytes(), bytes.Repeat([]byte{1}, 4<<20))

@@ -2,7 +2,7 @@ package namespace
 
 import (
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // limits is what one command may carry.
@@ -29,11 +29,11 @@ type piece struct {
 	op   blockdev.Op
 	lba  blockdev.LBA
 	n    blockdev.Blocks
-	iova nvmeq.IOVA
+	iova nvme.IOVA
 }
 
 // place says where the controller sees a slice.
-type place func(blockdev.Slice) nvmeq.IOVA
+type place func(blockdev.Slice) nvme.IOVA
 
 // split appends the pieces of r to out. r has passed Check.
 //
@@ -55,7 +55,7 @@ func (l *limits) split(out []piece, r *blockdev.Request, where place) []piece {
 			continue
 		}
 		n, at := blockdev.Blocks(blockdev.Bytes(s.N)/l.blockSize), where(s)
-		if run.n > 0 && run.iova+nvmeq.IOVA(run.n)*nvmeq.IOVA(l.blockSize) == at {
+		if run.n > 0 && run.iova+nvme.IOVA(run.n)*nvme.IOVA(l.blockSize) == at {
 			run.n += n
 			continue
 		}
@@ -78,7 +78,7 @@ func (l *limits) cut(out []piece, p piece, size, boundary blockdev.Blocks) []pie
 		p.lba += blockdev.LBA(part.n)
 		p.n -= part.n
 		if p.op == blockdev.OpRead || p.op == blockdev.OpWrite {
-			p.iova += nvmeq.IOVA(part.n) * nvmeq.IOVA(l.blockSize)
+			p.iova += nvme.IOVA(part.n) * nvme.IOVA(l.blockSize)
 		}
 	}
 	return out

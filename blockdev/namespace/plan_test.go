@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // stretch is memory for the splitter: a buffer that has an address and nothing else.
 type stretch struct {
-	iova nvmeq.IOVA
+	iova nvme.IOVA
 	n    int
 }
 
@@ -20,7 +20,7 @@ func (s *stretch) Len() int                        { return s.n }
 func (s *stretch) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: s, Off: off, N: n} }
 func (s *stretch) Release()                        {}
 
-func where(s blockdev.Slice) nvmeq.IOVA { return s.Buf.(*stretch).iova + nvmeq.IOVA(s.Off) }
+func where(s blockdev.Slice) nvme.IOVA { return s.Buf.(*stretch).iova + nvme.IOVA(s.Off) }
 
 func TestSplit(t *testing.T) {
 	l := limits{blockSize: 512, transfer: 8, zeroes: 16, ranges: 2, perRange: 32, perDSM: 48}
@@ -28,7 +28,7 @@ func TestSplit(t *testing.T) {
 	type want struct {
 		lba  blockdev.LBA
 		n    blockdev.Blocks
-		iova nvmeq.IOVA
+		iova nvme.IOVA
 	}
 	for _, c := range []struct {
 		name     string
@@ -99,12 +99,12 @@ func FuzzSplit(f *testing.F) {
 		l := limits{blockSize: 512 << (shift % 4), transfer: blockdev.Blocks(transfer) + 1, boundary: blockdev.Blocks(boundary)}
 		memory := &stretch{iova: 0x40000, n: 512 * int(l.blockSize)}
 		r := &blockdev.Request{Op: blockdev.OpRead, Off: blockdev.Bytes(lba) * l.blockSize}
-		var want []nvmeq.IOVA // of each block
+		var want []nvme.IOVA // of each block
 		for ; len(slices) >= 2; slices = slices[2:] {
 			s := memory.Slice(int(slices[0])*int(l.blockSize), int(slices[1])*int(l.blockSize))
 			r.Bufs = append(r.Bufs, s)
 			for b := range blockdev.Bytes(slices[1]) {
-				want = append(want, where(s)+nvmeq.IOVA(b*l.blockSize))
+				want = append(want, where(s)+nvme.IOVA(b*l.blockSize))
 			}
 		}
 		pieces := l.split(nil, r, where)
@@ -116,12 +116,12 @@ func FuzzSplit(f *testing.F) {
 				require.Equal(t, p.lba/blockdev.LBA(l.boundary), (p.lba+blockdev.LBA(p.n)-1)/blockdev.LBA(l.boundary), "crosses a boundary")
 			}
 			for b := range p.n {
-				require.Equal(t, want[0], p.iova+nvmeq.IOVA(blockdev.Bytes(b)*l.blockSize))
+				require.Equal(t, want[0], p.iova+nvme.IOVA(blockdev.Bytes(b)*l.blockSize))
 				want = want[1:]
 			}
 			next += blockdev.LBA(p.n)
 			if i+1 < len(pieces) {
-				adjacent := pieces[i+1].iova == p.iova+nvmeq.IOVA(blockdev.Bytes(p.n)*l.blockSize)
+				adjacent := pieces[i+1].iova == p.iova+nvme.IOVA(blockdev.Bytes(p.n)*l.blockSize)
 				full := p.n == l.transfer || l.boundary > 0 && blockdev.Blocks(next)%l.boundary == 0
 				require.True(t, full || !adjacent, "piece %d could be longer", i)
 			}

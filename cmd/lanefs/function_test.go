@@ -12,7 +12,8 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 // A function that nobody has: what is wrong with the runtime is said before it is looked for.
@@ -52,31 +53,31 @@ func TestLadder(t *testing.T) {
 	device, err := detached.New(false)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, device.Close()) })
-	const auto, direct, bar, bridge = nvmeq.DoorbellAuto, nvmeq.DoorbellDirect, nvmeq.DoorbellBAR, nvmeq.DoorbellBridge
+	const auto, direct, bar, bridge = engine.DoorbellAuto, engine.DoorbellDirect, engine.DoorbellBAR, engine.DoorbellBridge
 	for _, c := range []struct {
 		name  string
 		rt    gpu.Runtime
 		vram  bool
 		cfg   mountConfig
-		bells []nvmeq.DoorbellRoute
-		modes []nvmeq.MemoryMode
+		bells []engine.DoorbellRoute
+		modes []controller.MemoryMode
 	}{
-		{"CPU, image", cpu, false, mountConfig{Device: "/image"}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{0}},
-		{"CPU, drive", cpu, false, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{0}},
-		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{11, 8, 3, 0}},
-		{"GPU, image", device, false, mountConfig{Device: "/image"}, []nvmeq.DoorbellRoute{bar, bridge}, []nvmeq.MemoryMode{0}},
-		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []nvmeq.DoorbellRoute{bar, direct, bridge}, []nvmeq.MemoryMode{3, 0}},
-		{"asked for", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(nvmeq.MemoryMode(8)), Doorbell: bar}},
-			[]nvmeq.DoorbellRoute{bar}, []nvmeq.MemoryMode{8}},
-		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(nvmeq.MemoryMode(4))}},
-			[]nvmeq.DoorbellRoute{auto}, []nvmeq.MemoryMode{4}},
+		{"CPU, image", cpu, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
+		{"CPU, drive", cpu, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
+		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{11, 8, 3, 0}},
+		{"GPU, image", device, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{bar, bridge}, []controller.MemoryMode{0}},
+		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{bar, direct, bridge}, []controller.MemoryMode{3, 0}},
+		{"asked for", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(controller.MemoryMode(8)), Doorbell: bar}},
+			[]engine.DoorbellRoute{bar}, []controller.MemoryMode{8}},
+		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(controller.MemoryMode(4))}},
+			[]engine.DoorbellRoute{auto}, []controller.MemoryMode{4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctl := drive{rt: c.rt}
 			if c.vram {
 				ctl.vram = &vram{}
 			}
-			require.Equal(t, nvmeq.Ladder{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
+			require.Equal(t, engine.Ladder{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
 		})
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 func identifyCommand() *cobra.Command {
@@ -39,7 +40,7 @@ drive and from the drive to the device's memory, are then known to work.`,
 			if ring != "cpu" && ring != "gpu" {
 				return fmt.Errorf("--ring %q: want cpu or gpu", ring)
 			}
-			cfg.MemoryMode, cfg.Doorbell = new(nvmeq.MemoryMode), nvmeq.DoorbellBAR // there are no lanes to choose for
+			cfg.MemoryMode, cfg.Doorbell = new(controller.MemoryMode), engine.DoorbellBAR // there are no lanes to choose for
 			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 			ctl, err := openController(&cfg, log)
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {

@@ -7,7 +7,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 // identity is what `lanefs identify --json` prints. Sizes are bytes.
@@ -108,7 +109,7 @@ func (c *drive) identity(ring bool) (*identity, error) {
 	if !ring {
 		return out, nil
 	}
-	r, err := n.RingByLane()
+	r, err := engine.RingByLane(n)
 	if err != nil {
 		return nil, fmt.Errorf("--ring gpu: %w", err)
 	}
@@ -121,7 +122,7 @@ func (c *drive) identity(ring bool) (*identity, error) {
 
 func hexa[T ~uint64](v T) string { return fmt.Sprintf("%#x", uint64(v)) }
 
-func newNamespace(ns *nvmeq.Namespace) *namespaceReport {
+func newNamespace(ns *controller.Namespace) *namespaceReport {
 	id := ns.Identify
 	out := &namespaceReport{
 		NSID: ns.ID, Blocks: ns.Blocks, Block: ns.BlockSize, NCAP: id.NCAP, NUSE: id.NUSE, ReadOnly: ns.ReadOnly,

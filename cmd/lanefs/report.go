@@ -6,7 +6,8 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 // report is what `lanefs stat --json` prints; its names are part of the command line's promise. Counters count from the
@@ -75,10 +76,10 @@ type runtimeReport struct {
 	Arch   string `json:"arch"`
 	Failed string `json:"failed,omitempty"` // why the lanes have left it for the CPU
 
-	Memory  nvmeq.MemoryMode `json:"memory_mode"`
-	Bells   string           `json:"doorbells"`               // how lanes ring
-	NoBAR   string           `json:"doorbells_why,omitempty"` // why not in a better way
-	Refused []string         `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
+	Memory  controller.MemoryMode `json:"memory_mode"`
+	Bells   string                `json:"doorbells"`               // how lanes ring
+	NoBAR   string                `json:"doorbells_why,omitempty"` // why not in a better way
+	Refused []string              `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
 }
 
 type deviceReport struct {
@@ -116,13 +117,13 @@ type queueCounted struct {
 	queueCounters
 }
 
-func queueReport(q nvmeq.LaneStats) queueCounted {
+func queueReport(q engine.LaneStats) queueCounted {
 	c := queueCounted{QID: q.QID}
 	c.add(q)
 	return c
 }
 
-func (c *queueCounters) add(q nvmeq.LaneStats) {
+func (c *queueCounters) add(q engine.LaneStats) {
 	c.Commands += q.Commands
 	c.Completions += q.Completions
 	c.BytesRead += q.BytesRead

@@ -15,7 +15,8 @@ import (
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -24,16 +25,16 @@ import (
 type drive struct {
 	rt   gpu.Runtime
 	copy *copyengine.Engine // of a software controller with a GPU
-	ctl  nvmeq.Transport
-	nvme *nvmeq.Controller
+	ctl  controller.Transport
+	nvme *controller.Controller
 	vram *vram // nil: device memory is the runtime's own
-	took nvmeq.Choice
+	took engine.Choice
 }
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
 type stack struct {
 	drive
-	eng *nvmeq.Engine
+	eng *engine.Engine
 	dev *namespace.Namespace
 	vol *ext4.FS
 }
@@ -74,7 +75,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	} else if err := c.openImage(cfg, log); err != nil {
 		return c, err
 	}
-	err = c.open(cfg, nvmeq.Config{Log: log, Queues: mountopt.MaxQueues, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	err = c.open(cfg, controller.Config{Log: log, Queues: mountopt.MaxQueues, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
 }
 
@@ -98,9 +99,9 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 }
 
 // open opens the controller itself, in the best way that auto finds, or as it was told.
-func (c *drive) open(cfg *mountConfig, nc nvmeq.Config) (err error) {
+func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
-	c.nvme, c.took, err = nvmeq.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
+	c.nvme, c.took, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
 	return err
 }
 
@@ -143,7 +144,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 	}
-	if s.eng, err = s.nvme.NewEngine(ec); err != nil {
+	if s.eng, err = engine.New(s.nvme, ec); err != nil {
 		return s, err
 	}
 	if cfg.Lanes > s.eng.Lanes() {
@@ -161,8 +162,8 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 }
 
 // engine is what the mount's lanes are like, but for the route of their doorbells.
-func (cfg *mountConfig) engine() nvmeq.EngineConfig {
-	ec := nvmeq.EngineConfig{Lanes: cfg.Lanes, Team: nvmeq.TeamWave, Batch: cfg.Batch}
+func (cfg *mountConfig) engine() engine.Config {
+	ec := engine.Config{Lanes: cfg.Lanes, Team: engine.TeamWave, Batch: cfg.Batch}
 	if ec.Lanes == 0 {
 		ec.Lanes = defaultLanes()
 	}
@@ -170,7 +171,7 @@ func (cfg *mountConfig) engine() nvmeq.EngineConfig {
 		ec.Depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}
 	if cfg.Thread {
-		ec.Team = nvmeq.TeamThread
+		ec.Team = engine.TeamThread
 	}
 	return ec
 }

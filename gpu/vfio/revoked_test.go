@@ -10,7 +10,9 @@ import (
 
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
@@ -37,17 +39,17 @@ func TestRevokedOnHardware(t *testing.T) {
 	dev, err := pcie.Open(disk, vfio.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
-	place, err := nvmeq.ModeData.Placement()
+	place, err := controller.ModeData.Placement()
 	require.NoError(t, err)
-	c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: dev, Placement: place})
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: dev, Placement: place})
 	require.NoError(t, err)
 	defer c.Close()
-	eng, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 1})
+	eng, err := engine.New(c, engine.Config{Lanes: 1})
 	require.NoError(t, err)
 	chunk, err := c.AllocData(64 << 10)
 	require.NoError(t, err)
 	read := func() error {
-		return eng.Do(0, []nvmeq.Command{{Op: nvmeq.IORead, NSID: 1, NLB: 64 << 10 / 512, Data: chunk.IOVA(), Len: 64 << 10}})
+		return eng.Do(0, []engine.Command{{Op: nvme.IORead, NSID: 1, NLB: 64 << 10 / 512, Data: chunk.IOVA(), Len: 64 << 10}})
 	}
 	copy(chunk.Bytes(), bytes.Repeat([]byte{0x5a}, 64<<10))
 	require.NoError(t, read())
@@ -59,7 +61,7 @@ func TestRevokedOnHardware(t *testing.T) {
 	t.Log(err)
 	require.NoError(t, c.Err(), "one command failed, not the controller")
 
-	require.NoError(t, eng.Do(0, []nvmeq.Command{{Op: nvmeq.IOFlush, NSID: 1}}), "what needs none of that memory still works")
+	require.NoError(t, eng.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "what needs none of that memory still works")
 
 	require.NoError(t, vram.SetMemorySpace(true))
 	require.ErrorContains(t, read(), "revoked", "the memory is back, its mapping is not")

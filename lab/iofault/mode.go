@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // Mode is a way to fail.
 type Mode struct {
 	Name   string
 	ops    []blockdev.Op // commands that fail so; nil: it is allocations that fail
-	status nvmeq.Status  // 0: a time-out
+	status nvme.Status   // 0: a time-out
 	stay   stay
 	done   done
 }
@@ -51,30 +52,30 @@ var (
 	anyOp   = []blockdev.Op{blockdev.OpRead, blockdev.OpWrite, blockdev.OpWriteZeroes, blockdev.OpFlush, blockdev.OpDiscard}
 )
 
-const timeOut = nvmeq.Status(0)
+const timeOut = nvme.Status(0)
 
 // Modes are all ways to fail.
 var Modes = []Mode{
-	{"unrecovered read", readOp, nvmeq.StatusReadError, once, none},
-	{"unrecovered read, part of the data came", readOp, nvmeq.StatusReadError, once, torn},
-	{"unrecovered read for good", readOp, nvmeq.StatusReadError, blocks, none},
-	{"bad sector from a read on", readOp, nvmeq.StatusReadError, sector, none},
-	{"no reads from here on", readOp, nvmeq.StatusInternal, kind, none},
-	{"write fault", writeOp, nvmeq.StatusWriteFault, once, none},
-	{"write fault, torn", writeOp, nvmeq.StatusWriteFault, once, torn},
-	{"write fault for good", writeOp, nvmeq.StatusWriteFault, blocks, torn},
-	{"bad sector from a write on", writeOp, nvmeq.StatusWriteFault, sector, torn},
-	{"capacity exceeded", writeOp, nvmeq.StatusCapacity, once, none},
-	{"capacity exceeded for good", writeOp, nvmeq.StatusCapacity, kind, none},
-	{"write protected from here on", append(slices.Clone(writeOp), flushOp...), nvmeq.StatusWriteProtected, writes, none},
-	{"flush fails", flushOp, nvmeq.StatusInternal, once, none},
-	{"flush fails, and works", flushOp, nvmeq.StatusInternal, once, all},
-	{"flush fails, and loses what was written", flushOp, nvmeq.StatusInternal, once, gone},
-	{"no flush from here on", flushOp, nvmeq.StatusInternal, kind, none},
-	{"discard fails", trimOp, nvmeq.StatusInternal, once, torn},
-	{"aborted", anyOp, nvmeq.StatusAbortRequested, once, none},
-	{"aborted too late", anyOp, nvmeq.StatusAbortRequested, once, all},
-	{"aborted in the middle, three times", anyOp, nvmeq.StatusAbortRequested, thrice, torn},
+	{"unrecovered read", readOp, nvme.StatusReadError, once, none},
+	{"unrecovered read, part of the data came", readOp, nvme.StatusReadError, once, torn},
+	{"unrecovered read for good", readOp, nvme.StatusReadError, blocks, none},
+	{"bad sector from a read on", readOp, nvme.StatusReadError, sector, none},
+	{"no reads from here on", readOp, nvme.StatusInternal, kind, none},
+	{"write fault", writeOp, nvme.StatusWriteFault, once, none},
+	{"write fault, torn", writeOp, nvme.StatusWriteFault, once, torn},
+	{"write fault for good", writeOp, nvme.StatusWriteFault, blocks, torn},
+	{"bad sector from a write on", writeOp, nvme.StatusWriteFault, sector, torn},
+	{"capacity exceeded", writeOp, nvme.StatusCapacity, once, none},
+	{"capacity exceeded for good", writeOp, nvme.StatusCapacity, kind, none},
+	{"write protected from here on", append(slices.Clone(writeOp), flushOp...), nvme.StatusWriteProtected, writes, none},
+	{"flush fails", flushOp, nvme.StatusInternal, once, none},
+	{"flush fails, and works", flushOp, nvme.StatusInternal, once, all},
+	{"flush fails, and loses what was written", flushOp, nvme.StatusInternal, once, gone},
+	{"no flush from here on", flushOp, nvme.StatusInternal, kind, none},
+	{"discard fails", trimOp, nvme.StatusInternal, once, torn},
+	{"aborted", anyOp, nvme.StatusAbortRequested, once, none},
+	{"aborted too late", anyOp, nvme.StatusAbortRequested, once, all},
+	{"aborted in the middle, three times", anyOp, nvme.StatusAbortRequested, thrice, torn},
 	{"timed out, nothing done", anyOp, timeOut, once, none},
 	{"timed out, all done", anyOp, timeOut, once, all},
 	{"timed out, torn", anyOp, timeOut, once, torn},
@@ -102,16 +103,16 @@ func (m *Mode) passes() bool { return m.stay <= thrice }
 // suits says whether a command can fail so.
 func (m *Mode) suits(op blockdev.Op) bool { return slices.Contains(m.ops, op) }
 
-var opcodes = map[blockdev.Op]nvmeq.Opcode{blockdev.OpRead: nvmeq.IORead, blockdev.OpWrite: nvmeq.IOWrite, blockdev.OpFlush: nvmeq.IOFlush,
-	blockdev.OpDiscard: nvmeq.IODSM, blockdev.OpWriteZeroes: nvmeq.IOWriteZeroes}
+var opcodes = map[blockdev.Op]nvme.Opcode{blockdev.OpRead: nvme.IORead, blockdev.OpWrite: nvme.IOWrite, blockdev.OpFlush: nvme.IOFlush,
+	blockdev.OpDiscard: nvme.IODSM, blockdev.OpWriteZeroes: nvme.IOWriteZeroes}
 
 // err is what the device answers.
 func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
 	if m.status == timeOut {
-		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, nvmeq.ErrTimeout, 10*time.Second)
+		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, controller.ErrTimeout, 10*time.Second)
 	}
-	err := &nvmeq.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
-	if m.status == nvmeq.StatusCapacity { // as blockdev.Namespace says it
+	err := &nvme.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
+	if m.status == nvme.StatusCapacity { // as blockdev.Namespace says it
 		return fmt.Errorf("%w: %w", blockdev.ErrNoSpace, err)
 	}
 	return err

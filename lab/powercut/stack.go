@@ -11,7 +11,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
@@ -20,8 +21,8 @@ import (
 type stack struct {
 	rt   gpu.Runtime
 	ctl  *softctl.Controller
-	nvme *nvmeq.Controller
-	eng  *nvmeq.Engine
+	nvme *controller.Controller
+	eng  *engine.Engine
 	dev  *namespace.Namespace
 	vol  *ext4.FS
 }
@@ -63,10 +64,10 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 			return s, err
 		}
 	}
-	if s.nvme, err = nvmeq.Open(nvmeq.Config{Runtime: s.rt, Transport: s.ctl, Log: quiet}); err != nil {
+	if s.nvme, err = controller.Open(controller.Config{Runtime: s.rt, Transport: s.ctl, Log: quiet}); err != nil {
 		return s, err
 	}
-	if s.eng, err = s.nvme.NewEngine(nvmeq.EngineConfig{Lanes: max(o.lanes, 1)}); err != nil {
+	if s.eng, err = engine.New(s.nvme, engine.Config{Lanes: max(o.lanes, 1)}); err != nil {
 		return s, err
 	}
 	if s.dev, err = namespace.Open(s.eng, 1, namespace.Options{}); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
@@ -88,11 +89,11 @@ func TestMappingsAreBuffers(t *testing.T) {
 			dev, err := pcie.Open(nvme0, vfio.Options{Backend: way})
 			require.NoError(t, err)
 			require.Equal(t, none, reach(), "opened, nothing mapped")
-			c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: dev})
+			c, err := controller.Open(controller.Config{Runtime: rt, Transport: dev})
 			require.NoError(t, err)
 			admin := reach()
 			require.Greater(t, admin, none, "the admin queue")
-			e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 2})
+			e, err := engine.New(c, engine.Config{Lanes: 2})
 			require.NoError(t, err)
 			base := reach()
 			require.Greater(t, base, admin, "the I/O queues")

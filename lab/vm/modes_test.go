@@ -17,12 +17,13 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
 // modes is how many there are.
-const modes = nvmeq.MemoryMode(16)
+const modes = controller.MemoryMode(16)
 
 // pattern is n bytes that nothing else contains.
 func pattern(n int, seed byte) []byte {
@@ -56,7 +57,7 @@ func TestMemoryModes(t *testing.T) {
 	}
 }
 
-func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
+func oneMode(t *testing.T, mode controller.MemoryMode, n int) {
 	vram, err := vfio.Open(ivshmem, vfio.Options{BAR: 2})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, vram.Close()) }()
@@ -77,13 +78,13 @@ func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
 	t.Logf("mode %d through %s", mode, dev.Backend())
 	place, err := mode.Placement()
 	require.NoError(t, err)
-	c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: dev, Placement: place})
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: dev, Placement: place})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	e, err := c.NewEngine(nvmeq.EngineConfig{Lanes: 2})
+	e, err := engine.New(c, engine.Config{Lanes: 2})
 	require.NoError(t, err)
 	route, _ := e.Doorbells()
-	require.Equal(t, mode&nvmeq.ModeDoorbell != 0, route == nvmeq.DoorbellBridge, "doorbells by %v", route)
+	require.Equal(t, mode&controller.ModeDoorbell != 0, route == engine.DoorbellBridge, "doorbells by %v", route)
 	d, err := namespace.Open(e, 1, namespace.Options{})
 	require.NoError(t, err)
 
@@ -101,14 +102,14 @@ func oneMode(t *testing.T, mode nvmeq.MemoryMode, n int) {
 
 	// The BAR's bytes: each thing is in it exactly where the mode says so.
 	times := bytes.Count(bar, want)
-	if mode&nvmeq.ModeData != 0 {
+	if mode&controller.ModeData != 0 {
 		require.Equal(t, 2, times, "the buffer written from and the one read into are both in the BAR")
 	} else {
 		require.Zero(t, times, "data in the BAR that should be in host memory")
 	}
 	sqes, cqes := queueEntries(bar)
-	require.Equal(t, mode&nvmeq.ModeSQ != 0, sqes > 0, "%d submission entries in the BAR", sqes)
-	require.Equal(t, mode&nvmeq.ModeCQ != 0, cqes > 0, "%d completion entries in the BAR", cqes)
+	require.Equal(t, mode&controller.ModeSQ != 0, sqes > 0, "%d submission entries in the BAR", sqes)
+	require.Equal(t, mode&controller.ModeCQ != 0, cqes > 0, "%d completion entries in the BAR", cqes)
 
 	in.Release()
 	out.Release()

@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	cpu "github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
@@ -112,7 +114,7 @@ func TestReadersPassAFlush(t *testing.T) {
 				require.NoError(t, err)
 				c, err := Open(newImage(t, testSize), Options{Log: quiet(), Threads: threads})
 				require.NoError(t, err)
-				ctrl, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: c, Log: quiet()})
+				ctrl, err := controller.Open(controller.Config{Runtime: rt, Transport: c, Log: quiet()})
 				require.NoError(t, err)
 				t.Cleanup(func() {
 					require.NoError(t, ctrl.Close())
@@ -120,7 +122,7 @@ func TestReadersPassAFlush(t *testing.T) {
 					require.NoError(t, rt.Close())
 				})
 				s := slowly(t, c) // before there is a queue that a thread serves
-				eng, err := ctrl.NewEngine(nvmeq.EngineConfig{Lanes: lanes})
+				eng, err := engine.New(ctrl, engine.Config{Lanes: lanes})
 				require.NoError(t, err)
 				data, err := ctrl.AllocData(int64(lanes+1) * 4096)
 				require.NoError(t, err)
@@ -128,13 +130,13 @@ func TestReadersPassAFlush(t *testing.T) {
 				t.Cleanup(s.release) // before anything is closed
 
 				flushed := make(chan error, 1)
-				go func() { flushed <- eng.Do(nvmeq.AnyLane, []nvmeq.Command{{Op: nvmeq.IOFlush, NSID: 1}}) }()
+				go func() { flushed <- eng.Do(engine.AnyLane, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}) }()
 				soon(t, "the flush begins", s.begun)
 				read := make(chan error, lanes+1)
-				for l := nvmeq.AnyLane; l < lanes; l++ {
+				for l := engine.AnyLane; l < lanes; l++ {
 					go func() {
-						read <- eng.Do(l, []nvmeq.Command{{Op: nvmeq.IORead, NSID: 1, NLB: 8, Len: 4096,
-							Data: data.IOVA() + nvmeq.IOVA(l+1)*4096}})
+						read <- eng.Do(l, []engine.Command{{Op: nvme.IORead, NSID: 1, NLB: 8, Len: 4096,
+							Data: data.IOVA() + nvme.IOVA(l+1)*4096}})
 					}()
 				}
 				for range lanes + 1 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // IOVAs begin well away from zero and are never handed out twice, so that a stale or a missing address is a miss and
@@ -41,7 +41,7 @@ func newAddressSpace(m copyengine.Mover) *addressSpace {
 	return s
 }
 
-func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
+func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	if off < 0 || n <= 0 || off%pageMin != 0 || n%pageMin != 0 {
 		return 0, fmt.Errorf("map %d bytes from offset %d: both must be multiples of %d", n, off, pageMin)
 	}
@@ -59,12 +59,12 @@ func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) {
 	r.base = s.next
 	s.next = (r.base + r.size + iovaGap + iovaAlign - 1) &^ (iovaAlign - 1)
 	s.table.Store(&table{s.table.Load().root.insert(&r)})
-	return nvmeq.IOVA(r.base), nil
+	return nvme.IOVA(r.base), nil
 }
 
 var errNotMapped = errors.New("no mapping begins there")
 
-func (s *addressSpace) remove(a nvmeq.IOVA) error {
+func (s *addressSpace) remove(a nvme.IOVA) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	root, found := s.table.Load().root.remove(uint64(a))

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
@@ -24,7 +25,7 @@ const (
 	stateFatal    // CSTS.CFS: nothing is, until a reset
 )
 
-// Controller is one NVMe controller. It implements nvmeq.Transport and nvmeq.Stepper.
+// Controller is one NVMe controller. It implements controller.Transport and controller.Stepper.
 type Controller struct {
 	opt   Options
 	name  string
@@ -57,10 +58,10 @@ type Controller struct {
 }
 
 var (
-	_ nvmeq.Transport = (*Controller)(nil)
-	_ nvmeq.Stepper   = (*Controller)(nil)
+	_ controller.Transport = (*Controller)(nil)
+	_ controller.Stepper   = (*Controller)(nil)
 
-	_ nvmeq.FlushWitness = (*Controller)(nil)
+	_ controller.FlushWitness = (*Controller)(nil)
 )
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.
@@ -129,10 +130,10 @@ func (c *Controller) SetInjector(i Injector) {
 	c.injector.Store(&i)
 }
 
-func (c *Controller) Map(m gpu.Memory, off, n int64) (nvmeq.IOVA, error) { return c.dma.add(m, off, n) }
+func (c *Controller) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) { return c.dma.add(m, off, n) }
 
 // Unmap returns when no command uses the mapping any more.
-func (c *Controller) Unmap(a nvmeq.IOVA) error {
+func (c *Controller) Unmap(a nvme.IOVA) error {
 	if err := c.dma.remove(a); err != nil {
 		return err
 	}

@@ -11,19 +11,20 @@ import (
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // OpenLanes opens an image as LaneFS does: host runtime, software controller, engine, namespace 1. What is below the
 // device is closed when the test ends; the caller closes the device.
-func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *namespace.Namespace {
+func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes engine.Config) *namespace.Namespace {
 	t.Helper()
 	return OpenLanesOf(t, image, soft, lanes, namespace.Options{})
 }
 
 // OpenLanesOf is OpenLanes of a device with options.
-func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt namespace.Options) *namespace.Namespace {
+func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes engine.Config, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
@@ -32,12 +33,12 @@ func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes nvmeq.E
 }
 
 // OpenLanesOn is OpenLanes on a runtime of the caller's.
-func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig) *namespace.Namespace {
+func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes engine.Config) *namespace.Namespace {
 	t.Helper()
 	return openLanes(t, rt, image, soft, lanes, namespace.Options{})
 }
 
-func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes nvmeq.EngineConfig, opt namespace.Options) *namespace.Namespace {
+func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes engine.Config, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if soft.Log == nil {
@@ -46,10 +47,10 @@ func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options,
 	ctl, err := softctl.Open(image, soft)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ctl.Close()) })
-	c, err := nvmeq.Open(nvmeq.Config{Runtime: rt, Transport: ctl, Log: quiet})
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: ctl, Log: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	e, err := c.NewEngine(lanes)
+	e, err := engine.New(c, lanes)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	d, err := namespace.Open(e, 1, opt)

@@ -24,7 +24,7 @@ import (
 	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -107,7 +107,7 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	m.dev = namespacetest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, nvmeq.EngineConfig{Lanes: 4})
+	m.dev = namespacetest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, engine.Config{Lanes: 4})
 	m.top = &device{Namespace: m.dev}
 	m.vol, err = ext4.Open(m.top, ext4.Options{Logf: t.Logf})
 	require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/share"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 // Config is what the options of a mount say. [Default] is the one without options. The tags name the options; those of the
@@ -34,11 +35,11 @@ type Config struct {
 	LBA   int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512
 	NSID  uint32 `opt:"nsid"`  // 0: 1
 
-	MemoryMode *nvmeq.MemoryMode   `opt:"memory-mode"` // nil: as much as works
-	Thread     bool                `opt:"lane"`        // lanes are single threads of a GPU instead of waves
-	GPUError   string              `opt:"gpu_error"`   // host or ro; empty: host
-	Doorbell   nvmeq.DoorbellRoute `opt:"doorbell"`
-	Batch      bool                `opt:"batch"`
+	MemoryMode *controller.MemoryMode `opt:"memory-mode"` // nil: as much as works
+	Thread     bool                   `opt:"lane"`        // lanes are single threads of a GPU instead of waves
+	GPUError   string                 `opt:"gpu_error"`   // host or ro; empty: host
+	Doorbell   engine.DoorbellRoute   `opt:"doorbell"`
+	Batch      bool                   `opt:"batch"`
 
 	Share share.Limits `opt:"share_…"` // of one user; a limit that is 0 has its default
 

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 func TestParse(t *testing.T) {
@@ -36,9 +37,9 @@ func TestParse(t *testing.T) {
 		{"cache=4096", Config{Cache: 4096}},
 		{"lanes=4,depth=32,lba=4096,nsid=2", Config{Lanes: 4, Depth: 32, LBA: 4096, NSID: 2}},
 		{"lane=wave,lane=thread,gpu_error=host,gpu_error=ro", Config{Thread: true, GPUError: "ro"}},
-		{"doorbell=bridge", Config{Doorbell: nvmeq.DoorbellBridge}},
-		{"doorbell=bridge,doorbell=direct,memory-mode=15", Config{Doorbell: nvmeq.DoorbellDirect, MemoryMode: ptr(nvmeq.MemoryMode(15))}},
-		{"memory-mode=0", Config{MemoryMode: new(nvmeq.MemoryMode)}},
+		{"doorbell=bridge", Config{Doorbell: engine.DoorbellBridge}},
+		{"doorbell=bridge,doorbell=direct,memory-mode=15", Config{Doorbell: engine.DoorbellDirect, MemoryMode: ptr(controller.MemoryMode(15))}},
+		{"memory-mode=0", Config{MemoryMode: new(controller.MemoryMode)}},
 		{"memory-mode=3,memory-mode=auto", Config{}},
 		{"gpu=host,log=/x/y", Config{GPU: "host", Log: "/x/y"}},
 		{"errors=remount-ro", Config{Errors: ext4.ErrorsReadOnly}},

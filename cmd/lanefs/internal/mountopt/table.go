@@ -8,7 +8,8 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu/vfio"
-	"github.com/lanefs/lanefs/nvmeq"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
 // MaxQueues is how many I/O queue pairs a mount asks its controller for, and so how many lanes it can have.
@@ -91,7 +92,7 @@ var lanes = []Option{
 		More: "direct: in the BAR, imported from a descriptor. iomem: in the BAR, registered as I/O memory. bridge: in memory, and the CPU forwards it. " +
 			"auto takes the bridge where neither brings the BAR into reach, or what a GPU stores there does not arrive.",
 		set: func(c *Config, v value) error {
-			c.Doorbell = nvmeq.DoorbellRoute(slices.Index(doorbells(), v.text))
+			c.Doorbell = engine.DoorbellRoute(slices.Index(doorbells(), v.text))
 			return nil
 		}},
 	{Name: "memory-mode", Kind: Choice, Values: memoryModes(), Arg: "auto|0..15", Default: "auto", Layer: Lanes, want: "auto or a number from 0 to 15",
@@ -148,7 +149,7 @@ func limitBytes(name, byDefault, what string, field func(*Config) *int64) Option
 }
 
 func doorbells() (names []string) {
-	for r := nvmeq.DoorbellAuto; r <= nvmeq.DoorbellBridge; r++ {
+	for r := engine.DoorbellAuto; r <= engine.DoorbellBridge; r++ {
 		names = append(names, r.String())
 	}
 	return names
@@ -161,7 +162,7 @@ func memoryModes() []string {
 func setMemoryMode(c *Config, v value) error {
 	c.MemoryMode = nil
 	if n, ok := number(v.text); ok {
-		m := nvmeq.MemoryMode(n)
+		m := controller.MemoryMode(n)
 		c.MemoryMode = &m
 	}
 	return nil

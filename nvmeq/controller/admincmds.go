@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// The admin commands after Identify: features, log pages, abort, queues.
+
+// GetFeature reads a feature's value (Base §5.15). data, if any, receives the feature's structure.
+func (c *Controller) GetFeature(fid nvme.FID, sel nvme.FeatureSelect, nsid uint32, data []byte) (uint32, error) {
+	s := nvme.SQE{Opcode: nvme.AdminGetFeatures, NSID: nsid, CDW10: uint32(fid) | uint32(sel)<<8}
+	cqe, err := c.adminFill(s, data)
+	if err != nil {
+		return 0, fmt.Errorf("feature %02xh: %w", uint8(fid), err)
+	}
+	return cqe.DW0, nil
+}
+
+// SetFeature sets a feature until the next reset (Base §5.27), and returns the completion's dword 0.
+func (c *Controller) SetFeature(fid nvme.FID, nsid, value uint32) (uint32, error) {
+	cqe, err := c.adminCmd(nvme.SQE{Opcode: nvme.AdminSetFeatures, NSID: nsid, CDW10: uint32(fid), CDW11: value})
+	if err != nil {
+		return 0, fmt.Errorf("feature %02xh: %w", uint8(fid), err)
+	}
+	return cqe.DW0, nil
+}
+
+func (c *Controller) adminFill(s nvme.SQE, data []byte) (nvme.CQE, error) {
+	if len(data) > PageSize {
+		return nvme.CQE{}, fmt.Errorf("nvmeq: %d bytes asked of one admin command, at most %d", len(data), PageSize)
+	}
+	if len(data) == 0 {
+		return c.adminCmd(s)
+	}
+	return c.adminRead(s, data)
+}
+
+// GetLogPage fills b, a multiple of 4 bytes, from the start of a log page (Base §5.16).
+func (c *Controller) GetLogPage(lid nvme.LID, nsid uint32, b []byte) error {
+	if len(b) == 0 || len(b)%4 != 0 {
+		return fmt.Errorf("nvmeq: log page of %d bytes, want a multiple of 4", len(b))
+	}
+	for off := 0; off < len(b); off += PageSize {
+		part := b[off:min(off+PageSize, len(b))]
+		dwords := uint32(len(part)/4 - 1)
+		_, err := c.adminRead(nvme.SQE{Opcode: nvme.AdminGetLogPage, NSID: nsid,
+			CDW10: uint32(lid) | dwords&0xffff<<16, CDW11: dwords >> 16, CDW12: uint32(off)}, part)
+		if err != nil {
+			return fmt.Errorf("log page %02xh: %w", uint8(lid), err)
+		}
+	}
+	return nil
+}
+
+// SMART reads the SMART / health information log.
+func (c *Controller) SMART() (*nvme.SMART, error) {
+	b := make([]byte, nvme.SMARTSize)
+	if err := c.GetLogPage(nvme.LIDSMART, 0xffffffff, b); err != nil {
+		return nil, err
+	}
+	return nvme.DecodeSMART(b)
+}
+
+// ErrorLog reads up to n entries of the error log, newest first.
+func (c *Controller) ErrorLog(n int) ([]nvme.ErrorEntry, error) {
+	b := make([]byte, nvme.ErrorEntrySize*max(1, min(n, int(c.ident.ELPE)+1)))
+	if err := c.GetLogPage(nvme.LIDError, 0xffffffff, b); err != nil {
+		return nil, err
+	}
+	return nvme.DecodeErrorLog(b)
+}
+
+// WriteCache says whether the controller has a volatile write cache and whether it is on (Base §5.27.1.4).
+func (c *Controller) WriteCache() (present, on bool, err error) {
+	if !c.ident.VWC.Present() {
+		return false, false, nil
+	}
+	v, err := c.GetFeature(nvme.FIDWriteCache, nvme.FeatureCurrent, 0, nil)
+	return true, v&1 == 1, err
+}
+
+// SetWriteCache turns the volatile write cache on or off.
+func (c *Controller) SetWriteCache(on bool) error {
+	if !c.ident.VWC.Present() {
+		return errors.New("the controller has no volatile write cache to switch")
+	}
+	if err := c.setCache(on); err != nil {
+		return err
+	}
+	// A reset brings the default back: whoever switched the cache off relies on its staying off.
+	c.cache.Store(&on)
+	return nil
+}
+
+func (c *Controller) setCache(on bool) error {
+	v := uint32(0)
+	if on {
+		v = 1
+	}
+	_, err := c.SetFeature(nvme.FIDWriteCache, 0, v)
+	return err
+}
+
+// negotiateQueues asks for n I/O queue pairs and returns how many there are to use (Base §5.27.1.5).
+func (c *Controller) negotiateQueues(n int) (int, error) {
+	n = min(n, 0xffff)
+	v, err := c.SetFeature(nvme.FIDNumQueues, 0, uint32(nvme.NewNumQueues(n, n)))
+	if err != nil {
+		return 0, err
+	}
+	given := min(nvme.NumQueues(v).SQs(), nvme.NumQueues(v).CQs(), n)
+	// A controller may promise more queues than its BAR has doorbells for; those are of no use.
+	for given > 0 && c.stride.End(uint16(given)) > int64(len(c.t.BAR())) {
+		given--
+	}
+	if given == 0 {
+		return 0, fmt.Errorf("BAR 0 of %d bytes has no room for I/O doorbells %d bytes apart", len(c.t.BAR()), c.stride)
+	}
+	return given, nil
+}
+
+// enableEvents switches on the events worth hearing about (Base §5.27.1.8): SMART warnings, and notices of those kinds
+// that OAES offers.
+func (c *Controller) enableEvents() error {
+	const smart, namespaces, firmware = 0x1f, 1 << 8, 1 << 9
+	_, err := c.SetFeature(nvme.FIDAsyncEvent, 0, smart|c.ident.OAES&(namespaces|firmware))
+	if nvme.Refused(err) {
+		return nil // it reports what it likes, then
+	}
+	return err
+}

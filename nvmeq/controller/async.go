@@ -1,0 +1,127 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// Asynchronous events (Base §5.2): up to four requests stay outstanding; each completion is decoded, logged, and its
+// log page read, which is what lets the controller report the next event of its type.
+
+const (
+	maxEvents     = 4
+	watchInterval = time.Second
+)
+
+// armEventsLocked tops up the outstanding requests.
+func (c *Controller) armEventsLocked() {
+	q := c.aq
+	for q.broken == nil && !q.noEvents && q.events < min(maxEvents, int(c.ident.AERL)+1) {
+		if q.broken = q.post(&nvme.SQE{Opcode: nvme.AdminAsyncEvent, CID: aerCID + uint16(q.nextEvent())}); q.broken == nil {
+			q.events++
+		}
+	}
+}
+
+// nextEvent is the number of a request that is not outstanding. Requests are told apart only by being events: their
+// CIDs count on.
+func (q *adminQueue) nextEvent() int {
+	n := q.eventSeq
+	q.eventSeq = (q.eventSeq + 1) % 0x100
+	return n
+}
+
+// event handles a completion if it is an event's.
+func (q *adminQueue) event(cqe nvme.CQE) bool {
+	if cqe.CID < aerCID || q.events == 0 {
+		return false
+	}
+	q.events--
+	switch {
+	case cqe.Status.Is(nvme.StatusAERLimit):
+		q.c.ident.AERL = uint8(max(q.events-1, 0)) // it takes fewer than it said
+	case cqe.Status.Is(nvme.StatusSQDeleted), cqe.Status.Is(nvme.StatusAbortRequested):
+	case !cqe.Status.OK():
+		q.c.log.Warn("asynchronous event request failed", "device", q.c.t.Name(), "status", cqe.Status.String())
+		q.noEvents = true
+	default:
+		q.seen = append(q.seen, nvme.AsyncEvent(cqe.DW0))
+	}
+	return true
+}
+
+// pollEvents takes what has come in without a command being executed, and reports it.
+func (c *Controller) pollEvents() {
+	c.admin.Lock()
+	q := c.aq
+	if q.broken == nil {
+		c.Step(0)
+		for range adminEntries { // a controller that floods the queue does not keep us here
+			cqe, ok := q.reap()
+			if !ok {
+				break
+			}
+			if !q.event(cqe) {
+				q.broken = fmt.Errorf("the controller completed admin command %#x, which was not outstanding", cqe.CID)
+			}
+		}
+	}
+	seen := q.seen
+	q.seen = nil
+	c.admin.Unlock()
+	for _, e := range seen {
+		c.reportEvent(e)
+	}
+	if len(seen) > 0 {
+		c.admin.Lock()
+		c.armEventsLocked()
+		c.admin.Unlock()
+	}
+}
+
+// reportEvent logs one event with what its log page says.
+func (c *Controller) reportEvent(e nvme.AsyncEvent) {
+	args := []any{"device", c.t.Name(), "event", e.String()}
+	level := slog.LevelWarn
+	switch e.LID() {
+	case nvme.LIDError:
+		if list, err := c.ErrorLog(1); err == nil && len(list) > 0 {
+			args = append(args, "detail", list[0].String())
+		}
+	case nvme.LIDSMART:
+		if s, err := c.SMART(); err == nil {
+			args = append(args, "warnings", s.Warning.Words())
+		}
+	default:
+		if e.LID() != 0 {
+			c.GetLogPage(e.LID(), 0xffffffff, make([]byte, PageSize)) // reading it is what matters here
+		}
+	}
+	if e.Type() == nvme.AsyncNotice {
+		level = slog.LevelInfo
+	}
+	c.log.Log(context.Background(), level, "controller reports", args...)
+	if c.cfg.OnEvent != nil {
+		c.cfg.OnEvent(e)
+	}
+}
+
+// watch looks after the controller while nobody else does: events, and death. It runs from Open to Close.
+func (c *Controller) watch() {
+	defer close(c.watchDone)
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.closing:
+			return
+		case <-tick.C:
+			c.pollEvents()
+			c.checkAlive()
+		}
+	}
+}

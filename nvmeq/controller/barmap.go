@@ -1,0 +1,81 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// BARExporter is a Transport whose BAR 0 leaves as a descriptor, which a GPU's driver can import.
+type BARExporter interface {
+	ExportBAR() (gpu.Export, error)
+}
+
+// ImportBAR is BAR 0 as kernels see it, by way of its descriptor. VFIO revokes a DMA-BUF while its function is reset, when no
+// lane rings.
+func (c *Controller) ImportBAR() (gpu.Memory, error) {
+	x, ok := c.t.(BARExporter)
+	if !ok {
+		return nil, errors.New("BAR 0 cannot be had as a descriptor")
+	}
+	e, err := x.ExportBAR()
+	if err != nil {
+		return nil, err
+	}
+	fd := os.NewFile(uintptr(e.FD), "BAR 0")
+	defer fd.Close()
+	m, err := c.Runtime().Import(e)
+	if err != nil {
+		return nil, fmt.Errorf("importing BAR 0: %w", err)
+	}
+	return m, nil
+}
+
+// AcquireBAR is BAR 0 as kernels see it. A GPU's driver registers memory once only, so a controller's engines share it;
+// each calls ReleaseBAR when it is done.
+func (c *Controller) AcquireBAR() (gpu.Memory, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.barUsers == 0 {
+		m, err := c.Runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
+		if err != nil {
+			return nil, err
+		}
+		c.bar = m
+	}
+	c.barUsers++
+	return c.bar, nil
+}
+
+// ReachBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
+func (c *Controller) ReachBAR() (gpu.Memory, func() error, error) {
+	m, err := c.AcquireBAR()
+	if err == nil {
+		return m, c.ReleaseBAR, nil
+	}
+	m, err2 := c.ImportBAR()
+	if err2 != nil {
+		return nil, nil, fmt.Errorf("%w; %w", err, err2)
+	}
+	return m, m.Close, nil
+}
+
+// forgetBAR leaves the registration to a runtime that has failed.
+func (c *Controller) forgetBAR() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bar, c.barUsers = nil, 0
+}
+
+func (c *Controller) ReleaseBAR() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.barUsers--; c.barUsers > 0 {
+		return nil
+	}
+	m := c.bar
+	c.bar = nil
+	return m.Close()
+}

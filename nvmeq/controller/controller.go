@@ -1,0 +1,301 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// Config is what Open needs. Runtime and Transport stay the caller's, who closes them after the Controller.
+type Config struct {
+	Runtime   gpu.Runtime
+	Transport Transport
+	Placement Placement             // zero: pinned host memory
+	Queues    int                   // I/O queue pairs to ask for; 0 is 64. Getting fewer is normal
+	Timeout   time.Duration         // of one admin command; 0 is 10 s
+	Log       *slog.Logger          // nil: slog.Default
+	OnEvent   func(nvme.AsyncEvent) // called for each asynchronous event, after it was logged
+
+	// Spare gives a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
+	// lost. It is closed with the controller. nil: the controller goes out of service then.
+	Spare func() (gpu.Runtime, error)
+	// SpareReads says that from then on nothing is written: commands that would are refused with ErrReadOnly.
+	SpareReads bool
+}
+
+const defaultQueues = 64
+
+// Controller is one enabled NVMe controller. All methods may be called from any goroutine.
+type Controller struct {
+	cfg Config
+	rt  atomic.Pointer[gpu.Runtime] // whose kernels the lanes run: cfg's, or the spare one
+	t   Transport
+	sim Stepper // nil unless the controller runs in software and works on its caller's thread
+	log *slog.Logger
+
+	cap    nvme.CAP
+	vs     nvme.VS
+	stride nvme.Stride
+	mps    int64 // host page size in bytes, CC.MPS
+
+	admin sync.Mutex
+	aq    *adminQueue // protected by admin
+
+	ident  *nvme.IdentifyController
+	nvm    *nvme.NVMController
+	spaces []*Namespace
+	power  power // when it was opened
+	queues int   // I/O queue pairs that the controller gives us
+
+	mu       sync.Mutex
+	qids     []uint16   // protected by mu: I/O queue identifiers not in use
+	bar      gpu.Memory // protected by mu: BAR 0 for kernels, while an engine uses it
+	barUsers int        // protected by mu
+	attached []Queues   // protected by mu
+
+	ladder sync.Mutex    // held while the controller is reset
+	resets int           // protected by ladder: in a row, without a completed command between them
+	gen    atomic.Uint32 // resets so far
+	paused atomic.Bool   // a reset is under way, or about to be: leave the lanes
+	dead   atomic.Pointer[error]
+	cache  atomic.Pointer[bool] // the write cache as SetWriteCache left it; nil: as the controller had it
+
+	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
+	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
+
+	copies copies // of mirrors
+
+	unproved atomic.Pointer[error]    // what a Flush failed with; never cleared
+	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
+	failed   atomic.Bool              // Runtime has failed
+	mirrored atomic.Bool              // data has been put where the CPU does not reach it
+
+	closing   chan struct{}
+	watchDone chan struct{}
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open brings the controller up: reset, admin queue, enable, Identify, number of queues (Base §3.5.1). On error nothing
+// is left behind.
+func Open(cfg Config) (*Controller, error) {
+	if cfg.Runtime == nil || cfg.Transport == nil {
+		return nil, errors.New("nvmeq: Open needs a Runtime and a Transport")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Queues <= 0 {
+		cfg.Queues = defaultQueues
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = adminTimeout
+	}
+	cfg.Placement.fill(cfg.Runtime)
+	sim, _ := cfg.Transport.(Stepper)
+	if sim == nil && !cfg.Runtime.Facts().CallerDriven {
+		cfg.Placement.usePages()
+	}
+	c := &Controller{cfg: cfg, t: cfg.Transport, sim: sim, log: cfg.Log,
+		closing: make(chan struct{}), watchDone: make(chan struct{})}
+	c.rt.Store(&cfg.Runtime)
+	if err := c.open(); err != nil {
+		if c.aq != nil {
+			c.disable() // so that it no longer writes to the memory we are about to free
+			err = errors.Join(err, c.aq.d.Close())
+		}
+		return nil, fmt.Errorf("nvme controller %s: %w", c.t.Name(), err)
+	}
+	go c.watch()
+	return c, nil
+}
+
+func (c *Controller) open() error {
+	if err := c.readCapabilities(); err != nil {
+		return err
+	}
+	if err := c.stop(); err != nil {
+		return err
+	}
+	var err error
+	if c.aq, err = newAdminQueue(c, c.mps); err != nil {
+		return err
+	}
+	if err := c.enable(); err != nil {
+		return err
+	}
+	if err := c.identify(); err != nil {
+		return err
+	}
+	if c.queues, err = c.start(); err != nil {
+		return err
+	}
+	if c.power, err = c.readPower(); err != nil {
+		return err
+	}
+	for q := 1; q <= c.queues; q++ {
+		c.qids = append(c.qids, uint16(q))
+	}
+	return nil
+}
+
+// start is what follows every enable: queue count and events.
+func (c *Controller) start() (queues int, err error) {
+	n, err := c.negotiateQueues(c.cfg.Queues)
+	if err != nil {
+		return 0, err
+	}
+	if err := c.enableEvents(); err != nil {
+		return 0, err
+	}
+	if on := c.cache.Load(); on != nil {
+		if err := c.setCache(*on); err != nil {
+			return 0, err
+		}
+	}
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	c.armEventsLocked()
+	return n, nil
+}
+
+// Placement is where things go now.
+func (c *Controller) Placement() Placement {
+	if c.move.Load() != nil {
+		var host Placement
+		host.fill(c.Runtime())
+		return host
+	}
+	return c.cfg.Placement
+}
+
+// Runtime is whose kernels the lanes run.
+func (c *Controller) Runtime() gpu.Runtime { return *c.rt.Load() }
+
+// Step lets a software controller work on a queue.
+func (c *Controller) Step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
+
+// Log is where the controller logs.
+func (c *Controller) Log() *slog.Logger { return c.log }
+
+// Transport is how the controller is reached.
+func (c *Controller) Transport() Transport { return c.t }
+
+// Doorbells is where in BAR 0 the doorbells are, PageSize the host's page size in bytes (CC.MPS).
+func (c *Controller) Doorbells() nvme.Stride { return c.stride }
+func (c *Controller) PageSize() int64        { return c.mps }
+
+// Capabilities, Version and Identify are what the controller reports.
+func (c *Controller) Capabilities() nvme.CAP             { return c.cap }
+func (c *Controller) Version() nvme.VS                   { return c.vs }
+func (c *Controller) Identify() *nvme.IdentifyController { return c.ident }
+func (c *Controller) NVM() *nvme.NVMController           { return c.nvm }
+
+// Namespaces are the active ones, by rising NSID, usable or not.
+func (c *Controller) Namespaces() []*Namespace { return c.spaces }
+
+// Simulated says that the controller is software.
+func (c *Controller) Simulated() bool { return c.sim != nil }
+
+// Inline says that commands are carried out on the thread of whoever asks for them: by a software controller, for lanes that
+// their caller drives. Its queue pairs do not work in parallel then.
+func (c *Controller) Inline() bool { return c.sim != nil && c.Runtime().Facts().CallerDriven }
+
+// Queues is how many I/O queue pairs the controller gave us.
+func (c *Controller) Queues() int { return c.queues }
+
+// CMB reads where the controller memory buffer is and how large; false where there is none. Since NVMe 1.4 its registers
+// read zero until they are switched on (Base §3.1.3.14); they are switched off again.
+func (c *Controller) CMB() (nvme.CMBLOC, nvme.CMBSZ, bool) {
+	if !c.cap.CMBS() {
+		return 0, 0, false
+	}
+	if c.vs.AtLeast(1, 4) {
+		was := c.t.Read64(nvme.RegCMBMSC)
+		if !nvme.CMBMSC(was).CRE() {
+			c.t.Write64(nvme.RegCMBMSC, uint64(nvme.NewCMBMSC(0, false)))
+			defer c.t.Write64(nvme.RegCMBMSC, was)
+		}
+	}
+	loc, size := nvme.CMBLOC(c.t.Read32(nvme.RegCMBLOC)), nvme.CMBSZ(c.t.Read32(nvme.RegCMBSZ))
+	return loc, size, size.Size() > 0
+}
+
+// Name is what the user calls the device.
+func (c *Controller) Name() string { return c.t.Name() }
+
+// MaxTransfer is the largest transfer of one command in bytes that the controller takes, 0 for no limit.
+func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSMIN()) }
+
+// Err is why the controller is out of service for good, nil while it works.
+func (c *Controller) Err() error {
+	if p := c.dead.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// kill puts the controller out of service for good; the first reason stays.
+func (c *Controller) kill(err error) {
+	err = fmt.Errorf("nvme controller %s is out of service: %w", c.t.Name(), err)
+	if c.dead.CompareAndSwap(nil, &err) {
+		c.log.Error("controller given up", "device", c.t.Name(), "why", err.Error())
+	}
+}
+
+// checkAlive looks whether the controller has died by itself, and resets it if so.
+func (c *Controller) checkAlive() {
+	if c.Err() != nil {
+		return
+	}
+	broken := c.AdminErr()
+	csts := c.CSTS()
+	switch {
+	case csts.Gone() || csts.CFS():
+		c.Recover(c.Generation(), fmt.Errorf("%v", csts))
+	case broken != nil:
+		c.Recover(c.Generation(), broken)
+	}
+}
+
+// Close shuts the controller down in the normal way, after its engines, and frees what it used. Caches of the device
+// are on the medium when it returns nil.
+func (c *Controller) Close() error {
+	c.closeOnce.Do(func() {
+		close(c.closing)
+		<-c.watchDone
+		var errs []error
+		for _, q := range c.queuePairs() {
+			errs = append(errs, q.Close())
+		}
+		c.ladder.Lock() // no reset now
+		defer c.ladder.Unlock()
+		if c.Err() == nil {
+			errs = append(errs, c.shutdown(nvme.SHNNormal))
+		} else {
+			c.t.Reset() // whatever it still does, it stops now
+		}
+		gone := errors.New("nvme controller is closed")
+		c.dead.CompareAndSwap(nil, &gone)
+		c.admin.Lock()
+		defer c.admin.Unlock()
+		c.aq.broken = gone
+		errs = append(errs, c.aq.d.Close())
+		switch {
+		case c.move.Load() != nil:
+			errs = append(errs, c.Runtime().Close()) // the first runtime is not touched again
+		case !c.failed.Load():
+			errs = append(errs, c.copies.close())
+		}
+		c.closeErr = errors.Join(errs...)
+	})
+	return c.closeErr
+}
+
+const shutdownTimeout = 10 * time.Second

@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// DMA is runtime memory that the controller reaches too. The kernels' address, the controller's and the CPU's view
+// start at the same byte.
+type DMA struct {
+	Mem    gpu.Memory
+	of     gpu.Runtime // whose memory it is
+	c      *Controller
+	mapped nvme.IOVA // what Map returned, what Unmap wants
+
+	IOVA nvme.IOVA
+	Addr gpu.Addr
+	Host []byte // nil for device memory that the CPU cannot reach
+	Size int64  // bytes
+
+	borrowed bool // mem is another's
+}
+
+// PageSize is the granule of Transport.Map.
+const PageSize = 4096
+
+func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }
+
+// NewDMA allocates size bytes whose IOVA is a multiple of align, a power of two of at least PageSize. The contents are
+// undefined.
+func NewDMA(c *Controller, kind gpu.MemKind, size, align int64) (*DMA, error) {
+	t := c.t
+	size = RoundUp(size, PageSize)
+	total := size
+	if align > PageSize {
+		total += align // IOVAs are only promised to be multiples of PageSize
+	}
+	rt := c.Runtime()
+	var m gpu.Memory
+	err := c.Quiesced(func() (err error) { m, err = rt.Alloc(kind, total); return err })
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
+	}
+	if m.Kind() != kind {
+		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.Quiesced(m.Close))
+	}
+	at, err := t.Map(m, 0, total)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())
+	}
+	off := RoundUp(int64(at), align) - int64(at)
+	d := &DMA{Mem: m, of: rt, c: c, mapped: at, IOVA: at + nvme.IOVA(off), Addr: m.Addr() + gpu.Addr(off), Size: size}
+	if h := m.Host(); h != nil {
+		d.Host = h[off : off+size : off+size]
+	}
+	return d, nil
+}
+
+// Close unmaps and frees; memory of a runtime that has failed is only unmapped. The controller must not use it any more.
+func (d *DMA) Close() error {
+	if d == nil || d.Mem == nil {
+		return nil
+	}
+	err := d.c.t.Unmap(d.mapped)
+	if !d.borrowed && !d.c.hasFailed(d.of) {
+		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
+	}
+	d.Mem = nil
+	return err
+}
+
+// Chunk is data memory, pinned and mapped for the controller until Close. blockdev's buffers are cut from chunks.
+type Chunk struct {
+	d      *DMA
+	mirror gpu.Memory // nil where the CPU addresses d
+}
+
+// AllocData gives size bytes, rounded up to 4096, of the kind that the memory mode puts data in. It is linear for the
+// CPU, for kernels and for the controller.
+func (c *Controller) AllocData(size int64) (*Chunk, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("nvmeq: data memory of %d bytes", size)
+	}
+	d, err := NewDMA(c, c.Placement().Data, size, max(PageSize, c.mps))
+	if err != nil {
+		return nil, err
+	}
+	m := &Chunk{d: d}
+	if d.Host == nil {
+		c.mirrored.Store(true)
+		err := c.Quiesced(func() (err error) { m.mirror, err = c.Runtime().Alloc(gpu.HostMapped, d.Size); return err })
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%d bytes of host memory as a mirror: %w", d.Size, err), d.Close())
+		}
+	}
+	return m, nil
+}
+
+// Borrow makes memory that is another's reachable for the controller: all whole pages of it. Closing the chunk ends that
+// and leaves the memory open.
+func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
+	n := m.Size() / PageSize * PageSize
+	at, err := c.t.Map(m, 0, n)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of %v memory for %s: %w", n, m.Kind(), c.t.Name(), err)
+	}
+	return &Chunk{d: &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}}, nil
+}
+
+// Memory is the runtime's allocation; the chunk owns it, unless it is borrowed.
+func (c *Chunk) Memory() gpu.Memory { return c.d.Mem }
+
+// Bytes is the CPU's view: the memory itself, or its mirror.
+func (c *Chunk) Bytes() []byte {
+	if c.mirror != nil {
+		return c.mirror.Host()
+	}
+	return c.d.Host
+}
+
+// IOVA is the controller's address of the first byte, Addr the kernels'.
+func (c *Chunk) IOVA() nvme.IOVA { return c.d.IOVA }
+func (c *Chunk) Addr() gpu.Addr  { return c.d.Addr }
+
+// Len is the size in bytes.
+func (c *Chunk) Len() int64 { return c.d.Size }
+
+// Close gives the memory back. No command may use it any more.
+func (c *Chunk) Close() error {
+	err := c.d.Close()
+	if c.mirror != nil && !c.d.c.hasFailed(c.d.of) {
+		err = errors.Join(err, c.d.c.Quiesced(c.mirror.Close))
+	}
+	return err
+}

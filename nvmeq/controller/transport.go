@@ -1,0 +1,33 @@
+package controller
+
+import (
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// Transport is how the host reaches one controller: its BAR 0, its DMA, its reset. nvmeq/softctl implements it in
+// software, nvmeq/pcie over a PCI function.
+type Transport interface {
+	// Registers of BAR 0. Offsets are bytes; Read64 and Write64 may be two 32-bit accesses, low word first.
+	Read32(off int64) uint32
+	Read64(off int64) uint64
+	Write32(off int64, v uint32)
+	Write64(off int64, v uint64)
+	// BAR is BAR 0 as memory, page-aligned, valid until Close: the doorbells that lanes store to are in it.
+	BAR() []byte
+	// Map makes n bytes of m from off reachable by the controller. off and n are multiples of 4096.
+	Map(m gpu.Memory, off, n int64) (nvme.IOVA, error)
+	Unmap(a nvme.IOVA) error
+	// Reset is a function-level reset: the controller is disabled after it, every queue gone, mappings kept.
+	Reset() error
+	// Name is what a user calls the device: a path or a PCI address.
+	Name() string
+	Close() error
+}
+
+// Stepper is implemented by controllers that run in software and can do their work on the caller's thread.
+type Stepper interface {
+	// Step lets the controller work on submission queue sqid (0 is the admin queue) and its completion queue. It
+	// never blocks longer than the I/O it performs and reports whether it did anything.
+	Step(sqid uint16) bool
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/nvmeq/controller"
+)
+
+// DoorbellRoute is how what a lane writes to a doorbell reaches the controller.
+type DoorbellRoute uint8
+
+const (
+	DoorbellAuto   DoorbellRoute = iota // the BAR if the runtime takes it, else the bridge
+	DoorbellDirect                      // kernels store to BAR 0, which their runtime imports from a descriptor
+	DoorbellBAR                         // the same, but the process's mapping of it is registered as I/O memory
+	DoorbellBridge                      // kernels store to other memory, and the CPU thread that drives the lane forwards it
+)
+
+func (r DoorbellRoute) String() string {
+	return [...]string{"auto", "direct", "iomem", "bridge"}[r]
+}
+
+// bellStride is the bytes from one lane's words to the next: a cache line.
+const bellStride = 64
+
+// openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
+func (w *works) openDoorbells(e *Engine, n int) error {
+	c := e.c
+	kind, route := c.Placement().Bell, e.cfg.Doorbell
+	if route == DoorbellDirect && c.Failover() != nil {
+		route = DoorbellAuto // the CPU needs no descriptor
+	}
+	switch {
+	case route == DoorbellBridge:
+	case kind.Device() && route != DoorbellAuto:
+		return fmt.Errorf("doorbells are either in the BAR (%v) or in device memory (memory mode bit 2), which takes the bridge", route)
+	case kind.Device():
+		e.noBAR = errors.New("the memory mode puts them in device memory")
+	case route == DoorbellDirect:
+		w.route = route
+		return c.Quiesced(func() (err error) { w.bar, err = c.ImportBAR(); return err })
+	default:
+		err := c.Quiesced(func() (err error) { w.bar, err = c.AcquireBAR(); return err })
+		if err == nil {
+			w.route = DoorbellBAR
+			return nil
+		}
+		err = fmt.Errorf("registering BAR 0 with %s: %w", c.Runtime().Name(), err)
+		if route == DoorbellBAR {
+			return err
+		}
+		e.noBAR = err
+		c.Log().Info("doorbells go over the bridge", "device", c.Name(), "why", err.Error())
+	}
+	w.route = DoorbellBridge
+	err := c.Quiesced(func() (err error) {
+		w.bells, err = c.Runtime().Alloc(kind, controller.RoundUp(int64(n)*bellStride, controller.PageSize))
+		return err
+	})
+	if err == nil && w.bells.Host() == nil {
+		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.Runtime().Name(), kind)
+	}
+	return err
+}
+
+// Doorbells is the route in use, and why auto did not take a better one.
+func (e *Engine) Doorbells() (DoorbellRoute, error) {
+	e.statsMu.RLock()
+	defer e.statsMu.RUnlock()
+	if e.route == DoorbellBridge {
+		return e.route, e.noBAR
+	}
+	return e.route, nil
+}
+
+// placeBells says where the lane's kernel rings, SQ and CQ.
+func (l *lane) placeBells(w *works) (sq, cq uint64) {
+	s := l.e.c.Doorbells()
+	l.bells = nil
+	if w.bells == nil {
+		bar := uint64(w.bar.Addr())
+		return bar + uint64(s.SQ(l.qid)), bar + uint64(s.CQ(l.qid))
+	}
+	off := int64(l.index) * bellStride
+	l.bells = (*[2]uint32)(unsafe.Pointer(&w.bells.Host()[off]))
+	return uint64(w.bells.Addr()) + uint64(off), uint64(w.bells.Addr()) + uint64(off) + 4
+}
+
+// resetBells follows the creation of a queue pair: its doorbells are zero.
+func (l *lane) resetBells() {
+	if l.bells != nil {
+		atomic.StoreUint32(&l.bells[0], 0)
+		atomic.StoreUint32(&l.bells[1], 0)
+	}
+	l.rung = [2]uint32{}
+}
+
+// forward is the bridge. A queue pair's head and tail never go round their queue between two looks, since there are fewer
+// CIDs than entries: a new value differs from the last.
+func (l *lane) forward() {
+	if l.bells == nil {
+		return
+	}
+	for i, off := range [2]int64{l.e.c.Doorbells().SQ(l.qid), l.e.c.Doorbells().CQ(l.qid)} {
+		// Acquire: the kernel released its entries before this word, and the controller is told after it.
+		if v := atomic.LoadUint32(&l.bells[i]); v != l.rung[i] {
+			l.rung[i] = v
+			l.e.c.Transport().Write32(off, v)
+		}
+	}
+}
+
+// kick gets the lane's kernel to look at its rings, and forwards what it rang.
+func (l *lane) kick() error {
+	err := l.e.drv.kick(l)
+	l.forward()
+	if err != nil {
+		return controller.RuntimeError{Err: fmt.Errorf("lane %d: %w", l.index, err)}
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// Over the bridge everything works as over the BAR, and the lanes do not touch the BAR.
+func TestBridge(t *testing.T) {
+	for _, depth := range []int{2, 5, 128} {
+		r := newRig(t, softctl.Options{OutOfOrder: true, Seed: 5}, engine.Config{Doorbell: engine.DoorbellBridge, Depth: depth, Lanes: 2})
+		route, why := r.eng.Doorbells()
+		require.Equal(t, "bridge", route.String())
+		require.NoError(t, why)
+		for range 20 {
+			r.roundTrip(t)
+		}
+		r.sameCounters(t)
+		require.NoError(t, r.ctrl.Reset(), "doorbells begin anew with their queues")
+		r.roundTrip(t)
+	}
+}
+
+// barless is a runtime that does not take a BAR.
+type barless struct{ gpu.Runtime }
+
+func (b barless) Register(m []byte, as gpu.Registered) (gpu.Memory, error) {
+	if as == gpu.RegisteredMMIO {
+		return nil, errors.New("I/O memory is not supported here")
+	}
+	return b.Runtime.Register(m, as)
+}
+
+func TestDoorbellRoutes(t *testing.T) {
+	b, cfg, _ := bend(t, softctl.Options{})
+	cfg.Runtime, cfg.Transport = barless{cfg.Runtime}, b
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err = engine.New(c, engine.Config{Doorbell: engine.DoorbellBAR, Lanes: 1})
+	require.ErrorContains(t, err, "I/O memory is not supported here")
+	e, err := engine.New(c, engine.Config{Lanes: 1})
+	require.NoError(t, err)
+	route, why := e.Doorbells()
+	require.Equal(t, engine.DoorbellBridge, route)
+	require.ErrorContains(t, why, "I/O memory is not supported here")
+	require.NoError(t, e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
+}

@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// ErrReadOnly is wrapped by the errors of commands that would write and are refused.
+var ErrReadOnly = errors.New("nothing is written any more")
+
+// refuses says why a command that makes sense is not carried out all the same.
+func (e *Engine) refuses(cmd *Command) error {
+	f := e.c.Failover()
+	if f == nil || !f.ReadOnly {
+		return nil
+	}
+	switch cmd.Op {
+	case nvme.IORead, nvme.IOCompare, nvme.IOVerify, nvme.IOFlush:
+		return nil
+	}
+	return fmt.Errorf("%s: %w since the lanes failed on %s: %s", cmd, ErrReadOnly, f.From, f.Why)
+}
+
+// evict takes back what the lane was given: it keeps what it has answered; of the rest nobody knows.
+func (l *lane) evict() {
+	l.drain()
+	for tag, s := range l.slots {
+		if s.b != nil {
+			l.slots[tag] = slot{}
+			l.limbo = append(l.limbo, lost{s, 0, kernels.EngineQueueDead})
+		}
+	}
+	for _, s := range l.limbo {
+		s.cmd().page = -1
+	}
+	l.freeAll()
+	l.lateBase, l.kicks, l.heard = 0, 0, time.Time{}
+}
+
+// refuseWrites ends what is not to be carried out any more, of all that the lane has not begun or is to begin again.
+func (l *lane) refuseWrites() {
+	if f := l.e.c.Failover(); f == nil || !f.ReadOnly {
+		return
+	}
+	again := l.limbo[:0]
+	var ended []slot
+	for _, s := range l.limbo {
+		if l.e.refuses(s.cmd()) == nil {
+			again = append(again, s)
+		} else {
+			ended = append(ended, s.slot)
+		}
+	}
+	l.limbo = again
+	retry := l.retry[:0]
+	for _, s := range l.retry {
+		if l.e.refuses(s.cmd()) == nil {
+			retry = append(retry, s)
+		} else {
+			ended = append(ended, s)
+		}
+	}
+	l.retry = retry
+	l.mu.Lock()
+	for _, b := range l.batches {
+		for ; b.next < len(b.cmds); b.next++ {
+			s := slot{b, b.next}
+			if l.e.refuses(s.cmd()) == nil {
+				l.retry = append(l.retry, s)
+			} else {
+				ended = append(ended, s)
+			}
+		}
+	}
+	l.mu.Unlock()
+	for _, s := range ended {
+		l.finish(s, fmt.Errorf("nvmeq: %w", l.e.refuses(s.cmd())))
+	}
+}

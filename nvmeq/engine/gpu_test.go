@@ -1,0 +1,105 @@
+package engine_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/gpu/cuda"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/gpu/hip"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/lab/rocm"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// openRuntime is what the tests of this package run their lanes on.
+func openRuntime(t testing.TB) gpu.Runtime {
+	t.Helper()
+	rt, err := openTestGPU()
+	require.NoError(t, err)
+	return rt
+}
+
+// openTestGPU opens what LANEFS_TEST_GPU names, host by default. hip runs on the shim that LANEFS_SHIM names.
+func openTestGPU() (gpu.Runtime, error) {
+	switch name := os.Getenv("LANEFS_TEST_GPU"); name {
+	case "", "host":
+		return host.Open(host.Options{})
+	case "cuda":
+		return cuda.Open(cuda.Options{})
+	case "hip":
+		return hip.Open(hip.Options{})
+	case "detached":
+		return detached.New(false)
+	default:
+		return nil, fmt.Errorf("LANEFS_TEST_GPU is %q: want host, detached, hip or cuda", name)
+	}
+}
+
+// testTeam is who works on the lanes: LANEFS_TEST_LANE says thread or wave, thread by default.
+func testTeam(t testing.TB) engine.Team {
+	t.Helper()
+	switch name := os.Getenv("LANEFS_TEST_LANE"); name {
+	case "", "thread":
+		return engine.TeamThread
+	case "wave":
+		return engine.TeamWave
+	default:
+		t.Fatalf("LANEFS_TEST_LANE is %q: want thread or wave", name)
+	}
+	return 0
+}
+
+// served adds to a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the
+// machine's CPUs, and a copy engine.
+func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
+	t.Helper()
+	if rt.Facts().CallerDriven {
+		return so
+	}
+	if so.Threads == 0 {
+		so.Threads = max(runtime.NumCPU()/2, 1)
+		if s := os.Getenv("LANEFS_TEST_THREADS"); s != "" {
+			var err error
+			so.Threads, err = strconv.Atoi(s)
+			require.NoError(t, err)
+		}
+	}
+	e, err := copyengine.New(rt)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	so.Mover = e
+	return so
+}
+
+// TestMain keeps the device's context open: each test opens a runtime, and a context takes most of a second.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		if os.Getenv("LANEFS_TEST_GPU") == "hip" {
+			if err := rocm.Use(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			defer rocm.Clean()
+		}
+		keep, err := openTestGPU()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		code := m.Run()
+		if err := keep.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return code
+	}())
+}

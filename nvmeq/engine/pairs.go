@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+)
+
+// pairs is the engine as its controller knows it: the owner of I/O queue pairs, which takes part in resets.
+type pairs struct{ *Engine }
+
+var _ controller.Queues = pairs{}
+
+func (e pairs) Hold() {
+	for _, l := range e.lanes {
+		l.drive.Lock()
+	}
+}
+
+func (e pairs) Release() {
+	for _, l := range e.lanes {
+		l.pass()
+	}
+}
+
+func (e pairs) Completed() bool {
+	for _, l := range e.lanes {
+		if l.streak == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (e pairs) Recall() error {
+	for _, l := range e.lanes {
+		l.created = false
+		if l.recall(); l.outstanding() > 0 {
+			return controller.RuntimeError{Err: fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+		}
+	}
+	return nil
+}
+
+func (e pairs) Create() error {
+	for _, l := range e.lanes {
+		if err := l.create(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e pairs) Resume(dead error) {
+	for _, l := range e.lanes {
+		l.streak = 1
+		l.heard = time.Time{}
+		if dead != nil {
+			l.failAll(dead)
+		} else {
+			l.settle()
+			l.refuseWrites()
+			l.resend()
+		}
+	}
+}
+
+func (e pairs) Quiesced(f func() error) error {
+	if d, ok := e.drv.(*residentDriver); ok { // a failover to a device's runtime does not happen
+		return d.quiesced(f)
+	}
+	return f()
+}
+
+func (e pairs) Abandon() {
+	for _, l := range e.lanes {
+		l.created = false
+		l.deaf.Store(true)
+		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+	}
+}
+
+func (e pairs) Ended() bool {
+	all := true
+	for _, l := range e.lanes {
+		done, err := l.stream.Done()
+		all = all && (done || err != nil)
+	}
+	return all
+}
+
+// Move leaves what was on its way to be sent again.
+func (e pairs) Move(ended bool) error {
+	qids := make([]uint16, len(e.lanes))
+	for i, l := range e.lanes {
+		qids[i] = l.qid
+	}
+	if !ended {
+		fresh := e.c.TakeQIDs(len(qids))
+		if len(fresh) < len(qids) {
+			return fmt.Errorf("%d queue pairs are free and %d are needed: the old ones' doorbells may still be rung by a kernel that hangs",
+				len(fresh), len(qids))
+		}
+		qids = fresh
+	}
+	var w works
+	g, err := w.build(e.Engine, len(qids))
+	if err != nil {
+		return errors.Join(err, w.close(e.c))
+	}
+	old := e.works
+	e.statsMu.Lock()
+	for i, l := range e.lanes {
+		l.evict()
+		l.base = l.stats()
+		if err = l.place(&w, g, qids[i]); err != nil {
+			break
+		}
+	}
+	e.works = w
+	e.statsMu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := old.closeQueues(); err != nil {
+		return err
+	}
+	for _, l := range e.lanes {
+		l.deaf.Store(false)
+		if err := l.create(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// This file says when the success of a command means that data is durable. The rules are in controller/durable.go.
+
+// ErrNotDurable is wrapped by the errors of commands that would promise that something is durable when that is not known.
+var ErrNotDurable = errors.New("it is not known to be durable what was written")
+
+// promises says whether success means that something is durable.
+func (c *Command) promises() bool {
+	return c.Op == nvme.IOFlush || c.FUA && (c.Op == nvme.IOWrite || c.Op == nvme.IOWriteZeroes)
+}
+
+// believe is the error of a command that ended well.
+func (e *Engine) believe(cmd *Command) error {
+	if why := e.c.NotDurable(); why != nil && cmd.promises() {
+		return fmt.Errorf("nvme: %s: %w since: %w", cmd, ErrNotDurable, why)
+	}
+	return nil
+}
+
+// unseen is the error of a command whose result was lost, if it must not be sent again.
+func (e *Engine) unseen(cmd *Command) error {
+	if e.c.RemembersFlush() || cmd.Op != nvme.IOFlush {
+		return nil
+	}
+	err := fmt.Errorf("nvme: %s: %w: its result was lost", cmd, ErrNotDurable)
+	e.c.FlushFailed(err)
+	return err
+}

@@ -1,0 +1,26 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// TestRingByLane: a kernel rings the admin doorbell, the answer lands in device memory, and the queue goes on as before.
+func TestRingByLane(t *testing.T) {
+	r := openRig(t, softctl.Options{})
+	for range 3 {
+		rung, err := engine.RingByLane(r.ctrl)
+		require.NoError(t, err)
+		require.Equal(t, r.ctrl.Identify(), rung.Identify)
+		require.Equal(t, gpu.DeviceFine, rung.Kind)
+		require.NotZero(t, rung.Doorbell)
+		require.NotZero(t, rung.IOVA)
+		_, err = r.ctrl.SMART()
+		require.NoError(t, err, "the CPU rings again")
+	}
+}

@@ -1,0 +1,66 @@
+package engine
+
+import "sync/atomic"
+
+// LaneStats is what one lane has done since the engine was made, as counted by the lane's own kernel code.
+type LaneStats struct {
+	Lane         int
+	QID          uint16
+	Commands     uint64 // submission queue entries written
+	Completions  uint64 // completion queue entries reaped
+	BytesRead    uint64 // controller to host, of successful commands
+	BytesWritten uint64 // host to controller, likewise; the range lists of Dataset Management are among them
+	SQDoorbells  uint64
+	CQDoorbells  uint64
+	Errors       uint64 // completions with a status other than success
+	Timeouts     uint64
+	Late         uint64 // completions of commands that had timed out
+	Spurious     uint64 // completions that named nothing in flight
+	Rejected     uint64 // work answered without being posted
+}
+
+// Stats reads every lane's counters. Each number is whole; numbers of a lane that is at work may be of different steps.
+// After Close it is what they were at the end.
+func (e *Engine) Stats() []LaneStats {
+	e.statsMu.RLock()
+	defer e.statsMu.RUnlock()
+	if e.lastStats != nil {
+		return append([]LaneStats(nil), e.lastStats...)
+	}
+	if _, resident := e.drv.(*residentDriver); resident {
+		// A kernel writes its counters after the results. One that cannot be parked shows what it last wrote.
+		for _, l := range e.lanes {
+			_ = e.drv.sync(l)
+		}
+	}
+	return e.readStats()
+}
+
+func (e *Engine) readStats() []LaneStats {
+	out := make([]LaneStats, len(e.lanes))
+	for i, l := range e.lanes {
+		out[i] = l.stats()
+	}
+	return out
+}
+
+func (l *lane) stats() LaneStats {
+	c := l.counters
+	get := atomic.LoadUint64
+	now := LaneStats{
+		Lane: l.index, QID: l.qid, Commands: get(&c.Commands), Completions: get(&c.Completions),
+		BytesRead: get(&c.BytesRead), BytesWritten: get(&c.BytesWritten),
+		SQDoorbells: get(&c.SqDoorbells), CQDoorbells: get(&c.CqDoorbells),
+		Errors: get(&c.Errors), Timeouts: get(&c.Timeouts), Late: get(&c.Late), Spurious: get(&c.Spurious), Rejected: get(&c.Rejected),
+	}
+	b := &l.base
+	for _, sum := range []struct {
+		to   *uint64
+		from uint64
+	}{{&now.Commands, b.Commands}, {&now.Completions, b.Completions}, {&now.BytesRead, b.BytesRead}, {&now.BytesWritten, b.BytesWritten},
+		{&now.SQDoorbells, b.SQDoorbells}, {&now.CQDoorbells, b.CQDoorbells}, {&now.Errors, b.Errors}, {&now.Timeouts, b.Timeouts},
+		{&now.Late, b.Late}, {&now.Spurious, b.Spurious}, {&now.Rejected, b.Rejected}} {
+		*sum.to += sum.from
+	}
+	return now
+}

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+)
+
+// works is what the lanes of an engine run on: the kernels, whoever gets them to run, and the memory.
+type works struct {
+	drv     driver
+	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
+	module  gpu.Module
+	route   DoorbellRoute
+	bar     gpu.Memory      // BAR 0 for kernels; the controller's if it is registered, ours if imported. nil with a bridge
+	bells   gpu.Memory      // the bridge's words; nil without
+	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
+	own     gpu.Memory      // lane structs and CIDs: lanes only
+	stream  gpu.Stream      // for setting up
+	sq      *controller.DMA // all submission queues
+	cq      *controller.DMA // all completion queues
+	prp     *controller.DMA // all PRP lists
+	ranges  *controller.DMA // Dataset Management range lists
+}
+
+// build loads the kernels and allocates the memory of n lanes.
+func (w *works) build(e *Engine, n int) (g geometry, err error) {
+	c := e.c
+	rt := c.Runtime()
+	image := e.cfg.Image
+	if image == nil {
+		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
+			return g, err
+		}
+	}
+	w.clockHz = uint64(rt.Facts().ClockHz)
+	if w.module, err = rt.Load(image); err != nil {
+		return g, fmt.Errorf("loading the kernels: %w", err)
+	}
+	if w.stream, err = rt.NewStream(); err != nil {
+		return g, err
+	}
+	if w.drv, err = newDriver(e, w); err != nil {
+		return g, err
+	}
+	if err = w.openDoorbells(e, n); err != nil {
+		return g, err
+	}
+	g = newGeometry(e.cfg, c.PageSize())
+	p := c.Placement()
+	for _, a := range []struct {
+		d    **controller.DMA
+		kind gpu.MemKind
+		size int64
+	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, p.Host, g.ranges}} {
+		if *a.d, err = controller.NewDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
+			return g, err
+		}
+	}
+	if w.shared, err = rt.Alloc(p.Ring, int64(n)*g.shared); err != nil {
+		return g, err
+	}
+	if w.own, err = rt.Alloc(p.Lane, int64(n)*g.own); err != nil {
+		return g, err
+	}
+	if w.shared.Host() == nil || w.ranges.Host == nil {
+		return g, fmt.Errorf("%s gives no CPU view of %v memory, which the rings need", rt.Name(), p.Ring)
+	}
+	clear(w.shared.Host())
+	return g, nil
+}
+
+// close gives everything back. No kernel runs on it, and the controller does not know of it.
+func (w *works) close(c *controller.Controller) error {
+	errs := []error{w.closeQueues()}
+	for _, m := range []gpu.Memory{w.shared, w.own, w.bells} {
+		if m != nil {
+			errs = append(errs, c.Quiesced(m.Close))
+		}
+	}
+	switch {
+	case w.bar == nil:
+	case w.route == DoorbellDirect:
+		errs = append(errs, c.Quiesced(w.bar.Close))
+	default:
+		errs = append(errs, c.Quiesced(c.ReleaseBAR))
+	}
+	if w.stream != nil {
+		errs = append(errs, w.stream.Close())
+	}
+	if w.module != nil {
+		errs = append(errs, c.Quiesced(w.module.Close))
+	}
+	return errors.Join(errs...)
+}
+
+// closeQueues ends the controller's reach, and gives what it reached back unless the runtime has failed.
+func (w *works) closeQueues() error {
+	return errors.Join(w.sq.Close(), w.cq.Close(), w.prp.Close(), w.ranges.Close())
+}

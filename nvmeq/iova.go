@@ -1,4 +1,0 @@
-package nvmeq
-
-// IOVA is an address as the controller sees it.
-type IOVA uint64

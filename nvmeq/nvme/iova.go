@@ -1,0 +1,4 @@
+package nvme
+
+// IOVA is an address as the controller sees it.
+type IOVA uint64
