@@ -10,7 +10,7 @@ import (
 // SetACL sets the access ACL, in the form that Setxattr takes, and the permission bits that go with it; nil removes the ACL.
 // Of the mode's other bits those in drop go. It is one transaction: neither is there without the other.
 func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) (err error) {
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return ErrReadOnly
 	}
 	if value != nil {

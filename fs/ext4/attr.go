@@ -23,7 +23,7 @@ func (i *Inode) Flags() uint32 {
 func (i *Inode) attr() Attr {
 	d := &i.d
 	a := Attr{
-		Ino: i.ino, Generation: d.Generation, Mode: uint32(d.Mode), Links: uint32(d.LinksCount), UID: d.UID, GID: d.GID,
+		Ino: i.Ino(), Generation: d.Generation, Mode: uint32(d.Mode), Links: uint32(d.LinksCount), UID: d.UID, GID: d.GID,
 		Size: int64(d.Size), Blocks: int64(i.fs.sb.Sectors(d)),
 		Atime: i.lastAccess(), Mtime: d.Mtime.Time(), Ctime: d.Ctime.Time(),
 		Flags: d.Flags, ProjID: d.Projid,
@@ -42,7 +42,7 @@ func (i *Inode) attr() Attr {
 
 // SetAttr changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
 func (i *Inode) SetAttr(s SetAttr) (a Attr, err error) {
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return a, ErrReadOnly
 	}
 	err = i.fs.change(nil, func(o *op) error {
@@ -117,16 +117,26 @@ func (s *SetAttr) setsTimes() bool {
 	return s.Ctime == nil && (s.Atime != nil && !s.Atime.IsZero() || s.Mtime != nil && !s.Mtime.IsZero())
 }
 
-// touch sets modification and change time to now. mu is held; the caller stores the inode.
-func (i *Inode) touch(now time.Time) {
-	i.d.Mtime = disk.TimestampOf(now)
-	i.stamp(i.d.Mtime)
-	i.changed = true
+// Attr is what stat reports.
+type Attr struct {
+	Ino                         uint32
+	Generation                  uint32
+	Mode                        uint32 // S_IFMT and permission bits, as in struct stat
+	Links                       uint32
+	UID, GID                    uint32
+	Major, Minor                uint32 // of a device node
+	Size                        int64
+	Blocks                      int64 // of 512 bytes
+	Atime, Mtime, Ctime, Crtime time.Time
+	Flags                       uint32 // EXT4_*_FL, as on disk
+	ProjID                      uint32
 }
 
-// stamp sets the change time. i_version moves with it: an NFS server on the kernel's ext4 tells clients by that whether what
-// they keep of the file is old. mu is held; the caller stores the inode.
-func (i *Inode) stamp(t disk.Timestamp) {
-	i.d.Ctime = t
-	i.d.Version++
+// SetAttr is a change of attributes; nil fields stay. Ctime is set to now unless given. A time that is the zero
+// time.Time means now.
+type SetAttr struct {
+	Mode                *uint32 // permission bits only
+	UID, GID            *uint32
+	Size                *int64
+	Atime, Mtime, Ctime *time.Time
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // openLogged opens an image and collects what the volume says.
@@ -103,7 +104,10 @@ func TestHalfOperation(t *testing.T) {
 					root.d.LinksCount = 77
 					require.NoError(t, root.store(o))
 					if blind {
-						o.h.Dirty(v.sbBuf) // nobody said how to put it back
+						super, err := v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
+						require.NoError(t, err)
+						o.h.Dirty(super) // without a word on how to put it back
+						super.Put()
 					}
 					return cause
 				})

@@ -23,7 +23,7 @@ func (s dirStore) Get(lblk uint32) (dir.Block, error) {
 		return nil, err
 	}
 	if x.Hole() || x.Unwritten {
-		return nil, disk.Corrupt(inodeName(s.i.ino), "block %d of the directory is a hole", lblk)
+		return nil, disk.Corrupt(inodeName(s.i.Ino()), "block %d of the directory is a hole", lblk)
 	}
 	buf, err := s.i.fs.cache.Get(x.Pblk)
 	if err != nil {
@@ -66,7 +66,7 @@ func (i *Inode) layout() (*dir.Dir, error) {
 	if !i.d.IsDir() {
 		return nil, ErrNotDir
 	}
-	l, err := dir.New(i.fs.sb, i.ino, &i.d)
+	l, err := dir.New(i.fs.sb, i.Ino(), &i.d)
 	if err != nil {
 		return nil, err
 	}
@@ -234,4 +234,12 @@ func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) (err error) {
 	return e.Read(cookie, func(e dir.Entry, next uint64) bool {
 		return f(DirEntry{Name: string(e.Name), Ino: e.Ino, Type: dir.DTOf(e.Type), Cookie: next})
 	})
+}
+
+// DirEntry is one name of a directory.
+type DirEntry struct {
+	Name   string
+	Ino    uint32
+	Type   uint8  // DT_*, 0 when the volume does not record it
+	Cookie uint64 // where reading continues after this entry
 }

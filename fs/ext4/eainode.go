@@ -36,7 +36,7 @@ func (i *Inode) eaValue(a xattr.Attr) ([]byte, error) {
 	}
 	defer v.Put()
 	if v == i || v.d.Flags&disk.FlEAInode == 0 || v.d.Size != uint64(a.ValueSize) {
-		return nil, disk.Corrupt(inodeName(i.ino), "inode %d does not hold the attribute's %d bytes", v.ino, a.ValueSize)
+		return nil, disk.Corrupt(inodeName(i.Ino()), "inode %d does not hold the attribute's %d bytes", v.Ino(), a.ValueSize)
 	}
 	d, err := v.Read(0, int(a.ValueSize))
 	if err != nil {
@@ -44,9 +44,9 @@ func (i *Inode) eaValue(a xattr.Attr) ([]byte, error) {
 	}
 	defer d.Release()
 	// The time of access is a checksum of the value, but in Lustre's, which say whose they are.
-	sum, theirs := disk.CRC32C(i.fs.seed, d.Bytes()), uint32(v.d.Mtime.Sec) == i.ino && v.d.Generation == i.d.Generation
+	sum, theirs := disk.CRC32C(i.fs.seed, d.Bytes()), uint32(v.d.Mtime.Sec) == i.Ino() && v.d.Generation == i.d.Generation
 	if sum != uint32(v.d.Atime.Sec) && !theirs {
-		return nil, disk.Corrupt(inodeName(v.ino), "value's checksum is %#08x, should be %#08x", uint32(v.d.Atime.Sec), sum)
+		return nil, disk.Corrupt(inodeName(v.Ino()), "value's checksum is %#08x, should be %#08x", uint32(v.d.Atime.Sec), sum)
 	}
 	return append([]byte{}, d.Bytes()...), nil
 }
@@ -123,7 +123,7 @@ func (i *Inode) countEAInode(o *op, ino uint32, n int) error {
 	o.lockShared()
 	d := &v.d
 	if d.Flags&disk.FlEAInode == 0 || d.LinksCount == 0 {
-		return disk.Corrupt(inodeName(i.ino), "inode %d does not hold an attribute", ino)
+		return disk.Corrupt(inodeName(i.Ino()), "inode %d does not hold an attribute", ino)
 	}
 	refs := int64(d.Ctime.Sec)<<32 | int64(uint32(d.Version))
 	if refs += int64(n); refs < 0 {
@@ -177,7 +177,7 @@ func (i *Inode) makeEAInodes(o *op, s *xattr.Set) error {
 			if err != nil {
 				return err
 			}
-			part[k].ValueInum = v.ino
+			part[k].ValueInum = v.Ino()
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/dir"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -73,11 +75,11 @@ func isCorrupt(err error) bool {
 // distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
 // damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
 // The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
-// and what can be read should be.
-func (v *FS) distrust(j journalFound, damage error) {
+// and what can be read should be. marked says that the journal has the mark of an error.
+func (v *FS) distrust(marked bool, damage error) {
 	doubt := ""
 	switch {
-	case v.sb.State&disk.StateError != 0 || j.log != nil && j.log.Info().Errno != 0:
+	case v.sb.State&disk.StateError != 0 || marked:
 		doubt = "has errors that were met before"
 	case damage != nil:
 		doubt = fmt.Sprintf("is damaged (%v)", damage)
@@ -164,3 +166,27 @@ func (v *FS) stampError() error {
 	sb.EncodeStable(b)
 	return v.sendSuper(s)
 }
+
+// Errors that callers tell apart. Everything else is an I/O error.
+var (
+	ErrNotExist    = dir.ErrNotExist
+	ErrExist       = dir.ErrExist
+	ErrNotDir      = errors.New("not a directory")
+	ErrIsDir       = errors.New("is a directory")
+	ErrNotEmpty    = errors.New("directory not empty")
+	ErrInvalid     = errors.New("invalid argument")
+	ErrNameTooLong = errors.New("file name too long")
+	ErrNoSpace     = alloc.ErrNoSpace
+	ErrTooManyLink = errors.New("too many links")
+	ErrTooBig      = errors.New("file too large")
+	ErrReadOnly    = errors.New("volume is read-only")
+	ErrCorrupt     = errors.New("structure needs cleaning")
+	ErrNoAttr      = errors.New("no such attribute")
+	ErrNotSup      = errors.New("operation not supported")
+	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
+	ErrRange       = errors.New("name or value too long")
+	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
+	ErrCrossDevice = errors.New("not of the directory's project")
+	ErrNoData      = errors.New("no data past this offset") // Seek
+	ErrStale       = errors.New("stale file handle")        // ByNumber: it leads to no file that has a name
+)

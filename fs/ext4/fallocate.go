@@ -11,7 +11,7 @@ import (
 
 // Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
 func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) error {
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return ErrReadOnly
 	}
 	if off < 0 || n <= 0 {
@@ -242,66 +242,11 @@ func (i *Inode) atMostExtents(l, n uint32, k int) uint32 {
 	return got
 }
 
-// Values of whence for Seek, as in lseek(2).
+// Fallocate modes, as in fallocate(2).
 const (
-	SeekData = 3
-	SeekHole = 4
+	FallocKeepSize      = 0x01
+	FallocPunchHole     = 0x02
+	FallocCollapseRange = 0x08
+	FallocZeroRange     = 0x10
+	FallocInsertRange   = 0x20
 )
-
-// Seek finds where data or a hole begins at or after off. Unwritten extents are holes: they hold nothing.
-func (i *Inode) Seek(off int64, whence int) (_ int64, err error) {
-	defer i.fs.noteTo(&err)
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	size := i.end()
-	switch {
-	case whence != SeekData && whence != SeekHole:
-		return 0, ErrInvalid
-	case off < 0 || off >= size:
-		return 0, ErrNoData
-	case !i.d.IsReg():
-		return 0, i.notRegular()
-	case i.inline():
-		if whence == SeekData {
-			return off, nil
-		}
-		return size, nil
-	}
-	found := int64(-1)
-	stop := errors.New("found")
-	first, end := i.blocksOver(off, size)
-	err = i.mapRange(first, end, func(x extent.Extent) error {
-		if data := !x.Hole() && !x.Unwritten; data == (whence == SeekData) {
-			found = max(off, int64(x.Lblk)<<i.fs.bits)
-			return stop
-		}
-		return nil
-	})
-	switch {
-	case err != nil && !errors.Is(err, stop):
-		return 0, err
-	case found >= 0:
-		return min(found, size), nil
-	case whence == SeekHole:
-		return size, nil
-	}
-	return 0, ErrNoData
-}
-
-// CopyRange copies n bytes from off of i to dstOff of dst, which may be the same file, and returns how many it copied:
-// fewer at the end of i.
-func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (done int64, err error) {
-	for done < n {
-		data, err := i.Read(off+done, int(min(n-done, 1<<20)))
-		if err != nil {
-			return done, err
-		}
-		k, err := dst.Write(dstOff+done, data.Bytes(), may...)
-		data.Release()
-		done += int64(k)
-		if err != nil || k == 0 {
-			return done, err
-		}
-	}
-	return done, nil
-}

@@ -35,7 +35,7 @@ func (i *Inode) setFlagsLocked(o *op, flags uint32, projid *uint32) error {
 	change := (flags ^ old) & disk.FlUserModify
 	moves := projid != nil && *projid != i.d.Projid
 	switch {
-	case i.fs.readOnly.Load():
+	case !i.fs.writable():
 		return ErrReadOnly
 	case flags&^disk.FlUserVisible != 0, change&fixedFlags != 0:
 		return fmt.Errorf("inode flags %#x: %w", flags, ErrNotSup)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/dir"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -28,8 +27,6 @@ type inlineContent struct {
 	attrs *xattr.Set
 	more  []byte // the value of system.data
 }
-
-func (i *Inode) inline() bool { return i.d.Flags&disk.FlInlineData != 0 }
 
 // inlineContent reads system.data and its neighbours. mu is held.
 func (i *Inode) inlineContent() (*inlineContent, error) {
@@ -102,15 +99,6 @@ func (i *Inode) canInline() bool {
 		return true
 	}
 	return i.fs.sb.FeatureIncompat.Has(disk.IncompatInlineData) && i.d.Size == 0 && i.noBlocks()
-}
-
-// noBlocks says whether the inode has no blocks of its own, not even of metadata.
-func (i *Inode) noBlocks() bool {
-	sectors := i.fs.sb.Sectors(&i.d)
-	if i.d.FileACL != 0 {
-		sectors -= min(sectors, uint64(i.fs.bs>>9)<<i.fs.sb.ClusterBits())
-	}
-	return sectors == 0
 }
 
 // writeInline writes the whole stage into the inode. It reports false if there is no room: then the file has a tree, and
@@ -196,61 +184,4 @@ func (i *Inode) moveToBlock(o *op, c *inlineContent) error {
 		}
 	}
 	return c.drop(o)
-}
-
-// inlineDir is the directory whose entries are in the inode. mu is held.
-func (i *Inode) inlineDir() (*dir.Inline, *inlineContent, error) {
-	c, err := i.inlineContent()
-	if err != nil {
-		return nil, nil, err
-	}
-	return &dir.Inline{Dir: dir.InlineDir(i.fs.sb, i.ino), Block: i.d.Block[:], More: c.more}, c, nil
-}
-
-// put writes the directory back into the inode.
-func (c *inlineContent) put(o *op, n *dir.Inline) error {
-	return c.write(o, append(append([]byte{}, n.Block...), n.More...))
-}
-
-// inlineDirInit makes the new directory i an inline one. It reports false if the inode has no room.
-func (i *Inode) inlineDirInit(o *op, parent uint32) (bool, error) {
-	if !i.fs.sb.FeatureIncompat.Has(disk.IncompatInlineData) {
-		return false, nil
-	}
-	c, err := i.inlineContent()
-	if err != nil || c.room() < 0 {
-		return false, err
-	}
-	var block [disk.InodeBlockSize]byte
-	dir.InitInline(block[:], parent)
-	return true, c.write(o, block[:])
-}
-
-// inlineDirInsert adds a name. It reports false if there is no room: then the directory has a block, and its old
-// entries are there.
-func (i *Inode) inlineDirInsert(o *op, name string, ino uint32, mode uint16) (bool, error) {
-	n, c, err := i.inlineDir()
-	if err != nil {
-		return false, err
-	}
-	ok, err := n.Add(name, ino, dir.FTOf(mode), c.room()-disk.InodeBlockSize)
-	if err != nil {
-		return false, err
-	}
-	if ok {
-		return true, c.put(o, n)
-	}
-	old := i.d
-	n.Block = old.Block[:]
-	i.d.Flags &^= disk.FlInlineData
-	i.d.Size = 0
-	i.formatTree()
-	l, err := i.layout()
-	if err == nil {
-		err = l.Outgrow(dirStore{i, o}, n)
-	}
-	if err != nil {
-		return false, err
-	}
-	return false, c.drop(o)
 }

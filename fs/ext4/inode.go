@@ -44,94 +44,6 @@ type Inode struct {
 	accessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
 }
 
-// inodeTable is all live inodes.
-type inodeTable struct {
-	mu sync.Mutex
-	m  map[uint32]*Inode
-}
-
-// enter puts a new inode into the table, in the place of one that somebody asked for while the number was free.
-func (t *inodeTable) enter(i *Inode) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if old := t.m[i.ino]; old != nil {
-		old.dead = true
-	}
-	t.m[i.ino] = i
-	i.dead = false
-}
-
-// remove takes an inode out of the table that is free on the volume.
-func (t *inodeTable) remove(i *Inode) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.m[i.ino] == i {
-		delete(t.m, i.ino)
-	}
-	i.dead = true
-}
-
-// Inode gives a reference to inode ino, which must be in use.
-func (v *FS) Inode(ino uint32) (_ *Inode, err error) {
-	defer v.noteTo(&err)
-	return v.get(ino)
-}
-
-func (v *FS) blank(ino uint32) *Inode {
-	i := &Inode{fs: v, ino: ino}
-	i.nextOrphan.Store(-1)
-	return i
-}
-
-// Root gives a reference to the root directory.
-func (v *FS) Root() (*Inode, error) { return v.Inode(disk.InoRoot) }
-
-func (v *FS) get(ino uint32) (*Inode, error) {
-	if !v.sb.ValidIno(ino) {
-		return nil, disk.Corrupt(inodeName(ino), "number is past the last inode %d", v.sb.InodesCount)
-	}
-	v.inodes.mu.Lock()
-	i := v.inodes.m[ino]
-	if i == nil {
-		i = v.blank(ino)
-		v.inodes.m[ino] = i
-	}
-	i.refs++
-	v.inodes.mu.Unlock()
-	i.once.Do(func() { i.err = i.load() })
-	if i.err != nil {
-		err := i.err
-		i.drop()
-		return nil, err
-	}
-	return i, nil
-}
-
-// linked is get for an inode that a directory names: it must be one that a name can have.
-func (v *FS) linked(ino uint32) (*Inode, error) {
-	if ino != disk.InoRoot && ino < v.sb.FirstIno {
-		return nil, disk.Corrupt(inodeName(ino), "a directory names this special inode")
-	}
-	i, err := v.get(ino)
-	if err != nil {
-		return nil, err
-	}
-	if !i.mu.TryRLock() {
-		return i, nil // somebody is changing it: so it was looked at before. He may wait for a commit, a lookup does not
-	}
-	links, mode, flags := i.d.LinksCount, i.d.Mode, i.d.Flags
-	i.mu.RUnlock()
-	if links == 0 || mode == 0 {
-		i.Put()
-		return nil, disk.Corrupt(inodeName(ino), "a directory names it, but it is deleted")
-	}
-	if flags&disk.FlEAInode != 0 {
-		i.Put()
-		return nil, disk.Corrupt(inodeName(ino), "a directory names it, but it holds the value of an attribute")
-	}
-	return i, nil
-}
-
 // slot is where the inode lies in the inode table.
 func (i *Inode) slot() (*jbd2.Buffer, []byte, error) {
 	sb := i.fs.sb
@@ -167,7 +79,7 @@ func (i *Inode) load() error {
 	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
 	i.noteTID(i.fs.jnl.Latest())
 	if d.Mode != 0 && d.LinksCount > 0 && i.hasBlocks() {
-		return i.tree(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
+		return i.treeIn(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
 	}
 	return nil
 }
@@ -226,17 +138,6 @@ func (i *Inode) store(o *op) error {
 
 func (i *Inode) noteTID(t jbd2.TID) { i.tid, i.dataTID = t, t }
 
-// storeTimes is store after set, which changes nothing but times.
-func (i *Inode) storeTimes(o *op, set func()) error {
-	data, more := i.dataTID, i.changed
-	set()
-	err := i.store(o)
-	if !more {
-		i.dataTID = data
-	}
-	return err
-}
-
 // Ino is the inode number.
 func (i *Inode) Ino() uint32 { return i.ino }
 
@@ -245,102 +146,6 @@ func (i *Inode) Generation() uint32 {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	return i.d.Generation
-}
-
-// Ref is one more reference.
-func (i *Inode) Ref() *Inode {
-	i.fs.inodes.mu.Lock()
-	i.refs++
-	i.fs.inodes.mu.Unlock()
-	return i
-}
-
-// drop gives up a reference to an inode that could not be loaded.
-func (i *Inode) drop() {
-	t := &i.fs.inodes
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if i.refs--; i.refs == 0 && !i.dead {
-		delete(t.m, i.ino)
-	}
-}
-
-// Put gives up a reference. The last one of a file without links frees it, and of a file whose truncation failed half-way
-// tries that once more, which may take several transactions: Put is not called under a handle or a lock.
-func (i *Inode) Put() {
-	t := &i.fs.inodes
-	t.mu.Lock()
-	if i.refs > 1 || i.dead {
-		i.refs--
-		t.mu.Unlock()
-		return
-	}
-	// Nobody else has it, so links cannot change under us, but for those who find it by number: they look again.
-	gone := i.d.LinksCount == 0 && i.d.Mode != 0 && i.ino >= i.fs.sb.FirstIno
-	if !gone && !i.shortens || i.fs.readOnly.Load() {
-		i.refs--
-		delete(t.m, i.ino)
-		t.mu.Unlock()
-		i.dropWindow()
-		return
-	}
-	t.mu.Unlock()
-	i.dropWindow()
-	finish := i.destroy
-	if !gone {
-		finish = i.finishTruncate
-	}
-	if err := finish(); err != nil {
-		if !isCorrupt(err) { // of that it has told
-			i.fs.opt.Logf("%s: freeing what inode %d had: %v", i.fs.name(), i.ino, err)
-		}
-		if !i.fs.unfinished.add(i) {
-			i.drop()
-		}
-		return
-	}
-	t.mu.Lock()
-	i.refs--
-	if i.refs == 0 && !i.dead {
-		delete(t.m, i.ino)
-	}
-	t.mu.Unlock()
-}
-
-// unfinished is inodes whose last Put could not free what they had. They are orphans on the volume. Close tries once more, and
-// leaves the rest to the next mount.
-type unfinished struct {
-	mu     sync.Mutex
-	inodes []*Inode // protected by mu; referenced
-	closed bool     // protected by mu
-}
-
-// add takes over a reference, or reports false when the volume is being closed.
-func (u *unfinished) add(i *Inode) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.closed {
-		return false
-	}
-	u.inodes = append(u.inodes, i)
-	return true
-}
-
-func (u *unfinished) count() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.inodes)
-}
-
-// close tries once more.
-func (u *unfinished) close() {
-	u.mu.Lock()
-	list := u.inodes
-	u.inodes, u.closed = nil, true
-	u.mu.Unlock()
-	for _, i := range list {
-		i.Put()
-	}
 }
 
 func inodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

@@ -6,37 +6,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// With is what an operation that makes a file may be told beyond what every one is: a May, or Xattrs.
-type With interface{ with(*making) }
-
-// Xattrs are extended attributes that a file has from its first moment: they are in the transaction that makes it. Values have
-// the form that Setxattr takes.
-type Xattrs []Xattr
-
-// Xattr is one of them.
-type Xattr struct {
-	Name  string
-	Value []byte
-}
-
-// making is all that one operation was told.
-type making struct {
-	may    []May
-	xattrs Xattrs
-}
-
-func (m May) with(to *making)    { to.may = append(to.may, m) }
-func (x Xattrs) with(to *making) { to.xattrs = append(to.xattrs, x...) }
-
-func makingOf(with []With) (m making) {
-	for _, w := range with {
-		w.with(&m)
-	}
-	return m
-}
-
-// credits is what making a file takes.
-func (m *making) credits() int {
+// makeCredits is what making a file takes.
+func makeCredits(m *making) int {
 	if len(m.xattrs) == 0 {
 		return createCredits
 	}

@@ -1,11 +1,9 @@
 package ext4
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
@@ -37,6 +35,9 @@ type orphanFile struct {
 	blocks []jbd2.Block
 	free   []orphanPlace // protected by orphans.mu
 }
+
+// isOrphan says whether the inode is recorded as an orphan. mu is held.
+func (i *Inode) isOrphan() bool { return i.orphan.kind != 0 }
 
 func (o *orphans) any() bool {
 	o.mu.Lock()
@@ -215,140 +216,4 @@ func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32, undone func())
 		undone()
 	}, buf)
 	return nil
-}
-
-// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. Beside an error it
-// returns what was found before it.
-func (v *FS) readOrphans() ([]*Inode, error) {
-	todo, err := v.readOrphanFile()
-	if err != nil {
-		return todo, err
-	}
-	list, err := v.readOrphanList()
-	return append(todo, list...), err
-}
-
-// leaveOrphans leaves it to e2fsck, since what else is to be finished cannot be known.
-func (v *FS) leaveOrphans(found []*Inode, why error) {
-	v.setDoubt(fmt.Sprintf("is damaged (%v)", why))
-	for _, i := range found {
-		i.Put()
-	}
-}
-
-// finishOrphans finishes it. What fails stays on the list, is said in the log, and does not keep the volume from being mounted.
-func (v *FS) finishOrphans(todo []*Inode) error {
-	if len(todo) == 0 {
-		return nil
-	}
-	deleted := 0
-	for _, i := range todo {
-		if i.d.LinksCount == 0 {
-			deleted++
-		}
-		i.shortens = i.d.LinksCount > 0
-		i.Put()
-	}
-	if left := v.unfinished.count(); left > 0 {
-		v.opt.Logf("%s: of %d deletions and truncations of the last mount %d could not be finished", v.name(), len(todo), left)
-	} else {
-		v.opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.name(), deleted, len(todo)-deleted)
-	}
-	return v.jnl.Commit()
-}
-
-// readOrphanList follows s_last_orphan.
-func (v *FS) readOrphanList() ([]*Inode, error) {
-	var found []*Inode
-	seen := map[uint32]bool{}
-	for ino := v.sb.LastOrphan; ino != 0; {
-		if seen[ino] || ino < v.sb.FirstIno {
-			return found, disk.Corrupt("orphan list", "inode %d cannot be there", ino)
-		}
-		seen[ino] = true
-		i, err := v.get(ino)
-		if err != nil {
-			return found, fmt.Errorf("orphan list: %w", err)
-		}
-		next := i.d.Dtime
-		i.nextOrphan.Store(int64(next))
-		i.orphan = orphanPlace{kind: orphanOnList}
-		found = append(found, i)
-		ino = next
-	}
-	o := &v.orphans
-	for k := len(found) - 1; k >= 0; k-- {
-		o.list = append(o.list, found[k])
-	}
-	o.n += len(found)
-	return found, nil
-}
-
-// readOrphanFile maps the orphan file and collects who is in it.
-func (v *FS) readOrphanFile() ([]*Inode, error) {
-	if !v.sb.FeatureCompat.Has(disk.CompatOrphanFile) {
-		return nil, nil
-	}
-	fi, err := v.get(v.sb.OrphanFileInum)
-	if err != nil {
-		return nil, err
-	}
-	defer fi.Put()
-	if !fi.d.IsReg() || fi.d.Size > 512<<20 || fi.d.Flags&disk.FlInlineData != 0 {
-		return nil, disk.Corrupt(fmt.Sprintf("orphan file, inode %d", fi.ino), "is no file of at most 512 MiB")
-	}
-	f := &orphanFile{seed: disk.InodeSeed(v.seed, fi.ino, fi.d.Generation)}
-	err = fi.mapRange(0, v.logical(int64(fi.d.Size)), func(x extent.Extent) error {
-		if x.Hole() {
-			return disk.Corrupt("orphan file", "block %d is a hole", x.Lblk)
-		}
-		for k := range x.Len {
-			f.blocks = append(f.blocks, x.Pblk+jbd2.Block(k))
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	v.orphans.file = f
-	var found []*Inode
-	for b, blk := range f.blocks {
-		ins, err := v.readOrphanBlock(f, b, blk)
-		found = append(found, ins...)
-		if err != nil {
-			return found, err
-		}
-	}
-	v.orphans.n += len(found)
-	return found, nil
-}
-
-func (v *FS) readOrphanBlock(f *orphanFile, b int, blk jbd2.Block) ([]*Inode, error) {
-	buf, err := v.cache.Get(blk)
-	if err != nil {
-		return nil, err
-	}
-	defer buf.Put()
-	if err := v.sb.VerifyOrphanBlock(f.seed, uint64(blk), buf.Data()); err != nil {
-		return nil, err
-	}
-	var found []*Inode
-	for slot := v.sb.OrphansPerBlock() - 1; slot >= 0; slot-- {
-		p := orphanPlace{orphanInFile, b, slot}
-		ino := disk.GetOrphan(buf.Data(), slot)
-		if ino == 0 {
-			f.free = append(f.free, p)
-			continue
-		}
-		if ino < v.sb.FirstIno {
-			return found, disk.Corrupt("orphan file", "inode %d cannot be there", ino)
-		}
-		i, err := v.get(ino)
-		if err != nil {
-			return found, fmt.Errorf("orphan file: %w", err)
-		}
-		i.orphan = p
-		found = append(found, i)
-	}
-	return found, nil
 }

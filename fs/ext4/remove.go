@@ -6,91 +6,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// Lookup finds name in the directory.
-func (i *Inode) Lookup(name string) (_ *Inode, err error) {
-	defer i.fs.noteTo(&err)
-	defer i.noteDamage()
-	if len(name) > maxName {
-		return nil, ErrNameTooLong
-	}
-	i.mu.RLock()
-	if name != ".." {
-		defer i.mu.RUnlock()
-		return i.lookup(name)
-	}
-	up, _, err := i.dirLookup(name)
-	i.mu.RUnlock() // the directory above is not locked after this one
-	if err != nil {
-		return nil, err
-	}
-	return i.fs.get(up)
-}
-
-// lookup is Lookup under mu.
-func (i *Inode) lookup(name string) (*Inode, error) {
-	if !i.d.IsDir() {
-		return nil, ErrNotDir
-	}
-	if i.d.LinksCount == 0 {
-		return nil, ErrNotExist
-	}
-	ino, _, err := i.dirLookup(name)
-	if err != nil {
-		return nil, err
-	}
-	if ino == i.ino && name != "." && name != ".." {
-		return nil, disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
-	}
-	return i.fs.linked(ino)
-}
-
-// Link gives target one more name.
-func (i *Inode) Link(target *Inode, name string, may ...May) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	return i.fs.change(may, func(o *op) error {
-		o.lock(i)
-		if err := i.writableDir(); err != nil {
-			return err
-		}
-		if target == i {
-			return ErrPerm
-		}
-		o.lock(target)
-		d := &target.d
-		switch {
-		case d.IsDir(), d.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
-			return ErrPerm
-		case i.d.Flags&disk.FlProjinherit != 0 && i.d.Projid != d.Projid:
-			return ErrCrossDevice
-		case d.LinksCount >= maxLinks:
-			return ErrTooManyLink
-		}
-		if err := i.nameFree(name); err != nil {
-			return err
-		}
-		return o.do(createCredits, func() error {
-			if err := i.dirInsert(o, name, target.ino, d.Mode); err != nil {
-				return err
-			}
-			if d.LinksCount == 0 {
-				if err := i.fs.removeOrphan(o, target); err != nil {
-					return err
-				}
-			}
-			now := time.Now()
-			d.LinksCount++
-			target.stamp(disk.TimestampOf(now))
-			i.touch(now)
-			if err := target.store(o); err != nil {
-				return err
-			}
-			return i.store(o)
-		})
-	})
-}
-
 // Unlink removes the name of a file that is not a directory.
 func (i *Inode) Unlink(name string) error { return i.remove(name, false) }
 
@@ -99,7 +14,7 @@ func (i *Inode) Rmdir(name string) error { return i.remove(name, true) }
 
 func (i *Inode) remove(name string, dir bool) error {
 	switch {
-	case i.fs.readOnly.Load():
+	case !i.fs.writable():
 		return ErrReadOnly // before anything else, as the kernel says it
 	case len(name) > maxName:
 		return ErrNameTooLong
@@ -122,7 +37,7 @@ func (i *Inode) remove(name string, dir bool) error {
 			return err
 		}
 		if c == i {
-			return disk.Corrupt(inodeName(i.ino), "directory names itself %q", name)
+			return disk.Corrupt(inodeName(i.Ino()), "directory names itself %q", name)
 		}
 		o.lock(c)
 		if i.d.Flags&disk.FlAppend != 0 {
@@ -157,7 +72,7 @@ func (c *Inode) removable(dir bool) error {
 		return ErrNotDir
 	case !dir && c.d.IsDir():
 		return ErrIsDir
-	case c.ino == disk.InoRoot:
+	case c.Ino() == disk.InoRoot:
 		return ErrInvalid
 	}
 	if dir {
@@ -178,7 +93,7 @@ func (c *Inode) freeable() error {
 		case err != nil:
 			return err
 		case ok && uint64(x.End()) > c.d.Size>>c.fs.bits:
-			return disk.Corrupt(inodeName(c.ino), "directory of %d bytes with a block at %d", c.d.Size, x.End()-1)
+			return disk.Corrupt(inodeName(c.Ino()), "directory of %d bytes with a block at %d", c.d.Size, x.End()-1)
 		}
 	}
 	if c.hasBlocks() { // of many blocks, the first
@@ -191,9 +106,9 @@ func (c *Inode) freeable() error {
 			}
 		}
 	}
-	if used, err := c.fs.alloc.InodeInUse(c.ino); err != nil || !used {
+	if used, err := c.fs.alloc.InodeInUse(c.Ino()); err != nil || !used {
 		if err == nil {
-			err = disk.Corrupt(inodeName(c.ino), "has names, the bitmap says that it is free")
+			err = disk.Corrupt(inodeName(c.Ino()), "has names, the bitmap says that it is free")
 		}
 		return err
 	}

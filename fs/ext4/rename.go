@@ -37,7 +37,7 @@ func (i *Inode) rename(r *rename, flags uint32) error {
 	if flags&^(RenameNoReplace|RenameExchange|RenameWhiteout) != 0 || r.exchange && flags != RenameExchange {
 		return ErrInvalid
 	}
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return ErrReadOnly
 	}
 	return i.fs.change(r.may, func(o *op) error { return r.run(o, flags) })
@@ -112,7 +112,7 @@ func (r *rename) lockDirs(o *op) {
 	v := r.from.fs
 	r.aboveFrom, r.aboveTo = v.ancestors(r.from), v.ancestors(r.to)
 	first, second := r.from, r.to
-	if r.aboveFrom[r.to.ino] || !r.aboveTo[r.from.ino] && r.to.ino < r.from.ino {
+	if r.aboveFrom[r.to.Ino()] || !r.aboveTo[r.from.Ino()] && r.to.Ino() < r.from.Ino() {
 		first, second = r.to, r.from
 	}
 	o.lock(first)
@@ -125,7 +125,7 @@ func (v *FS) ancestors(d *Inode) map[uint32]bool {
 	found := map[uint32]bool{}
 	cur := d.Ref()
 	defer func() { cur.Put() }()
-	for cur.ino != disk.InoRoot {
+	for cur.Ino() != disk.InoRoot {
 		cur.mu.RLock()
 		up, _, err := cur.dirLookup("..")
 		cur.mu.RUnlock()
@@ -146,9 +146,9 @@ func (v *FS) ancestors(d *Inode) map[uint32]bool {
 // checkLoops refuses to move a directory below itself, and to replace a directory that what is moved lies in.
 func (r *rename) checkLoops() error {
 	switch {
-	case r.src == r.to || r.aboveTo[r.src.ino]:
+	case r.src == r.to || r.aboveTo[r.src.Ino()]:
 		return ErrInvalid
-	case r.dst == nil || r.dst != r.from && !r.aboveFrom[r.dst.ino]:
+	case r.dst == nil || r.dst != r.from && !r.aboveFrom[r.dst.Ino()]:
 		return nil
 	case r.exchange:
 		return ErrInvalid
@@ -163,7 +163,7 @@ func (r *rename) lockFiles(o *op) {
 		o.lock(a)
 		return
 	}
-	if b.ino < a.ino {
+	if b.Ino() < a.Ino() {
 		a, b = b, a
 	}
 	o.lock(a)
@@ -218,18 +218,18 @@ func (r *rename) apply(o *op) error {
 		o.onDone(func() { o.later(left.Put) })
 	}
 	if dst != nil {
-		if err := r.to.dirReplace(o, r.newName, src.ino, src.d.Mode); err != nil {
+		if err := r.to.dirReplace(o, r.newName, src.Ino(), src.d.Mode); err != nil {
 			return err
 		}
-	} else if err := r.to.dirInsert(o, r.newName, src.ino, src.d.Mode); err != nil {
+	} else if err := r.to.dirInsert(o, r.newName, src.Ino(), src.d.Mode); err != nil {
 		return err
 	}
 	if r.exchange {
-		if err := r.from.dirReplace(o, r.oldName, dst.ino, dst.d.Mode); err != nil {
+		if err := r.from.dirReplace(o, r.oldName, dst.Ino(), dst.d.Mode); err != nil {
 			return err
 		}
 	} else if left != nil {
-		if err := r.from.dirReplace(o, r.oldName, left.ino, left.d.Mode); err != nil {
+		if err := r.from.dirReplace(o, r.oldName, left.Ino(), left.d.Mode); err != nil {
 			return err
 		}
 	} else if err := r.from.dirRemove(o, r.oldName); err != nil {
@@ -265,12 +265,12 @@ func (r *rename) parents(o *op) error {
 	srcDir := r.src.d.IsDir()
 	dstDir := r.dst != nil && r.dst.d.IsDir()
 	if srcDir && r.from != r.to {
-		if err := r.src.dirSetParent(o, r.to.ino); err != nil {
+		if err := r.src.dirSetParent(o, r.to.Ino()); err != nil {
 			return err
 		}
 	}
 	if dstDir && r.exchange && r.from != r.to {
-		if err := r.dst.dirSetParent(o, r.from.ino); err != nil {
+		if err := r.dst.dirSetParent(o, r.from.Ino()); err != nil {
 			return err
 		}
 	}
@@ -286,3 +286,10 @@ func (r *rename) parents(o *op) error {
 	}
 	return nil
 }
+
+// Rename flags, as in renameat2(2).
+const (
+	RenameNoReplace = 1
+	RenameExchange  = 2
+	RenameWhiteout  = 4 // see Inode.RenameWhiteout
+)

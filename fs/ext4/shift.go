@@ -1,6 +1,7 @@
 package ext4
 
 import (
+	"errors"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/extent"
@@ -130,3 +131,5 @@ func (i *Inode) insertRange(o *op, off, n int64) error {
 	}
 	return nil
 }
+
+var errStop = errors.New("stop")

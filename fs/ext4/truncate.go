@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -277,53 +276,4 @@ func (i *Inode) removeSome(o *op, from, to uint32, forget bool) (uint32, error) 
 		}
 		return i.freeBlocks(o, x.Pblk, x.Len)
 	})
-}
-
-// destroy frees an inode without links that nobody else holds.
-func (i *Inode) destroy() error {
-	return i.fs.change(nil, func(o *op) error {
-		o.lock(i)
-		if i.hasBlocks() {
-			if err := o.do(8, func() error { return i.fs.addOrphan(o, i) }); err != nil {
-				return err
-			}
-			if err := i.removeBlocks(o, 0, extent.MaxBlock, !i.d.IsReg()); err != nil {
-				return err
-			}
-		}
-		return o.do(16, func() error {
-			if err := i.freeXattrs(o); err != nil {
-				return err
-			}
-			if err := i.fs.removeOrphan(o, i); err != nil {
-				return err
-			}
-			i.d.Dtime = uint32(time.Now().Unix())
-			i.d.Size = 0
-			if err := i.store(o); err != nil {
-				return err
-			}
-			i.fs.inodes.remove(i) // before its number can be had by another
-			o.h.OnUndo(func() { i.fs.inodes.enter(i) })
-			return i.fs.alloc.FreeInode(o.h, i.ino, i.d.IsDir())
-		})
-	})
-}
-
-// hasBlocks says whether the inode's i_block maps blocks.
-func (i *Inode) hasBlocks() bool {
-	if i.inline() || i.fastSymlink() {
-		return false
-	}
-	return i.d.IsReg() || i.d.IsDir() || i.d.IsLink()
-}
-
-// fastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
-// length does not tell, for links of old were given a block whatever their length.
-func (i *Inode) fastSymlink() bool {
-	if i.fs.sb.FeatureIncompat.Has(disk.IncompatEAInode) && i.d.IsLink() && !i.inline() {
-		// i_blocks counts blocks of attributes as well; such volumes are new enough for the length to tell.
-		return i.d.Flags&disk.FlExtents == 0 && i.d.Size < disk.InodeBlockSize
-	}
-	return i.d.IsLink() && !i.inline() && i.noBlocks()
 }

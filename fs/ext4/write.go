@@ -78,7 +78,7 @@ func (i *Inode) WriteBack(off int64, p []byte) (n int, err error) {
 
 func (i *Inode) writeAt(s *stage) (n int, err error) {
 	off := s.off
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return 0, ErrReadOnly
 	}
 	if off < 0 {
@@ -155,9 +155,6 @@ func (i *Inode) overwriteShared(s *stage) (bool, error) {
 		return o.do(2, func() error { return i.storeTimes(o, func() { i.touch(now) }) })
 	})
 }
-
-// timeGrain is how exact the times of writing are: the kernel's own are exact to a tick.
-const timeGrain = 4 * time.Millisecond
 
 var errNotAllocated = errors.New("not allocated")
 
@@ -274,26 +271,4 @@ func (i *Inode) writeRuns(o *op, s *stage, l uint32, most int) (next uint32, err
 		return nil
 	})
 	return next, err
-}
-
-// Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
-// durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,
-// which flushes them.
-func (i *Inode) Fsync(dataOnly bool) (err error) {
-	defer i.fs.noteTo(&err)
-	if i.fs.opt.ReadOnly {
-		return nil
-	}
-	if !dataOnly {
-		if err := i.settleAccess(); err != nil {
-			return err
-		}
-	}
-	i.mu.RLock()
-	tid := i.tid
-	if dataOnly && i.d.IsReg() {
-		tid = i.dataTID
-	}
-	i.mu.RUnlock()
-	return i.fs.jnl.Sync(tid)
 }

@@ -12,7 +12,7 @@ import (
 type writing struct {
 	i    *Inode
 	o    *op
-	t    tree
+	t    Tree
 	s    *stage
 	list ioList
 	runs []run  // in order: what is to be joined to the tree
@@ -39,11 +39,7 @@ func (w *writing) gather(l uint32, most int) error {
 			if goal == 0 {
 				goal = i.blockGoal(x.Lblk)
 			}
-			take := i.allocBlocks
-			if int64(x.End())<<i.fs.bits > int64(i.d.Size) {
-				take = i.growBlocks
-			}
-			x.Pblk, x.Len, err = take(w.o, goal, min(x.Len, i.longestRun(false)))
+			x.Pblk, x.Len, err = w.alloc(x, goal)
 			if errors.Is(err, ErrNoSpace) && w.end > l {
 				return nil // write what there is room for; the next handle reports the end of it
 			}
@@ -62,6 +58,15 @@ func (w *writing) gather(l uint32, most int) error {
 		w.end = x.End()
 	}
 	return nil
+}
+
+// alloc takes blocks for the start of the hole x, for x all if it can.
+func (w *writing) alloc(x extent.Extent, goal jbd2.Block) (jbd2.Block, uint32, error) {
+	i, want := w.i, min(x.Len, w.i.longestRun(false))
+	if int64(x.End())<<i.fs.bits > int64(i.d.Size) {
+		return i.growBlocks(w.o, goal, want)
+	}
+	return i.allocBlocks(w.o, goal, want)
 }
 
 // join puts the runs into the tree.

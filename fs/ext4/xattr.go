@@ -34,7 +34,7 @@ func (i *Inode) Getxattr(name string) (_ []byte, err error) {
 	if isACL(index) {
 		a, err := xattr.DecodeACL(v)
 		if err != nil {
-			return nil, disk.Corrupt(inodeName(i.ino), "ACL: %v", err)
+			return nil, disk.Corrupt(inodeName(i.Ino()), "ACL: %v", err)
 		}
 		return a.Xattr(), nil
 	}
@@ -59,7 +59,7 @@ func isACL(index uint8) bool {
 
 // findXattr reads one attribute as it lies on disk. mu is held.
 func (i *Inode) findXattr(index uint8, name string) ([]byte, error) {
-	f, what := i.fs.xattrs, inodeName(i.ino)
+	f, what := i.fs.xattrs, inodeName(i.Ino())
 	buf, slot, err := i.slot()
 	if err != nil {
 		return nil, err
@@ -96,47 +96,6 @@ func (i *Inode) xattrValue(a xattr.Attr, err error) ([]byte, error) {
 		return a.Value, err
 	}
 	return i.eaValue(a)
-}
-
-// xattrBlock reads the inode's attribute block.
-func (i *Inode) xattrBlock() (*jbd2.Buffer, error) {
-	if !i.fs.alloc.Valid(jbd2.Block(i.d.FileACL), 1) {
-		return nil, disk.Corrupt(inodeName(i.ino), "attribute block %d cannot be one", i.d.FileACL)
-	}
-	buf, err := i.fs.cache.Get(jbd2.Block(i.d.FileACL))
-	if err != nil {
-		return nil, err
-	}
-	if !buf.Verified() {
-		if err := i.fs.xattrs.VerifyBlock(inodeName(i.ino), i.d.FileACL, buf.Data()); err != nil {
-			buf.Put()
-			return nil, err
-		}
-		buf.SetVerified()
-	}
-	return buf, nil
-}
-
-// parseXattrs reads all attributes. What it returns does not share memory with the buffers. mu is held.
-func (i *Inode) parseXattrs() (*xattr.Set, error) {
-	buf, slot, err := i.slot()
-	if err != nil {
-		return nil, err
-	}
-	defer buf.Put()
-	buf.RLock()
-	area := append([]byte{}, i.d.XattrArea(slot)...)
-	buf.RUnlock()
-	var block []byte
-	if i.d.FileACL != 0 {
-		blk, err := i.xattrBlock()
-		if err != nil {
-			return nil, err
-		}
-		block = append([]byte{}, blk.Data()...)
-		blk.Put()
-	}
-	return i.fs.xattrs.Parse(inodeName(i.ino), area, i.d.FileACL, block)
 }
 
 // Listxattr lists the names of the extended attributes.
@@ -191,7 +150,7 @@ func (i *Inode) changeXattr(name string, may []May, f func(s *xattr.Set, index u
 	if !ok {
 		return badXattrName(name)
 	}
-	if i.fs.readOnly.Load() {
+	if !i.fs.writable() {
 		return ErrReadOnly
 	}
 	return i.fs.change(may, func(o *op) error {
@@ -232,18 +191,6 @@ func (i *Inode) writeXattrs(o *op, s *xattr.Set) error {
 	i.stamp(disk.TimestampOf(time.Now()))
 	i.fs.noteExtAttr(o)
 	return i.store(o)
-}
-
-// writeXattrBody puts what of s lies in the inode's slot in place. The caller stores the inode.
-func (i *Inode) writeXattrBody(o *op, s *xattr.Set) error {
-	return o.changeSlot(i, func(slot []byte) { i.fs.xattrs.EncodeBody(s, i.d.XattrArea(slot)) })
-}
-
-// noteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
-func (v *FS) noteExtAttr(o *op) {
-	if !v.extAttr.Swap(true) {
-		v.updateSuper(o.h, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
-	}
 }
 
 func (i *Inode) writeXattrBlock(o *op, s *xattr.Set) error {
@@ -297,7 +244,7 @@ func (i *Inode) dropXattrBlock(o *op) error {
 	o.lockShared()
 	n := xattr.Refcount(blk.Data())
 	if n == 0 {
-		return disk.Corrupt(inodeName(i.ino), "attribute block %d is used by nobody", b)
+		return disk.Corrupt(inodeName(i.Ino()), "attribute block %d is used by nobody", b)
 	}
 	i.d.FileACL = 0
 	if n == 1 {

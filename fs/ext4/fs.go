@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"errors"
-	"fmt"
 	"log"
 	"sync"
 	"sync/atomic"
@@ -30,16 +29,14 @@ type FS struct {
 	sbMu  sync.Mutex       // protects the other members of sb, and sbBuf's contents
 	sbBuf *jbd2.Buffer
 
-	logged     bool   // commits go to the log: a power cut leaves a volume that recovers
-	journalIno *Inode // nil without a journal
+	logged bool                               // commits go to the log: a power cut leaves a volume that recovers
+	end    func(i *Inode, deleted bool) error // see newFS
 
 	xattrs      *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
 
-	fast *fastCommits // to be replayed before the mount is done
-
-	found JournalState // the journal as the mount found it
-	doubt string       // why e2fsck has to see the volume before it is written; "" if it has not
+	journal *Journal
+	doubt   string // why e2fsck has to see the volume before it is written; "" if it has not
 
 	inodes     inodeTable
 	orphans    orphans
@@ -55,8 +52,9 @@ type FS struct {
 	stats     struct{ dataRead, dataWritten, superRead, superWritten atomic.Int64 }
 }
 
-// Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
-func Open(dev blockdev.Device, opt Options) (*FS, error) {
+// newFS is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to
+// free it, deleted set; that of one whose truncation failed half-way calls it to do the rest.
+func newFS(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) error) (*FS, error) {
 	if opt.CommitInterval == 0 {
 		opt.CommitInterval = 5 * time.Second
 	}
@@ -77,151 +75,15 @@ func Open(dev blockdev.Device, opt Options) (*FS, error) {
 	if err := checkGeometry(sb, dev); err != nil {
 		return nil, err
 	}
-	v := &FS{dev: dev, opt: opt, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
+	v := &FS{dev: dev, opt: opt, end: end, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
 	v.readOnly.Store(ro)
 	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
 	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
 	v.stats.superRead.Store(superblockRead(dev))
 	v.inodes.m = make(map[uint32]*Inode)
 	v.xattrs = xattr.New(sb)
-	if err := v.start(); err != nil {
-		return nil, errors.Join(err, v.abandon())
-	}
-	v.mounted = true
-	return v, nil
-}
-
-// superblockRead is how many bytes readSuperblock reads: whole blocks of the device.
-func superblockRead(dev blockdev.Device) int64 {
-	return max(disk.SuperblockOffset+disk.SuperblockSize, int64(dev.Info().BlockSize))
-}
-
-// readSuperblock returns a superblock also beside the error that its checksum is wrong.
-func readSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
-	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
-		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
-	}
-	n := int(superblockRead(dev))
-	buf, err := dev.Alloc(n)
-	if err != nil {
-		return nil, err
-	}
-	defer buf.Release()
-	if err := dev.Read(0, buf.Slice(0, n)); err != nil {
-		return nil, err
-	}
-	sb, err := disk.DecodeSuperblock(buf.Bytes()[disk.SuperblockOffset:])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
-	}
-	if err := sb.VerifyChecksum(); err != nil {
-		return sb, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
-	}
-	return sb, nil
-}
-
-func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
-	info := dev.Info()
-	if int(info.BlockSize) > sb.BlockSize() {
-		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d", info.Name, sb.BlockSize(), info.BlockSize)
-	}
-	if have := uint64(info.Size()) >> sb.BlockBits(); have < sb.BlocksCount {
-		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d",
-			info.Name, sb.BlocksCount, sb.BlockSize(), have)
-	}
-	return nil
-}
-
-// start builds the layers from the bottom up: buffers, journal, allocator, root directory, orphans.
-func (v *FS) start() error {
-	var err error
 	v.cache, err = jbd2.NewCache(v.dev, v.bs, jbd2.CacheOptions{Limit: v.opt.CacheSize})
-	if err != nil {
-		return err
-	}
-	log, err := v.recoverJournal()
-	if err != nil {
-		return err
-	}
-	if v.alloc, err = alloc.New(v.sb, v.cache); err != nil {
-		return v.note(err)
-	}
-	damage := v.alloc.Damage()
-	if damage == nil {
-		if damage = v.protectJournal(); damage != nil && !isCorrupt(damage) {
-			return damage // what can't be read is not damaged by that
-		}
-	}
-	v.distrust(log, damage)
-	if err := v.startJournal(log); err != nil {
-		return err
-	}
-	root, err := v.Root()
-	if err != nil {
-		return err
-	}
-	defer root.Put()
-	if !root.d.IsDir() {
-		return v.note(disk.Corrupt("inode 2", "the root is not a directory"))
-	}
-	if v.ReadOnly() {
-		return nil
-	}
-	orphans, err := v.readOrphans()
-	if isCorrupt(err) {
-		v.leaveOrphans(orphans, err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	v.sbBuf, err = v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
-	if err != nil {
-		return err
-	}
-	if err := v.markMounted(); err != nil {
-		return err
-	}
-	if orphans, err = v.replayFastCommits(orphans); err != nil {
-		return v.note(err)
-	}
-	v.startDiscard()
-	return v.finishOrphans(orphans)
-}
-
-// markMounted records in the superblock that the volume is in use.
-func (v *FS) markMounted() error {
-	return v.writeSuper(func(sb *disk.Superblock) {
-		sb.Mtime = uint64(time.Now().Unix())
-		sb.MntCount++
-		if v.logged {
-			sb.FeatureIncompat |= disk.IncompatRecover
-		} else {
-			sb.State &^= disk.StateValid
-		}
-		if sb.FeatureCompat.Has(disk.CompatOrphanFile) {
-			sb.FeatureROCompat |= disk.ROCompatOrphanPresent
-		}
-	})
-}
-
-// encodeSuper changes the superblock in memory and in sbBuf. sbMu is held.
-func (v *FS) encodeSuper(f func(*disk.Superblock)) {
-	f(v.sb)
-	v.sb.FreeBlocksCount = v.alloc.FreeBlocks()
-	v.sb.FreeInodesCount = uint32(v.alloc.FreeInodes())
-	v.sb.Wtime = uint64(time.Now().Unix())
-	v.sbBuf.Lock()
-	v.sb.EncodeStable(v.sbBuf.Data()[disk.SuperblockOffset&(v.bs-1):])
-	v.sbBuf.Unlock()
-}
-
-// updateSuper changes the superblock under h. Whoever needs it undone tells OnUndo.
-func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
-	v.sbMu.Lock()
-	defer v.sbMu.Unlock()
-	v.encodeSuper(f)
-	h.DirtyShared(v.sbBuf)
+	return v, err
 }
 
 // Sync makes everything durable that was done before it.
@@ -276,6 +138,12 @@ func (v *FS) abandon() error {
 	return err
 }
 
+// writable says whether the volume takes changes: unless reading was all that was asked for, and until an error is noted.
+func (v *FS) writable() bool { return !v.readOnly.Load() }
+
+// metError says whether this mount has met an error that e2fsck is to look at.
+func (v *FS) metError() bool { return v.errored.Load() }
+
 func (v *FS) name() string { return v.dev.Info().Name }
 
 // ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
@@ -315,4 +183,37 @@ func (v *FS) Stats() Stats {
 		MetadataRead: c.MetadataRead + v.stats.superRead.Load(), MetadataWritten: c.MetadataWritten + v.stats.superWritten.Load(),
 		JournalWritten: c.JournalWritten, Commits: c.Commits,
 	}
+}
+
+// Statfs is what statfs reports. Sizes are in blocks of BlockSize bytes.
+type Statfs struct {
+	BlockSize                       int
+	Blocks, BlocksFree, BlocksAvail uint64
+	Overhead                        uint64 // blocks of the format itself, which Blocks does not count
+	Inodes, InodesFree              uint64
+	MaxName                         int
+	UUID                            [16]byte
+	ReservedUID, ReservedGID        uint32 // who may UseReserved beside root; 0 is nobody
+}
+
+// Stats counts the bytes that the volume has moved through its device since it was mounted.
+type Stats struct {
+	DataRead, DataWritten         int64 // file contents, whole blocks
+	MetadataRead, MetadataWritten int64 // the superblock included
+	JournalWritten                int64
+	Commits                       int64
+}
+
+// Held is what keeps changes from being committed, nil if nothing does: the medium has no room, or there is no memory. See
+// jbd2.Held.
+func (v *FS) Held() *jbd2.Held { return v.jnl.Held() }
+
+// Settle makes everything durable, and writes home what the log holds, as Close does, while the volume goes on. An error says that
+// Close would leave something behind: what was not committed would be lost, and what the log holds is for the next mount to recover.
+func (v *FS) Settle() (err error) {
+	defer v.noteTo(&err)
+	if v.readOnly.Load() {
+		return nil
+	}
+	return errors.Join(v.settleAllAccess(), v.jnl.Checkpoint())
 }

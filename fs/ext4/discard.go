@@ -12,7 +12,7 @@ import (
 
 // startDiscard has blocks discarded when their freeing is durable, if the mount asks for it.
 func (v *FS) startDiscard() {
-	if !v.opt.Discard || v.readOnly.Load() {
+	if !v.opt.Discard || !v.writable() {
 		return
 	}
 	if !v.dev.Info().Discard {
@@ -40,7 +40,7 @@ func (v *FS) Trim(start, length, least uint64) (trimmed uint64, err error) {
 	switch {
 	case !v.dev.Info().Discard:
 		return 0, fmt.Errorf("the device does not discard: %w", ErrNotSup)
-	case v.readOnly.Load():
+	case !v.writable():
 		return 0, ErrReadOnly
 	case start>>v.bits >= v.sb.BlocksCount, length < bs, least>>v.bits > uint64(v.sb.BlocksPerGroup):
 		return 0, ErrInvalid
@@ -57,19 +57,3 @@ func (v *FS) Trim(start, length, least uint64) (trimmed uint64, err error) {
 	n, err := v.alloc.Trim(jbd2.Block(from), jbd2.Block(to), uint32((least+bs-1)>>v.bits), v.discard)
 	return n << v.bits, err
 }
-
-// growBlocks is allocBlocks for a file that grows at its end: once it has blocks, some more are kept for it, so that
-// files which are written at the same time, a little to each, do not share out the volume in small pieces.
-func (i *Inode) growBlocks(o *op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
-	if i.noBlocks() {
-		return i.allocBlocks(o, goal, want) // it may be all there is
-	}
-	b, n, err := i.fs.alloc.AllocWindow(o.h, &i.window, goal, want, 1, o.allocFlags())
-	if err != nil {
-		return 0, 0, err
-	}
-	return i.countBlocks(b, n)
-}
-
-// dropWindow gives up what is kept for the file.
-func (i *Inode) dropWindow() { i.fs.alloc.Drop(&i.window) }
