@@ -16,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
@@ -98,15 +99,15 @@ func TestHalfOperation(t *testing.T) {
 			f.Put()
 			require.NoError(t, v.Sync())
 
-			err = v.change(nil, func(o *op) error {
-				o.lock(root)
-				return o.do(8, func() error {
-					root.d.LinksCount = 77
-					require.NoError(t, root.store(o))
+			err = v.in().Change(nil, func(o *volume.Op) error {
+				o.Lock(root.in())
+				return o.Do(8, func() error {
+					root.in().Disk.LinksCount = 77
+					require.NoError(t, root.in().Store(o))
 					if blind {
-						super, err := v.cache.Get(jbd2.Block(v.sb.SuperBlockNo()))
+						super, err := v.in().Cache.Get(jbd2.Block(v.in().Super.SuperBlockNo()))
 						require.NoError(t, err)
-						o.h.Dirty(super) // without a word on how to put it back
+						o.Handle.Dirty(super) // without a word on how to put it back
 						super.Put()
 					}
 					return cause

@@ -12,38 +12,123 @@
 // The format is described in Linux's Documentation/filesystems/ext4/ ([layout] in comments).
 package ext4
 
-import "github.com/lanefs/lanefs/blockdev"
+import (
+	"github.com/lanefs/lanefs/fs/ext4/internal/attrs"
+	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
+	"github.com/lanefs/lanefs/fs/ext4/internal/names"
+	"github.com/lanefs/lanefs/fs/ext4/internal/recovery"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+)
 
-// Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
-func Open(dev blockdev.Device, opt Options) (*FS, error) {
-	v, err := newFS(dev, opt, endInode)
-	if err != nil {
-		return nil, err
-	}
-	v.journal, err = start(v)
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
-}
+// Errors that callers tell apart. Everything else is an I/O error.
+var (
+	ErrNotExist    = volume.ErrNotExist
+	ErrExist       = volume.ErrExist
+	ErrNotDir      = volume.ErrNotDir
+	ErrIsDir       = volume.ErrIsDir
+	ErrNotEmpty    = volume.ErrNotEmpty
+	ErrInvalid     = volume.ErrInvalid
+	ErrNameTooLong = volume.ErrNameTooLong
+	ErrNoSpace     = volume.ErrNoSpace
+	ErrTooManyLink = volume.ErrTooManyLink
+	ErrTooBig      = volume.ErrTooBig
+	ErrReadOnly    = volume.ErrReadOnly
+	ErrCorrupt     = volume.ErrCorrupt
+	ErrNoAttr      = volume.ErrNoAttr
+	ErrNotSup      = volume.ErrNotSup
+	ErrPerm        = volume.ErrPerm // immutable, append-only
+	ErrRange       = volume.ErrRange
+	ErrClusters    = volume.ErrClusters // free space of a volume with bigalloc
+	ErrCrossDevice = volume.ErrCrossDevice
+	ErrNoData      = volume.ErrNoData // Seek
+	ErrStale       = volume.ErrStale  // ByNumber: it leads to no file that has a name
+)
 
-// Inspect looks at the volume on dev and writes nothing. A volume that Open would refuse is described by its superblock
-// and comes without an FS; any other comes with one that is mounted for reading, which the caller closes. The error is
-// for devices that hold no ext4 volume.
-func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
-	sb, err := readSuperblock(dev)
-	if sb == nil {
-		return nil, nil, err
-	}
-	if err == nil {
-		err = refusal(sb)
-	}
-	var v *FS
-	if err == nil {
-		v, err = Open(dev, Options{ReadOnly: true, Logf: func(string, ...any) {}})
-	}
-	if err != nil {
-		return inspectRefused(sb, err), nil, nil
-	}
-	return v.Inspect(), v, nil
-}
+// What Open is told.
+type (
+	Options   = volume.Options
+	ErrorMode = volume.ErrorMode // what follows when corruption is met
+	AtimeMode = volume.AtimeMode // when reading a file changes its access time
+)
+
+// Values of Options.Errors and Options.Atime.
+const (
+	ErrorsOfVolume = volume.ErrorsOfVolume // ErrorsPanic where the superblock asks for it, else ErrorsReadOnly
+	ErrorsContinue = volume.ErrorsContinue // what met it fails, nothing else
+	ErrorsReadOnly = volume.ErrorsReadOnly // no more changes
+	ErrorsPanic    = volume.ErrorsPanic    // Options.Panic
+
+	AtimeRelative = volume.AtimeRelative // when it is not after the last change, or a day old
+	AtimeNever    = volume.AtimeNever
+	AtimeAlways   = volume.AtimeAlways
+)
+
+// What is said of a volume.
+type (
+	Statfs         = volume.Statfs         // sizes, and what is free
+	Stats          = volume.Stats          // bytes moved since the volume was mounted
+	Feature        = volume.Feature        // a feature of ext4 volumes
+	Support        = volume.Support        // what becomes of a volume that has it
+	Inspection     = recovery.Inspection   // what can be said of a volume without changing it
+	JournalState   = recovery.JournalState // its journal
+	ErrorsRecorded = recovery.ErrorsRecorded
+)
+
+// Values of Support.
+const (
+	ReadWrite = volume.ReadWrite
+	ReadOnly  = volume.ReadOnly
+	Refused   = volume.Refused
+)
+
+// MaxLabel is the longest label in bytes.
+const MaxLabel = volume.MaxLabel
+
+// AllFeatures lists the features that have a name.
+func AllFeatures() []Feature { return volume.AllFeatures() }
+
+// What files are asked and told.
+type (
+	Attr     = attrs.Attr      // what stat reports
+	SetAttr  = attrs.Change    // a change of attributes
+	DirEntry = names.DirEntry  // one name of a directory
+	Data     = contents.Data   // file content in a pinned buffer
+	Target   = contents.Target // memory that a transfer reads into or writes from
+	Transfer = contents.Transfer
+
+	With   = volume.With   // what an operation that makes a file may be told: a May, or Xattrs
+	May    = volume.May    // what an operation may do beyond others
+	Xattrs = volume.Xattrs // attributes that a file has from its first moment
+	Xattr  = volume.Xattr
+)
+
+// UseReserved lets an operation take the blocks that are reserved for the superuser.
+const UseReserved = volume.UseReserved
+
+// Flags of Rename, as in renameat2(2).
+const (
+	RenameNoReplace = names.RenameNoReplace
+	RenameExchange  = names.RenameExchange
+	RenameWhiteout  = names.RenameWhiteout // see Inode.RenameWhiteout
+)
+
+// Flags of Setxattr, as in setxattr(2).
+const (
+	XattrCreate  = attrs.XattrCreate
+	XattrReplace = attrs.XattrReplace
+)
+
+// Modes of Fallocate, as in fallocate(2).
+const (
+	FallocKeepSize      = contents.FallocKeepSize
+	FallocPunchHole     = contents.FallocPunchHole
+	FallocCollapseRange = contents.FallocCollapseRange
+	FallocZeroRange     = contents.FallocZeroRange
+	FallocInsertRange   = contents.FallocInsertRange
+)
+
+// Values of whence for Seek, as in lseek(2).
+const (
+	SeekData = contents.SeekData
+	SeekHole = contents.SeekHole
+)

@@ -1,219 +1,119 @@
 package ext4
 
 import (
-	"errors"
-	"log"
-	"sync"
-	"sync/atomic"
-	"time"
-
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/alloc"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/internal/attrs"
+	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
+	"github.com/lanefs/lanefs/fs/ext4/internal/recovery"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
 // FS is a mounted volume. docs/DESIGN.md has the order of its locks, and of those of the packages below.
 type FS struct {
-	dev   blockdev.Device
-	opt   Options
-	bs    int  // bytes in a block
-	bits  uint // log2(bs)
-	seed  uint32
-	cache *jbd2.Cache
-	jnl   *jbd2.Journal
-	alloc *alloc.Allocator
-
-	sb    *disk.Superblock // geometry and features are constant
-	sbMu  sync.Mutex       // protects the other members of sb, and sbBuf's contents
-	sbBuf *jbd2.Buffer
-
-	logged bool                               // commits go to the log: a power cut leaves a volume that recovers
-	end    func(i *Inode, deleted bool) error // see newFS
-
-	xattrs      *xattr.Format
-	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
-
-	journal *Journal
-	doubt   string // why e2fsck has to see the volume before it is written; "" if it has not
-
-	inodes     inodeTable
-	orphans    orphans
-	late       lateAccess
-	unfinished unfinished
-	renameMu   sync.Mutex
-
-	readOnly  atomic.Bool // asked for, or since an error
-	mounted   bool        // Open went well: what is met from now on is noted
-	errored   atomic.Bool // corruption was met and noted
-	largeFile atomic.Bool // the superblock has large_file
-	extAttr   atomic.Bool // and ext_attr
-	stats     struct{ dataRead, dataWritten, superRead, superWritten atomic.Int64 }
+	vol     *volume.FS
+	journal *recovery.Journal
 }
 
-// newFS is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to
-// free it, deleted set; that of one whose truncation failed half-way calls it to do the rest.
-func newFS(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) error) (*FS, error) {
-	if opt.CommitInterval == 0 {
-		opt.CommitInterval = 5 * time.Second
-	}
-	if opt.Logf == nil {
-		opt.Logf = log.Printf
-	}
-	if opt.Panic == nil {
-		opt.Panic = func(err error) { panic(err) }
-	}
-	sb, err := readSuperblock(dev)
+// Open mounts the volume on dev. It takes no ownership of dev: the caller closes it after Close.
+func Open(dev blockdev.Device, opt Options) (*FS, error) {
+	vol, err := volume.New(dev, opt, attrs.End)
 	if err != nil {
 		return nil, err
 	}
-	ro := opt.ReadOnly || dev.Info().ReadOnly
-	if err := checkFeatures(sb, &ro, opt.Logf); err != nil {
+	journal, err := recovery.Start(vol)
+	if err != nil {
 		return nil, err
 	}
-	if err := checkGeometry(sb, dev); err != nil {
-		return nil, err
-	}
-	v := &FS{dev: dev, opt: opt, end: end, sb: sb, bs: sb.BlockSize(), bits: sb.BlockBits(), seed: sb.CsumSeed()}
-	v.readOnly.Store(ro)
-	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
-	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
-	v.stats.superRead.Store(superblockRead(dev))
-	v.inodes.m = make(map[uint32]*Inode)
-	v.xattrs = xattr.New(sb)
-	v.cache, err = jbd2.NewCache(v.dev, v.bs, jbd2.CacheOptions{Limit: v.opt.CacheSize})
-	return v, err
+	return &FS{vol, journal}, nil
 }
+
+// Inspect looks at the volume on dev and writes nothing. A volume that Open would refuse is described by its superblock
+// and comes without an FS; any other comes with one that is mounted for reading, which the caller closes. The error is
+// for devices that hold no ext4 volume.
+func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
+	sb, err := volume.ReadSuperblock(dev)
+	if sb == nil {
+		return nil, nil, err
+	}
+	if err == nil {
+		err = volume.Refusal(sb)
+	}
+	var v *FS
+	if err == nil {
+		v, err = Open(dev, Options{ReadOnly: true, Logf: func(string, ...any) {}})
+	}
+	if err != nil {
+		return recovery.InspectRefused(sb, err), nil, nil
+	}
+	return v.Inspect(), v, nil
+}
+
+// Inspect describes the mounted volume as it is now, its journal as this mount found it.
+func (v *FS) Inspect() *Inspection { return v.journal.Inspect() }
+
+// in is the volume itself.
+func (v *FS) in() *volume.FS { return v.vol }
+
+// Inode gives a reference to inode ino, which must be in use.
+func (v *FS) Inode(ino uint32) (*Inode, error) { return face(v.vol.Inode(ino)) }
+
+// Root gives a reference to the root directory.
+func (v *FS) Root() (*Inode, error) { return face(v.vol.Root()) }
+
+// ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it may be asked for any
+// number: who asks has it from a file handle, which may be old or made up. So it proves nothing about the volume, and a slot
+// that is no inode is no damage. The caller compares generations.
+//
+// A free inode is never made a live one here: its last Put would free it once more.
+func (v *FS) ByNumber(ino uint32) (*Inode, error) { return face(v.vol.ByNumber(ino)) }
 
 // Sync makes everything durable that was done before it.
-func (v *FS) Sync() (err error) {
-	defer v.noteTo(&err)
-	if v.opt.ReadOnly {
-		return nil
-	}
-	if v.readOnly.Load() { // since an error, of which whoever asks is told
-		return v.jnl.Commit()
-	}
-	return errors.Join(v.settleAllAccess(), v.jnl.Commit())
-}
+func (v *FS) Sync() error { return v.vol.Sync() }
 
 // Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
-func (v *FS) Close() error {
-	v.closeAccess()
-	v.unfinished.close()
-	err := v.note(v.jnl.Close()) // commits, and empties the log
-	if v.sbBuf != nil && err == nil {
-		err = v.writeSuper(func(sb *disk.Superblock) {
-			sb.FeatureIncompat &^= disk.IncompatRecover
-			if v.errored.Load() {
-				return // e2fsck says when it is clean again
-			}
-			sb.State |= disk.StateValid
-			if !v.orphans.any() {
-				sb.FeatureROCompat &^= disk.ROCompatOrphanPresent
-			}
-		})
-	}
-	v.jnl = nil
-	return errors.Join(err, v.abandon())
-}
-
-// abandon releases what start built.
-func (v *FS) abandon() error {
-	var err error
-	if v.jnl != nil {
-		err = v.jnl.Close()
-	}
-	if v.alloc != nil {
-		v.alloc.Close()
-	}
-	if v.sbBuf != nil {
-		v.sbBuf.Put()
-		v.sbBuf = nil
-	}
-	if v.cache != nil {
-		err = errors.Join(err, v.cache.Close())
-	}
-	return err
-}
-
-// writable says whether the volume takes changes: unless reading was all that was asked for, and until an error is noted.
-func (v *FS) writable() bool { return !v.readOnly.Load() }
-
-// metError says whether this mount has met an error that e2fsck is to look at.
-func (v *FS) metError() bool { return v.errored.Load() }
-
-func (v *FS) name() string { return v.dev.Info().Name }
+func (v *FS) Close() error { return v.vol.Close() }
 
 // ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
 // commit after which nobody has tried to change anything yet.
-func (v *FS) ReadOnly() bool {
-	return v.readOnly.Load() || v.jnl != nil && errors.Is(v.jnl.Err(), jbd2.ErrAborted)
-}
+func (v *FS) ReadOnly() bool { return v.vol.ReadOnly() }
 
 // BlockSize is the volume's block size in bytes.
-func (v *FS) BlockSize() int { return v.bs }
+func (v *FS) BlockSize() int { return v.vol.BlockSize }
 
 // Statfs reports sizes and what is free.
-func (v *FS) Statfs() Statfs {
-	free := v.alloc.FreeBlocks()
-	v.sbMu.Lock()
-	defer v.sbMu.Unlock()
-	return Statfs{
-		BlockSize:   v.bs,
-		Blocks:      v.sb.BlocksCount - v.alloc.Overhead(),
-		Overhead:    v.alloc.Overhead(),
-		BlocksFree:  free,
-		BlocksAvail: free - min(free, v.sb.RBlocksCount),
-		Inodes:      uint64(v.sb.InodesCount),
-		InodesFree:  v.alloc.FreeInodes(),
-		MaxName:     255,
-		UUID:        v.sb.UUID,
-		ReservedUID: v.sb.DefResuid,
-		ReservedGID: v.sb.DefResgid,
-	}
-}
+func (v *FS) Statfs() Statfs { return v.vol.Statfs() }
 
 // Stats is a snapshot of the counters.
-func (v *FS) Stats() Stats {
-	c := v.cache.Stats()
-	return Stats{
-		DataRead: v.stats.dataRead.Load(), DataWritten: v.stats.dataWritten.Load(),
-		MetadataRead: c.MetadataRead + v.stats.superRead.Load(), MetadataWritten: c.MetadataWritten + v.stats.superWritten.Load(),
-		JournalWritten: c.JournalWritten, Commits: c.Commits,
-	}
-}
-
-// Statfs is what statfs reports. Sizes are in blocks of BlockSize bytes.
-type Statfs struct {
-	BlockSize                       int
-	Blocks, BlocksFree, BlocksAvail uint64
-	Overhead                        uint64 // blocks of the format itself, which Blocks does not count
-	Inodes, InodesFree              uint64
-	MaxName                         int
-	UUID                            [16]byte
-	ReservedUID, ReservedGID        uint32 // who may UseReserved beside root; 0 is nobody
-}
-
-// Stats counts the bytes that the volume has moved through its device since it was mounted.
-type Stats struct {
-	DataRead, DataWritten         int64 // file contents, whole blocks
-	MetadataRead, MetadataWritten int64 // the superblock included
-	JournalWritten                int64
-	Commits                       int64
-}
+func (v *FS) Stats() Stats { return v.vol.Stats() }
 
 // Held is what keeps changes from being committed, nil if nothing does: the medium has no room, or there is no memory. See
 // jbd2.Held.
-func (v *FS) Held() *jbd2.Held { return v.jnl.Held() }
+func (v *FS) Held() *jbd2.Held { return v.vol.Held() }
 
 // Settle makes everything durable, and writes home what the log holds, as Close does, while the volume goes on. An error says that
 // Close would leave something behind: what was not committed would be lost, and what the log holds is for the next mount to recover.
-func (v *FS) Settle() (err error) {
-	defer v.noteTo(&err)
-	if v.readOnly.Load() {
-		return nil
-	}
-	return errors.Join(v.settleAllAccess(), v.jnl.Checkpoint())
+func (v *FS) Settle() error { return v.vol.Settle() }
+
+// Label is the volume's name (s_volume_name).
+func (v *FS) Label() string { return v.vol.Label() }
+
+// SetLabel renames the volume, on the device when it returns: its superblock, then the backups, each of which may keep the old name if the power is cut
+// meanwhile. A damaged backup keeps it in any case, and the log says so.
+func (v *FS) SetLabel(label string) error { return v.vol.SetLabel(label) }
+
+// Trim discards the free blocks in length bytes from start, in runs of at least least bytes, and returns how many bytes
+// that were: FITRIM of ioctl(2).
+func (v *FS) Trim(start, length, least uint64) (uint64, error) {
+	return v.vol.Trim(start, length, least)
+}
+
+// FreeExtents calls f with the length in blocks of every run of free blocks, across groups.
+func (v *FS) FreeExtents(f func(n uint64)) error { return contents.FreeExtents(v.vol, f) }
+
+// FileExtents calls f with every file and directory that has blocks, and in how many pieces they lie. Between two of
+// them it calls progress with how many of all inodes in use are done, and ends when that reports false. What cannot be
+// read is passed to f as an error.
+func (v *FS) FileExtents(f func(ino uint32, blocks uint64, pieces int, err error), progress func(done, total uint64) bool) error {
+	return contents.FileExtents(v.vol, f, progress)
 }

@@ -1,151 +1,170 @@
 package ext4
 
 import (
-	"fmt"
-	"math"
-	"sync"
-	"sync/atomic"
-
-	"github.com/lanefs/lanefs/fs/ext4/alloc"
-	"github.com/lanefs/lanefs/fs/ext4/dir"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/internal/attrs"
+	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
+	"github.com/lanefs/lanefs/fs/ext4/internal/names"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
 // Inode is a live file. There is one per inode number, shared by all who hold a reference.
-type Inode struct {
-	fs   *FS
-	ino  uint32
-	once sync.Once // load
-	err  error     // of load
+type Inode volume.Inode
 
-	refs int  // protected by inodeTable.mu
-	dead bool // protected by inodeTable.mu: freed on the volume, no longer in the table
+// in is the inode as the rooms below know it.
+func (i *Inode) in() *volume.Inode { return (*volume.Inode)(i) }
 
-	making bool // protected by inodeTable.mu: the operation that makes it has not ended, see made
-
-	// mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
-	// begun, never under one.
-	mu      sync.RWMutex
-	d       disk.Inode
-	tid     jbd2.TID // last transaction that changed the inode
-	dataTID jbd2.TID // last one that changed more of it than times: what fdatasync waits for
-	changed bool     // d differs from the slot: store is due before the handle ends
-
-	cleanEnd bool // the last block is zero past the size, see cleanTail
-	shortens bool // the size was set, but blocks past it are still mapped, see finishResize
-
-	dir        atomic.Pointer[dir.Dir] // layout
-	damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
-	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
-	orphan     orphanPlace             // protected by orphans.mu
-	window     alloc.Window            // blocks kept for when the file grows
-	accessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
-}
-
-// slot is where the inode lies in the inode table.
-func (i *Inode) slot() (*jbd2.Buffer, []byte, error) {
-	sb := i.fs.sb
-	group, block, off := sb.InodeLocation(i.ino)
-	buf, err := i.fs.cache.Get(jbd2.Block(i.fs.alloc.InodeTable(group)) + jbd2.Block(block))
-	if err != nil {
-		return nil, nil, err
-	}
-	return buf, buf.Data()[off : off+int(sb.InodeSize) : off+int(sb.InodeSize)], nil
-}
-
-func (i *Inode) load() error {
-	buf, slot, err := i.slot()
-	if err != nil {
-		return err
-	}
-	defer buf.Put()
-	buf.RLock()
-	defer buf.RUnlock()
-	d, err := i.fs.sb.DecodeInode(i.ino, slot)
-	if err != nil {
-		return err
-	}
-	if err := i.fs.sb.VerifyInode(i.ino, &d, slot); err != nil {
-		return err
-	}
-	if d.Mode != 0 {
-		if err := i.fs.checkInode(i.ino, &d); err != nil {
-			return err
-		}
-	}
-	i.d = d
-	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
-	i.noteTID(i.fs.jnl.Latest())
-	if d.Mode != 0 && d.LinksCount > 0 && i.hasBlocks() {
-		return i.treeIn(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
-	}
-	return nil
-}
-
-// checkInode refuses members that the rest of the package could not work with.
-func (v *FS) checkInode(ino uint32, d *disk.Inode) error {
-	what := inodeName(ino)
-	switch d.Mode & disk.ModeFmt {
-	case disk.ModeFifo, disk.ModeChar, disk.ModeDir, disk.ModeBlock, disk.ModeReg, disk.ModeLink, disk.ModeSocket:
-	default:
-		if ino >= v.sb.FirstIno || ino == disk.InoRoot {
-			return disk.Corrupt(what, "mode %#o is of no kind of file", d.Mode)
-		}
-	}
-	if d.Size > 1<<62 {
-		return disk.Corrupt(what, "size %d is impossible", d.Size)
-	}
-	if d.FileACL != 0 && !v.sb.ValidBlock(d.FileACL) {
-		return disk.Corrupt(what, "extended attribute block %d is outside the volume", d.FileACL)
-	}
-	if d.Flags&disk.FlInlineData != 0 && !v.sb.FeatureIncompat.Has(disk.IncompatInlineData) {
-		return disk.Corrupt(what, "has inline data, which the volume does not")
-	}
-	if d.IsDir() && d.Size&uint64(v.bs-1) != 0 && d.Flags&disk.FlInlineData == 0 {
-		return disk.Corrupt(what, "directory size %d is no multiple of the block size", d.Size)
-	}
-	if d.IsDir() && d.Size>>v.bits > extent.MaxBlock {
-		return disk.Corrupt(what, "directory of %d bytes, more than a file can have", d.Size)
-	}
-	if d.IsLink() && d.Flags&(disk.FlInlineData) == 0 && (d.Size == 0 || d.Size > uint64(v.bs)) {
-		return disk.Corrupt(what, "symbolic link of %d bytes", d.Size)
-	}
-	return nil
-}
-
-// store writes the inode into its slot. mu is held for writing.
-func (i *Inode) store(o *op) error {
-	err := o.changeSlot(i, func(slot []byte) {
-		i.takeAccess()
-		if n := i.nextOrphan.Load(); n >= 0 {
-			i.d.Dtime = uint32(n)
-		}
-		i.d.RoundTimes()
-		i.fs.sb.EncodeInode(i.ino, &i.d, slot)
-	})
-	if err != nil {
-		return err
-	}
-	if i.d.Size > math.MaxInt32 && i.d.IsReg() {
-		i.fs.noteLargeFile(o)
-	}
-	i.changed = false
-	i.noteTID(o.h.TID())
-	return nil
-}
-
-func (i *Inode) noteTID(t jbd2.TID) { i.tid, i.dataTID = t, t }
+// face is the inode as this package's users know it.
+func face(i *volume.Inode, err error) (*Inode, error) { return (*Inode)(i), err }
 
 // Ino is the inode number.
-func (i *Inode) Ino() uint32 { return i.ino }
+func (i *Inode) Ino() uint32 { return i.in().Ino() }
 
 // Generation tells apart files that had the same number one after the other.
-func (i *Inode) Generation() uint32 {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	return i.d.Generation
+func (i *Inode) Generation() uint32 { return i.in().Generation() }
+
+// Ref is one more reference.
+func (i *Inode) Ref() *Inode { return (*Inode)(i.in().Ref()) }
+
+// Put gives up a reference. The last one of a file without links frees it, and of a file whose truncation failed half-way
+// tries that once more, which may take several transactions: Put is not called under a handle or a lock.
+func (i *Inode) Put() { i.in().Put() }
+
+// Attr reports the inode's attributes.
+func (i *Inode) Attr() Attr { return attrs.Stat(i.in()) }
+
+// Flags are EXT4_*_FL, as Attr has them.
+func (i *Inode) Flags() uint32 { return attrs.Flags(i.in()) }
+
+// SetAttr changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
+func (i *Inode) SetAttr(s SetAttr) (Attr, error) { return attrs.Set(i.in(), s) }
+
+// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
+// privileged may change immutable and append-only is for the caller to see to.
+func (i *Inode) SetFlags(flags uint32) error { return attrs.SetFlags(i.in(), flags) }
+
+// SetFlagsAndProject is SetFlags that also moves the file to a project, as FS_IOC_FSSETXATTR. Volumes without the
+// feature have project 0 only.
+func (i *Inode) SetFlagsAndProject(flags, projid uint32) error {
+	return attrs.SetFlagsAndProject(i.in(), flags, projid)
 }
 
-func inodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }
+// SetACL sets the access ACL, in the form that Setxattr takes, and the permission bits that go with it; nil removes the ACL.
+// Of the mode's other bits those in drop go. It is one transaction: neither is there without the other.
+func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) error {
+	return attrs.SetACL(i.in(), value, perm, drop, may...)
+}
+
+// Getxattr reads an extended attribute. ACLs have the form that setxattr(2) knows, not the one on disk.
+func (i *Inode) Getxattr(name string) ([]byte, error) { return attrs.Getxattr(i.in(), name) }
+
+// Listxattr lists the names of the extended attributes.
+func (i *Inode) Listxattr() ([]string, error) { return attrs.Listxattr(i.in()) }
+
+// Setxattr sets an extended attribute.
+func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error {
+	return attrs.Setxattr(i.in(), name, value, flags, may...)
+}
+
+// Removexattr removes an extended attribute.
+func (i *Inode) Removexattr(name string) error { return attrs.Removexattr(i.in(), name) }
+
+// Read reads at most n bytes from off. It reads less only at the end of the file.
+func (i *Inode) Read(off int64, n int) (*Data, error) { return contents.Read(i.in(), off, n) }
+
+// Write writes p at off and returns how much of it was written: less than len(p) only with an error.
+func (i *Inode) Write(off int64, p []byte, may ...May) (int, error) {
+	return contents.Write(i.in(), off, p, may...)
+}
+
+// WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
+// perhaps before this: the times stay.
+func (i *Inode) WriteBack(off int64, p []byte) (int, error) {
+	return contents.WriteBack(i.in(), off, p)
+}
+
+// Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
+// durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,
+// which flushes them.
+func (i *Inode) Fsync(dataOnly bool) error { return contents.Fsync(i.in(), dataOnly) }
+
+// Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
+func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) error {
+	return contents.Fallocate(i.in(), mode, off, n, may...)
+}
+
+// Seek finds where data or a hole begins at or after off. Unwritten extents are holes: they hold nothing.
+func (i *Inode) Seek(off int64, whence int) (int64, error) { return contents.Seek(i.in(), off, whence) }
+
+// CopyRange copies n bytes from off of i to dstOff of dst, which may be the same file, and returns how many it copied:
+// fewer at the end of i.
+func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (int64, error) {
+	return contents.CopyRange(i.in(), off, dst.in(), dstOff, n, may...)
+}
+
+// ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
+// waits for it, without mu and without other edges: who holds memory may wait for mu, or for more of it.
+func (i *Inode) ReadInto(ts []Transfer) { contents.ReadInto(i.in(), ts) }
+
+// WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
+// Whole blocks go straight from m.
+func (i *Inode) WriteFrom(off int64, m Target, at, n int) (int, error) {
+	return contents.WriteFrom(i.in(), off, m, at, n)
+}
+
+// Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
+func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, with ...With) (*Inode, error) {
+	return face(names.Create(i.in(), name, mode, uid, gid, major, minor, with...))
+}
+
+// Symlink makes a symbolic link. A target of less than 60 bytes lies in the inode itself, a longer one in a block.
+func (i *Inode) Symlink(name, target string, uid, gid uint32, with ...With) (*Inode, error) {
+	return face(names.Symlink(i.in(), name, target, uid, gid, with...))
+}
+
+// Mkdir makes a directory.
+func (i *Inode) Mkdir(name string, mode, uid, gid uint32, with ...With) (*Inode, error) {
+	return face(names.Mkdir(i.in(), name, mode, uid, gid, with...))
+}
+
+// Tmpfile makes a regular file without a name in the directory: an orphan until it is linked.
+func (i *Inode) Tmpfile(mode, uid, gid uint32, with ...With) (*Inode, error) {
+	return face(names.Tmpfile(i.in(), mode, uid, gid, with...))
+}
+
+// Readlink reports the target of a symbolic link.
+func (i *Inode) Readlink() (string, error) { return names.Readlink(i.in()) }
+
+// ReadDir calls f with the entries from cookie on, 0 for all, until f returns false: then that entry was not taken. f
+// must not call into the volume.
+func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) error {
+	return names.ReadDir(i.in(), cookie, f)
+}
+
+// Lookup finds name in the directory.
+func (i *Inode) Lookup(name string) (*Inode, error) { return face(names.Lookup(i.in(), name)) }
+
+// Link gives target one more name.
+func (i *Inode) Link(target *Inode, name string, may ...May) error {
+	return names.Link(i.in(), target.in(), name, may...)
+}
+
+// Unlink removes the name of a file that is not a directory.
+func (i *Inode) Unlink(name string) error { return names.Unlink(i.in(), name) }
+
+// Rmdir removes an empty directory.
+func (i *Inode) Rmdir(name string) error { return names.Rmdir(i.in(), name) }
+
+// Rename moves oldName of the directory i to newName of the directory to, replacing what is there unless flags say
+// RenameNoReplace, or exchanging the two with RenameExchange.
+//
+// Locks: renameMu when two directories take part, so that the tree above them stands still; then the directories, an
+// ancestor first; then what is moved and what is replaced.
+func (i *Inode) Rename(oldName string, to *Inode, newName string, flags uint32, may ...May) error {
+	return names.Rename(i.in(), oldName, to.in(), newName, flags, may...)
+}
+
+// RenameWhiteout is Rename that leaves a whiteout at oldName, for the layers of an overlay: a character device 0,0, owned
+// by uid and gid.
+func (i *Inode) RenameWhiteout(oldName string, to *Inode, newName string, flags, uid, gid uint32, may ...May) error {
+	return names.RenameWithWhiteout(i.in(), oldName, to.in(), newName, flags, uid, gid, may...)
+}

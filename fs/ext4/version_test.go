@@ -40,15 +40,15 @@ func TestVersion(t *testing.T) {
 		{"unlink", func() error { return root.Unlink("h") }, false},
 		{"lookup", func() error { g, err := root.Lookup("f"); g.Put(); return err }, true},
 	} {
-		before := f.d.Version
+		before := f.in().Disk.Version
 		require.NoError(t, k.do(), k.name)
 		if k.same {
-			require.Equal(t, before, f.d.Version, k.name)
+			require.Equal(t, before, f.in().Disk.Version, k.name)
 		} else {
-			require.Greater(t, f.d.Version, before, k.name)
+			require.Greater(t, f.in().Disk.Version, before, k.name)
 		}
 	}
-	want := fmt.Sprintf("Version: 0x%08x:%08x", f.d.Version>>32, uint32(f.d.Version))
+	want := fmt.Sprintf("Version: 0x%08x:%08x", f.in().Disk.Version>>32, uint32(f.in().Disk.Version))
 	f.Put()
 	root.Put()
 	require.NoError(t, done())

@@ -172,7 +172,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 	s := openStalled(t, img)
 	finish := s.stall(t)
 	var full []*jbd2.Handle
-	for h := s.v.jnl.TryBegin(1); h != nil; h = s.v.jnl.TryBegin(1) {
+	for h := s.v.in().Journal.TryBegin(1); h != nil; h = s.v.in().Journal.TryBegin(1) {
 		full = append(full, h)
 	}
 	require.NotEmpty(t, full)
@@ -189,8 +189,8 @@ func TestReadNeedsNoRoom(t *testing.T) {
 			d.Release()
 		}
 		require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
-		for s.files[1].mu.TryLock() { // until the writer is there
-			s.files[1].mu.Unlock()
+		for s.files[1].in().Mu.TryLock() { // until the writer is there
+			s.files[1].in().Mu.Unlock()
 			time.Sleep(time.Millisecond)
 		}
 		for _, name := range []string{"other", "read"} { // also of the one that is being written
@@ -202,7 +202,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 		require.EqualValues(t, stalledSize, st.Size)
 		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
 	})
-	require.NotZero(t, read.accessTime.Load(), "the access time was stored: there was room after all")
+	require.NotZero(t, read.in().AccessTime.Load(), "the access time was stored: there was room after all")
 	require.Empty(t, waited, "a writer went on without room")
 	for _, h := range full {
 		require.NoError(t, h.End())
@@ -225,7 +225,7 @@ func TestCommitInterval(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Write(0, []byte("content"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return v.jnl.Committed(f.tid) }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return v.in().Journal.Committed(f.in().TID) }, 2*time.Minute, time.Millisecond)
 
 	// The power goes.
 	b, err := os.ReadFile(img)
@@ -313,11 +313,11 @@ func TestFlushesAreShared(t *testing.T) {
 	sync := func() { results <- f.Fsync(true) }
 	go sync()
 	within(t, "the first gets to the device", func() { <-held })
-	before := s.v.cache.Stats().FlushesShared
+	before := s.v.in().Cache.Stats().FlushesShared
 	for range many - 1 {
 		go sync()
 	}
-	require.Eventually(t, func() bool { return s.v.cache.Stats().FlushesShared == before+many-2 }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.v.in().Cache.Stats().FlushesShared == before+many-2 }, 2*time.Minute, time.Millisecond)
 	require.Empty(t, results)
 	require.Zero(t, flushes.Load())
 	release()

@@ -1,0 +1,293 @@
+package contents
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+)
+
+// Files and memory that the CPU may not reach. What lies in whole blocks of the device goes between the two by DMA; the
+// rest, the edges of an unaligned range and inline contents, takes a detour through a pinned buffer:
+//
+//  1. under mu, shared: split each transfer into a direct part and its edges; map both to extents and holes
+//  2. one Device.Do for all extents of all transfers, in parallel over the queue pairs
+//  3. edges are copied to where they belong, holes are zeroed there
+
+// Target is memory that a transfer reads into or writes from. Offsets are bytes.
+type Target interface {
+	// Slice is the part of n bytes from off, as the device's buffers have it.
+	Slice(off, n int) blockdev.Slice
+	Put(off int, p []byte) error
+	Get(off int, p []byte) error
+	Zero(off, n int) error
+}
+
+// Transfer is one range of a file and where it is in memory.
+type Transfer struct {
+	Off int64 // in the file
+	N   int
+	Mem Target
+	At  int // in Mem
+
+	Done int // bytes read: fewer than N only at the end of the file, or with an error
+	Err  error
+
+	first, last int // requests
+	edges       []edge
+	holes       []span
+	detour      blockdev.Buffer // where the edges pass through; nil: buffers of their own
+	used        int             // of it
+}
+
+// edge is n bytes that pass through buf, from skip on.
+type edge struct {
+	buf  blockdev.Buffer
+	skip int
+	at   int // in Mem
+	n    int
+	own  bool // buf is the edge's alone
+}
+
+type span struct{ at, n int }
+
+// dmaAlign is what the controller wants of a memory address (NVMe §4.1.1: dwords).
+const dmaAlign = 4
+
+// ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
+// waits for it, without mu and without other edges: who holds memory may wait for mu, or for more of it.
+func ReadInto(i *volume.Inode, ts []Transfer) {
+	for len(ts) > 0 {
+		n := readAtOnce(i, ts)
+		if n == 0 {
+			readInParts(i, &ts[0])
+			n = 1
+		}
+		ts = ts[n:]
+	}
+}
+
+// readInParts carries out a transfer with one buffer for all edges.
+func readInParts(i *volume.Inode, t *Transfer) {
+	buf, err := i.FS.Dev.Alloc(min(max(t.N, 0), maxBounced) + 2*i.FS.BlockSize)
+	if err != nil {
+		t.Err = err
+		return
+	}
+	defer buf.Release()
+	for at := 0; at < t.N && t.Err == nil; {
+		part := [1]Transfer{{Off: t.Off + int64(at), N: min(t.N-at, maxBounced), Mem: t.Mem, At: t.At + at, detour: buf}}
+		readAtOnce(i, part[:])
+		t.Done, t.Err = t.Done+part[0].Done, part[0].Err
+		if at += part[0].N; part[0].Done < part[0].N {
+			break
+		}
+	}
+	if t.Err != nil {
+		t.Done = 0
+	}
+}
+
+// readAtOnce carries out as many of the transfers, the first ones, as there is memory for their edges without waiting, and returns
+// how many.
+func readAtOnce(i *volume.Inode, ts []Transfer) int {
+	i.Mu.RLock()
+	defer i.EndRead()
+	var reqs []*blockdev.Request
+	for k := range ts {
+		t := &ts[k]
+		t.first = len(reqs)
+		t.Err = plan(i, t, &reqs)
+		if t.Err != nil {
+			reqs = reqs[:t.first]
+		}
+		if t.detour == nil && errors.Is(t.Err, blockdev.ErrNoMemory) {
+			_ = t.finish() // lets go of what it has
+			t.Err, t.Done, ts = nil, 0, ts[:k]
+			break
+		}
+		t.last = len(reqs)
+	}
+	if len(reqs) > 0 {
+		_ = i.FS.Dev.Do(reqs...) // each request has its own
+	}
+	for k := range ts {
+		t := &ts[k]
+		for _, r := range reqs[t.first:t.last] {
+			if t.Err == nil {
+				t.Err = r.Err
+			}
+			i.FS.Counters.DataRead.Add(int64(r.Length()))
+		}
+		t.Err = i.FS.Note(t.finish())
+		if t.Err != nil {
+			t.Done = 0
+		}
+	}
+	return len(ts)
+}
+
+// finish does what comes after the device's part.
+func (t *Transfer) finish() error {
+	for _, e := range t.edges {
+		if t.Err == nil {
+			t.Err = t.Mem.Put(e.at, e.buf.Bytes()[e.skip:e.skip+e.n])
+		}
+		if e.own {
+			e.buf.Release()
+		}
+	}
+	for _, h := range t.holes {
+		if t.Err == nil {
+			t.Err = t.Mem.Zero(h.at, h.n)
+		}
+	}
+	t.edges, t.holes = nil, nil
+	return t.Err
+}
+
+// plan makes the requests of one transfer. mu is held.
+func plan(i *volume.Inode, t *Transfer, reqs *[]*blockdev.Request) error {
+	if t.Off < 0 || t.N < 0 || t.At < 0 {
+		return volume.ErrInvalid
+	}
+	if !i.Disk.IsReg() {
+		return notRegular(i)
+	}
+	size := i.ReadEnd()
+	if t.Off >= size || t.N == 0 {
+		return nil
+	}
+	n := int(min(int64(t.N), size-t.Off))
+	end := t.Off + int64(n)
+	t.Done = n
+	if i.IsInline() {
+		c, err := ReadInline(i)
+		if err != nil {
+			return err
+		}
+		p := make([]byte, n)
+		if t.Off <= MaxInline {
+			c.Read(int(t.Off), p)
+		}
+		return t.Mem.Put(t.At, p)
+	}
+	unit := int64(i.FS.Dev.Info().BlockSize)
+	a, z := (t.Off+unit-1)/unit*unit, end/unit*unit
+	if z <= a || (int64(t.At)+a-t.Off)%dmaAlign != 0 || i.FS.Cache.Overlay() != nil {
+		return planEdge(i, t, t.Off, end, reqs)
+	}
+	if a > t.Off {
+		if err := planEdge(i, t, t.Off, a, reqs); err != nil {
+			return err
+		}
+	}
+	if err := planDirect(i, t, a, z, reqs); err != nil {
+		return err
+	}
+	if end > z {
+		return planEdge(i, t, z, end, reqs)
+	}
+	return nil
+}
+
+// planDirect covers bytes [a, z) of the file, whole blocks of the device.
+func planDirect(i *volume.Inode, t *Transfer, a, z int64, reqs *[]*blockdev.Request) error {
+	bits := i.FS.BlockBits
+	return MapRange(i, i.FS.Logical(a), i.FS.LogicalEnd(z), func(x extent.Extent) error {
+		from, to := max(int64(x.Lblk)<<bits, a), min(int64(x.End())<<bits, z)
+		at, n := t.At+int(from-t.Off), int(to-from)
+		if x.Hole() || x.Unwritten {
+			t.holes = append(t.holes, span{at, n})
+			return nil
+		}
+		*reqs = append(*reqs, &blockdev.Request{
+			Op:   blockdev.OpRead,
+			Off:  blockdev.Bytes(x.Pblk)<<bits + blockdev.Bytes(from-int64(x.Lblk)<<bits),
+			Bufs: []blockdev.Slice{t.Mem.Slice(at, n)},
+		})
+		return nil
+	})
+}
+
+// planEdge covers bytes [from, to) of the file, which pass through a buffer.
+func planEdge(i *volume.Inode, t *Transfer, from, to int64, reqs *[]*blockdev.Request) error {
+	bits := i.FS.BlockBits
+	l, skip := i.FS.Logical(from), int(from&int64(i.FS.BlockSize-1))
+	blocks := i.FS.LogicalEnd(to) - l
+	buf, base := t.detour, t.used
+	if t.used += int(blocks) << bits; buf == nil {
+		var err error
+		if buf, err = i.FS.Dev.Alloc(int(blocks)<<bits, blockdev.ForData|blockdev.NoWait); err != nil {
+			return err
+		}
+		base = 0
+	}
+	t.edges = append(t.edges, edge{buf, base + skip, t.At + int(from-t.Off), int(to - from), t.detour == nil})
+	if i.FS.Cache.Overlay() != nil {
+		return readBlocks(i, buf, base, l, blocks)
+	}
+	return MapRange(i, l, l+blocks, func(x extent.Extent) error {
+		s := buf.Slice(base+int(x.Lblk-l)<<bits, int(x.Len)<<bits)
+		if x.Hole() || x.Unwritten {
+			clear(s.Bytes())
+			return nil
+		}
+		*reqs = append(*reqs, &blockdev.Request{Op: blockdev.OpRead, Off: blockdev.Bytes(x.Pblk) << bits, Bufs: []blockdev.Slice{s}})
+		return nil
+	})
+}
+
+// WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
+// Whole blocks go straight from m.
+func WriteFrom(i *volume.Inode, off int64, m Target, at, n int) (int, error) {
+	if off < 0 || n < 0 || at < 0 || off > i.FS.MaxSizeExtents()-int64(n) {
+		return 0, fmt.Errorf("%d bytes at %d: %w", n, off, volume.ErrTooBig)
+	}
+	bs := int64(i.FS.BlockSize)
+	end := off + int64(n)
+	a, z := (off+bs-1)/bs*bs, end/bs*bs
+	if z <= a || (int64(at)+a-off)%dmaAlign != 0 {
+		return writeBounced(i, off, m, at, n)
+	}
+	done, err := writeBounced(i, off, m, at, int(a-off))
+	if err != nil {
+		return done, err
+	}
+	for a < z { // in parts, so that readers and the journal get their turn
+		part := min(z-a, maxDirect)
+		s := m.Slice(at+int(a-off), int(part))
+		w, err := writeAt(i, &stage{off: a, end: a + part, buf: s.Buf, base: s.Off, bs: i.FS.BlockSize})
+		done += w
+		if err != nil {
+			return done, err
+		}
+		a += part
+	}
+	w, err := writeBounced(i, z, m, at+int(z-off), int(end-z))
+	return done + w, err
+}
+
+const (
+	maxDirect  = 64 << 20
+	maxBounced = 1 << 20
+)
+
+// writeBounced is WriteFrom for bytes that are not whole blocks, or not where DMA can take them from.
+func writeBounced(i *volume.Inode, off int64, m Target, at, n int) (done int, err error) {
+	p := make([]byte, min(n, maxBounced))
+	for done < n {
+		b := p[:min(n-done, len(p))]
+		if err := m.Get(at+done, b); err != nil {
+			return done, err
+		}
+		w, err := Write(i, off+int64(done), b)
+		done += w
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,275 @@
+package contents
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+)
+
+// Writing a file:
+//
+//  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel)
+//  2. blocks that are written in part are completed: read where they have content, zeroed where not
+//  3a. nothing to allocate: straight to the blocks, under mu shared when only whole blocks are written (in parallel)
+//  3b. else under mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
+//      makes blocks reachable never commits before their bytes are on the device
+//  4. size and times
+
+const (
+	MaxExtentsPerHandle = 16
+	// creditsPerExtent: bitmap, descriptor, and the nodes of a path that splits.
+	CreditsPerExtent = 2 + 2*extent.MaxDepth/2
+)
+
+// stage is the bytes of one Write in whole blocks.
+type stage struct {
+	buf         blockdev.Buffer
+	off, end    int64  // in the file
+	first, last uint32 // logical blocks
+	p           []byte // nil: buf is its caller's, whole blocks that the CPU may not reach
+	base        int    // of the first block in buf
+	bs          int
+	cut         bool // p reaches over the largest size: off and end do not
+	keepTimes   bool // see WriteBack
+	may         []volume.May
+}
+
+// limit keeps the stage below the size max. It reports false if nothing is left.
+func (s *stage) limit(max int64) bool {
+	if s.off >= max {
+		return false
+	}
+	if s.end > max {
+		s.end, s.cut = max, true
+		if s.p != nil {
+			s.p = s.p[:max-s.off]
+		}
+		s.last = uint32((s.end - 1) / int64(s.bs))
+	}
+	return true
+}
+
+func (s *stage) skip() int { return int(s.off & int64(s.bs-1)) }
+
+// tail is how many bytes of the last block are written, 0 for all.
+func (s *stage) tail() int { return int(s.end & int64(s.bs-1)) }
+
+func (s *stage) at(l uint32) int { return s.base + int(l-s.first)*s.bs }
+
+func (s *stage) slice(l, n uint32) blockdev.Slice { return s.buf.Slice(s.at(l), int(n)*s.bs) }
+
+// fill puts the bytes in place; again after the first and last block were read.
+func (s *stage) fill() { copy(s.buf.Bytes()[s.skip():], s.p) }
+
+// Write writes p at off and returns how much of it was written: less than len(p) only with an error.
+func Write(i *volume.Inode, off int64, p []byte, may ...volume.May) (n int, err error) {
+	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, may: may})
+}
+
+// WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
+// perhaps before this: the times stay.
+func WriteBack(i *volume.Inode, off int64, p []byte) (n int, err error) {
+	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, keepTimes: true})
+}
+
+func writeAt(i *volume.Inode, s *stage) (n int, err error) {
+	off := s.off
+	if !i.FS.Writable() {
+		return 0, volume.ErrReadOnly
+	}
+	if off < 0 {
+		return 0, volume.ErrInvalid
+	}
+	if s.end == off {
+		return 0, nil
+	}
+	if s.end < off {
+		s.end = math.MaxInt64
+	}
+	if !s.limit(i.FS.MaxSizeExtents()) {
+		return 0, volume.ErrTooBig
+	}
+	s.first, s.last = i.FS.Logical(off), i.FS.LogicalEnd(s.end)-1
+	if s.p != nil {
+		if s.buf, err = i.FS.Dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
+			return 0, err
+		}
+		defer s.buf.Release()
+		s.fill()
+	}
+	if s.skip() == 0 && s.tail() == 0 {
+		done, err := overwriteShared(i, s)
+		if err != nil {
+			return 0, i.FS.Note(err) // how much of it is on the medium is not known
+		}
+		if done {
+			return int(s.end - off), nil
+		}
+	}
+	l := s.first
+	err = i.FS.Change(s.may, func(o *volume.Op) error {
+		o.Lock(i)
+		return write(i, o, s, &l)
+	})
+	if err == nil && s.cut {
+		err = volume.ErrTooBig
+	}
+	return int(max(min(int64(l)<<i.FS.BlockBits, s.end)-off, 0)), err
+}
+
+// overwriteShared writes whole blocks that are all allocated, within the size, under mu shared. It reports false when
+// that is not so.
+func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
+	i.Mu.RLock()
+	ok := i.Disk.IsReg() && s.end <= int64(i.Disk.Size) && i.Disk.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) == 0
+	var list ioList
+	if ok {
+		err := MapRange(i, s.first, s.last+1, func(x extent.Extent) error {
+			if x.Hole() || x.Unwritten {
+				return errNotAllocated
+			}
+			list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, s.slice(x.Lblk, x.Len))
+			return nil
+		})
+		if err == nil {
+			i.FS.Counters.DataWritten.Add(list.bytes)
+			err = list.do(i.FS.Dev)
+		}
+		if ok = !errors.Is(err, errNotAllocated); ok && err != nil {
+			i.Mu.RUnlock()
+			return false, err
+		}
+	}
+	now := time.Now()
+	fresh := ok && now.Sub(i.Disk.Mtime.Time()).Abs() < volume.TimeGrain && i.Disk.Mtime == i.Disk.Ctime
+	i.Mu.RUnlock()
+	if !ok || fresh || s.keepTimes {
+		return ok, nil
+	}
+	return true, i.FS.Change(nil, func(o *volume.Op) error {
+		o.Lock(i)
+		return o.Do(2, func() error { return i.StoreTimes(o, func() { i.Touch(now) }) })
+	})
+}
+
+var errNotAllocated = errors.New("not allocated")
+
+// write is Write under mu, from logical block l on, which it moves.
+func write(i *volume.Inode, o *volume.Op, s *stage, l *uint32) error {
+	if !i.Disk.IsReg() {
+		return notRegular(i)
+	}
+	if i.Disk.Flags&disk.FlImmutable != 0 || i.Disk.Flags&disk.FlAppend != 0 && s.off < int64(i.Disk.Size) {
+		return volume.ErrPerm
+	}
+	if !s.limit(i.MaxSize()) {
+		return volume.ErrTooBig
+	}
+	if done, err := writeInline(i, o, s); done || err != nil {
+		if done && err == nil {
+			*l = s.last + 1
+		}
+		return err
+	}
+	if s.off > int64(i.Disk.Size) {
+		if err := cleanTail(i, o); err != nil {
+			return err
+		}
+	}
+	if err := complete(i, s); err != nil {
+		return err
+	}
+	for *l <= s.last {
+		var err error
+		if *l, err = writeSome(i, o, s, *l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete fills in what s does not cover of its first and last block.
+func complete(i *volume.Inode, s *stage) error {
+	b := s.buf.Bytes()
+	size := int64(i.Disk.Size)
+	edge := func(l uint32) error {
+		start := int64(l) << i.FS.BlockBits
+		blk := b[s.at(l) : s.at(l)+s.bs]
+		if start >= size {
+			clear(blk)
+			return nil
+		}
+		if err := readBlocks(i, s.buf, s.at(l), l, 1); err != nil {
+			return err
+		}
+		if start+int64(s.bs) > size {
+			clear(blk[size-start:])
+		}
+		return nil
+	}
+	head, tail := s.skip() != 0, s.tail() != 0
+	if head || tail && s.first == s.last {
+		if err := edge(s.first); err != nil {
+			return err
+		}
+	}
+	if tail && s.last != s.first {
+		if err := edge(s.last); err != nil {
+			return err
+		}
+	}
+	if head || tail {
+		s.fill()
+	}
+	return nil
+}
+
+// writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error that
+// is where the file has the new bytes up to.
+func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (uint32, error) {
+	next, err := writeRuns(i, o, s, l, MaxExtentsPerHandle)
+	if errors.Is(err, volume.ErrNoSpace) {
+		// There may be no room for all of them, or for the nodes that they want in the tree, but for one.
+		next, err = writeRuns(i, o, s, l, 1)
+	}
+	if err != nil {
+		return l, err
+	}
+	return next, nil
+}
+
+// writeRuns is writeSome of up to most runs.
+func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int) (next uint32, err error) {
+	err = o.Do(4+MaxExtentsPerHandle*CreditsPerExtent, func() error {
+		w := &writing{i: i, o: o, t: Tree(i, o), s: s}
+		if err := w.gather(l, most); err != nil {
+			return err
+		}
+		i.FS.Counters.DataWritten.Add(w.list.bytes)
+		if err := w.list.do(i.FS.Dev); err != nil {
+			return err
+		}
+		if err := w.join(); err != nil {
+			return err
+		}
+		next = w.end
+		if end := min(int64(next)<<i.FS.BlockBits, s.end); end > int64(i.Disk.Size) {
+			i.Disk.Size = uint64(end)
+			i.Changed = true
+		}
+		now := time.Now()
+		switch {
+		case !s.keepTimes && (i.Changed || now.Sub(i.Disk.Mtime.Time()).Abs() >= volume.TimeGrain || i.Disk.Mtime != i.Disk.Ctime):
+			return i.StoreTimes(o, func() { i.Touch(now) })
+		case i.Changed:
+			return i.Store(o)
+		}
+		return nil
+	})
+	return next, err
+}

@@ -1,0 +1,80 @@
+package recovery
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. Beside an error it
+// returns what was found before it.
+func readOrphans(v *volume.FS) ([]*volume.Inode, error) {
+	todo, err := readOrphanFile(v)
+	if err != nil {
+		return todo, err
+	}
+	list, err := v.ReadOrphanList()
+	return append(todo, list...), err
+}
+
+// leaveOrphans leaves it to e2fsck, since what else is to be finished cannot be known.
+func leaveOrphans(v *volume.FS, found []*volume.Inode, why error) {
+	v.SetDoubt(fmt.Sprintf("is damaged (%v)", why))
+	for _, i := range found {
+		i.Put()
+	}
+}
+
+// finishOrphans finishes it. What fails stays on the list, is said in the log, and does not keep the volume from being mounted.
+func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
+	if len(todo) == 0 {
+		return nil
+	}
+	deleted := 0
+	for _, i := range todo {
+		if i.Disk.LinksCount == 0 {
+			deleted++
+		}
+		i.Shortens = i.Disk.LinksCount > 0
+		i.Put()
+	}
+	if left := v.UnfinishedCount(); left > 0 {
+		v.Opt.Logf("%s: of %d deletions and truncations of the last mount %d could not be finished", v.Name(), len(todo), left)
+	} else {
+		v.Opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.Name(), deleted, len(todo)-deleted)
+	}
+	return v.Journal.Commit()
+}
+
+// readOrphanFile maps the orphan file and collects who is in it.
+func readOrphanFile(v *volume.FS) ([]*volume.Inode, error) {
+	if !v.Super.FeatureCompat.Has(disk.CompatOrphanFile) {
+		return nil, nil
+	}
+	fi, err := v.Get(v.Super.OrphanFileInum)
+	if err != nil {
+		return nil, err
+	}
+	defer fi.Put()
+	if !fi.Disk.IsReg() || fi.Disk.Size > 512<<20 || fi.Disk.Flags&disk.FlInlineData != 0 {
+		return nil, disk.Corrupt(fmt.Sprintf("orphan file, inode %d", fi.Ino()), "is no file of at most 512 MiB")
+	}
+	var blocks []jbd2.Block
+	err = contents.MapRange(fi, 0, v.Logical(int64(fi.Disk.Size)), func(x extent.Extent) error {
+		if x.Hole() {
+			return disk.Corrupt("orphan file", "block %d is a hole", x.Lblk)
+		}
+		for k := range x.Len {
+			blocks = append(blocks, x.Pblk+jbd2.Block(k))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.UseOrphanFile(disk.InodeSeed(v.Seed, fi.Ino(), fi.Disk.Generation), blocks)
+}

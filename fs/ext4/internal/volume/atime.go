@@ -1,0 +1,189 @@
+package volume
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+)
+
+// Access times. Who reads never waits for the journal, neither for a commit nor for room in the log:
+//
+//  1. with mu shared, which the read has anyway, the time is noted in Inode.accessTime; attributes show it from then on
+//  2. when the read is done: if mu and a handle are to be had at once, the inode is stored
+//  3. else it is left to a goroutine that waits for a handle, and then stores the inode once nobody has its mu
+//
+// Whoever stores the inode for another reason takes the noted time along. So do fsync and Sync.
+
+// lateAccess is the inodes whose access time is to be stored by storeLate.
+type lateAccess struct {
+	mu     sync.Mutex
+	inodes map[*Inode]struct{} // protected by mu; referenced
+	ended  chan struct{}       // protected by mu: closed by storeLate at its end; nil while it does not run
+}
+
+// storeLate lets those be whose mu somebody has, first for so long and at last for so long.
+const (
+	lateStep    = time.Millisecond
+	lateStepMax = time.Second
+)
+
+// lastAccess is the access time. mu is held.
+func (i *Inode) LastAccess() time.Time {
+	if n := i.AccessTime.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return i.Disk.Atime.Time()
+}
+
+// accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. mu is
+// held.
+func (i *Inode) accessDue(now time.Time) bool {
+	switch {
+	case i.FS.Opt.Atime == AtimeNever, i.FS.Opt.NoDirAtime && i.Disk.IsDir(), i.Disk.Flags&(disk.FlNoatime|disk.FlEAInode) != 0,
+		i.FS.readOnly.Load():
+		return false
+	}
+	at := i.LastAccess()
+	if i.FS.Opt.Atime == AtimeAlways {
+		return now.Sub(at) >= TimeGrain
+	}
+	return !at.After(i.Disk.Mtime.Time()) || !at.After(i.Disk.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
+}
+
+// endRead ends what reads the inode's contents under mu, shared, which it releases: the access is noted, and stored if it
+// changes the access time.
+func (i *Inode) EndRead() {
+	now := time.Now()
+	due := i.accessDue(now)
+	if due {
+		i.AccessTime.Store(now.UnixNano())
+	}
+	i.Mu.RUnlock()
+	if due {
+		i.storeAccess()
+	}
+}
+
+// storeAccess stores what endRead noted, now or later. No lock is held. A volume that takes no changes any more is no
+// reason for a read to fail.
+func (i *Inode) storeAccess() {
+	stored := false
+	_ = i.FS.Change(nil, func(o *Op) (err error) {
+		if o.tryLock(i) {
+			stored, err = o.try(accessCredits, func() error { return i.storeAccessTime(o) })
+		}
+		return err
+	})
+	if stored {
+		return
+	}
+	l := &i.FS.late
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.inodes, l.ended = map[*Inode]struct{}{}, make(chan struct{})
+		go i.FS.storeLate()
+	}
+	if _, ok := l.inodes[i]; !ok {
+		l.inodes[i.Ref()] = struct{}{}
+	}
+}
+
+// accessCredits: the inode's block, and the superblock.
+const accessCredits = 2
+
+// storeLate stores access times until none is left.
+func (v *FS) storeLate() {
+	l := &v.late
+	for step := lateStep; ; step = min(2*step, lateStepMax) {
+		for _, i := range l.list() {
+			if v.storeOneLate(i) {
+				l.mu.Lock()
+				delete(l.inodes, i)
+				l.mu.Unlock()
+				i.Put()
+			}
+			i.Put()
+		}
+		l.mu.Lock()
+		if len(l.inodes) == 0 {
+			close(l.ended)
+			l.ended = nil
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		time.Sleep(step)
+	}
+}
+
+// list gives a reference to each of the inodes.
+func (l *lateAccess) list() (list []*Inode) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.inodes {
+		list = append(list, i.Ref())
+	}
+	return list
+}
+
+// storeOneLate waits for a handle, and not for mu: who has that may be waiting for a handle. It reports false if mu was
+// not to be had.
+func (v *FS) storeOneLate(i *Inode) bool {
+	if i.AccessTime.Load() == 0 {
+		return true // stored meanwhile
+	}
+	done := false
+	err := v.Change(nil, func(o *Op) error {
+		return o.Do(accessCredits, func() error {
+			if done = o.tryLock(i); !done {
+				return nil
+			}
+			return i.storeAccessTime(o)
+		})
+	})
+	return done || err != nil
+}
+
+// storeAccessTime stores the noted time. mu is held for writing.
+func (i *Inode) storeAccessTime(o *Op) error { return i.StoreTimes(o, i.takeAccess) }
+
+// takeAccess puts the noted time into the inode, which is about to be stored. mu is held for writing.
+func (i *Inode) takeAccess() {
+	if n := i.AccessTime.Swap(0); n != 0 {
+		i.Disk.Atime = disk.TimestampOf(time.Unix(0, n))
+	}
+}
+
+// settleAccess stores a noted time before an fsync.
+func (i *Inode) SettleAccess() error {
+	if i.AccessTime.Load() == 0 || i.FS.readOnly.Load() {
+		return nil
+	}
+	return i.FS.Change(nil, func(o *Op) error {
+		o.Lock(i)
+		return o.Do(accessCredits, func() error { return i.storeAccessTime(o) })
+	})
+}
+
+// settleAllAccess is settleAccess of all inodes.
+func (v *FS) settleAllAccess() error {
+	var errs []error
+	for _, i := range v.late.list() {
+		errs = append(errs, i.SettleAccess())
+		i.Put()
+	}
+	return errors.Join(errs...)
+}
+
+// closeAccess waits for storeLate. Nobody reads any more.
+func (v *FS) closeAccess() {
+	v.late.mu.Lock()
+	ended := v.late.ended
+	v.late.mu.Unlock()
+	if ended != nil {
+		<-ended // nobody has an inode's mu, and a commit ends with the device's own deadlines
+	}
+}

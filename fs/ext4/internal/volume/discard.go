@@ -1,0 +1,59 @@
+package volume
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// This file is about blocks that nobody has: telling the device that they hold nothing, and keeping some for a file that
+// grows.
+
+// startDiscard has blocks discarded when their freeing is durable, if the mount asks for it.
+func (v *FS) StartDiscard() {
+	if !v.Opt.Discard || !v.Writable() {
+		return
+	}
+	if !v.Dev.Info().Discard {
+		v.Opt.Logf("%s: the device does not discard: the option discard does nothing", v.Name())
+		return
+	}
+	said := false // by the journal's committer only
+	v.Alloc.SetDiscard(func(start jbd2.Block, n uint32) {
+		if err := v.discard(start, n); err != nil && !said {
+			said = true
+			v.Opt.Logf("%s: discarding freed blocks: %v", v.Name(), err)
+		}
+	})
+}
+
+func (v *FS) discard(start jbd2.Block, n uint32) error {
+	return v.Dev.Discard(blockdev.Bytes(start)<<v.BlockBits, blockdev.Bytes(n)<<v.BlockBits)
+}
+
+// Trim discards the free blocks in length bytes from start, in runs of at least least bytes, and returns how many bytes
+// that were: FITRIM of ioctl(2).
+func (v *FS) Trim(start, length, least uint64) (trimmed uint64, err error) {
+	defer v.NoteTo(&err)
+	bs := uint64(v.BlockSize)
+	switch {
+	case !v.Dev.Info().Discard:
+		return 0, fmt.Errorf("the device does not discard: %w", ErrNotSup)
+	case !v.Writable():
+		return 0, ErrReadOnly
+	case start>>v.BlockBits >= v.Super.BlocksCount, length < bs, least>>v.BlockBits > uint64(v.Super.BlocksPerGroup):
+		return 0, ErrInvalid
+	}
+	// Blocks that were freed but not durably are not free yet.
+	if err := v.Journal.Commit(); err != nil {
+		return 0, err
+	}
+	from := (start + bs - 1) >> v.BlockBits
+	to := v.Super.BlocksCount
+	if end := start + length; end >= start {
+		to = min(to, end>>v.BlockBits)
+	}
+	n, err := v.Alloc.Trim(jbd2.Block(from), jbd2.Block(to), uint32((least+bs-1)>>v.BlockBits), v.discard)
+	return n << v.BlockBits, err
+}

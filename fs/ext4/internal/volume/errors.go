@@ -1,0 +1,192 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/dir"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// noteTo is note for a deferred call. It is deferred first, so that it runs after all locks are released.
+func (v *FS) NoteTo(err *error) {
+	if *err != nil {
+		*err = v.Note(*err)
+	}
+}
+
+// note turns corruption found by the layers below into ErrCorrupt. The first time, it says so in the log, records it in
+// the superblock as the kernel does, and does what Options.Errors asks for. A journal that cannot go on leaves the volume
+// read-only in any case. Before the volume is mounted it is for Open's caller to tell.
+func (v *FS) Note(err error) error {
+	switch {
+	case IsCorrupt(err):
+		if errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		if v.Mounted && !v.errored.Swap(true) {
+			v.meet(err, v.recordError)
+		}
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	case errors.Is(err, jbd2.ErrAborted):
+		switch was := v.readOnly.Swap(true); {
+		case was:
+		case v.Mounted && !v.errored.Swap(true):
+			v.meet(err, v.stampError)
+		default:
+			v.Opt.Logf("%s: %v: the volume is read-only now", v.Name(), err)
+		}
+	}
+	return err
+}
+
+// meet reacts to the first error of a mount.
+func (v *FS) meet(err error, record func() error) {
+	mode := v.Opt.Errors
+	if mode == ErrorsOfVolume && v.Super.Errors == disk.ErrorsPanic {
+		mode = ErrorsPanic
+	}
+	if mode == ErrorsContinue && !v.readOnly.Load() {
+		v.Opt.Logf("%s: %v: the volume takes changes all the same (errors=continue); run e2fsck on it", v.Name(), err)
+	} else {
+		v.readOnly.Store(true)
+		v.Opt.Logf("%s: %v: the volume is read-only now; run e2fsck on it", v.Name(), err)
+	}
+	if v.sbBuf != nil { // else nothing was to be written
+		if rerr := record(); rerr != nil {
+			v.Opt.Logf("%s: cannot record the error %q in the superblock: %v", v.Name(), err, rerr)
+		}
+	}
+	if mode == ErrorsPanic {
+		v.Opt.Panic(fmt.Errorf("%s: %w", v.Name(), err))
+	}
+}
+
+// isCorrupt says whether the layers below report that something on the volume cannot be.
+func IsCorrupt(err error) bool {
+	var d *disk.CorruptError
+	return errors.As(err, &d) || errors.Is(err, jbd2.ErrCorrupt)
+}
+
+// distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
+// damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
+// The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
+// and what can be read should be. marked says that the journal has the mark of an error.
+func (v *FS) Distrust(marked bool, damage error) {
+	doubt := ""
+	switch {
+	case v.Super.State&disk.StateError != 0 || marked:
+		doubt = "has errors that were met before"
+	case damage != nil:
+		doubt = fmt.Sprintf("is damaged (%v)", damage)
+	case v.Super.State&disk.StateValid == 0:
+		doubt = "was not unmounted cleanly and has nothing in a journal to say what is right"
+	default:
+		return
+	}
+	v.SetDoubt(doubt)
+}
+
+func (v *FS) SetDoubt(doubt string) {
+	v.Doubt = doubt
+	if !v.readOnly.Swap(true) {
+		v.Opt.Logf("%s: the volume %s: mounted read-only; run e2fsck on it", v.Name(), v.Doubt)
+	}
+}
+
+// recordError writes s_error_count and its like ([layout] Super Block, 0x194). It commits what was done before; when the
+// running transaction had to be forgotten, only the superblock on the medium changes, for the one in memory knows of it.
+func (v *FS) recordError() error {
+	o := &Op{FS: v}
+	err := o.force(2, func() error {
+		v.updateSuper(o.Handle, setError)
+		return nil
+	})
+	if err == nil {
+		err = v.Journal.Commit()
+	}
+	if errors.Is(err, jbd2.ErrAborted) {
+		err = v.stampError()
+	}
+	return err
+}
+
+func setError(sb *disk.Superblock) {
+	now := uint64(time.Now().Unix())
+	by := [32]byte{}
+	copy(by[:], "lanefs")
+	sb.State |= disk.StateError
+	if sb.ErrorCount == 0 {
+		sb.FirstErrorTime, sb.FirstErrorFunc = now, by
+	}
+	sb.ErrorCount++
+	sb.LastErrorTime, sb.LastErrorFunc = now, by
+}
+
+// keepErrors carries the marks of errors over to a copy of the superblock from the log, which may be older than they are:
+// only e2fsck takes them away.
+func KeepErrors(to, from *disk.Superblock) {
+	to.State |= from.State & disk.StateError
+	if from.ErrorCount <= to.ErrorCount {
+		return
+	}
+	to.ErrorCount = from.ErrorCount
+	to.FirstErrorTime, to.FirstErrorIno, to.FirstErrorBlock = from.FirstErrorTime, from.FirstErrorIno, from.FirstErrorBlock
+	to.FirstErrorFunc, to.FirstErrorLine, to.FirstErrorErrcode = from.FirstErrorFunc, from.FirstErrorLine, from.FirstErrorErrcode
+	to.LastErrorTime, to.LastErrorIno, to.LastErrorBlock = from.LastErrorTime, from.LastErrorIno, from.LastErrorBlock
+	to.LastErrorFunc, to.LastErrorLine, to.LastErrorErrcode = from.LastErrorFunc, from.LastErrorLine, from.LastErrorErrcode
+}
+
+// stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over
+// this one with the marks that it has; e2fsck's has none but what the journal's superblock says, which is waited for.
+func (v *FS) stampError() error {
+	v.Journal.AwaitMark()
+	v.SuperMu.Lock()
+	defer v.SuperMu.Unlock()
+	buf, err := v.Dev.Alloc(v.BlockSize, blockdev.ForBlock)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	s, off := buf.Slice(0, v.BlockSize), blockdev.Bytes(v.Super.SuperBlockNo())<<v.BlockBits
+	v.Counters.superRead.Add(int64(v.BlockSize))
+	if err := v.Dev.Read(off, s); err != nil {
+		return err
+	}
+	b := s.Bytes()[disk.SuperblockOffset&(v.BlockSize-1):]
+	sb, err := disk.DecodeSuperblock(b)
+	if err != nil {
+		return err
+	}
+	setError(sb)
+	sb.EncodeStable(b)
+	return v.SendSuper(s)
+}
+
+// Errors that callers tell apart. Everything else is an I/O error.
+var (
+	ErrNotExist    = dir.ErrNotExist
+	ErrExist       = dir.ErrExist
+	ErrNotDir      = errors.New("not a directory")
+	ErrIsDir       = errors.New("is a directory")
+	ErrNotEmpty    = errors.New("directory not empty")
+	ErrInvalid     = errors.New("invalid argument")
+	ErrNameTooLong = errors.New("file name too long")
+	ErrNoSpace     = alloc.ErrNoSpace
+	ErrTooManyLink = errors.New("too many links")
+	ErrTooBig      = errors.New("file too large")
+	ErrReadOnly    = errors.New("volume is read-only")
+	ErrCorrupt     = errors.New("structure needs cleaning")
+	ErrNoAttr      = errors.New("no such attribute")
+	ErrNotSup      = errors.New("operation not supported")
+	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
+	ErrRange       = errors.New("name or value too long")
+	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
+	ErrCrossDevice = errors.New("not of the directory's project")
+	ErrNoData      = errors.New("no data past this offset") // Seek
+	ErrStale       = errors.New("stale file handle")        // ByNumber: it leads to no file that has a name
+)

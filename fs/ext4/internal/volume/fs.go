@@ -1,0 +1,215 @@
+package volume
+
+import (
+	"errors"
+	"log"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/xattr"
+)
+
+// FS is a mounted volume. docs/DESIGN.md has the order of its locks, and of those of the packages below.
+type FS struct {
+	Dev       blockdev.Device
+	Opt       Options
+	BlockSize int  // bytes in a block
+	BlockBits uint // log2(bs)
+	Seed      uint32
+	Cache     *jbd2.Cache
+	Journal   *jbd2.Journal
+	Alloc     *alloc.Allocator
+
+	Super   *disk.Superblock // geometry and features are constant
+	SuperMu sync.Mutex       // protects the other members of sb, and sbBuf's contents
+	sbBuf   *jbd2.Buffer
+
+	Logged bool                               // commits go to the log: a power cut leaves a volume that recovers
+	end    func(i *Inode, deleted bool) error // see newFS
+
+	XattrFormat *xattr.Format
+	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
+
+	Doubt string // why e2fsck has to see the volume before it is written; "" if it has not
+
+	inodes     inodeTable
+	orphans    orphans
+	late       lateAccess
+	unfinished unfinished
+	renameMu   sync.Mutex
+
+	readOnly  atomic.Bool // asked for, or since an error
+	Mounted   bool        // Open went well: what is met from now on is noted
+	errored   atomic.Bool // corruption was met and noted
+	largeFile atomic.Bool // the superblock has large_file
+	extAttr   atomic.Bool // and ext_attr
+	Counters  struct{ DataRead, DataWritten, superRead, superWritten atomic.Int64 }
+}
+
+// newFS is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to
+// free it, deleted set; that of one whose truncation failed half-way calls it to do the rest.
+func New(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) error) (*FS, error) {
+	if opt.CommitInterval == 0 {
+		opt.CommitInterval = 5 * time.Second
+	}
+	if opt.Logf == nil {
+		opt.Logf = log.Printf
+	}
+	if opt.Panic == nil {
+		opt.Panic = func(err error) { panic(err) }
+	}
+	sb, err := ReadSuperblock(dev)
+	if err != nil {
+		return nil, err
+	}
+	ro := opt.ReadOnly || dev.Info().ReadOnly
+	if err := checkFeatures(sb, &ro, opt.Logf); err != nil {
+		return nil, err
+	}
+	if err := checkGeometry(sb, dev); err != nil {
+		return nil, err
+	}
+	v := &FS{Dev: dev, Opt: opt, end: end, Super: sb, BlockSize: sb.BlockSize(), BlockBits: sb.BlockBits(), Seed: sb.CsumSeed()}
+	v.readOnly.Store(ro)
+	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
+	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
+	v.Counters.superRead.Store(superblockRead(dev))
+	v.inodes.m = make(map[uint32]*Inode)
+	v.XattrFormat = xattr.New(sb)
+	v.Cache, err = jbd2.NewCache(v.Dev, v.BlockSize, jbd2.CacheOptions{Limit: v.Opt.CacheSize})
+	return v, err
+}
+
+// Sync makes everything durable that was done before it.
+func (v *FS) Sync() (err error) {
+	defer v.NoteTo(&err)
+	if v.Opt.ReadOnly {
+		return nil
+	}
+	if v.readOnly.Load() { // since an error, of which whoever asks is told
+		return v.Journal.Commit()
+	}
+	return errors.Join(v.settleAllAccess(), v.Journal.Commit())
+}
+
+// Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
+func (v *FS) Close() error {
+	v.closeAccess()
+	v.unfinished.close()
+	err := v.Note(v.Journal.Close()) // commits, and empties the log
+	if v.sbBuf != nil && err == nil {
+		err = v.writeSuper(func(sb *disk.Superblock) {
+			sb.FeatureIncompat &^= disk.IncompatRecover
+			if v.errored.Load() {
+				return // e2fsck says when it is clean again
+			}
+			sb.State |= disk.StateValid
+			if !v.orphans.any() {
+				sb.FeatureROCompat &^= disk.ROCompatOrphanPresent
+			}
+		})
+	}
+	v.Journal = nil
+	return errors.Join(err, v.Abandon())
+}
+
+// abandon releases what start built.
+func (v *FS) Abandon() error {
+	var err error
+	if v.Journal != nil {
+		err = v.Journal.Close()
+	}
+	if v.Alloc != nil {
+		v.Alloc.Close()
+	}
+	if v.sbBuf != nil {
+		v.sbBuf.Put()
+		v.sbBuf = nil
+	}
+	if v.Cache != nil {
+		err = errors.Join(err, v.Cache.Close())
+	}
+	return err
+}
+
+// writable says whether the volume takes changes: unless reading was all that was asked for, and until an error is noted.
+func (v *FS) Writable() bool { return !v.readOnly.Load() }
+
+// metError says whether this mount has met an error that e2fsck is to look at.
+func (v *FS) MetError() bool { return v.errored.Load() }
+
+func (v *FS) Name() string { return v.Dev.Info().Name }
+
+// ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
+// commit after which nobody has tried to change anything yet.
+func (v *FS) ReadOnly() bool {
+	return v.readOnly.Load() || v.Journal != nil && errors.Is(v.Journal.Err(), jbd2.ErrAborted)
+}
+
+// Statfs reports sizes and what is free.
+func (v *FS) Statfs() Statfs {
+	free := v.Alloc.FreeBlocks()
+	v.SuperMu.Lock()
+	defer v.SuperMu.Unlock()
+	return Statfs{
+		BlockSize:   v.BlockSize,
+		Blocks:      v.Super.BlocksCount - v.Alloc.Overhead(),
+		Overhead:    v.Alloc.Overhead(),
+		BlocksFree:  free,
+		BlocksAvail: free - min(free, v.Super.RBlocksCount),
+		Inodes:      uint64(v.Super.InodesCount),
+		InodesFree:  v.Alloc.FreeInodes(),
+		MaxName:     255,
+		UUID:        v.Super.UUID,
+		ReservedUID: v.Super.DefResuid,
+		ReservedGID: v.Super.DefResgid,
+	}
+}
+
+// Stats is a snapshot of the counters.
+func (v *FS) Stats() Stats {
+	c := v.Cache.Stats()
+	return Stats{
+		DataRead: v.Counters.DataRead.Load(), DataWritten: v.Counters.DataWritten.Load(),
+		MetadataRead: c.MetadataRead + v.Counters.superRead.Load(), MetadataWritten: c.MetadataWritten + v.Counters.superWritten.Load(),
+		JournalWritten: c.JournalWritten, Commits: c.Commits,
+	}
+}
+
+// Statfs is what statfs reports. Sizes are in blocks of BlockSize bytes.
+type Statfs struct {
+	BlockSize                       int
+	Blocks, BlocksFree, BlocksAvail uint64
+	Overhead                        uint64 // blocks of the format itself, which Blocks does not count
+	Inodes, InodesFree              uint64
+	MaxName                         int
+	UUID                            [16]byte
+	ReservedUID, ReservedGID        uint32 // who may UseReserved beside root; 0 is nobody
+}
+
+// Stats counts the bytes that the volume has moved through its device since it was mounted.
+type Stats struct {
+	DataRead, DataWritten         int64 // file contents, whole blocks
+	MetadataRead, MetadataWritten int64 // the superblock included
+	JournalWritten                int64
+	Commits                       int64
+}
+
+// Held is what keeps changes from being committed, nil if nothing does: the medium has no room, or there is no memory. See
+// jbd2.Held.
+func (v *FS) Held() *jbd2.Held { return v.Journal.Held() }
+
+// Settle makes everything durable, and writes home what the log holds, as Close does, while the volume goes on. An error says that
+// Close would leave something behind: what was not committed would be lost, and what the log holds is for the next mount to recover.
+func (v *FS) Settle() (err error) {
+	defer v.NoteTo(&err)
+	if v.readOnly.Load() {
+		return nil
+	}
+	return errors.Join(v.settleAllAccess(), v.Journal.Checkpoint())
+}

@@ -1,0 +1,151 @@
+package volume
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
+	"github.com/lanefs/lanefs/fs/ext4/dir"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// Inode is a live file. There is one per inode number, shared by all who hold a reference.
+type Inode struct {
+	FS   *FS
+	ino  uint32
+	once sync.Once // load
+	err  error     // of load
+
+	refs int  // protected by inodeTable.mu
+	dead bool // protected by inodeTable.mu: freed on the volume, no longer in the table
+
+	making bool // protected by inodeTable.mu: the operation that makes it has not ended, see made
+
+	// mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
+	// begun, never under one.
+	Mu      sync.RWMutex
+	Disk    disk.Inode
+	TID     jbd2.TID // last transaction that changed the inode
+	DataTID jbd2.TID // last one that changed more of it than times: what fdatasync waits for
+	Changed bool     // d differs from the slot: store is due before the handle ends
+
+	CleanEnd bool // the last block is zero past the size, see cleanTail
+	Shortens bool // the size was set, but blocks past it are still mapped, see finishResize
+
+	Layout     atomic.Pointer[dir.Dir] // layout
+	Damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
+	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
+	orphan     orphanPlace             // protected by orphans.mu
+	Window     alloc.Window            // blocks kept for when the file grows
+	AccessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
+}
+
+// slot is where the inode lies in the inode table.
+func (i *Inode) Slot() (*jbd2.Buffer, []byte, error) {
+	sb := i.FS.Super
+	group, block, off := sb.InodeLocation(i.ino)
+	buf, err := i.FS.Cache.Get(jbd2.Block(i.FS.Alloc.InodeTable(group)) + jbd2.Block(block))
+	if err != nil {
+		return nil, nil, err
+	}
+	return buf, buf.Data()[off : off+int(sb.InodeSize) : off+int(sb.InodeSize)], nil
+}
+
+func (i *Inode) load() error {
+	buf, slot, err := i.Slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	buf.RLock()
+	defer buf.RUnlock()
+	d, err := i.FS.Super.DecodeInode(i.ino, slot)
+	if err != nil {
+		return err
+	}
+	if err := i.FS.Super.VerifyInode(i.ino, &d, slot); err != nil {
+		return err
+	}
+	if d.Mode != 0 {
+		if err := i.FS.CheckInode(i.ino, &d); err != nil {
+			return err
+		}
+	}
+	i.Disk = d
+	// It may have been changed, dropped and loaded again before the change was committed: an fsync must wait for that.
+	i.NoteTID(i.FS.Journal.Latest())
+	if d.Mode != 0 && d.LinksCount > 0 && i.HasBlocks() {
+		return i.TreeIn(nil).CheckRoot() // with a root that cannot be, nothing could be done to the file but harm
+	}
+	return nil
+}
+
+// checkInode refuses members that the rest of the package could not work with.
+func (v *FS) CheckInode(ino uint32, d *disk.Inode) error {
+	what := InodeName(ino)
+	switch d.Mode & disk.ModeFmt {
+	case disk.ModeFifo, disk.ModeChar, disk.ModeDir, disk.ModeBlock, disk.ModeReg, disk.ModeLink, disk.ModeSocket:
+	default:
+		if ino >= v.Super.FirstIno || ino == disk.InoRoot {
+			return disk.Corrupt(what, "mode %#o is of no kind of file", d.Mode)
+		}
+	}
+	if d.Size > 1<<62 {
+		return disk.Corrupt(what, "size %d is impossible", d.Size)
+	}
+	if d.FileACL != 0 && !v.Super.ValidBlock(d.FileACL) {
+		return disk.Corrupt(what, "extended attribute block %d is outside the volume", d.FileACL)
+	}
+	if d.Flags&disk.FlInlineData != 0 && !v.Super.FeatureIncompat.Has(disk.IncompatInlineData) {
+		return disk.Corrupt(what, "has inline data, which the volume does not")
+	}
+	if d.IsDir() && d.Size&uint64(v.BlockSize-1) != 0 && d.Flags&disk.FlInlineData == 0 {
+		return disk.Corrupt(what, "directory size %d is no multiple of the block size", d.Size)
+	}
+	if d.IsDir() && d.Size>>v.BlockBits > extent.MaxBlock {
+		return disk.Corrupt(what, "directory of %d bytes, more than a file can have", d.Size)
+	}
+	if d.IsLink() && d.Flags&(disk.FlInlineData) == 0 && (d.Size == 0 || d.Size > uint64(v.BlockSize)) {
+		return disk.Corrupt(what, "symbolic link of %d bytes", d.Size)
+	}
+	return nil
+}
+
+// store writes the inode into its slot. mu is held for writing.
+func (i *Inode) Store(o *Op) error {
+	err := o.ChangeSlot(i, func(slot []byte) {
+		i.takeAccess()
+		if n := i.nextOrphan.Load(); n >= 0 {
+			i.Disk.Dtime = uint32(n)
+		}
+		i.Disk.RoundTimes()
+		i.FS.Super.EncodeInode(i.ino, &i.Disk, slot)
+	})
+	if err != nil {
+		return err
+	}
+	if i.Disk.Size > math.MaxInt32 && i.Disk.IsReg() {
+		i.FS.noteLargeFile(o)
+	}
+	i.Changed = false
+	i.NoteTID(o.Handle.TID())
+	return nil
+}
+
+func (i *Inode) NoteTID(t jbd2.TID) { i.TID, i.DataTID = t, t }
+
+// Ino is the inode number.
+func (i *Inode) Ino() uint32 { return i.ino }
+
+// Generation tells apart files that had the same number one after the other.
+func (i *Inode) Generation() uint32 {
+	i.Mu.RLock()
+	defer i.Mu.RUnlock()
+	return i.Disk.Generation
+}
+
+func InodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

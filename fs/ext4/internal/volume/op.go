@@ -1,0 +1,233 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// op is one operation that changes metadata. It owns
+//
+//   - the locks of the inodes that it changes, from lock to the operation's end;
+//   - its handle, and with it the credits, while do runs;
+//   - what the one may do for whom it is done;
+//   - what must be put back when it fails, on the volume and in memory;
+//   - what is left to be done when no lock is held any more.
+//
+// What do runs ends in one of three ways: done; undone, when it returned an error; or, if something can't be undone, with the
+// journal failed before any of it can be committed. Then the volume is read-only, and has the mark that e2fsck looks for.
+// An operation too large for one handle calls do several times, and leaves a file that is right after each.
+//
+// Handles are begun and ended in this file only.
+type Op struct {
+	FS     *FS
+	may    May
+	Handle *jbd2.Handle // while do runs f
+
+	own      []*Inode // locked for writing, in the order of locking
+	kept     []kept   // as they were when the handle began, or when they were locked under it
+	renaming bool     // FS.renameMu is held
+	sharing  bool     // FS.sharedXattr is held, until the handle ends
+	done     []func() // when the handle has ended well
+	after    []func() // when no lock is held any more, the latest first
+}
+
+// kept is what an inode has in memory that a handle changes.
+type kept struct {
+	d                           disk.Inode
+	changed, cleanEnd, shortens bool
+	access                      int64
+}
+
+// change runs f as one operation, and notes damage that it met when all locks are released.
+func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
+	defer v.NoteTo(&err)
+	o := &Op{FS: v}
+	for _, m := range may {
+		o.may |= m
+	}
+	defer o.release()
+	return f(o)
+}
+
+// lock takes the inode's lock for writing, until the operation ends.
+func (o *Op) Lock(i *Inode) {
+	i.Mu.Lock()
+	o.took(i)
+}
+
+// tryLock is lock for an inode whose lock nobody has; else it reports false.
+func (o *Op) tryLock(i *Inode) bool {
+	if !i.Mu.TryLock() {
+		return false
+	}
+	o.took(i)
+	return true
+}
+
+func (o *Op) took(i *Inode) {
+	o.own = append(o.own, i)
+	if o.Handle != nil {
+		o.kept = append(o.kept, i.keep())
+	}
+}
+
+// lockTree keeps other operations from moving directories, until this one ends.
+func (o *Op) LockTree() {
+	o.FS.renameMu.Lock()
+	o.renaming = true
+}
+
+// lockShared takes FS.sharedXattr until the handle ends: nobody may build on a count that may yet be undone.
+func (o *Op) LockShared() {
+	if !o.sharing {
+		o.FS.sharedXattr.Lock()
+		o.sharing = true
+	}
+}
+
+func (o *Op) unlockShared() {
+	if o.sharing {
+		o.FS.sharedXattr.Unlock()
+		o.sharing = false
+	}
+}
+
+// later has f run when the operation has ended and holds no lock.
+func (o *Op) Later(f func()) { o.after = append(o.after, f) }
+
+// onDone has f run when the handle has ended well, before its locks are released.
+func (o *Op) OnDone(f func()) { o.done = append(o.done, f) }
+
+func (o *Op) release() {
+	for k := len(o.own) - 1; k >= 0; k-- {
+		o.own[k].Mu.Unlock()
+	}
+	o.own = nil
+	if o.renaming {
+		o.FS.renameMu.Unlock()
+		o.renaming = false
+	}
+	for k := len(o.after) - 1; k >= 0; k-- {
+		o.after[k]()
+	}
+	o.after = nil
+}
+
+// do runs f under a handle of so many credits, and undoes it if it returns an error. When there is no space, but will be
+// after a commit, it commits and runs f again.
+func (o *Op) Do(credits int, f func() error) error {
+	err := o.Once(credits, f)
+	if !errors.Is(err, ErrNoSpace) || o.FS.Alloc.Pending() == 0 {
+		return err
+	}
+	if err := o.FS.Journal.Commit(); err != nil {
+		return err
+	}
+	return o.Once(credits, f)
+}
+
+func (o *Op) Once(credits int, f func() error) error {
+	if o.FS.readOnly.Load() {
+		return ErrReadOnly
+	}
+	return o.force(credits, f)
+}
+
+// force is do that runs f at most once, also when the volume has become read-only.
+func (o *Op) force(credits int, f func() error) error {
+	jnl := o.FS.Journal
+	h, err := jnl.Begin(min(credits, jnl.MaxCredits()))
+	if err != nil {
+		return err
+	}
+	return o.under(h, f)
+}
+
+// try is do for who must not wait. It reports false if a handle was not to be had at once.
+func (o *Op) try(credits int, f func() error) (bool, error) {
+	h := o.FS.Journal.TryBegin(credits)
+	if h == nil {
+		return false, nil
+	}
+	return true, o.under(h, f)
+}
+
+// under runs f under h, which it ends.
+func (o *Op) under(h *jbd2.Handle, f func() error) error {
+	o.Handle = h
+	for _, i := range o.own {
+		o.kept = append(o.kept, i.keep())
+	}
+	err := f()
+	if err == nil {
+		err = o.FS.Journal.Err() // then nothing of it will be committed
+	}
+	if err != nil {
+		err = o.undo(err)
+	}
+	o.unlockShared()
+	o.Handle, o.kept = nil, nil
+	if end := h.End(); err == nil {
+		err = end
+	}
+	done := o.done
+	o.done = nil
+	if err == nil {
+		for _, f := range done {
+			f()
+		}
+	}
+	return err
+}
+
+// undo puts everything back because of an error, or stops the journal.
+func (o *Op) undo(cause error) error {
+	whole := o.Handle.Undo()
+	for k, i := range o.own {
+		i.putBack(&o.kept[k])
+	}
+	if whole {
+		return cause
+	}
+	o.FS.Journal.Fail(fmt.Errorf("half an operation could not be undone: %w", cause))
+	return fmt.Errorf("%w: %w", o.FS.Journal.Err(), cause)
+}
+
+func (i *Inode) keep() kept {
+	return kept{d: i.Disk, changed: i.Changed, cleanEnd: i.CleanEnd, shortens: i.Shortens, access: i.AccessTime.Load()}
+}
+
+func (i *Inode) putBack(k *kept) {
+	i.Disk, i.Changed, i.CleanEnd, i.Shortens = k.d, k.changed, k.cleanEnd, k.shortens
+	if k.access != 0 {
+		i.AccessTime.CompareAndSwap(0, k.access)
+	}
+}
+
+// changeSlot has f change the inode's slot of the inode table, of which nobody else changes more than i_dtime.
+func (o *Op) ChangeSlot(i *Inode, f func(slot []byte)) error {
+	buf, slot, err := i.Slot()
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	h, old := o.Handle, bytes.Clone(slot)
+	h.OnUndo(func() {
+		buf.Lock()
+		defer buf.Unlock()
+		copy(slot, old)
+		if i.nextOrphan.Load() >= 0 {
+			i.linkOrphan(slot) // it may have another successor by now
+		}
+		h.DirtyShared(buf)
+	}, buf)
+	buf.Lock()
+	f(slot)
+	h.DirtyShared(buf)
+	buf.Unlock()
+	return nil
+}

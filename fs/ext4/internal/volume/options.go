@@ -1,0 +1,38 @@
+package volume
+
+import "time"
+
+// Options of Open. The zero value mounts read-write.
+type Options struct {
+	ReadOnly       bool
+	NoRecovery     bool          // read-only look that does not replay the journal
+	CommitInterval time.Duration // 0: 5 s
+	Discard        bool          // discard freed blocks after the commit that frees them
+	CacheSize      int64         // bytes of clean metadata kept, 0: 256 MiB
+	Atime          AtimeMode
+	NoDirAtime     bool // reading a directory never changes its access time
+	Errors         ErrorMode
+	Panic          func(error) // ends the program, for ErrorsPanic; nil: panic
+	Logf           func(format string, args ...any)
+}
+
+// ErrorMode says what follows when corruption is met, after it was recorded in the superblock.
+type ErrorMode uint8
+
+const (
+	// ErrorsOfVolume is ErrorsPanic where the superblock asks for it, else ErrorsReadOnly. The superblock's "continue"
+	// does not count: mkfs.ext4 puts it there unasked, and what goes on writing to a damaged volume damages more.
+	ErrorsOfVolume ErrorMode = iota
+	ErrorsContinue           // what met it fails, nothing else
+	ErrorsReadOnly           // no more changes
+	ErrorsPanic              // Options.Panic
+)
+
+// AtimeMode says when reading a file changes its access time, as in mount(8).
+type AtimeMode uint8
+
+const (
+	AtimeRelative AtimeMode = iota // when it is not after the last change, or a day old
+	AtimeNever
+	AtimeAlways
+)

@@ -1,0 +1,160 @@
+package volume
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
+
+// superblockRead is how many bytes readSuperblock reads: whole blocks of the device.
+func superblockRead(dev blockdev.Device) int64 {
+	return max(disk.SuperblockOffset+disk.SuperblockSize, int64(dev.Info().BlockSize))
+}
+
+// readSuperblock returns a superblock also beside the error that its checksum is wrong.
+func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
+	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
+		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
+	}
+	n := int(superblockRead(dev))
+	buf, err := dev.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	defer buf.Release()
+	if err := dev.Read(0, buf.Slice(0, n)); err != nil {
+		return nil, err
+	}
+	sb, err := disk.DecodeSuperblock(buf.Bytes()[disk.SuperblockOffset:])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+	}
+	if err := sb.VerifyChecksum(); err != nil {
+		return sb, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
+	}
+	return sb, nil
+}
+
+func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
+	info := dev.Info()
+	if int(info.BlockSize) > sb.BlockSize() {
+		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d", info.Name, sb.BlockSize(), info.BlockSize)
+	}
+	if have := uint64(info.Size()) >> sb.BlockBits(); have < sb.BlocksCount {
+		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d",
+			info.Name, sb.BlocksCount, sb.BlockSize(), have)
+	}
+	return nil
+}
+
+// markMounted records in the superblock that the volume is in use.
+func (v *FS) MarkMounted() (err error) {
+	if v.sbBuf, err = v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo())); err != nil {
+		return err
+	}
+	return v.writeSuper(func(sb *disk.Superblock) {
+		sb.Mtime = uint64(time.Now().Unix())
+		sb.MntCount++
+		if v.Logged {
+			sb.FeatureIncompat |= disk.IncompatRecover
+		} else {
+			sb.State &^= disk.StateValid
+		}
+		if sb.FeatureCompat.Has(disk.CompatOrphanFile) {
+			sb.FeatureROCompat |= disk.ROCompatOrphanPresent
+		}
+	})
+}
+
+// encodeSuper changes the superblock in memory and in sbBuf. sbMu is held.
+func (v *FS) encodeSuper(f func(*disk.Superblock)) {
+	f(v.Super)
+	v.Super.FreeBlocksCount = v.Alloc.FreeBlocks()
+	v.Super.FreeInodesCount = uint32(v.Alloc.FreeInodes())
+	v.Super.Wtime = uint64(time.Now().Unix())
+	v.sbBuf.Lock()
+	v.Super.EncodeStable(v.sbBuf.Data()[disk.SuperblockOffset&(v.BlockSize-1):])
+	v.sbBuf.Unlock()
+}
+
+// viewSuper has f look at the superblock, and not keep it.
+func (v *FS) ViewSuper(f func(*disk.Superblock)) {
+	v.SuperMu.Lock()
+	defer v.SuperMu.Unlock()
+	f(v.Super)
+}
+
+// updateSuper changes the superblock under h. Whoever needs it undone tells OnUndo.
+func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
+	v.SuperMu.Lock()
+	defer v.SuperMu.Unlock()
+	v.encodeSuper(f)
+	h.DirtyShared(v.sbBuf)
+}
+
+// reloadSuper reads the superblock again, through the cache, after recovery.
+func (v *FS) ReloadSuper() error {
+	buf, err := v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo()))
+	if err != nil {
+		return err
+	}
+	defer buf.Put()
+	sb, err := disk.DecodeSuperblock(buf.Data()[disk.SuperblockOffset&(v.BlockSize-1):])
+	if err != nil {
+		return err
+	}
+	if err := sb.VerifyChecksum(); err != nil {
+		return err
+	}
+	if sb.BlockSize() != v.BlockSize || sb.BlocksCount > uint64(v.Cache.Blocks()) {
+		return disk.Corrupt("superblock", "in the journal has another geometry")
+	}
+	KeepErrors(sb, v.Super) // also where the log is only shown
+	ro := !v.Writable()
+	if err := checkFeatures(sb, &ro, v.Opt.Logf); err != nil {
+		return err
+	}
+	v.Super, v.Seed = sb, sb.CsumSeed()
+	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
+	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))
+	v.readOnly.Store(ro)
+	return nil
+}
+
+// beforeCommit keeps the superblock's counters right in every transaction.
+func (v *FS) BeforeCommit(h *jbd2.Handle) {
+	if v.sbBuf != nil && v.Alloc != nil {
+		v.Alloc.AgeWindows()
+		v.updateSuper(h, func(*disk.Superblock) {})
+	}
+}
+
+// writeSuper changes the superblock and writes it home, durably, outside of any transaction: what says whether the log
+// is to be recovered cannot itself be in the log. No handle is open.
+func (v *FS) writeSuper(f func(*disk.Superblock)) error {
+	v.SuperMu.Lock()
+	defer v.SuperMu.Unlock()
+	v.encodeSuper(f)
+	buf, err := v.Dev.Alloc(v.BlockSize, blockdev.ForBlock)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	s := buf.Slice(0, v.BlockSize)
+	v.sbBuf.RLock()
+	copy(s.Bytes(), v.sbBuf.Data())
+	v.sbBuf.RUnlock()
+	return v.SendSuper(s)
+}
+
+// sendSuper writes the superblock's block home, past the cache, and makes it durable.
+func (v *FS) SendSuper(s blockdev.Slice) error {
+	v.Counters.superWritten.Add(int64(v.BlockSize))
+	if err := v.Dev.Write(blockdev.Bytes(v.Super.SuperBlockNo())<<v.BlockBits, true, s); err != nil {
+		return err
+	}
+	return v.Cache.FlushDevice()
+}

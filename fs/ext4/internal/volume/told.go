@@ -1,0 +1,51 @@
+package volume
+
+import "github.com/lanefs/lanefs/fs/ext4/alloc"
+
+// A volume keeps some blocks for the superuser, so that a user who fills it does not stop the system. Whoever calls says
+// for each operation that takes blocks whether it is done for someone who may have them. Who that is the superblock says,
+// beside root: Statfs tells.
+
+// May is what the one for whom an operation is done may do beyond others.
+type May uint8
+
+// UseReserved lets an operation take the blocks that are reserved for the superuser.
+const UseReserved May = 1 << iota
+
+// allocFlags is what the operation may take.
+func (o *Op) AllocFlags() int {
+	if o.may&UseReserved != 0 {
+		return alloc.UseReserved
+	}
+	return 0
+}
+
+// With is what an operation that makes a file may be told beyond what every one is: a May, or Xattrs.
+type With interface{ with(*Making) }
+
+// Xattrs are extended attributes that a file has from its first moment: they are in the transaction that makes it. Values have
+// the form that Setxattr takes.
+type Xattrs []Xattr
+
+// Xattr is one of them.
+type Xattr struct {
+	Name  string
+	Value []byte
+}
+
+// making is all that one operation was told.
+type Making struct {
+	May    []May
+	Xattrs Xattrs
+}
+
+func (m May) with(to *Making) { to.May = append(to.May, m) }
+
+func (x Xattrs) with(to *Making) { to.Xattrs = append(to.Xattrs, x...) }
+
+func MakingOf(with []With) (m Making) {
+	for _, w := range with {
+		w.with(&m)
+	}
+	return m
+}
