@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// Attr reports the inode's attributes.
+// Stat reports the inode's attributes.
 func Stat(i *volume.Inode) Attr {
 	i.Mu.RLock()
 	defer i.Mu.RUnlock()
@@ -42,7 +42,7 @@ func stat(i *volume.Inode) Attr {
 	return a
 }
 
-// SetAttr changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
+// Set changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
 func Set(i *volume.Inode, s Change) (a Attr, err error) {
 	if !i.FS.Writable() {
 		return a, volume.ErrReadOnly
@@ -134,7 +134,7 @@ type Attr struct {
 	ProjID                      uint32
 }
 
-// SetAttr is a change of attributes; nil fields stay. Ctime is set to now unless given. A time that is the zero
+// Change is a change of attributes; nil fields stay. Ctime is set to now unless given. A time that is the zero
 // time.Time means now.
 type Change struct {
 	Mode                *uint32 // permission bits only

@@ -12,11 +12,11 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// createCredits: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with bitmap and
+// CreateCredits: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with bitmap and
 // descriptor, orphan, superblock.
 const CreateCredits = 32
 
-// newInode allocates an inode for the directory i and fills in what is the same for every kind. Nobody else sees it
+// New allocates an inode for the directory i and fills in what is the same for every kind. Nobody else sees it
 // before it is stored and has a name, so its mu is not taken.
 func New(i *volume.Inode, o *volume.Op, mode uint16, uid, gid uint32) (*volume.Inode, error) {
 	isDir := mode&disk.ModeFmt == disk.ModeDir

@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// endInode does what is left to do at the last Put of an inode: it frees one without links, and finishes the truncation of
+// End does what is left to do at the last Put of an inode: it frees one without links, and finishes the truncation of
 // any other.
 func End(i *volume.Inode, deleted bool) error {
 	if deleted {

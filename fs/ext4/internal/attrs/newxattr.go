@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// makeCredits is what making a file takes.
+// MakeCredits is what making a file takes.
 func MakeCredits(m *volume.Making) int {
 	if len(m.Xattrs) == 0 {
 		return CreateCredits
@@ -20,7 +20,7 @@ func MakeCredits(m *volume.Making) int {
 	return n
 }
 
-// putNewXattrs stores attributes of n, an inode that nobody else has.
+// PutNewXattrs stores attributes of n, an inode that nobody else has.
 func PutNewXattrs(i *volume.Inode, o *volume.Op, attrs volume.Xattrs) error {
 	if len(attrs) == 0 {
 		return nil

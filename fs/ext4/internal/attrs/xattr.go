@@ -252,7 +252,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	if n == 1 {
 		return contents.FreeMeta(i, o, b)
 	}
-	o.Handle.Save(blk) // nobody else changes it before the handle ends, see lockShared
+	o.Handle.Save(blk) // nobody else changes it before the handle ends, see LockShared
 	blk.Lock()
 	i.FS.XattrFormat.SetRefcount(uint64(b), blk.Data(), n-1)
 	o.Handle.Dirty(blk)
@@ -261,7 +261,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	return nil
 }
 
-// freeXattrs lets go of the attributes of an inode that is freed.
+// FreeXattrs lets go of the attributes of an inode that is freed.
 func FreeXattrs(i *volume.Inode, o *volume.Op) error {
 	if err := changeEAInodes(i, o, nil); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// allocMeta allocates one block for metadata of the inode, zeroed and counted in i_blocks.
+// AllocMeta allocates one block for metadata of the inode, zeroed and counted in i_blocks.
 func AllocMeta(i *volume.Inode, o *volume.Op, goal jbd2.Block, flags int) (*jbd2.Buffer, error) {
 	b, n, err := i.FS.Alloc.Alloc(o.Handle, goal, 1, 1, flags)
 	if err != nil {
@@ -35,7 +35,7 @@ func FreeMeta(i *volume.Inode, o *volume.Op, b jbd2.Block) error {
 	return freeBlocks(i, o, b, 1)
 }
 
-// allocBlocks takes up to want blocks near goal and counts them in i_blocks.
+// AllocBlocks takes up to want blocks near goal and counts them in i_blocks.
 func AllocBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
 	b, n, err := i.FS.Alloc.Alloc(o.Handle, goal, want, 1, o.AllocFlags())
 	if err != nil {
@@ -44,7 +44,7 @@ func AllocBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (j
 	return countBlocks(i, b, n)
 }
 
-// growBlocks is allocBlocks for a file that grows at its end: once it has blocks, some more are kept for it, so that
+// growBlocks is AllocBlocks for a file that grows at its end: once it has blocks, some more are kept for it, so that
 // files which are written at the same time, a little to each, do not share out the volume in small pieces.
 func growBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
 	if i.NoBlocks() {
@@ -76,14 +76,14 @@ func freeBlocks(i *volume.Inode, o *volume.Op, b jbd2.Block, n uint32) error {
 	return nil
 }
 
-// addBlocks counts n blocks more, or fewer, in i_blocks. It reports false when the volume cannot say so much.
+// AddBlocks counts n blocks more, or fewer, in i_blocks. It reports false when the volume cannot say so much.
 func AddBlocks(i *volume.Inode, n int64) bool {
 	i.Changed = true
 	s := int64(i.FS.Super.Sectors(&i.Disk)) + n<<(i.FS.BlockBits-9)
 	return i.FS.Super.SetSectors(&i.Disk, uint64(max(s, 0)))
 }
 
-// blockGoal is where logical block l should lie: after the extent before it, else near the inode.
+// BlockGoal is where logical block l should lie: after the extent before it, else near the inode.
 func BlockGoal(i *volume.Inode, l uint32) jbd2.Block {
 	if l > 0 {
 		if x, err := Tree(i, nil).Map(l-1, 1); err == nil && !x.Hole() {
@@ -98,13 +98,13 @@ func BlockGoal(i *volume.Inode, l uint32) jbd2.Block {
 	return InodeGoal(i)
 }
 
-// inodeGoal is the first block of the inode's group.
+// InodeGoal is the first block of the inode's group.
 func InodeGoal(i *volume.Inode) jbd2.Block {
 	group, _, _ := i.FS.Super.InodeLocation(i.Ino())
 	return jbd2.Block(i.FS.Super.GroupFirstBlock(group))
 }
 
-// appendMeta adds a block of metadata at the end of what i_block maps, logical block l.
+// AppendMeta adds a block of metadata at the end of what i_block maps, logical block l.
 func AppendMeta(i *volume.Inode, o *volume.Op, l uint32) (*jbd2.Buffer, error) {
 	if x, err := Tree(i, nil).Map(l, 1); err != nil || !x.Hole() {
 		if err == nil {

@@ -19,17 +19,17 @@ import (
 //
 // Inline contents are metadata: a transaction has them whole.
 
-// maxInline is more than any inode holds.
+// MaxInline is more than any inode holds.
 const MaxInline = 1 << 16
 
-// inlineContent is inline data as it was read; mu is held as long as it is used.
+// Inline is inline data as it was read; mu is held as long as it is used.
 type Inline struct {
 	i     *volume.Inode
 	attrs *xattr.Set
 	More  []byte // the value of system.data
 }
 
-// inlineContent reads system.data and its neighbours. mu is held.
+// ReadInline reads system.data and its neighbours. mu is held.
 func ReadInline(i *volume.Inode) (*Inline, error) {
 	s, err := i.ParseXattrs()
 	if err != nil {
@@ -44,7 +44,7 @@ func ReadInline(i *volume.Inode) (*Inline, error) {
 	return c, nil
 }
 
-// room is how many bytes can be inline, -1 if none can.
+// Room is how many bytes can be inline, -1 if none can.
 func (c *Inline) Room() int {
 	n := c.attrs.BodyRoom(xattr.IndexSystem, "data")
 	if n < 0 {
@@ -53,7 +53,7 @@ func (c *Inline) Room() int {
 	return disk.InodeBlockSize + n
 }
 
-// read copies the content from off on, with zeroes behind its end.
+// Read copies the content from off on, with zeroes behind its end.
 func (c *Inline) Read(off int, p []byte) {
 	clear(p)
 	if off < disk.InodeBlockSize {
@@ -65,7 +65,7 @@ func (c *Inline) Read(off int, p []byte) {
 	}
 }
 
-// write makes p the content, for which there is room, and its length the size.
+// Write makes p the content, for which there is room, and its length the size.
 func (c *Inline) Write(o *volume.Op, p []byte) error {
 	clear(c.i.Disk.Block[copy(c.i.Disk.Block[:], p):])
 	more := p[min(len(p), disk.InodeBlockSize):]
@@ -78,7 +78,7 @@ func (c *Inline) Write(o *volume.Op, p []byte) error {
 	return c.store(o)
 }
 
-// drop takes the content out of the inode, which has an empty tree then.
+// Drop takes the content out of the inode, which has an empty tree then.
 func (c *Inline) Drop(o *volume.Op) error {
 	if _, err := c.attrs.Delete(xattr.IndexSystem, "data"); err != nil && !errors.Is(err, xattr.ErrNotExist) {
 		return err

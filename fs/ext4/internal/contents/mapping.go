@@ -54,13 +54,13 @@ func (n treeNodes) RootDirty() error {
 	return nil
 }
 
-// tree is the inode's tree; o is nil for reading. mu is held: for reading when o is nil, else for writing.
+// Tree is the inode's tree; o is nil for reading. mu is held: for reading when o is nil, else for writing.
 func Tree(i *volume.Inode, o *volume.Op) volume.Tree { return i.TreeIn(treeNodes{i, o}) }
 
-// extents is tree of an inode that is known to have extents.
+// Extents is tree of an inode that is known to have extents.
 func Extents(i *volume.Inode, o *volume.Op) *extent.Tree { return i.ExtentsIn(treeNodes{i, o}) }
 
-// formatTree gives a new inode an empty tree, of extents where the volume has them.
+// FormatTree gives a new inode an empty tree, of extents where the volume has them.
 func FormatTree(i *volume.Inode) {
 	if i.FS.Super.FeatureIncompat.Has(disk.IncompatExtents) {
 		i.Disk.Flags |= disk.FlExtents
@@ -71,7 +71,7 @@ func FormatTree(i *volume.Inode) {
 	blockmap.Format(i.Disk.Block[:])
 }
 
-// longestRun is how many blocks one Insert may map without touching more metadata than creditsPerExtent says: the
+// longestRun is how many blocks one Insert may map without touching more metadata than CreditsPerExtent says: the
 // pointers of a block map lie in a node for every few hundred.
 func longestRun(i *volume.Inode, unwritten bool) uint32 {
 	switch {
@@ -83,7 +83,7 @@ func longestRun(i *volume.Inode, unwritten bool) uint32 {
 	return extent.MaxWritten
 }
 
-// mapRange calls f for extents and holes of logical blocks [from, to). mu is held.
+// MapRange calls f for extents and holes of logical blocks [from, to). mu is held.
 func MapRange(i *volume.Inode, from, to uint32, f func(extent.Extent) error) error {
 	if from > to || to > extent.MaxBlock {
 		return fmt.Errorf("inode %d: %w", i.Ino(), extent.ErrRange)

@@ -16,7 +16,7 @@ const (
 	removeCredits = 8 + removeStep*2 + 2*extent.MaxDepth
 )
 
-// resize sets the size of a regular file, and has set change other members with it. It reports false if there is nothing to
+// Resize sets the size of a regular file, and has set change other members with it. It reports false if there is nothing to
 // do; then set was not called. mu is held.
 func Resize(i *volume.Inode, o *volume.Op, size int64, set func()) (bool, error) {
 	switch {
@@ -138,7 +138,7 @@ func endShorten(i *volume.Inode, o *volume.Op) error {
 	})
 }
 
-// finishTruncate is finishResize for an orphan found at mount.
+// FinishTruncate is finishResize for an orphan found at mount.
 func FinishTruncate(i *volume.Inode) error {
 	return i.FS.Change(nil, func(o *volume.Op) error {
 		o.Lock(i)
@@ -248,7 +248,7 @@ func zeroPart(i *volume.Inode, l uint32, from, to int) error {
 	return p.write()
 }
 
-// removeBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. mu is held. forget says
+// RemoveBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. mu is held. forget says
 // that they hold metadata.
 func RemoveBlocks(i *volume.Inode, o *volume.Op, from, to uint32, forget bool) error {
 	for to > from {
@@ -267,7 +267,7 @@ func RemoveBlocks(i *volume.Inode, o *volume.Op, from, to uint32, forget bool) e
 	return nil
 }
 
-// removeSome is a step of removeBlocks. It returns the new end of what is left to do; the caller stores the inode.
+// removeSome is a step of RemoveBlocks. It returns the new end of what is left to do; the caller stores the inode.
 func removeSome(i *volume.Inode, o *volume.Op, from, to uint32, forget bool) (uint32, error) {
 	return Tree(i, o).Remove(from, to, removeStep, func(x extent.Extent) error {
 		if forget {

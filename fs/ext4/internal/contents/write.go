@@ -22,7 +22,7 @@ import (
 
 const (
 	MaxExtentsPerHandle = 16
-	// creditsPerExtent: bitmap, descriptor, and the nodes of a path that splits.
+	// CreditsPerExtent: bitmap, descriptor, and the nodes of a path that splits.
 	CreditsPerExtent = 2 + 2*extent.MaxDepth/2
 )
 

@@ -76,14 +76,14 @@ func layout(i *volume.Inode) (*dir.Dir, error) {
 	return l, nil
 }
 
-// entries is what both forms of directory can do without changing anything.
-type entries interface {
+// Listing is what both forms of directory can do without changing anything.
+type Listing interface {
 	Lookup(name string) (ino uint32, ft uint8, err error)
 	Empty() (bool, error)
 	Read(cookie uint64, fn func(e dir.Entry, next uint64) bool) error
 }
 
-// blockEntries is entries of a directory in blocks.
+// blockEntries is the Listing of a directory in blocks.
 type blockEntries struct {
 	l *dir.Dir
 	s dirStore
@@ -97,7 +97,7 @@ func (b blockEntries) Read(cookie uint64, fn func(dir.Entry, uint64) bool) error
 
 // The following want mu held: shared for lookup and listing, exclusive for the rest.
 
-func Entries(i *volume.Inode) (entries, error) {
+func Entries(i *volume.Inode) (Listing, error) {
 	if i.IsInline() {
 		if !i.Disk.IsDir() {
 			return nil, volume.ErrNotDir
@@ -196,7 +196,7 @@ func dirDamage(i *volume.Inode) error {
 }
 
 // noteDamage has the volume know of an index that names are found without, though nobody is told of an error. It is
-// deferred like noteTo.
+// deferred like NoteTo.
 func noteDamage(i *volume.Inode) {
 	if err := i.Damaged.Load(); err != nil {
 		_ = i.FS.Note(*err)

@@ -21,7 +21,7 @@ func Rename(i *volume.Inode, oldName string, to *volume.Inode, newName string, f
 	return rename(i, &renaming{from: i, to: to, oldName: oldName, newName: newName, may: may}, flags)
 }
 
-// RenameWhiteout is Rename that leaves a whiteout at oldName, for the layers of an overlay: a character device 0,0, owned
+// RenameWithWhiteout is Rename that leaves a whiteout at oldName, for the layers of an overlay: a character device 0,0, owned
 // by uid and gid.
 func RenameWithWhiteout(i *volume.Inode, oldName string, to *volume.Inode, newName string, flags, uid, gid uint32, may ...volume.May) error {
 	r := &renaming{from: i, to: to, oldName: oldName, newName: newName, may: may, uid: uid, gid: gid}

@@ -43,7 +43,7 @@ type ErrorsRecorded struct {
 	Last   time.Time `json:"last,omitzero"`
 }
 
-// inspectRefused is what the superblock says of a volume that Open refuses, and why.
+// InspectRefused is what the superblock says of a volume that Open refuses, and why.
 func InspectRefused(sb *disk.Superblock, why error) *Inspection {
 	in := inspect(sb)
 	in.Mount, in.Reasons = volume.Refused, []string{why.Error()}

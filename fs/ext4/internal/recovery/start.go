@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// start brings a volume into use whose superblock is read:
+// Start brings a volume into use whose superblock is read:
 //
 //  1. the log of an earlier mount is replayed; for a read-only mount the cache shows it
 //  2. the groups are read, and the journal's blocks kept out of files

@@ -10,7 +10,7 @@ import (
 
 // Access times. Who reads never waits for the journal, neither for a commit nor for room in the log:
 //
-//  1. with mu shared, which the read has anyway, the time is noted in Inode.accessTime; attributes show it from then on
+//  1. with mu shared, which the read has anyway, the time is noted in Inode.AccessTime; attributes show it from then on
 //  2. when the read is done: if mu and a handle are to be had at once, the inode is stored
 //  3. else it is left to a goroutine that waits for a handle, and then stores the inode once nobody has its mu
 //
@@ -29,7 +29,7 @@ const (
 	lateStepMax = time.Second
 )
 
-// lastAccess is the access time. mu is held.
+// LastAccess is the access time. mu is held.
 func (i *Inode) LastAccess() time.Time {
 	if n := i.AccessTime.Load(); n != 0 {
 		return time.Unix(0, n)
@@ -52,7 +52,7 @@ func (i *Inode) accessDue(now time.Time) bool {
 	return !at.After(i.Disk.Mtime.Time()) || !at.After(i.Disk.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
 
-// endRead ends what reads the inode's contents under mu, shared, which it releases: the access is noted, and stored if it
+// EndRead ends what reads the inode's contents under mu, shared, which it releases: the access is noted, and stored if it
 // changes the access time.
 func (i *Inode) EndRead() {
 	now := time.Now()
@@ -66,7 +66,7 @@ func (i *Inode) EndRead() {
 	}
 }
 
-// storeAccess stores what endRead noted, now or later. No lock is held. A volume that takes no changes any more is no
+// storeAccess stores what EndRead noted, now or later. No lock is held. A volume that takes no changes any more is no
 // reason for a read to fail.
 func (i *Inode) storeAccess() {
 	stored := false
@@ -157,7 +157,7 @@ func (i *Inode) takeAccess() {
 	}
 }
 
-// settleAccess stores a noted time before an fsync.
+// SettleAccess stores a noted time before an fsync.
 func (i *Inode) SettleAccess() error {
 	if i.AccessTime.Load() == 0 || i.FS.readOnly.Load() {
 		return nil
@@ -168,7 +168,7 @@ func (i *Inode) SettleAccess() error {
 	})
 }
 
-// settleAllAccess is settleAccess of all inodes.
+// settleAllAccess is SettleAccess of all inodes.
 func (v *FS) settleAllAccess() error {
 	var errs []error
 	for _, i := range v.late.list() {

@@ -10,7 +10,7 @@ import (
 // This file is about blocks that nobody has: telling the device that they hold nothing, and keeping some for a file that
 // grows.
 
-// startDiscard has blocks discarded when their freeing is durable, if the mount asks for it.
+// StartDiscard has blocks discarded when their freeing is durable, if the mount asks for it.
 func (v *FS) StartDiscard() {
 	if !v.Opt.Discard || !v.Writable() {
 		return

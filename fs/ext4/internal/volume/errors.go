@@ -12,14 +12,14 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// noteTo is note for a deferred call. It is deferred first, so that it runs after all locks are released.
+// NoteTo is note for a deferred call. It is deferred first, so that it runs after all locks are released.
 func (v *FS) NoteTo(err *error) {
 	if *err != nil {
 		*err = v.Note(*err)
 	}
 }
 
-// note turns corruption found by the layers below into ErrCorrupt. The first time, it says so in the log, records it in
+// Note turns corruption found by the layers below into ErrCorrupt. The first time, it says so in the log, records it in
 // the superblock as the kernel does, and does what Options.Errors asks for. A journal that cannot go on leaves the volume
 // read-only in any case. Before the volume is mounted it is for Open's caller to tell.
 func (v *FS) Note(err error) error {
@@ -66,13 +66,13 @@ func (v *FS) meet(err error, record func() error) {
 	}
 }
 
-// isCorrupt says whether the layers below report that something on the volume cannot be.
+// IsCorrupt says whether the layers below report that something on the volume cannot be.
 func IsCorrupt(err error) bool {
 	var d *disk.CorruptError
 	return errors.As(err, &d) || errors.Is(err, jbd2.ErrCorrupt)
 }
 
-// distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
+// Distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
 // damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
 // The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
 // and what can be read should be. marked says that the journal has the mark of an error.
@@ -127,7 +127,7 @@ func setError(sb *disk.Superblock) {
 	sb.LastErrorTime, sb.LastErrorFunc = now, by
 }
 
-// keepErrors carries the marks of errors over to a copy of the superblock from the log, which may be older than they are:
+// KeepErrors carries the marks of errors over to a copy of the superblock from the log, which may be older than they are:
 // only e2fsck takes them away.
 func KeepErrors(to, from *disk.Superblock) {
 	to.State |= from.State & disk.StateError

@@ -19,7 +19,7 @@ const (
 		disk.ROCompatMetadataCsum | disk.ROCompatProject | disk.ROCompatOrphanPresent
 )
 
-// refusal says why a volume with the features of sb cannot be read, nil if it can.
+// Refusal says why a volume with the features of sb cannot be read, nil if it can.
 func Refusal(sb *disk.Superblock) error {
 	if bad := sb.FeatureIncompat &^ knownIncompat; bad != 0 {
 		return fmt.Errorf("the volume has the feature %v, which LaneFS does not know: mount it with the kernel's ext4", bad)
@@ -30,7 +30,7 @@ func Refusal(sb *disk.Superblock) error {
 	return nil
 }
 
-// unwritable is what keeps a volume with the features of sb from being written, 0 if nothing does.
+// Unwritable is what keeps a volume with the features of sb from being written, 0 if nothing does.
 func Unwritable(sb *disk.Superblock) disk.ROCompat { return sb.FeatureROCompat &^ writableROCompat }
 
 // checkFeatures refuses what cannot be read and turns ro on for what cannot be written.
@@ -72,7 +72,7 @@ func AllFeatures() (out []Feature) {
 	return out
 }
 
-// features lists those that the three words have.
+// Features lists those that the three words have.
 func Features(c disk.Compat, i disk.Incompat, r disk.ROCompat) (out []Feature) {
 	for bit := range 32 {
 		if f := c & (1 << bit); f != 0 {

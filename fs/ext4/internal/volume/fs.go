@@ -19,18 +19,18 @@ type FS struct {
 	Dev       blockdev.Device
 	Opt       Options
 	BlockSize int  // bytes in a block
-	BlockBits uint // log2(bs)
+	BlockBits uint // log2(BlockSize)
 	Seed      uint32
 	Cache     *jbd2.Cache
 	Journal   *jbd2.Journal
 	Alloc     *alloc.Allocator
 
 	Super   *disk.Superblock // geometry and features are constant
-	SuperMu sync.Mutex       // protects the other members of sb, and sbBuf's contents
+	SuperMu sync.Mutex       // protects the other members of Super, and sbBuf's contents
 	sbBuf   *jbd2.Buffer
 
 	Logged bool                               // commits go to the log: a power cut leaves a volume that recovers
-	end    func(i *Inode, deleted bool) error // see newFS
+	end    func(i *Inode, deleted bool) error // see New
 
 	XattrFormat *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
@@ -51,7 +51,7 @@ type FS struct {
 	Counters  struct{ DataRead, DataWritten, superRead, superWritten atomic.Int64 }
 }
 
-// newFS is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to
+// New is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to
 // free it, deleted set; that of one whose truncation failed half-way calls it to do the rest.
 func New(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) error) (*FS, error) {
 	if opt.CommitInterval == 0 {
@@ -118,7 +118,7 @@ func (v *FS) Close() error {
 	return errors.Join(err, v.Abandon())
 }
 
-// abandon releases what start built.
+// Abandon releases what start built.
 func (v *FS) Abandon() error {
 	var err error
 	if v.Journal != nil {
@@ -137,10 +137,10 @@ func (v *FS) Abandon() error {
 	return err
 }
 
-// writable says whether the volume takes changes: unless reading was all that was asked for, and until an error is noted.
+// Writable says whether the volume takes changes: unless reading was all that was asked for, and until an error is noted.
 func (v *FS) Writable() bool { return !v.readOnly.Load() }
 
-// metError says whether this mount has met an error that e2fsck is to look at.
+// MetError says whether this mount has met an error that e2fsck is to look at.
 func (v *FS) MetError() bool { return v.errored.Load() }
 
 func (v *FS) Name() string { return v.Dev.Info().Name }

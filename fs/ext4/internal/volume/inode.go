@@ -25,26 +25,26 @@ type Inode struct {
 
 	making bool // protected by inodeTable.mu: the operation that makes it has not ended, see made
 
-	// mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
+	// Mu protects what follows, the file's contents and its slot of the inode table. It is taken before a handle is
 	// begun, never under one.
 	Mu      sync.RWMutex
 	Disk    disk.Inode
 	TID     jbd2.TID // last transaction that changed the inode
 	DataTID jbd2.TID // last one that changed more of it than times: what fdatasync waits for
-	Changed bool     // d differs from the slot: store is due before the handle ends
+	Changed bool     // Disk differs from the slot: Store is due before the handle ends
 
-	CleanEnd bool // the last block is zero past the size, see cleanTail
-	Shortens bool // the size was set, but blocks past it are still mapped, see finishResize
+	CleanEnd bool // the last block is zero past the size, see contents
+	Shortens bool // the size was set, but blocks past it are still mapped, see contents
 
-	Layout     atomic.Pointer[dir.Dir] // layout
+	Layout     atomic.Pointer[dir.Dir] // how a directory's blocks are read; nil until that is known
 	Damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
 	Window     alloc.Window            // blocks kept for when the file grows
-	AccessTime atomic.Int64            // of a read that d does not show yet, ns since 1970; 0 for none. Set under mu, shared
+	AccessTime atomic.Int64            // of a read that Disk does not show yet, ns since 1970; 0 for none. Set under Mu, shared
 }
 
-// slot is where the inode lies in the inode table.
+// Slot is where the inode lies in the inode table.
 func (i *Inode) Slot() (*jbd2.Buffer, []byte, error) {
 	sb := i.FS.Super
 	group, block, off := sb.InodeLocation(i.ino)
@@ -84,7 +84,7 @@ func (i *Inode) load() error {
 	return nil
 }
 
-// checkInode refuses members that the rest of the package could not work with.
+// CheckInode refuses members that the rest of the package could not work with.
 func (v *FS) CheckInode(ino uint32, d *disk.Inode) error {
 	what := InodeName(ino)
 	switch d.Mode & disk.ModeFmt {
@@ -115,7 +115,7 @@ func (v *FS) CheckInode(ino uint32, d *disk.Inode) error {
 	return nil
 }
 
-// store writes the inode into its slot. mu is held for writing.
+// Store writes the inode into its slot. mu is held for writing.
 func (i *Inode) Store(o *Op) error {
 	err := o.ChangeSlot(i, func(slot []byte) {
 		i.takeAccess()

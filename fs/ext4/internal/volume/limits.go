@@ -18,7 +18,7 @@ func (v *FS) maxSectors() uint64 {
 	return math.MaxUint32
 }
 
-// maxSizeExtents is the size of the largest file with extents.
+// MaxSizeExtents is the size of the largest file with extents.
 func (v *FS) MaxSizeExtents() int64 {
 	n := int64(extent.MaxBlock) << v.BlockBits
 	if !v.Super.FeatureROCompat.Has(disk.ROCompatHugeFile) {
@@ -64,10 +64,10 @@ func mapNodes(n, per uint64) uint64 {
 	return nodes + 1 + (n+per-1)/per + (n+per*per-1)/(per*per)
 }
 
-// logical is the logical block that holds byte off, extent.MaxBlock for what no file can have.
+// Logical is the logical block that holds byte off, extent.MaxBlock for what no file can have.
 func (v *FS) Logical(off int64) uint32 { return uint32(min(off>>v.BlockBits, extent.MaxBlock)) }
 
-// logicalEnd is how many blocks the first off bytes take, extent.MaxBlock at most.
+// LogicalEnd is how many blocks the first off bytes take, extent.MaxBlock at most.
 func (v *FS) LogicalEnd(off int64) uint32 {
 	if off <= 0 {
 		return 0
@@ -75,11 +75,11 @@ func (v *FS) LogicalEnd(off int64) uint32 {
 	return uint32(min((off-1)>>v.BlockBits+1, extent.MaxBlock))
 }
 
-// end is where reading ends: the size, or where the largest file does if the volume says that this one is larger still. The
+// ReadEnd is where reading ends: the size, or where the largest file does if the volume says that this one is larger still. The
 // kernel reads no further, either. mu is held.
 func (i *Inode) ReadEnd() int64 { return min(int64(i.Disk.Size), i.FS.MaxSizeExtents()) }
 
-// maxSize is the size that this file can have. mu is held.
+// MaxSize is the size that this file can have. mu is held.
 func (i *Inode) MaxSize() int64 {
 	if i.ExtentMapped() {
 		return i.FS.MaxSizeExtents()
@@ -87,7 +87,7 @@ func (i *Inode) MaxSize() int64 {
 	return i.FS.maxSizeMap()
 }
 
-// extentMapped says whether the file has extents, or will have when it outgrows its inode.
+// ExtentMapped says whether the file has extents, or will have when it outgrows its inode.
 func (i *Inode) ExtentMapped() bool {
 	return i.Disk.Flags&disk.FlExtents != 0 || i.IsInline() && i.FS.Super.FeatureIncompat.Has(disk.IncompatExtents)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// op is one operation that changes metadata. It owns
+// Op is one operation that changes metadata. It owns
 //
 //   - the locks of the inodes that it changes, from lock to the operation's end;
 //   - its handle, and with it the credits, while do runs;
@@ -42,7 +42,7 @@ type kept struct {
 	access                      int64
 }
 
-// change runs f as one operation, and notes damage that it met when all locks are released.
+// Change runs f as one operation, and notes damage that it met when all locks are released.
 func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
 	defer v.NoteTo(&err)
 	o := &Op{FS: v}
@@ -53,7 +53,7 @@ func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
 	return f(o)
 }
 
-// lock takes the inode's lock for writing, until the operation ends.
+// Lock takes the inode's lock for writing, until the operation ends.
 func (o *Op) Lock(i *Inode) {
 	i.Mu.Lock()
 	o.took(i)
@@ -75,13 +75,13 @@ func (o *Op) took(i *Inode) {
 	}
 }
 
-// lockTree keeps other operations from moving directories, until this one ends.
+// LockTree keeps other operations from moving directories, until this one ends.
 func (o *Op) LockTree() {
 	o.FS.renameMu.Lock()
 	o.renaming = true
 }
 
-// lockShared takes FS.sharedXattr until the handle ends: nobody may build on a count that may yet be undone.
+// LockShared takes FS.sharedXattr until the handle ends: nobody may build on a count that may yet be undone.
 func (o *Op) LockShared() {
 	if !o.sharing {
 		o.FS.sharedXattr.Lock()
@@ -96,10 +96,10 @@ func (o *Op) unlockShared() {
 	}
 }
 
-// later has f run when the operation has ended and holds no lock.
+// Later has f run when the operation has ended and holds no lock.
 func (o *Op) Later(f func()) { o.after = append(o.after, f) }
 
-// onDone has f run when the handle has ended well, before its locks are released.
+// OnDone has f run when the handle has ended well, before its locks are released.
 func (o *Op) OnDone(f func()) { o.done = append(o.done, f) }
 
 func (o *Op) release() {
@@ -117,7 +117,7 @@ func (o *Op) release() {
 	o.after = nil
 }
 
-// do runs f under a handle of so many credits, and undoes it if it returns an error. When there is no space, but will be
+// Do runs f under a handle of so many credits, and undoes it if it returns an error. When there is no space, but will be
 // after a commit, it commits and runs f again.
 func (o *Op) Do(credits int, f func() error) error {
 	err := o.Once(credits, f)
@@ -208,7 +208,7 @@ func (i *Inode) putBack(k *kept) {
 	}
 }
 
-// changeSlot has f change the inode's slot of the inode table, of which nobody else changes more than i_dtime.
+// ChangeSlot has f change the inode's slot of the inode table, of which nobody else changes more than i_dtime.
 func (o *Op) ChangeSlot(i *Inode, f func(slot []byte)) error {
 	buf, slot, err := i.Slot()
 	if err != nil {

@@ -36,7 +36,7 @@ type orphanFile struct {
 	free   []orphanPlace // protected by orphans.mu
 }
 
-// isOrphan says whether the inode is recorded as an orphan. mu is held.
+// IsOrphan says whether the inode is recorded as an orphan. mu is held.
 func (i *Inode) IsOrphan() bool { return i.orphan.kind != 0 }
 
 func (o *orphans) any() bool {
@@ -45,7 +45,7 @@ func (o *orphans) any() bool {
 	return o.n > 0
 }
 
-// addOrphan records i, whose mu is held, if it is not yet.
+// AddOrphan records i, whose mu is held, if it is not yet.
 func (v *FS) AddOrphan(op *Op, i *Inode) error {
 	o := &v.orphans
 	o.mu.Lock()
@@ -121,7 +121,7 @@ func (v *FS) unlistOrphan(h *jbd2.Handle, i *Inode) error {
 	return nil
 }
 
-// removeOrphan forgets i, whose mu is held; the caller stores it.
+// RemoveOrphan forgets i, whose mu is held; the caller stores it.
 func (v *FS) RemoveOrphan(op *Op, i *Inode) error {
 	o := &v.orphans
 	o.mu.Lock()

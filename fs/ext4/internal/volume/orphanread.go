@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// readOrphanList follows s_last_orphan.
+// ReadOrphanList follows s_last_orphan.
 func (v *FS) ReadOrphanList() ([]*Inode, error) {
 	var found []*Inode
 	seen := map[uint32]bool{}
@@ -34,7 +34,7 @@ func (v *FS) ReadOrphanList() ([]*Inode, error) {
 	return found, nil
 }
 
-// useOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. Beside an error
+// UseOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. Beside an error
 // it returns what was found before it.
 func (v *FS) UseOrphanFile(seed uint32, blocks []jbd2.Block) ([]*Inode, error) {
 	f := &orphanFile{seed: seed, blocks: blocks}

@@ -77,7 +77,7 @@ func (u *unfinished) add(i *Inode) bool {
 	return true
 }
 
-// unfinishedCount is how many inodes are left that could not be freed or truncated.
+// UnfinishedCount is how many inodes are left that could not be freed or truncated.
 func (v *FS) UnfinishedCount() int {
 	u := &v.unfinished
 	u.mu.Lock()
@@ -96,5 +96,5 @@ func (u *unfinished) close() {
 	}
 }
 
-// dropWindow gives up what is kept for the file.
+// DropWindow gives up what is kept for the file.
 func (i *Inode) DropWindow() { i.FS.Alloc.Drop(&i.Window) }

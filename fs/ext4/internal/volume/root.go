@@ -20,7 +20,7 @@ type Tree interface {
 	Walk(node func(b jbd2.Block, depth int) error, run func(extent.Extent) error) error
 }
 
-// treeIn is the tree whose root is in the inode and whose other nodes come from nodes; with nil, the root alone can be checked.
+// TreeIn is the tree whose root is in the inode and whose other nodes come from nodes; with nil, the root alone can be checked.
 // mu is held.
 func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 	if i.Disk.Flags&disk.FlExtents != 0 {
@@ -36,7 +36,7 @@ func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 	}
 }
 
-// extentsIn is treeIn of an inode that is known to have extents.
+// ExtentsIn is TreeIn of an inode that is known to have extents.
 func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
 	return &extent.Tree{
 		Ino:       i.ino,
@@ -59,7 +59,7 @@ func (v *FS) validData(ino uint32) func(jbd2.Block, uint32) bool {
 	return v.Alloc.Valid
 }
 
-// hasBlocks says whether the inode's i_block maps blocks.
+// HasBlocks says whether the inode's i_block maps blocks.
 func (i *Inode) HasBlocks() bool {
 	if i.IsInline() || i.FastSymlink() {
 		return false
@@ -67,7 +67,7 @@ func (i *Inode) HasBlocks() bool {
 	return i.Disk.IsReg() || i.Disk.IsDir() || i.Disk.IsLink()
 }
 
-// fastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
+// FastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
 // length does not tell, for links of old were given a block whatever their length.
 func (i *Inode) FastSymlink() bool {
 	if i.FS.Super.FeatureIncompat.Has(disk.IncompatEAInode) && i.Disk.IsLink() && !i.IsInline() {
@@ -79,7 +79,7 @@ func (i *Inode) FastSymlink() bool {
 
 func (i *Inode) IsInline() bool { return i.Disk.Flags&disk.FlInlineData != 0 }
 
-// noBlocks says whether the inode has no blocks of its own, not even of metadata.
+// NoBlocks says whether the inode has no blocks of its own, not even of metadata.
 func (i *Inode) NoBlocks() bool {
 	sectors := i.FS.Super.Sectors(&i.Disk)
 	if i.Disk.FileACL != 0 {

@@ -9,12 +9,12 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// superblockRead is how many bytes readSuperblock reads: whole blocks of the device.
+// superblockRead is how many bytes ReadSuperblock reads: whole blocks of the device.
 func superblockRead(dev blockdev.Device) int64 {
 	return max(disk.SuperblockOffset+disk.SuperblockSize, int64(dev.Info().BlockSize))
 }
 
-// readSuperblock returns a superblock also beside the error that its checksum is wrong.
+// ReadSuperblock returns a superblock also beside the error that its checksum is wrong.
 func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
 		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
@@ -50,7 +50,7 @@ func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
 	return nil
 }
 
-// markMounted records in the superblock that the volume is in use.
+// MarkMounted records in the superblock that the volume is in use.
 func (v *FS) MarkMounted() (err error) {
 	if v.sbBuf, err = v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo())); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (v *FS) encodeSuper(f func(*disk.Superblock)) {
 	v.sbBuf.Unlock()
 }
 
-// viewSuper has f look at the superblock, and not keep it.
+// ViewSuper has f look at the superblock, and not keep it.
 func (v *FS) ViewSuper(f func(*disk.Superblock)) {
 	v.SuperMu.Lock()
 	defer v.SuperMu.Unlock()
@@ -95,7 +95,7 @@ func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 	h.DirtyShared(v.sbBuf)
 }
 
-// reloadSuper reads the superblock again, through the cache, after recovery.
+// ReloadSuper reads the superblock again, through the cache, after recovery.
 func (v *FS) ReloadSuper() error {
 	buf, err := v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo()))
 	if err != nil {
@@ -124,7 +124,7 @@ func (v *FS) ReloadSuper() error {
 	return nil
 }
 
-// beforeCommit keeps the superblock's counters right in every transaction.
+// BeforeCommit keeps the superblock's counters right in every transaction.
 func (v *FS) BeforeCommit(h *jbd2.Handle) {
 	if v.sbBuf != nil && v.Alloc != nil {
 		v.Alloc.AgeWindows()
@@ -150,7 +150,7 @@ func (v *FS) writeSuper(f func(*disk.Superblock)) error {
 	return v.SendSuper(s)
 }
 
-// sendSuper writes the superblock's block home, past the cache, and makes it durable.
+// SendSuper writes the superblock's block home, past the cache, and makes it durable.
 func (v *FS) SendSuper(s blockdev.Slice) error {
 	v.Counters.superWritten.Add(int64(v.BlockSize))
 	if err := v.Dev.Write(blockdev.Bytes(v.Super.SuperBlockNo())<<v.BlockBits, true, s); err != nil {

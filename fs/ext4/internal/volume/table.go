@@ -33,14 +33,14 @@ func (t *inodeTable) remove(i *Inode) {
 	i.dead = true
 }
 
-// forget takes an inode that the operation frees out of the table.
+// Forget takes an inode that the operation frees out of the table.
 func (o *Op) Forget(i *Inode) {
 	t := &o.FS.inodes
 	t.remove(i)
 	o.Handle.OnUndo(func() { t.enter(i) })
 }
 
-// newLive makes inode ino, which the operation has allocated, a live one with the members d. The slot is cleared of what an
+// NewLive makes inode ino, which the operation has allocated, a live one with the members d. The slot is cleared of what an
 // earlier inode left there; the caller stores the new one.
 func (o *Op) NewLive(ino uint32, d disk.Inode) (*Inode, error) {
 	v := o.FS
@@ -55,7 +55,7 @@ func (o *Op) NewLive(ino uint32, d disk.Inode) (*Inode, error) {
 	return n, nil
 }
 
-// enterUnread makes inode ino live without a look at its slot, which the caller writes.
+// EnterUnread makes inode ino live without a look at its slot, which the caller writes.
 func (v *FS) EnterUnread(ino uint32) *Inode {
 	i := v.unread(ino)
 	v.inodes.enter(i)
@@ -106,7 +106,7 @@ func (v *FS) Get(ino uint32) (*Inode, error) {
 	return i, nil
 }
 
-// linked is get for an inode that a directory names: it must be one that a name can have.
+// Linked is get for an inode that a directory names: it must be one that a name can have.
 func (v *FS) Linked(ino uint32) (*Inode, error) {
 	if ino != disk.InoRoot && ino < v.Super.FirstIno {
 		return nil, disk.Corrupt(InodeName(ino), "a directory names this special inode")

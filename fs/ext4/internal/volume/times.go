@@ -6,24 +6,24 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// timeGrain is how exact the times of writing are: the kernel's own are exact to a tick.
+// TimeGrain is how exact the times of writing are: the kernel's own are exact to a tick.
 const TimeGrain = 4 * time.Millisecond
 
-// touch sets modification and change time to now. mu is held; the caller stores the inode.
+// Touch sets modification and change time to now. mu is held; the caller stores the inode.
 func (i *Inode) Touch(now time.Time) {
 	i.Disk.Mtime = disk.TimestampOf(now)
 	i.Stamp(i.Disk.Mtime)
 	i.Changed = true
 }
 
-// stamp sets the change time. i_version moves with it: an NFS server on the kernel's ext4 tells clients by that whether what
+// Stamp sets the change time. i_version moves with it: an NFS server on the kernel's ext4 tells clients by that whether what
 // they keep of the file is old. mu is held; the caller stores the inode.
 func (i *Inode) Stamp(t disk.Timestamp) {
 	i.Disk.Ctime = t
 	i.Disk.Version++
 }
 
-// storeTimes is store after set, which changes nothing but times.
+// StoreTimes is store after set, which changes nothing but times.
 func (i *Inode) StoreTimes(o *Op, set func()) error {
 	data, more := i.DataTID, i.Changed
 	set()

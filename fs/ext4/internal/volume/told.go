@@ -12,7 +12,7 @@ type May uint8
 // UseReserved lets an operation take the blocks that are reserved for the superuser.
 const UseReserved May = 1 << iota
 
-// allocFlags is what the operation may take.
+// AllocFlags is what the operation may take.
 func (o *Op) AllocFlags() int {
 	if o.may&UseReserved != 0 {
 		return alloc.UseReserved
@@ -33,7 +33,7 @@ type Xattr struct {
 	Value []byte
 }
 
-// making is all that one operation was told.
+// Making is all that one operation was told.
 type Making struct {
 	May    []May
 	Xattrs Xattrs

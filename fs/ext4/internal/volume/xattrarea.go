@@ -6,7 +6,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// xattrBlock reads the inode's attribute block.
+// XattrBlock reads the inode's attribute block.
 func (i *Inode) XattrBlock() (*jbd2.Buffer, error) {
 	if !i.FS.Alloc.Valid(jbd2.Block(i.Disk.FileACL), 1) {
 		return nil, disk.Corrupt(InodeName(i.Ino()), "attribute block %d cannot be one", i.Disk.FileACL)
@@ -25,7 +25,7 @@ func (i *Inode) XattrBlock() (*jbd2.Buffer, error) {
 	return buf, nil
 }
 
-// parseXattrs reads all attributes. What it returns does not share memory with the buffers. mu is held.
+// ParseXattrs reads all attributes. What it returns does not share memory with the buffers. mu is held.
 func (i *Inode) ParseXattrs() (*xattr.Set, error) {
 	buf, slot, err := i.Slot()
 	if err != nil {
@@ -47,12 +47,12 @@ func (i *Inode) ParseXattrs() (*xattr.Set, error) {
 	return i.FS.XattrFormat.Parse(InodeName(i.Ino()), area, i.Disk.FileACL, block)
 }
 
-// writeXattrBody puts what of s lies in the inode's slot in place. The caller stores the inode.
+// WriteXattrBody puts what of s lies in the inode's slot in place. The caller stores the inode.
 func (i *Inode) WriteXattrBody(o *Op, s *xattr.Set) error {
 	return o.ChangeSlot(i, func(slot []byte) { i.FS.XattrFormat.EncodeBody(s, i.Disk.XattrArea(slot)) })
 }
 
-// noteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
+// NoteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
 func (v *FS) NoteExtAttr(o *Op) {
 	if !v.extAttr.Swap(true) {
 		v.updateSuper(o.Handle, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
