@@ -17,7 +17,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // openLogged opens an image and collects what the volume says.
@@ -105,7 +104,7 @@ func TestHalfOperation(t *testing.T) {
 					root.in().Disk.LinksCount = 77
 					require.NoError(t, root.in().Store(o))
 					if blind {
-						super, err := v.in().Cache.Get(jbd2.Block(v.in().Super.SuperBlockNo()))
+						super, err := v.in().Cache.Get(disk.Block(v.in().Super.SuperBlockNo()))
 						require.NoError(t, err)
 						o.Handle.Dirty(super) // without a word on how to put it back
 						super.Put()

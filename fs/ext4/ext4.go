@@ -3,7 +3,7 @@
 //
 // The nouns: an FS is one mounted volume. An Inode is a live file of it, counted: FS.Inode, Lookup, Create and the like
 // return a reference that the caller drops with Put; the last Put of a file without links frees it. A Buffer holds file
-// bytes in memory that the controller can reach. Offsets and lengths are bytes, block numbers are jbd2.Block, logical
+// bytes in memory that the controller can reach. Offsets and lengths are bytes, block numbers are disk.Block, logical
 // blocks of a file are uint32.
 //
 // Every change of metadata happens under a jbd2.Handle. File data is written to its blocks before the handle that makes

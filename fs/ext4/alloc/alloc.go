@@ -69,7 +69,7 @@ type Allocator struct {
 	freeInodes atomic.Int64
 	dirs       atomic.Int64
 	reserved   atomic.Int64 // blocks for the superuser only
-	discard    atomic.Pointer[func(jbd2.Block, uint32)]
+	discard    atomic.Pointer[func(disk.Block, uint32)]
 	damage     error // constant after New
 	windows    windows
 }
@@ -110,13 +110,13 @@ func (a *Allocator) Close() {
 func (a *Allocator) loadDescs() error {
 	sb := a.sb
 	n := sb.DescBlocks()
-	var blocks []jbd2.Block
+	var blocks []disk.Block
 	for i := range n {
 		b := sb.DescBlock(i)
 		if !sb.ValidBlock(b) {
 			return disk.Corrupt("superblock", "descriptor block %d would be block %d of %d", i, b, sb.BlocksCount)
 		}
-		blocks = append(blocks, jbd2.Block(b))
+		blocks = append(blocks, disk.Block(b))
 	}
 	const batch = 256
 	for len(blocks) > 0 {
@@ -172,8 +172,8 @@ func (a *Allocator) loadDesc(i uint32, g *group) error {
 }
 
 // InodeTable is the first block of a group's inode table.
-func (a *Allocator) InodeTable(group uint32) jbd2.Block {
-	return jbd2.Block(a.groups[group].desc.InodeTable) // never changes
+func (a *Allocator) InodeTable(group uint32) disk.Block {
+	return disk.Block(a.groups[group].desc.InodeTable) // never changes
 }
 
 // FreeBlocks is the number of free blocks, pending ones included: what statfs and the superblock say.
@@ -201,7 +201,7 @@ func (a *Allocator) Overhead() uint64 {
 
 // SetDiscard has f called, nil for nobody, with runs of blocks whose freeing is durable, before they can be used again.
 // It runs on the journal's committer.
-func (a *Allocator) SetDiscard(f func(start jbd2.Block, n uint32)) {
+func (a *Allocator) SetDiscard(f func(start disk.Block, n uint32)) {
 	if f == nil {
 		a.discard.Store(nil)
 		return

@@ -5,9 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-	"github.com/stretchr/testify/require"
 )
 
 // model is what should be in use.
@@ -23,7 +24,7 @@ type model struct {
 }
 
 type ext struct {
-	b jbd2.Block
+	b disk.Block
 	n uint32
 }
 
@@ -33,7 +34,7 @@ func newModel(v *volume, seed uint64) *model {
 }
 
 func (m *model) take(want, least uint32) error {
-	goal := jbd2.Block(m.r.Uint64N(m.sb.BlocksCount + 10))
+	goal := disk.Block(m.r.Uint64N(m.sb.BlocksCount + 10))
 	b, n, err := m.alloc(goal, want, least)
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func (m *model) take(want, least uint32) error {
 	return nil
 }
 
-func (m *model) took(b jbd2.Block, n uint32) {
+func (m *model) took(b disk.Block, n uint32) {
 	require.True(m.t, m.a.Valid(b, n))
 	for i := range uint64(n) {
 		require.False(m.t, m.blocks[uint64(b)+i], "block %d given out twice", uint64(b)+i)
@@ -61,7 +62,7 @@ func (m *model) give() {
 	if m.r.IntN(3) == 0 {
 		keep = m.r.Uint32N(x.n)
 	}
-	m.free(x.b+jbd2.Block(keep), x.n-keep)
+	m.free(x.b+disk.Block(keep), x.n-keep)
 	for k := keep; k < x.n; k++ {
 		delete(m.blocks, uint64(x.b)+uint64(k))
 		m.gone[uint64(x.b)+uint64(k)] = true
@@ -217,11 +218,11 @@ func TestRefusals(t *testing.T) {
 	v.do(100, func(h *jbd2.Handle) {
 		corrupt(v.a.Free(h, 1, 1))                                          // the superblock
 		corrupt(v.a.Free(h, v.a.InodeTable(0), 1))                          // an inode table
-		corrupt(v.a.Free(h, jbd2.Block(v.a.groups[1].desc.BlockBitmap), 1)) // a bitmap
-		corrupt(v.a.Free(h, jbd2.Block(v.sb.BlocksCount-1), 2))             // past the end
+		corrupt(v.a.Free(h, disk.Block(v.a.groups[1].desc.BlockBitmap), 1)) // a bitmap
+		corrupt(v.a.Free(h, disk.Block(v.sb.BlocksCount-1), 2))             // past the end
 		corrupt(v.a.Free(h, 1<<50, 1))
 		corrupt(v.a.Free(h, 0, 1))
-		corrupt(v.a.Free(h, b+jbd2.Block(n), 1)) // free already
+		corrupt(v.a.Free(h, b+disk.Block(n), 1)) // free already
 		corrupt(v.a.Free(h, b, 0))
 		require.NoError(t, v.a.Free(h, b, n))
 		corrupt(v.a.Free(h, b, n)) // twice
@@ -258,7 +259,7 @@ func TestFreedBlocksWaitForTheCommit(t *testing.T) {
 	_, _, err := v.alloc(0, 1, 1)
 	require.ErrorIs(t, err, ErrNoSpace)
 	var told []ext
-	v.a.SetDiscard(func(b jbd2.Block, n uint32) { told = append(told, ext{b, n}) })
+	v.a.SetDiscard(func(b disk.Block, n uint32) { told = append(told, ext{b, n}) })
 	require.NoError(t, v.jnl.Commit())
 	require.Equal(t, all[:1], told)
 	require.Zero(t, v.a.Pending())
@@ -296,13 +297,13 @@ func TestReservedBlocks(t *testing.T) {
 func TestRunsAreLongAndAligned(t *testing.T) {
 	v := open(t, mkfs(t, "400M", "-b", "4096"))
 	defer v.close()
-	goal := jbd2.Block(v.sb.GroupFirstBlock(1))
+	goal := disk.Block(v.sb.GroupFirstBlock(1))
 	b, n, err := v.alloc(goal+1, 2048, 1) // 8 MiB
 	require.NoError(t, err)
 	require.EqualValues(t, 2048, n)
 	next := b
 	for range 10 {
-		next += jbd2.Block(n)
+		next += disk.Block(n)
 		b, n, err = v.alloc(next, 256, 1)
 		require.NoError(t, err)
 		require.Equal(t, next, b)
@@ -322,7 +323,7 @@ func TestWindowsKeepWritersApart(t *testing.T) {
 	defer v.close()
 	free := v.a.FreeBlocks()
 	var w [2]Window
-	var end [2]jbd2.Block
+	var end [2]disk.Block
 	pieces := [2]int{}
 	for range 200 {
 		for i := range w {
@@ -332,7 +333,7 @@ func TestWindowsKeepWritersApart(t *testing.T) {
 				if b != end[i] {
 					pieces[i]++
 				}
-				end[i] = b + jbd2.Block(n)
+				end[i] = b + disk.Block(n)
 			})
 		}
 	}
@@ -362,16 +363,16 @@ func TestTrim(t *testing.T) {
 	defer v.close()
 	var runs []ext
 	for range 40 {
-		b, n, err := v.alloc(jbd2.Block(1+rand.Uint32N(40000)), 50, 1)
+		b, n, err := v.alloc(disk.Block(1+rand.Uint32N(40000)), 50, 1)
 		require.NoError(t, err)
 		runs = append(runs, ext{b, n})
 	}
 	free := v.a.FreeBlocks()
-	seen := map[jbd2.Block]bool{}
-	n, err := v.a.Trim(0, 1<<60, 1, func(b jbd2.Block, n uint32) error {
+	seen := map[disk.Block]bool{}
+	n, err := v.a.Trim(0, 1<<60, 1, func(b disk.Block, n uint32) error {
 		require.True(t, v.a.Valid(b, n))
 		require.Less(t, v.a.avail.Load(), int64(free))
-		for i := range jbd2.Block(n) {
+		for i := range disk.Block(n) {
 			require.False(t, seen[b+i])
 			seen[b+i] = true
 		}
@@ -384,11 +385,11 @@ func TestTrim(t *testing.T) {
 		require.False(t, seen[x.b])
 	}
 	require.EqualValues(t, free, v.a.avail.Load())
-	n, err = v.a.Trim(0, 1<<60, 1<<20, func(jbd2.Block, uint32) error { return nil })
+	n, err = v.a.Trim(0, 1<<60, 1<<20, func(disk.Block, uint32) error { return nil })
 	require.NoError(t, err)
 	require.Zero(t, n)
 	stop := errors.New("stop")
-	_, err = v.a.Trim(0, 1<<60, 1, func(jbd2.Block, uint32) error { return stop })
+	_, err = v.a.Trim(0, 1<<60, 1, func(disk.Block, uint32) error { return stop })
 	require.ErrorIs(t, err, stop)
 	require.EqualValues(t, free, v.a.avail.Load())
 }

@@ -3,8 +3,9 @@ package alloc
 import (
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // One block at a time at the end of a file, as small appends do.
@@ -13,8 +14,8 @@ func BenchmarkAppend(b *testing.B) {
 	defer v.close()
 	h, err := v.jnl.Begin(1000)
 	require.NoError(b, err)
-	var taken []jbd2.Block
-	next := jbd2.Block(0)
+	var taken []disk.Block
+	next := disk.Block(0)
 	for b.Loop() {
 		p, _, err := v.a.Alloc(h, next, 1, 1, UseReserved)
 		if err != nil {

@@ -23,7 +23,7 @@ const peeks = 8
 
 // Alloc takes a run of up to want free blocks, at least least of them, at goal or as near after it as there is a good
 // run. The run lies in one group. A goal outside the volume means its start.
-func (a *Allocator) Alloc(h *jbd2.Handle, goal jbd2.Block, want, least uint32, flags int) (jbd2.Block, uint32, error) {
+func (a *Allocator) Alloc(h *jbd2.Handle, goal disk.Block, want, least uint32, flags int) (disk.Block, uint32, error) {
 	if a.sb.Bigalloc() {
 		return 0, 0, ErrReadOnly
 	}
@@ -66,17 +66,17 @@ func (a *Allocator) promise(want, least uint32, flags int) uint32 {
 }
 
 // search finds and takes the run. Others may take what it was about to, so it goes round again before it gives up.
-func (a *Allocator) search(h *jbd2.Handle, goal jbd2.Block, want, least uint32) (jbd2.Block, uint32, error) {
+func (a *Allocator) search(h *jbd2.Handle, goal disk.Block, want, least uint32) (disk.Block, uint32, error) {
 	home, bit := a.home(goal)
 	if off, n, err := a.takeAt(h, home, bit, want, least); n > 0 || err != nil {
-		return a.first(home) + jbd2.Block(off), n, err
+		return a.first(home) + disk.Block(off), n, err
 	}
 	for range 3 {
 		left := peeks
 		for target := want; ; target = max(target/2, least) {
 			g, off, n, err := a.sweep(h, home, bit, want, target, target == least, &left)
 			if n > 0 || err != nil {
-				return a.first(g) + jbd2.Block(off), n, err
+				return a.first(g) + disk.Block(off), n, err
 			}
 			if target == least {
 				break
@@ -87,8 +87,8 @@ func (a *Allocator) search(h *jbd2.Handle, goal jbd2.Block, want, least uint32) 
 }
 
 // home is where a search begins: at the goal, or at the start of the volume.
-func (a *Allocator) home(goal jbd2.Block) (*group, uint32) {
-	if goal >= jbd2.Block(a.sb.FirstDataBlock) && uint64(goal) < a.sb.BlocksCount {
+func (a *Allocator) home(goal disk.Block) (*group, uint32) {
+	if goal >= disk.Block(a.sb.FirstDataBlock) && uint64(goal) < a.sb.BlocksCount {
 		return a.groupOf(goal)
 	}
 	return &a.groups[0], 0
@@ -203,7 +203,7 @@ func (a *Allocator) takeLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer, off, 
 func uint64ToBit(n uint64) uint32 { return uint32(min(n, 1<<31)) }
 
 // Free gives back n blocks from b, which may lie in several groups. They can be used again after the commit.
-func (a *Allocator) Free(h *jbd2.Handle, b jbd2.Block, n uint32) error {
+func (a *Allocator) Free(h *jbd2.Handle, b disk.Block, n uint32) error {
 	if a.sb.Bigalloc() {
 		return ErrReadOnly
 	}
@@ -216,14 +216,14 @@ func (a *Allocator) Free(h *jbd2.Handle, b jbd2.Block, n uint32) error {
 		if err := a.freeIn(h, g, off, k); err != nil {
 			return err
 		}
-		b += jbd2.Block(k)
+		b += disk.Block(k)
 		n -= k
 	}
 	return nil
 }
 
 // InUse returns what would keep block b from being freed.
-func (a *Allocator) InUse(b jbd2.Block) error {
+func (a *Allocator) InUse(b disk.Block) error {
 	if !a.Valid(b, 1) {
 		return disk.Corrupt("block bitmaps", "block %d is not a file's", b)
 	}
@@ -250,7 +250,7 @@ func (a *Allocator) freeIn(h *jbd2.Handle, g *group, off, n uint32) error {
 	}
 	defer buf.Put()
 	if i := nextClear(buf.Data(), off, off+n); i < off+n {
-		return disk.Corrupt(g.name(), "freeing block %d, which is free already", a.first(g)+jbd2.Block(i))
+		return disk.Corrupt(g.name(), "freeing block %d, which is free already", a.first(g)+disk.Block(i))
 	}
 	h.OnUndo(func() { a.unfree(h, g, buf, off, n) }, buf)
 	g.holdLocked(buf, off, n)

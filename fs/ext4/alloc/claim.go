@@ -7,7 +7,7 @@ import (
 
 // Claim makes n blocks from b taken, whatever they were, for recovery that knows whose they are. It calls taken with the
 // runs that were free before.
-func (a *Allocator) Claim(h *jbd2.Handle, b jbd2.Block, n uint32, taken func(b jbd2.Block, n uint32)) error {
+func (a *Allocator) Claim(h *jbd2.Handle, b disk.Block, n uint32, taken func(b disk.Block, n uint32)) error {
 	if a.sb.Bigalloc() {
 		return ErrReadOnly
 	}
@@ -20,13 +20,13 @@ func (a *Allocator) Claim(h *jbd2.Handle, b jbd2.Block, n uint32, taken func(b j
 		if err := a.claimIn(h, g, off, off+k, taken); err != nil {
 			return err
 		}
-		b += jbd2.Block(k)
+		b += disk.Block(k)
 		n -= k
 	}
 	return nil
 }
 
-func (a *Allocator) claimIn(h *jbd2.Handle, g *group, off, end uint32, taken func(jbd2.Block, uint32)) error {
+func (a *Allocator) claimIn(h *jbd2.Handle, g *group, off, end uint32, taken func(disk.Block, uint32)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	buf, err := a.blockBitmapLocked(g)
@@ -37,12 +37,12 @@ func (a *Allocator) claimIn(h *jbd2.Handle, g *group, off, end uint32, taken fun
 	for off = nextClear(buf.Data(), off, end); off < end; off = nextClear(buf.Data(), off, end) {
 		n := nextSet(buf.Data(), off, end) - off
 		if g.busy != nil && nextSet(g.busy, off, off+n) < off+n {
-			return disk.Corrupt(g.name(), "claiming blocks of %d to %d, which are being freed", a.first(g)+jbd2.Block(off), a.first(g)+jbd2.Block(off+n-1))
+			return disk.Corrupt(g.name(), "claiming blocks of %d to %d, which are being freed", a.first(g)+disk.Block(off), a.first(g)+disk.Block(off+n-1))
 		}
 		a.avail.Add(-int64(n))
 		a.takeLocked(h, g, buf, off, n)
 		if taken != nil {
-			taken(a.first(g)+jbd2.Block(off), n)
+			taken(a.first(g)+disk.Block(off), n)
 		}
 		off += n
 	}

@@ -35,13 +35,13 @@ type group struct {
 func (g *group) name() string { return fmt.Sprintf("group %d", g.n) }
 
 // first is the first block of the group.
-func (a *Allocator) first(g *group) jbd2.Block { return jbd2.Block(a.sb.GroupFirstBlock(g.n)) }
+func (a *Allocator) first(g *group) disk.Block { return disk.Block(a.sb.GroupFirstBlock(g.n)) }
 
 // availLocked brings avail up to date.
 func (g *group) availLocked() { g.avail.Store(g.desc.FreeBlocksCount - g.held) }
 
 // groupOf is the group of a block of the volume, and the block's bit there.
-func (a *Allocator) groupOf(b jbd2.Block) (*group, uint32) {
+func (a *Allocator) groupOf(b disk.Block) (*group, uint32) {
 	n, off := a.sb.GroupOfBlock(uint64(b))
 	return &a.groups[n], off
 }
@@ -61,7 +61,7 @@ func (a *Allocator) blockBitmapLocked(g *group) (*jbd2.Buffer, error) {
 	if g.desc.Flags&disk.BGBlockUninit != 0 && a.sb.HasGroupCsum() {
 		return a.initBlockBitmapLocked(g)
 	}
-	buf, err := a.cache.Get(jbd2.Block(g.desc.BlockBitmap))
+	buf, err := a.cache.Get(disk.Block(g.desc.BlockBitmap))
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (a *Allocator) checkBlockBitmapLocked(g *group, bitmap []byte) error {
 	}
 	var err error
 	first := a.first(g)
-	a.meta.within(first, first+jbd2.Block(g.blocks), func(z zone) {
+	a.meta.within(first, first+disk.Block(g.blocks), func(z zone) {
 		if from, to := uint32(z.start-first), uint32(z.end-first); nextClear(bitmap, from, to) < to && err == nil {
 			err = disk.Corrupt(g.name(), "blocks %d to %d hold metadata, the bitmap says that some are free", z.start, z.end-1)
 		}
@@ -111,7 +111,7 @@ func (a *Allocator) inodeBitmapLocked(g *group) (*jbd2.Buffer, error) {
 	if g.desc.Flags&disk.BGInodeUninit != 0 && a.sb.HasGroupCsum() {
 		return a.initInodeBitmapLocked(g)
 	}
-	buf, err := a.cache.Get(jbd2.Block(g.desc.InodeBitmap))
+	buf, err := a.cache.Get(disk.Block(g.desc.InodeBitmap))
 	if err != nil {
 		return nil, err
 	}

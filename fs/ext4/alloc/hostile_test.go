@@ -62,7 +62,7 @@ func misuse(t *testing.T, a *Allocator, jnl *jbd2.Journal) {
 	h, err := jnl.Begin(200)
 	require.NoError(t, err)
 	for i := range 12 {
-		b, n, err := a.Alloc(h, jbd2.Block(i*170), 40, 1, UseReserved)
+		b, n, err := a.Alloc(h, disk.Block(i*170), 40, 1, UseReserved)
 		if err == nil {
 			require.True(t, a.Valid(b, n), "blocks %d+%d", b, n)
 			if i%3 == 0 {
@@ -76,11 +76,11 @@ func misuse(t *testing.T, a *Allocator, jnl *jbd2.Journal) {
 				_ = a.FreeInode(h, ino, i%2 == 0)
 			}
 		}
-		_ = a.Free(h, jbd2.Block(i*100), 300)
+		_ = a.Free(h, disk.Block(i*100), 300)
 		_ = a.FreeInode(h, uint32(i*17), false)
 	}
 	require.NoError(t, h.End())
 	_ = jnl.Commit()
-	_, _ = a.Trim(0, 1<<60, 1, func(jbd2.Block, uint32) error { return nil })
+	_, _ = a.Trim(0, 1<<60, 1, func(disk.Block, uint32) error { return nil })
 	_ = a.Overhead()
 }

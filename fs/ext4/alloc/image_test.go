@@ -128,13 +128,13 @@ func (v *volume) do(credits int, f func(h *jbd2.Handle)) {
 	require.NoError(v.t, h.End())
 }
 
-func (v *volume) alloc(goal jbd2.Block, want, least uint32) (b jbd2.Block, n uint32, err error) {
+func (v *volume) alloc(goal disk.Block, want, least uint32) (b disk.Block, n uint32, err error) {
 	v.t.Helper()
 	v.do(AllocCredits, func(h *jbd2.Handle) { b, n, err = v.a.Alloc(h, goal, want, least, UseReserved) })
 	return b, n, err
 }
 
-func (v *volume) free(b jbd2.Block, n uint32) {
+func (v *volume) free(b disk.Block, n uint32) {
 	v.t.Helper()
 	v.do(20*FreeCredits, func(h *jbd2.Handle) { require.NoError(v.t, v.a.Free(h, b, n)) })
 }

@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-	"github.com/stretchr/testify/require"
 )
 
 // Many at once, on a volume so small that they meet: no block and no inode has two owners, and nothing is lost.
@@ -58,7 +59,7 @@ type worker struct {
 	owner    []atomic.Int32
 	inoOwner []atomic.Int32
 	window   Window
-	end1     jbd2.Block
+	end1     disk.Block
 	runs     []ext
 	inodes   []uint32
 }
@@ -92,13 +93,13 @@ func (w *worker) step() {
 			b, n, err := w.a.AllocWindow(h, &w.window, w.end1, 1+w.r.Uint32N(20), 1, 0)
 			w.took(b, n)
 			if err == nil {
-				w.end1 = b + jbd2.Block(n)
+				w.end1 = b + disk.Block(n)
 			}
 			return err
 		})
 	case k < 10:
 		w.handle(AllocCredits, func(h *jbd2.Handle) error {
-			b, n, err := w.a.Alloc(h, jbd2.Block(w.r.Uint64N(w.sb.BlocksCount)), 1+w.r.Uint32N(400), 1, 0)
+			b, n, err := w.a.Alloc(h, disk.Block(w.r.Uint64N(w.sb.BlocksCount)), 1+w.r.Uint32N(400), 1, 0)
 			w.took(b, n)
 			return err
 		})
@@ -118,7 +119,7 @@ func (w *worker) step() {
 	case k < 19 && len(w.inodes) > 0:
 		w.giveInode()
 	case k == 19 && w.r.IntN(4) == 0:
-		_, err := w.a.Trim(0, 1<<40, 10, func(b jbd2.Block, n uint32) error { return nil })
+		_, err := w.a.Trim(0, 1<<40, 10, func(b disk.Block, n uint32) error { return nil })
 		if err != nil {
 			w.t.Error(err)
 		}
@@ -127,8 +128,8 @@ func (w *worker) step() {
 	}
 }
 
-func (w *worker) took(b jbd2.Block, n uint32) {
-	for i := range jbd2.Block(n) {
+func (w *worker) took(b disk.Block, n uint32) {
+	for i := range disk.Block(n) {
 		if !w.owner[b+i].CompareAndSwap(0, w.id) {
 			w.t.Errorf("block %d has two owners", b+i)
 		}
@@ -142,7 +143,7 @@ func (w *worker) give() {
 	x := w.runs[len(w.runs)-1]
 	w.runs = w.runs[:len(w.runs)-1]
 	w.handle(FreeCredits, func(h *jbd2.Handle) error {
-		for i := range jbd2.Block(x.n) {
+		for i := range disk.Block(x.n) {
 			w.owner[x.b+i].Store(0)
 		}
 		return w.a.Free(h, x.b, x.n)

@@ -1,6 +1,9 @@
 package alloc
 
-import "github.com/lanefs/lanefs/fs/ext4/jbd2"
+import (
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
 
 // Blocks that are free but must not be given out yet.
 
@@ -78,7 +81,7 @@ func (a *Allocator) committed(g *group, tid jbd2.TID) {
 
 	if discard := a.discard.Load(); discard != nil {
 		for _, r := range mine {
-			(*discard)(a.first(g)+jbd2.Block(r.off), r.n)
+			(*discard)(a.first(g)+disk.Block(r.off), r.n)
 		}
 	}
 

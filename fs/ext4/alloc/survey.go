@@ -1,12 +1,15 @@
 package alloc
 
-import "github.com/lanefs/lanefs/fs/ext4/jbd2"
+import (
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+)
 
 // This file lists what is free and what is in use, for those who want to know without taking anything. What changes
 // meanwhile is seen or not.
 
 // FreeRuns calls f with every run of blocks that are free in the bitmaps, in order. A run ends with its group.
-func (a *Allocator) FreeRuns(f func(start jbd2.Block, n uint32)) error {
+func (a *Allocator) FreeRuns(f func(start disk.Block, n uint32)) error {
 	if a.sb.Bigalloc() {
 		return ErrReadOnly
 	}
@@ -18,7 +21,7 @@ func (a *Allocator) FreeRuns(f func(start jbd2.Block, n uint32)) error {
 		}
 		for i := nextClear(bitmap, 0, g.blocks); i < g.blocks; {
 			end := nextSet(bitmap, i, g.blocks)
-			f(a.first(g)+jbd2.Block(i), end-i)
+			f(a.first(g)+disk.Block(i), end-i)
 			i = nextClear(bitmap, end, g.blocks)
 		}
 	}

@@ -1,15 +1,15 @@
 package alloc
 
-import "github.com/lanefs/lanefs/fs/ext4/jbd2"
+import "github.com/lanefs/lanefs/fs/ext4/disk"
 
 // trimBatch is how many runs of a group are held at once while they are discarded.
 const trimBatch = 64
 
 // Trim calls discard with every run of at least least free blocks in [from, to), for FITRIM. Nobody gets the blocks of a
 // run while discard has them. It returns how many blocks were discarded.
-func (a *Allocator) Trim(from, to jbd2.Block, least uint32, discard func(start jbd2.Block, n uint32) error) (uint64, error) {
-	from = max(from, jbd2.Block(a.sb.FirstDataBlock))
-	to = min(to, jbd2.Block(a.sb.BlocksCount))
+func (a *Allocator) Trim(from, to disk.Block, least uint32, discard func(start disk.Block, n uint32) error) (uint64, error) {
+	from = max(from, disk.Block(a.sb.FirstDataBlock))
+	to = min(to, disk.Block(a.sb.BlocksCount))
 	total := uint64(0)
 	for from < to {
 		g, bit := a.groupOf(from)
@@ -28,7 +28,7 @@ func (a *Allocator) Trim(from, to jbd2.Block, least uint32, discard func(start j
 				total += uint64(r.n)
 			}
 		}
-		from = a.first(g) + jbd2.Block(end)
+		from = a.first(g) + disk.Block(end)
 	}
 	return total, nil
 }
@@ -61,10 +61,10 @@ func (a *Allocator) holdRuns(g *group, bit, end, least uint32) ([]run, uint32, e
 	return runs, bit, nil
 }
 
-func (a *Allocator) trimRuns(g *group, runs []run, discard func(jbd2.Block, uint32) error) (err error) {
+func (a *Allocator) trimRuns(g *group, runs []run, discard func(disk.Block, uint32) error) (err error) {
 	for _, r := range runs {
 		if err == nil {
-			err = discard(a.first(g)+jbd2.Block(r.off), r.n)
+			err = discard(a.first(g)+disk.Block(r.off), r.n)
 		}
 	}
 	g.mu.Lock()

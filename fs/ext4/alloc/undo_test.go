@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
@@ -27,12 +28,12 @@ func (m *model) undone() {
 				x := m.runs[m.r.IntN(len(m.runs))]
 				_ = m.a.Free(h, x.b, x.n) // refused if this handle has freed them
 			case k == 3:
-				goal := jbd2.Block(m.r.Uint64N(m.sb.BlocksCount))
+				goal := disk.Block(m.r.Uint64N(m.sb.BlocksCount))
 				if b, n, err := m.a.AllocWindow(h, &w, goal, 3, 1, UseReserved); err == nil {
-					_, _, _ = m.a.AllocWindow(h, &w, b+jbd2.Block(n), 3, 1, UseReserved)
+					_, _, _ = m.a.AllocWindow(h, &w, b+disk.Block(n), 3, 1, UseReserved)
 				}
 			default:
-				_, _, _ = m.a.Alloc(h, jbd2.Block(m.r.Uint64N(m.sb.BlocksCount)), 1+m.r.Uint32N(200), 1, UseReserved)
+				_, _, _ = m.a.Alloc(h, disk.Block(m.r.Uint64N(m.sb.BlocksCount)), 1+m.r.Uint32N(200), 1, UseReserved)
 			}
 		}
 		require.True(m.t, h.Undo())

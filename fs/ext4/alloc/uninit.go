@@ -10,7 +10,7 @@ import (
 
 // initBlockBitmapLocked makes the block bitmap of a group whose only blocks in use are the volume's own.
 func (a *Allocator) initBlockBitmapLocked(g *group) (*jbd2.Buffer, error) {
-	buf, err := a.cache.New(jbd2.Block(g.desc.BlockBitmap))
+	buf, err := a.cache.New(disk.Block(g.desc.BlockBitmap))
 	if err != nil {
 		return nil, err
 	}
@@ -18,7 +18,7 @@ func (a *Allocator) initBlockBitmapLocked(g *group) (*jbd2.Buffer, error) {
 	defer buf.Unlock()
 	bitmap := buf.Data()
 	first := a.first(g)
-	a.meta.within(first, first+jbd2.Block(g.blocks), func(z zone) {
+	a.meta.within(first, first+disk.Block(g.blocks), func(z zone) {
 		setBits(bitmap, uint32(z.start-first), uint32(z.end-first))
 	})
 	setBits(bitmap, g.blocks, uint32(len(bitmap))*8)
@@ -39,7 +39,7 @@ func (a *Allocator) initInodeBitmapLocked(g *group) (*jbd2.Buffer, error) {
 	if g.desc.FreeInodesCount != a.sb.InodesPerGroup {
 		return nil, disk.Corrupt(g.name(), "%d inodes of %d are free in a group never used", g.desc.FreeInodesCount, a.sb.InodesPerGroup)
 	}
-	buf, err := a.cache.New(jbd2.Block(g.desc.InodeBitmap))
+	buf, err := a.cache.New(disk.Block(g.desc.InodeBitmap))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (a *Allocator) useInodeLocked(h *jbd2.Handle, g *group, i uint32) error {
 	if g.desc.Flags&disk.BGInodeZeroed == 0 {
 		// The block in which the used part ends was written whole.
 		for b := (used + per - 1) / per; b <= i/per; b++ {
-			buf, err := a.cache.New(jbd2.Block(g.desc.InodeTable) + jbd2.Block(b))
+			buf, err := a.cache.New(disk.Block(g.desc.InodeTable) + disk.Block(b))
 			if err != nil {
 				return err
 			}

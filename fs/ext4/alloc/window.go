@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
@@ -34,11 +35,11 @@ const windowBytes = 8 << 20 // the most that a window keeps
 
 // AllocWindow is Alloc for a file that grows: it takes blocks from w if w begins at goal, and keeps some for the next
 // time. What w kept elsewhere is dropped.
-func (a *Allocator) AllocWindow(h *jbd2.Handle, w *Window, goal jbd2.Block, want, least uint32, flags int) (jbd2.Block, uint32, error) {
+func (a *Allocator) AllocWindow(h *jbd2.Handle, w *Window, goal disk.Block, want, least uint32, flags int) (disk.Block, uint32, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = time.Now()
-	if w.g != nil && a.first(w.g)+jbd2.Block(w.run.off) == goal && w.run.n >= max(least, 1) {
+	if w.g != nil && a.first(w.g)+disk.Block(w.run.off) == goal && w.run.n >= max(least, 1) {
 		if w.run.n < want {
 			a.extendLocked(w, max(w.size, want))
 		}
@@ -57,7 +58,7 @@ func (a *Allocator) AllocWindow(h *jbd2.Handle, w *Window, goal jbd2.Block, want
 }
 
 // takeWindowLocked takes up to want blocks from the front of w.
-func (a *Allocator) takeWindowLocked(h *jbd2.Handle, w *Window, want uint32) (jbd2.Block, uint32, error) {
+func (a *Allocator) takeWindowLocked(h *jbd2.Handle, w *Window, want uint32) (disk.Block, uint32, error) {
 	g := w.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +68,7 @@ func (a *Allocator) takeWindowLocked(h *jbd2.Handle, w *Window, want uint32) (jb
 	}
 	defer buf.Put()
 	n := min(want, w.run.n)
-	start := a.first(g) + jbd2.Block(w.run.off)
+	start := a.first(g) + disk.Block(w.run.off)
 	a.takeLocked(h, g, buf, w.run.off, n)
 	g.droppedLocked(n)
 	a.windows.held.Add(-int64(n))

@@ -6,11 +6,10 @@ import (
 	"sort"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // zone is the blocks [start, end).
-type zone struct{ start, end jbd2.Block }
+type zone struct{ start, end disk.Block }
 
 // zones is sorted; neighbours that touch are one.
 type zones []zone
@@ -23,13 +22,13 @@ func (z zones) size() (n uint64) {
 }
 
 // touches says whether any of the n blocks from b lies in a zone.
-func (z zones) touches(b jbd2.Block, n uint64) bool {
+func (z zones) touches(b disk.Block, n uint64) bool {
 	i := sort.Search(len(z), func(i int) bool { return z[i].end > b })
-	return i < len(z) && z[i].start < b+jbd2.Block(n)
+	return i < len(z) && z[i].start < b+disk.Block(n)
 }
 
 // within calls f for the parts of zones that lie in [from, to).
-func (z zones) within(from, to jbd2.Block, f func(zone)) {
+func (z zones) within(from, to disk.Block, f func(zone)) {
 	for i := sort.Search(len(z), func(i int) bool { return z[i].end > from }); i < len(z) && z[i].start < to; i++ {
 		f(zone{max(z[i].start, from), min(z[i].end, to)})
 	}
@@ -67,7 +66,7 @@ func (a *Allocator) findMeta() error {
 	var all []zone
 	add := func(b, n uint64) {
 		if n > 0 {
-			all = append(all, zone{jbd2.Block(b), jbd2.Block(b + n)})
+			all = append(all, zone{disk.Block(b), disk.Block(b + n)})
 		}
 	}
 	if sb.FirstDataBlock == 0 && sb.BlockSize() == 1024 {
@@ -97,10 +96,10 @@ func (a *Allocator) findMeta() error {
 }
 
 // Protect adds blocks that no file but the caller's own may have: the journal's. It refuses what overlaps a zone.
-func (a *Allocator) Protect(b jbd2.Block, n uint32) error {
+func (a *Allocator) Protect(b disk.Block, n uint32) error {
 	a.protectMu.Lock()
 	defer a.protectMu.Unlock()
-	all := []zone{{b, b + jbd2.Block(n)}}
+	all := []zone{{b, b + disk.Block(n)}}
 	if p := a.protected.Load(); p != nil {
 		all = append(all, *p...)
 	}
@@ -117,7 +116,7 @@ func (a *Allocator) Protect(b jbd2.Block, n uint32) error {
 
 // Valid says whether the n blocks from b lie inside the volume and in no system or protected zone: whether a file may
 // have them.
-func (a *Allocator) Valid(b jbd2.Block, n uint32) bool {
+func (a *Allocator) Valid(b disk.Block, n uint32) bool {
 	last := uint64(b) + uint64(n)
 	if n == 0 || uint64(b) <= uint64(a.sb.FirstDataBlock) && a.sb.FirstDataBlock > 0 || b == 0 ||
 		last < uint64(b) || last > a.sb.BlocksCount {

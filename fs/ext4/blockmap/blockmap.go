@@ -19,7 +19,6 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // [layout] i_block: direct blocks, then the nodes of one, two and three levels.
@@ -43,15 +42,15 @@ type Tree struct {
 	Root     []byte // i_block, extent.RootSize bytes, changed in place
 	Nodes    extent.Nodes
 	NodeSize int        // of a node: the block size
-	Blocks   jbd2.Block // of the volume: blocks and nodes lie below
+	Blocks   disk.Block // of the volume: blocks and nodes lie below
 	// Valid says whether n blocks from b may belong to a file; nil means that Blocks is the only bound.
-	Valid func(b jbd2.Block, n uint32) bool
+	Valid func(b disk.Block, n uint32) bool
 }
 
 // Format makes root that of an empty map.
 func Format(root []byte) { clear(root[:extent.RootSize]) }
 
-func (t *Tree) corrupt(b jbd2.Block, format string, args ...any) error {
+func (t *Tree) corrupt(b disk.Block, format string, args ...any) error {
 	what := fmt.Sprintf("inode %d, block map's root", t.Ino)
 	if b != 0 {
 		what = fmt.Sprintf("inode %d, block map in block %d", t.Ino, b)
@@ -59,8 +58,8 @@ func (t *Tree) corrupt(b jbd2.Block, format string, args ...any) error {
 	return disk.Corrupt(what, format, args...)
 }
 
-func (t *Tree) valid(b jbd2.Block, n uint32) bool {
-	if b == 0 || b >= t.Blocks || jbd2.Block(n) > t.Blocks-b || b+jbd2.Block(n) > MaxPblk {
+func (t *Tree) valid(b disk.Block, n uint32) bool {
+	if b == 0 || b >= t.Blocks || disk.Block(n) > t.Blocks-b || b+disk.Block(n) > MaxPblk {
 		return false
 	}
 	return t.Valid == nil || t.Valid(b, n)
@@ -78,8 +77,8 @@ func (t *Tree) MaxBlock() uint32 {
 // node is the numbers of a node, or of the root.
 type node []byte
 
-func (n node) ptr(i int) jbd2.Block       { return jbd2.Block(le.Uint32(n[i*ptrSize:])) }
-func (n node) setPtr(i int, b jbd2.Block) { le.PutUint32(n[i*ptrSize:], uint32(b)) }
+func (n node) ptr(i int) disk.Block       { return disk.Block(le.Uint32(n[i*ptrSize:])) }
+func (n node) setPtr(i int, b disk.Block) { le.PutUint32(n[i*ptrSize:], uint32(b)) }
 func (n node) count() int                 { return len(n) / ptrSize }
 
 func (n node) empty() bool {
@@ -134,7 +133,7 @@ func (p *path) leaf() *level { return &p.lv[p.d] }
 // complete says whether the path reached the level of the block's own pointer.
 func (p *path) complete() bool { return p.d == p.depth }
 
-func (p *path) block(l int) jbd2.Block {
+func (p *path) block(l int) disk.Block {
 	if p.lv[l].buf == nil {
 		return 0
 	}

@@ -6,22 +6,22 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-	"github.com/stretchr/testify/require"
 )
 
 var errNoSpace = errors.New("no space")
 
 // memNode is a node in memory.
 type memNode struct {
-	b    jbd2.Block
+	b    disk.Block
 	data []byte
 	refs int
 }
 
-func (n *memNode) Block() jbd2.Block { return n.b }
+func (n *memNode) Block() disk.Block { return n.b }
 func (n *memNode) Data() []byte      { return n.data }
 func (n *memNode) Verified() bool    { return true }
 func (n *memNode) SetVerified()      {}
@@ -30,14 +30,14 @@ func (n *memNode) Put()              { n.refs-- }
 // memNodes is a volume of nothing but nodes.
 type memNodes struct {
 	size   int
-	at     map[jbd2.Block]*memNode
-	next   jbd2.Block
+	at     map[disk.Block]*memNode
+	next   disk.Block
 	left   int // nodes that can still be allocated; negative: no limit
-	sealed map[jbd2.Block]string
-	read   func(b jbd2.Block) ([]byte, error) // nil: nothing but what is in at
+	sealed map[disk.Block]string
+	read   func(b disk.Block) ([]byte, error) // nil: nothing but what is in at
 }
 
-func (m *memNodes) Get(b jbd2.Block) (extent.Node, error) {
+func (m *memNodes) Get(b disk.Block) (extent.Node, error) {
 	n := m.at[b]
 	if n == nil && m.read != nil {
 		data, err := m.read(b)
@@ -54,7 +54,7 @@ func (m *memNodes) Get(b jbd2.Block) (extent.Node, error) {
 	return n, nil
 }
 
-func (m *memNodes) Alloc(jbd2.Block) (extent.Node, error) {
+func (m *memNodes) Alloc(disk.Block) (extent.Node, error) {
 	if m.left == 0 {
 		return nil, errNoSpace
 	}
@@ -65,7 +65,7 @@ func (m *memNodes) Alloc(jbd2.Block) (extent.Node, error) {
 	return n, nil
 }
 
-func (m *memNodes) Free(b jbd2.Block) error {
+func (m *memNodes) Free(b disk.Block) error {
 	if m.at[b] == nil {
 		return fmt.Errorf("free of block %d, which is no node", b)
 	}
@@ -85,7 +85,7 @@ func (m *memNodes) Dirty(n extent.Node) error {
 func (m *memNodes) RootDirty() error { return nil }
 
 func newTree(size int) (*Tree, *memNodes) {
-	m := &memNodes{size: size, at: map[jbd2.Block]*memNode{}, next: 1 << 31, left: -1, sealed: map[jbd2.Block]string{}}
+	m := &memNodes{size: size, at: map[disk.Block]*memNode{}, next: 1 << 31, left: -1, sealed: map[disk.Block]string{}}
 	t := &Tree{Ino: 12, Root: make([]byte, extent.RootSize), Nodes: m, NodeSize: size, Blocks: MaxPblk}
 	return t, m
 }
@@ -95,11 +95,11 @@ type model struct {
 	t    *testing.T
 	tree *Tree
 	mem  *memNodes
-	m    map[uint32]jbd2.Block
-	next jbd2.Block
+	m    map[uint32]disk.Block
+	next disk.Block
 }
 
-func (m *model) insert(l, n uint32, gap jbd2.Block) {
+func (m *model) insert(l, n uint32, gap disk.Block) {
 	n = min(n, m.tree.MaxBlock()-l)
 	for i := range n {
 		if m.m[l+i] != 0 {
@@ -117,9 +117,9 @@ func (m *model) insert(l, n uint32, gap jbd2.Block) {
 		require.Equal(m.t, n, done)
 	}
 	for i := range done {
-		m.m[l+i] = m.next + jbd2.Block(i)
+		m.m[l+i] = m.next + disk.Block(i)
 	}
-	m.next += jbd2.Block(done)
+	m.next += disk.Block(done)
 }
 
 func (m *model) remove(l, n uint32, limit int) {
@@ -127,7 +127,7 @@ func (m *model) remove(l, n uint32, limit int) {
 	for end > l {
 		next, err := m.tree.Remove(l, end, limit, func(x extent.Extent) error {
 			for i := range x.Len {
-				require.Equal(m.t, x.Pblk+jbd2.Block(i), m.m[x.Lblk+i])
+				require.Equal(m.t, x.Pblk+disk.Block(i), m.m[x.Lblk+i])
 				require.True(m.t, x.Lblk+i >= l && x.Lblk+i < end)
 				delete(m.m, x.Lblk+i)
 			}
@@ -141,9 +141,9 @@ func (m *model) remove(l, n uint32, limit int) {
 
 func (m *model) check() {
 	nodes, seen := 0, 0
-	err := m.tree.Walk(func(jbd2.Block, int) error { nodes++; return nil }, func(x extent.Extent) error {
+	err := m.tree.Walk(func(disk.Block, int) error { nodes++; return nil }, func(x extent.Extent) error {
 		for i := range x.Len {
-			if m.m[x.Lblk+i] != x.Pblk+jbd2.Block(i) {
+			if m.m[x.Lblk+i] != x.Pblk+disk.Block(i) {
 				return fmt.Errorf("block %d: %v", x.Lblk+i, x)
 			}
 			seen++
@@ -163,9 +163,9 @@ func (m *model) check() {
 		require.Equal(m.t, l, x.Lblk)
 		l = x.End()
 		for i := range x.Len {
-			want := jbd2.Block(0)
+			want := disk.Block(0)
 			if !x.Hole() {
-				want = x.Pblk + jbd2.Block(i)
+				want = x.Pblk + disk.Block(i)
 			}
 			if want != m.m[x.Lblk+i] {
 				return fmt.Errorf("block %d: map says %d, model %d", x.Lblk+i, want, m.m[x.Lblk+i])
@@ -180,13 +180,13 @@ func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(10) {
 		tree, mem := newTree(32) // 8 numbers a node: 12 + 8 + 64 + 512 blocks
 		require.EqualValues(t, 596, tree.MaxBlock())
-		m := &model{t, tree, mem, map[uint32]jbd2.Block{}, 1000}
+		m := &model{t, tree, mem, map[uint32]disk.Block{}, 1000}
 		r := rand.New(rand.NewPCG(seed, 9))
 		for i := range 600 {
 			l, n := r.Uint32N(tree.MaxBlock()), 1+r.Uint32N(1+r.Uint32N(60))
 			switch k := r.IntN(20); {
 			case k < 10:
-				m.insert(l, n, jbd2.Block(r.IntN(2)))
+				m.insert(l, n, disk.Block(r.IntN(2)))
 			case k < 16:
 				m.remove(l, n, 1+r.IntN(5))
 			case k < 18:
@@ -238,7 +238,7 @@ func TestCorruptMaps(t *testing.T) {
 	tree, _ = newTree(32)
 	_, err = tree.Insert(extent.Extent{Lblk: 0, Len: 100, Pblk: 77})
 	require.NoError(t, err)
-	tree.Valid = func(b jbd2.Block, n uint32) bool { return b < 150 && b >= 1<<31 }
+	tree.Valid = func(b disk.Block, n uint32) bool { return b < 150 && b >= 1<<31 }
 	_, err = tree.Map(99, 1)
 	require.ErrorAs(t, err, new(*disk.CorruptError))
 	require.ErrorAs(t, tree.CheckRoot(), new(*disk.CorruptError))
@@ -254,7 +254,7 @@ func FuzzHostile(f *testing.F) {
 	_, err := tree.Insert(extent.Extent{Lblk: 5, Len: 200, Pblk: 1000})
 	require.NoError(f, err)
 	var blocks []byte
-	for b := jbd2.Block(1 << 31); mem.at[b] != nil; b++ {
+	for b := disk.Block(1 << 31); mem.at[b] != nil; b++ {
 		blocks = append(blocks, mem.at[b].data...)
 	}
 	f.Add(tree.Root, blocks, uint32(3), uint32(90))

@@ -1,8 +1,8 @@
 package blockmap
 
 import (
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Insert maps a hole: the blocks of x. It returns how many blocks are mapped, which is less than x.Len only with an
@@ -18,7 +18,7 @@ func (t *Tree) Insert(x extent.Extent) (uint32, error) {
 		return 0, t.corrupt(0, "blocks %d+%d are not what a block map can point to", x.Pblk, x.Len)
 	}
 	for done := uint32(0); done < x.Len; {
-		n, err := t.insertPiece(x.Lblk+done, x.Len-done, x.Pblk+jbd2.Block(done))
+		n, err := t.insertPiece(x.Lblk+done, x.Len-done, x.Pblk+disk.Block(done))
 		done += n
 		if err != nil || done == x.Len {
 			return done, err
@@ -28,7 +28,7 @@ func (t *Tree) Insert(x extent.Extent) (uint32, error) {
 }
 
 // insertPiece sets the pointers of one node.
-func (t *Tree) insertPiece(l, n uint32, b jbd2.Block) (uint32, error) {
+func (t *Tree) insertPiece(l, n uint32, b disk.Block) (uint32, error) {
 	var p path
 	defer p.release()
 	if err := t.find(&p, l); err != nil {
@@ -49,13 +49,13 @@ func (t *Tree) insertPiece(l, n uint32, b jbd2.Block) (uint32, error) {
 		}
 	}
 	for i := range int(n) {
-		lv.n.setPtr(lv.i+i, b+jbd2.Block(i))
+		lv.n.setPtr(lv.i+i, b+disk.Block(i))
 	}
 	return n, p.dirty(p.d)
 }
 
 // complement adds the nodes that the path lacks. They are linked once all are there.
-func (p *path) complement(goal jbd2.Block) error {
+func (p *path) complement(goal disk.Block) error {
 	if p.complete() {
 		return nil
 	}

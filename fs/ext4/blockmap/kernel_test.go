@@ -7,13 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
 )
 
 // A sparse file that the kernel wrote on ext2, with blocks at every level of the map.
@@ -73,7 +72,7 @@ func TestKernelsMap(t *testing.T) {
 		for i := range x.Len {
 			require.True(t, written[x.Lblk+i], "block %d", x.Lblk+i)
 			delete(written, x.Lblk+i)
-			_, err := img.ReadAt(b[:8], int64(x.Pblk+jbd2.Block(i))<<10)
+			_, err := img.ReadAt(b[:8], int64(x.Pblk+disk.Block(i))<<10)
 			require.NoError(t, err)
 			require.Equal(t, uint64(x.Lblk+i), binary.LittleEndian.Uint64(b)^0x7654321)
 		}
@@ -106,7 +105,7 @@ func treeOf(t *testing.T, f *os.File, ino uint32) *Tree {
 	require.NoError(t, err)
 	require.Zero(t, n.Flags&disk.FlExtents)
 	tree, mem := newTree(int(bs))
-	tree.Root, tree.Blocks = n.Block[:], jbd2.Block(sb.BlocksCount)
-	mem.read = func(b jbd2.Block) ([]byte, error) { return read(int64(b)*bs, int(bs)), nil }
+	tree.Root, tree.Blocks = n.Block[:], disk.Block(sb.BlocksCount)
+	mem.read = func(b disk.Block) ([]byte, error) { return read(int64(b)*bs, int(bs)), nil }
 	return tree
 }

@@ -1,8 +1,8 @@
 package blockmap
 
 import (
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Map says what lies at logical block l: a run of blocks that are neighbours on the volume too, or a hole, at most max
@@ -29,9 +29,9 @@ func (t *Tree) Map(l, max uint32) (extent.Extent, error) {
 	}
 	x := extent.Extent{Lblk: l, Len: 1, Pblk: lv.n.ptr(lv.i)}
 	for i := lv.i + 1; i < end && x.Len < max; i++ {
-		want := jbd2.Block(0)
+		want := disk.Block(0)
 		if !x.Hole() {
-			want = x.Pblk + jbd2.Block(x.Len)
+			want = x.Pblk + disk.Block(x.Len)
 		}
 		if lv.n.ptr(i) != want {
 			break
@@ -77,8 +77,8 @@ func (t *Tree) Next(l uint32) (extent.Extent, bool, error) {
 
 // Walk visits the whole map in order: every node before what is below it (visitNode, with the number of levels below),
 // every run of blocks (visitRun). Either may be nil. A node that is there twice is corruption, which also bounds the walk.
-func (t *Tree) Walk(visitNode func(b jbd2.Block, depth int) error, visitRun func(extent.Extent) error) error {
-	w := walker{t: t, node: visitNode, run: visitRun, seen: map[jbd2.Block]bool{}}
+func (t *Tree) Walk(visitNode func(b disk.Block, depth int) error, visitRun func(extent.Extent) error) error {
+	w := walker{t: t, node: visitNode, run: visitRun, seen: map[disk.Block]bool{}}
 	if len(t.Root) != extent.RootSize {
 		return t.corrupt(0, "i_block of %d bytes", len(t.Root))
 	}
@@ -100,14 +100,14 @@ func (t *Tree) Walk(visitNode func(b jbd2.Block, depth int) error, visitRun func
 
 type walker struct {
 	t    *Tree
-	node func(jbd2.Block, int) error
+	node func(disk.Block, int) error
 	run  func(extent.Extent) error
-	seen map[jbd2.Block]bool
+	seen map[disk.Block]bool
 	last extent.Extent
 }
 
 // walk visits the node b, which has depth levels of nodes below it and begins at logical block l.
-func (w *walker) walk(from, b jbd2.Block, depth int, l uint64) error {
+func (w *walker) walk(from, b disk.Block, depth int, l uint64) error {
 	if b == 0 {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (w *walker) walk(from, b jbd2.Block, depth int, l uint64) error {
 	return nil
 }
 
-func (w *walker) leaf(b jbd2.Block, n node, l uint64) error {
+func (w *walker) leaf(b disk.Block, n node, l uint64) error {
 	for i := range n.count() {
 		at := l + uint64(i)
 		pb := n.ptr(i)
@@ -151,7 +151,7 @@ func (w *walker) leaf(b jbd2.Block, n node, l uint64) error {
 		if at >= uint64(w.t.MaxBlock()) || !w.t.valid(pb, 1) {
 			return w.t.corrupt(b, "logical block %d at block %d", at, pb)
 		}
-		if w.last.Len > 0 && uint64(w.last.End()) == at && w.last.Pblk+jbd2.Block(w.last.Len) == pb {
+		if w.last.Len > 0 && uint64(w.last.End()) == at && w.last.Pblk+disk.Block(w.last.Len) == pb {
 			w.last.Len++
 			continue
 		}
@@ -178,7 +178,7 @@ func (t *Tree) Check() error { return t.Walk(nil, nil) }
 // Count is how many nodes and runs the map has, the root aside.
 func (t *Tree) Count() (nodes, runs uint64, err error) {
 	err = t.Walk(
-		func(jbd2.Block, int) error { nodes++; return nil },
+		func(disk.Block, int) error { nodes++; return nil },
 		func(extent.Extent) error { runs++; return nil })
 	return nodes, runs, err
 }

@@ -4,13 +4,13 @@
 // The nouns are the format's own. A Superblock describes the volume; it also knows its geometry: where groups begin, who
 // carries backups, which inode lives where. A GroupDesc describes one block group. An Inode is decoded from, and encoded
 // into, a slot of an inode table; bytes of the slot that no field covers stay as they are. An ExtentHeader, Extent and
-// ExtentIndex make up extent trees. Structures have the names that the format gives their members, without prefix and
+// ExtentIndex make up extent trees. A Block is a block's number. Structures have the names that the format gives their members, without prefix and
 // with high and low halves joined.
 //
 // Units: block numbers are of file-system blocks, groups and inodes are counted from 0 and 1, times are Timestamps. All
 // integers on disk are little-endian.
 //
-// Whoever decodes gets a CorruptError for what cannot be; a wrong checksum is one. Checksums are seeded: CsumSeed is the
+// Decoding returns a CorruptError for bytes that cannot be right; a wrong checksum is one. Checksums are seeded: CsumSeed is the
 // volume's seed, InodeSeed derives that of what belongs to an inode.
 //
 // Source: Linux, Documentation/filesystems/ext4/ [layout], chapter names in the comments.
@@ -22,6 +22,10 @@ import (
 )
 
 var le = binary.LittleEndian
+
+// Block is the number of a block of the volume, counted from its start. What is said of blocks elsewhere in this package in
+// uint64 is as the format has it.
+type Block uint64
 
 // CorruptError says that bytes on disk cannot be what they should be.
 type CorruptError struct {

@@ -1,10 +1,10 @@
 package extent
 
-import "github.com/lanefs/lanefs/fs/ext4/jbd2"
+import "github.com/lanefs/lanefs/fs/ext4/disk"
 
 // Walk visits the whole tree in order, checking all of it: every node before what is below it (visitNode, not called for
 // the root), every extent (visitExtent). Either may be nil. It ends with the first error.
-func (t *Tree) Walk(visitNode func(b jbd2.Block, depth int) error, visitExtent func(Extent) error) error {
+func (t *Tree) Walk(visitNode func(b disk.Block, depth int) error, visitExtent func(Extent) error) error {
 	if err := t.checkRoot(); err != nil {
 		return err
 	}
@@ -14,14 +14,14 @@ func (t *Tree) Walk(visitNode func(b jbd2.Block, depth int) error, visitExtent f
 
 type walker struct {
 	t      *Tree
-	node   func(jbd2.Block, int) error
+	node   func(disk.Block, int) error
 	extent func(Extent) error
 	end    uint32 // of the extent before
 }
 
 // walk goes through node n at block b, whose keys are in [lo, hi). It ends: depth falls with each level, and siblings
 // have disjoint keys.
-func (w *walker) walk(b jbd2.Block, n node, lo, hi uint32) error {
+func (w *walker) walk(b disk.Block, n node, lo, hi uint32) error {
 	for i := range n.entries() {
 		if n.depth() == 0 {
 			x := n.extent(i)
@@ -50,7 +50,7 @@ func (w *walker) walk(b jbd2.Block, n node, lo, hi uint32) error {
 	return nil
 }
 
-func (w *walker) child(b jbd2.Block, depth int, lo, hi uint32) error {
+func (w *walker) child(b disk.Block, depth int, lo, hi uint32) error {
 	buf, err := w.t.load(b, depth, lo, hi)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (t *Tree) Check() error { return t.Walk(nil, nil) }
 // Count is how many nodes and extents the tree has, the root aside.
 func (t *Tree) Count() (nodes, extents uint64, err error) {
 	err = t.Walk(
-		func(jbd2.Block, int) error { nodes++; return nil },
+		func(disk.Block, int) error { nodes++; return nil },
 		func(Extent) error { extents++; return nil })
 	return nodes, extents, err
 }

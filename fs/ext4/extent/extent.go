@@ -2,7 +2,7 @@
 // It is pure: it works on bytes, and gets, makes and frees the tree's blocks through Nodes.
 //
 // The nouns: an Extent is a run of logical blocks (uint32, counted from the start of the file) that lies in one run of
-// volume blocks (jbd2.Block). An unwritten extent has blocks that read as zeroes. A hole is what no extent covers. The
+// volume blocks (disk.Block). An unwritten extent has blocks that read as zeroes. A hole is what no extent covers. The
 // root of the Tree is the inode's i_block, 60 bytes; every other node is one block of the volume. A node is a header
 // and a sorted array of 12-byte entries: extents in a leaf, pointers to nodes one level nearer the leaves elsewhere. The
 // key of a pointer is the first logical block below it, exactly; every change keeps it so.
@@ -22,7 +22,6 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 const (
@@ -47,7 +46,7 @@ var ErrRange = errors.New("extent: logical block out of range")
 type Extent struct {
 	Lblk      uint32
 	Len       uint32
-	Pblk      jbd2.Block // 0 for a hole
+	Pblk      disk.Block // 0 for a hole
 	Unwritten bool
 }
 
@@ -69,7 +68,7 @@ func maxLen(unwritten bool) uint32 {
 // from is what is left of e from logical block l, which lies in it.
 func (e Extent) from(l uint32) Extent {
 	d := l - e.Lblk
-	return Extent{l, e.Len - d, e.Pblk + jbd2.Block(d), e.Unwritten}
+	return Extent{l, e.Len - d, e.Pblk + disk.Block(d), e.Unwritten}
 }
 
 // upTo is what of e lies before logical block l, which lies in it or at its end.
@@ -81,12 +80,12 @@ func (e Extent) upTo(l uint32) Extent {
 // joins says whether b continues e: in the file, on the volume, and in state.
 func (e Extent) joins(b Extent) bool {
 	return e.Unwritten == b.Unwritten && uint64(e.Lblk)+uint64(e.Len) == uint64(b.Lblk) &&
-		e.Pblk+jbd2.Block(e.Len) == b.Pblk
+		e.Pblk+disk.Block(e.Len) == b.Pblk
 }
 
 // Node is a block of the tree in memory. *jbd2.Buffer is one.
 type Node interface {
-	Block() jbd2.Block
+	Block() disk.Block
 	Data() []byte
 	Put()
 	// Verified says whether the contents were checked since they were read.
@@ -96,11 +95,11 @@ type Node interface {
 
 // Nodes gives a Tree its blocks, under the caller's transaction. Each Node that Get and Alloc return is Put once.
 type Nodes interface {
-	Get(b jbd2.Block) (Node, error)
+	Get(b disk.Block) (Node, error)
 	// Alloc makes a new node of zeroes, near goal where that is possible.
-	Alloc(goal jbd2.Block) (Node, error)
+	Alloc(goal disk.Block) (Node, error)
 	// Free gives the block of a node back to the volume.
-	Free(b jbd2.Block) error
+	Free(b disk.Block) error
 	// Dirty is called after the contents of a node changed, its checksum set.
 	Dirty(n Node) error
 	// RootDirty is called after Tree.Root changed.
@@ -113,11 +112,11 @@ type Tree struct {
 	Root      []byte // i_block, RootSize bytes, changed in place
 	Nodes     Nodes
 	NodeSize  int        // of a node: the block size
-	Blocks    jbd2.Block // of the volume: extents and nodes lie below
+	Blocks    disk.Block // of the volume: extents and nodes lie below
 	Checksums bool       // metadata_csum: nodes have a tail
 	Seed      uint32     // of the checksums: crc32c of the volume's seed, inode number and generation
 	// Valid says whether n blocks from b may belong to a file; nil means that Blocks is the only bound.
-	Valid func(b jbd2.Block, n uint32) bool
+	Valid func(b disk.Block, n uint32) bool
 }
 
 // Format makes root that of an empty tree.
@@ -126,11 +125,11 @@ func Format(root []byte) {
 	node(root[:RootSize]).format(0)
 }
 
-func (t *Tree) corrupt(b jbd2.Block, format string, args ...any) error {
+func (t *Tree) corrupt(b disk.Block, format string, args ...any) error {
 	return disk.Corrupt(t.name(b), format, args...)
 }
 
-func (t *Tree) name(b jbd2.Block) string {
+func (t *Tree) name(b disk.Block) string {
 	if b == 0 {
 		return fmt.Sprintf("inode %d, extent tree's root", t.Ino)
 	}
@@ -138,8 +137,8 @@ func (t *Tree) name(b jbd2.Block) string {
 }
 
 // validRange says whether n blocks from b may be used by the file.
-func (t *Tree) validRange(b jbd2.Block, n uint32) bool {
-	if b == 0 || b >= t.Blocks || jbd2.Block(n) > t.Blocks-b {
+func (t *Tree) validRange(b disk.Block, n uint32) bool {
+	if b == 0 || b >= t.Blocks || disk.Block(n) > t.Blocks-b {
 		return false
 	}
 	return t.Valid == nil || t.Valid(b, n)

@@ -1,6 +1,6 @@
 package extent
 
-import "github.com/lanefs/lanefs/fs/ext4/jbd2"
+import "github.com/lanefs/lanefs/fs/ext4/disk"
 
 // Making room. prepare allocates every node that one new entry can need, before anything changes; insertEntry then
 // cannot fail for want of blocks.
@@ -47,7 +47,7 @@ func (p *path) allocNodes(n int) ([]Node, error) {
 }
 
 // goal is where a new node would lie best: beside its siblings, else beside the data.
-func (p *path) goal() jbd2.Block {
+func (p *path) goal() disk.Block {
 	if b := p.block(p.d); b != 0 {
 		return b + 1
 	}

@@ -4,9 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // deepTree is a tree of the greatest depth, with nodes of 64 bytes.
@@ -15,7 +15,7 @@ func deepTree(t testing.TB) (*Tree, *memNodes) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for {
 		l := r.Uint32N(1 << 20)
-		_, err := tree.Insert(Extent{l &^ 1, 1, jbd2.Block(1000 + 2*l), false})
+		_, err := tree.Insert(Extent{l &^ 1, 1, disk.Block(1000 + 2*l), false})
 		if err != nil {
 			require.ErrorIs(t, err, ErrMapped)
 		}
@@ -41,7 +41,7 @@ func TestDepthFive(t *testing.T) {
 func TestChecksumFindsEveryBit(t *testing.T) {
 	tree, mem := newTree(64)
 	for i := range uint32(30) {
-		_, err := tree.Insert(Extent{i * 2, 1, jbd2.Block(1000 + 2*i), false})
+		_, err := tree.Insert(Extent{i * 2, 1, disk.Block(1000 + 2*i), false})
 		require.NoError(t, err)
 	}
 	require.NoError(t, mem.forget())
@@ -65,7 +65,7 @@ func TestCorruptTrees(t *testing.T) {
 		"too many":   func(t *Tree, _ *memNodes) { node(t.Root).setEntries(5) },
 		"none":       func(t *Tree, _ *memNodes) { node(t.Root).setEntries(0) },
 		"beyond":     func(t *Tree, _ *memNodes) { t.Blocks = 1 << 40 },
-		"not a file": func(t *Tree, _ *memNodes) { t.Valid = func(jbd2.Block, uint32) bool { return false } },
+		"not a file": func(t *Tree, _ *memNodes) { t.Valid = func(disk.Block, uint32) bool { return false } },
 		"short":      func(t *Tree, _ *memNodes) { t.Root = t.Root[:59] },
 		"wrong key":  func(t *Tree, _ *memNodes) { n := node(t.Root); n.setKey(n.entries()-1, n.key(n.entries()-1)+2) },
 		"unsorted":   func(t *Tree, _ *memNodes) { node(t.Root).setKey(0, 1<<31) },
@@ -88,11 +88,11 @@ func TestCorruptTrees(t *testing.T) {
 func FuzzHostile(f *testing.F) {
 	tree, mem := newTree(64)
 	for i := range uint32(6) {
-		_, err := tree.Insert(Extent{i * 4, 2, jbd2.Block(1000 + 4*i), i%2 == 0})
+		_, err := tree.Insert(Extent{i * 4, 2, disk.Block(1000 + 4*i), i%2 == 0})
 		require.NoError(f, err)
 	}
 	var blocks []byte
-	for b := jbd2.Block(1 << 40); mem.at[b] != nil; b++ {
+	for b := disk.Block(1 << 40); mem.at[b] != nil; b++ {
 		blocks = append(blocks, mem.at[b].data...)
 	}
 	f.Add(tree.Root, blocks, uint32(3), uint32(9))

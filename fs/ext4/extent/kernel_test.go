@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
@@ -22,7 +21,7 @@ type fileNodes struct {
 	bs int
 }
 
-func (n fileNodes) Get(b jbd2.Block) (Node, error) {
+func (n fileNodes) Get(b disk.Block) (Node, error) {
 	if n.at[b] == nil {
 		m := &memNode{m: n.memNodes, b: b, data: make([]byte, n.bs)}
 		if _, err := n.f.ReadAt(m.data, int64(b)*int64(n.bs)); err != nil {

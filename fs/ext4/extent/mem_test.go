@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 var errNoSpace = errors.New("no space")
@@ -12,13 +12,13 @@ var errNoSpace = errors.New("no space")
 // memNode is a node in memory.
 type memNode struct {
 	m        *memNodes
-	b        jbd2.Block
+	b        disk.Block
 	data     []byte
 	verified bool
 	refs     int
 }
 
-func (n *memNode) Block() jbd2.Block { return n.b }
+func (n *memNode) Block() disk.Block { return n.b }
 func (n *memNode) Data() []byte      { return n.data }
 func (n *memNode) Verified() bool    { return n.verified }
 func (n *memNode) SetVerified()      { n.verified = true }
@@ -32,21 +32,21 @@ func (n *memNode) Put() {
 // memNodes is a volume of nothing but nodes, and counts who holds what.
 type memNodes struct {
 	size      int
-	at        map[jbd2.Block]*memNode
-	next      jbd2.Block
+	at        map[disk.Block]*memNode
+	next      disk.Block
 	left      int // nodes that can still be allocated; negative: no limit
 	rootDirty int
 	gets      int
-	dirty     map[jbd2.Block]bool
-	sealed    map[jbd2.Block]string // contents when last dirty
+	dirty     map[disk.Block]bool
+	sealed    map[disk.Block]string // contents when last dirty
 }
 
 func newMemNodes(size int) *memNodes {
-	return &memNodes{size: size, at: map[jbd2.Block]*memNode{}, next: 1 << 40, left: -1,
-		dirty: map[jbd2.Block]bool{}, sealed: map[jbd2.Block]string{}}
+	return &memNodes{size: size, at: map[disk.Block]*memNode{}, next: 1 << 40, left: -1,
+		dirty: map[disk.Block]bool{}, sealed: map[disk.Block]string{}}
 }
 
-func (m *memNodes) Get(b jbd2.Block) (Node, error) {
+func (m *memNodes) Get(b disk.Block) (Node, error) {
 	n := m.at[b]
 	if m.gets++; m.gets > 1<<20 {
 		panic("too many reads: an endless loop?")
@@ -58,7 +58,7 @@ func (m *memNodes) Get(b jbd2.Block) (Node, error) {
 	return n, nil
 }
 
-func (m *memNodes) Alloc(jbd2.Block) (Node, error) {
+func (m *memNodes) Alloc(disk.Block) (Node, error) {
 	if m.left == 0 {
 		return nil, errNoSpace
 	}
@@ -69,7 +69,7 @@ func (m *memNodes) Alloc(jbd2.Block) (Node, error) {
 	return n, nil
 }
 
-func (m *memNodes) Free(b jbd2.Block) error {
+func (m *memNodes) Free(b disk.Block) error {
 	if m.at[b] == nil {
 		return fmt.Errorf("free of block %d, which is no node", b)
 	}

@@ -6,13 +6,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // cell is what a model knows of one logical block.
 type cell struct {
-	p jbd2.Block
+	p disk.Block
 	u bool
 }
 
@@ -23,7 +24,7 @@ type model struct {
 	mem  *memNodes
 	m    map[uint32]cell
 	top  uint32 // logical blocks used by the test
-	next jbd2.Block
+	next disk.Block
 	deep int
 }
 
@@ -32,7 +33,7 @@ func newModel(t *testing.T, size int, top uint32) *model {
 	return &model{t: t, tree: tree, mem: mem, m: map[uint32]cell{}, top: top, next: 1000}
 }
 
-func (m *model) insert(l, n uint32, u bool, gap jbd2.Block) {
+func (m *model) insert(l, n uint32, u bool, gap disk.Block) {
 	for i := range n {
 		if _, ok := m.m[l+i]; ok {
 			n = i
@@ -50,9 +51,9 @@ func (m *model) insert(l, n uint32, u bool, gap jbd2.Block) {
 		require.Equal(m.t, n, done)
 	}
 	for i := range done {
-		m.m[l+i] = cell{x.Pblk + jbd2.Block(i), u}
+		m.m[l+i] = cell{x.Pblk + disk.Block(i), u}
 	}
-	m.next += jbd2.Block(done)
+	m.next += disk.Block(done)
 }
 
 func (m *model) remove(l, n uint32, limit int) {
@@ -62,7 +63,7 @@ func (m *model) remove(l, n uint32, limit int) {
 			for i := range x.Len {
 				c, ok := m.m[x.Lblk+i]
 				require.True(m.t, ok, "block %d freed, was not mapped", x.Lblk+i)
-				require.Equal(m.t, cell{x.Pblk + jbd2.Block(i), x.Unwritten}, c)
+				require.Equal(m.t, cell{x.Pblk + disk.Block(i), x.Unwritten}, c)
 				require.True(m.t, x.Lblk+i >= l && x.Lblk+i < end)
 				delete(m.m, x.Lblk+i)
 			}
@@ -151,8 +152,8 @@ func (m *model) check() {
 	require.NoError(m.t, m.mem.forget())
 	var extents uint64
 	seen := 0
-	nodes := map[jbd2.Block]bool{}
-	err := m.tree.Walk(func(b jbd2.Block, _ int) error {
+	nodes := map[disk.Block]bool{}
+	err := m.tree.Walk(func(b disk.Block, _ int) error {
 		if nodes[b] {
 			return fmt.Errorf("node %d twice", b)
 		}
@@ -162,7 +163,7 @@ func (m *model) check() {
 		extents++
 		for i := range x.Len {
 			c, ok := m.m[x.Lblk+i]
-			if !ok || c != (cell{x.Pblk + jbd2.Block(i), x.Unwritten}) {
+			if !ok || c != (cell{x.Pblk + disk.Block(i), x.Unwritten}) {
 				return fmt.Errorf("block %d: tree says %v, model %v %v", x.Lblk+i, x, c, ok)
 			}
 			seen++
@@ -214,7 +215,7 @@ func (m *model) probe(l uint32) {
 		c, ok := m.m[l+i]
 		require.Equal(m.t, !x.Hole(), ok)
 		if ok {
-			require.Equal(m.t, cell{x.Pblk + jbd2.Block(i), x.Unwritten}, c)
+			require.Equal(m.t, cell{x.Pblk + disk.Block(i), x.Unwritten}, c)
 		}
 		if i > 4096 {
 			break
@@ -227,7 +228,7 @@ func (m *model) step(r *rand.Rand) {
 	n := 1 + r.Uint32N(1+r.Uint32N(20))
 	switch k := r.IntN(40); {
 	case k < 20:
-		m.insert(l, n, r.IntN(3) == 0, jbd2.Block(r.IntN(2)))
+		m.insert(l, n, r.IntN(3) == 0, disk.Block(r.IntN(2)))
 	case k < 26:
 		m.remove(l, n, 1+r.IntN(5))
 	case k < 34:

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 var le = binary.LittleEndian
@@ -35,12 +34,12 @@ func (n node) key(i int) uint32       { return disk.ExtentBlock(n, i) }
 func (n node) setKey(i int, v uint32) { le.PutUint32(n.span(i, i+1), v) }
 
 // child is the block that the i-th entry of an index node points to.
-func (n node) child(i int) jbd2.Block { return jbd2.Block(disk.GetExtentIndex(n, i).Leaf) }
+func (n node) child(i int) disk.Block { return disk.Block(disk.GetExtentIndex(n, i).Leaf) }
 
 // extent is the i-th entry of a leaf.
 func (n node) extent(i int) Extent {
 	x := disk.GetExtent(n, i)
-	return Extent{Lblk: x.Block, Len: x.Len, Pblk: jbd2.Block(x.Start), Unwritten: x.Unwritten}
+	return Extent{Lblk: x.Block, Len: x.Len, Pblk: disk.Block(x.Start), Unwritten: x.Unwritten}
 }
 
 func (n node) setExtent(i int, x Extent) {
@@ -52,7 +51,7 @@ type entry func(n node, i int)
 
 func leafEntry(x Extent) entry { return func(n node, i int) { n.setExtent(i, x) } }
 
-func indexEntry(key uint32, b jbd2.Block) entry {
+func indexEntry(key uint32, b disk.Block) entry {
 	return func(n node, i int) { disk.PutExtentIndex(n, i, disk.ExtentIndex{Block: key, Leaf: uint64(b)}) }
 }
 
@@ -87,7 +86,7 @@ func (n node) search(l uint32) int {
 }
 
 // checkHeader is done each time that a node is used; depth is what its parent implies.
-func (t *Tree) checkHeader(b jbd2.Block, n node, depth int) error {
+func (t *Tree) checkHeader(b disk.Block, n node, depth int) error {
 	h, err := disk.DecodeExtentHeader("", n)
 	if err != nil {
 		_, err = disk.DecodeExtentHeader(t.name(b), n) // named only when it is needed
@@ -100,7 +99,7 @@ func (t *Tree) checkHeader(b jbd2.Block, n node, depth int) error {
 }
 
 // checkEntries is done once after a node was read: order, overlaps and bounds of all entries.
-func (t *Tree) checkEntries(b jbd2.Block, n node) error {
+func (t *Tree) checkEntries(b disk.Block, n node) error {
 	next := uint64(0)
 	for i := range n.entries() {
 		if n.depth() == 0 {
@@ -126,7 +125,7 @@ func (t *Tree) checkEntries(b jbd2.Block, n node) error {
 }
 
 // checkExtent is done each time that an extent is used.
-func (t *Tree) checkExtent(b jbd2.Block, x Extent) error {
+func (t *Tree) checkExtent(b disk.Block, x Extent) error {
 	switch {
 	case x.Len == 0:
 		return t.corrupt(b, "extent at logical block %d has no blocks", x.Lblk)
@@ -150,7 +149,7 @@ func (t *Tree) checkRoot() error {
 }
 
 // load gets the node at b, which lies at depth and below whose parent's pointer the keys are in [lo, hi).
-func (t *Tree) load(b jbd2.Block, depth int, lo, hi uint32) (Node, error) {
+func (t *Tree) load(b disk.Block, depth int, lo, hi uint32) (Node, error) {
 	if !t.validRange(b, 1) {
 		return nil, t.corrupt(b, "pointer to a block that cannot be a node")
 	}

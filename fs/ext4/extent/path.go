@@ -1,9 +1,6 @@
 package extent
 
-import (
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-)
+import "github.com/lanefs/lanefs/fs/ext4/disk"
 
 // level is one node on the way from the root to a leaf.
 type level struct {
@@ -87,7 +84,7 @@ func (p *path) next() uint32 {
 	return lv.hi
 }
 
-func (p *path) block(l int) jbd2.Block {
+func (p *path) block(l int) disk.Block {
 	if p.lv[l].buf == nil {
 		return 0
 	}

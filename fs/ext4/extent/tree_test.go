@@ -4,9 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 func extents(t *testing.T, tree *Tree) []Extent {
@@ -52,7 +52,7 @@ func TestInsertRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrRange)
 	_, err = tree.Insert(Extent{100, 2, tree.Blocks - 1, false})
 	require.ErrorAs(t, err, new(*disk.CorruptError))
-	tree.Valid = func(b jbd2.Block, n uint32) bool { return b != 700 }
+	tree.Valid = func(b disk.Block, n uint32) bool { return b != 700 }
 	_, err = tree.Insert(Extent{100, 2, 700, false})
 	require.ErrorAs(t, err, new(*disk.CorruptError))
 	require.Len(t, extents(t, tree), 1)
@@ -66,7 +66,7 @@ func TestGrowingFilesFillLeaves(t *testing.T) {
 			tree, _ := newTree(1024)
 			for i := range uint32(10 * per) {
 				for k, s := range starts {
-					_, err := tree.Insert(Extent{s + i, 1, jbd2.Block(1000 + 3*i + uint32(k)<<20), false})
+					_, err := tree.Insert(Extent{s + i, 1, disk.Block(1000 + 3*i + uint32(k)<<20), false})
 					require.NoError(t, err)
 				}
 			}
@@ -117,7 +117,7 @@ func TestReplace(t *testing.T) {
 func TestNoSpaceChangesNothing(t *testing.T) {
 	tree, mem := newTree(64)
 	for i := range uint32(4) {
-		_, err := tree.Insert(Extent{i * 10, 5, jbd2.Block(100 * (i + 1)), false})
+		_, err := tree.Insert(Extent{i * 10, 5, disk.Block(100 * (i + 1)), false})
 		require.NoError(t, err)
 	}
 	mem.left = 0
@@ -147,7 +147,7 @@ func TestCollapseNeedsTheHole(t *testing.T) {
 func TestRemoveJoinsNodes(t *testing.T) {
 	tree, mem := newTree(1024)
 	for l := uint32(0); l < 40000; l += 2 {
-		_, err := tree.Insert(Extent{l, 1, jbd2.Block(1000 + l), false})
+		_, err := tree.Insert(Extent{l, 1, disk.Block(1000 + l), false})
 		require.NoError(t, err)
 	}
 	for l := uint32(0); l < 40000; l += 80 {

@@ -3,10 +3,12 @@ package jbd2
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// Block is a file-system block number.
-type Block uint64
+// Block is a file-system block number, as ext4 has it.
+type Block = disk.Block
 
 // Buffer is one metadata block in memory. Its embedded RWMutex protects the contents: hold it for reading while looking
 // at Data, for writing from the first change until after Handle.Dirty.

@@ -7,7 +7,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
@@ -237,7 +236,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	if i.Disk.FileACL == 0 {
 		return nil
 	}
-	b := jbd2.Block(i.Disk.FileACL)
+	b := disk.Block(i.Disk.FileACL)
 	blk, err := i.XattrBlock()
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 // AllocMeta allocates one block for metadata of the inode, zeroed and counted in i_blocks.
-func AllocMeta(i *volume.Inode, o *volume.Op, goal jbd2.Block, flags int) (*jbd2.Buffer, error) {
+func AllocMeta(i *volume.Inode, o *volume.Op, goal disk.Block, flags int) (*jbd2.Buffer, error) {
 	b, n, err := i.FS.Alloc.Alloc(o.Handle, goal, 1, 1, flags)
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func AllocMeta(i *volume.Inode, o *volume.Op, goal jbd2.Block, flags int) (*jbd2
 }
 
 // newBlock is block b, which the operation allocated for metadata, filled with zeroes.
-func newBlock(o *volume.Op, b jbd2.Block) (*jbd2.Buffer, error) {
+func newBlock(o *volume.Op, b disk.Block) (*jbd2.Buffer, error) {
 	buf, err := o.FS.Cache.New(b)
 	if err != nil {
 		return nil, err
@@ -30,13 +30,13 @@ func newBlock(o *volume.Op, b jbd2.Block) (*jbd2.Buffer, error) {
 	return buf, nil
 }
 
-func FreeMeta(i *volume.Inode, o *volume.Op, b jbd2.Block) error {
+func FreeMeta(i *volume.Inode, o *volume.Op, b disk.Block) error {
 	o.Handle.Forget(b)
 	return freeBlocks(i, o, b, 1)
 }
 
 // AllocBlocks takes up to want blocks near goal and counts them in i_blocks.
-func AllocBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
+func AllocBlocks(i *volume.Inode, o *volume.Op, goal disk.Block, want uint32) (disk.Block, uint32, error) {
 	b, n, err := i.FS.Alloc.Alloc(o.Handle, goal, want, 1, o.AllocFlags())
 	if err != nil {
 		return 0, 0, err
@@ -46,7 +46,7 @@ func AllocBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (j
 
 // growBlocks is AllocBlocks for a file that grows at its end: once it has blocks, some more are kept for it, so that
 // files which are written at the same time, a little to each, do not share out the volume in small pieces.
-func growBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (jbd2.Block, uint32, error) {
+func growBlocks(i *volume.Inode, o *volume.Op, goal disk.Block, want uint32) (disk.Block, uint32, error) {
 	if i.NoBlocks() {
 		return AllocBlocks(i, o, goal, want) // it may be all there is
 	}
@@ -58,9 +58,9 @@ func growBlocks(i *volume.Inode, o *volume.Op, goal jbd2.Block, want uint32) (jb
 }
 
 // countBlocks counts n blocks from b, which were just taken, in i_blocks.
-func countBlocks(i *volume.Inode, b jbd2.Block, n uint32) (jbd2.Block, uint32, error) {
+func countBlocks(i *volume.Inode, b disk.Block, n uint32) (disk.Block, uint32, error) {
 	switch {
-	case i.Disk.Flags&disk.FlExtents == 0 && b+jbd2.Block(n) > blockmap.MaxPblk:
+	case i.Disk.Flags&disk.FlExtents == 0 && b+disk.Block(n) > blockmap.MaxPblk:
 		return 0, 0, volume.ErrNoSpace // what is free lies where the map's pointers do not reach
 	case !AddBlocks(i, int64(n)):
 		return 0, 0, volume.ErrTooBig
@@ -68,7 +68,7 @@ func countBlocks(i *volume.Inode, b jbd2.Block, n uint32) (jbd2.Block, uint32, e
 	return b, n, nil
 }
 
-func freeBlocks(i *volume.Inode, o *volume.Op, b jbd2.Block, n uint32) error {
+func freeBlocks(i *volume.Inode, o *volume.Op, b disk.Block, n uint32) error {
 	if err := i.FS.Alloc.Free(o.Handle, b, n); err != nil {
 		return err
 	}
@@ -84,14 +84,14 @@ func AddBlocks(i *volume.Inode, n int64) bool {
 }
 
 // BlockGoal is where logical block l should lie: after the extent before it, else near the inode.
-func BlockGoal(i *volume.Inode, l uint32) jbd2.Block {
+func BlockGoal(i *volume.Inode, l uint32) disk.Block {
 	if l > 0 {
 		if x, err := Tree(i, nil).Map(l-1, 1); err == nil && !x.Hole() {
 			return x.Pblk + 1
 		}
 		if i.Disk.Flags&disk.FlExtents != 0 {
 			if x, ok, err := Extents(i, nil).Last(); err == nil && ok && x.Lblk < l {
-				return x.Pblk + jbd2.Block(l-x.Lblk)
+				return x.Pblk + disk.Block(l-x.Lblk)
 			}
 		}
 	}
@@ -99,9 +99,9 @@ func BlockGoal(i *volume.Inode, l uint32) jbd2.Block {
 }
 
 // InodeGoal is the first block of the inode's group.
-func InodeGoal(i *volume.Inode) jbd2.Block {
+func InodeGoal(i *volume.Inode) disk.Block {
 	group, _, _ := i.FS.Super.InodeLocation(i.Ino())
-	return jbd2.Block(i.FS.Super.GroupFirstBlock(group))
+	return disk.Block(i.FS.Super.GroupFirstBlock(group))
 }
 
 // AppendMeta adds a block of metadata at the end of what i_block maps, logical block l.

@@ -1,8 +1,6 @@
 package contents
 
-import (
-	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-)
+import "github.com/lanefs/lanefs/fs/ext4/internal/volume"
 
 // CopyRange copies n bytes from off of i to dstOff of dst, which may be the same file, and returns how many it copied:
 // fewer at the end of i.

@@ -1,8 +1,6 @@
 package contents
 
-import (
-	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-)
+import "github.com/lanefs/lanefs/fs/ext4/internal/volume"
 
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
 // durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,

@@ -8,7 +8,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
@@ -156,7 +155,7 @@ func outgrow(i *volume.Inode, o *volume.Op, c *Inline) error {
 }
 
 func moveToBlock(i *volume.Inode, o *volume.Op, c *Inline) error {
-	var b jbd2.Block
+	var b disk.Block
 	if i.Disk.Size > 0 {
 		buf, err := i.FS.Dev.Alloc(i.FS.BlockSize, blockdev.ForBlock)
 		if err != nil {

@@ -20,7 +20,7 @@ type treeNodes struct {
 	o *volume.Op
 }
 
-func (n treeNodes) Get(b jbd2.Block) (extent.Node, error) {
+func (n treeNodes) Get(b disk.Block) (extent.Node, error) {
 	buf, err := n.i.FS.Cache.Get(b)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (n treeNodes) Get(b jbd2.Block) (extent.Node, error) {
 
 // Alloc takes reserved blocks, too: to punch a hole into a file, or to write what was preallocated, can need a node, and
 // must not fail on a full volume.
-func (n treeNodes) Alloc(goal jbd2.Block) (extent.Node, error) {
+func (n treeNodes) Alloc(goal disk.Block) (extent.Node, error) {
 	buf, err := AllocMeta(n.i, n.o, goal, alloc.UseReserved)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (n treeNodes) Alloc(goal jbd2.Block) (extent.Node, error) {
 	return buf, nil
 }
 
-func (n treeNodes) Free(b jbd2.Block) error { return FreeMeta(n.i, n.o, b) }
+func (n treeNodes) Free(b disk.Block) error { return FreeMeta(n.i, n.o, b) }
 
 func (n treeNodes) Dirty(node extent.Node) error {
 	n.o.Handle.Dirty(node.(*jbd2.Buffer))

@@ -2,6 +2,7 @@ package contents
 
 import (
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -141,7 +142,7 @@ func readLogged(i *volume.Inode, o *jbd2.Overlay, buf blockdev.Buffer, at int, l
 		}
 		for k := range x.Len {
 			s := buf.Slice(at+int(x.Lblk-l+k)<<i.FS.BlockBits, i.FS.BlockSize)
-			if _, err := o.Read(x.Pblk+jbd2.Block(k), s); err != nil {
+			if _, err := o.Read(x.Pblk+disk.Block(k), s); err != nil {
 				return err
 			}
 		}

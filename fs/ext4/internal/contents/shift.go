@@ -4,9 +4,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Collapsing and inserting ranges moves every extent behind them. That is done in one transaction, so that a power cut
@@ -22,7 +22,7 @@ const shiftStep = 16
 func shiftCredits(i *volume.Inode, from, to uint32) (int, bool) {
 	most := i.FS.Journal.MaxCredits()
 	n := 16 + 2*extent.MaxDepth
-	err := Extents(i, nil).Walk(func(jbd2.Block, int) error {
+	err := Extents(i, nil).Walk(func(disk.Block, int) error {
 		if n++; n > most {
 			return errStop
 		}

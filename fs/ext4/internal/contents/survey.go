@@ -4,13 +4,12 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // FreeExtents calls f with the length in blocks of every run of free blocks, across groups.
 func FreeExtents(v *volume.FS, f func(n uint64)) error {
 	var start, end uint64
-	err := v.Alloc.FreeRuns(func(b jbd2.Block, n uint32) {
+	err := v.Alloc.FreeRuns(func(b disk.Block, n uint32) {
 		if uint64(b) != end && end > start {
 			f(end - start)
 		}
@@ -63,12 +62,12 @@ func countPieces(v *volume.FS, ino uint32) (blocks uint64, pieces int, err error
 	if !i.HasBlocks() || i.Disk.LinksCount == 0 {
 		return 0, 0, nil
 	}
-	next := jbd2.Block(0)
+	next := disk.Block(0)
 	err = Tree(i, nil).Walk(nil, func(x extent.Extent) error {
 		if x.Pblk != next {
 			pieces++
 		}
-		next = x.Pblk + jbd2.Block(x.Len)
+		next = x.Pblk + disk.Block(x.Len)
 		blocks += uint64(x.Len)
 		return nil
 	})

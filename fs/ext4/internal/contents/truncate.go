@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // removeStep is how many extents one handle removes: each can touch a bitmap and a descriptor of its own, and the path.
@@ -272,7 +272,7 @@ func removeSome(i *volume.Inode, o *volume.Op, from, to uint32, forget bool) (ui
 	return Tree(i, o).Remove(from, to, removeStep, func(x extent.Extent) error {
 		if forget {
 			for k := range x.Len {
-				o.Handle.Forget(x.Pblk + jbd2.Block(k))
+				o.Handle.Forget(x.Pblk + disk.Block(k))
 			}
 		}
 		return freeBlocks(i, o, x.Pblk, x.Len)

@@ -4,9 +4,9 @@ import (
 	"errors"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // writing is one handle's part of a Write: gather, then the transfers, then join.
@@ -29,7 +29,7 @@ type run struct {
 // gather collects transfers from logical block l on, with up to most runs, and allocates what there is no block for.
 func (w *writing) gather(l uint32, most int) error {
 	i, s := w.i, w.s
-	goal := jbd2.Block(0)
+	goal := disk.Block(0)
 	w.end = l
 	for w.end <= s.last && len(w.runs) < most {
 		x, err := w.t.Map(w.end, s.last-w.end+1)
@@ -54,7 +54,7 @@ func (w *writing) gather(l uint32, most int) error {
 			// These bytes would be in the file at once, and those before them only if join finds room for the tree.
 			return nil
 		}
-		goal = x.Pblk + jbd2.Block(x.Len)
+		goal = x.Pblk + disk.Block(x.Len)
 		w.list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, s.slice(x.Lblk, x.Len))
 		w.end = x.End()
 	}
@@ -62,7 +62,7 @@ func (w *writing) gather(l uint32, most int) error {
 }
 
 // alloc takes blocks for the start of the hole x, for x all if it can.
-func (w *writing) alloc(x extent.Extent, goal jbd2.Block) (jbd2.Block, uint32, error) {
+func (w *writing) alloc(x extent.Extent, goal disk.Block) (disk.Block, uint32, error) {
 	i, want := w.i, min(x.Len, longestRun(w.i, false))
 	if int64(x.End())<<i.FS.BlockBits > int64(i.Disk.Size) {
 		return growBlocks(i, w.o, goal, want)

@@ -4,18 +4,18 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // blockSet is a set of blocks, kept as runs: in any order and overlapping while it is filled, sorted by normal.
 type blockSet []blockRun
 
 // blockRun is the blocks [from, to).
-type blockRun struct{ from, to jbd2.Block }
+type blockRun struct{ from, to disk.Block }
 
-func (s *blockSet) add(b jbd2.Block, n uint32) {
+func (s *blockSet) add(b disk.Block, n uint32) {
 	if n > 0 {
-		*s = append(*s, blockRun{b, b + jbd2.Block(n)})
+		*s = append(*s, blockRun{b, b + disk.Block(n)})
 	}
 }
 

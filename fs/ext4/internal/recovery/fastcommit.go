@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
@@ -120,7 +121,7 @@ func (f *fastCommits) finish() error {
 		if !i.HasBlocks() {
 			continue
 		}
-		err := contents.Tree(i, f.o).Walk(func(b jbd2.Block, _ int) error {
+		err := contents.Tree(i, f.o).Walk(func(b disk.Block, _ int) error {
 			if b != 0 {
 				used.add(b, 1)
 			}
@@ -133,7 +134,7 @@ func (f *fastCommits) finish() error {
 			return err
 		}
 	}
-	each := func(s blockSet, do func(b jbd2.Block, n uint32) error) error {
+	each := func(s blockSet, do func(b disk.Block, n uint32) error) error {
 		for _, r := range s {
 			if err := do(r.from, uint32(r.to-r.from)); err != nil {
 				return err
@@ -141,13 +142,13 @@ func (f *fastCommits) finish() error {
 		}
 		return nil
 	}
-	err := each(append(f.claimed, f.removed...).minus(used), func(b jbd2.Block, n uint32) error {
+	err := each(append(f.claimed, f.removed...).minus(used), func(b disk.Block, n uint32) error {
 		return f.v.Alloc.Free(f.o.Handle, b, n)
 	})
 	if err != nil {
 		return err
 	}
-	err = each(used.normal(), func(b jbd2.Block, n uint32) error { return f.v.Alloc.Claim(f.o.Handle, b, n, nil) })
+	err = each(used.normal(), func(b disk.Block, n uint32) error { return f.v.Alloc.Claim(f.o.Handle, b, n, nil) })
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ func (f *fastCommits) extent(r jbd2.FCAddRange) extent.Extent {
 	node := make([]byte, disk.ExtentHeaderSize+disk.ExtentEntrySize)
 	copy(node[disk.ExtentHeaderSize:], r.Extent[:])
 	e := disk.GetExtent(node, 0)
-	return extent.Extent{Lblk: e.Block, Len: e.Len, Pblk: jbd2.Block(e.Start), Unwritten: e.Unwritten}
+	return extent.Extent{Lblk: e.Block, Len: e.Len, Pblk: disk.Block(e.Start), Unwritten: e.Unwritten}
 }
 
 // addRange maps blocks into a file. What is mapped there already stays if it is the same.
@@ -31,7 +31,7 @@ func (f *fastCommits) addRange(r jbd2.FCAddRange) error {
 			return err
 		}
 		want := x
-		want.Lblk, want.Len, want.Pblk = l, have.Len, x.Pblk+jbd2.Block(l-x.Lblk)
+		want.Lblk, want.Len, want.Pblk = l, have.Len, x.Pblk+disk.Block(l-x.Lblk)
 		switch {
 		case have == want:
 		case have.Pblk == want.Pblk:
@@ -82,7 +82,7 @@ func (f *fastCommits) leaves(i *volume.Inode) func(extent.Extent) error {
 		contents.AddBlocks(i, -int64(x.Len))
 		if !i.Disk.IsReg() {
 			for k := range x.Len {
-				f.o.Handle.Forget(x.Pblk + jbd2.Block(k))
+				f.o.Handle.Forget(x.Pblk + disk.Block(k))
 			}
 		}
 		return nil

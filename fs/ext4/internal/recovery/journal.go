@@ -106,7 +106,7 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 			v.Opt.Logf("%s: fast commits in the journal are not shown: what was done last appears after a mount that may write", v.Name())
 		}
 	} else {
-		if err := r.Replay(jbd2.Block(v.Super.SuperBlockNo())); err != nil {
+		if err := r.Replay(disk.Block(v.Super.SuperBlockNo())); err != nil {
 			return nil, err
 		}
 		if err := replaySuper(v, r.Overlay()); err != nil {
@@ -130,7 +130,7 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 // replaySuper writes home what the log has of the superblock. Whoever logged it gave it a checksum of its own, and a power
 // cut between its two sectors would leave a volume that nobody opens: see disk.Superblock.EncodeStable.
 func replaySuper(v *volume.FS, log *jbd2.Overlay) error {
-	block := jbd2.Block(v.Super.SuperBlockNo())
+	block := disk.Block(v.Super.SuperBlockNo())
 	buf, err := v.Dev.Alloc(v.BlockSize, blockdev.ForBlock)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (j *Journal) protect() error {
 		return nil
 	}
 	v := j.v
-	return contents.Tree(j.ino, nil).Walk(func(b jbd2.Block, _ int) error {
+	return contents.Tree(j.ino, nil).Walk(func(b disk.Block, _ int) error {
 		if b == 0 {
 			return nil
 		}

@@ -21,7 +21,7 @@ func (j *Journal) openLog() error {
 	}
 	j.ino = i
 	blocks := min(i.Disk.Size>>v.BlockBits, 1<<31)
-	j.log, err = jbd2.OpenLog(v.Cache, uint32(blocks), func(n uint32) (b jbd2.Block, count uint32, err error) {
+	j.log, err = jbd2.OpenLog(v.Cache, uint32(blocks), func(n uint32) (b disk.Block, count uint32, err error) {
 		err = contents.MapRange(i, n, n+1<<20, func(x extent.Extent) error {
 			if !x.Hole() && !x.Unwritten {
 				b, count = x.Pblk, x.Len
@@ -46,7 +46,7 @@ func journalInode(v *volume.FS) (d disk.Inode, err error) {
 	}
 	group, block, off := v.Super.InodeLocation(ino)
 	descBlock, descOff := v.Super.DescLocation(group)
-	buf, err := v.Cache.Get(jbd2.Block(v.Super.DescBlock(descBlock)))
+	buf, err := v.Cache.Get(disk.Block(v.Super.DescBlock(descBlock)))
 	if err != nil {
 		return d, err
 	}
@@ -55,7 +55,7 @@ func journalInode(v *volume.FS) (d disk.Inode, err error) {
 	if err != nil {
 		return d, err
 	}
-	if buf, err = v.Cache.Get(jbd2.Block(desc.InodeTable) + jbd2.Block(block)); err != nil {
+	if buf, err = v.Cache.Get(disk.Block(desc.InodeTable) + disk.Block(block)); err != nil {
 		return d, err
 	}
 	defer buf.Put()

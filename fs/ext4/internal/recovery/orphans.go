@@ -7,7 +7,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. Beside an error it
@@ -63,13 +62,13 @@ func readOrphanFile(v *volume.FS) ([]*volume.Inode, error) {
 	if !fi.Disk.IsReg() || fi.Disk.Size > 512<<20 || fi.Disk.Flags&disk.FlInlineData != 0 {
 		return nil, disk.Corrupt(fmt.Sprintf("orphan file, inode %d", fi.Ino()), "is no file of at most 512 MiB")
 	}
-	var blocks []jbd2.Block
+	var blocks []disk.Block
 	err = contents.MapRange(fi, 0, v.Logical(int64(fi.Disk.Size)), func(x extent.Extent) error {
 		if x.Hole() {
 			return disk.Corrupt("orphan file", "block %d is a hole", x.Lblk)
 		}
 		for k := range x.Len {
-			blocks = append(blocks, x.Pblk+jbd2.Block(k))
+			blocks = append(blocks, x.Pblk+disk.Block(k))
 		}
 		return nil
 	})

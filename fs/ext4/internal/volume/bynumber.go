@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it may be asked for any
@@ -79,7 +78,7 @@ func (v *FS) slotUsed(ino uint32) (bool, error) {
 		return false, err
 	}
 	group, block, off := v.Super.InodeLocation(ino)
-	buf, err := v.Cache.Get(jbd2.Block(v.Alloc.InodeTable(group)) + jbd2.Block(block))
+	buf, err := v.Cache.Get(disk.Block(v.Alloc.InodeTable(group)) + disk.Block(block))
 	if err != nil {
 		return false, fmt.Errorf("inode %d: %w", ino, err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // This file is about blocks that nobody has: telling the device that they hold nothing, and keeping some for a file that
@@ -20,7 +20,7 @@ func (v *FS) StartDiscard() {
 		return
 	}
 	said := false // by the journal's committer only
-	v.Alloc.SetDiscard(func(start jbd2.Block, n uint32) {
+	v.Alloc.SetDiscard(func(start disk.Block, n uint32) {
 		if err := v.discard(start, n); err != nil && !said {
 			said = true
 			v.Opt.Logf("%s: discarding freed blocks: %v", v.Name(), err)
@@ -28,7 +28,7 @@ func (v *FS) StartDiscard() {
 	})
 }
 
-func (v *FS) discard(start jbd2.Block, n uint32) error {
+func (v *FS) discard(start disk.Block, n uint32) error {
 	return v.Dev.Discard(blockdev.Bytes(start)<<v.BlockBits, blockdev.Bytes(n)<<v.BlockBits)
 }
 
@@ -54,6 +54,6 @@ func (v *FS) Trim(start, length, least uint64) (trimmed uint64, err error) {
 	if end := start + length; end >= start {
 		to = min(to, end>>v.BlockBits)
 	}
-	n, err := v.Alloc.Trim(jbd2.Block(from), jbd2.Block(to), uint32((least+bs-1)>>v.BlockBits), v.discard)
+	n, err := v.Alloc.Trim(disk.Block(from), disk.Block(to), uint32((least+bs-1)>>v.BlockBits), v.discard)
 	return n << v.BlockBits, err
 }

@@ -48,7 +48,7 @@ type Inode struct {
 func (i *Inode) Slot() (*jbd2.Buffer, []byte, error) {
 	sb := i.FS.Super
 	group, block, off := sb.InodeLocation(i.ino)
-	buf, err := i.FS.Cache.Get(jbd2.Block(i.FS.Alloc.InodeTable(group)) + jbd2.Block(block))
+	buf, err := i.FS.Cache.Get(disk.Block(i.FS.Alloc.InodeTable(group)) + disk.Block(block))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,9 +1,6 @@
 package volume
 
-import (
-	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
-)
+import "github.com/lanefs/lanefs/fs/ext4/disk"
 
 // MaxLabel is the longest label in bytes.
 const MaxLabel = len(disk.Superblock{}.VolumeName)
@@ -45,7 +42,7 @@ func (v *FS) SetLabel(label string) error {
 
 // updateBackup changes the superblock's backup in a group.
 func (v *FS) updateBackup(o *Op, group uint32, f func(*disk.Superblock)) error {
-	buf, err := v.Cache.Get(jbd2.Block(v.Super.GroupFirstBlock(group)))
+	buf, err := v.Cache.Get(disk.Block(v.Super.GroupFirstBlock(group)))
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ const (
 // orphanFile is the special inode s_orphan_file_inum.
 type orphanFile struct {
 	seed   uint32
-	blocks []jbd2.Block
+	blocks []disk.Block
 	free   []orphanPlace // protected by orphans.mu
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // ReadOrphanList follows s_last_orphan.
@@ -36,7 +35,7 @@ func (v *FS) ReadOrphanList() ([]*Inode, error) {
 
 // UseOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. Beside an error
 // it returns what was found before it.
-func (v *FS) UseOrphanFile(seed uint32, blocks []jbd2.Block) ([]*Inode, error) {
+func (v *FS) UseOrphanFile(seed uint32, blocks []disk.Block) ([]*Inode, error) {
 	f := &orphanFile{seed: seed, blocks: blocks}
 	v.orphans.file = f
 	var found []*Inode
@@ -51,7 +50,7 @@ func (v *FS) UseOrphanFile(seed uint32, blocks []jbd2.Block) ([]*Inode, error) {
 	return found, nil
 }
 
-func (v *FS) readOrphanBlock(f *orphanFile, b int, blk jbd2.Block) ([]*Inode, error) {
+func (v *FS) readOrphanBlock(f *orphanFile, b int, blk disk.Block) ([]*Inode, error) {
 	buf, err := v.Cache.Get(blk)
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // This file says what i_block holds: the root of an extent tree, in files without disk.FlExtents that of a block map as ext2
@@ -17,7 +16,7 @@ type Tree interface {
 	Insert(x extent.Extent) (uint32, error)
 	Remove(from, to uint32, limit int, freed func(extent.Extent) error) (uint32, error)
 	CheckRoot() error
-	Walk(node func(b jbd2.Block, depth int) error, run func(extent.Extent) error) error
+	Walk(node func(b disk.Block, depth int) error, run func(extent.Extent) error) error
 }
 
 // TreeIn is the tree whose root is in the inode and whose other nodes come from nodes; with nil, the root alone can be checked.
@@ -31,7 +30,7 @@ func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 		Root:     i.Disk.Block[:],
 		Nodes:    nodes,
 		NodeSize: i.FS.BlockSize,
-		Blocks:   jbd2.Block(i.FS.Super.BlocksCount),
+		Blocks:   disk.Block(i.FS.Super.BlocksCount),
 		Valid:    i.FS.validData(i.ino),
 	}
 }
@@ -43,7 +42,7 @@ func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
 		Root:      i.Disk.Block[:],
 		Nodes:     nodes,
 		NodeSize:  i.FS.BlockSize,
-		Blocks:    jbd2.Block(i.FS.Super.BlocksCount),
+		Blocks:    disk.Block(i.FS.Super.BlocksCount),
 		Checksums: i.FS.Super.MetadataCsum(),
 		Seed:      disk.InodeSeed(i.FS.Seed, i.ino, i.Disk.Generation),
 		Valid:     i.FS.validData(i.ino),
@@ -52,7 +51,7 @@ func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
 
 // validData is what trees check block numbers with: a file's blocks are not the volume's own metadata. The journal's blocks
 // are the journal inode's alone.
-func (v *FS) validData(ino uint32) func(jbd2.Block, uint32) bool {
+func (v *FS) validData(ino uint32) func(disk.Block, uint32) bool {
 	if v.Alloc == nil || ino == disk.InoJournal || ino == disk.InoResize {
 		return nil
 	}

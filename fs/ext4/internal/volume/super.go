@@ -52,7 +52,7 @@ func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
 
 // MarkMounted records in the superblock that the volume is in use.
 func (v *FS) MarkMounted() (err error) {
-	if v.sbBuf, err = v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo())); err != nil {
+	if v.sbBuf, err = v.Cache.Get(disk.Block(v.Super.SuperBlockNo())); err != nil {
 		return err
 	}
 	return v.writeSuper(func(sb *disk.Superblock) {
@@ -97,7 +97,7 @@ func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 
 // ReloadSuper reads the superblock again, through the cache, after recovery.
 func (v *FS) ReloadSuper() error {
-	buf, err := v.Cache.Get(jbd2.Block(v.Super.SuperBlockNo()))
+	buf, err := v.Cache.Get(disk.Block(v.Super.SuperBlockNo()))
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,10 @@ import (
 
 // XattrBlock reads the inode's attribute block.
 func (i *Inode) XattrBlock() (*jbd2.Buffer, error) {
-	if !i.FS.Alloc.Valid(jbd2.Block(i.Disk.FileACL), 1) {
+	if !i.FS.Alloc.Valid(disk.Block(i.Disk.FileACL), 1) {
 		return nil, disk.Corrupt(InodeName(i.Ino()), "attribute block %d cannot be one", i.Disk.FileACL)
 	}
-	buf, err := i.FS.Cache.Get(jbd2.Block(i.Disk.FileACL))
+	buf, err := i.FS.Cache.Get(disk.Block(i.Disk.FileACL))
 	if err != nil {
 		return nil, err
 	}
