@@ -1,8 +1,8 @@
 /*
- * What differs between the machines that run lanes, besides what nvme_qp.h has of them: wide accesses, the full fence, time.
+ * What differs between the devices that run lanes, besides what nvme_qp.h has of them: wide accesses, the full fence, the clock.
  *
- * Everything above this header is the same source on an AMD GPU, an NVIDIA GPU and a CPU. It needs clang: gcc and nvcc
- * have no scoped atomics.
+ * Everything above this header is the same source on an AMD GPU, an NVIDIA GPU and a CPU. It needs clang, for the builtins of all
+ * three and for the address spaces.
  */
 #ifndef LANEFS_DEVICE_H
 #define LANEFS_DEVICE_H
@@ -29,8 +29,8 @@ using nvme::release;
 using nvme::store;
 
 /*
- * Two 64-bit words at p, a multiple of 16. On NVIDIA neither is ever seen torn; elsewhere a release comes before whoever is to
- * see them looks.
+ * Stores two 64-bit words at p, a multiple of 16. On NVIDIA no reader ever sees one of them torn; elsewhere the caller makes a
+ * release before it shows them to the reader.
  */
 LANEFS_FN void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
 #if defined(__NVPTX__)
@@ -41,7 +41,7 @@ LANEFS_FN void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
 }
 
 /*
- * Sixteen bytes at p, a multiple of 16, that nobody else stores meanwhile. On NVIDIA the compiler leaves such loads where they
+ * Loads sixteen bytes at p, a multiple of 16, which only the caller stores. On NVIDIA the compiler leaves such loads where they
  * are: together, so that they wait together, where it spreads plain ones out to save registers.
  */
 LANEFS_FN quad load_quad(const quad *p) {
@@ -66,7 +66,7 @@ LANEFS_FN void full() {
 #endif
 }
 
-/* The device's own steady clock, in its own ticks: ns on NVIDIA, 10 ns on AMD's Instinct; what the CPU counts on a CPU. */
+/* The device's steady clock, in its own ticks: 1 ns on NVIDIA, 10 ns on AMD's Instinct, the counter's on a CPU. */
 LANEFS_FN uint64_t clock() {
 #if defined(__NVPTX__)
 	uint64_t t;
@@ -83,7 +83,7 @@ LANEFS_FN uint64_t clock() {
 #endif
 }
 
-/* Gives the memory system and the neighbours a moment between polls: some 50 ns, and on a GPU about so many ticks of its clock. */
+/* Waits between polls, so that other lanes get the memory's bandwidth: some 50 ns, and on a GPU about so many ticks of its clock. */
 LANEFS_FN void pause(uint64_t ticks) {
 #if defined(__NVPTX__)
 	asm volatile("nanosleep.u32 %0;" : : "r"((uint32_t)(ticks < 64 ? 64 : ticks)));

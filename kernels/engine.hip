@@ -42,9 +42,9 @@ template <typename T> LANEFS_FN void resident_team(uint64_t i, uint64_t, uint64_
 	resident<T>(&lane, idle, limit);
 	report<T>(&lane, true, time<T>());
 	write_back<T>(p, &lane);
-	meet<T>();
-	release(); /* orders the lane's state before PARKED: whoever launches the lane again finds it whole */
-	tell<T>(at<lanefs_status>(p->status), LANEFS_PARKED);
+	sync_team<T>();
+	release(); /* orders the lane's state before PARKED: the next launch of the lane reads it */
+	set_state<T>(at<lanefs_status>(p->status), LANEFS_PARKED);
 }
 
 LANEFS_FN void prp_thread(uint64_t i, uint64_t, uint64_t out, uint64_t list, uint64_t list_iova, uint64_t list_bytes, uint64_t page,
@@ -63,14 +63,14 @@ LANEFS_FN void prp_thread(uint64_t i, uint64_t, uint64_t out, uint64_t list, uin
 LANEFS_FN void ring_thread(uint64_t i, uint64_t, uint64_t doorbell, uint64_t value) {
 	if (i != 0)
 		return;
-	release(); /* whatever the doorbell announces comes first */
+	release(); /* orders what the doorbell is about before it */
 	store(at<uint32_t>(doorbell), (uint32_t)value);
 }
 
 LANEFS_KERNEL2(lanefs_reset, reset_thread)
 LANEFS_KERNEL2(lanefs_ring, ring_thread)
-LANEFS_KERNEL3(lanefs_step, step_team<alone>)
-LANEFS_KERNEL3(lanefs_batch, batch_team<alone>)
+LANEFS_KERNEL3(lanefs_step, step_team<single>)
+LANEFS_KERNEL3(lanefs_batch, batch_team<single>)
 LANEFS_KERNEL4(lanefs_resident, resident_team<thread>)
 LANEFS_KERNEL3(lanefs_wave_step, step_team<wave>)
 LANEFS_KERNEL3(lanefs_wave_batch, batch_team<wave>)

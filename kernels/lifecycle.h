@@ -1,5 +1,5 @@
 /*
- * A lane from the CPU's point of view: made ready, stepped, run by a resident kernel, parked.
+ * The states of a lane, as the CPU sees them: made ready, stepped, run by a resident kernel, parked.
  *
  *     NEW --reset--> READY --step, batch--> READY
  *                      |
@@ -8,7 +8,7 @@
  *                   RUNNING --> PARKING --------------> PARKED --resident--> RUNNING
  *
  * The CPU, having published work for a resident lane, runs a full fence and reads the state: PARKED means launch again,
- * PARKING means look again. The lane, idle, stores PARKING, runs a full fence and looks for work once more. Of the two
+ * PARKING means look again. The lane, idle, stores PARKING, runs a full fence and polls the work ring once more. Of the two
  * at least one sees the other's store, so no work is left behind.
  */
 #ifndef LANEFS_LIFECYCLE_H
@@ -18,12 +18,12 @@
 
 namespace lanefs {
 
-/* Whether the CPU means the same by a lane as this kernel. */
+/* Whether the CPU's layout of a lane is this kernel's. */
 LANEFS_FN bool is_ours(const lanefs_lane *lane) {
 	return lane->magic == LANEFS_MAGIC && lane->version == LANEFS_VERSION && lane->size == sizeof(lanefs_lane);
 }
 
-/* Whether the numbers that the CPU gave hold together. */
+/* Whether sizes and addresses are ones that a lane can work with. */
 LANEFS_FN bool is_sane(const lanefs_lane *lane) {
 	uint64_t page = lane->page_size, stride = lane->prp_stride;
 	bool powers = lane->ring_size != 0 && (lane->ring_size & (lane->ring_size - 1)) == 0 && page >= 4096 && (page & (page - 1)) == 0;
@@ -39,7 +39,7 @@ LANEFS_FN bool is_sane(const lanefs_lane *lane) {
 /* Makes the lane ready for a queue pair that is about to be created. What an earlier one left in flight is answered. */
 LANEFS_FN void reset(lanefs_lane *lane) {
 	if (!is_ours(lane))
-		return; /* not even the status address can be believed: state stays LANEFS_NEW */
+		return; /* the address of the status may be wrong too: the state stays LANEFS_NEW */
 	lane->ready = 0;
 	lanefs_status *status = at<lanefs_status>(lane->status);
 	if (!is_sane(lane)) {
@@ -49,7 +49,7 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 		return;
 	}
 	uint32_t first_result = lane->result_next;
-	answer_in_flight<alone>(lane, LANEFS_QUEUE_DEAD);
+	answer_in_flight<single>(lane, LANEFS_QUEUE_DEAD);
 	lane->cid_head = 0;
 	lane->cid_tail = 0;
 	for (uint32_t cid = 0; cid < lane->cid_count; cid++) {
@@ -63,9 +63,9 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 	lane->failed = LANEFS_OK;
 	lane->bad_cid = 0;
 	lane->ready = LANEFS_MAGIC;
-	release(); /* results before their seq; the CQ's zeroes before the CPU hears that the queue can be created */
-	publish<alone>(lane, first_result);
-	report<alone>(lane, true, 0);
+	release(); /* orders results before their seq, and the CQ's zeroes before the state by which the CPU creates the queue */
+	publish<single>(lane, first_result);
+	report<single>(lane, true, 0);
 	store(&status->state, (uint32_t)LANEFS_READY);
 }
 
@@ -76,10 +76,10 @@ LANEFS_FN bool is_ready(const lanefs_lane *lane) {
 
 /* All together: whether there is work. */
 template <typename T> LANEFS_FN bool has_work(lanefs_lane *lane) {
-	return share<T>(load(seq_at(lane, 0)), 0) == lane->work_next + 1;
+	return broadcast<T>(load(seq_at(lane, 0)), 0) == lane->work_next + 1;
 }
 
-/* All together: steps until nothing is left to do or `ticks` have passed. */
+/* All together: steps until nothing is in flight and no work is left, or `ticks` have passed. */
 template <typename T> LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
 	uint64_t start = time<T>(), now = start;
 	do {
@@ -91,58 +91,59 @@ template <typename T> LANEFS_FN void batch(lanefs_lane *lane, uint64_t ticks) {
 	report<T>(lane, true, now);
 }
 
-template <typename T> LANEFS_FN void tell(lanefs_status *status, uint32_t state) {
+template <typename T> LANEFS_FN void set_state(lanefs_status *status, uint32_t state) {
 	if (self<T>() == 0)
 		store(&status->state, state);
 }
 
-/*
- * All together: the resident loop. It leaves when told to, after `idle` ticks with nothing to do, and after `limit` ticks
- * in any case. What it reports costs time and stores over PCIe, so it does that when there is a moment: after a few steps with
- * nothing to do, and when it leaves; the clock it shows at least every `idle` ticks. Only then does it pause between polls, for
- * a part of the time that has passed since something happened: polls of many lanes take of the bus what data could have.
- */
-constexpr uint32_t quiet_polls = 16;
+/* Polls without success before a resident lane reports and pauses. */
+constexpr uint32_t polls_before_pause = 16;
 
-/* Of `idle` being 2 ms, at most 16 µs, and 1 µs while it waits for work. */
-LANEFS_FN uint64_t patience(const lanefs_lane *lane, uint64_t waited, uint64_t idle) {
+/* How long a resident lane pauses between polls: of `idle` being 2 ms, at most 16 µs, and 1 µs while it waits for work only. */
+LANEFS_FN uint64_t pause_ticks(const lanefs_lane *lane, uint64_t waited, uint64_t idle) {
 	uint64_t most = idle / (lane->in_flight != 0 ? 128 : 2048);
 	return waited / 16 < most ? waited / 16 : most;
 }
 
+/*
+ * All together: the resident loop. It leaves when the control word is LANEFS_PARK, after `idle` ticks with nothing to do, and after
+ * `limit` ticks in any case. A report takes time and stores over PCIe, so the loop makes one after some steps in a row with
+ * nothing to do, when it leaves, and, for the clock in it, at least every `idle` ticks. It pauses between polls only after such
+ * steps, for a part of the time that has passed since the last progress: polls of many lanes take of the bus what data could have.
+ */
 template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
 	lanefs_status *status = at<lanefs_status>(lane->status);
-	tell<T>(status, LANEFS_RUNNING);
-	uint64_t start = time<T>(), busy = start, told = start, moved = start;
-	bool news = false;
-	constexpr uint32_t looks = T::glances ? 4 : 1, quiet_steps = quiet_polls / looks;
-	uint32_t quiet = 0; /* steps that did nothing, in a row */
+	set_state<T>(status, LANEFS_RUNNING);
+	uint64_t start = time<T>(), busy = start, reported = start, moved = start; /* when it had something to do, a report, progress */
+	bool unreported = false; /* progress since the last report */
+	constexpr uint32_t tries = T::one_load ? 4 : 1, max_empty = polls_before_pause / tries;
+	uint32_t empty = 0; /* steps without progress, in a row */
 	for (;;) {
 		uint32_t command;
 		uint64_t now = time<T>();
-		bool progress = step<T>(lane, &now, looks, &command);
-		news = news || progress;
-		quiet = progress ? 0 : quiet + 1;
+		bool progress = step<T>(lane, &now, tries, &command);
+		unreported = unreported || progress;
+		empty = progress ? 0 : empty + 1;
 		moved = progress ? now : moved;
 		if (progress || lane->in_flight != 0)
 			busy = now;
-		if ((news && lane->in_flight == 0 && quiet >= quiet_steps) || now - told >= idle) {
-			report<T>(lane, news, now);
-			told = now;
-			news = false;
+		if ((unreported && lane->in_flight == 0 && empty >= max_empty) || now - reported >= idle) {
+			report<T>(lane, unreported, now);
+			reported = now;
+			unreported = false;
 		}
 		bool must = command == LANEFS_PARK || now - start >= limit;
 		if (must || now - busy >= idle) {
-			tell<T>(status, LANEFS_PARKING);
+			set_state<T>(status, LANEFS_PARKING);
 			full(); /* orders the store of PARKING before the load of the next seq */
-			meet<T>();
+			sync_team<T>();
 			if (must || !has_work<T>(lane))
 				return;
-			tell<T>(status, LANEFS_RUNNING);
+			set_state<T>(status, LANEFS_RUNNING);
 			busy = now;
 		}
-		if (quiet >= quiet_steps)
-			pause(patience(lane, now - moved, idle));
+		if (empty >= max_empty)
+			pause(pause_ticks(lane, now - moved, idle));
 	}
 }
 

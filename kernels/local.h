@@ -1,10 +1,9 @@
 /*
- * Where a kernel keeps its lane while it works on it: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, and
- * write_back() puts it back.
+ * A kernel's copy of its lane: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, and write_back() stores it there again.
  *
  * A loop keeps its lane in registers on a GPU, where every access to the lane's own memory would be a trip to L2, and
- * writes the state back when it leaves: the fields one by one, because a copy of the whole struct would keep it in
- * scratch memory. On a CPU the lane is in the first-level cache anyway.
+ * stores the state when it leaves: the fields one by one, because a copy of the whole struct would keep it in
+ * scratch memory. On a CPU the lane is in the first-level cache anyway, and there is no copy.
  */
 #ifndef LANEFS_LOCAL_H
 #define LANEFS_LOCAL_H

@@ -5,60 +5,10 @@
 #define LANEFS_POST_H
 
 #include "answer.h"
+#include "poll.h"
 #include "prp.h"
 
 namespace lanefs {
-
-/* The slot of the n-th item from the next one on. */
-LANEFS_FN const uint64_t *work_at(const lanefs_lane *lane, uint32_t n) {
-	return at<const uint64_t>(lane->work) + LANEFS_WORK_SLOT / 8 * (uint64_t)((lane->work_next + n) & (lane->ring_size - 1));
-}
-
-LANEFS_FN const uint32_t *seq_at(const lanefs_lane *lane, uint32_t n) { return (const uint32_t *)work_at(lane, n); }
-
-/*
- * What there is of the next work items: the seq of each slot's, and how many are there from the first on. A wave also loads the
- * first item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two. A thread with several slots
- * looks at some batches' at once, since it must order their seqs before them by a fence, which costs as much as a batch.
- */
-template <typename T> struct waiting {
-	static constexpr uint32_t looks = T::few ? 16 : T::K, most = looks * T::W;
-	uint64_t first;
-	uint32_t seq[looks];
-	uint32_t n;
-};
-constexpr uint32_t work_words = LANEFS_WORK_SLOT / 8;
-
-/*
- * Loads the seqs of up to `most` next items, all in flight together. Unless they are `sure`, they order nothing: a wave's, which
- * come with the first item whole, are made again before the others are read. No two loads are of one line: an NVIDIA GPU has
- * one trip at a time to a line of the CPU's memory.
- */
-template <typename T> LANEFS_FN void poll_work(lanefs_lane *lane, waiting<T> *w, uint32_t most, bool sure) {
-	bool whole = T::W > 1 && !sure;
-	if (whole)
-		w->first = load(work_at(lane, 0) + self<T>() % work_words);
-#pragma unroll
-	for (uint32_t k = 0; k < w->looks; k++) {
-		uint32_t s = slot<T>(k);
-		w->seq[k] = lane->work_next; /* the next item's is one more */
-		if (s < lane->ring_size && s < most && !(whole && s == 0)) {
-			const uint32_t *seq = seq_at(lane, s);
-			w->seq[k] = T::acquires && sure ? load_acquire(seq) : load(seq);
-		}
-	}
-	if (whole && self<T>() == 0)
-		w->seq[0] = (uint32_t)w->first;
-}
-
-/* All together: counts what poll_work found. */
-template <typename T> LANEFS_FN void count_work(lanefs_lane *lane, waiting<T> *w) {
-	bool there[waiting<T>::looks];
-#pragma unroll
-	for (uint32_t k = 0; k < w->looks; k++)
-		there[k] = w->seq[k] == lane->work_next + slot<T>(k) + 1;
-	w->n = leading(slots_of<T>(there));
-}
 
 /* A work item in registers: struct lanefs_work. */
 struct item {
@@ -70,6 +20,7 @@ struct item {
 	LANEFS_FN_MEMBER uint8_t opcode() const { return (uint8_t)q[0][1]; }
 };
 
+/* The n-th item from the next one on. */
 LANEFS_FN item item_at(const lanefs_lane *lane, uint32_t n) {
 	const quad *p = (const quad *)work_at(lane, n);
 	item w;
@@ -82,8 +33,8 @@ LANEFS_FN item item_at(const lanefs_lane *lane, uint32_t n) {
 }
 
 /*
- * All together: item slot k of each thread, as far as there are n. Eight threads load one item, since loads that one thread
- * makes of a line wait for one another; then each gets its own from them.
+ * All together: the items of each thread's slots, as far as there are n. Eight threads load one item, since loads that one thread
+ * makes of a line wait for one another; then each gets its own from them by shuffles.
  */
 template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&items)[T::K], uint32_t n) {
 #if defined(__NVPTX__)
@@ -107,7 +58,7 @@ template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&it
 		return;
 	}
 #endif
-	if (T::few && n == T::slots) { /* their loads wait together, with no branch between them */
+	if (T::multi_slot && n == T::slots) { /* their loads wait together, with no branch between them */
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
 			items[k] = item_at(lane, slot<T>(k));
@@ -119,19 +70,20 @@ template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&it
 			items[k] = item_at(lane, slot<T>(k));
 }
 
-/* All together: the first item, if poll_work has found all its words. Each says so itself, so they need no order. */
-template <typename T> LANEFS_FN bool is_whole(const lanefs_lane *lane, const waiting<T> &w) {
-	return T::W > 1 && ballot<T>(self<T>() < work_words && (uint32_t)w.first != lane->work_next + 1) == 0;
+/* All together: whether the poll found the next item whole. Each of its words has the seq, so they need no order. */
+template <typename T> LANEFS_FN bool has_whole_item(const lanefs_lane *lane, const polled_work<T> &w) {
+	return T::W > 1 && ballot<T>(self<T>() < work_words && (uint32_t)w.word != lane->work_next + 1) == 0;
 }
-template <typename T> LANEFS_FN item first_item(const waiting<T> &w) {
+/* All together: that item. */
+template <typename T> LANEFS_FN item whole_item(const polled_work<T> &w) {
 	item it;
 #pragma unroll
 	for (uint32_t i = 0; i < work_words; i++)
-		it.q[i / 4][i % 4] = share<T>((uint32_t)(w.first >> 32), i);
+		it.q[i / 4][i % 4] = broadcast<T>((uint32_t)(w.word >> 32), i);
 	return it;
 }
 
-/* When an item that is posted now is late. */
+/* The deadline of an item that is posted now: all ones for none. */
 LANEFS_FN uint64_t deadline_of(const item &w, uint64_t now) {
 	uint64_t deadline = now + w.timeout();
 	return w.timeout() == 0 || deadline < now ? ~0ull : deadline;
@@ -139,48 +91,48 @@ LANEFS_FN uint64_t deadline_of(const item &w, uint64_t now) {
 
 /* Posts one item under a CID, at the n-th free entry of the SQ. */
 LANEFS_FN void post_one(lanefs_lane *lane, const item &w, const prps &p, uint32_t cid, uint32_t n, uint64_t now, uint64_t deadline,
-	bool straight) {
+	bool contiguous) {
 	lanefs_cid *c = cid_of(lane, cid);
 	*(quad *)c = quad{(uint32_t)now, (uint32_t)(now >> 32), w.len(), w.tag() | LANEFS_CID_BUSY << 16 | (uint32_t)w.opcode() << 24};
 	c->deadline = deadline;
 
-	nvme::write(nvme::sqe_at(lane, n, straight), {{quad{(w.q[0][1] & 0xffff) | cid << 16, w.q[0][2], 0, 0},
+	nvme::write(nvme::sqe_at(lane, n, contiguous), {{quad{(w.q[0][1] & 0xffff) | cid << 16, w.q[0][2], 0, 0},
 		quad{w.q[1][2], w.q[1][3], (uint32_t)p.prp1, (uint32_t)(p.prp1 >> 32)},
 		quad{(uint32_t)p.prp2, (uint32_t)(p.prp2 >> 32), w.q[2][0], w.q[2][1]}, quad{w.q[2][2], w.q[2][3], w.q[3][0], w.q[3][1]}}});
 }
 
-/* All together: CIDs and entries of the SQ are taken, by as many items. The next CIDs are looked up while those are posted. */
-template <typename T> LANEFS_FN void take(lanefs_lane *lane, uint32_t items, spare<T> *next_cids) {
+/* All together: takes CIDs for so many items, and looks up the next ones while those are posted. */
+template <typename T> LANEFS_FN void take_cids(lanefs_lane *lane, uint32_t items, next_cids<T> *cids) {
 	advance(&lane->cid_head, items, lane->cid_count);
 	lane->in_flight += items;
 	lane->totals.commands += items;
-	if (T::few)
-		look_up<T>(lane, next_cids);
+	if (T::multi_slot)
+		look_up_cids<T>(lane, cids);
 	else
-		next_cids->n = 0;
+		cids->n = 0;
 }
 
 /*
- * The way of a full batch of items of a page's length at most, that are addressable and have the same timeout: false, and
- * nothing done, if it is not such a one.
+ * The fast path: a full batch of addressable items of a page's length at most, all with the same timeout. Returns false, with nothing
+ * done, for any other batch.
  */
-template <typename T> LANEFS_FN bool post_plain(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, spare<T> *next_cids) {
-	if (n != T::slots || next_cids->n < T::slots || !fits<T>(lane->sq_tail, lane->sq_size))
+template <typename T> LANEFS_FN bool post_fast(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, next_cids<T> *cids) {
+	if (n != T::slots || cids->n < T::slots || !contiguous<T>(lane->sq_tail, lane->sq_size))
 		return false;
-	uint32_t odd = 0, longest = 0;
+	uint32_t other = 0, longest = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		odd |= (w[k].q[1][0] & 3) | (uint32_t)(w[k].q[1][1] == ~0u); /* the end of all addresses, which data must not pass */
-		odd |= (w[k].q[3][2] ^ w[0].q[3][2]) | (w[k].q[3][3] ^ w[0].q[3][3]);
+		other |= (w[k].q[1][0] & 3) | (uint32_t)(w[k].q[1][1] == ~0u); /* the end of all addresses, which data must not pass */
+		other |= (w[k].q[3][2] ^ w[0].q[3][2]) | (w[k].q[3][3] ^ w[0].q[3][3]);
 		longest = w[k].len() > longest ? w[k].len() : longest;
 	}
-	if (odd != 0 || longest > lane->page_size)
+	if (other != 0 || longest > lane->page_size)
 		return false;
 	uint32_t cid[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
-		cid[k] = next_cids->cid[k];
-	take<T>(lane, T::slots, next_cids);
+		cid[k] = cids->cid[k];
+	take_cids<T>(lane, T::slots, cids);
 	uint64_t deadline = deadline_of(w[0], now);
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
@@ -195,8 +147,8 @@ template <typename T> LANEFS_FN bool post_plain(lanefs_lane *lane, const item (&
  * All together: posts n items under free CIDs, of which there are as many, and answers those that cannot be posted. The SQ
  * has room: every command not yet fetched holds a CID, and there are fewer CIDs than entries.
  */
-template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, spare<T> *next_cids) {
-	if (T::few && post_plain<T>(lane, w, n, now, next_cids))
+template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, next_cids<T> *cids) {
+	if (T::multi_slot && post_fast<T>(lane, w, n, now, cids))
 		return;
 	bool good[T::K];
 	uint32_t cid[T::K];
@@ -205,10 +157,10 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 		uint32_t s = slot<T>(k);
 		cid[k] = 0; /* right unless an item before it is bad */
 		if (s < n)
-			cid[k] = s < next_cids->n ? next_cids->cid[k] : free_slot(lane, lane->cid_head, s)->free;
+			cid[k] = s < cids->n ? cids->cid[k] : free_slot(lane, lane->cid_head, s)->free;
 		good[k] = s < n && is_addressable(lane->prp_iova, lane->prp_stride, lane->page_size, w[k].iova(), w[k].len());
 	}
-	uint64_t posted = slots_of<T>(good);
+	uint64_t posted = ballot_slots<T>(good);
 	uint32_t bad = n - count(posted);
 	if (bad != 0)
 #pragma unroll
@@ -219,7 +171,7 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 			else if (s < n)
 				answer(lane, s - rank(posted, s), {w[k].tag(), 0, 0, 0, 0, LANEFS_NO_CID, 0, LANEFS_BAD_WORK});
 		}
-	take<T>(lane, n - bad, next_cids);
+	take_cids<T>(lane, n - bad, cids);
 	uint64_t next = ~0ull;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
@@ -230,14 +182,14 @@ template <typename T> LANEFS_FN void post(lanefs_lane *lane, const item (&w)[T::
 			next = deadline < next ? deadline : next;
 		}
 	if (ballot<T>(next < lane->next_deadline) != 0)
-		lane->next_deadline = least<T>(next < lane->next_deadline ? next : lane->next_deadline);
+		lane->next_deadline = minimum<T>(next < lane->next_deadline ? next : lane->next_deadline);
 	advance(&lane->sq_tail, n - bad, lane->sq_size);
 	lane->totals.rejected += bad;
 	lane->result_next += bad;
 }
 
-/* All together: posts what is there, as far as CIDs are free. `again` says that w is to be polled again before it is used. */
-template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w, uint64_t now, bool again, spare<T> *next_cids) {
+/* All together: posts the items that are there, as far as CIDs are free. again: w is to be polled again before it is used. */
+template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, polled_work<T> *w, uint64_t now, bool again, next_cids<T> *cids) {
 	bool ordered = T::acquires; /* the loads of w's seqs come before those of the items */
 	for (;;) {
 		uint32_t free = free_cids(lane), n = w->n < free ? w->n : free;
@@ -245,12 +197,12 @@ template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w,
 		if (n == 0)
 			return;
 		item items[T::K];
-		if (n == 1 && is_whole<T>(lane, *w)) {
-			items[0] = first_item<T>(*w);
+		if (n == 1 && has_whole_item<T>(lane, *w)) {
+			items[0] = whole_item<T>(*w);
 		} else {
 			if (again) {
 				again = false;
-				poll_work<T>(lane, w, w->most, true);
+				poll_work<T>(lane, w, w->max, true);
 				count_work<T>(lane, w);
 				continue;
 			}
@@ -258,17 +210,17 @@ template <typename T> LANEFS_FN void post_work(lanefs_lane *lane, waiting<T> *w,
 				acquire();
 			items_at<T>(lane, items, n);
 		}
-		post<T>(lane, items, n, now, next_cids);
+		post<T>(lane, items, n, now, cids);
 		lane->work_next += n;
 		w->n -= n;
-		if (T::few && w->n != 0) {
+		if (T::multi_slot && w->n != 0) {
 			ordered = true;
 			continue;
 		}
 		if (n != T::slots)
 			return;
 		ordered = T::acquires;
-		poll_work<T>(lane, w, w->most, true);
+		poll_work<T>(lane, w, w->max, true);
 		count_work<T>(lane, w);
 	}
 }

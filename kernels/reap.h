@@ -1,65 +1,22 @@
 /*
- * Reaping: completion queue entries [NVMe 3.3.3.2] become results, matched by CID in whatever order they come.
+ * Reaping: completion queue entries become results, matched by CID in whatever order they come.
  *
  *     DW0, DW1  command-specific
  *     DW2       SQHD 15:0, SQID 31:16
  *     DW3       CID 15:0, phase 16, status 31:17
  *
- * The phase says that an entry is new, and it is in the last dword. DW2 and DW3 are one aligned 64-bit load, which is the
- * poll; an acquire orders it before the load of DW0 and DW1. The other way round they could be the previous round's. Most
- * commands say nothing there (lanefs_lane.silent), and are spared the acquire and that second trip to memory: what else is
- * read is the lane's own, and what is stored afterwards comes after a release, or after a poll that was an acquire by itself.
+ * A poll (poll.h) loads DW2 and DW3; an acquire orders that load before the one of DW0 and DW1, which could be the previous
+ * pass's otherwise. Most commands have nothing in DW0 and DW1 (lanefs_lane.silent), and are spared the acquire and that second trip
+ * to memory: what else is read is the lane's own, and what is stored afterwards comes after a release, or after a poll that was an
+ * acquire by itself.
  */
 #ifndef LANEFS_REAP_H
 #define LANEFS_REAP_H
 
 #include "answer.h"
+#include "poll.h"
 
 namespace lanefs {
-
-/* The next completions: DW2 and DW3 of each slot's, how many are new from the first on, and whether DW0 and DW1 of any were read. */
-template <typename T> struct completed {
-	uint64_t high[T::K];
-	uint32_t n;
-	bool talked;
-};
-
-/* Loads DW2 and DW3 of a batch of completions from the n-th on, all of them before the end of the queue. */
-template <typename T> LANEFS_FN void poll_straight(lanefs_lane *lane, completed<T> *c, uint32_t n) {
-	const uint64_t *p = nvme::cqe_at(lane, n, true) + 1;
-#pragma unroll
-	for (uint32_t k = 0; k < T::K; k++)
-		c->high[k] = load(p + 2 * k);
-}
-
-/* Whether a batch from the n-th completion on can be there, none of it beyond the end of the queue. */
-template <typename T> LANEFS_FN bool is_straight(const lanefs_lane *lane, uint32_t n) {
-	return lane->in_flight + lane->dead_cids >= n + T::slots && fits<T>(lane->cq_head + n, lane->cq_size);
-}
-
-/* Loads DW2 and DW3 of the next completions, all in flight together. */
-template <typename T> LANEFS_FN void poll_cq(lanefs_lane *lane, completed<T> *c) {
-	if (T::few && is_straight<T>(lane, 0)) {
-		poll_straight<T>(lane, c, 0);
-		return;
-	}
-#pragma unroll
-	for (uint32_t k = 0; k < T::K; k++) {
-		uint32_t s = slot<T>(k);
-		c->high[k] = nvme::not_new(lane);
-		if (s < lane->cq_size && s < lane->in_flight + lane->dead_cids)
-			c->high[k] = nvme::poll(lane, s, T::acquires);
-	}
-}
-
-/* All together: counts what poll_cq found. */
-template <typename T> LANEFS_FN void count_new(lanefs_lane *lane, completed<T> *c) {
-	bool fresh[T::K];
-#pragma unroll
-	for (uint32_t k = 0; k < T::K; k++)
-		fresh[k] = nvme::is_new(lane, c->high[k]) && slot<T>(k) < lane->cq_size;
-	c->n = leading(slots_of<T>(fresh));
-}
 
 /* The direction of a command's data is in its opcode [NVMe 3.3.3.1, CDW0]: bit 0 from the host, bit 1 to it. */
 LANEFS_FN void count_bytes(lanefs_lane *lane, uint32_t opcode, uint32_t len) {
@@ -79,151 +36,151 @@ struct record {
 
 LANEFS_FN record record_of(lanefs_lane *lane, uint32_t cid) { return {load_quad((const quad *)cid_of(lane, cid))}; }
 
-/* Whether completions of an opcode say something in DW0 and DW1. */
+/* Whether completions of an opcode have nothing in DW0 and DW1. */
 LANEFS_FN bool is_silent(const lanefs_lane *lane, uint32_t opcode) { return opcode < 64 && (lane->silent >> opcode & 1) != 0; }
 
-LANEFS_FN uint32_t name_in(uint64_t high) { return nvme::cid(high) | nvme::sqid(high) << 16; }
+LANEFS_FN uint32_t cid_and_sqid(uint64_t dw23) { return nvme::cid(dw23) | nvme::sqid(dw23) << 16; }
 constexpr uint32_t status_bits = 0x7ff << 17; /* SCT and SC, in DW3 */
 
-/* What a batch of completions is about: which slots' commands end with it, and how. */
-template <typename T> struct ending {
-	record about[T::K];
-	uint64_t low[T::K]; /* DW0 and DW1 */
-	bool live[T::K], dead[T::K], error[T::K];
+/* A batch of completions matched with their commands: which of them end one, which came after its timeout, which have an error. */
+template <typename T> struct matched {
+	record command[T::K];
+	uint64_t dw01[T::K];
+	bool ends[T::K], late[T::K], error[T::K];
 };
 
-/* All together: answers the commands that end, frees their CIDs and moves the head on by `took` entries. */
-template <typename T> LANEFS_FN void end(lanefs_lane *lane, const completed<T> &c, const ending<T> &e, uint32_t took, uint64_t now, bool straight) {
-	uint64_t ended = slots_of<T>(e.live);
+/* All together: answers the commands that end, frees their CIDs and moves the head on by `consumed` entries. */
+template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &c, const matched<T> &m, uint32_t consumed, uint64_t now, bool contiguous) {
+	uint64_t all = ballot_slots<T>(m.ends);
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		if (!e.live[k])
+		if (!m.ends[k])
 			continue;
-		uint32_t r = rank(ended, slot<T>(k)), cid = nvme::cid(c.high[k]);
-		const record &about = e.about[k];
-		answer(lane, r, {about.tag(), (uint16_t)nvme::status(c.high[k]), (uint32_t)e.low[k], (uint32_t)(e.low[k] >> 32), now - about.posted(),
-			(uint16_t)cid, (uint16_t)nvme::sqhd(c.high[k]), LANEFS_OK}, straight);
-		if (!e.error[k])
-			count_bytes(lane, about.opcode(), about.len());
+		uint32_t r = rank(all, slot<T>(k)), cid = nvme::cid(c.dw23[k]);
+		const record &command = m.command[k];
+		answer(lane, r, {command.tag(), (uint16_t)nvme::status(c.dw23[k]), (uint32_t)m.dw01[k], (uint32_t)(m.dw01[k] >> 32), now - command.posted(),
+			(uint16_t)cid, (uint16_t)nvme::sqhd(c.dw23[k]), LANEFS_OK}, contiguous);
+		if (!m.error[k])
+			count_bytes(lane, command.opcode(), command.len());
 		cid_of(lane, cid)->state = LANEFS_CID_FREE;
-		free_slot(lane, lane->cid_tail, r, straight)->free = (uint16_t)cid;
+		free_slot(lane, lane->cid_tail, r, contiguous)->free = (uint16_t)cid;
 	}
-	uint32_t ends = count(ended);
-	lane->result_next += ends;
-	lane->in_flight -= ends;
-	advance(&lane->cid_tail, ends, lane->cid_count);
-	lane->totals.errors += count(slots_of<T>(e.error));
-	lane->totals.late += count(slots_of<T>(e.dead));
-	lane->totals.completions += took;
-	nvme::consume(lane, took);
+	uint32_t n = count(all);
+	lane->result_next += n;
+	lane->in_flight -= n;
+	advance(&lane->cid_tail, n, lane->cid_count);
+	lane->totals.errors += count(ballot_slots<T>(m.error));
+	lane->totals.late += count(ballot_slots<T>(m.late));
+	lane->totals.completions += consumed;
+	nvme::consume(lane, consumed);
 }
 
 /*
- * The way of a full batch whose commands all are in flight and were successful, and say nothing: false, and nothing done, if
- * it is not such a one.
+ * The fast path: a full batch of silent commands, all of them in flight and successful. Returns false, with nothing done, for any
+ * other batch.
  */
-template <typename T> LANEFS_FN bool reap_plain(lanefs_lane *lane, const completed<T> &c, uint64_t now) {
-	if (c.n != T::slots || !fits<T>(lane->cid_tail, lane->cid_count) || !fits<T>(lane->result_next & (lane->ring_size - 1), lane->ring_size))
+template <typename T> LANEFS_FN bool reap_fast(lanefs_lane *lane, const polled_cq<T> &c, uint64_t now) {
+	if (c.n != T::slots || !contiguous<T>(lane->cid_tail, lane->cid_count) || !contiguous<T>(lane->result_next & (lane->ring_size - 1), lane->ring_size))
 		return false;
-	uint32_t strange = 0, status = 0, most = 0;
+	uint32_t other_sqid = 0, status = 0, max_cid = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		strange |= (uint32_t)c.high[k] ^ (uint32_t)lane->sqid << 16;
-		status |= (uint32_t)(c.high[k] >> 32);
-		most = nvme::cid(c.high[k]) > most ? nvme::cid(c.high[k]) : most;
+		other_sqid |= (uint32_t)c.dw23[k] ^ (uint32_t)lane->sqid << 16;
+		status |= (uint32_t)(c.dw23[k] >> 32);
+		max_cid = nvme::cid(c.dw23[k]) > max_cid ? nvme::cid(c.dw23[k]) : max_cid;
 	}
-	if (((strange >> 16) | (status & status_bits)) != 0 || most >= lane->cid_count)
+	if (((other_sqid >> 16) | (status & status_bits)) != 0 || max_cid >= lane->cid_count)
 		return false;
-	ending<T> e;
+	matched<T> m;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
-		e.about[k] = record_of(lane, nvme::cid(c.high[k]));
-	uint32_t odd = 0;
+		m.command[k] = record_of(lane, nvme::cid(c.dw23[k]));
+	uint32_t other = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
-		odd |= (e.about[k].q[3] ^ LANEFS_CID_BUSY << 16) & 0xc0ff0000u; /* the state; an opcode of 64 or more */
-	if (odd != 0) /* asks for all of them at once, so their loads wait together */
+		other |= (m.command[k].q[3] ^ LANEFS_CID_BUSY << 16) & 0xc0ff0000u; /* the state; an opcode of 64 or more */
+	if (other != 0) /* one branch for all of them, so their loads wait together */
 		return false;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		odd |= (uint32_t)(~(lane->silent >> e.about[k].opcode()) & 1);
+		other |= (uint32_t)(~(lane->silent >> m.command[k].opcode()) & 1);
 #pragma unroll
 		for (uint32_t from = 0; from < k; from++)
-			odd |= nvme::cid(c.high[k]) == nvme::cid(c.high[from]);
-		e.low[k] = 0;
-		e.live[k] = true;
-		e.dead[k] = e.error[k] = false;
+			other |= nvme::cid(c.dw23[k]) == nvme::cid(c.dw23[from]);
+		m.dw01[k] = 0;
+		m.ends[k] = true;
+		m.late[k] = m.error[k] = false;
 	}
-	if (odd != 0)
+	if (other != 0)
 		return false;
-	end<T>(lane, c, e, T::slots, now, true);
+	end<T>(lane, c, m, T::slots, now, true);
 	return true;
 }
 
-/* All together: answers the commands of the c->n entries at the head, and moves the head on. */
-template <typename T> LANEFS_FN void reap(lanefs_lane *lane, completed<T> *c, uint64_t now) {
-	if (T::few && reap_plain<T>(lane, *c, now))
+/* All together: answers the commands of the c->n entries at the head, and moves the head on. Sets *dw01_read if it read any DW0 and DW1. */
+template <typename T> LANEFS_FN void reap(lanefs_lane *lane, const polled_cq<T> &c, uint64_t now, bool *dw01_read) {
+	if (T::multi_slot && reap_fast<T>(lane, c, now))
 		return;
 	uint32_t name[T::K];
-	ending<T> e;
+	matched<T> m;
 	bool bad[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
-		name[k] = name_in(c->high[k]);
-		e.about[k] = {quad{0, 0, 0, 0}};
-		bad[k] = slot<T>(k) < c->n && (name[k] >> 16 != lane->sqid || nvme::cid(c->high[k]) >= lane->cid_count);
-		if (slot<T>(k) < c->n && !bad[k]) {
-			e.about[k] = record_of(lane, nvme::cid(c->high[k]));
-			bad[k] = e.about[k].state() == LANEFS_CID_FREE;
+		name[k] = cid_and_sqid(c.dw23[k]);
+		m.command[k] = {quad{0, 0, 0, 0}};
+		bad[k] = slot<T>(k) < c.n && (name[k] >> 16 != lane->sqid || nvme::cid(c.dw23[k]) >= lane->cid_count);
+		if (slot<T>(k) < c.n && !bad[k]) {
+			m.command[k] = record_of(lane, nvme::cid(c.dw23[k]));
+			bad[k] = m.command[k].state() == LANEFS_CID_FREE;
 		}
 	}
-	uint64_t wrong = slots_of<T>(bad);
-	if (T::slots != 1 && c->n > 1)
-		wrong |= repeated<T>(name, c->n);
-	uint32_t n = c->n, took = n; /* entries that are believed, and that are done with */
+	uint64_t wrong = ballot_slots<T>(bad);
+	if (T::slots != 1 && c.n > 1)
+		wrong |= duplicates<T>(name, c.n);
+	uint32_t n = c.n, consumed = n; /* entries that are trusted, and that are done with */
 	if (wrong != 0) {
-		/* One completion named the wrong command, so none of the others can be believed either. */
+		/* One completion named the wrong command, so none of the later ones can be trusted either. */
 		n = (uint32_t)__builtin_ctzll(wrong);
-		took = n + 1;
+		consumed = n + 1;
 		lane->totals.spurious++;
-		lane->bad_cid = pick<T>(name, n);
+		lane->bad_cid = broadcast_slot<T>(name, n);
 		lane->failed = LANEFS_BAD_CQE;
 	}
 
-	bool talks[T::K];
+	bool has_dw01[T::K];
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
 		bool mine = slot<T>(k) < n;
-		e.dead[k] = mine && e.about[k].state() == LANEFS_CID_DEAD;
-		e.live[k] = mine && !e.dead[k];
-		e.error[k] = e.live[k] && ((uint32_t)(c->high[k] >> 32) & status_bits) != 0;
-		talks[k] = e.live[k] && !is_silent(lane, e.about[k].opcode());
-		e.low[k] = 0;
+		m.late[k] = mine && m.command[k].state() == LANEFS_CID_DEAD;
+		m.ends[k] = mine && !m.late[k];
+		m.error[k] = m.ends[k] && ((uint32_t)(c.dw23[k] >> 32) & status_bits) != 0;
+		has_dw01[k] = m.ends[k] && !is_silent(lane, m.command[k].opcode());
+		m.dw01[k] = 0;
 	}
-	if (slots_of<T>(talks) != 0) {
+	if (ballot_slots<T>(has_dw01) != 0) {
 		if (!T::acquires)
 			acquire(); /* orders the loads of DW3 before those of DW0 and DW1 */
-		meet<T>(); /* another thread may have loaded it */
-		c->talked = true;
+		sync_team<T>(); /* another thread may have loaded it */
+		*dw01_read = true;
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
-			if (talks[k])
-				e.low[k] = load(nvme::cqe_at(lane, slot<T>(k)));
+			if (has_dw01[k])
+				m.dw01[k] = load(nvme::cqe_at(lane, slot<T>(k)));
 	}
-	end<T>(lane, *c, e, took, now, false);
+	end<T>(lane, c, m, consumed, now, false);
 }
 
-/* All together: reaps what is new, and says how much that was; never more than the queue's size. */
-template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, completed<T> *c, uint64_t now) {
+/* All together: reaps what is new, and returns how much that was; never more than the queue's size. dw01_read is reap's. */
+template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, polled_cq<T> *c, uint64_t now, bool *dw01_read) {
 	uint32_t reaped = 0;
 	while (c->n != 0 && lane->failed == LANEFS_OK) {
 		uint32_t n = c->n;
 		bool more = n == T::slots && reaped + n < lane->cq_size;
-		completed<T> next;
-		bool ahead = T::few && more && is_straight<T>(lane, n);
+		polled_cq<T> next;
+		bool ahead = T::multi_slot && more && cq_contiguous<T>(lane, n);
 		if (ahead)
-			poll_straight<T>(lane, &next, n); /* on their way while these are reaped */
-		reap<T>(lane, c, now);
+			poll_cq_contiguous<T>(lane, &next, n); /* on their way while these are reaped */
+		reap<T>(lane, *c, now, dw01_read);
 		reaped += n;
 		if (!more)
 			break;
@@ -232,8 +189,8 @@ template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, completed<T
 		else
 #pragma unroll
 			for (uint32_t k = 0; k < T::K; k++)
-				c->high[k] = next.high[k];
-		count_new<T>(lane, c);
+				c->dw23[k] = next.dw23[k];
+		count_cq<T>(lane, c);
 	}
 	return reaped;
 }

@@ -1,11 +1,9 @@
 /*
- * Ringing a doorbell [NVMe 3.1.3.14, 3.1.3.15]: one plain 32-bit store, never a read-modify-write. The address is a
- * register in the controller's BAR, or a word that a bridge forwards.
+ * Ringing the lane's doorbells (nvme_qp.h): one thread of the team stores, all count.
  *
- * The store orders nothing by itself. Before the SQ doorbell the caller has released its SQEs and PRP lists: the
- * controller must not fetch an entry that is still on its way to memory. Before the CQ doorbell it has finished reading
- * the CQEs that it gives back: the controller may overwrite them at once. One release() before both serves both; where the
- * loads of CQEs are acquires, they come before the CQ doorbell without it.
+ * The caller's release comes before. It orders SQEs and PRP lists before the SQ doorbell: the controller must not fetch an entry that
+ * is still on its way to memory. It orders the loads of CQEs before the CQ doorbell: the controller may overwrite them at once.
+ * One release before both serves both; where the loads of CQEs are acquires, they come before the CQ doorbell without it.
  */
 #ifndef LANEFS_RING_H
 #define LANEFS_RING_H

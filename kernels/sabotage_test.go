@@ -32,7 +32,7 @@ func TestISAChecksFail(t *testing.T) {
 		{"a cached doorbell", "nvme_qp.h", "__scoped_atomic_store_n(p, v, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "*p = v;", []string{"gfx942", "gfx1201", "sm_80"}, "no doorbell"},
 		{"volatile SQEs", "nvme_qp.h", "write(quad *entry", "write(volatile quad *entry", []string{"gfx942", "gfx1100", "sm_80"}, "the SQE|between the stores"},
 		{"two releases", "step.h", "\t\tring_cq<T>(lane);", "\t\trelease(), ring_cq<T>(lane);", []string{"gfx90a", "gfx1201", "sm_80"}, "a second release"},
-		{"scratch", "step.h", "\tspare<T> next_cids;", "\tvolatile uint32_t spilled[16];\n\tspilled[*when & 15] = (uint32_t)*when;\n\tspare<T> next_cids;", []string{"gfx942", "sm_80"}, "private_segment|local memory"},
+		{"scratch", "step.h", "\tnext_cids<T> cids;", "\tvolatile uint32_t spilled[16];\n\tspilled[*when & 15] = (uint32_t)*when;\n\tnext_cids<T> cids;", []string{"gfx942", "sm_80"}, "private_segment|local memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -1,18 +1,16 @@
 /*
  * The step: all that a lane can do now, without waiting.
  *
- *  1. Load the control word, DW2 and DW3 from the CQ's head on and the next work items' seq: loads that do not wait for
- *     one another, since each may be a trip over PCIe: where that pays, one load of a wave (glance.h). With nothing in flight
- *     the CQ is left alone.
- *  2. If the queue pair has failed, answer everything that asks (steps 3 to 5 fall away).
+ *  1. Poll the control word, the CQ and the work ring (poll.h).
+ *  2. If the queue pair has failed, answer everything with the reason; steps 3 to 5 fall away.
  *  3. Reap every new completion.
  *  4. Post work while there is some and CIDs are free.
  *  5. If the earliest deadline has passed, answer the commands that missed theirs.
  *  6. One release. It orders the SQEs and PRP lists before the SQ doorbell, the results before their seq, and the
- *     reads of CQEs before the CQ doorbell. The team meets before it: the thread that rings has then seen what the
- *     others stored, and releases that too. Where polls are acquires by themselves, and no word of a result is ever torn
- *     (NVIDIA), only the first needs it, reads of DW0 and DW1, and a failure, whose details come before the results that tell
- *     of it: there a release takes most of a microsecond.
+ *     reads of CQEs before the CQ doorbell. The team synchronizes before it: the thread that rings has then seen what the
+ *     others stored, and releases that too. On NVIDIA a release takes most of a microsecond, polls are acquires by themselves,
+ *     and no word of a result is ever torn; there three things only need it: what was posted, reads of DW0 and DW1, and a
+ *     failure, whose details come before the results that report it.
  *  7. Ring the SQ doorbell if anything was posted, publish the results, ring the CQ doorbell if anything was reaped. Results
  *     that need no release are published after step 3. Where each poll is a trip that the next one waits for, a moment passes before
  *     the first that could see an answer.
@@ -22,20 +20,21 @@
 #ifndef LANEFS_STEP_H
 #define LANEFS_STEP_H
 
-#include "glance.h"
+#include "post.h"
+#include "reap.h"
 #include "ring.h"
 
 namespace lanefs {
 
-/* All together: answers commands whose deadline is over. Their completions may still come. */
+/* All together: answers commands whose deadline has passed. Their completions may still come. */
 template <typename T> LANEFS_FN void expire(lanefs_lane *lane, uint64_t now) {
-	lane->next_deadline = end_late<T>(lane, LANEFS_TIMEOUT, now, now);
+	lane->next_deadline = end_expired<T>(lane, LANEFS_TIMEOUT, now, now);
 	if (lane->dead_cids == lane->cid_count)
 		lane->failed = LANEFS_QUEUE_DEAD;
 }
 
-/* All together: answers everything in flight and all work that waits, with the reason of the failure. */
-template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
+/* All together: answers everything in flight and all work in the ring with the reason of the failure. */
+template <typename T> LANEFS_FN void answer_all_failed(lanefs_lane *lane, polled_work<T> *w) {
 	answer_in_flight<T>(lane, (uint8_t)lane->failed);
 	for (;;) {
 		poll_work<T>(lane, w, T::slots, true);
@@ -54,38 +53,18 @@ template <typename T> LANEFS_FN void refuse(lanefs_lane *lane, waiting<T> *w) {
 	}
 }
 
-/* All together: polls all that may have come, up to `looks` times where that is one load. Returns the control word. */
-template <typename T> LANEFS_FN uint32_t poll(lanefs_lane *lane, waiting<T> *w, completed<T> *c, uint32_t looks) {
-	bool idle = lane->in_flight == 0 && lane->dead_cids == 0;
-	c->n = 0;
-	c->talked = false;
-	uint32_t command;
-	if (can_glance<T>(lane)) {
-		glance<T>(lane, w, c, &command, looks);
-		return command;
-	}
-	command = load(&at<lanefs_control>(lane->control)->command);
-	poll_work<T>(lane, w, idle_polls, T::W == 1 && idle);
-	if (!idle) {
-		poll_cq<T>(lane, c);
-		count_new<T>(lane, c);
-	}
-	count_work<T>(lane, w);
-	return share<T>(command, 0);
-}
-
 /*
- * All together: one step of a lane that lanefs_reset has made ready. `*when` is the time, the same for all; a wave that may look more
+ * All together: one step of a lane that lanefs_reset has made ready. `*when` is the time, the same for all; a wave that may poll more
  * than once sets it anew. Returns whether it did anything, and the control word.
  */
-template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uint32_t looks, uint32_t *command) {
-	bool idle = lane->in_flight == 0 && lane->dead_cids == 0;
-	waiting<T> w;
-	completed<T> c;
-	spare<T> next_cids;
-	look_up<T>(lane, &next_cids);
-	*command = poll<T>(lane, &w, &c, looks);
-	if (T::glances && looks > 1)
+template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uint32_t tries, uint32_t *command) {
+	bool idle = outstanding(lane) == 0;
+	polled_work<T> w;
+	polled_cq<T> c;
+	next_cids<T> cids;
+	look_up_cids<T>(lane, &cids);
+	*command = poll<T>(lane, &w, &c, tries);
+	if (T::one_load && tries > 1)
 		*when = time<T>();
 	uint64_t now = *when;
 
@@ -94,42 +73,43 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 	if (*command == LANEFS_FAIL && lane->failed == LANEFS_OK)
 		lane->failed = LANEFS_QUEUE_DEAD;
 
-	uint32_t reaped = reap_new<T>(lane, &c, now);
-	if (T::acquires && reaped != 0 && !c.talked && lane->failed == LANEFS_OK) { /* nobody need wait for what is posted next */
-		meet<T>();
+	bool dw01_read = false;
+	uint32_t reaped = reap_new<T>(lane, &c, now, &dw01_read);
+	if (T::acquires && reaped != 0 && !dw01_read && lane->failed == LANEFS_OK) { /* before work is posted, which takes time */
+		sync_team<T>();
 		publish<T>(lane, first_result);
 		first_result = lane->result_next;
 	}
-	meet<T>(); /* CIDs that one thread gave back are there for another to take */
+	sync_team<T>(); /* CIDs that one thread gave back are there for another to take */
 	if (lane->failed == LANEFS_OK) {
-		bool more = w.most > idle_polls && w.n == idle_polls; /* probably */
-		post_work<T>(lane, &w, now, more || (T::acquires && (T::W > 1 || !idle)), &next_cids);
+		bool more = w.max > first_seqs && w.n == first_seqs; /* probably */
+		post_work<T>(lane, &w, now, more || (T::acquires && (T::W > 1 || !idle)), &cids);
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);
 	}
 	if (lane->failed != LANEFS_OK) {
-		refuse<T>(lane, &w);
-		if (self<T>() == 0) /* the CPU reads it as soon as a result says why the lane failed */
+		answer_all_failed<T>(lane, &w);
+		if (self<T>() == 0) /* the CPU reads it as soon as a result gives the reason */
 			store(&at<lanefs_status>(lane->status)->bad_cid, lane->bad_cid);
 	}
 
 	if (reaped == 0 && lane->work_next == first_work && lane->result_next == first_result)
 		return false;
-	meet<T>();
+	sync_team<T>();
 	bool posted = lane->totals.commands != commands;
-	if (posted || c.talked || lane->failed != LANEFS_OK || !T::acquires)
+	if (posted || dw01_read || lane->failed != LANEFS_OK || !T::acquires)
 		release();
 	if (posted)
 		ring_sq<T>(lane);
 	publish<T>(lane, first_result);
 	if (reaped != 0)
 		ring_cq<T>(lane);
-	if (T::glances && lane->in_flight == (uint32_t)(lane->totals.commands - commands)) /* nothing else is on its way */
-		let_travel();
+	if (T::one_load && lane->in_flight == (uint32_t)(lane->totals.commands - commands)) /* nothing else is on its way */
+		delay_poll();
 	return true;
 }
 
-/* All together: tells the CPU how the lane stands. Counters change only with progress. */
+/* All together: shows the CPU the state of the lane. Counters change only with progress. */
 template <typename T> LANEFS_FN void report(lanefs_lane *lane, bool progress, uint64_t now) {
 	uint64_t bytes_read = 0, bytes_written = 0;
 	if (progress) {

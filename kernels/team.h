@@ -1,8 +1,8 @@
 /*
- * Who works on a lane: a team of W threads that run in step, each of which looks after K slots at a time.
+ * A lane's team: W threads that run in step, each of which handles K slots at a time.
  *
- *     alone     one thread, one slot: CPUs, whose loads are cheap and overtake one another anyway
- *     thread    one thread, a few slots: a lane that is one thread of a GPU. Its loads wait for memory together
+ *     single    one thread, one slot: CPUs, whose loads are cheap and overtake one another anyway
+ *     thread    one thread, several slots: a lane that is one thread of a GPU. Its loads wait for memory together
  *     wave      a wave, a slot for each thread: the wave fills a batch, one thread rings, each polls a completion of its own
  *
  * The source is the same for all: it handles "slots" 0 to W*K-1, of which thread i has i, i+W, ... A mask has a bit for each
@@ -31,30 +31,32 @@ template <uint32_t w, uint32_t k> struct team {
 	 * an acquire is a fence, which is made once something was found.
 	 */
 	static constexpr bool acquires = nvme::loads_acquire && k == 1;
-	/* Whether it polls all that may come by one load, while little is in flight (glance.h). */
-	static constexpr bool glances = acquires && w != 1;
-	/* One thread with several slots. It has nobody to share its instructions with, so full batches with nothing special about
-	 * them have a way of their own, without branches: each costs such a thread as much as five to ten other instructions. */
-	static constexpr bool few = w == 1 && k != 1;
+	/* Whether it polls all that may have come by one load, while little is in flight (poll.h). */
+	static constexpr bool one_load = acquires && w != 1;
+	/*
+	 * One thread with several slots. No other thread shares its instructions, so full batches of plain commands have a fast path
+	 * without branches: each costs such a thread as much as five to ten other instructions.
+	 */
+	static constexpr bool multi_slot = w == 1 && k != 1;
 	static_assert(slots <= 64, "a mask has 64 bits");
 	static_assert(w == 1 || w == wave_size, "a team is a thread or a wave");
-	static_assert(w == 1 || k == 1, "a wave looks after one slot a thread");
+	static_assert(w == 1 || k == 1, "a wave has one slot a thread");
 };
 #if defined(LANEFS_SLOTS)
-using alone = team<1, LANEFS_SLOTS>; /* tests: what else only GPUs run */
+using single = team<1, LANEFS_SLOTS>; /* tests: several slots on a CPU, as GPUs have them */
 #else
-using alone = team<1, 1>;
+using single = team<1, 1>;
 #endif
 #if defined(__NVPTX__)
 using thread = team<1, 4>;
 #elif defined(__AMDGPU__)
 using thread = team<1, 2>; /* four need more scalar registers than gfx90a has */
 #else
-using thread = alone;
+using thread = single;
 #endif
 using wave = team<wave_size, 1>;
 
-/* Which thread of its team this is. */
+/* The number of this thread in its team. */
 template <typename T> LANEFS_FN uint32_t self() {
 	if (T::W == 1)
 		return 0;
@@ -67,6 +69,7 @@ template <typename T> LANEFS_FN uint32_t self() {
 #endif
 }
 
+/* This thread's k-th slot. */
 template <typename T> LANEFS_FN uint32_t slot(uint32_t k) { return k * T::W + self<T>(); }
 
 /* All together: the threads for which p holds. */
@@ -87,7 +90,7 @@ template <typename T> LANEFS_FN uint64_t ballot(bool p) {
 }
 
 /* All together: the slots for which p holds. */
-template <typename T, uint32_t n> LANEFS_FN uint64_t slots_of(const bool (&p)[n]) {
+template <typename T, uint32_t n> LANEFS_FN uint64_t ballot_slots(const bool (&p)[n]) {
 	uint64_t mask = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < n; k++)
@@ -96,7 +99,7 @@ template <typename T, uint32_t n> LANEFS_FN uint64_t slots_of(const bool (&p)[n]
 }
 
 /* All together: v of the thread `from`, which is the same number for all. */
-template <typename T> LANEFS_FN uint32_t share(uint32_t v, uint32_t from) {
+template <typename T> LANEFS_FN uint32_t broadcast(uint32_t v, uint32_t from) {
 	if (T::W == 1)
 		return v;
 #if defined(__AMDGPU__)
@@ -108,8 +111,8 @@ template <typename T> LANEFS_FN uint32_t share(uint32_t v, uint32_t from) {
 	return v;
 #endif
 }
-template <typename T> LANEFS_FN uint64_t share(uint64_t v, uint32_t from) {
-	return (uint64_t)share<T>((uint32_t)(v >> 32), from) << 32 | share<T>((uint32_t)v, from);
+template <typename T> LANEFS_FN uint64_t broadcast(uint64_t v, uint32_t from) {
+	return (uint64_t)broadcast<T>((uint32_t)(v >> 32), from) << 32 | broadcast<T>((uint32_t)v, from);
 }
 
 #if defined(__NVPTX__)
@@ -120,20 +123,20 @@ template <typename T> LANEFS_FN uint32_t shuffle(uint32_t v, uint32_t from) {
 #endif
 
 /* All together: the time, the same for all. */
-template <typename T> LANEFS_FN uint64_t time() { return share<T>(clock(), 0); }
+template <typename T> LANEFS_FN uint64_t time() { return broadcast<T>(clock(), 0); }
 
 /* All together: v of the slot `from`. */
-template <typename T> LANEFS_FN uint32_t pick(const uint32_t (&v)[T::K], uint32_t from) {
+template <typename T> LANEFS_FN uint32_t broadcast_slot(const uint32_t (&v)[T::K], uint32_t from) {
 	uint32_t got = 0;
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++)
 		if (T::K == 1 || from / T::W == k)
-			got = share<T>(v[k], from % T::W);
+			got = broadcast<T>(v[k], from % T::W);
 	return got;
 }
 
 /* All together: v of the thread whose number differs in one bit. */
-template <typename T> LANEFS_FN uint64_t swap(uint64_t v, uint32_t bit) {
+template <typename T> LANEFS_FN uint64_t shuffle_xor(uint64_t v, uint32_t bit) {
 #if defined(__AMDGPU__)
 	int at = (int)((self<T>() ^ bit) * 4);
 	uint32_t low = (uint32_t)__builtin_amdgcn_ds_bpermute(at, (int)(uint32_t)v);
@@ -152,19 +155,19 @@ template <typename T> LANEFS_FN uint64_t swap(uint64_t v, uint32_t bit) {
 /* All together: the sum of every thread's v, and the least of them. */
 template <typename T> LANEFS_FN uint64_t sum(uint64_t v) {
 	for (uint32_t bit = 1; bit < T::W; bit *= 2)
-		v += swap<T>(v, bit);
+		v += shuffle_xor<T>(v, bit);
 	return v;
 }
-template <typename T> LANEFS_FN uint64_t least(uint64_t v) {
+template <typename T> LANEFS_FN uint64_t minimum(uint64_t v) {
 	for (uint32_t bit = 1; bit < T::W; bit *= 2) {
-		uint64_t other = swap<T>(v, bit);
+		uint64_t other = shuffle_xor<T>(v, bit);
 		v = other < v ? other : v;
 	}
 	return v;
 }
 
 /* All together: what each thread has stored is there for the others of its team. */
-template <typename T> LANEFS_FN void meet() {
+template <typename T> LANEFS_FN void sync_team() {
 	if (T::W == 1)
 		return;
 #if defined(__AMDGPU__)
@@ -175,10 +178,10 @@ template <typename T> LANEFS_FN void meet() {
 #endif
 }
 
-/* Whether a ring of `size` entries goes on straight for a batch from `position` on. */
-template <typename T> LANEFS_FN bool fits(uint32_t position, uint32_t size) { return position + T::slots <= size; }
+/* Whether a batch from `position` on does not reach beyond the end of a ring of `size` entries. */
+template <typename T> LANEFS_FN bool contiguous(uint32_t position, uint32_t size) { return position + T::slots <= size; }
 
-/* How many slots from the first on are in the mask. */
+/* How many slots from slot 0 on are in the mask without a gap. */
 LANEFS_FN uint32_t leading(uint64_t mask) { return mask == ~0ull ? 64 : (uint32_t)__builtin_ctzll(~mask); }
 
 LANEFS_FN uint32_t count(uint64_t mask) { return (uint32_t)__builtin_popcountll(mask); }
@@ -186,11 +189,8 @@ LANEFS_FN uint32_t count(uint64_t mask) { return (uint32_t)__builtin_popcountll(
 /* How many slots of the mask are before s. */
 LANEFS_FN uint32_t rank(uint64_t mask, uint32_t s) { return count(mask & ((1ull << s) - 1)); }
 
-/* The slots before n, of at most 64. */
-LANEFS_FN uint64_t first(uint32_t n) { return n >= 64 ? ~0ull : (1ull << n) - 1; }
-
 /* All together: the slots before n whose v an earlier one has too. */
-template <typename T> LANEFS_FN uint64_t repeated(const uint32_t (&v)[T::K], uint32_t n) {
+template <typename T> LANEFS_FN uint64_t duplicates(const uint32_t (&v)[T::K], uint32_t n) {
 	bool again[T::K] = {};
 #if defined(__NVPTX__)
 	if (T::W != 1) {
@@ -198,7 +198,7 @@ template <typename T> LANEFS_FN uint64_t repeated(const uint32_t (&v)[T::K], uin
 		/* Slots from n on get values of their own. */
 		uint32_t same = __nvvm_match_any_sync_i32(~0u, s < n ? v[0] : 0x80000000u | s);
 		again[0] = (same & ((1u << s) - 1)) != 0;
-		return slots_of<T>(again);
+		return ballot_slots<T>(again);
 	}
 #endif
 	if (T::W == 1) {
@@ -209,11 +209,11 @@ template <typename T> LANEFS_FN uint64_t repeated(const uint32_t (&v)[T::K], uin
 				again[k] = again[k] || (k < n && v[k] == v[from]);
 	} else {
 		for (uint32_t from = 0; from + 1 < n; from++) {
-			uint32_t earlier = share<T>(v[0], from);
+			uint32_t earlier = broadcast<T>(v[0], from);
 			again[0] = again[0] || (from < self<T>() && self<T>() < n && v[0] == earlier);
 		}
 	}
-	return slots_of<T>(again);
+	return ballot_slots<T>(again);
 }
 
 } // namespace lanefs

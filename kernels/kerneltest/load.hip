@@ -1,6 +1,6 @@
 /*
- * What measures lanes: commands made on the device, a controller that completes them at once, a feeder of work rings, and a
- * word that goes to and fro. Tests alone load this image. Kernels that are to meet are launched on streams of their own;
+ * Kernels that measure lanes: commands made on the device, a controller that completes them at once, a feeder of work rings, and an
+ * echo of one word. Only tests load this image. Kernels that work together are launched on streams of their own;
  * team i of each serves lane i.
  */
 #include "../kernel.h"
@@ -16,22 +16,21 @@ LANEFS_FN item make(uint32_t tag, uint64_t timeout) {
 		quad{0, 0, (uint32_t)timeout, (uint32_t)(timeout >> 32)}}};
 }
 
-/* What a program on the device does that reads by itself: posts, rings, reaps; there is no CPU and no work ring. */
+/* A program on the device that reads by itself: it posts, rings and reaps, without a CPU and without a work ring. */
 template <typename T> LANEFS_FN void self_fed(lanefs_lane *lane, uint64_t total, uint64_t depth, uint64_t timeout) {
 	uint64_t made = 0;
 	do {
 		uint64_t now = time<T>();
-		completed<T> c;
-		c.n = 0;
-		c.talked = false;
+		polled_cq<T> c;
+		bool dw01_read = false;
 		uint32_t first_result = lane->result_next, reaped = 0;
-		spare<T> next_cids;
-		look_up<T>(lane, &next_cids);
+		next_cids<T> cids;
+		look_up_cids<T>(lane, &cids);
 		if (lane->in_flight != 0) {
 			poll_cq<T>(lane, &c);
-			count_new<T>(lane, &c);
-			reaped = reap_new<T>(lane, &c, now);
-			meet<T>();
+			count_cq<T>(lane, &c);
+			reaped = reap_new<T>(lane, &c, now, &dw01_read);
+			sync_team<T>();
 		}
 		uint64_t before = made;
 		for (;;) { /* a team of one thread makes several batches for one doorbell */
@@ -44,15 +43,15 @@ template <typename T> LANEFS_FN void self_fed(lanefs_lane *lane, uint64_t total,
 #pragma unroll
 			for (uint32_t k = 0; k < T::K; k++)
 				w[k] = make((uint32_t)(made + slot<T>(k)) & 0xffff, timeout);
-			post<T>(lane, w, n, now, &next_cids);
+			post<T>(lane, w, n, now, &cids);
 			made += n;
 		}
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);
 		if (reaped == 0 && made == before)
 			continue;
-		meet<T>();
-		if (made != before || c.talked || !T::acquires)
+		sync_team<T>();
+		if (made != before || dw01_read || !T::acquires)
 			release();
 		if (made != before)
 			ring_sq<T>(lane);
@@ -73,7 +72,7 @@ template <typename T> LANEFS_FN void load_team(uint64_t i, uint64_t, uint64_t la
 	write_back<T>(p, &lane);
 }
 
-/* The resident loop of the engine itself, to be told to park by the feeder. */
+/* The resident loop of the engine itself, until the feeder stores LANEFS_PARK. */
 template <typename T> LANEFS_FN void lane_team(uint64_t i, uint64_t, uint64_t lanes, uint64_t stride, uint64_t limit) {
 	lanefs_lane *p = at<lanefs_lane>(lanes + i / T::W * stride);
 	if (!is_ready(p))
@@ -92,7 +91,7 @@ template <typename T> LANEFS_FN void null_team(uint64_t i, uint64_t, uint64_t la
 	uint64_t done = 0, start = time<T>();
 	uint32_t head = 0, tail = 0, phase = 1, size = lane->sq_size, s = self<T>();
 	while (done != total) {
-		uint32_t rung = share<T>(load_acquire(at<uint32_t>(lane->sq_doorbell)), 0);
+		uint32_t rung = broadcast<T>(load_acquire(at<uint32_t>(lane->sq_doorbell)), 0);
 		if (rung == head) {
 			if (time<T>() - start > limit)
 				break;
@@ -120,7 +119,7 @@ template <typename T> LANEFS_FN void null_team(uint64_t i, uint64_t, uint64_t la
 		at<uint64_t>(out)[i / T::W] = done;
 }
 
-/* Feeds a work ring with `total` items, at most `most` of them unanswered, and tells the lane to park. out[i] counts answers
+/* Feeds a work ring with `total` items, at most `most` of them unanswered, and stores LANEFS_PARK then. out[i] counts answers
  * that were wrong: of another command, or not good. */
 template <typename T> LANEFS_FN void feed_team(uint64_t i, uint64_t, uint64_t lanes, uint64_t stride, uint64_t total, uint64_t most,
 	uint64_t limit, uint64_t out) {
@@ -138,7 +137,7 @@ template <typename T> LANEFS_FN void feed_team(uint64_t i, uint64_t, uint64_t la
 			item made = make(position & 0xffff, 1ull << 40);
 #pragma unroll
 			for (uint32_t i = 1; i < work_words; i++)
-				store(w + i, word(position + 1, made.q[i / 4][i % 4]));
+				store(w + i, slot_word(position + 1, made.q[i / 4][i % 4]));
 		}
 		release(); /* orders the items before their seq */
 		if (s < n)
