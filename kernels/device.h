@@ -1,8 +1,9 @@
 /*
- * What differs between the devices that run lanes, besides what nvme_qp.h has of them: wide accesses, the full fence, the clock.
+ * What differs between the devices that run lanes, besides what nvme_qp.h has of them: wide accesses, the full fence, the
+ * clock.
  *
- * Everything above this header is the same source on an AMD GPU, an NVIDIA GPU and a CPU. It needs clang, for the builtins of all
- * three and for the address spaces.
+ * Everything above this header is the same source on an AMD GPU, an NVIDIA GPU and a CPU. It needs clang, for the
+ * builtins of all three and for the address spaces.
  */
 #ifndef LANEFS_DEVICE_H
 #define LANEFS_DEVICE_H
@@ -83,7 +84,10 @@ LANEFS_FN uint64_t clock() {
 #endif
 }
 
-/* Waits between polls, so that other lanes get the memory's bandwidth: some 50 ns, and on a GPU about so many ticks of its clock. */
+/*
+ * Waits between polls, so that other lanes get the memory's bandwidth: some 50 ns, and on a GPU about so many ticks of
+ * its clock.
+ */
 LANEFS_FN void pause(uint64_t ticks) {
 #if defined(__NVPTX__)
 	asm volatile("nanosleep.u32 %0;" : : "r"((uint32_t)(ticks < 64 ? 64 : ticks)));

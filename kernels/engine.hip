@@ -1,6 +1,6 @@
 /*
- * The kernels of the engine: one source for AMD, NVIDIA and CPUs. names.go says what each takes; kernel.h how they are
- * entered. Team i works on lane i: thread i, or in the kernels named lanefs_wave_* the i-th wave.
+ * The kernels of the engine: one source for AMD, NVIDIA and CPUs. names.go has their arguments, kernel.h their entry.
+ * Team i works on lane i: thread i, or in the kernels named lanefs_wave_* the i-th wave.
  */
 #include "kernel.h"
 #include "lifecycle.h"

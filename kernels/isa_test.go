@@ -47,7 +47,7 @@ func TestStepOrdering(t *testing.T) {
 	}
 }
 
-// checkStep says what is missing or out of order in the instructions of a step.
+// checkStep returns an error for what is missing or out of order in the instructions of a step.
 func checkStep(want isa, arch string, lines []string) error {
 	at := 0
 	var missing error
@@ -127,7 +127,7 @@ func TestNoScratch(t *testing.T) {
 	}
 }
 
-// notes is what an image says of its kernels' registers and memory; PTX says it in its text.
+// notes is an image's metadata about its kernels' registers and memory; in PTX that is the text itself.
 func notes(t *testing.T, image []byte, arch string) string {
 	t.Helper()
 	if strings.HasPrefix(arch, "sm_") {
@@ -136,7 +136,7 @@ func notes(t *testing.T, image []byte, arch string) string {
 	return run(t, "llvm-readelf-19", "--notes", imageFile(t, image, arch))
 }
 
-// checkScratch says which kernel uses scratch memory.
+// checkScratch returns an error if a kernel uses scratch memory.
 func checkScratch(arch, notes string) error {
 	if strings.HasPrefix(arch, "sm_") {
 		if found := regexp.MustCompile(`.*(\.local|_depot).*`).FindString(notes); found != "" {

@@ -6,7 +6,8 @@
  *
  *     void name(const uint32_t dims[6], const uint64_t *args);
  *
- * dims being the grid's and then the block's x, y, z. One call per launch, whatever its size: calls from Go are dear.
+ * dims being the grid's and then the block's x, y, z. One call per launch, whatever its size: a call from Go into C is
+ * expensive.
  */
 #ifndef LANEFS_KERNEL_H
 #define LANEFS_KERNEL_H

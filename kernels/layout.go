@@ -1,10 +1,12 @@
 // Package kernels holds the HIP sources of the lanes, the images built from them, and the layout of the memory that
 // CPU and lanes share.
 //
-// A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU writes Work items into the ring; the
-// lane posts them, rings the doorbells, polls the completions and answers each item with exactly one Result. The unit is
-// the step, which never waits; a resident kernel loops over steps. layout.h defines the layout and explains it; the
-// package knows nothing of gpu.Runtime, of namespaces, or of what a command means.
+// A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU writes Work items into
+// the ring; the lane posts them, rings the doorbells, polls the completions and answers each item with exactly one Result. The unit
+// is the step, which never waits; a resident kernel loops over steps. A team is the threads of a lane (team.h).
+//
+// layout.h defines the layout and explains it. nvme_qp.h is the queue pair alone, for other people's kernels too. The images are
+// made by build.sh and committed. The package knows nothing of gpu.Runtime, of namespaces, or of what a command means.
 package kernels
 
 import "structs"
@@ -44,15 +46,15 @@ const (
 	StateNew     State = iota // ResetKernel has not run, or refused the lane
 	StateReady                // StepKernel and BatchKernel run it
 	StateRunning              // a resident kernel runs it
-	StateParking              // a resident kernel looks for work once more before it leaves
+	StateParking              // a resident kernel polls for work once more before it leaves
 	StateParked               // a resident kernel has left
 )
 
-// Engine is how the engine fared with a work item (Result.Engine).
+// Engine is the engine's own outcome of a work item (Result.Engine).
 type Engine = uint8
 
 const (
-	EngineOK        Engine = iota // the controller answered; its verdict is in Result.Status
+	EngineOK        Engine = iota // the controller completed the command; its status is in Result.Status
 	EngineTimeout                 // no completion by the deadline; the command may still run
 	EngineBadCQE                  // a completion named a command that is not in flight
 	EngineQueueDead               // CommandFail, or every CID timed out, or the lane was reset

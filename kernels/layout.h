@@ -1,9 +1,9 @@
 /*
  * The layout that the CPU and the lanes share.
  *
- * A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU puts work items into the ring; the
- * lane turns each into a submission queue entry, and answers each with exactly one result, whatever happens to the
- * command. Nothing else writes to the queue pair.
+ * A lane is a wave of threads, or one thread, that owns one NVMe I/O queue pair and one work ring. The CPU puts work
+ * items into the ring; the lane turns each into a submission queue entry, and answers each with exactly one result,
+ * whatever happens to the command. Nothing else writes to the queue pair.
  *
  *     CPU  -- work ring, in order of submission -->  lane  -- SQ, SQ doorbell -->  controller
  *     CPU  <-- result ring, in order of completion --  lane  <-- CQ, CQ doorbell --  controller
@@ -14,13 +14,13 @@
  *
  * A slot is twice as long as the struct that it holds: dword i of the struct (of lanefs_work or lanefs_result, dword 0 being
  * seq) is the upper half of the slot's 64-bit word i, whose lower half is seq again. Dword 0 has its place in the lower half
- * of word 0, which is stored last; the upper half is 0. An aligned 64-bit access is never torn, so each word says by itself
- * that it is there: who reads all words at once, over PCIe in one trip, needs no order between them.
+ * of word 0, which is stored last; the upper half is 0. An aligned 64-bit access is never torn, so each word carries the mark
+ * that it is there: a reader can load all words at once, over PCIe in one trip, and needs no order between them.
  *
  * The writer of a ring never overtakes its reader as long as the CPU keeps (work items submitted - results consumed)
  * at or below ring_size: the results consumed are among the items taken, which are a prefix of those submitted, so the
  * slot that comes up next has been taken. Results are in order of completion, not in the slot of their work item, for
- * the sake of that rule and so that the CPU polls one word however many commands are in flight; tag says whose it is.
+ * the sake of that rule and so that the CPU polls one word however many commands are in flight; tag names its work item.
  *
  * Addresses are device addresses (gpu.Addr) unless called IOVA, which is what the controller sees. Times are ticks of
  * the clock that the lane is given: nanoseconds on the host runtime. All integers are little-endian, as NVMe's are. Each
@@ -50,16 +50,16 @@ enum lanefs_state {
 	LANEFS_NEW = 0,     /* lanefs_reset has not run, or refused the lane: see failed */
 	LANEFS_READY = 1,   /* no resident kernel runs it; step and batch do */
 	LANEFS_RUNNING = 2, /* a resident kernel runs it */
-	LANEFS_PARKING = 3, /* a resident kernel is about to leave and looks for work once more */
+	LANEFS_PARKING = 3, /* a resident kernel is about to leave and polls for work once more */
 	LANEFS_PARKED = 4,  /* a resident kernel has left */
 };
 
-/* How the engine fared with a work item, in lanefs_result.engine. Anything but LANEFS_OK: status means nothing. */
+/* The engine's own outcome of a work item, in lanefs_result.engine. Anything but LANEFS_OK: status means nothing. */
 enum lanefs_engine {
-	LANEFS_OK = 0,         /* the controller answered; its verdict is in status */
+	LANEFS_OK = 0,         /* the controller completed the command; its status is in status */
 	LANEFS_TIMEOUT = 1,    /* no completion by the deadline. The command may still run: its buffer may be written to */
-	LANEFS_BAD_CQE = 2,    /* a completion named a command that is not in flight: the queue pair cannot be trusted */
-	LANEFS_QUEUE_DEAD = 3, /* the CPU said LANEFS_FAIL, every CID timed out, or the lane was reset */
+	LANEFS_BAD_CQE = 2,    /* a completion named a command that is not in flight: the queue pair is not used any more */
+	LANEFS_QUEUE_DEAD = 3, /* the CPU stored LANEFS_FAIL, every CID timed out, or the lane was reset */
 	LANEFS_BAD_WORK = 4,   /* not posted: data not dword-aligned, or too long for the lane's PRP lists */
 	LANEFS_BAD_LANE = 5,   /* magic, version, or sizes are not what the kernel was built for */
 };
@@ -74,11 +74,14 @@ struct lanefs_work {
 	uint32_t len;  /* bytes of data at iova, 0 for none: the lane writes PRP1 and PRP2 from it */
 	uint64_t iova; /* of the data, linear, dword-aligned */
 	uint64_t mptr; /* metadata pointer, 0 for none */
-	uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15; /* as the command says; SLBA, NLB, FUA, ranges are here */
+	uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15; /* the command's own: SLBA, NLB, FUA, ranges */
 	uint64_t timeout; /* ticks from posting to LANEFS_TIMEOUT; 0 is no deadline of its own */
 } __attribute__((aligned(64)));
 
-/* One answer, in a slot of LANEFS_RESULT_SLOT bytes. seq is stored last; the other words of the slot may still be on their way. */
+/*
+ * One answer, in a slot of LANEFS_RESULT_SLOT bytes. seq is stored last; the other words of the slot may still be on
+ * their way.
+ */
 struct lanefs_result {
 	uint32_t seq;
 	uint16_t tag;
@@ -92,8 +95,8 @@ struct lanefs_result {
 } __attribute__((aligned(32)));
 
 /*
- * A command identifier: who uses it. Private to the lane. The record at index i also holds slot i of the ring of free
- * CIDs, which has nothing to do with CID i.
+ * The record of a command identifier: the command that uses it. Private to the lane. The record at index i also holds
+ * slot i of the ring of free CIDs, which has nothing to do with CID i.
  */
 struct lanefs_cid {
 	uint64_t posted; /* time; what a completion asks for is in the first 16 bytes, one load */
@@ -173,7 +176,7 @@ struct lanefs_lane {
 	uint32_t cid_count; /* commands in flight at most: below sq_size and below cq_size */
 	uint32_t prp_stride; /* bytes of PRP list per CID, a power of two up to page_size or a multiple of it */
 	uint32_t page_size;  /* bytes: CC.MPS */
-	uint64_t silent;     /* bit n: completions of opcode n say nothing in DW0 and DW1, which are not read then */
+	uint64_t silent;     /* bit n: completions of opcode n have nothing in DW0 and DW1, which are not read then */
 	uint64_t reserved1[6];
 
 	/* The lane's own state; lanefs_reset sets it. */

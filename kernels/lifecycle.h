@@ -106,10 +106,11 @@ LANEFS_FN uint64_t pause_ticks(const lanefs_lane *lane, uint64_t waited, uint64_
 }
 
 /*
- * All together: the resident loop. It leaves when the control word is LANEFS_PARK, after `idle` ticks with nothing to do, and after
- * `limit` ticks in any case. A report takes time and stores over PCIe, so the loop makes one after some steps in a row with
- * nothing to do, when it leaves, and, for the clock in it, at least every `idle` ticks. It pauses between polls only after such
- * steps, for a part of the time that has passed since the last progress: polls of many lanes take of the bus what data could have.
+ * All together: the resident loop. It leaves when the control word is LANEFS_PARK, after `idle` ticks with nothing to do,
+ * and after `limit` ticks in any case. A report takes time and stores over PCIe, so the loop makes one after some steps
+ * in a row with nothing to do, when it leaves, and, for the clock in it, at least every `idle` ticks. It pauses between
+ * polls only after such steps, for a part of the time that has passed since the last progress: polls of many lanes take
+ * of the bus what data could have.
  */
 template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
 	lanefs_status *status = at<lanefs_status>(lane->status);

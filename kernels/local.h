@@ -1,5 +1,6 @@
 /*
- * A kernel's copy of its lane: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, and write_back() stores it there again.
+ * A kernel's copy of its lane: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, and write_back() stores it
+ * there again.
  *
  * A loop keeps its lane in registers on a GPU, where every access to the lane's own memory would be a trip to L2, and
  * stores the state when it leaves: the fields one by one, because a copy of the whole struct would keep it in

@@ -5,7 +5,7 @@
  *     CQ        completion queue: cq_size entries (CQE) of 16 bytes. The controller writes at the tail, the owner reads at the head
  *     doorbell  a 32-bit register in the controller's BAR: one takes the SQ's new tail, one the CQ's new head
  *     CID       command identifier: chosen by the owner, unique among its commands in flight, comes back in the CQE
- *     phase     a bit of each CQE. The controller inverts it at each pass through the CQ, so that it tells a new entry
+ *     phase     a bit of each CQE. The controller inverts it at each pass through the CQ, which marks a new entry
  *
  * Three verbs, each of its own, so that one doorbell serves many commands:
  *
@@ -21,8 +21,9 @@
  *     while (!nvme::reap(&qp, &done)) {}                 // give it a deadline
  *     nvme::ring_cq(&qp);                                // the entry is the controller's again
  *
- * One thread owns a queue pair at a time. It has at most min(sq_size, cq_size) - 1 commands in flight (posted and not reaped):
- * then neither queue overflows, and neither needs to be asked whether it is full. Addresses are those of the device that runs this.
+ * One thread owns a queue pair at a time. It has at most min(sq_size, cq_size) - 1 commands in flight (posted and not
+ * reaped): then neither queue overflows, and neither needs to be asked whether it is full. Addresses are those of the
+ * device that runs this.
  *
  * Order. Memory and registers are shared with the controller, so every fence is system-wide. What clang 19 makes of them:
  *
@@ -43,7 +44,10 @@
 
 #include <stdint.h>
 
-/* Where this is compiled for: PTX by clang or nvcc, else an AMD GPU or a CPU. nvcc has neither clang's attributes nor its builtins. */
+/*
+ * Where this is compiled for: PTX by clang or nvcc, else an AMD GPU or a CPU. nvcc has neither clang's attributes nor its
+ * builtins.
+ */
 #if defined(__CUDACC__) && !defined(__clang__)
 #define NVME_NVCC
 #endif
@@ -182,7 +186,10 @@ NVME_FN void advance(uint32_t *position, uint32_t n, uint32_t size) {
 		*position -= size;
 }
 
-/* Makes a queue pair ready to be created, with both queues empty: the CQ's zeroes are no new entries. Release before the CPU hears of it. */
+/*
+ * Makes a queue pair ready to be created, with both queues empty: the CQ's zeroes are no new entries. The caller releases
+ * before it reports that.
+ */
 template <typename Q> NVME_FN void init(Q *q) {
 	quad *entry = at<quad>(q->cq);
 	for (uint32_t i = 0; i < q->cq_size; i++)
@@ -199,7 +206,10 @@ struct sqe {
 	quad q[4];
 };
 
-/* A command without metadata, whose data is at PRP1 and PRP2. cdw0 is opcode 7:0, fuse 9:8, PSDT 15:14; the CID is added to it. */
+/*
+ * A command without metadata, whose data is at PRP1 and PRP2. cdw0 is opcode 7:0, fuse 9:8, PSDT 15:14; the CID is added
+ * to it.
+ */
 NVME_FN sqe command(uint32_t cdw0, uint32_t cid, uint32_t nsid, uint64_t prp1, uint64_t prp2, uint32_t cdw10 = 0, uint32_t cdw11 = 0,
 	uint32_t cdw12 = 0, uint32_t cdw13 = 0, uint32_t cdw14 = 0, uint32_t cdw15 = 0) {
 	return {{quad{cdw0 | cid << 16, nsid, 0, 0}, quad{0, 0, (uint32_t)prp1, (uint32_t)(prp1 >> 32)},
@@ -254,7 +264,10 @@ template <typename Q> NVME_FN const uint64_t *cqe_at(const Q *q, uint32_t n, boo
 	return at<const uint64_t>(q->cq) + 2 * (uint64_t)i;
 }
 
-/* Whether the n-th entry from the head lies beyond the end of the queue. The controller is on its next pass there, with the other phase. */
+/*
+ * Whether the n-th entry from the head lies beyond the end of the queue. The controller is on its next pass there, with
+ * the other phase.
+ */
 template <typename Q> NVME_FN bool wraps(const Q *q, uint32_t n) { return q->cq_head + n >= q->cq_size; }
 
 /* Whether an entry is new. The phase is the one that it has on the head's pass. */
@@ -263,7 +276,10 @@ template <typename Q> NVME_FN bool is_new(const Q *q, uint64_t dw23) { return ph
 /* What no new entry has. */
 template <typename Q> NVME_FN uint64_t not_new(const Q *q) { return (uint64_t)(q->cq_phase ^ 1) << 48; }
 
-/* Polls the n-th entry from the head: its dw23, with the phase as on the head's pass. acquires: this load comes before all later ones. */
+/*
+ * Polls the n-th entry from the head: its dw23, with the phase as on the head's pass. acquires: this load comes before
+ * all later ones.
+ */
 template <typename Q> NVME_FN uint64_t poll(const Q *q, uint32_t n, bool acquires) {
 	const uint64_t *p = cqe_at(q, n) + 1;
 	uint64_t v = acquires ? load_acquire(p) : load(p);
@@ -278,8 +294,8 @@ template <typename Q> NVME_FN void consume(Q *q, uint32_t n) {
 }
 
 /*
- * Takes the entry at the head, if it is new. The phase is in its last dword, so dw23 is loaded first; the acquire orders that load
- * before the one of dw01, which could be the previous pass's otherwise, and before those of the command's data.
+ * Takes the entry at the head, if it is new. The phase is in its last dword, so dw23 is loaded first; the acquire orders
+ * that load before the one of dw01, which could be the previous pass's otherwise, and before those of the command's data.
  */
 template <typename Q> NVME_FN bool reap(Q *q, cqe *c) {
 	c->dw23 = poll(q, 0, loads_acquire);
@@ -299,7 +315,7 @@ template <typename Q> NVME_FN bool reap(Q *q, cqe *c) {
 template <typename Q> NVME_FN void store_sq_doorbell(const Q *q) { store(at<uint32_t>(q->sq_doorbell), q->sq_tail); }
 template <typename Q> NVME_FN void store_cq_doorbell(const Q *q) { store(at<uint32_t>(q->cq_doorbell), q->cq_head); }
 
-/* Tells the controller of what was posted. The release orders SQEs, PRP lists and data before the doorbell. */
+/* Shows the controller what was posted. The release orders SQEs, PRP lists and data before the doorbell. */
 template <typename Q> NVME_FN void ring_sq(const Q *q) {
 	release();
 	store_sq_doorbell(q);

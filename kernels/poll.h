@@ -1,9 +1,9 @@
 /*
  * Polling: one look at all that may have come for a lane, which are completions, work items, and the control word.
  *
- * poll() is that look. Its loads do not wait for one another, since each may be a trip over PCIe. A thread loads the CQEs and the
- * work items of its own slots; what is new is then counted by all together. poll_cq() and poll_work() are its parts, which a step
- * uses alone once it knows that there is more.
+ * poll() is that look. Its loads do not wait for one another, since each may be a trip over PCIe. A thread loads the CQEs
+ * and the work items of its own slots; what is new is then counted by all together. poll_cq() and poll_work() are its
+ * parts, which a step uses alone once it knows that there is more.
  *
  * A wave of an NVIDIA GPU makes one load of it while few commands are in flight: each thread has a word of its own to look at,
  *
@@ -12,8 +12,9 @@
  *     17 to 19  the seqs of the items after it
  *     20 to 31  DW2 and DW3 of the next completions
  *
- * The words of one instruction go to the CPU's memory and back together; each instruction more makes the trip of 2,100 cycles some
- * 170 cycles longer (measured on an H100: docs/PERFORMANCE.md), and a wave that waits for one command would have four.
+ * The words of one instruction go to the CPU's memory and back together; each instruction more makes the trip of 2,100
+ * cycles some 170 cycles longer (measured on an H100: docs/PERFORMANCE.md), and a wave that waits for one command would
+ * have four.
  */
 #ifndef LANEFS_POLL_H
 #define LANEFS_POLL_H
@@ -79,9 +80,10 @@ LANEFS_FN const uint64_t *work_at(const lanefs_lane *lane, uint32_t n) {
 LANEFS_FN const uint32_t *seq_at(const lanefs_lane *lane, uint32_t n) { return (const uint32_t *)work_at(lane, n); }
 
 /*
- * What a poll of the work ring found: the seq of each slot, and how many items are there from the next one on. A wave also loads the
- * next item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two. A thread with several slots
- * looks at several batches at once, since a fence must order their seqs before them, which costs as much as a batch.
+ * What a poll of the work ring found: the seq of each slot, and how many items are there from the next one on. A wave
+ * also loads the next item whole, a word a thread: a lone command then costs one trip to the CPU's memory, not two. A
+ * thread with several slots looks at several batches at once, since a fence must order their seqs before them, which
+ * costs as much as a batch.
  */
 template <typename T> struct polled_work {
 	static constexpr uint32_t loads = T::multi_slot ? 16 : T::K, max = loads * T::W;
@@ -91,13 +93,16 @@ template <typename T> struct polled_work {
 };
 constexpr uint32_t work_words = LANEFS_WORK_SLOT / 8;
 
-/* How many seqs a step polls before it knows of any item: enough for a caller or two, and little traffic while there is none. */
+/*
+ * How many seqs a step polls before it knows of any item: enough for a caller or two, and little traffic while there is
+ * none.
+ */
 constexpr uint32_t first_seqs = 4;
 
 /*
- * Loads the seqs of up to `max` next items, all in flight together. Unless they are `ordered`, these loads order nothing: a wave's, which
- * come with the next item whole, are made again before the others are read. No two loads are of one line: an NVIDIA GPU has
- * one trip at a time to a line of the CPU's memory.
+ * Loads the seqs of up to `max` next items, all in flight together. Unless they are `ordered`, these loads order nothing:
+ * a wave's, which come with the next item whole, are made again before the others are read. No two loads are of one line:
+ * an NVIDIA GPU has one trip at a time to a line of the CPU's memory.
  */
 template <typename T> LANEFS_FN void poll_work(const lanefs_lane *lane, polled_work<T> *w, uint32_t max, bool ordered) {
 	bool whole = T::W > 1 && !ordered;
@@ -129,7 +134,7 @@ template <typename T> LANEFS_FN void count_work(const lanefs_lane *lane, polled_
 
 #if defined(__NVPTX__)
 
-/* The threads whose words they are. */
+/* The first thread of each kind of word. */
 constexpr uint32_t control_thread = work_words, seq_thread = control_thread + 1, cqe_thread = seq_thread + first_seqs - 1;
 constexpr uint32_t max_cqes = wave_size - cqe_thread;
 
@@ -169,9 +174,9 @@ template <typename T> LANEFS_FN uint32_t poll_one_load(const lanefs_lane *lane, 
 }
 
 /*
- * All together: what was just sent travels to the CPU or the controller, and its answer back, longer than a poll takes to get to the
- * CPU's memory. A poll made at once sees nothing, and the next has to wait for it: a lone command then took up to two trips more
- * (docs/PERFORMANCE.md). These are some 0.3 µs.
+ * All together: what was just sent travels to the CPU or the controller, and its answer back, longer than a poll takes to
+ * get to the CPU's memory. A poll made at once sees nothing, and the next has to wait for it: a lone command then took up
+ * to two trips more (docs/PERFORMANCE.md). These are some 0.3 µs.
  */
 LANEFS_FN void delay_poll() { spin(600); }
 
@@ -184,8 +189,8 @@ LANEFS_FN void delay_poll() {}
 #endif
 
 /*
- * All together: polls all that may have come, and returns the control word. Where that is one load it is made up to `tries` times, until
- * something is there. With nothing outstanding the CQ is left alone.
+ * All together: polls all that may have come, and returns the control word. Where that is one load it is made up to
+ * `tries` times, until something is there. With nothing outstanding the CQ is left alone.
  */
 template <typename T> LANEFS_FN uint32_t poll(const lanefs_lane *lane, polled_work<T> *w, polled_cq<T> *c, uint32_t tries) {
 	if (fits_one_load<T>(lane))

@@ -33,8 +33,8 @@ LANEFS_FN item item_at(const lanefs_lane *lane, uint32_t n) {
 }
 
 /*
- * All together: the items of each thread's slots, as far as there are n. Eight threads load one item, since loads that one thread
- * makes of a line wait for one another; then each gets its own from them by shuffles.
+ * All together: the items of each thread's slots, as far as there are n. Eight threads load one item, since loads that
+ * one thread makes of a line wait for one another; then each gets its own from them by shuffles.
  */
 template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&items)[T::K], uint32_t n) {
 #if defined(__NVPTX__)
@@ -113,8 +113,8 @@ template <typename T> LANEFS_FN void take_cids(lanefs_lane *lane, uint32_t items
 }
 
 /*
- * The fast path: a full batch of addressable items of a page's length at most, all with the same timeout. Returns false, with nothing
- * done, for any other batch.
+ * The fast path: a full batch of addressable items of a page's length at most, all with the same timeout. Returns false,
+ * with nothing done, for any other batch.
  */
 template <typename T> LANEFS_FN bool post_fast(lanefs_lane *lane, const item (&w)[T::K], uint32_t n, uint64_t now, next_cids<T> *cids) {
 	if (n != T::slots || cids->n < T::slots || !contiguous<T>(lane->sq_tail, lane->sq_size))

@@ -1,5 +1,5 @@
 /*
- * Kernels that write and check a pattern: how one finds out that memory is where it is said to be. A mapping can succeed
+ * Kernels that write and check a pattern: the proof that a mapping leads to the memory that it should. A mapping can succeed
  * and still lead elsewhere, so the side that should see the bytes computes on them.
  */
 #ifndef LANEFS_PROBE_H

@@ -1,5 +1,5 @@
 /*
- * Physical Region Pages [NVMe 4.1.1]: how a command says where its data is, page by page.
+ * Physical Region Pages [NVMe 4.1.1]: the addresses of a command's data, page by page.
  *
  * The data is linear in IOVA, so its pages are a base and a count. PRP1 is the first byte's address, at any dword; the
  * other pages start at their beginning. Up to two pages need no list; else PRP2 is the list's address. A list ends at
@@ -29,12 +29,12 @@ LANEFS_FN uint64_t list_slots(uint64_t page, uint64_t in_page, uint64_t pages) {
 		return 0; /* PRP2 names it */
 	if (pages <= in_page)
 		return pages;
-	uint64_t rest = pages - (in_page - 1), each = page / 8 - 1; /* the last entry of a full page says where it goes on */
+	uint64_t rest = pages - (in_page - 1), each = page / 8 - 1; /* the last entry of a full page is the address where it goes on */
 	return in_page + rest + (rest - 2) / each;
 }
 
 /*
- * Whether PRPs can say where the data is, with a list of list_bytes at list_iova: iova is a dword's, the data does not
+ * Whether PRPs can describe the data, with a list of list_bytes at list_iova: iova is a dword's, the data does not
  * wrap around, the list is long enough.
  */
 LANEFS_FN bool is_addressable(uint64_t list_iova, uint64_t list_bytes, uint64_t page, uint64_t iova, uint64_t len) {

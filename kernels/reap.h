@@ -5,10 +5,10 @@
  *     DW2       SQHD 15:0, SQID 31:16
  *     DW3       CID 15:0, phase 16, status 31:17
  *
- * A poll (poll.h) loads DW2 and DW3; an acquire orders that load before the one of DW0 and DW1, which could be the previous
- * pass's otherwise. Most commands have nothing in DW0 and DW1 (lanefs_lane.silent), and are spared the acquire and that second trip
- * to memory: what else is read is the lane's own, and what is stored afterwards comes after a release, or after a poll that was an
- * acquire by itself.
+ * A poll (poll.h) loads DW2 and DW3; an acquire orders that load before the one of DW0 and DW1, which could be the
+ * previous pass's otherwise. Most commands have nothing in DW0 and DW1 (lanefs_lane.silent), and are spared the acquire
+ * and that second trip to memory: what else is read is the lane's own, and what is stored afterwards comes after a
+ * release, or after a poll that was an acquire by itself.
  */
 #ifndef LANEFS_REAP_H
 #define LANEFS_REAP_H
@@ -42,7 +42,10 @@ LANEFS_FN bool is_silent(const lanefs_lane *lane, uint32_t opcode) { return opco
 LANEFS_FN uint32_t cid_and_sqid(uint64_t dw23) { return nvme::cid(dw23) | nvme::sqid(dw23) << 16; }
 constexpr uint32_t status_bits = 0x7ff << 17; /* SCT and SC, in DW3 */
 
-/* A batch of completions matched with their commands: which of them end one, which came after its timeout, which have an error. */
+/*
+ * A batch of completions matched with their commands: which of them end one, which came after its timeout, which have an
+ * error.
+ */
 template <typename T> struct matched {
 	record command[T::K];
 	uint64_t dw01[T::K];
@@ -50,7 +53,8 @@ template <typename T> struct matched {
 };
 
 /* All together: answers the commands that end, frees their CIDs and moves the head on by `consumed` entries. */
-template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &c, const matched<T> &m, uint32_t consumed, uint64_t now, bool contiguous) {
+template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &c, const matched<T> &m, uint32_t consumed, uint64_t now,
+	bool contiguous) {
 	uint64_t all = ballot_slots<T>(m.ends);
 #pragma unroll
 	for (uint32_t k = 0; k < T::K; k++) {
@@ -58,8 +62,8 @@ template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &
 			continue;
 		uint32_t r = rank(all, slot<T>(k)), cid = nvme::cid(c.dw23[k]);
 		const record &command = m.command[k];
-		answer(lane, r, {command.tag(), (uint16_t)nvme::status(c.dw23[k]), (uint32_t)m.dw01[k], (uint32_t)(m.dw01[k] >> 32), now - command.posted(),
-			(uint16_t)cid, (uint16_t)nvme::sqhd(c.dw23[k]), LANEFS_OK}, contiguous);
+		answer(lane, r, {command.tag(), (uint16_t)nvme::status(c.dw23[k]), (uint32_t)m.dw01[k], (uint32_t)(m.dw01[k] >> 32),
+			now - command.posted(), (uint16_t)cid, (uint16_t)nvme::sqhd(c.dw23[k]), LANEFS_OK}, contiguous);
 		if (!m.error[k])
 			count_bytes(lane, command.opcode(), command.len());
 		cid_of(lane, cid)->state = LANEFS_CID_FREE;
@@ -76,11 +80,12 @@ template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &
 }
 
 /*
- * The fast path: a full batch of silent commands, all of them in flight and successful. Returns false, with nothing done, for any
- * other batch.
+ * The fast path: a full batch of silent commands, all of them in flight and successful. Returns false, with nothing done,
+ * for any other batch.
  */
 template <typename T> LANEFS_FN bool reap_fast(lanefs_lane *lane, const polled_cq<T> &c, uint64_t now) {
-	if (c.n != T::slots || !contiguous<T>(lane->cid_tail, lane->cid_count) || !contiguous<T>(lane->result_next & (lane->ring_size - 1), lane->ring_size))
+	if (c.n != T::slots || !contiguous<T>(lane->cid_tail, lane->cid_count) ||
+		!contiguous<T>(lane->result_next & (lane->ring_size - 1), lane->ring_size))
 		return false;
 	uint32_t other_sqid = 0, status = 0, max_cid = 0;
 #pragma unroll
@@ -117,7 +122,10 @@ template <typename T> LANEFS_FN bool reap_fast(lanefs_lane *lane, const polled_c
 	return true;
 }
 
-/* All together: answers the commands of the c->n entries at the head, and moves the head on. Sets *dw01_read if it read any DW0 and DW1. */
+/*
+ * All together: answers the commands of the c->n entries at the head, and moves the head on. Sets *dw01_read if it read
+ * any DW0 and DW1.
+ */
 template <typename T> LANEFS_FN void reap(lanefs_lane *lane, const polled_cq<T> &c, uint64_t now, bool *dw01_read) {
 	if (T::multi_slot && reap_fast<T>(lane, c, now))
 		return;

@@ -1,9 +1,10 @@
 /*
  * Ringing the lane's doorbells (nvme_qp.h): one thread of the team stores, all count.
  *
- * The caller's release comes before. It orders SQEs and PRP lists before the SQ doorbell: the controller must not fetch an entry that
- * is still on its way to memory. It orders the loads of CQEs before the CQ doorbell: the controller may overwrite them at once.
- * One release before both serves both; where the loads of CQEs are acquires, they come before the CQ doorbell without it.
+ * The caller's release comes before. It orders SQEs and PRP lists before the SQ doorbell: the controller must not fetch
+ * an entry that is still on its way to memory. It orders the loads of CQEs before the CQ doorbell: the controller may
+ * overwrite them at once. One release before both serves both; where the loads of CQEs are acquires, they come before the
+ * CQ doorbell without it.
  */
 #ifndef LANEFS_RING_H
 #define LANEFS_RING_H

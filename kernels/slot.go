@@ -6,7 +6,7 @@ import (
 )
 
 // Slots of the two rings (layout.h): 64-bit word i has the slot's seq in its lower half and dword i of the struct in its upper.
-// So each word says by itself that it is there, and nobody needs to order what crosses the bus.
+// Each word so carries the mark that it is there, and no fence orders the words on the bus.
 type (
 	WorkSlot   [WorkSize / 4]uint64
 	ResultSlot [ResultSize / 4]uint64
@@ -18,8 +18,8 @@ const (
 	ResultSlotSize = 2 * ResultSize
 )
 
-// Put shows the lane w as the item with this seq, its position plus one. Word 0 comes last, and before whatever the caller
-// loads then: by an exchange, since under the race detector a store outside Go's heap is a plain one, which a later load
+// Put stores w as the item with this seq, its position plus one. Word 0 comes last, and before what the caller loads
+// afterwards: by an exchange, since under the race detector a store outside Go's heap is a plain one, which a later load
 // overtakes.
 func (s *WorkSlot) Put(w *Work, seq uint32) {
 	d := (*[len(s)]uint32)(unsafe.Pointer(w))
@@ -29,12 +29,12 @@ func (s *WorkSlot) Put(w *Work, seq uint32) {
 	atomic.SwapUint32(s.Seq(), seq)
 }
 
-// Seq is word 0's lower half, by which whoever polls sees that the slot is taken.
+// Seq is word 0's lower half, which a reader polls.
 func (s *WorkSlot) Seq() *uint32 { return (*uint32)(unsafe.Pointer(&s[0])) }
 
-// Take gives the answer with this seq, its position plus one, if all of it is there.
+// Take copies the answer with this seq, its position plus one, to r, and reports whether all of it is there.
 func (s *ResultSlot) Take(r *Result, seq uint32) bool {
-	// Acquire: orders this load before those of the other words, and before whatever the caller reads of the command's data.
+	// Acquire: orders this load before those of the other words, and before the caller's reads of the command's data.
 	if atomic.LoadUint32((*uint32)(unsafe.Pointer(&s[0]))) != seq {
 		return false
 	}

@@ -54,8 +54,8 @@ template <typename T> LANEFS_FN void answer_all_failed(lanefs_lane *lane, polled
 }
 
 /*
- * All together: one step of a lane that lanefs_reset has made ready. `*when` is the time, the same for all; a wave that may poll more
- * than once sets it anew. Returns whether it did anything, and the control word.
+ * All together: one step of a lane that lanefs_reset has made ready. `*when` is the time, the same for all; a wave that
+ * may poll more than once sets it anew. Returns whether it did anything, and the control word.
  */
 template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uint32_t tries, uint32_t *command) {
 	bool idle = outstanding(lane) == 0;

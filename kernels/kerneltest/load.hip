@@ -1,7 +1,7 @@
 /*
- * Kernels that measure lanes: commands made on the device, a controller that completes them at once, a feeder of work rings, and an
- * echo of one word. Only tests load this image. Kernels that work together are launched on streams of their own;
- * team i of each serves lane i.
+ * Kernels that measure lanes: commands made on the device, a controller that completes them at once, a feeder of work
+ * rings, and an echo of one word. Only tests load this image. Kernels that work together are launched on streams of their
+ * own; team i of each serves lane i.
  */
 #include "../kernel.h"
 #include "../lifecycle.h"

@@ -13,8 +13,8 @@
 constexpr uint32_t read_opcode = 2, page_blocks = 8, page_bytes = 4096; /* a namespace with blocks of 512 bytes */
 
 /*
- * Reads the first `count` pages of a namespace, page i to data + i * page_bytes, which is the controller's address. Gives up once it
- * has polled `polls` times in a row without a completion. *good is how many reads succeeded.
+ * Reads the first `count` pages of a namespace, page i to data + i * page_bytes, which is the controller's address. Gives
+ * up once it has polled `polls` times in a row without a completion. *good is how many reads succeeded.
  */
 KERNEL void read_pages(nvme::qp *q, uint32_t nsid, uint64_t data, uint32_t count, uint64_t polls, uint32_t *good) {
 	uint32_t depth = (q->sq_size < q->cq_size ? q->sq_size : q->cq_size) - 1;

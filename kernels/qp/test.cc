@@ -1,6 +1,7 @@
 /*
- * nvme_qp.h on a CPU, against a controller that is plain memory: every entry is where the specification puts it, each completion is
- * reaped once, in whatever order they come, over queues of odd sizes that wrap thousands of times. qp_test.go builds and runs it.
+ * nvme_qp.h on a CPU, against a controller that is plain memory: every entry is where the specification puts it, each
+ * completion is reaped once, in whatever order they come, over queues of odd sizes that wrap thousands of times.
+ * qp_test.go builds and runs it.
  */
 #include "controller.h"
 

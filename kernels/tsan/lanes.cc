@@ -1,11 +1,11 @@
 /*
  * The lanes' kernels, as built for a CPU, under ThreadSanitizer: a lane, its controller and the CPU that feeds it on three
- * threads, over small rings and queues that wrap all the time. The three share nothing but what kernels/layout.h says they
- * do, so a report is a missing or misplaced fence. tsan_test.go builds and runs it.
+ * threads, over small rings and queues that wrap all the time. The three share only what kernels/layout.h
+ * describes, so a report is a missing or misplaced fence. tsan_test.go builds and runs it.
  *
  *     lanes COMMANDS [no-release | no-acquire]
  *
- * ThreadSanitizer does not know fences, so the kernels' are put into its words: stores after a release fence, up to the next
+ * ThreadSanitizer does not know fences, so the kernels' fences are translated: stores after a release fence, up to the next
  * load, are stores with release; an acquire fence acquires what the loads before it have seen. The second argument leaves
  * one of the two out: then there must be a report.
  */
@@ -60,11 +60,11 @@ static inline void hooked_fence(int order) {
 #include "../engine.hip"
 #undef __atomic_thread_fence
 
-/* With LANEFS_SLOTS, lanes take batches of commands that are short and say nothing, as quickly as they can. */
+/* With LANEFS_SLOTS, commands are short and silent: lanes take batches of them by the fast path. */
 #if defined(LANEFS_SLOTS)
-enum { PAGES = 1, SAYS = 0 };
+enum { PAGES = 1, DW01 = 0 };
 #else
-enum { PAGES = 5, SAYS = 1 };
+enum { PAGES = 5, DW01 = 1 };
 #endif
 enum { RING = 16, ENTRIES = 8, CIDS = 7, LIST = 256, PAGE = 4096, BYTES = PAGES * PAGE };
 
@@ -97,7 +97,7 @@ static void fail(const char *what, uint64_t a, uint64_t b) {
 	exit(3);
 }
 
-/* What a command's completion says. */
+/* DW0 of a command's completion. */
 static uint32_t answer_to(uint32_t cdw10) { return cdw10 * 2654435761u; }
 
 static void *run_lane(void *) {
@@ -125,8 +125,8 @@ static void *run_controller(void *) {
 			if (m.prp[cid][i - 1] != prp1 + (uint64_t)i * PAGE)
 				fail("a PRP list's entry", i, m.prp[cid][i - 1]);
 		head = (head + 1) % ENTRIES;
-		m.cq[tail].dw0 = SAYS ? answer_to(e[10]) : 0;
-		m.cq[tail].dw1 = SAYS ? ~e[10] : 0;
+		m.cq[tail].dw0 = DW01 ? answer_to(e[10]) : 0;
+		m.cq[tail].dw1 = DW01 ? ~e[10] : 0;
 		__atomic_store_n(&m.cq[tail].high, head | 1ull << 16 | (uint64_t)cid << 32 | (uint64_t)phase << 48, __ATOMIC_RELEASE);
 		if (++tail == ENTRIES) {
 			tail = 0;
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
 	l->cid_count = CIDS;
 	l->prp_stride = LIST;
 	l->page_size = PAGE;
-	l->silent = SAYS ? 0 : ~0ull;
+	l->silent = DW01 ? 0 : ~0ull;
 	const uint32_t dims[6] = {1, 1, 1, 1, 1, 1};
 	const uint64_t args[2] = {(uint64_t)l, 1};
 	lanefs_reset(dims, args);
@@ -202,7 +202,7 @@ int main(int argc, char **argv) {
 		}
 		memcpy(&r, dwords, sizeof r);
 		/* One controller that works in order: so the results come in order. */
-		if (r.engine != LANEFS_OK || r.tag != (uint16_t)answered || r.dw0 != (SAYS ? answer_to(answered) : 0) || r.dw1 != (SAYS ? ~answered : 0))
+		if (r.engine != LANEFS_OK || r.tag != (uint16_t)answered || r.dw0 != (DW01 ? answer_to(answered) : 0) || r.dw1 != (DW01 ? ~answered : 0))
 			fail("a result", answered, r.dw0);
 		answered++;
 	}
