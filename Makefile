@@ -16,11 +16,14 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
-.PHONY: all deps kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
 	@.ci/deps
+
+deps-run: ## the same without compilers for the kernels, whose images are committed
+	@.ci/deps run
 
 kernels: ## the kernels' images again, if a source changed: host object, four GPU code objects, PTX
 	@kernels/build.sh update
@@ -47,10 +50,10 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./lab/...)
 
-crash-test: deps kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
+crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash
 
-fault-test: deps kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
+fault-test: deps-run kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
 	@CGO_ENABLED=0 nice $(GO) run ./lab/iofault/faults
 	LANEFS_PLANTED=all LANEFS_OUTSIDE=$(or $(FAULT_OUTSIDE),300) nice $(GO) test -count=1 -timeout 2h -v -run 'TestPlanted|TestOutside' ./lab/iofault | \
 		grep --line-buffered -v '^=== '
@@ -66,10 +69,10 @@ stress: deps kernels ## stress-ng's file system stressors for 10 minutes under t
 attack: kernels ## ordinary users attack a mount for a minute, and root looks whether he is held up; ATTACK_TIME=1h, 0 for ever
 	@CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -time $(or $(ATTACK_TIME),1m)
 
-demo: deps build ## the first mount, from mkfs to fsck
+demo: deps-run build ## the first mount, from mkfs to fsck
 	@$(GO) run ./lab/demo -lanefs ./lanefs
 
-bench: deps build ## LaneFS, fuse2fs and the kernel's ext4 side by side
+bench: deps-run build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 	@$(GO) run ./lab/bench -lanefs ./lanefs
 
 PREFIX ?= /usr/local
