@@ -13,8 +13,8 @@ const (
 	// BatchKernel (lanes, count, ticks): thread i steps lane i by the device's own clock until nothing is in flight and
 	// no work is left, or until ticks have passed.
 	BatchKernel = "lanefs_batch"
-	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i by the device's own clock until
-	// CommandPark, without anything to do for idle ticks, or running for limit ticks.
+	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i by the device's own clock until CommandPark, until it
+	// has had nothing to do for idle ticks, or for limit ticks in all.
 	ResidentKernel = "lanefs_resident"
 	// WaveStepKernel, WaveBatchKernel and WaveResidentKernel are the same for lanes of a whole wave: the i-th wave serves lane
 	// i, so blocks are multiples of gpu.Facts.WaveSize. On a CPU a wave is one thread.
