@@ -32,7 +32,7 @@ type config struct {
 	Say         func(format string, args ...any)
 }
 
-// arena is a volume, and who fights over it.
+// arena is a volume, its mount, and the processes that attack it.
 type arena struct {
 	config
 	dir, image, mnt string
@@ -84,14 +84,14 @@ func run(c config) (err error) {
 	if err := image.Check(a.image); err != nil {
 		return err
 	}
-	a.Say("%d steps of attackers, %d checks, in %v: nobody else was held up", a.steps.Load(), a.checks, time.Since(begun).Round(time.Second))
+	a.Say("%d steps of attackers, %d checks, in %v: no other user was held up", a.steps.Load(), a.checks, time.Since(begun).Round(time.Second))
 	if a.steps.Load() == 0 {
-		return errors.New("nothing was attacked")
+		return errors.New("no attacker has done a step")
 	}
 	return nil
 }
 
-// lanefs runs the program, to its end within the bound.
+// lanefs runs the binary, which must end within the bound.
 func (a *arena) lanefs(args ...string) (string, error) {
 	cmd := exec.Command(a.Lanefs, args...)
 	var out bytes.Buffer
@@ -157,7 +157,7 @@ func (a *arena) round(n int, length time.Duration) error {
 		_, err := a.lanefs("umount", a.mnt)
 		return err
 	}
-	a.stop() // or their open files keep the mount; what they had is taken apart meanwhile
+	a.stop() // their open files would keep the mount busy; the daemon frees what they had meanwhile
 	for end := time.Now().Add(a.Bound); ; time.Sleep(50 * time.Millisecond) {
 		if _, err = a.lanefs("umount", a.mnt); err == nil || time.Now().After(end) {
 			return err
@@ -165,7 +165,7 @@ func (a *arena) round(n int, length time.Duration) error {
 	}
 }
 
-// killed kills the daemon, and wants it and its mount to end.
+// killed kills the daemon, and checks that its process and its mount end.
 func (a *arena) killed() error {
 	if err := syscall.Kill(a.pid, syscall.SIGKILL); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (a *arena) killed() error {
 	})
 }
 
-// gone says whether a process has ended, all of its threads.
+// gone reports whether a process has ended, with all of its threads.
 func gone(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -194,7 +194,7 @@ func gone(pid int) bool {
 	return bytes.Contains(b, []byte(") Z ")) && (err != nil || len(threads) <= 1)
 }
 
-// within wants f to end well, and soon.
+// within requires that f returns no error, within the bound.
 func (a *arena) within(what string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -209,7 +209,7 @@ func (a *arena) within(what string, f func() error) error {
 	}
 }
 
-// attack starts an attacker, and another in its place should it end.
+// attack starts an attacker, and another one when it ends.
 func (a *arena) attack(uid uint32, seed int64) error {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{attackerEnv + "=" + strconv.FormatInt(seed, 10) + "\n" + a.mnt}
@@ -256,14 +256,14 @@ func (a *arena) stop() {
 	go func() { a.reaped.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(a.Bound): // one that waits for the mount, which is about to end
+	case <-time.After(a.Bound): // an attacker may wait for the mount until that ends
 	}
 	a.mu.Lock()
 	a.ending = false
 	a.mu.Unlock()
 }
 
-// cleanUp leaves nothing behind, whatever has happened.
+// cleanUp ends the attackers, the daemon and the mount, in whatever state they are.
 func (a *arena) cleanUp() error {
 	a.stop()
 	if a.pid == 0 || gone(a.pid) {

@@ -51,7 +51,7 @@ func build(t *testing.T) string {
 	return path
 }
 
-// seedOf is the one that all random tests of a run have, or a fixed one.
+// seedOf returns the seed of all random tests of a run, 1 if there is none.
 func seedOf() int64 {
 	if n, err := strconv.ParseInt(os.Getenv("LANEFS_SEED"), 10, 64); err == nil {
 		return n
@@ -59,8 +59,7 @@ func seedOf() int64 {
 	return 1
 }
 
-// TestAttack is the program for some rounds, one of each end: unmounts, and a daemon killed under attack. The bound is only there to
-// tell a hang.
+// TestAttack runs three rounds, one with each end: two unmounts, and a daemon killed under attack. The bound only detects hangs.
 func TestAttack(t *testing.T) {
 	needs(t)
 	require.NoError(t, run(config{Time: 3 * roundTime, Bound: 2 * time.Minute, Attackers: 4, Seed: seedOf(), Lanefs: build(t), Say: t.Logf}))

@@ -18,16 +18,16 @@ import (
 // attackerEnv makes the program an attacker: its seed, and the mount.
 const attackerEnv = "LANEFS_ATTACKER"
 
-// thug is an attacker. Nothing that it does is checked: what matters is how others fare.
-type thug struct {
+// fuzzer is the state of an attacker. Its results are not checked: only the other users' are.
+type fuzzer struct {
 	rng     *rand.Rand
 	mnt     string
 	socket  string
 	clients []*client
-	kept    []int // descriptors that it could not part with
+	kept    []int // descriptors that it keeps open to its end
 }
 
-// client is one of its connections, with all that it got by it.
+// client is one of its connections, with what it received there.
 type client struct {
 	fd      int
 	handles []uint32
@@ -47,7 +47,7 @@ func attacker(v string) {
 	seed, mnt, _ := strings.Cut(v, "\n")
 	n, _ := strconv.ParseInt(seed, 10, 64)
 	signal.Ignore(unix.SIGPIPE, unix.SIGIO, unix.SIGURG)
-	t := &thug{rng: rand.New(rand.NewPCG(uint64(n), 3)), mnt: mnt}
+	t := &fuzzer{rng: rand.New(rand.NewPCG(uint64(n), 3)), mnt: mnt}
 	var b [256]byte
 	k, err := unix.Getxattr(filepath.Join(mnt, readable), "system.lanefs.share", b[:])
 	if err != nil {
@@ -67,8 +67,8 @@ func attacker(v string) {
 	}
 }
 
-// step does one thing.
-func (t *thug) step() {
+// step does one random action.
+func (t *fuzzer) step() {
 	if len(t.clients) == 0 || len(t.clients) < maxClients && t.rng.IntN(12) == 0 {
 		if c := t.connect(); c != nil {
 			t.clients = append(t.clients, c)
@@ -103,7 +103,7 @@ func (t *thug) step() {
 }
 
 // any picks a descriptor of lists, -1 where there is none.
-func (t *thug) any(lists ...[]int) int {
+func (t *fuzzer) any(lists ...[]int) int {
 	var all []int
 	for _, l := range lists {
 		all = append(all, l...)
@@ -114,7 +114,7 @@ func (t *thug) any(lists ...[]int) int {
 	return all[t.rng.IntN(len(all))]
 }
 
-func (t *thug) connect() *client {
+func (t *fuzzer) connect() *client {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil
@@ -135,13 +135,13 @@ func (t *thug) connect() *client {
 	return c
 }
 
-// call sends a request, and takes what comes, which may be another's reply.
-func (t *thug) call(c *client, kind wire.Type, body any, rights ...int) (reply []byte, fds []int) {
+// call sends a request and receives a reply, which may be that of an earlier request.
+func (t *fuzzer) call(c *client, kind wire.Type, body any, rights ...int) (reply []byte, fds []int) {
 	t.send(c.fd, wire.Encode(wire.Header{Type: kind, Tag: t.rng.Uint32()}, body), rights...)
 	return t.receive(c)
 }
 
-func (t *thug) send(fd int, b []byte, rights ...int) {
+func (t *fuzzer) send(fd int, b []byte, rights ...int) {
 	var oob []byte
 	if len(rights) > 0 {
 		oob = unix.UnixRights(rights...)
@@ -149,7 +149,7 @@ func (t *thug) send(fd int, b []byte, rights ...int) {
 	_ = unix.Sendmsg(fd, b, oob, nil, unix.MSG_NOSIGNAL)
 }
 
-func (t *thug) receive(c *client) (body []byte, fds []int) {
+func (t *fuzzer) receive(c *client) (body []byte, fds []int) {
 	b, oob := make([]byte, 2048), make([]byte, unix.CmsgSpace(4*8))
 	n, oobn, _, _, err := unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil || n < wire.HeaderSize {
@@ -160,11 +160,11 @@ func (t *thug) receive(c *client) (body []byte, fds []int) {
 }
 
 // leave ends a connection, in one of the ways there are.
-func (t *thug) leave(c *client) {
+func (t *fuzzer) leave(c *client) {
 	switch t.rng.IntN(4) {
 	case 0:
 		_ = unix.Shutdown(c.fd, t.rng.IntN(3))
-	case 1: // with requests under way that nobody takes the replies of
+	case 1: // with requests in progress, whose replies are not received
 		for range 20 {
 			t.send(c.fd, t.randomMessage(), t.rights()...)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// number is one that may be on an edge.
-func (t *thug) number() uint64 {
+// number returns a random number, often near a limit.
+func (t *fuzzer) number() uint64 {
 	edges := []uint64{0, 1, 4095, 4096, 4097, 1 << 20, 3 << 20, 1<<31 - 1, 1 << 32, 1 << 45, 1 << 46, 1<<46 + 4096, 1<<63 - 1, 1 << 63, 1<<64 - 1}
 	switch t.rng.IntN(4) {
 	case 0:
@@ -27,7 +27,7 @@ func (t *thug) number() uint64 {
 }
 
 // descriptor opens something of every kind that an ordinary user can have.
-func (t *thug) descriptor() int {
+func (t *fuzzer) descriptor() int {
 	mask := unix.O_CLOEXEC
 	open := func(path string, flags int) int {
 		fd, err := unix.Open(path, flags|mask, 0)
@@ -72,7 +72,7 @@ func (t *thug) descriptor() int {
 	case 11:
 		fd, _ := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 		return fd
-	case 12: // a connection to the daemon, with something in it
+	case 12: // a connection to the daemon, with bytes in it
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err == nil && unix.Connect(fd, &unix.SockaddrUnix{Name: t.socket}) == nil {
 			t.send(fd, t.randomMessage())
@@ -82,8 +82,8 @@ func (t *thug) descriptor() int {
 	return t.memfd()
 }
 
-// memfd is memory with any size, seals and pages.
-func (t *thug) memfd() int {
+// memfd returns a memfd of any size, with any seals and huge pages or not.
+func (t *fuzzer) memfd() int {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if t.rng.IntN(20) == 0 {
 		flags |= unix.MFD_HUGETLB
@@ -100,7 +100,7 @@ func (t *thug) memfd() int {
 }
 
 // rights are descriptors for a message; they are the message's, and closed before the next.
-func (t *thug) rights() []int {
+func (t *fuzzer) rights() []int {
 	n := []int{0, 1, 1, 1, 1, 2, 5, 250}[t.rng.IntN(8)]
 	one := t.descriptor()
 	if one < 0 {
@@ -114,15 +114,15 @@ func (t *thug) rights() []int {
 	return all
 }
 
-func (t *thug) handle(c *client) uint32 {
+func (t *fuzzer) handle(c *client) uint32 {
 	if len(c.handles) > 0 && t.rng.IntN(8) > 0 {
 		return c.handles[t.rng.IntN(len(c.handles))]
 	}
 	return uint32(t.number())
 }
 
-// request is well-formed, and means anything.
-func (t *thug) request(c *client) {
+// request returns a well-formed request with any content.
+func (t *fuzzer) request(c *client) {
 	n := t.number
 	var kind wire.Type
 	var body any
@@ -151,7 +151,7 @@ func (t *thug) request(c *client) {
 }
 
 // trim keeps a client from having too many descriptors of its own.
-func (t *thug) trim(c *client) {
+func (t *fuzzer) trim(c *client) {
 	for _, l := range []*[]int{&c.memory, &c.own, &c.signals, &c.bells} {
 		for len(*l) > 20 {
 			unix.Close((*l)[0])
@@ -160,7 +160,7 @@ func (t *thug) trim(c *client) {
 	}
 }
 
-func (t *thug) randomMessage() []byte {
+func (t *fuzzer) randomMessage() []byte {
 	b := make([]byte, t.rng.IntN(80))
 	if t.rng.IntN(20) == 0 {
 		b = make([]byte, t.rng.IntN(1<<16))
@@ -176,7 +176,7 @@ func (t *thug) randomMessage() []byte {
 }
 
 // garbage is any bytes and any descriptors, often many of them.
-func (t *thug) garbage(c *client) {
+func (t *fuzzer) garbage(c *client) {
 	for range 1 + t.rng.IntN(10) {
 		t.send(c.fd, t.randomMessage(), t.rights()...)
 	}
@@ -186,8 +186,9 @@ func (t *thug) garbage(c *client) {
 	}
 }
 
-// spoil makes a signal's descriptor one that waits, is full, signals somebody, or has something in it.
-func (t *thug) spoil(fd int) {
+// spoil changes a signal's descriptor: it fills it, has it send SIGIO, shuts it down, writes to it, reads from it, or sets its
+// buffer size.
+func (t *fuzzer) spoil(fd int) {
 	if fd < 0 {
 		return
 	}
@@ -216,8 +217,8 @@ func (t *thug) spoil(fd int) {
 	}
 }
 
-// reseal does to memory what could be in the way of others.
-func (t *thug) reseal(fd int) {
+// reseal seals memory, changes its size or mode, allocates or frees pages of it, so that others may fail on it.
+func (t *fuzzer) reseal(fd int) {
 	if fd < 0 {
 		return
 	}
@@ -240,8 +241,8 @@ func (t *thug) reseal(fd int) {
 	}
 }
 
-// useRightly makes what attacks need: a file, memory, a ring.
-func (t *thug) useRightly(c *client) {
+// useRightly opens a file, registers memory and makes a ring, correctly: attacks need them.
+func (t *fuzzer) useRightly(c *client) {
 	fd, err := unix.Open(filepath.Join(t.mnt, []string{readable, writable}[t.rng.IntN(2)]), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -279,8 +280,8 @@ func (t *thug) useRightly(c *client) {
 	t.trim(c)
 }
 
-// write puts anything into a ring: requests that mean something, words that do not, and changes of what is under way.
-func (t *thug) write(c *client) {
+// write writes to a ring: valid requests, random words, and changes to requests in progress.
+func (t *fuzzer) write(c *client) {
 	if len(c.rings) == 0 {
 		t.useRightly(c)
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
-// greedyEnv makes the test's program a user who takes all that he gets, of one thing after the other: the mount.
+// greedyEnv makes the test's program a greedy client; its value is the mount.
 const greedyEnv = "LANEFS_GREEDY"
 
 // A limit as the test sets it.
@@ -29,7 +29,7 @@ const (
 
 const manyBytes = 1 << 30
 
-// greedy takes until it is refused, and says of each thing how much it got and why no more. It ends when it is told to.
+// greedy takes as much as it gets of each resource. It prints how much that was, and the error that ended it.
 func greedy(mnt string) {
 	fail := func(what string, err error) {
 		fmt.Println("failed:", what, err)
@@ -68,7 +68,7 @@ func greedy(mnt string) {
 	if err := unix.Ftruncate(memfd, 1<<45); err != nil {
 		fail("memfd", err)
 	}
-	// each takes one thing more, on connection c.
+	// each takes one more of a resource, on connection c.
 	for _, thing := range []struct {
 		what string
 		take func(c *session) error
@@ -116,7 +116,7 @@ func greedy(mnt string) {
 			c.Close()
 			wire.CloseAll(c.keep)
 		}
-		time.Sleep(300 * time.Millisecond) // until the daemon has taken them apart: if not, less is got
+		time.Sleep(300 * time.Millisecond) // for the daemon to free them: else the next loop gets less
 	}
 	var all []*session
 	for len(all) < 2000 {
@@ -140,7 +140,7 @@ func greedy(mnt string) {
 	time.Sleep(time.Hour)
 }
 
-// TestLimits: one user gets no more of anything than the mount's options say, and the next one gets his.
+// TestLimits: a user gets no more of any resource than the mount's options allow, and another user gets as much.
 func TestLimits(t *testing.T) {
 	needs(t)
 	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-attack-")
@@ -166,7 +166,7 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, err)
 
 	got := map[string]string{}
-	for _, uid := range []uint32{65534, 65533} { // the second finds as much as the first, who holds all that he can
+	for _, uid := range []uint32{65534, 65533} { // the second gets as much as the first, which still holds its share
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = []string{greedyEnv + "=" + a.mnt}
 		cmd.Dir = "/"

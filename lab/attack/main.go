@@ -1,7 +1,7 @@
-// Command attack attacks a mount that gives out files as device memory, as ordinary users with one readable file can: every
-// message, kind of descriptor, flag, seal, word of a ring and way to go, at random, from many processes at once. Meanwhile another
-// user's reads, writes, maps, stat and unmount must go on, each within a bound. `go run ./lab/attack -time 1m`, as root; -time 0 is for
-// ever. The seed that it prints makes the same choices again, though not at the same moments.
+// Command attack attacks a mount that shares files as device memory, as ordinary users with one readable file can: with random
+// messages, kinds of descriptors, flags, seals, words of a ring and ways to disconnect, from many processes at once. Meanwhile
+// another user's reads, writes, maps, stat and unmount must succeed, each within a bound. `go run ./lab/attack -time 1m`, as
+// root; -time 0 runs without end. The seed that it prints repeats its choices, but not their timing.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 		return
 	}
 	var c config
-	flag.DurationVar(&c.Time, "time", time.Minute, "how long; 0 is for ever")
+	flag.DurationVar(&c.Time, "time", time.Minute, "how long; 0: without end")
 	flag.DurationVar(&c.Bound, "bound", 20*time.Second, "how long another user's operation may take")
 	flag.IntVar(&c.Attackers, "attackers", 6, "processes that attack")
 	flag.Int64Var(&c.Seed, "seed", time.Now().UnixNano(), "of what is chosen")
@@ -35,7 +35,7 @@ func main() {
 
 func attackMain(c config) error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("it takes root, to attack as another user than the one who is attacked")
+		return fmt.Errorf("needs root: attackers and the attacked user are different users")
 	}
 	if c.Lanefs == "" {
 		dir, err := os.MkdirTemp("", "lanefs-attack-bin-")

@@ -15,7 +15,7 @@ import (
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
-// victim is another user of the mount, root, who does what he has always done.
+// victim is another user of the mount, root, with ordinary operations.
 type victim struct {
 	a       *arena
 	f       *os.File
@@ -46,7 +46,7 @@ func (a *arena) victim() (*victim, error) {
 
 func (v *victim) close() { v.f.Close() }
 
-// check does what a user does, and wants it done right, and soon.
+// check does a user's operations. Each must succeed within the bound.
 func (v *victim) check() error {
 	off := v.rng.Int64N(victimSize - 4096)
 	part := bytes.Repeat([]byte{byte(v.rng.Uint32())}, 1+v.rng.IntN(4096))
@@ -105,7 +105,7 @@ func (v *victim) read() error {
 	return nil
 }
 
-// mapped is a map of his own: he is not kept from it by what attackers hold.
+// mapped maps the file: what attackers hold must not prevent it.
 func (v *victim) mapped() error {
 	s, err := lanefs.Connect(v.f)
 	if err != nil {
@@ -122,7 +122,7 @@ func (v *victim) mapped() error {
 	return errors.Join(err, b.Close())
 }
 
-// limits asks the daemon what everybody has, which is no more than is allowed.
+// limits reads from the daemon what each user has, which must be within the limits.
 func (v *victim) limits() error {
 	out, err := v.a.lanefs("vram", "ls", "--json", v.a.mnt)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// content is what a file holds on its medium beside what reads see, which is in the backing file: the old contents of pages. A page
-// in neither map is on the medium as it is.
+// content is what the medium of a file holds where that differs from the backing file, which has what reads see: the old contents
+// of pages. A page in neither map is on the medium as it is in the backing file.
 type content struct {
 	fs   *FS
 	ino  uint64
@@ -22,12 +22,12 @@ type content struct {
 
 	mu    sync.Mutex
 	dirty map[int64][]byte // protected by mu: the page on the medium, nil for a hole; the next fsync writes what reads see
-	lost  map[int64][]byte // protected by mu: likewise, but nothing will write it any more
+	lost  map[int64][]byte // protected by mu: likewise, but no fsync writes it
 }
 
 const page = 4096
 
-// contentOf finds the content of a file that was just opened.
+// contentOf returns the content of a file that was just opened.
 func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -38,7 +38,7 @@ func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 	c := f.files[st.Ino]
 	if c == nil {
 		both, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), os.O_RDWR, 0)
-		if err != nil { // who cannot write to it changes nothing
+		if err != nil { // a handle that cannot write changes nothing
 			if both, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), os.O_RDONLY, 0); err != nil {
 				return nil, err
 			}
@@ -50,7 +50,7 @@ func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 	return c, nil
 }
 
-// release gives a handle back. With the last one the system's cache forgets the file, sooner or later: what was lost shows.
+// release closes a handle. After the last one reads see what is on the medium, as when Linux drops the cached pages.
 func (c *content) release() {
 	c.fs.mu.Lock()
 	c.open--
@@ -65,21 +65,21 @@ func (c *content) release() {
 	}
 }
 
-// all is what is open. content.mu comes before FS.mu.
+// all returns the contents of the open files. content.mu is locked before FS.mu.
 func (f *FS) all() []*content {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.files))
 }
 
-// Forget drops the system's cache: reads see what is on the medium where a synchronization failed.
+// Forget makes reads see what is on the medium where an fsync failed, as when Linux drops the cached pages.
 func (f *FS) Forget() {
 	for _, c := range f.all() {
 		c.forget()
 	}
 }
 
-// Cut is a power cut: what is not on the medium is gone, of all files. The mount goes on.
+// Cut cuts the power: what is not on the medium is lost, of all files. The mount stays.
 func (f *FS) Cut() {
 	for _, c := range f.all() {
 		c.synced(false, true)
@@ -96,7 +96,7 @@ func (c *content) forget() {
 	clear(c.lost)
 }
 
-// restoreLocked puts a page back to what it was. Nothing is restored beyond the end of the file.
+// restoreLocked restores the old content of a page, up to the end of the file.
 func (c *content) restoreLocked(p int64, old []byte) {
 	var st unix.Stat_t
 	if unix.Fstat(int(c.f.Fd()), &st) != nil || p*page >= st.Size {
@@ -109,7 +109,7 @@ func (c *content) restoreLocked(p int64, old []byte) {
 	_, _ = c.f.WriteAt(old[:min(page, st.Size-p*page)], p*page)
 }
 
-// synced is the end of a synchronization.
+// synced ends an fsync.
 func (c *content) synced(well, drop bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *content) synced(well, drop bool) {
 	}
 }
 
-// touchLocked notes that pages are about to change, and says how many of them are holes.
+// touchLocked records the old contents of pages before a change, and returns how many of them are holes.
 func (c *content) touchLocked(off, n int64) (holes int64) {
 	for p := off / page; p*page < off+n; p++ {
 		hole := c.hole(p)
@@ -148,13 +148,13 @@ func (c *content) touchLocked(off, n int64) (holes int64) {
 	return holes
 }
 
-// hole says whether the page holds nothing.
+// hole reports whether the page is a hole.
 func (c *content) hole(p int64) bool {
 	at, err := unix.Seek(int(c.f.Fd()), p*page, unix.SEEK_DATA)
 	return err == unix.ENXIO || err == nil && at >= (p+1)*page
 }
 
-// take takes room for as many of n pages as there is, and says how many.
+// take reserves space for up to n pages, and returns for how many.
 func (f *FS) take(n int64) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +174,7 @@ func (f *FS) give(n int64) {
 	}
 }
 
-// write stores as much of b as there is room for.
+// write stores as much of b as there is space for.
 func (c *content) write(b []byte, off int64) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +217,7 @@ func (c *content) fallocate(mode uint32, off, n int64) error {
 	}
 	for p := off / page; p*page < end; p++ {
 		if at, err := unix.Seek(int(c.f.Fd()), p*page, unix.SEEK_DATA); mode&unix.FALLOC_FL_PUNCH_HOLE != 0 && err == nil && at >= (p+1)*page {
-			p = min(at/page, (end+page-1)/page) - 1 // to the next data; a hole that stays one is not dirty
+			p = min(at/page, (end+page-1)/page) - 1 // go to the next data; a hole that stays one is not dirty
 			continue
 		} else if err == unix.ENXIO && mode&unix.FALLOC_FL_PUNCH_HOLE != 0 {
 			break
@@ -233,7 +233,7 @@ func (c *content) fallocate(mode uint32, off, n int64) error {
 	return err
 }
 
-// dataPages is how many pages of a range hold data.
+// dataPages returns how many pages of a range hold data.
 func (c *content) dataPages(off, end int64) (n int64) {
 	for at := off; at < end; {
 		data, err := unix.Seek(int(c.f.Fd()), at, unix.SEEK_DATA)
@@ -251,7 +251,7 @@ func (c *content) dataPages(off, end int64) (n int64) {
 	return n
 }
 
-// truncated forgets what was beyond the new end.
+// truncated drops the pages beyond the new end.
 func (f *FS) truncated(ino uint64, size int64) {
 	f.mu.Lock()
 	c := f.files[ino]
@@ -273,7 +273,7 @@ func (f *FS) truncated(ino uint64, size int64) {
 	}
 }
 
-// Open is how many files somebody has open. The system tells of a close some time after it.
+// Open returns how many files are open. The kernel reports a close some time after it.
 func (f *FS) Open() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

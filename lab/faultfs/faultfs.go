@@ -1,13 +1,13 @@
-// Package faultfs is a file system that fails as it is told: a pass-through (FUSE) over a directory, to put disk images on that a
-// program under test then opens as any other file.
+// Package faultfs is a file system that fails by rules: a FUSE pass-through over a directory. Disk images are put on it, and a
+// program under test opens them like other files.
 //
-// The nouns: an FS is a mount over a backing directory. A Rule makes requests for its files fail, or wait. Room is how many bytes of
-// holes may still be filled. What was written and not synchronized since is dirty; a synchronization that fails by a Rule with Drop
-// loses it as Linux does: the error is told once, reads see the new contents as long as anybody has the file open, and then the old ones
-// are back (Forget does it at once). A later synchronization that succeeds brings back nothing.
+// The nouns: an FS is a mount over a backing directory. A Rule makes requests for its files fail, or wait. Room is how many bytes
+// of holes may still be filled. Data that was written since the last fsync is dirty. An fsync that fails by a Rule with Drop loses
+// it as Linux does: one fsync returns the error, reads see the new contents as long as the file is open, and afterwards the old
+// ones (Forget does that at once). A later fsync that succeeds does not bring the data back.
 //
-// Nothing is cached above it (FOPEN_DIRECT_IO): each read and write of a program is a request that rules see. The backing files
-// always hold what reads are to see, so a test may look at them there.
+// The kernel caches nothing above it (FOPEN_DIRECT_IO): rules apply to each read and write of a program. The backing files always
+// hold what reads see, so a test may read them there.
 package faultfs
 
 import (
@@ -33,12 +33,12 @@ type FS struct {
 	mu    sync.Mutex
 	rules []*rule             // protected by mu, as is all below
 	room  int64               // bytes; less than 0: no limit
-	files map[uint64]*content // those that are open, by inode number: one file system is below
+	files map[uint64]*content // open files, by inode number: the backing directory is on one file system
 	seen  map[Op]int
 	fired int
 }
 
-// Mount shows the directory backing at the directory dir. It needs root or fusermount3.
+// Mount mounts the directory backing at the directory dir. It needs root or fusermount3.
 func Mount(dir, backing string) (*FS, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(backing, &st); err != nil {
@@ -66,8 +66,8 @@ func Mount(dir, backing string) (*FS, error) {
 func (f *FS) Dir() string     { return f.dir }
 func (f *FS) Backing() string { return f.backing }
 
-// Close takes the mount away, also if files are open: they end with ENOTCONN or when they are closed. Rules are lifted first, so that
-// nothing waits.
+// Close unmounts. If files are open the mount is detached, and their requests fail with ENOTCONN. Rules are removed first, so that
+// no request waits.
 func (f *FS) Close() error {
 	f.Clear()
 	if err := f.server.Unmount(); err == nil {
@@ -79,7 +79,7 @@ func (f *FS) Close() error {
 	return os.NewSyscallError("umount", unix.Unmount(f.dir, unix.MNT_DETACH))
 }
 
-// wire sees to writes with O_DSYNC, which pwritev2 asks for by RWF_DSYNC: to synchronize is left to the file system.
+// wire ends each write with O_DSYNC, or RWF_DSYNC of pwritev2, with an fsync: the kernel leaves that to the file system.
 type wire struct{ fuse.RawFileSystem }
 
 func (w *wire) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
@@ -143,7 +143,7 @@ func (n *node) open(f *os.File, name string) (gofs.FileHandle, uint32, syscall.E
 	return &handle{f: f, c: c}, fuse.FOPEN_DIRECT_IO, 0
 }
 
-// Setattr is truncate's, besides what it is otherwise.
+// Setattr changes attributes, and the size for truncate(2).
 func (n *node) Setattr(ctx context.Context, h gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	size, ok := in.GetSize()
 	if !ok {

@@ -15,7 +15,7 @@ import (
 
 const blk = 4096
 
-// mount gives a mount with one file of 16 pages, of which the first 4 hold ones.
+// mount returns a mount with one file of 16 pages, of which the first 4 are full of ones.
 func mount(t *testing.T) (*faultfs.FS, string) {
 	t.Helper()
 	if fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0); err != nil {
@@ -48,7 +48,7 @@ func put(t *testing.T, h *os.File, p int64, v byte) {
 	require.NoError(t, err)
 }
 
-// at is what a page is full of.
+// at returns the byte that a page is full of.
 func at(t *testing.T, h *os.File, p int64) byte {
 	t.Helper()
 	b := make([]byte, blk)
@@ -58,7 +58,7 @@ func at(t *testing.T, h *os.File, p int64) byte {
 	return b[0]
 }
 
-// TestLostAfterFsync is what Linux does: the error is told once, the next fsync succeeds, and the data is gone.
+// TestLostAfterFsync: as on Linux one fsync returns the error, the next one succeeds, and the data is lost.
 func TestLostAfterFsync(t *testing.T) {
 	f, path := mount(t)
 	h := open(t, path)

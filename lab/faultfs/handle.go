@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handle is a file that somebody has open.
+// handle is an open file.
 type handle struct {
 	f *os.File
 	c *content

@@ -15,8 +15,8 @@ const (
 	OpOpen
 	OpRead
 	OpWrite
-	OpFsync     // fsync, fdatasync, and what a write with O_DSYNC ends with
-	OpFallocate // to punch holes and write zeroes, too
+	OpFsync     // fsync, fdatasync, and the end of a write with O_DSYNC
+	OpFallocate // also to punch holes and to write zeroes
 	OpTruncate
 )
 
@@ -38,7 +38,7 @@ type Rule struct {
 	Wait <-chan struct{} // the request waits until this is closed, before anything else
 }
 
-// None as Rule.Err lets the request go on.
+// None as Rule.Err lets the request proceed.
 const None = syscall.Errno(1 << 20)
 
 type rule struct {
@@ -97,15 +97,15 @@ func (f *FS) ReadOnly() (back func()) {
 	}
 }
 
-// Room lets n bytes of holes be filled from now on; then writes to holes find ENOSPC, after what fits. What is punched out
-// gives room back. Less than 0: no limit.
+// Room lets n bytes of holes be filled from now on; then writes to holes store what fits and return ENOSPC. Punching holes frees
+// space. Less than 0: no limit.
 func (f *FS) Room(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.room = n
 }
 
-// Fired is how many requests a rule has decided about. Count is how many requests of a kind there were.
+// Fired returns how many requests rules have decided about. Count returns how many requests of a kind there were.
 func (f *FS) Fired() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *FS) Count(op Op) int {
 	return f.seen[op]
 }
 
-// admit lets a request pass, or says what it fails with; r.rule is why. It waits if a rule says so.
+// admit returns the error that a rule, r.rule then, makes a request fail with, or 0. It waits if the rule has Wait set.
 func (f *FS) admit(r *request) syscall.Errno {
 	f.mu.Lock()
 	f.seen[r.op]++

@@ -15,12 +15,12 @@ import (
 // mark is in the name of everything that churn makes.
 const mark = "lanefs."
 
-// churn changes a volume and keeps account of it.
+// churn changes a volume and records what it changed.
 type churn struct {
 	v       *ext4.FS
 	done    int             // changes that succeeded
 	touched map[string]bool // paths of the volume's own files that were changed
-	refused []error         // what the volume said to the rest
+	refused []error         // the errors of the other changes
 }
 
 // directory looks a path up.
@@ -43,7 +43,7 @@ func (c *churn) directory(p string) (*ext4.Inode, error) {
 	return i, nil
 }
 
-// try notes how a change went. It reports whether it succeeded.
+// try records the result of a change. It reports whether the change succeeded.
 func (c *churn) try(what string, err error) bool {
 	if err == nil {
 		c.done++
@@ -117,7 +117,7 @@ func (c *churn) add(p string) {
 	}
 }
 
-// change takes on the volume's own files in the directory at p, each in one of several ways.
+// change changes the volume's own files in the directory at p, each in one of several ways.
 func (c *churn) change(p string) {
 	d, err := c.directory(p)
 	if !c.try("lookup "+p, err) {
@@ -173,7 +173,7 @@ func chmod(i *ext4.Inode) error {
 	return err
 }
 
-// expected says whether a volume may answer so.
+// expected reports whether a damaged volume may return the error.
 func expected(err error) bool {
 	for _, e := range []error{ext4.ErrCorrupt, ext4.ErrReadOnly, ext4.ErrNoSpace, ext4.ErrNotSup, ext4.ErrPerm, ext4.ErrNotExist,
 		ext4.ErrNoAttr, ext4.ErrExist, ext4.ErrNotEmpty, ext4.ErrTooManyLink, ext4.ErrTooBig, ext4.ErrNameTooLong, ext4.ErrNotDir} {

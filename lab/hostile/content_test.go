@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
-// content is what a device holds: the chunks that are not all zero, by number. A chunk is never changed but replaced, so
-// that copies share them: samples of 512 MiB cost what is written in them.
+// content is the content of a device: the chunks that are not all zero, by number. Chunks are replaced, never changed, so that
+// copies share them: a sample of 512 MiB needs memory only for its data.
 type content struct {
 	size   int64
 	chunks map[int64][]byte
@@ -74,7 +74,7 @@ func (c *content) save(f *os.File) error {
 
 func (c *content) clone() *content { return &content{c.size, maps.Clone(c.chunks)} }
 
-// put replaces a chunk by b, which nobody changes any more.
+// put replaces a chunk by b, which must not be changed afterwards.
 func (c *content) put(k int64, b []byte) {
 	if bytes.Equal(b, zeroChunk[:]) {
 		delete(c.chunks, k)
@@ -124,7 +124,7 @@ func (c *content) zero(off, n int64) {
 	}
 }
 
-// TestContent holds it against plain memory.
+// TestContent compares content with plain memory.
 func TestContent(t *testing.T) {
 	const size = 10*chunkSize + lba
 	want := make([]byte, size)

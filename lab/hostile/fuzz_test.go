@@ -32,7 +32,7 @@ var makeHost = sync.OnceValues(func() (*host, error) {
 	}
 	defer os.RemoveAll(dir)
 	img, content := filepath.Join(dir, "image"), filepath.Join(dir, "content")
-	// Without checksums, so that what is damaged is also looked at.
+	// Without checksums, so that damaged blocks are not refused for theirs.
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-b", "1024", "-N", "128", "-J", "size=1", "-I", "256",
 		"-O", "^metadata_csum,^resize_inode,orphan_file,inline_data", img, "3M").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mkfs.ext4: %w: %s", err, out)
@@ -80,8 +80,8 @@ func (h *host) damage(patches []byte) []byte {
 	return image
 }
 
-// FuzzVolume damages the metadata of a volume, walks what mounts of it, and changes it. Nothing may panic, hang or leave
-// the volume, whatever the bytes are.
+// FuzzVolume damages the metadata of a volume, walks the volume if it mounts, and changes it. Whatever the bytes are, nothing
+// may panic, hang, or read or write outside the volume.
 func FuzzVolume(f *testing.F) {
 	disktest.Tool(f, "mkfs.ext4", "debugfs")
 	h, err := makeHost()
@@ -96,7 +96,7 @@ func FuzzVolume(f *testing.F) {
 		image := h.damage(patches[:min(len(patches), 40)])
 		sb, err := disk.DecodeSuperblock(image[disk.SuperblockOffset:])
 		if err == nil && (sb.BlocksCount > uint64(len(image))/hostBlock || sb.InodesCount > 1<<16) {
-			return // a volume that says it is larger than the device is refused; many inodes only take long
+			return // a volume that claims to be larger than the device is refused; many inodes only take long
 		}
 		for _, ro := range []bool{true, false} {
 			m := newMedium(contentOf(image), ro)

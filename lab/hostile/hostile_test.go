@@ -1,14 +1,13 @@
-// Package hostile meets damaged volumes with the whole of fs/ext4: what is opened, walked and written to here was broken
-// on purpose, by e2fsprogs' authors or by a fuzzer. It has tests only.
+// Package hostile opens, walks and changes damaged volumes with fs/ext4: samples of e2fsprogs' own tests, and volumes that a
+// fuzzer damages. It has tests only.
 //
-// The nouns: a sample is a damaged image of e2fsprogs' own tests. A medium is a device in memory that counts what it is
-// asked and refuses more than any honest use of a small volume needs. A tour walks a volume and notes what each file
-// holds; churn changes it. A verdict is what e2fsck says of an image.
+// The nouns: a sample is a damaged image of e2fsprogs' own tests. A medium is a device in memory that counts requests and
+// refuses more than a small volume needs. A tour walks a volume and records what each file holds; churn changes the volume. A
+// verdict is what e2fsck finds in an image.
 //
-// What must hold: nothing panics, hangs, reads without end or outside the volume. A mount for reading writes nothing.
-// Corruption that is met is ErrCorrupt, one line in the log, and a volume that takes no more changes. After changes,
-// e2fsck finds no kind of problem that was not there before and repairs what it could repair before, and files that
-// were whole still are.
+// What must hold: nothing panics, hangs, reads without end or outside the volume. A read-only mount writes nothing. Corruption
+// is returned as ErrCorrupt, logged in one line, and turns the volume read-only. After changes, e2fsck finds no kind of problem
+// that was not there before and repairs what it could repair before, and files that were intact still are.
 package hostile
 
 import (
@@ -24,7 +23,7 @@ import (
 // Limits of one use of a volume, far above what any sample needs.
 const (
 	maxRequests = 300_000
-	maxTime     = 3 * time.Minute // on a machine that has other things to do
+	maxTime     = 3 * time.Minute // on a loaded machine
 	maxHeap     = 3 << 30         // of the whole process
 )
 
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// watchHeap ends the process when it allocates without bound: no test could catch that before the system does.
+// watchHeap ends the process when it allocates without bound, before the kernel kills it for that.
 func watchHeap() {
 	for {
 		var s runtime.MemStats
@@ -52,7 +51,7 @@ func watchHeap() {
 	}
 }
 
-// bounded runs f; a panic fails the test, and so does taking too long, with the stacks of all.
+// bounded runs f. If f panics or takes too long the test fails, with the stacks of all goroutines.
 func bounded(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan string, 1)

@@ -17,7 +17,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-// mountLog is what a volume says while it is mounted.
+// mountLog is the log of a mounted volume.
 type mountLog struct {
 	mu    sync.Mutex
 	lines []string
@@ -29,7 +29,7 @@ func (l *mountLog) printf(f string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(f, args...))
 }
 
-// corruptions is how many lines say that corruption was met.
+// corruptions returns the number of lines that report corruption.
 func (l *mountLog) corruptions() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,7 +41,7 @@ func (l *mountLog) corruptions() (n int) {
 	return n
 }
 
-// look tours an image that is mounted for reading. The error is Open's.
+// look tours an image that is mounted read-only. The error is Open's.
 func look(t *testing.T, image *content) (*tour, *mountLog, error) {
 	t.Helper()
 	m := newMedium(image, true)
@@ -55,12 +55,12 @@ func look(t *testing.T, image *content) (*tour, *mountLog, error) {
 		}
 		w = walkAll(v)
 		if cerr := v.Close(); cerr != nil {
-			t.Errorf("closing what was mounted for reading: %v", cerr)
+			t.Errorf("closing a read-only mount: %v", cerr)
 		}
 	})
 	checkMedium(t, m)
 	if len(m.written) > 0 {
-		t.Error("a mount for reading has written")
+		t.Error("a read-only mount has written")
 	}
 	if err == nil {
 		checkErrors(t, w.errs, &l, false)
@@ -70,15 +70,14 @@ func look(t *testing.T, image *content) (*tour, *mountLog, error) {
 
 func checkMedium(t *testing.T, m *medium) {
 	t.Helper()
-	require.NoError(t, m.outside, "a request that cannot be")
+	require.NoError(t, m.outside, "an invalid request")
 	require.LessOrEqual(t, m.requests, maxRequests, "requests without end")
 	require.Zero(t, m.bufs.Load(), "buffers not released")
 }
 
-// checkErrors wants every error to be one that corruption may cause, and the log to tell of it once. It may also tell of a
-// directory whose index was done without, which is nobody's error.
-//
-// With left there are files without names that could not be freed: of the damage met there nobody is told but the log.
+// checkErrors requires that every error is one that corruption may cause, and that the log reports corruption once. The log may
+// also report a directory whose index was ignored, which causes no error. With left there are files without names that could
+// not be freed: corruption there is only logged.
 func checkErrors(t *testing.T, errs []error, l *mountLog, left bool) {
 	t.Helper()
 	corrupt := false
@@ -94,11 +93,11 @@ func checkErrors(t *testing.T, errs []error, l *mountLog, left bool) {
 	}
 	index := slices.ContainsFunc(l.lines, func(s string) bool { return strings.Contains(s, "directory ") })
 	if n := l.corruptions(); n != want && !(n == 1 && (index || left)) {
-		t.Errorf("%d lines of the log tell of corruption, not %d: %q", n, want, l.lines)
+		t.Errorf("%d lines of the log report corruption, not %d: %q", n, want, l.lines)
 	}
 }
 
-// TestImages takes every damaged image of e2fsprogs through the whole of fs/ext4.
+// TestImages reads, checks and changes every damaged image of e2fsprogs.
 func TestImages(t *testing.T) {
 	disktest.Tool(t, "e2fsck")
 	all := samples(t)
@@ -119,18 +118,18 @@ func TestImages(t *testing.T) {
 	t.Log(leftOut(t))
 }
 
-// leftBehind is damage that e2fsck lets pass, and the kernel refuses as well.
+// leftBehind is damage that e2fsck does not find and that the kernel refuses, too.
 var leftBehind = map[string]string{
 	"f_ea_inode_self_ref": "a directory names it, but it holds the value of an attribute",
 }
 
-// misjudged are images that e2fsck calls clean and are not. The kernel's changes to them have the same effect.
+// misjudged are damaged images that e2fsck calls clean. The kernel's changes to them have the same effect.
 var misjudged = map[string]string{
 	"f_resize_inode.2":    "the resize inode has blocks that the bitmaps call free: e2fsck sees it once something else is in them",
 	"f_create_symlinks.2": "e2fsck does not count the attribute block of a symlink with inline data",
 }
 
-// takeOn looks at a sample, writes to copies of it, and says how it mounts.
+// takeOn tours a sample, changes copies of it, and returns how it mounts.
 func takeOn(t *testing.T, s sample) string {
 	image := s.image(t)
 	if image.size == 0 {
@@ -184,7 +183,7 @@ func takeOn(t *testing.T, s sample) string {
 	return how
 }
 
-// inspect looks at an image as `lanefs check` does, and says what it says of mounting it.
+// inspect examines an image as `lanefs check` does, and compares the result with that of mounting it.
 func inspect(t *testing.T, image *content) (says ext4.Support) {
 	t.Helper()
 	m := newMedium(image, true)
@@ -211,7 +210,7 @@ func inspect(t *testing.T, image *content) (says ext4.Support) {
 	return says
 }
 
-// patient is a sample and what is known of it.
+// patient is a sample and its state before changes.
 type patient struct {
 	name   string
 	image  *content
@@ -219,10 +218,10 @@ type patient struct {
 	fast   bool // its log has fast commits, which only a mount that writes shows
 	before verdict
 	clean  bool              // e2fsck can repair it
-	whole  map[string]string // the files that it has then
+	whole  map[string]string // the files that it has after the repair
 }
 
-// treat mounts a copy for writing, changes it, and sees to it that it is not worse for it.
+// treat mounts a copy for writing, changes it, and checks that its damage is not worse afterwards.
 func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) string {
 	m := newMedium(p.image, false)
 	c := &churn{touched: map[string]bool{}}
@@ -244,7 +243,7 @@ func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) strin
 		}
 		c.try("sync", v.Sync())
 		if err := v.Close(); err != nil {
-			c.refused = append(c.refused, fmt.Errorf("close: %w", err)) // freeing may meet corruption, too
+			c.refused = append(c.refused, fmt.Errorf("close: %w", err)) // freeing may find corruption, too
 		}
 	})
 	checkMedium(t, m)
@@ -269,7 +268,7 @@ func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) strin
 	after := m.snapshot()
 	verdict := diagnose(t, after)
 	w := worse(p.before, verdict)
-	if left { // e2fsck -n leaves the list of orphans alone, and finds them
+	if left { // e2fsck -n does not process the list of orphans, and finds them as unattached
 		w = slices.DeleteFunc(w, func(kind string) bool {
 			return slices.ContainsFunc(ofOrphans, func(s string) bool { return strings.HasPrefix(kind, s) })
 		})
@@ -298,16 +297,16 @@ func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) strin
 	return how
 }
 
-// orphansLeft says whether the volume lists files that are to be freed: s_last_orphan, or orphan_present.
+// orphansLeft reports whether the volume lists files that are to be freed: s_last_orphan, or orphan_present.
 func orphansLeft(image *content) bool {
 	sb := image.slice(disk.SuperblockOffset, disk.SuperblockSize)
 	return binary.LittleEndian.Uint32(sb[0xe8:]) != 0 || disk.ROCompat(binary.LittleEndian.Uint32(sb[0x64:])).Has(disk.ROCompatOrphanPresent)
 }
 
-// ofOrphans is what e2fsck -n says of files without names.
+// ofOrphans matches what e2fsck -n prints about files without names.
 var ofOrphans = []string{"Deleted inode has zero dtime", "Inode bitmap differences", "Block bitmap differences", "Directories count wrong"}
 
-// compare wants the files that were whole and were not touched to be what they were.
+// compare requires that intact files that were not touched are unchanged.
 func (c *churn) compare(t *testing.T, what string, before, after map[string]string) {
 	t.Helper()
 	n := 0
@@ -321,7 +320,7 @@ func (c *churn) compare(t *testing.T, what string, before, after map[string]stri
 	}
 }
 
-// below says whether a file or a directory above it was touched.
+// below reports whether a file or a directory above it was touched.
 func (c *churn) below(file string) bool {
 	for ; file != "/"; file = path.Dir(file) {
 		name, _, _ := strings.Cut(file, "~") // e2fsck's, for a name that was there twice

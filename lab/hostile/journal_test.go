@@ -16,8 +16,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-// TestJournals mounts every sample for writing, changes nothing, and unmounts it. What is in the log afterwards is in
-// the volume, as e2fsck puts it there; and a volume with an empty log has not changed but for its superblock.
+// TestJournals mounts every sample for writing, changes nothing, and unmounts it. Afterwards the volume has what was in the
+// log, as after e2fsck's replay; a volume with an empty log has not changed, except for its superblock.
 func TestJournals(t *testing.T) {
 	disktest.Tool(t, "e2fsck", "debugfs")
 	for _, s := range samples(t) {
@@ -51,10 +51,10 @@ func TestJournals(t *testing.T) {
 	}
 }
 
-// objects is how e2fsck says that there is something wrong with a journal.
+// objects matches what e2fsck prints about a damaged journal.
 var objects = regexp.MustCompile(`(?i)journal.*(error|corrupt|invalid|illegal|unsupported)|(error|invalid|clear|illegal|unsupported|while).*journal`)
 
-// refusedJournal wants e2fsck to find fault, too, with a log that was refused.
+// refusedJournal requires that e2fsck finds damage, too, in a log that was refused.
 func refusedJournal(t *testing.T, image *content, err error) {
 	if !strings.Contains(err.Error(), "journal") || strings.Contains(err.Error(), "external device") || strings.Contains(err.Error(), "journal_dev") {
 		return // it is not the volume's own log
@@ -98,7 +98,7 @@ func sameBytes(t *testing.T, want, got *content) {
 	}
 }
 
-// compareChunk notes the blocks of chunk k that differ.
+// compareChunk records the blocks of chunk k that differ.
 func compareChunk(want, got *content, k, bs int64, differ map[uint64]bool) {
 	step := min(bs, chunkSize)
 	for off := k * chunkSize; off < (k+1)*chunkSize; off += step {
@@ -108,7 +108,7 @@ func compareChunk(want, got *content, k, bs int64, differ map[uint64]bool) {
 	}
 }
 
-// sameTrees compares files where recovery has freedom: orphans and fast commits.
+// sameTrees compares files where blocks may differ after recovery: with orphans and fast commits.
 func sameTrees(t *testing.T, image, after *content) {
 	t.Helper()
 	theirs, clean := repaired(t, image)

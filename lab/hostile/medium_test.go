@@ -9,7 +9,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// medium is a device in memory. It notes which blocks were written and refuses to go on for ever.
+// medium is a device in memory. It records which blocks were written, and fails after maxRequests requests.
 type medium struct {
 	info blockdev.Info
 	bufs atomic.Int64 // buffers not yet released
@@ -18,7 +18,7 @@ type medium struct {
 	image    *content // protected by mu, as is all below
 	written  map[int64]bool
 	requests int
-	outside  error // the first request that could not be
+	outside  error // of the first invalid request
 }
 
 var errEndless = errors.New("more requests than a small volume needs")

@@ -93,7 +93,7 @@ func fetch() (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(dir); err == nil {
-		return dir, nil // somebody else's, meanwhile
+		return dir, nil // another process made it meanwhile
 	}
 	work, err := os.MkdirTemp(base, "apt-")
 	if err != nil {
@@ -114,7 +114,7 @@ func fetch() (string, error) {
 	if err := collect(work, out); err != nil {
 		return "", fmt.Errorf("%s: %w", filepath.Base(source), err)
 	}
-	_ = os.RemoveAll(filepath.Join(base, "e2fsprogs-images")) // what these were called
+	_ = os.RemoveAll(filepath.Join(base, "e2fsprogs-images")) // their former name
 	return dir, os.Rename(out, dir)
 }
 
@@ -161,7 +161,7 @@ func aptSource(dir, pkg string) (string, error) {
 		}
 		return nil
 	}
-	uerr := apt("update") // one server of several may be out of order
+	uerr := apt("update") // one server of several may fail
 	if err := apt("source", "--download-only", pkg); err != nil {
 		return "", errors.Join(err, uerr)
 	}

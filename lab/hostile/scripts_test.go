@@ -22,10 +22,10 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// A fifth of e2fsprogs' tests have no image but a script that makes one: with mke2fs, debugfs, resize2fs, and others. They
-// are run once, with the tools of this system, when the samples are fetched. In e2fsck's place they find a program that keeps
-// a copy of what e2fsck is to look at, and then is e2fsck: so the image is kept just as damaged as the test wants it. Of each
-// test the first and the last image are samples.
+// A fifth of e2fsprogs' tests have no image but a script that makes one, with mke2fs, debugfs, resize2fs and others. They are
+// run once, with the tools of this system, when the samples are fetched. In place of e2fsck they run a program that copies the
+// image before it executes e2fsck, so that the image is kept as damaged as the test made it. Of each test the first and the last
+// image are samples.
 
 // folders are the tests whose samples are taken: of e2fsck, journals, debugfs, e2image, mke2fs, resize2fs. What is left out
 // are tests of tune2fs, e2undo and libext2fs (t_, u_, e_).
@@ -39,7 +39,7 @@ const (
 	maxScriptUsed = 128 << 20 // bytes of a volume that are not free: all are read, several times
 )
 
-// keeper is in e2fsck's place. What a test may call it with, and is a file, is an image.
+// keeper is run in place of e2fsck. Each argument that is a file is an image.
 const keeper = `#!/bin/sh
 for a in "$@"; do
 	case $a in -*) continue ;; esac
@@ -93,7 +93,7 @@ func collect(dir, out string) error {
 	return os.WriteFile(filepath.Join(out, leftOutName), []byte(head+strings.Join(left, "")), 0o644)
 }
 
-// leftOut says how many tests there are, and which gave no sample.
+// leftOut returns how many tests there are, and which gave no sample.
 func leftOut(t *testing.T) string {
 	t.Helper()
 	dir, err := fetched()
@@ -103,7 +103,7 @@ func leftOut(t *testing.T) string {
 	return string(b)
 }
 
-// prepareTests does what the package's Makefile does before its tests run, but for building anything, and lists them.
+// prepareTests does what the package's Makefile does before its tests run, except building, and lists the tests.
 func prepareTests(dir string) (names []string, err error) {
 	tools := map[string][]string{"e2fsck": nil, "misc": {"mke2fs", "dumpe2fs", "tune2fs", "e2image", "e2undo", "chattr", "lsattr"},
 		"debugfs": {"debugfs"}, "resize": {"resize2fs"}, "lib": nil}
@@ -170,13 +170,13 @@ func capture(dir, name, out string) (why string, err error) {
 	cmd := exec.CommandContext(ctx, "sh", "./test_one", "./"+name)
 	cmd.Dir = tests
 	cmd.Env = append(os.Environ(), "KEEP="+keep, "TMPDIR="+tmp)
-	// What a script leaves running ends with it.
+	// Processes that a script leaves running are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	_ = cmd.Run() // whether the test is content does not matter: other versions of the tools print other words
+	_ = cmd.Run() // the test's result does not matter: other versions of the tools print other words
 	if cmd.Process != nil {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 	}
@@ -190,7 +190,7 @@ func capture(dir, name, out string) (why string, err error) {
 	kept = slices.DeleteFunc(kept, func(f string) bool {
 		var st unix.Stat_t
 		if unix.Stat(f, &st) != nil || st.Size < 64<<10 {
-			return true // no volume, but what a test calls a file of its own
+			return true // not an image but another file of the test
 		}
 		big := st.Size > maxScriptSize || st.Blocks*512 > maxScriptData
 		if big {
@@ -216,7 +216,7 @@ func capture(dir, name, out string) (why string, err error) {
 	return "", nil
 }
 
-// used is how many bytes of a volume are not free, by its own account; 0 if it has none.
+// used returns how many bytes of a volume are not free, by its superblock; 0 if it has none.
 func used(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -234,5 +234,5 @@ func used(path string) int64 {
 	return int64(sb.BlocksCount-sb.FreeBlocksCount) * int64(sb.BlockSize())
 }
 
-// sameFile says whether two files have the same bytes.
+// sameFile reports whether two files have the same bytes.
 func sameFile(a, b string) bool { return exec.Command("cmp", "-s", a, b).Run() == nil }

@@ -14,14 +14,14 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// tour is what a walk over a volume saw.
+// tour is what a walk of a volume found.
 type tour struct {
-	files map[string]string // by path: everything that two looks at the same file agree on
+	files map[string]string // by path: a summary that is equal for equal files
 	dirs  []string          // in the order of the walk
 	errs  []error
 }
 
-// What a tour takes on at most; more means that something is without end.
+// Limits of a tour; more means a loop.
 const (
 	maxNames   = 200_000
 	maxContent = 32 << 20 // bytes of one file, holes apart
@@ -29,7 +29,7 @@ const (
 
 var errTooMuch = errors.New("a tour without end")
 
-// walkAll walks the whole volume: every name, attribute, byte and link. What it cannot read it notes and passes over.
+// walkAll reads the whole volume: every name, attribute, byte and link. It records what it cannot read, and continues.
 func walkAll(v *ext4.FS) *tour {
 	w := &tour{files: map[string]string{}}
 	root, err := v.Root()
@@ -128,7 +128,7 @@ func list(i *ext4.Inode) ([]string, error) {
 	}
 }
 
-// hashContent reads what is data, and passes over holes.
+// hashContent hashes the data of a file and skips holes.
 func hashContent(h io.Writer, i *ext4.Inode, size int64) error {
 	read := int64(0)
 	for off := int64(0); off < size; {

@@ -17,14 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// verdict is what e2fsck says.
+// verdict is what e2fsck found.
 type verdict struct {
-	status int // its exit status; -1 when it would not end
+	status int // its exit status; -1 if it was killed because it did not end
 	kinds  map[string]bool
-	text   string // the beginning
+	text   string // the first lines
 }
 
-// saveImage writes an image where e2fsck can have it.
+// saveImage writes an image to a file for e2fsck.
 func saveImage(t testing.TB, image *content) string {
 	f, err := os.CreateTemp(t.TempDir(), "*.img")
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func fsck(t testing.TB, file string, flags ...string) verdict {
 		if lines < 200 {
 			text.WriteString(line)
 		}
-		if lines++; lines > 50_000 { // some images have -n ask the same for ever
+		if lines++; lines > 50_000 { // for some images e2fsck -n asks the same without end
 			cancel()
 			break
 		}
@@ -75,7 +75,7 @@ func fsck(t testing.TB, file string, flags ...string) verdict {
 
 var fsckParts = regexp.MustCompile(`'[^']*'|"[^"]*"|(/|\.\.\.|\?\?\?|<)[^ ,]*|0x[0-9a-f]+|[-+]?\(?\d+(--\d+\))?|\([^)]*\)`)
 
-// kind is the kind of problem that a line of e2fsck's names: what is left without names and numbers.
+// kind returns the kind of problem that a line of e2fsck reports: the line without names and numbers.
 func kind(line string) string {
 	line = strings.TrimSpace(line)
 	for _, q := range []string{"  ", "? "} { // the question that follows
@@ -92,8 +92,8 @@ func kind(line string) string {
 	return strings.TrimRight(strings.ReplaceAll(k, " #", ""), ".,")
 }
 
-// follows says which damage shows as another when the files that have it are changed, whoever does it: names without
-// their inode's count, blocks that were two files' and are one's.
+// follows says which kinds of damage may turn into others when the damaged files are changed, by any driver: names that the
+// inode's link count misses, blocks that two files had and one has now.
 var follows = map[string][]string{
 	"Unattached inode":          {"Inode ref count is, should be"},
 	"Connect to":                {"Inode ref count is, should be"},
@@ -113,7 +113,7 @@ func worse(before, after verdict) (out []string) {
 	return out
 }
 
-// diagnose is what e2fsck finds, without changing anything, once the log is replayed.
+// diagnose returns what e2fsck -n finds after it has replayed the log.
 func diagnose(t testing.TB, image *content) verdict {
 	t.Helper()
 	file := saveImage(t, image)
@@ -131,12 +131,12 @@ func has(v verdict, start string) bool {
 	return false
 }
 
-// repaired is the image after e2fsck -fy, and whether -fn is content with it then.
+// repaired returns the image after e2fsck -fy, and whether e2fsck -fn finds nothing wrong then.
 func repaired(t testing.TB, image *content) (out *content, clean bool) {
 	t.Helper()
 	file := saveImage(t, image)
 	defer os.Remove(file)
-	for range 2 { // some damage takes it two runs
+	for range 2 { // some damage needs two runs
 		fsck(t, file, "-fy")
 		if clean = fsck(t, file, "-fn").status == 0; clean {
 			break

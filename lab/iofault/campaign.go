@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,60 +22,18 @@ type Campaign struct {
 	Most     int           // tries of a window; 0: 60
 	Windows  int           // of each sequence; 0: 10
 	Parallel int           // 0: 2
-	Kernel   float64       // the part of the tries that the kernel looks at, too
-	LaneFS   float64       // and LaneFS
+	Kernel   float64       // the part of the tries whose medium the kernel recovers, too
+	LaneFS   float64       // the part whose medium LaneFS recovers, too
 	Layout   string        // "": all
 	Profile  diff.Profile
 	Dir      string // for images, in memory if possible; "": a temporary directory
 	Kinds    int    // stop after so many kinds of failure; 0: 1
 	Logf     func(format string, args ...any)
 
-	// Of one try that is to be done again. Window 0: a campaign.
+	// Of one try to repeat. Window 0: a campaign.
 	Window int
 	K      int
 	Mode   string
-}
-
-// Summary is what a campaign did.
-type Summary struct {
-	Sequences, Windows    int
-	Faults                int // tries whose fault met something
-	Missed                int // tries that came to no such command
-	Commands, Allocations int // faults of each kind
-	Kernel, LaneFS        int // media that they looked at, too
-	How                   map[string]int
-	Met                   map[string]int // the kinds of steps that faults met first
-	Failures              int
-	Kinds                 []Failure // one of each kind
-}
-
-// Failure is a try that found something.
-type Failure struct {
-	Kind   string // what failures have in common that are probably one
-	Again  string // the command that does it again
-	Err    error
-	Number int
-}
-
-func (f *Failure) String() string {
-	return fmt.Sprintf("%v\n  again: %s", f.Err, f.Again)
-}
-
-func counts(m map[string]int) string {
-	var list []string
-	for k, n := range m {
-		list = append(list, fmt.Sprintf("%s %d", k, n))
-	}
-	slices.Sort(list)
-	return strings.Join(list, ", ")
-}
-
-// Steps says which steps faults met, and how often.
-func (s *Summary) Steps() string { return counts(s.Met) }
-
-func (s *Summary) String() string {
-	return fmt.Sprintf("%d faults (%d of commands, %d of allocations; the first step that met one: %s) in %d windows of %d sequences; %d media recovered by the kernel too, %d by LaneFS; %d failures of %d kinds",
-		s.Faults, s.Commands, s.Allocations, counts(s.How), s.Windows, s.Sequences, s.Kernel, s.LaneFS, s.Failures, len(s.Kinds))
 }
 
 type running struct {
@@ -94,7 +50,7 @@ type running struct {
 	logged time.Time
 }
 
-// Run runs the campaign. The error says that it could not be run; what was found is in the summary.
+// Run runs the campaign. It returns an error if the campaign could not be run; failures that it found are in the summary.
 func (c Campaign) Run() (*Summary, error) {
 	if c.Logf == nil {
 		c.Logf = func(string, ...any) {}
@@ -124,7 +80,7 @@ func (c Campaign) Run() (*Summary, error) {
 		return nil, err
 	}
 	k.logged = time.Now()
-	c.Logf("what is under way is in %s/*.try", dir)
+	c.Logf("%s/*.try have the commands that repeat the tries in progress", dir)
 	if c.Window > 0 {
 		k.Parallel = 1
 	}
@@ -136,7 +92,7 @@ func (c Campaign) Run() (*Summary, error) {
 	return &k.sum, k.err
 }
 
-// over says that no more is to be tried.
+// over reports whether the campaign is at its end.
 func (k *running) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,7 +105,7 @@ func (k *running) broken(err error) {
 	k.err = errors.Join(k.err, err)
 }
 
-// lane does one sequence after the other.
+// lane runs one sequence after the other.
 func (k *running) lane(mnt string) {
 	if err := os.Mkdir(mnt, 0o700); err != nil {
 		k.broken(err)
@@ -174,7 +130,7 @@ func (k *running) lane(mnt string) {
 	}
 }
 
-// volume is an aged volume of a layout.
+// volume returns an aged volume of a layout.
 func (k *running) volume(l *Layout) (*medium, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -231,7 +187,7 @@ func (k *running) sequence(l *Layout, profile diff.Profile, seed uint64, mnt str
 	return nil
 }
 
-// tries does a window's tries: in the order of the commands, and the modes by chance.
+// tries does a window's tries: in the order of the commands, with random modes.
 func (k *running) tries(c *chain, s *script, mnt string) error {
 	type pick struct {
 		k    int
@@ -268,13 +224,13 @@ func (k *running) tries(c *chain, s *script, mnt string) error {
 	return nil
 }
 
-// hangs is how long a try may take.
+// hangs is the time after which a try is taken to hang.
 const hangs = 3 * time.Minute
 
 // one does a try.
 func (k *running) one(c *chain, s *script, n int, mode *Mode, mnt string) error {
 	again := fmt.Sprintf("go run ./lab/iofault/faults %v -window %d -k %d -mode %q", c, c.window, n, mode.Name)
-	// What brings the whole program down leaves its command.
+	// A try that ends the whole program leaves its command.
 	if err := os.WriteFile(mnt+".try", []byte(again+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -311,71 +267,4 @@ func (k *running) one(c *chain, s *script, n int, mode *Mode, mnt string) error 
 	}
 	k.countLocked(t, d)
 	return nil
-}
-
-func (k *running) countLocked(t *try, d depth) {
-	s := &k.sum
-	switch {
-	case t.armed == nil || t.armed.hits.Load() == 0:
-		s.Missed++
-		return
-	case t.mode.memory():
-		s.Allocations++
-	default:
-		s.Commands++
-	}
-	s.Faults++
-	if t.how == "" {
-		t.how = "in the background"
-	}
-	s.How[t.how]++
-	if t.where == "" {
-		t.where = "background"
-	}
-	s.Met[t.where]++
-	if d.kernel {
-		s.Kernel++
-	}
-	if d.lanefs {
-		s.LaneFS++
-	}
-	if time.Since(k.logged) > 15*time.Second {
-		k.logged = time.Now()
-		k.Logf("%4.0f s: %v", time.Since(k.start).Seconds(), s)
-	}
-}
-
-var digits = regexp.MustCompile(`0x[0-9a-f]+|[0-9]+|"[^"]*"`)
-
-func (k *running) failedLocked(t *try, f *finding, err error, again string) {
-	line, _, _ := strings.Cut(f.what, "\n")
-	if t.where == "" {
-		t.where = "mount"
-	}
-	sig := f.stage + "/" + t.where
-	switch f.stage {
-	case "mark":
-		sig = f.stage + "/" + digits.ReplaceAllString(line, "N")
-	case "e2fsck":
-	default:
-		sig += "/" + digits.ReplaceAllString(line, "N")
-	}
-	k.sum.Failures++
-	for i := range k.sum.Kinds {
-		if k.sum.Kinds[i].Kind == sig {
-			k.sum.Kinds[i].Number++
-			return
-		}
-	}
-	at := "the mount"
-	switch {
-	case t.at >= len(t.steps):
-		at = "the unmount"
-	case t.at >= 0:
-		at = fmt.Sprintf("step %d, %v", t.at, t.steps[t.at])
-	}
-	x := Failure{Kind: sig, Again: again, Number: 1,
-		Err: fmt.Errorf("%s (it met %s in %s: %s; the last step was %s): %w%v", t.mode.Name, t.event(), t.where, t.how, at, err, &t.said)}
-	k.sum.Kinds = append(k.sum.Kinds, x)
-	k.Logf("FAILED: %v", &x)
 }

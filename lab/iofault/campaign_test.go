@@ -37,7 +37,7 @@ func TestCampaign(t *testing.T) {
 		faults += s.Faults
 		require.True(t, c.Kernel == 0 || testing.Short() || s.Kernel > 0, "the kernel recovered none")
 	}
-	require.NotZero(t, faults, "no fault met anything")
+	require.NotZero(t, faults, "no fault hit anything")
 	t.Run("kernel", func(t *testing.T) {
 		if why != "" {
 			t.Skipf("SKIPPED: the kernel's recovery of volumes after faults: %s", why)
@@ -45,7 +45,7 @@ func TestCampaign(t *testing.T) {
 	})
 }
 
-// TestSame has the comparisons find what they are there for.
+// TestSame checks that the comparisons of trees find differences.
 func TestSame(t *testing.T) {
 	file := func(ino uint64, content string) *files.Node {
 		return &files.Node{ID: files.ID{Ino: ino, Generation: 1}, Mode: 0o100644, Links: 1, Size: int64(len(content)), Content: []byte(content)}
@@ -68,7 +68,7 @@ func TestSame(t *testing.T) {
 	require.NotEmpty(t, Tree{"/a": odd, "/b": file(8, "bbbbbb")}.partly(before, both, nil))
 }
 
-// TestOwn has bytes of another file found.
+// TestOwn checks that bytes of another file are found.
 func TestOwn(t *testing.T) {
 	file := func(content string) *files.Node {
 		return &files.Node{ID: files.ID{Ino: uint64(content[0]), Generation: 1}, Mode: 0o100644, Size: int64(len(content)), Content: []byte(content)}
@@ -80,7 +80,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestModes has every mode suit some command, and no two have one name.
+// TestModes checks that every mode suits some command, and that no two have the same name.
 func TestModes(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range Modes {

@@ -8,8 +8,8 @@ import (
 	"github.com/lanefs/lanefs/lab/diff"
 )
 
-// chain is a sequence and where in it a campaign is: windows follow one another on one volume, each from where the twin of the
-// one before has left it.
+// chain is a sequence and the campaign's position in it: windows follow one another on one volume, each from the medium that
+// the twin of the window before has left.
 type chain struct {
 	layout  *Layout
 	profile diff.Profile
@@ -46,7 +46,7 @@ func (c *chain) String() string {
 	return fmt.Sprintf("-layout %s -profile %s -seed %d", c.layout.Name, c.profile, c.seed)
 }
 
-// take gives the next n operations, fewer at the end.
+// take returns the next n operations, fewer at the end.
 func (c *chain) take(n int) []diff.Op {
 	n = min(n, len(c.ops))
 	list := c.ops[:n]
@@ -54,7 +54,7 @@ func (c *chain) take(n int) []diff.Op {
 	return list
 }
 
-// next is the script of the next window, with its twin; nil after the last.
+// next returns the script of the next window, with its twin; nil after the last.
 func (c *chain) next() (*script, error) {
 	c.window++
 	rng := chance(c, c.window)
@@ -66,7 +66,7 @@ func (c *chain) next() (*script, error) {
 	}
 	switch {
 	case c.window == 9:
-		synced(90) // so much that the log wraps
+		synced(90) // enough for the log to wrap
 	case c.window%5 == 3:
 		synced(6)
 	default:
@@ -80,7 +80,7 @@ func (c *chain) next() (*script, error) {
 		s.steps, s.crowd = nil, newCrowd(c.layout, c.profile, rng.Uint64(), 20)
 	}
 	m, slots, err := s.twin()
-	if s.crowd != nil && errors.Is(err, ext4.ErrNoSpace) { // for its directories
+	if s.crowd != nil && errors.Is(err, ext4.ErrNoSpace) { // there is no space for its directories
 		s.crowd, s.steps = nil, c.take(3)
 		m, slots, err = s.twin()
 	}
@@ -94,7 +94,7 @@ func (c *chain) next() (*script, error) {
 	return s, nil
 }
 
-// recovering is a script that mounts what a power cut in the middle of s left, does a little, and unmounts.
+// recovering returns a script that mounts what a power cut in the middle of s left, makes a directory, and unmounts.
 func (c *chain) recovering(s *script, seed uint64) (*script, error) {
 	m, err := s.interrupted(chance(seed))
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
-// depth says who looks at a medium, beside e2fsck.
+// depth says by what a medium is recovered, besides e2fsck.
 type depth struct{ lanefs, kernel bool }
 
-// judge looks at the medium that a try has left. dir is for the kernel to mount it at.
+// judge checks the medium that a try has left. dir is where the kernel mounts it.
 func (t *try) judge(d depth, dir string) error {
 	left, err := readMedium(t.dev.File(), t.layout.LBA)
 	if err != nil {
 		return err
 	}
-	if path := os.Getenv("FAULT_SAVE"); path != "" { // for those who look at one medium
+	if path := os.Getenv("FAULT_SAVE"); path != "" { // to examine the medium of a repeated try
 		if b, err := os.ReadFile(t.dev.Path()); err == nil {
 			_ = os.WriteFile(path, b, 0o600)
 		}
@@ -49,7 +49,7 @@ func (t *try) judge(d depth, dir string) error {
 	return mark
 }
 
-// fits is "" if the tree is one that the volume may have been left with.
+// fits returns "" if the volume may have been left with the tree.
 func (t *try) fits(got Tree) string {
 	if t.crowd != nil {
 		return t.crowdFits(got)
@@ -77,7 +77,7 @@ func (t *try) fits(got Tree) string {
 	return fmt.Sprintf("of the trees from step %d, which is durable, to %d none is there%s", t.sure, t.reached, said)
 }
 
-// shifts is how far operations have moved bytes of files: one of them, or two.
+// shifts lists the distances, in bytes, by which one or two collapses or inserts have moved the bytes of files.
 func (t *try) shifts() []int64 {
 	var one []int64
 	add := func(ops []diff.Op) {
@@ -102,7 +102,7 @@ func (t *try) shifts() []int64 {
 	return two
 }
 
-// floored is "" if a tree has all that was fsynced.
+// floored returns "" if tree k has all files as they were fsynced.
 func (t *try) floored(k int) string {
 	for id, at := range t.floor {
 		if k >= at {
@@ -120,7 +120,7 @@ func (t *try) floored(k int) string {
 	return ""
 }
 
-// judgeFsck has e2fsck replay, finish orphans, and find nothing else to do. f is changed.
+// judgeFsck recovers f with e2fsck, which must find nothing to do but to replay the journal and finish orphans.
 func (t *try) judgeFsck(f *os.File) error {
 	sb, err := superblock(f)
 	if err != nil {
@@ -132,8 +132,9 @@ func (t *try) judgeFsck(f *os.File) error {
 	}
 	mark := func() bool { return errno != 0 || sb.State&disk.StateError != 0 }
 	t.marked = mark()
-	// With the mark, e2fsck forgets the orphans, and mends what they leave as damage. So e2fsprogs' debugfs replays first, by the same
-	// library (-n: what it reads before that may be older than its checksums), and the mark is taken away; that costs a run of its own, where there may be a mark.
+	// With the mark set, e2fsck drops the list of orphans and repairs what they leave as damage. So, where the mark may be set,
+	// debugfs replays the journal first, by the same library (-n: blocks that it reads before may be older than their
+	// checksums), and the mark is cleared.
 	if t.mayMark || mark() {
 		if sb.FeatureIncompat.Has(disk.IncompatRecover) {
 			out, err := drive.Run("debugfs", "-n", "-w", "-R", "journal_run", image.Path(f))
@@ -159,7 +160,7 @@ func (t *try) judgeFsck(f *os.File) error {
 		return found("e2fsck", "%v", err)
 	}
 	if r.Damage {
-		return found("e2fsck", "there is more to mend than orphans:\n%s", r.Output)
+		return found("e2fsck", "it repaired more than orphans:\n%s", r.Output)
 	}
 	if err := t.look("after e2fsck's replay", f, r.Truncated); err != nil {
 		return err
@@ -167,11 +168,11 @@ func (t *try) judgeFsck(f *os.File) error {
 	return wrong
 }
 
-// checkMark says whether the error mark is there if it must be, and only then.
-func (t *try) checkMark(mark bool, who string) error {
+// checkMark returns an error if the error mark is missing or must not be set, after the replay by the named program.
+func (t *try) checkMark(mark bool, by string) error {
 	if t.noted && !mark {
 		return found("mark", "the volume turned read-only, but after the replay by %s there is no error mark, and there is none in the journal's superblock (it was there before: %v)",
-			who, t.marked)
+			by, t.marked)
 	}
 	if mark && t.vol != nil && !t.vol.ReadOnly() {
 		return found("mark", "there is an error mark, but the volume did not turn read-only")
@@ -179,28 +180,28 @@ func (t *try) checkMark(mark bool, who string) error {
 	return nil
 }
 
-// look compares the tree of a medium that was replayed with those that may be there. cut are inodes whose attributes e2fsck
-// may have dropped.
-func (t *try) look(who string, f *os.File, cut map[uint64]bool) error {
+// look compares the tree of a recovered medium with those that may be there. cut are inodes whose attributes e2fsck may have
+// dropped.
+func (t *try) look(when string, f *os.File, cut map[uint64]bool) error {
 	m, err := readMedium(f, t.layout.LBA)
 	if err != nil {
 		return err
 	}
 	got, err := t.tree(m)
 	if err != nil {
-		return found("tree "+who, "%v", err)
+		return found("tree "+when, "%v", err)
 	}
 	if len(cut) > 0 {
-		got.forgive(t.trees[t.reached], cut)
+		got.restoreXattrs(t.trees[t.reached], cut)
 	}
 	if d := t.fits(got); d != "" {
-		return found("tree "+who, "%s", d)
+		return found("tree "+when, "%s", d)
 	}
 	return nil
 }
 
-// forgive gives nodes the attributes that e2fsck dropped.
-func (t Tree) forgive(want Tree, cut map[uint64]bool) {
+// restoreXattrs gives the inodes that e2fsck truncated the attributes back that it dropped.
+func (t Tree) restoreXattrs(want Tree, cut map[uint64]bool) {
 	for p, n := range t {
 		if w := want[p]; w != nil && cut[n.Ino] && len(n.Xattrs) < len(w.Xattrs) {
 			c := *n
@@ -210,7 +211,7 @@ func (t Tree) forgive(want Tree, cut map[uint64]bool) {
 	}
 }
 
-// tree is what LaneFS shows of a medium, without writing.
+// tree reads the tree of a medium through a read-only mount.
 func (t *try) tree(m *medium) (Tree, error) {
 	dev := m.device()
 	defer dev.Close()
@@ -224,8 +225,8 @@ func (t *try) tree(m *medium) (Tree, error) {
 	return got, errors.Join(err, v.Close())
 }
 
-// judgeKernel has the kernel mount the medium and unmount it. e2fsck -fn finds nothing after. Where there is an error mark the
-// kernel drops the orphans instead of finishing them; then there is nothing to ask e2fsck.
+// judgeKernel mounts the medium with the kernel and unmounts it; e2fsck -fn must find nothing afterwards. If the error mark is
+// set, the kernel drops the orphans instead of finishing them, and e2fsck is not run.
 func (t *try) judgeKernel(m *medium, dir string) error {
 	dev := m.device()
 	defer dev.Close()
@@ -252,7 +253,7 @@ func (t *try) judgeKernel(m *medium, dir string) error {
 	return nil
 }
 
-// judgeLane has LaneFS mount the medium and unmount it.
+// judgeLane mounts the medium with LaneFS and unmounts it.
 func (t *try) judgeLane(m *medium) error {
 	dev := m.device()
 	defer dev.Close()
@@ -281,7 +282,7 @@ func (t *try) judgeLane(m *medium) error {
 	return nil
 }
 
-// again mounts a marked volume once more: the mark stays.
+// again mounts a marked volume once more: the mark must stay until e2fsck clears it.
 func (t *try) again(dev *blockdev.TestDevice) error {
 	m, err := readMedium(dev.File(), t.layout.LBA)
 	if err != nil {
@@ -295,7 +296,7 @@ func (t *try) again(dev *blockdev.TestDevice) error {
 	}
 	defer v.Close()
 	if !v.ReadOnly() {
-		return found("mark", "the mount after the next is not read-only, though e2fsck did not see the volume")
+		return found("mark", "the mount after the next is not read-only, though e2fsck has not checked the volume")
 	}
 	return nil
 }

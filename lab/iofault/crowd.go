@@ -14,9 +14,9 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
-// A crowd is several players at the same time, each with a sequence and a directory of its own. What they share is the volume's:
-// bitmaps, inode tables, the running transaction. So a fault that one of them meets must leave the others' part of a block alone.
-// The twin plays them one after the other, which gives the same tree.
+// A crowd is several players at the same time, each with a sequence and a directory of its own. They share what belongs to the
+// volume: bitmaps, inode tables, the running transaction. So a fault that hits one player must not change the others' part of
+// a block. The twin runs them one after the other, which gives the same tree.
 type crowd struct {
 	ops     [][]diff.Op
 	results [][]outcome
@@ -30,8 +30,8 @@ func newCrowd(l *Layout, profile diff.Profile, seed uint64, n int) *crowd {
 	c := &crowd{ops: make([][]diff.Op, crowdSize), results: make([][]outcome, crowdSize)}
 	for k := range c.ops {
 		for _, o := range operations(l, profile, seed+uint64(k), 4*n) {
-			// What moves bytes shows when the power is cut, for bytes written after the move are in place at once: that is for
-			// windows of one player to tell from a mistake.
+			// After a power cut a collapse or insert may be undone while bytes written after it are in place. Only windows of
+			// one player can tell that from an error.
 			if o.Kind == diff.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
 				continue
 			}
@@ -40,7 +40,7 @@ func newCrowd(l *Layout, profile diff.Profile, seed uint64, n int) *crowd {
 			}
 			dir := crowdDir(k) + "/"
 			if o.Seed != 0 {
-				o.Seed += uint32(k) << 16 // no two write the same
+				o.Seed += uint32(k) << 16 // no two players write the same bytes
 			}
 			if o.Path != "" {
 				o.Path = dir + o.Path
@@ -69,7 +69,7 @@ func (c *crowd) gather(v *ext4.FS) error {
 	return v.Sync()
 }
 
-// twin plays one after the other. see is called after each operation.
+// twin runs the players one after the other. It calls see after each operation.
 func (c *crowd) twin(v *ext4.FS, see func([]*slot) error) error {
 	for k := range c.ops {
 		p := newPlayer(v)
@@ -89,7 +89,7 @@ func (c *crowd) twin(v *ext4.FS, see func([]*slot) error) error {
 	return nil
 }
 
-// crowded lets all play at once. Each tries again what failed over a fault that passes.
+// crowded runs all players at once. Each repeats an operation that failed because of a passing fault.
 func (t *try) crowded() error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(t.crowd.ops))
@@ -109,7 +109,7 @@ func (t *try) crowded() error {
 	if t.vol.ReadOnly() || t.armed.hits.Load() == 0 || !t.mode.passes() || t.failed {
 		return nil
 	}
-	return t.see("after all have played", func(got Tree) string { return got.same(t.trees[t.reached]) })
+	return t.see("after all players have ended", func(got Tree) string { return got.same(t.trees[t.reached]) })
 }
 
 func (t *try) crowdPlay(p *player, k int) error {
@@ -124,7 +124,7 @@ func (t *try) crowdPlay(p *player, k int) error {
 		if tight || t.vol.ReadOnly() || !t.mode.passes() {
 			t.mu.Lock()
 			t.failed = true
-			t.strays[k] = t.strays[k] || tight // it may have written what the twin had no room for
+			t.strays[k] = t.strays[k] || tight // it may have written what the twin had no space for
 			t.mu.Unlock()
 			return nil
 		}
@@ -135,7 +135,7 @@ func (t *try) crowdPlay(p *player, k int) error {
 		for n := 0; n < 2 && t.mode.stay == thrice && !same(again, want); n++ {
 			again = p.do(o, true)
 		}
-		done := errors.Is(again.err, ext4.ErrExist) || errors.Is(again.err, ext4.ErrNotExist) // the first try was
+		done := errors.Is(again.err, ext4.ErrExist) || errors.Is(again.err, ext4.ErrNotExist) // by the first try
 		if !same(again, want) && !done && !t.vol.ReadOnly() && !errors.Is(again.err, ext4.ErrNoSpace) {
 			return found("crowd", "%v: %s, then %s, and without a fault %s", o, show(r), show(again), show(want))
 		}
@@ -149,8 +149,8 @@ func (t *try) crowdPlay(p *player, k int) error {
 	return nil
 }
 
-// crowdFits is fits for what a crowd has left: everything if it was unmounted well, else nothing but bytes that the files of
-// that name had there at some time.
+// crowdFits is fits for what a crowd has left: the whole tree if the unmount succeeded, else any tree whose files have only
+// bytes that the files of that name had there at some time.
 func (t *try) crowdFits(got Tree) string {
 	last := t.trees[t.reached]
 	if t.closed && !t.failed && t.mode.passes() {

@@ -20,9 +20,9 @@ type Layout struct {
 	Args    []string // of mkfs.ext4
 	Block   int      // bytes of the volume's blocks
 	LBA     int64    // bytes of the device's blocks
-	Pieces  bool     // no two free blocks are side by side
+	Pieces  bool     // no two free blocks are adjacent
 	Free    int      // blocks that are left free; 0: all
-	Sparse  bool     // the image is too large to fill all of its free space
+	Sparse  bool     // only a part of the free space is filled: the image is large
 	Discard bool
 	Maps    bool // files have block maps: no fallocate
 }
@@ -58,7 +58,7 @@ func layoutNamed(name string) (*Layout, error) {
 	return nil, fmt.Errorf("layout %q: there are %s", name, strings.Join(names, ", "))
 }
 
-// make makes a volume of the layout, aged, and gives its medium.
+// make makes an aged volume of the layout and returns its medium.
 func (l *Layout) make(dir string) (*medium, error) {
 	path := filepath.Join(dir, "layout-"+l.Name)
 	defer os.Remove(path)
@@ -83,13 +83,13 @@ func (l *Layout) make(dir string) (*medium, error) {
 	return l.age(m)
 }
 
-// garbage is the seed of what lies in free blocks.
+// garbage is the seed of the pattern in free blocks.
 const garbage = 0xdead0001
 
-// filler is the name of the file that keeps space from the others. Nothing is done to it.
+// filler is the name of a file that takes up space. No operation changes it.
 const filler = "filler"
 
-// age breaks the free space into pieces: two files take turns in allocating a block, and one of them goes.
+// age breaks the free space into pieces: two files allocate blocks by turns, and one of them is removed.
 func (l *Layout) age(m *medium) (*medium, error) {
 	dev := m.device()
 	defer dev.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
-// medium is what a device holds, apart from any device. It is not changed.
+// medium is a copy of a device's content. It is not changed.
 type medium struct {
 	size, lba int64
 	parts     []part // what is not a hole
@@ -23,7 +23,7 @@ type part struct {
 	b   []byte
 }
 
-// readMedium copies what f holds.
+// readMedium copies the content of f.
 func readMedium(f *os.File, lba int64) (*medium, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -41,7 +41,7 @@ func readMedium(f *os.File, lba int64) (*medium, error) {
 	return m, err
 }
 
-// device is a new device in memory with a copy of the medium.
+// device returns a new device in memory with a copy of the medium.
 func (m *medium) device() *blockdev.TestDevice {
 	d := blockdev.NewMem(m.size, m.lba)
 	for _, p := range m.parts {
@@ -65,7 +65,7 @@ func superblock(f *os.File) (*disk.Superblock, error) {
 	return sb, sb.VerifyChecksum()
 }
 
-// unmark takes the error mark from a superblock, so that what finishes orphans does, which it would leave otherwise.
+// unmark clears the error mark in a superblock: e2fsck and the kernel finish orphans only without it.
 func unmark(f *os.File) error {
 	sb, err := superblock(f)
 	if err != nil {
@@ -81,8 +81,8 @@ func unmark(f *os.File) error {
 	return err
 }
 
-// journalErrno is what the superblock of the journal says that made the journal fail; 0: nothing. It is found by the copy of the
-// journal's inode that the volume's superblock has.
+// journalErrno returns the errno in the journal's superblock, 0 if the journal did not fail. It finds the journal by the copy
+// of the journal's inode in the volume's superblock.
 func journalErrno(f *os.File, sb *disk.Superblock) (int32, error) {
 	b := make([]byte, disk.InodeBlockSize)
 	for k := range len(b) / 4 {
@@ -91,7 +91,7 @@ func journalErrno(f *os.File, sb *disk.Superblock) (int32, error) {
 	at := uint64(binary.LittleEndian.Uint32(b))
 	if h, err := disk.DecodeExtentHeader("journal", b); err == nil {
 		if h.Depth > 0 || h.Entries == 0 {
-			return 0, errors.New("the journal's first block is not to be found")
+			return 0, errors.New("the journal's first block is not found")
 		}
 		at = disk.GetExtent(b, 0).Start
 	}

@@ -15,23 +15,23 @@ import (
 // Mode is a way to fail.
 type Mode struct {
 	Name   string
-	ops    []blockdev.Op // commands that fail so; nil: it is allocations that fail
+	ops    []blockdev.Op // commands that can fail so; nil: allocations fail
 	status nvme.Status   // 0: a time-out
 	stay   stay
 	done   done
 }
 
-// stay says what fails after the first.
+// stay says what else fails after the first command or allocation.
 type stay uint8
 
 const (
 	once   stay = iota
 	thrice      // the next two commands or allocations, too
-	blocks      // what touches the same blocks in the same way
-	sector      // what touches the same blocks
-	kind        // all commands of the kind
-	writes      // whatever changes the medium
-	lost        // everything
+	blocks      // commands of the same kind on the same blocks
+	sector      // all commands on the same blocks
+	kind        // all commands of the same kind
+	writes      // all commands that change the medium
+	lost        // all commands
 )
 
 // done says how much of a command reaches the medium, or memory, before it fails.
@@ -41,7 +41,7 @@ const (
 	none done = iota
 	torn      // any part of its blocks
 	all
-	gone // a flush: what it was to make durable is lost, though reads see it
+	gone // a flush: the writes before it are lost, though reads see them
 )
 
 var (
@@ -94,19 +94,19 @@ func modeNamed(name string) (*Mode, error) {
 	return nil, fmt.Errorf("mode %q: see Modes", name)
 }
 
-// memory says that it is allocations that fail.
+// memory reports whether the mode fails allocations.
 func (m *Mode) memory() bool { return m.ops == nil }
 
-// passes says that what fails works again when it is tried again.
+// passes reports whether an operation that failed succeeds when it is repeated.
 func (m *Mode) passes() bool { return m.stay <= thrice }
 
-// suits says whether a command can fail so.
+// suits reports whether a command can fail in this mode.
 func (m *Mode) suits(op blockdev.Op) bool { return slices.Contains(m.ops, op) }
 
 var opcodes = map[blockdev.Op]nvme.Opcode{blockdev.OpRead: nvme.IORead, blockdev.OpWrite: nvme.IOWrite, blockdev.OpFlush: nvme.IOFlush,
 	blockdev.OpDiscard: nvme.IODSM, blockdev.OpWriteZeroes: nvme.IOWriteZeroes}
 
-// err is what the device answers.
+// err returns the device's error for a request.
 func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
 	if m.status == timeOut {
 		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, controller.ErrTimeout, 10*time.Second)

@@ -57,9 +57,9 @@ var outsideOps = []struct {
 
 var long = strings.Repeat("long", 50)
 
-// TestOutside has the binary mount an image on a file system that makes sectors bad, once and for good, under an operation that
-// meets them; then it is unmounted or killed, and the image is replayed by the kernel and by e2fsck.
-// LANEFS_OUTSIDE is how many faults.
+// TestOutside mounts an image with the binary, on a file system that makes a sector bad during an operation, for a few tries or
+// for good. Then the daemon is unmounted or killed, and the kernel and e2fsck recover the image. LANEFS_OUTSIDE is the number of
+// faults.
 func TestOutside(t *testing.T) {
 	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck", "fusermount3")
 	if why := image.KernelMissing(); why != "" {
@@ -102,12 +102,12 @@ func TestOutside(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("again: LANEFS_SEED=%s go test ./lab/iofault -run TestOutside", os.Getenv("LANEFS_SEED"))
 		}
-		require.Less(t, round, 20*most, "faults meet nothing")
+		require.Less(t, round, 20*most, "faults hit nothing")
 	}
 	t.Logf("%d faults", faults)
 }
 
-// outside is a medium that fails, and a binary to mount it.
+// outside is an image on a medium that fails, and the binary that mounts it.
 type outside struct {
 	layout *Layout
 	base   *medium
@@ -159,7 +159,7 @@ func newOutside(t *testing.T) *outside {
 
 func (b *outside) mnt() string { return filepath.Join(b.dir, "mnt") }
 
-// try does one fault. It reports whether the fault met anything.
+// try does one fault. It reports whether the fault hit a command.
 func (b *outside) try(t *testing.T, s *script, do func(string, *os.File) error, e blockdev.Event, good, killed bool) bool {
 	image := filepath.Join(b.dir, "back", "image")
 	dev := s.base.device()
@@ -221,7 +221,7 @@ func syncDir(dir string) error {
 	return f.Sync()
 }
 
-// ruleOf makes the sector bad that a command of the twin touches first.
+// ruleOf makes the first sector of a command of the twin bad.
 func ruleOf(e blockdev.Event, good bool) faultfs.Rule {
 	const tries = 4 // of a command, by package nvmeq
 	r := faultfs.Rule{Off: int64(e.Off), Len: 512, Times: tries}
@@ -247,7 +247,7 @@ type daemon struct {
 	*drive.Daemon
 	b   *outside
 	log string
-	end func() // kills it, and clears the mount away
+	end func() // kills the daemon and detaches the mount
 }
 
 func (d *daemon) said() string {
@@ -287,7 +287,7 @@ func (b *outside) serve(t *testing.T) *daemon {
 	return d
 }
 
-// settle waits until the daemon has let go of the image. Then the medium works again.
+// settle makes the medium work again and waits until the daemon has ended.
 func (b *outside) settle(t *testing.T, d *daemon) {
 	b.under.Clear()
 	b.await(t, "the end of the mount", d, func() bool { m, err := fs.MountedAt(b.mnt()); return err == nil && m == nil })
@@ -299,7 +299,7 @@ func (b *outside) settle(t *testing.T, d *daemon) {
 			return false
 		}
 	})
-	b.under.Forget() // as the system does when nobody has the image open
+	b.under.Forget() // as the kernel does once no process has the image open
 }
 
 func (b *outside) await(t *testing.T, what string, d *daemon, is func() bool) {

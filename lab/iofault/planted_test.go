@@ -16,16 +16,16 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
-// plant is a mistake: what it replaces in a file of LaneFS, and by what.
+// plant is a mistake in LaneFS: a text in a source file and its replacement.
 type plant struct {
 	name     string
 	file     string // below the repository's root
 	old, new string
-	flags    []string // where it is found soon
+	flags    []string // of the campaign, so that it finds the mistake soon
 	long     bool     // only with LANEFS_PLANTED=all
 }
 
-// plants are the mistakes that the campaign is there to find.
+// plants are mistakes that the campaign must find.
 var plants = []plant{
 	{name: "half an operation is committed after an error", file: "fs/ext4/op.go",
 		old: "		err = o.undo(err)\n", new: ""},
@@ -43,7 +43,7 @@ var plants = []plant{
 		old: "if rerr := record(); rerr != nil {", new: "if rerr := error(nil); rerr != nil {"},
 }
 
-// TestPlanted builds the campaign with one mistake in LaneFS after the other. It must find each.
+// TestPlanted builds the campaign with each of the mistakes in LaneFS. The campaign must find it.
 func TestPlanted(t *testing.T) {
 	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck")
 	root, err := filepath.Abs("../..")

@@ -10,30 +10,30 @@ import (
 	"github.com/lanefs/lanefs/lab/diff"
 )
 
-// player carries out operations of the differential generator on a mounted volume, without FUSE. Who does it is always
-// root, and locks, masks and maps are not the volume's. What a system call does in several steps, it does so, too.
+// player does operations of the differential generator on a mounted volume, without FUSE. It acts as root, and skips locks,
+// masks and maps, which are not operations of a volume. What a system call does in several steps it does in several steps.
 type player struct {
 	vol   *ext4.FS
 	slots []*slot
-	again bool // the operation is a second try
+	again bool // the operation is repeated
 	at    int64
 }
 
 // slot is an open file.
 type slot struct {
 	in    *ext4.Inode
-	path  string // where it was opened
+	path  string // by which it was opened
 	flags int
 	pos   int64
 }
 
-// outcome is what the one who asked for an operation hears.
+// outcome is what an operation returns.
 type outcome struct {
 	ret int64
 	err error
 }
 
-// errSkipped is an operation that cannot be asked of a volume: it changes nothing.
+// errSkipped is the error of an operation that a volume does not have. It changes nothing.
 var errSkipped = errors.New("no operation of a volume")
 
 func newPlayer(v *ext4.FS) *player {
@@ -53,7 +53,7 @@ func (p *player) drop(k int) {
 	}
 }
 
-// handles is what is needed to open the slots again after the volume was unmounted.
+// handles returns what reopen needs to open the slots again after an unmount.
 func (p *player) handles() []slot {
 	list := make([]slot, len(p.slots))
 	for k, s := range p.slots {
@@ -64,7 +64,7 @@ func (p *player) handles() []slot {
 	return list
 }
 
-// reopen opens what handles gave, where the names still lead to files.
+// reopen opens the slots that handles returned, if their names still exist.
 func (p *player) reopen(list []slot) error {
 	for k, s := range list {
 		if s.path == "" {
@@ -150,7 +150,7 @@ func (p *player) in(path string, f func(dir *ext4.Inode, name string) error) err
 	return f(dir, name)
 }
 
-// do carries out one operation. again says that it is the operation of the last call, which failed.
+// do does one operation. again is set if it repeats the operation of the last call, which failed.
 func (p *player) do(o *diff.Op, again bool) (r outcome) {
 	p.again = again
 	if f := nameOps[o.Kind]; f != nil {

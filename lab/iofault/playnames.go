@@ -24,10 +24,10 @@ var nameOps = map[diff.Kind]func(*player, *diff.Op) error{
 	diff.OpStatfs: (*player).statfs, diff.OpTruncate: (*player).truncate, opTrim: (*player).trim,
 }
 
-// opTrim discards all free space: no operation of the generator, but one of a volume.
+// opTrim discards all free space. The generator does not make it.
 const opTrim diff.Kind = "trim"
 
-// put gives up what an operation made.
+// put drops the reference to the inode that an operation returned.
 func put(in *ext4.Inode, err error) error {
 	if err == nil {
 		in.Put()
@@ -92,7 +92,7 @@ func (p *player) readlink(o *diff.Op) error {
 
 func (p *player) rename(o *diff.Op) error {
 	if o.Path2 == o.Path || strings.HasPrefix(o.Path2, o.Path+"/") {
-		return ext4.ErrInvalid // the kernel does not pass it on
+		return ext4.ErrInvalid // the kernel refuses it before FUSE
 	}
 	return p.in(o.Path, func(dir *ext4.Inode, name string) error {
 		return p.in(o.Path2, func(to *ext4.Inode, name2 string) error {
@@ -155,7 +155,7 @@ func (p *player) rmxattr(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error { return in.Removexattr(o.Name) })
 }
 
-// readdir lists a directory and looks at every file in it.
+// readdir lists a directory and looks up every name in it.
 func (p *player) readdir(o *diff.Op) error {
 	return p.on(o.Path, func(in *ext4.Inode) error {
 		var names []string

@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/lab/diff"
 )
 
-// operations is a sequence of the differential generator, as it is played on a layout: what does many things at once is
-// cut into them, and sizes are such that files have many pieces, but a volume of a few MiB has room for them.
+// operations returns a sequence of the differential generator, fitted to a layout: an Op that makes many files is split, and
+// sizes are such that files have many extents but fit into a volume of a few MiB.
 func operations(l *Layout, profile diff.Profile, seed uint64, n int) []diff.Op {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	var list []diff.Op
@@ -34,7 +34,7 @@ func operations(l *Layout, profile diff.Profile, seed uint64, n int) []diff.Op {
 	return list
 }
 
-// scale is how much smaller files are than the generator has them.
+// scale is the factor by which files are smaller than the generator's.
 const scale = 4
 
 func dataOp(l *Layout, o *diff.Op) bool {
@@ -53,7 +53,7 @@ func dataOp(l *Layout, o *diff.Op) bool {
 	return true
 }
 
-// namesOp gives the steps of an operation on names.
+// namesOp returns the steps of an operation on names.
 func namesOp(o diff.Op, rng *rand.Rand) []diff.Op {
 	long := func(o *diff.Op) bool { return len(o.Path) > 4000 || len(o.Path2) > 5000 }
 	switch o.Kind {
@@ -70,8 +70,8 @@ func namesOp(o diff.Op, rng *rand.Rand) []diff.Op {
 	return []diff.Op{o}
 }
 
-// indexedOp is an operation in the directory that has an index, mostly on a name that it has: one of several blocks, whichever others are
-// in memory.
+// indexedOp returns an operation in the directory that has an index, mostly on an existing name, so that it needs one of
+// several blocks, which may not be cached.
 func indexedOp(rng *rand.Rand) diff.Op {
 	one, other := indexedName(rng.IntN(indexedNames)), indexedName(rng.IntN(indexedNames+4))
 	return []diff.Op{
@@ -91,7 +91,7 @@ func indexedName(k int) string { return fmt.Sprintf("d/n%d%s", k, strings.Repeat
 
 const indexedNames = 60
 
-// mostMass is how many of the names that one operation of the generator makes are made here.
+// mostMass is the most names that one OpMassMake makes here.
 const mostMass = 24
 
 func massOps(o diff.Op, rng *rand.Rand) []diff.Op {
@@ -121,7 +121,7 @@ func massOps(o diff.Op, rng *rand.Rand) []diff.Op {
 	return list
 }
 
-// chance gives a source of chance that follows from what it is for alone.
+// chance returns a random source that is seeded by its arguments alone.
 func chance(what ...any) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprintln(h, what...)

@@ -11,11 +11,11 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
-// Tree is everything that can be seen of a volume, but for times: nodes by path, "" is the root. Files that are open and
-// have no name are there as "#" and their slot. A node is not changed once it is in a Tree.
+// Tree is all files of a volume, without times: nodes by path, "" is the root. Open files without a name have "#" and their
+// slot as path. A node is not changed once it is in a Tree.
 type Tree map[string]*files.Node
 
-// walk reads the whole volume. Nodes that are as in before are shared with it.
+// walk reads the whole volume. Nodes that are the same in before are shared with it.
 func walk(v *ext4.FS, before Tree, slots []*slot) (Tree, error) {
 	w := &walker{tree: Tree{}, before: before, seen: map[files.ID]*files.Node{}}
 	root, err := v.Root()
@@ -68,7 +68,8 @@ func idOf(i *ext4.Inode) files.ID {
 	return files.ID{Ino: uint64(i.Ino()), Generation: i.Attr().Generation}
 }
 
-// names is "" or says which names only one of two trees has. Files without names are left out if named is set.
+// names returns the names that only one of two trees has, "" if there are none. If named is set, files without names are left
+// out.
 func (t Tree) names(want Tree, named bool) string {
 	var d []string
 	for p := range t {
@@ -85,7 +86,7 @@ func (t Tree) names(want Tree, named bool) string {
 	return strings.Join(d[:min(len(d), 4)], ", ")
 }
 
-// same is "" or says how t differs from want.
+// same returns how t differs from want, "" if it does not.
 func (t Tree) same(want Tree) string {
 	if d := t.names(want, false); d != "" {
 		return d
@@ -100,9 +101,10 @@ func (t Tree) same(want Tree) string {
 	return ""
 }
 
-// partly is "" if t has the names and attributes of want, and each byte of its files is the one that it is in one of the
-// trees of between, or zero where one of them has no byte. floor, if not nil, gives the first of between that counts for a file; shifts
-// how far its bytes may have been moved meanwhile: what is written in place after that is elsewhere, if the move is not durable.
+// partly returns "" if t has the names and attributes of want, and each byte of its files is the byte at that offset in one of
+// the trees of between, or zero where one of them has no byte. floor, if not nil, has for a file the first tree of between that
+// counts. shifts are distances by which bytes may have been moved: bytes that are written in place after a collapse or insert
+// are elsewhere in the file if that is not durable.
 func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts ...int64) string {
 	if d := t.names(want, true); d != "" {
 		return d
@@ -128,7 +130,7 @@ func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts .
 	return ""
 }
 
-// partly is Tree.partly for the content of one file, which want is one version of.
+// partly is Tree.partly for the content of one file, of which want is one version.
 func partly(n, want *files.Node, between []Tree, floor int, shifts []int64) string {
 	versions := versionsOf(want.ID, between, floor)
 	if len(versions) == 0 {
@@ -149,7 +151,7 @@ func partly(n, want *files.Node, between []Tree, floor int, shifts []int64) stri
 	return ""
 }
 
-// has says whether one of the versions has the byte there, or would if its bytes were moved.
+// has reports whether one of the versions has the byte at an offset, or would have it if its bytes were moved by one of shifts.
 func has(versions []*files.Node, at int64, b byte, shifts []int64) bool {
 	for _, v := range versions {
 		if at < int64(len(v.Content)) && v.Content[at] == b {
@@ -187,7 +189,8 @@ func (t Tree) find(id files.ID) *files.Node {
 	return nil
 }
 
-// own is "" if no file of t shows a byte that no file of its name had there in any of the trees. shifts is as in partly.
+// own returns "" if every byte of every file of t is one that a file of its name had there in one of the trees. shifts is as in
+// partly.
 func (t Tree) own(trees []Tree, shifts ...int64) string {
 	for p, n := range t {
 		if n.Type() != unix.S_IFREG || p == "/"+filler {
@@ -199,7 +202,7 @@ func (t Tree) own(trees []Tree, shifts ...int64) string {
 				ids[m.ID] = true
 			}
 		}
-		var versions []*files.Node // also those that the file had when it had another name, or none
+		var versions []*files.Node // also from trees in which the file had another name, or none
 		for _, tree := range trees {
 			for _, m := range tree {
 				if ids[m.ID] && !slices.Contains(versions, m) {
@@ -208,7 +211,7 @@ func (t Tree) own(trees []Tree, shifts ...int64) string {
 			}
 		}
 		if len(versions) == 0 {
-			continue // a name that a try again has left
+			continue // a name that a repeated operation has left
 		}
 		for k, b := range n.Content {
 			if b != 0 && !has(versions, int64(k), b, shifts) {

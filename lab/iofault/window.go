@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/lab/diff"
 )
 
-// script is what a window does, from a medium on.
+// script is the steps of a window, and the medium that they begin with.
 type script struct {
 	layout *Layout
 	base   *medium
@@ -20,7 +20,7 @@ type script struct {
 	steps  []diff.Op
 	crowd  *crowd // instead of steps
 
-	// What the twin went through: trees[k] before step k, and after all of them the last.
+	// Of the twin: trees[k] is the tree before step k, the last one that after all steps.
 	trees    []Tree
 	results  []outcome
 	commands []blockdev.Event // of the steps and the unmount
@@ -31,7 +31,8 @@ func (s *script) options(logf func(string, ...any)) ext4.Options {
 	return ext4.Options{CommitInterval: 1 << 40, Atime: ext4.AtimeNever, Discard: s.layout.Discard, CacheSize: 8 << 20, Logf: logf}
 }
 
-// twin runs the script without a fault, first to count its commands, then to see every tree. It gives the medium after it.
+// twin runs the script without a fault twice: first to count its commands, then to record every tree. It returns the medium
+// afterwards.
 func (s *script) twin() (*medium, []slot, error) {
 	s.trees, s.results, s.commands, s.allocs = nil, nil, nil, 0
 	if _, _, err := s.play(false); err != nil {
@@ -127,8 +128,7 @@ func (s *script) play(look bool) (m *medium, slots []slot, err error) {
 	return m, slots, err
 }
 
-// interrupted plays the steps and cuts the power in the middle of them: the medium is one to be recovered. tree is what
-// LaneFS's own recovery, without a fault, makes of it.
+// interrupted runs the steps and cuts the power in the middle of them. It returns the medium, which needs recovery.
 func (s *script) interrupted(rng *rand.Rand) (*medium, error) {
 	dev := s.base.device()
 	defer dev.Close()

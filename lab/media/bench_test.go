@@ -22,11 +22,11 @@ import (
 
 const (
 	imageSize = 48 << 20
-	patience  = 2 * time.Minute // no measure of speed: what has not happened by then does not
+	patience  = 2 * time.Minute // far more than anything here needs: an event that takes longer does not come
 	goesOn    = 300 * time.Millisecond
 )
 
-// bench is one image on a medium that fails, its mount, and who writes to it.
+// bench is one image on a medium that fails, its mount, and its writers.
 type bench struct {
 	t       *testing.T
 	bin     string
@@ -36,7 +36,7 @@ type bench struct {
 	backing string // the image, below the medium
 	medium  *faultfs.FS
 	logs    int
-	kill    func() // the daemon, and clear the mount away
+	kill    func() // kills the daemon and detaches the mount
 
 	writers []*writer
 	stop    chan struct{}
@@ -82,7 +82,7 @@ func newBench(t *testing.T, bin, options string) *bench {
 	return b
 }
 
-// tool runs a program and wants a status of at most most.
+// tool runs a program, whose exit status must be at most most.
 func (b *bench) tool(most int, name string, args ...string) string {
 	b.t.Helper()
 	c := exec.Command(name, args...)
@@ -141,7 +141,7 @@ func (b *bench) mount() {
 	b.serve(filepath.Join(b.medium.Dir(), "image"), b.options)
 }
 
-// await waits for what is about to happen.
+// await waits until is returns true.
 func (b *bench) await(what string, is func() bool) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
@@ -180,8 +180,8 @@ func (b *bench) acked() (n int) {
 	return n
 }
 
-// told is what writers heard first.
-func (b *bench) told() string {
+// firstErrors lists the first error of each writer.
+func (b *bench) firstErrors() string {
 	var s bytes.Buffer
 	for _, w := range b.writers {
 		if len(w.refused) > 0 {
@@ -196,16 +196,16 @@ func (b *bench) cut(size int64) {
 	require.NoError(b.t, os.Truncate(filepath.Join(b.medium.Dir(), "image"), size))
 }
 
-// settle waits until the daemon has let go of the image: what the system's cache had of it is forgotten, and the medium works again.
+// settle makes the medium work again and waits until the daemon has closed the image, whose cached pages are dropped then.
 func (b *bench) settle() {
 	b.medium.Clear()
-	b.await("the mount has gone", func() bool { m, err := fs.MountedAt(b.mnt); return err == nil && m == nil })
+	b.await("the end of the mount", func() bool { m, err := fs.MountedAt(b.mnt); return err == nil && m == nil })
 	b.await("the image is closed", func() bool { return b.medium.Open() == 0 })
 }
 
-// heard waits until a writer was told of the failure.
-func (b *bench) heard() {
-	b.await("a writer hears of it", func() bool {
+// awaitError waits until a writer got an error.
+func (b *bench) awaitError() {
+	b.await("an error of a writer", func() bool {
 		for _, w := range b.writers {
 			if _, refused := w.count(); refused > 0 {
 				return true

@@ -1,6 +1,7 @@
-// Package media is a matrix of failing media and of programs that write to a LaneFS mount on one and note what they were told is durable.
-// Its tests drive the binary over an image on a file system that fails (lab/faultfs), and then look: e2fsck repairs nothing but what a
-// power cut leaves, and what was acknowledged is there after the next mount. Nothing that was lost is acknowledged, and who unmounts is told.
+// Package media tests a matrix of failing media and of programs that write to a LaneFS mount on one. The tests run the binary
+// over an image on a file system that fails (lab/faultfs). Writers record what fsync acknowledged. Afterwards e2fsck may repair
+// nothing but what a power cut leaves, and what was acknowledged must be there after the next mount. If acknowledged data could
+// be lost, fsync and the unmount must have returned an error.
 //
-// LANEFS_MEDIA_ROUNDS=N runs the matrix N times, each time with other moments for the faults.
+// LANEFS_MEDIA_ROUNDS=N runs the matrix N times, each time with the faults at other moments.
 package media

@@ -14,19 +14,19 @@ import (
 	"github.com/lanefs/lanefs/lab/faultfs"
 )
 
-// medium is a way to fail, while writers are at work.
+// medium is a way to fail, while writers are writing.
 type medium struct {
 	name string
 	fail func(b *bench)
-	// deaf: from the first fsync that fails on, none succeeds before the next mount; unmounting tells, and so does stat.
-	deaf bool
-	// shut: none succeeds after the failure, whatever it is about.
+	// sticky: after the first fsync that fails, none succeeds until the next mount; umount fails, and stat shows read-only.
+	sticky bool
+	// shut: no fsync of what was begun after the failure succeeds.
 	shut bool
-	// full: there is no room; unmounting may be refused until there is. fine: it does not fail.
+	// full: there is no space; umount may be refused until there is. fine: umount succeeds.
 	full, fine bool
-	// torn: a part of the medium is gone, and with it what was acknowledged; only what is said of it counts.
+	// torn: a part of the medium is lost, with acknowledged data; only the errors are checked.
 	torn bool
-	says string // of the log
+	says string // in the log
 }
 
 func rules(all ...faultfs.Rule) func(*bench) {
@@ -54,24 +54,24 @@ var matrix = []medium{
 	{name: "one write fails once", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Times: 1})},
 	{name: "a write fails half way, once", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Times: 1, Part: 512})},
 	{name: "some writes fail", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Skip: 3, Times: 6})},
-	{name: "no write works any more", fail: rules(faultfs.Rule{Op: faultfs.OpWrite}), deaf: true, shut: true, says: "image failed"},
+	{name: "no write works any more", fail: rules(faultfs.Rule{Op: faultfs.OpWrite}), sticky: true, shut: true, says: "image failed"},
 	{name: "a part cannot be written", fail: rules(faultfs.Rule{Op: faultfs.OpWrite, Off: 6 << 20, Len: 2 << 20})},
 	{name: "one read fails once", fail: rules(faultfs.Rule{Op: faultfs.OpRead, Times: 1}), fine: true},
 	{name: "no read works any more", fail: rules(faultfs.Rule{Op: faultfs.OpRead})},
-	{name: "a flush fails once and loses", fail: rules(flushOnce), deaf: true, shut: true, says: "a Flush failed"},
-	{name: "a later flush fails once and loses", fail: rules(flushLater), deaf: true, says: "is not durable"},
-	{name: "flushes fail for good and lose", fail: rules(flushGone), deaf: true, shut: true, says: "a Flush failed"},
-	{name: "a flush finds no room and loses", fail: rules(full(unix.ENOSPC)), deaf: true, shut: true, says: "a Flush failed"},
-	{name: "a flush is over quota and loses", fail: rules(full(unix.EDQUOT)), deaf: true, shut: true, says: "a Flush failed"},
+	{name: "a flush fails once and loses", fail: rules(flushOnce), sticky: true, shut: true, says: "a Flush failed"},
+	{name: "a later flush fails once and loses", fail: rules(flushLater), sticky: true, says: "is not durable"},
+	{name: "flushes fail for good and lose", fail: rules(flushGone), sticky: true, shut: true, says: "a Flush failed"},
+	{name: "a flush finds no room and loses", fail: rules(full(unix.ENOSPC)), sticky: true, shut: true, says: "a Flush failed"},
+	{name: "a flush is over quota and loses", fail: rules(full(unix.EDQUOT)), sticky: true, shut: true, says: "a Flush failed"},
 	{name: "full", fail: func(b *bench) { b.medium.Room(1 << 20) }, full: true, says: "no space left for the image"},
 	{name: "full at once", fail: func(b *bench) { b.medium.Room(0) }, full: true, says: "no space left for the image"},
-	{name: "read-only", fail: func(b *bench) { b.medium.ReadOnly() }, deaf: true, shut: true, says: "read-only"},
-	{name: "vanished", fail: func(b *bench) { b.medium.Vanish() }, deaf: true, shut: true, says: "no such device"},
+	{name: "read-only", fail: func(b *bench) { b.medium.ReadOnly() }, sticky: true, shut: true, says: "read-only"},
+	{name: "vanished", fail: func(b *bench) { b.medium.Vanish() }, sticky: true, shut: true, says: "no such device"},
 	{name: "no fallocate", fail: rules(faultfs.Rule{Op: faultfs.OpFallocate, Err: unix.EOPNOTSUPP}), fine: true},
 	{name: "fallocate fails", fail: rules(faultfs.Rule{Op: faultfs.OpFallocate})},
-	{name: "truncated", fail: func(b *bench) { b.cut(imageSize / 2) }, deaf: true, shut: true, torn: true, says: "was truncated"},
-	{name: "truncated and grown again", fail: func(b *bench) { b.cut(imageSize / 2); b.heard(); b.cut(imageSize) },
-		deaf: true, shut: true, torn: true, says: "was truncated"},
+	{name: "truncated", fail: func(b *bench) { b.cut(imageSize / 2) }, sticky: true, shut: true, torn: true, says: "was truncated"},
+	{name: "truncated and grown again", fail: func(b *bench) { b.cut(imageSize / 2); b.awaitError(); b.cut(imageSize) },
+		sticky: true, shut: true, torn: true, says: "was truncated"},
 	{name: "deleted", fail: func(b *bench) { require.NoError(b.t, os.Rename(b.backing, b.backing+".away")) }, fine: true},
 }
 
@@ -114,28 +114,28 @@ func (b *bench) run(m medium, rng *rand.Rand) {
 	m.fail(b)
 	failed := time.Now()
 	b.finish()
-	t.Logf("%d acknowledged before, %d in all; %s", before, b.acked(), b.told())
+	t.Logf("%d acknowledged before, %d in all; %s", before, b.acked(), b.firstErrors())
 	var refused int
 	for _, w := range b.writers {
 		refused += len(w.refused)
 		if m.shut {
-			require.True(t, w.lastBegun.Before(failed), "%s: was told that what it began to write after the failure is durable", w.name)
+			require.True(t, w.lastBegun.Before(failed), "%s: fsync acknowledged a write that began after the failure", w.name)
 		}
-		if m.deaf && len(w.refused) > 0 {
-			require.False(t, w.ackedAfterRefusal, "%s: was told no, and then yes", w.name)
+		if m.sticky && len(w.refused) > 0 {
+			require.False(t, w.ackedAfterRefusal, "%s: fsync failed, and then succeeded", w.name)
 		}
 	}
-	if m.deaf {
-		require.NotZero(t, refused, "nobody has heard of it")
+	if m.sticky {
+		require.NotZero(t, refused, "no writer got an error")
 		stat, err := b.lanefs("stat", b.mnt)
 		require.NoError(t, err, stat)
 		require.Contains(t, stat, "read-only")
 	}
-	if !m.deaf && rng.IntN(2) == 0 {
+	if !m.sticky && rng.IntN(2) == 0 {
 		t.Log("the daemon is killed")
 		b.kill()
-	} else if out, err := b.lanefs("umount", b.mnt); m.deaf {
-		require.Error(t, err, "umount says that all is well")
+	} else if out, err := b.lanefs("umount", b.mnt); m.sticky {
+		require.Error(t, err, "umount reports no error")
 		t.Logf("umount: %s", out)
 	} else if err != nil && m.full {
 		require.Contains(t, out, "make room and unmount again")

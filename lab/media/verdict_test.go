@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// judge looks at what is on the medium: as the next mount shows it, and after e2fsck has brought it in order.
+// judge checks what is on the medium: as the next mount shows it, and after e2fsck has repaired it.
 func (b *bench) judge() {
 	t := b.t
 	if _, err := os.Stat(b.backing); err != nil {
@@ -19,7 +19,7 @@ func (b *bench) judge() {
 		img := filepath.Join(b.dir, "copy")
 		b.tool(0, "cp", "--sparse=always", b.backing, img)
 		if repaired {
-			// e2fsck trusts no list of orphans on a volume that has met errors; the mark is taken away first, to see the rest.
+			// e2fsck ignores the list of orphans on a volume with the error mark, so the mark is cleared first.
 			b.tool(1, "e2fsck", "-fy", "-E", "journal_only", img)
 			b.tool(0, "debugfs", "-w", "-R", "set_super_value state 1", img)
 			out := b.tool(1, "e2fsck", "-fy", img)
@@ -31,7 +31,7 @@ func (b *bench) judge() {
 			b.kernel(img)
 		}
 		b.serve(img, "commit=5")
-		b.check(fmt.Sprintf("LaneFS, e2fsck has looked: %v", repaired))
+		b.check(fmt.Sprintf("LaneFS, after e2fsck: %v", repaired))
 		out, err := b.lanefs("umount", b.mnt)
 		require.NoError(t, err, out)
 		if repaired {
@@ -40,29 +40,29 @@ func (b *bench) judge() {
 	}
 }
 
-// check wants what was acknowledged at mnt.
-func (b *bench) check(who string) {
+// check requires that what was acknowledged is there at mnt, mounted by the named driver.
+func (b *bench) check(by string) {
 	b.t.Helper()
 	for _, w := range b.writers {
-		require.NoError(b.t, w.check(w, filepath.Join(b.mnt, w.name)), "%s, by %s", w.name, who)
+		require.NoError(b.t, w.check(w, filepath.Join(b.mnt, w.name)), "%s, by %s", w.name, by)
 	}
 }
 
-// kernel has the kernel's ext4 show what is there, where it may.
+// kernel checks a mount by the kernel's ext4, if it can mount here.
 func (b *bench) kernel(img string) {
 	if os.Geteuid() != 0 {
-		b.t.Log("the kernel's ext4 was not asked: that needs root")
+		b.t.Log("not mounted by the kernel's ext4: that needs root")
 		return
 	}
 	if out, err := exec.Command("mount", "-t", "ext4", "-o", "loop,ro", img, b.mnt).CombinedOutput(); err != nil {
-		b.t.Logf("the kernel's ext4 was not asked: %s", out)
+		b.t.Logf("not mounted by the kernel's ext4: %s", out)
 		return
 	}
 	defer b.tool(0, "umount", b.mnt)
 	b.check("the kernel")
 }
 
-// judgeTorn: what is gone is gone. A mount is refused as long as the image is too short, or says that e2fsck has to look.
+// judgeTorn checks an image of which a part is lost: as long as it is too short, a mount is refused.
 func (b *bench) judgeTorn() {
 	st, err := os.Stat(b.backing)
 	require.NoError(b.t, err)
@@ -75,5 +75,5 @@ func (b *bench) judgeTorn() {
 	}
 	c := exec.Command("e2fsck", "-fn", b.backing)
 	out, _ := c.CombinedOutput()
-	b.t.Logf("e2fsck -fn says %d:\n%.500s", c.ProcessState.ExitCode(), out)
+	b.t.Logf("e2fsck -fn: exit status %d:\n%.500s", c.ProcessState.ExitCode(), out)
 }

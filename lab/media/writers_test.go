@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer is a program that writes until it is told to stop, and notes what it was told. After a failure it asks a few times more.
+// writer is a program that writes until it is stopped, and records what fsync acknowledged. After a failure it tries a few more
+// times.
 type writer struct {
 	name  string
 	step  func(w *writer, dir string, rng *rand.Rand) error // one piece of work that ends with fsync or its like
@@ -51,7 +52,7 @@ func newWriters() []*writer {
 	return w
 }
 
-// work goes on until stop is closed, or it was refused often enough.
+// work writes until stop is closed, or until moreAsked steps have failed.
 func (w *writer) work(dir string, rng *rand.Rand, stop <-chan struct{}) {
 	for {
 		select {
@@ -84,7 +85,7 @@ func (w *writer) count() (acks, refused int) {
 	return w.acks, len(w.refused)
 }
 
-// contents are n bytes that no other seed has.
+// contents returns n bytes that differ for each seed.
 func contents(seed, n int) []byte {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 8 {
@@ -93,7 +94,7 @@ func contents(seed, n int) []byte {
 	return b
 }
 
-// sync is fsync, asked again after a failure: who is told no the first time must not be told yes then.
+// sync calls fsync, and once more after a failure: the second call must not succeed.
 func (w *writer) sync(f *os.File, dataOnly bool) error {
 	ask := f.Sync
 	if dataOnly {
@@ -137,7 +138,7 @@ func checkFiles(w *writer, _ string) error {
 			return err
 		}
 		if len(b) == 0 || !bytes.Equal(b, contents(seed, len(b))) {
-			return fmt.Errorf("%s has not what was acknowledged, %d bytes", path, len(b))
+			return fmt.Errorf("%s does not have the acknowledged content, but %d bytes", path, len(b))
 		}
 	}
 	return nil
@@ -225,7 +226,7 @@ func checkAppend(w *writer, dir string) error {
 	return nil
 }
 
-// stepNames makes a name, renames it over an older one, and takes one away; fsync of the directory.
+// stepNames makes a name, renames it, removes the name of the step before, and calls fsync on the directory.
 func stepNames(w *writer, dir string, _ *rand.Rand) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apply makes the next state: what operation o did, given how it ended.
+// apply makes the next state from operation o and its result.
 func (m *model) apply(o op, r result) {
 	m.now++
 	changed := !r.NoSpace || o.kind.fileOp()
@@ -116,8 +116,8 @@ func (m *model) applyFile(o *op, r result) bool {
 	grown := false
 	switch o.kind {
 	case opWrite, opCopy:
-		o.teeth(bs, r.N, func(x *op) { grown = m.write(n, x, min(r.N, x.n)) || grown })
-		// What was written was written. Blocks behind it that the file had before may have been overwritten as well.
+		o.eachWrite(bs, r.N, func(x *op) { grown = m.write(n, x, min(r.N, x.n)) || grown })
+		// The first r.N bytes are in the file. Blocks behind them that the file had before may have been overwritten, too.
 		failed = failed && !o.flag && n.hasCells((o.off+r.N)/bs, (end+bs-1)/bs)
 	case opTruncate:
 		m.zeroBytes(n, o.n, min(n.size, (o.n+bs-1)/bs*bs))
@@ -193,7 +193,7 @@ func copyAt(dst, src []byte, off int64) {
 	}
 }
 
-// write puts the first done bytes of what o writes into n. It reports whether the file was given blocks or grew.
+// write puts the first done bytes of what o writes into n. It reports whether the file got blocks or grew.
 func (m *model) write(n *node, o *op, done int64) (grown bool) {
 	if done == 0 {
 		return false
@@ -223,7 +223,7 @@ func (m *model) write(n *node, o *op, done int64) (grown bool) {
 	return grown
 }
 
-// hasCells says whether any of the logical blocks from l to end has bytes.
+// hasCells reports whether any of the logical blocks from l to end has bytes.
 func (n *node) hasCells(l, end int64) bool {
 	for ; l < min(end, int64(len(n.cells))); l++ {
 		if n.cells[l].reads() {
@@ -248,7 +248,7 @@ func (m *model) zeroBytes(n *node, from, to int64) {
 	m.put(n.cells[l].cell, p)
 }
 
-// dropBytes makes bytes [from, to) read as zeroes: whole blocks are given up, or kept as unwritten, the rest is zeroed in
+// dropBytes makes bytes [from, to) read as zeroes: whole blocks are freed, or kept as unwritten, and the rest is zeroed in
 // place.
 func (m *model) dropBytes(n *node, from, to int64, keep bool) {
 	bs := m.block

@@ -22,8 +22,8 @@ type Campaign struct {
 	Workers  int           // goroutines of a run; 0: 3
 	Parallel int           // runs at a time; 0: 2
 	Full     float64       // the part of the cuts that e2fsck and the kernel recover too
-	Kernel   bool          // the kernel can
-	Recuts   int           // cuts of our own recovery, for each of those
+	Kernel   bool          // the kernel can mount images here
+	Recuts   int           // cuts of LaneFS's recovery, for each of those
 	Layout   string        // "": all, one after the other
 	Dir      string        // for images, in memory if possible; "": a temporary directory
 	Keep     string        // where failures are saved; "": nowhere
@@ -67,7 +67,7 @@ func (f *Failure) replay() string {
 	return s
 }
 
-// Run runs the campaign. The error says that it could not be run; what was found is in the summary.
+// Run runs the campaign. It returns an error if the campaign could not be run; failures that it found are in the summary.
 func (c Campaign) Run() (*Summary, error) {
 	if c.Logf == nil {
 		c.Logf = func(string, ...any) {}
@@ -216,7 +216,7 @@ func (k *running) link(seed uint64, l Layout, dir, image string, before *Tree, r
 	return t, nil
 }
 
-// late says that a campaign has taken more than its time.
+// late reports whether the campaign has run an eighth longer than its time.
 func (k *running) late() bool { return k.Time > 0 && time.Since(k.start) > k.Time+k.Time/8 }
 
 // draw picks a cut: anywhere, near a flush, or in the mounting and unmounting.

@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
-// check looks whether t, recovered after a cut at a position of the recording, is a state that the worker's part of the
-// volume may have. all says that every operation is done and durable.
+// check returns an error unless t, recovered after a cut at a position of the recording, is a state that the worker's part of
+// the volume may have. With all set, every operation must be done and durable.
 func (m *model) check(t *Tree, cut int, lba int, all bool) error {
 	c := &checker{m: m, t: t, lba: int64(lba), synced: map[int]int{}}
 	c.low, c.high = m.bounds(cut, c.synced, &c.allSynced)
@@ -28,11 +28,11 @@ func (m *model) check(t *Tree, cut int, lba int, all bool) error {
 	return c.explain()
 }
 
-// steps says whether an operation may take several transactions, so that it can be there in part.
+// steps reports whether an operation may take several transactions, so that a cut can leave it done in part.
 func (k opKind) steps() bool { return k.fileOp() && k != opTruncate }
 
-// bounds is between which states the volume can be after a cut: low is certainly durable, operations after high had not
-// begun. synced gets for files, and all for the whole volume, up to which operation data is certainly durable.
+// bounds returns the first and the last state that the volume can have after a cut: state low is durable, operations after
+// high had not begun. It sets synced for files, and all for the whole volume, to the last operation whose data is durable.
 func (m *model) bounds(cut int, synced map[int]int, all *int) (low, high int) {
 	high = sort.Search(len(m.results), func(i int) bool { return m.results[i].Start > cut })
 	for i := range high {
@@ -82,13 +82,13 @@ func (c *checker) state(k, partial int) error {
 	return nil
 }
 
-// wrong notes a difference. It reports whether to go on.
+// wrong records a difference. It reports whether to continue.
 func (c *checker) wrong(format string, args ...any) bool {
 	c.diffs = append(c.diffs, fmt.Sprintf(format, args...))
 	return c.all
 }
 
-// node compares everything but contents. Its result, like that of the others here, is false to stop.
+// node compares everything but contents. It returns false to stop, as the other comparisons here do.
 func (c *checker) node(path string, id int, ino uint64) bool {
 	if seen, ok := c.inodes[id]; ok {
 		return seen == ino || c.wrong("%s: inode %d, elsewhere %d", path, ino, seen)
@@ -152,7 +152,7 @@ func (m *model) isTainted(id, high int) bool {
 	return t > 0 && t <= high
 }
 
-// partialSize says whether a file may have a size while operation k+1 is being done.
+// partialSize reports whether a file may have a size while operation k+1 is in progress.
 func (c *checker) partialSize(size int64) bool {
 	old, now := c.m.at(c.partial, c.k).size, c.m.at(c.partial, c.k+1).size
 	return size == now || size > old && size < now && size%c.m.block == 0
@@ -235,7 +235,7 @@ func anyHas(options [][]version, s []byte, off int64) bool {
 	return false
 }
 
-// describe says what may be there.
+// describe lists the bytes that may be there.
 func describe(options [][]version, off int64, n int, at int64) string {
 	s := "allowed:"
 	for _, o := range options {
@@ -249,7 +249,7 @@ func describe(options [][]version, off int64, n int, at int64) string {
 	return s
 }
 
-// explain makes the error when no state fits: how the tree differs from the nearest ones.
+// explain returns the error for a tree that is none of the states: its differences from the nearest one.
 func (c *checker) explain() error {
 	c.all = true
 	best, bestK := []string(nil), -1

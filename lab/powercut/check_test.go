@@ -48,7 +48,7 @@ func (t *Tree) clone() *Tree {
 	return c
 }
 
-// nodes lists inodes below the first worker's directory for which f says yes.
+// nodes lists the inodes below the first worker's directory for which f returns true.
 func (t *Tree) nodes(f func(*files.Node) bool) (found []uint64) {
 	var visit func(ino uint64)
 	visit = func(ino uint64) {
@@ -64,7 +64,7 @@ func (t *Tree) nodes(f func(*files.Node) bool) (found []uint64) {
 	return found
 }
 
-// TestCheckRefuses: a check that cannot fail is none. Every kind of damage to a right tree is found.
+// TestCheckRefuses checks that the check can fail: it finds every kind of damage to a correct tree.
 func TestCheckRefuses(t *testing.T) {
 	for seed := uint64(1); ; seed++ {
 		r, tree := workload(t, seed)

@@ -16,12 +16,12 @@ type Cut struct {
 	Seed uint64 // which of the possible media
 }
 
-// depth is how much is tried of a cut, besides LaneFS's recovery.
+// depth says what is done with a cut, besides LaneFS's recovery.
 type depth struct {
-	look   bool // a read-only look
-	fsck   bool // e2fsck's recovery
-	kernel bool // the kernel's
-	recuts int  // cuts of our recovery
+	look   bool // a read-only mount first
+	fsck   bool // recovery by e2fsck
+	kernel bool // recovery by the kernel
+	recuts int  // cuts of LaneFS's recovery
 }
 
 // bench is a place to cut a run's recording in: a directory for images.
@@ -51,7 +51,7 @@ func (b *bench) put(name string) (string, error) {
 	return path, err
 }
 
-// try cuts and recovers in every way that is asked for.
+// try makes a cut, recovers it in every way that d names, and compares the trees.
 func (b *bench) try(c Cut, d depth) error {
 	if err := b.replay.Cut(c.At, c.Seed); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (b *bench) try(c Cut, d depth) error {
 		if err != nil {
 			return err
 		}
-		other.forgive(t, truncated)
+		other.restoreXattrs(t, truncated)
 		if err := t.same(other); err != nil {
 			return fmt.Errorf("LaneFS's recovery and e2fsck's: %w", err)
 		}
@@ -117,7 +117,7 @@ func (b *bench) try(c Cut, d depth) error {
 	return nil
 }
 
-// recut cuts a recorded recovery n times. Every time the same tree must come out.
+// recut cuts a recorded recovery n times. Recovering again must give the same tree each time.
 func (b *bench) recut(c Cut, rec *media.Recording, want *Tree, n int) error {
 	if rec.Len() == 0 {
 		return nil
@@ -149,8 +149,8 @@ func (b *bench) recut(c Cut, rec *media.Recording, want *Tree, n int) error {
 	return nil
 }
 
-// leave makes image what a cut left, for another workload to go on with: as it is, so that mounting recovers it, or
-// recovered already in one of the ways. It returns the tree.
+// leave writes to image what a cut left, for the next workload: not recovered, so that mounting recovers it, or already
+// recovered in one of the ways. It returns the tree.
 func (b *bench) leave(c Cut, image string, r *rand.Rand, withKernel bool) (*Tree, error) {
 	l := &b.run.Layout
 	if err := b.replay.Cut(c.At, c.Seed); err != nil {

@@ -20,7 +20,7 @@ type Layout struct {
 	Commit  time.Duration
 	Maps    bool // files have block maps: no fallocate
 
-	Miscounts bool // e2fsck may count the blocks of an inode wrong when it recovers such a volume: see miscount
+	Miscounts bool // e2fsck may miscount the blocks of an inode when it recovers such a volume: see miscount
 }
 
 // Layouts are the volumes of a campaign. Journals are as small as mkfs makes them, 1,024 blocks, so that they wrap.

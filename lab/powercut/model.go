@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// model is one worker's part of the volume: every state it went through. State k is what there is after operation k;
-// operations count from 1. It is changed by the worker as it goes, and only read afterwards.
+// model is one worker's part of the volume in every state. State k is the one after operation k; operations count from 1. The
+// worker changes it as it runs; afterwards it is only read.
 type model struct {
 	worker int
 	block  int64
@@ -18,7 +18,7 @@ type model struct {
 	hist    map[int][]dated // every version of every node
 	places  map[int][]place // where each node has names now
 	held    map[int]bool    // files that the worker holds open
-	tainted map[int]int     // files of which an operation failed half way, and which one
+	tainted map[int]int     // operations that failed half way, by file
 	meta    []int           // meta[k]: the last operation up to k that changed metadata
 	ops     []op            // ops[k-1] is operation k
 	results []result        // the same
@@ -73,7 +73,7 @@ type version struct {
 	data []byte
 }
 
-// reads says whether the slot has bytes.
+// reads reports whether the slot has bytes.
 func (s slot) reads() bool { return s.cell != nil && !s.unwritten }
 
 // last is what the cell holds after all operations.
@@ -100,7 +100,7 @@ func (m *model) cur(id int) *node {
 	return h[len(h)-1].n
 }
 
-// edit gives a copy of a node for the current operation to change. touched says that the operation writes the inode.
+// edit returns a copy of a node for the current operation to change. touched is set if the operation writes the inode.
 func (m *model) edit(id int, touched bool) *node {
 	h := m.hist[id]
 	if k := len(h) - 1; k >= 0 && h[k].op == m.now {
@@ -144,7 +144,7 @@ func newModel(worker int, block int64, top [2]string, t *Tree) *model {
 	return m
 }
 
-// owns says whether a name in the shared directory is the worker's.
+// owns reports whether a name in the shared directory is the worker's.
 func (m *model) owns(name string) bool {
 	return len(name) > len(m.top[ownDir]) && name[:len(m.top[ownDir])] == m.top[ownDir] && name[len(m.top[ownDir])] == '-'
 }
@@ -159,7 +159,7 @@ func (m *model) adopt(t *Tree, ino uint64, id int) {
 		for off := int64(0); off < x.Size; off += m.block {
 			b := make([]byte, m.block)
 			copy(b, x.Content[off:])
-			// It may be a hole: then nothing but zeroes can be seen, which the check allows as it allows any older version.
+			// It may be a hole, which reads as zeroes. The check allows that, as it allows any older version.
 			n.cells = append(n.cells, slot{cell: &cell{versions: []version{{0, b}}}})
 		}
 	case unix.S_IFDIR:

@@ -42,7 +42,7 @@ var opNames = [opKinds]string{"create", "mkdir", "symlink", "mknod", "tmpfile", 
 
 func (k opKind) String() string { return opNames[k] }
 
-// fileOp says whether the operation is on the contents of one regular file.
+// fileOp reports whether the operation is on the contents of one regular file.
 func (k opKind) fileOp() bool { return k >= opWrite && k <= opInsert }
 
 // op is one operation of a worker. Files and directories are named by the worker's own numbers.
@@ -88,8 +88,8 @@ func (o *op) String() string {
 	return fmt.Sprintf("%v %d+%d of %d %v", o.kind, o.off, o.n, o.id, o.flag)
 }
 
-// teeth gives the writes that a write consists of, up to n bytes.
-func (o *op) teeth(block, n int64, f func(*op)) {
+// eachWrite calls f for the single writes of an opWrite, up to n bytes: one, or one per block if flag is set.
+func (o *op) eachWrite(block, n int64, f func(*op)) {
 	if o.kind != opWrite || !o.flag {
 		f(o)
 		return
@@ -101,7 +101,7 @@ func (o *op) teeth(block, n int64, f func(*op)) {
 	}
 }
 
-// result is how an operation ended. Together with the seed the results give back what a worker did.
+// result is the result of an operation. A worker's operations follow from the seed and the results.
 type result struct {
 	Start, End int   // positions of the recording before and after it; End -1: it had not ended
 	N          int64 // bytes written, or the size after a failed allocation

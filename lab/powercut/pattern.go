@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// stamp says whose bytes these are. Every 16 bytes of data carry it and their place in the file, so that bytes in a wrong
-// place tell where they are from.
+// stamp identifies bytes. Every 16 bytes of data carry it and their offset in the file, so that bytes in a wrong place show
+// where they are from.
 type stamp struct {
 	worker uint8 // garbage: free space before the workload
 	file   uint32
@@ -33,7 +33,7 @@ func fill(b []byte, s stamp, off int64) {
 	}
 }
 
-// identify says what the bytes at off of a file are.
+// identify describes the bytes at off of a file.
 func identify(b []byte, off int64) string {
 	zero := true
 	for _, x := range b {
@@ -54,5 +54,5 @@ func identify(b []byte, off int64) string {
 		}
 		return fmt.Sprintf("bytes of worker %d, file %d, operation %d, offset %d (found at %d)", u[2], file, op, at, off+int64(skip))
 	}
-	return fmt.Sprintf("bytes nobody wrote (%x...)", b[:min(len(b), unit)])
+	return fmt.Sprintf("bytes that no worker wrote (%x...)", b[:min(len(b), unit)])
 }

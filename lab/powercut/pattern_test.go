@@ -19,5 +19,5 @@ func TestPattern(t *testing.T) {
 	require.Equal(t, "zeroes", identify(make([]byte, 512), 0))
 	fill(whole, stamp{worker: garbage, file: 99}, 0)
 	require.Contains(t, identify(whole, 0), "free space")
-	require.Contains(t, identify([]byte{1, 2, 3}, 0), "nobody")
+	require.Contains(t, identify([]byte{1, 2, 3}, 0), "no worker")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
-// This file has the ways to bring a cut volume back. Each gives the tree that it shows.
+// This file has the ways to recover a cut volume. Each returns the recovered tree.
 
 // ours recovers with LaneFS, walks, and unmounts; e2fsck must then find nothing wrong. rec, if not nil, records it.
 func ours(path string, l *Layout, rec *media.Recorder) (*Tree, error) {
@@ -25,7 +25,7 @@ func ours(path string, l *Layout, rec *media.Recorder) (*Tree, error) {
 	return t, nil
 }
 
-// readOnly is LaneFS's read-only look. The image is opened so that it cannot be written.
+// readOnly returns the tree of a read-only mount. The image is opened so that it cannot be written.
 func readOnly(path string, l *Layout) (*Tree, error) {
 	t, err := look(path, stackOptions{lba: l.LBA, readOnly: true})
 	if err != nil {
@@ -74,12 +74,12 @@ func fsckRepair(path string, l *Layout) (t *Tree, truncated map[uint64]bool, err
 	return t, r.Truncated, nil
 }
 
-// miscount is what e2fsck says of a wrong i_blocks. On volumes with inline data it has said so, once in 32,000 cuts, of an
-// inode that neither LaneFS's recovery of the same medium leaves wrong, nor the kernel's: both are looked at by e2fsck -fn.
+// miscount is what e2fsck prints when it corrects i_blocks. On volumes with inline data it did so once in 32,000 cuts, for an
+// inode that is correct after LaneFS's and after the kernel's recovery of the same medium: e2fsck -fn checks both.
 var miscount = regexp.MustCompile(`Inode \d+, i_blocks is \d+, should be \d+\.  Fix\? yes\n`)
 
-// forgive gives the inodes that e2fsck truncated back the attributes that it dropped.
-func (t *Tree) forgive(want *Tree, truncated map[uint64]bool) {
+// restoreXattrs gives the inodes that e2fsck truncated the attributes back that it dropped.
+func (t *Tree) restoreXattrs(want *Tree, truncated map[uint64]bool) {
 	for ino := range truncated {
 		if n, w := t.Nodes[ino], want.Nodes[ino]; n != nil && w != nil && len(n.Xattrs) < len(w.Xattrs) {
 			n.Xattrs = w.Xattrs

@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
-// Run is one workload and what was recorded of it.
+// Run is one workload and its recording.
 type Run struct {
 	Seed    uint64
 	Layout  Layout
@@ -64,7 +64,7 @@ func (r *Run) execute(image string) (err error) {
 		return err
 	}
 
-	// What can be seen now is what the models say.
+	// The tree must be the models' last state.
 	t, err := walk(s.vol)
 	if err != nil {
 		err = fmt.Errorf("after the workload: %w", err)
@@ -110,7 +110,7 @@ func (r *Run) rebuild() {
 	}
 }
 
-// check looks whether t is what a cut of the recording may leave.
+// check returns an error unless t is a tree that a cut of the recording may leave.
 func (r *Run) check(t *Tree, cut int) error {
 	for _, m := range r.models {
 		if err := m.check(t, cut, r.Layout.LBA, r.Closed >= 0 && cut >= r.Closed); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
-// stack is a mounted volume and all that stands below it, as in lanefs mount but for FUSE.
+// stack is an open volume and all layers below it, as in lanefs mount but without FUSE.
 type stack struct {
 	rt   gpu.Runtime
 	ctl  *softctl.Controller
@@ -39,7 +39,7 @@ type stackOptions struct {
 	logf       func(string, ...any)
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var discardLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func openStack(image string, o stackOptions) (s *stack, err error) {
 	s = &stack{}
@@ -52,11 +52,11 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 	if s.rt, err = host.Open(host.Options{}); err != nil {
 		return s, err
 	}
-	// A program that another goroutine starts has our files open until it is executed, the lock of an image that was just
-	// closed among them.
+	// A child process that another goroutine starts has all files open until its execve(2), so also the lock of an image that
+	// was just closed.
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		s.ctl, err = softctl.Open(image, softctl.Options{BlockSize: o.lba, ReadOnly: o.readOnly, Recorder: o.recorder,
-			OutOfOrder: o.outOfOrder, Seed: o.seed, Log: quiet})
+			OutOfOrder: o.outOfOrder, Seed: o.seed, Log: discardLog})
 		if err == nil {
 			break
 		}
@@ -64,7 +64,7 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 			return s, err
 		}
 	}
-	if s.nvme, err = controller.Open(controller.Config{Runtime: s.rt, Transport: s.ctl, Log: quiet}); err != nil {
+	if s.nvme, err = controller.Open(controller.Config{Runtime: s.rt, Transport: s.ctl, Log: discardLog}); err != nil {
 		return s, err
 	}
 	if s.eng, err = engine.New(s.nvme, engine.Config{Lanes: max(o.lanes, 1)}); err != nil {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// templates makes the volume that runs of a layout begin with once, and copies it.
+// templates makes the first volume of each layout once, and copies it for runs.
 type templates struct {
 	dir     string
 	workers int
@@ -21,7 +21,7 @@ type template struct {
 	tree *Tree
 }
 
-// get puts a new volume of the layout at path and gives its tree.
+// get puts a new volume of the layout at path and returns its tree.
 func (s *templates) get(l *Layout, path string) (*Tree, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
-// Tree is everything that can be seen of a volume, but for its times: recovery may set some.
+// Tree is all files of a volume, without their times: recovery may set some.
 type Tree struct {
 	Nodes map[uint64]*files.Node // by inode number
 	Root  uint64
@@ -51,7 +51,7 @@ func (t *Tree) add(path string, i *ext4.Inode) error {
 	})
 }
 
-// same is an error that says how b differs from a.
+// same returns an error with the differences of a and b, nil if there are none.
 func (a *Tree) same(b *Tree) error {
 	var diffs []string
 	seen := map[uint64]bool{}

@@ -18,7 +18,7 @@ type worker struct {
 	open map[int]*ext4.Inode // what m.held says
 }
 
-// run does n operations. position gives the recording's.
+// run does n operations. position returns the position of the recording.
 func (w *worker) run(n int, position func() int, stop func() bool) error {
 	for range n {
 		if stop() {
@@ -51,7 +51,7 @@ func (m *model) history(id, n int) (s string) {
 	return s
 }
 
-// closeAll gives up what is held open, as when the volume is unmounted.
+// closeAll closes the files that are held open, before the volume is unmounted.
 func (w *worker) closeAll() {
 	for id, i := range w.open {
 		i.Put()
@@ -59,7 +59,7 @@ func (w *worker) closeAll() {
 	}
 }
 
-// inode finds a file by its path, or among those held open. The caller drops it.
+// inode finds a file by its path, or among those held open. The caller must Put it.
 func (w *worker) inode(id int) (*ext4.Inode, error) {
 	if i := w.open[id]; i != nil {
 		return i.Ref(), nil
@@ -171,12 +171,12 @@ func (w *worker) make(o *op, dir *ext4.Inode) error {
 	return nil
 }
 
-// contents changes a file's bytes. It returns how many were written, or the size that an allocation left.
+// contents changes a file's bytes. It returns the number of bytes written, or the size after an allocation.
 func (w *worker) contents(o *op, i *ext4.Inode) (int64, error) {
 	switch o.kind {
 	case opWrite:
 		done, err := int64(0), error(nil)
-		o.teeth(w.m.block, o.n, func(x *op) {
+		o.eachWrite(w.m.block, o.n, func(x *op) {
 			if err == nil {
 				var n int
 				n, err = i.Write(x.off, w.m.data(x, w.m.now+1))

@@ -1,4 +1,4 @@
-// Command faults runs a campaign of faults against LaneFS, or one try of it again: see package iofault. Every flag can also be
+// Command faults runs a campaign of faults against LaneFS, or repeats one try of it: see package iofault. Every flag can also be
 // given in the environment: -time is FAULT_TIME, for make fault-test.
 package main
 
@@ -26,12 +26,12 @@ func main() {
 	flag.IntVar(&c.Windows, "windows", 10, "windows of a sequence")
 	flag.IntVar(&c.Parallel, "parallel", 3, "tries at a time")
 	flag.Float64Var(&c.Kernel, "kernel", 0.25, "the part of the media that the kernel recovers, too")
-	flag.Float64Var(&c.LaneFS, "lanefs", 0.25, "the part that LaneFS recovers, too")
+	flag.Float64Var(&c.LaneFS, "lanefs", 0.25, "the part of the media that LaneFS recovers, too")
 	flag.StringVar(&c.Layout, "layout", "", "only this layout")
 	profile := flag.String("profile", "", "only this profile: direct or names")
 	flag.StringVar(&c.Dir, "dir", drive.Memory(), "where images are made")
 	flag.IntVar(&c.Kinds, "kinds", 1, "stop after so many kinds of failure")
-	flag.IntVar(&c.Window, "window", 0, "with -layout, -profile, -seed, -k and -mode: do this one try again")
+	flag.IntVar(&c.Window, "window", 0, "with -layout, -profile, -seed, -k and -mode: repeat this one try")
 	flag.IntVar(&c.K, "k", 0, "which command or allocation fails")
 	flag.StringVar(&c.Mode, "mode", "", "and how")
 	drive.ParseFlags("FAULT_")
@@ -55,7 +55,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(s)
-	fmt.Println("met in:", s.Steps())
+	fmt.Println("steps that faults hit:", s.Steps())
 	for _, f := range s.Kinds {
 		fmt.Printf("%d times: %s\n  %s\n", f.Number, f.Kind, f.Again)
 	}
@@ -63,6 +63,6 @@ func main() {
 		os.Exit(1)
 	}
 	if s.Faults == 0 {
-		log.Fatal("no fault met anything")
+		log.Fatal("no fault hit anything")
 	}
 }

@@ -45,7 +45,7 @@ func main() {
 		if err := powercut.Replay(*replay, cut, *images, c.Kernel); err != nil {
 			log.Fatalf("%s: cut %d, seed %d: %v", *replay, cut.At, cut.Seed, err)
 		}
-		fmt.Println("the cut is recovered, and nothing is wrong")
+		fmt.Println("the cut was recovered, and nothing is wrong")
 		return
 	}
 	if c.Fresh = *seed; c.Fresh == 0 {
