@@ -66,7 +66,7 @@ stress: deps kernels ## stress-ng's file system stressors for 10 minutes under t
 	CGO_ENABLED=1 $(GO) build -race -o build/lanefs-race ./cmd/lanefs
 	nice -n 19 $(GO) run ./lab/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
 
-attack: kernels ## ordinary users attack a mount for a minute, and root looks whether he is held up; ATTACK_TIME=1h, 0 for ever
+attack: kernels ## ordinary users attack a mount for a minute, while operations of root must succeed; ATTACK_TIME=1h, 0: without end
 	@CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -time $(or $(ATTACK_TIME),1m)
 
 demo: deps-run build ## the first mount, from mkfs to fsck

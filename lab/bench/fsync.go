@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// The rows of who wants to know that it is on the medium: databases, mail, editors.
+// The rows of programs that need their data on the medium: databases, mail servers, editors.
 
 const (
 	appends = 2000 // of one writer
 	synced  = 1000 // files
 )
 
-// appendSync returns a measurement of writers at once, each of which adds 4 KiB to a file of its own and calls fsync, again
-// and again, as a database does to its log: how many of them a second all get done together.
+// appendSync returns a measurement of parallel writers. Each appends 4 KiB to a file of its own and calls fsync, repeatedly, as a
+// database does with its log. The result is the number of such steps of all writers per second.
 func appendSync(writers int) func(mnt string) (float64, error) {
 	return func(mnt string) (float64, error) {
 		var wg gosync.WaitGroup

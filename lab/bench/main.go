@@ -105,7 +105,7 @@ func (b *bench) one(s *system, rows string) error {
 	if err := s.unmount(); err != nil {
 		return err
 	}
-	// A fast answer that leaves a damaged volume is none.
+	// The figures count only if the volume is sound.
 	if s.name == "lanefs" {
 		if _, err := drive.Run("e2fsck", "-fn", s.image); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (b *bench) print(systems []*system, runs int) {
 	}
 	others := slices.DeleteFunc(slices.Clone(systems), func(s *system) bool { return s.name == "lanefs" })
 	if len(others) == len(systems) {
-		others = nil // nothing to hold against them
+		others = nil // there is nothing to compare with
 	}
 	for _, s := range others {
 		fmt.Printf("%12s", "vs "+s.name)

@@ -85,14 +85,14 @@ func runFio(file string, args ...string) (float64, error) {
 	if s.Bytes == 0 {
 		s = j.Write
 	}
-	took := max(s.Runtime, j.Runtime) / 1000
-	if s.Bytes == 0 || took == 0 {
-		return 0, fmt.Errorf("fio moved %d bytes in %v s", s.Bytes, took)
+	elapsed := max(s.Runtime, j.Runtime) / 1000
+	if s.Bytes == 0 || elapsed == 0 {
+		return 0, fmt.Errorf("fio moved %d bytes in %v s", s.Bytes, elapsed)
 	}
 	if s.Bytes/s.Total >= 1<<20 {
-		return float64(s.Bytes) / took / 1e6, nil
+		return float64(s.Bytes) / elapsed / 1e6, nil
 	}
-	return float64(s.Total) / took, nil
+	return float64(s.Total) / elapsed, nil
 }
 
 func name(mnt string, i int) string { return filepath.Join(mnt, "many", fmt.Sprintf("file-%05d", i)) }
@@ -112,7 +112,7 @@ func createFiles(mnt string) (float64, error) {
 	return time.Since(start).Seconds(), nil
 }
 
-// listFiles is what ls -l asks for.
+// listFiles reads the directory and the attributes of each file, as ls -l does.
 func listFiles(mnt string) (float64, error) {
 	if err := sync(mnt); err != nil {
 		return 0, err
@@ -143,7 +143,7 @@ func removeFiles(mnt string) (float64, error) {
 	return time.Since(start).Seconds(), nil
 }
 
-// copyTree copies and makes durable.
+// copyTree copies a tree and makes it durable.
 func (b *bench) copyTree(mnt string) (float64, error) {
 	start := time.Now()
 	if _, err := drive.Run("cp", "-a", b.tree, filepath.Join(mnt, "src")); err != nil {

@@ -26,21 +26,21 @@ type system struct {
 }
 
 func (b *bench) systems() []*system {
-	make1 := func(name string, mount, umount func(image, mnt string) []string) *system {
+	newSystem := func(name string, mount, umount func(image, mnt string) []string) *system {
 		s := &system{name: name, image: filepath.Join(b.dir, name+".img"), mnt: filepath.Join(b.dir, name)}
 		s.mountArgs, s.umountArgs = mount(s.image, s.mnt), umount(s.image, s.mnt)
 		return s
 	}
 	return []*system{
-		make1("lanefs", func(i, m string) []string {
+		newSystem("lanefs", func(i, m string) []string {
 			if b.options != "" {
 				return []string{b.lanefs, "mount", "-o", b.options, i, m}
 			}
 			return []string{b.lanefs, "mount", i, m}
 		}, func(_, m string) []string { return []string{b.lanefs, "umount", m} }),
-		make1("fuse2fs", func(i, m string) []string { return []string{"fuse2fs", i, m, "-o", "rw"} },
+		newSystem("fuse2fs", func(i, m string) []string { return []string{"fuse2fs", i, m, "-o", "rw"} },
 			func(_, m string) []string { return []string{"fusermount3", "-u", m} }),
-		make1("kernel", func(i, m string) []string { return []string{"mount", "-t", "ext4", "-o", "loop", i, m} },
+		newSystem("kernel", func(i, m string) []string { return []string{"mount", "-t", "ext4", "-o", "loop", i, m} },
 			func(_, m string) []string { return []string{"umount", m} }),
 	}
 }
@@ -68,7 +68,7 @@ func (s *system) mount() error {
 	return nil
 }
 
-// unmount returns when the image is free: fuse2fs goes on for a moment after its mount is gone.
+// unmount returns when the image is free: fuse2fs runs on for a moment after its unmount.
 func (s *system) unmount() error {
 	if _, err := drive.Run(s.umountArgs[0], s.umountArgs[1:]...); err != nil {
 		return err
@@ -97,7 +97,7 @@ func inUse(path string) bool {
 	return false
 }
 
-// abandon takes away what a failed run left.
+// abandon removes what a failed run left.
 func (s *system) abandon() error {
 	if !s.mounted {
 		return nil
@@ -108,7 +108,7 @@ func (s *system) abandon() error {
 	return nil
 }
 
-// sync writes out what is held of the file system at dir.
+// sync calls syncfs(2) on the file system at dir.
 func sync(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

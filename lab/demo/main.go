@@ -72,7 +72,7 @@ func run(lanefs, where, tree string) (err error) {
 	return nil
 }
 
-// enough says whether there is room for what the demo makes.
+// enough returns an error unless there is space for what the demo makes.
 func enough(dir string, need int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

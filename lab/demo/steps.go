@@ -56,7 +56,7 @@ func (d *demo) mount() error {
 }
 
 func (d *demo) copyTree() error {
-	took, err := drive.Timed("cp", "-a", d.tree, filepath.Join(d.mnt, "src"))
+	elapsed, err := drive.Timed("cp", "-a", d.tree, filepath.Join(d.mnt, "src"))
 	if err != nil {
 		return err
 	}
@@ -65,11 +65,11 @@ func (d *demo) copyTree() error {
 	}
 	t := d.tally
 	fmt.Printf("    %d files, %d directories, %d symbolic links, %.1f MiB in %.2f s: %.0f files/s, %.1f MB/s\n", t.files, t.dirs, t.links,
-		float64(t.bytes)/(1<<20), took.Seconds(), float64(t.files)/took.Seconds(), float64(t.bytes)/took.Seconds()/1e6)
+		float64(t.bytes)/(1<<20), elapsed.Seconds(), float64(t.files)/elapsed.Seconds(), float64(t.bytes)/elapsed.Seconds()/1e6)
 	return nil
 }
 
-// writeBig has dd copy random bytes, which no layer can shorten.
+// writeBig copies random bytes with dd: no layer can compress them.
 func (d *demo) writeBig() error {
 	f, err := os.Create(d.source)
 	if err != nil {
@@ -81,17 +81,17 @@ func (d *demo) writeBig() error {
 		return err
 	}
 	d.sum = hex.EncodeToString(h.Sum(nil))
-	took, err := drive.Timed("dd", "if="+d.source, "of="+d.big(), "bs=1M", "conv=fsync")
+	elapsed, err := drive.Timed("dd", "if="+d.source, "of="+d.big(), "bs=1M", "conv=fsync")
 	if err != nil {
 		return err
 	}
-	fmt.Printf("    %.2f s: %.0f MB/s\n", took.Seconds(), bigSize/took.Seconds()/1e6)
+	fmt.Printf("    %.2f s: %.0f MB/s\n", elapsed.Seconds(), bigSize/elapsed.Seconds()/1e6)
 	return nil
 }
 
 func (d *demo) big() string { return filepath.Join(d.mnt, "big") }
 
-// checkWritten holds the counters of the lanes against what was copied. Files are written in whole blocks.
+// checkWritten compares the counters of the lanes with what was copied. Files are written in whole blocks.
 func (d *demo) checkWritten() error {
 	if _, err := drive.Run("sync", d.big(), d.mnt); err != nil { // fsync of both
 		return err
@@ -105,7 +105,7 @@ func (d *demo) checkWritten() error {
 	if want := d.tally.blocks + bigSize; v.DataWritten != want {
 		return fmt.Errorf("the volume counts %d bytes of file data written, the files have %d in whole blocks", v.DataWritten, want)
 	}
-	// Since the mount was there: mounting itself writes the superblock.
+	// Counted since the mount, which itself writes the superblock.
 	at := d.mountedAt
 	lanes := s.Total.BytesWritten - at.Total.BytesWritten
 	if volume := written(s) - written(at); lanes != volume {
@@ -121,7 +121,7 @@ func written(s *drive.Stat) int64 {
 	return s.Volume.DataWritten + s.Volume.MetadataWritten + s.Volume.JournalWritten
 }
 
-// lanesAreSound checks what must hold of the counters whatever was done.
+// lanesAreSound checks invariants of the counters.
 func lanesAreSound(s *drive.Stat) error {
 	if s.Total.Errors+s.Total.Timeouts+s.Total.Late+s.Total.Spurious+s.Total.Rejected != 0 {
 		return fmt.Errorf("the lanes counted trouble: %+v", s.Total)
@@ -151,13 +151,13 @@ func (d *demo) compare() error {
 	return nil
 }
 
-// compareCold compares after a mount, when every byte has to come from the medium through the lanes.
+// compareCold compares after a new mount, so that every byte must come from the medium through the lanes.
 func (d *demo) compareCold() error {
 	start := time.Now()
 	if err := d.compare(); err != nil {
 		return err
 	}
-	took := time.Since(start)
+	elapsed := time.Since(start)
 	s, err := drive.ReadStat(d.lanefs, d.mnt)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (d *demo) compareCold() error {
 	if err := lanesAreSound(s); err != nil {
 		return err
 	}
-	fmt.Printf("    %.1f MiB of files read and compared in %.2f s\n\n", float64(d.tally.bytes+bigSize)/(1<<20), took.Seconds())
+	fmt.Printf("    %.1f MiB of files read and compared in %.2f s\n\n", float64(d.tally.bytes+bigSize)/(1<<20), elapsed.Seconds())
 	d.print(s)
 	return nil
 }
@@ -219,7 +219,7 @@ func (d *demo) end() error {
 	return d.fsck()
 }
 
-// cleanUp removes everything, also half way.
+// cleanUp removes everything, also after a failed step.
 func (d *demo) cleanUp(dir string) error {
 	if d.mounted {
 		if _, err := drive.Run(d.lanefs, "umount", d.mnt); err != nil {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// tally is what a tree holds.
+// tally counts what a tree holds.
 type tally struct {
 	files, dirs, links int
 	bytes              int64 // of regular files
@@ -46,8 +46,7 @@ func count(root string) (tally, error) {
 	return t, err
 }
 
-// sameTree compares what diff does not: modes, owners, times to the nanosecond, link counts and targets. Contents are
-// diff's.
+// sameTree compares what diff(1) does not: modes, owners, times to the nanosecond, link counts and targets.
 func sameTree(a, b string) error {
 	return filepath.WalkDir(a, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -77,7 +76,7 @@ type attributes struct {
 	mode     uint32
 	uid, gid uint32
 	links    uint64
-	size     int64 // not of directories, whose size is the file system's affair
+	size     int64 // not of directories, whose size depends on the file system
 	mtime    syscall.Timespec
 	rdev     uint64
 	target   string

@@ -18,7 +18,7 @@ import (
 
 var sharedDirs = []string{"s0", "s1", "s2", "s0/s3"}
 
-const anybody = "any"
+const sharedPrefix = "any"
 
 type sharedGen struct {
 	*gen
@@ -45,7 +45,7 @@ func (s *sharedGen) next() Op { return s.choices.next(s.gen) }
 
 // names are of one kind in one Op: the process's own, or shared ones. Slots are even for its own files, odd for shared ones.
 func (s *sharedGen) nameOf(own bool) string {
-	base := fmt.Sprintf("%s%d", anybody, s.rng.IntN(8))
+	base := fmt.Sprintf("%s%d", sharedPrefix, s.rng.IntN(8))
 	if own {
 		base = fmt.Sprintf("own%d-%d", s.proc, s.rng.IntN(12))
 	}
@@ -106,7 +106,7 @@ func (s *sharedGen) readdir() Op {
 
 // contested reports whether an Op's outcome is up to chance.
 func contested(o *Op) bool {
-	return strings.Contains(o.Path, anybody) || strings.Contains(o.Path2, anybody) || o.Kind == OpReaddir ||
+	return strings.Contains(o.Path, sharedPrefix) || strings.Contains(o.Path2, sharedPrefix) || o.Kind == OpReaddir ||
 		usesFD[o.Kind] && o.Kind != OpOpen && o.FD&1 == 1
 }
 
@@ -180,7 +180,7 @@ func (r *run) comparable(tree []Entry) []Entry {
 	}
 	var out []Entry
 	for _, e := range tree {
-		if strings.Contains(e.Path, anybody) {
+		if strings.Contains(e.Path, sharedPrefix) {
 			continue
 		}
 		if e.Mode&unix.S_IFMT == unix.S_IFDIR {

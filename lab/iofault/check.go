@@ -3,18 +3,12 @@ package iofault
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/internal/drive"
-	"github.com/lanefs/lanefs/lab/internal/files"
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
@@ -47,77 +41,6 @@ func (t *try) judge(d depth, dir string) error {
 		}
 	}
 	return mark
-}
-
-// fits returns "" if the volume may have been left with the tree.
-func (t *try) fits(got Tree) string {
-	if t.crowd != nil {
-		return t.crowdFits(got)
-	}
-	between := t.trees[t.sure : t.reached+1]
-	floor := map[files.ID]int{}
-	for _, m := range []map[files.ID]int{t.floor, t.data} {
-		for id, k := range m {
-			floor[id] = max(floor[id], k-t.sure, 0)
-		}
-	}
-	said := ""
-	for k := t.reached; k >= t.sure; k-- {
-		d := got.partly(t.trees[k], between, floor, t.shifts()...)
-		if d == "" {
-			d = t.floored(k)
-		}
-		if d == "" {
-			return ""
-		}
-		if said == "" || k == t.sure && d != said {
-			said += fmt.Sprintf("; it is not the tree after step %d, since %s", k, d)
-		}
-	}
-	return fmt.Sprintf("of the trees from step %d, which is durable, to %d none is there%s", t.sure, t.reached, said)
-}
-
-// shifts lists the distances, in bytes, by which one or two collapses or inserts have moved the bytes of files.
-func (t *try) shifts() []int64 {
-	var one []int64
-	add := func(ops []diff.Op) {
-		for _, o := range ops {
-			if o.Kind == diff.OpFallocate && (o.Flags == unix.FALLOC_FL_COLLAPSE_RANGE || o.Flags == unix.FALLOC_FL_INSERT_RANGE) {
-				one = append(one, o.Len, -o.Len)
-			}
-		}
-	}
-	add(t.steps[min(t.sure, len(t.steps)):])
-	if t.crowd != nil {
-		for _, ops := range t.crowd.ops {
-			add(ops)
-		}
-	}
-	two := slices.Clone(one)
-	for i, a := range one {
-		for _, b := range one[i+1:] {
-			two = append(two, a+b)
-		}
-	}
-	return two
-}
-
-// floored returns "" if tree k has all files as they were fsynced.
-func (t *try) floored(k int) string {
-	for id, at := range t.floor {
-		if k >= at {
-			continue
-		}
-		for p, want := range t.trees[at] {
-			if want.ID != id {
-				continue
-			}
-			if n := t.trees[k][p]; n == nil || n.ID != id || n.DiffAttrs(want) != "" || n.Size != want.Size {
-				return fmt.Sprintf("%.60q, which was fsynced in step %d, is not as it was then", p, at)
-			}
-		}
-	}
-	return ""
 }
 
 // judgeFsck recovers f with e2fsck, which must find nothing to do but to replay the journal and finish orphans.
@@ -198,17 +121,6 @@ func (t *try) look(when string, f *os.File, cut map[uint64]bool) error {
 		return found("tree "+when, "%s", d)
 	}
 	return nil
-}
-
-// restoreXattrs gives the inodes that e2fsck truncated the attributes back that it dropped.
-func (t Tree) restoreXattrs(want Tree, cut map[uint64]bool) {
-	for p, n := range t {
-		if w := want[p]; w != nil && cut[n.Ino] && len(n.Xattrs) < len(w.Xattrs) {
-			c := *n
-			c.Xattrs = maps.Clone(w.Xattrs)
-			t[p] = &c
-		}
-	}
 }
 
 // tree reads the tree of a medium through a read-only mount.

@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// AMD's real libraries, without a device: one line that says so; and one that says that ROCm is too old.
+// AMD's real libraries without a device give one line: that no GPU can be used, or that ROCm is too old.
 func TestROCmLibraries(t *testing.T) {
 	if _, err := os.Stat("/dev/kfd"); err == nil {
 		t.Skip("this machine has an AMD GPU: see TestRuntime with LANEFS_SHIM=none")

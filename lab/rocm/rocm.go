@@ -1,8 +1,8 @@
-// Package rocm builds a libamdhip64 and a libhsa-runtime64 for tests, and puts them where the loader finds them.
-// src/shim.c says what they are; they are no part of LaneFS's binary.
+// Package rocm builds a shim for AMD's ROCm, a libamdhip64 and a libhsa-runtime64 for tests, and puts it on the loader's path.
+// src/shim.c documents it. It is no part of LaneFS's binary. The tests of gpu/hip that run on the shim are here.
 //
 // Environment: LANEFS_SHIM is "cpu" (also when it is not set), "cuda", "none" for no shim, or the folder of one built
-// elsewhere. LANEFS_SHIM_ROCM is the ROCm that the shim plays, "7.1" or "6.4".
+// elsewhere. LANEFS_SHIM_ROCM is the version of ROCm that the shim has, "7.1" or "6.4".
 package rocm
 
 import (
@@ -22,14 +22,15 @@ var sources embed.FS
 // sonames are what gpu/hip opens.
 var sonames = []string{"libamdhip64.so.7", "libamdhip64.so.6", "libhsa-runtime64.so.1"}
 
-// inside is set in a process whose loader knows the shim; its value is the folder.
+// inside is set in a process whose loader has the shim on its path; its value is the shim's folder.
 const inside = "LANEFS_SHIM_INSIDE"
 
-// built is set where the folder is the process's own.
+// built is set if Use built the folder for this process.
 const built = "LANEFS_SHIM_BUILT"
 
-// Use has the calling process start anew with the shim: the loader reads its path only then. It returns in a process that
-// has the shim, or that shall not; with an error where the shim could not be built. Call it before anything else.
+// Use executes the calling program again with the shim on the loader's path, which the loader reads only at the start. It
+// returns in a process that has the shim or shall have none, and returns an error if the shim could not be built. Call it
+// before anything else.
 func Use() error {
 	backend := os.Getenv("LANEFS_SHIM")
 	if Used() || backend == "none" {
@@ -52,7 +53,7 @@ func Use() error {
 	return syscall.Exec(self, os.Args, env)
 }
 
-// Used says whether this process has the shim.
+// Used reports whether this process has the shim.
 func Used() bool { return Dir() != "" }
 
 // Dir is the folder of this process's shim: what LANEFS_SHIM takes.
@@ -81,11 +82,11 @@ func build(backend string) (dir string, err error) {
 	return dir, nil
 }
 
-// Build compiles the shim over backend, playing the given ROCm ("" is 7.1), into dir.
+// Build compiles the shim over backend, "cpu" or "cuda", with the given version of ROCm ("" is 7.1), into dir.
 func Build(cc, backend, rocm, dir string) error {
 	version := map[string]string{"": "70100000", "7.1": "70100000", "6.4": "60400000", "5.2": "50200000"}[rocm]
 	if version == "" {
-		return fmt.Errorf("the shim plays ROCm 7.1, 6.4 and 5.2, not %q", rocm)
+		return fmt.Errorf("the shim has the versions 7.1, 6.4 and 5.2 of ROCm, not %q", rocm)
 	}
 	if err := os.CopyFS(dir, sources); err != nil {
 		return err

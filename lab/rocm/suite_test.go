@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// device opens device 0, or skips the test saying what is missing.
+// device opens device 0. It skips the test if there is none, with what is missing.
 func device(t testing.TB) gpu.Runtime {
 	t.Helper()
 	r, err := hip.Open(hip.Options{})

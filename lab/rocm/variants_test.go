@@ -18,7 +18,7 @@ import (
 	"github.com/lanefs/lanefs/lab/rocm"
 )
 
-// TestReport says what a child finds.
+// TestReport prints what a child process finds.
 func TestReport(t *testing.T) {
 	gputest.Reporting(t)
 	r, err := hip.Open(hip.Options{})
@@ -63,7 +63,7 @@ func needShim(t *testing.T) {
 	}
 }
 
-// What a machine lacks is said in one line each, and what it has works.
+// What a machine lacks is reported in one line each, and what it has works.
 func TestVariants(t *testing.T) {
 	needShim(t)
 	for _, c := range []struct {
@@ -111,7 +111,7 @@ func TestRuntimeVariants(t *testing.T) {
 	}
 }
 
-// Without the shim the answer is one line: the libraries are not there, too old, or without a device.
+// Without the shim the error is one line: the libraries are missing, too old, or without a device.
 func TestAbsent(t *testing.T) {
 	out := child(t, "^TestReport$", "LANEFS_SHIM=none")
 	if strings.Contains(out, "facts: ") {
@@ -127,7 +127,7 @@ func TestDeviceNumber(t *testing.T) {
 	require.ErrorContains(t, err, "hip runtime: device 99 does not exist: ROCm shows ")
 }
 
-// What comes in as an IPC handle may be anything.
+// The sender of an IPC handle may send any bytes.
 func TestHostileIPC(t *testing.T) {
 	r := device(t)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })

@@ -17,7 +17,7 @@ import (
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
-// excluded are stressors of the class that say nothing about this mount, or that no FUSE mount serves.
+// excluded are stressors of the class that do not use this mount, or that no FUSE mount supports.
 var excluded = map[string]string{
 	"binderfs":   "mounts binderfs, and nothing else",
 	"bind-mount": "needs a user namespace of its own, and looks at mounts, not at files",
@@ -97,7 +97,7 @@ func (s *stress) stressors() ([]string, error) {
 	if s.only != "" {
 		return strings.Split(s.only, ","), nil
 	}
-	out, _ := exec.Command("stress-ng", "--class", "filesystem?").CombinedOutput() // its status says nothing
+	out, _ := exec.Command("stress-ng", "--class", "filesystem?").CombinedOutput() // its exit status is always an error
 	_, list, found := strings.Cut(string(out), "stressors:")
 	if !found {
 		return nil, fmt.Errorf("stress-ng does not list its file system stressors: %q", out)
@@ -130,7 +130,7 @@ func (s *stress) mount() error {
 	return err
 }
 
-// one runs a stressor. --verify has it check what it reads; what it finds is a failure.
+// one runs a stressor. With --verify it checks what it reads; errors that it finds fail the run.
 func (s *stress) one(name string, d time.Duration) error {
 	seconds := max(int(d.Seconds()), 1)
 	fmt.Printf("%s, %d s\n", name, seconds)
@@ -141,7 +141,7 @@ func (s *stress) one(name string, d time.Duration) error {
 	return nil
 }
 
-// reports is what the race detector has found so far.
+// reports returns an error with what the race detector has found so far.
 func (s *stress) reports() error {
 	files, err := filepath.Glob(s.races + ".*")
 	for _, f := range files {
@@ -158,7 +158,7 @@ func (s *stress) reports() error {
 	return err
 }
 
-// finish unmounts and has e2fsck look.
+// finish unmounts and runs e2fsck.
 func (s *stress) finish() error {
 	stat, err := drive.ReadStat(s.lanefs, s.mnt)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *stress) finish() error {
 	return err
 }
 
-// abandon takes away what a failed run left.
+// abandon removes what a failed run left.
 func (s *stress) abandon() error {
 	if !s.mounted {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is in use stays where it is, and whoever uses it is named.
+// A function in use keeps its driver, and the error names its users.
 func TestBindRefuses(t *testing.T) {
 	dev := disk(t, nvme0)
 	mkfs(t, dev)
@@ -67,7 +67,7 @@ func TestBindRefuses(t *testing.T) {
 		require.Equal(t, "nvme", driver(shared0))
 	})
 	t.Run("claimed", func(t *testing.T) {
-		// A mount that no list shows: its last name is gone, its file system is still in use.
+		// A mount that no list shows: it is detached, and its file system is still in use.
 		dir := t.TempDir()
 		mkfs(t, dev)
 		require.NoError(t, unix.Mount(dev, dir, "ext4", 0, ""))
@@ -84,7 +84,7 @@ func TestBindRefuses(t *testing.T) {
 	require.Contains(t, refused(t, "bind", "0000:00:1f.7"), "there is no PCI function")
 }
 
-// Both directions, twice, and what a mount holds stays its own.
+// Binds and unbinds twice; a function with a mount is refused.
 func TestBindAndUnbind(t *testing.T) {
 	dev := disk(t, nvme0)
 	mkfs(t, dev)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# boot.sh KERNEL INITRAMFS LOG [shell]: boots the guest, and returns 0 only if the tests in it passed. A status above 128
-# says of which signal QEMU itself died, which is no verdict on the tests. What the guest printed is kept in LOG.
+# boot.sh KERNEL INITRAMFS LOG [shell]: boots the guest, and returns 0 only if the tests in it passed. A status above 128 is 128
+# and the signal by which QEMU itself ended, which is no verdict on the tests. LOG gets the guest's output.
 # LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests, LANEFS_LAB_TIMEOUT is the tests'
 # limit in seconds: far more than an idle machine needs, since emulation beside other work is several times slower.
 set -euo pipefail
@@ -21,7 +21,7 @@ if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
 	accel=(-accel kvm -cpu host)
 fi
 # Without ASPM in the kernel the firmware does not hand hot plug over by itself.
-# On a loaded machine an emulated timer can miss the moment in which the kernel looks whether it ticks: it need not look.
+# On a loaded machine an emulated timer can miss the kernel's check that it ticks, hence no_timer_check.
 console="console=ttyS0 panic=-1 oops=panic quiet no_timer_check pcie_ports=native"
 args=(
 	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
@@ -59,7 +59,7 @@ if [ "$mode" = shell ]; then
 fi
 
 # The tests end by their own deadline; QEMU gets a little more, for the boot and for a guest that hangs.
-set +e # QEMU's own status says how it ended
+set +e # for QEMU's exit status
 timeout --kill-after=10 $((limit + 120)) qemu-system-x86_64 "${args[@]}" \
 	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.} lab.full=$full" -serial stdio </dev/null 2>&1 |
 	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go'

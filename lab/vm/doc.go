@@ -1,6 +1,6 @@
-// Package vm is the tests that run inside a virtual machine, where PCI functions may be bound, unplugged and broken at
-// will. `make lab` boots it: QEMU's NVMe controllers behind its IOMMU, and an ivshmem function whose BAR plays a GPU's
-// memory. The guest is the test program's alone; outside it every test is skipped.
+// Package vm has the tests that run inside a virtual machine, where PCI functions can be bound, unplugged and made to fail.
+// `make lab` boots it: QEMU's NVMe controllers behind its IOMMU, and an ivshmem function whose BAR stands for a GPU's memory.
+// Outside the guest every test is skipped.
 //
 // The functions, by address:
 //
@@ -10,5 +10,5 @@
 //	0000:00:06.0  NVMe with namespaces of 512 and 4096 bytes, zoned, and with metadata
 //	root ports "port1" and "port2": tests plug controllers of their own in
 //
-// QEMU's monitor is at /dev/virtio-ports/qmp: tests make media that fail, plug and unplug through it.
+// QEMU's monitor is at /dev/virtio-ports/qmp: through it tests make media that fail, and plug and unplug controllers.
 package vm

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// examination is what `lanefs doctor --json` prints, as far as these tests look at it.
+// examination is the part of `lanefs doctor --json` that these tests read.
 type examination struct {
 	Findings []struct {
 		Area, What, Found, Remedy string
@@ -67,7 +67,7 @@ func (e *examination) line(t testing.TB, area, what string) (ok bool, found stri
 	return false, ""
 }
 
-// TestDoctor compares what the doctor says with the machine that boot.sh built, and with what TestMemoryModes does there.
+// TestDoctor compares the doctor's report with the machine that boot.sh boots, and with what TestMemoryModes does there.
 func TestDoctor(t *testing.T) {
 	dev := disk(t, nvme0)
 	disk(t, shared0)

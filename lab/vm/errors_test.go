@@ -31,8 +31,7 @@ func sector(t testing.TB, path string) int64 {
 	return int64(block) * 8
 }
 
-// A medium that fails in two places: errors arrive as EIO, with the NVMe status in words in the log; the rest of the
-// volume goes on working.
+// A medium that fails in two places: programs get EIO, the log has the NVMe status, and the rest of the volume keeps working.
 func TestMediumErrors(t *testing.T) {
 	content := pattern(64<<10, 3)
 	var reads, writes int64
@@ -75,7 +74,7 @@ func TestMediumErrors(t *testing.T) {
 	lanefs(t, "umount", dir)
 }
 
-// busy writes to a mount until it fails or is told to stop, and gives the first error.
+// busy writes to a mount until a write fails or it is stopped, and returns the first error.
 func busy(dir string) (stop func() error) {
 	quit, result := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -100,8 +99,8 @@ func busy(dir string) (stop func() error) {
 	return func() error { close(quit); return <-result }
 }
 
-// The controller is pulled out while it writes. The guest's kernel gets it back at once; programs get errors; the mount
-// can be unmounted and its daemon ends.
+// The controller is unplugged while a program writes. The guest's kernel gets the function back at once; programs get errors;
+// the mount can be unmounted, and its daemon ends.
 func TestUnplugWhileBusy(t *testing.T) {
 	addr := plug(t, medium(t, 7), nil)
 	mkfs(t, disk(t, addr))
@@ -131,7 +130,7 @@ func daemons() (pids []string) {
 	return pids
 }
 
-// Somebody resets the function under the daemon. Commands are sent again after the controller was brought up again.
+// The function is reset through sysfs while the daemon uses it. The daemon enables the controller again and repeats commands.
 func TestResetWhileBusy(t *testing.T) {
 	dev := disk(t, nvme0)
 	mkfs(t, dev)
@@ -157,7 +156,7 @@ func TestResetWhileBusy(t *testing.T) {
 	fsck(t, dev)
 }
 
-// The daemon is killed: the function is free again, the journal recovers, and what fsync promised is there.
+// The daemon is killed: the function is free again, the journal is recovered, and what fsync acknowledged is there.
 func TestKill(t *testing.T) {
 	dev := disk(t, nvme0)
 	mkfs(t, dev)

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// There is no GPU in the guest. These tests take a stand-in for ROCm (lab/rocm), whose device is the CPU: its kernels run
-// on threads of their own, as resident as a GPU's. What it proves is the way of a GPU's lanes to a PCI function, all of it but
-// the silicon: whose memory the IOMMU gets, how the BAR is taken, what happens when either is refused.
+// There is no GPU in the guest. These tests use a stand-in for ROCm (lab/rocm), whose device is the CPU: its kernels run on
+// threads of their own, resident as a GPU's are. They cover everything between a GPU's lanes and a PCI function except the
+// hardware: which memory the IOMMU maps, how the BAR is registered, and what happens when either is refused.
 
-// standIn has lanefs find the stand-in, and nothing else of ROCm, for the length of the test.
+// standIn puts the stand-in, and nothing else of ROCm, on the loader's path for the length of the test.
 func standIn(t *testing.T, env ...string) {
 	t.Helper()
 	t.Setenv("LD_LIBRARY_PATH", "/lib/rocm-shim")
@@ -24,11 +24,11 @@ func standIn(t *testing.T, env ...string) {
 	}
 }
 
-// standInName is what it calls itself wherever a GPU is named.
+// standInName is the stand-in's name as a GPU.
 const standInName = "LaneFS shim over plain memory"
 
-// driversMemory has the stand-in take the pinned memory that it allocates from the ivshmem function's BAR. To the process it
-// is what amdgpu's own may be, a mapping of PFNs, which IOMMUFD pins for nobody: what the drive reaches must be elsewhere.
+// driversMemory makes the stand-in allocate pinned memory from the ivshmem function's BAR. Such a mapping of PFNs, as amdgpu's
+// own memory may be, cannot be pinned by IOMMUFD: memory that the drive reaches must be elsewhere.
 func driversMemory(t *testing.T) string {
 	t.Helper()
 	dir := "/sys/bus/pci/devices/" + ivshmem
@@ -37,7 +37,7 @@ func driversMemory(t *testing.T) string {
 	return filepath.Join(dir, "resource2")
 }
 
-// statOf is what `lanefs stat --json` says of who runs the lanes.
+// statOf returns the part of `lanefs stat --json` about the runtime.
 type statOf struct {
 	ReadOnly  bool `json:"read_only"`
 	Simulated bool
@@ -55,7 +55,7 @@ func stat(t *testing.T, dir string) (s statOf) {
 	return s
 }
 
-// TestGPURuntime: the lanes of a GPU's runtime drive a PCI function, all the way.
+// TestGPURuntime: the lanes of a GPU's runtime drive a PCI function under a mount.
 func TestGPURuntime(t *testing.T) {
 	t.Run("bar", func(t *testing.T) {
 		standIn(t, "LANEFS_SHIM_HOST", driversMemory(t))
@@ -93,7 +93,7 @@ func TestGPURuntime(t *testing.T) {
 	})
 }
 
-// TestGPURuntimeRefused: a GPU that is named is taken, or the mount fails in one line.
+// TestGPURuntimeRefused: a mount uses the GPU that is named, or fails with one line.
 func TestGPURuntimeRefused(t *testing.T) {
 	bound(t, nvme0)
 	require.Contains(t, refused(t, "mount", "--gpu", "hip", nvme0, t.TempDir()), "AMD's ROCm is not on this machine")
@@ -105,8 +105,8 @@ func TestGPURuntimeRefused(t *testing.T) {
 	require.Contains(t, said, "registering BAR 0 with hip: ")
 }
 
-// TestGPURuntimeFails: the GPU fails under a mount of a drive. The lanes move to the CPU, which finds all data where it was; or
-// the mount reads on there.
+// TestGPURuntimeFails: the GPU fails under a mount of a drive. The lanes move to the CPU, where all data is found; or, with
+// gpu_error=ro, the mount can only be read there.
 func TestGPURuntimeFails(t *testing.T) {
 	for _, then := range []string{"host", "ro"} {
 		t.Run(then, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestGPURuntimeFails(t *testing.T) {
 				} else {
 					require.Error(t, err)
 					for end := time.Now().Add(time.Minute); !s.ReadOnly && time.Now().Before(end); s = stat(t, dir) {
-						time.Sleep(100 * time.Millisecond) // the next commit finds out
+						time.Sleep(100 * time.Millisecond) // the next commit meets the failure
 					}
 					require.True(t, s.ReadOnly)
 				}
@@ -140,7 +140,7 @@ func TestGPURuntimeFails(t *testing.T) {
 				require.Equal(t, want, got)
 				said, err := run("lanefs", "umount", dir)
 				if then == "host" {
-					require.NoError(t, err) // with "ro" it says what could not be written
+					require.NoError(t, err) // with "ro" it reports what could not be written
 				}
 				require.NotContains(t, said, "DMA mappings left")
 			})

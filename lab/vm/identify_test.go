@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// QEMU's controller, seen through VFIO, says what the command line gave it.
+// Identify through VFIO returns what QEMU's command line gave the controller.
 func TestIdentify(t *testing.T) {
 	require.Contains(t, refused(t, "identify", nvme0), "run `lanefs bind "+nvme0+"` first")
 	bound(t, nvme0)

@@ -4,12 +4,12 @@
 #
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
-#   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab unless told otherwise)
+#   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab by default)
 #   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits
 #   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
 #   LANEFS_LAB_MISSING=skip
-#                         what cannot be had (QEMU, a kernel), or makes QEMU itself crash each time, is skipped, and said;
-#                         else it is an error
+#                         skip, with a message, what cannot be had (QEMU, a kernel) or makes QEMU itself crash each time;
+#                         by default that is an error
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
@@ -18,7 +18,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
 export PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$cache"
 
-# had carries out what fetches something, and keeps in $got what it prints. Its status 3 says that it cannot be had.
+# had runs a command that fetches something, and keeps its output in $got. Status 3 of the command: it cannot be had.
 had() {
 	local status=0
 	got=$("$@") || status=$?
@@ -52,9 +52,9 @@ half() { # name, kernel, modules or nothing
 	tests "$1" "$2" "$cache/$1"
 }
 
-# tests boots the guest until every test has passed: an emulated machine has bad moments, and QEMU its own faults, so what
-# did not pass is tried again in a fresh machine, said aloud. A test that fails has one second chance. A crash of QEMU is
-# no test's failure; one in which QEMU crashes each time is left without a verdict, and the others go on.
+# tests boots the guest until every test has passed: emulation is slow and QEMU has faults of its own, so tests that did not
+# pass run again in a fresh machine, with a message. A test that fails gets one more run. A crash of QEMU is no test's failure; a
+# test in which QEMU crashes each time gets no verdict, and the others continue.
 tests() { # name, kernel, logs
 	local boot status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
 	LANEFS_LAB_GUEST=1 "$tmp/lab.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
@@ -70,7 +70,7 @@ tests() { # name, kernel, logs
 		elif [ "$at" != boot ] || [ -z "$bad" ]; then
 			bad+=" $at" # it hung, or the guest's kernel did
 		fi
-		[ -z "${LANEFS_LAB_RUN:-}" ] || return 1 # who asks for some wants their first answer
+		[ -z "${LANEFS_LAB_RUN:-}" ] || return 1 # with a selection of tests the first result counts
 		for test in $bad; do
 			[[ $failed != *" $test "* ]] || { echo "lab: the $1 kernel: $test failed twice" >&2; return 1; }
 			failed+="$test "

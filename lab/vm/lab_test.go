@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 const (
 	commandTimeout = 10 * time.Minute // everything is slow under software emulation
-	worthSaying    = 20 * time.Second // that a command took so long
+	worthSaying    = 20 * time.Second // a command that takes longer is printed
 )
 
 // run executes a command and returns what it printed.
@@ -59,7 +59,7 @@ func run(name string, args ...string) (string, error) {
 		}
 		return out.String(), err
 	case <-time.After(commandTimeout):
-		cmd.Process.Signal(unix.SIGQUIT) // a Go program says where it is, and so do the daemons in their logs
+		cmd.Process.Signal(unix.SIGQUIT) // a Go program prints its stacks, and so do the daemons in their logs
 		exec.Command("killall", "-QUIT", "lanefs").Run()
 		select {
 		case <-done:
@@ -70,7 +70,7 @@ func run(name string, args ...string) (string, error) {
 	}
 }
 
-// must is run where failure fails the test.
+// must is run; an error fails the test.
 func must(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := run(name, args...)
@@ -78,7 +78,7 @@ func must(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// dd copies a file, as much and in such pieces as args say, and returns when the copy is durable.
+// dd copies a file, with the size and pieces of args, and returns when the copy is durable.
 func dd(from, to string, args ...string) error {
 	_, err := run("dd", append([]string{"if=" + from, "of=" + to, "conv=fsync"}, args...)...)
 	return err
@@ -90,7 +90,7 @@ func lanefs(t testing.TB, args ...string) string {
 	return must(t, "lanefs", args...)
 }
 
-// refused runs lanefs, which must fail, and returns what it said.
+// refused runs lanefs, which must fail, and returns what it printed.
 func refused(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := run("lanefs", args...)
@@ -109,7 +109,7 @@ func driver(addr string) string {
 	return filepath.Base(to)
 }
 
-// bound hands a function to user space for the length of the test.
+// bound binds a function to vfio-pci for the length of the test.
 func bound(t testing.TB, addr string) {
 	t.Helper()
 	lanefs(t, "bind", addr)
@@ -195,8 +195,7 @@ func mountLogged(t testing.TB, dev string, args ...string) (dir, log string) {
 	return dir, log
 }
 
-// complaints are the lines of a log above its ordinary ones. A test may expect some; of one that expects none they say
-// that it took its time, and why.
+// complaints returns the warnings and errors of a log. Tests may expect some; in others they tell why the test was slow.
 func complaints(log []byte) string {
 	var said strings.Builder
 	for line := range strings.Lines(string(log)) {
@@ -212,7 +211,7 @@ func fsck(t testing.TB, dev string) {
 	must(t, "e2fsck", "-fn", dev)
 }
 
-// kernelLog is the last of what the kernel has said.
+// kernelLog returns the end of the kernel's log.
 func kernelLog() string {
 	out, _ := run("dmesg")
 	return out[max(0, len(out)-2000):]

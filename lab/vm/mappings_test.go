@@ -18,8 +18,8 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 )
 
-// translated is how many bytes the function can reach by DMA, from a witness that is not LaneFS: the IOMMU's page tables
-// as its driver shows them, or, where the kernel does not, the memory that the kernel has locked for the process (type1
+// translated returns how many bytes the function can reach by DMA, from a source other than LaneFS: the IOMMU's page tables as
+// its driver shows them, or, where the kernel does not show them, the memory that the kernel has locked for the process (type1
 // counts it there).
 func translated(t testing.TB, addr, pid string) (bytes int64, witness string) {
 	t.Helper()
@@ -65,8 +65,7 @@ func locked(t testing.TB, pid string) int64 {
 	return 0
 }
 
-// What the controller can reach is what was given to it: a buffer is there from its allocation to its release, and when
-// everything is closed nothing is.
+// The controller can reach a buffer from its allocation to its release, and nothing else; nothing once everything is closed.
 func TestMappingsAreBuffers(t *testing.T) {
 	bound(t, nvme0)
 	f, err := pci.System{}.Function(nvme0)
@@ -82,7 +81,7 @@ func TestMappingsAreBuffers(t *testing.T) {
 			}
 			none := reach()
 			if _, witness := translated(t, nvme0, "self"); witness == "page tables" {
-				require.Zero(t, none, "nobody has opened it")
+				require.Zero(t, none, "no process has opened it")
 			}
 			rt, err := host.Open(host.Options{})
 			require.NoError(t, err)

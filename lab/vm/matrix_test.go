@@ -19,7 +19,7 @@ type setting struct {
 	mount      []string
 }
 
-// settings are what varies, each with its ways.
+// settings are the properties that vary, each with its values.
 var settings = [][]setting{
 	{
 		{name: "LBA 512"},
@@ -44,10 +44,11 @@ var settings = [][]setting{
 // transferLimits are the controller's MDTS, in powers of two of its page.
 var transferLimits = []int{1, 2, 3, 4, 5, 6, 7}
 
-// full says that LANEFS_LAB_FULL=1 was given to `make lab`.
+// full reports whether LANEFS_LAB_FULL=1 was given to `make lab`.
 func full() bool { return os.Getenv("LANEFS_LAB_FULL") == "1" }
 
-// pairwise gives few choices of one way of each, such that any two ways of different things meet in one of them.
+// pairwise returns few combinations of one value of each setting, such that any two values of different settings occur
+// together in one of them.
 func pairwise(ways []int) (few [][]int) {
 	all := [][]int{{}}
 	for _, n := range ways {
@@ -96,8 +97,8 @@ func pairwise(ways []int) (few [][]int) {
 	return few
 }
 
-// TestControllers goes through QEMU's controller as it can be configured: any two settings meet in one of few
-// controllers, and each transfer limit is met by one; LANEFS_LAB_FULL=1 has each limit meet each way of every setting.
+// TestControllers tests configurations of QEMU's controller: any two values of different settings occur in one of few
+// controllers, and each transfer limit in one; with LANEFS_LAB_FULL=1 each limit occurs with each value of every setting.
 func TestControllers(t *testing.T) {
 	var ways []int
 	for _, s := range settings {
@@ -130,7 +131,7 @@ func TestControllers(t *testing.T) {
 	}
 }
 
-// Any two ways meet, and there are not many more choices than must be.
+// Any two values occur together, and there are not many more combinations than necessary.
 func TestPairwise(t *testing.T) {
 	ways := []int{3, 2, 3, 2, 7}
 	few := pairwise(ways)
@@ -146,7 +147,7 @@ func TestPairwise(t *testing.T) {
 	}
 }
 
-// Namespaces beside one another: each that can be used is, and stays apart; the others are refused by name.
+// Several namespaces of a controller: each that is supported is used on its own; the others are refused by name.
 func TestNamespaces(t *testing.T) {
 	mountable := []int{1, 2} // of blocks of 512 and 4096 bytes
 	trees := map[int]map[string]string{}

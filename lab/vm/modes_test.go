@@ -25,7 +25,7 @@ import (
 // modes is how many there are.
 const modes = controller.MemoryMode(16)
 
-// pattern is n bytes that nothing else contains.
+// pattern returns n bytes that occur nowhere else.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 8 {
@@ -34,8 +34,8 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// TestMemoryModes moves data with the queues and the data in each place, and looks at the bytes on both sides: those of
-// the BAR that plays the device's memory, and those of the medium, through the kernel's own driver afterwards.
+// TestMemoryModes moves data with the queues and the data in each place, and checks the bytes on both sides: in the BAR that
+// stands for the device's memory, and on the medium, through the kernel's own driver afterwards.
 func TestMemoryModes(t *testing.T) {
 	const n = 256 << 10
 	disk(t, nvme0)
@@ -100,7 +100,7 @@ func oneMode(t *testing.T, mode controller.MemoryMode, n int) {
 	require.NoError(t, d.Read(at, in.Slice(0, n)))
 	require.True(t, bytes.Equal(want, in.Bytes()[:n]), "what was read is not what was written")
 
-	// The BAR's bytes: each thing is in it exactly where the mode says so.
+	// Queues and data are in the BAR exactly if the mode puts them there.
 	times := bytes.Count(bar, want)
 	if mode&controller.ModeData != 0 {
 		require.Equal(t, 2, times, "the buffer written from and the one read into are both in the BAR")
@@ -143,7 +143,7 @@ func queueEntries(bar []byte) (sqes, cqes int) {
 	return sqes, cqes
 }
 
-// TestAutoMemoryMode: a mount that may choose puts everything into the BAR, since real I/O shows that it works there.
+// TestAutoMemoryMode: a mount without a memory mode puts everything into the BAR, because real I/O works there.
 func TestAutoMemoryMode(t *testing.T) {
 	dev := disk(t, nvme0)
 	mkfs(t, dev)

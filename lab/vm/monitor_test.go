@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// monitor is QEMU's, reached from inside the machine that it controls (QEMU Machine Protocol).
+// monitor is a connection to QEMU's monitor, from inside the machine that it controls (QEMU Machine Protocol).
 type monitor struct {
 	file  *os.File
 	lines chan []byte
-	seen  []event // that came while something else was waited for
+	seen  []event // received while waiting for something else
 }
 
 type event struct {
@@ -60,7 +60,7 @@ func qemu(t testing.TB) *monitor {
 	return m
 }
 
-// next reads messages until one is right, keeping the events.
+// next reads messages up to the wanted one and keeps events in seen.
 func (m *monitor) next(right func(map[string]any) bool) (map[string]any, error) {
 	deadline := time.After(qmpTimeout)
 	for {
@@ -86,7 +86,7 @@ func (m *monitor) next(right func(map[string]any) bool) (map[string]any, error) 
 	}
 }
 
-// command is one to QEMU, with its arguments if it has any.
+// command is a QMP command with its arguments, if any.
 type command struct {
 	name string
 	args map[string]any
@@ -113,7 +113,7 @@ func (m *monitor) execute(name string, args map[string]any) (any, error) {
 	return m.answer(c)
 }
 
-// answer waits for that of a command that was sent.
+// answer waits for the answer to a command that was sent.
 func (m *monitor) answer(c command) (any, error) {
 	msg, err := m.next(func(msg map[string]any) bool { return msg["return"] != nil || msg["error"] != nil })
 	if err != nil {
@@ -125,9 +125,9 @@ func (m *monitor) answer(c command) (any, error) {
 	return msg["return"], nil
 }
 
-// whileStopped has QEMU's human monitor carry out lines while the whole machine stands still, as does the program that
-// asks: so all goes out in one write. QEMU's first stop ends when no CPU is inside a device any more and the block layer
-// is idle; the second, when what their last doorbells have started is done too.
+// whileStopped runs lines of QEMU's human monitor while the whole machine is stopped, including the calling program: so all
+// lines are sent in one write. QEMU's first stop ends when no CPU is inside a device and the block layer is idle; the second
+// one, when the commands of the last doorbells are done, too.
 func (m *monitor) whileStopped(t testing.TB, lines ...string) {
 	t.Helper()
 	commands := []command{{name: "stop"}, {name: "stop"}}
@@ -152,7 +152,7 @@ func (m *monitor) whileStopped(t testing.TB, lines ...string) {
 	}
 }
 
-// do is execute where failure fails the test.
+// do is execute; an error fails the test.
 func (m *monitor) do(t testing.TB, command string, args map[string]any) {
 	t.Helper()
 	_, err := m.execute(command, args)
@@ -172,8 +172,8 @@ func (m *monitor) await(t testing.TB, name, device string) {
 	require.NoError(t, err, "waiting for %s of %s", name, device)
 }
 
-// medium gives a disk image to QEMU as a block node, through layers if there are any, outermost first; it goes with the
-// test. Disks 7 and 8 are the tests' own.
+// medium adds a disk image to QEMU as a block node, through layers if there are any, outermost first. It is removed with the
+// test. Disks 7 and 8 are for tests.
 func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
 	t.Helper()
 	m := qemu(t)
@@ -186,7 +186,7 @@ func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
 	spec["node-name"] = node
 	m.do(t, "blockdev-add", spec)
 	t.Cleanup(func() {
-		// The controller's removal may take a moment to let the node go.
+		// The removed controller may hold the node for a moment.
 		var err error
 		for range 50 {
 			if _, err = m.execute("blockdev-del", map[string]any{"node-name": node}); err == nil {
@@ -199,7 +199,7 @@ func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
 	return node
 }
 
-// plug puts an NVMe controller on the medium into port1 and returns its address; it leaves with the test.
+// plug plugs an NVMe controller on the medium into port1 and returns its address; it is unplugged with the test.
 func plug(t testing.TB, node string, options map[string]any) (addr string) {
 	t.Helper()
 	m := qemu(t)
@@ -221,7 +221,7 @@ func plug(t testing.TB, node string, options map[string]any) (addr string) {
 	return addr
 }
 
-// unplug asks the guest to let the controller in port1 go, and waits until it has.
+// unplug requests the removal of the controller in port1, and waits until the guest has released it.
 func unplug(t testing.TB) {
 	t.Helper()
 	m := qemu(t)
@@ -230,7 +230,7 @@ func unplug(t testing.TB) {
 			return
 		}
 	}
-	// While the slot still blinks from its plugging in, QEMU refuses.
+	// While the slot's power indicator still blinks after plugging in, QEMU refuses.
 	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		_, err := m.execute("device_del", map[string]any{"id": "plugged"})

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ordinary user, in the group that docs/70-lanefs.rules lets in.
+// An ordinary user, in the group that docs/70-lanefs.rules gives access to.
 const (
 	user  = 1000
 	group = 4242
@@ -29,7 +29,7 @@ func as(t testing.TB, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// letIn does to the nodes what the rules do.
+// letIn changes the nodes' groups and modes as the rules do.
 func letIn(t testing.TB) {
 	t.Helper()
 	var nodes []string
@@ -45,7 +45,7 @@ func letIn(t testing.TB) {
 	}
 }
 
-// TestOrdinaryUser mounts a drive without root: only because a group may open the nodes.
+// TestOrdinaryUser mounts a drive without root: the user's group may open the nodes.
 func TestOrdinaryUser(t *testing.T) {
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		t.Skip("SKIP: no fusermount3 in the guest")
@@ -56,7 +56,7 @@ func TestOrdinaryUser(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(helper, os.ModeSetuid|0o755))
 	require.NoError(t, os.Chmod("/dev/fuse", 0o666))
-	os.Symlink("/proc/self/mounts", "/etc/mtab") // where it looks up what it unmounts
+	os.Symlink("/proc/self/mounts", "/etc/mtab") // fusermount3 looks up mounts there
 	passwd, err := os.ReadFile("/etc/passwd")
 	require.NoError(t, err)
 	if !strings.Contains(string(passwd), "\nuser:") {
@@ -72,7 +72,7 @@ func TestOrdinaryUser(t *testing.T) {
 		require.Contains(t, out, "permission denied")
 		letIn(t)
 
-		// A small limit of locked memory is an error that says so; 70-lanefs.rules cannot raise it, the administrator can.
+		// A small limit of locked memory gives an error that names it; 70-lanefs.rules cannot raise it, the administrator can.
 		var was unix.Rlimit
 		require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
 		require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 64 << 10, Max: was.Max}))
@@ -114,7 +114,7 @@ func TestOrdinaryUser(t *testing.T) {
 	})
 }
 
-// TestPrivilegesOnADrive: root's daemon works with what it keeps, while memory is pinned for the drive as it goes.
+// TestPrivilegesOnADrive: root's daemon works with the privileges that it keeps, while it pins memory for the drive.
 func TestPrivilegesOnADrive(t *testing.T) {
 	mkfs(t, disk(t, nvme0))
 	bound(t, nvme0)

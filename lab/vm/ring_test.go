@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRing: a kernel's lane rings the admin doorbell, and the answer lands in device memory; in the runtime's own, and in
-// a peer's BAR.
+// TestRing: a lane rings the admin doorbell from a kernel, and the answer arrives in device memory: the runtime's own, and a
+// peer's BAR.
 func TestRing(t *testing.T) {
 	bound(t, nvme0)
 	bound(t, ivshmem)
@@ -31,7 +31,7 @@ func TestRing(t *testing.T) {
 	require.Contains(t, lanefs(t, "identify", "--ring", "gpu", nvme0), "rung by a kernel")
 }
 
-// TestIdentifyCMB: what the controller says of its memory buffer.
+// TestIdentifyCMB: identify prints the controller memory buffer.
 func TestIdentifyCMB(t *testing.T) {
 	addr := plug(t, medium(t, 7), map[string]any{"cmb_size_mb": 16, "mdts": 3})
 	bound(t, addr)

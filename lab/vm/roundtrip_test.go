@@ -84,14 +84,14 @@ func tree(t testing.TB, dir string) map[string]string {
 	return all
 }
 
-// roundTrip is the whole proof on one controller: the kernel makes and fills the volume; LaneFS, with the mount options
-// given, reads the same and writes more; the kernel and e2fsck find it right.
+// roundTrip tests one controller: the kernel makes and fills a volume; LaneFS, with the mount options given, reads the same and
+// writes more; the kernel and e2fsck check it.
 func roundTrip(t *testing.T, addr string, mkfsArgs []string, mountArgs ...string) {
 	t.Helper()
 	roundTripSeen(t, addr, func(string) {}, mkfsArgs, mountArgs...)
 }
 
-// roundTripSeen is roundTrip whose mount is looked at before it ends.
+// roundTripSeen is roundTrip with a function that examines the mount before its end.
 func roundTripSeen(t *testing.T, addr string, look func(dir string), mkfsArgs []string, mountArgs ...string) {
 	t.Helper()
 	dev := disk(t, addr)

@@ -21,13 +21,13 @@ const (
 	slotPowerOff      = 1 << 10
 )
 
-// pull takes what is in a root port's slot out of it, at once: QEMU does so when the slot's power goes. The kernel hears
-// of it afterwards, with the power on as it had left it, as from a hand that pulled.
+// pull removes the device from a root port's slot at once: QEMU does so when the slot's power is switched off. The kernel is
+// notified afterwards, with the power on again, as after a surprise removal.
 //
-// The machine stands still meanwhile: QEMU 7.2 frees a controller's queues although another CPU may be inside a write to
-// one of their doorbells, goes on with that write, and dies. To the driver it is the same: commands it has posted and
-// doorbells it rings go to nobody. A guest that stands still cannot write, so QEMU does, by the ports through which a PC
-// reaches configuration space (0xcf8, 0xcfc).
+// The machine is stopped meanwhile: QEMU 7.2 frees a controller's queues although another CPU may be inside a write to one of
+// their doorbells, continues that write, and crashes. For the driver it makes no difference: commands that it has posted and
+// doorbells that it rings have no effect. A stopped guest cannot write, so QEMU writes, to the ports through which a PC reaches
+// configuration space (0xcf8, 0xcfc).
 func pull(t testing.TB, port string) {
 	t.Helper()
 	config, err := os.ReadFile("/sys/bus/pci/devices/" + port + "/config")
@@ -50,8 +50,8 @@ func pull(t testing.TB, port string) {
 		fmt.Sprintf("o/h %#x %#x", data, control))
 }
 
-// The controller vanishes while it writes: nobody was asked, no register answers. The daemon gives up, its users get
-// errors, its mount can be unmounted, and the kernel has its slot back.
+// The controller is removed without notice while a program writes, and registers read as all ones. The daemon gives up,
+// programs get errors, the mount can be unmounted, and the kernel can use the slot again.
 func TestSurpriseRemoval(t *testing.T) {
 	addr := plug(t, medium(t, 7), nil)
 	mkfs(t, disk(t, addr))
@@ -69,7 +69,7 @@ func TestSurpriseRemoval(t *testing.T) {
 		3*time.Minute, 100*time.Millisecond, "the kernel still waits for the function: %s", kernelLog())
 }
 
-// endsWithoutDevice unmounts where there is no device any more: errors are said, the mount and its daemon go all the same.
+// endsWithoutDevice unmounts after the device was removed: lanefs reports errors, and the mount and its daemon end nevertheless.
 func endsWithoutDevice(t testing.TB, dir, log string) {
 	t.Helper()
 	if out, err := run("lanefs", "umount", dir); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBindNamesUsers makes real users of a namespace, by the tools that people use, and binds: lanefs refuses and names
-// them, for as long as they are there.
+// TestBindNamesUsers makes users of a namespace with the usual tools, and binds: lanefs refuses and names the users, as long as
+// they are there.
 func TestBindNamesUsers(t *testing.T) {
 	dev := disk(t, nvme0)
 	name := strings.TrimPrefix(dev, "/dev/")
@@ -104,6 +104,6 @@ func TestBindNamesUsers(t *testing.T) {
 			require.Equal(t, "nvme", driver(nvme0))
 		}
 	})
-	// Nobody is left: it goes.
+	// Without users the bind succeeds.
 	bound(t, nvme0)
 }

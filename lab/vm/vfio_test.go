@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests of gpu/vfio that want a function of their own: every system call fails once, and a DMA-BUF is revoked.
+// The tests of nvmeq/vfio that need a function of their own: every system call fails once, and a DMA-BUF is revoked.
 func TestVFIO(t *testing.T) {
 	bound(t, nvme0)
 	bound(t, ivshmem)

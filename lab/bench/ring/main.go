@@ -104,14 +104,14 @@ func mapping(s *lanefs.Session, f *os.File) error {
 		if err != nil {
 			return err
 		}
-		took := time.Since(start)
-		fmt.Printf("%-28s %10.3f ms %8.2f GB/s\n", what, float64(took.Microseconds())/1e3, float64(m.Len())/took.Seconds()/1e9)
+		elapsed := time.Since(start)
+		fmt.Printf("%-28s %10.3f ms %8.2f GB/s\n", what, float64(elapsed.Microseconds())/1e3, float64(m.Len())/elapsed.Seconds()/1e9)
 		defer m.Close()
 	}
 	return nil
 }
 
-// private times copies of the whole file in memory of one's own, each of which is read anew.
+// private times reads of the whole file into memory of the process's own.
 func private(s *lanefs.Session, path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -124,8 +124,8 @@ func private(s *lanefs.Session, path string) error {
 		if err != nil {
 			return err
 		}
-		took := time.Since(start)
-		fmt.Printf("%-28s %10.3f ms %8.2f GB/s\n", "read the whole file", float64(took.Microseconds())/1e3, float64(m.Len())/took.Seconds()/1e9)
+		elapsed := time.Since(start)
+		fmt.Printf("%-28s %10.3f ms %8.2f GB/s\n", "read the whole file", float64(elapsed.Microseconds())/1e3, float64(m.Len())/elapsed.Seconds()/1e9)
 		if err := m.Close(); err != nil {
 			return err
 		}
@@ -219,11 +219,11 @@ func (b *bench) row(what string, op lanefs.Op, f *lanefs.File, size, n, depth, s
 			done, bytes = done+1, bytes+q.N
 		}
 	}
-	took := time.Since(start).Seconds()
+	elapsed := time.Since(start).Seconds()
 	align := ""
 	if shift != 0 {
 		align = ", unaligned"
 	}
-	fmt.Printf("%-28s %10.0f /s %8.2f GB/s\n", fmt.Sprintf("%s %d B at depth %d%s", what, n, depth, align), float64(done)/took, float64(bytes)/took/1e9)
+	fmt.Printf("%-28s %10.0f /s %8.2f GB/s\n", fmt.Sprintf("%s %d B at depth %d%s", what, n, depth, align), float64(done)/elapsed, float64(bytes)/elapsed/1e9)
 	return nil
 }

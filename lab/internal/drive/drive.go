@@ -1,5 +1,5 @@
-// Package drive runs the lanefs binary and the tools around it from other programs: demo, bench and stress. What fails is
-// an error that carries the command and what it printed.
+// Package drive runs the lanefs binary and tools for the programs of the lab. The error of a command that fails has the command
+// line and its output.
 package drive
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Run runs a command and returns what it printed.
+// Run runs a command, in the C locale and with the system's administration commands on its path, and returns its output.
 func Run(name string, args ...string) (string, error) {
 	c := exec.Command(name, args...)
 	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -26,14 +26,14 @@ func Run(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Timed is Run and how long it took.
+// Timed is Run, and returns how long the command ran.
 func Timed(name string, args ...string) (time.Duration, error) {
 	start := time.Now()
 	_, err := Run(name, args...)
 	return time.Since(start), err
 }
 
-// Need says which of the commands are missing.
+// Need returns an error that lists the missing commands, nil if there are all.
 func Need(commands ...string) error {
 	var missing []string
 	for _, c := range commands {
@@ -47,7 +47,7 @@ func Need(commands ...string) error {
 	return nil
 }
 
-// OnInterrupt has a program that is interrupted, or told to end, tidy up before it does.
+// OnInterrupt calls tidy before the program ends by SIGINT or SIGTERM.
 func OnInterrupt(program string, tidy func() error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
@@ -58,7 +58,7 @@ func OnInterrupt(program string, tidy func() error) {
 	}()
 }
 
-// GoSource is the source tree of the Go installation in use: a real tree that whoever builds LaneFS has.
+// GoSource returns the source tree of the Go installation: a real tree that is there wherever LaneFS is built.
 func GoSource() (string, error) {
 	out, err := Run("go", "env", "GOROOT")
 	return filepath.Join(strings.TrimSpace(out), "src"), err
@@ -80,7 +80,7 @@ type Queue struct {
 	Rejected     int64 `json:"rejected"`
 }
 
-// Stat is the part of `lanefs stat --json` that the demo and the bench look at.
+// Stat is the part of `lanefs stat --json` that the demo and the bench use.
 type Stat struct {
 	PID       int     `json:"pid"`
 	Simulated bool    `json:"simulated"`
@@ -95,7 +95,7 @@ type Stat struct {
 	} `json:"volume"`
 }
 
-// ReadStat asks a mount for its counters.
+// ReadStat reads the counters of a mount.
 func ReadStat(lanefs, dir string) (*Stat, error) {
 	cmd := exec.Command(lanefs, "stat", "--json", dir)
 	cmd.Stderr = os.Stderr

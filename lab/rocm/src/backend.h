@@ -21,8 +21,8 @@ struct facts {
 };
 
 /*
- * Physical memory, which lives as long as someone has it or it is mapped. A backend makes it with one reference; shim.c counts
- * them, and has the backend destroy it after the last.
+ * Physical memory. It exists as long as it has references or mappings. A backend makes it with one reference; shim.c counts
+ * references and calls the backend to destroy it after the last.
  */
 typedef struct {
 	int refs;

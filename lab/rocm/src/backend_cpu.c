@@ -151,22 +151,22 @@ int be_import(int fd, phys **out) {
 	return OK;
 }
 
-/* What is offered is handed to whoever asks at a socket that is named after the process: a driver's job, with a device. */
+/* Offered memory is sent to any process that connects to a socket named after this process. With a device the driver does that. */
 
 static phys *offers[4096];
 static unsigned offered;
-static int shop = -1;
+static int offer_socket = -1;
 
-static socklen_t shop_of(struct sockaddr_un *a, uint32_t pid) {
+static socklen_t offer_address(struct sockaddr_un *a, uint32_t pid) {
 	memset(a, 0, sizeof *a);
 	a->sun_family = AF_UNIX; /* with a zero byte first: no file */
 	return offsetof(struct sockaddr_un, sun_path) + 1 + snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "lanefs-shim-%u", pid);
 }
 
-static void *sell(void *arg) {
+static void *serve_offers(void *arg) {
 	(void)arg;
 	for (;;) {
-		int c = accept4(shop, NULL, NULL, SOCK_CLOEXEC);
+		int c = accept4(offer_socket, NULL, NULL, SOCK_CLOEXEC);
 		uint32_t i;
 		if (c < 0)
 			continue;
@@ -185,14 +185,14 @@ static void *sell(void *arg) {
 int be_offer(phys *p, uint32_t words[2]) {
 	int rc = OK;
 	pthread_mutex_lock(&lock);
-	if (shop < 0) {
+	if (offer_socket < 0) {
 		struct sockaddr_un a;
-		socklen_t n = shop_of(&a, getpid());
+		socklen_t n = offer_address(&a, getpid());
 		pthread_t t;
 		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 		if (bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, 64) != 0)
 			rc = UNKNOWN;
-		else if (shop = fd, pthread_create(&t, NULL, sell, NULL) != 0)
+		else if (offer_socket = fd, pthread_create(&t, NULL, serve_offers, NULL) != 0)
 			rc = UNKNOWN;
 	}
 	if (rc == OK && offered == sizeof offers / sizeof *offers)
@@ -209,7 +209,7 @@ int be_offer(phys *p, uint32_t words[2]) {
 
 int be_take(const uint32_t words[2], phys **out) {
 	struct sockaddr_un a;
-	socklen_t n = shop_of(&a, words[1]);
+	socklen_t n = offer_address(&a, words[1]);
 	union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } control;
 	uint32_t i = words[0];
 	struct iovec v = {&i, sizeof i};
@@ -227,8 +227,8 @@ int be_take(const uint32_t words[2], phys **out) {
 }
 
 /*
- * n bytes of the file that LANEFS_SHIM_HOST names, or of anonymous memory. A PCI function's BAR makes it what a driver's own
- * memory is (VM_PFNMAP): the process has it, and nobody pins its pages. What was given back is not given out again.
+ * n bytes of the file that LANEFS_SHIM_HOST names, or of anonymous memory. A PCI function's BAR is mapped as a driver's own
+ * memory is (VM_PFNMAP): the process can use it, and its pages cannot be pinned. Freed memory is not reused.
  */
 static char *host_map(size_t n) {
 	static size_t next;
@@ -317,7 +317,7 @@ int be_module_function(void **f, void *module, const char *name) {
 	return *f ? OK : NOT_FOUND;
 }
 
-/* ---- streams: a thread each, which works a queue off ---- */
+/* ---- streams: a thread each, which runs the jobs of a queue ---- */
 
 struct job {
 	struct job *next;

@@ -1,7 +1,7 @@
 /*
  * The backend over CUDA's driver API, opened at run time: no headers and no library of NVIDIA's are needed to build it.
- * What AMD and NVIDIA do alike is passed through. The rest: a descriptor is a DMA-BUF, which CUDA exports and does not
- * import, so the shim remembers by its inode which memory it made it of; it can import its own only.
+ * Calls that AMD and NVIDIA have alike are passed through. A descriptor is a DMA-BUF, which CUDA exports and does not import, so
+ * the shim remembers by its inode which memory it is of; it can import its own descriptors only.
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -95,7 +95,7 @@ int be_access(void *at, size_t n) {
 	return cuMemSetAccess((ptr)at, n, &a, 1);
 }
 
-/* Which memory is behind a DMA-BUF. An entry keeps its memory: nothing says when the last descriptor is closed. */
+/* The memory behind DMA-BUFs. An entry keeps its memory: the last close of a descriptor is not reported. */
 static struct { dev_t dev; ino_t ino; phys *p; } exported[4096];
 static unsigned exports;
 
@@ -123,7 +123,7 @@ int be_import(int fd, phys **out) {
 		return INVALID;
 	phys *p = NULL;
 	pthread_mutex_lock(&lock);
-	for (unsigned i = exports; i-- > 0 && !p;) /* the newest first: an inode number may come again */
+	for (unsigned i = exports; i-- > 0 && !p;) /* the newest first: inode numbers are reused */
 		if (exported[i].dev == s.st_dev && exported[i].ino == s.st_ino)
 			p = exported[i].p;
 	if (p)

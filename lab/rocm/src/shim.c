@@ -1,7 +1,7 @@
 /*
  * A libamdhip64 and libhsa-runtime64 for tests: the calls that gpu/hip makes, with the arguments AMD documents, checked,
- * over what backend.h says. It is no part of LaneFS's binary. One source and two backends; SHIM_VERSION says which ROCm
- * it plays: 70100000 has hsa_amd_portable_export_dmabuf_v2 and imports descriptors by value, 60400000 neither.
+ * over a backend (backend.h). It is no part of LaneFS's binary. SHIM_VERSION is the version of ROCm: 70100000 has
+ * hsa_amd_portable_export_dmabuf_v2 and imports descriptors by value, 60400000 neither.
  *
  * It is stricter than AMD's where that finds mistakes: a thread must have called hipSetDevice, sizes and flags must be
  * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
@@ -45,15 +45,15 @@ static int devices(void) {
 	return n ? atoi(n) : 1;
 }
 
-/* ---- who has which memory ---- */
+/* ---- references to memory ---- */
 
 void phys_retain(phys *p) { __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED); }
 
-/* What was done with the memory comes before its end. */
+/* ACQ_REL: all accesses before the other releases happen before be_destroy. */
 static int phys_release(phys *p) { return __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) == 0 ? be_destroy(p) : OK; }
 
-/* Whether the file of LANEFS_SHIM_FAIL says what. */
-static int told(const char *what) {
+/* Whether the file of LANEFS_SHIM_FAIL contains what. */
+static int failing(const char *what) {
 	const char *name = getenv("LANEFS_SHIM_FAIL");
 	FILE *f = name ? fopen(name, "re") : NULL;
 	char said[16] = "";
@@ -64,7 +64,7 @@ static int told(const char *what) {
 	return got == 1 && strcmp(said, what) == 0;
 }
 
-/* ---- device memory: what hipMalloc and HSA have handed out ---- */
+/* ---- device memory of hipMalloc and HSA ---- */
 
 struct alloc {
 	struct alloc *next;
@@ -212,7 +212,7 @@ API int hipDeviceGetByPCIBusId(int *device, const char *bus) {
 }
 
 API int hipGetDevice(int *device) {
-	*device = 0; /* what a thread has that set none */
+	*device = 0; /* of a thread that has set none */
 	return OK;
 }
 
@@ -251,7 +251,7 @@ API int hipMalloc(void **p, size_t n) { return alloc_device(p, n); }
 API int hipExtMallocWithFlags(void **p, size_t n, unsigned flags) {
 	if (flags != 0 && flags != 1 && flags != 3)
 		return INVALID;
-	/* As HSA does for a Radeon that is not told to. */
+	/* As HSA does for a Radeon without HSA_FORCE_FINE_GRAIN_PCIE. */
 	if (flags == 1 && strncmp(facts.arch, "gfx1", 4) == 0 && !getenv("HSA_FORCE_FINE_GRAIN_PCIE"))
 		return INVALID;
 	return alloc_device(p, n);
@@ -421,7 +421,7 @@ API int hipImportExternalMemory(struct external **out, const struct external_han
 		return INVALID;
 	phys *p;
 	if (be_import(d->handle.fd, &p) != OK)
-		return OUT_OF_MEMORY; /* as AMD's says it */
+		return OUT_OF_MEMORY; /* as AMD's library */
 	*out = calloc(1, sizeof **out);
 	**out = (struct external){p, d->size};
 	return OK;
@@ -474,9 +474,9 @@ API int hipStreamDestroy(void *s) {
 
 API int hipStreamQuery(void *s) {
 	NEED();
-	if (getenv("LANEFS_SHIM_LOST") || told("lose"))
+	if (getenv("LANEFS_SHIM_LOST") || failing("lose"))
 		return LAUNCH_FAILURE;
-	return told("hang") ? NOT_READY : be_stream_query(s);
+	return failing("hang") ? NOT_READY : be_stream_query(s);
 }
 
 API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -484,9 +484,9 @@ API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, un
 	NEED();
 	if (!gx || !gy || !gz || !bx || !by || !bz || shared || extra || !params)
 		return INVALID;
-	if (told("refuse") || told("lose"))
+	if (failing("refuse") || failing("lose"))
 		return LAUNCH_FAILURE;
-	if (told("hang"))
+	if (failing("hang"))
 		return OK;
 	const uint32_t dims[6] = {gx, gy, gz, bx, by, bz};
 	return be_launch(f, dims, s, params);
@@ -591,7 +591,7 @@ API int hsa_amd_ipc_memory_create(void *at, size_t n, struct ipc *h) {
 	struct alloc *a = find(at, NULL);
 	if (a && a->at == at && round_up(a->size, PAGE) == n) {
 		p = a->p;
-		phys_retain(p); /* for good: nothing says when the last holder of a handle is gone */
+		phys_retain(p); /* never released: the last use of a handle is not reported */
 	}
 	pthread_mutex_unlock(&lock);
 	memset(h, 0, sizeof *h);
