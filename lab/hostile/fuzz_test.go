@@ -15,6 +15,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
 // host is a small volume with one of everything, for FuzzVolume to damage.
@@ -33,9 +34,9 @@ var makeHost = sync.OnceValues(func() (*host, error) {
 	defer os.RemoveAll(dir)
 	img, content := filepath.Join(dir, "image"), filepath.Join(dir, "content")
 	// Without checksums, so that damaged blocks are not refused for theirs.
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-b", "1024", "-N", "128", "-J", "size=1", "-I", "256",
-		"-O", "^metadata_csum,^resize_inode,orphan_file,inline_data", img, "3M").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("mkfs.ext4: %w: %s", err, out)
+	if err := image.Make(img, "3M", "-b", "1024", "-N", "128", "-J", "size=1", "-I", "256",
+		"-O", "^metadata_csum,^resize_inode,orphan_file,inline_data"); err != nil {
+		return nil, err
 	}
 	if err := os.WriteFile(content, make([]byte, 40<<10), 0o644); err != nil {
 		return nil, err
