@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// cache remembers what the medium held before writes that no flush has covered yet.
+// cache is a volatile write cache. The file has what reads see; undo has what the medium holds where no flush has followed a write.
 type cache struct {
 	undo []undo           // oldest first
-	lost map[int64][]byte // what the medium holds instead of blocks that a failed flush gave up, by offset
+	lost map[int64][]byte // what the medium holds of blocks that a failed flush lost, by offset
 }
 
 type undo struct {
@@ -17,17 +17,15 @@ type undo struct {
 	old []byte
 }
 
-// CacheWrites makes writes without FUA volatile from now on: they are durable after the next Flush, and Cut may lose
-// them before it.
+// CacheWrites makes writes without FUA volatile from now on: until the next Flush, Cut may lose them.
 func (d *TestDevice) CacheWrites() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cache = &cache{lost: map[int64][]byte{}}
 }
 
-// Cut is a power cut: of the writes since the last flush, rng chooses which survive, block by block; the rest are as if
-// they had never been sent. With a nil rng none survives. The device goes on with what is left. The caller sees to it
-// that nothing is in flight.
+// Cut is a power cut: rng chooses, block by block, which of the writes since the last flush survive; the others are undone. With a nil
+// rng none survives. The device stays open. No request may be in flight.
 func (d *TestDevice) Cut(rng *rand.Rand) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,8 +33,7 @@ func (d *TestDevice) Cut(rng *rand.Rand) error {
 		return nil
 	}
 	bs := int64(d.info.BlockSize)
-	// A block that survives at one write keeps that write's bytes and loses the later ones: undo from the newest back,
-	// and stop undoing a block at the first write that survives.
+	// Undo writes from the newest to the oldest. When a write to a block survives, the older ones do not matter for that block.
 	kept := map[int64]bool{}
 	for i := len(d.cache.undo) - 1; i >= 0; i-- {
 		u := d.cache.undo[i]
@@ -66,8 +63,8 @@ func (d *TestDevice) Cut(rng *rand.Rand) error {
 
 func (c *cache) flush() { c.undo = nil }
 
-// lose gives up what no flush has covered, in blocks of bs bytes: reads see it, but no later flush makes it durable, and after a Cut
-// it is gone. A block that is written again is as any other.
+// lose loses what was written since the last flush, in blocks of bs bytes: reads see it, no later flush makes it durable, and a Cut
+// undoes it. A block that is written again is as any other.
 func (c *cache) lose(bs int64) {
 	for _, u := range c.undo { // the oldest is what the medium holds
 		for o := int64(0); o < int64(len(u.old)); o += bs {
@@ -79,8 +76,8 @@ func (c *cache) lose(bs int64) {
 	c.undo = nil
 }
 
-// found takes the blocks of n bytes at off from those that are lost: they are about to be written. old is what reads saw there, and
-// becomes what the medium holds.
+// found removes the blocks of n bytes at off from lost, since they are about to be written. old is what reads see there; found replaces
+// lost blocks in it by what the medium holds.
 func (c *cache) found(off, n, bs int64, old []byte) {
 	for o := int64(0); o < n; o += bs {
 		if b, ok := c.lost[off+o]; ok {
@@ -116,7 +113,7 @@ func (d *TestDevice) store(off int64, b []byte, fua bool) error {
 	return err
 }
 
-// forget makes n bytes at off durable: what they held before is not coming back.
+// forget makes n bytes at off durable: no Cut undoes them.
 func (c *cache) forget(off, n int64) {
 	var left []undo
 	for _, u := range c.undo {

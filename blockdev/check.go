@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Length is the number of bytes that r covers on the namespace; -1 when it is more than can be counted.
+// Length is the number of bytes of the device that r covers; -1 if it overflows.
 func (r *Request) Length() Bytes {
 	switch r.Op {
 	case OpRead, OpWrite:
@@ -23,8 +23,8 @@ func (r *Request) Length() Bytes {
 	return 0
 }
 
-// Check says whether r can be sent to the namespace that i describes: nil, or an *Error. Every Device asks it before it
-// touches anything, so a request that is refused has had no effect.
+// Check says whether r can be sent to the device that i describes: nil, or an *Error that is ErrInvalid, ErrReadOnly or ErrUnsupported.
+// Do calls it first, so a request that Check refuses has no effect.
 func (r *Request) Check(i Info) error {
 	if why := r.check(i); why != nil {
 		return r.Fail(i, why)
@@ -70,7 +70,7 @@ func (r *Request) check(i Info) error {
 	return nil
 }
 
-// Fail makes why the error of the whole of r.
+// Fail makes an *Error for the whole of r.
 func (r *Request) Fail(i Info, why error) *Error {
 	e := &Error{Op: r.Op, Off: r.Off, Len: max(r.Length(), 0), Err: why}
 	if r.Off >= 0 && i.BlockSize > 0 {

@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// Errors that callers tell apart, always inside an *Error. What the controller says is the NVMe status, likewise inside.
+// Errors that callers can test for with errors.Is. Do returns them in an *Error, as it does an NVMe status.
 var (
-	ErrInvalid     = errors.New("invalid request") // unaligned, past the end, wrong op: nothing was sent
+	ErrInvalid     = errors.New("invalid request") // unaligned, past the end, unknown op: nothing was sent
 	ErrReadOnly    = errors.New("device is read-only")
 	ErrUnsupported = errors.New("not supported by the device")
 	ErrClosed      = errors.New("device is closed")
-	// ErrNoSpace is what a write is told for which the medium has no room, as thin ones may: an image file on a full file system. Blocks of
-	// its range may have been written. It may succeed when there is room again, and all that was accepted before is still there.
+	// ErrNoSpace is the error of a write for which a thin-provisioned medium has no room, such as an image file on a full file system.
+	// Some blocks of the request may have been written. Earlier writes are not affected, and a retry may succeed.
 	ErrNoSpace = errors.New("the medium has no room left")
 )
 
-// Error is the failure of one request. Where only a part of the request failed, Off and Len are that part.
+// Error is the failure of a request, or of the part of it that failed: Off and Len are that part's.
 type Error struct {
 	Op  Op
 	Off Bytes
 	Len Bytes
 	LBA LBA   // of Off
-	Err error // ErrInvalid and the like, or the NVMe status
+	Err error // one of the above, or an NVMe status
 }
 
 func (e *Error) Error() string {

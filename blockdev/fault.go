@@ -2,10 +2,10 @@ package blockdev
 
 import "errors"
 
-// ErrFault is what an injected fault says unless it is given something else.
+// ErrFault is the error of an injected fault without an Err of its own.
 var ErrFault = errors.New("injected fault")
 
-// Fault makes requests fail. The zero value makes all of them fail for ever.
+// Fault says which requests fail, and how. The zero value makes all of them fail for ever.
 type Fault struct {
 	Op       Op    // only this one; 0: any
 	Off, Len Bytes // only requests that touch this range; Len 0: anywhere. A flush touches no range
@@ -14,16 +14,16 @@ type Fault struct {
 	Partial  Bytes // carry out this many bytes of the request before it fails: a torn write
 	Err      error // nil: ErrFault
 
-	// Then, if not nil, says which requests after the first that failed do, too, whatever Times and the other conditions
-	// say: those that touch what has gone bad, for example.
+	// Then, if not nil, decides alone, once a first request has failed, which later ones fail: those that touch the same blocks, for
+	// example.
 	Then func(first Event, r *Request) bool
-	// Done, if not nil, says which of the device's blocks of a request are carried out before it fails, counted from 0,
-	// and Partial says nothing. A flush is one block.
+	// Done, if not nil, says instead of Partial which blocks of a request, counted from 0, are carried out before it fails. A flush is
+	// one block.
 	Done func(block int) bool
-	// Lose has a flush that fails lose what it was to make durable (see CacheWrites), as the system's cache does: reads go on to see
-	// it, and no later flush brings it back.
+	// Lose makes a failing flush lose what was written before it (see CacheWrites), as Linux's page cache does after a writeback error:
+	// reads still see it, and no later flush makes it durable.
 	Lose bool
-	// Fail, if not nil, gives the error; Hit, if not nil, is told of every request that fails. Neither may call the device.
+	// Fail, if not nil, gives the error. Hit, if not nil, is called for every request that fails. Neither may call the device.
 	Fail func(r *Request) error
 	Hit  func(Event)
 }
@@ -31,7 +31,7 @@ type Fault struct {
 type fault struct {
 	Fault
 	seen  int
-	first *Event // that failed
+	first *Event // the first request that failed; nil: none yet
 }
 
 func (f *fault) err(r *Request) error {
@@ -44,7 +44,7 @@ func (f *fault) err(r *Request) error {
 	return ErrFault
 }
 
-// carried says which blocks of r are carried out before it fails; nil: none.
+// carried says which blocks of r are carried out although it fails; nil: none.
 func (f *fault) carried(r *Request, blockSize Bytes) func(block int) bool {
 	switch {
 	case f.Done != nil:
@@ -57,7 +57,7 @@ func (f *fault) carried(r *Request, blockSize Bytes) func(block int) bool {
 	return nil
 }
 
-// Inject adds a fault and returns what removes it.
+// Inject adds a fault; remove takes it away.
 func (d *TestDevice) Inject(f Fault) (remove func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +75,7 @@ func (d *TestDevice) Inject(f Fault) (remove func()) {
 	}
 }
 
-// hitLocked is the fault that r meets, if any. Every fault counts the request, whichever fails it.
+// hitLocked is the first fault that r meets, or nil. Every fault counts the request.
 func (d *TestDevice) hitLocked(r *Request) *fault {
 	var hit *fault
 	for _, f := range d.faults {
@@ -89,7 +89,7 @@ func (d *TestDevice) hitLocked(r *Request) *fault {
 	return hit
 }
 
-// countLocked counts r if it matches, and says whether it is one of those meant.
+// countLocked counts r if it matches, and says whether it fails.
 func (f *fault) countLocked(r *Request) bool {
 	if f.Then != nil && f.first != nil {
 		return f.Then(*f.first, r)
@@ -111,7 +111,7 @@ func (f *fault) countLocked(r *Request) bool {
 	return true
 }
 
-// Event is a request, for those who look on.
+// Event is a request without its buffers.
 type Event struct {
 	Op       Op
 	Off, Len Bytes
@@ -127,7 +127,7 @@ func (e Event) Touches(r *Request) bool {
 	return r.Op != OpFlush && e.Op != OpFlush && r.Off < e.Off+e.Len && e.Off < r.Off+r.Length()
 }
 
-// Observe calls f after every request that succeeds, before Do returns. nil ends it.
+// Observe sets the function that is called after every request that succeeds, before Do returns. nil ends it.
 func (d *TestDevice) Observe(f func(Event)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -5,12 +5,12 @@ import "sync"
 // hold is a fault that makes requests wait instead.
 type hold struct {
 	fault
-	held chan struct{} // has a value once a request waits
+	held chan struct{} // receives a value when a request begins to wait
 	open chan struct{} // closed by release
 }
 
-// Hold makes the requests that f describes wait, before anything of them is done, as if the medium had become very slow.
-// held has a value once one waits; release lets all of them go on, and may be called again.
+// Hold makes the requests that f matches wait before they are carried out, as on a very slow medium. held receives a value when one
+// waits. release lets all go on, and may be called more than once.
 func (d *TestDevice) Hold(f Fault) (held <-chan struct{}, release func()) {
 	h := &hold{fault: fault{Fault: f}, held: make(chan struct{}, 1), open: make(chan struct{})}
 	d.mu.Lock()

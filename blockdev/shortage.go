@@ -1,11 +1,11 @@
 package blockdev
 
-// Shortage makes calls of Alloc fail, with ErrNoMemory. The zero value makes all of them fail for ever.
+// Shortage says which calls of Alloc fail with ErrNoMemory. The zero value makes all of them fail for ever.
 type Shortage struct {
 	Skip  int         // let this many calls pass first
 	Times int         // then fail this many; 0: all
-	Hit   func(n int) // if not nil, is told of every call that fails. It must not call the device
-	Count *int        // if not nil, is counted up by every call, under the device's lock
+	Hit   func(n int) // if not nil, called for every call that fails, with its n. It must not call the device
+	Count *int        // if not nil, incremented by every call, under the device's lock
 }
 
 type shortage struct {
@@ -13,7 +13,7 @@ type shortage struct {
 	seen int
 }
 
-// Shorten adds a shortage of pinned memory and returns what ends it.
+// Shorten adds a shortage of pinned memory; remove ends it.
 func (d *TestDevice) Shorten(s Shortage) (remove func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -31,7 +31,7 @@ func (d *TestDevice) Shorten(s Shortage) (remove func()) {
 	}
 }
 
-// shortOf counts an allocation of n bytes, and says whether it fails.
+// shortOf counts an allocation of n bytes and returns its error.
 func (d *TestDevice) shortOf(n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

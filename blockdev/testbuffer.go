@@ -15,7 +15,7 @@ type buffer struct {
 	released atomic.Bool
 }
 
-// Alloc gives a buffer filled with a pattern that no test should mistake for data.
+// Alloc gives a buffer filled with 0xdb.
 func (d *TestDevice) Alloc(n int, _ ...Use) (Buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, ErrInvalid)
@@ -37,7 +37,7 @@ func (b *buffer) Len() int      { return len(b.b) }
 
 func (b *buffer) Slice(off, n int) Slice { return Slice{Buf: b, Off: off, N: n} }
 
-// Release overwrites the buffer. Releasing twice is a bug of the caller.
+// Release overwrites the buffer. A second Release panics.
 func (b *buffer) Release() {
 	if b.released.Swap(true) {
 		panic("blockdev: buffer released twice")

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDevice is a Device for tests of what stands on one: a file in memory or on disk, no queues and no lanes. It checks requests as
-// the real device does, loses power and goes bad on demand, and shows what it was asked. A Fault makes some of its requests fail, or
-// wait (Hold). An Event is a request that it carried out. A buffer that was released is overwritten, so that a use after it shows.
-// All methods may be called from any goroutine.
+// TestDevice is a Device on a file, in memory or on disk, for tests of code that uses a Device. Tests can make requests fail (Inject) or
+// wait (Hold), allocations fail (Shorten), and writes be lost (CacheWrites, Cut), and can watch the requests (Observe). It overwrites
+// released buffers, so that a use after release shows. All methods may be called from any goroutine.
 type TestDevice struct {
 	file *os.File
 	bufs atomic.Int64 // buffers not yet released
@@ -76,14 +75,14 @@ func newDevice(f *os.File, size, blockSize int64) (*TestDevice, error) {
 	}}, nil
 }
 
-// Info says what the device is.
+// Info describes the device.
 func (d *TestDevice) Info() Info {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.info
 }
 
-// Modify lets a test change what the device says of itself: read-only, no discard.
+// Modify changes what Info returns, such as ReadOnly or Discard.
 func (d *TestDevice) Modify(f func(*Info)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,10 +92,10 @@ func (d *TestDevice) Modify(f func(*Info)) {
 // File is the image behind the device.
 func (d *TestDevice) File() *os.File { return d.file }
 
-// Path is the image's name. That of a device in memory is good in this process only; a child is given File.
+// Path is the image's name. For a device in memory it is valid in this process only; a child process must inherit File.
 func (d *TestDevice) Path() string { return d.file.Name() }
 
-// Outstanding is the number of buffers that were allocated and not released.
+// Outstanding is the number of buffers that are allocated and not released.
 func (d *TestDevice) Outstanding() int { return int(d.bufs.Load()) }
 
 // Do carries out the requests one after the other.
@@ -131,8 +130,8 @@ func (d *TestDevice) do(r *Request) error {
 	return nil
 }
 
-// admit says whether r goes ahead. With an error, carried says which of its blocks are carried out all the same, nil that
-// none is; without one it is nil, and all are.
+// admit returns the error of the fault that r meets. With an error, carried says which of its blocks are carried out all the same; nil:
+// none. Without an error all blocks are carried out, and carried is nil.
 func (d *TestDevice) admit(r *Request) (carried func(block int) bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +147,7 @@ func (d *TestDevice) admit(r *Request) (carried func(block int) bool, err error)
 	return nil, nil
 }
 
-// transfer carries out the blocks of r that carried names, all if it is nil.
+// transfer carries out the blocks of r for which carried is true; nil: all.
 func (d *TestDevice) transfer(r *Request, carried func(block int) bool) error {
 	off, bs := int64(r.Off), int64(d.Info().BlockSize)
 	switch r.Op {
@@ -185,7 +184,7 @@ func (d *TestDevice) transfer(r *Request, carried func(block int) bool) error {
 	}
 }
 
-// runs calls f with the parts of n bytes that consist of blocks which carried names, the first of them number first/bs.
+// runs calls f with each run of the n bytes whose blocks, numbered from first/bs, are carried out.
 func runs(n, first, bs int64, carried func(block int) bool, f func(at, n int64) error) error {
 	if carried == nil {
 		return f(0, n)
@@ -233,7 +232,7 @@ func (d *TestDevice) Write(off Bytes, fua bool, bufs ...Slice) error {
 // Flush makes every write that has returned durable.
 func (d *TestDevice) Flush() error { return d.Do(&Request{Op: OpFlush}) }
 
-// Discard forgets n bytes at off; they read as zero.
+// Discard deallocates n bytes at off; they read as zero.
 func (d *TestDevice) Discard(off, n Bytes) error {
 	return d.Do(&Request{Op: OpDiscard, Off: off, Len: n})
 }

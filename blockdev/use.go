@@ -2,14 +2,14 @@ package blockdev
 
 import "errors"
 
-// Use says what a buffer is for. Each use has memory of its own that the others cannot take (Bounded.Reserve), and what waits for
-// memory waits for buffers of its own use only. So who holds a buffer may wait for one of a use further down this list, never
-// for one of the same use or further up:
+// Use says what a buffer is for. A use can have memory reserved that the others cannot take (Bounded.Reserve), and an Alloc waits only
+// for buffers of its own use. So that no wait is circular, the holder of a buffer may wait for one of a use further down this list,
+// never for one of the same use or further up:
 //
-//	ForData     no lock, no handle and no other such buffer is held by who waits: he asks for all he needs at once
-//	ForBlock    locks and handles may be held; the buffer is given back after one transfer
-//	ForCache    metadata in memory; jbd2 makes room by itself
-//	ForJournal  a transaction's copies; jbd2 waits for its checkpoints
+//	ForData     file data. The caller holds no lock, no journal handle and no other such buffer: it allocates all it needs at once
+//	ForBlock    a single block, for one transfer. The caller may hold locks and a handle
+//	ForCache    metadata in memory. jbd2 evicts blocks when it needs room
+//	ForJournal  a transaction's copies. jbd2 waits for its checkpoints
 type Use uint8
 
 const (
@@ -17,9 +17,9 @@ const (
 	ForBlock
 	ForCache
 	ForJournal
-	NumUses
+	NumUses // how many there are
 
-	// NoWait, added to a use, makes a lack of memory an error at once.
+	// NoWait, added to a use, makes Alloc return ErrNoMemory instead of waiting.
 	NoWait Use = 0x80
 )
 
@@ -32,17 +32,17 @@ func (u Use) String() string {
 	return "an unknown use"
 }
 
-// ErrNoMemory says that there was no pinned memory: at once with NoWait, else after a long time in which none came back.
+// ErrNoMemory is the error of an Alloc that found no pinned memory: at once with NoWait, else after a long time without a release.
 var ErrNoMemory = errors.New("out of pinned memory")
 
-// Bounded is a Device whose pinned memory has a limit, Info.Pinned. Namespace is one.
+// Bounded is implemented by a Device whose pinned memory has a limit, Info.Pinned.
 type Bounded interface {
-	// Reserve keeps n bytes, rounded up to 2 MiB, for a use: the others leave so much of the limit to it. It replaces what was
-	// reserved for the use before; 0 ends it. Nothing is pinned by it. The error says what does not fit.
+	// Reserve keeps n bytes, rounded up to 2 MiB, of the limit for a use. It replaces the use's earlier reservation; 0 ends it. It
+	// pins nothing. The error is ErrNoMemory if the other reservations leave less.
 	Reserve(use Use, n int64) error
-	// Room is how many bytes a use can have when the others have what is reserved for them.
+	// Room is the limit less what is reserved for the other uses, in bytes.
 	Room(use Use) int64
-	// OnShort has f called when somebody has to wait for memory and the cache has more than is reserved for it, or the system
-	// refuses memory: f gives back what the cache can spare, and does not wait. A later call replaces f; nil ends it.
+	// OnShort sets the function that is called when an Alloc has to wait while the cache has more than is reserved for it, or while
+	// the system refuses memory. f releases the buffers that the cache can spare, and must not wait. nil ends it.
 	OnShort(f func())
 }

@@ -1,4 +1,5 @@
-// Package blockdevtest is the conformance suite of blockdev.Device: what each implementation must do.
+// Package blockdevtest has Conform, the conformance suite that every blockdev.Device passes, and Pinned, a test device whose memory for
+// buffers has a limit.
 package blockdevtest
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Conform runs what every blockdev.Device must do. open returns a new writable device of at least 8 MiB, all zero.
+// Conform tests what every blockdev.Device must do. open returns a new writable device of at least 8 MiB, all zero; Conform closes it.
 func Conform(t *testing.T, open func(t *testing.T) blockdev.Device) {
 	for _, c := range []struct {
 		name string

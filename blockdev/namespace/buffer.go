@@ -7,14 +7,14 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// chunk is the memory of the pool's buffers: *controller.Chunk.
+// chunk is memory of the pool's buffers that is mapped for the controller: *controller.Chunk.
 type chunk interface {
 	pool.Memory
 	IOVA() nvme.IOVA
 }
 
-// Attach makes a buffer of memory that is another's, device memory for example. Its Bytes are nil where the CPU does not
-// reach it. Release it before the memory is closed.
+// Attach maps memory of the caller's, such as device memory, for the controller, and makes a buffer of it. Bytes is nil where the CPU
+// cannot reach it. Release the buffer before the memory is closed.
 func (d *Namespace) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 	c, err := d.borrow(m)
 	if err != nil {
@@ -27,16 +27,16 @@ func (d *Namespace) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 	return b, nil
 }
 
-// iova is where the controller sees a slice of one of the pool's buffers.
+// iova is the I/O virtual address of a slice, whose buffer is the pool's.
 func iova(s blockdev.Slice) nvme.IOVA {
 	b := s.Buf.(*pool.Buffer)
 	return b.Memory().(chunk).IOVA() + nvme.IOVA(b.Offset()+s.Off)
 }
 
-// owns says whether all of r's memory is the pool's: only that is mapped for the controller.
+// owns says whether all buffers of r are the pool's. Only those are mapped for the controller.
 func (d *Namespace) owns(r *blockdev.Request) bool {
 	for _, s := range r.Bufs {
-		if !d.pool.Of(s.Buf) {
+		if !d.pool.Owns(s.Buf) {
 			return false
 		}
 	}

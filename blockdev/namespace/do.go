@@ -9,7 +9,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// Do carries out the requests, concurrently and in no defined order. See Device.
+// Do carries out the requests, concurrently and in no defined order. See blockdev.Device.
 func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	b := d.batches.Get().(*batch)
 	defer d.recycle(b)
@@ -25,7 +25,7 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		case r.Op == blockdev.OpDiscard:
 			b.discards = d.limits.split(b.discards, r, iova)
 		case r.Op == blockdev.OpFlush && !d.info.VolatileCache:
-			// What a write without a cache has written is on the medium already.
+			// Without a volatile cache every completed write is durable.
 		default:
 			b.pieces = d.limits.split(b.pieces, r, iova)
 		}
@@ -41,21 +41,21 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		}
 		if r.Err != nil {
 			d.full.note(r.Err)
-			first = graver(first, r.Err)
+			first = worse(first, r.Err)
 		}
 	}
 	return first
 }
 
-// graver is a, unless b says more: that there is no room says less than any other failure beside it, for it may pass.
-func graver(a, b error) error {
+// worse is a, unless b is worse: any other error is worse than ErrNoSpace, which may pass.
+func worse(a, b error) error {
 	if a == nil || b != nil && errors.Is(a, blockdev.ErrNoSpace) && !errors.Is(b, blockdev.ErrNoSpace) {
 		return b
 	}
 	return a
 }
 
-// admit says what keeps r from being sent.
+// admit returns why r cannot be sent, or nil.
 func (d *Namespace) admit(r *blockdev.Request) error {
 	if err := r.Check(d.info); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (d *Namespace) admit(r *blockdev.Request) error {
 	return nil
 }
 
-// command states the pieces as commands. b.owners says which piece each belongs to.
+// command makes commands of the pieces. b.owners[i] are the pieces of b.cmds[i].
 func (d *Namespace) command(b *batch) {
 	for i, p := range b.pieces {
 		c := engine.Command{NSID: d.info.NSID, SLBA: uint64(p.lba), NLB: uint32(p.n), FUA: p.req.FUA && p.op != blockdev.OpRead}
@@ -100,7 +100,7 @@ func (d *Namespace) command(b *batch) {
 	}
 }
 
-// submit sends the commands and gives each request its error.
+// submit carries out the commands and sets each request's Err.
 func (d *Namespace) submit(b *batch) {
 	if len(b.cmds) == 0 {
 		return
@@ -117,19 +117,19 @@ func (d *Namespace) submit(b *batch) {
 	for i := range b.cmds {
 		why := b.cmds[i].Err
 		if why == nil && b.cmds[i].Latency == 0 {
-			why = err // no completion was seen: the engine refused the whole call
+			why = err // without a completion: the engine refused the whole call
 		}
 		if why == nil {
 			continue
 		}
 		why = causeOf(why)
 		for _, p := range b.owners[i] {
-			p.req.Err = graver(p.req.Err, &blockdev.Error{Op: p.op, Off: blockdev.Bytes(p.lba) * d.limits.blockSize, Len: blockdev.Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
+			p.req.Err = worse(p.req.Err, &blockdev.Error{Op: p.op, Off: blockdev.Bytes(p.lba) * d.limits.blockSize, Len: blockdev.Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
 		}
 	}
 }
 
-// causeOf is what a command's error is for the users of a Device.
+// causeOf translates an error of nvmeq to one that callers of a Device can test for.
 func causeOf(err error) error {
 	var s *nvme.StatusError
 	switch {
@@ -148,7 +148,7 @@ func (e *capacityError) Error() string        { return e.err.Error() }
 func (e *capacityError) Unwrap() error        { return e.err }
 func (e *capacityError) Is(target error) bool { return target == blockdev.ErrNoSpace }
 
-// recycle keeps the batch's memory for the next Do, unless one huge request has made it huge.
+// recycle keeps the batch's memory for the next Do, unless it has become large.
 func (d *Namespace) recycle(b *batch) {
 	const many = 1024
 	if cap(b.cmds) > many || cap(b.pieces) > many || cap(b.discards) > many {

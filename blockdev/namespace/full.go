@@ -9,18 +9,17 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Full says how often the medium had no room for a write (ErrNoSpace). The zero value: never.
+// Full counts the writes for which the medium had no room (blockdev.ErrNoSpace).
 type Full struct {
 	Refused uint64    // writes, since the device was opened
-	Since   time.Time // when it began; zero: no write was refused for a while
-	Last    string    // what was refused last, and why
+	Since   time.Time // when the present shortage began; zero: there is none
+	Last    string    // the last such error
 }
 
-// roomAgain is how long no write is refused before the medium counts as having room again. Who waits for room tries
-// more often.
+// roomAgain is how long no write must be refused until the shortage counts as over. jbd2 retries held commits more often than that.
 const roomAgain = 10 * time.Second
 
-// fullness tells once that the medium has no room, and once that it has.
+// fullness keeps Full, and logs the beginning and the end of each shortage.
 type fullness struct {
 	log   *slog.Logger
 	pause time.Duration
@@ -29,9 +28,10 @@ type fullness struct {
 	now   Full        // protected by mu, as is all below
 	begun uint64      // now.Refused when it began
 	timer *time.Timer // runs while Since is set
-	ended bool
+	ended bool        // by close
 }
 
+// note counts err if it is ErrNoSpace.
 func (f *fullness) note(err error) {
 	if !errors.Is(err, blockdev.ErrNoSpace) {
 		return
@@ -52,7 +52,7 @@ func (f *fullness) note(err error) {
 	f.log.Warn("the backing store is full: writes are refused or wait until there is room", "err", err)
 }
 
-// over ends a time without room.
+// over ends a shortage.
 func (f *fullness) over() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *fullness) close() {
 	}
 }
 
-// Full says whether the medium has room.
+// Full reports writes for which the medium had no room.
 func (d *Namespace) Full() Full {
 	d.full.mu.Lock()
 	defer d.full.mu.Unlock()

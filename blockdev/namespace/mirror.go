@@ -5,17 +5,17 @@ import (
 	"github.com/lanefs/lanefs/blockdev/pool"
 )
 
-// Data in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) has a mirror that it can: a
-// buffer's Bytes. A write copies the mirror to the device before its commands, a read the other way after them.
+// Buffers in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) have a mirror in host memory: Bytes.
+// A write copies the mirror to the device before its commands, a read copies the other way after them.
 
-// mirrored is a memory whose Bytes are a mirror: *controller.Chunk.
+// mirrored is memory that may have a mirror: *controller.Chunk.
 type mirrored interface {
 	Mirrored() bool
 	Push(off, n int64) error
 	Pull(off, n int64) error
 }
 
-// mirrorOf is the mirror that a buffer is in, nil for memory that the CPU addresses itself.
+// mirrorOf is the memory of a buffer with a mirror; nil if the CPU addresses the buffer itself.
 func mirrorOf(b *pool.Buffer) mirrored {
 	if m, ok := b.Memory().(mirrored); ok && m.Mirrored() {
 		return m
@@ -23,16 +23,17 @@ func mirrorOf(b *pool.Buffer) mirrored {
 	return nil
 }
 
-// push brings what r writes to the device.
+// push copies what r writes to the device.
 func (d *Namespace) push(r *blockdev.Request) error {
 	return mirrors(r, blockdev.OpWrite, mirrored.Push)
 }
 
-// pull brings what r has read to the CPU.
+// pull copies what r has read from the device.
 func (d *Namespace) pull(r *blockdev.Request) error {
 	return mirrors(r, blockdev.OpRead, mirrored.Pull)
 }
 
+// mirrors calls move for each slice of r that has a mirror, if r does op.
 func mirrors(r *blockdev.Request, op blockdev.Op, move func(m mirrored, off, n int64) error) error {
 	if r.Op != op {
 		return nil

@@ -1,5 +1,15 @@
-// Package namespace is the blockdev.Device of one NVMe namespace. It splits what is too large for a command and spreads what is left
-// over the queue pairs; its buffers are pinned memory.
+// Package namespace implements blockdev.Device by one NVMe namespace behind the lanes of an engine. Open makes a Namespace; Options
+// bounds its pinned memory; Full reports a medium without room.
+//
+// A request takes this way, all of it on the caller's goroutine:
+//
+//  1. do.go checks the request, and that its buffers are the pool's. A request that is refused has no effect.
+//  2. mirror.go copies what is written to device memory, if the CPU cannot address the memory itself.
+//  3. split.go cuts the request into pieces, of one command each, at the limits of the controller and the namespace.
+//  4. do.go makes the pieces engine.Commands; discards of one Do share Dataset Management commands.
+//  5. All commands of a Do go to the engine at once: to one lane where the software controller works on this goroutine, else spread
+//     over the queue pairs.
+//  6. Each command's error becomes the error of its request. mirror.go copies back what was read.
 package namespace
 
 import (
@@ -18,37 +28,33 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// A request's way: Check, then split into pieces, one engine.Command each, then all commands of all requests of a Do go to
-// the engine at once, and each command's error comes back to its request. Everything runs on the caller's goroutine; on
-// a real controller the commands are spread over the queue pairs.
-
-// Options of Open. The zero value is good.
+// Options of Open. The zero value has the defaults.
 type Options struct {
-	Pinned int64 // bytes of pinned memory at most; 0: DefaultPinned
+	Pinned int64 // limit of the pinned memory, in bytes; 0: DefaultPinned
 	// Log gets a warning when the medium begins to refuse writes for lack of room, and one when it has refused none for 10 s.
 	// nil discards them.
 	Log *slog.Logger
 }
 
-// DefaultPinned is how much memory is pinned at most unless told otherwise.
+// DefaultPinned is the limit of the pinned memory, in bytes, unless Options say otherwise.
 const DefaultPinned = 1 << 30
 
-// queues is what a Namespace needs of engine.Engine.
+// queues is the part of engine.Engine that a Namespace needs.
 type queues interface {
 	Do(lane int, cmds []engine.Command) error
 	Spread(cmds []engine.Command) error
 }
 
-// Namespace is a Device: one namespace behind an engine's queue pairs.
+// Namespace is a blockdev.Device and blockdev.Bounded: one NVMe namespace behind an engine's queue pairs.
 type Namespace struct {
 	info   blockdev.Info
 	limits limits
 	eng    queues
 	pool   *pool.Pool
 	borrow func(gpu.Memory) (pool.Memory, error)
-	inline bool            // more lanes would only mean more doorbells
-	deac   bool            // Write Zeroes may deallocate: the blocks read as zero all the same
-	zeroes blockdev.Buffer // what is written where Write Zeroes does not exist; nil where it does
+	inline bool            // the controller works on the caller's goroutine, so one lane takes all commands
+	deac   bool            // set the Deallocate bit of Write Zeroes: deallocated blocks read as zero
+	zeroes blockdev.Buffer // written instead of Write Zeroes if the controller lacks it; else nil
 	zeroAt nvme.IOVA
 
 	full    fullness
@@ -56,15 +62,15 @@ type Namespace struct {
 	closed  atomic.Bool
 }
 
-// batch is what one Do needs besides the requests.
+// batch is the memory of one Do.
 type batch struct {
 	pieces   []piece
 	discards []piece
 	cmds     []engine.Command
-	owners   [][]piece // of each command
+	owners   [][]piece // the pieces of each command
 }
 
-// Open presents a namespace of the engine's controller. The engine stays the caller's, who closes it after the device.
+// Open opens a namespace of the engine's controller. The caller closes the engine, after the Namespace.
 func Open(e *engine.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	c := e.Controller()
 	ns, err := c.Namespace(nsid)
@@ -118,7 +124,7 @@ func Open(e *engine.Engine, nsid uint32, opt Options) (*Namespace, error) {
 	return d, nil
 }
 
-// limitsOf gathers what the controller says about the sizes of commands.
+// limitsOf gathers the limits of commands that the controller and the namespace report.
 func limitsOf(c *controller.Controller, ns *controller.Namespace, i blockdev.Info) limits {
 	nvm, bs := c.NVM(), i.BlockSize
 	l := limits{blockSize: bs, transfer: min(blockdev.Blocks(i.MaxTransfer/bs), maxNLB), boundary: blockdev.Blocks(ns.Identify.NOIOB)}
@@ -129,7 +135,7 @@ func limitsOf(c *controller.Controller, ns *controller.Namespace, i blockdev.Inf
 		case c.Version().AtLeast(2, 0):
 			l.zeroes = maxNLB
 		default:
-			// Before 2.0 nothing is said about it, and MDTS does not apply; drives were seen that want it obeyed.
+			// Before 2.0 the specification has no limit for it, and MDTS does not apply; but some drives want MDTS obeyed.
 			l.zeroes = l.transfer
 		}
 	}
@@ -149,7 +155,7 @@ func limitsOf(c *controller.Controller, ns *controller.Namespace, i blockdev.Inf
 	return l
 }
 
-// prepare makes the zeroes that are written where the controller has no Write Zeroes.
+// prepare makes the buffer of zeroes for a controller without Write Zeroes.
 func (d *Namespace) prepare() error {
 	d.batches.New = func() any { return new(batch) }
 	if d.limits.transfer == 0 {
@@ -178,24 +184,24 @@ func (d *Namespace) prepare() error {
 	return nil
 }
 
-// Info is what is true of the namespace while it is open.
+// Info describes the namespace.
 func (d *Namespace) Info() blockdev.Info { return d.info }
 
-// Pinned is how many bytes of pinned memory are mapped for the controller now.
+// Pinned is how many bytes are pinned now.
 func (d *Namespace) Pinned() int64 { return d.pool.Size() }
 
-// Alloc gives a buffer of at least n bytes.
+// Alloc gives a buffer of at least n bytes. See blockdev.Device.
 func (d *Namespace) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
 	return d.pool.Alloc(n, use...)
 }
 
-// Reserve keeps memory for a use. See Bounded.
+// Reserve keeps memory for a use. See blockdev.Bounded.
 func (d *Namespace) Reserve(use blockdev.Use, n int64) error { return d.pool.Reserve(use, n) }
 
-// Room is how much a use can have. See Bounded.
+// Room is how many bytes a use can have. See blockdev.Bounded.
 func (d *Namespace) Room(use blockdev.Use) int64 { return d.pool.Room(use) }
 
-// OnShort has f called when memory is short. See Bounded.
+// OnShort has f called when memory is short. See blockdev.Bounded.
 func (d *Namespace) OnShort(f func()) { d.pool.OnShort(f) }
 
 // Read fills bufs from off.
@@ -211,7 +217,7 @@ func (d *Namespace) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) 
 // Flush makes every write that has returned durable.
 func (d *Namespace) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
 
-// Discard says that n bytes at off are not needed any more; what they read as is not defined.
+// Discard deallocates n bytes at off; what they read as is undefined.
 func (d *Namespace) Discard(off, n blockdev.Bytes) error {
 	return d.Do(&blockdev.Request{Op: blockdev.OpDiscard, Off: off, Len: n})
 }
@@ -221,8 +227,7 @@ func (d *Namespace) WriteZeroes(off, n blockdev.Bytes) error {
 	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
 }
 
-// Close flushes, and gives the pinned memory back. Requests under way must have ended; a buffer that was not released
-// is an error.
+// Close flushes and unpins the memory. Requests must have ended. A buffer that was not released is an error.
 func (d *Namespace) Close() error {
 	var flushed error
 	if !d.closed.Load() && !d.info.ReadOnly {

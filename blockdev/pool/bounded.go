@@ -6,7 +6,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Reserve keeps n bytes for a use. See blockdev.Bounded.
+// Reserve keeps n bytes for a use, rounded up to SlabSize. See blockdev.Bounded.
 func (p *Pool) Reserve(use blockdev.Use, n int64) error {
 	if use >= blockdev.NumUses || n < 0 {
 		return fmt.Errorf("%d bytes reserved for %v: %w", n, use, blockdev.ErrInvalid)
@@ -23,7 +23,7 @@ func (p *Pool) Reserve(use blockdev.Use, n int64) error {
 	return nil
 }
 
-// Room is how much a use can have. See blockdev.Bounded.
+// Room is how many bytes a use can have. See blockdev.Bounded.
 func (p *Pool) Room(use blockdev.Use) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

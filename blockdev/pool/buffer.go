@@ -7,17 +7,18 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Buffer is a blockdev.Buffer of a pool. A released one is in its slab's free list and must not be used.
+// Buffer is a blockdev.Buffer of a pool. After Release it is in its slab's free list and must not be used.
 type Buffer struct {
 	pool  *Pool
 	chunk *chunk
-	slab  *slab // nil: the chunk is all its own
-	index uint16
-	inUse bool // protected by pool.mu
-	off   int
-	n     int
+	slab  *slab  // nil: the buffer is the whole chunk
+	index uint16 // in slab.bufs
+	inUse bool   // protected by pool.mu
+	off   int    // in the chunk
+	n     int    // length
 }
 
+// Bytes is the CPU's view; nil for memory that the CPU cannot reach.
 func (b *Buffer) Bytes() []byte {
 	if b.chunk.host == nil {
 		return nil
@@ -25,30 +26,33 @@ func (b *Buffer) Bytes() []byte {
 	return b.chunk.host[b.off : b.off+b.n : b.off+b.n]
 }
 
+// Len is the size in bytes.
 func (b *Buffer) Len() int { return b.n }
 
+// Slice is the part of n bytes from off.
 func (b *Buffer) Slice(off, n int) blockdev.Slice { return blockdev.Slice{Buf: b, Off: off, N: n} }
 
+// Release gives the buffer back. A second Release panics.
 func (b *Buffer) Release() {
 	if b.chunk.attached {
-		_ = b.chunk.mem.Close() // only a lost controller refuses, and that reaches nothing any more
+		_ = b.chunk.mem.Close() // fails only when the controller is lost, and then nothing reaches the memory any more
 	}
 	b.pool.release(b)
 }
 
-// Memory is what the buffer is a part of, from Offset on.
+// Memory is the memory that the buffer is a part of.
 func (b *Buffer) Memory() Memory { return b.chunk.mem }
 
-// Offset is where the buffer begins in its Memory, in bytes.
+// Offset is where the buffer begins in Memory, in bytes.
 func (b *Buffer) Offset() int { return b.off }
 
-// Of says whether b is a buffer of this pool.
-func (p *Pool) Of(b blockdev.Buffer) bool {
+// Owns says whether b is a buffer of this pool.
+func (p *Pool) Owns(b blockdev.Buffer) bool {
 	mine, ok := b.(*Buffer)
 	return ok && mine.pool == p
 }
 
-// Attach makes a buffer of memory that is not the pool's and does not count. Releasing the buffer closes the memory.
+// Attach makes one buffer of memory that the caller has pinned. It does not count towards the limit. Release closes the memory.
 func (p *Pool) Attach(m Memory) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +63,7 @@ func (p *Pool) Attach(m Memory) (*Buffer, error) {
 	return &Buffer{pool: p, chunk: &chunk{mem: m, host: m.Bytes(), attached: true}, inUse: true, n: int(m.Len())}, nil
 }
 
-// takeLocked hands out a buffer of at least n bytes. The error is a *shortage where one may come back.
+// takeLocked hands out a buffer of at least n bytes. The error is a *shortage if waiting may help.
 func (p *Pool) takeLocked(use blockdev.Use, n int) (*Buffer, error) {
 	a := &p.arenas[use]
 	class := classOf(n)
@@ -81,11 +85,11 @@ func (p *Pool) takeLocked(use blockdev.Use, n int) (*Buffer, error) {
 	if len(s.free) == 0 {
 		a.partial[class].remove(s)
 	}
-	return p.outLocked(&s.bufs[i]), nil
+	return p.countLocked(&s.bufs[i]), nil
 }
 
-// outLocked counts a buffer that is handed out.
-func (p *Pool) outLocked(b *Buffer) *Buffer {
+// countLocked notes that b is handed out.
+func (p *Pool) countLocked(b *Buffer) *Buffer {
 	a := &p.arenas[b.chunk.use]
 	b.inUse = true
 	p.live++
@@ -94,6 +98,7 @@ func (p *Pool) outLocked(b *Buffer) *Buffer {
 	return b
 }
 
+// takeLargeLocked hands out a chunk as one buffer: an unused one of at most twice the size, else a new one.
 func (p *Pool) takeLargeLocked(use blockdev.Use, n int) (*Buffer, error) {
 	a := &p.arenas[use]
 	size := (int64(n) + SlabSize - 1) / SlabSize * SlabSize
@@ -114,10 +119,10 @@ func (p *Pool) takeLargeLocked(use blockdev.Use, n int) (*Buffer, error) {
 		}
 	}
 	c.used = 1
-	return p.outLocked(&Buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
+	return p.countLocked(&Buffer{pool: p, chunk: c, n: int(c.mem.Len())}), nil
 }
 
-// release takes a buffer back, and gives it to who waits.
+// release takes a buffer back and serves the queues.
 func (p *Pool) release(b *Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,13 +152,13 @@ func (p *Pool) release(b *Buffer) {
 	}
 }
 
-// putLocked makes what a buffer held free.
+// putLocked makes b's memory free.
 func (p *Pool) putLocked(b *Buffer) {
 	a, s := &p.arenas[b.chunk.use], b.slab
 	if s == nil {
 		b.chunk.used = 0
 		a.large = append(a.large, b.chunk)
-		p.trimLocked(keepSpare)
+		p.trimLocked(maxSpare)
 		return
 	}
 	list := &a.partial[s.class]
@@ -162,7 +167,7 @@ func (p *Pool) putLocked(b *Buffer) {
 		list.push(s)
 		return
 	}
-	// The last slab of a class stays, so that one buffer coming and going carves nothing.
+	// The last slab of a class stays: else a single buffer that is allocated and released in turn would carve a slab each time.
 	if !s.listed && list.head == nil || s.listed && list.head == s && s.next == nil {
 		list.push(s)
 		return
@@ -170,6 +175,6 @@ func (p *Pool) putLocked(b *Buffer) {
 	list.remove(s)
 	a.free = append(a.free, s)
 	if s.chunk.used--; s.chunk.used == 0 {
-		p.trimLocked(keepSpare)
+		p.trimLocked(maxSpare)
 	}
 }

@@ -2,22 +2,24 @@ package pool
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
 
+// chunk is memory of one use that was pinned at once.
 type chunk struct {
 	use  blockdev.Use
 	mem  Memory
-	host []byte
-	used int // slabs that hold a buffer
+	host []byte // mem.Bytes()
+	used int    // slabs that hold a buffer; 1 for a chunk of one buffer
 
-	attached bool // memory of another owner: never reused
+	attached bool // the caller's memory (Attach): never reused
 }
 
-// growLocked maps one more chunk, of want bytes or as many as there is room for, at least least. At the limit it first gives up
-// what is unused.
+// growLocked pins one more chunk of want bytes, or of what the limit leaves, but at least least. At the limit it first closes unused
+// chunks. The error is a *shortage if waiting may help.
 func (p *Pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	if p.roomLocked(use) < want {
 		p.reclaimLocked()
@@ -40,15 +42,15 @@ func (p *Pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	return c, nil
 }
 
-// refusal is what the system said when it was last asked for memory in vain.
+// refusal is the last error of the source; err is nil after a success.
 type refusal struct {
 	err  error
-	size int64 // the pool's, after it
+	size int64 // of the pool after it, in bytes
 	at   time.Time
 }
 
-// pinLocked asks the source for size bytes; if it refuses, for least, and after giving up what is unused once more. Soon after a
-// refusal it does not ask again, unless memory was given back since.
+// pinLocked asks the source for size bytes, then for least, then closes unused chunks and asks for least once more. Within a tick of an
+// error it does not ask again unless a chunk was closed since.
 func (p *Pool) pinLocked(size, least int64) (Memory, error) {
 	if p.refused.err != nil && p.size >= p.refused.size && time.Since(p.refused.at) < p.tick {
 		return nil, &shortage{p.refused.err}
@@ -71,7 +73,7 @@ func (p *Pool) pinLocked(size, least int64) (Memory, error) {
 	return m, nil
 }
 
-// roomLocked is how many bytes more a use may have: what the limit leaves and nobody else has reserved.
+// roomLocked is how many bytes more a use may pin: what the limit leaves, less what other uses have reserved and not pinned yet.
 func (p *Pool) roomLocked(use blockdev.Use) int64 {
 	room := p.limit - p.size
 	for u := range p.arenas {
@@ -82,7 +84,7 @@ func (p *Pool) roomLocked(use blockdev.Use) int64 {
 	return room
 }
 
-// mostLocked is how many bytes a use can have if nobody has more than is reserved for him.
+// mostLocked is how many bytes a use can have when no other has more than is reserved for it.
 func (p *Pool) mostLocked(use blockdev.Use) int64 {
 	most := p.limit
 	for u := range p.arenas {
@@ -93,7 +95,7 @@ func (p *Pool) mostLocked(use blockdev.Use) int64 {
 	return most
 }
 
-// reclaimLocked makes free slabs of those that classes keep for their next buffer.
+// reclaimLocked frees the slabs that putLocked keeps for their class although no buffer of them is in use.
 func (p *Pool) reclaimLocked() {
 	for u := range p.arenas {
 		a := &p.arenas[u]
@@ -131,20 +133,9 @@ func (p *Pool) trimLocked(keep int64) error {
 	if len(drop) > 0 {
 		for u := range p.arenas {
 			a := &p.arenas[u]
-			a.free = without(a.free, func(s *slab) bool { return drop[s.chunk] })
-			a.large = without(a.large, func(c *chunk) bool { return drop[c] })
+			a.free = slices.DeleteFunc(a.free, func(s *slab) bool { return drop[s.chunk] })
+			a.large = slices.DeleteFunc(a.large, func(c *chunk) bool { return drop[c] })
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func without[T any](in []T, drop func(T) bool) []T {
-	out := in[:0]
-	for _, v := range in {
-		if !drop(v) {
-			out = append(out, v)
-		}
-	}
-	clear(in[len(out):])
-	return out
 }

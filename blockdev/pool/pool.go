@@ -1,3 +1,11 @@
+// Package pool has a Pool of pinned memory, cut into Buffers and reused.
+//
+// Memory is pinned once, in chunks, and stays mapped for the device while the pool keeps it. A chunk belongs to one use (blockdev.Use)
+// and consists of slabs of SlabSize bytes. A slab holds buffers of one size class, the powers of two from 4 KiB to SlabSize, and is
+// free for another class when its last buffer is released. A buffer that is larger than a slab has a chunk of its own.
+//
+// The pool has a limit. Each use may have a part of it reserved, which the others leave free. An Alloc that finds no memory waits in
+// the queue of its use, and buffers that come back serve the queue first come, first served; see wait.go.
 package pool
 
 import (
@@ -9,15 +17,10 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Pinned memory is mapped for the controller once, in chunks, and then only cut up and reused.
-//
-// A chunk belongs to a use, and is a few slabs of SlabSize bytes. A slab holds buffers of one class, the powers of two from
-// minBuffer to SlabSize, and becomes a free slab again when its last buffer is released. What is larger than a slab has a
-// chunk of its own.
 const (
 	minBuffer = 4096
 	classes   = 10       // 4 KiB to 2 MiB
-	keepSpare = 64 << 20 // bytes of unused chunks that are kept for the next burst
+	maxSpare  = 64 << 20 // bytes of unused chunks that are kept for the next burst
 )
 
 // SlabSize is the unit, in bytes, in which memory is pinned and reserved.
@@ -29,49 +32,50 @@ func DataShare(limit int64) int64 {
 	return min(max(least, min(limit/4, most)/SlabSize*SlabSize), limit)
 }
 
-// slabsPerChunk of each use: what stays for long is given back in smaller pieces.
+// slabsPerChunk is the size of a use's chunks. Long-lived buffers get small chunks: one live buffer keeps its whole chunk pinned.
 var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1}
 
-// Memory is pinned memory that the pool cuts up. Bytes is nil where the CPU does not reach it.
+// Memory is pinned memory that the pool cuts up.
 type Memory interface {
-	Bytes() []byte
-	Len() int64
+	Bytes() []byte // nil where the CPU cannot reach it
+	Len() int64    // in bytes
 	Close() error
 }
 
-// Pool hands out buffers of pinned memory, within a limit. All methods may be called from any goroutine; its lock is a leaf.
+// Pool hands out buffers of pinned memory, within a limit. All methods may be called from any goroutine. No other lock is taken while
+// a pool's is held.
 type Pool struct {
-	source         func(size int64) (Memory, error)
-	limit          int64         // bytes
-	patience, tick time.Duration // see await
+	source        func(size int64) (Memory, error)
+	limit         int64         // bytes
+	timeout, tick time.Duration // see await
 
 	mu      sync.Mutex
 	size    int64 // bytes of all chunks. Protected by mu, as is all below
-	live    int   // buffers handed out, those of attached memory too
+	live    int   // buffers handed out, those of attached memory included
 	arenas  [blockdev.NumUses]arena
 	chunks  map[*chunk]struct{}
-	waiting int     // in the queues of all arenas
-	refused refusal // of the source
-	short   func()  // see Bounded.OnShort
+	waiting int     // entries in the queues of all arenas
+	refused refusal // the source's last error
+	short   func()  // see blockdev.Bounded.OnShort
 	closed  bool
 }
 
-// arena is the memory of a use.
+// arena is the memory of one use.
 type arena struct {
-	reserved int64 // bytes that the others leave to it
-	size     int64 // bytes of its chunks
-	held     int64 // bytes of the buffers handed out
-	live     int   // how many those are
-	partial  [classes]slabList
-	free     []*slab
-	large    []*chunk // unused, of their own size
-	queue    []*waiter
-	back     time.Time // when a buffer was last given back while somebody waited
+	reserved int64             // bytes that the other uses leave to this one
+	size     int64             // bytes of its chunks
+	held     int64             // bytes of the buffers handed out
+	live     int               // number of those buffers
+	partial  [classes]slabList // slabs with a free buffer, by class
+	free     []*slab           // slabs without any buffer in use
+	large    []*chunk          // unused chunks of one buffer each
+	queue    []*waiter         // first come first
+	back     time.Time         // when a buffer was last released while the queue was not empty
 }
 
-// New makes a pool of at most limit bytes. source pins memory; size is a multiple of SlabSize.
+// New makes a pool of at most limit bytes. source pins size bytes, a multiple of SlabSize.
 func New(limit int64, source func(size int64) (Memory, error)) *Pool {
-	return &Pool{source: source, limit: limit, patience: defaultPatience, tick: defaultTick, chunks: map[*chunk]struct{}{}}
+	return &Pool{source: source, limit: limit, timeout: defaultTimeout, tick: defaultTick, chunks: map[*chunk]struct{}{}}
 }
 
 // Size is how many bytes are pinned now.
@@ -81,8 +85,8 @@ func (p *Pool) Size() int64 {
 	return p.size
 }
 
-// Close gives all memory back. A buffer that is still out is an error, and the memory stays until it is released: whoever
-// holds it may be reading it.
+// Close ends all waits with ErrClosed and unpins the memory. A buffer that was not released is an error; then all memory stays until
+// the last buffer is released, since its owner may still use it.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

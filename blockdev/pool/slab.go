@@ -6,17 +6,18 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
+// slab is SlabSize bytes of a chunk.
 type slab struct {
 	chunk      *chunk
 	off        int // in the chunk
-	class      int
+	class      int // -1: never carved
 	bufs       []Buffer
-	free       []uint16 // indexes of bufs, the next one last
-	prev, next *slab    // in the class's partial list
+	free       []uint16 // indexes of bufs; the last is handed out next
+	prev, next *slab    // in the slabList of its class
 	listed     bool
 }
 
-// classOf is the smallest class that holds n bytes; classes or more when a slab does not.
+// classOf is the smallest class whose buffers hold n bytes; at least classes if n is more than a slab.
 func classOf(n int) int {
 	if n <= minBuffer {
 		return 0
@@ -24,7 +25,7 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - bits.Len(uint(minBuffer-1))
 }
 
-// takeSlabLocked is a slab that holds nothing.
+// takeSlabLocked takes a free slab, of a new chunk if there is none.
 func (p *Pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
 	a := &p.arenas[use]
 	if len(a.free) == 0 {
@@ -41,7 +42,7 @@ func (p *Pool) takeSlabLocked(use blockdev.Use) (*slab, error) {
 	return s, nil
 }
 
-// carve makes the slab hold buffers of a class; those at its start go first.
+// carve cuts the slab into buffers of a class. The one at the lowest offset is handed out first.
 func (s *slab) carve(p *Pool, class int) {
 	if s.class == class {
 		return
@@ -56,7 +57,7 @@ func (s *slab) carve(p *Pool, class int) {
 	}
 }
 
-// slabList is a class's slabs that have a buffer free.
+// slabList is a list of slabs of one class that have a free buffer.
 type slabList struct{ head *slab }
 
 func (l *slabList) push(s *slab) {

@@ -10,24 +10,24 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Who finds no memory waits in the queue of its use, and is served in the order of coming: nobody who comes later is given what
-// came back in between, not even if he needs less, so who needs much gets it at last. A wait ends with a buffer, or
-// with ErrNoMemory when none of that use came back for defaultPatience: as long as buffers come back it may take longer.
+// An Alloc that finds no memory waits in the queue of its use. The queue is first come, first served: a later Alloc gets nothing before
+// an earlier one, even if it needs less, so a large buffer is not starved by small ones. A wait ends with a buffer, or with ErrNoMemory
+// when no buffer of its use was released for defaultTimeout. As long as buffers are released it may take longer.
 const (
-	defaultPatience = 2 * time.Minute
-	defaultTick     = time.Second // how often the system is asked again for what it has refused
+	defaultTimeout = 2 * time.Minute
+	defaultTick    = time.Second // between two requests to a system that has refused memory
 )
 
-// waiter is who waits for a buffer.
+// waiter is an Alloc that waits.
 type waiter struct {
 	n     int
 	since time.Time
-	ready chan struct{} // closed when buf or err is there
+	ready chan struct{} // closed when buf or err is set
 	buf   *Buffer
 	err   error
 }
 
-// shortage says that there is no memory now. Why is what the system said, nil if it is the pool's own limit.
+// shortage is the error of an allocation that may succeed later. why is the source's error; nil if the pool is at its limit.
 type shortage struct{ why error }
 
 func (s *shortage) Error() string {
@@ -46,6 +46,7 @@ func (p *Pool) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {
 	return p.alloc(n, u)
 }
 
+// alloc is Alloc with one use, to which NoWait may be added.
 func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 	wait := use&blockdev.NoWait == 0
 	if use &^= blockdev.NoWait; n < 0 || use >= blockdev.NumUses {
@@ -74,7 +75,7 @@ func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 	case !errors.As(err, &short):
 		p.mu.Unlock()
 		return nil, err
-	case p.hopelessLocked(use, short):
+	case p.neverLocked(use, short):
 		p.mu.Unlock()
 		return nil, fmt.Errorf("pinned memory: %w", short.why)
 	case !wait:
@@ -96,12 +97,12 @@ func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 	return p.await(use, w)
 }
 
-// hopelessLocked says that the system refuses memory, and that nothing can come back which would serve instead.
-func (p *Pool) hopelessLocked(use blockdev.Use, s *shortage) bool {
+// neverLocked says that waiting cannot help: the system refuses memory, and no buffer is in use whose release would serve instead.
+func (p *Pool) neverLocked(use blockdev.Use, s *shortage) bool {
 	return s.why != nil && p.arenas[use].live == 0 && (use == blockdev.ForCache || p.arenas[blockdev.ForCache].live == 0 || p.short == nil)
 }
 
-// await waits until w is served.
+// await waits until w is served, and asks the system again at each tick.
 func (p *Pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 	tick := time.NewTicker(p.tick)
 	defer tick.Stop()
@@ -121,7 +122,7 @@ func (p *Pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 	}
 }
 
-// giveUpLocked ends a wait for which nothing has come back for too long.
+// giveUpLocked ends w with ErrNoMemory if no buffer was released for p.timeout.
 func (p *Pool) giveUpLocked(use blockdev.Use, w *waiter) {
 	a := &p.arenas[use]
 	last := w.since
@@ -129,15 +130,15 @@ func (p *Pool) giveUpLocked(use blockdev.Use, w *waiter) {
 		last = a.back
 	}
 	i := slices.Index(a.queue, w)
-	if i < 0 || time.Since(last) < p.patience {
+	if i < 0 || time.Since(last) < p.timeout {
 		return
 	}
 	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", blockdev.ErrNoMemory,
-		time.Since(w.since).Round(p.tick), w.n, use, p.patience, p.holdersLocked(), &shortage{p.refused.err}))
-	p.serveLocked() // who comes next may need less
+		time.Since(w.since).Round(p.tick), w.n, use, p.timeout, p.holdersLocked(), &shortage{p.refused.err}))
+	p.serveLocked() // the next in the queue may need less
 }
 
-// endLocked ends the wait of the i-th in a's queue.
+// endLocked ends the i-th wait in a's queue.
 func (p *Pool) endLocked(a *arena, i int, b *Buffer, err error) {
 	w := a.queue[i]
 	a.queue = slices.Delete(a.queue, i, i+1)
@@ -146,7 +147,7 @@ func (p *Pool) endLocked(a *arena, i int, b *Buffer, err error) {
 	close(w.ready)
 }
 
-// serveLocked gives what there is to those who wait.
+// serveLocked serves each queue from its front, as far as there is memory.
 func (p *Pool) serveLocked() {
 	for u := range p.arenas {
 		a := &p.arenas[u]
@@ -158,7 +159,7 @@ func (p *Pool) serveLocked() {
 			b, err := p.takeLocked(blockdev.Use(u), a.queue[0].n)
 			var short *shortage
 			if errors.As(err, &short) {
-				if !p.hopelessLocked(blockdev.Use(u), short) {
+				if !p.neverLocked(blockdev.Use(u), short) {
 					break
 				}
 				err = fmt.Errorf("pinned memory: %w", short.why)
@@ -168,7 +169,7 @@ func (p *Pool) serveLocked() {
 	}
 }
 
-// holdersLocked says who holds the pool's memory.
+// holdersLocked describes what each use holds, for an error.
 func (p *Pool) holdersLocked() string {
 	var parts []string
 	for u := range p.arenas {

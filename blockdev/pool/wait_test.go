@@ -42,7 +42,7 @@ func served(t *testing.T, c <-chan blockdev.Buffer) blockdev.Buffer {
 	case b := <-c:
 		return b
 	case <-time.After(testHang):
-		t.Fatal("nobody was served")
+		t.Fatal("the wait did not end")
 		return nil
 	}
 }
@@ -60,7 +60,7 @@ func fill(t *testing.T, p *Pool, n int, use blockdev.Use) (held []blockdev.Buffe
 	}
 }
 
-// TestWaitsInOrder: who needs much is not starved by those who need little and come later.
+// TestWaitsInOrder: an Alloc of a large buffer is not starved by later ones of small buffers.
 func TestWaitsInOrder(t *testing.T) {
 	p, _ := testPool(16 << 20)
 	held := fill(t, p, 4096, blockdev.ForData)
@@ -72,9 +72,9 @@ func TestWaitsInOrder(t *testing.T) {
 	for _, b := range held[:100] {
 		b.Release()
 	}
-	require.Empty(t, small, "who came later was served before")
+	require.Empty(t, small, "the later one was served before")
 	_, err = p.alloc(4096, blockdev.ForData|blockdev.NoWait)
-	require.ErrorIs(t, err, blockdev.ErrNoMemory, "there is some, but others have waited for it longer")
+	require.ErrorIs(t, err, blockdev.ErrNoMemory, "there is some, but an earlier one waits for it")
 	for _, b := range held[100:] {
 		b.Release()
 	}
@@ -83,7 +83,7 @@ func TestWaitsInOrder(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestReserves: what is reserved for a use is there for it while another has all that it can get, and waits.
+// TestReserves: what is reserved for a use is free for it while another use has all that it can get, and waits.
 func TestReserves(t *testing.T) {
 	p, open := testPool(16 << 20)
 	require.NoError(t, p.Reserve(blockdev.ForData, 4<<20))
@@ -105,20 +105,20 @@ func TestReserves(t *testing.T) {
 		b.Release()
 	}
 	cache = fill(t, p, 256<<10, blockdev.ForCache)
-	require.Len(t, cache, 40, "what nobody has reserved is for whoever comes")
+	require.Len(t, cache, 40, "what is not reserved goes to the first that asks")
 	require.Len(t, fill(t, p, 1<<20, blockdev.ForData), 4)
 	require.Error(t, p.Close())
 	require.NotZero(t, *open)
 }
 
-// TestGivesUp: a wait in which nothing comes back ends with an error of its own, which names the holders; one in which buffers
-// come back does not.
+// TestGivesUp: a wait during which no buffer is released ends with ErrNoMemory, which says what each use holds; one during which
+// buffers are released does not end so.
 func TestGivesUp(t *testing.T) {
 	p, _ := testPool(4 << 20)
-	p.patience, p.tick = 200*time.Millisecond, time.Millisecond
+	p.timeout, p.tick = 200*time.Millisecond, time.Millisecond
 	held := fill(t, p, 1<<20, blockdev.ForData)
 	last := held[0]
-	for until := time.Now().Add(2 * p.patience); time.Now().Before(until); { // one comes back all the time, for who waits longest
+	for until := time.Now().Add(2 * p.timeout); time.Now().Before(until); { // one is released all the time, for the first in the queue
 		first, second := ask(t, p, 1<<20, blockdev.ForData), ask(t, p, 1<<20, blockdev.ForData)
 		last.Release()
 		served(t, first).Release()
@@ -143,7 +143,7 @@ func TestGivesUp(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestSystemRefuses: memory that the system refuses is waited for as long as some can come back instead, and asked for again.
+// TestSystemRefuses: Alloc waits for memory that the system refuses while a release can serve instead, and asks the system again.
 func TestSystemRefuses(t *testing.T) {
 	p, _ := testPool(64 << 20)
 	p.tick = time.Millisecond
@@ -162,21 +162,21 @@ func TestSystemRefuses(t *testing.T) {
 	rest := fill(t, p, 2<<20, blockdev.ForData) // of the chunk that there is
 	require.Len(t, rest, 7)
 	_, err = p.alloc(4096, blockdev.ForCache)
-	require.ErrorIs(t, err, boom, "nothing is out that could come back for this use")
+	require.ErrorIs(t, err, boom, "no buffer of this use is held that could be released")
 	first := ask(t, p, 2<<20, blockdev.ForData)
 	second := ask(t, p, 2<<20, blockdev.ForData)
 	held.Release()
 	held = served(t, first)
 	require.Empty(t, second)
 	refuse.Store(false)
-	served(t, second).Release() // the system gives again, and nothing had to come back
+	served(t, second).Release() // the system gives again, without a release
 	for _, b := range append(rest, held) {
 		b.Release()
 	}
 	require.NoError(t, p.Close())
 }
 
-// TestAsksForSpare: who waits has others give back what they can spare.
+// TestAsksForSpare: an Alloc that has to wait calls the function given to OnShort.
 func TestAsksForSpare(t *testing.T) {
 	p, _ := testPool(8 << 20)
 	cache := fill(t, p, 256<<10, blockdev.ForCache)
@@ -193,7 +193,7 @@ func TestAsksForSpare(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestCloseEndsWaits: nobody waits for a pool that is closed.
+// TestCloseEndsWaits: Close ends the waits with ErrClosed.
 func TestCloseEndsWaits(t *testing.T) {
 	p, _ := testPool(2 << 20)
 	held := fill(t, p, 1<<20, blockdev.ForData)

@@ -2,7 +2,6 @@
 package namespacetest
 
 import (
-	"io"
 	"log/slog"
 	"testing"
 
@@ -16,14 +15,14 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// OpenLanes opens an image as LaneFS does: host runtime, software controller, engine, namespace 1. What is below the
-// device is closed when the test ends; the caller closes the device.
+// OpenLanes opens namespace 1 of an image behind the software controller, with lanes on the CPU. The caller closes the namespace; what
+// is below it is closed when the test ends.
 func OpenLanes(t testing.TB, image string, soft softctl.Options, lanes engine.Config) *namespace.Namespace {
 	t.Helper()
 	return OpenLanesOf(t, image, soft, lanes, namespace.Options{})
 }
 
-// OpenLanesOf is OpenLanes of a device with options.
+// OpenLanesOf is OpenLanes with options of the namespace.
 func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes engine.Config, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
 	rt, err := host.Open(host.Options{})
@@ -32,7 +31,7 @@ func OpenLanesOf(t testing.TB, image string, soft softctl.Options, lanes engine.
 	return openLanes(t, rt, image, soft, lanes, opt)
 }
 
-// OpenLanesOn is OpenLanes on a runtime of the caller's.
+// OpenLanesOn is OpenLanes on the caller's runtime.
 func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes engine.Config) *namespace.Namespace {
 	t.Helper()
 	return openLanes(t, rt, image, soft, lanes, namespace.Options{})
@@ -40,14 +39,14 @@ func OpenLanesOn(t testing.TB, rt gpu.Runtime, image string, soft softctl.Option
 
 func openLanes(t testing.TB, rt gpu.Runtime, image string, soft softctl.Options, lanes engine.Config, opt namespace.Options) *namespace.Namespace {
 	t.Helper()
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	if soft.Log == nil {
-		soft.Log = quiet
+		soft.Log = log
 	}
 	ctl, err := softctl.Open(image, soft)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ctl.Close()) })
-	c, err := controller.Open(controller.Config{Runtime: rt, Transport: ctl, Log: quiet})
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: ctl, Log: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	e, err := engine.New(c, lanes)

@@ -5,25 +5,24 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// limits is what one command may carry.
+// limits says how much one command may carry.
 type limits struct {
 	blockSize blockdev.Bytes
 	transfer  blockdev.Blocks // of a read or write
 	zeroes    blockdev.Blocks // of a write zeroes; 0: the command does not exist
-	boundary  blockdev.Blocks // reads and writes do not cross a multiple of it; 0: no such rule
+	boundary  blockdev.Blocks // reads and writes do not cross a multiple of it; 0: none
 	ranges    int             // of one discard; 0: the command does not exist
 	perRange  blockdev.Blocks // of one of its ranges
 	perDSM    blockdev.Blocks // of all of them
 }
 
-// maxNLB is what the number of blocks of a command can say (NVM §3.2: 16 bits, less one).
+// maxNLB is the largest number of blocks of a command (NVM §3.2: a 0's based field of 16 bits).
 const maxNLB blockdev.Blocks = 1 << 16
 
-// maxRanges is how many ranges Dataset Management can carry (NVM §3.2.3: 8 bits, less one).
+// maxRanges is the largest number of ranges of Dataset Management (NVM §3.2.3: a 0's based field of 8 bits).
 const maxRanges = 256
 
-// piece is a part of a request that fits one command. Its memory, if it has any, is linear for the controller: lanes
-// turn it into PRPs.
+// piece is a part of a request that fits one command. Its memory, if any, is contiguous in I/O virtual addresses; lanes make PRPs of it.
 type piece struct {
 	req  *blockdev.Request
 	op   blockdev.Op
@@ -32,13 +31,13 @@ type piece struct {
 	iova nvme.IOVA
 }
 
-// place says where the controller sees a slice.
+// place is the I/O virtual address of a slice.
 type place func(blockdev.Slice) nvme.IOVA
 
 // split appends the pieces of r to out. r has passed Check.
 //
-// Slices that follow one another in memory as the controller sees it are one run, whichever buffers they belong to. A
-// run is cut where the limits say and nowhere else, so a request makes as few commands as its memory allows.
+// Slices whose I/O virtual addresses follow one another are one run, whichever buffers they belong to. A run is cut only where a limit
+// requires it, so a request makes as few commands as its memory allows.
 func (l *limits) split(out []piece, r *blockdev.Request, where place) []piece {
 	lba := blockdev.LBA(r.Off / l.blockSize)
 	switch r.Op {
