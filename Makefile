@@ -16,7 +16,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
-.PHONY: all deps deps-run kernels kernels-check build check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -33,6 +33,10 @@ kernels-check: ## whether the committed images are what the sources make, byte f
 
 build: kernels ## ./lanefs
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o lanefs ./cmd/lanefs
+
+docs: ## the pictures and generated sections of the documents
+	@$(GO) generate ./cmd/lanefs
+	$(GO) run ./docs/make
 
 check: kernels-check $(TOOL) ## gofmt, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))

@@ -1,4 +1,3 @@
-// Package docs checks what the documents claim about the code.
 package docs
 
 import (
