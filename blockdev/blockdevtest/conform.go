@@ -1,5 +1,5 @@
-// Package blockdevtest has Conform, the conformance suite that every blockdev.Device passes, and Pinned, a test device whose memory for
-// buffers has a limit.
+// Package blockdevtest has what tests of block devices share. Conform is the conformance suite that every blockdev.Device passes. Pinned
+// makes a test device whose memory for buffers has a limit.
 package blockdevtest
 
 import (

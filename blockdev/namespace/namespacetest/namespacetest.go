@@ -1,4 +1,5 @@
-// Package namespacetest opens a whole stack for tests: a namespace over lanes on the CPU and the software controller of an image.
+// Package namespacetest opens a whole stack for tests. A Namespace is on top, lanes on the CPU below it, and at the bottom the software
+// controller of an image.
 package namespacetest
 
 import (
