@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/pool"
+	"github.com/lanefs/lanefs/blockdev/internal/pool"
 )
 
 // PinnedDevice is a TestDevice whose buffers come from a pool with a limit, as those of a namespace do. It is a blockdev.Bounded.

@@ -2,7 +2,7 @@ package namespace
 
 import (
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/pool"
+	"github.com/lanefs/lanefs/blockdev/internal/pool"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )

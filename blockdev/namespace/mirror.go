@@ -2,7 +2,7 @@ package namespace
 
 import (
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/pool"
+	"github.com/lanefs/lanefs/blockdev/internal/pool"
 )
 
 // Buffers in device memory that the CPU cannot address (memory modes 8 to 15 on such a device) have a mirror in host memory: Bytes.

@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/pool"
+	"github.com/lanefs/lanefs/blockdev/internal/pool"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
