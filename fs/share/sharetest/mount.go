@@ -1,4 +1,4 @@
-// Package sharetest makes mounts that give out device memory, for the tests of the daemon's side and of the SDKs: an image
+// Package sharetest makes mounts that give out device memory, for the tests of the daemon's side and of the SDKs. A Mount is an image
 // made by mkfs.ext4, the host runtime, the software controller, the engine, and all that stands on them, in this process.
 package sharetest
 

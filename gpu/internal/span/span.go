@@ -1,4 +1,4 @@
-// Package span has the arithmetic of allocations that every runtime does.
+// Package span has the arithmetic of allocations that every runtime does. It checks sizes and rounds them up to units.
 package span
 
 import "fmt"

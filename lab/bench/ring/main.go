@@ -1,4 +1,4 @@
-// Command bench measures files of a LaneFS mount as device memory: mapping a whole file, and moving ranges of it through
+// Command ring measures files of a LaneFS mount as device memory: mapping a whole file, and moving ranges of it through
 // a ring into memory of its own.
 //
 //	go run ./lab/bench/ring FILE…

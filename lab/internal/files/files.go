@@ -1,5 +1,5 @@
-// Package files reads the files of a mounted volume, for campaigns that compare what is there with what may be there: a Node
-// is one file, but for its times, which recovery may set.
+// Package files reads the files of a mounted volume, for campaigns that compare what is there with what may be there. A Node
+// is one file without its times, which recovery may set.
 package files
 
 import (

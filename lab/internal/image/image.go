@@ -1,5 +1,5 @@
-// Package image makes image files of ext4 volumes for campaigns, has e2fsck check and repair them, and has the kernel mount
-// them over loop devices.
+// Package image makes image files of ext4 volumes for campaigns. It has e2fsck check and repair them, and the kernel mount them over loop
+// devices.
 package image
 
 import (

@@ -1,5 +1,5 @@
-// Mkshim builds the shim into a new folder, for machines that have no compiler: over plain memory for the lab's guest, over
-// CUDA for those with a GPU.
+// Command mkshim builds the shim into a new folder, for machines that have no compiler. It is built over plain memory for the lab's
+// guest, and over CUDA for machines with a GPU.
 package main
 
 import (

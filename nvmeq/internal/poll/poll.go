@@ -1,4 +1,4 @@
-// Package poll paces loops that poll.
+// Package poll paces loops that poll. A Waiter spins at first, then yields, then sleeps.
 package poll
 
 import (

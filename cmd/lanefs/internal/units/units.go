@@ -1,4 +1,4 @@
-// Package units prints quantities for people.
+// Package units prints quantities for people. Bytes takes the largest binary unit that fits.
 package units
 
 import "fmt"
