@@ -22,7 +22,7 @@ func (n *node) getACL(name string) (ext4.ACL, error) {
 	return ext4.ParseACL(value)
 }
 
-// parseACL takes an ACL that a program wants to set.
+// parseACL decodes an ACL that setxattr(2) is to set.
 func parseACL(value []byte) (ext4.ACL, error) {
 	a, err := ext4.ParseACL(value)
 	if err != nil {
@@ -39,8 +39,8 @@ func (n *node) removeACL(name string) error {
 	return nil
 }
 
-// setAccessACL stores an access ACL and brings the mode in line; of the mode's other bits those in drop go. An ACL that says no
-// more than a mode is not stored.
+// setAccessACL stores an access ACL, sets the permission bits to match, and clears the bits of the mode that are in drop. An ACL
+// that says no more than a mode is not stored.
 func (n *node) setAccessACL(value []byte, drop uint32, may ext4.May) error {
 	a, err := parseACL(value)
 	if err != nil {
@@ -56,7 +56,7 @@ func (n *node) setAccessACL(value []byte, drop uint32, may ext4.May) error {
 	return n.srv.reclaim(func() error { return n.in.SetACL(value, uint32(bits), drop, may) })
 }
 
-// setDefaultACL stores what files made in this directory will inherit.
+// setDefaultACL stores the ACL that new files in this directory inherit.
 func (n *node) setDefaultACL(value []byte, may ext4.May) error {
 	a, err := parseACL(value)
 	if err != nil {
@@ -69,7 +69,7 @@ func (n *node) setDefaultACL(value []byte, may ext4.May) error {
 	return n.in.Setxattr(ext4.XattrACLDefault, value, 0, may)
 }
 
-// chmodACL brings the access ACL in line with a mode that is about to be set, if there is one: mode and ACL at once.
+// chmodACL sets the access ACL, if there is one, to match a mode that is about to be set. Mode and ACL change in one transaction.
 func (n *node) chmodACL(mode uint32, may ext4.May) error {
 	a, err := n.getACL(ext4.XattrACLAccess)
 	if a == nil || err != nil {
@@ -78,47 +78,46 @@ func (n *node) chmodACL(mode uint32, may ext4.May) error {
 	return n.in.SetACL(a.Chmod(uint16(mode)).Xattr(), mode, 0, may)
 }
 
-// defaultACL is the directory's default ACL. That there is none is remembered, as every file made asks for it.
+// defaultACL returns the directory's default ACL, nil if there is none. The absence is remembered, because every new file needs to know.
 func (n *node) defaultACL() (ext4.ACL, error) {
 	if n.noDefaultACL.Load() {
 		return nil, nil
 	}
 	a, err := n.getACL(ext4.XattrACLDefault)
 	if a == nil && err == nil {
-		// The kernel holds the directory's lock for whatever makes files in it and for setxattr, so no ACL can have
-		// come in between.
+		// The kernel holds the directory's lock while it creates files and for setxattr, so no ACL was set meanwhile.
 		n.noDefaultACL.Store(true)
 	}
 	return a, err
 }
 
-// An heir is what a new file gets from its directory.
-type heir struct {
+// inherited is what a new file gets from its directory.
+type inherited struct {
 	mode           uint32
 	access, preset ext4.ACL // nil: none
 }
 
 // inherit works out the mode and the ACLs of a file about to be made with mode in this directory.
-func (n *node) inherit(mode uint32) (heir, error) {
+func (n *node) inherit(mode uint32) (inherited, error) {
 	def, err := n.defaultACL()
 	if def == nil || err != nil {
-		return heir{mode: mode}, err
+		return inherited{mode: mode}, err
 	}
 	access, bits := def.Inherit(uint16(mode))
-	h := heir{mode: uint32(bits), access: access}
+	i := inherited{mode: uint32(bits), access: access}
 	if mode&sIFMT == sIFDIR {
-		h.preset = def
+		i.preset = def
 	}
-	return h, nil
+	return i, nil
 }
 
 // xattrs are the inherited ACLs as attributes that the new file is made with.
-func (h heir) xattrs() (x ext4.Xattrs) {
-	if h.access != nil {
-		x = append(x, ext4.Xattr{Name: ext4.XattrACLAccess, Value: h.access.Xattr()})
+func (i inherited) xattrs() (x ext4.Xattrs) {
+	if i.access != nil {
+		x = append(x, ext4.Xattr{Name: ext4.XattrACLAccess, Value: i.access.Xattr()})
 	}
-	if h.preset != nil {
-		x = append(x, ext4.Xattr{Name: ext4.XattrACLDefault, Value: h.preset.Xattr()})
+	if i.preset != nil {
+		x = append(x, ext4.Xattr{Name: ext4.XattrACLDefault, Value: i.preset.Xattr()})
 	}
 	return x
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// atEachCommit repeats work while transactions are committed as fast as they can be, and has look examine the volume as a power
-// cut would leave it after each of 40 commits.
+// atEachCommit repeats work while transactions are committed one after the other. look examines the volume as a power cut would leave it
+// after each of 40 commits.
 func atEachCommit(t *testing.T, m *mounted, work func(i int) error, look func(name string, in *ext4.Inode) error) {
 	t.Helper()
 	var mu sync.Mutex
@@ -124,7 +124,7 @@ func newACLMount(t *testing.T) *mounted {
 	return m
 }
 
-// TestInheritedACLAfterCut: a power cut finds no file without the ACLs that its directory gave it.
+// TestInheritedACLAfterCut: after a power cut no file is without the ACLs that it inherits from its directory.
 func TestInheritedACLAfterCut(t *testing.T) {
 	m := newACLMount(t)
 	// The mask withholds what the group's own entry gives, and shows as the mode's group bits.
@@ -166,8 +166,8 @@ func TestInheritedACLAfterCut(t *testing.T) {
 	})
 }
 
-// TestACLAndModeAfterCut: a power cut finds the mode of a file in line with its ACL, and set-group-ID gone with the change that
-// took it.
+// TestACLAndModeAfterCut: after a power cut the mode of a file matches its ACL, and set-group-ID is clear if the change that clears
+// it is there.
 func TestACLAndModeAfterCut(t *testing.T) {
 	m := newACLMount(t)
 	path := m.path("file")

@@ -57,7 +57,7 @@ func (s *Server) fillAttr(a *ext4.Attr, out *fuse.Attr) {
 	}
 }
 
-// fillEntry writes the entry part of a reply that go-fuse does not fill by itself. a is what ext4 has just said of n.
+// fillEntry writes the entry part of a reply that go-fuse does not fill by itself. a holds n's attributes as read just now.
 func (n *node) fillEntry(a *ext4.Attr, out *fuse.EntryOut) {
 	n.srv.fillAttr(a, &out.Attr)
 	out.SetAttrTimeout(n.attrTimeout())
@@ -116,7 +116,7 @@ func clampTime(t time.Time) *time.Time {
 	return &t
 }
 
-// killPriv clears the set-ID bits of a file that is about to be changed by a caller who may not keep them.
+// killPriv clears the set-ID bits of a file that c is about to change, if c has no right to keep them.
 func (n *node) killPriv(c *fuse.Caller) error {
 	a := n.in.Attr()
 	mode := withoutPriv(a.Mode, a.GID, c) & 07777
@@ -126,7 +126,7 @@ func (n *node) killPriv(c *fuse.Caller) error {
 	if _, err := n.in.SetAttr(ext4.SetAttr{Mode: &mode}); err != nil {
 		return err
 	}
-	// The kernel does not look at the mode again by itself after a write.
+	// The kernel does not read the mode again after a write unless it is notified.
 	n.srv.invalidateAttr(n)
 	return nil
 }
@@ -149,7 +149,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		set.Size = &v
 		defer n.changed(min(v, n.in.Attr().Size), math.MaxInt64)
 		if _, ok := in.GetMTime(); !ok && n.srv.opt.WriteBack {
-			// The kernel keeps the times, and says when they change. It does not for a truncate to the same size.
+			// The kernel owns the times and sends them when they change, except for a truncate to the same size.
 			a := n.in.Attr()
 			set.Mtime, set.Ctime = &a.Mtime, &a.Ctime
 		}
@@ -178,7 +178,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		a, c := n.in.Attr(), callerOf(ctx)
 		if mode := withoutPriv(a.Mode, a.GID, &c); mode != a.Mode {
 			if empty && c.Uid != 0 && c.Uid != a.UID {
-				return n.strangersChown(&a, in.Valid, out)
+				return n.chownOfOther(&a, in.Valid, out)
 			}
 			mode &= 07777
 			set.Mode = &mode
@@ -190,7 +190,7 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 		return n.fail("setattr", err)
 	}
 	if set.Size != nil {
-		if err := n.settle(); err != nil {
+		if err := n.syncFile(); err != nil {
 			return n.fail("truncate", err)
 		}
 	}
@@ -199,11 +199,11 @@ func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrI
 	return 0
 }
 
-// strangersChown answers a SETATTR that sets nothing, from someone who does not own a file with set-ID bits. It is a
-// chown(2) that leaves user and group as they are, which would clear the bits and is refused; or the kernel clearing them
-// before a write of his. Then the file is open for writing, the kernel does not say that the change time is its own, and
-// the WRITE will say by itself what is to be cleared: nothing is to be done.
-func (n *node) strangersChown(a *ext4.Attr, valid uint32, out *fuse.AttrOut) syscall.Errno {
+// chownOfOther answers a SETATTR that sets nothing, for a file with set-ID bits that the caller does not own. There are two cases.
+// A chown(2) that keeps user and group would clear the bits, and is refused. Before a write of the caller the kernel clears the bits:
+// then the file is open for writing and no FATTR_CTIME is set. Nothing is done in that case, since the WRITE carries the flag to clear
+// them.
+func (n *node) chownOfOther(a *ext4.Attr, valid uint32, out *fuse.AttrOut) syscall.Errno {
 	if valid&fuse.FATTR_CTIME != 0 || n.writers.Load() == 0 {
 		return syscall.EPERM
 	}

@@ -22,10 +22,6 @@ const (
 	nobody  = 65534
 )
 
-func init() {
-	helpers["change"] = changeHelper
-}
-
 func TestRdev(t *testing.T) {
 	for _, c := range []struct{ major, minor, dev uint32 }{
 		{0, 0, 0}, {1, 3, 0x103}, {8, 255, 0x8ff}, {8, 256, 0x100800}, {0xfff, 0xfffff, 0xffffffff},
@@ -38,8 +34,8 @@ func TestRdev(t *testing.T) {
 
 func TestWithoutPriv(t *testing.T) {
 	root, member := &fuse.Caller{}, &fuse.Caller{Owner: fuse.Owner{Uid: 1000, Gid: 50}}
-	stranger := &fuse.Caller{Owner: fuse.Owner{Uid: 1000, Gid: 1000}, Pid: math.MaxUint32} // of no thread, so of no other group
-	for _, k := range []struct{ mode, root, member, stranger uint32 }{
+	unknownCaller := &fuse.Caller{Owner: fuse.Owner{Uid: 1000, Gid: 1000}, Pid: math.MaxUint32} // of no thread, so of no other group
+	for _, k := range []struct{ mode, root, member, unknownCaller uint32 }{
 		{0o104755, 0o100755, 0o100755, 0o100755},
 		{0o106755, 0o100755, 0o100755, 0o100755},
 		{0o102755, 0o100755, 0o100755, 0o100755},
@@ -50,11 +46,11 @@ func TestWithoutPriv(t *testing.T) {
 	} {
 		require.Equal(t, k.root, withoutPriv(k.mode, 50, root), "%o", k.mode)
 		require.Equal(t, k.member, withoutPriv(k.mode, 50, member), "%o", k.mode)
-		require.Equal(t, k.stranger, withoutPriv(k.mode, 50, stranger), "%o", k.mode)
+		require.Equal(t, k.unknownCaller, withoutPriv(k.mode, 50, unknownCaller), "%o", k.mode)
 	}
 }
 
-// The groups of this process, as /proc tells them, are those that the kernel tells.
+// The groups of this process in /proc are those of getgroups(2).
 func TestInGroup(t *testing.T) {
 	groups, err := unix.Getgroups()
 	require.NoError(t, err)
@@ -208,7 +204,7 @@ func TestChmodChown(t *testing.T) {
 	require.EqualValues(t, 5, stat(t, path).Uid)
 }
 
-// TestKillPriv: set-ID bits do not survive a change of the contents by someone who is not root, however it is made.
+// TestKillPriv: set-ID bits do not survive a change of the contents by an ordinary user, in any way.
 func TestKillPriv(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		for _, how := range []string{"write", "append", "truncate", "open", "fallocate", "copy", "none"} {
@@ -258,7 +254,7 @@ func changeHelper(args []string) {
 	}
 }
 
-// TestPermissions: the kernel checks them, also for those who are not root.
+// TestPermissions: the kernel checks them, also for ordinary users.
 func TestPermissions(t *testing.T) {
 	m := newMount(t, Options{})
 	needTool(t, "setpriv")

@@ -14,10 +14,10 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// Who makes a request. The kernel sends the user and the group that act and the number of the thread, but neither its
-// capabilities nor its other groups. Root is taken for who has every capability; the other groups are in /proc.
+// The caller of a request. The kernel sends the file-system user and group IDs and the thread ID, but neither capabilities nor
+// supplementary groups. Root counts as having every capability; the supplementary groups are read in /proc.
 
-// callerOf is who makes the request that ctx belongs to; root when it comes from the kernel itself.
+// callerOf returns the caller of the request that ctx belongs to. It returns root if the kernel itself made the request.
 func callerOf(ctx context.Context) fuse.Caller {
 	if c, ok := fuse.FromContext(ctx); ok {
 		return *c
@@ -25,8 +25,8 @@ func callerOf(ctx context.Context) fuse.Caller {
 	return fuse.Caller{}
 }
 
-// inGroup says whether the caller is of a group, without asking for capabilities. Of a thread in another PID namespace
-// only the acting group is known.
+// inGroup reports whether the caller is a member of a group. Capabilities do not count. Of a thread in another PID namespace only the
+// file-system group ID is known.
 func inGroup(c *fuse.Caller, gid uint32) bool {
 	if c.Gid == gid {
 		return true
@@ -43,9 +43,9 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 	})
 }
 
-// mayOf is what the caller may do beyond others: root, and who the superblock names, may take reserved blocks. What the
-// kernel writes back of its cache by itself comes in nobody's name and may not, nor may another PID namespace's root, who
-// is not told apart from that.
+// mayOf returns the caller's privileges. Root and the user and group that the superblock names may use reserved blocks. Dirty pages that
+// the kernel writes back by itself carry no caller and may not use them. Root of another PID namespace looks the same (PID 0), so it may
+// not use them either.
 func (s *Server) mayOf(ctx context.Context) ext4.May {
 	c := callerOf(ctx)
 	if c.Pid == 0 {
@@ -57,8 +57,8 @@ func (s *Server) mayOf(ctx context.Context) ext4.May {
 	return 0
 }
 
-// withoutPriv is the mode that is left of a's after c, who does not have CAP_FSETID unless c is root, changed the file:
-// set-user-ID goes, and so does set-group-ID where the group may execute the file, or where c is not of the group.
+// withoutPriv returns mode without the set-ID bits that a change of the file by c clears. Set-user-ID is always cleared. Set-group-ID is
+// cleared if the group may execute the file, or if c is not in the group and is not root (only root counts as having CAP_FSETID).
 // Directories keep both.
 func withoutPriv(mode, gid uint32, c *fuse.Caller) uint32 {
 	if mode&sIFMT == sIFDIR {

@@ -13,8 +13,8 @@ import (
 
 var _ = (gofs.NodeCopyFileRanger)((*node)(nil))
 
-// copyChunk is how much of a copy is in memory at a time, and maxCopy how much one request copies; the kernel asks again
-// for the rest, so that a signal can stop a long copy.
+// copyChunk is how many bytes of a copy are in memory at a time. maxCopy is how many bytes one request copies: copy_file_range(2) returns
+// a short count then, so that a signal can stop a long copy.
 const (
 	copyChunk = 1 << 20
 	maxCopy   = 64 << 20
@@ -44,7 +44,7 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 			break
 		}
 	}
-	if err := to.settle(); err != nil {
+	if err := to.syncFile(); err != nil {
 		return 0, to.fail("copy", err)
 	}
 	return uint32(done), 0
@@ -56,6 +56,6 @@ func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (
 		return 0, err
 	}
 	p := bytes.Clone(data.Bytes())
-	data.Release() // before Write, which may wait for such a buffer
+	data.Release() // before Write, which may wait for a pinned buffer
 	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, p, may) })
 }

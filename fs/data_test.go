@@ -14,13 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func init() {
-	helpers["append"] = appendHelper
-	helpers["mmap"] = mmapHelper
-	helpers["trylock"] = tryLockHelper
-}
-
-// die ends a helper; its parent sees the status and the words.
+// die ends a helper with a message and status 1.
 func die(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 	os.Exit(1)
@@ -79,7 +73,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestDirectAndCached: what goes through a descriptor with O_DIRECT is seen through one without, and the other way round.
+// TestDirectAndCached: bytes written through a descriptor with O_DIRECT are read through one without, and the other way round.
 func TestDirectAndCached(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		rng := rand.New(rand.NewSource(7))
@@ -246,7 +240,7 @@ func appendHelper(args []string) {
 }
 
 // TestMmap: what is written through a mapping is read through a descriptor and the other way round. In a child: a page
-// fault stops the whole Go runtime, so it must not be ours that serves it.
+// fault stops the whole Go runtime, so it must not be the process that serves the mount.
 func TestMmap(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		out, err := helper(t, "mmap", m.path("mapped")).CombinedOutput()
@@ -289,7 +283,7 @@ func mmapHelper(args []string) {
 	}
 }
 
-// TestLocks: locks of one process keep another out; the kernel sees to it.
+// TestLocks: locks of one process exclude another; the kernel does that.
 func TestLocks(t *testing.T) {
 	m := newMount(t, Options{})
 	f, err := os.Create(m.path("locked"))
@@ -321,7 +315,7 @@ func tryLockHelper(args []string) {
 	}
 }
 
-// TestReservedBlocks: root goes on where others are told that the volume is full.
+// TestReservedBlocks: root can write when the volume is full for other users.
 func TestReservedBlocks(t *testing.T) {
 	m := newMount(t, Options{}, "-m", "10")
 	needTool(t, "setpriv")

@@ -20,10 +20,10 @@ var (
 // dirBatch is how many entries are taken from ext4 at a time. A request of 4 KiB holds about 100.
 const dirBatch = 128
 
-// dirHandle is an open directory stream. go-fuse calls it with one lock held, so it needs none.
+// dirHandle is an open directory stream. It needs no lock, because go-fuse holds one while it calls.
 //
-// The position is the cookie of the last entry handed out. ext4's cookies stay good while names come and go, so the
-// stream neither skips nor repeats a name that was there all the time.
+// The position is the cookie of the last entry returned. ext4's cookies stay valid while names are added and removed, so the stream
+// neither skips nor repeats a name that was there all the time.
 type dirHandle struct {
 	node  *node
 	batch []ext4.DirEntry
@@ -61,7 +61,7 @@ func (d *dirHandle) fill() error {
 		return len(d.batch) < dirBatch
 	})
 	if len(d.batch) > 0 {
-		// An error comes again when the batch is used up.
+		// The error is met again after these entries.
 		return nil
 	}
 	return err
@@ -73,8 +73,8 @@ func (d *dirHandle) Seekdir(_ context.Context, off uint64) syscall.Errno {
 	return 0
 }
 
-// Lookup finds the inode of the entry just read, for READDIRPLUS. By name, not by the number in the entry: the name may
-// be gone by now, and the number in use again.
+// Lookup finds the inode of the entry just read, for READDIRPLUS. It looks up the name, not the number in the entry: the name may have
+// been removed and the number reused since.
 func (d *dirHandle) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	return d.node.Lookup(ctx, name, out)
 }

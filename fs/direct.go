@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Direct writes go by the kernel's page cache. It drops its pages of the range when such a write begins, but of one by aio not
-// when it ends: pages that somebody has read meanwhile would keep the old bytes. So it is told to drop them before the answer.
+// Direct writes bypass the kernel's page cache. The kernel drops its pages of the range when such a write begins. It does not drop
+// them again when an asynchronous one (aio) ends, so pages that a program has read meanwhile would keep the old bytes. The server
+// therefore notifies the kernel to drop them before it replies.
 //
-// Then it waits for pages that are just being read or written back, by requests that need a place among those under way
-// (maxBackground, maxInflight). If all places were taken by direct writes that wait for such pages nothing would go on. So
-// only a few wait without a limit.
+// That notification waits for pages that are being read or written back. Those reads and writes are requests of their own, whose number
+// is limited (maxBackground, maxInflight). If direct writes that wait for such pages took all places, no request could proceed. So
+// only a few direct writes wait without a limit.
 const (
-	freeDrops  = 8 // of at most maxRequest each
-	staleGrace = 100 * time.Millisecond
+	freeDrops  = 8                      // direct writes of at most maxRequest bytes that may wait without a limit
+	staleGrace = 100 * time.Millisecond // how long the others wait
 )
 
-// writeDirect is Write that says of nothing that it was stored if not all was: of a direct write by aio that ends early the
-// kernel makes EIO, whatever the reason.
+// writeDirect is Write for direct I/O. If it cannot store all of data it returns the error instead of a short count, because the kernel
+// turns a short asynchronous direct write into EIO, whatever the reason.
 func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	done, err := n.store(ctx, data, off)
 	if err != nil {
@@ -28,8 +29,8 @@ func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32,
 	return n.written(done, err)
 }
 
-// dropPages has the kernel forget pages that a direct write has made old. It has none of a file that it has never read, nor
-// written otherwise.
+// dropPages makes the kernel drop the pages that a direct write has made stale. The kernel has no pages of a file that it has only
+// ever accessed by direct writes.
 func (n *node) dropPages(off, size int64) {
 	if !n.paged.Load() {
 		return
@@ -41,7 +42,7 @@ func (n *node) dropPages(off, size int64) {
 		return
 	}
 	id, dropped := n.id(), make(chan struct{})
-	s.late.Go(func() {
+	s.background.Go(func() {
 		s.fuse.InodeNotify(id, off, size)
 		close(dropped)
 	})

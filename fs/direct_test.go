@@ -102,7 +102,7 @@ func TestPagesReadDuringDirectWrite(t *testing.T) {
 }
 
 // TestManyDirectWrites has more direct writes under way than the kernel sends requests at a time, while others read the same
-// pages and make them dirty: nobody waits for ever, and at the end cache and volume agree.
+// pages and make them dirty: no request waits for ever, and at the end cache and volume agree.
 func TestManyDirectWrites(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		const part, parts = 256 << 10, 16

@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// errnos is the only place where an error becomes an errno. What is not in it is an I/O error.
+// errnos is the only table of errors and their errnos. Any other error is EIO.
 var errnos = []struct {
 	err   error
 	errno syscall.Errno
@@ -33,12 +33,12 @@ var errnos = []struct {
 	{ext4.ErrNoData, syscall.ENXIO},
 	{ext4.ErrStale, syscall.ESTALE},
 	{ext4.ErrCorrupt, syscall.EUCLEAN},
-	{ext4.ErrAborted, syscall.EIO}, // whatever the reason
+	{ext4.ErrAborted, syscall.EIO}, // whatever has aborted it
 	{blockdev.ErrNoSpace, syscall.ENOSPC},
 	{blockdev.ErrNoMemory, syscall.ENOMEM},
 }
 
-// toErrno looks err up in errnos.
+// toErrno returns the errno of err in errnos.
 func toErrno(err error) syscall.Errno {
 	if err == nil {
 		return 0

@@ -12,20 +12,20 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// External is a regular file of the mount that a program has open, reached without the kernel: what fs/share moves
-// between files and device memory. Possession of the descriptor was the permission, so it carries how that was opened.
+// External is a regular file of the mount that a program has open, accessed without the kernel: fs/share moves bytes between it and
+// device memory. The program's open descriptor is the permission, so External records how it was opened.
 type External struct {
-	n        *node       // none of the kernel's, which may forget its own and find another
+	n        *node       // not in the table of nodes: the kernel may forget its node and look the file up again
 	in       *ext4.Inode // one reference
 	Readable bool
-	Writable bool // not for O_APPEND: transfers say where they go
+	Writable bool // false with O_APPEND, because transfers have offsets
 }
 
-// External finds the file of a descriptor that a program has passed: its inode number, its type as stat has it, and how it was opened
-// (F_GETFL). Whoever has the descriptor keeps it open meanwhile, and has had the kernel write back what it has of the file.
+// External returns the file of a descriptor that a program has passed. ino and mode are st_ino and st_mode of the descriptor, flags its
+// F_GETFL. The process that holds the descriptor keeps it open during the call, and has made the kernel write back the file's dirty pages.
+// Errors: EBADF for O_PATH, EINVAL if it is no regular file, ESTALE if the mount does not know the inode.
 //
-// The daemon itself never has such a descriptor: to close one is to wait for the mount, and a daemon that waits for itself cannot be
-// killed.
+// The daemon itself never holds such a descriptor. Closing one waits for the mount, and a daemon that waits for itself cannot be killed.
 func (s *Server) External(ino uint64, mode uint32, flags int) (*External, error) {
 	if flags&unix.O_PATH != 0 {
 		return nil, fmt.Errorf("the descriptor was opened with O_PATH, which gives no permission: open the file for reading: %w", syscall.EBADF)
@@ -41,12 +41,12 @@ func (s *Server) External(ino uint64, mode uint32, flags int) (*External, error)
 	return &External{n: &node{srv: s, in: in}, in: in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
 }
 
-// ErrElsewhere says that a descriptor is not of a file of the mount.
+// ErrElsewhere returns the error for a descriptor of a file that is not on this mount (EXDEV).
 func (s *Server) ErrElsewhere() error {
 	return fmt.Errorf("the file is not on the mount at %q: %w", s.dir, syscall.EXDEV)
 }
 
-// retainInode takes a reference on the inode of a node that the kernel knows; nil if it knows none.
+// retainInode takes a reference on the inode of a node that the kernel knows. It returns nil if the kernel knows no such node.
 func (t *nodes) retainInode(id uint64) *ext4.Inode {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,14 +59,14 @@ func (t *nodes) retainInode(id uint64) *ext4.Inode {
 // Close gives the reference back.
 func (f *External) Close() { f.in.Put() }
 
-// Ino and Generation name the file: the number alone may be another's later.
+// Ino and Generation identify the file. The number alone may be reused for another file later.
 func (f *External) Ino() uint32        { return f.in.Ino() }
 func (f *External) Generation() uint32 { return f.in.Generation() }
 
 // Size is the file's size in bytes now.
 func (f *External) Size() int64 { return f.in.Attr().Size }
 
-// hidden says whether the kernel may have bytes of the file that ext4 does not: while somebody has it open for writing.
+// hidden reports whether the kernel may have dirty pages of the file: with the write-back cache, while the file is open for writing.
 func (f *External) hidden() bool {
 	if !f.n.srv.opt.WriteBack {
 		return false
@@ -75,7 +75,7 @@ func (f *External) hidden() bool {
 	return n != nil && n.writers.Load() > 0
 }
 
-// Read carries out transfers from the file.
+// Read carries out transfers from the file. Each transfer's Done and Err say how it ended.
 func (f *External) Read(ts []ext4.Transfer) {
 	if f.hidden() {
 		f.n.srv.invalidate(f.n)
@@ -88,12 +88,12 @@ func (f *External) Read(ts []ext4.Transfer) {
 	}
 }
 
-// stranger is a caller who may keep no set-ID bits: of whom writes this way only the user is known.
-var stranger = fuse.Caller{Owner: fuse.Owner{Uid: math.MaxUint32, Gid: math.MaxUint32}}
+// unknownCaller is a caller that may keep no set-ID bits. Of a program that writes through fs/share only the user is known.
+var unknownCaller = fuse.Caller{Owner: fuse.Owner{Uid: math.MaxUint32, Gid: math.MaxUint32}}
 
-// Write writes n bytes of m from at to the file at off. The kernel forgets what pages it had of the range.
+// Write writes n bytes of m, from offset at of m to offset off of the file. The kernel drops its pages of the range.
 func (f *External) Write(off int64, m ext4.Target, at, n int) (done int, err error) {
-	if err := f.n.killPriv(&stranger); err != nil {
+	if err := f.n.killPriv(&unknownCaller); err != nil {
 		return 0, err
 	}
 	end := int64(math.MaxInt64)
@@ -101,7 +101,8 @@ func (f *External) Write(off int64, m ext4.Target, at, n int) (done int, err err
 		end = off + int64(n)
 	}
 	defer f.n.changed(off, end)
-	// Before, so that no dirty page is written over what is new; after, so that no page read meanwhile stays.
+	// The pages are dropped before the write, so that no dirty page overwrites the new bytes, and after it, so that no page that was read
+	// meanwhile stays.
 	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
 	done, err = f.in.WriteFrom(off, m, at, n)
 	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
@@ -114,15 +115,15 @@ func (f *External) Write(off int64, m ext4.Target, at, n int) (done int, err err
 // Sync makes the file's bytes and what is needed to read them durable.
 func (f *External) Sync() error { return f.in.Fsync(true) }
 
-// changed tells whoever wants to know that bytes [off, end) of the file are others now. It comes after the change and
-// before anybody is told that it is done.
+// changed reports to Options.Changed that bytes [off, end) of the file have changed. It is called after the change and before the reply
+// to the request.
 func (n *node) changed(off, end int64) {
-	if tell := n.srv.opt.Changed; tell != nil {
-		tell(n.in.Ino(), off, end)
+	if f := n.srv.opt.Changed; f != nil {
+		f(n.in.Ino(), off, end)
 	}
 }
 
-// Errno is the errno of an error of an External, or of one that carries its own.
+// Errno returns the errno of err: its own if it wraps a syscall.Errno, else that of the table of errors.
 func Errno(err error) syscall.Errno {
 	var e syscall.Errno
 	if errors.As(err, &e) {

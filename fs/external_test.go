@@ -18,7 +18,7 @@ func (m memory) Put(off int, p []byte) error { copy(m.Bytes()[off:], p); return 
 func (m memory) Get(off int, p []byte) error { copy(p, m.Bytes()[off:]); return nil }
 func (m memory) Zero(off, n int) error       { clear(m.Bytes()[off : off+n]); return nil }
 
-// TestExternalSeesDirtyPages: what is read without the kernel is what was written last, also by a program that opened the file
+// TestExternalSeesDirtyPages: a read without the kernel returns the bytes written last, also by a program that opened the file
 // after the kernel had forgotten it.
 func TestExternalSeesDirtyPages(t *testing.T) {
 	m := newHandled(t, Options{WriteBack: true})

@@ -12,17 +12,17 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// File handles (open_by_handle_at(2), and what an NFS server gives its clients) name a file by its node ID, which is the inode
-// number, and its generation, which is the inode's. So they stay good when the kernel has forgotten the file, and when the
-// volume is mounted again. For a file that it does not know the kernel asks for the name "." of the node ID, and compares
-// the generation that it is told; for a directory it then asks for ".." up to one that it knows, and looks for the names.
+// File handles (open_by_handle_at(2), NFS) identify a file by its FUSE node ID, which is the inode number, and its generation, which is
+// the inode's. So they stay valid after the kernel has forgotten the file, and across mounts. For a file that it does not know the kernel
+// sends LOOKUP of "." in the node ID and compares the generation of the reply. For a directory it then looks up ".." until it meets a
+// directory that it knows, and searches for the names.
 
 var (
 	_ = (gofs.NodeLookupNoder)((*node)(nil))
 	_ = (gofs.NodeLookupParenter)((*node)(nil))
 )
 
-// byHandle is the node of a file with a name, with one more kernel reference.
+// byHandle returns the node of a linked file by its number, with one more kernel reference.
 func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
 	if id <= ext4.RootIno || id > math.MaxUint32 { // the root's node ID is 1, and the kernel always knows it
 		return nil, syscall.ESTALE
@@ -35,7 +35,7 @@ func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
 	return s.nodes.intern(context.Background(), s.root, in, &a), 0
 }
 
-// LookupNode is called if go-fuse does not know a node that rawFS.Lookup has just got by byHandle.
+// LookupNode is called if go-fuse does not know a node that rawFS.Lookup has just found by byHandle.
 func (n *node) LookupNode(_ context.Context, id uint64, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	child := n.srv.nodes.get(id)
 	if child == nil {
@@ -46,10 +46,10 @@ func (n *node) LookupNode(_ context.Context, id uint64, out *fuse.EntryOut) (*go
 	return child.EmbeddedInode(), 0
 }
 
-// maxMoves is how often a directory may be renamed while its name is looked for.
+// maxMoves is how often a directory may be renamed while its name is searched for.
 const maxMoves = 5
 
-// LookupParent finds the directory that the directory n is in, and its name there.
+// LookupParent finds the parent of the directory n, and the name of n in it.
 func (n *node) LookupParent(ctx context.Context, out *fuse.EntryOut) (*gofs.Inode, string, syscall.Errno) {
 	for range maxMoves {
 		up, name, err := n.parent()
@@ -71,7 +71,7 @@ func (n *node) LookupParent(ctx context.Context, out *fuse.EntryOut) (*gofs.Inod
 	return nil, "", syscall.ESTALE
 }
 
-// parent gives a reference to the directory that the directory n is in, and its name there; "" if it has left meanwhile.
+// parent returns a reference to the parent of the directory n, and the name of n in it: "" if n was moved meanwhile.
 func (n *node) parent() (up *ext4.Inode, name string, err error) {
 	if a := n.in.Attr(); a.Mode&sIFMT != sIFDIR || a.Links == 0 {
 		return nil, "", ext4.ErrStale

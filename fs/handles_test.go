@@ -48,7 +48,7 @@ func (m handled) open(h unix.FileHandle) (*os.File, string, error) {
 	return os.NewFile(uintptr(fd), path), path, nil
 }
 
-// forgotten has the kernel forget the mount's files, but for those that are open.
+// forgotten makes the kernel forget the mount's files, except those that are open.
 func (m handled) forgotten(inos ...uint64) {
 	m.t.Helper()
 	require.Eventually(m.t, func() bool {
@@ -87,8 +87,7 @@ func (m handled) requireText(h unix.FileHandle, text, path string) {
 	}
 }
 
-// TestHandles: a handle leads to its file whatever the kernel has forgotten and whatever the file is called, and to nothing when
-// the file is gone.
+// TestHandles: a handle finds its file after the kernel has forgotten it and under any name, and nothing after the file was deleted.
 func TestHandles(t *testing.T) {
 	modes := map[string]Options{"through": {}, "writeback": {WriteBack: true}}
 	for name, opt := range modes {
@@ -164,7 +163,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestHandlesAfterRemount: a handle is good for as long as the file is.
+// TestHandlesAfterRemount: a handle is valid as long as the file exists.
 func TestHandlesAfterRemount(t *testing.T) {
 	m := newHandled(t, Options{})
 	require.NoError(t, os.Mkdir(m.path("dir"), 0o755))

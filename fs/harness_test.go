@@ -53,10 +53,10 @@ func (v *volume) open() {
 	require.NoError(v.t, err)
 }
 
-// close ends the volume and asks e2fsck what it thinks of the image.
+// close closes the volume and checks the image with e2fsck.
 func (v *volume) close() {
 	require.NoError(v.t, v.vol.Close())
-	require.Zero(v.t, v.dev.Outstanding(), "pinned buffers that nobody released")
+	require.Zero(v.t, v.dev.Outstanding(), "pinned buffers that were not released")
 	require.NoError(v.t, v.dev.Close())
 	out, err := exec.Command("e2fsck", "-fn", v.path).CombinedOutput()
 	require.NoError(v.t, err, "e2fsck -fn:\n%s", bytes.TrimSpace(out))

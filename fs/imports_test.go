@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImports: fs knows the volume by package ext4's exported API only, and nothing of the packages beneath it. Its tests may use those
-// that help tests.
+// TestImports: fs imports package ext4 but none of the packages beneath it. Its tests may import test helpers there.
 func TestImports(t *testing.T) {
 	p, err := build.ImportDir(".", 0)
 	require.NoError(t, err)

@@ -16,10 +16,10 @@ import (
 
 var _ = (gofs.NodeIoctler)((*node)(nil))
 
-// Requests of ioctl(2) that a FUSE server gets to see: those whose number says how many bytes go in and out. Of them the
-// kernel answers FICLONE, FIEMAP, FIFREEZE and their like without asking. It sends those that change flags only after it
-// has checked the caller: the owner may, and immutable and append-only need CAP_LINUX_IMMUTABLE. It sends flags of regular
-// files and directories only, from a descriptor of its own. x/sys/unix does not have all of the numbers.
+// Requests of ioctl(2). The kernel sends to a FUSE server only those whose number encodes how many bytes go in and out, and answers
+// FICLONE, FIEMAP, FIFREEZE and the like by itself. Before it sends a request that changes flags it has checked the caller: only the owner
+// may, and immutable and append-only need CAP_LINUX_IMMUTABLE. Requests for flags come for regular files and directories only, on a file
+// that the kernel has opened for them. x/sys/unix does not define all of the numbers.
 const (
 	iocGetVersion   = 0x80087601 // FS_IOC_GETVERSION: _IOR('v', 1, long)
 	iocGetVersion32 = 0x80047601
@@ -31,13 +31,13 @@ const (
 	iocSetLabel     = 0x41009432 // FS_IOC_SETFSLABEL: _IOW(0x94, 50, char[256])
 )
 
-// Ioctl answers what can be asked of an inode and of the volume.
+// Ioctl gets and sets flags, project, generation and label, and trims the volume.
 func (n *node) Ioctl(ctx context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, in, out []byte) (int32, syscall.Errno) {
 	switch cmd {
 	case unix.FS_IOC_GETFLAGS:
 		return 0, put32(out, n.userFlags())
 	case unix.FS_IOC_SETFLAGS:
-		defer n.srv.invalidateAttr(n) // the kernel does not know of the new change time
+		defer n.srv.invalidateAttr(n) // the change time is new
 		return 0, n.setFlags(in)
 	case iocGetVersion, iocGetVersion32, iocGetVersionE4:
 		return 0, put32(out, n.in.Generation())
@@ -67,7 +67,7 @@ func put32(out []byte, v uint32) syscall.Errno {
 	return 0
 }
 
-// mayAdminister takes root for who has CAP_SYS_ADMIN, which no request tells.
+// mayAdminister reports whether the caller is root, in the place of CAP_SYS_ADMIN, which no request carries.
 func mayAdminister(ctx context.Context) bool {
 	caller, ok := fuse.FromContext(ctx)
 	return ok && caller.Uid == 0
@@ -76,7 +76,7 @@ func mayAdminister(ctx context.Context) bool {
 // sizeTrim is the size of struct fstrim_range: start, len, minlen, all in bytes.
 const sizeTrim = 24
 
-// trim is FITRIM: it discards what is free. In len the caller gets back how much that was.
+// trim is FITRIM: it discards free blocks and returns the number of bytes in len.
 func (n *node) trim(ctx context.Context, in, out []byte) syscall.Errno {
 	switch {
 	case !mayAdminister(ctx):
@@ -102,7 +102,7 @@ func (n *node) setLabel(ctx context.Context, in []byte) syscall.Errno {
 	return n.fail("set label", n.srv.vol.SetLabel(string(label)))
 }
 
-// userFlags is what FS_IOC_GETFLAGS shows of the flags.
+// userFlags returns the flags that FS_IOC_GETFLAGS shows.
 func (n *node) userFlags() uint32 {
 	a := n.in.Attr()
 	fl := a.Flags & ext4.FlagsVisible
@@ -119,7 +119,7 @@ func (n *node) setFlags(in []byte) syscall.Errno {
 	return n.fail("set flags", n.in.SetFlags(binary.NativeEndian.Uint32(in)))
 }
 
-// xflags pairs ext4 inode flags with the flags of struct fsxattr (FS_XFLAG_*).
+// xflags pairs inode flags with the flags of struct fsxattr (FS_XFLAG_* in linux/fs.h).
 var xflags = []struct{ fl, xflag uint32 }{
 	{ext4.FlagSync, 0x20},
 	{ext4.FlagImmutable, 0x8},
@@ -150,14 +150,14 @@ func (n *node) getFsxattr(out []byte) syscall.Errno {
 	return 0
 }
 
-// setFsxattr leaves the flags alone that struct fsxattr has no name for.
+// setFsxattr sets flags and project. Flags that struct fsxattr does not have stay as they are.
 func (n *node) setFsxattr(in []byte) syscall.Errno {
 	if len(in) < sizeFsxattr {
 		return syscall.EINVAL
 	}
 	x, projid := binary.NativeEndian.Uint32(in), binary.NativeEndian.Uint32(in[12:])
 	if projid == math.MaxUint32 {
-		return syscall.EINVAL // no project has that number
+		return syscall.EINVAL // not a project ID
 	}
 	fl := n.userFlags()
 	for _, f := range xflags {

@@ -21,11 +21,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-func init() {
-	helpers["setflags"] = setFlagsHelper
-	helpers["label"] = labelHelper
-}
-
 // doIoctl opens path for reading and does one ioctl with the bytes of arg.
 func doIoctl(path string, cmd uint, arg []byte) error {
 	fd, err := unix.Open(path, unix.O_RDONLY, 0)
@@ -75,7 +70,7 @@ func TestIoctl(t *testing.T) {
 	}
 }
 
-// TestFlagsAreAChange: the change time is new, and the kernel hears of it.
+// TestFlagsAreAChange: the change time is new, and the kernel is notified.
 func TestFlagsAreAChange(t *testing.T) {
 	m := newMount(t, Options{})
 	write(t, m.path("file"), "x")
@@ -162,7 +157,7 @@ var forbidden = []struct {
 		return doIoctl(dir+"/f", unix.FS_IOC_SETFLAGS, arg)
 	}},
 	{"topdir for a file", func(dir string) error { return setFlags(dir+"/f", ext4.FlagTopDir) }},
-	{"a flag that nobody may set", func(dir string) error { return setFlags(dir+"/f", 1<<31) }},
+	{"a reserved flag", func(dir string) error { return setFlags(dir+"/f", 1<<31) }},
 }
 
 // errnoOf is an error without the names in it.
@@ -216,7 +211,7 @@ func TestFlags(t *testing.T) {
 	disktest.Mount(t, img, "", func(dir string) { require.Equal(t, tryForbidden(t, dir), ours) })
 }
 
-// TestFlagsOfOthers: who may change which flags.
+// TestFlagsOfOthers: which users may change which flags.
 func TestFlagsOfOthers(t *testing.T) {
 	try := func(top string) (out []string) {
 		for _, owner := range []int{0, nobody} {
@@ -227,7 +222,7 @@ func TestFlagsOfOthers(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			for _, flags := range []uint32{ext4.FlagNoAtime, ext4.FlagImmutable, ext4.FlagAppend, ext4.FlagNoDump} {
-				cmd := helper(t, "setflags", "/proc/self/fd/3", fmt.Sprint(flags)) // past directories that are not for nobody
+				cmd := helper(t, "setflags", "/proc/self/fd/3", fmt.Sprint(flags)) // user nobody may not search the directories of the path
 				cmd.ExtraFiles = []*os.File{f}
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 				said, err := cmd.Output()
@@ -248,7 +243,7 @@ func setFlagsHelper(args []string) {
 	fmt.Print(setFlags(args[0], uint32(flags)))
 }
 
-// TestProject: files have projects, directories hand them on, and the kernel sees them so afterwards.
+// TestProject: files have projects, new files inherit their directory's, and the kernel's ext4 reads the same.
 func TestProject(t *testing.T) {
 	m := newMount(t, Options{}, "-O", "project,^quota")
 	project := func(path string, id uint32, x uint32) error {
@@ -273,7 +268,7 @@ func TestProject(t *testing.T) {
 	write(t, m.path("p", "sub", "g"), "x")
 	write(t, m.path("out"), "x")
 	require.NoError(t, project(m.path("out"), 7, 0))
-	require.ErrorIs(t, project(m.path("out"), 7, inherit), unix.EOPNOTSUPP, "a file has nobody to hand it on to")
+	require.ErrorIs(t, project(m.path("out"), 7, inherit), unix.EOPNOTSUPP, "a file has no children to inherit it")
 	require.ErrorIs(t, os.Rename(m.path("out"), m.path("p", "in")), unix.EXDEV)
 	require.ErrorIs(t, os.Link(m.path("out"), m.path("p", "in")), unix.EXDEV)
 	require.NoError(t, project(m.path("out"), 42, 0))

@@ -32,9 +32,9 @@ func stacks(functions ...string) error {
 	return fmt.Errorf("no goroutine gets to %q", functions)
 }
 
-// TestLookupOfBusyFileHoldsNobodyUp has a write wait for the device, looks up its file, which waits for it, and works on with
+// TestLookupOfBusyFileDelaysNoOther makes a write wait for the device, looks up its file, which waits for the write, and works on with
 // other names.
-func TestLookupOfBusyFileHoldsNobodyUp(t *testing.T) {
+func TestLookupOfBusyFileDelaysNoOther(t *testing.T) {
 	m := newMount(t, Options{})
 	require.NoError(t, os.Mkdir(m.path("links"), 0o755))
 	require.NoError(t, os.Mkdir(m.path("others"), 0o755))

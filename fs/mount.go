@@ -18,11 +18,11 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// subtype is the mount's: the kernel calls the file system "fuse.lanefs".
+// subtype of the mount. The kernel names the file system "fuse.lanefs".
 const subtype = "lanefs"
 
-// The kernel may keep what it was told: nothing changes without its knowledge. The time is finite so that a mistake of
-// ours does not last for ever.
+// How long the kernel may cache names and attributes. They do not change without its knowledge, so any time would do. It is finite so
+// that a mistake of ours does not last for ever.
 const (
 	attrTimeout  = 24 * time.Hour
 	entryTimeout = 24 * time.Hour
@@ -32,33 +32,33 @@ const (
 	maxRequest    = 1 << 20 // bytes of one READ or WRITE; the kernel's default limit is as large
 	maxBackground = 64      // read-ahead, write-back and asynchronous direct requests in flight
 
-	// Bytes of requests in flight. Small requests are not held up by it. Large writes are: with more of them in memory
-	// than the CPU's caches hold, write-back is half as fast.
+	// Bytes of requests in flight. The limit does not delay small requests. It delays large writes: with more bytes in flight than the
+	// CPU's caches hold, write-back is half as fast.
 	maxInflight = 16 << 20
 )
 
-// Server is one mount. Wait returns when it is gone; only then may the volume be closed.
+// Server is one mount. The volume may be closed only after Wait has returned.
 type Server struct {
-	opt    Options
-	dir    string
-	flags  uintptr // MS_* of the mount
-	dev    uint64  // of the mount, as stat has it; 0 if it did not say
-	vol    *ext4.FS
-	root   *node
-	nodes  nodes
-	fuse   *fuse.Server
-	late   sync.WaitGroup // what is still to be done for requests that were answered
-	drops  atomic.Int32   // direct writes in dropPages
-	done   chan struct{}  // closed after the last request
-	errors errorLog
+	opt        Options
+	dir        string
+	flags      uintptr // MS_* of the mount
+	dev        uint64  // st_dev of the mount's files; 0: not known
+	vol        *ext4.FS
+	root       *node
+	nodes      nodes
+	fuse       *fuse.Server
+	drops      atomic.Int32   // direct writes in dropPages
+	done       chan struct{}  // closed after the last request
+	background sync.WaitGroup // work left of requests that have been answered
+	errors     errorLog
 
 	reservedUID, reservedGID uint32 // see mayOf
 
 	count struct{ reads, readBytes, writes, writtenBytes atomic.Int64 }
 }
 
-// Mount serves vol at the directory dir and returns when the mount answers. Root mounts by itself, anyone else through
-// fusermount3.
+// Mount serves vol at the directory dir and returns when the mount answers requests. Root mounts by mount(2), other users by fusermount3.
+// After an error that wraps ErrServed the volume must not be closed.
 func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	if err := CheckMountPoint(dir); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		return nil, s.explain(err)
 	}
 	go s.fuse.Serve()
-	// Its number is the kernel's to say: the mount may not answer.
+	// The device number is read in the table of mounts, because the mount may not answer a stat.
 	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {
 		s.dev = Number(there[len(there)-1])
 	}
@@ -115,7 +115,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// nodeOptions are the settings of go-fuse. See [fuse] for the capabilities.
+// nodeOptions returns the settings of go-fuse. [fuse] describes the capabilities.
 func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 	entry := entryTimeout
 	root := os.Geteuid() == 0
@@ -137,7 +137,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 			ExplicitDataCacheControl: true,
 			EnableAcl:                true,
 			Logger:                   log.New(fuseLog{s.opt.Log}, "", 0),
-			// Reads are answered from memory, so there is nothing to splice.
+			// Replies to reads are in memory, so there is nothing to splice.
 			DisableSplice: true,
 			ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
 				fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
@@ -148,7 +148,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 	}
 	if root {
 		o.DirectMountStrict = true
-		// Without a flag go-fuse would add nosuid and nodev. The magic number says nothing, and overlaps with MS_STRICTATIME.
+		// go-fuse adds nosuid and nodev if there are no flags. MS_MGC_VAL has no effect of its own; it overlaps with MS_STRICTATIME.
 		if o.DirectMountFlags = flags; flags == 0 {
 			o.DirectMountFlags = unix.MS_MGC_VAL
 		}
@@ -158,7 +158,7 @@ func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
 	return o
 }
 
-// explain adds what to do about a mount that was refused.
+// explain adds to the error of a mount what the user can do about it.
 func (s *Server) explain(err error) error {
 	switch {
 	case os.Geteuid() != 0 && s.opt.AllowOther:
@@ -166,27 +166,27 @@ func (s *Server) explain(err error) error {
 	case os.Geteuid() != 0 && unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) == unix.EACCES:
 		return fmt.Errorf("mount %q: %w (this user may not open /dev/fuse; root can let everyone: chmod 666 /dev/fuse)", s.dir, err)
 	case os.Geteuid() != 0 && unix.Access(s.dir, unix.W_OK) == unix.EACCES:
-		return fmt.Errorf("mount %q: %w (the mount point must belong to who mounts, or be writable)", s.dir, err)
+		return fmt.Errorf("mount %q: %w (the mount point must belong to the user that mounts, or be writable)", s.dir, err)
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV):
 		return fmt.Errorf("mount %q: %w (is /dev/fuse there? try modprobe fuse)", s.dir, err)
 	}
 	return fmt.Errorf("mount %q: %w", s.dir, err)
 }
 
-// Wait returns when the mount is gone and the last request was answered.
+// Wait returns when the mount has ended and the last request was answered.
 func (s *Server) Wait() { <-s.done }
 
-// Device is the device number of the mount's files, as stat has it; 0 if the mount did not say.
+// Device returns st_dev of the mount's files, 0 if it is not known.
 func (s *Server) Device() uint64 { return s.dev }
 
-// invalidateAttr makes the kernel ask again for the attributes of n. It takes no lock of the kernel that a request might
-// hold, so it may be called from one.
+// invalidateAttr makes the kernel drop the attributes that it caches of n. It takes no kernel lock that a request may hold, so it may be
+// called while a request is served.
 func (s *Server) invalidateAttr(n *node) {
 	s.fuse.InodeNotify(n.id(), -1, 0)
 }
 
-// invalidate makes the kernel hand over dirty pages of n and forget the others; false means that some stayed. The kernel
-// writes the dirty ones while this waits.
+// invalidate makes the kernel write back dirty pages of n and drop all pages. It returns when the dirty pages are written. false means
+// that some pages stayed.
 func (s *Server) invalidate(n *node) bool {
 	return s.fuse.InodeNotify(n.id(), 0, 0).Ok()
 }

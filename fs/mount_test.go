@@ -11,8 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// helpers run in a child, where a blocked page fault or a second process's locks are what is wanted. See helper.
-var helpers = map[string]func(args []string){}
+// helpers run in a child process, for tests that need a page fault that blocks, or the locks of a second process. See helper.
+var helpers = map[string]func(args []string){
+	"append":       appendHelper,
+	"change":       changeHelper,
+	"label":        labelHelper,
+	"mmap":         mmapHelper,
+	"serve":        serveHelper,
+	"setflags":     setFlagsHelper,
+	"trylock":      tryLockHelper,
+	"unprivileged": unprivilegedHelper,
+}
 
 const helperEnv = "LANEFS_FS_TEST_HELPER"
 

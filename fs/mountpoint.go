@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckMountPoint says what is wrong with a mount point in better words than mount(2). A mount of ours whose server died
-// is taken away.
+// CheckMountPoint checks that dir exists, is a directory and has no mount on it, and returns an error that a user understands. A LaneFS
+// mount whose daemon has died is unmounted.
 func CheckMountPoint(dir string) error {
 	m, err := MountedAt(dir)
 	if err != nil {
@@ -45,13 +45,13 @@ func CheckMountPoint(dir string) error {
 	return nil
 }
 
-// MountedAt is what is mounted on dir, the topmost if several are; nil when nothing is.
+// MountedAt returns the topmost mount on dir, nil if there is none.
 func MountedAt(dir string) (*mountinfo.Info, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	// Fails on a dead mount, which then is no symbolic link.
+	// This fails on a dead mount. Then dir is no symbolic link.
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
 		abs = real
 	}
@@ -62,18 +62,18 @@ func MountedAt(dir string) (*mountinfo.Info, error) {
 	return all[len(all)-1], nil
 }
 
-// Ours says whether a mount is a LaneFS one.
+// Ours reports whether a mount is a LaneFS mount.
 func Ours(m *mountinfo.Info) bool { return m.FSType == "fuse."+subtype }
 
-// deadTries and deadPause bound how long Dead asks again.
+// deadTries and deadPause bound how long Dead repeats statfs.
 const (
 	deadTries = 50
 	deadPause = 20 * time.Millisecond
 )
 
-// Dead says that a mount's server is gone: nothing under it answers. Unlike stat, statfs is never answered from the
-// kernel's cache. A request that a server had begun to read when it was killed fails with EIO, one that was waiting with
-// ECONNABORTED; only ENOTCONN, which the next one gets, says that the connection is no more.
+// Dead reports whether the server of a mount has ended, so that no request is answered. It calls statfs, which unlike stat never comes
+// from the kernel's cache. A request that the server was reading when it was killed fails with EIO, one that waited with ECONNABORTED.
+// Only ENOTCONN, the error of later requests, proves that the connection has ended.
 func Dead(dir string) bool {
 	for range deadTries {
 		var st unix.Statfs_t
@@ -89,7 +89,7 @@ func Dead(dir string) bool {
 	return false
 }
 
-// Detach takes a mount away even if it is in use or its server is dead.
+// Detach unmounts dir even if it is in use or its server is dead (MNT_DETACH).
 func Detach(dir string) error {
 	if os.Geteuid() == 0 {
 		return os.NewSyscallError("umount2", unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
@@ -121,7 +121,7 @@ var flagOptions = []struct {
 	{"dirsync", unix.MS_DIRSYNC, false},
 }
 
-// mountFlags splits mount options into flags and what the FUSE driver takes as text, and refuses the rest.
+// mountFlags splits mount options into MS_* flags and those that the FUSE driver takes as text. Other options are errors.
 func mountFlags(options []string) (flags uintptr, rest []string, err error) {
 next:
 	for _, o := range options {
@@ -147,14 +147,14 @@ next:
 	return flags, rest, nil
 }
 
-// notHelpers are flags that fusermount3 does not know: they are the volume's work anyway.
-const notHelpers = unix.MS_NODIRATIME | unix.MS_STRICTATIME
+// volumeFlags are flags that fusermount3 does not know. The volume implements them, not the kernel.
+const volumeFlags = unix.MS_NODIRATIME | unix.MS_STRICTATIME
 
-// flagNames undoes mountFlags, for fusermount3.
+// flagNames is the inverse of mountFlags, for fusermount3.
 func flagNames(flags uintptr) []string {
 	var names []string
 	for _, f := range flagOptions {
-		if !f.clear && flags&f.flag&^notHelpers != 0 {
+		if !f.clear && flags&f.flag&^volumeFlags != 0 {
 			names = append(names, f.name)
 		}
 	}

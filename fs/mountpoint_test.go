@@ -14,11 +14,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-func init() {
-	helpers["serve"] = serveHelper
-	helpers["unprivileged"] = unprivilegedHelper
-}
-
 func TestMountFlags(t *testing.T) {
 	flags, rest, err := mountFlags([]string{"nosuid", "noexec", "ro", "rw", "context=a:b"})
 	require.NoError(t, err)
@@ -77,7 +72,7 @@ func TestReadOnly(t *testing.T) {
 	require.ErrorIs(t, os.Chmod(m.dir, 0o700), unix.EROFS)
 }
 
-// TestMountShown: the mount tells what it is.
+// TestMountShown: the table of mounts shows source and type.
 func TestMountShown(t *testing.T) {
 	m := newMount(t, Options{})
 	at, err := MountedAt(m.dir)
@@ -92,7 +87,7 @@ func TestMountShown(t *testing.T) {
 	require.NotZero(t, st.Files)
 }
 
-// TestDeadMount: the mount of a server that was killed is cleared by the next one.
+// TestDeadMount: the mount of a server that was killed is unmounted by the next mount.
 func TestDeadMount(t *testing.T) {
 	needFuse(t)
 	dir := t.TempDir()
@@ -189,7 +184,7 @@ func unprivilegedHelper(args []string) {
 	if err := unix.Statfs(args[0], &st); err != nil || st.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
 		die("the mount is not nosuid and nodev: flags %#x, %v", st.Flags, err)
 	}
-	if _, err := Mount(filepath.Dir(args[0]), vol, Options{}); err == nil || !strings.Contains(err.Error(), "must belong to who mounts") {
+	if _, err := Mount(filepath.Dir(args[0]), vol, Options{}); err == nil || !strings.Contains(err.Error(), "must belong to the user that mounts") {
 		die("a mount on root's directory: %v", err)
 	}
 	f, err := os.Open(path)

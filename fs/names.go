@@ -26,23 +26,23 @@ var (
 	_ = (gofs.NodeReadlinker)((*node)(nil))
 )
 
-// reply counts a kernel reference for an entry reply and fills it. It takes over the reference on in.
+// reply counts a kernel reference for a reply with an entry, and fills the reply. It takes over the reference on in.
 func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *node {
-	// Before the table is locked: it may take as long as somebody's write to the file.
+	// Attr may wait for a write to the file, so it is called before the table is locked.
 	a := in.Attr()
 	child := n.srv.nodes.intern(ctx, n, in, &a)
 	child.fillEntry(&a, out)
 	return child
 }
 
-// Lookup finds a name. go-fuse turns ENOENT into a negative entry, which the kernel keeps.
+// Lookup finds a name. go-fuse turns ENOENT into a negative entry, which the kernel caches.
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	in, err := n.in.Lookup(name)
 	if err != nil {
 		return nil, n.fail("lookup", err)
 	}
-	// The root and the inodes below it have no names; an entry that says otherwise would give the kernel a loop, or
-	// a second node with the root's ID.
+	// The root and inodes of lower numbers have no names. A damaged entry that leads to one would make a loop, or a second node with the
+	// root's ID.
 	if in.Ino() <= ext4.RootIno {
 		ino := in.Ino()
 		in.Put()
@@ -51,7 +51,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*go
 	return n.reply(ctx, in, out).EmbeddedInode(), 0
 }
 
-// owner is who owns what the caller makes: the caller. ext4 sees to set-group-ID directories.
+// owner returns the user and group of a file that the caller creates. ext4 applies the set-group-ID bit of directories.
 func owner(ctx context.Context) (uid, gid uint32) {
 	c := callerOf(ctx)
 	return c.Uid, c.Gid
@@ -81,14 +81,14 @@ func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fu
 }
 
 func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*node, syscall.Errno) {
-	heir, err := n.inherit(mode)
+	inherited, err := n.inherit(mode)
 	if err != nil {
 		return nil, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
 	major, minor := splitRdev(dev)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Create(name, heir.mode, uid, gid, major, minor, n.srv.mayOf(ctx), heir.xattrs())
+		return n.in.Create(name, inherited.mode, uid, gid, major, minor, n.srv.mayOf(ctx), inherited.xattrs())
 	})
 	if err != nil {
 		return nil, n.fail("create", err)
@@ -96,9 +96,9 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	return n.made(ctx, "create", in, out)
 }
 
-// made replies with in, which has got a name in n.
+// made replies with in, which was created in n.
 func (n *node) made(ctx context.Context, what string, in *ext4.Inode, out *fuse.EntryOut) (*node, syscall.Errno) {
-	if err := n.settleNames(); err != nil {
+	if err := n.syncNames(); err != nil {
 		in.Put()
 		return nil, n.fail(what, err)
 	}
@@ -107,13 +107,13 @@ func (n *node) made(ctx context.Context, what string, in *ext4.Inode, out *fuse.
 
 // Mkdir makes a directory.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	heir, err := n.inherit(mode&07777 | syscall.S_IFDIR)
+	inherited, err := n.inherit(mode&07777 | syscall.S_IFDIR)
 	if err != nil {
 		return nil, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Mkdir(name, heir.mode, uid, gid, n.srv.mayOf(ctx), heir.xattrs())
+		return n.in.Mkdir(name, inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
 	})
 	if err != nil {
 		return nil, n.fail("mkdir", err)
@@ -144,13 +144,13 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 // Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
 func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.EntryOut) (
 	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
-	heir, err := n.inherit(mode&07777 | syscall.S_IFREG)
+	inherited, err := n.inherit(mode&07777 | syscall.S_IFREG)
 	if err != nil {
 		return nil, nil, 0, n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Tmpfile(heir.mode, uid, gid, n.srv.mayOf(ctx), heir.xattrs())
+		return n.in.Tmpfile(inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
 	})
 	if err != nil {
 		return nil, nil, 0, n.fail("tmpfile", err)
@@ -167,7 +167,7 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 	if err := n.srv.reclaim(func() error { return n.in.Link(t.in, name, n.srv.mayOf(ctx)) }); err != nil {
 		return nil, n.fail("link", err)
 	}
-	if err := n.settleNames(); err != nil {
+	if err := n.syncNames(); err != nil {
 		return nil, n.fail("link", err)
 	}
 	n.srv.nodes.retain(t)
@@ -183,7 +183,7 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 	if err := n.in.Unlink(name); err != nil {
 		return n.fail("unlink", err)
 	}
-	return n.fail("unlink", n.settleNames())
+	return n.fail("unlink", n.syncNames())
 }
 
 // Rmdir removes an empty directory.
@@ -193,15 +193,15 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	if err := n.in.Rmdir(name); err != nil {
 		return n.fail("rmdir", err)
 	}
-	return n.fail("rmdir", n.settleNames())
+	return n.fail("rmdir", n.syncNames())
 }
 
-// Rename moves a name, replacing what is there unless flags say otherwise.
+// Rename moves a name. It replaces an existing file unless flags has RenameNoReplace or RenameExchange.
 func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	to, may := newParent.(*node), n.srv.mayOf(ctx)
 	if flags&ext4.RenameExchange == 0 {
 		v := to.victim(newName)
-		// Of the old name, for what is told of the new one would undo what the kernel knows of it.
+		// The notification is for the old name. One for the new name would make the kernel drop the entry that it just made.
 		defer v.gone(n, name, flags&ext4.RenameWhiteout != 0)
 	}
 	if err := n.srv.reclaim(func() error {
@@ -213,10 +213,10 @@ func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbe
 	}); err != nil {
 		return n.fail("rename", err)
 	}
-	return n.fail("rename", errors.Join(n.settleNames(), to.settleNames()))
+	return n.fail("rename", errors.Join(n.syncNames(), to.syncNames()))
 }
 
-// Readlink reads a symbolic link. The kernel caches the answer.
+// Readlink returns the target of a symbolic link. The kernel caches it.
 func (n *node) Readlink(_ context.Context) ([]byte, syscall.Errno) {
 	target, err := n.in.Readlink()
 	if err != nil {

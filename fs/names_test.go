@@ -182,7 +182,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// TestSetgidDirectory: what is made in a set-group-ID directory has its group, and directories hand the bit on.
+// TestSetgidDirectory: what is made in a set-group-ID directory has its group, and new directories inherit the bit.
 func TestSetgidDirectory(t *testing.T) {
 	m := newMount(t, Options{})
 	dir := m.path("shared")

@@ -19,26 +19,26 @@ type node struct {
 	gofs.Inode
 	srv *Server
 
-	// in is the node's one reference. It is put when refs falls to zero.
+	// in is the node's reference. It is put when refs falls to zero.
 	in *ext4.Inode
 
-	// refs mirrors the kernel's count. Protected by nodes.mu. The root's does not matter: it is never forgotten.
+	// refs mirrors the kernel's count. Protected by nodes.mu. It is not used for the root, which is never forgotten.
 	refs uint64
 
 	// writers counts the open files that may write.
 	writers atomic.Int64
 
-	// leaving counts the requests that take a name from the file and of which the kernel may not have the answer. See victim.
+	// leaving counts the requests that remove a name of the file and whose replies the kernel may not have handled yet. See victim.
 	leaving atomic.Int32
 
-	// paged says that the kernel may have pages of the file. See dropPages.
+	// paged is true if the kernel may have pages of the file. See dropPages.
 	paged atomic.Bool
 
 	// noDefaultACL remembers that a directory has no default ACL.
 	noDefaultACL atomic.Bool
 }
 
-// id is the node's number for the kernel.
+// id returns the FUSE node ID.
 func (n *node) id() uint64 {
 	if n == n.srv.root {
 		return fuse.FUSE_ROOT_ID
@@ -46,7 +46,7 @@ func (n *node) id() uint64 {
 	return uint64(n.in.Ino())
 }
 
-// attrTimeout is how long the kernel may keep attributes. The caller has read them before.
+// attrTimeout returns how long the kernel may cache attributes. The caller must have read them before the call.
 func (n *node) attrTimeout() time.Duration {
 	if n.leaving.Load() > 0 {
 		return 0
@@ -57,18 +57,17 @@ func (n *node) attrTimeout() time.Duration {
 // nodes is the table of the nodes that the kernel knows, by inode number, without the root. No lock is taken under mu, and
 // nothing waits under it but for memory.
 //
-// go-fuse counts references too, but tells of a node's end only by OnForget, which may come while another lookup is
-// bringing the same node back. Here the count goes up before go-fuse's and down after it, so a node that is not in the
-// table is not in go-fuse's either.
+// go-fuse counts references too, but it reports a node's end only by OnForget, which it may call while another lookup returns the same
+// node again. The count here goes up before go-fuse's and down after it, so a node that is not in this table is not in go-fuse's either.
 type nodes struct {
 	mu   sync.Mutex
 	live map[uint64]*node // protected by mu
 
-	// nameless are the nodes whose files have lost their last names and are not given back yet: live ones, and those whose
-	// inodes are being put. Those that are kept open and were waited for once are false. Protected by mu.
+	// nameless has the nodes of files without names whose space is not free yet: live nodes, and those whose inodes are being put. false:
+	// a request has waited for it in vain, since it is open. Protected by mu.
 	nameless map[*node]bool
 
-	reclaimed atomic.Int64 // how many without names were put
+	reclaimed atomic.Int64 // how many files without names were freed
 }
 
 func newNodes() nodes {
@@ -76,7 +75,7 @@ func newNodes() nodes {
 }
 
 // intern returns the node of in with one more kernel reference, for a reply that carries an entry. It takes over the
-// caller's reference on in. a is what in.Attr said.
+// caller's reference on in. a is the result of in.Attr.
 func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode, a *ext4.Attr) *node {
 	ino := uint64(in.Ino())
 	t.mu.Lock()
@@ -123,7 +122,7 @@ func (t *nodes) of(in *ext4.Inode) *node {
 	return nil
 }
 
-// forget takes back count references.
+// forget subtracts count references. At zero the node's reference on its inode is put.
 func (t *nodes) forget(id, count uint64) {
 	t.mu.Lock()
 	n := t.live[id]
@@ -137,14 +136,14 @@ func (t *nodes) forget(id, count uint64) {
 	if gone {
 		delete(t.live, id)
 		if nameless {
-			t.nameless[n] = true // now it is worth waiting for
+			t.nameless[n] = true // it is freed below, so waiting is worthwhile
 		}
 	}
 	t.mu.Unlock()
 	if !gone {
 		return
 	}
-	n.in.Put() // outside the lock: freeing a file takes as long as the device takes
+	n.in.Put() // without mu: freeing a file waits for the device
 	if nameless {
 		t.mu.Lock()
 		delete(t.nameless, n)
@@ -153,7 +152,7 @@ func (t *nodes) forget(id, count uint64) {
 	}
 }
 
-// addNameless notes that a file has lost its last name, or was made without one.
+// addNameless records that a file has lost its last name, or was created without one.
 func (t *nodes) addNameless(n *node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,7 +161,7 @@ func (t *nodes) addNameless(n *node) {
 	}
 }
 
-// awaited are the files without names that are worth waiting for.
+// awaited returns the files without names that are worth waiting for.
 func (t *nodes) awaited() (list []*node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +173,7 @@ func (t *nodes) awaited() (list []*node) {
 	return list
 }
 
-// giveUp says of files without names that were waited for in vain that somebody keeps them.
+// giveUp records that files without names were waited for in vain, because programs have them open.
 func (t *nodes) giveUp(list []*node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +184,7 @@ func (t *nodes) giveUp(list []*node) {
 	}
 }
 
-// clear drops every node. The kernel sends no FORGET for what it still knew when the mount went away.
+// clear drops every node. The kernel sends no FORGET for nodes that it knew at the unmount.
 func (t *nodes) clear() {
 	t.mu.Lock()
 	live := slices.Collect(maps.Values(t.live))

@@ -12,10 +12,10 @@ import (
 
 var _ = (gofs.NodeOpener)((*node)(nil))
 
-// The kernel's pages stay good between opens: nobody else writes the volume.
+// The kernel's pages stay valid between opens, because the mount is the only writer of the volume.
 const openFlags = fuse.FOPEN_KEEP_CACHE
 
-// openFlags are those of a file that is opened with flags.
+// openFlags returns the FOPEN_* flags for a file that is opened with flags.
 func (s *Server) openFlags(flags uint32) uint32 {
 	if s.opt.StrictAtime && flags&syscall.O_ACCMODE != syscall.O_WRONLY {
 		return openFlags | fuse.FOPEN_DIRECT_IO
@@ -23,8 +23,7 @@ func (s *Server) openFlags(flags uint32) uint32 {
 	return openFlags
 }
 
-// Open checks what the kernel cannot know of an ext4 file. There is no handle: what the kernel sends with a request is
-// enough.
+// Open checks the inode flags, which the kernel does not know. There is no file handle: requests carry all that is needed.
 func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
 	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
 		a := n.in.Attr()
@@ -35,15 +34,15 @@ func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, s
 	n.opened(flags)
 	fl := n.srv.openFlags(flags)
 	if flags&syscall.O_DIRECT != 0 && !n.srv.opt.WriteBack {
-		// Writers that stay inside the file need not wait for one another. With the write-back cache the kernel may know
-		// of a size that ext4 does not know yet, so a direct read that ends early has to go on through the cache, which
-		// the kernel sees to where the flag is not set.
+		// Direct writes that do not extend the file need not wait for one another. Not with the write-back cache: there the kernel may
+		// have a larger size than ext4, so a direct read that ends early must continue in the cache. The kernel does that only if
+		// FOPEN_DIRECT_IO is not set.
 		fl |= fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
 	return nil, fl, 0
 }
 
-// opened and released count who may write the file.
+// opened and released count the open files that may write.
 func (n *node) opened(flags uint32) {
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		n.writers.Add(1)

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Options of Mount. The zero value serves whoever mounted, with the kernel writing through.
+// Options of Mount. The zero value serves the user that mounts, without the write-back cache.
 type Options struct {
 	FSName     string // what df and mount show as the device
-	AllowOther bool   // let other users in; root's mounts always do
+	AllowOther bool   // other users may use the mount; root's mounts always have it
 	ReadOnly   bool
-	MinixDF    bool     // statfs counts the blocks of the format itself, too
-	WriteBack  bool     // let the kernel keep dirty pages; it then owns size and times of files being written
+	MinixDF    bool     // statfs counts the format's own blocks as well
+	WriteBack  bool     // the kernel keeps dirty pages; it then owns size and times of files that are open for writing
 	Mount      []string // further mount options, such as "noexec" or "nosuid"
-	// CopyReads copies answers out of the buffers they were read into: the kernel takes none from a device's BAR.
+	// CopyReads copies replies to reads out of the pinned buffers. It is needed if the buffers are in a device's BAR, from which the kernel
+	// cannot copy.
 	CopyReads bool
-	// StrictAtime brings every read here, past the kernel's caches: the volume then knows when a file was read. Not with
-	// WriteBack, which leaves a file's size to the kernel.
+	// StrictAtime makes every read bypass the kernel's page cache, so that the volume sees it and updates the access time. It excludes
+	// WriteBack, with which the kernel owns the size.
 	StrictAtime bool
-	// Changed hears of every change of a file's bytes [off, end), after it and before whoever made it does. It must not
-	// block, nor use the mount.
+	// Changed is called for every change of bytes [off, end) of a file: after the change, before the reply to the request. It must not
+	// block, and must not use the mount. nil: none.
 	Changed func(ino uint32, off, end int64)
-	// Share is the path of the socket by which programs ask for files as device memory; the attribute wire.ShareAttr tells it them. Empty:
-	// there is none.
+	// Share is the path of the socket of fs/share, the value of the attribute wire.ShareAttr. Empty: the mount has no share.
 	Share string
 	Log   *slog.Logger // nil: discard
 

@@ -8,13 +8,13 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// rawFS is the layer between the protocol and go-fuse's node API, for what that API does not pass on.
+// rawFS is a layer between the protocol and go-fuse's node API. It handles the fields of requests that the node API does not pass on.
 type rawFS struct {
 	fuse.RawFileSystem
 	srv *Server
 }
 
-// node finds the node of an ID that the kernel sent.
+// node returns the node of a FUSE node ID.
 func (r *rawFS) node(id uint64) *node {
 	if id == fuse.FUSE_ROOT_ID {
 		return r.srv.root
@@ -22,13 +22,13 @@ func (r *rawFS) node(id uint64) *node {
 	return r.srv.nodes.get(id)
 }
 
-// Forget takes back references, go-fuse's first: see nodes.
+// Forget subtracts references, in go-fuse's table first. See nodes.
 func (r *rawFS) Forget(id, count uint64) {
 	r.RawFileSystem.Forget(id, count)
 	r.srv.nodes.forget(id, count)
 }
 
-// Lookup of "." asks for a file of which the kernel has the node ID only, from a file handle.
+// Lookup of "." is for a file of which the kernel has only the node ID, from a file handle.
 func (r *rawFS) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	if name != "." {
 		return r.RawFileSystem.Lookup(cancel, header, name, out)
@@ -45,8 +45,8 @@ func (r *rawFS) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name strin
 	return status
 }
 
-// Writev clears set-ID bits first where the kernel says that this writer may not keep them, and tells what the kernel
-// wrote back of its cache, and what goes by it, from what a program wrote there.
+// Writev clears set-ID bits first if the request has the kill-privilege flag. Then it passes on three kinds of writes: pages that the
+// kernel writes back, direct writes, and others.
 func (r *rawFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if n := r.node(in.NodeId); n != nil {
@@ -70,7 +70,7 @@ func (r *rawFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) 
 	return r.RawFileSystem.Writev(cancel, in, data)
 }
 
-// SetXAttr clears set-group-ID where the kernel says that the one who sets an ACL may not keep it.
+// SetXAttr also clears set-group-ID if it sets an access ACL and the request has the kill-privilege flag.
 func (r *rawFS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
 	if name == ext4.XattrACLAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		if n := r.node(in.NodeId); n != nil {
@@ -81,8 +81,8 @@ func (r *rawFS) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name strin
 	return r.RawFileSystem.SetXAttr(cancel, in, name, value)
 }
 
-// The umask applies only where the directory has no default ACL, so the kernel leaves it to us (FUSE_DONT_MASK), and
-// go-fuse passes on no more than the mode.
+// masked applies the umask to the mode of a new file. The umask counts only if the parent directory has no default ACL, so the kernel
+// leaves it to the file system (FUSE_DONT_MASK). go-fuse does not pass it on.
 func (r *rawFS) masked(parent uint64, mode, umask uint32) uint32 {
 	if n := r.node(parent); n != nil {
 		if def, err := n.defaultACL(); def != nil && err == nil {
@@ -112,7 +112,7 @@ func (r *rawFS) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	return r.RawFileSystem.Tmpfile(cancel, in, out)
 }
 
-// Release counts down who may write the file.
+// Release counts down the open files that may write.
 func (r *rawFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 	if n := r.node(in.NodeId); n != nil {
 		n.released(in.Flags)
@@ -120,10 +120,10 @@ func (r *rawFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 	r.RawFileSystem.Release(cancel, in)
 }
 
-// OnUnmount comes after the last request.
+// OnUnmount is called after the last request.
 func (r *rawFS) OnUnmount() {
 	r.RawFileSystem.OnUnmount()
-	r.srv.late.Wait()
+	r.srv.background.Wait()
 	r.srv.nodes.clear()
 	r.srv.root.in.Put()
 	close(r.srv.done)

@@ -17,7 +17,7 @@ var (
 	_ = (gofs.NodeLseeker)((*node)(nil))
 )
 
-// pinned is a read's answer in the buffer that the controller filled. go-fuse sends its Slices and then calls Done.
+// pinned is the reply to a read in the buffer that the controller filled. go-fuse sends its Slices and then calls Done.
 type pinned struct{ data *ext4.Data }
 
 func (p pinned) Size() int { return len(p.data.Bytes()) }
@@ -28,7 +28,7 @@ func (p pinned) Slices() ([][]byte, fuse.Status) { return [][]byte{p.data.Bytes(
 
 func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fuse.OK }
 
-// Read answers with up to len(dest) bytes, fewer at the end of the file.
+// Read replies with up to len(dest) bytes, fewer at the end of the file.
 func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
 	data, err := n.in.Read(off, len(dest))
@@ -39,7 +39,7 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 	n.srv.count.reads.Add(1)
 	n.srv.count.readBytes.Add(int64(size))
 	if size == 0 {
-		// go-fuse does not call Done for an answer without bytes.
+		// go-fuse does not call Done for an empty reply.
 		data.Release()
 		return fuse.ReadResultData(nil), 0
 	}
@@ -51,8 +51,8 @@ func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64
 	return pinned{data}, 0
 }
 
-// Lseek finds data and holes. With the write-back cache the kernel may have data that ext4 does not, so it is made to hand
-// it over first; closing a file does that too, so only files open for writing can have any.
+// Lseek finds data and holes (SEEK_DATA, SEEK_HOLE). With the write-back cache the kernel may have dirty pages, which it must write back
+// first. Closing a file writes them back too, so only files that are open for writing can have any.
 func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
 	if off > math.MaxInt64 {
 		return 0, syscall.ENXIO
@@ -64,7 +64,7 @@ func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence ui
 	return uint64(pos), n.fail("lseek", err)
 }
 
-// seekAllData answers Lseek as file systems without holes do.
+// seekAllData answers Lseek as a file system without holes does.
 func (n *node) seekAllData(off uint64, whence uint32) (uint64, syscall.Errno) {
 	size := uint64(n.in.Attr().Size)
 	switch {

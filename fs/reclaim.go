@@ -7,14 +7,14 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// A file without names gives its inode and blocks back when the kernel forgets it, which it says in a message of its own that
-// nobody waits for: when unlink(2) or close(2) has returned it may be under way. So whoever finds the volume full while there
-// are such files waits a moment for them, and for nothing else.
+// The inode and the blocks of a file without names are freed when the kernel forgets the file. FORGET is a message of its own, without
+// a reply: it may be on its way when unlink(2) or close(2) has returned. So a request that finds the volume full waits for such files, if
+// there are any, before it fails.
 
-// reclaimPatience bounds that wait. It is long only while somebody keeps such a file open.
+// reclaimPatience bounds that wait. The whole time passes only if a program has such a file open.
 const reclaimPatience = 2 * time.Second
 
-// reclaim is do, tried again as often as the volume was full and a file without names was given back since.
+// reclaim calls do, and calls it again as long as the volume was full and a file without names was freed meanwhile.
 func (s *Server) reclaim(do func() error) error {
 	var end time.Time
 	for {
@@ -37,7 +37,7 @@ func (s *Server) reclaim(do func() error) error {
 	}
 }
 
-// reclaimed is reclaim for what gives something.
+// reclaimed is reclaim for functions that return a value.
 func reclaimed[T any](s *Server, do func() (T, error)) (v T, err error) {
 	err = s.reclaim(func() (err error) {
 		v, err = do()

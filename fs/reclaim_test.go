@@ -13,8 +13,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// TestReclaim: on a full volume whoever has just removed a file may make another, although the kernel says only afterwards that
-// it is done with the first: with nothing between the two, and with the file still open for a while, which makes it certain.
+// TestReclaim: on a full volume a program that has just removed a file can create another, although FORGET of
+// the first comes later. First one directly after the other, then with the first file open for a while.
 func TestReclaim(t *testing.T) {
 	m := newMount(t, Options{patience: 5 * time.Minute}, "-N", "200", "-O", "^resize_inode")
 	full := func() error {
@@ -51,7 +51,7 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, <-made)
 }
 
-// TestReclaimInVain: a file that stays open is waited for once.
+// TestReclaimInVain: a request waits for a file that stays open once only.
 func TestReclaimInVain(t *testing.T) {
 	m := newMount(t, Options{patience: time.Millisecond}, "-N", "200", "-O", "^resize_inode")
 	require.NoError(t, os.WriteFile(m.path("open"), nil, 0o600))
@@ -66,8 +66,8 @@ func TestReclaimInVain(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestReclaimHoldsNobodyUp has a write wait for the device, and finds the volume full meanwhile.
-func TestReclaimHoldsNobodyUp(t *testing.T) {
+// TestReclaimDelaysNoOther has a write wait for the device, and finds the volume full meanwhile.
+func TestReclaimDelaysNoOther(t *testing.T) {
 	m := newMount(t, Options{patience: time.Millisecond}, "-N", "200", "-O", "^resize_inode")
 	f, err := os.Create(m.path("busy"))
 	require.NoError(t, err)

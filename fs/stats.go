@@ -1,6 +1,6 @@
 package fs
 
-// Stats counts what the kernel asked for since the mount.
+// Stats counts the kernel's requests since the mount. Bytes are those that were read and stored.
 type Stats struct {
 	Reads, ReadBytes     int64
 	Writes, WrittenBytes int64

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStress has several workers do everything at once in the same few directories. What it finds is a wrong reference
+// TestStress runs several workers at once in the same few directories. It finds a wrong reference
 // count, a race, a deadlock, or damage that e2fsck sees.
 func TestStress(t *testing.T) {
 	const workers, steps = 8, 400
@@ -75,7 +75,7 @@ func stress(m *mounted, worker, steps int) error {
 		case 11:
 			err = os.Truncate(shared(), int64(rng.Intn(100000)))
 		default:
-			// A file of its own, which nobody else may have changed.
+			// A file of its own, which no other worker changes.
 			n := rng.Intn(50000)
 			off := rng.Intn(len(want) + 1)
 			data := make([]byte, n)

@@ -6,28 +6,28 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// On a mount with sync or dirsync, and for inodes that chattr made so (+S, +D), a change is on the medium when the call that
-// made it returns, or the call fails. The kernel asks a FUSE server for that only after writes, and only on a mount with sync;
-// the rest is seen to here, for the calls for which the kernel's ext4 does.
+// Synchronous changes. On a mount with sync or dirsync, and for inodes with chattr +S or +D, a change is on the medium when the system
+// call returns, or the call fails. The kernel sends FSYNC to a FUSE server only after writes, and only on a mount with sync. The
+// functions here do the rest, for the same calls as the kernel's ext4.
 
-// settleNames makes a change to the names of the directory n durable where that is wanted.
-func (n *node) settleNames() error {
+// syncNames makes a change to the names in directory n durable if the mount or n is synchronous.
+func (n *node) syncNames() error {
 	if n.srv.flags&(unix.MS_SYNCHRONOUS|unix.MS_DIRSYNC) == 0 && n.in.Flags()&(ext4.FlagSync|ext4.FlagDirSync) == 0 {
 		return nil
 	}
 	return n.in.Fsync(false)
 }
 
-// settle makes a change to the file n itself durable where that is wanted.
-func (n *node) settle() error {
+// syncFile makes a change to the file n durable if the mount or n is synchronous.
+func (n *node) syncFile() error {
 	if n.srv.flags&unix.MS_SYNCHRONOUS == 0 && n.in.Flags()&ext4.FlagSync == 0 {
 		return nil
 	}
 	return n.in.Fsync(false)
 }
 
-// settleBytes makes what was written to n durable where that is wanted and the kernel does not ask for it by itself.
-func (n *node) settleBytes() error {
+// syncBytes makes bytes that were written to n durable if n is synchronous. On a synchronous mount the kernel sends FSYNC itself.
+func (n *node) syncBytes() error {
 	if n.in.Flags()&ext4.FlagSync == 0 {
 		return nil
 	}

@@ -12,9 +12,9 @@ import (
 
 // Settings of the mount's backing device in sysfs (Documentation/ABI/testing/sysfs-class-bdi), which only root may
 // change.
-const readAheadKB = 4096 // four requests; the kernel's 128 KiB would mean eight times as many of them
+const readAheadKB = 4096 // four requests of 1 MiB; with the kernel's default of 128 KiB there would be eight times as many
 
-// tune raises the mount's limits. It is no failure when that does not work: the mount is slower.
+// tune raises the mount's limits. If that fails the mount works, but is slower.
 func (s *Server) tune() {
 	if os.Geteuid() != 0 {
 		return
@@ -31,7 +31,7 @@ func (s *Server) tune() {
 	}
 	set("read_ahead_kb", fmt.Sprint(readAheadKB))
 	if s.opt.WriteBack {
-		// FUSE mounts may dirty 1 % of memory unless told otherwise, and are held to it strictly.
+		// By default a FUSE mount may dirty 1 % of memory, under a strict limit.
 		set("strict_limit", "0")
 		set("max_ratio", "100")
 	}
@@ -41,7 +41,7 @@ func (s *Server) tune() {
 // (GOMAXPROCS): fuse.NewServer allows a reader for each processor, 2 to 16, and readRequest one more.
 func Readers(procs int) int { return min(max(procs, 2), 16) + 1 }
 
-// fusermount runs the helper that mounts for those who are not root.
+// fusermount runs fusermount3, which mounts and unmounts for ordinary users.
 func fusermount(args ...string) error {
 	bin, err := exec.LookPath("fusermount3")
 	if err != nil {

@@ -14,28 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel lets go of a file a moment after its last close has returned, and on a busy machine it is a long one. So a
-// mount is busy when it is so for busyTime.
+// The kernel releases a file some time after its last close(2) has returned: on a busy machine, a long time. So a mount counts as busy
+// only if umount(2) says so for busyTime.
 const (
 	busyTime    = 2 * time.Second
 	busyStep    = 5 * time.Millisecond
 	busyStepMax = 100 * time.Millisecond
 )
 
-// ErrBusy says that a mount is still in use and was not taken away.
+// ErrBusy says that a mount is in use and was not unmounted.
 var ErrBusy = errors.New("mount is busy")
 
-// MountsOf is where the file system with device number dev is mounted in this mount namespace, bind mounts of parts of it
-// included, in the order in which they were made. It asks the kernel only, no daemon.
+// MountsOf returns the mounts of the file system with device number dev in this mount namespace, in the order in which they were made.
+// Bind mounts are included. It reads the table of mounts and needs no daemon.
 func MountsOf(dev uint64) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return Number(m) != dev, false })
 }
 
-// Number is the device number of a mount's file system.
+// Number returns the device number of a mount's file system.
 func Number(m *mountinfo.Info) uint64 { return unix.Mkdev(uint32(m.Major), uint32(m.Minor)) }
 
-// Unmount takes one mount away, and returns when its name is gone. ErrBusy means that files are open or that it is
-// someone's working directory, and that the mount is still there.
+// Unmount unmounts one mount and returns when it is out of the tree. ErrBusy means that files are open or that it is the working
+// directory of a process. The mount is still there then.
 func Unmount(m *mountinfo.Info) error {
 	var err error
 	step := busyStep
@@ -46,7 +46,7 @@ func Unmount(m *mountinfo.Info) error {
 			return e
 		}
 		if !slices.ContainsFunc(there, func(o *mountinfo.Info) bool { return o.ID == m.ID }) {
-			return nil // somebody was faster
+			return nil // another process has unmounted it
 		}
 		if top := there[len(there)-1]; top.ID != m.ID {
 			return fmt.Errorf("unmount %q: %s of type %s is mounted over it: unmount that first", m.Mountpoint, top.Source, top.FSType)
@@ -74,17 +74,17 @@ func unmount(dir string) error {
 	return fusermount("-u", "--", dir)
 }
 
-// busy knows EBUSY, and fusermount3's word for it.
+// busy reports whether err is EBUSY, or fusermount3's message for it.
 func busy(err error) bool {
 	return errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "busy")
 }
 
-// mountsAt is what is mounted on a path, the topmost last. The path is as the kernel has it: nothing is looked up.
+// mountsAt returns the mounts on a path, the topmost last. The path is compared with the table of mounts and not looked up.
 func mountsAt(path string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != path, false })
 }
 
-// inside is where something is mounted in the directories of m.
+// inside returns the mount points below m.
 func inside(m *mountinfo.Info) (names []string) {
 	all, _ := mountinfo.GetMounts(func(o *mountinfo.Info) (skip, stop bool) { return o.Parent != m.ID, false })
 	for _, o := range all {
@@ -93,17 +93,17 @@ func inside(m *mountinfo.Info) (names []string) {
 	return names
 }
 
-// mounts are those of the server's file system in this mount namespace. Its number may be another's as soon as it has ended,
-// before we know of that; its device is not.
+// mounts returns the mounts of the server's file system in this mount namespace. The device number may be reused as soon as the file
+// system has ended, before Wait returns, so type and source are compared too.
 func (s *Server) mounts() ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		known := s.dev == Number(m) || s.dev == 0 && m.Mountpoint == s.dir // it never said its number
+		known := s.dev == Number(m) || s.dev == 0 && m.Mountpoint == s.dir // the number is not known
 		return !known || !Ours(m) || s.opt.FSName != "" && m.Source != s.opt.FSName, false
 	})
 }
 
-// Unmount takes every mount of the file system away, bind mounts included, and waits for the last request. ErrBusy means
-// that one is in use, and still there.
+// Unmount unmounts every mount of the file system, bind mounts included, and waits for the last request. ErrBusy means that one is in
+// use and still there.
 func (s *Server) Unmount() error {
 	select {
 	case <-s.done:
@@ -117,7 +117,7 @@ func (s *Server) Unmount() error {
 	for _, m := range slices.Backward(all) {
 		if err := Unmount(m); err != nil {
 			select {
-			case <-s.done: // somebody else was faster
+			case <-s.done: // another process has unmounted it
 				return nil
 			default:
 				return err
@@ -128,7 +128,7 @@ func (s *Server) Unmount() error {
 	return nil
 }
 
-// Detach takes every mount of the file system out of the tree, in use or not. The server ends with the last user.
+// Detach takes every mount of the file system out of the tree, even if it is in use. The server ends when the last open file is closed.
 func (s *Server) Detach() error {
 	all, err := s.mounts()
 	for _, m := range slices.Backward(all) {
@@ -137,11 +137,11 @@ func (s *Server) Detach() error {
 	return err
 }
 
-// Abort has the kernel end the connection, after which the mount gives errors and Wait returns
+// Abort makes the kernel end the connection. The mount returns errors then, and Wait returns
 // (Documentation/filesystems/fuse/fuse.rst, "Control filesystem").
 func (s *Server) Abort() error {
 	if s.dev == 0 {
-		return errors.New("which connection it is, is not known")
+		return errors.New("the number of the FUSE connection is not known")
 	}
 	const control = "/sys/fs/fuse/connections"
 	name := filepath.Join(fmt.Sprint(unix.Minor(s.dev)), "abort")
@@ -149,7 +149,7 @@ func (s *Server) Abort() error {
 	if !errors.Is(err, os.ErrNotExist) || os.Geteuid() != 0 {
 		return err
 	}
-	// The control file system is not mounted: a container, most likely. It is for a moment.
+	// The control file system is not mounted, as in a container: mount it for the moment.
 	if err := unix.Mount("fusectl", control, "fusectl", 0, ""); err != nil {
 		return os.NewSyscallError("mounting fusectl", err)
 	}
@@ -157,13 +157,13 @@ func (s *Server) Abort() error {
 	return errors.Join(err, unix.Unmount(control, unix.MNT_DETACH))
 }
 
-// ErrServed says that a mount was to end and has not: its volume must not be closed.
+// ErrServed says that a mount did not end when it was told to. Its volume must not be closed.
 var ErrServed = errors.New("the mount does not end")
 
-// abandonTime is how long a mount that nobody has used yet may take to end, for each thing that is tried.
+// abandonTime is how long Abandon waits after Detach, and again after Abort.
 const abandonTime = 5 * time.Second
 
-// Abandon ends a mount that came up and is not wanted. It returns nil when the last request was answered, else ErrServed.
+// Abandon ends a mount that was made in vain. It returns nil when the last request was answered, else ErrServed.
 func (s *Server) Abandon() error {
 	var errs []error
 	for _, try := range []func() error{s.Detach, s.Abort} {

@@ -6,19 +6,18 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// A victim is the file behind a name that a request removes or replaces. The kernel lets nobody else change the directory
-// meanwhile.
+// A victim is the file whose name a request removes or replaces. The kernel locks the directory until it has handled the reply.
 //
-// When the answer arrives the kernel counts one of the file's names less by itself. If it has just got the attributes of the
-// file by another request, in which the name was not counted any more, it counts it twice, and keeps the wrong number for as
-// long as attributes are good. So while a name is leaving a file its attributes are good for no time at all: until the kernel
-// has dealt with the answer, which it does with the directory locked, and a notification that takes that lock waits for.
+// When the reply arrives the kernel decrements the file's link count by itself. If it has just received the attributes in the reply to
+// another request, with the lower count, it decrements twice, and keeps the wrong count for as long as the attributes are valid. So
+// attributes are sent with a timeout of zero while a name is being removed, until the kernel has handled the reply. It does that with the
+// directory locked, so a notification that takes the directory's lock waits for it.
 type victim struct {
 	in *ext4.Inode // one reference; nil: there is none
-	n  *node       // nil: the kernel does not know it
+	n  *node       // nil: the kernel knows no node of it
 }
 
-// victim finds the file behind a name that is about to go from the directory n.
+// victim returns the file whose name in the directory n is about to be removed.
 func (n *node) victim(name string) victim {
 	in, err := n.in.Lookup(name)
 	if err != nil {
@@ -31,31 +30,31 @@ func (n *node) victim(name string) victim {
 	return v
 }
 
-// gone ends it, before the request is answered. Name is one that is there until the kernel has dealt with the answer, in a
-// directory that it keeps locked until then, and not after; unless back says that the request put another file there.
+// gone is called before the reply. name is a name in dir that exists for the kernel until it has handled the reply. back says that the
+// request has put another file at the name, so that it exists afterwards, too.
 func (v victim) gone(dir *node, name string, back bool) {
 	if v.in == nil {
 		return
 	}
 	defer v.in.Put()
 	srv, links := dir.srv, v.in.Attr().Links
-	if tell := srv.opt.Changed; tell != nil && links == 0 {
-		tell(v.in.Ino(), 0, math.MaxInt64)
+	if f := srv.opt.Changed; f != nil && links == 0 {
+		f(v.in.Ino(), 0, math.MaxInt64)
 	}
 	switch {
 	case v.n == nil:
-	case links == 0: // the kernel does not count below zero
+	case links == 0: // the kernel does not decrement below zero
 		srv.nodes.addNameless(v.n)
 		v.n.leaving.Add(-1)
 	default:
 		in := dir.in.Ref()
-		srv.late.Go(func() { // not here: it waits for the kernel, which waits for the answer
+		srv.background.Go(func() { // the notification waits for the kernel, which waits for the reply
 			defer v.n.leaving.Add(-1)
 			defer in.Put()
 			if again, err := in.Lookup(name); err == nil {
 				again.Put()
 				if !back {
-					return // who made it again had the lock after us
+					return // the name was made again, with the lock, after the reply
 				}
 			}
 			srv.fuse.EntryNotify(dir.id(), name)

@@ -11,8 +11,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// TestLinkCount: the kernel counts right when it gets the attributes of a file between the removal of one of its names and the
-// answer to that. On a mount with dirsync the answer waits for the device.
+// TestLinkCount: the kernel has the right link count if it receives the attributes of a file between the removal of one of its
+// names and the reply. On a mount with dirsync the reply waits for the device.
 func TestLinkCount(t *testing.T) {
 	modes := map[string]Options{"through": {Mount: []string{"dirsync"}}, "writeback": {WriteBack: true, Mount: []string{"dirsync"}}}
 	for mode, opt := range modes {

@@ -15,8 +15,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// during holds back what a fault describes while somebody does slow, and wants work to end meanwhile. The times are no
-// measure of speed: what waits here waits for ever.
+// during holds back requests that match f while slow runs, and requires that work ends meanwhile. The timeouts measure no speed: a
+// failure is a wait for ever.
 func during(t *testing.T, dev *blockdev.TestDevice, f blockdev.Fault, slow, work func() error) {
 	t.Helper()
 	held, release := dev.Hold(f)
@@ -84,7 +84,7 @@ func readWhole(dev *blockdev.TestDevice, f *os.File, want byte) error {
 	return err
 }
 
-// others is what nobody else's fsync or write may hold up.
+// others are requests that an fsync or write of another file must not delay.
 func others(m *mounted, f *os.File, want byte) error {
 	if err := readWhole(m.dev, f, want); err != nil {
 		return err
@@ -104,8 +104,8 @@ func others(m *mounted, f *os.File, want byte) error {
 	return os.Remove(m.path("new"))
 }
 
-// TestFsyncHoldsNobodyUp has an fsync of one file wait for the device, and works on another meanwhile.
-func TestFsyncHoldsNobodyUp(t *testing.T) {
+// TestFsyncDelaysNoOther makes an fsync of one file wait for the device, and works on another file meanwhile.
+func TestFsyncDelaysNoOther(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		a, b := waitingFiles(t, m)
 		during(t, m.dev, blockdev.Fault{Op: blockdev.OpFlush}, func() error {
@@ -122,8 +122,8 @@ func TestFsyncHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// TestOverwriteHoldsNobodyUp has a write to blocks in their place wait for the device, and works on another file meanwhile.
-func TestOverwriteHoldsNobodyUp(t *testing.T) {
+// TestOverwriteDelaysNoOther makes a write to allocated blocks wait for the device, and works on another file meanwhile.
+func TestOverwriteDelaysNoOther(t *testing.T) {
 	m := newMount(t, Options{})
 	a, b := waitingFiles(t, m)
 	during(t, m.dev, blockdev.Fault{Op: blockdev.OpWrite, Times: 1}, func() error {
@@ -132,7 +132,7 @@ func TestOverwriteHoldsNobodyUp(t *testing.T) {
 	}, func() error { return others(m, b, 'b') })
 }
 
-// TestUnmountWhileReadingAhead has the device hold what the kernel reads ahead, and unmounts meanwhile.
+// TestUnmountWhileReadingAhead makes the device hold read-ahead, and unmounts meanwhile.
 func TestUnmountWhileReadingAhead(t *testing.T) {
 	var log logLines
 	m := newMount(t, Options{Log: log.logger()})

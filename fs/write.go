@@ -16,32 +16,32 @@ var (
 	_ = (gofs.NodeAllocater)((*node)(nil))
 )
 
-// Write stores data and says how much of it was stored.
+// Write stores data and returns how many bytes were stored.
 func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	n.hasPages()
 	return n.written(n.store(ctx, data, off))
 }
 
-// store writes data, and settles it where that is wanted.
+// store writes data, and makes it durable if the file is synchronous.
 func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
 	defer n.changed(off, off+int64(len(data)))
 	may := n.srv.mayOf(ctx)
 	done, err := n.reclaimFor(func() (int, error) { return n.in.Write(off, data, may) })
-	if err := n.settleBytes(); err != nil {
+	if err := n.syncBytes(); err != nil {
 		return 0, err
 	}
 	return done, err
 }
 
-// writeBack stores dirty pages. When they were written the kernel says by itself, before or after: our own clock must not
-// have the last word.
+// writeBack stores dirty pages of the write-back cache. It leaves the times alone, since the kernel sends them in a SETATTR of its own,
+// before or after.
 func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
 	n.hasPages()
 	defer n.changed(off, off+int64(len(data)))
 	return n.written(n.reclaimFor(func() (int, error) { return n.in.WriteBack(off, data) }))
 }
 
-// reclaimFor is reclaim for a write: one that stored something is done.
+// reclaimFor is reclaim for a write. A write that stored some bytes is not tried again.
 func (n *node) reclaimFor(write func() (int, error)) (done int, err error) {
 	_ = n.srv.reclaim(func() error { // err is the write's, also if it stored something
 		if done, err = write(); done > 0 {
@@ -61,19 +61,19 @@ func (n *node) written(done int, err error) (uint32, syscall.Errno) {
 	return 0, n.fail("write", err)
 }
 
-// Flush is close(2) of one descriptor. Nothing waits for it, and ENOSYS tells the kernel not to ask again; it still
-// writes back its dirty pages and reports their errors.
+// Flush is sent at close(2) of a descriptor. There is nothing to do, and ENOSYS makes the kernel send no more of them. The kernel still
+// writes back its dirty pages at close(2) and reports their errors.
 func (n *node) Flush(_ context.Context, _ gofs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
 // fsyncDataOnly is FUSE_FSYNC_FDATASYNC.
 const fsyncDataOnly = 1
 
-// Fsync puts a file or a directory on the medium.
+// Fsync makes a file or a directory durable.
 func (n *node) Fsync(_ context.Context, _ gofs.FileHandle, flags uint32) syscall.Errno {
 	return n.fail("fsync", n.in.Fsync(flags&fsyncDataOnly != 0))
 }
 
-// Allocate is fallocate(2) in all its modes.
+// Allocate is fallocate(2), in all its modes.
 func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
 	if off > math.MaxInt64 || size > math.MaxInt64 || off+size > math.MaxInt64 {
 		return syscall.EFBIG
@@ -83,17 +83,17 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 	}
 	end := int64(off + size)
 	if mode&^(unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) != 0 {
-		end = math.MaxInt64 // what lies behind moves
+		end = math.MaxInt64 // the bytes behind the range move
 	}
 	defer n.changed(int64(off), end)
 	may := n.srv.mayOf(ctx)
 	if err := n.srv.reclaim(func() error { return n.in.Fallocate(mode, int64(off), int64(size), may) }); err != nil {
 		return n.fail("fallocate", err)
 	}
-	return n.fail("fallocate", n.settle())
+	return n.fail("fallocate", n.syncFile())
 }
 
-// killPrivFor is killPriv for requests that carry no flag for it: root keeps the bits.
+// killPrivFor is killPriv for requests that carry no kill-privilege flag. Root keeps the bits.
 func (n *node) killPrivFor(ctx context.Context) error {
 	c := callerOf(ctx)
 	if c.Uid == 0 {

@@ -20,12 +20,11 @@ var (
 	_ = (gofs.NodeRemovexattrer)((*node)(nil))
 )
 
-// Getxattr reads an attribute. ERANGE with the size means that dest is too small; go-fuse expects the same when it only
-// asks for the size.
+// Getxattr reads an attribute. It returns ERANGE and the size if dest is too small, also for a query of the size with an empty dest.
 func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
 	value, err := n.getxattr(name)
 	if (name == ext4.XattrACLAccess || name == ext4.XattrACLDefault) && errors.Is(err, ext4.ErrNotSup) {
-		// Any other error than "no ACL" would have the kernel refuse the access that it asks for.
+		// Any other error would make the kernel refuse the access that it checks.
 		err = ext4.ErrNoAttr
 	}
 	if err != nil {
@@ -47,12 +46,12 @@ func (n *node) getxattr(name string) ([]byte, error) {
 	return n.in.Getxattr(name)
 }
 
-// Setxattr stores an attribute. Who may set which is the kernel's business.
+// Setxattr stores an attribute. The kernel has checked the permission.
 func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags uint32) syscall.Errno {
 	return n.setxattr(ctx, name, value, flags, 0)
 }
 
-// setxattr is Setxattr; with an access ACL those bits of the mode go that are in drop.
+// setxattr is Setxattr. If it sets an access ACL it also clears the bits of the mode that are in drop.
 func (n *node) setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
 	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
 	switch name {
@@ -65,20 +64,21 @@ func (n *node) setxattr(ctx context.Context, name string, value []byte, flags, d
 	}
 	if err == nil {
 		n.blocksChanged()
-		err = n.settle()
+		err = n.syncFile()
 	}
 	return n.fail(what, err)
 }
 
-// blocksChanged has the kernel ask how much a file takes. By itself it asks again for the change time alone, and with the
-// write-back cache not even for that.
+// blocksChanged makes the kernel read st_blocks again. By itself it reads only the change time again, and with the write-back cache not
+// even that.
 func (n *node) blocksChanged() {
 	if n.srv.opt.WriteBack {
 		n.srv.invalidateAttr(n)
 	}
 }
 
-// Removexattr removes an attribute. An ACL that is not there is no error: this is also how the kernel sets an empty one.
+// Removexattr removes an attribute. It is no error if an ACL does not exist, because the kernel also sends this request to set an empty
+// ACL.
 func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
 	what, err := "removexattr", error(nil)
 	switch name {
@@ -92,7 +92,7 @@ func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
 	}
 	if err == nil {
 		n.blocksChanged()
-		err = n.settle()
+		err = n.syncFile()
 	}
 	return n.fail(what, err)
 }

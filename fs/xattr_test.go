@@ -68,7 +68,7 @@ func getxattr(t *testing.T, path, name string) string {
 	return string(buf[:n])
 }
 
-// TestXattrTakesABlock: what a file takes, as stat says it, follows an attribute that comes and goes.
+// TestXattrTakesABlock: st_blocks changes when an attribute is added and removed.
 func TestXattrTakesABlock(t *testing.T) {
 	modes(t, func(t *testing.T, m *mounted) {
 		f := m.path("file")
@@ -87,7 +87,7 @@ func TestXattrTakesABlock(t *testing.T) {
 	})
 }
 
-// TestACL: the kernel enforces ACLs, files inherit them without regard to the umask, and mode and ACL stay in step.
+// TestACL: the kernel enforces ACLs, files inherit them without regard to the umask, and mode and ACL stay consistent.
 func TestACL(t *testing.T) {
 	m := newMount(t, Options{})
 	needXattr(t, m)
@@ -104,7 +104,7 @@ func TestACL(t *testing.T) {
 	require.EqualValues(t, unix.S_IFREG|0o640, stat(t, path).Mode, "the group bits show the mask")
 	require.NoError(t, as("cat", path))
 	require.NoError(t, os.Chmod(path, 0o600))
-	require.Error(t, as("cat", path), "chmod took the mask away")
+	require.Error(t, as("cat", path), "chmod cleared the mask")
 	got, err := ext4.ParseACL([]byte(getxattr(t, path, ext4.XattrACLAccess)))
 	require.NoError(t, err)
 	require.Equal(t, user.Chmod(0o600), got)

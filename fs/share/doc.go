@@ -1,15 +1,33 @@
-// Package share lets programs have files of a mount as device memory, over a unix socket: package wire has the protocol. It
-// knows sockets and who may do what; how residency works is fs/residency's business, and how files are read is fs's.
+// Package share serves files of a mount as device memory, over a unix socket. Package wire has the protocol. share knows sockets and
+// permissions. Which ranges are resident is the business of package residency, and reading and writing files that of package fs.
 //
-// Possession of an open descriptor is the permission. A program passes one with each request; the daemon checks that it is
-// a regular file of this mount and how it was opened, takes a reference on the inode, and closes it. No path is looked up.
-// What clients send comes by way of a process of its own, which keeps descriptors of other file systems away: package gate.
+// The nouns. A Server has connections, one for each client. A handle is a number by which a connection names what it has: a mapping
+// (a hold on memory of the pool), a memory (the program's own, registered), a file, a ring. The notice board is memory that a
+// client can read and only the daemon can write; it holds the generation of each mapping. A ring is a pair of queues of transfers in
+// memory that client and daemon share. The ledger counts what each user has, and refuses what exceeds the Limits.
 //
-// Who owns what. A Server has connections; each is served by one goroutine, which does one request after the other and
-// owns the connection's handles: holds on the pool's memory, memory that the program registered, files, rings. All of them
-// end with the connection. A ring has a goroutine of its own that takes submissions, and workers.
+// A map: a program maps a range of a file.
 //
-// What a client sees may lag behind nothing: the generation of each mapping lies on the connection's notice board, memory
-// that the client can read and nobody but the daemon can write, and is stored there before the change that causes it
-// returns. So a slow client holds up nobody. A client that does not read its replies is cut off.
+//  1. The program sends Map with an open descriptor of the file.  sdk/go: (*Session).Map
+//  2. The gate, a process of its own, receives the message and looks at the descriptor. It makes the kernel write back the file's dirty
+//     pages, and passes the inode number and the open flags on.  (*visitor).up in gate
+//  3. The connection's goroutine decodes the request and takes a reference on the inode. The descriptor's flags are the permission: a
+//     private mapping needs a file that is open for writing, any other one that is open for reading.  (*conn).mapFile in map.go
+//  4. The pool finds the range resident and current (then go on with 7), or makes room by evicting ranges without holds, and allocates
+//     memory.  residency: (*Pool).Map
+//  5. The range is cut into parts, which loaders take one after the other, in parallel.  load in transfer.go
+//  6. ext4 maps each part to extents, and the device reads them straight into the memory.  (*fs.External).Read; ext4: ReadInto
+//  7. The generation at which the bytes were read is stored on the notice board. Later changes of the range store a newer one there.
+//     (*conn).share
+//  8. The memory is exported as a descriptor, sealed against writing where the runtime can, and sent with the reply. The gate passes it
+//     on.  (*visitor).down in gate
+//  9. The program imports the descriptor, by mmap(2) or by its GPU's runtime.  sdk/go: (*Buffer).Bytes, Import
+//
+// Possession of an open descriptor is the permission. No path is looked up.
+//
+// Who owns what. Each connection is served by one goroutine, which does one request at a time and owns the connection's handles. All
+// handles end with the connection. A ring has two goroutines that take submissions, one at a time, and workers that carry them out.
+//
+// A slow client delays no writer. The new generation of a mapping is stored on the notice board before the call that changed the file
+// returns, and that store never waits. A client that does not read its replies is disconnected.
 package share
