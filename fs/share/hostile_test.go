@@ -4,12 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,58 +19,6 @@ import (
 )
 
 const mib = 1 << 20
-
-// dial is a client that says what it likes.
-func dial(t *testing.T, f *os.File) *wire.Conn {
-	t.Helper()
-	c, err := wire.Dial(socket(t, f))
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-func socket(t *testing.T, f *os.File) string {
-	t.Helper()
-	var b [256]byte
-	n, err := unix.Fgetxattr(int(f.Fd()), "system.lanefs.share", b[:])
-	require.NoError(t, err)
-	return string(b[:n])
-}
-
-func greet(t *testing.T, c *wire.Conn) {
-	t.Helper()
-	var r wire.HelloReply
-	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 9}, &r, 2)
-	require.NoError(t, err)
-	wire.CloseAll(rights)
-}
-
-// works is a client that does everything right.
-func works(t *testing.T, f *os.File, want []byte) {
-	t.Helper()
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
-	b, err := s.Map(f, 0, 0)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, b.Bytes()))
-	require.NoError(t, b.Close())
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
-}
-
-// settled waits until the server has no connections but those of the test.
-func settled(t *testing.T, m *sharetest.Mount, conns int) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); m.Connections() != conns; time.Sleep(5 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "%d connections, want %d", m.Connections(), conns)
-	}
-}
 
 // TestMalformed: nothing that a client can send does more than end its own connection.
 func TestMalformed(t *testing.T) {
@@ -248,89 +192,6 @@ func TestForeignMemory(t *testing.T) {
 	require.NoError(t, ok.Close())
 }
 
-// TestConnections: thousands of connections, of which only so many are served at once; the rest are told.
-func TestConnections(t *testing.T) {
-	var limit unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	if limit.Cur < 8192 {
-		t.Skipf("needs 8192 descriptors, the limit is %d", limit.Cur)
-	}
-	m := sharetest.New(t, 64*mib, 16*mib)
-	f := m.Write("file", []byte("content"))
-	path := socket(t, f)
-	before := descriptors(t)
-	var open []*wire.Conn
-	for range 1024 {
-		c := dial(t, f)
-		greet(t, c)
-		open = append(open, c)
-	}
-	_, err := lanefs.Connect(f)
-	require.ErrorIs(t, err, unix.EBUSY)
-	require.ErrorContains(t, err, "too many connections", "who is one too many is told so")
-	for _, c := range open {
-		c.Close()
-	}
-	settled(t, m, 0)
-	open = nil
-	busy := 0
-	for range 3000 {
-		c, err := wire.Dial(path)
-		if err != nil {
-			require.ErrorIs(t, err, unix.EAGAIN) // the backlog is full
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		if len(open) >= 1000 && len(open)%100 == 0 || len(open) < 5 {
-			c.SetReadDeadline(time.Now().Add(time.Minute))
-			var r wire.HelloReply
-			rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &r, 2)
-			wire.CloseAll(rights)
-			if err != nil {
-				busy++
-			}
-		}
-		open = append(open, c)
-	}
-	require.NotZero(t, busy, "there is a limit")
-	for _, c := range open {
-		c.Close()
-	}
-	settled(t, m, 0)
-	works(t, f, []byte("content"))
-	settled(t, m, 0)
-	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
-}
-
-// TestSlowReader: a client that reads no replies holds up neither writers nor others.
-func TestSlowReader(t *testing.T) {
-	m := sharetest.New(t, 64*mib, 16*mib)
-	f := m.Write("file", make([]byte, mib))
-	slow := dial(t, f)
-	greet(t, slow)
-	var r wire.MapReply
-	rights, err := slow.Call(wire.TMap, 2, &wire.Map{}, &r, 1, int(f.Fd()))
-	require.NoError(t, err)
-	wire.CloseAll(rights)
-	slow.SetWriteDeadline(time.Now().Add(2 * time.Second))
-	sent := 0
-	for ; sent < 100000; sent++ {
-		if slow.Send(wire.Encode(wire.Header{Type: wire.TRelease}, &wire.Release{Handle: 999})) != nil {
-			break // both ways are full
-		}
-	}
-	require.Less(t, sent, 100000)
-	for i := range 200 {
-		_, err := f.WriteAt([]byte{byte(i)}, int64(i))
-		require.NoError(t, err)
-	}
-	got, err := os.ReadFile(m.Path("file"))
-	require.NoError(t, err)
-	works(t, f, got)
-	slow.Close()
-	settled(t, m, 0)
-}
-
 // TestHostileRing: a client that writes what it likes into its rings, all the time, gets nothing but errors.
 func TestHostileRing(t *testing.T) {
 	m := sharetest.New(t, 128*mib, 16*mib)
@@ -390,65 +251,4 @@ func TestHostileRing(t *testing.T) {
 		settled(t, m, 0)
 	}
 	works(t, f, data) // the file was open for reading only
-}
-
-// TestUnmountUnderFire: the mount goes away while clients are at work, and leaves nothing.
-func TestUnmountUnderFire(t *testing.T) {
-	m := sharetest.New(t, 128*mib, 32*mib)
-	names := []string{"a", "b", "c"}
-	for i, n := range names {
-		require.NoError(t, os.WriteFile(m.Path(n), bytes.Repeat([]byte{byte(i)}, 2*mib), 0o644))
-	}
-	f, err := os.Open(m.Path("a"))
-	require.NoError(t, err)
-	path := socket(t, f)
-	f.Close()
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range 4 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				c, err := wire.Dial(path)
-				if err != nil {
-					return
-				}
-				var r wire.HelloReply
-				rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &r, 2)
-				wire.CloseAll(rights)
-				if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ESHUTDOWN) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
-					t.Error(err)
-				}
-				c.Close()
-			}
-		})
-	}
-	held, err := os.Open(m.Path("b"))
-	require.NoError(t, err)
-	s, err := lanefs.Connect(held)
-	require.NoError(t, err)
-	b, err := s.Map(held, 0, 0)
-	require.NoError(t, err)
-	r, err := s.NewRing(8)
-	require.NoError(t, err)
-	rf, err := s.Open(held)
-	require.NoError(t, err)
-	held.Close()
-	require.NoError(t, r.Do(&lanefs.Request{Op: lanefs.OpSync, File: rf}))
-	m.Close()
-	require.NoError(t, s.Wait(time.Minute), "clients hear of it")
-	require.False(t, b.Current(), "nobody watches the file any more")
-	require.ErrorIs(t, r.Do(&lanefs.Request{Op: lanefs.OpSync, File: rf}), lanefs.ErrGone)
-	require.Error(t, r.Close())
-	close(stop)
-	wg.Wait()
-	require.True(t, bytes.Equal(bytes.Repeat([]byte{1}, 2*mib), b.Bytes()), "memory that is mapped stays")
-	require.Error(t, b.Close(), "the daemon has gone")
-	require.NoError(t, s.Close())
-	_, err = os.Stat(filepath.Join(filepath.Dir(path), filepath.Base(path)))
-	require.ErrorIs(t, err, os.ErrNotExist, "the socket has gone")
 }
