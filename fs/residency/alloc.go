@@ -8,9 +8,9 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// take allocates memory for n bytes, evicting what nobody holds.
+// take allocates memory for n bytes. It evicts ranges without holds if there is no room, and returns errFull if that is not enough.
 func (p *Pool) take(n int64) (*Memory, error) {
-	if n > p.c.Size { // also what cannot be rounded up
+	if n > p.c.Size { // before rounding up, which might overflow
 		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, errFull, p.c.Size)
 	}
 	size := p.Round(n)
@@ -57,7 +57,7 @@ func (p *Pool) alloc(size int64) (*Memory, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	m.zero.Store(p.sealed) // a memfd's new pages are
+	m.zero.Store(p.sealed) // a memfd's new pages are zero
 	return m, nil
 }
 
@@ -67,7 +67,7 @@ func (p *Pool) give(size int64) {
 	p.mu.Unlock()
 }
 
-// Alloc gives a hold on memory of its own, which nobody shares: load, if not nil, fills it.
+// Alloc returns a hold on memory that no other hold shares. If load is not nil it fills the first n bytes; the rest is zero.
 func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("%d bytes of device memory: %w", n, syscall.EINVAL)
@@ -95,7 +95,7 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 	return h, nil
 }
 
-// Import makes another's memory a Memory. Whoever imports closes it.
+// Import makes a Memory of memory that a program has exported. The caller closes it.
 func (p *Pool) Import(e gpu.Export) (*Memory, error) {
 	g, err := p.c.Runtime.Import(e)
 	if err != nil {
@@ -108,5 +108,5 @@ func (p *Pool) Import(e gpu.Export) (*Memory, error) {
 	return m, nil
 }
 
-// Close ends a Memory that Import gave.
+// Close closes a Memory that Import returned.
 func (m *Memory) Close() error { return m.close() }

@@ -1,9 +1,9 @@
 package residency
 
-// Waker is somebody who waits for changes. It may be woken after its hold was released, so it must bear that.
+// Waker is signalled after changes. Signal must not block. It may be called after the hold was released.
 type Waker interface{ Signal() }
 
-// Changed says that bytes [off, end) of inode ino are others now. It returns when every holder has been told.
+// Changed records that bytes [off, end) of inode ino have changed. When it returns, all holds that it concerns were notified.
 func (p *Pool) Changed(ino uint32, off, end int64) {
 	p.mu.Lock()
 	of := p.files[ino]
@@ -37,6 +37,6 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 		w.Signal()
 	}
 	for _, r := range drop {
-		_ = r.mem.close() // its memory is lost to us either way
+		_ = r.mem.close() // nothing can be done about an error: the memory is lost
 	}
 }

@@ -2,7 +2,7 @@ package residency
 
 import "github.com/lanefs/lanefs/gpu"
 
-// Hold is one client's use of memory. Its owner calls Release once.
+// Hold is one client's use of memory. The client calls Release once.
 type Hold struct {
 	p      *Pool
 	r      *fileRange
@@ -10,34 +10,34 @@ type Hold struct {
 	waker  Waker
 }
 
-// Memory is the memory that is held.
+// Memory returns the memory that is held.
 func (h *Hold) Memory() *Memory { return h.r.mem }
 
-// Offset is where byte off of the file is in the memory; for memory of its own, off itself.
+// Offset returns the offset in the memory of byte off of the file. For memory from Alloc it is off.
 func (h *Hold) Offset(off int64) int64 { return off - h.r.off }
 
-// Generation is the one at which the bytes were read.
+// Generation returns the generation at which the bytes were read.
 func (h *Hold) Generation() uint64 { return h.r.gen }
 
-// latest is the generation of the file's range now.
+// latest returns the present generation of the file's range.
 func (h *Hold) latest() uint64 {
 	h.p.mu.Lock()
 	defer h.p.mu.Unlock()
 	return h.r.now
 }
 
-// current says whether no change has touched the range since it was read.
+// current reports whether no change has touched the range since it was read.
 func (h *Hold) current() bool { return h.latest() == h.r.gen }
 
-// Export hands out a descriptor of the memory, writable only for who has it to himself.
+// Export returns a descriptor of the memory. Shared memory is exported read-only where the runtime can.
 func (h *Hold) Export() (gpu.Export, error) {
 	return h.r.mem.export(h.p.exports, !h.Shared())
 }
 
-// Shared says whether others may hold the same memory.
+// Shared reports whether other holds may share the memory.
 func (h *Hold) Shared() bool { return h.r.key != Key{} }
 
-// Release ends the hold.
+// Release ends the hold. It panics if it is called twice.
 func (h *Hold) Release() {
 	p, r := h.p, h.r
 	p.mu.Lock()
@@ -58,6 +58,6 @@ func (h *Hold) Release() {
 	p.dropLocked(r)
 	p.mu.Unlock()
 	if r.mem != nil {
-		_ = r.mem.close() // its memory is lost to us either way
+		_ = r.mem.close() // nothing can be done about an error: the memory is lost
 	}
 }

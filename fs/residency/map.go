@@ -6,29 +6,30 @@ import (
 	"syscall"
 )
 
-// maxLoads is how often Map reads a range that changes while it is read.
+// maxLoads is how many times Map reads a range that changes while it is read.
 const maxLoads = 4
 
-// Want is what Map is asked for.
+// Want is a request to Map.
 type Want struct {
 	Key    Key
-	Name   string // for people
+	Name   string // of the file, for Stats
 	Off, N int64
-	// ToEnd says that the range goes to the end of the file, so that bytes behind it would be new ones of it.
+	// ToEnd says that the range goes to the end of the file. Then a write behind the range changes it, too.
 	ToEnd bool
-	// Admit, if there is one, is asked before memory of so many bytes is taken for a range that is not resident. It is called under
-	// the pool's lock.
+	// Admit is called with the number of bytes before memory is allocated for a range that is not resident. An error fails Map. It is
+	// called under the pool's lock. nil: none.
 	Admit func(bytes int64) error
-	// Load reads the range to the start of m.
+	// Load reads the range to offset 0 of m.
 	Load func(m *Memory) error
-	// Notify is told the new generation when the range is no longer current. It is called under the pool's lock: it may store that
-	// somewhere, and nothing else.
+	// Notify is called with the new generation when the range is no longer current. It is called under the pool's lock and may only
+	// store the generation.
 	Notify func(generation uint64)
-	// Waker is woken after Notify, without any lock: once for all the ranges that a change touches. It must not block.
+	// Waker is signalled after Notify, without a lock held: once for all ranges that a change touches.
 	Waker Waker
 }
 
-// Map gives a hold on a range, which is read if it is not resident.
+// Map returns a hold on a range. If no current range contains it, it is read. Errors: EINVAL for a range that cannot be, ENOMEM if held
+// ranges leave no room, ESHUTDOWN after Close, those of Admit and Load.
 func (p *Pool) Map(w Want) (*Hold, error) {
 	if w.Off < 0 || w.N <= 0 || w.N > math.MaxInt64/2 || w.Off > math.MaxInt64/2 {
 		return nil, fmt.Errorf("%d bytes at %d: %w", w.N, w.Off, syscall.EINVAL)
@@ -47,7 +48,7 @@ func (p *Pool) Map(w Want) (*Hold, error) {
 			err := h.r.err
 			h.Release()
 			if !load && try < maxLoads {
-				continue // that was another's failure
+				continue // the load of another caller has failed
 			}
 			return nil, err
 		}
@@ -58,7 +59,7 @@ func (p *Pool) Map(w Want) (*Hold, error) {
 	}
 }
 
-// enter finds a range for w, or makes one that the caller loads.
+// enter finds a range for w, or makes one. The bool says that it is new and the caller must load it.
 func (p *Pool) enter(w Want) (*Hold, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,12 +102,12 @@ func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
 	return h
 }
 
-// load fills r. Only its maker calls it.
+// load reads r. It is called once, by the caller of enter.
 func (p *Pool) load(r *fileRange, w Want) {
 	m, err := p.take(r.n)
 	if err == nil {
 		if err = w.Load(m); err == nil {
-			err = m.Zero(int(r.n), int(m.Size()-r.n)) // what another file left there is nobody's business
+			err = m.Zero(int(r.n), int(m.Size()-r.n)) // it may hold bytes of another file
 		}
 		m.zero.Store(false)
 	}

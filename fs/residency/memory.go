@@ -10,29 +10,29 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// Mapper makes memory reachable for the controller: *blockdev.Namespace.
+// Mapper makes memory reachable for the controller. The NVMe namespace implements it.
 type Mapper interface {
 	Attach(m gpu.Memory) (blockdev.Buffer, error)
 }
 
-// Mover copies between the CPU and memory that the CPU cannot address.
+// Mover copies between CPU memory and device memory that the CPU cannot address.
 type Mover interface {
 	Read(dst []byte, m gpu.Memory, off int64) error
 	Write(m gpu.Memory, off int64, src []byte) error
 }
 
-// readOnlyExporter is memory that can be exported so that nobody can write through the export.
+// readOnlyExporter is memory that can be exported read-only.
 type readOnlyExporter interface {
 	ExportReadOnly(want gpu.ExportKind) (gpu.Export, error)
 }
 
-// Memory is device memory that the controller reaches: a transfer's target.
+// Memory is device memory that the controller reaches. It is a target of transfers (ext4.Target).
 type Memory struct {
 	mem   gpu.Memory
 	buf   blockdev.Buffer
-	host  []byte // nil where the CPU does not reach it
+	host  []byte // nil if the CPU cannot address it
 	mover Mover
-	zero  atomic.Bool // all of it is zero but for what was put there: nothing needs to be zeroed
+	zero  atomic.Bool // it was all zero at first, so Zero has nothing to do
 }
 
 func newMemory(m gpu.Memory, to Mapper, mover Mover) (*Memory, error) {
@@ -43,7 +43,7 @@ func newMemory(m gpu.Memory, to Mapper, mover Mover) (*Memory, error) {
 	return &Memory{mem: m, buf: b, host: m.Host(), mover: mover}, nil
 }
 
-// Size in bytes.
+// Size returns the size in bytes.
 func (m *Memory) Size() int64 { return m.mem.Size() }
 
 // Slice implements ext4.Target, as do Put, Get and Zero.
@@ -98,7 +98,7 @@ func (m *Memory) check(off, n int) error {
 	return nil
 }
 
-// guarded runs f, which touches memory whose pages another process may have taken away.
+// guarded runs f, which accesses memory whose pages another process may have removed. A page fault then is EFAULT.
 func guarded(f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -113,8 +113,8 @@ func guarded(f func()) (err error) {
 	return nil
 }
 
-// Export hands out a descriptor of the memory in the first of the runtime's kinds that works. For those who may only read
-// it is one that cannot be written through, where the runtime has such a thing.
+// export returns a descriptor of the memory, of the first kind that works. Without write it is read-only if the memory is a
+// readOnlyExporter.
 func (m *Memory) export(kinds []gpu.ExportKind, write bool) (e gpu.Export, err error) {
 	err = fmt.Errorf("this runtime exports no memory: %w", syscall.EOPNOTSUPP)
 	for _, k := range kinds {

@@ -10,18 +10,18 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// errFull says that what is held leaves no room.
+// errFull says that ranges with holds or pins leave no room.
 var errFull = fmt.Errorf("the pool of device memory is full: %w", syscall.ENOMEM)
 
-// plainGranule is the granule of memory that is not VMM. The libraries cut smaller allocations out of blocks of this size, and
-// whoever gets a handle of one gets its block.
+// plainGranule is the granule of device memory that is not VMM. The libraries place smaller allocations in blocks of this size, and a
+// handle of one gives access to the whole block.
 const plainGranule = 2 << 20
 
 // Config of a Pool.
 type Config struct {
 	Runtime gpu.Runtime
 	Mapper  Mapper
-	Mover   Mover // nil where the CPU reaches all memory
+	Mover   Mover // nil if the CPU can address all memory
 	Size    int64 // bytes; rounded down to granules
 }
 
@@ -31,15 +31,15 @@ type Pool struct {
 	kind    gpu.MemKind // of the pool's memory
 	granule int64
 	exports []gpu.ExportKind
-	// sealed says that exports for readers cannot be written through, so that all users may share them.
+	// sealed says that read-only exports exist, so that programs of all users may share memory.
 	sealed bool
 
 	mu     sync.Mutex
-	used   int64                          // bytes of all memory. Protected by mu, as is all below
+	used   int64                          // bytes of all memory. Protected by mu, as are the fields below
 	gen    uint64                         // the last generation
-	files  map[uint32]map[*fileRange]bool // by inode number: what changes are told by
-	idle   list.List                      // *fileRange, nobody's: the least recently used first
-	pinned map[Key]bool                   //
+	files  map[uint32]map[*fileRange]bool // by inode number
+	idle   list.List                      // *fileRange without holds, the least recently used first
+	pinned map[Key]bool
 	count  struct{ loads, loaded, shared, evicted int64 }
 	closed bool
 }
@@ -55,31 +55,31 @@ func New(c Config) (*Pool, error) {
 	if p.c.Size <= 0 {
 		return nil, fmt.Errorf("a pool of %d bytes of device memory: it takes at least a granule of %d", c.Size, p.granule)
 	}
-	// What another process can map comes first.
+	// The kinds that another process can map come first.
 	for _, k := range []gpu.ExportKind{gpu.ExportMemFD, gpu.ExportPOSIX, gpu.ExportDMABUF, gpu.ExportIPC} {
 		if slices.Contains(f.Exports, k) {
 			p.exports = append(p.exports, k)
 		}
 	}
 	if len(p.exports) == 0 {
-		return nil, fmt.Errorf("the runtime %s exports no memory that a descriptor stands for", c.Runtime.Name())
+		return nil, fmt.Errorf("the runtime %s exports no memory as a descriptor", c.Runtime.Name())
 	}
 	p.sealed = p.exports[0] == gpu.ExportMemFD
 	return p, nil
 }
 
-// Granule is the unit of the pool's memory, Size its size, both in bytes.
+// Granule and Size return the unit of allocation and the size of the pool in bytes.
 func (p *Pool) Granule() int64       { return p.granule }
 func (p *Pool) Size() int64          { return p.c.Size }
 func (p *Pool) Runtime() gpu.Runtime { return p.c.Runtime }
 
-// Round is the memory that n bytes take.
+// Round returns the memory that n bytes take: n rounded up to granules.
 func (p *Pool) Round(n int64) int64 { return (n + p.granule - 1) / p.granule * p.granule }
 
-// Kind is what the pool's memory is exported as, if nothing keeps it from that.
+// Kind returns the kind as which the pool prefers to export memory.
 func (p *Pool) Kind() gpu.ExportKind { return p.exports[0] }
 
-// Key is the name under which a program of user uid shares a file's bytes.
+// Key returns the key of a file's ranges for a program of user uid.
 func (p *Pool) Key(ino, generation, uid uint32) Key {
 	if p.sealed {
 		uid = 0
@@ -87,7 +87,7 @@ func (p *Pool) Key(ino, generation, uid uint32) Key {
 	return Key{ino, generation, uid}
 }
 
-// Pin keeps what is resident of a file now or later from being evicted, or lets it go again.
+// Pin excludes ranges of a file, present and future ones, from eviction. With on false it ends that.
 func (p *Pool) Pin(k Key, on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Pool) Pin(k Key, on bool) {
 	}
 }
 
-// Close frees what nobody holds. Holds that are left free theirs as they are released.
+// Close frees all ranges without holds. The others are freed when their holds are released.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -14,7 +14,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 )
 
-// attacher lends buffers that no controller reaches: these tests load by Put.
+// attacher is a Mapper without a controller. The tests load by Put.
 type attacher struct{ live atomic.Int64 }
 
 type lent struct {

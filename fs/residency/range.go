@@ -4,32 +4,32 @@ import (
 	"container/list"
 )
 
-// Key names a file's bytes for those who may share them.
+// Key identifies a file. Ranges are shared by programs with equal keys.
 type Key struct {
 	Ino, Generation uint32
-	// Owner is the user among whose programs memory is shared that readers could write to. Pool.Key sets it.
+	// Owner is the user whose programs share the memory, if the runtime has no read-only exports; else 0. Pool.Key sets it.
 	Owner uint32
 }
 
-// fileRange is resident bytes of a file. What is not said to be fixed is protected by Pool.mu.
+// fileRange is a resident range of a file. Fields are protected by Pool.mu unless they are fixed.
 type fileRange struct {
 	key    Key // fixed, as are name, off and n
 	name   string
 	off    int64 // in the file
 	n      int64
-	end    int64 // changes before it touch the range; further than off+n for one that goes to the end of the file
+	end    int64 // changes before this offset touch the range: off+n, or MaxInt64 if it goes to the end of the file
 	size   int64 // of the memory
 	mem    *Memory
-	gen    uint64 // that it was read at
-	now    uint64 // that it would be read at now
+	gen    uint64 // the generation at which it was read
+	now    uint64 // the present generation of its bytes
 	holds  map[*Hold]bool
 	idle   *list.Element
 	listed bool          // in files
-	ready  chan struct{} // closed when mem or err is there
+	ready  chan struct{} // closed when mem or err is set
 	err    error         // of the load; fixed once ready
 }
 
-// unlistLocked takes r out of the books: no new hold finds it, no change is told to it.
+// unlistLocked removes r from the tables: enter does not find it, and Changed does not see it.
 func (p *Pool) unlistLocked(r *fileRange) {
 	if !r.listed {
 		return
@@ -41,7 +41,7 @@ func (p *Pool) unlistLocked(r *fileRange) {
 	}
 }
 
-// dropLocked forgets a range that nobody holds; the caller closes its memory.
+// dropLocked removes a range without holds. The caller closes its memory.
 func (p *Pool) dropLocked(r *fileRange) {
 	if r.idle != nil {
 		p.idle.Remove(r.idle)

@@ -1,14 +1,14 @@
 package residency
 
-// Resident describes one range for `lanefs vram ls`.
+// Resident describes one range.
 type Resident struct {
-	Name       string `json:"name"` // by which it was asked for first
+	Name       string `json:"name"` // of the file, as it was first mapped
 	Ino        uint32 `json:"inode"`
 	Off        int64  `json:"offset"`
 	Bytes      int64  `json:"bytes"`
-	Memory     int64  `json:"memory"` // bytes that it takes of the pool
+	Memory     int64  `json:"memory"` // bytes of the pool that it takes
 	Generation uint64 `json:"generation"`
-	Latest     uint64 `json:"latest"` // the file's own generation now; another one than Generation: stale
+	Latest     uint64 `json:"latest"` // the present generation; the range is stale if Generation differs
 	Holders    int    `json:"holders"`
 	Pinned     bool   `json:"pinned"`
 }
@@ -17,14 +17,14 @@ type Resident struct {
 type Stats struct {
 	Size      int64      `json:"size"`
 	Used      int64      `json:"used"`
-	Loads     int64      `json:"loads"`  // ranges that were read
-	Loaded    int64      `json:"loaded"` // bytes of them
-	Shared    int64      `json:"shared"` // requests that found their range resident
+	Loads     int64      `json:"loads"`  // ranges read
+	Loaded    int64      `json:"loaded"` // bytes read
+	Shared    int64      `json:"shared"` // calls of Map that found their range resident
 	Evicted   int64      `json:"evicted"`
 	Residents []Resident `json:"residents"`
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
