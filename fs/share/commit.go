@@ -26,7 +26,7 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	if q.MemOff > size || q.Len > size-q.MemOff || q.FileOff > math.MaxInt64/2 {
 		return fail(fmt.Errorf("%d bytes at %d of memory of %d: %w", q.Len, q.MemOff, size, unix.EINVAL))
 	}
-	f, _, err := c.take(rights)
+	f, _, err := c.fileOf(rights)
 	if err != nil {
 		return fail(err)
 	}

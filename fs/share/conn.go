@@ -14,23 +14,23 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// conn is one client. Everything in it belongs to the goroutine that serves it.
+// conn is the connection of one client. Only the goroutine that serves it uses its fields.
 type conn struct {
 	*gate.Conn
 	s       *Server
 	board   *wire.Shared // nil before the Hello
 	event   *wire.Event  // the board has changed; nil before the Hello
 	handles map[uint32]handle
-	costs   map[uint32]Usage // what a handle takes
+	costs   map[uint32]Usage // what each handle is charged
 	rings   map[*ring]bool
 	count   struct{ files, memories, rings int }
 	next    uint32 // where the search for a free handle begins
 }
 
-// handle is what a connection's number stands for.
+// handle is what a client names by number: a *mapping, *memory, *file or *ring.
 type handle interface{ close(c *conn) }
 
-// serve carries out requests until the client is gone.
+// serve carries out requests until the client disconnects.
 func (c *conn) serve() {
 	defer c.cleanUp()
 	c.SetReadDeadline(time.Now().Add(helloTimeout))
@@ -60,21 +60,21 @@ func (c *conn) serve() {
 	}
 }
 
-// result is what becomes a reply.
+// result is the content of a reply.
 type result struct {
 	reply  any
 	err    error
 	status int32
-	rights []int // to pass
-	owned  []int // of them, those to close afterwards
+	rights []int // descriptors to pass
+	owned  []int // those of rights that are closed after the reply
 }
 
 func fail(err error) result { return result{err: err} }
 
-// handle carries out one request. The rights are closed after it.
+// handle carries out one request. The caller closes the rights afterwards.
 func (c *conn) handle(h wire.Header, body []byte, rights []gate.Right) (r result) {
 	defer func() {
-		if p := recover(); p != nil { // a mistake of ours must not take the mount down
+		if p := recover(); p != nil { // a bug must not end the mount
 			c.s.log(slog.LevelError, c.UID, "share: a request panicked", "request", h.Type, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			r = fail(fmt.Errorf("the daemon failed: %v", p))
 		}
@@ -92,7 +92,7 @@ func (c *conn) handle(h wire.Header, body []byte, rights []gate.Right) (r result
 	return request.do(c, body, rights)
 }
 
-// request pairs a type of message with what it wants and who does it.
+// request is the number of descriptors that a type of request carries, and the method that carries it out.
 type request struct {
 	rights int
 	do     func(c *conn, body []byte, rights []gate.Right) result
@@ -109,7 +109,7 @@ var requests = map[wire.Type]request{
 	wire.TRing:     {0, with((*conn).ring)},
 }
 
-// with decodes the body for f.
+// with returns a function that decodes the body and calls f.
 func with[T any](f func(*conn, *T, []gate.Right) result) func(*conn, []byte, []gate.Right) result {
 	return func(c *conn, body []byte, rights []gate.Right) result {
 		var v T
@@ -149,10 +149,10 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	return result{reply: reply, rights: []int{board.FD, theirs}, owned: []int{theirs}}
 }
 
-// cleanUp ends everything that the connection holds.
+// cleanUp closes everything that the connection has.
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
-	c.renounce()
+	c.markUnknown()
 	for n, h := range c.handles { // rings first: they use the others
 		if r, ok := h.(*ring); ok {
 			c.drop(n, r)
@@ -167,8 +167,8 @@ func (c *conn) cleanUp() {
 	}
 }
 
-// renounce says on the board that from now on nobody knows whether the mappings are current: the client may live on.
-func (c *conn) renounce() {
+// markUnknown stores on the board that the mappings are no longer tracked. The client may live longer than the connection.
+func (c *conn) markUnknown() {
 	if c.board == nil {
 		return
 	}

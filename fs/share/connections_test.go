@@ -19,7 +19,7 @@ import (
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
-// TestConnections: thousands of connections, of which only so many are served at once; the rest are told.
+// TestConnections: of thousands of connections only so many are served at once; the others get an error.
 func TestConnections(t *testing.T) {
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -38,7 +38,7 @@ func TestConnections(t *testing.T) {
 	}
 	_, err := lanefs.Connect(f)
 	require.ErrorIs(t, err, unix.EBUSY)
-	require.ErrorContains(t, err, "too many connections", "who is one too many is told so")
+	require.ErrorContains(t, err, "too many connections", "one connection too many")
 	for _, c := range open {
 		c.Close()
 	}
@@ -151,7 +151,7 @@ func TestUnmountUnderFire(t *testing.T) {
 	require.NoError(t, r.Do(&lanefs.Request{Op: lanefs.OpSync, File: rf}))
 	m.Close()
 	require.NoError(t, s.Wait(time.Minute), "clients hear of it")
-	require.False(t, b.Current(), "nobody watches the file any more")
+	require.False(t, b.Current(), "the file is not tracked any more")
 	require.ErrorIs(t, r.Do(&lanefs.Request{Op: lanefs.OpSync, File: rf}), lanefs.ErrGone)
 	require.Error(t, r.Close())
 	close(stop)

@@ -11,8 +11,8 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// free is a number that stands for nothing yet. 0 never stands for anything.
-func (c *conn) free() (uint32, error) {
+// freeNumber returns a number without a handle. 0 is never used.
+func (c *conn) freeNumber() (uint32, error) {
 	for range wire.Slots {
 		if len(c.handles) == wire.Slots-1 {
 			break
@@ -25,27 +25,27 @@ func (c *conn) free() (uint32, error) {
 	return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
 }
 
-// add makes h what the number stands for, and its cost the handle's.
+// add gives h the number. cost is charged until the handle is dropped.
 func (c *conn) add(number uint32, h handle, cost *charge) {
 	cost.kept = true
 	c.handles[number], c.costs[number] = h, cost.cost
 	for r := range c.rings {
-		r.learn(number, h)
+		r.addHandle(number, h)
 	}
 }
 
-// drop ends a handle and what it takes.
+// drop closes a handle and gives back what it is charged.
 func (c *conn) drop(number uint32, h handle) {
 	delete(c.handles, number)
 	for r := range c.rings {
-		r.forget(number)
+		r.removeHandle(number)
 	}
 	h.close(c)
-	c.s.books.give(c.UID, c.costs[number])
+	c.s.ledger.give(c.UID, c.costs[number])
 	delete(c.costs, number)
 }
 
-// charge is what a request takes until it ends or, once a handle has it, until that does.
+// charge is what a request is charged until it ends or, if it made a handle, until the handle is dropped.
 type charge struct {
 	c    *conn
 	cost Usage
@@ -53,7 +53,7 @@ type charge struct {
 }
 
 func (c *conn) charge(cost Usage) (*charge, error) {
-	if err := c.s.books.take(c.UID, cost); err != nil {
+	if err := c.s.ledger.take(c.UID, cost); err != nil {
 		return nil, err
 	}
 	return &charge{c: c, cost: cost}, nil
@@ -61,7 +61,7 @@ func (c *conn) charge(cost Usage) (*charge, error) {
 
 func (g *charge) end() {
 	if !g.kept {
-		g.c.s.books.give(g.c.UID, g.cost)
+		g.c.s.ledger.give(g.c.UID, g.cost)
 	}
 }
 
@@ -75,25 +75,25 @@ func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 	return result{}
 }
 
-// mapping is memory of the pool.
+// mapping is a hold on memory of the pool.
 type mapping struct {
 	hold *residency.Hold
 }
 
 func (m *mapping) close(c *conn) {
-	c.s.books.letGo(c.UID, m.hold.Memory())
+	c.s.ledger.unhold(c.UID, m.hold.Memory())
 	m.hold.Release()
 }
 
-// memory is the program's own.
+// memory is memory of the program, registered by Register.
 type memory struct{ mem *residency.Memory }
 
 func (m *memory) close(c *conn) {
 	c.count.memories--
-	_ = m.mem.Close() // it is lost to us either way
+	_ = m.mem.Close() // nothing can be done about an error: the memory is lost
 }
 
-// file is open for rings.
+// file is a file that is open for rings.
 type file struct{ ext *fs.External }
 
 func (f *file) close(c *conn) {
@@ -101,8 +101,8 @@ func (f *file) close(c *conn) {
 	f.ext.Close()
 }
 
-// take finds the file of the descriptor that came with a request.
-func (c *conn) take(rights []gate.Right) (f *fs.External, name string, err error) {
+// fileOf returns the file of the descriptor that came with a request, and its path.
+func (c *conn) fileOf(rights []gate.Right) (f *fs.External, name string, err error) {
 	r := rights[0]
 	if r.Sort != gate.Own {
 		return nil, "", c.s.c.Mount.ErrElsewhere()
@@ -120,11 +120,11 @@ func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
 		return fail(err)
 	}
 	defer cost.end()
-	f, _, err := c.take(rights)
+	f, _, err := c.fileOf(rights)
 	if err != nil {
 		return fail(err)
 	}
-	n, err := c.free()
+	n, err := c.freeNumber()
 	if err != nil {
 		f.Close()
 		return fail(err)

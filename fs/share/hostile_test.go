@@ -235,7 +235,7 @@ func TestHostileRing(t *testing.T) {
 				shared.Word32(192).Store(shared.Word32(128).Load()) // reaps all
 			}
 			if rng.IntN(4) == 0 {
-				wire.Knock(rights[1])
+				wire.RingDoorbell(rights[1])
 			}
 		}
 		if seed%2 == 0 { // handles that are in use go, or the whole client does

@@ -13,7 +13,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// job is a submission whose handles were looked up.
+// job is a submission with the handles that it names.
 type job struct {
 	wire.Submission
 	uses [2]*use
@@ -22,7 +22,7 @@ type job struct {
 	err  error
 }
 
-// batches looks the handles up, and cuts what was taken where a batch is large enough.
+// batches looks up the handles of submissions and cuts them into batches of about batchBytes.
 func (r *ring) batches(subs []wire.Submission) (all [][]job) {
 	var b []job
 	bytes := uint64(0)
@@ -40,7 +40,7 @@ func (r *ring) batches(subs []wire.Submission) (all [][]job) {
 	return append(all, b)
 }
 
-// resolveLocked finds what a submission names, and checks that it may.
+// resolveLocked looks up the handles of a submission and checks access and range.
 func (r *ring) resolveLocked(j *job) error {
 	f, ok := r.nameLocked(j, j.File).(*file)
 	if !ok {
@@ -71,7 +71,7 @@ func (r *ring) resolveLocked(j *job) error {
 	return nil
 }
 
-// nameLocked is the handle behind a number, in use until the job has ended.
+// nameLocked returns the handle of a number and marks it as in use until the job has ended.
 func (r *ring) nameLocked(j *job, number uint32) handle {
 	u := r.uses[number]
 	if u == nil {
@@ -86,23 +86,23 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 	return u.h
 }
 
-// worker carries out batches until there are no more.
+// worker carries out batches until the channel is closed.
 func (r *ring) worker() {
-	var t tools
+	var t scratch
 	for b := range r.work {
 		r.carryOut(b, &t)
 		r.complete(b, &t)
 	}
 }
 
-// tools is what carrying out a batch takes, kept for the next one.
-type tools struct {
+// scratch is memory for carrying out a batch, kept for the next one.
+type scratch struct {
 	results   [batchEntries]int64
 	transfers []ext4.Transfer
-	of        []int // their jobs
+	of        []int // index of each transfer's job
 }
 
-func (r *ring) carryOut(b []job, t *tools) {
+func (r *ring) carryOut(b []job, t *scratch) {
 	results := t.results[:len(b)]
 	for i := range b {
 		j := &b[i]
@@ -132,8 +132,8 @@ func (r *ring) carryOut(b []job, t *tools) {
 	}
 }
 
-// complete puts in the completions of a batch that was carried out.
-func (r *ring) complete(b []job, t *tools) {
+// complete puts the completions of a batch into the ring and wakes the client if it sleeps.
+func (r *ring) complete(b []job, t *scratch) {
 	r.mu.Lock()
 	for i := range b {
 		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: t.results[i]})
@@ -144,15 +144,15 @@ func (r *ring) complete(b []job, t *tools) {
 		}
 	}
 	r.ended.Broadcast()
-	r.flying.Add(-int64(len(b)))
+	r.inFlight.Add(-int64(len(b)))
 	r.mu.Unlock()
 	if r.rings.WakeClient() {
-		r.told.Signal()
+		r.event.Signal()
 	}
 }
 
-// read carries out all reads of the first job's file, in one call, and takes the file from those jobs.
-func (t *tools) read(b []job, results []int64) {
+// read carries out all reads of the first job's file in one call. It sets file to nil in those jobs.
+func (t *scratch) read(b []job, results []int64) {
 	f := b[0].file
 	t.transfers, t.of = t.transfers[:0], t.of[:0]
 	for i := range b {
@@ -169,7 +169,7 @@ func (t *tools) read(b []job, results []int64) {
 	}
 }
 
-// negative is an error as a completion has it; 0 is none.
+// negative returns the result of a completion for err: a negative errno, 0 for nil.
 func negative(err error) int64 {
 	if err == nil {
 		return 0

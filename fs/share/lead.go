@@ -6,7 +6,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// run leads the ring whenever the client has signalled and nobody else does, until the ring ends.
+// run leads the ring whenever the client has signalled and the other goroutine does not lead, until the ring ends.
 func (r *ring) run() {
 	for !r.end.Load() {
 		r.called.Store(true)
@@ -19,74 +19,74 @@ func (r *ring) run() {
 	}
 }
 
-// leave gives the lead up. Who had been called meanwhile and slept on is called again, if there is anything.
+// leave gives up the lead. If the other goroutine was woken meanwhile and went back to sleep, it is woken again if there are submissions.
 func (r *ring) leave() {
 	r.lead.Unlock()
 	if r.called.Swap(false) && r.pending() {
-		r.submit.Rouse()
+		r.submit.Wake()
 	}
 }
 
-// takeAll takes submissions until there are none for a while, or another leads. The caller holds lead, and not when it returns.
+// takeAll takes submissions until there are none for ringSpin, or the other goroutine leads. The caller holds lead; takeAll releases it.
 func (r *ring) takeAll() {
 	var buf [batchEntries]wire.Submission
 	for !r.end.Load() {
 		n, err := r.take(buf[:])
 		if err != nil {
-			r.stop() // the client broke the rules; it sees no completion any more
+			r.stop() // the client has broken the protocol; it gets no more completions
 			break
 		}
 		if n == 0 {
-			if r.more() {
+			if r.spin() {
 				continue
 			}
 			break
 		}
 		all := r.batches(buf[:n])
-		if len(all) > 1 || r.flying.Load() > int64(n) {
+		if len(all) > 1 || r.inFlight.Load() > int64(n) {
 			for _, b := range all {
-				r.give(b)
+				r.dispatch(b)
 			}
-		} else if !r.alone(all[0]) {
+		} else if !r.carryOutOnly(all[0]) {
 			return
 		}
 	}
 	r.leave()
 }
 
-// alone carries out the only batch that is under way. It says whether the caller leads still.
-func (r *ring) alone(b []job) bool {
+// carryOutOnly carries out a batch that is the only one in flight. It reports whether the caller still leads.
+func (r *ring) carryOutOnly(b []job) bool {
 	small := isSmall(b)
-	if small && r.lately.Load() < int64(quick) { // whoever comes meanwhile waits no longer than for the other one to wake up
+	if small && r.lastSmall.Load() < int64(quick) { // the batch ends before the other goroutine could wake up
 		r.carryOutTimed(b, small)
-		r.complete(b, &r.lone)
+		r.complete(b, &r.leader)
 		return true
 	}
-	r.rings.DaemonSleeps(true) // the other one hears of what comes
+	r.rings.DaemonSleeps(true) // submissions from here on wake the other goroutine
 	if r.pending() {
 		r.rings.DaemonSleeps(false)
-		r.give(b)
+		r.dispatch(b)
 		return true
 	}
 	r.leave()
 	r.carryOutTimed(b, small)
 	leads := r.lead.TryLock()
 	if leads {
-		r.rings.DaemonSleeps(false) // before the client can have more
+		r.rings.DaemonSleeps(false) // before the completions, to which the client may react with more
 	}
-	r.complete(b, &r.lone)
+	r.complete(b, &r.leader)
 	return leads
 }
 
 func (r *ring) carryOutTimed(b []job, small bool) {
 	start := time.Now()
-	r.carryOut(b, &r.lone)
+	r.carryOut(b, &r.leader)
 	if small {
-		r.lately.Store(int64(time.Since(start)))
+		r.lastSmall.Store(int64(time.Since(start)))
 	}
 }
 
-// isSmall says whether a batch is a few blocks to read: how long that takes, the one before tells.
+// isSmall reports whether a batch only reads a few blocks. Such a batch takes about as long as the one before.
 func isSmall(b []job) bool {
 	bytes := uint64(0)
 	for i := range b {
@@ -98,8 +98,8 @@ func isSmall(b []job) bool {
 	return bytes <= smallBytes
 }
 
-// give hands a batch to a worker.
-func (r *ring) give(b []job) {
+// dispatch passes a batch to a worker.
+func (r *ring) dispatch(b []job) {
 	select {
 	case r.work <- b:
 		return
@@ -119,7 +119,7 @@ func (r *ring) give(b []job) {
 	r.work <- b
 }
 
-// take copies submissions out, as many as there is room to answer.
+// take copies submissions out of the ring, as many as there is room for completions.
 func (r *ring) take(buf []wire.Submission) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,13 +127,13 @@ func (r *ring) take(buf []wire.Submission) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := r.rings.Take(buf[:min(len(buf), max(int(room)-int(r.flying.Load()), 0))])
-	r.flying.Add(int64(n))
+	n, err := r.rings.Take(buf[:min(len(buf), max(int(room)-int(r.inFlight.Load()), 0))])
+	r.inFlight.Add(int64(n))
 	return n, err
 }
 
-// more waits for a while for more; after false the client signals it.
-func (r *ring) more() bool {
+// spin polls for submissions for ringSpin. After it returns false the client signals the next one.
+func (r *ring) spin() bool {
 	for end := time.Now().Add(ringSpin); time.Now().Before(end); {
 		if r.pending() {
 			return true
@@ -143,8 +143,8 @@ func (r *ring) more() bool {
 	return r.pending()
 }
 
-// pending says whether take would find something.
+// pending reports whether take would find something.
 func (r *ring) pending() bool {
 	room, err := r.rings.Room()
-	return err != nil || r.rings.Submitted() && int(room) > int(r.flying.Load())
+	return err != nil || r.rings.Submitted() && int(room) > int(r.inFlight.Load())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/fs/residency"
 )
 
-// Usage is what a user has of the share now, and what was refused to him.
+// Usage is what a user has of the share now, and how many of the user's requests were refused.
 type Usage struct {
 	UID         uint32 `json:"uid"`
 	Connections int    `json:"connections"`
@@ -22,11 +22,11 @@ type Usage struct {
 	Registered  int64  `json:"registered"` // bytes, as are the next two
 	Shared      int64  `json:"shared"`
 	Held        int64  `json:"held"`
-	Refused     int64  `json:"refused"`  // requests, for a limit
-	Unlogged    int64  `json:"unlogged"` // lines that the log was spared
+	Refused     int64  `json:"refused"`  // requests that exceeded a limit
+	Unlogged    int64  `json:"unlogged"` // log lines that were suppressed
 }
 
-// plus adds what o takes, sign times.
+// plus adds o, or subtracts it if sign is -1.
 func (u Usage) plus(o Usage, sign int) Usage {
 	u.Connections += sign * o.Connections
 	u.Descriptors += sign * o.Descriptors
@@ -38,24 +38,24 @@ func (u Usage) plus(o Usage, sign int) Usage {
 	return u
 }
 
-// ledger is the books of all users. Memory of the pool is charged to each user who holds it, once, however many of his programs do.
+// ledger counts what all users have. Memory of the pool is charged to each user that holds it, once for all programs of the user.
 type ledger struct {
 	limits Limits
-	files  int // descriptors that all ordinary users may have together
+	files  int // limit of descriptors of all ordinary users together
 
-	mu    sync.Mutex // protects all below; nothing else is locked under it
+	mu    sync.Mutex // protects the fields below; no other lock is taken under it
 	users map[uint32]*account
-	total Usage // of all; of ordinary users only: Descriptors
+	total Usage // Registered of all users, Descriptors of ordinary users
 }
 
 type account struct {
 	Usage
 	held  map[*residency.Memory]int
-	lines float64   // that may be logged now
-	since time.Time // when that was so
+	lines float64 // lines that may be logged, as of since
+	since time.Time
 }
 
-// What a user may have logged: so many lines at once, and one for each pause from then on.
+// Rate limit of log lines that one user causes: logBurst at once, and one more every logPause.
 const (
 	logBurst = 10
 	logPause = 10 * time.Second
@@ -74,7 +74,7 @@ func (l *ledger) accountLocked(uid uint32) *account {
 	return a
 }
 
-// take enters what a request of a user's needs, or says which limit is in its way.
+// take charges a user for what a request needs. The error names the limit that it exceeds.
 func (l *ledger) take(uid uint32, want Usage) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,11 +100,11 @@ func (l *ledger) enterLocked(a *account, u Usage, sign int) {
 		l.total.Descriptors += sign * u.Descriptors
 	}
 	if a.Usage == (Usage{UID: a.UID, Refused: a.Refused, Unlogged: a.Unlogged}) && len(l.users) > maxUsers {
-		delete(l.users, a.UID) // and what was refused to him is forgotten
+		delete(l.users, a.UID) // with its counts of refusals
 	}
 }
 
-// maxUsers is how many users are remembered, unless more have something.
+// maxUsers is how many users without charges are remembered.
 const maxUsers = 256
 
 func (l *ledger) checkLocked(a *account, want Usage) error {
@@ -115,7 +115,7 @@ func (l *ledger) checkLocked(a *account, want Usage) error {
 		return nil
 	}
 	if l.total.Descriptors+want.Descriptors > l.files {
-		return fmt.Errorf("all users' programs together have %d descriptors of the daemon's, of %d: %w", l.total.Descriptors, l.files, unix.EMFILE)
+		return fmt.Errorf("all users' programs together have %d of the daemon's descriptors; the limit is %d: %w", l.total.Descriptors, l.files, unix.EMFILE)
 	}
 	n, most := a.plus(want, 1), l.limits
 	for _, c := range []struct {
@@ -138,7 +138,7 @@ func (l *ledger) checkLocked(a *account, want Usage) error {
 	return nil
 }
 
-// hold enters memory of the pool that a user has got, for which reserved bytes were taken before.
+// hold charges a user for memory of the pool, in the place of reserved bytes that were charged before.
 func (l *ledger) hold(uid uint32, m *residency.Memory, reserved int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +156,7 @@ func (l *ledger) hold(uid uint32, m *residency.Memory, reserved int64) error {
 	return nil
 }
 
-func (l *ledger) letGo(uid uint32, m *residency.Memory) {
+func (l *ledger) unhold(uid uint32, m *residency.Memory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accountLocked(uid)
@@ -167,8 +167,8 @@ func (l *ledger) letGo(uid uint32, m *residency.Memory) {
 	l.enterLocked(a, Usage{Held: m.Size(), Descriptors: 1}, -1)
 }
 
-// mayLog says whether a line that a user has caused is written, and how many before it were not.
-func (l *ledger) mayLog(uid uint32) (spared int64, ok bool) {
+// mayLog reports whether a line that a user has caused may be logged, and how many lines of the user were suppressed so far.
+func (l *ledger) mayLog(uid uint32) (suppressed int64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accountLocked(uid)
@@ -182,7 +182,7 @@ func (l *ledger) mayLog(uid uint32) (spared int64, ok bool) {
 	return a.Unlogged, true
 }
 
-// usage is the books, by user.
+// usage returns what each user has, ordered by user.
 func (l *ledger) usage() []Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,30 +7,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of what one user can tie up. Root, and whose daemon it is, are held to none of these, but to a connection's own limits and
-// to those of all users together. A field that is 0 gets its default.
+// Limits of one user. They do not apply to root and the user of the daemon; the limits of a connection and those of all users together
+// do. A field of 0 means the default.
 type Limits struct {
 	Connections int   `json:"connections"`
-	Descriptors int   `json:"descriptors"` // of the daemon's
+	Descriptors int   `json:"descriptors"` // of the daemon
 	Rings       int   `json:"rings"`
 	Handles     int   `json:"handles"`    // files, mappings and registered memory together
-	Registered  int64 `json:"registered"` // bytes of programs' own memory, which the daemon maps: its address space, and pages that it may touch
+	Registered  int64 `json:"registered"` // bytes of programs' own memory, which the daemon maps
 	Shared      int64 `json:"shared"`     // bytes of rings and notice boards
 	Held        int64 `json:"held"`       // bytes of the pool that are mapped or private
 }
 
-// A connection's own limits, root's too.
+// Limits of one connection, also of root.
 const (
 	maxFiles    = 1024
 	maxMemories = 256
 	maxRings    = 8
 )
 
-// maxRegistered is what all users together may have registered, root too: of the 128 TiB that a process has on amd64, Go's runtime
-// and the GPU's need some.
+// maxRegistered is the limit of registered bytes of all users together, root included. A process has 128 TiB of addresses on amd64, of
+// which the runtimes of Go and the GPU need a part.
 const maxRegistered = int64(1) << 45
 
-// withDefaults fills in what is not said, for a daemon whose pool has pool bytes.
+// withDefaults returns the limits with defaults for fields that are 0. pool is the size of the pool in bytes.
 func (l Limits) withDefaults(pool int64) (Limits, error) {
 	var memory unix.Sysinfo_t
 	if err := unix.Sysinfo(&memory); err != nil {
@@ -47,7 +47,7 @@ func (l Limits) withDefaults(pool int64) (Limits, error) {
 	set(&l.Rings, 256)
 	set(&l.Handles, 1<<16)
 	if l.Registered == 0 {
-		// Pages of it count as the daemon's once it has touched them, also where memory is short.
+		// Pages count as the daemon's memory once it has touched them.
 		l.Registered = max(int64(memory.Totalram)*int64(memory.Unit)/4, pool)
 	}
 	if l.Shared == 0 {
@@ -59,7 +59,7 @@ func (l Limits) withDefaults(pool int64) (Limits, error) {
 	return l, nil
 }
 
-// descriptorLimit is how many descriptors the daemon may have; Go has raised it as far as it can be.
+// descriptorLimit returns how many descriptors the daemon may have. Go has raised the soft limit to the hard one.
 func descriptorLimit() int {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {

@@ -44,7 +44,7 @@ func TestLongTransfers(t *testing.T) {
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
 	_, err = client.Submit([]wire.Submission{{Op: wire.OpRead, File: file.Handle, Memory: mem.Handle, Len: long}})
 	require.NoError(t, err)
-	wire.Knock(ends[1])
+	wire.RingDoorbell(ends[1])
 	<-held
 	f.Close()
 	done := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// span is the bytes that a request means, in a file of size bytes.
+// span returns the range that a request means, in a file of size bytes. toEnd says that it goes to the end of the file.
 func span(q *wire.Map, size int64) (off, n int64, toEnd bool, err error) {
 	if q.Off > math.MaxInt64/4 || q.Len > math.MaxInt64/4 {
 		return 0, 0, false, fmt.Errorf("%d bytes at %d: %w", q.Len, q.Off, unix.EINVAL)
@@ -37,7 +37,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if !q.Flags.Valid() {
 		return fail(fmt.Errorf("flags %#x: %w", uint32(q.Flags), unix.EINVAL))
 	}
-	f, name, err := c.take(rights)
+	f, name, err := c.fileOf(rights)
 	if err != nil {
 		return fail(err)
 	}
@@ -54,7 +54,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	number, err := c.free()
+	number, err := c.freeNumber()
 	if err != nil {
 		return fail(err)
 	}
@@ -102,37 +102,37 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	}, rights: []int{e.FD}, owned: []int{e.FD}}
 }
 
-// reservation is bytes of the pool that a request is about to take.
+// reservation is what a request is charged for memory of the pool before it has the memory.
 type reservation struct {
 	c *conn
 	n int64
 }
 
-// admit reserves n bytes instead of what was reserved before.
+// admit reserves n bytes, in the place of what was reserved before.
 func (r *reservation) admit(n int64) error {
 	r.end()
-	if err := r.c.s.books.take(r.c.UID, Usage{Held: n}); err != nil {
+	if err := r.c.s.ledger.take(r.c.UID, Usage{Held: n}); err != nil {
 		return err
 	}
 	r.n = n
 	return nil
 }
 
-// become enters the memory that it was made for.
+// become replaces the reservation by a charge for the memory of h.
 func (r *reservation) become(h *residency.Hold) error {
 	n := r.n
 	r.n = 0
-	return r.c.s.books.hold(r.c.UID, h.Memory(), n)
+	return r.c.s.ledger.hold(r.c.UID, h.Memory(), n)
 }
 
 func (r *reservation) end() {
 	if r.n > 0 {
-		r.c.s.books.give(r.c.UID, Usage{Held: r.n})
+		r.c.s.ledger.give(r.c.UID, Usage{Held: r.n})
 		r.n = 0
 	}
 }
 
-// share gets a hold whose generation shows on the board.
+// share returns a hold whose generation is kept up to date on the board.
 func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residency.Hold, error) {
 	word := c.board.Word(8 * int(number))
 	raise := func(generation uint64) {

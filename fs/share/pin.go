@@ -10,12 +10,12 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// pin keeps a whole file resident, or lets it go.
+// pin makes a whole file resident and pins it, or unpins it.
 func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
 	if !privileged(c.UID) {
-		return fail(fmt.Errorf("uid %d may not pin: only root and who mounted may: %w", c.UID, unix.EPERM))
+		return fail(fmt.Errorf("uid %d may not pin: only root and the user that mounted may: %w", c.UID, unix.EPERM))
 	}
-	f, name, err := c.take(rights)
+	f, name, err := c.fileOf(rights)
 	if err != nil {
 		return fail(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// register takes memory of the program's.
+// register imports memory of the program, for transfers of rings.
 func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	if c.count.memories >= maxMemories {
 		return fail(fmt.Errorf("the connection has registered %d memories: %w", maxMemories, unix.EMFILE))
@@ -34,7 +34,7 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	n, err := c.free()
+	n, err := c.freeNumber()
 	if err != nil {
 		_ = m.Close()
 		return fail(err)
@@ -44,9 +44,8 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	return result{reply: &wire.RegisterReply{Handle: n}}
 }
 
-// checkImport refuses descriptors that could do harm. Pages of hugetlbfs may be missing when they are touched, and
-// that is a signal. Only memfds have seals: any other file's system, which may be the client's own and never answer, is not
-// asked for anything.
+// checkImport refuses descriptors that could do harm. Touching a page of hugetlbfs may raise SIGBUS. Only memfds have seals, so the file
+// system of another file, which may be the client's own and never answer, gets no request.
 func checkImport(kind gpu.ExportKind, fd int) error {
 	if kind != gpu.ExportMemFD && kind != gpu.ExportIPC {
 		return nil

@@ -12,52 +12,52 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// The road of a ring's requests:
+// A transfer of a ring:
 //
-//	1  the ring's leader copies submissions out, looks up their handles, and makes batches of what follows one another
-//	2  a worker has the batch's reads of a file done in one call, its writes one by one (workers in parallel)
-//	3  each request's completion is put in as its batch ends; the client is woken if it sleeps
+//  1. The leader copies submissions out of the ring, looks up their handles, and cuts them into batches.  takeAll, batches
+//  2. A worker carries out a batch: all reads of one file in one call, writes one by one. Workers run in parallel.  carryOut in jobs.go
+//  3. When a batch has ended its completions are put into the ring. The client is woken if it sleeps.  complete
 //
-// To wake a worker takes longer than a small read, so the leader carries out a batch by itself that is the only one under way. The
-// ring has two goroutines that may lead: the other sleeps until the client has more meanwhile.
+// Waking a worker takes longer than a small read. So the leader carries out a batch by itself if it is the only one in flight. The ring
+// has two goroutines, of which one leads at a time; the other sleeps until the client submits more.
 //
-// A ring takes no more submissions than there is room for completions, so a client that reaps nothing waits for itself.
+// A ring takes no more submissions than there is room for completions. A client that reaps nothing delays only itself.
 
 const (
 	batchEntries = 64
 	batchBytes   = 1 << 20
 	maxWorkers   = 64
-	// maxAllWorkers is how many all rings together have, beyond one each: a worker that waits in the kernel takes a thread, of which Go
-	// gives up at 10,000.
+	// maxAllWorkers is the limit of workers of all rings together, beyond one each. A worker that waits in the kernel occupies a thread,
+	// and Go's limit is 10,000 threads.
 	maxAllWorkers = 512
-	ringSpin      = 50 * time.Microsecond // how long the daemon looks for more before it sleeps
-	smallBytes    = 64 << 10              // of a batch that takes about as long as the one before it
-	quick         = 20 * time.Microsecond // less than it takes to wake another goroutine's thread
+	ringSpin      = 50 * time.Microsecond // how long the leader polls for submissions before it sleeps
+	smallBytes    = 64 << 10              // a batch of fewer bytes is small: it takes about as long as the one before it
+	quick         = 20 * time.Microsecond // less than the time to wake the thread of another goroutine
 )
 
-// ring is a handle.
+// ring is a pair of rings of one client. It is a handle.
 type ring struct {
 	rings  *wire.Rings
-	submit *wire.Doorbell // the client has submitted
-	told   *wire.Event    // something is complete
-	end    atomic.Bool    // closed, or the client broke the rules
-	done   sync.WaitGroup // those who may lead
+	submit *wire.Doorbell // rung by the client after it has submitted
+	event  *wire.Event    // signalled to the client after completions
+	end    atomic.Bool    // closed, or the client has broken the protocol
+	done   sync.WaitGroup // the two goroutines of run
 
-	lead    sync.Mutex   // held by who takes submissions
-	called  atomic.Bool  // the other one woke up while it was held
-	started int          // workers; protected by lead
-	lone    tools        // of who carries out a batch alone: there is one such batch at a time
-	lately  atomic.Int64 // how long a small one took, in ns
+	lead      sync.Mutex   // held by the leader
+	called    atomic.Bool  // run was woken while lead was held
+	started   int          // number of workers; protected by lead
+	leader    scratch      // used by carryOutOnly: there is one such batch at a time
+	lastSmall atomic.Int64 // how long the last small batch took, in ns
 
-	mu     sync.Mutex      // protects the completion ring's daemon side, and uses
-	uses   map[uint32]*use // what requests may name
-	ended  sync.Cond       // a batch has; with mu
-	flying atomic.Int64    // taken and not completed
+	mu       sync.Mutex      // protects the daemon's side of the completion ring, and uses
+	uses     map[uint32]*use // handles that requests may name, by number
+	ended    sync.Cond       // signalled when a batch has ended; with mu
+	inFlight atomic.Int64    // submissions taken and not completed
 
 	work    chan []job
 	workers sync.WaitGroup
-	places  chan struct{} // the server's, of workers beyond the first
-	ending  *atomic.Bool  // the server's
+	places  chan struct{} // Server.workers
+	ending  *atomic.Bool  // Server.ending
 }
 
 // use is a handle and how many requests in flight name it.
@@ -78,7 +78,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 		return fail(err)
 	}
 	defer cost.end()
-	n, err := c.free()
+	n, err := c.freeNumber()
 	if err != nil {
 		return fail(err)
 	}
@@ -92,7 +92,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	}
 	c.count.rings++
 	for number, h := range c.handles {
-		r.learn(number, h)
+		r.addHandle(number, h)
 	}
 	c.add(n, r, cost)
 	c.rings[r] = true
@@ -103,7 +103,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 		rights: append([]int{r.rings.FD}, theirs...), owned: theirs}
 }
 
-// make gives what is the client's of the signals.
+// make makes the rings and their signals. It returns the client's descriptors of the signals.
 func (r *ring) make(entries uint32) (theirs []int, err error) {
 	m, err := wire.NewShared("lanefs-ring", wire.RingsSize(entries), false)
 	if err != nil {
@@ -117,7 +117,7 @@ func (r *ring) make(entries uint32) (theirs []int, err error) {
 	if r.submit, bell, err = wire.NewDoorbell(); err != nil {
 		return nil, err
 	}
-	if r.told, told, err = wire.NewEvent(); err != nil {
+	if r.event, told, err = wire.NewEvent(); err != nil {
 		return []int{bell}, err
 	}
 	return []int{bell, told}, nil
@@ -130,8 +130,8 @@ func (r *ring) free() {
 	if r.submit != nil {
 		r.submit.Close()
 	}
-	if r.told != nil {
-		r.told.Close()
+	if r.event != nil {
+		r.event.Close()
 	}
 }
 
@@ -148,15 +148,15 @@ func (r *ring) close(c *conn) {
 	delete(c.rings, r)
 }
 
-// stop ends the ring: nothing is taken any more.
+// stop ends the ring: no more submissions are taken.
 func (r *ring) stop() {
 	r.end.Store(true)
-	r.submit.End() // whoever sleeps is awake
+	r.submit.End() // wakes both goroutines
 }
 
-// learn and forget keep the ring's view of the connection's handles. Requests in flight that name a handle have ended when
-// forget returns.
-func (r *ring) learn(number uint32, h handle) {
+// addHandle and removeHandle keep the ring's view of the connection's handles. When removeHandle returns, all requests in flight that
+// named the handle have ended.
+func (r *ring) addHandle(number uint32, h handle) {
 	switch h.(type) {
 	case *file, *memory, *mapping:
 		r.mu.Lock()
@@ -165,7 +165,7 @@ func (r *ring) learn(number uint32, h handle) {
 	}
 }
 
-func (r *ring) forget(number uint32) {
+func (r *ring) removeHandle(number uint32) {
 	r.mu.Lock()
 	u := r.uses[number]
 	delete(r.uses, number)

@@ -57,6 +57,6 @@ func TestSeals(t *testing.T) {
 			require.ErrorIs(t, err, unix.EPERM, name)
 		}
 	}
-	works(t, m.Open("file", os.O_RDWR), data) // the next one who asks for the same memory
+	works(t, m.Open("file", os.O_RDWR), data) // the next program that maps the same memory
 	works(t, m.Open("file", os.O_RDWR), data)
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// Limits of what clients can tie up.
+// Limits of all clients together, and timeouts.
 const (
 	maxConns = 1024
 
 	helloTimeout = 30 * time.Second
 	replyTimeout = 30 * time.Second
 
-	maxRefusing   = 64 // whose Hello is waited for
+	maxRefusing   = 64 // connections that are being refused, each until its Hello was read
 	refuseTimeout = 2 * time.Second
 )
 
 // Config of a Server.
 type Config struct {
-	Socket string // path; what is there is replaced
+	Socket string // path; a file there is replaced
 	Public bool   // all users may connect
 	Mount  *fs.Server
 	Pool   *residency.Pool
@@ -40,24 +40,24 @@ type Config struct {
 	Log    *slog.Logger // nil: discard
 }
 
-// Server answers programs until it is closed.
+// Server serves programs until it is closed.
 type Server struct {
-	c     Config
-	gate  *gate.Gate
-	books *ledger
-	wg    sync.WaitGroup
+	c      Config
+	gate   *gate.Gate
+	ledger *ledger
+	wg     sync.WaitGroup
 
-	ending  atomic.Bool   // Close was called: what is long ends early
-	workers chan struct{} // a place for each worker of a ring beyond its first
+	ending  atomic.Bool   // Close was called: long transfers end early
+	workers chan struct{} // one element for each worker of a ring beyond its first
 
 	mu     sync.Mutex
 	conns  map[*conn]bool // protected by mu
 	closed bool           // protected by mu
 
-	refusing chan struct{} // a place for each connection that is being refused
+	refusing chan struct{} // one element for each connection that is being refused
 }
 
-// Serve begins to answer.
+// Serve starts a server. The program must have called [gate.RunIfChild].
 func Serve(c Config) (*Server, error) {
 	mode := os.FileMode(0o600)
 	if c.Public {
@@ -75,7 +75,7 @@ func Serve(c Config) (*Server, error) {
 		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, gate: g, books: newLedger(limits), workers: make(chan struct{}, maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, ledger: newLedger(limits), workers: make(chan struct{}, maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -108,13 +108,13 @@ func (s *Server) accept() {
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()
-			s.books.give(c.UID, connCost)
+			s.ledger.give(c.UID, connCost)
 		})
 	}
 }
 
-// refuse answers a Hello. One that is not read first may cost the client the answer: a socket that is closed with something
-// unread is reset.
+// refuse replies to a Hello with an error. With read it reads the Hello first: a socket that is closed with unread bytes is reset, and the
+// client may miss the reply.
 func (c *conn) refuse(why error, read bool) {
 	defer c.UnixConn.Close()
 	c.SetDeadline(time.Now().Add(refuseTimeout))
@@ -131,7 +131,7 @@ func (c *conn) refuse(why error, read bool) {
 	_ = c.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Tag: h.Tag, Status: status}, text))
 }
 
-// admit enters c in the books, or says why not.
+// admit charges the user for a connection, or returns the limit that it exceeds.
 func (s *Server) admit(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,23 +141,23 @@ func (s *Server) admit(c *conn) error {
 	case len(s.conns) >= maxConns:
 		return fmt.Errorf("too many connections (%d of all users): close some: %w", len(s.conns), unix.EBUSY)
 	}
-	if err := s.books.take(c.UID, connCost); err != nil {
+	if err := s.ledger.take(c.UID, connCost); err != nil {
 		return err
 	}
 	s.conns[c] = true
 	return nil
 }
 
-// connCost is what a connection takes: its socket, and once it is greeted its notice board and its signal.
+// connCost is what a connection is charged: its socket, its notice board and its event.
 var connCost = Usage{Connections: 1, Descriptors: 3, Shared: 8 * wire.Slots}
 
-// Usage is what each user has, Limits what one may have.
-func (s *Server) Usage() []Usage { return s.books.usage() }
-func (s *Server) Limits() Limits { return s.books.limits }
+// Usage returns what each user has. Limits returns what one user may have.
+func (s *Server) Usage() []Usage { return s.ledger.usage() }
+func (s *Server) Limits() Limits { return s.ledger.limits }
 
 // log logs an event that a user has caused. The rate is limited, so that no user fills the log.
 func (s *Server) log(level slog.Level, uid uint32, msg string, args ...any) {
-	suppressed, ok := s.books.mayLog(uid)
+	suppressed, ok := s.ledger.mayLog(uid)
 	if !ok {
 		return
 	}
@@ -169,7 +169,7 @@ func (s *Server) log(level slog.Level, uid uint32, msg string, args ...any) {
 
 func privileged(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// Close ends all connections and returns when nothing of theirs is left. Memory that programs have mapped stays theirs.
+// Close ends all connections and returns when all their handles are closed. Memory that programs have mapped stays mapped there.
 func (s *Server) Close() error {
 	s.ending.Store(true)
 	s.mu.Lock()

@@ -71,7 +71,7 @@ func TestSpoiledSignals(t *testing.T) {
 	var file wire.OpenReply
 	_, err = c.Call(wire.TOpen, 3, &wire.Open{}, &file, 0, int(f.Fd()))
 	require.NoError(t, err)
-	for range 4 { // rings whose signals are spoiled before, between and after requests
+	for range 4 { // the client makes the signals of these rings fail before, between and after requests
 		var ring wire.RingReply
 		ends, err := c.Call(wire.TRing, 4, &wire.Ring{Entries: 8}, &ring, 3)
 		require.NoError(t, err)
@@ -89,13 +89,13 @@ func TestSpoiledSignals(t *testing.T) {
 				}
 				client.ClientSleeps(true) // so that each completion is signalled
 				if client.WakeDaemon() && n < 3 {
-					// What Knock does would wait here, for the eventfd is full: the client empties it, and rings.
+					// What RingDoorbell does would wait here, for the eventfd is full: the client empties it, and rings.
 					var b [8]byte
 					_, _ = unix.Preadv2(ends[1], [][]byte{b[:]}, -1, unix.RWF_NOWAIT)
-					wire.Knock(ends[1])
+					wire.RingDoorbell(ends[1])
 				}
 				if n >= 3 {
-					break // the daemon sleeps and is not told
+					break // the daemon sleeps and is not signalled
 				}
 				for {
 					var got [8]wire.Completion

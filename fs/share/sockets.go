@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Many daemons may have sockets in one directory. A killed one leaves its own behind; whoever mounts next takes it away. That
-// must never be a live one's, so the directory has a lock: shared by who makes a socket, for between bind(2) and listen(2) it
-// looks dead; exclusive while dead ones are looked for. That nobody listens is not enough: the daemon's own lock, which the
-// kernel takes back when the process ends and not before, must be free, too.
+// Many daemons may have sockets in one directory. A killed daemon leaves its socket behind, and the next mount removes it. It must never
+// remove the socket of a live daemon. So the directory has a lock: a daemon that makes a socket holds it shared, since the socket looks
+// dead between bind(2) and listen(2); Sweep holds it exclusively. A socket without a listener is not proof enough: the daemon's own lock,
+// which the kernel releases when the process ends and not before, must be free, too.
 
 const (
 	socketEnd   = ".share"
@@ -23,10 +23,10 @@ const (
 	lockTimeout = 30 * time.Second
 )
 
-// SocketName is what the socket of a mount is called whose files begin with base.
+// SocketName returns the name of the socket of the mount whose files begin with base.
 func SocketName(base string) string { return base + socketEnd }
 
-// listen makes a socket at path, in the place of what is there, to which those may connect whom mode lets.
+// listen makes a socket at path with the permissions mode. A file there is removed.
 func listen(path string, mode os.FileMode) (l *net.UnixListener, err error) {
 	defer func() {
 		if err != nil {
@@ -51,8 +51,8 @@ func listen(path string, mode os.FileMode) (l *net.UnixListener, err error) {
 	return l, nil
 }
 
-// Sweep removes the sockets in dir that nobody listens on, and says which. take takes the lock of the daemon whose files
-// begin with base; not free: it lives, and what it has stays.
+// Sweep removes the sockets of dead daemons in dir and returns their paths. take tries to lock the lock of the daemon whose files begin
+// with base; free is false if the daemon is alive, and its socket stays.
 func Sweep(dir string, take func(base string) (release func(), free bool)) (removed []string, err error) {
 	unlock, err := lockDir(dir, unix.LOCK_EX)
 	if err != nil {
@@ -80,7 +80,7 @@ func Sweep(dir string, take func(base string) (release func(), free bool)) (remo
 	return removed, errors.Join(append(errs, err)...)
 }
 
-// dead says whether path is a socket that nobody listens on. One whose queue is full has somebody.
+// dead reports whether path is a socket without a listener. A full queue means that there is a listener.
 func dead(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -94,7 +94,7 @@ func dead(path string) bool {
 	return errors.Is(unix.Connect(fd, &unix.SockaddrUnix{Name: path}), unix.ECONNREFUSED)
 }
 
-// lockDir takes a directory's lock, in the way that how says.
+// lockDir locks a directory. how is LOCK_SH or LOCK_EX.
 func lockDir(dir string, how int) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

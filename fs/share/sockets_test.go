@@ -24,8 +24,8 @@ func leave(t *testing.T, path string) {
 // free is the lock of a daemon that has ended.
 func free(string) (func(), bool) { return func() {}, true }
 
-// Only what nobody listens on goes: not a live socket, not one whose queue is full, not what is no socket; and not what a
-// daemon has that lives, though nobody listens there.
+// Only sockets without a listener are removed: no live socket, none with a full queue, no other file, and no socket of a daemon that is
+// alive, even if it has no listener.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -83,7 +83,7 @@ func TestSweepUnderFire(t *testing.T) {
 				if _, err := Sweep(dir, free); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(2 * time.Millisecond) // or nobody else gets the lock
+				time.Sleep(2 * time.Millisecond) // so that others get the lock
 			}
 		})
 	}

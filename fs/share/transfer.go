@@ -13,28 +13,19 @@ import (
 	"github.com/lanefs/lanefs/fs/residency"
 )
 
-// The road of a mapping:
-//
-//	1  the descriptor becomes a reference on the inode and is closed; the kernel writes back the file's dirty pages
-//	2  the pool finds the range resident (then go to 5), or makes room and memory for it
-//	3  the range is cut into parts, which loaders take one after the other (in parallel)
-//	4  each part: ext4 maps it to extents, the lanes have the controller read them straight into the memory
-//	5  the memory is exported, and its descriptor passed to the program
-
-// What one loader reads at a time, in bytes: a multiple of part, and of a large range more, so that a command of the lanes is as
-// large as it can be.
+// A loader reads a multiple of part bytes at a time, and more of a large range, so that the NVMe commands are as large as possible.
 const (
 	part     = 4 << 20
 	mostPart = 16 << 20
 )
 
-// loaders is how many parts of a range are read at once: enough for every lane to have the next one waiting.
+// loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.
 func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 
-// errEnding ends what is long when the mount goes away.
+// errEnding ends long transfers when the mount ends.
 var errEnding = fmt.Errorf("the mount is about to end: %w", unix.ESHUTDOWN)
 
-// load reads n bytes of f from off to the start of m, unless end is set meanwhile.
+// load reads n bytes of f at off to the start of m. It returns errEnding if end is set meanwhile.
 func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) error {
 	var next atomic.Int64
 	var once sync.Once
@@ -54,7 +45,7 @@ func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) e
 					f.Read(t)
 					err = t[0].Err
 				}
-				if err == nil && t[0].Done < t[0].N { // the file has become shorter since it was asked for its size
+				if err == nil && t[0].Done < t[0].N { // the file has become shorter since Size was called
 					err = m.Zero(int(at)+t[0].Done, t[0].N-t[0].Done)
 				}
 				if err != nil {
@@ -69,10 +60,11 @@ func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) e
 	return first
 }
 
-// piece is how much is moved before it is looked whether the end has come.
+// piece is how many bytes are moved before end is checked again.
 const piece = 16 * part
 
-// store writes n bytes of m to f, unless end is set meanwhile. The file grows in order, so that its extents do.
+// store writes n bytes of m to f, in order, so that the extents of a growing file are in order. It returns errEnding if end is set
+// meanwhile.
 func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
 		if end.Load() {
@@ -87,7 +79,7 @@ func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 	return done, nil
 }
 
-// fetch reads n bytes of f to m, fewer at the end of the file, unless end is set meanwhile.
+// fetch reads n bytes of f to m, fewer at the end of the file. It returns errEnding if end is set meanwhile.
 func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
 		if end.Load() {

@@ -83,7 +83,7 @@ func (t *fuzzer) write(c *client) {
 		flags, _ := unix.FcntlInt(uintptr(bell), unix.F_GETFL, 0)
 		if flags&unix.O_NONBLOCK != 0 || r.WakeDaemon() {
 			_ = unix.SetNonblock(bell, true)
-			wire.Knock(bell)
+			wire.RingDoorbell(bell)
 		}
 	}
 	if t.rng.IntN(50) == 0 {

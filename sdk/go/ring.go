@@ -84,7 +84,7 @@ func (r *Ring) Start(reqs ...*Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed == nil && r.rings.WakeDaemon() {
-		wire.Knock(r.submit)
+		wire.RingDoorbell(r.submit)
 	}
 }
 
@@ -114,7 +114,7 @@ func (r *Ring) put(i uint32, q *Request) {
 		return
 	}
 	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next one waits for the daemon
-		wire.Knock(r.submit)
+		wire.RingDoorbell(r.submit)
 	}
 }
 
@@ -183,7 +183,7 @@ func (r *Ring) reap() {
 			r.fail(err)
 			return
 		}
-		if err := wire.Heard(raw); err != nil {
+		if err := wire.WaitEvent(raw); err != nil {
 			r.reaping.Lock()
 			last := r.reapAll()
 			r.reaping.Unlock()

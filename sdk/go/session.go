@@ -144,7 +144,7 @@ func (s *Session) Wait(timeout time.Duration) error {
 	defer s.gone.then(func() { s.event.SetReadDeadline(time.Unix(1, 0)) })()
 	raw, err := s.event.SyscallConn()
 	if err == nil {
-		err = wire.Heard(raw)
+		err = wire.WaitEvent(raw)
 	}
 	if err != nil && (s.gone.over() || errors.Is(err, io.EOF)) {
 		return nil

@@ -14,15 +14,15 @@ import (
 	"github.com/lanefs/lanefs/fs/share/seccomp"
 )
 
-// limits of the process, beside those of its system calls: it writes no file, and dies without a word.
+// limits of the process's resources: it writes no file and no core dump.
 var limits = map[int]uint64{unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_MEMLOCK: 0, unix.RLIMIT_MSGQUEUE: 0}
 
-// maxFiles is how many descriptors the process may have, where it can be raised that far: what all users' messages, and the
-// descriptors that are late, take.
+// maxFiles is the limit of descriptors, if it can be raised that far. It must be enough for the messages of all users and for
+// descriptors that are slow to close.
 const maxFiles = 1 << 18
 
-// confine gives up all capabilities, in all threads, and every descriptor that the process was not given: by becoming this executable
-// once more. What keeps it from that is a reason to say so, not to refuse service.
+// confine gives up all capabilities, in all threads, and every descriptor that the process was not given. To do that it executes this
+// program once more. If a step fails the process serves nevertheless, and the error is logged.
 func confine() error {
 	var errs []error
 	try := func(what string, err error) {
@@ -57,8 +57,8 @@ func joined(errs []error) string {
 	return ""
 }
 
-// calls are all that the process makes: Go's runtime, sockets, and questions about descriptors that no file system answers. It
-// opens nothing, starts nothing, and connects to nobody.
+// calls returns the allowed system calls: those of Go's runtime, of sockets, and queries about descriptors that need no request to a file
+// system. The process opens no file, starts no process, and connects nowhere.
 func calls() seccomp.Filter {
 	f := seccomp.Filter{}
 	for _, nr := range []uintptr{
@@ -68,11 +68,11 @@ func calls() seccomp.Filter {
 		unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK, unix.SYS_GETTID, unix.SYS_GETPID, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 		unix.SYS_RESTART_SYSCALL, unix.SYS_GETRANDOM, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
 		unix.SYS_PIPE2, unix.SYS_MINCORE, unix.SYS_SET_ROBUST_LIST, unix.SYS_UNAME,
-		unix.SYS_BRK, unix.SYS_RSEQ, // a libc's threads: of a lanefs that was built with it
-		// Sockets that it has.
+		unix.SYS_BRK, unix.SYS_RSEQ, // threads of a libc, in a build with cgo
+		// Sockets.
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_ACCEPT4, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_SHUTDOWN,
 		unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME,
-		// What a descriptor is.
+		// Queries about descriptors.
 		unix.SYS_STATX, unix.SYS_READLINKAT, unix.SYS_FSTAT,
 	} {
 		f[nr] = seccomp.Rule{}
@@ -87,7 +87,7 @@ func calls() seccomp.Filter {
 	return f
 }
 
-// restrict is the last step, once all is open.
+// restrict installs the filter of system calls. It is called when all descriptors are open.
 func restrict() error {
 	if err := seccomp.Allow(calls()); err != nil {
 		return fmt.Errorf("on %s: %w", runtime.GOARCH, err)
@@ -95,7 +95,7 @@ func restrict() error {
 	return nil
 }
 
-// gpuMajors are the numbers of the character devices whose descriptors stand for a GPU's memory.
+// gpuMajors returns the major numbers of character devices whose descriptors may be GPU memory.
 func gpuMajors() map[uint32]bool {
 	all := map[uint32]bool{}
 	b, err := os.ReadFile("/proc/devices")

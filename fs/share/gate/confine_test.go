@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestCalls: what the process may not do it cannot. It runs in a child, for the list is for good.
+// TestCalls: system calls that are not allowed fail with EPERM. It runs in a child, because a filter cannot be removed.
 func TestCalls(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childEnv+"=1")

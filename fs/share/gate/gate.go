@@ -15,10 +15,10 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// restartPause keeps a process that dies at once from being started all the time.
+// restartPause is the pause before the process is started again.
 const restartPause = time.Second
 
-// Gate is the daemon's side. Its owner calls Close.
+// Gate is the daemon's side of the process. The daemon calls Close.
 type Gate struct {
 	dev    uint64
 	listen func() (*net.UnixListener, error)
@@ -40,7 +40,7 @@ func Start(dev uint64, listen func() (*net.UnixListener, error), log *slog.Logge
 	return g, nil
 }
 
-// Accept waits for the next client. net.ErrClosed comes after Close. One goroutine calls it.
+// Accept waits for the next client. It returns net.ErrClosed after Close. Only one goroutine may call it.
 func (g *Gate) Accept() (*Conn, error) {
 	for {
 		c, err := g.receive()
@@ -52,7 +52,7 @@ func (g *Gate) Accept() (*Conn, error) {
 			return nil, net.ErrClosed
 		case <-time.After(restartPause):
 		}
-		// The process has died, by no client's doing. Its connections have ended; the next one's needs another.
+		// The process has died. Its connections have ended. New ones need another process.
 		g.log.Warn("share: starting another process for clients' descriptors", "error", err)
 		fresh, err := g.start()
 		if err != nil {
@@ -92,7 +92,7 @@ func (g *Gate) receive() (*Conn, error) {
 	return &Conn{Conn: c, UID: binary.LittleEndian.Uint32(user[:])}, nil
 }
 
-// Close ends the process, and the clients' connections that are left. It waits for nothing.
+// Close ends the process and the connections that are left. It does not wait for the process.
 func (g *Gate) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *Gate) Close() error {
 	return g.control.Close()
 }
 
-// pair is two ends of a connection.
+// pair returns the two ends of a connection.
 func pair() (*wire.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -120,7 +120,7 @@ func pair() (*wire.Conn, *os.File, error) {
 	return c, other, nil
 }
 
-// connOf makes a connection of a descriptor, which it takes.
+// connOf makes a Conn of a socket. It takes over the descriptor.
 func connOf(fd int) (*wire.Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()

@@ -10,8 +10,8 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// What the gate sends to the daemon is a client's message with a head that says what the client passed. Both are this
-// executable, so nobody else needs to know the head's bytes:
+// The gate sends a client's message to the daemon behind a head, which describes the descriptors that the client passed. Gate and daemon
+// are the same executable, so the format is private to this package:
 //
 //	1 byte the number of rights, 1 byte the length of the name
 //	24 bytes for each right: 4 sort, 4 flags, 8 inode, 4 mode, 4 zero
@@ -24,26 +24,26 @@ const (
 	maxHead   = 2 + (wire.MaxRights+1)*rightSize + maxName
 )
 
-// Sort is what a client's descriptor is of.
+// Sort is the kind of object that a client's descriptor refers to.
 type Sort uint32
 
 const (
-	Foreign Sort = iota // something that the gate has kept and closed
-	Memory              // a memfd, or a device's memory: FD is it
-	Own                 // a file of the mount, which the gate has until the reply
+	Foreign Sort = iota // anything else; the gate has kept and closed it
+	Memory              // a memfd or device memory, in FD
+	Own                 // a file of the mount; the gate keeps it open until the reply
 )
 
 // Right is a descriptor that a client passed.
 type Right struct {
 	Sort  Sort
-	FD    int    // of Memory, to be closed by who received it; else -1
-	Flags int    // of Own: as F_GETFL gives them
+	FD    int    // of Memory, closed by the receiver; else -1
+	Flags int    // of Own: F_GETFL
 	Inode uint64 // of Own
-	Mode  uint32 // of Own: its type
-	Name  string // of the first Own, for people
+	Mode  uint32 // of Own: st_mode
+	Name  string // of the first Own: its path, for logs
 }
 
-// CloseAll closes what there is to close.
+// CloseAll closes the descriptors of rights.
 func CloseAll(rights []Right) {
 	for i := range rights {
 		wire.CloseAll([]int{rights[i].FD})
@@ -51,7 +51,7 @@ func CloseAll(rights []Right) {
 	}
 }
 
-// encodeHead makes the head. No more than one right beyond what a message may have is told of.
+// encodeHead encodes the head. It has room for one right more than a message may carry.
 func encodeHead(rights []Right) []byte {
 	name := ""
 	b := make([]byte, 2, maxHead)
@@ -72,7 +72,7 @@ func encodeHead(rights []Right) []byte {
 	return append(b, name...)
 }
 
-// decodeHead is the other way round. fds are the descriptors that came with it.
+// decodeHead is the inverse of encodeHead. fds are the descriptors that came with the message.
 func decodeHead(b []byte, fds []int) (rights []Right, message []byte, err error) {
 	bad := fmt.Errorf("a message of the gate's of %d bytes and %d descriptors", len(b), len(fds))
 	if len(b) < 2 || int(b[0]) > wire.MaxRights+1 || len(b) < 2+int(b[0])*rightSize+int(b[1]) {
@@ -103,7 +103,7 @@ func decodeHead(b []byte, fds []int) (rights []Right, message []byte, err error)
 	return rights, at[b[1]:], nil
 }
 
-// Conn is a client, as the daemon has it. Replies are sent as to the client itself.
+// Conn is the daemon's connection to a client. Replies are sent as to the client itself.
 type Conn struct {
 	*wire.Conn
 	UID uint32
@@ -111,7 +111,7 @@ type Conn struct {
 	oob [128]byte
 }
 
-// Receive waits for a request. The body is valid until the next one. The rights are the caller's unless there is an error.
+// Receive waits for a request. The body is valid until the next call. Without an error the caller must close the rights.
 func (c *Conn) Receive() (h wire.Header, body []byte, rights []Right, err error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(c.in[:], c.oob[:])
 	if err != nil {

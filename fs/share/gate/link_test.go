@@ -22,7 +22,7 @@ func TestHead(t *testing.T) {
 	require.Equal(t, "message", string(message))
 	for _, fds := range [][]int{nil, {1, 2}} {
 		_, _, err = decodeHead(b, fds)
-		require.Error(t, err, "descriptors that were lost, or too many")
+		require.Error(t, err, "too few descriptors, or too many")
 	}
 	for n := range len(b) - len("message") {
 		_, _, err = decodeHead(b[:n], []int{77})
@@ -35,7 +35,7 @@ func TestHead(t *testing.T) {
 	require.LessOrEqual(t, len(encodeHead(append(append(long, long...), append(long, append(long, long...)...)...))), maxHead)
 }
 
-// TestRightsWait: whether a socket may be closed without closing what somebody put into it.
+// TestRightsWait: rightsWait finds descriptors in a socket's queue.
 func TestRightsWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		send func(c *wire.Conn) error

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	patience   = 5 * time.Second // for a foreign file system to let go of a descriptor
-	maxLate    = 64              // closings of one user that last longer, before the user is refused
-	maxLateAll = 2048            // of all users. Go gives up at 10,000 threads
-	maxVisits  = 1536            // connections of one user: each may have one closing more that is late. The daemon has limits of its own
-	lastWords  = 5 * time.Second // for the clients of a daemon that has gone
+	closeTimeout = 5 * time.Second // for the file system of a foreign descriptor to answer close(2)
+	maxSlow      = 64              // slow closings of one user
+	maxSlowAll   = 2048            // of all users together. Go's limit is 10,000 threads
+	maxClients   = 1536            // connections of one user: each may have one more slow closing. The daemon has limits of its own
+	drainTimeout = 5 * time.Second // for replies to clients after the daemon has ended
 )
 
 // ready is set once RunIfChild has returned: this program can be started as the gate's process.
@@ -51,36 +51,36 @@ func RunIfChild() {
 	os.Exit(0)
 }
 
-// process is the gate.
+// process is the state of the gate's process.
 type process struct {
 	dev     uint64 // of the mount
 	gpus    map[uint32]bool
 	control *wire.Conn
-	visits  sync.WaitGroup
+	relays  sync.WaitGroup
 
-	mu      sync.Mutex
-	late    map[uint32]int             // closings that outlasted patience, by user. Protected by mu
-	lateAll int                        // protected by mu
-	parked  map[uint32][]*net.UnixConn // sockets that cannot be closed, by user. Protected by mu
-	present map[uint32]int             // visitors, by user. Protected by mu
+	mu       sync.Mutex
+	slow     map[uint32]int             // closings that outlast closeTimeout, by user. Protected by mu
+	slowAll  int                        // protected by mu
+	unclosed map[uint32][]*net.UnixConn // sockets that cannot be closed yet, by user. Protected by mu
+	clients  map[uint32]int             // connections, by user. Protected by mu
 }
 
-// run is the life of the process: it ends with the control socket. kept is what it could not give up.
+// run serves clients until the control socket is closed. kept says what confine could not give up.
 func run(dev, kept string) error {
 	called := append([]byte(processName), 0)
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&called[0])), 0, 0, 0) // for ps; /proc/self/exe made it "exe"
-	// The end of the daemon's thread, once more: an exec may have forgotten it. This is the thread that is asked for it.
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(died), 0, 0, 0); err != nil {
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&called[0])), 0, 0, 0) // the name in ps
+	// The signal of the parent's death is set again, because exec may have cleared it.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(parentDied), 0, 0, 0); err != nil {
 		return os.NewSyscallError("PR_SET_PDEATHSIG", err)
 	}
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT) // those are for the daemon, which may serve on
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT) // they are for the daemon, which may go on serving
 	dead := make(chan os.Signal, 1)
-	signal.Notify(dead, died)
+	signal.Notify(dead, parentDied)
 	go func() {
 		<-dead
-		_, _ = unix.Write(abortFD, []byte("1")) // nothing to write to: it has ended by itself
+		_, _ = unix.Write(abortFD, []byte("1")) // an error: the connection has ended already
 	}()
-	p := &process{gpus: gpuMajors(), late: map[uint32]int{}, parked: map[uint32][]*net.UnixConn{}, present: map[uint32]int{}}
+	p := &process{gpus: gpuMajors(), slow: map[uint32]int{}, unclosed: map[uint32][]*net.UnixConn{}, clients: map[uint32]int{}}
 	var err error
 	if p.dev, err = strconv.ParseUint(dev, 10, 64); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
@@ -100,13 +100,13 @@ func run(dev, kept string) error {
 	}
 	go p.accept(l)
 	var b [1]byte
-	_, _ = p.control.Read(b[:]) // the daemon says nothing: its end
+	_, _ = p.control.Read(b[:]) // returns when the daemon closes the socket: it sends nothing
 	l.Close()
 	done := make(chan struct{})
-	go func() { p.visits.Wait(); close(done) }()
+	go func() { p.relays.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(lastWords):
+	case <-time.After(drainTimeout):
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func listenerOf(fd int) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// accept lets clients in, until the socket is closed.
+// accept accepts clients until the socket is closed.
 func (p *process) accept(l *net.UnixListener) {
 	for {
 		u, err := l.AcceptUnix()
@@ -149,44 +149,44 @@ func (p *process) accept(l *net.UnixListener) {
 			err = unix.EBUSY
 		}
 		if err != nil {
-			p.dismiss(uid, u)
+			p.disconnect(uid, u)
 			continue
 		}
-		p.visits.Go(func() {
+		p.relays.Go(func() {
 			defer p.leave(uid)
-			p.visit(uid, &wire.Conn{UnixConn: u})
+			p.serve(uid, &wire.Conn{UnixConn: u})
 		})
 	}
 }
 
-// refuse answers a Hello that was not read.
+// refuse replies to a Hello with an error, without reading it.
 func refuse(client *wire.Conn, why error, deadline time.Time) {
 	status, text := wire.Failure(why, unix.EBUSY)
 	client.SetWriteDeadline(deadline)
 	_ = client.Send(wire.Encode(wire.Header{Type: wire.THello | wire.Reply, Status: status}, text))
 }
 
-// enter counts a user's visitors.
+// enter counts a user's connection. It returns false if the user has maxClients.
 func (p *process) enter(uid uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.present[uid] >= maxVisits {
+	if p.clients[uid] >= maxClients {
 		return false
 	}
-	p.present[uid]++
+	p.clients[uid]++
 	return true
 }
 
 func (p *process) leave(uid uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.present[uid]--; p.present[uid] == 0 {
-		delete(p.present, uid)
+	if p.clients[uid]--; p.clients[uid] == 0 {
+		delete(p.clients, uid)
 	}
 }
 
-// announce gives the daemon its end of a visitor's connection.
-func (p *process) announce(uid uint32, end *os.File) error {
+// sendConn passes the daemon its end of the connection for a client.
+func (p *process) sendConn(uid uint32, end *os.File) error {
 	user := binary.LittleEndian.AppendUint32(nil, uid)
 	var sent error
 	raw, err := end.SyscallConn()

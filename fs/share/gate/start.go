@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// variable has the mount's device number in the environment of the process, and says that it is one; confined is set once the
-	// process has given up what it does not need.
+	// variable is set in the environment of the process. Its value is the mount's device number. confined is set after confine.
 	variable = "LANEFS_GATE"
 	confined = "LANEFS_GATE_CONFINED"
 	// processName is what ps shows.
@@ -30,14 +29,14 @@ const (
 	// The process's descriptors, beside the standard ones.
 	controlFD = 3
 	listenFD  = 4
-	abortFD   = 5 // what aborts the mount's connection; /dev/null where there is nothing
+	abortFD   = 5 // the file that aborts the mount's connection; /dev/null if there is none
 	firstFree = 6
 
 	startTimeout = time.Minute
 )
 
-// died is what the process gets when the daemon dies, and how the daemon's death is seen.
-const died = unix.SIGUSR1
+// parentDied is the signal that the process receives when the daemon dies.
+const parentDied = unix.SIGUSR1
 
 // start starts the process and waits until it accepts clients.
 func (g *Gate) start() (_ *wire.Conn, err error) {
@@ -49,7 +48,7 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	if !ready.Load() {
 		return nil, errors.New("this program did not call gate.RunIfChild at the beginning of main") // started again it would do its work twice
 	}
-	// Whatever a library opened without O_CLOEXEC, /dev/fuse above all, is not for any child of ours.
+	// A library may have opened descriptors without O_CLOEXEC, such as /dev/fuse. The child must not inherit them.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
 	}
@@ -76,14 +75,14 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()                  // or we would not see the process's end
-	cmd := exec.Command("/proc/self/exe") // also when it was deleted
+	defer theirs.Close()                  // else Read would not see the end of the process
+	cmd := exec.Command("/proc/self/exe") // works if the file was deleted, too
 	cmd.Args = []string{processName}
 	cmd.Env = []string{variable + "=" + strconv.FormatUint(g.dev, 10), "GOTRACEBACK=single",
-		"GODEBUG=containermaxprocs=0,updatemaxprocs=0"} // or it would have files of the system open
-	cmd.Dir = "/" // and not in the way of an unmount
+		"GODEBUG=containermaxprocs=0,updatemaxprocs=0"} // else Go's runtime keeps files of cgroups open
+	cmd.Dir = "/" // must not keep a mount busy
 	cmd.ExtraFiles = []*os.File{theirs, socket, abort}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: died}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: parentDied}
 	var said bytes.Buffer // read after Wait only
 	cmd.Stderr = &said
 	if err := g.run(cmd, &said); err != nil {
@@ -108,8 +107,8 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	return ours, nil
 }
 
-// run starts the process from a thread that lives as long as this process does: it is the end of its thread that a child is told
-// of. A killed process's threads end at once but for those that cannot.
+// run starts the process from a thread that lives as long as the daemon, because PR_SET_PDEATHSIG is sent when the parent thread ends.
+// When the daemon is killed its threads end at once, except those that wait in the kernel.
 func (g *Gate) run(cmd *exec.Cmd, said *bytes.Buffer) error {
 	started := make(chan error, 1)
 	go func() {
@@ -120,7 +119,7 @@ func (g *Gate) run(cmd *exec.Cmd, said *bytes.Buffer) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		// For ever, if one of its threads is stuck. The thread is not given back: it ends with this goroutine.
+		// Wait may never return, if a thread of the process is stuck. The locked thread ends with this goroutine.
 		if err := cmd.Wait(); err != nil {
 			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err, "stderr", said.String())
 		}
@@ -128,8 +127,8 @@ func (g *Gate) run(cmd *exec.Cmd, said *bytes.Buffer) error {
 	return <-started
 }
 
-// openAbort opens what aborts the connection of the mount with device number dev
-// (Documentation/filesystems/fuse/fuse.rst, "Control filesystem"). Root needs no mount of it.
+// openAbort opens the file that aborts the connection of the mount with device number dev
+// (Documentation/filesystems/fuse/fuse.rst, "Control filesystem"). For root the control file system need not be mounted.
 func openAbort(dev uint64) (*os.File, error) {
 	name := filepath.Join(strconv.Itoa(int(unix.Minor(dev))), "abort")
 	f, err := os.OpenFile(filepath.Join("/sys/fs/fuse/connections", name), os.O_WRONLY, 0)

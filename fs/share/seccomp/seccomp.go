@@ -1,5 +1,5 @@
-// Package seccomp limits which system calls a process can make, in all its threads and for good: by a list of those that
-// it may make, or of those that it may not. What is refused fails with EPERM, and with nothing worse.
+// Package seccomp installs filters of system calls (seccomp(2)) in all threads of the process. A filter is a list of calls that are allowed, or
+// of calls that are denied, and cannot be removed. Calls that are refused fail with EPERM.
 package seccomp
 
 import (
@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule says of one system call when it is meant. The zero value: always.
+// Rule says for which arguments a system call matches. The zero value matches always.
 type Rule struct {
-	Arg    int      // number of the argument that Only and Clear look at, in its lower 32 bits
-	Only   []uint32 // the argument is one of these; nil: anything
-	Clear  uint32   // none of these bits may be set in it
-	Needed uint32   // all of these must be
+	Arg    int      // number of the argument, whose lower 32 bits the other fields test
+	Only   []uint32 // the argument is one of these; nil: any
+	Clear  uint32   // none of these bits is set
+	Needed uint32   // all of these bits are set
 }
 
-// Filter names system calls by their numbers.
+// Filter has the rules of system calls by number.
 type Filter map[uintptr]Rule
 
-// offsets in struct seccomp_data (linux/seccomp.h).
+// Offsets in struct seccomp_data (linux/seccomp.h).
 const (
 	offNumber = 0
 	offArch   = 4
@@ -41,10 +41,10 @@ const (
 
 var archs = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// Allow lets the process make the calls of f, and no others.
+// Allow allows the calls that match f and denies all others.
 func Allow(f Filter) error { return install(f, retAllow, retErrno|uint32(unix.EPERM)) }
 
-// Deny lets it make all but those of f.
+// Deny denies the calls that match f and allows all others.
 func Deny(f Filter) error { return install(f, retErrno|uint32(unix.EPERM), retAllow) }
 
 func install(f Filter, match, other uint32) error {
@@ -67,7 +67,7 @@ func install(f Filter, match, other uint32) error {
 	return nil
 }
 
-// program is the filter in classic BPF: a foreign architecture's numbers are refused, then each call is compared.
+// program returns the filter in classic BPF. It refuses calls of another architecture, then compares the number with each rule.
 func program(f Filter, arch, match, other uint32) []unix.SockFilter {
 	load := func(off uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
@@ -77,7 +77,7 @@ func program(f Filter, arch, match, other uint32) []unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | how | unix.BPF_K, Jt: uint8(yes), Jf: uint8(no), K: k}
 	}
 	p := []unix.SockFilter{load(offArch), jump(unix.BPF_JEQ, arch, 1, 0), ret(retErrno | uint32(unix.EPERM)), load(offNumber)}
-	// The flags of clone3(2) are in memory, where no filter sees them. A libc that is told that there is no such call takes clone(2).
+	// The flags of clone3(2) are in memory, which a filter cannot read. With ENOSYS a libc falls back to clone(2).
 	if _, named := f[unix.SYS_CLONE3]; !named {
 		p = append(p, jump(unix.BPF_JEQ, unix.SYS_CLONE3, 0, 1), ret(retErrno|uint32(unix.ENOSYS)))
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestDeny runs in a child, for a filter never goes away.
+// TestDeny runs in a child, because a filter cannot be removed.
 func TestDeny(t *testing.T) {
 	if _, ok := archs[runtime.GOARCH]; !ok {
 		t.Skipf("SKIP: no filter for %s yet", runtime.GOARCH)
@@ -36,7 +36,7 @@ func TestDeny(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// child has threads from before the filter, which it must reach too, and tries rules of every sort.
+// child starts threads before it installs the filter, which must apply to them too, and tries rules of every kind.
 func child() error {
 	var ready, done sync.WaitGroup
 	filtered := make(chan struct{})

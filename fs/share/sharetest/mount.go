@@ -1,5 +1,5 @@
-// Package sharetest makes mounts that give out device memory, for the tests of the daemon's side and of the SDKs. A Mount is an image
-// made by mkfs.ext4, the host runtime, the software controller, the engine, and all that stands on them, in this process.
+// Package sharetest makes mounts with a share, for tests of package share and of the SDKs. A Mount is an image made by mkfs.ext4, the host
+// runtime, the software controller, the engine, the volume, the FUSE mount and the share, in this process.
 package sharetest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// Mount is one. It is taken apart when the test ends, and e2fsck has its say.
+// Mount is a mount with a share. It is closed when the test ends, and e2fsck checks the image.
 type Mount struct {
 	Dir   string
 	Image string
@@ -43,7 +43,7 @@ type Mount struct {
 	end sync.Once
 }
 
-// device is the namespace as the volume has it: a test can hold requests back.
+// device is the volume's device. A test can hold back requests.
 type device struct {
 	*namespace.Namespace
 	hold atomic.Pointer[hold]
@@ -63,8 +63,8 @@ func (d *device) Do(reqs ...*blockdev.Request) error {
 	return d.Namespace.Do(reqs...)
 }
 
-// Hold holds back, until release or the test's end, what is carried out together with a request such as which says. held is closed
-// when there was one.
+// Hold holds back calls of Do with a request for which which returns true, until release is called or the test ends. held is closed when
+// there was such a call.
 func (m *Mount) Hold(which func(*blockdev.Request) bool) (held <-chan struct{}, release func()) {
 	h := &hold{which: which, held: make(chan struct{}), release: make(chan struct{})}
 	m.top.hold.Store(h)
@@ -76,8 +76,8 @@ func (m *Mount) Hold(which func(*blockdev.Request) bool) (held <-chan struct{}, 
 	return h.held, release
 }
 
-// New mounts a new volume of size bytes with a pool of pool bytes, and options as set changes them. It skips the test where
-// nothing can be mounted.
+// New mounts a new volume of size bytes with a pool of pool bytes. The functions in set change the options. It skips the test if FUSE or a
+// tool is missing.
 func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
@@ -126,7 +126,7 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	return m
 }
 
-// Close takes the mount apart as the daemon does. Nothing of what clients had may be left.
+// Close closes the mount as the daemon does. It fails the test if connections or memory of clients are left.
 func (m *Mount) Close() { m.end.Do(m.close) }
 
 func (m *Mount) close() {
@@ -143,10 +143,10 @@ func (m *Mount) close() {
 	}
 	if m.Pool != nil {
 		require.NoError(t, m.Pool.Close())
-		require.Zero(t, m.Pool.Stats().Used, "device memory that nobody gave back")
+		require.Zero(t, m.Pool.Stats().Used, "device memory that was not freed")
 	}
 	require.NoError(t, m.vol.Close())
-	require.NoError(t, m.dev.Close(), "memory that nobody released")
+	require.NoError(t, m.dev.Close(), "memory that was not released")
 	out, err := exec.Command("e2fsck", "-fn", m.Image).CombinedOutput()
 	require.NoError(t, err, "e2fsck -fn:\n%s", bytes.TrimSpace(out))
 }
@@ -159,7 +159,7 @@ func (m *Mount) Connections() (n int) {
 	return n
 }
 
-// Path is a name in the mount.
+// Path returns the path of a name in the mount.
 func (m *Mount) Path(name string) string { return filepath.Join(m.Dir, name) }
 
 // Write makes a file and opens it for reading and writing.

@@ -14,7 +14,7 @@ import (
 type Conn struct {
 	*net.UnixConn
 	in  [MaxMessage + 1]byte
-	oob [256]byte // more than MaxRights descriptors fit, so that too many are seen and closed
+	oob [256]byte // room for more than MaxRights descriptors, so that excess ones are received and closed
 }
 
 // Dial connects to a daemon's socket.
@@ -26,7 +26,7 @@ func Dial(path string) (*Conn, error) {
 	return &Conn{UnixConn: c}, nil
 }
 
-// Send sends a message with rights, which stay the caller's.
+// Send sends a message with rights. The caller still has to close them.
 func (c *Conn) Send(message []byte, rights ...int) error {
 	var oob []byte
 	if len(rights) > 0 {
@@ -39,7 +39,8 @@ func (c *Conn) Send(message []byte, rights ...int) error {
 	return err
 }
 
-// Receive waits for a message. The body is valid until the next one. The rights are the caller's unless there is an error.
+// Receive waits for a message. The body is valid until the next call. Without an error the caller must close the rights. At the end of the
+// connection the error is net.ErrClosed.
 func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(c.in[:], c.oob[:])
 	if err != nil {
@@ -53,7 +54,7 @@ func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 		err = fmt.Errorf("%w: %d descriptors", ErrMalformed, len(rights))
 	}
 	if err == nil && n == 0 && len(rights) == 0 {
-		err = net.ErrClosed // the end of a packet socket
+		err = net.ErrClosed // the end of the connection
 	}
 	if err == nil {
 		h, body, err = Decode(c.in[:n])
@@ -65,7 +66,7 @@ func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 	return h, body, rights, nil
 }
 
-// ParseRights takes the descriptors out of control messages. All that are found are returned, also with an error.
+// ParseRights returns the descriptors in control messages. With an error it returns those that it found.
 func ParseRights(oob []byte) (all []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -82,7 +83,7 @@ func ParseRights(oob []byte) (all []int, err error) {
 	return all, err
 }
 
-// CloseAll closes descriptors, but for those that are not there (-1).
+// CloseAll closes descriptors. It skips negative ones.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		if fd >= 0 {
@@ -91,7 +92,7 @@ func CloseAll(fds []int) {
 	}
 }
 
-// Peer is the user at the other end of a connection.
+// Peer returns the user ID of the process at the other end of a connection.
 func Peer(c *net.UnixConn) (uid uint32, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -109,8 +110,8 @@ func Peer(c *net.UnixConn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// Call sends a request and waits for its reply: into reply, a pointer to one of the structs of message.go, or nil. The
-// rights that come back are the caller's; want says how many there must be.
+// Call sends a request and waits for its reply. reply is a pointer to one of the structs of message.go, or nil. The reply must have want
+// rights, which the caller must close. If the daemon refuses the request the error is an *Error.
 func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...int) ([]int, error) {
 	sent := c.Send(Encode(Header{Type: t, Tag: tag}, request), rights...)
 	if sent != nil && (t != THello || !errors.Is(sent, syscall.EPIPE)) {
@@ -119,7 +120,7 @@ func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...
 	h, body, got, err := c.Receive()
 	if sent != nil && (err != nil || h.Status == 0) {
 		CloseAll(got)
-		return nil, sent // else the Hello was refused before it was read, and this says why
+		return nil, sent // else the Hello was refused before it was read, and the reply has the reason
 	}
 	if err != nil {
 		return nil, err

@@ -12,33 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signal between a client and the daemon goes one way, and the daemon can never be made to wait by it.
+// Signals between a client and the daemon. Each goes one way. A client must not be able to block the daemon with one.
 //
-// An eventfd would be one open file for both: who has it can clear O_NONBLOCK and fill the counter, and whoever writes to it
-// then waits for ever. A pipe has a lock that a reader holds while it copies to memory, which may be memory that
-// never comes. A pair of sockets has two open files: the flags of each are its own, and sending does not touch a lock of the
-// receiver's that outlasts a copy. What is sent asks for MSG_DONTWAIT all the same.
+// An Event, from the daemon to the client, is a pair of sockets. With an eventfd both sides would have the same open file: the client could
+// clear O_NONBLOCK and fill the counter, and the daemon's write would block for ever. A pipe has a lock that a reader holds while it copies
+// to memory, and a page fault there may never end. The two sockets of a pair are two open files with flags of their own, and sending
+// takes no lock that the receiver holds during a copy. The daemon sends with MSG_DONTWAIT in addition.
 //
-// The other way, from the client, is an eventfd after all, for nobody can pass descriptors by one. The daemon reads it with
+// A Doorbell, from the client to the daemon, is an eventfd, because a client cannot pass descriptors through one. The daemon reads it with
 // RWF_NOWAIT, which does not depend on the flags of the open file.
 
-// Event is the daemon's end of a signal to a client. It may be used from any goroutine, also while it is closed.
+// Event is the daemon's end of a signal to a client. Its methods may be called from any goroutine, also during Close.
 type Event struct {
 	f   *os.File
 	raw syscall.RawConn
 }
 
-// eventBuffer is what may be on its way in a signal's socket, in bytes as the kernel counts them, which makes it a few signals: the
-// smallest that Linux allows.
+// eventBuffer is the size of the socket's send buffer (SO_SNDBUF). Linux raises it to its minimum, which has room for a few signals.
 const eventBuffer = 1
 
-// NewEvent makes a signal, and the client's end of it: of that 8 bytes can be read for each signal, as of an eventfd.
+// NewEvent makes a signal. The descriptor is the client's end: as with an eventfd, 8 bytes can be read from it for each signal.
 func NewEvent() (*Event, int, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, -1, os.NewSyscallError("socketpair", err)
 	}
-	// Nothing comes back by it, descriptors above all: who closes a socket closes those that wait in it.
+	// The client must not send anything, least of all descriptors: closing a socket closes the descriptors in its queue.
 	err = os.NewSyscallError("shutdown", unix.Shutdown(fds[0], unix.SHUT_RD))
 	if err == nil {
 		err = os.NewSyscallError("SO_SNDBUF", unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, eventBuffer))
@@ -55,7 +54,8 @@ func NewEvent() (*Event, int, error) {
 	return e, fds[1], nil
 }
 
-// Signal wakes the client. It waits for nothing: a client that has signals left is awake, one that has gone needs none.
+// Signal wakes the client. It never blocks. Errors are ignored: if the buffer is full the client has signals to read, and a client that
+// has disconnected needs none.
 func (e *Event) Signal() {
 	_ = e.raw.Control(func(fd uintptr) {
 		_ = unix.Sendto(int(fd), signal[:], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
@@ -64,11 +64,12 @@ func (e *Event) Signal() {
 
 var signal = [8]byte{1}
 
-// Close ends the signal; the client's end is readable from then on, and says that it is at its end.
+// Close closes the daemon's end. The client's end is readable from then on, with end of file.
 func (e *Event) Close() { e.f.Close() }
 
-// Heard is the client's: it waits for a signal and takes all that there are. The end of the daemon, or of what signals, is io.EOF.
-func Heard(raw syscall.RawConn) error {
+// WaitEvent is called by the client. It waits for a signal and takes all that have arrived. It returns io.EOF after the daemon has closed
+// its end.
+func WaitEvent(raw syscall.RawConn) error {
 	var bad error
 	err := raw.Read(func(fd uintptr) bool {
 		var b [8]byte
@@ -101,7 +102,7 @@ type Doorbell struct {
 	ended atomic.Bool
 }
 
-// NewDoorbell makes one, and the client's descriptor of it, an eventfd.
+// NewDoorbell makes a doorbell. The descriptor is the client's, an eventfd.
 func NewDoorbell() (*Doorbell, int, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -114,7 +115,7 @@ func NewDoorbell() (*Doorbell, int, error) {
 	}
 	d := &Doorbell{f: os.NewFile(uintptr(own), "doorbell")}
 	if d.raw, err = d.f.SyscallConn(); err == nil {
-		if err = take(uintptr(own)); err == unix.EAGAIN { // as it should: a kernel that cannot must not find out later
+		if err = take(uintptr(own)); err == unix.EAGAIN { // expected: it checks that the kernel supports RWF_NOWAIT
 			return d, fd, nil
 		}
 	}
@@ -123,7 +124,7 @@ func NewDoorbell() (*Doorbell, int, error) {
 	return nil, -1, fmt.Errorf("reading an eventfd without waiting: %w", err)
 }
 
-// take reads the counter, and says EAGAIN instead of waiting, whatever the client has made of the eventfd's flags.
+// take reads the counter. It returns EAGAIN instead of blocking, even if the client has cleared O_NONBLOCK.
 func take(fd uintptr) error {
 	var b [8]byte
 	for {
@@ -136,7 +137,7 @@ func take(fd uintptr) error {
 
 var past = time.Unix(1, 0)
 
-// Wait returns when the client has rung since the last time, or Rouse was called; and with an error after End.
+// Wait returns when the client has rung since the last call, or Wake was called. After End it returns an error.
 func (d *Doorbell) Wait() error {
 	var bad error
 	err := d.raw.Read(func(fd uintptr) bool {
@@ -146,7 +147,7 @@ func (d *Doorbell) Wait() error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return errors.Join(err, bad)
 	}
-	d.f.SetReadDeadline(time.Time{}) // whoever roused before this is heard: the caller looks after it
+	d.f.SetReadDeadline(time.Time{}) // calls of Wake before this are done with: the caller looks for work now
 	if d.ended.Load() {
 		d.f.SetReadDeadline(past)
 		return err
@@ -154,17 +155,17 @@ func (d *Doorbell) Wait() error {
 	return nil
 }
 
-// Rouse makes one Wait return, now or later.
-func (d *Doorbell) Rouse() { d.f.SetReadDeadline(past) }
+// Wake makes one call of Wait return, now or later.
+func (d *Doorbell) Wake() { d.f.SetReadDeadline(past) }
 
-// End makes every Wait return an error.
+// End makes every call of Wait return an error.
 func (d *Doorbell) End() {
 	d.ended.Store(true)
 	d.f.SetReadDeadline(past)
 }
 
-// Close gives the descriptor back, after End and after those who waited have gone.
+// Close closes the descriptor. It must be called after End, when no goroutine is in Wait.
 func (d *Doorbell) Close() { d.f.Close() }
 
-// Knock signals a doorbell: it is the client's, whose own business it is if it has made that wait.
-func Knock(fd int) { _, _ = unix.Write(fd, signal[:]) }
+// RingDoorbell is called by the client. It blocks only if the client itself has cleared O_NONBLOCK and filled the counter.
+func RingDoorbell(fd int) { _, _ = unix.Write(fd, signal[:]) }

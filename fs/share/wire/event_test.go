@@ -21,7 +21,7 @@ func reader(t *testing.T, fd int) *os.File {
 	return f
 }
 
-// TestEvent: a client of an eventfd finds what it knows, 8 bytes a signal; any number of signals waits for nobody.
+// TestEvent: the client reads 8 bytes for a signal, as from an eventfd, and Signal never blocks.
 func TestEvent(t *testing.T) {
 	e, fd, err := NewEvent()
 	require.NoError(t, err)
@@ -37,12 +37,12 @@ func TestEvent(t *testing.T) {
 	for range 100000 {
 		e.Signal()
 	}
-	require.NoError(t, Heard(raw), "one call takes all")
+	require.NoError(t, WaitEvent(raw), "one call takes all")
 	_, err = unix.Read(fd, b[:])
 	require.ErrorIs(t, err, unix.EAGAIN)
 	e.Close()
 	e.Signal() // a change may come late
-	require.ErrorIs(t, Heard(raw), io.EOF)
+	require.ErrorIs(t, WaitEvent(raw), io.EOF)
 }
 
 // TestEventIsOneWay: nothing can be put where the daemon would have to take it, descriptors above all.
@@ -84,14 +84,14 @@ func TestEventClosed(t *testing.T) {
 	}
 }
 
-// TestDoorbell: who waits hears the client, itself and the end, and never waits for what the client made of the eventfd.
+// TestDoorbell: Wait returns when the client rings, after Wake and after End, whatever the client does to the eventfd.
 func TestDoorbell(t *testing.T) {
 	d, fd, err := NewDoorbell()
 	require.NoError(t, err)
 	defer unix.Close(fd)
-	Knock(fd)
+	RingDoorbell(fd)
 	require.NoError(t, d.Wait())
-	d.Rouse()
+	d.Wake()
 	require.NoError(t, d.Wait())
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, 0) // a read(2) of it now waits
 	require.NoError(t, err)
@@ -103,8 +103,8 @@ func TestDoorbell(t *testing.T) {
 		})
 	}
 	for range 1000 {
-		Knock(fd)
-		d.Rouse()
+		RingDoorbell(fd)
+		d.Wake()
 	}
 	d.End()
 	done := make(chan struct{})
@@ -112,7 +112,7 @@ func TestDoorbell(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(2 * time.Minute):
-		require.FailNow(t, "End wakes nobody")
+		require.FailNow(t, "Wait does not return after End")
 	}
 	require.True(t, errors.Is(d.Wait(), os.ErrDeadlineExceeded))
 	d.Close()

@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Slots is how many handles a connection can have at once, and the words of its notice board.
+// Slots is the number of words of a notice board. A connection can have one handle less at once, since 0 is not a handle.
 const Slots = 8192
 
-// Unknown is the generation on the notice board of what the daemon does not watch any more.
+// Unknown is stored on the notice board for mappings that the daemon no longer tracks.
 const Unknown = ^uint64(0)
 
-// Shared is memory that two processes share: a notice board or rings. Whoever maps it closes it.
+// Shared is memory that two processes share: a notice board or rings. Each process closes its own mapping.
 type Shared struct {
 	b []byte
-	// FD is the memory behind it; -1 where it was mapped from another's.
+	// FD is the memfd; -1 if the other process made it.
 	FD int
 }
 
-// NewShared makes shared memory of n bytes. Nobody can make it smaller; with readOnly nobody else can write to it either.
+// NewShared makes shared memory of n bytes, sealed against changes of its size. With readOnly other processes cannot write to it.
 func NewShared(name string, n int, readOnly bool) (*Shared, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -45,7 +45,7 @@ func NewShared(name string, n int, readOnly bool) (*Shared, error) {
 	return s, nil
 }
 
-// MapShared maps n bytes of the other side's memory. The descriptor stays the caller's.
+// MapShared maps n bytes of memory that the other process made. The caller still has to close the descriptor.
 func MapShared(fd, n int, write bool) (*Shared, error) {
 	prot := unix.PROT_READ
 	if write {
@@ -53,25 +53,25 @@ func MapShared(fd, n int, write bool) (*Shared, error) {
 	}
 	b, err := unix.Mmap(fd, 0, n, prot, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("mapping %d bytes of the daemon's: %w", n, err)
+		return nil, fmt.Errorf("mapping %d bytes of the daemon's memory: %w", n, err)
 	}
 	return &Shared{b: b, FD: -1}, nil
 }
 
-// Word is the 64-bit word at off, a multiple of 8.
+// Word returns the 64-bit word at off, a multiple of 8.
 func (s *Shared) Word(off int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&s.b[off : off+8 : off+8][0]))
 }
 
-// Word32 is the 32-bit word at off, a multiple of 4.
+// Word32 returns the 32-bit word at off, a multiple of 4.
 func (s *Shared) Word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&s.b[off : off+4 : off+4][0]))
 }
 
-// Bytes is the memory.
+// Bytes returns the memory.
 func (s *Shared) Bytes() []byte { return s.b }
 
-// Close unmaps.
+// Close unmaps the memory and closes FD.
 func (s *Shared) Close() {
 	if s.b != nil {
 		_ = unix.Munmap(s.b)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Version of the protocol. A client says which it speaks, from least to most; the daemon answers with the one that is used.
+// Version of the protocol. A client sends the lowest and the highest version that it supports; the reply has the version to use.
 const Version = 1
 
 // Magic opens a Hello.
@@ -19,25 +19,25 @@ var Magic = [8]byte{'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}
 // share's socket. No other file system lets a user set a name in "system.", so it is also how a program recognises a LaneFS mount.
 const ShareAttr = "system.lanefs.share"
 
-// Sizes in bytes. A packet that is longer than MaxMessage or carries more than MaxRights descriptors is refused.
+// Limits of a message. HeaderSize and MaxMessage are bytes, MaxRights is a number of descriptors. Larger messages are refused.
 const (
 	HeaderSize = 16
 	MaxMessage = 1024
 	MaxRights  = 4
 )
 
-// Type is what a message is about.
+// Type is the type of a message.
 type Type uint16
 
 const (
-	THello    Type = 1 + iota // what both sides are; the first message, once
-	TMap                      // a range of a file as device memory
-	TRelease                  // a handle is not needed any more
-	TCommit                   // device memory to a file, durably
-	TPin                      // keep a file resident, or no longer
-	TRegister                 // a program's own device memory, for rings
-	TOpen                     // a file, for rings
-	TRing                     // a submission and a completion ring
+	THello    Type = 1 + iota // the first message, once: version and facts
+	TMap                      // map a range of a file as device memory
+	TRelease                  // close a handle
+	TCommit                   // write device memory to a file, durably
+	TPin                      // pin a file, or unpin it
+	TRegister                 // register memory of the program, for rings
+	TOpen                     // open a file, for rings
+	TRing                     // make a submission and a completion ring
 	types
 )
 
@@ -50,29 +50,30 @@ type Header struct {
 	_      uint16
 	Length uint32 // of the whole message
 	Tag    uint32
-	Status int32 // of a reply: 0, or an errno, and then the body is a text that says why
+	Status int32 // of a reply: 0, or an errno; then the body is the error text
 }
 
-// Hello and its reply, which carries two rights: the notice board, and a signal when it changes.
+// Hello is the first request. Its reply carries two rights: the notice board, and the Event that signals changes of it.
 type Hello struct {
 	Magic       [8]byte
 	Least, Most uint16
 	_           uint32
 }
 
+// HelloReply has the facts of the daemon. Granule and PoolSize are bytes.
 type HelloReply struct {
 	Version  uint16
 	Runtime  Runtime
 	Kind     uint32 // of exported memory, as gpu.ExportKind numbers it
 	Granule  uint64
 	PoolSize uint64
-	Slots    uint32 // on the notice board
+	Slots    uint32 // words of the notice board
 	Writable uint32 // 1: readers could write to shared memory, which is therefore shared by programs of one user only
 	Device   [64]byte
 	Name     [64]byte
 }
 
-// Runtime is whose memory it is.
+// Runtime is the kind of GPU runtime that allocates the memory.
 type Runtime uint16
 
 const (
@@ -81,14 +82,14 @@ const (
 	RuntimeHIP
 )
 
-// Map carries the file. The reply carries the memory.
+// Map maps a range of a file. The request carries the file, the reply the memory.
 type Map struct {
 	Off, Len uint64 // Len 0: to the end of the file
 	Flags    MapFlags
 	_        uint32
 }
 
-// MapFlags say what memory is wanted.
+// MapFlags are the flags of Map.
 type MapFlags uint32
 
 const (
@@ -97,6 +98,7 @@ const (
 	mapFlags   = MapPrivate | MapEmpty
 )
 
+// MapReply describes the memory.
 type MapReply struct {
 	Handle     uint32
 	Kind       uint32
@@ -108,13 +110,13 @@ type MapReply struct {
 	FDOff      uint64 // of the memory in the object behind the descriptor
 }
 
-// Release has an empty reply.
+// Release closes a handle. The reply is empty.
 type Release struct {
 	Handle uint32
 	_      uint32
 }
 
-// Commit carries the file.
+// Commit writes Len bytes of memory to a file. It carries the file.
 type Commit struct {
 	Handle  uint32
 	_       uint32
@@ -123,25 +125,27 @@ type Commit struct {
 	Len     uint64
 }
 
+// CommitReply has the number of bytes written.
 type CommitReply struct {
 	Written uint64
 }
 
-// Pin carries the file.
+// Pin pins or unpins a file. It carries the file.
 type Pin struct {
 	On    uint32 // 1: load the file and keep it; 0: no longer
-	Owner uint32 // for whose programs, where memory is shared by those of one user only; NoOwner: the caller's
+	Owner uint32 // the user whose programs share the memory, if HelloReply.Writable; NoOwner: the client's user
 }
 
 // NoOwner is no user.
 const NoOwner = ^uint32(0)
 
+// PinReply has the size of the pinned range.
 type PinReply struct {
 	Bytes      uint64
 	Generation uint64
 }
 
-// Register carries the memory.
+// Register registers memory of the program. It carries the memory.
 type Register struct {
 	Kind  uint32
 	_     uint32
@@ -149,29 +153,32 @@ type Register struct {
 	Size  uint64
 }
 
+// RegisterReply has the handle of the memory.
 type RegisterReply struct {
 	Handle uint32
 	_      uint32
 }
 
-// Open carries the file.
+// Open opens a file for rings. It carries the file.
 type Open struct {
 	_ uint64
 }
 
+// OpenReply has the handle and the size of the file.
 type OpenReply struct {
 	Handle uint32
 	Access uint32 // 1: may be read; 2: may be written
 	Size   uint64
 }
 
-// Ring asks for rings. The reply carries three rights: their memory, an eventfd by which the client says that it has
-// submitted, and a signal by which the daemon says that something is complete (Event).
+// Ring makes rings. The reply carries three rights: their memory, the Doorbell that the client rings after it has submitted, and the Event
+// that signals completions.
 type Ring struct {
 	Entries uint32 // submissions; a power of two up to MaxEntries
 	_       uint32
 }
 
+// RingReply has the handle and the sizes of the rings. Size is bytes of memory.
 type RingReply struct {
 	Handle      uint32
 	Entries     uint32
@@ -180,7 +187,7 @@ type RingReply struct {
 	Size        uint64
 }
 
-// Error is a refusal of the other side.
+// Error is an error reply of the daemon.
 type Error struct {
 	Errno syscall.Errno
 	Text  string
@@ -195,11 +202,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrMalformed says that bytes are no message.
+// ErrMalformed says that bytes are not a valid message.
 var ErrMalformed = errors.New("malformed message")
 
-// Encode makes a message of h and body, whose Length it sets. body is a pointer to one of the structs above, a string, or
-// nil.
+// Encode returns a message of h and body. It sets h.Length. body is a pointer to one of the structs above, a string, or nil.
 func Encode(h Header, body any) []byte {
 	b := make([]byte, 0, 256)
 	b, _ = binary.Append(b, binary.LittleEndian, &h)
@@ -210,14 +216,14 @@ func Encode(h Header, body any) []byte {
 	default:
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, v); err != nil {
-			panic(fmt.Sprintf("wire: %T: %v", v, err)) // not of fixed size: a mistake of ours
+			panic(fmt.Sprintf("wire: %T: %v", v, err)) // not of fixed size: a bug
 		}
 	}
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)))
 	return b
 }
 
-// Decode splits a packet.
+// Decode splits a packet into header and body.
 func Decode(packet []byte) (h Header, body []byte, err error) {
 	if len(packet) < HeaderSize || len(packet) > MaxMessage {
 		return h, nil, fmt.Errorf("%w: %d bytes", ErrMalformed, len(packet))
@@ -231,7 +237,7 @@ func Decode(packet []byte) (h Header, body []byte, err error) {
 	return h, packet[HeaderSize:], nil
 }
 
-// Body reads a body of exactly v's size.
+// Body decodes a body, whose size must be exactly that of v.
 func Body(b []byte, v any) error {
 	if want := binary.Size(v); len(b) != want {
 		return fmt.Errorf("%w: a body of %d bytes, want %d", ErrMalformed, len(b), want)
@@ -240,19 +246,19 @@ func Body(b []byte, v any) error {
 	return err
 }
 
-// Text makes a name of at most 63 bytes, ended by a zero byte.
+// Text returns s as a fixed field: 63 bytes of it at most, ended by a zero byte.
 func Text(s string) (t [64]byte) {
 	copy(t[:63], s)
 	return t
 }
 
-// String is the other way round.
+// String is the inverse of Text.
 func String(t [64]byte) string {
 	b, _, _ := bytes.Cut(t[:], []byte{0})
 	return strings.ToValidUTF8(string(b), "?")
 }
 
-// Failure is the body and status of a refusal.
+// Failure returns the status and the body of an error reply.
 func Failure(err error, errno syscall.Errno) (int32, string) {
 	if errno == 0 {
 		errno = syscall.EIO

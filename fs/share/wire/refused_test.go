@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// TestRefusedUnread: who is refused before his Hello was read hears why, though he can't send it any more.
+// TestRefusedUnread: a client that is refused before its Hello was read gets the reason, although sending the Hello fails.
 func TestRefusedUnread(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})

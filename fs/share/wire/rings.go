@@ -7,13 +7,13 @@ import (
 	"math/bits"
 )
 
-// Rings are two queues in memory that a client and the daemon share: of submissions, which the client makes and the daemon
-// takes, and of completions, the other way round, in any order. Indexes count up and wrap at 2^32; each is written by one
-// side only and lies in a cache line of its own. Neither side believes the other's: an index that is out of range ends the
-// ring, and an entry is copied out before it is looked at.
+// Rings are two queues in memory that a client and the daemon share. The client puts in submissions and the daemon takes them; the
+// daemon puts in completions, in any order, and the client takes them. Indexes count up and wrap at 2^32. Each is written by one side only
+// and lies in a cache line of its own. Neither side trusts the other: an index out of range ends the ring, and an entry is copied before
+// it is checked.
 //
-// A side that has nothing to do says so in its sleep word and looks once more before it waits for its signal; the other
-// side signals that only while the word is set.
+// A side that has nothing to do sets its sleep word, looks at the ring once more, and then waits for its signal. The other side signals
+// only while the word is set.
 
 // Offsets in the rings' memory. Submissions begin at ringEntries, completions behind them.
 const (
@@ -32,7 +32,7 @@ const (
 	MaxEntries     = 1 << 15
 )
 
-// Op is what a submission asks for.
+// Op is the operation of a submission.
 type Op uint32
 
 const (
@@ -41,9 +41,10 @@ const (
 	OpSync                // make the file durable
 )
 
-// Submission is one request. Any alignment will do; whole blocks at multiples of 4 in memory go without a detour.
+// Submission is one transfer. Offsets and lengths need no alignment. Whole blocks at multiples of 4 in memory go by DMA, the rest is
+// copied.
 type Submission struct {
-	Data    uint64 // the client's own: comes back with the completion
+	Data    uint64 // chosen by the client; the completion repeats it
 	Op      Op
 	File    uint32 // handle of an Open
 	Memory  uint32 // handle of a Register or of a Map
@@ -54,29 +55,29 @@ type Submission struct {
 	_       [16]byte
 }
 
-// Completion is its answer. Result is the number of bytes, fewer than asked for only at the end of the file, or an errno,
-// negative.
+// Completion is the result of a submission. Result is the number of bytes, fewer than Len only at the end of the file, or a negative
+// errno.
 type Completion struct {
 	Data   uint64
 	Result int64
 	_      [16]byte
 }
 
-// Rings is one side's view.
+// Rings is one side's view of the rings.
 type Rings struct {
 	*Shared
 	entries, completions uint32
 }
 
-// ErrRing says that the other side broke the rules of the rings.
+// ErrRing says that the other side has broken the protocol of the rings.
 var ErrRing = errors.New("the rings' indexes are impossible")
 
-// RingsSize is the memory that rings for so many submissions take, in bytes.
+// RingsSize returns the bytes of memory for rings of so many submissions.
 func RingsSize(entries uint32) int {
 	return ringEntries + int(entries)*(SubmissionSize+2*CompletionSize)
 }
 
-// NewRings lays rings over memory.
+// NewRings returns rings in the memory s. entries is a power of two up to MaxEntries.
 func NewRings(s *Shared, entries uint32) (*Rings, error) {
 	if bits.OnesCount32(entries) != 1 || entries > MaxEntries {
 		return nil, fmt.Errorf("rings of %d entries: want a power of two up to %d", entries, MaxEntries)
@@ -87,7 +88,7 @@ func NewRings(s *Shared, entries uint32) (*Rings, error) {
 	return &Rings{s, entries, 2 * entries}, nil
 }
 
-// Completions is how many completions there is room for.
+// Completions returns the number of entries of the completion ring.
 func (r *Rings) Completions() uint32 { return r.completions }
 
 func (r *Rings) submission(i uint32) []byte {
@@ -100,7 +101,7 @@ func (r *Rings) completion(i uint32) []byte {
 	return r.b[at : at+CompletionSize]
 }
 
-// Submit is the client's: it puts in as many of s as there is room for, and says how many.
+// Submit is called by the client. It puts in as many of s as there is room for, and returns how many.
 func (r *Rings) Submit(s []Submission) (int, error) {
 	tail := r.Word32(sqTail).Load()
 	used := tail - r.Word32(sqHead).Load()
@@ -111,11 +112,11 @@ func (r *Rings) Submit(s []Submission) (int, error) {
 	for i := range n {
 		EncodeSubmission(r.submission(tail+uint32(i)), &s[i])
 	}
-	r.Word32(sqTail).Store(tail + uint32(n)) // after the entries: whoever sees the index sees them
+	r.Word32(sqTail).Store(tail + uint32(n)) // after the entries, so that the daemon sees them with the index
 	return n, nil
 }
 
-// Take is the daemon's: it copies out up to len(s) submissions.
+// Take is called by the daemon. It copies out up to len(s) submissions.
 func (r *Rings) Take(s []Submission) (int, error) {
 	head := r.Word32(sqHead).Load()
 	have := r.Word32(sqTail).Load() - head
@@ -128,14 +129,14 @@ func (r *Rings) Take(s []Submission) (int, error) {
 		copy(raw[:], r.submission(head+uint32(i)))
 		DecodeSubmission(raw[:], &s[i])
 	}
-	r.Word32(sqHead).Store(head + uint32(n)) // after the copies: the client may use the places again
+	r.Word32(sqHead).Store(head + uint32(n)) // after the copies, since the client may reuse the entries
 	return n, nil
 }
 
-// Submitted says whether Take would find something, if only that the client broke the rules.
+// Submitted reports whether Take would return submissions or an error.
 func (r *Rings) Submitted() bool { return r.Word32(sqTail).Load() != r.Word32(sqHead).Load() }
 
-// Room is the daemon's: how many completions the client has left room for.
+// Room is called by the daemon. It returns how many completions there is room for.
 func (r *Rings) Room() (uint32, error) {
 	used := r.Word32(cqTail).Load() - r.Word32(cqHead).Load()
 	if used > r.completions {
@@ -144,16 +145,16 @@ func (r *Rings) Room() (uint32, error) {
 	return r.completions - used, nil
 }
 
-// Complete is the daemon's, one at a time. The caller knows that there is room.
+// Complete is called by the daemon, by one goroutine at a time. There must be room.
 func (r *Rings) Complete(c Completion) {
 	tail := r.Word32(cqTail).Load()
 	b := r.completion(tail)
 	binary.LittleEndian.PutUint64(b, c.Data)
 	binary.LittleEndian.PutUint64(b[8:], uint64(c.Result))
-	r.Word32(cqTail).Swap(tail + 1) // after the entry, and before the look at whether the client sleeps
+	r.Word32(cqTail).Swap(tail + 1) // after the entry, and before the client's sleep word is read
 }
 
-// Reap is the client's: it takes out up to len(c) completions.
+// Reap is called by the client. It takes out up to len(c) completions.
 func (r *Rings) Reap(c []Completion) (int, error) {
 	head := r.Word32(cqHead).Load()
 	have := r.Word32(cqTail).Load() - head
@@ -169,13 +170,14 @@ func (r *Rings) Reap(c []Completion) (int, error) {
 	return n, nil
 }
 
-// DaemonSleeps and ClientSleeps say that a side is about to wait; after it, look once more. They exchange, since under the race
-// detector a store outside Go's heap is a plain one, which that look overtakes.
+// DaemonSleeps and ClientSleeps set or clear the sleep word of a side. After setting it the side must look at the ring once more before it
+// waits. They use an exchange, because under the race detector an atomic store outside of Go's heap is a plain store, which a later load
+// may overtake.
 func (r *Rings) DaemonSleeps(on bool) { r.Word32(daemonSleeps).Swap(word(on)) }
 func (r *Rings) ClientSleeps(on bool) { r.Word32(clientSleeps).Swap(word(on)) }
 
-// WakeDaemon says whether the daemon is to be signalled, after something was submitted or reaped; WakeClient likewise after
-// something was completed.
+// WakeDaemon reports whether the client must signal the daemon after it has submitted or reaped. WakeClient reports whether the daemon must
+// signal the client after completions.
 func (r *Rings) WakeDaemon() bool { return r.Word32(daemonSleeps).Swap(0) != 0 }
 func (r *Rings) WakeClient() bool {
 	return r.Word32(clientSleeps).Load() != 0 && r.Word32(clientSleeps).Swap(0) != 0
@@ -188,7 +190,7 @@ func word(on bool) uint32 {
 	return 0
 }
 
-// EncodeSubmission writes s to b, of SubmissionSize bytes.
+// EncodeSubmission encodes s to the SubmissionSize bytes of b.
 func EncodeSubmission(b []byte, s *Submission) {
 	le := binary.LittleEndian
 	le.PutUint64(b, s.Data)
@@ -202,7 +204,7 @@ func EncodeSubmission(b []byte, s *Submission) {
 	clear(b[48:SubmissionSize])
 }
 
-// DecodeSubmission reads it back.
+// DecodeSubmission is the inverse of EncodeSubmission.
 func DecodeSubmission(b []byte, s *Submission) {
 	le := binary.LittleEndian
 	*s = Submission{Data: le.Uint64(b), Op: Op(le.Uint32(b[8:])), File: le.Uint32(b[12:]), Memory: le.Uint32(b[16:]),

@@ -84,7 +84,7 @@ func FuzzDecode(f *testing.F) {
 func FuzzRights(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// Only the parsing: these descriptors are nobody's to close.
+		// Only parsed: the numbers are not descriptors of this process.
 		all, _ := ParseRights(b)
 		if len(all)*4 > len(b) {
 			t.Fatalf("%d descriptors in %d bytes", len(all), len(b))
