@@ -24,7 +24,7 @@ func TestHIPShare(t *testing.T) {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
 	inC := filepath.Join(t.TempDir(), "testgpu")
-	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", "../../sdk/c/lanefs.c", "../../sdk/c/gpu.c", "-pthread", "-ldl")
+	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", "../../sdk/c/lanefs.c", "../../sdk/c/ring.c", "../../sdk/c/gpu.c", "-pthread", "-ldl")
 	for _, c := range []struct {
 		name, rocm string
 		env        []string

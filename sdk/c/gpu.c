@@ -1,6 +1,6 @@
 /*
- * Memory of a GPU, mapped for the program that has its descriptor. CUDA's driver and HIP are opened at run time; they name and
- * lay out what both have alike. What only AMD has: DMA-BUFs as HIP's external memory, and HSA's IPC handles.
+ * Mapping GPU memory of which the program has a descriptor. CUDA's driver and HIP are opened at run time. Their functions and structs for
+ * virtual memory have the same names and layouts. Only AMD has DMA-BUFs as HIP's external memory, and HSA's IPC handles.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -22,7 +22,7 @@ struct pointer_info { uint32_t size, type; void *agent, *host; size_t bytes; voi
 struct ipc { char magic[8]; uint64_t size; uint32_t handle[8]; };                             /* docs/SPEC.md; hsa_amd_ipc_memory_t */
 _Static_assert(sizeof(struct external_handle) == 104 && sizeof(struct external_buffer) == 88 && sizeof(struct ipc) == 48 && sizeof(struct pointer_info) == 56, "layout");
 
-/* A device and its library. It is never closed: the program may have memory of it. */
+/* A device and its library. It is never closed, because the program may have memory mapped. */
 struct gpu {
 	struct gpu *next;
 	char runtime[8], device[64];
@@ -33,7 +33,7 @@ struct gpu {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus; /* protected by lock */
 
-/* A function of the library, by the name that CUDA and HIP share. */
+/* Looks up a function by its name without the prefix, which CUDA and HIP share. */
 static void *function(struct gpu *g, const char *name)
 {
 	char full[64];
@@ -41,7 +41,7 @@ static void *function(struct gpu *g, const char *name)
 	return dlsym(g->lib, full);
 }
 
-/* Calls a function: an error's number, or -1 where the library has none of that name. */
+/* Calls a function. The value is its error number, or -1 if the library does not have it. */
 #define CALL(g, name, types, ...) ({ int (*f_) types = (int (*) types)function(g, name); f_ ? f_(__VA_ARGS__) : -1; })
 #define HSA(g, name, types, ...) ({ int (*f_) types = (int (*) types)dlsym(g, name); f_ ? f_(__VA_ARGS__) : -1; })
 
@@ -102,7 +102,7 @@ static struct gpu *find(const struct lanefs_facts *f)
 	return g;
 }
 
-/* Makes the device the thread's, and afterwards again what was. */
+/* Makes the device current for the thread, and restores the previous one. */
 static int enter(struct gpu *g, int *was)
 {
 	*was = 0;
@@ -153,7 +153,7 @@ static int map_handle(struct gpu *g, struct lanefs_buffer *b)
 	return 0;
 }
 
-/* A DMA-BUF. HIP maps it so that its copies know it, which they would not if HSA did. */
+/* A DMA-BUF. It is mapped by HIP, not HSA, because HIP's copies accept only memory that HIP has mapped. */
 static int map_dmabuf(struct gpu *g, struct lanefs_buffer *b)
 {
 	const struct external_handle h = {.type = OPAQUE_FD, .handle.fd = b->fd, .size = b->fd_offset + b->memory};
@@ -169,7 +169,7 @@ static int map_dmabuf(struct gpu *g, struct lanefs_buffer *b)
 	return 0;
 }
 
-/* HSA's name for the device: who owns what HIP allocates on it. */
+/* Finds the device's HSA agent: the owner of memory that HIP allocates on the device. */
 static int agent(struct gpu *g, void *hsa, uint64_t *owner)
 {
 	void *page;

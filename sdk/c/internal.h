@@ -1,15 +1,32 @@
-/* What the library's own files share. */
+/* Shared by the files of the library. */
 #ifndef LANEFS_INTERNAL_H
 #define LANEFS_INTERNAL_H
 
 #include "lanefs.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
+#define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 
-/* Notes why a call fails (NULL: as errno has it), sets errno, and gives -1. */
+/* Types of messages. */
+enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, REPLY = 0x8000 };
+
+enum { NO_FD = -2 }; /* no descriptor to pass; -1 is an invalid descriptor of the caller */
+
+HIDDEN extern const char lanefs_gone_text[];
+
+/* Stores the error text of a failed call (NULL: that of errno), sets errno, and returns -1. */
 HIDDEN int lanefs_fail(int code, const char *text);
 
-/* Waits for what the program has under way on the device of a buffer that is mapped there. */
+/* Makes one request. want is how many rights its reply has; they go to fds. */
+HIDDEN int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want);
+
+/* Waits for fd or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
+HIDDEN int lanefs_wait_for(const lanefs *s, int fd, int timeout);
+
+/* Whether the daemon has ended. */
+HIDDEN int lanefs_gone(const lanefs *s);
+
+/* Waits for the program's work on the device of a buffer that is mapped there. */
 HIDDEN int lanefs_gpu_wait(const struct lanefs_buffer *b);
 
 /* Waits likewise, and unmaps what lanefs_gpu_map mapped. */

@@ -13,14 +13,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/xattr.h>
-#include <time.h>
 #include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "a little-endian machine is needed"
 #endif
 
-enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, REPLY = 0x8000 };
 enum { VERSION = 1, MAX_MESSAGE = 1024, MAX_RIGHTS = 4 };
 
 struct header { uint16_t type, zero; uint32_t length, tag; int32_t status; };
@@ -35,18 +33,14 @@ struct reg { uint32_t kind, zero; uint64_t fd_offset, size; };
 struct reg_reply { uint32_t handle, zero; };
 struct open_request { uint64_t zero; };
 struct open_reply { uint32_t handle, access; uint64_t size; };
-struct ring_request { uint32_t entries, zero; };
-struct ring_reply { uint32_t handle, entries, completions, zero; uint64_t size; };
 
-#define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 SIZE(struct header, 16); SIZE(struct hello, 16); SIZE(struct hello_reply, 160); SIZE(struct map, 24); SIZE(struct map_reply, 56);
 SIZE(struct release, 8); SIZE(struct commit, 32); SIZE(struct commit_reply, 8); SIZE(struct reg, 24); SIZE(struct reg_reply, 8);
-SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct ring_request, 8); SIZE(struct ring_reply, 24);
-SIZE(struct lanefs_request, 64); SIZE(struct lanefs_completion, 32);
+SIZE(struct open_request, 8); SIZE(struct open_reply, 16);
 
 struct lanefs {
 	int socket, event;
-	pid_t owner;           /* who connected: a fork has no right to its parent's connection */
+	pid_t owner;           /* process that connected: a forked child must not use the connection */
 	pthread_mutex_t mutex; /* one request at a time */
 	uint32_t tag;          /* protected by mutex */
 	const _Atomic uint64_t *board;
@@ -54,7 +48,7 @@ struct lanefs {
 	struct lanefs_facts facts;
 };
 
-static const char gone_text[] = "the mount's daemon has gone";
+const char lanefs_gone_text[] = "the mount's daemon has gone";
 static _Thread_local char error_text[MAX_MESSAGE];
 
 const char *lanefs_error(void) { return error_text; }
@@ -74,8 +68,6 @@ static void close_all(const int *fds, int n)
 	errno = saved;
 }
 
-enum { NO_FD = -2 }; /* -1 is a descriptor of the caller's that is none */
-
 static int transmit(int fd, const void *head, const void *body, size_t n, int pass)
 {
 	struct iovec iov[2] = {{(void *)head, sizeof(struct header)}, {(void *)body, n}};
@@ -94,10 +86,10 @@ static int transmit(int fd, const void *head, const void *body, size_t n, int pa
 	do
 		sent = sendmsg(fd, &m, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
-	return sent < 0 ? lanefs_fail(errno, errno == EPIPE || errno == ECONNRESET ? gone_text : NULL) : 0;
+	return sent < 0 ? lanefs_fail(errno, errno == EPIPE || errno == ECONNRESET ? lanefs_gone_text : NULL) : 0;
 }
 
-/* Receives a message into packet and its rights into fds. Gives its length. */
+/* Receives a message into packet and its rights into fds. Returns its length. */
 static ssize_t receive(int fd, char *packet, int *fds, int *count)
 {
 	struct iovec iov = {packet, MAX_MESSAGE};
@@ -109,7 +101,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	while (n < 0 && errno == EINTR);
 	*count = 0;
 	if (n <= 0)
-		return lanefs_fail(n ? errno : ECONNRESET, gone_text);
+		return lanefs_fail(n ? errno : ECONNRESET, lanefs_gone_text);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
@@ -130,8 +122,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	return n;
 }
 
-/* Makes one request. want is how many rights its reply has; they go to fds. */
-static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want)
+int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want)
 {
 	char packet[MAX_MESSAGE + 1];
 	int got[MAX_RIGHTS], count = 0;
@@ -140,7 +131,7 @@ static int call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 		return lanefs_fail(EPERM, "the session is that of the process that forked this one: connect again");
 	pthread_mutex_lock(&s->mutex);
 	h.tag = ++s->tag;
-	/* Who refuses a Hello before it is read has gone, and the reply says why. */
+	/* A daemon that refuses a Hello before it has read it closes the socket. Its reply has the reason. */
 	int failed = transmit(s->socket, &h, body, n, pass) && !(type == HELLO && errno == EPIPE);
 	ssize_t size = failed ? -1 : receive(s->socket, packet, got, &count);
 	pthread_mutex_unlock(&s->mutex);
@@ -198,7 +189,7 @@ lanefs *lanefs_connect(int fd)
 	struct hello q = {.magic = {'L', 'A', 'N', 'E', 'F', 'S', 'V', 'R'}, .least = VERSION, .most = VERSION};
 	struct hello_reply r;
 	int fds[2];
-	if (call(s, HELLO, &q, sizeof q, NO_FD, &r, sizeof r, fds, 2)) {
+	if (lanefs_call(s, HELLO, &q, sizeof q, NO_FD, &r, sizeof r, fds, 2)) {
 		lanefs_close(s);
 		return NULL;
 	}
@@ -248,7 +239,7 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	struct map_reply r;
 	memset(b, 0, sizeof *b);
 	b->fd = -1;
-	if (call(s, MAP, &q, sizeof q, fd, &r, sizeof r, &b->fd, 1))
+	if (lanefs_call(s, MAP, &q, sizeof q, fd, &r, sizeof r, &b->fd, 1))
 		return -1;
 	b->size = r.length;
 	b->generation = r.generation;
@@ -286,8 +277,7 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 	b->fd = -1;
 }
 
-/* Waits for fd, or for the daemon's end: 1 for either, 0 after timeout milliseconds. */
-static int wait_for(const lanefs *s, int fd, int timeout)
+int lanefs_wait_for(const lanefs *s, int fd, int timeout)
 {
 	struct pollfd p[2] = {{.fd = s->socket}, {.fd = fd, .events = POLLIN}};
 	int n = poll(p, 2, timeout);
@@ -302,7 +292,7 @@ static int wait_for(const lanefs *s, int fd, int timeout)
 	return n > 0;
 }
 
-static int gone(const lanefs *s)
+int lanefs_gone(const lanefs *s)
 {
 	struct pollfd p = {.fd = s->socket};
 	return poll(&p, 1, 0) > 0;
@@ -312,10 +302,10 @@ uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b)
 {
 	if (!b->generation)
 		return 0;
-	return gone(s) ? UINT64_MAX : atomic_load(&s->board[b->handle]);
+	return lanefs_gone(s) ? UINT64_MAX : atomic_load(&s->board[b->handle]);
 }
 
-int lanefs_wait(lanefs *s, int timeout) { return wait_for(s, s->event, timeout); }
+int lanefs_wait(lanefs *s, int timeout) { return lanefs_wait_for(s, s->event, timeout); }
 
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length)
 {
@@ -325,14 +315,14 @@ int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer
 		return -1;
 	struct commit q = {.handle = b->handle, .memory_offset = b->offset + start, .file_offset = offset, .length = length};
 	struct commit_reply r;
-	return call(s, COMMIT, &q, sizeof q, fd, &r, sizeof r, NULL, 0);
+	return lanefs_call(s, COMMIT, &q, sizeof q, fd, &r, sizeof r, NULL, 0);
 }
 
 int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle)
 {
 	struct reg q = {.kind = kind, .fd_offset = offset, .size = size};
 	struct reg_reply r;
-	if (call(s, REGISTER, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
+	if (lanefs_call(s, REGISTER, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
 		return -1;
 	*handle = r.handle;
 	return 0;
@@ -342,7 +332,7 @@ int lanefs_open(lanefs *s, int fd, uint32_t *handle)
 {
 	struct open_request q = {0};
 	struct open_reply r;
-	if (call(s, OPEN, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
+	if (lanefs_call(s, OPEN, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
 		return -1;
 	*handle = r.handle;
 	return 0;
@@ -351,137 +341,5 @@ int lanefs_open(lanefs *s, int fd, uint32_t *handle)
 int lanefs_release(lanefs *s, uint32_t handle)
 {
 	struct release q = {.handle = handle};
-	return call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0);
-}
-
-/* Offsets of the rings' words, in 32-bit words; entries begin at ENTRIES bytes. */
-enum { SQ_TAIL = 0, SQ_HEAD = 16, CQ_TAIL = 32, CQ_HEAD = 48, DAEMON_SLEEPS = 64, CLIENT_SLEEPS = 80, ENTRIES = 4096 };
-
-struct lanefs_ring {
-	lanefs *s;
-	uint32_t handle, entries, completions, flying;
-	int submit, complete;
-	size_t size;
-	char *memory;
-};
-
-static _Atomic uint32_t *word(lanefs_ring *r, int i) { return (_Atomic uint32_t *)r->memory + i; }
-
-lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
-{
-	struct ring_request q = {.entries = entries};
-	struct ring_reply a;
-	int fds[3];
-	lanefs_ring *r = calloc(1, sizeof *r);
-	if (!r) {
-		lanefs_fail(ENOMEM, NULL);
-		return NULL;
-	}
-	if (call(s, RING, &q, sizeof q, NO_FD, &a, sizeof a, fds, 3)) {
-		free(r);
-		return NULL;
-	}
-	*r = (lanefs_ring){.s = s, .handle = a.handle, .entries = a.entries, .completions = a.completions, .submit = fds[1], .complete = fds[2], .size = a.size};
-	void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
-	int saved = errno;
-	close(fds[0]);
-	if (p == MAP_FAILED) {
-		r->memory = NULL;
-		lanefs_ring_free(r);
-		lanefs_fail(saved, NULL);
-		return NULL;
-	}
-	r->memory = p;
-	return r;
-}
-
-static void wake(lanefs_ring *r)
-{
-	uint64_t one = 1;
-	/* After what was stored before: the exchange is sequentially consistent, as is the daemon's. */
-	if (atomic_exchange(word(r, DAEMON_SLEEPS), 0) && write(r->submit, &one, sizeof one) < 0)
-		return; /* a full eventfd is signalled already */
-}
-
-int lanefs_ring_submit(lanefs_ring *r, const struct lanefs_request *q, unsigned n)
-{
-	uint32_t tail = atomic_load(word(r, SQ_TAIL));
-	unsigned room = r->entries - r->flying; /* so there is room for the completions, too */
-	if (n > room)
-		n = room;
-	struct lanefs_request *ring = (struct lanefs_request *)(r->memory + ENTRIES);
-	for (unsigned i = 0; i < n; i++)
-		ring[(tail + i) & (r->entries - 1)] = q[i];
-	atomic_store(word(r, SQ_TAIL), tail + n); /* after the entries */
-	r->flying += n;
-	if (n)
-		wake(r);
-	return (int)n;
-}
-
-static unsigned take(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
-{
-	uint32_t head = atomic_load(word(r, CQ_HEAD)), have = atomic_load(word(r, CQ_TAIL)) - head;
-	const struct lanefs_completion *ring = (const void *)(r->memory + ENTRIES + (size_t)r->entries * sizeof(struct lanefs_request));
-	if (n > have)
-		n = have;
-	for (unsigned i = 0; i < n; i++)
-		c[i] = ring[(head + i) & (r->completions - 1)];
-	atomic_store(word(r, CQ_HEAD), head + n);
-	r->flying -= n;
-	return n;
-}
-
-/* How long to look for completions before sleeping, in ns: longer than it takes to read a few blocks, and to be woken. */
-enum { SPIN = 50000 };
-
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-/* take, for a while. */
-static unsigned look(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
-{
-	int64_t end = now() + SPIN;
-	unsigned got = 0;
-	for (int i = 1; !got && (i % 16 || now() < end); i++)
-		got = take(r, c, n);
-	return got;
-}
-
-int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout)
-{
-	for (;;) {
-		unsigned got = take(r, c, n);
-		if (!got && n && timeout && r->flying)
-			got = look(r, c, n);
-		if (got || !n)
-			return (int)got;
-		atomic_store(word(r, CLIENT_SLEEPS), 1);
-		int ended = gone(r->s); /* before the last look */
-		if ((got = take(r, c, n)))
-			return (int)got;
-		if (ended)
-			return lanefs_fail(ECONNRESET, gone_text);
-		int ready = wait_for(r->s, r->complete, timeout);
-		if (ready < 0)
-			return -1;
-		if (!ready)
-			return (int)take(r, c, n);
-	}
-}
-
-void lanefs_ring_free(lanefs_ring *r)
-{
-	if (!r)
-		return;
-	lanefs_release(r->s, r->handle);
-	if (r->memory)
-		munmap(r->memory, r->size);
-	close(r->submit);
-	close(r->complete);
-	free(r);
+	return lanefs_call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0);
 }

@@ -1,12 +1,12 @@
 /*
  * LaneFS in C: files of a LaneFS mount as device memory. Link with -llanefs; no library but libc is needed.
  *
- * The nouns. A session is a connection to the daemon of one mount. A buffer is device memory: a range of a file, shared by
- * all who map it, or the program's own to write to and commit. A ring moves ranges of files into and out of memory that the
+ * The nouns. A session is a connection to the daemon of one mount. A buffer is device memory: a range of a file, shared by all programs
+ * that map it, or private memory that the program may write to and commit. A ring moves ranges of files into and out of memory that the
  * program has registered. Offsets and lengths are bytes.
  *
- * Functions return -1 (or NULL) with errno set where they fail; lanefs_error() says more. They may be called from any
- * thread; a ring belongs to one thread at a time.
+ * On failure functions return -1 (or NULL) and set errno; lanefs_error() has the text. They may be called from any thread, but only one
+ * thread at a time may use a ring.
  */
 #ifndef LANEFS_H
 #define LANEFS_H
@@ -21,7 +21,7 @@ extern "C" {
 typedef struct lanefs lanefs;
 typedef struct lanefs_ring lanefs_ring;
 
-/* What device memory is, and so what its descriptors are. */
+/* The kind of device memory and of its descriptors. */
 enum lanefs_kind {
 	LANEFS_MEMFD = 1,  /* ordinary memory: the host runtime */
 	LANEFS_DMABUF = 2,
@@ -31,74 +31,74 @@ enum lanefs_kind {
 
 struct lanefs_facts {
 	char runtime[8];   /* "host", "cuda", "hip" */
-	char device[64];   /* its PCI address; empty for the host runtime */
+	char device[64];   /* PCI address; empty for the host runtime */
 	char name[64];
 	enum lanefs_kind kind;
-	uint64_t granule;  /* of memory */
-	uint64_t pool_size;
+	uint64_t granule;  /* bytes; unit of allocation */
+	uint64_t pool_size; /* bytes */
 };
 
-/* Connects to the daemon of the mount that fd is on. ENOTSUP: fd is not on a LaneFS mount that gives out device memory. */
+/* Connects to the daemon of the mount that fd is on. ENOTSUP: fd is not on a LaneFS mount with a share. */
 lanefs *lanefs_connect(int fd);
 
-/* Ends the session and all it gave, but for memory that is still mapped. Of a child that was forked, only what it has of it. */
+/* Ends the session and its objects, except memory that is still mapped. In a forked child it frees only the child's copy. */
 void lanefs_close(lanefs *s);
 
 const struct lanefs_facts *lanefs_facts(const lanefs *s);
 
-/* What the calling thread's last failure was, in words. */
+/* The error text of the calling thread's last failure. */
 const char *lanefs_error(void);
 
 /* Flags of lanefs_map. */
-#define LANEFS_PRIVATE 1u /* memory of one's own, to write to; fd must be open for reading and writing */
+#define LANEFS_PRIVATE 1u /* private memory, which may be written to; fd must be open for reading and writing */
 #define LANEFS_EMPTY 2u   /* with LANEFS_PRIVATE: zeroes instead of the file's bytes */
 
 struct lanefs_buffer {
-	void *data;          /* NULL where the CPU does not reach the memory */
+	void *data;          /* NULL if the CPU cannot address the memory */
 	size_t size;
-	uint64_t generation; /* of the file's range, when it was read; 0 with LANEFS_PRIVATE */
-	uint64_t file_size;  /* likewise */
+	uint64_t generation; /* of the file's range when it was read; 0 with LANEFS_PRIVATE */
+	uint64_t file_size;  /* when it was read */
 	int fd;              /* the memory, for lanefs_gpu_map or another library. Closed by lanefs_unmap */
 	enum lanefs_kind kind;
 	uint64_t offset;     /* of data in the memory */
 	uint64_t memory;     /* size of the memory */
 	uint32_t handle;     /* for rings */
-	uint64_t fd_offset;  /* of the memory in what fd is */
-	void *mapped, *device, *base, *gpu, *external; /* the library's own */
+	uint64_t fd_offset;  /* of the memory in the object of fd */
+	void *mapped, *device, *base, *gpu, *external; /* private to the library */
 };
 
-/* Gives length bytes of fd from offset in device memory; length 0 is to the end of the file. fd may be closed afterwards. */
+/* Maps length bytes of fd at offset as device memory. length 0 means to the end of the file. fd may be closed afterwards. */
 int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b);
 
 /*
- * Maps a buffer for the GPU that its memory belongs to, in CUDA's primary context of the device or on HIP's device, and gives its
- * address there, for kernels and copies. The GPU's library is opened at run time. Only LANEFS_PRIVATE memory may be written to.
+ * Maps a buffer on the GPU that its memory belongs to, in CUDA's primary context of the device or on HIP's device. Stores the address
+ * for kernels and copies. The GPU's library is opened at run time. Only LANEFS_PRIVATE memory may be written to.
  */
 int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address);
 
 /*
- * Gives a buffer back. Where lanefs_gpu_map has mapped it, this waits first for all that the program has under way on the device.
- * What the program has mapped of fd by itself it unmaps itself, after it has waited for the device: unmapping does not wait.
+ * Releases a buffer. If lanefs_gpu_map has mapped it, this first waits for the program's work on the device. A program that has mapped fd
+ * itself must wait for the device and unmap it itself.
  */
 void lanefs_unmap(lanefs *s, struct lanefs_buffer *b);
 
-/* The generation that the buffer's range of its file has now: another one than b->generation once the file has changed, or the
- * daemon has gone, so that nobody knows. */
+/* The present generation of the buffer's range of its file. It differs from b->generation if the file has changed, and after the end of
+ * the daemon. */
 uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b);
 
-/* Waits until some buffer may have a new generation: 1, or 0 after timeout milliseconds. Once the daemon has gone, all have. */
+/* Waits until a buffer may have a new generation. Returns 1, or 0 after timeout milliseconds. After the end of the daemon all have. */
 int lanefs_wait(lanefs *s, int timeout);
 
-/* Writes length bytes from start of b to fd at offset; they are durable when it returns. */
+/* Writes length bytes at start of b to fd at offset. They are durable when it returns. */
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length);
 
-/* Has the daemon import memory of the program's, size bytes at offset of fd, a multiple of 4096. Gives a handle. */
+/* Makes the daemon import memory of the program: size bytes, a multiple of 4096, at offset of fd. Stores a handle. */
 int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle);
 
-/* Lets rings name the file fd. How it was opened says what may be done with it. Gives a handle. */
+/* Makes the file fd known to rings. The flags with which it was opened say which requests are allowed. Stores a handle. */
 int lanefs_open(lanefs *s, int fd, uint32_t *handle);
 
-/* Ends a handle of lanefs_register or lanefs_open, after requests that name it. */
+/* Closes a handle of lanefs_register or lanefs_open, after requests that name it have ended. */
 int lanefs_release(lanefs *s, uint32_t handle);
 
 enum lanefs_op {
@@ -108,28 +108,28 @@ enum lanefs_op {
 };
 
 struct lanefs_request {
-	uint64_t data;          /* comes back with the completion */
+	uint64_t data;          /* repeated by the completion */
 	uint32_t op;
 	uint32_t file, memory;  /* handles */
 	uint32_t reserved;
-	uint64_t file_offset, memory_offset, length; /* of any alignment */
+	uint64_t file_offset, memory_offset, length; /* any alignment */
 	uint64_t reserved2[2];
 };
 
 struct lanefs_completion {
 	uint64_t data;
-	int64_t result; /* bytes, fewer than asked for only at the end of the file; or an errno, negative */
+	int64_t result; /* bytes, fewer than length only at the end of the file; or a negative errno */
 	uint64_t reserved[2];
 };
 
-/* A ring of so many requests in flight, a power of two. */
+/* Makes a ring for up to entries requests in flight, a power of two. */
 lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries);
 
-/* Submits up to n requests, as many as there is room for, and says how many. */
+/* Submits up to n requests, as many as there is room for, and returns how many. */
 int lanefs_ring_submit(lanefs_ring *r, const struct lanefs_request *q, unsigned n);
 
-/* Takes up to n completions; waits for the first one, at most timeout milliseconds (-1: for ever). ECONNRESET:
- * the daemon has gone, and no more will come. */
+/* Takes up to n completions and returns how many. Waits for the first one, timeout milliseconds at most (-1: for ever). ECONNRESET: the
+ * daemon has ended, and there are no more. */
 int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout);
 
 void lanefs_ring_free(lanefs_ring *r);

@@ -79,7 +79,7 @@ static void rings(lanefs *s, int fd, uint64_t size)
 	close(memory);
 }
 
-/* A child looks at what its parent has, and takes nothing from it. */
+/* A child reads the parent's buffers and does not disturb the parent. */
 static void forked(lanefs *s, int fd)
 {
 	struct lanefs_buffer b;
@@ -96,7 +96,7 @@ static void forked(lanefs *s, int fd)
 	}
 	int status;
 	WANT(waitpid(child, &status, 0) == child && status == 0);
-	WANT(pwrite(fd, "", 1, 0) == 1 && lanefs_latest(s, &b) != b.generation); /* still watched */
+	WANT(pwrite(fd, "", 1, 0) == 1 && lanefs_latest(s, &b) != b.generation); /* still tracked */
 	lanefs_unmap(s, &b);
 }
 
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 	struct lanefs_buffer own;
 	WANT(lanefs_map(s, fd, 0, 10000, LANEFS_PRIVATE, &own) == 0 && right(own.data, 0, 10000));
 	WANT(lanefs_commit(s, fd, 0, &own, 9999, 2) == -1 && errno == EINVAL);
-	WANT(lanefs_commit(s, fd, 0, &own, 0, 10000) == 0); /* the same bytes, but nobody looks */
+	WANT(lanefs_commit(s, fd, 0, &own, 0, 10000) == 0); /* the same bytes, which the daemon does not compare */
 	WANT(lanefs_latest(s, &b) > b.generation && lanefs_wait(s, 60000) == 1);
 	lanefs_unmap(s, &own);
 	lanefs_unmap(s, &b);

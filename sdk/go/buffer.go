@@ -11,34 +11,35 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// Buffer is device memory that the daemon gave.
+// Buffer is device memory of the daemon's pool.
 type Buffer struct {
 	s      *Session
 	handle uint32
-	export gpu.Export // FD is the buffer's own
+	export gpu.Export // FD is closed by Close
 	off    int64      // of the range in the memory
 	n      int64
-	size   int64  // of the file, when it was mapped
-	gen    uint64 // 0: memory of its own
+	size   int64  // of the file when it was mapped
+	gen    uint64 // 0: private memory
 	mapped []byte
 	bytes  []byte
-	rt     gpu.Runtime // whose device is; nil: not imported
+	rt     gpu.Runtime // that has imported the memory as device; nil: not imported
 	device gpu.Memory
 }
 
-// Map gives n bytes of f from off in device memory, shared with all who map them; n 0 means to the end of the file. f must
-// be open for reading and may be closed afterwards.
+// Map returns n bytes of f at off in device memory, which all programs that map them share. n 0 means to the end of the file. f must be open
+// for reading and may be closed afterwards. Errors are errnos, among them EINVAL for a range outside of the file and ENOMEM if the pool is
+// full.
 func (s *Session) Map(f *os.File, off, n int64) (*Buffer, error) {
 	return s.mapFile(f, wire.Map{Off: uint64(off), Len: uint64(n)})
 }
 
-// MapPrivate gives a copy of the range that nobody shares, to change and Commit. f must be open for reading and writing.
+// MapPrivate returns a private copy of the range, which the program may change and Commit. f must be open for reading and writing.
 func (s *Session) MapPrivate(f *os.File, off, n int64) (*Buffer, error) {
 	return s.mapFile(f, wire.Map{Off: uint64(off), Len: uint64(n), Flags: wire.MapPrivate})
 }
 
-// Alloc gives n bytes of zeroes in device memory, to fill and Commit. f, any file of the mount open for writing, says that
-// the program may.
+// Alloc returns n bytes of zeroes in private device memory, to fill and Commit. f is any file of the mount that is open for writing; it
+// proves the permission.
 func (s *Session) Alloc(f *os.File, n int64) (*Buffer, error) {
 	return s.mapFile(f, wire.Map{Len: uint64(n), Flags: wire.MapPrivate | wire.MapEmpty})
 }
@@ -70,21 +71,20 @@ func (s *Session) mapFile(f *os.File, q wire.Map) (*Buffer, error) {
 	return b, nil
 }
 
-// Bytes is the buffer, valid until Close; nil where the CPU does not reach it. Only memory of the program's own may be
-// written to.
+// Bytes returns the buffer's bytes, valid until Close. It is nil if the CPU cannot address them. Only private memory may be written to.
 func (b *Buffer) Bytes() []byte { return b.bytes }
 
-// Len is the buffer's length, FileSize the file's when it was mapped.
+// Len returns the length of the buffer, FileSize the size of the file when it was mapped.
 func (b *Buffer) Len() int64      { return b.n }
 func (b *Buffer) FileSize() int64 { return b.size }
 
-// Export is the memory behind the buffer, for a GPU's library to import, and where in it the buffer begins. The descriptor
-// stays the buffer's.
+// Export returns the memory behind the buffer, for a GPU's library to import, and the offset of the buffer in it. Close closes the
+// descriptor.
 func (b *Buffer) Export() (e gpu.Export, off int64) { return b.export, b.off }
 
-// Import maps the memory behind the buffer for rt, the daemon's runtime and device (Session.Facts), and says where the
-// buffer is for kernels and copies. Close unmaps it, after all that the program has under way on the device. A buffer that is
-// not private must not be written to.
+// Import maps the memory behind the buffer on a GPU, and returns the address of the buffer for kernels and copies. rt must be of the daemon's
+// runtime and device (Session.Facts). Close unmaps it, after it has waited for the program's work on the device. Only private memory may
+// be written to.
 func (b *Buffer) Import(rt gpu.Runtime) (gpu.Addr, error) {
 	if b.device == nil {
 		m, err := rt.Import(b.export)
@@ -96,7 +96,7 @@ func (b *Buffer) Import(rt gpu.Runtime) (gpu.Addr, error) {
 	return b.device.Addr() + gpu.Addr(b.off), nil
 }
 
-// synchronize waits for what the program has under way on the device.
+// synchronize waits for the program's work on the device.
 func (b *Buffer) synchronize() error {
 	if s, ok := b.rt.(interface{ Synchronize() error }); ok {
 		return s.Synchronize()
@@ -104,7 +104,7 @@ func (b *Buffer) synchronize() error {
 	return nil
 }
 
-// unmapDevice ends Import. Unmapping does not wait for kernels and copies that still use the memory, so this does.
+// unmapDevice undoes Import. It waits for kernels and copies that use the memory, because unmapping does not.
 func (b *Buffer) unmapDevice() error {
 	if b.device == nil {
 		return nil
@@ -114,10 +114,10 @@ func (b *Buffer) unmapDevice() error {
 	return err
 }
 
-// Generation is the one that the bytes have.
+// Generation returns the generation of the bytes, 0 for private memory.
 func (b *Buffer) Generation() uint64 { return b.gen }
 
-// Latest is the generation that the file's range has now; all ones when the daemon has gone, and nobody knows.
+// Latest returns the present generation of the file's range. After the end of the daemon it is not known, and Latest returns all ones.
 func (b *Buffer) Latest() uint64 {
 	switch {
 	case b.gen == 0:
@@ -128,11 +128,11 @@ func (b *Buffer) Latest() uint64 {
 	return b.s.board.Word(8 * int(b.handle)).Load()
 }
 
-// Current says whether the file still has these bytes. Memory of the program's own has no file, and always is.
+// Current reports whether the file still has these bytes. Private memory is always current.
 func (b *Buffer) Current() bool { return b.Latest() == b.gen }
 
-// Commit writes n bytes from memOff of the buffer to f at off, and returns when they are durable, as after fsync(2). f must
-// be open for writing, without O_APPEND. What the program has under way on the device of an imported buffer ends first.
+// Commit writes n bytes at memOff of the buffer to f at off, and returns when they are durable, as after fsync(2). f must be open for
+// writing, without O_APPEND. If the buffer is imported, Commit first waits for the program's work on the device.
 func (b *Buffer) Commit(f *os.File, off, memOff, n int64) error {
 	if memOff < 0 || n < 0 || memOff > b.n-n {
 		return fmt.Errorf("%d bytes at %d of a buffer of %d: %w", n, memOff, b.n, unix.EINVAL)
@@ -148,8 +148,7 @@ func (b *Buffer) Commit(f *os.File, off, memOff, n int64) error {
 	return nil
 }
 
-// Close gives the buffer back. What the program has mapped of Export by itself it unmaps itself, after it has waited for the
-// device.
+// Close releases the buffer. A program that has mapped the descriptor of Export itself must unmap it itself, after its work on the device.
 func (b *Buffer) Close() error {
 	if b.mapped != nil {
 		_ = unix.Munmap(b.mapped)

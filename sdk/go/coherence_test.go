@@ -15,7 +15,7 @@ import (
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
-// TestCoherence: whatever changes the bytes of a range is seen by whoever holds it as soon as the operation has returned,
+// TestCoherence: a change of the bytes of a range is seen by all clients with a hold as soon as the operation has returned,
 // a new request gets the new bytes, and the old buffer keeps its own. What does not touch the range changes nothing.
 func TestCoherence(t *testing.T) {
 	m := sharetest.New(t, 256*mib, 128*mib)
@@ -131,7 +131,7 @@ func directWrite(f *os.File) error {
 	return err
 }
 
-// TestDirtyPages: what a program has stored through a memory map, and what nobody has written back, is in the buffer.
+// TestDirtyPages: bytes that a program has stored through a memory map and that are not written back are in the buffer.
 func TestDirtyPages(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	data := random(8, 2*mib)
@@ -149,7 +149,8 @@ func TestDirtyPages(t *testing.T) {
 	require.True(t, bytes.Equal(data, b.Bytes()))
 }
 
-// TestWriteBack: what the kernel keeps back is in what a ring reads and a program maps, and is told of once it is written.
+// TestWriteBack: dirty pages of the write-back cache are in what a ring reads and a program maps, and buffers become stale when they are
+// written back.
 func TestWriteBack(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib, func(o *fs.Options) { o.WriteBack = true })
 	data := random(8, 2*mib)

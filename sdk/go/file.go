@@ -7,13 +7,13 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// File is a file that rings can name. How it was opened says what may be done with it.
+// File is a file for transfers of rings. The flags with which it was opened say which transfers are allowed.
 type File struct {
 	s      *Session
 	handle uint32
 }
 
-// Open lets rings name f, which may be closed afterwards.
+// Open makes f known to rings. f may be closed afterwards.
 func (s *Session) Open(f *os.File) (*File, error) {
 	var r wire.OpenReply
 	if _, err := s.call(wire.TOpen, &wire.Open{}, &r, 0, f); err != nil {
@@ -22,5 +22,5 @@ func (s *Session) Open(f *os.File) (*File, error) {
 	return &File{s, r.Handle}, nil
 }
 
-// Close has the daemon forget the file, after requests that name it.
+// Close closes the file in the daemon, after requests that name it have ended.
 func (f *File) Close() error { return f.s.release(f.handle) }

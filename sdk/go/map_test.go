@@ -131,7 +131,7 @@ func TestPermission(t *testing.T) {
 	require.ErrorIs(t, err, unix.EXDEV)
 	_, err = lanefs.Connect(other)
 	require.ErrorIs(t, err, lanefs.ErrNotLaneFS)
-	require.Error(t, unix.Fsetxattr(int(rw.Fd()), "system.lanefs.share", []byte("/elsewhere"), 0), "nobody can say that it is elsewhere")
+	require.Error(t, unix.Fsetxattr(int(rw.Fd()), "system.lanefs.share", []byte("/elsewhere"), 0), "the attribute cannot be set")
 }
 
 // TestShared: two sessions have one buffer.
@@ -151,7 +151,7 @@ func TestShared(t *testing.T) {
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	st = m.Pool.Stats()
-	require.EqualValues(t, 8*mib, st.Used, "residents stay when nobody holds them")
+	require.EqualValues(t, 8*mib, st.Used, "ranges without holds stay resident")
 	require.Zero(t, st.Residents[0].Holders)
 }
 

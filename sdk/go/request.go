@@ -4,7 +4,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// Request is one transfer of a Ring: between Len bytes of File at Off and Memory, or Buffer, at MemOff.
+// Request is one transfer of a Ring, between Len bytes of File at Off and Memory or Buffer at MemOff. N and Err are valid after Wait.
 type Request struct {
 	Op     Op // OpRead, OpWrite, OpSync
 	File   *File
@@ -14,14 +14,14 @@ type Request struct {
 	MemOff int64
 	Len    int64
 
-	N   int64 // bytes moved; of a read, fewer at the end of the file
+	N   int64 // bytes moved; a read moves fewer at the end of the file
 	Err error
 
 	ring *Ring
 	done chan struct{}
 }
 
-// Op is what a Request does.
+// Op is the operation of a Request.
 type Op = wire.Op
 
 const (
@@ -30,10 +30,10 @@ const (
 	OpSync  = wire.OpSync  // make the file durable
 )
 
-// Wait returns when the request, which was started, has ended, with its error.
+// Wait waits until a started request has ended, and returns its error.
 func (q *Request) Wait() error {
 	if !q.ended() {
-		q.ring.look(q)
+		q.ring.spin(q)
 	}
 	<-q.done
 	return q.Err

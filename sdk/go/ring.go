@@ -22,27 +22,26 @@ type Ring struct {
 	rings    *wire.Rings
 	submit   int
 	complete *os.File
-	closing  atomic.Bool // by Close: then it is not the daemon's doing that no signal comes any more
-	slots    chan uint32 // places in flying that are free
+	closing  atomic.Bool // set by Close: the end of the signals is not an end of the daemon
+	slots    chan uint32 // free indexes of inFlight
 	over     chan struct{}
 	reaper   sync.WaitGroup
 	unwatch  func()
 
-	// reaping is held by who takes completions: the reaper, which sleeps until the daemon signals, or somebody who waits. It comes
-	// before mu.
+	// reaping is held by the goroutine that takes completions: the reaper, which sleeps until the daemon signals, or a caller of Wait.
+	// It is locked before mu.
 	reaping sync.Mutex
-	closed  bool // rings are no more; protected by reaping
+	closed  bool // the rings are unmapped; protected by reaping
 
-	mu     sync.Mutex
-	flying []*Request // protected by mu
-	failed error      // protected by mu
+	mu       sync.Mutex
+	inFlight []*Request // protected by mu
+	failed   error      // protected by mu
 }
 
-// ringSpin is how long whoever waits looks for completions before it sleeps: longer than it takes to read a few blocks, and to be
-// woken.
+// ringSpin is how long Wait polls for completions before it sleeps: longer than a read of a few blocks and a wake-up take.
 const ringSpin = 50 * time.Microsecond
 
-// NewRing makes a ring of entries requests in flight, a power of two.
+// NewRing makes a ring for up to entries requests in flight, a power of two.
 func (s *Session) NewRing(entries int) (*Ring, error) {
 	var q wire.RingReply
 	rights, err := s.call(wire.TRing, &wire.Ring{Entries: uint32(entries)}, &q, 3, nil)
@@ -56,7 +55,7 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 		return nil, err
 	}
 	r := &Ring{s: s, handle: q.Handle, submit: rights[1], complete: os.NewFile(uintptr(rights[2]), "completions"),
-		slots: make(chan uint32, entries), over: make(chan struct{}), flying: make([]*Request, entries)}
+		slots: make(chan uint32, entries), over: make(chan struct{}), inFlight: make([]*Request, entries)}
 	if r.rings, err = wire.NewRings(m, q.Entries); err != nil {
 		m.Close()
 		wire.CloseAll(rights[1:])
@@ -70,7 +69,7 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 	return r, nil
 }
 
-// Start submits requests. It waits while the ring is full. Each request's Wait says how it ended.
+// Start submits requests. It waits while the ring is full.
 func (r *Ring) Start(reqs ...*Request) {
 	for _, q := range reqs {
 		q.ring, q.done = r, make(chan struct{})
@@ -106,14 +105,14 @@ func (r *Ring) put(i uint32, q *Request) {
 		q.end(0, r.failed)
 		return
 	}
-	r.flying[i] = q
-	// There is room: a place is free only when its submission was taken and its completion reaped.
+	r.inFlight[i] = q
+	// There is room: an index is free only after its submission was taken and its completion reaped.
 	if n, err := r.rings.Submit([]wire.Submission{sub}); err != nil || n != 1 {
-		r.flying[i] = nil
+		r.inFlight[i] = nil
 		q.end(0, errors.Join(err, wire.ErrRing))
 		return
 	}
-	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next one waits for the daemon
+	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next request waits for the daemon
 		wire.RingDoorbell(r.submit)
 	}
 }
@@ -130,9 +129,9 @@ func (r *Ring) Do(reqs ...*Request) error {
 	return first
 }
 
-// look takes completions for a while, until q has ended: to wake the reaper, and by it q's caller, takes longer than a small read.
-// It does nothing while another looks.
-func (r *Ring) look(q *Request) {
+// spin takes completions for ringSpin, or until q has ended. Waking the reaper, which then wakes the caller, takes longer than a small read.
+// It does nothing if another goroutine takes completions.
+func (r *Ring) spin(q *Request) {
 	if !r.reaping.TryLock() {
 		return
 	}
@@ -142,17 +141,17 @@ func (r *Ring) look(q *Request) {
 	}
 	r.rings.ClientSleeps(false)
 	end := time.Now().Add(ringSpin)
-	for n := 1; !q.ended() && (n%16 != 0 || time.Now().Before(end)); n++ { // to yield would wake other threads
+	for n := 1; !q.ended() && (n%16 != 0 || time.Now().Before(end)); n++ { // yielding would wake other threads
 		if err := r.reapAll(); err != nil {
-			r.complete.SetReadDeadline(time.Unix(1, 0)) // the reaper finds it, too
+			r.complete.SetReadDeadline(time.Unix(1, 0)) // the reaper meets the error, too
 			return
 		}
 	}
 	r.rings.ClientSleeps(true)
-	_ = r.reapAll() // what came before; the reaper finds an error
+	_ = r.reapAll() // completions from before ClientSleeps; the reaper meets an error, too
 }
 
-// reapAll ends requests whose completions have come. The caller holds reaping.
+// reapAll takes completions and ends their requests. The caller holds reaping.
 func (r *Ring) reapAll() error {
 	var got [64]wire.Completion
 	for {
@@ -166,7 +165,7 @@ func (r *Ring) reapAll() error {
 	}
 }
 
-// reap ends requests as their completions come in while nobody looks.
+// reap takes completions while no caller of Wait does.
 func (r *Ring) reap() {
 	defer close(r.over)
 	raw, err := r.complete.SyscallConn()
@@ -203,12 +202,12 @@ func (r *Ring) reap() {
 func (r *Ring) ended(c wire.Completion) {
 	r.mu.Lock()
 	var q *Request
-	if c.Data < uint64(len(r.flying)) {
-		q, r.flying[c.Data] = r.flying[c.Data], nil
+	if c.Data < uint64(len(r.inFlight)) {
+		q, r.inFlight[c.Data] = r.inFlight[c.Data], nil
 	}
 	r.mu.Unlock()
 	if q == nil {
-		return // not one of ours: the daemon is wrong
+		return // no such request: a bug of the daemon
 	}
 	r.slots <- uint32(c.Data)
 	if c.Result < 0 {
@@ -218,33 +217,33 @@ func (r *Ring) ended(c wire.Completion) {
 	q.end(c.Result, nil)
 }
 
-// fail ends everything in flight.
+// fail ends all requests in flight with err.
 func (r *Ring) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = err
-	for i, q := range r.flying {
+	for i, q := range r.inFlight {
 		if q != nil {
-			r.flying[i] = nil
+			r.inFlight[i] = nil
 			q.end(0, err)
 		}
 	}
 }
 
-// why is what ended the ring.
+// why returns the error that has ended the ring.
 func (r *Ring) why() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed
 }
 
-// Close ends the ring. The daemon finishes what is in flight first; who waits for it gets os.ErrClosed.
+// Close ends the ring. The daemon first finishes the requests in flight. Requests without a completion by then end with os.ErrClosed.
 func (r *Ring) Close() error {
 	r.unwatch()
 	r.closing.Store(true)
 	err := r.s.release(r.handle)
 	r.complete.Close()
-	r.reaper.Wait() // and has set failed
+	r.reaper.Wait() // it has set failed then
 	r.reaping.Lock()
 	defer r.reaping.Unlock()
 	r.mu.Lock()

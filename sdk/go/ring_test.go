@@ -152,7 +152,7 @@ func within[T any](t *testing.T, c <-chan T) (got T) {
 	return got
 }
 
-// TestRingEnds: whoever waits for a request, of many in many goroutines, is told when the ring is closed.
+// TestRingEnds: when the ring is closed all requests end, with many goroutines waiting for many requests.
 func TestRingEnds(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", random(7, mib))

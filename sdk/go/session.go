@@ -14,14 +14,14 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// ErrNotLaneFS says that a file is not on a LaneFS mount that gives out device memory.
+// ErrNotLaneFS says that a file is not on a LaneFS mount with a share.
 var ErrNotLaneFS = errors.New("not on a LaneFS mount with device memory")
 
-// Session is a connection. Its methods may be called from any goroutine; requests are carried out one after the other.
+// Session is a connection to the daemon of a mount. Its methods may be called from any goroutine; requests are carried out one after the other.
 type Session struct {
 	facts Facts
 	board *wire.Shared
-	event *os.File // the board has changed
+	event *os.File // signals changes of the board
 	gone  watch    // the connection's end
 
 	mu   sync.Mutex // one request at a time
@@ -29,21 +29,21 @@ type Session struct {
 	tag  uint32     // protected by mu
 }
 
-// Facts is what the daemon says of itself.
+// Facts are facts of the daemon. Granule and PoolSize are bytes.
 type Facts struct {
 	Runtime  string // host, cuda, hip
 	Device   string // its PCI address, empty for the host runtime
 	Name     string
-	Kind     gpu.ExportKind // of the memory that it passes
+	Kind     gpu.ExportKind // of the memory that it exports
 	Granule  int64
 	PoolSize int64
-	// Writable says that whoever maps shared memory could write to it, so it is shared by programs of one user only.
+	// Writable says that programs could write to shared memory, so that only programs of one user share it.
 	Writable bool
 }
 
 var runtimes = map[wire.Runtime]string{wire.RuntimeHost: "host", wire.RuntimeCUDA: "cuda", wire.RuntimeHIP: "hip"}
 
-// Connect makes a session with the daemon of the mount that f is on. ErrNotLaneFS: there is none.
+// Connect connects to the daemon of the mount that f is on. The error is ErrNotLaneFS if f is not on a LaneFS mount with a share.
 func Connect(f *os.File) (*Session, error) {
 	path, err := socketOf(f)
 	if err != nil {
@@ -74,7 +74,7 @@ func socketOf(f *os.File) (string, error) {
 	return string(b[:n]), nil
 }
 
-// control runs fn on f's descriptor without changing how f waits.
+// control calls fn with f's descriptor. It does not make f blocking, as f.Fd would.
 func control(f *os.File, fn func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -104,10 +104,10 @@ func (s *Session) hello() error {
 	return nil
 }
 
-// Facts is what the daemon said of itself.
+// Facts returns the facts of the daemon.
 func (s *Session) Facts() Facts { return s.facts }
 
-// call makes one request, passing f's descriptor if there is an f.
+// call makes one request. It passes f's descriptor if f is not nil.
 func (s *Session) call(t wire.Type, request, reply any, want int, f *os.File) (rights []int, err error) {
 	if f == nil {
 		return s.callWith(t, request, reply, want)
@@ -134,13 +134,13 @@ func (s *Session) callWith(t wire.Type, request, reply any, want int, pass ...in
 	return got, err
 }
 
-// Wait returns when some buffer of the session may no longer be current, or after timeout with os.ErrDeadlineExceeded. When the
-// daemon has gone none is.
+// Wait returns when a buffer of the session may no longer be current, or after timeout with os.ErrDeadlineExceeded. After the end of the
+// daemon it returns at once.
 func (s *Session) Wait(timeout time.Duration) error {
 	if err := s.event.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
-	// Afterwards, or the deadline above might replace this one.
+	// After SetReadDeadline above, which would replace this deadline.
 	defer s.gone.then(func() { s.event.SetReadDeadline(time.Unix(1, 0)) })()
 	raw, err := s.event.SyscallConn()
 	if err == nil {
@@ -152,8 +152,8 @@ func (s *Session) Wait(timeout time.Duration) error {
 	return err
 }
 
-// Pin has the whole of f read into device memory and kept there, or lets it go; it returns its size. Only root and who
-// mounted may. Where memory is shared by programs of one user only, owner says of which; -1 is the caller.
+// Pin reads the whole of f into device memory and keeps it there, or with on false ends that. It returns the size of f. Only root and the user
+// that mounted may. If memory is shared by programs of one user only (Facts.Writable), owner is that user; -1 is the caller.
 func (s *Session) Pin(f *os.File, on bool, owner int64) (int64, error) {
 	q := &wire.Pin{Owner: wire.NoOwner}
 	if owner >= 0 {
@@ -172,7 +172,7 @@ func (s *Session) release(handle uint32) error {
 	return err
 }
 
-// Close ends the session and all it gave. Bytes of its buffers must not be touched any more.
+// Close ends the session and all its objects. The Bytes of its buffers must not be accessed afterwards.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

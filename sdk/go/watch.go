@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that the mount's daemon has ended, or the session. Connect to the next one.
+// ErrGone says that the mount's daemon or the session has ended. A program may Connect again.
 var ErrGone = fmt.Errorf("the mount's daemon has gone: %w", syscall.ECONNRESET)
 
-// watch waits for the end of a connection that others read from.
+// watch waits for the end of a connection from which other goroutines read.
 type watch struct {
-	dup  net.Conn // of the connection: waits of its own
+	dup  net.Conn // a duplicate of the connection, for a wait of its own
 	done chan struct{}
 
 	mu    sync.Mutex
@@ -41,7 +41,7 @@ func (w *watch) begin(c *net.UnixConn) error {
 	w.hooks, w.done = map[*hook]bool{}, make(chan struct{})
 	go func() {
 		defer close(w.done)
-		// Replies wake this too; poll(2) says POLLHUP unasked, and nothing else here.
+		// Replies end the wait, too. poll(2) without events reports POLLHUP only.
 		_ = raw.Read(func(fd uintptr) bool {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 0)
 			return err == nil && n > 0
@@ -57,7 +57,7 @@ func (w *watch) begin(c *net.UnixConn) error {
 	return nil
 }
 
-// then has f called once the connection has ended, unless it is called off. f must not block.
+// then calls f when the connection has ended, at once if it has ended already, unless off was called before. f must not block.
 func (w *watch) then(f func()) (off func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *watch) over() bool {
 	return w.ended
 }
 
-// end ends the watch as the connection's end does.
+// end ends the watch. Functions of then are called.
 func (w *watch) end() {
 	if w.dup != nil {
 		w.dup.Close()
