@@ -54,7 +54,7 @@ func TestExample(t *testing.T) {
 	require.Regexp(t, `^loaded \['bias'\] at generation \d+ \{'step': '1'\}\nstill the file's bytes: False\nnow: \{'step': '2'\}\n$`, out)
 }
 
-// TestEnd: a program hears of the daemon's end, with mappings and with requests.
+// TestEnd: a program sees the end of the daemon, with mappings and with requests.
 func TestEnd(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 32*mib)
 	cmd := command(t, m, filepath.Join("tests", "end.py"))

@@ -93,9 +93,9 @@ def other_process(path):
     before = used()
     start = time.perf_counter()
     tensors = lanefs.load_safetensors(path)
-    took = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     after = used()
-    print(f"{took * 1e3:.1f} ms, {(after - before) / 2**20:.0f} MiB more VRAM, checksum {checksum(tensors):#x}")
+    print(f"{elapsed * 1e3:.1f} ms, {(after - before) / 2**20:.0f} MiB more VRAM, checksum {checksum(tensors):#x}")
 
 
 class Pinned:
@@ -157,10 +157,10 @@ def plain_save(tensors, path, threads, chunk=8 << 20):
     for t in all_threads:
         t.join()
     os.fsync(fd)
-    took = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     os.close(fd)
     os.unlink(path)
-    return f"{at / took / 1e9:.2f} GB/s"
+    return f"{at / elapsed / 1e9:.2f} GB/s"
 
 
 class CuFile:
@@ -281,8 +281,8 @@ def main():
     before, start = used(), time.perf_counter()
     tensors = lanefs.load_safetensors(path)
     torch.cuda.synchronize()
-    took = time.perf_counter() - start
-    say("first load_safetensors", f"{took * 1e3:.1f} ms, {size / took / 1e9:.2f} GB/s, {(used() - before) / 2**20:.0f} MiB more VRAM")
+    elapsed = time.perf_counter() - start
+    say("first load_safetensors", f"{elapsed * 1e3:.1f} ms, {size / elapsed / 1e9:.2f} GB/s, {(used() - before) / 2**20:.0f} MiB more VRAM")
     prove(same(want, tensors), "bit-exact, compared on the GPU")
     say("checksum on the GPU", f"{checksum(want):#x} {checksum(tensors):#x}")
     out = subprocess.run([sys.executable, __file__, path, "-", "--other-process"], capture_output=True, text=True)

@@ -1,11 +1,11 @@
-"""Files of a LaneFS mount as device memory. Standard library only; PyTorch and NumPy are used where they are there.
+"""Files of a LaneFS mount as device memory. Standard library only; PyTorch and NumPy are used if they are installed.
 
     import lanefs
     tensors = lanefs.load_safetensors("/mnt/models/model.safetensors")
 
 The nouns. A File is an open file of a mount. A Mapping is device memory with a range of it: shared by all processes that
-map it, or private to write to. A Buffer is memory of the program's own, which rings move ranges of files into and out of.
-A Mapping is a snapshot with a generation: once the file changes it is no longer `current`; map the file again.
+map it, or private to write to. A Buffer is memory of the program, into and out of which rings move ranges of files.
+A Mapping is a snapshot with a generation. When the file changes it is no longer `current`; map the file again.
 """
 
 from ._file import File, Mapping, open

@@ -1,4 +1,4 @@
-"""DLPack capsules: how PyTorch, NumPy and others take memory over without a copy (https://dmlc.github.io/dlpack)."""
+"""DLPack capsules: how PyTorch, NumPy and others use memory without a copy (https://dmlc.github.io/dlpack)."""
 
 import ctypes
 
@@ -23,7 +23,7 @@ class _Managed(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
-_alive = {}  # what a consumer still has, by address
+_alive = {}  # tensors that a consumer still has, by address
 
 
 @_Deleter
@@ -35,7 +35,7 @@ _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _python(name, result, *args):
-    # ctypes.pythonapi's own functions are everybody's: another package may give them other types.
+    # The functions of ctypes.pythonapi are shared by all packages, and another one may set other types.
     return ctypes.PYFUNCTYPE(result, *args)((name, ctypes.pythonapi))
 
 
@@ -46,13 +46,13 @@ _pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, cty
 
 @_Destructor
 def _destroy(cap):
-    if _valid(cap, b"dltensor"):  # nobody took it over
+    if _valid(cap, b"dltensor"):  # no consumer has used it
         _alive.pop(_pointer(cap, b"dltensor"), None)
 
 
 def capsule(memory, owner, offset, size, stream=None, max_version=None, dl_device=None, copy=None):
     """The bytes [offset, offset+size) of memory as a tensor of uint8. owner lives as long as the consumer's tensor. No work
-    is under way on the memory, so there is no stream to wait for."""
+    on the memory is in flight, so there is no stream to wait for."""
     if copy:
         raise BufferError("this memory is handed over as it is: copy it afterwards")
     shape = (ctypes.c_int64 * 1)(size)

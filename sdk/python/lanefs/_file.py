@@ -1,4 +1,4 @@
-"""Open files and what is mapped of them."""
+"""Open files and their mappings."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def open(path, mode="r", fallback=False):
 
 
 class File:
-    """An open file. `session` is None where it fell back."""
+    """An open file. `session` is None if the file is not on LaneFS (fallback)."""
 
     def __init__(self, path, mode="r", fallback=False, name=None):
         if mode not in _MODES:
@@ -39,7 +39,7 @@ class File:
                 raise
             warnings.warn(f"{e.strerror}: falling back to ordinary memory", RuntimeWarning, stacklevel=3)
             self.session = None
-        if mode == "w":  # not before it is known that the file will do
+        if mode == "w":  # not before it is known that the file can be used
             try:
                 os.ftruncate(self.fd, 0)
             except OSError:
@@ -58,14 +58,14 @@ class File:
         return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
 
     def alloc(self, length):
-        """A private Mapping of zeroes, which has no file until it is committed."""
+        """A private Mapping of zeroes. It belongs to no file until it is committed."""
         _check(0, length)
         if self.session is None:
             return _copy(self, 0, length, True, read=False)
         return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
 
     def commit(self, mapping, offset=0, start=0, length=None):
-        """Writes length bytes from start of a mapping to the file at offset; they are durable when this returns."""
+        """Writes length bytes from start of a mapping to the file at offset; They are durable when this returns."""
         length = len(mapping) - start if length is None else length
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
@@ -81,7 +81,7 @@ class File:
                           pass_fds=[self.fd])
 
     def pin(self, on=True, owner=None):
-        """Keeps the file in device memory, or lets it go. Only root and who mounted may. Gives its size."""
+        """Pins the file in device memory, or unpins it. Only root and the user that mounted may. Returns its size."""
         owner = w.NO_OWNER if owner is None else owner
         (size, _), _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd])
         return size
@@ -95,7 +95,7 @@ class File:
 
     @property
     def handle(self):
-        """The daemon's number for the file, for rings."""
+        """The handle of the file, for rings."""
         with self._lock:
             if self._handle is None:
                 (self._handle, _, _), _ = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
@@ -103,7 +103,7 @@ class File:
 
     @property
     def ring(self):
-        """A ring of the file's own, for read_into and write_from."""
+        """The file's ring, for read_into and write_from."""
         from ._ring import Plain, Ring
         if self.session is None:
             return Plain()
@@ -114,7 +114,7 @@ class File:
             return self._ring
 
     def read_into(self, buffer, offset=0, start=0, length=None):
-        """Reads length bytes at offset of the file to start of a Buffer or private Mapping. Gives how many: fewer at the end."""
+        """Reads length bytes at offset of the file to start of a Buffer or private Mapping. Returns how many: fewer at the end."""
         return self.ring.read(self, buffer, offset, start, length).result()
 
     def write_from(self, buffer, offset=0, start=0, length=None):
@@ -145,7 +145,7 @@ class File:
             self.close()
 
 
-_FAR = 1 << 61  # no file reaches there
+_FAR = 1 << 61  # beyond the end of any file
 
 
 def _check(offset, length):
@@ -160,16 +160,16 @@ def _end(session, handle, memory):
 
 
 class _Hold:
-    """Memory and the daemon's hold on it. Both end with the last who refers to this: mappings, tensors, views."""
+    """Memory and the daemon's hold on it. Both end with the last reference to this, by mappings, tensors and views."""
 
     def __init__(self, session, handle, memory):
         self.memory = memory
         self._end = weakref.finalize(self, _end, session, handle, memory)
-        self._end.atexit = False  # tensors may outlive it there, and the process's end frees all
+        self._end.atexit = False  # tensors may be used until then, and the end of the process frees all
 
 
 class Mapping:
-    """Device memory with a range of a file. Tensors that were made of it keep it alive after close."""
+    """Device memory with a range of a file. Tensors that use it keep it alive after close."""
 
     def __init__(self, file, offset, length, flags):
         session = self.session = file._need()
@@ -194,7 +194,7 @@ class Mapping:
 
     @property
     def latest(self):
-        """The generation that the file's range has now; not the mapping's either when the daemon has gone."""
+        """The present generation of the file's range. It differs from the mapping's after the end of the daemon, too."""
         if self.session is None:
             return self._state()
         return self.session.latest(self.handle)
@@ -205,7 +205,7 @@ class Mapping:
         return self.private or self.latest == self.generation
 
     def memoryview(self):
-        """The bytes, where the CPU reaches them."""
+        """The bytes, if the CPU can address them."""
         view = self.memory.view
         if view is None:
             raise BufferError("the CPU does not reach the GPU's memory: use __dlpack__ or __cuda_array_interface__")
@@ -233,7 +233,7 @@ class Mapping:
 
 
 def _copy(file, offset, length, private, read=True):
-    """What map gives where the file is not on LaneFS: a copy in memory of this process. Its generation is the file's state."""
+    """The fallback of a Mapping for a file that is not on LaneFS: a copy in memory of this process. Its generation is the file's state."""
     state = lambda: _state(file.path)
     generation = state()
     if length is None:
@@ -246,7 +246,7 @@ def _copy(file, offset, length, private, read=True):
     while read and view:
         n = os.preadv(file.fd, [view], offset)
         if n == 0:
-            break  # it has become shorter: zeroes, and no longer current
+            break  # the file has become shorter: zeroes, and no longer current
         view, offset = view[n:], offset + n
     if not private:
         memory.view = memory.view.toreadonly()
@@ -257,7 +257,7 @@ def _copy(file, offset, length, private, read=True):
 
 
 def _state(path):
-    """What changes when a file does, as far as an ordinary file system says so."""
+    """Values of stat that change when the file does."""
     try:
         st = os.stat(path)
     except OSError:

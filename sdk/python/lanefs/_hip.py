@@ -1,4 +1,4 @@
-"""What only AMD's GPUs have: memory that is not virtual memory management's, shared as DMA-BUFs and as HSA's IPC handles."""
+"""For AMD GPUs only: memory outside of virtual memory management, shared as DMA-BUFs and as HSA's IPC handles."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import struct
 
 from . import _wire as w
 
-_MESSAGE = struct.Struct("=8sQ32s")  # an IPC handle as it travels (docs/SPEC.md)
+_MESSAGE = struct.Struct("=8sQ32s")  # an IPC handle in a memfd (docs/SPEC.md)
 _MAGIC = b" LFSIPC1"
 _PAGE = 4096
 
@@ -33,7 +33,7 @@ class _PointerInfo(ctypes.Structure):  # hsa_amd_pointer_info_t
 
 
 class Hsa:
-    """libhsa-runtime64, and the device as it names it."""
+    """libhsa-runtime64, and the device's agent."""
 
     def __init__(self, driver):
         self._lib = driver.load("libhsa-runtime64.so.1", "/opt/rocm/lib/libhsa-runtime64.so.1")
@@ -61,8 +61,8 @@ class Hsa:
 
 
 def map_dmabuf(driver, fd, offset, size):
-    """Gives the address of size bytes at offset of a DMA-BUF, and what unmaps them. HIP maps it rather than HSA, so that
-    HIP's copies know it, and PyTorch's."""
+    """Returns the address of size bytes at offset of a DMA-BUF, and a function that unmaps them. It is mapped by HIP, not HSA, because copies
+    of HIP and PyTorch accept only memory that HIP has mapped."""
     driver.enter()
     external, base = ctypes.c_void_p(), ctypes.c_void_p()
     driver.do("ImportExternalMemory", ctypes.byref(external), ctypes.byref(_ExternalHandle(type=1, handle=_Handle(fd=fd), size=offset + size)))
@@ -79,7 +79,7 @@ def map_dmabuf(driver, fd, offset, size):
 
 
 def map_ipc(driver, fd, offset, size):
-    """The same of an IPC handle in a memfd. HIP's copies may not know it; kernels do."""
+    """The same for an IPC handle in a memfd. Kernels can use the memory, HIP's copies perhaps not."""
     driver.enter()
     message = os.pread(fd, _MESSAGE.size + 1, 0)
     if len(message) != _MESSAGE.size:
@@ -93,7 +93,7 @@ def map_ipc(driver, fd, offset, size):
 
 
 def allocate(driver, size, kind):
-    """Memory of the program's own: its address, what frees it, and a descriptor of the kind with the offset in it."""
+    """Memory of the program: its address, a function that frees it, and a descriptor of the kind with the offset in it."""
     driver.enter()
     at = ctypes.c_void_p()
     driver.do("Malloc", ctypes.byref(at), ctypes.c_size_t(size))

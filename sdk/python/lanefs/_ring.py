@@ -1,4 +1,4 @@
-"""Rings: many transfers in flight between files and memory of the program's own, without a system call each."""
+"""Rings: many transfers in flight between files and memory of the program, without a system call for each."""
 
 import errno
 import mmap
@@ -13,7 +13,7 @@ from ._session import GONE_TEXT
 
 
 def part(buffer, start, length):
-    """The length of a part of memory, to its end if None; ValueError where it is no part."""
+    """The length of a part of memory, to its end if None. ValueError if it is not within the memory."""
     length = len(buffer) - start if length is None else length
     if start < 0 or length < 0 or start + length > len(buffer):
         raise ValueError(f"{length} bytes at {start} of memory of {len(buffer)}")
@@ -35,9 +35,9 @@ class Ring:
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
-        self._ended = None  # then why
+        self._ended = None  # the error, after the end
         self._closed = False
-        self._pid = os.getpid()  # the reaper is a thread of it alone
+        self._pid = os.getpid()  # the reaper thread does not exist in a forked child
         self._wake_read, self._wake_write = os.pipe()
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
@@ -55,11 +55,11 @@ class Ring:
         return self.submit([(w.SYNC, file.handle, 0, 0, 0, 0)])[0]
 
     def read_batch(self, file, buffer, ranges):
-        """Reads many ranges (offset, start, length) of file. Gives a Future for each."""
+        """Reads many ranges (offset, start, length) of file. Returns a Future for each."""
         return self.submit([(w.READ, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def write_batch(self, file, buffer, ranges):
-        """Writes many ranges (offset, start, length) to file. Gives a Future for each."""
+        """Writes many ranges (offset, start, length) to file. Returns a Future for each."""
         buffer.memory.synchronize()
         return self.submit([(w.WRITE, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
 
@@ -88,14 +88,14 @@ class Ring:
                 now, todo = todo[:len(self._free)], todo[len(self._free):]
                 for entry in now:
                     slot, future = self._free.pop(), Future()
-                    future.set_running_or_notify_cancel()  # from here on nothing takes it back
+                    future.set_running_or_notify_cancel()  # it cannot be cancelled from here on
                     self._flying[slot] = future
                     futures.append(future)
                     at = w.ENTRIES + (tail % self.entries) * w.SUBMISSION.size
                     self._memory[at:at + w.SUBMISSION.size] = struct.pack("<Q", slot) + entry[8:]
                     tail = (tail + 1) & 0xFFFFFFFF
                 self._words[w.SQ_TAIL // 4] = tail  # after the entries; x86 and the interpreter keep the order of stores
-                # Python has no fence, so whether the daemon is asleep cannot be known: a signal too many does no harm.
+                # Python has no fence, so it cannot know whether the daemon sleeps. A signal too many does no harm.
                 os.write(self._submit, struct.pack("=Q", 1))
         return futures
 
@@ -114,7 +114,7 @@ class Ring:
         poll.register(self._complete, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         socket = self._session.fileno()
-        poll.register(socket, 0)  # says when the daemon has gone
+        poll.register(socket, 0)  # reports the end of the daemon
         wait = 0
         while not self._ended:
             done = self._take()
@@ -122,7 +122,7 @@ class Ring:
                 self._words[w.CLIENT_SLEEPS // 4] = 1
                 done = self._take()
             if not done:
-                # Without a fence the daemon may have looked before it could see the word above: so never for long.
+                # Without a fence the daemon may have read the word above before it was set. So the wait is short.
                 if any(fd == socket for fd, _ in poll.poll(wait)):
                     done = self._take()
                     if not done:
@@ -156,7 +156,7 @@ class Ring:
             future.set_exception(why)
 
     def close(self):
-        """Ends the ring. The daemon finishes what is in flight; who waits for it gets an error."""
+        """Ends the ring. The daemon finishes the requests in flight. Futures without a result by then get an error."""
         why = OSError("the ring is closed")
         with self._room:
             if self._closed:
@@ -172,7 +172,7 @@ class Ring:
 
     def _finish(self, why):
         os.write(self._wake_write, b"x")
-        if threading.current_thread() is not self._reaper:  # as where a future's callback closes
+        if threading.current_thread() is not self._reaper:  # not if a callback of a future closes the ring
             self._reaper.join()
         self._session.release(self._handle)
         self._end(why)
@@ -185,7 +185,7 @@ class Ring:
 
 
 class Plain:
-    """What a ring is where the file is not on LaneFS: ordinary reads and writes, each done at once."""
+    """The fallback of a ring for a file that is not on LaneFS: ordinary reads and writes, each done at once."""
 
     def read(self, file, buffer, offset=0, start=0, length=None):
         return _done(_transfer, os.preadv, file.fd, buffer, offset, start, part(buffer, start, length))

@@ -1,5 +1,5 @@
-"""safetensors files (https://github.com/huggingface/safetensors): 8 bytes that say how long the header is, the header, which
-is JSON, and the tensors' bytes."""
+"""safetensors files (https://github.com/huggingface/safetensors): 8 bytes with the length of the header, the header in JSON, and the
+bytes of the tensors."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import warnings
 
 from . import _file
 
-# Size in bytes, and what NumPy and PyTorch call it (None: nothing).
+# Size in bytes, and the names in NumPy and PyTorch (None: no such type).
 _TYPES = {
     "BOOL": (1, "?", "bool"), "U8": (1, "u1", "uint8"), "I8": (1, "i1", "int8"), "F8_E4M3": (1, None, "float8_e4m3fn"),
     "F8_E5M2": (1, None, "float8_e5m2"), "I16": (2, "<i2", "int16"), "U16": (2, "<u2", "uint16"), "F16": (2, "<f2", "float16"),
@@ -21,7 +21,7 @@ _MAX_HEADER = 100 << 20
 
 
 class Tensor:
-    """A tensor where there is neither PyTorch nor a NumPy type for it: its dtype as the file calls it, its shape, its bytes."""
+    """A tensor for which neither PyTorch nor a NumPy type exists: its dtype as in the file, its shape, its bytes."""
 
     def __init__(self, mapping, dtype, shape, start, end):
         self._mapping, self.dtype, self.shape, self.start, self.end = mapping, dtype, tuple(shape), start, end
@@ -34,7 +34,7 @@ class Tensor:
 
 
 class Tensors(dict):
-    """Tensors by name. `mapping` is their memory, `metadata` what the file says of itself, `current` whether the file still
+    """Tensors by name. `mapping` is their memory, `metadata` the file's metadata, `current` whether the file still
     has these bytes."""
 
     def __init__(self, mapping, metadata):
@@ -51,7 +51,8 @@ class Tensors(dict):
 
 
 def read_header(read, size):
-    """Gives, of a file of size bytes that read(n, offset) reads, where the tensors' bytes begin, {name: (dtype, shape, start, end)}, and the metadata."""
+    """Parses the header of a file of size bytes that read(n, offset) reads. Returns the offset of the tensors' bytes,
+    {name: (dtype, shape, start, end)}, and the metadata."""
     def bad(why):
         raise ValueError(f"not a safetensors file: {why}")
     first = read(8, 0)
@@ -89,11 +90,11 @@ def _framework(name):
 
 
 def load_safetensors(path, framework=None, fallback=False):
-    """Maps a file and gives its tensors, in the memory that all processes share, without a copy: read-only, as far as the
-    framework can say so.
+    """Maps a file and returns its tensors, without a copy, in memory that all processes share. They are read-only if the framework has
+    read-only tensors.
 
-    framework: "torch", "numpy", "none" (lanefs.Tensor), or None for the first of them that is there. Tensors in a GPU's
-    memory want PyTorch. fallback: see open."""
+    framework: "torch", "numpy", "none" (lanefs.Tensor), or None for the first of them that is installed. Tensors in a GPU's
+    memory need PyTorch. fallback: see open."""
     kind, module = _framework(framework)
     with _file.File(path, "r", fallback) as f:
         mapping, (base, entries, metadata) = _map(f)
@@ -131,22 +132,22 @@ def _map(f):
         else:
             if mapping.current:
                 return mapping, header
-        mapping.close()  # the header may be a later one
+        mapping.close()  # the header may be newer than the mapping
     raise OSError(f"{f.path!r} changes all the time")
 
 
 def _torch_bytes(torch, mapping):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the memory is not writable: it is not
+        warnings.simplefilter("ignore", UserWarning)  # that the memory is not writable, as is intended
         return torch.from_dlpack(mapping)
 
 
-_STAGE = 1 << 30  # bytes of device memory that a checkpoint passes through
+_STAGE = 1 << 30  # bytes of device memory through which a checkpoint is written
 
 
 def save(tensors, path, metadata=None, fallback=False):
-    """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file by way of device memory and
-    commit. The file appears at path when it is complete and durable, replacing what is there."""
+    """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file through device memory and
+    commit. The file appears at path when it is complete and durable, and replaces an existing one."""
     header, parts, at = {}, [], 0
     if metadata:
         header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
@@ -223,7 +224,7 @@ def _bytes_of(t):
         import numpy
         for name, (_, np, _) in _TYPES.items():
             if np is not None and t.dtype == numpy.dtype(np):
-                # A contiguous array of no dimensions would become one of one.
+                # ascontiguousarray would make an array without dimensions one-dimensional.
                 return name, t.shape, memoryview(numpy.ascontiguousarray(t).reshape(-1).view("u1"))
         raise ValueError(f"safetensors has no type for NumPy's {t.dtype}")
     torch = sys.modules.get("torch")

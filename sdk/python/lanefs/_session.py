@@ -1,4 +1,4 @@
-"""A connection to the daemon of one mount. There is one a process and mount."""
+"""A connection to the daemon of one mount. A process has one session for each mount."""
 
 import array
 import collections
@@ -15,16 +15,16 @@ from . import _wire as w
 
 
 GONE_TEXT = "the mount's daemon has gone: open the file again when it is mounted"
-GONE = 2**64 - 1  # the generation of everything that nobody vouches for any more
+GONE = 2**64 - 1  # the generation of all mappings after the end of the daemon
 
 
 class NotLaneFS(OSError):
-    """The file is not on a LaneFS mount that gives out device memory."""
+    """The file is not on a LaneFS mount with a share."""
 
 
 class Session:
-    """Use Session.of(fd). Requests of all threads are carried out one after the other. It ends with the daemon, or with the
-    process: in one that was forked, what the parent had may be looked at, and open gives a session of its own."""
+    """Use Session.of(fd). Requests of all threads are carried out one after the other. A session ends with the daemon or with the process. A
+    forked child may read the parent's mappings; open makes a session of its own there."""
 
     _all = weakref.WeakValueDictionary()  # by process and socket
     _lock = threading.Lock()
@@ -35,17 +35,17 @@ class Session:
             path = os.getxattr(fd, w.ATTRIBUTE)
         except OSError:
             raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
-        key = (os.getpid(), path)  # a fork has no right to its parent's connection
+        key = (os.getpid(), path)  # a forked child must not use its parent's connection
         with cls._lock:
             found = cls._all.get(key)
-            if found is None or found.gone:  # another mount may have taken the place of the one that it was with
+            if found is None or found.gone:  # another mount may have the same path now
                 found = cls(path)
                 cls._all[key] = found
             return found
 
     def __init__(self, path):
         self._mutex = threading.Lock()
-        self._dropped = collections.deque()  # handles to be released by whoever has the mutex
+        self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
         self._tag = 0
         self._event = None
@@ -66,7 +66,7 @@ class Session:
         os.close(fds[0])
 
     def call(self, kind, request, reply=None, rights=0, pass_fds=()):
-        """Makes one request; gives the reply's fields and descriptors, which are the caller's."""
+        """Makes one request. Returns the fields and the descriptors of the reply. The caller must close the descriptors."""
         if self._pid != os.getpid():
             raise OSError("the session is that of the process that forked this one: open the file again")
         try:
@@ -85,7 +85,7 @@ class Session:
             try:
                 socket.send_fds(self._socket, [message], list(pass_fds))
             except BrokenPipeError:
-                if kind != w.HELLO:  # who refuses a Hello before it is read has gone, and the reply says why
+                if kind != w.HELLO:  # a daemon that refuses a Hello unread closes the socket; its reply has the reason
                     raise
             data, got = self._receive()
         except ConnectionError as e:
@@ -134,32 +134,32 @@ class Session:
         return self._socket.fileno()
 
     def latest(self, handle):
-        """The generation that a mapping's range of its file has now; GONE when there is nobody to know."""
+        """The present generation of a mapping's range of its file; GONE after the end of the daemon."""
         return GONE if self.gone else struct.unpack_from("<Q", self._board, 8 * handle)[0]
 
     def wait(self, timeout=None):
-        """Returns True when some mapping may no longer be current, False after timeout seconds."""
+        """Returns True when a mapping may no longer be current, False after timeout seconds."""
         p = select.poll()
         p.register(self._event, select.POLLIN)
-        p.register(self._socket, 0)  # the daemon's end is an end of all of them
+        p.register(self._socket, 0)  # the end of the daemon makes all of them stale
         ready = p.poll(None if timeout is None else max(0, timeout * 1000))
         w.drain(self._event)
         return bool(ready)
 
     def release(self, handle):
-        """Gives a handle back. Requests of rings that name it have ended then."""
+        """Closes a handle. Requests of rings that name it have ended when this returns."""
         try:
             self.call(w.RELEASE, w.RELEASE_REQUEST.pack(handle, 0))
         except (OSError, ValueError):
-            pass  # the daemon has gone, and all handles with it; or they are another process's
+            pass  # the daemon has ended, or the handle is of another process
 
     def drop(self, handle):
-        """Is release for the garbage collector, which may run within a call: it waits for nothing."""
+        """release for the garbage collector, which may run during a call. It does not block."""
         self._dropped.append(handle)
         self._drain()
 
     def _drain(self):
-        # Who has the mutex looks again after giving it back, so nothing is left behind.
+        # The holder of the mutex checks again after it has unlocked it, so no handle is left.
         while self._dropped and self._pid == os.getpid() and self._mutex.acquire(blocking=False):
             try:
                 while self._dropped:
@@ -170,7 +170,7 @@ class Session:
                 self._mutex.release()
 
     def close(self):
-        """Ends the session and everything it gave, but for memory that is still mapped."""
+        """Ends the session and all its objects, except memory that is still mapped."""
         with self._mutex:
             if self._socket is not None:
                 self._socket.close()

@@ -1,4 +1,4 @@
-"""The bytes of the share protocol, version 1: docs/SPEC.md has them all. Everything is little-endian."""
+"""The share protocol, version 1 (docs/SPEC.md). All numbers are little-endian."""
 
 import os
 import struct
@@ -43,7 +43,7 @@ READ, WRITE, SYNC = 1, 2, 3
 
 
 def drain(fd):
-    """Takes all signals that the daemon has sent, 8 bytes each, and says whether there were any. Its end is none."""
+    """Reads all signals that the daemon has sent, 8 bytes each. Returns whether there were any; end of file is none."""
     got = False
     try:
         while os.read(fd, 8):

@@ -1,12 +1,12 @@
-"""Tests of the SDK on a mount on an AMD GPU, or what stands in for one: LANEFS_TEST_DIR is its directory, LANEFS_TEST_KIND the
-kind of its memory. Run by the tests of cmd/lanefs. NumPy and PyTorch are not needed: HIP's own copies look at the memory."""
+"""Tests of the SDK on a mount on an AMD GPU, or on the stand-in for one: LANEFS_TEST_DIR is its directory, LANEFS_TEST_KIND the
+kind of its memory. Run by the tests of cmd/lanefs. NumPy and PyTorch are not needed: HIP's own copies check the memory."""
 
 import ctypes
 import os
 import unittest
 
 import lanefs
-from lanefs._memory import Driver
+from lanefs._driver import Driver
 
 DIR, KIND = os.environ["LANEFS_TEST_DIR"], int(os.environ["LANEFS_TEST_KIND"])
 

@@ -160,7 +160,7 @@ class Map(unittest.TestCase):
         with lanefs.open(write("no bytes", b"")) as f, self.assertRaises(OSError):
             f.map()
 
-    def test_fork(self):  # what a child forgets stays its parent's
+    def test_fork(self):  # what a child frees, its parent keeps
         data = os.urandom(2**20)
         with lanefs.open(write("fork", data)) as f:
             m, keep = f.map(), f.map()
@@ -255,7 +255,7 @@ class Rings(unittest.TestCase):
             self.assertEqual(ring.read(f, b, 0, 0, 4096).result(60), 4096, "one that is good, after those that are not")
             self.assertEqual(f.read_into(b, 8192, 0, 10), 0)
 
-    def test_refused_before(self):  # what cannot be asked costs no place in the ring, and takes nothing along
+    def test_refused_before(self):  # an invalid request takes no entry of the ring, and fails no other
         with lanefs.open(write("refused", b"z" * 8192)) as f, lanefs.Buffer(f, 4096) as b:
             for _ in range(2 * f.ring.entries):
                 for bad in ((-1, 0, 1), (0, -1, 1), (0, 0, 2**70)):

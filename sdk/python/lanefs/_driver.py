@@ -1,0 +1,148 @@
+"""The GPU's driver: CUDA's or HIP's library, opened with ctypes."""
+
+import ctypes
+import os
+import threading
+
+from . import _hip
+
+
+class _Prop(ctypes.Structure):  # CUmemAllocationProp, hipMemAllocationProp
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location_type", ctypes.c_int), ("location", ctypes.c_int),
+                ("metadata", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
+class _Access(ctypes.Structure):  # CUmemAccessDesc, hipMemAccessDesc
+    _fields_ = [("location_type", ctypes.c_int), ("location", ctypes.c_int), ("flags", ctypes.c_int)]
+
+
+class Driver:
+    """The part of a GPU's driver that this package needs. Names and layouts are the same in CUDA and HIP."""
+
+    _libraries = {"cuda": ("cu", "libcuda.so.1"),
+                  "hip": ("hip", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.6",
+                          "libamdhip64.so")}
+    _by_value = 70100000  # from this version on HIP takes a descriptor by value, as CUDA does; before, by address
+    _all = {}
+    _lock = threading.Lock()
+
+    @classmethod
+    def of(cls, runtime, device):
+        with cls._lock:
+            key = (os.getpid(), runtime, device)
+            if key not in cls._all:
+                cls._all[key] = cls(runtime, device)
+            return cls._all[key]
+
+    def __init__(self, runtime, device):
+        self._prefix, *names = self._libraries[runtime]
+        self.runtime = runtime
+        self._lib = self.load(*names)
+        self.ordinal = ctypes.c_int(0)
+        self._hsa = None
+        self.do("Init", ctypes.c_uint(0))
+        if runtime == "cuda":
+            self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            self._context = ctypes.c_void_p()
+            # PyTorch and the CUDA runtime use the primary context.
+            self.do("DevicePrimaryCtxRetain", ctypes.byref(self._context), self.ordinal)
+        else:
+            self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            self._version = ctypes.c_int(0)
+            self.do("RuntimeGetVersion", ctypes.byref(self._version))
+        self.dl_type = 2 if runtime == "cuda" else 10
+
+    @staticmethod
+    def load(*names):
+        """Opens the first library that exists."""
+        why = None
+        for name in names:
+            try:
+                return ctypes.CDLL(name)
+            except OSError as e:
+                why = why or e
+        raise OSError(f"the mount's device memory belongs to a GPU, and its driver's library cannot be loaded: {why}")
+
+    @property
+    def hsa(self):
+        if self._hsa is None:
+            self._hsa = _hip.Hsa(self)
+        return self._hsa
+
+    def do(self, call, *args):
+        code = self._call(call, *args)
+        if code:
+            raise OSError(f"{self._prefix}{call}: error {code}")
+
+    def _call(self, call, *args):
+        name = self._prefix + call
+        f = getattr(self._lib, name, None)
+        if f is None:
+            raise OSError(f"the GPU's driver has no {name}")
+        f.restype = ctypes.c_int
+        return f(*args)
+
+    def enter(self):
+        """Makes the device current for this thread."""
+        if self.runtime == "cuda":
+            self.do("CtxSetCurrent", self._context)
+        else:
+            self.do("SetDevice", self.ordinal)
+
+    def create(self, size):
+        """Allocates physical memory that can be exported. Returns a handle and a descriptor of it."""
+        self.enter()
+        handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+        prop = _Prop(type=1, handle_types=1, location_type=1, location=self.ordinal.value)
+        self.do("MemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(prop), ctypes.c_ulonglong(0))
+        try:
+            self.do("MemExportToShareableHandle", ctypes.byref(fd), handle, ctypes.c_int(1), ctypes.c_ulonglong(0))
+        except OSError:
+            self.do("MemRelease", handle)
+            raise
+        return handle, fd.value
+
+    def open(self, fd):
+        """Returns the handle of a descriptor."""
+        self.enter()
+        handle, at = ctypes.c_uint64(), ctypes.c_int(fd)
+        source = ctypes.byref(at) if self.runtime == "hip" and self._version.value < self._by_value else ctypes.c_void_p(fd)
+        self.do("MemImportFromShareableHandle", ctypes.byref(handle), source, ctypes.c_int(1))
+        return handle
+
+    def map(self, handle, size, write):
+        """Maps the handle, which it consumes. Returns the address and a function that unmaps it."""
+        self.enter()
+        at = ctypes.c_uint64()
+        n = ctypes.c_size_t(size)
+        try:
+            self.do("MemAddressReserve", ctypes.byref(at), n, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0))
+            try:
+                self.do("MemMap", at, n, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
+                try:
+                    self._allow(at, n, write)
+                except OSError:
+                    self.do("MemUnmap", at, n)
+                    raise
+            except OSError:
+                self.do("MemAddressFree", at, n)
+                raise
+        finally:
+            self.do("MemRelease", handle)  # the mapping keeps the memory
+
+        def unmap():
+            self.do("MemUnmap", at, n)
+            self.do("MemAddressFree", at, n)
+        return at.value, unmap
+
+    def _allow(self, at, n, write):
+        for flags in (3,) if write else (1, 3):  # not every driver has read-only mappings
+            desc = _Access(location_type=1, location=self.ordinal.value, flags=flags)
+            code = self._call("MemSetAccess", at, n, ctypes.byref(desc), ctypes.c_size_t(1))
+            if code == 0:
+                return
+        raise OSError(f"{self._prefix}MemSetAccess: error {code}")
+
+    def synchronize(self):
+        self.enter()
+        self.do("CtxSynchronize" if self.runtime == "cuda" else "DeviceSynchronize")
