@@ -133,40 +133,50 @@ func allowed(conn *net.UnixConn) error {
 	return nil
 }
 
-// handle carries out one request. tell is to be called now and then when that takes long; it reports whether anybody
-// still waits.
-func (d *daemon) handle(req request, tell func(response) bool) (out response, err error) {
-	switch req.Op {
-	case "stat", "check", "vram":
+// operations are the requests that a daemon answers, by Op. docs/SPEC.md describes them, and a test compares. tell sends a reply
+// before the last one, now and then when the work takes long; it says whether the client still waits.
+var operations = map[string]func(d *daemon, tell func(response) bool) (response, error){
+	"stat": whileServed(func(d *daemon, _ func(response) bool) (response, error) { return response{Stat: d.report()}, nil }),
+	"check": whileServed(func(d *daemon, tell func(response) bool) (out response, err error) {
+		out.Check, err = d.check(func(p progress) bool { return tell(response{Progress: &p}) })
+		return out, err
+	}),
+	"vram": whileServed(func(d *daemon, _ func(response) bool) (out response, err error) {
+		out.VRAM, err = d.share.stats()
+		return out, err
+	}),
+	"state": func(d *daemon, _ func(response) bool) (response, error) {
+		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg}, nil
+	},
+	"sync": func(d *daemon, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
+	"settle": func(d *daemon, _ func(response) bool) (out response, err error) {
+		if err = d.settle(); err != nil {
+			err = fmt.Errorf("not unmounted: %w; make room and unmount again", err)
+		}
+		return out, err
+	},
+	"await": func(d *daemon, tell func(response) bool) (response, error) { return response{}, d.await(tell) },
+}
+
+// whileServed is an operation that needs the stack, which stays open until it returns.
+func whileServed(op func(*daemon, func(response) bool) (response, error)) func(*daemon, func(response) bool) (response, error) {
+	return func(d *daemon, tell func(response) bool) (response, error) {
 		d.inUse.RLock()
 		defer d.inUse.RUnlock()
 		if d.ended.Load() {
-			return out, errors.New("it is being unmounted")
+			return response{}, errors.New("it is being unmounted")
 		}
-		if req.Op == "stat" {
-			out.Stat = d.report()
-			return out, nil
-		}
-		if req.Op == "vram" {
-			out.VRAM, err = d.share.stats()
-			return out, err
-		}
-		out.Check, err = d.check(func(p progress) bool { return tell(response{Progress: &p}) })
-		return out, err
-	case "settle":
-		if err := d.settle(); err != nil {
-			return out, fmt.Errorf("not unmounted: %w; make room and unmount again", err)
-		}
-		return out, nil
-	case "state":
-		out.Leaving, out.Config = d.leaving.Load() > 0 || d.ended.Load(), d.cfg
-		return out, nil
-	case "sync":
-		return out, d.writeOut()
-	case "await":
-		return out, d.await(tell)
+		return op(d, tell)
 	}
-	return out, fmt.Errorf("unknown operation %q", req.Op)
+}
+
+// handle carries out one request.
+func (d *daemon) handle(req request, tell func(response) bool) (response, error) {
+	op := operations[req.Op]
+	if op == nil {
+		return response{}, fmt.Errorf("unknown operation %q", req.Op)
+	}
+	return op(d, tell)
 }
 
 // await waits for the end of an unmount that somebody else is about to begin, and says for what.
