@@ -13,14 +13,14 @@ import (
 	"github.com/lanefs/lanefs/gpu/vfio"
 )
 
-// vram is a PCI function whose BAR plays a GPU's memory for the host runtime: in the lab, QEMU's ivshmem.
-type vram struct {
+// barMemory is a PCI function whose BAR is the host runtime's device memory: in the lab, QEMU's ivshmem.
+type barMemory struct {
 	dev    *vfio.Device
 	export gpu.Export
 }
 
-// openVRAM gives nil where none is asked for.
-func openVRAM(cfg *mountConfig, log *slog.Logger) (*vram, error) {
+// openBARMemory gives nil where none is asked for.
+func openBARMemory(cfg *mountConfig, log *slog.Logger) (*barMemory, error) {
 	if cfg.VRAM == "" {
 		return nil, nil
 	}
@@ -28,37 +28,37 @@ func openVRAM(cfg *mountConfig, log *slog.Logger) (*vram, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &vram{export: gpu.Export{FD: -1}}
-	if v.dev, err = vfio.Open(bar.Function, vfio.Options{Backend: vfio.Backend(cfg.VFIO), BAR: bar.Index, Log: log}); err != nil {
+	b := &barMemory{export: gpu.Export{FD: -1}}
+	if b.dev, err = vfio.Open(bar.Function, vfio.Options{Backend: vfio.Backend(cfg.VFIO), BAR: bar.Index, Log: log}); err != nil {
 		return nil, fmt.Errorf("device memory: %w", err)
 	}
-	n := int64(len(v.dev.BAR()))
-	e, err := v.dev.Export(bar.Index, 0, n)
+	n := int64(len(b.dev.BAR()))
+	e, err := b.dev.Export(bar.Index, 0, n)
 	switch {
 	case err == nil:
-		v.export = e
-	case v.dev.Backend() == vfio.Type1:
+		b.export = e
+	case b.dev.Backend() == vfio.Type1:
 		// Type1 reaches the BAR through its address in this process, and needs no DMA-BUF.
-		v.export = gpu.Export{FD: -1, Size: n, Kind: gpu.ExportDMABUF}
+		b.export = gpu.Export{FD: -1, Size: n, Kind: gpu.ExportDMABUF}
 	default:
-		return nil, errors.Join(fmt.Errorf("device memory: %w", err), v.dev.Close())
+		return nil, errors.Join(fmt.Errorf("device memory: %w", err), b.dev.Close())
 	}
-	return v, nil
+	return b, nil
 }
 
-func (v *vram) bank() *host.Bank {
-	if v == nil {
+func (b *barMemory) bank() *host.Bank {
+	if b == nil {
 		return nil
 	}
-	return &host.Bank{Name: v.dev.Name(), Bytes: v.dev.BAR(), DMABUF: v.export, Vouch: v.dev.Reachable}
+	return &host.Bank{Name: b.dev.Name(), Bytes: b.dev.BAR(), DMABUF: b.export, Vouch: b.dev.Reachable}
 }
 
-func (v *vram) close() error {
-	if v == nil {
+func (b *barMemory) close() error {
+	if b == nil {
 		return nil
 	}
-	if v.export.FD >= 0 {
-		unix.Close(v.export.FD)
+	if b.export.FD >= 0 {
+		unix.Close(b.export.FD)
 	}
-	return v.dev.Close()
+	return b.dev.Close()
 }

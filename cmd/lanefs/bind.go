@@ -68,11 +68,11 @@ func bind(out io.Writer, arg string) error {
 		// Whoever had it gets it back.
 		return errors.Join(fmt.Errorf("binding %s: %w", a, err), f.Rebind(""))
 	}
-	fmt.Fprintf(out, "%s is bound to %s%s\n", a, pci.VFIO, formerly(was))
+	fmt.Fprintf(out, "%s is bound to %s%s\n", a, pci.VFIO, previousDriver(was))
 	return nil
 }
 
-func formerly(driver string) string {
+func previousDriver(driver string) string {
 	if driver == "" {
 		return ""
 	}

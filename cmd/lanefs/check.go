@@ -97,7 +97,7 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := ask(m, request{Op: "check"}, checkTimeout, bar.show)
+		r, err := query(m, request{Op: "check"}, checkTimeout, bar.show)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", arg, err)
 		}

@@ -19,15 +19,15 @@ import (
 // errNoDaemon says that nobody listens at a mount's control socket.
 var errNoDaemon = errors.New("its daemon does not answer")
 
-// talk is a connection to the daemon of a mount.
-type talk struct {
+// daemonConn is a connection to the daemon of a mount.
+type daemonConn struct {
 	m    *mountinfo.Info
 	conn net.Conn
 	in   *json.Decoder
 }
 
-// call connects to the daemon of the mount m, which may be a bind mount of what it serves.
-func call(m *mountinfo.Info) (*talk, error) {
+// dial connects to the daemon of the mount m, which may be a bind mount of what it serves.
+func dial(m *mountinfo.Info) (*daemonConn, error) {
 	sockets, denied := controlSockets(m)
 	for _, path := range sockets {
 		conn, err := net.DialTimeout("unix", path, requestTimeout)
@@ -35,7 +35,7 @@ func call(m *mountinfo.Info) (*talk, error) {
 			denied = true
 		}
 		if err == nil {
-			return &talk{m, conn, json.NewDecoder(conn)}, nil
+			return &daemonConn{m, conn, json.NewDecoder(conn)}, nil
 		}
 	}
 	if denied {
@@ -67,49 +67,49 @@ func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
 	return sockets, denied
 }
 
-// ask sends a request. Then comes next until the response is the last.
-func (t *talk) ask(req request) error {
-	t.conn.SetWriteDeadline(time.Now().Add(requestTimeout))
-	if err := json.NewEncoder(t.conn).Encode(req); err != nil {
-		return t.died(req, err)
+// send sends a request. The caller then calls receive until the response is the last.
+func (c *daemonConn) send(req request) error {
+	c.conn.SetWriteDeadline(time.Now().Add(requestTimeout))
+	if err := json.NewEncoder(c.conn).Encode(req); err != nil {
+		return c.lost(req, err)
 	}
 	return nil
 }
 
-// next is the next response, which must come before the deadline.
-func (t *talk) next(req request, deadline time.Time) (*response, error) {
-	t.conn.SetReadDeadline(deadline)
+// receive waits for the next response until the deadline.
+func (c *daemonConn) receive(req request, deadline time.Time) (*response, error) {
+	c.conn.SetReadDeadline(deadline)
 	var out response
-	switch err := t.in.Decode(&out); {
+	switch err := c.in.Decode(&out); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, err
 	case err != nil:
-		return nil, t.died(req, err)
+		return nil, c.lost(req, err)
 	case out.Error != "":
 		return nil, errors.New(out.Error)
 	}
 	return &out, nil
 }
 
-func (t *talk) died(req request, err error) error {
-	return fmt.Errorf("the daemon of %q died while it was asked to %s: %w", t.m.Mountpoint, req.Op, err)
+func (c *daemonConn) lost(req request, err error) error {
+	return fmt.Errorf("the daemon of %q died while it was asked to %s: %w", c.m.Mountpoint, req.Op, err)
 }
 
-func (t *talk) close() { t.conn.Close() }
+func (c *daemonConn) close() { c.conn.Close() }
 
-// ask sends a request to the daemon of the mount m. The timeout is for the answer, and begins again with every progress,
+// query sends a request to the daemon of the mount m. The timeout is for the answer, and begins again with every progress,
 // which is given to tell.
-func ask(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
-	t, err := call(m)
+func query(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
+	c, err := dial(m)
 	if err != nil {
 		return nil, err
 	}
-	defer t.close()
-	if err := t.ask(req); err != nil {
+	defer c.close()
+	if err := c.send(req); err != nil {
 		return nil, err
 	}
 	for {
-		out, err := t.next(req, time.Now().Add(timeout))
+		out, err := c.receive(req, time.Now().Add(timeout))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Mountpoint, timeout)
 		}

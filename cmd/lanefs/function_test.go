@@ -57,7 +57,7 @@ func TestLadder(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rt    gpu.Runtime
-		vram  bool
+		bar   bool
 		cfg   mountConfig
 		bells []engine.DoorbellRoute
 		modes []controller.MemoryMode
@@ -74,8 +74,8 @@ func TestLadder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctl := drive{rt: c.rt}
-			if c.vram {
-				ctl.vram = &vram{}
+			if c.bar {
+				ctl.bar = &barMemory{}
 			}
 			require.Equal(t, engine.Ladder{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
 		})

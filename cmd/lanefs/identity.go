@@ -114,8 +114,8 @@ func (c *drive) identity(ring bool) (*identity, error) {
 		return nil, fmt.Errorf("--ring gpu: %w", err)
 	}
 	out.Ring = &rung{c.rt.Name(), fmt.Sprint(r.Kind), hexa(r.Doorbell), hexa(r.Data), hexa(r.IOVA), r.Identify.MN, r.Identify.SN}
-	if c.vram != nil {
-		out.Ring.Memory += " of " + c.vram.dev.Name()
+	if c.bar != nil {
+		out.Ring.Memory += " of " + c.bar.dev.Name()
 	}
 	return out, nil
 }

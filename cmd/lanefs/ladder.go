@@ -13,7 +13,7 @@ func (c *drive) ladder(cfg *mountConfig) engine.Ladder {
 	switch {
 	case cfg.MemoryMode != nil:
 		l.Modes[0] = *cfg.MemoryMode
-	case c.vram != nil:
+	case c.bar != nil:
 		// A drive reaches device memory by itself: everything in it, or the data, or the queues.
 		l.Modes = []controller.MemoryMode{controller.ModeSQ | controller.ModeCQ | controller.ModeData, controller.ModeData, controller.ModeSQ | controller.ModeCQ, 0}
 	case gpu && drive:

@@ -38,7 +38,7 @@ at DIR, by root.`,
 				return err
 			}
 			if second != nil {
-				return cfg.mountAgain(second)
+				return cfg.mountSecond(second)
 			}
 			if cfg.Foreground {
 				return serve(&cfg, foreground{out: c.ErrOrStderr()})
@@ -49,7 +49,7 @@ at DIR, by root.`,
 	f := c.Flags()
 	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
 	mountopt.AddFlags(f, &flags, "gpu", "memory-mode", "vram")
-	f.DurationVar(&timeout, "timeout", earlierTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
+	f.DurationVar(&timeout, "timeout", previousTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
 	f.BoolVar(&fake, "fake", false, "check the arguments and mount nothing")
 	_ = f.MarkHidden("fake") // for mount -f

@@ -15,15 +15,15 @@ import (
 // A file system ends when the last mount of it goes: bind mounts, also of a single file, and the copies in other mount
 // namespaces. The kernel has no word on who they are for whoever waits.
 
-// holdUp says who still has the file system of m, which is unmounted.
-func holdUp(m *mountinfo.Info) string {
+// remainingUsers says who still has the file system of m, which is unmounted.
+func remainingUsers(m *mountinfo.Info) string {
 	var who []string
 	if others, err := elsewhere(m); err == nil {
 		for _, o := range others {
 			who = append(who, "an unmount of "+describe(o))
 		}
 	}
-	for _, h := range holders(m) {
+	for _, h := range otherNamespaces(m) {
 		who = append(who, "an unmount in the mount namespace of "+h)
 	}
 	if len(who) == 0 {
@@ -32,8 +32,8 @@ func holdUp(m *mountinfo.Info) string {
 	return strings.Join(who, ", ")
 }
 
-// holders are processes that see the file system of m in a mount namespace other than ours, one for each.
-func holders(m *mountinfo.Info) (who []string) {
+// otherNamespaces are processes that see the file system of m in a mount namespace other than ours, one for each.
+func otherNamespaces(m *mountinfo.Info) (who []string) {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return nil

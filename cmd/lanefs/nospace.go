@@ -10,8 +10,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// roomTries is how often the daemon looks whether there is room for what it could not write.
-const roomTries = 2 * time.Second
+// spaceRetry is how often the daemon looks whether there is room for what it could not write.
+const spaceRetry = 2 * time.Second
 
 // settle says why the mount has to stay: something that was changed cannot be written, for the backing store has no room.
 func (d *daemon) settle() error {
@@ -27,9 +27,9 @@ func (d *daemon) settle() error {
 	return fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)
 }
 
-// awaitRoom keeps the daemon, whose mount has gone by another way than lanefs umount, until everything is written: as long as there is
+// awaitSpace keeps the daemon, whose mount has gone by another way than lanefs umount, until everything is written: as long as there is
 // no room for it, and nobody sends a signal.
-func (d *daemon) awaitRoom(signals <-chan os.Signal) {
+func (d *daemon) awaitSpace(signals <-chan os.Signal) {
 	for told := false; ; told = true {
 		err := d.step("what was changed to be written", syncLimit, d.settle)
 		if err == nil || errors.Is(err, errLimit) { // closing the volume says more
@@ -44,7 +44,7 @@ func (d *daemon) awaitRoom(signals <-chan os.Signal) {
 		case s := <-signals:
 			d.log.Error("gave up waiting for room", "signal", s.String(), "error", oneLine(err))
 			return
-		case <-time.After(roomTries):
+		case <-time.After(spaceRetry):
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // What was mounted earlier, from the same device or at the same directory, may be on its way out: umount(8) returns before the
 // daemon has closed the device. The kernel's file systems make the next mount wait for that, and so do we, with a limit.
 
-// earlierTimeout is that limit, unless told otherwise.
-const earlierTimeout = time.Minute
+// previousTimeout is that limit, unless told otherwise.
+const previousTimeout = time.Minute
 
 // daemons are those of our user's that live.
 func daemons() (all []*served) {
@@ -75,13 +75,13 @@ func leaving(m *mountinfo.Info) bool {
 	if !fs.Ours(m) {
 		return false
 	}
-	r, err := ask(m, request{Op: "state"}, requestTimeout, nil)
+	r, err := query(m, request{Op: "state"}, requestTimeout, nil)
 	return err == nil && r.Leaving
 }
 
-// inTheWay is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. second is the
+// blockedBy is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. second is the
 // daemon that serves the device and goes on, if there is one.
-func (cfg *mountConfig) inTheWay() (what string, second *served) {
+func (cfg *mountConfig) blockedBy() (what string, second *served) {
 	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && leaving(m) {
 		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil
 	}
@@ -109,8 +109,8 @@ func (cfg *mountConfig) inTheWay() (what string, second *served) {
 // await returns when what was mounted earlier has gone, or does not go. second is a daemon that has the device.
 func (cfg *mountConfig) await(timeout time.Duration, out io.Writer) (second *served, err error) {
 	began := time.Now()
-	for say := sayAfter; ; time.Sleep(20 * time.Millisecond) {
-		what, second := cfg.inTheWay()
+	for say := reportAfter; ; time.Sleep(20 * time.Millisecond) {
+		what, second := cfg.blockedBy()
 		if what == "" {
 			return second, nil
 		}

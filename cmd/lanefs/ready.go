@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// surroundings is what a serving process has around it: where it logs, and whom it tells that the mount answers.
-type surroundings interface {
+// environment is what a serving process has around it: where it logs, and whom it tells that the mount answers.
+type environment interface {
 	// logTo starts logging and says to which file. files names the one that is used unless the user named another.
 	logTo(cfg *mountConfig, files *runFiles) (log *slog.Logger, path string, err error)
 	ready() error

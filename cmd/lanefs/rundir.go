@@ -122,8 +122,8 @@ func claim(mountpoint string) (*runFiles, error) {
 	}
 }
 
-// say writes down what is served. dev is 0 as long as nothing is mounted.
-func (r *runFiles) say(dev uint64, cfg *mountConfig) error {
+// record writes down what is served. dev is 0 as long as nothing is mounted.
+func (r *runFiles) record(dev uint64, cfg *mountConfig) error {
 	s := served{PID: os.Getpid(), Device: cfg.Device, Dir: cfg.Dir}
 	if dev != 0 {
 		s.Number = fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
@@ -151,9 +151,9 @@ func readServed(path string) *served {
 	return &s
 }
 
-// takeDead takes the locks of a daemon that has ended without a word, by what its files begin with, and gives what they
+// claimDead takes the locks of a daemon that has ended without a word, by what its files begin with, and gives what they
 // say. Not free: it lives, or another begins. Without a lock there is nobody.
-func takeDead(base string) (release func(), s *served, free bool) {
+func claimDead(base string) (release func(), s *served, free bool) {
 	var locks []*os.File
 	release = func() {
 		for _, f := range locks {

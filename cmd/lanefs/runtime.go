@@ -52,10 +52,10 @@ func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	case cfg.GPU != "host":
 		onCPU(log, "with --vram they do")
 	}
-	if c.vram, err = openVRAM(cfg, log); err != nil {
+	if c.bar, err = openBARMemory(cfg, log); err != nil {
 		return err
 	}
-	rt, err := host.Open(host.Options{Bank: c.vram.bank()})
+	rt, err := host.Open(host.Options{Bank: c.bar.bank()})
 	if err != nil {
 		return err
 	}

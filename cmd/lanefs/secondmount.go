@@ -20,8 +20,8 @@ import (
 // perMount are the options that each mount of a file system has for itself.
 var perMount = map[string]uint64{"nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC}
 
-// mountAgain mounts at cfg.Dir what s serves.
-func (cfg *mountConfig) mountAgain(s *served) error {
+// mountSecond mounts at cfg.Dir what s serves.
+func (cfg *mountConfig) mountSecond(s *served) error {
 	first := whole(s.mounts())
 	switch {
 	case first == nil:
@@ -31,14 +31,14 @@ func (cfg *mountConfig) mountAgain(s *served) error {
 	case os.Geteuid() != 0:
 		return fmt.Errorf("device %q is mounted at %q already, and only root can mount it twice", cfg.Device, first.Mountpoint)
 	}
-	r, err := ask(first, request{Op: "state"}, requestTimeout, nil)
+	r, err := query(first, request{Op: "state"}, requestTimeout, nil)
 	if err == nil && r.Config == nil {
 		err = errors.New("its daemon does not say how")
 	}
 	if err != nil {
 		return fmt.Errorf("device %q is mounted at %q already: %w", cfg.Device, first.Mountpoint, err)
 	}
-	if err := cfg.agrees(r.Config, first.Mountpoint); err != nil {
+	if err := cfg.checkSame(r.Config, first.Mountpoint); err != nil {
 		return err
 	}
 	if s.Dir != cfg.Dir { // else it is that daemon's
@@ -54,8 +54,8 @@ func (cfg *mountConfig) mountAgain(s *served) error {
 	return cfg.attach(first)
 }
 
-// agrees says what was asked for and is not so at the first mount.
-func (cfg *mountConfig) agrees(first *mountConfig, at string) error {
+// checkSame says what was asked for and is not so at the first mount.
+func (cfg *mountConfig) checkSame(first *mountConfig, at string) error {
 	if cfg.ReadOnly != first.ReadOnly {
 		word := map[bool]string{true: "read-only", false: "read-write"}
 		return fmt.Errorf("device %q is mounted %s at %q already, so it cannot be mounted %s; mount --bind -o ro %s %s shows it read-only",

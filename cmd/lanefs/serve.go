@@ -36,7 +36,7 @@ type daemon struct {
 }
 
 // serve runs a mount from beginning to end.
-func serve(cfg *mountConfig, env surroundings) (err error) {
+func serve(cfg *mountConfig, env environment) (err error) {
 	// From the start: a signal while the stack opens is obeyed once there is something to unmount.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -48,7 +48,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
 	defer func() { files.release(err != nil && d.srv != nil) }()
-	if err = files.say(0, cfg); err != nil {
+	if err = files.record(0, cfg); err != nil {
 		return err
 	}
 	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
@@ -63,7 +63,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
-		CopyReads: d.stack.vram != nil, StrictAtime: cfg.StrictAtime(),
+		CopyReads: d.stack.bar != nil, StrictAtime: cfg.StrictAtime(),
 		Log: d.log,
 	})
 	if errors.Is(err, fs.ErrServed) {
@@ -79,7 +79,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	if err := d.share.serve(d.srv, d.log); err != nil {
 		return d.giveUp(err)
 	}
-	if err := files.say(d.srv.Device(), cfg); err != nil {
+	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
 	ctl, err := listen(files.Socket, d)
@@ -95,7 +95,7 @@ func serve(cfg *mountConfig, env surroundings) (err error) {
 	}
 
 	d.untilGone(signals)
-	d.awaitRoom(signals)
+	d.awaitSpace(signals)
 	d.closeErr = d.closeStack()
 	if d.closeErr != nil {
 		d.log.Error("closing the volume", "error", oneLine(d.closeErr))

@@ -94,7 +94,7 @@ func makeShareDir(dir string) error {
 func sweep(dir string, log *slog.Logger) {
 	left := map[string]*served{}
 	removed, err := share.Sweep(dir, func(base string) (func(), bool) {
-		release, s, free := takeDead(base)
+		release, s, free := claimDead(base)
 		left[share.SocketName(base)] = s
 		return release, free
 	})

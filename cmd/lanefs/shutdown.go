@@ -16,7 +16,7 @@ const (
 	syncLimit  = 5 * time.Minute  // for what is in memory to be written
 	closeLimit = 10 * time.Minute // for that, and the controller's shutdown
 
-	sayAfter = 10 * time.Second // a wait is logged when it takes as long, and each time that it has taken twice as long
+	reportAfter = 10 * time.Second // a wait is logged when it takes as long, and each time that it has taken twice as long
 )
 
 // waitsFor says what the daemon waits for now.
@@ -39,7 +39,7 @@ func (d *daemon) step(what string, limit time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	began := time.Now()
-	say := sayAfter
+	say := reportAfter
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	for {

@@ -23,12 +23,12 @@ import (
 
 // drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
 type drive struct {
-	rt   gpu.Runtime
-	copy *copyengine.Engine // of a software controller with a GPU
-	ctl  controller.Transport
-	nvme *controller.Controller
-	vram *vram // nil: device memory is the runtime's own
-	took engine.Choice
+	rt     gpu.Runtime
+	copy   *copyengine.Engine // of a software controller with a GPU
+	ctl    controller.Transport
+	nvme   *controller.Controller
+	bar    *barMemory // nil: device memory is the runtime's own
+	choice engine.Choice
 }
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -101,7 +101,7 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 // open opens the controller itself, in the best way that auto finds, or as it was told.
 func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
-	c.nvme, c.took, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
+	c.nvme, c.choice, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
 	return err
 }
 
@@ -123,7 +123,7 @@ func (c *drive) Close() error {
 	if c.rt != nil {
 		errs = append(errs, c.rt.Close())
 	}
-	errs = append(errs, c.vram.close())
+	errs = append(errs, c.bar.close())
 	*c = drive{}
 	return errors.Join(errs...)
 }
@@ -140,7 +140,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 		return s, err
 	}
 	ec := cfg.engine()
-	ec.Doorbell = s.took.Doorbell
+	ec.Doorbell = s.choice.Doorbell
 	if s.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 	}

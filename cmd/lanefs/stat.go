@@ -29,7 +29,7 @@ func (d *daemon) report() *report {
 		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
 	}
 	route, why := s.eng.Doorbells()
-	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.took.Mode, route.String(), s.took.Refused
+	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.choice.Mode, route.String(), s.choice.Refused
 	if f := s.nvme.Failover(); f != nil {
 		r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
 	}
@@ -67,7 +67,7 @@ func statCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ask(m, request{Op: "stat"}, requestTimeout, nil)
+			r, err := query(m, request{Op: "stat"}, requestTimeout, nil)
 			if err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}

@@ -55,7 +55,7 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t, err := call(m)
+	t, err := dial(m)
 	if errors.Is(err, errNoDaemon) {
 		return clearDead(m, out)
 	}
@@ -76,7 +76,7 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 		if err := w.unmount(); err != nil {
 			return err
 		}
-		if err := w.converse(t, request{Op: "sync"}, nil); err != nil {
+		if err := w.roundTrip(t, request{Op: "sync"}, nil); err != nil {
 			return err
 		}
 		if stays == nil {
@@ -88,23 +88,23 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 	if err := settle(m, w); err != nil {
 		return err
 	}
-	return w.converse(t, request{Op: "await"}, func() error {
+	return w.roundTrip(t, request{Op: "await"}, func() error {
 		if err := w.unmount(); err != nil {
 			return err
 		}
-		w.sayFirst(others)
+		w.reportMounts(others)
 		return nil
 	})
 }
 
 // settle has everything written while the mount is still there: what the medium has no room for would be lost with it.
 func settle(m *mountinfo.Info, w *watcher) error {
-	t, err := call(m)
+	t, err := dial(m)
 	if err != nil {
 		return err
 	}
 	defer t.close()
-	return w.converse(t, request{Op: "settle"}, nil)
+	return w.roundTrip(t, request{Op: "settle"}, nil)
 }
 
 // elsewhere is where else in this mount namespace the file system of m is mounted.
@@ -137,14 +137,14 @@ func describe(m *mountinfo.Info) string {
 }
 
 // detach takes the mount away, in use or not.
-func detach(t *talk) error {
+func detach(t *daemonConn) error {
 	if err := fs.Detach(t.m.Mountpoint); err != nil {
 		return fmt.Errorf("unmount %q: %w", t.m.Mountpoint, err)
 	}
 	sync := request{Op: "sync"}
-	err := t.ask(sync)
+	err := t.send(sync)
 	if err == nil {
-		_, err = t.next(sync, time.Now().Add(lazySync))
+		_, err = t.receive(sync, time.Now().Add(lazySync))
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 		return nil // it goes on by itself, or has ended

@@ -37,7 +37,7 @@ func vramListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ask(m, request{Op: "vram"}, requestTimeout, nil)
+			r, err := query(m, request{Op: "vram"}, requestTimeout, nil)
 			if err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}

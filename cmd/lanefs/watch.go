@@ -44,28 +44,28 @@ func (w *watcher) end() {
 
 func (w *watcher) run() {
 	defer close(w.over)
-	for say := sayAfter; ; say *= 2 {
+	for say := reportAfter; ; say *= 2 {
 		select {
 		case <-w.ended:
 			return
 		case <-time.After(time.Until(w.began.Add(say))):
 		}
-		w.say(w.waitsFor())
+		w.report(w.waitsFor())
 	}
 }
 
-func (w *watcher) say(what string) {
+func (w *watcher) report(what string) {
 	fmt.Fprintf(w.out, "lanefs: %q: still waiting for %s (%v)\n", w.m.Mountpoint, what, time.Since(w.began).Round(time.Second))
 }
 
-// sayFirst names the mounts that are known to hold up the end, at once.
-func (w *watcher) sayFirst(others []*mountinfo.Info) {
+// reportMounts names the mounts that are known to hold up the end, at once.
+func (w *watcher) reportMounts(others []*mountinfo.Info) {
 	if len(others) > 0 {
 		var names []string
 		for _, o := range others {
 			names = append(names, describe(o))
 		}
-		w.say("an unmount of " + strings.Join(names, ", "))
+		w.report("an unmount of " + strings.Join(names, ", "))
 	}
 }
 
@@ -82,7 +82,7 @@ func (w *watcher) waitsFor() string {
 	if what != waitsForMount {
 		return what
 	}
-	return holdUp(w.m)
+	return remainingUsers(w.m)
 }
 
 // unmount takes the mount away.
@@ -98,14 +98,14 @@ func (w *watcher) unmount() error {
 	}
 }
 
-// converse sends a request, does what is to be done once the daemon knows of it, and waits for the answer.
-func (w *watcher) converse(t *talk, req request, then func() error) error {
+// roundTrip sends a request, does what is to be done once the daemon knows of it, and waits for the answer.
+func (w *watcher) roundTrip(t *daemonConn, req request, then func() error) error {
 	w.set("its daemon, which does not answer")
-	if err := t.ask(req); err != nil {
+	if err := t.send(req); err != nil {
 		return err
 	}
 	for {
-		r, err := t.next(req, w.deadline)
+		r, err := t.receive(req, w.deadline)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return w.late()
