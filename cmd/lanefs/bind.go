@@ -57,7 +57,7 @@ func bind(out io.Writer, arg string) error {
 	if err := unused(f); err != nil {
 		return err
 	}
-	// From here to the end of the kernel's driver nobody can begin to use what the look above found unused.
+	// The claim keeps every other program from beginning to use what unused has found unused, until the kernel's driver has gone.
 	release, err := pcie.Claim(f)
 	if err != nil {
 		return fmt.Errorf("%s cannot be bound: %w", a, err)
@@ -65,8 +65,7 @@ func bind(out io.Writer, arg string) error {
 	defer release()
 	was := f.Driver
 	if err := f.Rebind(pci.VFIO); err != nil {
-		// Whoever had it gets it back.
-		return errors.Join(fmt.Errorf("binding %s: %w", a, err), f.Rebind(""))
+		return errors.Join(fmt.Errorf("binding %s: %w", a, err), f.Rebind("")) // the driver that had it gets it back
 	}
 	fmt.Fprintf(out, "%s is bound to %s%s\n", a, pci.VFIO, previousDriver(was))
 	return nil
@@ -79,7 +78,7 @@ func previousDriver(driver string) string {
 	return ", was " + driver
 }
 
-// unused refuses what is in use, naming the users.
+// unused refuses a function that is in use, naming the users.
 func unused(f *pci.Function) error {
 	users, err := pcie.Users(f)
 	if err != nil {

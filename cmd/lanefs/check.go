@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
@@ -16,8 +15,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// lanefs check looks at a volume and says what LaneFS makes of it. An image is opened for reading, through the stack that
-// a mount would use; a mounted volume is looked at by its daemon.
+// lanefs check reads a volume and says what LaneFS makes of it. An image is opened for reading, through the stack that
+// a mount would use; a mounted volume is read by its daemon.
 
 // checkReport is what `lanefs check` prints.
 type checkReport struct {
@@ -90,7 +89,7 @@ function. Nothing is written. It does not repair, and does not look for all that
 	return c
 }
 
-// check looks at a mount or an image.
+// check reads a mount or an image.
 func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 	if st, err := os.Stat(arg); errors.Is(err, unix.ENOTCONN) || err == nil && st.IsDir() {
 		m, err := ourMount(arg)
@@ -107,8 +106,7 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	s, err := openDevice(&mountConfig{Device: device, Config: mountopt.Config{GPU: "host", ReadOnly: true}}, log)
+	s, err := openDevice(&mountConfig{Device: device, Config: mountopt.Config{GPU: "host", ReadOnly: true}}, warnings(errs))
 	if err != nil {
 		return nil, err
 	}
@@ -127,13 +125,13 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 // check is what the daemon answers.
 func (d *daemon) check(tell func(progress) bool) (*checkReport, error) {
 	r := &checkReport{Name: d.cfg.Device, Inspection: d.stack.vol.Inspect(), Damage: []string{}}
-	waits := true
+	waits := true // the command
 	r.survey(d.stack.vol, func(p progress) bool {
 		waits = tell(p)
 		return waits && !d.ended.Load()
 	})
 	if !waits || d.ended.Load() {
-		return nil, errors.New("the check was given up: the volume is being unmounted, or nobody waits for it")
+		return nil, errors.New("the check was given up: the volume is being unmounted, or the command that asked has ended")
 	}
 	return r, nil
 }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The other end of the control socket: a command that asks a mount's daemon.
+// The client's end of the control socket: a command that asks a mount's daemon.
 
-// errNoDaemon says that nobody listens at a mount's control socket.
+// errNoDaemon says that no daemon listens at a mount's control socket.
 var errNoDaemon = errors.New("its daemon does not answer")
 
 // daemonConn is a connection to the daemon of a mount.
@@ -44,8 +44,8 @@ func dial(m *mountinfo.Info) (*daemonConn, error) {
 	return nil, errNoDaemon
 }
 
-// controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of who mounted it. denied:
-// one could not be looked into.
+// controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of the user that
+// mounted it. denied: one of them cannot be read.
 func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
 	dirs := runDirs(os.Geteuid())
 	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {

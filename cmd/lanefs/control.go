@@ -15,10 +15,10 @@ import (
 )
 
 // The control socket takes one request a connection: a line of JSON, answered by another, before which there may be
-// lines that tell how far the work has come. Only the daemon's user and root may ask.
+// lines that tell how far the work has come. Only the daemon's user and root may ask. docs/SPEC.md describes the requests.
 
 type request struct {
-	Op string `json:"op"` // stat, check, vram, state, sync, await
+	Op string `json:"op"` // a key of operations
 }
 
 type response struct {
@@ -28,7 +28,7 @@ type response struct {
 	VRAM    *vramReport  `json:"vram,omitempty"`
 	Leaving bool         `json:"leaving,omitempty"` // it is being unmounted
 	Config  *mountConfig `json:"config,omitempty"`
-	// With one of these the answer is still to come.
+	// With one of these the reply is not the last.
 	Progress *progress `json:"progress,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"` // for what
 }
@@ -45,7 +45,7 @@ const (
 	maxRequestLine = 4096
 	requestTimeout = time.Minute // for the request to arrive, and for the answer to leave: a busy machine takes its time
 	finishTimeout  = time.Minute
-	awaitStep      = time.Second // between two words about what the unmount waits for
+	awaitStep      = time.Second // between two replies that say what the unmount waits for
 )
 
 // control is the listening side.
@@ -68,7 +68,7 @@ func listen(path string, d *daemon) (*control, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control socket %q: %w", path, err)
 	}
-	l.SetUnlinkOnClose(false) // whoever holds the lock removes it
+	l.SetUnlinkOnClose(false) // the holder of the mount point's lock removes it
 	c := &control{d: d, l: l, conns: map[net.Conn]struct{}{}}
 	c.wg.Go(c.accept)
 	return c, nil
@@ -81,7 +81,7 @@ func (c *control) accept() {
 			return
 		}
 		if err != nil {
-			c.d.log.Warn("control socket", "error", err.Error())
+			c.d.log.Warn("the control socket does not accept a connection", "error", err.Error())
 			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
 			continue
 		}
@@ -117,11 +117,11 @@ func (c *control) serve(conn *net.UnixConn) {
 		out.Error = oneLine(err)
 	}
 	if err := answer(out); err != nil {
-		c.d.log.Warn("control socket: answering", "error", err.Error())
+		c.d.log.Warn("a request at the control socket stays without an answer", "op", req.Op, "error", err.Error())
 	}
 }
 
-// allowed checks who is at the other end.
+// allowed checks the user at the other end.
 func allowed(conn *net.UnixConn) error {
 	uid, err := wire.Peer(conn)
 	if err != nil {
@@ -179,7 +179,7 @@ func (d *daemon) handle(req request, tell func(response) bool) (response, error)
 	return op(d, tell)
 }
 
-// await waits for the end of an unmount that somebody else is about to begin, and says for what.
+// await waits for the end of an unmount that the client is about to begin, and tells it what the end waits for.
 func (d *daemon) await(tell func(response) bool) error {
 	d.leaving.Add(1)
 	defer d.leaving.Add(-1)
@@ -192,7 +192,7 @@ func (d *daemon) await(tell func(response) bool) error {
 		case <-t.C:
 		}
 	}
-	return errors.New("whoever waited for the unmount has gone")
+	return errors.New("the command that waited for the unmount has ended")
 }
 
 // finish ends the socket after the answers that are due have left.

@@ -123,7 +123,7 @@ func daemonMain(conf string) int {
 		err = serve(&cfg, &background{pipe: ready})
 	}
 	if err != nil {
-		fmt.Fprintln(ready, oneLine(err)) // nobody listens any more if the mount had answered
+		fmt.Fprintln(ready, oneLine(err)) // the command has ended if the mount had answered
 		return 1
 	}
 	return 0

@@ -18,7 +18,7 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [--json]",
 		Short: "say what works on this machine, what does not, and the remedy",
 		Long: `Examines this machine and prints, line by line, what LaneFS finds and the remedy for what is missing: what every mount needs,
-who can run the lanes, the kernel, the IOMMU, drives and who uses them, GPUs, the paths between them, and which rung of the
+what can run the lanes, the kernel, the IOMMU, drives and their users, GPUs, the paths between them, and which rung of the
 memory and doorbell ladders results. Nothing is changed. Run it as the user who will mount: nodes are judged by whether that
 user may open them, and only root sees other users' open files.
 

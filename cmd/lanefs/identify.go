@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -41,7 +40,7 @@ drive and from the drive to the device's memory, are then known to work.`,
 				return fmt.Errorf("--ring %q: want cpu or gpu", ring)
 			}
 			cfg.MemoryMode, cfg.Doorbell = new(controller.MemoryMode), engine.DoorbellBAR // there are no lanes to choose for
-			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+			log := warnings(c.ErrOrStderr())
 			ctl, err := openController(&cfg, log)
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
 				cfg.ReadOnly = true // the controller then says that it is write protected, which is so

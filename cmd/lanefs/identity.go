@@ -84,7 +84,7 @@ type format struct {
 	InUse       bool  `json:"in_use"`
 }
 
-// identity asks everything; with ring a kernel rings once.
+// identity collects what Identify says. With ring a kernel rings the doorbell of one more command.
 func (c *drive) identity(ring bool) (*identity, error) {
 	n, id := c.nvme, c.nvme.Identify()
 	out := &identity{

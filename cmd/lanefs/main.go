@@ -1,8 +1,3 @@
-// Command lanefs mounts an ext4 volume in user space, its data moved by NVMe queue pairs that kernels own.
-//
-// A mount is a process of its own, the daemon: `lanefs mount` starts it, waits until the mount answers, and returns. The
-// daemon holds the stack (stack.go), listens on a control socket (control.go) and ends when the mount is gone.
-// `lanefs umount` and `lanefs stat` talk to it there.
 package main
 
 import (

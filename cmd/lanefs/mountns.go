@@ -13,27 +13,27 @@ import (
 )
 
 // A file system ends when the last mount of it goes: bind mounts, also of a single file, and the copies in other mount
-// namespaces. The kernel has no word on who they are for whoever waits.
+// namespaces. The kernel does not tell an unmount which they are.
 
-// remainingUsers says who still has the file system of m, which is unmounted.
+// remainingUsers says what keeps the file system of m, which is unmounted.
 func remainingUsers(m *mountinfo.Info) string {
-	var who []string
+	var users []string
 	if others, err := elsewhere(m); err == nil {
 		for _, o := range others {
-			who = append(who, "an unmount of "+describe(o))
+			users = append(users, "an unmount of "+describe(o))
 		}
 	}
 	for _, h := range otherNamespaces(m) {
-		who = append(who, "an unmount in the mount namespace of "+h)
+		users = append(users, "an unmount in the mount namespace of "+h)
 	}
-	if len(who) == 0 {
+	if len(users) == 0 {
 		return "the last file that is open in it, or a mount namespace that cannot be seen from here"
 	}
-	return strings.Join(who, ", ")
+	return strings.Join(users, ", ")
 }
 
 // otherNamespaces are processes that see the file system of m in a mount namespace other than ours, one for each.
-func otherNamespaces(m *mountinfo.Info) (who []string) {
+func otherNamespaces(m *mountinfo.Info) (names []string) {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return nil
@@ -61,9 +61,9 @@ func otherNamespaces(m *mountinfo.Info) (who []string) {
 			continue
 		}
 		name, _ := os.ReadFile(d + "/comm")
-		who = append(who, fmt.Sprintf("process %s (%s)", filepath.Base(d), strings.TrimSpace(string(name))))
+		names = append(names, fmt.Sprintf("process %s (%s)", filepath.Base(d), strings.TrimSpace(string(name))))
 	}
-	return who
+	return names
 }
 
 // sees says whether the process of a directory in /proc sees the file system of m.

@@ -13,8 +13,8 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// resolveDir makes dir absolute and free of symbolic links. The last element may be a dead mount, which cannot be looked
-// at, so that it is resolved only when it can be.
+// resolveDir makes dir absolute and free of symbolic links. The last element may be a mount whose daemon is dead, for which
+// stat fails: it is then left as it is.
 func resolveDir(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("the mount point is an empty name")

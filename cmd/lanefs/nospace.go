@@ -10,7 +10,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// spaceRetry is how often the daemon looks whether there is room for what it could not write.
+// spaceRetry is the time between two attempts to write what there was no room for.
 const spaceRetry = 2 * time.Second
 
 // settle says why the mount has to stay: something that was changed cannot be written, for the backing store has no room.
@@ -27,8 +27,8 @@ func (d *daemon) settle() error {
 	return fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)
 }
 
-// awaitSpace keeps the daemon, whose mount has gone by another way than lanefs umount, until everything is written: as long as there is
-// no room for it, and nobody sends a signal.
+// awaitSpace keeps the daemon until everything is written, or a signal comes. Its mount has gone by another way than lanefs umount,
+// which would have refused while there is no room.
 func (d *daemon) awaitSpace(signals <-chan os.Signal) {
 	for told := false; ; told = true {
 		err := d.step("what was changed to be written", syncLimit, d.settle)

@@ -14,13 +14,13 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// What was mounted earlier, from the same device or at the same directory, may be on its way out: umount(8) returns before the
-// daemon has closed the device. The kernel's file systems make the next mount wait for that, and so do we, with a limit.
+// The previous mount, of the same device or at the same directory, may not have ended: umount(8) returns before the daemon has closed
+// the device. The kernel's file systems make the next mount wait for that, and so does lanefs mount, with a limit.
 
-// previousTimeout is that limit, unless told otherwise.
+// previousTimeout is that limit, unless --timeout says otherwise.
 const previousTimeout = time.Minute
 
-// daemons are those of our user's that live.
+// daemons are the running daemons of the caller's user.
 func daemons() (all []*served) {
 	for _, dir := range runDirs(os.Geteuid()) {
 		locks, _ := filepath.Glob(filepath.Join(dir, "*"+lockEnd))
@@ -33,7 +33,7 @@ func daemons() (all []*served) {
 	return all
 }
 
-// held says whether a daemon has a lock.
+// held says whether a daemon holds a lock.
 func held(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -58,19 +58,19 @@ func same(a, b string) bool {
 	return x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// mounts is where what a daemon serves is mounted, in this mount namespace.
+// mounts are the mounts of what a daemon serves, in this mount namespace.
 func (s *served) mounts() []*mountinfo.Info {
 	all, _ := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !s.serves(m), false })
 	return all
 }
 
 // serves says whether m is a mount of what the daemon serves. The number alone does not say it: the kernel gives it to another
-// mount while a daemon whose mount is gone is still closing its device, which nobody else has until then.
+// mount while a daemon whose mount is gone is still closing its device, which no other daemon can have until then.
 func (s *served) serves(m *mountinfo.Info) bool {
 	return fs.Ours(m) && s.Number == fmt.Sprintf("%d:%d", m.Major, m.Minor) && s.Device == m.Source
 }
 
-// leaving says whether a mount of ours is being taken away.
+// leaving says whether a LaneFS mount is being unmounted.
 func leaving(m *mountinfo.Info) bool {
 	if !fs.Ours(m) {
 		return false
@@ -106,7 +106,7 @@ func (cfg *mountConfig) blockedBy() (what string, second *served) {
 	return "", second
 }
 
-// await returns when what was mounted earlier has gone, or does not go. second is a daemon that has the device.
+// await returns when the previous mount has ended, or will not. second is a daemon that serves the device and goes on.
 func (cfg *mountConfig) await(timeout time.Duration, out io.Writer) (second *served, err error) {
 	began := time.Now()
 	for say := reportAfter; ; time.Sleep(20 * time.Millisecond) {

@@ -34,7 +34,7 @@ type report struct {
 
 // fullReport says what became of writes for which the backing store had no room.
 type fullReport struct {
-	Since   *time.Time `json:"since,omitempty"` // nil: none was refused lately
+	Since   *time.Time `json:"since,omitempty"` // nil: none was refused for a while
 	Refused uint64     `json:"refused_writes"`  // since the mount
 	Last    string     `json:"last,omitempty"`
 	Commits *time.Time `json:"commits_waiting_since,omitempty"`

@@ -15,7 +15,7 @@ import (
 )
 
 // The runtime directory holds, for each mount, three files named after its mount point: a lock that its daemon holds as
-// long as it lives, the control socket, and the log. It belongs to one user and nobody else may enter it. The lock's text
+// long as it lives, the control socket, and the log. It belongs to one user, and no other may enter it. The lock's text
 // says which mount it is, by its device number: a bind mount of it has another mount point.
 
 // served is the text of a lock.
@@ -50,7 +50,7 @@ func runDirs(uid int) []string {
 	return append(dirs, temporary)
 }
 
-// checkRunDir refuses a directory that somebody else made or can write to: in /tmp anyone could have been first.
+// checkRunDir refuses a directory that another user made or can write to: in /tmp another user could have been first.
 func checkRunDir(dir string) error { return checkOwnDir(dir, 0o077) }
 
 // checkOwnDir refuses a directory that others may do things with.
@@ -87,7 +87,7 @@ type runFiles struct {
 	Log    string // empty: none of ours
 }
 
-// claimTime is how long whoever looks whether there is a daemon may have its lock.
+// claimTime is how long a claim waits for a process that has the lock only to see whether a daemon holds it (see held).
 const (
 	claimTime = time.Second
 	claimStep = 10 * time.Millisecond
@@ -151,8 +151,8 @@ func readServed(path string) *served {
 	return &s
 }
 
-// claimDead takes the locks of a daemon that has ended without a word, by what its files begin with, and gives what they
-// say. Not free: it lives, or another begins. Without a lock there is nobody.
+// claimDead takes the locks of a daemon that was killed, by what its files begin with, and gives what they say. free is false where the
+// daemon lives, or another begins. Where there is no lock there is no daemon.
 func claimDead(base string) (release func(), s *served, free bool) {
 	var locks []*os.File
 	release = func() {

@@ -18,7 +18,7 @@ import (
 // gpuRuntime is a gpu.Runtime that may lack something.
 type gpuRuntime interface {
 	gpu.Runtime
-	Missing() []string // of what it would use, a sentence each
+	Missing() []string // a sentence for each thing that it would use
 }
 
 // gpus are the runtimes of GPUs, in the order in which auto tries them.
@@ -30,7 +30,7 @@ var gpus = []struct {
 	{"cuda", func() (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{})) }},
 }
 
-// opened keeps a nil *T from becoming a runtime.
+// opened turns a nil *T into a nil runtime.
 func opened[T gpuRuntime](rt T, err error) (gpuRuntime, error) {
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 	return host.Open(host.Options{})
 }
 
-// onCPU is what auto says when it takes no GPU.
+// onCPU logs why auto takes no GPU.
 func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
 // openGPU opens a GPU on which the kernels run.
@@ -104,7 +104,7 @@ func openGPU(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, err
 		return nil, errors.Join(fmt.Errorf("%s runtime: %s: %w", rt.Name(), rt.Facts().Name, err), rt.Close())
 	}
 	if err := tryKernel(rt, image); err != nil {
-		// It is not closed: a GPU that is lost or hangs gives nothing back, and may not return.
+		// The runtime is not closed: with a GPU that is lost or hangs, closing may not return.
 		return nil, fmt.Errorf("%s runtime: %s runs no kernel: %w", rt.Name(), rt.Facts().Name, err)
 	}
 	for _, m := range rt.Missing() {
@@ -114,10 +114,10 @@ func openGPU(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, err
 	return rt, nil
 }
 
-// tryTimeout is for a kernel that writes a few words.
+// tryTimeout bounds a kernel that writes a few words.
 const tryTimeout = 30 * time.Second
 
-// tryKernel has a kernel write what the CPU then reads.
+// tryKernel runs a kernel that writes a pattern, and compares what the CPU reads.
 func tryKernel(rt gpu.Runtime, image []byte) error {
 	m, err := rt.Load(image)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// The second mount of a device is one more mount of the file system that the first made, as with the kernel's: the daemon
-// knows nothing of it. It has nosuid, nodev and noexec of its own. Whatever else is asked for must be what the first mount has;
-// what is not asked for is.
+// The second mount of a device is one more mount of the file system that the first one made, as with the kernel's file systems. The
+// daemon has no part in it. It has nosuid, nodev and noexec of its own. Other options that it asks for must be those of the first
+// mount; those that it leaves out are.
 
 // perMount are the options that each mount of a file system has for itself.
 var perMount = map[string]uint64{"nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC}
@@ -41,7 +41,7 @@ func (cfg *mountConfig) mountSecond(s *served) error {
 	if err := cfg.checkSame(r.Config, first.Mountpoint); err != nil {
 		return err
 	}
-	if s.Dir != cfg.Dir { // else it is that daemon's
+	if s.Dir != cfg.Dir { // else that daemon has claimed it
 		files, err := claim(cfg.Dir)
 		if err != nil {
 			return err
@@ -54,7 +54,7 @@ func (cfg *mountConfig) mountSecond(s *served) error {
 	return cfg.attach(first)
 }
 
-// checkSame says what was asked for and is not so at the first mount.
+// checkSame names the options that were asked for and that the first mount does not have.
 func (cfg *mountConfig) checkSame(first *mountConfig, at string) error {
 	if cfg.ReadOnly != first.ReadOnly {
 		word := map[bool]string{true: "read-only", false: "read-write"}

@@ -15,8 +15,8 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// daemon is a mount and what serves it. Its life: claim the mount point, open the stack, mount, answer; then until the
-// mount is gone (lanefs umount, umount(8), fusermount3 -u, a signal) serve; then close the stack and leave nothing behind.
+// daemon is a mount and what serves it. serve claims the mount point, opens the stack, mounts and answers the command. It serves until
+// the mount is gone (lanefs umount, umount(8), fusermount3 -u, a signal). Then it closes the stack and removes its files.
 type daemon struct {
 	cfg     *mountConfig
 	log     *slog.Logger
@@ -26,10 +26,10 @@ type daemon struct {
 	share   *sharing // nil: none
 	started time.Time
 
-	inUse sync.RWMutex // held shared by who needs the stack
+	inUse sync.RWMutex // held shared by requests that need the stack
 	ended atomic.Bool  // the mount is gone, and the stack is about to be
 
-	leaving  atomic.Int32           // who waits for the end of an unmount
+	leaving  atomic.Int32           // requests that wait for the end of an unmount
 	waiting  atomic.Pointer[string] // what closing waits for; nil: it has not begun
 	closed   chan struct{}          // after the stack was closed
 	closeErr error                  // valid after closed
@@ -37,7 +37,7 @@ type daemon struct {
 
 // serve runs a mount from beginning to end.
 func serve(cfg *mountConfig, env environment) (err error) {
-	// From the start: a signal while the stack opens is obeyed once there is something to unmount.
+	// A signal that comes while the stack opens is handled once there is something to unmount.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
@@ -91,18 +91,18 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	}
 	d.log.Info("mounted", "device", cfg.Device, "dir", cfg.Dir, "pid", os.Getpid())
 	if err := env.ready(); err != nil {
-		d.log.Warn("whoever started this mount has gone", "error", err.Error())
+		d.log.Warn("the command that started this mount has ended before it answered", "error", err.Error())
 	}
 
 	d.untilGone(signals)
 	d.awaitSpace(signals)
 	d.closeErr = d.closeStack()
 	if d.closeErr != nil {
-		d.log.Error("closing the volume", "error", oneLine(d.closeErr))
+		d.log.Error("the volume was not closed cleanly: the next mount recovers it from its journal", "device", cfg.Device, "error", oneLine(d.closeErr))
 	} else {
 		d.log.Info("unmounted", "dir", cfg.Dir)
 	}
-	files.release(d.closeErr != nil) // before anybody is told: a new mount may follow at once
+	files.release(d.closeErr != nil) // before a waiting unmount returns: a new mount may follow at once
 	close(d.closed)
 	ctl.finish()
 	return d.closeErr
@@ -151,11 +151,11 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 		case <-gone:
 			return
 		case s := <-signals:
-			d.log.Info("signal", "signal", s.String())
+			d.log.Info("got a signal", "signal", s.String())
 			if n == 1 {
 				go d.leave()
 			} else if err := d.srv.Abort(); err != nil {
-				d.log.Error("aborting the connection", "error", err.Error())
+				d.log.Error("the mount's connection cannot be aborted", "dir", d.cfg.Dir, "error", err.Error())
 			}
 		}
 	}
@@ -171,19 +171,19 @@ func (d *daemon) leave() {
 	}
 	d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
 	if err := d.srv.Detach(); err != nil {
-		d.log.Error("detaching the mount", "error", err.Error())
+		d.log.Error("the mount cannot be detached: unmount it with umount -l", "dir", d.cfg.Dir, "error", err.Error())
 	}
 	if err := d.writeOut(); err != nil {
-		d.log.Error("writing out the volume", "error", err.Error())
+		d.log.Error("the volume was not written out", "device", d.cfg.Device, "error", err.Error())
 	}
 }
 
-// writeOut makes everything durable, unless the end of the mount is about to.
+// writeOut makes everything durable. Once the mount is gone that is left to closing the stack.
 func (d *daemon) writeOut() error {
 	d.inUse.RLock()
 	defer d.inUse.RUnlock()
 	if d.ended.Load() {
-		return nil // the last file was closed just now; what follows writes out everything
+		return nil // closing the stack writes out everything
 	}
 	return d.stack.vol.Sync()
 }

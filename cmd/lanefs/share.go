@@ -18,17 +18,17 @@ import (
 type sharing struct {
 	pool   *residency.Pool
 	server *share.Server
-	mover  *copyengine.Engine // of its own; nil where there is another, or none is needed
+	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
 	socket string
 	public bool
 	limits share.Limits
-	asked  bool // on the command line: without it the mount is not what was wanted
+	asked  bool // on the command line: the mount fails without it
 }
 
 // poolShare is the part of a device's memory that the pool takes at most unless told otherwise.
 const poolShare = 4
 
-// openPool makes what is asked for. Without a size on the command line a runtime that cannot share is no error.
+// openPool makes the pool that is asked for. Without a size on the command line a runtime that cannot share is no error.
 func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err error) {
 	if cfg.Pool == 0 {
 		return nil, nil
@@ -70,7 +70,7 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	return h, nil
 }
 
-// shareSocket is where programs connect to the mount at dir. Whoever holds the mount point's lock may replace or remove it.
+// shareSocket is where programs connect to the mount at dir. The holder of the mount point's lock may replace or remove it.
 func shareSocket(dir string, public bool) string {
 	all := runDirs(os.Geteuid())
 	run := all[0]
@@ -89,8 +89,8 @@ func makeShareDir(dir string) error {
 	return checkOwnDir(dir, 0o022)
 }
 
-// sweep removes what killed daemons of other mounts have left, and says whose it was: the kernel kills without a word, too,
-// where a PID namespace ends. It keeps no mount from coming up.
+// sweep removes what killed daemons of other mounts have left, and logs what they were: daemons are also killed where a PID namespace
+// ends. Its errors do not keep the mount from coming up.
 func sweep(dir string, log *slog.Logger) {
 	left := map[string]*served{}
 	removed, err := share.Sweep(dir, func(base string) (func(), bool) {
@@ -99,7 +99,7 @@ func sweep(dir string, log *slog.Logger) {
 		return release, free
 	})
 	if err != nil {
-		log.Warn("sockets of killed daemons", "dir", dir, "error", oneLine(err))
+		log.Warn("sockets that killed daemons left cannot be removed", "dir", dir, "error", oneLine(err))
 	}
 	for _, name := range removed {
 		if s := left[filepath.Base(name)]; s != nil {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// What the daemon does once its mount is gone, and what it does when it does not come up. Each step has a limit, and says
-// what it waits for: in the log, and to whoever waits for the unmount. A step that passes its limit ends the daemon as a
-// crash would: the volume was written out as far as that was possible, and its journal has the rest.
+// The daemon shuts down when its mount is gone, and when its mount does not come up. Each step has a limit, and says what it waits
+// for: in the log, and to the command that waits for the unmount. A step that passes its limit ends the daemon as a crash would: the
+// volume was written out as far as that was possible, and its journal has the rest.
 
 const (
 	usersLimit = time.Minute      // for stat, check and the like, which end by themselves
@@ -27,7 +27,7 @@ func (d *daemon) waitsFor() string {
 	return waitsForMount
 }
 
-// waitsForMount is what it waits for before it is said to anybody: the last file in use, or the last place where it is mounted.
+// waitsForMount is what it waits for before the first step: the last file in use, or the last place where it is mounted.
 const waitsForMount = "mount"
 
 // errLimit says that a step was given up.
@@ -59,12 +59,12 @@ func (d *daemon) step(what string, limit time.Duration, f func() error) error {
 // end, without another word to the volume.
 func (d *daemon) closeStack() error {
 	d.ended.Store(true)
-	err := d.step("those who ask the daemon something", usersLimit, func() error { d.inUse.Lock(); return nil })
+	err := d.step("requests at the control socket", usersLimit, func() error { d.inUse.Lock(); return nil })
 	if err == nil {
 		err = d.step("programs that have files in device memory", shareLimit, d.share.close)
 	}
 	if errors.Is(err, errLimit) {
-		// Whoever is stuck may be at work on the volume. What is in memory is written; the next mount replays the journal.
+		// The step that is stuck may use the volume, which stays open. What is in memory is written; the next mount replays the journal.
 		return errors.Join(err, d.step("the volume to be written out", syncLimit, d.stack.vol.Sync))
 	}
 	return errors.Join(err, d.step("the last commit, and the device to be closed", closeLimit, d.stack.Close))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -39,7 +38,7 @@ type stack struct {
 	vol *ext4.FS
 }
 
-// spareRuntime is who runs the lanes when a GPU fails: the CPU. Lanes that are there already have nobody.
+// spareRuntime runs the lanes when a GPU fails: the CPU does. Lanes that run there already have none.
 func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 	if rt.Facts().CallerDriven {
 		return nil
@@ -47,16 +46,14 @@ func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 	return func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
 }
 
-// defaultLanes is how many queue pairs a mount has unless told otherwise: a few per CPU, so that requests seldom share
-// one.
+// defaultLanes is the number of queue pairs of a mount without lanes=: one for each CPU, 4 at least, so that requests seldom share one.
 func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
 // gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
 // copied while the rest of it is read, and costs lanes and copy engine less than eight of 1 MiB (docs/PERFORMANCE.md).
 const gpuTransfer = 8 << 20
 
-// openController opens what drives the controller of cfg.Device, and the controller: of a PCI function, through VFIO, or of
-// an image file, in software.
+// openController opens the runtime, and the controller of cfg.Device: a PCI function's through VFIO, an image file's in software.
 func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	defer func() {
 		if err != nil {
@@ -79,11 +76,11 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	return c, err
 }
 
-// openImage opens the software controller over an image file. What a GPU's queues ask of it the GPU's copy engine moves.
+// openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
 	if !c.rt.Facts().CallerDriven {
-		opt.Queues *= 2 // lanes that a failed GPU left need queue pairs that it does not know
+		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
 		if c.copy, err = copyengine.New(c.rt); err != nil {
 			return err
 		}
@@ -98,7 +95,7 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	return nil
 }
 
-// open opens the controller itself, in the best way that auto finds, or as it was told.
+// open opens the controller itself, in the best way of the ladder that works.
 func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
 	c.nvme, c.choice, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
@@ -110,7 +107,7 @@ func (c *drive) Close() error {
 	var errs []error
 	if c.nvme != nil {
 		errs = append(errs, c.nvme.Close())
-		if c.nvme.RuntimeFailed() { // it may never give anything back; the process ends soon
+		if c.nvme.RuntimeFailed() { // closing it may not return; the process ends soon
 			c.copy, c.rt = nil, nil
 		}
 	}
@@ -161,7 +158,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	return s, nil
 }
 
-// engine is what the mount's lanes are like, but for the route of their doorbells.
+// engine is the configuration of the mount's lanes, without the route of their doorbells.
 func (cfg *mountConfig) engine() engine.Config {
 	ec := engine.Config{Lanes: cfg.Lanes, Team: engine.TeamWave, Batch: cfg.Batch}
 	if ec.Lanes == 0 {
@@ -195,11 +192,11 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 		NoDirAtime: slices.Contains(cfg.Kernel, "nodiratime"),
 		Errors:     cfg.Errors,
 		Panic: func(err error) { // as a crash would: nothing more is written, the mount answers ENOTCONN
-			log.Error("errors=panic: the daemon ends", "error", oneLine(err))
+			log.Error("the daemon ends, as errors=panic asks for when corruption is met: run e2fsck on the volume", "device", cfg.Device, "error", oneLine(err))
 			os.Exit(1)
 		},
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
-		CacheSize: cfg.Cache, Logf: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
+		CacheSize: cfg.Cache, Logf: logf(log),
 	})
 	if err != nil {
 		err = errors.Join(err, s.Close())

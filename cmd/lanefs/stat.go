@@ -14,7 +14,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// report reads the counters. The stack is open as long as somebody can ask.
+// report reads the counters. The stack must be open: see whileServed.
 func (d *daemon) report() *report {
 	s, i, facts := d.stack, d.stack.dev.Info(), d.stack.rt.Facts()
 	v, f := s.vol.Stats(), d.srv.Stats()

@@ -15,11 +15,11 @@ import (
 
 // An unmount, step by step:
 //
-//  1. connect to the daemon, have it write out everything, and say when it has closed the device
-//  2. take the mount away, in this mount namespace; a mount that is busy stays, and that is the error
-//  3. wait: for whoever else has the mount, then for the daemon to write everything out and close the device
+//  1. Connect to the daemon. It writes out everything (settle), and will say when it has closed the device (await).
+//  2. Take the mount away, in this mount namespace. A mount that is busy stays, and that is the error.
+//  3. Wait for what else keeps the file system, then for the daemon to write everything out and close the device.
 //
-// Of a volume that is mounted elsewhere too only one mount goes. Then 3 is that everything is durable.
+// Of a volume that is mounted elsewhere too only one mount goes. Then 3 is a sync.
 
 const (
 	// umountTimeout bounds how long everything that is still in memory may take to reach the medium, unless told otherwise.
@@ -136,7 +136,7 @@ func describe(m *mountinfo.Info) string {
 	return fmt.Sprintf("the bind mount %q of its %q", m.Mountpoint, m.Root)
 }
 
-// detach takes the mount away, in use or not.
+// detach takes the mount away, although it may be in use.
 func detach(t *daemonConn) error {
 	if err := fs.Detach(t.m.Mountpoint); err != nil {
 		return fmt.Errorf("unmount %q: %w", t.m.Mountpoint, err)
@@ -152,7 +152,7 @@ func detach(t *daemonConn) error {
 	return err
 }
 
-// clearDead takes away what a daemon left that was killed.
+// clearDead takes away the mount and the files of a daemon that was killed.
 func clearDead(m *mountinfo.Info, out io.Writer) error {
 	if !fs.Dead(m.Mountpoint) {
 		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, errNoDaemon)

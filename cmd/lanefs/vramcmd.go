@@ -68,7 +68,7 @@ func printResidents(c *cobra.Command, s *vramReport) error {
 	return nil
 }
 
-// printUsers prints what each user has, below it what one may have who is neither root nor the mount's.
+// printUsers prints what each user has, and below it the limits of a user who is neither root nor the mount's.
 func printUsers(out io.Writer, s *vramReport) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nuser\tconnections\tdescriptors\trings\thandles\tregistered\tshared\theld\trefused\tunlogged")
@@ -125,7 +125,7 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}
-	c.Flags().Int64Var(&owner, "user", -1, "where device memory is shared by programs of one user only: of which user (default: who asks)")
+	c.Flags().Int64Var(&owner, "user", -1, "where device memory is shared by programs of one user only: `UID` of that user (default: the caller's)")
 	return c
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/lanefs/lanefs/fs"
 )
 
-// watcher says what an unmount waits for, when that takes sayAfter, and each time that it has taken twice as long; and ends
-// the wait when its time is over.
+// watcher reports what an unmount waits for, after reportAfter and each time that it has waited twice as long, and ends the wait when
+// the timeout is over.
 type watcher struct {
 	m        *mountinfo.Info
 	out      io.Writer
@@ -58,7 +58,7 @@ func (w *watcher) report(what string) {
 	fmt.Fprintf(w.out, "lanefs: %q: still waiting for %s (%v)\n", w.m.Mountpoint, what, time.Since(w.began).Round(time.Second))
 }
 
-// reportMounts names the mounts that are known to hold up the end, at once.
+// reportMounts reports at once the mounts that are known to keep the file system.
 func (w *watcher) reportMounts(others []*mountinfo.Info) {
 	if len(others) > 0 {
 		var names []string
@@ -98,7 +98,7 @@ func (w *watcher) unmount() error {
 	}
 }
 
-// roundTrip sends a request, does what is to be done once the daemon knows of it, and waits for the answer.
+// roundTrip sends a request and waits for the last reply. It calls then once, after the first.
 func (w *watcher) roundTrip(t *daemonConn, req request, then func() error) error {
 	w.set("its daemon, which does not answer")
 	if err := t.send(req); err != nil {

@@ -1,12 +1,11 @@
 // Package doctor examines a machine: what of LaneFS works on it, what does not, and the remedy.
 //
-// All it reads are files: those of sysfs, procfs, /dev and /boot below a root directory, so that a tree taken from another
-// machine can be examined like this one. Only the runtimes (who runs the lanes) are opened, by functions that the caller
-// gives.
+// The nouns. A [Finding] is a line for people. A [Drive], a [Memory] and a [Pair] of them are what findings are made from. A [Ladder]
+// is a conclusion: one says where queues and data of a mounted drive can be, another how its doorbells are rung. It says what the
+// files promise; a mount tries it with real I/O.
 //
-// Findings are for people, one a line. Drives, Memories and Pairs are what they were made from. Two Ladders draw the
-// conclusion: where queues and data of a mounted drive can be, and how its doorbells are rung. A ladder is what the files
-// promise; a mount probes it with real I/O.
+// The package reads files only: those of sysfs, procfs, /dev and /boot below a root directory, so that a tree taken from another
+// machine can be examined like this one. The runtimes, which run the lanes, are opened by functions of the caller's.
 package doctor
 
 import (

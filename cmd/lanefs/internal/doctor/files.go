@@ -39,5 +39,5 @@ func (r root) names(p string) (names []string) {
 	return names
 }
 
-// usable says whether whoever asks may read and write a node, and why not.
+// usable says whether this process may read and write a node, and why not.
 func (r root) usable(p string) error { return unix.Access(r.path(p), unix.R_OK|unix.W_OK) }

@@ -118,7 +118,7 @@ func readConfig(path string) (map[string]string, error) {
 	return c, sc.Err()
 }
 
-// symbol looks for one of the names above among the kernel's and its loaded modules'. Everybody may read the names. The
+// symbol looks for one of the names above among the kernel's and its loaded modules'. Every user may read the names. The
 // list has a few hundred thousand: it is read once.
 func (x *examiner) symbol(name string) bool {
 	if x.symbols == nil {

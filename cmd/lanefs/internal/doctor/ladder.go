@@ -72,7 +72,7 @@ func (x *examiner) driveMissing() (missing []string) {
 	case len(x.Drives) == 0:
 		return []string{"an NVMe drive"}
 	case !x.anyAvailable():
-		missing = append(missing, "a drive that nobody uses, in an IOMMU group")
+		missing = append(missing, "an unused drive in an IOMMU group")
 	}
 	if !x.iommufd() && !x.type1() {
 		missing = append(missing, "/dev/iommu or /dev/vfio/vfio")

@@ -1,10 +1,9 @@
 // Package privilege takes from a running process, in every thread, the capabilities it needs no more, and the way to get
 // others.
 //
-// To Linux capabilities belong to a thread, and a thread changes only its own. Go has syscall.AllThreadsSyscall for that,
-// which refuses where threads exist that Go did not make; LaneFS loads GPU runtimes, so they may. What works for any
-// thread is what the C library does for setuid(2): a signal to each, whose handler makes the call. That signal, 33, is
-// the one that neither Go nor glibc ever blocks. The handler (handler_amd64.s) makes two system calls and nothing else; it
+// On Linux capabilities belong to a thread, and a thread changes only its own. Go's syscall.AllThreadsSyscall refuses where threads
+// exist that Go did not make, as GPU runtimes make them. So the package does what the C library does for setuid(2): it sends each
+// thread a signal, whose handler makes the call. That signal, 33, is the one that neither Go nor glibc ever blocks. The handler (handler_amd64.s) makes two system calls and nothing else; it
 // needs no Go stack, so that it runs on any thread.
 package privilege
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// environment is what a serving process has around it: where it logs, and whom it tells that the mount answers.
+// environment is what differs between a mount in the foreground and a daemon: where it logs, and how it says that the mount answers.
 type environment interface {
 	// logTo starts logging and says to which file. files names the one that is used unless the user named another.
 	logTo(cfg *mountConfig, files *runFiles) (log *slog.Logger, path string, err error)
@@ -47,7 +47,7 @@ func (b *background) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, str
 	return newLogger(w), path, unix.Dup3(int(w.Fd()), 2, 0)
 }
 
-// ready tells the process that started us.
+// ready tells the command that started the daemon.
 func (b *background) ready() error {
 	_, err := b.pipe.Write([]byte("\n"))
 	b.pipe.Close()
@@ -62,6 +62,17 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
+// warnings logs what a command has to say beside its output.
+func warnings(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// logf is log for the layers below that want a function: each line is a warning.
+func logf(log *slog.Logger) func(format string, args ...any) {
+	return func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
+}
+
+// newLogger makes the logger of a mount. All layers below get it.
 func newLogger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
