@@ -16,7 +16,7 @@ import (
 func TestStrictAtime(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: a file system that anybody can run programs from")
+		t.Skip("needs root: a file system from which every user can run programs")
 	}
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	file, link, dir, program := filepath.Join(mnt, "file"), filepath.Join(mnt, "link"), filepath.Join(mnt, "dir"), filepath.Join(mnt, "true")

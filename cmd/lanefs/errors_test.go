@@ -41,7 +41,7 @@ func TestErrorsPanic(t *testing.T) {
 	_, err = os.Stat(filepath.Join(mnt, "bad"))
 	require.Error(t, err)
 	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
-	p.eventually("a mount that nobody serves", func() bool {
+	p.eventually("a mount without a daemon", func() bool {
 		var st unix.Statfs_t
 		return errors.Is(unix.Statfs(mnt, &st), unix.ENOTCONN)
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/engine"
 )
 
-// A function that nobody has: what is wrong with the runtime is said before it is looked for.
+// A function that no machine has. Errors of the runtime come before the function is looked for.
 const nowhere = "0000:ff:1f.7"
 
 // TestFunctionRuntime: a GPU that is named for a PCI function is taken or the mount fails, as with an image file.

@@ -40,7 +40,7 @@ func TestGateHasNothing(t *testing.T) {
 		require.Regexp(t, given, to)
 		abort = abort || strings.HasSuffix(to, "/abort")
 	}
-	require.True(t, abort, "who sees the daemon die must be able to end the mount's connection")
+	require.True(t, abort, "the gate, which sees the daemon die, must be able to end the mount's connection")
 	threads, err := filepath.Glob(filepath.Join("/proc", itoa(gate), "task/*/status"))
 	require.NoError(t, err)
 	for _, name := range threads {
@@ -73,7 +73,7 @@ func (p *place) killed(dir string, pid int) {
 	var st unix.Stat_t
 	require.NoError(p.t, unix.Stat(dir, &st))
 	defer func() {
-		if !gone(pid) { // the test has failed: nobody else is to wait for ever
+		if !gone(pid) { // the test has failed: the following ones must not wait for it
 			_ = os.WriteFile(filepath.Join("/sys/fs/fuse/connections", itoa(int(unix.Minor(st.Dev))), "abort"), []byte("1"), 0)
 		}
 	}()
@@ -92,28 +92,28 @@ func (p *place) killed(dir string, pid int) {
 	}
 }
 
-// TestKilledBesideStuckGate: a daemon that dies while its gate is held by a foreign file system leaves a mount that answers: nothing
+// TestKilledBesideStuckGate: a daemon that dies while its gate is held by a file system that does not answer leaves a mount that answers: nothing
 // of the mount's is open in the gate.
 func TestKilledBesideStuckGate(t *testing.T) {
 	p := newPlace(t)
-	image, dir, foreign := p.image("image", 128), p.mkdir("mnt"), p.mkdir("foreign")
+	image, dir, stuckDir := p.image("image", 128), p.mkdir("mnt"), p.mkdir("stuck")
 	p.ok("mount", "--gpu", "host", "-o", "vram=8M", image, dir)
 	path := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o644))
 	st, err := p.stat(dir)
 	require.NoError(t, err)
 	gate := childOf(t, st.PID)
-	t.Cleanup(func() { fs.Detach(foreign) })
-	server, says, _ := p.child(beStuck, foreign)
+	t.Cleanup(func() { fs.Detach(stuckDir) })
+	server, says, _ := p.child(beStuck, stuckDir)
 	require.Equal(t, "ready", says())
-	client, says, _ := p.child(beHostile, path+"\n"+filepath.Join(foreign, "file"))
+	client, says, _ := p.child(beHostile, path+"\n"+filepath.Join(stuckDir, "file"))
 	require.Equal(t, "passed", says())
 	p.killed(dir, st.PID)
 	require.False(t, gone(gate), "or this test has shown nothing")
 	_, _, err = p.run("umount", dir)
 	require.NoError(t, err)
 	require.NoError(t, server.Kill())
-	p.eventually("the gate ends with the foreign file system", func() bool { return gone(gate) })
+	p.eventually("the gate ends with the file system that does not answer", func() bool { return gone(gate) })
 	require.NoError(t, client.Kill())
 }
 

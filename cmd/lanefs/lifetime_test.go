@@ -63,8 +63,8 @@ func TestUmountBusy(t *testing.T) {
 	fsck(t, img)
 }
 
-// TestForeignUmount unmounts behind the daemon's back: it notices, writes out and ends.
-func TestForeignUmount(t *testing.T) {
+// TestUmountByOthers: the mount goes by umount(8) and by fusermount3, of which the daemon hears afterwards. It writes out and ends.
+func TestUmountByOthers(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: umount(8)")
@@ -81,7 +81,7 @@ func TestForeignUmount(t *testing.T) {
 	}
 }
 
-// TestUmountHeld: another mount namespace has a copy of the mount. The command says whose it is, and waits for its end.
+// TestUmountHeld: another mount namespace has a copy of the mount. The command names a process that sees it, and waits for its end.
 func TestUmountHeld(t *testing.T) {
 	p := newPlace(t)
 	if root, err := fs.MountedAt("/"); err != nil || root == nil || os.Geteuid() != 0 {
@@ -271,7 +271,7 @@ func TestUnprivileged(t *testing.T) {
 	p := newPlace(t)
 	const nobody = 65534
 	if os.Geteuid() == 0 {
-		// Whatever nobody needs must be nobody's or anybody's: the binary, the directory, the image.
+		// The user nobody must be able to use the binary, the directory and the image.
 		b, err := os.ReadFile(p.bin)
 		require.NoError(t, err)
 		p.bin = p.path("lanefs.test")
@@ -294,7 +294,7 @@ func TestUnprivileged(t *testing.T) {
 	require.NoError(t, err)
 	if os.Geteuid() == 0 {
 		_, err = os.Stat(mnt)
-		require.ErrorIs(t, err, unix.EACCES, "without allow_other nobody else looks in, root neither")
+		require.ErrorIs(t, err, unix.EACCES, "without allow_other no other user sees into it, root neither")
 	}
 	w := exec.Command("sh", "-c", "echo hello > "+mnt+"/f && cat "+mnt+"/f")
 	if p.cred != nil {

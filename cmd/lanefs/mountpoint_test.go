@@ -46,12 +46,12 @@ func TestRunDirIsChecked(t *testing.T) {
 	require.ErrorContains(t, checkRunDir(dir), "must be a directory")
 }
 
-// TestTakeDead: whoever holds a lock lives, whatever its sockets say; who was killed left a lock that says who it was.
-func TestTakeDead(t *testing.T) {
+// TestClaimDead: a daemon that holds its lock lives, whatever its sockets say; the lock that a killed one left says which it was.
+func TestClaimDead(t *testing.T) {
 	dir := t.TempDir()
 	base := runName(dir)
 	_, s, free := claimDead(base)
-	require.True(t, free, "nobody was there")
+	require.True(t, free, "there was no daemon")
 	require.Nil(t, s)
 	files, err := claim(dir)
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestTakeDead(t *testing.T) {
 	release, s, free := claimDead(base)
 	require.True(t, free)
 	require.Equal(t, &served{PID: os.Getpid(), Device: "/dev/x", Dir: dir, Number: "0:77"}, s)
-	require.True(t, held(files.lock.Name()), "nobody begins meanwhile")
+	require.True(t, held(files.lock.Name()), "no daemon can begin meanwhile")
 	release()
 	require.False(t, held(files.lock.Name()))
 }

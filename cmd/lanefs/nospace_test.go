@@ -213,7 +213,7 @@ func TestFullBackingStore(t *testing.T) {
 	}
 }
 
-// TestFullUnmountedOtherwise: who unmounts by umount(8) cannot be refused. The daemon stays until there is room, or is told to give up;
+// TestFullUnmountedOtherwise: umount(8) cannot be refused. The daemon stays until there is room, or is told to give up;
 // then what was synced is there.
 func TestFullUnmountedOtherwise(t *testing.T) {
 	for _, room := range []bool{true, false} {

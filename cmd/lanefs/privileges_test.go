@@ -17,7 +17,7 @@ import (
 func TestPrivileges(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: nobody else's daemon has capabilities")
+		t.Skip("needs root: the daemon of another user has no capabilities")
 	}
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	require.NoError(t, os.Chown(img, 12345, 12345)) // opened before anything is dropped

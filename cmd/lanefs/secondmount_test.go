@@ -165,7 +165,7 @@ func TestOneVolumeOneWriter(t *testing.T) {
 	fsck(t, dev)
 }
 
-// TestNotServed: a mount that came up and cannot be served goes, though somebody has come in, before its volume is closed.
+// TestNotServed: a mount that came up and cannot be served goes, though a program has entered it, before its volume is closed.
 func TestNotServed(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
@@ -203,7 +203,7 @@ func TestNotServed(t *testing.T) {
 	if fd := <-in; fd >= 0 {
 		unix.Close(fd)
 	} else {
-		t.Log("nobody was quick enough to come in")
+		t.Log("no program was quick enough to enter the mount")
 	}
 	fsck(t, img)
 	require.NoError(t, os.RemoveAll(inTheWay))

@@ -79,12 +79,12 @@ func serveStuck(dir string) error {
 
 // hostile passes the descriptor of a file that cannot be closed in every way it can think of.
 func hostile(files string, in io.Reader) error {
-	own, foreign, _ := strings.Cut(files, "\n")
+	own, stuckFile, _ := strings.Cut(files, "\n")
 	f, err := os.Open(own)
 	if err != nil {
 		return err
 	}
-	bad, err := unix.Open(foreign, unix.O_RDWR, 0)
+	bad, err := unix.Open(stuckFile, unix.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func hostile(files string, in io.Reader) error {
 	refused := func(c *wire.Conn, kind wire.Type, body any, want syscall.Errno, rights ...int) {
 		_, e := c.Call(kind, 2, body, nil, 0, rights...)
 		if !errors.Is(e, want) {
-			err = errors.Join(err, fmt.Errorf("a request of type %d with a foreign file: %v, want %v", kind, e, want))
+			err = errors.Join(err, fmt.Errorf("a request of type %d with another file system's file: %v, want %v", kind, e, want))
 		}
 		open = append(open, c)
 	}
@@ -140,7 +140,7 @@ func hostile(files string, in io.Reader) error {
 		err = errors.Join(err, c.Send(message, all...))
 		open = append(open, c)
 	}
-	for range 3 { // what nobody reads, of one that stays and one that goes
+	for range 3 { // what no program reads, of a client that stays and one that goes
 		c, gone := greet(), greet()
 		for range 5 {
 			err = errors.Join(err, c.Send([]byte{1}, bad), gone.Send([]byte{1}, bad))
@@ -173,10 +173,10 @@ func hostile(files string, in io.Reader) error {
 	return nil
 }
 
-// TestForeignFileSystem: descriptors whose file system does not let them go hold up nobody but who passed them.
+// TestForeignFileSystem: a descriptor that its file system does not let go holds up the client that passed it, and no other.
 func TestForeignFileSystem(t *testing.T) {
 	p := newPlace(t)
-	image, dir, foreign := p.image("image", 128), p.mkdir("mnt"), p.mkdir("foreign")
+	image, dir, stuckDir := p.image("image", 128), p.mkdir("mnt"), p.mkdir("stuck")
 	p.ok("mount", "--gpu", "host", "-o", "vram=8M", image, dir)
 	path := filepath.Join(dir, "file")
 	data := bytes.Repeat([]byte("0123456789"), 300000)
@@ -191,10 +191,10 @@ func TestForeignFileSystem(t *testing.T) {
 	require.Regexp(t, `(?m)^CapPrm:\s*0+$`, string(status))
 	require.Regexp(t, `(?m)^NoNewPrivs:\s*1$`, string(status))
 
-	t.Cleanup(func() { fs.Detach(foreign) })
-	server, says, _ := p.child(beStuck, foreign)
+	t.Cleanup(func() { fs.Detach(stuckDir) })
+	server, says, _ := p.child(beStuck, stuckDir)
 	require.Equal(t, "ready", says())
-	client, says, tell := p.child(beHostile, path+"\n"+filepath.Join(foreign, "file"))
+	client, says, tell := p.child(beHostile, path+"\n"+filepath.Join(stuckDir, "file"))
 	require.Equal(t, "passed", says())
 
 	works := func() {
@@ -223,7 +223,7 @@ func TestForeignFileSystem(t *testing.T) {
 	require.NoError(t, err)
 	for _, fd := range list {
 		to, _ := os.Readlink(filepath.Join("/proc", itoa(st.PID), "fd", fd.Name()))
-		require.False(t, strings.HasPrefix(to, foreign), "the daemon has %s", to)
+		require.False(t, strings.HasPrefix(to, stuckDir), "the daemon has %s", to)
 	}
 	tell("more\n")
 	require.Contains(t, says(), "not closed yet, for their file systems do not answer")
