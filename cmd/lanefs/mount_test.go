@@ -144,6 +144,12 @@ func TestLogFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(b), "msg=mounted")
 	require.Contains(t, string(b), "msg=unmounted")
+	p.ok("mount", "-o", "depth=2000,lanes=64,log=other.log", img, mnt)
+	p.ok("umount", mnt)
+	b, err = os.ReadFile(p.path("other.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(b), "asked=2000 depth=1023")
+	require.NotContains(t, string(b), "fewer lanes")
 	require.Contains(t, p.fails("mount", "-o", "log=none/x", img, mnt), `none/x": no such file or directory`)
 }
 

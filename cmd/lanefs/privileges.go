@@ -9,10 +9,10 @@ import (
 	"github.com/lanefs/lanefs/fs/share/seccomp"
 )
 
-// needed is what root's daemon keeps once everything is open: unmounting takes CAP_SYS_ADMIN, and pinning more memory for a
+// keptCapabilities are what root's daemon keeps once everything is open: unmounting takes CAP_SYS_ADMIN, and pinning more memory for a
 // drive, while the mount is used, CAP_IPC_LOCK. It opens no more files of other users; what users do in the volume is between
 // the kernel, which checks their permissions, and the bytes on the medium.
-var needed = privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK)
+var keptCapabilities = privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK)
 
 // dropPrivileges gives up the rest in all threads, and what programs could give back. Another user's daemon has no
 // capabilities, and must keep the way to set-user-ID programs: it unmounts by fusermount3.
@@ -20,17 +20,17 @@ func dropPrivileges() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	if err := privilege.Drop(needed); err != nil {
+	if err := privilege.Drop(keptCapabilities); err != nil {
 		return err
 	}
-	return seccomp.Deny(never)
+	return seccomp.Deny(deniedCalls)
 }
 
-// never are system calls that neither the daemon nor a GPU's runtime makes, but that would serve an attacker who has taken over root's
+// deniedCalls are system calls that neither the daemon nor a GPU's runtime makes, but that would serve an attacker who has taken over root's
 // daemon, with CAP_SYS_ADMIN: other processes' memory, the kernel's code, namespaces, keys, devices, the clock. There is no list of
 // what a runtime may do: runtimes open files, map code, start programs and use drivers that we do not know. What stays is files by
 // name, ioctl, mount and umount.
-var never = seccomp.Filter{
+var deniedCalls = seccomp.Filter{
 	unix.SYS_PTRACE: {}, unix.SYS_PROCESS_VM_READV: {}, unix.SYS_PROCESS_VM_WRITEV: {}, unix.SYS_KCMP: {},
 	unix.SYS_INIT_MODULE: {}, unix.SYS_FINIT_MODULE: {}, unix.SYS_DELETE_MODULE: {}, unix.SYS_KEXEC_LOAD: {}, unix.SYS_REBOOT: {},
 	unix.SYS_BPF: {}, unix.SYS_PERF_EVENT_OPEN: {}, unix.SYS_USERFAULTFD: {}, unix.SYS_FANOTIFY_INIT: {}, unix.SYS_IO_URING_SETUP: {},

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+type request struct {
+	Op string `json:"op"` // a key of operations
+}
+
+type response struct {
+	Error   string       `json:"error,omitempty"`
+	Stat    *report      `json:"stat,omitempty"`
+	Check   *checkReport `json:"check,omitempty"`
+	VRAM    *vramReport  `json:"vram,omitempty"`
+	Leaving bool         `json:"leaving,omitempty"` // it is being unmounted
+	Config  *mountConfig `json:"config,omitempty"`
+	// With one of these the reply is not the last.
+	Progress *progress `json:"progress,omitempty"`
+	Waiting  string    `json:"waiting,omitempty"` // for what
+}
+
+func (r *response) last() bool { return r.Progress == nil && r.Waiting == "" }
+
+// progress is how much of some work is done.
+type progress struct {
+	Done  uint64 `json:"done"`
+	Total uint64 `json:"total"`
+}
+
+// operations are the requests that a daemon answers, by Op. docs/SPEC.md describes them, and a test compares. tell sends a reply
+// before the last one, now and then when the work takes long; it says whether the client still waits.
+var operations = map[string]func(d *daemon, tell func(response) bool) (response, error){
+	"stat": whileServed(func(d *daemon, _ func(response) bool) (response, error) { return response{Stat: d.report()}, nil }),
+	"check": whileServed(func(d *daemon, tell func(response) bool) (out response, err error) {
+		out.Check, err = d.check(func(p progress) bool { return tell(response{Progress: &p}) })
+		return out, err
+	}),
+	"vram": whileServed(func(d *daemon, _ func(response) bool) (out response, err error) {
+		out.VRAM, err = d.share.stats()
+		return out, err
+	}),
+	"state": func(d *daemon, _ func(response) bool) (response, error) {
+		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg}, nil
+	},
+	"sync": func(d *daemon, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
+	"settle": func(d *daemon, _ func(response) bool) (out response, err error) {
+		if err = d.settle(); err != nil {
+			err = fmt.Errorf("not unmounted: %w; make room and unmount again", err)
+		}
+		return out, err
+	},
+	"await": func(d *daemon, tell func(response) bool) (response, error) { return response{}, d.await(tell) },
+}
+
+// whileServed is an operation that needs the stack, which stays open until it returns.
+func whileServed(op func(*daemon, func(response) bool) (response, error)) func(*daemon, func(response) bool) (response, error) {
+	return func(d *daemon, tell func(response) bool) (response, error) {
+		d.inUse.RLock()
+		defer d.inUse.RUnlock()
+		if d.ended.Load() {
+			return response{}, errors.New("it is being unmounted")
+		}
+		return op(d, tell)
+	}
+}
+
+// handle carries out one request.
+func (d *daemon) handle(req request, tell func(response) bool) (response, error) {
+	op := operations[req.Op]
+	if op == nil {
+		return response{}, fmt.Errorf("unknown operation %q", req.Op)
+	}
+	return op(d, tell)
+}
+
+const awaitStep = time.Second // between two replies that say what the unmount waits for
+
+// await waits for the end of an unmount that the client is about to begin, and tells it what the end waits for.
+func (d *daemon) await(tell func(response) bool) error {
+	d.leaving.Add(1)
+	defer d.leaving.Add(-1)
+	t := time.NewTicker(awaitStep)
+	defer t.Stop()
+	for tell(response{Waiting: d.waitsFor()}) {
+		select {
+		case <-d.closed:
+			return d.closeErr
+		case <-t.C:
+		}
+	}
+	return errors.New("the command that waited for the unmount has ended")
+}
