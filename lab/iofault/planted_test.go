@@ -27,44 +27,56 @@ type plant struct {
 
 // plants are mistakes that the campaign must find.
 var plants = []plant{
-	{name: "half an operation is committed after an error", file: "fs/ext4/op.go",
+	{name: "half an operation is committed after an error", file: "fs/ext4/internal/volume/op.go",
 		old: "		err = o.undo(err)\n", new: ""},
 	{name: "blocks that were taken are not given back", file: "fs/ext4/alloc/blocks.go",
 		old: "	h.OnUndo(func() { a.untake(h, g, buf, off, n) }, buf)\n", new: ""},
 	{name: "an inode that was taken is not given back", file: "fs/ext4/alloc/inodes.go", long: true,
 		old: "	h.OnUndo(func() { a.untakeInode(h, g, buf, i, isDir) }, buf)\n", new: "",
 		flags: []string{"-profile", "names"}},
-	{name: "an inode in memory is not put back", file: "fs/ext4/op.go", long: true,
+	{name: "an inode in memory is not put back", file: "fs/ext4/internal/volume/op.go", long: true,
 		old: "		i.putBack(&o.kept[k])\n", new: "		_, _ = i, k\n"},
-	{name: "fsync does not wait", file: "fs/ext4/write.go", long: true,
-		old: "return i.fs.jnl.Sync(tid)", new: "_ = tid\n\treturn nil",
+	{name: "fsync does not wait", file: "fs/ext4/internal/contents/fsync.go", long: true,
+		old: "return i.FS.Journal.Sync(tid)", new: "_ = tid\n\treturn nil",
 		flags: []string{"-profile", "direct"}},
-	{name: "the error is not recorded", file: "fs/ext4/errors.go", long: true,
+	{name: "the error is not recorded", file: "fs/ext4/internal/volume/errors.go", long: true,
 		old: "if rerr := record(); rerr != nil {", new: "if rerr := error(nil); rerr != nil {"},
+}
+
+// text returns the source file of a plant. It must contain the text to be replaced once.
+func (p *plant) text(t *testing.T) (path, text string) {
+	path, err := filepath.Abs(filepath.Join("..", "..", p.file))
+	require.NoError(t, err)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(b), p.old), "%s has changed: plant the mistake anew", p.file)
+	return path, string(b)
+}
+
+// TestPlants checks all plants, also those that TestPlanted skips.
+func TestPlants(t *testing.T) {
+	for _, p := range plants {
+		p.text(t)
+	}
 }
 
 // TestPlanted builds the campaign with each of the mistakes in LaneFS. The campaign must find it.
 func TestPlanted(t *testing.T) {
 	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck")
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
 	for _, p := range plants {
 		t.Run(p.name, func(t *testing.T) {
 			if p.long && os.Getenv("LANEFS_PLANTED") != "all" {
 				t.Skip("takes a build of its own: LANEFS_PLANTED=all tries it")
 			}
 			dir := t.TempDir()
-			source := filepath.Join(root, p.file)
-			b, err := os.ReadFile(source)
-			require.NoError(t, err)
-			require.Equal(t, 1, strings.Count(string(b), p.old), "%s has changed: plant the mistake anew", p.file)
+			source, text := p.text(t)
 			wrong, overlay, binary := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "faults")
-			require.NoError(t, os.WriteFile(wrong, []byte(strings.Replace(string(b), p.old, p.new, 1)), 0o600))
+			require.NoError(t, os.WriteFile(wrong, []byte(strings.Replace(text, p.old, p.new, 1)), 0o600))
 			j, err := json.Marshal(map[string]any{"Replace": map[string]string{source: wrong}})
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(overlay, j, 0o600))
 			build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "./lab/iofault/faults")
-			build.Dir = root
+			build.Dir = filepath.Join("..", "..")
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)
