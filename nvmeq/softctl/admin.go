@@ -4,17 +4,16 @@ package softctl
 // supported (firmware, format, security, self-test, directives, namespace management, keep alive) answer Invalid Command
 // Opcode like any other unknown one.
 const (
-	opDeleteSQ       = 0x00
-	opCreateSQ       = 0x01
-	opGetLogPage     = 0x02
-	opDeleteCQ       = 0x04
-	opCreateCQ       = 0x05
-	opIdentify       = 0x06
-	opAbort          = 0x08
-	opSetFeatures    = 0x09
-	opGetFeatures    = 0x0a
-	opAsyncEvent     = 0x0c
-	opDoorbellBuffer = 0x7c
+	opDeleteSQ    = 0x00
+	opCreateSQ    = 0x01
+	opGetLogPage  = 0x02
+	opDeleteCQ    = 0x04
+	opCreateCQ    = 0x05
+	opIdentify    = 0x06
+	opAbort       = 0x08
+	opSetFeatures = 0x09
+	opGetFeatures = 0x0a
+	opAsyncEvent  = 0x0c
 )
 
 // admin carries out an admin command. Controller.mu.
@@ -41,8 +40,6 @@ func (c *Controller) admin(q *subQueue, cmd *command) (Status, uint32) {
 		f = c.getFeatures
 	case opAsyncEvent:
 		f = func(_ *subQueue, cmd *command) (Status, uint32) { return c.asyncEventRequest(cmd), 0 }
-	case opDoorbellBuffer:
-		f = c.doorbellBufferConfig
 	default:
 		return InvalidOpcode, 0
 	}
@@ -186,33 +183,4 @@ func (c *Controller) abort(admin *subQueue, cmd *command) (Status, uint32) {
 		}
 	}
 	return Success, 1
-}
-
-// doorbellBufferConfig is Doorbell Buffer Config ([BASE] 5.8). Queues that exist move over with the values they have.
-func (c *Controller) doorbellBufferConfig(_ *subQueue, cmd *command) (Status, uint32) {
-	page := uint64(c.cc.pageSize())
-	if cmd.prp1%page != 0 || cmd.prp2%page != 0 || cmd.prp1 == cmd.prp2 {
-		return InvalidField, 0
-	}
-	s := &shadow{doorbells: cmd.prp1, eventIndex: cmd.prp2}
-	for _, a := range []uint64{cmd.prp1, cmd.prp2} {
-		w := window{base: a, size: pageMin}
-		if w.bytes(c.dma) == nil {
-			return DataTransferError, 0
-		}
-	}
-	c.shadow.Store(s)
-	for i := 1; i < len(c.sq); i++ {
-		if q := c.sq[i].Load(); q != nil {
-			q.mu.Lock()
-			q.bell.move(c)
-			q.mu.Unlock()
-		}
-		if q := c.cq[i]; q != nil {
-			q.mu.Lock()
-			q.bell.move(c)
-			q.mu.Unlock()
-		}
-	}
-	return Success, 0
 }

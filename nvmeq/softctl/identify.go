@@ -121,7 +121,6 @@ func (c *Controller) identifyController(b []byte) {
 	le.PutUint32(b[84:], 1_000_000)  // RTD3R, µs
 	le.PutUint32(b[88:], 60_000_000) // RTD3E: a shutdown flushes
 	b[111] = 1                       // CNTRLTYPE: I/O controller
-	le.PutUint16(b[256:], 1<<8)      // OACS: Doorbell Buffer Config
 	b[258] = 3                       // ACL: 4 aborts
 	b[259] = asyncEventLimit - 1     // AERL
 	b[260] = 1<<1 | 1                // FRMW: one slot, read only

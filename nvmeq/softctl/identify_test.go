@@ -32,7 +32,7 @@ func TestIdentifyController(t *testing.T) {
 	require.Equal(t, byte(6), b[77], "MDTS")
 	require.Equal(t, uint32(0x10400), le.Uint32(b[80:]), "VER")
 	require.Equal(t, byte(1), b[111], "CNTRLTYPE")
-	require.Equal(t, uint16(1<<8), le.Uint16(b[256:]), "OACS")
+	require.Zero(t, le.Uint16(b[256:]), "OACS")
 	require.Equal(t, byte(3), b[259], "AERL")
 	require.Equal(t, byte(0x66), b[512], "SQES")
 	require.Equal(t, byte(0x44), b[513], "CQES")

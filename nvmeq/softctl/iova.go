@@ -103,7 +103,7 @@ func (s *addressSpace) write(a uint64, p []byte) bool {
 	return s.mover.Write(r.mem, r.off+o, p) == nil
 }
 
-// window is a range of IOVAs that is used again and again: a queue's entries, a shadow doorbell page. It remembers
+// window is a range of IOVAs that is used again and again: a queue's entries. It remembers
 // where the range is until the address table changes.
 type window struct {
 	base uint64

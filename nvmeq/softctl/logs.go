@@ -152,7 +152,7 @@ func (c *Controller) effects() []byte {
 	const supported, changesData = 1 << 0, 1 << 1
 	b := make([]byte, 4096)
 	for _, op := range []int{opDeleteSQ, opCreateSQ, opGetLogPage, opDeleteCQ, opCreateCQ, opIdentify, opAbort, opSetFeatures,
-		opGetFeatures, opAsyncEvent, opDoorbellBuffer} {
+		opGetFeatures, opAsyncEvent} {
 		b[4*op] = supported
 	}
 	for _, op := range []int{opFlush, opRead, opCompare, opVerify} {

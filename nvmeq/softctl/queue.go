@@ -60,7 +60,7 @@ func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQu
 	q := &subQueue{id: id, size: size, cq: cq, flushed: make(chan struct{}, 1), stats: c.statsOf(id), page: c.cc.pageSize(),
 		ring: window{base: base, size: uint64(size) * sqeSize}}
 	q.data.mover = c.opt.Mover
-	q.bell = c.newBell(id, c.bar.sqDoorbell(id))
+	q.bell = c.newBell(c.bar.sqDoorbell(id))
 	if c.opt.OutOfOrder {
 		q.rng = rand.New(rand.NewPCG(uint64(c.opt.Seed), uint64(id)))
 	}
@@ -71,7 +71,7 @@ func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQu
 func (c *Controller) newCompQueue(id uint16, size uint32, base uint64) *compQueue {
 	q := &compQueue{id: id, size: size, stats: c.statsOf(id), phase: true,
 		ring: window{base: base, size: uint64(size) * cqeSize}}
-	q.bell = c.newBell(id, c.bar.cqDoorbell(id))
+	q.bell = c.newBell(c.bar.cqDoorbell(id))
 	return q
 }
 
@@ -108,7 +108,7 @@ func (c *Controller) fetch(q *subQueue) bool {
 // readTail takes the host's tail. It loads the doorbell before any entry is read: an atomic load, so that entries
 // stored before the doorbell are seen.
 func (c *Controller) readTail(q *subQueue) {
-	v, fresh := q.bell.read(c)
+	v, fresh := q.bell.read()
 	if !fresh || v == q.tail {
 		return
 	}
@@ -128,7 +128,7 @@ func (q *compQueue) used() uint32 { return (q.tail + q.size - q.head) % q.size }
 
 // readHead takes the host's head.
 func (q *compQueue) readHead(c *Controller) {
-	v, fresh := q.bell.read(c)
+	v, fresh := q.bell.read()
 	if !fresh || v == q.head {
 		return
 	}
@@ -156,7 +156,6 @@ func (q *compQueue) drain(c *Controller) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.readHead(c)
-	q.bell.announce(c, q.head)
 	return q.drainLocked(c)
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -147,51 +146,6 @@ func TestLatency(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begin), latency)
 	_, ok := h.poll(q)
 	require.True(t, ok)
-}
-
-func TestDoorbellBuffer(t *testing.T) {
-	for _, stride := range []int{0, 2} {
-		h := newHost(t, Options{Stride: stride}).enable()
-		q1 := h.queue(1, 16)
-		for range 3 {
-			h.expect(Success, q1, rw(2, 1, 0, 1).prp(h.base, 0))
-		}
-		db, dbAt := h.alloc(4096)
-		ei, eiAt := h.alloc(4096)
-		config := func(a, b uint64) raw { return cmdOf(0x7c, 0).prp(a, b) }
-		h.expect(InvalidField, h.admin, config(dbAt+8, eiAt))
-		h.expect(InvalidField, h.admin, config(dbAt, eiAt+8))
-		h.expect(InvalidField, h.admin, config(dbAt, dbAt))
-		h.expect(DataTransferError, h.admin, config(0, eiAt))
-		h.put(q1, rw(2, 1, 0, 1).prp(h.base, 0))
-		h.ring(q1) // rung and not yet seen when the pages come into use
-		h.expect(Success, h.admin, config(dbAt, eiAt))
-		word := func(b []byte, q, cq int) *uint32 {
-			return (*uint32)(unsafe.Pointer(&b[(2*q+cq)*(4<<stride)]))
-		}
-		require.Equal(t, uint32(4), atomic.LoadUint32(word(db, 1, 0)), "the queue's tail moved over")
-		require.True(t, h.c.Step(1))
-		_, ok := h.peek(q1)
-		require.True(t, ok)
-		atomic.StoreUint32(word(db, 1, 1), q1.head)
-
-		q2 := h.queue(2, 8)
-		for _, q := range []*pair{q1, q2} {
-			for range 40 {
-				h.put(q, rw(2, 1, 0, 1).prp(h.base, 0))
-				atomic.StoreUint32(word(db, int(q.id), 0), q.tail)
-				require.True(t, h.c.Step(q.id), "no doorbell in the BAR was touched")
-				require.Equal(t, q.tail, atomic.LoadUint32(word(ei, int(q.id), 0)), "EventIdx asks for the next one")
-				_, ok := h.peek(q)
-				require.True(t, ok)
-				atomic.StoreUint32(word(db, int(q.id), 1), q.head)
-			}
-		}
-		require.NoError(t, h.c.Reset())
-		h.enable()
-		q1 = h.queue(1, 16)
-		h.expect(Success, q1, rw(2, 1, 0, 1).prp(h.base, 0)) // the pages are out of use
-	}
 }
 
 func TestCounters(t *testing.T) {

@@ -139,7 +139,6 @@ func (c *Controller) resetLocked(all bool) {
 		c.bar.store(regCRTO, uint32(capTimeout/(500*time.Millisecond)))
 	}
 	c.bar.clearDoorbells(c.opt.Queues)
-	c.shadow.Store(nil)
 	c.aers = nil
 	c.events.reset()
 	c.features = defaultFeatures(c)

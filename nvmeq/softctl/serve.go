@@ -15,33 +15,28 @@ import "time"
 // serve is one step of a queue.
 func (c *Controller) serve(q *subQueue) bool {
 	did := q.cq.drain(c)
-	for round := 0; ; round++ {
-		c.readTail(q)
-		arrival := uint64(c.opt.Recorder.Position())
-		for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c) {
-			if !c.fetch(q) {
-				c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
-				return true
-			}
-			did = true
-			q.cmd.arrival = arrival
-			if q.id != 0 && (q.rng != nil || c.opt.Latency > 0) {
-				q.held = append(q.held, heldCommand{q.cmd, time.Now().Add(c.opt.Latency)})
-			} else {
-				c.carryOut(q, &q.cmd)
-			}
-			if c.now() != stateReady || q.dead {
-				return true
-			}
+	c.readTail(q)
+	arrival := uint64(c.opt.Recorder.Position())
+	for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c) {
+		if !c.fetch(q) {
+			c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
+			return true
 		}
-		if len(q.held) > 0 && c.serveHeld(q) {
-			did = true
+		did = true
+		q.cmd.arrival = arrival
+		if q.id != 0 && (q.rng != nil || c.opt.Latency > 0) {
+			q.held = append(q.held, heldCommand{q.cmd, time.Now().Add(c.opt.Latency)})
+		} else {
+			c.carryOut(q, &q.cmd)
 		}
-		// A host that goes on ringing is served again, but not for ever: Step returns.
-		if !q.bell.announce(c, q.tail) || c.now() != stateReady || round == 8 {
-			return did
+		if c.now() != stateReady || q.dead {
+			return true
 		}
 	}
+	if len(q.held) > 0 && c.serveHeld(q) {
+		did = true
+	}
+	return did
 }
 
 // serveHeld carries out commands whose time has come: all of them in order, or with disorder some of them in any.

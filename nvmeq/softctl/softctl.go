@@ -37,7 +37,6 @@ type Controller struct {
 
 	state    atomic.Uint32 // state; changed with mu held, but for stateFatal
 	injector atomic.Pointer[Injector]
-	shadow   atomic.Pointer[shadow]
 	cached   atomic.Bool // a volatile write cache is there and enabled
 	sq       []atomic.Pointer[subQueue]
 	stats    []atomic.Pointer[queueStats]
