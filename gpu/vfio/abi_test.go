@@ -54,7 +54,7 @@ var abi = []struct {
 	{"iommufd", "struct iommu_ioas_iova_ranges", unsafe.Sizeof(ioasRanges{}), []field{
 		{"num_iovas", unsafe.Offsetof(ioasRanges{}.n)}, {"allowed_iovas", unsafe.Offsetof(ioasRanges{}.allowed)},
 		{"out_iova_alignment", unsafe.Offsetof(ioasRanges{}.alignment)}}},
-	{"iommufd", "struct iommu_iova_range", unsafe.Sizeof(Range{}), []field{{"last", unsafe.Offsetof(Range{}.Last)}}},
+	{"iommufd", "struct iommu_iova_range", unsafe.Sizeof(interval{}), []field{{"last", unsafe.Offsetof(interval{}.Last)}}},
 	{"iommufd", "struct iommu_ioas_map", unsafe.Sizeof(ioasMap{}), []field{
 		{"user_va", unsafe.Offsetof(ioasMap{}.userVA)}, {"length", unsafe.Offsetof(ioasMap{}.length)}, {"iova", unsafe.Offsetof(ioasMap{}.iova)}}},
 	{"iommufd", "struct iommu_ioas_unmap", unsafe.Sizeof(ioasUnmap{}), []field{

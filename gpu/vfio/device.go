@@ -124,14 +124,14 @@ func (d *Device) open(at attachment, opt Options) error {
 }
 
 // apertures are where the BARs of all functions lie.
-func (m machine) apertures() (all []Range) {
+func (m machine) apertures() (all []interval) {
 	functions, err := m.pci.Functions()
 	if err != nil {
 		return nil
 	}
 	for _, f := range functions {
 		for _, b := range f.BARs() {
-			all = append(all, Range{b.First, b.Last})
+			all = append(all, interval{b.First, b.Last})
 		}
 	}
 	return all

@@ -36,7 +36,7 @@ func TestRangesAreKept(t *testing.T) {
 	holes := func(d *double) {
 		d.usable = nil
 		for i := range uint64(40) {
-			d.usable = append(d.usable, Range{iovaFirst + i<<21, iovaFirst + i<<21 + 1<<20 - 1})
+			d.usable = append(d.usable, interval{iovaFirst + i<<21, iovaFirst + i<<21 + 1<<20 - 1})
 		}
 	}
 	both(t, holes, func(t *testing.T, d *double, dev *Device) {
@@ -105,14 +105,14 @@ func TestTakenAway(t *testing.T) {
 			require.NoError(t, err)
 			bar := dev.BAR()
 			dev.Write32(0x1000, 7)
-			require.NoError(t, dev.Gone())
+			require.NoError(t, dev.removed())
 			d.signal(t, irq)
 			require.Eventually(t, func() bool {
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				return !d.has(deviceFile)
 			}, time.Minute, time.Millisecond, "the kernel gets the device back though it is in use")
-			require.ErrorContains(t, dev.Gone(), testAddr+" is gone")
+			require.ErrorContains(t, dev.removed(), testAddr+" is gone")
 
 			require.True(t, bytes.Equal(bytes.Repeat([]byte{0xff}, testBAR), bar), "where the BAR was there are ones")
 			bar[0x1000] = 5 // what a lane would do: no fault, and nobody hears of it
@@ -138,7 +138,7 @@ func TestSilent(t *testing.T) {
 		bar := dev.BAR()
 		d.store(t, testConfig+commandOffset, 0xff, 0xff)
 		require.ErrorContains(t, dev.Reset(), "resetting "+testAddr+": the command register reads all ones: no device answers")
-		require.ErrorContains(t, dev.Gone(), "no device answers")
+		require.ErrorContains(t, dev.removed(), "no device answers")
 		require.Equal(t, ^uint32(0), dev.Read32(0))
 		require.EqualValues(t, 0xff, bar[0])
 	})
@@ -159,7 +159,7 @@ func TestReset(t *testing.T) {
 	})
 	both(t, func(d *double) { d.noReset = true }, func(t *testing.T, d *double, dev *Device) {
 		require.ErrorContains(t, dev.Reset(), "the function offers no reset")
-		require.NoError(t, dev.Gone())
+		require.NoError(t, dev.removed())
 	})
 }
 

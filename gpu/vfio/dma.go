@@ -30,22 +30,14 @@ func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
 	return d.insert(n, func(at uint64) error { return d.mapMemory(at, m, off, n) })
 }
 
-// MapFile makes n bytes from off of a memfd or DMA-BUF reachable. The file may be closed afterwards.
-func (d *Device) MapFile(e gpu.Export, off, n int64) (IOVA, error) {
-	if off < 0 || n <= 0 || off > e.Size || n > e.Size-off {
-		return 0, fmt.Errorf("%s: map %d bytes from offset %d of a file's %d", d.addr, n, off, e.Size)
-	}
-	return d.insert(n, func(at uint64) error { return d.mapExport(at, e, off, n) })
-}
-
-// insert gives an IOVA to what do maps there.
+// insert has do map n bytes at a new IOVA.
 func (d *Device) insert(n int64, do func(at uint64) error) (IOVA, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return 0, fmt.Errorf("%s: map: %w", d.addr, os.ErrClosed)
 	}
-	if why := d.Gone(); why != nil {
+	if why := d.removed(); why != nil {
 		return 0, why
 	}
 	at, err := d.iovas.alloc(uint64(n))

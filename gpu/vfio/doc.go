@@ -15,7 +15,7 @@
 //  4. enable        sets memory space and bus mastering in the command register (command.go)
 //  5. mapRegion     maps the BAR into the process (region.go)
 //  6. startWatch    waits for a removal or a bus error (watch.go)
-//  7. Map, MapFile  allocate an IOVA and map memory there, in the best way that the memory has (dma.go)
+//  7. Map           allocates an IOVA and maps memory there, in the best way that the memory has (dma.go)
 //  8. Unmap         ends the mapping, then frees the IOVA
 //  9. Close         undoes it all: bus mastering, BAR, descriptor, address space
 //

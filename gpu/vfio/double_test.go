@@ -21,7 +21,7 @@ import (
 // refuse, or what leaves things in the wrong order, is refused or noted.
 type double struct {
 	linux
-	usable    []Range     // IOVAs that the IOMMU translates
+	usable    []interval  // IOVAs that the IOMMU translates
 	pageSizes uint64      // of the IOMMU
 	sparse    [][2]uint64 // of BAR 0; nil: all of it can be mapped
 	noReset   bool
@@ -333,7 +333,7 @@ func (d *double) ioctl(fd int, request uintptr, arg unsafe.Pointer) (int, error)
 		if room < q.n {
 			return 0, unix.EMSGSIZE
 		}
-		copy(unsafe.Slice(*(**Range)(unsafe.Pointer(&q.allowed)), room), d.usable)
+		copy(unsafe.Slice(*(**interval)(unsafe.Pointer(&q.allowed)), room), d.usable)
 	case ioIOASMap:
 		m := (*ioasMap)(arg)
 		return 0, d.mapDMA(m.iova, m.length)

@@ -142,7 +142,7 @@ func life(m machine, addr string, way Backend, pages, file gpu.Memory) (err erro
 		return err
 	}
 	defer unix.Close(e.FD)
-	a, err := d.MapFile(e, 0, 4096)
+	a, err := d.insert(4096, func(at uint64) error { return d.mapExport(at, e, 0, 4096) })
 	if err != nil {
 		return err
 	}

@@ -86,11 +86,11 @@ func TestMappable(t *testing.T) {
 		size   uint64
 		mmap   bool
 		sparse [][2]uint64
-		want   []Range
+		want   []interval
 		err    string
 	}{
-		{"all of it", 0x4000, true, nil, []Range{{0, 0x3fff}}, ""},
-		{"around the MSI-X table", 0x4000, true, [][2]uint64{{0, 0x2000}, {0x3000, 0x1000}}, []Range{{0, 0x1fff}, {0x3000, 0x3fff}}, ""},
+		{"all of it", 0x4000, true, nil, []interval{{0, 0x3fff}}, ""},
+		{"around the MSI-X table", 0x4000, true, [][2]uint64{{0, 0x2000}, {0x3000, 0x1000}}, []interval{{0, 0x1fff}, {0x3000, 0x3fff}}, ""},
 		{"nothing of it", 0x4000, true, [][2]uint64{}, nil, ""},
 		{"an empty area", 0x4000, true, [][2]uint64{{0, 0}}, nil, ""},
 		{"no BAR", 0, true, nil, nil, "no such BAR"},

@@ -101,10 +101,10 @@ func userList(f *pci.Function) string {
 }
 
 // ranges asks which IOVAs can be mapped with the device attached, and in what unit.
-func (s *ioas) ranges() ([]Range, uint64, error) {
+func (s *ioas) ranges() ([]interval, uint64, error) {
 	n := uint32(16)
 	for {
-		list := make([]Range, n)
+		list := make([]interval, n)
 		q := ioasRanges{size: uint32(unsafe.Sizeof(ioasRanges{})), ioas: s.id, n: n,
 			allowed: uint64(uintptr(unsafe.Pointer(&list[0])))}
 		_, err := s.k.ioctl(s.fd, ioIOASRanges, unsafe.Pointer(&q))

@@ -10,8 +10,8 @@ import (
 // IOVA is an address as the function sees it: what it puts on the bus, and what the IOMMU translates.
 type IOVA uint64
 
-// Range is IOVAs from First to Last, both included: so that it can hold all of them.
-type Range struct{ First, Last uint64 }
+// interval is IOVAs from First to Last, both included: so that it can hold all of them.
+type interval struct{ First, Last uint64 }
 
 // allocator hands out IOVAs. It knows nothing of the kernel; its owner serialises calls.
 //
@@ -20,8 +20,8 @@ type Range struct{ First, Last uint64 }
 // it. An address is not handed out again before all others were, and between two mappings there is a gap: a stale
 // address, or one past the end, misses.
 type allocator struct {
-	page uint64  // smallest unit, a power of two
-	free []Range // ascending, apart, in whole pages
+	page uint64     // smallest unit, a power of two
+	free []interval // ascending, apart, in whole pages
 	used map[uint64]uint64
 	next uint64 // where the search begins
 }
@@ -32,7 +32,7 @@ const (
 )
 
 // newAllocator takes the usable ranges, the ranges to leave out, and the page sizes of the IOMMU as a bit mask.
-func newAllocator(usable, reserved []Range, pageSizes uint64) (*allocator, error) {
+func newAllocator(usable, reserved []interval, pageSizes uint64) (*allocator, error) {
 	a := &allocator{page: 4096, used: map[uint64]uint64{}, next: iovaFirst}
 	if pageSizes != 0 {
 		a.page = max(a.page, 1<<bits.TrailingZeros64(pageSizes))
@@ -41,7 +41,7 @@ func newAllocator(usable, reserved []Range, pageSizes uint64) (*allocator, error
 		return nil, fmt.Errorf("the IOMMU's smallest page is %d bytes; up to 65536 are supported", a.page)
 	}
 	free := slices.Clone(usable)
-	for _, r := range append([]Range{{0, iovaLeast - 1}}, reserved...) {
+	for _, r := range append([]interval{{0, iovaLeast - 1}}, reserved...) {
 		free = subtract(free, r)
 	}
 	for _, r := range free {
@@ -54,9 +54,9 @@ func newAllocator(usable, reserved []Range, pageSizes uint64) (*allocator, error
 		if last -= (last + 1) % a.page; last > r.Last || last < first {
 			continue // less than a page
 		}
-		a.free = append(a.free, Range{first, last})
+		a.free = append(a.free, interval{first, last})
 	}
-	slices.SortFunc(a.free, func(x, y Range) int { return cmp.Compare(x.First, y.First) })
+	slices.SortFunc(a.free, func(x, y interval) int { return cmp.Compare(x.First, y.First) })
 	for i := 1; i < len(a.free); i++ {
 		if a.free[i].First <= a.free[i-1].Last {
 			return nil, fmt.Errorf("the kernel names overlapping IOVA ranges: %#x-%#x and %#x-%#x",
@@ -70,8 +70,8 @@ func newAllocator(usable, reserved []Range, pageSizes uint64) (*allocator, error
 }
 
 // subtract takes r out of ranges.
-func subtract(ranges []Range, r Range) []Range {
-	var out []Range
+func subtract(ranges []interval, r interval) []interval {
+	var out []interval
 	for _, f := range ranges {
 		if f.First > f.Last || r.First > r.Last || r.Last < f.First || r.First > f.Last {
 			if f.First <= f.Last {
@@ -80,10 +80,10 @@ func subtract(ranges []Range, r Range) []Range {
 			continue
 		}
 		if r.First > f.First {
-			out = append(out, Range{f.First, r.First - 1})
+			out = append(out, interval{f.First, r.First - 1})
 		}
 		if r.Last < f.Last {
-			out = append(out, Range{r.Last + 1, f.Last})
+			out = append(out, interval{r.Last + 1, f.Last})
 		}
 	}
 	return out
@@ -105,7 +105,7 @@ func (a *allocator) alloc(n uint64) (IOVA, error) {
 			if !ok {
 				continue
 			}
-			left := subtract([]Range{r}, Range{at, at + n - 1})
+			left := subtract([]interval{r}, interval{at, at + n - 1})
 			a.free = slices.Replace(a.free, i, i+1, left...)
 			a.used[at] = n
 			a.next = at + n + a.page // the gap; free as any other once the search comes round
@@ -116,7 +116,7 @@ func (a *allocator) alloc(n uint64) (IOVA, error) {
 }
 
 // place finds n aligned bytes in r at from or above.
-func place(r Range, from, n, align uint64) (uint64, bool) {
+func place(r interval, from, n, align uint64) (uint64, bool) {
 	at := max(r.First, from)
 	if rest := at % align; rest != 0 {
 		if at > ^uint64(0)-(align-rest) {
@@ -143,8 +143,8 @@ func (a *allocator) release(at IOVA) (uint64, error) {
 		return 0, err
 	}
 	delete(a.used, uint64(at))
-	r := Range{uint64(at), uint64(at) + n - 1}
-	i, _ := slices.BinarySearchFunc(a.free, r, func(x, y Range) int { return cmp.Compare(x.First, y.First) })
+	r := interval{uint64(at), uint64(at) + n - 1}
+	i, _ := slices.BinarySearchFunc(a.free, r, func(x, y interval) int { return cmp.Compare(x.First, y.First) })
 	a.free = slices.Insert(a.free, i, r)
 	if i+1 < len(a.free) && a.free[i].Last+1 == a.free[i+1].First {
 		a.free[i].Last = a.free[i+1].Last

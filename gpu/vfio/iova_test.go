@@ -8,10 +8,10 @@ import (
 )
 
 // What intel-iommu with 39 bits offers, in the lab.
-var intel39 = []Range{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}
+var intel39 = []interval{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}
 
 func TestAllocator(t *testing.T) {
-	a, err := newAllocator(intel39, []Range{{0x100000000, 0x1003fffff}}, 0xfffffffffffff000)
+	a, err := newAllocator(intel39, []interval{{0x100000000, 0x1003fffff}}, 0xfffffffffffff000)
 	require.NoError(t, err)
 	one, err := a.alloc(4096)
 	require.NoError(t, err)
@@ -35,21 +35,21 @@ func TestAllocator(t *testing.T) {
 func TestAllocatorRanges(t *testing.T) {
 	for _, c := range []struct {
 		name             string
-		usable, reserved []Range
+		usable, reserved []interval
 		pages            uint64
-		free             []Range
+		free             []interval
 		err              string
 	}{
-		{"all addresses", []Range{{0, ^uint64(0)}}, nil, 1 << 12, []Range{{iovaLeast, ^uint64(0)}}, ""},
-		{"cut in the middle", []Range{{0, 0xffffff}}, []Range{{0x200000, 0x2fffff}}, 1 << 12, []Range{{iovaLeast, 0x1fffff}, {0x300000, 0xffffff}}, ""},
-		{"ragged ends", []Range{{0x100001, 0x104ffe}}, nil, 1 << 12, []Range{{0x101000, 0x103fff}}, ""},
-		{"large pages", []Range{{0x108000, 0x12ffff}}, nil, 1 << 16, []Range{{0x110000, 0x12ffff}}, ""},
-		{"unordered", []Range{{0x400000, 0x4fffff}, {0x200000, 0x2fffff}}, nil, 0, []Range{{0x200000, 0x2fffff}, {0x400000, 0x4fffff}}, ""},
-		{"top", []Range{{^uint64(0) - 10, ^uint64(0)}, {0x200000, 0x2fffff}}, nil, 0, []Range{{0x200000, 0x2fffff}}, ""},
-		{"backwards", []Range{{5, 4}, {0x200000, 0x2fffff}}, []Range{{9, 8}}, 0, []Range{{0x200000, 0x2fffff}}, ""},
-		{"nothing", []Range{{0, iovaLeast}}, nil, 0, nil, "no usable IOVAs"},
-		{"overlap", []Range{{0x200000, 0x2fffff}, {0x280000, 0x3fffff}}, nil, 0, nil, "overlapping"},
-		{"huge pages only", []Range{{0, ^uint64(0)}}, nil, 1 << 21, nil, "smallest page is 2097152"},
+		{"all addresses", []interval{{0, ^uint64(0)}}, nil, 1 << 12, []interval{{iovaLeast, ^uint64(0)}}, ""},
+		{"cut in the middle", []interval{{0, 0xffffff}}, []interval{{0x200000, 0x2fffff}}, 1 << 12, []interval{{iovaLeast, 0x1fffff}, {0x300000, 0xffffff}}, ""},
+		{"ragged ends", []interval{{0x100001, 0x104ffe}}, nil, 1 << 12, []interval{{0x101000, 0x103fff}}, ""},
+		{"large pages", []interval{{0x108000, 0x12ffff}}, nil, 1 << 16, []interval{{0x110000, 0x12ffff}}, ""},
+		{"unordered", []interval{{0x400000, 0x4fffff}, {0x200000, 0x2fffff}}, nil, 0, []interval{{0x200000, 0x2fffff}, {0x400000, 0x4fffff}}, ""},
+		{"top", []interval{{^uint64(0) - 10, ^uint64(0)}, {0x200000, 0x2fffff}}, nil, 0, []interval{{0x200000, 0x2fffff}}, ""},
+		{"backwards", []interval{{5, 4}, {0x200000, 0x2fffff}}, []interval{{9, 8}}, 0, []interval{{0x200000, 0x2fffff}}, ""},
+		{"nothing", []interval{{0, iovaLeast}}, nil, 0, nil, "no usable IOVAs"},
+		{"overlap", []interval{{0x200000, 0x2fffff}, {0x280000, 0x3fffff}}, nil, 0, nil, "overlapping"},
+		{"huge pages only", []interval{{0, ^uint64(0)}}, nil, 1 << 21, nil, "smallest page is 2097152"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := newAllocator(c.usable, c.reserved, c.pages)
@@ -64,7 +64,7 @@ func TestAllocatorRanges(t *testing.T) {
 }
 
 func TestAllocatorFills(t *testing.T) {
-	a, err := newAllocator([]Range{{0x200000, 0x20ffff}}, nil, 0)
+	a, err := newAllocator([]interval{{0x200000, 0x20ffff}}, nil, 0)
 	require.NoError(t, err)
 	var got []IOVA
 	for {
@@ -84,7 +84,7 @@ func TestAllocatorFills(t *testing.T) {
 		_, err := a.release(at)
 		require.NoError(t, err)
 	}
-	require.Equal(t, []Range{{0x200000, 0x20ffff}}, a.free, "what was given back grows together")
+	require.Equal(t, []interval{{0x200000, 0x20ffff}}, a.free, "what was given back grows together")
 }
 
 // Whatever is asked: allocations lie in usable, unreserved addresses, never overlap, and all come back.
@@ -92,8 +92,8 @@ func FuzzAllocator(f *testing.F) {
 	f.Add(uint64(1<<20), uint64(1<<39), uint64(0xfee00000), uint64(0xfeefffff), uint8(0), []byte{1, 2, 200, 3, 128, 129})
 	f.Add(uint64(0), ^uint64(0), uint64(0), uint64(0), uint8(4), []byte{255, 254, 10, 128})
 	f.Fuzz(func(t *testing.T, first, last, holeFirst, holeLast uint64, shift uint8, ops []byte) {
-		usable, hole := Range{first, last}, Range{holeFirst, holeLast}
-		a, err := newAllocator([]Range{usable}, []Range{hole}, 4096<<(shift%6))
+		usable, hole := interval{first, last}, interval{holeFirst, holeLast}
+		a, err := newAllocator([]interval{usable}, []interval{hole}, 4096<<(shift%6))
 		if err != nil {
 			return
 		}

@@ -14,8 +14,8 @@ import (
 type region struct {
 	k      kernel
 	mem    []byte
-	offset int64   // of the BAR in the device's file
-	areas  []Range // mapped, as offsets, both ends included
+	offset int64      // of the BAR in the device's file
+	areas  []interval // mapped, as offsets, both ends included
 }
 
 // mapRegion maps BAR index of the device.
@@ -55,16 +55,16 @@ func mapRegion(k kernel, fd, index int) (*region, error) {
 }
 
 // mappable is which parts of a BAR can be mapped: the sparse areas where the kernel names any, else all of it.
-func mappable(size uint64, mmap bool, sparse [][2]uint64, page uint64) ([]Range, error) {
+func mappable(size uint64, mmap bool, sparse [][2]uint64, page uint64) ([]interval, error) {
 	switch {
 	case size == 0:
 		return nil, errors.New("the function has no such BAR, or it has no address: the firmware found no room for it")
 	case !mmap || size%page != 0:
 		return nil, fmt.Errorf("%d bytes that the kernel does not let us map", size)
 	case sparse == nil:
-		return []Range{{0, size - 1}}, nil
+		return []interval{{0, size - 1}}, nil
 	}
-	var areas []Range
+	var areas []interval
 	for _, a := range sparse {
 		off, n := a[0], a[1]
 		if n == 0 {
@@ -73,7 +73,7 @@ func mappable(size uint64, mmap bool, sparse [][2]uint64, page uint64) ([]Range,
 		if off%page != 0 || n%page != 0 || off > size || n > size-off {
 			return nil, fmt.Errorf("of %d bytes the kernel lets us map %d from offset %#x, which cannot be", size, n, off)
 		}
-		areas = append(areas, Range{off, off + n - 1})
+		areas = append(areas, interval{off, off + n - 1})
 	}
 	return areas, nil
 }

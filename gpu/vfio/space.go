@@ -22,7 +22,7 @@ type space interface {
 type attachment struct {
 	device    int // descriptor; its owner closes it
 	space     space
-	usable    []Range
+	usable    []interval
 	pageSizes uint64
 }
 

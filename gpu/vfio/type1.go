@@ -108,7 +108,7 @@ func (m machine) openType1(f *pci.Function) (a attachment, err error) {
 }
 
 // ranges reads the usable IOVAs and the page sizes.
-func (c *container) ranges() ([]Range, uint64, error) {
+func (c *container) ranges() ([]interval, uint64, error) {
 	b, err := withCaps(uint32(unsafe.Sizeof(type1Info{})), func(b []byte) (uint32, error) {
 		info := (*type1Info)(unsafe.Pointer(&b[0]))
 		*info = type1Info{argsz: uint32(len(b))}
@@ -128,9 +128,9 @@ func (c *container) ranges() ([]Range, uint64, error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("VFIO_IOMMU_GET_INFO: %w", err)
 		}
-		var usable []Range
+		var usable []interval
 		for _, p := range list {
-			usable = append(usable, Range{p[0], p[1]})
+			usable = append(usable, interval{p[0], p[1]})
 		}
 		if len(usable) > 0 {
 			return usable, sizes, nil

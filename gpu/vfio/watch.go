@@ -81,8 +81,8 @@ func (d *Device) letGo(why error) {
 	}
 }
 
-// Gone is why the device is no longer there, nil while it is.
-func (d *Device) Gone() error {
+// removed is why the device is no longer there, nil while it is.
+func (d *Device) removed() error {
 	if why := d.gone.Load(); why != nil {
 		return *why
 	}

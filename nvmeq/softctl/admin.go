@@ -41,10 +41,10 @@ func (c *Controller) admin(q *subQueue, cmd *command) (Status, uint32) {
 	case opAsyncEvent:
 		f = func(_ *subQueue, cmd *command) (Status, uint32) { return c.asyncEventRequest(cmd), 0 }
 	default:
-		return InvalidOpcode, 0
+		return invalidOpcode, 0
 	}
 	if cmd.fuse != 0 || cmd.psdt != 0 { // admin commands of a PCI controller use PRPs
-		return InvalidField, 0
+		return invalidField, 0
 	}
 	return f(q, cmd)
 }
@@ -53,13 +53,13 @@ func (c *Controller) admin(q *subQueue, cmd *command) (Status, uint32) {
 func (c *Controller) reply(q *subQueue, cmd *command, b []byte) Status {
 	v := &q.data
 	v.reset()
-	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, int64(len(b)), q.page); st != Success {
+	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, int64(len(b)), q.page); st != success {
 		return st
 	}
 	if v.put(b) != nil {
-		return DataTransferError
+		return dataTransferError
 	}
-	return Success
+	return success
 }
 
 // queueIDValid says that id can name an I/O queue: within what the controller has and Number of Queues allotted.
@@ -73,20 +73,20 @@ func (c *Controller) createCQ(_ *subQueue, cmd *command) (Status, uint32) {
 	vector := cmd.cdw11 >> 16
 	switch {
 	case !c.queueIDValid(id, c.features.allottedCQ) || c.cq[id] != nil:
-		return InvalidQueueID, 0
+		return invalidQueueID, 0
 	case size < 2 || size > uint32(c.opt.Depth) || c.cc.iocqes() != cqes:
-		return InvalidQueueSize, 0
+		return invalidQueueSize, 0
 	case cmd.cdw11&1 == 0: // PC, and CAP.CQR is set
-		return InvalidField, 0
+		return invalidField, 0
 	case vector > uint32(c.opt.Queues): // one for each queue and the admin queue's
-		return InvalidInterruptVector, 0
+		return invalidInterruptVector, 0
 	case cmd.prp1%uint64(c.cc.pageSize()) != 0:
-		return InvalidPRPOffset, 0
+		return invalidPRPOffset, 0
 	case !c.dma.mapped(cmd.prp1, uint64(size)*cqeSize):
-		return DataTransferError, 0
+		return dataTransferError, 0
 	}
 	c.cq[id] = c.newCompQueue(uint16(id), size, cmd.prp1)
-	return Success, 0
+	return success, 0
 }
 
 // createSQ is Create I/O Submission Queue ([BASE] 5.5).
@@ -95,22 +95,22 @@ func (c *Controller) createSQ(_ *subQueue, cmd *command) (Status, uint32) {
 	cqid := cmd.cdw11 >> 16
 	switch {
 	case !c.queueIDValid(id, c.features.allottedSQ) || c.sq[id].Load() != nil:
-		return InvalidQueueID, 0
+		return invalidQueueID, 0
 	case !c.queueIDValid(cqid, c.features.allottedCQ):
-		return InvalidQueueID, 0
+		return invalidQueueID, 0
 	case c.cq[cqid] == nil:
-		return InvalidCompletionQueue, 0
+		return invalidCompletionQueue, 0
 	case size < 2 || size > uint32(c.opt.Depth) || c.cc.iosqes() != sqes:
-		return InvalidQueueSize, 0
+		return invalidQueueSize, 0
 	case cmd.cdw11&1 == 0:
-		return InvalidField, 0
+		return invalidField, 0
 	case cmd.prp1%uint64(c.cc.pageSize()) != 0:
-		return InvalidPRPOffset, 0
+		return invalidPRPOffset, 0
 	case !c.dma.mapped(cmd.prp1, uint64(size)*sqeSize):
-		return DataTransferError, 0
+		return dataTransferError, 0
 	}
 	c.sq[id].Store(c.newSubQueue(uint16(id), size, cmd.prp1, c.cq[cqid]))
-	return Success, 0
+	return success, 0
 }
 
 // deleteSQ is Delete I/O Submission Queue ([BASE] 5.7). It waits for a step that is under way; commands that were
@@ -118,37 +118,37 @@ func (c *Controller) createSQ(_ *subQueue, cmd *command) (Status, uint32) {
 func (c *Controller) deleteSQ(_ *subQueue, cmd *command) (Status, uint32) {
 	id := cmd.cdw10 & 0xffff
 	if !c.queueIDValid(id, c.features.allottedSQ) || c.sq[id].Load() == nil {
-		return InvalidQueueID, 0
+		return invalidQueueID, 0
 	}
 	q := c.sq[id].Load()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range q.held {
-		c.complete(q, &q.held[i].command, AbortedSQDeletion, 0)
+		c.complete(q, &q.held[i].command, abortedSQDeletion, 0)
 	}
 	for i := range q.flushes {
-		c.complete(q, &q.flushes[i].command, AbortedSQDeletion, 0)
+		c.complete(q, &q.flushes[i].command, abortedSQDeletion, 0)
 	}
 	q.dead, q.held, q.flushes = true, nil, nil
 	q.data.unstage()
 	q.cq.users--
 	c.sq[id].Store(nil)
 	c.bar.store(c.bar.sqDoorbell(uint16(id)), 0)
-	return Success, 0
+	return success, 0
 }
 
 // deleteCQ is Delete I/O Completion Queue ([BASE] 5.6).
 func (c *Controller) deleteCQ(_ *subQueue, cmd *command) (Status, uint32) {
 	id := cmd.cdw10 & 0xffff
 	if !c.queueIDValid(id, c.features.allottedCQ) || c.cq[id] == nil {
-		return InvalidQueueID, 0
+		return invalidQueueID, 0
 	}
 	if c.cq[id].users > 0 {
-		return InvalidQueueDeletion, 0
+		return invalidQueueDeletion, 0
 	}
 	c.cq[id] = nil
 	c.bar.store(c.bar.cqDoorbell(uint16(id)), 0)
-	return Success, 0
+	return success, 0
 }
 
 // abort is Abort ([BASE] 5.1): it finds commands that were fetched and wait for their time, and event requests. Dword 0
@@ -159,18 +159,18 @@ func (c *Controller) abort(admin *subQueue, cmd *command) (Status, uint32) {
 		for i, a := range c.aers {
 			if a == cid {
 				c.aers = append(c.aers[:i], c.aers[i+1:]...)
-				c.complete(admin, &command{cid: cid, opcode: opAsyncEvent}, AbortRequested, 0)
-				return Success, 0
+				c.complete(admin, &command{cid: cid, opcode: opAsyncEvent}, abortRequested, 0)
+				return success, 0
 			}
 		}
-		return Success, 1
+		return success, 1
 	}
 	if id >= uint32(len(c.sq)) {
-		return InvalidField, 1
+		return invalidField, 1
 	}
 	q := c.sq[id].Load()
 	if q == nil {
-		return InvalidField, 1
+		return invalidField, 1
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -178,9 +178,9 @@ func (c *Controller) abort(admin *subQueue, cmd *command) (Status, uint32) {
 		if q.held[i].cid == cid {
 			victim := q.held[i].command
 			q.held = append(q.held[:i], q.held[i+1:]...)
-			c.complete(q, &victim, AbortRequested, 0)
-			return Success, 0
+			c.complete(q, &victim, abortRequested, 0)
+			return success, 0
 		}
 	}
-	return Success, 1
+	return success, 1
 }

@@ -28,7 +28,7 @@ func BenchmarkCommand(b *testing.B) {
 			all := make([]byte, 1<<20)
 			copy(h.mem.b[at-h.base:], random(1, all))
 			for i := range uint64(8) {
-				h.expect(Success, q, h.move(1, i*2048, 2048, at))
+				h.expect(success, q, h.move(1, i*2048, 2048, at))
 			}
 			p1, p2 := h.transfer(at, int(tc.blocks)*512)
 			b.SetBytes(int64(tc.blocks) * 512)
@@ -42,7 +42,7 @@ func BenchmarkCommand(b *testing.B) {
 				h.ring(q)
 				h.c.Step(1)
 				for range tc.batch {
-					if e, ok := h.poll(q); !ok || e.status() != Success {
+					if e, ok := h.poll(q); !ok || e.status() != success {
 						b.Fatal(fmt.Sprint("completion ", e, ok))
 					}
 				}

@@ -59,31 +59,31 @@ func TestFlushFailsForGood(t *testing.T) {
 			b, at := h.alloc(4096)
 			random(1, b)
 			if ask == nil {
-				h.expect(Success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0)) // Volatile Write Cache
+				h.expect(success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0)) // Volatile Write Cache
 				ask = func(at uint64) raw { return rw(opWrite, 1, 64, 8).prp(at, 0) }
 			}
-			h.expect(Success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+			h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
 			f.Add(faultfs.Rule{Op: faultfs.OpFsync, Times: 1, Drop: true})
-			h.expect(WriteFault|DNR, q, ask(at))
+			h.expect(WriteFault|doNotRetry, q, ask(at))
 			require.Equal(t, 1, f.Fired())
 			again := func() {
 				t.Helper()
-				h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
-				h.expect(WriteFault|DNR, q, cmdOf(opFlush, nsidAll))
-				h.expect(WriteFault|DNR, q, fua(rw(opWrite, 1, 0, 8).prp(at, 0)))
-				h.expect(WriteFault|DNR, q, fua(rw(opWriteZeroes, 1, 8, 8)))
-				h.expect(Success, q, rw(opRead, 1, 0, 8).prp(at, 0))
+				h.expect(WriteFault|doNotRetry, q, cmdOf(opFlush, 1))
+				h.expect(WriteFault|doNotRetry, q, cmdOf(opFlush, nsidAll))
+				h.expect(WriteFault|doNotRetry, q, fua(rw(opWrite, 1, 0, 8).prp(at, 0)))
+				h.expect(WriteFault|doNotRetry, q, fua(rw(opWriteZeroes, 1, 8, 8)))
+				h.expect(success, q, rw(opRead, 1, 0, 8).prp(at, 0))
 			}
 			again()
-			h.expect(Success, h.admin, cmdOf(0x00, 0).dw(10, 1))
-			h.expect(Success, h.admin, cmdOf(0x04, 0).dw(10, 1))
+			h.expect(success, h.admin, cmdOf(0x00, 0).dw(10, 1))
+			h.expect(success, h.admin, cmdOf(0x04, 0).dw(10, 1))
 			q = h.queue(2, 16)
 			again()
 			require.NoError(t, h.c.Reset())
 			h.enable()
 			q = h.queue(1, 16)
 			again()
-			h.expect(WriteFault|DNR, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0)) // the cache cannot be turned off
+			h.expect(WriteFault|doNotRetry, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0)) // the cache cannot be turned off
 			require.Equal(t, 1, f.Fired(), "the file system has nothing to complain of any more")
 			require.ErrorContains(t, h.c.Failed(), "input/output error")
 			require.ErrorIs(t, h.c.Close(), unix.EIO)
@@ -102,7 +102,7 @@ func TestFlushesThatOverlap(t *testing.T) {
 	h, q, f := failing(t, Options{})
 	q2 := h.queue(2, 16)
 	_, at := h.alloc(4096)
-	h.expect(Success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+	h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
 	gate := make(chan struct{})
 	f.Add(faultfs.Rule{Op: faultfs.OpFsync, Times: 1, Drop: true, Wait: gate})
 	first := h.put(q, cmdOf(opFlush, 1))
@@ -118,7 +118,7 @@ func TestFlushesThatOverlap(t *testing.T) {
 		var e entry
 		until(t, func() (ok bool) { h.c.Step(p.id); e, ok = h.poll(p); return ok })
 		require.Equal(t, cid, e.cid())
-		require.Equal(t, WriteFault|DNR, e.status()&^statusMore)
+		require.Equal(t, WriteFault|doNotRetry, e.status()&^statusMore)
 	}
 }
 
@@ -127,10 +127,10 @@ func TestFullWhenSynchronized(t *testing.T) {
 	h, q, f := failing(t, Options{})
 	_, at := h.alloc(4096)
 	f.Add(faultfs.Rule{Op: faultfs.OpFsync, Times: 1, Drop: true, Err: unix.ENOSPC})
-	h.expect(WriteFault|DNR, q, fua(rw(opWrite, 1, 0, 8).prp(at, 0)))
+	h.expect(WriteFault|doNotRetry, q, fua(rw(opWrite, 1, 0, 8).prp(at, 0)))
 	f.Clear()
 	f.Add(faultfs.Rule{Op: faultfs.OpWrite, Times: 1, Err: unix.ENOSPC})
-	h.expect(CapacityExceeded, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+	h.expect(capacityExceeded, q, rw(opWrite, 1, 0, 8).prp(at, 0))
 }
 
 // TestTruncated: what is gone fails and stays so, what is left works, nothing makes the image grow, and it is said.
@@ -140,24 +140,24 @@ func TestTruncated(t *testing.T) {
 		h, q := ready(t, Options{Log: textLog(&log)})
 		b, at := h.alloc(8192)
 		random(1, b)
-		h.expect(Success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+		h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
 		require.NoError(t, os.Truncate(h.path, 1<<20+512))
-		h.expect(WriteFault|DNR, q, rw(opWrite, 1, 1<<20/512-7, 16).prp(at, at+4096))
+		h.expect(WriteFault|doNotRetry, q, rw(opWrite, 1, 1<<20/512-7, 16).prp(at, at+4096))
 		if regrown {
 			require.NoError(t, os.Truncate(h.path, testSize))
 		}
 		want, err := os.Stat(h.path)
 		require.NoError(t, err)
 		for _, r := range []raw{rw(opRead, 1, 1<<20/512-6, 8).prp(at, 0), rw(opRead, 1, 8192, 8).prp(at, 0), rw(opVerify, 1, 8192, 8)} {
-			h.expect(UnrecoveredRead|DNR, q, r)
+			h.expect(unrecoveredRead|doNotRetry, q, r)
 		}
 		for _, r := range []raw{rw(opWrite, 1, 8192, 8).prp(at, 0), fua(rw(opWrite, 1, 8192, 8).prp(at, 0)), rw(opWriteZeroes, 1, 8192, 8),
 			rw(opWrite, 1, 16384-8, 8).prp(at, 0)} {
-			h.expect(WriteFault|DNR, q, r)
+			h.expect(WriteFault|doNotRetry, q, r)
 		}
-		h.expect(Success, q, rw(opWrite, 1, 8, 8).prp(at, 0))
-		h.expect(Success, q, rw(opRead, 1, 8, 8).prp(at, 0))
-		h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
+		h.expect(success, q, rw(opWrite, 1, 8, 8).prp(at, 0))
+		h.expect(success, q, rw(opRead, 1, 8, 8).prp(at, 0))
+		h.expect(WriteFault|doNotRetry, q, cmdOf(opFlush, 1))
 		got, err := os.Stat(h.path)
 		require.NoError(t, err)
 		require.Equal(t, want.Size(), got.Size())
@@ -173,7 +173,7 @@ func TestTruncatedUnseen(t *testing.T) {
 		h, q := ready(t, Options{ReadOnly: ro})
 		require.NoError(t, os.Truncate(h.path, 4096))
 		if !ro {
-			h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
+			h.expect(WriteFault|doNotRetry, q, cmdOf(opFlush, 1))
 		}
 		require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
 	}
@@ -187,10 +187,10 @@ func TestTruncatedPages(t *testing.T) {
 	r.pass()
 	r.pins(p, 2)
 	require.NoError(t, os.Truncate(r.path, chunkSize))
-	r.expect(UnrecoveredRead|DNR, r.q, r.move(2, chunkSize/512, 8, r.at))
+	r.expect(unrecoveredRead|doNotRetry, r.q, r.move(2, chunkSize/512, 8, r.at))
 	r.read(0, readerStep)
 	require.NoError(t, os.Truncate(r.path, int64(len(r.want))))
-	r.expect(UnrecoveredRead|DNR, r.q, r.move(2, chunkSize/512, 8, r.at))
+	r.expect(unrecoveredRead|doNotRetry, r.q, r.move(2, chunkSize/512, 8, r.at))
 	require.ErrorIs(t, r.c.Close(), media.ErrTruncated)
 	require.Zero(t, p.count())
 }
@@ -213,9 +213,9 @@ func TestDeviceShrinks(t *testing.T) {
 	require.NoError(t, os.Truncate(p, 1<<20))
 	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	h.expect(WriteFault|DNR, q, rw(opWrite, 1, 8192, 8).prp(at, 0))
-	h.expect(UnrecoveredRead|DNR, q, rw(opRead, 1, 8192, 8).prp(at, 0))
-	h.expect(Success, q, rw(opRead, 1, 0, 8).prp(at, 0))
-	h.expect(WriteFault|DNR, q, cmdOf(opFlush, 1))
+	h.expect(WriteFault|doNotRetry, q, rw(opWrite, 1, 8192, 8).prp(at, 0))
+	h.expect(unrecoveredRead|doNotRetry, q, rw(opRead, 1, 8192, 8).prp(at, 0))
+	h.expect(success, q, rw(opRead, 1, 0, 8).prp(at, 0))
+	h.expect(WriteFault|doNotRetry, q, cmdOf(opFlush, 1))
 	require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
 }

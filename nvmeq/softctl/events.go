@@ -73,11 +73,11 @@ func (e *eventQueue) reset() {
 // asyncEventRequest keeps the command outstanding until there is an event.
 func (c *Controller) asyncEventRequest(cmd *command) Status {
 	if len(c.aers) >= asyncEventLimit {
-		return AsyncEventLimitExceeded
+		return asyncEventLimitExceeded
 	}
 	for _, cid := range c.aers {
 		if cid == cmd.cid {
-			return CommandIDConflict
+			return commandIDConflict
 		}
 	}
 	c.aers = append(c.aers, cmd.cid)
@@ -94,7 +94,7 @@ func (c *Controller) deliverEvents(q *subQueue) bool {
 		}
 		cmd := command{cid: c.aers[0]}
 		c.aers = c.aers[1:]
-		c.complete(q, &cmd, Success, uint32(ev))
+		c.complete(q, &cmd, success, uint32(ev))
 		did = true
 	}
 	return did

@@ -15,7 +15,7 @@ type Command struct {
 
 // Verdict is what is to go wrong with one command. The zero value is nothing.
 type Verdict struct {
-	Status Status // not Success: the command is not carried out and answers this
+	Status Status // not 0: the command is not carried out and answers this
 	Drop   bool   // carried out, and no completion comes
 	XorCID uint16 // the completion carries the wrong CID
 	Fatal  bool   // the controller fails (CSTS.CFS) instead of carrying it out

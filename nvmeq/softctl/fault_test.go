@@ -15,29 +15,29 @@ func TestInjectedStatus(t *testing.T) {
 	b, at := h.alloc(4096)
 	random(1, b)
 	rules.Add(Rule{Opcode: opcode(1), Skip: 1, Times: 2, Do: Verdict{Status: WriteFault}})
-	rules.Add(Rule{Range: &[2]uint64{100, 8}, Do: Verdict{Status: UnrecoveredRead | DNR}})
+	rules.Add(Rule{Range: &[2]uint64{100, 8}, Do: Verdict{Status: unrecoveredRead | doNotRetry}})
 	write := rw(1, 1, 0, 8).prp(at, 0)
-	h.expect(Success, q, write)
+	h.expect(success, q, write)
 	b[0]++
 	h.expect(WriteFault, q, write)
 	h.expect(WriteFault, q, write)
-	h.expect(Success, q, rw(2, 1, 0, 8).prp(at, 0))
+	h.expect(success, q, rw(2, 1, 0, 8).prp(at, 0))
 	require.NotEqual(t, b[0], random(1, make([]byte, 1))[0]+1, "a failed write writes nothing")
-	h.expect(Success, q, write)
-	h.expect(Success, q, rw(2, 1, 92, 8).prp(at, 0))
-	h.expect(UnrecoveredRead|DNR, q, rw(2, 1, 93, 8).prp(at, 0))
-	h.expect(UnrecoveredRead|DNR, q, rw(2, 1, 107, 1).prp(at, 0))
-	h.expect(Success, q, rw(2, 1, 108, 1).prp(at, 0))
-	h.expect(Success, q, cmdOf(0, 1)) // Flush has no range
+	h.expect(success, q, write)
+	h.expect(success, q, rw(2, 1, 92, 8).prp(at, 0))
+	h.expect(unrecoveredRead|doNotRetry, q, rw(2, 1, 93, 8).prp(at, 0))
+	h.expect(unrecoveredRead|doNotRetry, q, rw(2, 1, 107, 1).prp(at, 0))
+	h.expect(success, q, rw(2, 1, 108, 1).prp(at, 0))
+	h.expect(success, q, cmdOf(0, 1)) // Flush has no range
 	require.Equal(t, 4, rules.Fired())
 	rules.Clear()
-	h.expect(Success, q, rw(2, 1, 100, 1).prp(at, 0))
+	h.expect(success, q, rw(2, 1, 100, 1).prp(at, 0))
 
 	rules.Add(Rule{Admin: true, Opcode: opcode(6), Times: 1, Do: Verdict{Status: InternalError}})
 	_, st := h.identify(1, 0, 0)
 	require.Equal(t, InternalError, st)
 	_, st = h.identify(1, 0, 0)
-	require.Equal(t, Success, st)
+	require.Equal(t, success, st)
 	h.c.SetInjector(nil)
 }
 
@@ -61,7 +61,7 @@ func TestInjectedSilence(t *testing.T) {
 	e, ok := h.poll(q)
 	require.True(t, ok)
 	require.Equal(t, cid^0x8000, e.cid())
-	h.expect(Success, q, rw(2, 1, 0, 8).prp(at, 0))
+	h.expect(success, q, rw(2, 1, 0, 8).prp(at, 0))
 }
 
 func TestInjectedFatal(t *testing.T) {
@@ -82,5 +82,5 @@ func TestInjectedFatal(t *testing.T) {
 	h.c.Write32(0x14, 0)
 	h.enable()
 	q = h.queue(1, 16)
-	h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base, 0))
+	h.expect(success, q, rw(2, 1, 0, 1).prp(h.base, 0))
 }

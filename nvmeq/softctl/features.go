@@ -46,7 +46,6 @@ func defaultFeatures(c *Controller) features {
 
 // Capabilities of a feature as Get Features with SEL 3 gives them.
 const (
-	featSaveable   = 1 << 0
 	featPerNS      = 1 << 1
 	featChangeable = 1 << 2
 )
@@ -68,10 +67,10 @@ func (c *Controller) getFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 	fid, sel := cmd.cdw10&0xff, cmd.cdw10>>8&7
 	caps, ok := c.featureCapabilities(fid)
 	if !ok || sel > 3 {
-		return InvalidField, 0
+		return invalidField, 0
 	}
 	if sel == 3 {
-		return Success, caps
+		return success, caps
 	}
 	f := &c.features
 	if sel != 0 { // nothing is saveable, so the saved value is the default
@@ -80,42 +79,42 @@ func (c *Controller) getFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 	}
 	switch fid {
 	case featArbitration:
-		return Success, f.arbitration
+		return success, f.arbitration
 	case featPower:
-		return Success, f.power
+		return success, f.power
 	case featTemperature:
 		switch tmpsel, thsel := cmd.cdw11>>16&15, cmd.cdw11>>20&3; {
 		case tmpsel != 0 || thsel > 1: // the composite temperature is the only one
-			return InvalidField, 0
+			return invalidField, 0
 		case thsel == 0:
-			return Success, uint32(f.over)
+			return success, uint32(f.over)
 		default:
-			return Success, uint32(f.under)
+			return success, uint32(f.under)
 		}
 	case featErrorRecovery:
 		if _, ok := c.namespace(cmd.nsid); !ok {
-			return InvalidNamespace, 0
+			return invalidNamespace, 0
 		}
-		return Success, f.errorRecovery[cmd.nsid-1]
+		return success, f.errorRecovery[cmd.nsid-1]
 	case featWriteCache:
 		if sel != 0 || c.cached.Load() {
-			return Success, 1
+			return success, 1
 		}
-		return Success, 0
+		return success, 0
 	case featQueues:
-		return Success, f.allottedSQ - 1 | (f.allottedCQ-1)<<16
+		return success, f.allottedSQ - 1 | (f.allottedCQ-1)<<16
 	case featCoalescing:
-		return Success, f.coalescing
+		return success, f.coalescing
 	case featVector:
 		iv := cmd.cdw11 & 0xffff
 		if iv >= uint32(len(f.vectors)) {
-			return InvalidField, 0
+			return invalidField, 0
 		}
-		return Success, iv | f.vectors[iv]
+		return success, iv | f.vectors[iv]
 	case featAtomicity:
-		return Success, f.atomicity
+		return success, f.atomicity
 	default: // featAsyncEvents
-		return Success, f.asyncEvents
+		return success, f.asyncEvents
 	}
 }
 
@@ -125,11 +124,11 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 	caps, ok := c.featureCapabilities(fid)
 	switch {
 	case !ok:
-		return InvalidField, 0
+		return invalidField, 0
 	case cmd.cdw10>>31 != 0: // SV
-		return FeatureNotSaveable, 0
+		return featureNotSaveable, 0
 	case caps&featPerNS == 0 && cmd.nsid != 0 && cmd.nsid != nsidAll:
-		return FeatureNotNamespaceBound, 0
+		return featureNotNamespaceBound, 0
 	}
 	f := &c.features
 	switch fid {
@@ -137,23 +136,23 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 		f.arbitration = v
 	case featPower:
 		if v&31 != 0 { // NPSS is 0
-			return InvalidField, 0
+			return invalidField, 0
 		}
 		f.power = v & 0xff
 	case featTemperature:
 		return c.setTemperature(v), 0
 	case featErrorRecovery:
 		if v>>16&1 != 0 { // DULBE: not offered by NSFEAT
-			return InvalidField, 0
+			return invalidField, 0
 		}
 		if cmd.nsid == nsidAll {
 			for i := range f.errorRecovery {
 				f.errorRecovery[i] = v & 0xffff
 			}
-			return Success, 0
+			return success, 0
 		}
 		if _, ok := c.namespace(cmd.nsid); !ok {
-			return InvalidNamespace, 0
+			return invalidNamespace, 0
 		}
 		f.errorRecovery[cmd.nsid-1] = v & 0xffff
 	case featWriteCache:
@@ -165,7 +164,7 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 	case featVector:
 		iv := v & 0xffff
 		if iv >= uint32(len(f.vectors)) {
-			return InvalidField, 0
+			return invalidField, 0
 		}
 		f.vectors[iv] = v & (1 << 16)
 	case featAtomicity:
@@ -174,7 +173,7 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 		f.asyncEvents = v
 		c.checkTemperature()
 	}
-	return Success, 0
+	return success, 0
 }
 
 // setWriteCache switches the volatile write cache. What was written under it becomes durable before it is off; writes
@@ -182,37 +181,37 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 func (c *Controller) setWriteCache(on bool) Status {
 	c.cached.Store(on)
 	if on || c.opt.ReadOnly {
-		return Success
+		return success
 	}
 	c.quiesceLocked()
 	if err := c.flushAll(); err != nil {
 		c.cached.Store(true)
 		return c.mediaStatus("flush", c.ns[0], c.ns[0].base, WriteFault, err)
 	}
-	return Success
+	return success
 }
 
 // setQueues is Number of Queues ([BASE] 5.27.1.5). Both counts are 0's based.
 func (c *Controller) setQueues(v uint32) (Status, uint32) {
 	sq, cq := v&0xffff, v>>16
 	if sq == 0xffff || cq == 0xffff {
-		return InvalidField, 0
+		return invalidField, 0
 	}
 	for i := 1; i < len(c.cq); i++ {
 		if c.cq[i] != nil || c.sq[i].Load() != nil {
-			return CommandSequenceError, 0
+			return commandSequenceError, 0
 		}
 	}
 	c.features.allottedSQ = min(sq+1, uint32(c.opt.Queues))
 	c.features.allottedCQ = min(cq+1, uint32(c.opt.Queues))
-	return Success, c.features.allottedSQ - 1 | (c.features.allottedCQ-1)<<16
+	return success, c.features.allottedSQ - 1 | (c.features.allottedCQ-1)<<16
 }
 
 // setTemperature is Temperature Threshold. TMPSEL 15 means every sensor, of which there is one.
 func (c *Controller) setTemperature(v uint32) Status {
 	tmpsel, thsel := v>>16&15, v>>20&3
 	if tmpsel != 0 && tmpsel != 15 || thsel > 1 {
-		return InvalidField
+		return invalidField
 	}
 	if thsel == 0 {
 		c.features.over = uint16(v)
@@ -220,7 +219,7 @@ func (c *Controller) setTemperature(v uint32) Status {
 		c.features.under = uint16(v)
 	}
 	c.checkTemperature()
-	return Success
+	return success
 }
 
 // tooHot says that the composite temperature is at or beyond a threshold. An under threshold of 0 is none.

@@ -17,7 +17,7 @@ type flushing struct {
 // flushLater begins a flush. With the volatile cache off everything is durable already, as long as nothing has failed.
 func (c *Controller) flushLater(q *subQueue, cmd *command, all ...*namespace) Status {
 	if c.opt.ReadOnly || !c.cached.Load() && c.Failed() == nil {
-		return Success
+		return success
 	}
 	q.flushes = append(q.flushes, flushing{*cmd, all})
 	if len(q.flushes) == 1 {
@@ -82,5 +82,5 @@ func (c *Controller) flush(all []*namespace) Status {
 			return c.mediaStatus("flush", ns, ns.base, WriteFault, err)
 		}
 	}
-	return Success
+	return success
 }

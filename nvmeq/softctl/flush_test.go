@@ -68,7 +68,7 @@ func TestFlushHoldsNothingUp(t *testing.T) {
 		e, ok := h.poll(q)
 		require.True(t, ok, "opcode %#x waits for a flush", uint8(r[0]))
 		require.Equal(t, cid, e.cid())
-		require.Equal(t, Success, e.status())
+		require.Equal(t, success, e.status())
 	}
 	require.Empty(t, s.begun, "one flush of a queue at a time")
 	s.release()
@@ -79,7 +79,7 @@ func TestFlushHoldsNothingUp(t *testing.T) {
 		}
 		require.True(t, ok, "no completion of the flush")
 		require.Equal(t, want, e.cid())
-		require.Equal(t, Success, e.status())
+		require.Equal(t, success, e.status())
 	}
 }
 
@@ -93,11 +93,11 @@ func TestFlushOfADeletedQueue(t *testing.T) {
 	h.ring(q)
 	h.c.Step(1)
 	soon(t, "the flush begins", s.begun)
-	h.expect(Success, h.admin, cmdOf(0x00, 0).dw(10, 1))
+	h.expect(success, h.admin, cmdOf(0x00, 0).dw(10, 1))
 	e, ok := h.peek(q)
 	require.True(t, ok, "the flush has no answer")
 	require.Equal(t, cid, e.cid())
-	require.Equal(t, AbortedSQDeletion, e.status()&^statusMore)
+	require.Equal(t, abortedSQDeletion, e.status()&^statusMore)
 	s.release()
 	require.NoError(t, h.c.Close()) // waits for it
 	_, ok = h.peek(q)

@@ -70,7 +70,7 @@ func FuzzCommands(f *testing.F) {
 		h.admin, h.used = nil, 0
 		h.enable()
 		q = h.queue(1, 16)
-		h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base+512<<10, 0))
+		h.expect(success, q, rw(2, 1, 0, 1).prp(h.base+512<<10, 0))
 		st, err := os.Stat(path)
 		require.NoError(t, err)
 		require.Equal(t, int64(64<<10), st.Size())
@@ -153,6 +153,6 @@ func FuzzRegisters(f *testing.F) {
 		require.NoError(t, h.c.Reset())
 		h.enable()
 		q := h.queue(1, 16)
-		h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base, 0))
+		h.expect(success, q, rw(2, 1, 0, 1).prp(h.base, 0))
 	})
 }

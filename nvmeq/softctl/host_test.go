@@ -233,7 +233,7 @@ func (h *host) expect(want Status, p *pair, r raw) entry {
 	h.t.Helper()
 	e := h.do(p, r)
 	require.Equal(h.t, want.String(), (e.status() &^ statusMore).String())
-	require.Equal(h.t, want.Failed(), e.status()&statusMore != 0, "More: an error log entry was made")
+	require.Equal(h.t, want.failed(), e.status()&statusMore != 0, "More: an error log entry was made")
 	return e
 }
 
@@ -249,8 +249,8 @@ func createSQ(id uint16, size uint32, at uint64, cq uint16) raw {
 func (h *host) queue(id uint16, size uint32) *pair {
 	h.t.Helper()
 	p := h.newPair(id, size)
-	h.expect(Success, h.admin, createCQ(id, size, p.cqAt))
-	h.expect(Success, h.admin, createSQ(id, size, p.sqAt, id))
+	h.expect(success, h.admin, createCQ(id, size, p.cqAt))
+	h.expect(success, h.admin, createSQ(id, size, p.sqAt, id))
 	return p
 }
 

@@ -28,13 +28,13 @@ const controllerID = 1
 // identify is Identify. Command set 0, NVM, is the only one.
 func (c *Controller) identify(q *subQueue, cmd *command) (Status, uint32) {
 	var b [identifySize]byte
-	st := InvalidField
+	st := invalidField
 	switch cns := cmd.cdw10 & 0xff; {
 	case cns == cnsNamespace || cns == cnsAllocatedNamespace:
 		st = c.identifyNamespace(b[:], cmd.nsid)
 	case cns == cnsController:
 		c.identifyController(b[:])
-		st = Success
+		st = success
 	case cns == cnsActive || cns == cnsAllocated:
 		st = c.identifyActive(b[:], cmd.nsid)
 	case cns == cnsDescriptors:
@@ -44,29 +44,29 @@ func (c *Controller) identify(q *subQueue, cmd *command) (Status, uint32) {
 			binary.LittleEndian.PutUint16(b[0:], 1)
 			binary.LittleEndian.PutUint16(b[2:], controllerID)
 		}
-		st = Success
+		st = success
 	case c.opt.Version < Version20:
 	case cns == cnsIndependentNamespace:
 		st = c.identifyIndependent(b[:], cmd.nsid)
 	case cns == cnsCommandSets:
 		if cntid := cmd.cdw10 >> 16; cntid == controllerID || cntid == 0xffff {
 			binary.LittleEndian.PutUint64(b[0:], 1) // combination 0: NVM
-			st = Success
+			st = success
 		}
 	case cmd.cdw11>>24 != 0: // CSI
 	case cns == cnsCommandSetNamespace:
 		if _, ok := c.namespace(cmd.nsid); !ok {
-			st = InvalidNamespace
+			st = invalidNamespace
 		} else {
-			st = Success // no protection information, no storage tags
+			st = success // no protection information, no storage tags
 		}
 	case cns == cnsCommandSetController:
 		b[0] = c.opt.mdts() // VSL; the other limits are none
-		st = Success
+		st = success
 	case cns == cnsCommandSetActive:
 		st = c.identifyActive(b[:], cmd.nsid)
 	}
-	if st == Success {
+	if st == success {
 		st = c.reply(q, cmd, b[:])
 	}
 	return st, 0
@@ -76,7 +76,7 @@ func (c *Controller) identify(q *subQueue, cmd *command) (Status, uint32) {
 func (c *Controller) identifyNamespace(b []byte, nsid uint32) Status {
 	ns, ok := c.namespace(nsid)
 	if !ok { // the broadcast value included: there is no namespace management
-		return InvalidNamespace
+		return invalidNamespace
 	}
 	le := binary.LittleEndian
 	le.PutUint64(b[0:], ns.blocks)  // NSZE
@@ -104,7 +104,7 @@ func (c *Controller) identifyNamespace(b []byte, nsid uint32) Status {
 	}
 	copy(b[104:], ns.nguid[:])
 	le.PutUint32(b[128:], uint32(ns.shift)<<16) // LBAF0: LBADS
-	return Success
+	return success
 }
 
 // identifyController is the Identify Controller data structure ([BASE] figure 275).
@@ -153,19 +153,19 @@ func (c *Controller) identifyController(b []byte) {
 // identifyActive lists the NSIDs greater than nsid.
 func (c *Controller) identifyActive(b []byte, nsid uint32) Status {
 	if nsid >= nsidAll-1 {
-		return InvalidNamespace
+		return invalidNamespace
 	}
 	for i := 0; i < len(b)/4 && uint64(nsid)+uint64(i) < uint64(len(c.ns)); i++ {
 		binary.LittleEndian.PutUint32(b[4*i:], nsid+uint32(i)+1)
 	}
-	return Success
+	return success
 }
 
 // identifyDescriptors is the Namespace Identification Descriptor list ([BASE] figure 277).
 func (c *Controller) identifyDescriptors(b []byte, nsid uint32) Status {
 	ns, ok := c.namespace(nsid)
 	if !ok {
-		return InvalidNamespace
+		return invalidNamespace
 	}
 	add := func(kind byte, id []byte) {
 		b[0], b[1] = kind, byte(len(id))
@@ -177,19 +177,19 @@ func (c *Controller) identifyDescriptors(b []byte, nsid uint32) Status {
 	if c.opt.Version >= Version20 {
 		add(4, []byte{0}) // CSI: NVM
 	}
-	return Success
+	return success
 }
 
 // identifyIndependent is the I/O Command Set Independent Identify Namespace data structure ([BASE] figure 280).
 func (c *Controller) identifyIndependent(b []byte, nsid uint32) Status {
 	if _, ok := c.namespace(nsid); !ok {
-		return InvalidNamespace
+		return invalidNamespace
 	}
 	if c.opt.ReadOnly {
 		b[5] = 1 // NSATTR
 	}
 	b[14] = 1 // NSTAT: ready
-	return Success
+	return success
 }
 
 func formatUUID(u [16]byte) string {

@@ -24,7 +24,7 @@ func (h *host) identify(cns, nsid, dw11 uint32) ([]byte, Status) {
 func TestIdentifyController(t *testing.T) {
 	h := newHost(t, Options{Serial: "S1", Model: "M1", Firmware: "F1", MaxTransfer: 256 << 10, Namespaces: 3}).enable()
 	b, st := h.identify(1, 0, 0)
-	require.Equal(t, Success, st)
+	require.Equal(t, success, st)
 	le := binary.LittleEndian
 	require.Equal(t, fmt.Sprintf("%-20s", "S1"), string(b[4:24]))
 	require.Equal(t, fmt.Sprintf("%-40s", "M1"), string(b[24:64]))
@@ -54,7 +54,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 	total := uint64(0)
 	for nsid := uint32(1); nsid <= 3; nsid++ {
 		b, st := h.identify(0, nsid, 0)
-		require.Equal(t, Success, st)
+		require.Equal(t, success, st)
 		require.Equal(t, le.Uint64(b[0:]), le.Uint64(b[8:]), "NSZE, NCAP")
 		require.LessOrEqual(t, le.Uint64(b[16:]), le.Uint64(b[8:]), "NUSE")
 		require.Equal(t, uint32(12<<16), le.Uint32(b[128:]), "LBAF0")
@@ -66,12 +66,12 @@ func TestIdentifyNamespaces(t *testing.T) {
 	for _, nsid := range []uint32{0, 4, 0xffffffff, 0xfffffffe} {
 		for _, cns := range []uint32{0, 3, 0x11} {
 			_, st := h.identify(cns, nsid, 0)
-			require.Equal(t, InvalidNamespace, st, "CNS %d NSID %#x", cns, nsid)
+			require.Equal(t, invalidNamespace, st, "CNS %d NSID %#x", cns, nsid)
 		}
 	}
 	list := func(cns, after uint32) []uint32 {
 		b, st := h.identify(cns, after, 0)
-		require.Equal(t, Success, st)
+		require.Equal(t, success, st)
 		var r []uint32
 		for i := 0; i < 1024 && le.Uint32(b[4*i:]) != 0; i++ {
 			r = append(r, le.Uint32(b[4*i:]))
@@ -84,11 +84,11 @@ func TestIdentifyNamespaces(t *testing.T) {
 		require.Empty(t, list(cns, 3))
 		require.Empty(t, list(cns, 0xfffffffd))
 		_, st := h.identify(cns, 0xfffffffe, 0)
-		require.Equal(t, InvalidNamespace, st)
+		require.Equal(t, invalidNamespace, st)
 	}
 
 	b, st := h.identify(3, 2, 0)
-	require.Equal(t, Success, st)
+	require.Equal(t, success, st)
 	require.Equal(t, []byte{2, 16, 0, 0}, b[:4], "NGUID")
 	require.Equal(t, []byte{3, 16, 0, 0}, b[20:24], "UUID")
 	require.Equal(t, []byte{0, 0}, b[40:42], "end of the list")
@@ -96,11 +96,11 @@ func TestIdentifyNamespaces(t *testing.T) {
 	require.NotEqual(t, make([]byte, 16), n[104:120])
 
 	b, st = h.identify(0x13, 0, 0)
-	require.Equal(t, Success, st)
+	require.Equal(t, success, st)
 	require.Equal(t, []byte{1, 0, 1, 0}, b[:4], "controller list")
 	for _, cns := range []uint32{4, 5, 6, 7, 8, 0x1c, 0x12, 0xff} {
 		_, st := h.identify(cns, 1, 0)
-		require.Equal(t, InvalidField, st, "CNS %#x is not of version 1.4, or not supported", cns)
+		require.Equal(t, invalidField, st, "CNS %#x is not of version 1.4, or not supported", cns)
 	}
 }
 
@@ -108,18 +108,18 @@ func TestIdentifyVersion20(t *testing.T) {
 	h := newHost(t, Options{Version: Version20, Namespaces: 2}).enable()
 	for _, cns := range []uint32{5, 6, 7, 8, 0x1c} {
 		_, st := h.identify(cns|1<<16, 1, 0)
-		require.Equal(t, Success, st, "CNS %#x", cns)
+		require.Equal(t, success, st, "CNS %#x", cns)
 	}
 	for _, cns := range []uint32{5, 6, 7} {
 		_, st := h.identify(cns, 1, 2<<24)
-		require.Equal(t, InvalidField, st, "command set 2 is not there")
+		require.Equal(t, invalidField, st, "command set 2 is not there")
 	}
 	for _, cns := range []uint32{5, 8} {
 		_, st := h.identify(cns, 3, 0)
-		require.Equal(t, InvalidNamespace, st)
+		require.Equal(t, invalidNamespace, st)
 	}
 	_, st := h.identify(0x1c|7<<16, 1, 0)
-	require.Equal(t, InvalidField, st, "controller 7 is not there")
+	require.Equal(t, invalidField, st, "controller 7 is not there")
 	b, _ := h.identify(3, 1, 0)
 	require.Equal(t, []byte{4, 1, 0, 0, 0}, b[40:45], "CSI")
 }
@@ -127,11 +127,11 @@ func TestIdentifyVersion20(t *testing.T) {
 func TestIdentifyTransfer(t *testing.T) {
 	h := newHost(t, Options{}).enable()
 	b, at := h.alloc(8192)
-	h.expect(Success, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, at+4096))
+	h.expect(success, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, at+4096))
 	require.Equal(t, byte(0x66), b[2048+512])
 	require.Equal(t, "nqn", string(b[2048+768:2048+771]))
-	h.expect(InvalidPRPOffset, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, at+4097))
-	h.expect(InvalidPRPOffset, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2, at+4096))
-	h.expect(DataTransferError, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(0, 0))
-	h.expect(DataTransferError, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, 0))
+	h.expect(invalidPRPOffset, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, at+4097))
+	h.expect(invalidPRPOffset, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2, at+4096))
+	h.expect(dataTransferError, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(0, 0))
+	h.expect(dataTransferError, h.admin, cmdOf(0x06, 0).dw(10, 1).prp(at+2048, 0))
 }

@@ -94,7 +94,7 @@ func (c *Controller) getLogPage(q *subQueue, cmd *command) (Status, uint32) {
 		b = c.errors.page()
 	case id == logSMART:
 		if cmd.nsid != 0 && cmd.nsid != nsidAll { // LPA bit 0: not per namespace
-			return InvalidField, 0
+			return invalidField, 0
 		}
 		b = c.smart()
 	case id == logFirmware:
@@ -104,19 +104,19 @@ func (c *Controller) getLogPage(q *subQueue, cmd *command) (Status, uint32) {
 	case id == logEffects:
 		b = c.effects()
 	default:
-		return InvalidLogPage, 0
+		return invalidLogPage, 0
 	}
 	if offset&3 != 0 || offset > uint64(len(b)) || cmd.cdw14>>23&1 != 0 { // offsets are in bytes, not by index
-		return InvalidField, 0
+		return invalidField, 0
 	}
 	if c.opt.MaxTransfer != Unlimited && length > int64(c.opt.MaxTransfer) {
-		return InvalidField, 0
+		return invalidField, 0
 	}
 	// What is asked for beyond the page reads as zeroes.
 	out := make([]byte, min(length, int64(len(b))+pageMin))
 	copy(out, b[offset:])
 	st := c.reply(q, cmd, out)
-	if st == Success && !retain {
+	if st == success && !retain {
 		c.events.read(id)
 	}
 	return st, 0

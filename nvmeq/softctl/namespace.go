@@ -94,7 +94,7 @@ func (n *namespace) used() uint64 {
 // span checks a range of blocks and gives it in bytes of the image. Nothing in it can overflow.
 func (n *namespace) span(slba, blocks uint64) (off, length int64, st Status) {
 	if slba > n.blocks || blocks > n.blocks-slba {
-		return 0, 0, LBAOutOfRange
+		return 0, 0, lbaOutOfRange
 	}
-	return n.base + int64(slba)<<n.shift, int64(blocks) << n.shift, Success
+	return n.base + int64(slba)<<n.shift, int64(blocks) << n.shift, success
 }

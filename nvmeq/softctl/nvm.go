@@ -30,20 +30,20 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 	case opFlush, opWrite, opRead, opCompare, opWriteZeroes, opVerify:
 	case opDSM:
 		if !c.canDeallocate() {
-			return InvalidOpcode
+			return invalidOpcode
 		}
 	default:
-		return InvalidOpcode
+		return invalidOpcode
 	}
 	if cmd.fuse != 0 || cmd.psdt != 0 { // no fused operations, no SGLs
-		return InvalidField
+		return invalidField
 	}
 	if cmd.opcode == opFlush && cmd.nsid == nsidAll {
 		return c.flushLater(q, cmd, c.ns...)
 	}
 	ns, ok := c.namespace(cmd.nsid)
 	if !ok {
-		return InvalidNamespace
+		return invalidNamespace
 	}
 	switch cmd.opcode {
 	case opFlush:
@@ -55,22 +55,22 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 	blocks := cmd.blocks()
 	moves := cmd.opcode == opRead || cmd.opcode == opWrite || cmd.opcode == opCompare
 	if (moves || cmd.opcode == opVerify) && c.opt.MaxTransfer != Unlimited && blocks<<ns.shift > uint64(c.opt.MaxTransfer) {
-		return InvalidField
+		return invalidField
 	}
 	if cmd.opcode == opWrite && cmd.cdw12>>20&15 != 0 { // DTYPE: no directives
-		return InvalidField
+		return invalidField
 	}
 	off, n, st := ns.span(cmd.slba(), blocks)
-	if st != Success {
+	if st != success {
 		return st
 	}
 	if c.opt.ReadOnly && (cmd.opcode == opWrite || cmd.opcode == opWriteZeroes) {
-		return WriteProtected
+		return writeProtected
 	}
 	v := &q.data
 	v.reset()
 	if moves {
-		if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != Success {
+		if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != success {
 			return st
 		}
 	}
@@ -99,25 +99,25 @@ func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) S
 	}
 	switch {
 	case err == errMover:
-		return DataTransferError
+		return dataTransferError
 	case err != nil:
-		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
+		return c.mediaStatus("read", ns, off, unrecoveredRead, err)
 	}
 	q.stats.reads.Add(1)
 	q.stats.bytesRead.Add(uint64(n))
-	return Success
+	return success
 }
 
 func (c *Controller) write(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64, durable bool) Status {
 	if v.gather() != nil {
-		return DataTransferError
+		return dataTransferError
 	}
 	if err := ns.medium.Write(v.host(), off, durable, cmd.arrival); err != nil {
 		return c.mediaStatus("write", ns, off, WriteFault, err)
 	}
 	q.stats.writes.Add(1)
 	q.stats.bytesWritten.Add(uint64(n))
-	return Success
+	return success
 }
 
 // compare reads the range into scratch memory and, for Compare, holds the command's data against it.
@@ -129,21 +129,21 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 	var b media.Buffers
 	b.Add(medium)
 	if err := ns.medium.Read(&b, off); err != nil {
-		return c.mediaStatus("read", ns, off, UnrecoveredRead, err)
+		return c.mediaStatus("read", ns, off, unrecoveredRead, err)
 	}
 	if !data {
-		return Success
+		return success
 	}
 	host := make([]byte, n)
 	if v.get(host) != nil {
-		return DataTransferError
+		return dataTransferError
 	}
 	if !bytes.Equal(host, medium) {
-		return CompareFailure
+		return compareFailure
 	}
 	q.stats.reads.Add(1)
 	q.stats.bytesRead.Add(uint64(n))
-	return Success
+	return success
 }
 
 // canDeallocate: a deallocated block must read as zeroes, as Identify says (DLFEAT).
@@ -162,25 +162,25 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 	ranges := int64(cmd.cdw10&0xff) + 1
 	v := &q.data
 	v.reset()
-	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, ranges*entry, q.page); st != Success {
+	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, ranges*entry, q.page); st != success {
 		return st
 	}
 	var buf [256 * entry]byte
 	if v.get(buf[:ranges*entry]) != nil {
-		return DataTransferError
+		return dataTransferError
 	}
 	// All ranges are checked before the first is acted on.
 	for i := range ranges {
 		e := buf[i*entry:]
-		if _, _, st := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:]))); st != Success {
+		if _, _, st := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:]))); st != success {
 			return st
 		}
 	}
 	if cmd.cdw11&4 == 0 { // AD
-		return Success
+		return success
 	}
 	if c.opt.ReadOnly {
-		return WriteProtected
+		return writeProtected
 	}
 	for i := range ranges {
 		e := buf[i*entry:]
@@ -192,7 +192,7 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 			return c.mediaStatus("deallocate", ns, off, WriteFault, err)
 		}
 	}
-	return Success
+	return success
 }
 
 // noSpace says that what holds the image has no room for what was to be written.
@@ -206,16 +206,16 @@ const fullPause = 10 * time.Second
 // Status Values"). What was accepted and could not be made durable is another matter: that is lost.
 func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Status, err error) Status {
 	if err == nil {
-		return Success
+		return success
 	}
 	lba := uint64(off-ns.base) >> ns.shift
 	var lost *media.LostError
 	switch {
 	case errors.As(err, &lost) || errors.Is(err, media.ErrTruncated):
-		st |= DNR
+		st |= doNotRetry
 		c.log.Error("image failed", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
 	case noSpace(err):
-		st = CapacityExceeded
+		st = capacityExceeded
 		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
 			break // it goes on: whoever waits for room tries more often
 		}

@@ -49,13 +49,13 @@ func TestRoundTrip(t *testing.T) {
 			for i, n := range []int{bs, 2 * bs, 4096, 8192, 12288, 64 << 10, 128<<10 + bs, 1 << 20, h.c.opt.MaxTransfer} {
 				random(uint64(i), src[:n])
 				slba := uint64(i * (i + 3))
-				h.expect(Success, q, h.move(1, slba, uint32(n/bs), srcAt))
+				h.expect(success, q, h.move(1, slba, uint32(n/bs), srcAt))
 				copy(want[int(slba)*bs:], src[:n])
-				h.expect(Success, q, h.move(2, slba, uint32(n/bs), dstAt))
+				h.expect(success, q, h.move(2, slba, uint32(n/bs), dstAt))
 				require.True(t, bytes.Equal(src[:n], dst[:n]))
-				h.expect(Success, q, h.move(5, slba, uint32(n/bs), srcAt))
+				h.expect(success, q, h.move(5, slba, uint32(n/bs), srcAt))
 			}
-			h.expect(Success, q, cmdOf(0, 1))
+			h.expect(success, q, cmdOf(0, 1))
 			require.True(t, bytes.Equal(want, h.file()))
 		})
 	}
@@ -70,47 +70,47 @@ func TestIOStatuses(t *testing.T) {
 		want Status
 		cmd  raw
 	}{
-		{"read", Success, rw(2, 1, 0, 16).prp(at, at+4096)},
-		{"last block", Success, rw(2, 2, blocks-1, 1).prp(at, 0)},
-		{"past the end", LBAOutOfRange, rw(2, 2, blocks, 1).prp(at, 0)},
-		{"across the end", LBAOutOfRange, rw(2, 1, blocks-1, 2).prp(at, 0)},
-		{"overflow", LBAOutOfRange, rw(2, 1, ^uint64(0), 2).prp(at, 0)},
-		{"overflow in bytes", LBAOutOfRange, rw(2, 1, 1<<55, 1).prp(at, 0)},
-		{"write past the end", LBAOutOfRange, rw(1, 1, blocks, 1).prp(at, 0)},
-		{"compare past the end", LBAOutOfRange, rw(5, 1, blocks, 1).prp(at, 0)},
-		{"zeroes past the end", LBAOutOfRange, rw(8, 1, blocks-1, 2)},
-		{"verify past the end", LBAOutOfRange, rw(0xc, 1, blocks-1, 2)},
-		{"namespace 0", InvalidNamespace, rw(2, 0, 0, 1).prp(at, 0)},
-		{"namespace 3", InvalidNamespace, rw(2, 3, 0, 1).prp(at, 0)},
-		{"namespace all", InvalidNamespace, rw(2, 0xffffffff, 0, 1).prp(at, 0)},
-		{"flush", Success, cmdOf(0, 1)},
-		{"flush all", Success, cmdOf(0, 0xffffffff)},
-		{"flush 0", InvalidNamespace, cmdOf(0, 0)},
-		{"flush 3", InvalidNamespace, cmdOf(0, 3)},
-		{"flush fffffffe", InvalidNamespace, cmdOf(0, 0xfffffffe)},
-		{"over MDTS", InvalidField, rw(2, 1, 0, 2049).prp(at, at+4096)},
-		{"write over MDTS", InvalidField, rw(1, 1, 0, 65536).prp(at, at+4096)},
-		{"compare over MDTS", InvalidField, rw(5, 1, 0, 4096).prp(at, at+4096)},
-		{"verify over MDTS", InvalidField, rw(0xc, 1, 0, 2049)},
-		{"zeroes over MDTS", Success, rw(8, 2, 0, 4096)},
-		{"SGL", InvalidField, rw(2, 1, 0, 1).prp(at, 0).dw(0, 2|1<<14)},
-		{"SGL segment", InvalidField, rw(1, 1, 0, 1).prp(at, 0).dw(0, 1|2<<14)},
-		{"fused", InvalidField, rw(5, 1, 0, 1).prp(at, 0).dw(0, 5|1<<8)},
-		{"directive", InvalidField, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<20)},
-		{"PRP1 unaligned", InvalidPRPOffset, rw(2, 1, 0, 1).prp(at+1, 0)},
-		{"PRP1 at a dword", Success, rw(2, 1, 0, 1).prp(at+4, 0)},
-		{"PRP2 with an offset", InvalidPRPOffset, rw(2, 1, 0, 16).prp(at, at+4100)},
-		{"PRP2 ignored", Success, rw(2, 1, 0, 8).prp(at, 0xdead)},
-		{"PRP1 zero", DataTransferError, rw(2, 1, 0, 1).prp(0, 0)},
-		{"PRP1 unmapped", DataTransferError, rw(1, 1, 0, 1).prp(^uint64(0)&^4095, 0)},
-		{"PRP2 unmapped", DataTransferError, rw(1, 1, 0, 16).prp(at, 4096)},
-		{"list unmapped", DataTransferError, rw(1, 1, 0, 64).prp(at, 4096)},
-		{"list at an odd address", InvalidPRPOffset, rw(1, 1, 0, 64).prp(at, at+4)},
-		{"write uncorrectable", InvalidOpcode, cmdOf(4, 1)},
-		{"reservation", InvalidOpcode, cmdOf(0xd, 1)},
-		{"copy", InvalidOpcode, cmdOf(0x19, 1)},
-		{"vendor", InvalidOpcode, cmdOf(0x80, 1)},
-		{"verify", Success, rw(0xc, 1, 0, 2048)},
+		{"read", success, rw(2, 1, 0, 16).prp(at, at+4096)},
+		{"last block", success, rw(2, 2, blocks-1, 1).prp(at, 0)},
+		{"past the end", lbaOutOfRange, rw(2, 2, blocks, 1).prp(at, 0)},
+		{"across the end", lbaOutOfRange, rw(2, 1, blocks-1, 2).prp(at, 0)},
+		{"overflow", lbaOutOfRange, rw(2, 1, ^uint64(0), 2).prp(at, 0)},
+		{"overflow in bytes", lbaOutOfRange, rw(2, 1, 1<<55, 1).prp(at, 0)},
+		{"write past the end", lbaOutOfRange, rw(1, 1, blocks, 1).prp(at, 0)},
+		{"compare past the end", lbaOutOfRange, rw(5, 1, blocks, 1).prp(at, 0)},
+		{"zeroes past the end", lbaOutOfRange, rw(8, 1, blocks-1, 2)},
+		{"verify past the end", lbaOutOfRange, rw(0xc, 1, blocks-1, 2)},
+		{"namespace 0", invalidNamespace, rw(2, 0, 0, 1).prp(at, 0)},
+		{"namespace 3", invalidNamespace, rw(2, 3, 0, 1).prp(at, 0)},
+		{"namespace all", invalidNamespace, rw(2, 0xffffffff, 0, 1).prp(at, 0)},
+		{"flush", success, cmdOf(0, 1)},
+		{"flush all", success, cmdOf(0, 0xffffffff)},
+		{"flush 0", invalidNamespace, cmdOf(0, 0)},
+		{"flush 3", invalidNamespace, cmdOf(0, 3)},
+		{"flush fffffffe", invalidNamespace, cmdOf(0, 0xfffffffe)},
+		{"over MDTS", invalidField, rw(2, 1, 0, 2049).prp(at, at+4096)},
+		{"write over MDTS", invalidField, rw(1, 1, 0, 65536).prp(at, at+4096)},
+		{"compare over MDTS", invalidField, rw(5, 1, 0, 4096).prp(at, at+4096)},
+		{"verify over MDTS", invalidField, rw(0xc, 1, 0, 2049)},
+		{"zeroes over MDTS", success, rw(8, 2, 0, 4096)},
+		{"SGL", invalidField, rw(2, 1, 0, 1).prp(at, 0).dw(0, 2|1<<14)},
+		{"SGL segment", invalidField, rw(1, 1, 0, 1).prp(at, 0).dw(0, 1|2<<14)},
+		{"fused", invalidField, rw(5, 1, 0, 1).prp(at, 0).dw(0, 5|1<<8)},
+		{"directive", invalidField, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<20)},
+		{"PRP1 unaligned", invalidPRPOffset, rw(2, 1, 0, 1).prp(at+1, 0)},
+		{"PRP1 at a dword", success, rw(2, 1, 0, 1).prp(at+4, 0)},
+		{"PRP2 with an offset", invalidPRPOffset, rw(2, 1, 0, 16).prp(at, at+4100)},
+		{"PRP2 ignored", success, rw(2, 1, 0, 8).prp(at, 0xdead)},
+		{"PRP1 zero", dataTransferError, rw(2, 1, 0, 1).prp(0, 0)},
+		{"PRP1 unmapped", dataTransferError, rw(1, 1, 0, 1).prp(^uint64(0)&^4095, 0)},
+		{"PRP2 unmapped", dataTransferError, rw(1, 1, 0, 16).prp(at, 4096)},
+		{"list unmapped", dataTransferError, rw(1, 1, 0, 64).prp(at, 4096)},
+		{"list at an odd address", invalidPRPOffset, rw(1, 1, 0, 64).prp(at, at+4)},
+		{"write uncorrectable", invalidOpcode, cmdOf(4, 1)},
+		{"reservation", invalidOpcode, cmdOf(0xd, 1)},
+		{"copy", invalidOpcode, cmdOf(0x19, 1)},
+		{"vendor", invalidOpcode, cmdOf(0x80, 1)},
+		{"verify", success, rw(0xc, 1, 0, 2048)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h.t = t
@@ -130,10 +130,10 @@ func TestNamespacesAreApart(t *testing.T) {
 	b, at := h.alloc(4096)
 	for nsid := uint32(1); nsid <= 3; nsid++ {
 		copy(b, bytes.Repeat([]byte{byte(nsid)}, 512))
-		h.expect(Success, q, rw(1, nsid, 5, 1).prp(at, 0))
+		h.expect(success, q, rw(1, nsid, 5, 1).prp(at, 0))
 	}
 	for nsid := uint32(1); nsid <= 3; nsid++ {
-		h.expect(Success, q, rw(2, nsid, 5, 1).prp(at, 0))
+		h.expect(success, q, rw(2, nsid, 5, 1).prp(at, 0))
 		require.Equal(t, bytes.Repeat([]byte{byte(nsid)}, 512), b[:512])
 	}
 	f := h.file()
@@ -142,17 +142,17 @@ func TestNamespacesAreApart(t *testing.T) {
 	g, err := os.ReadFile(more)
 	require.NoError(t, err)
 	require.Equal(t, byte(3), g[5*512])
-	h.expect(LBAOutOfRange, q, rw(2, 3, 2048, 1).prp(at, 0))
+	h.expect(lbaOutOfRange, q, rw(2, 3, 2048, 1).prp(at, 0))
 }
 
 func TestCompare(t *testing.T) {
 	h, q := ready(t, Options{})
 	b, at := h.alloc(4096)
 	random(1, b)
-	h.expect(Success, q, rw(1, 1, 3, 8).prp(at, 0))
-	h.expect(Success, q, rw(5, 1, 3, 8).prp(at, 0))
+	h.expect(success, q, rw(1, 1, 3, 8).prp(at, 0))
+	h.expect(success, q, rw(5, 1, 3, 8).prp(at, 0))
 	b[4095] ^= 1
-	h.expect(CompareFailure, q, rw(5, 1, 3, 8).prp(at, 0))
+	h.expect(compareFailure, q, rw(5, 1, 3, 8).prp(at, 0))
 }
 
 func allocated(t *testing.T, path string) int64 {
@@ -168,12 +168,12 @@ func TestSparseStaysSparse(t *testing.T) {
 		src[i] = 0xff
 	}
 	for i := range uint64(4) {
-		h.expect(Success, q, h.move(1, i*2048, 2048, at))
+		h.expect(success, q, h.move(1, i*2048, 2048, at))
 	}
-	h.expect(Success, q, cmdOf(0, 1))
+	h.expect(success, q, cmdOf(0, 1))
 	require.GreaterOrEqual(t, allocated(t, h.path), int64(4<<20))
 
-	h.expect(Success, q, rw(8, 1, 0, 2048)) // Write Zeroes
+	h.expect(success, q, rw(8, 1, 0, 2048)) // Write Zeroes
 	ranges, rat := h.alloc(8192)
 	rat += 4096 - 32 // across a page
 	for i, r := range [][2]uint64{{4096, 2048}, {2048, 16}, {0, 0}} {
@@ -181,9 +181,9 @@ func TestSparseStaysSparse(t *testing.T) {
 		binary.LittleEndian.PutUint32(e[4:], uint32(r[1]))
 		binary.LittleEndian.PutUint64(e[8:], r[0])
 	}
-	h.expect(Success, q, cmdOf(9, 1).dw(10, 2).dw(11, 3).prp(rat, rat+32)) // hints only: IDR, IDW
+	h.expect(success, q, cmdOf(9, 1).dw(10, 2).dw(11, 3).prp(rat, rat+32)) // hints only: IDR, IDW
 	require.GreaterOrEqual(t, allocated(t, h.path), int64(3<<20))
-	h.expect(Success, q, cmdOf(9, 1).dw(10, 2).dw(11, 4).prp(rat, rat+32))
+	h.expect(success, q, cmdOf(9, 1).dw(10, 2).dw(11, 4).prp(rat, rat+32))
 	require.LessOrEqual(t, allocated(t, h.path), int64(2<<20+64<<10))
 	want := bytes.Repeat([]byte{0xff}, testSize)
 	clear(want[4<<20:])
@@ -196,24 +196,24 @@ func TestSparseStaysSparse(t *testing.T) {
 	binary.LittleEndian.PutUint64(ranges[4096-32+8:], 6144)
 	binary.LittleEndian.PutUint32(ranges[4096-32+4:], 8)
 	binary.LittleEndian.PutUint64(ranges[4096-16+8:], testSize/512-1)
-	h.expect(LBAOutOfRange, q, cmdOf(9, 1).dw(10, 1).dw(11, 4).prp(rat, rat+32))
+	h.expect(lbaOutOfRange, q, cmdOf(9, 1).dw(10, 1).dw(11, 4).prp(rat, rat+32))
 	require.True(t, bytes.Equal(want, h.file()))
-	h.expect(InvalidNamespace, q, cmdOf(9, 9).dw(10, 0).dw(11, 4).prp(rat, 0))
-	h.expect(DataTransferError, q, cmdOf(9, 1).dw(10, 0).dw(11, 4).prp(64, 0))
-	h.expect(InvalidPRPOffset, q, cmdOf(9, 1).dw(10, 0).dw(11, 4).prp(rat+2, 0))
+	h.expect(invalidNamespace, q, cmdOf(9, 9).dw(10, 0).dw(11, 4).prp(rat, 0))
+	h.expect(dataTransferError, q, cmdOf(9, 1).dw(10, 0).dw(11, 4).prp(64, 0))
+	h.expect(invalidPRPOffset, q, cmdOf(9, 1).dw(10, 0).dw(11, 4).prp(rat+2, 0))
 
 	b, st := h.identify(0, 1, 0)
-	require.Equal(t, Success, st)
+	require.Equal(t, success, st)
 	require.Less(t, binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[0:]), "NUSE")
 }
 
 func TestReadOnly(t *testing.T) {
 	h, q := ready(t, Options{ReadOnly: true})
 	_, at := h.alloc(4096)
-	h.expect(Success, q, rw(2, 1, 0, 8).prp(at, 0))
-	h.expect(WriteProtected, q, rw(1, 1, 0, 8).prp(at, 0))
-	h.expect(WriteProtected, q, rw(8, 1, 0, 8))
-	h.expect(Success, q, cmdOf(0, 1))
+	h.expect(success, q, rw(2, 1, 0, 8).prp(at, 0))
+	h.expect(writeProtected, q, rw(1, 1, 0, 8).prp(at, 0))
+	h.expect(writeProtected, q, rw(8, 1, 0, 8))
+	h.expect(success, q, cmdOf(0, 1))
 	b, _ := h.identify(0, 1, 0)
 	require.Equal(t, byte(1), b[99], "NSATTR")
 	c, err := Open(h.path, Options{ReadOnly: true, Log: quiet()})
@@ -278,27 +278,27 @@ func TestDurability(t *testing.T) {
 	h, q, d := withDouble(t, Options{Namespaces: 2})
 	_, at := h.alloc(4096)
 	write, fua := rw(1, 1, 0, 1).prp(at, 0), rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30)
-	h.expect(Success, q, write)
+	h.expect(success, q, write)
 	require.Equal(t, 0, d.durable)
-	h.expect(Success, q, fua)
+	h.expect(success, q, fua)
 	require.Equal(t, 1, d.durable, "FUA")
-	h.expect(Success, q, rw(8, 1, 0, 1).dw(12, 1<<30))
+	h.expect(success, q, rw(8, 1, 0, 1).dw(12, 1<<30))
 	require.Equal(t, 2, d.durable, "Write Zeroes with FUA")
-	h.expect(Success, q, cmdOf(0, 1))
+	h.expect(success, q, cmdOf(0, 1))
 	require.Equal(t, 1, d.flushes)
-	h.expect(Success, q, cmdOf(0, 0xffffffff))
+	h.expect(success, q, cmdOf(0, 0xffffffff))
 	require.Equal(t, 2, d.flushes, "two namespaces on one image are one flush")
 
-	h.expect(Success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0))
+	h.expect(success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 0))
 	require.Equal(t, 3, d.flushes, "the cache is written out when it is switched off")
-	h.expect(Success, q, write)
+	h.expect(success, q, write)
 	require.Equal(t, 3, d.durable, "every write with the cache off")
-	h.expect(Success, q, rw(8, 1, 0, 1))
+	h.expect(success, q, rw(8, 1, 0, 1))
 	require.Equal(t, 4, d.durable)
-	h.expect(Success, q, cmdOf(0, 1))
+	h.expect(success, q, cmdOf(0, 1))
 	require.Equal(t, 3, d.flushes, "nothing to flush with the cache off")
-	h.expect(Success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 1))
-	h.expect(Success, q, write)
+	h.expect(success, h.admin, cmdOf(0x09, 0).dw(10, 6).dw(11, 1))
+	h.expect(success, q, write)
 	require.Equal(t, 4, d.durable)
 
 	h.c.Write32(0x14, enableCC|1<<14)
@@ -308,7 +308,7 @@ func TestDurability(t *testing.T) {
 
 	h, q, d = withDouble(t, Options{NoWriteCache: true})
 	_, at = h.alloc(4096)
-	h.expect(Success, q, rw(1, 1, 0, 1).prp(at, 0))
+	h.expect(success, q, rw(1, 1, 0, 1).prp(at, 0))
 	require.Equal(t, 1, d.durable)
 }
 
@@ -317,27 +317,27 @@ func TestMediaErrors(t *testing.T) {
 	h, q, d := withDouble(t, Options{Log: textLog(&log)})
 	_, at := h.alloc(4096)
 	d.err = unix.EIO
-	h.expect(UnrecoveredRead, q, rw(2, 1, 0, 1).prp(at, 0))
-	h.expect(UnrecoveredRead, q, rw(5, 1, 0, 1).prp(at, 0))
-	h.expect(UnrecoveredRead, q, rw(0xc, 1, 0, 1))
+	h.expect(unrecoveredRead, q, rw(2, 1, 0, 1).prp(at, 0))
+	h.expect(unrecoveredRead, q, rw(5, 1, 0, 1).prp(at, 0))
+	h.expect(unrecoveredRead, q, rw(0xc, 1, 0, 1))
 	h.expect(WriteFault, q, rw(1, 1, 0, 1).prp(at, 0))
 	h.expect(WriteFault, q, rw(8, 1, 0, 1))
 	h.expect(WriteFault, q, cmdOf(0, 1))
 	require.NotContains(t, log.String(), "no space left")
 	d.err = &media.LostError{Err: unix.ENOSPC} // it was accepted, and there was no room when it was to be made durable
-	h.expect(WriteFault|DNR, q, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30))
+	h.expect(WriteFault|doNotRetry, q, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30))
 	require.NotContains(t, log.String(), "no space left for the image")
 	for _, full := range []error{unix.EDQUOT, unix.ENOSPC} {
 		d.err = full
-		h.expect(CapacityExceeded, q, rw(1, 1, 7, 1).prp(at, 0))
-		h.expect(CapacityExceeded, q, rw(8, 1, 7, 1))
+		h.expect(capacityExceeded, q, rw(1, 1, 7, 1).prp(at, 0))
+		h.expect(capacityExceeded, q, rw(8, 1, 7, 1))
 	}
 	require.Contains(t, log.String(), "no space left for the image")
 	require.Contains(t, log.String(), "lba=7")
 	d.err = nil
-	h.expect(Success, q, rw(1, 1, 0, 1).prp(at, 0))
+	h.expect(success, q, rw(1, 1, 0, 1).prp(at, 0))
 	require.NoError(t, os.Truncate(h.path, 4096))
-	h.expect(UnrecoveredRead|DNR, q, rw(2, 1, 4096, 1).prp(at, 0))
+	h.expect(unrecoveredRead|doNotRetry, q, rw(2, 1, 4096, 1).prp(at, 0))
 }
 
 // TestMemoryWithoutHostView moves data through a Mover, as GPU memory will need.
@@ -360,22 +360,22 @@ func TestMemoryWithoutHostView(t *testing.T) {
 	b, hostAt := h.alloc(4096) // the last page is ordinary memory
 	binary.LittleEndian.PutUint64(h.mem.b[list-h.base+8:], hostAt)
 	copy(b, want[8192:])
-	h.expect(Success, q, rw(1, 1, 0, 24).prp(at, list))
+	h.expect(success, q, rw(1, 1, 0, 24).prp(at, list))
 	require.True(t, bytes.Equal(want, h.file()[:12288]))
 	clear(m.b)
 	clear(b)
-	h.expect(Success, q, rw(2, 1, 0, 24).prp(at, list))
+	h.expect(success, q, rw(2, 1, 0, 24).prp(at, list))
 	require.True(t, bytes.Equal(want[:8192], m.b[:8192]))
 	require.True(t, bytes.Equal(want[8192:], b))
-	h.expect(Success, q, rw(5, 1, 0, 24).prp(at, list))
+	h.expect(success, q, rw(5, 1, 0, 24).prp(at, list))
 
 	// Queues there too.
-	h.expect(Success, h.admin, createCQ(2, 16, at+16384))
-	h.expect(Success, h.admin, createSQ(2, 16, at+32768, 2))
+	h.expect(success, h.admin, createCQ(2, 16, at+16384))
+	h.expect(success, h.admin, createSQ(2, 16, at+32768, 2))
 	p := &pair{id: 2, size: 16, phase: 1, cq: m.b[16384:], sq: m.b[32768:]}
 	clear(m.b)
 	for range 40 {
-		h.expect(Success, p, rw(2, 1, 0, 1).prp(hostAt, 0))
+		h.expect(success, p, rw(2, 1, 0, 1).prp(hostAt, 0))
 	}
 }
 
@@ -410,7 +410,7 @@ func TestPipe(t *testing.T) {
 		binary.LittleEndian.PutUint64(h.mem.b[list-h.base+uint64(slot)*8:], at)
 		slot++
 	}
-	h.expect(Success, q, rw(2, 1, 0, size/512).prp(uint64(a), list))
+	h.expect(success, q, rw(2, 1, 0, size/512).prp(uint64(a), list))
 	for page := range pages {
 		got := m.b[page*4096:][:4096]
 		if b, ok := ordinary[page]; ok {

@@ -52,7 +52,7 @@ func newReader(t *testing.T, mover copyengine.Mover, opt Options) *reader {
 func (r *reader) read(off, n int64) {
 	r.t.Helper()
 	clear(r.m.b)
-	r.expect(Success, r.q, r.move(2, uint64(off/512), uint32(n/512), r.at))
+	r.expect(success, r.q, r.move(2, uint64(off/512), uint32(n/512), r.at))
 	require.True(r.t, bytes.Equal(r.want[off:off+n], r.m.b[:n]), "%d bytes at %d", n, off)
 }
 
@@ -87,19 +87,19 @@ func TestPages(t *testing.T) {
 	b, at := r.alloc(4096)
 	random(9, b)
 	copy(r.want[chunkSize+4096:], b)
-	r.expect(Success, r.q, rw(1, 1, (chunkSize+4096)/512, 8).prp(at, 0))
+	r.expect(success, r.q, rw(1, 1, (chunkSize+4096)/512, 8).prp(at, 0))
 	r.read(chunkSize, readerStep)
 	require.Equal(t, 2, p.count())
 
 	// Taken out of the file, in both chunks, and written anew.
 	from, n := int64(chunkSize-8192), int64(16384)
 	clear(r.want[from : from+n])
-	r.expect(Success, r.q, rw(8, 1, uint64(from/512), uint32(n/512)))
+	r.expect(success, r.q, rw(8, 1, uint64(from/512), uint32(n/512)))
 	require.Zero(t, p.count())
 	r.read(from, n)
 	for i := range int64(2) {
 		copy(r.want[from+i*4096:], b)
-		r.expect(Success, r.q, rw(1, 1, uint64(from/512+i*8), 8).prp(at, 0))
+		r.expect(success, r.q, rw(1, 1, uint64(from/512+i*8), 8).prp(at, 0))
 	}
 	r.pass()
 	r.pass()

@@ -18,31 +18,31 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 	data := func(prp uint64, n int64) Status {
 		r, o, ok := t.find(prp, uint64(n), &hint)
 		if !ok {
-			return DataTransferError
+			return dataTransferError
 		}
 		v.add(r, o, n)
-		return Success
+		return success
 	}
 
 	if prp1&3 != 0 {
-		return InvalidPRPOffset
+		return invalidPRPOffset
 	}
 	first := min(n, page-int64(prp1&mask))
-	if st := data(prp1, first); st != Success {
+	if st := data(prp1, first); st != success {
 		return st
 	}
 	if n -= first; n == 0 {
-		return Success // PRP2 is reserved
+		return success // PRP2 is reserved
 	}
 	if n <= page {
 		if prp2&mask != 0 {
-			return InvalidPRPOffset
+			return invalidPRPOffset
 		}
 		return data(prp2, n)
 	}
 
 	if prp2&7 != 0 {
-		return InvalidPRPOffset
+		return invalidPRPOffset
 	}
 	buf := v.prps[:]
 	for list := prp2; ; {
@@ -56,14 +56,14 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 		for take > 0 {
 			k := min(take, int64(len(buf)/8))
 			if !s.read(buf[:8*k], list) {
-				return DataTransferError
+				return dataTransferError
 			}
 			for i := range k {
 				prp := binary.LittleEndian.Uint64(buf[8*i:])
 				if prp&mask != 0 {
-					return InvalidPRPOffset
+					return invalidPRPOffset
 				}
-				if st := data(prp, min(n, page)); st != Success {
+				if st := data(prp, min(n, page)); st != success {
 					return st
 				}
 				n -= min(n, page)
@@ -72,14 +72,14 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 			take -= k
 		}
 		if !chained {
-			return Success
+			return success
 		}
 		if !s.read(buf[:8], list) {
-			return DataTransferError
+			return dataTransferError
 		}
 		list = binary.LittleEndian.Uint64(buf)
 		if list&mask != 0 {
-			return InvalidPRPOffset
+			return invalidPRPOffset
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestWalkPRP(t *testing.T) {
 			}
 			prp1, prp2, want := layPRPs(r, m.b, uint64(a), n, page)
 			var v vector
-			require.Equal(t, Success, s.walkPRP(&v, prp1, prp2, int64(n), int64(page)))
+			require.Equal(t, success, s.walkPRP(&v, prp1, prp2, int64(n), int64(page)))
 			require.Equal(t, int64(n), v.n)
 			var got []extent
 			for _, p := range v.pieces {
@@ -121,14 +121,14 @@ func TestWalkPRPBadEntries(t *testing.T) {
 		value uint64
 		want  Status
 	}{
-		{"good", 600, base, Success},
-		{"first entry has an offset", 0, base + 512, InvalidPRPOffset},
-		{"entry unmapped", 100, 0, DataTransferError},
-		{"chain has an offset", 511, base + lists + 8, InvalidPRPOffset},
-		{"chain unmapped", 511, 1 << 60, DataTransferError},
-		{"entry after the chain has an offset", 512, base + 4, InvalidPRPOffset},
-		{"entry after the chain unmapped", 1000, base + 4<<20, DataTransferError},
-		{"chain to itself", 511, base + lists, Success}, // its last entry is then data: the transfer ends
+		{"good", 600, base, success},
+		{"first entry has an offset", 0, base + 512, invalidPRPOffset},
+		{"entry unmapped", 100, 0, dataTransferError},
+		{"chain has an offset", 511, base + lists + 8, invalidPRPOffset},
+		{"chain unmapped", 511, 1 << 60, dataTransferError},
+		{"entry after the chain has an offset", 512, base + 4, invalidPRPOffset},
+		{"entry after the chain unmapped", 1000, base + 4<<20, dataTransferError},
+		{"chain to itself", 511, base + lists, success}, // its last entry is then data: the transfer ends
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			lay()
@@ -138,9 +138,9 @@ func TestWalkPRPBadEntries(t *testing.T) {
 		})
 	}
 	lay()
-	require.Equal(t, Success, walk(513*4096), "the last of 512 entries is data")
+	require.Equal(t, success, walk(513*4096), "the last of 512 entries is data")
 	var v vector
-	require.Equal(t, Success, s.walkPRP(&v, base, base+lists+8*511, 3*4096, 4096), "a first list of one entry is a chain")
+	require.Equal(t, success, s.walkPRP(&v, base, base+lists+8*511, 3*4096, 4096), "a first list of one entry is a chain")
 	require.Equal(t, int64(3*4096), v.n)
 }
 
@@ -168,7 +168,7 @@ func FuzzWalkPRP(f *testing.F) {
 			require.LessOrEqual(t, p.off+p.n, int64(len(m.b)))
 			sum += p.n
 		}
-		if st == Success {
+		if st == success {
 			require.Equal(t, n, sum)
 		}
 	})

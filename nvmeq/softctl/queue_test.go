@@ -17,7 +17,7 @@ func TestQueueWrapsAndPhaseTurns(t *testing.T) {
 	for id, size := range map[uint16]uint32{1: 2, 2: 3, 3: 16} {
 		q := h.queue(id, size)
 		for range 5 * size {
-			h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base, 0))
+			h.expect(success, q, rw(2, 1, 0, 1).prp(h.base, 0))
 		}
 		// A full queue is one entry short of its size.
 		for range size - 1 {
@@ -40,8 +40,8 @@ func TestCompletionQueueFull(t *testing.T) {
 	h := newHost(t, Options{}).enable()
 	p := h.newPair(1, 64)
 	p.size = 4
-	h.expect(Success, h.admin, createCQ(1, 4, p.cqAt))
-	h.expect(Success, h.admin, createSQ(1, 64, p.sqAt, 1))
+	h.expect(success, h.admin, createCQ(1, 4, p.cqAt))
+	h.expect(success, h.admin, createSQ(1, 64, p.sqAt, 1))
 	sub := &pair{id: 1, size: 64, sq: p.sq}
 	var sent []uint16
 	for range 60 {
@@ -73,7 +73,7 @@ func TestSharedCompletionQueue(t *testing.T) {
 	a := h.queue(1, 16)
 	_, at := h.alloc(4096)
 	b := &pair{id: 2, size: 16, sq: h.mem.b[at-h.base:]}
-	h.expect(Success, h.admin, createSQ(2, 16, at, 1))
+	h.expect(success, h.admin, createSQ(2, 16, at, 1))
 	for range 9 {
 		h.put(a, rw(2, 1, 0, 1).prp(h.base, 0))
 		h.put(b, rw(2, 1, 0, 1).prp(h.base, 0))
@@ -153,7 +153,7 @@ func TestCounters(t *testing.T) {
 	_, at := h.alloc(4096)
 	before := h.c.Counters()[0].Commands
 	for range 5 {
-		h.expect(Success, q, rw(1, 1, 0, 8).prp(at, 0))
+		h.expect(success, q, rw(1, 1, 0, 8).prp(at, 0))
 	}
 	for range 3 {
 		h.put(q, rw(2, 1, 0, 2).prp(at, 0))
@@ -164,7 +164,7 @@ func TestCounters(t *testing.T) {
 		_, ok := h.poll(q)
 		require.True(t, ok)
 	}
-	h.expect(LBAOutOfRange, q, rw(2, 1, 1<<40, 8).prp(at, 0))
+	h.expect(lbaOutOfRange, q, rw(2, 1, 1<<40, 8).prp(at, 0))
 	h.c.Step(1)
 	c := h.c.Counters()
 	require.Len(t, c, 2)
@@ -203,7 +203,7 @@ func TestQueuesInParallel(t *testing.T) {
 					h.ring(q)
 					h.c.Step(q.id)
 					e, ok := h.poll(q)
-					if !ok || e.cid() != cid || e.status() != Success {
+					if !ok || e.cid() != cid || e.status() != success {
 						t.Errorf("queue %d: %v %v", q.id, e, ok)
 					}
 				}
@@ -235,13 +235,13 @@ func TestQueuesInParallel(t *testing.T) {
 	}
 	m := newMemory(t, 8192)
 	for range rounds {
-		h.expect(Success, h.admin, createCQ(extra.id, 8, extra.cqAt))
-		h.expect(Success, h.admin, createSQ(extra.id, 8, extra.sqAt, extra.id))
+		h.expect(success, h.admin, createCQ(extra.id, 8, extra.cqAt))
+		h.expect(success, h.admin, createSQ(extra.id, 8, extra.sqAt, extra.id))
 		a, err := h.c.Map(m, 0, 8192)
 		require.NoError(t, err)
 		require.Equal(t, uint32(1), h.c.Read32(0x1c))
-		h.expect(Success, h.admin, cmdOf(0, 0).dw(10, uint32(extra.id)))
-		h.expect(Success, h.admin, cmdOf(4, 0).dw(10, uint32(extra.id)))
+		h.expect(success, h.admin, cmdOf(0, 0).dw(10, uint32(extra.id)))
+		h.expect(success, h.admin, cmdOf(4, 0).dw(10, uint32(extra.id)))
 		require.NoError(t, h.c.Unmap(a))
 		h.c.Counters()
 	}
@@ -274,7 +274,7 @@ func TestResetUnderLoad(t *testing.T) {
 			var e entry
 			require.Eventually(t, func() bool { h.c.Step(0); var ok bool; e, ok = h.poll(h.admin); return ok }, 5*time.Second, time.Microsecond)
 			require.Equal(t, cid, e.cid())
-			require.Equal(t, Success, e.status())
+			require.Equal(t, success, e.status())
 		}
 		stepped(createCQ(1, 16, p.cqAt))
 		stepped(createSQ(1, 16, p.sqAt, 1))

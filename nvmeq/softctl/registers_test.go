@@ -138,7 +138,7 @@ func TestReadyTakesItsTime(t *testing.T) {
 
 func TestControllerReset(t *testing.T) {
 	h, q := ready(t, Options{})
-	h.expect(Success, h.admin, cmdOf(0x09, 0).dw(10, 0x06).dw(11, 0)) // write cache off
+	h.expect(success, h.admin, cmdOf(0x09, 0).dw(10, 0x06).dw(11, 0)) // write cache off
 	aqa, asq := h.c.Read32(0x24), h.c.Read64(0x28)
 	h.put(q, rw(2, 1, 0, 1).prp(h.base, 0))
 	h.ring(q)
@@ -154,7 +154,7 @@ func TestControllerReset(t *testing.T) {
 	h.enable()
 	require.Equal(t, uint32(1), h.adminDo(cmdOf(0x0a, 0).dw(10, 0x06))[0], "features are back at their defaults")
 	q = h.queue(1, 16)
-	h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base, 0))
+	h.expect(success, q, rw(2, 1, 0, 1).prp(h.base, 0))
 
 	require.NoError(t, h.c.Reset())
 	require.Zero(t, h.c.Read32(0x14))
@@ -162,7 +162,7 @@ func TestControllerReset(t *testing.T) {
 	require.Zero(t, h.c.Read32(0x24), "AQA is not kept by a function-level reset")
 	h.enable()
 	q = h.queue(1, 16)
-	h.expect(Success, q, rw(2, 1, 0, 1).prp(h.base, 0))
+	h.expect(success, q, rw(2, 1, 0, 1).prp(h.base, 0))
 
 	h.c.Write32(0x20, 1)
 	require.Equal(t, uint32(1), h.c.Read32(0x1c), "NSSR wants its magic number")

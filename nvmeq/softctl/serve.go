@@ -86,7 +86,7 @@ func (c *Controller) carryOut(q *subQueue, cmd *command) {
 	q.stats.commands.Add(1)
 	q.stats.opcodes[cmd.opcode].Add(1)
 	st, result := v.Status, uint32(0)
-	if st == Success {
+	if st == success {
 		if q.id == 0 {
 			st, result = c.admin(q, cmd)
 		} else {
@@ -110,9 +110,9 @@ func (c *Controller) finish(q *subQueue, cmd *command, st Status, result uint32)
 }
 
 func (c *Controller) complete(q *subQueue, cmd *command, st Status, result uint32) {
-	if st.Failed() {
+	if st.failed() {
 		q.stats.failed.Add(1)
-		if st&statusCode != AbortRequested && st&statusCode != AbortedSQDeletion {
+		if st&statusCode != abortRequested && st&statusCode != abortedSQDeletion {
 			c.errors.add(q.id, cmd, st)
 			st |= statusMore
 		}

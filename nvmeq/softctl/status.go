@@ -8,62 +8,62 @@ type Status uint16
 
 const (
 	statusMore Status = 1 << 13
-	// DNR says that the same command would fail again.
-	DNR Status = 1 << 14
+	// doNotRetry (DNR) says that the same command would fail again.
+	doNotRetry Status = 1 << 14
 
 	statusCode = 0x7ff // SCT and SC
 )
 
 // Generic command statuses, SCT 0 ([BASE] figure "Generic Command Status Values").
 const (
-	Success              Status = 0x000
-	InvalidOpcode        Status = 0x001 | DNR
-	InvalidField         Status = 0x002 | DNR
-	CommandIDConflict    Status = 0x003 | DNR
-	DataTransferError    Status = 0x004
+	success              Status = 0x000
+	invalidOpcode        Status = 0x001 | doNotRetry
+	invalidField         Status = 0x002 | doNotRetry
+	commandIDConflict    Status = 0x003 | doNotRetry
+	dataTransferError    Status = 0x004
 	InternalError        Status = 0x006
-	AbortRequested       Status = 0x007
-	AbortedSQDeletion    Status = 0x008
-	InvalidNamespace     Status = 0x00b | DNR
-	CommandSequenceError Status = 0x00c | DNR
-	InvalidPRPOffset     Status = 0x013 | DNR
-	WriteProtected       Status = 0x020 | DNR
-	LBAOutOfRange        Status = 0x080 | DNR
-	CapacityExceeded     Status = 0x081 // no DNR: when there is room again, it succeeds
+	abortRequested       Status = 0x007
+	abortedSQDeletion    Status = 0x008
+	invalidNamespace     Status = 0x00b | doNotRetry
+	commandSequenceError Status = 0x00c | doNotRetry
+	invalidPRPOffset     Status = 0x013 | doNotRetry
+	writeProtected       Status = 0x020 | doNotRetry
+	lbaOutOfRange        Status = 0x080 | doNotRetry
+	capacityExceeded     Status = 0x081 // no DNR: when there is room again, it succeeds
 )
 
 // Command specific statuses, SCT 1.
 const (
-	InvalidCompletionQueue   Status = 0x100 | DNR
-	InvalidQueueID           Status = 0x101 | DNR
-	InvalidQueueSize         Status = 0x102 | DNR
-	AsyncEventLimitExceeded  Status = 0x105 | DNR
-	InvalidInterruptVector   Status = 0x108 | DNR
-	InvalidLogPage           Status = 0x109 | DNR
-	InvalidQueueDeletion     Status = 0x10c | DNR
-	FeatureNotSaveable       Status = 0x10d | DNR
-	FeatureNotNamespaceBound Status = 0x10f | DNR
+	invalidCompletionQueue   Status = 0x100 | doNotRetry
+	invalidQueueID           Status = 0x101 | doNotRetry
+	invalidQueueSize         Status = 0x102 | doNotRetry
+	asyncEventLimitExceeded  Status = 0x105 | doNotRetry
+	invalidInterruptVector   Status = 0x108 | doNotRetry
+	invalidLogPage           Status = 0x109 | doNotRetry
+	invalidQueueDeletion     Status = 0x10c | doNotRetry
+	featureNotSaveable       Status = 0x10d | doNotRetry
+	featureNotNamespaceBound Status = 0x10f | doNotRetry
 )
 
 // Media and data integrity statuses, SCT 2.
 const (
 	WriteFault      Status = 0x280
-	UnrecoveredRead Status = 0x281
-	CompareFailure  Status = 0x285 | DNR
+	unrecoveredRead Status = 0x281
+	compareFailure  Status = 0x285 | doNotRetry
 )
 
-// SCT is the status code type.
-func (s Status) SCT() uint8 { return uint8(s>>8) & 7 }
+// sct is the status code type.
+func (s Status) sct() uint8 { return uint8(s>>8) & 7 }
 
-// SC is the status code.
-func (s Status) SC() uint8 { return uint8(s) }
+// sc is the status code.
+func (s Status) sc() uint8 { return uint8(s) }
 
-// Failed says that the command did not succeed.
-func (s Status) Failed() bool { return s&statusCode != 0 }
+// failed says that the command did not succeed.
+func (s Status) failed() bool { return s&statusCode != 0 }
 
 func (s Status) String() string {
-	r := fmt.Sprintf("SCT %xh SC %02xh", s.SCT(), s.SC())
-	if s&DNR != 0 {
+	r := fmt.Sprintf("SCT %xh SC %02xh", s.sct(), s.sc())
+	if s&doNotRetry != 0 {
 		r += " DNR"
 	}
 	return r

@@ -46,7 +46,7 @@ func (f *Function) Rebind(driver string) error {
 	}
 	if driver == "" {
 		// No driver of the kernel's may want it; that is an answer too. One that does has it when the write returns.
-		return f.Refresh()
+		return f.refresh()
 	}
 	if err := f.await(driver+" take it", func() bool { return f.Driver == driver }); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (f *Function) Rebind(driver string) error {
 func (f *Function) await(what string, done func() bool) error {
 	deadline := time.Now().Add(bindTimeout)
 	for {
-		if err := f.Refresh(); err != nil {
+		if err := f.refresh(); err != nil {
 			return err
 		}
 		if done() {

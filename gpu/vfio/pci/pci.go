@@ -2,7 +2,7 @@
 // are in, which processes have them open through VFIO; how to move one from a driver to another; and what uses a device node.
 //
 // A System is a root directory with sys, proc and dev below it, so that tests can build one. A Function is what was read
-// of one function at one moment; Refresh reads it again.
+// of one function at one moment; Rebind reads it again.
 package pci
 
 import (
@@ -53,14 +53,13 @@ func (s System) device(a Address, parts ...string) string {
 
 // Function is one PCI function.
 type Function struct {
-	Addr     Address
-	Class    uint32 // base class, subclass, programming interface
-	Vendor   uint16
-	Device   uint16
-	Driver   string // empty: none
-	Override string // the driver that alone may have it; empty: any that matches
-	Group    string // IOMMU group; empty: no IOMMU
-	sys      System
+	Addr   Address
+	Class  uint32 // base class, subclass, programming interface
+	Vendor uint16
+	Device uint16
+	Driver string // empty: none
+	Group  string // IOMMU group; empty: no IOMMU
+	sys    System
 }
 
 // Classes (PCI Code and ID Assignment 1.11, §1.2, §1.4, §1.6, §1.7).
@@ -75,11 +74,11 @@ const (
 // Function reads what sysfs says of a.
 func (s System) Function(a Address) (*Function, error) {
 	f := &Function{Addr: a, sys: s}
-	return f, f.Refresh()
+	return f, f.refresh()
 }
 
-// Refresh reads everything again.
-func (f *Function) Refresh() error {
+// refresh reads everything again.
+func (f *Function) refresh() error {
 	if _, err := os.Stat(f.SysPath()); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("there is no PCI function %s on this machine; lspci -D lists those there are: %w", f.Addr, os.ErrNotExist)
@@ -100,10 +99,6 @@ func (f *Function) Refresh() error {
 	}
 	f.Class, f.Vendor, f.Device = uint32(class), uint16(vendor), uint16(device)
 	f.Driver, f.Group = f.link("driver"), f.link("iommu_group")
-	f.Override = ""
-	if o := f.text("driver_override"); o != "(null)" {
-		f.Override = o
-	}
 	return nil
 }
 
@@ -146,8 +141,8 @@ func (f *Function) VFIODevice() string {
 	return ""
 }
 
-// Path is the chain of bridges above the function, from the root complex ("pci0000:00") down.
-func (f *Function) Path() []string {
+// bridges is the chain of bridges above the function, from the root complex ("pci0000:00") down.
+func (f *Function) bridges() []string {
 	to, err := filepath.EvalSymlinks(f.SysPath())
 	if err != nil {
 		return nil

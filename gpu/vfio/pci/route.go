@@ -10,7 +10,7 @@ type Route struct {
 
 // Between is the route between two functions.
 func Between(a, b *Function) Route {
-	p, q := a.Path(), b.Path()
+	p, q := a.bridges(), b.bridges()
 	common := 0
 	for common < len(p) && common < len(q) && p[common] == q[common] {
 		common++

@@ -61,7 +61,7 @@ func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
 		return nil, err
 	}
 	file := st.Mode&unix.S_IFMT != unix.S_IFBLK
-	w := &way{sys: s, extents: []Extent{{On: Bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}}
+	w := &way{sys: s, extents: []extent{{On: bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}}
 	if !file {
 		if w, err = s.follow(st.Rdev); err != nil && write {
 			return nil, fmt.Errorf("image %q: what it stands on cannot be seen, so somebody may be writing there: %w", path, err)
@@ -125,7 +125,7 @@ func (c *Claim) alone(w *way, path string, write bool) error {
 }
 
 // lockFile locks a range of the file below a loop device.
-func (c *Claim) lockFile(e Extent, write bool) (bool, error) {
+func (c *Claim) lockFile(e extent, write bool) (bool, error) {
 	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if write {
 		flags = unix.O_RDWR | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -148,7 +148,7 @@ func (c *Claim) lockFile(e Extent, write bool) (bool, error) {
 
 // lockDevice locks a range of a block device that the device mapper gives to several: of its node, which is one for all
 // mount namespaces whose /dev is devtmpfs.
-func (c *Claim) lockDevice(w *way, e Extent, write bool) (bool, error) {
+func (c *Claim) lockDevice(w *way, e extent, write bool) (bool, error) {
 	flags := unix.O_RDONLY
 	if write {
 		flags = unix.O_RDWR

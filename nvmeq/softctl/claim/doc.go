@@ -1,8 +1,8 @@
 // Package claim keeps two writers from the same bytes, whatever names and devices they come by.
 //
 // A volume lies in an image file or on a block device, and a block device may stand on others: a loop device on a file, a
-// partition on a disk, an array or a device-mapper device on several. So a device is followed down to its Extents: byte
-// ranges of Bottoms, which are regular files and block devices that stand on nothing. Two devices that share a byte of a
+// partition on a disk, an array or a device-mapper device on several. So a device is followed down to its extents: byte
+// ranges of bottoms, which are regular files and block devices that stand on nothing. Two devices that share a byte of a
 // bottom are one medium.
 //
 // Whoever takes a claim

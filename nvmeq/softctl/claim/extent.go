@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bottom is what bytes lie in at last: a regular file, or a block device that stands on nothing.
-type Bottom struct {
+// bottom is what bytes lie in at last: a regular file, or a block device that stands on nothing.
+type bottom struct {
 	Block bool
 	Dev   uint64 // device number: of the block device, or of the file's file system
 	Ino   uint64 // the file's
 }
 
-func (b Bottom) String() string {
+func (b bottom) String() string {
 	if b.Block {
 		return "block device " + number(b.Dev)
 	}
@@ -27,16 +27,16 @@ func number(dev uint64) string { return fmt.Sprintf("%d:%d", unix.Major(dev), un
 // toEnd is the end of an extent that has none: the file may grow.
 const toEnd = math.MaxInt64
 
-// Extent is the bytes [Off, End) of a bottom.
-type Extent struct {
-	On       Bottom
+// extent is the bytes [Off, End) of a bottom.
+type extent struct {
+	On       bottom
 	Off, End int64
 	path     string // where the kernel says that the file is; it may be another mount namespace's
 }
 
-func (e Extent) overlaps(o Extent) bool { return e.On == o.On && e.Off < o.End && o.Off < e.End }
+func (e extent) overlaps(o extent) bool { return e.On == o.On && e.Off < o.End && o.Off < e.End }
 
-func overlap(a, b []Extent) bool {
+func overlap(a, b []extent) bool {
 	for _, x := range a {
 		for _, y := range b {
 			if x.overlaps(y) {

@@ -33,7 +33,7 @@ func (d device) path() string { return "/dev/" + d.name }
 type way struct {
 	sys     system
 	devices []device // without what a partition, an array or the device mapper stands on: that is claimed by them
-	extents []Extent
+	extents []extent
 	mapped  bool // the device mapper is in it
 }
 
@@ -99,7 +99,7 @@ func (w *way) down(dev uint64, off, end int64, alone bool, depth int) error {
 		}
 	}
 	if len(below) == 0 {
-		w.extents = append(w.extents, Extent{On: Bottom{Block: true, Dev: dev}, Off: off, End: end})
+		w.extents = append(w.extents, extent{On: bottom{Block: true, Dev: dev}, Off: off, End: end})
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (w *way) throughLoop(d device, dir string, off, end int64, depth int) error
 	if l.block {
 		return w.down(l.rdev, off, end, true, depth+1)
 	}
-	w.extents = append(w.extents, Extent{On: Bottom{Dev: l.dev, Ino: l.ino}, Off: off, End: end,
+	w.extents = append(w.extents, extent{On: bottom{Dev: l.dev, Ino: l.ino}, Off: off, End: end,
 		path: readLine(filepath.Join(dir, "loop/backing_file"))})
 	return nil
 }

@@ -216,7 +216,7 @@ func TestParseTable(t *testing.T) {
 }
 
 func TestConflicts(t *testing.T) {
-	e := Extent{On: Bottom{Dev: unix.Mkdev(0xfe, 1), Ino: 42}, Off: 4096, End: 8192}
+	e := extent{On: bottom{Dev: unix.Mkdev(0xfe, 1), Ino: 42}, Off: 4096, End: 8192}
 	for line, want := range map[string][2]bool{ // of who reads, of who writes
 		"1: OFDLCK ADVISORY  WRITE -1 fe:01:42 0 EOF":     {true, true},
 		"1: OFDLCK ADVISORY  READ -1 fe:01:42 0 EOF":      {false, true},

@@ -30,7 +30,7 @@ func lock(fd int, off, end int64, write bool) (bool, error) {
 
 // lockSeen says whether anybody in the whole system has a lock on a range of a file, as /proc/locks has it: for who cannot
 // open the file. Whoever has it open for reading only may come by.
-func lockSeen(e Extent, write bool) (bool, error) {
+func lockSeen(e extent, write bool) (bool, error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return false, err
@@ -46,7 +46,7 @@ func lockSeen(e Extent, write bool) (bool, error) {
 }
 
 // conflicts reads a line of /proc/locks: "1: OFDLCK ADVISORY  WRITE -1 fe:00:1234 0 EOF".
-func conflicts(line string, e Extent, write bool) bool {
+func conflicts(line string, e extent, write bool) bool {
 	f := strings.Fields(line)
 	if len(f) != 8 || f[1] != "OFDLCK" && f[1] != "POSIX" || f[3] != "WRITE" && !write {
 		return false

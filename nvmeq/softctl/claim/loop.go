@@ -65,7 +65,7 @@ func (s system) loops() (all []attached) {
 
 // on says whether a loop device stands on bytes of e, which a file named path has. One that cannot be asked, and whose
 // file cannot be looked at, is known by that name only.
-func (l attached) on(e []Extent, path string) bool {
+func (l attached) on(e []extent, path string) bool {
 	return overlap(l.extents, e) || len(l.extents) == 0 && path != "" && l.file == path
 }
 

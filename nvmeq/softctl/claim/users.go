@@ -113,13 +113,13 @@ func laneFS(all []space, w *way, s system) string {
 }
 
 // bottoms is what an image or a block device stands on.
-func (s system) bottoms(path string) ([]Extent, error) {
+func (s system) bottoms(path string) ([]extent, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return []Extent{{On: Bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}, nil
+		return []extent{{On: bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}, nil
 	}
 	w, err := s.follow(st.Rdev)
 	return w.extents, err

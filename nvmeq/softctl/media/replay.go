@@ -204,9 +204,6 @@ func (p *Replay) overlay(candidates []int, done int, choice *choice) {
 // String says what the last cut did, for the report of a failure.
 func (p *Replay) String() string { return p.what }
 
-// Size is the image's.
-func (p *Replay) Size() int64 { return p.rec.size }
-
 // ReadAt reads the medium at the last cut.
 func (p *Replay) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 || off >= p.rec.size {
