@@ -1,6 +1,6 @@
 package gpu
 
-// MemKind says where memory lives and who sees whose stores when. The kinds are those of ROCm XIO's memory model
+// MemKind says where memory lives, and when stores of the CPU, of kernels and of other devices are visible to one another. The kinds are those of ROCm XIO's memory model
 // ("Memory modes, allocation, and coherence in ROCm XIO", 2026-04).
 type MemKind uint8
 

@@ -1,10 +1,16 @@
-// Package gpu is the seam between LaneFS and whoever runs its kernels: an AMD GPU (HIP), an NVIDIA GPU (CUDA) or CPU
-// threads (host). It knows memory, modules, launches and copies; it knows nothing of NVMe.
+// Package gpu is runtimes and what they give: a Runtime runs kernels, on an AMD GPU (HIP), an NVIDIA GPU (CUDA) or CPU threads (host).
+// A Memory is a block of bytes that kernels reach at Addr and, when the kind allows it, the CPU reaches through Host. A Module is a loaded
+// kernel image, a Function one of its entry points, a Stream an ordered queue of launches and copies. It knows nothing of NVMe.
 //
-// The nouns: a Runtime owns one device. A Memory is a block of bytes that kernels reach at Addr and, when the kind
-// allows it, the CPU reaches through Host. A Module is a loaded kernel image, a Function one of its entry points, a
-// Stream an ordered queue of launches and copies. Sizes are bytes. Whoever creates a thing closes it; a Runtime closes
-// last.
+// Sizes are bytes. The caller of a function that creates something closes it; a Runtime is closed last.
+//
+// The flow of a launch:
+//
+//  1. Open of gpu/hip, gpu/cuda or gpu/host: a Runtime
+//  2. Runtime.Load, Module.Function: the kernel
+//  3. Runtime.Alloc: memory for its arguments, of the kind that the CPU, the GPU and other devices need
+//  4. Runtime.NewStream, Stream.Launch: the kernel begins
+//  5. Stream.Done or Stream.Wait: it has ended, or with what error
 package gpu
 
 import (
@@ -18,7 +24,7 @@ type Addr uint64
 
 // Export is a handle by which another process, driver or runtime reaches a Memory.
 type Export struct {
-	FD     int   // owned by the receiver of the Export, who closes it
+	FD     int   // the receiver of the Export closes it
 	Offset int64 // bytes into the object behind FD
 	Size   int64 // bytes
 	Kind   ExportKind

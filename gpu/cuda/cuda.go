@@ -11,8 +11,8 @@
 // thread.
 //
 // A running kernel holds up calls that wait for the device: cuMemFreeHost, cuMemHostUnregister, module unloading, the
-// first, lazy loading of a function. Functions are therefore loaded with their module, and whoever keeps a kernel
-// resident parks it before he closes memory or modules.
+// first, lazy loading of a function. Functions are therefore loaded with their module, and the owner of a resident
+// kernel parks it before it closes memory or modules.
 //
 // Specification: CUDA Driver API 13.0 [CUDA].
 package cuda

@@ -17,7 +17,7 @@ const (
 	opRead  = 0x02
 )
 
-// team is who works on a lane, and the kernels that it runs.
+// team is the threads that work on a lane, one or a wave, and the kernels that they run.
 type team struct {
 	step, batch, resident string
 	threads               func(gpu.Facts) int

@@ -33,10 +33,10 @@ type loaded struct {
 // loadShape is a queue pair of a size that drives have.
 var loadShape = shape{sq: 256, cq: 256, ring: 256, cids: 255, stride: 64}
 
-func newLoaded(t testing.TB, open Open, who team, n int, queues gpu.MemKind) *loaded {
+func newLoaded(t testing.TB, open Open, workers team, n int, queues gpu.MemKind) *loaded {
 	t.Helper()
 	d := start(t, open)
-	l := &loaded{device: d, shape: loadShape, team: who, at: loadShape.places(), n: n}
+	l := &loaded{device: d, shape: loadShape, team: workers, at: loadShape.places(), n: n}
 	l.own, l.queues = d.alloc(gpu.DeviceFine, int64(n)*l.at.size), d.alloc(queues, int64(n)*l.at.size)
 	l.stage, l.out = d.alloc(gpu.HostMapped, 4096), d.alloc(gpu.HostMapped, 4096)
 	image, err := kerneltest.Image(d.Facts().Arch)
@@ -217,9 +217,9 @@ func (l *loaded) serveQueue(i int, total uint64) {
 
 // Load checks lanes under load from the device itself.
 func Load(t *testing.T, open Open) {
-	for name, who := range map[string]team{"thread": thread, "wave": wave} {
+	for name, workers := range map[string]team{"thread": thread, "wave": wave} {
 		t.Run(name, func(t *testing.T) {
-			l := newLoaded(t, open, who, 1, gpu.HostCoherent)
+			l := newLoaded(t, open, workers, 1, gpu.HostCoherent)
 			for depth, total := range map[uint64]uint64{1: 100, 3: 1000, 64: 5000, 255: 5000} {
 				l.reset()
 				l.selfFed(total, depth, true)
@@ -234,32 +234,32 @@ func Load(t *testing.T, open Open) {
 // device, with everything in its memory; or threads of the CPU, with the queues in pinned host memory.
 func BenchmarkLanes(b *testing.B, open Open) {
 	b.Run("word", func(b *testing.B) { benchmarkWord(b, open) })
-	for _, who := range []struct {
+	for _, workers := range []struct {
 		name string
 		team
 		total uint64
 	}{{"wave", wave, 1 << 20}, {"thread", thread, 1 << 17}} {
 		for _, n := range []int{1, 16, 128} {
 			for _, depth := range []uint64{64, 128} {
-				b.Run(fmt.Sprintf("%s/device/queues=%d/depth=%d", who.name, n, depth), func(b *testing.B) {
-					l := newLoaded(b, open, who.team, n, gpu.DeviceFine)
-					l.rate(b, who.total, func() { l.selfFed(who.total, depth, true) })
+				b.Run(fmt.Sprintf("%s/device/queues=%d/depth=%d", workers.name, n, depth), func(b *testing.B) {
+					l := newLoaded(b, open, workers.team, n, gpu.DeviceFine)
+					l.rate(b, workers.total, func() { l.selfFed(workers.total, depth, true) })
 				})
 			}
 		}
 		for _, n := range []int{1, 16} {
-			b.Run(fmt.Sprintf("%s/device/rings=%d", who.name, n), func(b *testing.B) {
-				l := newLoaded(b, open, who.team, n, gpu.DeviceFine)
-				l.rate(b, who.total, func() { l.fed(who.total, 128) })
+			b.Run(fmt.Sprintf("%s/device/rings=%d", workers.name, n), func(b *testing.B) {
+				l := newLoaded(b, open, workers.team, n, gpu.DeviceFine)
+				l.rate(b, workers.total, func() { l.fed(workers.total, 128) })
 			})
 		}
 		for _, depth := range []uint64{1, 128} {
-			b.Run(fmt.Sprintf("%s/cpu/depth=%d", who.name, depth), func(b *testing.B) {
-				total := who.total
+			b.Run(fmt.Sprintf("%s/cpu/depth=%d", workers.name, depth), func(b *testing.B) {
+				total := workers.total
 				if depth == 1 {
 					total = 1 << 15
 				}
-				l := newLoaded(b, open, who.team, 1, gpu.HostCoherent)
+				l := newLoaded(b, open, workers.team, 1, gpu.HostCoherent)
 				l.rate(b, total, func() {
 					go l.serveQueue(0, total)
 					l.selfFed(total, depth, false)

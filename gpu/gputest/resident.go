@@ -134,7 +134,7 @@ func testResident(t *testing.T, open opener) {
 		}
 		if r.state() == kernels.StateParked {
 			launches++
-			// As the engine does: on a busy machine the kernel may run and park again before anyone looks.
+			// As the engine does: on a busy machine the kernel may run and park again before the state is read.
 			atomic.StoreUint32(&r.status.State, kernels.StateRunning)
 			wait = r.background(r.resident, r.args[0], 1, soon, never)
 		}

@@ -20,7 +20,7 @@ const (
 	ipcMessageSize = 8 + 8 + 32
 )
 
-// send puts the message into a new memfd that nobody can change any more.
+// send puts the message into a new memfd, sealed against changes.
 func (m *ipcMessage) send() (fd int, err error) {
 	b := binary.NativeEndian.AppendUint64(nil, m.Magic)
 	b = binary.NativeEndian.AppendUint64(b, m.Bytes)
@@ -43,7 +43,7 @@ func (m *ipcMessage) send() (fd int, err error) {
 	return fd, nil
 }
 
-// receiveIPC reads a message; whoever sent it may have written anything.
+// receiveIPC reads a message, in which anything may be written.
 func receiveIPC(fd int) (m ipcMessage, err error) {
 	var b [ipcMessageSize + 1]byte
 	n, err := unix.Pread(fd, b[:], 0)

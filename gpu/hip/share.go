@@ -119,7 +119,7 @@ func (r *Runtime) attachIPC(e gpu.Export) (base uintptr, bytes uint64, detach dr
 	if err != nil {
 		return 0, 0, detach, err
 	}
-	// How much there is whoever sent the message need not have told the truth about.
+	// The sender of the message may not have told the truth about the size.
 	p, err := r.lib.pointer(gpu.Addr(base))
 	if err == nil && p.Bytes < message.Bytes {
 		err = fmt.Errorf("an IPC handle of %d bytes says that it has %d", p.Bytes, message.Bytes)

@@ -13,9 +13,8 @@ import (
 	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
-// Bank is memory of a PCI function that this runtime takes its device memory from, in place of memfds: a BAR that plays a
-// GPU's VRAM. Device allocations are then pieces of it, and export as DMA-BUF. It stays its owner's, who closes it after
-// the Runtime.
+// Bank is memory of a PCI function, a BAR, that this runtime takes its device memory from, in place of memfds. Device allocations are
+// then pieces of it, and export as DMA-BUF. The owner of the function closes it after the Runtime.
 type Bank struct {
 	Name   string     // the function's address
 	Bytes  []byte     // all of it, mapped at a page

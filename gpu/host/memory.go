@@ -68,7 +68,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 			return nil, err
 		}
 		m.fd, flags = fd, unix.MAP_SHARED
-		// Whoever maps an export must not be killed by our shrinking it.
+		// A program that maps an export would be killed if the memfd shrank.
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 			m.release()
 			return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)
@@ -108,7 +108,7 @@ func (r *Runtime) adopt(m *memory) (*memory, error) {
 	return m, nil
 }
 
-// release undoes what was acquired, in reverse. mu is held, or nobody else knows m yet.
+// release undoes what was acquired, in reverse. The caller holds mu, or has not published m yet.
 func (m *memory) release() {
 	if m.mapping != nil && !m.borrowed {
 		unmap(m.mapping)

@@ -37,9 +37,9 @@ func (m *memory) export(seals int) (gpu.Export, error) {
 	return m.exportLocked(seals)
 }
 
-// exportLocked hands out the memfd, which has all the seals by then that it will ever have, those beside what seals says too: whoever gets
-// it can neither change its length nor add a seal that is in the way of the next one who asks. Memory that is another's is not ours to
-// seal, nor is a range that is to grow.
+// exportLocked hands out the memfd, sealed with seals, and against changes of its length and more seals: a receiver can neither shrink it nor
+// add a seal that would make the next export fail. Memory that was imported is not sealed, nor is a range that is to grow. The caller
+// holds mu.
 func (m *memory) exportLocked(seals int) (gpu.Export, error) {
 	if !m.imported && (m.reserved == 0 || m.size.Load() == m.reserved) {
 		seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -58,8 +58,8 @@ func (m *memory) exportLocked(seals int) (gpu.Export, error) {
 	return gpu.Export{FD: fd, Offset: m.offset, Size: m.size.Load(), Kind: gpu.ExportMemFD}, nil
 }
 
-// ExportReadOnly is Export for those who may not write: from now on nobody can map the memfd writable, or write to it, who
-// has not done so already. The runtime has. Memory that was exported otherwise before cannot be any more.
+// ExportReadOnly is Export for receivers that may not write: from now on the memfd cannot be mapped writable, or written to, but through
+// mappings that exist. The runtime has one. Memory that was exported by Export before cannot be exported read-only any more.
 func (m *memory) ExportReadOnly(want gpu.ExportKind) (gpu.Export, error) {
 	if want != gpu.ExportMemFD || m.bank != nil || m.fd < 0 {
 		return m.Export(want)

@@ -223,7 +223,7 @@ func (d *Device) Reset() error {
 		err = d.enable() // the kernel restores the command register; this makes sure
 	}
 	if err != nil {
-		// A function that left without a word: before anyone stores to memory that the kernel no longer backs.
+		// The function was pulled out, and the kernel has not said so. The BAR is replaced before a store reaches memory that is gone.
 		if errors.Is(d.command(0, 0), errSilent) {
 			d.letGo(errSilent)
 		}
@@ -268,7 +268,7 @@ func (d *Device) Reachable() error {
 }
 
 // Close gives the function back: nothing of it is mapped, and it can send nothing, when this returns. Mappings that are
-// left are an error of whoever made them, and end too.
+// left end too, and are an error: their owner has not called Unmap.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

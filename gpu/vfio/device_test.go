@@ -115,7 +115,7 @@ func TestTakenAway(t *testing.T) {
 			require.ErrorContains(t, dev.removed(), testAddr+" is gone")
 
 			require.True(t, bytes.Equal(bytes.Repeat([]byte{0xff}, testBAR), bar), "where the BAR was there are ones")
-			bar[0x1000] = 5 // what a lane would do: no fault, and nobody hears of it
+			bar[0x1000] = 5 // what a lane would do: no fault, and no effect
 			require.Equal(t, ^uint32(0), dev.Read32(0x1000))
 			dev.Write32(0, 1)
 			var b [1]byte

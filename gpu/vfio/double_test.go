@@ -85,7 +85,7 @@ func memfd(t *testing.T, n int64) int {
 	return fd
 }
 
-// left is what nobody has given back, and what was given back in the wrong order.
+// left is what was not given back, and what was given back in the wrong order.
 func (d *double) left() (all []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -112,8 +112,7 @@ func (f *faulty) eventfd() (int, error) {
 	return f.kernel.eventfd()
 }
 
-// life is everything that is done with a function from Open to Close. Whoever uses it gives back what it has, whatever
-// fails.
+// life is everything that is done with a function from Open to Close. It gives back what it has, whatever fails.
 func life(m machine, addr string, way Backend, pages, file gpu.Memory) (err error) {
 	d, err := m.take(addr, Options{Backend: way})
 	if err != nil {
@@ -162,7 +161,7 @@ func memories(t *testing.T, n int64) (pages, file gpu.Memory) {
 	return pages, file
 }
 
-// harmless calls may fail without anyone's hearing of it: a look at what the other backend offers; the second interrupt,
+// harmless calls may fail without an error: a look at what the other backend offers; the second interrupt,
 // which only PCI Express functions have.
 func harmless(calls []string, at int) bool {
 	if strings.HasPrefix(calls[at], "access ") {

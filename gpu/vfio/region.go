@@ -88,8 +88,8 @@ func (r *region) mapped(off, n int64) bool {
 	return false
 }
 
-// abandon puts memory of our own, all ones, in the BAR's place: at the same addresses, in one step for anyone who is
-// storing there just now.
+// abandon puts memory of our own, all ones, in the BAR's place: at the same addresses, and in one step, since
+// lanes may be storing there at the same time.
 func (r *region) abandon() error {
 	var errs []error
 	for _, a := range r.areas {

@@ -24,16 +24,16 @@ func TestRevokedOnHardware(t *testing.T) {
 	if disk == "" || memory == "" {
 		t.Skip("SKIP: no PCI functions to revoke memory between (LANEFS_TEST_VFIO, LANEFS_TEST_VRAM; make lab has them)")
 	}
-	vram, err := vfio.Open(memory, vfio.Options{BAR: 2})
+	bar, err := vfio.Open(memory, vfio.Options{BAR: 2})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, vram.Close()) }()
-	if vram.Backend() != vfio.IOMMUFD {
+	defer func() { require.NoError(t, bar.Close()) }()
+	if bar.Backend() != vfio.IOMMUFD {
 		t.Skip("SKIP: this kernel has no IOMMUFD, hence no DMA-BUFs to revoke")
 	}
-	e, err := vram.Export(2, 0, int64(len(vram.BAR())))
+	e, err := bar.Export(2, 0, int64(len(bar.BAR())))
 	require.NoError(t, err)
 	defer unix.Close(e.FD)
-	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: vram.BAR(), DMABUF: e, Vouch: vram.Reachable}})
+	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: bar.BAR(), DMABUF: e, Vouch: bar.Reachable}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
 	dev, err := pcie.Open(disk, vfio.Options{})
@@ -55,7 +55,7 @@ func TestRevokedOnHardware(t *testing.T) {
 	require.NoError(t, read())
 	require.NotEqual(t, byte(0x5a), chunk.Bytes()[0], "the command moved data into the BAR")
 
-	require.NoError(t, vram.SetMemorySpace(false)) // the BAR no longer answers: its DMA-BUFs are revoked
+	require.NoError(t, bar.SetMemorySpace(false)) // the BAR no longer answers: its DMA-BUFs are revoked
 	err = read()
 	require.Error(t, err)
 	t.Log(err)
@@ -63,7 +63,7 @@ func TestRevokedOnHardware(t *testing.T) {
 
 	require.NoError(t, eng.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "what needs none of that memory still works")
 
-	require.NoError(t, vram.SetMemorySpace(true))
+	require.NoError(t, bar.SetMemorySpace(true))
 	require.ErrorContains(t, read(), "revoked", "the memory is back, its mapping is not")
 	require.NoError(t, chunk.Close())
 	require.NoError(t, eng.Close())

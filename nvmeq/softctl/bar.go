@@ -58,8 +58,8 @@ func (c configuration) iosqes() uint32  { return uint32(c>>16) & 15 }
 func (c configuration) iocqes() uint32  { return uint32(c>>20) & 15 }
 func (c configuration) pageSize() int64 { return pageMin << c.mps() }
 
-// barMemory is BAR 0: the registers' values and the doorbells. It is a memfd, so that it can be shared with whoever
-// rings. Nothing but doorbells is taken from it: stores that go around Write32 do not change registers.
+// barMemory is BAR 0: the registers' values and the doorbells. It is a memfd, so that it can be shared with the
+// process or device that rings. Nothing but doorbells is taken from it: stores that go around Write32 do not change registers.
 type barMemory struct {
 	mu   sync.RWMutex // held for reading by register accesses, for writing by close
 	mem  []byte       // nil after close
@@ -109,7 +109,7 @@ func compareAndSwap(p *uint32, old, new uint32) bool { return atomic.CompareAndS
 func (b *barMemory) sqDoorbell(q uint16) int64 { return doorbells + 2*int64(q)*b.step }
 func (b *barMemory) cqDoorbell(q uint16) int64 { return doorbells + (2*int64(q)+1)*b.step }
 
-// doorbellAt says whose doorbell is at off, if any.
+// doorbellAt says which queue's doorbell is at off, if any.
 func (b *barMemory) doorbellAt(off int64) (q int64, cq, ok bool) {
 	i := off - doorbells
 	if i < 0 || i%b.step != 0 {

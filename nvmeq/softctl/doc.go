@@ -10,7 +10,7 @@
 //
 // Lock order: Controller.mu (registers and everything administrative), then subQueue.mu (one queue's commands), then
 // compQueue.mu, then the leaves: events, error log, injector, recorder. The data path takes only the locks of its own
-// queue pair. Whoever dereferences the address table holds Controller.mu or a subQueue.mu; Unmap waits for them.
+// queue pair. A reader of the address table holds Controller.mu or a subQueue.mu; Unmap waits for both.
 //
 // Specifications, with the tags used in comments:
 //

@@ -167,7 +167,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestTruncatedUnseen: nobody has asked for what is gone. Flush, or at least Close, tells.
+// TestTruncatedUnseen: no command has asked for what is gone. Flush, or at least Close, tells.
 func TestTruncatedUnseen(t *testing.T) {
 	for _, ro := range []bool{false, true} {
 		h, q := ready(t, Options{ReadOnly: ro})
@@ -179,7 +179,7 @@ func TestTruncatedUnseen(t *testing.T) {
 	}
 }
 
-// TestTruncatedPages: pages that are pinned outlive their file. They are not shown any more, and nobody looks at them.
+// TestTruncatedPages: pages that are pinned outlive their file. They are not shown any more.
 func TestTruncatedPages(t *testing.T) {
 	p := &pinning{pins: map[*byte]bool{}}
 	r := newReader(t, p, Options{})

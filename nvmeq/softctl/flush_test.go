@@ -105,7 +105,7 @@ func TestFlushOfADeletedQueue(t *testing.T) {
 }
 
 // TestReadersPassAFlush has an engine's flush wait for its medium, and reads on every lane: on its own as on the others,
-// whoever works on the queues.
+// with the caller and with threads working on the queues.
 func TestReadersPassAFlush(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		for _, threads := range []int{0, 1} {

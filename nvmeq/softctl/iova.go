@@ -12,7 +12,7 @@ import (
 )
 
 // IOVAs begin well away from zero and are never handed out twice, so that a stale or a missing address is a miss and
-// not somebody else's memory. Every mapping is followed by a gap.
+// not another mapping's memory. Every mapping is followed by a gap.
 const (
 	iovaFirst = uint64(0x10_0000_0000)
 	iovaAlign = uint64(64 << 10) // the largest memory page

@@ -217,7 +217,7 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 	case noSpace(err):
 		st = capacityExceeded
 		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
-			break // it goes on: whoever waits for room tries more often
+			break // it goes on: a host that waits for room tries more often
 		}
 		c.log.Error("no space left for the image", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba)
 	default:

@@ -48,8 +48,8 @@ type Options struct {
 	ReadyDelay    time.Duration // from CC.EN to CSTS.RDY
 	ShutdownDelay time.Duration // from CC.SHN to CSTS.SHST complete, besides the flush
 
-	// Threads serve the I/O queues, so that Step need not: for lanes that run on a device. 0 is none, and every queue is
-	// worked on by whoever calls Step for it.
+	// Threads serve the I/O queues, so that Step need not: for lanes that run on a device. 0 is none, and the caller of
+	// Step works on its queue.
 	Threads int
 	// Mover reaches memory that has no host view. Without one such memory cannot be mapped.
 	Mover copyengine.Mover

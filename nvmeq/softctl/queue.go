@@ -20,7 +20,7 @@ type subQueue struct {
 	ring  window
 	head  uint32 // next entry to fetch
 	tail  uint32 // the host's, as last accepted
-	dead  bool   // deleted or reset; whoever still has a pointer leaves it alone
+	dead  bool   // deleted or reset: a step that still has a pointer does nothing
 
 	held []heldCommand // fetched and not yet carried out: latency, disorder
 	rng  *rand.Rand
@@ -75,7 +75,7 @@ func (c *Controller) newCompQueue(id uint16, size uint32, base uint64) *compQueu
 	return q
 }
 
-// dropQueues forgets every queue, waiting for those who work on one.
+// dropQueues forgets every queue, waiting for steps that are under way.
 func (c *Controller) dropQueues() {
 	for i := range c.sq {
 		q := c.sq[i].Swap(nil)

@@ -140,14 +140,14 @@ func (c *Controller) Unmap(a nvme.IOVA) error {
 	return nil
 }
 
-// quiesce waits until whoever may hold the previous address table has let go of it.
+// quiesce waits until no step uses the previous address table any more.
 func (c *Controller) quiesce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.quiesceLocked()
 }
 
-// quiesceLocked waits until no I/O queue is being worked on by someone who began before.
+// quiesceLocked waits for the steps of I/O queues that began before.
 func (c *Controller) quiesceLocked() {
 	for i := range c.sq {
 		if q := c.sq[i].Load(); q != nil && i > 0 {

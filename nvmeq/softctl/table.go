@@ -1,6 +1,6 @@
 package softctl
 
-// table is the address table at one moment. It is never changed: who maps or unmaps makes another, which shares with it all but the
+// table is the address table at one moment. It is never changed: Map and Unmap make another, which shares with it all but the
 // path to what differs. So readers need no lock, and a table of many mappings is changed as fast as a small one.
 type table struct{ root *node }
 

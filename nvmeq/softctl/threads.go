@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, whose doorbells nobody on the
-// CPU hears. Thread i of n has the queues i+1, i+1+n, and so on. A thread polls while there is something to do and a
-// little longer, then sleeps; a caller who waits for a queue calls Step, which wakes its thread. The admin queue stays
+// threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, which ring
+// doorbells without calling Step. Thread i of n has the queues i+1, i+1+n, and so on. A thread polls while there is something to do and a
+// little longer, then sleeps; a caller that waits for a queue calls Step, which wakes its thread. The admin queue stays
 // with its callers.
 type threads struct {
 	all  []thread
@@ -84,7 +84,7 @@ func (c *Controller) runThread(i int) {
 			runtime.Gosched()
 			continue
 		}
-		// Whoever rang before asleep was set is found by this sweep; who waits after it nudges.
+		// This sweep finds doorbells that were rung before asleep was set. A caller that waits after it calls Step, which nudges.
 		th.asleep.Store(true)
 		if !c.sweep(i) {
 			select {

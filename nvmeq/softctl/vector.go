@@ -211,7 +211,7 @@ func (v *vector) grow(n int64) {
 // stageLeast is what a Stager is asked for at least: so much that most queues ask once.
 const stageLeast = 2 * pipeStep
 
-// unstage gives the stage back to whom it belongs.
+// unstage gives the stage back to the mover, if it is the mover's.
 func (v *vector) unstage() {
 	if v.lent {
 		v.mover.(copyengine.Stager).Unstage(v.stage)

@@ -45,14 +45,14 @@ func (m *block) Export(want gpu.ExportKind) (gpu.Export, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return gpu.Export{}, fmt.Errorf("%s: export: %w", m.d.who, os.ErrClosed)
+		return gpu.Export{}, fmt.Errorf("%s: export: %w", m.d.prefix, os.ErrClosed)
 	}
 	if m.b.Export == nil {
-		return gpu.Export{}, fmt.Errorf("%s: %s memory cannot be exported: allocate a device kind", m.d.who, m.b.Kind)
+		return gpu.Export{}, fmt.Errorf("%s: %s memory cannot be exported: allocate a device kind", m.d.prefix, m.b.Kind)
 	}
 	e, err := m.b.Export(want)
 	if err != nil {
-		return gpu.Export{}, fmt.Errorf("%s: export %d bytes of %s memory: %w", m.d.who, m.b.Size, m.b.Kind, err)
+		return gpu.Export{}, fmt.Errorf("%s: export %d bytes of %s memory: %w", m.d.prefix, m.b.Size, m.b.Kind, err)
 	}
 	return e, nil
 }
@@ -63,13 +63,13 @@ func (m *block) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("%s: %s memory: %w", m.d.who, m.b.Kind, os.ErrClosed)
+		return fmt.Errorf("%s: %s memory: %w", m.d.prefix, m.b.Kind, os.ErrClosed)
 	}
 	m.closed = true
 	m.b.Host = nil
 	m.d.memories.Add(-1)
 	if err := m.b.Free(); err != nil {
-		return fmt.Errorf("%s: free %s memory: %w", m.d.who, m.b.Kind, err)
+		return fmt.Errorf("%s: free %s memory: %w", m.d.prefix, m.b.Kind, err)
 	}
 	return nil
 }

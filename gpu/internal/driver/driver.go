@@ -13,7 +13,7 @@
 // of one concrete type, never a func value or an interface.
 //
 // A running kernel holds up calls that wait for the device, for ever if it is resident: freeing and unregistering host
-// memory, unloading modules, and freeing device memory that is not a VMM range. Whoever keeps a kernel resident parks it
+// memory, unloading modules, and freeing device memory that is not a VMM range. The owner of a resident kernel parks it
 // first.
 package driver
 
@@ -40,7 +40,7 @@ type Config struct {
 
 	// HostFlags are the flags of API.HostAlloc for a kind.
 	HostFlags func(gpu.MemKind) uintptr
-	// Loaded sees each module before anyone else does. It may be nil.
+	// Loaded sees each module before the caller of Load does. It may be nil.
 	Loaded func(d *Device, module uintptr) error
 	// ExportDMABUF exports size bytes of VMM memory at addr. Where it is nil a POSIX handle is a DMA-BUF.
 	ExportDMABUF func(d *Device, addr gpu.Addr, size int64) (fd int32, err error)
@@ -50,9 +50,9 @@ type Config struct {
 
 // Device is an opened device: all of gpu.Runtime but Name.
 type Device struct {
-	cfg Config
-	api *API
-	who string // begins every error
+	cfg    Config
+	api    *API
+	prefix string // begins every error
 
 	memories atomic.Int64 // open
 	modules  atomic.Int64 // open
@@ -63,7 +63,7 @@ type Device struct {
 
 // New makes a Device.
 func New(c Config) *Device {
-	return &Device{cfg: c, api: c.API, who: c.API.Name + " runtime"}
+	return &Device{cfg: c, api: c.API, prefix: c.API.Name + " runtime"}
 }
 
 // Name implements gpu.Runtime.
@@ -77,16 +77,16 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("%s: %w", d.who, os.ErrClosed)
+		return fmt.Errorf("%s: %w", d.prefix, os.ErrClosed)
 	}
 	d.closed = true
 	var errs []error
 	if n, m, s := d.memories.Load(), d.modules.Load(), d.streams.Load(); n != 0 || m != 0 || s != 0 {
-		errs = append(errs, fmt.Errorf("%s: closed with %d memories, %d modules and %d streams still open", d.who, n, m, s))
+		errs = append(errs, fmt.Errorf("%s: closed with %d memories, %d modules and %d streams still open", d.prefix, n, m, s))
 	}
 	if d.cfg.Release != nil {
 		if err := d.cfg.Release(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.who, err))
+			errs = append(errs, fmt.Errorf("%s: %w", d.prefix, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -126,7 +126,7 @@ func (d *Device) open() error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {
-		return fmt.Errorf("%s: %w", d.who, os.ErrClosed)
+		return fmt.Errorf("%s: %w", d.prefix, os.ErrClosed)
 	}
 	return nil
 }

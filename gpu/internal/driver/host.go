@@ -35,9 +35,9 @@ func (d *Device) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 // CheckAlloc says whether there is such memory.
 func (d *Device) CheckAlloc(kind gpu.MemKind, n int64) error {
 	if kind < gpu.HostMapped || kind > gpu.DevicePlain {
-		return fmt.Errorf("%s: memory kind %d does not exist", d.who, kind)
+		return fmt.Errorf("%s: memory kind %d does not exist", d.prefix, kind)
 	}
-	if err := span.Check(d.who, n); err != nil {
+	if err := span.Check(d.prefix, n); err != nil {
 		return err
 	}
 	return d.open()
@@ -47,7 +47,7 @@ func (d *Device) CheckAlloc(kind gpu.MemKind, n int64) error {
 func (d *Device) allocHost(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	m := &Block{Kind: kind, Size: n}
 	if err := d.Do(d.api.HostAlloc, uintptr(unsafe.Pointer(&m.start)), uintptr(span.RoundUp(n, hostPage)), d.cfg.HostFlags(kind)); err != nil {
-		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.who, n, kind, err)
+		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.prefix, n, kind, err)
 	}
 	start := m.start
 	m.Free = func() error { return d.Do(d.api.HostFree, start) }
@@ -67,7 +67,7 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	length := span.RoundUp(n, hostPage)
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.who, n, kind, err)
+		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.prefix, n, kind, err)
 	}
 	unmap := func() error { return unix.MunmapPtr(p, uintptr(length)) }
 	m := &Block{Kind: kind, Size: n, start: uintptr(p), Addr: gpu.Addr(uintptr(p)), Free: unmap, Host: unsafe.Slice((*byte)(p), n)}
@@ -84,12 +84,12 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 // Register implements gpu.Runtime. MMIO is registered as such only where it is: a controller in software has its BAR in
 // ordinary memory, which the library pins like any other.
 func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
-	if err := span.Check(d.who, int64(len(b))); err != nil {
+	if err := span.Check(d.prefix, int64(len(b))); err != nil {
 		return nil, err
 	}
 	start := uintptr(unsafe.Pointer(&b[0]))
 	if start%hostPage != 0 || len(b)%hostPage != 0 {
-		return nil, fmt.Errorf("%s: register %d bytes at %#x: both must be multiples of the page size %d", d.who, len(b), start, hostPage)
+		return nil, fmt.Errorf("%s: register %d bytes at %#x: both must be multiples of the page size %d", d.prefix, len(b), start, hostPage)
 	}
 	flags := uintptr(HostPortable | HostMapped)
 	switch as {
@@ -98,7 +98,7 @@ func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	case gpu.RegisteredMMIO:
 		mmio, err := dynlib.IsMMIO(start)
 		if err != nil {
-			return nil, fmt.Errorf("%s: register %d bytes at %#x: %w", d.who, len(b), start, err)
+			return nil, fmt.Errorf("%s: register %d bytes at %#x: %w", d.prefix, len(b), start, err)
 		}
 		if mmio {
 			flags |= hostIOMemory
@@ -114,7 +114,7 @@ func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 // pin registers the pages of m, finds their device address, and has Free unregister them.
 func (d *Device) pin(m *Block, length int64, flags uintptr) error {
 	if err := d.Do(d.api.HostRegister, m.start, uintptr(length), flags); err != nil {
-		return fmt.Errorf("%s: register %d bytes at %#x: %w", d.who, length, m.start, err)
+		return fmt.Errorf("%s: register %d bytes at %#x: %w", d.prefix, length, m.start, err)
 	}
 	start := m.start
 	m.Free = func() error { return d.Do(d.api.HostUnregister, start) }
@@ -127,7 +127,7 @@ func (d *Device) pin(m *Block, length int64, flags uintptr) error {
 func (d *Device) deviceAddress(m *Block) error {
 	var a uint64
 	if err := d.Do(d.api.HostAddress, uintptr(unsafe.Pointer(&a)), m.start, 0); err != nil {
-		return fmt.Errorf("%s: the device's address of %s memory: %w", d.who, m.Kind, err)
+		return fmt.Errorf("%s: the device's address of %s memory: %w", d.prefix, m.Kind, err)
 	}
 	m.Addr = gpu.Addr(a)
 	return nil

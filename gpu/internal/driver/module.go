@@ -34,17 +34,17 @@ func (f *function) Name() string { return f.name }
 func (d *Device) Load(image []byte) (gpu.Module, error) {
 	isPTX := bytes.Contains(image[:min(len(image), 4096)], []byte(".version"))
 	if !isPTX && !bytes.HasPrefix(image, []byte("\x7fELF")) {
-		return nil, fmt.Errorf("%s: load: an image of %d bytes that is neither a code object (ELF) nor PTX", d.who, len(image))
+		return nil, fmt.Errorf("%s: load: an image of %d bytes that is neither a code object (ELF) nor PTX", d.prefix, len(image))
 	}
 	image = append(bytes.Clone(image), 0) // PTX is a C string
 	m := &module{d: d}
 	if err := d.Do(d.api.ModuleLoad, uintptr(unsafe.Pointer(&m.handle)), uintptr(unsafe.Pointer(&image[0]))); err != nil {
-		return nil, fmt.Errorf("%s: load the kernels for %s: %w", d.who, d.cfg.Facts.Arch, err)
+		return nil, fmt.Errorf("%s: load the kernels for %s: %w", d.prefix, d.cfg.Facts.Arch, err)
 	}
 	runtime.KeepAlive(image)
 	if d.cfg.Loaded != nil {
 		if err := d.cfg.Loaded(d, m.handle); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: load the kernels for %s: %w", d.who, d.cfg.Facts.Arch, err),
+			return nil, errors.Join(fmt.Errorf("%s: load the kernels for %s: %w", d.prefix, d.cfg.Facts.Arch, err),
 				d.Do(d.api.ModuleUnload, m.handle))
 		}
 	}
@@ -57,12 +57,12 @@ func (m *module) Function(name string) (gpu.Function, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
-		return nil, fmt.Errorf("%s: function %q: module: %w", m.d.who, name, os.ErrClosed)
+		return nil, fmt.Errorf("%s: function %q: module: %w", m.d.prefix, name, os.ErrClosed)
 	}
 	f := &function{m: m, name: name}
 	c := append([]byte(name), 0)
 	if err := m.d.Do(m.d.api.ModuleFunction, uintptr(unsafe.Pointer(&f.handle)), m.handle, uintptr(unsafe.Pointer(&c[0]))); err != nil {
-		return nil, fmt.Errorf("%s: no kernel %q in the module: %w", m.d.who, name, err)
+		return nil, fmt.Errorf("%s: no kernel %q in the module: %w", m.d.prefix, name, err)
 	}
 	return f, nil
 }
@@ -72,12 +72,12 @@ func (m *module) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("%s: module: %w", m.d.who, os.ErrClosed)
+		return fmt.Errorf("%s: module: %w", m.d.prefix, os.ErrClosed)
 	}
 	m.closed = true
 	m.d.modules.Add(-1)
 	if err := m.d.Do(m.d.api.ModuleUnload, m.handle); err != nil {
-		return fmt.Errorf("%s: unload the kernels: %w", m.d.who, err)
+		return fmt.Errorf("%s: unload the kernels: %w", m.d.prefix, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func (m *deviceMemory) Export(want gpu.ExportKind) (gpu.Export, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return gpu.Export{}, fmt.Errorf("%s: export: %w", m.d.who, os.ErrClosed)
+		return gpu.Export{}, fmt.Errorf("%s: export: %w", m.d.prefix, os.ErrClosed)
 	}
 	var fd int32
 	var err error
@@ -32,7 +32,7 @@ func (m *deviceMemory) Export(want gpu.ExportKind) (gpu.Export, error) {
 		err = fmt.Errorf("as a %s: this memory is exported as a POSIX handle or a DMA-BUF", want)
 	}
 	if err != nil {
-		return gpu.Export{}, fmt.Errorf("%s: export %d bytes of %s memory: %w", m.d.who, m.size.Load(), m.kind, err)
+		return gpu.Export{}, fmt.Errorf("%s: export %d bytes of %s memory: %w", m.d.prefix, m.size.Load(), m.kind, err)
 	}
 	unix.CloseOnExec(int(fd))
 	return gpu.Export{FD: int(fd), Size: m.size.Load(), Kind: want}, nil
@@ -53,13 +53,13 @@ func (m *deviceMemory) exportHandleLocked() (fd int32, err error) {
 // caller's.
 func (d *Device) Import(e gpu.Export) (gpu.Memory, error) {
 	if e.Kind != gpu.ExportPOSIX {
-		return nil, fmt.Errorf("%s: import of a %s: this device maps POSIX handles of its own library only", d.who, e.Kind)
+		return nil, fmt.Errorf("%s: import of a %s: this device maps POSIX handles of its own library only", d.prefix, e.Kind)
 	}
 	if err := d.CheckImport(e); err != nil {
 		return nil, err
 	}
 	if e.Offset != 0 {
-		return nil, fmt.Errorf("%s: import at offset %d: a handle is mapped from its beginning", d.who, e.Offset)
+		return nil, fmt.Errorf("%s: import at offset %d: a handle is mapped from its beginning", d.prefix, e.Offset)
 	}
 	var handle uint64
 	fd := int32(e.FD)
@@ -70,7 +70,7 @@ func (d *Device) Import(e gpu.Export) (gpu.Memory, error) {
 		err = d.Do(d.api.Import, uintptr(unsafe.Pointer(&handle)), uintptr(e.FD), HandlePosixFD)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: import descriptor %d: %w", d.who, e.FD, err)
+		return nil, fmt.Errorf("%s: import descriptor %d: %w", d.prefix, e.FD, err)
 	}
 	size := span.RoundUp(e.Size, d.cfg.Facts.Granularity)
 	m, err := d.reserve(gpu.DeviceVMM, 0, size)
@@ -88,11 +88,11 @@ func (d *Device) Import(e gpu.Export) (gpu.Memory, error) {
 
 // CheckImport says whether e can be a descriptor with memory behind it.
 func (d *Device) CheckImport(e gpu.Export) error {
-	if err := span.Check(d.who, e.Size); err != nil {
+	if err := span.Check(d.prefix, e.Size); err != nil {
 		return err
 	}
 	if _, err := unix.FcntlInt(uintptr(e.FD), unix.F_GETFD, 0); err != nil {
-		return fmt.Errorf("%s: import descriptor %d: %w", d.who, e.FD, err)
+		return fmt.Errorf("%s: import descriptor %d: %w", d.prefix, e.FD, err)
 	}
 	return d.open()
 }

@@ -28,7 +28,7 @@ type stream struct {
 func (d *Device) NewStream() (gpu.Stream, error) {
 	s := &stream{d: d}
 	if err := d.Do(d.api.StreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking); err != nil {
-		return nil, fmt.Errorf("%s: stream: %w", d.who, err)
+		return nil, fmt.Errorf("%s: stream: %w", d.prefix, err)
 	}
 	for i := range s.args {
 		s.params[i] = uintptr(unsafe.Pointer(&s.args[i]))
@@ -41,20 +41,20 @@ func (d *Device) NewStream() (gpu.Stream, error) {
 func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
 	fn, ok := f.(*function)
 	if !ok || fn.m.d.api != s.d.api {
-		return fmt.Errorf("%s: launch %q: the function belongs to another runtime", s.d.who, f.Name())
+		return fmt.Errorf("%s: launch %q: the function belongs to another runtime", s.d.prefix, f.Name())
 	}
 	if grid.X == 0 || grid.Y == 0 || grid.Z == 0 || block.X == 0 || block.Y == 0 || block.Z == 0 {
-		return fmt.Errorf("%s: launch %q: empty grid %v or block %v", s.d.who, fn.name, grid, block)
+		return fmt.Errorf("%s: launch %q: empty grid %v or block %v", s.d.prefix, fn.name, grid, block)
 	}
 	if len(args) > maxArgs {
-		return fmt.Errorf("%s: launch %q: %d arguments, at most %d", s.d.who, fn.name, len(args), maxArgs)
+		return fmt.Errorf("%s: launch %q: %d arguments, at most %d", s.d.prefix, fn.name, len(args), maxArgs)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn.m.mu.RLock()
 	defer fn.m.mu.RUnlock()
 	if s.closed || fn.m.closed {
-		return fmt.Errorf("%s: launch %q: %w", s.d.who, fn.name, os.ErrClosed)
+		return fmt.Errorf("%s: launch %q: %w", s.d.prefix, fn.name, os.ErrClosed)
 	}
 	copy(s.args[:], args) // the driver copies them before it returns
 	err := s.d.Do(s.d.api.Launch, fn.handle,
@@ -62,7 +62,7 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 		0, s.handle, uintptr(unsafe.Pointer(&s.params[0])), 0)
 	runtime.KeepAlive(s)
 	if err != nil {
-		return fmt.Errorf("%s: launch %q: %w", s.d.who, fn.name, err)
+		return fmt.Errorf("%s: launch %q: %w", s.d.prefix, fn.name, err)
 	}
 	return nil
 }
@@ -71,9 +71,9 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 func (s *stream) takesLocked(what string, n int64) (some bool, err error) {
 	switch {
 	case n < 0:
-		return false, fmt.Errorf("%s: %s of %d bytes: must not be negative", s.d.who, what, n)
+		return false, fmt.Errorf("%s: %s of %d bytes: must not be negative", s.d.prefix, what, n)
 	case s.closed:
-		return false, fmt.Errorf("%s: %s: %w", s.d.who, what, os.ErrClosed)
+		return false, fmt.Errorf("%s: %s: %w", s.d.prefix, what, os.ErrClosed)
 	}
 	return n > 0, nil
 }
@@ -92,7 +92,7 @@ func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
 		err = s.d.Do(s.d.api.Copy, uintptr(dst), uintptr(src), uintptr(n), s.handle)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: copy %d bytes from %#x to %#x: %w", s.d.who, n, uint64(src), uint64(dst), err)
+		return fmt.Errorf("%s: copy %d bytes from %#x to %#x: %w", s.d.prefix, n, uint64(src), uint64(dst), err)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (s *stream) Fill(dst gpu.Addr, v byte, n int64) error {
 		return err
 	}
 	if err := s.d.Do(s.d.api.SetD8, uintptr(dst), uintptr(v), uintptr(n), s.handle); err != nil {
-		return fmt.Errorf("%s: fill %d bytes at %#x: %w", s.d.who, n, uint64(dst), err)
+		return fmt.Errorf("%s: fill %d bytes at %#x: %w", s.d.prefix, n, uint64(dst), err)
 	}
 	return nil
 }
@@ -115,16 +115,16 @@ func (s *stream) Done() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return false, fmt.Errorf("%s: stream: %w", s.d.who, os.ErrClosed)
+		return false, fmt.Errorf("%s: stream: %w", s.d.prefix, os.ErrClosed)
 	}
 	code, err := s.d.Status(s.d.api.StreamQuery, s.handle)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("%s: %w", s.d.who, err)
+		return false, fmt.Errorf("%s: %w", s.d.prefix, err)
 	case code == notReady:
 		return false, nil
 	case code != Success:
-		return false, fmt.Errorf("%s: %w", s.d.who, s.d.api.Check("a kernel or copy", code))
+		return false, fmt.Errorf("%s: %w", s.d.prefix, s.d.api.Check("a kernel or copy", code))
 	}
 	return true, nil
 }
@@ -140,7 +140,7 @@ func (s *stream) Wait(timeout time.Duration) error {
 		since := time.Since(start)
 		switch {
 		case since > timeout:
-			return fmt.Errorf("%s: work on the stream has not finished after %v: %w", s.d.who, timeout, os.ErrDeadlineExceeded)
+			return fmt.Errorf("%s: work on the stream has not finished after %v: %w", s.d.prefix, timeout, os.ErrDeadlineExceeded)
 		case since < 100*time.Microsecond:
 			runtime.Gosched()
 		case since < 20*time.Millisecond:
@@ -151,11 +151,11 @@ func (s *stream) Wait(timeout time.Duration) error {
 	}
 }
 
-// Synchronize waits for all that runs on the device for this process, whoever began it. It has no deadline: a kernel that is
+// Synchronize waits for all that runs on the device for this process, on all streams. It has no deadline: a kernel that is
 // resident must park first.
 func (d *Device) Synchronize() error {
 	if err := d.Do(d.api.Synchronize); err != nil {
-		return fmt.Errorf("%s: %w", d.who, err)
+		return fmt.Errorf("%s: %w", d.prefix, err)
 	}
 	return nil
 }
@@ -165,12 +165,12 @@ func (s *stream) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("%s: stream: %w", s.d.who, os.ErrClosed)
+		return fmt.Errorf("%s: stream: %w", s.d.prefix, os.ErrClosed)
 	}
 	s.closed = true
 	s.d.streams.Add(-1)
 	if err := s.d.Do(s.d.api.StreamDestroy, s.handle); err != nil {
-		return fmt.Errorf("%s: close a stream: %w", s.d.who, err)
+		return fmt.Errorf("%s: close a stream: %w", s.d.prefix, err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type piece struct {
 
 // Reserve implements gpu.Runtime.
 func (d *Device) Reserve(size, max int64) (gpu.Range, error) {
-	if err := span.CheckRange(d.who, size, max); err != nil {
+	if err := span.CheckRange(d.prefix, size, max); err != nil {
 		return nil, err
 	}
 	m, err := d.reserve(gpu.DeviceVMM, size, max)
@@ -46,11 +46,11 @@ func (d *Device) Reserve(size, max int64) (gpu.Range, error) {
 
 func (d *Device) reserve(kind gpu.MemKind, size, max int64) (*deviceMemory, error) {
 	if d.cfg.Facts.Granularity == 0 {
-		return nil, fmt.Errorf("%s: %s memory: %s", d.who, kind, d.cfg.NoVMM)
+		return nil, fmt.Errorf("%s: %s memory: %s", d.prefix, kind, d.cfg.NoVMM)
 	}
 	m := &deviceMemory{d: d, kind: kind, reserved: span.RoundUp(max, d.cfg.Facts.Granularity)}
 	if err := d.Do(d.api.Reserve, uintptr(unsafe.Pointer(&m.addr)), uintptr(m.reserved), 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("%s: reserve %d bytes of addresses for %s memory: %w", d.who, m.reserved, kind, err)
+		return nil, fmt.Errorf("%s: reserve %d bytes of addresses for %s memory: %w", d.prefix, m.reserved, kind, err)
 	}
 	d.memories.Add(1)
 	if err := m.Grow(size); err != nil {
@@ -64,10 +64,10 @@ func (m *deviceMemory) Grow(size int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("%s: grow: %w", m.d.who, os.ErrClosed)
+		return fmt.Errorf("%s: grow: %w", m.d.prefix, os.ErrClosed)
 	}
 	if size > m.reserved {
-		return fmt.Errorf("%s: grow to %d bytes: only %d are reserved", m.d.who, size, m.reserved)
+		return fmt.Errorf("%s: grow to %d bytes: only %d are reserved", m.d.prefix, size, m.reserved)
 	}
 	old := m.size.Load()
 	more := span.RoundUp(size, m.d.cfg.Facts.Granularity) - old
@@ -78,11 +78,11 @@ func (m *deviceMemory) Grow(size int64) error {
 	code, err := m.d.Status(m.d.api.Create, uintptr(unsafe.Pointer(&handle)), uintptr(more), uintptr(unsafe.Pointer(&m.d.cfg.Prop)), 0)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", m.d.who, err)
+		return fmt.Errorf("%s: %w", m.d.prefix, err)
 	case code == outOfMemory:
 		return m.d.OutOfMemory(m.kind, more)
 	case code != Success:
-		return fmt.Errorf("%s: %d bytes of %s memory: %w", m.d.who, more, m.kind, m.d.api.Check(m.d.api.Create.Name, code))
+		return fmt.Errorf("%s: %d bytes of %s memory: %w", m.d.prefix, more, m.kind, m.d.api.Check(m.d.api.Create.Name, code))
 	}
 	if err := m.mapLocked(piece{handle, more}); err != nil {
 		return err
@@ -94,13 +94,13 @@ func (m *deviceMemory) Grow(size int64) error {
 func (m *deviceMemory) mapLocked(p piece) error {
 	at := m.size.Load()
 	if err := m.d.Do(m.d.api.Map, uintptr(m.addr)+uintptr(at), uintptr(p.size), 0, uintptr(p.handle), 0); err != nil {
-		return errors.Join(fmt.Errorf("%s: map %d bytes: %w", m.d.who, p.size, err), m.d.Do(m.d.api.Release, uintptr(p.handle)))
+		return errors.Join(fmt.Errorf("%s: map %d bytes: %w", m.d.prefix, p.size, err), m.d.Do(m.d.api.Release, uintptr(p.handle)))
 	}
 	m.pieces = append(m.pieces, p)
 	desc := AccessDesc{Location: m.d.cfg.Prop.Location, Flags: accessReadWrite}
 	err := m.d.Do(m.d.api.SetAccess, uintptr(m.addr)+uintptr(at), uintptr(p.size), uintptr(unsafe.Pointer(&desc)), 1)
 	if err != nil {
-		return errors.Join(fmt.Errorf("%s: give the device access to %d bytes: %w", m.d.who, p.size, err), m.dropLocked(at))
+		return errors.Join(fmt.Errorf("%s: give the device access to %d bytes: %w", m.d.prefix, p.size, err), m.dropLocked(at))
 	}
 	m.size.Store(at + p.size)
 	return nil
@@ -119,9 +119,9 @@ func (m *deviceMemory) dropLocked(at int64) error {
 func (d *Device) OutOfMemory(kind gpu.MemKind, n int64) error {
 	var free, total uint64
 	if err := d.Do(d.api.MemInfo, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))); err != nil {
-		return fmt.Errorf("%s: out of device memory: asked for %d bytes: %w", d.who, n, err)
+		return fmt.Errorf("%s: out of device memory: asked for %d bytes: %w", d.prefix, n, err)
 	}
-	return fmt.Errorf("%s: out of device memory: asked for %d bytes of %s memory, %d of %d are free", d.who, n, kind, free, total)
+	return fmt.Errorf("%s: out of device memory: asked for %d bytes of %s memory, %d of %d are free", d.prefix, n, kind, free, total)
 }
 
 func (m *deviceMemory) Kind() gpu.MemKind { return m.kind }
@@ -137,7 +137,7 @@ func (m *deviceMemory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("%s: %s memory: %w", m.d.who, m.kind, os.ErrClosed)
+		return fmt.Errorf("%s: %s memory: %w", m.d.prefix, m.kind, os.ErrClosed)
 	}
 	m.closed = true
 	m.d.memories.Add(-1)
@@ -148,7 +148,7 @@ func (m *deviceMemory) Close() error {
 	}
 	errs = append(errs, m.d.Do(m.d.api.FreeAddress, uintptr(m.addr), uintptr(m.reserved)))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%s: free %s memory: %w", m.d.who, m.kind, err)
+		return fmt.Errorf("%s: free %s memory: %w", m.d.prefix, m.kind, err)
 	}
 	return nil
 }

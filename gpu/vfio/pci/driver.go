@@ -18,7 +18,7 @@ const (
 )
 
 // Rebind moves the function to driver, and to no other until the next Rebind; an empty name means whichever driver
-// matches. It returns once that is so. Who may still use the function is the caller's business.
+// matches. It returns once that is so. The caller must know that the function is not in use.
 func (f *Function) Rebind(driver string) error {
 	if driver != "" {
 		if _, err := os.Stat(f.sys.Path("sys/bus/pci/drivers", driver)); err != nil {

@@ -201,8 +201,8 @@ func (s System) Functions() ([]*Function, error) {
 	return all, nil
 }
 
-// Companions are the other functions of the same IOMMU group that somebody else's driver has. A bridge's driver moves no
-// data, and does not count.
+// Companions are the other functions of the same IOMMU group that have a driver which keeps the group from VFIO. A bridge's driver moves
+// no data, and does not count.
 func (f *Function) Companions() ([]*Function, error) {
 	if f.Group == "" {
 		return nil, nil

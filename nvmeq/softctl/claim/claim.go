@@ -13,10 +13,10 @@ import (
 // Claim is on the bytes of one image or block device. Its owner calls Close.
 type Claim struct{ fds []int }
 
-// InUse says that somebody else has what an image stands on.
+// InUse is the error of an image that stands on something which is in use.
 type InUse struct {
 	Path   string
-	By     string // empty: it is not known who
+	By     string // the user, empty if it is not known
 	Remedy string
 }
 
@@ -31,7 +31,7 @@ const (
 	detachStep = 20 * time.Millisecond
 )
 
-// Open opens a block device for the caller alone. *InUse: somebody has it, or its disk, or one of its partitions.
+// Open opens a block device for the caller alone. The error is an *InUse if it, its disk or one of its partitions is open exclusively.
 func Open(path string, dev uint64, flags int) (int, error) {
 	for end := time.Now().Add(detachTime); ; time.Sleep(detachStep) {
 		fd, err := unix.Open(path, flags|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -45,8 +45,8 @@ func Open(path string, dev uint64, flags int) (int, error) {
 	}
 }
 
-// Take claims what fd has open, a regular file or a block device that was opened by Open: for writing or, with others who
-// do, for reading. *InUse: somebody else has some of its bytes.
+// Take claims what fd has open, a regular file or a block device that was opened by Open: for writing or, with other
+// readers, for reading. The error is an *InUse if some of its bytes have another user.
 func Take(path string, fd int, write bool) (*Claim, error) { return kernel.take(path, fd, write) }
 
 func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
@@ -64,7 +64,7 @@ func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
 	w := &way{sys: s, extents: []extent{{On: bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}}
 	if !file {
 		if w, err = s.follow(st.Rdev); err != nil && write {
-			return nil, fmt.Errorf("image %q: what it stands on cannot be seen, so somebody may be writing there: %w", path, err)
+			return nil, fmt.Errorf("image %q: what it stands on cannot be seen, so another program may be writing there: %w", path, err)
 		}
 	}
 	if err := c.alone(w, path, write); err != nil {
@@ -141,7 +141,7 @@ func (c *Claim) lockFile(e extent, write bool) (bool, error) {
 			unix.Close(fd)
 		}
 	}
-	// It has no name here. Whoever comes by its name later finds our loop device.
+	// It has no name here. A claim that comes by its name later finds our loop device.
 	seen, err := lockSeen(e, write)
 	return !seen, err
 }
@@ -167,8 +167,8 @@ func (c *Claim) lockDevice(w *way, e extent, write bool) (bool, error) {
 	return true, nil
 }
 
-// noRival returns nil when no loop device that is not on the way lets somebody else at the same bytes. Who writes wants
-// none that could be written to, and none that somebody has open for himself; who reads wants nobody to write.
+// noRival returns nil when no loop device that is not on the way gives access to the same bytes. A claim for writing wants none that can
+// be written to, and none that is open exclusively; a claim for reading wants none that is open exclusively and can be written to.
 func (s system) noRival(w *way, path string, write bool) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary is also who takes a claim in another mount namespace: of the value, for writing. It says how that went.
+// The test binary also takes a claim in another mount namespace: of the value, for writing. It says how that went.
 const beTaker = "LANEFS_CLAIM_TAKE"
 
 func TestMain(m *testing.M) {
@@ -92,7 +92,7 @@ func attach(t *testing.T, file string, options ...string) (dev string, detach fu
 	return dev, detach
 }
 
-// refused wants a claim to be refused because of somebody.
+// refused wants a claim to be refused because of by.
 func refused(t *testing.T, path string, write bool, by string) {
 	t.Helper()
 	release, err := open(path, write)
@@ -116,7 +116,7 @@ func granted(t *testing.T, path string, write bool) (release func()) {
 }
 
 // TestOneWriter goes through the names that one image has: itself, a loop device, a loop device on that one, two beside one
-// another. Whoever comes first, the second is refused; when the first has gone, it is not.
+// another. The second is always refused; when the first has gone, it is not.
 func TestOneWriter(t *testing.T) {
 	image := newImage(t)
 	release := granted(t, image, true)
@@ -236,7 +236,7 @@ func TestMountedByTheKernel(t *testing.T) {
 	unmount()
 	granted(t, dev, true)()
 
-	// Read-only, on a read-only loop device: still nobody else may write.
+	// Read-only, on a read-only loop device: still no other may write.
 	detach()
 	dev, _ = attach(t, image, "-r")
 	require.NoError(t, unix.Mount(dev, dir, "ext4", unix.MS_RDONLY, "noload"))
@@ -246,7 +246,7 @@ func TestMountedByTheKernel(t *testing.T) {
 	granted(t, image, true)
 }
 
-// taker starts who claims path in a mount namespace of its own, in which directories are covered.
+// taker starts a process that claims path in a mount namespace of its own, in which directories are covered.
 func taker(t *testing.T, path string, hide ...string) (says string, end func()) {
 	t.Helper()
 	self, err := os.Executable()

@@ -5,7 +5,7 @@
 // ranges of bottoms, which are regular files and block devices that stand on nothing. Two devices that share a byte of a
 // bottom are one medium.
 //
-// Whoever takes a claim
+// A program that takes a claim
 //
 //  1. has the block device open with O_EXCL, which the kernel denies while it is mounted, part of an array or claimed here,
 //     also by one of its partitions or its disk
@@ -14,7 +14,7 @@
 //     mount namespace
 //  4. and only then looks for loop devices on the same bytes, and for what has those open
 //
-// Of two who come at once, each does 1 to 3 before it looks: so one of them sees the other, or both do. What the kernel
+// Of two programs that do so at once, each does 1 to 3 before it looks: so one of them sees the other, or both do. What the kernel
 // mounts through a loop device takes no lock, and is what step 4 is for.
 //
 // Files are known by device and inode number. A path in sysfs is another mount namespace's, perhaps: so a loop device is

@@ -217,7 +217,7 @@ func TestParseTable(t *testing.T) {
 
 func TestConflicts(t *testing.T) {
 	e := extent{On: bottom{Dev: unix.Mkdev(0xfe, 1), Ino: 42}, Off: 4096, End: 8192}
-	for line, want := range map[string][2]bool{ // of who reads, of who writes
+	for line, want := range map[string][2]bool{ // for a reader, for a writer
 		"1: OFDLCK ADVISORY  WRITE -1 fe:01:42 0 EOF":     {true, true},
 		"1: OFDLCK ADVISORY  READ -1 fe:01:42 0 EOF":      {false, true},
 		"1: POSIX  ADVISORY  WRITE 77 fe:01:42 8191 8191": {true, true},

@@ -11,8 +11,8 @@ import (
 )
 
 // lock keeps others from a range of the file or device behind fd. The lock belongs to the open file description: so it
-// works between two of one process too, and ends with the last descriptor, however the process ends. Who reads lets other
-// readers in. false: somebody else has a lock that forbids it.
+// works between two of one process too, and ends with the last descriptor, however the process ends. A lock for reading lets
+// other readers in. false: there is a lock that forbids it.
 func lock(fd int, off, end int64, write bool) (bool, error) {
 	lk := unix.Flock_t{Type: unix.F_RDLCK, Whence: io.SeekStart, Start: off}
 	if end != toEnd {
@@ -28,8 +28,8 @@ func lock(fd int, off, end int64, write bool) (bool, error) {
 	return err == nil, err
 }
 
-// lockSeen says whether anybody in the whole system has a lock on a range of a file, as /proc/locks has it: for who cannot
-// open the file. Whoever has it open for reading only may come by.
+// lockSeen says whether any process of the system has a lock on a range of a file, as /proc/locks has it. It is for files that cannot be
+// opened here. A reader's lock does not count for a reader.
 func lockSeen(e extent, write bool) (bool, error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {

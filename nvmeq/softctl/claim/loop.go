@@ -69,8 +69,8 @@ func (l attached) on(e []extent, path string) bool {
 	return overlap(l.extents, e) || len(l.extents) == 0 && path != "" && l.file == path
 }
 
-// taken says whether somebody has the device for himself: a file system that is mounted, a device that stands on it, a
-// program. Where that cannot be found out it is.
+// taken says whether the device is open exclusively: by a file system that is mounted, a device that stands on it, or a program. Where
+// that cannot be found out it is taken.
 func (l attached) taken() bool {
 	fd, err := openNode(l.name, l.dev, unix.O_RDONLY|unix.O_EXCL)
 	if err == nil {

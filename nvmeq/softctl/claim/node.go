@@ -41,7 +41,7 @@ func openIn(at int, path string, dev uint64, flags int) (int, error) {
 	return fd, nil
 }
 
-// detached mounts a file system where nobody sees it.
+// detached mounts a file system that is in no mount namespace.
 func detached(fstype string) (int, error) {
 	fd, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inUse names who has what path stands on, as well as can be seen from here: d is the device that was found in use, or
+// inUse names the user of what path stands on, as well as can be seen from here: d is the device that was found in use, or
 // nothing if it was bytes that are locked.
 func (s system) inUse(path string, w *way, d device) *InUse {
 	in := &InUse{Path: path}
 	mounts := allMounts()
-	if who := laneFS(mounts, w, s); who != "" {
-		in.By = who
+	if mount := laneFS(mounts, w, s); mount != "" {
+		in.By = mount
 		return in
 	}
 	if d.name == "" {
@@ -125,7 +125,7 @@ func (s system) bottoms(path string) ([]extent, error) {
 	return w.extents, err
 }
 
-// relatives are a device, its disk and its partitions: who has one has the others.
+// relatives are a device, its disk and its partitions: a user of one keeps the others from being claimed.
 func (s system) relatives(dev uint64) []uint64 {
 	devs := []uint64{dev}
 	dir, err := filepath.EvalSymlinks(filepath.Join(s.sys, "dev/block", number(dev)))

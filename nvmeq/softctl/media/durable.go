@@ -4,10 +4,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Linux tells an error of writing a file's pages to the disk once, to whoever synchronizes the file next, and counts the pages as clean
-// from then on. A second synchronization has nothing to write and succeeds; when the pages leave the cache, the old contents are back.
-// So an image of which one synchronization has failed is lost: this controller answers no Flush and no write that is to be durable with
-// success any more, whatever is reset, until the image is opened anew. It goes on trying all the same, for what that may save.
+// Linux reports an error of writing a file's pages to the disk once, to the next caller that synchronizes the file, and counts the pages
+// as clean from then on. A second synchronization has nothing to write and succeeds; when the pages leave the cache, the old contents are back.
+// So an image of which one synchronization has failed is lost: no Flush and no write that is to be durable succeeds any more,
+// until the image is opened anew. It goes on trying all the same, for what that may save.
 //
 // One synchronization runs at a time. Of two that overlap only one may be told of the error.
 

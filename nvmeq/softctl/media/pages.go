@@ -21,7 +21,7 @@ const ReadStep = 1 << 20
 
 // pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
 // pinned by the chunk, and only those of chunks that were read whole before, since pinning costs more than reading them: goroutines
-// do it, and whoever reads meanwhile takes the way of the first time.
+// do it, and reads meanwhile go through host memory as the first time.
 //
 // Pinned pages stay in the page cache, so that what is written to the file is in them. A deallocation takes pages out of
 // the file: their chunk is let go of first.
@@ -36,8 +36,8 @@ type pages struct {
 	turns   chan struct{} // held by the pinners at work
 }
 
-// chunk is a part of the image. Whoever copies from it holds mu for reading, whoever pins it, lets go of it or takes pages
-// out of it holds mu.
+// Chunk is a part of the image. View holds mu for reading until Release; pinning, unpinning and taking pages out of the file hold it for
+// writing.
 type Chunk struct {
 	mu   sync.RWMutex
 	b    []byte       // protected by mu: nil while it is not pinned
@@ -47,7 +47,7 @@ type Chunk struct {
 
 const (
 	chunkSize  = 16 << 20
-	chunkStale = 60 // seconds for which a chunk is kept that nobody reads, if others want its room
+	chunkStale = 60 // seconds for which a chunk is kept that is not read, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
 	pinTurns   = 2  // pinners at work
 
@@ -65,7 +65,7 @@ func newPages(m *Image, pinner Pinner) *pages {
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
-// until the chunk is given back with RUnlock. Nobody else may look at them: a file that was truncated has no bytes there.
+// until Release. The CPU must not read them: a file that was truncated has no bytes there.
 func (p *pages) view(off, n int64) (*Chunk, []byte) {
 	i := off / chunkSize
 	if p == nil || i >= int64(len(p.chunks)) || !p.chunks[i].mu.TryRLock() {
@@ -121,7 +121,7 @@ func (c *Chunk) ask(p *pages, i, n int64) {
 	}
 }
 
-// pin pins a chunk without holes: to look at a hole would fill it. c.mu is held.
+// pin pins a chunk without holes: pinning would fill them. The caller holds c.mu.
 func (p *pages) pin(c *Chunk, off int64) {
 	if c.b != nil {
 		return
@@ -151,7 +151,7 @@ func (p *pages) pin(c *Chunk, off int64) {
 	c.used.Store(time.Now().Unix())
 }
 
-// makeRoom lets go of a chunk that nobody reads any more.
+// makeRoom unpins a chunk that is not read any more.
 func (p *pages) makeRoom() bool {
 	now := time.Now().Unix()
 	for i := range p.chunks {
@@ -169,7 +169,7 @@ func (p *pages) makeRoom() bool {
 	return false
 }
 
-// unpin lets go of a chunk: nobody copies from it from now on. c.mu is held.
+// unpin unpins a chunk: it gives no views from now on. The caller holds c.mu.
 func (p *pages) unpin(c *Chunk) {
 	b := c.b
 	if c.b = nil; b == nil {
