@@ -3,7 +3,8 @@
 //
 // An Engine has streams, on which copies run at the same time. It implements Mover, which moves one range and returns when it has arrived,
 // and the interfaces that a caller may use if the Mover has them: Stager for buffers that it copies from and to directly, Piper for copies
-// that go on while the caller prepares the next. Pin lets it copy directly from memory of the caller's.
+// that go on while the caller prepares the next. Pin lets it copy directly from memory of the caller's. A Pool is streams
+// for copies between two addresses of a runtime.
 //
 // The flow of a read from a file into device memory, as nvmeq/softctl does it:
 //

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -69,7 +70,7 @@ type Controller struct {
 	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
 	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
 
-	copies copies // of mirrors
+	copies copyengine.Pool // of mirrors
 
 	unproved atomic.Pointer[error]    // what a Flush failed with; never cleared
 	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
@@ -291,7 +292,7 @@ func (c *Controller) Close() error {
 		case c.move.Load() != nil:
 			errs = append(errs, c.Runtime().Close()) // the first runtime is not touched again
 		case !c.failed.Load():
-			errs = append(errs, c.copies.close())
+			errs = append(errs, c.copies.Close())
 		}
 		c.closeErr = errors.Join(errs...)
 	})

@@ -74,7 +74,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	c.forgetBAR()
 	c.rt.Store(&to)
 	c.move.Store(&Failover{When: time.Now(), Why: why.Error(), From: from.Name(), To: to.Name(), ReadOnly: c.cfg.SpareReads})
-	c.copies.forget()
+	c.copies.Forget()
 	if err := c.bringUp(); err != nil {
 		return err
 	}
