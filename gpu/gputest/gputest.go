@@ -1,4 +1,4 @@
-// Package gputest is what every gpu.Runtime must do, as tests: Runtime for memory, modules, launches and copies, Lanes for
+// Package gputest is tests that every gpu.Runtime must pass: Runtime for memory, modules, launches and copies, Lanes for
 // the lanes that run on it. gpu/host, gpu/hip and gpu/cuda run both; what differs is only how they are opened.
 //
 // The lanes' controller is the test itself: queues are plain memory that the CPU reads and writes as a controller would.

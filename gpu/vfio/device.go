@@ -144,56 +144,6 @@ func (d *Device) Backend() Backend { return Backend(d.space.name()) }
 // BAR is the whole BAR as memory. Parts that cannot be mapped are not accessible in it; Read32 and Write32 reach them.
 func (d *Device) BAR() []byte { return d.bar.mem }
 
-// Read32 reads a register; all ones once the device is gone.
-func (d *Device) Read32(off int64) uint32 {
-	if d.gone.Load() != nil || off < 0 || off > int64(len(d.bar.mem))-4 {
-		return ^uint32(0)
-	}
-	if d.bar.mapped(off, 4) {
-		return load32(register(d.bar.mem, off))
-	}
-	var b [4]byte
-	if d.pio(d.m.pread, b[:], off) != nil {
-		return ^uint32(0)
-	}
-	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
-}
-
-// Read64 is two reads, low word first: not every controller takes 64-bit accesses.
-func (d *Device) Read64(off int64) uint64 {
-	low := d.Read32(off)
-	return uint64(low) | uint64(d.Read32(off+4))<<32
-}
-
-// Write32 writes a register; nothing happens once the device is gone.
-func (d *Device) Write32(off int64, v uint32) {
-	switch {
-	case d.gone.Load() != nil || off < 0 || off > int64(len(d.bar.mem))-4:
-	case d.bar.mapped(off, 4):
-		store32(register(d.bar.mem, off), v)
-	default:
-		b := [4]byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)}
-		_ = d.pio(d.m.pwrite, b[:], off) // a bus tells no writer of its failure either
-	}
-}
-
-// Write64 is two writes, low word first.
-func (d *Device) Write64(off int64, v uint64) {
-	d.Write32(off, uint32(v))
-	d.Write32(off+4, uint32(v>>32))
-}
-
-// pio reads or writes the BAR by system calls, where it cannot be mapped.
-func (d *Device) pio(call func(int, []byte, int64) (int, error), b []byte, off int64) error {
-	return d.with(func(fd int) error {
-		n, err := call(fd, b, d.bar.offset+off)
-		if err == nil && n != len(b) {
-			err = fmt.Errorf("%d bytes instead of %d", n, len(b))
-		}
-		return err
-	})
-}
-
 // with calls f with the device's descriptor, which stays open meanwhile.
 func (d *Device) with(f func(fd int) error) error {
 	d.calls.RLock()

@@ -163,7 +163,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A mapping that does not end stays on the books: its address is not given to another.
+// A mapping whose unmapping failed keeps its address: it is not given to another.
 func TestFailedUnmap(t *testing.T) {
 	for way, call := range map[Backend]string{IOMMUFD: request(ioIOASUnmap), Type1: request(ioUnmapDMA)} {
 		m, d := newDouble(t, way)

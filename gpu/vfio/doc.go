@@ -20,7 +20,7 @@
 //  9. Close         undoes it all: bus mastering, BAR, descriptor, address space
 //
 // A device that is taken away, by hot unplug or by an error that the bus reports, is let go at once: its BAR's addresses
-// stay valid and read as all ones, as a dead device's would, and nothing is sent any more. Its users find it gone,
+// stay valid and read as all ones, as a dead device's would, and nothing is sent any more. Its users get errors,
 // never a fault.
 //
 // The caller of Open calls Close. All methods may be called from any goroutine.

@@ -66,7 +66,7 @@ func (w *watch) stop() {
 }
 
 // letGo is the end of the device while its users still have it: its registers read as all ones from now on, stores go
-// nowhere, and the kernel gets it back. DMA mappings stay on the books until they are unmapped.
+// nowhere, and the kernel gets it back. DMA mappings stay until they are unmapped.
 func (d *Device) letGo(why error) {
 	why = fmt.Errorf("%s is gone: %w", d.addr, why)
 	if !d.gone.CompareAndSwap(nil, &why) {

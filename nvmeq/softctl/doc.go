@@ -1,12 +1,11 @@
-// Package softctl is an NVMe controller in software over an image file. It behaves as a PCI function would, seen from
-// its BAR 0 and its DMA: registers, admin queue, I/O queues in host memory, PRP lists, statuses. It has no threads: it
+// Package softctl is NVMe controllers in software. A Controller has a BAR (registers and doorbells, memory that lanes may store to
+// directly), an address table (IOVA to memory), submission and completion queues, and namespaces, each a range of an image (package media).
+// A command is fetched from a submission queue, checked, carried out against the image and completed in a completion queue; its data
+// moves straight between the image and the mapped memory. serve.go has the steps of a command.
+//
+// A Controller behaves as a PCI function would, seen from its BAR 0 and its DMA. It has no threads unless Options ask for them: it
 // works when the host calls Step, on the host's thread. Only a flush, which lasts as long as the disk below takes, has a
 // goroutine, so that no other command waits for it.
-//
-// The nouns. A Controller has a BAR (registers and doorbells, memory that lanes may store to directly), an address
-// table (IOVA to memory), submission and completion queues, and namespaces, each a range of an image. A command is
-// fetched from a submission queue, checked, carried out against an image and completed in a completion queue; its data
-// moves straight between the image and the mapped memory.
 //
 // Lock order: Controller.mu (registers and everything administrative), then subQueue.mu (one queue's commands), then
 // compQueue.mu, then the leaves: events, error log, injector, recorder. The data path takes only the locks of its own

@@ -1,5 +1,6 @@
-// Package driver is what gpu/cuda and gpu/hip share: AMD made HIP's calls in the image of CUDA's, so streams, launches,
-// copies, modules, pinned host memory and VMM ranges are the same calls with the same arguments under other names.
+// Package driver is a Device and its streams, modules and memory, as gpu/cuda and gpu/hip share them: AMD made HIP's calls in the image of
+// CUDA's, so streams, launches, copies, modules, pinned host memory and VMM ranges are the same calls with the same arguments under other
+// names.
 //
 // A vendor's package binds its library, fills in an API (the calls both have) and a Config (what it found out about the
 // device), and gets a Device, which is a gpu.Runtime but for its name. What only one vendor has stays in its package:

@@ -1,6 +1,6 @@
-// Package dynlib opens a vendor's shared library at run time and binds its functions.
+// Package dynlib is a vendor's shared library, opened at run time: a Library and the Symbols that are bound to its functions.
 //
-// Nothing of the vendor is linked: a machine without the library runs the same binary and hears in words what is
+// Nothing of the vendor is linked: a machine without the library runs the same binary, and the error says what is
 // missing. Functions that every supported version has are required; newer ones are optional and say what is lost
 // without them.
 package dynlib

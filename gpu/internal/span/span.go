@@ -1,4 +1,4 @@
-// Package span has the arithmetic of allocations that every runtime does. It checks sizes and rounds them up to units.
+// Package span is sizes of allocations: the checks and the rounding that every runtime does.
 package span
 
 import "fmt"

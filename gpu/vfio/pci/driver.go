@@ -11,7 +11,7 @@ import (
 const VFIO = "vfio-pci"
 
 const (
-	// bindTimeout bounds how long a driver may take to let a function go or to take it: a controller's shutdown and
+	// bindTimeout bounds how long a driver may take to let a function go or to take it: a device's shutdown and
 	// start are in it.
 	bindTimeout = 60 * time.Second
 	bindPoll    = 10 * time.Millisecond

@@ -1,4 +1,5 @@
-// Package claim keeps two writers from the same bytes, whatever names and devices they come by.
+// Package claim is claims on the bytes of an image or block device: a Claim keeps a second writer from them, whatever names and devices it
+// comes by.
 //
 // A volume lies in an image file or on a block device, and a block device may stand on others: a loop device on a file, a
 // partition on a disk, an array or a device-mapper device on several. So a device is followed down to its extents: byte

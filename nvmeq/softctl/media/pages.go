@@ -180,7 +180,8 @@ func (p *pages) unpin(c *Chunk) {
 	p.pinner.Unpin(b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), chunkSize) })
 }
 
-// without has f take pages of a range out of the file, part by part.
+// without calls f for the parts of a range, which takes their pages out of the file. Their chunks are unpinned first, and not pinned
+// meanwhile.
 func (p *pages) without(off, n int64, f func(off, n int64) error) error {
 	for n > 0 && p != nil && off < int64(len(p.chunks))*chunkSize {
 		c, part := &p.chunks[off/chunkSize], min(n, chunkSize-off%chunkSize)
