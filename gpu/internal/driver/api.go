@@ -85,15 +85,15 @@ type Error struct {
 
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s: %s (%s, %d)", e.Call, e.Text, e.Name, e.Code)
-	if e.Lost() {
+	if e.lost() {
 		s += "; the GPU is lost to this process: mount again, or use --gpu host"
 	}
 	return s
 }
 
-// Lost says whether nothing works on the device any more in this process: an uncorrectable memory error, a kernel that was
+// lost says whether nothing works on the device any more in this process: an uncorrectable memory error, a kernel that was
 // killed, or one that faulted.
-func (e *Error) Lost() bool {
+func (e *Error) lost() bool {
 	switch {
 	case e.Code == 214, e.Code == 700, e.Code == 702, e.Code == 710, e.Code >= 714 && e.Code <= 719:
 		return true

@@ -66,12 +66,3 @@ func (l *Library) Bind(version string, symbols []Symbol) error {
 	}
 	return nil
 }
-
-// Lookup is one function's address, 0 if there is none.
-func (l *Library) Lookup(name string) uintptr {
-	a, err := purego.Dlsym(l.handle, name)
-	if err != nil {
-		return 0
-	}
-	return a
-}

@@ -12,7 +12,7 @@ import (
 // again after Reset; one goroutine at a time may use it.
 type Buffers struct {
 	iov []unix.Iovec
-	n   int64
+	n   int64 // bytes in all runs
 }
 
 // Reset takes all runs out.
@@ -23,9 +23,6 @@ func (b *Buffers) Add(p []byte) {
 	b.iov = append(b.iov, iovec(p))
 	b.n += int64(len(p))
 }
-
-// Len is the number of bytes in all runs.
-func (b *Buffers) Len() int64 { return b.n }
 
 // gather copies all bytes to p, which is long enough.
 func (b *Buffers) gather(p []byte) {

@@ -33,7 +33,7 @@ func TestBuffersInParts(t *testing.T) {
 			b.Add(p)
 			want = append(want, p...)
 		}
-		require.EqualValues(t, len(want), b.Len())
+		require.EqualValues(t, len(want), b.n)
 		for range 2 {
 			var got []byte
 			require.NoError(t, b.each(512, func(iov []unix.Iovec, off int64) (n int64, err error) {
