@@ -16,7 +16,7 @@ const (
 	opAsyncEvent  = 0x0c
 )
 
-// admin carries out an admin command. Controller.mu.
+// admin carries out an admin command. The caller holds Controller.mu.
 func (c *Controller) admin(q *subQueue, cmd *command) (Status, uint32) {
 	var f func(*subQueue, *command) (Status, uint32)
 	switch cmd.opcode {

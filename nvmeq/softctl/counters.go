@@ -54,7 +54,7 @@ func (c *Controller) Counters() []QueueCounters {
 	return r
 }
 
-// statsOf gives queue id's counters. Controller.mu.
+// statsOf gives queue id's counters. The caller holds Controller.mu.
 func (c *Controller) statsOf(id uint16) *queueStats {
 	s := c.stats[id].Load()
 	if s == nil {
