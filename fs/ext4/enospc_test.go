@@ -86,12 +86,6 @@ var spaceOps = []struct {
 	{"zero", scattered, func(root *ext4.Inode) error {
 		return in(root, "pieces", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocZeroRange, 41<<10, 2<<10) })
 	}, false},
-	{"insert", scattered, func(root *ext4.Inode) error {
-		return in(root, "pieces", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocInsertRange, 41<<10, 2<<10) })
-	}, false},
-	{"collapse", scattered, func(root *ext4.Inode) error {
-		return in(root, "pieces", func(f *ext4.Inode) error { return f.Fallocate(ext4.FallocCollapseRange, 41<<10, 2<<10) })
-	}, false},
 	{"write into unwritten blocks", scattered, func(root *ext4.Inode) error {
 		return in(root, "unwritten", func(f *ext4.Inode) error { return write(f, 41<<10, 2000) })
 	}, true},

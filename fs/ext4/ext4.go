@@ -122,9 +122,7 @@ const (
 const (
 	FallocKeepSize      = contents.FallocKeepSize
 	FallocPunchHole     = contents.FallocPunchHole
-	FallocCollapseRange = contents.FallocCollapseRange
 	FallocZeroRange     = contents.FallocZeroRange
-	FallocInsertRange   = contents.FallocInsertRange
 )
 
 // Values of whence for Seek, as in lseek(2).

@@ -87,7 +87,8 @@ func (i *Inode) WriteBack(off int64, p []byte) (int, error) {
 // which flushes them.
 func (i *Inode) Fsync(dataOnly bool) error { return contents.Fsync(i.in(), dataOnly) }
 
-// Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
+// Fallocate allocates, zeroes or punches the n bytes from off, as fallocate(2) says. Other modes are ErrNotSup: collapsing and
+// inserting ranges, too, which Linux's FUSE refuses before it asks.
 func (i *Inode) Fallocate(mode uint32, off, n int64, may ...May) error {
 	return contents.Fallocate(i.in(), mode, off, n, may...)
 }

@@ -1,7 +1,6 @@
 package ext4_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -118,17 +117,11 @@ func (m *fileModel) step() {
 			require.ErrorIs(m.t, err, ext4.ErrNotSup, m.last)
 			return false
 		}
-		if errors.Is(err, ext4.ErrInvalid) && mode&(ext4.FallocCollapseRange|ext4.FallocInsertRange) != 0 {
-			aligned := off%m.bs == 0 && n%m.bs == 0
-			inside := off < len(m.b) && (mode == ext4.FallocInsertRange || off+n < len(m.b))
-			require.False(m.t, aligned && inside, "%s was refused", m.last)
-			return false
-		}
 		require.NoError(m.t, err, m.last)
 		return true
 	}
 	say := func(what string) { m.last = fmt.Sprintf("%s [%d, %d) of %d", what, off, off+n, len(m.b)) }
-	switch op := m.rng.IntN(12); op {
+	switch op := m.rng.IntN(10); op {
 	case 0, 1, 2, 3:
 		say("write")
 		b := random(m.rng, n)
@@ -163,16 +156,6 @@ func (m *fileModel) step() {
 	case 9:
 		say("allocate past the end")
 		falloc(ext4.FallocKeepSize, true)
-	case 10:
-		say("collapse")
-		if falloc(ext4.FallocCollapseRange, true) {
-			m.b = append(m.b[:off:off], m.b[off+n:]...)
-		}
-	case 11:
-		say("insert")
-		if len(m.b) < 2*m.max && falloc(ext4.FallocInsertRange, true) {
-			m.b = append(append(m.b[:off:off], make([]byte, n)...), m.b[off:]...)
-		}
 	}
 	if m.max < 100_000 || m.rng.IntN(20) == 0 {
 		m.check()

@@ -10,8 +10,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// direct runs Ops on LaneFS's ext4 package, without FUSE. That is faster, and it reaches collapse and insert range, which the
-// kernel does not pass on to a FUSE file system. It supports the Ops of the data profile on files of the root directory.
+// direct runs Ops on LaneFS's ext4 package, without FUSE, which is faster. It supports the Ops of the data profile on files of the root directory.
 type direct struct {
 	vol   *ext4.FS
 	dev   blockdev.Device
@@ -200,7 +199,7 @@ func (f *directFile) do(o *Op, r *Result) (err error) {
 		_, err = f.in.SetAttr(ext4.SetAttr{Size: &o.Len})
 	case OpFallocate:
 		switch o.Flags {
-		case 0, keepSize, punch | keepSize, zero, zero | keepSize, collapse, insert:
+		case 0, keepSize, punch | keepSize, zero, zero | keepSize:
 			if !f.mayWrite() {
 				r.Errno = unix.EBADF
 				return nil

@@ -11,7 +11,7 @@ type Profile string
 // The profiles.
 const (
 	ProfileData   Profile = "data"   // the bytes of a few files, in every way to read and write them
-	ProfileDirect Profile = "direct" // the same for LaneFS's ext4 package without FUSE, with collapse and insert range
+	ProfileDirect Profile = "direct" // the same for LaneFS's ext4 package without FUSE
 	ProfileNames  Profile = "names"  // names, attributes, permissions
 	ProfileShared Profile = "shared" // several processes in the same directories
 )

@@ -16,31 +16,13 @@ func (d *dataGen) fallocate() Op {
 	s := d.slotOpen()
 	off, n := d.span(s, 300_000)
 	modes := []int{0, keepSize, punch | keepSize, punch | keepSize, zero, zero | keepSize}
-	if d.direct {
-		modes = append(modes, collapse, collapse, insert, insert)
-	}
 	o := Op{Kind: OpFallocate, FD: s, Off: off, Len: n, Flags: pick(d.gen, modes...)}
 	switch o.Flags {
 	case 0, zero:
 		d.grow(s, off+n)
-	case collapse, insert:
-		if !d.one(6) { // unaligned ones are refused
-			const align = 4096
-			o.Off, o.Len = off&^(align-1), min((n+align-1)&^(align-1), 200*align)
-		}
-		if f := d.file[s]; f >= 0 && o.Flags == insert {
-			if d.size[f] > dataMaxSize {
-				o.Flags = collapse
-			} else {
-				d.size[f] += o.Len
-			}
-		}
 	}
 	if d.one(60) {
-		o.Flags = pick(d.gen, punch, zero|punch, 0x4000, collapse|keepSize) // all invalid
-		if !d.direct && o.Flags&collapse != 0 {
-			o.Flags = punch
-		}
+		o.Flags = pick(d.gen, punch, punch, zero|punch, 0x4000) // all invalid
 	}
 	return o
 }

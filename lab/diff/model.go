@@ -168,10 +168,6 @@ func (f *modelFile) fallocate(o *Op) {
 	case zero:
 		f.resize(max(size, end))
 		clear(f.at(o.Off, o.Len))
-	case collapse:
-		f.b = append(f.b[:o.Off:o.Off], f.b[end:]...)
-	case insert:
-		f.b = append(f.b[:o.Off:o.Off], append(make([]byte, o.Len), f.b[o.Off:]...)...)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/internal/files"
@@ -30,11 +28,6 @@ func newCrowd(l *Layout, profile diff.Profile, seed uint64, n int) *crowd {
 	c := &crowd{ops: make([][]diff.Op, crowdSize), results: make([][]outcome, crowdSize)}
 	for k := range c.ops {
 		for _, o := range operations(l, profile, seed+uint64(k), 4*n) {
-			// After a power cut a collapse or insert may be undone while bytes written after it are in place. Only windows of
-			// one player can tell that from an error.
-			if o.Kind == diff.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 {
-				continue
-			}
 			if o.Kind == opTrim || strings.HasPrefix(o.Path, "..") || len(c.ops[k]) == n {
 				continue
 			}
@@ -164,5 +157,5 @@ func (t *try) crowdFits(got Tree) string {
 			maps.DeleteFunc(got, func(p string, _ *files.Node) bool { return strings.HasPrefix(p, "/"+crowdDir(k)+"/") })
 		}
 	}
-	return got.own(t.trees, t.shifts()...)
+	return got.own(t.trees)
 }

@@ -18,7 +18,7 @@ func (t *try) turned() error {
 	if err != nil {
 		return nil // there may be names without inodes now
 	}
-	if d := got.own(t.trees[:t.reached+1], t.shifts()...); d != "" {
+	if d := got.own(t.trees[:t.reached+1]); d != "" {
 		return found("read-only tree", "%s", d)
 	}
 	return nil

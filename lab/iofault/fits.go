@@ -3,11 +3,7 @@ package iofault
 import (
 	"fmt"
 	"maps"
-	"slices"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/lanefs/lanefs/lab/diff"
 	"github.com/lanefs/lanefs/lab/internal/files"
 )
 
@@ -25,7 +21,7 @@ func (t *try) fits(got Tree) string {
 	}
 	said := ""
 	for k := t.reached; k >= t.sure; k-- {
-		d := got.partly(t.trees[k], between, floor, t.shifts()...)
+		d := got.partly(t.trees[k], between, floor)
 		if d == "" {
 			d = t.floored(k)
 		}
@@ -37,31 +33,6 @@ func (t *try) fits(got Tree) string {
 		}
 	}
 	return fmt.Sprintf("of the trees from step %d, which is durable, to %d none is there%s", t.sure, t.reached, said)
-}
-
-// shifts lists the distances, in bytes, by which one or two collapses or inserts have moved the bytes of files.
-func (t *try) shifts() []int64 {
-	var one []int64
-	add := func(ops []diff.Op) {
-		for _, o := range ops {
-			if o.Kind == diff.OpFallocate && (o.Flags == unix.FALLOC_FL_COLLAPSE_RANGE || o.Flags == unix.FALLOC_FL_INSERT_RANGE) {
-				one = append(one, o.Len, -o.Len)
-			}
-		}
-	}
-	add(t.steps[min(t.sure, len(t.steps)):])
-	if t.crowd != nil {
-		for _, ops := range t.crowd.ops {
-			add(ops)
-		}
-	}
-	two := slices.Clone(one)
-	for i, a := range one {
-		for _, b := range one[i+1:] {
-			two = append(two, a+b)
-		}
-	}
-	return two
 }
 
 // floored returns "" if tree k has all files as they were fsynced.

@@ -205,10 +205,8 @@ func show(r outcome) string {
 // whole reports whether an operation is atomic: done as a whole or not at all.
 func whole(o *diff.Op) bool {
 	switch o.Kind {
-	case diff.OpWrite, diff.OpPwrite, diff.OpPwritev, diff.OpMmapWrite, diff.OpCopyRange, diff.OpSendfile:
+	case diff.OpWrite, diff.OpPwrite, diff.OpPwritev, diff.OpMmapWrite, diff.OpCopyRange, diff.OpSendfile, diff.OpFallocate:
 		return false
-	case diff.OpFallocate:
-		return o.Flags&0x08 != 0 || o.Flags&0x20 != 0 // collapse, insert
 	}
 	return true
 }

@@ -103,9 +103,8 @@ func (t Tree) same(want Tree) string {
 
 // partly returns "" if t has the names and attributes of want, and each byte of its files is the byte at that offset in one of
 // the trees of between, or zero where one of them has no byte. floor, if not nil, has for a file the first tree of between that
-// counts. shifts are distances by which bytes may have been moved: bytes that are written in place after a collapse or insert
-// are elsewhere in the file if that is not durable.
-func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts ...int64) string {
+// counts.
+func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int) string {
 	if d := t.names(want, true); d != "" {
 		return d
 	}
@@ -123,7 +122,7 @@ func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts .
 		if n.Type() != unix.S_IFREG {
 			continue
 		}
-		if d := partly(n, m, between, floor[m.ID], shifts); d != "" {
+		if d := partly(n, m, between, floor[m.ID]); d != "" {
 			return fmt.Sprintf("%.60q: %s", p, d)
 		}
 	}
@@ -131,7 +130,7 @@ func (t Tree) partly(want Tree, between []Tree, floor map[files.ID]int, shifts .
 }
 
 // partly is Tree.partly for the content of one file, of which want is one version.
-func partly(n, want *files.Node, between []Tree, floor int, shifts []int64) string {
+func partly(n, want *files.Node, between []Tree, floor int) string {
 	versions := versionsOf(want.ID, between, floor)
 	if len(versions) == 0 {
 		versions = []*files.Node{want}
@@ -144,23 +143,18 @@ func partly(n, want *files.Node, between []Tree, floor int, shifts []int64) stri
 		return fmt.Sprintf("size %d, not from %d to %d", n.Size, least, most)
 	}
 	for k, b := range n.Content {
-		if !(b == 0 && least <= int64(k)) && !has(versions, int64(k), b, shifts) {
+		if !(b == 0 && least <= int64(k)) && !has(versions, int64(k), b) {
 			return fmt.Sprintf("byte %d of %d is %#x, which the file never had there (%d versions)", k, n.Size, b, len(versions))
 		}
 	}
 	return ""
 }
 
-// has reports whether one of the versions has the byte at an offset, or would have it if its bytes were moved by one of shifts.
-func has(versions []*files.Node, at int64, b byte, shifts []int64) bool {
+// has reports whether one of the versions has the byte at an offset.
+func has(versions []*files.Node, at int64, b byte) bool {
 	for _, v := range versions {
 		if at < int64(len(v.Content)) && v.Content[at] == b {
 			return true
-		}
-		for _, d := range shifts {
-			if k := at + d; k >= 0 && k < int64(len(v.Content)) && v.Content[k] == b {
-				return true
-			}
 		}
 	}
 	return false
@@ -189,9 +183,9 @@ func (t Tree) find(id files.ID) *files.Node {
 	return nil
 }
 
-// own returns "" if every byte of every file of t is one that a file of its name had there in one of the trees. shifts is as in
-// partly.
-func (t Tree) own(trees []Tree, shifts ...int64) string {
+// own returns "" if every byte of every file of t is one that a file of its name had there in one of
+// the trees.
+func (t Tree) own(trees []Tree) string {
 	for p, n := range t {
 		if n.Type() != unix.S_IFREG || p == "/"+filler {
 			continue
@@ -214,7 +208,7 @@ func (t Tree) own(trees []Tree, shifts ...int64) string {
 			continue // a name that a repeated operation has left
 		}
 		for k, b := range n.Content {
-			if b != 0 && !has(versions, int64(k), b, shifts) {
+			if b != 0 && !has(versions, int64(k), b) {
 				return fmt.Sprintf("%.60q: byte %d of %d is %#x, which no file of that name had there", p, k, n.Size, b)
 			}
 		}

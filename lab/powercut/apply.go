@@ -136,16 +136,6 @@ func (m *model) applyFile(o *op, r result) bool {
 		if !o.flag {
 			n.size = max(n.size, end)
 		}
-	case opCollapse:
-		if from, to := int(o.off/bs), int(end/bs); from < len(n.cells) {
-			n.cells = slices.Delete(n.cells, from, min(to, len(n.cells)))
-		}
-		n.size -= o.n
-	case opInsert:
-		if from := int(o.off / bs); from < len(n.cells) {
-			n.cells = slices.Insert(n.cells, from, make([]slot, o.n/bs)...)
-		}
-		n.size += o.n
 	}
 	if failed {
 		m.tainted[o.id] = m.now

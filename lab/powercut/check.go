@@ -174,9 +174,8 @@ func (c *checker) content(id int, have []byte) bool {
 	durable := max(c.m.meta[c.k], c.synced[id], c.allSynced)
 	want := c.m.at(id, c.k)
 	var next *node
-	var kind opKind
 	if id == c.partial {
-		next, kind = c.m.at(id, c.k+1), c.m.ops[c.k].kind
+		next = c.m.at(id, c.k+1)
 	}
 	bs := int(c.m.block)
 	for l := 0; l*bs < len(have); l++ {
@@ -184,9 +183,6 @@ func (c *checker) content(id int, have []byte) bool {
 		options := [][]version{possible(want, l, durable, c.high)}
 		if next != nil {
 			options = append(options, possible(next, l, durable, c.high))
-			if kind == opCollapse || kind == opInsert {
-				options = append(options, nil) // between its old and its new place
-			}
 		}
 		for off := int64(0); off < int64(len(b)); off += c.lba {
 			s := b[off:min(off+c.lba, int64(len(b)))]

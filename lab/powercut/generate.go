@@ -26,7 +26,7 @@ type generator struct {
 // weights of the operations, before they are varied for each worker.
 var weights = [opKinds]int{opCreate: 60, opMkdir: 12, opSymlink: 10, opMknod: 3, opTmpfile: 12, opLink: 20, opUnlink: 40,
 	opRmdir: 10, opRename: 40, opExchange: 10, opWrite: 200, opCopy: 15, opTruncate: 40, opAllocate: 25, opPunch: 25, opZero: 20,
-	opCollapse: 20, opInsert: 20, opSetxattr: 30, opRemovexattr: 10, opChmod: 10, opChown: 5, opOpen: 20, opClose: 20,
+	opSetxattr: 30, opRemovexattr: 10, opChmod: 10, opChown: 5, opOpen: 20, opClose: 20,
 	opFsync: 60, opSync: 8, opTrim: 4}
 
 func newGenerator(m *model, l *Layout, seed uint64) *generator {
@@ -34,7 +34,7 @@ func newGenerator(m *model, l *Layout, seed uint64) *generator {
 	for k, w := range weights {
 		// A tenth to three times: some workers mostly write, some mostly rename, some never sync.
 		g.weight[k] = int(float64(w) * 10 * (0.1 + 2.9*g.r.Float64()*g.r.Float64()))
-		if l.Maps && opKind(k) >= opAllocate && opKind(k) <= opInsert {
+		if l.Maps && opKind(k) >= opAllocate && opKind(k) <= opZero {
 			g.weight[k] = 0
 		}
 	}
@@ -55,7 +55,7 @@ func newGenerator(m *model, l *Layout, seed uint64) *generator {
 	switch g.r.IntN(3) {
 	case 0: // files with many extents, from which pieces are punched or truncated: operations of several transactions
 		g.comb, g.files = true, 8
-		for k := opTruncate; k <= opInsert; k++ {
+		for k := opTruncate; k <= opZero; k++ {
 			g.weight[k] *= 3
 		}
 	case 1: // many transactions

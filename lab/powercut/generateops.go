@@ -208,21 +208,6 @@ func (g *generator) fileOp(o *op) bool {
 		if o.kind == opPunch && size > 0 && r.IntN(4) > 0 {
 			o.off = offset(size - 1)
 		}
-	case opCollapse:
-		blocks := size / bs
-		if blocks < 2 {
-			return false
-		}
-		o.off = r.Int64N(blocks) * bs
-		o.n = (1 + r.Int64N(min(blocks, 8))) * bs
-		return o.off+o.n < size
-	case opInsert:
-		if size == 0 {
-			return false
-		}
-		o.off = (r.Int64N(size)) / bs * bs
-		o.n = (1 + r.Int64N(8)) * bs
-		return size+o.n <= maxSize
 	}
 	return o.off+o.n <= maxSize
 }

@@ -22,8 +22,6 @@ const (
 	opAllocate
 	opPunch
 	opZero
-	opCollapse
-	opInsert
 	opSetxattr
 	opRemovexattr
 	opChmod
@@ -37,13 +35,13 @@ const (
 )
 
 var opNames = [opKinds]string{"create", "mkdir", "symlink", "mknod", "tmpfile", "link", "unlink", "rmdir", "rename", "exchange",
-	"write", "copy", "truncate", "allocate", "punch", "zero", "collapse", "insert", "setxattr", "removexattr", "chmod", "chown",
+	"write", "copy", "truncate", "allocate", "punch", "zero", "setxattr", "removexattr", "chmod", "chown",
 	"open", "close", "fsync", "sync", "trim"}
 
 func (k opKind) String() string { return opNames[k] }
 
 // fileOp reports whether the operation is on the contents of one regular file.
-func (k opKind) fileOp() bool { return k >= opWrite && k <= opInsert }
+func (k opKind) fileOp() bool { return k >= opWrite && k <= opZero }
 
 // op is one operation of a worker. Files and directories are named by the worker's own numbers.
 type op struct {

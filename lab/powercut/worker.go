@@ -210,10 +210,6 @@ func (o *op) falloc() uint32 {
 		return ext4.FallocPunchHole | ext4.FallocKeepSize
 	case opZero:
 		return ext4.FallocZeroRange | keep
-	case opCollapse:
-		return ext4.FallocCollapseRange
-	case opInsert:
-		return ext4.FallocInsertRange
 	}
 	return keep
 }

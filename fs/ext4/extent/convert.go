@@ -89,19 +89,3 @@ func (p *path) moveBoundary(x, mid Extent) (bool, error) {
 	}
 	return false, nil
 }
-
-// Replace maps [x.Lblk, x.Lblk+x.Len) to the blocks of x instead of what is there, which freed is called with. After an
-// error the range may be a hole.
-func (t *Tree) Replace(x Extent, freed func(Extent) error) error {
-	if x.Len == 0 || uint64(x.Lblk)+uint64(x.Len) > MaxBlock {
-		return ErrRange
-	}
-	for end := x.End(); end > x.Lblk; {
-		var err error
-		if end, err = t.Remove(x.Lblk, end, 1<<30, freed); err != nil {
-			return err
-		}
-	}
-	_, err := t.Insert(x)
-	return err
-}

@@ -77,12 +77,6 @@ func (p *path) add(x Extent) error {
 
 // merge joins entry i of the leaf, which changed, with the next if they may be one, and reports the change.
 func (p *path) merge(i int) error {
-	p.joinNext(i)
-	return p.changed(p.d, i)
-}
-
-// joinNext joins entries i and i+1 of the leaf if they may be one.
-func (p *path) joinNext(i int) {
 	n := p.leaf().n
 	if i+1 < n.entries() {
 		a, b := n.extent(i), n.extent(i+1)
@@ -92,6 +86,7 @@ func (p *path) joinNext(i int) {
 			n.remove(i+1, i+2)
 		}
 	}
+	return p.changed(p.d, i)
 }
 
 // splitAt makes logical block l the start of an extent, if it lies inside one.

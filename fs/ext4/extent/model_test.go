@@ -102,51 +102,6 @@ func (m *model) convert(l, n uint32, u bool) {
 	}
 }
 
-func (m *model) collapse(l, n uint32, limit int) {
-	m.remove(l, n, 1000)
-	for i := range n {
-		if _, ok := m.m[l+i]; ok {
-			return // no room to split
-		}
-	}
-	for at := l + n; at < MaxBlock; {
-		next, err := m.tree.Collapse(at, n, limit)
-		require.NoError(m.t, err)
-		require.Greater(m.t, next, at)
-		require.NoError(m.t, m.tree.Check())
-		at = next
-	}
-	moved := map[uint32]cell{}
-	for b, c := range m.m {
-		if b >= l {
-			b -= n
-		}
-		moved[b] = c
-	}
-	m.m = moved
-}
-
-func (m *model) expand(l, n uint32, limit int) {
-	for to := uint32(MaxBlock); to > l; {
-		next, err := m.tree.Expand(l, to, n, limit)
-		if errors.Is(err, errNoSpace) && to == MaxBlock {
-			return
-		}
-		require.NoError(m.t, err)
-		require.Less(m.t, next, to)
-		require.NoError(m.t, m.tree.Check())
-		to = next
-	}
-	moved := map[uint32]cell{}
-	for b, c := range m.m {
-		if b >= l {
-			b += n
-		}
-		moved[b] = c
-	}
-	m.m = moved
-}
-
 // check compares the whole tree with the model.
 func (m *model) check() {
 	require.NoError(m.t, m.mem.forget())
@@ -226,7 +181,7 @@ func (m *model) probe(l uint32) {
 func (m *model) step(r *rand.Rand) {
 	l := r.Uint32N(m.top)
 	n := 1 + r.Uint32N(1+r.Uint32N(20))
-	switch k := r.IntN(40); {
+	switch k := r.IntN(38); {
 	case k < 20:
 		m.insert(l, n, r.IntN(3) == 0, disk.Block(r.IntN(2)))
 	case k < 26:
@@ -234,12 +189,8 @@ func (m *model) step(r *rand.Rand) {
 	case k < 34:
 		m.convert(l, n, r.IntN(2) == 0)
 	case k < 35:
-		m.collapse(l, n, 1+r.IntN(3))
-	case k < 36:
-		m.expand(l, n, 1+r.IntN(3))
-	case k < 37:
 		m.mem.left = r.IntN(4)
-	case k < 38:
+	case k < 36:
 		m.mem.left = -1
 	default:
 		m.probe(l)

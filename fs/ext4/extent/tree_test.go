@@ -104,16 +104,6 @@ func TestConvertLongest(t *testing.T) {
 	require.Equal(t, []Extent{{0, 32768, 5000, false}}, extents(t, tree))
 }
 
-func TestReplace(t *testing.T) {
-	tree, _ := newTree(1024)
-	_, err := tree.Insert(Extent{0, 100, 5000, false})
-	require.NoError(t, err)
-	var freed []Extent
-	require.NoError(t, tree.Replace(Extent{40, 10, 9000, true}, func(x Extent) error { freed = append(freed, x); return nil }))
-	require.Equal(t, []Extent{{40, 10, 5040, false}}, freed)
-	require.Equal(t, []Extent{{0, 40, 5000, false}, {40, 10, 9000, true}, {50, 50, 5050, false}}, extents(t, tree))
-}
-
 func TestNoSpaceChangesNothing(t *testing.T) {
 	tree, mem := newTree(64)
 	for i := range uint32(4) {
@@ -129,18 +119,6 @@ func TestNoSpaceChangesNothing(t *testing.T) {
 	require.ErrorIs(t, tree.Convert(11, 2, true), errNoSpace)
 	require.Equal(t, before, extents(t, tree))
 	require.Empty(t, mem.at)
-}
-
-func TestCollapseNeedsTheHole(t *testing.T) {
-	tree, _ := newTree(1024)
-	_, err := tree.Insert(Extent{0, 100, 5000, false})
-	require.NoError(t, err)
-	_, err = tree.Collapse(50, 10, 10)
-	require.ErrorIs(t, err, ErrMapped)
-	_, err = tree.Collapse(5, 10, 10)
-	require.ErrorIs(t, err, ErrRange)
-	_, err = tree.Expand(50, MaxBlock, MaxBlock-99, 10)
-	require.ErrorIs(t, err, ErrRange)
 }
 
 // A tree that loses most of its extents, a few at a time, loses most of its nodes.

@@ -10,7 +10,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// Fallocate allocates, zeroes, punches, collapses or inserts the n bytes from off, as fallocate(2) says.
+// Fallocate allocates, zeroes or punches the n bytes from off, as fallocate(2) says. Other modes are ErrNotSup: collapsing and
+// inserting ranges, too, which Linux's FUSE refuses before it asks.
 func Fallocate(i *volume.Inode, mode uint32, off, n int64, may ...volume.May) error {
 	if !i.FS.Writable() {
 		return volume.ErrReadOnly
@@ -26,7 +27,7 @@ func Fallocate(i *volume.Inode, mode uint32, off, n int64, may ...volume.May) er
 		case off > i.FS.MaxSizeExtents()-n:
 			return volume.ErrTooBig
 		case !i.ExtentMapped() && mode != FallocPunchHole|FallocKeepSize:
-			return volume.ErrNotSup // there are no unwritten blocks in a block map, and the kernel does not shift one
+			return volume.ErrNotSup // there are no unwritten blocks in a block map
 		case i.Disk.Flags&disk.FlImmutable != 0, i.Disk.Flags&disk.FlAppend != 0 && mode&^FallocKeepSize != 0:
 			return volume.ErrPerm
 		}
@@ -46,10 +47,6 @@ func Fallocate(i *volume.Inode, mode uint32, off, n int64, may ...volume.May) er
 			return punch(i, o, off, off+n)
 		case FallocZeroRange, FallocZeroRange | FallocKeepSize:
 			return zeroRange(i, o, off, off+n, mode&FallocKeepSize != 0)
-		case FallocCollapseRange:
-			return collapse(i, o, off, n)
-		case FallocInsertRange:
-			return insertRange(i, o, off, n)
 		}
 		return volume.ErrNotSup
 	})
@@ -247,7 +244,5 @@ func atMostExtents(i *volume.Inode, l, n uint32, k int) uint32 {
 const (
 	FallocKeepSize      = 0x01
 	FallocPunchHole     = 0x02
-	FallocCollapseRange = 0x08
 	FallocZeroRange     = 0x10
-	FallocInsertRange   = 0x20
 )
