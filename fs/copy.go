@@ -1,14 +1,11 @@
 package fs
 
 import (
-	"bytes"
 	"context"
 	"math"
 	"syscall"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
-
-	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 var _ = (gofs.NodeCopyFileRanger)((*node)(nil))
@@ -35,7 +32,10 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 	defer to.changed(int64(offOut), int64(min(offOut+size, math.MaxInt64)))
 	var done uint64
 	for done < size {
-		copied, err := n.copyOnce(to, int64(offIn+done), int64(offOut+done), int(min(size-done, copyChunk)), may)
+		copied, err := to.reclaimFor(func() (int, error) {
+			k, err := n.in.CopyRange(int64(offIn+done), to.in, int64(offOut+done), int64(min(size-done, copyChunk)), may)
+			return int(k), err
+		})
 		done += uint64(copied)
 		if err != nil && done == 0 {
 			return 0, n.fail("copy", err)
@@ -48,14 +48,4 @@ func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint6
 		return 0, to.fail("copy", err)
 	}
 	return uint32(done), 0
-}
-
-func (n *node) copyOnce(to *node, offIn, offOut int64, size int, may ext4.May) (int, error) {
-	data, err := n.in.Read(offIn, size)
-	if err != nil {
-		return 0, err
-	}
-	p := bytes.Clone(data.Bytes())
-	data.Release() // before Write, which may wait for a pinned buffer
-	return to.reclaimFor(func() (int, error) { return to.in.Write(offOut, p, may) })
 }
