@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -79,7 +80,7 @@ func lookAtAll(image string, look func(name string, in *ext4.Inode) error) (err 
 		return err
 	}
 	defer dev.Close()
-	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true, Logf: func(string, ...any) {}})
+	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func newACLMount(t *testing.T) *mounted {
 	v := newVolume(t)
 	require.NoError(t, v.vol.Close())
 	var err error
-	v.vol, err = ext4.Open(v.dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
+	v.vol, err = ext4.Open(v.dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(t, err)
 	m := mountVolume(t, v, Options{})
 	needXattr(t, m)

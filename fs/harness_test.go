@@ -3,6 +3,7 @@ package fs
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,7 +50,7 @@ func (v *volume) open() {
 	var err error
 	v.dev, err = blockdev.OpenFile(v.path, 512)
 	require.NoError(v.t, err)
-	v.vol, err = ext4.Open(v.dev, ext4.Options{Logf: v.t.Logf})
+	v.vol, err = ext4.Open(v.dev, ext4.Options{Log: slog.New(slog.NewTextHandler(v.t.Output(), nil))})
 	require.NoError(v.t, err)
 }
 

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"log/slog"
 	"os"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestDurable(t *testing.T) {
 			v := newVolume(t)
 			require.NoError(t, v.vol.Close())
 			var err error
-			v.vol, err = ext4.Open(v.dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
+			v.vol, err = ext4.Open(v.dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 			require.NoError(t, err)
 			root, err := v.vol.Root()
 			require.NoError(t, err)
@@ -99,7 +100,7 @@ func lookAfterCut(t *testing.T, image, name string, look func(*ext4.Inode) (any,
 	dev, err := blockdev.OpenFile(image, 512)
 	require.NoError(t, err)
 	defer dev.Close()
-	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true, Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{ReadOnly: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	defer v.Close()
 	root, err := v.Root()

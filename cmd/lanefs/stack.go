@@ -196,7 +196,7 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 			os.Exit(1)
 		},
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
-		CacheSize: cfg.Cache, Logf: logf(log),
+		CacheSize: cfg.Cache, Log: log,
 	})
 	if err != nil {
 		err = errors.Join(err, s.Close())

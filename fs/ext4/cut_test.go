@@ -59,7 +59,7 @@ func TestTruncateCut(t *testing.T) {
 				copySparse(t, template, again)
 				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
-				v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
+				v, err := ext4.Open(dev, ext4.Options{})
 				require.NoError(t, err)
 				root, err := v.Root()
 				require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestTruncateCut(t *testing.T) {
 				}
 				require.NoError(t, dev.Close())
 
-				v, done := open(t, again, ext4.Options{Logf: func(string, ...any) {}})
+				v, done := open(t, again, ext4.Options{})
 				root, err = v.Root()
 				require.NoError(t, err)
 				f, err = root.Lookup("f")
@@ -172,7 +172,7 @@ func TestSuperblockCut(t *testing.T) {
 				copySparse(t, half, kernels)
 				disktest.Mount(t, kernels, "", func(string) {})
 				disktest.Fsck(t, kernels)
-				v, done := open(t, half, ext4.Options{Logf: func(string, ...any) {}})
+				v, done := open(t, half, ext4.Options{})
 				require.False(t, v.ReadOnly())
 				done()
 				disktest.Fsck(t, half)

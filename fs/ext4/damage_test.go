@@ -3,7 +3,6 @@ package ext4
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +24,7 @@ func openLogged(t *testing.T, img string) (v *FS, log *[]string, done func() err
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	log = new([]string)
-	v, err = Open(dev, Options{Logf: func(f string, args ...any) { *log = append(*log, fmt.Sprintf(f, args...)) }})
+	v, err = Open(dev, Options{Log: disktest.Logger(func(line string) { *log = append(*log, line) })})
 	require.NoError(t, err)
 	return v, log, func() error { return errors.Join(v.Close(), dev.Close()) }
 }

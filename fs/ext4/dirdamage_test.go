@@ -65,7 +65,7 @@ func TestDamagedIndex(t *testing.T) {
 			require.NoError(t, err)
 			defer dev.Close()
 			var log []string
-			v, err := Open(dev, Options{Errors: ErrorsContinue, Logf: func(f string, args ...any) { log = append(log, fmt.Sprintf(f, args...)) }})
+			v, err := Open(dev, Options{Errors: ErrorsContinue, Log: disktest.Logger(func(line string) { log = append(log, line) })})
 			require.NoError(t, err)
 			top, err := v.Root()
 			require.NoError(t, err)

@@ -206,7 +206,7 @@ func TestNoSpace(t *testing.T) {
 
 // noSpace runs do on the volume with so many blocks left, and reports whether it succeeded.
 func noSpace(t *testing.T, img string, left int, do func(*ext4.Inode) error, partial bool) bool {
-	v, done := open(t, img, ext4.Options{Logf: func(f string, a ...any) { t.Errorf("logged: "+f, a...) }})
+	v, done := open(t, img, ext4.Options{Log: disktest.Logger(func(line string) { t.Errorf("logged: %s", line) })})
 	root, err := v.Root()
 	require.NoError(t, err)
 	ballast := create(t, root, "ballast")

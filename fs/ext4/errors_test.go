@@ -2,6 +2,7 @@ package ext4_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"strings"
 	"sync"
@@ -66,11 +67,11 @@ func TestErrorModes(t *testing.T) {
 			var said []string
 			panicked := 0
 			v, done := open(t, img, ext4.Options{Errors: c.mode, Panic: func(error) { panicked++ },
-				Logf: func(f string, args ...any) {
+				Log: disktest.Logger(func(line string) {
 					mu.Lock()
 					defer mu.Unlock()
-					said = append(said, fmt.Sprintf(f, args...))
-				}})
+					said = append(said, line)
+				})})
 			root, err := v.Root()
 			require.NoError(t, err)
 			for range 2 {
@@ -99,7 +100,7 @@ func TestAbortIsMarked(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
-	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)
@@ -116,13 +117,13 @@ func TestAbortIsMarked(t *testing.T) {
 	require.NoError(t, dev.Close())
 	requireMarked(t, img)
 
-	v, done := open(t, img, ext4.Options{Logf: t.Logf})
+	v, done := open(t, img, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.True(t, v.ReadOnly(), "until e2fsck has looked")
 	done()
 	out, err := exec.Command("e2fsck", "-p", img).CombinedOutput()
 	require.Contains(t, string(out), "contains a file system with errors, check forced", "%v", err)
 	disktest.Fsck(t, img)
-	v, done = open(t, img, ext4.Options{Logf: t.Logf})
+	v, done = open(t, img, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.False(t, v.ReadOnly())
 	done()
 }

@@ -120,9 +120,9 @@ const (
 
 // Modes of Fallocate, as in fallocate(2).
 const (
-	FallocKeepSize      = contents.FallocKeepSize
-	FallocPunchHole     = contents.FallocPunchHole
-	FallocZeroRange     = contents.FallocZeroRange
+	FallocKeepSize  = contents.FallocKeepSize
+	FallocPunchHole = contents.FallocPunchHole
+	FallocZeroRange = contents.FallocZeroRange
 )
 
 // Values of whence for Seek, as in lseek(2).

@@ -225,7 +225,7 @@ func TestReplayCut(t *testing.T) {
 				require.NoError(t, err)
 				dev.CacheWrites()
 				heal := dev.Inject(blockdev.Fault{Op: blockdev.OpWrite, Skip: cut})
-				v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
+				v, err := ext4.Open(dev, ext4.Options{})
 				if err == nil { // every write of the replay was cut once
 					heal()
 					require.NoError(t, v.Close())
@@ -235,7 +235,7 @@ func TestReplayCut(t *testing.T) {
 				}
 				require.NoError(t, dev.Cut(rng))
 				require.NoError(t, dev.Close())
-				v, done := open(t, again, ext4.Options{Logf: func(string, ...any) {}})
+				v, done := open(t, again, ext4.Options{})
 				requireSame(t, withoutTimes(want), withoutTimes(ourManifest(t, v)))
 				done()
 				disktest.Fsck(t, again)
@@ -269,15 +269,15 @@ func checkRecovery(t *testing.T, dirty string, want manifest) {
 	theirs := filepath.Join(t.TempDir(), "theirs.img")
 	copySparse(t, dirty, theirs)
 
-	ro, done := open(t, dirty, ext4.Options{ReadOnly: true, Logf: func(f string, a ...any) {
-		require.NotContains(t, fmt.Sprintf(f, a...), "replayed")
-	}})
+	ro, done := open(t, dirty, ext4.Options{ReadOnly: true, Log: disktest.Logger(func(line string) {
+		require.NotContains(t, line, "replayed")
+	})})
 	_ = ourManifest(t, ro)
 	done()
 
 	var logged []string
-	v, done := open(t, dirty, ext4.Options{Logf: func(f string, a ...any) { logged = append(logged, fmt.Sprintf(f, a...)) }})
-	require.Contains(t, strings.Join(logged, "\n"), "of fast commits")
+	v, done := open(t, dirty, ext4.Options{Log: disktest.Logger(func(line string) { logged = append(logged, line) })})
+	require.Contains(t, strings.Join(logged, "\n"), "fast commits were replayed")
 	got := ourManifest(t, v)
 	done()
 	disktest.Fsck(t, dirty)
@@ -293,9 +293,9 @@ func checkRecovery(t *testing.T, dirty string, want manifest) {
 		})
 	}
 	// Once is enough.
-	v, done = open(t, dirty, ext4.Options{Logf: func(f string, a ...any) {
-		require.NotContains(t, fmt.Sprintf(f, a...), "fast commits")
-	}})
+	v, done = open(t, dirty, ext4.Options{Log: disktest.Logger(func(line string) {
+		require.NotContains(t, line, "fast commits")
+	})})
 	requireSame(t, got, ourManifest(t, v))
 	done()
 }

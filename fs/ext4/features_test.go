@@ -100,9 +100,9 @@ func TestReadOnlyFeatures(t *testing.T) {
 			before, err := os.ReadFile(img)
 			require.NoError(t, err)
 			var said []string
-			v, done := open(t, img, ext4.Options{Logf: func(f string, a ...any) { said = append(said, fmt.Sprintf(f, a...)) }})
+			v, done := open(t, img, ext4.Options{Log: disktest.Logger(func(line string) { said = append(said, line) })})
 			require.True(t, v.ReadOnly())
-			require.Contains(t, strings.Join(said, "\n"), "the feature "+c.name+",")
+			require.Contains(t, strings.Join(said, "\n"), "feature="+c.name)
 			root, err := v.Root()
 			require.NoError(t, err)
 			_, err = root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0)

@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"log/slog"
 	"os/exec"
 	"sync"
 	"testing"
@@ -61,7 +62,7 @@ func TestFlushFails(t *testing.T) {
 				dev, err := blockdev.OpenFile(img, 512)
 				require.NoError(t, err)
 				s := &volume{}
-				s.v, err = ext4.Open(dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
+				s.v, err = ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 				require.NoError(t, err)
 				s.root, err = s.v.Root()
 				require.NoError(t, err)

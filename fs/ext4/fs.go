@@ -41,7 +41,7 @@ func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
 	}
 	var v *FS
 	if err == nil {
-		v, err = Open(dev, Options{ReadOnly: true, Logf: func(string, ...any) {}})
+		v, err = Open(dev, Options{ReadOnly: true})
 	}
 	if err != nil {
 		return recovery.InspectRefused(sb, err), nil, nil

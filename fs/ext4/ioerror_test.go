@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,7 @@ func TestWriteError(t *testing.T) {
 	dev, err := blockdev.OpenFile(disktest.Make(t, "16M"), 512)
 	require.NoError(t, err)
 	defer dev.Close()
-	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)

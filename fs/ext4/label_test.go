@@ -45,7 +45,7 @@ func TestSetLabel(t *testing.T) {
 				return all
 			}
 			set := func(label string) (log []string) {
-				v, done := open(t, img, ext4.Options{Logf: func(f string, args ...any) { log = append(log, fmt.Sprintf(f, args...)) }})
+				v, done := open(t, img, ext4.Options{Log: disktest.Logger(func(line string) { log = append(log, line) })})
 				require.NoError(t, v.SetLabel(label))
 				require.Equal(t, label, v.Label())
 				require.Equal(t, label, disktest.Open(t, img).Superblock.Label(), "on the device before the volume is closed")
@@ -74,7 +74,8 @@ func TestSetLabel(t *testing.T) {
 			m.SetBlock(sb.GroupFirstBlock(groups[0]), b)
 			log := set("after")
 			require.Len(t, log, 1)
-			require.Contains(t, log[0], fmt.Sprintf("backup in group %d is left as it is: ", groups[0]))
+			require.Contains(t, log[0], "a backup of the superblock is left as it is")
+			require.Contains(t, log[0], fmt.Sprintf("group=%d ", groups[0]))
 			require.Equal(t, b, disktest.Open(t, img).Block(sb.GroupFirstBlock(groups[0])))
 			out, err := exec.Command("e2label", img).Output()
 			require.NoError(t, err)

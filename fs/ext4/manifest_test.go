@@ -3,6 +3,7 @@ package ext4_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,8 +157,8 @@ func open(t testing.TB, img string, opt ext4.Options) (v *ext4.FS, done func()) 
 	t.Helper()
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
-	if opt.Logf == nil {
-		opt.Logf = t.Logf
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	v, err = ext4.Open(dev, opt)
 	if err != nil {

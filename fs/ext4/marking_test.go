@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestMarkBeforeAnswer(t *testing.T) {
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	defer dev.Close()
-	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf, CommitInterval: time.Hour})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func TestMarkStays(t *testing.T) {
 			img := disktest.Make(t, "16M", "-O", "metadata_csum_seed,orphan_file")
 			dev, err := blockdev.OpenFile(img, 512)
 			require.NoError(t, err)
-			v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}, CommitInterval: time.Hour})
+			v, err := ext4.Open(dev, ext4.Options{CommitInterval: time.Hour})
 			require.NoError(t, err)
 			root, err := v.Root()
 			require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestMarkStays(t *testing.T) {
 			for range 3 {
 				for _, opt := range []ext4.Options{{ReadOnly: true}, {}} {
 					var said []string
-					opt.Logf = func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) }
+					opt.Log = disktest.Logger(func(line string) { said = append(said, line) })
 					v, done := open(t, img, opt)
 					require.True(t, v.ReadOnly())
 					require.Equal(t, ext4.ReadOnly, v.Inspect().Mount)

@@ -3,6 +3,7 @@ package ext4_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -40,7 +41,7 @@ func TestManySlowReaders(t *testing.T) {
 	img := disktest.Make(t, "256M")
 	ns := smallPool(t, img, 64<<20)
 	dev := &slowDevice{ns, 0}
-	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)
@@ -89,7 +90,7 @@ func TestManySlowReaders(t *testing.T) {
 func TestSmallPool(t *testing.T) {
 	img := disktest.Make(t, "256M")
 	ns := smallPool(t, img, 16<<20)
-	v, err := ext4.Open(ns, ext4.Options{Logf: func(f string, args ...any) { t.Errorf("logged: "+f, args...) }, CommitInterval: 100 * time.Millisecond})
+	v, err := ext4.Open(ns, ext4.Options{Log: disktest.Logger(func(line string) { t.Errorf("logged: %s", line) }), CommitInterval: 100 * time.Millisecond})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)

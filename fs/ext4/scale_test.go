@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -274,7 +275,7 @@ func TestDirFsync(t *testing.T) {
 			require.NoError(t, err)
 			defer dev.Close()
 			dev.CacheWrites()
-			v, err := ext4.Open(dev, ext4.Options{CommitInterval: time.Hour, Logf: t.Logf})
+			v, err := ext4.Open(dev, ext4.Options{CommitInterval: time.Hour, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			require.NoError(t, err)
 			root, err := v.Root()
 			require.NoError(t, err)

@@ -2,6 +2,7 @@ package ext4_test
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os/exec"
 	"strconv"
@@ -106,7 +107,7 @@ func TestDiscard(t *testing.T) {
 		defer mu.Unlock()
 		return len(discarded)
 	}
-	v, err := ext4.Open(dev, ext4.Options{Discard: true, Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{Discard: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"log/slog"
 	"sync/atomic"
 	"testing"
 
@@ -28,7 +29,7 @@ func TestStats(t *testing.T) {
 						written.Add(int64(e.Len))
 					}
 				})
-				v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+				v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 				require.NoError(t, err)
 				require.NotZero(t, v.Stats().MetadataWritten, "mounting writes the superblock")
 				root, err := v.Root()

@@ -162,7 +162,7 @@ func TestFailsHalfWay(t *testing.T) {
 						dev, err := blockdev.OpenFile(img, 512)
 						require.NoError(t, err)
 						bad := &kth{TestDevice: dev, op: op, k: k}
-						v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
+						v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever})
 						require.NoError(t, err)
 						root, err := v.Root()
 						require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestFailsHalfWay(t *testing.T) {
 						require.NoError(t, v.Close(), "%v %d", op, k)
 						require.NoError(t, dev.Close())
 						disktest.Fsck(t, img)
-						v, done := open(t, img, ext4.Options{ReadOnly: true, Logf: func(string, ...any) {}})
+						v, done := open(t, img, ext4.Options{ReadOnly: true})
 						requireSame(t, now, ourManifest(t, v))
 						done()
 					}
@@ -228,7 +228,7 @@ func TestLookupFails(t *testing.T) {
 				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
 				bad := &kth{TestDevice: dev, op: blockdev.OpRead, k: k}
-				v, err := ext4.Open(bad, ext4.Options{Logf: func(string, ...any) {}, Atime: ext4.AtimeNever})
+				v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever})
 				require.NoError(t, err)
 				root, err := v.Root()
 				require.NoError(t, err)

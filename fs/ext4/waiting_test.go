@@ -1,6 +1,7 @@
 package ext4
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -49,7 +50,7 @@ func openStalled(t *testing.T, img string) *stalled {
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	// Only those who ask for a commit get one.
-	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: time.Hour})
+	v, err := Open(dev, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(t, err)
 	s := &stalled{dev: dev, v: v}
 	s.root, err = v.Root()
@@ -217,7 +218,7 @@ func TestCommitInterval(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
-	v, err := Open(dev, Options{Logf: t.Logf, CommitInterval: 20 * time.Millisecond})
+	v, err := Open(dev, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: 20 * time.Millisecond})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)

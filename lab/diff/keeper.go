@@ -80,7 +80,7 @@ func openVolume(image string, readOnly bool) (*ext4.FS, blockdev.Device, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	vol, err := ext4.Open(dev, ext4.Options{ReadOnly: readOnly, Atime: ext4.AtimeNever, Logf: logf})
+	vol, err := ext4.Open(dev, ext4.Options{ReadOnly: readOnly, Atime: ext4.AtimeNever, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return nil, nil, errors.Join(err, dev.Close())
 	}

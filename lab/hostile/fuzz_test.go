@@ -102,7 +102,7 @@ func FuzzVolume(f *testing.F) {
 		for _, ro := range []bool{true, false} {
 			m := newMedium(contentOf(image), ro)
 			bounded(t, func() {
-				v, err := ext4.Open(m, ext4.Options{ReadOnly: ro, Logf: func(string, ...any) {}})
+				v, err := ext4.Open(m, ext4.Options{ReadOnly: ro})
 				if err != nil {
 					return
 				}

@@ -2,7 +2,7 @@ package hostile
 
 import (
 	"errors"
-	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -20,10 +20,12 @@ type mountLog struct {
 	lines []string
 }
 
-func (l *mountLog) printf(f string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, fmt.Sprintf(f, args...))
+func (l *mountLog) logger() *slog.Logger {
+	return disktest.Logger(func(line string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, line)
+	})
 }
 
 // corruptions returns the number of lines that report corruption.
@@ -47,7 +49,7 @@ func look(t *testing.T, image *content) (*tour, *mountLog, error) {
 	var err error
 	bounded(t, func() {
 		var v *ext4.FS
-		if v, err = ext4.Open(m, ext4.Options{ReadOnly: true, Logf: l.printf}); err != nil {
+		if v, err = ext4.Open(m, ext4.Options{ReadOnly: true, Log: l.logger()}); err != nil {
 			return
 		}
 		w = walkAll(v)
@@ -139,7 +141,7 @@ func takeOn(t *testing.T, s sample) string {
 		t.Logf("refused: %v", err)
 		m := newMedium(image, false)
 		bounded(t, func() {
-			if v, err := ext4.Open(m, ext4.Options{Logf: func(string, ...any) {}}); err == nil {
+			if v, err := ext4.Open(m, ext4.Options{}); err == nil {
 				_ = v.Close()
 				t.Error("refused for reading, but mounts for writing")
 			}

@@ -29,7 +29,7 @@ func TestJournals(t *testing.T) {
 			var err error
 			bounded(t, func() {
 				var v *ext4.FS
-				if v, err = ext4.Open(m, ext4.Options{Logf: l.printf}); err == nil {
+				if v, err = ext4.Open(m, ext4.Options{Log: l.logger()}); err == nil {
 					err = v.Close()
 				}
 			})

@@ -30,7 +30,7 @@ func (p *patient) treat(t *testing.T, what string, f func(*churn, string)) strin
 	var l mountLog
 	how := "read-write"
 	bounded(t, func() {
-		v, err := ext4.Open(m, ext4.Options{Logf: l.printf})
+		v, err := ext4.Open(m, ext4.Options{Log: l.logger()})
 		if err != nil {
 			how = "refused for writing"
 			t.Logf("refused for writing: %v", err)

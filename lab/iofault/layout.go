@@ -93,7 +93,7 @@ const filler = "filler"
 func (l *Layout) age(m *medium) (*medium, error) {
 	dev := m.device()
 	defer dev.Close()
-	v, err := ext4.Open(dev, ext4.Options{Logf: func(string, ...any) {}})
+	v, err := ext4.Open(dev, ext4.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package iofault
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,7 +129,7 @@ func newOutside(t *testing.T) *outside {
 	b.base, err = b.layout.make(dir)
 	require.NoError(t, err)
 	dev := b.base.device()
-	v, err := ext4.Open(dev, ext4.Options{Logf: t.Logf})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	p := newPlayer(v)
 	for _, o := range []diff.Op{

@@ -3,7 +3,9 @@ package iofault
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -28,7 +30,16 @@ type script struct {
 }
 
 func (s *script) options(logf func(string, ...any)) ext4.Options {
-	return ext4.Options{CommitInterval: 1 << 40, Atime: ext4.AtimeNever, Discard: s.layout.Discard, CacheSize: 8 << 20, Logf: logf}
+	return ext4.Options{CommitInterval: 1 << 40, Atime: ext4.AtimeNever, Discard: s.layout.Discard, CacheSize: 8 << 20,
+		Log: slog.New(slog.NewTextHandler(lineWriter(logf), nil))}
+}
+
+// lineWriter writes each line of a log to a function like fmt.Printf.
+type lineWriter func(string, ...any)
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	w("%s", strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 // twin runs the script without a fault twice: first to count its commands, then to record every tree. It returns the medium

@@ -3,6 +3,7 @@ package powercut
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"strings"
@@ -36,17 +37,17 @@ func readOnly(path string, l *Layout) (*Tree, error) {
 
 func look(path string, o stackOptions) (*Tree, error) {
 	var said strings.Builder
-	o.logf = func(format string, args ...any) { fmt.Fprintf(&said, "\n    "+format, args...) }
+	o.log = slog.New(slog.NewTextHandler(&said, nil))
 	s, err := openStack(path, o)
 	if err != nil {
-		return nil, fmt.Errorf("mount: %w%s", err, said.String())
+		return nil, fmt.Errorf("mount: %w\n%s", err, said.String())
 	}
 	t, err := walk(s.vol)
 	if err == nil && !o.readOnly && s.vol.ReadOnly() {
 		err = errors.New("the volume turned read-only")
 	}
 	if err = errors.Join(err, s.close()); err != nil {
-		return nil, fmt.Errorf("%w%s", err, said.String())
+		return nil, fmt.Errorf("%w\n%s", err, said.String())
 	}
 	return t, nil
 }

@@ -36,7 +36,7 @@ type stackOptions struct {
 	outOfOrder bool
 	seed       int64
 	lanes      int
-	logf       func(string, ...any)
+	log        *slog.Logger // nil: discard
 }
 
 var discardLog = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -73,11 +73,8 @@ func openStack(image string, o stackOptions) (s *stack, err error) {
 	if s.dev, err = namespace.Open(s.eng, 1, namespace.Options{}); err != nil {
 		return s, err
 	}
-	if o.logf == nil {
-		o.logf = func(string, ...any) {}
-	}
 	s.vol, err = ext4.Open(s.dev, ext4.Options{ReadOnly: o.readOnly, CommitInterval: o.commit, Discard: o.discard,
-		CacheSize: 16 << 20, Logf: o.logf})
+		CacheSize: 16 << 20, Log: o.log})
 	return s, err
 }
 

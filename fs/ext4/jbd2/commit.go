@@ -25,7 +25,7 @@ func (j *Journal) committer() {
 			j.marking = true
 			j.mu.Unlock()
 			if err := j.sink.mark(); err != nil {
-				j.cfg.Logf("the journal's superblock could not be marked: %v", err)
+				j.cfg.Log.Error("the journal's superblock could not be marked", "error", err)
 			}
 			j.mu.Lock()
 			j.toldLocked()
@@ -70,7 +70,7 @@ func (j *Journal) commitLocked(t *transaction) {
 	j.closing = true
 	if t.open > 0 {
 		slow := time.AfterFunc(slowHandle, func() {
-			j.cfg.Logf("a commit has waited %v for an operation to end: it holds a handle for too long", slowHandle)
+			j.cfg.Log.Warn("a commit waits for an operation to end: it holds a handle for too long", "waited", slowHandle)
 		})
 		for t.open > 0 && j.err == nil {
 			j.idle.Wait()

@@ -79,7 +79,7 @@ func (j *Journal) holdLocked(cause error) {
 			j.mu.Unlock()
 		})
 		j.held = h
-		j.cfg.Logf("commits wait, and changes are refused: %v", cause)
+		j.cfg.Log.Warn("commits wait, and changes are refused", "error", cause)
 	} else {
 		h.timer.Reset(j.retry)
 	}
@@ -104,7 +104,7 @@ func (j *Journal) unholdLocked() {
 	}
 	j.held.timer.Stop()
 	if j.err == nil {
-		j.cfg.Logf("commits go on after %v", time.Since(j.held.Since).Round(time.Millisecond))
+		j.cfg.Log.Info("commits go on after a wait", "waited", time.Since(j.held.Since).Round(time.Millisecond))
 	}
 	j.held = nil
 	j.gate.Broadcast()

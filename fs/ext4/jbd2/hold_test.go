@@ -2,6 +2,7 @@ package jbd2
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // said collects what a journal tells its user.
@@ -19,10 +21,12 @@ type said struct {
 	lines []string
 }
 
-func (s *said) logf(f string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lines = append(s.lines, fmt.Sprintf(f, args...))
+func (s *said) logger() *slog.Logger {
+	return disktest.Logger(func(line string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lines = append(s.lines, line)
+	})
 }
 
 func (s *said) all() string {
@@ -85,7 +89,7 @@ func TestFullMediumHoldsCommit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 6))
 	for k := 0; ; k++ {
 		var log said
-		d, m := newLogged(t, Config{Logf: log.logf})
+		d, m := newLogged(t, Config{Log: log.logger()})
 		require.NoError(t, m.j.WaitCommit(changeMany(t, m, 70)))
 		tid := changeMany(t, m, 71)
 		d.setRefuse(fullFrom(k))
@@ -135,7 +139,7 @@ func TestFullMediumHoldsCommit(t *testing.T) {
 		require.NoError(t, m.j.Close())
 		require.NoError(t, m.c.Close())
 		requireMany(t, d.durable, 72, what)
-		require.Regexp(t, "^commits wait, and changes are refused: commit 3: .*the medium has no room left\ncommits go on after .*s$", log.all())
+		require.Regexp(t, "^commits wait, and changes are refused error=commit 3: .*the medium has no room left\ncommits go on after a wait waited=.*s$", log.all())
 	}
 }
 

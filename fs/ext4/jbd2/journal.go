@@ -3,6 +3,7 @@ package jbd2
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,8 @@ const (
 type Config struct {
 	// Interval is the longest time between a change and its commit, 0: DefaultCommitInterval.
 	Interval time.Duration
-	// Logf is told what a user should know, once. nil: nobody.
-	Logf func(format string, args ...any)
+	// Log gets what the administrator should know, once. nil: discard.
+	Log *slog.Logger
 	// BeforeCommit runs with the gate closed, before the dirty buffers are copied: a place to bring up to date what need
 	// not be so at every moment, such as counters in the superblock. h is valid during the call; its credits are
 	// BeforeCommitCredits. It must not Begin, and must not wait for locks that are held across Begin.
@@ -106,8 +107,8 @@ func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
 	if cfg.Interval <= 0 {
 		cfg.Interval = DefaultCommitInterval
 	}
-	if cfg.Logf == nil {
-		cfg.Logf = func(string, ...any) {}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	max = min(max, int(c.budget.txn)/c.blockSize)
 	j := &Journal{cache: c, cfg: cfg, max: max, retry: min(retryInterval, cfg.Interval), sink: s, next: first, committed: first - 1, wanted: first - 1,
@@ -315,7 +316,7 @@ func (j *Journal) abortLocked(cause error) {
 	if j.err != nil {
 		return
 	}
-	j.cfg.Logf("journal aborted, no further changes are accepted: %v", cause)
+	j.cfg.Log.Error("journal aborted, no further changes are accepted", "error", cause)
 	j.failed = true
 	j.stopLocked(cause)
 }

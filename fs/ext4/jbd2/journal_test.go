@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // put changes the number in a block under a handle of its own.
@@ -143,7 +145,7 @@ func TestBeginLimits(t *testing.T) {
 func TestAbort(t *testing.T) {
 	d := newTestDevice(1<<20, 512)
 	var lines int
-	c, j := inPlaceOn(t, d, Config{Logf: func(string, ...any) { lines++ }})
+	c, j := inPlaceOn(t, d, Config{Log: disktest.Logger(func(string) { lines++ })})
 	d.failAt = 1
 	tid := put(t, c, j, 7, 70)
 	err := j.WaitCommit(tid)

@@ -109,7 +109,7 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	m.dev = namespacetest.OpenLanesOn(t, rt, m.Image, softctl.Options{}, engine.Config{Lanes: 4})
 	m.top = &device{Namespace: m.dev}
-	m.vol, err = ext4.Open(m.top, ext4.Options{Logf: t.Logf})
+	m.vol, err = ext4.Open(m.top, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	m.Pool, err = residency.New(residency.Config{Runtime: rt, Mapper: m.dev, Size: pool})

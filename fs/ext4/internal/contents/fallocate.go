@@ -242,7 +242,7 @@ func atMostExtents(i *volume.Inode, l, n uint32, k int) uint32 {
 
 // Fallocate modes, as in fallocate(2).
 const (
-	FallocKeepSize      = 0x01
-	FallocPunchHole     = 0x02
-	FallocZeroRange     = 0x10
+	FallocKeepSize  = 0x01
+	FallocPunchHole = 0x02
+	FallocZeroRange = 0x10
 )

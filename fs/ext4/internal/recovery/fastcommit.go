@@ -77,7 +77,7 @@ func (j *Journal) replayFastCommits(orphans []*volume.Inode) ([]*volume.Inode, e
 		v.Journal.Stop(err)
 		return f.orphans, fmt.Errorf("replaying fast commits: %w", err)
 	}
-	v.Opt.Logf("%s: replayed %d records of fast commits", v.Name(), len(f.recs))
+	v.Opt.Log.Info("fast commits were replayed", "records", len(f.recs))
 	for _, i := range f.inodes {
 		i.Put() // orphans have a reference of their own
 	}

@@ -51,7 +51,7 @@ func (j *Journal) open() (err error) {
 	v := j.v
 	cfg := jbd2.Config{
 		Interval:            v.Opt.CommitInterval,
-		Logf:                func(f string, args ...any) { v.Opt.Logf(v.Name()+": "+f, args...) },
+		Log:                 v.Opt.Log,
 		BeforeCommit:        v.BeforeCommit,
 		BeforeCommitCredits: 1,
 	}
@@ -93,7 +93,7 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 		return nil, nil
 	}
 	if !v.Super.FeatureIncompat.Has(disk.IncompatRecover) {
-		v.Opt.Logf("%s: the journal is not empty, but the superblock does not ask for recovery: recovered all the same", v.Name())
+		v.Opt.Log.Warn("the journal is not empty, but the superblock does not ask for recovery: recovered all the same")
 	}
 	fast, err := r.HasFastCommits()
 	if err != nil {
@@ -101,9 +101,9 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 	}
 	if !v.Writable() {
 		v.Cache.SetOverlay(r.Overlay())
-		v.Opt.Logf("%s: %d transactions of the journal are shown, not written: the mount is read-only", v.Name(), r.Transactions)
+		v.Opt.Log.Info("the mount is read-only: transactions of the journal are shown, not written", "transactions", r.Transactions)
 		if fast {
-			v.Opt.Logf("%s: fast commits in the journal are not shown: what was done last appears after a mount that may write", v.Name())
+			v.Opt.Log.Warn("fast commits in the journal are not shown: what was done last appears after a mount that may write")
 		}
 	} else {
 		if err := r.Replay(disk.Block(v.Super.SuperBlockNo())); err != nil {
@@ -112,7 +112,7 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 		if err := replaySuper(v, r.Overlay()); err != nil {
 			return nil, err
 		}
-		v.Opt.Logf("%s: recovered %d transactions, %d blocks, from the journal", v.Name(), r.Transactions, r.Blocks())
+		v.Opt.Log.Info("the journal was recovered", "transactions", r.Transactions, "blocks", r.Blocks())
 	}
 	v.Cache.Invalidate()
 	if err := v.ReloadSuper(); err != nil {

@@ -42,9 +42,9 @@ func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
 		i.Put()
 	}
 	if left := v.UnfinishedCount(); left > 0 {
-		v.Opt.Logf("%s: of %d deletions and truncations of the last mount %d could not be finished", v.Name(), len(todo), left)
+		v.Opt.Log.Warn("deletions and truncations of the last mount could not all be finished", "all", len(todo), "left", left)
 	} else {
-		v.Opt.Logf("%s: finished %d deletions and %d truncations of the last mount", v.Name(), deleted, len(todo)-deleted)
+		v.Opt.Log.Info("deletions and truncations of the last mount were finished", "deletions", deleted, "truncations", len(todo)-deleted)
 	}
 	return v.Journal.Commit()
 }

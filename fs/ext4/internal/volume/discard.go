@@ -16,14 +16,14 @@ func (v *FS) StartDiscard() {
 		return
 	}
 	if !v.Dev.Info().Discard {
-		v.Opt.Logf("%s: the device does not discard: the option discard does nothing", v.Name())
+		v.Opt.Log.Warn("the device does not discard: the option discard does nothing")
 		return
 	}
 	said := false // by the journal's committer only
 	v.Alloc.SetDiscard(func(start disk.Block, n uint32) {
 		if err := v.discard(start, n); err != nil && !said {
 			said = true
-			v.Opt.Logf("%s: discarding freed blocks: %v", v.Name(), err)
+			v.Opt.Log.Warn("discarding freed blocks failed", "error", err)
 		}
 	})
 }

@@ -38,7 +38,7 @@ func (v *FS) Note(err error) error {
 		case v.Mounted && !v.errored.Swap(true):
 			v.meet(err, v.stampError)
 		default:
-			v.Opt.Logf("%s: %v: the volume is read-only now", v.Name(), err)
+			v.Opt.Log.Error("the volume is read-only now", "error", err)
 		}
 	}
 	return err
@@ -51,14 +51,14 @@ func (v *FS) meet(err error, record func() error) {
 		mode = ErrorsPanic
 	}
 	if mode == ErrorsContinue && !v.readOnly.Load() {
-		v.Opt.Logf("%s: %v: the volume takes changes all the same (errors=continue); run e2fsck on it", v.Name(), err)
+		v.Opt.Log.Error("an error was met; the volume takes changes all the same (errors=continue); run e2fsck on it", "error", err)
 	} else {
 		v.readOnly.Store(true)
-		v.Opt.Logf("%s: %v: the volume is read-only now; run e2fsck on it", v.Name(), err)
+		v.Opt.Log.Error("the volume is read-only now; run e2fsck on it", "error", err)
 	}
 	if v.sbBuf != nil { // else nothing was to be written
 		if rerr := record(); rerr != nil {
-			v.Opt.Logf("%s: cannot record the error %q in the superblock: %v", v.Name(), err, rerr)
+			v.Opt.Log.Error("the error cannot be recorded in the superblock", "met", err, "error", rerr)
 		}
 	}
 	if mode == ErrorsPanic {
@@ -94,7 +94,7 @@ func (v *FS) Distrust(marked bool, damage error) {
 func (v *FS) SetDoubt(doubt string) {
 	v.Doubt = doubt
 	if !v.readOnly.Swap(true) {
-		v.Opt.Logf("%s: the volume %s: mounted read-only; run e2fsck on it", v.Name(), v.Doubt)
+		v.Opt.Log.Warn("mounted read-only; run e2fsck on the volume", "why", "the volume "+v.Doubt)
 	}
 }
 

@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -34,12 +35,12 @@ func Refusal(sb *disk.Superblock) error {
 func Unwritable(sb *disk.Superblock) disk.ROCompat { return sb.FeatureROCompat &^ writableROCompat }
 
 // checkFeatures refuses what cannot be read and turns ro on for what cannot be written.
-func checkFeatures(sb *disk.Superblock, ro *bool, logf func(string, ...any)) error {
+func checkFeatures(sb *disk.Superblock, ro *bool, log *slog.Logger) error {
 	if err := Refusal(sb); err != nil {
 		return err
 	}
 	if bad := Unwritable(sb); bad != 0 && !*ro {
-		logf("the volume has the feature %v, which LaneFS cannot write: mounted read-only", bad)
+		log.Warn("the volume has a feature that LaneFS cannot write: mounted read-only", "feature", bad)
 		*ro = true
 	}
 	return nil

@@ -2,7 +2,7 @@ package volume
 
 import (
 	"errors"
-	"log"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,9 +57,10 @@ func New(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) erro
 	if opt.CommitInterval == 0 {
 		opt.CommitInterval = 5 * time.Second
 	}
-	if opt.Logf == nil {
-		opt.Logf = log.Printf
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
+	opt.Log = opt.Log.With("volume", dev.Info().Name)
 	if opt.Panic == nil {
 		opt.Panic = func(err error) { panic(err) }
 	}
@@ -68,7 +69,7 @@ func New(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) erro
 		return nil, err
 	}
 	ro := opt.ReadOnly || dev.Info().ReadOnly
-	if err := checkFeatures(sb, &ro, opt.Logf); err != nil {
+	if err := checkFeatures(sb, &ro, opt.Log); err != nil {
 		return nil, err
 	}
 	if err := checkGeometry(sb, dev); err != nil {

@@ -56,7 +56,7 @@ func (v *FS) updateBackup(o *Op, group uint32, f func(*disk.Superblock)) error {
 			err = sb.VerifyChecksum()
 		}
 		if err != nil {
-			v.Opt.Logf("%s: the superblock's backup in group %d is left as it is: %v; run e2fsck on the volume", v.Name(), group, err)
+			v.Opt.Log.Warn("a backup of the superblock is left as it is; run e2fsck on the volume", "group", group, "error", err)
 			return nil
 		}
 		f(sb)

@@ -1,6 +1,9 @@
 package volume
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // Options of Open. The zero value mounts read-write.
 type Options struct {
@@ -12,8 +15,8 @@ type Options struct {
 	Atime          AtimeMode
 	NoDirAtime     bool // reading a directory never changes its access time
 	Errors         ErrorMode
-	Panic          func(error) // ends the program, for ErrorsPanic; nil: panic
-	Logf           func(format string, args ...any)
+	Panic          func(error)  // ends the program, for ErrorsPanic; nil: panic
+	Log            *slog.Logger // nil: discard
 }
 
 // ErrorMode says what follows when corruption is met, after it was recorded in the superblock.

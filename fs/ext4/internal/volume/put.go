@@ -43,7 +43,7 @@ func (i *Inode) Put() {
 	i.DropWindow()
 	if err := i.FS.end(i, gone); err != nil {
 		if !IsCorrupt(err) { // of that it has told
-			i.FS.Opt.Logf("%s: freeing what inode %d had: %v", i.FS.Name(), i.ino, err)
+			i.FS.Opt.Log.Error("freeing what an inode had failed", "inode", i.ino, "error", err)
 		}
 		if !i.FS.unfinished.add(i) {
 			i.drop()

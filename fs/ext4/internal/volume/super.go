@@ -114,7 +114,7 @@ func (v *FS) ReloadSuper() error {
 	}
 	KeepErrors(sb, v.Super) // also where the log is only shown
 	ro := !v.Writable()
-	if err := checkFeatures(sb, &ro, v.Opt.Logf); err != nil {
+	if err := checkFeatures(sb, &ro, v.Opt.Log); err != nil {
 		return err
 	}
 	v.Super, v.Seed = sb, sb.CsumSeed()
