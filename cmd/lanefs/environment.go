@@ -67,11 +67,6 @@ func warnings(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// logf is log for the layers below that want a function: each line is a warning.
-func logf(log *slog.Logger) func(format string, args ...any) {
-	return func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
-}
-
 // newLogger makes the logger of a mount. All layers below get it.
 func newLogger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
