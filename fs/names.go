@@ -179,7 +179,7 @@ func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string,
 // Unlink removes a name of anything but a directory.
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 	v := n.victim(name)
-	defer v.gone(n, name, false)
+	defer v.finish(n, name, false)
 	if err := n.in.Unlink(name); err != nil {
 		return n.fail("unlink", err)
 	}
@@ -189,7 +189,7 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 // Rmdir removes an empty directory.
 func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	v := n.victim(name)
-	defer v.gone(n, name, false)
+	defer v.finish(n, name, false)
 	if err := n.in.Rmdir(name); err != nil {
 		return n.fail("rmdir", err)
 	}
@@ -202,7 +202,7 @@ func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbe
 	if flags&ext4.RenameExchange == 0 {
 		v := to.victim(newName)
 		// The notification is for the old name. One for the new name would make the kernel drop the entry that it just made.
-		defer v.gone(n, name, flags&ext4.RenameWhiteout != 0)
+		defer v.finish(n, name, flags&ext4.RenameWhiteout != 0)
 	}
 	if err := n.srv.reclaim(func() error {
 		if flags&ext4.RenameWhiteout != 0 {

@@ -30,9 +30,9 @@ func (n *node) victim(name string) victim {
 	return v
 }
 
-// gone is called before the reply. name is a name in dir that exists for the kernel until it has handled the reply. back says that the
+// finish is called before the reply. name is a name in dir that exists for the kernel until it has handled the reply. back says that the
 // request has put another file at the name, so that it exists afterwards, too.
-func (v victim) gone(dir *node, name string, back bool) {
+func (v victim) finish(dir *node, name string, back bool) {
 	if v.in == nil {
 		return
 	}

@@ -35,7 +35,7 @@ func during(t *testing.T, dev *blockdev.TestDevice, f blockdev.Fault, slow, work
 	case err := <-worked:
 		require.NoError(t, err)
 	case <-time.After(2 * time.Minute):
-		release() // so that the mount can be taken away
+		release() // so that the mount can be unmounted
 		<-worked
 		require.FailNow(t, "waits for what it must not wait for")
 	}

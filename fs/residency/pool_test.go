@@ -63,7 +63,7 @@ func TestFailedLoad(t *testing.T) {
 	require.Panics(t, h.Release)
 }
 
-// TestChangeDuringLoad: a range that changes while it is read is read again; one that always does is given as it is.
+// TestChangeDuringLoad: a range that changes while it is read is read again; one that changes every time is returned as it is.
 func TestChangeDuringLoad(t *testing.T) {
 	p := newPool(t, 4)
 	loads := 0
@@ -88,10 +88,10 @@ func TestChangeDuringLoad(t *testing.T) {
 	require.False(t, h.current())
 	require.Equal(t, h.latest(), told)
 	h.Release()
-	require.Len(t, p.Stats().Residents, 1, "what is stale and nobody's goes")
+	require.Len(t, p.Stats().Residents, 1, "a stale range without holds is freed")
 }
 
-// TestOwners: a runtime whose memory readers could write to shares it by user.
+// TestOwners: without read-only exports memory is shared by programs of one user only.
 func TestOwners(t *testing.T) {
 	p := newPool(t, 4)
 	require.Equal(t, p.Key(5, 6, 7), p.Key(5, 6, 8), "memfds are sealed")
@@ -99,7 +99,7 @@ func TestOwners(t *testing.T) {
 	require.NotEqual(t, p.Key(5, 6, 7), p.Key(5, 6, 8))
 }
 
-// TestZeroes: nobody sees what was in memory before.
+// TestZeroes: a program never sees old bytes of memory.
 func TestZeroes(t *testing.T) {
 	p := newPool(t, 1)
 	dirty, err := p.Alloc(p.granule, func(m *Memory) error {
@@ -122,7 +122,7 @@ func TestZeroes(t *testing.T) {
 	h.Release()
 }
 
-// TestMany: goroutines that map, hold, change, pin and let go; the books are right all the time.
+// TestMany: goroutines map, hold, change, pin and release ranges; the sums are right all the time.
 func TestMany(t *testing.T) {
 	p := newPool(t, 8)
 	var wg sync.WaitGroup

@@ -10,7 +10,7 @@
 //
 //  1. The program sends Map with an open descriptor of the file.  sdk/go: (*Session).Map
 //  2. The gate, a process of its own, receives the message and looks at the descriptor. It makes the kernel write back the file's dirty
-//     pages, and passes the inode number and the open flags on.  (*visitor).up in gate
+//     pages, and passes the inode number and the open flags on.  (*relay).up in gate
 //  3. The connection's goroutine decodes the request and takes a reference on the inode. The descriptor's flags are the permission: a
 //     private mapping needs a file that is open for writing, any other one that is open for reading.  (*conn).mapFile in map.go
 //  4. The pool finds the range resident and current (then go on with 7), or makes room by evicting ranges without holds, and allocates
@@ -20,7 +20,7 @@
 //  7. The generation at which the bytes were read is stored on the notice board. Later changes of the range store a newer one there.
 //     (*conn).share
 //  8. The memory is exported as a descriptor, sealed against writing where the runtime can, and sent with the reply. The gate passes it
-//     on.  (*visitor).down in gate
+//     on.  (*relay).down in gate
 //  9. The program imports the descriptor, by mmap(2) or by its GPU's runtime.  sdk/go: (*Buffer).Bytes, Import
 //
 // Possession of an open descriptor is the permission. No path is looked up.

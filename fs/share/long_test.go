@@ -50,7 +50,7 @@ func TestLongTransfers(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
 	within(t, "the mount's end", func() {
-		for { // the mount is taken away before its share ends
+		for { // the mount ends before its share
 			if _, err := os.Stat(m.Path("file")); err != nil {
 				return
 			}
