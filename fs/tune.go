@@ -1,10 +1,8 @@
 package fs
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -40,19 +38,3 @@ func (s *Server) tune() {
 // Readers is how many threads of go-fuse may wait in read(2) of /dev/fuse at once, for a mount that was made with procs Go processors
 // (GOMAXPROCS): fuse.NewServer allows a reader for each processor, 2 to 16, and readRequest one more.
 func Readers(procs int) int { return min(max(procs, 2), 16) + 1 }
-
-// fusermount runs fusermount3, which mounts and unmounts for ordinary users.
-func fusermount(args ...string) error {
-	bin, err := exec.LookPath("fusermount3")
-	if err != nil {
-		return fmt.Errorf("%w: install fuse3", err)
-	}
-	out, err := exec.Command(bin, args...).CombinedOutput()
-	if err != nil {
-		if text := bytes.TrimSpace(out); len(text) > 0 {
-			return fmt.Errorf("%s", text)
-		}
-		return err
-	}
-	return nil
-}
