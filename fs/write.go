@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
-	"golang.org/x/sys/unix"
 )
 
 var (
@@ -73,7 +72,8 @@ func (n *node) Fsync(_ context.Context, _ gofs.FileHandle, flags uint32) syscall
 	return n.fail("fsync", n.in.Fsync(flags&fsyncDataOnly != 0))
 }
 
-// Allocate is fallocate(2), in all its modes.
+// Allocate is fallocate(2). The kernel sends the modes FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE only, none of
+// which moves bytes behind the range (fuse_file_fallocate in Linux's fs/fuse/file.c).
 func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
 	if off > math.MaxInt64 || size > math.MaxInt64 || off+size > math.MaxInt64 {
 		return syscall.EFBIG
@@ -81,11 +81,7 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 	if err := n.killPrivFor(ctx); err != nil {
 		return n.fail("fallocate", err)
 	}
-	end := int64(off + size)
-	if mode&^(unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) != 0 {
-		end = math.MaxInt64 // the bytes behind the range move
-	}
-	defer n.changed(int64(off), end)
+	defer n.changed(int64(off), int64(off+size))
 	may := n.srv.mayOf(ctx)
 	if err := n.srv.reclaim(func() error { return n.in.Fallocate(mode, int64(off), int64(size), may) }); err != nil {
 		return n.fail("fallocate", err)
