@@ -61,9 +61,9 @@ func (v *FS) Inode(ino uint32) (*Inode, error) { return face(v.vol.Inode(ino)) }
 // Root gives a reference to the root directory.
 func (v *FS) Root() (*Inode, error) { return face(v.vol.Root()) }
 
-// ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it may be asked for any
-// number: who asks has it from a file handle, which may be old or made up. So it proves nothing about the volume, and a slot
-// that is no inode is no damage. The caller compares generations.
+// ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it takes any number: it
+// comes from a file handle, which may be old or made up. So what is found there says nothing about the volume, and a slot that is
+// no inode is no damage. The caller compares generations.
 //
 // A free inode is never made a live one here: its last Put would free it once more.
 func (v *FS) ByNumber(ino uint32) (*Inode, error) { return face(v.vol.ByNumber(ino)) }
@@ -75,7 +75,7 @@ func (v *FS) Sync() error { return v.vol.Sync() }
 func (v *FS) Close() error { return v.vol.Close() }
 
 // ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
-// commit after which nobody has tried to change anything yet.
+// commit after which no change was tried yet.
 func (v *FS) ReadOnly() bool { return v.vol.ReadOnly() }
 
 // BlockSize is the volume's block size in bytes.

@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// Inode is a live file. There is one per inode number, shared by all who hold a reference.
+// Inode is a live file. There is one per inode number, shared by all holders of a reference.
 type Inode volume.Inode
 
 // in is the inode as the rooms below know it.
@@ -103,7 +103,7 @@ func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (i
 }
 
 // ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
-// waits for it, without mu and without other edges: who holds memory may wait for mu, or for more of it.
+// waits for it, with no lock and no other memory held: others that have memory may be waiting for that.
 func (i *Inode) ReadInto(ts []Transfer) { contents.ReadInto(i.in(), ts) }
 
 // WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.

@@ -40,11 +40,11 @@ func (m *model) take(want, least uint32) error {
 		return err
 	}
 	require.True(m.t, n >= least && n <= want)
-	m.took(b, n)
+	m.taken(b, n)
 	return nil
 }
 
-func (m *model) took(b disk.Block, n uint32) {
+func (m *model) taken(b disk.Block, n uint32) {
 	require.True(m.t, m.a.Valid(b, n))
 	for i := range uint64(n) {
 		require.False(m.t, m.blocks[uint64(b)+i], "block %d given out twice", uint64(b)+i)

@@ -91,7 +91,7 @@ func (w *worker) step() {
 	case k < 6:
 		w.handle(AllocCredits, func(h *jbd2.Handle) error {
 			b, n, err := w.a.AllocWindow(h, &w.window, w.end1, 1+w.r.Uint32N(20), 1, 0)
-			w.took(b, n)
+			w.taken(b, n)
 			if err == nil {
 				w.end1 = b + disk.Block(n)
 			}
@@ -100,7 +100,7 @@ func (w *worker) step() {
 	case k < 10:
 		w.handle(AllocCredits, func(h *jbd2.Handle) error {
 			b, n, err := w.a.Alloc(h, disk.Block(w.r.Uint64N(w.sb.BlocksCount)), 1+w.r.Uint32N(400), 1, 0)
-			w.took(b, n)
+			w.taken(b, n)
 			return err
 		})
 	case k < 15 && len(w.runs) > 0:
@@ -128,7 +128,7 @@ func (w *worker) step() {
 	}
 }
 
-func (w *worker) took(b disk.Block, n uint32) {
+func (w *worker) taken(b disk.Block, n uint32) {
 	for i := range disk.Block(n) {
 		if !w.owner[b+i].CompareAndSwap(0, w.id) {
 			w.t.Errorf("block %d has two owners", b+i)

@@ -78,7 +78,7 @@ func Set(i *volume.Inode, s Change) (a Attr, err error) {
 	return a, err
 }
 
-// setAttr sets all of s but the size. mu is held; the caller stores the inode.
+// setAttr sets all of s but the size. Mu is held; the caller stores the inode.
 func setAttr(i *volume.Inode, s *Change) {
 	now := time.Now()
 	pick := func(t *time.Time) disk.Timestamp {

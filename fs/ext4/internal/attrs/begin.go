@@ -12,12 +12,12 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// CreateCredits: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with bitmap and
+// CreateCredits is how many blocks the making of a file changes at most: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with bitmap and
 // descriptor, orphan, superblock.
 const CreateCredits = 32
 
-// New allocates an inode for the directory i and fills in what is the same for every kind. Nobody else sees it
-// before it is stored and has a name, so its mu is not taken.
+// New allocates an inode for the directory i and fills in what is the same for every kind. No other operation sees it before it
+// is stored and has a name, so its Mu is not taken.
 func New(i *volume.Inode, o *volume.Op, mode uint16, uid, gid uint32) (*volume.Inode, error) {
 	isDir := mode&disk.ModeFmt == disk.ModeDir
 	if i.Disk.Mode&modeSetGID != 0 {

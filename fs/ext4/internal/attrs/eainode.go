@@ -30,7 +30,8 @@ func (c eaCount) add(attrs []xattr.Attr, n int) {
 	}
 }
 
-// eaValue reads the value of a. The inode that holds it has no name, so nobody else takes more than its lock alone.
+// eaValue reads the value of a. The inode that holds it has no name, so no other operation that has its lock waits for one of
+// ours.
 func eaValue(i *volume.Inode, a xattr.Attr) ([]byte, error) {
 	v, err := i.FS.Get(a.ValueInum)
 	if err != nil {
@@ -115,7 +116,7 @@ func sharesXattrBlock(i *volume.Inode) (bool, error) {
 }
 
 // countEAInode changes the number of references to a value by n. The inode's members but these are constant, and these
-// are protected by sharedXattr: its mu comes before a handle.
+// are protected by sharedXattr: its Mu comes before a handle.
 func countEAInode(i *volume.Inode, o *volume.Op, ino uint32, n int) error {
 	v, err := i.FS.Get(ino)
 	if err != nil {
@@ -185,7 +186,7 @@ func makeEAInodes(i *volume.Inode, o *volume.Op, s *xattr.Set) error {
 	return nil
 }
 
-// makeEAInode makes an inode that holds a value, for nobody yet.
+// makeEAInode makes an inode that holds a value, with no references yet.
 func makeEAInode(i *volume.Inode, o *volume.Op, value []byte) (*volume.Inode, error) {
 	v, err := New(i, o, disk.ModeReg|0o600, i.Disk.UID, i.Disk.GID)
 	if err != nil {

@@ -17,7 +17,7 @@ func End(i *volume.Inode, deleted bool) error {
 	return contents.FinishTruncate(i)
 }
 
-// destroy frees an inode without links that nobody else holds.
+// destroy frees an inode without links, of which the caller has the only reference.
 func destroy(i *volume.Inode) error {
 	return i.FS.Change(nil, func(o *volume.Op) error {
 		o.Lock(i)

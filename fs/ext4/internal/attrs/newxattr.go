@@ -20,7 +20,7 @@ func MakeCredits(m *volume.Making) int {
 	return n
 }
 
-// PutNewXattrs stores attributes of n, an inode that nobody else has.
+// PutNewXattrs stores attributes of an inode that no other operation has seen yet.
 func PutNewXattrs(i *volume.Inode, o *volume.Op, attrs volume.Xattrs) error {
 	if len(attrs) == 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// xattrCredits: the inode, a new block and the old one, each with bitmap and descriptor.
+// xattrCredits is how many blocks a change of attributes changes at most: the inode, a new block and the old one, each with bitmap and descriptor.
 const xattrCredits = 10
 
 // Flags of Setxattr, as in setxattr(2).
@@ -58,7 +58,7 @@ func isACL(index uint8) bool {
 	return index == xattr.IndexPosixACLAccess || index == xattr.IndexPosixACLDefault
 }
 
-// findXattr reads one attribute as it lies on disk. mu is held.
+// findXattr reads one attribute as it lies on disk. Mu is held.
 func findXattr(i *volume.Inode, index uint8, name string) ([]byte, error) {
 	f, what := i.FS.XattrFormat, volume.InodeName(i.Ino())
 	buf, slot, err := i.Slot()
@@ -251,7 +251,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	if n == 1 {
 		return contents.FreeMeta(i, o, b)
 	}
-	o.Handle.Save(blk) // nobody else changes it before the handle ends, see LockShared
+	o.Handle.Save(blk) // LockShared keeps others from it until the handle ends
 	blk.Lock()
 	i.FS.XattrFormat.SetRefcount(uint64(b), blk.Data(), n-1)
 	o.Handle.Dirty(blk)

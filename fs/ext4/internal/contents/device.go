@@ -12,7 +12,7 @@ import (
 // Files and memory that the CPU may not reach. What lies in whole blocks of the device goes between the two by DMA; the
 // rest, the edges of an unaligned range and inline contents, takes a detour through a pinned buffer:
 //
-//  1. under mu, shared: split each transfer into a direct part and its edges; map both to extents and holes
+//  1. under Mu, shared: split each transfer into a direct part and its edges; map both to extents and holes
 //  2. one Device.Do for all extents of all transfers, in parallel over the queue pairs
 //  3. edges are copied to where they belong, holes are zeroed there
 
@@ -57,7 +57,7 @@ type span struct{ at, n int }
 const dmaAlign = 4
 
 // ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
-// waits for it, without mu and without other edges: who holds memory may wait for mu, or for more of it.
+// waits for it, with no lock and no other memory held: others that have memory may be waiting for that.
 func ReadInto(i *volume.Inode, ts []Transfer) {
 	for len(ts) > 0 {
 		n := readAtOnce(i, ts)
@@ -148,7 +148,7 @@ func (t *Transfer) finish() error {
 	return t.Err
 }
 
-// plan makes the requests of one transfer. mu is held.
+// plan makes the requests of one transfer. Mu is held.
 func plan(i *volume.Inode, t *Transfer, reqs *[]*blockdev.Request) error {
 	if t.Off < 0 || t.N < 0 || t.At < 0 {
 		return volume.ErrInvalid

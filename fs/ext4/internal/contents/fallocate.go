@@ -63,7 +63,7 @@ func blocksWithin(i *volume.Inode, from, to int64) (first, end uint32) {
 	return first, max(first, end)
 }
 
-// preallocate fills the holes under bytes [from, to) with unwritten extents. mu is held.
+// preallocate fills the holes under bytes [from, to) with unwritten extents. Mu is held.
 func preallocate(i *volume.Inode, o *volume.Op, from, to int64, keepSize bool) error {
 	if !keepSize {
 		if err := cleanTail(i, o); err != nil {
@@ -78,7 +78,7 @@ func preallocate(i *volume.Inode, o *volume.Op, from, to int64, keepSize bool) e
 				return err
 			}
 			if !keepSize && next >= end {
-				// Only now: who is told that there was no room sees the size that he knows.
+				// Only now: after ErrNoSpace the size is what it was.
 				i.Disk.Size = max(i.Disk.Size, uint64(to))
 			}
 			i.Touch(time.Now()) // even where nothing was missing, and with the size kept: the kernel does
@@ -138,7 +138,7 @@ func zeroEdges(i *volume.Inode, from, to int64) error {
 }
 
 // punch frees the blocks within bytes [from, to) and zeroes the rest. Freeing comes first: a hole within one extent can
-// want a node, and who is told that there is no room for one finds the file as it was.
+// want a node, and if there is no room for one the file is as it was.
 func punch(i *volume.Inode, o *volume.Op, from, to int64) error {
 	first, end := blocksWithin(i, from, to)
 	if first < end {

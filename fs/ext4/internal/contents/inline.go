@@ -21,14 +21,14 @@ import (
 // MaxInline is more than any inode holds.
 const MaxInline = 1 << 16
 
-// Inline is inline data as it was read; mu is held as long as it is used.
+// Inline is inline data as it was read; Mu is held as long as it is used.
 type Inline struct {
 	i     *volume.Inode
 	attrs *xattr.Set
 	More  []byte // the value of system.data
 }
 
-// ReadInline reads system.data and its neighbours. mu is held.
+// ReadInline reads system.data and its neighbours. Mu is held.
 func ReadInline(i *volume.Inode) (*Inline, error) {
 	s, err := i.ParseXattrs()
 	if err != nil {
@@ -102,7 +102,7 @@ func canInline(i *volume.Inode) bool {
 }
 
 // writeInline writes the whole stage into the inode. It reports false if there is no room: then the file has a tree, and
-// its old content, if any, is in a block. mu is held.
+// its old content, if any, is in a block. Mu is held.
 func writeInline(i *volume.Inode, o *volume.Op, s *stage) (bool, error) {
 	if !canInline(i) {
 		return false, nil
@@ -128,7 +128,7 @@ func writeInline(i *volume.Inode, o *volume.Op, s *stage) (bool, error) {
 // inlineCredits: the inode.
 const inlineCredits = 4
 
-// resizeInline is resize of inline data. It reports false if that grew out of the inode. mu is held.
+// resizeInline is resize of inline data. It reports false if that grew out of the inode. Mu is held.
 func resizeInline(i *volume.Inode, o *volume.Op, size int64, set func()) (bool, error) {
 	c, err := ReadInline(i)
 	if err != nil {
@@ -146,7 +146,7 @@ func resizeInline(i *volume.Inode, o *volume.Op, size int64, set func()) (bool, 
 	})
 }
 
-// outgrow moves inline content of a file to a block. mu is held.
+// outgrow moves inline content of a file to a block. Mu is held.
 func outgrow(i *volume.Inode, o *volume.Op, c *Inline) error {
 	if !i.IsInline() {
 		return nil

@@ -54,7 +54,7 @@ func (n treeNodes) RootDirty() error {
 	return nil
 }
 
-// Tree is the inode's tree; o is nil for reading. mu is held: for reading when o is nil, else for writing.
+// Tree is the inode's tree; o is nil for reading. Mu is held: for reading when o is nil, else for writing.
 func Tree(i *volume.Inode, o *volume.Op) volume.Tree { return i.TreeIn(treeNodes{i, o}) }
 
 // Extents is tree of an inode that is known to have extents.
@@ -83,7 +83,7 @@ func longestRun(i *volume.Inode, unwritten bool) uint32 {
 	return extent.MaxWritten
 }
 
-// MapRange calls f for extents and holes of logical blocks [from, to). mu is held.
+// MapRange calls f for extents and holes of logical blocks [from, to). Mu is held.
 func MapRange(i *volume.Inode, from, to uint32, f func(extent.Extent) error) error {
 	if from > to || to > extent.MaxBlock {
 		return fmt.Errorf("inode %d: %w", i.Ino(), extent.ErrRange)

@@ -10,8 +10,8 @@ import (
 
 // Reading a file:
 //
-//  1. one pinned buffer for the whole range. It may have to be waited for, so no lock is held: who has memory may wait for mu
-//  2. under mu, shared: map the range to extents and holes; holes and unwritten extents are zeroed in the buffer
+//  1. one pinned buffer for the whole range. Allocating may wait, so no lock is held: holders of memory may wait for Mu
+//  2. under Mu, shared: map the range to extents and holes; holes and unwritten extents are zeroed in the buffer
 //  3. one Device.Do for all extents, in parallel over the queue pairs
 //  4. the caller replies from the buffer and releases it
 
@@ -108,7 +108,7 @@ func notRegular(i *volume.Inode) error {
 	return volume.ErrInvalid
 }
 
-// readBlocks reads n logical blocks from l into buf at byte at. mu is held.
+// readBlocks reads n logical blocks from l into buf at byte at. Mu is held.
 func readBlocks(i *volume.Inode, buf blockdev.Buffer, at int, l, n uint32) error {
 	var list ioList
 	err := MapRange(i, l, l+n, func(x extent.Extent) error {

@@ -50,7 +50,7 @@ func orphanFile(v *volume.FS) uint32 {
 	return v.Super.OrphanFileInum
 }
 
-// countPieces counts the runs of blocks that lie apart on the volume. Errors are not noted: to look is not to stumble.
+// countPieces counts the runs of blocks that lie apart on the volume. Errors are returned, not noted: the volume stays as it is.
 func countPieces(v *volume.FS, ino uint32) (blocks uint64, pieces int, err error) {
 	i, err := v.Get(ino)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 )
 
 // Resize sets the size of a regular file, and has set change other members with it. It reports false if there is nothing to
-// do; then set was not called. mu is held.
+// do; then set was not called. Mu is held.
 func Resize(i *volume.Inode, o *volume.Op, size int64, set func()) (bool, error) {
 	switch {
 	case !i.Disk.IsReg():
@@ -53,7 +53,7 @@ func Resize(i *volume.Inode, o *volume.Op, size int64, set func()) (bool, error)
 //
 //  1. the block in which it will end is read, which may fail
 //  2. one transaction sets the size, and frees the blocks behind it if they are few. Else, or if the last block has bytes
-//     that are to become zero, the inode is an orphan from then on: whoever mounts the volume finishes it
+//     that are to become zero, the inode is an orphan from then on: the next mount would finish it
 //  3. finishResize
 //
 // Nothing that can be read is changed before the size is. When step 3 fails, what is past the size is no part of the file: it
@@ -104,7 +104,7 @@ func sizeBlocks(i *volume.Inode, size int64) uint32 {
 }
 
 // finishResize zeroes what follows the size in the last block, frees what lies past it, and takes the inode off the orphans.
-// tail is the last block, nil to read it. mu is held.
+// tail is the last block, nil to read it. Mu is held.
 func finishResize(i *volume.Inode, o *volume.Op, tail *partial) error {
 	if tail == nil {
 		var err error
@@ -123,7 +123,7 @@ func finishResize(i *volume.Inode, o *volume.Op, tail *partial) error {
 	return endShorten(i, o)
 }
 
-// endShorten takes an inode off the orphans that has nothing past its size any more. mu is held.
+// endShorten takes an inode off the orphans that has nothing past its size any more. Mu is held.
 func endShorten(i *volume.Inode, o *volume.Op) error {
 	if i.Disk.LinksCount == 0 {
 		i.Shortens = false
@@ -151,7 +151,7 @@ func FinishTruncate(i *volume.Inode) error {
 
 // cleanTail makes sure that there is nothing past the size, for the file to grow over it: no blocks of a truncation that
 // failed half-way, and zeroes in the last block. They are there unless a power cut undid an append but left its bytes, or
-// another driver did not care. mu is held.
+// another driver did not care. Mu is held.
 func cleanTail(i *volume.Inode, o *volume.Op) error {
 	switch {
 	case i.IsInline():
@@ -195,7 +195,7 @@ func (p *partial) write() error {
 	return p.i.FS.Dev.Write(p.off, false, p.buf.Slice(0, p.i.FS.BlockSize))
 }
 
-// tailAfter is the block that holds the byte at off, to become zero from there on. mu is held.
+// tailAfter is the block that holds the byte at off, to become zero from there on. Mu is held.
 func tailAfter(i *volume.Inode, off int64) (*partial, error) {
 	skip := int(off & int64(i.FS.BlockSize-1))
 	if skip == 0 {
@@ -248,7 +248,7 @@ func zeroPart(i *volume.Inode, l uint32, from, to int) error {
 	return p.write()
 }
 
-// RemoveBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. mu is held. forget says
+// RemoveBlocks unmaps and frees logical blocks [from, to), over as many handles as it takes. Mu is held. forget says
 // that they hold metadata.
 func RemoveBlocks(i *volume.Inode, o *volume.Op, from, to uint32, forget bool) error {
 	for to > from {

@@ -15,8 +15,8 @@ import (
 //
 //  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel)
 //  2. blocks that are written in part are completed: read where they have content, zeroed where not
-//  3a. nothing to allocate: straight to the blocks, under mu shared when only whole blocks are written (in parallel)
-//  3b. else under mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
+//  3a. nothing to allocate: straight to the blocks, under Mu shared when only whole blocks are written (in parallel)
+//  3b. else under Mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
 //      makes blocks reachable never commits before their bytes are on the device
 //  4. size and times
 
@@ -122,7 +122,7 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 	return int(max(min(int64(l)<<i.FS.BlockBits, s.end)-off, 0)), err
 }
 
-// overwriteShared writes whole blocks that are all allocated, within the size, under mu shared. It reports false when
+// overwriteShared writes whole blocks that are all allocated, within the size, under Mu shared. It reports false when
 // that is not so.
 func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	i.Mu.RLock()
@@ -159,7 +159,7 @@ func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 
 var errNotAllocated = errors.New("not allocated")
 
-// write is Write under mu, from logical block l on, which it moves.
+// write is Write under Mu, from logical block l on, which it moves.
 func write(i *volume.Inode, o *volume.Op, s *stage, l *uint32) error {
 	if !i.Disk.IsReg() {
 		return notRegular(i)

@@ -24,7 +24,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// writableDir refuses what a directory cannot take. mu is held.
+// writableDir refuses what a directory cannot take. Mu is held.
 func writableDir(i *volume.Inode) error {
 	switch {
 	case !i.Disk.IsDir():
@@ -99,7 +99,7 @@ func create(i *volume.Inode, name string, m volume.Making, f func(o *volume.Op) 
 	return n, nil
 }
 
-// nameFree refuses a name that the directory can't take. mu is held.
+// nameFree refuses a name that the directory can't take. Mu is held.
 func nameFree(i *volume.Inode, name string) error {
 	if err := writableDir(i); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// dirStore is dir.Store for one directory in one operation, nil for reading. mu is held as dir.Dir wants it.
+// dirStore is dir.Store for one directory in one operation, nil for reading. Mu is held as dir.Dir wants it.
 type dirStore struct {
 	i *volume.Inode
 	o *volume.Op
@@ -51,7 +51,7 @@ func (s dirStore) Dirty(b dir.Block) { s.o.Handle.Dirty(b.(*jbd2.Buffer)) }
 
 func (s dirStore) Indexed() bool { return s.i.Disk.Flags&disk.FlIndex != 0 }
 
-// Damaged may be called by several readers at once: the first one's word stands.
+// Damaged may be called by several readers at once; the first error is kept.
 func (s dirStore) Damaged(err error) { s.i.Damaged.CompareAndSwap(nil, &err) }
 
 func (s dirStore) SetIndexed() {
@@ -95,8 +95,9 @@ func (b blockEntries) Read(cookie uint64, fn func(dir.Entry, uint64) bool) error
 	return b.l.Read(b.s, cookie, fn)
 }
 
-// The following want mu held: shared for lookup and listing, exclusive for the rest.
+// The caller of what follows holds Inode.Mu: shared for lookup and listing, exclusive for the rest.
 
+// Entries is what the directory holds, in blocks or inline.
 func Entries(i *volume.Inode) (Listing, error) {
 	if i.IsInline() {
 		if !i.Disk.IsDir() {
@@ -109,6 +110,7 @@ func Entries(i *volume.Inode) (Listing, error) {
 	return blockEntries{l, dirStore{i, nil}}, err
 }
 
+// DirLookup returns the inode number and the kind (dir.FT*) that name has in the directory.
 func DirLookup(i *volume.Inode, name string) (ino uint32, ft uint8, err error) {
 	e, err := Entries(i)
 	if err != nil {
@@ -117,6 +119,7 @@ func DirLookup(i *volume.Inode, name string) (ino uint32, ft uint8, err error) {
 	return e.Lookup(name)
 }
 
+// DirInit makes the new directory i one that holds "." and "..".
 func DirInit(i *volume.Inode, o *volume.Op, parent uint32) error {
 	if done, err := inlineDirInit(i, o, parent); done || err != nil {
 		return err
@@ -128,6 +131,7 @@ func DirInit(i *volume.Inode, o *volume.Op, parent uint32) error {
 	return l.Init(dirStore{i, o}, parent)
 }
 
+// DirInsert adds a name that the directory does not have.
 func DirInsert(i *volume.Inode, o *volume.Op, name string, ino uint32, mode uint16) error {
 	if i.IsInline() {
 		if done, err := inlineDirInsert(i, o, name, ino, mode); done || err != nil {
@@ -145,6 +149,7 @@ func DirInsert(i *volume.Inode, o *volume.Op, name string, ino uint32, mode uint
 	return err
 }
 
+// DirRemove removes a name.
 func DirRemove(i *volume.Inode, o *volume.Op, name string) error {
 	if i.IsInline() {
 		n, c, err := inlineDir(i)
@@ -187,7 +192,7 @@ func dirSetParent(i *volume.Inode, o *volume.Op, parent uint32) error {
 	return dirReplace(i, o, "..", parent, disk.ModeDir)
 }
 
-// dirDamage refuses to change a directory in which names are found without its index. mu is held.
+// dirDamage refuses to change a directory in which names are found without its index. Mu is held.
 func dirDamage(i *volume.Inode) error {
 	if err := i.Damaged.Load(); err != nil {
 		return *err
@@ -195,8 +200,8 @@ func dirDamage(i *volume.Inode) error {
 	return nil
 }
 
-// noteDamage has the volume know of an index that names are found without, though nobody is told of an error. It is
-// deferred like NoteTo.
+// noteDamage reports damage of the directory's index to the volume. The operation itself succeeds, for names are found without
+// the index. It is deferred like NoteTo.
 func noteDamage(i *volume.Inode) {
 	if err := i.Damaged.Load(); err != nil {
 		_ = i.FS.Note(*err)

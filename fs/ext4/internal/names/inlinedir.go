@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// inlineDir is the directory whose entries are in the inode. mu is held.
+// inlineDir is the directory whose entries are in the inode. Mu is held.
 func inlineDir(i *volume.Inode) (*dir.Inline, *contents.Inline, error) {
 	c, err := contents.ReadInline(i)
 	if err != nil {

@@ -28,7 +28,7 @@ func Lookup(i *volume.Inode, name string) (_ *volume.Inode, err error) {
 	return i.FS.Get(up)
 }
 
-// lookup is Lookup under mu.
+// lookup is Lookup under Mu.
 func lookup(i *volume.Inode, name string) (*volume.Inode, error) {
 	if !i.Disk.IsDir() {
 		return nil, volume.ErrNotDir

@@ -66,7 +66,7 @@ func remove(i *volume.Inode, name string, dir bool) error {
 	})
 }
 
-// removable says whether the last name of c may go. mu is held.
+// removable says whether the last name of c may go. Mu is held.
 func removable(c *volume.Inode, dir bool) error {
 	switch {
 	case c.Disk.Flags&(disk.FlImmutable|disk.FlAppend) != 0:
@@ -89,7 +89,7 @@ func removable(c *volume.Inode, dir bool) error {
 	return nil
 }
 
-// freeable tells of damage that would keep the inode from being freed, before its last name goes. mu is held.
+// freeable tells of damage that would keep the inode from being freed, before its last name goes. Mu is held.
 func freeable(c *volume.Inode) error {
 	if c.Disk.IsDir() && c.HasBlocks() && c.Disk.Flags&disk.FlExtents != 0 {
 		switch x, ok, err := contents.Extents(c, nil).Last(); {

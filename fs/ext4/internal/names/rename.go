@@ -16,7 +16,7 @@ import (
 // ancestor first; then what is moved and what is replaced.
 func Rename(i *volume.Inode, oldName string, to *volume.Inode, newName string, flags uint32, may ...volume.May) error {
 	if flags&RenameWhiteout != 0 {
-		return volume.ErrInvalid // whose would it be?
+		return volume.ErrInvalid // RenameWhiteout says whose it is
 	}
 	return rename(i, &renaming{from: i, to: to, oldName: oldName, newName: newName, may: may}, flags)
 }

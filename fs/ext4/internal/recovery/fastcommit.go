@@ -114,7 +114,7 @@ func (f *fastCommits) replay() error {
 	return f.finish()
 }
 
-// finish brings the bitmaps up to date, and lists who has to go.
+// finish brings the bitmaps up to date, and lists the inodes that have to go.
 func (f *fastCommits) finish() error {
 	var used blockSet
 	for _, i := range f.inodes {

@@ -33,7 +33,7 @@ type JournalState struct {
 	FastBlocks   uint32 `json:"fast_commit_blocks"`
 	Transactions int    `json:"transactions"` // committed, not yet written home
 	Logged       int    `json:"logged_blocks"`
-	Errno        int32  `json:"errno"` // left by whoever aborted it
+	Errno        int32  `json:"errno"` // left by the mount that aborted it
 }
 
 // ErrorsRecorded is what the superblock says of errors that were met.

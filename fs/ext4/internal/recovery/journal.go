@@ -55,7 +55,7 @@ func (j *Journal) open() (err error) {
 		BeforeCommit:        v.BeforeCommit,
 		BeforeCommitCredits: 1,
 	}
-	if j.log == nil || !v.Writable() { // read-only, nobody begins a handle
+	if j.log == nil || !v.Writable() { // read-only: no handle is begun
 		v.Journal, err = jbd2.OpenInPlace(v.Cache, cfg)
 		return err
 	}
@@ -127,8 +127,8 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 	return nil, r.Finish()
 }
 
-// replaySuper writes home what the log has of the superblock. Whoever logged it gave it a checksum of its own, and a power
-// cut between its two sectors would leave a volume that nobody opens: see disk.Superblock.EncodeStable.
+// replaySuper writes home what the log has of the superblock. It has a checksum of its own there, and a power cut
+// between its two sectors would leave a volume that no driver opens: see disk.Superblock.EncodeStable.
 func replaySuper(v *volume.FS, log *jbd2.Overlay) error {
 	block := disk.Block(v.Super.SuperBlockNo())
 	buf, err := v.Dev.Alloc(v.BlockSize, blockdev.ForBlock)

@@ -49,7 +49,7 @@ func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
 	return v.Journal.Commit()
 }
 
-// readOrphanFile maps the orphan file and collects who is in it.
+// readOrphanFile maps the orphan file and collects the inodes in it.
 func readOrphanFile(v *volume.FS) ([]*volume.Inode, error) {
 	if !v.Super.FeatureCompat.Has(disk.CompatOrphanFile) {
 		return nil, nil

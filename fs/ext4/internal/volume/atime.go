@@ -8,13 +8,13 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// Access times. Who reads never waits for the journal, neither for a commit nor for room in the log:
+// Access times. A read never waits for the journal, neither for a commit nor for room in the log:
 //
-//  1. with mu shared, which the read has anyway, the time is noted in Inode.AccessTime; attributes show it from then on
-//  2. when the read is done: if mu and a handle are to be had at once, the inode is stored
-//  3. else it is left to a goroutine that waits for a handle, and then stores the inode once nobody has its mu
+//  1. with Mu shared, which the read has anyway, the time is noted in Inode.AccessTime; attributes show it from then on
+//  2. when the read is done, the inode is stored, if Mu and a handle can be had without waiting
+//  3. else it is left to storeLate, which waits for a handle, and stores the inode once its Mu is free
 //
-// Whoever stores the inode for another reason takes the noted time along. So do fsync and Sync.
+// Storing the inode for another reason stores the noted time, too. fsync and Sync store it first.
 
 // lateAccess is the inodes whose access time is to be stored by storeLate.
 type lateAccess struct {
@@ -23,13 +23,13 @@ type lateAccess struct {
 	ended  chan struct{}       // protected by mu: closed by storeLate at its end; nil while it does not run
 }
 
-// storeLate lets those be whose mu somebody has, first for so long and at last for so long.
+// storeLate waits between its rounds while Mu of some inodes is taken: lateStep at first, lateStepMax at most.
 const (
 	lateStep    = time.Millisecond
 	lateStepMax = time.Second
 )
 
-// LastAccess is the access time. mu is held.
+// LastAccess is the access time. Mu is held.
 func (i *Inode) LastAccess() time.Time {
 	if n := i.AccessTime.Load(); n != 0 {
 		return time.Unix(0, n)
@@ -37,7 +37,7 @@ func (i *Inode) LastAccess() time.Time {
 	return i.Disk.Atime.Time()
 }
 
-// accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. mu is
+// accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. Mu is
 // held.
 func (i *Inode) accessDue(now time.Time) bool {
 	switch {
@@ -52,7 +52,7 @@ func (i *Inode) accessDue(now time.Time) bool {
 	return !at.After(i.Disk.Mtime.Time()) || !at.After(i.Disk.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
 
-// EndRead ends what reads the inode's contents under mu, shared, which it releases: the access is noted, and stored if it
+// EndRead ends what reads the inode's contents under Mu, shared, which it releases: the access is noted, and stored if it
 // changes the access time.
 func (i *Inode) EndRead() {
 	now := time.Now()
@@ -129,8 +129,7 @@ func (l *lateAccess) list() (list []*Inode) {
 	return list
 }
 
-// storeOneLate waits for a handle, and not for mu: who has that may be waiting for a handle. It reports false if mu was
-// not to be had.
+// storeOneLate waits for a handle, but not for Mu, whose holder may be waiting for a handle. It reports false if Mu was taken.
 func (v *FS) storeOneLate(i *Inode) bool {
 	if i.AccessTime.Load() == 0 {
 		return true // stored meanwhile
@@ -147,10 +146,10 @@ func (v *FS) storeOneLate(i *Inode) bool {
 	return done || err != nil
 }
 
-// storeAccessTime stores the noted time. mu is held for writing.
+// storeAccessTime stores the noted time. Mu is held for writing.
 func (i *Inode) storeAccessTime(o *Op) error { return i.StoreTimes(o, i.takeAccess) }
 
-// takeAccess puts the noted time into the inode, which is about to be stored. mu is held for writing.
+// takeAccess puts the noted time into the inode, which is about to be stored. Mu is held for writing.
 func (i *Inode) takeAccess() {
 	if n := i.AccessTime.Swap(0); n != 0 {
 		i.Disk.Atime = disk.TimestampOf(time.Unix(0, n))
@@ -178,12 +177,12 @@ func (v *FS) settleAllAccess() error {
 	return errors.Join(errs...)
 }
 
-// closeAccess waits for storeLate. Nobody reads any more.
+// closeAccess waits for storeLate. No reads are in progress.
 func (v *FS) closeAccess() {
 	v.late.mu.Lock()
 	ended := v.late.ended
 	v.late.mu.Unlock()
 	if ended != nil {
-		<-ended // nobody has an inode's mu, and a commit ends with the device's own deadlines
+		<-ended // no operation holds Mu of an inode, and a commit ends with the device's own deadlines
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it may be asked for any
-// number: who asks has it from a file handle, which may be old or made up. So it proves nothing about the volume, and a slot
-// that is no inode is no damage. The caller compares generations.
+// ByNumber gives a reference to the file with inode number ino, ErrStale if there is none. Unlike Inode it takes any number: it
+// comes from a file handle, which may be old or made up. So what is found there says nothing about the volume, and a slot that is
+// no inode is no damage. The caller compares generations.
 //
 // A free inode is never made a live one here: its last Put would free it once more.
 func (v *FS) ByNumber(ino uint32) (*Inode, error) {

@@ -7,8 +7,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// This file is about blocks that nobody has: telling the device that they hold nothing, and keeping some for a file that
-// grows.
+// Discarding tells the device which blocks hold nothing.
 
 // StartDiscard has blocks discarded when their freeing is durable, if the mount asks for it.
 func (v *FS) StartDiscard() {

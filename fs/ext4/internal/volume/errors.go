@@ -74,7 +74,7 @@ func IsCorrupt(err error) bool {
 
 // Distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
 // damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
-// The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite somebody's file,
+// The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite a file,
 // and what can be read should be. marked says that the journal has the mark of an error.
 func (v *FS) Distrust(marked bool, damage error) {
 	doubt := ""
@@ -91,6 +91,7 @@ func (v *FS) Distrust(marked bool, damage error) {
 	v.SetDoubt(doubt)
 }
 
+// SetDoubt makes the volume read-only for want of a check by e2fsck, and says why.
 func (v *FS) SetDoubt(doubt string) {
 	v.Doubt = doubt
 	if !v.readOnly.Swap(true) {

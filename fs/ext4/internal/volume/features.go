@@ -77,7 +77,7 @@ func AllFeatures() (out []Feature) {
 func Features(c disk.Compat, i disk.Incompat, r disk.ROCompat) (out []Feature) {
 	for bit := range 32 {
 		if f := c & (1 << bit); f != 0 {
-			out = append(out, Feature{"compat", f.String(), uint32(f), ReadWrite}) // whoever does not know one may ignore it
+			out = append(out, Feature{"compat", f.String(), uint32(f), ReadWrite}) // an unknown one may be ignored
 		}
 	}
 	for bit := range 32 {

@@ -92,7 +92,7 @@ func (v *FS) Sync() (err error) {
 	if v.Opt.ReadOnly {
 		return nil
 	}
-	if v.readOnly.Load() { // since an error, of which whoever asks is told
+	if v.readOnly.Load() { // since an error, which Commit returns
 		return v.Journal.Commit()
 	}
 	return errors.Join(v.settleAllAccess(), v.Journal.Commit())
@@ -144,10 +144,11 @@ func (v *FS) Writable() bool { return !v.readOnly.Load() }
 // MetError says whether this mount has met an error that e2fsck is to look at.
 func (v *FS) MetError() bool { return v.errored.Load() }
 
+// Name is what errors call the volume: its device.
 func (v *FS) Name() string { return v.Dev.Info().Name }
 
 // ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a
-// commit after which nobody has tried to change anything yet.
+// commit after which no change was tried yet.
 func (v *FS) ReadOnly() bool {
 	return v.readOnly.Load() || v.Journal != nil && errors.Is(v.Journal.Err(), jbd2.ErrAborted)
 }
@@ -190,7 +191,7 @@ type Statfs struct {
 	Inodes, InodesFree              uint64
 	MaxName                         int
 	UUID                            [16]byte
-	ReservedUID, ReservedGID        uint32 // who may UseReserved beside root; 0 is nobody
+	ReservedUID, ReservedGID        uint32 // may UseReserved as root may; 0 for none
 }
 
 // Stats counts the bytes that the volume has moved through its device since it was mounted.

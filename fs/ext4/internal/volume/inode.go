@@ -13,7 +13,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// Inode is a live file. There is one per inode number, shared by all who hold a reference.
+// Inode is a live file. There is one per inode number, shared by all holders of a reference.
 type Inode struct {
 	FS   *FS
 	ino  uint32
@@ -115,7 +115,7 @@ func (v *FS) CheckInode(ino uint32, d *disk.Inode) error {
 	return nil
 }
 
-// Store writes the inode into its slot. mu is held for writing.
+// Store writes the inode into its slot. Mu is held for writing.
 func (i *Inode) Store(o *Op) error {
 	err := o.ChangeSlot(i, func(slot []byte) {
 		i.takeAccess()
@@ -136,6 +136,7 @@ func (i *Inode) Store(o *Op) error {
 	return nil
 }
 
+// NoteTID notes that transaction t has changed the inode, for an fsync to wait for.
 func (i *Inode) NoteTID(t jbd2.TID) { i.TID, i.DataTID = t, t }
 
 // Ino is the inode number.
@@ -148,4 +149,5 @@ func (i *Inode) Generation() uint32 {
 	return i.Disk.Generation
 }
 
+// InodeName is what errors call an inode.
 func InodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

@@ -35,7 +35,7 @@ func (v *FS) SetLabel(label string) error {
 		return err
 	})
 	if err == nil {
-		err = v.Note(v.Journal.Checkpoint()) // for those who look for a volume by its label, on the device
+		err = v.Note(v.Journal.Checkpoint()) // udev and mount(8) look for the label on the device
 	}
 	return err
 }

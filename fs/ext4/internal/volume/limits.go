@@ -76,10 +76,10 @@ func (v *FS) LogicalEnd(off int64) uint32 {
 }
 
 // ReadEnd is where reading ends: the size, or where the largest file does if the volume says that this one is larger still. The
-// kernel reads no further, either. mu is held.
+// kernel reads no further, either. Mu is held.
 func (i *Inode) ReadEnd() int64 { return min(int64(i.Disk.Size), i.FS.MaxSizeExtents()) }
 
-// MaxSize is the size that this file can have. mu is held.
+// MaxSize is the size that this file can have. Mu is held.
 func (i *Inode) MaxSize() int64 {
 	if i.ExtentMapped() {
 		return i.FS.MaxSizeExtents()

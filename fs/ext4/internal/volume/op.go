@@ -13,7 +13,7 @@ import (
 //
 //   - the locks of the inodes that it changes, from lock to the operation's end;
 //   - its handle, and with it the credits, while do runs;
-//   - what the one may do for whom it is done;
+//   - what its caller may do;
 //   - what must be put back when it fails, on the volume and in memory;
 //   - what is left to be done when no lock is held any more.
 //
@@ -56,19 +56,20 @@ func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
 // Lock takes the inode's lock for writing, until the operation ends.
 func (o *Op) Lock(i *Inode) {
 	i.Mu.Lock()
-	o.took(i)
+	o.locked(i)
 }
 
-// tryLock is lock for an inode whose lock nobody has; else it reports false.
+// tryLock is Lock that does not wait: it reports false if the inode's lock is taken.
 func (o *Op) tryLock(i *Inode) bool {
 	if !i.Mu.TryLock() {
 		return false
 	}
-	o.took(i)
+	o.locked(i)
 	return true
 }
 
-func (o *Op) took(i *Inode) {
+// locked notes that the operation has the inode's lock.
+func (o *Op) locked(i *Inode) {
 	o.own = append(o.own, i)
 	if o.Handle != nil {
 		o.kept = append(o.kept, i.keep())
@@ -81,7 +82,7 @@ func (o *Op) LockTree() {
 	o.renaming = true
 }
 
-// LockShared takes FS.sharedXattr until the handle ends: nobody may build on a count that may yet be undone.
+// LockShared takes FS.sharedXattr until the handle ends: no other operation may build on a count that may yet be undone.
 func (o *Op) LockShared() {
 	if !o.sharing {
 		o.FS.sharedXattr.Lock()
@@ -130,6 +131,7 @@ func (o *Op) Do(credits int, f func() error) error {
 	return o.Once(credits, f)
 }
 
+// Once is Do that runs f once only.
 func (o *Op) Once(credits int, f func() error) error {
 	if o.FS.readOnly.Load() {
 		return ErrReadOnly
@@ -137,7 +139,7 @@ func (o *Op) Once(credits int, f func() error) error {
 	return o.force(credits, f)
 }
 
-// force is do that runs f at most once, also when the volume has become read-only.
+// force is Once, also when the volume has become read-only.
 func (o *Op) force(credits int, f func() error) error {
 	jnl := o.FS.Journal
 	h, err := jnl.Begin(min(credits, jnl.MaxCredits()))
@@ -147,7 +149,7 @@ func (o *Op) force(credits int, f func() error) error {
 	return o.under(h, f)
 }
 
-// try is do for who must not wait. It reports false if a handle was not to be had at once.
+// try is Do that does not wait: it reports false if there is no room for a handle at once.
 func (o *Op) try(credits int, f func() error) (bool, error) {
 	h := o.FS.Journal.TryBegin(credits)
 	if h == nil {
@@ -208,7 +210,7 @@ func (i *Inode) putBack(k *kept) {
 	}
 }
 
-// ChangeSlot has f change the inode's slot of the inode table, of which nobody else changes more than i_dtime.
+// ChangeSlot has f change the inode's slot of the inode table, of which other operations change i_dtime alone.
 func (o *Op) ChangeSlot(i *Inode, f func(slot []byte)) error {
 	buf, slot, err := i.Slot()
 	if err != nil {

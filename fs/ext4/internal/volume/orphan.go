@@ -36,7 +36,7 @@ type orphanFile struct {
 	free   []orphanPlace // protected by orphans.mu
 }
 
-// IsOrphan says whether the inode is recorded as an orphan. mu is held.
+// IsOrphan says whether the inode is recorded as an orphan. Mu is held.
 func (i *Inode) IsOrphan() bool { return i.orphan.kind != 0 }
 
 func (o *orphans) any() bool {
@@ -45,7 +45,7 @@ func (o *orphans) any() bool {
 	return o.n > 0
 }
 
-// AddOrphan records i, whose mu is held, if it is not yet.
+// AddOrphan records i, whose Mu is held, if it is not yet.
 func (v *FS) AddOrphan(op *Op, i *Inode) error {
 	o := &v.orphans
 	o.mu.Lock()
@@ -84,7 +84,7 @@ func (v *FS) AddOrphan(op *Op, i *Inode) error {
 	return nil
 }
 
-// head is the inode that begins the list, 0 if there is none. mu is held.
+// head is the inode that begins the list, 0 if there is none. orphans.mu is held.
 func (o *orphans) head() int64 {
 	if k := len(o.list) - 1; k >= 0 {
 		return int64(o.list[k].ino)
@@ -121,7 +121,7 @@ func (v *FS) unlistOrphan(h *jbd2.Handle, i *Inode) error {
 	return nil
 }
 
-// RemoveOrphan forgets i, whose mu is held; the caller stores it.
+// RemoveOrphan forgets i, whose Mu is held; the caller stores it.
 func (v *FS) RemoveOrphan(op *Op, i *Inode) error {
 	o := &v.orphans
 	o.mu.Lock()
@@ -137,7 +137,7 @@ func (v *FS) RemoveOrphan(op *Op, i *Inode) error {
 		}
 		i.orphan = orphanPlace{}
 		o.n--
-		op.OnDone(func() { // until then nobody else gets the place
+		op.OnDone(func() { // until then no other inode gets the place
 			o.mu.Lock()
 			o.file.free = append(o.file.free, p)
 			o.mu.Unlock()
@@ -167,7 +167,7 @@ func (v *FS) RemoveOrphan(op *Op, i *Inode) error {
 	return nil
 }
 
-// relink changes what follows an inode on the list whose mu is not held: only its slot, not what mu protects.
+// relink changes what follows an inode on the list whose Mu is not held: only its slot, not what Mu protects.
 func (i *Inode) relink(h *jbd2.Handle, next int64) error {
 	buf, slot, err := i.Slot()
 	if err != nil {

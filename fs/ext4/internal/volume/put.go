@@ -30,7 +30,7 @@ func (i *Inode) Put() {
 		t.mu.Unlock()
 		return
 	}
-	// Nobody else has it, so links cannot change under us, but for those who find it by number: they look again.
+	// This is the only reference, so the links stay as they are. ByNumber may still find the inode; it looks again.
 	gone := i.Disk.LinksCount == 0 && i.Disk.Mode != 0 && i.ino >= i.FS.Super.FirstIno
 	if !gone && !i.Shortens || i.FS.readOnly.Load() {
 		i.refs--

@@ -20,7 +20,7 @@ type Tree interface {
 }
 
 // TreeIn is the tree whose root is in the inode and whose other nodes come from nodes; with nil, the root alone can be checked.
-// mu is held.
+// Mu is held.
 func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 	if i.Disk.Flags&disk.FlExtents != 0 {
 		return i.ExtentsIn(nodes)

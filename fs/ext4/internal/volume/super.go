@@ -87,7 +87,7 @@ func (v *FS) ViewSuper(f func(*disk.Superblock)) {
 	f(v.Super)
 }
 
-// updateSuper changes the superblock under h. Whoever needs it undone tells OnUndo.
+// updateSuper changes the superblock under h. A caller whose operation may fail afterwards undoes it by Handle.OnUndo.
 func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 	v.SuperMu.Lock()
 	defer v.SuperMu.Unlock()

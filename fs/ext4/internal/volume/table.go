@@ -12,7 +12,7 @@ type inodeTable struct {
 	m  map[uint32]*Inode
 }
 
-// enter puts a new inode into the table, in the place of one that somebody asked for while the number was free.
+// enter puts a new inode into the table, in the place of one that was asked for while the number was free.
 func (t *inodeTable) enter(i *Inode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,6 +76,7 @@ func (v *FS) Inode(ino uint32) (_ *Inode, err error) {
 	return v.Get(ino)
 }
 
+// Blank is inode ino with nothing read, outside of the table.
 func (v *FS) Blank(ino uint32) *Inode {
 	i := &Inode{FS: v, ino: ino}
 	i.nextOrphan.Store(-1)
@@ -85,6 +86,7 @@ func (v *FS) Blank(ino uint32) *Inode {
 // Root gives a reference to the root directory.
 func (v *FS) Root() (*Inode, error) { return v.Inode(disk.InoRoot) }
 
+// Get is Inode that leaves damage for its caller to note.
 func (v *FS) Get(ino uint32) (*Inode, error) {
 	if !v.Super.ValidIno(ino) {
 		return nil, disk.Corrupt(InodeName(ino), "number is past the last inode %d", v.Super.InodesCount)
@@ -106,7 +108,7 @@ func (v *FS) Get(ino uint32) (*Inode, error) {
 	return i, nil
 }
 
-// Linked is get for an inode that a directory names: it must be one that a name can have.
+// Linked is Get for an inode that a directory names: it must be one that a name can have.
 func (v *FS) Linked(ino uint32) (*Inode, error) {
 	if ino != disk.InoRoot && ino < v.Super.FirstIno {
 		return nil, disk.Corrupt(InodeName(ino), "a directory names this special inode")
@@ -116,7 +118,7 @@ func (v *FS) Linked(ino uint32) (*Inode, error) {
 		return nil, err
 	}
 	if !i.Mu.TryRLock() {
-		return i, nil // somebody is changing it: so it was looked at before. He may wait for a commit, a lookup does not
+		return i, nil // an operation changes it, so it was checked before. That may wait for a commit; a lookup does not
 	}
 	links, mode, flags := i.Disk.LinksCount, i.Disk.Mode, i.Disk.Flags
 	i.Mu.RUnlock()

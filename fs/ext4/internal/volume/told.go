@@ -2,11 +2,11 @@ package volume
 
 import "github.com/lanefs/lanefs/fs/ext4/alloc"
 
-// A volume keeps some blocks for the superuser, so that a user who fills it does not stop the system. Whoever calls says
-// for each operation that takes blocks whether it is done for someone who may have them. Who that is the superblock says,
-// beside root: Statfs tells.
+// A volume keeps some blocks for the superuser, so that a user that fills it does not stop the system. The caller says for each
+// operation that takes blocks whether it may have these: for root, and for the user and the group that the superblock names
+// (Statfs).
 
-// May is what the one for whom an operation is done may do beyond others.
+// May is what an operation may do beyond others, because of the user that it is done for.
 type May uint8
 
 // UseReserved lets an operation take the blocks that are reserved for the superuser.
@@ -33,7 +33,7 @@ type Xattr struct {
 	Value []byte
 }
 
-// Making is all that one operation was told.
+// Making is all that an operation which makes a file was told.
 type Making struct {
 	May    []May
 	Xattrs Xattrs
@@ -43,6 +43,7 @@ func (m May) with(to *Making) { to.May = append(to.May, m) }
 
 func (x Xattrs) with(to *Making) { to.Xattrs = append(to.Xattrs, x...) }
 
+// MakingOf sorts what an operation was told.
 func MakingOf(with []With) (m Making) {
 	for _, w := range with {
 		w.with(&m)

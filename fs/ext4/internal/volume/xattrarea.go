@@ -25,7 +25,7 @@ func (i *Inode) XattrBlock() (*jbd2.Buffer, error) {
 	return buf, nil
 }
 
-// ParseXattrs reads all attributes. What it returns does not share memory with the buffers. mu is held.
+// ParseXattrs reads all attributes. What it returns does not share memory with the buffers. Mu is held.
 func (i *Inode) ParseXattrs() (*xattr.Set, error) {
 	buf, slot, err := i.Slot()
 	if err != nil {
@@ -52,7 +52,7 @@ func (i *Inode) WriteXattrBody(o *Op, s *xattr.Set) error {
 	return o.ChangeSlot(i, func(slot []byte) { i.FS.XattrFormat.EncodeBody(s, i.Disk.XattrArea(slot)) })
 }
 
-// NoteExtAttr sets ext_attr, without which e2fsck takes attributes for rubbish.
+// NoteExtAttr sets ext_attr, without which e2fsck removes attributes.
 func (v *FS) NoteExtAttr(o *Op) {
 	if !v.extAttr.Swap(true) {
 		v.updateSuper(o.Handle, func(sb *disk.Superblock) { sb.FeatureCompat |= disk.CompatExtAttr })
