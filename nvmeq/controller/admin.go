@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -95,10 +94,9 @@ func (q *adminQueue) reap() (nvme.CQE, bool) {
 	if dw3>>16&1 == 1 != q.phase {
 		return nvme.CQE{}, false
 	}
-	cqe := nvme.CQE{
-		DW0: binary.LittleEndian.Uint32(e[0:]), DW1: binary.LittleEndian.Uint32(e[4:]),
-		SQHD: binary.LittleEndian.Uint16(e[8:]), SQID: binary.LittleEndian.Uint16(e[10:]),
-		CID: uint16(dw3), Phase: q.phase, Status: nvme.Status(dw3 >> 17),
+	cqe, err := nvme.DecodeCQE(e)
+	if err != nil {
+		panic(err) // of CQESize bytes
 	}
 	if q.head++; q.head == adminEntries {
 		q.head, q.phase = 0, !q.phase

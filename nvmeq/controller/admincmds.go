@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -80,28 +79,6 @@ func (c *Controller) WriteCache() (present, on bool, err error) {
 	}
 	v, err := c.GetFeature(nvme.FIDWriteCache, nvme.FeatureCurrent, 0, nil)
 	return true, v&1 == 1, err
-}
-
-// SetWriteCache turns the volatile write cache on or off.
-func (c *Controller) SetWriteCache(on bool) error {
-	if !c.ident.VWC.Present() {
-		return errors.New("the controller has no volatile write cache to switch")
-	}
-	if err := c.setCache(on); err != nil {
-		return err
-	}
-	// A reset brings the default back: whoever switched the cache off relies on its staying off.
-	c.cache.Store(&on)
-	return nil
-}
-
-func (c *Controller) setCache(on bool) error {
-	v := uint32(0)
-	if on {
-		v = 1
-	}
-	_, err := c.SetFeature(nvme.FIDWriteCache, 0, v)
-	return err
 }
 
 // negotiateQueues asks for n I/O queue pairs and returns how many there are to use (Base §5.27.1.5).

@@ -65,7 +65,6 @@ type Controller struct {
 	gen    atomic.Uint32 // resets so far
 	paused atomic.Bool   // a reset is under way, or about to be: leave the lanes
 	dead   atomic.Pointer[error]
-	cache  atomic.Pointer[bool] // the write cache as SetWriteCache left it; nil: as the controller had it
 
 	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
 	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
@@ -154,11 +153,6 @@ func (c *Controller) start() (queues int, err error) {
 	}
 	if err := c.enableEvents(); err != nil {
 		return 0, err
-	}
-	if on := c.cache.Load(); on != nil {
-		if err := c.setCache(*on); err != nil {
-			return 0, err
-		}
 	}
 	c.admin.Lock()
 	defer c.admin.Unlock()

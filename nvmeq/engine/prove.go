@@ -2,9 +2,9 @@ package engine
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -175,8 +175,9 @@ func (p *proof) queues() error {
 		return err
 	}
 	found := false
-	for ; len(sq) >= nvme.SQESize; sq = sq[nvme.SQESize:] { // PRP1 of a command on the data (Base §3.3.3.1)
-		found = found || nvme.IOVA(binary.LittleEndian.Uint64(sq[24:])) == p.data.IOVA
+	for e := range slices.Chunk(sq, nvme.SQESize) {
+		sqe, err := nvme.DecodeSQE(e)
+		found = found || err == nil && sqe.PRP1 == p.data.IOVA
 	}
 	if !found {
 		return fmt.Errorf("submission queue in %v memory of %s: the device does not see the commands there that the controller carried out", place.SQ, p.rt.Name())
@@ -186,8 +187,9 @@ func (p *proof) queues() error {
 		return err
 	}
 	found = false
-	for ; len(cq) >= nvme.CQESize; cq = cq[nvme.CQESize:] { // DW2: SQ identifier; DW3: phase (Base §3.3.3.2)
-		found = found || binary.LittleEndian.Uint16(cq[10:]) == p.e.lanes[0].qid && cq[14]&1 == 1
+	for e := range slices.Chunk(cq, nvme.CQESize) {
+		cqe, err := nvme.DecodeCQE(e)
+		found = found || err == nil && cqe.SQID == p.e.lanes[0].qid && cqe.Phase
 	}
 	if !found {
 		return fmt.Errorf("completion queue in %v memory of %s: the device does not see the completions there that it took", place.CQ, p.rt.Name())

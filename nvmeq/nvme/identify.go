@@ -45,8 +45,8 @@ func (c CSI) String() string {
 	return fmt.Sprintf("command set %#02x", uint8(c))
 }
 
-// IdentifyController is what the controller says of itself (Base §5.17.2.1), the fields that a host without fabrics
-// and namespace management uses.
+// IdentifyController is what the controller says of itself (Base §5.17.2.1), without the fields of fabrics and of namespace
+// management.
 type IdentifyController struct {
 	VID      uint16 // PCI vendor
 	SSVID    uint16
@@ -92,22 +92,14 @@ type IdentifyController struct {
 // OACS is Optional Admin Command Support.
 type OACS uint16
 
-func (o OACS) Format() bool       { return o>>1&1 == 1 }
-func (o OACS) NSManagement() bool { return o>>3&1 == 1 }
-func (o OACS) DoorbellBuf() bool  { return o>>8&1 == 1 }
+func (o OACS) DoorbellBuf() bool { return o>>8&1 == 1 }
 
 // ONCS is Optional NVM Command Support.
 type ONCS uint16
 
-func (o ONCS) Compare() bool      { return o>>0&1 == 1 }
-func (o ONCS) WriteUncorr() bool  { return o>>1&1 == 1 }
-func (o ONCS) DSM() bool          { return o>>2&1 == 1 }
-func (o ONCS) WriteZeroes() bool  { return o>>3&1 == 1 }
-func (o ONCS) SaveFeatures() bool { return o>>4&1 == 1 }
-func (o ONCS) Reservations() bool { return o>>5&1 == 1 }
-func (o ONCS) Timestamp() bool    { return o>>6&1 == 1 }
-func (o ONCS) Verify() bool       { return o>>7&1 == 1 }
-func (o ONCS) Copy() bool         { return o>>8&1 == 1 }
+func (o ONCS) Compare() bool     { return o>>0&1 == 1 }
+func (o ONCS) DSM() bool         { return o>>2&1 == 1 }
+func (o ONCS) WriteZeroes() bool { return o>>3&1 == 1 }
 
 // VWC is Volatile Write Cache.
 type VWC uint8

@@ -11,7 +11,7 @@ type IdentifyNamespace struct {
 	NSZE    uint64 // size in logical blocks
 	NCAP    uint64 // blocks that may be allocated at once
 	NUSE    uint64 // blocks allocated now
-	NSFEAT  NSFEAT
+	NSFEAT  uint8
 	NLBAF   uint8 // formats, less one
 	FLBAS   uint8
 	MC      uint8
@@ -34,13 +34,6 @@ type IdentifyNamespace struct {
 	EUI64   [8]byte
 	Formats []LBAFormat
 }
-
-// NSFEAT is Namespace Features.
-type NSFEAT uint8
-
-func (f NSFEAT) Thin() bool   { return f&1 == 1 }
-func (f NSFEAT) OptIO() bool  { return f>>4&1 == 1 } // NPWG to NOWS are valid
-func (f NSFEAT) NSAtom() bool { return f>>1&1 == 1 }
 
 // DLFEAT is Deallocate Logical Block Features.
 type DLFEAT uint8
@@ -118,7 +111,7 @@ func DecodeIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
 	le := binary.LittleEndian
 	n := &IdentifyNamespace{
 		NSZE: le.Uint64(b[0:]), NCAP: le.Uint64(b[8:]), NUSE: le.Uint64(b[16:]),
-		NSFEAT: NSFEAT(b[24]), NLBAF: b[25], FLBAS: b[26], MC: b[27], DPC: b[28], DPS: b[29], NMIC: b[30],
+		NSFEAT: b[24], NLBAF: b[25], FLBAS: b[26], MC: b[27], DPC: b[28], DPS: b[29], NMIC: b[30],
 		DLFEAT: DLFEAT(b[33]), NAWUN: le.Uint16(b[34:]), NAWUPF: le.Uint16(b[36:]), NABSN: le.Uint16(b[40:]),
 		NOIOB: le.Uint16(b[46:]), NVMCAP: uint128(b[48:64]),
 		NPWG: le.Uint16(b[64:]), NPWA: le.Uint16(b[66:]), NPDG: le.Uint16(b[68:]), NPDA: le.Uint16(b[70:]),

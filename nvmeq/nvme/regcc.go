@@ -8,11 +8,10 @@ import (
 // CC is Controller Configuration (Base §3.1.3.5).
 type CC uint32
 
-// CC.CSS values: the command set that I/O queues speak.
+// CC.CSS values: the command set of I/O queues.
 const (
-	CCCSSNVM   = 0b000
-	CCCSSAll   = 0b110
-	CCCSSAdmin = 0b111
+	CCCSSNVM = 0b000
+	CCCSSAll = 0b110
 )
 
 // SHN is CC.SHN, the shutdown that the host asks for.
@@ -21,25 +20,17 @@ type SHN uint8
 const (
 	SHNNone   SHN = 0
 	SHNNormal SHN = 1
-	SHNAbrupt SHN = 2
 )
 
 func (c CC) EN() bool { return field(c, 0, 1) == 1 }
-func (c CC) CSS() int { return int(field(c, 4, 3)) }
 
-// MPS is the host memory page in bytes.
-func (c CC) MPS() int64 { return 4096 << field(c, 7, 4) }
-func (c CC) AMS() int   { return int(field(c, 11, 3)) }
-func (c CC) SHN() SHN   { return SHN(field(c, 14, 2)) }
+func (c CC) SHN() SHN { return SHN(field(c, 14, 2)) }
 
 // IOSQES is the size of an I/O submission queue entry in bytes.
 func (c CC) IOSQES() int { return 1 << field(c, 16, 4) }
 
 // IOCQES is the size of an I/O completion queue entry in bytes.
 func (c CC) IOCQES() int { return 1 << field(c, 20, 4) }
-
-// CRIME asks for ready independent of media.
-func (c CC) CRIME() bool { return field(c, 24, 1) == 1 }
 
 // set replaces the n bits from lo by v.
 func (c CC) set(lo, n uint, v uint32) CC {
@@ -71,23 +62,15 @@ type CSTS uint32
 // SHST is CSTS.SHST, how far a shutdown has come.
 type SHST uint8
 
-const (
-	SHSTNone     SHST = 0
-	SHSTOngoing  SHST = 1
-	SHSTComplete SHST = 2
-)
+const SHSTComplete SHST = 2
 
 // Gone says that the register reads all ones: nothing answers at the address any more (Base §3.1.3 reserves bits that
 // a living controller returns as zero).
 func (c CSTS) Gone() bool { return c == 0xffffffff }
 
-func (c CSTS) RDY() bool   { return field(c, 0, 1) == 1 }
-func (c CSTS) CFS() bool   { return field(c, 1, 1) == 1 }
-func (c CSTS) SHST() SHST  { return SHST(field(c, 2, 2)) }
-func (c CSTS) NSSRO() bool { return field(c, 4, 1) == 1 }
-
-// PP says that the controller has paused processing.
-func (c CSTS) PP() bool { return field(c, 5, 1) == 1 }
+func (c CSTS) RDY() bool  { return field(c, 0, 1) == 1 }
+func (c CSTS) CFS() bool  { return field(c, 1, 1) == 1 }
+func (c CSTS) SHST() SHST { return SHST(field(c, 2, 2)) }
 
 func (c CSTS) String() string {
 	if c.Gone() {

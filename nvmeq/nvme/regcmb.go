@@ -6,24 +6,6 @@ type CMBLOC uint32
 // BIR is the number of the BAR that holds the buffer.
 func (c CMBLOC) BIR() int { return int(field(c, 0, 3)) }
 
-// CQMMS says that queues may mix memories.
-func (c CMBLOC) CQMMS() bool { return field(c, 3, 1) == 1 }
-
-// CQPDS says that a queue in the buffer may be physically discontiguous.
-func (c CMBLOC) CQPDS() bool { return field(c, 4, 1) == 1 }
-
-// CDPMLS says that a list may point at both memories.
-func (c CMBLOC) CDPMLS() bool { return field(c, 5, 1) == 1 }
-
-// CDPCILS says that a list outside may point at data inside.
-func (c CMBLOC) CDPCILS() bool { return field(c, 6, 1) == 1 }
-
-// CDMMMS says that data and metadata may be in different memories.
-func (c CMBLOC) CDMMMS() bool { return field(c, 7, 1) == 1 }
-
-// CQDA says that the buffer's data is dword aligned.
-func (c CMBLOC) CQDA() bool { return field(c, 8, 1) == 1 }
-
 // OFST is the buffer's offset in its BAR, in units of CMBSZ.SZU.
 func (c CMBLOC) OFST() int64 { return int64(field(c, 12, 20)) }
 
@@ -65,9 +47,5 @@ func NewCMBMSC(base IOVA, enable bool) CMBMSC {
 	return CMBMSC(v)
 }
 
-// CRE says that CMBLOC and CMBSZ may be read; CMSE that the controller decodes CBA.
-func (c CMBMSC) CRE() bool  { return field(c, 0, 1) == 1 }
-func (c CMBMSC) CMSE() bool { return field(c, 1, 1) == 1 }
-
-// CBA is the controller's address of the buffer.
-func (c CMBMSC) CBA() IOVA { return IOVA(c &^ 0xfff) }
+// CRE says that CMBLOC and CMBSZ may be read.
+func (c CMBMSC) CRE() bool { return field(c, 0, 1) == 1 }

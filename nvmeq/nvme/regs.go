@@ -9,24 +9,17 @@ import (
 const (
 	RegCAP    = 0x00
 	RegVS     = 0x08
-	RegINTMS  = 0x0c
-	RegINTMC  = 0x10
 	RegCC     = 0x14
 	RegCSTS   = 0x1c
-	RegNSSR   = 0x20
 	RegAQA    = 0x24
 	RegASQ    = 0x28
 	RegACQ    = 0x30
 	RegCMBLOC = 0x38
 	RegCMBSZ  = 0x3c
 	RegCMBMSC = 0x50
-	RegCMBSTS = 0x58
 	RegCRTO   = 0x68
 	RegDBS    = 0x1000 // the first doorbell
 )
-
-// NSSRReset is the value ("NVMe") that starts an NVM subsystem reset when written to NSSR (Base §3.1.3.7).
-const NSSRReset = 0x4e564d65
 
 // CAP is Controller Capabilities (Base §3.1.3.1).
 type CAP uint64
@@ -39,29 +32,14 @@ func field[T ~uint16 | ~uint32 | ~uint64](v T, lo, n uint) uint64 {
 // MQES is the largest queue, in entries. The register holds one less.
 func (c CAP) MQES() int { return int(field(c, 0, 16)) + 1 }
 
-// CQR says that queues must be physically contiguous.
-func (c CAP) CQR() bool { return field(c, 16, 1) == 1 }
-
-// AMS is the set of arbitration mechanisms beside round robin: bit 0 weighted round robin, bit 1 vendor specific.
-func (c CAP) AMS() uint8 { return uint8(field(c, 17, 2)) }
-
 // TO is the longest the controller takes to become ready or to stop being it.
 func (c CAP) TO() time.Duration { return time.Duration(field(c, 24, 8)) * 500 * time.Millisecond }
 
 // DSTRD is the doorbell stride: doorbells are 4 << DSTRD bytes apart.
 func (c CAP) DSTRD() uint { return uint(field(c, 32, 4)) }
 
-// NSSRS says that NSSR exists.
-func (c CAP) NSSRS() bool { return field(c, 36, 1) == 1 }
-
 // CSS is the set of I/O command sets; see the CSS bits.
 func (c CAP) CSS() CSS { return CSS(field(c, 37, 8)) }
-
-// BPS says that boot partitions exist.
-func (c CAP) BPS() bool { return field(c, 45, 1) == 1 }
-
-// CPS is the scope of a controller power loss.
-func (c CAP) CPS() uint8 { return uint8(field(c, 46, 2)) }
 
 // MPSMIN is the smallest host memory page in bytes: the unit of MDTS.
 func (c CAP) MPSMIN() int64 { return 4096 << field(c, 48, 4) }
@@ -69,33 +47,24 @@ func (c CAP) MPSMIN() int64 { return 4096 << field(c, 48, 4) }
 // MPSMAX is the largest host memory page in bytes.
 func (c CAP) MPSMAX() int64 { return 4096 << field(c, 52, 4) }
 
-// PMRS says that a persistent memory region exists.
-func (c CAP) PMRS() bool { return field(c, 56, 1) == 1 }
-
 // CMBS says that a controller memory buffer exists and CMBLOC and CMBSZ may be read.
 func (c CAP) CMBS() bool { return field(c, 57, 1) == 1 }
-
-// NSSS says that NVM subsystem shutdown exists.
-func (c CAP) NSSS() bool { return field(c, 58, 1) == 1 }
 
 // CRWMS says that ready-with-media is a mode of the controller, and that CRTO may be read.
 func (c CAP) CRWMS() bool { return field(c, 59, 1) == 1 }
 
-// CRIMS says that ready-independent-of-media is a mode of the controller.
-func (c CAP) CRIMS() bool { return field(c, 60, 1) == 1 }
-
-// CSS is CAP.CSS, the I/O command sets that a controller offers.
+// CSS is CAP.CSS: the I/O command sets that a controller offers.
 type CSS uint8
 
 const (
-	CSSNVM   CSS = 1 << 0 // the NVM command set
-	CSSIOCS  CSS = 1 << 6 // one or more sets, chosen by Identify's I/O command set vector
-	CSSAdmin CSS = 1 << 7 // no I/O command set
+	CSSNVM  CSS = 1 << 0 // the NVM command set
+	CSSIOCS CSS = 1 << 6 // one or more sets, chosen by Identify's I/O command set vector
 )
 
 // VS is Version (Base §3.1.3.2).
 type VS uint32
 
+// Major, Minor and Patch are the three numbers of the revision.
 func (v VS) Major() int { return int(field(v, 16, 16)) }
 func (v VS) Minor() int { return int(field(v, 8, 8)) }
 func (v VS) Patch() int { return int(field(v, 0, 8)) }
@@ -113,17 +82,8 @@ type CRTO uint32
 // CRWMT is the longest wait for ready with media.
 func (c CRTO) CRWMT() time.Duration { return time.Duration(field(c, 0, 16)) * 500 * time.Millisecond }
 
-// CRIMT is the longest wait for ready independent of media.
-func (c CRTO) CRIMT() time.Duration { return time.Duration(field(c, 16, 16)) * 500 * time.Millisecond }
-
 // AQA is Admin Queue Attributes (Base §3.1.3.8).
 type AQA uint32
 
 // NewAQA states the admin queues' sizes in entries.
 func NewAQA(sq, cq int) AQA { return AQA(uint32(cq-1)<<16 | uint32(sq-1)) }
-
-// ASQS is the admin submission queue's size in entries.
-func (a AQA) ASQS() int { return int(field(a, 0, 12)) + 1 }
-
-// ACQS is the admin completion queue's size in entries.
-func (a AQA) ACQS() int { return int(field(a, 16, 12)) + 1 }

@@ -74,29 +74,7 @@ type CQE struct {
 	Status Status
 }
 
-// Encode writes the entry to b, which is exactly CQESize bytes long.
-func (c *CQE) Encode(b []byte) {
-	if len(b) != CQESize {
-		panic(fmt.Sprintf("nvmeq: CQE encoded into %d bytes, not %d", len(b), CQESize))
-	}
-	le := binary.LittleEndian
-	le.PutUint32(b[0:], c.DW0)
-	le.PutUint32(b[4:], c.DW1)
-	le.PutUint16(b[8:], c.SQHD)
-	le.PutUint16(b[10:], c.SQID)
-	le.PutUint32(b[12:], c.dw3())
-}
-
-func (c *CQE) dw3() uint32 {
-	v := uint32(c.CID) | uint32(c.Status)<<17
-	if c.Phase {
-		v |= 1 << 16
-	}
-	return v
-}
-
-// DecodeCQE reads an entry from exactly CQESize bytes. The bytes must not change meanwhile: see admin.go for the order
-// in which a live queue is read.
+// DecodeCQE reads an entry from exactly CQESize bytes, which must not change meanwhile: of a live queue the phase is read first.
 func DecodeCQE(b []byte) (CQE, error) {
 	if len(b) != CQESize {
 		return CQE{}, fmt.Errorf("nvmeq: completion queue entry of %d bytes, want %d", len(b), CQESize)

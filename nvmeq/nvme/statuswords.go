@@ -3,34 +3,22 @@ package nvme
 // Statuses that the code asks for by name; compare with Status.Is.
 const (
 	StatusSuccess            Status = 0
-	StatusInvalidOpcode      Status = 0<<8 | 0x01
 	StatusInvalidField       Status = 0<<8 | 0x02
-	StatusCIDConflict        Status = 0<<8 | 0x03
 	StatusDataTransfer       Status = 0<<8 | 0x04
 	StatusInternal           Status = 0<<8 | 0x06
 	StatusAbortRequested     Status = 0<<8 | 0x07
 	StatusSQDeleted          Status = 0<<8 | 0x08
-	StatusInvalidNamespace   Status = 0<<8 | 0x0b
-	StatusPRPOffset          Status = 0<<8 | 0x13
 	StatusWriteProtected     Status = 0<<8 | 0x20
 	StatusInterrupted        Status = 0<<8 | 0x21
 	StatusTransientTransport Status = 0<<8 | 0x22
 	StatusLBARange           Status = 0<<8 | 0x80
 	StatusCapacity           Status = 0<<8 | 0x81
 	StatusNSNotReady         Status = 0<<8 | 0x82
-	StatusInvalidCQ          Status = 1 << 8
-	StatusInvalidQID         Status = 1<<8 | 0x01
 	StatusInvalidQSize       Status = 1<<8 | 0x02
-	StatusAbortLimit         Status = 1<<8 | 0x03
 	StatusAERLimit           Status = 1<<8 | 0x05
-	StatusInvalidLog         Status = 1<<8 | 0x09
-	StatusInvalidDeletion    Status = 1<<8 | 0x0c
-	StatusNotChangeable      Status = 1<<8 | 0x0e
-	StatusSizeLimit          Status = 1<<8 | 0x83
 	StatusWriteFault         Status = 2<<8 | 0x80
 	StatusReadError          Status = 2<<8 | 0x81
 	StatusCompareFailure     Status = 2<<8 | 0x85
-	StatusDeallocated        Status = 2<<8 | 0x87
 )
 
 // statusWords has every status of Base §3.3.3.2.1.2 and of NVM §3.1.2, and the zone statuses, which a namespace of
