@@ -141,9 +141,9 @@ const (
 	RegisteredReadOnly                   // pages that the device only reads: they may be mapped without PROT_WRITE, a file's for instance
 )
 
-// Voucher is a Runtime whose device memory can be taken away behind the back of what uses it.
-type Voucher interface {
-	// Vouch is why device memory is not what it was, nil while it is. A device that sends data there cannot tell: writes
+// MemoryChecker is a Runtime whose device memory can be taken away while it is in use.
+type MemoryChecker interface {
+	// CheckMemory is why device memory is not what it was, nil while it is. A device that sends data there cannot tell: writes
 	// over PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1).
-	Vouch() error
+	CheckMemory() error
 }

@@ -50,7 +50,7 @@ func (b *barMemory) bank() *host.Bank {
 	if b == nil {
 		return nil
 	}
-	return &host.Bank{Name: b.dev.Name(), Bytes: b.dev.BAR(), DMABUF: b.export, Vouch: b.dev.Reachable}
+	return &host.Bank{Name: b.dev.Name(), Bytes: b.dev.BAR(), DMABUF: b.export, Check: b.dev.Reachable}
 }
 
 func (b *barMemory) close() error {

@@ -19,8 +19,8 @@ type Bank struct {
 	Name   string     // the function's address
 	Bytes  []byte     // all of it, mapped at a page
 	DMABUF gpu.Export // all of it, for the IOMMU; FD stays the owner's
-	// Vouch is why the bytes are no longer reachable by way of DMABUF, or at all; nil while they are.
-	Vouch func() error
+	// Check is why the bytes are no longer reachable by way of DMABUF, or at all; nil while they are.
+	Check func() error
 }
 
 // bank is a Bank and what of it is taken. Pieces are pages; the first gap that is large enough is used.
@@ -43,12 +43,12 @@ func newBank(b *Bank) (*bank, error) {
 	return &bank{Bank: *b}, nil
 }
 
-// Vouch implements gpu.Voucher.
-func (r *Runtime) Vouch() error {
-	if r.bank == nil || r.bank.Vouch == nil {
+// CheckMemory implements gpu.MemoryChecker.
+func (r *Runtime) CheckMemory() error {
+	if r.bank == nil || r.bank.Check == nil {
 		return nil
 	}
-	return r.bank.Vouch()
+	return r.bank.Check()
 }
 
 // take gives n bytes, a multiple of the page size, at a multiple of align.

@@ -33,7 +33,7 @@ func TestRevokedOnHardware(t *testing.T) {
 	e, err := bar.Export(2, 0, int64(len(bar.BAR())))
 	require.NoError(t, err)
 	defer unix.Close(e.FD)
-	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: bar.BAR(), DMABUF: e, Vouch: bar.Reachable}})
+	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: memory, Bytes: bar.BAR(), DMABUF: e, Check: bar.Reachable}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
 	dev, err := pcie.Open(disk, vfio.Options{})

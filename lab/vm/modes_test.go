@@ -63,7 +63,7 @@ func oneMode(t *testing.T, mode controller.MemoryMode, n int) {
 	defer func() { require.NoError(t, vram.Close()) }()
 	bar := vram.BAR()
 	clear(bar)
-	bank := &host.Bank{Name: ivshmem, Bytes: bar, DMABUF: gpu.Export{FD: -1, Size: int64(len(bar)), Kind: gpu.ExportDMABUF}, Vouch: vram.Reachable}
+	bank := &host.Bank{Name: ivshmem, Bytes: bar, DMABUF: gpu.Export{FD: -1, Size: int64(len(bar)), Kind: gpu.ExportDMABUF}, Check: vram.Reachable}
 	if vram.Backend() == vfio.IOMMUFD {
 		bank.DMABUF, err = vram.Export(2, 0, int64(len(bar)))
 		require.NoError(t, err)

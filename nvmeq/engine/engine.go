@@ -177,20 +177,20 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	l.wait(b)
 	l.drop(b)
 	l.load.Add(-weight)
-	e.vouch(cmds)
+	e.checkMemory(cmds)
 	return firstErr(cmds)
 }
 
-// vouch fails the commands that moved data to or from device memory which is no longer there.
-func (e *Engine) vouch(cmds []Command) {
+// checkMemory fails the commands that moved data to or from device memory which is no longer there.
+func (e *Engine) checkMemory(cmds []Command) {
 	if !e.c.Placement().Data.Device() {
 		return
 	}
-	v, ok := e.c.Runtime().(gpu.Voucher)
+	v, ok := e.c.Runtime().(gpu.MemoryChecker)
 	if !ok {
 		return
 	}
-	err := v.Vouch()
+	err := v.CheckMemory()
 	if err == nil {
 		return
 	}
@@ -212,7 +212,7 @@ func (e *Engine) Spread(cmds []Command) error {
 	}
 	err := e.spread(cmds, n)
 	if err == nil {
-		e.vouch(cmds)
+		e.checkMemory(cmds)
 		err = firstErr(cmds)
 	}
 	return err

@@ -26,7 +26,7 @@ func TestMemoryTakenAway(t *testing.T) {
 	var gone atomic.Bool
 	rt, err := host.Open(host.Options{Bank: &host.Bank{Name: "a BAR", Bytes: memory,
 		DMABUF: gpu.Export{FD: -1, Size: size, Kind: gpu.ExportDMABUF},
-		Vouch: func() error {
+		Check: func() error {
 			if gone.Load() {
 				return errors.New("the BAR is gone")
 			}
