@@ -77,7 +77,7 @@ func TestLadder(t *testing.T) {
 			if c.bar {
 				ctl.bar = &barMemory{}
 			}
-			require.Equal(t, engine.Ladder{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
+			require.Equal(t, engine.Candidates{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
 		})
 	}
 }

@@ -109,7 +109,7 @@ func (c *drive) identity(ring bool) (*identity, error) {
 	if !ring {
 		return out, nil
 	}
-	r, err := engine.RingByLane(n)
+	r, err := engine.ProveDoorbell(n)
 	if err != nil {
 		return nil, fmt.Errorf("--ring gpu: %w", err)
 	}

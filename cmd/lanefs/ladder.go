@@ -7,9 +7,9 @@ import (
 
 // ladder lists the placements to try, the best first: the one that was asked for, or those that suit the controller. A list of one is
 // not tried: it is taken, and its error ends the mount.
-func (c *drive) ladder(cfg *mountConfig) engine.Ladder {
+func (c *drive) ladder(cfg *mountConfig) engine.Candidates {
 	gpu, drive := !c.rt.Facts().CallerDriven, isFunction(cfg.Device)
-	l := engine.Ladder{Doorbells: []engine.DoorbellRoute{cfg.Doorbell}, Modes: []controller.MemoryMode{0}}
+	l := engine.Candidates{Doorbells: []engine.DoorbellRoute{cfg.Doorbell}, Modes: []controller.MemoryMode{0}}
 	switch {
 	case cfg.MemoryMode != nil:
 		l.Modes[0] = *cfg.MemoryMode

@@ -121,7 +121,7 @@ func (c *Controller) watch() {
 			return
 		case <-tick.C:
 			c.pollEvents()
-			c.checkAlive()
+			c.checkStatus()
 		}
 	}
 }

@@ -49,8 +49,8 @@ func (c *Controller) AcquireBAR() (gpu.Memory, error) {
 	return c.bar, nil
 }
 
-// ReachBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
-func (c *Controller) ReachBAR() (gpu.Memory, func() error, error) {
+// OpenBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
+func (c *Controller) OpenBAR() (gpu.Memory, func() error, error) {
 	m, err := c.AcquireBAR()
 	if err == nil {
 		return m, c.ReleaseBAR, nil
@@ -62,8 +62,8 @@ func (c *Controller) ReachBAR() (gpu.Memory, func() error, error) {
 	return m, m.Close, nil
 }
 
-// forgetBAR leaves the registration to a runtime that has failed.
-func (c *Controller) forgetBAR() {
+// dropBAR leaves the registration to a runtime that has failed.
+func (c *Controller) dropBAR() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bar, c.barUsers = nil, 0

@@ -34,11 +34,11 @@ const defaultQueues = 64
 
 // Controller is one enabled NVMe controller. All methods may be called from any goroutine.
 type Controller struct {
-	cfg Config
-	rt  atomic.Pointer[gpu.Runtime] // whose kernels the lanes run: cfg's, or the spare one
-	t   Transport
-	sim Stepper // nil unless the controller runs in software and works on its caller's thread
-	log *slog.Logger
+	cfg     Config
+	rt      atomic.Pointer[gpu.Runtime] // whose kernels the lanes run: cfg's, or the spare one
+	t       Transport
+	stepper Stepper // nil unless the controller runs in software and works on its caller's thread
+	log     *slog.Logger
 
 	cap    nvme.CAP
 	vs     nvme.VS
@@ -48,11 +48,11 @@ type Controller struct {
 	admin sync.Mutex
 	aq    *adminQueue // protected by admin
 
-	ident  *nvme.IdentifyController
-	nvm    *nvme.NVMController
-	spaces []*Namespace
-	power  power // when it was opened
-	queues int   // I/O queue pairs that the controller gives us
+	ident      *nvme.IdentifyController
+	nvm        *nvme.NVMController
+	namespaces []*Namespace
+	power      power // when it was opened
+	queues     int   // I/O queue pairs that the controller gives us
 
 	mu       sync.Mutex
 	qids     []uint16   // protected by mu: I/O queue identifiers not in use
@@ -60,21 +60,21 @@ type Controller struct {
 	barUsers int        // protected by mu
 	attached []Queues   // protected by mu
 
-	ladder sync.Mutex    // held while the controller is reset
-	resets int           // protected by ladder: in a row, without a completed command between them
-	gen    atomic.Uint32 // resets so far
-	paused atomic.Bool   // a reset is under way, or about to be: leave the lanes
-	dead   atomic.Pointer[error]
+	resetMu   sync.Mutex    // held while the controller is reset
+	resets    int           // protected by ladder: in a row, without a completed command between them
+	gen       atomic.Uint32 // resets so far
+	resetting atomic.Bool   // a reset is under way, or about to be: leave the lanes
+	failure   atomic.Pointer[error]
 
 	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
 	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
 
 	copies copyengine.Pool // of mirrors
 
-	unproved atomic.Pointer[error]    // what a Flush failed with; never cleared
-	move     atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
-	failed   atomic.Bool              // Runtime has failed
-	mirrored atomic.Bool              // data has been put where the CPU does not reach it
+	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
+	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
+	runtimeFailed atomic.Bool              // Runtime has failed
+	mirrored      atomic.Bool              // data has been put where the CPU does not reach it
 
 	closing   chan struct{}
 	watchDone chan struct{}
@@ -98,11 +98,11 @@ func Open(cfg Config) (*Controller, error) {
 		cfg.Timeout = adminTimeout
 	}
 	cfg.Placement.fill(cfg.Runtime)
-	sim, _ := cfg.Transport.(Stepper)
-	if sim == nil && !cfg.Runtime.Facts().CallerDriven {
+	stepper, _ := cfg.Transport.(Stepper)
+	if stepper == nil && !cfg.Runtime.Facts().CallerDriven {
 		cfg.Placement.usePages()
 	}
-	c := &Controller{cfg: cfg, t: cfg.Transport, sim: sim, log: cfg.Log,
+	c := &Controller{cfg: cfg, t: cfg.Transport, stepper: stepper, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
 	c.rt.Store(&cfg.Runtime)
 	if err := c.open(); err != nil {
@@ -162,7 +162,7 @@ func (c *Controller) start() (queues int, err error) {
 
 // Placement is where things go now.
 func (c *Controller) Placement() Placement {
-	if c.move.Load() != nil {
+	if c.failover.Load() != nil {
 		var host Placement
 		host.fill(c.Runtime())
 		return host
@@ -174,7 +174,7 @@ func (c *Controller) Placement() Placement {
 func (c *Controller) Runtime() gpu.Runtime { return *c.rt.Load() }
 
 // Step lets a software controller work on a queue.
-func (c *Controller) Step(sqid uint16) bool { return c.sim != nil && c.sim.Step(sqid) }
+func (c *Controller) Step(sqid uint16) bool { return c.stepper != nil && c.stepper.Step(sqid) }
 
 // Log is where the controller logs.
 func (c *Controller) Log() *slog.Logger { return c.log }
@@ -193,14 +193,14 @@ func (c *Controller) Identify() *nvme.IdentifyController { return c.ident }
 func (c *Controller) NVM() *nvme.NVMController           { return c.nvm }
 
 // Namespaces are the active ones, by rising NSID, usable or not.
-func (c *Controller) Namespaces() []*Namespace { return c.spaces }
+func (c *Controller) Namespaces() []*Namespace { return c.namespaces }
 
 // Simulated says that the controller is software.
-func (c *Controller) Simulated() bool { return c.sim != nil }
+func (c *Controller) Simulated() bool { return c.stepper != nil }
 
 // Inline says that commands are carried out on the thread of whoever asks for them: by a software controller, for lanes that
 // their caller drives. Its queue pairs do not work in parallel then.
-func (c *Controller) Inline() bool { return c.sim != nil && c.Runtime().Facts().CallerDriven }
+func (c *Controller) Inline() bool { return c.stepper != nil && c.Runtime().Facts().CallerDriven }
 
 // Queues is how many I/O queue pairs the controller gave us.
 func (c *Controller) Queues() int { return c.queues }
@@ -230,22 +230,22 @@ func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSM
 
 // Err is why the controller is out of service for good, nil while it works.
 func (c *Controller) Err() error {
-	if p := c.dead.Load(); p != nil {
+	if p := c.failure.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-// kill puts the controller out of service for good; the first reason stays.
-func (c *Controller) kill(err error) {
+// fail puts the controller out of service for good; the first reason stays.
+func (c *Controller) fail(err error) {
 	err = fmt.Errorf("nvme controller %s is out of service: %w", c.t.Name(), err)
-	if c.dead.CompareAndSwap(nil, &err) {
+	if c.failure.CompareAndSwap(nil, &err) {
 		c.log.Error("controller given up", "device", c.t.Name(), "why", err.Error())
 	}
 }
 
-// checkAlive looks whether the controller has died by itself, and resets it if so.
-func (c *Controller) checkAlive() {
+// checkStatus looks whether the controller has died by itself, and resets it if so.
+func (c *Controller) checkStatus() {
 	if c.Err() != nil {
 		return
 	}
@@ -269,23 +269,23 @@ func (c *Controller) Close() error {
 		for _, q := range c.queuePairs() {
 			errs = append(errs, q.Close())
 		}
-		c.ladder.Lock() // no reset now
-		defer c.ladder.Unlock()
+		c.resetMu.Lock() // no reset now
+		defer c.resetMu.Unlock()
 		if c.Err() == nil {
 			errs = append(errs, c.shutdown(nvme.SHNNormal))
 		} else {
 			c.t.Reset() // whatever it still does, it stops now
 		}
 		gone := errors.New("nvme controller is closed")
-		c.dead.CompareAndSwap(nil, &gone)
+		c.failure.CompareAndSwap(nil, &gone)
 		c.admin.Lock()
 		defer c.admin.Unlock()
 		c.aq.broken = gone
 		errs = append(errs, c.aq.d.Close())
 		switch {
-		case c.move.Load() != nil:
+		case c.failover.Load() != nil:
 			errs = append(errs, c.Runtime().Close()) // the first runtime is not touched again
-		case !c.failed.Load():
+		case !c.runtimeFailed.Load():
 			errs = append(errs, c.copies.Close())
 		}
 		c.closeErr = errors.Join(errs...)

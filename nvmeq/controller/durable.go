@@ -14,24 +14,24 @@ import (
 //   - Whatever the status of a failed Flush, the caller is told. From then on no Flush and no write with FUA of this controller ends
 //     well, until it is opened anew: they are sent all the same, for what they may save.
 //   - A Flush whose result nobody saw (it timed out, its queue pair was deleted, the controller was reset, the lanes moved) may have
-//     failed: it counts as failed. But of a FlushWitness it is asked again.
+//     failed: it counts as failed. But of a StickyFlush it is asked again.
 //   - A controller that has lost power meanwhile has lost what its volatile write cache held. Its SMART log counts that (Base
 //     §5.16.1.3); it is read again after each reset.
 //   - A write with FUA whose result nobody saw is sent again: it brings its own data along, so that success is about that.
 
-// FlushWitness is implemented by controllers that remember a Flush that failed, also across resets: every later one fails too. So the
+// StickyFlush is implemented by controllers that remember a Flush that failed, also across resets: every later one fails too. So the
 // answer to the second tells how the first one ended.
-type FlushWitness interface{ RemembersFailedFlush() }
+type StickyFlush interface{ RemembersFailedFlush() }
 
-// RemembersFlush says whether the controller is a FlushWitness.
-func (c *Controller) RemembersFlush() bool {
-	_, ok := c.t.(FlushWitness)
+// StickyFlush says whether the controller is a StickyFlush.
+func (c *Controller) StickyFlush() bool {
+	_, ok := c.t.(StickyFlush)
 	return ok
 }
 
 // NotDurable is what a Flush of this controller failed with, nil as long as none has.
 func (c *Controller) NotDurable() error {
-	if p := c.unproved.Load(); p != nil {
+	if p := c.flushErr.Load(); p != nil {
 		return *p
 	}
 	return nil
@@ -39,7 +39,7 @@ func (c *Controller) NotDurable() error {
 
 // FlushFailed notes that a Flush has failed.
 func (c *Controller) FlushFailed(why error) {
-	if c.unproved.CompareAndSwap(nil, &why) {
+	if c.flushErr.CompareAndSwap(nil, &why) {
 		c.log.Error("a Flush failed: from now on nothing is said to be durable", "device", c.t.Name(), "why", why.Error())
 	}
 }

@@ -63,7 +63,7 @@ func (c *Controller) identify() error {
 		if err != nil {
 			return err
 		}
-		c.spaces = append(c.spaces, ns)
+		c.namespaces = append(c.namespaces, ns)
 		if ns.Unusable == nil {
 			c.setShift(ns)
 		}
@@ -165,7 +165,7 @@ func (c *Controller) identifyNamespace(id uint32) (*Namespace, error) {
 
 // Namespace finds an active namespace that this host can use; what is wrong is said by name.
 func (c *Controller) Namespace(id uint32) (*Namespace, error) {
-	for _, ns := range c.spaces {
+	for _, ns := range c.namespaces {
 		if ns.ID == id {
 			if ns.Unusable != nil {
 				return nil, fmt.Errorf("%s: namespace %d: %w", c.t.Name(), id, ns.Unusable)
@@ -174,7 +174,7 @@ func (c *Controller) Namespace(id uint32) (*Namespace, error) {
 		}
 	}
 	var have []uint32
-	for _, ns := range c.spaces {
+	for _, ns := range c.namespaces {
 		have = append(have, ns.ID)
 	}
 	return nil, fmt.Errorf("%s: no active namespace %d (it has %v)", c.t.Name(), id, have)

@@ -19,14 +19,14 @@ const (
 // Placement is the kind of memory that each thing is put in. Its zero value is pinned host memory for all but Lane, which is
 // in the memory of whoever runs the lanes.
 type Placement struct {
-	SQ   gpu.MemKind
-	CQ   gpu.MemKind
-	Data gpu.MemKind
-	List gpu.MemKind // PRP lists: the lane writes, the controller reads
-	Host gpu.MemKind // what else the controller reaches and the CPU writes: the admin queue, range lists
-	Lane gpu.MemKind // what only the lane touches: its state, command identifiers
-	Ring gpu.MemKind // work, results, counters: CPU and lane poll them
-	Bell gpu.MemKind // the bridge's words: the lane stores, the CPU polls. In device memory they ask for the bridge
+	SQ       gpu.MemKind
+	CQ       gpu.MemKind
+	Data     gpu.MemKind
+	List     gpu.MemKind // PRP lists: the lane writes, the controller reads
+	Host     gpu.MemKind // what else the controller reaches and the CPU writes: the admin queue, range lists
+	Lane     gpu.MemKind // what only the lane touches: its state, command identifiers
+	Ring     gpu.MemKind // work, results, counters: CPU and lane poll them
+	Doorbell gpu.MemKind // the bridge's words: the lane stores, the CPU polls. In device memory they ask for the bridge
 }
 
 // Placement of a memory mode. The completion queue is uncached: a device cache need not see what the controller writes
@@ -43,7 +43,7 @@ func (m MemoryMode) Placement() (Placement, error) {
 		p.CQ = gpu.DeviceUncached
 	}
 	if m&ModeDoorbell != 0 {
-		p.Bell = gpu.DeviceUncached
+		p.Doorbell = gpu.DeviceUncached
 	}
 	if m&ModeData != 0 {
 		p.Data = gpu.DeviceFine
@@ -57,7 +57,7 @@ func (p *Placement) fill(rt gpu.Runtime) {
 	if p.Lane == 0 && !rt.Facts().CallerDriven {
 		p.Lane = gpu.DevicePlain
 	}
-	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host, &p.Lane, &p.Ring, &p.Bell} {
+	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host, &p.Lane, &p.Ring, &p.Doorbell} {
 		if *k == 0 {
 			*k = gpu.HostMapped
 		}

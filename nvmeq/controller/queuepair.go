@@ -9,8 +9,8 @@ import (
 
 // The admin commands by which I/O queue pairs come and go.
 
-// TakeQIDs reserves up to n identifiers of I/O queue pairs.
-func (c *Controller) TakeQIDs(n int) []uint16 {
+// AllocQIDs reserves up to n identifiers of I/O queue pairs.
+func (c *Controller) AllocQIDs(n int) []uint16 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n = min(n, len(c.qids))
@@ -19,8 +19,8 @@ func (c *Controller) TakeQIDs(n int) []uint16 {
 	return got
 }
 
-// ReturnQIDs gives them back.
-func (c *Controller) ReturnQIDs(qids []uint16) {
+// FreeQIDs gives them back.
+func (c *Controller) FreeQIDs(qids []uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.qids = append(c.qids, qids...)

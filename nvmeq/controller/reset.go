@@ -38,8 +38,8 @@ type Queues interface {
 
 // Attach has q create its queue pairs, and take part in resets from then on.
 func (c *Controller) Attach(q Queues) error {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
 	if err := q.Create(); err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (c *Controller) Attach(q Queues) error {
 
 // Detach ends that, and runs f, which deletes the queue pairs. No reset is under way meanwhile.
 func (c *Controller) Detach(q Queues, f func() error) error {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
 	c.mu.Lock()
 	if i := slices.Index(c.attached, q); i >= 0 {
 		c.attached = slices.Delete(c.attached, i, i+1)
@@ -75,12 +75,12 @@ const maxResets = 3
 func (c *Controller) Generation() uint32 { return c.gen.Load() }
 
 // Resetting says that a reset is under way or about to be: what works on a queue pair must leave it.
-func (c *Controller) Resetting() bool { return c.paused.Load() }
+func (c *Controller) Resetting() bool { return c.resetting.Load() }
 
 // Recover resets the controller, unless that has happened since gen was read. The caller holds no queue pair.
 func (c *Controller) Recover(gen uint32, why error) {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
 	c.recoverLocked(gen, why)
 }
 
@@ -88,7 +88,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 	if c.gen.Load() != gen || c.Err() != nil {
 		return
 	}
-	c.paused.Store(true) // drivers leave their lanes at their next turn
+	c.resetting.Store(true) // drivers leave their lanes at their next turn
 	queues := c.queuePairs()
 	for _, q := range queues {
 		q.Hold()
@@ -100,7 +100,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 	}
 	c.resets++
 	if c.resets > maxResets {
-		c.kill(fmt.Errorf("%d resets did not help: %w", maxResets, why))
+		c.fail(fmt.Errorf("%d resets did not help: %w", maxResets, why))
 		c.t.Reset() // it must not write to memory that is no longer its own
 	} else {
 		err, failed := why, RuntimeError{}
@@ -112,10 +112,10 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 			err = c.failOver(queues, failed)
 		}
 		if errors.As(err, &failed) {
-			c.kill(err)
+			c.fail(err)
 			c.t.Reset()
 		} else if err != nil {
-			c.kill(fmt.Errorf("reset failed: %w; it was reset because: %w", err, why))
+			c.fail(fmt.Errorf("reset failed: %w; it was reset because: %w", err, why))
 			c.t.Reset()
 		} else {
 			c.log.Warn("controller reset", "device", c.t.Name())
@@ -126,7 +126,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 		q.Resume(dead)
 	}
 	c.gen.Add(1)
-	c.paused.Store(false)
+	c.resetting.Store(false)
 	for _, q := range queues {
 		q.Release()
 	}
@@ -134,8 +134,8 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 
 // AwaitReset returns when the reset under way is over.
 func (c *Controller) AwaitReset() {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
 }
 
 // restart brings the controller from whatever state back to where it was. The caller holds ladder and every queue pair.
@@ -190,7 +190,7 @@ func (c *Controller) sameController() error {
 	if now.SN != c.ident.SN || now.MN != c.ident.MN {
 		return fmt.Errorf("after the reset the controller is %q (%q), before it was %q (%q)", now.MN, now.SN, c.ident.MN, c.ident.SN)
 	}
-	for _, ns := range c.spaces {
+	for _, ns := range c.namespaces {
 		if ns.Unusable != nil {
 			continue
 		}
@@ -208,8 +208,8 @@ func (c *Controller) sameController() error {
 
 // Reset resets the controller as the last rung of the ladder would; commands under way are sent again.
 func (c *Controller) Reset() error {
-	c.ladder.Lock()
-	defer c.ladder.Unlock()
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
 	c.resets = 0 // this one is not for a failure
 	c.recoverLocked(c.Generation(), errors.New("it was asked for"))
 	return c.Err()

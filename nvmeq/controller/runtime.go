@@ -35,13 +35,15 @@ type Failover struct {
 }
 
 // Failover is nil as long as the lanes are where they were.
-func (c *Controller) Failover() *Failover { return c.move.Load() }
+func (c *Controller) Failover() *Failover { return c.failover.Load() }
 
 // RuntimeFailed says that Config.Runtime failed. Its Close may then wait for ever, for a kernel that hangs.
-func (c *Controller) RuntimeFailed() bool { return c.failed.Load() }
+func (c *Controller) RuntimeFailed() bool { return c.runtimeFailed.Load() }
 
 // hasFailed says that rt has failed. Its memory is never given back: that could wait for ever, and a kernel may wake up on it.
-func (c *Controller) hasFailed(rt gpu.Runtime) bool { return c.failed.Load() && rt == c.cfg.Runtime }
+func (c *Controller) hasFailed(rt gpu.Runtime) bool {
+	return c.runtimeFailed.Load() && rt == c.cfg.Runtime
+}
 
 // endWait is how long kernels that were told to fail may take to end.
 const endWait = 2 * time.Second
@@ -49,14 +51,14 @@ const endWait = 2 * time.Second
 // failOver moves every lane to the spare runtime. The caller holds ladder and every queue pair.
 func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	from := c.Runtime()
-	c.failed.Store(true)
+	c.runtimeFailed.Store(true)
 	for _, q := range queues {
 		q.Abandon()
 	}
 	switch {
 	case c.cfg.Spare == nil:
 		return fmt.Errorf("%w; nobody else can run the lanes", why)
-	case c.move.Load() != nil:
+	case c.failover.Load() != nil:
 		return fmt.Errorf("%w; the lanes had moved before", why)
 	case c.mirrored.Load():
 		return fmt.Errorf("%w; data is in the device's memory, where lanes on the CPU do not reach it", why)
@@ -71,9 +73,9 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	ended := haveEnded(queues)
 	c.log.Error("the lanes have failed and move", "device", c.t.Name(), "from", from.Name(), "to", to.Name(), "why", why.Error(),
 		"read-only", c.cfg.SpareReads)
-	c.forgetBAR()
+	c.dropBAR()
 	c.rt.Store(&to)
-	c.move.Store(&Failover{When: time.Now(), Why: why.Error(), From: from.Name(), To: to.Name(), ReadOnly: c.cfg.SpareReads})
+	c.failover.Store(&Failover{When: time.Now(), Why: why.Error(), From: from.Name(), To: to.Name(), ReadOnly: c.cfg.SpareReads})
 	c.copies.Forget()
 	if err := c.bringUp(); err != nil {
 		return err
@@ -113,4 +115,4 @@ func (c *Controller) Quiesced(f func() error) error {
 }
 
 // FailRuntime notes that Config.Runtime has failed.
-func (c *Controller) FailRuntime() { c.failed.Store(true) }
+func (c *Controller) FailRuntime() { c.runtimeFailed.Store(true) }

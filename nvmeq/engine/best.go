@@ -7,8 +7,8 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// Ladder is what OpenBest may choose from, the best first. The last of each is taken as it is: below it there is nothing.
-type Ladder struct {
+// Candidates is what OpenBest may choose from, the best first. The last of each is taken as it is: below it there is nothing.
+type Candidates struct {
 	Doorbells []DoorbellRoute
 	Modes     []controller.MemoryMode
 }
@@ -22,7 +22,7 @@ type Choice struct {
 
 // OpenBest is Open in the best of the memory modes, with the best of the doorbell routes, that Prove accepts for an engine
 // like ec and a namespace. Every attempt begins with a controller that was opened anew.
-func OpenBest(cfg controller.Config, l Ladder, ec Config, nsid uint32) (*controller.Controller, Choice, error) {
+func OpenBest(cfg controller.Config, l Candidates, ec Config, nsid uint32) (*controller.Controller, Choice, error) {
 	var ch Choice
 	if len(l.Doorbells) == 0 || len(l.Modes) == 0 {
 		return nil, ch, errors.New("nvmeq: OpenBest needs a ladder")

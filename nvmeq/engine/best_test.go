@@ -18,7 +18,7 @@ import (
 // What works is taken, the best of it, and works.
 func TestOpenBest(t *testing.T) {
 	for _, compare := range []bool{true, false} {
-		for _, l := range []engine.Ladder{
+		for _, l := range []engine.Candidates{
 			{Doorbells: []engine.DoorbellRoute{engine.DoorbellDirect, engine.DoorbellBAR}, Modes: []controller.MemoryMode{11, 8, 0}},
 			{Doorbells: []engine.DoorbellRoute{engine.DoorbellBAR, engine.DoorbellBridge}, Modes: []controller.MemoryMode{0}},
 			{Doorbells: []engine.DoorbellRoute{engine.DoorbellBridge}, Modes: []controller.MemoryMode{9, 0}},
@@ -163,9 +163,9 @@ func TestOpenBestRefuses(t *testing.T) {
 			}
 			cfg.Timeout = 0
 			tc.setup(t, &cfg)
-			l := engine.Ladder{Doorbells: []engine.DoorbellRoute{engine.DoorbellBridge}, Modes: []controller.MemoryMode{tc.mode, 0}}
+			l := engine.Candidates{Doorbells: []engine.DoorbellRoute{engine.DoorbellBridge}, Modes: []controller.MemoryMode{tc.mode, 0}}
 			if tc.route != 0 {
-				l = engine.Ladder{Doorbells: []engine.DoorbellRoute{tc.route, engine.DoorbellBridge}, Modes: []controller.MemoryMode{0}}
+				l = engine.Candidates{Doorbells: []engine.DoorbellRoute{tc.route, engine.DoorbellBridge}, Modes: []controller.MemoryMode{0}}
 			}
 			ec := engine.Config{Timeout: time.Minute, Team: testTeam(t)}
 			if tc.short {

@@ -23,13 +23,13 @@ func (r DoorbellRoute) String() string {
 	return [...]string{"auto", "direct", "iomem", "bridge"}[r]
 }
 
-// bellStride is the bytes from one lane's words to the next: a cache line.
-const bellStride = 64
+// bridgeStride is the bytes from one lane's words to the next: a cache line.
+const bridgeStride = 64
 
 // openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
-func (w *works) openDoorbells(e *Engine, n int) error {
+func (w *resources) openDoorbells(e *Engine, n int) error {
 	c := e.c
-	kind, route := c.Placement().Bell, e.cfg.Doorbell
+	kind, route := c.Placement().Doorbell, e.cfg.Doorbell
 	if route == DoorbellDirect && c.Failover() != nil {
 		route = DoorbellAuto // the CPU needs no descriptor
 	}
@@ -57,10 +57,10 @@ func (w *works) openDoorbells(e *Engine, n int) error {
 	}
 	w.route = DoorbellBridge
 	err := c.Quiesced(func() (err error) {
-		w.bells, err = c.Runtime().Alloc(kind, controller.RoundUp(int64(n)*bellStride, controller.PageSize))
+		w.bridge, err = c.Runtime().Alloc(kind, controller.RoundUp(int64(n)*bridgeStride, controller.PageSize))
 		return err
 	})
-	if err == nil && w.bells.Host() == nil {
+	if err == nil && w.bridge.Host() == nil {
 		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.Runtime().Name(), kind)
 	}
 	return err
@@ -76,38 +76,38 @@ func (e *Engine) Doorbells() (DoorbellRoute, error) {
 	return e.route, nil
 }
 
-// placeBells says where the lane's kernel rings, SQ and CQ.
-func (l *lane) placeBells(w *works) (sq, cq uint64) {
+// placeDoorbells says where the lane's kernel rings, SQ and CQ.
+func (l *lane) placeDoorbells(w *resources) (sq, cq uint64) {
 	s := l.e.c.Doorbells()
-	l.bells = nil
-	if w.bells == nil {
+	l.bridge = nil
+	if w.bridge == nil {
 		bar := uint64(w.bar.Addr())
 		return bar + uint64(s.SQ(l.qid)), bar + uint64(s.CQ(l.qid))
 	}
-	off := int64(l.index) * bellStride
-	l.bells = (*[2]uint32)(unsafe.Pointer(&w.bells.Host()[off]))
-	return uint64(w.bells.Addr()) + uint64(off), uint64(w.bells.Addr()) + uint64(off) + 4
+	off := int64(l.index) * bridgeStride
+	l.bridge = (*[2]uint32)(unsafe.Pointer(&w.bridge.Host()[off]))
+	return uint64(w.bridge.Addr()) + uint64(off), uint64(w.bridge.Addr()) + uint64(off) + 4
 }
 
-// resetBells follows the creation of a queue pair: its doorbells are zero.
-func (l *lane) resetBells() {
-	if l.bells != nil {
-		atomic.StoreUint32(&l.bells[0], 0)
-		atomic.StoreUint32(&l.bells[1], 0)
+// resetDoorbells follows the creation of a queue pair: its doorbells are zero.
+func (l *lane) resetDoorbells() {
+	if l.bridge != nil {
+		atomic.StoreUint32(&l.bridge[0], 0)
+		atomic.StoreUint32(&l.bridge[1], 0)
 	}
-	l.rung = [2]uint32{}
+	l.forwarded = [2]uint32{}
 }
 
 // forward is the bridge. A queue pair's head and tail never go round their queue between two looks, since there are fewer
 // CIDs than entries: a new value differs from the last.
 func (l *lane) forward() {
-	if l.bells == nil {
+	if l.bridge == nil {
 		return
 	}
 	for i, off := range [2]int64{l.e.c.Doorbells().SQ(l.qid), l.e.c.Doorbells().CQ(l.qid)} {
 		// Acquire: the kernel released its entries before this word, and the controller is told after it.
-		if v := atomic.LoadUint32(&l.bells[i]); v != l.rung[i] {
-			l.rung[i] = v
+		if v := atomic.LoadUint32(&l.bridge[i]); v != l.forwarded[i] {
+			l.forwarded[i] = v
 			l.e.c.Transport().Write32(off, v)
 		}
 	}

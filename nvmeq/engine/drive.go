@@ -19,72 +19,10 @@ import (
 //     a. fill: retries and unposted commands become work items
 //     b. kick: the kernel code posts, rings, reaps
 //     c. drain: results end commands; the last command of a batch wakes its caller
-//     d. a software controller works on the queue pair
+//     d. a software controller resources on the queue pair
 //  4. a driver whose own batch is done passes the lane to a caller still waiting
 //
 // So a lone request needs no other thread, concurrent ones share the queue pair's depth, and an idle lane has nobody.
-
-// batch is one call of Do.
-type batch struct {
-	cmds []Command
-	next int           // of cmds to post; protected by lane.drive
-	left int           // commands not ended; likewise
-	done atomic.Bool   // set by the driver after its last access to the batch
-	wake chan struct{} // "look again", for a caller that waits
-	poll bool          // its caller does not wait but looks by itself; protected by lane.mu
-}
-
-func (b *batch) nudge() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-// entered is what a caller does next who was counted in: it counts itself out if the engine is closed.
-func (l *lane) entered(weight int64) error {
-	if l.e.closed.Load() {
-		l.load.Add(-weight)
-		return fmt.Errorf("nvmeq: %s: %w", l.e.c.Name(), ErrClosed)
-	}
-	return nil
-}
-
-// push leaves commands with the lane as a batch of their own; the caller gives it back with drop.
-func (l *lane) push(cmds []Command, poll bool) *batch {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var b *batch
-	if n := len(l.spare); n > 0 {
-		b, l.spare = l.spare[n-1], l.spare[:n-1]
-	} else {
-		b = &batch{wake: make(chan struct{}, 1)}
-	}
-	b.cmds, b.next, b.left, b.poll = cmds, 0, len(cmds), poll
-	b.done.Store(false)
-	l.batches = append(l.batches, b)
-	return b
-}
-
-// drop takes a batch back that is done.
-func (l *lane) drop(b *batch) {
-	l.mu.Lock()
-	l.spare = append(l.spare, b)
-	l.mu.Unlock()
-}
-
-// pop takes a batch that has ended off the list and tells its caller.
-func (l *lane) pop(b *batch) {
-	l.mu.Lock()
-	if i := slices.Index(l.batches, b); i >= 0 {
-		l.batches = slices.Delete(l.batches, i, i+1)
-	}
-	// Under mu, so that pass cannot nudge a batch whose owner already uses it for another call.
-	b.cmds = nil
-	b.done.Store(true)
-	b.nudge()
-	l.mu.Unlock()
-}
 
 // wait returns when b is done.
 func (l *lane) wait(b *batch) {
@@ -98,7 +36,7 @@ func (l *lane) wait(b *batch) {
 			continue
 		}
 		gen, err := l.run(b)
-		l.pass()
+		l.handOver()
 		if err != nil {
 			c.Recover(gen, err)
 		}
@@ -115,7 +53,7 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 		if c.Resetting() {
 			return gen, nil
 		}
-		progress := l.turn()
+		progress := l.poll()
 		if l.broken != nil {
 			return gen, l.broken
 		}
@@ -128,22 +66,22 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 	return gen, nil
 }
 
-// pass gives the lane up and, if batches are left, wakes one caller to drive on.
-func (l *lane) pass() {
+// handOver gives the lane up and, if batches are left, wakes one caller to drive on.
+func (l *lane) handOver() {
 	l.drive.Unlock()
 	// After the unlock: a caller that failed to take drive before it has pushed its batch even earlier, so we see it.
 	l.mu.Lock()
 	for _, b := range l.batches {
 		if !b.poll {
-			b.nudge()
+			b.wakeUp()
 			break
 		}
 	}
 	l.mu.Unlock()
 }
 
-// turn is one round of step 3. It says whether anything happened.
-func (l *lane) turn() bool {
+// poll is one round of step 3. It says whether anything happened.
+func (l *lane) poll() bool {
 	if err := l.e.c.Err(); err != nil {
 		l.failAll(err)
 		return true
@@ -158,10 +96,10 @@ func (l *lane) turn() bool {
 	}
 	if l.drain() > 0 {
 		progress = true
-		l.heard = time.Time{}
+		l.lastResult = time.Time{}
 	}
-	if len(l.limbo) > 0 {
-		l.climb()
+	if len(l.lost) > 0 {
+		l.handleLost()
 		return true
 	}
 	if l.outstanding() == 0 {
@@ -208,37 +146,37 @@ const hungEvery = 16
 // checkHung finds a lane that no longer answers at all, not even with a timeout.
 func (l *lane) checkHung() {
 	now := time.Now()
-	if l.heard.IsZero() {
-		l.heard = now
+	if l.lastResult.IsZero() {
+		l.lastResult = now
 		return
 	}
 	limit := l.e.cfg.Timeout
 	if l.load.Load() >= flushWeight {
 		limit = l.e.timeout(nvme.IOFlush)
 	}
-	if limit += l.e.cfg.Silence; now.Sub(l.heard) > limit {
+	if limit += l.e.cfg.HangTimeout; now.Sub(l.lastResult) > limit {
 		l.broken = controller.RuntimeError{Err: fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
 	}
 }
 
 // failAll ends every command of the lane with err. The controller is out of service.
 func (l *lane) failAll(err error) {
-	if !l.deaf.Load() {
+	if !l.hung.Load() {
 		l.recall()
 	}
 	for tag, s := range l.slots { // a lane that does not even answer to LANEFS_FAIL
 		if s.b != nil {
 			l.slots[tag] = slot{}
-			l.limbo = append(l.limbo, lost{slot: s})
+			l.lost = append(l.lost, lostCmd{slot: s})
 		}
 	}
-	for _, s := range l.limbo {
+	for _, s := range l.lost {
 		l.finish(s.slot, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
 	}
 	for _, s := range l.retry {
 		l.finish(s, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
 	}
-	l.limbo, l.retry = l.limbo[:0], l.retry[:0]
+	l.lost, l.retry = l.lost[:0], l.retry[:0]
 	l.mu.Lock()
 	left := slices.Clone(l.batches)
 	l.mu.Unlock()
@@ -255,66 +193,7 @@ func (l *lane) failAll(err error) {
 func (l *lane) recall() {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
 	if err := l.e.drv.answered(l); err != nil {
-		l.deaf.Store(true)
+		l.hung.Store(true)
 		l.e.c.Log().Error("the lane does not answer", "device", l.e.c.Name(), "lane", l.index, "error", err.Error())
 	}
-}
-
-// spread is Do over n lanes. The caller drives each in turn, as far as nobody else does.
-func (e *Engine) spread(cmds []Command, n int) error {
-	type part struct {
-		l      *lane
-		b      *batch
-		weight int64
-	}
-	parts := make([]part, 0, n)
-	first := e.pick(AnyLane).index
-	for i := range n {
-		l := e.lanes[(first+i)%len(e.lanes)]
-		mine := cmds[i*len(cmds)/n : (i+1)*len(cmds)/n]
-		weight := weigh(mine)
-		l.load.Add(weight)
-		if err := l.entered(weight); err != nil {
-			for j := i * len(cmds) / n; j < len(cmds); j++ {
-				cmds[j].Err = err
-			}
-			break
-		}
-		parts = append(parts, part{l, l.push(mine, true), weight})
-	}
-	w := e.pace()
-	defer w.End()
-	for left := len(parts); left > 0; {
-		progress := false
-		left = 0
-		for _, p := range parts {
-			if p.b.done.Load() {
-				continue
-			}
-			left++
-			if e.c.Resetting() {
-				e.c.AwaitReset()
-			}
-			if !p.l.drive.TryLock() {
-				continue
-			}
-			gen := e.c.Generation()
-			progress = p.l.turn() || progress
-			err := p.l.broken
-			p.l.pass()
-			if err != nil {
-				e.c.Recover(gen, err)
-			}
-		}
-		if progress {
-			w.Progress()
-		} else if left > 0 {
-			w.Idle()
-		}
-	}
-	for _, p := range parts {
-		p.l.drop(p.b)
-		p.l.load.Add(-p.weight)
-	}
-	return firstErr(cmds)
 }

@@ -26,7 +26,7 @@ type driver interface {
 }
 
 // newDriver chooses by what the runtime can do: steps on the caller's thread, or resident kernels; batches if asked for.
-func newDriver(e *Engine, w *works) (driver, error) {
+func newDriver(e *Engine, w *resources) (driver, error) {
 	base := launcher{e: e, clockHz: w.clockHz, block: one}
 	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
 	if e.cfg.Team == TeamWave {
@@ -61,7 +61,7 @@ type launcher struct {
 	e       *Engine
 	clockHz uint64
 	resetFn gpu.Function
-	fn      gpu.Function // what works on a lane
+	fn      gpu.Function // what resources on a lane
 	block   gpu.Dim3     // the threads of a lane: a launch is for one
 }
 
@@ -124,13 +124,13 @@ func (d *stepDriver) kick(l *lane) error {
 }
 
 // batchDriver launches a kernel that steps until the batch is done, for at most batchTicks; the next kick finds it ended
-// and launches again while anything is outstanding. It works on every runtime, and holds the device only while there is
+// and launches again while anything is outstanding. It resources on every runtime, and holds the device only while there is
 // something to do.
 type batchDriver struct{ launcher }
 
 const (
 	batchTime = 2 * time.Millisecond
-	// A software controller that works on the caller's thread cannot complete anything while the kernel runs there.
+	// A software controller that resources on the caller's thread cannot complete anything while the kernel runs there.
 	batchTimeOwn = time.Microsecond
 )
 

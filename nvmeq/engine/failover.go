@@ -25,20 +25,20 @@ func (e *Engine) refuses(cmd *Command) error {
 	return fmt.Errorf("%s: %w since the lanes failed on %s: %s", cmd, ErrReadOnly, f.From, f.Why)
 }
 
-// evict takes back what the lane was given: it keeps what it has answered; of the rest nobody knows.
-func (l *lane) evict() {
+// reclaim takes back what the lane was given: it keeps what it has answered; of the rest nobody knows.
+func (l *lane) reclaim() {
 	l.drain()
 	for tag, s := range l.slots {
 		if s.b != nil {
 			l.slots[tag] = slot{}
-			l.limbo = append(l.limbo, lost{s, 0, kernels.EngineQueueDead})
+			l.lost = append(l.lost, lostCmd{s, 0, kernels.EngineQueueDead})
 		}
 	}
-	for _, s := range l.limbo {
+	for _, s := range l.lost {
 		s.cmd().page = -1
 	}
 	l.freeAll()
-	l.lateBase, l.kicks, l.heard = 0, 0, time.Time{}
+	l.lateBase, l.kicks, l.lastResult = 0, 0, time.Time{}
 }
 
 // refuseWrites ends what is not to be carried out any more, of all that the lane has not begun or is to begin again.
@@ -46,16 +46,16 @@ func (l *lane) refuseWrites() {
 	if f := l.e.c.Failover(); f == nil || !f.ReadOnly {
 		return
 	}
-	again := l.limbo[:0]
+	again := l.lost[:0]
 	var ended []slot
-	for _, s := range l.limbo {
+	for _, s := range l.lost {
 		if l.e.refuses(s.cmd()) == nil {
 			again = append(again, s)
 		} else {
 			ended = append(ended, s.slot)
 		}
 	}
-	l.limbo = again
+	l.lost = again
 	retry := l.retry[:0]
 	for _, s := range l.retry {
 		if l.e.refuses(s.cmd()) == nil {

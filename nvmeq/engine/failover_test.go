@@ -84,7 +84,7 @@ func newFrailOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine.C
 			t.Log(f.log.String())
 		}
 	})
-	ec.Silence = 2 * time.Second
+	ec.HangTimeout = 2 * time.Second
 	f.eng, err = engine.New(f.ctrl, ec)
 	require.NoError(t, err)
 	return f

@@ -23,20 +23,20 @@ import (
 // completion, the deletion of its queue, or the reset. Sending it again is safe for the same reason: no ghost of the
 // first attempt can overwrite what comes later. A Flush is another matter: see durable.go.
 
-// climb deals with the commands in limbo. The caller holds drive.
-func (l *lane) climb() {
+// handleLost deals with the commands that were given up. The caller holds drive.
+func (l *lane) handleLost() {
 	onlyTimeouts := true
-	for _, s := range l.limbo {
+	for _, s := range l.lost {
 		onlyTimeouts = onlyTimeouts && s.kind == kernels.EngineTimeout
 	}
 	log := l.e.c.Log().With("device", l.e.c.Name(), "queue", l.qid)
-	first := l.limbo[0]
+	first := l.lost[0]
 	if csts := l.e.c.CSTS(); csts.Gone() || csts.CFS() {
 		l.broken = fmt.Errorf("%s not completed: %v", first.cmd(), csts)
 		return
 	}
 	if onlyTimeouts {
-		log.Warn("command timed out, aborting it", "command", first.cmd().String(), "after", l.e.cfg.Timeout, "others", len(l.limbo)-1)
+		log.Warn("command timed out, aborting it", "command", first.cmd().String(), "after", l.e.cfg.Timeout, "others", len(l.lost)-1)
 		over, err := l.abortLost()
 		if err != nil {
 			l.broken = err
@@ -47,9 +47,9 @@ func (l *lane) climb() {
 			return
 		}
 	}
-	l.streak++
-	if l.streak > 3 {
-		l.broken = fmt.Errorf("queue pair %d was rebuilt %d times and still completes nothing", l.qid, l.streak-1)
+	l.rebuilds++
+	if l.rebuilds > 3 {
+		l.broken = fmt.Errorf("queue pair %d was rebuilt %d times and still completes nothing", l.qid, l.rebuilds-1)
 		return
 	}
 	log.Warn("rebuilding the queue pair", "why", l.why(), "command", first.cmd().String())
@@ -60,7 +60,7 @@ func (l *lane) climb() {
 
 // why says what happened to the first command in limbo.
 func (l *lane) why() string {
-	switch l.limbo[0].kind {
+	switch l.lost[0].kind {
 	case kernels.EngineTimeout:
 		if atomic.LoadUint32(&l.status.Failed) != 0 {
 			return "every command in flight timed out"
@@ -80,11 +80,11 @@ func (l *lane) abortLost() (bool, error) {
 	var w poll.Waiter
 	stale := true // the counters may be older than the results
 	for {
-		for ; aborted < len(l.limbo); aborted++ {
-			if l.limbo[aborted].kind != kernels.EngineTimeout {
+		for ; aborted < len(l.lost); aborted++ {
+			if l.lost[aborted].kind != kernels.EngineTimeout {
 				return false, nil // the lane failed meanwhile
 			}
-			if _, err := l.e.c.Abort(l.qid, l.limbo[aborted].cid); err != nil && !nvme.Refused(err) {
+			if _, err := l.e.c.Abort(l.qid, l.lost[aborted].cid); err != nil && !nvme.Refused(err) {
 				return false, err
 			}
 		}
@@ -97,13 +97,13 @@ func (l *lane) abortLost() (bool, error) {
 				return false, controller.RuntimeError{Err: fmt.Errorf("lane %d: %w", l.index, err)}
 			}
 			stale = false
-			if n += l.drain(); len(l.limbo) > aborted {
+			if n += l.drain(); len(l.lost) > aborted {
 				continue
 			}
 		}
 		// A late completion counts here and nowhere else: when as many have come as commands timed out, all are over.
 		if atomic.LoadUint64(&l.counters.Timeouts) == atomic.LoadUint64(&l.counters.Late)+l.lateBase {
-			return len(l.limbo) == aborted, nil
+			return len(l.lost) == aborted, nil
 		}
 		if time.Now().After(deadline) {
 			return false, nil
@@ -141,10 +141,10 @@ func (l *lane) settle() {
 // resend queues the commands in limbo again, or ends those that had their chances. Those that merely shared the queue
 // pair with the culprit have lost none.
 func (l *lane) resend() {
-	for _, s := range l.limbo {
+	for _, s := range l.lost {
 		c := s.cmd()
 		l.freePage(c)
-		if err := l.e.unseen(c); err != nil {
+		if err := l.e.resultLost(c); err != nil {
 			l.finish(s.slot, err)
 			continue
 		}
@@ -157,19 +157,19 @@ func (l *lane) resend() {
 		}
 		l.retry = append(l.retry, s.slot)
 	}
-	l.limbo = l.limbo[:0]
+	l.lost = l.lost[:0]
 }
 
-func (l *lane) giveUp(s lost) error {
+func (l *lane) giveUp(s lostCmd) error {
 	c := s.cmd()
-	err := l.lastWord(s)
+	err := l.lastError(s)
 	if c.Op == nvme.IOFlush {
 		l.e.c.FlushFailed(err)
 	}
 	return err
 }
 
-func (l *lane) lastWord(s lost) error {
+func (l *lane) lastError(s lostCmd) error {
 	c := s.cmd()
 	if s.kind == kernels.EngineTimeout {
 		return fmt.Errorf("nvme: %s: %w after %v, %d times", c, controller.ErrTimeout, l.e.cfg.Timeout, c.tries+1)

@@ -125,7 +125,7 @@ func TestPages(t *testing.T) {
 				require.NoError(t, r.ctrl.Reset())
 				r.roundTrip(t)
 				require.NoError(t, engine.Prove(r.ctrl, engine.Config{Team: testTeam(t), Doorbell: ec.Doorbell}, 1))
-				ring, err := engine.RingByLane(r.ctrl)
+				ring, err := engine.ProveDoorbell(r.ctrl)
 				require.NoError(t, err)
 				require.Equal(t, r.ctrl.Identify(), ring.Identify)
 				_, err = r.ctrl.SMART()

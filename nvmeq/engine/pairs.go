@@ -23,13 +23,13 @@ func (e pairs) Hold() {
 
 func (e pairs) Release() {
 	for _, l := range e.lanes {
-		l.pass()
+		l.handOver()
 	}
 }
 
 func (e pairs) Completed() bool {
 	for _, l := range e.lanes {
-		if l.streak == 0 {
+		if l.rebuilds == 0 {
 			return true
 		}
 	}
@@ -57,8 +57,8 @@ func (e pairs) Create() error {
 
 func (e pairs) Resume(dead error) {
 	for _, l := range e.lanes {
-		l.streak = 1
-		l.heard = time.Time{}
+		l.rebuilds = 1
+		l.lastResult = time.Time{}
 		if dead != nil {
 			l.failAll(dead)
 		} else {
@@ -79,7 +79,7 @@ func (e pairs) Quiesced(f func() error) error {
 func (e pairs) Abandon() {
 	for _, l := range e.lanes {
 		l.created = false
-		l.deaf.Store(true)
+		l.hung.Store(true)
 		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
 	}
 }
@@ -100,28 +100,28 @@ func (e pairs) Move(ended bool) error {
 		qids[i] = l.qid
 	}
 	if !ended {
-		fresh := e.c.TakeQIDs(len(qids))
+		fresh := e.c.AllocQIDs(len(qids))
 		if len(fresh) < len(qids) {
 			return fmt.Errorf("%d queue pairs are free and %d are needed: the old ones' doorbells may still be rung by a kernel that hangs",
 				len(fresh), len(qids))
 		}
 		qids = fresh
 	}
-	var w works
+	var w resources
 	g, err := w.build(e.Engine, len(qids))
 	if err != nil {
 		return errors.Join(err, w.close(e.c))
 	}
-	old := e.works
+	old := e.resources
 	e.statsMu.Lock()
 	for i, l := range e.lanes {
-		l.evict()
+		l.reclaim()
 		l.base = l.stats()
 		if err = l.place(&w, g, qids[i]); err != nil {
 			break
 		}
 	}
-	e.works = w
+	e.resources = w
 	e.statsMu.Unlock()
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (e pairs) Move(ended bool) error {
 		return err
 	}
 	for _, l := range e.lanes {
-		l.deaf.Store(false)
+		l.hung.Store(false)
 		if err := l.create(); err != nil {
 			return err
 		}

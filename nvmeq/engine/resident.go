@@ -21,8 +21,8 @@ import (
 // launches wait until it is over.
 type residentDriver struct {
 	launcher
-	// quiet is held for reading by launches, for writing while no kernel may run. It is a leaf, but for the device's calls.
-	quiet sync.RWMutex
+	// launches is held for reading by launches, for writing while no kernel may run. It is a leaf, but for the device's calls.
+	launches sync.RWMutex
 }
 
 const (
@@ -31,10 +31,10 @@ const (
 	// residentLanes is how many kernels may be resident: each needs a hardware connection of its own, of which an NVIDIA
 	// device has 32, copies included, or it waits for the end of another that does not end.
 	residentLanes = 16
-	// lookEvery is how many kicks pass before the clock is read, lookAfter the time between two looks at whether the kernel
+	// checkEvery is how many kicks pass before the clock is read, checkInterval the time between two looks at whether the kernel
 	// still runs: each asks the driver, which takes microseconds.
-	lookEvery = 256
-	lookAfter = time.Millisecond
+	checkEvery    = 256
+	checkInterval = time.Millisecond
 	// residentSpin is how long the CPU polls without giving its thread away: longer than a command takes. To yield may mean to
 	// wake other threads, and to be moved to one. spinShare is which part of the CPUs may do so at a time.
 	residentSpin = 20 * time.Microsecond
@@ -59,19 +59,19 @@ func (e *Engine) pace() (w poll.Waiter) {
 func (d *residentDriver) kick(l *lane) error {
 	switch atomic.LoadUint32(&l.status.State) {
 	case kernels.StateRunning, kernels.StateParking:
-		if l.kicks++; l.kicks%lookEvery == 0 {
-			return d.look(l)
+		if l.kicks++; l.kicks%checkEvery == 0 {
+			return d.checkKernel(l)
 		}
 		return nil
 	}
 	if l.outstanding() == 0 && atomic.LoadUint32(&l.control.Command) == kernels.CommandRun {
 		return nil
 	}
-	d.quiet.RLock()
-	defer d.quiet.RUnlock()
+	d.launches.RLock()
+	defer d.launches.RUnlock()
 	// Until the kernel says so itself: the next kick must not launch again.
 	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
-	l.beat, l.beatAt = 0, time.Now()
+	l.heartbeat, l.heartbeatAt = 0, time.Now()
 	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
 	if err := l.stream.Launch(d.fn, one, d.block, l.args[:]...); err != nil {
 		atomic.StoreUint32(&l.status.State, kernels.StateParked)
@@ -80,13 +80,13 @@ func (d *residentDriver) kick(l *lane) error {
 	return nil
 }
 
-// look finds, once in a while, a kernel that has died or hangs: one that runs says so at least every residentIdle.
-func (d *residentDriver) look(l *lane) error {
+// checkKernel finds, once in a while, a kernel that has died or hangs: one that runs says so at least every residentIdle.
+func (d *residentDriver) checkKernel(l *lane) error {
 	now := time.Now()
-	if now.Sub(l.lookedAt) < lookAfter {
+	if now.Sub(l.checkedAt) < checkInterval {
 		return nil
 	}
-	l.lookedAt = now
+	l.checkedAt = now
 	done, err := l.stream.Done()
 	if err != nil {
 		return fmt.Errorf("the lane's kernel has failed: %w", err)
@@ -94,10 +94,10 @@ func (d *residentDriver) look(l *lane) error {
 	if state := atomic.LoadUint32(&l.status.State); done && state != kernels.StateParked && state != kernels.StateReady {
 		return fmt.Errorf("the lane's kernel has ended in state %d without parking", state)
 	}
-	if beat := atomic.LoadUint64(&l.status.Time); beat != l.beat {
-		l.beat, l.beatAt = beat, now
+	if beat := atomic.LoadUint64(&l.status.Time); beat != l.heartbeat {
+		l.heartbeat, l.heartbeatAt = beat, now
 	}
-	if silent := now.Sub(l.beatAt); silent > l.e.cfg.Silence {
+	if silent := now.Sub(l.heartbeatAt); silent > l.e.cfg.HangTimeout {
 		return fmt.Errorf("the lane's kernel hangs: it has taken no step for %v", silent.Round(time.Millisecond))
 	}
 	return nil
@@ -105,11 +105,11 @@ func (d *residentDriver) look(l *lane) error {
 
 // sync parks the lane. What it has been told to do otherwise, to fail above all, stays as it is.
 func (d *residentDriver) sync(l *lane) error {
-	if l.deaf.Load() {
+	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
 	}
-	d.quiet.Lock()
-	defer d.quiet.Unlock()
+	d.launches.Lock()
+	defer d.launches.Unlock()
 	return park(l)
 }
 
@@ -146,12 +146,12 @@ func (d *residentDriver) answered(l *lane) error {
 // quiesced runs f while none of the engine's kernels runs.
 func (d *residentDriver) quiesced(f func() error) error {
 	for _, l := range d.e.lanes {
-		if l.deaf.Load() {
+		if l.hung.Load() {
 			return fmt.Errorf("lane %d's kernel has failed and may still run", l.index)
 		}
 	}
-	d.quiet.Lock()
-	defer d.quiet.Unlock()
+	d.launches.Lock()
+	defer d.launches.Unlock()
 	for _, l := range d.e.lanes {
 		atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandRun, kernels.CommandPark)
 	}

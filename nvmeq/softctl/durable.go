@@ -2,7 +2,7 @@ package softctl
 
 import "fmt"
 
-// RemembersFailedFlush implements controller.FlushWitness.
+// RemembersFailedFlush implements controller.StickyFlush.
 func (c *Controller) RemembersFailedFlush() {}
 
 // Failed is why this controller says no more that anything is durable, nil as long as it does.

@@ -60,7 +60,7 @@ var (
 	_ controller.Transport = (*Controller)(nil)
 	_ controller.Stepper   = (*Controller)(nil)
 
-	_ controller.FlushWitness = (*Controller)(nil)
+	_ controller.StickyFlush = (*Controller)(nil)
 )
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.

@@ -12,14 +12,14 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// Rung is one Identify Controller command whose doorbell a kernel rang, and whose data the controller wrote into device
+// DoorbellProof is one Identify Controller command whose doorbell a kernel rang, and whose data the controller wrote into device
 // memory: the smallest proof that both paths between a drive and a device are real.
 //
 //  1. the CPU writes the entry into the admin queue
 //  2. a kernel stores to the admin doorbell in the BAR     device → controller
 //  3. the controller writes the data where PRP1 says       controller → device memory
 //  4. the CPU reaps the completion, and copies the data out of the device's memory
-type Rung struct {
+type DoorbellProof struct {
 	Doorbell gpu.Addr  // of the admin submission queue, as the kernel sees it
 	Data     gpu.Addr  // where the data landed, likewise
 	IOVA     nvme.IOVA // the same for the controller
@@ -27,8 +27,8 @@ type Rung struct {
 	Identify *nvme.IdentifyController
 }
 
-// RingByLane carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
-func RingByLane(c *controller.Controller) (r Rung, err error) {
+// ProveDoorbell carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
+func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	r.Kind = gpu.DeviceFine
 	image, err := kernels.Image(c.Runtime().Facts().Arch)
 	if err != nil {
@@ -48,7 +48,7 @@ func RingByLane(c *controller.Controller) (r Rung, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	bar, release, err := c.ReachBAR()
+	bar, release, err := c.OpenBAR()
 	if err != nil {
 		return r, fmt.Errorf("the BAR is out of the kernels' reach: %w", err)
 	}
@@ -72,7 +72,7 @@ func RingByLane(c *controller.Controller) (r Rung, err error) {
 	if err := stream.Wait(copyTimeout); err != nil {
 		return r, err
 	}
-	if err := identifyRung(c, stream, ring, r); err != nil {
+	if err := identifyByDoorbell(c, stream, ring, r); err != nil {
 		return r, err
 	}
 	b, err := readBack(c, stream, data)
@@ -88,7 +88,7 @@ func RingByLane(c *controller.Controller) (r Rung, err error) {
 	return r, nil
 }
 
-func identifyRung(c *controller.Controller, stream gpu.Stream, ring gpu.Function, r Rung) error {
+func identifyByDoorbell(c *controller.Controller, stream gpu.Stream, ring gpu.Function, r DoorbellProof) error {
 	return c.IdentifyBy(func(tail uint32) error {
 		if err := stream.Launch(ring, one, one, uint64(r.Doorbell), uint64(tail)); err != nil {
 			return err

@@ -10,11 +10,11 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// TestRingByLane: a kernel rings the admin doorbell, the answer lands in device memory, and the queue goes on as before.
-func TestRingByLane(t *testing.T) {
+// TestProveDoorbell: a kernel rings the admin doorbell, the answer lands in device memory, and the queue goes on as before.
+func TestProveDoorbell(t *testing.T) {
 	r := openRig(t, softctl.Options{})
 	for range 3 {
-		rung, err := engine.RingByLane(r.ctrl)
+		rung, err := engine.ProveDoorbell(r.ctrl)
 		require.NoError(t, err)
 		require.Equal(t, r.ctrl.Identify(), rung.Identify)
 		require.Equal(t, gpu.DeviceFine, rung.Kind)

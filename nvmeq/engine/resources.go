@@ -9,14 +9,14 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// works is what the lanes of an engine run on: the kernels, whoever gets them to run, and the memory.
-type works struct {
+// resources is what the lanes of an engine run on: the kernels, whoever gets them to run, and the memory.
+type resources struct {
 	drv     driver
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
 	bar     gpu.Memory      // BAR 0 for kernels; the controller's if it is registered, ours if imported. nil with a bridge
-	bells   gpu.Memory      // the bridge's words; nil without
+	bridge  gpu.Memory      // the bridge's words; nil without
 	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
 	own     gpu.Memory      // lane structs and CIDs: lanes only
 	stream  gpu.Stream      // for setting up
@@ -27,7 +27,7 @@ type works struct {
 }
 
 // build loads the kernels and allocates the memory of n lanes.
-func (w *works) build(e *Engine, n int) (g geometry, err error) {
+func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 	c := e.c
 	rt := c.Runtime()
 	image := e.cfg.Image
@@ -74,9 +74,9 @@ func (w *works) build(e *Engine, n int) (g geometry, err error) {
 }
 
 // close gives everything back. No kernel runs on it, and the controller does not know of it.
-func (w *works) close(c *controller.Controller) error {
+func (w *resources) close(c *controller.Controller) error {
 	errs := []error{w.closeQueues()}
-	for _, m := range []gpu.Memory{w.shared, w.own, w.bells} {
+	for _, m := range []gpu.Memory{w.shared, w.own, w.bridge} {
 		if m != nil {
 			errs = append(errs, c.Quiesced(m.Close))
 		}
@@ -98,6 +98,6 @@ func (w *works) close(c *controller.Controller) error {
 }
 
 // closeQueues ends the controller's reach, and gives what it reached back unless the runtime has failed.
-func (w *works) closeQueues() error {
+func (w *resources) closeQueues() error {
 	return errors.Join(w.sq.Close(), w.cq.Close(), w.prp.Close(), w.ranges.Close())
 }

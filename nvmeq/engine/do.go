@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// AnyLane lets Do choose.
+const AnyLane = -1
+
+// Do carries out the commands on one lane, concurrently and in no defined order, and returns when all have ended: nil,
+// or the error of the first that failed. lane is a hint, taken modulo Lanes; AnyLane picks one that is idle. A command
+// that makes no sense fails the call before anything is done.
+func (e *Engine) Do(lane int, cmds []Command) error {
+	if len(cmds) == 0 {
+		return nil
+	}
+	if err := e.prepare(cmds); err != nil {
+		return err
+	}
+	weight := weigh(cmds)
+	l, err := e.claim(lane, weight)
+	if err != nil {
+		return err
+	}
+	b := l.submit(cmds, false)
+	l.wait(b)
+	l.recycle(b)
+	l.load.Add(-weight)
+	e.checkMemory(cmds)
+	return firstErr(cmds)
+}
+
+// Spread is Do over as many lanes as there are commands: for controllers whose queue pairs work in parallel.
+func (e *Engine) Spread(cmds []Command) error {
+	n := min(len(e.lanes), len(cmds))
+	if n <= 1 {
+		return e.Do(AnyLane, cmds)
+	}
+	if err := e.prepare(cmds); err != nil {
+		return err
+	}
+	err := e.spread(cmds, n)
+	if err == nil {
+		e.checkMemory(cmds)
+		err = firstErr(cmds)
+	}
+	return err
+}
+
+// spread is Do over n lanes. The caller drives each in turn, as far as nobody else does.
+func (e *Engine) spread(cmds []Command, n int) error {
+	type part struct {
+		l      *lane
+		b      *batch
+		weight int64
+	}
+	parts := make([]part, 0, n)
+	first := e.pick(AnyLane).index
+	for i := range n {
+		l := e.lanes[(first+i)%len(e.lanes)]
+		mine := cmds[i*len(cmds)/n : (i+1)*len(cmds)/n]
+		weight := weigh(mine)
+		l.load.Add(weight)
+		if err := l.checkOpen(weight); err != nil {
+			for j := i * len(cmds) / n; j < len(cmds); j++ {
+				cmds[j].Err = err
+			}
+			break
+		}
+		parts = append(parts, part{l, l.submit(mine, true), weight})
+	}
+	w := e.pace()
+	defer w.End()
+	for left := len(parts); left > 0; {
+		progress := false
+		left = 0
+		for _, p := range parts {
+			if p.b.done.Load() {
+				continue
+			}
+			left++
+			if e.c.Resetting() {
+				e.c.AwaitReset()
+			}
+			if !p.l.drive.TryLock() {
+				continue
+			}
+			gen := e.c.Generation()
+			progress = p.l.poll() || progress
+			err := p.l.broken
+			p.l.handOver()
+			if err != nil {
+				e.c.Recover(gen, err)
+			}
+		}
+		if progress {
+			w.Progress()
+		} else if left > 0 {
+			w.Idle()
+		}
+	}
+	for _, p := range parts {
+		p.l.recycle(p.b)
+		p.l.load.Add(-p.weight)
+	}
+	return firstErr(cmds)
+}
+
+func (e *Engine) prepare(cmds []Command) error {
+	if err := e.c.Err(); err != nil {
+		return err
+	}
+	for i := range cmds {
+		c := &cmds[i]
+		c.Err, c.Status, c.DW0, c.Latency, c.tries, c.page = nil, 0, 0, 0, 0, -1
+		err := e.check(c)
+		if err == nil {
+			err = e.refuses(c)
+		}
+		if err != nil {
+			c.Err = fmt.Errorf("nvmeq: %w", err)
+			return c.Err
+		}
+	}
+	return nil
+}
+
+func firstErr(cmds []Command) error {
+	for i := range cmds {
+		if cmds[i].Err != nil {
+			return cmds[i].Err
+		}
+	}
+	return nil
+}
+
+// checkMemory fails the commands that moved data to or from device memory which is no longer there.
+func (e *Engine) checkMemory(cmds []Command) {
+	if !e.c.Placement().Data.Device() {
+		return
+	}
+	v, ok := e.c.Runtime().(gpu.MemoryChecker)
+	if !ok {
+		return
+	}
+	err := v.CheckMemory()
+	if err == nil {
+		return
+	}
+	for i := range cmds {
+		if c := &cmds[i]; c.Err == nil && c.Len > 0 {
+			c.Err = fmt.Errorf("nvmeq: %s: its data is lost: %w", c, err)
+		}
+	}
+}
+
+// flushWeight is what a flush weighs beside other commands: who has a choice keeps away from a lane that has one.
+const flushWeight = 1 << 20
+
+func weigh(cmds []Command) int64 {
+	for i := range cmds {
+		if cmds[i].Op == nvme.IOFlush {
+			return flushWeight
+		}
+	}
+	return 1
+}
+
+// flushTimeoutFactor is how many times as long as another command a software controller's flush may take: it writes out what the
+// system's cache holds of the image, which may be gigabytes.
+const flushTimeoutFactor = 20
+
+// timeout is that of one command.
+func (e *Engine) timeout(op nvme.Opcode) time.Duration {
+	if op == nvme.IOFlush && e.c.Simulated() {
+		return flushTimeoutFactor * e.cfg.Timeout
+	}
+	return e.cfg.Timeout
+}
+
+// claim counts a caller in on the lane of its batch. With the choice it takes the first that nobody uses: so little work keeps few
+// lanes awake, and whoever serves their queues.
+func (e *Engine) claim(hint int, weight int64) (*lane, error) {
+	if hint < 0 {
+		for _, l := range e.lanes {
+			if l.load.CompareAndSwap(0, weight) {
+				return l, l.checkOpen(weight)
+			}
+		}
+	}
+	l := e.pick(hint)
+	l.load.Add(weight)
+	return l, l.checkOpen(weight)
+}
+
+// pick chooses the lane of a batch: the caller's, or the one with the least to do.
+func (e *Engine) pick(hint int) *lane {
+	if hint >= 0 {
+		return e.lanes[hint%len(e.lanes)]
+	}
+	n := uint32(len(e.lanes))
+	first := rand.Uint32N(n)
+	best := e.lanes[first]
+	least := best.load.Load()
+	for i := uint32(1); i < n && least > 0; i++ {
+		l := e.lanes[(first+i)%n]
+		if u := l.load.Load(); u < least {
+			best, least = l, u
+		}
+	}
+	return best
+}

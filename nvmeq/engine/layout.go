@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"math/bits"
+	"time"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// geometry is the sizes in bytes of one lane's parts.
+type geometry struct {
+	page, sq, cq, prp, ranges int64
+	own, cids                 int64 // own: CIDs; the lane structs of all lanes come first in the memory
+	shared, work, results     int64 // shared: control, status, counters, then work, then results
+	ring, count               int
+	stride                    uint32
+}
+
+const sharedHead = kernels.ControlSize + kernels.StatusSize + kernels.CountersSize
+
+func newGeometry(cfg Config, page int64) geometry {
+	g := geometry{page: page, count: cfg.Depth - 1, stride: kernels.PRPStride(cfg.MaxTransfer, page)}
+	// Twice as many slots as commands in flight: the lane finds work waiting when completions free its CIDs.
+	g.ring = 1 << bits.Len(uint(2*cfg.Depth-1))
+	g.sq, g.cq = controller.RoundUp(int64(cfg.Depth)*nvme.SQESize, page), controller.RoundUp(int64(cfg.Depth)*nvme.CQESize, page)
+	g.prp = controller.RoundUp(int64(g.count)*int64(g.stride), page)
+	g.ranges = controller.RoundUp(rangePages*controller.PageSize, page)
+	g.cids = int64(g.count) * kernels.CIDSize
+	g.own = controller.RoundUp(kernels.LaneSize+g.cids, controller.PageSize)
+	g.work, g.results = int64(g.ring)*kernels.WorkSlotSize, int64(g.ring)*kernels.ResultSlotSize
+	g.shared = controller.RoundUp(sharedHead+g.work+g.results, controller.PageSize)
+	return g
+}
+
+// noResult has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.1 for Flush).
+const noResult = 1<<nvme.IOFlush | 1<<nvme.IOWrite | 1<<nvme.IORead | 1<<nvme.IOCompare | 1<<nvme.IOWriteZeroes | 1<<nvme.IODSM | 1<<nvme.IOVerify | 1<<nvme.IOWriteUncorr
+
+// place lays the lane out in the resources' memory, with empty rings, and describes it to the kernels.
+func (l *lane) place(w *resources, g geometry, qid uint16) error {
+	n := int64(l.index)
+	h := w.shared.Host()[n*g.shared : (n+1)*g.shared]
+	at := w.shared.Addr() + gpu.Addr(n*g.shared)
+	l.qid, l.self = qid, w.own.Addr()+gpu.Addr(n*g.own)
+	l.sqIOVA, l.cqIOVA = w.sq.IOVA+nvme.IOVA(n*g.sq), w.cq.IOVA+nvme.IOVA(n*g.cq)
+	l.rangeHost, l.rangeIOVA = w.ranges.Host[n*g.ranges:(n+1)*g.ranges], w.ranges.IOVA+nvme.IOVA(n*g.ranges)
+	l.control = (*kernels.Control)(unsafe.Pointer(&h[0]))
+	l.status = (*kernels.Status)(unsafe.Pointer(&h[kernels.ControlSize]))
+	l.counters = (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize]))
+	l.work = unsafe.Slice((*kernels.WorkSlot)(unsafe.Pointer(&h[sharedHead])), g.ring)
+	l.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
+	l.workPos, l.resultPos = 0, 0
+	c := l.e.c
+	stream, err := c.Runtime().NewStream()
+	if err != nil {
+		return err
+	}
+	sqBell, cqBell := l.placeDoorbells(w)
+	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
+		Sq: uint64(w.sq.Addr) + uint64(n*g.sq), Cq: uint64(w.cq.Addr) + uint64(n*g.cq),
+		SqDoorbell: sqBell, CqDoorbell: cqBell,
+		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
+		Cids: uint64(l.self) + kernels.LaneSize,
+		Prp:  uint64(w.prp.Addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.IOVA) + uint64(n*g.prp),
+		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
+		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
+		PrpStride: g.stride, PageSize: uint32(g.page), Silent: noResult,
+	}
+	if err := l.describe(w, stream, &desc, n*g.own, g.own); err != nil {
+		stream.Close()
+		return err
+	}
+	l.stream = stream
+	return nil
+}
+
+// describe puts the lane struct where the kernels find it, and zeroes the rest of the lane's own memory.
+func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, size int64) error {
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(desc)), kernels.LaneSize)
+	if h := w.own.Host(); h != nil {
+		clear(h[off : off+size])
+		copy(h[off:], raw)
+		return nil
+	}
+	if err := zero(s, l.self, size); err != nil {
+		return err
+	}
+	stage, err := l.e.c.Runtime().Alloc(gpu.HostMapped, controller.PageSize)
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	copy(stage.Host(), raw)
+	if err := s.Copy(l.self, stage.Addr(), kernels.LaneSize); err != nil {
+		return err
+	}
+	return s.Wait(copyTimeout)
+}
+
+// copyTimeout bounds the small copies by which the CPU sets up memory it cannot reach.
+const copyTimeout = 5 * time.Second
+
+// zero has the device clear n bytes of its memory at addr.
+func zero(s gpu.Stream, addr gpu.Addr, n int64) error {
+	if err := s.Fill(addr, 0, n); err != nil {
+		return err
+	}
+	return s.Wait(copyTimeout)
+}
