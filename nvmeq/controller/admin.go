@@ -36,14 +36,14 @@ type adminQueue struct {
 	head   int
 	phase  bool
 	cid    uint16
-	broken error // a command was lost: nothing more works until the queue is set up again
+	broken error // a command got no completion: no command is executed until the queue is reset
 
 	bell func(tail uint32) error // rings the submission doorbell in place of the CPU; nil: the CPU does
 
 	events   int               // Asynchronous Event Requests outstanding
 	eventSeq int               // of the next one
 	noEvents bool              // the controller refuses them
-	seen     []nvme.AsyncEvent // come in, not yet reported
+	seen     []nvme.AsyncEvent // received, not yet reported
 }
 
 // newAdminQueue allocates memory for queues with host pages of mps bytes.
@@ -61,7 +61,7 @@ func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
 	return q, nil
 }
 
-// reset makes the queue as a controller expects it when it is enabled.
+// reset empties the queue, as an enabled controller expects it.
 func (q *adminQueue) reset() {
 	clear(q.d.Host[:2*q.page])
 	q.tail, q.head, q.phase, q.cid, q.broken = 0, 0, true, 0, nil
@@ -76,8 +76,8 @@ func (q *adminQueue) dataIOVA() nvme.IOVA { return q.d.IOVA + nvme.IOVA(2*q.page
 func (q *adminQueue) post(s *nvme.SQE) error {
 	s.Encode(q.sq[q.tail*nvme.SQESize : (q.tail+1)*nvme.SQESize])
 	q.tail = (q.tail + 1) % adminEntries
-	// The entry is stored before the doorbell: Transport.Write32 is a call the compiler does not move stores across,
-	// and the processor keeps the order of stores or the transport does.
+	// The entry is stored before the doorbell: the compiler does not move stores across the call of Transport.Write32, and
+	// the processor or the transport keeps the order of stores.
 	if q.bell != nil {
 		return q.bell(uint32(q.tail))
 	}
@@ -85,11 +85,11 @@ func (q *adminQueue) post(s *nvme.SQE) error {
 	return nil
 }
 
-// reap takes one completion if there is one.
+// reap reads one completion if there is one.
 func (q *adminQueue) reap() (nvme.CQE, bool) {
 	e := q.cq[q.head*nvme.CQESize : (q.head+1)*nvme.CQESize]
-	// The phase is in the last dword. This load comes before those of the rest: were they older than the phase, they
-	// could be of the queue's last round.
+	// The phase is in the last dword. It is loaded before the rest: dwords that were loaded earlier could be those of the
+	// entry of the previous round.
 	dw3 := atomic.LoadUint32((*uint32)(unsafe.Pointer(&e[12])))
 	if dw3>>16&1 == 1 != q.phase {
 		return nvme.CQE{}, false
@@ -105,7 +105,7 @@ func (q *adminQueue) reap() (nvme.CQE, bool) {
 	return cqe, true
 }
 
-// usable says whether commands can be executed, and why not. After Close not even the memory is there.
+// usable is why commands cannot be executed, nil when they can. After Close the memory of the queue is freed.
 func (q *adminQueue) usable(name string) error {
 	if err := q.c.Err(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -116,7 +116,7 @@ func (q *adminQueue) usable(name string) error {
 	return nil
 }
 
-// exec carries out one command. Its error is a *StatusError when the controller answered.
+// exec executes one command. Its error is a *nvme.StatusError when the controller completed it with an error.
 func (q *adminQueue) exec(s nvme.SQE, timeout time.Duration) (nvme.CQE, error) {
 	name := s.Opcode.Name(true)
 	if err := q.usable(name); err != nil {
@@ -169,7 +169,7 @@ func (c *Controller) adminRead(s nvme.SQE, into []byte) (nvme.CQE, error) {
 		return nvme.CQE{}, err
 	}
 	data := c.aq.data()[:len(into)]
-	clear(data) // what the controller leaves out reads as zero, not as the last command's data
+	clear(data) // bytes that the controller does not write read as zero, not as data of an earlier command
 	s.PRP1 = c.aq.dataIOVA()
 	cqe, err := c.aq.exec(s, c.cfg.Timeout)
 	if err == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// The admin commands after Identify: features, log pages, abort, queues.
+// Admin commands: features and log pages. Those of queues are in queuepair.go, Identify in namespace.go.
 
 // GetFeature reads a feature's value (Base §5.15). data, if any, receives the feature's structure.
 func (c *Controller) GetFeature(fid nvme.FID, sel nvme.FeatureSelect, nsid uint32, data []byte) (uint32, error) {
@@ -29,7 +29,7 @@ func (c *Controller) SetFeature(fid nvme.FID, nsid, value uint32) (uint32, error
 
 func (c *Controller) adminFill(s nvme.SQE, data []byte) (nvme.CQE, error) {
 	if len(data) > PageSize {
-		return nvme.CQE{}, fmt.Errorf("nvmeq: %d bytes asked of one admin command, at most %d", len(data), PageSize)
+		return nvme.CQE{}, fmt.Errorf("nvme: %d bytes asked of one admin command, at most %d", len(data), PageSize)
 	}
 	if len(data) == 0 {
 		return c.adminCmd(s)
@@ -40,7 +40,7 @@ func (c *Controller) adminFill(s nvme.SQE, data []byte) (nvme.CQE, error) {
 // GetLogPage fills b, a multiple of 4 bytes, from the start of a log page (Base §5.16).
 func (c *Controller) GetLogPage(lid nvme.LID, nsid uint32, b []byte) error {
 	if len(b) == 0 || len(b)%4 != 0 {
-		return fmt.Errorf("nvmeq: log page of %d bytes, want a multiple of 4", len(b))
+		return fmt.Errorf("nvme: log page of %d bytes, want a multiple of 4", len(b))
 	}
 	for off := 0; off < len(b); off += PageSize {
 		part := b[off:min(off+PageSize, len(b))]
@@ -81,7 +81,7 @@ func (c *Controller) WriteCache() (present, on bool, err error) {
 	return true, v&1 == 1, err
 }
 
-// negotiateQueues asks for n I/O queue pairs and returns how many there are to use (Base §5.27.1.5).
+// negotiateQueues asks for n I/O queue pairs and returns how many can be used (Base §5.27.1.5).
 func (c *Controller) negotiateQueues(n int) (int, error) {
 	n = min(n, 0xffff)
 	v, err := c.SetFeature(nvme.FIDNumQueues, 0, uint32(nvme.NewNumQueues(n, n)))
@@ -89,7 +89,7 @@ func (c *Controller) negotiateQueues(n int) (int, error) {
 		return 0, err
 	}
 	given := min(nvme.NumQueues(v).SQs(), nvme.NumQueues(v).CQs(), n)
-	// A controller may promise more queues than its BAR has doorbells for; those are of no use.
+	// A controller may grant more queues than its BAR has doorbells for; those cannot be used.
 	for given > 0 && c.stride.End(uint16(given)) > int64(len(c.t.BAR())) {
 		given--
 	}
@@ -99,13 +99,12 @@ func (c *Controller) negotiateQueues(n int) (int, error) {
 	return given, nil
 }
 
-// enableEvents switches on the events worth hearing about (Base §5.27.1.8): SMART warnings, and notices of those kinds
-// that OAES offers.
+// enableEvents enables SMART warnings and the notices of namespaces and firmware that OAES offers (Base §5.27.1.8).
 func (c *Controller) enableEvents() error {
 	const smart, namespaces, firmware = 0x1f, 1 << 8, 1 << 9
 	_, err := c.SetFeature(nvme.FIDAsyncEvent, 0, smart|c.ident.OAES&(namespaces|firmware))
 	if nvme.Refused(err) {
-		return nil // it reports what it likes, then
+		return nil // the feature is optional: the controller reports its default events
 	}
 	return err
 }

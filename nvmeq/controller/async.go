@@ -10,14 +10,14 @@ import (
 )
 
 // Asynchronous events (Base §5.2): up to four requests stay outstanding; each completion is decoded, logged, and its
-// log page read, which is what lets the controller report the next event of its type.
+// log page read, so that the controller reports the next event of that type.
 
 const (
 	maxEvents     = 4
 	watchInterval = time.Second
 )
 
-// armEventsLocked tops up the outstanding requests.
+// armEventsLocked sends requests until as many are outstanding as the controller allows, at most maxEvents.
 func (c *Controller) armEventsLocked() {
 	q := c.aq
 	for q.broken == nil && !q.noEvents && q.events < min(maxEvents, int(c.ident.AERL)+1) {
@@ -27,8 +27,7 @@ func (c *Controller) armEventsLocked() {
 	}
 }
 
-// nextEvent is the number of a request that is not outstanding. Requests are told apart only by being events: their
-// CIDs count on.
+// nextEvent numbers the requests. Which request an event completes does not matter, so their CIDs only count on.
 func (q *adminQueue) nextEvent() int {
 	n := q.eventSeq
 	q.eventSeq = (q.eventSeq + 1) % 0x100
@@ -43,7 +42,7 @@ func (q *adminQueue) event(cqe nvme.CQE) bool {
 	q.events--
 	switch {
 	case cqe.Status.Is(nvme.StatusAERLimit):
-		q.c.ident.AERL = uint8(max(q.events-1, 0)) // it takes fewer than it said
+		q.c.ident.AERL = uint8(max(q.events-1, 0)) // it allows fewer than it reports
 	case cqe.Status.Is(nvme.StatusSQDeleted), cqe.Status.Is(nvme.StatusAbortRequested):
 	case !cqe.Status.OK():
 		q.c.log.Warn("asynchronous event request failed", "device", q.c.t.Name(), "status", cqe.Status.String())
@@ -54,13 +53,13 @@ func (q *adminQueue) event(cqe nvme.CQE) bool {
 	return true
 }
 
-// pollEvents takes what has come in without a command being executed, and reports it.
+// pollEvents reaps completions while no command is executed, and reports the events among them.
 func (c *Controller) pollEvents() {
 	c.admin.Lock()
 	q := c.aq
 	if q.broken == nil {
 		c.Step(0)
-		for range adminEntries { // a controller that floods the queue does not keep us here
+		for range adminEntries { // bounds the loop: a controller may complete without end
 			cqe, ok := q.reap()
 			if !ok {
 				break
@@ -83,7 +82,7 @@ func (c *Controller) pollEvents() {
 	}
 }
 
-// reportEvent logs one event with what its log page says.
+// reportEvent logs one event with details of its log page, and calls OnEvent.
 func (c *Controller) reportEvent(e nvme.AsyncEvent) {
 	args := []any{"device", c.t.Name(), "event", e.String()}
 	level := slog.LevelWarn
@@ -98,7 +97,7 @@ func (c *Controller) reportEvent(e nvme.AsyncEvent) {
 		}
 	default:
 		if e.LID() != 0 {
-			c.GetLogPage(e.LID(), 0xffffffff, make([]byte, PageSize)) // reading it is what matters here
+			c.GetLogPage(e.LID(), 0xffffffff, make([]byte, PageSize)) // only so that the next event is reported
 		}
 	}
 	if e.Type() == nvme.AsyncNotice {
@@ -110,7 +109,7 @@ func (c *Controller) reportEvent(e nvme.AsyncEvent) {
 	}
 }
 
-// watch looks after the controller while nobody else does: events, and death. It runs from Open to Close.
+// watch polls for events and for a failed controller every watchInterval, from Open to Close.
 func (c *Controller) watch() {
 	defer close(c.watchDone)
 	tick := time.NewTicker(watchInterval)

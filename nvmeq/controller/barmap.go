@@ -8,13 +8,12 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// BARExporter is a Transport whose BAR 0 leaves as a descriptor, which a GPU's driver can import.
+// BARExporter is a Transport that exports BAR 0 as a descriptor, which a GPU's driver can import.
 type BARExporter interface {
 	ExportBAR() (gpu.Export, error)
 }
 
-// ImportBAR is BAR 0 as kernels see it, by way of its descriptor. VFIO revokes a DMA-BUF while its function is reset, when no
-// lane rings.
+// ImportBAR maps BAR 0 for kernels by its descriptor. VFIO revokes the DMA-BUF while the function is reset; no lane rings then.
 func (c *Controller) ImportBAR() (gpu.Memory, error) {
 	x, ok := c.t.(BARExporter)
 	if !ok {
@@ -33,8 +32,8 @@ func (c *Controller) ImportBAR() (gpu.Memory, error) {
 	return m, nil
 }
 
-// AcquireBAR is BAR 0 as kernels see it. A GPU's driver registers memory once only, so a controller's engines share it;
-// each calls ReleaseBAR when it is done.
+// AcquireBAR registers BAR 0 for kernels. A GPU's driver registers memory once only, so all engines of a controller share the
+// registration; each calls ReleaseBAR when it is done.
 func (c *Controller) AcquireBAR() (gpu.Memory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +48,7 @@ func (c *Controller) AcquireBAR() (gpu.Memory, error) {
 	return c.bar, nil
 }
 
-// OpenBAR is BAR 0 as kernels see it, in whatever way the runtime takes it, and how to let go of it.
+// OpenBAR maps BAR 0 for kernels, by registration or else by import. The function ends that.
 func (c *Controller) OpenBAR() (gpu.Memory, func() error, error) {
 	m, err := c.AcquireBAR()
 	if err == nil {
@@ -62,13 +61,14 @@ func (c *Controller) OpenBAR() (gpu.Memory, func() error, error) {
 	return m, m.Close, nil
 }
 
-// dropBAR leaves the registration to a runtime that has failed.
+// dropBAR forgets the registration with a runtime that has failed.
 func (c *Controller) dropBAR() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bar, c.barUsers = nil, 0
 }
 
+// ReleaseBAR ends one AcquireBAR.
 func (c *Controller) ReleaseBAR() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

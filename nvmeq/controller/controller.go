@@ -13,7 +13,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// Config is what Open needs. Runtime and Transport stay the caller's, who closes them after the Controller.
+// Config is what Open needs. The caller closes Runtime and Transport after the Controller.
 type Config struct {
 	Runtime   gpu.Runtime
 	Transport Transport
@@ -23,10 +23,10 @@ type Config struct {
 	Log       *slog.Logger          // nil: slog.Default
 	OnEvent   func(nvme.AsyncEvent) // called for each asynchronous event, after it was logged
 
-	// Spare gives a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
-	// lost. It is closed with the controller. nil: the controller goes out of service then.
+	// Spare opens a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
+	// lost. It is closed with the controller. nil: the controller goes out of service instead.
 	Spare func() (gpu.Runtime, error)
-	// SpareReads says that from then on nothing is written: commands that would are refused with ErrReadOnly.
+	// SpareReads refuses commands that write after such a failover, with engine.ErrReadOnly.
 	SpareReads bool
 }
 
@@ -35,7 +35,7 @@ const defaultQueues = 64
 // Controller is one enabled NVMe controller. All methods may be called from any goroutine.
 type Controller struct {
 	cfg     Config
-	rt      atomic.Pointer[gpu.Runtime] // whose kernels the lanes run: cfg's, or the spare one
+	rt      atomic.Pointer[gpu.Runtime] // runs the lanes: cfg.Runtime, or the spare one
 	t       Transport
 	stepper Stepper // nil unless the controller runs in software and works on its caller's thread
 	log     *slog.Logger
@@ -51,8 +51,8 @@ type Controller struct {
 	ident      *nvme.IdentifyController
 	nvm        *nvme.NVMController
 	namespaces []*Namespace
-	power      power // when it was opened
-	queues     int   // I/O queue pairs that the controller gives us
+	power      power // its counts when the controller was opened
+	queues     int   // I/O queue pairs that the controller granted
 
 	mu       sync.Mutex
 	qids     []uint16   // protected by mu: I/O queue identifiers not in use
@@ -61,20 +61,20 @@ type Controller struct {
 	attached []Queues   // protected by mu
 
 	resetMu   sync.Mutex    // held while the controller is reset
-	resets    int           // protected by ladder: in a row, without a completed command between them
+	resets    int           // protected by resetMu: in a row, without a completed command between them
 	gen       atomic.Uint32 // resets so far
-	resetting atomic.Bool   // a reset is under way, or about to be: leave the lanes
+	resetting atomic.Bool   // a reset is under way or about to be
 	failure   atomic.Pointer[error]
 
-	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for what cannot be used
-	shiftHigh map[uint32]uint8 // of NSIDs that do not fit there
+	shiftLow  [64]uint8        // log2 of the block size by NSID, 0 for namespaces that cannot be used
+	shiftHigh map[uint32]uint8 // the same for larger NSIDs
 
 	copies copyengine.Pool // of mirrors
 
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
 	runtimeFailed atomic.Bool              // Runtime has failed
-	mirrored      atomic.Bool              // data has been put where the CPU does not reach it
+	mirrored      atomic.Bool              // data memory exists that the CPU cannot address
 
 	closing   chan struct{}
 	watchDone chan struct{}
@@ -82,11 +82,12 @@ type Controller struct {
 	closeErr  error
 }
 
-// Open brings the controller up: reset, admin queue, enable, Identify, number of queues (Base §3.5.1). On error nothing
-// is left behind.
+// Open brings the controller up (Base §3.5.1): it reads CAP, disables the controller, allocates the admin queue, enables the
+// controller, reads its Identify data and its namespaces, asks for I/O queues, and arms asynchronous events. On error the
+// controller is disabled again and all memory freed.
 func Open(cfg Config) (*Controller, error) {
 	if cfg.Runtime == nil || cfg.Transport == nil {
-		return nil, errors.New("nvmeq: Open needs a Runtime and a Transport")
+		return nil, errors.New("nvme: Open needs a Runtime and a Transport")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -107,7 +108,7 @@ func Open(cfg Config) (*Controller, error) {
 	c.rt.Store(&cfg.Runtime)
 	if err := c.open(); err != nil {
 		if c.aq != nil {
-			c.disable() // so that it no longer writes to the memory we are about to free
+			c.disable() // so that it does not write to memory that is freed
 			err = errors.Join(err, c.aq.d.Close())
 		}
 		return nil, fmt.Errorf("nvme controller %s: %w", c.t.Name(), err)
@@ -145,7 +146,7 @@ func (c *Controller) open() error {
 	return nil
 }
 
-// start is what follows every enable: queue count and events.
+// start follows every enable: it asks for I/O queues and arms asynchronous events.
 func (c *Controller) start() (queues int, err error) {
 	n, err := c.negotiateQueues(c.cfg.Queues)
 	if err != nil {
@@ -160,7 +161,7 @@ func (c *Controller) start() (queues int, err error) {
 	return n, nil
 }
 
-// Placement is where things go now.
+// Placement is where memory is allocated: Config.Placement, or host memory after a failover.
 func (c *Controller) Placement() Placement {
 	if c.failover.Load() != nil {
 		var host Placement
@@ -170,19 +171,19 @@ func (c *Controller) Placement() Placement {
 	return c.cfg.Placement
 }
 
-// Runtime is whose kernels the lanes run.
+// Runtime runs the lanes: Config.Runtime, or the spare one after a failover.
 func (c *Controller) Runtime() gpu.Runtime { return *c.rt.Load() }
 
-// Step lets a software controller work on a queue.
+// Step has a controller in software work on a queue. It says whether anything was done.
 func (c *Controller) Step(sqid uint16) bool { return c.stepper != nil && c.stepper.Step(sqid) }
 
-// Log is where the controller logs.
+// Log is Config.Log.
 func (c *Controller) Log() *slog.Logger { return c.log }
 
 // Transport is how the controller is reached.
 func (c *Controller) Transport() Transport { return c.t }
 
-// Doorbells is where in BAR 0 the doorbells are, PageSize the host's page size in bytes (CC.MPS).
+// Doorbells gives the offsets of doorbells in BAR 0. PageSize is the host page size in bytes (CC.MPS).
 func (c *Controller) Doorbells() nvme.Stride { return c.stride }
 func (c *Controller) PageSize() int64        { return c.mps }
 
@@ -198,11 +199,11 @@ func (c *Controller) Namespaces() []*Namespace { return c.namespaces }
 // Simulated says that the controller is software.
 func (c *Controller) Simulated() bool { return c.stepper != nil }
 
-// Inline says that commands are carried out on the thread of whoever asks for them: by a software controller, for lanes that
-// their caller drives. Its queue pairs do not work in parallel then.
+// Inline says that commands are carried out on the thread of the caller: by a controller in software, for lanes that run on the
+// caller's thread. Queue pairs do not work in parallel then.
 func (c *Controller) Inline() bool { return c.stepper != nil && c.Runtime().Facts().CallerDriven }
 
-// Queues is how many I/O queue pairs the controller gave us.
+// Queues is how many I/O queue pairs the controller granted.
 func (c *Controller) Queues() int { return c.queues }
 
 // CMB reads where the controller memory buffer is and how large; false where there is none. Since NVMe 1.4 its registers
@@ -225,7 +226,7 @@ func (c *Controller) CMB() (nvme.CMBLOC, nvme.CMBSZ, bool) {
 // Name is what the user calls the device.
 func (c *Controller) Name() string { return c.t.Name() }
 
-// MaxTransfer is the largest transfer of one command in bytes that the controller takes, 0 for no limit.
+// MaxTransfer is the largest transfer of one command in bytes (MDTS), 0 for no limit.
 func (c *Controller) MaxTransfer() int64 { return c.ident.MaxTransfer(c.cap.MPSMIN()) }
 
 // Err is why the controller is out of service for good, nil while it works.
@@ -236,7 +237,7 @@ func (c *Controller) Err() error {
 	return nil
 }
 
-// fail puts the controller out of service for good; the first reason stays.
+// fail takes the controller out of service for good. The first reason stays.
 func (c *Controller) fail(err error) {
 	err = fmt.Errorf("nvme controller %s is out of service: %w", c.t.Name(), err)
 	if c.failure.CompareAndSwap(nil, &err) {
@@ -244,7 +245,7 @@ func (c *Controller) fail(err error) {
 	}
 }
 
-// checkStatus looks whether the controller has died by itself, and resets it if so.
+// checkStatus resets the controller if CSTS reports a fatal error, or the admin queue is out of service.
 func (c *Controller) checkStatus() {
 	if c.Err() != nil {
 		return
@@ -259,8 +260,8 @@ func (c *Controller) checkStatus() {
 	}
 }
 
-// Close shuts the controller down in the normal way, after its engines, and frees what it used. Caches of the device
-// are on the medium when it returns nil.
+// Close closes what is attached, shuts the controller down normally (CC.SHN) and frees its memory. The volatile write cache is on
+// the medium when it returns nil.
 func (c *Controller) Close() error {
 	c.closeOnce.Do(func() {
 		close(c.closing)
@@ -269,12 +270,12 @@ func (c *Controller) Close() error {
 		for _, q := range c.queuePairs() {
 			errs = append(errs, q.Close())
 		}
-		c.resetMu.Lock() // no reset now
+		c.resetMu.Lock() // no reset meanwhile
 		defer c.resetMu.Unlock()
 		if c.Err() == nil {
 			errs = append(errs, c.shutdown(nvme.SHNNormal))
 		} else {
-			c.t.Reset() // whatever it still does, it stops now
+			c.t.Reset() // so that it accesses memory no more
 		}
 		gone := errors.New("nvme controller is closed")
 		c.failure.CompareAndSwap(nil, &gone)
@@ -284,7 +285,7 @@ func (c *Controller) Close() error {
 		errs = append(errs, c.aq.d.Close())
 		switch {
 		case c.failover.Load() != nil:
-			errs = append(errs, c.Runtime().Close()) // the first runtime is not touched again
+			errs = append(errs, c.Runtime().Close()) // Config.Runtime has failed: no call of it
 		case !c.runtimeFailed.Load():
 			errs = append(errs, c.copies.Close())
 		}

@@ -8,25 +8,25 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// DMA is runtime memory that the controller reaches too. The kernels' address, the controller's and the CPU's view
-// start at the same byte.
+// DMA is runtime memory that is mapped for the controller. Addr, IOVA and Host are the same first byte.
 type DMA struct {
 	Mem    gpu.Memory
-	of     gpu.Runtime // whose memory it is
+	of     gpu.Runtime // that allocated it
 	c      *Controller
-	mapped nvme.IOVA // what Map returned, what Unmap wants
+	mapped nvme.IOVA // what Map returned, for Unmap
 
 	IOVA nvme.IOVA
 	Addr gpu.Addr
-	Host []byte // nil for device memory that the CPU cannot reach
+	Host []byte // nil for device memory that the CPU cannot address
 	Size int64  // bytes
 
-	borrowed bool // mem is another's
+	borrowed bool // Mem is not ours to close
 }
 
 // PageSize is the granule of Transport.Map.
 const PageSize = 4096
 
+// RoundUp is n rounded up to a multiple of to.
 func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // NewDMA allocates size bytes whose IOVA is a multiple of align, a power of two of at least PageSize. The contents are
@@ -36,7 +36,7 @@ func NewDMA(c *Controller, kind gpu.MemKind, size, align int64) (*DMA, error) {
 	size = RoundUp(size, PageSize)
 	total := size
 	if align > PageSize {
-		total += align // IOVAs are only promised to be multiples of PageSize
+		total += align // Map returns multiples of PageSize
 	}
 	rt := c.Runtime()
 	var m gpu.Memory
@@ -72,17 +72,17 @@ func (d *DMA) Close() error {
 	return err
 }
 
-// Chunk is data memory, pinned and mapped for the controller until Close. blockdev's buffers are cut from chunks.
+// Chunk is data memory, pinned and mapped for the controller until Close. Package blockdev cuts its buffers from chunks.
 type Chunk struct {
 	d      *DMA
 	mirror gpu.Memory // nil where the CPU addresses d
 }
 
-// AllocData gives size bytes, rounded up to 4096, of the kind that the memory mode puts data in. It is linear for the
-// CPU, for kernels and for the controller.
+// AllocData allocates size bytes, rounded up to 4096, of kind Placement.Data. They are contiguous for the CPU, for kernels and for
+// the controller.
 func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	if size <= 0 {
-		return nil, fmt.Errorf("nvmeq: data memory of %d bytes", size)
+		return nil, fmt.Errorf("nvme: data memory of %d bytes", size)
 	}
 	d, err := NewDMA(c, c.Placement().Data, size, max(PageSize, c.mps))
 	if err != nil {
@@ -99,8 +99,7 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	return m, nil
 }
 
-// Borrow makes memory that is another's reachable for the controller: all whole pages of it. Closing the chunk ends that
-// and leaves the memory open.
+// Borrow maps the caller's memory for the controller: all whole pages of it. Close of the chunk unmaps it, and leaves it open.
 func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	n := m.Size() / PageSize * PageSize
 	at, err := c.t.Map(m, 0, n)
@@ -110,7 +109,7 @@ func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	return &Chunk{d: &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}}, nil
 }
 
-// Memory is the runtime's allocation; the chunk owns it, unless it is borrowed.
+// Memory is the memory of the chunk, which the chunk owns unless it is borrowed.
 func (c *Chunk) Memory() gpu.Memory { return c.d.Mem }
 
 // Bytes is the CPU's view: the memory itself, or its mirror.
@@ -128,7 +127,7 @@ func (c *Chunk) Addr() gpu.Addr  { return c.d.Addr }
 // Len is the size in bytes.
 func (c *Chunk) Len() int64 { return c.d.Size }
 
-// Close gives the memory back. No command may use it any more.
+// Close unmaps and frees the memory. No command may use it any more.
 func (c *Chunk) Close() error {
 	err := c.d.Close()
 	if c.mirror != nil && !c.d.c.hasFailed(c.d.of) {

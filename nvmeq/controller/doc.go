@@ -8,8 +8,8 @@
 // Three kinds of address never mix: nvme.IOVA is what the controller uses for DMA, gpu.Addr is what kernels use, and Go slices
 // are what the CPU uses. The same byte usually has all three.
 //
-// Who owns what: the caller of Open owns the Runtime and the Transport and closes them after the Controller; the Controller owns
+// Ownership: the caller of Open owns the Runtime and the Transport and closes them after the Controller; the Controller owns
 // the admin queue and closes the Queues that are attached.
 //
-// Lock order: Controller.ladder, then what Queues.Hold takes, then one of the leaves Controller.admin, Controller.mu.
+// Lock order: Controller.resetMu, then what Queues.Hold takes, then one of the leaves Controller.admin, Controller.mu.
 package controller

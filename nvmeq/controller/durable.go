@@ -6,30 +6,30 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// A Flush that has failed is never sent again, and neither is a write with FUA that ended with an error. The specification says what
-// success means, that the data is on the non-volatile medium (Base §7.1; NVM §3.2.6, FUA), and nothing of what becomes of the data
-// after a failure: a controller may have dropped it, and then has nothing left to fail on the second time. That a status lacks Do Not
-// Retry (Base §3.3.3.2.1) says that the command may succeed, not that what it succeeds with is what was written. So:
+// A Flush that has failed is never sent again, and neither is a write with FUA that ended with an error. The specification says that
+// after success the data is on the non-volatile medium (Base §7.1; NVM §3.2.6, FUA). It does not say what becomes of the data
+// after a failure: a controller may have dropped it, and then the second Flush succeeds without it. A clear Do Not Retry bit (Base
+// §3.3.3.2.1) says that the command may succeed, not that the data is still there. So:
 //
-//   - Whatever the status of a failed Flush, the caller is told. From then on no Flush and no write with FUA of this controller ends
-//     well, until it is opened anew: they are sent all the same, for what they may save.
-//   - A Flush whose result nobody saw (it timed out, its queue pair was deleted, the controller was reset, the lanes moved) may have
-//     failed: it counts as failed. But of a StickyFlush it is asked again.
-//   - A controller that has lost power meanwhile has lost what its volatile write cache held. Its SMART log counts that (Base
+//   - The caller is told of every failed Flush, whatever its status. From then on every Flush and every write with FUA of this
+//     controller fails, until it is opened anew. They are sent all the same, for the data that they may save.
+//   - A Flush whose result was lost (it timed out, its queue pair was deleted, the controller was reset, the lanes moved) may have
+//     failed: it counts as failed. Only to a StickyFlush controller it is sent again.
+//   - A controller that has lost power has lost the contents of its volatile write cache. Its SMART log counts that (Base
 //     §5.16.1.3); it is read again after each reset.
-//   - A write with FUA whose result nobody saw is sent again: it brings its own data along, so that success is about that.
+//   - A write with FUA whose result was lost is sent again: it carries its data, so that success means that data.
 
-// StickyFlush is implemented by controllers that remember a Flush that failed, also across resets: every later one fails too. So the
-// answer to the second tells how the first one ended.
+// StickyFlush is a Transport to a controller that remembers a failed Flush, also across resets: every later Flush fails too. So
+// the status of the second one says how the first one ended.
 type StickyFlush interface{ RemembersFailedFlush() }
 
-// StickyFlush says whether the controller is a StickyFlush.
+// StickyFlush says whether the Transport is a StickyFlush.
 func (c *Controller) StickyFlush() bool {
 	_, ok := c.t.(StickyFlush)
 	return ok
 }
 
-// NotDurable is what a Flush of this controller failed with, nil as long as none has.
+// NotDurable is the error of the first Flush that failed, nil as long as none has.
 func (c *Controller) NotDurable() error {
 	if p := c.flushErr.Load(); p != nil {
 		return *p
@@ -37,14 +37,14 @@ func (c *Controller) NotDurable() error {
 	return nil
 }
 
-// FlushFailed notes that a Flush has failed.
+// FlushFailed records that a Flush has failed.
 func (c *Controller) FlushFailed(why error) {
 	if c.flushErr.CompareAndSwap(nil, &why) {
 		c.log.Error("a Flush failed: from now on nothing is said to be durable", "device", c.t.Name(), "why", why.Error())
 	}
 }
 
-// power is what a controller counts of its power (Base §5.16.1.3); the zero value is one that does not tell.
+// power is the counts of power cycles in the SMART log (Base §5.16.1.3); zero for a controller without them.
 type power struct{ cycles, unsafe string }
 
 // readPower reads it without acknowledging events (RAE, since 1.3).
@@ -68,7 +68,7 @@ func (c *Controller) readPower() (power, error) {
 	return power{s.PowerCycles.String(), s.UnsafeShutdowns.String()}, nil
 }
 
-// samePower notes whether the controller has lost power since it was opened, and with it what was not flushed.
+// samePower records a loss of power since the controller was opened: with it went the data that was not flushed.
 func (c *Controller) samePower() error {
 	now, err := c.readPower()
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// This file moves the controller between its states by CC and CSTS (Base §3.5): enabled, disabled, shut down.
+// The states of a controller, by CC and CSTS (Base §3.5): disabled, enabled, shut down.
 
 func (c *Controller) CSTS() nvme.CSTS { return nvme.CSTS(c.t.Read32(nvme.RegCSTS)) }
 
-// readCapabilities reads CAP and VS and derives what is fixed from then on.
+// readCapabilities reads CAP and VS, and refuses what this host cannot drive.
 func (c *Controller) readCapabilities() error {
 	c.cap, c.vs = nvme.CAP(c.t.Read64(nvme.RegCAP)), nvme.VS(c.t.Read32(nvme.RegVS))
 	switch {
@@ -54,7 +54,7 @@ func (c *Controller) readyTimeout() time.Duration {
 	if c.cap.CRWMS() {
 		d = max(d, nvme.CRTO(c.t.Read32(nvme.RegCRTO)).CRWMT())
 	}
-	return max(d, 500*time.Millisecond) // one unit, for controllers that say 0
+	return max(d, 500*time.Millisecond) // one unit, for controllers that report 0
 }
 
 // waitReady waits until CSTS.RDY is want.
@@ -83,7 +83,7 @@ func (c *Controller) waitReady(want bool) error {
 	}
 }
 
-// disable clears CC.EN: the controller forgets its queues and stops using host memory.
+// disable clears CC.EN: the controller deletes its queues and accesses host memory no more.
 func (c *Controller) disable() error {
 	csts := c.CSTS()
 	if csts.Gone() {
@@ -101,7 +101,7 @@ func (c *Controller) disable() error {
 	return c.waitReady(false)
 }
 
-// stop disables the controller, by the transport's reset if it does not do so by itself.
+// stop disables the controller, after a function-level reset if it does not become disabled without.
 func (c *Controller) stop() error {
 	err := c.disable()
 	if err == nil {
@@ -128,7 +128,7 @@ func (c *Controller) enable() error {
 	c.t.Write32(nvme.RegAQA, uint32(nvme.NewAQA(adminEntries, adminEntries)))
 	c.t.Write64(nvme.RegASQ, uint64(c.aq.d.IOVA))
 	c.t.Write64(nvme.RegACQ, uint64(c.aq.d.IOVA)+uint64(c.aq.page))
-	// IOSQES and IOCQES are the sizes this host builds; Identify says afterwards whether the controller takes them.
+	// IOSQES and IOCQES are the sizes that this host uses; identify checks later that the controller supports them.
 	cc := nvme.CC(0).WithCSS(css).WithMPS(c.mps).WithIOSQES(nvme.SQESize).WithIOCQES(nvme.CQESize).WithEN(true)
 	c.t.Write32(nvme.RegCC, uint32(cc))
 	return c.waitReady(true)

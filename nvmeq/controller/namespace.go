@@ -15,7 +15,7 @@ type Namespace struct {
 	ReadOnly   bool
 	Identify   *nvme.IdentifyNamespace
 	Descriptor nvme.NSDescriptors
-	Unusable   error // why LaneFS cannot use it, nil when it can
+	Unusable   error // why this host cannot use it, nil when it can
 }
 
 // identifyCmd executes Identify (Base §5.17) into a buffer of IdentifySize bytes.
@@ -28,7 +28,7 @@ func (c *Controller) identifyCmd(cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byt
 	return b, nil
 }
 
-// identify reads the controller's and the namespaces' descriptions.
+// identify reads the Identify data of the controller and of its namespaces.
 func (c *Controller) identify() error {
 	b, err := c.identifyCmd(nvme.CNSController, 0, 0)
 	if err != nil {
@@ -71,6 +71,7 @@ func (c *Controller) identify() error {
 	return nil
 }
 
+// setShift records the block size of a namespace.
 func (c *Controller) setShift(ns *Namespace) {
 	shift := uint8(bits.TrailingZeros64(uint64(ns.BlockSize)))
 	if int(ns.ID) < len(c.shiftLow) {
@@ -93,7 +94,7 @@ func (c *Controller) BlockShift(nsid uint32) (uint8, bool) {
 	return s, ok
 }
 
-// maxNamespaces bounds what a controller can make us remember.
+// maxNamespaces bounds the memory that a controller can make this host allocate.
 const maxNamespaces = 4096
 
 // activeNamespaces lists the NSIDs in use, by the active list or, before NVMe 1.1, by counting to NN.
@@ -129,6 +130,7 @@ func (c *Controller) activeNamespaces() ([]uint32, error) {
 	return all, nil
 }
 
+// identifyNamespace reads the Identify data of one namespace.
 func (c *Controller) identifyNamespace(id uint32) (*Namespace, error) {
 	ns := &Namespace{ID: id}
 	if c.vs.AtLeast(1, 3) {
@@ -144,7 +146,7 @@ func (c *Controller) identifyNamespace(id uint32) (*Namespace, error) {
 	}
 	if csi := ns.Descriptor.CSI; csi != nvme.CSINVM {
 		ns.Identify = &nvme.IdentifyNamespace{}
-		ns.Unusable = fmt.Errorf("the namespace speaks the %v command set; only NVM is supported", csi)
+		ns.Unusable = fmt.Errorf("the namespace uses the %v command set; only NVM is supported", csi)
 		return ns, nil
 	}
 	b, err := c.identifyCmd(nvme.CNSNamespace, id, 0)
@@ -163,7 +165,7 @@ func (c *Controller) identifyNamespace(id uint32) (*Namespace, error) {
 	return ns, nil
 }
 
-// Namespace finds an active namespace that this host can use; what is wrong is said by name.
+// Namespace is the active namespace with that NSID. It is an error if there is none, or if this host cannot use it.
 func (c *Controller) Namespace(id uint32) (*Namespace, error) {
 	for _, ns := range c.namespaces {
 		if ns.ID == id {

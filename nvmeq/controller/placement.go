@@ -16,21 +16,21 @@ const (
 	ModeData     MemoryMode = 1 << 3
 )
 
-// Placement is the kind of memory that each thing is put in. Its zero value is pinned host memory for all but Lane, which is
-// in the memory of whoever runs the lanes.
+// Placement is the kind of memory of everything that lanes or the controller access. Zero is pinned host memory, but for Lane the
+// memory of the device that runs the lanes.
 type Placement struct {
 	SQ       gpu.MemKind
 	CQ       gpu.MemKind
 	Data     gpu.MemKind
 	List     gpu.MemKind // PRP lists: the lane writes, the controller reads
-	Host     gpu.MemKind // what else the controller reaches and the CPU writes: the admin queue, range lists
-	Lane     gpu.MemKind // what only the lane touches: its state, command identifiers
+	Host     gpu.MemKind // the admin queue and range lists: the CPU writes, the controller reads and writes
+	Lane     gpu.MemKind // what only the lane accesses: its state, command identifiers
 	Ring     gpu.MemKind // work, results, counters: CPU and lane poll them
 	Doorbell gpu.MemKind // the bridge's words: the lane stores, the CPU polls. In device memory they ask for the bridge
 }
 
-// Placement of a memory mode. The completion queue is uncached: a device cache need not see what the controller writes
-// past it; likewise the bridge's words, which the CPU reads past it.
+// Placement of a memory mode. The completion queue is uncached: the controller writes it past the device's cache. So are the
+// bridge's words, which the CPU reads past the cache.
 func (m MemoryMode) Placement() (Placement, error) {
 	if m > 15 {
 		return Placement{}, fmt.Errorf("memory mode %d: want 0 to 15", m)
@@ -52,7 +52,7 @@ func (m MemoryMode) Placement() (Placement, error) {
 }
 
 // fill replaces what is not set: by pinned host memory, and Lane by the device's plain memory where the lanes run on a device.
-// Every step goes there, nobody but the lane does, and every device has that kind.
+// Every step of a lane accesses that memory and nothing else does, and every device has plain memory.
 func (p *Placement) fill(rt gpu.Runtime) {
 	if p.Lane == 0 && !rt.Facts().CallerDriven {
 		p.Lane = gpu.DevicePlain
@@ -64,9 +64,9 @@ func (p *Placement) fill(rt gpu.Runtime) {
 	}
 }
 
-// usePages has a drive reach ordinary pages only. Host memory that a GPU's driver allocates may be a mapping of the driver's
-// own (VM_PFNMAP), which IOMMUFD cannot pin; pages that were registered with the device serve both. What the CPU and the
-// device have between them stays.
+// usePages allocates what an NVMe drive accesses as ordinary pages. Host memory that a GPU's driver allocates may be a mapping
+// of the driver (VM_PFNMAP), which IOMMUFD cannot pin; pages that are registered with the device serve both. What only the
+// CPU and the device access is not changed.
 func (p *Placement) usePages() {
 	for _, k := range []*gpu.MemKind{&p.SQ, &p.CQ, &p.Data, &p.List, &p.Host} {
 		if *k == gpu.HostMapped {

@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// The admin commands by which I/O queue pairs come and go.
+// I/O queue pairs: their identifiers, and the admin commands that create, delete and abort.
 
 // AllocQIDs reserves up to n identifiers of I/O queue pairs.
 func (c *Controller) AllocQIDs(n int) []uint16 {
@@ -40,7 +40,7 @@ func (c *Controller) CreateQueuePair(qid uint16, sq nvme.IOVA, sqSize int, cq nv
 	return nil
 }
 
-// DeleteQueuePair deletes it. When it has returned nil, no command of the queue touches memory any more (Base §5.7).
+// DeleteQueuePair deletes it. After it has returned nil, no command of the queue accesses memory (Base §5.7).
 func (c *Controller) DeleteQueuePair(qid uint16) error {
 	if err := c.deleteSQ(qid); err != nil {
 		return err
@@ -80,8 +80,8 @@ func wrapQueue(err error, qid uint16) error {
 	return fmt.Errorf("I/O queue %d: %w", qid, err)
 }
 
-// Abort asks for the end of one command (Base §5.1) and says whether the controller has aborted it. Either way the
-// command is over only when its own completion has come.
+// Abort aborts one command (Base §5.1) and says whether the controller did so. Either way the command has ended only when its own
+// completion has come.
 func (c *Controller) Abort(sqid, cid uint16) (bool, error) {
 	c.admin.Lock()
 	defer c.admin.Unlock()

@@ -8,20 +8,35 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// Queues is what owns I/O queue pairs of a controller, an engine: a reset ends them, and has them created again.
+// A reset of the controller, from Recover to its end:
+//
+//  1. resetting is set: callers that drive queue pairs leave them
+//  2. Hold        waits until no caller works on a queue pair
+//  3. Recall      the lanes answer every command, completed or not; the controller may still access their memory
+//  4. stop        CC.EN is cleared, or the function is reset: all commands have ended (enable.go)
+//  5. bringUp     enable; check that it is the same controller, with the same namespaces; queue count, events, power
+//  6. Create      every queue pair is created again
+//  7. Resume      the commands that had not completed are sent again
+//  8. Release     callers go on
+//
+// If a kernel of a lane does not answer in step 3, or Recover was called with a RuntimeError, the lanes move to the spare runtime
+// in place of steps 3 to 6 (runtime.go). If a step fails, or maxResets resets in a row did not help, the controller is out of
+// service: Resume ends every command with that error.
+
+// Queues is an owner of I/O queue pairs: an engine. Resets delete its queue pairs and have it create them again.
 type Queues interface {
-	// Hold returns when nothing works on the queue pairs. That stays so until Release.
+	// Hold returns when no caller works on the queue pairs. That stays so until Release.
 	Hold()
 	Release()
-	// Completed says whether a command has ended well since the last reset. The queue pairs are held here and below.
+	// Completed says whether a command has succeeded since the last reset. Here and below the queue pairs are held.
 	Completed() bool
-	// Recall gets back every command under way, completed or not. The controller may still use their memory.
+	// Recall has the kernels answer every command under way, completed or not. The controller may still access their memory.
 	Recall() error
 	// Create creates the queue pairs.
 	Create() error
-	// Resume sends the recalled commands again; with an error, which says why the controller is out of service, it ends
-	// all commands with that.
-	Resume(dead error)
+	// Resume sends the recalled commands again. With failure, which is why the controller is out of service, it ends all
+	// commands with that error instead.
+	Resume(failure error)
 
 	// Abandon has the kernels of the lanes post nothing more: the runtime that runs them has failed.
 	Abandon()
@@ -36,7 +51,7 @@ type Queues interface {
 	Close() error
 }
 
-// Attach has q create its queue pairs, and take part in resets from then on.
+// Attach has q create its queue pairs. From then on q takes part in resets, and Close closes it.
 func (c *Controller) Attach(q Queues) error {
 	c.resetMu.Lock()
 	defer c.resetMu.Unlock()
@@ -49,7 +64,7 @@ func (c *Controller) Attach(q Queues) error {
 	return nil
 }
 
-// Detach ends that, and runs f, which deletes the queue pairs. No reset is under way meanwhile.
+// Detach ends that and runs f, which deletes the queue pairs. No reset happens meanwhile.
 func (c *Controller) Detach(q Queues, f func() error) error {
 	c.resetMu.Lock()
 	defer c.resetMu.Unlock()
@@ -61,20 +76,20 @@ func (c *Controller) Detach(q Queues, f func() error) error {
 	return f()
 }
 
-// queuePairs are all that are attached.
+// queuePairs is what is attached.
 func (c *Controller) queuePairs() []Queues {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.attached)
 }
 
-// maxResets is how many resets in a row, without a completed command between them, a controller is granted.
+// maxResets is how many resets in a row, without a command that succeeds between them, are tried.
 const maxResets = 3
 
-// Generation counts resets.
+// Generation is the number of resets so far.
 func (c *Controller) Generation() uint32 { return c.gen.Load() }
 
-// Resetting says that a reset is under way or about to be: what works on a queue pair must leave it.
+// Resetting says that a reset is under way or about to be: a caller that works on a queue pair must leave it.
 func (c *Controller) Resetting() bool { return c.resetting.Load() }
 
 // Recover resets the controller, unless that has happened since gen was read. The caller holds no queue pair.
@@ -88,7 +103,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 	if c.gen.Load() != gen || c.Err() != nil {
 		return
 	}
-	c.resetting.Store(true) // drivers leave their lanes at their next turn
+	c.resetting.Store(true) // callers leave their lanes at the next poll
 	queues := c.queuePairs()
 	for _, q := range queues {
 		q.Hold()
@@ -101,7 +116,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 	c.resets++
 	if c.resets > maxResets {
 		c.fail(fmt.Errorf("%d resets did not help: %w", maxResets, why))
-		c.t.Reset() // it must not write to memory that is no longer its own
+		c.t.Reset() // it must not write to memory that is about to be freed
 	} else {
 		err, failed := why, RuntimeError{}
 		if !errors.As(why, &failed) {
@@ -121,9 +136,9 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 			c.log.Warn("controller reset", "device", c.t.Name())
 		}
 	}
-	dead := c.Err()
+	failure := c.Err()
 	for _, q := range queues {
-		q.Resume(dead)
+		q.Resume(failure)
 	}
 	c.gen.Add(1)
 	c.resetting.Store(false)
@@ -138,7 +153,7 @@ func (c *Controller) AwaitReset() {
 	defer c.resetMu.Unlock()
 }
 
-// restart brings the controller from whatever state back to where it was. The caller holds ladder and every queue pair.
+// restart is steps 3 to 6. The caller holds resetMu and every queue pair.
 func (c *Controller) restart(queues []Queues) error {
 	for _, q := range queues {
 		if err := q.Recall(); err != nil {
@@ -159,7 +174,7 @@ func (c *Controller) restart(queues []Queues) error {
 	return nil
 }
 
-// bringUp enables the controller again. It was disabled, has forgotten its queues and touches no memory (Base §3.7.2).
+// bringUp enables the controller again, after stop: it has no queues and accesses no memory (Base §3.7.2).
 func (c *Controller) bringUp() error {
 	if err := c.enable(); err != nil {
 		return err
@@ -177,7 +192,7 @@ func (c *Controller) bringUp() error {
 	return c.samePower()
 }
 
-// sameController refuses to go on if another device has taken the place of ours.
+// sameController is an error if another device is in the place of this one, or its namespaces have changed.
 func (c *Controller) sameController() error {
 	b, err := c.identifyCmd(nvme.CNSController, 0, 0)
 	if err != nil {
@@ -206,11 +221,11 @@ func (c *Controller) sameController() error {
 	return nil
 }
 
-// Reset resets the controller as the last rung of the ladder would; commands under way are sent again.
+// Reset resets the controller. Commands under way are sent again.
 func (c *Controller) Reset() error {
 	c.resetMu.Lock()
 	defer c.resetMu.Unlock()
-	c.resets = 0 // this one is not for a failure
+	c.resets = 0 // this reset is not for a failure
 	c.recoverLocked(c.Generation(), errors.New("it was asked for"))
 	return c.Err()
 }

@@ -8,19 +8,20 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
-// When it is not the controller that fails but who runs the lanes (a kernel hangs, does not start, or the device is lost),
-// the lanes move to a spare runtime:
+// The failover: when the runtime that runs the lanes has failed (a kernel hangs, does not start, or the device is lost), and not
+// the controller, the lanes move to a spare runtime.
 //
-//  1. Every lane is told to fail, so that a kernel that wakes up posts nothing more.
-//  2. The controller is disabled. From here on it touches no memory: every command that was on its way is known dead.
-//  3. Controller and lanes are set up again with the spare runtime's memory. Nothing of the old is used or given back as long
-//     as a kernel may still run on it, and the queue pairs get other identifiers, whose doorbells the old kernels do not know.
-//  4. Commands that had not ended are sent again, except a Flush that may have failed unseen (durable.go) and, with
+//  1. Abandon: every lane is told to fail, so that a kernel that runs on posts nothing more.
+//  2. The controller is disabled. From then on it accesses no memory: every command that was under way has ended.
+//  3. The spare runtime is opened, and the controller is enabled again.
+//  4. Move: the lanes get memory and kernels of the spare runtime. Memory of the old one is not used or freed as long as a kernel
+//     may still run on it, and the queue pairs get other identifiers, whose doorbells the old kernels do not have.
+//  5. Resume: commands that had not ended are sent again, except a Flush whose result was lost (durable.go) and, with
 //     Config.SpareReads, those that write.
 //
-// Data stays where it is, which must be where the CPU reaches it.
+// Data stays where it is, which must be memory that the CPU can address.
 
-// RuntimeError is a failure of what runs the lanes, not of the controller.
+// RuntimeError is a failure of the runtime that runs the lanes, not of the controller.
 type RuntimeError struct{ Err error }
 
 func (e RuntimeError) Error() string { return e.Err.Error() }
@@ -34,13 +35,13 @@ type Failover struct {
 	ReadOnly bool   // commands that write are refused since
 }
 
-// Failover is nil as long as the lanes are where they were.
+// Failover is nil as long as Config.Runtime runs the lanes.
 func (c *Controller) Failover() *Failover { return c.failover.Load() }
 
-// RuntimeFailed says that Config.Runtime failed. Its Close may then wait for ever, for a kernel that hangs.
+// RuntimeFailed says that Config.Runtime has failed. Its Close may wait for ever then, for a kernel that hangs.
 func (c *Controller) RuntimeFailed() bool { return c.runtimeFailed.Load() }
 
-// hasFailed says that rt has failed. Its memory is never given back: that could wait for ever, and a kernel may wake up on it.
+// hasFailed says that rt has failed. Its memory is never freed: the call could wait for ever, and a kernel may still use it.
 func (c *Controller) hasFailed(rt gpu.Runtime) bool {
 	return c.runtimeFailed.Load() && rt == c.cfg.Runtime
 }
@@ -48,7 +49,7 @@ func (c *Controller) hasFailed(rt gpu.Runtime) bool {
 // endWait is how long kernels that were told to fail may take to end.
 const endWait = 2 * time.Second
 
-// failOver moves every lane to the spare runtime. The caller holds ladder and every queue pair.
+// failOver moves every lane to the spare runtime. The caller holds resetMu and every queue pair.
 func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	from := c.Runtime()
 	c.runtimeFailed.Store(true)
@@ -57,7 +58,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	}
 	switch {
 	case c.cfg.Spare == nil:
-		return fmt.Errorf("%w; nobody else can run the lanes", why)
+		return fmt.Errorf("%w; no other runtime can run the lanes", why)
 	case c.failover.Load() != nil:
 		return fmt.Errorf("%w; the lanes had moved before", why)
 	case c.mirrored.Load():
@@ -88,7 +89,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	return nil
 }
 
-// haveEnded says whether no kernel runs on any lane, or ever will: all that was queued has ended, or the device is lost.
+// haveEnded says whether no kernel runs on any lane, or ever will: all launches have ended, or the device is lost.
 func haveEnded(queues []Queues) bool {
 	var w poll.Waiter
 	for end := time.Now().Add(endWait); ; w.Idle() {

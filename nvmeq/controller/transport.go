@@ -15,19 +15,19 @@ type Transport interface {
 	Write64(off int64, v uint64)
 	// BAR is BAR 0 as memory, page-aligned, valid until Close: the doorbells that lanes store to are in it.
 	BAR() []byte
-	// Map makes n bytes of m from off reachable by the controller. off and n are multiples of 4096.
+	// Map maps n bytes of m from off for DMA of the controller. off and n are multiples of 4096.
 	Map(m gpu.Memory, off, n int64) (nvme.IOVA, error)
 	Unmap(a nvme.IOVA) error
-	// Reset is a function-level reset: the controller is disabled after it, every queue gone, mappings kept.
+	// Reset is a function-level reset: after it the controller is disabled and has no queues. Mappings stay.
 	Reset() error
 	// Name is what a user calls the device: a path or a PCI address.
 	Name() string
 	Close() error
 }
 
-// Stepper is implemented by controllers that run in software and can do their work on the caller's thread.
+// Stepper is a Transport to a controller in software that can work on the caller's thread.
 type Stepper interface {
-	// Step lets the controller work on submission queue sqid (0 is the admin queue) and its completion queue. It
+	// Step has the controller work on submission queue sqid (0 is the admin queue) and its completion queue. It
 	// never blocks longer than the I/O it performs and reports whether it did anything.
 	Step(sqid uint16) bool
 }

@@ -6,16 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// batch is one call of Do.
+// batch is the commands of one call of Do, or the part of them that Spread gives to a lane.
 type batch struct {
 	cmds []Command
 	next int           // of cmds to post; protected by lane.drive
 	left int           // commands not ended; likewise
 	done atomic.Bool   // set by the driver after its last access to the batch
-	wake chan struct{} // "look again", for a caller that waits
-	poll bool          // its caller does not wait but looks by itself; protected by lane.mu
+	wake chan struct{} // for a caller that waits: the batch is done, or the caller is to drive the lane
+	poll bool          // its caller does not wait for wake but polls done; protected by lane.mu
 }
 
+// wakeUp wakes the caller that waits for the batch.
 func (b *batch) wakeUp() {
 	select {
 	case b.wake <- struct{}{}:
@@ -23,16 +24,16 @@ func (b *batch) wakeUp() {
 	}
 }
 
-// checkOpen is what a caller does next who was counted in: it counts itself out if the engine is closed.
+// checkOpen follows claim: it takes the weight back if the engine is closed.
 func (l *lane) checkOpen(weight int64) error {
 	if l.e.closed.Load() {
 		l.load.Add(-weight)
-		return fmt.Errorf("nvmeq: %s: %w", l.e.c.Name(), ErrClosed)
+		return fmt.Errorf("nvme: %s: %w", l.e.c.Name(), ErrClosed)
 	}
 	return nil
 }
 
-// submit leaves commands with the lane as a batch of their own; the caller gives it back with drop.
+// submit appends commands to the lane as a batch. The caller gives it back with recycle.
 func (l *lane) submit(cmds []Command, poll bool) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,20 +49,20 @@ func (l *lane) submit(cmds []Command, poll bool) *batch {
 	return b
 }
 
-// recycle takes a batch back that is done.
+// recycle keeps a batch that is done, to be used again.
 func (l *lane) recycle(b *batch) {
 	l.mu.Lock()
 	l.free = append(l.free, b)
 	l.mu.Unlock()
 }
 
-// end takes a batch that has ended off the list and tells its caller.
+// end removes a batch whose last command has ended, and wakes its caller.
 func (l *lane) end(b *batch) {
 	l.mu.Lock()
 	if i := slices.Index(l.batches, b); i >= 0 {
 		l.batches = slices.Delete(l.batches, i, i+1)
 	}
-	// Under mu, so that handOver cannot nudge a batch whose owner already uses it for another call.
+	// Under mu, so that handOver cannot wake a batch that is already used for another call.
 	b.cmds = nil
 	b.done.Store(true)
 	b.wakeUp()

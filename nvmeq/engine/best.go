@@ -7,13 +7,13 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// Candidates is what OpenBest may choose from, the best first. The last of each is taken as it is: below it there is nothing.
+// Candidates is what OpenBest chooses from, the best first. The last of each is used without a proof: it is the fallback.
 type Candidates struct {
 	Doorbells []DoorbellRoute
 	Modes     []controller.MemoryMode
 }
 
-// Choice is what OpenBest took, and why nothing better.
+// Choice is what OpenBest chose, and why nothing better.
 type Choice struct {
 	Doorbell DoorbellRoute
 	Mode     controller.MemoryMode
@@ -21,11 +21,11 @@ type Choice struct {
 }
 
 // OpenBest is Open in the best of the memory modes, with the best of the doorbell routes, that Prove accepts for an engine
-// like ec and a namespace. Every attempt begins with a controller that was opened anew.
+// like ec and a namespace. Every attempt opens the controller anew.
 func OpenBest(cfg controller.Config, l Candidates, ec Config, nsid uint32) (*controller.Controller, Choice, error) {
 	var ch Choice
 	if len(l.Doorbells) == 0 || len(l.Modes) == 0 {
-		return nil, ch, errors.New("nvmeq: OpenBest needs a ladder")
+		return nil, ch, errors.New("nvme: OpenBest needs candidates")
 	}
 	least, last := l.Modes[len(l.Modes)-1], l.Doorbells[len(l.Doorbells)-1]
 	// Doorbells first, with the memory that needs the least.
@@ -74,8 +74,8 @@ func openIn(cfg controller.Config, m controller.MemoryMode) (*controller.Control
 	return controller.Open(cfg)
 }
 
-// attempt opens the controller in one way. It gives nil where that was refused and the controller is closed again. Lanes that
-// have failed and moved to the CPU meanwhile have nothing left to prove.
+// attempt opens the controller in one way. It returns nil where the proof failed; the controller is closed again then. After a
+// failover to the CPU nothing is left to prove.
 func (ch *Choice) attempt(cfg controller.Config, ec Config, nsid uint32, m controller.MemoryMode, r DoorbellRoute, what string) (*controller.Controller, error) {
 	c, err := openIn(cfg, m)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// DoorbellRoute is how what a lane writes to a doorbell reaches the controller.
+// DoorbellRoute is the way from a lane's store to a doorbell of the controller.
 type DoorbellRoute uint8
 
 const (
-	DoorbellAuto   DoorbellRoute = iota // the BAR if the runtime takes it, else the bridge
+	DoorbellAuto   DoorbellRoute = iota // the BAR if the runtime can register it, else the bridge
 	DoorbellDirect                      // kernels store to BAR 0, which their runtime imports from a descriptor
-	DoorbellBAR                         // the same, but the process's mapping of it is registered as I/O memory
-	DoorbellBridge                      // kernels store to other memory, and the CPU thread that drives the lane forwards it
+	DoorbellBAR                         // kernels store to BAR 0; the process's mapping of it is registered as I/O memory
+	DoorbellBridge                      // kernels store to other memory, and the CPU thread that drives the lane writes the value to BAR 0
 )
 
 func (r DoorbellRoute) String() string {
@@ -26,12 +26,12 @@ func (r DoorbellRoute) String() string {
 // bridgeStride is the bytes from one lane's words to the next: a cache line.
 const bridgeStride = 64
 
-// openDoorbells makes the doorbells' memory: BAR 0, or words of the bridge.
+// openDoorbells opens the memory that lanes store doorbells to: BAR 0, or the bridge's words.
 func (w *resources) openDoorbells(e *Engine, n int) error {
 	c := e.c
 	kind, route := c.Placement().Doorbell, e.cfg.Doorbell
 	if route == DoorbellDirect && c.Failover() != nil {
-		route = DoorbellAuto // the CPU needs no descriptor
+		route = DoorbellAuto // kernels on the CPU need no descriptor
 	}
 	switch {
 	case route == DoorbellBridge:
@@ -66,7 +66,7 @@ func (w *resources) openDoorbells(e *Engine, n int) error {
 	return err
 }
 
-// Doorbells is the route in use, and why auto did not take a better one.
+// Doorbells is the route in use, and why DoorbellAuto did not choose a better one.
 func (e *Engine) Doorbells() (DoorbellRoute, error) {
 	e.statsMu.RLock()
 	defer e.statsMu.RUnlock()
@@ -76,7 +76,7 @@ func (e *Engine) Doorbells() (DoorbellRoute, error) {
 	return e.route, nil
 }
 
-// placeDoorbells says where the lane's kernel rings, SQ and CQ.
+// placeDoorbells is the addresses of the lane's tail and head doorbells for its kernel.
 func (l *lane) placeDoorbells(w *resources) (sq, cq uint64) {
 	s := l.e.c.Doorbells()
 	l.bridge = nil
@@ -98,14 +98,14 @@ func (l *lane) resetDoorbells() {
 	l.forwarded = [2]uint32{}
 }
 
-// forward is the bridge. A queue pair's head and tail never go round their queue between two looks, since there are fewer
-// CIDs than entries: a new value differs from the last.
+// forward is the bridge: it writes new values of the words to BAR 0. A head or tail cannot wrap around to the same value between
+// two calls, since there are fewer CIDs than entries.
 func (l *lane) forward() {
 	if l.bridge == nil {
 		return
 	}
 	for i, off := range [2]int64{l.e.c.Doorbells().SQ(l.qid), l.e.c.Doorbells().CQ(l.qid)} {
-		// Acquire: the kernel released its entries before this word, and the controller is told after it.
+		// Acquire: the kernel released its entries before this word; the write to the BAR comes after the load.
 		if v := atomic.LoadUint32(&l.bridge[i]); v != l.forwarded[i] {
 			l.forwarded[i] = v
 			l.e.c.Transport().Write32(off, v)
@@ -113,7 +113,7 @@ func (l *lane) forward() {
 	}
 }
 
-// kick gets the lane's kernel to look at its rings, and forwards what it rang.
+// kick has the lane's kernel poll its rings, and forwards the doorbells it rang.
 func (l *lane) kick() error {
 	err := l.e.drv.kick(l)
 	l.forward()

@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// Command is one I/O command as the caller states it, and how it ended. The engine owns it while Do runs.
+// Command is one I/O command as the caller states it, and its result. The caller does not touch it while Do runs.
 type Command struct {
 	Op         nvme.Opcode
 	FUA        bool // Write: durable when it completes; Read: from the medium
@@ -20,7 +20,7 @@ type Command struct {
 	Len        uint32       // bytes at Data: NLB blocks for commands that transfer blocks
 	Ranges     []nvme.Range // Dataset Management: 1 to 256 ranges to deallocate
 
-	Err     error // nil, a *StatusError, or what kept the command from completing
+	Err     error // nil, a *StatusError, or why the command did not complete
 	Status  nvme.Status
 	DW0     uint32        // of the completion
 	Latency time.Duration // from posting to reaping, measured by the lane
@@ -29,8 +29,8 @@ type Command struct {
 	page  int8 // of the range list, -1 for none
 }
 
-// check says what is wrong with the command before anybody acts on it. A length that disagrees with NLB is the worst:
-// the controller transfers NLB blocks, whatever the PRPs were built for.
+// check is why a command is not valid. The length must agree with NLB: the controller transfers NLB blocks, whatever length the
+// PRPs were built for.
 func (e *Engine) check(c *Command) error {
 	shift, ok := e.c.BlockShift(c.NSID)
 	switch {
@@ -73,7 +73,7 @@ func (c *Command) String() string {
 	return nvme.Describe(c.Op, false, c.NSID, c.SLBA, c.NLB)
 }
 
-// fill states the command in a work item that was zero, all but Tag and Timeout. It is the lane that makes PRPs of iova and len.
+// fill writes the command to a work item that is zero, all but Tag and Timeout. The kernel makes PRPs of Iova and Len.
 func (c *Command) fill(w *kernels.Work, ranges nvme.IOVA) {
 	w.Opcode, w.Nsid = uint8(c.Op), c.NSID
 	w.Iova, w.Len = uint64(c.Data), c.Len
@@ -100,10 +100,10 @@ func (c *Command) statusErr() error {
 	return &nvme.StatusError{Opcode: c.Op, NSID: c.NSID, HasLBA: c.Op.HasLBA(), LBA: c.SLBA, Blocks: c.NLB, Status: c.Status}
 }
 
-// worthRetry says whether the same command may succeed if it is sent again: the controller has not said otherwise
-// (DNR), and the status is one of circumstance, not of a wrong command. The controller has ended the first one, the data is the same,
-// and the caller has not been told yet: so success the second time says what it would have said the first time. That is not true of
-// commands that promise that something is durable: see durable.go.
+// worthRetry says whether the same command may succeed if it is sent again: DNR is clear, and the status does not mean that the
+// command itself is wrong. The first command has ended, its data has not changed, and its caller has not been told: so success
+// the second time means what it would have meant the first time. That does not hold for commands that make data durable: see
+// durable.go.
 func worthRetry(s nvme.Status) bool {
 	if s.DNR() {
 		return false

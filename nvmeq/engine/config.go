@@ -8,16 +8,16 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// EngineConfig is what New needs; every field has a default.
+// Config is what New needs; every field has a default.
 type Config struct {
 	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4. Fewer if the controller has fewer
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS
 	Timeout     time.Duration // of one I/O command; 0 is 30 s. A software controller's flush has 20 times that
-	HangTimeout time.Duration // how long a lane's kernel may give no sign of life; 0 is 5 s
+	HangTimeout time.Duration // how long a lane's kernel may be without a heartbeat; 0 is 5 s
 	AbortWait   time.Duration // how long an aborted command may take to end; 0 is 2 s
 	Retries     int           // of a failed command; 0 is 3, negative none
-	Team        Team          // who resources on a lane; no difference on a CPU
+	Team        Team          // threads of a device that work on a lane; no difference on a CPU
 	Doorbell    DoorbellRoute // how lanes ring
 	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
@@ -36,10 +36,11 @@ const (
 	rangePages = 4 // Dataset Management commands in flight on a lane
 )
 
+// fill sets what is zero to its default, and limits the rest to what the controller can do.
 func (cfg *Config) fill(c *controller.Controller) error {
 	switch {
 	case cfg.Lanes < 0 || cfg.Depth < 0 || cfg.Depth == 1 || cfg.MaxTransfer < 0 || cfg.Timeout < 0 || cfg.AbortWait < 0 || cfg.HangTimeout < 0:
-		return fmt.Errorf("nvmeq: engine of %d lanes, depth %d, transfers of %d bytes, timeout %v: not possible",
+		return fmt.Errorf("nvme: engine of %d lanes, depth %d, transfers of %d bytes, timeout %v: not possible",
 			cfg.Lanes, cfg.Depth, cfg.MaxTransfer, cfg.Timeout)
 	}
 	def := func(v *int, d int) {

@@ -14,7 +14,7 @@ const AnyLane = -1
 
 // Do carries out the commands on one lane, concurrently and in no defined order, and returns when all have ended: nil,
 // or the error of the first that failed. lane is a hint, taken modulo Lanes; AnyLane picks one that is idle. A command
-// that makes no sense fails the call before anything is done.
+// that is not valid fails the call before anything is sent.
 func (e *Engine) Do(lane int, cmds []Command) error {
 	if len(cmds) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (e *Engine) Spread(cmds []Command) error {
 	return err
 }
 
-// spread is Do over n lanes. The caller drives each in turn, as far as nobody else does.
+// spread is Do over n lanes. The caller drives each lane in turn, unless another caller does.
 func (e *Engine) spread(cmds []Command, n int) error {
 	type part struct {
 		l      *lane
@@ -111,6 +111,7 @@ func (e *Engine) spread(cmds []Command, n int) error {
 	return firstErr(cmds)
 }
 
+// prepare checks the commands and sets their results to zero.
 func (e *Engine) prepare(cmds []Command) error {
 	if err := e.c.Err(); err != nil {
 		return err
@@ -123,13 +124,14 @@ func (e *Engine) prepare(cmds []Command) error {
 			err = e.refuses(c)
 		}
 		if err != nil {
-			c.Err = fmt.Errorf("nvmeq: %w", err)
+			c.Err = fmt.Errorf("nvme: %w", err)
 			return c.Err
 		}
 	}
 	return nil
 }
 
+// firstErr is the error of the first command that failed.
 func firstErr(cmds []Command) error {
 	for i := range cmds {
 		if cmds[i].Err != nil {
@@ -154,14 +156,15 @@ func (e *Engine) checkMemory(cmds []Command) {
 	}
 	for i := range cmds {
 		if c := &cmds[i]; c.Err == nil && c.Len > 0 {
-			c.Err = fmt.Errorf("nvmeq: %s: its data is lost: %w", c, err)
+			c.Err = fmt.Errorf("nvme: %s: its data is lost: %w", c, err)
 		}
 	}
 }
 
-// flushWeight is what a flush weighs beside other commands: who has a choice keeps away from a lane that has one.
+// flushWeight is the load of a batch with a flush, 1 that of any other: AnyLane avoids a lane that has a flush.
 const flushWeight = 1 << 20
 
+// weigh is the load that a batch puts on its lane.
 func weigh(cmds []Command) int64 {
 	for i := range cmds {
 		if cmds[i].Op == nvme.IOFlush {
@@ -171,11 +174,11 @@ func weigh(cmds []Command) int64 {
 	return 1
 }
 
-// flushTimeoutFactor is how many times as long as another command a software controller's flush may take: it writes out what the
-// system's cache holds of the image, which may be gigabytes.
+// flushTimeoutFactor is how many times as long as another command a software controller's flush may take: it writes the page
+// cache of the image to disk, which may be gigabytes.
 const flushTimeoutFactor = 20
 
-// timeout is that of one command.
+// timeout is how long one command may take.
 func (e *Engine) timeout(op nvme.Opcode) time.Duration {
 	if op == nvme.IOFlush && e.c.Simulated() {
 		return flushTimeoutFactor * e.cfg.Timeout
@@ -183,8 +186,8 @@ func (e *Engine) timeout(op nvme.Opcode) time.Duration {
 	return e.cfg.Timeout
 }
 
-// claim counts a caller in on the lane of its batch. With the choice it takes the first that nobody uses: so little work keeps few
-// lanes awake, and whoever serves their queues.
+// claim adds the weight of a batch to the load of its lane. AnyLane is the first idle lane: with little work few lanes run, and
+// few threads of a software controller.
 func (e *Engine) claim(hint int, weight int64) (*lane, error) {
 	if hint < 0 {
 		for _, l := range e.lanes {
@@ -198,7 +201,7 @@ func (e *Engine) claim(hint int, weight int64) (*lane, error) {
 	return l, l.checkOpen(weight)
 }
 
-// pick chooses the lane of a batch: the caller's, or the one with the least to do.
+// pick chooses the lane of a batch: the caller's, or the one with the least load.
 func (e *Engine) pick(hint int) *lane {
 	if hint >= 0 {
 		return e.lanes[hint%len(e.lanes)]

@@ -11,18 +11,18 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// How a batch gets done:
+// How a batch is carried out:
 //
-//  1. push: the caller leaves its batch with the lane                            (parallel)
-//  2. wait: if nobody drives the lane, the caller does; else it sleeps           (one driver per lane)
-//  3. turn, by the driver, over and over, for every batch of the lane:
-//     a. fill: retries and unposted commands become work items
+//  1. submit: the caller appends its batch to the lane's                             (parallel)
+//  2. wait: the caller takes lane.drive, or sleeps while another caller has it       (one caller per lane)
+//  3. poll, again and again by the caller that has drive, for every batch of the lane:
+//     a. fill: retries and new commands become work items
 //     b. kick: the kernel code posts, rings, reaps
 //     c. drain: results end commands; the last command of a batch wakes its caller
-//     d. a software controller resources on the queue pair
-//  4. a driver whose own batch is done passes the lane to a caller still waiting
+//     d. Step: a controller in software works on the queue pair
+//  4. handOver: a caller whose own batch is done wakes one that still waits
 //
-// So a lone request needs no other thread, concurrent ones share the queue pair's depth, and an idle lane has nobody.
+// So a single request needs no other thread, concurrent ones share the queue pair's depth, and an idle lane takes no CPU.
 
 // wait returns when b is done.
 func (l *lane) wait(b *batch) {
@@ -43,7 +43,7 @@ func (l *lane) wait(b *batch) {
 	}
 }
 
-// run drives the lane until b is done, the controller is to be reset by someone else, or the lane needs that reset.
+// run drives the lane until b is done, another goroutine resets the controller, or the lane needs a reset.
 func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
 	gen = c.Generation()
@@ -66,10 +66,10 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 	return gen, nil
 }
 
-// handOver gives the lane up and, if batches are left, wakes one caller to drive on.
+// handOver releases the lane and, if batches are left, wakes one of their callers to drive it.
 func (l *lane) handOver() {
 	l.drive.Unlock()
-	// After the unlock: a caller that failed to take drive before it has pushed its batch even earlier, so we see it.
+	// After the unlock: a caller whose TryLock failed before that has submitted its batch earlier still, so it is in the list.
 	l.mu.Lock()
 	for _, b := range l.batches {
 		if !b.poll {
@@ -140,10 +140,10 @@ func (l *lane) fill() bool {
 	return l.workPos != first
 }
 
-// hungEvery is how many turns pass without anything before the clock is read: a turn takes about as long as reading it.
+// hungEvery is how many polls without progress pass before the clock is read: a poll takes about as long as that.
 const hungEvery = 16
 
-// checkHung finds a lane that no longer answers at all, not even with a timeout.
+// checkHung finds a lane that writes no results any more, not even those of timeouts.
 func (l *lane) checkHung() {
 	now := time.Now()
 	if l.lastResult.IsZero() {
@@ -162,38 +162,42 @@ func (l *lane) checkHung() {
 // failAll ends every command of the lane with err. The controller is out of service.
 func (l *lane) failAll(err error) {
 	if !l.hung.Load() {
-		l.recall()
+		_ = l.recall() // what it does not answer ends below
 	}
-	for tag, s := range l.slots { // a lane that does not even answer to LANEFS_FAIL
+	for tag, s := range l.slots { // of a kernel that does not act on LANEFS_FAIL either
 		if s.b != nil {
 			l.slots[tag] = slot{}
 			l.lost = append(l.lost, lostCmd{slot: s})
 		}
 	}
 	for _, s := range l.lost {
-		l.finish(s.slot, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
+		l.finish(s.slot, fmt.Errorf("nvme: %s: %w", s.cmd(), err))
 	}
 	for _, s := range l.retry {
-		l.finish(s, fmt.Errorf("nvmeq: %s: %w", s.cmd(), err))
+		l.finish(s, fmt.Errorf("nvme: %s: %w", s.cmd(), err))
 	}
 	l.lost, l.retry = l.lost[:0], l.retry[:0]
 	l.mu.Lock()
 	left := slices.Clone(l.batches)
 	l.mu.Unlock()
 	for _, b := range left {
-		// The batch is its owner's again as soon as its last command is finished.
+		// Once its last command is finished the batch belongs to its caller: it is not read after that.
 		for i, n := b.next, len(b.cmds); i < n; i++ {
 			b.next = n
-			l.finish(slot{b, i}, fmt.Errorf("nvmeq: %s: %w", &b.cmds[i], err))
+			l.finish(slot{b, i}, fmt.Errorf("nvme: %s: %w", &b.cmds[i], err))
 		}
 	}
 }
 
-// recall makes the lane answer everything it has, completed or not.
-func (l *lane) recall() {
+// recall has the kernel answer every work item, completed or not.
+func (l *lane) recall() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
 	if err := l.e.drv.answered(l); err != nil {
 		l.hung.Store(true)
 		l.e.c.Log().Error("the lane does not answer", "device", l.e.c.Name(), "lane", l.index, "error", err.Error())
 	}
+	if l.outstanding() > 0 {
+		return controller.RuntimeError{Err: fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+	}
+	return nil
 }

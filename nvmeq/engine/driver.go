@@ -9,23 +9,24 @@ import (
 	"github.com/lanefs/lanefs/kernels"
 )
 
-// driver is how the kernel code of a lane gets to run. Its methods are called with lane.drive held.
+// driver is how the kernel code of a lane gets to run. The caller of its methods holds lane.drive.
 type driver interface {
-	// reset runs lanefs_reset on the lane and waits for its end. What was in flight is answered.
+	// reset runs lanefs_reset on the lane and waits for its end. No work item is outstanding.
 	reset(l *lane) error
-	// kick sees to it that the kernel code looks at the lane's rings and its completion queue: it has, or it will
-	// without being asked again.
+	// kick has the kernel code poll the lane's rings and its completion queue: when it returns, that has happened, or a kernel
+	// runs that will.
 	kick(l *lane) error
-	// sync returns when no kernel runs on the lane: its status and counters are current then.
+	// sync returns when no kernel runs on the lane: status and counters are up to date then.
 	sync(l *lane) error
-	// answered returns when the lane, told to fail, has answered all that it has, and the results were drained.
+	// answered follows CommandFail: it returns when every work item has its result, and the results were drained.
 	answered(l *lane) error
-	// ticks and duration convert to and from the clock by which the lane counts.
+	// ticks and duration convert to and from the unit of the clock that the kernel reads.
 	ticks(d time.Duration) uint64
 	duration(ticks uint64) time.Duration
 }
 
-// newDriver chooses by what the runtime can do: steps on the caller's thread, or resident kernels; batches if asked for.
+// newDriver chooses the driver: batches if Config.Batch says so, else steps on a runtime whose kernels run on the caller's thread,
+// else resident kernels.
 func newDriver(e *Engine, w *resources) (driver, error) {
 	base := launcher{e: e, clockHz: w.clockHz, block: one}
 	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
@@ -61,7 +62,7 @@ type launcher struct {
 	e       *Engine
 	clockHz uint64
 	resetFn gpu.Function
-	fn      gpu.Function // what resources on a lane
+	fn      gpu.Function // the kernel that works on a lane
 	block   gpu.Dim3     // the threads of a lane: a launch is for one
 }
 
@@ -84,7 +85,7 @@ func (d launcher) reset(l *lane) error {
 func (d launcher) sync(l *lane) error { return l.stream.Wait(launchTimeout) }
 
 func (d launcher) answered(l *lane) error {
-	// The second round is for a kernel that was already leaving when the command came.
+	// The second round is for a kernel that was already ending when the command was stored.
 	for range 2 {
 		if err := d.e.drv.kick(l); err != nil {
 			return err
@@ -99,7 +100,7 @@ func (d launcher) answered(l *lane) error {
 	return nil
 }
 
-// Kernels that run on their own count by the device's clock. Steps are given the time, in nanoseconds.
+// ticks converts to the device's clock, which resident kernels and batches read. Steps are given the time, in nanoseconds.
 func (d launcher) ticks(t time.Duration) uint64 {
 	if hz := d.clockHz; hz != 0 && hz != 1e9 {
 		whole, part := uint64(t/time.Second), uint64(t%time.Second)
@@ -123,14 +124,14 @@ func (d *stepDriver) kick(l *lane) error {
 	return l.stream.Launch(d.fn, one, d.block, l.args[:3]...)
 }
 
-// batchDriver launches a kernel that steps until the batch is done, for at most batchTicks; the next kick finds it ended
-// and launches again while anything is outstanding. It resources on every runtime, and holds the device only while there is
-// something to do.
+// batchDriver launches a kernel that steps until the batch is done, for at most batchTime; a later kick finds that it has ended
+// and launches it again while anything is outstanding. It works on every runtime, and occupies the device only while commands
+// are under way.
 type batchDriver struct{ launcher }
 
 const (
 	batchTime = 2 * time.Millisecond
-	// A software controller that resources on the caller's thread cannot complete anything while the kernel runs there.
+	// A software controller that works on the caller's thread cannot complete anything while the kernel runs there.
 	batchTimeOwn = time.Microsecond
 )
 

@@ -7,17 +7,18 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// This file says when the success of a command means that data is durable. The rules are in controller/durable.go.
+// When the success of a command means that data is durable: the rules are in controller/durable.go.
 
-// ErrNotDurable is wrapped by the errors of commands that would promise that something is durable when that is not known.
-var ErrNotDurable = errors.New("it is not known to be durable what was written")
+// ErrNotDurable is wrapped by the errors of commands that may not report data as durable, because an earlier Flush failed or its
+// result was lost.
+var ErrNotDurable = errors.New("what was written may not be durable")
 
-// makesDurable says whether success means that something is durable.
+// makesDurable says whether success of the command means that data is durable: Flush, and writes with FUA.
 func (c *Command) makesDurable() bool {
 	return c.Op == nvme.IOFlush || c.FUA && (c.Op == nvme.IOWrite || c.Op == nvme.IOWriteZeroes)
 }
 
-// checkDurable is the error of a command that ended well.
+// checkDurable is the error of a command that completed with success.
 func (e *Engine) checkDurable(cmd *Command) error {
 	if why := e.c.NotDurable(); why != nil && cmd.makesDurable() {
 		return fmt.Errorf("nvme: %s: %w since: %w", cmd, ErrNotDurable, why)
@@ -25,7 +26,7 @@ func (e *Engine) checkDurable(cmd *Command) error {
 	return nil
 }
 
-// resultLost is the error of a command whose result was lost, if it must not be sent again.
+// resultLost is the error of a command without a completion, nil if it may be sent again.
 func (e *Engine) resultLost(cmd *Command) error {
 	if e.c.StickyFlush() || cmd.Op != nvme.IOFlush {
 		return nil

@@ -16,7 +16,7 @@ type Engine struct {
 	c           *controller.Controller
 	cfg         Config
 	maxTransfer int64
-	noBAR       error // why BAR 0 is not in the kernels' reach, if DoorbellAuto took the bridge
+	noBAR       error // why BAR 0 is not in the kernels' reach, if DoorbellAuto fell back to the bridge
 	lanes       []*lane
 	spinning    atomic.Int32 // callers that drive resident lanes
 	start       time.Time    // the lanes' clock counts from here, where they are given the time
@@ -57,12 +57,12 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 			err = errors.Join(err, l.delete())
 		}
 		c.FreeQIDs(qids)
-		return nil, errors.Join(fmt.Errorf("nvmeq: engine: %w", err), e.free())
+		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
 	}
 	return e, nil
 }
 
-// build makes the resources and lays out the lanes in them.
+// build allocates the resources and lays out the lanes in them.
 func (e *Engine) build(qids []uint16) error {
 	g, err := e.resources.build(e, len(qids))
 	if err != nil {
@@ -84,10 +84,10 @@ func (e *Engine) Lanes() int         { return len(e.lanes) }
 func (e *Engine) Depth() int         { return e.cfg.Depth - 1 }
 func (e *Engine) MaxTransfer() int64 { return e.maxTransfer }
 
-// Controller is whose queues these are.
+// Controller is the controller of the queue pairs.
 func (e *Engine) Controller() *controller.Controller { return e.c }
 
-// ErrClosed is wrapped by errors of an engine that was closed.
+// ErrClosed is wrapped by the errors of commands for an engine that was closed.
 var ErrClosed = errors.New("the engine is closed")
 
 // closeTimeout bounds how long Close waits for commands that are under way; they end by their own deadlines.
@@ -100,7 +100,7 @@ func (e *Engine) Close() error {
 		var w poll.Waiter
 		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.Idle() {
 			if time.Now().After(deadline) {
-				e.closeErr = fmt.Errorf("nvmeq: engine: commands still under way after %v; its memory is left allocated", closeTimeout)
+				e.closeErr = fmt.Errorf("nvme: engine: commands still under way after %v; its memory is left allocated", closeTimeout)
 				return
 			}
 		}
@@ -128,7 +128,7 @@ func (e *Engine) inUse() bool {
 	return false
 }
 
-// free gives the memory back. The controller no longer knows of it.
+// free gives the memory back. The controller has no queue in it any more.
 func (e *Engine) free() error {
 	e.statsMu.Lock()
 	defer e.statsMu.Unlock()
@@ -136,7 +136,7 @@ func (e *Engine) free() error {
 	for _, l := range e.lanes {
 		if err := e.drv.sync(l); err != nil {
 			// Memory under a kernel that still runs cannot be given back.
-			errs = append(errs, fmt.Errorf("nvmeq: engine: lane %d: %w; its memory is left allocated", l.index, err))
+			errs = append(errs, fmt.Errorf("nvme: engine: lane %d: %w; its memory is left allocated", l.index, err))
 		}
 	}
 	e.lastStats = e.readStats()

@@ -247,16 +247,16 @@ func TestErrors(t *testing.T) {
 			rule: &softctl.Rule{Opcode: &opWrite, Do: softctl.Verdict{Status: softctl.Status(nvme.NewStatus(nvme.SCTVendor, 0, false))}},
 			want: "nvme: Write of 1 block at LBA 7 of namespace 1: Vendor Specific Status (sct 7h sc 00h, More)"},
 		{name: "NSID", cmd: engine.Command{Op: nvme.IOFlush, NSID: 9},
-			want: "nvmeq: Flush of namespace 9: namespace 9 is not one that can be used"},
+			want: "nvme: Flush of namespace 9: namespace 9 is not one that can be used"},
 		{name: "length", cmd: engine.Command{Op: nvme.IOWrite, NSID: 1, NLB: 8, Len: 512, Data: c.IOVA()},
-			want: "nvmeq: Write of 8 blocks at LBA 0 of namespace 1: 512 bytes of data for blocks of 512 bytes"},
+			want: "nvme: Write of 8 blocks at LBA 0 of namespace 1: 512 bytes of data for blocks of 512 bytes"},
 		{name: "no blocks", cmd: engine.Command{Op: nvme.IOWriteZeroes, NSID: 1},
-			want: "nvmeq: Write Zeroes of 0 blocks at LBA 0 of namespace 1: want 1 to 65536 blocks and no data"},
+			want: "nvme: Write Zeroes of 0 blocks at LBA 0 of namespace 1: want 1 to 65536 blocks and no data"},
 		{name: "MDTS", cmd: r.rw(nvme.IORead, 0, c, 0, 2<<20),
-			want: "nvmeq: Read of 4096 blocks at LBA 0 of namespace 1: 2097152 bytes in one command, at most 1048576"},
+			want: "nvme: Read of 4096 blocks at LBA 0 of namespace 1: 2097152 bytes in one command, at most 1048576"},
 		{name: "alignment", cmd: r.rw(nvme.IORead, 0, c, 2, 512), want: "not dword aligned"},
-		{name: "ranges", cmd: engine.Command{Op: nvme.IODSM, NSID: 1}, want: "nvmeq: Dataset Management of namespace 1: 0 ranges, want 1 to 256 and no other data"},
-		{name: "opcode", cmd: engine.Command{Op: 0x7f, NSID: 1}, want: "nvmeq: I/O command 0x7f of namespace 1: the engine does not carry this command"},
+		{name: "ranges", cmd: engine.Command{Op: nvme.IODSM, NSID: 1}, want: "nvme: Dataset Management of namespace 1: 0 ranges, want 1 to 256 and no other data"},
+		{name: "opcode", cmd: engine.Command{Op: 0x7f, NSID: 1}, want: "nvme: I/O command 0x7f of namespace 1: the engine does not carry this command"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.rule != nil {

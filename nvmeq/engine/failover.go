@@ -10,9 +10,9 @@ import (
 )
 
 // ErrReadOnly is wrapped by the errors of commands that would write and are refused.
-var ErrReadOnly = errors.New("nothing is written any more")
+var ErrReadOnly = errors.New("writes are refused")
 
-// refuses says why a command that makes sense is not carried out all the same.
+// refuses is why a valid command is not sent: after a failover with Config.SpareReads, commands that write.
 func (e *Engine) refuses(cmd *Command) error {
 	f := e.c.Failover()
 	if f == nil || !f.ReadOnly {
@@ -25,7 +25,7 @@ func (e *Engine) refuses(cmd *Command) error {
 	return fmt.Errorf("%s: %w since the lanes failed on %s: %s", cmd, ErrReadOnly, f.From, f.Why)
 }
 
-// reclaim takes back what the lane was given: it keeps what it has answered; of the rest nobody knows.
+// reclaim takes the lane's work items back: results that are there count, and all other commands are lost.
 func (l *lane) reclaim() {
 	l.drain()
 	for tag, s := range l.slots {
@@ -41,7 +41,7 @@ func (l *lane) reclaim() {
 	l.lateBase, l.kicks, l.lastResult = 0, 0, time.Time{}
 }
 
-// refuseWrites ends what is not to be carried out any more, of all that the lane has not begun or is to begin again.
+// refuseWrites ends the commands that refuses does not allow, among those that wait to be sent or to be sent again.
 func (l *lane) refuseWrites() {
 	if f := l.e.c.Failover(); f == nil || !f.ReadOnly {
 		return
@@ -78,6 +78,6 @@ func (l *lane) refuseWrites() {
 	}
 	l.mu.Unlock()
 	for _, s := range ended {
-		l.finish(s, fmt.Errorf("nvmeq: %w", l.e.refuses(s.cmd())))
+		l.finish(s, fmt.Errorf("nvme: %w", l.e.refuses(s.cmd())))
 	}
 }

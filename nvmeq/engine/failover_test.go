@@ -217,7 +217,7 @@ func TestFailoverImpossible(t *testing.T) {
 		queues int
 		want   string
 	}{
-		"no spare":       {false, 16, "nobody else can run the lanes"},
+		"no spare":       {false, 16, "no other runtime can run the lanes"},
 		"no queue pairs": {true, 2, "0 queue pairs are free and 2 are needed"},
 	} {
 		t.Run(name, func(t *testing.T) {

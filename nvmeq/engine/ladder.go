@@ -11,19 +11,19 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// What happens to commands that were given up, rung by rung, each logged once:
+// The ladder: what the engine does about commands that timed out, or whose queue pair failed. Each rung is logged once.
 //
-//	1. Abort the command; when its completion comes after all, it is sent again.
-//	2. Delete and create the queue pair; commands that were on it are sent again.
-//	3. Reset the controller (CC.EN, then the transport's reset) and build all queue pairs again. If it is not the controller
-//	   that fails but who runs the lanes, they move to another runtime meanwhile (failover.go).
-//	4. The controller is out of service: every command fails, from now on.
+//	1. Abort the command. When its completion has come, the command is sent again.
+//	2. Delete the queue pair and create it again. The commands that were on it are sent again.
+//	3. Reset the controller (CC.EN, then the transport's reset) and create all queue pairs again: controller/reset.go has the
+//	   steps. If the runtime that runs the lanes has failed, not the controller, they move to another one (failover.go).
+//	4. The controller is out of service: every command fails from now on.
 //
-// A command's caller hears of its failure only when the controller can no longer touch its memory: after its own
-// completion, the deletion of its queue, or the reset. Sending it again is safe for the same reason: no ghost of the
-// first attempt can overwrite what comes later. A Flush is another matter: see durable.go.
+// A command's caller is told of its failure only when the controller can no longer access the command's memory: after the
+// command's own completion, the deletion of its queue, or the reset. For the same reason it is safe to send the command
+// again: the first attempt can no longer overwrite anything. A Flush is not sent again: see durable.go.
 
-// handleLost deals with the commands that were given up. The caller holds drive.
+// handleLost takes the lost commands up rungs 1 and 2, and leaves in broken why it takes rung 3. The caller holds drive.
 func (l *lane) handleLost() {
 	onlyTimeouts := true
 	for _, s := range l.lost {
@@ -58,7 +58,7 @@ func (l *lane) handleLost() {
 	}
 }
 
-// why says what happened to the first command in limbo.
+// why says what happened to the first lost command.
 func (l *lane) why() string {
 	switch l.lost[0].kind {
 	case kernels.EngineTimeout:
@@ -73,7 +73,7 @@ func (l *lane) why() string {
 	return "the lane gave the queue pair up"
 }
 
-// abortLost aborts what timed out, and says whether all of it has ended since.
+// abortLost aborts the commands that timed out, and says whether all have ended since.
 func (l *lane) abortLost() (bool, error) {
 	aborted := 0
 	deadline := time.Now().Add(l.e.cfg.AbortWait)
@@ -101,7 +101,7 @@ func (l *lane) abortLost() (bool, error) {
 				continue
 			}
 		}
-		// A late completion counts here and nowhere else: when as many have come as commands timed out, all are over.
+		// The kernel counts late completions: when as many have come as commands timed out, all have ended.
 		if atomic.LoadUint64(&l.counters.Timeouts) == atomic.LoadUint64(&l.counters.Late)+l.lateBase {
 			return len(l.lost) == aborted, nil
 		}
@@ -118,9 +118,8 @@ func (l *lane) abortLost() (bool, error) {
 
 // rebuild deletes the queue pair and creates it again.
 func (l *lane) rebuild() error {
-	l.recall()
-	if l.outstanding() > 0 {
-		return controller.RuntimeError{Err: fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+	if err := l.recall(); err != nil {
+		return err
 	}
 	if err := l.delete(); err != nil {
 		return err
@@ -133,13 +132,13 @@ func (l *lane) rebuild() error {
 	return nil
 }
 
-// settle forgets what the old queue pair still owed: its late completions will never come.
+// settle follows the end of a queue pair: late completions of its commands can no longer come.
 func (l *lane) settle() {
 	l.lateBase = atomic.LoadUint64(&l.counters.Timeouts) - atomic.LoadUint64(&l.counters.Late)
 }
 
-// resend queues the commands in limbo again, or ends those that had their chances. Those that merely shared the queue
-// pair with the culprit have lost none.
+// resend queues the lost commands again, or ends those that have no tries left. Commands that were only on the same queue
+// pair as the one that failed lose no try.
 func (l *lane) resend() {
 	for _, s := range l.lost {
 		c := s.cmd()
@@ -160,19 +159,15 @@ func (l *lane) resend() {
 	l.lost = l.lost[:0]
 }
 
+// giveUp is the error of a command that has no tries left.
 func (l *lane) giveUp(s lostCmd) error {
 	c := s.cmd()
-	err := l.lastError(s)
+	err := fmt.Errorf("nvme: %s: the queue pair failed %d times", c, c.tries+1)
+	if s.kind == kernels.EngineTimeout {
+		err = fmt.Errorf("nvme: %s: %w after %v, %d times", c, controller.ErrTimeout, l.e.cfg.Timeout, c.tries+1)
+	}
 	if c.Op == nvme.IOFlush {
 		l.e.c.FlushFailed(err)
 	}
 	return err
-}
-
-func (l *lane) lastError(s lostCmd) error {
-	c := s.cmd()
-	if s.kind == kernels.EngineTimeout {
-		return fmt.Errorf("nvme: %s: %w after %v, %d times", c, controller.ErrTimeout, l.e.cfg.Timeout, c.tries+1)
-	}
-	return fmt.Errorf("nvme: %s: the queue pair failed %d times", c, c.tries+1)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// lane is the CPU's side of one queue pair. Whoever holds drive resources it; others leave their batches and wait.
+// lane is the CPU's side of one queue pair. The caller that holds drive works on it; other callers submit their batches and wait.
 type lane struct {
 	e      *Engine
 	index  int
@@ -31,14 +31,14 @@ type lane struct {
 	work     []kernels.WorkSlot
 	results  []kernels.ResultSlot
 
-	load atomic.Int64 // of the callers inside Do, each with its weight
-	base LaneStats    // what it counted before it moved; protected by e.statsMu
+	load atomic.Int64 // sum of the weights of the batches inside Do
+	base LaneStats    // counters of the runtimes before this one; protected by e.statsMu
 
 	mu      sync.Mutex
 	batches []*batch // protected by mu: those not done, oldest first
 	free    []*batch // protected by mu: to be used again
 
-	// drive is held by the one goroutine that resources the lane; it protects all that follows.
+	// drive is held by the one goroutine that works on the lane; it protects all that follows.
 	drive       sync.Mutex
 	created     bool
 	workPos     uint32 // position of the next work item
@@ -47,24 +47,24 @@ type lane struct {
 	freeTags    []uint16
 	freePages   []int8    // of range lists
 	retry       []slot    // to be posted again, before anything new
-	lost        []lostCmd // answered without a completion, or waiting for the ladder
+	lost        []lostCmd // answered without a completion: the controller may still use their memory
 	retryAfter  time.Time
 	args        [4]uint64  // of the launch under way; here so that a launch allocates nothing
 	bridge      *[2]uint32 // the bridge's words, SQ and CQ; nil without a bridge
 	forwarded   [2]uint32  // what the bridge has forwarded of them
 	kicks       uint       // of a resident kernel
-	heartbeat   uint64     // what its heartbeat last was, and when it changed
+	heartbeat   uint64     // of a resident kernel: what it last was, and when it changed
 	heartbeatAt time.Time
 	checkedAt   time.Time
-	idle        uint        // turns without progress, in a row
-	lastResult  time.Time   // when something last came, while commands are outstanding
+	idle        uint        // polls without progress, in a row
+	lastResult  time.Time   // when a result last came, while commands are outstanding
 	broken      error       // the queue pair needs a controller reset
-	hung        atomic.Bool // its kernel does not answer and is not waited for again
-	lateBase    uint64      // timeouts whose late completion can no longer come
+	hung        atomic.Bool // its kernel does not answer: it is not waited for again
+	lateBase    uint64      // timed out commands whose late completion can no longer come
 	rebuilds    int         // rebuilds since the last command that ended well
 }
 
-// slot is a command on its way: the i-th of its batch.
+// slot is a command under way: the i-th of its batch.
 type slot struct {
 	b *batch
 	i int
@@ -72,14 +72,14 @@ type slot struct {
 
 func (s slot) cmd() *Command { return &s.b.cmds[s.i] }
 
-// lostCmd is a command that the lane gave up.
+// lostCmd is a command that the kernel gave up: it timed out, or its queue pair failed.
 type lostCmd struct {
 	slot
 	cid  uint16
 	kind kernels.Engine
 }
 
-// newLane is lane i of the engine, before it has a place.
+// newLane is lane i of the engine, before place.
 func newLane(e *Engine, g geometry, i int) *lane {
 	l := &lane{e: e, index: i, sqSize: e.cfg.Depth, cqSize: e.cfg.Depth}
 	l.slots = make([]slot, g.ring)
@@ -88,7 +88,7 @@ func newLane(e *Engine, g geometry, i int) *lane {
 	return l
 }
 
-// freeAll says that no tag and no range list is in use.
+// freeAll marks every tag and every range list as free.
 func (l *lane) freeAll() {
 	l.freeTags, l.freePages = l.freeTags[:0], l.freePages[:0]
 	for t := len(l.slots) - 1; t >= 0; t-- {
@@ -99,7 +99,7 @@ func (l *lane) freeAll() {
 	}
 }
 
-// create makes the lane ready and creates its queue pair.
+// create resets the lane's kernel state and creates its queue pair.
 func (l *lane) create() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
 	l.resetDoorbells()
@@ -129,7 +129,7 @@ func (l *lane) delete() error {
 // outstanding is how many work items have no result yet.
 func (l *lane) outstanding() int { return int(l.workPos - l.resultPos) }
 
-// post puts one command into the work ring; it says no when there is no room.
+// post puts one command into the work ring; false when there is no room.
 func (l *lane) post(s slot) bool {
 	c := s.cmd()
 	if len(l.freeTags) == 0 || l.outstanding() == len(l.work) {
@@ -158,7 +158,7 @@ func (l *lane) post(s slot) bool {
 	return true
 }
 
-// freePage gives a range list's page back. The controller has finished with it.
+// freePage frees the page of a command's range list. The controller no longer reads it.
 func (l *lane) freePage(c *Command) {
 	if c.page >= 0 {
 		l.freePages = append(l.freePages, c.page)

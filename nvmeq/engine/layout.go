@@ -20,8 +20,10 @@ type geometry struct {
 	stride                    uint32
 }
 
+// sharedHead is the bytes before the work ring.
 const sharedHead = kernels.ControlSize + kernels.StatusSize + kernels.CountersSize
 
+// newGeometry computes them for host pages of page bytes.
 func newGeometry(cfg Config, page int64) geometry {
 	g := geometry{page: page, count: cfg.Depth - 1, stride: kernels.PRPStride(cfg.MaxTransfer, page)}
 	// Twice as many slots as commands in flight: the lane finds work waiting when completions free its CIDs.
@@ -39,7 +41,7 @@ func newGeometry(cfg Config, page int64) geometry {
 // noResult has a bit for each command whose completion says nothing in DW0 and DW1 (NVM §3.2; Base §7.1 for Flush).
 const noResult = 1<<nvme.IOFlush | 1<<nvme.IOWrite | 1<<nvme.IORead | 1<<nvme.IOCompare | 1<<nvme.IOWriteZeroes | 1<<nvme.IODSM | 1<<nvme.IOVerify | 1<<nvme.IOWriteUncorr
 
-// place lays the lane out in the resources' memory, with empty rings, and describes it to the kernels.
+// place gives the lane its part of the engine's memory, with empty rings, and writes the lane struct that the kernels read.
 func (l *lane) place(w *resources, g geometry, qid uint16) error {
 	n := int64(l.index)
 	h := w.shared.Host()[n*g.shared : (n+1)*g.shared]
@@ -58,10 +60,10 @@ func (l *lane) place(w *resources, g geometry, qid uint16) error {
 	if err != nil {
 		return err
 	}
-	sqBell, cqBell := l.placeDoorbells(w)
+	sqDoorbell, cqDoorbell := l.placeDoorbells(w)
 	desc := kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
 		Sq: uint64(w.sq.Addr) + uint64(n*g.sq), Cq: uint64(w.cq.Addr) + uint64(n*g.cq),
-		SqDoorbell: sqBell, CqDoorbell: cqBell,
+		SqDoorbell: sqDoorbell, CqDoorbell: cqDoorbell,
 		Work: uint64(at) + sharedHead, Results: uint64(at) + sharedHead + uint64(g.work),
 		Cids: uint64(l.self) + kernels.LaneSize,
 		Prp:  uint64(w.prp.Addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.IOVA) + uint64(n*g.prp),
@@ -77,7 +79,7 @@ func (l *lane) place(w *resources, g geometry, qid uint16) error {
 	return nil
 }
 
-// describe puts the lane struct where the kernels find it, and zeroes the rest of the lane's own memory.
+// describe copies the lane struct to the lane's own memory, and zeroes the rest of that.
 func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, size int64) error {
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(desc)), kernels.LaneSize)
 	if h := w.own.Host(); h != nil {
@@ -100,7 +102,7 @@ func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, siz
 	return s.Wait(copyTimeout)
 }
 
-// copyTimeout bounds the small copies by which the CPU sets up memory it cannot reach.
+// copyTimeout bounds the small copies by which the device fills memory that the CPU cannot address.
 const copyTimeout = 5 * time.Second
 
 // zero has the device clear n bytes of its memory at addr.

@@ -10,7 +10,8 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// pairs is the engine as its controller knows it: the owner of I/O queue pairs, which takes part in resets.
+// pairs implements controller.Queues: by it an engine, the owner of queue pairs, takes part in resets of its controller, and in the
+// failover to another runtime.
 type pairs struct{ *Engine }
 
 var _ controller.Queues = pairs{}
@@ -39,8 +40,8 @@ func (e pairs) Completed() bool {
 func (e pairs) Recall() error {
 	for _, l := range e.lanes {
 		l.created = false
-		if l.recall(); l.outstanding() > 0 {
-			return controller.RuntimeError{Err: fmt.Errorf("lane %d does not answer: its kernel does not run", l.index)}
+		if err := l.recall(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -55,12 +56,12 @@ func (e pairs) Create() error {
 	return nil
 }
 
-func (e pairs) Resume(dead error) {
+func (e pairs) Resume(failure error) {
 	for _, l := range e.lanes {
 		l.rebuilds = 1
 		l.lastResult = time.Time{}
-		if dead != nil {
-			l.failAll(dead)
+		if failure != nil {
+			l.failAll(failure)
 		} else {
 			l.settle()
 			l.refuseWrites()
@@ -93,7 +94,7 @@ func (e pairs) Ended() bool {
 	return all
 }
 
-// Move leaves what was on its way to be sent again.
+// Move keeps the commands that were under way, to be sent again.
 func (e pairs) Move(ended bool) error {
 	qids := make([]uint16, len(e.lanes))
 	for i, l := range e.lanes {

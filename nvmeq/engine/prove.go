@@ -192,7 +192,7 @@ func (p *proof) queues() error {
 		found = found || err == nil && cqe.SQID == p.e.lanes[0].qid && cqe.Phase
 	}
 	if !found {
-		return fmt.Errorf("completion queue in %v memory of %s: the device does not see the completions there that it took", place.CQ, p.rt.Name())
+		return fmt.Errorf("completion queue in %v memory of %s: the device does not see the completions there that the CPU reaped", place.CQ, p.rt.Name())
 	}
 	return nil
 }

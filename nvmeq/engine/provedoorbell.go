@@ -13,7 +13,7 @@ import (
 )
 
 // DoorbellProof is one Identify Controller command whose doorbell a kernel rang, and whose data the controller wrote into device
-// memory: the smallest proof that both paths between a drive and a device are real.
+// memory: the smallest proof that both paths between an NVMe drive and a GPU work.
 //
 //  1. the CPU writes the entry into the admin queue
 //  2. a kernel stores to the admin doorbell in the BAR     device → controller
@@ -21,13 +21,13 @@ import (
 //  4. the CPU reaps the completion, and copies the data out of the device's memory
 type DoorbellProof struct {
 	Doorbell gpu.Addr  // of the admin submission queue, as the kernel sees it
-	Data     gpu.Addr  // where the data landed, likewise
+	Data     gpu.Addr  // of the data, likewise
 	IOVA     nvme.IOVA // the same for the controller
 	Kind     gpu.MemKind
 	Identify *nvme.IdentifyController
 }
 
-// ProveDoorbell carries it out. The data's memory is poisoned before, so that what is decoded was written by the controller.
+// ProveDoorbell executes that command. It fills the data's memory with a pattern first: what is decoded was written by the controller.
 func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	r.Kind = gpu.DeviceFine
 	image, err := kernels.Image(c.Runtime().Facts().Arch)
@@ -57,7 +57,7 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	if err != nil {
 		return r, err
 	}
-	// The controller must be done with it: a command that was lost leaves the queue broken, and the memory mapped.
+	// After a command without a completion the controller may still write to the memory: it stays mapped.
 	defer func() {
 		if c.AdminErr() == nil {
 			err = errors.Join(err, data.Close())
@@ -97,7 +97,7 @@ func identifyByDoorbell(c *controller.Controller, stream gpu.Stream, ring gpu.Fu
 	}, r.IOVA)
 }
 
-// ringTimeout bounds one launch of one store.
+// ringTimeout bounds the launch that stores to the doorbell.
 const ringTimeout = 10 * time.Second
 
 // readBack copies device memory to the host, by the device itself.

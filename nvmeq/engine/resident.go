@@ -13,35 +13,36 @@ import (
 )
 
 // residentDriver keeps a kernel on the device for each lane that has something to do: one launch of one thread or
-// one wave, on the lane's own stream. A lane without work parks after residentIdle and its kernel ends; the next kick launches it again.
-// In any case it ends after residentLimit, well before a driver's lockup timer, and so that whoever waits for the device
-// waits no longer.
+// one wave, on the lane's own stream. Without work the kernel parks after residentIdle and ends; the next kick launches it again.
+// In any case it ends after residentLimit: well before the GPU driver's lockup timer, and so that a call that waits for the device
+// does not wait longer.
 //
-// While kernels run, calls that wait for the device do not return. quiesced lets them pass: it parks every lane, and
-// launches wait until it is over.
+// While kernels run, calls that wait for the device do not return. quiesced makes room for them: it parks every lane, and
+// launches wait until the call has returned.
 type residentDriver struct {
 	launcher
-	// launches is held for reading by launches, for writing while no kernel may run. It is a leaf, but for the device's calls.
+	// launches is held for reading by launches, for writing while no kernel may run. It is a leaf: only calls of the
+	// runtime are made with it.
 	launches sync.RWMutex
 }
 
 const (
 	residentIdle  = 2 * time.Millisecond
 	residentLimit = 250 * time.Millisecond
-	// residentLanes is how many kernels may be resident: each needs a hardware connection of its own, of which an NVIDIA
-	// device has 32, copies included, or it waits for the end of another that does not end.
+	// residentLanes is how many kernels may be resident. Each needs a hardware queue of its own, or it would wait for the end of
+	// another kernel that does not end: an NVIDIA device has 32, those of copies included.
 	residentLanes = 16
-	// checkEvery is how many kicks pass before the clock is read, checkInterval the time between two looks at whether the kernel
-	// still runs: each asks the driver, which takes microseconds.
+	// checkEvery is how many kicks pass before the clock is read, checkInterval the time between two checks that the kernel still
+	// runs: each is a call of the GPU driver, which takes microseconds.
 	checkEvery    = 256
 	checkInterval = time.Millisecond
-	// residentSpin is how long the CPU polls without giving its thread away: longer than a command takes. To yield may mean to
-	// wake other threads, and to be moved to one. spinShare is which part of the CPUs may do so at a time.
+	// residentSpin is how long a caller polls without yielding its thread: longer than a command takes. A yield may wake other
+	// threads, and move the goroutine to one of them. At most one spinShare-th of the CPUs may spin at a time.
 	residentSpin = 20 * time.Microsecond
 	spinShare    = 4
 )
 
-// pace gives the waiter of a caller that drives a lane, who calls its end.
+// pace is the Waiter of a caller that drives a lane. The caller calls its End.
 func (e *Engine) pace() (w poll.Waiter) {
 	if e.cfg.Batch || e.c.Runtime().Facts().CallerDriven {
 		return w
@@ -53,9 +54,9 @@ func (e *Engine) pace() (w poll.Waiter) {
 	return w
 }
 
-// kick reads one word: RUNNING and PARKING mean that the kernel will look, or look again, at what was published before
-// (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential consistency, so it comes before
-// this load.
+// kick reads one word: RUNNING and PARKING mean that the kernel will poll, at least once more, what was published before
+// (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential consistency, so that store is ordered
+// before this load.
 func (d *residentDriver) kick(l *lane) error {
 	switch atomic.LoadUint32(&l.status.State) {
 	case kernels.StateRunning, kernels.StateParking:
@@ -69,7 +70,7 @@ func (d *residentDriver) kick(l *lane) error {
 	}
 	d.launches.RLock()
 	defer d.launches.RUnlock()
-	// Until the kernel says so itself: the next kick must not launch again.
+	// The kernel stores the same when it starts; until then the next kick must not launch again.
 	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
 	l.heartbeat, l.heartbeatAt = 0, time.Now()
 	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
@@ -80,7 +81,7 @@ func (d *residentDriver) kick(l *lane) error {
 	return nil
 }
 
-// checkKernel finds, once in a while, a kernel that has died or hangs: one that runs says so at least every residentIdle.
+// checkKernel finds a kernel that has failed or hangs: one that runs stores a heartbeat at least every residentIdle.
 func (d *residentDriver) checkKernel(l *lane) error {
 	now := time.Now()
 	if now.Sub(l.checkedAt) < checkInterval {
@@ -103,7 +104,7 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	return nil
 }
 
-// sync parks the lane. What it has been told to do otherwise, to fail above all, stays as it is.
+// sync parks the lane. A command other than CommandRun, CommandFail above all, stays as it is.
 func (d *residentDriver) sync(l *lane) error {
 	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
@@ -128,7 +129,7 @@ func (d *residentDriver) reset(l *lane) error {
 	return d.launcher.reset(l)
 }
 
-// answered waits until the lane has answered all it has, which it does by itself once it was told to fail.
+// answered waits until the kernel has answered all work items, which CommandFail makes it do.
 func (d *residentDriver) answered(l *lane) error {
 	var w poll.Waiter
 	for end := time.Now().Add(launchTimeout); l.outstanding() > 0; w.Idle() {

@@ -9,13 +9,13 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// resources is what the lanes of an engine run on: the kernels, whoever gets them to run, and the memory.
+// resources is what the lanes of an engine run on: the kernels, their driver, and the memory.
 type resources struct {
 	drv     driver
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
-	bar     gpu.Memory      // BAR 0 for kernels; the controller's if it is registered, ours if imported. nil with a bridge
+	bar     gpu.Memory      // BAR 0 for kernels: the controller's registration, or an import of our own. nil with a bridge
 	bridge  gpu.Memory      // the bridge's words; nil without
 	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
 	own     gpu.Memory      // lane structs and CIDs: lanes only
@@ -73,7 +73,7 @@ func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 	return g, nil
 }
 
-// close gives everything back. No kernel runs on it, and the controller does not know of it.
+// close frees everything. No kernel runs on it, and the controller has no queue in it.
 func (w *resources) close(c *controller.Controller) error {
 	errs := []error{w.closeQueues()}
 	for _, m := range []gpu.Memory{w.shared, w.own, w.bridge} {
@@ -97,7 +97,7 @@ func (w *resources) close(c *controller.Controller) error {
 	return errors.Join(errs...)
 }
 
-// closeQueues ends the controller's reach, and gives what it reached back unless the runtime has failed.
+// closeQueues unmaps what the controller can access, and frees it unless the runtime has failed.
 func (w *resources) closeQueues() error {
 	return errors.Join(w.sq.Close(), w.cq.Close(), w.prp.Close(), w.ranges.Close())
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// drain takes every result that is there and returns how many.
+// drain takes all results from the ring, and returns how many.
 func (l *lane) drain() int {
 	n := 0
 	var r kernels.Result
@@ -19,8 +19,8 @@ func (l *lane) drain() int {
 		l.resultPos++
 		n++
 		if int(r.Tag) >= len(l.slots) || l.slots[r.Tag].b == nil {
-			// The lane is our own code: it cannot answer what was not asked.
-			panic(fmt.Sprintf("nvmeq: lane %d answered tag %d, which is not in use", l.index, r.Tag))
+			// The kernels are part of LaneFS: this is an error in them, not in the controller.
+			panic(fmt.Sprintf("nvme: lane %d answered tag %d, which is not in use", l.index, r.Tag))
 		}
 		s := l.slots[r.Tag]
 		l.slots[r.Tag] = slot{}
@@ -29,7 +29,7 @@ func (l *lane) drain() int {
 	}
 }
 
-// ended deals with one result.
+// ended acts on one result: the command ends, is sent again, or is lost.
 func (l *lane) ended(s slot, r *kernels.Result) {
 	c := s.cmd()
 	c.Latency = l.e.drv.duration(r.Latency)
@@ -53,9 +53,9 @@ func (l *lane) ended(s slot, r *kernels.Result) {
 		}
 	case kernels.EngineBadWork:
 		l.freePage(c)
-		l.finish(s, fmt.Errorf("nvmeq: %s: the lane cannot address %d bytes at IOVA %#x", c, c.Len, uint64(c.Data)))
+		l.finish(s, fmt.Errorf("nvme: %s: the lane cannot address %d bytes at IOVA %#x", c, c.Len, uint64(c.Data)))
 	default:
-		// The controller may still use the command's memory: its caller hears nothing before that is over.
+		// The controller may still access the command's memory, so the caller goes on waiting.
 		l.lost = append(l.lost, lostCmd{s, r.Cid, r.Engine})
 	}
 }

@@ -19,7 +19,7 @@ type LaneStats struct {
 	Rejected     uint64 // work answered without being posted
 }
 
-// Stats reads every lane's counters. Each number is whole; numbers of a lane that is at work may be of different steps.
+// Stats reads every lane's counters. Each number is whole; those of a lane that is running may be from different steps.
 // After Close it is what they were at the end.
 func (e *Engine) Stats() []LaneStats {
 	e.statsMu.RLock()

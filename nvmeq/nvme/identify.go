@@ -136,7 +136,7 @@ func (c *IdentifyController) RetryDelay(crd int) time.Duration {
 // DecodeIdentifyController reads the structure from exactly IdentifySize bytes.
 func DecodeIdentifyController(b []byte) (*IdentifyController, error) {
 	if len(b) != IdentifySize {
-		return nil, fmt.Errorf("nvmeq: Identify Controller of %d bytes, want %d", len(b), IdentifySize)
+		return nil, fmt.Errorf("nvme: Identify Controller of %d bytes, want %d", len(b), IdentifySize)
 	}
 	le := binary.LittleEndian
 	return &IdentifyController{

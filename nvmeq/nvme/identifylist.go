@@ -9,7 +9,7 @@ import (
 // may have a successor, which starts above its last NSID.
 func DecodeNSList(b []byte) ([]uint32, error) {
 	if len(b) != IdentifySize {
-		return nil, fmt.Errorf("nvmeq: namespace list of %d bytes, want %d", len(b), IdentifySize)
+		return nil, fmt.Errorf("nvme: namespace list of %d bytes, want %d", len(b), IdentifySize)
 	}
 	var ids []uint32
 	for i := 0; i < IdentifySize; i += 4 {
@@ -46,7 +46,7 @@ const (
 func DecodeNSDescriptors(b []byte) (NSDescriptors, error) {
 	var d NSDescriptors
 	if len(b) != IdentifySize {
-		return d, fmt.Errorf("nvmeq: namespace descriptor list of %d bytes, want %d", len(b), IdentifySize)
+		return d, fmt.Errorf("nvme: namespace descriptor list of %d bytes, want %d", len(b), IdentifySize)
 	}
 	for len(b) >= 4 && b[0] != 0 {
 		nidt, nidl := b[0], int(b[1])

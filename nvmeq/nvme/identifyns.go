@@ -106,7 +106,7 @@ func (n *IdentifyNamespace) Usable() error {
 // DecodeIdentifyNamespace reads the structure from exactly IdentifySize bytes.
 func DecodeIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
 	if len(b) != IdentifySize {
-		return nil, fmt.Errorf("nvmeq: Identify Namespace of %d bytes, want %d", len(b), IdentifySize)
+		return nil, fmt.Errorf("nvme: Identify Namespace of %d bytes, want %d", len(b), IdentifySize)
 	}
 	le := binary.LittleEndian
 	n := &IdentifyNamespace{
@@ -138,7 +138,7 @@ type NVMController struct {
 // DecodeNVMController reads the structure from exactly IdentifySize bytes.
 func DecodeNVMController(b []byte) (*NVMController, error) {
 	if len(b) != IdentifySize {
-		return nil, fmt.Errorf("nvmeq: NVM Identify Controller of %d bytes, want %d", len(b), IdentifySize)
+		return nil, fmt.Errorf("nvme: NVM Identify Controller of %d bytes, want %d", len(b), IdentifySize)
 	}
 	le := binary.LittleEndian
 	return &NVMController{VSL: b[0], WZSL: b[1], WUSL: b[2], DMRL: b[3], DMRSL: le.Uint32(b[4:]), DMSL: le.Uint64(b[8:])}, nil

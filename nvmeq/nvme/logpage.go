@@ -42,7 +42,7 @@ type ErrorEntry struct {
 // DecodeErrorLog reads the log's used entries, newest first. b is a whole number of entries.
 func DecodeErrorLog(b []byte) ([]ErrorEntry, error) {
 	if len(b)%ErrorEntrySize != 0 {
-		return nil, fmt.Errorf("nvmeq: error log of %d bytes, want a multiple of %d", len(b), ErrorEntrySize)
+		return nil, fmt.Errorf("nvme: error log of %d bytes, want a multiple of %d", len(b), ErrorEntrySize)
 	}
 	le := binary.LittleEndian
 	var list []ErrorEntry
@@ -103,7 +103,7 @@ func (w SMARTWarning) Words() []string {
 // DecodeSMART reads the log from exactly SMARTSize bytes.
 func DecodeSMART(b []byte) (*SMART, error) {
 	if len(b) != SMARTSize {
-		return nil, fmt.Errorf("nvmeq: SMART log of %d bytes, want %d", len(b), SMARTSize)
+		return nil, fmt.Errorf("nvme: SMART log of %d bytes, want %d", len(b), SMARTSize)
 	}
 	le := binary.LittleEndian
 	s := &SMART{

@@ -33,7 +33,7 @@ type SQE struct {
 // Encode writes the entry to b, which is exactly SQESize bytes long.
 func (s *SQE) Encode(b []byte) {
 	if len(b) != SQESize {
-		panic(fmt.Sprintf("nvmeq: SQE encoded into %d bytes, not %d", len(b), SQESize))
+		panic(fmt.Sprintf("nvme: SQE encoded into %d bytes, not %d", len(b), SQESize))
 	}
 	le := binary.LittleEndian
 	le.PutUint32(b[0:], uint32(s.Opcode)|uint32(s.Flags)<<8|uint32(s.CID)<<16)
@@ -51,7 +51,7 @@ func (s *SQE) Encode(b []byte) {
 // DecodeSQE reads an entry from exactly SQESize bytes.
 func DecodeSQE(b []byte) (SQE, error) {
 	if len(b) != SQESize {
-		return SQE{}, fmt.Errorf("nvmeq: submission queue entry of %d bytes, want %d", len(b), SQESize)
+		return SQE{}, fmt.Errorf("nvme: submission queue entry of %d bytes, want %d", len(b), SQESize)
 	}
 	le := binary.LittleEndian
 	return SQE{
@@ -77,7 +77,7 @@ type CQE struct {
 // DecodeCQE reads an entry from exactly CQESize bytes, which must not change meanwhile: of a live queue the phase is read first.
 func DecodeCQE(b []byte) (CQE, error) {
 	if len(b) != CQESize {
-		return CQE{}, fmt.Errorf("nvmeq: completion queue entry of %d bytes, want %d", len(b), CQESize)
+		return CQE{}, fmt.Errorf("nvme: completion queue entry of %d bytes, want %d", len(b), CQESize)
 	}
 	le := binary.LittleEndian
 	dw3 := le.Uint32(b[12:])

@@ -14,17 +14,17 @@ type Waiter struct {
 	Among *atomic.Int32 // a count of loops that End takes this one from; nil: it is not counted
 
 	rounds int
-	look   int // the round in which the clock is read next
+	check  int // the round in which the clock is read next
 	since  time.Time
 }
 
 const (
-	waitSpins  = 32                    // rounds without giving up the thread
-	waitLook   = 8                     // rounds between two looks at the clock while spinning beyond them
-	waitYield  = 60 * time.Microsecond // then yield to other goroutines for this long
-	waitShort  = 50 * time.Microsecond // then sleep
-	waitLong   = time.Millisecond      // and, when nothing came for waitPatience, sleep longer
-	waitPatien = 20 * time.Millisecond
+	waitSpins     = 32                    // rounds without giving up the thread
+	waitCheck     = 8                     // rounds between two reads of the clock while spinning beyond them
+	waitYield     = 60 * time.Microsecond // then yield to other goroutines for this long
+	waitShort     = 50 * time.Microsecond // then sleep
+	waitLong      = time.Millisecond      // and, when nothing came for waitLongAfter, sleep longer
+	waitLongAfter = 20 * time.Millisecond
 )
 
 // End says that the loop is over.
@@ -34,13 +34,13 @@ func (w *Waiter) End() {
 	}
 }
 
-// Progress says that the loop got somewhere.
-func (w *Waiter) Progress() { w.rounds, w.look = 0, 0 }
+// Progress says that the loop made progress.
+func (w *Waiter) Progress() { w.rounds, w.check = 0, 0 }
 
-// Idle waits a little before the next look.
+// Idle waits before the next poll: the longer nothing has come, the longer.
 func (w *Waiter) Idle() {
 	w.rounds++
-	if w.rounds <= waitSpins || w.rounds < w.look {
+	if w.rounds <= waitSpins || w.rounds < w.check {
 		return
 	}
 	if w.rounds == waitSpins+1 {
@@ -48,10 +48,10 @@ func (w *Waiter) Idle() {
 	}
 	switch d := time.Since(w.since) - w.Spin; {
 	case d < 0:
-		w.look = w.rounds + waitLook
+		w.check = w.rounds + waitCheck
 	case d < waitYield:
 		runtime.Gosched()
-	case d < waitPatien:
+	case d < waitLongAfter:
 		time.Sleep(waitShort)
 	default:
 		time.Sleep(waitLong)
