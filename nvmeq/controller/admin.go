@@ -49,7 +49,7 @@ type adminQueue struct {
 // newAdminQueue allocates memory for queues with host pages of mps bytes.
 func newAdminQueue(c *Controller, mps int64) (*adminQueue, error) {
 	kind := c.Placement().Host
-	d, err := NewDMA(c, kind, 3*mps, mps)
+	d, err := c.AllocDMA(kind, 3*mps, mps)
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}

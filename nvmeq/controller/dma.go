@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/internal/align"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -26,17 +27,14 @@ type DMA struct {
 // PageSize is the granule of Transport.Map.
 const PageSize = 4096
 
-// RoundUp is n rounded up to a multiple of to.
-func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }
-
-// NewDMA allocates size bytes whose IOVA is a multiple of align, a power of two of at least PageSize. The contents are
+// AllocDMA allocates size bytes whose IOVA is a multiple of alignment, a power of two of at least PageSize. The contents are
 // undefined.
-func NewDMA(c *Controller, kind gpu.MemKind, size, align int64) (*DMA, error) {
+func (c *Controller) AllocDMA(kind gpu.MemKind, size, alignment int64) (*DMA, error) {
 	t := c.t
-	size = RoundUp(size, PageSize)
+	size = align.Up(size, PageSize)
 	total := size
-	if align > PageSize {
-		total += align // Map returns multiples of PageSize
+	if alignment > PageSize {
+		total += alignment // Map returns multiples of PageSize
 	}
 	rt := c.Runtime()
 	var m gpu.Memory
@@ -51,7 +49,7 @@ func NewDMA(c *Controller, kind gpu.MemKind, size, align int64) (*DMA, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())
 	}
-	off := RoundUp(int64(at), align) - int64(at)
+	off := align.Up(int64(at), alignment) - int64(at)
 	d := &DMA{Mem: m, of: rt, c: c, mapped: at, IOVA: at + nvme.IOVA(off), Addr: m.Addr() + gpu.Addr(off), Size: size}
 	if h := m.Host(); h != nil {
 		d.Host = h[off : off+size : off+size]
@@ -84,7 +82,7 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("nvme: data memory of %d bytes", size)
 	}
-	d, err := NewDMA(c, c.Placement().Data, size, max(PageSize, c.mps))
+	d, err := c.AllocDMA(c.Placement().Data, size, max(PageSize, c.mps))
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/internal/align"
 )
 
 // DoorbellRoute is the way from a lane's store to a doorbell of the controller.
@@ -57,7 +58,7 @@ func (w *resources) openDoorbells(e *Engine, n int) error {
 	}
 	w.route = DoorbellBridge
 	err := c.Quiesced(func() (err error) {
-		w.bridge, err = c.Runtime().Alloc(kind, controller.RoundUp(int64(n)*bridgeStride, controller.PageSize))
+		w.bridge, err = c.Runtime().Alloc(kind, align.Up(int64(n)*bridgeStride, controller.PageSize))
 		return err
 	})
 	if err == nil && w.bridge.Host() == nil {

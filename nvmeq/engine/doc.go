@@ -7,18 +7,17 @@
 //
 // A command, from Do to its return:
 //
-//  1. Engine.Do       checks the commands, and chooses a lane                              do.go
-//  2. lane.submit     appends them to the lane's batches                                   batch.go
-//  3. lane.wait       one caller at a time drives the lane; the others sleep               drive.go
-//  4. lane.fill       turns commands into work items, in a ring that the kernel reads      drive.go, command.go
-//  5. lane.kick       gets the kernel to run, if it does not                               bridge.go, driver.go, resident.go
-//  6. the kernel      takes a work item, makes PRPs, writes the submission queue entry,    kernels/
-//     rings the tail doorbell, reaps the completion, rings the head
-//     doorbell, writes a result into a second ring
-//  7. lane.forward    writes to the BAR what the kernel rang, if it rings by the bridge     bridge.go
-//  8. lane.drain      takes results from the ring                                          result.go
-//  9. lane.ended      ends the command, sends it again, or holds it back as lost           result.go, ladder.go
-//  10. lane.end       wakes the caller whose last command has ended                        batch.go
+//  1. Engine.Do (do.go) checks the commands and chooses a lane.
+//  2. lane.submit (batch.go) appends them to the lane's batches.
+//  3. lane.wait (drive.go): one caller at a time drives the lane, the others sleep.
+//  4. lane.fill (drive.go, command.go) makes a work item of each command, in a ring that the kernel reads.
+//  5. lane.kick (bridge.go) gets the kernel to run unless it does, by the driver (driver.go, resident.go).
+//  6. The kernel (package kernels) takes a work item, makes PRPs, writes the submission queue entry, rings the tail doorbell,
+//     reaps the completion, rings the head doorbell, and writes a result to a second ring.
+//  7. lane.forward (bridge.go) writes the doorbells to the BAR, if the kernel cannot store there.
+//  8. lane.drain (result.go) takes results from the ring.
+//  9. lane.ended (result.go) ends the command, queues it to be sent again, or adds it to the lost ones (ladder.go).
+//  10. lane.end (batch.go) wakes the caller when the last command of its batch has ended.
 //
 // A command that fails: the status says whether the engine sends it again (result.go), up to Config.Retries times. A command
 // without a completion goes up the ladder: abort, new queue pair, controller reset, out of service (ladder.go; the reset is in

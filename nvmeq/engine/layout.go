@@ -8,6 +8,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/internal/align"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -28,13 +29,13 @@ func newGeometry(cfg Config, page int64) geometry {
 	g := geometry{page: page, count: cfg.Depth - 1, stride: kernels.PRPStride(cfg.MaxTransfer, page)}
 	// Twice as many slots as commands in flight: the lane finds work waiting when completions free its CIDs.
 	g.ring = 1 << bits.Len(uint(2*cfg.Depth-1))
-	g.sq, g.cq = controller.RoundUp(int64(cfg.Depth)*nvme.SQESize, page), controller.RoundUp(int64(cfg.Depth)*nvme.CQESize, page)
-	g.prp = controller.RoundUp(int64(g.count)*int64(g.stride), page)
-	g.ranges = controller.RoundUp(rangePages*controller.PageSize, page)
+	g.sq, g.cq = align.Up(int64(cfg.Depth)*nvme.SQESize, page), align.Up(int64(cfg.Depth)*nvme.CQESize, page)
+	g.prp = align.Up(int64(g.count)*int64(g.stride), page)
+	g.ranges = align.Up(rangePages*controller.PageSize, page)
 	g.cids = int64(g.count) * kernels.CIDSize
-	g.own = controller.RoundUp(kernels.LaneSize+g.cids, controller.PageSize)
+	g.own = align.Up(kernels.LaneSize+g.cids, controller.PageSize)
 	g.work, g.results = int64(g.ring)*kernels.WorkSlotSize, int64(g.ring)*kernels.ResultSlotSize
-	g.shared = controller.RoundUp(sharedHead+g.work+g.results, controller.PageSize)
+	g.shared = align.Up(sharedHead+g.work+g.results, controller.PageSize)
 	return g
 }
 

@@ -72,10 +72,10 @@ type proof struct {
 
 func (p *proof) open() (err error) {
 	page := max(controller.PageSize, p.c.PageSize())
-	if p.data, err = controller.NewDMA(p.c, p.c.Placement().Data, p.n, page); err != nil {
+	if p.data, err = p.c.AllocDMA(p.c.Placement().Data, p.n, page); err != nil {
 		return err
 	}
-	if p.ref, err = controller.NewDMA(p.c, p.c.Placement().Host, p.n, page); err != nil {
+	if p.ref, err = p.c.AllocDMA(p.c.Placement().Host, p.n, page); err != nil {
 		return err
 	}
 	size := max(p.data.Size, p.e.sq.Size, p.e.cq.Size)

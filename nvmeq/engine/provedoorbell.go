@@ -53,7 +53,7 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 		return r, fmt.Errorf("the BAR is out of the kernels' reach: %w", err)
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	data, err := controller.NewDMA(c, r.Kind, nvme.IdentifySize, controller.PageSize)
+	data, err := c.AllocDMA(r.Kind, nvme.IdentifySize, controller.PageSize)
 	if err != nil {
 		return r, err
 	}

@@ -56,7 +56,7 @@ func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 		kind gpu.MemKind
 		size int64
 	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, p.Host, g.ranges}} {
-		if *a.d, err = controller.NewDMA(c, a.kind, int64(n)*a.size, g.page); err != nil {
+		if *a.d, err = c.AllocDMA(a.kind, int64(n)*a.size, g.page); err != nil {
 			return g, err
 		}
 	}

@@ -1,0 +1,5 @@
+// Package align rounds sizes to multiples.
+package align
+
+// Up is n rounded up to a multiple of unit.
+func Up(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
