@@ -11,7 +11,7 @@
 //  2. mount.go reads the options (internal/mountopt) and resolves DEVICE (device.go, function.go) and DIR (mountpoint.go).
 //  3. previous.go waits for a mount of DEVICE, or at DIR, that is ending. secondmount.go mounts a volume that is mounted already.
 //  4. daemon.go starts the daemon, which is this program again, and waits for its answer.
-//  5. serve.go, in the daemon: claims DIR (rundir.go), opens the log (environment.go), the stack from the bottom up (stack.go,
+//  5. serve.go, in the daemon: claims DIR (rundir.go), opens the log (environment.go), the stack from the bottom up (stack.go, drive.go,
 //     runtime.go, ladder.go) and the pool of device memory (share.go).
 //  6. serve.go mounts (package fs), asks the mount through the kernel, listens at the control socket (control.go, operations.go), gives up
 //     privileges (privileges.go), and answers the command, which returns 0.

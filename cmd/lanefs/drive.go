@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"runtime"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/gpu/vfio"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/pcie"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
+type drive struct {
+	rt     gpu.Runtime
+	copy   *copyengine.Engine // of a software controller with a GPU
+	ctl    controller.Transport
+	nvme   *controller.Controller
+	bar    *barMemory // nil: device memory is the runtime's own
+	choice engine.Choice
+}
+
+// spareRuntime runs the lanes when a GPU fails: the CPU does. Lanes that run there already have none.
+func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
+	if rt.Facts().CallerDriven {
+		return nil
+	}
+	return func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+}
+
+// gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
+// copied while the rest of it is read, and costs lanes and copy engine less than eight of 1 MiB (docs/PERFORMANCE.md).
+const gpuTransfer = 8 << 20
+
+// openController opens the runtime, and the controller of cfg.Device: a PCI function's through VFIO, an image file's in software.
+func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if err := c.openRuntime(cfg, log); err != nil {
+		return c, err
+	}
+	if isFunction(cfg.Device) {
+		dev, err := pcie.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
+		if err != nil {
+			return c, err
+		}
+		c.ctl = dev
+	} else if err := c.openImage(cfg, log); err != nil {
+		return c, err
+	}
+	err = c.open(cfg, controller.Config{Log: log, Queues: mountopt.MaxQueues, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	return c, err
+}
+
+// openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
+func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
+	if !c.rt.Facts().CallerDriven {
+		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
+		if c.copy, err = copyengine.New(c.rt); err != nil {
+			return err
+		}
+		// A thread for each lane: one with two would finish last.
+		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, min(cfg.engine().Lanes, runtime.NumCPU()), gpuTransfer
+	}
+	ctl, err := softctl.Open(cfg.Device, opt)
+	if err != nil {
+		return err
+	}
+	c.ctl = ctl
+	return nil
+}
+
+// open opens the controller itself, in the best way of the ladder that works.
+func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
+	nc.Runtime, nc.Transport = c.rt, c.ctl
+	c.nvme, c.choice, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
+	return err
+}
+
+// Close shuts the controller down: its caches are on the medium when it returns nil.
+func (c *drive) Close() error {
+	var errs []error
+	if c.nvme != nil {
+		errs = append(errs, c.nvme.Close())
+		if c.nvme.RuntimeFailed() { // closing it may not return; the process ends soon
+			c.copy, c.rt = nil, nil
+		}
+	}
+	if c.ctl != nil {
+		errs = append(errs, c.ctl.Close())
+	}
+	if c.copy != nil {
+		errs = append(errs, c.copy.Close())
+	}
+	if c.rt != nil {
+		errs = append(errs, c.rt.Close())
+	}
+	errs = append(errs, c.bar.close())
+	*c = drive{}
+	return errors.Join(errs...)
+}
