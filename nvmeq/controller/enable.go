@@ -11,6 +11,7 @@ import (
 
 // The states of a controller, by CC and CSTS (Base §3.5): disabled, enabled, shut down.
 
+// CSTS reads Controller Status.
 func (c *Controller) CSTS() nvme.CSTS { return nvme.CSTS(c.t.Read32(nvme.RegCSTS)) }
 
 // readCapabilities reads CAP and VS, and refuses what this host cannot drive.

@@ -58,6 +58,7 @@ const (
 	AsyncVendor    AsyncType = 7
 )
 
+// Type and Info are the event's type and its information, which means something different under each type.
 func (e AsyncEvent) Type() AsyncType { return AsyncType(field(e, 0, 3)) }
 func (e AsyncEvent) Info() uint8     { return uint8(field(e, 8, 8)) }
 

@@ -92,11 +92,13 @@ type IdentifyController struct {
 // OACS is Optional Admin Command Support.
 type OACS uint16
 
+// DoorbellBuf says that the controller supports Doorbell Buffer Config.
 func (o OACS) DoorbellBuf() bool { return o>>8&1 == 1 }
 
 // ONCS is Optional NVM Command Support.
 type ONCS uint16
 
+// Compare, DSM and WriteZeroes say that the controller supports Compare, Dataset Management and Write Zeroes.
 func (o ONCS) Compare() bool     { return o>>0&1 == 1 }
 func (o ONCS) DSM() bool         { return o>>2&1 == 1 }
 func (o ONCS) WriteZeroes() bool { return o>>3&1 == 1 }

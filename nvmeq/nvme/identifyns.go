@@ -118,7 +118,7 @@ func DecodeIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
 		NOWS: le.Uint16(b[72:]), NSATTR: b[99],
 		NGUID: [16]byte(b[104:120]), EUI64: [8]byte(b[120:128]),
 	}
-	// 64 formats at most; a controller that claims more is not believed.
+	// 64 formats at most; a larger NLBAF is not valid.
 	for i := 0; i <= min(int(n.NLBAF), 63); i++ {
 		n.Formats = append(n.Formats, LBAFormat(le.Uint32(b[128+4*i:])))
 	}

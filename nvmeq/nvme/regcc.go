@@ -22,8 +22,8 @@ const (
 	SHNNormal SHN = 1
 )
 
+// EN is whether the controller is enabled, SHN which shutdown was asked for.
 func (c CC) EN() bool { return field(c, 0, 1) == 1 }
-
 func (c CC) SHN() SHN { return SHN(field(c, 14, 2)) }
 
 // IOSQES is the size of an I/O submission queue entry in bytes.
@@ -38,6 +38,7 @@ func (c CC) set(lo, n uint, v uint32) CC {
 	return CC(uint32(c)&^mask | v<<lo&mask)
 }
 
+// WithEN, WithCSS and WithSHN replace EN, CSS and SHN.
 func (c CC) WithEN(on bool) CC {
 	if on {
 		return c.set(0, 1, 1)
@@ -62,12 +63,14 @@ type CSTS uint32
 // SHST is CSTS.SHST, how far a shutdown has come.
 type SHST uint8
 
+// SHSTComplete says that the shutdown is complete.
 const SHSTComplete SHST = 2
 
 // Gone says that the register reads all ones: nothing answers at the address any more (Base §3.1.3 reserves bits that
 // a living controller returns as zero).
 func (c CSTS) Gone() bool { return c == 0xffffffff }
 
+// RDY is whether the controller is ready for commands, CFS whether it reports a fatal error, SHST how far a shutdown has come.
 func (c CSTS) RDY() bool  { return field(c, 0, 1) == 1 }
 func (c CSTS) CFS() bool  { return field(c, 1, 1) == 1 }
 func (c CSTS) SHST() SHST { return SHST(field(c, 2, 2)) }
