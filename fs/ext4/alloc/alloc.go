@@ -8,7 +8,7 @@
 //
 // A block that was freed can be used again only after the transaction that freed it is durable: until then it is
 // pending, free in the bitmap that will be written and taken in memory. FreeBlocks counts it, Alloc does not find it;
-// Pending says how many there are, and that a commit may help who found no space.
+// Pending says how many there are, and so whether a commit may help after ErrNoSpace.
 //
 // Concurrency: each group has a lock; there is none for the volume. No lock is held while waiting for a commit, nor two
 // groups' at once. I/O under a group's lock is the reading of its own bitmaps. docs/DESIGN.md has the order of locks.
@@ -199,7 +199,7 @@ func (a *Allocator) Overhead() uint64 {
 	return n
 }
 
-// SetDiscard has f called, nil for nobody, with runs of blocks whose freeing is durable, before they can be used again.
+// SetDiscard has f, nil for none, called with runs of blocks whose freeing is durable, before they can be used again.
 // It runs on the journal's committer.
 func (a *Allocator) SetDiscard(f func(start disk.Block, n uint32)) {
 	if f == nil {

@@ -9,7 +9,7 @@ import (
 
 // How Alloc looks for blocks:
 //
-//  1. promise: take the number off what is available in the volume, so that whoever searches finds something;
+//  1. promise: take the number off what is available in the volume, so that every search finds something;
 //  2. at the goal itself, if enough lies there;
 //  3. in the goal's group, then in the groups after it, the first run that holds everything wanted, at a place aligned to
 //     its size; groups whose longest run is known to be shorter are passed over;

@@ -24,7 +24,7 @@ type group struct {
 	low     uint32    // protected by mu: no block below is clear
 	lowIno  uint32    // protected by mu: no inode below is clear
 
-	// Written under mu, read by those who look for a group.
+	// Written under mu, read without it when a group is looked for.
 	known      atomic.Bool   // the block bitmap was looked at: longest means something
 	avail      atomic.Uint32 // blocks that can be given out
 	longest    atomic.Uint32 // no run of them is longer

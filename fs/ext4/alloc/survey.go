@@ -5,7 +5,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// This file lists what is free and what is in use, for those who want to know without taking anything. What changes
+// This file lists what is free and what is in use, and changes nothing. What changes
 // meanwhile is seen or not.
 
 // FreeRuns calls f with every run of blocks that are free in the bitmaps, in order. A run ends with its group.

@@ -5,8 +5,8 @@ import "github.com/lanefs/lanefs/fs/ext4/disk"
 // trimBatch is how many runs of a group are held at once while they are discarded.
 const trimBatch = 64
 
-// Trim calls discard with every run of at least least free blocks in [from, to), for FITRIM. Nobody gets the blocks of a
-// run while discard has them. It returns how many blocks were discarded.
+// Trim calls discard with every run of at least least free blocks in [from, to), for FITRIM. The blocks of a run
+// are not allocated while discard has them. It returns how many blocks were discarded.
 func (a *Allocator) Trim(from, to disk.Block, least uint32, discard func(start disk.Block, n uint32) error) (uint64, error) {
 	from = max(from, disk.Block(a.sb.FirstDataBlock))
 	to = min(to, disk.Block(a.sb.BlocksCount))

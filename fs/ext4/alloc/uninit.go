@@ -60,7 +60,7 @@ func (a *Allocator) useBlocksLocked(h *jbd2.Handle, g *group, buf *jbd2.Buffer) 
 // anything unless INODE_ZEROED is set.
 func (a *Allocator) usedInodes(g *group) uint32 {
 	if !a.sb.HasGroupCsum() {
-		return a.sb.InodesPerGroup // nobody counts, and mke2fs wrote every table
+		return a.sb.InodesPerGroup // without uninit_bg nothing is counted, and mke2fs wrote every table
 	}
 	return a.sb.InodesPerGroup - g.desc.ItableUnused
 }
@@ -81,7 +81,7 @@ func (a *Allocator) useInodeLocked(h *jbd2.Handle, g *group, i uint32) error {
 				return err
 			}
 			buf.Lock()
-			h.DirtyShared(buf) // zeroes of slots that nobody uses may stay
+			h.DirtyShared(buf) // zeroes of unused slots may stay
 			buf.Unlock()
 			buf.Put()
 		}

@@ -11,7 +11,7 @@ import (
 
 // Window keeps free blocks after the end of a file for that file, so that several files which grow at the same time do
 // not share out the volume in small pieces. Nothing of it is on the volume: a Window that is lost was only a preference.
-// The zero Window is empty; whoever has it drops it with Drop.
+// The zero Window is empty; its owner drops it with Drop.
 type Window struct {
 	mu   sync.Mutex // comes before the group's
 	g    *group     // nil: empty
@@ -86,7 +86,7 @@ func (a *Allocator) extendLocked(w *Window, n uint32) {
 	got := uint32(0)
 	g := w.g
 	g.mu.Lock()
-	if buf, err := a.blockBitmapLocked(g); err == nil { // an error is met again by whoever needs the bitmap
+	if buf, err := a.blockBitmapLocked(g); err == nil { // the next use of the bitmap meets the error again
 		end := w.run.off + w.run.n
 		if end < g.blocks {
 			got = nextSet(g.bitmapLocked(buf), end, min(end+n, g.blocks)) - end
@@ -164,7 +164,7 @@ func (a *Allocator) AgeWindows() {
 	}
 }
 
-// dropWindows empties all windows, because somebody finds no space. It reports whether there was anything.
+// dropWindows empties all windows, because an allocation finds no space. It reports whether there was anything.
 func (a *Allocator) dropWindows() bool {
 	a.windows.mu.Lock()
 	var all []*Window
@@ -173,7 +173,7 @@ func (a *Allocator) dropWindows() bool {
 	}
 	a.windows.mu.Unlock()
 	for _, w := range all {
-		// One that is being used may be its caller's own, who holds it here.
+		// One that is being used may be the caller's own, which holds it here.
 		if w.mu.TryLock() {
 			a.dropLocked(w)
 			w.mu.Unlock()

@@ -6,7 +6,7 @@
 // In a hash-indexed one block 0 is the index's root and further index nodes lead to leaves, each of which holds the
 // names whose hashes lie between two bounds. An Entry is one name.
 //
-// Whoever calls holds the directory's lock: shared for Lookup, Read and Empty, exclusive for the rest, which also need
+// The caller holds the directory's lock: shared for Lookup, Read and Empty, exclusive for the rest, which also need
 // a transaction; it is the Store that knows it. When a change fails half-way, the Store puts back what changed.
 //
 // Nothing on disk is trusted: what cannot be is a *disk.CorruptError that names block and offset, and no directory,
@@ -68,7 +68,7 @@ type Store interface {
 	Damaged(err error)
 }
 
-// Entry is one name. Name is part of the block and valid as long as whoever gave it says.
+// Entry is one name. Name is part of the block and valid as long as the function that gave it says.
 type Entry struct {
 	Name []byte
 	Ino  uint32

@@ -2,7 +2,7 @@ package dir
 
 import "github.com/lanefs/lanefs/fs/ext4/disk"
 
-// The index ([layout] Hash Tree Directories). Its nodes look like leaves without entries to whoever does not know them:
+// The index ([layout] Hash Tree Directories). Its nodes look like leaves without entries to a driver that does not know them:
 // the root is block 0, whose ".." record covers the rest of the block, and other nodes are one free record. Inside are
 // entries of 8 bytes, hash and block, ordered by hash; the first has no hash, its place is taken by limit and count.
 // Bit 0 of a hash says that names with that hash began in the block before. Behind the last place for an entry lies a

@@ -8,8 +8,8 @@ import (
 
 // Inline is a directory whose entries are inside its inode ([layout] Inline Directories): the number of its parent,
 // then entries in i_block and, behind them, in the value of the attribute system.data. It has no "." and "..", no
-// index and no checksum of its own. The two parts are changed in place, and More is replaced when it grows; whoever
-// calls puts them back into the inode, under a transaction.
+// index and no checksum of its own. The two parts are changed in place, and More is replaced when it grows; the
+// caller puts them back into the inode, under a transaction.
 type Inline struct {
 	Dir   *Dir
 	Block []byte // i_block

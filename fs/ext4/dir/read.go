@@ -89,7 +89,7 @@ func (d *Dir) each(lblk uint32, data []byte, off int, fn func(e Entry, off, next
 	return true, nil
 }
 
-// badName says whether a name would mean something else, or less, to who is told of it.
+// badName says whether a name would mean something else, or less, to a program.
 func badName(n []byte) bool { return bytes.IndexByte(n, '/') >= 0 || bytes.IndexByte(n, 0) >= 0 }
 
 // item is an entry with its place in the order of hashes.

@@ -1,11 +1,11 @@
 // Package disk holds the on-disk structures of ext4: what their bytes mean and how their checksums are computed. It
 // performs no I/O and keeps no state.
 //
-// The nouns are the format's own. A Superblock describes the volume; it also knows its geometry: where groups begin, who
-// carries backups, which inode lives where. A GroupDesc describes one block group. An Inode is decoded from, and encoded
+// The nouns are the format's own. A Superblock describes the volume; it also knows its geometry: where groups begin, which
+// carry backups, which inode lives where. A GroupDesc describes one block group. An Inode is decoded from, and encoded
 // into, a slot of an inode table; bytes of the slot that no field covers stay as they are. An ExtentHeader, Extent and
-// ExtentIndex make up extent trees. A Block is a block's number. Structures have the names that the format gives their members, without prefix and
-// with high and low halves joined.
+// ExtentIndex make up extent trees. A Block is a block's number. Members have the names that the format gives
+// them, without prefix and with high and low halves joined.
 //
 // Units: block numbers are of file-system blocks, groups and inodes are counted from 0 and 1, times are Timestamps. All
 // integers on disk are little-endian.

@@ -3,9 +3,9 @@ package disk
 import "bytes"
 
 // The superblock is two sectors of 512 bytes. What changes while a volume is mounted lies in the first, the checksum of
-// both in the second. A power cut between the two leaves a superblock with a wrong checksum, and nobody mounts that: the
+// both in the second. A power cut between the two leaves a superblock with a wrong checksum, which no driver mounts: the
 // journal, which has a good copy, is found through the superblock. So the checksum is kept as it is, and four bytes of
-// the first sector that nobody reads are chosen such that it is right. Then either sector goes with either.
+// the first sector that no program reads are chosen such that it is right. Then either sector goes with either.
 
 // spare gives the four bytes and where they are: at the end of a text, past the zero that ends it. s_last_mounted is the place,
 // unless it is all text; the functions of the first and the last error are not read past their zero either.

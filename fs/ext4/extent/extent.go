@@ -7,7 +7,7 @@
 // and a sorted array of 12-byte entries: extents in a leaf, pointers to nodes one level nearer the leaves elsewhere. The
 // key of a pointer is the first logical block below it, exactly; every change keeps it so.
 //
-// A Tree is a value made for one operation or for several; it holds no state beside the bytes. Whoever calls it holds
+// A Tree is a value made for one operation or for several; it holds no state beside the bytes. The caller holds
 // the inode's lock: shared for Map, Walk and Check, exclusive for the rest. Nothing that was read from the volume is
 // believed: depth, counts, order, bounds and checksums are checked before use, and what fails is a *disk.CorruptError.
 //

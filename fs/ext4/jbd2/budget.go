@@ -12,7 +12,7 @@ import (
 //   - staging memory has at most stage bytes, two transactions or more: the rest holds copies that are not home yet. A commit
 //     that finds too little has the checkpointer write them home, for which it needs no memory;
 //   - the cache always gets least bytes: the blocks of the running transaction, those of which staging has copies, and some that
-//     are only looked at. It makes room by forgetting what nobody uses.
+//     are only looked at. It makes room by forgetting blocks without references.
 //
 // On a device whose memory is bounded that much is reserved, and what the cache may keep; a small pool makes small transactions.
 type budget struct {

@@ -73,7 +73,7 @@ func (b *Buffer) unref() {
 	switch {
 	case b.refs < 0:
 		s.mu.Unlock()
-		panic("jbd2: Put of a buffer that nobody holds")
+		panic("jbd2: Put of a buffer without references")
 	case b.refs > 0:
 	case b.detached:
 		s.cache.freeLocked(s, b)

@@ -22,7 +22,7 @@ const (
 
 // CacheOptions of NewCache. The zero value takes defaults.
 type CacheOptions struct {
-	Limit  int64  // bytes of blocks kept while nobody uses them, 0: DefaultCacheLimit
+	Limit  int64  // bytes of blocks kept without references, 0: DefaultCacheLimit
 	Blocks uint64 // of the volume, 0: as many as the device holds
 }
 
@@ -42,11 +42,11 @@ type Cache struct {
 	super     blockdev.Buffer // what the journal's superblock is written from; set by OpenLog
 
 	patience time.Duration          // see makeRoom
-	starved  atomic.Int32           // who waits in makeRoom
+	starved  atomic.Int32           // callers that wait in makeRoom
 	victim   atomic.Uint32          // the shard to evict from next
 	hurry    atomic.Pointer[func()] // has blocks written home
 	wakeMu   sync.Mutex
-	woken    chan struct{} // protected by wakeMu: closed when a block is let go of; nil if nobody has asked
+	woken    chan struct{} // protected by wakeMu: closed when a block is let go of; nil if none was asked for
 
 	perShard int64 // bytes that a shard may hold
 	shards   []*shard
@@ -135,7 +135,7 @@ func (c *Cache) check(b Block) error {
 }
 
 // lookup finds b or makes a buffer for it, with a reference. The load is nil when the contents are there; with mine the
-// caller is the one who must fill the buffer and call finish, without it he waits.
+// caller is the one that must fill the buffer and call finish, else it waits.
 func (c *Cache) lookup(b Block) (buf *Buffer, l *load, mine bool, err error) {
 	for {
 		if buf, l, mine, err = c.tryLookup(b); err == nil {
@@ -209,7 +209,7 @@ func (c *Cache) shrinkLocked(s *shard) {
 	}
 }
 
-// Invalidate drops every buffer that nobody uses, so that it is read again.
+// Invalidate drops every buffer without references, so that it is read again.
 func (c *Cache) Invalidate() {
 	for _, s := range c.shards {
 		s.mu.Lock()

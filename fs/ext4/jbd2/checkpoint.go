@@ -79,7 +79,7 @@ func (s *logSink) sendHome() {
 func (s *logSink) stagedMuch() bool { return s.c.stage.bytes() > s.c.budget.stage/2 }
 
 // checkpointer is the goroutine that writes committed blocks home and moves the log's tail. It sleeps until the log is
-// half full, staging memory is short, or somebody waits.
+// half full, staging memory is short, or a caller waits.
 func (s *logSink) checkpointer() {
 	defer close(s.stopped)
 	s.mu.Lock()

@@ -43,7 +43,7 @@ func (j *Journal) committer() {
 	}
 }
 
-// toldLocked lets those go on who wait for the mark.
+// toldLocked wakes what waits for the mark.
 func (j *Journal) toldLocked() {
 	j.marked = true
 	j.done.Broadcast()
@@ -145,7 +145,7 @@ func (j *Journal) writeLocked(t *transaction) {
 		j.holdLocked(err)
 	default:
 		if passes(err) {
-			err = fmt.Errorf("the last changes are lost, none of which anybody was told to be durable: %w", err)
+			err = fmt.Errorf("the last changes are lost, none of which was reported as durable: %w", err)
 		}
 		j.abortLocked(err)
 		j.giveUpLocked(t)

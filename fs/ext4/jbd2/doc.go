@@ -2,8 +2,8 @@
 // changes of several blocks atomic and durable. It knows block numbers and the journal's own format; it knows nothing of
 // ext4's structures.
 //
-// The nouns. A Block is a file-system block number. A Buffer is one block in memory, shared by everyone who asked the
-// Cache for it and counted: Get and New take a reference, Put drops it. A Handle is one operation's permission to change
+// The nouns. A Block is a file-system block number. A Buffer is one block in memory, shared by all callers that asked
+// the Cache for it, and counted: Get and New take a reference, Put drops it. A Handle is one operation's permission to change
 // Buffers; the changes of a Handle become durable together. All Handles open at about the same time belong to one
 // transaction, named by its TID; a commit makes the transaction durable as a whole.
 //
@@ -36,7 +36,7 @@
 // and tried again (hold.go); any other failure, that of a flush above all, aborts the journal.
 //
 // How a volume with a journal is opened: NewCache; OpenLog with the journal's blocks; Log.Scan. If Recovery.Needed, then
-// Recovery.Replay, Cache.Invalidate, Recovery.FastCommits (whoever applies them writes through an OpenInPlace journal and
+// Recovery.Replay, Cache.Invalidate, Recovery.FastCommits (their caller writes through an OpenInPlace journal and
 // closes it), Recovery.Finish; a mount that must not write calls Cache.SetOverlay(Recovery.Overlay()) instead. Then
 // Log.Start. What tells other drivers to recover, ext4's needs_recovery flag, is set durably before Start and cleared
 // after Journal.Close.

@@ -27,12 +27,12 @@ func (c *Cache) FlushDevice() error {
 	return nil
 }
 
-// flusher lets those who want the device flushed at the same time share a flush. One that is under way may have begun
-// before the last of them had written, so they share the next.
+// flusher lets callers that want the device flushed at the same time share a flush. One that is under way may have begun before
+// the last of them had written, so they share the next.
 type flusher struct {
 	mu   sync.Mutex
 	cur  *flushRound // protected by mu: under way, nil if none is
-	next *flushRound // protected by mu: has not begun, nil if nobody wants it
+	next *flushRound // protected by mu: has not begun, nil if none is wanted
 }
 
 type flushRound struct {
@@ -57,7 +57,7 @@ func (c *Cache) Flush() error {
 		<-before.done
 	}
 	f.mu.Lock()
-	f.cur, f.next = r, nil // who comes now shares the one after this
+	f.cur, f.next = r, nil // later callers share the one after this
 	f.mu.Unlock()
 	r.err = c.FlushDevice()
 	f.mu.Lock()

@@ -21,7 +21,7 @@ type Handle struct {
 	steps     []undoStep           // what Undo does, latest last
 	saved     map[*Buffer]struct{} // Save or Created announced them
 	forgotten []Block              // to be forgotten when the handle ends, if nothing was undone
-	blind     bool                 // something was dirtied that nobody announced
+	blind     bool                 // something was dirtied that Undo cannot put back
 }
 
 // TID is the transaction that the handle's changes belong to: WaitCommit of it makes them durable.
@@ -30,8 +30,8 @@ func (h *Handle) TID() TID { return h.txn.tid }
 // Changed says whether anything was made dirty or forgotten under the handle.
 func (h *Handle) Changed() bool { return h.changed }
 
-// Fits says whether the log can take the transaction as it is: a question for who was allowed fewer credits than he may have
-// needed. What does not fit can be given up by an Abort before End.
+// Fits says whether the log can take the transaction as it is: a question for a caller that was allowed fewer credits than
+// it may have needed. What does not fit can be given up by an Abort before End.
 func (h *Handle) Fits() error {
 	h.j.mu.Lock()
 	defer h.j.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *Cache) forget(b Block) {
 	}
 }
 
-// OnCommit lets f run once this transaction is durable, before those who wait for the commit go on. It runs on the
+// OnCommit lets f run once this transaction is durable, before what waits for the commit goes on. It runs on the
 // committer and must not call into the Journal. After an abort it does not run.
 func (h *Handle) OnCommit(f func()) {
 	t := h.live()

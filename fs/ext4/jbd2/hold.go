@@ -9,10 +9,10 @@ import (
 )
 
 // A commit that finds no room on the medium (blockdev.ErrNoSpace), or no memory for its copies, has not happened, and has promised
-// nothing: no commit block was written that anybody was told of. So it is held instead of failed. Its transaction stays whole
+// nothing: no commit was reported as durable. So it is held instead of failed. Its transaction stays whole
 // in memory and is tried again, with the same copies to the same blocks of the log, so that a power cut in between finds the transaction or
-// none: when somebody asks, and every retryInterval. Meanwhile who waits for it hears why it waits, after a try that failed, and so does
-// Begin, or memory would grow. A checkpoint is held likewise: the log keeps its copies, and its tail stays.
+// none: when a caller asks, and every retryInterval. Meanwhile what waits for it gets the reason after each try that failed, and so
+// does Begin, or memory would grow. A checkpoint is held likewise: the log keeps its copies, and its tail stays.
 //
 // A flush that failed is never tried again: the kernel, or the drive, may have given up what it could not write, and the next flush
 // would succeed without it. Nor is a commit block whose write failed for any other reason.

@@ -42,8 +42,8 @@ type Journal struct {
 	gate       *sync.Cond   // Begin waits here
 	idle       *sync.Cond   // the committer waits here for the last handle
 	work       *sync.Cond   // the committer waits here for something to do
-	done       *sync.Cond   // those who want a commit wait here
-	running    *transaction // protected by mu; nil until somebody begins
+	done       *sync.Cond   // waits for a commit are here
+	running    *transaction // protected by mu; nil until a handle is begun
 	committing *transaction // protected by mu
 	closing    bool         // protected by mu: the gate is closed
 	next       TID          // protected by mu: of the next transaction
@@ -166,7 +166,7 @@ func (j *Journal) reserve() error {
 	return nil
 }
 
-// TryBegin is Begin for who must not wait, for a commit or for anything else: nil says that he would have to.
+// TryBegin is Begin that waits for nothing: it returns nil where Begin would have to wait.
 func (j *Journal) TryBegin(credits int) *Handle {
 	if !j.staged.Load() {
 		return nil
@@ -282,8 +282,8 @@ func (j *Journal) Err() error {
 	return j.err
 }
 
-// AwaitMark waits, after an abort, until the medium has been told of it, or could not be. Whoever is then told that the journal was
-// aborted can rely on the next mount to know.
+// AwaitMark waits, after an abort, until the medium has been told of it, or could not be. A caller that
+// reports the abort after that can rely on the next mount to know.
 func (j *Journal) AwaitMark() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -27,7 +27,7 @@ type LogInfo struct {
 	First      uint32
 	Sequence   TID
 	Start      uint32 // 0: nothing to recover
-	Errno      int32  // left behind by whoever aborted it, 0: nothing
+	Errno      int32  // left behind by the mount that aborted it, 0: nothing
 	Features   Features
 	Checksum1  bool // transactions are summed up by CRC-32 (JBD2_FEATURE_COMPAT_CHECKSUM)
 	FastBlocks uint32

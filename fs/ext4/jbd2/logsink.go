@@ -126,7 +126,7 @@ func (s *logSink) freeze(t *transaction) error {
 func (s *logSink) commit(*transaction) error {
 	o := &s.out
 	if len(o.places) == 0 {
-		// Nothing changed; those who wait want their file data durable.
+		// Nothing changed; the callers that wait want their file data durable.
 		if err := s.c.FlushDevice(); err != nil {
 			return fmt.Errorf("flush: %w", err)
 		}

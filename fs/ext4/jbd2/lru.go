@@ -1,6 +1,6 @@
 package jbd2
 
-// lru is an intrusive list of buffers that nobody uses, most recently used first. The zero value is empty.
+// lru is an intrusive list of buffers without references, most recently used first. The zero value is empty.
 type lru struct {
 	head, tail *Buffer
 }

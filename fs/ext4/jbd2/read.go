@@ -12,7 +12,7 @@ const maxRequest = 1 << 20
 // maxRequests is how many requests go into one Device.Do.
 const maxRequests = 1024
 
-// Get returns block b, reading it if it is not in memory. Several who ask for the same block share one read.
+// Get returns block b, reading it if it is not in memory. Concurrent calls for the same block share one read.
 func (c *Cache) Get(b Block) (*Buffer, error) {
 	if err := c.check(b); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (c *Cache) GetMany(blocks ...Block) ([]*Buffer, error) {
 	return nil, err
 }
 
-// start references all blocks, reading those that nobody has read or is reading, and returns when its own reads are
+// start references all blocks, reading those that are neither read nor being read, and returns when its own reads are
 // done. Errors of reads are in the buffers' loads; the error returned says why not all blocks were taken.
 func (c *Cache) start(blocks []Block, taken func(*Buffer, *load)) error {
 	var fills []pendingFill

@@ -106,7 +106,7 @@ func (r *Recovery) Finish() error {
 	l.sb.start = 0
 	l.sb.sequence = r.end
 	l.sb.head = r.head
-	l.sb.incompat &^= FeatureFastCommit // set again by whoever writes fast commits
+	l.sb.incompat &^= FeatureFastCommit // set again by a driver that writes fast commits
 	l.relayout()
 	return l.writeSuper()
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 )
 
-// Room in the cache. Whoever needs memory for a block may hold handles and locks, so he waits neither for a commit nor for file
-// data: the cache has its own memory, and forgets a block that nobody uses for each that is asked for. Only if all are in use, which
-// the budget leaves room for, does he wait for one that is not.
+// Room in the cache. A caller that needs memory for a block may hold handles and locks, so it waits neither for a commit nor for
+// file data: the cache has its own memory, and forgets a block without references for each that is asked for. Only if all are in
+// use, which the budget leaves room for, does the caller wait for one that is not.
 const (
 	cachePatience = 2 * time.Minute
 	cacheTick     = 100 * time.Millisecond
@@ -54,7 +54,7 @@ func (c *Cache) wake() <-chan struct{} {
 	return c.woken
 }
 
-// letGo tells those who wait that a block is not in use any more.
+// letGo wakes what waits for a block to be unused.
 func (c *Cache) letGo() {
 	if c.starved.Load() == 0 {
 		return
@@ -67,7 +67,7 @@ func (c *Cache) letGo() {
 	}
 }
 
-// evict forgets up to n blocks that nobody uses, those of each shard that were not used for longest, and returns how many.
+// evict forgets up to n blocks without references, those of each shard that were not used for longest, and returns how many.
 func (c *Cache) evict(n int) (evicted int) {
 	first := int(c.victim.Add(1))
 	for k := range c.shards {
@@ -93,7 +93,7 @@ func (c *Cache) spare() {
 	}
 }
 
-// dropLocked forgets a block that nobody uses.
+// dropLocked forgets a block without references.
 func (s *shard) dropLocked(b *Buffer) {
 	s.lru.remove(b)
 	delete(s.blocks, b.block)

@@ -29,7 +29,7 @@ func (l *Log) Start(cfg Config, sum Checksum, wide bool) (*Journal, error) {
 	}
 	head := l.sb.first
 	if h := l.sb.head; h >= l.sb.first && h < l.last {
-		head = h // go on where the last one stopped: older transactions stay readable for those who look for them
+		head = h // go on where the last one stopped: older transactions stay readable, for debugfs
 	}
 	return l.run(cfg, head, l.sb.sequence+1, false)
 }

@@ -3,7 +3,7 @@ package jbd2
 import "errors"
 
 // Latest is the newest transaction that has begun. What was changed before the call belongs to it or to an older one; so
-// who does not know which transaction changed something may wait for this one. Before the first transaction it is one that
+// a caller that does not know which transaction changed something may wait for this one. Before the first transaction it is one that
 // counts as committed.
 func (j *Journal) Latest() TID {
 	j.mu.Lock()

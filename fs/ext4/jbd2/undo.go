@@ -22,7 +22,7 @@ type undoStep struct {
 
 var images = sync.Pool{New: func() any { return new([]byte) }}
 
-// Save keeps a copy of what b holds, for Undo. It is called before the first change of a block that nobody but this
+// Save keeps a copy of what b holds, for Undo. It is called before the first change of a block that no other
 // operation may change or dirty until the handle has ended. A second call for one block does nothing.
 func (h *Handle) Save(b *Buffer) {
 	h.live()
@@ -64,8 +64,8 @@ func (h *Handle) OnUndo(f func(), bufs ...*Buffer) {
 	h.steps = append(h.steps, undoStep{f: f, more: bufs})
 }
 
-// DirtyShared is Dirty for a block that other handles change at the same time, each a part of its own. Whoever calls has
-// told OnUndo how to take the change back, or may leave it as it is.
+// DirtyShared is Dirty for a block that other handles change at the same time, each a part of its own. The caller takes
+// the change back by OnUndo, or may leave it as it is.
 func (h *Handle) DirtyShared(b *Buffer) { h.dirty(b) }
 
 // Undo puts back what was changed under the handle, latest first. It reports false if there was a change that it can't put

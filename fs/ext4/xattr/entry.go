@@ -94,7 +94,7 @@ func (f *Format) next(r region, off, end int) (e entry, next int, more bool, err
 	e = entry{index: b[off+1], name: b[off+entrySize : off+entrySize+n], inum: le.Uint32(b[off+4:]),
 		size: le.Uint32(b[off+8:]), hash: le.Uint32(b[off+12:])}
 	if e.index == 0 && n == 0 {
-		// Nobody could name it, and with an empty value it would read as the end of the list once it is written again.
+		// No call could name it, and with an empty value it would read as the end of the list once it is written again.
 		return bad("entry at offset %d has no name", off+r.base)
 	}
 	if bytes.IndexByte(e.name, 0) >= 0 {

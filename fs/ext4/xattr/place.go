@@ -130,8 +130,8 @@ func entryHash(name string, value []byte) uint32 {
 	return h
 }
 
-// Refcount is the number of inodes that share the block. One that is shared must not be changed: who wants to, writes
-// another block and takes one off this one's count.
+// Refcount is the number of inodes that share the block. One that is shared must not be changed: a change
+// writes another block and takes one off this one's count.
 func Refcount(b []byte) uint32 { return le.Uint32(b[4:]) }
 
 // SetRefcount changes the number of inodes that share the block no.

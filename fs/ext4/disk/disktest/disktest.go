@@ -92,7 +92,7 @@ func Mount(t testing.TB, img, opts string, fn func(dir string)) {
 }
 
 // Unmount unmounts dir. It may be held for a moment: by a child that this process has forked, while a file there was open,
-// and that has not come to its execve(2); by whoever looks at mounts. A mount that stays busy is detached, an error.
+// and that has not come to its execve(2); by a program that looks at mounts. A mount that stays busy is detached, an error.
 func Unmount(dir string) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		out, err := exec.Command("umount", dir).CombinedOutput()

@@ -245,7 +245,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	o.LockShared()
 	n := xattr.Refcount(blk.Data())
 	if n == 0 {
-		return disk.Corrupt(volume.InodeName(i.Ino()), "attribute block %d is used by nobody", b)
+		return disk.Corrupt(volume.InodeName(i.Ino()), "attribute block %d has no references", b)
 	}
 	i.Disk.FileACL = 0
 	if n == 1 {
