@@ -277,7 +277,7 @@ func e2fsck(t *testing.T, img string, flag string) {
 }
 
 // TestValuesWithoutFeature: a file whose attributes have values in inodes, on a volume without the feature, is not removed: the inodes
-// would be left, which nobody could account for.
+// would be left without any reference.
 func TestValuesWithoutFeature(t *testing.T) {
 	img := disktest.Make(t, "16M", "-O", "ea_inode")
 	v, _, done := openLogged(t, img)

@@ -16,8 +16,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// TestFlushFails has the device fail one flush, whoever asks for it, and then say that all is well, as Linux does with an image that it
-// has lost pages of. Whoever asks whether something is durable hears no, then and always; the volume is read-only and marked, until
+// TestFlushFails has the device fail one flush, whatever asks for it, and then say that all is well, as Linux does with an image that it
+// has lost pages of. Every question whether something is durable is answered no, then and always; the volume is read-only and marked, until
 // e2fsck has looked.
 func TestFlushFails(t *testing.T) {
 	type volume struct {

@@ -96,7 +96,7 @@ func TestInlineFile(t *testing.T) {
 	})
 }
 
-// TestInlineRead reads what debugfs and the kernel put into inodes: links too, which nobody makes inline any more but
+// TestInlineRead reads what debugfs and the kernel put into inodes: links too, which are not made inline any more but by
 // debugfs.
 func TestInlineRead(t *testing.T) {
 	img := disktest.Make(t, "16M", "-O", "inline_data", "-I", "256")

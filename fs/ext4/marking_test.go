@@ -13,7 +13,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-// TestMarkBeforeAnswer has a flush fail. Whoever is told so may have the power cut at once: by then the superblock of the journal says
+// TestMarkBeforeAnswer has a flush fail. After the error the power may be cut at once: by then the superblock of the journal says
 // that there was an error, since recovery may write an older superblock of the volume over the mark in that one.
 func TestMarkBeforeAnswer(t *testing.T) {
 	img := disktest.Make(t, "16M", "-b", "1024")

@@ -69,7 +69,7 @@ func TestManySlowReaders(t *testing.T) {
 				t.Errorf("reader %d: %v", k, err)
 				return
 			}
-			time.Sleep(time.Millisecond) // whoever takes the answer is slow, too
+			time.Sleep(time.Millisecond) // the reader of the answer is slow, too
 			if !bytes.Equal(d.Bytes(), want[off:off+n]) {
 				t.Errorf("reader %d has other bytes", k)
 			}

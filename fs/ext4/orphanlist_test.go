@@ -13,7 +13,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
-// TestBadOrphans: who follows s_last_orphan meets what cannot be there, at once or behind a file that was to be truncated.
+// TestBadOrphans: the list from s_last_orphan leads to what cannot be there, at once or behind a file that was to be truncated.
 // The volume can be read and is left to e2fsck.
 func TestBadOrphans(t *testing.T) {
 	disktest.Tool(t, "debugfs", "e2fsck")

@@ -168,7 +168,7 @@ func TestReserved(t *testing.T) {
 	require.GreaterOrEqual(t, v.Statfs().BlocksFree, uint64(3276-16))
 	require.Zero(t, v.Statfs().BlocksAvail&^15)
 
-	// Nothing that takes a block goes on, until it is for someone who may.
+	// Nothing that takes a block goes on, until UseReserved lets it.
 	for name, op := range map[string]func(may ...ext4.May) error{
 		"write": func(may ...ext4.May) error {
 			_, err := f.Write(int64(n)+1<<20, make([]byte, 100<<10), may...)
@@ -189,7 +189,7 @@ func TestReserved(t *testing.T) {
 		}
 		require.ErrorIs(t, op(), ext4.ErrNoSpace, name)
 		require.NoError(t, op(ext4.UseReserved), name)
-		require.ErrorIs(t, put(root.Mkdir("another "+name, 0o755, 0, 0)), ext4.ErrNoSpace, "who may was one operation")
+		require.ErrorIs(t, put(root.Mkdir("another "+name, 0o755, 0, 0)), ext4.ErrNoSpace, "UseReserved was for one operation")
 	}
 	f.Put()
 	root.Put()

@@ -49,7 +49,7 @@ func openStalled(t *testing.T, img string) *stalled {
 	t.Helper()
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
-	// Only those who ask for a commit get one.
+	// There is a commit only where one is asked for.
 	v, err := Open(dev, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(t, err)
 	s := &stalled{dev: dev, v: v}
@@ -110,7 +110,7 @@ func (s *stalled) close(t *testing.T, img string) {
 	})
 }
 
-// others works on the files that nobody holds up.
+// others works on the files that are not held up.
 func (s *stalled) others(t *testing.T) {
 	other, read := s.files[1], s.files[2]
 	_, err := other.Write(0, make([]byte, stalledSize)) // in place
@@ -166,8 +166,8 @@ func TestWriteHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestReadNeedsNoRoom has the fsync wait, and the transaction after it full: who wants to change something must wait until
-// the fsync is done. Who reads must not, access times or no.
+// TestReadNeedsNoRoom has the fsync wait, and the transaction after it full: a change must wait until the
+// fsync is done. A read must not, access times or no.
 func TestReadNeedsNoRoom(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	s := openStalled(t, img)
@@ -213,7 +213,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 	s.close(t, img)
 }
 
-// TestCommitInterval: what nobody asks to be made durable is, by and by.
+// TestCommitInterval: a change is made durable in time without a call for it.
 func TestCommitInterval(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	dev, err := blockdev.OpenFile(img, 512)
@@ -296,7 +296,7 @@ func TestFdatasync(t *testing.T) {
 	s.close(t, img)
 }
 
-// TestFlushesAreShared: many who only need the device flushed, while it is busy with a flush, need one more together.
+// TestFlushesAreShared: many callers that only need the device flushed, while it is busy with a flush, need one more together.
 func TestFlushesAreShared(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	s := openStalled(t, img)

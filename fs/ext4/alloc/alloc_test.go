@@ -340,7 +340,7 @@ func TestWindowsKeepWritersApart(t *testing.T) {
 	require.LessOrEqual(t, pieces[0], 8)
 	require.LessOrEqual(t, pieces[1], 8)
 	require.Equal(t, free-2*200*16, v.a.FreeBlocks())
-	// Who finds no space gets what windows keep.
+	// An allocation that finds no space gets what windows keep.
 	taken := uint64(0)
 	for {
 		_, n, err := v.alloc(0, 32768, 1)

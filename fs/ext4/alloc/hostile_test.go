@@ -11,7 +11,7 @@ import (
 )
 
 // FuzzHostile overwrites parts of the metadata of volumes without checksums and works with what results: nothing may
-// panic or run for ever, and nobody is given the superblock.
+// panic or run for ever, and never give out the superblock.
 func FuzzHostile(f *testing.F) {
 	var bases [][]byte
 	for _, args := range [][]string{

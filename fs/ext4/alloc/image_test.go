@@ -44,19 +44,19 @@ func tool(t testing.TB, name string) {
 	}
 }
 
-// mkfs makes an image. What mke2fs does not write, unused inode tables for one, is rubbish.
+// mkfs makes an image. What mke2fs does not write, unused inode tables for one, is random bytes.
 func mkfs(t testing.TB, size string, args ...string) string {
 	t.Helper()
 	tool(t, "mkfs.ext4")
 	path := filepath.Join(t.TempDir(), "image")
-	rubbish(t, path, size)
+	fillRandom(t, path, size)
 	args = append([]string{"-q", "-F", "-E", "lazy_itable_init=1,nodiscard"}, args...)
 	out, err := exec.Command("mkfs.ext4", append(args, path, size)...).CombinedOutput()
 	require.NoError(t, err, "mkfs.ext4: %s", out)
 	return path
 }
 
-func rubbish(t testing.TB, path, size string) {
+func fillRandom(t testing.TB, path, size string) {
 	var mb int
 	_, err := fmt.Sscanf(size, "%dM", &mb)
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func (v *volume) free(b disk.Block, n uint32) {
 	v.do(20*FreeCredits, func(h *jbd2.Handle) { require.NoError(v.t, v.a.Free(h, b, n)) })
 }
 
-// fsck runs e2fsck -fn and returns what it says of the bitmaps: blocks and inodes in use that nobody owns. Any other
+// fsck runs e2fsck -fn and returns what it says of the bitmaps: blocks and inodes in use without an owner. Any other
 // complaint fails the test, but for the counts that follow from them.
 func fsck(t testing.TB, path string) (blocks map[uint64]bool, inodes map[uint64]bool) {
 	t.Helper()

@@ -29,7 +29,7 @@ func (n *memNode) Put() {
 	}
 }
 
-// memNodes is a volume of nothing but nodes, and counts who holds what.
+// memNodes is a volume of nothing but nodes, and counts references.
 type memNodes struct {
 	size      int
 	at        map[disk.Block]*memNode

@@ -130,7 +130,7 @@ func (w *workload) step() {
 		}
 		switch cur := w.now[b]; {
 		case cur > freeMark && !w.usable[cur]:
-			// Freed, and the transaction that freed it has not committed: nobody may touch it.
+			// Freed, and the transaction that freed it has not committed: it must not be changed.
 		case cur < freeMark && w.rng.IntN(6) == 0:
 			h.Forget(b)
 			freed = append(freed, b)

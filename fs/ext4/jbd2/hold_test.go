@@ -83,7 +83,7 @@ func requireMany(t *testing.T, img []byte, v uint64, what string) {
 	require.EqualValues(t, uint32(magic), be.Uint32(p), "%s: the escaped block", what)
 }
 
-// TestFullMediumHoldsCommit: the medium has no room from the k-th write of a commit on, for every k. Who waits for the commit hears it,
+// TestFullMediumHoldsCommit: the medium has no room from the k-th write of a commit on, for every k. What waits for the commit gets the error,
 // nothing is committed by halves whatever a power cut leaves, and when there is room it goes on by itself or when asked.
 func TestFullMediumHoldsCommit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 6))
@@ -143,7 +143,7 @@ func TestFullMediumHoldsCommit(t *testing.T) {
 	}
 }
 
-// TestHeldCommitTriedAgain: without anybody who asks.
+// TestHeldCommitTriedAgain: a held commit is tried again without a call.
 func TestHeldCommitTriedAgain(t *testing.T) {
 	d, m := newLogged(t, Config{Interval: 10 * time.Millisecond})
 	d.setRefuse(fullFrom(0))

@@ -197,7 +197,7 @@ func TestBeforeCommit(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestGroupCommit: many who wait at once share commits, and each finds his change durable.
+// TestGroupCommit: many waits at once share commits, and each change is durable after its wait.
 func TestGroupCommit(t *testing.T) {
 	d := newTestDevice(16<<20, 512)
 	c, j := inPlaceOn(t, d, Config{})

@@ -182,7 +182,7 @@ func TestLogAbort(t *testing.T) {
 	}
 }
 
-// TestLogConcurrent: many who change, free and wait at once, around a small log.
+// TestLogConcurrent: many goroutines change, free and wait at once, around a small log.
 func TestLogConcurrent(t *testing.T) {
 	d, m := newLogged(t, Config{})
 	const workers, rounds = 8, 60
@@ -200,7 +200,7 @@ func TestLogConcurrent(t *testing.T) {
 				for k := range 7 {
 					set(t, m.c, h, Block(1+g*30+(i+k)%30), uint64(i+1))
 				}
-				set(t, m.c, h, 299, uint64(i)) // everybody's
+				set(t, m.c, h, 299, uint64(i)) // shared by all
 				tid := h.TID()
 				if err := h.End(); err != nil {
 					t.Error(err)
@@ -255,7 +255,7 @@ func TestStartRefuses(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestTooLarge changes more blocks in one transaction than the log has. Who asks hears of it in time; a commit fails, and
+// TestTooLarge changes more blocks in one transaction than the log has. A caller of Fits learns of it in time; a commit fails, and
 // does not wait for room that there will never be.
 func TestTooLarge(t *testing.T) {
 	for _, more := range []int{0, 1, 100} {

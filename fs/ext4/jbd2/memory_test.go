@@ -53,7 +53,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestCacheMakesRoom: while file data has all memory that it can get, the cache goes on in its own. It forgets what nobody uses; if
+// TestCacheMakesRoom: while file data has all memory that it can get, the cache goes on in its own. It forgets unused blocks; if
 // all is in use it waits until something is not, and not for ever.
 func TestCacheMakesRoom(t *testing.T) {
 	d := pinnedDevice(t, 16<<20)
