@@ -72,8 +72,6 @@ func mountKernel(cfg keeperConfig) (func() error, error) {
 	return func() error { return image.Unmount(cfg.Dir) }, nil
 }
 
-func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
 // openVolume opens an image with LaneFS's ext4.
 func openVolume(image string, readOnly bool) (*ext4.FS, blockdev.Device, error) {
 	dev, err := blockdev.OpenFile(image, 512)
