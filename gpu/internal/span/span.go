@@ -1,4 +1,4 @@
-// Package span is sizes of allocations: the checks and the rounding that every runtime does.
+// Package span has the sizes of allocations. Every runtime checks them here, and rounds them up to its units.
 package span
 
 import "fmt"

@@ -1,4 +1,4 @@
-// Package align rounds sizes to multiples.
+// Package align rounds sizes. The sizes are bytes, the units any positive number.
 package align
 
 // Up is n rounded up to a multiple of unit.
