@@ -13,8 +13,8 @@
 // Concurrency: each group has a lock; there is none for the volume. No lock is held while waiting for a commit, nor two
 // groups' at once. I/O under a group's lock is the reading of its own bitmaps. docs/DESIGN.md has the order of locks.
 //
-// Every change is made under a jbd2.Handle of the caller, whose Undo takes it back: AllocCredits and its like say what to
-// reserve.
+// Every change is made under a jbd2.Handle of the caller, whose Undo takes it back: AllocCredits and FreeCredits say how many
+// blocks it dirties.
 //
 // The format is [layout]: Linux Documentation/filesystems/ext4/, "Block and Inode Allocation Policy", "Block Group
 // Descriptors", "Block and inode Bitmaps".
@@ -32,10 +32,8 @@ import (
 
 // Blocks that an operation dirties at most.
 const (
-	AllocCredits      = 2 // a bitmap, a descriptor block
-	FreeCredits       = 2 // for each group that the run touches
-	AllocInodeCredits = 4 // two bitmaps, a descriptor block, a block of the inode table
-	FreeInodeCredits  = 2
+	AllocCredits = 2 // a bitmap, a descriptor block
+	FreeCredits  = 2 // for each group that the run touches
 )
 
 // Flags of Alloc.

@@ -60,21 +60,6 @@ func (t *Tree) MapRange(l, end uint32, f func(extent.Extent) error) error {
 	return nil
 }
 
-// Next finds the first run that ends after logical block l; false when there is none.
-func (t *Tree) Next(l uint32) (extent.Extent, bool, error) {
-	for l < t.MaxBlock() {
-		x, err := t.Map(l, extent.MaxBlock-l)
-		if err != nil {
-			return extent.Extent{}, false, err
-		}
-		if !x.Hole() {
-			return x, true, nil
-		}
-		l = x.End()
-	}
-	return extent.Extent{}, false, nil
-}
-
 // Walk visits the whole map in order: every node before what is below it (visitNode, with the number of levels below),
 // every run of blocks (visitRun). Either may be nil. A node that is there twice is corruption, which also bounds the walk.
 func (t *Tree) Walk(visitNode func(b disk.Block, depth int) error, visitRun func(extent.Extent) error) error {
@@ -170,15 +155,4 @@ func (w *walker) flush() error {
 		return nil
 	}
 	return w.run(x)
-}
-
-// Check walks the whole map and returns the first thing wrong with it.
-func (t *Tree) Check() error { return t.Walk(nil, nil) }
-
-// Count is how many nodes and runs the map has, the root aside.
-func (t *Tree) Count() (nodes, runs uint64, err error) {
-	err = t.Walk(
-		func(disk.Block, int) error { nodes++; return nil },
-		func(extent.Extent) error { runs++; return nil })
-	return nodes, runs, err
 }

@@ -70,14 +70,3 @@ func (w *walker) child(b disk.Block, depth int, lo, hi uint32) error {
 
 // CheckRoot returns the first thing wrong with the root itself.
 func (t *Tree) CheckRoot() error { return t.checkRoot() }
-
-// Check walks the whole tree and returns the first thing wrong with it.
-func (t *Tree) Check() error { return t.Walk(nil, nil) }
-
-// Count is how many nodes and extents the tree has, the root aside.
-func (t *Tree) Count() (nodes, extents uint64, err error) {
-	err = t.Walk(
-		func(disk.Block, int) error { nodes++; return nil },
-		func(Extent) error { extents++; return nil })
-	return nodes, extents, err
-}

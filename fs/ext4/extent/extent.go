@@ -143,11 +143,3 @@ func (t *Tree) validRange(b disk.Block, n uint32) bool {
 	}
 	return t.Valid == nil || t.Valid(b, n)
 }
-
-// Depth is the number of levels of nodes below the root.
-func (t *Tree) Depth() (int, error) {
-	if err := t.checkRoot(); err != nil {
-		return 0, err
-	}
-	return node(t.Root).depth(), nil
-}

@@ -41,21 +41,6 @@ func (t *Tree) MapRange(l, end uint32, f func(Extent) error) error {
 	return nil
 }
 
-// Next finds the first extent that ends after logical block l; false when there is none.
-func (t *Tree) Next(l uint32) (Extent, bool, error) {
-	for l < MaxBlock {
-		x, err := t.Map(l, MaxBlock-l)
-		if err != nil {
-			return Extent{}, false, err
-		}
-		if !x.Hole() {
-			return x, true, nil
-		}
-		l = x.End()
-	}
-	return Extent{}, false, nil
-}
-
 // Last finds the extent with the highest logical blocks; false when the tree is empty.
 func (t *Tree) Last() (Extent, bool, error) {
 	var p path

@@ -97,9 +97,6 @@ func NewCache(dev blockdev.Device, blockSize int, o CacheOptions) (*Cache, error
 	return c, nil
 }
 
-// BlockSize is the size of a block in bytes.
-func (c *Cache) BlockSize() int { return c.blockSize }
-
 // Blocks is the number of blocks that can be asked for.
 func (c *Cache) Blocks() uint64 { return uint64(c.blocks) }
 

@@ -16,7 +16,6 @@ type Handle struct {
 	j       *Journal
 	txn     *transaction
 	credits int // blocks that may still be dirtied; protected by Journal.mu
-	changed bool
 
 	steps     []undoStep           // what Undo does, latest last
 	saved     map[*Buffer]struct{} // Save or Created announced them
@@ -26,9 +25,6 @@ type Handle struct {
 
 // TID is the transaction that the handle's changes belong to: WaitCommit of it makes them durable.
 func (h *Handle) TID() TID { return h.txn.tid }
-
-// Changed says whether anything was made dirty or forgotten under the handle.
-func (h *Handle) Changed() bool { return h.changed }
 
 // Fits says whether the log can take the transaction as it is: a question for a caller that was allowed fewer credits than
 // it may have needed. What does not fit can be given up by an Abort before End.
@@ -65,7 +61,6 @@ func (h *Handle) Dirty(b *Buffer) {
 
 func (h *Handle) dirty(b *Buffer) {
 	t := h.live()
-	h.changed = true
 	if len(h.forgotten) > 0 { // freed and put to use again by one operation
 		h.forgotten = slices.DeleteFunc(h.forgotten, func(f Block) bool { return f == b.block })
 	}
@@ -98,7 +93,6 @@ func (h *Handle) dirty(b *Buffer) {
 // again for file data only after this transaction has committed (see OnCommit). It costs no credits.
 func (h *Handle) Forget(b Block) {
 	h.live()
-	h.changed = true
 	h.forgotten = append(h.forgotten, b)
 }
 

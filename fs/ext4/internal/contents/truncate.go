@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
@@ -13,7 +14,7 @@ import (
 // removeStep is how many extents one handle removes: each can touch a bitmap and a descriptor of its own, and the path.
 const (
 	removeStep    = 16
-	removeCredits = 8 + removeStep*2 + 2*extent.MaxDepth
+	removeCredits = 8 + removeStep*alloc.FreeCredits + 2*extent.MaxDepth
 )
 
 // Resize sets the size of a regular file, and has set change other members with it. It reports false if there is nothing to

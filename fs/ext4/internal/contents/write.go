@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
@@ -23,7 +24,7 @@ import (
 const (
 	MaxExtentsPerHandle = 16
 	// CreditsPerExtent: bitmap, descriptor, and the nodes of a path that splits.
-	CreditsPerExtent = 2 + 2*extent.MaxDepth/2
+	CreditsPerExtent = alloc.AllocCredits + 2*extent.MaxDepth/2
 )
 
 // stage is the bytes of one Write in whole blocks.
