@@ -28,12 +28,12 @@ func (c *Controller) FreeQIDs(qids []uint16) {
 }
 
 // CreateQueuePair creates I/O queue pair qid of physically contiguous queues, without interrupts (Base §3.3.1.1: the completion
-// queue first). Sizes are in entries.
-func (c *Controller) CreateQueuePair(qid uint16, sq nvme.IOVA, sqSize int, cq nvme.IOVA, cqSize int) error {
-	if err := c.createCQ(qid, cq, cqSize); err != nil {
+// queue first). Both queues have that many entries.
+func (c *Controller) CreateQueuePair(qid uint16, sq, cq nvme.IOVA, entries int) error {
+	if err := c.createCQ(qid, cq, entries); err != nil {
 		return err
 	}
-	if err := c.createSQ(qid, sq, sqSize); err != nil {
+	if err := c.createSQ(qid, sq, entries); err != nil {
 		c.deleteCQ(qid) // best effort: err is what matters
 		return err
 	}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -140,7 +139,7 @@ func (d *batchDriver) kick(l *lane) error {
 	if err != nil || !done {
 		return err
 	}
-	if l.outstanding() == 0 && atomic.LoadUint32(&l.control.Command) == kernels.CommandRun {
+	if !l.needsKernel() {
 		return nil
 	}
 	limit := batchTime

@@ -3,11 +3,76 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
+
+// The engine's part of a failover, whose steps are in controller/runtime.go: the lanes move to memory and kernels of another runtime.
+
+func (e pairs) Abandon() {
+	for _, l := range e.lanes {
+		l.created = false
+		l.hung.Store(true)
+		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+	}
+}
+
+func (e pairs) Ended() bool {
+	all := true
+	for _, l := range e.lanes {
+		done, err := l.stream.Done()
+		all = all && (done || err != nil)
+	}
+	return all
+}
+
+// Move keeps the commands that were under way, to be sent again.
+func (e pairs) Move(ended bool) error {
+	qids := make([]uint16, len(e.lanes))
+	for i, l := range e.lanes {
+		qids[i] = l.qid
+	}
+	if !ended {
+		fresh := e.c.AllocQIDs(len(qids))
+		if len(fresh) < len(qids) {
+			return fmt.Errorf("%d queue pairs are free and %d are needed: the old ones' doorbells may still be rung by a kernel that hangs",
+				len(fresh), len(qids))
+		}
+		qids = fresh
+	}
+	var w resources
+	g, err := w.build(e.Engine, len(qids))
+	if err != nil {
+		return errors.Join(err, w.close(e.c))
+	}
+	old := e.resources
+	e.statsMu.Lock()
+	for i, l := range e.lanes {
+		l.reclaim()
+		l.base = l.stats()
+		if err = l.place(&w, g, qids[i]); err != nil {
+			break
+		}
+	}
+	e.resources = w
+	e.statsMu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := old.closeQueues(); err != nil {
+		return err
+	}
+	for _, l := range e.lanes {
+		l.hung.Store(false)
+		if err := l.create(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ErrReadOnly is wrapped by the errors of commands that would write and are refused.
 var ErrReadOnly = errors.New("writes are refused")

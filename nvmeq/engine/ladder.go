@@ -42,7 +42,7 @@ func (l *lane) handleLost() {
 			l.broken = err
 			return
 		}
-		if over && 2*int(atomic.LoadUint32(&l.status.DeadCids)) < l.sqSize-1 {
+		if over && 2*int(atomic.LoadUint32(&l.status.DeadCids)) < l.e.cfg.Depth-1 {
 			l.resend()
 			return
 		}

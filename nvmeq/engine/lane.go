@@ -21,7 +21,6 @@ type lane struct {
 	self   gpu.Addr // of the kernels.Lane
 
 	sqIOVA, cqIOVA nvme.IOVA
-	sqSize, cqSize int
 	rangeHost      []byte
 	rangeIOVA      nvme.IOVA
 
@@ -81,7 +80,7 @@ type lostCmd struct {
 
 // newLane is lane i of the engine, before place.
 func newLane(e *Engine, g geometry, i int) *lane {
-	l := &lane{e: e, index: i, sqSize: e.cfg.Depth, cqSize: e.cfg.Depth}
+	l := &lane{e: e, index: i}
 	l.slots = make([]slot, g.ring)
 	l.retry, l.lost = make([]slot, 0, g.ring), make([]lostCmd, 0, g.ring)
 	l.freeAll()
@@ -110,7 +109,7 @@ func (l *lane) create() error {
 		return fmt.Errorf("lane %d: the kernels refuse it (state %d, failure %d): image and host disagree about its layout",
 			l.index, state, atomic.LoadUint32(&l.status.Failed))
 	}
-	if err := l.e.c.CreateQueuePair(l.qid, l.sqIOVA, l.sqSize, l.cqIOVA, l.cqSize); err != nil {
+	if err := l.e.c.CreateQueuePair(l.qid, l.sqIOVA, l.cqIOVA, l.e.cfg.Depth); err != nil {
 		return err
 	}
 	l.created, l.broken = true, nil
@@ -128,6 +127,11 @@ func (l *lane) delete() error {
 
 // outstanding is how many work items have no result yet.
 func (l *lane) outstanding() int { return int(l.workPos - l.resultPos) }
+
+// needsKernel says whether the kernel has something to do: work items, or a command to act on.
+func (l *lane) needsKernel() bool {
+	return l.outstanding() > 0 || atomic.LoadUint32(&l.control.Command) != kernels.CommandRun
+}
 
 // post puts one command into the work ring; false when there is no room.
 func (l *lane) post(s slot) bool {

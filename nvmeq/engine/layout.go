@@ -69,7 +69,7 @@ func (l *lane) place(w *resources, g geometry, qid uint16) error {
 		Cids: uint64(l.self) + kernels.LaneSize,
 		Prp:  uint64(w.prp.Addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.IOVA) + uint64(n*g.prp),
 		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
-		SqSize: uint32(l.sqSize), CqSize: uint32(l.cqSize), RingSize: uint32(g.ring), CidCount: uint32(g.count),
+		SqSize: uint32(l.e.cfg.Depth), CqSize: uint32(l.e.cfg.Depth), RingSize: uint32(g.ring), CidCount: uint32(g.count),
 		PrpStride: g.stride, PageSize: uint32(g.page), Silent: noResult,
 	}
 	if err := l.describe(w, stream, &desc, n*g.own, g.own); err != nil {
@@ -88,7 +88,7 @@ func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, siz
 		copy(h[off:], raw)
 		return nil
 	}
-	if err := zero(s, l.self, size); err != nil {
+	if err := fillAndWait(s, l.self, 0, size); err != nil {
 		return err
 	}
 	stage, err := l.e.c.Runtime().Alloc(gpu.HostMapped, controller.PageSize)
@@ -97,18 +97,23 @@ func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, siz
 	}
 	defer stage.Close()
 	copy(stage.Host(), raw)
-	if err := s.Copy(l.self, stage.Addr(), kernels.LaneSize); err != nil {
+	return copyAndWait(s, l.self, stage.Addr(), kernels.LaneSize)
+}
+
+// copyTimeout bounds the copies of single pages, to and from memory that the CPU cannot address.
+const copyTimeout = 5 * time.Second
+
+// copyAndWait has the device copy n bytes, and returns when it has.
+func copyAndWait(s gpu.Stream, dst, src gpu.Addr, n int64) error {
+	if err := s.Copy(dst, src, n); err != nil {
 		return err
 	}
 	return s.Wait(copyTimeout)
 }
 
-// copyTimeout bounds the small copies by which the device fills memory that the CPU cannot address.
-const copyTimeout = 5 * time.Second
-
-// zero has the device clear n bytes of its memory at addr.
-func zero(s gpu.Stream, addr gpu.Addr, n int64) error {
-	if err := s.Fill(addr, 0, n); err != nil {
+// fillAndWait has the device fill n bytes with v, and returns when it has.
+func fillAndWait(s gpu.Stream, addr gpu.Addr, v byte, n int64) error {
+	if err := s.Fill(addr, v, n); err != nil {
 		return err
 	}
 	return s.Wait(copyTimeout)

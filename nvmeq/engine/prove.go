@@ -104,10 +104,7 @@ func (p *proof) command(op nvme.Opcode, d *controller.DMA) error {
 
 // seen is what the device sees of memory that the controller reaches.
 func (p *proof) seen(d *controller.DMA, n int64) ([]byte, error) {
-	if err := p.stream.Copy(p.stage.Addr(), d.Addr, n); err != nil {
-		return nil, err
-	}
-	if err := p.stream.Wait(copyTimeout); err != nil {
+	if err := copyAndWait(p.stream, p.stage.Addr(), d.Addr, n); err != nil {
 		return nil, err
 	}
 	return p.stage.Host()[:n], nil

@@ -66,10 +66,7 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	r.Doorbell, r.Data, r.IOVA = bar.Addr()+gpu.Addr(c.Doorbells().SQ(0)), data.Addr, data.IOVA
 
 	const poison = 0xa5
-	if err := stream.Fill(data.Addr, poison, nvme.IdentifySize); err != nil {
-		return r, err
-	}
-	if err := stream.Wait(copyTimeout); err != nil {
+	if err := fillAndWait(stream, data.Addr, poison, nvme.IdentifySize); err != nil {
 		return r, err
 	}
 	if err := identifyByDoorbell(c, stream, ring, r); err != nil {

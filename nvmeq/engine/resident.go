@@ -65,7 +65,7 @@ func (d *residentDriver) kick(l *lane) error {
 		}
 		return nil
 	}
-	if l.outstanding() == 0 && atomic.LoadUint32(&l.control.Command) == kernels.CommandRun {
+	if !l.needsKernel() {
 		return nil
 	}
 	d.launches.RLock()
