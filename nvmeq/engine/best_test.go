@@ -11,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -24,7 +25,7 @@ func TestOpenBest(t *testing.T) {
 			{Doorbells: []engine.DoorbellRoute{engine.DoorbellBridge}, Modes: []controller.MemoryMode{9, 0}},
 			{Doorbells: []engine.DoorbellRoute{engine.DoorbellAuto}, Modes: []controller.MemoryMode{0}},
 		} {
-			b, cfg, _ := bend(t, softctl.Options{})
+			b, cfg, _ := testrig.Intercept(t, softctl.Options{})
 			cfg.Timeout = 0
 			if !compare {
 				withoutCompare(b)
@@ -32,76 +33,77 @@ func TestOpenBest(t *testing.T) {
 			if l.Doorbells[0] == engine.DoorbellDirect && !slices.Contains(cfg.Runtime.Facts().Imports, gpu.ExportMemFD) {
 				continue
 			}
-			c, choice, err := engine.OpenBest(cfg, l, engine.Config{Timeout: time.Minute, Team: testTeam(t)}, 1)
+			c, choice, err := engine.OpenBest(cfg, l, engine.Config{Timeout: time.Minute, Team: testrig.Team(t)}, 1)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, c.Close()) })
 			require.Equal(t, engine.Choice{Doorbell: l.Doorbells[0], Mode: l.Modes[0]}, choice)
-			e, err := engine.New(c, engine.Config{Lanes: 2, Doorbell: choice.Doorbell, Team: testTeam(t)})
+			e, err := engine.New(c, engine.Config{Lanes: 2, Doorbell: choice.Doorbell, Team: testrig.Team(t)})
 			require.NoError(t, err)
 			require.Equal(t, uint16(1), e.Stats()[0].QID, "the proof has given its queue pair back")
-			r := &rig{rt: cfg.Runtime, ctrl: c, eng: e, soft: b.Controller, block: 512}
+			r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: b.Controller, Block: 512}}
 			t.Run(fmt.Sprint(l), r.roundTrip)
 		}
 	}
 }
 
 // withoutCompare is a controller that does not say that it has the Compare command (ONCS bit 0).
-func withoutCompare(b *bent) { b.data = func(d []byte) { d[520] &^= 1 } }
+func withoutCompare(b *testrig.Intercepted) { b.OnAdminData = func(d []byte) { d[520] &^= 1 } }
 
-// liar is a runtime whose memory is not what it says.
-type liar struct {
+// wrongMemory is a runtime that gives other memory than it was asked for.
+type wrongMemory struct {
 	gpu.Runtime
 	alloc func(gpu.MemKind, int64) (gpu.Memory, error)
 	bar   gpu.Memory // what kernels get for a BAR; nil: the BAR
 }
 
-func (l *liar) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
+func (l *wrongMemory) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	if l.alloc != nil && kind.Device() {
 		return l.alloc(kind, n)
 	}
 	return l.Runtime.Alloc(kind, n)
 }
 
-func (l *liar) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+func (l *wrongMemory) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	m, err := l.Runtime.Register(b, as)
 	if err == nil && l.bar != nil {
-		m = &elsewhere{m, l.bar}
+		m = &aliased{m, l.bar}
 	}
 	return m, err
 }
 
-// elsewhere is memory of which one side sees other bytes: what is asked of both, and at whose address kernels find it.
-type elsewhere struct {
+// aliased is memory that kernels find at the address of other memory: they see other bytes than the CPU.
+type aliased struct {
 	gpu.Memory
 	kernels gpu.Memory
 }
 
-func (e *elsewhere) Addr() gpu.Addr { return e.kernels.Addr() }
+func (e *aliased) Addr() gpu.Addr { return e.kernels.Addr() }
 
-// astray is a transport whose DMA into device memory goes to host memory instead, as when a driver moves a buffer there.
-type astray struct {
-	*bent
+// misdirected is a Transport whose DMA into device memory goes to host memory instead, as when a driver moves a buffer there.
+type misdirected struct {
+	*testrig.Intercepted
 	rt   gpu.Runtime
 	lost []gpu.Memory
 }
 
-func (a *astray) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+func (a *misdirected) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	if !m.Kind().Device() {
-		return a.bent.Map(m, off, n)
+		return a.Intercepted.Map(m, off, n)
 	}
 	shadow, err := a.rt.Alloc(gpu.HostMapped, m.Size())
 	if err != nil {
 		return 0, err
 	}
 	a.lost = append(a.lost, shadow)
-	return a.bent.Map(shadow, off, n)
+	return a.Intercepted.Map(shadow, off, n)
 }
 
-// Memory that is elsewhere than it was asked for is found by its bytes, and named; the next rung is taken, and works.
+// TestOpenBestRefuses: memory that is not where the placement says is found by its bytes, and the error names it. OpenBest chooses the
+// next candidate, which works.
 func TestOpenBestRefuses(t *testing.T) {
-	var a *astray
-	stray := func(t *testing.T, cfg *controller.Config) {
-		a = &astray{bent: cfg.Transport.(*bent), rt: cfg.Runtime}
+	var a *misdirected
+	misdirect := func(t *testing.T, cfg *controller.Config) {
+		a = &misdirected{Intercepted: cfg.Transport.(*testrig.Intercepted), rt: cfg.Runtime}
 		cfg.Transport = a
 		t.Cleanup(func() {
 			for _, m := range a.lost {
@@ -120,25 +122,28 @@ func TestOpenBestRefuses(t *testing.T) {
 		{name: "the runtime gives host memory", mode: 8, want: "memory mode 8: .* was asked for device-fine memory and gave host-mapped memory",
 			setup: func(_ *testing.T, cfg *controller.Config) {
 				rt := cfg.Runtime
-				cfg.Runtime = &liar{Runtime: rt, alloc: func(_ gpu.MemKind, n int64) (gpu.Memory, error) { return rt.Alloc(gpu.HostMapped, n) }}
+				cfg.Runtime = &wrongMemory{Runtime: rt, alloc: func(_ gpu.MemKind, n int64) (gpu.Memory, error) { return rt.Alloc(gpu.HostMapped, n) }}
 			}},
-		{name: "the controller reads host memory", mode: 8, setup: stray,
+		{name: "the controller reads host memory", mode: 8, setup: misdirect,
 			want: "data in device-fine memory of .*: the controller reads other bytes from it than the device has there: its DMA leads elsewhere, to host memory"},
 		{name: "the controller writes host memory", mode: 8, want: "data in device-fine memory of .*: commands succeed, and yet the device does not see the bytes in its memory",
-			setup: func(t *testing.T, cfg *controller.Config) { withoutCompare(cfg.Transport.(*bent)); stray(t, cfg) }},
-		{name: "the submission queue is in host memory", mode: 1, setup: stray, want: "memory mode 1: ", short: true},
-		{name: "the completion queue is in host memory", mode: 2, setup: stray, want: "memory mode 2: reading block 0 into host memory: .*timed out", short: true},
+			setup: func(t *testing.T, cfg *controller.Config) {
+				withoutCompare(cfg.Transport.(*testrig.Intercepted))
+				misdirect(t, cfg)
+			}},
+		{name: "the submission queue is in host memory", mode: 1, setup: misdirect, want: "memory mode 1: ", short: true},
+		{name: "the completion queue is in host memory", mode: 2, setup: misdirect, want: "memory mode 2: reading block 0 into host memory: .*timed out", short: true},
 		{name: "the CPU sees host memory", mode: 8, want: "data in device-fine memory of .*: the CPU sees other bytes in it than the device: one of them has other memory",
 			setup: func(t *testing.T, cfg *controller.Config) {
 				rt := cfg.Runtime
-				cfg.Runtime = &liar{Runtime: rt, alloc: func(kind gpu.MemKind, n int64) (gpu.Memory, error) {
+				cfg.Runtime = &wrongMemory{Runtime: rt, alloc: func(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 					m, err := rt.Alloc(kind, n)
 					if err != nil {
 						return nil, err
 					}
 					other, err := rt.Alloc(kind, n)
 					t.Cleanup(func() { require.NoError(t, other.Close()) })
-					return &elsewhere{m, other}, err
+					return &aliased{m, other}, err
 				}}
 			}},
 		{name: "doorbells go elsewhere", route: engine.DoorbellBAR, want: "doorbells by iomem: reading block 0 into host memory: .*timed out", short: true,
@@ -146,18 +151,18 @@ func TestOpenBestRefuses(t *testing.T) {
 				other, err := cfg.Runtime.Alloc(gpu.HostMapped, 64<<10)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, other.Close()) })
-				cfg.Runtime = &liar{Runtime: cfg.Runtime, bar: other}
+				cfg.Runtime = &wrongMemory{Runtime: cfg.Runtime, bar: other}
 			}},
 		{name: "no descriptor of the BAR", route: engine.DoorbellDirect, want: "doorbells by direct: .*BAR 0 cannot be had as a descriptor",
 			setup: func(_ *testing.T, cfg *controller.Config) {
 				cfg.Transport = struct {
 					controller.Transport
 					controller.Stepper
-				}{cfg.Transport, cfg.Transport.(*bent)}
+				}{cfg.Transport, cfg.Transport.(*testrig.Intercepted)}
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b, cfg, _ := bend(t, softctl.Options{})
+			b, cfg, _ := testrig.Intercept(t, softctl.Options{})
 			if tc.mode == 8 && tc.name == "the CPU sees host memory" && !cfg.Runtime.Facts().LargeBAR {
 				t.Skip("the CPU does not address this device's memory")
 			}
@@ -167,7 +172,7 @@ func TestOpenBestRefuses(t *testing.T) {
 			if tc.route != 0 {
 				l = engine.Candidates{Doorbells: []engine.DoorbellRoute{tc.route, engine.DoorbellBridge}, Modes: []controller.MemoryMode{0}}
 			}
-			ec := engine.Config{Timeout: time.Minute, Team: testTeam(t)}
+			ec := engine.Config{Timeout: time.Minute, Team: testrig.Team(t)}
 			if tc.short {
 				ec.Timeout, ec.AbortWait = 200*time.Millisecond, 200*time.Millisecond
 			}
@@ -178,9 +183,9 @@ func TestOpenBestRefuses(t *testing.T) {
 			require.Equal(t, engine.DoorbellBridge, choice.Doorbell)
 			require.Len(t, choice.Refused, 1)
 			require.Regexp(t, tc.want, choice.Refused[0])
-			e, err := engine.New(c, engine.Config{Lanes: 1, Doorbell: choice.Doorbell, Team: testTeam(t)})
+			e, err := engine.New(c, engine.Config{Lanes: 1, Doorbell: choice.Doorbell, Team: testrig.Team(t)})
 			require.NoError(t, err)
-			r := &rig{rt: cfg.Runtime, ctrl: c, eng: e, soft: b.Controller, block: 512}
+			r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: b.Controller, Block: 512}}
 			r.roundTrip(t)
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -17,14 +18,14 @@ import (
 func TestBridge(t *testing.T) {
 	for _, depth := range []int{2, 5, 128} {
 		r := newRig(t, softctl.Options{OutOfOrder: true, Seed: 5}, engine.Config{Doorbell: engine.DoorbellBridge, Depth: depth, Lanes: 2})
-		route, why := r.eng.Doorbells()
+		route, why := r.Engine.Doorbells()
 		require.Equal(t, "bridge", route.String())
 		require.NoError(t, why)
 		for range 20 {
 			r.roundTrip(t)
 		}
 		r.sameCounters(t)
-		require.NoError(t, r.ctrl.Reset(), "doorbells begin anew with their queues")
+		require.NoError(t, r.Controller.Reset(), "doorbells begin anew with their queues")
 		r.roundTrip(t)
 	}
 }
@@ -40,7 +41,7 @@ func (b barless) Register(m []byte, as gpu.Registered) (gpu.Memory, error) {
 }
 
 func TestDoorbellRoutes(t *testing.T) {
-	b, cfg, _ := bend(t, softctl.Options{})
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
 	cfg.Runtime, cfg.Transport = barless{cfg.Runtime}, b
 	c, err := controller.Open(cfg)
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -31,28 +32,28 @@ type onDevice struct {
 
 func newOnDevice(t testing.TB, so softctl.Options, ec engine.Config) *onDevice {
 	t.Helper()
-	b, cfg, _ := bend(t, so)
+	b, cfg, _ := testrig.Intercept(t, so)
 	var err error
 	cfg.Placement, err = controller.ModeData.Placement()
 	require.NoError(t, err)
 	cfg.Timeout = 0
-	d := &onDevice{rig: &rig{rt: cfg.Runtime, soft: b.Controller, block: 512, threads: so.Threads > 0}}
-	image, err := kernels.Image(d.rt.Facts().Arch)
+	d := &onDevice{rig: &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Soft: b.Controller, Block: 512, Threads: so.Threads > 0}}}
+	image, err := kernels.Image(d.Runtime.Facts().Arch)
 	require.NoError(t, err)
-	d.module, err = d.rt.Load(image)
+	d.module, err = d.Runtime.Load(image)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.module.Close()) })
-	d.stream, err = d.rt.NewStream()
+	d.stream, err = d.Runtime.NewStream()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.stream.Close()) })
-	d.out, err = d.rt.Alloc(gpu.HostMapped, 4096)
+	d.out, err = d.Runtime.Alloc(gpu.HostMapped, 4096)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.out.Close()) })
-	d.ctrl, err = controller.Open(cfg)
+	d.Controller, err = controller.Open(cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, d.ctrl.Close()) })
-	ec.Team = testTeam(t)
-	d.eng, err = engine.New(d.ctrl, ec)
+	t.Cleanup(func() { require.NoError(t, d.Controller.Close()) })
+	ec.Team = testrig.Team(t)
+	d.Engine, err = engine.New(d.Controller, ec)
 	require.NoError(t, err)
 	return d
 }
@@ -92,10 +93,10 @@ func TestDeviceData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newOnDevice(t, softctl.Options{}, ec)
 			const size = 4 << 20
-			c := d.chunk(t, size)
-			require.Equal(t, d.rt.Facts().LargeBAR, !c.Mirrored())
+			c := d.Chunk(t, size)
+			require.Equal(t, d.Runtime.Facts().LargeBAR, !c.Mirrored())
 			want, sum := pattern(size, 7)
-			f, err := os.OpenFile(d.soft.Name(), os.O_RDWR, 0)
+			f, err := os.OpenFile(d.Soft.Name(), os.O_RDWR, 0)
 			require.NoError(t, err)
 			defer f.Close()
 			_, err = f.WriteAt(want, 0)
@@ -104,9 +105,9 @@ func TestDeviceData(t *testing.T) {
 			all := func(op nvme.Opcode, lba uint64) {
 				var cmds []engine.Command
 				for off := int64(0); off < size; off += 64 << 10 {
-					cmds = append(cmds, d.rw(op, lba+uint64(off)/512, c, off, 64<<10))
+					cmds = append(cmds, d.RW(op, lba+uint64(off)/512, c, off, 64<<10))
 				}
-				require.NoError(t, d.eng.Spread(cmds))
+				require.NoError(t, d.Engine.Spread(cmds))
 			}
 			d.launch(t, kernels.WritePatternKernel, uint64(c.Addr()), size/8, 99)
 			all(nvme.IORead, 0)
@@ -149,19 +150,19 @@ func TestImagePages(t *testing.T) {
 	_, so := large(t, size, part)
 	d := newOnDevice(t, so, engine.Config{Lanes: 4})
 	pinned := int64(64 << 20) // whole chunks
-	if d.rt.Facts().LargeBAR {
+	if d.Runtime.Facts().LargeBAR {
 		pinned = 0 // the CPU addresses this device's memory: nothing is copied for it
 	}
-	c := d.chunk(t, part)
+	c := d.Chunk(t, part)
 	do := func(op nvme.Opcode, at int64) {
 		t.Helper()
 		var cmds []engine.Command
 		for off := int64(0); off < part; off += each {
-			cmd := d.rw(op, uint64(at+off)/512, c, off, each)
+			cmd := d.RW(op, uint64(at+off)/512, c, off, each)
 			cmd.NSID = 2
 			cmds = append(cmds, cmd)
 		}
-		require.NoError(t, d.eng.Spread(cmds))
+		require.NoError(t, d.Engine.Spread(cmds))
 	}
 	want := map[int64]uint64{}
 	for at := int64(0); at < size; at += part {
@@ -183,7 +184,7 @@ func TestImagePages(t *testing.T) {
 	}
 	settled := func() { // pinning goes on beside the reads
 		t.Helper()
-		require.Eventually(t, func() bool { return d.soft.Pinned() == pinned }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return d.Soft.Pinned() == pinned }, time.Minute, time.Millisecond)
 	}
 	for range 3 {
 		pass()
@@ -191,9 +192,9 @@ func TestImagePages(t *testing.T) {
 	settled()
 	write(part, 91)
 	pass()
-	require.Equal(t, pinned, d.soft.Pinned())
-	require.NoError(t, d.eng.Do(0, []engine.Command{{Op: nvme.IODSM, NSID: 2, Ranges: []nvme.Range{{SLBA: 2 * part / 512, NLB: part / 512}}}}))
-	require.Equal(t, max(pinned-16<<20, 0), d.soft.Pinned(), "of the chunk pages are gone")
+	require.Equal(t, pinned, d.Soft.Pinned())
+	require.NoError(t, d.Engine.Do(0, []engine.Command{{Op: nvme.IODSM, NSID: 2, Ranges: []nvme.Range{{SLBA: 2 * part / 512, NLB: part / 512}}}}))
+	require.Equal(t, max(pinned-16<<20, 0), d.Soft.Pinned(), "of the chunk pages are gone")
 	write(2*part, 92)
 	for range 3 {
 		pass()
@@ -218,7 +219,7 @@ func TestLoad(t *testing.T) {
 	total := uint64(0)
 	end := time.Now().Add(duration)
 	for w := range 12 {
-		c := r.chunk(t, 128*4096)
+		c := r.Chunk(t, 128*4096)
 		done.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 3))
 			sent := uint64(0)
@@ -229,13 +230,13 @@ func TestLoad(t *testing.T) {
 					if rng.IntN(2) == 0 {
 						op = nvme.IOWrite
 					}
-					cmds[i] = r.rw(op, uint64(rng.IntN(4000))*8, c, int64(i)*4096, 4096)
+					cmds[i] = r.RW(op, uint64(rng.IntN(4000))*8, c, int64(i)*4096, 4096)
 				}
 				var err error
 				if rng.IntN(2) == 0 {
-					err = r.eng.Do(rng.IntN(8), cmds)
+					err = r.Engine.Do(rng.IntN(8), cmds)
 				} else {
-					err = r.eng.Spread(cmds)
+					err = r.Engine.Spread(cmds)
 				}
 				if err != nil {
 					t.Errorf("worker %d: %v", w, err)
@@ -254,14 +255,14 @@ func TestLoad(t *testing.T) {
 	done.Wait()
 	r.sameCounters(t)
 	var commands, completions uint64
-	for _, s := range r.eng.Stats() {
+	for _, s := range r.Engine.Stats() {
 		require.Zero(t, s.Timeouts+s.Late+s.Spurious+s.Rejected+s.Errors, "lane %d", s.Lane)
 		commands += s.Commands
 		completions += s.Completions
 	}
 	require.Equal(t, total, commands)
 	require.Equal(t, total, completions)
-	t.Logf("%d commands in %v on %s, each answered once", total, duration, r.rt.Facts().Name)
+	t.Logf("%d commands in %v on %s, each answered once", total, duration, r.Runtime.Facts().Name)
 }
 
 // BenchmarkDevice is what docs/PERFORMANCE.md reports of lanes on a device: see there.
@@ -269,11 +270,11 @@ func BenchmarkDevice(b *testing.B) {
 	b.Run("copy", func(b *testing.B) { // the ceiling: pinned host memory to the device, in one piece
 		d := newOnDevice(b, softctl.Options{}, engine.Config{Lanes: 1})
 		const size = 256 << 20
-		h, err := d.rt.Alloc(gpu.HostMapped, size)
+		h, err := d.Runtime.Alloc(gpu.HostMapped, size)
 		require.NoError(b, err)
-		dev, err := d.rt.Alloc(gpu.DeviceFine, size)
+		dev, err := d.Runtime.Alloc(gpu.DeviceFine, size)
 		require.NoError(b, err)
-		fill(h.Host(), 1)
+		testrig.Fill(h.Host(), 1)
 		b.SetBytes(size)
 		for b.Loop() {
 			require.NoError(b, d.stream.Copy(dev.Addr(), h.Addr(), size))
@@ -288,10 +289,10 @@ func BenchmarkDevice(b *testing.B) {
 			f, so := large(b, size, 16<<20)
 			so.Queues, so.MaxTransfer = 16, int(each)
 			d := newOnDevice(b, so, engine.Config{Lanes: 16, MaxTransfer: each})
-			c := d.chunk(b, size)
+			c := d.Chunk(b, size)
 			var cmds []engine.Command
 			for off := int64(0); off < size; off += each {
-				cmd := d.rw(nvme.IORead, uint64(off)/512, c, off, each)
+				cmd := d.RW(nvme.IORead, uint64(off)/512, c, off, each)
 				cmd.NSID = 2
 				cmds = append(cmds, cmd)
 			}
@@ -299,15 +300,15 @@ func BenchmarkDevice(b *testing.B) {
 			var before [2]float64
 			for i := range before {
 				start := time.Now()
-				require.NoError(b, d.eng.Spread(cmds))
+				require.NoError(b, d.Engine.Spread(cmds))
 				before[i] = size / time.Since(start).Seconds() / 1e6
 			}
-			if !d.rt.Facts().LargeBAR { // else the CPU addresses this device's memory: nothing is copied for it
-				require.Eventually(b, func() bool { return d.soft.Pinned() == size }, time.Minute, time.Millisecond, "of %s", f.Name())
+			if !d.Runtime.Facts().LargeBAR { // else the CPU addresses this device's memory: nothing is copied for it
+				require.Eventually(b, func() bool { return d.Soft.Pinned() == size }, time.Minute, time.Millisecond, "of %s", f.Name())
 			}
 			b.SetBytes(size)
 			for b.Loop() {
-				require.NoError(b, d.eng.Spread(cmds))
+				require.NoError(b, d.Engine.Spread(cmds))
 			}
 			b.ReportMetric(before[0], "first-MB/s")
 			b.ReportMetric(before[1], "pinning-MB/s")
@@ -315,21 +316,21 @@ func BenchmarkDevice(b *testing.B) {
 	}
 	b.Run("one command", func(b *testing.B) { // request to completion at depth 1, data and queues in host memory
 		r := newRig(b, softctl.Options{}, engine.Config{Lanes: 1})
-		c := r.chunk(b, 1<<20)
-		cmds := []engine.Command{r.rw(nvme.IORead, 0, c, 0, 512)}
+		c := r.Chunk(b, 1<<20)
+		cmds := []engine.Command{r.RW(nvme.IORead, 0, c, 0, 512)}
 		for b.Loop() {
-			require.NoError(b, r.eng.Do(0, cmds))
+			require.NoError(b, r.Engine.Do(0, cmds))
 		}
 	})
 	b.Run("batch of 100", func(b *testing.B) {
 		r := newRig(b, softctl.Options{}, engine.Config{Lanes: 1})
-		c := r.chunk(b, 1<<20)
+		c := r.Chunk(b, 1<<20)
 		cmds := make([]engine.Command, 100)
 		for i := range cmds {
-			cmds[i] = r.rw(nvme.IORead, uint64(i)*8, c, int64(i)*4096, 512)
+			cmds[i] = r.RW(nvme.IORead, uint64(i)*8, c, int64(i)*4096, 512)
 		}
 		for b.Loop() {
-			require.NoError(b, r.eng.Do(0, cmds))
+			require.NoError(b, r.Engine.Do(0, cmds))
 		}
 		b.ReportMetric(float64(b.N)*100/b.Elapsed().Seconds(), "commands/s")
 	})

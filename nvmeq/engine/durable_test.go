@@ -10,18 +10,19 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// forgetful is a controller that does not say that it remembers a Flush that failed: a drive.
-type forgetful struct {
+// notSticky is a controller like an NVMe drive: it is no StickyFlush.
+type notSticky struct {
 	controller.Transport
 	controller.Stepper
 }
 
 func asDrive(t controller.Transport) controller.Transport {
-	return forgetful{t, t.(controller.Stepper)}
+	return notSticky{t, t.(controller.Stepper)}
 }
 
 func asItIs(t controller.Transport) controller.Transport { return t }
@@ -29,46 +30,46 @@ func asItIs(t controller.Transport) controller.Transport { return t }
 // durableRig is newRig over what the transport is made into.
 func durableRig(t *testing.T, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *rig {
 	t.Helper()
-	r := &rig{log: &logBuffer{}, rules: &softctl.Rules{}, block: 512, rt: openRuntime(t)}
-	t.Cleanup(func() { require.NoError(t, r.rt.Close()) }) // after what is served with it
-	so.Injector, so.Log = r.rules, slog.New(slog.DiscardHandler)
+	r := &rig{Rig: &testrig.Rig{Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Runtime: testrig.OpenRuntime(t)}}
+	t.Cleanup(func() { require.NoError(t, r.Runtime.Close()) }) // after what is testrig.Served with it
+	so.Injector, so.Log = r.Rules, slog.New(slog.DiscardHandler)
 	var err error
-	r.soft, err = softctl.Open(newImage(t), served(t, r.rt, so))
+	r.Soft, err = softctl.Open(testrig.NewImage(t), testrig.Served(t, r.Runtime, so))
 	require.NoError(t, err)
-	r.ctrl, err = controller.Open(controller.Config{Runtime: r.rt, Transport: over(r.soft), Log: slog.New(slog.NewTextHandler(r.log, nil))})
+	r.Controller, err = controller.Open(controller.Config{Runtime: r.Runtime, Transport: over(r.Soft), Log: slog.New(slog.NewTextHandler(r.Log, nil))})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		r.ctrl.Close()
-		require.NoError(t, r.soft.Close())
+		r.Controller.Close()
+		require.NoError(t, r.Soft.Close())
 	})
-	ec.Team = testTeam(t)
-	r.eng, err = engine.New(r.ctrl, ec)
+	ec.Team = testrig.Team(t)
+	r.Engine, err = engine.New(r.Controller, ec)
 	require.NoError(t, err)
 	return r
 }
 
 func (r *rig) flush(lane int) error {
-	return r.eng.Do(lane, []engine.Command{{Op: nvme.IOFlush, NSID: 1}})
+	return r.Engine.Do(lane, []engine.Command{{Op: nvme.IOFlush, NSID: 1}})
 }
 
 func (r *rig) fua(c *controller.Chunk) error {
-	w := r.rw(nvme.IOWrite, 0, c, 0, 4096)
+	w := r.RW(nvme.IOWrite, 0, c, 0, 4096)
 	w.FUA = true
-	return r.eng.Do(engine.AnyLane, []engine.Command{w})
+	return r.Engine.Do(engine.AnyLane, []engine.Command{w})
 }
 
-// nothingDurable is how it is after a Flush has failed: the controller says that all is well, and nobody believes it.
+// nothingDurable checks the state after a failed Flush: commands succeed, but Flush and FUA fail all the same.
 func (r *rig) nothingDurable(t *testing.T, lanes int) {
 	t.Helper()
-	c := r.chunk(t, 4096)
+	c := r.Chunk(t, 4096)
 	for lane := range lanes {
 		require.ErrorIs(t, r.flush(lane), engine.ErrNotDurable)
 	}
 	require.ErrorIs(t, r.fua(c), engine.ErrNotDurable)
-	require.NoError(t, r.eng.Do(0, []engine.Command{r.rw(nvme.IOWrite, 0, c, 0, 4096)}))
-	require.NoError(t, r.eng.Do(0, []engine.Command{r.rw(nvme.IORead, 0, c, 0, 4096)}))
-	require.Error(t, r.ctrl.NotDurable())
-	require.Equal(t, 1, r.log.count("a Flush failed"))
+	require.NoError(t, r.Engine.Do(0, []engine.Command{r.RW(nvme.IOWrite, 0, c, 0, 4096)}))
+	require.NoError(t, r.Engine.Do(0, []engine.Command{r.RW(nvme.IORead, 0, c, 0, 4096)}))
+	require.Error(t, r.Controller.NotDurable())
+	require.Equal(t, 1, r.Log.Count("a Flush failed"))
 }
 
 // TestFailedFlushIsNotRepeated: whatever the status.
@@ -78,13 +79,13 @@ func TestFailedFlushIsNotRepeated(t *testing.T) {
 		t.Run(st.String(), func(t *testing.T) {
 			r := durableRig(t, softctl.Options{}, engine.Config{Lanes: 2}, asDrive)
 			op := uint8(nvme.IOFlush)
-			r.rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: softctl.Verdict{Status: softctl.Status(st)}})
+			r.Rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: softctl.Verdict{Status: softctl.Status(st)}})
 			var s *nvme.StatusError
 			require.ErrorAs(t, r.flush(0), &s)
 			require.True(t, s.Status.Is(st))
-			require.EqualValues(t, 1, r.eng.Stats()[0].Commands, "sent again")
+			require.EqualValues(t, 1, r.Engine.Stats()[0].Commands, "sent again")
 			r.nothingDurable(t, 2)
-			require.NoError(t, r.ctrl.Reset())
+			require.NoError(t, r.Controller.Reset())
 			r.nothingDurable(t, 2)
 		})
 	}
@@ -93,18 +94,18 @@ func TestFailedFlushIsNotRepeated(t *testing.T) {
 // TestFailedFUAIsNotRepeated: nor is a write with FUA; one without is, since success says no more the second time than the first.
 func TestFailedFUAIsNotRepeated(t *testing.T) {
 	r := durableRig(t, softctl.Options{}, engine.Config{Lanes: 1}, asDrive)
-	c := r.chunk(t, 4096)
+	c := r.Chunk(t, 4096)
 	for _, op := range []uint8{uint8(nvme.IOWrite), uint8(nvme.IOWriteZeroes)} {
 		for _, fua := range []bool{true, false} {
-			w := r.rw(nvme.Opcode(op), 0, c, 0, 4096)
+			w := r.RW(nvme.Opcode(op), 0, c, 0, 4096)
 			if w.FUA = fua; w.Op == nvme.IOWriteZeroes {
 				w.Data, w.Len = 0, 0
 			}
-			r.rules.Clear()
-			r.rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: softctl.Verdict{Status: softctl.WriteFault}})
-			before := r.eng.Stats()[0].Commands
-			err := r.eng.Do(0, []engine.Command{w})
-			sent := r.eng.Stats()[0].Commands - before
+			r.Rules.Clear()
+			r.Rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: softctl.Verdict{Status: softctl.WriteFault}})
+			before := r.Engine.Stats()[0].Commands
+			err := r.Engine.Do(0, []engine.Command{w})
+			sent := r.Engine.Stats()[0].Commands - before
 			if fua {
 				require.Error(t, err)
 				require.EqualValues(t, 1, sent)
@@ -114,12 +115,12 @@ func TestFailedFUAIsNotRepeated(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, r.flush(0), "what failed was told, and is about itself alone")
+	require.NoError(t, r.flush(0), "the failure of a write with FUA concerns only that write")
 }
 
 // unplugged is a drive that has had an unsafe shutdown, by its SMART log, as soon as lost is set.
 type unplugged struct {
-	forgetful
+	notSticky
 	admin []byte // submission queue, completion queue, data
 	tail  uint32
 	lost  bool
@@ -129,7 +130,7 @@ func (u *unplugged) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	if u.admin == nil {
 		u.admin = m.Host() // the admin queue is mapped first
 	}
-	return u.forgetful.Map(m, off, n)
+	return u.notSticky.Map(m, off, n)
 }
 
 func (u *unplugged) Write32(off int64, v uint32) {
@@ -142,25 +143,25 @@ func (u *unplugged) Write32(off int64, v uint32) {
 			u.admin[8192+144]++ // unsafe shutdowns (Base §5.16.1.3)
 		}
 	}
-	u.forgetful.Write32(off, v)
+	u.notSticky.Write32(off, v)
 }
 
 // TestPowerLoss: the controller comes back from a reset and has been without power. What it had not flushed is gone.
 func TestPowerLoss(t *testing.T) {
 	u := &unplugged{}
 	r := durableRig(t, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport {
-		u.forgetful = forgetful{t, t.(controller.Stepper)}
+		u.notSticky = notSticky{t, t.(controller.Stepper)}
 		return u
 	})
-	require.NoError(t, r.ctrl.Reset())
+	require.NoError(t, r.Controller.Reset())
 	require.NoError(t, r.flush(0))
 	u.lost = true
-	require.NoError(t, r.ctrl.Reset())
+	require.NoError(t, r.Controller.Reset())
 	require.ErrorContains(t, r.flush(0), "the controller lost power")
 	r.nothingDurable(t, 2)
 }
 
-// TestLostFlush: nobody has seen how a Flush ended. A drive is not asked again; a controller that remembers is.
+// TestLostFlush: the result of a Flush is lost. A drive does not get it again; a StickyFlush controller does.
 func TestLostFlush(t *testing.T) {
 	for name, do := range map[string]softctl.Verdict{"no completion": {Drop: true}, "wrong CID": {XorCID: 0x4000}, "fatal": {Fatal: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -171,11 +172,11 @@ func TestLostFlush(t *testing.T) {
 				}
 				r := durableRig(t, softctl.Options{}, fast, over)
 				op := uint8(nvme.IOFlush)
-				r.rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: do})
+				r.Rules.Add(softctl.Rule{Opcode: &op, Times: 1, Do: do})
 				err := r.flush(0)
 				if remembers {
 					require.NoError(t, err)
-					require.NoError(t, r.ctrl.NotDurable())
+					require.NoError(t, r.Controller.NotDurable())
 					continue
 				}
 				require.ErrorIs(t, err, engine.ErrNotDurable)
@@ -194,13 +195,13 @@ func TestFailoverFlush(t *testing.T) {
 		if remembers {
 			over = asItIs
 		}
-		f := newFrailOn(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1}, over)
+		f := newFailingOn(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1}, over)
 		ended := make(chan error)
 		go func() { ended <- f.flush(0) }()
 		until(t, "the command is with the controller", func() bool { return f.dev.Launches() > 1 })
 		f.dev.Hang()
 		err := <-ended
-		require.NotNil(t, f.ctrl.Failover())
+		require.NotNil(t, f.Controller.Failover())
 		if remembers {
 			require.NoError(t, err)
 			require.NoError(t, f.flush(0))
@@ -208,6 +209,6 @@ func TestFailoverFlush(t *testing.T) {
 			require.ErrorIs(t, err, engine.ErrNotDurable)
 			require.ErrorIs(t, f.flush(0), engine.ErrNotDurable)
 		}
-		require.NoError(t, f.eng.Close())
+		require.NoError(t, f.Engine.Close())
 	}
 }

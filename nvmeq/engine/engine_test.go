@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -18,20 +19,20 @@ import (
 // roundTrip writes and reads back transfers of many sizes and alignments, through every lane.
 func (r *rig) roundTrip(t *testing.T) {
 	t.Helper()
-	limit := r.eng.MaxTransfer()
-	w, rd := r.chunk(t, limit+8192), r.chunk(t, limit+8192)
-	sizes := []int64{r.block, 4096, 8192, 12288, limit / 2, limit}
+	limit := r.Engine.MaxTransfer()
+	w, rd := r.Chunk(t, limit+8192), r.Chunk(t, limit+8192)
+	sizes := []int64{r.Block, 4096, 8192, 12288, limit / 2, limit}
 	for i, n := range sizes {
-		n = min(max(n/r.block*r.block, r.block), limit)
-		for _, off := range []int64{0, r.block % 4096, 4096} {
-			fill(w.Bytes(), uint64(i)<<32|uint64(off))
+		n = min(max(n/r.Block*r.Block, r.Block), limit)
+		for _, off := range []int64{0, r.Block % 4096, 4096} {
+			testrig.Fill(w.Bytes(), uint64(i)<<32|uint64(off))
 			lba := uint64(i*100) % 1000
-			for lane := range r.eng.Lanes() {
+			for lane := range r.Engine.Lanes() {
 				clear(rd.Bytes())
 				require.NoError(t, w.Push(0, w.Len()))
 				require.NoError(t, rd.Push(0, rd.Len()))
-				require.NoError(t, r.eng.Do(lane, []engine.Command{r.rw(nvme.IOWrite, lba, w, off, n)}))
-				require.NoError(t, r.eng.Do(lane, []engine.Command{r.rw(nvme.IORead, lba, rd, off, n)}))
+				require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IOWrite, lba, w, off, n)}))
+				require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IORead, lba, rd, off, n)}))
 				require.NoError(t, rd.Pull(0, rd.Len()))
 				require.True(t, bytes.Equal(w.Bytes()[off:off+n], rd.Bytes()[off:off+n]))
 				require.Zero(t, rd.Bytes()[off+n], "bytes after the transfer are left alone")
@@ -74,15 +75,15 @@ func TestRoundTrip(t *testing.T) {
 // sameCounters compares the lanes' own counts with the controller's.
 func (r *rig) sameCounters(t *testing.T) {
 	t.Helper()
-	for _, s := range r.eng.Stats() {
-		r.soft.Step(s.QID) // so that it sees the last CQ doorbell
+	for _, s := range r.Engine.Stats() {
+		r.Soft.Step(s.QID) // so that it sees the last CQ doorbell
 	}
 	ctrl := map[uint16]softctl.QueueCounters{}
-	for _, c := range r.soft.Counters() {
+	for _, c := range r.Soft.Counters() {
 		ctrl[c.ID] = c
 	}
 	var total, written, taken uint64
-	for _, s := range r.eng.Stats() {
+	for _, s := range r.Engine.Stats() {
 		c := ctrl[s.QID]
 		require.Equal(t, c.Commands, s.Commands, "commands of lane %d", s.Lane)
 		require.Equal(t, c.Completions, s.Completions)
@@ -90,7 +91,7 @@ func (r *rig) sameCounters(t *testing.T) {
 		written += s.BytesWritten
 		taken += c.BytesWritten
 		require.Equal(t, c.Failed, s.Errors)
-		if r.stepped() {
+		if r.Stepped() {
 			require.Equal(t, c.SQDoorbells, s.SQDoorbells)
 			require.Equal(t, c.CQDoorbells, s.CQDoorbells)
 		} else { // rung again before it looked
@@ -107,27 +108,27 @@ func TestQueueSizes(t *testing.T) {
 	for _, depth := range []int{2, 3, 4, 5, 31, 64, 100, 1024} {
 		t.Run(fmt.Sprint(depth), func(t *testing.T) {
 			r := newRig(t, softctl.Options{OutOfOrder: depth%2 == 1, Seed: 3}, engine.Config{Depth: depth, Lanes: 2})
-			require.Equal(t, depth-1, r.eng.Depth())
+			require.Equal(t, depth-1, r.Engine.Depth())
 			// Batches larger than the queue and its rings, often enough to wrap all of them.
 			const n = 2504 // whole pages
-			c := r.chunk(t, n*512)
-			fill(c.Bytes(), uint64(depth))
+			c := r.Chunk(t, n*512)
+			testrig.Fill(c.Bytes(), uint64(depth))
 			want := append([]byte(nil), c.Bytes()...)
 			cmds := make([]engine.Command, n)
 			for i := range cmds {
-				cmds[i] = r.rw(nvme.IOWrite, uint64(i), c, int64(i)*512, 512)
+				cmds[i] = r.RW(nvme.IOWrite, uint64(i), c, int64(i)*512, 512)
 			}
-			require.NoError(t, r.eng.Do(0, cmds))
+			require.NoError(t, r.Engine.Do(0, cmds))
 			clear(c.Bytes())
 			for i := range cmds {
 				cmds[i].Op = nvme.IORead
 			}
-			require.NoError(t, r.eng.Spread(cmds))
+			require.NoError(t, r.Engine.Spread(cmds))
 			require.True(t, bytes.Equal(want, c.Bytes()))
 			r.sameCounters(t)
-			for _, s := range r.eng.Stats() {
+			for _, s := range r.Engine.Stats() {
 				require.GreaterOrEqual(t, s.Commands, uint64(n/2))
-				if depth >= 64 && r.rt.Facts().CallerDriven { // a resident lane does not wait until all is there
+				if depth >= 64 && r.Runtime.Facts().CallerDriven { // a resident lane does not wait until all is there
 					require.Less(t, s.SQDoorbells, s.Commands/8, "a doorbell covers a batch")
 				}
 			}
@@ -146,17 +147,17 @@ func (h holding) Command(c softctl.Command) (v softctl.Verdict) {
 	return v
 }
 
-// TestLanesInTurn: callers who leave the choice have the first lane while nobody else does, and the next one while it is in use.
+// TestLanesInTurn: AnyLane is the first lane while it is idle, and the next one while the first is in use.
 func TestLanesInTurn(t *testing.T) {
 	h := holding{make(chan struct{}), make(chan struct{})}
 	r := newRig(t, softctl.Options{Threads: 3}, engine.Config{Lanes: 3})
-	r.soft.SetInjector(h)
-	c := r.chunk(t, 8192)
+	r.Soft.SetInjector(h)
+	c := r.Chunk(t, 8192)
 	do := func(lba uint64) error {
-		return r.eng.Do(engine.AnyLane, []engine.Command{r.rw(nvme.IORead, lba, c, int64(lba%16)*512, 4096)})
+		return r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, lba, c, int64(lba%16)*512, 4096)})
 	}
 	commands := func() (n []uint64) {
-		for _, s := range r.eng.Stats() {
+		for _, s := range r.Engine.Stats() {
 			n = append(n, s.Commands)
 		}
 		return n
@@ -178,7 +179,7 @@ func TestLanesInTurn(t *testing.T) {
 
 func TestDepthIsLimitedByMQES(t *testing.T) {
 	r := newRig(t, softctl.Options{Depth: 16}, engine.Config{Depth: 1024})
-	require.Equal(t, 15, r.eng.Depth())
+	require.Equal(t, 15, r.Engine.Depth())
 	r.roundTrip(t)
 }
 
@@ -189,15 +190,15 @@ func TestCommands(t *testing.T) {
 // commands carries out one of each kind.
 func (r *rig) commands(t *testing.T) {
 	t.Helper()
-	c := r.chunk(t, 64<<10)
-	fill(c.Bytes(), 1)
-	do := func(cmd engine.Command) error { return r.eng.Do(engine.AnyLane, []engine.Command{cmd}) }
+	c := r.Chunk(t, 64<<10)
+	testrig.Fill(c.Bytes(), 1)
+	do := func(cmd engine.Command) error { return r.Engine.Do(engine.AnyLane, []engine.Command{cmd}) }
 	read := func(lba, n uint64) []byte {
-		rd := r.chunk(t, int64(n*512))
-		require.NoError(t, do(r.rw(nvme.IORead, lba, rd, 0, int64(n*512))))
+		rd := r.Chunk(t, int64(n*512))
+		require.NoError(t, do(r.RW(nvme.IORead, lba, rd, 0, int64(n*512))))
 		return rd.Bytes()[:n*512]
 	}
-	fua := r.rw(nvme.IOWrite, 10, c, 0, 64<<10)
+	fua := r.RW(nvme.IOWrite, 10, c, 0, 64<<10)
 	fua.FUA = true
 	require.NoError(t, do(fua))
 	require.NoError(t, do(engine.Command{Op: nvme.IOFlush, NSID: 1}))
@@ -220,7 +221,7 @@ func (r *rig) commands(t *testing.T) {
 			cmds[i].Ranges = append(cmds[i].Ranges, nvme.Range{SLBA: uint64(i*256 + j), NLB: 1})
 		}
 	}
-	require.NoError(t, r.eng.Do(0, cmds))
+	require.NoError(t, r.Engine.Do(0, cmds))
 	r.lists = 20*256*16 + 2*16
 	require.Equal(t, make([]byte, 64<<10), read(10, 128))
 	r.sameCounters(t)
@@ -229,8 +230,8 @@ func (r *rig) commands(t *testing.T) {
 // TestErrors has every command that must fail, with the words it must fail with.
 func TestErrors(t *testing.T) {
 	r := newRig(t, softctl.Options{Namespaces: 2}, engine.Config{Retries: -1})
-	c := r.chunk(t, 2<<20)
-	last := uint64(imageSize / 2 / 512)
+	c := r.Chunk(t, 2<<20)
+	last := uint64(testrig.ImageSize / 2 / 512)
 	opRead, opWrite := uint8(nvme.IORead), uint8(nvme.IOWrite)
 	for _, tc := range []struct {
 		name string
@@ -238,12 +239,12 @@ func TestErrors(t *testing.T) {
 		rule *softctl.Rule
 		want string
 	}{
-		{name: "out of range", cmd: r.rw(nvme.IORead, last-1, c, 0, 1024),
+		{name: "out of range", cmd: r.RW(nvme.IORead, last-1, c, 0, 1024),
 			want: fmt.Sprintf("nvme: Read of 2 blocks at LBA %d of namespace 1: LBA Out of Range (sct 0h sc 80h, More, DNR)", last-1)},
-		{name: "media", cmd: r.rw(nvme.IORead, 7, c, 0, 512),
+		{name: "media", cmd: r.RW(nvme.IORead, 7, c, 0, 512),
 			rule: &softctl.Rule{Opcode: &opRead, Do: softctl.Verdict{Status: softctl.Status(nvme.NewStatus(nvme.SCTMedia, 0x81, false))}},
 			want: "nvme: Read of 1 block at LBA 7 of namespace 1: Unrecovered Read Error (sct 2h sc 81h, More)"},
-		{name: "media only by SCT", cmd: r.rw(nvme.IOWrite, 7, c, 0, 512),
+		{name: "media only by SCT", cmd: r.RW(nvme.IOWrite, 7, c, 0, 512),
 			rule: &softctl.Rule{Opcode: &opWrite, Do: softctl.Verdict{Status: softctl.Status(nvme.NewStatus(nvme.SCTVendor, 0, false))}},
 			want: "nvme: Write of 1 block at LBA 7 of namespace 1: Vendor Specific Status (sct 7h sc 00h, More)"},
 		{name: "NSID", cmd: engine.Command{Op: nvme.IOFlush, NSID: 9},
@@ -252,26 +253,26 @@ func TestErrors(t *testing.T) {
 			want: "nvme: Write of 8 blocks at LBA 0 of namespace 1: 512 bytes of data for blocks of 512 bytes"},
 		{name: "no blocks", cmd: engine.Command{Op: nvme.IOWriteZeroes, NSID: 1},
 			want: "nvme: Write Zeroes of 0 blocks at LBA 0 of namespace 1: want 1 to 65536 blocks and no data"},
-		{name: "MDTS", cmd: r.rw(nvme.IORead, 0, c, 0, 2<<20),
+		{name: "MDTS", cmd: r.RW(nvme.IORead, 0, c, 0, 2<<20),
 			want: "nvme: Read of 4096 blocks at LBA 0 of namespace 1: 2097152 bytes in one command, at most 1048576"},
-		{name: "alignment", cmd: r.rw(nvme.IORead, 0, c, 2, 512), want: "not dword aligned"},
+		{name: "alignment", cmd: r.RW(nvme.IORead, 0, c, 2, 512), want: "not dword aligned"},
 		{name: "ranges", cmd: engine.Command{Op: nvme.IODSM, NSID: 1}, want: "nvme: Dataset Management of namespace 1: 0 ranges, want 1 to 256 and no other data"},
 		{name: "opcode", cmd: engine.Command{Op: 0x7f, NSID: 1}, want: "nvme: I/O command 0x7f of namespace 1: the engine does not carry this command"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.rule != nil {
-				r.rules.Add(*tc.rule)
-				defer r.rules.Clear()
+				r.Rules.Add(*tc.rule)
+				defer r.Rules.Clear()
 			}
 			cmds := []engine.Command{tc.cmd}
-			err := r.eng.Do(0, cmds)
+			err := r.Engine.Do(0, cmds)
 			require.ErrorContains(t, err, tc.want)
 			require.Equal(t, err, cmds[0].Err)
 		})
 	}
 	// A batch reports each command's own result.
-	cmds := []engine.Command{r.rw(nvme.IORead, 0, c, 0, 512), r.rw(nvme.IORead, last, c, 0, 512), r.rw(nvme.IORead, 1, c, 512, 512)}
-	require.Error(t, r.eng.Do(0, cmds))
+	cmds := []engine.Command{r.RW(nvme.IORead, 0, c, 0, 512), r.RW(nvme.IORead, last, c, 0, 512), r.RW(nvme.IORead, 1, c, 512, 512)}
+	require.Error(t, r.Engine.Do(0, cmds))
 	require.NoError(t, cmds[0].Err)
 	require.ErrorContains(t, cmds[1].Err, "LBA Out of Range")
 	require.NoError(t, cmds[2].Err)
@@ -289,29 +290,29 @@ func TestStress(t *testing.T) {
 			const workers, rounds, span = 12, 60, 1 << 20
 			var wg sync.WaitGroup
 			for w := range workers {
-				buf, back := r.chunk(t, 64<<10), r.chunk(t, 64<<10)
+				buf, back := r.Chunk(t, 64<<10), r.Chunk(t, 64<<10)
 				wg.Go(func() {
 					rng := rand.New(rand.NewPCG(uint64(w), 1))
 					for round := range rounds {
 						n := 1 + rng.IntN(16)
-						fill(buf.Bytes(), uint64(w*rounds+round))
+						testrig.Fill(buf.Bytes(), uint64(w*rounds+round))
 						base := uint64(w)*span/512 + uint64(rng.IntN(256))
 						wr, rd := make([]engine.Command, n), make([]engine.Command, n)
 						for i := range wr {
-							wr[i] = r.rw(nvme.IOWrite, base+uint64(i)*8, buf, int64(i)*4096, 4096)
-							rd[i] = r.rw(nvme.IORead, base+uint64(i)*8, back, int64(i)*4096, 4096)
+							wr[i] = r.RW(nvme.IOWrite, base+uint64(i)*8, buf, int64(i)*4096, 4096)
+							rd[i] = r.RW(nvme.IORead, base+uint64(i)*8, back, int64(i)*4096, 4096)
 						}
 						var err error
 						switch rng.IntN(3) {
 						case 0:
-							err = r.eng.Spread(wr)
+							err = r.Engine.Spread(wr)
 						case 1:
-							err = r.eng.Do(rng.IntN(10), wr)
+							err = r.Engine.Do(rng.IntN(10), wr)
 						default:
-							err = r.eng.Do(engine.AnyLane, wr)
+							err = r.Engine.Do(engine.AnyLane, wr)
 						}
 						if err == nil {
-							err = r.eng.Do(engine.AnyLane, rd)
+							err = r.Engine.Do(engine.AnyLane, rd)
 						}
 						if err != nil || string(buf.Bytes()[:n*4096]) != string(back.Bytes()[:n*4096]) {
 							t.Errorf("worker %d round %d: error %v, or the bytes differ", w, round, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -44,48 +45,48 @@ func (r *reach) Unmap(a nvme.IOVA) error {
 	return r.Controller.Unmap(a)
 }
 
-// frail is a rig whose lanes run on a device that fails when told to.
-type frail struct {
+// failing is a rig whose lanes run on a device that the test makes fail.
+type failing struct {
 	*rig
 	dev *detached.Runtime
 }
 
-func newFrail(t *testing.T, spare, reads bool, so softctl.Options, ec engine.Config) *frail {
+func newFailing(t *testing.T, spare, reads bool, so softctl.Options, ec engine.Config) *failing {
 	t.Helper()
-	return newFrailOn(t, spare, reads, so, ec, func(t controller.Transport) controller.Transport { return t })
+	return newFailingOn(t, spare, reads, so, ec, func(t controller.Transport) controller.Transport { return t })
 }
 
-// newFrailOn is newFrail over what the transport is made into.
-func newFrailOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *frail {
+// newFailingOn is newFailing over what the transport is made into.
+func newFailingOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *failing {
 	t.Helper()
 	dev, err := detached.New(true)
 	require.NoError(t, err)
-	// What a device that failed still holds is its own: nobody asks it to give that back, so it is not closed.
+	// The memory of a failed device is not freed, so the runtime is not closed.
 	t.Cleanup(dev.Resume)
-	f := &frail{rig: &rig{rt: dev, log: &logBuffer{}, rules: &softctl.Rules{}, block: 512, threads: true}, dev: dev}
-	so.Injector, so.Threads, so.Log = f.rules, 1, slog.New(slog.DiscardHandler)
-	f.soft, err = softctl.Open(newImage(t), so)
+	f := &failing{rig: &rig{Rig: &testrig.Rig{Runtime: dev, Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Threads: true}}, dev: dev}
+	so.Injector, so.Threads, so.Log = f.Rules, 1, slog.New(slog.DiscardHandler)
+	f.Soft, err = softctl.Open(testrig.NewImage(t), so)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, f.soft.Close()) })
-	mapped := &reach{Controller: f.soft, now: map[nvme.IOVA]int64{}}
-	cfg := controller.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.log, nil))}
+	t.Cleanup(func() { require.NoError(t, f.Soft.Close()) })
+	mapped := &reach{Controller: f.Soft, now: map[nvme.IOVA]int64{}}
+	cfg := controller.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.Log, nil))}
 	if spare {
 		cfg.Spare = func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
 	}
-	f.ctrl, err = controller.Open(cfg)
+	f.Controller, err = controller.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		err := f.ctrl.Close()
+		err := f.Controller.Close()
 		assert.Empty(t, mapped.now, "whatever has failed, nothing stays mapped")
-		if f.ctrl.Failover() != nil && f.eng.Close() == nil {
+		if f.Controller.Failover() != nil && f.Engine.Close() == nil {
 			assert.NoError(t, err, "nor is there anything to complain of")
 		}
 		if t.Failed() {
-			t.Log(f.log.String())
+			t.Log(f.Log.String())
 		}
 	})
 	ec.HangTimeout = 2 * time.Second
-	f.eng, err = engine.New(f.ctrl, ec)
+	f.Engine, err = engine.New(f.Controller, ec)
 	require.NoError(t, err)
 	return f
 }
@@ -99,13 +100,13 @@ var failures = map[string]func(*detached.Runtime){
 func TestFailover(t *testing.T) {
 	for name, fail := range failures {
 		t.Run(name, func(t *testing.T) {
-			f := newFrail(t, true, false, softctl.Options{}, engine.Config{Lanes: 2})
+			f := newFailing(t, true, false, softctl.Options{}, engine.Config{Lanes: 2})
 			const writers, each = 3, 64 << 10
 			var done sync.WaitGroup
 			var rounds atomic.Int64
 			stop := make(chan struct{})
 			for w := range writers {
-				c := f.chunk(t, 2*each)
+				c := f.Chunk(t, 2*each)
 				done.Go(func() {
 					for round := uint64(0); ; round++ {
 						select {
@@ -113,14 +114,14 @@ func TestFailover(t *testing.T) {
 							return
 						default:
 						}
-						fill(c.Bytes()[:each], uint64(w)<<32|round)
+						testrig.Fill(c.Bytes()[:each], uint64(w)<<32|round)
 						cmds := make([]engine.Command, 16)
 						for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
 							for n := range cmds {
 								at := int64(n) * each / 16
-								cmds[n] = f.rw(op, uint64(int64(w)*each+at)/512, c, int64(i)*each+at, each/16)
+								cmds[n] = f.RW(op, uint64(int64(w)*each+at)/512, c, int64(i)*each+at, each/16)
 							}
-							if err := f.eng.Do(w, cmds); err != nil {
+							if err := f.Engine.Do(w, cmds); err != nil {
 								t.Errorf("writer %d, round %d: %v", w, round, err)
 								return
 							}
@@ -134,9 +135,9 @@ func TestFailover(t *testing.T) {
 				})
 			}
 			until(t, "some rounds", func() bool { return rounds.Load() > 20 })
-			require.Nil(t, f.ctrl.Failover())
+			require.Nil(t, f.Controller.Failover())
 			fail(f.dev)
-			until(t, "the lanes move", func() bool { return f.ctrl.Failover() != nil })
+			until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
 			after := rounds.Load()
 			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 			f.dev.Resume()
@@ -144,19 +145,19 @@ func TestFailover(t *testing.T) {
 			until(t, "rounds with the old kernels awake", func() bool { return rounds.Load() > after+20 })
 			close(stop)
 			done.Wait()
-			move := f.ctrl.Failover()
+			move := f.Controller.Failover()
 			require.Equal(t, "detached", move.From)
 			require.Equal(t, "host", move.To)
 			require.False(t, move.ReadOnly)
 			require.Regexp(t, "kernel|launch|lost", move.Why)
-			require.Equal(t, 1, f.log.count("the lanes have failed and move"), "told once")
-			require.NoError(t, f.ctrl.Err())
-			for _, s := range f.eng.Stats() {
+			require.Equal(t, 1, f.Log.Count("the lanes have failed and move"), "logged once")
+			require.NoError(t, f.Controller.Err())
+			for _, s := range f.Engine.Stats() {
 				require.Zero(t, s.Spurious+s.Errors, "lane %d", s.Lane)
 			}
-			c := f.chunk(t, 4096) // data memory is the spare runtime's now
-			require.NoError(t, f.eng.Do(0, []engine.Command{f.rw(nvme.IORead, 0, c, 0, 4096)}))
-			require.NoError(t, f.eng.Close())
+			c := f.Chunk(t, 4096) // data memory is the spare runtime's now
+			require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}))
+			require.NoError(t, f.Engine.Close())
 		})
 	}
 }
@@ -174,43 +175,44 @@ func until(t *testing.T, what string, is func() bool) {
 // Commands that the controller had when the device failed are known dead before their memory is used again: the controller
 // was disabled, and what it was to write does not appear later.
 func TestFailoverInFlight(t *testing.T) {
-	f := newFrail(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1})
-	c := f.chunk(t, 8192)
-	fill(c.Bytes(), 1)
+	f := newFailing(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1})
+	c := f.Chunk(t, 8192)
+	testrig.Fill(c.Bytes(), 1)
 	want := bytes.Clone(c.Bytes())
 	ended := make(chan error)
-	go func() { ended <- f.eng.Do(0, []engine.Command{f.rw(nvme.IOWrite, 0, c, 0, 4096)}) }()
+	go func() { ended <- f.Engine.Do(0, []engine.Command{f.RW(nvme.IOWrite, 0, c, 0, 4096)}) }()
 	until(t, "the command is with the controller", func() bool { return f.dev.Launches() > 1 })
 	f.dev.Hang() // the kernel leaves after a quarter of a second, and does not come back
 	require.NoError(t, <-ended)
-	require.NotNil(t, f.ctrl.Failover())
-	require.NoError(t, f.eng.Do(0, []engine.Command{f.rw(nvme.IORead, 0, c, 4096, 4096)}))
+	require.NotNil(t, f.Controller.Failover())
+	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, c, 4096, 4096)}))
 	require.True(t, bytes.Equal(want[:4096], c.Bytes()[4096:]))
-	require.NoError(t, f.eng.Close())
+	require.NoError(t, f.Engine.Close())
 }
 
 // With SpareReads what is on the medium stays readable, and nothing is written.
 func TestFailoverReadOnly(t *testing.T) {
-	f := newFrail(t, true, true, softctl.Options{}, engine.Config{Lanes: 1})
-	c := f.chunk(t, 8192)
-	fill(c.Bytes(), 1)
-	write := []engine.Command{f.rw(nvme.IOWrite, 0, c, 0, 4096)}
-	require.NoError(t, f.eng.Do(0, write))
+	f := newFailing(t, true, true, softctl.Options{}, engine.Config{Lanes: 1})
+	c := f.Chunk(t, 8192)
+	testrig.Fill(c.Bytes(), 1)
+	write := []engine.Command{f.RW(nvme.IOWrite, 0, c, 0, 4096)}
+	require.NoError(t, f.Engine.Do(0, write))
 	f.dev.Hang()
-	fill(c.Bytes(), 2)
+	testrig.Fill(c.Bytes(), 2)
 	var err error
-	until(t, "writes fail", func() bool { err = f.eng.Do(0, write); return err != nil })
+	until(t, "writes fail", func() bool { err = f.Engine.Do(0, write); return err != nil })
 	require.ErrorIs(t, err, engine.ErrReadOnly)
 	require.ErrorContains(t, err, "since the lanes failed on detached: ")
-	require.True(t, f.ctrl.Failover().ReadOnly)
-	require.ErrorIs(t, f.eng.Do(0, write), engine.ErrReadOnly)
-	require.ErrorIs(t, f.eng.Do(0, []engine.Command{{Op: nvme.IOWriteZeroes, NSID: 1, NLB: 1}}), engine.ErrReadOnly)
-	require.NoError(t, f.eng.Do(0, []engine.Command{f.rw(nvme.IORead, 0, c, 4096, 4096)}))
-	require.NoError(t, f.eng.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
-	require.NoError(t, f.eng.Close())
+	require.True(t, f.Controller.Failover().ReadOnly)
+	require.ErrorIs(t, f.Engine.Do(0, write), engine.ErrReadOnly)
+	require.ErrorIs(t, f.Engine.Do(0, []engine.Command{{Op: nvme.IOWriteZeroes, NSID: 1, NLB: 1}}), engine.ErrReadOnly)
+	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, c, 4096, 4096)}))
+	require.NoError(t, f.Engine.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
+	require.NoError(t, f.Engine.Close())
 }
 
-// Without another runtime, or with too few queue pairs, every command fails, in words, and nobody waits for ever.
+// TestFailoverImpossible: without another runtime, or with too few queue pairs, every command fails with the reason, and none waits
+// for ever.
 func TestFailoverImpossible(t *testing.T) {
 	for name, c := range map[string]struct {
 		spare  bool
@@ -221,13 +223,13 @@ func TestFailoverImpossible(t *testing.T) {
 		"no queue pairs": {true, 2, "0 queue pairs are free and 2 are needed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFrail(t, c.spare, false, softctl.Options{Queues: c.queues}, engine.Config{Lanes: 2})
-			data := f.chunk(t, 4096)
-			read := []engine.Command{f.rw(nvme.IORead, 0, data, 0, 4096)}
-			require.NoError(t, f.eng.Do(0, read))
+			f := newFailing(t, c.spare, false, softctl.Options{Queues: c.queues}, engine.Config{Lanes: 2})
+			data := f.Chunk(t, 4096)
+			read := []engine.Command{f.RW(nvme.IORead, 0, data, 0, 4096)}
+			require.NoError(t, f.Engine.Do(0, read))
 			f.dev.Hang()
 			var err error
-			until(t, "reads fail", func() bool { err = f.eng.Do(0, read); return err != nil })
+			until(t, "reads fail", func() bool { err = f.Engine.Do(0, read); return err != nil })
 			require.ErrorContains(t, err, "out of service")
 			require.ErrorContains(t, err, c.want)
 		})
@@ -236,19 +238,19 @@ func TestFailoverImpossible(t *testing.T) {
 
 // A mount never holds more of the device than its lanes, each of which is launched again only when there is work.
 func TestResidentLanesPark(t *testing.T) {
-	f := newFrail(t, false, false, softctl.Options{}, engine.Config{Lanes: 3})
-	c := f.chunk(t, 1<<20)
+	f := newFailing(t, false, false, softctl.Options{}, engine.Config{Lanes: 3})
+	c := f.Chunk(t, 1<<20)
 	cmds := make([]engine.Command, 24)
 	for i := range cmds {
-		cmds[i] = f.rw(nvme.IORead, uint64(i), c, int64(i)*512, 512)
+		cmds[i] = f.RW(nvme.IORead, uint64(i), c, int64(i)*512, 512)
 	}
 	for range 5 {
-		require.NoError(t, f.eng.Spread(cmds))
+		require.NoError(t, f.Engine.Spread(cmds))
 		until(t, "all lanes park", func() bool { return f.dev.Running() == 0 })
 		idle := f.dev.Launches()
 		time.Sleep(20 * time.Millisecond)
 		require.Equal(t, idle, f.dev.Launches(), "an idle engine launches nothing")
 	}
 	require.LessOrEqual(t, f.dev.Most(), int64(3))
-	require.NoError(t, f.eng.Close())
+	require.NoError(t, f.Engine.Close())
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -20,11 +21,11 @@ const (
 	logAbort   = "command timed out, aborting it"
 	logRebuild = "rebuilding the queue pair"
 	logReset   = "resetting the controller"
-	logDead    = "controller given up"
+	logFailed  = "controller given up"
 )
 
 func (r *rig) rungs() [4]int {
-	return [4]int{r.log.count(logAbort), r.log.count(logRebuild), r.log.count(logReset), r.log.count(logDead)}
+	return [4]int{r.Log.Count(logAbort), r.Log.Count(logRebuild), r.Log.Count(logReset), r.Log.Count(logFailed)}
 }
 
 var fast = engine.Config{Lanes: 2, Depth: 8, Timeout: 50 * time.Millisecond, AbortWait: 50 * time.Millisecond}
@@ -32,11 +33,11 @@ var fast = engine.Config{Lanes: 2, Depth: 8, Timeout: 50 * time.Millisecond, Abo
 // works checks that data written now comes back, on every lane.
 func (r *rig) works(t *testing.T) {
 	t.Helper()
-	w, rd := r.chunk(t, 4096), r.chunk(t, 4096)
-	for lane := range r.eng.Lanes() {
-		fill(w.Bytes(), uint64(lane)+99)
-		require.NoError(t, r.eng.Do(lane, []engine.Command{r.rw(nvme.IOWrite, 3000, w, 0, 4096)}))
-		require.NoError(t, r.eng.Do(lane, []engine.Command{r.rw(nvme.IORead, 3000, rd, 0, 4096)}))
+	w, rd := r.Chunk(t, 4096), r.Chunk(t, 4096)
+	for lane := range r.Engine.Lanes() {
+		testrig.Fill(w.Bytes(), uint64(lane)+99)
+		require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IOWrite, 3000, w, 0, 4096)}))
+		require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IORead, 3000, rd, 0, 4096)}))
 		require.True(t, bytes.Equal(w.Bytes(), rd.Bytes()))
 	}
 }
@@ -59,16 +60,16 @@ func TestRetry(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, softctl.Options{}, engine.Config{Lanes: 1})
 			again = softctl.Status(tc.status)
-			r.rules.Add(softctl.Rule{Times: tc.times, Do: softctl.Verdict{Status: again}})
-			c := r.chunk(t, 4096)
-			err := r.eng.Do(0, []engine.Command{r.rw(nvme.IOWrite, 5, c, 0, 4096)})
+			r.Rules.Add(softctl.Rule{Times: tc.times, Do: softctl.Verdict{Status: again}})
+			c := r.Chunk(t, 4096)
+			err := r.Engine.Do(0, []engine.Command{r.RW(nvme.IOWrite, 5, c, 0, 4096)})
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			if tc.fails {
 				var s *nvme.StatusError
 				require.True(t, errors.As(err, &s))
 				require.True(t, s.Status.Is(tc.status))
 			}
-			require.Equal(t, tc.sent, r.eng.Stats()[0].Commands)
+			require.Equal(t, tc.sent, r.Engine.Stats()[0].Commands)
 			r.sameCounters(t)
 			require.Zero(t, r.rungs())
 		})
@@ -80,12 +81,12 @@ func TestAbort(t *testing.T) {
 	ec := fast
 	ec.Retries, ec.AbortWait = -1, 5*time.Second
 	r := newRig(t, softctl.Options{Latency: 400 * time.Millisecond}, ec)
-	c := r.chunk(t, 4096)
-	err := r.eng.Do(0, []engine.Command{r.rw(nvme.IORead, 5, c, 0, 4096)})
+	c := r.Chunk(t, 4096)
+	err := r.Engine.Do(0, []engine.Command{r.RW(nvme.IORead, 5, c, 0, 4096)})
 	require.ErrorIs(t, err, controller.ErrTimeout)
 	require.ErrorContains(t, err, "nvme: Read of 8 blocks at LBA 5 of namespace 1: timed out after 50ms, 1 times")
 	require.Equal(t, [4]int{1, 0, 0, 0}, r.rungs())
-	s := r.eng.Stats()[0]
+	s := r.Engine.Stats()[0]
 	require.EqualValues(t, 1, s.Timeouts)
 	require.EqualValues(t, 1, s.Late)
 }
@@ -100,14 +101,14 @@ func TestRebuild(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, softctl.Options{}, ec)
-			r.rules.Add(softctl.Rule{Skip: 5, Times: 1, Do: softctl.Verdict{Drop: true}})
-			c := r.chunk(t, 20*4096)
-			fill(c.Bytes(), 3)
+			r.Rules.Add(softctl.Rule{Skip: 5, Times: 1, Do: softctl.Verdict{Drop: true}})
+			c := r.Chunk(t, 20*4096)
+			testrig.Fill(c.Bytes(), 3)
 			cmds := make([]engine.Command, 20)
 			for i := range cmds {
-				cmds[i] = r.rw(nvme.IOWrite, uint64(i*8), c, int64(i)*4096, 4096)
+				cmds[i] = r.RW(nvme.IOWrite, uint64(i*8), c, int64(i)*4096, 4096)
 			}
-			require.NoError(t, r.eng.Do(0, cmds))
+			require.NoError(t, r.Engine.Do(0, cmds))
 			rungs := [4]int{1, 1, 0, 0}
 			if ec.Depth == 2 {
 				rungs[0] = 0 // all that is in flight timed out: the lane gives the queue pair up by itself
@@ -115,7 +116,7 @@ func TestRebuild(t *testing.T) {
 			require.Equal(t, rungs, r.rungs())
 			want := append([]byte(nil), c.Bytes()...)
 			clear(c.Bytes())
-			require.NoError(t, r.eng.Do(1, []engine.Command{r.rw(nvme.IORead, 0, c, 0, 20*4096)}))
+			require.NoError(t, r.Engine.Do(1, []engine.Command{r.RW(nvme.IORead, 0, c, 0, 20*4096)}))
 			require.True(t, bytes.Equal(want, c.Bytes()))
 			r.works(t)
 		})
@@ -128,10 +129,10 @@ func TestLost(t *testing.T) {
 	ec.Retries = 1
 	r := newRig(t, softctl.Options{}, ec)
 	bad := [2]uint64{800, 8}
-	r.rules.Add(softctl.Rule{Range: &bad, Do: softctl.Verdict{Drop: true}})
-	c := r.chunk(t, 2*4096)
-	cmds := []engine.Command{r.rw(nvme.IORead, 800, c, 0, 4096), r.rw(nvme.IORead, 0, c, 4096, 4096)}
-	err := r.eng.Do(0, cmds)
+	r.Rules.Add(softctl.Rule{Range: &bad, Do: softctl.Verdict{Drop: true}})
+	c := r.Chunk(t, 2*4096)
+	cmds := []engine.Command{r.RW(nvme.IORead, 800, c, 0, 4096), r.RW(nvme.IORead, 0, c, 4096, 4096)}
+	err := r.Engine.Do(0, cmds)
 	require.ErrorIs(t, err, controller.ErrTimeout)
 	require.ErrorContains(t, err, "LBA 800")
 	require.NoError(t, cmds[1].Err)
@@ -141,15 +142,15 @@ func TestLost(t *testing.T) {
 
 func TestWrongCID(t *testing.T) {
 	r := newRig(t, softctl.Options{}, fast)
-	r.rules.Add(softctl.Rule{Skip: 1, Times: 1, Do: softctl.Verdict{XorCID: 0x4000}})
-	c := r.chunk(t, 4*4096)
+	r.Rules.Add(softctl.Rule{Skip: 1, Times: 1, Do: softctl.Verdict{XorCID: 0x4000}})
+	c := r.Chunk(t, 4*4096)
 	cmds := make([]engine.Command, 4)
 	for i := range cmds {
-		cmds[i] = r.rw(nvme.IORead, uint64(i*8), c, int64(i)*4096, 4096)
+		cmds[i] = r.RW(nvme.IORead, uint64(i*8), c, int64(i)*4096, 4096)
 	}
-	require.NoError(t, r.eng.Do(0, cmds))
+	require.NoError(t, r.Engine.Do(0, cmds))
 	require.Equal(t, [4]int{0, 1, 0, 0}, r.rungs())
-	require.Contains(t, r.log.String(), "of queue 1, which was not in flight")
+	require.Contains(t, r.Log.String(), "of queue 1, which was not in flight")
 	r.works(t)
 }
 
@@ -157,17 +158,17 @@ func TestWrongCID(t *testing.T) {
 // reset.
 func TestFatal(t *testing.T) {
 	r := newRig(t, softctl.Options{}, fast)
-	r.rules.Add(softctl.Rule{Skip: 50, Times: 1, Do: softctl.Verdict{Fatal: true}})
+	r.Rules.Add(softctl.Rule{Skip: 50, Times: 1, Do: softctl.Verdict{Fatal: true}})
 	var wg sync.WaitGroup
 	for i := range 8 {
-		c, back := r.chunk(t, 4096), r.chunk(t, 4096)
-		fill(c.Bytes(), uint64(i))
+		c, back := r.Chunk(t, 4096), r.Chunk(t, 4096)
+		testrig.Fill(c.Bytes(), uint64(i))
 		wg.Go(func() {
 			for n := range 20 {
 				lba := uint64(i*1000 + n*8)
-				err := r.eng.Do(engine.AnyLane, []engine.Command{r.rw(nvme.IOWrite, lba, c, 0, 4096)})
+				err := r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IOWrite, lba, c, 0, 4096)})
 				if err == nil {
-					err = r.eng.Spread([]engine.Command{r.rw(nvme.IORead, lba, back, 0, 2048), r.rw(nvme.IORead, lba+4, back, 2048, 2048)})
+					err = r.Engine.Spread([]engine.Command{r.RW(nvme.IORead, lba, back, 0, 2048), r.RW(nvme.IORead, lba+4, back, 2048, 2048)})
 				}
 				if err != nil || !bytes.Equal(c.Bytes(), back.Bytes()) {
 					t.Errorf("goroutine %d round %d: %v, or the bytes differ", i, n, err)
@@ -176,22 +177,22 @@ func TestFatal(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, 1, r.rules.Fired())
-	require.Equal(t, 1, r.log.count(logReset))
-	require.Zero(t, r.log.count(logDead))
+	require.Equal(t, 1, r.Rules.Fired())
+	require.Equal(t, 1, r.Log.Count(logReset))
+	require.Zero(t, r.Log.Count(logFailed))
 	r.works(t)
 }
 
 // TestDead: resets do not help; every command fails with the reason, at once, and Close still works.
 func TestDead(t *testing.T) {
 	r := newRig(t, softctl.Options{}, fast)
-	r.rules.Add(softctl.Rule{Do: softctl.Verdict{Fatal: true}})
+	r.Rules.Add(softctl.Rule{Do: softctl.Verdict{Fatal: true}})
 	var wg sync.WaitGroup
 	for range 4 {
-		c := r.chunk(t, 4096)
+		c := r.Chunk(t, 4096)
 		wg.Go(func() {
 			for range 3 {
-				err := r.eng.Do(engine.AnyLane, []engine.Command{r.rw(nvme.IOWrite, 0, c, 0, 4096)})
+				err := r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IOWrite, 0, c, 0, 4096)})
 				if err == nil {
 					t.Error("a command succeeded on a dead controller")
 				}
@@ -200,9 +201,9 @@ func TestDead(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, [4]int{0, 0, 3, 1}, r.rungs())
-	require.ErrorContains(t, r.ctrl.Err(), "out of service: 3 resets did not help")
-	require.ErrorContains(t, r.eng.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "out of service")
-	_, err := engine.New(r.ctrl, engine.Config{})
+	require.ErrorContains(t, r.Controller.Err(), "out of service: 3 resets did not help")
+	require.ErrorContains(t, r.Engine.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "out of service")
+	_, err := engine.New(r.Controller, engine.Config{})
 	require.ErrorContains(t, err, "out of service")
 }
 
@@ -212,7 +213,7 @@ func TestReset(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range 4 {
-		c := r.chunk(t, 16*4096)
+		c := r.Chunk(t, 16*4096)
 		wg.Go(func() {
 			cmds := make([]engine.Command, 16)
 			for n := 0; ; n++ {
@@ -221,18 +222,18 @@ func TestReset(t *testing.T) {
 					return
 				default:
 				}
-				fill(c.Bytes(), uint64(i*1000+n))
+				testrig.Fill(c.Bytes(), uint64(i*1000+n))
 				want := append([]byte(nil), c.Bytes()...)
 				for j := range cmds {
-					cmds[j] = r.rw(nvme.IOWrite, uint64(i*200+j*8), c, int64(j)*4096, 4096)
+					cmds[j] = r.RW(nvme.IOWrite, uint64(i*200+j*8), c, int64(j)*4096, 4096)
 				}
-				err := r.eng.Do(engine.AnyLane, cmds)
+				err := r.Engine.Do(engine.AnyLane, cmds)
 				clear(c.Bytes())
 				for j := range cmds {
 					cmds[j].Op = nvme.IORead
 				}
 				if err == nil {
-					err = r.eng.Spread(cmds)
+					err = r.Engine.Spread(cmds)
 				}
 				if err != nil || !bytes.Equal(want, c.Bytes()) {
 					t.Errorf("goroutine %d round %d: %v, or the bytes differ", i, n, err)
@@ -243,32 +244,32 @@ func TestReset(t *testing.T) {
 	}
 	var errs []error
 	for range 10 {
-		errs = append(errs, r.ctrl.Reset())
+		errs = append(errs, r.Controller.Reset())
 	}
 	close(stop)
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
 	r.works(t)
-	require.Equal(t, 10, r.log.count(logReset))
+	require.Equal(t, 10, r.Log.Count(logReset))
 }
 
 func TestEngineClose(t *testing.T) {
 	r := newRig(t, softctl.Options{Queues: 4}, engine.Config{Lanes: 3})
-	second, err := engine.New(r.ctrl, engine.Config{Lanes: 3})
+	second, err := engine.New(r.Controller, engine.Config{Lanes: 3})
 	require.NoError(t, err)
 	require.Equal(t, 1, second.Lanes(), "the controller has four queue pairs, three are taken")
-	_, err = engine.New(r.ctrl, engine.Config{})
+	_, err = engine.New(r.Controller, engine.Config{})
 	require.ErrorContains(t, err, "all 4 I/O queue pairs are in use")
 	r.works(t)
-	before := r.eng.Stats()
-	require.NoError(t, r.eng.Close())
-	require.NoError(t, r.eng.Close())
-	require.Equal(t, before, r.eng.Stats(), "counters outlive the memory they were in")
-	require.ErrorIs(t, r.eng.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), engine.ErrClosed)
+	before := r.Engine.Stats()
+	require.NoError(t, r.Engine.Close())
+	require.NoError(t, r.Engine.Close())
+	require.Equal(t, before, r.Engine.Stats(), "counters outlive the memory they were in")
+	require.ErrorIs(t, r.Engine.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), engine.ErrClosed)
 	require.NoError(t, second.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
-	r.eng, err = engine.New(r.ctrl, engine.Config{Lanes: 8})
+	r.Engine, err = engine.New(r.Controller, engine.Config{Lanes: 8})
 	require.NoError(t, err)
-	require.Equal(t, 3, r.eng.Lanes())
+	require.Equal(t, 3, r.Engine.Lanes())
 	r.works(t)
-	require.NoError(t, r.ctrl.Close())
+	require.NoError(t, r.Controller.Close())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -36,7 +37,7 @@ func TestMemoryTakenAway(t *testing.T) {
 	defer func() { require.NoError(t, rt.Close()) }()
 	for mode, fails := range map[controller.MemoryMode]bool{0: false, controller.ModeData: true} {
 		gone.Store(false)
-		soft, err := softctl.Open(newImage(t), softctl.Options{})
+		soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{})
 		require.NoError(t, err)
 		place, err := mode.Placement()
 		require.NoError(t, err)

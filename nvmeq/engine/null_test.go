@@ -9,13 +9,14 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // null is a controller that completes every command of I/O queue 1 at once, without data; the admin queue is softctl's.
 type null struct {
-	*bent
+	*testrig.Intercepted
 	maps       []gpu.Memory // in order: admin queue, submission queues, completion queues, ...
 	head, tail int
 	phase      uint32
@@ -24,14 +25,14 @@ type null struct {
 
 func (n *null) Map(m gpu.Memory, off, size int64) (nvme.IOVA, error) {
 	n.maps = append(n.maps, m)
-	return n.bent.Map(m, off, size)
+	return n.Intercepted.Map(m, off, size)
 }
 
 func (n *null) Step(sqid uint16) bool {
 	if sqid != 1 {
-		return n.bent.Step(sqid)
+		return n.Intercepted.Step(sqid)
 	}
-	le, tail := binary.LittleEndian, int(binary.LittleEndian.Uint32(n.bent.Controller.BAR()[0x1008:]))
+	le, tail := binary.LittleEndian, int(binary.LittleEndian.Uint32(n.Intercepted.Controller.BAR()[0x1008:]))
 	did := n.head != tail
 	for ; n.head != tail; n.head = (n.head + 1) % n.depth {
 		cid := le.Uint16(n.maps[1].Host()[n.head*64+2:])
@@ -47,32 +48,32 @@ func (n *null) Step(sqid uint16) bool {
 }
 
 func newNull(t testing.TB) *rig {
-	b, cfg, _ := bend(t, softctl.Options{})
-	n := &null{bent: b, phase: 1, depth: 64}
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
+	n := &null{Intercepted: b, phase: 1, depth: 64}
 	cfg.Transport = n
 	c, err := controller.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	e, err := engine.New(c, engine.Config{Lanes: 1, Depth: n.depth, Team: testTeam(t)})
+	e, err := engine.New(c, engine.Config{Lanes: 1, Depth: n.depth, Team: testrig.Team(t)})
 	require.NoError(t, err)
-	return &rig{rt: cfg.Runtime, ctrl: c, eng: e, block: 512}
+	return &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Block: 512}}
 }
 
 // TestNoAllocations: a command costs no garbage.
 func TestNoAllocations(t *testing.T) {
 	r := newNull(t)
-	if !r.rt.Facts().CallerDriven {
-		require.NoError(t, r.ctrl.Close())
+	if !r.Runtime.Facts().CallerDriven {
+		require.NoError(t, r.Controller.Close())
 		t.Skip("a launch of a vendor's library allocates; on the host runtime nothing does")
 	}
-	c := r.chunk(t, 1<<20)
+	c := r.Chunk(t, 1<<20)
 	for _, n := range []int{1, 100} {
 		cmds := make([]engine.Command, n)
 		for i := range cmds {
-			cmds[i] = r.rw(nvme.IORead, 0, c, 0, 4096)
+			cmds[i] = r.RW(nvme.IORead, 0, c, 0, 4096)
 		}
 		require.Zero(t, testing.AllocsPerRun(200, func() {
-			if err := r.eng.Do(engine.AnyLane, cmds); err != nil {
+			if err := r.Engine.Do(engine.AnyLane, cmds); err != nil {
 				t.Error(err)
 			}
 		}))
@@ -82,7 +83,7 @@ func TestNoAllocations(t *testing.T) {
 // BenchmarkEngine is the engine and the lane alone: a controller that does nothing, on the caller's thread.
 func BenchmarkEngine(b *testing.B) {
 	r := newNull(b)
-	c := r.chunk(b, 1<<20)
+	c := r.Chunk(b, 1<<20)
 	for _, bm := range []struct {
 		name string
 		n    int
@@ -91,10 +92,10 @@ func BenchmarkEngine(b *testing.B) {
 		b.Run(bm.name, func(b *testing.B) {
 			cmds := make([]engine.Command, bm.n)
 			for i := range cmds {
-				cmds[i] = r.rw(nvme.IORead, 0, c, 0, bm.size)
+				cmds[i] = r.RW(nvme.IORead, 0, c, 0, bm.size)
 			}
 			for b.Loop() {
-				if err := r.eng.Do(engine.AnyLane, cmds); err != nil {
+				if err := r.Engine.Do(engine.AnyLane, cmds); err != nil {
 					b.Fatal(err)
 				}
 			}

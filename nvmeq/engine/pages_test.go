@@ -18,6 +18,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -64,12 +65,12 @@ const driveQueues = 8
 // newDrive opens a controller that is a drive, over a runtime that the test closes, with lanes.
 func newDrive(t *testing.T, rt gpu.Runtime, cfg controller.Config, so softctl.Options, ec engine.Config) *rig {
 	t.Helper()
-	r := &rig{rt: rt, log: &logBuffer{}, rules: &softctl.Rules{}, block: 512, threads: true}
-	so.Log, so.Injector, so.Threads, so.Queues = slog.New(slog.DiscardHandler), r.rules, 1, driveQueues
+	r := &rig{Rig: &testrig.Rig{Runtime: rt, Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Threads: true}}
+	so.Log, so.Injector, so.Threads, so.Queues = slog.New(slog.DiscardHandler), r.Rules, 1, driveQueues
 	var err error
-	r.soft, err = softctl.Open(newImage(t), served(t, rt, so))
+	r.Soft, err = softctl.Open(testrig.NewImage(t), testrig.Served(t, rt, so))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.soft.Close()) })
+	t.Cleanup(func() { require.NoError(t, r.Soft.Close()) })
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -81,27 +82,27 @@ func newDrive(t *testing.T, rt gpu.Runtime, cfg controller.Config, so softctl.Op
 			case <-tick.C:
 			}
 			for qid := range uint16(driveQueues + 1) {
-				r.soft.Step(qid) // the admin queue; the threads of the others are woken
+				r.Soft.Step(qid) // the admin queue; the threads of the others are woken
 			}
 		}
 	}()
 	t.Cleanup(func() { close(over); <-ended })
 	own := &driversMemory{Runtime: rt, all: map[gpu.Memory]bool{}}
-	cfg.Runtime, cfg.Transport, cfg.Log = own, drive{r.soft, own}, slog.New(slog.NewTextHandler(r.log, nil))
+	cfg.Runtime, cfg.Transport, cfg.Log = own, drive{r.Soft, own}, slog.New(slog.NewTextHandler(r.Log, nil))
 	if rt.Facts().CallerDriven { // the CPU's memory consists of ordinary pages anyway; it shall work with these too
 		cfg.Placement = controller.Placement{SQ: gpu.HostPinned, CQ: gpu.HostPinned, Data: gpu.HostPinned, List: gpu.HostPinned, Host: gpu.HostPinned}
 	}
-	r.ctrl, err = controller.Open(cfg)
+	r.Controller, err = controller.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		r.ctrl.Close()
+		r.Controller.Close()
 		if t.Failed() {
-			t.Log(r.log.String())
+			t.Log(r.Log.String())
 		}
 	})
-	require.False(t, r.ctrl.Simulated())
-	ec.Team = testTeam(t)
-	r.eng, err = engine.New(r.ctrl, ec)
+	require.False(t, r.Controller.Simulated())
+	ec.Team = testrig.Team(t)
+	r.Engine, err = engine.New(r.Controller, ec)
 	require.NoError(t, err)
 	return r
 }
@@ -110,7 +111,7 @@ func newDrive(t *testing.T, rt gpu.Runtime, cfg controller.Config, so softctl.Op
 func TestPages(t *testing.T) {
 	runtimes := map[string]func() (gpu.Runtime, error){
 		"detached": func() (gpu.Runtime, error) { return detached.New(false) },
-		"own":      openTestGPU,
+		"own":      testrig.Runtime,
 	}
 	for name, open := range runtimes {
 		for _, ec := range []engine.Config{{Lanes: 2}, {Lanes: 2, Batch: true}, {Lanes: 1, Doorbell: engine.DoorbellBridge}} {
@@ -119,16 +120,16 @@ func TestPages(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
 				r := newDrive(t, rt, controller.Config{}, softctl.Options{}, ec)
-				require.Equal(t, gpu.HostPinned, r.chunk(t, 4096).Memory().Kind())
+				require.Equal(t, gpu.HostPinned, r.Chunk(t, 4096).Memory().Kind())
 				r.roundTrip(t)
 				r.commands(t)
-				require.NoError(t, r.ctrl.Reset())
+				require.NoError(t, r.Controller.Reset())
 				r.roundTrip(t)
-				require.NoError(t, engine.Prove(r.ctrl, engine.Config{Team: testTeam(t), Doorbell: ec.Doorbell}, 1))
-				ring, err := engine.ProveDoorbell(r.ctrl)
+				require.NoError(t, engine.Prove(r.Controller, engine.Config{Team: testrig.Team(t), Doorbell: ec.Doorbell}, 1))
+				ring, err := engine.ProveDoorbell(r.Controller)
 				require.NoError(t, err)
-				require.Equal(t, r.ctrl.Identify(), ring.Identify)
-				_, err = r.ctrl.SMART()
+				require.Equal(t, r.Controller.Identify(), ring.Identify)
+				_, err = r.Controller.SMART()
 				require.NoError(t, err)
 			})
 		}
@@ -156,16 +157,16 @@ func TestPagesHIP(t *testing.T) {
 func TestPagesFailover(t *testing.T) {
 	dev, err := detached.New(true)
 	require.NoError(t, err)
-	t.Cleanup(dev.Resume) // it is not closed: see newFrail
+	t.Cleanup(dev.Resume) // it is not closed: see newFailing
 	cfg := controller.Config{Spare: func() (gpu.Runtime, error) { return host.Open(host.Options{}) }}
 	r := newDrive(t, dev, cfg, softctl.Options{}, engine.Config{Lanes: 2})
 	r.roundTrip(t)
-	c := r.chunk(t, 4096)
+	c := r.Chunk(t, 4096)
 	dev.Refuse()
-	require.NoError(t, r.eng.Do(0, []engine.Command{r.rw(nvme.IORead, 0, c, 0, 4096)}))
-	require.NotNil(t, r.ctrl.Failover())
+	require.NoError(t, r.Engine.Do(0, []engine.Command{r.RW(nvme.IORead, 0, c, 0, 4096)}))
+	require.NotNil(t, r.Controller.Failover())
 	r.roundTrip(t)
-	require.Equal(t, gpu.HostMapped, r.chunk(t, 4096).Memory().Kind(), "of the host runtime, which has no driver")
+	require.Equal(t, gpu.HostMapped, r.Chunk(t, 4096).Memory().Kind(), "of the host runtime, which has no driver")
 }
 
 // What is not ordinary pages is refused with its kind, and nothing is left of the attempt.
@@ -173,7 +174,7 @@ func TestPagesRefused(t *testing.T) {
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close(), "the runtime finds leaks") }()
-	soft, err := softctl.Open(newImage(t), softctl.Options{Log: slog.New(slog.DiscardHandler)})
+	soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, soft.Close()) }()
 	own := &driversMemory{Runtime: rt, all: map[gpu.Memory]bool{}}

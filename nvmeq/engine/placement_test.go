@@ -12,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -43,7 +44,7 @@ func TestLaneMemory(t *testing.T) {
 				}
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, rt.Close()) })
-				soft, err := softctl.Open(newImage(t), served(t, rt, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+				soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, rt, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, soft.Close()) })
 				k := kinds{rt, map[gpu.MemKind]int{}}

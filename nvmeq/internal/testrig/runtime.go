@@ -1,4 +1,4 @@
-package engine_test
+package testrig
 
 import (
 	"fmt"
@@ -15,21 +15,20 @@ import (
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/gpu/host"
-	"github.com/lanefs/lanefs/lab/rocm"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// openRuntime is what the tests of this package run their lanes on.
-func openRuntime(t testing.TB) gpu.Runtime {
+// OpenRuntime opens the runtime that tests run their lanes on.
+func OpenRuntime(t testing.TB) gpu.Runtime {
 	t.Helper()
-	rt, err := openTestGPU()
+	rt, err := Runtime()
 	require.NoError(t, err)
 	return rt
 }
 
-// openTestGPU opens what LANEFS_TEST_GPU names, host by default. hip runs on the shim that LANEFS_SHIM names.
-func openTestGPU() (gpu.Runtime, error) {
+// Runtime opens the runtime that LANEFS_TEST_GPU names, host by default. hip runs on the shim that LANEFS_SHIM names.
+func Runtime() (gpu.Runtime, error) {
 	switch name := os.Getenv("LANEFS_TEST_GPU"); name {
 	case "", "host":
 		return host.Open(host.Options{})
@@ -44,8 +43,8 @@ func openTestGPU() (gpu.Runtime, error) {
 	}
 }
 
-// testTeam is who works on the lanes: LANEFS_TEST_LANE says thread or wave, thread by default.
-func testTeam(t testing.TB) engine.Team {
+// Team is the team that works on the lanes: LANEFS_TEST_LANE says thread or wave, thread by default.
+func Team(t testing.TB) engine.Team {
 	t.Helper()
 	switch name := os.Getenv("LANEFS_TEST_LANE"); name {
 	case "", "thread":
@@ -58,9 +57,9 @@ func testTeam(t testing.TB) engine.Team {
 	return 0
 }
 
-// served adds to a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the
+// Served adds to the options of a controller whose lanes run on a device: threads, as many as LANEFS_TEST_THREADS says or half of the
 // machine's CPUs, and a copy engine.
-func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
+func Served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 	t.Helper()
 	if rt.Facts().CallerDriven {
 		return so
@@ -80,26 +79,26 @@ func served(t testing.TB, rt gpu.Runtime, so softctl.Options) softctl.Options {
 	return so
 }
 
-// TestMain keeps the device's context open: each test opens a runtime, and a context takes most of a second.
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		if os.Getenv("LANEFS_TEST_GPU") == "hip" {
-			if err := rocm.Use(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				return 1
-			}
-			defer rocm.Clean()
-		}
-		keep, err := openTestGPU()
-		if err != nil {
+// Main runs the tests of a package. It keeps the device's context open: each test opens a runtime, and a context takes most of a
+// second. With LANEFS_TEST_GPU=hip the tests run on AMD's libraries; begin, if not nil, puts a stand-in in their place, and end takes it
+// away.
+func Main(m *testing.M, begin, end func() error) int {
+	if begin != nil && os.Getenv("LANEFS_TEST_GPU") == "hip" {
+		if err := begin(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		code := m.Run()
-		if err := keep.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return code
-	}())
+		defer end()
+	}
+	keep, err := Runtime()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	if err := keep.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
