@@ -293,7 +293,7 @@ func TestSwapped(t *testing.T) {
 	require.ErrorContains(t, err, "Get Log Page: nvme controller "+b.Name()+" is out of service")
 }
 
-// TestShrunk: after a reset a namespace has other blocks than those that were promised to the layers above.
+// TestShrunk: after a reset a namespace has fewer blocks than the layers above were given.
 func TestShrunk(t *testing.T) {
 	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
 	c, err := controller.Open(cfg)

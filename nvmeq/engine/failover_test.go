@@ -172,7 +172,7 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Commands that the controller had when the device failed are known dead before their memory is used again: the controller
+// Commands that the controller had when the device failed have ended before their memory is used again: the controller
 // was disabled, and what it was to write does not appear later.
 func TestFailoverInFlight(t *testing.T) {
 	f := newFailing(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1})

@@ -76,7 +76,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestAbort: the command is slow, the Abort ends it, the queue pair lives on.
+// TestAbort: the command is slow, the Abort ends it, the queue pair stays.
 func TestAbort(t *testing.T) {
 	ec := fast
 	ec.Retries, ec.AbortWait = -1, 5*time.Second
@@ -194,7 +194,7 @@ func TestDead(t *testing.T) {
 			for range 3 {
 				err := r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IOWrite, 0, c, 0, 4096)})
 				if err == nil {
-					t.Error("a command succeeded on a dead controller")
+					t.Error("a command succeeded on a controller out of service")
 				}
 			}
 		})
