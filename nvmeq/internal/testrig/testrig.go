@@ -1,4 +1,4 @@
-// Package testrig opens a controller in software, with an engine on it, for the tests of packages controller and engine.
+// Package testrig opens a controller in software, with an engine on it. Only the tests of packages controller and engine use it.
 package testrig
 
 import (
