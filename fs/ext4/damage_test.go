@@ -39,8 +39,8 @@ func patchSuper(t *testing.T, img string, f func(*disk.Superblock)) {
 	m.SetBlock(m.SuperBlockNo(), b)
 }
 
-// TestDistrust mounts volumes that e2fsck has to see first: for reading, whatever was asked for, and without a write.
-func TestDistrust(t *testing.T) {
+// TestMountsForReading mounts volumes that e2fsck has to see first: for reading, whatever was asked for, and without a write.
+func TestMountsForReading(t *testing.T) {
 	for _, tc := range []struct {
 		name, says string
 		args       []string

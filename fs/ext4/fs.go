@@ -98,8 +98,8 @@ func (v *FS) Settle() error { return v.vol.Settle() }
 // Label is the volume's name (s_volume_name).
 func (v *FS) Label() string { return v.vol.Label() }
 
-// SetLabel renames the volume, on the device when it returns: its superblock, then the backups, each of which may keep the old name if the power is cut
-// meanwhile. A damaged backup keeps it in any case, and the log says so.
+// SetLabel renames the volume, on the device when it returns: first its superblock, then the backups, each of which may keep the
+// old name if the power is cut meanwhile. A damaged backup keeps it in any case, and the log says so.
 func (v *FS) SetLabel(label string) error { return v.vol.SetLabel(label) }
 
 // Trim discards the free blocks in length bytes from start, in runs of at least least bytes, and returns how many bytes

@@ -80,7 +80,7 @@ func (b *Buffer) unref() {
 	default:
 		s.lru.push(b)
 		s.cache.shrinkLocked(s)
-		s.cache.letGo()
+		s.cache.wakeWaiting()
 	}
 	s.mu.Unlock()
 }

@@ -41,12 +41,12 @@ type Cache struct {
 	budget    budget
 	super     blockdev.Buffer // what the journal's superblock is written from; set by OpenLog
 
-	patience time.Duration          // see makeRoom
-	starved  atomic.Int32           // callers that wait in makeRoom
-	victim   atomic.Uint32          // the shard to evict from next
-	hurry    atomic.Pointer[func()] // has blocks written home
-	wakeMu   sync.Mutex
-	woken    chan struct{} // protected by wakeMu: closed when a block is let go of; nil if none was asked for
+	patience  time.Duration          // see makeRoom
+	waiting   atomic.Int32           // callers that wait in makeRoom
+	victim    atomic.Uint32          // the shard to evict from next
+	writeHome atomic.Pointer[func()] // has blocks written home
+	wakeMu    sync.Mutex
+	woken     chan struct{} // protected by wakeMu: closed when a block is let go of; nil if none was asked for
 
 	perShard int64 // bytes that a shard may hold
 	shards   []*shard
@@ -196,7 +196,7 @@ func (c *Cache) freeLocked(s *shard, b *Buffer) {
 	b.data = nil
 	s.bytes -= int64(c.blockSize)
 	c.resident.Add(-int64(c.blockSize))
-	c.letGo()
+	c.wakeWaiting()
 }
 
 // shrinkLocked evicts what was not used for longest until the shard is within its limit. Buffers in use stay.

@@ -24,7 +24,7 @@ func (s *logSink) reserve(n uint32) error {
 			return err
 		}
 		s.urgent = n
-		s.hurryLocked()
+		s.kickLocked()
 		s.changed.Wait() // ends with the device's own deadlines: all before us is committed and can go home
 	}
 	s.room -= n
@@ -47,7 +47,7 @@ func (s *logSink) prepare(n int) error {
 			return err
 		}
 		s.all = true
-		s.hurryLocked()
+		s.kickLocked()
 		s.changed.Wait()
 	}
 }
@@ -60,8 +60,8 @@ func (s *logSink) stuckLocked(before uint64) error {
 	return s.err
 }
 
-// hurryLocked has the checkpointer look for work, also if it had found no room.
-func (s *logSink) hurryLocked() {
+// kickLocked has the checkpointer look for work, also if it had found no room.
+func (s *logSink) kickLocked() {
 	s.retry = true
 	s.kick.Signal()
 }
@@ -116,7 +116,7 @@ func (s *logSink) doneLocked(err error) {
 		s.fulls++
 		s.again = time.AfterFunc(s.j.retry, func() {
 			s.mu.Lock()
-			s.hurryLocked()
+			s.kickLocked()
 			s.mu.Unlock()
 		})
 	default:
@@ -231,7 +231,7 @@ func (s *logSink) drain() error {
 			return err
 		}
 		s.all = true
-		s.hurryLocked()
+		s.kickLocked()
 		s.changed.Wait()
 	}
 	return s.err

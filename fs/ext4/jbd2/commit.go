@@ -14,7 +14,7 @@ func (j *Journal) committer() {
 	defer close(j.stopped)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	defer j.toldLocked()
+	defer j.markedLocked()
 	for {
 		t, c := j.running, j.committing
 		tryHeld := j.held == nil || j.again || j.quit
@@ -28,7 +28,7 @@ func (j *Journal) committer() {
 				j.cfg.Log.Error("the journal's superblock could not be marked", "error", err)
 			}
 			j.mu.Lock()
-			j.toldLocked()
+			j.markedLocked()
 		case j.err != nil && j.quit:
 			return
 		case j.err == nil && c != nil && tryHeld:
@@ -43,8 +43,8 @@ func (j *Journal) committer() {
 	}
 }
 
-// toldLocked wakes what waits for the mark.
-func (j *Journal) toldLocked() {
+// markedLocked wakes what waits for the mark.
+func (j *Journal) markedLocked() {
 	j.marked = true
 	j.done.Broadcast()
 }

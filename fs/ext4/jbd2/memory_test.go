@@ -93,7 +93,7 @@ func TestCacheMakesRoom(t *testing.T) {
 		}
 		got <- err
 	}()
-	require.Eventually(t, func() bool { return c.starved.Load() == 1 }, waitLong, waitStep)
+	require.Eventually(t, func() bool { return c.waiting.Load() == 1 }, waitLong, waitStep)
 	require.Empty(t, got)
 	held[7].Put()
 	require.NoError(t, <-got)

@@ -22,8 +22,8 @@ func (c *Cache) makeRoom(why error) error {
 		return why
 	}
 	deadline := time.Now().Add(c.patience)
-	c.starved.Add(1)
-	defer c.starved.Add(-1)
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
 	for {
 		freed := c.wake() // before looking: what is let go of from now on is heard of
 		switch {
@@ -34,7 +34,7 @@ func (c *Cache) makeRoom(why error) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("all %d blocks of the metadata cache were in use for %v: %w", c.resident.Load()/int64(c.blockSize), c.patience, why)
 		}
-		if f := c.hurry.Load(); f != nil {
+		if f := c.writeHome.Load(); f != nil {
 			(*f)()
 		}
 		select {
@@ -54,9 +54,9 @@ func (c *Cache) wake() <-chan struct{} {
 	return c.woken
 }
 
-// letGo wakes what waits for a block to be unused.
-func (c *Cache) letGo() {
-	if c.starved.Load() == 0 {
+// wakeWaiting wakes what waits for a block to be unused.
+func (c *Cache) wakeWaiting() {
+	if c.waiting.Load() == 0 {
 		return
 	}
 	c.wakeMu.Lock()

@@ -99,8 +99,8 @@ func (l *Log) run(cfg Config, head uint32, seq TID, begun bool) (*Journal, error
 		j.mu.Unlock()
 		return nil, err
 	}
-	hurry := s.sendHome
-	l.c.hurry.Store(&hurry)
+	send := s.sendHome
+	l.c.writeHome.Store(&send)
 	go s.checkpointer()
 	return j, nil
 }

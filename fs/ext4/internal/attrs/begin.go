@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// CreateCredits is how many blocks the making of a file changes at most: inode bitmap, its descriptor, inode, parent, directory block and index path, one new block with bitmap and
-// descriptor, orphan, superblock.
+// CreateCredits is how many blocks making a file dirties at most: inode bitmap, its descriptor, inode, parent, directory block and
+// index path, one new block with bitmap and descriptor, orphan, superblock.
 const CreateCredits = 32
 
 // New allocates an inode for the directory i and fills in what is the same for every kind. No other operation sees it before it

@@ -10,7 +10,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/xattr"
 )
 
-// xattrCredits is how many blocks a change of attributes changes at most: the inode, a new block and the old one, each with bitmap and descriptor.
+// xattrCredits is how many blocks a change of attributes dirties at most: the inode, a new block and the old one, each with bitmap
+// and descriptor.
 const xattrCredits = 10
 
 // Flags of Setxattr, as in setxattr(2).

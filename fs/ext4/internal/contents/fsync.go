@@ -2,6 +2,12 @@ package contents
 
 import "github.com/lanefs/lanefs/fs/ext4/internal/volume"
 
+// An fsync:
+//
+//  1. an access time that was noted is stored (not for fdatasync)
+//  2. the transaction that last changed the inode is looked up; for fdatasync the last that changed more than times
+//  3. jbd2 commits it, or flushes the device if it is committed already: bytes written in place need no more
+
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes
 // durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,
 // which flushes them.

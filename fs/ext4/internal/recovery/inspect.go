@@ -92,8 +92,8 @@ func (j *Journal) Inspect() *Inspection {
 	if bad := volume.Unwritable(v.Super); bad != 0 {
 		in.Reasons = append(in.Reasons, fmt.Sprintf("the volume has the feature %v, which LaneFS cannot write", bad))
 	}
-	if v.Doubt != "" {
-		in.Reasons = append(in.Reasons, "the volume "+v.Doubt+": run e2fsck on it")
+	if v.FsckReason != "" {
+		in.Reasons = append(in.Reasons, "the volume "+v.FsckReason+": run e2fsck on it")
 	}
 	if v.MetError() {
 		in.Reasons = append(in.Reasons, "this mount has met an error: run e2fsck on the volume")

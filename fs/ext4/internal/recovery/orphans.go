@@ -22,7 +22,7 @@ func readOrphans(v *volume.FS) ([]*volume.Inode, error) {
 
 // leaveOrphans leaves it to e2fsck, since what else is to be finished cannot be known.
 func leaveOrphans(v *volume.FS, found []*volume.Inode, why error) {
-	v.SetDoubt(fmt.Sprintf("is damaged (%v)", why))
+	v.RequireFsck(fmt.Sprintf("is damaged (%v)", why))
 	for _, i := range found {
 		i.Put()
 	}

@@ -42,7 +42,7 @@ func (j *Journal) start() (err error) {
 			return damage // what can't be read is not damaged by that
 		}
 	}
-	v.Distrust(j.marked(), damage)
+	v.RequireChecked(j.marked(), damage)
 	if err := j.open(); err != nil {
 		return err
 	}

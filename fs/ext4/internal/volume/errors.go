@@ -12,16 +12,16 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// NoteTo is note for a deferred call. It is deferred first, so that it runs after all locks are released.
+// NoteTo is Note for a deferred call. It is deferred first, so that it runs after all locks are released.
 func (v *FS) NoteTo(err *error) {
 	if *err != nil {
 		*err = v.Note(*err)
 	}
 }
 
-// Note turns corruption found by the layers below into ErrCorrupt. The first time, it says so in the log, records it in
-// the superblock as the kernel does, and does what Options.Errors asks for. A journal that cannot go on leaves the volume
-// read-only in any case. Before the volume is mounted it is for Open's caller to tell.
+// Note turns corruption found by the layers below into ErrCorrupt. The first time, it logs it, records it in the superblock as the
+// kernel does, and does what Options.Errors asks for. An aborted journal makes the volume read-only in any case. Before the mount
+// is done nothing is recorded: Open returns the error.
 func (v *FS) Note(err error) error {
 	switch {
 	case IsCorrupt(err):
@@ -72,35 +72,35 @@ func IsCorrupt(err error) bool {
 	return errors.As(err, &d) || errors.Is(err, jbd2.ErrCorrupt)
 }
 
-// Distrust makes a volume read-only that must not be written to before e2fsck has looked at it: an earlier mount met
-// damage, or ended without bringing bitmaps and counters up to date; or this one sees damage in what allocation goes by.
-// The kernel warns and goes on, or refuses; but to allocate by a bitmap that is wrong is to overwrite a file,
-// and what can be read should be. marked says that the journal has the mark of an error.
-func (v *FS) Distrust(marked bool, damage error) {
-	doubt := ""
+// RequireChecked makes a volume read-only that must not be written before e2fsck has checked it: an earlier mount met damage, or
+// ended without bringing bitmaps and counters up to date, or this mount finds damage in what allocation uses. The kernel warns and
+// goes on, or refuses the mount. But to allocate by a wrong bitmap is to overwrite a file, and what can be read should be readable.
+// marked says that the journal has the mark of an error.
+func (v *FS) RequireChecked(marked bool, damage error) {
+	reason := ""
 	switch {
 	case v.Super.State&disk.StateError != 0 || marked:
-		doubt = "has errors that were met before"
+		reason = "has errors that were met before"
 	case damage != nil:
-		doubt = fmt.Sprintf("is damaged (%v)", damage)
+		reason = fmt.Sprintf("is damaged (%v)", damage)
 	case v.Super.State&disk.StateValid == 0:
-		doubt = "was not unmounted cleanly and has nothing in a journal to say what is right"
+		reason = "was not unmounted cleanly and has nothing in a journal to say what is right"
 	default:
 		return
 	}
-	v.SetDoubt(doubt)
+	v.RequireFsck(reason)
 }
 
-// SetDoubt makes the volume read-only for want of a check by e2fsck, and says why.
-func (v *FS) SetDoubt(doubt string) {
-	v.Doubt = doubt
+// RequireFsck makes the volume read-only for want of a check by e2fsck, and says why.
+func (v *FS) RequireFsck(reason string) {
+	v.FsckReason = reason
 	if !v.readOnly.Swap(true) {
-		v.Opt.Log.Warn("mounted read-only; run e2fsck on the volume", "why", "the volume "+v.Doubt)
+		v.Opt.Log.Warn("mounted read-only; run e2fsck on the volume", "why", "the volume "+v.FsckReason)
 	}
 }
 
-// recordError writes s_error_count and its like ([layout] Super Block, 0x194). It commits what was done before; when the
-// running transaction had to be forgotten, only the superblock on the medium changes, for the one in memory knows of it.
+// recordError writes s_error_count and its like ([layout] Super Block, 0x194), and commits it with what was done before. If the
+// journal is aborted, only the superblock on the medium is changed: the one in memory may have changes of a lost transaction.
 func (v *FS) recordError() error {
 	o := &Op{FS: v}
 	err := o.force(2, func() error {
@@ -142,8 +142,8 @@ func KeepErrors(to, from *disk.Superblock) {
 	to.LastErrorFunc, to.LastErrorLine, to.LastErrorErrcode = from.LastErrorFunc, from.LastErrorLine, from.LastErrorErrcode
 }
 
-// stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over
-// this one with the marks that it has; e2fsck's has none but what the journal's superblock says, which is waited for.
+// stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over this
+// one. LaneFS's recovery keeps the marks (KeepErrors); e2fsck's goes by the mark in the journal's superblock, so that is waited for.
 func (v *FS) stampError() error {
 	v.Journal.AwaitMark()
 	v.SuperMu.Lock()

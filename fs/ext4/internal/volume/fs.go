@@ -35,7 +35,7 @@ type FS struct {
 	XattrFormat *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
 
-	Doubt string // why e2fsck has to see the volume before it is written; "" if it has not
+	FsckReason string // why e2fsck has to see the volume before it is written; "" if it has not
 
 	inodes     inodeTable
 	orphans    orphans

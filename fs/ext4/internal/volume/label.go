@@ -12,8 +12,8 @@ func (v *FS) Label() string {
 	return v.Super.Label()
 }
 
-// SetLabel renames the volume, on the device when it returns: its superblock, then the backups, each of which may keep the old name if the power is cut
-// meanwhile. A damaged backup keeps it in any case, and the log says so.
+// SetLabel renames the volume, on the device when it returns: first its superblock, then the backups, each of which may keep the
+// old name if the power is cut meanwhile. A damaged backup keeps it in any case, and the log says so.
 func (v *FS) SetLabel(label string) error {
 	if len(label) > MaxLabel {
 		return ErrInvalid

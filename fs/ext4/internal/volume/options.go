@@ -24,7 +24,7 @@ type ErrorMode uint8
 
 const (
 	// ErrorsOfVolume is ErrorsPanic where the superblock asks for it, else ErrorsReadOnly. The superblock's "continue"
-	// does not count: mkfs.ext4 puts it there unasked, and what goes on writing to a damaged volume damages more.
+	// does not count: mkfs.ext4 sets it by default, and more writes to a damaged volume do more damage.
 	ErrorsOfVolume ErrorMode = iota
 	ErrorsContinue           // what met it fails, nothing else
 	ErrorsReadOnly           // no more changes
