@@ -2,9 +2,13 @@
 // and extended attributes; it knows nothing of FUSE, NVMe or GPUs, and returns Go errors, never errno.
 //
 // The nouns: an FS is one mounted volume. An Inode is a live file of it, counted: FS.Inode, Lookup, Create and the like
-// return a reference that the caller drops with Put; the last Put of a file without links frees it. A Buffer holds file
-// bytes in memory that the controller can reach. Offsets and lengths are bytes, block numbers are disk.Block, logical
-// blocks of a file are uint32.
+// return a reference that the caller drops with Put; the last Put of a file without links frees it. Data is file content in
+// memory that the controller can reach. Offsets and lengths are bytes, block numbers are disk.Block, logical blocks of a file
+// are uint32.
+//
+// The work is done in packages below internal, each of which imports only those after it: recovery brings a volume into use,
+// names has the directories, attrs what is said of a file, contents its bytes, volume the superblock, the inode table and the
+// operations. FS and Inode here pass each call on.
 //
 // Every change of metadata happens under a jbd2.Handle. File data is written to its blocks before the handle that makes
 // them reachable ends, so a transaction never commits a pointer to bytes that were not written (ordered mode).
