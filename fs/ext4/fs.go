@@ -71,7 +71,7 @@ func (v *FS) ByNumber(ino uint32) (*Inode, error) { return face(v.vol.ByNumber(i
 // Sync makes everything durable that was done before it.
 func (v *FS) Sync() error { return v.vol.Sync() }
 
-// Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
+// Close makes everything durable, marks the volume clean and releases what it had. The caller has dropped every Inode.
 func (v *FS) Close() error { return v.vol.Close() }
 
 // ReadOnly says whether the volume refuses changes: asked for, required by its features, or since an error, also that of a

@@ -76,8 +76,8 @@ func (i *Inode) Write(off int64, p []byte, may ...May) (int, error) {
 	return contents.Write(i.in(), off, p, may...)
 }
 
-// WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
-// perhaps before this: the times stay.
+// WriteBack is Write for bytes from a write-back cache, which sets their times itself by SetAttr, before or after this: so the
+// times stay.
 func (i *Inode) WriteBack(off int64, p []byte) (int, error) {
 	return contents.WriteBack(i.in(), off, p)
 }

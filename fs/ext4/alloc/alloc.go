@@ -97,7 +97,7 @@ func (a *Allocator) damaged(err error) {
 	}
 }
 
-// Close lets go of the descriptor blocks. Every change is in the cache's hands already.
+// Close releases the descriptor blocks. Every change is in the cache already.
 func (a *Allocator) Close() {
 	for _, d := range a.descs {
 		d.Put()

@@ -5,8 +5,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// This file lists what is free and what is in use, and changes nothing. What changes
-// meanwhile is seen or not.
+// This file lists what is free and what is in use, and changes nothing. A concurrent
+// change may be seen or not.
 
 // FreeRuns calls f with every run of blocks that are free in the bitmaps, in order. A run ends with its group.
 func (a *Allocator) FreeRuns(f func(start disk.Block, n uint32)) error {

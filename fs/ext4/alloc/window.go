@@ -112,7 +112,7 @@ func (a *Allocator) extendLocked(w *Window, n uint32) {
 	a.windows.mu.Unlock()
 }
 
-// Drop lets go of what w keeps.
+// Drop gives back what w keeps.
 func (a *Allocator) Drop(w *Window) {
 	w.mu.Lock()
 	a.dropLocked(w)

@@ -7,11 +7,11 @@
 // and a sorted array of 12-byte entries: extents in a leaf, pointers to nodes one level nearer the leaves elsewhere. The
 // key of a pointer is the first logical block below it, exactly; every change keeps it so.
 //
-// A Tree is a value made for one operation or for several; it holds no state beside the bytes. The caller holds
+// A Tree is a value made for one operation or for several; it holds no state but the bytes. The caller holds
 // the inode's lock: shared for Map, Walk and Check, exclusive for the rest. Nothing that was read from the volume is
 // believed: depth, counts, order, bounds and checksums are checked before use, and what fails is a *disk.CorruptError.
 //
-// A change that fails for want of blocks leaves the tree as it was, or with less of the change than was asked for, never
+// A change that finds no free blocks leaves the tree as it was, or with less of the change than was asked for, never
 // in between: new nodes are allocated before anything is touched.
 //
 // The layout is [layout]: Linux Documentation/filesystems/ext4/ifork.rst, "Extent Tree".

@@ -46,7 +46,7 @@ func (p *path) allocNodes(n int) ([]Node, error) {
 	return got, nil
 }
 
-// goal is where a new node would lie best: beside its siblings, else beside the data.
+// goal is where a new node would lie best: next to its siblings, else next to the data.
 func (p *path) goal() disk.Block {
 	if b := p.block(p.d); b != 0 {
 		return b + 1

@@ -46,7 +46,7 @@ type Cache struct {
 	victim    atomic.Uint32          // the shard to evict from next
 	writeHome atomic.Pointer[func()] // has blocks written home
 	wakeMu    sync.Mutex
-	woken     chan struct{} // protected by wakeMu: closed when a block is let go of; nil if none was asked for
+	woken     chan struct{} // protected by wakeMu: closed when a block becomes unused; nil if nothing waits
 
 	perShard int64 // bytes that a shard may hold
 	shards   []*shard

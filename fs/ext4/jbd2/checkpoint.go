@@ -147,7 +147,7 @@ func (s *logSink) checkpoint() error {
 			return err
 		}
 	}
-	// What is home must be on the medium before the log lets go of its copies.
+	// What is home must be on the medium before the log gives up its copies.
 	if err := s.c.FlushDevice(); err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (j *Journal) markedLocked() {
 
 // commitLocked commits t, the running transaction. It holds j.mu on entry and return, not between.
 func (j *Journal) commitLocked(t *transaction) {
-	// 0. See to it that there is memory for the copies, while others go on. What they add meanwhile freeze sees to.
+	// 0. See to it that there is memory for the copies, while handles go on. freeze gets the rest for what they add.
 	j.again = false
 	size := j.sizeLocked(t, 0)
 	j.mu.Unlock()

@@ -21,7 +21,7 @@ func (c *Cache) FlushDevice() error {
 	if err := c.dev.Flush(); err != nil {
 		c.unflushed.CompareAndSwap(nil, &flushError{err})
 	}
-	if e := c.unflushed.Load(); e != nil { // also of one that went on beside ours
+	if e := c.unflushed.Load(); e != nil { // also of one that ran at the same time
 		return e
 	}
 	return nil

@@ -51,8 +51,8 @@ type Journal struct {
 	wanted     TID          // protected by mu: commit up to this one
 	err        error        // protected by mu: ErrAborted or ErrClosed, for ever
 	failed     bool         // protected by mu: see Fail
-	marking    bool         // protected by mu: the medium is being told, or was
-	marked     bool         // protected by mu: the medium has been told, or could not be; or the committer has ended
+	marking    bool         // protected by mu: the mark is being written, or was
+	marked     bool         // protected by mu: the mark is written, or could not be; or the committer has ended
 	lost       []*Buffer    // protected by mu: dirty, but will not be written
 	held       *hold        // protected by mu: the commit that waits for room or memory, nil if none does
 	again      bool         // protected by mu: it is to be tried again
@@ -84,7 +84,7 @@ type sink interface {
 	// commit makes t durable. The gate is open again. On success the sink has taken over the references that t.dirty
 	// holds. After an error that passes it may be called again.
 	commit(t *transaction) error
-	// giveUp lets go of what freeze has copied.
+	// giveUp releases what freeze has copied.
 	giveUp()
 	// blocks is how many blocks of the transaction's limit so many dirty and revoked blocks take.
 	blocks(dirty, revoked int) int
@@ -282,7 +282,7 @@ func (j *Journal) Err() error {
 	return j.err
 }
 
-// AwaitMark waits, after an abort, until the medium has been told of it, or could not be. A caller that
+// AwaitMark waits, after an abort, until the journal's superblock has the mark of it, or could not be written. A caller that
 // reports the abort after that can rely on the next mount to know.
 func (j *Journal) AwaitMark() {
 	j.mu.Lock()

@@ -149,7 +149,7 @@ func (s *logSink) commit(*transaction) error {
 	return nil
 }
 
-// giveUp lets go of a transaction that will not be written. What it took of the log's room does not matter any more.
+// giveUp releases a transaction that will not be written. The room that it took in the log does not matter any more.
 func (s *logSink) giveUp() {
 	s.c.stage.drop(s.out.places...)
 	s.out.places = s.out.places[:0]

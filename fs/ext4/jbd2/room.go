@@ -25,12 +25,12 @@ func (c *Cache) makeRoom(why error) error {
 	c.waiting.Add(1)
 	defer c.waiting.Add(-1)
 	for {
-		freed := c.wake() // before looking: what is let go of from now on is heard of
+		freed := c.wake() // before looking, so that no block that becomes unused is missed
 		switch {
 		case c.evict(1) > 0 || c.slots.can():
 			return nil
 		case c.resident.Load() == 0:
-			return why // there is nothing that could be let go of
+			return why // there is nothing to evict
 		case time.Now().After(deadline):
 			return fmt.Errorf("all %d blocks of the metadata cache were in use for %v: %w", c.resident.Load()/int64(c.blockSize), c.patience, why)
 		}
@@ -44,7 +44,7 @@ func (c *Cache) makeRoom(why error) error {
 	}
 }
 
-// wake is closed when a block is let go of.
+// wake is closed when a block becomes unused.
 func (c *Cache) wake() <-chan struct{} {
 	c.wakeMu.Lock()
 	defer c.wakeMu.Unlock()

@@ -147,7 +147,7 @@ func (s *scanner) descriptor(p []byte) (more bool, err error) {
 		if s.txn.damage == nil {
 			s.txn.damage = err
 		}
-		// Where the next block is cannot be told.
+		// It is not known where the next block is.
 		return false, nil
 	}
 	for _, t := range tags {

@@ -108,7 +108,7 @@ func (h *Handle) takeOut(b *Buffer) {
 	}
 }
 
-// release lets go of a step.
+// release frees what a step holds.
 func (h *Handle) release(s undoStep) {
 	if s.image != nil {
 		images.Put(&s.image)

@@ -2,7 +2,7 @@ package xattr
 
 // This file is about attributes that must be in the body: system.data, the rest of inline data.
 
-// BodyRoom is how many bytes of value an attribute can have in the body beside all others, -1 if there is no room even
+// BodyRoom is how many bytes of value an attribute can have in the body besides all others, -1 if there is no room even
 // for an empty one.
 func (s *Set) BodyRoom(index uint8, name string) int {
 	a := Attr{Index: index, Name: name}

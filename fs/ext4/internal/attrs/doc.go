@@ -1,4 +1,4 @@
-// Package attrs is what is said of a file beside its contents: what stat reports, flags, extended attributes and ACLs. It also
+// Package attrs is what a file has besides its contents: what stat reports, flags, extended attributes and ACLs. It also
 // begins and ends inodes: New allocates one, End frees one whose last reference and last link are gone.
 //
 // The nouns: Attr is what stat reports, a Change is what chmod, chown, truncate and utimes ask for. An attribute has an index

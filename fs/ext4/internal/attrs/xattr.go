@@ -261,7 +261,7 @@ func dropXattrBlock(i *volume.Inode, o *volume.Op) error {
 	return nil
 }
 
-// FreeXattrs lets go of the attributes of an inode that is freed.
+// FreeXattrs frees the attributes of an inode that is freed.
 func FreeXattrs(i *volume.Inode, o *volume.Op) error {
 	if err := changeEAInodes(i, o, nil); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// Files and memory that the CPU may not reach. What lies in whole blocks of the device goes between the two by DMA; the
-// rest, the edges of an unaligned range and inline contents, takes a detour through a pinned buffer:
+// Transfers between files and memory that the CPU may not reach. Whole blocks of the device go by DMA. The rest, the edges of an
+// unaligned range and inline contents, goes through a pinned buffer:
 //
 //  1. under Mu, shared: split each transfer into a direct part and its edges; map both to extents and holes
 //  2. one Device.Do for all extents of all transfers, in parallel over the queue pairs
@@ -53,7 +53,7 @@ type edge struct {
 
 type span struct{ at, n int }
 
-// dmaAlign is what the controller wants of a memory address (NVMe §4.1.1: dwords).
+// dmaAlign is what the controller requires of a memory address (NVMe §4.1.1: dwords).
 const dmaAlign = 4
 
 // ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
@@ -104,7 +104,7 @@ func readAtOnce(i *volume.Inode, ts []Transfer) int {
 			reqs = reqs[:t.first]
 		}
 		if t.detour == nil && errors.Is(t.Err, blockdev.ErrNoMemory) {
-			_ = t.finish() // lets go of what it has
+			_ = t.finish() // releases its buffers
 			t.Err, t.Done, ts = nil, 0, ts[:k]
 			break
 		}

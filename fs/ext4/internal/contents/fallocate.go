@@ -138,7 +138,7 @@ func zeroEdges(i *volume.Inode, from, to int64) error {
 }
 
 // punch frees the blocks within bytes [from, to) and zeroes the rest. Freeing comes first: a hole within one extent can
-// want a node, and if there is no room for one the file is as it was.
+// need a node, and if there is no room for one the file is as it was.
 func punch(i *volume.Inode, o *volume.Op, from, to int64) error {
 	first, end := blocksWithin(i, from, to)
 	if first < end {
@@ -188,7 +188,7 @@ func zeroRange(i *volume.Inode, o *volume.Op, from, to int64, keepSize bool) err
 }
 
 // unwrite makes logical blocks [l, end), all of them allocated, read as zeroes: it makes them unwritten, or where there is
-// no room for the node which that can want, it writes zeroes.
+// no room for the node which that can need, it writes zeroes.
 func unwrite(i *volume.Inode, o *volume.Op, l, end uint32) error {
 	for l < end {
 		n := atMostExtents(i, l, min(end-l, extent.MaxUnwritten), MaxExtentsPerHandle)

@@ -72,8 +72,8 @@ func Write(i *volume.Inode, off int64, p []byte, may ...volume.May) (n int, err 
 	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, may: may})
 }
 
-// WriteBack is Write for bytes that a cache above held, which knows when they were changed and says so by SetAttr,
-// perhaps before this: the times stay.
+// WriteBack is Write for bytes from a write-back cache, which sets their times itself by SetAttr, before or after this: so the
+// times stay.
 func WriteBack(i *volume.Inode, off int64, p []byte) (n int, err error) {
 	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, keepTimes: true})
 }
@@ -235,7 +235,7 @@ func complete(i *volume.Inode, s *stage) error {
 func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (uint32, error) {
 	next, err := writeRuns(i, o, s, l, MaxExtentsPerHandle)
 	if errors.Is(err, volume.ErrNoSpace) {
-		// There may be no room for all of them, or for the nodes that they want in the tree, but for one.
+		// There may be no room for all of them, or for the nodes that they need in the tree, but for one.
 		next, err = writeRuns(i, o, s, l, 1)
 	}
 	if err != nil {

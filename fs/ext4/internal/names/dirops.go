@@ -11,7 +11,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
-// dirStore is dir.Store for one directory in one operation, nil for reading. Mu is held as dir.Dir wants it.
+// dirStore is dir.Store for one directory in one operation, nil for reading. The caller holds Mu as dir.Dir requires.
 type dirStore struct {
 	i *volume.Inode
 	o *volume.Op

@@ -28,7 +28,7 @@ func (f *fastCommits) get(ino uint32) (*volume.Inode, error) {
 	return i, err
 }
 
-// inode gives an inode the members that the record has: all but its tree, which the ranges change.
+// inode gives an inode the members that the record has, all but its tree: the records of ranges change that.
 func (f *fastCommits) inode(r jbd2.FCInode) error {
 	v := f.v
 	if !v.Super.ValidIno(r.Ino) || r.Ino < v.Super.FirstIno {
@@ -143,7 +143,7 @@ func (f *fastCommits) newInode(ino uint32, d *disk.Inode) (*volume.Inode, error)
 	return i, nil
 }
 
-// empty lets go of all that an inode has, but for its number, which a directory has next or something else.
+// empty frees all that an inode has but its number, which is taken again: for a directory if isDir.
 func (f *fastCommits) empty(i *volume.Inode, isDir bool) error {
 	if err := f.removeTree(i); err != nil {
 		return err

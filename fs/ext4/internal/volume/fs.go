@@ -98,7 +98,7 @@ func (v *FS) Sync() (err error) {
 	return errors.Join(v.settleAllAccess(), v.Journal.Commit())
 }
 
-// Close makes everything durable, marks the volume clean and lets go of it. The caller has dropped every Inode.
+// Close makes everything durable, marks the volume clean and releases what it had. The caller has dropped every Inode.
 func (v *FS) Close() error {
 	v.closeAccess()
 	v.unfinished.close()

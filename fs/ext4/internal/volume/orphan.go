@@ -78,7 +78,7 @@ func (v *FS) AddOrphan(op *Op, i *Inode) error {
 	h.OnUndo(func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		// What was put before it meanwhile is part of the same transaction, and so in memory.
+		// An inode put before it since then belongs to the same transaction, so it is in memory.
 		_ = v.unlistOrphan(h, i)
 	})
 	return nil

@@ -42,7 +42,7 @@ func (i *Inode) Put() {
 	t.mu.Unlock()
 	i.DropWindow()
 	if err := i.FS.end(i, gone); err != nil {
-		if !IsCorrupt(err) { // of that it has told
+		if !IsCorrupt(err) { // damage is logged already
 			i.FS.Opt.Log.Error("freeing what an inode had failed", "inode", i.ino, "error", err)
 		}
 		if !i.FS.unfinished.add(i) {
@@ -58,8 +58,8 @@ func (i *Inode) Put() {
 	t.mu.Unlock()
 }
 
-// unfinished is inodes whose last Put could not free what they had. They are orphans on the volume. Close tries once more, and
-// leaves the rest to the next mount.
+// unfinished holds inodes whose last Put could not free what they had. They are orphans on the volume. Close tries once more; what
+// fails again is left to the next mount.
 type unfinished struct {
 	mu     sync.Mutex
 	inodes []*Inode // protected by mu; referenced

@@ -67,7 +67,7 @@ func (i *Inode) HasBlocks() bool {
 }
 
 // FastSymlink says whether the inode is a symbolic link whose target is in i_block: one without blocks of its own. Its
-// length does not tell, for links of old were given a block whatever their length.
+// length does not tell, for older drivers gave a block to links of any length.
 func (i *Inode) FastSymlink() bool {
 	if i.FS.Super.FeatureIncompat.Has(disk.IncompatEAInode) && i.Disk.IsLink() && !i.IsInline() {
 		// i_blocks counts blocks of attributes as well; such volumes are new enough for the length to tell.

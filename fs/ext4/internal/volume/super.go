@@ -14,7 +14,7 @@ func superblockRead(dev blockdev.Device) int64 {
 	return max(disk.SuperblockOffset+disk.SuperblockSize, int64(dev.Info().BlockSize))
 }
 
-// ReadSuperblock returns a superblock also beside the error that its checksum is wrong.
+// ReadSuperblock reads and checks the superblock. If only its checksum is wrong, it returns the superblock as well as the error.
 func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
 		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())

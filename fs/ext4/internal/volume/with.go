@@ -20,7 +20,7 @@ func (o *Op) AllocFlags() int {
 	return 0
 }
 
-// With is what an operation that makes a file may be told beyond what every one is: a May, or Xattrs.
+// With is an option of an operation that makes a file: a May, or Xattrs.
 type With interface{ with(*Making) }
 
 // Xattrs are extended attributes that a file has from its first moment: they are in the transaction that makes it. Values have
@@ -33,7 +33,7 @@ type Xattr struct {
 	Value []byte
 }
 
-// Making is all that an operation which makes a file was told.
+// Making is the options of one operation that makes a file.
 type Making struct {
 	May    []May
 	Xattrs Xattrs
@@ -43,7 +43,7 @@ func (m May) with(to *Making) { to.May = append(to.May, m) }
 
 func (x Xattrs) with(to *Making) { to.Xattrs = append(to.Xattrs, x...) }
 
-// MakingOf sorts what an operation was told.
+// MakingOf gathers options.
 func MakingOf(with []With) (m Making) {
 	for _, w := range with {
 		w.with(&m)
