@@ -15,11 +15,6 @@ import (
 //go:embed images/*.so images/*.co images/*.ptx
 var built embed.FS
 
-// Archs lists the architectures that have an image: "gfx942" for AMD, "sm_80" for NVIDIA (PTX), "x86_64" for CPUs.
-func Archs() []string {
-	return Images(built).archs()
-}
-
 // Images is a file system with a directory "images", which has one image for each architecture.
 type Images embed.FS
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // spaceRetry is the time between two attempts to write what there was no room for.
@@ -21,7 +21,7 @@ func (d *daemon) settle() error {
 		return nil
 	}
 	err := d.stack.vol.Settle()
-	if !errors.Is(err, blockdev.ErrNoSpace) && !errors.Is(err, jbd2.ErrHeld) {
+	if !errors.Is(err, blockdev.ErrNoSpace) && !errors.Is(err, ext4.ErrHeld) {
 		return nil // what else there is, closing the volume will say
 	}
 	return fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)

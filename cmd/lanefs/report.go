@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
-	"github.com/lanefs/lanefs/fs/ext4/jbd2"
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 )
@@ -41,7 +41,7 @@ type fullReport struct {
 	Why     string     `json:"commits_waiting_why,omitempty"`
 }
 
-func newFullReport(f namespace.Full, h *jbd2.Held) *fullReport {
+func newFullReport(f namespace.Full, h *ext4.Held) *fullReport {
 	if f.Refused == 0 && h == nil {
 		return nil
 	}

@@ -55,9 +55,6 @@ func (v *FS) Inspect() *Inspection { return v.journal.Inspect() }
 // in is the volume itself.
 func (v *FS) in() *volume.FS { return v.vol }
 
-// Inode gives a reference to inode ino, which must be in use.
-func (v *FS) Inode(ino uint32) (*Inode, error) { return face(v.vol.Inode(ino)) }
-
 // Root gives a reference to the root directory.
 func (v *FS) Root() (*Inode, error) { return face(v.vol.Root()) }
 
@@ -87,9 +84,14 @@ func (v *FS) Statfs() Statfs { return v.vol.Statfs() }
 // Stats is a snapshot of the counters.
 func (v *FS) Stats() Stats { return v.vol.Stats() }
 
-// Held is what keeps changes from being committed, nil if nothing does: the medium has no room, or there is no memory. See
-// jbd2.Held.
-func (v *FS) Held() *jbd2.Held { return v.vol.Held() }
+// Held says since when and why a commit is repeated. See jbd2.Held.
+type Held = jbd2.Held
+
+// ErrHeld is in the errors of changes that are refused while a commit is repeated.
+var ErrHeld = jbd2.ErrHeld
+
+// Held is what keeps changes from being committed, nil if nothing does: the medium has no room, or there is no memory.
+func (v *FS) Held() *Held { return v.vol.Held() }
 
 // Settle makes everything durable, and writes home what the log holds, as Close does, while the volume goes on. An error says that
 // Close would leave something behind: what was not committed would be lost, and what the log holds is for the next mount to recover.

@@ -53,7 +53,7 @@ func (m machine) take(addr string, opt Options) (*Device, error) {
 		return nil, err
 	}
 	if opt.Log == nil {
-		opt.Log = slog.Default()
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	f, err := m.pci.Function(a)
 	if err != nil {

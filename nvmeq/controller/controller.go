@@ -20,7 +20,7 @@ type Config struct {
 	Placement Placement             // zero: pinned host memory
 	Queues    int                   // I/O queue pairs to ask for; 0 is 64. Getting fewer is normal
 	Timeout   time.Duration         // of one admin command; 0 is 10 s
-	Log       *slog.Logger          // nil: slog.Default
+	Log       *slog.Logger          // nil: discard
 	OnEvent   func(nvme.AsyncEvent) // called for each asynchronous event, after it was logged
 
 	// Spare opens a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
@@ -90,7 +90,7 @@ func Open(cfg Config) (*Controller, error) {
 		return nil, errors.New("nvme: Open needs a Runtime and a Transport")
 	}
 	if cfg.Log == nil {
-		cfg.Log = slog.Default()
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Queues <= 0 {
 		cfg.Queues = defaultQueues

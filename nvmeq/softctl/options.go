@@ -57,7 +57,7 @@ type Options struct {
 	Injector Injector
 	// Recorder logs what reaches the image.
 	Recorder *media.Recorder
-	Log      *slog.Logger // nil is slog.Default
+	Log      *slog.Logger // nil: discard
 }
 
 // withDefaults fills in what is zero and refuses what cannot be.
@@ -71,7 +71,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.Firmware = cmp.Or(o.Firmware, "1.0")
 	o.Version = cmp.Or(o.Version, Version14)
 	if o.Log == nil {
-		o.Log = slog.Default()
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	switch {
 	case o.BlockSize < 512 || o.BlockSize > 4096 || bits.OnesCount(uint(o.BlockSize)) != 1:
