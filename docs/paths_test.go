@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,4 +30,36 @@ func TestPaths(t *testing.T) {
 		}
 	}
 	require.Greater(t, seen, 20)
+}
+
+// source is the name of a source file in the comment of a package.
+var source = regexp.MustCompile(`[A-Za-z0-9_/]+\.(?:go|h|hip)\b`)
+
+// TestFlows: every source file that a package's comment names is there. The flows of requests in these comments name many.
+func TestFlows(t *testing.T) {
+	var files []string
+	require.NoError(t, filepath.WalkDir("..", func(name string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && source.MatchString(name) {
+			files = append(files, name)
+		}
+		return err
+	}))
+	seen := 0
+	for _, name := range files {
+		if filepath.Base(name) != "doc.go" {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, m := range source.FindAllString(string(text), -1) {
+			seen++
+			if strings.HasPrefix(m, "linux/") || strings.HasPrefix(m, "include/uapi/") {
+				continue // a header of Linux
+			}
+			if !slices.ContainsFunc(files, func(f string) bool { return strings.HasSuffix(f, "/"+m) }) {
+				t.Errorf("%s names %s, which is not there", name, m)
+			}
+		}
+	}
+	require.Greater(t, seen, 30)
 }

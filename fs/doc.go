@@ -12,7 +12,7 @@
 //  2. ext4 allocates one pinned buffer for the range, takes the inode's lock shared, maps the range to extents and holes, and zeroes the
 //     holes.  (*ext4.Inode).Read; ext4/internal/contents/read.go, mapping.go
 //  3. One call has the device read all extents into the buffer.  blockdev.Device.Do
-//  4. The namespace cuts the extents into NVMe commands.  blockdev/namespace/do.go, plan.go
+//  4. The namespace cuts the extents into NVMe commands.  blockdev/namespace/do.go, split.go
 //  5. The commands go to a lane, as work items in its ring.  (*engine.Engine).Do in nvmeq/engine
 //  6. The lane, a kernel on the GPU or a thread of the CPU, builds SQEs, rings the doorbell, and reaps the completions.
 //     kernels/step.h, post.h, reap.h
