@@ -40,7 +40,7 @@ func TestJournals(t *testing.T) {
 				refusedJournal(t, image, err)
 			case strings.Contains(log, "deletions") || strings.Contains(log, "fast commit"):
 				sameTrees(t, image, m.snapshot())
-			case strings.Contains(log, "from the journal"):
+			case strings.Contains(log, "the journal was recovered"):
 				file := saveImage(t, image)
 				fsck(t, file, "-y", "-E", "journal_only")
 				sameBytes(t, load(t, file), m.snapshot())
