@@ -38,8 +38,8 @@ func (i *Inode) Flags() uint32 { return attrs.Flags(i.in()) }
 // SetAttr changes attributes, all or none, and reports them as they are then. A change of size is of regular files only.
 func (i *Inode) SetAttr(s SetAttr) (Attr, error) { return attrs.Set(i.in(), s) }
 
-// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
-// privileged may change immutable and append-only is for the caller to see to.
+// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). The
+// caller checks that only the privileged change immutable and append-only.
 func (i *Inode) SetFlags(flags uint32) error { return attrs.SetFlags(i.in(), flags) }
 
 // SetFlagsAndProject is SetFlags that also moves the file to a project, as FS_IOC_FSSETXATTR. Volumes without the
@@ -49,7 +49,7 @@ func (i *Inode) SetFlagsAndProject(flags, projid uint32) error {
 }
 
 // SetACL sets the access ACL, in the form that Setxattr takes, and the permission bits that go with it; nil removes the ACL.
-// Of the mode's other bits those in drop go. It is one transaction: neither is there without the other.
+// Of the mode's other bits it clears those in drop. It is one transaction: neither is there without the other.
 func (i *Inode) SetACL(value []byte, perm, drop uint32, may ...May) error {
 	return attrs.SetACL(i.in(), value, perm, drop, may...)
 }

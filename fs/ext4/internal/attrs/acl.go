@@ -9,7 +9,7 @@ import (
 )
 
 // SetACL sets the access ACL, in the form that Setxattr takes, and the permission bits that go with it; nil removes the ACL.
-// Of the mode's other bits those in drop go. It is one transaction: neither is there without the other.
+// Of the mode's other bits it clears those in drop. It is one transaction: neither is there without the other.
 func SetACL(i *volume.Inode, value []byte, perm, drop uint32, may ...volume.May) (err error) {
 	if !i.FS.Writable() {
 		return volume.ErrReadOnly

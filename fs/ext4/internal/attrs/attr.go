@@ -8,6 +8,30 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
+// Attr is what stat reports.
+type Attr struct {
+	Ino                         uint32
+	Generation                  uint32
+	Mode                        uint32 // S_IFMT and permission bits, as in struct stat
+	Links                       uint32
+	UID, GID                    uint32
+	Major, Minor                uint32 // of a device node
+	Size                        int64
+	Blocks                      int64 // of 512 bytes
+	Atime, Mtime, Ctime, Crtime time.Time
+	Flags                       uint32 // EXT4_*_FL, as on disk
+	ProjID                      uint32
+}
+
+// Change is a change of attributes; nil fields stay. Ctime is set to now unless given. A time that is the zero
+// time.Time means now.
+type Change struct {
+	Mode                *uint32 // permission bits only
+	UID, GID            *uint32
+	Size                *int64
+	Atime, Mtime, Ctime *time.Time
+}
+
 // Stat reports the inode's attributes.
 func Stat(i *volume.Inode) Attr {
 	i.Mu.RLock()
@@ -114,31 +138,8 @@ func setAttr(i *volume.Inode, s *Change) {
 	}
 }
 
-// setsTimes says whether times other than now are asked for. With a Ctime it is the cache that tells of a write.
+// setsTimes says whether times other than now are asked for. A change with a Ctime comes from the write-back
+// cache, which reports a write.
 func (s *Change) setsTimes() bool {
 	return s.Ctime == nil && (s.Atime != nil && !s.Atime.IsZero() || s.Mtime != nil && !s.Mtime.IsZero())
-}
-
-// Attr is what stat reports.
-type Attr struct {
-	Ino                         uint32
-	Generation                  uint32
-	Mode                        uint32 // S_IFMT and permission bits, as in struct stat
-	Links                       uint32
-	UID, GID                    uint32
-	Major, Minor                uint32 // of a device node
-	Size                        int64
-	Blocks                      int64 // of 512 bytes
-	Atime, Mtime, Ctime, Crtime time.Time
-	Flags                       uint32 // EXT4_*_FL, as on disk
-	ProjID                      uint32
-}
-
-// Change is a change of attributes; nil fields stay. Ctime is set to now unless given. A time that is the zero
-// time.Time means now.
-type Change struct {
-	Mode                *uint32 // permission bits only
-	UID, GID            *uint32
-	Size                *int64
-	Atime, Mtime, Ctime *time.Time
 }

@@ -30,8 +30,8 @@ func (c eaCount) add(attrs []xattr.Attr, n int) {
 	}
 }
 
-// eaValue reads the value of a. The inode that holds it has no name, so no other operation that has its lock waits for one of
-// ours.
+// eaValue reads the value of a. The inode that holds it has no name, so no operation holds its lock and waits for
+// another.
 func eaValue(i *volume.Inode, a xattr.Attr) ([]byte, error) {
 	v, err := i.FS.Get(a.ValueInum)
 	if err != nil {
@@ -54,7 +54,7 @@ func eaValue(i *volume.Inode, a xattr.Attr) ([]byte, error) {
 	return append([]byte{}, d.Bytes()...), nil
 }
 
-// eaBlocks is how many blocks the values of all attributes in s take that are inodes.
+// eaBlocks is how many blocks the values in s take that lie in inodes of their own.
 func eaBlocks(v *volume.FS, s *xattr.Set) (n int64) {
 	for _, part := range [...][]xattr.Attr{s.Body, s.Block} {
 		for k := range part {
@@ -115,8 +115,8 @@ func sharesXattrBlock(i *volume.Inode) (bool, error) {
 	return xattr.Refcount(blk.Data()) > 1, nil
 }
 
-// countEAInode changes the number of references to a value by n. The inode's members but these are constant, and these
-// are protected by sharedXattr: its Mu comes before a handle.
+// countEAInode changes the number of references to a value by n. Only these members of the inode change, and
+// FS.sharedXattr protects them: its Mu cannot be taken under a handle.
 func countEAInode(i *volume.Inode, o *volume.Op, ino uint32, n int) error {
 	v, err := i.FS.Get(ino)
 	if err != nil {

@@ -16,8 +16,8 @@ const (
 	lateFlags  = disk.FlExtents | disk.FlJournalData
 )
 
-// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). That only the
-// privileged may change immutable and append-only is for the caller to see to.
+// SetFlags sets the flags that users may set to those in flags, EXT4_*_FL, as FS_IOC_SETFLAGS of ioctl(2). The
+// caller checks that only the privileged change immutable and append-only.
 func SetFlags(i *volume.Inode, flags uint32) error { return setFlags(i, flags, nil) }
 
 // SetFlagsAndProject is SetFlags that also moves the file to a project, as FS_IOC_FSSETXATTR. Volumes without the
@@ -46,7 +46,7 @@ func setFlagsLocked(i *volume.Inode, o *volume.Op, flags uint32, projid *uint32)
 		!i.Disk.IsReg() && !i.Disk.IsDir() && change&flags&^(disk.FlNodump|disk.FlNoatime) != 0:
 		return fmt.Errorf("inode flags %#x on this kind of file: %w", flags, volume.ErrNotSup)
 	case i.Disk.Flags&flags&disk.FlImmutable != 0 && (change != 0 || moves):
-		return volume.ErrPerm // immutable it was and is to stay
+		return volume.ErrPerm // a file that stays immutable takes no other change
 	case moves && !(i.FS.Super.FeatureROCompat.Has(disk.ROCompatProject) && i.Disk.HasProjid()):
 		return fmt.Errorf("project %d: the volume or the inode has no room for one: %w", *projid, volume.ErrNotSup)
 	}

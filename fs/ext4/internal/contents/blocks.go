@@ -30,6 +30,7 @@ func newBlock(o *volume.Op, b disk.Block) (*jbd2.Buffer, error) {
 	return buf, nil
 }
 
+// FreeMeta frees a block that AllocMeta or AppendMeta took.
 func FreeMeta(i *volume.Inode, o *volume.Op, b disk.Block) error {
 	o.Handle.Forget(b)
 	return freeBlocks(i, o, b, 1)

@@ -10,6 +10,13 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
+// Fallocate modes, as in fallocate(2).
+const (
+	FallocKeepSize  = 0x01
+	FallocPunchHole = 0x02
+	FallocZeroRange = 0x10
+)
+
 // Fallocate allocates, zeroes or punches the n bytes from off, as fallocate(2) says. Other modes are ErrNotSup: collapsing and
 // inserting ranges, too, which Linux's FUSE refuses before it asks.
 func Fallocate(i *volume.Inode, mode uint32, off, n int64, may ...volume.May) error {
@@ -239,10 +246,3 @@ func atMostExtents(i *volume.Inode, l, n uint32, k int) uint32 {
 	}
 	return got
 }
-
-// Fallocate modes, as in fallocate(2).
-const (
-	FallocKeepSize  = 0x01
-	FallocPunchHole = 0x02
-	FallocZeroRange = 0x10
-)

@@ -125,7 +125,7 @@ func writeInline(i *volume.Inode, o *volume.Op, s *stage) (bool, error) {
 	})
 }
 
-// inlineCredits: the inode.
+// inlineCredits is how many blocks a change of inline contents dirties at most.
 const inlineCredits = 4
 
 // resizeInline is resize of inline data. It reports false if that grew out of the inode. Mu is held.

@@ -152,7 +152,7 @@ func FinishTruncate(i *volume.Inode) error {
 
 // cleanTail makes sure that there is nothing past the size, for the file to grow over it: no blocks of a truncation that
 // failed half-way, and zeroes in the last block. They are there unless a power cut undid an append but left its bytes, or
-// another driver did not care. Mu is held.
+// another driver left other bytes there. Mu is held.
 func cleanTail(i *volume.Inode, o *volume.Op) error {
 	switch {
 	case i.IsInline():
@@ -205,7 +205,7 @@ func tailAfter(i *volume.Inode, off int64) (*partial, error) {
 	return readPartial(i, i.FS.Logical(off), skip, i.FS.BlockSize)
 }
 
-// partial reads logical block l, of which bytes [from, to) are to become zero, if it is allocated and written.
+// readPartial reads logical block l, of which bytes [from, to) are to become zero, if it is allocated and written.
 func readPartial(i *volume.Inode, l uint32, from, to int) (*partial, error) {
 	p := &partial{i: i}
 	if l >= extent.MaxBlock {

@@ -160,7 +160,7 @@ func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 
 var errNotAllocated = errors.New("not allocated")
 
-// write is Write under Mu, from logical block l on, which it moves.
+// write is Write under Mu, from logical block *l on; it moves *l past what is written.
 func write(i *volume.Inode, o *volume.Op, s *stage, l *uint32) error {
 	if !i.Disk.IsReg() {
 		return notRegular(i)
@@ -230,8 +230,8 @@ func complete(i *volume.Inode, s *stage) error {
 	return nil
 }
 
-// writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error that
-// is where the file has the new bytes up to.
+// writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error
+// that is the end of what is written.
 func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (uint32, error) {
 	next, err := writeRuns(i, o, s, l, MaxExtentsPerHandle)
 	if errors.Is(err, volume.ErrNoSpace) {

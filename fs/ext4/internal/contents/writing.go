@@ -51,7 +51,7 @@ func (w *writing) gather(l uint32, most int) error {
 		} else if x.Unwritten {
 			w.runs = append(w.runs, run{x, false})
 		} else if len(w.runs) > 0 {
-			// These bytes would be in the file at once, and those before them only if join finds room for the tree.
+			// A block in its place can be read once it is written, those before it only after join: so the batch ends here.
 			return nil
 		}
 		goal = x.Pblk + disk.Block(x.Len)

@@ -14,6 +14,7 @@ const (
 	MaxLinks = 65000 // [layout] Directory Entries, EXT4_LINK_MAX
 )
 
+// CheckName refuses what cannot be the name of a file.
 func CheckName(name string) error {
 	switch {
 	case len(name) > maxName:

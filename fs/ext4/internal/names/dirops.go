@@ -11,6 +11,14 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
+// DirEntry is one name of a directory.
+type DirEntry struct {
+	Name   string
+	Ino    uint32
+	Type   uint8  // DT_*, 0 when the volume does not record it
+	Cookie uint64 // where reading continues after this entry
+}
+
 // dirStore is dir.Store for one directory in one operation, nil for reading. The caller holds Mu as dir.Dir requires.
 type dirStore struct {
 	i *volume.Inode
@@ -90,7 +98,9 @@ type blockEntries struct {
 }
 
 func (b blockEntries) Lookup(name string) (uint32, uint8, error) { return b.l.Lookup(b.s, name) }
-func (b blockEntries) Empty() (bool, error)                      { return b.l.Empty(b.s) }
+
+func (b blockEntries) Empty() (bool, error) { return b.l.Empty(b.s) }
+
 func (b blockEntries) Read(cookie uint64, fn func(dir.Entry, uint64) bool) error {
 	return b.l.Read(b.s, cookie, fn)
 }
@@ -241,12 +251,4 @@ func ReadDir(i *volume.Inode, cookie uint64, f func(DirEntry) bool) (err error) 
 	return e.Read(cookie, func(e dir.Entry, next uint64) bool {
 		return f(DirEntry{Name: string(e.Name), Ino: e.Ino, Type: dir.DTOf(e.Type), Cookie: next})
 	})
-}
-
-// DirEntry is one name of a directory.
-type DirEntry struct {
-	Name   string
-	Ino    uint32
-	Type   uint8  // DT_*, 0 when the volume does not record it
-	Cookie uint64 // where reading continues after this entry
 }

@@ -89,7 +89,7 @@ func removable(c *volume.Inode, dir bool) error {
 	return nil
 }
 
-// freeable tells of damage that would keep the inode from being freed, before its last name goes. Mu is held.
+// freeable reports damage that would keep the inode from being freed, before its last name goes. Mu is held.
 func freeable(c *volume.Inode) error {
 	if c.Disk.IsDir() && c.HasBlocks() && c.Disk.Flags&disk.FlExtents != 0 {
 		switch x, ok, err := contents.Extents(c, nil).Last(); {

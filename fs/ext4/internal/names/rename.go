@@ -9,6 +9,13 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
+// Rename flags, as in renameat2(2).
+const (
+	RenameNoReplace = 1
+	RenameExchange  = 2
+	RenameWhiteout  = 4 // see Inode.RenameWhiteout
+)
+
 // Rename moves oldName of the directory i to newName of the directory to, replacing what is there unless flags say
 // RenameNoReplace, or exchanging the two with RenameExchange.
 //
@@ -288,10 +295,3 @@ func (r *renaming) parents(o *volume.Op) error {
 	}
 	return nil
 }
-
-// Rename flags, as in renameat2(2).
-const (
-	RenameNoReplace = 1
-	RenameExchange  = 2
-	RenameWhiteout  = 4 // see Inode.RenameWhiteout
-)

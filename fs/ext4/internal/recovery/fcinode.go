@@ -132,7 +132,7 @@ func (f *fastCommits) slot(i *volume.Inode, raw []byte, fresh bool) error {
 	return i.Store(f.o)
 }
 
-// New takes inode number ino for a file that the records made.
+// newInode takes inode number ino for a file that the records made.
 func (f *fastCommits) newInode(ino uint32, d *disk.Inode) (*volume.Inode, error) {
 	v := f.v
 	if _, err := v.Alloc.ClaimInode(f.o.Handle, ino, d.IsDir()); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. Beside an error it
+// readOrphans finds what an earlier mount left to be finished, and learns the places of the orphan file. With an error it
 // returns what was found before it.
 func readOrphans(v *volume.FS) ([]*volume.Inode, error) {
 	todo, err := readOrphanFile(v)
@@ -20,7 +20,7 @@ func readOrphans(v *volume.FS) ([]*volume.Inode, error) {
 	return append(todo, list...), err
 }
 
-// leaveOrphans leaves it to e2fsck, since what else is to be finished cannot be known.
+// leaveOrphans leaves the orphans to e2fsck and the volume read-only: with a damaged list it is not known which there are.
 func leaveOrphans(v *volume.FS, found []*volume.Inode, why error) {
 	v.RequireFsck(fmt.Sprintf("is damaged (%v)", why))
 	for _, i := range found {
@@ -28,7 +28,8 @@ func leaveOrphans(v *volume.FS, found []*volume.Inode, why error) {
 	}
 }
 
-// finishOrphans finishes it. What fails stays on the list, is said in the log, and does not keep the volume from being mounted.
+// finishOrphans frees and truncates what readOrphans has found. What fails stays on the list, is logged, and does not fail the
+// mount.
 func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
 	if len(todo) == 0 {
 		return nil

@@ -12,6 +12,30 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
+// Errors that callers tell apart. Everything else is an I/O error.
+var (
+	ErrNotExist    = dir.ErrNotExist
+	ErrExist       = dir.ErrExist
+	ErrNotDir      = errors.New("not a directory")
+	ErrIsDir       = errors.New("is a directory")
+	ErrNotEmpty    = errors.New("directory not empty")
+	ErrInvalid     = errors.New("invalid argument")
+	ErrNameTooLong = errors.New("file name too long")
+	ErrNoSpace     = alloc.ErrNoSpace
+	ErrTooManyLink = errors.New("too many links")
+	ErrTooBig      = errors.New("file too large")
+	ErrReadOnly    = errors.New("volume is read-only")
+	ErrCorrupt     = errors.New("structure needs cleaning")
+	ErrNoAttr      = errors.New("no such attribute")
+	ErrNotSup      = errors.New("operation not supported")
+	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
+	ErrRange       = errors.New("name or value too long")
+	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
+	ErrCrossDevice = errors.New("not of the directory's project")
+	ErrNoData      = errors.New("no data past this offset") // Seek
+	ErrStale       = errors.New("stale file handle")        // ByNumber: it leads to no file that has a name
+)
+
 // NoteTo is Note for a deferred call. It is deferred first, so that it runs after all locks are released.
 func (v *FS) NoteTo(err *error) {
 	if *err != nil {
@@ -167,27 +191,3 @@ func (v *FS) stampError() error {
 	sb.EncodeStable(b)
 	return v.SendSuper(s)
 }
-
-// Errors that callers tell apart. Everything else is an I/O error.
-var (
-	ErrNotExist    = dir.ErrNotExist
-	ErrExist       = dir.ErrExist
-	ErrNotDir      = errors.New("not a directory")
-	ErrIsDir       = errors.New("is a directory")
-	ErrNotEmpty    = errors.New("directory not empty")
-	ErrInvalid     = errors.New("invalid argument")
-	ErrNameTooLong = errors.New("file name too long")
-	ErrNoSpace     = alloc.ErrNoSpace
-	ErrTooManyLink = errors.New("too many links")
-	ErrTooBig      = errors.New("file too large")
-	ErrReadOnly    = errors.New("volume is read-only")
-	ErrCorrupt     = errors.New("structure needs cleaning")
-	ErrNoAttr      = errors.New("no such attribute")
-	ErrNotSup      = errors.New("operation not supported")
-	ErrPerm        = errors.New("operation not permitted") // immutable, append-only
-	ErrRange       = errors.New("name or value too long")
-	ErrClusters    = alloc.ErrReadOnly // free space of a volume with bigalloc
-	ErrCrossDevice = errors.New("not of the directory's project")
-	ErrNoData      = errors.New("no data past this offset") // Seek
-	ErrStale       = errors.New("stale file handle")        // ByNumber: it leads to no file that has a name
-)

@@ -11,21 +11,21 @@ import (
 
 // Op is one operation that changes metadata. It owns
 //
-//   - the locks of the inodes that it changes, from lock to the operation's end;
-//   - its handle, and with it the credits, while do runs;
+//   - the locks of the inodes that it changes, from Lock to the operation's end;
+//   - its handle, and with it the credits, while Do runs;
 //   - what its caller may do;
 //   - what must be put back when it fails, on the volume and in memory;
 //   - what is left to be done when no lock is held any more.
 //
-// What do runs ends in one of three ways: done; undone, when it returned an error; or, if something can't be undone, with the
+// What Do runs ends in one of three ways: done; undone, when it returned an error; or, if something can't be undone, with the
 // journal failed before any of it can be committed. Then the volume is read-only, and has the mark that e2fsck looks for.
-// An operation too large for one handle calls do several times, and leaves a file that is right after each.
+// An operation too large for one handle calls Do several times, and leaves a file that is right after each.
 //
 // Handles are begun and ended in this file only.
 type Op struct {
 	FS     *FS
 	may    May
-	Handle *jbd2.Handle // while do runs f
+	Handle *jbd2.Handle // while Do runs f
 
 	own      []*Inode // locked for writing, in the order of locking
 	kept     []kept   // as they were when the handle began, or when they were locked under it

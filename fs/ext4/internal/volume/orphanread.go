@@ -33,7 +33,7 @@ func (v *FS) ReadOrphanList() ([]*Inode, error) {
 	return found, nil
 }
 
-// UseOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. Beside an error
+// UseOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. With an error
 // it returns what was found before it.
 func (v *FS) UseOrphanFile(seed uint32, blocks []disk.Block) ([]*Inode, error) {
 	f := &orphanFile{seed: seed, blocks: blocks}

@@ -76,6 +76,7 @@ func (i *Inode) FastSymlink() bool {
 	return i.Disk.IsLink() && !i.IsInline() && i.NoBlocks()
 }
 
+// IsInline says whether the content lies in the inode itself.
 func (i *Inode) IsInline() bool { return i.Disk.Flags&disk.FlInlineData != 0 }
 
 // NoBlocks says whether the inode has no blocks of its own, not even of metadata.
