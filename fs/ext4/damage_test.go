@@ -1,4 +1,4 @@
-package ext4
+package ext4_test
 
 import (
 	"bytes"
@@ -13,30 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
 // openLogged opens an image and collects what the volume says.
-func openLogged(t *testing.T, img string) (v *FS, log *[]string, done func() error) {
+func openLogged(t *testing.T, img string) (v *ext4.FS, log *[]string, done func() error) {
 	t.Helper()
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	log = new([]string)
-	v, err = Open(dev, Options{Log: disktest.Logger(func(line string) { *log = append(*log, line) })})
+	v, err = ext4.Open(dev, ext4.Options{Log: disktest.Logger(func(line string) { *log = append(*log, line) })})
 	require.NoError(t, err)
 	return v, log, func() error { return errors.Join(v.Close(), dev.Close()) }
-}
-
-// patchSuper changes the superblock of an image.
-func patchSuper(t *testing.T, img string, f func(*disk.Superblock)) {
-	t.Helper()
-	m := disktest.Open(t, img)
-	f(m.Superblock)
-	b := m.Block(m.SuperBlockNo())
-	m.Encode(b[disk.SuperblockOffset&(m.BlockSize()-1):])
-	m.SetBlock(m.SuperBlockNo(), b)
 }
 
 // TestMountsForReading mounts volumes that e2fsck has to see first: for reading, whatever was asked for, and without a write.
@@ -72,8 +63,8 @@ func TestMountsForReading(t *testing.T) {
 			root, err := v.Root()
 			require.NoError(t, err)
 			size := int64(0)
-			_, err = root.SetAttr(SetAttr{Size: &size})
-			require.ErrorIs(t, err, ErrReadOnly)
+			_, err = root.SetAttr(ext4.SetAttr{Size: &size})
+			require.ErrorIs(t, err, ext4.ErrReadOnly)
 			root.Put()
 			require.NoError(t, done())
 			after, err := os.ReadFile(img)
@@ -97,13 +88,13 @@ func TestHalfOperation(t *testing.T) {
 			f.Put()
 			require.NoError(t, v.Sync())
 
-			err = v.in().Change(nil, func(o *volume.Op) error {
-				o.Lock(root.in())
+			err = v.Volume().Change(nil, func(o *volume.Op) error {
+				o.Lock(root.Live())
 				return o.Do(8, func() error {
-					root.in().Disk.LinksCount = 77
-					require.NoError(t, root.in().Store(o))
+					root.Live().Disk.LinksCount = 77
+					require.NoError(t, root.Live().Store(o))
 					if blind {
-						super, err := v.in().Cache.Get(disk.Block(v.in().Super.SuperBlockNo()))
+						super, err := v.Volume().Cache.Get(disk.Block(v.Volume().Super.SuperBlockNo()))
 						require.NoError(t, err)
 						o.Handle.Dirty(super) // without a word on how to put it back
 						super.Put()
@@ -115,7 +106,7 @@ func TestHalfOperation(t *testing.T) {
 			require.EqualValues(t, 3, root.Attr().Links)
 			require.True(t, v.ReadOnly())
 			_, err = root.Create("after", unix.S_IFREG|0o644, 0, 0, 0, 0)
-			require.ErrorIs(t, err, ErrReadOnly)
+			require.ErrorIs(t, err, ext4.ErrReadOnly)
 			root.Put()
 			if err := done(); blind {
 				require.ErrorIs(t, err, cause)
@@ -167,7 +158,7 @@ func TestValuesInInodes(t *testing.T) {
 	v, _, done := openLogged(t, img)
 	root, err := v.Root()
 	require.NoError(t, err)
-	with := func(n string, f func(i *Inode)) {
+	with := func(n string, f func(i *ext4.Inode)) {
 		i, err := root.Lookup(n)
 		require.NoError(t, err)
 		f(i)
@@ -175,18 +166,18 @@ func TestValuesInInodes(t *testing.T) {
 	}
 	for range 2 { // reading leaves no trace in the inode of the value
 		for _, n := range []string{"read", "freed"} {
-			with(n, func(i *Inode) {
+			with(n, func(i *ext4.Inode) {
 				got, err := i.Getxattr("user.own")
 				require.NoError(t, err)
 				require.Equal(t, string(value)+n, string(got))
 			})
 		}
 	}
-	with("replaced", func(i *Inode) {
+	with("replaced", func(i *ext4.Inode) {
 		require.NoError(t, i.Setxattr("user.long", []byte("short"), 0))
-		require.NoError(t, i.Setxattr("user.own", []byte("short"), XattrReplace))
+		require.NoError(t, i.Setxattr("user.own", []byte("short"), ext4.XattrReplace))
 	})
-	with("removed", func(i *Inode) {
+	with("removed", func(i *ext4.Inode) {
 		require.NoError(t, i.Removexattr("user.long"))
 		require.NoError(t, i.Removexattr("user.own"))
 	})
@@ -216,7 +207,7 @@ func TestValuesIntoInodes(t *testing.T) {
 		root, err := v.Root()
 		require.NoError(t, err)
 		before := v.Statfs()
-		f, err := root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0, Xattrs{{Name: "user.new", Value: value(9000)}})
+		f, err := root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0, ext4.Xattrs{{Name: "user.new", Value: value(9000)}})
 		require.NoError(t, err)
 		for _, n := range []int{5000, 65536, 12288, 100, 40000} { // each replaces the one before
 			require.NoError(t, f.Setxattr("user.long", value(n), 0))
@@ -224,8 +215,8 @@ func TestValuesIntoInodes(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, value(n), got)
 		}
-		require.NoError(t, f.Setxattr("user.other", value(30000), XattrCreate))
-		require.NoError(t, f.Setxattr("user.gone", value(30000), XattrCreate))
+		require.NoError(t, f.Setxattr("user.other", value(30000), ext4.XattrCreate))
+		require.NoError(t, f.Setxattr("user.gone", value(30000), ext4.XattrCreate))
 		require.NoError(t, f.Removexattr("user.gone"))
 		f.Put()
 		root.Put()
@@ -284,7 +275,7 @@ func TestValuesWithoutFeature(t *testing.T) {
 	root, err := v.Root()
 	require.NoError(t, err)
 	for _, name := range []string{"removed", "replaced", "other"} {
-		f, err := root.Create(name, unix.S_IFREG|0o644, 0, 0, 0, 0, Xattrs{{Name: "user.long", Value: bytes.Repeat([]byte(name), 2000)}})
+		f, err := root.Create(name, unix.S_IFREG|0o644, 0, 0, 0, 0, ext4.Xattrs{{Name: "user.long", Value: bytes.Repeat([]byte(name), 2000)}})
 		require.NoError(t, err)
 		f.Put()
 	}
@@ -296,8 +287,8 @@ func TestValuesWithoutFeature(t *testing.T) {
 	v, _, done = openLogged(t, img)
 	root, err = v.Root()
 	require.NoError(t, err)
-	require.ErrorIs(t, root.Unlink("removed"), ErrCorrupt)
-	require.ErrorIs(t, root.Rename("other", root, "replaced", 0), ErrReadOnly) // since the first
+	require.ErrorIs(t, root.Unlink("removed"), ext4.ErrCorrupt)
+	require.ErrorIs(t, root.Rename("other", root, "replaced", 0), ext4.ErrReadOnly) // since the first
 	for _, name := range []string{"removed", "replaced", "other"} {
 		f, err := root.Lookup(name)
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package ext4
+package ext4_test
 
 import (
 	"encoding/binary"
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
@@ -65,7 +66,7 @@ func TestDamagedIndex(t *testing.T) {
 			require.NoError(t, err)
 			defer dev.Close()
 			var log []string
-			v, err := Open(dev, Options{Errors: ErrorsContinue, Log: disktest.Logger(func(line string) { log = append(log, line) })})
+			v, err := ext4.Open(dev, ext4.Options{Errors: ext4.ErrorsContinue, Log: disktest.Logger(func(line string) { log = append(log, line) })})
 			require.NoError(t, err)
 			top, err := v.Root()
 			require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestDamagedIndex(t *testing.T) {
 				i.Put()
 			}
 			_, err = d.Lookup("never there")
-			require.ErrorIs(t, err, ErrNotExist)
+			require.ErrorIs(t, err, ext4.ErrNotExist)
 			up, err := d.Lookup("..")
 			require.NoError(t, err)
 			require.Equal(t, top.Ino(), up.Ino())
@@ -89,7 +90,7 @@ func TestDamagedIndex(t *testing.T) {
 			for rest { // a few at a time, as readdir(3) does
 				rest = false
 				k := 0
-				require.NoError(t, d.ReadDir(cookie, func(e DirEntry) bool {
+				require.NoError(t, d.ReadDir(cookie, func(e ext4.DirEntry) bool {
 					if k++; k > 37 {
 						return false
 					}
@@ -104,12 +105,12 @@ func TestDamagedIndex(t *testing.T) {
 			}
 
 			_, err = d.Create("new", unix.S_IFREG|0o644, 0, 0, 0, 0)
-			require.ErrorIs(t, err, ErrCorrupt)
-			require.ErrorIs(t, d.Unlink(name(7)), ErrCorrupt)
-			require.ErrorIs(t, d.Rename(name(7), top, "moved", 0), ErrCorrupt)
+			require.ErrorIs(t, err, ext4.ErrCorrupt)
+			require.ErrorIs(t, d.Unlink(name(7)), ext4.ErrCorrupt)
+			require.ErrorIs(t, d.Rename(name(7), top, "moved", 0), ext4.ErrCorrupt)
 			i, err := d.Lookup(name(7))
 			require.NoError(t, err)
-			require.ErrorIs(t, d.Link(i, "linked"), ErrCorrupt)
+			require.ErrorIs(t, d.Link(i, "linked"), ext4.ErrCorrupt)
 			i.Put()
 			f, err := top.Create("elsewhere", unix.S_IFREG|0o644, 0, 0, 0, 0)
 			require.NoError(t, err)

@@ -52,9 +52,6 @@ func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
 // Inspect describes the mounted volume as it is now, its journal as this mount found it.
 func (v *FS) Inspect() *Inspection { return v.journal.Inspect() }
 
-// in is the volume itself.
-func (v *FS) in() *volume.FS { return v.vol }
-
 // Root gives a reference to the root directory.
 func (v *FS) Root() (*Inode, error) { return face(v.vol.Root()) }
 

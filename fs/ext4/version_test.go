@@ -1,4 +1,4 @@
-package ext4
+package ext4_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
@@ -31,8 +32,8 @@ func TestVersion(t *testing.T) {
 			}
 			return err
 		}, true},
-		{"chmod", func() error { _, err := f.SetAttr(SetAttr{Mode: &mode}); return err }, false},
-		{"truncate", func() error { _, err := f.SetAttr(SetAttr{Size: &size}); return err }, false},
+		{"chmod", func() error { _, err := f.SetAttr(ext4.SetAttr{Mode: &mode}); return err }, false},
+		{"truncate", func() error { _, err := f.SetAttr(ext4.SetAttr{Size: &size}); return err }, false},
 		{"fallocate", func() error { return f.Fallocate(0, 0, 50_000) }, false},
 		{"setxattr", func() error { return f.Setxattr("user.a", []byte("b"), 0) }, false},
 		{"link", func() error { return root.Link(f, "g") }, false},
@@ -40,15 +41,15 @@ func TestVersion(t *testing.T) {
 		{"unlink", func() error { return root.Unlink("h") }, false},
 		{"lookup", func() error { g, err := root.Lookup("f"); g.Put(); return err }, true},
 	} {
-		before := f.in().Disk.Version
+		before := f.Live().Disk.Version
 		require.NoError(t, k.do(), k.name)
 		if k.same {
-			require.Equal(t, before, f.in().Disk.Version, k.name)
+			require.Equal(t, before, f.Live().Disk.Version, k.name)
 		} else {
-			require.Greater(t, f.in().Disk.Version, before, k.name)
+			require.Greater(t, f.Live().Disk.Version, before, k.name)
 		}
 	}
-	want := fmt.Sprintf("Version: 0x%08x:%08x", f.in().Disk.Version>>32, uint32(f.in().Disk.Version))
+	want := fmt.Sprintf("Version: 0x%08x:%08x", f.Live().Disk.Version>>32, uint32(f.Live().Disk.Version))
 	f.Put()
 	root.Put()
 	require.NoError(t, done())

@@ -1,4 +1,4 @@
-package ext4
+package ext4_test
 
 import (
 	"log/slog"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
@@ -38,9 +39,9 @@ var past = time.Now().Add(-48 * time.Hour)
 // stalled is a volume with some files, whose device can be made to hold flushes.
 type stalled struct {
 	dev   *blockdev.TestDevice
-	v     *FS
-	root  *Inode
-	files []*Inode
+	v     *ext4.FS
+	root  *ext4.Inode
+	files []*ext4.Inode
 }
 
 const stalledSize = 64 << 10
@@ -50,7 +51,7 @@ func openStalled(t *testing.T, img string) *stalled {
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	// There is a commit only where one is asked for.
-	v, err := Open(dev, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(t, err)
 	s := &stalled{dev: dev, v: v}
 	s.root, err = v.Root()
@@ -60,7 +61,7 @@ func openStalled(t *testing.T, img string) *stalled {
 		require.NoError(t, err)
 		_, err = f.Write(0, make([]byte, stalledSize))
 		require.NoError(t, err)
-		_, err = f.SetAttr(SetAttr{Atime: &past})
+		_, err = f.SetAttr(ext4.SetAttr{Atime: &past})
 		require.NoError(t, err)
 		s.files = append(s.files, f)
 	}
@@ -118,7 +119,7 @@ func (s *stalled) others(t *testing.T) {
 	_, err = other.Write(2*stalledSize, make([]byte, stalledSize)) // behind a hole
 	require.NoError(t, err)
 	half := int64(stalledSize / 2)
-	_, err = other.SetAttr(SetAttr{Size: &half})
+	_, err = other.SetAttr(ext4.SetAttr{Size: &half})
 	require.NoError(t, err)
 	d, err := read.Read(0, stalledSize)
 	require.NoError(t, err)
@@ -129,7 +130,7 @@ func (s *stalled) others(t *testing.T) {
 	require.NoError(t, err)
 	f.Put()
 	require.NoError(t, s.root.Unlink("new"))
-	require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
+	require.NoError(t, s.root.ReadDir(0, func(ext4.DirEntry) bool { return true }))
 }
 
 // TestFsyncHoldsNobodyUp has an fsync wait for a device that does not answer, and does everything else meanwhile.
@@ -173,7 +174,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 	s := openStalled(t, img)
 	finish := s.stall(t)
 	var full []*jbd2.Handle
-	for h := s.v.in().Journal.TryBegin(1); h != nil; h = s.v.in().Journal.TryBegin(1) {
+	for h := s.v.Volume().Journal.TryBegin(1); h != nil; h = s.v.Volume().Journal.TryBegin(1) {
 		full = append(full, h)
 	}
 	require.NotEmpty(t, full)
@@ -189,9 +190,9 @@ func TestReadNeedsNoRoom(t *testing.T) {
 			require.NoError(t, err)
 			d.Release()
 		}
-		require.NoError(t, s.root.ReadDir(0, func(DirEntry) bool { return true }))
-		for s.files[1].in().Mu.TryLock() { // until the writer is there
-			s.files[1].in().Mu.Unlock()
+		require.NoError(t, s.root.ReadDir(0, func(ext4.DirEntry) bool { return true }))
+		for s.files[1].Live().Mu.TryLock() { // until the writer is there
+			s.files[1].Live().Mu.Unlock()
 			time.Sleep(time.Millisecond)
 		}
 		for _, name := range []string{"other", "read"} { // also of the one that is being written
@@ -203,7 +204,7 @@ func TestReadNeedsNoRoom(t *testing.T) {
 		require.EqualValues(t, stalledSize, st.Size)
 		require.True(t, read.Attr().Atime.After(past.Add(24*time.Hour)), "the read left no access time")
 	})
-	require.NotZero(t, read.in().AccessTime.Load(), "the access time was stored: there was room after all")
+	require.NotZero(t, read.Live().AccessTime.Load(), "the access time was stored: there was room after all")
 	require.Empty(t, waited, "a writer went on without room")
 	for _, h := range full {
 		require.NoError(t, h.End())
@@ -218,7 +219,7 @@ func TestCommitInterval(t *testing.T) {
 	img := disktest.Make(t, "16M")
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
-	v, err := Open(dev, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: 20 * time.Millisecond})
+	v, err := ext4.Open(dev, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), CommitInterval: 20 * time.Millisecond})
 	require.NoError(t, err)
 	root, err := v.Root()
 	require.NoError(t, err)
@@ -226,7 +227,7 @@ func TestCommitInterval(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Write(0, []byte("content"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return v.in().Journal.Committed(f.in().TID) }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return v.Volume().Journal.Committed(f.Live().TID) }, 2*time.Minute, time.Millisecond)
 
 	// The power goes.
 	b, err := os.ReadFile(img)
@@ -261,7 +262,7 @@ func TestFdatasync(t *testing.T) {
 	}
 	old := func() { // so that a write is sure to change the times
 		t.Helper()
-		_, err := f.SetAttr(SetAttr{Atime: &past, Mtime: &past})
+		_, err := f.SetAttr(ext4.SetAttr{Atime: &past, Mtime: &past})
 		require.NoError(t, err)
 		require.NoError(t, s.v.Sync())
 		require.Equal(t, past.Unix(), f.Attr().Mtime.Unix())
@@ -314,11 +315,11 @@ func TestFlushesAreShared(t *testing.T) {
 	sync := func() { results <- f.Fsync(true) }
 	go sync()
 	within(t, "the first gets to the device", func() { <-held })
-	before := s.v.in().Cache.Stats().FlushesShared
+	before := s.v.Volume().Cache.Stats().FlushesShared
 	for range many - 1 {
 		go sync()
 	}
-	require.Eventually(t, func() bool { return s.v.in().Cache.Stats().FlushesShared == before+many-2 }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.v.Volume().Cache.Stats().FlushesShared == before+many-2 }, 2*time.Minute, time.Millisecond)
 	require.Empty(t, results)
 	require.Zero(t, flushes.Load())
 	release()
