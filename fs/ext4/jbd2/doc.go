@@ -1,6 +1,6 @@
 // Package jbd2 is the metadata side of a volume: a cache of metadata blocks in pinned memory, and the journal that makes
-// changes of several blocks atomic and durable. It knows block numbers and the journal's own format; it knows nothing of
-// ext4's structures.
+// changes of several blocks atomic and durable. It knows block numbers and the journal's own format; of
+// ext4's structures it knows the type of a block number alone.
 //
 // The nouns. A Block is a file-system block number. A Buffer is one block in memory, shared by all callers that asked
 // the Cache for it, and counted: Get and New take a reference, Put drops it. A Handle is one operation's permission to change
