@@ -20,10 +20,10 @@ RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./f
 all: build
 
 deps: ## install what is missing (apt-get; root)
-	@.ci/deps
+	@lab/deps
 
 deps-run: ## the same without compilers for the kernels, whose images are committed
-	@.ci/deps run
+	@lab/deps run
 
 kernels: ## the kernels' images again, if a source changed: host object, four GPU code objects, PTX
 	@kernels/build.sh update
@@ -49,7 +49,7 @@ $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" .ci/gotest
+	@GO="$(GO)" RACE="$(RACE)" $(GO) run ./lab/gotest
 
 race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./lab/...)
@@ -63,7 +63,7 @@ fault-test: deps-run kernels ## 20 minutes of faults in the middle of operations
 		grep --line-buffered -v '^=== '
 
 fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and the like change that
-	@GO="$(GO)" nice -n 19 .ci/fuzz
+	@GO="$(GO)" nice -n 19 lab/fuzz
 
 stress: deps kernels ## stress-ng's file system stressors for 10 minutes under the race detector; STRESS_TIME=1h changes that
 	@command -v stress-ng >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends stress-ng; }

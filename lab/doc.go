@@ -4,7 +4,7 @@
 //	powercut  power cuts at every write, checked by e2fsck and by mounting again
 //	iofault   failing reads, writes and flushes in the middle of operations
 //	hostile   damaged volumes: e2fsprogs' own, mutated and fuzzed
-//	attack    ordinary users who attack a mount
+//	attack    programs of ordinary users that attack a mount
 //	media     the binary over an image on a file system that fails (faultfs)
 //	rocm      a stand-in for AMD's ROCm, and the tests of gpu/hip on it
 //	gpu       the bundle for a machine with an NVIDIA GPU
@@ -12,4 +12,7 @@
 //	bench     LaneFS, fuse2fs and the kernel's ext4 side by side; bench/ring the rings of the SDK
 //	demo      the first mount, from mkfs to fsck
 //	stress    stress-ng's stressors under the race detector
+//	gotest    runs every test and reports: make test
+//
+// deps installs what they need, fuzz runs the fuzzers.
 package lab

@@ -44,8 +44,6 @@ func dataOp(l *Layout, o *diff.Op) bool {
 	case o.Kind == diff.OpOpen:
 		o.Flags &^= unix.O_ACCMODE | unix.O_DIRECT
 		o.Flags |= unix.O_RDWR
-	case o.Kind == diff.OpFallocate && o.Flags&(unix.FALLOC_FL_COLLAPSE_RANGE|unix.FALLOC_FL_INSERT_RANGE) != 0 && l.Block > 1024:
-		return o.Off%int64(l.Block) == 0 && o.Len%int64(l.Block) == 0
 	}
 	if l.Block == 1024 {
 		o.Off, o.Off2, o.Len = o.Off/scale, o.Off2/scale, (o.Len+scale-1)/scale

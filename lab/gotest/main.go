@@ -1,0 +1,126 @@
+// Command gotest runs every test of the module once: what `make test` does. The packages in $RACE run under the race detector, the others
+// without it. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
+// tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
+//
+// $GO is the go command. $LANEFS_SEED is where tests that try things at random begin; it follows from the commit's tree unless it is set.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// timeout is the most that the tests of one package may take.
+const timeout = 14 * time.Minute
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	gocmd := os.Getenv("GO")
+	if gocmd == "" {
+		gocmd = "go"
+	}
+	list := func(patterns ...string) ([]string, error) {
+		out, err := command(append([]string{gocmd, "list", "-e"}, patterns...), nil).Output()
+		return strings.Fields(string(out)), err
+	}
+	all, err := list("./...")
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	var racy []string
+	if patterns := strings.Fields(os.Getenv("RACE")); len(patterns) > 0 {
+		if racy, err = list(patterns...); err != nil {
+			return fmt.Errorf("go list %s: %w", patterns, err)
+		}
+	}
+	if err := os.MkdirAll("build", 0o755); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join("build", "test.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	r := newReport(os.Stdout, log)
+	if cc, err := command([]string{gocmd, "env", "CC"}, nil).Output(); err != nil {
+		return fmt.Errorf("go env: %w", err)
+	} else if _, err := exec.LookPath(strings.TrimSpace(string(cc))); err != nil && len(racy) > 0 {
+		r.notes = append(r.notes, "race detector: not used, it needs a C compiler (make deps)")
+		racy = nil
+	}
+	seed := os.Getenv("LANEFS_SEED")
+	if seed == "" {
+		seed = treeSeed()
+	}
+	fmt.Printf("fresh seeds: LANEFS_SEED=%s\n", seed)
+	fmt.Fprintf(log, "fresh seeds: LANEFS_SEED=%s\n", seed)
+	pure := slices.DeleteFunc(all, func(p string) bool { return slices.Contains(racy, p) })
+	for _, part := range []struct {
+		cgo      string
+		flags    []string
+		packages []string
+	}{{"0", nil, pure}, {"1", []string{"-race"}, racy}} {
+		if len(part.packages) == 0 {
+			continue
+		}
+		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-timeout", timeout.String()}, part.flags, part.packages)
+		if err := test(command(args, []string{"CGO_ENABLED=" + part.cgo, "LANEFS_SEED=" + seed}), r); err != nil {
+			return err
+		}
+	}
+	return r.end()
+}
+
+// test runs go test -json, and reports what it prints. A test that fails is no error here.
+func test(cmd *exec.Cmd, r *report) error {
+	pr, pw := io.Pipe()
+	cmd.Stdout, cmd.Stderr = pw, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	waited := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		pw.Close()
+		waited <- err
+	}()
+	if err := r.read(pr); err != nil {
+		return err
+	}
+	if err := <-waited; err != nil && !r.failed() {
+		return fmt.Errorf("go test: %w, and no test has failed", err)
+	}
+	return nil
+}
+
+func command(args, env []string) *exec.Cmd {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	return cmd
+}
+
+// treeSeed is the same for one state of the sources on every machine, and another one for each state.
+func treeSeed() string {
+	out, err := exec.Command("git", "rev-parse", "HEAD^{tree}").Output()
+	if err != nil || len(out) < 8 {
+		return "1"
+	}
+	n, err := strconv.ParseUint(string(out[:8]), 16, 32)
+	if err != nil {
+		return "1"
+	}
+	return strconv.FormatUint(n%1_000_000_000, 10)
+}

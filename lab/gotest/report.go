@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// event is one line of go test -json: see `go doc test2json`.
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of build-output
+	Test       string
+	Output     string
+	Elapsed    float64 // s
+}
+
+// report turns events into what a person reads.
+type report struct {
+	out, log io.Writer
+	notes    []string
+
+	mu       sync.Mutex
+	printed  time.Time           // when out got its last line; protected by mu
+	running  map[key]time.Time   // protected by mu, as all below
+	output   map[key][]string    // of tests that have not ended, and of packages
+	failing  map[string]bool     // packages with a failed test
+	skipped  map[string][]string // by reason
+	broken   []string            // packages that failed
+	failures []string            // tests that failed
+	passed   int
+}
+
+// key is one test; with an empty name, a package's own output.
+type key struct{ pkg, name string }
+
+// quiet is how long nothing may be printed.
+const quiet = 30 * time.Second
+
+func newReport(out, log io.Writer) *report {
+	return &report{out: out, log: log, printed: time.Now(), running: map[key]time.Time{}, output: map[key][]string{},
+		failing: map[string]bool{}, skipped: map[string][]string{}}
+}
+
+// read reports events until the end of r.
+func (r *report) read(from io.Reader) error {
+	stop := make(chan struct{})
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(quiet / 6):
+				r.tick(time.Now())
+			}
+		}
+	})
+	defer ticking.Wait()
+	defer close(stop)
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) != nil {
+				e = event{Action: "build-output", Output: line} // the go command's own words
+			}
+			r.add(e, time.Now())
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *report) add(e event, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := key{e.Package, e.Test}
+	switch e.Action {
+	case "run":
+		r.running[t] = now
+	case "output":
+		if !strings.HasPrefix(e.Output, "=== ") {
+			r.output[t] = append(r.output[t], e.Output)
+		}
+	case "build-output":
+		r.print(e.Output)
+	case "pass", "fail", "skip":
+		r.ended(t, e)
+	}
+}
+
+// ended reports the end of a test or of a package.
+func (r *report) ended(t key, e event) {
+	text := r.output[t]
+	delete(r.running, t)
+	delete(r.output, t)
+	fmt.Fprint(r.log, strings.Join(text, ""))
+	if t.name == "" {
+		if e.Action == "fail" {
+			r.broken = append(r.broken, t.pkg)
+			r.unended(t.pkg)
+			if all := strings.Join(text, ""); !r.failing[t.pkg] || crash.MatchString(all) {
+				r.print(all)
+			}
+		}
+		if e.Action != "skip" {
+			r.print(fmt.Sprintf("%-4s  %s  %.1f s\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], t.pkg, e.Elapsed))
+		}
+		return
+	}
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "skip":
+		why := reason(text)
+		r.skipped[why] = append(r.skipped[why], t.name)
+	case "fail":
+		r.failing[t.pkg] = true
+		r.failures = append(r.failures, t.pkg+" "+t.name)
+		r.print(strings.Join(text, ""))
+	}
+}
+
+// unended reports the tests that a package has left running: it crashed, or its time was up.
+func (r *report) unended(pkg string) {
+	var left []key
+	for t := range r.running {
+		if t.pkg == pkg {
+			left = append(left, t)
+		}
+	}
+	slices.SortFunc(left, func(a, b key) int { return strings.Compare(a.name, b.name) })
+	for _, t := range left {
+		r.ended(t, event{Action: "fail"})
+	}
+}
+
+// crash is what the Go runtime and the race detector begin with.
+var crash = regexp.MustCompile(`(?m)^(panic:|fatal error:|WARNING: DATA RACE)`)
+
+var said = regexp.MustCompile(`^ *[^ ]+\.go:[0-9]+: `)
+
+// reason is the last line that a test has logged.
+func reason(text []string) string {
+	for _, line := range slices.Backward(text) {
+		if at := said.FindString(line); at != "" {
+			return strings.TrimSpace(line[len(at):])
+		}
+	}
+	return "no reason given"
+}
+
+// tick names the tests that run if nothing was printed for a while.
+func (r *report) tick(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(r.printed) < quiet || len(r.running) == 0 {
+		return
+	}
+	last := map[string]key{} // the test of each package that began last: it runs, the others wait for it
+	for t, began := range r.running {
+		if o, ok := last[t.pkg]; !ok || began.After(r.running[o]) {
+			last[t.pkg] = t
+		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(last)) {
+		t := last[pkg]
+		r.print(fmt.Sprintf("...   %s %s, for %.0f s\n", pkg, t.name, now.Sub(r.running[t]).Seconds()))
+	}
+}
+
+func (r *report) print(s string) {
+	fmt.Fprint(r.out, s)
+	fmt.Fprint(r.log, s)
+	r.printed = time.Now()
+}
+
+func (r *report) failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.broken)+len(r.failures) > 0
+}
+
+// end prints the sums. It returns an error if anything failed, or nothing ran.
+func (r *report) end() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	var s strings.Builder
+	for i, why := range slices.Sorted(maps.Keys(r.skipped)) {
+		if i == 0 {
+			s.WriteString("\nskipped:\n")
+		}
+		n += len(r.skipped[why])
+		fmt.Fprintf(&s, "  %s: %s\n", why, strings.Join(r.skipped[why], " "))
+	}
+	for _, note := range r.notes {
+		fmt.Fprintln(&s, note)
+	}
+	for title, list := range map[string][]string{"failed tests": r.failures, "failed packages": r.broken} {
+		if len(list) > 0 {
+			fmt.Fprintf(&s, "%s:\n  %s\n", title, strings.Join(list, "\n  "))
+		}
+	}
+	failed := len(r.failures)
+	if failed == 0 {
+		failed = len(r.broken)
+	}
+	fmt.Fprintf(&s, "%d passed, %d failed, %d skipped\n", r.passed, failed, n)
+	r.print(s.String())
+	switch {
+	case failed > 0:
+		return fmt.Errorf("%d failed; all output is in build/test.log", failed)
+	case r.passed == 0:
+		return errors.New("no test ran")
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const events = `{"Action":"start","Package":"m/a"}
+{"Action":"run","Package":"m/a","Test":"TestGood"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"    a_test.go:3: fine\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"run","Package":"m/a","Test":"TestNot"}
+{"Action":"output","Package":"m/a","Test":"TestNot","Output":"    a_test.go:9: needs a GPU\n"}
+{"Action":"skip","Package":"m/a","Test":"TestNot","Elapsed":0}
+{"Action":"pass","Package":"m/a","Elapsed":1.25}
+{"Action":"skip","Package":"m/none","Elapsed":0}
+`
+
+func reported(t *testing.T, lines string) (out, log string, err error) {
+	t.Helper()
+	var o, l bytes.Buffer
+	r := newReport(&o, &l)
+	require.NoError(t, r.read(strings.NewReader(lines)))
+	err = r.end()
+	return o.String(), l.String(), err
+}
+
+func TestReportPasses(t *testing.T) {
+	out, log, err := reported(t, events)
+	require.NoError(t, err)
+	require.Equal(t, "ok    m/a  1.2 s\n\nskipped:\n  needs a GPU: TestNot\n1 passed, 0 failed, 1 skipped\n", out)
+	require.Contains(t, log, "a_test.go:3: fine")
+}
+
+func TestReportFails(t *testing.T) {
+	for _, c := range []struct{ name, lines, want string }{
+		{"a test", `{"Action":"run","Package":"m/b","Test":"TestBad"}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"    b_test.go:3: wrong\n"}
+{"Action":"fail","Package":"m/b","Test":"TestBad","Elapsed":0.1}
+{"Action":"output","Package":"m/b","Output":"FAIL\n"}
+{"Action":"fail","Package":"m/b","Elapsed":0.2}
+`, "b_test.go:3: wrong"},
+		{"a build", `{"ImportPath":"m/c","Action":"build-output","Output":"c.go:1: undefined: x\n"}
+{"Action":"start","Package":"m/c"}
+{"Action":"output","Package":"m/c","Output":"FAIL\tm/c [build failed]\n"}
+{"Action":"fail","Package":"m/c","Elapsed":0,"FailedBuild":"m/c"}
+`, "undefined: x"},
+		{"a crash", `{"Action":"run","Package":"m/d","Test":"TestStays"}
+{"Action":"output","Package":"m/d","Test":"TestStays","Output":"panic: test timed out after 14m0s\n"}
+{"Action":"output","Package":"m/d","Output":"FAIL\tm/d\t840s\n"}
+{"Action":"fail","Package":"m/d","Elapsed":840}
+`, "timed out after 14m0s"},
+		{"nothing", "", "0 passed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, _, err := reported(t, c.lines)
+			require.Error(t, err)
+			require.Contains(t, out, c.want)
+			require.Contains(t, out, " failed, ")
+		})
+	}
+}
+
+// TestQuiet: what runs is named when nothing has ended for a while.
+func TestQuiet(t *testing.T) {
+	var out, log bytes.Buffer
+	r := newReport(&out, &log)
+	now := time.Now()
+	r.add(event{Action: "run", Package: "m/a", Test: "TestLong"}, now)
+	r.tick(now.Add(quiet / 2))
+	require.Empty(t, out.String())
+	r.tick(now.Add(2 * quiet))
+	require.Equal(t, "...   m/a TestLong, for 60 s\n", out.String())
+}
