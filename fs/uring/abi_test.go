@@ -1,0 +1,61 @@
+package uring
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestLayout holds the structures against the kernel's: sizes and offsets are those that gcc 12 gives for include/uapi/linux/fuse.h and
+// include/uapi/linux/io_uring.h of Linux 6.18.
+func TestLayout(t *testing.T) {
+	require.EqualValues(t, 120, unsafe.Sizeof(params{}))
+	require.EqualValues(t, 40, unsafe.Offsetof(params{}.sq))
+	require.EqualValues(t, 80, unsafe.Offsetof(params{}.cq))
+	require.EqualValues(t, 128, unsafe.Sizeof(sqe{}))
+	require.EqualValues(t, 8, unsafe.Offsetof(sqe{}.cmdOp))
+	require.EqualValues(t, 16, unsafe.Offsetof(sqe{}.addr))
+	require.EqualValues(t, 24, unsafe.Offsetof(sqe{}.len))
+	require.EqualValues(t, 32, unsafe.Offsetof(sqe{}.userData))
+	require.EqualValues(t, 48, unsafe.Offsetof(sqe{}.cmd))
+	require.EqualValues(t, 16, unsafe.Sizeof(cqe{}))
+
+	require.EqualValues(t, 24, unsafe.Sizeof(cmdReq{}))
+	require.EqualValues(t, 8, unsafe.Offsetof(cmdReq{}.commitID))
+	require.EqualValues(t, 16, unsafe.Offsetof(cmdReq{}.qid))
+	require.EqualValues(t, 288, unsafe.Sizeof(header{}))
+	require.EqualValues(t, 128, unsafe.Offsetof(header{}.opIn))
+	require.EqualValues(t, 256, unsafe.Offsetof(header{}.ent))
+	require.EqualValues(t, 32, unsafe.Sizeof(entInOut{}))
+	require.EqualValues(t, 8, unsafe.Offsetof(entInOut{}.commitID))
+	require.EqualValues(t, 16, unsafe.Offsetof(entInOut{}.payloadSz))
+	require.EqualValues(t, inHeaderSize, unsafe.Sizeof(inHeader{}))
+	require.EqualValues(t, outHeaderSize, unsafe.Sizeof(outHeader{}))
+}
+
+func TestParseCPUs(t *testing.T) {
+	for text, want := range map[string][]int{"0": {0}, "0-3": {0, 1, 2, 3}, "0,2-3,8": {0, 2, 3, 8}} {
+		have, err := parseCPUs(text)
+		require.NoError(t, err)
+		require.Equal(t, want, have)
+	}
+	for _, text := range []string{"", "x", "3-1", "1-", "-1"} {
+		_, err := parseCPUs(text)
+		require.Error(t, err, "%q", text)
+	}
+}
+
+// TestShare: queues of CPUs that are offline are served by threads of others.
+func TestShare(t *testing.T) {
+	servers := share([]int{0, 1, 2, 3, 4}, []int{1, 3})
+	require.Len(t, servers, 2)
+	all := map[uint16]int{}
+	for _, s := range servers {
+		require.EqualValues(t, s.cpu, s.queues[0])
+		for _, q := range s.queues {
+			all[q]++
+		}
+	}
+	require.Equal(t, map[uint16]int{0: 1, 1: 1, 2: 1, 3: 1, 4: 1}, all)
+}

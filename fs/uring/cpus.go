@@ -1,0 +1,51 @@
+package uring
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel wants a queue for each possible CPU; some of them may be offline (Documentation/admin-guide/cputopology.rst).
+const cpuDir = "/sys/devices/system/cpu/"
+
+// cpus reads a list of CPUs: "possible" or "online".
+func cpus(name string) ([]int, error) {
+	b, err := os.ReadFile(cpuDir + name)
+	if err != nil {
+		return nil, err
+	}
+	return parseCPUs(strings.TrimSpace(string(b)))
+}
+
+// parseCPUs reads "0-3,8".
+func parseCPUs(text string) (list []int, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, ranged := strings.Cut(part, "-")
+		if !ranged {
+			last = first
+		}
+		from, err := strconv.Atoi(first)
+		if err != nil {
+			return nil, fmt.Errorf("CPU list %q: %w", text, err)
+		}
+		to, err := strconv.Atoi(last)
+		if err != nil || to < from {
+			return nil, fmt.Errorf("CPU list %q is not one", text)
+		}
+		for n := from; n <= to; n++ {
+			list = append(list, n)
+		}
+	}
+	return list, nil
+}
+
+// bind binds the calling thread to a CPU. It is slower, but no error, when that does not work: in a cpuset without it.
+func bind(cpu int) {
+	var set unix.CPUSet
+	set.Set(cpu)
+	_ = unix.SchedSetaffinity(0, &set)
+}

@@ -1,0 +1,62 @@
+// Package uringtest lets tests have FUSE over io_uring where the machine offers it.
+package uringtest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/uring"
+)
+
+const parameter = "/sys/module/fuse/parameters/enable_uring"
+
+// Enable switches FUSE over io_uring on for the time of a test, or skips it with the reason. Tests that do so, of all packages,
+// run one after another: the switch is the machine's.
+func Enable(t testing.TB) { set(t, "Y") }
+
+// Disable switches it off, likewise.
+func Disable(t testing.TB) { set(t, "N") }
+
+func set(t testing.TB, want string) {
+	t.Helper()
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "lanefs-uringtest.lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	before, err := os.ReadFile(parameter)
+	if err != nil {
+		t.Skipf("SKIPPED: %v", uring.ErrKernel)
+	}
+	if string(before[:1]) != want {
+		if err := os.WriteFile(parameter, []byte(want), 0); err != nil {
+			t.Skipf("SKIPPED: the fuse module's parameter enable_uring is %s, and cannot be changed: %v", before[:1], err)
+		}
+		t.Cleanup(func() {
+			if err := os.WriteFile(parameter, before, 0); err != nil {
+				t.Errorf("the fuse module's parameter enable_uring stays %s: %v", want, err)
+			}
+		})
+	}
+	if want != "Y" {
+		return
+	}
+	u, err := uring.Open(uring.Options{})
+	if unavailable := (*uring.Unavailable)(nil); errors.As(err, &unavailable) {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Close()
+}
