@@ -20,11 +20,8 @@ const (
 
 	enterGetEvents = 1 << 0
 
-	registerSendMsgRing = 31 // IORING_REGISTER_SEND_MSG_RING, Linux 6.13
-
-	opNop     = 0
-	opMsgRing = 40
-	opURing   = 46 // IORING_OP_URING_CMD
+	opNop      = 0
+	opURingCmd = 46
 
 	offSQRing = 0
 	offSQEs   = 0x10000000

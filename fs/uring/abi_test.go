@@ -45,17 +45,3 @@ func TestParseCPUs(t *testing.T) {
 		require.Error(t, err, "%q", text)
 	}
 }
-
-// TestShare: queues of CPUs that are offline are served by threads of others.
-func TestShare(t *testing.T) {
-	servers := share([]int{0, 1, 2, 3, 4}, []int{1, 3})
-	require.Len(t, servers, 2)
-	all := map[uint16]int{}
-	for _, s := range servers {
-		require.EqualValues(t, s.cpu, s.queues[0])
-		for _, q := range s.queues {
-			all[q]++
-		}
-	}
-	require.Equal(t, map[uint16]int{0: 1, 1: 1, 2: 1, 3: 1, 4: 1}, all)
-}

@@ -3,20 +3,21 @@
 // handler (see GoFuse).
 //
 // The nouns: a Transport serves one FUSE connection. A queue stands for one possible CPU: the kernel puts a request into the
-// queue of the CPU on which it was made. An entry of a queue is room for one request: a header buffer and a payload buffer.
-// A server is a thread with an io_uring, bound to a CPU; it serves the queue of that CPU, and its share of the queues of
-// CPUs that are offline. Sizes are bytes.
+// queue of the CPU on which it was made. A server is a thread with an io_uring of its own and one entry: a header buffer and
+// a payload buffer, room for one request. Sizes are bytes.
 //
-// Who owns an entry. Between REGISTER or COMMIT_AND_FETCH and its completion the kernel does; then the server's thread, or
-// the goroutine to which it gave the request. Both write the answer into the entry. Only the server's thread submits.
+// A server's life, again and again:
 //
-// The life of a request:
+//  1. the kernel fills the entry, on the server's thread, and completes its command
+//  2. the thread handles the request, and writes the answer into the entry
+//  3. it submits COMMIT_AND_FETCH, in the system call in which it waits for the next completion
 //
-//  1. the kernel fills the header and payload of a free entry, on the server's thread, and completes the entry's command
-//  2. the server's thread reaps the completion
-//  3. if Handler.Inline says so, the thread handles the request; else a goroutine does, and tells the thread by a message
-//     (IORING_REGISTER_SEND_MSG_RING) that the answer is there. Other requests go on meanwhile
-//  4. the server's thread submits COMMIT_AND_FETCH, in the system call in which it waits for the next completion
+// So no request is ever handed from one thread to another, and one that waits holds up its own entry only: the kernel gives
+// the next request of the CPU to another server of the queue. A queue begins with one server, bound to its CPU. Whenever the
+// last idle one takes a request another is started, up to a limit. The kernel prefers the server that became idle last, so
+// a program that waits for each of its requests is served by one thread, on its own CPU.
+//
+// Who owns an entry: between REGISTER or COMMIT_AND_FETCH and its completion the kernel, then the server's thread.
 //
 // INIT, FORGET, INTERRUPT and notifications stay on /dev/fuse.
 //

@@ -8,16 +8,13 @@ import (
 )
 
 // goFuse has go-fuse's ProtocolServer answer.
-type goFuse struct {
-	server *fuse.ProtocolServer
-	inline func(opcode uint32, nodeID uint64, opIn []byte) bool
-}
+type goFuse struct{ server *fuse.ProtocolServer }
 
 // GoFuse makes a handler of a file system that a fuse.Server serves on /dev/fuse at the same time. The options are those that the
 // server was made with, init is its KernelSettings: the request is answered a second time, which only go-fuse's own settings
-// hear of, and not the file system. inline is Handler.Inline.
-func GoFuse(fs fuse.RawFileSystem, opt *fuse.MountOptions, init *fuse.InitIn, inline func(opcode uint32, nodeID uint64, opIn []byte) bool) (Handler, error) {
-	g := &goFuse{fuse.NewProtocolServer(fs, opt), inline}
+// hear of, and not the file system.
+func GoFuse(fs fuse.RawFileSystem, opt *fuse.MountOptions, init *fuse.InitIn) (Handler, error) {
+	g := &goFuse{fuse.NewProtocolServer(fs, opt)}
 	in := unsafe.Slice((*byte)(unsafe.Pointer(init)), unsafe.Sizeof(*init))
 	out := make([]byte, unsafe.Sizeof(fuse.OutHeader{})+unsafe.Sizeof(fuse.InitOut{}))
 	if _, status := g.server.HandleRequest([][]byte{in}, [][]byte{out}); !status.Ok() {
@@ -27,10 +24,6 @@ func GoFuse(fs fuse.RawFileSystem, opt *fuse.MountOptions, init *fuse.InitIn, in
 		return nil, fmt.Errorf("go-fuse refuses the kernel's INIT: %v", fuse.Status(-h.Status))
 	}
 	return g, nil
-}
-
-func (g *goFuse) Inline(opcode uint32, nodeID uint64, opIn []byte) bool {
-	return g.inline(opcode, nodeID, opIn)
 }
 
 func (g *goFuse) Handle(in, out [][]byte) int {

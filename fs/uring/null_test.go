@@ -88,9 +88,6 @@ func (n *nullFS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut
 
 func (n *nullFS) OnUnmount() { close(n.gone) }
 
-// inline is everything but LOOKUP.
-func inline(opcode uint32, _ uint64, _ []byte) bool { return opcode != 1 }
-
 // mounted is a file system on a mount of its own.
 type mounted struct {
 	dir    string
@@ -99,7 +96,7 @@ type mounted struct {
 }
 
 // mount mounts a file system, over io_uring if overURing says so.
-func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool, in func(uint32, uint64, []byte) bool) *mounted {
+func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool) *mounted {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
@@ -120,10 +117,9 @@ func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool, in func(uint32, 
 		require.NotZero(t, m.server.KernelSettings().Flags64()&fuse.CAP_OVER_IO_URING)
 		fd, err := uring.Descriptor(connection(t, m.dir))
 		require.NoError(t, err)
-		h, err := uring.GoFuse(fs, opt, m.server.KernelSettings(), in)
+		h, err := uring.GoFuse(fs, opt, m.server.KernelSettings())
 		require.NoError(t, err)
 		require.NoError(t, m.rings.Start(fd, h))
-		require.NoError(t, unix.Close(fd))
 	}
 	require.NoError(t, m.server.WaitMount())
 	t.Cleanup(func() { m.unmount(t) })
@@ -158,7 +154,7 @@ func (m *mounted) wait(t testing.TB) {
 
 func TestNull(t *testing.T) {
 	uringtest.Enable(t)
-	m := mount(t, newNull(), true, inline)
+	m := mount(t, newNull(), true)
 	f, err := os.OpenFile(m.dir+"/data", os.O_RDWR|unix.O_DIRECT, 0)
 	require.NoError(t, err)
 	defer f.Close()

@@ -30,9 +30,8 @@ type ring struct {
 // newRing makes a ring for n commands at once; it belongs to the calling thread.
 func newRing(n int) (*ring, error) {
 	p := params{
-		flags: setupCQSize | setupSubmitAll | setupSQE128 | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray,
-		// A command and a message for each, and some.
-		cqEntries: 2*uint32(n) + 8,
+		flags:     setupCQSize | setupSubmitAll | setupSQE128 | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray,
+		cqEntries: 2 * uint32(n),
 	}
 	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, uintptr(n), uintptr(unsafe.Pointer(&p)), 0)
 	if errno != 0 {
@@ -114,36 +113,18 @@ func (r *ring) enter(wait bool) error {
 // ready says whether a completion is there.
 func (r *ring) ready() bool { return r.head != atomic.LoadUint32(r.cqTail) }
 
+// peek is the next completion, which must be there.
+func (r *ring) peek() cqe { return r.completions[r.head&r.cqMask] }
+
 // reap takes a completion, if there is one.
 func (r *ring) reap() (c cqe, ok bool) {
-	// The completion must be read after the tail that covers it: the load acquires.
+	// The completion must be read after the tail that covers it: the load in ready acquires.
 	if !r.ready() {
 		return cqe{}, false
 	}
-	c = r.completions[r.head&r.cqMask]
+	c = r.peek()
 	r.head++
 	// The kernel must not write the slot again before it was read: the store releases.
 	atomic.StoreUint32(r.cqHead, r.head)
 	return c, true
-}
-
-// send posts a completion to the ring fd, from any thread and without a ring of its own.
-func send(fd int, userData uint64) error {
-	m := sqe{opcode: opMsgRing, fd: int32(fd)}
-	setMessage(&m, userData)
-	for {
-		_, _, errno := unix.Syscall6(unix.SYS_IO_URING_REGISTER, ^uintptr(0), registerSendMsgRing, uintptr(unsafe.Pointer(&m)), 1, 0, 0)
-		switch errno {
-		case 0:
-			return nil
-		case unix.EINTR, unix.EAGAIN:
-		default:
-			return os.NewSyscallError("io_uring_register", errno)
-		}
-	}
-}
-
-// setMessage puts the completion's user data where IORING_OP_MSG_RING has it, in off.
-func setMessage(m *sqe, userData uint64) {
-	*(*uint64)(unsafe.Pointer(&m.cmdOp)) = userData
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -11,30 +12,27 @@ import (
 
 // Handler answers requests, many at once.
 type Handler interface {
-	// Inline says whether the queue's own thread may handle a request. It must not if that waits for other requests of the mount,
-	// directly or by a lock, for these may be in the same queue; and should not if it waits for a device. opIn is the operation's
-	// own header.
-	Inline(opcode uint32, nodeID uint64, opIn []byte) bool
 	// Handle reads a request from in, a stream of bytes that begins with its fuse_in_header, and writes the answer to out, likewise
-	// with a fuse_out_header. It returns how many bytes those are; 0 is answered with EIO. Both may be the same memory from the
-	// payload on: what Handle writes there it writes when it has read what it needs.
+	// with a fuse_out_header. It returns how many bytes those are; 0 is answered with EIO. Both are the same memory, but for the
+	// operation's own header and an IOCTL's payload: what Handle writes there it writes when it has read what it needs.
 	Handle(in, out [][]byte) int
 }
 
 // Options of Open.
 type Options struct {
-	Entries int // of each queue: requests of a CPU that are under way; 0: DefaultEntries
+	// Servers is how many threads a queue may have, and so how many requests of a CPU may be under way; 0: DefaultServers.
+	Servers int
 	// Payload is how many bytes a payload buffer has: the most that a request or an answer carries besides its headers. At least
 	// the mount's max_write, and its max_pages.
 	Payload int
-	// Alloc gives the memory of the payload buffers, page-aligned; nil: anonymous memory, which costs what is used of it.
+	// Alloc gives the memory of a payload buffer, page-aligned; nil: anonymous memory, which costs what is used of it.
 	Alloc func(size int) (memory []byte, free func(), err error)
-	// Logf hears of what should not happen; nil: nothing does.
+	// Logf is told what should not happen; nil: nothing is.
 	Logf func(format string, args ...any)
 }
 
-// DefaultEntries is enough for a CPU's readers and a stream of read-ahead.
-const DefaultEntries = 8
+// DefaultServers is as many requests as go-fuse has under way with 16 MiB of them.
+const DefaultServers = 16
 
 // minPayload is FUSE_MIN_READ_BUFFER.
 const minPayload = 8192
@@ -42,23 +40,26 @@ const minPayload = 8192
 // Transport is FUSE over io_uring for one connection.
 type Transport struct {
 	opt     Options
-	handler Handler
-	servers []*server
-	queues  int
-	fd      int // of /dev/fuse, our own
+	handler Handler // set before start is closed
+	queues  []*queue
+	fd      int // of /dev/fuse; likewise
 	running sync.WaitGroup
+	start   chan struct{} // closed: first servers register
+	started chan struct{} // closed: all have, and serve
+	quit    chan struct{} // closed: those that do not serve end
 	stop    sync.Once
-	quit    chan struct{} // closed: servers that were not started end
+	end     sync.Once
+	ready   chan error // of each queue's first server: what came of making it, then of registering it
 }
 
-// Open makes the rings and their threads, one for each CPU that is online. It is called before the mount: what can fail with
-// io_uring itself fails here. The error is an Unavailable where there is something to say. Close ends what was not started.
+// Open makes a server for each possible CPU. It is called before the mount: what can fail with io_uring itself fails here. The error is
+// an Unavailable where there is something to say. Close ends what was not started.
 func Open(opt Options) (*Transport, error) {
 	if err := Check(); err != nil {
 		return nil, err
 	}
-	if opt.Entries == 0 {
-		opt.Entries = DefaultEntries
+	if opt.Servers == 0 {
+		opt.Servers = DefaultServers
 	}
 	page := os.Getpagesize()
 	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
@@ -76,68 +77,71 @@ func Open(opt Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{opt: opt, fd: -1, quit: make(chan struct{}), queues: len(possible)}
-	for _, s := range share(possible, online) {
-		s.t = t
-		t.servers = append(t.servers, s)
-	}
-	made := make(chan error, len(t.servers))
-	for _, s := range t.servers {
+	t := &Transport{opt: opt, fd: -1, start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error, len(possible))}
+	for _, cpu := range possible {
+		q := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}
+		q.servers.Store(1)
+		q.idle.Store(1)
+		t.queues = append(t.queues, q)
 		t.running.Add(1)
-		go s.run(made)
+		go t.first(q)
 	}
-	for range t.servers {
-		err = errors.Join(err, <-made)
-	}
-	if err != nil {
+	if err := t.all(); err != nil {
 		t.Close()
 		return nil, because(err)
 	}
 	return t, nil
 }
 
-// share gives each online CPU a server, with the CPU's queue and its share of those of CPUs that are offline, whose threads
-// could not be bound.
-func share(possible, online []int) (servers []*server) {
-	at := map[int]*server{}
-	for _, cpu := range online {
-		s := &server{cpu: cpu, queues: []uint16{uint16(cpu)}, start: make(chan Handler), ready: make(chan error, 1)}
-		servers = append(servers, s)
-		at[cpu] = s
+// first is the life of a queue's first server.
+func (t *Transport) first(q *queue) {
+	defer t.running.Done()
+	s, err := newServer(q, q.online)
+	t.ready <- err
+	if err != nil {
+		return
 	}
-	for i, cpu := range possible {
-		if at[cpu] == nil {
-			s := servers[i%len(servers)]
-			s.queues = append(s.queues, uint16(cpu))
-		}
+	defer s.close()
+	select {
+	case <-t.start:
+	case <-t.quit:
+		return
 	}
-	return servers
+	err = s.register()
+	t.ready <- err
+	if err != nil {
+		return
+	}
+	select {
+	case <-t.started:
+		s.serve(t.handler)
+	case <-t.quit: // closing the ring takes the entry back
+	}
 }
 
-// Start registers all queues with the connection of a descriptor of /dev/fuse, whose INIT was answered with FUSE_OVER_IO_URING, and
-// serves them. Until it has returned the mount's requests wait. After an error, the kernel sends them by /dev/fuse.
+// all waits for one word of each queue's first server.
+func (t *Transport) all() (err error) {
+	for range t.queues {
+		err = errors.Join(err, <-t.ready)
+	}
+	return err
+}
+
+// Start registers all queues with the connection of a descriptor of /dev/fuse, which becomes the Transport's, and serves them. INIT
+// has been answered with FUSE_OVER_IO_URING. Until it has returned the mount's requests wait. If it fails the kernel sends them by /dev/fuse, and nothing is left of
+// the transport: the kernel uses io_uring only when each queue has an entry, and no longer wants to when one was refused.
 func (t *Transport) Start(fd int, h Handler) error {
-	var err error
-	if t.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		t.fd = -1
-		t.Close()
-		return os.NewSyscallError("dup", err)
-	}
-	for _, s := range t.servers {
-		s.start <- h
-	}
-	err = nil
-	for _, s := range t.servers {
-		err = errors.Join(err, <-s.ready)
-	}
-	if err != nil {
+	t.fd, t.handler = fd, h
+	close(t.start)
+	if err := t.all(); err != nil {
 		t.Close()
 		return because(err)
 	}
+	close(t.started)
 	return nil
 }
 
-// Close ends servers that were not started, or whose registration failed, and waits for all.
+// Close ends what was not started, and waits for it.
 func (t *Transport) Close() {
 	t.stop.Do(func() { close(t.quit) })
 	t.Wait()
@@ -146,15 +150,24 @@ func (t *Transport) Close() {
 // Wait returns when the connection has ended, the last request was handled, and all memory is given back.
 func (t *Transport) Wait() {
 	t.running.Wait()
-	if t.fd >= 0 {
-		unix.Close(t.fd)
-		t.fd = -1
+	t.end.Do(func() {
+		if t.fd >= 0 {
+			unix.Close(t.fd)
+		}
+	})
+}
+
+// Servers is how many threads there are.
+func (t *Transport) Servers() (n int) {
+	for _, q := range t.queues {
+		n += int(q.servers.Load())
 	}
+	return n
 }
 
 // String says how many queues and servers there are.
 func (t *Transport) String() string {
-	return fmt.Sprintf("%d queues of %d entries, %d threads", t.queues, t.opt.Entries, len(t.servers))
+	return fmt.Sprintf("%d queues, %d threads", len(t.queues), t.Servers())
 }
 
 // anonymous is memory that costs what is used of it.
