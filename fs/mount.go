@@ -47,6 +47,7 @@ type Server struct {
 	root       *node
 	nodes      nodes
 	fuse       *fuse.Server
+	rings      rings
 	drops      atomic.Int32   // direct writes in dropPages
 	done       chan struct{}  // closed after the last request
 	background sync.WaitGroup // work left of requests that have been answered
@@ -94,8 +95,10 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	s.root = &node{srv: s, in: in}
 	nodeOpt := s.nodeOptions(flags, rest)
 	raw := &rawFS{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}
+	s.openRings(&nodeOpt.MountOptions)
 	s.fuse, err = fuse.NewServer(raw, dir, &nodeOpt.MountOptions)
 	if err != nil {
+		s.closeRings()
 		in.Put()
 		return nil, s.explain(err)
 	}
@@ -104,7 +107,11 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {
 		s.dev = Number(there[len(there)-1])
 	}
-	if err := s.fuse.WaitMount(); err != nil {
+	err = s.startRings(raw, &nodeOpt.MountOptions)
+	if err == nil {
+		err = s.fuse.WaitMount()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("mount %q: %w", dir, errors.Join(err, s.Abandon()))
 	}
 	var there unix.Stat_t

@@ -87,6 +87,9 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	opt.FSName = "/dev/lanefs-test"
+	if os.Getenv("LANEFS_IO_URING") != "" && opt.IOUring == IOUringAuto { // all tests on the other transport, which must be there
+		opt.IOUring = IOUringOn
+	}
 	m.srv, err = Mount(m.dir, m.vol, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.unmount() })

@@ -16,6 +16,8 @@ type Options struct {
 	// CopyReads copies replies to reads out of the pinned buffers. It is needed if the buffers are in a device's BAR, from which the kernel
 	// cannot copy.
 	CopyReads bool
+	// IOUring says whether requests come by io_uring.
+	IOUring IOUring
 	// StrictAtime makes every read bypass the kernel's page cache, so that the volume sees it and updates the access time. It excludes
 	// WriteBack, with which the kernel owns the size.
 	StrictAtime bool

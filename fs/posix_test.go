@@ -7,12 +7,18 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/uring/uringtest"
 )
 
 // TestPosix runs go-fuse's suite, with the kernel writing through and with its write-back cache.
 func TestPosix(t *testing.T) {
-	for name, opt := range map[string]Options{"through": {}, "writeback": {WriteBack: true}} {
+	for name, opt := range map[string]Options{"through": {}, "writeback": {WriteBack: true},
+		"io_uring": {IOUring: IOUringOn}, "io_uring-writeback": {IOUring: IOUringOn, WriteBack: true}} {
 		t.Run(name, func(t *testing.T) {
+			if opt.IOUring == IOUringOn {
+				uringtest.Enable(t)
+			}
 			m := newMount(t, opt)
 			for name, f := range posixtest.All {
 				t.Run(name, func(t *testing.T) {

@@ -122,6 +122,7 @@ func (r *rawFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 
 // OnUnmount is called after the last request.
 func (r *rawFS) OnUnmount() {
+	r.srv.waitRings()
 	r.RawFileSystem.OnUnmount()
 	r.srv.background.Wait()
 	r.srv.nodes.clear()

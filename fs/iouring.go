@@ -1,0 +1,122 @@
+package fs
+
+import (
+	"fmt"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/uring"
+)
+
+// IOUring says by which way the kernel's requests come.
+type IOUring int
+
+const (
+	IOUringAuto IOUring = iota // what autoIOUring says
+	IOUringOff                 // /dev/fuse
+	IOUringOn                  // io_uring where the kernel has it, else /dev/fuse
+)
+
+// autoIOUring is what IOUringAuto means.
+const autoIOUring = IOUringOff
+
+// rings is the mount's FUSE over io_uring: requests go to a second ProtocolServer of go-fuse's over the same rawFS. INIT, FORGET,
+// INTERRUPT and notifications stay with fuse.Server on /dev/fuse. An INTERRUPT for a request on a ring finds nothing there, so such
+// a request is not cut short.
+type rings struct {
+	transport *uring.Transport // nil: not wanted, or it cannot be had
+	off       bool             // it is not used
+	why       error            // why not
+}
+
+// afterRings is a test's: it is called when the rings are made.
+var afterRings func()
+
+// openRings makes the rings before the mount, where they are wanted and can be had.
+func (s *Server) openRings(opt *fuse.MountOptions) {
+	want := s.opt.IOUring
+	if want == IOUringAuto {
+		want = autoIOUring
+	}
+	if want == IOUringOff {
+		return
+	}
+	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Logf: func(format string, args ...any) {
+		s.opt.Log.Warn("fs: " + fmt.Sprintf(format, args...))
+	}})
+	if err != nil {
+		s.noRings(err)
+		return
+	}
+	if afterRings != nil {
+		afterRings()
+	}
+	s.rings.transport = t
+	opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
+}
+
+// noRings notes why requests come by /dev/fuse.
+func (s *Server) noRings(why error) {
+	s.rings.off, s.rings.why = true, why
+	s.opt.Log.Warn("fs: requests come by /dev/fuse, not io_uring", "why", why)
+}
+
+// startRings has the kernel use the rings, if it said in INIT that it would. Until then its requests wait. The error is that of a mount
+// which may wait for ever; if the kernel goes on by /dev/fuse there is none.
+func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) error {
+	t := s.rings.transport
+	if t == nil {
+		return nil
+	}
+	init := s.fuse.KernelSettings()
+	if init.Flags64()&fuse.CAP_OVER_IO_URING == 0 {
+		t.Close()
+		s.noRings(uring.ErrFlag)
+		return nil
+	}
+	handler, err := uring.GoFuse(raw, opt, init)
+	if err != nil {
+		t.Close()
+		return err
+	}
+	fd, err := uring.Descriptor(unix.Minor(s.dev))
+	if err != nil {
+		t.Close()
+		return err
+	}
+	if err := t.Start(fd, handler); err != nil {
+		s.noRings(err)
+	}
+	return nil
+}
+
+// waitRings returns when the last request on a ring was answered.
+func (s *Server) waitRings() {
+	if t := s.rings.transport; t != nil {
+		t.Wait()
+	}
+}
+
+// closeRings ends rings of a mount that did not come about.
+func (s *Server) closeRings() {
+	if t := s.rings.transport; t != nil {
+		t.Close()
+	}
+}
+
+// Transport says by which way requests come, and why not by io_uring if that was wanted.
+func (s *Server) Transport() (name string, why error) {
+	if t := s.rings.transport; t != nil && !s.rings.off {
+		return fmt.Sprintf("io_uring, %v", t), nil
+	}
+	return "/dev/fuse", s.rings.why
+}
+
+// RingThreads is how many threads wait for requests on rings when few are under way.
+func (s *Server) RingThreads() int {
+	if t := s.rings.transport; t != nil && !s.rings.off {
+		return 2 * t.Servers()
+	}
+	return 0
+}
