@@ -54,6 +54,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	}
 	s.rings.transport = t
 	opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
+	opt.MaxBackground = uring.MaxBackground
 }
 
 // noRings notes why requests come by /dev/fuse.
@@ -113,10 +114,10 @@ func (s *Server) Transport() (name string, why error) {
 	return "/dev/fuse", s.rings.why
 }
 
-// RingThreads is how many threads wait for requests on rings when few are under way.
+// RingThreads is how many threads serve rings.
 func (s *Server) RingThreads() int {
 	if t := s.rings.transport; t != nil && !s.rings.off {
-		return 2 * t.Servers()
+		return t.Threads()
 	}
 	return 0
 }

@@ -13,9 +13,8 @@
 //  3. it submits COMMIT_AND_FETCH, in the system call in which it waits for the next completion
 //
 // So no request is ever handed from one thread to another, and one that waits holds up its own entry only: the kernel gives
-// the next request of the CPU to another server of the queue. A queue begins with one server, bound to its CPU. Whenever the
-// last idle one takes a request another is started, up to a limit. The kernel prefers the server that became idle last, so
-// a program that waits for each of its requests is served by one thread, on its own CPU.
+// the next request of the CPU to another server of the queue, of which there are some. It prefers the server that became idle
+// last, so a program that waits for each of its requests is served by one thread, on its own CPU.
 //
 // Who owns an entry: between REGISTER or COMMIT_AND_FETCH and its completion the kernel, then the server's thread.
 //

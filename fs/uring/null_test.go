@@ -102,7 +102,7 @@ func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool) *mounted {
 		t.Skip("SKIPPED: mounting needs root")
 	}
 	m := &mounted{dir: t.TempDir()}
-	opt := &fuse.MountOptions{Name: "uringtest", DirectMountStrict: true, DirectMountFlags: unix.MS_NOSUID, MaxWrite: 1 << 20, MaxBackground: 64,
+	opt := &fuse.MountOptions{Name: "uringtest", DirectMountStrict: true, DirectMountFlags: unix.MS_NOSUID, MaxWrite: 1 << 20, MaxBackground: uring.MaxBackground,
 		DisableSplice: true, ExtraCapabilities: fuse.CAP_ASYNC_DIO}
 	var err error
 	if overURing {

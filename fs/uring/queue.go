@@ -1,48 +1,44 @@
 package uring
 
-import (
-	"fmt"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // queue is that of a CPU, and its servers.
+//
+// All its servers register before the connection starts. The kernel gives a request that arrives to a server that waits, but a server
+// that registers, or waits again, gets one that has arrived before only from COMMIT_AND_FETCH: were servers added later, requests
+// could be left in the queue beside them until another one is answered, which may wait for those. For the same reason a mount
+// needs a max_background that is not reached: see [Transport].
 type queue struct {
 	t      *Transport
 	cpu    int
 	online bool
-	// servers counts those that there are, idle those that wait for a request or are being started.
-	servers, idle atomic.Int32
+	grown  atomic.Bool // the CPU was offline, and has come online
 }
 
-// taken notes that a server has taken a request, and starts another one if it was the last that was idle.
+// taken notes a request. That of a CPU which was offline gets the servers that it lacks.
 func (q *queue) taken() {
-	if q.idle.Add(-1) > 0 {
+	if q.online || !q.grown.CompareAndSwap(false, true) {
 		return
 	}
-	if n := q.servers.Add(1); int(n) > q.t.opt.Servers {
-		q.servers.Add(-1)
-		return
+	for range q.t.opt.Servers - 1 {
+		q.t.running.Add(1)
+		go q.another()
 	}
-	q.idle.Add(1)
-	q.t.running.Add(1)
-	go q.another()
 }
 
-// another is a further server's life. Only the first one is bound to the CPU: more are needed when a request waits, or when there are
-// more requests than one CPU may be enough for.
+// another is the life of a server that is added later.
 func (q *queue) another() {
 	defer q.t.running.Done()
-	s, err := newServer(q, false)
+	s, err := newServer(q)
 	if err == nil {
 		defer s.close()
 		err = s.register()
 	}
 	if err != nil {
-		q.idle.Add(-1)
 		if !ended(err) {
-			q.t.opt.Logf("%v", fmt.Errorf("FUSE over io_uring: CPU %d gets no more than %d threads: %w", q.cpu, q.servers.Load()-1, err))
+			q.t.opt.Logf("FUSE over io_uring: CPU %d gets fewer threads: %v", q.cpu, err)
 		}
-		return // and counts as one, so that no other is tried
+		return
 	}
 	s.serve(q.t.handler)
 }

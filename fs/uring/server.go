@@ -27,9 +27,9 @@ const commands = 1
 
 // newServer makes a server of the calling goroutine, whose thread ends with it: nothing else must run bound to a CPU. It proves that
 // the ring works.
-func newServer(q *queue, bound bool) (_ *server, err error) {
+func newServer(q *queue) (_ *server, err error) {
 	runtime.LockOSThread()
-	if bound {
+	if q.online {
 		bind(q.cpu)
 	}
 	s := &server{q: q}
@@ -120,7 +120,6 @@ func (s *server) serve(h Handler) {
 		}
 		s.q.taken()
 		s.handle(h)
-		s.q.idle.Add(1)
 		s.command(cmdCommitAndFetch, s.h.ent.commitID)
 	}
 }

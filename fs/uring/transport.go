@@ -20,7 +20,7 @@ type Handler interface {
 
 // Options of Open.
 type Options struct {
-	// Servers is how many threads a queue may have, and so how many requests of a CPU may be under way; 0: DefaultServers.
+	// Servers is how many threads a queue has, and so how many requests of a CPU may be under way; 0: DefaultServers of this machine.
 	Servers int
 	// Payload is how many bytes a payload buffer has: the most that a request or an answer carries besides its headers. At least
 	// the mount's max_write, and its max_pages.
@@ -31,8 +31,13 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// DefaultServers is as many requests as go-fuse has under way with 16 MiB of them.
-const DefaultServers = 16
+// DefaultServers is how many requests of a CPU may be under way on a machine with so many CPUs: enough for a CPU's processes, and not
+// so many that the threads weigh.
+func DefaultServers(cpus int) int { return min(max(128/cpus, 4), 16) }
+
+// MaxBackground is the mount's max_background, with which the kernel holds back no request. It bounds them otherwise for all queues
+// together, and may then leave requests in a queue whose servers wait (fuse_uring_flush_bg of Linux 6.14 to 6.18).
+const MaxBackground = 65535
 
 // minPayload is FUSE_MIN_READ_BUFFER.
 const minPayload = 8192
@@ -42,24 +47,22 @@ type Transport struct {
 	opt     Options
 	handler Handler // set before start is closed
 	queues  []*queue
+	servers int // all that there are from the start
 	fd      int // of /dev/fuse; likewise
 	running sync.WaitGroup
-	start   chan struct{} // closed: first servers register
+	start   chan struct{} // closed: servers register
 	started chan struct{} // closed: all have, and serve
 	quit    chan struct{} // closed: those that do not serve end
 	stop    sync.Once
 	end     sync.Once
-	ready   chan error // of each queue's first server: what came of making it, then of registering it
+	ready   chan error // of each server: what came of making it, then of registering it
 }
 
-// Open makes a server for each possible CPU. It is called before the mount: what can fail with io_uring itself fails here. The error is
+// Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can fail with io_uring itself fails here. The error is
 // an Unavailable where there is something to say. Close ends what was not started.
 func Open(opt Options) (*Transport, error) {
 	if err := Check(); err != nil {
 		return nil, err
-	}
-	if opt.Servers == 0 {
-		opt.Servers = DefaultServers
 	}
 	page := os.Getpagesize()
 	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
@@ -77,14 +80,20 @@ func Open(opt Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{opt: opt, fd: -1, start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error, len(possible))}
+	if opt.Servers == 0 {
+		opt.Servers = DefaultServers(len(online))
+	}
+	t := &Transport{opt: opt, fd: -1, start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}
 	for _, cpu := range possible {
-		q := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}
-		q.servers.Store(1)
-		q.idle.Store(1)
-		t.queues = append(t.queues, q)
-		t.running.Add(1)
-		go t.first(q)
+		q, n := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}, 1
+		if q.online {
+			n = opt.Servers
+		}
+		t.queues, t.servers = append(t.queues, q), t.servers+n
+		t.running.Add(n)
+		for range n {
+			go t.serve(q)
+		}
 	}
 	if err := t.all(); err != nil {
 		t.Close()
@@ -93,10 +102,10 @@ func Open(opt Options) (*Transport, error) {
 	return t, nil
 }
 
-// first is the life of a queue's first server.
-func (t *Transport) first(q *queue) {
+// serve is the life of a server.
+func (t *Transport) serve(q *queue) {
 	defer t.running.Done()
-	s, err := newServer(q, q.online)
+	s, err := newServer(q)
 	t.ready <- err
 	if err != nil {
 		return
@@ -119,9 +128,9 @@ func (t *Transport) first(q *queue) {
 	}
 }
 
-// all waits for one word of each queue's first server.
+// all waits for one word of each server.
 func (t *Transport) all() (err error) {
-	for range t.queues {
+	for range t.servers {
 		err = errors.Join(err, <-t.ready)
 	}
 	return err
@@ -157,17 +166,12 @@ func (t *Transport) Wait() {
 	})
 }
 
-// Servers is how many threads there are.
-func (t *Transport) Servers() (n int) {
-	for _, q := range t.queues {
-		n += int(q.servers.Load())
-	}
-	return n
-}
+// Threads is how many threads there are.
+func (t *Transport) Threads() int { return t.servers }
 
-// String says how many queues and servers there are.
+// String says how many queues and threads there are.
 func (t *Transport) String() string {
-	return fmt.Sprintf("%d queues, %d threads", len(t.queues), t.Servers())
+	return fmt.Sprintf("%d queues, %d threads", len(t.queues), t.servers)
 }
 
 // anonymous is memory that costs what is used of it.
