@@ -147,11 +147,13 @@ type volumeReport struct {
 	Commits         int64 `json:"commits"`
 }
 
-// fuseReport counts what the kernel asked for.
+// fuseReport says how the kernel's requests come, and counts them.
 type fuseReport struct {
-	Reads        int64 `json:"reads"`
-	ReadBytes    int64 `json:"read_bytes"`
-	Writes       int64 `json:"writes"`
-	WrittenBytes int64 `json:"written_bytes"`
-	Nodes        int   `json:"nodes"`
+	Transport    string `json:"transport"`
+	WhyNot       string `json:"not_io_uring,omitempty"` // why not by io_uring, if that was asked for, and the remedy
+	Reads        int64  `json:"reads"`
+	ReadBytes    int64  `json:"read_bytes"`
+	Writes       int64  `json:"writes"`
+	WrittenBytes int64  `json:"written_bytes"`
+	Nodes        int    `json:"nodes"`
 }

@@ -26,7 +26,11 @@ func (d *daemon) report() *report {
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
-		FUSE:   fuseReport{f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes},
+		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
+	}
+	by, whyNot := d.srv.Transport()
+	if r.FUSE.Transport = by; whyNot != nil {
+		r.FUSE.WhyNot = oneLine(whyNot)
 	}
 	route, why := s.eng.Doorbells()
 	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.choice.Mode, route.String(), s.choice.Refused
@@ -121,6 +125,11 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	v, f := r.Volume, r.FUSE
+	fmt.Fprintf(out, "requests    by %s", f.Transport)
+	if f.WhyNot != "" {
+		fmt.Fprintf(out, ", not io_uring: %s", f.WhyNot)
+	}
+	fmt.Fprintln(out)
 	fmt.Fprintf(out, "data        %d bytes read, %d written\n", v.DataRead, v.DataWritten)
 	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits\n", v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits)
 	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)

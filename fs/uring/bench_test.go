@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/uring/nullfs"
 	"github.com/lanefs/lanefs/fs/uring/uringtest"
 )
 
@@ -85,8 +86,8 @@ func BenchmarkNull(b *testing.B) {
 	}{{"read", "rand", 4096}, {"write", "rand", 4096}, {"read", "seq", 1 << 20}, {"write", "seq", 1 << 20}} {
 		for _, transport := range []string{"devfuse", "uring"} {
 			b.Run(fmt.Sprintf("%s-%s-%dk/%s", w.order, w.op, w.size/1024, transport), func(b *testing.B) {
-				m := mount(b, newNull(), transport != "devfuse")
-				cmd := helper("load", m.dir+"/data", w.op, strconv.Itoa(w.size), strconv.Itoa(b.N), w.order)
+				m := mount(b, nullfs.New(), transport != "devfuse")
+				cmd := helper("load", m.Dir+"/data", w.op, strconv.Itoa(w.size), strconv.Itoa(b.N), w.order)
 				b.ReportAllocs()
 				b.ResetTimer()
 				before := cpuTime()

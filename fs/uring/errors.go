@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -46,15 +47,16 @@ var (
 	ErrFlag = &Unavailable{Why: "the kernel did not offer it to this mount", Remedy: ErrParameter.Remedy}
 )
 
-// Check says what in the machine's settings keeps a mount from FUSE over io_uring; nil: nothing that can be read.
-func Check() error {
-	switch b, err := os.ReadFile(parameter); {
+// Check says what in the settings of the machine whose files are below root keeps a mount from FUSE over io_uring; nil: nothing that can
+// be read.
+func Check(root string) error {
+	switch b, err := os.ReadFile(filepath.Join(root, parameter)); {
 	case errors.Is(err, os.ErrNotExist):
 		return ErrKernel
 	case err == nil && strings.TrimSpace(string(b)) != "Y":
 		return ErrParameter
 	}
-	if b, err := os.ReadFile(disabled); err == nil {
+	if b, err := os.ReadFile(filepath.Join(root, disabled)); err == nil {
 		switch strings.TrimSpace(string(b)) {
 		case "2":
 			return ErrDisabled
@@ -73,7 +75,7 @@ func because(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		if there := Check(); there != nil {
+		if there := Check("/"); there != nil {
 			return there
 		}
 		return &Unavailable{Why: ErrRefused.Why, Remedy: ErrRefused.Remedy, Err: err}

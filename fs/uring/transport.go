@@ -61,7 +61,7 @@ type Transport struct {
 // Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can fail with io_uring itself fails here. The error is
 // an Unavailable where there is something to say. Close ends what was not started.
 func Open(opt Options) (*Transport, error) {
-	if err := Check(); err != nil {
+	if err := Check("/"); err != nil {
 		return nil, err
 	}
 	page := os.Getpagesize()

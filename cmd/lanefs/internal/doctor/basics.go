@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -8,12 +9,14 @@ import (
 	"strings"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	"github.com/lanefs/lanefs/fs/uring"
 )
 
 // basics are what every mount needs, one of an image file too.
 func (x *examiner) basics() {
 	x.add(x.fuse())
 	x.add(x.maxPages())
+	x.add(x.ioURing())
 	x.add(x.fusermount())
 	x.add(x.memlock())
 }
@@ -45,6 +48,16 @@ func (x *examiner) maxPages() Finding {
 	f.Found = fmt.Sprintf("max_pages_limit is %d: %s", n, units.Bytes(n*int64(os.Getpagesize())))
 	if f.OK = ok && n >= want; !f.OK {
 		f.Remedy = fmt.Sprintf("echo %d > /%s", want, path)
+	}
+	return f
+}
+
+// ioURing looks at FUSE over io_uring, which -o io_uring=on asks for.
+func (x *examiner) ioURing() Finding {
+	f := Finding{Area: Basics, What: "FUSE over io_uring", OK: true, Found: "offered: -o io_uring=on takes it"}
+	var why *uring.Unavailable
+	if errors.As(uring.Check(string(x.root)), &why) {
+		f.OK, f.Found, f.Remedy = false, why.Why+": requests come by /dev/fuse", why.Remedy
 	}
 	return f
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/share"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -24,6 +25,7 @@ type Config struct {
 	Discard    bool           `opt:"discard"`
 	AllowOther bool           `opt:"allow_other"`
 	WriteBack  bool           `opt:"writeback_cache"`
+	IOUring    fs.IOUring     `opt:"io_uring"`
 	MinixDF    bool           `opt:"minixdf"`
 	Errors     ext4.ErrorMode `opt:"errors"`
 	Commit     time.Duration  `opt:"commit"` // 0: the file system's own

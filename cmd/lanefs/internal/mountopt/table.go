@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -63,6 +64,10 @@ var fuse = []Option{
 	{Name: "default_permissions", Layer: FUSE, Help: "the kernel checks permissions: always on", set: always},
 	{Name: "writeback_cache", Layer: FUSE, Help: "let the kernel gather small writes: for programs that write a few bytes at a time",
 		set: func(c *Config, _ value) error { c.WriteBack = true; return nil }},
+	{Name: "io_uring", Kind: Choice, Values: ioURings(), Default: "auto", Layer: FUSE, Help: "take the kernel's requests by io_uring, or by /dev/fuse",
+		More: "on falls back to /dev/fuse where the kernel has no FUSE over io_uring (Linux 6.14, the fuse module's parameter enable_uring); lanefs stat says why. " +
+			"auto is off for now.",
+		set: func(c *Config, v value) error { c.IOUring = fs.IOUring(slices.Index(ioURings(), v.text)); return nil }},
 	{Name: "bsddf", Layer: FUSE, Help: "the size that df shows is without what the format itself takes (the default)",
 		set: func(c *Config, _ value) error { c.MinixDF = false; return nil }},
 	{Name: "minixdf", Layer: FUSE, Help: "the size that df shows is with what the format itself takes",
@@ -131,6 +136,9 @@ var daemon = []Option{
 	{Name: "log", Kind: Text, Arg: "FILE", Default: "beside the control socket", Layer: Daemon, Help: "where the daemon logs",
 		set: func(c *Config, v value) error { c.Log = v.text; return nil }},
 }
+
+// ioURings are in the order of fs.IOUring.
+func ioURings() []string { return []string{"auto", "off", "on"} }
 
 // always is set for what is so in any case: lines of /etc/fstab that were ext4's have it.
 func always(*Config, value) error { return nil }
