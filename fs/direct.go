@@ -14,8 +14,8 @@ import (
 // is limited (maxBackground, maxInflight). If direct writes that wait for such pages took all places, no request could proceed. So
 // only a few direct writes wait without a limit.
 const (
-	freeDrops  = 8                      // direct writes of at most maxRequest bytes that may wait without a limit
-	staleGrace = 100 * time.Millisecond // how long the others wait
+	maxFreeDrops = 8                      // direct writes of at most maxRequest bytes that may wait without a limit
+	staleGrace   = 100 * time.Millisecond // how long the others wait
 )
 
 // writeDirect is Write for direct I/O. If it cannot store all of data it returns the error instead of a short count, because the kernel
@@ -37,7 +37,7 @@ func (n *node) dropPages(off, size int64) {
 	}
 	s := n.srv
 	defer s.drops.Add(-1)
-	if s.drops.Add(1) <= freeDrops {
+	if s.drops.Add(1) <= s.freeDrops() {
 		s.fuse.InodeNotify(n.id(), off, size)
 		return
 	}

@@ -42,9 +42,12 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	if want == IOUringOff {
 		return
 	}
-	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Logf: func(format string, args ...any) {
-		s.opt.Log.Warn("fs: " + fmt.Sprintf(format, args...))
-	}})
+	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite,
+		Logf: func(format string, args ...any) { s.opt.Log.Warn("fs: " + fmt.Sprintf(format, args...)) },
+		Failed: func(err error) {
+			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
+			go s.Abort()
+		}})
 	if err != nil {
 		s.noRings(err)
 		return
@@ -112,6 +115,15 @@ func (s *Server) Transport() (name string, why error) {
 		return fmt.Sprintf("io_uring, %v", t), nil
 	}
 	return "/dev/fuse", s.rings.why
+}
+
+// freeDrops is how many direct writes may wait without a limit for the kernel to drop pages (see dropPages): on rings fewer than a
+// queue has threads.
+func (s *Server) freeDrops() int32 {
+	if t := s.rings.transport; t != nil && !s.rings.off {
+		return min(maxFreeDrops, int32(t.Servers()/2))
+	}
+	return maxFreeDrops
 }
 
 // RingThreads is how many threads serve rings.

@@ -25,6 +25,9 @@ var helpers = map[string]func(args []string){
 
 const helperEnv = "LANEFS_FS_TEST_HELPER"
 
+// ioURingEnv asks for requests by io_uring in all tests, which must be there.
+const ioURingEnv = "LANEFS_IO_URING"
+
 func TestMain(m *testing.M) {
 	if f := helpers[os.Getenv(helperEnv)]; f != nil {
 		f(os.Args[1:])
@@ -87,7 +90,7 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	opt.FSName = "/dev/lanefs-test"
-	if os.Getenv("LANEFS_IO_URING") != "" && opt.IOUring == IOUringAuto { // all tests on the other transport, which must be there
+	if os.Getenv(ioURingEnv) != "" && opt.IOUring == IOUringAuto {
 		opt.IOUring = IOUringOn
 	}
 	m.srv, err = Mount(m.dir, m.vol, opt)

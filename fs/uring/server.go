@@ -107,14 +107,14 @@ func (s *server) serve(h Handler) {
 		c, ok := s.ring.reap()
 		if !ok {
 			if err := s.ring.enter(true); err != nil {
-				s.q.t.opt.Logf("FUSE over io_uring: a thread of CPU %d ends: %v", s.q.cpu, err)
+				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: a thread of CPU %d: %w", s.q.cpu, err))
 				return
 			}
 			continue
 		}
 		if c.res < 0 {
 			if err := unix.Errno(-c.res); !ended(err) {
-				s.q.t.opt.Logf("FUSE over io_uring: an entry of CPU %d ends: %v", s.q.cpu, err)
+				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: an entry of CPU %d: %w", s.q.cpu, err))
 			}
 			return
 		}

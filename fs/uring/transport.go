@@ -27,7 +27,10 @@ type Options struct {
 	Payload int
 	// Alloc gives the memory of a payload buffer, page-aligned; nil: anonymous memory, which costs what is used of it.
 	Alloc func(size int) (memory []byte, free func(), err error)
-	// Logf is told what should not happen; nil: nothing is.
+	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
+	// ever, unless the connection is aborted. nil: nothing is.
+	Failed func(err error)
+	// Logf is told what else should not happen; nil: nothing is.
 	Logf func(format string, args ...any)
 }
 
@@ -68,6 +71,9 @@ func Open(opt Options) (*Transport, error) {
 	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
 	if opt.Alloc == nil {
 		opt.Alloc = anonymous
+	}
+	if opt.Failed == nil {
+		opt.Failed = func(error) {}
 	}
 	if opt.Logf == nil {
 		opt.Logf = func(string, ...any) {}
@@ -165,6 +171,9 @@ func (t *Transport) Wait() {
 		}
 	})
 }
+
+// Servers is how many requests of a CPU may be under way.
+func (t *Transport) Servers() int { return t.opt.Servers }
 
 // Threads is how many threads there are.
 func (t *Transport) Threads() int { return t.servers }
