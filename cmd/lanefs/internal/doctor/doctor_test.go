@@ -32,6 +32,12 @@ func TestBareMachine(t *testing.T) {
 	require.Equal(t, -1, r.Doorbell.Result())
 	require.Contains(t, line(t, r, Result, "memory").Remedy, "an NVMe drive")
 
+	require.Contains(t, line(t, r, Basics, "FUSE over io_uring").Remedy, "Linux 6.14")
+	m.write("sys/module/fuse/parameters/enable_uring", "N\n")
+	require.Contains(t, line(t, m.examine(), Basics, "FUSE over io_uring").Remedy, "options fuse enable_uring=1")
+	m.write("sys/module/fuse/parameters/enable_uring", "Y\n")
+	require.True(t, line(t, m.examine(), Basics, "FUSE over io_uring").OK)
+
 	m.remove("dev/fuse")
 	r = m.examine()
 	require.False(t, r.Healthy())

@@ -25,6 +25,7 @@ var captured = []string{
 	"dev/fuse", "dev/iommu", "dev/vfio/*", "dev/vfio/devices/*", "dev/kfd", "dev/nvidiactl", "usr/bin/fusermount3", "bin/fusermount3",
 	"sys/class/iommu/*", "sys/kernel/iommu_groups/*/type", "sys/kernel/iommu_groups/*/devices/*",
 	"sys/bus/pci/drivers/vfio-pci", "sys/module/vfio_iommu_type1", "sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+	"sys/module/fuse/parameters/enable_uring", "proc/sys/kernel/io_uring_disabled",
 	"sys/bus/pci/devices/*", "sys/class/block/nvme*",
 }
 
