@@ -1,4 +1,4 @@
-// Package nullfs is a FUSE file system that does nothing, on /dev/fuse or over io_uring: the ceiling of what a transport can do.
+// Package nullfs is a FUSE file system that stores nothing, on /dev/fuse or over io_uring. It shows the most that a transport can do.
 package nullfs
 
 import (

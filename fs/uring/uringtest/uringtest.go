@@ -1,4 +1,4 @@
-// Package uringtest lets tests have FUSE over io_uring where the machine offers it.
+// Package uringtest is for tests that need FUSE over io_uring. It switches it on where the machine offers it, and back after the test.
 package uringtest
 
 import (
