@@ -36,6 +36,7 @@ var errnos = []struct {
 	{ext4.ErrAborted, syscall.EIO}, // whatever has aborted it
 	{blockdev.ErrNoSpace, syscall.ENOSPC},
 	{blockdev.ErrNoMemory, syscall.ENOMEM},
+	{ext4.ErrHeld, syscall.ENOSPC}, // wraps its cause, one of the two above
 }
 
 // toErrno returns the errno of err in errnos.
