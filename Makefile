@@ -7,7 +7,7 @@ SHELL       := /bin/bash
 GO          ?= go
 STATICCHECK := v0.8.2
 CACHE       ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lanefs
-VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null)
 TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)/staticcheck
 # What mkfs, losetup and mount live in is not on every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -32,7 +32,7 @@ kernels-check: ## whether the committed images are what the sources make, byte f
 	@kernels/build.sh check
 
 build: kernels ## ./lanefs
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o lanefs ./cmd/lanefs
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.built=$(VERSION)" -o lanefs ./cmd/lanefs
 
 docs: ## the pictures and generated sections of the documents
 	@$(GO) generate ./cmd/lanefs

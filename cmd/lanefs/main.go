@@ -12,9 +12,6 @@ import (
 	"github.com/lanefs/lanefs/fs/share/gate"
 )
 
-// version is set by the build.
-var version = "unknown"
-
 func main() {
 	gate.RunIfChild() // a daemon starts this program again to receive its clients' descriptors
 	if conf, ok := os.LookupEnv(daemonEnv); ok {
@@ -63,15 +60,6 @@ func flagError(_ *cobra.Command, err error) error {
 		return fmt.Errorf("--%s %q: %w", bad.GetFlag().Name, bad.GetValue(), bad.Unwrap())
 	}
 	return err
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "print the version",
-		Args:  cobra.NoArgs,
-		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "lanefs", version) },
-	}
 }
 
 // oneLine is an error as one line: errors.Join puts each on its own.
