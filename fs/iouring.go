@@ -2,6 +2,7 @@ package fs
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -22,11 +23,11 @@ const (
 const autoIOUring = IOUringOff
 
 // rings is the mount's FUSE over io_uring: requests go to a second ProtocolServer of go-fuse's over the same rawFS. INIT, FORGET,
-// INTERRUPT and notifications stay with fuse.Server on /dev/fuse. An INTERRUPT for a request on a ring finds nothing there, so such
-// a request is not cut short.
+// INTERRUPT and notifications stay with fuse.Server on /dev/fuse. An INTERRUPT for a request on a ring finds nothing there; that loses
+// nothing as long as no request looks whether it was interrupted.
 type rings struct {
 	transport *uring.Transport // nil: not wanted, or it cannot be had
-	off       bool             // it is not used
+	off       atomic.Bool      // it is not used
 	why       error            // why not
 }
 
@@ -62,7 +63,8 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 
 // noRings notes why requests come by /dev/fuse.
 func (s *Server) noRings(why error) {
-	s.rings.off, s.rings.why = true, why
+	s.rings.why = why
+	s.rings.off.Store(true)
 	s.opt.Log.Warn("fs: requests come by /dev/fuse, not io_uring", "why", why)
 }
 
@@ -111,7 +113,7 @@ func (s *Server) closeRings() {
 
 // Transport says by which way requests come, and why not by io_uring if that was wanted.
 func (s *Server) Transport() (name string, why error) {
-	if t := s.rings.transport; t != nil && !s.rings.off {
+	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
 		return fmt.Sprintf("io_uring, %v", t), nil
 	}
 	return "/dev/fuse", s.rings.why
@@ -120,7 +122,7 @@ func (s *Server) Transport() (name string, why error) {
 // freeDrops is how many direct writes may wait without a limit for the kernel to drop pages (see dropPages): on rings fewer than a
 // queue has threads.
 func (s *Server) freeDrops() int32 {
-	if t := s.rings.transport; t != nil && !s.rings.off {
+	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
 		return min(maxFreeDrops, int32(t.Servers()/2))
 	}
 	return maxFreeDrops
@@ -128,7 +130,7 @@ func (s *Server) freeDrops() int32 {
 
 // RingThreads is how many threads serve rings.
 func (s *Server) RingThreads() int {
-	if t := s.rings.transport; t != nil && !s.rings.off {
+	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
 		return t.Threads()
 	}
 	return 0

@@ -7,12 +7,14 @@ import "sync/atomic"
 // All its servers register before the connection starts. The kernel gives a request that arrives to a server that waits, but a server
 // that registers, or waits again, gets one that has arrived before only from COMMIT_AND_FETCH: were servers added later, requests
 // could be left in the queue beside them until another one is answered, which may wait for those. For the same reason a mount
-// needs a max_background that is not reached: see [Transport].
+// needs a max_background that is not reached: see [MaxBackground].
 type queue struct {
 	t      *Transport
 	cpu    int
 	online bool
 	grown  atomic.Bool // the CPU was offline, and has come online
+
+	registered atomic.Int32 // servers that the kernel knew at the start
 }
 
 // taken notes a request. That of a CPU which was offline gets the servers that it lacks.

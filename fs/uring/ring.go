@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -100,8 +101,10 @@ func (r *ring) enter(wait bool) error {
 			if r.tail == r.submitted {
 				return nil
 			}
-		case unix.EINTR, unix.EAGAIN, unix.EBUSY:
-			if wait && r.ready() {
+		case unix.EAGAIN, unix.EBUSY: // no memory, for the moment
+			time.Sleep(time.Millisecond)
+		case unix.EINTR:
+			if wait && r.tail == r.submitted && r.ready() {
 				return nil
 			}
 		default:

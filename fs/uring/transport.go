@@ -25,7 +25,7 @@ type Options struct {
 	// Payload is how many bytes a payload buffer has: the most that a request or an answer carries besides its headers. At least
 	// the mount's max_write, and its max_pages.
 	Payload int
-	// Alloc gives the memory of a payload buffer, page-aligned; nil: anonymous memory, which costs what is used of it.
+	// Alloc gives the memory of a payload buffer, page-aligned and not of Go's heap; nil: anonymous memory, which costs what is used of it.
 	Alloc func(size int) (memory []byte, free func(), err error)
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
 	// ever, unless the connection is aborted. nil: nothing is.
@@ -61,8 +61,8 @@ type Transport struct {
 	ready   chan error // of each server: what came of making it, then of registering it
 }
 
-// Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can fail with io_uring itself fails here. The error is
-// an Unavailable where there is something to say. Close ends what was not started.
+// Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can
+// fail with io_uring itself fails here. The error is an Unavailable where there is something to say. Close ends what was not started.
 func Open(opt Options) (*Transport, error) {
 	if err := Check("/"); err != nil {
 		return nil, err
@@ -122,7 +122,9 @@ func (t *Transport) serve(q *queue) {
 	case <-t.quit:
 		return
 	}
-	err = s.register()
+	if err = s.register(); err == nil {
+		q.registered.Add(1)
+	}
 	t.ready <- err
 	if err != nil {
 		return
@@ -143,17 +145,22 @@ func (t *Transport) all() (err error) {
 }
 
 // Start registers all queues with the connection of a descriptor of /dev/fuse, which becomes the Transport's, and serves them. INIT
-// has been answered with FUSE_OVER_IO_URING. Until it has returned the mount's requests wait. If it fails the kernel sends them by /dev/fuse, and nothing is left of
-// the transport: the kernel uses io_uring only when each queue has an entry, and no longer wants to when one was refused.
+// has been answered with FUSE_OVER_IO_URING. Until Start has returned the mount's requests wait. If it fails the kernel sends them by
+// /dev/fuse, and nothing is left of the transport: the kernel uses io_uring as soon as each queue has an entry, and does not wait for
+// that any more when an entry was refused.
 func (t *Transport) Start(fd int, h Handler) error {
 	t.fd, t.handler = fd, h
 	close(t.start)
-	if err := t.all(); err != nil {
-		t.Close()
-		return because(err)
+	err := t.all()
+	if !slices.ContainsFunc(t.queues, func(q *queue) bool { return q.registered.Load() == 0 }) {
+		if err != nil {
+			t.opt.Logf("FUSE over io_uring: there are fewer threads: %v", err)
+		}
+		close(t.started)
+		return nil
 	}
-	close(t.started)
-	return nil
+	t.Close()
+	return because(err)
 }
 
 // Close ends what was not started, and waits for it.
