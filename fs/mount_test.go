@@ -45,6 +45,12 @@ func helper(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+func onEnvTransport(opt *Options) {
+	if os.Getenv(ioURingEnv) != "" && opt.IOUring == IOUringAuto {
+		opt.IOUring = IOUringOn
+	}
+}
+
 func needTool(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -90,9 +96,7 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	opt.FSName = "/dev/lanefs-test"
-	if os.Getenv(ioURingEnv) != "" && opt.IOUring == IOUringAuto {
-		opt.IOUring = IOUringOn
-	}
+	onEnvTransport(&opt)
 	m.srv, err = Mount(m.dir, m.vol, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.unmount() })

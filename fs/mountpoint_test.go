@@ -113,7 +113,9 @@ func serveHelper(args []string) {
 	if err != nil {
 		die("%v", err)
 	}
-	s, err := Mount(args[0], vol, Options{})
+	var opt Options
+	onEnvTransport(&opt)
+	s, err := Mount(args[0], vol, opt)
 	if err != nil {
 		die("%v", err)
 	}
@@ -163,9 +165,14 @@ func unprivilegedHelper(args []string) {
 	if err != nil {
 		die("%v", err)
 	}
-	s, err := Mount(args[0], vol, Options{FSName: "some,image"})
+	opt := Options{FSName: "some,image"}
+	onEnvTransport(&opt)
+	s, err := Mount(args[0], vol, opt)
 	if err != nil {
 		die("%v", err)
+	}
+	if name, why := s.Transport(); opt.IOUring == IOUringOn && why != nil {
+		die("%s: %v", name, why)
 	}
 	path := filepath.Join(args[0], "dir", "file")
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {

@@ -12,8 +12,8 @@ import (
 // The kernel wants a queue for each possible CPU; some of them may be offline (Documentation/admin-guide/cputopology.rst).
 const cpuDir = "/sys/devices/system/cpu/"
 
-// cpus reads a list of CPUs: "possible" or "online".
-func cpus(name string) ([]int, error) {
+// cpus reads a list of CPUs: "possible" or "online". A variable, for tests.
+var cpus = func(name string) ([]int, error) {
 	b, err := os.ReadFile(cpuDir + name)
 	if err != nil {
 		return nil, err

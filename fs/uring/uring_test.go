@@ -115,6 +115,48 @@ func TestBlockedHandlers(t *testing.T) {
 	all.Wait()
 }
 
+// TestOffline: requests of a CPU that was offline when the mount was made are served, many at once.
+func TestOffline(t *testing.T) {
+	uringtest.Enable(t)
+	if runtime.NumCPU() < 2 {
+		t.Skip("SKIPPED: there is one CPU only")
+	}
+	uring.PretendOffline(t)
+	n := nullfs.New()
+	const blocked = 3
+	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, blocked)
+	m := mount(t, n, true)
+	var all sync.WaitGroup
+	for i := range 20 { // answered at once, so that the servers are there
+		done := make(chan error)
+		go on(1, func() {
+			var st unix.Stat_t
+			done <- unix.Stat(fmt.Sprintf("%s/other%d", m.Dir, i), &st)
+		})
+		require.ErrorIs(t, <-done, unix.ENOENT)
+	}
+	time.Sleep(200 * time.Millisecond)
+	for i := range blocked {
+		all.Go(func() {
+			on(1, func() {
+				var st unix.Stat_t
+				if err := unix.Stat(fmt.Sprintf("%s/block%d", m.Dir, i), &st); err != unix.ENOENT {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	for range blocked {
+		select {
+		case <-n.Entered:
+		case <-time.After(20 * time.Second):
+			t.Error("a request waits for another")
+		}
+	}
+	close(n.Blocked)
+	all.Wait()
+}
+
 // TestBusy: a mount with an open file stays, and works.
 func TestBusy(t *testing.T) {
 	uringtest.Enable(t)
