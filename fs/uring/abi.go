@@ -8,9 +8,9 @@ import "structs"
 const (
 	setupCQSize       = 1 << 3  // cqEntries is given
 	setupSubmitAll    = 1 << 7  // a refused entry does not end a submission
+	setupCoopTaskrun  = 1 << 8  // the kernel's work for completions interrupts no thread in user space
 	setupSQE128       = 1 << 10 // submission entries have 128 bytes; FUSE needs them
 	setupSingleIssuer = 1 << 12 // one thread submits
-	setupDeferTaskrun = 1 << 13 // the kernel's work for completions runs when that thread waits for them
 	setupNoSQArray    = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
 )
 

@@ -29,9 +29,13 @@ type ring struct {
 }
 
 // newRing makes a ring for n commands at once; it belongs to the calling thread.
+//
+// It does without IORING_SETUP_DEFER_TASKRUN. With that, a request which the kernel has just given to a thread that is killed stays with
+// the ring until the ring's last descriptor is closed; if another thread of the process waits for that very request, in writeback of
+// its own mount, the process never ends, and aborting the connection does not help (Linux 6.18).
 func newRing(n int) (*ring, error) {
 	p := params{
-		flags:     setupCQSize | setupSubmitAll | setupSQE128 | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray,
+		flags:     setupCQSize | setupSubmitAll | setupSQE128 | setupSingleIssuer | setupCoopTaskrun | setupNoSQArray,
 		cqEntries: 2 * uint32(n),
 	}
 	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, uintptr(n), uintptr(unsafe.Pointer(&p)), 0)
