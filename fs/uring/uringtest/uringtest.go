@@ -6,11 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/uring"
 )
+
+// maxWait is how long a test waits for those of other packages.
+const maxWait = 8 * time.Minute
 
 const parameter = "/sys/module/fuse/parameters/enable_uring"
 
@@ -27,13 +31,15 @@ func set(t testing.TB, want string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for err = unix.EINTR; err == unix.EINTR; {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { lock.Close() })
+	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			break
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR || time.Now().After(end) {
+			t.Fatalf("the lock of tests of FUSE over io_uring, %s, after %v: %v", lock.Name(), maxWait, err)
+		}
+	}
 	before, err := os.ReadFile(parameter)
 	if err != nil {
 		t.Skipf("SKIPPED: %v", uring.ErrKernel)
