@@ -71,15 +71,15 @@ const (
 )
 
 // Dead reports whether the server of a mount has ended, so that no request is answered. It calls statfs, which unlike stat never comes
-// from the kernel's cache. A request that the server was reading when it was killed fails with EIO, one that waited with ECONNABORTED.
-// Only ENOTCONN, the error of later requests, proves that the connection has ended.
+// from the kernel's cache. A request that the server was reading when it was killed fails with EIO, one that waited with ECONNABORTED, and one
+// on an io_uring that ends with ECANCELED. Only ENOTCONN, the error of later requests, proves that the connection has ended.
 func Dead(dir string) bool {
 	for range deadTries {
 		var st unix.Statfs_t
 		switch err := unix.Statfs(dir, &st); {
 		case errors.Is(err, unix.ENOTCONN):
 			return true
-		case errors.Is(err, unix.EIO), errors.Is(err, unix.ECONNABORTED):
+		case errors.Is(err, unix.EIO), errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ECANCELED):
 			time.Sleep(deadPause)
 		default:
 			return false
