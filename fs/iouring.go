@@ -31,6 +31,14 @@ type rings struct {
 	why       error            // why not
 }
 
+// used is the transport that brings the mount's requests, nil if /dev/fuse does.
+func (r *rings) used() *uring.Transport {
+	if r.off.Load() {
+		return nil
+	}
+	return r.transport
+}
+
 // afterRings is a test's: it is called when the rings are made.
 var afterRings func()
 
@@ -44,7 +52,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 		return
 	}
 	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite,
-		Logf: func(format string, args ...any) { s.opt.Log.Warn("fs: " + fmt.Sprintf(format, args...)) },
+		Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
 			go s.Abort()
@@ -113,7 +121,7 @@ func (s *Server) closeRings() {
 
 // Transport says by which way requests come, and why not by io_uring if that was wanted.
 func (s *Server) Transport() (name string, why error) {
-	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
+	if t := s.rings.used(); t != nil {
 		return fmt.Sprintf("io_uring, %v", t), nil
 	}
 	return "/dev/fuse", s.rings.why
@@ -122,7 +130,7 @@ func (s *Server) Transport() (name string, why error) {
 // freeDrops is how many direct writes may wait without a limit for the kernel to drop pages (see dropPages): on rings fewer than a
 // queue has threads.
 func (s *Server) freeDrops() int32 {
-	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
+	if t := s.rings.used(); t != nil {
 		return min(maxFreeDrops, int32(t.Servers()/2))
 	}
 	return maxFreeDrops
@@ -130,7 +138,7 @@ func (s *Server) freeDrops() int32 {
 
 // RingThreads is how many threads serve rings.
 func (s *Server) RingThreads() int {
-	if t := s.rings.transport; t != nil && !s.rings.off.Load() {
+	if t := s.rings.used(); t != nil {
 		return t.Threads()
 	}
 	return 0

@@ -1,6 +1,7 @@
 package uring_test
 
 import (
+	"log/slog"
 	"os"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool) *mounted {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
 	}
-	n, err := nullfs.NewMount(t.TempDir(), fs, overURing, t.Logf)
+	n, err := nullfs.NewMount(t.TempDir(), fs, overURing, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	require.NoError(t, err)
 	m := &mounted{Mount: n}
 	t.Cleanup(func() { m.unmount(t) })

@@ -38,7 +38,7 @@ func (q *queue) another() {
 	}
 	if err != nil {
 		if !ended(err) {
-			q.t.opt.Logf("FUSE over io_uring: CPU %d gets fewer threads: %v", q.cpu, err)
+			q.t.opt.Log.Warn("FUSE over io_uring: a CPU gets fewer threads", "cpu", q.cpu, "error", err)
 		}
 		return
 	}

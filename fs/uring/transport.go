@@ -3,6 +3,7 @@ package uring
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -30,8 +31,7 @@ type Options struct {
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
 	// ever, unless the connection is aborted. nil: nothing is.
 	Failed func(err error)
-	// Logf is told what else should not happen; nil: nothing is.
-	Logf func(format string, args ...any)
+	Log    *slog.Logger // nil: discard
 }
 
 // DefaultServers is how many requests of a CPU may be under way on a machine with so many CPUs: enough for a CPU's processes, and not
@@ -75,8 +75,8 @@ func Open(opt Options) (*Transport, error) {
 	if opt.Failed == nil {
 		opt.Failed = func(error) {}
 	}
-	if opt.Logf == nil {
-		opt.Logf = func(string, ...any) {}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	possible, err := cpus("possible")
 	if err != nil {
@@ -154,7 +154,7 @@ func (t *Transport) Start(fd int, h Handler) error {
 	err := t.all()
 	if !slices.ContainsFunc(t.queues, func(q *queue) bool { return q.registered.Load() == 0 }) {
 		if err != nil {
-			t.opt.Logf("FUSE over io_uring: there are fewer threads: %v", err)
+			t.opt.Log.Warn("FUSE over io_uring: there are fewer threads", "error", err)
 		}
 		close(t.started)
 		return nil

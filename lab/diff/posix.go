@@ -131,6 +131,15 @@ func (r *Result) put(n int, err error) {
 	}
 }
 
+// count adds one of many calls: Ret is how many succeeded, Errno that of the first that did not.
+func (r *Result) count(err error) {
+	if err == nil {
+		r.Ret++
+	} else if r.Errno == 0 {
+		r.Errno = errno(err)
+	}
+}
+
 func (p *posix) open(o *Op, r *Result) {
 	p.closeSlot(o.FD)
 	fd, err := unix.Open(o.Path, o.Flags|unix.O_CLOEXEC, o.Mode)

@@ -159,11 +159,7 @@ func (p *posix) massMake(o *Op, r *Result) {
 	}
 	defer unix.Close(fd)
 	for i := range o.Len {
-		if err := unix.Mknodat(fd, massName(o, i), unix.S_IFREG|0o644, 0); err == nil {
-			r.Ret++
-		} else if r.Errno == 0 {
-			r.Errno = errno(err)
-		}
+		r.count(unix.Mknodat(fd, massName(o, i), unix.S_IFREG|0o644, 0))
 	}
 }
 
@@ -179,10 +175,6 @@ func (p *posix) massDrop(o *Op, r *Result) {
 		if o.Off2 > 0 && i%o.Off2 == 0 {
 			continue
 		}
-		if err := unix.Unlinkat(fd, massName(o, i), 0); err == nil {
-			r.Ret++
-		} else if r.Errno == 0 {
-			r.Errno = errno(err)
-		}
+		r.count(unix.Unlinkat(fd, massName(o, i), 0))
 	}
 }

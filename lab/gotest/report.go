@@ -16,12 +16,11 @@ import (
 
 // event is one line of go test -json: see `go doc test2json`.
 type event struct {
-	Action     string
-	Package    string
-	ImportPath string // of build-output
-	Test       string
-	Output     string
-	Elapsed    float64 // s
+	Action  string
+	Package string
+	Test    string
+	Output  string
+	Elapsed float64 // s
 }
 
 // report turns events into what a person reads.

@@ -3,6 +3,7 @@ package nullfs
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -89,12 +90,12 @@ type Mount struct {
 }
 
 // NewMount mounts a file system. It needs root.
-func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, logf func(format string, args ...any)) (_ *Mount, err error) {
+func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logger) (_ *Mount, err error) {
 	m := &Mount{Dir: dir}
 	opt := &fuse.MountOptions{Name: "nullfs", DirectMountStrict: true, DirectMountFlags: unix.MS_NOSUID, MaxWrite: maxRequest,
 		MaxBackground: 64, DisableSplice: true, ExtraCapabilities: fuse.CAP_ASYNC_DIO}
 	if overURing {
-		if m.rings, err = uring.Open(uring.Options{Payload: maxRequest, Logf: logf}); err != nil {
+		if m.rings, err = uring.Open(uring.Options{Payload: maxRequest, Log: log}); err != nil {
 			return nil, err
 		}
 		opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING

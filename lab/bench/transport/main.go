@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -200,7 +201,7 @@ func (w way) mount(lanefs, dir string) (pid int, end func() error, err error) {
 // serveNull is the process of a null file system.
 func serveNull(transport, dir string) error {
 	signal.Ignore(unix.SIGINT)
-	m, err := nullfs.NewMount(dir, nullfs.New(), transport == "uring", func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	m, err := nullfs.NewMount(dir, nullfs.New(), transport == "uring", slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}
