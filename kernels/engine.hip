@@ -2,6 +2,7 @@
  * The kernels of the engine: one source for AMD, NVIDIA and CPUs. names.go has their arguments, kernel.h their entry.
  * Team i works on lane i: thread i, or in the kernels named lanefs_wave_* the i-th wave.
  */
+#include "gather.h"
 #include "kernel.h"
 #include "lifecycle.h"
 #include "local.h"
@@ -76,6 +77,7 @@ LANEFS_KERNEL3(lanefs_wave_step, step_team<wave>)
 LANEFS_KERNEL3(lanefs_wave_batch, batch_team<wave>)
 LANEFS_KERNEL4(lanefs_wave_resident, resident_team<wave>)
 LANEFS_KERNEL7(lanefs_prp, prp_thread)
+LANEFS_KERNEL2(lanefs_gather, gather_wave)
 LANEFS_KERNEL3(lanefs_write_pattern, write_pattern)
 LANEFS_KERNEL4(lanefs_check_pattern, check_pattern)
 

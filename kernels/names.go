@@ -1,5 +1,7 @@
 package kernels
 
+import "structs"
+
 // The kernels of every image, by name. All arguments are 64-bit words; blocks have at most MaxBlock threads. Threads are
 // counted along x. lanes is the device address of an array of Lane.
 const (
@@ -26,6 +28,10 @@ const (
 	// PRPKernel (out, list, list_iova, list_bytes, page_size, iova, len): thread 0 builds the PRPs of one transfer. out
 	// receives PRP1, PRP2 and 1 for success as 64-bit words.
 	PRPKernel = "lanefs_prp"
+	// GatherKernel (pieces, count) copies count pieces, a GatherPiece each, in either direction and at any alignment: the i-th wave
+	// copies piece i and each one a launch's waves further, so blocks are multiples of gpu.Facts.WaveSize. pieces is the device
+	// address of the array, a multiple of 8; the addresses in it are the device's too. Pieces must not overlap.
+	GatherKernel = "lanefs_gather"
 	// WritePatternKernel (dst, words, seed) writes Pattern(seed, i) to the 64-bit word i of dst, with all threads.
 	WritePatternKernel = "lanefs_write_pattern"
 	// CheckPatternKernel (src, words, seed, out) adds to the first 64-bit word of out how many words of src differ from
@@ -35,6 +41,15 @@ const (
 
 // MaxBlock is how many threads a block may have.
 const MaxBlock = 256
+
+// GatherPiece is one piece of GatherKernel: Bytes bytes from Src to Dst, any of which may be 0 or odd.
+type GatherPiece struct {
+	_               structs.HostLayout
+	Dst, Src, Bytes uint64
+}
+
+// GatherPieceSize is a GatherPiece's bytes in an array of them.
+const GatherPieceSize = 24
 
 // Pattern is word i of the pattern of a seed (probe.h).
 func Pattern(seed, i uint64) uint64 {

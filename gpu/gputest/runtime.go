@@ -27,6 +27,7 @@ func Runtime(t *testing.T, open Open) {
 	t.Run("Launch", func(t *testing.T) { testLaunch(t, start(t, open)) })
 	t.Run("Modules", func(t *testing.T) { testModules(t, start(t, open)) })
 	t.Run("CopyAndFill", func(t *testing.T) { testCopyAndFill(t, start(t, open)) })
+	t.Run("Gather", func(t *testing.T) { testGather(t, start(t, open)) })
 	t.Run("Range", func(t *testing.T) { testRange(t, start(t, open)) })
 	t.Run("Share", func(t *testing.T) { testShare(t, start(t, open)) })
 	t.Run("Register", func(t *testing.T) { testRegister(t, start(t, open)) })
