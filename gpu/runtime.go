@@ -56,6 +56,8 @@ type Memory interface {
 	Addr() Addr
 	// Host is the CPU's view, nil where the kind has none.
 	Host() []byte
+	// Reach is on what terms others get at the bytes.
+	Reach() Reach
 	// Export hands out a new descriptor for the memory. Kinds that cannot be exported return an error that says so.
 	Export(want ExportKind) (Export, error)
 	Close() error

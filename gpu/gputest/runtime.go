@@ -69,6 +69,14 @@ func testKinds(t *testing.T, d *device) {
 		if !kind.Device() || d.Facts().LargeBAR && kind != gpu.DeviceVMM {
 			require.Len(t, m.Host(), int(m.Size()), "%s memory has a CPU view", kind)
 		}
+		owner := m.Reach().Owner
+		require.NotZero(t, owner, "%s memory belongs to somebody", kind)
+		if !kind.Device() {
+			require.True(t, owner.Outlives(), "%s memory is there without the device", kind)
+		}
+		if kind == gpu.HostPinned {
+			require.True(t, owner.Pinnable(), "other devices reach %s memory by its pages", kind)
+		}
 	}
 	for _, kind := range reachable {
 		if d.lacks(kind) {

@@ -18,6 +18,7 @@ var pageSize = int64(os.Getpagesize())
 type memory struct {
 	r        *Runtime
 	kind     gpu.MemKind
+	owner    gpu.Owner    // unless it is of a bank
 	mapping  []byte       // everything mapped: whole pages; a range's reservation
 	size     atomic.Int64 // usable bytes from mapping's start
 	reserved int64        // of a range
@@ -53,7 +54,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 		}
 		return m, nil
 	}
-	m := &memory{r: r, kind: kind, fd: -1}
+	m := &memory{r: r, kind: kind, owner: gpu.OwnerPages, fd: -1}
 	m.size.Store(size)
 	length := span.RoundUp(size, pageSize)
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
@@ -87,14 +88,17 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 }
 
 // Register implements gpu.Runtime. On a CPU there is nothing to do but to remember the bytes.
-func (r *Runtime) Register(b []byte, _ gpu.Registered) (gpu.Memory, error) {
+func (r *Runtime) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	if err := span.Check("host runtime", int64(len(b))); err != nil {
 		return nil, err
 	}
 	if start := uintptr(unsafe.Pointer(&b[0])); int64(start)%pageSize != 0 || int64(len(b))%pageSize != 0 {
 		return nil, fmt.Errorf("host runtime: register %d bytes at %#x: both must be multiples of the page size %d", len(b), start, pageSize)
 	}
-	m := &memory{r: r, kind: gpu.HostPinned, fd: -1, mapping: b, borrowed: true}
+	m := &memory{r: r, kind: gpu.HostPinned, owner: gpu.OwnerPages, fd: -1, mapping: b, borrowed: true}
+	if as == gpu.RegisteredMMIO {
+		m.owner = gpu.OwnerFunction
+	}
 	m.size.Store(int64(len(b)))
 	return r.adopt(m)
 }
@@ -138,6 +142,14 @@ func (m *memory) Host() []byte {
 		return nil
 	}
 	return m.mapping[:m.size.Load():m.size.Load()]
+}
+
+// Reach implements gpu.Memory.
+func (m *memory) Reach() gpu.Reach {
+	if m.bank != nil {
+		return gpu.Reach{Owner: gpu.OwnerFunction, Revoked: m.bank.Check}
+	}
+	return gpu.Reach{Owner: m.owner}
 }
 
 // Close implements gpu.Memory. A second Close is an error: by then the address may be another's.

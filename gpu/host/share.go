@@ -83,7 +83,7 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host runtime: import descriptor %d: %w", e.FD, err)
 	}
-	m := &memory{r: r, kind: gpu.DevicePlain, fd: fd, offset: e.Offset, imported: true}
+	m := &memory{r: r, kind: gpu.DevicePlain, owner: gpu.OwnerPages, fd: fd, offset: e.Offset, imported: true}
 	m.size.Store(e.Size)
 	if err := sealShrink(fd); err != nil {
 		m.release()

@@ -34,7 +34,7 @@ func (r *Runtime) reserve(size, max int64) (*memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &memory{r: r, kind: gpu.DeviceVMM, fd: fd, reserved: max}
+	m := &memory{r: r, kind: gpu.DeviceVMM, owner: gpu.OwnerPages, fd: fd, reserved: max}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		m.release()
 		return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)

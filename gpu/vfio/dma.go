@@ -18,7 +18,9 @@ import (
 //  2. a memfd: its pages, whatever this process maps where;
 //  3. the user address: pinned pages.
 //
-// Type1 knows addresses only, and follows one into another function's BAR, so there the third comes first.
+// Type1 knows addresses only, so there the third comes first. Where the address leads to no pages it follows the page table
+// (follow_fault_pfn in Linux's vfio_iommu_type1.c): that pins nothing, and nobody tells it when what is there moves. What a GPU's
+// driver may move is therefore refused: the drive would go on to write where it was, into memory that is another's by then.
 func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
 	if off < 0 || n <= 0 || off%4096 != 0 || n%4096 != 0 {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d: both must be multiples of 4096", d.addr, n, off)
@@ -52,7 +54,10 @@ func (d *Device) insert(n int64, do func(at uint64) error) (IOVA, error) {
 }
 
 func (d *Device) mapMemory(at uint64, m gpu.Memory, off, n int64) error {
-	h := m.Host()
+	h, owner := m.Host(), m.Reach().Owner
+	if d.Backend() == Type1 && !owner.Pinnable() {
+		return fmt.Errorf("type1 would not hear when %s moves this %v memory: it is mapped by DMA-BUF only, which takes IOMMUFD", owner, m.Kind())
+	}
 	if h != nil && (d.Backend() == Type1 || !m.Kind().Device()) {
 		return d.mapHost(at, h, off, n)
 	}

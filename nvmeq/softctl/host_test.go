@@ -40,6 +40,7 @@ func (m *memory) Host() []byte {
 	}
 	return m.b
 }
+func (m *memory) Reach() gpu.Reach                          { return gpu.Reach{Owner: gpu.OwnerPages} }
 func (m *memory) Export(gpu.ExportKind) (gpu.Export, error) { return gpu.Export{}, os.ErrInvalid }
 func (m *memory) Close() error                              { return nil }
 

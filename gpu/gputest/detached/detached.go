@@ -120,10 +120,20 @@ func (d *Runtime) isLost() error {
 	return nil
 }
 
-// hidden is device memory that the CPU cannot address.
-type hidden struct{ gpu.Memory }
+// own is memory of the device. The CPU cannot address it if it is hidden.
+type own struct {
+	gpu.Memory
+	hidden bool
+}
 
-func (hidden) Host() []byte { return nil }
+func (own) Reach() gpu.Reach { return gpu.Reach{Owner: gpu.OwnerDevice} }
+
+func (m own) Host() []byte {
+	if m.hidden {
+		return nil
+	}
+	return m.Memory.Host()
+}
 
 // Alloc implements gpu.Runtime.
 func (d *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
@@ -131,8 +141,8 @@ func (d *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 		return nil, err
 	}
 	m, err := d.Runtime.Alloc(kind, size)
-	if err == nil && kind.Device() && !d.visible {
-		m = hidden{m}
+	if err == nil && kind.Device() {
+		m = own{m, !d.visible}
 	}
 	return m, err
 }

@@ -10,11 +10,12 @@ import (
 
 // Block is memory of a fixed size, in whatever place: what Adopt makes a gpu.Memory of.
 type Block struct {
-	Kind gpu.MemKind
-	Addr gpu.Addr
-	Size int64
-	Host []byte // nil: the CPU has no view
-	Free func() error
+	Kind  gpu.MemKind
+	Reach gpu.Reach
+	Addr  gpu.Addr
+	Size  int64
+	Host  []byte // nil: the CPU has no view
+	Free  func() error
 	// Export hands out a descriptor; nil where that cannot be done.
 	Export func(gpu.ExportKind) (gpu.Export, error)
 
@@ -39,6 +40,7 @@ func (m *block) Kind() gpu.MemKind { return m.b.Kind }
 func (m *block) Size() int64       { return m.b.Size }
 func (m *block) Addr() gpu.Addr    { return m.b.Addr }
 func (m *block) Host() []byte      { return m.b.Host }
+func (m *block) Reach() gpu.Reach  { return m.b.Reach }
 
 // Export implements gpu.Memory.
 func (m *block) Export(want gpu.ExportKind) (gpu.Export, error) {

@@ -45,7 +45,7 @@ func (d *Device) CheckAlloc(kind gpu.MemKind, n int64) error {
 
 // allocHost is memory that the library allocates and pins.
 func (d *Device) allocHost(kind gpu.MemKind, n int64) (gpu.Memory, error) {
-	m := &Block{Kind: kind, Size: n}
+	m := &Block{Kind: kind, Reach: gpu.Reach{Owner: gpu.OwnerDriver}, Size: n}
 	if err := d.Do(d.api.HostAlloc, uintptr(unsafe.Pointer(&m.start)), uintptr(span.RoundUp(n, hostPage)), d.cfg.HostFlags(kind)); err != nil {
 		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.prefix, n, kind, err)
 	}
@@ -70,7 +70,8 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.prefix, n, kind, err)
 	}
 	unmap := func() error { return unix.MunmapPtr(p, uintptr(length)) }
-	m := &Block{Kind: kind, Size: n, start: uintptr(p), Addr: gpu.Addr(uintptr(p)), Free: unmap, Host: unsafe.Slice((*byte)(p), n)}
+	m := &Block{Kind: kind, Reach: gpu.Reach{Owner: gpu.OwnerPages}, Size: n, start: uintptr(p), Addr: gpu.Addr(uintptr(p)), Free: unmap,
+		Host: unsafe.Slice((*byte)(p), n)}
 	if kind == gpu.HostPinned {
 		if err := d.pin(m, length, HostPortable|HostMapped); err != nil {
 			return nil, errors.Join(err, unmap())
@@ -91,7 +92,7 @@ func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	if start%hostPage != 0 || len(b)%hostPage != 0 {
 		return nil, fmt.Errorf("%s: register %d bytes at %#x: both must be multiples of the page size %d", d.prefix, len(b), start, hostPage)
 	}
-	flags := uintptr(HostPortable | HostMapped)
+	flags, owner := uintptr(HostPortable|HostMapped), gpu.OwnerPages
 	switch as {
 	case gpu.RegisteredReadOnly:
 		flags |= HostReadOnly
@@ -101,10 +102,10 @@ func (d *Device) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 			return nil, fmt.Errorf("%s: register %d bytes at %#x: %w", d.prefix, len(b), start, err)
 		}
 		if mmio {
-			flags |= hostIOMemory
+			flags, owner = flags|hostIOMemory, gpu.OwnerFunction
 		}
 	}
-	m := &Block{Kind: gpu.HostPinned, Size: int64(len(b)), start: start, Host: b}
+	m := &Block{Kind: gpu.HostPinned, Reach: gpu.Reach{Owner: owner}, Size: int64(len(b)), start: start, Host: b}
 	if err := d.pin(m, int64(len(b)), flags); err != nil {
 		return nil, err
 	}

@@ -132,6 +132,9 @@ func (m *deviceMemory) Reserved() int64   { return m.reserved }
 // Host is nil: the CPU does not reach VMM memory.
 func (m *deviceMemory) Host() []byte { return nil }
 
+// Reach implements gpu.Memory.
+func (m *deviceMemory) Reach() gpu.Reach { return gpu.Reach{Owner: gpu.OwnerDevice} }
+
 // Close implements gpu.Memory. It does not wait for kernels: none may use the memory any more.
 func (m *deviceMemory) Close() error {
 	m.mu.Lock()

@@ -1,0 +1,33 @@
+package gpu
+
+// Reach says on what terms others than a memory's own kernels get at its bytes: other devices, and the CPU. Who allocates memory fills it
+// in. Who maps memory for a device, moves data away from a GPU, or reads what another device wrote goes by it, and by nothing else: that
+// the CPU has a view of memory says neither whose it is nor that it stays where it is.
+//
+// Every device reaches memory through an IOMMU, where n bytes are n addresses in a row; so there is no list of pages.
+type Reach struct {
+	Owner Owner
+	// Revoked is why other devices no longer reach the bytes, nil while they do. It may be a system call. No function: nobody takes them
+	// back.
+	Revoked func() error
+}
+
+// Owner is whose the memory is, and so who keeps it in its place while a device has its address.
+type Owner uint8
+
+const (
+	OwnerPages    Owner = iota + 1 // ordinary pages, anonymous or a memfd's: whoever maps them for a device pins them
+	OwnerDriver                    // host memory that a GPU's driver allocated: how it is mapped, and pinned, is the driver's affair
+	OwnerDevice                    // a GPU's memory: its driver moves it when it must, and tells only those who imported its DMA-BUF
+	OwnerFunction                  // a BAR of a PCI function that this process has by VFIO: it stays while the function is open
+)
+
+// Pinnable says whether an address of the memory can be given to a device by somebody who is not told when the memory moves.
+func (o Owner) Pinnable() bool { return o == OwnerPages || o == OwnerFunction }
+
+// Outlives says whether the bytes are still there when the GPU has failed.
+func (o Owner) Outlives() bool { return o != OwnerDevice }
+
+func (o Owner) String() string {
+	return [...]string{"nobody", "the process", "the GPU's driver", "the GPU", "a PCI function"}[o]
+}
