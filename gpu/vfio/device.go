@@ -37,6 +37,7 @@ type Device struct {
 	// revoked says that the DMA-BUFs exported so far no longer reach the BARs, for good: IOMMUFD does not map one again.
 	revoked atomic.Bool
 	watch   *watch
+	leaving atomic.Pointer[func() error] // OnLeave's
 
 	mu     sync.Mutex // mapping and closing
 	iovas  *allocator // protected by mu

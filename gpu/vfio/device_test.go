@@ -2,10 +2,13 @@ package vfio
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -223,4 +226,34 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "there is no PCI function 0000:00:1f.7")
 	_, err = m.take("nonsense", Options{})
 	require.ErrorContains(t, err, "is not a PCI address")
+}
+
+// What others have of the BAR is taken back before the kernel gets the device; while it is not, the kernel waits.
+func TestLeaves(t *testing.T) {
+	for _, refuses := range []error{nil, errors.New("a kernel hangs")} {
+		both(t, asIs, func(t *testing.T, d *double, dev *Device) {
+			has := func() bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.has(deviceFile)
+			}
+			bar := dev.BAR()
+			dev.Write32(0x1000, 7)
+			called := make(chan bool, 1)
+			dev.OnLeave(func() error {
+				called <- has() && bar[0x1000] == 7 && dev.Read32(0x1000) == ^uint32(0)
+				return refuses
+			})
+			d.signal(t, irqRequest)
+			require.True(t, <-called, "the device is still ours, and the CPU uses it no more")
+			require.Eventually(t, func() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&bar[0x1000]))) == ^uint32(0) },
+				time.Minute, time.Millisecond)
+			if refuses == nil {
+				require.Eventually(t, func() bool { return !has() }, time.Minute, time.Millisecond)
+				return
+			}
+			dev.watch.stop() // letGo has returned
+			require.True(t, has(), "nobody else gets doorbells that a kernel may ring")
+		})
+	}
 }

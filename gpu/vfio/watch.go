@@ -65,6 +65,11 @@ func (w *watch) stop() {
 	<-w.faulted
 }
 
+// OnLeave has f called before the device is given back while it is in use; nil for nothing. By then the CPU reads its registers as all
+// ones. f takes back what others have of the BAR: a GPU's registration of it leads to the same addresses when another driver has the
+// device. While f fails to, the kernel waits for the device until Close.
+func (d *Device) OnLeave(f func() error) { d.leaving.Store(&f) }
+
 // letGo is the end of the device while its users still have it: its registers read as all ones from now on, stores go
 // nowhere, and the kernel gets it back. DMA mappings stay until they are unmapped.
 func (d *Device) letGo(why error) {
@@ -73,8 +78,16 @@ func (d *Device) letGo(why error) {
 		return
 	}
 	d.log.Error("device let go", "why", why.Error())
+	var kept error
+	if f := d.leaving.Load(); f != nil && *f != nil {
+		kept = (*f)()
+	}
 	if err := d.bar.abandon(); err != nil {
 		d.log.Error("replacing the BAR", "error", err.Error())
+	}
+	if kept != nil {
+		d.log.Error("the kernel does not get the device back before the end: its registers may still be stored to", "why", kept.Error())
+		return
 	}
 	if err := d.release(); err != nil {
 		d.log.Error("giving the device back", "error", err.Error())

@@ -37,6 +37,9 @@ func (c *Controller) ImportBAR() (gpu.Memory, error) {
 func (c *Controller) AcquireBAR() (gpu.Memory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.left {
+		return nil, fmt.Errorf("%s was taken away", c.t.Name())
+	}
 	if c.barUsers == 0 {
 		m, err := c.Runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
 		if err != nil {
@@ -61,11 +64,38 @@ func (c *Controller) OpenBAR() (gpu.Memory, func() error, error) {
 	return m, m.Close, nil
 }
 
-// dropBAR forgets the registration with a runtime that has failed.
-func (c *Controller) dropBAR() {
+// dropBAR forgets the registration with a runtime that has failed. ended says that none of its kernels can store to it any more.
+func (c *Controller) dropBAR(ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.barLost = c.barLost || c.bar != nil && !ended
 	c.bar, c.barUsers = nil, 0
+}
+
+// leave follows the loss of the device, before another driver gets it: no kernel rings its doorbells any more, and the registration of
+// its BAR ends. A lane that does not answer may ring later, so the device is kept from others then.
+func (c *Controller) leave() error {
+	c.mu.Lock()
+	c.left = true
+	c.mu.Unlock()
+	for _, q := range c.queuePairs() {
+		if err := q.Silence(); err != nil {
+			return err
+		}
+	}
+	return c.Quiesced(func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.barLost {
+			return errors.New("a kernel that hangs on the runtime that failed has the doorbells")
+		}
+		m := c.bar
+		c.bar = nil
+		if m == nil {
+			return nil
+		}
+		return m.Close()
+	})
 }
 
 // ReleaseBAR ends one AcquireBAR.
@@ -77,5 +107,8 @@ func (c *Controller) ReleaseBAR() error {
 	}
 	m := c.bar
 	c.bar = nil
+	if m == nil {
+		return nil // leave has ended it
+	}
 	return m.Close()
 }

@@ -58,6 +58,8 @@ type Controller struct {
 	qids     []uint16   // protected by mu: I/O queue identifiers not in use
 	bar      gpu.Memory // protected by mu: BAR 0 for kernels, while an engine uses it
 	barUsers int        // protected by mu
+	barLost  bool       // protected by mu: a kernel that hangs has it
+	left     bool       // protected by mu: the device was taken away
 	attached []Queues   // protected by mu
 
 	resetMu   sync.Mutex    // held while the controller is reset
@@ -112,6 +114,9 @@ func Open(cfg Config) (*Controller, error) {
 			err = errors.Join(err, c.aq.d.Close())
 		}
 		return nil, fmt.Errorf("nvme controller %s: %w", c.t.Name(), err)
+	}
+	if l, ok := c.t.(Leaver); ok {
+		l.OnLeave(c.leave)
 	}
 	go c.watch()
 	return c, nil
@@ -276,6 +281,9 @@ func (c *Controller) Close() error {
 			errs = append(errs, c.shutdown(nvme.SHNNormal))
 		} else {
 			c.t.Reset() // so that it accesses memory no more
+		}
+		if l, ok := c.t.(Leaver); ok {
+			l.OnLeave(nil)
 		}
 		gone := errors.New("nvme controller is closed")
 		c.failure.CompareAndSwap(nil, &gone)

@@ -46,6 +46,10 @@ type Queues interface {
 	// that no kernel of the old runtime can ring their doorbells any more.
 	Move(ended bool) error
 
+	// Silence returns when no kernel of the lanes stores to a doorbell any more, for good: the device was taken away. The queue pairs are
+	// not held.
+	Silence() error
+
 	// Quiesced runs f, which may wait for the device, while no resident kernel runs.
 	Quiesced(f func() error) error
 	Close() error
@@ -59,8 +63,12 @@ func (c *Controller) Attach(q Queues) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.attached = append(c.attached, q)
+	left := c.left
+	c.mu.Unlock()
+	if left {
+		return q.Silence() // leave has not seen it
+	}
 	return nil
 }
 

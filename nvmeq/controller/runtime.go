@@ -74,7 +74,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	ended := haveEnded(queues)
 	c.log.Error("the lanes have failed and move", "device", c.t.Name(), "from", from.Name(), "to", to.Name(), "why", why.Error(),
 		"read-only", c.cfg.SpareReads)
-	c.dropBAR()
+	c.dropBAR(ended)
 	c.rt.Store(&to)
 	c.failover.Store(&Failover{When: time.Now(), Why: why.Error(), From: from.Name(), To: to.Name(), ReadOnly: c.cfg.SpareReads})
 	c.copies.Forget()

@@ -25,6 +25,13 @@ type Transport interface {
 	Close() error
 }
 
+// Leaver is a Transport to a device that may be taken away while it is in use.
+type Leaver interface {
+	// OnLeave has f called before the device is given back, nil for nothing: what kernels have of its BAR is taken back first. An error
+	// of f keeps the device until Close. f is called once, by any goroutine, also from within Reset.
+	OnLeave(f func() error)
+}
+
 // Stepper is a Transport to a controller in software that can work on the caller's thread.
 type Stepper interface {
 	// Step has the controller work on submission queue sqid (0 is the admin queue) and its completion queue. It

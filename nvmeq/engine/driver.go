@@ -147,5 +147,5 @@ func (d *batchDriver) kick(l *lane) error {
 		limit = batchTimeOwn
 	}
 	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, d.ticks(limit)
-	return l.stream.Launch(d.fn, one, d.block, l.args[:3]...)
+	return d.launch(l, l.args[:3]...)
 }

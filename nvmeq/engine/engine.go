@@ -23,6 +23,7 @@ type Engine struct {
 
 	resources // changed by a failover, with every lane's drive and statsMu held
 
+	gate      gate
 	statsMu   sync.RWMutex
 	lastStats []LaneStats // protected by statsMu: set when the counters' memory is gone
 	closed    atomic.Bool

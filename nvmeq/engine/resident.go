@@ -74,7 +74,7 @@ func (d *residentDriver) kick(l *lane) error {
 	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
 	l.heartbeat, l.heartbeatAt = 0, time.Now()
 	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
-	if err := l.stream.Launch(d.fn, one, d.block, l.args[:]...); err != nil {
+	if err := d.launch(l, l.args[:]...); err != nil {
 		atomic.StoreUint32(&l.status.State, kernels.StateParked)
 		return err
 	}

@@ -17,6 +17,7 @@ type Function struct{ *vfio.Device }
 var (
 	_ controller.Transport   = (*Function)(nil)
 	_ controller.BARExporter = (*Function)(nil)
+	_ controller.Leaver      = (*Function)(nil)
 )
 
 // bar is where an NVMe controller has its registers and doorbells (§3.1.1: BAR0 and BAR1 are one 64-bit address).

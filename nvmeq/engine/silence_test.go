@@ -1,0 +1,139 @@
+package engine_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// leaver is a device that is taken away: its registers read as all ones then. Its BAR is there for whoever gets the device next.
+type leaver struct {
+	*softctl.Controller
+	gone  atomic.Bool
+	leave func() error
+}
+
+func (l *leaver) OnLeave(f func() error) { l.leave = f }
+
+func (l *leaver) Read32(off int64) uint32 {
+	if l.gone.Load() {
+		return ^uint32(0)
+	}
+	return l.Controller.Read32(off)
+}
+
+func (l *leaver) Write32(off int64, v uint32) {
+	if !l.gone.Load() {
+		l.Controller.Write32(off, v)
+	}
+}
+
+// Reset finds no device, and the software's doorbells stay as they are.
+func (l *leaver) Reset() error { return os.ErrNotExist }
+
+// registrar notes the registrations of BARs.
+type registrar struct {
+	*detached.Runtime
+	open, runningAtClose atomic.Int64
+}
+
+func (r *registrar) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+	m, err := r.Runtime.Register(b, as)
+	if err == nil && as == gpu.RegisteredMMIO {
+		r.open.Add(1)
+		m = registration{m, r}
+	}
+	return m, err
+}
+
+type registration struct {
+	gpu.Memory
+	r *registrar
+}
+
+func (m registration) Close() error {
+	m.r.open.Add(-1)
+	m.r.runningAtClose.Add(m.r.Running())
+	return m.Memory.Close()
+}
+
+// TestSilence: before a device that is taken away is another driver's, no kernel of the lanes runs that could ring its doorbells, the
+// registration of its BAR has ended, and that stays so whatever the callers ask for.
+func TestSilence(t *testing.T) {
+	for _, batch := range []bool{false, true} {
+		dev, err := detached.New(false)
+		require.NoError(t, err)
+		rt := &registrar{Runtime: dev}
+		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+		soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, soft.Close()) })
+		l := &leaver{Controller: soft}
+		c, err := controller.Open(controller.Config{Runtime: rt, Transport: l, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		e, err := engine.New(c, engine.Config{Lanes: 2, Batch: batch})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, rt.open.Load())
+		r := &rig{Rig: &testrig.Rig{Runtime: rt, Controller: c, Engine: e, Soft: soft, Block: 512}}
+		data := r.Chunk(t, 64<<10)
+		var callers sync.WaitGroup
+		var rounds atomic.Int64
+		for lane := range 3 {
+			callers.Go(func() {
+				for {
+					cmds := make([]engine.Command, 8)
+					for i := range cmds {
+						cmds[i] = r.RW(nvme.IORead, uint64(i), data, int64(lane*8+i)*512, 512)
+					}
+					if e.Do(lane, cmds) != nil {
+						return
+					}
+					rounds.Add(1)
+				}
+			})
+		}
+		until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+		l.gone.Store(true)
+		require.NoError(t, l.leave())
+		after := bytes.Clone(soft.BAR()[0x1000:])
+		require.Zero(t, rt.open.Load())
+		callers.Wait()
+		require.Error(t, e.Do(0, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 512)}))
+		_, err = engine.New(c, engine.Config{Lanes: 1, Doorbell: engine.DoorbellBAR})
+		require.Error(t, err)
+		require.True(t, bytes.Equal(after, soft.BAR()[0x1000:]), "no doorbell was rung since")
+		require.Zero(t, rt.runningAtClose.Load())
+		require.Zero(t, rt.open.Load())
+	}
+}
+
+// A lane that does not answer may ring later: the device is kept from others.
+func TestSilenceImpossible(t *testing.T) {
+	var l *leaver
+	f := newFailingOn(t, true, false, softctl.Options{}, engine.Config{Lanes: 1}, func(t controller.Transport) controller.Transport {
+		l = &leaver{Controller: t.(*reach).Controller}
+		return struct {
+			*reach
+			controller.Leaver
+		}{t.(*reach), l}
+	})
+	c := f.Chunk(t, 4096)
+	f.dev.Hang()
+	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}), "on the spare")
+	require.ErrorContains(t, l.leave(), "a kernel that hangs on the runtime that failed has the doorbells")
+	require.NoError(t, f.Engine.Close())
+}
