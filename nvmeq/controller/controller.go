@@ -76,7 +76,7 @@ type Controller struct {
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
 	runtimeFailed atomic.Bool              // Runtime has failed
-	mirrored      atomic.Bool              // data memory exists that the CPU cannot address
+	dataOnGPU     atomic.Bool              // data memory exists that goes when Runtime fails
 
 	closing   chan struct{}
 	watchDone chan struct{}

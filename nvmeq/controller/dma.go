@@ -87,8 +87,10 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 		return nil, err
 	}
 	m := &Chunk{d: d}
+	if !d.Mem.Reach().Owner.Outlives() {
+		c.dataOnGPU.Store(true)
+	}
 	if d.Host == nil {
-		c.mirrored.Store(true)
 		err := c.Quiesced(func() (err error) { m.mirror, err = c.Runtime().Alloc(gpu.HostMapped, d.Size); return err })
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%d bytes of host memory as a mirror: %w", d.Size, err), d.Close())

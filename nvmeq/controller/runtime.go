@@ -19,7 +19,8 @@ import (
 //  5. Resume: commands that had not ended are sent again, except a Flush whose result was lost (durable.go) and, with
 //     Config.SpareReads, those that write.
 //
-// Data stays where it is, which must be memory that the CPU can address.
+// Data stays where it is, which must not be the GPU's own memory: that the CPU has a view of it, as with a large BAR, does not make it
+// last longer than the GPU.
 
 // RuntimeError is a failure of the runtime that runs the lanes, not of the controller.
 type RuntimeError struct{ Err error }
@@ -61,8 +62,8 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 		return fmt.Errorf("%w; no other runtime can run the lanes", why)
 	case c.failover.Load() != nil:
 		return fmt.Errorf("%w; the lanes had moved before", why)
-	case c.mirrored.Load():
-		return fmt.Errorf("%w; data is in the device's memory, where lanes on the CPU do not reach it", why)
+	case c.dataOnGPU.Load():
+		return fmt.Errorf("%w; data is in the memory of the GPU that failed", why)
 	}
 	if err := c.stop(); err != nil {
 		return fmt.Errorf("%w; stopping the controller: %w", why, err)

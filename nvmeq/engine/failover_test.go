@@ -254,3 +254,31 @@ func TestResidentLanesPark(t *testing.T) {
 	require.LessOrEqual(t, f.dev.Most(), int64(3))
 	require.NoError(t, f.Engine.Close())
 }
+
+// Data in the memory of the GPU that failed cannot be gone on with, though the CPU has a view of it: by a large BAR, which ends with the
+// GPU.
+func TestFailoverDataOnGPU(t *testing.T) {
+	dev, err := detached.New(true)
+	require.NoError(t, err)
+	t.Cleanup(dev.Resume)
+	soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	place, err := controller.ModeData.Placement()
+	require.NoError(t, err)
+	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Placement: place, Log: slog.New(slog.DiscardHandler),
+		Spare: func() (gpu.Runtime, error) { return host.Open(host.Options{}) }})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	e, err := engine.New(c, engine.Config{Lanes: 1, HangTimeout: time.Second})
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+	data := r.Chunk(t, 4096)
+	require.NotNil(t, data.Bytes())
+	read := []engine.Command{r.RW(nvme.IORead, 0, data, 0, 4096)}
+	require.NoError(t, e.Do(0, read))
+	dev.Refuse()
+	until(t, "reads fail", func() bool { err = e.Do(0, read); return err != nil })
+	require.ErrorContains(t, err, "data is in the memory of the GPU that failed")
+	require.Nil(t, c.Failover())
+}
