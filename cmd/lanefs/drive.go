@@ -83,6 +83,9 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 // open opens the controller itself, in the best way of the ladder that works.
 func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
+	if m := cfg.MemoryMode; m != nil && !m.Ordered() && isFunction(cfg.Device) {
+		nc.Log.Warn("completions and data are in different memories: a command may end before its data is there", "memory-mode", *m)
+	}
 	c.nvme, c.choice, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
 	return err
 }

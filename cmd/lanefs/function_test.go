@@ -64,9 +64,9 @@ func TestLadder(t *testing.T) {
 	}{
 		{"CPU, image", cpu, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
 		{"CPU, drive", cpu, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
-		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{11, 8, 3, 0}},
+		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{11, 1, 0}},
 		{"GPU, image", device, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{bar, bridge}, []controller.MemoryMode{0}},
-		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{bar, direct, bridge}, []controller.MemoryMode{3, 0}},
+		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{bar, direct, bridge}, []controller.MemoryMode{1, 0}},
 		{"asked for", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(controller.MemoryMode(8)), Doorbell: bar}},
 			[]engine.DoorbellRoute{bar}, []controller.MemoryMode{8}},
 		{"the bridge's words in device memory", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(controller.MemoryMode(4))}},
@@ -77,7 +77,11 @@ func TestLadder(t *testing.T) {
 			if c.bar {
 				ctl.bar = &barMemory{}
 			}
-			require.Equal(t, engine.Candidates{Doorbells: c.bells, Modes: c.modes}, ctl.ladder(&c.cfg))
+			l := ctl.ladder(&c.cfg)
+			require.Equal(t, engine.Candidates{Doorbells: c.bells, Modes: c.modes}, l)
+			for _, m := range l.Modes {
+				require.True(t, m.Ordered() || c.cfg.MemoryMode != nil, "mode %d puts completions and data into different memories", m)
+			}
 		})
 	}
 }

@@ -14,12 +14,14 @@ func (c *drive) ladder(cfg *mountConfig) engine.Candidates {
 	case cfg.MemoryMode != nil:
 		l.Modes[0] = *cfg.MemoryMode
 	case c.bar != nil:
-		// A drive reaches device memory by itself: everything in it, or the data, or the queues.
-		l.Modes = []controller.MemoryMode{controller.ModeSQ | controller.ModeCQ | controller.ModeData, controller.ModeData, controller.ModeSQ | controller.ModeCQ, 0}
+		// A drive reaches device memory by itself: everything in it, or the submission queues. The data or the completions alone would
+		// not be ordered (MemoryMode.Ordered).
+		l.Modes = []controller.MemoryMode{controller.ModeSQ | controller.ModeCQ | controller.ModeData, controller.ModeSQ, 0}
 	case gpu && drive:
-		// A GPU's lanes poll queues in the GPU's memory without PCIe traffic. Data stays in host memory: programs on the CPU would
-		// read it from device memory slowly, over PCIe, and lanes that leave a GPU that fails leave its memory too.
-		l.Modes = []controller.MemoryMode{controller.ModeSQ | controller.ModeCQ, 0}
+		// A GPU's lanes write commands to the GPU's memory without PCIe traffic. Data stays in host memory: programs on the CPU would
+		// read it from device memory slowly, over PCIe, and lanes that leave a GPU that fails leave its memory too. So completions stay
+		// there too.
+		l.Modes = []controller.MemoryMode{controller.ModeSQ, 0}
 	}
 	// A software controller runs on the CPU and polls its queues: host memory is the best place for them. The host runtime's own device
 	// memory is host memory.

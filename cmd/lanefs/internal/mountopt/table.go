@@ -103,7 +103,7 @@ var lanes = []Option{
 	{Name: "memory-mode", Kind: Choice, Values: memoryModes(), Arg: "auto|0..15", Default: "auto", Layer: Lanes, want: "auto or a number from 0 to 15",
 		Help: "what is in device memory: a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data",
 		More: "auto takes as much as real I/O with verified bytes shows to work: with a PCI function's memory (vram=ADDR) all, with a GPU on a drive the " +
-			"queues (3), else 0. lanefs stat says what was refused and why.",
+			"submission queues (1), else 0. lanefs stat says what was refused and why.",
 		set: setMemoryMode},
 	{Name: "lba", Kind: Choice, Values: []string{"512", "1024", "2048", "4096"}, Default: "512", Layer: Lanes,
 		Help: "block size of the software controller in bytes",
