@@ -10,6 +10,7 @@ import "errors"
 //	ForBlock    a single block, for one transfer. The caller may hold locks and a handle
 //	ForCache    metadata in memory. jbd2 evicts blocks when it needs room
 //	ForJournal  a transaction's copies. jbd2 waits for its checkpoints
+//	ForPayload  where a mount's requests bring and fetch file data. Held as long as the mount, and never waited for
 type Use uint8
 
 const (
@@ -17,13 +18,14 @@ const (
 	ForBlock
 	ForCache
 	ForJournal
+	ForPayload
 	NumUses // how many there are
 
 	// NoWait, added to a use, makes Alloc return ErrNoMemory instead of waiting.
 	NoWait Use = 0x80
 )
 
-var useNames = [NumUses]string{"data", "single blocks", "the metadata cache", "the journal"}
+var useNames = [NumUses]string{"data", "single blocks", "the metadata cache", "the journal", "payloads"}
 
 func (u Use) String() string {
 	if u &^= NoWait; u < NumUses {

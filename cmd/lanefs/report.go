@@ -137,10 +137,12 @@ func (c *queueCounters) add(q engine.LaneStats) {
 	c.Rejected += q.Rejected
 }
 
-// volumeReport counts what ext4 moved: file contents in whole blocks, and the rest.
+// volumeReport counts what ext4 moved: file contents in whole blocks, what of them the CPU copied, and the rest.
 type volumeReport struct {
 	DataRead        int64 `json:"data_read"`
 	DataWritten     int64 `json:"data_written"`
+	CopiedRead      int64 `json:"copied_read"`
+	CopiedWritten   int64 `json:"copied_written"`
 	MetadataRead    int64 `json:"metadata_read"`
 	MetadataWritten int64 `json:"metadata_written"`
 	JournalWritten  int64 `json:"journal_written"`

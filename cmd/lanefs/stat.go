@@ -25,7 +25,7 @@ func (d *daemon) report() *report {
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
-		Volume: volumeReport{v.DataRead, v.DataWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
+		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
 	by, whyNot := d.srv.Transport()
@@ -130,7 +130,7 @@ func (r *report) print(out io.Writer) error {
 		fmt.Fprintf(out, ", not io_uring: %s", f.WhyNot)
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintf(out, "data        %d bytes read, %d written\n", v.DataRead, v.DataWritten)
+	fmt.Fprintf(out, "data        %d bytes read, %d written; %d and %d copied by the CPU\n", v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten)
 	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits\n", v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits)
 	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)
 

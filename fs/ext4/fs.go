@@ -49,6 +49,9 @@ func Inspect(dev blockdev.Device) (*Inspection, *FS, error) {
 	return v.Inspect(), v, nil
 }
 
+// Payloads is the memory for the requests of a mount. The caller closes it.
+func (v *FS) Payloads() *Payloads { return contents.NewPayloads(v.vol) }
+
 // Inspect describes the mounted volume as it is now, its journal as this mount found it.
 func (v *FS) Inspect() *Inspection { return v.journal.Inspect() }
 

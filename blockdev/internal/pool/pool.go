@@ -33,7 +33,8 @@ func DataShare(limit int64) int64 {
 }
 
 // slabsPerChunk is the size of a use's chunks. Long-lived buffers get small chunks: one live buffer keeps its whole chunk pinned.
-var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1}
+var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlock: 1, blockdev.ForCache: 2, blockdev.ForJournal: 1,
+	blockdev.ForPayload: 1}
 
 // Memory is pinned memory that the pool cuts up.
 type Memory interface {

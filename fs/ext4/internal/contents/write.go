@@ -3,6 +3,7 @@ package contents
 import (
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -14,7 +15,8 @@ import (
 
 // Writing a file:
 //
-//  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel)
+//  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel); those that begin a
+//     Payload and a block stay where they are
 //  2. blocks that are written in part are completed: read where they have content, zeroed where not
 //  3a. nothing to allocate: straight to the blocks, under Mu shared when only whole blocks are written (in parallel)
 //  3b. else under Mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
@@ -33,6 +35,7 @@ type stage struct {
 	off, end    int64  // in the file
 	first, last uint32 // logical blocks
 	p           []byte // nil: buf is its caller's, whole blocks that the CPU may not reach
+	placed      bool   // p is in buf already
 	base        int    // of the first block in buf
 	bs          int
 	cut         bool // p reaches over the largest size: off and end do not
@@ -96,12 +99,13 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 		return 0, volume.ErrTooBig
 	}
 	s.first, s.last = i.FS.Logical(off), i.FS.LogicalEnd(s.end)-1
-	if s.p != nil {
+	if s.buf == nil {
 		if s.buf, err = i.FS.Dev.Alloc(int(s.last-s.first+1) * s.bs); err != nil {
 			return 0, err
 		}
 		defer s.buf.Release()
 		s.fill()
+		i.FS.Counters.CopiedWritten.Add(int64(len(s.p)))
 	}
 	if s.skip() == 0 && s.tail() == 0 {
 		done, err := overwriteShared(i, s)
@@ -214,6 +218,21 @@ func complete(i *volume.Inode, s *stage) error {
 		return nil
 	}
 	head, tail := s.skip() != 0, s.tail() != 0
+	if s.placed {
+		if !tail {
+			return nil
+		}
+		blk := b[s.at(s.last):]
+		if int64(s.last)<<i.FS.BlockBits >= size {
+			clear(blk[s.tail():s.bs])
+			return nil
+		}
+		// It is read over the payload, of which there is no other copy: the bytes go aside.
+		was := slices.Clone(blk[:s.tail()])
+		err := edge(s.last)
+		i.FS.Counters.CopiedWritten.Add(int64(copy(blk, was)))
+		return err
+	}
 	if head || tail && s.first == s.last {
 		if err := edge(s.first); err != nil {
 			return err

@@ -48,7 +48,7 @@ type FS struct {
 	errored   atomic.Bool // corruption was met and noted
 	largeFile atomic.Bool // the superblock has large_file
 	extAttr   atomic.Bool // and ext_attr
-	Counters  struct{ DataRead, DataWritten, superRead, superWritten atomic.Int64 }
+	Counters  struct{ DataRead, DataWritten, CopiedRead, CopiedWritten, superRead, superWritten atomic.Int64 }
 }
 
 // New is the volume on dev with its superblock read and nothing else. The last Put of an inode without links calls end to

@@ -14,6 +14,7 @@ type Statfs struct {
 // Stats counts the bytes that the volume has moved through its device since it was mounted.
 type Stats struct {
 	DataRead, DataWritten         int64 // file contents, whole blocks
+	CopiedRead, CopiedWritten     int64 // of what was read and written, by the CPU
 	MetadataRead, MetadataWritten int64 // the superblock included
 	JournalWritten                int64
 	Commits                       int64
@@ -44,6 +45,7 @@ func (v *FS) Stats() Stats {
 	c := v.Cache.Stats()
 	return Stats{
 		DataRead: v.Counters.DataRead.Load(), DataWritten: v.Counters.DataWritten.Load(),
+		CopiedRead: v.Counters.CopiedRead.Load(), CopiedWritten: v.Counters.CopiedWritten.Load(),
 		MetadataRead: c.MetadataRead + v.Counters.superRead.Load(), MetadataWritten: c.MetadataWritten + v.Counters.superWritten.Load(),
 		JournalWritten: c.JournalWritten, Commits: c.Commits,
 	}
