@@ -48,10 +48,15 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 // not use them either.
 func (s *Server) mayOf(ctx context.Context) ext4.May {
 	c := callerOf(ctx)
+	return s.may(&c)
+}
+
+// may is mayOf a caller.
+func (s *Server) may(c *fuse.Caller) ext4.May {
 	if c.Pid == 0 {
 		return 0
 	}
-	if c.Uid == 0 || c.Uid == s.reservedUID || s.reservedGID != 0 && inGroup(&c, s.reservedGID) {
+	if c.Uid == 0 || c.Uid == s.reservedUID || s.reservedGID != 0 && inGroup(c, s.reservedGID) {
 		return ext4.UseReserved
 	}
 	return 0

@@ -1,9 +1,10 @@
 package fs
 
 import (
-	"context"
 	"syscall"
 	"time"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // Direct writes bypass the kernel's page cache. The kernel drops its pages of the range when such a write begins. It does not drop
@@ -18,14 +19,14 @@ const (
 	staleGrace   = 100 * time.Millisecond // how long the others wait
 )
 
-// writeDirect is Write for direct I/O. If it cannot store all of data it returns the error instead of a short count, because the kernel
+// writeDirect is store for direct I/O. If it cannot store all of c it returns the error instead of a short count, because the kernel
 // turns a short asynchronous direct write into EIO, whatever the reason.
-func (n *node) writeDirect(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	done, err := n.store(ctx, data, off)
+func (n *node) writeDirect(c ext4.Content, off int64, may ext4.May) (uint32, syscall.Errno) {
+	done, err := n.store(c, off, may)
 	if err != nil {
 		done = 0
 	}
-	n.dropPages(off, int64(len(data)))
+	n.dropPages(off, int64(len(c.Bytes)))
 	return n.written(done, err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/uring"
 )
 
@@ -29,6 +30,9 @@ type rings struct {
 	transport *uring.Transport // nil: not wanted, or it cannot be had
 	off       atomic.Bool      // it is not used
 	why       error            // why not
+
+	payloads *ext4.Payloads
+	pinned   atomic.Int32 // payloads in pinned memory
 }
 
 // used is the transport that brings the mount's requests, nil if /dev/fuse does.
@@ -51,16 +55,19 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	if want == IOUringOff {
 		return
 	}
-	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite,
+	s.rings.payloads = s.vol.Payloads()
+	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.rings.payload,
 		Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
 			go s.Abort()
 		}})
 	if err != nil {
+		s.rings.payloads.Close()
 		s.noRings(err)
 		return
 	}
+	s.rings.payloads.Enough()
 	if afterRings != nil {
 		afterRings()
 	}
@@ -109,6 +116,7 @@ func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) erro
 func (s *Server) waitRings() {
 	if t := s.rings.transport; t != nil {
 		t.Wait()
+		s.rings.payloads.Close()
 	}
 }
 
@@ -116,6 +124,7 @@ func (s *Server) waitRings() {
 func (s *Server) closeRings() {
 	if t := s.rings.transport; t != nil {
 		t.Close()
+		s.rings.payloads.Close()
 	}
 }
 

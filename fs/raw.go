@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"slices"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -45,29 +46,17 @@ func (r *rawFS) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name strin
 	return status
 }
 
-// Writev clears set-ID bits first if the request has the kill-privilege flag. Then it passes on three kinds of writes: pages that the
-// kernel writes back, direct writes, and others.
-func (r *rawFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
-	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-		if n := r.node(in.NodeId); n != nil {
-			if err := n.killPriv(&in.Caller); err != nil {
-				return 0, fuse.Status(n.fail("write", err))
-			}
-		}
+// Writev is a WRITE that comes by /dev/fuse.
+func (r *rawFS) Writev(_ <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	n := r.node(in.NodeId)
+	if n == nil {
+		return 0, fuse.Status(syscall.ESTALE)
 	}
-	if r.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 && len(data) == 1 {
-		if n := r.node(in.NodeId); n != nil {
-			done, errno := n.writeBack(data[0], int64(in.Offset))
-			return done, fuse.Status(errno)
-		}
+	if len(data) != 1 {
+		data = [][]byte{slices.Concat(data...)}
 	}
-	if in.Flags&syscall.O_DIRECT != 0 && len(data) == 1 {
-		if n := r.node(in.NodeId); n != nil {
-			done, errno := n.writeDirect(&fuse.Context{Caller: in.Caller, Cancel: cancel}, data[0], int64(in.Offset))
-			return done, fuse.Status(errno)
-		}
-	}
-	return r.RawFileSystem.Writev(cancel, in, data)
+	done, errno := n.write(in, ext4.Content{Bytes: data[0]})
+	return done, fuse.Status(errno)
 }
 
 // SetXAttr also clears set-group-ID if it sets an access ACL and the request has the kill-privilege flag.

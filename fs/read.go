@@ -30,25 +30,39 @@ func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fus
 
 // Read replies with up to len(dest) bytes, fewer at the end of the file.
 func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
+	if n.srv.opt.CopyReads {
+		size, errno := n.load(ext4.Content{Bytes: dest}, off)
+		return fuse.ReadResultData(dest[:size]), errno
+	}
+	n.hasPages()
 	data, err := n.in.Read(off, len(dest))
 	if err != nil {
 		return nil, n.fail("read", err)
 	}
-	size := len(data.Bytes())
-	n.srv.count.reads.Add(1)
-	n.srv.count.readBytes.Add(int64(size))
+	size := n.haveRead(len(data.Bytes()))
 	if size == 0 {
 		// go-fuse does not call Done for an empty reply.
 		data.Release()
 		return fuse.ReadResultData(nil), 0
 	}
-	if n.srv.opt.CopyReads {
-		copy(dest, data.Bytes())
-		data.Release()
-		return fuse.ReadResultData(dest[:size]), 0
-	}
 	return pinned{data}, 0
+}
+
+// load reads into c, and returns how many bytes.
+func (n *node) load(c ext4.Content, off int64) (int, syscall.Errno) {
+	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
+	size, err := n.in.Load(off, c)
+	if err != nil {
+		return 0, n.fail("read", err)
+	}
+	return n.haveRead(size), 0
+}
+
+// haveRead counts a READ of size bytes.
+func (n *node) haveRead(size int) int {
+	n.srv.count.reads.Add(1)
+	n.srv.count.readBytes.Add(int64(size))
+	return size
 }
 
 // Lseek finds data and holes (SEEK_DATA, SEEK_HOLE). With the write-back cache the kernel may have dirty pages, which it must write back

@@ -6,26 +6,41 @@ import (
 	"syscall"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 var (
-	_ = (gofs.NodeWriter)((*node)(nil))
 	_ = (gofs.NodeFlusher)((*node)(nil))
 	_ = (gofs.NodeFsyncer)((*node)(nil))
 	_ = (gofs.NodeAllocater)((*node)(nil))
 )
 
-// Write stores data and returns how many bytes were stored.
-func (n *node) Write(ctx context.Context, _ gofs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+// write carries out a WRITE, whichever way it came, and returns how many bytes were stored. It clears set-ID bits first if the request has
+// the kill-privilege flag.
+func (n *node) write(in *fuse.WriteIn, c ext4.Content) (uint32, syscall.Errno) {
+	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+		if err := n.killPriv(&in.Caller); err != nil {
+			return 0, n.fail("write", err)
+		}
+	}
+	off := int64(in.Offset)
+	if n.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 {
+		return n.writeBack(c, off)
+	}
+	may := n.srv.may(&in.Caller)
+	if in.Flags&syscall.O_DIRECT != 0 {
+		return n.writeDirect(c, off, may)
+	}
 	n.hasPages()
-	return n.written(n.store(ctx, data, off))
+	return n.written(n.store(c, off, may))
 }
 
-// store writes data, and makes it durable if the file is synchronous.
-func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
-	defer n.changed(off, off+int64(len(data)))
-	may := n.srv.mayOf(ctx)
-	done, err := n.reclaimFor(func() (int, error) { return n.in.Write(off, data, may) })
+// store writes c, and makes it durable if the file is synchronous.
+func (n *node) store(c ext4.Content, off int64, may ext4.May) (int, error) {
+	defer n.changed(off, off+int64(len(c.Bytes)))
+	done, err := n.reclaimFor(func() (int, error) { return n.in.Store(off, c, false, may) })
 	if err := n.syncBytes(); err != nil {
 		return 0, err
 	}
@@ -34,10 +49,10 @@ func (n *node) store(ctx context.Context, data []byte, off int64) (int, error) {
 
 // writeBack stores dirty pages of the write-back cache. It leaves the times alone, since the kernel sends them in a SETATTR of its own,
 // before or after.
-func (n *node) writeBack(data []byte, off int64) (uint32, syscall.Errno) {
+func (n *node) writeBack(c ext4.Content, off int64) (uint32, syscall.Errno) {
 	n.hasPages()
-	defer n.changed(off, off+int64(len(data)))
-	return n.written(n.reclaimFor(func() (int, error) { return n.in.WriteBack(off, data) }))
+	defer n.changed(off, off+int64(len(c.Bytes)))
+	return n.written(n.reclaimFor(func() (int, error) { return n.in.Store(off, c, true) }))
 }
 
 // reclaimFor is reclaim for a write. A write that stored some bytes is not tried again.

@@ -10,6 +10,12 @@ import (
 // goFuse has go-fuse's ProtocolServer answer.
 type goFuse struct{ server *fuse.ProtocolServer }
 
+// goFuseData is goFuse for a file system that is Data, too.
+type goFuseData struct {
+	*goFuse
+	Data
+}
+
 // GoFuse makes a handler of a file system that a fuse.Server serves on /dev/fuse at the same time. The options are those that the
 // server was made with, init is its KernelSettings: the request is answered a second time, which only go-fuse's own settings
 // hear of, and not the file system.
@@ -22,6 +28,9 @@ func GoFuse(fs fuse.RawFileSystem, opt *fuse.MountOptions, init *fuse.InitIn) (H
 	}
 	if h := (*fuse.OutHeader)(unsafe.Pointer(&out[0])); h.Status != 0 {
 		return nil, fmt.Errorf("go-fuse refuses the kernel's INIT: %v", fuse.Status(-h.Status))
+	}
+	if d, ok := fs.(Data); ok {
+		return goFuseData{g, d}, nil
 	}
 	return g, nil
 }

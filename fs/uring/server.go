@@ -14,9 +14,11 @@ type server struct {
 	q       *queue
 	ring    *ring
 	h       *header
-	payload []byte
+	payload *Payload
+	request request
 	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free    []func()
+	keep    bool // the kernel may still use the entry: its memory is left
 
 	in  [3][]byte // of the request: its header, the operation's, its payload
 	out [2][]byte
@@ -49,13 +51,12 @@ func newServer(q *queue) (_ *server, err error) {
 	s.free = append(s.free, free)
 	s.h = (*header)(unsafe.Pointer(&b[0]))
 	s.iov = (*[2]unix.Iovec)(unsafe.Pointer(&b[unsafe.Sizeof(header{})]))
-	if s.payload, free, err = q.t.opt.Alloc(q.t.opt.Payload); err != nil {
+	if err := s.allocPayload(q.t.opt); err != nil {
 		return nil, err
 	}
-	s.free = append(s.free, free)
-	s.iov[0].Base, s.iov[1].Base = &s.h.inOut[0], &s.payload[0]
+	s.iov[0].Base, s.iov[1].Base = &s.h.inOut[0], &s.payload.Memory[0]
 	s.iov[0].SetLen(int(unsafe.Sizeof(header{})))
-	s.iov[1].SetLen(len(s.payload))
+	s.iov[1].SetLen(len(s.payload.Memory))
 
 	*s.ring.next() = sqe{opcode: opNop}
 	if err := s.ring.enter(true); err != nil {
@@ -71,8 +72,10 @@ func (s *server) close() {
 	if s.ring != nil {
 		s.ring.close()
 	}
-	for _, f := range s.free {
-		f()
+	if !s.keep {
+		for _, f := range s.free {
+			f()
+		}
 	}
 	s.free = nil
 }
@@ -107,6 +110,7 @@ func (s *server) serve(h Handler) {
 		c, ok := s.ring.reap()
 		if !ok {
 			if err := s.ring.enter(true); err != nil {
+				s.keep = true
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: a thread of CPU %d: %w", s.q.cpu, err))
 				return
 			}
@@ -141,11 +145,14 @@ const opIoctl = 39
 func (s *server) handle(h Handler) {
 	in := (*inHeader)(unsafe.Pointer(&s.h.inOut))
 	unique := in.unique
-	payload := min(int(s.h.ent.payloadSz), len(s.payload))
+	payload := min(int(s.h.ent.payloadSz), len(s.payload.Memory))
+	if s.q.t.data != nil && s.handleData(in, payload) {
+		return
+	}
 	// The kernel does not say how many bytes the operation's own header has. It says how many all have.
 	op := min(max(int(in.len)-inHeaderSize-payload, 0), headerSize)
-	s.in = [3][]byte{s.h.inOut[:inHeaderSize], s.h.opIn[:op], s.payload[:payload]}
-	s.out = [2][]byte{s.h.inOut[:outHeaderSize], s.payload}
+	s.in = [3][]byte{s.h.inOut[:inHeaderSize], s.h.opIn[:op], s.payload.Memory[:payload]}
+	s.out = [2][]byte{s.h.inOut[:outHeaderSize], s.payload.Memory}
 	if in.opcode == opIoctl {
 		s.in[2] = append([]byte(nil), s.in[2]...)
 	}

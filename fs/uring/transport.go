@@ -26,8 +26,8 @@ type Options struct {
 	// Payload is how many bytes a payload buffer has: the most that a request or an answer carries besides its headers. At least
 	// the mount's max_write, and its max_pages.
 	Payload int
-	// Alloc gives the memory of a payload buffer, page-aligned and not of Go's heap; nil: anonymous memory, which costs what is used of it.
-	Alloc func(size int) (memory []byte, free func(), err error)
+	// Alloc gives payload buffers; it may give none, and the payload is anonymous memory, which costs what is used of it. nil: all are.
+	Alloc func(size int) *Payload
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
 	// ever, unless the connection is aborted. nil: nothing is.
 	Failed func(err error)
@@ -49,6 +49,7 @@ const minPayload = 8192
 type Transport struct {
 	opt     Options
 	handler Handler // set before start is closed
+	data    Data    // likewise: the handler, if it is one; else nil
 	queues  []*queue
 	servers int // all that there are from the start
 	fd      int // of /dev/fuse; likewise
@@ -70,7 +71,7 @@ func Open(opt Options) (*Transport, error) {
 	page := os.Getpagesize()
 	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
 	if opt.Alloc == nil {
-		opt.Alloc = anonymous
+		opt.Alloc = func(int) *Payload { return nil }
 	}
 	if opt.Failed == nil {
 		opt.Failed = func(error) {}
@@ -150,6 +151,7 @@ func (t *Transport) all() (err error) {
 // that any more when an entry was refused.
 func (t *Transport) Start(fd int, h Handler) error {
 	t.fd, t.handler = fd, h
+	t.data, _ = h.(Data)
 	close(t.start)
 	err := t.all()
 	if !slices.ContainsFunc(t.queues, func(q *queue) bool { return q.registered.Load() == 0 }) {

@@ -1,0 +1,70 @@
+package fs
+
+import (
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/uring"
+)
+
+// READ and WRITE on rings: the controller moves file data to and from the payload of the entry, and nothing is copied, where the payload is
+// pinned memory and the file's blocks begin where the request does. They are the same loads and stores as those of /dev/fuse.
+
+var _ = (uring.Data)((*rawFS)(nil))
+
+// ReadPayload is a READ that comes by a ring.
+func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status, bool) {
+	n := r.node(in.NodeId)
+	if n == nil {
+		return 0, 0, false
+	}
+	size, errno := n.load(contentOf(p, in.Size), int64(in.Offset))
+	return size, fuse.Status(errno), true
+}
+
+// WritePayload is a WRITE that comes by a ring.
+func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status, bool) {
+	n := r.node(in.NodeId)
+	if n == nil {
+		return 0, 0, false
+	}
+	done, errno := n.write(in, contentOf(p, in.Size))
+	return done, fuse.Status(errno), true
+}
+
+// contentOf is the first size bytes of a payload.
+func contentOf(p *uring.Payload, size uint32) ext4.Content {
+	in, _ := p.Of.(*ext4.Payload)
+	return ext4.Content{Bytes: p.Memory[:size], In: in}
+}
+
+// payload pins a payload. nil: there is no more pinned memory for payloads, or none that the kernel can use.
+func (r *rings) payload(size int) *uring.Payload {
+	p, err := r.payloads.Alloc(size)
+	if err != nil {
+		return nil
+	}
+	b := p.Bytes()
+	if len(b) < size || !reachable(b[:size]) {
+		p.Release()
+		return nil
+	}
+	r.pinned.Add(1)
+	return &uring.Payload{Memory: b[:size], Of: p, Free: p.Release}
+}
+
+// reachable says whether the kernel can move the bytes of a request to memory: not to a device's, for one. It tries, in the way in which it
+// does that for a ring, for both ends. Where it may not try, the memory counts as unreachable.
+func reachable(b []byte) bool {
+	for _, at := range []int{0, len(b) - 1} {
+		var one [1]byte
+		local, remote := []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&b[at])), Len: 1}}
+		if n, err := unix.ProcessVMWritev(unix.Getpid(), local, remote, 0); n != 1 || err != nil {
+			return false
+		}
+	}
+	return true
+}
