@@ -198,7 +198,7 @@ func (a *Allocator) Overhead() uint64 {
 }
 
 // SetDiscard has f, nil for none, called with runs of blocks whose freeing is durable, before they can be used again.
-// It runs on the journal's committer.
+// It runs on the goroutine that commits.
 func (a *Allocator) SetDiscard(f func(start disk.Block, n uint32)) {
 	if f == nil {
 		a.discard.Store(nil)

@@ -64,7 +64,7 @@ func (g *group) pendLocked(a *Allocator, h *jbd2.Handle, r run) {
 	}
 }
 
-// committed releases what transaction tid freed in group g. It runs on the journal's committer.
+// committed releases what transaction tid freed in group g. It runs on the goroutine that commits.
 func (a *Allocator) committed(g *group, tid jbd2.TID) {
 	g.mu.Lock()
 	var mine []run

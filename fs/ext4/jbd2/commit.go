@@ -9,46 +9,6 @@ import (
 // deadlines end them.
 const slowHandle = 30 * time.Second
 
-// committer is the goroutine that commits. It owns a transaction from the closing of the gate to its end.
-func (j *Journal) committer() {
-	defer close(j.stopped)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	defer j.markedLocked()
-	for {
-		t, c := j.running, j.committing
-		tryHeld := j.held == nil || j.again || j.quit
-		switch {
-		case j.err != nil && c != nil:
-			j.giveUpLocked(c)
-		case j.failed && !j.marking:
-			j.marking = true
-			j.mu.Unlock()
-			if err := j.sink.mark(); err != nil {
-				j.cfg.Log.Error("the journal's superblock could not be marked", "error", err)
-			}
-			j.mu.Lock()
-			j.markedLocked()
-		case j.err != nil && j.quit:
-			return
-		case j.err == nil && c != nil && tryHeld:
-			j.writeLocked(c)
-		case j.err == nil && c == nil && t != nil && tryHeld && (j.quit || !t.tid.After(j.wanted)):
-			j.commitLocked(t)
-		case j.quit:
-			return
-		default:
-			j.work.Wait()
-		}
-	}
-}
-
-// markedLocked wakes what waits for the mark.
-func (j *Journal) markedLocked() {
-	j.marked = true
-	j.done.Broadcast()
-}
-
 // commitLocked commits t, the running transaction. It holds j.mu on entry and return, not between.
 func (j *Journal) commitLocked(t *transaction) {
 	// 0. See to it that there is memory for the copies, while handles go on. freeze gets the rest for what they add.
@@ -140,7 +100,7 @@ func (j *Journal) writeLocked(t *transaction) {
 	case err == nil:
 		j.committing, j.committed = nil, t.tid
 		j.unholdLocked()
-		j.done.Broadcast()
+		t.done.Broadcast()
 	case passes(err) && !j.quit && j.err == nil:
 		j.holdLocked(err)
 	default:
@@ -160,5 +120,5 @@ func (j *Journal) giveUpLocked(t *transaction) {
 	for _, b := range t.dirty {
 		j.lost = append(j.lost, b)
 	}
-	j.done.Broadcast()
+	t.done.Broadcast()
 }

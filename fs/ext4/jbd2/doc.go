@@ -30,8 +30,10 @@
 //  5. write the copies: to the log, or in place on volumes without a journal;
 //  6. make it durable, run the OnCommit functions, wake the waiters.
 //
-// Step 2 to 6 belong to one goroutine, the committer. It sleeps on a condition variable while nothing asks for a commit;
-// a timer runs only while a transaction has something to commit. Only copies are ever written: what a Handle does to a
+// One goroutine at a time does this: the first that waits for the commit, since waking another would cost more than most of
+// the steps. When it is through, the first of those that wait for the next transaction goes on. What nobody waits for, because a timer, Begin
+// or Close asks for it, is done by the committer, a goroutine that sleeps on a condition variable else.
+// A timer runs only while a transaction has something to commit. Only copies are ever written: what a Handle does to a
 // Buffer can never leak to the medium before its transaction does. A commit that finds no room on the medium, or no memory, is held
 // and tried again (hold.go); any other failure, that of a flush above all, aborts the journal.
 //

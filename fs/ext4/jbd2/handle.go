@@ -125,7 +125,7 @@ func (c *Cache) forget(b Block) {
 }
 
 // OnCommit lets f run once this transaction is durable, before what waits for the commit goes on. It runs on the
-// committer and must not call into the Journal. After an abort it does not run.
+// goroutine that commits and must not call into the Journal. After an abort it does not run.
 func (h *Handle) OnCommit(f func()) {
 	t := h.live()
 	h.j.mu.Lock()

@@ -86,7 +86,7 @@ func (j *Journal) holdLocked(cause error) {
 	h.Err, h.last = &heldError{h.Since, cause}, time.Now()
 	j.tries++
 	j.gate.Broadcast()
-	j.done.Broadcast()
+	j.wakeLocked()
 }
 
 // retryLocked asks for a try.

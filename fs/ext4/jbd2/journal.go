@@ -40,9 +40,10 @@ type Journal struct {
 
 	mu         sync.Mutex
 	gate       *sync.Cond   // Begin waits here
-	idle       *sync.Cond   // the committer waits here for the last handle
+	idle       *sync.Cond   // who commits waits here for the last handle
 	work       *sync.Cond   // the committer waits here for something to do
-	done       *sync.Cond   // waits for a commit are here
+	mark       *sync.Cond   // waits for the mark of an abort are here
+	busy       bool         // protected by mu: someone does what taskLocked says
 	running    *transaction // protected by mu; nil until a handle is begun
 	committing *transaction // protected by mu
 	closing    bool         // protected by mu: the gate is closed
@@ -64,7 +65,7 @@ type Journal struct {
 }
 
 // transaction is what is committed together. Its fields are protected by Journal.mu until the gate is closed on it, and
-// belong to the committer from then on.
+// belong to who commits from then on, but for done and waiters.
 type transaction struct {
 	tid      TID
 	open     int // handles
@@ -73,6 +74,8 @@ type transaction struct {
 	revoked  map[Block]struct{}
 	onCommit []func()
 	timer    *time.Timer // runs once there is something to commit
+	done     sync.Cond   // waits for its commit are here; its lock is Journal.mu
+	waiters  int         // how many; protected by Journal.mu
 }
 
 // sink is where a transaction goes: home, or to the log.
@@ -118,7 +121,7 @@ func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
 	if j.credits -= cfg.BeforeCommitCredits; j.credits <= 0 {
 		return nil, fmt.Errorf("the journal is too small: a transaction may have %d blocks", max)
 	}
-	j.gate, j.idle, j.work, j.done = sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
+	j.gate, j.idle, j.work, j.mark = sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
 	go j.committer()
 	return j, nil
 }
@@ -188,7 +191,7 @@ func (j *Journal) beginLocked(credits int) (*Handle, error) {
 	t := j.running
 	if t == nil {
 		t = &transaction{tid: j.next, dirty: map[Block]*Buffer{}, revoked: map[Block]struct{}{},
-			reserved: j.cfg.BeforeCommitCredits}
+			reserved: j.cfg.BeforeCommitCredits, done: sync.Cond{L: &j.mu}}
 		j.next++
 		j.running = t
 	}
@@ -260,12 +263,36 @@ func (j *Journal) WaitCommit(t TID) error {
 		case j.held != nil && j.tries != before:
 			return j.held.Err
 		case j.held != nil:
-			j.retryLocked()
+			j.again = true
 		}
-		j.requestLocked(t)
-		j.done.Wait() // ends with the device's own deadlines: a commit succeeds or aborts
+		if t.After(j.wanted) {
+			j.wanted = t
+		}
+		if !j.leadLocked() {
+			j.waitLocked(t) // ends with the device's own deadlines: a commit succeeds or aborts
+		}
 	}
 	return nil
+}
+
+// waitLocked waits for news of t, which is not committed. Who commits has it done, or passes that on.
+func (j *Journal) waitLocked(t TID) {
+	x := j.running
+	if c := j.committing; c != nil && !t.After(c.tid) {
+		x = c
+	}
+	x.waiters++
+	x.done.Wait()
+	x.waiters--
+}
+
+// wakeLocked wakes all that wait for a commit.
+func (j *Journal) wakeLocked() {
+	for _, t := range []*transaction{j.running, j.committing} {
+		if t != nil {
+			t.done.Broadcast()
+		}
+	}
 }
 
 // Committed says whether transaction t is durable already.
@@ -288,7 +315,7 @@ func (j *Journal) AwaitMark() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for j.failed && !j.marked {
-		j.done.Wait()
+		j.mark.Wait()
 	}
 }
 
@@ -334,7 +361,7 @@ func (j *Journal) stopLocked(cause error) {
 	j.err = &abortError{cause}
 	j.unholdLocked()
 	j.gate.Broadcast()
-	j.done.Broadcast()
+	j.wakeLocked()
 	j.idle.Signal()
 	j.work.Signal()
 }
@@ -376,7 +403,7 @@ func (j *Journal) Close() error {
 		j.err = ErrClosed
 	}
 	j.gate.Broadcast()
-	j.done.Broadcast()
+	j.wakeLocked()
 	j.mu.Unlock()
 	return err
 }

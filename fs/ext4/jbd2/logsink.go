@@ -22,7 +22,7 @@ type logSink struct {
 	j   *Journal
 	out outgoing
 
-	// The committer's.
+	// Of who commits.
 	head  uint32 // where the next transaction goes
 	seq   TID    // its number in the log: without gaps, so transactions that change nothing take none
 	begun bool   // the superblock says where the log begins
@@ -34,7 +34,7 @@ type logSink struct {
 	logged  []*loggedTxn   // protected by mu: committed and not wholly home, oldest first
 	live    map[Block]*due // protected by mu: the newest committed copy of each block that is not home
 	flying  map[Block]bool // protected by mu: blocks on their way home
-	urgent  uint32         // protected by mu: the committer waits for so many free blocks
+	urgent  uint32         // protected by mu: a commit waits for so many free blocks
 	all     bool           // protected by mu: someone waits for everything to be home
 	err     error          // protected by mu: a checkpoint failed
 	full    error          // protected by mu: the last one found no room on the medium

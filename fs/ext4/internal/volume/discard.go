@@ -18,7 +18,7 @@ func (v *FS) StartDiscard() {
 		v.Opt.Log.Warn("the device does not discard: the option discard does nothing")
 		return
 	}
-	said := false // by the journal's committer only
+	said := false // one commit at a time
 	v.Alloc.SetDiscard(func(start disk.Block, n uint32) {
 		if err := v.discard(start, n); err != nil && !said {
 			said = true
