@@ -17,11 +17,16 @@ type Unavailable struct {
 	Err    error  // of the kernel; nil: it did not come to that
 }
 
-func (u *Unavailable) Error() string {
-	text := u.Why
-	if u.Err != nil {
-		text += ": " + u.Err.Error()
+// Found is the reason without the remedy.
+func (u *Unavailable) Found() string {
+	if u.Err == nil {
+		return u.Why
 	}
+	return u.Why + ": " + u.Err.Error()
+}
+
+func (u *Unavailable) Error() string {
+	text := u.Found()
 	if u.Remedy != "" {
 		text += " (" + u.Remedy + ")"
 	}
@@ -83,6 +88,8 @@ func because(err error) error {
 		return ErrParameter
 	case errors.Is(err, unix.EINVAL), errors.Is(err, errors.ErrUnsupported):
 		return &Unavailable{Why: "this kernel's io_uring lacks what FUSE over it needs", Remedy: ErrKernel.Remedy, Err: err}
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return &Unavailable{Why: "there are too few descriptors for the rings", Remedy: "raise ulimit -n", Err: err}
 	case errors.Is(err, unix.ENOMEM):
 		return &Unavailable{Why: "there is no memory for the rings", Err: err}
 	}

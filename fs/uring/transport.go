@@ -90,6 +90,9 @@ func Open(opt Options) (*Transport, error) {
 	if opt.Servers == 0 {
 		opt.Servers = DefaultServers(len(online))
 	}
+	if err := room("/", len(online)*opt.Servers+len(possible)-len(online)); err != nil {
+		return nil, err
+	}
 	t := &Transport{opt: opt, fd: -1, start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}
 	for _, cpu := range possible {
 		q, n := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}, 1

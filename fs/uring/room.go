@@ -1,0 +1,102 @@
+package uring
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// spareThreads are those that Go's runtime and the rest of the program may need besides.
+const spareThreads = 16
+
+// Try says why rings cannot be had here, as an Unavailable where there is something to say; nil: they can. It makes one and closes it.
+func Try() error {
+	if err := Check("/"); err != nil {
+		return err
+	}
+	online, err := cpus("online")
+	if err != nil {
+		return err
+	}
+	if err := room("/", len(online)*DefaultServers(len(online))); err != nil {
+		return err
+	}
+	r, err := newRing(commands)
+	if err != nil {
+		return because(err)
+	}
+	r.close()
+	return nil
+}
+
+// room says whether the process may have n more threads. It is asked before there are any, for Go's runtime ends the process when
+// the kernel refuses one.
+func room(root string, n int) error {
+	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err == nil {
+		for line := range strings.Lines(string(b)) {
+			if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
+				if err := groupRoom(root, f[1], f[2], n+spareThreads); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	var limit unix.Rlimit
+	if os.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
+		return nil // it does not apply to root
+	}
+	if have := threadsOf(root, uint32(os.Getuid())); uint64(have+n+spareThreads) > limit.Cur {
+		return &Unavailable{Why: fmt.Sprintf("the user has %d threads, and may have %d; a mount on rings needs %d more", have, limit.Cur, n+spareThreads), Remedy: "raise ulimit -u"}
+	}
+	return nil
+}
+
+// groupRoom looks at the pids controller of a control group and those above it: "" is the one hierarchy of version 2.
+func groupRoom(root, controllers, group string, n int) error {
+	var base string
+	switch {
+	case controllers == "":
+		base = "sys/fs/cgroup"
+	case controllers == "pids":
+		base = "sys/fs/cgroup/pids"
+	default:
+		return nil
+	}
+	number := func(dir, name string) (int, bool) {
+		b, err := os.ReadFile(filepath.Join(root, base, dir, name))
+		if err != nil {
+			return 0, false
+		}
+		v, err := strconv.Atoi(strings.TrimSpace(string(b))) // "max" is none
+		return v, err == nil
+	}
+	for dir := filepath.Clean("/" + group); ; dir = filepath.Dir(dir) {
+		most, limited := number(dir, "pids.max")
+		if have, ok := number(dir, "pids.current"); limited && ok && have+n > most {
+			return &Unavailable{Why: fmt.Sprintf("the control group %s has %d threads, and may have %d; a mount on rings needs %d more", dir, have, most, n),
+				Remedy: "raise pids.max: --pids-limit of a container, TasksMax of a unit"}
+		}
+		if dir == "/" {
+			return nil
+		}
+	}
+}
+
+// threadsOf counts a user's threads.
+func threadsOf(root string, uid uint32) (n int) {
+	all, _ := filepath.Glob(filepath.Join(root, "proc/[0-9]*"))
+	for _, dir := range all {
+		var st unix.Stat_t
+		if unix.Stat(dir, &st) != nil || st.Uid != uid {
+			continue
+		}
+		tasks, _ := os.ReadDir(filepath.Join(dir, "task"))
+		n += len(tasks)
+	}
+	return n
+}
