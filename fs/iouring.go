@@ -1,7 +1,9 @@
 package fs
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -20,8 +22,12 @@ const (
 	IOUringOn                  // io_uring where the kernel has it, else /dev/fuse
 )
 
-// autoIOUring is what IOUringAuto means.
-const autoIOUring = IOUringOff
+// autoIOUring is what IOUringAuto means: "on" or "off". A variable, and a string, for the linker: the tests of every package, and the
+// programs that they build, run on one transport or the other with GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on
+var autoIOUring = "off"
+
+// Wanted says whether requests are to come by io_uring, where that can be had.
+func (u IOUring) Wanted() bool { return u == IOUringOn || u == IOUringAuto && autoIOUring == "on" }
 
 // rings is the mount's FUSE over io_uring: requests go to a second ProtocolServer of go-fuse's over the same rawFS. INIT, FORGET,
 // INTERRUPT and notifications stay with fuse.Server on /dev/fuse. An INTERRUPT for a request on a ring finds nothing there; that loses
@@ -48,11 +54,7 @@ var afterRings func()
 
 // openRings makes the rings before the mount, where they are wanted and can be had.
 func (s *Server) openRings(opt *fuse.MountOptions) {
-	want := s.opt.IOUring
-	if want == IOUringAuto {
-		want = autoIOUring
-	}
-	if want == IOUringOff {
+	if !s.opt.IOUring.Wanted() {
 		return
 	}
 	s.rings.payloads = s.vol.Payloads()
@@ -76,11 +78,15 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	opt.MaxBackground = uring.MaxBackground
 }
 
-// noRings notes why requests come by /dev/fuse.
+// noRings notes why requests come by /dev/fuse. That is worth a warning only where rings were asked for.
 func (s *Server) noRings(why error) {
 	s.rings.why = why
 	s.rings.off.Store(true)
-	s.opt.Log.Warn("fs: requests come by /dev/fuse, not io_uring", "why", why)
+	level := slog.LevelInfo
+	if s.opt.IOUring == IOUringOn {
+		level = slog.LevelWarn
+	}
+	s.opt.Log.Log(context.Background(), level, "fs: requests come by /dev/fuse, not io_uring", "why", why)
 }
 
 // startRings has the kernel use the rings, if it said in INIT that it would. Until then its requests wait. The error is that of a mount

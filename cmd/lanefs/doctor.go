@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/doctor"
+	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/gpu"
 )
 
@@ -25,7 +27,7 @@ user may open them, and only root sees other users' open files.
 The status is 0 when image files can be mounted, 1 when not; what a drive or a GPU lacks does not change it.`,
 		Args: exactly0,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes()})
+			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(), Rings: doctor.Rings{Auto: fs.IOUringAuto.Wanted(), Try: uring.Try}})
 			var err error
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())

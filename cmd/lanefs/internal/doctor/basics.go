@@ -52,12 +52,22 @@ func (x *examiner) maxPages() Finding {
 	return f
 }
 
-// ioURing looks at FUSE over io_uring, which -o io_uring=on asks for.
+// ioURing looks at FUSE over io_uring: at the settings, then whether a ring can be made.
 func (x *examiner) ioURing() Finding {
 	f := Finding{Area: Basics, What: "FUSE over io_uring", OK: true, Found: "offered: -o io_uring=on takes it"}
+	if x.rings.Auto {
+		f.Found = "offered, and taken"
+	}
+	err := uring.Check(string(x.root))
+	if err == nil && x.rings.Try != nil {
+		err = x.rings.Try()
+	}
 	var why *uring.Unavailable
-	if errors.As(uring.Check(string(x.root)), &why) {
-		f.OK, f.Found, f.Remedy = false, why.Why+": requests come by /dev/fuse", why.Remedy
+	switch {
+	case errors.As(err, &why):
+		f.OK, f.Found, f.Remedy = false, why.Found()+": requests come by /dev/fuse", why.Remedy
+	case err != nil:
+		f.OK, f.Found = false, err.Error()+": requests come by /dev/fuse"
 	}
 	return f
 }

@@ -5,7 +5,7 @@
 // files promise; a mount tries it with real I/O.
 //
 // The package reads files only: those of sysfs, procfs, /dev and /boot below a root directory, so that a tree taken from another
-// machine can be examined like this one. The runtimes, which run the lanes, are opened by functions of the caller's.
+// machine can be examined like this one. The runtimes, which run the lanes, are opened, and a ring is made, by functions of the caller's.
 package doctor
 
 import (
@@ -62,6 +62,13 @@ func (r *Report) Healthy() bool {
 type Options struct {
 	Root     string // the directory below which the machine's files are
 	Runtimes []Runtime
+	Rings    Rings
+}
+
+// Rings says what a mount does about FUSE over io_uring.
+type Rings struct {
+	Auto bool         // it takes it unless told otherwise
+	Try  func() error // says why it cannot; nil: only files are looked at
 }
 
 // examiner holds what was found so far: later areas build on earlier ones.
@@ -69,6 +76,7 @@ type examiner struct {
 	root
 	sys      pci.System
 	runtimes []Runtime
+	rings    Rings
 	opened   []opened        // those that opened
 	symbols  map[string]bool // of the kernel, as far as asked for; nil: not read yet
 	Report
@@ -76,7 +84,7 @@ type examiner struct {
 
 // Examine looks at everything. What cannot be read is a finding, never an error.
 func Examine(opt Options) *Report {
-	x := &examiner{root: root(opt.Root), sys: pci.System{Root: opt.Root}, runtimes: opt.Runtimes}
+	x := &examiner{root: root(opt.Root), sys: pci.System{Root: opt.Root}, runtimes: opt.Runtimes, rings: opt.Rings}
 	x.basics()
 	x.lanes()
 	x.kernel()

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 )
@@ -37,6 +39,11 @@ func TestBareMachine(t *testing.T) {
 	require.Contains(t, line(t, m.examine(), Basics, "FUSE over io_uring").Remedy, "options fuse enable_uring=1")
 	m.write("sys/module/fuse/parameters/enable_uring", "Y\n")
 	require.True(t, line(t, m.examine(), Basics, "FUSE over io_uring").OK)
+	refused := func() error { return &uring.Unavailable{Why: "refused", Remedy: "let it", Err: unix.EPERM} }
+	f := line(t, Examine(Options{Root: m.root, Rings: Rings{Try: refused}}), Basics, "FUSE over io_uring")
+	require.Equal(t, Finding{Area: Basics, What: "FUSE over io_uring", Found: "refused: operation not permitted: requests come by /dev/fuse", Remedy: "let it"}, f)
+	f = line(t, Examine(Options{Root: m.root, Rings: Rings{Try: func() error { return nil }, Auto: true}}), Basics, "FUSE over io_uring")
+	require.Equal(t, Finding{Area: Basics, What: "FUSE over io_uring", OK: true, Found: "offered, and taken"}, f)
 
 	m.remove("dev/fuse")
 	r = m.examine()
