@@ -16,6 +16,9 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
+# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
+MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/iofault ./lab/media
+
 .PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
 
@@ -49,7 +52,7 @@ $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" $(GO) run ./lab/gotest
+	@GO="$(GO)" RACE="$(RACE)" MOUNTS="$(MOUNTS)" $(GO) run ./lab/gotest
 
 race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./lab/...)

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	mrand "math/rand/v2"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 
@@ -26,20 +25,6 @@ func TestIOUring(t *testing.T) {
 	write(t, m.path("file"), "hello")
 	require.NotZero(t, m.srv.Stats().Writes)
 	m.unmount()
-}
-
-// TestIOUringSuite runs the package's other tests with requests by io_uring, in a child.
-func TestIOUringSuite(t *testing.T) {
-	if os.Getenv(ioURingEnv) != "" {
-		t.Skip("SKIPPED: this is the child")
-	}
-	needFuse(t)
-	uringtest.Enable(t)
-	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.timeout=10m", "-test.skip=TestIOUring|TestPosix/io_uring")
-	cmd.Env = append(os.Environ(), ioURingEnv+"=on")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: TestPosix/through")
 }
 
 // TestIOUringOff: without the module's parameter the mount goes on over /dev/fuse, and says why.

@@ -25,9 +25,6 @@ var helpers = map[string]func(args []string){
 
 const helperEnv = "LANEFS_FS_TEST_HELPER"
 
-// ioURingEnv asks for requests by io_uring in all tests, which must be there.
-const ioURingEnv = "LANEFS_IO_URING"
-
 func TestMain(m *testing.M) {
 	if f := helpers[os.Getenv(helperEnv)]; f != nil {
 		f(os.Args[1:])
@@ -43,12 +40,6 @@ func helper(t *testing.T, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), helperEnv+"="+name)
 	return cmd
-}
-
-func onEnvTransport(opt *Options) {
-	if os.Getenv(ioURingEnv) != "" && opt.IOUring == IOUringAuto {
-		opt.IOUring = IOUringOn
-	}
 }
 
 func needTool(t *testing.T, name string) {
@@ -96,7 +87,6 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	opt.FSName = "/dev/lanefs-test"
-	onEnvTransport(&opt)
 	m.srv, err = Mount(m.dir, m.vol, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.unmount() })

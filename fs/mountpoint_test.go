@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/uring/uringtest"
 )
 
 func TestMountFlags(t *testing.T) {
@@ -113,9 +114,7 @@ func serveHelper(args []string) {
 	if err != nil {
 		die("%v", err)
 	}
-	var opt Options
-	onEnvTransport(&opt)
-	s, err := Mount(args[0], vol, opt)
+	s, err := Mount(args[0], vol, Options{})
 	if err != nil {
 		die("%v", err)
 	}
@@ -128,6 +127,14 @@ func println0(s string) { os.Stdout.WriteString(s + "\n") }
 // TestUnprivileged mounts and uses a volume as nobody, through fusermount3. In a mount namespace of its own, where
 // /dev/fuse is open to everyone as it is on any desktop but not on every test machine.
 func TestUnprivileged(t *testing.T) {
+	t.Run("fuse", func(t *testing.T) { unprivileged(t) })
+	t.Run("io_uring", func(t *testing.T) {
+		uringtest.Enable(t)
+		unprivileged(t, "io_uring")
+	})
+}
+
+func unprivileged(t *testing.T, transport ...string) {
 	needFuse(t)
 	for _, tool := range []string{"fusermount3", "unshare", "setpriv", "mount", "mknod"} {
 		needTool(t, tool)
@@ -153,8 +160,8 @@ mount --make-rprivate /
 ` + disktest.LetGo + `mount -t tmpfs -o mode=755 none dev
 mknod -m 666 dev/fuse c 10 229
 mount --bind dev/fuse /dev/fuse
-exec setpriv --reuid=65534 --regid=65534 --clear-groups ./test "$0/mnt" "$0/image"`
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", script, dir)
+exec setpriv --reuid=65534 --regid=65534 --clear-groups ./test "$0/mnt" "$0/image" "$@"`
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, dir}, transport...)...)
 	cmd.Env = append(os.Environ(), helperEnv+"=unprivileged")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -165,8 +172,10 @@ func unprivilegedHelper(args []string) {
 	if err != nil {
 		die("%v", err)
 	}
-	opt := Options{FSName: "some,image"}
-	onEnvTransport(&opt)
+	opt := Options{FSName: "some,image", IOUring: IOUringOff}
+	if len(args) > 2 {
+		opt.IOUring = IOUringOn
+	}
 	s, err := Mount(args[0], vol, opt)
 	if err != nil {
 		die("%v", err)

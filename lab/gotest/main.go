@@ -1,5 +1,6 @@
-// Command gotest runs every test of the module once: what `make test` does. The packages in $RACE run under the race detector, the others
-// without it. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
+// Command gotest runs every test of the module: what `make test` does. The packages in $RACE run under the race detector, the others
+// without it; their mounts take requests by io_uring. Then those in $MOUNTS, which are tests with mounts, run once more over /dev/fuse,
+// without the detector. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
 // tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
 //
 // $GO is the go command. $LANEFS_SEED is where tests that try things at random begin; it follows from the commit's tree unless it is set.
@@ -40,12 +41,15 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("go list: %w", err)
 	}
-	var racy []string
-	if patterns := strings.Fields(os.Getenv("RACE")); len(patterns) > 0 {
-		if racy, err = list(patterns...); err != nil {
-			return fmt.Errorf("go list %s: %w", patterns, err)
+	listed := map[string][]string{}
+	for _, name := range []string{"RACE", "MOUNTS"} {
+		if patterns := strings.Fields(os.Getenv(name)); len(patterns) > 0 {
+			if listed[name], err = list(patterns...); err != nil {
+				return fmt.Errorf("go list %s: %w", patterns, err)
+			}
 		}
 	}
+	racy, mounts := listed["RACE"], listed["MOUNTS"]
 	if err := os.MkdirAll("build", 0o755); err != nil {
 		return err
 	}
@@ -67,17 +71,23 @@ func run() error {
 	}
 	fmt.Printf("fresh seeds: LANEFS_SEED=%s\n", seed)
 	fmt.Fprintf(log, "fresh seeds: LANEFS_SEED=%s\n", seed)
+	offer, err := offerRings()
+	if err != nil {
+		r.notes = append(r.notes, fmt.Sprintf("FUSE over io_uring: mounts take requests by /dev/fuse: %v", err))
+	}
+	defer offer()
 	pure := slices.DeleteFunc(all, func(p string) bool { return slices.Contains(racy, p) })
 	for _, part := range []struct {
 		cgo      string
 		flags    []string
+		rings    string
 		packages []string
-	}{{"0", nil, pure}, {"1", []string{"-race"}, racy}} {
+	}{{"0", nil, "on", pure}, {"1", []string{"-race"}, "on", racy}, {"0", nil, "off", mounts}} {
 		if len(part.packages) == 0 {
 			continue
 		}
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-timeout", timeout.String()}, part.flags, part.packages)
-		if err := test(command(args, []string{"CGO_ENABLED=" + part.cgo, "LANEFS_SEED=" + seed}), r); err != nil {
+		if err := test(command(args, []string{"CGO_ENABLED=" + part.cgo, "LANEFS_SEED=" + seed, withRings(part.rings)}), r); err != nil {
 			return err
 		}
 	}
