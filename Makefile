@@ -62,19 +62,27 @@ crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_S
 
 fault-test: deps-run kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
 	@CGO_ENABLED=0 nice $(GO) run ./lab/iofault/faults
-	LANEFS_PLANTED=all LANEFS_OUTSIDE=$(or $(FAULT_OUTSIDE),300) nice $(GO) test -count=1 -timeout 2h -v -run 'TestPlanted|TestOutside' ./lab/iofault | \
-		grep --line-buffered -v '^=== '
+	LANEFS_PLANTED=all nice $(GO) test -count=1 -timeout 2h -v -run TestPlanted ./lab/iofault | grep --line-buffered -v '^=== '
+	for rings in on off; do
+		echo "the binary over a failing image, io_uring=$$rings"
+		GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings LANEFS_OUTSIDE=$(or $(FAULT_OUTSIDE),300) \
+			nice $(GO) test -count=1 -timeout 2h -v -run TestOutside ./lab/iofault | grep --line-buffered -v '^=== '
+	done
 
 fuzz: kernels ## every fuzzer, a minute each; FUZZ_TIME=5m, FUZZ=ext4/dir and the like change that
 	@GO="$(GO)" nice -n 19 lab/fuzz
 
-stress: deps kernels ## stress-ng's file system stressors for 10 minutes under the race detector; STRESS_TIME=1h changes that
+stress: deps kernels ## stress-ng's file system stressors under the race detector, 10 minutes over io_uring and 10 over /dev/fuse; STRESS_TIME=1h changes that
 	@command -v stress-ng >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends stress-ng; }
 	CGO_ENABLED=1 $(GO) build -race -o build/lanefs-race ./cmd/lanefs
-	nice -n 19 $(GO) run ./lab/stress -lanefs build/lanefs-race -time $(or $(STRESS_TIME),10m)
+	for rings in on off; do
+		nice -n 19 $(GO) run ./lab/stress -lanefs build/lanefs-race -io_uring $$rings -time $(or $(STRESS_TIME),10m)
+	done
 
-attack: kernels ## ordinary users attack a mount for a minute, while operations of root must succeed; ATTACK_TIME=1h, 0: without end
-	@CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -time $(or $(ATTACK_TIME),1m)
+attack: kernels ## ordinary users attack a mount, while operations of root must succeed: a minute over io_uring, one over /dev/fuse; ATTACK_TIME=1h, ATTACK_RINGS=off
+	@for rings in $(or $(ATTACK_RINGS),on off); do
+		CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -io_uring $$rings -time $(or $(ATTACK_TIME),1m)
+	done
 
 demo: deps-run build ## the first mount, from mkfs to fsck
 	@$(GO) run ./lab/demo -lanefs ./lanefs

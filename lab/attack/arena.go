@@ -28,6 +28,7 @@ type config struct {
 	Time, Bound time.Duration
 	Attackers   int
 	Seed        int64
+	IOUring     string // of the mount option
 	Lanefs      string
 	Say         func(format string, args ...any)
 }
@@ -115,11 +116,14 @@ func (a *arena) lanefs(args ...string) (string, error) {
 
 // round is a mount from beginning to end.
 func (a *arena) round(n int, length time.Duration) error {
-	options := "vram=64M,log=" + filepath.Join(a.dir, "log")
+	options := "vram=64M,io_uring=" + a.IOUring + ",log=" + filepath.Join(a.dir, "log")
 	if n%2 == 1 {
 		options += ",writeback_cache"
 	}
 	if _, err := a.lanefs("mount", "--gpu", "host", "-o", options, a.image, a.mnt); err != nil {
+		return err
+	}
+	if err := drive.RequireTransport(a.Lanefs, a.mnt, a.IOUring); err != nil {
 		return err
 	}
 	out, err := a.lanefs("stat", "--json", a.mnt)

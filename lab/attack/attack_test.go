@@ -62,5 +62,5 @@ func seedOf() int64 {
 // TestAttack runs three rounds, one with each end: two unmounts, and a daemon killed under attack. The bound only detects hangs.
 func TestAttack(t *testing.T) {
 	needs(t)
-	require.NoError(t, run(config{Time: 3 * roundTime, Bound: 2 * time.Minute, Attackers: 4, Seed: seedOf(), Lanefs: build(t), Say: t.Logf}))
+	require.NoError(t, run(config{Time: 3 * roundTime, Bound: 2 * time.Minute, Attackers: 4, Seed: seedOf(), IOUring: "auto", Lanefs: build(t), Say: t.Logf}))
 }

@@ -25,6 +25,7 @@ func main() {
 	flag.IntVar(&c.Attackers, "attackers", 6, "processes that attack")
 	flag.Int64Var(&c.Seed, "seed", time.Now().UnixNano(), "of what is chosen")
 	flag.StringVar(&c.Lanefs, "lanefs", "", "the program to attack; built if empty")
+	flag.StringVar(&c.IOUring, "io_uring", "auto", "on, off or auto: how the mount's requests come")
 	flag.Parse()
 	c.Say = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 	if err := attackMain(c); err != nil {
@@ -37,6 +38,12 @@ func attackMain(c config) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("needs root: attackers and the attacked user are different users")
 	}
+	back, err := drive.OfferRings()
+	if err != nil && c.IOUring == "on" {
+		c.Say("SKIPPED over io_uring: %v", err)
+		return nil
+	}
+	defer back()
 	if c.Lanefs == "" {
 		dir, err := os.MkdirTemp("", "lanefs-attack-bin-")
 		if err != nil {

@@ -18,6 +18,7 @@ type Volume struct {
 type Side struct {
 	Kind      string // "lanefs", "direct" or "kernel"
 	WriteBack bool   // lanefs: the kernel keeps dirty pages
+	IOUring   string // lanefs: "on", "off"; "": as mounts do by themselves
 	Sabotage  string // see sabotages
 }
 

@@ -30,6 +30,7 @@ var (
 	flagRemount   = flag.Int("remount", 0, "diff: remount after so many operations")
 	flagKeep      = flag.String("keep", "", "diff: only these operations, such as 1,3-5")
 	flagWriteBack = flag.Bool("writeback", false, "diff: mount with the write-back cache")
+	flagIOUring   = flag.String("io_uring", "", "diff: on or off: how a mount's requests come; empty: as mounts do by themselves")
 	flagNoProbe   = flag.Bool("noprobe", false, "diff: do not look at attributes around each operation")
 	flagAlone     = flag.Bool("alone", false, "diff: without the kernel's ext4 beside")
 	flagLeft      = flag.String("left", "lanefs", "diff: the side under test: lanefs, direct or kernel")
@@ -101,7 +102,7 @@ func TestReplay(t *testing.T) {
 func flagConfig(t *testing.T) Config {
 	c := Config{
 		Volume: needVolume(t, *flagVolume), Profile: Profile(*flagProfile), Ops: *flagOps, Procs: *flagProcs, Proc: *flagProc, Remount: *flagRemount,
-		NoProbe: *flagNoProbe, Left: Side{Kind: *flagLeft, WriteBack: *flagWriteBack, Sabotage: *flagSabotage}, Right: Side{Kind: "kernel"},
+		NoProbe: *flagNoProbe, Left: Side{Kind: *flagLeft, WriteBack: *flagWriteBack, IOUring: *flagIOUring, Sabotage: *flagSabotage}, Right: Side{Kind: "kernel"},
 	}
 	if c.Profile == ProfileDirect {
 		c.Left.Kind = "direct"

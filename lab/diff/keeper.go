@@ -26,7 +26,8 @@ type keeperConfig struct {
 	Image     string
 	Dir       string
 	ReadOnly  bool
-	WriteBack bool // LaneFS: fs.Options.WriteBack
+	WriteBack bool   // LaneFS: fs.Options.WriteBack
+	IOUring   string // see Side
 }
 
 // keeperMain mounts, says "ready", and unmounts when its input ends.
@@ -90,9 +91,16 @@ func mountLane(cfg keeperConfig) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	transport, ok := map[string]fs.IOUring{"": fs.IOUringAuto, "on": fs.IOUringOn, "off": fs.IOUringOff}[cfg.IOUring]
+	if !ok {
+		return nil, fmt.Errorf("io_uring %q is neither on nor off", cfg.IOUring)
+	}
+	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{IOUring: transport, FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return nil, errors.Join(err, vol.Close(), dev.Close())
+	}
+	if by, why := srv.Transport(); cfg.IOUring == "on" && why != nil {
+		return nil, errors.Join(fmt.Errorf("requests come by %s: %w", by, why), srv.Unmount(), vol.Close(), dev.Close())
 	}
 	return func() error {
 		if err := untilBusy(srv.Unmount); err != nil {

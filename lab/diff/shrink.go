@@ -1,11 +1,14 @@
 package diff
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/lanefs/lanefs/fs"
 )
 
 // signature identifies the kind of failure: shrinking looks for the same one.
@@ -182,6 +185,14 @@ func (s Side) name() string {
 	return s.Kind
 }
 
+// transport is how a mount's requests come, if they can: what -io_uring says.
+func (s Side) transport() string {
+	if s.IOUring == "" && fs.IOUringAuto.Wanted() {
+		return "on"
+	}
+	return cmp.Or(s.IOUring, "off")
+}
+
 // Command returns the command that runs c again.
 func (c *Config) Command() string {
 	s := fmt.Sprintf("go test ./lab/diff -v -run 'TestReplay$' -volume %s -profile %s -seed %d -ops %d", c.Volume.Name, c.Profile, c.Seed, c.Ops)
@@ -191,6 +202,7 @@ func (c *Config) Command() string {
 		}
 	}
 	add(c.Left.WriteBack, " -writeback")
+	add(c.Left.Kind == "lanefs", " -io_uring %s", c.Left.transport())
 	add(c.Right.Kind == "", " -alone")
 	add(c.Procs > 1, " -procs %d", c.Procs)
 	add(c.Proc > 0, " -proc %d", c.Proc)

@@ -21,7 +21,7 @@ func (v *volume) mount(readOnly bool) error {
 		return nil
 	}
 	var err error
-	v.keep, err = startKeeper(keeperConfig{Kernel: v.Kind == "kernel", Image: v.image, Dir: v.dir, ReadOnly: readOnly, WriteBack: v.WriteBack})
+	v.keep, err = startKeeper(keeperConfig{Kernel: v.Kind == "kernel", Image: v.image, Dir: v.dir, ReadOnly: readOnly, WriteBack: v.WriteBack, IOUring: v.IOUring})
 	return err
 }
 

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // timeout is the most that the tests of one package may take.
@@ -71,11 +73,12 @@ func run() error {
 	}
 	fmt.Printf("fresh seeds: LANEFS_SEED=%s\n", seed)
 	fmt.Fprintf(log, "fresh seeds: LANEFS_SEED=%s\n", seed)
-	offer, err := offerRings()
+	back, err := drive.OfferRings()
 	if err != nil {
 		r.notes = append(r.notes, fmt.Sprintf("FUSE over io_uring: mounts take requests by /dev/fuse: %v", err))
 	}
-	defer offer()
+	defer back()
+	drive.OnInterrupt("gotest", back)
 	pure := slices.DeleteFunc(all, func(p string) bool { return slices.Contains(racy, p) })
 	for _, part := range []struct {
 		cgo      string

@@ -11,28 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOfferRings: the switch is on for the run, and then as it was. Where there is none, or it cannot be changed, the run says so.
-func TestOfferRings(t *testing.T) {
-	defer func(before string) { parameter = before }(parameter)
-	parameter = filepath.Join(t.TempDir(), "parameter")
-	back, err := offerRings()
-	require.ErrorIs(t, err, os.ErrNotExist)
-	back()
-	require.NoFileExists(t, parameter)
-	for _, before := range []string{"N\n", "Y\n"} {
-		require.NoError(t, os.WriteFile(parameter, []byte(before), 0o600))
-		back, err = offerRings()
-		require.NoError(t, err)
-		b, err := os.ReadFile(parameter)
-		require.NoError(t, err)
-		require.Equal(t, "Y", string(b[:1]))
-		back()
-		b, err = os.ReadFile(parameter)
-		require.NoError(t, err)
-		require.Equal(t, before, string(b))
-	}
-}
-
 // TestWithRings: the linker sets what auto means. Were the variable renamed, or no string any more, all tests would run on one
 // transport, and nothing would say so.
 func TestWithRings(t *testing.T) {

@@ -86,7 +86,11 @@ type Stat struct {
 	Simulated bool    `json:"simulated"`
 	Queues    []Queue `json:"queues"`
 	Total     Queue   `json:"total"`
-	Volume    struct {
+	FUSE      struct {
+		Transport string `json:"transport"`
+		WhyNot    string `json:"not_io_uring"`
+	} `json:"fuse"`
+	Volume struct {
 		DataRead        int64 `json:"data_read"`
 		DataWritten     int64 `json:"data_written"`
 		MetadataRead    int64 `json:"metadata_read"`
