@@ -8,7 +8,8 @@ import (
 )
 
 // flushing is a flush that was fetched and has not ended. Each queue has one goroutine at most, which carries its flushes
-// out one after the other, without the queue's lock: the disk below may take long, and reads go on meanwhile.
+// out one after the other, without the queue's lock: the disk below may take long, and reads go on meanwhile. Where there is no disk the
+// caller of Step does it at once: to wake a goroutine takes longer, the caller's timer for it wakes a thread, too.
 type flushing struct {
 	command
 	all []*namespace
@@ -18,6 +19,9 @@ type flushing struct {
 func (c *Controller) flushLater(q *subQueue, cmd *command, all ...*namespace) Status {
 	if c.opt.ReadOnly || !c.cached.Load() && c.Failed() == nil {
 		return success
+	}
+	if len(q.flushes) == 0 && !slices.ContainsFunc(all, func(ns *namespace) bool { return !ns.medium.FlushesAtOnce() }) {
+		return c.flush(all)
 	}
 	q.flushes = append(q.flushes, flushing{*cmd, all})
 	if len(q.flushes) == 1 {

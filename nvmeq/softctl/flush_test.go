@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -28,6 +29,8 @@ func (s *slow) Flush() error {
 	<-s.open
 	return s.Medium.Flush()
 }
+
+func (s *slow) FlushesAtOnce() bool { return false }
 
 func (s *slow) release() { s.once.Do(func() { close(s.open) }) }
 
@@ -80,6 +83,41 @@ func TestFlushHoldsNothingUp(t *testing.T) {
 		require.True(t, ok, "no completion of the flush")
 		require.Equal(t, want, e.cid())
 		require.Equal(t, success, e.status())
+	}
+}
+
+// counted is a medium that says whether its flushes wait for anything, and counts them.
+type counted struct {
+	media.Medium
+	atOnce  bool
+	flushes int
+}
+
+func (m *counted) FlushesAtOnce() bool { return m.atOnce }
+
+func (m *counted) Flush() error {
+	m.flushes++
+	return errFlushed
+}
+
+var errFlushed = errors.New("a flush that fails")
+
+// TestFlushAtOnce: where there is no disk below, the caller of Step flushes, and the completion, here of a failure, is there when Step returns.
+func TestFlushAtOnce(t *testing.T) {
+	h, q := ready(t, Options{})
+	m := &counted{Medium: h.c.ns[0].medium, atOnce: true}
+	for _, ns := range h.c.ns {
+		ns.medium = m
+	}
+	first, second := h.put(q, cmdOf(opFlush, 1)), h.put(q, cmdOf(opFlush, 1))
+	h.ring(q)
+	h.c.Step(1)
+	require.Equal(t, 2, m.flushes)
+	for _, want := range []uint16{first, second} {
+		e, ok := h.poll(q)
+		require.True(t, ok, "no completion of the flush")
+		require.Equal(t, want, e.cid())
+		require.Equal(t, WriteFault, e.status()&^statusMore)
 	}
 }
 

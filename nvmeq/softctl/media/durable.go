@@ -39,6 +39,9 @@ func (m *Image) Flush() error {
 	return m.durably(func() error { return retry(func() error { return unix.Fdatasync(m.fd) }) })
 }
 
+// FlushesAtOnce implements Medium. The fsync of tmpfs and ramfs does nothing.
+func (m *Image) FlushesAtOnce() bool { return m.inRAM }
+
 // Write writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
 // would not tell a write that was refused, for lack of room above all, from one that was accepted and lost.
 func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {

@@ -20,6 +20,7 @@ type Image struct {
 	ino   uint64
 	dev   uint64
 	block bool // a block device
+	inRAM bool // a file of tmpfs or ramfs
 	claim *claim.Claim
 	punch bool // holes can be punched, and read as zeroes
 	pages *pages
@@ -92,7 +93,11 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !opt.ReadOnly {
 			return nil, notWritable(path, "lift its write protection with blockdev --setrw", unix.EROFS)
 		}
-	} else if !opt.ReadOnly {
+	} else {
+		var fs unix.Statfs_t
+		m.inRAM = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
+	}
+	if !m.block && !opt.ReadOnly {
 		// A hole beyond the end changes nothing and tells whether holes can be punched.
 		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil
 	}

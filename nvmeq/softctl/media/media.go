@@ -24,4 +24,6 @@ type Medium interface {
 	Zero(off, n int64, durable bool, arrival uint64) error
 	// Flush returns when all that was written before is durable.
 	Flush() error
+	// FlushesAtOnce says that Flush waits for nothing: there is no disk below.
+	FlushesAtOnce() bool
 }
