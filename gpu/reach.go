@@ -7,9 +7,18 @@ package gpu
 // Every device reaches memory through an IOMMU, where n bytes are n addresses in a row; so there is no list of pages.
 type Reach struct {
 	Owner Owner
-	// Revoked is why other devices no longer reach the bytes, nil while they do. It may be a system call. No function: nobody takes them
-	// back.
-	Revoked func() error
+	// Keeper is asked about what other devices do there; nil where nobody takes the memory back, and its own kernels see at once what
+	// others write.
+	Keeper Keeper
+}
+
+// Keeper knows what becomes of memory that other devices read and write. Two memories on the same terms have the same Keeper.
+type Keeper interface {
+	// Revoked is why other devices no longer reach the memory, nil while they do. A device that sends data there cannot tell: writes over
+	// PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1). It may be a system call.
+	Revoked() error
+	// Arrived makes what other devices have written visible to the memory's own kernels, and to the CPU where it has a view.
+	Arrived() error
 }
 
 // Owner is whose the memory is, and so who keeps it in its place while a device has its address.

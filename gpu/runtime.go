@@ -142,10 +142,3 @@ const (
 	RegisteredMMIO                       // a device's registers (a BAR)
 	RegisteredReadOnly                   // pages that the device only reads: they may be mapped without PROT_WRITE, a file's for instance
 )
-
-// MemoryChecker is a Runtime whose device memory can be taken away while it is in use.
-type MemoryChecker interface {
-	// CheckMemory is why device memory is not what it was, nil while it is. A device that sends data there cannot tell: writes
-	// over PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1).
-	CheckMemory() error
-}

@@ -43,13 +43,16 @@ func newBank(b *Bank) (*bank, error) {
 	return &bank{Bank: *b}, nil
 }
 
-// CheckMemory implements gpu.MemoryChecker.
-func (r *Runtime) CheckMemory() error {
-	if r.bank == nil || r.bank.Check == nil {
+// Revoked implements gpu.Keeper.
+func (b *bank) Revoked() error {
+	if b.Check == nil {
 		return nil
 	}
-	return r.bank.Check()
+	return b.Check()
 }
+
+// Arrived implements gpu.Keeper: the CPU's loads from a BAR follow, on the same way, what was written there before.
+func (b *bank) Arrived() error { return nil }
 
 // take gives n bytes, a multiple of the page size, at a multiple of align.
 func (b *bank) take(n, align int64) (int64, error) {

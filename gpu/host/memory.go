@@ -147,7 +147,7 @@ func (m *memory) Host() []byte {
 // Reach implements gpu.Memory.
 func (m *memory) Reach() gpu.Reach {
 	if m.bank != nil {
-		return gpu.Reach{Owner: gpu.OwnerFunction, Revoked: m.bank.Check}
+		return gpu.Reach{Owner: gpu.OwnerFunction, Keeper: m.bank}
 	}
 	return gpu.Reach{Owner: m.owner}
 }

@@ -73,6 +73,8 @@ type Controller struct {
 
 	copies copyengine.Pool // of mirrors
 
+	kept atomic.Pointer[[]kept] // by address; nil for none
+
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
 	runtimeFailed atomic.Bool              // Runtime has failed

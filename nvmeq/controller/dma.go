@@ -54,6 +54,7 @@ func (c *Controller) AllocDMA(kind gpu.MemKind, size, alignment int64) (*DMA, er
 	if h := m.Host(); h != nil {
 		d.Host = h[off : off+size : off+size]
 	}
+	c.keep(d)
 	return d, nil
 }
 
@@ -62,6 +63,7 @@ func (d *DMA) Close() error {
 	if d == nil || d.Mem == nil {
 		return nil
 	}
+	d.c.forget(d)
 	err := d.c.t.Unmap(d.mapped)
 	if !d.borrowed && !d.c.hasFailed(d.of) {
 		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
@@ -106,7 +108,9 @@ func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes of %v memory for %s: %w", n, m.Kind(), c.t.Name(), err)
 	}
-	return &Chunk{d: &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}}, nil
+	d := &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}
+	c.keep(d)
+	return &Chunk{d: d}, nil
 }
 
 // Memory is the memory of the chunk, which the chunk owns unless it is borrowed.

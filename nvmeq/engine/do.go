@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -44,16 +43,13 @@ func (e *Engine) Spread(cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
-	err := e.spread(cmds, n)
-	if err == nil {
-		e.checkMemory(cmds)
-		err = firstErr(cmds)
-	}
-	return err
+	e.spread(cmds, n)
+	e.checkMemory(cmds)
+	return firstErr(cmds)
 }
 
 // spread is Do over n lanes. The caller drives each lane in turn, unless another caller does.
-func (e *Engine) spread(cmds []Command, n int) error {
+func (e *Engine) spread(cmds []Command, n int) {
 	type part struct {
 		l      *lane
 		b      *batch
@@ -108,7 +104,6 @@ func (e *Engine) spread(cmds []Command, n int) error {
 		p.l.recycle(p.b)
 		p.l.load.Add(-p.weight)
 	}
-	return firstErr(cmds)
 }
 
 // prepare checks the commands and sets their results to zero.
@@ -139,26 +134,6 @@ func firstErr(cmds []Command) error {
 		}
 	}
 	return nil
-}
-
-// checkMemory fails the commands that moved data to or from device memory which is no longer there.
-func (e *Engine) checkMemory(cmds []Command) {
-	if !e.c.Placement().Data.Device() {
-		return
-	}
-	v, ok := e.c.Runtime().(gpu.MemoryChecker)
-	if !ok {
-		return
-	}
-	err := v.CheckMemory()
-	if err == nil {
-		return
-	}
-	for i := range cmds {
-		if c := &cmds[i]; c.Err == nil && c.Len > 0 {
-			c.Err = fmt.Errorf("nvme: %s: its data is lost: %w", c, err)
-		}
-	}
 }
 
 // flushWeight is the load of a batch with a flush, 1 that of any other: AnyLane avoids a lane that has a flush.

@@ -72,3 +72,50 @@ func TestMemoryTakenAway(t *testing.T) {
 		require.NoError(t, soft.Close())
 	}
 }
+
+// terms is a keeper that counts.
+type terms struct {
+	err     error
+	arrived int
+}
+
+func (k *terms) Revoked() error { return k.err }
+func (k *terms) Arrived() error { k.arrived++; return nil }
+
+// lent is memory on terms.
+type lent struct {
+	gpu.Memory
+	keeper gpu.Keeper
+}
+
+func (m lent) Reach() gpu.Reach { return gpu.Reach{Owner: gpu.OwnerFunction, Keeper: m.keeper} }
+
+// TestBorrowedMemory: memory that a caller lends has its own keeper, wherever the controller's own data is. It is asked once for a batch,
+// makes visible what the controller wrote there, and fails what moved data when it was taken away; other commands it does not touch.
+func TestBorrowedMemory(t *testing.T) {
+	r := testrig.New(t, softctl.Options{}, engine.Config{Lanes: 2})
+	m, err := r.Runtime.Alloc(gpu.HostMapped, 8192)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	k := &terms{}
+	borrowed, err := r.Controller.Borrow(lent{m, k})
+	require.NoError(t, err)
+	own := r.Chunk(t, 4096)
+	cmds := func(op nvme.Opcode) []engine.Command {
+		return []engine.Command{r.RW(nvme.IORead, 0, own, 0, 4096), r.RW(op, 8, borrowed, 0, 4096), r.RW(op, 16, borrowed, 4096, 4096)}
+	}
+	require.NoError(t, r.Engine.Do(0, cmds(nvme.IORead)))
+	require.Equal(t, 1, k.arrived)
+	require.NoError(t, r.Engine.Spread(cmds(nvme.IOWrite)))
+	require.Equal(t, 1, k.arrived, "nothing was written there")
+	k.err = errors.New("the memory is gone")
+	for _, do := range []func([]engine.Command) error{r.Engine.Spread, func(c []engine.Command) error { return r.Engine.Do(0, c) }} {
+		moved := cmds(nvme.IORead)
+		require.ErrorContains(t, do(moved), "its data is lost: the memory is gone")
+		require.NoError(t, moved[0].Err)
+		require.Error(t, moved[1].Err)
+		require.Error(t, moved[2].Err)
+	}
+	require.NoError(t, borrowed.Close())
+	require.False(t, r.Controller.Kept())
+}
