@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/gpu/host"
 )
 
 // sharing is what serves files as device memory. It stands between the mount and the stack: it is closed when the mount is
@@ -19,6 +22,7 @@ type sharing struct {
 	pool   *residency.Pool
 	server *share.Server
 	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
+	host   *host.Runtime      // imports programs' memfds; nil where the lanes' runtime does
 	socket string
 	public bool
 	limits share.Limits
@@ -49,6 +53,12 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	c := residency.Config{Runtime: s.rt, Mapper: s.dev, Size: size}
 	if mover != nil {
 		c.Mover = mover
+	}
+	if !slices.Contains(facts.Imports, gpu.ExportMemFD) {
+		if h.host, err = host.Open(host.Options{}); err != nil {
+			return nil, errors.Join(err, h.close())
+		}
+		c.Host = h.host
 	}
 	if h.pool, err = residency.New(c); err == nil {
 		h.socket = shareSocket(cfg.Dir, h.public)
@@ -168,6 +178,9 @@ func (h *sharing) close() error {
 	}
 	if h.mover != nil {
 		errs = append(errs, h.mover.Close())
+	}
+	if h.host != nil {
+		errs = append(errs, h.host.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -97,7 +97,11 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 
 // Import makes a Memory of memory that a program has exported. The caller closes it.
 func (p *Pool) Import(e gpu.Export) (*Memory, error) {
-	g, err := p.c.Runtime.Import(e)
+	rt := p.c.Runtime
+	if e.Kind == gpu.ExportMemFD && p.c.Host != nil {
+		rt = p.c.Host
+	}
+	g, err := rt.Import(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.EINVAL, err)
 	}

@@ -22,7 +22,9 @@ type Config struct {
 	Runtime gpu.Runtime
 	Mapper  Mapper
 	Mover   Mover // nil if the CPU can address all memory
-	Size    int64 // bytes; rounded down to granules
+	// Host imports memfds of programs where Runtime does not: ordinary pages, which the controller reaches without the GPU. Nil: Runtime does.
+	Host gpu.Runtime
+	Size int64 // bytes; rounded down to granules
 }
 
 // Pool is the device memory that LaneFS gives to programs.

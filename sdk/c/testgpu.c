@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,28 @@
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
 
 enum { COPIES = 8, DEFAULT = 4, NON_BLOCKING = 1 };
+
+/* Ordinary memory of the program, which the daemon's GPU does not know. */
+static void host_memory(lanefs *s, int fd, size_t size)
+{
+	size_t n = (size + 4095) / 4096 * 4096;
+	int memory = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	WANT(memory >= 0 && ftruncate(memory, (off_t)n) == 0);
+	char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0), *want = malloc(size);
+	WANT(p != MAP_FAILED && want && pread(fd, want, size, 0) == (ssize_t)size);
+	uint32_t m, f;
+	WANT(lanefs_register(s, memory, LANEFS_MEMFD, 0, n, &m) == 0 && lanefs_open(s, fd, &f) == 0);
+	WANT(ftruncate(memory, 0) == -1 && errno == EPERM); /* sealed */
+	lanefs_ring *r = lanefs_ring_new(s, 8);
+	struct lanefs_completion c;
+	WANT(r && lanefs_ring_submit(r, &(struct lanefs_request){.op = LANEFS_READ, .file = f, .memory = m, .length = size}, 1) == 1);
+	WANT(lanefs_ring_reap(r, &c, 1, 60000) == 1 && c.result == (int64_t)size && memcmp(p, want, size) == 0);
+	lanefs_ring_free(r);
+	WANT(lanefs_release(s, m) == 0 && lanefs_release(s, f) == 0);
+	munmap(p, n);
+	close(memory);
+	free(want);
+}
 
 int main(int argc, char **argv)
 {
@@ -25,6 +48,7 @@ int main(int argc, char **argv)
 	size_t size = (size_t)st.st_size;
 	lanefs *s = lanefs_connect(fd);
 	WANT(s && strcmp(lanefs_facts(s)->runtime, "hip") == 0);
+	host_memory(s, fd, size);
 	struct lanefs_buffer b;
 	void *at, *again, *stream;
 	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && b.size == size && !b.data && (int)b.kind == atoi(argv[2]));
