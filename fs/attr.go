@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"time"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -18,13 +17,6 @@ const (
 	sIFDIR = syscall.S_IFDIR
 	sISUID = syscall.S_ISUID
 	sISGID = syscall.S_ISGID
-)
-
-var (
-	_ = (gofs.NodeGetattrer)((*node)(nil))
-	_ = (gofs.NodeStatxer)((*node)(nil))
-	_ = (gofs.NodeSetattrer)((*node)(nil))
-	_ = (gofs.NodeStatfser)((*node)(nil))
 )
 
 // rdev packs a device number as [fuse] carries it: the kernel's new_encode_dev, 12 bits of major and 20 of minor.
@@ -57,14 +49,19 @@ func (s *Server) fillAttr(a *ext4.Attr, out *fuse.Attr) {
 	}
 }
 
-// fillEntry writes the entry part of a reply that go-fuse does not fill by itself. a holds n's attributes as read just now.
+// fillEntry writes the entry part of a reply. a holds n's attributes as read just now.
 func (n *node) fillEntry(a *ext4.Attr, out *fuse.EntryOut) {
+	out.NodeId = n.id()
+	if n != n.srv.root { // the kernel wants the root's generation to be 0
+		out.Generation = uint64(a.Generation)
+	}
 	n.srv.fillAttr(a, &out.Attr)
+	out.SetEntryTimeout(entryTimeout)
 	out.SetAttrTimeout(n.attrTimeout())
 }
 
 // Getattr answers stat.
-func (n *node) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Getattr(out *fuse.AttrOut) syscall.Errno {
 	a := n.in.Attr()
 	n.srv.fillAttr(&a, &out.Attr)
 	out.SetTimeout(n.attrTimeout())
@@ -72,7 +69,7 @@ func (n *node) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) 
 }
 
 // Statx answers statx when the caller asked for the birth time; the kernel sends Getattr for everything else.
-func (n *node) Statx(_ context.Context, _ gofs.FileHandle, _, _ uint32, out *fuse.StatxOut) syscall.Errno {
+func (n *node) Statx(out *fuse.StatxOut) syscall.Errno {
 	a := n.in.Attr()
 	stamp := func(t time.Time) fuse.SxTime {
 		return fuse.SxTime{Sec: uint64(t.Unix()), Nsec: uint32(t.Nanosecond())}
@@ -132,7 +129,7 @@ func (n *node) killPriv(c *fuse.Caller) error {
 }
 
 // Setattr answers chmod, chown, truncate and utimens.
-func (n *node) Setattr(ctx context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Setattr(ctx context.Context, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	now := time.Time{} // what ext4 takes for "now"
 	var set ext4.SetAttr
 	if uid, ok := in.GetUID(); ok {
@@ -213,7 +210,7 @@ func (n *node) chownOfOther(a *ext4.Attr, valid uint32, out *fuse.AttrOut) sysca
 }
 
 // Statfs answers statfs and df.
-func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+func (n *node) Statfs(out *fuse.StatfsOut) syscall.Errno {
 	st := n.srv.vol.Statfs()
 	*out = fuse.StatfsOut{
 		Blocks:  st.Blocks,

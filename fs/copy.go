@@ -4,11 +4,7 @@ import (
 	"context"
 	"math"
 	"syscall"
-
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 )
-
-var _ = (gofs.NodeCopyFileRanger)((*node)(nil))
 
 // copyChunk is how many bytes of a copy are in memory at a time. maxCopy is how many bytes one request copies: copy_file_range(2) returns
 // a short count then, so that a signal can stop a long copy.
@@ -18,12 +14,10 @@ const (
 )
 
 // CopyFileRange copies between two files without the bytes passing through the kernel.
-func (n *node) CopyFileRange(ctx context.Context, _ gofs.FileHandle, offIn uint64, out *gofs.Inode, _ gofs.FileHandle,
-	offOut, size, flags uint64) (uint32, syscall.Errno) {
+func (n *node) CopyFileRange(ctx context.Context, offIn uint64, to *node, offOut, size, flags uint64) (uint32, syscall.Errno) {
 	if flags != 0 || offIn > math.MaxInt64 || offOut > math.MaxInt64 {
 		return 0, syscall.EINVAL
 	}
-	to := out.Operations().(*node)
 	if err := to.killPrivFor(ctx); err != nil {
 		return 0, to.fail("copy", err)
 	}

@@ -1,58 +1,58 @@
 package fs
 
 import (
-	"context"
+	"sync"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-var (
-	_ = (gofs.NodeOpendirHandler)((*node)(nil))
-	_ = (gofs.FileReaddirenter)((*dirHandle)(nil))
-	_ = (gofs.FileSeekdirer)((*dirHandle)(nil))
-	_ = (gofs.FileLookuper)((*dirHandle)(nil))
-)
-
 // dirBatch is how many entries are taken from ext4 at a time. A request of 4 KiB holds about 100.
 const dirBatch = 128
 
-// dirHandle is an open directory stream. It needs no lock, because go-fuse holds one while it calls.
+// dirHandle is an open directory stream. It is a use of its node.
 //
 // The position is the cookie of the last entry returned. ext4's cookies stay valid while names are added and removed, so the stream
-// neither skips nor repeats a name that was there all the time.
+// neither skips nor repeats a name that was there all the time. A request for another position is a seek: of a program, or of the kernel
+// when it was interrupted and did not take all entries of a reply.
 type dirHandle struct {
-	node  *node
+	node *node
+
+	mu    sync.Mutex // protects what follows
 	batch []ext4.DirEntry
 	next  int    // index in batch
+	off   uint64 // the stream's position: the cookie of the entry before batch[next]
 	pos   uint64 // where the batch after this one begins
-	entry fuse.DirEntry
 }
 
-// OpendirHandle opens a directory stream.
-func (n *node) OpendirHandle(_ context.Context, _ uint32) (gofs.FileHandle, uint32, syscall.Errno) {
-	return &dirHandle{node: n}, 0, 0
-}
-
-// Readdirent returns the next entry, nil at the end.
-func (d *dirHandle) Readdirent(_ context.Context) (*fuse.DirEntry, syscall.Errno) {
-	if d.next == len(d.batch) {
-		if err := d.fill(); err != nil {
-			return nil, d.node.fail("readdir", err)
-		}
-		if len(d.batch) == 0 {
-			return nil, 0
-		}
+// read fills a reply to READDIR, or to READDIRPLUS if plus is set, from position off.
+func (d *dirHandle) read(off uint64, out *fuse.DirEntryList, plus bool) syscall.Errno {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if off != d.off {
+		d.batch, d.next, d.off, d.pos = d.batch[:0], 0, off, off
 	}
-	e := &d.batch[d.next]
-	d.next++
-	d.entry = fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: uint32(e.Type) << 12, Off: e.Cookie}
-	return &d.entry, 0
+	for first := true; ; first = false {
+		if d.next == len(d.batch) {
+			if err := d.fill(); err != nil && first {
+				return d.node.fail("readdir", err)
+			}
+			if len(d.batch) == 0 {
+				return 0 // the end, or an error that is met again after these entries
+			}
+		}
+		e := &d.batch[d.next]
+		if !d.add(e, out, plus) {
+			return 0 // the reply is full
+		}
+		d.next++
+		d.off = e.Cookie
+	}
 }
 
+// fill takes the next entries from ext4.
 func (d *dirHandle) fill() error {
 	d.batch, d.next = d.batch[:0], 0
 	err := d.node.in.ReadDir(d.pos, func(e ext4.DirEntry) bool {
@@ -67,14 +67,57 @@ func (d *dirHandle) fill() error {
 	return err
 }
 
-// Seekdir moves to a cookie, or to the start with 0.
-func (d *dirHandle) Seekdir(_ context.Context, off uint64) syscall.Errno {
-	d.batch, d.next, d.pos = d.batch[:0], 0, off
-	return 0
+// add adds an entry to a reply, and reports false if it has no room.
+//
+// READDIRPLUS looks up the name, not the number in the entry: the name may have been removed and the number reused since. If there is no
+// such name any more the reply has a node ID of zero, and the kernel looks the name up itself. It does not use what "." and ".." say.
+func (d *dirHandle) add(e *ext4.DirEntry, out *fuse.DirEntryList, plus bool) bool {
+	entry := fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: uint32(e.Type) << 12, Off: e.Cookie}
+	if !plus {
+		return out.AddDirEntry(entry)
+	}
+	to := out.AddDirLookupEntry(entry)
+	if to == nil {
+		return false
+	}
+	if e.Name != "." && e.Name != ".." && d.node.Lookup(e.Name, to) == 0 {
+		out.FixMode(to.Attr.Mode)
+	}
+	return true
 }
 
-// Lookup finds the inode of the entry just read, for READDIRPLUS. It looks up the name, not the number in the entry: the name may have
-// been removed and the number reused since.
-func (d *dirHandle) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	return d.node.Lookup(ctx, name, out)
+// dirHandles is the table of open directory streams, by the file handle that the kernel has for each.
+type dirHandles struct {
+	mu   sync.Mutex
+	open map[uint64]*dirHandle // protected by mu
+	last uint64                // protected by mu: the handle given last
+}
+
+// add opens a stream of n. It takes over a use of n.
+func (t *dirHandles) add(n *node) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open == nil {
+		t.open = make(map[uint64]*dirHandle)
+	}
+	t.last++
+	t.open[t.last] = &dirHandle{node: n}
+	return t.last
+}
+
+func (t *dirHandles) get(fh uint64) *dirHandle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[fh]
+}
+
+// remove closes a stream. It gives back the use of its node.
+func (t *dirHandles) remove(fh uint64) {
+	t.mu.Lock()
+	d := t.open[fh]
+	delete(t.open, fh)
+	t.mu.Unlock()
+	if d != nil {
+		d.node.done()
+	}
 }

@@ -1,8 +1,8 @@
 // Package fs serves an ext4 volume to the kernel through FUSE. It knows FUSE requests, POSIX rules and errno. It knows nothing of the disk
 // layout, NVMe or GPUs, and uses only the exported API of package ext4.
 //
-// The nouns. A Server is one mount of one ext4.FS. A node is an inode that the kernel knows; its FUSE node ID is its inode number, and
-// the root's is 1. A victim is the file whose name a request removes or replaces. An External is a file that is accessed without the
+// The nouns. A Server is one mount of one ext4.FS. A node is a loaded inode that the kernel knows; its FUSE node ID is its inode number,
+// and the root's is 1. A victim is the file whose name a request removes or replaces. An External is a file that is accessed without the
 // kernel, by package share. Offsets and sizes are bytes.
 //
 // Reading, read(2):
@@ -21,7 +21,7 @@
 // Writing, write(2):
 //
 //  1. The kernel sends WRITE of up to 1 MiB. It lies in a buffer of go-fuse. If the kill-privilege flag is set the file loses its set-ID
-//     bits.  (*rawFS).Writev in raw.go
+//     bits.  (*rawFS).Write in rawfiles.go
 //  2. A page of the write-back cache goes to (*node).writeBack, a direct write to writeDirect, any other to Write.  write.go, direct.go
 //  3. ext4 copies the bytes once, into pinned buffers of whole blocks, and completes partial blocks by reading them.
 //     (*ext4.Inode).Write; ext4/internal/contents/write.go
@@ -41,10 +41,11 @@
 //  4. Log blocks, flush and commit block are requests to blockdev.Device.Do, and go on as above.
 //  5. A failed flush or commit aborts the journal: this fsync and all later ones fail.
 //
-// Who owns what. The kernel counts its references to a node: one for every reply that carries an entry, taken back by FORGET. The table
-// of nodes mirrors that count. A node holds one reference on its ext4.Inode as long as the count is above zero, so an unlinked file
-// lives until the kernel forgets it. Open files have no state here: the kernel keeps the flags and the offset, and an open file
-// keeps its node known. An open directory does: it is a dirHandle.
+// Who owns what. The kernel counts its references to an inode: one for every reply that carries an entry, taken back by FORGET. The
+// table of nodes mirrors that count in a record of some bytes. A node, which holds a reference on its ext4.Inode, is there while a request
+// works on it or a file is open, and for a while after; then it is dropped, and loaded again when it is needed. The node of a file without
+// names is there until the kernel forgets the file, which frees it. Open files have no state of their own here, since the kernel keeps the
+// flags and the offset. An open directory does: it is a dirHandle.
 //
 // A mount is the only writer of its volume. So the kernel may cache names, attributes, link targets and pages for any time. Code that
 // changes an inode without a request of the kernel's must notify the kernel (Server.invalidate, invalidateAttr).
@@ -53,8 +54,8 @@
 // FUSE_POSIX_ACL it leaves the rest to the file system: clearing set-user-ID and set-group-ID bits, inheriting default ACLs, and keeping
 // mode and ACL consistent.
 //
-// Requests pass two layers. rawFS, on the raw protocol, sees what go-fuse's node API hides: FORGET counts, kill-privilege flags, the
-// umask. Everything else is a method of node.
+// Requests pass two layers. rawFS takes the protocol's messages, finds their nodes and keeps them in use. Everything else is a method of
+// node. go-fuse's own API of nodes is not used: it has a tree of names in memory, which took 2 KB for each inode.
 //
 // The protocol is described by Linux's include/uapi/linux/fuse.h and Documentation/filesystems/fuse/ ([fuse] in comments).
 package fs

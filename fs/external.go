@@ -33,27 +33,18 @@ func (s *Server) External(ino uint64, mode uint32, flags int) (*External, error)
 	if mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("inode %d is no regular file: %w", ino, syscall.EINVAL)
 	}
-	in := s.nodes.retainInode(ino)
-	if in == nil {
-		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", ino, s.dir, syscall.ESTALE)
+	n, errno := s.use(ino)
+	if errno != 0 {
+		return nil, fmt.Errorf("inode %d is not known to the mount at %q: %w", ino, s.dir, errno)
 	}
-	access := flags & unix.O_ACCMODE
+	defer n.done()
+	in, access := n.in.Ref(), flags&unix.O_ACCMODE
 	return &External{n: &node{srv: s, in: in}, in: in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
 }
 
 // ErrElsewhere returns the error for a descriptor of a file that is not on this mount (EXDEV).
 func (s *Server) ErrElsewhere() error {
 	return fmt.Errorf("the file is not on the mount at %q: %w", s.dir, syscall.EXDEV)
-}
-
-// retainInode takes a reference on the inode of a node that the kernel knows. It returns nil if the kernel knows no such node.
-func (t *nodes) retainInode(id uint64) *ext4.Inode {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.live[id]; n != nil {
-		return n.in.Ref()
-	}
-	return nil
 }
 
 // Close gives the reference back.
@@ -71,8 +62,8 @@ func (f *External) hidden() bool {
 	if !f.n.srv.opt.WriteBack {
 		return false
 	}
-	n := f.n.srv.nodes.of(f.in)
-	return n != nil && n.writers.Load() > 0
+	n := f.n.srv.nodes.get(f.n.id())
+	return n != nil && n.in == f.in && n.writers.Load() > 0
 }
 
 // Read carries out transfers from the file. Each transfer's Done and Err say how it ended.

@@ -1,12 +1,10 @@
 package fs
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -17,44 +15,28 @@ import (
 // sends LOOKUP of "." in the node ID and compares the generation of the reply. For a directory it then looks up ".." until it meets a
 // directory that it knows, and searches for the names.
 
-var (
-	_ = (gofs.NodeLookupNoder)((*node)(nil))
-	_ = (gofs.NodeLookupParenter)((*node)(nil))
-)
-
-// byHandle returns the node of a linked file by its number, with one more kernel reference.
-func (s *Server) byHandle(id uint64) (*node, syscall.Errno) {
+// LookupSelf finds a linked file by its number.
+func (s *Server) LookupSelf(id uint64, out *fuse.EntryOut) syscall.Errno {
 	if id <= ext4.RootIno || id > math.MaxUint32 { // the root's node ID is 1, and the kernel always knows it
-		return nil, syscall.ESTALE
+		return syscall.ESTALE
 	}
 	in, err := s.vol.ByNumber(uint32(id))
 	if err != nil {
-		return nil, s.root.fail("lookup by handle", fmt.Errorf("inode %d: %w", id, err))
+		return s.root.fail("lookup by handle", fmt.Errorf("inode %d: %w", id, err))
 	}
-	a := in.Attr()
-	return s.nodes.intern(context.Background(), s.root, in, &a), 0
-}
-
-// LookupNode is called if go-fuse does not know a node that rawFS.Lookup has just found by byHandle.
-func (n *node) LookupNode(_ context.Context, id uint64, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	child := n.srv.nodes.get(id)
-	if child == nil {
-		return nil, syscall.ESTALE
-	}
-	a := child.in.Attr()
-	child.fillEntry(&a, out)
-	return child.EmbeddedInode(), 0
+	s.reply(in, out).done()
+	return 0
 }
 
 // maxMoves is how often a directory may be renamed while its name is searched for.
 const maxMoves = 5
 
-// LookupParent finds the parent of the directory n, and the name of n in it.
-func (n *node) LookupParent(ctx context.Context, out *fuse.EntryOut) (*gofs.Inode, string, syscall.Errno) {
+// LookupParent finds the parent of the directory n, which must have a name in it.
+func (n *node) LookupParent(out *fuse.EntryOut) syscall.Errno {
 	for range maxMoves {
 		up, name, err := n.parent()
 		if err != nil {
-			return nil, "", n.fail("lookup of the parent", err)
+			return n.fail("lookup of the parent", err)
 		}
 		if name == "" {
 			up.Put()
@@ -64,11 +46,12 @@ func (n *node) LookupParent(ctx context.Context, out *fuse.EntryOut) (*gofs.Inod
 			a := up.Attr()
 			up.Put()
 			n.srv.root.fillEntry(&a, out)
-			return n.srv.root.EmbeddedInode(), name, 0
+			return 0
 		}
-		return n.reply(ctx, up, out).EmbeddedInode(), name, 0
+		n.srv.reply(up, out).done()
+		return 0
 	}
-	return nil, "", syscall.ESTALE
+	return syscall.ESTALE
 }
 
 // parent returns a reference to the parent of the directory n, and the name of n in it: "" if n was moved meanwhile.

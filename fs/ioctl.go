@@ -7,14 +7,11 @@ import (
 	"math"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
-
-var _ = (gofs.NodeIoctler)((*node)(nil))
 
 // Requests of ioctl(2). The kernel sends to a FUSE server only those whose number encodes how many bytes go in and out, and answers
 // FICLONE, FIEMAP, FIFREEZE and the like by itself. Before it sends a request that changes flags it has checked the caller: only the owner
@@ -32,7 +29,7 @@ const (
 )
 
 // Ioctl gets and sets flags, project, generation and label, and trims the volume.
-func (n *node) Ioctl(ctx context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, in, out []byte) (int32, syscall.Errno) {
+func (n *node) Ioctl(ctx context.Context, cmd uint32, in, out []byte) (int32, syscall.Errno) {
 	switch cmd {
 	case unix.FS_IOC_GETFLAGS:
 		return 0, put32(out, n.userFlags())

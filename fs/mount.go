@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
@@ -93,10 +92,10 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	st := vol.Statfs()
 	s.reservedUID, s.reservedGID = st.ReservedUID, st.ReservedGID
 	s.root = &node{srv: s, in: in}
-	nodeOpt := s.nodeOptions(flags, rest)
-	raw := &rawFS{RawFileSystem: gofs.NewNodeFS(s.root, nodeOpt), srv: s}
-	s.openRings(&nodeOpt.MountOptions)
-	s.fuse, err = fuse.NewServer(raw, dir, &nodeOpt.MountOptions)
+	mountOpt := s.mountOptions(flags, rest)
+	raw := newRawFS(s)
+	s.openRings(mountOpt)
+	s.fuse, err = fuse.NewServer(raw, dir, mountOpt)
 	if err != nil {
 		s.closeRings()
 		in.Put()
@@ -107,7 +106,7 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {
 		s.dev = Number(there[len(there)-1])
 	}
-	err = s.startRings(raw, &nodeOpt.MountOptions)
+	err = s.startRings(raw, mountOpt)
 	if err == nil {
 		err = s.fuse.WaitMount()
 	}
@@ -122,33 +121,25 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// nodeOptions returns the settings of go-fuse. [fuse] describes the capabilities.
-func (s *Server) nodeOptions(flags uintptr, rest []string) *gofs.Options {
-	entry := entryTimeout
+// mountOptions returns the settings of go-fuse. [fuse] describes the capabilities.
+func (s *Server) mountOptions(flags uintptr, rest []string) *fuse.MountOptions {
 	root := os.Geteuid() == 0
-	o := &gofs.Options{
-		EntryTimeout:    &entry,
-		NegativeTimeout: &entry,
-		NullPermissions: true,
-		RootStableAttr:  &gofs.StableAttr{Ino: ext4.RootIno}, // the kernel wants the root's generation to be 0
-		ExternalNodeID:  true,
-		MountOptions: fuse.MountOptions{
-			Name:                     subtype,
-			FsName:                   s.opt.FSName,
-			AllowOther:               s.opt.AllowOther || root,
-			Options:                  append([]string{"default_permissions"}, rest...),
-			MaxWrite:                 maxRequest,
-			MaxBackground:            maxBackground,
-			MaxInflightRequestBytes:  maxInflight,
-			EnableSymlinkCaching:     !s.opt.StrictAtime,
-			ExplicitDataCacheControl: true,
-			EnableAcl:                true,
-			Logger:                   log.New(fuseLog{s.opt.Log}, "", 0),
-			// Replies to reads are in memory, so there is nothing to splice.
-			DisableSplice: true,
-			ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
-				fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
-		},
+	o := &fuse.MountOptions{
+		Name:                     subtype,
+		FsName:                   s.opt.FSName,
+		AllowOther:               s.opt.AllowOther || root,
+		Options:                  append([]string{"default_permissions"}, rest...),
+		MaxWrite:                 maxRequest,
+		MaxBackground:            maxBackground,
+		MaxInflightRequestBytes:  maxInflight,
+		EnableSymlinkCaching:     !s.opt.StrictAtime,
+		ExplicitDataCacheControl: true,
+		EnableAcl:                true,
+		Logger:                   log.New(fuseLog{s.opt.Log}, "", 0),
+		// Replies to reads are in memory, so there is nothing to splice.
+		DisableSplice: true,
+		ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
+			fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
 	}
 	if s.opt.WriteBack {
 		o.ExtraCapabilities |= fuse.CAP_WRITEBACK_CACHE

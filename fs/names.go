@@ -6,49 +6,36 @@ import (
 	"fmt"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-var (
-	_ = (gofs.NodeLookuper)((*node)(nil))
-	_ = (gofs.NodeCreater)((*node)(nil))
-	_ = (gofs.NodeMknoder)((*node)(nil))
-	_ = (gofs.NodeMkdirer)((*node)(nil))
-	_ = (gofs.NodeSymlinker)((*node)(nil))
-	_ = (gofs.NodeTmpfiler)((*node)(nil))
-	_ = (gofs.NodeLinker)((*node)(nil))
-	_ = (gofs.NodeUnlinker)((*node)(nil))
-	_ = (gofs.NodeRmdirer)((*node)(nil))
-	_ = (gofs.NodeRenamer)((*node)(nil))
-	_ = (gofs.NodeReadlinker)((*node)(nil))
-)
-
-// reply counts a kernel reference for a reply with an entry, and fills the reply. It takes over the reference on in.
-func (n *node) reply(ctx context.Context, in *ext4.Inode, out *fuse.EntryOut) *node {
+// reply counts a kernel reference for a reply with an entry, and fills the reply. It takes over the reference on in. The node that it
+// returns is in use.
+func (s *Server) reply(in *ext4.Inode, out *fuse.EntryOut) *node {
 	// Attr may wait for a write to the file, so it is called before the table is locked.
 	a := in.Attr()
-	child := n.srv.nodes.intern(ctx, n, in, &a)
-	child.fillEntry(&a, out)
-	return child
+	n := s.nodes.intern(s, in, a.Generation)
+	n.fillEntry(&a, out)
+	return n
 }
 
-// Lookup finds a name. go-fuse turns ENOENT into a negative entry, which the kernel caches.
-func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+// Lookup finds a name.
+func (n *node) Lookup(name string, out *fuse.EntryOut) syscall.Errno {
 	in, err := n.in.Lookup(name)
 	if err != nil {
-		return nil, n.fail("lookup", err)
+		return n.fail("lookup", err)
 	}
 	// The root and inodes of lower numbers have no names. A damaged entry that leads to one would make a loop, or a second node with the
 	// root's ID.
 	if in.Ino() <= ext4.RootIno {
 		ino := in.Ino()
 		in.Put()
-		return nil, n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))
+		return n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))
 	}
-	return n.reply(ctx, in, out).EmbeddedInode(), 0
+	n.srv.reply(in, out).done()
+	return 0
 }
 
 // owner returns the user and group of a file that the caller creates. ext4 applies the set-group-ID bit of directories.
@@ -57,29 +44,30 @@ func owner(ctx context.Context) (uid, gid uint32) {
 	return c.Uid, c.Gid
 }
 
-// Create makes and opens a regular file in one request.
-func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.EntryOut) (
-	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
-	child, errno := n.make(ctx, name, mode&07777|syscall.S_IFREG, 0, out)
+// Create makes and opens a regular file in one request. The open file is a use of its node, which Release ends.
+func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
+	child, errno := n.make(ctx, name, mode&07777|syscall.S_IFREG, 0, &out.EntryOut)
 	if errno != 0 {
-		return nil, nil, 0, errno
+		return errno
 	}
 	child.opened(flags)
-	return child.EmbeddedInode(), nil, n.srv.openFlags(flags), 0
+	out.OpenFlags = n.srv.openFlags(flags)
+	return 0
 }
 
 // Mknod makes a file of any type but a directory or a symbolic link.
-func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) syscall.Errno {
 	if mode&sIFMT == 0 {
 		mode |= syscall.S_IFREG
 	}
 	child, errno := n.make(ctx, name, mode, dev, out)
-	if errno != 0 {
-		return nil, errno
+	if errno == 0 {
+		child.done()
 	}
-	return child.EmbeddedInode(), 0
+	return errno
 }
 
+// make makes a file of any type but a directory or a symbolic link. Its node is in use.
 func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*node, syscall.Errno) {
 	inherited, err := n.inherit(mode)
 	if err != nil {
@@ -93,92 +81,94 @@ func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fus
 	if err != nil {
 		return nil, n.fail("create", err)
 	}
-	return n.made(ctx, "create", in, out)
+	return n.made("create", in, out)
 }
 
-// made replies with in, which was created in n.
-func (n *node) made(ctx context.Context, what string, in *ext4.Inode, out *fuse.EntryOut) (*node, syscall.Errno) {
+// made replies with in, which was created in n. Its node is in use.
+func (n *node) made(what string, in *ext4.Inode, out *fuse.EntryOut) (*node, syscall.Errno) {
 	if err := n.syncNames(); err != nil {
 		in.Put()
 		return nil, n.fail(what, err)
 	}
-	return n.reply(ctx, in, out), 0
+	return n.srv.reply(in, out), 0
 }
 
 // Mkdir makes a directory.
-func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) syscall.Errno {
 	inherited, err := n.inherit(mode&07777 | syscall.S_IFDIR)
 	if err != nil {
-		return nil, n.fail("default ACL", err)
+		return n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
 		return n.in.Mkdir(name, inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
 	})
 	if err != nil {
-		return nil, n.fail("mkdir", err)
+		return n.fail("mkdir", err)
 	}
-	child, errno := n.made(ctx, "mkdir", in, out)
-	if errno != 0 {
-		return nil, errno
+	child, errno := n.made("mkdir", in, out)
+	if errno == 0 {
+		child.done()
 	}
-	return child.EmbeddedInode(), 0
+	return errno
 }
 
 // Symlink makes a symbolic link.
-func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) syscall.Errno {
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
 		return n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
 	})
 	if err != nil {
-		return nil, n.fail("symlink", err)
+		return n.fail("symlink", err)
 	}
-	child, errno := n.made(ctx, "symlink", in, out)
-	if errno != 0 {
-		return nil, errno
+	child, errno := n.made("symlink", in, out)
+	if errno == 0 {
+		child.done()
 	}
-	return child.EmbeddedInode(), 0
+	return errno
 }
 
 // Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
-func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.EntryOut) (
-	*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
 	inherited, err := n.inherit(mode&07777 | syscall.S_IFREG)
 	if err != nil {
-		return nil, nil, 0, n.fail("default ACL", err)
+		return n.fail("default ACL", err)
 	}
 	uid, gid := owner(ctx)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
 		return n.in.Tmpfile(inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
 	})
 	if err != nil {
-		return nil, nil, 0, n.fail("tmpfile", err)
+		return n.fail("tmpfile", err)
 	}
-	child := n.reply(ctx, in, out)
+	child := n.srv.reply(in, &out.EntryOut)
 	n.srv.nodes.addNameless(child)
 	child.opened(flags)
-	return child.EmbeddedInode(), nil, n.srv.openFlags(flags), 0
+	out.OpenFlags = n.srv.openFlags(flags)
+	return 0
 }
 
-// Link gives target one more name.
-func (n *node) Link(ctx context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	t := target.(*node)
+// Link gives t one more name.
+func (n *node) Link(ctx context.Context, t *node, name string, out *fuse.EntryOut) syscall.Errno {
 	if err := n.srv.reclaim(func() error { return n.in.Link(t.in, name, n.srv.mayOf(ctx)) }); err != nil {
-		return nil, n.fail("link", err)
+		return n.fail("link", err)
 	}
 	if err := n.syncNames(); err != nil {
-		return nil, n.fail("link", err)
+		return n.fail("link", err)
 	}
 	n.srv.nodes.retain(t)
 	a := t.in.Attr()
 	t.fillEntry(&a, out)
-	return t.EmbeddedInode(), 0
+	return 0
 }
 
 // Unlink removes a name of anything but a directory.
-func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	v := n.victim(name)
+func (n *node) Unlink(name string) syscall.Errno {
+	v, err := n.victim(name)
+	if err != nil {
+		return n.fail("unlink", err)
+	}
 	defer v.finish(n, name, false)
 	if err := n.in.Unlink(name); err != nil {
 		return n.fail("unlink", err)
@@ -187,8 +177,11 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 }
 
 // Rmdir removes an empty directory.
-func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
-	v := n.victim(name)
+func (n *node) Rmdir(name string) syscall.Errno {
+	v, err := n.victim(name)
+	if err != nil {
+		return n.fail("rmdir", err)
+	}
 	defer v.finish(n, name, false)
 	if err := n.in.Rmdir(name); err != nil {
 		return n.fail("rmdir", err)
@@ -197,10 +190,13 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 }
 
 // Rename moves a name. It replaces an existing file unless flags has RenameNoReplace or RenameExchange.
-func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
-	to, may := newParent.(*node), n.srv.mayOf(ctx)
+func (n *node) Rename(ctx context.Context, name string, to *node, newName string, flags uint32) syscall.Errno {
+	may := n.srv.mayOf(ctx)
 	if flags&ext4.RenameExchange == 0 {
-		v := to.victim(newName)
+		v, err := to.victim(newName)
+		if err != nil {
+			return n.fail("rename", err)
+		}
 		// The notification is for the old name. One for the new name would make the kernel drop the entry that it just made.
 		defer v.finish(n, name, flags&ext4.RenameWhiteout != 0)
 	}
@@ -217,7 +213,7 @@ func (n *node) Rename(ctx context.Context, name string, newParent gofs.InodeEmbe
 }
 
 // Readlink returns the target of a symbolic link. The kernel caches it.
-func (n *node) Readlink(_ context.Context) ([]byte, syscall.Errno) {
+func (n *node) Readlink() ([]byte, syscall.Errno) {
 	target, err := n.in.Readlink()
 	if err != nil {
 		return nil, n.fail("readlink", err)

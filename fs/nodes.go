@@ -1,203 +1,249 @@
 package fs
 
 import (
-	"context"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	gofs "github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// node is an inode that the kernel knows.
-type node struct {
-	gofs.Inode
-	srv *Server
-
-	// in is the node's reference. It is put when refs falls to zero.
-	in *ext4.Inode
-
-	// refs mirrors the kernel's count. Protected by nodes.mu. It is not used for the root, which is never forgotten.
-	refs uint64
-
-	// writers counts the open files that may write.
-	writers atomic.Int64
-
-	// leaving counts the requests that remove a name of the file and whose replies the kernel may not have handled yet. See victim.
-	leaving atomic.Int32
-
-	// paged is true if the kernel may have pages of the file. See dropPages.
-	paged atomic.Bool
-
-	// noDefaultACL remembers that a directory has no default ACL.
-	noDefaultACL atomic.Bool
-}
-
-// id returns the FUSE node ID.
-func (n *node) id() uint64 {
-	if n == n.srv.root {
-		return fuse.FUSE_ROOT_ID
-	}
-	return uint64(n.in.Ino())
-}
-
-// attrTimeout returns how long the kernel may cache attributes. The caller must have read them before the call.
-func (n *node) attrTimeout() time.Duration {
-	if n.leaving.Load() > 0 {
-		return 0
-	}
-	return attrTimeout
-}
-
-// nodes is the table of the nodes that the kernel knows, by inode number, without the root. No lock is taken under mu, and
-// nothing waits under it but for memory.
+// nodes is the table of the inodes that the kernel knows, by inode number, without the root. The kernel may know millions, so of most
+// there is a record alone. A node, with its loaded inode, is there
 //
-// go-fuse counts references too, but it reports a node's end only by OnForget, which it may call while another lookup returns the same
-// node again. The count here goes up before go-fuse's and down after it, so a node that is not in this table is not in go-fuse's either.
+//   - while a request works on it or a file is open: it has users;
+//   - as long as the kernel knows it, if it is a file without names, which the last reference to its inode would free;
+//   - after its last use, until maxIdle others were used since: it is idle.
+//
+// Any other node is dropped, and loaded again by number and generation when a request needs it (Server.use).
+//
+// Nothing waits under mu but for memory. The volume's table of inodes, which Inode.Ref locks, is the only lock taken under it.
 type nodes struct {
-	mu   sync.Mutex
-	live map[uint64]*node // protected by mu
+	mu     sync.Mutex
+	known  map[uint32]record // protected by mu
+	loaded map[uint32]*node  // protected by mu; all are known
+	idle   idleNodes         // protected by mu
 
-	// nameless has the nodes of files without names whose space is not free yet: live nodes, and those whose inodes are being put. false:
-	// a request has waited for it in vain, since it is open. Protected by mu.
+	// nameless has the nodes of files without names whose space is not free yet: loaded nodes, and those whose inodes are being put.
+	// false: a request has waited for it in vain, since it is open. Protected by mu.
 	nameless map[*node]bool
 
 	reclaimed atomic.Int64 // how many files without names were freed
 }
 
-func newNodes() nodes {
-	return nodes{live: make(map[uint64]*node), nameless: make(map[*node]bool)}
+// record is what there is of every inode that the kernel knows. It has no pointers, so that the garbage collector skips the table.
+type record struct {
+	refs       uint64 // the kernel's count: one for every reply with an entry, taken back by FORGET
+	generation uint32
+	paged      bool // of a node that was dropped
 }
 
-// intern returns the node of in with one more kernel reference, for a reply that carries an entry. It takes over the
-// caller's reference on in. a is the result of in.Attr.
-func (t *nodes) intern(ctx context.Context, parent *node, in *ext4.Inode, a *ext4.Attr) *node {
-	ino := uint64(in.Ino())
+func newNodes() nodes {
+	return nodes{known: make(map[uint32]record), loaded: make(map[uint32]*node), nameless: make(map[*node]bool)}
+}
+
+// intern returns the node of in, in use, with one more kernel reference, for a reply that carries an entry. It takes over the caller's
+// reference on in. generation is the inode's.
+func (t *nodes) intern(s *Server, in *ext4.Inode, generation uint32) *node {
+	ino := in.Ino()
 	t.mu.Lock()
-	n := t.live[ino]
-	known := n != nil
-	if !known {
-		n = &node{srv: parent.srv, in: in}
-		// Under mu, so that a second lookup of the same inode finds the go-fuse part complete.
-		parent.NewInode(ctx, n, gofs.StableAttr{
-			Mode: a.Mode & sIFMT,
-			Ino:  ino,
-			Gen:  uint64(a.Generation),
-		})
-		t.live[ino] = n
+	r := t.known[ino]
+	r.refs++
+	r.generation = generation
+	t.known[ino] = r
+	n := t.useLocked(ino)
+	have := n != nil
+	if !have {
+		n = t.loadedLocked(s, in)
 	}
-	n.refs++
 	t.mu.Unlock()
-	if known {
+	if have {
 		in.Put()
 	}
 	return n
 }
 
-// retain counts one more kernel reference on a node that the kernel knows, for an entry that gives it a name.
+// retain counts one more kernel reference on a node in use, for an entry that gives it a name.
 func (t *nodes) retain(n *node) {
 	t.mu.Lock()
-	n.refs++
+	defer t.mu.Unlock()
+	if r, ok := t.known[n.in.Ino()]; ok {
+		r.refs++
+		t.known[n.in.Ino()] = r
+	}
 	delete(t.nameless, n)
-	t.mu.Unlock()
 }
 
-// get returns the node with that FUSE node ID, nil when the kernel does not know one. The root is not in the table.
+// useLocked returns a loaded node, in use, nil if it is not loaded.
+func (t *nodes) useLocked(ino uint32) *node {
+	n := t.loaded[ino]
+	if n == nil {
+		return nil
+	}
+	if n.users == 0 {
+		t.idle.remove(n)
+	}
+	n.users++
+	return n
+}
+
+// loadedLocked makes the node of in, which is known and not loaded, in use. It takes over a reference on in.
+func (t *nodes) loadedLocked(s *Server, in *ext4.Inode) *node {
+	n := &node{srv: s, in: in, users: 1}
+	n.paged.Store(t.known[in.Ino()].paged)
+	t.loaded[in.Ino()] = n
+	return n
+}
+
+// use returns a loaded node, in use. If it is nil, known says whether the kernel knows the inode, and of which generation.
+func (t *nodes) use(id uint64) (n *node, generation uint32, known bool) {
+	if id > math.MaxUint32 {
+		return nil, 0, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.useLocked(uint32(id)); n != nil {
+		return n, 0, true
+	}
+	r, known := t.known[uint32(id)]
+	return nil, r.generation, known
+}
+
+// of returns the node of an inode that the caller has a reference on, in use, nil if the kernel does not know it.
+func (t *nodes) of(s *Server, in *ext4.Inode) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ino := in.Ino()
+	if n := t.loaded[ino]; n != nil && n.in != in {
+		return nil
+	}
+	if n := t.useLocked(ino); n != nil {
+		return n
+	}
+	if _, known := t.known[ino]; !known {
+		return nil
+	}
+	return t.loadedLocked(s, in.Ref())
+}
+
+// get returns a loaded node that somebody uses, nil if there is none. It counts no use.
 func (t *nodes) get(id uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.live[id]
-}
-
-// of returns the node of an inode that the caller has a reference on, nil when the kernel does not know one.
-func (t *nodes) of(in *ext4.Inode) *node {
-	if n := t.get(uint64(in.Ino())); n != nil && n.in == in {
+	if n := t.loaded[uint32(id)]; id <= math.MaxUint32 && n != nil && n.users > 0 {
 		return n
 	}
 	return nil
 }
 
-// forget subtracts count references. At zero the node's reference on its inode is put.
-func (t *nodes) forget(id, count uint64) {
+// knows reports whether the kernel knows an inode.
+func (t *nodes) knows(id uint64) bool {
 	t.mu.Lock()
-	n := t.live[id]
-	if n == nil {
-		t.mu.Unlock()
-		return
-	}
-	n.refs -= min(count, n.refs)
-	gone := n.refs == 0
+	defer t.mu.Unlock()
+	_, known := t.known[uint32(id)]
+	return known && id <= math.MaxUint32
+}
+
+// done ends a use. At the last one the node is idle, and the node that has been idle for the longest may be dropped for it.
+func (t *nodes) done(n *node) {
+	t.mu.Lock()
+	n.users--
+	var drop *node
 	_, nameless := t.nameless[n]
-	if gone {
-		delete(t.live, id)
-		if nameless {
-			t.nameless[n] = true // it is freed below, so waiting is worthwhile
+	switch {
+	case n.users > 0:
+	case n.forgotten:
+		drop = n
+	case !nameless:
+		t.idle.add(n)
+		if t.idle.len > maxIdle {
+			drop = t.idle.oldest
+			t.unloadLocked(drop)
 		}
 	}
 	t.mu.Unlock()
-	if !gone {
-		return
+	if drop != nil {
+		t.drop(drop)
 	}
-	n.in.Put() // without mu: freeing a file waits for the device
+}
+
+// unloadLocked takes an idle node out of the table and leaves its record.
+func (t *nodes) unloadLocked(n *node) {
+	ino := n.in.Ino()
+	t.idle.remove(n)
+	delete(t.loaded, ino)
+	r := t.known[ino]
+	r.paged = n.paged.Load()
+	t.known[ino] = r
+}
+
+// drop puts the inode of a node that is out of the table and has no users. A file without names is freed by that, which waits for the
+// device.
+func (t *nodes) drop(n *node) {
+	n.in.Put()
+	t.mu.Lock()
+	_, nameless := t.nameless[n]
+	delete(t.nameless, n)
+	t.mu.Unlock()
 	if nameless {
-		t.mu.Lock()
-		delete(t.nameless, n)
-		t.mu.Unlock()
 		t.reclaimed.Add(1)
 	}
 }
 
-// addNameless records that a file has lost its last name, or was created without one.
-func (t *nodes) addNameless(n *node) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.live[uint64(n.in.Ino())] == n {
-		t.nameless[n] = true
+// forget subtracts count references. At zero the inode is not known any more.
+func (t *nodes) forget(id, count uint64) {
+	if id > math.MaxUint32 {
+		return
 	}
-}
-
-// awaited returns the files without names that are worth waiting for.
-func (t *nodes) awaited() (list []*node) {
+	ino := uint32(id)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for n, worth := range t.nameless {
-		if worth {
-			list = append(list, n)
+	r, known := t.known[ino]
+	r.refs -= min(count, r.refs)
+	if !known || r.refs > 0 {
+		if known {
+			t.known[ino] = r
 		}
+		t.mu.Unlock()
+		return
 	}
-	return list
-}
-
-// giveUp records that files without names were waited for in vain, because programs have them open.
-func (t *nodes) giveUp(list []*node) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, n := range list {
-		if _, ok := t.nameless[n]; ok && t.live[uint64(n.in.Ino())] == n {
-			t.nameless[n] = false
+	n := t.loaded[ino]
+	if n != nil {
+		_, nameless := t.nameless[n]
+		if nameless {
+			t.nameless[n] = true // it is freed below, so waiting is worthwhile
+		} else if n.users == 0 {
+			t.idle.remove(n)
 		}
+		n.forgotten = true
+	}
+	unused := n != nil && n.users == 0
+	delete(t.loaded, ino)
+	delete(t.known, ino)
+	t.mu.Unlock()
+	if unused {
+		t.drop(n)
 	}
 }
 
-// clear drops every node. The kernel sends no FORGET for nodes that it knew at the unmount.
+// clear drops every node. The kernel sends no FORGET for nodes that it knew at the unmount, and no RELEASE after an abort.
 func (t *nodes) clear() {
 	t.mu.Lock()
-	live := slices.Collect(maps.Values(t.live))
-	clear(t.live)
+	loaded := slices.Collect(maps.Values(t.loaded))
+	clear(t.known)
+	clear(t.loaded)
 	clear(t.nameless)
+	t.idle = idleNodes{}
 	t.mu.Unlock()
-	for _, n := range live {
+	for _, n := range loaded {
 		n.in.Put()
 	}
 }
 
+// len is how many inodes the kernel knows.
 func (t *nodes) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.live)
+	return len(t.known)
 }

@@ -1,16 +1,12 @@
 package fs
 
 import (
-	"context"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 )
-
-var _ = (gofs.NodeOpener)((*node)(nil))
 
 // The kernel's pages stay valid between opens, because the mount is the only writer of the volume.
 const openFlags = fuse.FOPEN_KEEP_CACHE
@@ -23,12 +19,13 @@ func (s *Server) openFlags(flags uint32) uint32 {
 	return openFlags
 }
 
-// Open checks the inode flags, which the kernel does not know. There is no file handle: requests carry all that is needed.
-func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
+// Open checks the inode flags, which the kernel does not know, and returns FOPEN_* flags. There is no file handle: requests carry all
+// that is needed. The open file is a use of the node, which Release ends.
+func (n *node) Open(flags uint32) (uint32, syscall.Errno) {
 	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
 		a := n.in.Attr()
 		if a.Flags&ext4.FlagImmutable != 0 || a.Flags&ext4.FlagAppend != 0 && flags&syscall.O_APPEND == 0 {
-			return nil, 0, syscall.EPERM
+			return 0, syscall.EPERM
 		}
 	}
 	n.opened(flags)
@@ -39,7 +36,7 @@ func (n *node) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, s
 		// FOPEN_DIRECT_IO is not set.
 		fl |= fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	}
-	return nil, fl, 0
+	return fl, 0
 }
 
 // opened and released count the open files that may write.

@@ -17,20 +17,22 @@ var _ = (uring.Data)((*rawFS)(nil))
 
 // ReadPayload is a READ that comes by a ring.
 func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status, bool) {
-	n := r.node(in.NodeId)
-	if n == nil {
-		return 0, 0, false
+	n, errno := r.srv.use(in.NodeId)
+	if errno != 0 {
+		return 0, fuse.Status(errno), true
 	}
+	defer n.done()
 	size, errno := n.load(contentOf(p, in.Size), int64(in.Offset))
 	return size, fuse.Status(errno), true
 }
 
 // WritePayload is a WRITE that comes by a ring.
 func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status, bool) {
-	n := r.node(in.NodeId)
-	if n == nil {
-		return 0, 0, false
+	n, errno := r.srv.use(in.NodeId)
+	if errno != 0 {
+		return 0, fuse.Status(errno), true
 	}
+	defer n.done()
 	done, errno := n.write(in, contentOf(p, in.Size))
 	return done, fuse.Status(errno), true
 }

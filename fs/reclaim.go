@@ -45,3 +45,35 @@ func reclaimed[T any](s *Server, do func() (T, error)) (v T, err error) {
 	})
 	return v, err
 }
+
+// addNameless records that a file whose node is in use has lost its last name, or was created without one.
+func (t *nodes) addNameless(n *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loaded[n.in.Ino()] == n {
+		t.nameless[n] = true
+	}
+}
+
+// awaited returns the files without names that are worth waiting for.
+func (t *nodes) awaited() (list []*node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n, worth := range t.nameless {
+		if worth {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// giveUp records that files without names were waited for in vain, because programs have them open.
+func (t *nodes) giveUp(list []*node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range list {
+		if _, ok := t.nameless[n]; ok && t.loaded[n.in.Ino()] == n {
+			t.nameless[n] = false
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"math"
 
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -14,20 +15,24 @@ import (
 // directory locked, so a notification that takes the directory's lock waits for it.
 type victim struct {
 	in *ext4.Inode // one reference; nil: there is none
-	n  *node       // nil: the kernel knows no node of it
+	n  *node       // in use, so that it keeps the file if that was its last name; nil: the kernel knows no node of it
 }
 
-// victim returns the file whose name in the directory n is about to be removed.
-func (n *node) victim(name string) victim {
+// victim returns the file whose name in the directory n is about to be removed. A file that cannot be loaded keeps its name: if the
+// kernel knows it, nothing here would keep the file.
+func (n *node) victim(name string) (victim, error) {
 	in, err := n.in.Lookup(name)
-	if err != nil {
-		return victim{}
+	if errors.Is(err, ext4.ErrNotExist) {
+		return victim{}, nil
 	}
-	v := victim{in, n.srv.nodes.of(in)}
+	if err != nil {
+		return victim{}, err
+	}
+	v := victim{in, n.srv.nodes.of(n.srv, in)}
 	if v.n != nil {
 		v.n.leaving.Add(1)
 	}
-	return v
+	return v, nil
 }
 
 // finish is called before the reply. name is a name in dir that exists for the kernel until it has handled the reply. back says that the
@@ -45,11 +50,11 @@ func (v victim) finish(dir *node, name string, back bool) {
 	case v.n == nil:
 	case links == 0: // the kernel does not decrement below zero
 		srv.nodes.addNameless(v.n)
-		v.n.leaving.Add(-1)
+		v.left()
 	default:
 		in := dir.in.Ref()
 		srv.background.Go(func() { // the notification waits for the kernel, which waits for the reply
-			defer v.n.leaving.Add(-1)
+			defer v.left()
 			defer in.Put()
 			if again, err := in.Lookup(name); err == nil {
 				again.Put()
@@ -60,4 +65,10 @@ func (v victim) finish(dir *node, name string, back bool) {
 			srv.fuse.EntryNotify(dir.id(), name)
 		})
 	}
+}
+
+// left is called when the kernel has handled the reply.
+func (v victim) left() {
+	v.n.leaving.Add(-1)
+	v.n.done()
 }

@@ -6,22 +6,14 @@ import (
 	"strings"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-var (
-	_ = (gofs.NodeGetxattrer)((*node)(nil))
-	_ = (gofs.NodeSetxattrer)((*node)(nil))
-	_ = (gofs.NodeListxattrer)((*node)(nil))
-	_ = (gofs.NodeRemovexattrer)((*node)(nil))
-)
-
 // Getxattr reads an attribute. It returns ERANGE and the size if dest is too small, also for a query of the size with an empty dest.
-func (n *node) Getxattr(_ context.Context, name string, dest []byte) (uint32, syscall.Errno) {
+func (n *node) Getxattr(name string, dest []byte) (uint32, syscall.Errno) {
 	value, err := n.getxattr(name)
 	if (name == ext4.XattrACLAccess || name == ext4.XattrACLDefault) && errors.Is(err, ext4.ErrNotSup) {
 		// Any other error would make the kernel refuse the access that it checks.
@@ -46,13 +38,9 @@ func (n *node) getxattr(name string) ([]byte, error) {
 	return n.in.Getxattr(name)
 }
 
-// Setxattr stores an attribute. The kernel has checked the permission.
-func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags uint32) syscall.Errno {
-	return n.setxattr(ctx, name, value, flags, 0)
-}
-
-// setxattr is Setxattr. If it sets an access ACL it also clears the bits of the mode that are in drop.
-func (n *node) setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
+// Setxattr stores an attribute. The kernel has checked the permission. If it sets an access ACL it also clears the bits of the mode that
+// are in drop.
+func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
 	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
 	switch name {
 	case ext4.XattrACLAccess:
@@ -79,7 +67,7 @@ func (n *node) blocksChanged() {
 
 // Removexattr removes an attribute. It is no error if an ACL does not exist, because the kernel also sends this request to set an empty
 // ACL.
-func (n *node) Removexattr(_ context.Context, name string) syscall.Errno {
+func (n *node) Removexattr(name string) syscall.Errno {
 	what, err := "removexattr", error(nil)
 	switch name {
 	case ext4.XattrACLDefault:
