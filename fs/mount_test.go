@@ -49,7 +49,7 @@ func needTool(t *testing.T, name string) {
 	}
 }
 
-func needFuse(t *testing.T) {
+func needFuse(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root to mount")

@@ -22,7 +22,8 @@ func (m *mounted) copied(f func()) (read, written int64) {
 	return s.CopiedRead - before.CopiedRead, s.CopiedWritten - before.CopiedWritten
 }
 
-// TestIOUringCopies: on rings the CPU copies no byte of a file that is written from its start and read from a block's; of others what it must. By
+// TestIOUringCopies: on rings the CPU copies no byte of a file that is written from its start and read from a block's; of others what it
+// must. By
 // /dev/fuse it copies what is written.
 func TestIOUringCopies(t *testing.T) {
 	uringtest.Enable(t)

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"math"
 	"syscall"
 
@@ -40,7 +41,7 @@ func (n *node) write(in *fuse.WriteIn, c ext4.Content) (uint32, syscall.Errno) {
 // store writes c, and makes it durable if the file is synchronous.
 func (n *node) store(c ext4.Content, off int64, may ext4.May) (int, error) {
 	defer n.changed(off, off+int64(len(c.Bytes)))
-	done, err := n.reclaimFor(func() (int, error) { return n.in.Store(off, c, false, may) })
+	done, err := n.storeOrReclaim(c, off, may, false)
 	if err := n.syncBytes(); err != nil {
 		return 0, err
 	}
@@ -52,7 +53,16 @@ func (n *node) store(c ext4.Content, off int64, may ext4.May) (int, error) {
 func (n *node) writeBack(c ext4.Content, off int64) (uint32, syscall.Errno) {
 	n.hasPages()
 	defer n.changed(off, off+int64(len(c.Bytes)))
-	return n.written(n.reclaimFor(func() (int, error) { return n.in.Store(off, c, true) }))
+	return n.written(n.storeOrReclaim(c, off, 0, true))
+}
+
+// storeOrReclaim is ext4's Store, under reclaim where the volume is full.
+func (n *node) storeOrReclaim(c ext4.Content, off int64, may ext4.May, keepTimes bool) (int, error) {
+	done, err := n.in.Store(off, c, keepTimes, may)
+	if done == 0 && errors.Is(err, ext4.ErrNoSpace) {
+		return n.reclaimFor(func() (int, error) { return n.in.Store(off, c, keepTimes, may) })
+	}
+	return done, err
 }
 
 // reclaimFor is reclaim for a write. A write that stored some bytes is not tried again.

@@ -88,8 +88,8 @@ func (i *Inode) Load(off int64, c Content) (int, error) { return contents.Load(i
 
 // Store is Write of c; with keepTimes it is WriteBack. Bytes of a payload that begin at a block are written from where they
 // are, and the payload is the write's until it returns: the rest of the last block is overwritten.
-func (i *Inode) Store(off int64, c Content, keepTimes bool, may ...May) (int, error) {
-	return contents.Store(i.in(), off, c, keepTimes, may...)
+func (i *Inode) Store(off int64, c Content, keepTimes bool, may May) (int, error) {
+	return contents.Store(i.in(), off, c, keepTimes, may)
 }
 
 // Fsync makes the file's bytes and, unless dataOnly says that what is needed to read them is enough, its attributes

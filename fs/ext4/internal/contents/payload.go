@@ -2,6 +2,7 @@ package contents
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
@@ -122,10 +123,18 @@ func loadTo(i *volume.Inode, off int64, buf blockdev.Buffer, n int) (_ int, ok b
 
 // Store is Write of c; with keepTimes it is WriteBack. Bytes of a payload that begin at a block are written from where they
 // are, and the payload is the write's until it returns: the rest of the last block is overwritten.
-func Store(i *volume.Inode, off int64, c Content, keepTimes bool, may ...volume.May) (int, error) {
-	s := stage{off: off, end: off + int64(len(c.Bytes)), p: c.Bytes, bs: i.FS.BlockSize, keepTimes: keepTimes, may: may}
+func Store(i *volume.Inode, off int64, c Content, keepTimes bool, may volume.May) (int, error) {
+	s := stages.Get().(*stage)
+	defer func() {
+		*s = stage{}
+		stages.Put(s)
+	}()
+	*s = stage{off: off, end: off + int64(len(c.Bytes)), p: c.Bytes, bs: i.FS.BlockSize, keepTimes: keepTimes}
+	s.one[0], s.may = may, s.one[:]
 	if c.In != nil && s.skip() == 0 && (len(c.Bytes)+s.bs-1)&^(s.bs-1) <= c.In.buf.Len() {
 		s.buf, s.placed = c.In.buf, true
 	}
-	return writeAt(i, &s)
+	return writeAt(i, s)
 }
+
+var stages = sync.Pool{New: func() any { return new(stage) }}

@@ -110,21 +110,21 @@ func notRegular(i *volume.Inode) error {
 
 // readBlocks reads n logical blocks from l into buf at byte at. Mu is held.
 func readBlocks(i *volume.Inode, buf blockdev.Buffer, at int, l, n uint32) error {
-	var list ioList
-	err := MapRange(i, l, l+n, func(x extent.Extent) error {
-		s := buf.Slice(at+int(x.Lblk-l)<<i.FS.BlockBits, int(x.Len)<<i.FS.BlockBits)
-		if x.Hole() || x.Unwritten {
+	w := look(i, l, l+n)
+	defer w.done()
+	for w.next() {
+		s := buf.Slice(at+int(w.x.Lblk-l)<<i.FS.BlockBits, int(w.x.Len)<<i.FS.BlockBits)
+		if w.x.Hole() || w.x.Unwritten {
 			clear(s.Bytes())
-			return nil
+			continue
 		}
-		list.add(blockdev.OpRead, blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, s)
-		return nil
-	})
-	if err != nil {
-		return err
+		w.list.add(blockdev.OpRead, blockdev.Bytes(w.x.Pblk)<<i.FS.BlockBits, s)
 	}
-	i.FS.Counters.DataRead.Add(list.bytes)
-	if err := list.do(i.FS.Dev); err != nil {
+	if w.err != nil {
+		return w.err
+	}
+	i.FS.Counters.DataRead.Add(w.list.bytes)
+	if err := w.list.do(i.FS.Dev); err != nil {
 		return err
 	}
 	if o := i.FS.Cache.Overlay(); o != nil {

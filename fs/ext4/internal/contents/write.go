@@ -41,6 +41,7 @@ type stage struct {
 	cut         bool // p reaches over the largest size: off and end do not
 	keepTimes   bool // see WriteBack
 	may         []volume.May
+	one         [1]volume.May // room for may
 }
 
 // limit keeps the stage below the size max. It reports false if nothing is left.
@@ -132,20 +133,9 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	i.Mu.RLock()
 	ok := i.Disk.IsReg() && s.end <= int64(i.Disk.Size) && i.Disk.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) == 0
-	var list ioList
 	if ok {
-		err := MapRange(i, s.first, s.last+1, func(x extent.Extent) error {
-			if x.Hole() || x.Unwritten {
-				return errNotAllocated
-			}
-			list.add(blockdev.OpWrite, blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, s.slice(x.Lblk, x.Len))
-			return nil
-		})
-		if err == nil {
-			i.FS.Counters.DataWritten.Add(list.bytes)
-			err = list.do(i.FS.Dev)
-		}
-		if ok = !errors.Is(err, errNotAllocated); ok && err != nil {
+		var err error
+		if ok, err = overwrite(i, s); err != nil {
 			i.Mu.RUnlock()
 			return false, err
 		}
@@ -162,7 +152,22 @@ func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	})
 }
 
-var errNotAllocated = errors.New("not allocated")
+// overwrite writes blocks that are all allocated. It reports false when one is not. Mu is held.
+func overwrite(i *volume.Inode, s *stage) (bool, error) {
+	w := look(i, s.first, s.last+1)
+	defer w.done()
+	for w.next() {
+		if w.x.Hole() || w.x.Unwritten {
+			return false, nil
+		}
+		w.list.add(blockdev.OpWrite, blockdev.Bytes(w.x.Pblk)<<i.FS.BlockBits, s.slice(w.x.Lblk, w.x.Len))
+	}
+	if w.err != nil {
+		return false, w.err
+	}
+	i.FS.Counters.DataWritten.Add(w.list.bytes)
+	return true, w.list.do(i.FS.Dev)
+}
 
 // write is Write under Mu, from logical block *l on; it moves *l past what is written.
 func write(i *volume.Inode, o *volume.Op, s *stage, l *uint32) error {

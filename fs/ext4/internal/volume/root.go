@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
@@ -37,7 +38,19 @@ func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 
 // ExtentsIn is TreeIn of an inode that is known to have extents.
 func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
-	return &extent.Tree{
+	return i.ExtentsAt(new(TreeMemory), nodes)
+}
+
+// TreeMemory is memory for a tree, which may be used again.
+type TreeMemory struct {
+	tree  extent.Tree
+	alloc *alloc.Allocator
+	valid func(disk.Block, uint32) bool // of alloc
+}
+
+// ExtentsAt is ExtentsIn in m, until the next call or Forget.
+func (i *Inode) ExtentsAt(m *TreeMemory, nodes extent.Nodes) *extent.Tree {
+	m.tree = extent.Tree{
 		Ino:       i.ino,
 		Root:      i.Disk.Block[:],
 		Nodes:     nodes,
@@ -45,17 +58,30 @@ func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
 		Blocks:    disk.Block(i.FS.Super.BlocksCount),
 		Checksums: i.FS.Super.MetadataCsum(),
 		Seed:      disk.InodeSeed(i.FS.Seed, i.ino, i.Disk.Generation),
-		Valid:     i.FS.validData(i.ino),
 	}
+	if i.FS.checksData(i.ino) {
+		if m.alloc != i.FS.Alloc {
+			m.alloc, m.valid = i.FS.Alloc, i.FS.Alloc.Valid
+		}
+		m.tree.Valid = m.valid
+	}
+	return &m.tree
 }
+
+// Forget lets go of the inode.
+func (m *TreeMemory) Forget() { m.tree = extent.Tree{} }
 
 // validData is what trees check block numbers with: a file's blocks are not the volume's own metadata. The journal's blocks
 // are the journal inode's alone.
 func (v *FS) validData(ino uint32) func(disk.Block, uint32) bool {
-	if v.Alloc == nil || ino == disk.InoJournal || ino == disk.InoResize {
+	if !v.checksData(ino) {
 		return nil
 	}
 	return v.Alloc.Valid
+}
+
+func (v *FS) checksData(ino uint32) bool {
+	return v.Alloc != nil && ino != disk.InoJournal && ino != disk.InoResize
 }
 
 // HasBlocks says whether the inode's i_block maps blocks.

@@ -1,0 +1,63 @@
+package contents
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/extent"
+	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+)
+
+// looking is one look at where a range of blocks lies, and the transfers that come of it. It is MapRange for the roads that every READ and
+// WRITE takes: its memory is used again.
+//
+//	w := look(i, from, to)
+//	defer w.done()
+//	for w.next() { ... w.x ... }
+//	w.err
+type looking struct {
+	x    extent.Extent // found by next
+	err  error
+	list ioList
+
+	from, to uint32 // what is left
+	tree     volume.Tree
+	memory   volume.TreeMemory
+	nodes    treeNodes
+}
+
+var lookings = sync.Pool{New: func() any { return new(looking) }}
+
+// look begins at logical block from, and ends before to. Mu is held until done.
+func look(i *volume.Inode, from, to uint32) *looking {
+	w := lookings.Get().(*looking)
+	if from > to || to > extent.MaxBlock {
+		w.err = fmt.Errorf("inode %d: %w", i.Ino(), extent.ErrRange)
+		return w
+	}
+	w.from, w.to, w.nodes.i = from, to, i
+	if i.Disk.Flags&disk.FlExtents != 0 {
+		w.tree = i.ExtentsAt(&w.memory, &w.nodes)
+	} else {
+		w.tree = i.TreeIn(&w.nodes)
+	}
+	return w
+}
+
+// next finds the next extent or hole.
+func (w *looking) next() bool {
+	if w.err != nil || w.from >= w.to {
+		return false
+	}
+	w.x, w.err = w.tree.Map(w.from, w.to-w.from)
+	w.from = w.x.End()
+	return w.err == nil
+}
+
+// done gives the memory back.
+func (w *looking) done() {
+	*w = looking{memory: w.memory}
+	w.memory.Forget()
+	lookings.Put(w)
+}
