@@ -74,6 +74,7 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	}
 	c.Release = func() error { return l.Early(l.primaryCtxRelease, uintptr(dev)) }
 	c.ExportDMABUF = l.exportDMABUF
+	c.Arrived = l.arrived(dev)
 	return c, nil
 }
 

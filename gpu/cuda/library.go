@@ -20,7 +20,7 @@ type library struct {
 	deviceGetCount, deviceGet, deviceGetName, deviceGetPCIBusID, deviceTotalMem, deviceGetAttribute driver.Call
 	primaryCtxRetain, primaryCtxRelease                                                             driver.Call
 	allocationGranularity, handleForAddressRange                                                    driver.Call
-	functionCount, enumerateFunctions, funcLoad                                                     driver.Call
+	functionCount, enumerateFunctions, funcLoad, flushWrites                                        driver.Call
 }
 
 func (l *library) symbols() []dynlib.Symbol {
@@ -40,6 +40,7 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.allocationGranularity.Required("cuMemGetAllocationGranularity"),
 		l.Export.Required("cuMemExportToShareableHandle"), l.Import.Required("cuMemImportFromShareableHandle"),
 		l.handleForAddressRange.Optional("cuMemGetHandleForAddressRange", "CUDA 11.7", "no DMA-BUF export"),
+		l.flushWrites.Optional("cuFlushGPUDirectRDMAWrites", "CUDA 11.3", "no drive can write into device memory"),
 		l.ModuleLoad.Required("cuModuleLoadData"), l.ModuleUnload.Required("cuModuleUnload"),
 		l.ModuleFunction.Required("cuModuleGetFunction"),
 		l.functionCount.Optional("cuModuleGetFunctionCount", "CUDA 12.4", lazy),

@@ -71,6 +71,11 @@ func testKinds(t *testing.T, d *device) {
 		}
 		owner := m.Reach().Owner
 		require.NotZero(t, owner, "%s memory belongs to somebody", kind)
+		if k := m.Reach().Keeper; k != nil {
+			require.NoError(t, k.Revoked())
+			require.NoError(t, k.Arrived())
+			require.Equal(t, k, m.Reach().Keeper, "of all memory on the same terms, so that it is asked once")
+		}
 		if !kind.Device() {
 			require.True(t, owner.Outlives(), "%s memory is there without the device", kind)
 		}

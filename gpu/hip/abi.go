@@ -22,8 +22,9 @@ const (
 	memcpyDefault = 4
 
 	hsaAgentInfoName    = 0
-	dmabufMappingPCIe   = 1 // HSA_AMD_DMABUF_MAPPING_TYPE_PCIE
-	pointerTypeUnknown  = 0 // HSA_EXT_POINTER_TYPE_UNKNOWN
+	hsaAgentInfoHDP     = 0xa00e // HSA_AMD_AGENT_INFO_HDP_FLUSH
+	dmabufMappingPCIe   = 1      // HSA_AMD_DMABUF_MAPPING_TYPE_PCIE
+	pointerTypeUnknown  = 0      // HSA_EXT_POINTER_TYPE_UNKNOWN
 	hsaAgentNameLength  = 64
 	hipErrorOutOfMemory = 2
 )
@@ -45,6 +46,12 @@ type pointerInfo struct {
 	UserData  uintptr
 	Owner     agent
 	Flags     uint32
+}
+
+// hdpFlush is hsa_amd_hdp_flush_t: the addresses of two registers.
+type hdpFlush struct {
+	_        structs.HostLayout
+	Mem, Reg *uint32
 }
 
 // ipcHandle is hsa_amd_ipc_memory_t.

@@ -100,6 +100,8 @@ func TestROCmHeaders(t *testing.T) {
 		{"offsetof(hsa_amd_pointer_info_t, agentOwner)", uint64(unsafe.Offsetof(info.Owner))},
 		{"offsetof(hsa_amd_pointer_info_t, global_flags)", uint64(unsafe.Offsetof(info.Flags))},
 		{"sizeof(hsa_agent_t)", uint64(unsafe.Sizeof(agent{}))}, {"sizeof(hsa_amd_ipc_memory_t)", uint64(unsafe.Sizeof(ipcHandle{}))},
+		{"HSA_AMD_AGENT_INFO_HDP_FLUSH", hsaAgentInfoHDP}, {"sizeof(hsa_amd_hdp_flush_t)", uint64(unsafe.Sizeof(hdpFlush{}))},
+		{"offsetof(hsa_amd_hdp_flush_t, HDP_MEM_FLUSH_CNTL)", uint64(unsafe.Offsetof(hdpFlush{}.Mem))},
 		{"HSA_AGENT_INFO_NAME", hsaAgentInfoName}, {"HSA_EXT_POINTER_TYPE_UNKNOWN", pointerTypeUnknown},
 	}
 	dir := t.TempDir()

@@ -76,7 +76,7 @@ func (r *Runtime) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 		return nil, err
 	}
 	free := func() error { return r.Do(r.lib.free, a) }
-	m := &driver.Block{Kind: kind, Reach: gpu.Reach{Owner: gpu.OwnerDevice}, Addr: gpu.Addr(a), Size: n, Free: free}
+	m := &driver.Block{Kind: kind, Reach: r.DeviceReach(), Addr: gpu.Addr(a), Size: n, Free: free}
 	if err := r.describe(m, length); err != nil {
 		return nil, errors.Join(fmt.Errorf("hip runtime: %d bytes of %s memory: %w", length, kind, err), free())
 	}

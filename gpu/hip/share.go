@@ -91,7 +91,7 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	if e.Offset < 0 || uint64(e.Offset) > bytes || uint64(e.Size) > bytes-uint64(e.Offset) {
 		return nil, errors.Join(fmt.Errorf("hip runtime: import %d bytes from offset %d: there are %d", e.Size, e.Offset, bytes), free())
 	}
-	return r.Adopt(&driver.Block{Kind: gpu.DevicePlain, Reach: gpu.Reach{Owner: gpu.OwnerDevice}, Addr: gpu.Addr(base) + gpu.Addr(e.Offset),
+	return r.Adopt(&driver.Block{Kind: gpu.DevicePlain, Reach: r.DeviceReach(), Addr: gpu.Addr(base) + gpu.Addr(e.Offset),
 		Size: e.Size, Free: free}), nil
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	Loaded func(d *Device, module uintptr) error
 	// ExportDMABUF exports size bytes of VMM memory at addr. Where it is nil a POSIX handle is a DMA-BUF.
 	ExportDMABUF func(d *Device, addr gpu.Addr, size int64) (fd int32, err error)
+	// Arrived makes what other devices have written into device memory visible to kernels. It is nil where that needs nothing.
+	Arrived func(d *Device) error
 	// Release lets go of the device.
 	Release func() error
 }

@@ -133,7 +133,7 @@ func (m *deviceMemory) Reserved() int64   { return m.reserved }
 func (m *deviceMemory) Host() []byte { return nil }
 
 // Reach implements gpu.Memory.
-func (m *deviceMemory) Reach() gpu.Reach { return gpu.Reach{Owner: gpu.OwnerDevice} }
+func (m *deviceMemory) Reach() gpu.Reach { return m.d.DeviceReach() }
 
 // Close implements gpu.Memory. It does not wait for kernels: none may use the memory any more.
 func (m *deviceMemory) Close() error {

@@ -522,6 +522,13 @@ API int hsa_status_string(int code, const char **text) {
 API int hsa_agent_get_info(uint64_t agent, int what, void *value) {
 	if (agent != AGENT)
 		return HSA_INVALID_AGENT;
+	if (what == 0xa00e) { /* HSA_AMD_AGENT_INFO_HDP_FLUSH */
+		static uint32_t mem_flush, reg_flush;
+		uint32_t **to = value;
+		to[0] = &mem_flush;
+		to[1] = &reg_flush;
+		return HSA_OK;
+	}
 	if (what != 0)
 		return HSA_INVALID;
 	memset(value, 0, 64);
