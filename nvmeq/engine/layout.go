@@ -80,10 +80,11 @@ func (l *lane) place(w *resources, g geometry, qid uint16) error {
 	return nil
 }
 
-// describe copies the lane struct to the lane's own memory, and zeroes the rest of that.
+// describe copies the lane struct to the lane's own memory, and zeroes the rest of that. The device itself writes to its memory, also where
+// the CPU has a view of it: what the CPU stores there by a BAR may be on its way still when a kernel looks.
 func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, size int64) error {
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(desc)), kernels.LaneSize)
-	if h := w.own.Host(); h != nil {
+	if h := w.own.Host(); h != nil && w.own.Reach().Owner != gpu.OwnerDevice {
 		clear(h[off : off+size])
 		copy(h[off:], raw)
 		return nil

@@ -60,3 +60,30 @@ func TestLaneMemory(t *testing.T) {
 		}
 	}
 }
+
+// slowBAR is a device's memory whose BAR shows the CPU other bytes than the device has: what is stored there is on its way for ever.
+type slowBAR struct {
+	gpu.Memory
+	view []byte
+}
+
+func (m slowBAR) Host() []byte     { return m.view }
+func (m slowBAR) Reach() gpu.Reach { return gpu.Reach{Owner: gpu.OwnerDevice} }
+
+// TestLaneMemoryByDevice: what a lane finds in the device's memory was written by the device, whatever view of it the CPU has.
+func TestLaneMemoryByDevice(t *testing.T) {
+	_, cfg, _ := testrig.Intercept(t, softctl.Options{})
+	rt := cfg.Runtime
+	cfg.Timeout, cfg.Placement = 0, controller.Placement{Lane: gpu.DevicePlain}
+	cfg.Runtime = &wrongMemory{Runtime: rt, alloc: func(kind gpu.MemKind, n int64) (gpu.Memory, error) {
+		m, err := rt.Alloc(kind, n)
+		return slowBAR{m, make([]byte, n)}, err
+	}}
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, engine.Config{Lanes: 2, Team: testrig.Team(t)})
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: cfg.Transport.(*testrig.Intercepted).Controller, Block: 512}}
+	r.roundTrip(t)
+}
