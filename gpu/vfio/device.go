@@ -107,8 +107,11 @@ func (d *Device) open(at attachment, opt Options) error {
 	if d.info.flags&deviceFlagPCI == 0 {
 		return errors.New("VFIO says that this is no PCI device")
 	}
-	var err error
-	if d.iovas, err = newAllocator(at.usable, d.m.apertures(), at.pageSizes); err != nil {
+	apertures, err := d.m.apertures()
+	if err != nil {
+		return fmt.Errorf("which addresses are other functions' is not known, and DMA to one would reach that function: %w", err)
+	}
+	if d.iovas, err = newAllocator(at.usable, apertures, at.pageSizes); err != nil {
 		return err
 	}
 	if err := d.findConfig(); err != nil {
@@ -125,17 +128,21 @@ func (d *Device) open(at attachment, opt Options) error {
 }
 
 // apertures are where the BARs of all functions lie.
-func (m machine) apertures() (all []interval) {
+func (m machine) apertures() (all []interval, err error) {
 	functions, err := m.pci.Functions()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	for _, f := range functions {
-		for _, b := range f.BARs() {
+		bars, err := f.ReadBARs()
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range bars {
 			all = append(all, interval{b.First, b.Last})
 		}
 	}
-	return all
+	return all, nil
 }
 
 // Name is the PCI address; Backend is the way to the IOMMU that was taken.

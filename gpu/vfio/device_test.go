@@ -257,3 +257,21 @@ func TestLeaves(t *testing.T) {
 		})
 	}
 }
+
+// Where the BARs of other functions are must be known: a DMA address that is in one may reach that function and not memory.
+func TestAperturesUnknown(t *testing.T) {
+	m, d := newDouble(t, IOMMUFD)
+	other := filepath.Join(m.pci.Root, "sys/bus/pci/devices/0000:00:04.0")
+	require.NoError(t, os.MkdirAll(other, 0o755))
+	for _, name := range []string{"class", "vendor", "device"} {
+		require.NoError(t, os.WriteFile(filepath.Join(other, name), []byte("0x030000\n"), 0o644))
+	}
+	_, err := m.take(testAddr, Options{})
+	require.ErrorContains(t, err, "which addresses are other functions' is not known")
+	require.ErrorContains(t, err, "PCI function 0000:00:04.0: its BARs: ")
+	require.Empty(t, d.left())
+	require.NoError(t, os.WriteFile(filepath.Join(other, "resource"), nil, 0o644))
+	dev, err := m.take(testAddr, Options{})
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+}

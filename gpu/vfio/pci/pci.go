@@ -168,16 +168,28 @@ func (b BAR) Size() uint64 { return b.Last - b.First + 1 }
 
 const resourceMemory = 0x200 // IORESOURCE_MEM
 
-// BARs are the function's memory BARs that have an address.
+// BARs are the function's memory BARs that have an address, none where that cannot be read.
 func (f *Function) BARs() []BAR {
-	var bars []BAR
-	for i, line := range strings.Split(f.text("resource"), "\n") {
+	bars, _ := f.ReadBARs()
+	return bars
+}
+
+// ReadBARs is BARs, or why they are not known. A function that was taken out meanwhile has none.
+func (f *Function) ReadBARs() (bars []BAR, err error) {
+	b, err := os.ReadFile(f.SysPath("resource"))
+	if err != nil {
+		if _, gone := os.Stat(f.SysPath()); errors.Is(gone, os.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("PCI function %s: its BARs: %w", f.Addr, err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
 		var first, last, flags uint64
 		if n, _ := fmt.Sscanf(line, "0x%x 0x%x 0x%x", &first, &last, &flags); n == 3 && i < 6 && flags&resourceMemory != 0 && last > first {
 			bars = append(bars, BAR{i, first, last})
 		}
 	}
-	return bars
+	return bars, nil
 }
 
 // Functions lists all functions, by address.
