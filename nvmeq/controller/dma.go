@@ -47,7 +47,7 @@ func (c *Controller) AllocDMA(kind gpu.MemKind, size, alignment int64) (*DMA, er
 	}
 	at, err := t.Map(m, 0, total)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), m.Close())
+		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), c.Quiesced(m.Close))
 	}
 	off := align.Up(int64(at), alignment) - int64(at)
 	d := &DMA{Mem: m, of: rt, c: c, mapped: at, IOVA: at + nvme.IOVA(off), Addr: m.Addr() + gpu.Addr(off), Size: size}
