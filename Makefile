@@ -93,12 +93,16 @@ bench: deps-run build ## LaneFS, fuse2fs and the kernel's ext4 side by side
 PREFIX ?= /usr/local
 # mount(8) looks for helpers in /sbin only, which is a link to /usr/sbin where /usr is merged.
 SBINDIR ?= /usr/sbin
-install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR)
+# What a program brings; /etc/modprobe.d is the administrator's, and a file lanefs.conf there takes the place of this one (modprobe.d(5)).
+MODPROBEDIR ?= /usr/lib/modprobe.d
+install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR), the fuse module's option into $(DESTDIR)$(MODPROBEDIR)
 	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(SBINDIR)
 	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
 	install -m 644 docs/man/lanefs.8 docs/man/mount.lanefs.8 $(DESTDIR)$(PREFIX)/share/man/man8
 	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.lanefs
 	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.fuse.lanefs
+	install -d $(DESTDIR)$(MODPROBEDIR)
+	printf '%s\n' '# FUSE over io_uring, which is off by default: from the next load of the module on.' 'options fuse enable_uring=1' >$(DESTDIR)$(MODPROBEDIR)/lanefs.conf
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
