@@ -87,8 +87,10 @@ attack: kernels ## ordinary users attack a mount, while operations of root must 
 demo: deps-run build ## the first mount, from mkfs to fsck
 	@$(GO) run ./lab/demo -lanefs ./lanefs
 
-bench: deps-run build ## LaneFS, fuse2fs and the kernel's ext4 side by side
-	@$(GO) run ./lab/bench -lanefs ./lanefs
+bench: deps-run build ## LaneFS, a null file system, fuse2fs and the kernel's ext4 side by side: it says how long; BENCH='-rows random -runs 3' and the like
+	@need=(); for c in git tar sqlite3 stress-ng; do command -v $$c >/dev/null || need+=($$c); done
+	[ $${#need[@]} -eq 0 ] || { apt-get update -qq && apt-get install -y --no-install-recommends "$${need[@]}"; }
+	$(GO) run ./lab/bench -lanefs ./lanefs $(BENCH)
 
 PREFIX ?= /usr/local
 # mount(8) looks for helpers in /sbin only, which is a link to /usr/sbin where /usr is merged.

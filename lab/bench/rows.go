@@ -1,156 +1,108 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
-
-	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
-// row is one line of the table.
+// row is one line of the tables.
 type row struct {
 	name, unit   string
+	seconds      float64 // about how long it takes, with what it does unmeasured
 	lessIsBetter bool
-	measure      func(mnt string) (float64, error)
+	content      bool // needs what was written: a null file system cannot do it
+	ofDaemon     bool // the figure is one of the daemon
+	optional     bool // runs only if it is named
+	filled       bool // needs the file of the sequential rows, which is written first if those did not run
+	measure      func(s *system) (done, error)
 }
 
-func (r row) show(v float64) string {
-	if v < 10 {
-		return strconv.FormatFloat(v, 'f', 3, 64)
+// done is what a row did.
+type done struct {
+	value float64 // in the row's unit
+	ops   float64 // for the costs: requests, files, transactions; 0: none to speak of
+}
+
+// run measures a row, and what it costs the daemon.
+func (r row) run(s *system) (figure, error) {
+	if _, err := os.Stat(filepath.Join(s.mnt, "seq")); r.filled && err != nil {
+		if _, err := fio("--filename=seq", "--rw=write", "--bs=1M", "--size=512M", "--end_fsync=1")(s); err != nil {
+			return figure{}, err
+		}
 	}
-	return strconv.FormatFloat(v, 'f', 0, 64)
+	before, err := readCounters(s.pid)
+	if err != nil {
+		return figure{}, err
+	}
+	d, err := r.measure(s)
+	if err != nil {
+		return figure{}, err
+	}
+	f := figure{Value: d.value}
+	if d.ops == 0 {
+		return f, nil
+	}
+	after, err := readCounters(s.pid)
+	if err != nil {
+		return f, err
+	}
+	cpu, switches := after.since(before)
+	f.CPU, f.Switches = float64(cpu)/float64(time.Microsecond)/d.ops, float64(switches)/d.ops
+	return f, nil
 }
 
-const files = 2000
+// of adapts a measurement that returns seconds, or a rate, for a number of operations that is always the same.
+func of(ops float64, measure func(mnt string) (float64, error)) func(*system) (done, error) {
+	return func(s *system) (done, error) {
+		v, err := measure(s.mnt)
+		return done{v, ops}, err
+	}
+}
 
 // rows are the table's lines, in the order in which they run on one volume.
 func (b *bench) rows() []row {
-	fio := func(file string, args ...string) func(string) (float64, error) {
-		return func(mnt string) (float64, error) { return runFio(filepath.Join(mnt, file), args...) }
+	const short = "--runtime=1.5s" // of rows that draw blocks at random
+	random := func(args ...string) func(*system) (done, error) {
+		return fio(append([]string{"--filename=seq", "--bs=4k", "--size=512M", "--time_based", short, "--direct=1"}, args...)...)
 	}
+	sequential := func(args ...string) func(*system) (done, error) {
+		return fio(append([]string{"--filename=seq", "--bs=1M", "--size=512M"}, args...)...)
+	}
+	// Eight programs that append small pieces, as logs do.
+	small := fio("--rw=write", "--bs=4k", "--size=16M", "--numjobs=8", "--end_fsync=1")
+	s := func(name string, seconds float64, measure func(*system) (done, error)) row {
+		return row{name: name, unit: "s", seconds: seconds, lessIsBetter: true, measure: measure}
+	}
+	content := func(r row) row { r.content = true; return r }
 	return []row{
-		{name: "sequential write 1 MiB", unit: "MB/s", measure: fio("seq", "--rw=write", "--bs=1M", "--size=512M", "--end_fsync=1")},
-		{name: "sequential read 1 MiB", unit: "MB/s", measure: fio("seq", "--rw=read", "--bs=1M", "--size=512M")},
-		{name: "random read 4 KiB", unit: "IOPS", measure: fio("seq", "--rw=randread", "--bs=4k", "--size=512M", "--io_size=128M")},
-		{name: "random write 4 KiB", unit: "IOPS", measure: fio("seq", "--rw=randwrite", "--bs=4k", "--size=512M", "--io_size=128M", "--end_fsync=1")},
-		{name: "random read 4 KiB, O_DIRECT", unit: "IOPS", measure: fio("seq", "--rw=randread", "--bs=4k", "--size=512M", "--io_size=128M", "--direct=1")},
-		{name: "random write 4 KiB, O_DIRECT", unit: "IOPS", measure: fio("seq", "--rw=randwrite", "--bs=4k", "--size=512M", "--io_size=128M", "--direct=1")},
-		{name: "fsync: random write 4 KiB, each", unit: "IOPS", measure: fio("dur", "--rw=randwrite", "--bs=4k", "--size=64M", "--io_size=8M", "--fsync=1")},
-		{name: "fsync: append 4 KiB, 1 writer", unit: "a second", measure: appendSync(1)},
-		{name: "fsync: append 4 KiB, 8 writers", unit: "a second", measure: appendSync(8)},
-		{name: "fsync: 1,000 new files, each", unit: "s", lessIsBetter: true, measure: createSync},
-		{name: "create 2,000 files", unit: "s", lessIsBetter: true, measure: createFiles},
-		{name: "list 2,000 files", unit: "s", lessIsBetter: true, measure: listFiles},
-		{name: "remove 2,000 files", unit: "s", lessIsBetter: true, measure: removeFiles},
-		{name: "cp -a of Go's source tree, syncfs", unit: "s", lessIsBetter: true, measure: b.copyTree},
+		{name: "sequential write 1 MiB, fresh image", unit: "MB/s", seconds: 1, measure: sequential("--rw=write", "--end_fsync=1")},
+		{name: "sequential write 1 MiB", unit: "MB/s", seconds: 1, filled: true, measure: sequential("--rw=write", "--overwrite=1", "--end_fsync=1")},
+		{name: "sequential read 1 MiB", unit: "MB/s", seconds: 1, filled: true, measure: sequential("--rw=read")},
+		{name: "random read 4 KiB", unit: "IOPS", seconds: 2, filled: true, measure: fio("--filename=seq", "--rw=randread", "--bs=4k", "--size=512M", "--io_size=96M")},
+		{name: "random write 4 KiB", unit: "IOPS", seconds: 2, filled: true, measure: fio("--filename=seq", "--rw=randwrite", "--bs=4k", "--size=512M", "--io_size=96M",
+			"--end_fsync=1")},
+		{name: "random read 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randread")},
+		{name: "random write 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randwrite")},
+		{name: "random read 4 KiB, O_DIRECT, 4 jobs", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randread", "--numjobs=4")},
+		{name: "random write 4 KiB, O_DIRECT, 4 jobs", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randwrite", "--numjobs=4")},
+		{name: "hog: random read 4 KiB, O_DIRECT", unit: "IOPS", seconds: 3, filled: true, measure: besideHog(random("--rw=randread"))},
+		{name: "buffered write 4 KiB, 8 jobs", unit: "IOPS", seconds: 3, measure: small},
+		{name: "fsync: random write 4 KiB, each", unit: "IOPS", seconds: 1, measure: fio("--filename=dur", "--rw=randwrite", "--bs=4k", "--size=64M",
+			"--io_size=8M", "--fsync=1")},
+		{name: "fsync: append 4 KiB, 1 writer", unit: "a second", seconds: 1, measure: of(appends, appendSync(1))},
+		{name: "fsync: append 4 KiB, 8 writers", unit: "a second", seconds: 1, measure: of(appends, appendSync(8))},
+		s("fsync: 1,000 new files, each", 1, of(synced, createSync)),
+		s("create 2,000 files", 1, of(files, createFiles)),
+		s("list 2,000 files", 1, of(files, listFiles)),
+		s("remove 2,000 files", 1, of(files, removeFiles)),
+		s("tar x of 5,000 files, syncfs", 4, b.tar),
+		content(s("git clone and status of 5,000 files", 5, b.git)),
+		content(s("sqlite3, 10,000 inserts in WAL mode", 3, sqlite)),
+		s("cp -a of Go's source tree, syncfs", 6, b.copyTree),
+		s("hog: cp -a of a part of it, syncfs", 6, besideHog(b.copyPart)),
+		{name: "idle mount", unit: "% of a CPU", seconds: 5, lessIsBetter: true, ofDaemon: true, measure: idle},
+		{name: "walk 100,000 files after a mount", unit: "s", seconds: 60, lessIsBetter: true, content: true, optional: true, measure: walk},
+		{name: "walk: memory of the daemon", unit: "bytes a file", lessIsBetter: true, content: true, ofDaemon: true, optional: true, measure: walked},
 	}
-}
-
-// runFio runs one fio job on a file that it finds or makes, and returns MB/s for large blocks and IOPS for small ones. A
-// job begins without the file's pages in the cache (fio's invalidate) and, for writes, ends when fsync has returned.
-func runFio(file string, args ...string) (float64, error) {
-	args = append([]string{"--name=bench", "--filename=" + file, "--ioengine=psync", "--randseed=1", "--fallocate=none",
-		"--output-format=json"}, args...)
-	cmd := exec.Command("fio", args...)
-	out, err := cmd.Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			return 0, fmt.Errorf("fio: %w\n%s%s", err, exit.Stderr, out)
-		}
-		return 0, err
-	}
-	type side struct {
-		Bytes   int64   `json:"io_bytes"`
-		Total   int64   `json:"total_ios"`
-		Runtime float64 `json:"runtime"` // ms, without the final fsync in some versions
-	}
-	var result struct {
-		Jobs []struct {
-			Read, Write side
-			Runtime     float64 `json:"job_runtime"` // ms, from start to end
-		}
-	}
-	if err := json.Unmarshal(out, &result); err != nil || len(result.Jobs) != 1 {
-		return 0, fmt.Errorf("fio printed what cannot be read (%v):\n%s", err, out)
-	}
-	j := result.Jobs[0]
-	s := j.Read
-	if s.Bytes == 0 {
-		s = j.Write
-	}
-	elapsed := max(s.Runtime, j.Runtime) / 1000
-	if s.Bytes == 0 || elapsed == 0 {
-		return 0, fmt.Errorf("fio moved %d bytes in %v s", s.Bytes, elapsed)
-	}
-	if s.Bytes/s.Total >= 1<<20 {
-		return float64(s.Bytes) / elapsed / 1e6, nil
-	}
-	return float64(s.Total) / elapsed, nil
-}
-
-func name(mnt string, i int) string { return filepath.Join(mnt, "many", fmt.Sprintf("file-%05d", i)) }
-
-// createFiles makes files of 100 bytes.
-func createFiles(mnt string) (float64, error) {
-	if err := os.Mkdir(filepath.Join(mnt, "many"), 0o755); err != nil {
-		return 0, err
-	}
-	content := make([]byte, 100)
-	start := time.Now()
-	for i := range files {
-		if err := os.WriteFile(name(mnt, i), content, 0o644); err != nil {
-			return 0, err
-		}
-	}
-	return time.Since(start).Seconds(), nil
-}
-
-// listFiles reads the directory and the attributes of each file, as ls -l does.
-func listFiles(mnt string) (float64, error) {
-	if err := sync(mnt); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	entries, err := os.ReadDir(filepath.Join(mnt, "many"))
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		if _, err := e.Info(); err != nil {
-			return 0, err
-		}
-	}
-	if len(entries) != files {
-		return 0, fmt.Errorf("%d names of %d", len(entries), files)
-	}
-	return time.Since(start).Seconds(), nil
-}
-
-func removeFiles(mnt string) (float64, error) {
-	start := time.Now()
-	for i := range files {
-		if err := os.Remove(name(mnt, i)); err != nil {
-			return 0, err
-		}
-	}
-	return time.Since(start).Seconds(), nil
-}
-
-// copyTree copies a tree and makes it durable.
-func (b *bench) copyTree(mnt string) (float64, error) {
-	start := time.Now()
-	if _, err := drive.Run("cp", "-a", b.tree, filepath.Join(mnt, "src")); err != nil {
-		return 0, err
-	}
-	if err := sync(mnt); err != nil {
-		return 0, err
-	}
-	return time.Since(start).Seconds(), nil
 }

@@ -1,4 +1,5 @@
-// Package nullfs is a FUSE file system that stores nothing, on /dev/fuse or over io_uring. It shows the most that a transport can do.
+// Package nullfs is a FUSE file system that stores nothing but names, on /dev/fuse or over io_uring. It shows the most that a transport
+// can do. What is read is zeroes.
 package nullfs
 
 import (
@@ -20,51 +21,41 @@ const (
 	fileSize   = 1 << 30 // what it says that it has
 )
 
-// FS has one file "data" of zeroes, which takes everything. A lookup of a name that begins with "block" waits for Blocked, if there
+// FS begins with one file "data" of zeroes, which takes everything, as do those that are made. A lookup of a name that begins with "block" waits for Blocked, if there
 // is one, and tells Entered.
 type FS struct {
 	fuse.RawFileSystem
 	Blocked, Entered chan struct{}
 	zeroes           []byte
+	names            *names
 }
 
 // New makes one.
 func New() *FS {
-	return &FS{RawFileSystem: fuse.NewDefaultRawFileSystem(), zeroes: make([]byte, maxRequest)}
-}
-
-func attr(id uint64, a *fuse.Attr) {
-	a.Ino, a.Nlink, a.Size, a.Blksize = id, 1, fileSize, 4096
-	if a.Mode = fuse.S_IFREG | 0o666; id == fuse.FUSE_ROOT_ID {
-		a.Mode = fuse.S_IFDIR | 0o755
-	}
+	return &FS{RawFileSystem: fuse.NewDefaultRawFileSystem(), zeroes: make([]byte, maxRequest), names: newNames()}
 }
 
 func (n *FS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	attr(in.NodeId, &out.Attr)
 	out.SetTimeout(time.Hour)
-	return fuse.OK
+	return n.names.with(in.NodeId, func(d *node) { d.attr(&out.Attr) })
 }
 
 func (n *FS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	attr(in.NodeId, &out.Attr)
 	out.SetTimeout(time.Hour)
-	return fuse.OK
+	return n.names.with(in.NodeId, func(d *node) {
+		if size, ok := in.GetSize(); ok && d.id != file {
+			d.size = size
+		}
+		d.attr(&out.Attr)
+	})
 }
 
-func (n *FS) Lookup(_ <-chan struct{}, _ *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (n *FS) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	if strings.HasPrefix(name, "block") && n.Blocked != nil {
 		n.Entered <- struct{}{}
 		<-n.Blocked
 	}
-	if name != "data" {
-		return fuse.ENOENT
-	}
-	out.NodeId = file
-	attr(file, &out.Attr)
-	out.SetEntryTimeout(time.Hour)
-	out.SetAttrTimeout(time.Hour)
-	return fuse.OK
+	return n.names.lookup(in.NodeId, name, out)
 }
 
 func (n *FS) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.OK }
@@ -73,12 +64,13 @@ func (n *FS) Read(_ <-chan struct{}, in *fuse.ReadIn, _ []byte) (fuse.ReadResult
 	return fuse.ReadResultData(n.zeroes[:in.Size]), fuse.OK
 }
 
-func (n *FS) Write(_ <-chan struct{}, _ *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+func (n *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	n.names.wrote(in.NodeId, in.Offset+uint64(len(data)))
 	return uint32(len(data)), fuse.OK
 }
 
 func (n *FS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	out.Bsize, out.NameLen = 4096, 255
+	out.Bsize, out.NameLen, out.Blocks, out.Bfree, out.Bavail = 4096, 255, 1<<30, 1<<30, 1<<30
 	return fuse.OK
 }
 

@@ -87,8 +87,8 @@ type Stat struct {
 	Queues    []Queue `json:"queues"`
 	Total     Queue   `json:"total"`
 	FUSE      struct {
-		Transport string `json:"transport"`
-		WhyNot    string `json:"not_io_uring"`
+		Transport string `json:"transport"`              // /dev/fuse, or io_uring and what it has
+		WhyNot    string `json:"not_io_uring,omitempty"` // why not io_uring, if that was asked for
 	} `json:"fuse"`
 	Volume struct {
 		DataRead        int64 `json:"data_read"`

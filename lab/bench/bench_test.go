@@ -1,0 +1,101 @@
+package main
+
+import (
+	"math/rand"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMedian(t *testing.T) {
+	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
+	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
+	_, ok := results{}.median("row", "system", figure.value)
+	require.False(t, ok)
+}
+
+func TestParseWay(t *testing.T) {
+	s, err := parseWay("lanefs:io_uring=on+writeback_cache", "noatime")
+	require.NoError(t, err)
+	require.Equal(t, "lanefs io_uring=on,writeback_cache", s.name)
+	require.Equal(t, "noatime,io_uring=on,writeback_cache", s.argument)
+	s, err = parseWay("lanefs", "")
+	require.NoError(t, err)
+	require.Empty(t, s.argument)
+	for _, wrong := range []string{"", "xfs", "null:tcp", "kernel:4"} {
+		_, err := parseWay(wrong, "")
+		require.Error(t, err, wrong)
+	}
+	_, err = (&bench{ways: "lanefs,lanefs"}).systems()
+	require.ErrorContains(t, err, "two columns")
+}
+
+func TestParseFio(t *testing.T) {
+	// Two jobs at once, one of which took longer.
+	d, err := parseFio([]byte(`{"jobs":[{"read":{"io_bytes":4096000,"total_ios":1000,"runtime":400},"job_runtime":500},
+		{"read":{"io_bytes":4096000,"total_ios":1000,"runtime":1000},"job_runtime":900}]}`))
+	require.NoError(t, err)
+	require.Equal(t, done{2000, 2000}, d)
+	d, err = parseFio([]byte(`{"jobs":[{"write":{"io_bytes":2097152,"total_ios":2,"runtime":1000}}]}`))
+	require.NoError(t, err)
+	require.InDelta(t, 2.097, d.value, 0.001)
+	for _, wrong := range []string{"", "fio: no", `{"jobs":[]}`, `{"jobs":[{"read":{"io_bytes":1,"total_ios":1,"runtime":0}}]}`} {
+		_, err := parseFio([]byte(wrong))
+		require.Error(t, err, wrong)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	require.EqualValues(t, 12, contextSwitches([]byte("Name:\tvoluntary\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n")))
+	before := counters{time.Second, map[string]int64{"1": 10, "2": 100, "3": 1000}}
+	after := counters{3 * time.Second, map[string]int64{"1": 14, "3": 5, "4": 30}} // 2 has ended, 3 too, and its number was given anew
+	cpu, n := after.since(before)
+	require.Equal(t, 2*time.Second, cpu)
+	require.EqualValues(t, 4+5+30, n)
+
+	// Those of this process grow.
+	a, err := readCounters(os.Getpid())
+	require.NoError(t, err)
+	for start := time.Now(); time.Since(start) < 20*time.Millisecond; {
+		rand.Int()
+	}
+	runtime.Gosched()
+	b, err := readCounters(os.Getpid())
+	require.NoError(t, err)
+	cpu, n = b.since(a)
+	require.Positive(t, cpu)
+	require.GreaterOrEqual(t, n, int64(0))
+	_, err = readCounters(1 << 23) // above every PID
+	require.Error(t, err)
+}
+
+func TestChosen(t *testing.T) {
+	rows := []row{{name: "random read", seconds: 2}, {name: "remove", seconds: 1}, {name: "walk", optional: true}}
+	require.Len(t, chosen(append([]row{}, rows...), ""), 2)
+	require.Len(t, chosen(append([]row{}, rows...), "re,walk"), 2)
+	require.Empty(t, chosen(append([]row{}, rows...), "none"))
+	require.Equal(t, 2*time.Minute, estimate([]row{{seconds: 6}}, 4, 3))
+}
+
+func TestTables(t *testing.T) {
+	systems := []*system{{name: "lanefs", kind: lanefs}, {name: "null", kind: null}, {name: "kernel", kind: kernel}}
+	rows := []row{{name: "reads", unit: "IOPS"}, {name: "cp", unit: "s", lessIsBetter: true, content: true}}
+	r := results{}
+	r.add("reads", "lanefs", figure{20000, 30, 2})
+	r.add("reads", "null", figure{40000, 15, 1})
+	r.add("reads", "kernel", figure{10000, 0, 0})
+	r.add("cp", "lanefs", figure{4, 250, 11})
+	r.add("cp", "kernel", figure{1, 0, 0})
+	require.Equal(t, ""+
+		"             lanefs    null  kernel\n"+
+		"reads, IOPS  20,000  40,000  10,000\n"+
+		"cp, s         4.000       -   1.000\n", r.table(systems, rows).terminal())
+	require.Equal(t, ""+
+		"|  | null | kernel |\n|---|---|---|\n"+
+		"| reads, IOPS | 50 % | 2.00× |\n"+
+		"| cp, s | - | 0.25× |\n", r.ratios(systems[0], systems, rows).markdown())
+	require.Equal(t, [][]string{{"reads, IOPS", "30.0; 2.00", "15.0; 1.00", "-"}, {"cp, s", "250.0; 11.00", "-", "-"}}, r.costs(systems, rows).lines)
+}
