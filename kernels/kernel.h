@@ -25,11 +25,14 @@
 #endif
 
 #if defined(__AMDGPU__) || defined(__NVPTX__)
-/* Blocks of at most 256 threads: then each has registers enough for a whole lane. */
+/* Blocks of at most 256 threads: then each has registers enough for a whole lane. A file of simpler kernels sets another limit. */
+#ifndef LANEFS_BLOCK
+#define LANEFS_BLOCK 256
+#endif
 #if defined(__AMDGPU__)
-#define LANEFS_ENTRY extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, 256))) void
+#define LANEFS_ENTRY extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, LANEFS_BLOCK))) void
 #else
-#define LANEFS_ENTRY extern "C" __attribute__((global, launch_bounds(256))) void
+#define LANEFS_ENTRY extern "C" __attribute__((global, launch_bounds(LANEFS_BLOCK))) void
 #endif
 #define LANEFS_KERNEL2(name, fn) \
 	LANEFS_ENTRY name(uint64_t a, uint64_t b) { fn(LANEFS_INDEX, LANEFS_THREADS, a, b); }
