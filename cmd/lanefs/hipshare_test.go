@@ -23,8 +23,10 @@ func TestHIPShare(t *testing.T) {
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
-	inC := filepath.Join(t.TempDir(), "testgpu")
-	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", "../../sdk/c/lanefs.c", "../../sdk/c/ring.c", "../../sdk/c/gpu.c", "-pthread", "-ldl")
+	build := t.TempDir()
+	inC := filepath.Join(build, "testgpu")
+	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build, filepath.Join(build, "liblanefs.a"))
+	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
 	for _, c := range []struct {
 		name, rocm string
 		env        []string

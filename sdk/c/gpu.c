@@ -3,9 +3,8 @@
  * virtual memory have the same names and layouts. Only AMD has DMA-BUFs as HIP's external memory, and HSA's IPC handles.
  */
 #define _GNU_SOURCE
-#include "internal.h"
+#include "gpu.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,30 +21,19 @@ struct pointer_info { uint32_t size, type; void *agent, *host; size_t bytes; voi
 struct ipc { char magic[8]; uint64_t size; uint32_t handle[8]; };                             /* docs/SPEC.md; hsa_amd_ipc_memory_t */
 _Static_assert(sizeof(struct external_handle) == 104 && sizeof(struct external_buffer) == 88 && sizeof(struct ipc) == 48 && sizeof(struct pointer_info) == 56, "layout");
 
-/* A device and its library. It is never closed, because the program may have memory mapped. */
-struct gpu {
-	struct gpu *next;
-	char runtime[8], device[64];
-	int hip, ordinal;
-	void *lib, *context;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus; /* protected by lock */
 
-/* Looks up a function by its name without the prefix, which CUDA and HIP share. */
-static void *function(struct gpu *g, const char *name)
+void *lanefs_gpu_function(struct gpu *g, const char *name)
 {
 	char full[64];
 	snprintf(full, sizeof full, "%s%s", g->hip ? "hip" : "cu", name);
 	return dlsym(g->lib, full);
 }
 
-/* Calls a function. The value is its error number, or -1 if the library does not have it. */
-#define CALL(g, name, types, ...) ({ int (*f_) types = (int (*) types)function(g, name); f_ ? f_(__VA_ARGS__) : -1; })
 #define HSA(g, name, types, ...) ({ int (*f_) types = (int (*) types)dlsym(g, name); f_ ? f_(__VA_ARGS__) : -1; })
 
-static int bad(struct gpu *g, const char *what, int code)
+int lanefs_gpu_bad(struct gpu *g, const char *what, int code)
 {
 	char text[160];
 	snprintf(text, sizeof text, code == -1 ? "the GPU's library has no %s%s" : "%s%s: error %d", g->hip ? "hip" : "cu", what, code);
@@ -62,7 +50,7 @@ static void *load(const char *const *names)
 	return NULL;
 }
 
-static int start(struct gpu *g)
+static int start(struct gpu *g, const char *device)
 {
 	static const char *const cuda[] = {"libcuda.so.1", NULL};
 	static const char *const hip[] = {"libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.6", "libamdhip64.so", NULL};
@@ -71,39 +59,51 @@ static int start(struct gpu *g)
 		return lanefs_fail(ENOENT, g->hip ? "the memory is an AMD GPU's, and libamdhip64 is not here" : "the memory is an NVIDIA GPU's, and libcuda.so.1 is not here");
 	int rc = CALL(g, "Init", (unsigned), 0);
 	if (rc)
-		return bad(g, "Init", rc);
-	if ((rc = CALL(g, "DeviceGetByPCIBusId", (int *, const char *), &g->ordinal, g->device)))
-		return bad(g, "DeviceGetByPCIBusId", rc);
-	/* The primary context is what the CUDA runtime and PyTorch use. */
-	if (!g->hip && (rc = CALL(g, "DevicePrimaryCtxRetain", (void **, int), &g->context, g->ordinal)))
-		return bad(g, "DevicePrimaryCtxRetain", rc);
+		return lanefs_gpu_bad(g, "Init", rc);
+	if (device && (rc = CALL(g, "DeviceGetByPCIBusId", (int *, const char *), &g->ordinal, device)))
+		return lanefs_gpu_bad(g, "DeviceGetByPCIBusId", rc);
 	return 0;
 }
 
-static struct gpu *find(const struct lanefs_facts *f)
+/* The GPU of the list, or g, which becomes one of it. The caller holds the lock. */
+static struct gpu *keep(struct gpu *g)
 {
-	pthread_mutex_lock(&lock);
-	struct gpu *g = gpus;
-	while (g && (strcmp(g->runtime, f->runtime) || strcmp(g->device, f->device)))
-		g = g->next;
-	if (!g && (g = calloc(1, sizeof *g))) {
-		snprintf(g->runtime, sizeof g->runtime, "%s", f->runtime);
-		snprintf(g->device, sizeof g->device, "%s", f->device);
-		g->hip = strcmp(f->runtime, "hip") == 0;
-		if (start(g)) {
+	for (struct gpu *old = gpus; old; old = old->next)
+		if (old->hip == g->hip && old->ordinal == g->ordinal) {
 			free(g);
-			g = NULL;
-		} else {
-			g->next = gpus;
-			gpus = g;
+			return old;
 		}
+	/* The primary context is what the CUDA runtime and PyTorch use. */
+	int rc = g->hip ? 0 : CALL(g, "DevicePrimaryCtxRetain", (void **, int), &g->context, g->ordinal);
+	if (rc) {
+		lanefs_gpu_bad(g, "DevicePrimaryCtxRetain", rc);
+		free(g);
+		return NULL;
+	}
+	g->next = gpus;
+	return gpus = g;
+}
+
+struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal)
+{
+	struct gpu *g = calloc(1, sizeof *g);
+	if (!g) {
+		lanefs_fail(ENOMEM, NULL);
+		return NULL;
+	}
+	*g = (struct gpu){.hip = hip, .ordinal = ordinal};
+	pthread_mutex_lock(&lock);
+	if (start(g, device)) {
+		free(g);
+		g = NULL;
+	} else {
+		g = keep(g);
 	}
 	pthread_mutex_unlock(&lock);
 	return g;
 }
 
-/* Makes the device current for the thread, and restores the previous one. */
-static int enter(struct gpu *g, int *was)
+int lanefs_gpu_enter(struct gpu *g, int *was)
 {
 	*was = 0;
 	if (!g->hip)
@@ -112,7 +112,7 @@ static int enter(struct gpu *g, int *was)
 	return CALL(g, "SetDevice", (int), g->ordinal);
 }
 
-static void leave(struct gpu *g, int was)
+void lanefs_gpu_leave(struct gpu *g, int was)
 {
 	void *popped;
 	if (g->hip)
@@ -132,7 +132,7 @@ static int map_handle(struct gpu *g, struct lanefs_buffer *b)
 	/* HIP before 7.1 reads the descriptor at an address. */
 	void *source = g->hip && version < VALUE_SINCE ? (void *)&fd : (void *)(intptr_t)fd;
 	if ((rc = CALL(g, what, (void **, void *, int), &handle, source, POSIX_FD)))
-		return bad(g, what, rc);
+		return lanefs_gpu_bad(g, what, rc);
 	what = "MemAddressReserve";
 	if ((rc = CALL(g, what, (void **, size_t, size_t, void *, unsigned long long), &at, b->memory, 0, NULL, 0)) == 0) {
 		what = "MemMap";
@@ -147,7 +147,7 @@ static int map_handle(struct gpu *g, struct lanefs_buffer *b)
 	}
 	CALL(g, "MemRelease", (void *), handle); /* the mapping keeps the memory */
 	if (rc)
-		return bad(g, what, rc);
+		return lanefs_gpu_bad(g, what, rc);
 	b->base = at;
 	b->device = at;
 	return 0;
@@ -160,10 +160,10 @@ static int map_dmabuf(struct gpu *g, struct lanefs_buffer *b)
 	const struct external_buffer all = {.size = h.size};
 	int rc = CALL(g, "ImportExternalMemory", (void **, const struct external_handle *), &b->external, &h);
 	if (rc)
-		return bad(g, "ImportExternalMemory", rc);
+		return lanefs_gpu_bad(g, "ImportExternalMemory", rc);
 	if ((rc = CALL(g, "ExternalMemoryGetMappedBuffer", (void **, void *, const struct external_buffer *), &b->base, b->external, &all))) {
 		CALL(g, "DestroyExternalMemory", (void *), b->external);
-		return bad(g, "ExternalMemoryGetMappedBuffer", rc);
+		return lanefs_gpu_bad(g, "ExternalMemoryGetMappedBuffer", rc);
 	}
 	b->device = (char *)b->base + b->fd_offset;
 	return 0;
@@ -176,7 +176,7 @@ static int agent(struct gpu *g, void *hsa, uint64_t *owner)
 	struct pointer_info info = {.size = sizeof info};
 	int rc = CALL(g, "Malloc", (void **, size_t), &page, MALLOC_PAGE);
 	if (rc)
-		return bad(g, "Malloc", rc);
+		return lanefs_gpu_bad(g, "Malloc", rc);
 	rc = HSA(hsa, "hsa_amd_pointer_info", (void *, struct pointer_info *, void *, void *, void *), page, &info, NULL, NULL, NULL);
 	CALL(g, "Free", (void *), page);
 	*owner = info.owner;
@@ -213,12 +213,13 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 	}
 	if (b->kind == LANEFS_MEMFD)
 		return lanefs_fail(ENOTSUP, "the mount runs without a GPU: its memory is the buffer's data");
-	struct gpu *g = find(lanefs_facts(s));
+	const struct lanefs_facts *f = lanefs_facts(s);
+	struct gpu *g = lanefs_gpu_find(strcmp(f->runtime, "hip") == 0, f->device, 0);
 	if (!g)
 		return -1;
-	int was, rc = enter(g, &was);
+	int was, rc = lanefs_gpu_enter(g, &was);
 	if (rc)
-		return bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		return lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
 	if (b->kind == LANEFS_POSIX)
 		rc = map_handle(g, b);
 	else if (g->hip && b->kind == LANEFS_DMABUF)
@@ -227,7 +228,7 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 		rc = map_ipc(g, b);
 	else
 		rc = lanefs_fail(ENOTSUP, "memory of a kind that this library cannot map");
-	leave(g, was);
+	lanefs_gpu_leave(g, was);
 	if (rc)
 		return -1;
 	b->gpu = g;
@@ -239,15 +240,15 @@ static int synchronize(struct gpu *g)
 {
 	const char *what = g->hip ? "DeviceSynchronize" : "CtxSynchronize";
 	int rc = CALL(g, what, (void));
-	return rc ? bad(g, what, rc) : 0;
+	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
 }
 
 int lanefs_gpu_wait(const struct lanefs_buffer *b)
 {
 	int was, rc = 0;
-	if (b->device && (rc = enter(b->gpu, &was)) == 0) {
+	if (b->device && (rc = lanefs_gpu_enter(b->gpu, &was)) == 0) {
 		rc = synchronize(b->gpu);
-		leave(b->gpu, was);
+		lanefs_gpu_leave(b->gpu, was);
 	}
 	return rc ? -1 : 0;
 }
@@ -256,7 +257,7 @@ void lanefs_gpu_unmap(struct lanefs_buffer *b)
 {
 	struct gpu *g = b->gpu;
 	int was;
-	if (!b->device || enter(g, &was))
+	if (!b->device || lanefs_gpu_enter(g, &was))
 		return;
 	synchronize(g); /* unmapping does not wait for kernels and copies that still use the memory */
 	switch (b->kind) {
@@ -271,6 +272,6 @@ void lanefs_gpu_unmap(struct lanefs_buffer *b)
 		CALL(g, "MemUnmap", (void *, size_t), b->base, b->memory);
 		CALL(g, "MemAddressFree", (void *, size_t), b->base, b->memory);
 	}
-	leave(g, was);
+	lanefs_gpu_leave(g, was);
 	b->device = NULL;
 }

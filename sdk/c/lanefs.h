@@ -134,6 +134,50 @@ int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, in
 
 void lanefs_ring_free(lanefs_ring *r);
 
+/*
+ * Batches between a file and any memory of the program: what cudaMalloc, hipMalloc, PyTorch or VMM have given, managed, pinned and plain
+ * memory. They go through a stage: size bytes of ordinary memory (0: 64 MiB), registered with the daemon and, at the first use, with
+ * the GPU. The memory must be reachable in the device's primary context, which the CUDA runtime and PyTorch use.
+ *
+ * A stage serves a batch at a time; threads wait for one another. A forked child makes a stage of its own.
+ */
+typedef struct lanefs_stage lanefs_stage;
+
+lanefs_stage *lanefs_stage_new(lanefs *s, size_t size);
+
+/* Waits for the stage's copies on streams, and frees it. */
+void lanefs_stage_free(lanefs_stage *st);
+
+struct lanefs_piece {
+	uint64_t file_offset, memory_offset, length; /* any alignment; memory_offset counts from the batch's memory */
+};
+
+/*
+ * Reads n pieces of a file, a handle of lanefs_open. Returns how many bytes, and in results (may be NULL) those of each piece: fewer than
+ * its length at the end of the file, the rest of the memory is zero then; or a negative errno. Without results a piece's error is the call's.
+ *
+ * stream is a CUstream or hipStream_t, NULL the default stream. The memory is written to in the stream's order: after what is on the stream
+ * now, and before what is put there after the call. The call waits for the file, not for the stream. Memory that no GPU knows is
+ * written to when the call returns. Pieces must not overlap in memory.
+ */
+int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
+
+/* Writes likewise what the memory holds after what is on the stream now. The call waits for both. A sync makes it durable. */
+int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
+
+/* A batch of one piece. */
+int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream);
+int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream);
+
+/* How requests of a stage, of 1 MiB at most, went on from the stage or came to it. */
+struct lanefs_rungs {
+	uint64_t kernel; /* many by one launch of a kernel */
+	uint64_t copies; /* a copy call each, of the GPU's copy engine */
+	uint64_t host;   /* by the CPU, to memory that no GPU knows */
+};
+
+void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r);
+
 #ifdef __cplusplus
 }
 #endif

@@ -79,6 +79,84 @@ static void rings(lanefs *s, int fd, uint64_t size)
 	close(memory);
 }
 
+/* Batches into plain memory and out of it. The file is as it was at the end. */
+static void batches(lanefs *s, int fd, uint64_t size)
+{
+	enum { N = 5000, STAGE = 1 << 20 };
+	uint32_t f;
+	WANT(lanefs_open(s, fd, &f) == 0);
+	WANT(!lanefs_stage_new(s, 5000) && errno == EINVAL);
+	lanefs_stage *st = lanefs_stage_new(s, STAGE);
+	WANT(st);
+	unsigned char *p = malloc(2 * size), *was = malloc(size);
+	WANT(p && was && pread(fd, was, size, 0) == (ssize_t)size);
+
+	/* The whole file, many times the stage, and more than there is. */
+	memset(p, 'x', 2 * size);
+	WANT(lanefs_read_into(st, f, p + 3, 0, size + 100, NULL) == (int64_t)size && memcmp(p + 3, was, size) == 0 && p[2] == 'x');
+	for (int i = 0; i < 100; i++)
+		WANT(p[3 + size + (unsigned)i] == 0);
+	WANT(p[3 + size + 100] == 'x');
+
+	/* Pieces of every size and alignment, more than the parts have entries. */
+	struct lanefs_piece piece[N];
+	static int64_t result[N];
+	uint64_t at = 0, sum = 0;
+	for (unsigned i = 0; i < N; i++) {
+		piece[i] = (struct lanefs_piece){i * 7919 % (size - 3000), at, i * 13 % 1500};
+		at += piece[i].length + i % 3;
+		sum += piece[i].length;
+	}
+	WANT(at < 2 * size);
+	memset(p, 'x', 2 * size);
+	WANT(lanefs_read_batch(st, f, p, piece, N, NULL, result) == (int64_t)sum);
+	for (unsigned i = 0; i < N; i++) {
+		WANT(result[i] == (int64_t)piece[i].length && memcmp(p + piece[i].memory_offset, was + piece[i].file_offset, piece[i].length) == 0);
+		WANT(!(i % 3) || p[piece[i].memory_offset + piece[i].length] == 'x');
+	}
+
+	/* A piece that is beyond the end, and what is no piece. */
+	struct lanefs_piece ends[] = {{size - 10, 0, 20}, {size + 5, 20, 5}, {0, 25, 5}};
+	WANT(lanefs_read_batch(st, f, p, ends, 3, NULL, result) == 15 && result[0] == 10 && result[1] == 0 && result[2] == 5);
+	WANT(lanefs_read_batch(st, f, p, NULL, 0, NULL, NULL) == 0);
+	WANT(lanefs_read_into(st, f, p, UINT64_MAX, 1, NULL) == -1 && errno == EINVAL);
+	WANT(lanefs_read_into(st, f, p, 0, 1, p) == -1 && errno == EINVAL && strstr(lanefs_error(), "stream"));
+	WANT(lanefs_read_into(st, f + 77, p, 0, 1, NULL) == -1 && errno == EBADF);
+	WANT(lanefs_read_batch(st, f + 77, p, ends, 1, NULL, result) == 0 && result[0] == -EBADF);
+
+	/* Back, at other places; and what was there. */
+	for (uint64_t i = 0; i < size; i++)
+		p[i] = (unsigned char)~was[i];
+	WANT(lanefs_write_from(st, f, p, 0, size, NULL) == (int64_t)size);
+	unsigned char *now = malloc(size);
+	WANT(now && pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, p, size) == 0);
+	for (unsigned i = 0; i < 3; i++)
+		ends[i] = (struct lanefs_piece){1000 * i + 1, 5000 * i, 999};
+	WANT(lanefs_write_batch(st, f, was, ends, 3, NULL, result) == 3 * 999);
+	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now + 1001, was + 5000, 999) == 0 && memcmp(now + 3000, p + 3000, size - 3000) == 0);
+	WANT(lanefs_write_from(st, f, was, 0, size, NULL) == (int64_t)size);
+
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		int ok = lanefs_read_into(st, f, p, 0, 1, NULL) == -1 && errno == EPERM;
+		lanefs_stage_free(st);
+		_exit(!ok);
+	}
+	int status;
+	struct lanefs_rungs r;
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	lanefs_stage_rungs(st, &r);
+	WANT(r.host > N && r.kernel == 0 && r.copies == 0);
+	WANT(lanefs_read_into(st, f, p, 1, 4096, NULL) == 4096 && memcmp(p, was + 1, 4096) == 0);
+	lanefs_stage_free(st);
+	lanefs_stage_free(NULL);
+	WANT(lanefs_release(s, f) == 0);
+	free(p);
+	free(was);
+	free(now);
+}
+
 /* A child reads the parent's buffers and does not disturb the parent. */
 static void forked(lanefs *s, int fd)
 {
@@ -135,6 +213,7 @@ int main(int argc, char **argv)
 	WANT(lanefs_map(s, fd, 0, UINT64_MAX, 0, &part) == -1 && errno == EINVAL);
 	forked(s, fd);
 	rings(s, fd, size);
+	batches(s, fd, size);
 
 	/* The daemon ends while this holds a buffer and waits for a ring. */
 	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && lanefs_latest(s, &b) == b.generation);
@@ -143,12 +222,18 @@ int main(int argc, char **argv)
 	lanefs_ring *r = lanefs_ring_new(s, 8);
 	struct lanefs_completion c;
 	WANT(r && lanefs_ring_reap(r, &c, 1, 0) == 0);
+	uint32_t f;
+	lanefs_stage *stage = lanefs_stage_new(s, 0);
+	WANT(stage && lanefs_open(s, fd, &f) == 0);
 	close(fd);
 	puts("ok");
 	fflush(stdout);
 	WANT(lanefs_ring_reap(r, &c, 1, -1) == -1 && errno == ECONNRESET);
 	WANT(lanefs_wait(s, -1) == 1 && lanefs_latest(s, &b) != b.generation);
 	WANT(right((unsigned char *)b.data + 10000, 10000, 100));
+	for (int i = 0; i < 2; i++)
+		WANT(lanefs_read_into(stage, f, &c, 0, sizeof c, NULL) == -1 && errno == ECONNRESET);
+	lanefs_stage_free(stage);
 	lanefs_ring_free(r);
 	lanefs_unmap(s, &b);
 	lanefs_close(s);

@@ -39,6 +39,95 @@ static void host_memory(lanefs *s, int fd, size_t size)
 	free(want);
 }
 
+/* What the program uses of HIP, as the library finds it. */
+static struct {
+	int (*set)(int), (*pinned)(void **, size_t, unsigned), (*create)(void **, unsigned), (*query)(void *), (*sync)(void *), (*malloc)(void **, size_t), (*free)(void *);
+	int (*copy)(void *, const void *, size_t, int, void *);
+} hip;
+
+static void load_hip(void)
+{
+	void *lib = dlopen("libamdhip64.so.7", RTLD_NOW);
+	WANT(lib);
+	hip.set = (int (*)(int))dlsym(lib, "hipSetDevice");
+	hip.pinned = (int (*)(void **, size_t, unsigned))dlsym(lib, "hipHostMalloc");
+	hip.create = (int (*)(void **, unsigned))dlsym(lib, "hipStreamCreateWithFlags");
+	hip.query = (int (*)(void *))dlsym(lib, "hipStreamQuery");
+	hip.sync = (int (*)(void *))dlsym(lib, "hipStreamSynchronize");
+	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "hipMalloc");
+	hip.free = (int (*)(void *))dlsym(lib, "hipFree");
+	hip.copy = (int (*)(void *, const void *, size_t, int, void *))dlsym(lib, "hipMemcpyAsync");
+}
+
+/* Batches into memory that nobody exported, by the copy engine and by the kernel, in a stream's order. The file is as it was at the end. */
+static void batches(lanefs *s, int fd, size_t size)
+{
+	enum { N = 4000 };
+	uint32_t f;
+	lanefs_stage *st = lanefs_stage_new(s, 2 << 20);
+	void *memory, *host, *stream;
+	WANT(st && lanefs_open(s, fd, &f) == 0 && hip.set(0) == 0);
+	WANT(hip.malloc(&memory, 2 * size) == 0 && hip.pinned(&host, 2 * size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0);
+	char *was = malloc(size), *got = host;
+	WANT(was && pread(fd, was, size, 0) == (ssize_t)size);
+
+	/* The whole file. What was put on the stream before comes first, what is put there after comes last. */
+	memset(got, 'x', 2 * size);
+	for (int i = 0; i < COPIES; i++)
+		WANT(hip.copy(memory, got, 2 * size, DEFAULT, stream) == 0);
+	WANT(lanefs_read_into(st, f, (char *)memory + 5, 0, size, stream) == (int64_t)size);
+	WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	WANT(got[4] == 'x' && memcmp(got + 5, was, size) == 0 && got[size + 5] == 'x');
+	struct lanefs_rungs r;
+	lanefs_stage_rungs(st, &r);
+	WANT(r.copies > 0 && r.kernel == 0 && r.host == 0);
+
+	/* Many pieces: by the kernel. */
+	static struct lanefs_piece piece[N];
+	static int64_t result[N];
+	size_t at = 1;
+	for (unsigned i = 0; i < N; i++) {
+		piece[i] = (struct lanefs_piece){i * 7919u % (size - 3000), at, i * 13 % 1500};
+		at += piece[i].length + i % 3;
+	}
+	WANT(at < 2 * size);
+	memset(got, 'x', 2 * size);
+	WANT(hip.copy(memory, got, 2 * size, DEFAULT, stream) == 0);
+	WANT(lanefs_read_batch(st, f, memory, piece, N, stream, result) > 0);
+	WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	for (unsigned i = 0; i < N; i++) {
+		WANT(result[i] == (int64_t)piece[i].length && memcmp(got + piece[i].memory_offset, was + piece[i].file_offset, piece[i].length) == 0);
+		WANT(!(i % 3) || got[piece[i].memory_offset + piece[i].length] == 'x');
+	}
+	lanefs_stage_rungs(st, &r);
+	WANT(r.kernel >= N && r.host == 0);
+
+	/* To the file, what the stream's copies make of the memory: few pieces, then many. */
+	char *now = malloc(size);
+	WANT(now);
+	for (size_t i = 0; i < size; i++)
+		got[i] = (char)~was[i];
+	for (int i = 0; i < COPIES; i++)
+		WANT(hip.copy(memory, i == COPIES - 1 ? got : was, size, DEFAULT, stream) == 0);
+	WANT(lanefs_write_from(st, f, memory, 0, size, stream) == (int64_t)size);
+	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, got, size) == 0);
+	for (unsigned i = 0; i < N; i++)
+		piece[i] = (struct lanefs_piece){i * (size / N), i * (size / N), size / N};
+	WANT(hip.copy(memory, was, size, DEFAULT, stream) == 0);
+	WANT(lanefs_write_batch(st, f, memory, piece, N, stream, NULL) == (int64_t)(size / N * N));
+	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, was, size / N * N) == 0);
+	WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
+
+	WANT(lanefs_read_into(st, f, now, 0, size, stream) == -1 && errno == EINVAL); /* ordinary memory has no stream */
+	WANT(lanefs_read_into(st, f, now, 0, size, NULL) == (int64_t)size && memcmp(now, was, size) == 0);
+
+	WANT(lanefs_read_batch(st, f, memory, piece, N, stream, NULL) > 0);
+	lanefs_stage_free(st); /* under the copies */
+	WANT(hip.query(stream) == 0 && lanefs_release(s, f) == 0 && hip.free(memory) == 0);
+	free(was);
+	free(now);
+}
+
 int main(int argc, char **argv)
 {
 	WANT(argc == 3);
@@ -54,34 +143,28 @@ int main(int argc, char **argv)
 	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && b.size == size && !b.data && (int)b.kind == atoi(argv[2]));
 	WANT(lanefs_gpu_map(s, &b, &at) == 0 && lanefs_gpu_map(s, &b, &again) == 0 && at == again);
 
-	/* The program's own use of HIP, as the library finds it. */
-	void *hip = dlopen("libamdhip64.so.7", RTLD_NOW | RTLD_NOLOAD);
-	WANT(hip);
-	int (*set)(int) = (int (*)(int))dlsym(hip, "hipSetDevice");
-	int (*pinned)(void **, size_t, unsigned) = (int (*)(void **, size_t, unsigned))dlsym(hip, "hipHostMalloc");
-	int (*create)(void **, unsigned) = (int (*)(void **, unsigned))dlsym(hip, "hipStreamCreateWithFlags");
-	int (*copy)(void *, const void *, size_t, int, void *) = (int (*)(void *, const void *, size_t, int, void *))dlsym(hip, "hipMemcpyAsync");
-	int (*query)(void *) = (int (*)(void *))dlsym(hip, "hipStreamQuery");
+	load_hip();
+	batches(s, fd, size);
 	char *want = malloc(size), *host;
 	WANT(want && pread(fd, want, size, 0) == (ssize_t)size);
-	WANT(set(0) == 0 && pinned((void **)&host, size, 0) == 0 && create(&stream, NON_BLOCKING) == 0);
+	WANT(hip.set(0) == 0 && hip.pinned((void **)&host, size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0);
 	memset(host, 0, size);
 	for (int i = 0; i < COPIES; i++)
-		WANT(copy(host, at, size, DEFAULT, stream) == 0);
+		WANT(hip.copy(host, at, size, DEFAULT, stream) == 0);
 	lanefs_unmap(s, &b); /* under the copies */
-	WANT(query(stream) == 0 && memcmp(host, want, size) == 0);
+	WANT(hip.query(stream) == 0 && memcmp(host, want, size) == 0);
 
 	/* Part of the file, and memory of the program's own that is written to while commit begins. */
 	size_t half = size / 2;
 	WANT(lanefs_map(s, fd, half, 1, 0, &b) == 0 && lanefs_gpu_map(s, &b, &at) == 0);
-	WANT(copy(host, at, 1, DEFAULT, stream) == 0);
+	WANT(hip.copy(host, at, 1, DEFAULT, stream) == 0);
 	lanefs_unmap(s, &b);
 	WANT(host[0] == want[half]);
 	WANT(lanefs_map(s, fd, 0, size, LANEFS_PRIVATE | LANEFS_EMPTY, &b) == 0 && lanefs_gpu_map(s, &b, &at) == 0);
 	for (size_t i = 0; i < size; i++)
 		host[i] = (char)~want[i];
 	for (int i = 0; i < COPIES; i++)
-		WANT(copy(at, i % 2 ? host : want, size, DEFAULT, stream) == 0);
+		WANT(hip.copy(at, i % 2 ? host : want, size, DEFAULT, stream) == 0);
 	WANT(lanefs_commit(s, fd, 0, &b, 0, size) == 0);
 	lanefs_unmap(s, &b);
 	char *got = malloc(size);

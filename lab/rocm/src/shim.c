@@ -502,6 +502,68 @@ API int hipMemsetD8Async(void *dst, unsigned char v, size_t n, void *s) {
 	return be_fill(dst, v, n, s);
 }
 
+/* An event is a word that a copy on its stream sets. */
+struct event { uint64_t one, done; };
+
+API int hipEventCreateWithFlags(void **e, unsigned flags) {
+	NEED();
+	struct event *made = flags == 2 ? calloc(1, sizeof *made) : NULL;
+	if (!made)
+		return INVALID;
+	made->one = made->done = 1;
+	*e = made;
+	return OK;
+}
+
+API int hipEventRecord(void *event, void *s) {
+	struct event *e = event;
+	NEED();
+	__atomic_store_n(&e->done, 0, __ATOMIC_RELEASE);
+	return be_copy(&e->done, &e->one, sizeof e->one, s);
+}
+
+API int hipEventSynchronize(void *event) {
+	struct event *e = event;
+	NEED();
+	while (!__atomic_load_n(&e->done, __ATOMIC_ACQUIRE))
+		usleep(10);
+	return OK;
+}
+
+API int hipEventDestroy(void *event) {
+	int rc = hipEventSynchronize(event);
+	if (rc == OK)
+		free(event);
+	return rc;
+}
+
+API int hipStreamSynchronize(void *s) {
+	int rc;
+	NEED();
+	while ((rc = be_stream_query(s)) == NOT_READY)
+		usleep(10);
+	return rc;
+}
+
+/* Memory that no call here has given is unknown, as ordinary memory is. */
+API int hipPointerGetAttribute(void *out, int which, void *at) {
+	if (which == 8) { /* managed */
+		*(unsigned *)out = 0;
+		return OK;
+	}
+	if (which != 2 && which != 9) /* kind, device */
+		return INVALID;
+	pthread_mutex_lock(&lock);
+	int found = find(at, NULL) != NULL;
+	for (struct mapping *m = mappings; m && !found; m = m->next)
+		found = (char *)at >= (char *)m->at && (char *)at < (char *)m->at + m->p->size;
+	pthread_mutex_unlock(&lock);
+	if (!found)
+		return INVALID;
+	*(int *)out = which == 9 ? 0 : SHIM_VERSION < 60000000 ? 1 : 2;
+	return OK;
+}
+
 /* ---- HSA ---- */
 
 struct pointer_info { uint32_t size, type; void *agent_base, *host_base; size_t bytes; void *user; uint64_t owner; uint32_t flags; };

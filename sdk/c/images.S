@@ -1,0 +1,22 @@
+/*
+ * The images of kernels/pieces.hip for the GPUs that it is built for, and for HIP's stand-in, as lanefs_images in stagegpu.c lists them.
+ * PTX is text, which ends with a zero byte.
+ */
+	.section .rodata
+	.macro image name, file
+	.balign 64
+	.globl lanefs_image_\name
+	.hidden lanefs_image_\name
+lanefs_image_\name:
+	.incbin "\file"
+	.byte 0
+	.endm
+
+	image sm_80, "images/sm_80.ptx"
+	image gfx90a, "images/gfx90a.co"
+	image gfx942, "images/gfx942.co"
+	image gfx1100, "images/gfx1100.co"
+	image gfx1201, "images/gfx1201.co"
+	image host, "images/host-x86_64.so"
+
+	.section .note.GNU-stack, "", %progbits

@@ -1,0 +1,300 @@
+/*
+ * Batches between a file and any memory of the program, by way of a stage: ordinary memory, registered with the daemon and the GPU.
+ *
+ *  1. The pieces of a batch are cut into requests, and placed in the next part of the stage.      place
+ *  2. Read: the daemon fills the part (submit, reap); then copies on the stream empty it.         lanefs_stage_move
+ *     Write: copies on the stream fill the part; when they have ended the daemon empties it.
+ *  3. Parts are used in turn, so the daemon and the GPU work on different ones at the same time.
+ *
+ * A batch of reads returns when the file's bytes are in the stage and the copies are on the stream. A part is not used again before its
+ * copies have ended.
+ */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, TABLE = 64 << 10, LEAST = 1 << 20, USUAL = 64 << 20, MOST = 256 << 20, WIDE = 16, REAP = 64, READ_AHEAD = PARTS - 1 };
+
+/* The handle that the program has. */
+struct owner {
+	struct lanefs_stage stage;
+	pthread_mutex_t lock; /* a batch at a time */
+	pid_t pid;
+	int dead;             /* requests that the daemon has may still use the stage */
+};
+
+lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
+{
+	if (size == 0)
+		size = USUAL;
+	if (size < LEAST || size > MOST) {
+		lanefs_fail(EINVAL, "a stage has 1 MiB to 256 MiB");
+		return NULL;
+	}
+	struct owner *o = calloc(1, sizeof *o);
+	if (!o) {
+		lanefs_fail(ENOMEM, NULL);
+		return NULL;
+	}
+	struct lanefs_stage *st = &o->stage;
+	st->each = size / PARTS / PAGE * PAGE;
+	*st = (struct lanefs_stage){.s = s, .each = st->each, .size = PARTS * (st->each + TABLE), .data = MAP_FAILED};
+	pthread_mutex_init(&o->lock, NULL);
+	o->pid = getpid();
+	int fd = memfd_create("lanefs-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || ftruncate(fd, (off_t)st->size) ||
+	    (st->data = mmap(NULL, st->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
+		lanefs_fail(errno, NULL);
+	} else if (lanefs_register(s, fd, LANEFS_MEMFD, 0, st->size, &st->memory) == 0) {
+		if ((st->ring = lanefs_ring_new(s, PARTS * ENTRIES))) {
+			close(fd);
+			for (int i = 0; i < PARTS; i++) {
+				st->part[i].start = i * st->each;
+				st->part[i].copy = (void *)(st->data + PARTS * st->each + (size_t)i * TABLE);
+			}
+			return st;
+		}
+		int saved = errno;
+		lanefs_release(s, st->memory);
+		errno = saved;
+	}
+	int saved = errno;
+	if (fd >= 0)
+		close(fd);
+	if (st->data != MAP_FAILED)
+		munmap(st->data, st->size);
+	free(o);
+	errno = saved;
+	return NULL;
+}
+
+void lanefs_stage_free(lanefs_stage *st)
+{
+	struct owner *o = (struct owner *)st;
+	if (!st)
+		return;
+	if (o->pid == getpid()) { /* the GPU's objects are the parent's */
+		for (int i = 0; i < PARTS; i++)
+			lanefs_stage_settle(&st->part[i]);
+		lanefs_stage_forget(st);
+	}
+	lanefs_ring_free(st->ring);
+	lanefs_release(st->s, st->memory);
+	munmap(st->data, st->size);
+	free(o);
+}
+
+void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r)
+{
+	struct owner *o = (struct owner *)st;
+	pthread_mutex_lock(&o->lock);
+	*r = st->rungs;
+	pthread_mutex_unlock(&o->lock);
+}
+
+/* A batch on its way. */
+struct batch {
+	struct lanefs_stage *st;
+	struct target target;
+	uint32_t file;
+	int read;
+	char *base;
+	const struct lanefs_piece *piece;
+	size_t pieces, next;  /* next: the first that is not placed as a whole */
+	uint64_t done;        /* bytes of it that are placed */
+	int64_t *result;      /* of each piece: bytes, or a negative errno */
+	int code;             /* of the first failure that is not a piece's; text has more */
+	char text[256];
+};
+
+/* Notes why the batch as a whole fails. What is under way is waited for all the same. */
+static void give_up(struct batch *b)
+{
+	if (b->code)
+		return;
+	b->code = errno ? errno : EIO;
+	strncpy(b->text, lanefs_error(), sizeof b->text - 1);
+}
+
+/* Places pieces in a part until it is full. A piece lies at its memory's address modulo 16. */
+static void place(struct batch *b, struct part *p)
+{
+	p->n = 0;
+	p->used = 0;
+	while (b->next < b->pieces && p->n < ENTRIES) {
+		const struct lanefs_piece *q = &b->piece[b->next];
+		char *at = b->base + q->memory_offset + b->done;
+		uint64_t start = p->used + (((uintptr_t)at - p->used) & (WIDE - 1)), left = q->length - b->done;
+		if (start >= b->st->each)
+			break;
+		uint64_t n = left < REQUEST ? left : REQUEST;
+		if (n > b->st->each - start)
+			n = b->st->each - start;
+		p->entry[p->n++] = (struct entry){at, p->start + start, n, q->file_offset + b->done, b->next};
+		p->used = start + n;
+		if ((b->done += n) == q->length) {
+			b->next++;
+			b->done = 0;
+		}
+	}
+}
+
+/* Hands a part's requests to the daemon. */
+static void submit(struct batch *b, struct part *p)
+{
+	struct lanefs_request q[REAP];
+	for (unsigned i = 0; i < p->n && !b->code;) {
+		unsigned n = 0;
+		for (; n < REAP && i + n < p->n; n++) {
+			struct entry *e = &p->entry[i + n];
+			q[n] = (struct lanefs_request){.data = (uint64_t)(p - b->st->part) << 32 | (i + n), .op = b->read ? LANEFS_READ : LANEFS_WRITE, .file = b->file,
+				.memory = b->st->memory, .file_offset = e->file_offset, .memory_offset = e->stage, .length = e->length};
+		}
+		lanefs_ring_submit(b->st->ring, q, n); /* there is room for all parts */
+		p->pending += n;
+		i += n;
+	}
+}
+
+/* Notes how a request ended. Behind a file's end there is nothing: the rest of the piece becomes zero, not what was in the stage. */
+static void ended(struct batch *b, const struct lanefs_completion *c)
+{
+	uint32_t part = (uint32_t)(c->data >> 32), i = (uint32_t)c->data;
+	struct lanefs_stage *st = b->st;
+	if (part >= PARTS || i >= st->part[part].n || !st->part[part].pending || c->result > (int64_t)st->part[part].entry[i].length)
+		return;
+	struct entry *e = &st->part[part].entry[i];
+	int64_t got = c->result < 0 ? 0 : c->result;
+	if (b->read)
+		memset(st->data + e->stage + got, 0, e->length - (uint64_t)got);
+	if (b->result[e->piece] >= 0)
+		b->result[e->piece] = c->result < 0 ? c->result : b->result[e->piece] + got;
+	st->part[part].pending--;
+}
+
+/* Waits for a part's requests. */
+static void await(struct batch *b, struct part *p)
+{
+	struct lanefs_completion c[REAP];
+	while (p->pending) {
+		int n = lanefs_ring_reap(b->st->ring, c, REAP, -1);
+		if (n < 0) {
+			give_up(b);
+			((struct owner *)b->st)->dead = 1;
+			p->pending = 0;
+			return;
+		}
+		for (int i = 0; i < n; i++)
+			ended(b, &c[i]);
+	}
+}
+
+/* The second half of a part's way: to the program's memory, or to the file. */
+static void second(struct batch *b, struct part *p)
+{
+	if (b->read) {
+		await(b, p);
+		if (!b->code && lanefs_stage_move(b->st, p, &b->target, 1))
+			give_up(b);
+		return;
+	}
+	if (lanefs_stage_settle(p))
+		give_up(b);
+	submit(b, p);
+}
+
+static void run(struct batch *b)
+{
+	struct lanefs_stage *st = b->st;
+	unsigned first = 0, half = 0; /* parts that are begun, and those whose second half is */
+	while (b->next < b->pieces && !b->code) {
+		struct part *p = &st->part[first % PARTS];
+		if (!b->read)
+			await(b, p);
+		if (lanefs_stage_settle(p))
+			give_up(b);
+		place(b, p);
+		if (b->read)
+			submit(b, p);
+		else if (!b->code && lanefs_stage_move(st, p, &b->target, 0))
+			give_up(b);
+		first++;
+		if (first - half == READ_AHEAD)
+			second(b, &st->part[half++ % PARTS]);
+	}
+	while (half < first)
+		second(b, &st->part[half++ % PARTS]);
+	for (int i = 0; i < PARTS; i++)
+		await(b, &st->part[i]);
+}
+
+static int check(struct batch *b)
+{
+	for (size_t i = 0; i < b->pieces; i++) {
+		const struct lanefs_piece *q = &b->piece[i];
+		if (q->length > INT64_MAX || q->file_offset > INT64_MAX - q->length || (uintptr_t)b->base + q->memory_offset < (uintptr_t)b->base ||
+		    (uintptr_t)b->base + q->memory_offset + q->length < (uintptr_t)b->base + q->memory_offset)
+			return lanefs_fail(EINVAL, "a piece is beyond the end of any file or memory");
+	}
+	return 0;
+}
+
+static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results)
+{
+	struct owner *o = (struct owner *)st;
+	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results};
+	if (o->pid != getpid())
+		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	if (n == 0)
+		return 0;
+	if (check(&b) || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
+		return -1;
+	if (!b.result && !(b.result = malloc(n * sizeof *b.result)))
+		return lanefs_fail(ENOMEM, NULL);
+	memset(b.result, 0, n * sizeof *b.result);
+	pthread_mutex_lock(&o->lock);
+	if (o->dead) {
+		errno = ECONNRESET;
+		lanefs_fail(ECONNRESET, lanefs_gone_text);
+		give_up(&b);
+	} else {
+		run(&b);
+	}
+	pthread_mutex_unlock(&o->lock);
+	int64_t sum = 0;
+	for (size_t i = 0; i < n && !b.code; i++) {
+		if (b.result[i] >= 0)
+			sum += b.result[i];
+		else if (!results)
+			b.code = (int)-b.result[i];
+	}
+	if (b.result != results)
+		free(b.result);
+	return b.code ? lanefs_fail(b.code, b.text[0] ? b.text : NULL) : sum;
+}
+
+int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
+{
+	return batch(st, 1, file, memory, pieces, n, stream, results);
+}
+
+int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
+{
+	return batch(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results);
+}
+
+int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream)
+{
+	return batch(st, 1, file, memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
+}
+
+int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream)
+{
+	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
+}

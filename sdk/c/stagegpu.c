@@ -1,0 +1,254 @@
+/*
+ * Between a stage and the memory of a program: copies on the program's stream, few by the copy engine, many by one launch of a kernel
+ * in the device's primary context.
+ */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <string.h>
+
+/*
+ * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
+ * GPU the copy engine does not wait for other kernels. (H100, 2026.)
+ */
+enum { FEW = 8, LARGE = 256 << 10 };
+enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
+enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
+enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9 };                    /* CUpointer_attribute, hipPointer_attribute */
+enum { HOST = 1 };                                                     /* CUmemorytype, hipMemoryType since 6 */
+enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
+_Static_assert(sizeof(struct copy) == 24, "layout");
+
+extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_image_gfx942[], lanefs_image_gfx1100[], lanefs_image_gfx1201[], lanefs_image_host[];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const char *const libraries[] = {"libcuda.so.1", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
+enum { LIBRARIES = sizeof libraries / sizeof *libraries };
+static void *loaded[LIBRARIES];
+static unsigned long long looked; /* how many objects had been loaded when loaded was filled; protected by lock, as loaded is */
+
+static int objects(struct dl_phdr_info *info, size_t n, void *adds)
+{
+	(void)n;
+	*(unsigned long long *)adds = info->dlpi_adds;
+	return 1;
+}
+
+/* The GPUs' libraries that the program has loaded. To ask the loader for one that is not there takes long, so that is done only after it has
+ * loaded something. */
+static void program(void *lib[LIBRARIES])
+{
+	unsigned long long adds = 0;
+	dl_iterate_phdr(objects, &adds);
+	pthread_mutex_lock(&lock);
+	if (adds != looked)
+		for (int i = 0; i < LIBRARIES; i++)
+			if (!loaded[i])
+				loaded[i] = dlopen(libraries[i], RTLD_NOW | RTLD_NOLOAD);
+	looked = adds;
+	memcpy(lib, loaded, sizeof loaded);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Asks a library what p is. Returns whether it knows. */
+static int known(struct gpu *g, const void *p, int *type, int *ordinal)
+{
+	uint64_t at = (uint64_t)(uintptr_t)p;
+	unsigned managed = 0;
+	int version = HIP_6;
+	if (CALL(g, "PointerGetAttribute", (void *, int, uint64_t), type, MEMORY_TYPE, at) || CALL(g, "PointerGetAttribute", (void *, int, uint64_t), ordinal, ORDINAL, at))
+		return 0;
+	if (g->hip)
+		CALL(g, "RuntimeGetVersion", (int *), &version);
+	if (version < HIP_6)
+		*type += 1;
+	if (CALL(g, "PointerGetAttribute", (void *, int, uint64_t), &managed, MANAGED, at) == 0 && managed & 1)
+		*type = HOST + 1;
+	return *type > 0 && *ordinal >= 0;
+}
+
+int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t)
+{
+	void *lib[LIBRARIES];
+	*t = (struct target){.stream = stream};
+	program(lib);
+	for (int i = 0; i < LIBRARIES; i++) {
+		struct gpu g = {.hip = i > 0, .lib = lib[i]};
+		int type = 0, ordinal = 0;
+		if (!g.lib || !known(&g, p, &type, &ordinal))
+			continue;
+		t->kernels = type != HOST;
+		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
+		return t->gpu ? 0 : -1;
+	}
+	if (stream)
+		return lanefs_fail(EINVAL, "the memory is ordinary memory, which no GPU knows, and has no place on a stream: give none, or pin the memory");
+	return 0;
+}
+
+/* Registers the stage with the GPU of its first batch, for all devices of that library. */
+static int known_to(struct lanefs_stage *st, struct gpu *g)
+{
+	if (st->gpu && st->gpu->hip == g->hip)
+		return 0;
+	if (st->gpu)
+		return lanefs_fail(EINVAL, "the stage belongs to GPUs of another vendor: make a second one");
+	const char *what = g->hip ? "HostRegister" : "MemHostRegister_v2";
+	int rc = CALL(g, what, (void *, size_t, unsigned), st->data, st->size, PORTABLE_MAPPED);
+	if (rc)
+		return lanefs_gpu_bad(g, what, rc);
+	what = g->hip ? "HostGetDevicePointer" : "MemHostGetDevicePointer_v2";
+	if ((rc = CALL(g, what, (uint64_t *, void *, unsigned), &st->device, st->data, 0))) {
+		CALL(g, g->hip ? "HostUnregister" : "MemHostUnregister", (void *), st->data);
+		return lanefs_gpu_bad(g, what, rc);
+	}
+	st->gpu = g;
+	return 0;
+}
+
+/* Loads the kernel, once for each device. The images for other architectures are refused. */
+static int load(struct gpu *g)
+{
+	static const char *const cuda[] = {lanefs_image_sm_80, NULL};
+	static const char *const hip[] = {lanefs_image_gfx942, lanefs_image_gfx90a, lanefs_image_gfx1100, lanefs_image_gfx1201, lanefs_image_host, NULL};
+	int rc = 0;
+	pthread_mutex_lock(&lock);
+	for (const char *const *image = g->hip ? hip : cuda; !g->copier && *image; image++) {
+		void *module;
+		if ((rc = CALL(g, "ModuleLoadData", (void **, const void *), &module, *image)) == 0)
+			rc = CALL(g, "ModuleGetFunction", (void **, void *, const char *), &g->copier, module, "lanefs_gather");
+	}
+	rc = g->copier ? 0 : rc;
+	pthread_mutex_unlock(&lock);
+	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
+}
+
+/* Copies all entries by one launch. Entries are cut, so that the kernel's teams have equal work. */
+static int launch(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+{
+	struct gpu *g = t->gpu;
+	uint64_t n = 0;
+	for (unsigned i = 0; i < p->n; i++) {
+		struct entry *e = &p->entry[i];
+		for (uint64_t done = 0; done < e->length; done += PIECE) {
+			uint64_t at = (uint64_t)(uintptr_t)e->at + done, stage = st->device + e->stage + done;
+			uint64_t bytes = e->length - done < PIECE ? e->length - done : PIECE;
+			p->copy[n++] = read ? (struct copy){at, stage, bytes, 0} : (struct copy){stage, at, bytes, 0};
+		}
+	}
+	uint64_t table = st->device + (uint64_t)((char *)p->copy - st->data), none = 0;
+	void *args[ARGUMENTS];
+	for (int i = 0; i < ARGUMENTS; i++)
+		args[i] = i == 0 ? &table : i == 1 ? &n : &none;
+	const char *what = g->hip ? "ModuleLaunchKernel" : "LaunchKernel";
+	int rc = CALL(g, what, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
+	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
+}
+
+/* Copies each entry by a call. Those that follow one another on both sides are one. */
+static int calls(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+{
+	struct gpu *g = t->gpu;
+	for (unsigned i = 0; i < p->n;) {
+		struct entry *e = &p->entry[i];
+		uint64_t n = e->length;
+		for (i++; i < p->n && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
+			n += p->entry[i].length;
+		if (n == 0)
+			continue;
+		char *stage = st->data + e->stage;
+		char *to = read ? e->at : stage, *from = read ? stage : e->at;
+		int rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, t->stream) :
+			CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, t->stream);
+		if (rc)
+			return lanefs_gpu_bad(g, "MemcpyAsync", rc);
+	}
+	return 0;
+}
+
+/* Makes the part's event follow what is on the stream. An event belongs to a device. */
+static int mark(struct part *p, const struct target *t)
+{
+	struct gpu *g = t->gpu;
+	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
+	int rc = 0;
+	if (p->event && p->gpu != g) {
+		CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
+		p->event = NULL;
+	}
+	if (!p->event)
+		rc = CALL(g, what, (void **, unsigned), &p->event, DISABLE_TIMING);
+	p->gpu = g;
+	if (!rc) {
+		what = "EventRecord";
+		rc = CALL(g, what, (void *, void *), p->event, t->stream);
+	}
+	p->busy = !rc;
+	if (!rc)
+		return 0;
+	CALL(g, "StreamSynchronize", (void *), t->stream); /* or the part would be used again under the copies */
+	return lanefs_gpu_bad(g, what, rc);
+}
+
+int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+{
+	if (!t->gpu) {
+		for (unsigned i = 0; i < p->n; i++) {
+			struct entry *e = &p->entry[i];
+			memcpy(read ? e->at : st->data + e->stage, read ? st->data + e->stage : e->at, e->length);
+		}
+		st->rungs.host += p->n;
+		return 0;
+	}
+	int was, rc = lanefs_gpu_enter(t->gpu, &was);
+	if (rc)
+		return lanefs_gpu_bad(t->gpu, t->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+	int kernel = t->kernels && p->n > FEW && p->used / p->n < LARGE;
+	rc = known_to(st, t->gpu);
+	if (!rc && kernel)
+		rc = load(t->gpu) || launch(st, p, t, read);
+	else if (!rc)
+		rc = calls(st, p, t, read);
+	if (!rc)
+		*(kernel ? &st->rungs.kernel : &st->rungs.copies) += p->n;
+	/* After a failure as well: some copies may have begun. */
+	int saved = errno;
+	if (mark(p, t))
+		rc = -1;
+	else if (rc)
+		errno = saved;
+	lanefs_gpu_leave(t->gpu, was);
+	return rc ? -1 : 0;
+}
+
+int lanefs_stage_settle(struct part *p)
+{
+	int was, rc;
+	if (!p->busy)
+		return 0;
+	p->busy = 0;
+	if ((rc = lanefs_gpu_enter(p->gpu, &was)) == 0) {
+		rc = CALL(p->gpu, "EventSynchronize", (void *), p->event);
+		lanefs_gpu_leave(p->gpu, was);
+	}
+	return rc ? lanefs_gpu_bad(p->gpu, "EventSynchronize", rc) : 0;
+}
+
+void lanefs_stage_forget(struct lanefs_stage *st)
+{
+	int was;
+	for (int i = 0; i < PARTS; i++) {
+		struct part *p = &st->part[i];
+		if (p->event)
+			CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
+	}
+	if (st->gpu && lanefs_gpu_enter(st->gpu, &was) == 0) {
+		CALL(st->gpu, st->gpu->hip ? "HostUnregister" : "MemHostUnregister", (void *), st->data);
+		lanefs_gpu_leave(st->gpu, was);
+	}
+}
