@@ -1,13 +1,16 @@
 """Open files and their mappings."""
 
+import array
+import ctypes
 import errno
 import os
 import threading
 import warnings
 import weakref
 
+from . import _stage
 from . import _wire as w
-from ._memory import Anonymous, adopt, cuda_array
+from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._session import NotLaneFS, Session
 
 _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
@@ -28,7 +31,7 @@ class File:
         if mode not in _MODES:
             raise ValueError(f"mode {mode!r}: want one of {', '.join(map(repr, _MODES))}")
         self.path, self.mode, self.fd = os.fspath(path), mode, None
-        self._handle = self._ring = None
+        self._handle = self._ring = self._staged = None
         self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
         self._lock = threading.Lock()
         try:
@@ -113,13 +116,64 @@ class File:
                 self._ring = Ring(self)
             return self._ring
 
-    def read_into(self, buffer, offset=0, start=0, length=None):
-        """Reads length bytes at offset of the file to start of a Buffer or private Mapping. Returns how many: fewer at the end."""
-        return self.ring.read(self, buffer, offset, start, length).result()
+    def read_into(self, memory, offset=0, start=0, length=None, stream=None):
+        """Reads length bytes at offset of the file to start of memory. Returns how many: fewer at the end.
 
-    def write_from(self, buffer, offset=0, start=0, length=None):
-        """Writes length bytes from start of a Buffer or Mapping to the file at offset. sync() makes them durable."""
-        return self.ring.write(self, buffer, offset, start, length).result()
+        The memory is a Buffer, a private Mapping, or any other: a tensor, an array, bytes that can be written to, or an address, which needs a
+        length. Of a GPU's memory the bytes are there in the order of the stream, by default PyTorch's current one: after what is on
+        the stream now, and before what comes later."""
+        if isinstance(memory, (Buffer, Mapping)):
+            return self.ring.read(self, memory, offset, start, length).result()
+        return self._one(True, memory, offset, start, length, stream)
+
+    def write_from(self, memory, offset=0, start=0, length=None, stream=None):
+        """Writes length bytes from start of memory, likewise, to the file at offset. sync() makes them durable."""
+        if isinstance(memory, (Buffer, Mapping)):
+            return self.ring.write(self, memory, offset, start, length).result()
+        return self._one(False, memory, offset, start, length, stream)
+
+    def read_batch(self, memory, file_offsets, offsets, lengths, stream=None):
+        """Reads many pieces: lengths[i] bytes at file_offsets[i] of the file to offsets[i] of memory, which is as with read_into. The three
+        are lists, NumPy arrays or tensors of integers, in bytes. Returns an array of how many bytes each has, or a negative errno."""
+        return self._batch(True, memory, file_offsets, offsets, lengths, stream)
+
+    def write_batch(self, memory, file_offsets, offsets, lengths, stream=None):
+        """Writes many pieces likewise."""
+        return self._batch(False, memory, file_offsets, offsets, lengths, stream)
+
+    async def read_batch_async(self, *args, **kwargs):
+        """read_batch in a thread, so that an event loop goes on."""
+        import asyncio  # late: it is large
+        return await asyncio.to_thread(self.read_batch, *args, **kwargs)
+
+    async def write_batch_async(self, *args, **kwargs):
+        """write_batch likewise."""
+        import asyncio
+        return await asyncio.to_thread(self.write_batch, *args, **kwargs)
+
+    def _one(self, read, memory, offset, start, length, stream):
+        if length is None:
+            length = _stage.target(memory, stream, read)[1]
+            if length is None:
+                raise ValueError("an address needs a length")
+            length -= start
+        n, = self._batch(read, memory, [offset], [start], [length], stream)
+        if n < 0:
+            raise OSError(-n, os.strerror(-n))
+        return n
+
+    def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
+        if self.fd is None:
+            raise ValueError(f"{self.path!r} is closed")
+        address, size, stream = _stage.target(memory, stream, read)
+        pieces = _stage.pieces(file_offsets, offsets, lengths, size)
+        if self.session is None:
+            return _plain_batch(self.fd, read, address, pieces)
+        stage = self.session.stage(self.fd)
+        with self._lock:
+            if self._staged is None:
+                self._staged = stage, stage.open(self.fd)
+        return stage.batch(read, self._staged[1], address, pieces, stream)
 
     def sync(self):
         os.fsync(self.fd)
@@ -131,8 +185,10 @@ class File:
             self._ring.close()
         if self._handle is not None:
             self.session.release(self._handle)
+        if self._staged is not None:
+            self._staged[0].release(self._staged[1])
         os.close(self.fd)
-        self.fd = self._ring = self._handle = None
+        self.fd = self._ring = self._handle = self._staged = None
 
     def __enter__(self):
         return self
@@ -151,6 +207,21 @@ _FAR = 1 << 61  # beyond the end of any file
 def _check(offset, length):
     if not 0 <= offset < _FAR or not 0 < length < _FAR:
         raise ValueError(f"a range of {length} bytes at {offset}")
+
+
+def _plain_batch(fd, read, address, pieces):
+    """A batch of a file that is not on LaneFS, between it and memory that the CPU addresses."""
+    results = array.array("q")
+    for i in range(0, len(pieces), 3):
+        offset, start, length = pieces[i:i + 3]
+        view, done = memoryview((ctypes.c_char * length).from_address(address + start)).cast("B"), 0
+        while done < length:
+            n = (os.preadv if read else os.pwritev)(fd, [view[done:]], offset + done)
+            if n == 0:
+                break  # the end of the file
+            done += n
+        results.append(done)
+    return results
 
 
 def _end(session, handle, memory):

@@ -22,17 +22,7 @@ class HostMemory:
 
     @property
     def address(self):
-        if self.size == 0:
-            return 0
-        if not self.view.readonly:
-            return ctypes.addressof(ctypes.c_char.from_buffer(self.view))
-        # ctypes cannot take the address of read-only memory; the buffer protocol can.
-        buf = _Buffer()
-        _get_buffer(self.view, ctypes.byref(buf), 0)
-        try:
-            return buf.buf
-        finally:
-            _release_buffer(ctypes.byref(buf))
+        return address_of(self.view)
 
     def synchronize(self):
         pass
@@ -54,6 +44,21 @@ class _Buffer(ctypes.Structure):  # Py_buffer
 # Prototypes of its own: those of ctypes.pythonapi are shared by all packages.
 _get_buffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int)(("PyObject_GetBuffer", ctypes.pythonapi))
 _release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_Buffer))(("PyBuffer_Release", ctypes.pythonapi))
+
+
+def address_of(view):
+    """The address of a memoryview's bytes."""
+    if view.nbytes == 0:
+        return 0
+    if not view.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    # ctypes cannot take the address of read-only memory; the buffer protocol can.
+    buf = _Buffer()
+    _get_buffer(view, ctypes.byref(buf), 0)
+    try:
+        return buf.buf
+    finally:
+        _release_buffer(ctypes.byref(buf))
 
 
 class DeviceMemory:

@@ -48,7 +48,7 @@ class Session:
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
         self._tag = 0
-        self._event = None
+        self._event = self._stage = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             self._socket.connect(path)
@@ -136,6 +136,19 @@ class Session:
     def latest(self, handle):
         """The present generation of a mapping's range of its file; GONE after the end of the daemon."""
         return GONE if self.gone else struct.unpack_from("<Q", self._board, 8 * handle)[0]
+
+    def stage(self, fd):
+        """The process's stage for this mount. fd is of any file of the mount."""
+        with self._lock:
+            if self._stage is None:
+                from ._stage import Stage
+                self._stage = Stage(fd)
+            return self._stage
+
+    @property
+    def rungs(self):
+        """How requests by way of the stage went on, of 1 MiB at most: by the GPU's kernel, by its copy engine, by the CPU."""
+        return {"kernel": 0, "copies": 0, "host": 0} if self._stage is None else self._stage.rungs()
 
     def wait(self, timeout=None):
         """Returns True when a mapping may no longer be current, False after timeout seconds."""

@@ -387,6 +387,138 @@ class Safetensors(unittest.TestCase):
         self.assertTrue(all(torch.equal(t[k], again[k]) for k in t))
 
 
+class Tensor:
+    """What this package uses of PyTorch's, over the CPU's memory."""
+
+    is_cuda = False
+
+    def __init__(self, memory, at):
+        self._memory, self._at = memory, at
+
+    def data_ptr(self):
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + self._at
+
+    def storage_offset(self):
+        return self._at // 4
+
+    def element_size(self):
+        return 4
+
+    def untyped_storage(self):
+        return self
+
+    def nbytes(self):
+        return len(self._memory)
+
+
+@unittest.skipUnless(os.environ.get("LANEFS_LIBRARY"), "the C library needs cc: make deps installs it")
+class Any(unittest.TestCase):
+    """Memory that is no Buffer and no Mapping."""
+
+    def setUp(self):
+        self.data = os.urandom(3 * 2**20 + 11)
+        self.path = write(self.id(), self.data)
+        self.file = lanefs.open(self.path, "r+")
+        self.addCleanup(self.file.close)
+
+    def test_one(self):
+        b = bytearray(len(self.data) + 10)
+        self.assertEqual(self.file.read_into(b), len(self.data))  # fewer at the end
+        self.assertEqual(b, self.data + bytes(10))
+        self.assertEqual(self.file.read_into(b, offset=5, start=100, length=1000), 1000)
+        self.assertEqual(b[100:1100], self.data[5:1005])
+        t = Tensor(b, 400)
+        self.assertEqual(self.file.read_into(t, offset=77), len(b) - 400)
+        self.assertEqual(b[400:], self.data[77:77 + len(b) - 400])
+        self.assertEqual(self.file.read_into(t.data_ptr(), offset=1, length=33), 33)
+        self.assertEqual(b[400:433], self.data[1:34])
+        self.assertEqual(self.file.write_from(b"written", offset=1000), 7)
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(), self.data[:1000] + b"written" + self.data[1007:])
+        self.assertGreater(self.file.session.rungs["host"], 0)
+
+    def test_refused(self):
+        b = bytearray(100)
+        for args in ((b, 0, 101), (b, 0, 0, 101), (b, -1), (b, 0, -1, 5), (b"constant",), (12345,)):
+            self.assertRaises(ValueError, self.file.read_into, *args)
+        self.assertRaises(TypeError, self.file.read_into, "text")
+        self.assertRaises(ValueError, self.file.read_batch, b, [1, 2], [0], [5])
+        self.assertRaises(ValueError, self.file.read_batch, b, [0], ["x"], [5])
+        self.assertRaisesRegex(OSError, "stream", self.file.read_into, b, stream=5)
+        with lanefs.open(self.path) as f:  # to read only
+            self.assertRaises(PermissionError, f.write_from, b)
+        self.file.close()
+        self.assertRaises(ValueError, self.file.read_into, b)
+
+    def test_batch(self):
+        n = 3000
+        offsets = [i * 7919 % 3000000 for i in range(n)]
+        lengths = [i % 1000 for i in range(n)]
+        starts, at = [], 0
+        for i in range(n):
+            starts.append(at)
+            at += lengths[i] + i % 2
+        b = bytearray(at)
+        columns = [offsets, (ctypes.c_int64 * n)(*starts), __import__("array").array("q", lengths)]
+        results = self.file.read_batch(b, *columns)
+        self.assertEqual(list(results), lengths)
+        for o, s, k in zip(offsets, starts, lengths):
+            self.assertEqual(b[s:s + k], self.data[o:o + k])
+        self.assertEqual(list(self.file.read_batch(b, [len(self.data) - 3, len(self.data)], [0, 9], [9, 9])), [3, 0])
+        self.assertEqual(len(self.file.read_batch(b, [], [], [])), 0)
+        self.assertEqual(list(self.file.write_batch(bytes(range(100)), [3, 300], [10, 50], [5, 6])), [5, 6])
+        with open(self.path, "rb") as f:
+            got = f.read()
+        self.assertEqual((got[3:8], got[300:306], got[306:]), (bytes(range(10, 15)), bytes(range(50, 56)), self.data[306:]))
+
+    def test_async(self):
+        import asyncio
+
+        async def both(b):
+            return await asyncio.gather(self.file.read_batch_async(b, [0], [0], [1000]), self.file.read_batch_async(b, [5], [2000], [1000]))
+        b = bytearray(3000)
+        self.assertEqual([list(r) for r in asyncio.run(both(b))], [[1000], [1000]])
+        self.assertEqual((b[:1000], b[2000:]), (self.data[:1000], self.data[5:1005]))
+
+    def test_threads(self):
+        def work(k, out):
+            b = bytearray(500000)
+            self.file.read_batch(b, range(k, k + 5), [i * 100000 for i in range(5)], [100000] * 5)
+            out.append(all(b[i * 100000:(i + 1) * 100000] == self.data[k + i:k + i + 100000] for i in range(5)))
+        out = []
+        threads = [threading.Thread(target=work, args=(k, out)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(out, [True] * 8)
+
+    def test_fallback(self):
+        p = write(self.id(), self.data, OUTSIDE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            f = lanefs.open(p, "r+", fallback=True)
+        b = bytearray(100)
+        self.assertEqual(f.read_into(b, offset=50), 100)
+        self.assertEqual(b, self.data[50:150])
+        self.assertEqual(list(f.read_batch(b, [len(self.data) - 1], [7], [9])), [1])
+        self.assertEqual(f.write_from(b"x", offset=2), 1)
+        f.close()
+
+    def test_fork(self):
+        b = bytearray(100)
+        self.file.read_into(b)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.file.read_into(b)
+            except OSError as e:
+                os._exit(0 if e.errno == 1 else 2)
+            os._exit(1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(self.file.read_into(b), 100)
+
+
 if __name__ == "__main__":
     warnings.simplefilter("error", ResourceWarning)
     unittest.main(verbosity=2)

@@ -1,0 +1,157 @@
+"""Batches into any memory of the program, by the C library (sdk/c/stage.c): a call for a batch, whatever it has of pieces."""
+
+import array
+import ctypes
+import os
+import sys
+import threading
+import weakref
+
+_SIZE = 0  # of a stage: what the library thinks usual
+
+
+class _Rungs(ctypes.Structure):
+    _fields_ = [("kernel", ctypes.c_uint64), ("copies", ctypes.c_uint64), ("host", ctypes.c_uint64)]
+
+
+_lib = None
+_lock = threading.Lock()
+
+
+def library():
+    """The C library: the one that LANEFS_LIBRARY names, that lies beside this package, or that is installed."""
+    global _lib
+    with _lock:
+        if _lib is None:
+            beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "liblanefs.so.1")
+            name = os.environ.get("LANEFS_LIBRARY") or (beside if os.path.exists(beside) else "liblanefs.so.1")
+            try:
+                lib = ctypes.CDLL(name, use_errno=True)
+            except OSError as e:
+                raise OSError(f"memory that is no Buffer and no Mapping takes the C library (make -C sdk/c; LANEFS_LIBRARY says where it is): {e}") from None
+            p, size, u64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+            batch = [p, ctypes.c_uint32, p, p, size, p, p]
+            for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
+                                    ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
+                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_rungs", None, [p, p])):
+                f = getattr(lib, "lanefs_" + f)
+                f.restype, f.argtypes = result, args
+            _lib = lib
+    return _lib
+
+
+def _check(lib, result):
+    """The result of a call; OSError if it failed. The library's text says more than errno."""
+    if result is None or result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, (lib.lanefs_error() or b"").decode(errors="replace") or os.strerror(code))
+    return result
+
+
+def _end(pid, lib, session, stage):
+    if pid == os.getpid():
+        lib.lanefs_stage_free(stage)
+        lib.lanefs_close(session)
+
+
+class Stage:
+    """A stage, with a connection of its own. It belongs to a Session of the same process."""
+
+    def __init__(self, fd):
+        self._lib = lib = library()
+        self.session = _check(lib, lib.lanefs_connect(fd))
+        try:
+            self.at = _check(lib, lib.lanefs_stage_new(self.session, _SIZE))
+        except OSError:
+            lib.lanefs_close(self.session)
+            raise
+        self._end = weakref.finalize(self, _end, os.getpid(), lib, self.session, self.at)
+        self._end.atexit = False  # the end of the process frees all
+
+    def open(self, fd):
+        handle = ctypes.c_uint32()
+        _check(self._lib, self._lib.lanefs_open(self.session, fd, ctypes.byref(handle)))
+        return handle.value
+
+    def release(self, handle):
+        if self._end.alive:
+            self._lib.lanefs_release(self.session, handle)
+
+    def batch(self, read, file, address, pieces, stream):
+        n = len(pieces) // 3
+        results = array.array("q", bytes(8 * n))
+        call = self._lib.lanefs_read_batch if read else self._lib.lanefs_write_batch
+        _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
+        return results
+
+    def rungs(self):
+        r = _Rungs()
+        self._lib.lanefs_stage_rungs(self.at, ctypes.byref(r))
+        return {"kernel": r.kernel, "copies": r.copies, "host": r.host}
+
+
+def integers(values):
+    """An array of 64-bit integers, of a list, a NumPy array or a tensor of integers."""
+    try:
+        view = memoryview(values)
+        if view.format in ("l", "q", "L", "Q") and view.itemsize == 8 and view.c_contiguous:
+            out = array.array("q")
+            out.frombytes(view.cast("B"))
+            return out
+    except TypeError:
+        pass
+    try:
+        return array.array("q", values.tolist() if hasattr(values, "tolist") else values)
+    except (OverflowError, TypeError) as e:
+        raise ValueError(f"offsets and lengths are integers: {e}") from None
+
+
+def pieces(file_offsets, offsets, lengths, size):
+    """The pieces of a batch as the library takes them, in memory of size bytes (None: unknown)."""
+    columns = [integers(v) for v in (file_offsets, offsets, lengths)]
+    n = len(columns[0])
+    if any(len(c) != n for c in columns):
+        raise ValueError(f"{len(columns[0])} file offsets, {len(columns[1])} offsets in memory, {len(columns[2])} lengths")
+    if n and min(map(min, columns)) < 0:
+        raise ValueError("a negative offset or length")
+    if n and size is not None and max(map(int.__add__, columns[1], columns[2])) > size:
+        raise ValueError(f"a piece is not within the memory, which has {size} bytes")
+    all_of = array.array("q", bytes(24 * n))
+    for i, c in enumerate(columns):
+        all_of[i::3] = c
+    return all_of
+
+
+def _stream(stream):
+    """The handle of a stream: an integer, PyTorch's, CuPy's, None for the default stream."""
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    return int(stream or 0)
+
+
+def target(memory, stream, write):
+    """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer. write: whether the
+    memory is to be written to."""
+    if isinstance(memory, int):
+        return memory, None, _stream(stream)
+    if hasattr(memory, "data_ptr"):  # PyTorch's tensors
+        size = memory.untyped_storage().nbytes() - memory.storage_offset() * memory.element_size()
+        if stream is None and memory.is_cuda:
+            stream = sys.modules["torch"].cuda.current_stream(memory.device)
+        return memory.data_ptr(), size, _stream(stream)
+    if hasattr(memory, "__cuda_array_interface__"):
+        a = memory.__cuda_array_interface__
+        if a.get("strides") is not None:
+            raise ValueError("an array with gaps: give its address, and pieces")
+        if write and a["data"][1]:
+            raise ValueError("the memory is read-only")
+        size = int(a["typestr"][2:])
+        for n in a["shape"]:
+            size *= n
+        return a["data"][0], size, _stream(a.get("stream") if stream is None else stream)
+    view = memoryview(memory).cast("B")
+    if write and view.readonly:
+        raise ValueError("the memory is read-only")
+    from ._memory import address_of
+    return address_of(view), view.nbytes, _stream(stream)
