@@ -11,7 +11,7 @@ struct gpu {
 	struct gpu *next;
 	int hip, ordinal;
 	void *lib, *context;
-	void *copier; /* the function lanefs_copy_pieces, NULL until it is loaded; protected by the lock of stagegpu.c */
+	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
 };
 
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */

@@ -137,7 +137,7 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 		for (uint64_t done = 0; done < e->length; done += PIECE) {
 			uint64_t at = (uint64_t)(uintptr_t)e->at + done, stage = st->device + e->stage + done;
 			uint64_t bytes = e->length - done < PIECE ? e->length - done : PIECE;
-			p->copy[n++] = read ? (struct copy){at, stage, bytes, 0} : (struct copy){stage, at, bytes, 0};
+			p->copy[n++] = read ? (struct copy){at, stage, bytes} : (struct copy){stage, at, bytes};
 		}
 	}
 	uint64_t table = st->device + (uint64_t)((char *)p->copy - st->data), none = 0;
