@@ -54,7 +54,8 @@ func (b *bench) run() (err error) {
 	if err := b.generate(); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "%d rows on %d systems, %d times: about %v\n", len(rows), len(systems), b.runs, estimate(rows, len(systems), b.runs))
+	fmt.Fprintf(os.Stderr, "%d rows on %d systems, %d times: about %v\n",
+		len(rows), len(systems), b.runs, estimate(rows, len(systems), b.runs))
 	b.results = results{}
 	for n := range b.runs {
 		for _, s := range systems {

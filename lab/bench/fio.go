@@ -11,7 +11,8 @@ import (
 // for small ones. A job begins without the file's pages in the cache (fio's invalidate) and ends, with --end_fsync, when fsync has returned.
 func fio(args ...string) func(s *system) (done, error) {
 	return func(s *system) (done, error) {
-		args := append([]string{"--name=bench", "--directory=" + s.mnt, "--ioengine=psync", "--randseed=1", "--fallocate=none", "--output-format=json"}, args...)
+		args := append([]string{"--name=bench", "--directory=" + s.mnt, "--ioengine=psync", "--randseed=1", "--fallocate=none",
+			"--output-format=json"}, args...)
 		out, err := exec.Command("fio", args...).Output()
 		if err != nil {
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -35,7 +35,8 @@ func (b *bench) generate() error {
 		{"tar", "-cf", b.archive(), "-C", b.repository(), "."},
 		{"git", "-C", b.repository(), "init", "-q"},
 		{"git", "-C", b.repository(), "add", "."},
-		{"git", "-C", b.repository(), "-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0", "commit", "-q", "-m", "generated"},
+		{"git", "-C", b.repository(), "-c", "user.name=bench", "-c", "user.email=bench@localhost",
+			"-c", "gc.auto=0", "commit", "-q", "-m", "generated"},
 	} {
 		if _, err := drive.Run(c[0], c[1:]...); err != nil {
 			return err

@@ -20,7 +20,7 @@ func main() {
 	flag.StringVar(&b.options, "o", "", "mount options of LaneFS, for each of its columns")
 	flag.StringVar(&b.newer, "fuse2fs", "", "one more fuse2fs to measure, by its path")
 	flag.StringVar(&b.ways, "ways", "lanefs,null,fuse2fs,kernel", "systems to run, separated by commas")
-	flag.StringVar(&b.only, "rows", "", "rows to run, by the words with which they begin, separated by commas; walk runs only if it is named (default: all others)")
+	flag.StringVar(&b.only, "rows", "", "rows to run, by the words with which they begin, separated by commas (default: all but walk)")
 	flag.StringVar(&b.json, "json", "", "a file for all figures")
 	flag.BoolVar(&b.markdown, "markdown", false, "print tables in Markdown")
 	flag.IntVar(&b.runs, "runs", 5, "runs of each; the median counts")

@@ -77,11 +77,13 @@ func (b *bench) rows() []row {
 	content := func(r row) row { r.content = true; return r }
 	return []row{
 		{name: "sequential write 1 MiB, fresh image", unit: "MB/s", seconds: 1, measure: sequential("--rw=write", "--end_fsync=1")},
-		{name: "sequential write 1 MiB", unit: "MB/s", seconds: 1, filled: true, measure: sequential("--rw=write", "--overwrite=1", "--end_fsync=1")},
+		{name: "sequential write 1 MiB", unit: "MB/s", seconds: 1, filled: true,
+			measure: sequential("--rw=write", "--overwrite=1", "--end_fsync=1")},
 		{name: "sequential read 1 MiB", unit: "MB/s", seconds: 1, filled: true, measure: sequential("--rw=read")},
-		{name: "random read 4 KiB", unit: "IOPS", seconds: 2, filled: true, measure: fio("--filename=seq", "--rw=randread", "--bs=4k", "--size=512M", "--io_size=96M")},
-		{name: "random write 4 KiB", unit: "IOPS", seconds: 2, filled: true, measure: fio("--filename=seq", "--rw=randwrite", "--bs=4k", "--size=512M", "--io_size=96M",
-			"--end_fsync=1")},
+		{name: "random read 4 KiB", unit: "IOPS", seconds: 2, filled: true,
+			measure: fio("--filename=seq", "--rw=randread", "--bs=4k", "--size=512M", "--io_size=96M")},
+		{name: "random write 4 KiB", unit: "IOPS", seconds: 2, filled: true,
+			measure: fio("--filename=seq", "--rw=randwrite", "--bs=4k", "--size=512M", "--io_size=96M", "--end_fsync=1")},
 		{name: "random read 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randread")},
 		{name: "random write 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randwrite")},
 		{name: "random read 4 KiB, O_DIRECT, 4 jobs", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randread", "--numjobs=4")},

@@ -51,7 +51,8 @@ func (s *system) format() error {
 		return err
 	}
 	// Initialised inode tables, so that no kernel thread does it during the run.
-	_, err := drive.Run("mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=0,lazy_journal_init=0", s.image)
+	_, err := drive.Run("mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "metadata_csum_seed,orphan_file",
+		"-E", "lazy_itable_init=0,lazy_journal_init=0", s.image)
 	return err
 }
 

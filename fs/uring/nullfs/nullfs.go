@@ -21,8 +21,8 @@ const (
 	fileSize   = 1 << 30 // what it says that it has
 )
 
-// FS begins with one file "data" of zeroes, which takes everything, as do those that are made. A lookup of a name that begins with "block" waits for Blocked, if there
-// is one, and tells Entered.
+// FS begins with one file "data" of zeroes, which takes everything, as do those that are made. A lookup of a name that begins with
+// "block" waits for Blocked, if there is one, and tells Entered.
 type FS struct {
 	fuse.RawFileSystem
 	Blocked, Entered chan struct{}
