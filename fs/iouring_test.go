@@ -136,7 +136,7 @@ func TestIOUringMounts(t *testing.T) {
 		return n
 	}
 	var before [3]int
-	const mounts = 50
+	const mounts = 200
 	for i := range mounts {
 		dir := t.TempDir()
 		s, err := Mount(dir, v.vol, Options{IOUring: IOUringOn})
