@@ -1,0 +1,129 @@
+"""Any memory of a program on a GPU, by way of a stage: proofs that the bytes are right, and how fast.
+
+    python3 scatter.py MOUNT
+
+MOUNT is a directory of a LaneFS mount. Needs PyTorch and the C library. Times are medians."""
+
+import array
+import os
+import statistics
+import sys
+import time
+
+import torch
+
+import lanefs
+
+MIB = 1 << 20
+
+
+def say(what, *values):
+    print(f"{what:<52}", *values, flush=True)
+
+
+def median(f, times=15):
+    all_of = []
+    for _ in range(times):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        f()
+        torch.cuda.synchronize()
+        all_of.append(time.perf_counter() - start)
+    return statistics.median(all_of)
+
+
+def same(tensor, data):
+    torch.cuda.synchronize()  # pinned memory is the CPU's, too
+    return bytes(tensor.cpu().numpy().tobytes()) == bytes(data)
+
+
+def alignments(f, data, memory, name):
+    """Pieces of every alignment and of many sizes, few (copy engine) and many (kernel), and back."""
+    sizes = [1, 2, 3, 15, 16, 17, 511, 512, 513, 4095, 4096, 4097, 65535, 65537]
+    fo, to, n, at = [], [], [], 0
+    for a in range(16):
+        for b in range(16):
+            for k, size in enumerate(sizes):
+                if (a + b + k) % 4 == 0:
+                    at = (at + 31) // 16 * 16 + a
+                    fo.append((at * 7) % (len(data) - 70000) // 16 * 16 + b)
+                    to.append(at)
+                    n.append(size)
+                    at += size
+    for few in (1, 4000):
+        memory.fill_(7)
+        want = bytearray(b"\7" * memory.numel())
+        for i in range(0, len(n), few):
+            if few == 1 and i % 50:
+                continue
+            got = f.read_batch(memory, fo[i:i + few], to[i:i + few], n[i:i + few])
+            assert list(got) == n[i:i + few]
+            for j in range(i, min(i + few, len(n))):
+                want[to[j]:to[j] + n[j]] = data[fo[j]:fo[j] + n[j]]
+        assert same(memory, want), f"{name}: pieces {few} at a time"
+    with lanefs.open(f.path + ".back", "w") as g:
+        assert list(g.write_batch(memory, to, to, n)) == n
+    with open(f.path + ".back", "rb") as g:
+        back = g.read()
+    for o, k in zip(to, n):
+        assert back[o:o + k] == want[o:o + k], f"{name}: written"
+    say(f"right: {name}, {len(n)} pieces", f.session.rungs)
+
+
+def order(f, data):
+    """What is on the stream comes before, what is put there comes after."""
+    t, side = torch.zeros(8 * MIB, dtype=torch.uint8, device="cuda"), torch.cuda.Stream()
+    a = torch.randn(4096, 4096, device="cuda")
+    for lengths in ([8 * MIB], [4096] * 2048):
+        at = [i * lengths[0] for i in range(len(lengths))]
+        for _ in range(5):
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                for _ in range(20):
+                    a @ a
+                t.fill_(1)
+                f.read_batch(t, at, at, lengths)
+                copy = t.clone()
+                t.fill_(2)
+                back = t.clone()
+            side.synchronize()
+            assert same(copy, data[:8 * MIB]) and int(back.min()) == 2, "the stream's order"
+    say("right: a stream's order")
+
+
+def speed(f, t):
+    for size, count in ((4096, 1), (4096, 4), (4096, 8), (4096, 9), (4096, 16), (4096, 32), (4096, 4096), (16384, 4096), (65536, 256), (65536, 4096), (MIB, 256), (256 * MIB, 1)):
+        at = array.array("q", [i * size for i in range(count)])
+        fo = array.array("q", [(i * 7919 % max(256 * MIB // size, 1)) * size for i in range(count)])
+        n = array.array("q", [size] * count)
+        s = median(lambda: f.read_batch(t, fo, at, n))
+        say(f"read  {size:>9} bytes x {count:<5}", f"{s * 1e6:10.0f} us  {count / s / 1e6:8.3f} M/s  {size * count / s / 1e9:7.2f} GB/s")
+    for size, count in ((4096, 4096), (65536, 1024), (64 * MIB, 1)):
+        at = array.array("q", [i * size for i in range(count)])
+        n = array.array("q", [size] * count)
+        s = median(lambda: f.write_batch(t, at, at, n), 5)
+        say(f"write {size:>9} bytes x {count:<5}", f"{s * 1e6:10.0f} us  {count / s / 1e6:8.3f} M/s  {size * count / s / 1e9:7.2f} GB/s")
+    host = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+    say("a plain copy of 256 MiB", f"{256 * MIB / median(lambda: t[:256 * MIB].copy_(host, non_blocking=True)) / 1e9:.2f} GB/s")
+
+
+def main():
+    path = os.path.join(sys.argv[1], "scatter")
+    with open(path, "wb") as g:
+        for _ in range(4):
+            g.write(os.urandom(64 * MIB))
+    with open(path, "rb") as g:
+        data = g.read(64 * MIB)
+    with lanefs.open(path, "r+") as f:
+        room = 32 * MIB
+        alignments(f, data, torch.empty(room, dtype=torch.uint8, device="cuda"), "PyTorch's memory")
+        alignments(f, data, torch.empty(room, dtype=torch.uint8, pin_memory=True), "pinned memory")
+        alignments(f, data, torch.empty(room, dtype=torch.uint8), "plain memory")
+        order(f, data)
+        if "--speed" in sys.argv:
+            speed(f, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda"))
+    os.remove(path)
+    os.remove(path + ".back")
+
+
+main()
