@@ -11,8 +11,8 @@ type Memory struct {
 	handle uint32
 }
 
-// Register makes the daemon import memory: a memfd with the host runtime, a handle of the GPU's virtual memory with a GPU. The caller still has
-// to close the descriptor.
+// Register makes the daemon import memory: a memfd, or, with a GPU, a handle of its virtual memory. The caller still has to close the
+// descriptor.
 func (s *Session) Register(e gpu.Export) (*Memory, error) {
 	var r wire.RegisterReply
 	if _, err := s.callWith(wire.TRegister, &wire.Register{Kind: uint32(e.Kind), FDOff: uint64(e.Offset), Size: uint64(e.Size)}, &r, 0, e.FD); err != nil {

@@ -1,0 +1,122 @@
+package share_test
+
+import (
+	"bytes"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// stage is ordinary memory of a client, as the C library registers it, with a ring and a file.
+type stage struct {
+	fd     int
+	bytes  []byte
+	memory *lanefs.Memory
+	file   *lanefs.File
+	ring   *lanefs.Ring
+}
+
+func newStage(t *testing.T, s *lanefs.Session, f *os.File, size int) *stage {
+	t.Helper()
+	g := &stage{}
+	var err error
+	g.fd, err = unix.MemfdCreate("stage", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(g.fd) })
+	require.NoError(t, unix.Ftruncate(g.fd, int64(size)))
+	g.bytes, err = unix.Mmap(g.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	g.memory, err = s.Register(gpu.Export{FD: g.fd, Size: int64(size), Kind: gpu.ExportMemFD})
+	require.NoError(t, err)
+	g.file, err = s.Open(f)
+	require.NoError(t, err)
+	g.ring, err = s.NewRing(64)
+	require.NoError(t, err)
+	return g
+}
+
+func (g *stage) read(off, n int64) *lanefs.Request {
+	return &lanefs.Request{Op: lanefs.OpRead, File: g.file, Memory: g.memory, Off: off, Len: n}
+}
+
+// TestHostileStage: a client that takes the pages of its stage away while they are read into, and unmaps them, harms nobody; beside it another
+// one reads what is in the file. A client finds nothing in a new stage, and cannot name another client's.
+func TestHostileStage(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := bytes.Repeat([]byte("of the file "), mib/6)
+	f := m.Write("file", data)
+	honest, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	for range 4 { // so that its stage has a number of which the other connection has no handle
+		newStage(t, honest, f, 4096)
+	}
+	own := newStage(t, honest, f, mib)
+	hostile, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	bad := newStage(t, hostile, f, mib)
+	require.Equal(t, make([]byte, mib), bad.bytes)
+	require.NoError(t, unix.Munmap(bad.bytes))
+
+	var stop atomic.Bool
+	punched := make(chan struct{})
+	go func() {
+		defer close(punched)
+		for !stop.Load() {
+			_ = unix.Fallocate(bad.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, mib)
+			_ = unix.Ftruncate(bad.fd, 0) // refused
+		}
+	}()
+	for range 100 {
+		_ = bad.ring.Do(bad.read(1, mib-1), bad.read(0, mib)) // whatever comes of it
+		clear(own.bytes)
+		require.NoError(t, own.ring.Do(own.read(5, mib)))
+		require.True(t, bytes.Equal(data[5:5+mib], own.bytes))
+	}
+	stop.Store(true)
+	<-punched
+
+	before := bytes.Clone(own.bytes)
+	theirs := bad.read(0, mib)
+	theirs.Memory = own.memory
+	require.ErrorIs(t, bad.ring.Do(theirs), unix.EBADF)
+	require.True(t, bytes.Equal(before, own.bytes))
+	hostile.Close()
+	honest.Close()
+	settled(t, m, 0)
+	works(t, f, data)
+}
+
+// TestStageDies: a client that dies while its stage is read into leaves nothing behind, when the read has ended.
+func TestStageDies(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := bytes.Repeat([]byte("x"), 4*mib)
+	f := m.Write("file", data)
+	before := descriptors(t)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	g := newStage(t, s, f, 4*mib)
+	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
+	g.ring.Start(g.read(0, 4*mib))
+	<-held
+	require.NoError(t, unix.Munmap(g.bytes))
+	require.NoError(t, unix.Close(g.fd))
+	g.fd = -1
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Close() }()
+	release()
+	<-ended
+	settled(t, m, 0)
+	for _, u := range m.Share.Usage() {
+		require.Zero(t, u.Registered)
+	}
+	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
+	works(t, f, data)
+}
