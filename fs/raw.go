@@ -11,8 +11,9 @@ import (
 // it once at most.
 type rawFS struct {
 	fuse.RawFileSystem
-	srv  *Server
-	dirs dirHandles
+	srv     *Server
+	dirs    dirHandles
+	replies replies
 }
 
 func newRawFS(s *Server) *rawFS {

@@ -24,6 +24,7 @@ func (r *rawFS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 }
 
 func (r *rawFS) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, plus bool) fuse.Status {
+	r.noteReply(out.Bytes())
 	d := r.dirs.get(in.Fh)
 	if d == nil {
 		return fuse.EBADF
