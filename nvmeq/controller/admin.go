@@ -40,8 +40,7 @@ type adminQueue struct {
 
 	bell func(tail uint32) error // rings the submission doorbell in place of the CPU; nil: the CPU does
 
-	events   int               // Asynchronous Event Requests outstanding
-	eventSeq int               // of the next one
+	events   uint8             // Asynchronous Event Requests outstanding, a bit each: bit n is CID aerCID+n
 	noEvents bool              // the controller refuses them
 	seen     []nvme.AsyncEvent // received, not yet reported
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"time"
 
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -20,29 +21,23 @@ const (
 // armEventsLocked sends requests until as many are outstanding as the controller allows, at most maxEvents.
 func (c *Controller) armEventsLocked() {
 	q := c.aq
-	for q.broken == nil && !q.noEvents && q.events < min(maxEvents, int(c.ident.AERL)+1) {
-		if q.broken = q.post(&nvme.SQE{Opcode: nvme.AdminAsyncEvent, CID: aerCID + uint16(q.nextEvent())}); q.broken == nil {
-			q.events++
+	for q.broken == nil && !q.noEvents && bits.OnesCount8(q.events) < min(maxEvents, int(c.ident.AERL)+1) {
+		n := bits.TrailingZeros8(^q.events) // the controller may hold a request for ever: its CID is not used for another meanwhile
+		if q.broken = q.post(&nvme.SQE{Opcode: nvme.AdminAsyncEvent, CID: aerCID + uint16(n)}); q.broken == nil {
+			q.events |= 1 << n
 		}
 	}
 }
 
-// nextEvent numbers the requests. Which request an event completes does not matter, so their CIDs only count on.
-func (q *adminQueue) nextEvent() int {
-	n := q.eventSeq
-	q.eventSeq = (q.eventSeq + 1) % 0x100
-	return n
-}
-
 // event handles a completion if it is an event's.
 func (q *adminQueue) event(cqe nvme.CQE) bool {
-	if cqe.CID < aerCID || q.events == 0 {
+	if cqe.CID < aerCID || cqe.CID >= aerCID+maxEvents || q.events>>(cqe.CID-aerCID)&1 == 0 {
 		return false
 	}
-	q.events--
+	q.events &^= 1 << (cqe.CID - aerCID)
 	switch {
 	case cqe.Status.Is(nvme.StatusAERLimit):
-		q.c.ident.AERL = uint8(max(q.events-1, 0)) // it allows fewer than it reports
+		q.c.ident.AERL = uint8(max(bits.OnesCount8(q.events)-1, 0)) // it allows fewer than it reports
 	case cqe.Status.Is(nvme.StatusSQDeleted), cqe.Status.Is(nvme.StatusAbortRequested):
 	case !cqe.Status.OK():
 		q.c.log.Warn("asynchronous event request failed", "device", q.c.t.Name(), "status", cqe.Status.String())
