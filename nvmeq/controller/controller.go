@@ -257,13 +257,14 @@ func (c *Controller) checkStatus() {
 	if c.Err() != nil {
 		return
 	}
+	gen := c.Generation() // before what it stands for: a reset meanwhile may have mended that
 	broken := c.AdminErr()
 	csts := c.CSTS()
 	switch {
 	case csts.Gone() || csts.CFS():
-		c.Recover(c.Generation(), fmt.Errorf("%v", csts))
+		c.Recover(gen, fmt.Errorf("%v", csts))
 	case broken != nil:
-		c.Recover(c.Generation(), broken)
+		c.Recover(gen, broken)
 	}
 }
 

@@ -319,3 +319,34 @@ func TestPlacement(t *testing.T) {
 		require.ErrorContains(t, err, "memory mode")
 	}
 }
+
+// TestStaleStatus: a controller that was reset while its status was being looked at is not reset again for what was seen before.
+func TestStaleStatus(t *testing.T) {
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
+	cfg.Timeout = 0
+	var armed atomic.Bool
+	var looks atomic.Int64
+	var c *controller.Controller
+	b.OnRead32 = func(off int64, v uint32) uint32 {
+		if off != nvme.RegCSTS {
+			return v
+		}
+		looks.Add(1)
+		if armed.CompareAndSwap(true, false) {
+			done := make(chan error)
+			go func() { done <- c.Reset() }()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			looks.Store(0)
+			return v | 2 // CFS, as it was before the reset
+		}
+		return v
+	}
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	armed.Store(true)
+	require.Eventually(t, func() bool { return !armed.Load() && looks.Load() > 0 }, time.Minute, time.Millisecond, "the next look")
+	require.EqualValues(t, 1, c.Generation())
+}
