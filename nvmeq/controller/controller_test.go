@@ -324,21 +324,20 @@ func TestPlacement(t *testing.T) {
 func TestStaleStatus(t *testing.T) {
 	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
 	cfg.Timeout = 0
-	var armed atomic.Bool
-	var looks atomic.Int64
+	var armed, stale, again atomic.Bool
 	var c *controller.Controller
 	b.OnRead32 = func(off int64, v uint32) uint32 {
 		if off != nvme.RegCSTS {
 			return v
 		}
-		looks.Add(1)
+		again.Store(stale.Load())
 		if armed.CompareAndSwap(true, false) {
 			done := make(chan error)
 			go func() { done <- c.Reset() }()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			looks.Store(0)
+			stale.Store(true)
 			return v | 2 // CFS, as it was before the reset
 		}
 		return v
@@ -347,6 +346,7 @@ func TestStaleStatus(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	armed.Store(true)
-	require.Eventually(t, func() bool { return !armed.Load() && looks.Load() > 0 }, time.Minute, time.Millisecond, "the next look")
+	require.Eventually(t, func() bool { return again.Load() }, time.Minute, time.Millisecond, "the next look")
+	time.Sleep(10 * time.Millisecond) // of a reset, if it is one
 	require.EqualValues(t, 1, c.Generation())
 }
