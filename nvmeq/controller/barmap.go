@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/internal/align"
 )
 
 // BARExporter is a Transport that exports BAR 0 as a descriptor, which a GPU's driver can import.
@@ -13,8 +14,17 @@ type BARExporter interface {
 	ExportBAR() (gpu.Export, error)
 }
 
+// BAR is what kernels have of BAR 0.
+type BAR struct {
+	gpu.Memory
+	first int64 // where in BAR 0 the memory begins, in bytes
+}
+
+// At is the address of the register at an offset of BAR 0 for kernels. Doorbells are in their reach, other registers may not be.
+func (b *BAR) At(off int64) gpu.Addr { return b.Addr() + gpu.Addr(off-b.first) }
+
 // ImportBAR maps BAR 0 for kernels by its descriptor. VFIO revokes the DMA-BUF while the function is reset; no lane rings then.
-func (c *Controller) ImportBAR() (gpu.Memory, error) {
+func (c *Controller) ImportBAR() (*BAR, error) {
 	x, ok := c.t.(BARExporter)
 	if !ok {
 		return nil, errors.New("BAR 0 cannot be had as a descriptor")
@@ -29,30 +39,44 @@ func (c *Controller) ImportBAR() (gpu.Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("importing BAR 0: %w", err)
 	}
-	return m, nil
+	return &BAR{m, 0}, nil
 }
 
-// AcquireBAR registers BAR 0 for kernels. A GPU's driver registers memory once only, so all engines of a controller share the
+// doorbellPages is where in BAR 0 the doorbells of all queues are, in whole pages. Each page has been accessed: VFIO maps a BAR page by page
+// at the first access (since Linux 6.12), and a GPU's driver that registers the mapping goes by what is mapped then. A doorbell's
+// value is the vendor's choice when it is read (PCIe transport §3.1.2), and nothing happens.
+func (c *Controller) doorbellPages() (first, end int64) {
+	page := int64(os.Getpagesize())
+	first, end = c.stride.SQ(0)/page*page, align.Up(c.stride.End(uint16(c.queues)), page)
+	end = min(end, int64(len(c.t.BAR())))
+	for at := first; at < end; at += page {
+		c.t.Read32(min(at+page, end) - 4)
+	}
+	return first, end
+}
+
+// AcquireBAR registers the doorbells' pages of BAR 0 for kernels. A GPU's driver registers memory once only, so all engines of a controller share the
 // registration; each calls ReleaseBAR when it is done.
-func (c *Controller) AcquireBAR() (gpu.Memory, error) {
+func (c *Controller) AcquireBAR() (*BAR, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.left {
 		return nil, fmt.Errorf("%s was taken away", c.t.Name())
 	}
 	if c.barUsers == 0 {
-		m, err := c.Runtime().Register(c.t.BAR(), gpu.RegisteredMMIO)
+		first, end := c.doorbellPages()
+		m, err := c.Runtime().Register(c.t.BAR()[first:end:end], gpu.RegisteredMMIO)
 		if err != nil {
 			return nil, err
 		}
-		c.bar = m
+		c.bar = &BAR{m, first}
 	}
 	c.barUsers++
 	return c.bar, nil
 }
 
 // OpenBAR maps BAR 0 for kernels, by registration or else by import. The function ends that.
-func (c *Controller) OpenBAR() (gpu.Memory, func() error, error) {
+func (c *Controller) OpenBAR() (*BAR, func() error, error) {
 	m, err := c.AcquireBAR()
 	if err == nil {
 		return m, c.ReleaseBAR, nil

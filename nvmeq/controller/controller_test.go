@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -349,4 +350,44 @@ func TestStaleStatus(t *testing.T) {
 	require.Eventually(t, func() bool { return again.Load() }, time.Minute, time.Millisecond, "the next look")
 	time.Sleep(10 * time.Millisecond) // of a reset, if it is one
 	require.EqualValues(t, 1, c.Generation())
+}
+
+// pinned notes what is registered.
+type pinned struct {
+	gpu.Runtime
+	b []byte
+}
+
+func (p *pinned) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+	p.b = b
+	return p.Runtime.Register(b, as)
+}
+
+// TestDoorbellPages: of a BAR the kernels get the pages with doorbells, each of which was accessed before.
+func TestDoorbellPages(t *testing.T) {
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{Queues: 16})
+	rt := &pinned{Runtime: cfg.Runtime}
+	cfg.Runtime, cfg.Timeout = rt, 0
+	read := map[int64]bool{}
+	b.OnRead32 = func(off int64, v uint32) uint32 {
+		if off >= 0x1000 {
+			read[off/4096] = rt.b == nil
+		}
+		return v
+	}
+	b.OnBAR = func(m []byte) []byte { return m[:len(m):len(m)] }
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	bar, err := c.AcquireBAR()
+	require.NoError(t, err)
+	last := c.Doorbells().End(uint16(c.Queues()))
+	require.Equal(t, unsafe.Pointer(&b.BAR()[0x1000]), unsafe.Pointer(&rt.b[0]), "no page before the doorbells")
+	require.GreaterOrEqual(t, int64(0x1000+len(rt.b)), last)
+	require.Less(t, int64(0x1000+len(rt.b)), last+4096, "nor one after them")
+	for page := int64(1); page*4096 < last; page++ {
+		require.True(t, read[page], "page %d was accessed before the registration", page)
+	}
+	require.Equal(t, bar.Addr(), bar.At(0x1000))
+	require.NoError(t, c.ReleaseBAR())
 }

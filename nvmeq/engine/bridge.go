@@ -82,8 +82,7 @@ func (l *lane) placeDoorbells(w *resources) (sq, cq uint64) {
 	s := l.e.c.Doorbells()
 	l.bridge = nil
 	if w.bridge == nil {
-		bar := uint64(w.bar.Addr())
-		return bar + uint64(s.SQ(l.qid)), bar + uint64(s.CQ(l.qid))
+		return uint64(w.bar.At(s.SQ(l.qid))), uint64(w.bar.At(s.CQ(l.qid)))
 	}
 	off := int64(l.index) * bridgeStride
 	l.bridge = (*[2]uint32)(unsafe.Pointer(&w.bridge.Host()[off]))

@@ -63,7 +63,7 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
-	r.Doorbell, r.Data, r.IOVA = bar.Addr()+gpu.Addr(c.Doorbells().SQ(0)), data.Addr, data.IOVA
+	r.Doorbell, r.Data, r.IOVA = bar.At(c.Doorbells().SQ(0)), data.Addr, data.IOVA
 
 	const poison = 0xa5
 	if err := fillAndWait(stream, data.Addr, poison, nvme.IdentifySize); err != nil {

@@ -15,7 +15,7 @@ type resources struct {
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
-	bar     gpu.Memory      // BAR 0 for kernels: the controller's registration, or an import of our own. nil with a bridge
+	bar     *controller.BAR // BAR 0 for kernels: the controller's registration, or an import of our own. nil with a bridge
 	bridge  gpu.Memory      // the bridge's words; nil without
 	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
 	own     gpu.Memory      // lane structs and CIDs: lanes only
