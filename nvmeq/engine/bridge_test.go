@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,4 +55,55 @@ func TestDoorbellRoutes(t *testing.T) {
 	require.Equal(t, engine.DoorbellBridge, route)
 	require.ErrorContains(t, why, "I/O memory is not supported here")
 	require.NoError(t, e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
+}
+
+// ringing is a runtime whose kernels ring once more before they end: whoever waits for them finds another tail in the bridge's words.
+type ringing struct {
+	gpu.Runtime
+	words gpu.Memory
+	late  bool
+}
+
+func (r *ringing) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
+	m, err := r.Runtime.Alloc(kind, n)
+	if kind == gpu.HostCoherent { // TestLateBell's place for the words
+		r.words = m
+	}
+	return m, err
+}
+
+func (r *ringing) NewStream() (gpu.Stream, error) {
+	s, err := r.Runtime.NewStream()
+	return &ringingStream{s, r}, err
+}
+
+type ringingStream struct {
+	gpu.Stream
+	r *ringing
+}
+
+func (s *ringingStream) Wait(limit time.Duration) error {
+	err := s.Stream.Wait(limit)
+	if s.r.late {
+		s.r.late = false
+		s.r.words.Host()[0] = 9
+	}
+	return err
+}
+
+// TestLateBell: what a kernel rang for the queue that was is not passed on to the one that is created in its place.
+func TestLateBell(t *testing.T) {
+	_, cfg, _ := testrig.Intercept(t, softctl.Options{})
+	rt := &ringing{Runtime: cfg.Runtime}
+	cfg.Runtime, cfg.Timeout = rt, 0
+	cfg.Placement = controller.Placement{Doorbell: gpu.HostCoherent}
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err = engine.New(c, engine.Config{Lanes: 1, Doorbell: engine.DoorbellBridge, Team: testrig.Team(t)})
+	require.NoError(t, err)
+	rt.late = true
+	require.NoError(t, c.Reset())
+	require.False(t, rt.late)
+	require.Zero(t, rt.words.Host()[0])
 }

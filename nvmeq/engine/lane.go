@@ -101,10 +101,10 @@ func (l *lane) freeAll() {
 // create resets the lane's kernel state and creates its queue pair.
 func (l *lane) create() error {
 	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
-	l.resetDoorbells()
 	if err := l.e.drv.reset(l); err != nil {
 		return controller.RuntimeError{Err: fmt.Errorf("lane %d: %w", l.index, err)}
 	}
+	l.resetDoorbells() // not before: until its end a kernel may ring for the queues that were
 	if state := atomic.LoadUint32(&l.status.State); state != kernels.StateReady {
 		return fmt.Errorf("lane %d: the kernels refuse it (state %d, failure %d): image and host disagree about its layout",
 			l.index, state, atomic.LoadUint32(&l.status.Failed))
