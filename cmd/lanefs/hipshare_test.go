@@ -64,6 +64,7 @@ func TestHIPShare(t *testing.T) {
 				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind))},
 					python, "../../sdk/python/tests/test_hip.py")
 			}
+			require.Regexp(t, `rings moved .* [1-9]\d* requests straight .* [1-9]\d* through stages`, p.ok("vram", "ls", mnt))
 			require.NoError(t, holder.cmd.Process.Kill())
 			_ = holder.cmd.Wait()
 			p.eventually("the daemon forgets a killed client", func() bool { return p.residents(mnt).Residents[0].Holders == 0 })

@@ -150,6 +150,7 @@ func (h *sharing) path() string {
 // vramReport is what `lanefs vram ls --json` prints.
 type vramReport struct {
 	residency.Stats
+	Rings  share.Moved   `json:"rings"`
 	Users  []share.Usage `json:"users"`
 	Limits share.Limits  `json:"limits"` // of a user who is neither root nor the mount's
 }
@@ -160,7 +161,7 @@ func (h *sharing) stats() (*vramReport, error) {
 	}
 	r := &vramReport{Stats: h.pool.Stats(), Users: []share.Usage{}}
 	if h.server != nil {
-		r.Users, r.Limits = h.server.Usage(), h.server.Limits()
+		r.Users, r.Limits, r.Rings = h.server.Usage(), h.server.Limits(), h.server.Moved()
 	}
 	return r, nil
 }

@@ -57,6 +57,10 @@ func printResidents(c *cobra.Command, s *vramReport) error {
 	out := c.OutOrStdout()
 	fmt.Fprintf(out, "%s of %s in use; %d ranges were read (%s), %d requests found theirs, %d were evicted\n",
 		units.Bytes(s.Used), units.Bytes(s.Size), s.Loads, units.Bytes(s.Loaded), s.Shared, s.Evicted)
+	if r := s.Rings; r.Device.Requests+r.Stage.Requests > 0 {
+		fmt.Fprintf(out, "rings moved %s by %d requests straight to memory of programs or from it, %s by %d through stages\n",
+			units.Bytes(r.Device.Bytes), r.Device.Requests, units.Bytes(r.Stage.Bytes), r.Stage.Requests)
+	}
 	if len(s.Residents) > 0 {
 		if err := printRanges(out, s); err != nil {
 			return err

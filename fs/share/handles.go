@@ -86,7 +86,10 @@ func (m *mapping) close(c *conn) {
 }
 
 // memory is memory of the program, registered by Register.
-type memory struct{ mem *residency.Memory }
+type memory struct {
+	mem   *residency.Memory
+	stage bool // ordinary memory, on a mount whose runtime has another kind
+}
 
 func (m *memory) close(c *conn) {
 	c.count.memories--

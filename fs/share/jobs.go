@@ -19,7 +19,9 @@ type job struct {
 	uses [2]*use
 	file *fs.External
 	mem  *residency.Memory
-	err  error
+	// stage says that mem is one (memory.stage).
+	stage bool
+	err   error
 }
 
 // batches looks up the handles of submissions and cuts them into batches of about batchBytes.
@@ -53,7 +55,7 @@ func (r *ring) resolveLocked(j *job) error {
 	var private bool
 	switch m := r.nameLocked(j, j.Memory).(type) {
 	case *memory:
-		j.mem, private = m.mem, true
+		j.mem, j.stage, private = m.mem, m.stage, true
 	case *mapping:
 		j.mem, private = m.hold.Memory(), !m.hold.Shared()
 	default:
@@ -134,6 +136,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 
 // complete puts the completions of a batch into the ring and wakes the client if it sleeps.
 func (r *ring) complete(b []job, t *scratch) {
+	r.moved.add(b, t.results[:len(b)])
 	r.mu.Lock()
 	for i := range b {
 		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: t.results[i]})

@@ -40,7 +40,7 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 		return fail(err)
 	}
 	c.count.memories++
-	c.add(n, &memory{m}, cost)
+	c.add(n, &memory{m, kind == gpu.ExportMemFD && kind != c.s.c.Pool.Kind()}, cost)
 	return result{reply: &wire.RegisterReply{Handle: n}}
 }
 

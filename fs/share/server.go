@@ -45,6 +45,7 @@ type Server struct {
 	c      Config
 	gate   *gate.Gate
 	ledger *ledger
+	moved  moved
 	wg     sync.WaitGroup
 
 	ending  atomic.Bool   // Close was called: long transfers end early
