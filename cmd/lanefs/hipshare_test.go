@@ -25,7 +25,7 @@ func TestHIPShare(t *testing.T) {
 	}
 	build := t.TempDir()
 	inC := filepath.Join(build, "testgpu")
-	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build, filepath.Join(build, "liblanefs.a"))
+	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
 	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
 	for _, c := range []struct {
 		name, rocm string
@@ -61,7 +61,8 @@ func TestHIPShare(t *testing.T) {
 			other.end()
 			require.Equal(t, "ok\n", p.program(nil, inC, path, itoa(int(c.kind))))
 			if python, err := exec.LookPath("python3"); err == nil { // a skip where it is missing is sdk/python's to say
-				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind))},
+				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind)),
+					"LANEFS_LIBRARY=" + filepath.Join(build, "liblanefs.so.1.0.0")},
 					python, "../../sdk/python/tests/test_hip.py")
 			}
 			require.Regexp(t, `rings moved .* [1-9]\d* requests straight .* [1-9]\d* through stages`, p.ok("vram", "ls", mnt))

@@ -253,19 +253,18 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 	if (n == 0)
 		return 0;
-	if (check(&b) || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
+	if (check(&b))
 		return -1;
 	if (!b.result && !(b.result = malloc(n * sizeof *b.result)))
 		return lanefs_fail(ENOMEM, NULL);
 	memset(b.result, 0, n * sizeof *b.result);
 	pthread_mutex_lock(&o->lock);
-	if (o->dead) {
-		errno = ECONNRESET;
+	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
+	if (o->dead || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
 		give_up(&b);
-	} else {
+	else
 		run(&b);
-	}
 	pthread_mutex_unlock(&o->lock);
 	int64_t sum = 0;
 	for (size_t i = 0; i < n && !b.code; i++) {

@@ -72,6 +72,26 @@ class HIP(unittest.TestCase):
         with open(self.path, "rb") as f:
             self.assertEqual(f.read(), self.data[:100] + self.data[1:1 + (1 << 20)] + self.data[100 + (1 << 20):])
 
+    def test_any(self):
+        """Memory of hipMalloc, which nobody exported: by copies, and by the kernel."""
+        memory, n = ctypes.c_void_p(), 2000
+        self.driver.do("Malloc", ctypes.byref(memory), ctypes.c_size_t(len(self.data)))
+        at, stream = memory.value, self.stream.value
+        self.assertEqual(self.file.read_into(at, length=len(self.data), stream=stream), len(self.data))
+        self.assertEqual(self.bytes_at(at, len(self.data)), self.data)
+        offsets = [i * 7919 % 5000000 for i in range(n)]
+        self.assertEqual(list(self.file.read_batch(at, offsets, range(0, n * 1001, 1001), [1000] * n, stream=stream)), [1000] * n)
+        got = self.bytes_at(at, n * 1001)
+        for i, o in enumerate(offsets):
+            self.assertEqual(got[i * 1001:i * 1001 + 1000], self.data[o:o + 1000])
+        self.assertEqual(list(self.file.write_batch(at, [0, 5000], [1001, 0], [1000, 1000], stream=stream)), [1000, 1000])
+        with open(self.path, "rb") as f:
+            written = f.read(6000)
+        self.assertEqual((written[:1000], written[5000:]), (got[1001:2001], got[:1000]))
+        rungs = self.file.session.rungs
+        self.assertTrue(rungs["kernel"] >= n and rungs["copies"] > 0 and rungs["host"] == 0, rungs)
+        self.driver.do("Free", memory)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
