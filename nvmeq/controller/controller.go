@@ -102,13 +102,10 @@ func Open(cfg Config) (*Controller, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = adminTimeout
 	}
-	cfg.Placement.fill(cfg.Runtime)
 	stepper, _ := cfg.Transport.(Stepper)
-	if stepper == nil && !cfg.Runtime.Facts().CallerDriven {
-		cfg.Placement.usePages()
-	}
 	c := &Controller{cfg: cfg, t: cfg.Transport, stepper: stepper, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
+	c.cfg.Placement = c.complete(cfg.Placement)
 	c.rt.Store(&cfg.Runtime)
 	if err := c.open(); err != nil {
 		if c.aq != nil {
@@ -176,6 +173,24 @@ func (c *Controller) Placement() Placement {
 		return host
 	}
 	return c.cfg.Placement
+}
+
+// Place changes where memory is allocated from now on. Nothing may be attached. The admin queue stays where it is.
+func (c *Controller) Place(p Placement) error {
+	if len(c.queuePairs()) > 0 || c.failover.Load() != nil {
+		return fmt.Errorf("nvme: %s: the memory of queue pairs that are in use cannot be placed elsewhere", c.t.Name())
+	}
+	c.cfg.Placement = c.complete(p)
+	return nil
+}
+
+// complete replaces what a placement leaves open.
+func (c *Controller) complete(p Placement) Placement {
+	p.fill(c.cfg.Runtime)
+	if c.stepper == nil && !c.cfg.Runtime.Facts().CallerDriven {
+		p.usePages()
+	}
+	return p
 }
 
 // Runtime runs the lanes: Config.Runtime, or the spare one after a failover.

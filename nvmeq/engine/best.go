@@ -21,75 +21,94 @@ type Choice struct {
 }
 
 // OpenBest is Open in the best of the memory modes, with the best of the doorbell routes, that Prove accepts for an engine
-// like ec and a namespace. Every attempt opens the controller anew.
+// like ec and a namespace. The controller is opened once, and again only after a proof that left something behind: to open and shut a
+// drive takes it seconds.
 func OpenBest(cfg controller.Config, l Candidates, ec Config, nsid uint32) (*controller.Controller, Choice, error) {
-	var ch Choice
 	if len(l.Doorbells) == 0 || len(l.Modes) == 0 {
-		return nil, ch, errors.New("nvme: OpenBest needs candidates")
+		return nil, Choice{}, errors.New("nvme: OpenBest needs candidates")
 	}
 	least, last := l.Modes[len(l.Modes)-1], l.Doorbells[len(l.Doorbells)-1]
-	// Doorbells first, with the memory that needs the least.
-	ch.Doorbell, ch.Mode = last, least
-	var c *controller.Controller
+	o := opener{cfg: cfg, ec: ec, nsid: nsid, choice: Choice{Doorbell: last, Mode: least}}
+	err := o.choose(l, least)
+	if err == nil && (o.c == nil || o.c.Failover() == nil) {
+		err = o.in(o.choice.Mode)
+	}
+	if err != nil && o.c != nil {
+		return nil, o.choice, errors.Join(err, o.c.Close())
+	}
+	return o.c, o.choice, err
+}
+
+// opener is one OpenBest under way.
+type opener struct {
+	cfg    controller.Config
+	ec     Config
+	nsid   uint32
+	c      *controller.Controller // nil: it is not open
+	choice Choice
+}
+
+// choose tries the doorbells, with the memory that needs the least, then the memory.
+func (o *opener) choose(l Candidates, least controller.MemoryMode) error {
 	for _, r := range l.Doorbells[:len(l.Doorbells)-1] {
-		var err error
-		if c, err = ch.attempt(cfg, ec, nsid, least, r, fmt.Sprintf("doorbells by %v", r)); err != nil {
-			return nil, ch, err
+		ok, err := o.attempt(least, r, fmt.Sprintf("doorbells by %v", r))
+		if err != nil {
+			return err
 		}
-		if c != nil {
-			ch.Doorbell = r
+		if ok {
+			o.choice.Doorbell = r
 			break
 		}
 	}
-	if c != nil && len(l.Modes) > 1 {
-		if err := c.Close(); err != nil {
-			return nil, ch, err
-		}
-		c = nil
-	}
 	for _, m := range l.Modes[:len(l.Modes)-1] {
-		c, err := ch.attempt(cfg, ec, nsid, m, ch.Doorbell, fmt.Sprintf("memory mode %d", m))
+		if o.c != nil && o.c.Failover() != nil {
+			return nil // nothing is left to choose
+		}
+		ok, err := o.attempt(m, o.choice.Doorbell, fmt.Sprintf("memory mode %d", m))
 		if err != nil {
-			return nil, ch, err
+			return err
 		}
-		if c != nil {
-			ch.Mode = m
-			return c, ch, nil
-		}
-	}
-	if c == nil {
-		var err error
-		if c, err = openIn(cfg, least); err != nil {
-			return nil, ch, err
+		if ok {
+			o.choice.Mode = m
+			break
 		}
 	}
-	return c, ch, nil
+	return nil
 }
 
-func openIn(cfg controller.Config, m controller.MemoryMode) (*controller.Controller, error) {
-	var err error
-	if cfg.Placement, err = m.Placement(); err != nil {
-		return nil, err
-	}
-	return controller.Open(cfg)
-}
-
-// attempt opens the controller in one way. It returns nil where the proof failed; the controller is closed again then. After a
-// failover to the CPU nothing is left to prove.
-func (ch *Choice) attempt(cfg controller.Config, ec Config, nsid uint32, m controller.MemoryMode, r DoorbellRoute, what string) (*controller.Controller, error) {
-	c, err := openIn(cfg, m)
+// in has the controller open, with its memory in that mode.
+func (o *opener) in(m controller.MemoryMode) error {
+	place, err := m.Placement()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	if o.c != nil {
+		return o.c.Place(place)
+	}
+	o.cfg.Placement = place
+	o.c, err = controller.Open(o.cfg)
+	return err
+}
+
+// attempt says whether one way is proved. After a failover to the CPU nothing is left to prove.
+func (o *opener) attempt(m controller.MemoryMode, r DoorbellRoute, what string) (bool, error) {
+	if err := o.in(m); err != nil {
+		return false, err
+	}
+	c, ec := o.c, o.ec
 	ec.Doorbell = r
-	why := Prove(c, ec, nsid)
+	why := Prove(c, ec, o.nsid)
 	if why == nil || c.Failover() != nil {
-		return c, nil
+		return true, nil
 	}
 	c.Log().Info("refused: "+what, "device", c.Name(), "why", why.Error())
-	ch.Refused = append(ch.Refused, what+": "+why.Error())
-	if err := c.Close(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", what, why), err)
+	o.choice.Refused = append(o.choice.Refused, what+": "+why.Error())
+	if c.Err() == nil && c.AdminErr() == nil && c.Generation() == 0 && !errors.Is(why, errLeft) {
+		return false, nil
 	}
-	return nil, nil
+	o.c = nil
+	if err := c.Close(); err != nil {
+		return false, errors.Join(fmt.Errorf("%s: %w", what, why), err)
+	}
+	return false, nil
 }

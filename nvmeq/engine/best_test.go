@@ -190,3 +190,31 @@ func TestOpenBestRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestOpenBestOnce: rungs that are refused, and leave nothing behind, do not have the controller shut down and opened again.
+func TestOpenBestOnce(t *testing.T) {
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{})
+	rt := cfg.Runtime
+	cfg.Timeout = 0
+	cfg.Runtime = &wrongMemory{Runtime: rt, alloc: func(_ gpu.MemKind, n int64) (gpu.Memory, error) { return rt.Alloc(gpu.HostMapped, n) }}
+	l := engine.Candidates{Doorbells: []engine.DoorbellRoute{engine.DoorbellBAR, engine.DoorbellBridge}, Modes: []controller.MemoryMode{11, 1, 0}}
+	c, choice, err := engine.OpenBest(cfg, l, engine.Config{Timeout: time.Minute, Team: testrig.Team(t)}, 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	require.Equal(t, controller.MemoryMode(0), choice.Mode)
+	require.Equal(t, engine.DoorbellBAR, choice.Doorbell)
+	require.Len(t, choice.Refused, 2)
+	enabled := 0
+	for _, cc := range b.CCs {
+		if cc.EN() && cc.SHN() == nvme.SHNNone {
+			enabled++
+		}
+	}
+	require.Equal(t, 1, enabled)
+	e, err := engine.New(c, engine.Config{Lanes: 2, Doorbell: choice.Doorbell, Team: testrig.Team(t)})
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Place(controller.Placement{}), "cannot be placed elsewhere")
+	require.Equal(t, uint16(1), e.Stats()[0].QID)
+	r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: b.Controller, Block: 512}}
+	r.roundTrip(t)
+}

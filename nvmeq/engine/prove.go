@@ -36,7 +36,11 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	defer func() {
+		if left := e.Close(); left != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, left))
+		}
+	}()
 	p := &proof{c: c, e: e, rt: c.Runtime(), nsid: nsid, n: 1 << shift}
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.open(); err != nil {
@@ -52,6 +56,9 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	}
 	return p.queues()
 }
+
+// errLeft is wrapped by the error of a proof whose lane could not be removed.
+var errLeft = errors.New("the proof's lane is left")
 
 // proofTimeout is for a command of a proof: shorter than others, since a mount waits for it.
 const proofTimeout = 10 * time.Second
