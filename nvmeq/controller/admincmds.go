@@ -108,3 +108,27 @@ func (c *Controller) enableEvents() error {
 	}
 	return err
 }
+
+// hostBehaviorSize is the bytes of the Host Behavior Support structure (Base §5.27.1.18); its first, ACRE, enables Command Retry Delays.
+const hostBehaviorSize = 512
+
+// enableRetryDelays has the controller say in a status how long the host is to wait before it tries again. It does not before it is told
+// that the host knows of that.
+func (c *Controller) enableRetryDelays() error {
+	if c.ident.CRDT == [3]uint16{} {
+		return nil
+	}
+	c.admin.Lock()
+	defer c.admin.Unlock()
+	s := nvme.SQE{Opcode: nvme.AdminSetFeatures, CDW10: uint32(nvme.FIDHostBehavior), PRP1: c.aq.dataIOVA()}
+	if err := c.aq.usable(s.Opcode.Name(true)); err != nil {
+		return err
+	}
+	data := c.aq.data()[:hostBehaviorSize]
+	clear(data)
+	data[0] = 1
+	if _, err := c.aq.exec(s, c.cfg.Timeout); err != nil && !nvme.Refused(err) {
+		return fmt.Errorf("feature %02xh: %w", uint8(nvme.FIDHostBehavior), err)
+	}
+	return nil
+}

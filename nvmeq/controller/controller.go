@@ -150,13 +150,16 @@ func (c *Controller) open() error {
 	return nil
 }
 
-// start follows every enable: it asks for I/O queues and arms asynchronous events.
+// start follows every enable: it asks for I/O queues, for retry delays, and arms asynchronous events.
 func (c *Controller) start() (queues int, err error) {
 	n, err := c.negotiateQueues(c.cfg.Queues)
 	if err != nil {
 		return 0, err
 	}
 	if err := c.enableEvents(); err != nil {
+		return 0, err
+	}
+	if err := c.enableRetryDelays(); err != nil {
 		return 0, err
 	}
 	c.admin.Lock()

@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"sync/atomic"
 	"testing"
@@ -390,4 +391,32 @@ func TestDoorbellPages(t *testing.T) {
 	}
 	require.Equal(t, bar.Addr(), bar.At(0x1000))
 	require.NoError(t, c.ReleaseBAR())
+}
+
+// TestRetryDelaysEnabled: a controller with retry delays is told, after every enable, that the host knows them; one without is not.
+func TestRetryDelaysEnabled(t *testing.T) {
+	for _, delays := range []bool{false, true} {
+		b, cfg, _ := testrig.Intercept(t, softctl.Options{})
+		cfg.Timeout = 0
+		seen := map[int]bool{} // places in the queue where ACRE was set
+		b.OnAdminData = func(d []byte) {
+			if delays && d[512] == 0x66 && d[513] == 0x44 { // Identify Controller: SQES, CQES
+				binary.LittleEndian.PutUint16(d[128:], 5) // CRDT1
+			}
+			for at := 0; at < 4096; at += nvme.SQESize {
+				e, err := nvme.DecodeSQE(b.Admin[at : at+nvme.SQESize])
+				if err == nil && e.Opcode == nvme.AdminSetFeatures && e.CDW10 == uint32(nvme.FIDHostBehavior) && d[0] == 1 && len(bytes.Trim(d[1:512], "\x00")) == 0 {
+					seen[at] = true
+				}
+			}
+		}
+		c, err := controller.Open(cfg)
+		require.NoError(t, err)
+		require.Equal(t, delays, len(seen) == 1)
+		require.Equal(t, delays, c.Identify().RetryDelay(1) == 500*time.Millisecond)
+		clear(seen)
+		require.NoError(t, c.Reset())
+		require.Equal(t, delays, len(seen) == 1, "again after a reset")
+		require.NoError(t, c.Close())
+	}
 }

@@ -17,6 +17,7 @@ const (
 	FIDWriteAtomic   FID = 0x0a
 	FIDAsyncEvent    FID = 0x0b
 	FIDTimestamp     FID = 0x0e
+	FIDHostBehavior  FID = 0x16
 	FIDCmdSetProfile FID = 0x19
 	FIDWriteProtect  FID = 0x84
 )
