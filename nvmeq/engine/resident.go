@@ -105,19 +105,29 @@ func (d *residentDriver) checkKernel(l *lane) error {
 }
 
 // sync parks the lane. A command other than CommandRun, CommandFail above all, stays as it is.
-func (d *residentDriver) sync(l *lane) error {
+func (d *residentDriver) sync(l *lane) error { return d.syncWithin(l, launchTimeout) }
+
+func (d *residentDriver) syncWithin(l *lane, limit time.Duration) error {
 	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
 	}
 	d.launches.Lock()
 	defer d.launches.Unlock()
-	return park(l)
+	return park(l, limit)
+}
+
+// syncAll parks every lane whose kernel ends within a limit that is for all together.
+func (d *residentDriver) syncAll(limit time.Duration) {
+	end := time.Now().Add(limit)
+	for _, l := range d.e.lanes {
+		_ = d.syncWithin(l, max(time.Until(end), 0))
+	}
 }
 
 // park ends the lane's kernel and waits for its end. No launch may happen meanwhile.
-func park(l *lane) error {
+func park(l *lane, limit time.Duration) error {
 	atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandRun, kernels.CommandPark)
-	err := l.stream.Wait(launchTimeout)
+	err := l.stream.Wait(limit)
 	atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandPark, kernels.CommandRun)
 	return err
 }
@@ -157,7 +167,7 @@ func (d *residentDriver) quiesced(f func() error) error {
 		atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandRun, kernels.CommandPark)
 	}
 	for _, l := range d.e.lanes {
-		if err := park(l); err != nil {
+		if err := park(l, launchTimeout); err != nil {
 			return fmt.Errorf("parking lane %d: %w", l.index, err)
 		}
 	}

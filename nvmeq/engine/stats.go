@@ -19,6 +19,10 @@ type LaneStats struct {
 	Rejected     uint64 // work answered without being posted
 }
 
+// statsWait is how long Stats waits for kernels: one that runs ends by itself after residentLimit. A failover needs the lock that is held
+// meanwhile, and it is just then that a kernel does not end.
+const statsWait = 2 * residentLimit
+
 // Stats reads every lane's counters. Each number is whole; those of a lane that is running may be from different steps.
 // After Close it is what they were at the end.
 func (e *Engine) Stats() []LaneStats {
@@ -27,11 +31,9 @@ func (e *Engine) Stats() []LaneStats {
 	if e.lastStats != nil {
 		return append([]LaneStats(nil), e.lastStats...)
 	}
-	if _, resident := e.drv.(*residentDriver); resident {
+	if d, resident := e.drv.(*residentDriver); resident {
 		// A kernel writes its counters after the results. One that cannot be parked shows what it last wrote.
-		for _, l := range e.lanes {
-			_ = e.drv.sync(l)
-		}
+		d.syncAll(statsWait)
 	}
 	return e.readStats()
 }

@@ -1,0 +1,66 @@
+package engine_test
+
+import (
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// endless is a device whose kernels seem not to end once asked is set. It counts how long it was to be waited for.
+type endless struct {
+	*detached.Runtime
+	on    atomic.Bool
+	asked atomic.Int64 // nanoseconds
+}
+
+func (e *endless) NewStream() (gpu.Stream, error) {
+	s, err := e.Runtime.NewStream()
+	return endlessStream{s, e}, err
+}
+
+type endlessStream struct {
+	gpu.Stream
+	e *endless
+}
+
+func (s endlessStream) Wait(limit time.Duration) error {
+	if s.e.on.Load() {
+		s.e.asked.Add(int64(limit))
+		time.Sleep(limit / 100) // the test has not all the time
+		return os.ErrDeadlineExceeded
+	}
+	return s.Stream.Wait(limit)
+}
+
+// TestStatsBesideHang: whoever asks for the counters holds up a failover only as long as a kernel that works may run, whatever the number of
+// lanes.
+func TestStatsBesideHang(t *testing.T) {
+	dev, err := detached.New(false)
+	require.NoError(t, err)
+	rt := &endless{Runtime: dev}
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: soft, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, engine.Config{Lanes: 8})
+	require.NoError(t, err)
+	rt.on.Store(true)
+	require.Len(t, e.Stats(), 8)
+	rt.on.Store(false)
+	require.Positive(t, rt.asked.Load())
+	require.Less(t, time.Duration(rt.asked.Load()), 8*time.Second, "one lane's time to reset is longer than that")
+}
