@@ -20,6 +20,13 @@ func resolveDevice(device string) (string, error) {
 			return resolveFunction(device)
 		}
 	}
+	if name, value, ok := parseTag(device); ok {
+		if _, err := os.Lstat(device); err != nil {
+			if device, err = (machine{}).find(name, value); err != nil {
+				return "", err
+			}
+		}
+	}
 	abs, err := filepath.Abs(device)
 	if err != nil {
 		return "", err

@@ -19,7 +19,8 @@ func mountCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
-		Long: `Mounts the ext4 volume on DEVICE, an image file or an NVMe function's PCI address, at DIR. The command returns 0 once the mount answers; the
+		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device, also as LABEL=, UUID=, PARTLABEL= or PARTUUID=
+as with mount(8), or an NVMe function's PCI address. The command returns 0 once the mount answers; the
 process that serves it goes to the background unless --foreground is given. What LaneFS has mounted already is mounted once more
 at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
