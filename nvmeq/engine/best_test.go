@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
@@ -98,6 +99,41 @@ func (a *misdirected) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	return a.Intercepted.Map(shadow, off, n)
 }
 
+// caching is a device whose kernels read through a cache that does not hear of what others write. Its own writes it knows.
+type caching struct {
+	gpu.Runtime
+	cache gpu.Memory
+	full  bool
+}
+
+func (c *caching) NewStream() (gpu.Stream, error) {
+	s, err := c.Runtime.NewStream()
+	return &cachingStream{s, c}, err
+}
+
+type cachingStream struct {
+	gpu.Stream
+	c *caching
+}
+
+func (s *cachingStream) Fill(dst gpu.Addr, v byte, n int64) error {
+	s.c.full = false
+	return s.Stream.Fill(dst, v, n)
+}
+
+func (s *cachingStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
+	if f.Name() == kernels.CheckPatternKernel {
+		if !s.c.full {
+			if err := s.Stream.Copy(s.c.cache.Addr(), gpu.Addr(args[0]), int64(args[1]*8)); err != nil {
+				return err
+			}
+			s.c.full = true
+		}
+		args = append([]uint64{uint64(s.c.cache.Addr())}, args[1:]...)
+	}
+	return s.Stream.Launch(f, grid, block, args...)
+}
+
 // TestOpenBestRefuses: memory that is not where the placement says is found by its bytes, and the error names it. OpenBest chooses the
 // next candidate, which works.
 func TestOpenBestRefuses(t *testing.T) {
@@ -145,6 +181,13 @@ func TestOpenBestRefuses(t *testing.T) {
 					t.Cleanup(func() { require.NoError(t, other.Close()) })
 					return &aliased{m, other}, err
 				}}
+			}},
+		{name: "kernels see a stale cache", mode: 8, want: "data in device-fine memory of .*: a kernel does not see what the controller wrote, while the copy engine does",
+			setup: func(t *testing.T, cfg *controller.Config) {
+				cache, err := cfg.Runtime.Alloc(gpu.HostMapped, 4096)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, cache.Close()) })
+				cfg.Runtime = &caching{Runtime: cfg.Runtime, cache: cache}
 			}},
 		{name: "doorbells go elsewhere", route: engine.DoorbellBAR, want: "doorbells by iomem: reading block 0 into host memory: .*timed out", short: true,
 			setup: func(t *testing.T, cfg *controller.Config) {

@@ -18,7 +18,8 @@ import (
 //  1. the runtime is asked for each kind of memory; what it gives must be of that kind
 //  2. the device fills data memory with a pattern           the CPU's view, where there is one, must show it
 //  3. the controller compares its block 0 with the memory   and must find them different: it sees what the device wrote
-//  4. a lane reads block 0 into the memory                  device and CPU must see what the same read gave in host memory
+//  4. a kernel reads the memory, so that it is in the device's caches
+//     a lane reads block 0 into the memory                  device, kernel and CPU must see what the same read gave in host memory
 //  5. the controller compares again                         and must find them the same
 //  6. the queues are read by the device                     the command is there, a completion too, and the CPU sees the same
 //
@@ -75,6 +76,7 @@ type proof struct {
 	ref    *controller.DMA // host memory: what block 0 really has
 	stage  gpu.Memory      // host memory into which the device copies what it sees
 	stream gpu.Stream
+	sum    kernelSum
 }
 
 func (p *proof) open() (err error) {
@@ -89,8 +91,10 @@ func (p *proof) open() (err error) {
 	if err = p.c.Quiesced(func() (err error) { p.stage, err = p.rt.Alloc(gpu.HostMapped, size); return err }); err != nil {
 		return err
 	}
-	p.stream, err = p.rt.NewStream()
-	return err
+	if p.stream, err = p.rt.NewStream(); err != nil {
+		return err
+	}
+	return p.c.Quiesced(func() error { return p.sum.open(p.rt, p.e.module, p.stream) })
 }
 
 func (p *proof) close() error {
@@ -98,6 +102,7 @@ func (p *proof) close() error {
 	if p.stream != nil {
 		errs = append(errs, p.stream.Close())
 	}
+	errs = append(errs, p.c.Quiesced(p.sum.close))
 	if p.stage != nil {
 		errs = append(errs, p.c.Quiesced(p.stage.Close))
 	}
@@ -146,11 +151,19 @@ func (p *proof) round(pattern byte) error {
 	if err := p.compare(what, bytes.Equal(filled, want)); err != nil {
 		return err
 	}
+	if _, err := p.sum.of(p.data.Addr, p.n); err != nil {
+		return err
+	}
 	if err := p.command(nvme.IORead, p.data); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if _, err := p.agree(what, p.data, p.n, want); err != nil {
 		return err
+	}
+	if sum, err := p.sum.of(p.data.Addr, p.n); err != nil {
+		return err
+	} else if sum != sumOf(want) {
+		return fmt.Errorf("%s: a kernel does not see what the controller wrote, while the copy engine does: the device's caches keep what was there before", what)
 	}
 	return p.compare(what, true)
 }
