@@ -24,7 +24,7 @@ const (
 
 // autoIOUring is what IOUringAuto means: "on" or "off". A variable, and a string, for the linker: the tests of every package, and the
 // programs that they build, run on one transport or the other with GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on
-var autoIOUring = "off"
+var autoIOUring = "on"
 
 // Wanted says whether requests are to come by io_uring, where that can be had.
 func (u IOUring) Wanted() bool { return u == IOUringOn || u == IOUringAuto && autoIOUring == "on" }

@@ -5,8 +5,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // The kernel wants a queue for each possible CPU; some of them may be offline (Documentation/admin-guide/cputopology.rst).
@@ -41,11 +39,4 @@ func parseCPUs(text string) (list []int, err error) {
 		}
 	}
 	return list, nil
-}
-
-// bind binds the calling thread to a CPU. It is slower, but no error, when that does not work: in a cpuset without it.
-func bind(cpu int) {
-	var set unix.CPUSet
-	set.Set(cpu)
-	_ = unix.SchedSetaffinity(0, &set)
 }

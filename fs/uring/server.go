@@ -27,13 +27,9 @@ type server struct {
 // commands is how many there are at once.
 const commands = 1
 
-// newServer makes a server of the calling goroutine, whose thread ends with it: nothing else must run bound to a CPU. It proves that
-// the ring works.
+// newServer makes a server of the calling goroutine, whose thread ends with it, as its ring does. It proves that the ring works.
 func newServer(q *queue) (_ *server, err error) {
 	runtime.LockOSThread()
-	if q.online {
-		bind(q.cpu)
-	}
 	s := &server{q: q}
 	defer func() {
 		if err != nil {

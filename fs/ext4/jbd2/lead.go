@@ -1,5 +1,10 @@
 package jbd2
 
+import (
+	"fmt"
+	"runtime/debug"
+)
+
 // task is what there is to do for whoever commits.
 type task uint8
 
@@ -37,6 +42,7 @@ func (j *Journal) doLocked() bool {
 		return false
 	}
 	j.busy = true
+	defer endOnPanic()
 	switch what {
 	case giveUpTask:
 		j.giveUpLocked(j.committing)
@@ -49,6 +55,16 @@ func (j *Journal) doLocked() bool {
 	}
 	j.busy = false
 	return true
+}
+
+// endOnPanic ends the process, as a panic in the committer does. A caller that leads may be a request, whose server would recover and go on
+// beside a commit that nobody ends.
+func endOnPanic() {
+	if r := recover(); r != nil {
+		text := fmt.Sprintf("jbd2: %v\n%s", r, debug.Stack())
+		go panic(text)
+		select {}
+	}
 }
 
 // committer is the goroutine that commits where nobody waits who could: a timer, Begin or Close has asked for it.

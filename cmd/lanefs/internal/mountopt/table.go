@@ -66,7 +66,7 @@ var fuse = []Option{
 		set: func(c *Config, _ value) error { c.WriteBack = true; return nil }},
 	{Name: "io_uring", Kind: Choice, Values: ioURings(), Default: "auto", Layer: FUSE, Help: "take the kernel's requests by io_uring, or by /dev/fuse",
 		More: "on falls back to /dev/fuse where the kernel has no FUSE over io_uring (Linux 6.14, the fuse module's parameter enable_uring); lanefs stat says why. " +
-			"auto is off for now.",
+			"auto does the same, and is content with either.",
 		set: func(c *Config, v value) error { c.IOUring = fs.IOUring(slices.Index(ioURings(), v.text)); return nil }},
 	{Name: "bsddf", Layer: FUSE, Help: "the size that df shows is without what the format itself takes (the default)",
 		set: func(c *Config, _ value) error { c.MinixDF = false; return nil }},
