@@ -49,7 +49,7 @@ func TestPieces(t *testing.T) {
 	fill.Read(to.Host())
 	expected := append([]byte(nil), to.Host()...)
 	for _, p := range want {
-		for _, word := range []uint64{uint64(to.Addr()) + uint64(p[0]), uint64(from.Addr()) + uint64(p[1]), uint64(p[2]), 0} {
+		for _, word := range []uint64{uint64(to.Addr()) + uint64(p[0]), uint64(from.Addr()) + uint64(p[1]), uint64(p[2])} {
 			pieces = binary.LittleEndian.AppendUint64(pieces, word)
 		}
 		copy(expected[p[0]:], from.Host()[p[1]:][:p[2]])
