@@ -96,6 +96,14 @@ template <typename T> LANEFS_FN void set_state(lanefs_status *status, uint32_t s
 		store(&status->state, state);
 }
 
+/* Of `idle` being 2 ms, a heartbeat every 31 µs. */
+constexpr uint64_t heartbeats = 64;
+
+template <typename T> LANEFS_FN void heartbeat(lanefs_status *status, uint64_t now) {
+	if (self<T>() == 0)
+		store(&status->time, now);
+}
+
 /* Polls without success before a resident lane reports and pauses. */
 constexpr uint32_t polls_before_pause = 16;
 
@@ -108,14 +116,16 @@ LANEFS_FN uint64_t pause_ticks(const lanefs_lane *lane, uint64_t waited, uint64_
 /*
  * All together: the resident loop. It leaves when the control word is LANEFS_PARK, after `idle` ticks with nothing to do,
  * and after `limit` ticks in any case. A report takes time and stores over PCIe, so the loop makes one after some steps
- * in a row with nothing to do, when it leaves, and, for the clock in it, at least every `idle` ticks. It pauses between
- * polls only after such steps, for a part of the time that has passed since the last progress: polls of many lanes take
- * of the bus what data could have.
+ * in a row with nothing to do, when it leaves, and at least every `idle` ticks. The clock in it is a heartbeat, stored more often:
+ * by it the CPU sees early that the device runs something else. The loop pauses between polls only after such steps, for a part of
+ * the time that has passed since the last progress: polls of many lanes take of the bus what data could have.
  */
 template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, uint64_t limit) {
 	lanefs_status *status = at<lanefs_status>(lane->status);
 	set_state<T>(status, LANEFS_RUNNING);
-	uint64_t start = time<T>(), busy = start, reported = start, moved = start; /* when it had something to do, a report, progress */
+	/* When it had something to do, made a report, made progress, stored a heartbeat. */
+	uint64_t start = time<T>(), busy = start, reported = start, moved = start, beat = start;
+	heartbeat<T>(status, start);
 	bool unreported = false; /* progress since the last report */
 	constexpr uint32_t tries = T::one_load ? 4 : 1, max_empty = polls_before_pause / tries;
 	uint32_t empty = 0; /* steps without progress, in a row */
@@ -128,6 +138,10 @@ template <typename T> LANEFS_FN void resident(lanefs_lane *lane, uint64_t idle, 
 		moved = progress ? now : moved;
 		if (progress || lane->in_flight != 0)
 			busy = now;
+		if (now - beat >= idle / heartbeats) {
+			heartbeat<T>(status, now);
+			beat = now;
+		}
 		if ((unreported && lane->in_flight == 0 && empty >= max_empty) || now - reported >= idle) {
 			report<T>(lane, unreported, now);
 			reported = now;

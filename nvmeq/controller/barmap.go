@@ -60,19 +60,35 @@ func (c *Controller) doorbellPages() (first, end int64) {
 func (c *Controller) AcquireBAR() (*BAR, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left {
-		return nil, fmt.Errorf("%s was taken away", c.t.Name())
-	}
-	if c.barUsers == 0 {
-		first, end := c.doorbellPages()
-		m, err := c.Runtime().Register(c.t.BAR()[first:end:end], gpu.RegisteredMMIO)
+	if c.bar == nil {
+		b, err := c.registerBAR(c.Runtime())
 		if err != nil {
 			return nil, err
 		}
-		c.bar = &BAR{m, first}
+		c.bar = b
 	}
 	c.barUsers++
 	return c.bar, nil
+}
+
+// RegisterBAR is AcquireBAR for kernels on the CPU, of another runtime than the controller's. The caller closes it.
+func (c *Controller) RegisterBAR(rt gpu.Runtime) (*BAR, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.registerBAR(rt)
+}
+
+// registerBAR registers the doorbells' pages with rt. The caller holds mu.
+func (c *Controller) registerBAR(rt gpu.Runtime) (*BAR, error) {
+	if c.left {
+		return nil, fmt.Errorf("%s was taken away", c.t.Name())
+	}
+	first, end := c.doorbellPages()
+	m, err := rt.Register(c.t.BAR()[first:end:end], gpu.RegisteredMMIO)
+	if err != nil {
+		return nil, err
+	}
+	return &BAR{m, first}, nil
 }
 
 // OpenBAR maps BAR 0 for kernels, by registration or else by import. The function ends that.

@@ -30,13 +30,17 @@ const PageSize = 4096
 // AllocDMA allocates size bytes whose IOVA is a multiple of alignment, a power of two of at least PageSize. The contents are
 // undefined.
 func (c *Controller) AllocDMA(kind gpu.MemKind, size, alignment int64) (*DMA, error) {
+	return c.AllocDMAOn(c.Runtime(), kind, size, alignment)
+}
+
+// AllocDMAOn is AllocDMA of memory of rt, which may be another than the controller's runtime.
+func (c *Controller) AllocDMAOn(rt gpu.Runtime, kind gpu.MemKind, size, alignment int64) (*DMA, error) {
 	t := c.t
 	size = align.Up(size, PageSize)
 	total := size
 	if alignment > PageSize {
 		total += alignment // Map returns multiples of PageSize
 	}
-	rt := c.Runtime()
 	var m gpu.Memory
 	err := c.Quiesced(func() (err error) { m, err = rt.Alloc(kind, total); return err })
 	if err != nil {

@@ -28,20 +28,24 @@ func (r DoorbellRoute) String() string {
 const bridgeStride = 64
 
 // openDoorbells opens the memory that lanes store doorbells to: BAR 0, or the bridge's words.
-func (w *resources) openDoorbells(e *Engine, n int) error {
+func (w *resources) openDoorbells(e *Engine, n int) (err error) {
 	c := e.c
 	kind, route := c.Placement().Doorbell, e.cfg.Doorbell
 	if route == DoorbellDirect && c.Failover() != nil {
 		route = DoorbellAuto // kernels on the CPU need no descriptor
 	}
 	switch {
+	case e.rt != nil: // the CPU reaches the BAR, whatever lanes elsewhere do
+		w.route, w.ownBAR = DoorbellBAR, true
+		w.bar, err = c.RegisterBAR(e.rt)
+		return err
 	case route == DoorbellBridge:
 	case kind.Device() && route != DoorbellAuto:
 		return fmt.Errorf("doorbells are either in the BAR (%v) or in device memory (memory mode bit 2), which takes the bridge", route)
 	case kind.Device():
 		e.noBAR = errors.New("the memory mode puts them in device memory")
 	case route == DoorbellDirect:
-		w.route = route
+		w.route, w.ownBAR = route, true
 		return c.Quiesced(func() (err error) { w.bar, err = c.ImportBAR(); return err })
 	default:
 		err := c.Quiesced(func() (err error) { w.bar, err = c.AcquireBAR(); return err })
@@ -57,7 +61,7 @@ func (w *resources) openDoorbells(e *Engine, n int) error {
 		c.Log().Info("doorbells go over the bridge", "device", c.Name(), "why", err.Error())
 	}
 	w.route = DoorbellBridge
-	err := c.Quiesced(func() (err error) {
+	err = c.Quiesced(func() (err error) {
 		w.bridge, err = c.Runtime().Alloc(kind, align.Up(int64(n)*bridgeStride, controller.PageSize))
 		return err
 	})

@@ -5,12 +5,16 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
 // Config is what New needs; every field has a default.
 type Config struct {
 	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4. Fewer if the controller has fewer
+	CPULanes    int           // as many more that run on CPU, beside those on a GPU; none if the lanes run on a CPU anyway
+	CPU         gpu.Runtime   // runs them, and is closed after the engine
+	LateAfter   time.Duration // how old a heartbeat of a GPU's lane may be before batches go to those on the CPU; 0 is 100 µs
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS
 	Timeout     time.Duration // of one I/O command; 0 is 30 s. A software controller's flush has 20 times that
@@ -39,7 +43,8 @@ const (
 // fill sets what is zero to its default, and limits the rest to what the controller can do.
 func (cfg *Config) fill(c *controller.Controller) error {
 	switch {
-	case cfg.Lanes < 0 || cfg.Depth < 0 || cfg.Depth == 1 || cfg.MaxTransfer < 0 || cfg.Timeout < 0 || cfg.AbortWait < 0 || cfg.HangTimeout < 0:
+	case cfg.Lanes < 0 || cfg.CPULanes < 0 || cfg.Depth < 0 || cfg.Depth == 1 || cfg.MaxTransfer < 0 || cfg.Timeout < 0 ||
+		cfg.LateAfter < 0 || cfg.AbortWait < 0 || cfg.HangTimeout < 0:
 		return fmt.Errorf("nvme: engine of %d lanes, depth %d, transfers of %d bytes, timeout %v: not possible",
 			cfg.Lanes, cfg.Depth, cfg.MaxTransfer, cfg.Timeout)
 	}
@@ -63,6 +68,9 @@ func (cfg *Config) fill(c *controller.Controller) error {
 	}
 	if cfg.HangTimeout == 0 {
 		cfg.HangTimeout = 5 * time.Second
+	}
+	if cfg.LateAfter == 0 {
+		cfg.LateAfter = 100 * time.Microsecond
 	}
 	if cfg.AbortWait == 0 {
 		cfg.AbortWait = 2 * time.Second

@@ -18,6 +18,20 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	if len(cmds) == 0 {
 		return nil
 	}
+	if e.cpu != nil {
+		if lane >= 0 {
+			if lane %= e.Lanes(); lane >= len(e.lanes) {
+				return e.cpu.Do(lane-len(e.lanes), cmds)
+			}
+		} else if e.toCPU(cmds) {
+			return e.cpu.Do(lane, cmds)
+		}
+	}
+	return e.doHere(lane, cmds)
+}
+
+// doHere is Do on the engine's own lanes, of one kind.
+func (e *Engine) doHere(lane int, cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
@@ -36,9 +50,20 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 
 // Spread is Do over as many lanes as there are commands: for controllers whose queue pairs work in parallel.
 func (e *Engine) Spread(cmds []Command) error {
+	if len(cmds) == 0 {
+		return nil
+	}
+	if e.cpu != nil && e.toCPU(cmds) {
+		return e.cpu.Spread(cmds)
+	}
+	return e.spreadHere(cmds)
+}
+
+// spreadHere is Spread over the engine's own lanes, of one kind.
+func (e *Engine) spreadHere(cmds []Command) error {
 	n := min(len(e.lanes), len(cmds))
 	if n <= 1 {
-		return e.Do(AnyLane, cmds)
+		return e.doHere(AnyLane, cmds)
 	}
 	if err := e.prepare(cmds); err != nil {
 		return err

@@ -31,13 +31,13 @@ func newDriver(e *Engine, w *resources) (driver, error) {
 	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
 	if e.cfg.Team == TeamWave {
 		step, batch, resident = kernels.WaveStepKernel, kernels.WaveBatchKernel, kernels.WaveResidentKernel
-		base.block.X = uint32(e.c.Runtime().Facts().WaveSize)
+		base.block.X = uint32(e.runtime().Facts().WaveSize)
 	}
 	name := step
 	switch {
 	case e.cfg.Batch:
 		name = batch
-	case !e.c.Runtime().Facts().CallerDriven:
+	case !e.runtime().Facts().CallerDriven:
 		name = resident
 	}
 	var err error
@@ -143,7 +143,7 @@ func (d *batchDriver) kick(l *lane) error {
 		return nil
 	}
 	limit := batchTime
-	if d.e.c.Runtime().Facts().CallerDriven {
+	if d.e.runtime().Facts().CallerDriven {
 		limit = batchTimeOwn
 	}
 	l.args[0], l.args[1], l.args[2] = uint64(l.self), 1, d.ticks(limit)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
@@ -14,12 +15,15 @@ import (
 // Engine is a set of lanes on one controller. All methods may be called from any goroutine.
 type Engine struct {
 	c           *controller.Controller
+	rt          gpu.Runtime // runs the lanes; nil: the controller's does
 	cfg         Config
 	maxTransfer int64
 	noBAR       error // why BAR 0 is not in the kernels' reach, if DoorbellAuto fell back to the bridge
 	lanes       []*lane
 	spinning    atomic.Int32 // callers that drive resident lanes
 	start       time.Time    // the lanes' clock counts from here, where they are given the time
+	cpu         *Engine      // its lanes on the CPU, beside those on a GPU; nil: there are none
+	router      router       // chooses between them
 
 	resources // changed by a failover, with every lane's drive and statsMu held
 
@@ -40,7 +44,21 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 	if err := cfg.fill(c); err != nil {
 		return nil, err
 	}
-	if !cfg.Batch && !c.Runtime().Facts().CallerDriven {
+	if cfg.CPULanes == 0 || c.Runtime().Facts().CallerDriven {
+		return newEngine(c, cfg, nil)
+	}
+	gpu := cfg
+	gpu.Lanes = max(1, min(cfg.Lanes, c.Queues()-cfg.CPULanes))
+	e, err := newEngine(c, gpu, nil)
+	if err == nil {
+		err = e.addCPULanes(cfg)
+	}
+	return e, err
+}
+
+// newEngine makes an engine whose lanes run on rt, or on the controller's runtime if that is nil. cfg is filled in.
+func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, error) {
+	if rt == nil && !cfg.Batch && !c.Runtime().Facts().CallerDriven {
 		cfg.Lanes = min(cfg.Lanes, residentLanes)
 	}
 	qids := c.AllocQIDs(cfg.Lanes)
@@ -48,7 +66,7 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues())
 	}
 	cfg.Lanes = len(qids)
-	e := &Engine{c: c, cfg: cfg, maxTransfer: cfg.MaxTransfer, start: time.Now()}
+	e := &Engine{c: c, cfg: cfg, rt: rt, maxTransfer: cfg.MaxTransfer, start: time.Now()}
 	err := e.build(qids)
 	if err == nil {
 		err = c.Attach(pairs{e})
@@ -79,9 +97,17 @@ func (e *Engine) build(qids []uint16) error {
 	return nil
 }
 
-// Lanes is the number of queue pairs, Depth how many commands one of them takes at once, MaxTransfer the largest
-// transfer of a command in bytes.
-func (e *Engine) Lanes() int         { return len(e.lanes) }
+// runtime is what runs the lanes.
+func (e *Engine) runtime() gpu.Runtime {
+	if e.rt != nil {
+		return e.rt
+	}
+	return e.c.Runtime()
+}
+
+// Lanes is the number of queue pairs, those of lanes on the CPU last. Depth is how many commands one of them takes at once, MaxTransfer
+// the largest transfer of a command in bytes.
+func (e *Engine) Lanes() int         { return len(e.lanes) + e.CPULanes() }
 func (e *Engine) Depth() int         { return e.cfg.Depth - 1 }
 func (e *Engine) MaxTransfer() int64 { return e.maxTransfer }
 
@@ -98,6 +124,10 @@ const closeTimeout = 15 * time.Minute
 func (e *Engine) Close() error {
 	e.closeOnce.Do(func() {
 		e.closed.Store(true)
+		e.router.close()
+		if e.cpu != nil {
+			defer func() { e.closeErr = errors.Join(e.closeErr, e.cpu.Close()) }()
+		}
 		var w poll.Waiter
 		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.Idle() {
 			if time.Now().After(deadline) {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -35,7 +36,7 @@ func (e pairs) Move(ended bool) error {
 	for i, l := range e.lanes {
 		qids[i] = l.qid
 	}
-	if !ended {
+	if !ended && e.rt == nil { // kernels on the CPU have ended in any case
 		fresh := e.c.AllocQIDs(len(qids))
 		if len(fresh) < len(qids) {
 			return fmt.Errorf("%d queue pairs are free and %d are needed: the old ones' doorbells may still be rung by a kernel that hangs",
@@ -48,11 +49,12 @@ func (e pairs) Move(ended bool) error {
 	if err != nil {
 		return errors.Join(err, w.close(e.c))
 	}
-	old := e.resources
+	old, streams := e.resources, []gpu.Stream{}
 	e.statsMu.Lock()
 	for i, l := range e.lanes {
 		l.reclaim()
 		l.base = l.stats()
+		streams = append(streams, l.stream)
 		if err = l.place(&w, g, qids[i]); err != nil {
 			break
 		}
@@ -62,7 +64,15 @@ func (e pairs) Move(ended bool) error {
 	if err != nil {
 		return err
 	}
-	if err := old.closeQueues(); err != nil {
+	if e.rt != nil { // it has not failed: only the controller's runtime has
+		for _, s := range streams {
+			err = errors.Join(err, s.Close())
+		}
+		err = errors.Join(err, old.close(e.c))
+	} else {
+		err = old.closeQueues()
+	}
+	if err != nil {
 		return err
 	}
 	for _, l := range e.lanes {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -85,7 +86,7 @@ func newFailingOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine
 			t.Log(f.Log.String())
 		}
 	})
-	ec.HangTimeout = 2 * time.Second
+	ec.HangTimeout = cmp.Or(ec.HangTimeout, 2*time.Second)
 	f.Engine, err = engine.New(f.Controller, ec)
 	require.NoError(t, err)
 	return f

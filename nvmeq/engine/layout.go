@@ -56,8 +56,7 @@ func (l *lane) place(w *resources, g geometry, qid uint16) error {
 	l.work = unsafe.Slice((*kernels.WorkSlot)(unsafe.Pointer(&h[sharedHead])), g.ring)
 	l.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
 	l.workPos, l.resultPos = 0, 0
-	c := l.e.c
-	stream, err := c.Runtime().NewStream()
+	stream, err := l.e.runtime().NewStream()
 	if err != nil {
 		return err
 	}
@@ -92,7 +91,7 @@ func (l *lane) describe(w *resources, s gpu.Stream, desc *kernels.Lane, off, siz
 	if err := fillAndWait(s, l.self, 0, size); err != nil {
 		return err
 	}
-	stage, err := l.e.c.Runtime().Alloc(gpu.HostMapped, controller.PageSize)
+	stage, err := l.e.runtime().Alloc(gpu.HostMapped, controller.PageSize)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	if !ok {
 		return fmt.Errorf("namespace %d is not one that can be used", nsid)
 	}
-	ec.Lanes, ec.Retries = 1, -1
+	ec.Lanes, ec.CPULanes, ec.Retries = 1, 0, -1
 	if ec.Timeout == 0 {
 		ec.Timeout = proofTimeout
 	}

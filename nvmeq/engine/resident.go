@@ -44,7 +44,7 @@ const (
 
 // pace is the Waiter of a caller that drives a lane. The caller calls its End.
 func (e *Engine) pace() (w poll.Waiter) {
-	if e.cfg.Batch || e.c.Runtime().Facts().CallerDriven {
+	if e.cfg.Batch || e.runtime().Facts().CallerDriven {
 		return w
 	}
 	w.Among = &e.spinning
@@ -60,7 +60,11 @@ func (e *Engine) pace() (w poll.Waiter) {
 func (d *residentDriver) kick(l *lane) error {
 	switch atomic.LoadUint32(&l.status.State) {
 	case kernels.StateRunning, kernels.StateParking:
-		if l.kicks++; l.kicks%checkEvery == 0 {
+		l.kicks++
+		if d.e.cpu != nil && l.kicks%watchEvery == 0 && d.silent(l, time.Now()) > l.e.cfg.LateAfter {
+			d.e.gpuIsLate()
+		}
+		if l.kicks%checkEvery == 0 {
 			return d.checkKernel(l)
 		}
 		return nil
@@ -68,20 +72,26 @@ func (d *residentDriver) kick(l *lane) error {
 	if !l.needsKernel() {
 		return nil
 	}
+	return d.start(l)
+}
+
+// start launches the lane's kernel, which is parked.
+func (d *residentDriver) start(l *lane) error {
 	d.launches.RLock()
 	defer d.launches.RUnlock()
 	// The kernel stores the same when it starts; until then the next kick must not launch again.
 	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
-	l.heartbeat, l.heartbeatAt = 0, time.Now()
+	l.heartbeat = atomic.LoadUint64(&l.status.Time)
 	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
 	if err := d.launch(l, l.args[:]...); err != nil {
 		atomic.StoreUint32(&l.status.State, kernels.StateParked)
 		return err
 	}
+	l.heartbeatAt = time.Now()
 	return nil
 }
 
-// checkKernel finds a kernel that has failed or hangs: one that runs stores a heartbeat at least every residentIdle.
+// checkKernel finds a kernel that has failed or hangs: one that runs stores a heartbeat at least every residentIdle / 64.
 func (d *residentDriver) checkKernel(l *lane) error {
 	now := time.Now()
 	if now.Sub(l.checkedAt) < checkInterval {
@@ -95,13 +105,18 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	if state := atomic.LoadUint32(&l.status.State); done && state != kernels.StateParked && state != kernels.StateReady {
 		return fmt.Errorf("the lane's kernel has ended in state %d without parking", state)
 	}
-	if beat := atomic.LoadUint64(&l.status.Time); beat != l.heartbeat {
-		l.heartbeat, l.heartbeatAt = beat, now
-	}
-	if silent := now.Sub(l.heartbeatAt); silent > l.e.cfg.HangTimeout {
+	if silent := d.silent(l, now); silent > l.e.cfg.HangTimeout {
 		return fmt.Errorf("the lane's kernel hangs: it has taken no step for %v", silent.Round(time.Millisecond))
 	}
 	return nil
+}
+
+// silent is for how long the lane's kernel has stored no heartbeat, since its launch at most.
+func (d *residentDriver) silent(l *lane, now time.Time) time.Duration {
+	if beat := atomic.LoadUint64(&l.status.Time); beat != l.heartbeat {
+		l.heartbeat, l.heartbeatAt = beat, now
+	}
+	return now.Sub(l.heartbeatAt)
 }
 
 // sync parks the lane. A command other than CommandRun, CommandFail above all, stays as it is.

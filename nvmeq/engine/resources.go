@@ -15,7 +15,8 @@ type resources struct {
 	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
-	bar     *controller.BAR // BAR 0 for kernels: the controller's registration, or an import of our own. nil with a bridge
+	bar     *controller.BAR // BAR 0 for kernels: the controller's registration, or one of our own. nil with a bridge
+	ownBAR  bool            // bar is closed with the lanes
 	bridge  gpu.Memory      // the bridge's words; nil without
 	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
 	own     gpu.Memory      // lane structs and CIDs: lanes only
@@ -29,7 +30,7 @@ type resources struct {
 // build loads the kernels and allocates the memory of n lanes.
 func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 	c := e.c
-	rt := c.Runtime()
+	rt := e.runtime()
 	image := e.cfg.Image
 	if image == nil {
 		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
@@ -56,7 +57,7 @@ func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 		kind gpu.MemKind
 		size int64
 	}{{&w.sq, p.SQ, g.sq}, {&w.cq, p.CQ, g.cq}, {&w.prp, p.List, g.prp}, {&w.ranges, p.Host, g.ranges}} {
-		if *a.d, err = c.AllocDMA(a.kind, int64(n)*a.size, g.page); err != nil {
+		if *a.d, err = c.AllocDMAOn(rt, a.kind, int64(n)*a.size, g.page); err != nil {
 			return g, err
 		}
 	}
@@ -83,7 +84,7 @@ func (w *resources) close(c *controller.Controller) error {
 	}
 	switch {
 	case w.bar == nil:
-	case w.route == DoorbellDirect:
+	case w.ownBAR:
 		errs = append(errs, c.Quiesced(w.bar.Close))
 	default:
 		errs = append(errs, c.Quiesced(c.ReleaseBAR))

@@ -5,6 +5,7 @@ import "sync/atomic"
 // LaneStats is what one lane has done since the engine was made, as counted by the lane's own kernel code.
 type LaneStats struct {
 	Lane         int
+	CPU          bool // it runs on the CPU, beside lanes on a GPU
 	QID          uint16
 	Commands     uint64 // submission queue entries written
 	Completions  uint64 // completion queue entries reaped
@@ -24,8 +25,20 @@ type LaneStats struct {
 const statsWait = 2 * residentLimit
 
 // Stats reads every lane's counters. Each number is whole; those of a lane that is running may be from different steps.
-// After Close it is what they were at the end.
+// After Close it is what they were at the end. Those of lanes on the CPU come last.
 func (e *Engine) Stats() []LaneStats {
+	all := e.laneStats()
+	if e.cpu != nil {
+		for _, s := range e.cpu.laneStats() {
+			s.Lane, s.CPU = s.Lane+len(e.lanes), true
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// laneStats is Stats of the engine's own lanes.
+func (e *Engine) laneStats() []LaneStats {
 	e.statsMu.RLock()
 	defer e.statsMu.RUnlock()
 	if e.lastStats != nil {

@@ -1,0 +1,184 @@
+package engine_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// newBoth is a failing rig with lanes of both kinds.
+func newBoth(t *testing.T, spare bool, hang time.Duration, so softctl.Options, lanes, cpu int) *failing {
+	t.Helper()
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	ec := engine.Config{Lanes: lanes, CPULanes: cpu, CPU: rt, HangTimeout: hang, LateAfter: 20 * time.Millisecond}
+	return newFailing(t, spare, false, so, ec)
+}
+
+// transfer writes a pattern and reads it back.
+func (f *failing) transfer(t *testing.T, c *controller.Chunk, lba uint64, n int64, seed uint64) {
+	t.Helper()
+	testrig.Fill(c.Bytes()[:n], seed)
+	for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IOFlush, nvme.IORead} {
+		cmd := f.RW(op, lba, c, int64(i/2)*n, n)
+		if op == nvme.IOFlush {
+			cmd = engine.Command{Op: op, NSID: 1}
+		}
+		require.NoError(t, f.Engine.Do(engine.AnyLane, []engine.Command{cmd}))
+	}
+	require.True(t, bytes.Equal(c.Bytes()[:n], c.Bytes()[n:2*n]))
+}
+
+// submitted is how many commands all lanes have posted.
+func submitted(e *engine.Engine) (all, cpu uint64) {
+	for _, s := range e.Stats() {
+		all += s.Commands
+		if s.CPU {
+			cpu += s.Commands
+		}
+	}
+	return all, cpu
+}
+
+// A GPU that stops answering keeps what was posted there, once; what comes after goes to the CPU. When it answers again large
+// batches go back at once.
+func TestLateGPU(t *testing.T) {
+	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 2)
+	require.Equal(t, 4, f.Engine.Lanes())
+	require.Equal(t, 2, f.Engine.CPULanes())
+	c, mine := f.Chunk(t, 512<<10), f.Chunk(t, 4096)
+	f.transfer(t, c, 0, 4096, 1)
+
+	before, cpuBefore := submitted(f.Engine)
+	f.dev.Hang()
+	time.Sleep(20 * time.Millisecond) // kernels that run go on, until they find nothing to do
+	first := make(chan error, 1)
+	go func() { first <- f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, mine, 0, 4096)}) }()
+	chosen := f.Engine.Chosen()
+	until(t, "it is late", f.Engine.Late)
+	const rounds = 20
+	for i := range uint64(rounds) {
+		f.transfer(t, c, 64+i, 4096, i)
+		f.transfer(t, c, 512, 256<<10, i)
+	}
+	require.Equal(t, chosen.Late+6*rounds, f.Engine.Chosen().Late)
+	require.Empty(t, first, "it waits for the GPU")
+
+	// Nobody probes for nobody.
+	until(t, "probes end", func() bool {
+		n := f.dev.Launches()
+		time.Sleep(200 * time.Millisecond)
+		return n == f.dev.Launches()
+	})
+
+	f.dev.Resume()
+	require.NoError(t, <-first)
+	after, cpu := submitted(f.Engine)
+	require.Equal(t, before+1+6*rounds, after, "no command was posted twice")
+	require.Equal(t, cpuBefore+6*rounds, cpu)
+	until(t, "large batches go back", func() bool {
+		f.transfer(t, c, 512, 256<<10, 7)
+		return f.Engine.Chosen().GPU > chosen.GPU
+	})
+	small := f.Engine.Chosen().Small
+	until(t, "small ones stay for a while", func() bool {
+		f.transfer(t, c, 512, 4096, 8)
+		return f.Engine.Chosen().Small > small
+	})
+	require.Nil(t, f.Controller.Failover())
+}
+
+// A GPU that never answers again, or is lost, does not take the lanes on the CPU along.
+func TestFailoverWithCPULanes(t *testing.T) {
+	for name, fail := range failures {
+		t.Run(name, func(t *testing.T) {
+			f := newBoth(t, true, 0, softctl.Options{Queues: 12}, 2, 2)
+			c := f.Chunk(t, 512<<10)
+			f.transfer(t, c, 0, 4096, 1)
+			fail(f.dev)
+			for start := time.Now(); f.Controller.Failover() == nil && time.Since(start) < 20*time.Second; {
+				f.transfer(t, c, 8, 8192, 2)
+				f.transfer(t, c, 512, 256<<10, 3)
+			}
+			require.NotNil(t, f.Controller.Failover())
+			for lane := range f.Engine.Lanes() {
+				require.NoError(t, f.Engine.Do(lane, []engine.Command{f.RW(nvme.IORead, 8, c, 0, 8192)}), "lane %d", lane)
+			}
+			f.transfer(t, c, 0, 4096, 4)
+		})
+	}
+}
+
+// A reset of the controller takes lanes of both kinds with it, and brings both back.
+func TestResetWithCPULanes(t *testing.T) {
+	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 2)
+	c := f.Chunk(t, 8192)
+	f.transfer(t, c, 0, 4096, 1)
+	f.Controller.Recover(f.Controller.Generation(), errors.New("as a test wants it"))
+	for lane := range f.Engine.Lanes() {
+		require.NoError(t, f.Engine.Do(lane, []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}), "lane %d", lane)
+	}
+}
+
+// Of a controller with few queue pairs each kind gets some, and the GPU one at least.
+func TestFewQueuePairs(t *testing.T) {
+	for _, n := range []struct{ queues, gpu, cpu int }{{8, 4, 2}, {4, 2, 2}, {2, 1, 1}, {1, 1, 0}} {
+		f := newBoth(t, false, time.Minute, softctl.Options{Queues: n.queues}, 4, 2)
+		require.Equal(t, n.cpu, f.Engine.CPULanes())
+		require.Equal(t, n.gpu+n.cpu, f.Engine.Lanes())
+		f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
+	}
+}
+
+// onItsOwn shows no sign of a controller in software: it works on its own.
+type onItsOwn struct {
+	controller.Transport
+	soft *softctl.Controller
+}
+
+func (d onItsOwn) Write32(off int64, v uint32) {
+	d.Transport.Write32(off, v)
+	d.soft.Step(0)
+}
+
+// A drive that writes data to the GPU's memory and completions to the host's may be done before its data is there.
+func TestNoCPULanesForDataOnGPU(t *testing.T) {
+	for _, drive := range []bool{false, true} {
+		dev, err := detached.New(true)
+		require.NoError(t, err)
+		rt, err := host.Open(host.Options{})
+		require.NoError(t, err)
+		soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		var transport controller.Transport = soft
+		if drive {
+			transport = onItsOwn{soft, soft}
+		}
+		place, err := (controller.ModeCQ | controller.ModeData).Placement()
+		require.NoError(t, err)
+		var log testrig.LogBuffer
+		c, err := controller.Open(controller.Config{Runtime: dev, Transport: transport, Placement: place,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, err)
+		e, err := engine.New(c, engine.Config{Lanes: 1, CPULanes: 1, CPU: rt})
+		require.NoError(t, err)
+		require.Equal(t, !drive, e.CPULanes() == 1)
+		require.Equal(t, drive, log.Count("may overtake it") == 1, log.String())
+		for _, closer := range []interface{ Close() error }{c, soft, rt, dev} {
+			require.NoError(t, closer.Close())
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+)
+
+// Which lanes carry out a batch, where there are lanes on a GPU and on the CPU. Contexts of several processes take turns on an NVIDIA
+// GPU, in slices of some 2 ms (docs/PERFORMANCE.md): a lane whose slice is over answers nothing until the next.
+//
+//	GPU     it answers in time
+//	late    a heartbeat of a lane is older than Config.LateAfter: every batch goes to the CPU until the GPU has answered probes in time
+//	shared  it answers again: small batches go to the CPU for sharedFor yet, since a large one bears a wait better
+//
+// What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
+//
+// A probe launches a lane's kernel without work, and looks how long its first heartbeat takes. Probes are made only while batches
+// come, so an idle mount costs nothing.
+const (
+	watchEvery = 4 // kicks between two looks at the clock
+	sharedFor  = 10 * time.Second
+	smallBatch = 64 << 10 // bytes
+
+	probesInTime   = 3 // in a row: one alone may have met a slice of its own
+	firstProbe     = 5 * time.Millisecond
+	longestBetween = 80 * time.Millisecond
+)
+
+// Chosen is how many batches went to lanes of which kind, and why.
+type Chosen struct {
+	GPU   uint64 // its lanes answered in time
+	Late  uint64 // to the CPU: the GPU's lanes did not
+	Small uint64 // to the CPU: the GPU is shared, and the batch is small
+}
+
+// router is the state of the choice.
+type router struct {
+	late        atomic.Bool
+	sharedUntil atomic.Int64 // since Engine.start, in nanoseconds; 0: the GPU was never late
+	probing     atomic.Bool  // a goroutine probes
+	gpu         atomic.Uint64
+	lates       atomic.Uint64
+	smalls      atomic.Uint64
+
+	mu     sync.Mutex
+	closed bool           // protected by mu: no further goroutine begins
+	probes sync.WaitGroup // the goroutine that probes
+}
+
+// Chosen reads the counters. All are zero where there are lanes of one kind only.
+func (e *Engine) Chosen() Chosen {
+	return Chosen{GPU: e.router.gpu.Load(), Late: e.router.lates.Load(), Small: e.router.smalls.Load()}
+}
+
+// Late says whether the GPU's lanes answer late now.
+func (e *Engine) Late() bool { return e.router.late.Load() }
+
+// toCPU says whether a batch goes to the lanes on the CPU. After a failover the GPU's lanes are there too, and are used.
+func (e *Engine) toCPU(cmds []Command) bool {
+	r := &e.router
+	if r.late.Load() && e.c.Failover() == nil {
+		r.lates.Add(1)
+		e.probe()
+		return true
+	}
+	if until := r.sharedUntil.Load(); until != 0 && int64(time.Since(e.start)) < until && isSmall(cmds) && e.c.Failover() == nil {
+		r.smalls.Add(1)
+		return true
+	}
+	r.gpu.Add(1)
+	return false
+}
+
+func isSmall(cmds []Command) bool {
+	n := 0
+	for i := range cmds {
+		if n += int(cmds[i].Len); n > smallBatch {
+			return false
+		}
+	}
+	return true
+}
+
+// gpuIsLate follows a heartbeat that did not come.
+func (e *Engine) gpuIsLate() {
+	if !e.router.late.Swap(true) {
+		e.probe()
+	}
+}
+
+// probe begins to probe the GPU, unless that is under way.
+func (e *Engine) probe() {
+	r := &e.router
+	if r.probing.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed && !r.probing.Swap(true) {
+		r.probes.Go(e.probeUntilInTime)
+	}
+}
+
+// close returns when nothing probes any more.
+func (r *router) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.probes.Wait()
+}
+
+// probeUntilInTime returns when the GPU answers in time again, or when no batch has come for a while: the next one begins anew.
+func (e *Engine) probeUntilInTime() {
+	r := &e.router
+	defer r.probing.Store(false)
+	pause, inTime := firstProbe, 0
+	for !e.closed.Load() && e.c.Err() == nil && e.c.Failover() == nil {
+		before := r.lates.Load()
+		time.Sleep(pause)
+		switch e.probeOnce() {
+		case probeInTime:
+			if inTime++; inTime == probesInTime {
+				r.sharedUntil.Store(int64(time.Since(e.start) + sharedFor))
+				r.late.Store(false)
+				return
+			}
+		case probeLate:
+			inTime, pause = 0, min(2*pause, longestBetween)
+		}
+		if r.lates.Load() == before && inTime == 0 {
+			return
+		}
+	}
+}
+
+type probed uint8
+
+const (
+	probeNone probed = iota // no lane could be probed
+	probeInTime
+	probeLate
+)
+
+// probeOnce probes a lane that nobody drives.
+func (e *Engine) probeOnce() probed {
+	for _, l := range e.lanes {
+		if !l.drive.TryLock() {
+			continue
+		}
+		if e.c.Resetting() || e.closed.Load() || l.broken != nil || l.hung.Load() {
+			l.handOver()
+			return probeNone
+		}
+		d, ok := l.e.drv.(*residentDriver)
+		if !ok {
+			l.handOver()
+			return probeNone
+		}
+		gen := e.c.Generation()
+		found, err := d.probe(l)
+		l.handOver()
+		if err != nil {
+			e.c.Recover(gen, controller.RuntimeError{Err: fmt.Errorf("lane %d: %w", l.index, err)})
+		}
+		return found
+	}
+	return probeNone
+}
+
+// probe launches the lane's kernel, unless it runs, and looks whether a heartbeat comes in time. The caller holds drive.
+func (d *residentDriver) probe(l *lane) (probed, error) {
+	was := atomic.LoadUint64(&l.status.Time)
+	switch atomic.LoadUint32(&l.status.State) {
+	case kernels.StateRunning, kernels.StateParking:
+		if err := d.checkKernel(l); err != nil {
+			return probeNone, err
+		}
+	default:
+		if err := d.start(l); err != nil {
+			return probeNone, err
+		}
+	}
+	for start := time.Now(); time.Since(start) < l.e.cfg.LateAfter; {
+		if atomic.LoadUint64(&l.status.Time) != was {
+			return probeInTime, nil
+		}
+	}
+	return probeLate, nil
+}
