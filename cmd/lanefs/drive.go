@@ -19,6 +19,7 @@ import (
 // drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
 type drive struct {
 	rt     gpu.Runtime
+	cpu    gpu.Runtime        // of lanes on the CPU beside those on a GPU; nil: there are none
 	copy   *copyengine.Engine // of a software controller with a GPU
 	ctl    controller.Transport
 	nvme   *controller.Controller
@@ -48,6 +49,11 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
+	if cfg.CPULanes > 0 && !c.rt.Facts().CallerDriven {
+		if c.cpu, err = host.Open(host.Options{}); err != nil {
+			return c, err
+		}
+	}
 	if isFunction(cfg.Device) {
 		dev, err := pcie.Open(cfg.Device, vfio.Options{Backend: vfio.Backend(cfg.VFIO), Log: log})
 		if err != nil {
@@ -63,7 +69,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 
 // openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
-	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16), Log: log}
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16) + cfg.CPULanes, Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
 		if c.copy, err = copyengine.New(c.rt); err != nil {
@@ -104,6 +110,9 @@ func (c *drive) Close() error {
 	}
 	if c.copy != nil {
 		errs = append(errs, c.copy.Close())
+	}
+	if c.cpu != nil {
+		errs = append(errs, c.cpu.Close())
 	}
 	if c.rt != nil {
 		errs = append(errs, c.rt.Close())

@@ -79,7 +79,16 @@ type runtimeReport struct {
 	Memory  controller.MemoryMode `json:"memory_mode"`
 	Bells   string                `json:"doorbells"`               // how lanes ring
 	NoBAR   string                `json:"doorbells_why,omitempty"` // why not in a better way
+	Chosen  *chosenReport         `json:"chosen,omitempty"`        // where lanes on the CPU stand beside those on a GPU
 	Refused []string              `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
+}
+
+// chosenReport says how many requests went to lanes of which kind, and why.
+type chosenReport struct {
+	GPU   uint64 `json:"gpu"`
+	Late  uint64 `json:"cpu_gpu_late"`
+	Small uint64 `json:"cpu_gpu_shared"`
+	Now   bool   `json:"gpu_late_now"`
 }
 
 type deviceReport struct {
@@ -114,11 +123,12 @@ type queueCounters struct {
 
 type queueCounted struct {
 	QID uint16 `json:"qid"`
+	CPU bool   `json:"cpu,omitempty"` // its lane runs on the CPU, beside those on a GPU
 	queueCounters
 }
 
 func queueReport(q engine.LaneStats) queueCounted {
-	c := queueCounted{QID: q.QID}
+	c := queueCounted{QID: q.QID, CPU: q.CPU}
 	c.add(q)
 	return c
 }

@@ -36,15 +36,20 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	}
 	ec := cfg.engine()
 	ec.Doorbell = s.choice.Doorbell
+	ec.CPU = s.cpu
 	if s.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 	}
 	if s.eng, err = engine.New(s.nvme, ec); err != nil {
 		return s, err
 	}
-	if cfg.Lanes > s.eng.Lanes() {
+	asked := cfg.Lanes
+	if s.cpu != nil {
+		asked += cfg.CPULanes
+	}
+	if asked > s.eng.Lanes() {
 		log.Warn("the mount has fewer lanes than lanes= asks for: the controller has no more queue pairs, or the GPU keeps no more kernels",
-			"asked", cfg.Lanes, "lanes", s.eng.Lanes())
+			"asked", asked, "lanes", s.eng.Lanes())
 	}
 	if cfg.Depth > s.eng.Depth() {
 		log.Warn("the queues are shorter than depth= asks for: the controller's hold no more", "asked", cfg.Depth, "depth", s.eng.Depth())
@@ -58,7 +63,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 
 // engine is the configuration of the mount's lanes, without the route of their doorbells.
 func (cfg *mountConfig) engine() engine.Config {
-	ec := engine.Config{Lanes: cfg.Lanes, Team: engine.TeamWave, Batch: cfg.Batch}
+	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.CPULanes, Team: engine.TeamWave, Batch: cfg.Batch}
 	if ec.Lanes == 0 {
 		ec.Lanes = defaultLanes()
 	}

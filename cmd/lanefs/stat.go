@@ -40,6 +40,10 @@ func (d *daemon) report() *report {
 	if why != nil {
 		r.Runtime.NoBAR = oneLine(why)
 	}
+	if s.eng.CPULanes() > 0 {
+		n := s.eng.Chosen()
+		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, s.eng.Late()}
+	}
 	for _, q := range s.eng.Stats() {
 		r.Queues = append(r.Queues, queueReport(q))
 		r.Total.add(q)
@@ -105,6 +109,10 @@ func (r *report) print(out io.Writer) error {
 		fmt.Fprintf(out, ": %s", r.Runtime.NoBAR)
 	}
 	fmt.Fprintln(out)
+	if n := r.Runtime.Chosen; n != nil {
+		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU\n",
+			n.GPU, n.Late, n.Small)
+	}
 	for _, why := range r.Runtime.Refused {
 		fmt.Fprintf(out, "refused     %s\n", why)
 	}
@@ -140,7 +148,11 @@ func (r *report) print(out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, q.Commands, q.BytesRead, q.BytesWritten, q.SQDoorbells, q.CQDoorbells, q.Errors, q.Timeouts)
 	}
 	for _, q := range r.Queues {
-		row(fmt.Sprint(q.QID), q.queueCounters)
+		name := fmt.Sprint(q.QID)
+		if q.CPU {
+			name += " cpu"
+		}
+		row(name, q.queueCounters)
 	}
 	row("all", r.Total)
 	return w.Flush()

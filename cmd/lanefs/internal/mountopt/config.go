@@ -32,10 +32,11 @@ type Config struct {
 	Cache      int64          `opt:"cache"`  // bytes of metadata; 0: the file system's own
 	Pinned     int64          `opt:"pinned"` // bytes of pinned memory at most; 0: blockdev's own
 
-	Lanes int    `opt:"lanes"` // queue pairs; 0: as many as suit the machine
-	Depth int    `opt:"depth"` // commands in flight on one; 0: as many as suit the controller
-	LBA   int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512
-	NSID  uint32 `opt:"nsid"`  // 0: 1
+	Lanes    int    `opt:"lanes"` // queue pairs; 0: as many as suit the machine
+	CPULanes int    `opt:"lanes"` // as many more, of lanes on the CPU beside those on a GPU
+	Depth    int    `opt:"depth"` // commands in flight on one; 0: as many as suit the controller
+	LBA      int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512
+	NSID     uint32 `opt:"nsid"`  // 0: 1
 
 	MemoryMode *controller.MemoryMode `opt:"memory-mode"` // nil: as much as works
 	Thread     bool                   `opt:"lane"`        // lanes are single threads of a GPU instead of waves
