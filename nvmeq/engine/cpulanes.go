@@ -35,6 +35,9 @@ func (e *Engine) noCPULanes() string {
 	if e.c.Placement().Data.Device() && !e.c.Simulated() {
 		return "data is in the GPU's memory, and a completion in host memory may overtake it"
 	}
+	if e.cfg.Batch {
+		return "lanes that are launched for each batch have no heartbeat, which would say when they are needed"
+	}
 	free := e.c.AllocQIDs(1)
 	if len(free) == 0 {
 		return "the controller has no queue pairs left for them"

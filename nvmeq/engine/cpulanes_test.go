@@ -143,6 +143,17 @@ func TestFewQueuePairs(t *testing.T) {
 	}
 }
 
+// Whether lanes that are launched for each batch are late nobody sees.
+func TestNoCPULanesForBatches(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	f := newFailing(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 2, CPULanes: 2, CPU: rt, Batch: true})
+	require.Zero(t, f.Engine.CPULanes())
+	require.Equal(t, 1, f.Log.Count("no heartbeat"), f.Log.String())
+	f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
+	require.NoError(t, rt.Close())
+}
+
 // onItsOwn shows no sign of a controller in software: it works on its own.
 type onItsOwn struct {
 	controller.Transport
