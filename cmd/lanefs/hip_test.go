@@ -54,6 +54,31 @@ func TestAutoTakesGPU(t *testing.T) {
 	require.Contains(t, p.daemonLog("log"), `msg="the lanes run on a GPU" gpu="LaneFS shim over plain memory"`)
 }
 
+// Lanes on the CPU beside a GPU's: what goes by which is right, and stat tells them apart.
+func TestLanesOfBothKinds(t *testing.T) {
+	p := newHIPPlace(t, "")
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "hip", "-o", "lanes=gpu:2+cpu:1,log="+p.path("log"), img, mnt)
+	want := bytes.Repeat([]byte("by lanes of both kinds "), 40_000)
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), want, 0o600))
+	got, err := os.ReadFile(filepath.Join(mnt, "file"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.Len(t, r.Queues, 3)
+	require.False(t, r.Queues[0].CPU || r.Queues[1].CPU)
+	require.True(t, r.Queues[2].CPU)
+	n := r.Runtime.Chosen
+	require.NotNil(t, n)
+	require.NotZero(t, n.GPU)
+	require.Equal(t, n.Late+n.Small > 0, r.Queues[2].Commands > 0)
+	require.Contains(t, p.ok("stat", mnt), "lanes       on the GPU for ")
+	p.ok("umount", mnt)
+	fsck(t, img)
+	require.NotContains(t, p.daemonLog("log"), "fewer lanes")
+}
+
 // A GPU that cannot be used is refused in one line when it was named; auto says why and takes the CPU.
 func TestUnusableGPU(t *testing.T) {
 	for name, c := range map[string]struct{ rocm, env, why string }{

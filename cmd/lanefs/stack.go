@@ -44,7 +44,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 		return s, err
 	}
 	asked := cfg.Lanes
-	if s.cpu != nil {
+	if s.eng.CPULanes() > 0 { // else the log says why not
 		asked += cfg.CPULanes
 	}
 	if asked > s.eng.Lanes() {

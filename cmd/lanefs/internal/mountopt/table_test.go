@@ -20,6 +20,8 @@ func example(o *Option) string {
 		return o.Name + "=1"
 	case o.Kind == Size:
 		return o.Name + "=64M"
+	case o.Name == "lanes":
+		return "lanes=gpu:1+cpu:1"
 	case o.Name == "vram":
 		return "vram=1M"
 	case o.Kind == Text:
