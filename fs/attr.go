@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"math"
 	"syscall"
 	"time"
@@ -129,7 +128,7 @@ func (n *node) killPriv(c *fuse.Caller) error {
 }
 
 // Setattr answers chmod, chown, truncate and utimens.
-func (n *node) Setattr(ctx context.Context, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Setattr(c *fuse.Caller, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	now := time.Time{} // what ext4 takes for "now"
 	var set ext4.SetAttr
 	if uid, ok := in.GetUID(); ok {
@@ -168,12 +167,12 @@ func (n *node) Setattr(ctx context.Context, in *fuse.SetAttrIn, out *fuse.AttrOu
 	}
 	if mode, ok := in.GetMode(); ok {
 		set.Mode = &mode
-		if err := n.chmodACL(mode, n.srv.mayOf(ctx)); err != nil {
+		if err := n.chmodACL(mode, n.srv.may(c)); err != nil {
 			return n.fail("chmod", err)
 		}
 	} else if empty := in.Valid&^fuse.FATTR_CTIME == 0; empty || in.Valid&fuse.FATTR_KILL_SUIDGID != 0 {
-		a, c := n.in.Attr(), callerOf(ctx)
-		if mode := withoutPriv(a.Mode, a.GID, &c); mode != a.Mode {
+		a := n.in.Attr()
+		if mode := withoutPriv(a.Mode, a.GID, c); mode != a.Mode {
 			if empty && c.Uid != 0 && c.Uid != a.UID {
 				return n.chownOfOther(&a, in.Valid, out)
 			}

@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"math"
 	"os"
 	"os/exec"
@@ -62,8 +61,8 @@ func TestInGroup(t *testing.T) {
 	require.False(t, inGroup(c, 4243))
 }
 
-// TestMayOf: reserved blocks are for root, and for the user and the group that the superblock names.
-func TestMayOf(t *testing.T) {
+// TestMay: reserved blocks are for root, and for the user and the group that the superblock names.
+func TestMay(t *testing.T) {
 	s := &Server{reservedUID: 7, reservedGID: 8}
 	for _, k := range []struct {
 		uid, gid, pid uint32
@@ -71,8 +70,8 @@ func TestMayOf(t *testing.T) {
 	}{
 		{0, 0, 1, true}, {7, 1000, 1, true}, {1000, 8, 1, true}, {1000, 1000, math.MaxUint32, false}, {0, 0, 0, false},
 	} {
-		ctx := fuse.NewContext(context.Background(), &fuse.Caller{Owner: fuse.Owner{Uid: k.uid, Gid: k.gid}, Pid: k.pid})
-		require.Equal(t, k.may, s.mayOf(ctx) == ext4.UseReserved, "%+v", k)
+		c := &fuse.Caller{Owner: fuse.Owner{Uid: k.uid, Gid: k.gid}, Pid: k.pid}
+		require.Equal(t, k.may, s.may(c) == ext4.UseReserved, "%+v", k)
 	}
 }
 

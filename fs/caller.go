@@ -2,7 +2,6 @@ package fs
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -16,14 +15,6 @@ import (
 
 // The caller of a request. The kernel sends the file-system user and group IDs and the thread ID, but neither capabilities nor
 // supplementary groups. Root counts as having every capability; the supplementary groups are read in /proc.
-
-// callerOf returns the caller of the request that ctx belongs to. It returns root if the kernel itself made the request.
-func callerOf(ctx context.Context) fuse.Caller {
-	if c, ok := fuse.FromContext(ctx); ok {
-		return *c
-	}
-	return fuse.Caller{}
-}
 
 // inGroup reports whether the caller is a member of a group. Capabilities do not count. Of a thread in another PID namespace only the
 // file-system group ID is known.
@@ -43,15 +34,9 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 	})
 }
 
-// mayOf returns the caller's privileges. Root and the user and group that the superblock names may use reserved blocks. Dirty pages that
+// may returns the caller's privileges. Root and the user and group that the superblock names may use reserved blocks. Dirty pages that
 // the kernel writes back by itself carry no caller and may not use them. Root of another PID namespace looks the same (PID 0), so it may
 // not use them either.
-func (s *Server) mayOf(ctx context.Context) ext4.May {
-	c := callerOf(ctx)
-	return s.may(&c)
-}
-
-// may is mayOf a caller.
 func (s *Server) may(c *fuse.Caller) ext4.May {
 	if c.Pid == 0 {
 		return 0

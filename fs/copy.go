@@ -1,9 +1,10 @@
 package fs
 
 import (
-	"context"
 	"math"
 	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
 // copyChunk is how many bytes of a copy are in memory at a time. maxCopy is how many bytes one request copies: copy_file_range(2) returns
@@ -14,14 +15,14 @@ const (
 )
 
 // CopyFileRange copies between two files without the bytes passing through the kernel.
-func (n *node) CopyFileRange(ctx context.Context, offIn uint64, to *node, offOut, size, flags uint64) (uint32, syscall.Errno) {
+func (n *node) CopyFileRange(c *fuse.Caller, offIn uint64, to *node, offOut, size, flags uint64) (uint32, syscall.Errno) {
 	if flags != 0 || offIn > math.MaxInt64 || offOut > math.MaxInt64 {
 		return 0, syscall.EINVAL
 	}
-	if err := to.killPrivFor(ctx); err != nil {
+	if err := to.killPrivFor(c); err != nil {
 		return 0, to.fail("copy", err)
 	}
-	may := n.srv.mayOf(ctx)
+	may := n.srv.may(c)
 	size = min(size, maxCopy)
 	defer to.changed(int64(offOut), int64(min(offOut+size, math.MaxInt64)))
 	var done uint64

@@ -2,7 +2,6 @@ package fs
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"math"
 	"syscall"
@@ -29,7 +28,7 @@ const (
 )
 
 // Ioctl gets and sets flags, project, generation and label, and trims the volume.
-func (n *node) Ioctl(ctx context.Context, cmd uint32, in, out []byte) (int32, syscall.Errno) {
+func (n *node) Ioctl(c *fuse.Caller, cmd uint32, in, out []byte) (int32, syscall.Errno) {
 	switch cmd {
 	case unix.FS_IOC_GETFLAGS:
 		return 0, put32(out, n.userFlags())
@@ -44,13 +43,13 @@ func (n *node) Ioctl(ctx context.Context, cmd uint32, in, out []byte) (int32, sy
 		defer n.srv.invalidateAttr(n)
 		return 0, n.setFsxattr(in)
 	case iocTrim:
-		return 0, n.trim(ctx, in, out)
+		return 0, n.trim(c, in, out)
 	case iocGetLabel:
 		clear(out)
 		copy(out, n.srv.vol.Label())
 		return 0, 0
 	case iocSetLabel:
-		return 0, n.setLabel(ctx, in)
+		return 0, n.setLabel(c, in)
 	}
 	return 0, syscall.ENOTTY
 }
@@ -65,18 +64,17 @@ func put32(out []byte, v uint32) syscall.Errno {
 }
 
 // mayAdminister reports whether the caller is root, in the place of CAP_SYS_ADMIN, which no request carries.
-func mayAdminister(ctx context.Context) bool {
-	caller, ok := fuse.FromContext(ctx)
-	return ok && caller.Uid == 0
+func mayAdminister(c *fuse.Caller) bool {
+	return c.Uid == 0
 }
 
 // sizeTrim is the size of struct fstrim_range: start, len, minlen, all in bytes.
 const sizeTrim = 24
 
 // trim is FITRIM: it discards free blocks and returns the number of bytes in len.
-func (n *node) trim(ctx context.Context, in, out []byte) syscall.Errno {
+func (n *node) trim(c *fuse.Caller, in, out []byte) syscall.Errno {
 	switch {
-	case !mayAdminister(ctx):
+	case !mayAdminister(c):
 		return syscall.EPERM
 	case len(in) < sizeTrim || len(out) < sizeTrim:
 		return syscall.EINVAL
@@ -91,8 +89,8 @@ func (n *node) trim(ctx context.Context, in, out []byte) syscall.Errno {
 	return 0
 }
 
-func (n *node) setLabel(ctx context.Context, in []byte) syscall.Errno {
-	if !mayAdminister(ctx) {
+func (n *node) setLabel(c *fuse.Caller, in []byte) syscall.Errno {
+	if !mayAdminister(c) {
 		return syscall.EPERM
 	}
 	label, _, _ := bytes.Cut(in, []byte{0})

@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -39,14 +38,13 @@ func (n *node) Lookup(name string, out *fuse.EntryOut) syscall.Errno {
 }
 
 // owner returns the user and group of a file that the caller creates. ext4 applies the set-group-ID bit of directories.
-func owner(ctx context.Context) (uid, gid uint32) {
-	c := callerOf(ctx)
+func owner(c *fuse.Caller) (uid, gid uint32) {
 	return c.Uid, c.Gid
 }
 
 // Create makes and opens a regular file in one request. The open file is a use of its node, which Release ends.
-func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
-	child, errno := n.make(ctx, name, mode&07777|syscall.S_IFREG, 0, &out.EntryOut)
+func (n *node) Create(c *fuse.Caller, name string, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
+	child, errno := n.make(c, name, mode&07777|syscall.S_IFREG, 0, &out.EntryOut)
 	if errno != 0 {
 		return errno
 	}
@@ -56,11 +54,11 @@ func (n *node) Create(ctx context.Context, name string, flags uint32, mode uint3
 }
 
 // Mknod makes a file of any type but a directory or a symbolic link.
-func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) syscall.Errno {
+func (n *node) Mknod(c *fuse.Caller, name string, mode, dev uint32, out *fuse.EntryOut) syscall.Errno {
 	if mode&sIFMT == 0 {
 		mode |= syscall.S_IFREG
 	}
-	child, errno := n.make(ctx, name, mode, dev, out)
+	child, errno := n.make(c, name, mode, dev, out)
 	if errno == 0 {
 		child.done()
 	}
@@ -68,15 +66,15 @@ func (n *node) Mknod(ctx context.Context, name string, mode, dev uint32, out *fu
 }
 
 // make makes a file of any type but a directory or a symbolic link. Its node is in use.
-func (n *node) make(ctx context.Context, name string, mode, dev uint32, out *fuse.EntryOut) (*node, syscall.Errno) {
+func (n *node) make(c *fuse.Caller, name string, mode, dev uint32, out *fuse.EntryOut) (*node, syscall.Errno) {
 	inherited, err := n.inherit(mode)
 	if err != nil {
 		return nil, n.fail("default ACL", err)
 	}
-	uid, gid := owner(ctx)
+	uid, gid := owner(c)
 	major, minor := splitRdev(dev)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Create(name, inherited.mode, uid, gid, major, minor, n.srv.mayOf(ctx), inherited.xattrs())
+		return n.in.Create(name, inherited.mode, uid, gid, major, minor, n.srv.may(c), inherited.xattrs())
 	})
 	if err != nil {
 		return nil, n.fail("create", err)
@@ -94,14 +92,14 @@ func (n *node) made(what string, in *ext4.Inode, out *fuse.EntryOut) (*node, sys
 }
 
 // Mkdir makes a directory.
-func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) syscall.Errno {
+func (n *node) Mkdir(c *fuse.Caller, name string, mode uint32, out *fuse.EntryOut) syscall.Errno {
 	inherited, err := n.inherit(mode&07777 | syscall.S_IFDIR)
 	if err != nil {
 		return n.fail("default ACL", err)
 	}
-	uid, gid := owner(ctx)
+	uid, gid := owner(c)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Mkdir(name, inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
+		return n.in.Mkdir(name, inherited.mode, uid, gid, n.srv.may(c), inherited.xattrs())
 	})
 	if err != nil {
 		return n.fail("mkdir", err)
@@ -114,10 +112,10 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 }
 
 // Symlink makes a symbolic link.
-func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) syscall.Errno {
-	uid, gid := owner(ctx)
+func (n *node) Symlink(c *fuse.Caller, target, name string, out *fuse.EntryOut) syscall.Errno {
+	uid, gid := owner(c)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Symlink(name, target, uid, gid, n.srv.mayOf(ctx))
+		return n.in.Symlink(name, target, uid, gid, n.srv.may(c))
 	})
 	if err != nil {
 		return n.fail("symlink", err)
@@ -130,14 +128,14 @@ func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.Entry
 }
 
 // Tmpfile makes and opens a regular file without a name, for O_TMPFILE.
-func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
+func (n *node) Tmpfile(c *fuse.Caller, flags uint32, mode uint32, out *fuse.CreateOut) syscall.Errno {
 	inherited, err := n.inherit(mode&07777 | syscall.S_IFREG)
 	if err != nil {
 		return n.fail("default ACL", err)
 	}
-	uid, gid := owner(ctx)
+	uid, gid := owner(c)
 	in, err := reclaimed(n.srv, func() (*ext4.Inode, error) {
-		return n.in.Tmpfile(inherited.mode, uid, gid, n.srv.mayOf(ctx), inherited.xattrs())
+		return n.in.Tmpfile(inherited.mode, uid, gid, n.srv.may(c), inherited.xattrs())
 	})
 	if err != nil {
 		return n.fail("tmpfile", err)
@@ -150,8 +148,8 @@ func (n *node) Tmpfile(ctx context.Context, flags uint32, mode uint32, out *fuse
 }
 
 // Link gives t one more name.
-func (n *node) Link(ctx context.Context, t *node, name string, out *fuse.EntryOut) syscall.Errno {
-	if err := n.srv.reclaim(func() error { return n.in.Link(t.in, name, n.srv.mayOf(ctx)) }); err != nil {
+func (n *node) Link(c *fuse.Caller, t *node, name string, out *fuse.EntryOut) syscall.Errno {
+	if err := n.srv.reclaim(func() error { return n.in.Link(t.in, name, n.srv.may(c)) }); err != nil {
 		return n.fail("link", err)
 	}
 	if err := n.syncNames(); err != nil {
@@ -190,8 +188,8 @@ func (n *node) Rmdir(name string) syscall.Errno {
 }
 
 // Rename moves a name. It replaces an existing file unless flags has RenameNoReplace or RenameExchange.
-func (n *node) Rename(ctx context.Context, name string, to *node, newName string, flags uint32) syscall.Errno {
-	may := n.srv.mayOf(ctx)
+func (n *node) Rename(c *fuse.Caller, name string, to *node, newName string, flags uint32) syscall.Errno {
+	may := n.srv.may(c)
 	if flags&ext4.RenameExchange == 0 {
 		v, err := to.victim(newName)
 		if err != nil {
@@ -202,7 +200,7 @@ func (n *node) Rename(ctx context.Context, name string, to *node, newName string
 	}
 	if err := n.srv.reclaim(func() error {
 		if flags&ext4.RenameWhiteout != 0 {
-			uid, gid := owner(ctx)
+			uid, gid := owner(c)
 			return n.in.RenameWhiteout(name, to.in, newName, flags, uid, gid, may)
 		}
 		return n.in.Rename(name, to.in, newName, flags, may)

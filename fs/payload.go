@@ -16,25 +16,25 @@ import (
 var _ = (uring.Data)((*rawFS)(nil))
 
 // ReadPayload is a READ that comes by a ring.
-func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status, bool) {
+func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
-		return 0, fuse.Status(errno), true
+		return 0, fuse.Status(errno)
 	}
 	defer n.done()
 	size, errno := n.load(contentOf(p, in.Size), int64(in.Offset))
-	return size, fuse.Status(errno), true
+	return size, fuse.Status(errno)
 }
 
 // WritePayload is a WRITE that comes by a ring.
-func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status, bool) {
+func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
-		return 0, fuse.Status(errno), true
+		return 0, fuse.Status(errno)
 	}
 	defer n.done()
 	done, errno := n.write(in, contentOf(p, in.Size))
-	return done, fuse.Status(errno), true
+	return done, fuse.Status(errno)
 }
 
 // contentOf is the first size bytes of a payload.

@@ -60,16 +60,16 @@ func prepare(t testing.TB, image string, size int) *prepared {
 }
 
 func (p *prepared) doRead(t testing.TB) {
-	n, status, ok := p.raw.ReadPayload(&p.read, p.payload)
-	if !ok || !status.Ok() || n != int(p.read.Size) {
-		t.Fatal(n, status, ok)
+	n, status := p.raw.ReadPayload(&p.read, p.payload)
+	if !status.Ok() || n != int(p.read.Size) {
+		t.Fatal(n, status)
 	}
 }
 
 func (p *prepared) doWrite(t testing.TB) {
-	n, status, ok := p.raw.WritePayload(&p.write, p.payload)
-	if !ok || !status.Ok() || n != p.write.Size {
-		t.Fatal(n, status, ok)
+	n, status := p.raw.WritePayload(&p.write, p.payload)
+	if !status.Ok() || n != p.write.Size {
+		t.Fatal(n, status)
 	}
 }
 

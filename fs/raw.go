@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -32,9 +31,6 @@ func (r *rawFS) on(id uint64, do func(n *node) syscall.Errno) fuse.Status {
 	return fuse.Status(do(n))
 }
 
-// from is the context of a request of c.
-func from(c *fuse.Caller) context.Context { return &fuse.Context{Caller: *c} }
-
 // Forget subtracts references.
 func (r *rawFS) Forget(id, count uint64) { r.srv.nodes.forget(id, count) }
 
@@ -47,7 +43,7 @@ func (r *rawFS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) f
 }
 
 func (r *rawFS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Setattr(from(&in.Caller), in, out) })
+	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Setattr(&in.Caller, in, out) })
 }
 
 func (r *rawFS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
@@ -56,7 +52,7 @@ func (r *rawFS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut)
 
 func (r *rawFS) Ioctl(_ <-chan struct{}, in *fuse.IoctlIn, arg []byte, out *fuse.IoctlOut, to []byte) fuse.Status {
 	return r.on(in.NodeId, func(n *node) (errno syscall.Errno) {
-		out.Result, errno = n.Ioctl(from(&in.Caller), in.Cmd, arg, to)
+		out.Result, errno = n.Ioctl(&in.Caller, in.Cmd, arg, to)
 		return errno
 	})
 }

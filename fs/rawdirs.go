@@ -39,5 +39,5 @@ func (r *rawFS) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status { retu
 func (r *rawFS) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status { return r.fsync(in) }
 
 func (r *rawFS) fsync(in *fuse.FsyncIn) fuse.Status {
-	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Fsync(from(&in.Caller), nil, in.FsyncFlags) })
+	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Fsync(in.FsyncFlags) })
 }

@@ -30,7 +30,7 @@ func (r *rawFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 func (r *rawFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (result fuse.ReadResult, _ fuse.Status) {
 	r.noteReply(buf)
 	status := r.on(in.NodeId, func(n *node) (errno syscall.Errno) {
-		result, errno = n.Read(from(&in.Caller), nil, buf, int64(in.Offset))
+		result, errno = n.Read(buf, int64(in.Offset))
 		return errno
 	})
 	return result, status
@@ -46,19 +46,19 @@ func (r *rawFS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (done ui
 }
 
 func (r *rawFS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Flush(from(&in.Caller), nil) })
+	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Flush() })
 }
 
 func (r *rawFS) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) (errno syscall.Errno) {
-		out.Offset, errno = n.Lseek(from(&in.Caller), nil, in.Offset, in.Whence)
+		out.Offset, errno = n.Lseek(in.Offset, in.Whence)
 		return errno
 	})
 }
 
 func (r *rawFS) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
-		return n.Allocate(from(&in.Caller), nil, in.Offset, in.Length, in.Mode)
+		return n.Allocate(&in.Caller, in.Offset, in.Length, in.Mode)
 	})
 }
 
@@ -69,7 +69,7 @@ func (r *rawFS) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (done
 			return errno
 		}
 		defer to.done()
-		done, errno = n.CopyFileRange(from(&in.Caller), in.OffIn, to, in.OffOut, in.Len, in.Flags)
+		done, errno = n.CopyFileRange(&in.Caller, in.OffIn, to, in.OffOut, in.Len, in.Flags)
 		return errno
 	})
 	return done, status

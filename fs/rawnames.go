@@ -36,30 +36,30 @@ func (n *node) masked(mode, umask uint32) uint32 {
 
 func (r *rawFS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
-		return n.Mkdir(from(&in.Caller), name, n.masked(in.Mode, in.Umask), out)
+		return n.Mkdir(&in.Caller, name, n.masked(in.Mode, in.Umask), out)
 	})
 }
 
 func (r *rawFS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
-		return n.Mknod(from(&in.Caller), name, n.masked(in.Mode, in.Umask), in.Rdev, out)
+		return n.Mknod(&in.Caller, name, n.masked(in.Mode, in.Umask), in.Rdev, out)
 	})
 }
 
 func (r *rawFS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
-		return n.Create(from(&in.Caller), name, in.Flags, n.masked(in.Mode, in.Umask), out)
+		return n.Create(&in.Caller, name, in.Flags, n.masked(in.Mode, in.Umask), out)
 	})
 }
 
 func (r *rawFS) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
-		return n.Tmpfile(from(&in.Caller), in.Flags, n.masked(in.Mode, in.Umask), out)
+		return n.Tmpfile(&in.Caller, in.Flags, n.masked(in.Mode, in.Umask), out)
 	})
 }
 
 func (r *rawFS) Symlink(_ <-chan struct{}, header *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	return r.on(header.NodeId, func(n *node) syscall.Errno { return n.Symlink(from(&header.Caller), target, name, out) })
+	return r.on(header.NodeId, func(n *node) syscall.Errno { return n.Symlink(&header.Caller, target, name, out) })
 }
 
 func (r *rawFS) Readlink(_ <-chan struct{}, header *fuse.InHeader) (target []byte, _ fuse.Status) {
@@ -77,7 +77,7 @@ func (r *rawFS) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.
 			return errno
 		}
 		defer target.done()
-		return n.Link(from(&in.Caller), target, name, out)
+		return n.Link(&in.Caller, target, name, out)
 	})
 }
 
@@ -96,6 +96,6 @@ func (r *rawFS) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 			return errno
 		}
 		defer to.done()
-		return n.Rename(from(&in.Caller), oldName, to, newName, in.Flags)
+		return n.Rename(&in.Caller, oldName, to, newName, in.Flags)
 	})
 }

@@ -18,7 +18,7 @@ func (r *rawFS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, 
 
 func (r *rawFS) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte) (size uint32, _ fuse.Status) {
 	status := r.on(header.NodeId, func(n *node) (errno syscall.Errno) {
-		size, errno = n.Listxattr(from(&header.Caller), dest)
+		size, errno = n.Listxattr(&header.Caller, dest)
 		return errno
 	})
 	return size, status
@@ -30,7 +30,7 @@ func (r *rawFS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, va
 	if name == ext4.XattrACLAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		drop = sISGID
 	}
-	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Setxattr(from(&in.Caller), name, value, in.Flags, drop) })
+	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Setxattr(&in.Caller, name, value, in.Flags, drop) })
 }
 
 func (r *rawFS) RemoveXAttr(_ <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {

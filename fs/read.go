@@ -1,20 +1,13 @@
 package fs
 
 import (
-	"context"
 	"math"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-)
-
-var (
-	_ = (gofs.NodeReader)((*node)(nil))
-	_ = (gofs.NodeLseeker)((*node)(nil))
 )
 
 // pinned is the reply to a read in the buffer that the controller filled. go-fuse sends its Slices and then calls Done.
@@ -29,7 +22,7 @@ func (p pinned) Slices() ([][]byte, fuse.Status) { return [][]byte{p.data.Bytes(
 func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fuse.OK }
 
 // Read replies with up to len(dest) bytes, fewer at the end of the file.
-func (n *node) Read(_ context.Context, _ gofs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *node) Read(dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if n.srv.opt.CopyReads {
 		size, errno := n.load(ext4.Content{Bytes: dest}, off)
 		return fuse.ReadResultData(dest[:size]), errno
@@ -67,7 +60,7 @@ func (n *node) haveRead(size int) int {
 
 // Lseek finds data and holes (SEEK_DATA, SEEK_HOLE). With the write-back cache the kernel may have dirty pages, which it must write back
 // first. Closing a file writes them back too, so only files that are open for writing can have any.
-func (n *node) Lseek(_ context.Context, _ gofs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
+func (n *node) Lseek(off uint64, whence uint32) (uint64, syscall.Errno) {
 	if off > math.MaxInt64 {
 		return 0, syscall.ENXIO
 	}

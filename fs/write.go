@@ -1,21 +1,13 @@
 package fs
 
 import (
-	"context"
 	"errors"
 	"math"
 	"syscall"
 
-	gofs "github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/fs/ext4"
-)
-
-var (
-	_ = (gofs.NodeFlusher)((*node)(nil))
-	_ = (gofs.NodeFsyncer)((*node)(nil))
-	_ = (gofs.NodeAllocater)((*node)(nil))
 )
 
 // write carries out a WRITE, whichever way it came, and returns how many bytes were stored. It clears set-ID bits first if the request has
@@ -87,27 +79,27 @@ func (n *node) written(done int, err error) (uint32, syscall.Errno) {
 
 // Flush is sent at close(2) of a descriptor. There is nothing to do, and ENOSYS makes the kernel send no more of them. The kernel still
 // writes back its dirty pages at close(2) and reports their errors.
-func (n *node) Flush(_ context.Context, _ gofs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+func (n *node) Flush() syscall.Errno { return syscall.ENOSYS }
 
 // fsyncDataOnly is FUSE_FSYNC_FDATASYNC.
 const fsyncDataOnly = 1
 
 // Fsync makes a file or a directory durable.
-func (n *node) Fsync(_ context.Context, _ gofs.FileHandle, flags uint32) syscall.Errno {
+func (n *node) Fsync(flags uint32) syscall.Errno {
 	return n.fail("fsync", n.in.Fsync(flags&fsyncDataOnly != 0))
 }
 
 // Allocate is fallocate(2). The kernel sends the modes FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE only, none of
 // which moves bytes behind the range (fuse_file_fallocate in Linux's fs/fuse/file.c).
-func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+func (n *node) Allocate(c *fuse.Caller, off, size uint64, mode uint32) syscall.Errno {
 	if off > math.MaxInt64 || size > math.MaxInt64 || off+size > math.MaxInt64 {
 		return syscall.EFBIG
 	}
-	if err := n.killPrivFor(ctx); err != nil {
+	if err := n.killPrivFor(c); err != nil {
 		return n.fail("fallocate", err)
 	}
 	defer n.changed(int64(off), int64(off+size))
-	may := n.srv.mayOf(ctx)
+	may := n.srv.may(c)
 	if err := n.srv.reclaim(func() error { return n.in.Fallocate(mode, int64(off), int64(size), may) }); err != nil {
 		return n.fail("fallocate", err)
 	}
@@ -115,10 +107,9 @@ func (n *node) Allocate(ctx context.Context, _ gofs.FileHandle, off, size uint64
 }
 
 // killPrivFor is killPriv for requests that carry no kill-privilege flag. Root keeps the bits.
-func (n *node) killPrivFor(ctx context.Context) error {
-	c := callerOf(ctx)
+func (n *node) killPrivFor(c *fuse.Caller) error {
 	if c.Uid == 0 {
 		return nil
 	}
-	return n.killPriv(&c)
+	return n.killPriv(c)
 }

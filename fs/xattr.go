@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -40,8 +39,8 @@ func (n *node) getxattr(name string) ([]byte, error) {
 
 // Setxattr stores an attribute. The kernel has checked the permission. If it sets an access ACL it also clears the bits of the mode that
 // are in drop.
-func (n *node) Setxattr(ctx context.Context, name string, value []byte, flags, drop uint32) syscall.Errno {
-	what, err, may := "setxattr", error(nil), n.srv.mayOf(ctx)
+func (n *node) Setxattr(c *fuse.Caller, name string, value []byte, flags, drop uint32) syscall.Errno {
+	what, err, may := "setxattr", error(nil), n.srv.may(c)
 	switch name {
 	case ext4.XattrACLAccess:
 		what, err = "set ACL", n.setAccessACL(value, drop, may)
@@ -86,16 +85,14 @@ func (n *node) Removexattr(name string) syscall.Errno {
 }
 
 // Listxattr lists the names, each ended by a zero byte. Only root sees the names of trusted attributes (xattr(7)).
-func (n *node) Listxattr(ctx context.Context, dest []byte) (uint32, syscall.Errno) {
+func (n *node) Listxattr(c *fuse.Caller, dest []byte) (uint32, syscall.Errno) {
 	names, err := n.in.Listxattr()
 	if err != nil {
 		return 0, n.fail("listxattr", err)
 	}
-	caller, ok := fuse.FromContext(ctx)
-	root := ok && caller.Uid == 0
 	var list []byte
 	for _, name := range names {
-		if strings.HasPrefix(name, ext4.XattrTrusted) && !root {
+		if strings.HasPrefix(name, ext4.XattrTrusted) && c.Uid != 0 {
 			continue
 		}
 		list = append(append(list, name...), 0)

@@ -7,15 +7,15 @@ import (
 )
 
 // Data is a Handler that answers READ and WRITE itself, in the memory that carries their bytes: go-fuse's ProtocolServer allocates for each
-// of them, and has the bytes of a READ in memory of its own. What Data does not answer (ok false) is Handle's.
+// of them, and has the bytes of a READ in memory of its own.
 //
 // The payload is the callee's until it returns. Then the kernel may fill it with another request, so nothing may write to it any more: a
 // device that was asked to has ended.
 type Data interface {
 	// ReadPayload fills payload from its start, in.Size bytes or as many as there are, and returns how many.
-	ReadPayload(in *fuse.ReadIn, payload *Payload) (n int, status fuse.Status, ok bool)
+	ReadPayload(in *fuse.ReadIn, payload *Payload) (n int, status fuse.Status)
 	// WritePayload stores the first in.Size bytes of payload, and returns how many it stored. It may write to the payload.
-	WritePayload(in *fuse.WriteIn, payload *Payload) (n uint32, status fuse.Status, ok bool)
+	WritePayload(in *fuse.WriteIn, payload *Payload) (n uint32, status fuse.Status)
 }
 
 // Payload is the memory of an entry in which file data comes and goes.
@@ -64,10 +64,7 @@ func (s *server) handleData(in *inHeader, n int) bool {
 		if int64(r.Size) > int64(len(s.payload.Memory)) {
 			return false
 		}
-		size, status, ok := s.q.t.data.ReadPayload(r, s.payload)
-		if !ok {
-			return false
-		}
+		size, status := s.q.t.data.ReadPayload(r, s.payload)
 		if out.error = -int32(status); status == fuse.OK {
 			out.len += uint32(size)
 		}
@@ -78,10 +75,7 @@ func (s *server) handleData(in *inHeader, n int) bool {
 		if int64(w.Size) != int64(n) {
 			return false
 		}
-		size, status, ok := s.q.t.data.WritePayload(w, s.payload)
-		if !ok {
-			return false
-		}
+		size, status := s.q.t.data.WritePayload(w, s.payload)
 		if out.error = -int32(status); status == fuse.OK {
 			*(*fuse.WriteOut)(unsafe.Pointer(&s.payload.Memory[0])) = fuse.WriteOut{Size: size}
 			out.len += uint32(unsafe.Sizeof(fuse.WriteOut{}))
