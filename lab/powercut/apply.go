@@ -238,7 +238,7 @@ func (m *model) zeroBytes(n *node, from, to int64) {
 	m.put(n.cells[l].cell, p)
 }
 
-// dropBytes makes bytes [from, to) read as zeroes: whole blocks are freed, or kept as unwritten, and the rest is zeroed in
+// dropBytes makes bytes [from, to) read as zeroes: whole blocks are freed, or kept as unwritten or zeroed, and the rest is zeroed in
 // place.
 func (m *model) dropBytes(n *node, from, to int64, keep bool) {
 	bs := m.block
@@ -250,9 +250,11 @@ func (m *model) dropBytes(n *node, from, to int64, keep bool) {
 	m.zeroBytes(n, from, first*bs)
 	m.zeroBytes(n, end*bs, to)
 	for l := first; l < min(end, int64(len(n.cells))); l++ {
-		if c := &n.cells[l]; keep {
-			c.unwritten = c.cell != nil
-		} else {
+		if c := &n.cells[l]; keep && c.reads() {
+			// Without room for a node in the tree, zeroes are written in place instead (contents.unwrite).
+			m.put(c.cell, make([]byte, bs))
+			c.unwritten = true
+		} else if !keep {
 			*c = slot{}
 		}
 	}
