@@ -78,11 +78,11 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	opt.MaxBackground = uring.MaxBackground
 }
 
-// noRings notes why requests come by /dev/fuse. That is worth a warning only where rings were asked for.
+// noRings notes why requests come by /dev/fuse. That is worth a line in the log only where rings were asked for.
 func (s *Server) noRings(why error) {
 	s.rings.why = why
 	s.rings.off.Store(true)
-	level := slog.LevelInfo
+	level := slog.LevelDebug
 	if s.opt.IOUring == IOUringOn {
 		level = slog.LevelWarn
 	}

@@ -23,8 +23,7 @@ func (m *mounted) copied(f func()) (read, written int64) {
 }
 
 // TestIOUringCopies: on rings the CPU copies no byte of a file that is written from its start and read from a block's; of others what it
-// must. By
-// /dev/fuse it copies what is written.
+// must. By /dev/fuse it copies what is written.
 func TestIOUringCopies(t *testing.T) {
 	uringtest.Enable(t)
 	m := newMount(t, Options{IOUring: IOUringOn})
@@ -97,11 +96,11 @@ func TestIOUringCopies(t *testing.T) {
 	require.NoError(t, f.Close())
 	m.unmount()
 
-	m = newMount(t, Options{})
+	m = newMount(t, Options{IOUring: IOUringOff})
 	_, written = m.copied(func() { require.NoError(t, os.WriteFile(m.path("file"), want, 0o600)) })
 	require.EqualValues(t, len(want), written)
 	m.unmount()
-	m = newMount(t, Options{CopyReads: true})
+	m = newMount(t, Options{IOUring: IOUringOff, CopyReads: true})
 	require.NoError(t, os.WriteFile(m.path("file"), want, 0o600))
 	drop("file")
 	read, _ = m.copied(func() { check("file") })
