@@ -17,7 +17,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
-MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/iofault ./lab/media
+MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
 .PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
 all: build
