@@ -72,7 +72,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	if err != nil {
 		return d.giveUp(err)
 	}
-	addProcs(d.srv.RingThreads())
+	addProcs(d.srv.RingThreads() > 0)
 	if err := d.probe(); err != nil {
 		return d.giveUp(err)
 	}

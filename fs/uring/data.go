@@ -64,6 +64,12 @@ func (s *server) handleData(in *inHeader, n int) bool {
 		if int64(r.Size) > int64(len(s.payload.Memory)) {
 			return false
 		}
+		if r.Size >= readTogether {
+			s.beginLargeRead()
+			defer s.endLargeRead()
+		} else {
+			s.stay()
+		}
 		size, status := s.q.t.data.ReadPayload(r, s.payload)
 		if out.error = -int32(status); status == fuse.OK {
 			out.len += uint32(size)

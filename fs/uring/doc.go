@@ -14,8 +14,8 @@
 //
 // So no request is ever handed from one thread to another, and one that waits holds up its own entry only: the kernel gives
 // the next request of the CPU to another server of the queue, of which there are some. It prefers the server that became idle
-// last, so a program that waits for each of its requests is served by one thread. No thread is bound to a CPU: the scheduler has
-// it run where the program waits, or beside it where a program has made several requests at once, as the kernel does that reads ahead.
+// last, so a program that waits for each of its requests is served by one thread, on its own CPU. What the kernel reads ahead may go to
+// other CPUs (see readTogether).
 //
 // Who owns an entry: between REGISTER or COMMIT_AND_FETCH and its completion the kernel, then the server's thread.
 //

@@ -14,6 +14,7 @@ type queue struct {
 	online bool
 	grown  atomic.Bool // the CPU was offline, and has come online
 
+	largeReads atomic.Int32 // see readTogether
 	registered atomic.Int32 // servers that the kernel knew at the start
 }
 

@@ -11,6 +11,8 @@ import (
 
 // server is a thread with a ring and an entry, which all belong to it.
 type server struct {
+	allowed unix.CPUSet // where the thread may run
+	bound   bool        // it runs on its queue's CPU only
 	q       *queue
 	ring    *ring
 	h       *header
@@ -27,10 +29,13 @@ type server struct {
 // commands is how many there are at once.
 const commands = 1
 
-// newServer makes a server of the calling goroutine, whose thread ends with it, as its ring does. It proves that the ring works.
+// newServer makes a server of the calling goroutine, whose thread ends with it: nothing else must run bound to a CPU. It proves that
+// the ring works.
 func newServer(q *queue) (_ *server, err error) {
 	runtime.LockOSThread()
 	s := &server{q: q}
+	_ = unix.SchedGetaffinity(0, &s.allowed)
+	s.stay()
 	defer func() {
 		if err != nil {
 			s.close()
@@ -141,6 +146,9 @@ const opIoctl = 39
 func (s *server) handle(h Handler) {
 	in := (*inHeader)(unsafe.Pointer(&s.h.inOut))
 	unique := in.unique
+	if in.opcode != opRead {
+		s.stay()
+	}
 	payload := min(int(s.h.ent.payloadSz), len(s.payload.Memory))
 	if s.q.t.data != nil && s.handleData(in, payload) {
 		return

@@ -1,0 +1,42 @@
+package uring
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestAffinity: a thread stays on its queue's CPU, but for a large READ beside another.
+func TestAffinity(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("needs two CPUs")
+	}
+	done := make(chan struct{})
+	go func() { // the goroutine ends with its thread
+		defer close(done)
+		runtime.LockOSThread()
+		mask := func() (n int) {
+			var set unix.CPUSet
+			require.NoError(t, unix.SchedGetaffinity(0, &set))
+			return set.Count()
+		}
+		q := &queue{online: true}
+		s := &server{q: q}
+		require.NoError(t, unix.SchedGetaffinity(0, &s.allowed))
+		all := mask()
+		s.stay()
+		require.Equal(t, 1, mask())
+		s.beginLargeRead()
+		require.Equal(t, 1, mask(), "the only one stays")
+		s.endLargeRead()
+		q.largeReads.Add(1)
+		s.beginLargeRead()
+		require.Equal(t, all, mask())
+		s.endLargeRead()
+		s.stay()
+		require.Equal(t, 1, mask())
+	}()
+	<-done
+}
