@@ -59,6 +59,25 @@ func follow(t *testing.T, c *Cache, j *Journal, tid TID) (results chan error, n 
 	return results, cap(results)
 }
 
+// leadHeld has a caller commit tid, and returns when the commit's first request is held up, until open is closed. That request and those
+// after it end with refused.
+func leadHeld(d *testDevice, j *Journal, tid TID, refused error) (led chan error, open chan struct{}) {
+	begun := make(chan struct{})
+	open = make(chan struct{})
+	var first atomic.Bool
+	d.setRefuse(func(*blockdev.Request) error {
+		if first.CompareAndSwap(false, true) {
+			close(begun)
+			<-open
+		}
+		return refused
+	})
+	led = make(chan error, 1)
+	go func() { led <- j.WaitCommit(tid) }()
+	<-begun
+	return led, open
+}
+
 // TestLeaderPassesOn: a caller's commit wakes those that share it, and one of those that wait for the next goes on, whatever has become of
 // the first. Nobody is forgotten.
 func TestLeaderPassesOn(t *testing.T) {
@@ -67,18 +86,7 @@ func TestLeaderPassesOn(t *testing.T) {
 			d, m := newLogged(t, Config{})
 			require.NoError(t, m.j.WaitCommit(put(t, m.c, m.j, 50, 1))) // from here on the cache has it
 			tid := put(t, m.c, m.j, 41, 410)
-			begun, open := make(chan struct{}), make(chan struct{})
-			var first atomic.Bool
-			d.setRefuse(func(*blockdev.Request) error {
-				if first.CompareAndSwap(false, true) {
-					close(begun)
-					<-open
-				}
-				return refused
-			})
-			led := make(chan error, 1)
-			go func() { led <- m.j.WaitCommit(tid) }()
-			<-begun
+			led, open := leadHeld(d, m.j, tid, refused)
 			results, n := follow(t, m.c, m.j, tid)
 			close(open)
 			want := map[string]error{"failed": ErrAborted, "held": ErrHeld}[what]
@@ -104,18 +112,7 @@ func TestCloseDuringALeadersCommit(t *testing.T) {
 	d, m := newLogged(t, Config{})
 	require.NoError(t, m.j.WaitCommit(put(t, m.c, m.j, 42, 1))) // from here on the cache has it
 	tid := put(t, m.c, m.j, 41, 410)
-	begun, open := make(chan struct{}), make(chan struct{})
-	var first atomic.Bool
-	d.setRefuse(func(*blockdev.Request) error {
-		if first.CompareAndSwap(false, true) {
-			close(begun)
-			<-open
-		}
-		return nil
-	})
-	led := make(chan error, 1)
-	go func() { led <- m.j.WaitCommit(tid) }()
-	<-begun
+	led, open := leadHeld(d, m.j, tid, nil)
 	put(t, m.c, m.j, 42, 420)
 	closed := make(chan error, 1)
 	go func() { closed <- m.j.Close() }()
