@@ -76,18 +76,13 @@ func (i *Inode) Write(off int64, p []byte, may ...May) (int, error) {
 	return contents.Write(i.in(), off, p, may...)
 }
 
-// WriteBack is Write for bytes from a write-back cache, which sets their times itself by SetAttr, before or after this: so the
-// times stay.
-func (i *Inode) WriteBack(off int64, p []byte) (int, error) {
-	return contents.WriteBack(i.in(), off, p)
-}
-
 // Load reads len(c.Bytes) bytes from off to where c says and returns how many they are: fewer only at the end of the file. Whole
 // blocks at the start of a payload are read in place. What lies behind the bytes in their last block is undefined then.
 func (i *Inode) Load(off int64, c Content) (int, error) { return contents.Load(i.in(), off, c) }
 
-// Store is Write of c; with keepTimes it is WriteBack. Bytes of a payload that begin at a block are written from where they
-// are, and the payload is the write's until it returns: the rest of the last block is overwritten.
+// Store is Write of c. keepTimes is for bytes from a write-back cache, which sets their times itself by SetAttr, before or after. Bytes of a
+// payload that begin at a block are written from where they are, and the payload is the write's until it returns: the rest of
+// the last block is overwritten.
 func (i *Inode) Store(off int64, c Content, keepTimes bool, may May) (int, error) {
 	return contents.Store(i.in(), off, c, keepTimes, may)
 }

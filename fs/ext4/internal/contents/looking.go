@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
-// looking is one look at where a range of blocks lies, and the transfers that come of it. It is MapRange for the roads that every READ and
-// WRITE takes: its memory is used again.
+// looking is one look at where a range of blocks lies, and the transfers that come of it. Its memory is used again, for every READ
+// and WRITE takes this road; MapRange is the same for a function.
 //
 //	w := look(i, from, to)
 //	defer w.done()
@@ -37,11 +36,7 @@ func look(i *volume.Inode, from, to uint32) *looking {
 		return w
 	}
 	w.from, w.to, w.nodes.i = from, to, i
-	if i.Disk.Flags&disk.FlExtents != 0 {
-		w.tree = i.ExtentsAt(&w.memory, &w.nodes)
-	} else {
-		w.tree = i.TreeIn(&w.nodes)
-	}
+	w.tree = i.TreeAt(&w.memory, &w.nodes)
 	return w
 }
 

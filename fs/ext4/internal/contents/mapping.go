@@ -1,8 +1,6 @@
 package contents
 
 import (
-	"fmt"
-
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -85,8 +83,12 @@ func longestRun(i *volume.Inode, unwritten bool) uint32 {
 
 // MapRange calls f for extents and holes of logical blocks [from, to). Mu is held.
 func MapRange(i *volume.Inode, from, to uint32, f func(extent.Extent) error) error {
-	if from > to || to > extent.MaxBlock {
-		return fmt.Errorf("inode %d: %w", i.Ino(), extent.ErrRange)
+	w := look(i, from, to)
+	defer w.done()
+	for w.next() {
+		if err := f(w.x); err != nil {
+			return err
+		}
 	}
-	return Tree(i, nil).MapRange(from, to, f)
+	return w.err
 }

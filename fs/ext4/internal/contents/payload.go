@@ -121,8 +121,9 @@ func loadTo(i *volume.Inode, off int64, buf blockdev.Buffer, n int) (_ int, ok b
 	return n, true, readBlocks(i, buf, 0, i.FS.Logical(off), blocks)
 }
 
-// Store is Write of c; with keepTimes it is WriteBack. Bytes of a payload that begin at a block are written from where they
-// are, and the payload is the write's until it returns: the rest of the last block is overwritten.
+// Store is Write of c. keepTimes is for bytes from a write-back cache, which sets their times itself by SetAttr, before or after. Bytes of a
+// payload that begin at a block are written from where they are, and the payload is the write's until it returns: the rest of
+// the last block is overwritten.
 func Store(i *volume.Inode, off int64, c Content, keepTimes bool, may volume.May) (int, error) {
 	s := stages.Get().(*stage)
 	defer func() {

@@ -39,7 +39,7 @@ type stage struct {
 	base        int    // of the first block in buf
 	bs          int
 	cut         bool // p reaches over the largest size: off and end do not
-	keepTimes   bool // see WriteBack
+	keepTimes   bool // see Store
 	may         []volume.May
 	one         [1]volume.May // room for may
 }
@@ -74,12 +74,6 @@ func (s *stage) fill() { copy(s.buf.Bytes()[s.skip():], s.p) }
 // Write writes p at off and returns how much of it was written: less than len(p) only with an error.
 func Write(i *volume.Inode, off int64, p []byte, may ...volume.May) (n int, err error) {
 	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, may: may})
-}
-
-// WriteBack is Write for bytes from a write-back cache, which sets their times itself by SetAttr, before or after this: so the
-// times stay.
-func WriteBack(i *volume.Inode, off int64, p []byte) (n int, err error) {
-	return writeAt(i, &stage{off: off, end: off + int64(len(p)), p: p, bs: i.FS.BlockSize, keepTimes: true})
 }
 
 func writeAt(i *volume.Inode, s *stage) (n int, err error) {

@@ -22,9 +22,12 @@ type Tree interface {
 
 // TreeIn is the tree whose root is in the inode and whose other nodes come from nodes; with nil, the root alone can be checked.
 // Mu is held.
-func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
+func (i *Inode) TreeIn(nodes extent.Nodes) Tree { return i.TreeAt(new(TreeMemory), nodes) }
+
+// TreeAt is TreeIn in m, until the next call or Forget.
+func (i *Inode) TreeAt(m *TreeMemory, nodes extent.Nodes) Tree {
 	if i.Disk.Flags&disk.FlExtents != 0 {
-		return i.ExtentsIn(nodes)
+		return i.extentsAt(m, nodes)
 	}
 	return &blockmap.Tree{
 		Ino:      i.ino,
@@ -38,7 +41,7 @@ func (i *Inode) TreeIn(nodes extent.Nodes) Tree {
 
 // ExtentsIn is TreeIn of an inode that is known to have extents.
 func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
-	return i.ExtentsAt(new(TreeMemory), nodes)
+	return i.extentsAt(new(TreeMemory), nodes)
 }
 
 // TreeMemory is memory for a tree, which may be used again.
@@ -48,8 +51,7 @@ type TreeMemory struct {
 	valid func(disk.Block, uint32) bool // of alloc
 }
 
-// ExtentsAt is ExtentsIn in m, until the next call or Forget.
-func (i *Inode) ExtentsAt(m *TreeMemory, nodes extent.Nodes) *extent.Tree {
+func (i *Inode) extentsAt(m *TreeMemory, nodes extent.Nodes) *extent.Tree {
 	m.tree = extent.Tree{
 		Ino:       i.ino,
 		Root:      i.Disk.Block[:],
