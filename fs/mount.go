@@ -14,6 +14,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -51,6 +52,7 @@ type Server struct {
 	done       chan struct{}  // closed after the last request
 	background sync.WaitGroup // work left of requests that have been answered
 	errors     errorLog
+	times      *latency.Layer
 
 	reservedUID, reservedGID uint32 // see mayOf
 
@@ -88,12 +90,13 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		nodes:  newNodes(),
 		done:   make(chan struct{}),
 		errors: errorLog{log: opt.Log},
+		times:  newRequestTimes(),
 	}
 	st := vol.Statfs()
 	s.reservedUID, s.reservedGID = st.ReservedUID, st.ReservedGID
 	s.root = &node{srv: s, in: in}
 	mountOpt := s.mountOptions(flags, rest)
-	raw := newRawFS(s)
+	raw := measuredFS{newRawFS(s), s.times}
 	s.openRings(mountOpt)
 	s.fuse, err = fuse.NewServer(raw, dir, mountOpt)
 	if err != nil {

@@ -1,10 +1,13 @@
 package fs
 
+import "github.com/lanefs/lanefs/blockdev/latency"
+
 // Stats counts the kernel's requests since the mount. Bytes are those that were read and stored.
 type Stats struct {
 	Reads, ReadBytes     int64
 	Writes, WrittenBytes int64
-	Nodes                int // inodes that the kernel knows now
+	Nodes                int               // inodes that the kernel knows now
+	Times                []latency.Summary // of each kind of request, in the daemon
 }
 
 // Stats returns the counters.
@@ -15,5 +18,6 @@ func (s *Server) Stats() Stats {
 		Writes:       s.count.writes.Load(),
 		WrittenBytes: s.count.writtenBytes.Load(),
 		Nodes:        s.nodes.len(),
+		Times:        s.times.Summaries(),
 	}
 }

@@ -11,6 +11,10 @@ import (
 
 // Do carries out the requests, concurrently and in no defined order. See blockdev.Device.
 func (d *Namespace) Do(reqs ...*blockdev.Request) error {
+	if len(reqs) == 0 {
+		return nil
+	}
+	defer d.times.device.Start(kindOf(reqs)).End()
 	b := d.batches.Get().(*batch)
 	defer d.recycle(b)
 	for _, r := range reqs {
@@ -105,12 +109,12 @@ func (d *Namespace) submit(b *batch) {
 	if len(b.cmds) == 0 {
 		return
 	}
-	var err error
-	if d.inline {
-		err = d.eng.Do(engine.AnyLane, b.cmds)
-	} else {
-		err = d.eng.Spread(b.cmds)
-	}
+	err := d.times.commands(b.cmds, func() error {
+		if d.inline {
+			return d.eng.Do(engine.AnyLane, b.cmds)
+		}
+		return d.eng.Spread(b.cmds)
+	})
 	if err == nil {
 		return
 	}

@@ -58,6 +58,7 @@ type Namespace struct {
 	zeroAt nvme.IOVA
 
 	full    fullness
+	times   times
 	batches sync.Pool // of *batch
 	closed  atomic.Bool
 }
@@ -93,6 +94,7 @@ func Open(e *engine.Engine, nsid uint32, opt Options) (*Namespace, error) {
 			Pinned: blockdev.Bytes(opt.Pinned),
 		},
 		eng:    e,
+		times:  newTimes(),
 		inline: c.Inline(),
 		pool: pool.New(opt.Pinned, func(n int64) (pool.Memory, error) {
 			m, err := c.AllocData(n)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -30,6 +31,9 @@ type report struct {
 	Total   queueCounters  `json:"total"`
 	Volume  volumeReport   `json:"volume"`
 	FUSE    fuseReport     `json:"fuse"`
+
+	// Times are the latencies of each layer, from the kernel's requests down to the controller.
+	Times []latency.Summary `json:"times"`
 }
 
 // fullReport says what became of writes for which the backing store had no room.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -28,6 +29,7 @@ func (d *daemon) report() *report {
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
+	r.Times = slices.Concat(f.Times, v.Times, s.dev.Times())
 	by, whyNot := d.srv.Transport()
 	if r.FUSE.Transport = by; whyNot != nil {
 		r.FUSE.WhyNot = oneLine(whyNot)
@@ -155,5 +157,14 @@ func (r *report) print(out io.Writer) error {
 		row(name, q.queueCounters)
 	}
 	row("all", r.Total)
+	if err := w.Flush(); err != nil || len(r.Times) == 0 {
+		return err
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "layer\tkind\tcount\tmean\tp50\tp99\tlongest\t")
+	for _, s := range r.Times {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t\n", s.Layer, s.Kind, s.Count,
+			units.Duration(s.Mean()), units.Duration(s.P50), units.Duration(s.P99), units.Duration(s.Max))
+	}
 	return w.Flush()
 }

@@ -24,6 +24,7 @@ type Command struct {
 	Status  nvme.Status
 	DW0     uint32        // of the completion
 	Latency time.Duration // from posting to reaping, measured by the lane
+	QID     uint16        // of the queue pair that it was posted on
 
 	tries uint8
 	page  int8 // of the range list, -1 for none

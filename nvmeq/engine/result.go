@@ -32,7 +32,7 @@ func (l *lane) drain() int {
 // ended acts on one result: the command ends, is sent again, or is lost.
 func (l *lane) ended(s slot, r *kernels.Result) {
 	c := s.cmd()
-	c.Latency = l.e.drv.duration(r.Latency)
+	c.Latency, c.QID = l.e.drv.duration(r.Latency), l.qid
 	switch r.Engine {
 	case kernels.EngineOK:
 		l.freePage(c)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lanefs/lanefs/blockdev/latency"
 )
 
 const (
@@ -28,6 +30,8 @@ type Config struct {
 	// BeforeCommitCredits. It must not Begin, and must not wait for locks that are held across Begin.
 	BeforeCommit        func(h *Handle)
 	BeforeCommitCredits int
+	// Measure begins to time a commit, from its first try to its end. nil: none is timed.
+	Measure func() latency.Op
 }
 
 // Journal makes changes of metadata atomic and durable. All methods may be called from any goroutine.

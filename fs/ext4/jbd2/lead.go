@@ -43,6 +43,9 @@ func (j *Journal) doLocked() bool {
 	}
 	j.busy = true
 	defer endOnPanic()
+	if j.cfg.Measure != nil && (what == commitTask || what == writeTask) {
+		defer j.cfg.Measure().End()
+	}
 	switch what {
 	case giveUpTask:
 		j.giveUpLocked(j.committing)

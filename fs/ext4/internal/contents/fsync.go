@@ -12,6 +12,7 @@ import "github.com/lanefs/lanefs/fs/ext4/internal/volume"
 // durable. With dataOnly a file that was only written over, or read, waits for no commit: its bytes are on the device,
 // which flushes them.
 func Fsync(i *volume.Inode, dataOnly bool) (err error) {
+	defer i.FS.Times.Start(volume.TimeSync).End()
 	defer i.FS.NoteTo(&err)
 	if i.FS.Opt.ReadOnly {
 		return nil

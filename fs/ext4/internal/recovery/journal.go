@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/contents"
@@ -54,6 +55,7 @@ func (j *Journal) open() (err error) {
 		Log:                 v.Opt.Log,
 		BeforeCommit:        v.BeforeCommit,
 		BeforeCommitCredits: 1,
+		Measure:             func() latency.Op { return v.Times.Start(volume.TimeCommit) },
 	}
 	if j.log == nil || !v.Writable() { // read-only: no handle is begun
 		v.Journal, err = jbd2.OpenInPlace(v.Cache, cfg)

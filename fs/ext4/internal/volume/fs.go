@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -34,6 +35,8 @@ type FS struct {
 
 	XattrFormat *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
+
+	Times *latency.Layer // of changes, syncs and commits
 
 	FsckReason string // why e2fsck has to see the volume before it is written; "" if it has not
 
@@ -75,7 +78,7 @@ func New(dev blockdev.Device, opt Options, end func(i *Inode, deleted bool) erro
 	if err := checkGeometry(sb, dev); err != nil {
 		return nil, err
 	}
-	v := &FS{Dev: dev, Opt: opt, end: end, Super: sb, BlockSize: sb.BlockSize(), BlockBits: sb.BlockBits(), Seed: sb.CsumSeed()}
+	v := &FS{Dev: dev, Opt: opt, end: end, Super: sb, BlockSize: sb.BlockSize(), BlockBits: sb.BlockBits(), Seed: sb.CsumSeed(), Times: NewTimes()}
 	v.readOnly.Store(ro)
 	v.largeFile.Store(sb.FeatureROCompat.Has(disk.ROCompatLargeFile))
 	v.extAttr.Store(sb.FeatureCompat.Has(disk.CompatExtAttr))

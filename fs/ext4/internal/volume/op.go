@@ -44,6 +44,7 @@ type kept struct {
 
 // Change runs f as one operation, and notes damage that it met when all locks are released.
 func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
+	defer v.Times.Start(TimeChange).End()
 	defer v.NoteTo(&err)
 	o := &Op{FS: v}
 	for _, m := range may {

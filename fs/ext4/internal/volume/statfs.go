@@ -1,5 +1,7 @@
 package volume
 
+import "github.com/lanefs/lanefs/blockdev/latency"
+
 // Statfs is what statfs reports. Sizes are in blocks of BlockSize bytes.
 type Statfs struct {
 	BlockSize                       int
@@ -18,6 +20,7 @@ type Stats struct {
 	MetadataRead, MetadataWritten int64 // the superblock included
 	JournalWritten                int64
 	Commits                       int64
+	Times                         []latency.Summary // of changes, syncs and commits
 }
 
 // Statfs reports sizes and what is free.
@@ -48,5 +51,6 @@ func (v *FS) Stats() Stats {
 		CopiedRead: v.Counters.CopiedRead.Load(), CopiedWritten: v.Counters.CopiedWritten.Load(),
 		MetadataRead: c.MetadataRead + v.Counters.superRead.Load(), MetadataWritten: c.MetadataWritten + v.Counters.superWritten.Load(),
 		JournalWritten: c.JournalWritten, Commits: c.Commits,
+		Times: v.Times.Summaries(),
 	}
 }

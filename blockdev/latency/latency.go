@@ -1,0 +1,124 @@
+// Package latency measures how long operations take. A Layer has one Histogram for each kind of operation of one layer of the mount (FUSE
+// requests, commands on a lane); Start and End time one operation. While the process records a Go execution trace (runtime/trace), each
+// timed operation is a region of it, too, so that one request can be followed through the layers of its goroutine.
+//
+// The package imports nothing of LaneFS. Timing one operation costs two readings of the monotonic clock and three atomic additions, and
+// allocates nothing.
+package latency
+
+import (
+	"context"
+	"math/bits"
+	"runtime/trace"
+	"sync/atomic"
+	"time"
+)
+
+// Layer is the histograms of one layer. A nil Layer measures nothing.
+type Layer struct {
+	name  string
+	kinds []string
+	spans []string // names of the regions in a trace
+	h     []Histogram
+}
+
+// NewLayer makes a layer with a histogram for each kind. Kinds are numbered from 0, in this order.
+func NewLayer(name string, kinds ...string) *Layer {
+	l := &Layer{name: name, kinds: kinds, spans: make([]string, len(kinds)), h: make([]Histogram, len(kinds))}
+	for i, k := range kinds {
+		l.spans[i] = name + " " + k
+	}
+	return l
+}
+
+// Op is an operation under way.
+type Op struct {
+	h      *Histogram
+	start  time.Duration
+	region *trace.Region
+}
+
+// began is where this package's clock starts.
+var began = time.Now()
+
+func now() time.Duration { return time.Since(began) }
+
+// Start begins to time an operation.
+func (l *Layer) Start(kind int) Op {
+	if l == nil {
+		return Op{}
+	}
+	o := Op{h: &l.h[kind], start: now()}
+	if trace.IsEnabled() {
+		o.region = trace.StartRegion(context.Background(), l.spans[kind])
+	}
+	return o
+}
+
+// End counts the operation. It must be called by the goroutine that called Start.
+func (o Op) End() {
+	if o.h == nil {
+		return
+	}
+	o.h.Add(now() - o.start)
+	if o.region != nil {
+		o.region.End()
+	}
+}
+
+// Add counts an operation that somebody else timed.
+func (l *Layer) Add(kind int, d time.Duration) {
+	if l != nil {
+		l.h[kind].Add(d)
+	}
+}
+
+// Name is the layer's name.
+func (l *Layer) Name() string { return l.name }
+
+// Histogram counts durations in buckets, eight for each doubling, so that a quantile is at most an eighth too long. The zero value is
+// empty. All methods may be called from any goroutine.
+type Histogram struct {
+	counts [buckets]atomic.Uint64
+	sum    atomic.Int64 // nanoseconds
+	max    atomic.Int64 // nanoseconds
+}
+
+const (
+	parts    = 8  // buckets for each doubling, a power of two
+	partBits = 3  // log2 of parts
+	least    = 7  // the first doubling ends at 2^least nanoseconds; what is shorter is in the first bucket
+	most     = 37 // durations from 2^most nanoseconds, 137 s, on are in the last bucket
+	buckets  = (most-least)*parts + 2
+)
+
+// bucket is the index of the bucket of a duration of ns nanoseconds.
+func bucket(ns uint64) int {
+	if ns < 1<<least {
+		return 0
+	}
+	if ns >= 1<<most {
+		return buckets - 1
+	}
+	e := bits.Len64(ns) - 1
+	return 1 + (e-least)*parts + int(ns>>(e-partBits))&(parts-1)
+}
+
+// bound is the end of a bucket: durations in it are shorter.
+func bound(i int) time.Duration {
+	if i == 0 {
+		return 1 << least
+	}
+	i--
+	e := least + i/parts
+	return time.Duration((parts + uint64(i%parts) + 1) << (e - partBits))
+}
+
+// Add counts a duration. One that is negative counts as none.
+func (h *Histogram) Add(d time.Duration) {
+	d = max(d, 0)
+	h.counts[bucket(uint64(d))].Add(1)
+	h.sum.Add(int64(d))
+	for m := h.max.Load(); int64(d) > m && !h.max.CompareAndSwap(m, int64(d)); m = h.max.Load() {
+	}
+}

@@ -1,0 +1,100 @@
+package latency
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime/trace"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each bucket begins where the one before ends, and has the durations that belong to it.
+func TestBuckets(t *testing.T) {
+	for i := range buckets - 1 {
+		end := uint64(bound(i))
+		require.Equal(t, i, bucket(end-1), "the last of bucket %d", i)
+		require.Equal(t, i+1, bucket(end), "the first after bucket %d", i)
+	}
+	require.Equal(t, buckets-1, bucket(1<<63))
+	require.Equal(t, 0, bucket(0))
+}
+
+// Quantiles of random durations are at most an eighth too long.
+func TestQuantiles(t *testing.T) {
+	l := NewLayer("test", "first", "second")
+	r := rand.New(rand.NewPCG(1, 2))
+	var all []time.Duration
+	var sum time.Duration
+	for range 10000 {
+		d := time.Duration(1) << (7 + r.IntN(25))
+		d += time.Duration(r.Int64N(int64(d)))
+		all = append(all, d)
+		sum += d
+		l.Add(1, d)
+	}
+	slices.Sort(all)
+	s := l.Summaries()
+	require.Len(t, s, 1, "only what was counted")
+	require.Equal(t, "second", s[0].Kind)
+	require.EqualValues(t, len(all), s[0].Count)
+	require.Equal(t, sum, s[0].Sum)
+	require.Equal(t, all[len(all)-1], s[0].Max)
+	for _, q := range []struct {
+		got  time.Duration
+		want time.Duration
+	}{{s[0].P50, all[len(all)/2-1]}, {s[0].P99, all[len(all)*99/100-1]}} {
+		require.GreaterOrEqual(t, q.got, q.want)
+		require.LessOrEqual(t, q.got, q.want+q.want/8+1)
+	}
+	for i, b := range Bounds {
+		n, _ := slices.BinarySearch(all, b)
+		require.EqualValues(t, n, s[0].Buckets[i], "shorter than %v", b)
+	}
+}
+
+// What happens at once from many goroutines is counted whole.
+func TestConcurrent(t *testing.T) {
+	l := NewLayer("test", "one")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 1000 {
+				l.Start(0).End()
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 8000, l.Summaries()[0].Count)
+}
+
+func TestAllocatesNothing(t *testing.T) {
+	l := NewLayer("test", "one")
+	require.Zero(t, testing.AllocsPerRun(100, func() { l.Start(0).End() }))
+	var none *Layer
+	none.Start(0).End()
+	none.Add(0, time.Second)
+	require.Nil(t, none.Summaries())
+}
+
+// While a trace is recorded, operations are its regions.
+func TestTraced(t *testing.T) {
+	if trace.IsEnabled() {
+		t.Skip("the tests are traced already")
+	}
+	var b bytes.Buffer
+	require.NoError(t, trace.Start(&b))
+	NewLayer("layer", "kind").Start(0).End()
+	trace.Stop()
+	require.Contains(t, b.String(), "layer kind")
+}
+
+func BenchmarkOp(b *testing.B) {
+	l := NewLayer("test", "one")
+	for b.Loop() {
+		l.Start(0).End()
+	}
+}
