@@ -38,15 +38,51 @@ func command(t *testing.T, m *sharetest.Mount, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// library builds the C library, and reports whether it could.
+func library(t *testing.T) bool {
+	if _, err := exec.LookPath("cc"); err != nil {
+		return false
+	}
+	build := t.TempDir()
+	out, err := exec.Command("make", "-s", "-C", "../c", "BUILD="+build).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Setenv("LANEFS_LIBRARY", filepath.Join(build, "liblanefs.so.1.0.0"))
+	return true
+}
+
 func TestPython(t *testing.T) {
 	m := sharetest.New(t, 256*mib, 64*mib)
-	if _, err := exec.LookPath("cc"); err == nil { // else the tests that need the C library are skipped
-		build := t.TempDir()
-		out, err := exec.Command("make", "-s", "-C", "../c", "BUILD="+build).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		t.Setenv("LANEFS_LIBRARY", filepath.Join(build, "liblanefs.so.1.0.0"))
+	library(t) // else the tests that need it are skipped
+	suite(t, python(t, m, filepath.Join("tests", "test_host.py")))
+}
+
+// TestTorch: lanefs.torch, where PyTorch is.
+func TestTorch(t *testing.T) {
+	with := ""
+	for _, bin := range []string{"python3", "/usr/bin/python3"} { // Debian's is the system's Python's
+		if exec.Command(bin, "-c", "import torch").Run() == nil {
+			with = bin
+			break
+		}
 	}
-	out := python(t, m, filepath.Join("tests", "test_host.py"))
+	if with == "" {
+		t.Skip("needs PyTorch: apt-get install --no-install-recommends python3-torch python3-numpy")
+	}
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	m := sharetest.New(t, 256*mib, 64*mib)
+	cmd := command(t, m, filepath.Join("tests", "test_torch.py"))
+	bin, err := exec.LookPath(with)
+	require.NoError(t, err)
+	cmd.Path, cmd.Args[0] = bin, bin
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	suite(t, string(out))
+}
+
+// suite logs what a suite said, and shows what it skipped.
+func suite(t *testing.T, out string) {
 	t.Logf("%s", out)
 	for _, skipped := range regexp.MustCompile(`(?m)^(\w+) .*skipped '(.*)'$`).FindAllStringSubmatch(out, -1) {
 		t.Run(skipped[1], func(t *testing.T) { t.Skip(skipped[2]) })

@@ -1,0 +1,255 @@
+"""Storage of torch.distributed.checkpoint: a directory with a safetensors file of each rank, and `.metadata`.
+
+A save gives its files names of their own, and `.metadata` comes last, by rename. So a directory has the previous checkpoint or the new one,
+also after the end of a program or of the power in between; what the previous one had is deleted then.
+"""
+
+import collections
+import dataclasses
+import io
+import os
+import pickle
+import secrets
+
+import torch
+from torch.futures import Future
+
+try:
+    from torch.distributed import checkpoint as _dcp
+    from torch.distributed.checkpoint import planner as _planner
+except ImportError:  # before PyTorch 2.0
+    from torch.distributed._shard import checkpoint as _dcp
+    from torch.distributed._shard.checkpoint import planner as _planner
+try:
+    from torch.distributed.checkpoint.storage import WriteResult
+except ImportError:
+    from torch.distributed._shard.checkpoint.storage import WriteResult
+
+from .. import _file, _safetensors
+from . import _files, _pieces
+
+_METADATA = ".metadata"
+_ASIDE = 1 << 30  # bytes that are read beside their tensors at a time
+
+
+@dataclasses.dataclass
+class _Stored:
+    """Where an item lies. It is in `.metadata`."""
+    file: str
+    offset: int  # bytes
+    length: int  # bytes
+    dtype: str   # as str(torch.dtype); of bytes, empty
+    shape: tuple
+
+
+class _Storage:
+    """What reader and writer have in common."""
+
+    def __init__(self, path=None, *, fallback=False):
+        self.path, self._fallback = None, fallback
+        self.reset(path)
+
+    def reset(self, checkpoint_id=None):
+        """Names the directory of the next checkpoint."""
+        if checkpoint_id is not None:
+            self.path = os.fspath(checkpoint_id)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id):
+        """Whether this is a path."""
+        return isinstance(checkpoint_id, (str, os.PathLike)) and "://" not in str(checkpoint_id)
+
+    def _directory(self):
+        if self.path is None:
+            raise ValueError("no directory: give checkpoint_id, or a path to the constructor")
+        return self.path
+
+    def _alone(self, kwargs):
+        if kwargs.get("use_collectives") is False:
+            raise ValueError(f"{type(self).__name__} needs use_collectives=True: one .metadata names the files of all ranks")
+
+    def prepare_local_plan(self, plan):
+        return plan
+
+
+class StorageWriter(_Storage, _dcp.StorageWriter):
+    """Writes checkpoints to a directory of a LaneFS mount: `torch.distributed.checkpoint.save` and `async_save`.
+
+    Parameters
+    ----------
+    path : str or os.PathLike, optional
+        The directory, if save gets no checkpoint_id. It is made; what it has of an older checkpoint is replaced as a whole.
+    fallback : bool
+        Whether a directory elsewhere than on a LaneFS mount will do, with a warning.
+
+    Raises
+    ------
+    lanefs.NotLaneFS
+        By save: the directory is not on a LaneFS mount, and fallback is false.
+    OSError
+        By save: the files cannot be written. The older checkpoint is still there.
+    ValueError
+        By save: there is no path.
+    """
+
+    def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        self._directory()
+        self._alone(kwargs)
+
+    init = set_up_storage_writer  # its name before PyTorch 2.0
+
+    def prepare_global_plan(self, plans):
+        os.makedirs(self._directory(), exist_ok=True)
+        token = secrets.token_hex(6)
+        return [dataclasses.replace(p, storage_data=f"__{rank}_{token}.safetensors") for rank, p in enumerate(plans)]
+
+    def write_data(self, plan, planner):
+        tensors, items = {}, []
+        for item in plan.items:
+            data = planner.resolve_data(item)
+            if item.type == _planner.WriteItemType.BYTE_IO:
+                raw = bytearray(data.getbuffer())
+                t, dtype, shape = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8), "", ()
+            else:
+                t = data.detach().contiguous()
+                dtype, shape = str(t.dtype), tuple(t.shape)
+                if not any(t.dtype == getattr(torch, name, None) for _, _, name in _safetensors._TYPES.values()):
+                    t = t.reshape(-1).view(torch.uint8)  # the file says bytes, .metadata what they are
+            name = item.index.fqn
+            if item.index.offset is not None and any(item.index.offset):
+                name += "@" + ",".join(map(str, item.index.offset))
+            while name in tensors:
+                name += "'"
+            tensors[name] = t
+            items.append((item.index, name, dtype, shape))
+        results = []
+        if tensors:
+            order = sorted(tensors, key=lambda n: -tensors[n].element_size())
+            path = os.path.join(self._directory(), plan.storage_data)
+            _safetensors.save({n: tensors[n] for n in order}, path, {"format": "pt"}, self._fallback)
+            with open(path, "rb") as f:
+                base, entries, _ = _safetensors.read_header(lambda n, at: os.pread(f.fileno(), n, at), os.fstat(f.fileno()).st_size)
+            for index, name, dtype, shape in items:
+                _, _, start, end = entries[name]
+                results.append(WriteResult(index=index, size_in_bytes=end - start,
+                                           storage_data=_Stored(plan.storage_data, base + start, end - start, dtype, shape)))
+        done = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata, results):
+        metadata.storage_data = {r.index: r.storage_data for of_rank in results for r in of_rank}
+        directory = self._directory()
+        path = os.path.join(directory, _METADATA)
+        with open(path + ".tmp", "wb") as f:
+            pickle.dump(metadata, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(path + ".tmp", path)
+        fd = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        used = {s.file for s in metadata.storage_data.values()}
+        for name in os.listdir(directory):
+            if name.startswith("__") and ".safetensors" in name and name not in used:
+                os.unlink(os.path.join(directory, name))
+
+
+class StorageReader(_Storage, _dcp.StorageReader):
+    """Reads checkpoints that StorageWriter wrote: `torch.distributed.checkpoint.load`. Also into another number of ranks or other shards. What
+    fits goes straight into the tensors, on whatever device they are, by one batch for each file.
+
+    Parameters
+    ----------
+    path : str or os.PathLike, optional
+        The directory, if load gets no checkpoint_id.
+    fallback : bool
+        Whether a directory elsewhere than on a LaneFS mount will do, with a warning.
+
+    Raises
+    ------
+    FileNotFoundError
+        By load: the directory has no complete checkpoint.
+    lanefs.NotLaneFS
+        By load: the directory is not on a LaneFS mount, and fallback is false.
+    ValueError
+        By load: there is no path; the checkpoint is not one of StorageWriter's, or its files are not as long as it says.
+    OSError
+        By load: the files cannot be read.
+
+    Notes
+    -----
+    `.metadata` is a pickle, as PyTorch's own: load checkpoints only of those whom you trust.
+    """
+
+    def read_metadata(self, *args, **kwargs):
+        with open(os.path.join(self._directory(), _METADATA), "rb") as f:
+            return pickle.load(f)
+
+    def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        self._alone(kwargs)
+        self._stored = metadata.storage_data
+        if not isinstance(self._stored, dict) or not all(isinstance(s, _Stored) for s in self._stored.values()):
+            raise ValueError(f"{self._directory()!r} has a checkpoint that lanefs.torch.StorageWriter did not write: read it with the reader of its writer")
+
+    init = set_up_storage_reader  # its name before PyTorch 2.0
+
+    def prepare_global_plan(self, plans):
+        return plans
+
+    def read_data(self, plan, planner):
+        files = collections.defaultdict(list)
+        for item in plan.items:
+            stored = self._stored[item.storage_index]
+            if os.path.basename(stored.file) != stored.file:
+                raise ValueError(f"{self._directory()!r}: .metadata names {stored.file!r}, which is not in the directory")
+            files[stored.file].append((item, stored))
+        for name, items in files.items():
+            with _file.File(os.path.join(self._directory(), name), "r", self._fallback) as f:
+                _read(f, items, planner)
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+def _read(f, items, planner):
+    if any(s.offset + s.length > f.size for _, s in items):
+        raise ValueError(f"{f.path!r} has {f.size} bytes, and the checkpoint more")
+    straight, aside, held = [], [], 0
+    for item, s in items:
+        if item.type == _planner.LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(os.pread(f.fd, s.length, s.offset)))
+            continue
+        target = planner.resolve_tensor(item)
+        into, lengths, offsets = target.detach(), tuple(item.lengths), tuple(item.storage_offsets)
+        if tuple(into.shape) != lengths:
+            raise ValueError(f"{item.storage_index.fqn!r}: a tensor of shape {tuple(into.shape)} for a part of {lengths}")
+        dtype = getattr(torch, s.dtype.rpartition(".")[2])
+        rows = (offsets[0], lengths[0]) if s.shape else (0, 1)
+        row = s.length // max(1, s.shape[0] if s.shape else 1)
+        at = s.offset + rows[0] * row
+        if into.dtype == dtype and into.is_contiguous() and lengths[1:] == s.shape[1:]:
+            straight.append((into, at, item, target))
+            continue
+        whole = torch.empty((rows[1], *s.shape[1:]) if s.shape else (), dtype=dtype, device=into.device)
+        aside.append((whole, at, item, target, offsets, lengths))
+        held += rows[1] * row
+        if held > _ASIDE:
+            _place(f, aside, planner)
+            aside, held = [], 0
+    _pieces.read(f, [(t, at) for t, at, _, _ in straight])
+    for _, _, item, target in straight:
+        planner.commit_tensor(item, target)
+    _place(f, aside, planner)
+
+
+def _place(f, aside, planner):
+    """Reads rows beside their tensors, and copies what is wanted of them."""
+    _pieces.read(f, [(whole, at) for whole, at, *_ in aside])
+    for whole, _, item, target, offsets, lengths in aside:
+        for dim in range(1, len(lengths)):
+            whole = whole.narrow(dim, offsets[dim], lengths[dim])
+        target.detach().copy_(whole)
+        planner.commit_tensor(item, target)

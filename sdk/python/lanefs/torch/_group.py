@@ -1,0 +1,152 @@
+"""A file to all ranks of a group, read once.
+
+ 1. each rank reads the header; all compare what they saw
+ 2. for every chunk of the file: each rank reads its part of it into the chunk's buffer        (ranks in parallel)
+ 3. the group gathers the parts                                                               (while 2 goes on with the next chunk)
+ 4. the chunk's bytes are copied to the tensors that they belong to                           (likewise)
+ 5. all compare what they saw, again
+
+A rank that fails goes on with the collective calls, so that no rank waits for it, and all raise at the end.
+"""
+
+import contextlib
+import hashlib
+import os
+
+import torch
+import torch.distributed as dist
+
+from .. import _file
+from . import _files, _pieces
+
+CHUNK = 256 << 20  # bytes of the file
+_ALIGN = 4096      # of a part
+
+
+def load(filename, device, group, fallback):
+    """See load_file."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError("group=… needs torch.distributed.init_process_group first")
+    if dist.get_rank(group) < 0:
+        raise ValueError("this rank is not in the group")
+    error = job = None
+    try:
+        job = _Job(filename, device, group, fallback)
+    except Exception as e:
+        error = e
+    try:
+        _agree(group, error, job and job.seen, filename)
+        error = job.run()
+        if error is None and _pieces.state(job.file) != job.was:
+            error = OSError(f"{job.file.path!r} was changed while it was loaded")
+        _agree(group, error, None, filename)
+        return job.tensors
+    finally:
+        if job is not None:
+            job.file.close()
+
+
+def _agree(group, error, seen, filename):
+    """All ranks raise, or none does."""
+    said = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, (None if error is None else f"{type(error).__name__}: {error}", seen), group=group)
+    if error is not None:
+        raise error
+    failed = [f"rank {i} of the group: {text}" for i, (text, _) in enumerate(said) if text is not None]
+    if failed:
+        raise OSError(f"{os.fspath(filename)!r} was not loaded: {'; '.join(failed)}")
+    if any(s != seen for _, s in said):
+        raise OSError(f"{os.fspath(filename)!r} is not the same file on all ranks of the group")
+
+
+class _Chunk:
+    """A buffer of one chunk of the file, in equal parts, one of each rank."""
+
+    def __init__(self, part, ranks, device):
+        self.bytes = torch.empty(part * ranks, dtype=torch.uint8, device=device)
+        self.parts = list(self.bytes.split(part))
+        self.free = None  # event after the last copy out of it
+
+
+class _Job:
+    """One rank's share of a load. All memory is there when the constructor returns, so that the rest fails only by the file or the group."""
+
+    def __init__(self, filename, device, group, fallback):
+        self._group, self._ranks, self._rank = group, dist.get_world_size(group), dist.get_rank(group)
+        self._cuda = device.type == "cuda"
+        self._flat = dist.get_backend(group) == "nccl"  # gloo gathers into a list only
+        if self._flat and not self._cuda:
+            raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
+        self.file = f = _file.File(filename, "r", fallback)
+        try:
+            self.was = _pieces.state(f)
+            self._base, entries, _ = _files.header(f)
+            self.seen = f.size, self._base, hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()
+            self.tensors = _files.empty(entries, device, f.path)
+            self._where = _Where(entries, self.tensors)
+            self._size = max((end for _, _, _, end in entries.values()), default=0)
+            part = min(CHUNK, self._size) // self._ranks
+            self._part = max(_ALIGN, -(-part // _ALIGN) * _ALIGN)
+            self._step = self._part * self._ranks
+            self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
+            if self._cuda:
+                self._stream = torch.cuda.Stream(device)
+                self._out = torch.cuda.current_stream(device)
+                self._stream.wait_stream(self._out)
+        except BaseException:
+            f.close()
+            raise
+
+    def run(self):
+        """Loads. Returns the error of this rank's reads."""
+        error = pending = None
+        for i, at in enumerate(range(0, self._size, self._step)):
+            chunk = self._chunks[i % len(self._chunks)]
+            mine, begin = chunk.parts[self._rank], at + self._rank * self._part
+            n = max(0, min(self._part, self._size - begin))
+            with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
+                if chunk.free is not None:
+                    self._stream.wait_event(chunk.free)
+                if n and error is None:
+                    try:
+                        _pieces.read(self.file, [(mine[:n], self._base + begin)])
+                    except Exception as e:
+                        error = e
+                if self._flat:
+                    work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
+                else:
+                    work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
+            if pending is not None:
+                self._take(*pending)
+            pending = work, chunk, at
+        if pending is not None:
+            self._take(*pending)
+        return error
+
+    def _take(self, work, chunk, at):
+        work.wait()  # on CUDA the stream waits
+        self._where.copy(chunk.bytes, at, min(self._step, self._size - at))
+        if self._cuda:
+            chunk.bytes.record_stream(self._stream)
+            chunk.free = torch.cuda.Event()
+            chunk.free.record(self._out)
+
+
+class _Where:
+    """Which tensors a range of the file's data belongs to."""
+
+    def __init__(self, entries, tensors):
+        self._all = sorted(((start, end, tensors[name].reshape(-1).view(torch.uint8)) for name, (_, _, start, end) in entries.items() if end > start),
+                           key=lambda e: e[:2])
+        self._next = 0
+
+    def copy(self, chunk, at, n):
+        """Copies n bytes of a chunk that begins at at. Chunks come in order."""
+        i = self._next
+        while i < len(self._all) and self._all[i][0] < at + n:
+            start, end, flat = self._all[i]
+            low, high = max(start, at), min(end, at + n)
+            flat[low - start:high - start].copy_(chunk[low - at:high - at])
+            i += 1
+            if end <= at + n:
+                self._next = i

@@ -1,0 +1,286 @@
+"""Tests of lanefs.torch on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this, where PyTorch is."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import types
+import unittest
+import warnings
+from unittest import mock
+
+import lanefs
+import torch
+from lanefs import torch as lt
+
+DIR = os.environ["LANEFS_TEST_DIR"]
+OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
+
+
+def path(*name):
+    return os.path.join(DIR, *name)
+
+
+try:
+    import torch.distributed.checkpoint
+except ImportError:
+    # Before PyTorch 2.0 it was elsewhere, and Python 3.11 refuses one of its classes, which is a default without a hash.
+    dataclass = dataclasses.dataclass
+    with mock.patch("dataclasses.dataclass", lambda cls=None, **kw: dataclass(cls, unsafe_hash=getattr(cls, "__name__", "") == "TensorProperties", **kw)):
+        import torch.distributed._shard.checkpoint
+
+
+def some():
+    torch.manual_seed(5)
+    return {"w": torch.randn(300, 70), "h": torch.randn(1001).half(), "b": torch.randn(3, 5).bfloat16(), "s": torch.tensor(-5),
+            "flag": torch.tensor([True, False, True]), "empty": torch.empty(0, 7)}
+
+
+class Case(unittest.TestCase):
+    def same(self, a, b):
+        self.assertEqual(a.keys(), b.keys())
+        for name, t in a.items():
+            self.assertEqual((t.dtype, t.shape), (b[name].dtype, b[name].shape), name)
+            self.assertTrue(torch.equal(t, b[name]), name)
+
+
+class Files(Case):
+    def test_round_trip(self):
+        want = some()
+        lt.save_file(want, path("a.safetensors"), {"step": "3"})
+        got = lt.load_file(path("a.safetensors"))
+        self.same(want, got)
+        got["w"][0] = 7  # memory of one's own
+        self.same(want, lt.load_file(path("a.safetensors"), "cpu"))
+        self.assertEqual(len({t.data_ptr() for t in got.values() if t.numel()}), 5)
+        shared = lanefs.load_safetensors(path("a.safetensors"), framework="torch")
+        self.assertEqual(shared.metadata, {"step": "3"})
+        self.same(want, shared)
+        self.assertTrue(all(t.data_ptr() % t.element_size() == 0 for t in shared.values()))
+        self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
+
+    def test_refused(self):
+        t = torch.zeros(4, 4)
+        for bad, why in (([t], ValueError), ({"a": [1]}, ValueError), ({"a": t.t()[1:]}, ValueError), ({"a": t.to_sparse()}, ValueError),
+                         ({"a": t, "b": t}, RuntimeError), ({"a": t, "b": t[1]}, RuntimeError), ({"a": torch.zeros(2, dtype=torch.complex64)}, ValueError)):
+            self.assertRaises(why, lt.save_file, bad, path("refused.safetensors"))
+        self.assertRaises(TypeError, lt.save_file, {"a": t}, path("refused.safetensors"), {"step": 3})
+        self.assertFalse(os.path.exists(path("refused.safetensors")))
+        self.assertRaises(FileNotFoundError, lt.load_file, path("none.safetensors"))
+        for data in (b"", b"short", b"\xff" * 100):
+            with open(path("bad.safetensors"), "wb") as f:
+                f.write(data)
+            self.assertRaises(ValueError, lt.load_file, path("bad.safetensors"))
+        lt.save_file(some(), path("cut.safetensors"))
+        os.truncate(path("cut.safetensors"), os.path.getsize(path("cut.safetensors")) - 1)
+        self.assertRaises(ValueError, lt.load_file, path("cut.safetensors"))
+
+    def test_elsewhere(self):
+        there = os.path.join(OUTSIDE, "x.safetensors")
+        self.assertRaises(lanefs.NotLaneFS, lt.save_file, some(), there)
+        self.assertFalse(os.path.exists(there))
+        with self.assertWarns(RuntimeWarning):
+            lt.save_file(some(), there, fallback=True)
+        self.assertRaises(lanefs.NotLaneFS, lt.load_file, there)
+        with self.assertWarns(RuntimeWarning):
+            self.same(some(), lt.load_file(there, fallback=True))
+
+    def test_torch_save(self):
+        want = some()
+        torch.save(want, path("a.pt"))
+        self.same(want, torch.load(path("a.pt")))
+
+
+class Shared(Case):
+    def test_safe_open(self):
+        def original(filename, framework="pt", device="cpu"):
+            return "safetensors' own", filename, framework, device
+
+        fake = types.ModuleType("safetensors")
+        user = types.ModuleType("user_of_safetensors")
+        fake.safe_open = user.safe_open = original
+        want = some()
+        lt.save_file(want, path("m.safetensors"), {"format": "pt"})
+        with mock.patch.dict(sys.modules, {"safetensors": fake, "user_of_safetensors": user}):
+            with lt.shared_weights() as weights:
+                late = types.ModuleType("late_user")
+                late.safe_open = fake.safe_open
+                sys.modules["late_user"] = late
+                self.assertRaises(RuntimeError, lt.shared_weights().__enter__)
+                with user.safe_open(path("m.safetensors"), framework="pt", device="cpu", backend="mmap") as f:
+                    self.assertEqual(f.metadata(), {"format": "pt"})
+                    got = {k: f.get_slice(k)[...] for k in f.keys()}
+                    self.assertEqual((f.get_slice("b").get_shape(), f.get_slice("b").get_dtype()), ([3, 5], "BF16"))
+                    self.assertTrue(torch.equal(f.get_slice("w")[3:5, 1:], want["w"][3:5, 1:]))
+                    again = user.safe_open(path("m.safetensors")).get_tensor("w")
+                    self.assertRaises(KeyError, f.get_tensor, "none")
+                self.same(want, got)
+                self.assertEqual(again.data_ptr(), got["w"].data_ptr())
+                self.assertEqual(user.safe_open("x", "np")[0], "safetensors' own")
+                with open(os.path.join(OUTSIDE, "y.safetensors"), "wb") as out, open(path("m.safetensors"), "rb") as f:
+                    out.write(f.read())
+                self.assertRaises(lanefs.NotLaneFS, user.safe_open, os.path.join(OUTSIDE, "y.safetensors"))
+            self.assertEqual([m.safe_open for m in (fake, user, late)], [original] * 3)
+            self.assertTrue(weights.current)
+            self.assertEqual(weights.nbytes, os.path.getsize(path("m.safetensors")))
+            with lt.shared_weights(fallback=True), self.assertWarns(RuntimeWarning):
+                self.assertEqual(user.safe_open(os.path.join(OUTSIDE, "y.safetensors"))[0], "safetensors' own")
+            lt.save_file({"w": torch.zeros(2)}, path("m.safetensors"))
+            self.assertFalse(weights.current)
+        self.same(want, got)
+
+    def test_without_safetensors(self):
+        with mock.patch.dict(sys.modules, {"safetensors": None}):
+            self.assertRaises(ImportError, lt.shared_weights().__enter__)
+
+
+class Checkpoints(Case):
+    """Over the saver and loader of the PyTorch that is here."""
+
+    def save(self, state, writer):
+        try:
+            import torch.distributed.checkpoint as dcp
+            dcp.save(state, storage_writer=writer, no_dist=True)
+        except ImportError:
+            from torch.distributed._shard.checkpoint import save_state_dict
+            save_state_dict(state, writer, no_dist=True)
+
+    def load(self, state, reader):
+        try:
+            import torch.distributed.checkpoint as dcp
+            dcp.load(state, storage_reader=reader, no_dist=True)
+        except ImportError:
+            from torch.distributed._shard.checkpoint import load_state_dict
+            load_state_dict(state, reader, no_dist=True)
+
+    def blank(self, want):
+        return {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else None for k, v in want.items()}
+
+    def check(self, want, where, **kwargs):
+        got = self.blank(want)
+        self.load(got, lt.StorageReader(where, **kwargs))
+        step = got.pop("step")
+        self.same({k: v for k, v in want.items() if k != "step"}, got)
+        return step
+
+    def test_round_trip(self):
+        want = {**some(), "c": torch.randn(5, dtype=torch.complex64), "step": {"epoch": 4}}
+        self.save(want, lt.StorageWriter(path("ck")))
+        self.assertEqual(self.check(want, path("ck")), {"epoch": 4})
+        first = set(os.listdir(path("ck")))
+        want["w"] = want["w"] + 1
+        self.save(want, lt.StorageWriter(path("ck")))
+        self.check(want, path("ck"))
+        self.assertEqual(len(os.listdir(path("ck"))), 2, "the older checkpoint's files go")
+        self.assertNotEqual(set(os.listdir(path("ck"))), first)
+
+    def test_killed(self):
+        want = {**some(), "step": 1}
+        self.save(want, lt.StorageWriter(path("killed")))
+        with mock.patch("os.rename", side_effect=OSError("killed")):
+            self.assertRaises(BaseException, self.save, {**want, "w": want["w"] * 2, "step": 2}, lt.StorageWriter(path("killed")))
+        writer = lt.StorageWriter(path("killed"))
+        with mock.patch.object(writer, "finish", side_effect=OSError("killed before .metadata")):
+            self.assertRaises(BaseException, self.save, {**want, "w": want["w"] * 3, "step": 3}, writer)
+        self.assertEqual(self.check(want, path("killed")), 1)
+
+    def test_refused(self):
+        self.assertRaises(BaseException, self.save, some(), lt.StorageWriter())
+        self.assertRaises(BaseException, self.load, some(), lt.StorageReader(path("nothing here")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertRaises(BaseException, self.save, some(), lt.StorageWriter(os.path.join(OUTSIDE, "ck")))
+            self.save({**some(), "step": 1}, lt.StorageWriter(os.path.join(OUTSIDE, "ck2"), fallback=True))
+            self.check({**some(), "step": 1}, os.path.join(OUTSIDE, "ck2"), fallback=True)
+        self.save({**some(), "step": 1}, lt.StorageWriter(path("cut ck")))
+        for name in os.listdir(path("cut ck")):
+            if name != ".metadata":
+                os.truncate(path("cut ck", name), 100)
+        self.assertRaises(BaseException, self.check, {**some(), "step": 1}, path("cut ck"))
+
+    def test_parts(self):  # what another sharding asks for
+        from lanefs.torch._checkpoint import _planner, _read, _Stored
+        whole = torch.arange(60, dtype=torch.int32).reshape(5, 12)
+        lt.save_file({"w": whole}, path("parts.safetensors"))
+        at = os.path.getsize(path("parts.safetensors")) - 240
+        stored = _Stored("parts.safetensors", at, 240, "torch.int32", (5, 12))
+        cases = [((0, 0), (5, 12)), ((2, 0), (2, 12)), ((1, 3), (3, 4)), ((4, 11), (1, 1)), ((0, 0), (0, 12))]
+        targets = {i: torch.zeros(lengths, dtype=torch.int32) for i, (_, lengths) in enumerate(cases)}
+        targets[5] = torch.zeros(12, 5, dtype=torch.int32).t()  # with gaps
+        targets[6] = torch.zeros(5, 12, dtype=torch.int64)      # of another type
+        cases += [((0, 0), (5, 12))] * 2
+        done = []
+
+        class Planner:
+            resolve_tensor = staticmethod(lambda item: targets[item.dest_index])
+            commit_tensor = staticmethod(lambda item, tensor: done.append(item.dest_index))
+        items = [(types.SimpleNamespace(type=_planner.LoadItemType.TENSOR, dest_index=i, lengths=n, storage_offsets=o, storage_index=None), stored)
+                 for i, (o, n) in enumerate(cases)]
+        with lanefs.open(path("parts.safetensors")) as f:
+            _read(f, items, Planner)
+        for i, (o, n) in enumerate(cases):
+            self.assertTrue(torch.equal(targets[i].to(torch.int32), whole[o[0]:o[0] + n[0], o[1]:o[1] + n[1]]), i)
+        self.assertEqual(sorted(done), list(range(7)))
+
+
+RANK = """
+import sys, torch, torch.distributed as dist
+import lanefs.torch as lt
+from lanefs.torch import _group
+rank, size, path, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=size)
+want, original, total, fails = lt.load_file(path), _group._pieces.read, 0, False
+
+def counted(f, ranges):
+    global total
+    total += sum(t.numel() for t, _ in ranges)
+    if fails:
+        raise OSError("this rank's drive")
+    return original(f, ranges)
+
+def load(name):
+    try:
+        return lt.load_file(name, group=dist.group.WORLD)
+    except OSError as e:
+        return str(e)
+_group._pieces.read = counted
+for _group.CHUNK in 1 << 20, 256 << 20:
+    total = 0
+    got = load(path)
+    assert got.keys() == want.keys() and all(torch.equal(got[k], want[k]) for k in want)
+    print(total)
+print(load(path + ".missing" if rank == 1 else path))
+fails = rank == 0
+_group.CHUNK = 1 << 20
+print(load(path))
+print(load(sys.argv[5] if rank == 0 else path))
+"""
+
+
+class Group(Case):
+    def test_ranks(self):
+        torch.manual_seed(2)
+        want = {f"t{i}": torch.randn(i * 331 + 1, 17) for i in range(40)}
+        lt.save_file(want, path("group.safetensors"))
+        lt.save_file({"t": torch.zeros(3)}, path("other.safetensors"))
+        size = sum(t.numel() * 4 for t in want.values())
+        n, meet = 2, os.path.join(OUTSIDE, "meet")
+        ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(n), path("group.safetensors"), meet, path("other.safetensors")],
+                                  stdout=subprocess.PIPE, text=True) for i in range(n)]
+        try:
+            said = [p.communicate(timeout=120)[0].splitlines() for p in ranks]
+        finally:
+            for p in ranks:
+                p.kill()
+                p.wait()
+        self.assertEqual([len(s) for s in said], [5] * n, said)
+        for i in 0, 1:
+            self.assertEqual(sum(int(s[i]) for s in said), size, "together they read the file once")
+        for s in said:  # all fail, whoever's fault it is, and the group is still good
+            self.assertIn("missing", s[2])
+            self.assertIn("this rank's drive", s[3])
+            self.assertIn("not the same file", s[4])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
