@@ -2,90 +2,7 @@ package uring
 
 import "structs"
 
-// What this package needs of [io_uring]. The sizes and offsets are held by TestLayout.
-
-// Flags of io_uring_setup(2).
-const (
-	setupCQSize       = 1 << 3  // cqEntries is given
-	setupSubmitAll    = 1 << 7  // a refused entry does not end a submission
-	setupCoopTaskrun  = 1 << 8  // the kernel's work for completions interrupts no thread in user space
-	setupSQE128       = 1 << 10 // submission entries have 128 bytes; FUSE needs them
-	setupSingleIssuer = 1 << 12 // one thread submits
-	setupNoSQArray    = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
-)
-
-const (
-	featSingleMmap = 1 << 0 // one mapping holds both rings
-	featNoDrop     = 1 << 1
-
-	enterGetEvents = 1 << 0
-
-	opNop      = 0
-	opURingCmd = 46
-
-	offSQRing = 0
-	offSQEs   = 0x10000000
-)
-
-// params is struct io_uring_params.
-type params struct {
-	_ structs.HostLayout
-
-	sqEntries, cqEntries uint32
-	flags                uint32
-	sqThreadCPU          uint32
-	sqThreadIdle         uint32
-	features             uint32
-	wqFD                 uint32
-	_                    [3]uint32
-	sq                   sqOffsets
-	cq                   cqOffsets
-}
-
-// sqOffsets is struct io_sqring_offsets: where the submission ring's words are.
-type sqOffsets struct {
-	_ structs.HostLayout
-
-	head, tail, mask, entries, flags, dropped, array, _ uint32
-	_                                                   uint64
-}
-
-// cqOffsets is struct io_cqring_offsets.
-type cqOffsets struct {
-	_ structs.HostLayout
-
-	head, tail, mask, entries, overflow, cqes, flags, _ uint32
-	_                                                   uint64
-}
-
-// sqe is struct io_uring_sqe with the room for a command that IORING_SETUP_SQE128 gives.
-type sqe struct {
-	_ structs.HostLayout
-
-	opcode   uint8
-	flags    uint8
-	ioprio   uint16
-	fd       int32
-	cmdOp    uint32 // or the lower half of off
-	_        uint32
-	addr     uint64
-	len      uint32
-	cmdFlags uint32
-	userData uint64
-	_        [2]uint32
-	cmd      [80]byte
-}
-
-// cqe is struct io_uring_cqe.
-type cqe struct {
-	_ structs.HostLayout
-
-	userData uint64
-	res      int32 // negative: an errno
-	flags    uint32
-}
-
-// What it needs of [fuse].
+// What this package needs of [fuse]. The sizes and offsets are held by TestLayout.
 
 // Operations of IORING_OP_URING_CMD on /dev/fuse (enum fuse_uring_cmd).
 const (
@@ -93,7 +10,7 @@ const (
 	cmdCommitAndFetch = 2
 )
 
-// cmdReq is struct fuse_uring_cmd_req, which stands in sqe.cmd.
+// cmdReq is struct fuse_uring_cmd_req, which stands in an entry's Cmd.
 type cmdReq struct {
 	_ structs.HostLayout
 

@@ -21,6 +21,5 @@
 //
 // INIT, FORGET, INTERRUPT and notifications stay on /dev/fuse.
 //
-// Sources: Linux 6.14 to 6.18, include/uapi/linux/fuse.h ([fuse]), include/uapi/linux/io_uring.h ([io_uring]),
-// Documentation/filesystems/fuse/fuse-io-uring.rst.
+// Sources: Linux 6.14 to 6.18, include/uapi/linux/fuse.h ([fuse]), Documentation/filesystems/fuse/fuse-io-uring.rst.
 package uring

@@ -29,7 +29,7 @@ func Try() error {
 	if err != nil {
 		return because(err)
 	}
-	r.close()
+	r.Close()
 	return nil
 }
 

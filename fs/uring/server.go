@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/iouring"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.
@@ -14,7 +16,7 @@ type server struct {
 	allowed unix.CPUSet // where the thread may run
 	bound   bool        // it runs on its queue's CPU only
 	q       *queue
-	ring    *ring
+	ring    *iouring.Ring
 	h       *header
 	payload *Payload
 	request request
@@ -59,19 +61,19 @@ func newServer(q *queue) (_ *server, err error) {
 	s.iov[0].SetLen(int(unsafe.Sizeof(header{})))
 	s.iov[1].SetLen(len(s.payload.Memory))
 
-	*s.ring.next() = sqe{opcode: opNop}
-	if err := s.ring.enter(true); err != nil {
+	s.ring.Next().Opcode = iouring.OpNop
+	if err := s.ring.Enter(true); err != nil {
 		return nil, err
 	}
-	if c, ok := s.ring.reap(); !ok || c.res != 0 {
-		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.res, errors.ErrUnsupported)
+	if c, ok := s.ring.Reap(); !ok || c.Res != 0 {
+		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.Res, errors.ErrUnsupported)
 	}
 	return s, nil
 }
 
 func (s *server) close() {
 	if s.ring != nil {
-		s.ring.close()
+		s.ring.Close()
 	}
 	if !s.keep {
 		for _, f := range s.free {
@@ -82,10 +84,10 @@ func (s *server) close() {
 }
 
 // command prepares a command for /dev/fuse.
-func (s *server) command(op uint32, commitID uint64) *sqe {
-	c := s.ring.next()
-	c.opcode, c.fd, c.cmdOp = opURingCmd, int32(s.q.t.fd), op
-	r := (*cmdReq)(unsafe.Pointer(&c.cmd))
+func (s *server) command(op uint32, commitID uint64) *iouring.WideSQE {
+	c := s.ring.NextWide()
+	c.Opcode, c.FD, c.CmdOp = iouring.OpURingCmd, int32(s.q.t.fd), op
+	r := (*cmdReq)(unsafe.Pointer(&c.Cmd))
 	r.qid, r.commitID = uint16(s.q.cpu), commitID
 	return c
 }
@@ -93,13 +95,13 @@ func (s *server) command(op uint32, commitID uint64) *sqe {
 // register gives the entry to the kernel, which says at once if it does not take it.
 func (s *server) register() error {
 	c := s.command(cmdRegister, 0)
-	c.addr, c.len = uint64(uintptr(unsafe.Pointer(s.iov))), uint32(len(s.iov))
-	if err := s.ring.enter(false); err != nil {
+	c.Addr, c.Len = uint64(uintptr(unsafe.Pointer(s.iov))), uint32(len(s.iov))
+	if err := s.ring.Enter(false); err != nil {
 		return err
 	}
-	if s.ring.ready() {
-		if c := s.ring.peek(); c.res < 0 {
-			return unix.Errno(-c.res)
+	if s.ring.Ready() {
+		if c := s.ring.Peek(); c.Res < 0 {
+			return unix.Errno(-c.Res)
 		}
 	}
 	return nil
@@ -108,17 +110,17 @@ func (s *server) register() error {
 // serve answers requests until the connection ends.
 func (s *server) serve(h Handler) {
 	for {
-		c, ok := s.ring.reap()
+		c, ok := s.ring.Reap()
 		if !ok {
-			if err := s.ring.enter(true); err != nil {
+			if err := s.ring.Enter(true); err != nil {
 				s.keep = true
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: a thread of CPU %d: %w", s.q.cpu, err))
 				return
 			}
 			continue
 		}
-		if c.res < 0 {
-			if err := unix.Errno(-c.res); !ended(err) {
+		if c.Res < 0 {
+			if err := unix.Errno(-c.Res); !ended(err) {
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: an entry of CPU %d: %w", s.q.cpu, err))
 			}
 			return
