@@ -82,6 +82,11 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
+	page, err := d.serveMetrics()
+	if err != nil {
+		return d.giveUp(err)
+	}
+	defer page.Close()
 	ctl, err := listen(files.Socket, d)
 	if err != nil {
 		return d.giveUp(err)

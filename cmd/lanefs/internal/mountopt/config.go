@@ -20,6 +20,8 @@ type Config struct {
 	GPU string `opt:"gpu"` // auto, host, hip, cuda; empty: auto
 	Log string `opt:"log"` // file; empty: beside the control socket
 
+	Metrics string `opt:"metrics"` // address or socket for Prometheus; empty: none
+
 	ReadOnly   bool           `opt:"ro"`
 	NoRecovery bool           `opt:"norecovery"`
 	Discard    bool           `opt:"discard"`

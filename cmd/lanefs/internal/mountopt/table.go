@@ -1,6 +1,7 @@
 package mountopt
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -138,7 +139,18 @@ var shares = []Option{
 var daemon = []Option{
 	{Name: "log", Kind: Text, Arg: "FILE", Default: "beside the control socket", Layer: Daemon, Help: "where the daemon logs",
 		set: func(c *Config, v value) error { c.Log = v.text; return nil }},
+	{Name: "metrics", Kind: Text, Arg: "HOST:PORT|SOCKET", Layer: Daemon, want: wantMetrics, Help: "where Prometheus may scrape the mount's counters, at /metrics",
+		More: "An address such as localhost:9123, or the absolute path of a unix socket, which the daemon makes with mode 0660. Whoever reaches it can read the counters.",
+		set: func(c *Config, v value) error {
+			if !strings.HasPrefix(v.text, "/") && !strings.Contains(v.text, ":") {
+				return errors.New("want " + wantMetrics)
+			}
+			c.Metrics = v.text
+			return nil
+		}},
 }
+
+const wantMetrics = "HOST:PORT or the absolute path of a socket"
 
 // ioURings are in the order of fs.IOUring.
 func ioURings() []string { return []string{"auto", "off", "on"} }
