@@ -98,3 +98,28 @@ func BenchmarkOp(b *testing.B) {
 		l.Start(0).End()
 	}
 }
+
+// What came between two summaries, and the sum of several.
+func TestSinceAndMerge(t *testing.T) {
+	l := NewLayer("test", "a", "b")
+	for range 100 {
+		l.Add(0, time.Millisecond)
+	}
+	before := l.Summaries()[0]
+	for range 99 {
+		l.Add(0, 3*time.Microsecond)
+	}
+	l.Add(0, time.Second)
+	l.Add(1, time.Minute)
+	s := l.Summaries()
+	d := s[0].Since(before)
+	require.EqualValues(t, 100, d.Count)
+	require.Equal(t, 4096*time.Nanosecond, d.P50)
+	require.Equal(t, 4096*time.Nanosecond, d.P99)
+	require.Equal(t, 99*3*time.Microsecond+time.Second, d.Sum)
+	require.Zero(t, s[0].Since(s[0]).P50)
+	m := Merge(s...)
+	require.EqualValues(t, 201, m.Count)
+	require.Equal(t, time.Minute, m.Max)
+	require.Equal(t, time.Duration(1<<20), m.P50)
+}

@@ -12,7 +12,7 @@ type Summary struct {
 	P99   time.Duration `json:"p99_ns"`
 	Max   time.Duration `json:"max_ns"`
 	// Buckets counts the operations that were shorter than each of Bounds, cumulatively.
-	Buckets []uint64 `json:"-"`
+	Buckets []uint64 `json:"buckets"`
 }
 
 // Mean is the average.
@@ -71,4 +71,45 @@ func (h *Histogram) summary() Summary {
 		s.Buckets[b] = seen
 	}
 	return s
+}
+
+// Since is what was counted after an earlier summary of the same histogram. Its quantiles come of Buckets, so they are at most twice
+// too long; Max is not known, and 0.
+func (s Summary) Since(before Summary) Summary {
+	d := Summary{Layer: s.Layer, Kind: s.Kind, Count: s.Count - before.Count, Sum: s.Sum - before.Sum, Buckets: make([]uint64, len(s.Buckets))}
+	for i := range s.Buckets {
+		d.Buckets[i] = s.Buckets[i]
+		if i < len(before.Buckets) {
+			d.Buckets[i] -= before.Buckets[i]
+		}
+	}
+	d.P50, d.P99 = d.quantile(d.Count-d.Count/2), d.quantile(d.Count-d.Count/100)
+	return d
+}
+
+// quantile is the bound that n operations were shorter than.
+func (s Summary) quantile(n uint64) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	for i, c := range s.Buckets {
+		if c >= n && i < len(Bounds) {
+			return Bounds[i]
+		}
+	}
+	return Bounds[len(Bounds)-1]
+}
+
+// Merge adds up summaries, of kinds of one layer for example. Its quantiles are as those of Since.
+func Merge(all ...Summary) Summary {
+	m := Summary{Buckets: make([]uint64, len(Bounds))}
+	for _, s := range all {
+		m.Layer, m.Kind = s.Layer, s.Kind
+		m.Count, m.Sum, m.Max = m.Count+s.Count, m.Sum+s.Sum, max(m.Max, s.Max)
+		for i, n := range s.Buckets[:min(len(s.Buckets), len(Bounds))] {
+			m.Buckets[i] += n
+		}
+	}
+	m.P50, m.P99 = m.quantile(m.Count-m.Count/2), m.quantile(m.Count-m.Count/100)
+	return m
 }

@@ -49,7 +49,7 @@ func rootCommand() *cobra.Command {
 	root.SetVersionTemplate("lanefs {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
-	root.AddCommand(mountCommand(), umountCommand(), statCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
+	root.AddCommand(mountCommand(), umountCommand(), statCommand(), topCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
 	return root
 }
 

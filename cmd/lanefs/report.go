@@ -161,6 +161,7 @@ type volumeReport struct {
 	MetadataWritten int64 `json:"metadata_written"`
 	JournalWritten  int64 `json:"journal_written"`
 	Commits         int64 `json:"commits"`
+	Cached          int64 `json:"metadata_cached"`
 }
 
 // fuseReport says how the kernel's requests come, and counts them.

@@ -26,7 +26,7 @@ func (d *daemon) report() *report {
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
-		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits},
+		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
 	r.Times = slices.Concat(f.Times, v.Times, s.dev.Times())
@@ -141,7 +141,8 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	fmt.Fprintf(out, "data        %d bytes read, %d written; %d and %d copied by the CPU\n", v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten)
-	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits\n", v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits)
+	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits; %s in memory\n",
+		v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, units.Bytes(v.Cached))
 	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)
 
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

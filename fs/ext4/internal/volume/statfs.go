@@ -20,6 +20,7 @@ type Stats struct {
 	MetadataRead, MetadataWritten int64 // the superblock included
 	JournalWritten                int64
 	Commits                       int64
+	Cached                        int64             // metadata in memory now
 	Times                         []latency.Summary // of changes, syncs and commits
 }
 
@@ -50,7 +51,7 @@ func (v *FS) Stats() Stats {
 		DataRead: v.Counters.DataRead.Load(), DataWritten: v.Counters.DataWritten.Load(),
 		CopiedRead: v.Counters.CopiedRead.Load(), CopiedWritten: v.Counters.CopiedWritten.Load(),
 		MetadataRead: c.MetadataRead + v.Counters.superRead.Load(), MetadataWritten: c.MetadataWritten + v.Counters.superWritten.Load(),
-		JournalWritten: c.JournalWritten, Commits: c.Commits,
+		JournalWritten: c.JournalWritten, Commits: c.Commits, Cached: c.Resident,
 		Times: v.Times.Summaries(),
 	}
 }
