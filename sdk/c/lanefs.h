@@ -178,6 +178,9 @@ struct lanefs_rungs {
 
 void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r);
 
+/* The checksum of a value in a slab of lanefs.kv (docs/SPEC.md): size bytes of memory that the CPU addresses. */
+uint64_t lanefs_sum(const void *data, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,5 +10,9 @@ import (
 // TestMain: a share starts this program again, as its gate.
 func TestMain(m *testing.M) {
 	gate.RunIfChild()
-	os.Exit(m.Run())
+	code := m.Run()
+	if built != "" {
+		os.RemoveAll(built)
+	}
+	os.Exit(code)
 }

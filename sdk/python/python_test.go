@@ -3,10 +3,12 @@ package python
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,15 +40,30 @@ func command(t *testing.T, m *sharetest.Mount, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// library builds the C library, and reports whether it could.
+// build makes the C library, once for all tests; TestMain removes the directory.
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "lanefs-sdk-c")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	out, err := exec.Command("make", "-s", "-C", "../c", "BUILD="+dir).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, err
+})
+
+var built string // the directory, for TestMain
+
+// library has the package find the C library, and reports whether there is one.
 func library(t *testing.T) bool {
 	if _, err := exec.LookPath("cc"); err != nil {
 		return false
 	}
-	build := t.TempDir()
-	out, err := exec.Command("make", "-s", "-C", "../c", "BUILD="+build).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	t.Setenv("LANEFS_LIBRARY", filepath.Join(build, "liblanefs.so.1.0.0"))
+	dir, err := build()
+	require.NoError(t, err)
+	t.Setenv("LANEFS_LIBRARY", filepath.Join(dir, "liblanefs.so.1.0.0"))
 	return true
 }
 
@@ -54,6 +71,14 @@ func TestPython(t *testing.T) {
 	m := sharetest.New(t, 256*mib, 64*mib)
 	library(t) // else the tests that need it are skipped
 	suite(t, python(t, m, filepath.Join("tests", "test_host.py")))
+}
+
+// TestKV: slabs, also after kills, losses of power and damage.
+func TestKV(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_kv.py")))
 }
 
 // TestTorch: lanefs.torch, where PyTorch is.

@@ -33,7 +33,7 @@ def library():
             batch = [p, ctypes.c_uint32, p, p, size, p, p]
             for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
-                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_rungs", None, [p, p])):
+                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_rungs", None, [p, p]), ("sum", u64, [p, size])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib

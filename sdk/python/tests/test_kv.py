@@ -1,0 +1,392 @@
+"""Tests of lanefs.kv on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this."""
+
+import collections
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import unittest
+from unittest import mock
+
+import lanefs
+from lanefs import _slab, kv
+
+DIR = os.environ["LANEFS_TEST_DIR"]
+OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
+SEED = int(os.environ.get("LANEFS_TEST_SEED", random.randrange(1 << 32)))
+
+
+def path(name):
+    return os.path.join(DIR, name)
+
+
+def block(seed, length=None):
+    """Bytes that say which block they are."""
+    r = random.Random(seed)
+    return r.randbytes(r.randrange(1, 4097) if length is None else length)
+
+
+class Slabs(unittest.TestCase):
+    def test_put_get(self):
+        want = {**{i: block(i) for i in range(20)}, "text": b"t", b"text": b"b", "empty": b"", "full": block(7, 8192)}
+        with kv.Slab(path("slab"), 8000, 40) as s:
+            self.assertEqual((s.slot_size, s.slots, len(s)), (8192, 40, 0))
+            self.assertEqual(os.path.getsize(path("slab")), s._layout.size)
+            whole = b"".join(want.values())
+            at, offsets = 0, []
+            for v in want.values():
+                offsets.append(at)
+                at += len(v)
+            s.put_batch(list(want), whole, offsets, [len(v) for v in want.values()])
+            s.put("more", b"xxmore", start=2)
+            self.check(s, {**want, "more": b"more"})
+            self.assertTrue("text" in s and b"more" not in s)
+        with kv.Slab(path("slab")) as s:
+            self.check(s, {**want, "more": b"more"})
+            s.put("text", b"another")
+            self.assertTrue(s.evict(3))
+            self.assertFalse(s.evict(3))
+            want["text"] = b"another"
+            del want[3]
+            self.check(s, {**want, "more": b"more"})
+        with kv.Slab(path("slab"), mode="r") as s, kv.Slab(path("slab"), mode="r"):
+            self.check(s, {**want, "more": b"more"})
+            self.assertEqual(s.get_batch([3, "none"], bytearray(9000), [0, 0]), [None, None])
+            self.assertEqual(s.damaged, 0)
+            for do in (lambda: s.put("a", b""), lambda: s.evict("a"), s.commit):
+                self.assertRaises(PermissionError, do)
+            self.assertRaises(BlockingIOError, kv.Slab, path("slab"))
+
+    def check(self, s, want):
+        self.assertEqual(len(s), len(want))
+        memory = bytearray(8192 * len(want))
+        got = s.get_batch(list(want), memory, [8192 * i for i in range(len(want))])
+        for i, (key, v) in enumerate(want.items()):
+            self.assertEqual((got[i], memory[8192 * i:8192 * i + len(v)]), (len(v), v), key)
+
+    def test_full(self):
+        with kv.Slab(path("full"), 4096, 8, evict=False) as s:
+            s.put_batch(range(8), bytes(8), range(8), [1] * 8)
+            self.assertRaises(kv.Full, s.put, 8, b"x")
+            s.evict(0)
+            s.put(8, b"x")
+            self.assertRaises(kv.Full, s.put, 9, b"x")
+        with kv.Slab(path("full")) as s:
+            self.assertIsNotNone(s.get(1, bytearray(1)))  # no longer the least recently used
+            s.put(9, b"y")
+            self.assertTrue(1 in s and 9 in s)
+            self.assertEqual(len(s), 8)
+            self.assertRaises(kv.Full, s.put_batch, range(100, 109), bytes(9), range(9), [1] * 9)
+            s.put_batch(range(100, 108), bytes(8), range(8), [1] * 8)
+            self.assertEqual(len(s), 8)
+
+    def test_refused(self):
+        self.assertRaises(FileNotFoundError, kv.Slab, path("none"))
+        self.assertRaises(FileNotFoundError, kv.Slab, path("none"), 4096, 8, "r")
+        for bad in ((0, 8), (4096, 0), (-1, 8), (4096, 2**60), (4096, 8, "w")):
+            self.assertRaises(ValueError, kv.Slab, path("none"), *bad)
+        self.assertRaises(lanefs.NotLaneFS, kv.Slab, os.path.join(OUTSIDE, "slab"), 4096, 8)
+        self.assertFalse(os.path.exists(os.path.join(OUTSIDE, "slab")))
+        with self.assertRaises(OSError) as e:
+            kv.Slab(path("none"), 1 << 40, 1 << 10)
+        self.assertIn(e.exception.errno, (27, 28))  # too large, no room
+        self.assertFalse([n for n in os.listdir(DIR) if n.startswith("none")])
+        with open(path("text"), "w") as f:
+            f.write("no slab" * 1000)
+        self.assertRaisesRegex(ValueError, "is no slab", kv.Slab, path("text"))
+        with kv.Slab(path("refused"), 4096, 8) as s:
+            self.assertRaises(ValueError, s.put, "long", bytes(4097))
+            self.assertRaises(ValueError, s.put_batch, ["a", "a"], bytes(8), [0, 1], [1, 1])
+            self.assertRaises(ValueError, s.put_batch, ["a", "b"], bytes(8), [0, 8], [1, 1])
+            self.assertRaises(ValueError, s.put_batch, ["a"], bytes(8), [0, 1], [1, 1])
+            self.assertRaises(ValueError, s.put_batch, ["a"], bytes(8), [-1], [1])
+            self.assertRaises(TypeError, s.put, 1.5, b"")
+            self.assertRaises(ValueError, s.put, "a", 123456)
+            self.assertRaises(ValueError, s.put, "a", 123456, 0, 8)
+            s.put("a", b"12345678")
+            self.assertRaises(ValueError, s.get, "a", bytearray(7))
+            self.assertRaises(ValueError, s.get, "a", bytes(8))
+            self.assertEqual(len(s), 1)
+            s.close()
+            for do in (lambda: s.put("a", b""), lambda: s.get("a", bytearray(8)), s.commit):
+                self.assertRaises(ValueError, do)
+        self.assertRaisesRegex(ValueError, "has 8 slots of 4096", kv.Slab, path("refused"), 4096, 9)
+        self.assertRaises(ValueError, kv.Slab, path("refused"), 5000, 8)
+
+    def test_fork(self):
+        with kv.Slab(path("forked"), 4096, 8) as s:
+            s.put("a", b"parent")
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    s.put("a", b"child")
+                except OSError:
+                    s.close()
+                    os._exit(3)
+                os._exit(4)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 3)
+            s.put("b", b"parent")
+        with kv.Slab(path("forked")) as s:
+            self.assertEqual(len(s), 2)
+
+    def test_fallback(self):
+        with self.assertWarns(RuntimeWarning), kv.Slab(os.path.join(OUTSIDE, "fallback"), 4096, 8, fallback=True) as s:
+            s.put("a", b"data")
+            b = bytearray(4)
+            self.assertEqual((s.get("a", b), b), (4, b"data"))
+
+    def test_threads(self):
+        errors = []
+        with kv.Slab(path("threads"), 4096, 16) as s:
+            def work(k):
+                r = random.Random(k)
+                try:
+                    for i in range(60):
+                        key = r.randrange(24)
+                        what = r.random()
+                        if what < 0.4:
+                            s.put(key, struct.pack("<QQ", key, r.getrandbits(64)) * 200)
+                        elif what < 0.5:
+                            s.evict(key)
+                        elif what < 0.6:
+                            s.commit()
+                        else:
+                            b = bytearray(4096)
+                            n = s.get(key, b)
+                            if n is not None and (n != 3200 or b[:16] * 200 != b[:3200] or b[0] != key):
+                                errors.append((key, n))
+                except kv.Full:
+                    pass
+                except Exception as e:
+                    errors.append(e)
+            threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual((errors, s.damaged), ([], 0))
+            self.assertEqual(sorted(s._free + s._dirty + [b.slot for b in s._blocks.values()]), list(range(16)), "no slot is lost")
+
+
+def read_all(name, keys):
+    with kv.Slab(path(name)) as s:
+        out = {}
+        for key in keys:
+            b = bytearray(4096)
+            n = s.get(key, b)
+            if n is not None:
+                out[key] = bytes(b[:n])
+        return out
+
+
+class Crashes(unittest.TestCase):
+    """What a reader may find: of a key the block of the last commit that returned, or a later put; after an evict, nothing too; never anything else."""
+
+    def allowed(self, history, committed, found):
+        """history: per key, its puts in order (None: an evict); committed: per key, how many of them a commit has returned for."""
+        for key, values in history.items():
+            done = committed.get(key, 0)
+            ok = values[max(0, done - 1):] if done else [None, *values]
+            # A commit that did not return may have made the old entry zero before the new one is there.
+            if done < len(values):
+                ok = [None, *ok]
+            self.assertIn(found.get(key), ok, f"key {key}, seed {SEED}")
+        self.assertEqual(set(found) - set(history), set())
+
+    def run_of(self, s, steps, seed):
+        """Random operations. Yields history and committed after each."""
+        r = random.Random(seed)
+        history, committed = collections.defaultdict(list), {}
+        for i in range(steps):
+            key, what = r.randrange(10), r.random()
+            if what < 0.65:
+                value = block((seed, i).__hash__())
+                history[key].append(value)
+                s.put(key, value)
+            elif what < 0.8:
+                if s.evict(key):
+                    history[key].append(None)
+            else:
+                s.commit()
+                committed = {k: len(v) for k, v in history.items()}
+            yield history, committed
+
+    def test_power(self):
+        """A loss of power at every write and flush: what was flushed is there, of the rest any sectors."""
+        self.power("power", True)
+
+    def test_power_without_sums(self):
+        self.power("power without", False)
+
+    def power(self, name, verify):
+        r = random.Random(SEED)
+        log = []  # (offset, bytes), None for a flush, or ("state", history, committed)
+
+        class Recorder:
+            def __getattr__(self, f):
+                return getattr(os, f)
+
+            def pwrite(self, fd, data, offset):
+                log.append((offset, bytes(data)))
+                return os.pwrite(fd, data, offset)
+
+            def fsync(self, fd):
+                os.fsync(fd)
+                log.append(None)
+
+        plain = lanefs.File.write_batch
+
+        def write_batch(f, memory, file_offsets, offsets, lengths, stream=None):
+            for o, a, n in zip(file_offsets, offsets, lengths):
+                log.append((o, bytes(memory[a:a + n])))
+            return plain(f, memory, file_offsets, offsets, lengths, stream=stream)
+        with kv.Slab(path(name), 4096, 14, verify=verify) as s:
+            with open(path(name), "rb") as f:
+                start = f.read()
+            with mock.patch("lanefs.kv.os", Recorder()), mock.patch("lanefs.File.write_batch", write_batch):
+                for history, committed in self.run_of(s, 80, SEED):
+                    log.append(("state", {k: list(v) for k, v in history.items()}, dict(committed)))
+        flushed, loose = bytearray(start), []
+        state = ({}, {})
+        points = 0
+        for i, entry in enumerate(log):
+            if entry is None:
+                for at, data in loose:
+                    flushed[at:at + len(data)] = data
+                loose = []
+                if r.random() < 0.5:
+                    continue
+            elif entry[0] == "state":
+                state = entry[1:]
+                continue
+            else:
+                loose.append(entry)
+            # The operation under way is in no state yet: its put may be found, so the next state says what is allowed.
+            image = bytearray(flushed)
+            for at, data in loose:
+                for sector in range(0, len(data), 512):
+                    if r.random() < 0.6:
+                        part = data[sector:sector + 512]
+                        image[at + sector:at + sector + len(part)] = part
+            with open(path("image"), "wb") as f:
+                f.write(image)
+            points += 1
+            found = read_all("image", range(10))
+            later = next((e for e in log[i:] if e is not None and e[0] == "state"), None)
+            self.allowed(later[1] if later else state[0], state[1], found)
+        self.assertGreater(points, 40)
+
+    def test_kill(self):
+        """SIGKILL at random moments; the next program goes on with what the last one left."""
+        program = """if 1:
+            import random, sys
+            sys.path.insert(0, sys.argv[1])
+            from lanefs import kv
+            path, seed = sys.argv[2], int(sys.argv[3])
+            r = random.Random(seed)
+            with kv.Slab(path, 4096, 24) as s:
+                print("open", flush=True)
+                for i in range(1 << 30):
+                    keys = r.sample(range(40), 4)
+                    data = b"".join(b"%08d%016d" % (k, seed * 1000000 + i) * 100 for k in keys)
+                    print("put", seed * 1000000 + i, *keys, flush=True)
+                    s.put_batch(keys, data, range(0, 9600, 2400), [2400] * 4)
+                    s.commit()
+                    print("done", seed * 1000000 + i, flush=True)
+        """
+        history, committed = collections.defaultdict(list), {}
+        r = random.Random(SEED)
+        for n in range(8):
+            child = subprocess.Popen([sys.executable, "-c", program, os.path.dirname(os.path.dirname(lanefs.__file__)), path("kill"), str(n)],
+                                     stdout=subprocess.PIPE, text=True)
+            try:
+                self.assertEqual(child.stdout.readline(), "open\n")
+                threading.Timer(r.uniform(0.005, 0.15), child.send_signal, [signal.SIGKILL]).start()
+                for line in child.stdout:
+                    if not line.endswith("\n"):
+                        break
+                    what, number, *keys = line.split()
+                    if what == "put":
+                        for key in keys:
+                            history[int(key)].append(int(number))
+                    else:
+                        committed = {k: v[-1] for k, v in history.items()}
+            finally:
+                child.kill()
+                child.wait()
+                child.stdout.close()
+            found = read_all("kill", range(40))
+            for key, data in found.items():
+                self.assertEqual(len(data), 2400)
+                number = int(data[8:24])
+                self.assertEqual(data, b"%08d%016d" % (key, number) * 100)
+                self.assertIn(number, [v for v in history[key] if v >= committed.get(key, 0)], f"key {key}: an older block, seed {SEED}")
+            # What was put and not committed is lost, and never comes back.
+            history = collections.defaultdict(list, {key: [int(data[8:24])] for key, data in found.items()})
+            committed = {key: v[-1] for key, v in history.items()}
+            with kv.Slab(path("kill")) as s:
+                self.assertGreaterEqual(len(s), min(20, len(committed)), "evicted were only so many as a put needed")
+                self.assertEqual(s.damaged, 0)
+
+    def test_damage(self):
+        values = {i: block(i, 3000 + i) for i in range(12)}
+        with kv.Slab(path("damage"), 4096, 12) as s:
+            s.put_batch(list(values), b"".join(values.values()), [sum(len(values[j]) for j in range(i)) for i in range(12)], [len(v) for v in values.values()])
+            layout = s._layout
+        with open(path("damage"), "rb") as f:
+            good = f.read()
+        r = random.Random(SEED)
+
+        def look(image):
+            with open(path("damaged"), "wb") as f:
+                f.write(image)
+            try:
+                found = read_all("damaged", range(12))
+            except ValueError as e:
+                return str(e)
+            for key, data in found.items():
+                self.assertEqual(data, values[key], f"seed {SEED}")
+            return len(found)
+
+        def flip(at):
+            image = bytearray(good)
+            image[at] ^= 1 << r.randrange(8)
+            return bytes(image)
+        self.assertEqual(look(good), 12)
+        for at in (8, 12, 16, 40, 56, 63):
+            self.assertRegex(str(look(flip(at))), "damaged|version")
+        for _ in range(30):
+            self.assertEqual(look(flip(layout.index + r.randrange(12 * _slab.ENTRY.size - 60))), 11)
+        for _ in range(30):
+            slot = r.randrange(12)
+            self.assertEqual(look(flip(layout.slot(slot) + r.randrange(3000))), 11)
+        for n in [0, 63, 4095, 4096, layout.index + 640, layout.data] + [r.randrange(layout.data, len(good)) for _ in range(15)]:
+            self.assertIn(type(look(good[:n])), (int, str))
+        other = good[:layout.index] + good[layout.index + 128:layout.index + 1536] + good[layout.index:layout.index + 128] + good[layout.index + 1536:]
+        self.assertEqual(look(other), 0, "entries in the wrong place are none")
+
+    def test_commit_fails(self):
+        with kv.Slab(path("fails"), 4096, 8) as s:
+            s.put("a", b"old")
+            s.commit()
+            s.put("a", b"new")
+            s.put("b", b"new")
+            for call in "fsync", "pwrite":
+                with mock.patch(f"lanefs.kv.os.{call}", side_effect=OSError(5, "the medium")):
+                    self.assertRaises(OSError, s.commit)
+                b = bytearray(3)
+                self.assertEqual((s.get("a", b), b), (3, b"new"))
+            with mock.patch("lanefs.File.write_batch", side_effect=OSError(5, "the medium")):
+                self.assertRaises(OSError, s.put, "c", b"x")
+            self.assertFalse("c" in s)
+            s.commit()
+            self.assertEqual(sorted(s._free + s._dirty + [b.slot for b in s._blocks.values()]), list(range(8)))
+        self.assertEqual(read_all("fails", ["a", "b", "c"]), {"a": b"new", "b": b"new"})
+
+
+if __name__ == "__main__":
+    print("seed", SEED)
+    unittest.main(verbosity=2)
