@@ -31,6 +31,7 @@ type report struct {
 	Total   queueCounters  `json:"total"`
 	Volume  volumeReport   `json:"volume"`
 	FUSE    fuseReport     `json:"fuse"`
+	Share   *shareReport   `json:"share,omitempty"`
 
 	// Times are the latencies of each layer, from the kernel's requests down to the controller.
 	Times []latency.Summary `json:"times"`

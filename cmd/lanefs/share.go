@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
@@ -22,6 +26,7 @@ type sharing struct {
 	pool   *residency.Pool
 	server *share.Server
 	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
+	copier *copier            // to and from the pool's stage; nil where the controller is software, or the CPU copies
 	host   *host.Runtime      // imports programs' memfds; nil where the lanes' runtime does
 	socket string
 	public bool
@@ -54,6 +59,10 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	if mover != nil {
 		c.Mover = mover
 	}
+	if h.mover != nil { // a drive, which may not reach the GPU's memory
+		h.copier = &copier{rt: s.rt}
+		c.Copier, c.Prove = h.copier, s.proveArrives
+	}
 	if !slices.Contains(facts.Imports, gpu.ExportMemFD) {
 		if h.host, err = host.Open(host.Options{}); err != nil {
 			return nil, errors.Join(err, h.close())
@@ -68,6 +77,9 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	}
 	if err == nil {
 		sweep(filepath.Dir(h.socket), log)
+		if why := h.pool.Unreached(); why != nil {
+			log.Info("files reach device memory through a stage: the drive does not reach it", "why", oneLine(why))
+		}
 	}
 	if err != nil {
 		err = errors.Join(err, h.close())
@@ -78,6 +90,44 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 		return nil, nil
 	}
 	return h, nil
+}
+
+// copier is the copy engines of the lanes' runtime, for the pool's stage.
+type copier struct {
+	rt      gpu.Runtime
+	streams copyengine.Pool
+}
+
+func (c *copier) Copy(dst, src gpu.Addr, n int64) error { return c.streams.Copy(c.rt, dst, src, n) }
+
+// proveArrives shows that what the drive reads into m arrives there: the first block of the device, after m got other bytes.
+func (s *stack) proveArrives(m *residency.Memory) error {
+	n := int(s.dev.Info().BlockSize)
+	buf, err := s.dev.Alloc(n)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	if err := s.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{buf.Slice(0, n)}}); err != nil {
+		return err
+	}
+	want, got := bytes.Clone(buf.Bytes()[:n]), make([]byte, n)
+	for i := range got {
+		got[i] = ^want[i]
+	}
+	if err := m.Put(0, got); err != nil {
+		return err
+	}
+	if err := s.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{m.Slice(0, n)}}); err != nil {
+		return err
+	}
+	if err := m.Get(0, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(want, got) {
+		return errors.New("commands succeed, and yet the GPU does not see the bytes in its memory: the drive's DMA leads elsewhere")
+	}
+	return nil
 }
 
 // shareSocket is where programs connect to the mount at dir. The holder of the mount point's lock may replace or remove it.
@@ -160,10 +210,45 @@ func (h *sharing) stats() (*vramReport, error) {
 		return nil, errors.New("the mount gives out no device memory: mount it with -o vram=SIZE")
 	}
 	r := &vramReport{Stats: h.pool.Stats(), Users: []share.Usage{}}
+	if why := h.pool.Unreached(); why != nil {
+		r.Unreached = oneLine(why)
+	}
 	if h.server != nil {
 		r.Users, r.Limits, r.Rings = h.server.Usage(), h.server.Limits(), h.server.Moved()
 	}
 	return r, nil
+}
+
+// shareReport is what stat says of the share: which way the bytes of programs go.
+type shareReport struct {
+	Unreached string      `json:"unreached,omitempty"` // why the drive does not reach device memory
+	Staged    int64       `json:"staged"`              // bytes that went through the pool's stage therefore
+	Rings     share.Moved `json:"rings"`
+}
+
+// report is nil without a share.
+func (h *sharing) report() *shareReport {
+	if h == nil || h.server == nil {
+		return nil
+	}
+	r := &shareReport{Staged: h.pool.Stats().Staged, Rings: h.server.Moved()}
+	if why := h.pool.Unreached(); why != nil {
+		r.Unreached = oneLine(why)
+	}
+	return r
+}
+
+// print prints how many requests of rings went which way.
+func (r *shareReport) print(out io.Writer) {
+	if r == nil {
+		return
+	}
+	d, s, c := r.Rings.Device, r.Rings.Stage, r.Rings.Copied
+	fmt.Fprintf(out, "programs    %d requests straight to their memory or from it (%s), %d through their stages (%s), %d through the daemon's (%s)\n",
+		d.Requests, units.Bytes(d.Bytes), s.Requests, units.Bytes(s.Bytes), c.Requests, units.Bytes(c.Bytes))
+	if r.Unreached != "" {
+		fmt.Fprintf(out, "staged      %s of device memory, which the drive does not reach: %s\n", units.Bytes(r.Staged), r.Unreached)
+	}
 }
 
 func (h *sharing) close() error {
@@ -176,6 +261,9 @@ func (h *sharing) close() error {
 	}
 	if h.pool != nil {
 		errs = append(errs, h.pool.Close())
+	}
+	if h.copier != nil {
+		errs = append(errs, h.copier.streams.Close())
 	}
 	if h.mover != nil {
 		errs = append(errs, h.mover.Close())

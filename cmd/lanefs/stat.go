@@ -29,6 +29,7 @@ func (d *daemon) report() *report {
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
+	r.Share = d.share.report()
 	r.Times = slices.Concat(f.Times, v.Times, s.dev.Times())
 	by, whyNot := d.srv.Transport()
 	if r.FUSE.Transport = by; whyNot != nil {
@@ -143,7 +144,9 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "data        %d bytes read, %d written; %d and %d copied by the CPU\n", v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten)
 	fmt.Fprintf(out, "metadata    %d bytes read, %d written, %d in the journal; %d commits; %s in memory\n",
 		v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, units.Bytes(v.Cached))
-	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)
+	fmt.Fprintf(out, "kernel      %d reads of %d bytes, %d writes of %d bytes; %d inodes known\n", f.Reads, f.ReadBytes, f.Writes, f.WrittenBytes, f.Nodes)
+	r.Share.print(out)
+	fmt.Fprintln(out)
 
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "queue\tcommands\tbytes read\tbytes written\tSQ doorbells\tCQ doorbells\terrors\ttimeouts\t")

@@ -57,9 +57,12 @@ func printResidents(c *cobra.Command, s *vramReport) error {
 	out := c.OutOrStdout()
 	fmt.Fprintf(out, "%s of %s in use; %d ranges were read (%s), %d requests found theirs, %d were evicted\n",
 		units.Bytes(s.Used), units.Bytes(s.Size), s.Loads, units.Bytes(s.Loaded), s.Shared, s.Evicted)
-	if r := s.Rings; r.Device.Requests+r.Stage.Requests > 0 {
-		fmt.Fprintf(out, "rings moved %s by %d requests straight to memory of programs or from it, %s by %d through stages\n",
-			units.Bytes(r.Device.Bytes), r.Device.Requests, units.Bytes(r.Stage.Bytes), r.Stage.Requests)
+	if s.Unreached != "" {
+		fmt.Fprintf(out, "the drive does not reach the GPU's memory; %s went through a stage and the copy engine. Why: %s\n", units.Bytes(s.Staged), s.Unreached)
+	}
+	if r := s.Rings; r.Device.Requests+r.Stage.Requests+r.Copied.Requests > 0 {
+		fmt.Fprintf(out, "rings moved %s by %d requests straight to memory of programs or from it, %s by %d through stages, %s by %d through the daemon's stage\n",
+			units.Bytes(r.Device.Bytes), r.Device.Requests, units.Bytes(r.Stage.Bytes), r.Stage.Requests, units.Bytes(r.Copied.Bytes), r.Copied.Requests)
 	}
 	if len(s.Residents) > 0 {
 		if err := printRanges(out, s); err != nil {

@@ -53,7 +53,7 @@ func (p *Pool) alloc(size int64) (*Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.ENOMEM, err)
 	}
-	m, err := newMemory(g, p.c.Mapper, p.c.Mover)
+	m, err := p.newMemory(g, true)
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
@@ -97,15 +97,15 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 
 // Import makes a Memory of memory that a program has exported. The caller closes it.
 func (p *Pool) Import(e gpu.Export) (*Memory, error) {
-	rt := p.c.Runtime
+	rt, device := p.c.Runtime, true
 	if e.Kind == gpu.ExportMemFD && p.c.Host != nil {
-		rt = p.c.Host
+		rt, device = p.c.Host, false
 	}
 	g, err := rt.Import(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.EINVAL, err)
 	}
-	m, err := newMemory(g, p.c.Mapper, p.c.Mover)
+	m, err := p.newMemory(g, device)
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}

@@ -26,21 +26,30 @@ type readOnlyExporter interface {
 	ExportReadOnly(want gpu.ExportKind) (gpu.Export, error)
 }
 
-// Memory is device memory that the controller reaches. It is a target of transfers (ext4.Target).
+// Memory is device memory. If the controller reaches it, it is a target of transfers (ext4.Target); else it is Staged.
 type Memory struct {
 	mem   gpu.Memory
-	buf   blockdev.Buffer
-	host  []byte // nil if the CPU cannot address it
+	buf   blockdev.Buffer // nil if it is Staged
+	pool  *Pool           // whose stage it needs; nil if it needs none
+	host  []byte          // nil if the CPU cannot address it
 	mover Mover
 	zero  atomic.Bool // it was all zero at first, so Zero has nothing to do
 }
 
-func newMemory(m gpu.Memory, to Mapper, mover Mover) (*Memory, error) {
-	b, err := to.Attach(m)
-	if err != nil {
-		return nil, err
+// newMemory makes a Memory of g. With device, g is of the runtime whose memory the controller may not reach.
+func (p *Pool) newMemory(g gpu.Memory, device bool) (*Memory, error) {
+	m := &Memory{mem: g, host: g.Host(), mover: p.c.Mover}
+	err := p.unreached
+	if err == nil || !device {
+		m.buf, err = p.c.Mapper.Attach(g)
 	}
-	return &Memory{mem: m, buf: b, host: m.Host(), mover: mover}, nil
+	if err != nil {
+		if p.c.Copier == nil || !device {
+			return nil, err
+		}
+		m.buf, m.pool = nil, p
+	}
+	return m, nil
 }
 
 // Size returns the size in bytes.
@@ -131,6 +140,8 @@ func (m *Memory) export(kinds []gpu.ExportKind, write bool) (e gpu.Export, err e
 }
 
 func (m *Memory) close() error {
-	m.buf.Release()
+	if m.buf != nil {
+		m.buf.Release()
+	}
 	return m.mem.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -25,6 +26,11 @@ type Config struct {
 	// Host imports memfds of programs where Runtime does not: ordinary pages, which the controller reaches without the GPU. Nil: Runtime does.
 	Host gpu.Runtime
 	Size int64 // bytes; rounded down to granules
+	// Copier has memory that the controller does not reach go through a stage. Nil: such memory is an error.
+	Copier Copier
+	// Prove reads from the device into memory of the pool, and fails where the bytes are not there. Nil: that Attach succeeds is enough. It
+	// is called by New, if there is a Copier.
+	Prove func(m *Memory) error
 }
 
 // Pool is the device memory that LaneFS gives to programs.
@@ -35,6 +41,10 @@ type Pool struct {
 	exports []gpu.ExportKind
 	// sealed says that read-only exports exist, so that programs of all users may share memory.
 	sealed bool
+	// unreached is why the controller does not reach the pool's memory, which then goes through the stage; nil if it does. Set by New.
+	unreached error
+	stage     stage
+	staged    atomic.Int64 // bytes that went through the stage
 
 	mu     sync.Mutex
 	used   int64                          // bytes of all memory. Protected by mu, as are the fields below
@@ -67,6 +77,11 @@ func New(c Config) (*Pool, error) {
 		return nil, fmt.Errorf("the runtime %s exports no memory as a descriptor", c.Runtime.Name())
 	}
 	p.sealed = p.exports[0] == gpu.ExportMemFD
+	if c.Copier != nil {
+		if err := p.find(c.Prove); err != nil {
+			return nil, fmt.Errorf("whether the drive reaches device memory: %w", err)
+		}
+	}
 	return p, nil
 }
 
@@ -89,6 +104,9 @@ func (p *Pool) Key(ino, generation, uid uint32) Key {
 	return Key{ino, generation, uid}
 }
 
+// Unreached is why the controller does not reach the pool's memory, so that its bytes go through a stage; nil if it does.
+func (p *Pool) Unreached() error { return p.unreached }
+
 // Pin excludes ranges of a file, present and future ones, from eviction. With on false it ends that.
 func (p *Pool) Pin(k Key, on bool) {
 	p.mu.Lock()
@@ -100,7 +118,7 @@ func (p *Pool) Pin(k Key, on bool) {
 	}
 }
 
-// Close frees all ranges without holds. The others are freed when their holds are released.
+// Close frees all ranges without holds, and the stage. The others are freed when their holds are released. No transfer is under way.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -114,5 +132,5 @@ func (p *Pool) Close() error {
 	for _, r := range all {
 		_ = r.mem.close()
 	}
-	return nil
+	return p.stage.close()
 }

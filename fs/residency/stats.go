@@ -22,6 +22,9 @@ type Stats struct {
 	Shared    int64      `json:"shared"` // calls of Map that found their range resident
 	Evicted   int64      `json:"evicted"`
 	Residents []Resident `json:"residents"`
+	// Unreached is why the drive does not reach the pool's memory, empty if it does; Staged is how many bytes went through the stage.
+	Unreached string `json:"unreached,omitempty"`
+	Staged    int64  `json:"staged"`
 }
 
 // Stats returns a snapshot.
@@ -29,7 +32,10 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Stats{Size: p.c.Size, Used: p.used, Loads: p.count.loads, Loaded: p.count.loaded, Shared: p.count.shared, Evicted: p.count.evicted,
-		Residents: []Resident{}}
+		Residents: []Resident{}, Staged: p.staged.Load()}
+	if p.unreached != nil {
+		s.Unreached = p.unreached.Error()
+	}
 	for ino, of := range p.files {
 		for r := range of {
 			s.Residents = append(s.Residents, Resident{r.name, ino, r.off, r.n, r.size, r.gen, r.now, len(r.holds), p.pinned[r.key]})

@@ -23,6 +23,7 @@ type conn struct {
 	handles map[uint32]handle
 	costs   map[uint32]Usage // what each handle is charged
 	rings   map[*ring]bool
+	moved   moved // of its rings
 	count   struct{ files, memories, rings int }
 	next    uint32 // where the search for a free handle begins
 }
@@ -107,6 +108,7 @@ var requests = map[wire.Type]request{
 	wire.TRegister: {1, with((*conn).register)},
 	wire.TOpen:     {1, with((*conn).open)},
 	wire.TRing:     {0, with((*conn).ring)},
+	wire.TMoved:    {0, with((*conn).howMoved)},
 }
 
 // with returns a function that decodes the body and calls f.

@@ -95,12 +95,12 @@ func TestRandomRequests(t *testing.T) {
 	require.NoError(t, unix.Ftruncate(memfd, mib))
 	rng := rand.New(rand.NewPCG(1, 2))
 	sizes := map[wire.Type]any{wire.TMap: &wire.Map{}, wire.TRelease: &wire.Release{}, wire.TCommit: &wire.Commit{}, wire.TPin: &wire.Pin{},
-		wire.TRegister: &wire.Register{}, wire.TOpen: &wire.Open{}, wire.TRing: &wire.Ring{}}
+		wire.TRegister: &wire.Register{}, wire.TOpen: &wire.Open{}, wire.TRing: &wire.Ring{}, wire.TMoved: &wire.Moved{}}
 	c := dial(t, f)
 	greet(t, c)
 	refused := 0
 	for range 3000 {
-		kind := wire.Type(rng.IntN(10))
+		kind := wire.Type(rng.IntN(11))
 		n := rng.IntN(64)
 		if v, ok := sizes[kind]; ok && rng.IntN(8) > 0 {
 			n = binary.Size(v)

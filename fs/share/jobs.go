@@ -136,7 +136,9 @@ func (r *ring) carryOut(b []job, t *scratch) {
 
 // complete puts the completions of a batch into the ring and wakes the client if it sleeps.
 func (r *ring) complete(b []job, t *scratch) {
-	r.moved.add(b, t.results[:len(b)])
+	for _, m := range r.moved {
+		m.add(b, t.results[:len(b)])
+	}
 	r.mu.Lock()
 	for i := range b {
 		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: t.results[i]})
@@ -164,7 +166,7 @@ func (t *scratch) read(b []job, results []int64) {
 			t.of, j.file = append(t.of, i), nil
 		}
 	}
-	f.Read(t.transfers)
+	read(f, t.transfers)
 	for k, i := range t.of {
 		if results[i] = int64(t.transfers[k].Done); t.transfers[k].Err != nil {
 			results[i] = negative(t.transfers[k].Err)

@@ -58,7 +58,7 @@ type ring struct {
 	workers sync.WaitGroup
 	places  chan struct{} // Server.workers
 	ending  *atomic.Bool  // Server.ending
-	moved   *moved        // Server.moved
+	moved   [2]*moved     // Server.moved, conn.moved
 }
 
 // use is a handle and how many requests in flight name it.
@@ -83,7 +83,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan []job), places: c.s.workers, ending: &c.s.ending, moved: &c.s.moved}
+	r := &ring{uses: map[uint32]*use{}, work: make(chan []job), places: c.s.workers, ending: &c.s.ending, moved: [2]*moved{&c.s.moved, &c.moved}}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
 	if err != nil {

@@ -42,7 +42,7 @@ func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) e
 				t := []ext4.Transfer{{Off: off + at, N: int(min(each, n-at)), Mem: m, At: int(at)}}
 				err := errEnding
 				if !end.Load() {
-					f.Read(t)
+					read(f, t)
 					err = t[0].Err
 				}
 				if err == nil && t[0].Done < t[0].N { // the file has become shorter since Size was called
@@ -70,7 +70,7 @@ func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 		if end.Load() {
 			return done, errEnding
 		}
-		w, err := f.Write(off+done, m, int(at+done), int(min(n-done, piece)))
+		w, err := write(f, off+done, m, int(at+done), int(min(n-done, piece)))
 		done += int64(w)
 		if err != nil {
 			return done, err
@@ -86,7 +86,7 @@ func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 			return done, errEnding
 		}
 		t := []ext4.Transfer{{Off: off + done, N: int(min(n-done, piece)), Mem: m, At: int(at + done)}}
-		f.Read(t)
+		read(f, t)
 		done += int64(t[0].Done)
 		if t[0].Err != nil || t[0].Done < t[0].N {
 			return done, t[0].Err

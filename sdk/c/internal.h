@@ -8,7 +8,7 @@
 #define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 
 /* Types of messages. */
-enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, REPLY = 0x8000 };
+enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, REPLY = 0x8000 };
 
 enum { NO_FD = -2 }; /* no descriptor to pass; -1 is an invalid descriptor of the caller */
 

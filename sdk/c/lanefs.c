@@ -36,7 +36,7 @@ struct open_reply { uint32_t handle, access; uint64_t size; };
 
 SIZE(struct header, 16); SIZE(struct hello, 16); SIZE(struct hello_reply, 160); SIZE(struct map, 24); SIZE(struct map_reply, 56);
 SIZE(struct release, 8); SIZE(struct commit, 32); SIZE(struct commit_reply, 8); SIZE(struct reg, 24); SIZE(struct reg_reply, 8);
-SIZE(struct open_request, 8); SIZE(struct open_reply, 16);
+SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct lanefs_moved, 120);
 
 struct lanefs {
 	int socket, event;
@@ -335,6 +335,15 @@ int lanefs_open(lanefs *s, int fd, uint32_t *handle)
 	if (lanefs_call(s, OPEN, &q, sizeof q, fd, &r, sizeof r, NULL, 0))
 		return -1;
 	*handle = r.handle;
+	return 0;
+}
+
+int lanefs_how_moved(lanefs *s, struct lanefs_moved *m)
+{
+	struct open_request q = {0};
+	if (lanefs_call(s, MOVED, &q, sizeof q, NO_FD, m, sizeof *m, NULL, 0))
+		return -1;
+	m->why[sizeof m->why - 1] = 0;
 	return 0;
 }
 

@@ -98,6 +98,18 @@ int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, u
 /* Makes the file fd known to rings. The flags with which it was opened say which requests are allowed. Stores a handle. */
 int lanefs_open(lanefs *s, int fd, uint32_t *handle);
 
+/* Requests of the session's rings that succeeded, and their bytes, by how they went. Stages use rings, too. */
+struct lanefs_moved {
+	uint64_t device, device_bytes; /* between the drive and registered memory of the kind of the daemon's */
+	uint64_t stage, stage_bytes;   /* to ordinary memory or from it, on a mount with a GPU */
+	uint64_t copied, copied_bytes; /* to a GPU's memory or from it, through a stage of the daemon's and a copy engine */
+	uint32_t unreached, reserved;  /* 1: the drive does not reach the GPU's memory, so lanefs_map goes that way, too */
+	char why[64];                  /* the beginning of the reason */
+};
+
+/* Asks the daemon. EOPNOTSUPP: it is older than this. */
+int lanefs_how_moved(lanefs *s, struct lanefs_moved *m);
+
 /* Closes a handle of lanefs_register or lanefs_open, after requests that name it have ended. */
 int lanefs_release(lanefs *s, uint32_t handle);
 

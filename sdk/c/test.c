@@ -73,6 +73,8 @@ static void rings(lanefs *s, int fd, uint64_t size)
 	WANT(lanefs_ring_submit(r, &y, 1) == 1 && lanefs_ring_reap(r, &c, 1, 60000) == 1 && c.result == 0);
 	char back[5002];
 	WANT(pread(fd, back, sizeof back, 3) == sizeof back && memcmp(back, p, 4999) == 0 && (unsigned char)back[4999] == 5002 % 251);
+	struct lanefs_moved moved;
+	WANT(lanefs_how_moved(s, &moved) == 0 && moved.device >= 2 && moved.device_bytes >= 4999 && !moved.stage && !moved.copied && !moved.unreached && !moved.why[0]);
 	lanefs_ring_free(r);
 	WANT(lanefs_release(s, m) == 0 && lanefs_release(s, f) == 0 && lanefs_release(s, f) == -1 && errno == EBADF);
 	munmap(p, (size_t)N * BLOCK);

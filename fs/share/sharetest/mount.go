@@ -4,6 +4,7 @@ package sharetest
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -23,6 +24,8 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share"
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -35,6 +38,8 @@ type Mount struct {
 	Pool  *residency.Pool
 	Share *share.Server
 	FS    *fs.Server
+	// Copier is the pool's, of NewUnreached.
+	Copier *Copier
 
 	t   testing.TB
 	vol *ext4.FS
@@ -80,6 +85,43 @@ func (m *Mount) Hold(which func(*blockdev.Request) bool) (held <-chan struct{}, 
 // tool is missing.
 func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	t.Helper()
+	return mount(t, size, pool, false, set...)
+}
+
+// NewUnreached is New of a mount whose controller reaches no memory of programs or of the pool, as a drive beside a GPU: bytes go through the
+// pool's stage.
+func NewUnreached(t testing.TB, size, pool int64) *Mount {
+	t.Helper()
+	return mount(t, size, pool, true)
+}
+
+// far is a namespace that reaches no memory but what is pinned for it.
+type far struct{ *namespace.Namespace }
+
+func (d far) Attach(m gpu.Memory) (blockdev.Buffer, error) {
+	if m.Kind() != gpu.HostPinned {
+		return nil, fmt.Errorf("this controller does not reach %v memory", m.Kind())
+	}
+	return d.Namespace.Attach(m)
+}
+
+// Copier is the pool's copy engine. Fail, where it is set, fails a copy.
+type Copier struct {
+	Fail    atomic.Pointer[error]
+	rt      gpu.Runtime
+	streams copyengine.Pool
+}
+
+// Copy implements residency.Copier.
+func (c *Copier) Copy(dst, src gpu.Addr, n int64) error {
+	if err := c.Fail.Load(); err != nil {
+		return *err
+	}
+	return c.streams.Copy(c.rt, dst, src, n)
+}
+
+func mount(t testing.TB, size, pool int64, unreached bool, set ...func(*fs.Options)) *Mount {
+	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("needs FUSE: /dev/fuse: %v", err)
@@ -112,7 +154,13 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	m.vol, err = ext4.Open(m.top, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
-	m.Pool, err = residency.New(residency.Config{Runtime: rt, Mapper: m.dev, Size: pool})
+	rc := residency.Config{Runtime: rt, Mapper: m.dev, Size: pool}
+	if unreached {
+		m.Copier = &Copier{rt: rt}
+		t.Cleanup(func() { require.NoError(t, m.Copier.streams.Close()) })
+		rc.Mapper, rc.Copier = far{m.dev}, m.Copier
+	}
+	m.Pool, err = residency.New(rc)
 	require.NoError(t, err)
 	socket := filepath.Join(tmp, "share")
 	opt := fs.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: m.Pool.Changed, Share: socket}

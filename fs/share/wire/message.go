@@ -38,6 +38,7 @@ const (
 	TRegister                 // register memory of the program, for rings
 	TOpen                     // open a file, for rings
 	TRing                     // make a submission and a completion ring
+	TMoved                    // how the connection's bytes went
 	types
 )
 
@@ -170,6 +171,28 @@ type OpenReply struct {
 	Access uint32 // 1: may be read; 2: may be written
 	Size   uint64
 }
+
+// Moved asks how the bytes of the connection went.
+type Moved struct {
+	_ uint64
+}
+
+// MovedReply counts the requests of the connection's rings, by how their bytes went, as share.Moved does.
+type MovedReply struct {
+	Device, Stage, Copied MovedCount
+	Flags                 MovedFlags
+	_                     uint32
+	Why                   [64]byte // with MovedUnreached, the beginning of the reason
+}
+
+// MovedCount counts requests that succeeded, and their bytes.
+type MovedCount struct{ Requests, Bytes uint64 }
+
+// MovedFlags are flags of a MovedReply.
+type MovedFlags uint32
+
+// MovedUnreached says that the drive does not reach device memory: bytes pass through a stage of the daemon's, and a copy engine.
+const MovedUnreached MovedFlags = 1
 
 // Ring makes rings. The reply carries three rights: their memory, the Doorbell that the client rings after it has submitted, and the Event
 // that signals completions.

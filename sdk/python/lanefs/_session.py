@@ -137,6 +137,13 @@ class Session:
         """The present generation of a mapping's range of its file; GONE after the end of the daemon."""
         return GONE if self.gone else struct.unpack_from("<Q", self._board, 8 * handle)[0]
 
+    def moved(self):
+        """How the bytes of the session's own rings went: requests and bytes by kind of memory, and why the drive does not reach the GPU's (None: it
+        does, or there is none). A File's batches count in the stage's, which `rungs` has."""
+        fields, _ = self.call(w.MOVED, w.MOVED_REQUEST.pack(0), w.MOVED_REPLY)
+        why = fields[8].rstrip(b"\0").decode(errors="replace") if fields[6] & 1 else None
+        return {"device": fields[0:2], "stage": fields[2:4], "copied": fields[4:6], "unreached": why}
+
     def stage(self, fd):
         """The process's stage for this mount. fd is of any file of the mount."""
         with self._lock:

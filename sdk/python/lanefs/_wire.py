@@ -9,7 +9,7 @@ MAX_MESSAGE = 1024
 ATTRIBUTE = "system.lanefs.share"
 REPLY = 0x8000
 
-HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING = range(1, 9)
+HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED = range(1, 10)
 
 HEADER = struct.Struct("<HHIIi")  # type, 0, length, tag, status
 HELLO_REQUEST = struct.Struct("<8sHHI")
@@ -27,6 +27,8 @@ OPEN_REQUEST = struct.Struct("<Q")
 OPEN_REPLY = struct.Struct("<IIQ")
 RING_REQUEST = struct.Struct("<II")
 RING_REPLY = struct.Struct("<IIIIQ")
+MOVED_REQUEST = struct.Struct("<Q")
+MOVED_REPLY = struct.Struct("<QQQQQQII64s")
 
 MAP_PRIVATE, MAP_EMPTY = 1, 2
 NO_OWNER = 0xFFFFFFFF

@@ -1,0 +1,150 @@
+package residency
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lanefs/lanefs/gpu"
+)
+
+// A drive may not reach a GPU's memory: nothing maps it for the drive, or the mapping leads elsewhere. Then the bytes pass through the pool's
+// stage, host memory that the drive reaches, and a copy engine moves them on. The stage's parts are taken one by one, so that the drive
+// fills one while another is copied.
+
+// Copier copies n bytes between two addresses of the pool's runtime, and returns when they have arrived.
+type Copier interface {
+	Copy(dst, src gpu.Addr, n int64) error
+}
+
+// PartSize is the size of a part of the stage, in bytes.
+const PartSize = 4 << 20
+
+// stageParts is how many parts there are at most. They are made when they are needed, and stay.
+const stageParts = 8
+
+// stage is the parts. Its zero value has none.
+type stage struct {
+	mu   sync.Mutex
+	free sync.Cond // a part was given back; its lock is mu
+	idle []*Part   // protected by mu
+	made int       // protected by mu: those that exist, idle or not
+	lost []*Part   // protected by mu: those of made that a copy may still use
+}
+
+// Part is a part of the stage: PartSize bytes of host memory, of one caller until Give.
+type Part struct {
+	*Memory
+	p    *Pool
+	lost bool
+}
+
+// Staged says whether transfers of m pass through the stage: its Slice must not be used.
+func (m *Memory) Staged() bool { return m.pool != nil }
+
+// Part takes a part of the stage of m's pool. It waits for one that is not in use: their users wait for the device and the copy engine only.
+func (m *Memory) Part() (*Part, error) {
+	s := &m.pool.stage
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free.L = &s.mu
+	for len(s.idle) == 0 {
+		if len(s.lost) == stageParts {
+			return nil, errors.New("all of the stage is lost to copies that did not end")
+		}
+		if s.made < stageParts {
+			q, err := m.pool.makePart()
+			if err == nil {
+				s.made++
+				return q, nil
+			}
+			if s.made == len(s.lost) { // nobody will give one back
+				return nil, err
+			}
+		}
+		s.free.Wait()
+	}
+	q := s.idle[len(s.idle)-1]
+	s.idle = s.idle[:len(s.idle)-1]
+	return q, nil
+}
+
+func (p *Pool) makePart() (*Part, error) {
+	g, err := p.c.Runtime.Alloc(gpu.HostPinned, PartSize)
+	if err != nil {
+		return nil, fmt.Errorf("a stage for memory that the drive does not reach: %w", err)
+	}
+	b, err := p.c.Mapper.Attach(g)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("a stage for memory that the drive does not reach: %w", err), g.Close())
+	}
+	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host()}, p: p}, nil
+}
+
+// Give gives the part back. One of which a copy has failed is not used again: the copy may still be under way, and the part's next bytes are
+// another program's.
+func (q *Part) Give() {
+	s := &q.p.stage
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q.lost {
+		s.lost = append(s.lost, q)
+		s.free.Broadcast()
+		return
+	}
+	s.idle = append(s.idle, q)
+	s.free.Signal()
+}
+
+// To copies n bytes at from of the part to m at at.
+func (q *Part) To(m *Memory, at, from, n int) error {
+	return q.copy(m, at, n, m.mem.Addr()+gpu.Addr(at), q.mem.Addr()+gpu.Addr(from))
+}
+
+// From copies n bytes of m at at to the part, at to.
+func (q *Part) From(m *Memory, at, to, n int) error {
+	return q.copy(m, at, n, q.mem.Addr()+gpu.Addr(to), m.mem.Addr()+gpu.Addr(at))
+}
+
+func (q *Part) copy(m *Memory, at, n int, dst, src gpu.Addr) error {
+	if err := m.check(at, n); err != nil || n == 0 {
+		return err
+	}
+	if err := q.p.c.Copier.Copy(dst, src, int64(n)); err != nil {
+		q.lost = true
+		return fmt.Errorf("between the stage and device memory: %w", err)
+	}
+	m.pool.staged.Add(int64(n))
+	return nil
+}
+
+// close frees the parts, none of which is in use. To free one that is lost waits for its copy, as the runtime's calls do; an unmount has
+// limits for that.
+func (s *stage) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, q := range append(s.idle, s.lost...) {
+		errs = append(errs, q.Memory.close())
+	}
+	s.idle, s.lost = nil, nil
+	return errors.Join(errs...)
+}
+
+// find finds out whether the drive reaches the pool's memory, and keeps why not. A mapping can succeed and lead elsewhere, so prove reads
+// into the memory, and looks whether the bytes are there.
+func (p *Pool) find(prove func(*Memory) error) error {
+	g, err := p.c.Runtime.Alloc(p.kind, p.granule)
+	if err != nil {
+		return err
+	}
+	m := &Memory{mem: g, host: g.Host(), mover: p.c.Mover}
+	if m.buf, err = p.c.Mapper.Attach(g); err != nil {
+		p.unreached = err
+		return g.Close()
+	}
+	if prove != nil {
+		p.unreached = prove(m)
+	}
+	return m.close()
+}

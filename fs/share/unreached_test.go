@@ -1,0 +1,174 @@
+package share_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// noise is bytes that are nowhere twice.
+func noise(seed byte, n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{seed})
+	_, _ = r.Read(b)
+	return b
+}
+
+// TestUnreached: where the controller reaches no memory of programs and none of the pool's, maps, rings and commits move the same bytes, by
+// the pool's stage; and client and daemon say so.
+func TestUnreached(t *testing.T) {
+	m := sharetest.NewUnreached(t, 128*mib, 48*mib)
+	data := noise(1, 13*mib+777)
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+
+	for _, r := range [][2]int64{{0, 0}, {1, 0}, {4097, 9*mib + 3}, {13 * mib, 777}, {5, 1}} {
+		b, err := s.Map(f, r[0], r[1])
+		require.NoError(t, err)
+		want := data[r[0]:]
+		if r[1] > 0 {
+			want = want[:r[1]]
+		}
+		require.True(t, bytes.Equal(want, b.Bytes()))
+		require.NoError(t, b.Close())
+	}
+	sparse := m.Open("sparse", os.O_CREATE|os.O_RDWR)
+	_, err = sparse.WriteAt(data[:5000], 6*mib+1)
+	require.NoError(t, err)
+	b, err := s.Map(sparse, 0, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(append(make([]byte, 6*mib+1), data[:5000]...), b.Bytes()))
+	require.NoError(t, b.Close())
+
+	p, err := s.MapPrivate(f, 3, 9*mib)
+	require.NoError(t, err)
+	copy(p.Bytes(), data[100:])
+	require.NoError(t, p.Commit(f, 3, 0, 9*mib))
+	copy(data[3:], bytes.Clone(data[100:100+9*mib]))
+
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	ring, err := s.NewRing(256)
+	require.NoError(t, err)
+	now := bytes.Clone(p.Bytes())
+	rng := rand.New(rand.NewPCG(1, 2))
+	var reads []*lanefs.Request
+	for at := int64(0); at < 7*mib; { // pieces of every alignment, some larger than a part of the stage, some behind the end
+		n := min([]int64{1, 511, 4096, 5000, 70_000, 5 * mib}[rng.IntN(6)], 9*mib-at)
+		off := rng.Int64N(int64(len(data)) + 1000)
+		reads = append(reads, &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: p, Off: off, MemOff: at, Len: n})
+		if off < int64(len(data)) {
+			copy(now[at:at+n], data[off:])
+		}
+		at += n
+	}
+	require.NoError(t, ring.Do(reads...))
+	for _, q := range reads {
+		require.Equal(t, max(min(q.Len, int64(len(data))-q.Off), 0), q.N)
+	}
+	require.True(t, bytes.Equal(now, p.Bytes()))
+	writes := []*lanefs.Request{{Off: 1, MemOff: 7, Len: 6 * mib}, {Off: 12 * mib, MemOff: 5, Len: 2 * mib}, {Off: 7 * mib, MemOff: 0, Len: 100}}
+	for _, q := range writes {
+		q.Op, q.File, q.Buffer = lanefs.OpWrite, file, p
+		if n := int(q.Off + q.Len); n > len(data) {
+			data = append(data, make([]byte, n-len(data))...)
+		}
+		copy(data[q.Off:], now[q.MemOff:q.MemOff+q.Len])
+	}
+	require.NoError(t, ring.Do(writes...))
+	got, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<40))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+
+	moved, err := s.Moved()
+	require.NoError(t, err)
+	require.Contains(t, moved.Unreached, "does not reach device-vmm memory")
+	require.EqualValues(t, len(reads)+len(writes), moved.Copied.Requests)
+	require.Zero(t, moved.Device.Requests+moved.Stage.Requests)
+	require.NotZero(t, m.Pool.Stats().Staged)
+	require.Contains(t, m.Pool.Stats().Unreached, "does not reach device-vmm memory")
+	require.Equal(t, moved.Copied.Bytes, m.Share.Moved().Copied.Bytes)
+	other, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	moved, err = other.Moved()
+	require.NoError(t, err)
+	require.Zero(t, moved.Copied, "another session's")
+	require.NoError(t, other.Close())
+}
+
+// TestUnreachedFails: of a copy that failed nobody gets bytes: the range is an error, and the part of the stage that the copy may still
+// use is not used again. When no part is left that is an error, too; clients that use no stage go on.
+func TestUnreachedFails(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 16*mib)
+	data := noise(2, 2*mib)
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	broken := errors.New("the copy engine does not answer")
+	for i := range 2 {
+		m.Copier.Fail.Store(&broken)
+		_, err = s.Map(f, 0, 0)
+		require.ErrorIs(t, err, unix.EIO)
+		require.ErrorContains(t, err, "does not answer")
+		m.Copier.Fail.Store(nil)
+		b, err := s.Map(f, 0, int64(mib+i))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data[:mib+i], b.Bytes()))
+		require.NoError(t, b.Close())
+	}
+	m.Copier.Fail.Store(&broken)
+	for range 6 {
+		_, err = s.Map(f, 0, 0)
+		require.ErrorContains(t, err, "does not answer")
+	}
+	m.Copier.Fail.Store(nil)
+	_, err = s.Map(f, 7, 0)
+	require.ErrorContains(t, err, "all of the stage is lost")
+	got, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got))
+}
+
+// TestUnreachedParallel: more transfers than the stage has parts wait for one another, and get the right bytes.
+func TestUnreachedParallel(t *testing.T) {
+	m := sharetest.NewUnreached(t, 128*mib, 64*mib)
+	data := noise(3, 9*mib)
+	f := m.Write("file", data)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			s, err := lanefs.Connect(f)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			for k := range 3 {
+				off := int64(1000*i + k)
+				b, err := s.Map(f, off, 7*mib)
+				if err != nil {
+					t.Error(err)
+				} else if !bytes.Equal(data[off:off+7*mib], b.Bytes()) {
+					t.Error("other bytes")
+				}
+				if b != nil {
+					b.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
