@@ -41,9 +41,11 @@ CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
 
 "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
 export SHIM=$tmp/rocm-shim
+make -s -C sdk/c BUILD="$tmp/sdk-c"
+gcc -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
 
 half() { # name, kernel, modules or nothing
-	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" || return 1
+	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu" || return 1
 	if [ "$mode" = shell ]; then
 		"$here/boot.sh" "$2" "$tmp/$1.img" /dev/null shell
 		return

@@ -1,0 +1,64 @@
+package vm
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestGPUPrograms: a GPU's runtime with a drive serves a program in C: map, commit, rings, batches through its stage. Over IOMMUFD the drive
+// reaches the stand-in's device memory. Over type1 it reaches no GPU's, and the daemon's stage and copy engine stand between.
+func TestGPUPrograms(t *testing.T) {
+	for _, vfio := range []string{"auto", "type1"} {
+		t.Run(vfio, func(t *testing.T) {
+			standIn(t, "LANEFS_SHIM_HOST", driversMemory(t))
+			_, err := os.Stat("/dev/iommu")
+			direct := vfio == "auto" && err == nil
+			if _, err := os.Stat("/dev/vfio/vfio"); vfio == "type1" && err != nil {
+				t.Skip("this kernel has no type1")
+			}
+			mkfs(t, disk(t, nvme0))
+			content := pattern(3<<20+776, 5)
+			t.Run("lanefs", func(t *testing.T) {
+				bound(t, nvme0)
+				args := []string{"--gpu", "hip", "-o", "lanes=2,vram=48M"}
+				if vfio == "type1" {
+					args = append(args, "-o", "vfio=type1")
+				}
+				dir := mount(t, nvme0, args...)
+				path := filepath.Join(dir, "weights")
+				require.NoError(t, os.WriteFile(path, content, 0o600))
+				require.Equal(t, "ok\n", must(t, "env", "-u", "LANEFS_SHIM_HOST", "testgpu", path, "3"), "the two would have one BAR")
+				var r struct {
+					Unreached string
+					Staged    int64
+					Loads     int64
+					Rings     struct{ Stage, Copied struct{ Requests int64 } }
+				}
+				require.NoError(t, json.Unmarshal([]byte(lanefs(t, "vram", "ls", "--json", dir)), &r))
+				t.Log(lanefs(t, "stat", dir))
+				require.NotZero(t, r.Loads)
+				require.NotZero(t, r.Rings.Stage.Requests)
+				if direct {
+					require.Empty(t, r.Unreached)
+					require.Zero(t, r.Staged)
+				} else {
+					require.Contains(t, r.Unreached, "type1 would not hear when the GPU moves this ")
+					require.Greater(t, r.Staged, int64(len(content)))
+					require.Contains(t, lanefs(t, "stat", dir), "which the drive does not reach: ")
+				}
+				lanefs(t, "umount", dir)
+			})
+			dev := disk(t, nvme0)
+			fsck(t, dev)
+			kernelMount(t, dev, func(dir string) {
+				got, err := os.ReadFile(filepath.Join(dir, "weights"))
+				require.NoError(t, err)
+				require.Equal(t, content, got, "the program leaves the file as it was")
+			})
+		})
+	}
+}
