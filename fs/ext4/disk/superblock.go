@@ -140,6 +140,9 @@ type Superblock struct {
 	stable stableSum
 }
 
+// ErrNotExt4 says that a superblock does not have ext4's magic.
+var ErrNotExt4 = Corrupt("superblock", "not an ext4 volume")
+
 // DecodeSuperblock decodes the first SuperblockSize bytes of b and checks that the geometry can be. It checks neither
 // the checksum (VerifyChecksum) nor the features.
 func DecodeSuperblock(b []byte) (*Superblock, error) {
@@ -149,7 +152,7 @@ func DecodeSuperblock(b []byte) (*Superblock, error) {
 	s := new(Superblock)
 	copy(s.raw[:], b)
 	if m := le.Uint16(b[0x38:]); m != SuperMagic {
-		return nil, Corrupt("superblock", "magic is %#04x instead of %#04x: not an ext4 volume", m, SuperMagic)
+		return nil, ErrNotExt4
 	}
 	s.fields(codec{b: s.raw[:], decode: true})
 	if s.RevLevel == 0 {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +30,9 @@ func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 		return nil, err
 	}
 	sb, err := disk.DecodeSuperblock(buf.Bytes()[disk.SuperblockOffset:])
+	if errors.Is(err, disk.ErrNotExt4) {
+		return nil, notExt4(dev)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
 	}
@@ -36,6 +40,24 @@ func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 		return sb, fmt.Errorf("%s: %w; run e2fsck on it", dev.Info().Name, err)
 	}
 	return sb, nil
+}
+
+// notExt4 says what dev holds instead, as far as its beginning tells.
+func notExt4(dev blockdev.Device) error {
+	i := dev.Info()
+	n := int(min(disk.ForeignSize, i.Size()/i.BlockSize*i.BlockSize))
+	what, remedy := "its format is none that LaneFS knows", "if it was an ext4 volume, e2fsck -b 32768 looks for a copy of its superblock"
+	buf, err := dev.Alloc(n)
+	if err == nil {
+		defer buf.Release()
+		err = dev.Read(0, buf.Slice(0, n))
+	}
+	if err == nil {
+		if name, do, ok := disk.Foreign(buf.Bytes()[:n]); ok {
+			what, remedy = "it is "+name, do
+		}
+	}
+	return fmt.Errorf("%s is not an ext4 volume: %s; %s", i.Name, what, remedy)
 }
 
 func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
