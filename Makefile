@@ -84,8 +84,11 @@ attack: kernels ## ordinary users attack a mount, while operations of root must 
 		CGO_ENABLED=0 nice -n 19 $(GO) run ./lab/attack -io_uring $$rings -time $(or $(ATTACK_TIME),1m)
 	done
 
-demo: deps-run build ## the first mount, from mkfs to fsck
-	@$(GO) run ./lab/demo -lanefs ./lanefs
+demo: ## the first mount, from mkfs to fsck
+	@lab/deps demo
+	echo "demo: building lanefs; the first time Go fetches modules and compiles everything, which takes some minutes on a slow machine"
+	$(MAKE) --no-print-directory build
+	$(GO) run ./lab/demo -lanefs ./lanefs
 
 bench: deps-run build ## LaneFS, a null file system, fuse2fs and the kernel's ext4 side by side: it says how long; BENCH='-rows random -runs 3' and the like
 	@need=(); for c in git tar sqlite3 stress-ng; do command -v $$c >/dev/null || need+=($$c); done
@@ -103,9 +106,11 @@ install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX
 	install -m 644 docs/man/lanefs.8 docs/man/mount.lanefs.8 $(DESTDIR)$(PREFIX)/share/man/man8
 	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.lanefs
 	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.fuse.lanefs
+	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/umount.fuse.lanefs
 	install -d $(DESTDIR)$(MODPROBEDIR)
 	printf '%s\n' '# FUSE over io_uring, which is off by default: from the next load of the module on.' 'options fuse enable_uring=1' >$(DESTDIR)$(MODPROBEDIR)/lanefs.conf
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
 	@lab/gpu/bundle
