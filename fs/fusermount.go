@@ -3,7 +3,14 @@ package fs
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fusermount runs fusermount3, which mounts and unmounts for ordinary users.
@@ -21,3 +28,55 @@ func fusermount(args ...string) error {
 	}
 	return nil
 }
+
+// fusermountSays is a line of fusermount3, which begins with the path by which it was called.
+var fusermountSays = regexp.MustCompile(`^\S*fusermount3?: (.*\S)`)
+
+// captureStderr keeps what this process and its children write to standard error until said is called, which gives the reason of
+// fusermount3 in it, empty if there is none: go-fuse only has its exit status. All of it goes where it would have gone.
+func captureStderr() (said func() string, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	old, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 3)
+	if err == nil {
+		err = unix.Dup3(int(w.Fd()), 2, 0)
+	}
+	w.Close()
+	if err != nil {
+		r.Close()
+		return nil, os.NewSyscallError("dup", err)
+	}
+	terminal := os.NewFile(uintptr(old), "stderr")
+	kept := make(chan string)
+	go func() {
+		var b bytes.Buffer
+		_, _ = io.Copy(&b, io.TeeReader(r, heedless{terminal}))
+		r.Close()
+		kept <- b.String()
+	}()
+	return func() string {
+		_ = unix.Dup3(int(terminal.Fd()), 2, 0) // the pipe's last writer is gone, unless a child lives
+		_ = r.SetReadDeadline(time.Now().Add(captureTime))
+		text := <-kept
+		terminal.Close()
+		for line := range strings.Lines(text) {
+			if m := fusermountSays.FindStringSubmatch(line); m != nil {
+				return "fusermount3: " + m[1]
+			}
+		}
+		return ""
+	}, nil
+}
+
+// heedless is a writer whose errors are no reason to stop.
+type heedless struct{ io.Writer }
+
+func (h heedless) Write(p []byte) (int, error) {
+	_, _ = h.Writer.Write(p)
+	return len(p), nil
+}
+
+// captureTime bounds the wait for the end of what was written, in case a child that lives on has standard error too.
+const captureTime = time.Second

@@ -98,7 +98,18 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 	mountOpt := s.mountOptions(flags, rest)
 	raw := measuredFS{newRawFS(s), s.times}
 	s.openRings(mountOpt)
+	said := func() string { return "" }
+	if os.Geteuid() != 0 {
+		if said, err = captureStderr(); err != nil {
+			s.closeRings()
+			in.Put()
+			return nil, err
+		}
+	}
 	s.fuse, err = fuse.NewServer(raw, dir, mountOpt)
+	if text := said(); err != nil && text != "" {
+		err = errors.New(text) // instead of the status that it ended with
+	}
 	if err != nil {
 		s.closeRings()
 		in.Put()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestBadInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"not an ext4 image", []string{"mount", plain, mnt}, "not an ext4"},
+		{"not an ext4 image", []string{"mount", plain, mnt}, "not an ext4 volume: its format is none that LaneFS knows"},
 		{"smaller than a superblock", []string{"mount", "-o", "lba=512", short, mnt}, "is 512 bytes: too small"},
 		{"empty image", []string{"mount", empty, mnt}, "is empty"},
 		{"truncated image", []string{"mount", truncated, mnt}, "truncated"},
@@ -58,6 +59,13 @@ func TestBadInput(t *testing.T) {
 		{"too few arguments", []string{"mount", good}, "want DEVICE DIR"},
 		{"an unknown flag", []string{"mount", "--frob", good, mnt}, "unknown flag: --frob"},
 		{"an unknown command", []string{"frob"}, `unknown command "frob"`},
+		{"a mistyped command", []string{"mout", good, mnt}, `did you mean "mount"?`},
+		{"a mistyped command of vram", []string{"vram", "unpim", good}, `did you mean "unpin"?`},
+		{"a pin of what is on another file system", []string{"vram", "pin", plain}, fmt.Sprintf("lanefs: %q: not on a LaneFS mount", plain)},
+		{"too many lanes", []string{"mount", "-o", "lanes=100000", good, mnt}, `option "lanes=100000"`},
+		{"no cache", []string{"mount", "-o", "cache=0", good, mnt}, `option "cache=0"`},
+		{"the way to a PCI function's IOMMU", []string{"mount", "-o", "vfio=type1", good, mnt}, "is for NVMe functions"},
+		{"remount of what is not mounted", []string{"mount", "-o", "remount,ro", good, mnt}, "is not a mount point"},
 		{"umount of what is not mounted", []string{"umount", mnt}, "is not a mount point"},
 		{"umount of another's", []string{"umount", "/proc"}, "not a LaneFS mount"},
 		{"umount of what is not there", []string{"umount", p.path("none")}, `none": no such file or directory`},

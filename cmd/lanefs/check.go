@@ -68,7 +68,10 @@ func checkCommand() *cobra.Command {
 		Short: "say what a volume is like, and what LaneFS makes of it",
 		Long: `Prints a volume's features, the state of its journal, its free space and how fragmented it is, and whether LaneFS
 mounts it read-write, read-only or not at all, and why. DIR is a mount of LaneFS, IMAGE a volume that is not mounted, or a PCI
-function. Nothing is written. It does not repair, and does not look for all that e2fsck looks for.`,
+function. Nothing is written. It does not repair, and does not look for all that e2fsck looks for.
+
+The status is as with fsck(8): 0 if LaneFS mounts the volume and nothing was found wrong, 4 if the volume is damaged or must be seen by
+e2fsck first, 8 if LaneFS refuses it or it cannot be read, 16 for wrong arguments.`,
 		Args: exactly("DIR|IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			bar := &progressBar{out: c.ErrOrStderr()}
@@ -80,18 +83,38 @@ function. Nothing is written. It does not repair, and does not look for all that
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
-				return e.Encode(r)
+				err = e.Encode(r)
+			} else {
+				err = r.print(c.OutOrStdout())
 			}
-			return r.print(c.OutOrStdout())
+			if code := r.status(); err == nil && code != 0 {
+				return &exitError{status: code}
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
+// needsFsck says whether e2fsck must see the volume.
+func (r *checkReport) needsFsck() bool { return r.Damaged || len(r.Damage) > 0 }
+
+// status is what the command ends with: that of fsck(8).
+func (r *checkReport) status() int {
+	switch {
+	case r.needsFsck():
+		return fsckErrors
+	case r.Mount == ext4.Refused:
+		return fsckOperational
+	}
+	return 0
+}
+
 // check reads a mount or an image.
 func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
-	if st, err := os.Stat(arg); errors.Is(err, unix.ENOTCONN) || err == nil && st.IsDir() {
+	// Another user's mount answers root with EACCES.
+	if st, err := os.Stat(arg); errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.EACCES) && mountedThere(arg) || err == nil && st.IsDir() {
 		m, err := ourMount(arg)
 		if err != nil {
 			return nil, err
@@ -120,6 +143,12 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 		r.survey(vol, func(p progress) bool { bar.show(p); return true })
 	}
 	return r, s.Close()
+}
+
+// mountedThere says whether anything is mounted at a directory that may not be looked into.
+func mountedThere(arg string) bool {
+	_, err := ourMount(arg)
+	return err == nil
 }
 
 // check is what the daemon answers.

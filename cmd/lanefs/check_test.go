@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // checked runs lanefs check on something and wants an image not to be changed by it.
@@ -24,13 +26,22 @@ func (p *place) checked(what string) *checkReport {
 	before, err := os.ReadFile(what)
 	image := err == nil
 	r := &checkReport{}
-	require.NoError(p.t, json.Unmarshal([]byte(p.ok("check", "--json", what)), r))
+	out, said, err := p.run("check", "--json", what)
+	require.Empty(p.t, said)
+	require.NoError(p.t, json.Unmarshal([]byte(out), r))
+	status := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		status = exit.ExitCode()
+	}
+	require.Equal(p.t, r.status(), status)
 	if image {
 		after, err := os.ReadFile(what)
 		require.NoError(p.t, err)
 		require.True(p.t, bytes.Equal(before, after), "check has written")
 	}
-	require.NotEmpty(p.t, p.ok("check", what))
+	out, _, _ = p.run("check", what)
+	require.NotEmpty(p.t, out)
 	return r
 }
 
@@ -140,21 +151,22 @@ func TestCheckVerdicts(t *testing.T) {
 		journal string
 		mount   ext4.Support
 		why     string
+		status  int
 	}{
-		{"default", nil, "", "clean", ext4.ReadWrite, ""},
-		{"without a journal", []string{"-O", "^has_journal,^orphan_file"}, "", "none", ext4.ReadWrite, ""},
-		{"encrypt", []string{"-O", "encrypt"}, "", "clean", ext4.Refused, "encrypt"},
-		{"casefold", []string{"-O", "casefold"}, "", "clean", ext4.Refused, "casefold"},
-		{"mmp", []string{"-O", "mmp"}, "", "clean", ext4.Refused, "mmp"},
-		{"unknown incompat", nil, "feature FEATURE_I30", "clean", ext4.Refused, "unknown feature 0x40000000"},
-		{"external journal", nil, "ssv journal_inum 0", "external", ext4.Refused, "journal is on an external device"},
-		{"bigalloc", []string{"-O", "bigalloc"}, "", "clean", ext4.ReadOnly, "bigalloc"},
-		{"quota", []string{"-O", "quota"}, "", "clean", ext4.ReadOnly, "quota"},
-		{"verity", []string{"-O", "verity"}, "", "clean", ext4.ReadOnly, "verity"},
-		{"shared_blocks", nil, "feature shared_blocks", "clean", ext4.ReadOnly, "shared_blocks"},
-		{"unknown ro_compat", nil, "feature FEATURE_R30", "clean", ext4.ReadOnly, "unknown feature 0x40000000"},
-		{"errors", nil, "ssv state 2", "clean", ext4.ReadOnly, "errors that were met before"},
-		{"not clean", []string{"-O", "^has_journal,^orphan_file"}, "ssv state 0", "none", ext4.ReadOnly, "was not unmounted cleanly"},
+		{"default", nil, "", "clean", ext4.ReadWrite, "", 0},
+		{"without a journal", []string{"-O", "^has_journal,^orphan_file"}, "", "none", ext4.ReadWrite, "", 0},
+		{"encrypt", []string{"-O", "encrypt"}, "", "clean", ext4.Refused, "encrypt", 8},
+		{"casefold", []string{"-O", "casefold"}, "", "clean", ext4.Refused, "casefold", 8},
+		{"mmp", []string{"-O", "mmp"}, "", "clean", ext4.Refused, "mmp", 8},
+		{"unknown incompat", nil, "feature FEATURE_I30", "clean", ext4.Refused, "unknown feature 0x40000000", 8},
+		{"external journal", nil, "ssv journal_inum 0", "external", ext4.Refused, "journal is on an external device", 8},
+		{"bigalloc", []string{"-O", "bigalloc"}, "", "clean", ext4.ReadOnly, "bigalloc", 0},
+		{"quota", []string{"-O", "quota"}, "", "clean", ext4.ReadOnly, "quota", 0},
+		{"verity", []string{"-O", "verity"}, "", "clean", ext4.ReadOnly, "verity", 0},
+		{"shared_blocks", nil, "feature shared_blocks", "clean", ext4.ReadOnly, "shared_blocks", 0},
+		{"unknown ro_compat", nil, "feature FEATURE_R30", "clean", ext4.ReadOnly, "unknown feature 0x40000000", 0},
+		{"errors", nil, "ssv state 2", "clean", ext4.ReadOnly, "errors that were met before", 4},
+		{"not clean", []string{"-O", "^has_journal,^orphan_file"}, "ssv state 0", "none", ext4.ReadOnly, "was not unmounted cleanly", 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlace(t)
@@ -164,6 +176,7 @@ func TestCheckVerdicts(t *testing.T) {
 			}
 			r := p.checked(img)
 			require.Equal(t, c.mount, r.Mount)
+			require.Equal(t, c.status, r.status())
 			require.Equal(t, c.journal, r.Journal.State)
 			require.Contains(t, strings.Join(r.Reasons, "; "), c.why)
 			require.Equal(t, c.mount == ext4.Refused, r.FreeSpace == nil && r.Files == nil && c.name != "bigalloc")
@@ -171,7 +184,14 @@ func TestCheckVerdicts(t *testing.T) {
 				require.Contains(t, p.fails("mount", img, mnt), c.why)
 				return
 			}
-			p.ok("mount", img, mnt)
+			_, said, err := p.run("mount", img, mnt)
+			require.NoError(t, err, said)
+			if c.mount == ext4.ReadOnly { // the terminal says so, and why
+				require.Contains(t, said, "is mounted read-only: ")
+				require.Contains(t, said, c.why)
+			} else {
+				require.Empty(t, said)
+			}
 			s, err := p.stat(mnt)
 			require.NoError(t, err)
 			require.Equal(t, c.mount == ext4.ReadOnly, s.ReadOnly)
@@ -185,7 +205,42 @@ func TestCheckVerdicts(t *testing.T) {
 	require.Contains(t, p.fails("check", p.dir), "is not a mount point")
 	none := p.path("none")
 	require.NoError(t, os.WriteFile(none, make([]byte, 1<<20), 0o644))
-	require.Contains(t, p.fails("check", none), "not an ext4 volume")
+	status, said := p.failsWith("check", none)
+	require.Contains(t, said, "not an ext4 volume: it is blank")
+	require.Equal(t, fsckOperational, status)
+	status, _ = p.failsWith("check")
+	require.Equal(t, fsckUsage, status)
+}
+
+// TestCheckBitmap: a bitmap whose checksum is wrong is damage, whatever the superblock says.
+func TestCheckBitmap(t *testing.T) {
+	p := newPlace(t)
+	img := p.image("image", 32)
+	m := disktest.Open(t, img)
+	block := m.Group(0).InodeBitmap
+	b := m.Block(block)
+	b[100] ^= 0xff
+	m.SetBlock(block, b)
+	r := p.checked(img)
+	require.Equal(t, fsckErrors, r.status())
+	require.Contains(t, strings.Join(r.Damage, ""), "checksum")
+	out, _, _ := p.run("check", img)
+	require.Contains(t, out, "it is damaged: run e2fsck -f on it first")
+	require.NotContains(t, out, "mounts it read-write")
+}
+
+// TestCheckOfAnother: root checks the mount of an ordinary user, whose directory answers root with EACCES.
+func TestCheckOfAnother(t *testing.T) {
+	p := newUserPlace(t)
+	img, mnt := p.image("image", 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("mnt")
+	p.own(img, mnt)
+	p.env = append(p.env, "XDG_RUNTIME_DIR=") // root looks where a user's daemons are by default
+	p.ok("mount", img, mnt)
+	user := p.cred
+	p.cred = nil
+	require.Equal(t, ext4.ReadWrite, p.checked(mnt).Mount)
+	p.cred = user
+	p.umount(mnt)
 }
 
 // TestCheckNeedsRecovery looks at an image as a crash leaves it, and at its journal through e2fsprogs' eyes.

@@ -49,15 +49,21 @@ func (r *checkReport) print(out io.Writer) error {
 	for _, d := range r.Damage {
 		fmt.Fprintf(out, "damage      %s\n", d)
 	}
-	switch r.Mount {
-	case ext4.ReadWrite:
-		fmt.Fprintln(out, "LaneFS      mounts it read-write")
-	case ext4.ReadOnly:
-		fmt.Fprintf(out, "LaneFS      mounts it read-only: %s\n", strings.Join(r.Reasons, "; "))
-	default:
-		fmt.Fprintf(out, "LaneFS      refuses it: %s\n", strings.Join(r.Reasons, "; "))
-	}
+	fmt.Fprintf(out, "LaneFS      %s\n", r.verdict())
 	return nil
+}
+
+// verdict is what LaneFS makes of the volume, and what to do.
+func (r *checkReport) verdict() string {
+	switch why := strings.Join(r.Reasons, "; "); {
+	case r.Mount == ext4.Refused:
+		return "refuses it: " + why
+	case r.Mount == ext4.ReadOnly:
+		return "mounts it read-only: " + why
+	case r.needsFsck():
+		return "would mount it read-write, but it is damaged: run e2fsck -f on it first"
+	}
+	return "mounts it read-write"
 }
 
 // printFeatures lists the names by word, and marks what LaneFS cannot do.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
 )
 
 // The client's end of the control socket: a command that asks a mount's daemon.
@@ -39,7 +41,10 @@ func dial(m *mountinfo.Info) (*daemonConn, error) {
 		}
 	}
 	if denied {
-		return nil, fmt.Errorf("the mount at %q belongs to uid %d: %w", m.Mountpoint, mounter(m), unix.EACCES)
+		return nil, fmt.Errorf("the mount at %q belongs to uid %d: %w; ask as that user, or as root", m.Mountpoint, mounter(m), unix.EACCES)
+	}
+	if fs.Dead(m.Mountpoint) {
+		return nil, fmt.Errorf("%w: it was killed, or died. lanefs umount %s clears the mount away, and the next mount replays the journal", errNoDaemon, m.Mountpoint)
 	}
 	return nil, errNoDaemon
 }

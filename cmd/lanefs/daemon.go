@@ -18,16 +18,17 @@ import (
 
 // A daemon is this program again, in a session of its own, with daemonEnv in its environment and a pipe as descriptor 3.
 // It reads its configuration from the environment and writes one line to the pipe: empty when the mount answers, else why
-// not. The pipe's end without a line means that it died.
+// not. Before an empty line come notes for the user, each a line of its own. The pipe's end without a line means that it died.
 
 const (
 	daemonEnv    = "LANEFS_DAEMON"
 	readyFD      = 3
+	notePrefix   = "note: "
 	readyTimeout = 10 * time.Minute // a long journal may be replayed before the mount answers
 )
 
 // startDaemon returns nil once the mount answers, else the daemon's error.
-func startDaemon(cfg *mountConfig) error {
+func startDaemon(cfg *mountConfig, out io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func startDaemon(cfg *mountConfig) error {
 	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(interrupted)
 	answer := make(chan error, 1)
-	go func() { answer <- readAnswer(r) }()
+	go func() { answer <- readAnswer(r, out) }()
 	select {
 	case err = <-answer:
 		if err == nil {
@@ -85,16 +86,22 @@ func startDaemon(cfg *mountConfig) error {
 
 var errDied = errors.New("the daemon died before the mount answered")
 
-// readAnswer reads the daemon's line.
-func readAnswer(r io.Reader) error {
-	line, err := bufio.NewReader(r).ReadString('\n')
-	switch {
-	case err != nil:
-		return errDied
-	case line == "\n":
-		return nil
+// readAnswer reads the daemon's line, and prints its notes.
+func readAnswer(r io.Reader, out io.Writer) error {
+	b := bufio.NewReader(r)
+	for {
+		line, err := b.ReadString('\n')
+		note, isNote := strings.CutPrefix(line, notePrefix)
+		switch {
+		case err != nil:
+			return errDied
+		case line == "\n":
+			return nil
+		case !isNote:
+			return errors.New(strings.TrimSuffix(line, "\n"))
+		}
+		fmt.Fprint(out, "lanefs: ", note)
 	}
-	return errors.New(strings.TrimSuffix(line, "\n"))
 }
 
 // end waits for a daemon that has failed; one that does not end by itself is told to, and then made to.

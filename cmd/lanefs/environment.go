@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,8 @@ import (
 type environment interface {
 	// logTo starts logging and says to which file. files names the one that is used unless the user named another.
 	logTo(cfg *mountConfig, files *runFiles) (log *slog.Logger, path string, err error)
-	ready() error
+	ready(notes []string) error
+	stopping() // the mount is gone, and the volume is about to be closed
 }
 
 // foreground is a terminal: the log goes there.
@@ -30,7 +32,10 @@ func (f foreground) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, stri
 	return newLogger(w), cfg.Log, err
 }
 
-func (f foreground) ready() error { return nil }
+// ready tells systemd, if that started us (sd_notify(3)). What notes say is in the log.
+func (f foreground) ready([]string) error { return notify("READY=1") }
+
+func (f foreground) stopping() { _ = notify("STOPPING=1") }
 
 // background is a daemon: the log is a file, and so is what the Go runtime prints when it dies.
 type background struct{ pipe *os.File }
@@ -48,11 +53,17 @@ func (b *background) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, str
 }
 
 // ready tells the command that started the daemon.
-func (b *background) ready() error {
-	_, err := b.pipe.Write([]byte("\n"))
+func (b *background) ready(notes []string) error {
+	var answer strings.Builder
+	for _, n := range notes {
+		answer.WriteString(notePrefix + strings.ReplaceAll(n, "\n", " ") + "\n")
+	}
+	_, err := b.pipe.WriteString(answer.String() + "\n")
 	b.pipe.Close()
 	return err
 }
+
+func (b *background) stopping() {}
 
 func openLog(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

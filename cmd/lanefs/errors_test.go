@@ -45,6 +45,9 @@ func TestErrorsPanic(t *testing.T) {
 		var st unix.Statfs_t
 		return errors.Is(unix.Statfs(mnt, &st), unix.ENOTCONN)
 	})
+	for _, command := range []string{"stat", "check"} {
+		require.Contains(t, p.fails(command, mnt), "lanefs umount "+mnt+" clears the mount away")
+	}
 	_, said, err := p.run("umount", mnt)
 	require.NoError(t, err)
 	require.Contains(t, said, "its daemon was dead")

@@ -16,7 +16,10 @@ COMMAND is mount.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			about, rest, err := c.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return fmt.Errorf("help: there is no command %q", args)
+				if len(rest) == 0 {
+					rest = args
+				}
+				return usage(fmt.Errorf("help: %w", unknownCommand(about, rest[0])))
 			}
 			switch {
 			case !man:

@@ -266,8 +266,9 @@ func TestForeground(t *testing.T) {
 	fsck(t, img)
 }
 
-// TestUnprivileged mounts as nobody, through fusermount3.
-func TestUnprivileged(t *testing.T) {
+// newUserPlace is a place in which commands run as nobody, if the test runs as root. It skips the test where nobody cannot mount.
+func newUserPlace(t *testing.T) *place {
+	t.Helper()
 	p := newPlace(t)
 	const nobody = 65534
 	if os.Geteuid() == 0 {
@@ -282,13 +283,26 @@ func TestUnprivileged(t *testing.T) {
 			t.Skipf("needs a place from which nobody can run programs: %s: %v", p.dir, err)
 		}
 	}
-	img, mnt := p.image("image", 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("mnt")
-	for _, f := range []string{img, mnt, p.path("run")} {
-		require.NoError(t, os.Chown(f, p.uid(), p.uid()))
-	}
+	p.own(p.path("run"))
 	if st, err := os.Stat("/dev/fuse"); err != nil || st.Mode().Perm()&0o006 != 0o006 {
 		t.Skipf("needs /dev/fuse open to everyone (chmod 666), as udev makes it; here it is %v", st.Mode())
 	}
+	return p
+}
+
+// own gives files to the user as whom commands run.
+func (p *place) own(paths ...string) {
+	p.t.Helper()
+	for _, f := range paths {
+		require.NoError(p.t, os.Chown(f, p.uid(), p.uid()))
+	}
+}
+
+// TestUnprivileged mounts as nobody, through fusermount3.
+func TestUnprivileged(t *testing.T) {
+	p := newUserPlace(t)
+	img, mnt := p.image("image", 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("mnt")
+	p.own(img, mnt)
 	p.ok("mount", img, mnt)
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
@@ -316,9 +330,25 @@ func (p *place) uid() int {
 }
 
 func TestReadAnswer(t *testing.T) {
-	require.NoError(t, readAnswer(strings.NewReader("\n")))
-	require.EqualError(t, readAnswer(strings.NewReader("no luck\n")), "no luck")
-	require.ErrorIs(t, readAnswer(strings.NewReader("")), errDied)
-	require.ErrorIs(t, readAnswer(strings.NewReader("half a li")), errDied)
-	require.False(t, errors.Is(readAnswer(strings.NewReader("x\n")), errDied))
+	answer := func(text string) (said string, err error) {
+		var out strings.Builder
+		err = readAnswer(strings.NewReader(text), &out)
+		return out.String(), err
+	}
+	said, err := answer("note: one\nnote: two\n\n")
+	require.NoError(t, err)
+	require.Equal(t, "lanefs: one\nlanefs: two\n", said)
+	for text, want := range map[string]string{"\n": "", "no luck\n": "no luck", "note: but\nno luck\n": "no luck"} {
+		_, err := answer(text)
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, want)
+		require.False(t, errors.Is(err, errDied))
+	}
+	for _, text := range []string{"", "half a li", "note: and then\n"} {
+		_, err := answer(text)
+		require.ErrorIs(t, err, errDied)
+	}
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lanefs/lanefs/fs/share/gate"
 )
@@ -23,16 +21,23 @@ func main() {
 // run is main without the exit: it returns the status.
 func run(argv []string) int {
 	root := rootCommand()
+	command := root
 	args, err := helperArgs(argv)
 	if err == nil {
 		root.SetArgs(args)
-		err = root.Execute()
+		command, err = root.ExecuteC()
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lanefs:", oneLine(err))
-		return 1
+	if text := errorText(err); text != "" {
+		fmt.Fprintln(os.Stderr, "lanefs:", text)
 	}
-	return 0
+	return status(argv[0], command, err)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return oneLine(err)
 }
 
 func rootCommand() *cobra.Command {
@@ -42,24 +47,21 @@ func rootCommand() *cobra.Command {
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          subcommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("lanefs {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
-	root.AddCommand(mountCommand(), umountCommand(), statCommand(), topCommand(), checkCommand(), identifyCommand(), bindCommand(), unbindCommand(), vramCommand(), doctorCommand(), versionCommand())
-	return root
-}
-
-// flagError names the flag and its value, as errors of -o name the option.
-func flagError(_ *cobra.Command, err error) error {
-	var bad *pflag.InvalidValueError
-	if errors.As(err, &bad) && bad.Unwrap() != nil {
-		return fmt.Errorf("--%s %q: %w", bad.GetFlag().Name, bad.GetValue(), bad.Unwrap())
+	for _, command := range []func() *cobra.Command{
+		mountCommand, umountCommand, statCommand, topCommand, checkCommand, identifyCommand, bindCommand, unbindCommand, vramCommand,
+		doctorCommand, versionCommand,
+	} {
+		root.AddCommand(command())
 	}
-	return err
+	checkUsage(root)
+	return root
 }
 
 // oneLine is an error as one line: errors.Join puts each on its own.

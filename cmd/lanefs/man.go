@@ -33,7 +33,7 @@ vfio-pci.`)
 	p.Section("COMMANDS")
 	commands(p, root)
 	p.Section("EXIT STATUS")
-	p.Paragraph("0 if the command did what it says, else 1, and a line on standard error that says why.")
+	p.Paragraph("0 if the command did what it says, else 1, and a line on standard error that says why; 2 if it did not understand its arguments. **lanefs check** has the statuses of fsck(8), see there.")
 	files(p)
 	p.Section("ENVIRONMENT")
 	p.Item("GOMAXPROCS", "How many threads of the daemon run Go code at once. Without it the daemon takes one for each CPU, and one for each thread that waits for the kernel's requests.")
@@ -93,14 +93,23 @@ func mountPage() string {
 	p.Section("DESCRIPTION")
 	p.Paragraph(`mount(8) runs this helper for the type lanefs, as **mount.fuse.lanefs** also for fuse.lanefs. It does what **lanefs mount** does: it mounts the
 ext4 volume on _DEVICE_, an image file or the PCI address of an NVMe function, at _DIR_, and returns once the mount answers. A process
-of its own serves the mount. umount(8) and **lanefs umount** end it; **lanefs umount** returns when everything is on the medium.`)
-	p.Paragraph("With **-f** the arguments are checked, and nothing is mounted. **-n**, **-s** and **-v** change nothing.")
+of its own serves the mount. What was not asked for and holds all the same, a volume that can only be read for one, is said on standard
+error.`)
+	p.Paragraph(`**lanefs umount** ends the mount, and returns when everything is on the medium. umount(8) does the same by the helper
+**umount.fuse.lanefs**; but root's umount of an absolute path asks statfs(2) for the type, which is fuse for all of FUSE, and so does not
+find the helper: it returns before the device is closed. systemd, which calls **umount -c**, finds it, and so does umount(8) of a mount that
+mount(8) made with an option that begins with x-, such as **x-lanefs.wait**.`)
+	p.Paragraph(`sync(2) and syncfs(2), so also sync(1) without a file and with **-f**, do not reach a FUSE server: what was written is on the medium within
+**commit=** seconds, or after an fsync(2) of any file just changed (**sync** _FILE_).`)
+	p.Paragraph(`mkfs.ext4 makes a volume whose root directory is root's. An ordinary user who mounts it cannot write there: **mkfs.ext4 -E root_owner=UID:GID** makes one that is that user's.`)
+	p.Paragraph(`With **-f** the arguments are checked, and nothing is mounted. With **-s** options that are not known are left out. **-n** and **-v** change nothing.
+**-o remount** changes **ro**, **rw**, **nosuid**, **nodev** and **noexec** of a mount, by root; other options need an unmount.`)
 	p.Section("OPTIONS")
 	p.Paragraph(`Options of **-o** are separated by commas. Of options that exclude one another the last counts. A _SIZE_ is a number of bytes, or has k, M or G behind
 it for powers of 1024. An option that is not listed here is refused.`)
 	mountopt.Man(p)
 	p.Section("EXIT STATUS")
-	p.Paragraph("0 if the volume is mounted, else 1, and a line on standard error that says why.")
+	p.Paragraph("As with mount(8): 0 if the volume is mounted, 1 for wrong arguments or options, 32 if the mount failed, and a line on standard error that says why. **lanefs mount** ends with 1 for a mount that failed, with 2 for wrong arguments.")
 	files(p)
 	p.Section("EXAMPLES")
 	p.Example("mount -t lanefs -o noatime,lanes=4 disk.img /mnt")

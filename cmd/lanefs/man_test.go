@@ -35,6 +35,8 @@ func TestHelp(t *testing.T) {
 	require.Contains(t, p.ok("help", "mount"), "commit=SECONDS")
 	require.Contains(t, p.ok("help", "vram", "pin"), "--user")
 	require.Contains(t, p.ok("help"), "Available Commands")
-	require.Contains(t, p.fails("help", "frob"), "no command")
+	status, said := p.failsWith("help", "mout")
+	require.Equal(t, exitUsage, status)
+	require.Contains(t, said, `did you mean "mount"?`)
 	require.Contains(t, p.fails("help", "--man", "stat"), "lanefs(8)")
 }

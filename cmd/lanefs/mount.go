@@ -15,7 +15,7 @@ func mountCommand() *cobra.Command {
 	var cfg mountConfig
 	var options, flags []string // of -o, and of flags that mirror options
 	var timeout time.Duration
-	var fake bool
+	var fake, sloppy bool
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
@@ -25,6 +25,12 @@ process that serves it goes to the background unless --foreground is given. What
 at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if sloppy {
+				options = mountopt.Known(options...)
+			}
+			if list, ok := remountOptions(options); ok {
+				return remount(args[1], list, fake)
+			}
 			if err := cfg.set(args[0], args[1], append(options, flags...)); err != nil {
 				return err
 			}
@@ -44,7 +50,7 @@ at DIR, by root.`,
 			if cfg.Foreground {
 				return serve(&cfg, foreground{out: c.ErrOrStderr()})
 			}
-			return startDaemon(&cfg)
+			return startDaemon(&cfg, c.ErrOrStderr())
 		},
 	}
 	f := c.Flags()
@@ -53,7 +59,8 @@ at DIR, by root.`,
 	f.DurationVar(&timeout, "timeout", previousTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
 	f.BoolVar(&fake, "fake", false, "check the arguments and mount nothing")
-	_ = f.MarkHidden("fake") // for mount -f
+	f.BoolVar(&sloppy, "sloppy", false, "leave out the mount options that are not known")
+	_, _ = f.MarkHidden("fake"), f.MarkHidden("sloppy") // for mount -f and -s
 	c.SetHelpTemplate(c.HelpTemplate() + "\n" + mountopt.Help())
 	return c
 }
@@ -62,10 +69,10 @@ at DIR, by root.`,
 func (c *mountConfig) set(device, dir string, options []string) error {
 	c.Config = mountopt.Default()
 	if err := mountopt.Parse(&c.Config, options...); err != nil {
-		return err
+		return usage(err)
 	}
 	if err := c.Check(); err != nil {
-		return err
+		return usage(err)
 	}
 	var err error
 	if c.Log != "" {
@@ -75,6 +82,9 @@ func (c *mountConfig) set(device, dir string, options []string) error {
 	}
 	if c.Device, err = resolveDevice(device); err != nil {
 		return err
+	}
+	if err := c.CheckDevice(isFunction(c.Device)); err != nil {
+		return usage(fmt.Errorf("device %q: %w", device, err))
 	}
 	c.Dir, err = resolveDir(dir)
 	return err

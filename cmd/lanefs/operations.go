@@ -17,6 +17,8 @@ type response struct {
 	VRAM    *vramReport  `json:"vram,omitempty"`
 	Leaving bool         `json:"leaving,omitempty"` // it is being unmounted
 	Config  *mountConfig `json:"config,omitempty"`
+	// ReadOnly says why the volume is not writable although that was not asked for.
+	ReadOnly string `json:"read_only_why,omitempty"`
 	// With one of these the reply is not the last.
 	Progress *progress `json:"progress,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"` // for what
@@ -43,7 +45,7 @@ var operations = map[string]func(d *daemon, tell func(response) bool) (response,
 		return out, err
 	}),
 	"state": func(d *daemon, _ func(response) bool) (response, error) {
-		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg}, nil
+		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg, ReadOnly: d.readOnlyWhy()}, nil
 	},
 	"sync": func(d *daemon, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
 	"settle": func(d *daemon, _ func(response) bool) (out response, err error) {

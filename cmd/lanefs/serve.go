@@ -95,11 +95,12 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
 	}
 	d.log.Info("mounted", "device", cfg.Device, "dir", cfg.Dir, "pid", os.Getpid())
-	if err := env.ready(); err != nil {
+	if err := env.ready(d.notes()); err != nil {
 		d.log.Warn("the command that started this mount has ended before it answered", "error", err.Error())
 	}
 
 	d.untilGone(signals)
+	env.stopping()
 	d.awaitSpace(signals)
 	d.closeErr = d.closeStack()
 	if d.closeErr != nil {

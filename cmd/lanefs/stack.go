@@ -43,17 +43,6 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.eng, err = engine.New(s.nvme, ec); err != nil {
 		return s, err
 	}
-	asked := cfg.Lanes
-	if s.eng.CPULanes() > 0 { // else the log says why not
-		asked += cfg.CPULanes
-	}
-	if asked > s.eng.Lanes() {
-		log.Warn("the mount has fewer lanes than lanes= asks for: the controller has no more queue pairs, or the GPU keeps no more kernels",
-			"asked", asked, "lanes", s.eng.Lanes())
-	}
-	if cfg.Depth > s.eng.Depth() {
-		log.Warn("the queues are shorter than depth= asks for: the controller's hold no more", "asked", cfg.Depth, "depth", s.eng.Depth())
-	}
 	opt := namespace.Options{Pinned: cfg.Pinned, Log: log}
 	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err

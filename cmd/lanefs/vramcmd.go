@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,7 @@ func vramCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "vram",
 		Short: "files in device memory: what is resident, and what stays",
-		Args:  cobra.NoArgs,
+		Args:  subcommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(vramListCommand(), vramPinCommand("pin", "read files into device memory and keep them there", true),
@@ -122,7 +123,10 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 				n, err := pinFile(path, on, owner)
 				switch {
 				case err != nil:
-					errs = append(errs, fmt.Errorf("%q: %w", path, err))
+					if named := fmt.Sprintf("%q: ", path); !strings.HasPrefix(err.Error(), named) {
+						err = fmt.Errorf("%s%w", named, err)
+					}
+					errs = append(errs, err)
 				case on:
 					fmt.Fprintf(c.OutOrStdout(), "%s: %s resident and pinned\n", path, units.Bytes(n))
 				default:

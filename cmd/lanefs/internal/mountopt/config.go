@@ -72,6 +72,18 @@ func (c *Config) Check() error {
 	return nil
 }
 
+// CheckDevice refuses options that have no effect on the device that is mounted: an NVMe function, or an image or block device behind
+// the software controller.
+func (c *Config) CheckDevice(function bool) error {
+	switch {
+	case function && c.LBA != 0:
+		return fmt.Errorf("option \"lba=%d\" is for images and block devices: an NVMe drive has the block size that it was formatted with; leave it out", c.LBA)
+	case !function && c.VFIO != "":
+		return fmt.Errorf("option \"vfio=%s\" is for NVMe functions, by their PCI address: this is an image or a block device; leave it out", c.VFIO)
+	}
+	return nil
+}
+
 // Differs names the options that c asks for and that first, the configuration of a mount that exists, does not have. Options that c
 // leaves out are not asked for. The log file, and what each mount of a volume has for itself, such as "nosuid", are left out.
 func (c *Config) Differs(first *Config, perMount func(option string) bool) []string {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	near "github.com/lanefs/lanefs/cmd/lanefs/internal/nearest"
 )
 
 // Find gives the option with this name, nil if there is none. The name of a [Prefix] option has more behind it.
@@ -40,6 +42,16 @@ func Parse(c *Config, lists ...string) error {
 		}
 	}
 	return nil
+}
+
+// Known leaves out of the arguments of -o the options that are not in the table: mount -s asks for that.
+func Known(lists ...string) (known []string) {
+	for _, item := range strings.Split(strings.Join(lists, ","), ",") {
+		if name, _, _ := strings.Cut(item, "="); Find(name) != nil {
+			known = append(known, item)
+		}
+	}
+	return known
 }
 
 // parse sets c from one option.
@@ -80,53 +92,19 @@ func parse(c *Config, item string) error {
 
 // unknown is the error for an option that is not in the table.
 func unknown(item, name string) error {
-	if near := nearest(name); near != "" {
-		return fmt.Errorf("unknown option %q: did you mean %q? (lanefs mount --help lists all)", item, near)
+	if meant := nearest(name); meant != "" {
+		return fmt.Errorf("unknown option %q: did you mean %q? (lanefs mount --help lists all)", item, meant)
 	}
 	return fmt.Errorf("unknown option %q: see lanefs mount --help", item)
 }
 
 // nearest is the option that a mistyped name most likely means, empty if none is near.
 func nearest(name string) string {
-	if len(name) > 2*len("noauto_da_alloc") {
-		return ""
-	}
-	best, at := "", 3
-	if len(name) < 5 { // in a short name two mistakes leave little of it
-		at = 2
-	}
+	var names []string
 	for i := range table {
 		if o := &table[i]; o.Kind != Prefix {
-			if d := distance(strings.ToLower(name), o.Name); d < at && d < len(o.Name)-1 {
-				best, at = o.Name, d
-			}
+			names = append(names, o.Name)
 		}
 	}
-	return best
-}
-
-// distance counts the letters that have to be put in, left out, changed or exchanged with their neighbour to make b of a
-// (the optimal string alignment distance).
-func distance(a, b string) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		d[i][0] = i
-	}
-	for j := range d[0] {
-		d[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-			}
-		}
-	}
-	return d[len(a)][len(b)]
+	return near.Of(name, names)
 }

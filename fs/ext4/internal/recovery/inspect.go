@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,6 +25,7 @@ type Inspection struct {
 	Errors     ErrorsRecorded   `json:"errors"`
 	Mount      volume.Support   `json:"mount"`   // what Open does with it
 	Reasons    []string         `json:"reasons"` // why it is not mounted read-write
+	Damaged    bool             `json:"damaged"` // e2fsck is to see it before it is written
 }
 
 // JournalState is the journal as it lies on the volume.
@@ -47,6 +49,8 @@ type ErrorsRecorded struct {
 func InspectRefused(sb *disk.Superblock, why error) *Inspection {
 	in := inspect(sb)
 	in.Mount, in.Reasons = volume.Refused, []string{why.Error()}
+	var bad *disk.CorruptError
+	in.Damaged = errors.As(why, &bad) || errors.Is(why, volume.ErrCorrupt)
 	return in
 }
 
@@ -98,6 +102,7 @@ func (j *Journal) Inspect() *Inspection {
 	if v.MetError() {
 		in.Reasons = append(in.Reasons, "this mount has met an error: run e2fsck on the volume")
 	}
+	in.Damaged = v.FsckReason != "" || v.MetError()
 	if len(in.Reasons) > 0 {
 		in.Mount = volume.ReadOnly
 	}

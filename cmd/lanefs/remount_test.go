@@ -1,0 +1,130 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestRemount: ro, rw and the kernel's flags change; nothing else does, and the errors say what to do instead.
+func TestRemount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	file := filepath.Join(mnt, "file")
+	f, err := os.Create(file)
+	require.NoError(t, err)
+	// As mount(8) hands it on: with what the table of mounts shows.
+	shown := "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,"
+	said := p.fails("mount", "-o", shown+"ro", img, mnt)
+	require.Contains(t, said, "files are open for writing")
+	require.NoError(t, f.Close())
+	p.eventually("the release of the file", func() bool { _, _, err := p.run("mount", "-o", shown+"ro,noexec", img, mnt); return err == nil })
+	require.ErrorIs(t, os.WriteFile(file, nil, 0o600), unix.EROFS)
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(mnt, &st))
+	require.NotZero(t, st.Flags&unix.ST_NOEXEC)
+	p.ok("mount", "-o", "remount,rw", img, mnt)
+	require.NoError(t, os.WriteFile(file, []byte("again"), 0o600))
+	said = p.fails("mount", "-o", "remount,cache=1M", img, mnt)
+	require.Contains(t, said, "cache cannot be changed")
+	require.Contains(t, p.fails("mount", "-o", "remount,frob", img, mnt), "unknown option")
+	require.Contains(t, p.fails("mount", "-o", "remount,ro", "/proc", "/proc"), "not a LaneFS mount")
+	p.umount(mnt)
+	p.ok("mount", "-o", "ro", img, mnt)
+	require.Contains(t, p.fails("mount", "-o", "remount,rw", img, mnt), "it was mounted with ro")
+	p.umount(mnt)
+	fsck(t, img)
+}
+
+// TestUmount8 ends a mount by umount(8), which returns when the helper does: when the device is closed. Helpers' directory is another in a
+// mount namespace of the test's own.
+func TestUmount8(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p := newPlace(t)
+	img, mnt, sbin := p.image("image", 64), p.mkdir("mnt"), p.mkdir("sbin")
+	for _, name := range []string{"mount.lanefs", "umount.fuse.lanefs"} {
+		require.NoError(t, os.Symlink(p.bin, filepath.Join(sbin, name)))
+	}
+	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", `
+img=$1 mnt=$2 sbin=$3
+mount --bind "$sbin" /sbin
+ended() { # the mount is gone, and so is the daemon's lock
+  flock --nonblock "$img" true
+  if grep -q " $mnt " /proc/mounts; then exit 1; fi
+}
+mount -s -t lanefs -o frobnicate=7,x-lanefs.wait "$img" "$mnt"
+dd if=/dev/urandom of="$mnt/big" bs=1M count=20 status=none
+umount "$mnt" # by root, with an absolute name: see mount.lanefs(8)
+ended
+mount -t lanefs "$img" "$mnt"
+umount mnt
+ended
+mount -t lanefs "$img" "$mnt"
+umount -c "$mnt" # as systemd does
+ended
+mount -t lanefs "$img" "$mnt"
+umount "$img" # by the device
+ended
+mount -t lanefs "$img" "$mnt"
+exec 7>"$mnt/open"
+if umount mnt 2>err; then echo "a busy mount went"; exit 1; fi
+cat err >&2
+umount -l "$mnt"
+if grep -q " $mnt " /proc/mounts; then exit 1; fi
+`, "sh", img, mnt, sbin)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "mount is busy")
+	p.eventually("the daemon's end", func() bool { return exec.Command("flock", "--nonblock", img, "true").Run() == nil })
+	fsck(t, img)
+}
+
+// TestHelperStatus: a mount helper ends with the status of mount(8), which hands it on.
+func TestHelperStatus(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	for name, want := range map[string]map[string]int{
+		"mount.lanefs":       {p.path("none") + " " + mnt: mountFailed, img: mountUsage, img + " " + mnt + " -o frobnicate": mountUsage, img + " " + mnt + " -f -s -o frobnicate": 0},
+		"umount.fuse.lanefs": {mnt: mountFailed, mnt + " -f": mountUsage, mnt + " -x": mountUsage},
+	} {
+		helper := p.path(name)
+		require.NoError(t, os.Symlink(p.bin, helper))
+		for args, status := range want {
+			c := exec.Command(helper, strings.Fields(args)...)
+			c.Env = p.env
+			out, _ := c.CombinedOutput()
+			require.Equal(t, status, c.ProcessState.ExitCode(), "%s %s: %s", name, args, out)
+		}
+	}
+}
+
+// TestUserErrors: what goes wrong for ordinary users is said in the words of the program that knows, with the remedy.
+func TestUserErrors(t *testing.T) {
+	p := newUserPlace(t)
+	if p.cred == nil {
+		t.Skip("needs root, to have files that belong to others")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.own(img)
+	said := p.fails("mount", img, mnt) // whose mount point is root's
+	require.Contains(t, said, "fusermount3: ")
+	require.NotContains(t, said, "exit")
+	require.Contains(t, said, "must belong to the user")
+	p.own(mnt)
+	_, said, err := p.run("mount", img, mnt)
+	require.NoError(t, err, said)
+	require.Contains(t, said, "mkfs.ext4 -E root_owner=65534:65534")
+	p.umount(mnt)
+}
