@@ -14,10 +14,57 @@ import (
 // The manual pages are made of the commands, their flags, and the table of mount options. docs/man has them as they are installed;
 // a test compares.
 
-//go:generate sh -c "go run . help --man > ../../docs/man/lanefs.8"
-//go:generate sh -c "go run . help --man mount > ../../docs/man/mount.lanefs.8"
+//go:generate go run . help --man-pages ../../docs/man
 
 const manual = "System Administration"
+
+// manPages are all pages, by the name of their file: lanefs(8), mount.lanefs(8), and one for each command.
+func manPages(root *cobra.Command) map[string]string {
+	root.InitDefaultHelpCmd() // which is else added when the command line is read
+	pages := map[string]string{"lanefs.8": commandPage(root), "mount.lanefs.8": mountPage()}
+	leaves(root, func(c *cobra.Command) { pages[pageName(c)+".8"] = onePage(c) })
+	return pages
+}
+
+// pageName is the name of a command's page: lanefs-vram-pin.
+func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+
+// leaves calls f for the commands below c that have no commands of their own.
+func leaves(c *cobra.Command, f func(*cobra.Command)) {
+	for _, sub := range c.Commands() {
+		switch {
+		case sub.Hidden || !sub.Runnable():
+		case sub.HasSubCommands():
+			leaves(sub, f)
+		default:
+			f(sub)
+		}
+	}
+}
+
+// onePage is the page of a command.
+func onePage(c *cobra.Command) string {
+	p := roff.New(pageName(c), 8, manual)
+	p.Section("NAME")
+	p.Paragraph(pageName(c) + " - " + c.Short)
+	p.Section("SYNOPSIS")
+	p.Example(strings.TrimSuffix(c.UseLine(), " [flags]"))
+	p.Section("DESCRIPTION")
+	describeCommand(p, c)
+	p.Section("EXIT STATUS")
+	if c.Name() == "check" {
+		p.Paragraph("As described above.")
+	} else {
+		p.Paragraph("0 if the command did what it says, else 1, and a line on standard error that says why; 2 for wrong arguments.")
+	}
+	p.Section("SEE ALSO")
+	if c.Name() == "mount" {
+		p.Paragraph("mount.lanefs(8), which has the options of **-o**, lanefs(8)")
+	} else {
+		p.Paragraph("lanefs(8), mount.lanefs(8)")
+	}
+	return p.String()
+}
 
 // commandPage is lanefs(8).
 func commandPage(root *cobra.Command) string {
@@ -45,42 +92,40 @@ vfio-pci.`)
 
 // commands describes the commands below c that have no commands of their own.
 func commands(p *roff.Page, c *cobra.Command) {
-	for _, sub := range c.Commands() {
-		if sub.Hidden || !sub.Runnable() {
-			continue
-		}
-		if sub.HasSubCommands() {
-			commands(p, sub)
-			continue
-		}
-		p.Subsection(strings.TrimSuffix(sub.UseLine(), " [flags]"))
-		text := sub.Long
-		if text == "" {
-			text = strings.ToUpper(sub.Short[:1]) + sub.Short[1:] + "."
-		}
-		for _, paragraph := range strings.Split(text, "\n\n") {
-			p.Paragraph(paragraph)
-		}
-		sub.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Name == "help" || f.Hidden {
-				return
-			}
-			value, usage := pflag.UnquoteUsage(f)
-			term := "--" + f.Name
-			if f.Shorthand != "" {
-				term = "-" + f.Shorthand + ", " + term
-			}
-			if value != "" {
-				term += " " + value
-			}
-			switch f.DefValue {
-			case "", "false", "[]", "-1":
-			default:
-				usage += fmt.Sprintf(" (default %s)", f.DefValue)
-			}
-			p.Item(term, usage+".")
-		})
+	leaves(c, func(c *cobra.Command) {
+		p.Subsection(strings.TrimSuffix(c.UseLine(), " [flags]"))
+		describeCommand(p, c)
+	})
+}
+
+// describeCommand says what a command does and what its flags mean.
+func describeCommand(p *roff.Page, c *cobra.Command) {
+	text := c.Long
+	if text == "" {
+		text = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
 	}
+	for _, paragraph := range strings.Split(text, "\n\n") {
+		p.Paragraph(paragraph)
+	}
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" || f.Hidden {
+			return
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		term := "--" + f.Name
+		if f.Shorthand != "" {
+			term = "-" + f.Shorthand + ", " + term
+		}
+		if value != "" {
+			term += " " + value
+		}
+		switch f.DefValue {
+		case "", "false", "[]", "-1":
+		default:
+			usage += fmt.Sprintf(" (default %s)", f.DefValue)
+		}
+		p.Item(term, usage+".")
+	})
 }
 
 // mountPage is mount.lanefs(8).

@@ -61,6 +61,10 @@ at DIR, by root.`,
 	f.BoolVar(&fake, "fake", false, "check the arguments and mount nothing")
 	f.BoolVar(&sloppy, "sloppy", false, "leave out the mount options that are not known")
 	_, _ = f.MarkHidden("fake"), f.MarkHidden("sloppy") // for mount -f and -s
+	_ = c.RegisterFlagCompletionFunc("options", completeOptions)
+	for _, name := range []string{"gpu", "memory-mode"} {
+		_ = c.RegisterFlagCompletionFunc(name, completeValues(name))
+	}
 	c.SetHelpTemplate(c.HelpTemplate() + "\n" + mountopt.Help())
 	return c
 }

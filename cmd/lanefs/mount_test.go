@@ -175,7 +175,7 @@ func TestIdentify(t *testing.T) {
 
 func TestVersionAndDoctor(t *testing.T) {
 	p := newPlace(t)
-	require.Equal(t, "lanefs unknown\n", p.ok("version"))
+	require.Equal(t, "lanefs "+release+"\n", p.ok("version"))
 	require.Contains(t, p.ok("doctor"), "ok    FUSE")
 	require.Contains(t, p.ok("doctor", "--json"), `"what": "host runtime"`)
 }
