@@ -1,4 +1,5 @@
-// Package nearest guesses what a mistyped name means.
+// Package nearest guesses what a mistyped name means: of the names that there are, the one from which it differs by the fewest letters,
+// if they are few. Commands and mount options are looked up by it when they are not known, for the error.
 package nearest
 
 import "strings"
