@@ -3,6 +3,7 @@ package main
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,9 +16,39 @@ func TestAddProcs(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "3")
 	addProcs(false)
 	require.Equal(t, was, runtime.GOMAXPROCS(0), "the user's number stays")
+	require.Nil(t, noteCrowd(), "likewise")
 	t.Setenv("GOMAXPROCS", "")
+	require.NotNil(t, noteCrowd())
 	addProcs(true)
-	require.Equal(t, was, runtime.GOMAXPROCS(0), "rings need none")
+	require.Equal(t, was, runtime.GOMAXPROCS(0), "rings have crowd")
 	addProcs(false)
 	require.Equal(t, was+fs.Readers(was), runtime.GOMAXPROCS(0))
+}
+
+// TestCrowd: there are more processors while there is a crowd, and as many as before when it is gone.
+func TestCrowd(t *testing.T) {
+	was := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(was)
+	var c crowd
+	for range crowdEnough - 1 {
+		c.note()
+	}
+	time.Sleep(5 * time.Millisecond)
+	require.Equal(t, was, runtime.GOMAXPROCS(0), "too few to count")
+	for range 10 * crowdEnough {
+		c.note()
+	}
+	is := func(want func(procs int) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { return want(runtime.GOMAXPROCS(0)) }, time.Minute, time.Millisecond)
+	}
+	is(func(procs int) bool { return procs > was })
+	is(func(procs int) bool { return procs == was })
+	require.Eventually(t, func() bool { return !c.raised.Load() }, time.Minute, time.Millisecond)
+	for range crowdEnough { // again
+		c.note()
+	}
+	is(func(procs int) bool { return procs > was })
+	is(func(procs int) bool { return procs == was })
+	require.Eventually(t, func() bool { return !c.raised.Load() }, time.Minute, time.Millisecond)
 }

@@ -126,7 +126,11 @@ func (s *server) serve(h Handler) {
 			return
 		}
 		s.q.taken()
+		if int(s.q.t.underway.Add(1)) > s.q.t.cpus {
+			s.q.t.opt.Crowded()
+		}
 		s.handle(h)
+		s.q.t.underway.Add(-1)
 		s.command(cmdCommitAndFetch, s.h.ent.commitID)
 	}
 }

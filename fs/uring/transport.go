@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +29,8 @@ type Options struct {
 	Payload int
 	// Alloc gives payload buffers; it may give none, and the payload is anonymous memory, which costs what is used of it. nil: all are.
 	Alloc func(size int) *Payload
+	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
+	Crowded func()
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
 	// ever, unless the connection is aborted. nil: nothing is.
 	Failed func(err error)
@@ -47,19 +50,21 @@ const minPayload = 8192
 
 // Transport is FUSE over io_uring for one connection.
 type Transport struct {
-	opt     Options
-	handler Handler // set before start is closed
-	data    Data    // likewise: the handler, if it is one; else nil
-	queues  []*queue
-	servers int // all that there are from the start
-	fd      int // of /dev/fuse; likewise
-	running sync.WaitGroup
-	start   chan struct{} // closed: servers register
-	started chan struct{} // closed: all have, and serve
-	quit    chan struct{} // closed: those that do not serve end
-	stop    sync.Once
-	end     sync.Once
-	ready   chan error // of each server: what came of making it, then of registering it
+	opt      Options
+	handler  Handler // set before start is closed
+	data     Data    // likewise: the handler, if it is one; else nil
+	queues   []*queue
+	servers  int // all that there are from the start
+	fd       int // of /dev/fuse; likewise
+	cpus     int // that were online at the start
+	running  sync.WaitGroup
+	start    chan struct{} // closed: servers register
+	started  chan struct{} // closed: all have, and serve
+	quit     chan struct{} // closed: those that do not serve end
+	stop     sync.Once
+	end      sync.Once
+	underway atomic.Int32 // requests
+	ready    chan error   // of each server: what came of making it, then of registering it
 }
 
 // Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can
@@ -72,6 +77,9 @@ func Open(opt Options) (*Transport, error) {
 	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
 	if opt.Alloc == nil {
 		opt.Alloc = func(int) *Payload { return nil }
+	}
+	if opt.Crowded == nil {
+		opt.Crowded = func() {}
 	}
 	if opt.Failed == nil {
 		opt.Failed = func(error) {}
@@ -93,7 +101,7 @@ func Open(opt Options) (*Transport, error) {
 	if err := room("/", len(online)*opt.Servers+len(possible)-len(online)); err != nil {
 		return nil, err
 	}
-	t := &Transport{opt: opt, fd: -1, start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}
+	t := &Transport{opt: opt, fd: -1, cpus: len(online), start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}
 	for _, cpu := range possible {
 		q, n := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}, 1
 		if q.online {
