@@ -18,6 +18,7 @@ _TYPES = {
     "F64": (8, "<f8", "float64"), "I64": (8, "<i8", "int64"), "U64": (8, "<u8", "uint64"),
 }
 _MAX_HEADER = 100 << 20
+_ALIGN = 256  # bytes: where tensors begin in a file of ours. Matrix products want 16 of the memory that shares it
 
 
 class Tensor:
@@ -158,7 +159,7 @@ def save(tensors, path, metadata=None, fallback=False):
         parts.append(data)
         at += n
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % _ALIGN)
     head = struct.pack("<Q", len(text)) + text
     parts.insert(0, memoryview(head))
     total = len(head) + at

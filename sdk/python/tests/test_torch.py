@@ -57,6 +57,7 @@ class Files(Case):
         self.assertEqual(shared.metadata, {"step": "3"})
         self.same(want, shared)
         self.assertTrue(all(t.data_ptr() % t.element_size() == 0 for t in shared.values()))
+        self.assertEqual(shared["w"].data_ptr() % 256, 0)
         self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
 
     def test_refused(self):
@@ -115,12 +116,22 @@ class Shared(Case):
                     again = user.safe_open(path("m.safetensors")).get_tensor("w")
                     self.assertRaises(KeyError, f.get_tensor, "none")
                 self.same(want, got)
+                with open(path("m.safetensors"), "rb") as f:
+                    data = f.read()
+                n = int.from_bytes(data[:8], "little")
+                with open(path("m8.safetensors"), "wb") as f:  # as safetensors pads it
+                    f.write((n + 8).to_bytes(8, "little") + data[8:8 + n] + b" " * 8 + data[8 + n:])
+                with self.assertWarnsRegex(RuntimeWarning, "multiples of 16"):
+                    user.safe_open(path("m8.safetensors"))
+                os.unlink(path("m8.safetensors"))
                 self.assertEqual(again.data_ptr(), got["w"].data_ptr())
                 self.assertEqual(user.safe_open("x", "np")[0], "safetensors' own")
                 with open(os.path.join(OUTSIDE, "y.safetensors"), "wb") as out, open(path("m.safetensors"), "rb") as f:
                     out.write(f.read())
                 self.assertRaises(lanefs.NotLaneFS, user.safe_open, os.path.join(OUTSIDE, "y.safetensors"))
             self.assertEqual([m.safe_open for m in (fake, user, late)], [original] * 3)
+            self.assertFalse(weights.current, "one was deleted")
+            del weights.files[path("m8.safetensors")]
             self.assertTrue(weights.current)
             self.assertEqual(weights.nbytes, os.path.getsize(path("m.safetensors")))
             with lt.shared_weights(fallback=True), self.assertWarns(RuntimeWarning):

@@ -121,6 +121,10 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
     for (device, _, end, name), (other, start, _, second) in zip(spans, spans[1:]):
         if device == other and start < end:
             raise RuntimeError(f"{name!r} and {second!r} share memory: save one of them, or a clone")
-    # As safetensors orders them: larger types first, so that every tensor lies at a multiple of its type's size.
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    # The format has no gaps. So what is a multiple of 256 bytes comes first, then of 16, then larger types: every tensor lies at a multiple of its
+    # type's size, and one that fast matrix products can use, at a multiple of 16.
+    def place(name):
+        n = tensors[name].numel() * tensors[name].element_size()
+        return 0 if n % 256 == 0 else 1 if n % 16 == 0 else 2, -tensors[name].element_size(), name
+    order = sorted(tensors, key=place)
     _safetensors.save({name: tensors[name] for name in order}, filename, metadata, fallback)

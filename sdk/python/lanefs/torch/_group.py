@@ -74,8 +74,9 @@ class _Job:
     def __init__(self, filename, device, group, fallback):
         self._group, self._ranks, self._rank = group, dist.get_world_size(group), dist.get_rank(group)
         self._cuda = device.type == "cuda"
-        self._flat = dist.get_backend(group) == "nccl"  # gloo gathers into a list only
-        if self._flat and not self._cuda:
+        backend = str(dist.get_backend(group))  # one, or one for each kind of device
+        self._flat = self._cuda and "nccl" in backend  # gloo gathers into a list only
+        if backend == "nccl" and not self._cuda:
             raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
         self.file = f = _file.File(filename, "r", fallback)
         try:

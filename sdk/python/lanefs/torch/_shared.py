@@ -10,6 +10,9 @@ from .. import _safetensors
 from .._session import NotLaneFS
 
 
+_PRODUCTS = 16  # bytes: the alignment that fast matrix products need
+
+
 class Weights:
     """What `shared_weights` has mapped.
 
@@ -103,7 +106,8 @@ def shared_weights(*, fallback=False):
 
     A second process neither reads the file nor takes memory for it. The weights are to be read only: what would write to them, an
     optimizer or an operation in place, fails on the device, or in all processes is seen. A weight is still copied if
-    from_pretrained converts its type or its layout, or puts it elsewhere.
+    from_pretrained converts its type or its layout, or puts it elsewhere. A warning says if the file's tensors do not lie at multiples of 16
+    bytes; those of files that lanefs.torch.save_file wrote do, if their sizes allow it.
 
     Parameters
     ----------
@@ -138,7 +142,10 @@ def shared_weights(*, fallback=False):
             path = os.path.realpath(filename)
             if path not in weights.files:
                 try:
-                    weights.files[path] = _safetensors.load_safetensors(path, framework="torch")
+                    weights.files[path] = tensors = _safetensors.load_safetensors(path, framework="torch")
+                    if any(t.data_ptr() % _PRODUCTS for t in tensors.values() if t.dim() > 1 and t.numel() * t.element_size() % _PRODUCTS == 0):
+                        warnings.warn(f"{path!r}: tensors do not begin at multiples of {_PRODUCTS} bytes, which makes a GPU's matrix products slower and round "
+                                      "otherwise: lanefs.torch.save_file(lanefs.torch.load_file(path), path, metadata) mends the file", RuntimeWarning, stacklevel=2)
                 except NotLaneFS as e:
                     if not fallback:
                         raise

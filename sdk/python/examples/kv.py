@@ -1,0 +1,134 @@
+"""Time to the first token that a cache on LaneFS saves: a model's keys and values of a context read from a slab, beside computed again.
+
+    python3 kv.py /mnt/cache [--size BYTES] [--tokens N] [--layers N --hidden N --intermediate N --heads N --kv-heads N]
+
+The model is a Llama of transformers with random weights; its shape by default is that of 8 billion parameters, whose contexts have 128 KiB a token.
+A context is kept as blocks of 256 tokens, each named by the tokens up to its end. Needs a GPU, PyTorch and transformers."""
+
+import argparse
+import hashlib
+import os
+import statistics
+import time
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+from lanefs import kv
+
+CHUNK = 256  # tokens of a block
+
+
+def keys(ids):
+    """The names of a context's blocks."""
+    h, out = hashlib.sha256(), []
+    for at in range(0, len(ids), CHUNK):
+        h.update(b"".join(i.to_bytes(4, "little") for i in ids[at:at + CHUNK]))
+        out.append(h.copy().digest())
+    return out
+
+
+def seconds(f):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    out = f()
+    torch.cuda.synchronize()
+    return out, time.perf_counter() - start
+
+
+class Contexts:
+    """Contexts of a model in a slab."""
+
+    def __init__(self, slab, model, tokens):
+        c = model.config
+        self.slab, self.model, self.chunks = slab, model, tokens // CHUNK
+        self.heads, self.width = c.num_key_value_heads, c.hidden_size // c.num_attention_heads
+        self.shape = (self.chunks, c.num_hidden_layers, 2, self.heads, CHUNK, self.width)
+        self.memory = torch.empty(self.shape, dtype=torch.bfloat16, device="cuda")
+        self.block = self.memory[0].numel() * 2
+        self.offsets = [i * self.block for i in range(self.chunks)]
+
+    def put(self, ids, cache):
+        for layer in range(self.shape[1]):
+            for what, t in enumerate((cache.layers[layer].keys, cache.layers[layer].values)):  # 1, heads, tokens, width
+                self.memory[:, layer, what] = t[0, :, :self.chunks * CHUNK].reshape(self.heads, self.chunks, CHUNK, self.width).transpose(0, 1)
+        self.slab.put_batch(keys(ids)[:self.chunks], self.memory, self.offsets, [self.block] * self.chunks)
+
+    def get(self, ids):
+        """A cache of the model's, or None if the slab has not all of it."""
+        if None in self.slab.get_batch(keys(ids)[:self.chunks], self.memory, self.offsets):
+            return None
+        cache = DynamicCache()
+        for layer in range(self.shape[1]):
+            k, v = (self.memory[:, layer, what].transpose(0, 1).reshape(1, self.heads, self.chunks * CHUNK, self.width) for what in (0, 1))
+            cache.update(k, v, layer)
+        return cache
+
+
+@torch.no_grad()
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("mount")
+    p.add_argument("--size", type=int, default=2 << 30, help="bytes of blocks in the cache")
+    p.add_argument("--tokens", type=int, default=8192, help="of a context")
+    for name, n in ("layers", 32), ("hidden", 4096), ("intermediate", 14336), ("heads", 32), ("kv-heads", 8):
+        p.add_argument(f"--{name}", type=int, default=n)
+    a = p.parse_args()
+    config = LlamaConfig(hidden_size=a.hidden, intermediate_size=a.intermediate, num_hidden_layers=a.layers, num_attention_heads=a.heads,
+                         num_key_value_heads=a.kv_heads, vocab_size=32000, max_position_embeddings=a.tokens + 1)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    block = 2 * a.layers * a.kv_heads * (a.hidden // a.heads) * 2 * CHUNK
+    each = a.tokens // CHUNK
+    count = max(1, a.size // (block * each))
+    print(f"{sum(x.numel() for x in model.parameters()) / 1e9:.1f} billion parameters; {count} contexts of {each * CHUNK} tokens, {count * each} blocks of "
+          f"{block >> 20} MiB, {count * each * block / 1e9:.1f} GB")
+    path = os.path.join(a.mount, "example.slab")
+    contexts = [torch.randint(0, 32000, (1, each * CHUNK + 1), device="cuda") for _ in range(count)]
+
+    def step(ids, cache):  # the last token, after what the cache has
+        return model(ids[:, -1:], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+
+    def prefill(ids):
+        return model(ids[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
+    try:
+        prefill(contexts[0])  # warm
+        with kv.Slab(path, block, count * each) as slab:
+            held, logits, computed, written = Contexts(slab, model, each * CHUNK), [], [], 0
+            for ids in contexts:
+                (cache, out), t = seconds(lambda: (lambda c: (c, step(ids, c)))(prefill(ids)))
+                logits.append(out)
+                computed.append(t)
+                written += seconds(lambda: held.put(ids[0].tolist(), cache))[1]
+                del cache
+            written += seconds(slab.commit)[1]
+            print(f"stored, durable: {count * each * block / written / 1e9:.2f} GB/s")
+        with kv.Slab(path) as slab:  # as another program
+            held, loaded, wrong = Contexts(slab, model, each * CHUNK), [], 0
+            read = []
+            for ids, want in zip(contexts, logits):
+                names = ids[0].tolist()
+                cache, r = seconds(lambda: held.get(names))
+                if cache is None:
+                    raise SystemExit("kv: a context is not there")
+                out, t = seconds(lambda: step(ids, cache))
+                read.append(r)
+                loaded.append(r + t)
+                wrong += not torch.equal(out, want)
+                del cache
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
+    print(f"first token, computed again: {statistics.median(computed) * 1e3:.1f} ms")
+    print(f"first token, reloaded: {statistics.median(loaded) * 1e3:.1f} ms, of which reading {statistics.median(read) * 1e3:.1f} ms "
+          f"({each * block / statistics.median(read) / 1e9:.2f} GB/s with sums)")
+    print(f"saved: {(statistics.median(computed) - statistics.median(loaded)) * 1e3:.1f} ms of each, "
+          f"{statistics.median(computed) / statistics.median(loaded):.1f} times as soon")
+    print(f"outputs: {count - wrong} of {count} equal to the last bit")
+    if wrong:
+        raise SystemExit("kv: outputs differ")
+
+
+if __name__ == "__main__":
+    main()
