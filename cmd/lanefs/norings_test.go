@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,25 +107,37 @@ func TestNoRings(t *testing.T) {
 	}
 }
 
-// TestRingsInUserNamespace: a user who is root in a namespace of its own mounts over rings.
+// TestRingsInUserNamespace: a user who is root in a namespace of its own mounts over rings. One who may lock no memory, as which the kernel counts
+// rings, mounts over /dev/fuse; an image's pool needs none.
 func TestRingsInUserNamespace(t *testing.T) {
-	uringtest.Enable(t)
-	p := newPlace(t)
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--mount", "true").CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: no user namespace can be made here: %s", out)
 	}
-	image, mnt := p.image("image", 64), p.mkdir("mnt")
-	const script = `set -e
+	for limit, want := range map[string][]string{
+		"ulimit -l 65536": {"requests    by io_uring"},
+		"ulimit -l 0":     {"requests    by /dev/fuse", "there is no memory for the rings", "the limit of locked memory is 0 KiB: raise it"},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			uringtest.Enable(t)
+			p := newPlace(t)
+			image, mnt := p.image("image", 64), p.mkdir("mnt")
+			const script = `set -e
 "$0" mount --gpu host -o io_uring=on "$1" "$2"
 echo text >"$2/file"
 "$0" stat "$2"
+"$0" doctor
 "$0" umount "$2"`
-	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, p.bin, image, mnt)
-	cmd.Env, cmd.Dir = p.env, p.dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "requests    by io_uring")
-	fsck(t, image)
+			cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", limit+"\n"+script, p.bin, image, mnt)
+			cmd.Env, cmd.Dir = p.env, p.dir
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, text := range want {
+				require.Contains(t, string(out), text)
+			}
+			require.Equal(t, limit == "ulimit -l 0", strings.Contains(string(out), "no    FUSE over io_uring"), "the doctor: %s", out)
+			fsck(t, image)
+		})
+	}
 }
 
 // TestNestedRings: an image that is a file of one mount is mounted by another, both on rings.

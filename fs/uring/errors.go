@@ -91,7 +91,12 @@ func because(err error) error {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return &Unavailable{Why: "there are too few descriptors for the rings", Remedy: "raise ulimit -n", Err: err}
 	case errors.Is(err, unix.ENOMEM):
-		return &Unavailable{Why: "there is no memory for the rings", Err: err}
+		u := &Unavailable{Why: "there is no memory for the rings", Err: err}
+		// The kernel counts a ring as locked memory of the user's, but for those with CAP_IPC_LOCK.
+		if limit := (unix.Rlimit{}); unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
+			u.Remedy = fmt.Sprintf("the limit of locked memory is %d KiB: raise it (ulimit -l, or LimitMEMLOCK of a unit)", limit.Cur>>10)
+		}
+		return u
 	}
 	return fmt.Errorf("FUSE over io_uring: %w", err)
 }

@@ -13,7 +13,8 @@ import (
 // spareThreads are those that Go's runtime and the rest of the program may need besides.
 const spareThreads = 16
 
-// Try says why rings cannot be had here, as an Unavailable where there is something to say; nil: they can. It makes one and closes it.
+// Try says why rings cannot be had here, as an Unavailable where there is something to say; nil: they can. It makes as many as a mount, for
+// they count as locked memory, and closes them.
 func Try() error {
 	if err := Check("/"); err != nil {
 		return err
@@ -22,14 +23,17 @@ func Try() error {
 	if err != nil {
 		return err
 	}
-	if err := room("/", len(online)*DefaultServers(len(online))); err != nil {
+	servers := len(online) * DefaultServers(len(online))
+	if err := room("/", servers); err != nil {
 		return err
 	}
-	r, err := newRing(commands)
-	if err != nil {
-		return because(err)
+	for range servers {
+		r, err := newRing(commands)
+		if err != nil {
+			return because(err)
+		}
+		defer r.Close()
 	}
-	r.Close()
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package uring
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -148,10 +147,12 @@ func (t *Transport) serve(q *queue) {
 	}
 }
 
-// all waits for one word of each server.
+// all waits for one word of each server. The error is the first one: the others say the same.
 func (t *Transport) all() (err error) {
 	for range t.servers {
-		err = errors.Join(err, <-t.ready)
+		if e := <-t.ready; err == nil {
+			err = e
+		}
 	}
 	return err
 }
