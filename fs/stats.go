@@ -1,6 +1,10 @@
 package fs
 
-import "github.com/lanefs/lanefs/blockdev/latency"
+import (
+	"time"
+
+	"github.com/lanefs/lanefs/blockdev/latency"
+)
 
 // Stats counts the kernel's requests since the mount. Bytes are those that were read and stored.
 type Stats struct {
@@ -20,4 +24,10 @@ func (s *Server) Stats() Stats {
 		Nodes:        s.nodes.len(),
 		Times:        s.times.Summaries(),
 	}
+}
+
+// WatchSlow gives a channel that gets a value when a request has taken least or longer while a Go trace was recorded, until stop is
+// called.
+func (s *Server) WatchSlow(least time.Duration) (met <-chan struct{}, stop func()) {
+	return s.times.Watch(least)
 }

@@ -20,6 +20,13 @@ type Layer struct {
 	kinds []string
 	spans []string // names of the regions in a trace
 	h     []Histogram
+	watch atomic.Pointer[watch]
+}
+
+// watch waits for a slow operation.
+type watch struct {
+	least time.Duration
+	met   chan struct{} // with room for one
 }
 
 // NewLayer makes a layer with a histogram for each kind. Kinds are numbered from 0, in this order.
@@ -35,7 +42,8 @@ func NewLayer(name string, kinds ...string) *Layer {
 type Op struct {
 	h      *Histogram
 	start  time.Duration
-	region *trace.Region
+	region *trace.Region // nil: no trace is recorded
+	l      *Layer        // with region
 }
 
 // began is where this package's clock starts.
@@ -50,7 +58,7 @@ func (l *Layer) Start(kind int) Op {
 	}
 	o := Op{h: &l.h[kind], start: now()}
 	if trace.IsEnabled() {
-		o.region = trace.StartRegion(context.Background(), l.spans[kind])
+		o.region, o.l = trace.StartRegion(context.Background(), l.spans[kind]), l
 	}
 	return o
 }
@@ -60,10 +68,30 @@ func (o Op) End() {
 	if o.h == nil {
 		return
 	}
-	o.h.Add(now() - o.start)
+	d := now() - o.start
+	o.h.Add(d)
 	if o.region != nil {
 		o.region.End()
+		o.l.slow(d)
 	}
+}
+
+// slow tells who watches of an operation that took d.
+func (l *Layer) slow(d time.Duration) {
+	if w := l.watch.Load(); w != nil && d >= w.least {
+		select {
+		case w.met <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Watch gives a channel that gets a value when an operation of the layer has taken least or longer while a trace was recorded, until
+// stop is called. There is one watch at a time: a later one takes the place of an earlier.
+func (l *Layer) Watch(least time.Duration) (met <-chan struct{}, stop func()) {
+	w := &watch{least, make(chan struct{}, 1)}
+	l.watch.Store(w)
+	return w.met, func() { l.watch.CompareAndSwap(w, nil) }
 }
 
 // Add counts an operation that somebody else timed.

@@ -74,7 +74,7 @@ The status is as with fsck(8): 0 if LaneFS mounts the volume and nothing was fou
 e2fsck first, 8 if LaneFS refuses it or it cannot be read, 16 for wrong arguments.`,
 		Args: exactly("DIR|IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			bar := &progressBar{out: c.ErrOrStderr()}
+			bar := &progressBar{out: c.ErrOrStderr(), what: "inodes"}
 			r, err := check(args[0], bar, c.ErrOrStderr())
 			bar.clear()
 			if err != nil {

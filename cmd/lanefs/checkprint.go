@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -107,33 +104,4 @@ func (r *checkReport) printJournal(out io.Writer) {
 		fmt.Fprintf(out, ", aborted with errno %d", -j.Errno)
 	}
 	fmt.Fprintln(out)
-}
-
-// progressBar draws how far the work has come, on a terminal only.
-type progressBar struct {
-	out   io.Writer
-	drawn bool
-}
-
-const barWidth = 40
-
-func (b *progressBar) show(p progress) {
-	f, ok := b.out.(*os.File)
-	if !ok || p.Total == 0 {
-		return
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
-		return
-	}
-	n := int(barWidth * min(p.Done, p.Total) / p.Total)
-	fmt.Fprintf(f, "\r[%s%s] %d of %d inodes", strings.Repeat("#", n), strings.Repeat(" ", barWidth-n), p.Done, p.Total)
-	b.drawn = true
-}
-
-// clear takes the bar away.
-func (b *progressBar) clear() {
-	if b.drawn {
-		fmt.Fprint(b.out, "\r\033[K")
-		b.drawn = false
-	}
 }

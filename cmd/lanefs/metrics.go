@@ -20,7 +20,7 @@ func (d *daemon) serveMetrics() (*metrics.Server, error) {
 
 // page reads the counters for Prometheus: the same as `lanefs stat` prints.
 func (d *daemon) page() (*metrics.Page, error) {
-	out, err := operations["stat"](d, nil)
+	out, err := operations["stat"](d, request{}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.cfg.Dir, err)
 	}

@@ -7,7 +7,9 @@ import (
 )
 
 type request struct {
-	Op string `json:"op"` // a key of operations
+	Op     string        `json:"op"`                  // a key of operations
+	For    time.Duration `json:"for_ns,omitempty"`    // of trace: how long to watch
+	Slower time.Duration `json:"slower_ns,omitempty"` // of trace: a request that takes as long ends it; 0: none does
 }
 
 type response struct {
@@ -19,6 +21,7 @@ type response struct {
 	Config  *mountConfig `json:"config,omitempty"`
 	// ReadOnly says why the volume is not writable although that was not asked for.
 	ReadOnly string `json:"read_only_why,omitempty"`
+	Trace    []byte `json:"trace,omitempty"` // a Go execution trace
 	// With one of these the reply is not the last.
 	Progress *progress `json:"progress,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"` // for what
@@ -32,40 +35,51 @@ type progress struct {
 	Total uint64 `json:"total"`
 }
 
-// operations are the requests that a daemon answers, by Op. docs/SPEC.md describes them, and a test compares. tell sends a reply
-// before the last one, now and then when the work takes long; it says whether the client still waits.
-var operations = map[string]func(d *daemon, tell func(response) bool) (response, error){
-	"stat": whileServed(func(d *daemon, _ func(response) bool) (response, error) { return response{Stat: d.report()}, nil }),
-	"check": whileServed(func(d *daemon, tell func(response) bool) (out response, err error) {
+// operation answers a request. tell sends a reply before the last one, now and then when the work takes long; it says whether the client
+// still waits.
+type operation func(d *daemon, req request, tell func(response) bool) (response, error)
+
+// operations are the requests that a daemon answers, by Op. docs/SPEC.md describes them, and a test compares.
+var operations = map[string]operation{
+	"stat": whileServed(func(d *daemon, _ request, _ func(response) bool) (response, error) {
+		return response{Stat: d.report()}, nil
+	}),
+	"check": whileServed(func(d *daemon, _ request, tell func(response) bool) (out response, err error) {
 		out.Check, err = d.check(func(p progress) bool { return tell(response{Progress: &p}) })
 		return out, err
 	}),
-	"vram": whileServed(func(d *daemon, _ func(response) bool) (out response, err error) {
+	"vram": whileServed(func(d *daemon, _ request, _ func(response) bool) (out response, err error) {
 		out.VRAM, err = d.share.stats()
 		return out, err
 	}),
-	"state": func(d *daemon, _ func(response) bool) (response, error) {
+	"state": func(d *daemon, _ request, _ func(response) bool) (response, error) {
 		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg, ReadOnly: d.readOnlyWhy()}, nil
 	},
-	"sync": func(d *daemon, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
-	"settle": func(d *daemon, _ func(response) bool) (out response, err error) {
+	"sync": func(d *daemon, _ request, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
+	"settle": func(d *daemon, _ request, _ func(response) bool) (out response, err error) {
 		if err = d.settle(); err != nil {
 			err = fmt.Errorf("not unmounted: %w; make room and unmount again", err)
 		}
 		return out, err
 	},
-	"await": func(d *daemon, tell func(response) bool) (response, error) { return response{}, d.await(tell) },
+	"await": func(d *daemon, _ request, tell func(response) bool) (response, error) {
+		return response{}, d.await(tell)
+	},
+	"trace": func(d *daemon, req request, tell func(response) bool) (out response, err error) {
+		out.Trace, err = d.trace(req.For, req.Slower, func(p progress) bool { return tell(response{Progress: &p}) })
+		return out, err
+	},
 }
 
 // whileServed is an operation that needs the stack, which stays open until it returns.
-func whileServed(op func(*daemon, func(response) bool) (response, error)) func(*daemon, func(response) bool) (response, error) {
-	return func(d *daemon, tell func(response) bool) (response, error) {
+func whileServed(op operation) operation {
+	return func(d *daemon, req request, tell func(response) bool) (response, error) {
 		d.inUse.RLock()
 		defer d.inUse.RUnlock()
 		if d.ended.Load() {
 			return response{}, errors.New("it is being unmounted")
 		}
-		return op(d, tell)
+		return op(d, req, tell)
 	}
 }
 
@@ -75,7 +89,7 @@ func (d *daemon) handle(req request, tell func(response) bool) (response, error)
 	if op == nil {
 		return response{}, fmt.Errorf("unknown operation %q", req.Op)
 	}
-	return op(d, tell)
+	return op(d, req, tell)
 }
 
 const awaitStep = time.Second // between two replies that say what the unmount waits for

@@ -22,7 +22,7 @@ func TestSpecControlSocket(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 
 	var requests, fields []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `\\{\"op\":\"(\\w+)\"\\}` \\|").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `\\{\"op\":\"(\\w+)\"\\}`[ ,]").FindAllStringSubmatch(section, -1) {
 		requests = append(requests, m[1])
 	}
 	for _, table := range strings.Split(section, "\n| field")[1:] {
@@ -44,7 +44,9 @@ func TestSpecControlSocket(t *testing.T) {
 	require.ElementsMatch(t, slices.Collect(maps.Keys(operations)), requests)
 	want := slices.DeleteFunc(jsonPaths(reflect.TypeFor[response](), ""), func(p string) bool { return strings.HasPrefix(p, "config.") })
 	require.ElementsMatch(t, want, fields)
-	require.Equal(t, []string{"op"}, jsonPaths(reflect.TypeFor[request](), ""))
+	for _, field := range jsonPaths(reflect.TypeFor[request](), "") {
+		require.Contains(t, section, `"`+field+`":`)
+	}
 }
 
 // jsonPaths are the names of a type's fields in JSON, "queues[].qid": of structs all, of their fields too.
