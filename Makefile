@@ -100,7 +100,7 @@ PREFIX ?= /usr/local
 SBINDIR ?= /usr/sbin
 # What a program brings; /etc/modprobe.d is the administrator's, and a file lanefs.conf there takes the place of this one (modprobe.d(5)).
 MODPROBEDIR ?= /usr/lib/modprobe.d
-install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR), the fuse module's option into $(DESTDIR)$(MODPROBEDIR)
+install: build ## lanefs, its manual pages, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR), the fuse module's option into $(DESTDIR)$(MODPROBEDIR)
 	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(SBINDIR)
 	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
 	install -m 644 docs/man/lanefs.8 docs/man/mount.lanefs.8 $(DESTDIR)$(PREFIX)/share/man/man8
@@ -110,6 +110,7 @@ install: build ## lanefs, its manual pages and the C SDK into $(DESTDIR)$(PREFIX
 	install -d $(DESTDIR)$(MODPROBEDIR)
 	printf '%s\n' '# FUSE over io_uring, which is off by default: from the next load of the module on.' 'options fuse enable_uring=1' >$(DESTDIR)$(MODPROBEDIR)/lanefs.conf
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
+	$(MAKE) --no-print-directory -s -C sdk/cufile install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there

@@ -1,0 +1,212 @@
+/*
+ * Shared by the files of the library. Its nouns: a file is a handle of the interface; a road is a way that bytes take between a file and the
+ * program's memory; the next library is the vendor's own, which gets the files that are not on LaneFS.
+ *
+ *   cufile.c hipfile.c     the two interfaces, names and types only
+ *   file.c buffer.c        handles and registered memory          batch.c stream.c   many at a time, in a stream's order
+ *   move.c                 chooses the road of a call
+ *   lane.c map.c           LaneFS's: a stage, memory that is shared  next.c plain.c   the next library's, pread and pwrite
+ *   device.c               where a pointer points                 count.c stats.c    what happened
+ *
+ * What moves bytes returns how many, or -1 with errno (of the file system), or a negative CUfileOpError.
+ */
+#ifndef LANEFS_CUFILE_CORE_H
+#define LANEFS_CUFILE_CORE_H
+
+#define LANEFS_NO_CUDA_H
+#include "cufile.h"
+#include "stage.h" /* of sdk/c, for how it drives GPUs */
+
+#include <pthread.h>
+#include <sys/stat.h>
+
+/* ---- What the interface brings ---- */
+
+/* Defined by cufile.c or hipfile.c. */
+struct front {
+	const char *prefix;            /* of the functions' names */
+	const char *env;               /* names the next library */
+	const char *soname;
+	const char *beside;            /* the beginning of a library's name in whose directory the next one may be */
+	const char *const *directories;
+};
+HIDDEN extern const struct front front;
+
+/* ---- Results ---- */
+
+typedef struct { int err, gpu; } status;
+
+static inline status ok(void) { return (status){0, 0}; }
+static inline status bad(int err) { return (status){err, 0}; }
+HIDDEN const char *error_text(int err);
+
+/* ---- Objects that the program names by handles ---- */
+
+enum kind { FILE_OBJECT = 1, BATCH_OBJECT };
+
+/* The first member of an object. A handle that was removed is never valid again, and none of a process is valid in its child. */
+struct object {
+	uintptr_t id;
+	enum kind kind;
+	unsigned users;                /* calls under way; protected by the lock of object.c */
+	int removed;
+	void (*end)(struct object *);  /* called when it is removed and has no users */
+};
+
+HIDDEN int object_add(struct object *o, enum kind kind, void (*end)(struct object *)); /* 0, or CU_FILE_NOMEM_ERROR */
+HIDDEN void *object_take(void *handle, enum kind kind);                               /* NULL: no such object */
+HIDDEN void object_give(void *object);
+HIDDEN int object_remove(void *handle, enum kind kind);                               /* whether there was one */
+HIDDEN void object_remove_all(void);
+HIDDEN void object_each(enum kind kind, int (*f)(struct object *, void *), void *arg); /* until f returns other than 0 */
+static inline void *handle_of(struct object *o) { return (void *)o->id; }
+
+/* ---- The driver: what is open ---- */
+
+HIDDEN void driver_use(void); /* as the first call of many functions does */
+HIDDEN int driver_is_open(void);
+HIDDEN status driver_open(void);
+HIDDEN status driver_close(void);
+HIDDEN long driver_count(void);
+
+/* ---- Files ---- */
+
+struct mount;
+struct window;
+
+struct file {
+	struct object object;
+	int fd;               /* the library's own duplicate */
+	int buffered;         /* likewise without O_DIRECT, or -1 */
+	int number, flags;    /* of the descriptor that the program gave */
+	struct stat st;
+	struct mount *mount;  /* NULL: not on LaneFS */
+	uint32_t opened;      /* handle of lanefs_open */
+	void *next;           /* handle of the next library, or NULL */
+	pthread_mutex_t lock; /* protects windows */
+	struct window *windows;
+	char name[128];       /* for traces */
+};
+
+HIDDEN status file_register(void **handle, int type, int fd);
+HIDDEN void file_deregister(void *handle);
+
+/* ---- Buffers ---- */
+
+struct buffer {
+	const char *base;
+	size_t length;
+	int flags, gpu;       /* gpu: whether a GPU knew the memory */
+	int next;             /* registered with the next library */
+};
+
+HIDDEN status buffer_register(const void *base, size_t length, int flags);
+HIDDEN status buffer_deregister(const void *base);
+HIDDEN void buffer_forget_all(void);
+HIDDEN int buffer_find(const void *base, struct buffer *out);
+HIDDEN void buffer_next(const void *base); /* registers it with the next library as well */
+
+/* ---- Memory ---- */
+
+/* Finds out how n bytes at p are reached, and that they can be written to (or read). 0, or a negative CUfileOpError. */
+HIDDEN int memory_at(const void *p, size_t n, int write, struct target *t);
+
+/* A stream of the library's own on a GPU, on which work of the program is not waited for. */
+HIDDEN void *stream_new(struct gpu *g);
+HIDDEN void stream_free(struct gpu *g, void *stream);
+HIDDEN int stream_wait(struct gpu *g, void *stream);
+
+/* Copies on a stream, and waits. */
+HIDDEN int copy_now(struct gpu *g, void *stream, void *to, const void *from, size_t n);
+
+/* ---- Roads ---- */
+
+enum road { ROAD_SHARED, ROAD_STAGE, ROAD_NEXT, ROAD_PLAIN, ROADS };
+
+/* A call on its way. */
+struct move {
+	int read;
+	struct file *file;
+	const void *base;     /* as the program gave it, and the offset from it */
+	off_t at;
+	char *memory;         /* base + at */
+	size_t n;
+	off_t offset;
+	struct target target;
+	enum road road;       /* set by who moved it */
+};
+
+HIDDEN ssize_t move_bytes(struct move *m); /* checks, chooses, moves, counts */
+HIDDEN ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at);
+
+HIDDEN struct mount *mount_find(int fd, const struct stat *st); /* NULL with ENOTSUP: not on LaneFS */
+HIDDEN void mount_give(struct mount *m);
+HIDDEN void mount_forget_all(void);
+HIDDEN int mount_open(struct mount *m, int fd, uint32_t *opened);
+HIDDEN void mount_release(struct mount *m, uint32_t opened);
+HIDDEN lanefs *mount_session(struct mount *m);
+HIDDEN int mount_gone(struct mount *m);
+HIDDEN ssize_t lane_move(struct move *m);
+HIDDEN ssize_t lane_failed(void); /* turns the error of a call of the SDK into a result */
+
+/* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
+HIDDEN ssize_t map_move(struct move *m);
+HIDDEN void map_forget(struct file *f);
+enum { ELSEWHERE = -2 };
+
+HIDDEN ssize_t plain_move(struct move *m);
+
+HIDDEN void *next_library(void); /* loads it; NULL: there is none */
+HIDDEN int next_loaded(void);
+HIDDEN void *next_function(const char *name); /* without the prefix */
+HIDDEN status next_file(struct file *f, int type, int fd);
+HIDDEN void next_file_end(struct file *f);
+HIDDEN ssize_t next_move(struct move *m);
+
+/* ---- Parameters ---- */
+
+enum { SIZES = 12, BOOLS = 12, STRINGS = 3, STRING = 256, SLABS = 16 };
+HIDDEN status param_get_size(int which, size_t *value);
+HIDDEN status param_set_size(int which, size_t value, int late);
+HIDDEN status param_range(int which, size_t *least, size_t *most);
+HIDDEN status param_get_bool(int which, bool *value);
+HIDDEN status param_set_bool(int which, bool value, int late);
+HIDDEN status param_get_string(int which, char *value, int n);
+HIDDEN status param_set_string(int which, const char *value);
+HIDDEN status param_set_slabs(const size_t *sizes, const size_t *counts, int n);
+HIDDEN status param_get_slabs(size_t *sizes, size_t *counts, int n);
+HIDDEN void param_tell_next(void); /* what the program has set */
+HIDDEN size_t param_size(int which);
+HIDDEN bool param_bool(int which);
+
+/* ---- Streams and batches ---- */
+
+HIDDEN status stream_register(void *stream, unsigned flags);
+HIDDEN status stream_deregister(void *stream);
+HIDDEN void stream_forget_all(void);
+HIDDEN status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset, off_t *at, ssize_t *result, void *stream);
+
+HIDDEN status batch_new(void **handle, unsigned most);
+HIDDEN status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigned flags);
+HIDDEN status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t *events, const struct timespec *timeout);
+HIDDEN status batch_cancel(void *handle);
+HIDDEN void batch_end(void *handle);
+
+/* ---- What happened ---- */
+
+HIDDEN void count_bytes(enum road road, int read, size_t n);
+HIDDEN void count_call(int failed);
+HIDDEN int tracing(void);
+HIDDEN void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+HIDDEN const char *road_name(enum road road);
+HIDDEN uint64_t now_us(void);
+
+/* Traces a call that returns a status, and counts it. */
+HIDDEN status traced(status s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+enum event { DID_HANDLE, DID_HANDLE_END, DID_BUFFER, DID_BUFFER_END, DID_BATCH_SETUP, DID_BATCH_SUBMIT, DID_BATCH_CANCEL, DID_BATCH_DESTROY };
+HIDDEN void stats_event(enum event e, int failed, uint64_t n);
+HIDDEN void stats_move(const struct move *m, ssize_t result, uint64_t us);
+HIDDEN void stats_batch(int read, ssize_t result, uint64_t us);
+
+#endif

@@ -1,0 +1,174 @@
+// Package cufiletest builds libcufile and libhipfile, installs them, and runs a program of their interface on a mount.
+package cufiletest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+)
+
+const mib = 1 << 20
+
+var dest string // where the libraries are installed, once for all tests
+
+// built installs the libraries as a packager would, and returns where.
+var built = sync.OnceValues(func() (string, error) {
+	for _, tool := range []string{"cc", "make", "nm"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return "", nil
+		}
+	}
+	out, err := exec.Command("make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(dest, "build"), "DESTDIR="+dest, "PREFIX=/usr").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return filepath.Join(dest, "usr"), nil
+})
+
+func installed(t *testing.T) string {
+	t.Helper()
+	usr, err := built()
+	require.NoError(t, err)
+	if usr == "" {
+		t.Skip("needs cc, make and nm: make deps installs them")
+	}
+	return usr
+}
+
+// program builds the test with a header of the interface.
+func program(t *testing.T, usr, header string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "test")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-O1", "-I"+header, "-idirafter", "facts/types", "-o", out, filepath.Join("..", "test.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	return out
+}
+
+// content is what the test expects of its files.
+func content() []byte {
+	b := make([]byte, 5*mib+17)
+	for i := range b {
+		b[i] = byte(i % 251)
+	}
+	return b
+}
+
+func TestCuFile(t *testing.T) {
+	usr := installed(t)
+	test := program(t, usr, filepath.Join(usr, "include/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	file := f.Name()
+	require.NoError(t, f.Close()) // or the mount is busy at the end
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+
+	cmd := exec.Command(test, file, other)
+	cmd.Env = append(os.Environ(), "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "ok\n", string(out))
+}
+
+// What libcufile.so.1.15 of CUDA 13.0 exports, C++'s own left out.
+var symbols = strings.Fields(`
+	cuFileBatchIOCancel cuFileBatchIODestroy cuFileBatchIOGetStatus cuFileBatchIOSetUp cuFileBatchIOSubmit cuFileBufDeregister
+	cuFileBufRegister cuFileCopyGpu cuFileCopyGpuPosixIORetry cuFileCopyGpuWrap cuFileCopyGpuWrapPosixIORetry cuFileDriverClose
+	cuFileDriverClose_v2 cuFileDriverGetProperties cuFileDriverOpen cuFileDriverSetMaxCacheSize cuFileDriverSetMaxDirectIOSize
+	cuFileDriverSetMaxPinnedMemSize cuFileDriverSetPollMode cuFileGetBARSizeInKB cuFileGetParameterBool cuFileGetParameterMinMaxValue
+	cuFileGetParameterPosixPoolSlabArray cuFileGetParameterSizeT cuFileGetParameterString cuFileGetStatsL1 cuFileGetStatsL2
+	cuFileGetStatsL3 cuFileGetStatsLevel cuFileGetVersion cuFileGpuWaitValue32 cuFileHandleDeregister cuFileHandleRegister
+	cuFileInlineGpu cuFileRead cuFileReadAsync cuFileSetParameterBool cuFileSetParameterPosixPoolSlabArray cuFileSetParameterSizeT
+	cuFileSetParameterString cuFileSetStatsLevel cuFileSparseGpu cuFileStatsReset cuFileStatsStart cuFileStatsStop
+	cuFileStreamDeregister cuFileStreamHandleInline cuFileStreamHandleSparse cuFileStreamRegister cuFileStreamWaitValue32
+	cuFileUseCount cuFileWrite cuFileWriteAsync
+	_Z15cuFileLoggerDbgPKcS0_ _Z15cuFileLoggerErrPKcS0_ _Z16cuFileLoggerInfoPKcS0_ _Z16cuFileLoggerWarnPKcS0_
+	_Z17cuFileLoggerTracePKcS0_ _Z18cuFileLoggerNoticePKcS0_ _Z40__device_stub__Z20cuFileGpuWaitValue32yjyj
+	_Z47__device_stub__Z13cuFileCopyGpuP13gpu_copy_in_sP13gpu_copy_in_s
+	_Z49__device_stub__Z15cuFileInlineGpuP13gpu_meta_in_sP13gpu_meta_in_s
+	_Z49__device_stub__Z15cuFileSparseGpuP13gpu_meta_in_sP13gpu_meta_in_s
+	_Z59__device_stub__Z25cuFileCopyGpuPosixIORetryP13gpu_copy_in_sP13gpu_copy_in_s`)
+
+// Every symbol is there, without a version, and the README lists those that only say that they are not supported.
+func TestSymbols(t *testing.T) {
+	usr := installed(t)
+	var have []string
+	for line := range strings.Lines(run(t, "nm", "-D", "--defined-only", filepath.Join(usr, "lib/lanefs/libcufile.so.0"))) {
+		have = append(have, strings.Fields(line)[2])
+	}
+	want := append(slices.Clone(symbols), "lanefs_cufile_build")
+	slices.Sort(want)
+	slices.Sort(have)
+	require.Equal(t, want, have)
+
+	source, err := os.ReadFile("../cufile.c")
+	require.NoError(t, err)
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, list, found := strings.Cut(string(readme), "## Not done")
+	require.True(t, found)
+	refused := 0
+	for _, s := range symbols {
+		done := !strings.Contains(string(source), "NOT_DONE("+s+")") && !strings.Contains(string(source), `"`+s+`")`) && s != "cuFileGetBARSizeInKB"
+		if !done {
+			refused++
+		}
+		require.Equal(t, done, !strings.Contains(list, "`"+s+"`"), "%s in the list of what is not done", s)
+	}
+	require.Equal(t, refused, strings.Count(list, "`cuFile")+strings.Count(list, "`_Z"))
+}
+
+// The vendors' own headers, where the machine or LANEFS_TEST_HEADERS (directories of cufile.h and hipfile.h, with ":") has them: programs made
+// with them see the same numbers and layouts.
+func TestHeaders(t *testing.T) {
+	usr := installed(t)
+	found := false
+	for _, dir := range append(filepath.SplitList(os.Getenv("LANEFS_TEST_HEADERS")), "/usr/local/cuda/include", "/opt/rocm/include") {
+		for _, name := range []string{"cufile.h", "hipfile.h"} {
+			theirs := filepath.Join(dir, name)
+			if _, err := os.Stat(theirs); err != nil {
+				continue
+			}
+			found = true
+			require.Equal(t, facts(t, name, filepath.Join(usr, "include/lanefs")), facts(t, name, dir), theirs)
+			if name != "cufile.h" {
+				continue
+			}
+			var files [2]string
+			for i := range files {
+				files[i] = filepath.Join(t.TempDir(), "file")
+				require.NoError(t, os.WriteFile(files[i], content(), 0o600))
+			}
+			cmd := exec.Command(program(t, usr, dir), files[0], files[1])
+			cmd.Env = append(os.Environ(), "LANEFS_REAL_CUFILE=")
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
+	}
+	if !found {
+		t.Skip("needs cufile.h of CUDA or hipfile.h of ROCm: name their directories in LANEFS_TEST_HEADERS")
+	}
+}
+
+func facts(t *testing.T, name, dir string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "facts")
+	run(t, "cc", "-std=gnu11", "-w", "-I"+dir, "-idirafter", "facts/types", "-o", out, filepath.Join("facts", strings.TrimSuffix(name, ".h")+".c"))
+	return run(t, out)
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, "%s %q:\n%s", name, args, out)
+	return string(out)
+}

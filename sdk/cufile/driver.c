@@ -1,0 +1,64 @@
+/* Whether the driver is open. It opens at its first use. */
+#define _GNU_SOURCE
+#include "core.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long count; /* protected by lock */
+
+static void child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	count = 0;
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+
+void driver_use(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!count)
+		count = 1;
+	pthread_mutex_unlock(&lock);
+}
+
+long driver_count(void)
+{
+	pthread_mutex_lock(&lock);
+	long n = count;
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
+int driver_is_open(void) { return driver_count() > 0; }
+
+status driver_open(void)
+{
+	pthread_mutex_lock(&lock);
+	count++;
+	pthread_mutex_unlock(&lock);
+	return ok();
+}
+
+status driver_close(void)
+{
+	pthread_mutex_lock(&lock);
+	long left = count > 0 ? --count : -1;
+	pthread_mutex_unlock(&lock);
+	if (left < 0)
+		return bad(CU_FILE_DRIVER_NOT_INITIALIZED);
+	if (left)
+		return ok();
+	/* What the program has left goes with it. Calls that are under way end first. */
+	object_remove_all();
+	buffer_forget_all();
+	stream_forget_all();
+	mount_forget_all();
+	if (next_loaded()) {
+		status (*f)(void) = (status (*)(void))next_function("DriverClose_v2");
+		if (!f)
+			f = (status (*)(void))next_function("DriverClose");
+		if (f)
+			f();
+	}
+	return ok();
+}

@@ -1,0 +1,110 @@
+/* Files that the program has registered. The library holds a descriptor of its own, so what happens to the program's is no matter. */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NOT_POSSIBLE = O_APPEND | O_NONBLOCK | O_PATH };
+
+static void end(struct object *o)
+{
+	struct file *f = (struct file *)o;
+	map_forget(f);
+	if (f->mount) {
+		mount_release(f->mount, f->opened);
+		mount_give(f->mount);
+	}
+	if (f->next)
+		next_file_end(f);
+	if (f->buffered >= 0)
+		close(f->buffered);
+	if (f->fd >= 0)
+		close(f->fd);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+}
+
+/* The same descriptor of the same file. One that was closed, and is another file's now, may be registered. */
+static int same(struct object *o, void *arg)
+{
+	struct file *a = (struct file *)o, **b = arg;
+	if (a->number != (*b)->number || a->st.st_dev != (*b)->st.st_dev || a->st.st_ino != (*b)->st.st_ino)
+		return 0;
+	*b = NULL;
+	return 1;
+}
+
+static status look(struct file *f, int fd)
+{
+	if (fstat(fd, &f->st) || (f->flags = fcntl(fd, F_GETFL)) < 0)
+		return bad(CU_FILE_INVALID_VALUE);
+	if (!S_ISREG(f->st.st_mode) && !S_ISBLK(f->st.st_mode))
+		return bad(CU_FILE_INVALID_FILE_TYPE);
+	if (f->flags & NOT_POSSIBLE)
+		return bad(CU_FILE_INVALID_FILE_OPEN_FLAG);
+	struct file *other = f;
+	object_each(FILE_OBJECT, same, &other);
+	return other ? ok() : bad(CU_FILE_HANDLE_ALREADY_REGISTERED);
+}
+
+static void name(struct file *f)
+{
+	char link[64];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+	ssize_t n = readlink(link, f->name, sizeof f->name - 1);
+	f->name[n > 0 ? n : 0] = 0;
+	/* Direct I/O is for what is aligned. The rest goes by a second open file. */
+	if (f->flags & O_DIRECT)
+		f->buffered = open(link, (f->flags & (O_ACCMODE | O_SYNC | O_DSYNC)) | O_CLOEXEC);
+}
+
+/* Finds out whose file it is. */
+static status owner(struct file *f, int type, int fd)
+{
+	f->mount = mount_find(f->fd, &f->st);
+	if (f->mount) {
+		if (mount_open(f->mount, f->fd, &f->opened) == 0)
+			return ok();
+		int code = errno;
+		mount_give(f->mount);
+		f->mount = NULL;
+		return bad(code == ECONNRESET || code == EPIPE ? CU_FILE_DRIVER_NOT_INITIALIZED : code == EMFILE || code == ENOMEM ? CU_FILE_NOMEM_ERROR : CU_FILE_IO_NOT_SUPPORTED);
+	}
+	if (errno != ENOTSUP) /* on LaneFS, but it does not answer: to go another way would be silent */
+		return bad(errno == EACCES || errno == EPERM ? CU_FILE_PERMISSION_DENIED : CU_FILE_DRIVER_NOT_INITIALIZED);
+	return next_file(f, type, fd);
+}
+
+status file_register(void **handle, int type, int fd)
+{
+	if (!handle || type != CU_FILE_HANDLE_TYPE_OPAQUE_FD)
+		return bad(handle && type == CU_FILE_HANDLE_TYPE_USERSPACE_FS ? CU_FILE_IO_NOT_SUPPORTED : CU_FILE_INVALID_VALUE);
+	struct file *f = calloc(1, sizeof *f);
+	if (!f)
+		return bad(CU_FILE_NOMEM_ERROR);
+	f->fd = f->buffered = -1;
+	f->number = fd;
+	pthread_mutex_init(&f->lock, NULL);
+	driver_use();
+	status s = look(f, fd);
+	if (!s.err && (f->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0)
+		s = bad(CU_FILE_GETNEWFD_FAILED);
+	if (!s.err) {
+		name(f);
+		s = owner(f, type, fd);
+	}
+	if (!s.err)
+		s = bad(object_add(&f->object, FILE_OBJECT, end));
+	if (s.err)
+		end(&f->object);
+	else
+		*handle = handle_of(&f->object);
+	return s;
+}
+
+void file_deregister(void *handle) { stats_event(DID_HANDLE_END, !object_remove(handle, FILE_OBJECT), 0); }

@@ -1,0 +1,258 @@
+/*
+ * LaneFS's road: a session with the daemon of a mount, shared by its files, and stages, one for each call at a time.
+ *
+ * The lock of a mount is never held while bytes move. A call that finds no stage free makes one, until there are STAGES; then it waits for
+ * one, which it gets when another call ends: the daemon ends each, or ends itself, which the stage reports.
+ */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The daemon allows 8 rings to a session, a stage has one. */
+enum { STAGES = 8, STAGE = 16 << 20 };
+
+struct lane {
+	struct lane *next;
+	lanefs_stage *stage;
+	struct gpu *gpu;   /* of the stream */
+	void *stream;
+};
+
+struct mount {
+	struct mount *next;
+	dev_t dev;
+	lanefs *s;
+	unsigned users;          /* files; protected by the lock of all mounts, as next is */
+	pthread_mutex_t lock;
+	pthread_cond_t freed;
+	struct lane *idle;       /* these are protected by lock */
+	unsigned lanes, most;
+	int gone;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mount *mounts; /* protected by lock */
+
+static void child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	mounts = NULL;
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+
+static void end(struct mount *m)
+{
+	while (m->idle) {
+		struct lane *l = m->idle;
+		m->idle = l->next;
+		lanefs_stage_free(l->stage);
+		if (l->stream)
+			stream_free(l->gpu, l->stream);
+		free(l);
+	}
+	lanefs_close(m->s);
+	pthread_cond_destroy(&m->freed);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
+
+int mount_gone(struct mount *m) { return m->gone || lanefs_gone(m->s); }
+
+struct mount *mount_find(int fd, const struct stat *st)
+{
+	pthread_mutex_lock(&lock);
+	struct mount *m = mounts;
+	while (m && (m->dev != st->st_dev || mount_gone(m)))
+		m = m->next;
+	if (m) {
+		m->users++;
+		pthread_mutex_unlock(&lock);
+		return m;
+	}
+	pthread_mutex_unlock(&lock);
+	lanefs *s = lanefs_connect(fd);
+	if (!s)
+		return NULL;
+	if (!(m = calloc(1, sizeof *m))) {
+		lanefs_close(s);
+		errno = ENOMEM;
+		return NULL;
+	}
+	m->dev = st->st_dev;
+	m->s = s;
+	m->users = 1;
+	m->most = STAGES;
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_cond_init(&m->freed, NULL);
+	pthread_mutex_lock(&lock);
+	m->next = mounts;
+	mounts = m;
+	pthread_mutex_unlock(&lock);
+	return m;
+}
+
+/* A mount stays for its next file, unless its daemon has gone. */
+static void drop(int all)
+{
+	struct mount *dead = NULL;
+	pthread_mutex_lock(&lock);
+	for (struct mount **p = &mounts; *p;) {
+		struct mount *m = *p;
+		if (m->users || (!all && !mount_gone(m))) {
+			p = &m->next;
+			continue;
+		}
+		*p = m->next;
+		m->next = dead;
+		dead = m;
+	}
+	pthread_mutex_unlock(&lock);
+	while (dead) {
+		struct mount *m = dead;
+		dead = m->next;
+		end(m);
+	}
+}
+
+void mount_give(struct mount *m)
+{
+	pthread_mutex_lock(&lock);
+	m->users--;
+	pthread_mutex_unlock(&lock);
+	drop(0);
+}
+
+void mount_forget_all(void) { drop(1); }
+
+lanefs *mount_session(struct mount *m) { return m->s; }
+int mount_open(struct mount *m, int fd, uint32_t *opened) { return lanefs_open(m->s, fd, opened); }
+void mount_release(struct mount *m, uint32_t opened) { lanefs_release(m->s, opened); }
+
+static struct lane *lane_new(struct mount *m)
+{
+	struct lane *l = calloc(1, sizeof *l);
+	if (!l) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (!(l->stage = lanefs_stage_new(m->s, STAGE))) {
+		free(l);
+		return NULL;
+	}
+	return l;
+}
+
+static struct lane *take(struct mount *m)
+{
+	pthread_mutex_lock(&m->lock);
+	for (;;) {
+		struct lane *l = m->idle;
+		if (l) {
+			m->idle = l->next;
+			pthread_mutex_unlock(&m->lock);
+			return l;
+		}
+		if (m->lanes < m->most) {
+			m->lanes++;
+			pthread_mutex_unlock(&m->lock);
+			if ((l = lane_new(m)))
+				return l;
+			int saved = errno;
+			pthread_mutex_lock(&m->lock);
+			m->lanes--;
+			if (!m->lanes || mount_gone(m)) {
+				pthread_cond_broadcast(&m->freed); /* nobody else will wake those that wait */
+				pthread_mutex_unlock(&m->lock);
+				errno = saved;
+				return NULL;
+			}
+			m->most = m->lanes; /* as many as the daemon allows */
+			continue;
+		}
+		pthread_cond_wait(&m->freed, &m->lock);
+	}
+}
+
+static void give(struct mount *m, struct lane *l)
+{
+	pthread_mutex_lock(&m->lock);
+	l->next = m->idle;
+	m->idle = l;
+	pthread_cond_signal(&m->freed);
+	pthread_mutex_unlock(&m->lock);
+}
+
+ssize_t lane_failed(void)
+{
+	switch (errno) {
+	case ECONNRESET:
+	case EPIPE:
+	case EPROTO:
+		errno = ENOTCONN; /* as a read of a file whose daemon has gone */
+		return -1;
+	case ENOMEM:
+		return -CU_FILE_NOMEM_ERROR;
+	case EIO:
+		/* lanefs_gpu_bad's text: the GPU's library failed, not the file. */
+		return strstr(lanefs_error(), ": error ") ? -CU_FILE_CUDA_DRIVER_ERROR : -1;
+	case EINVAL:
+		return -CU_FILE_INVALID_VALUE;
+	}
+	return -1;
+}
+
+/* The lane's stream on a GPU, or NULL for memory that no GPU knows. */
+static int stream_for(struct lane *l, struct gpu *g, void **stream)
+{
+	*stream = NULL;
+	if (!g)
+		return 0;
+	if (l->gpu != g) {
+		if (l->stream)
+			stream_free(l->gpu, l->stream);
+		l->gpu = g;
+		l->stream = stream_new(g);
+	}
+	if (!l->stream) {
+		l->gpu = NULL;
+		return -1;
+	}
+	*stream = l->stream;
+	return 0;
+}
+
+/* What a call of the stage returns, when the memory has the bytes. */
+static ssize_t staged(struct lane *l, struct move *m)
+{
+	void *stream;
+	if (stream_for(l, m->target.gpu, &stream))
+		return -CU_FILE_CUDA_DRIVER_ERROR;
+	int64_t n = m->read ? lanefs_read_into(l->stage, m->file->opened, m->memory, (uint64_t)m->offset, m->n, stream) :
+		lanefs_write_from(l->stage, m->file->opened, m->memory, (uint64_t)m->offset, m->n, stream);
+	ssize_t result = n < 0 ? lane_failed() : n;
+	int saved = errno;
+	if (stream && m->read && stream_wait(m->target.gpu, stream) && result >= 0)
+		return -CU_FILE_CUDA_DRIVER_ERROR;
+	errno = saved;
+	return result;
+}
+
+ssize_t lane_move(struct move *m)
+{
+	struct lane *l = take(m->file->mount);
+	if (!l)
+		return lane_failed();
+	m->road = ROAD_STAGE;
+	ssize_t n = staged(l, m);
+	int saved = errno;
+	if (n == -1 && saved == ENOTCONN)
+		m->file->mount->gone = 1;
+	give(m->file->mount, l);
+	errno = saved;
+	return n;
+}

@@ -1,0 +1,107 @@
+/*
+ * One read or write:
+ *
+ *  1. The handle, the range and the memory are checked.              move_call, check
+ *  2. A file of LaneFS: shared memory, or the stage.                 map_move, lane_move
+ *     A file of the next library: it.                                next_move
+ *     All others: pread and pwrite.                                  plain_move
+ *  3. It is counted by its road, and traced.
+ */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <unistd.h>
+
+static int check(struct move *m)
+{
+	struct buffer b;
+	int access = m->file->flags & O_ACCMODE;
+	if (m->at < 0 || m->offset < 0 || m->n > SIZE_MAX >> 1 || m->offset > INT64_MAX - (off_t)m->n)
+		return -CU_FILE_INVALID_VALUE;
+	if (access == (m->read ? O_WRONLY : O_RDONLY)) {
+		errno = EBADF;
+		return -1;
+	}
+	int registered = buffer_find(m->base, &b);
+	if (registered && ((size_t)m->at > b.length || m->n > b.length - (size_t)m->at))
+		return -CU_FILE_INVALID_MAPPING_RANGE;
+	int rc = memory_at(m->memory, m->n, m->read, &m->target);
+	if (rc == 0 && registered && b.gpu && !m->target.gpu)
+		return -CU_FILE_CUDA_POINTER_INVALID; /* freed while it was registered */
+	return rc;
+}
+
+/* Reads end at the file's end, and memory behind that is left alone. The kernel's own idea of the size is good enough to say that a range is
+ * in the file; the daemon is asked only for one that seems not to be. */
+static int clip(struct move *m)
+{
+	struct statx x;
+	struct stat st;
+	if (statx(m->file->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &x) == 0 && m->n <= x.stx_size && (uint64_t)m->offset <= x.stx_size - m->n)
+		return 0;
+	if (fstat(m->file->fd, &st))
+		return -1;
+	if (m->offset >= st.st_size)
+		m->n = 0;
+	else if ((off_t)m->n > st.st_size - m->offset)
+		m->n = (size_t)(st.st_size - m->offset);
+	return 0;
+}
+
+static ssize_t lanes(struct move *m)
+{
+	if (mount_gone(m->file->mount)) {
+		errno = ENOTCONN;
+		return -1;
+	}
+	if (m->read && clip(m))
+		return -1;
+	m->road = ROAD_STAGE;
+	if (m->n == 0)
+		return 0;
+	ssize_t n = m->read ? map_move(m) : ELSEWHERE;
+	if (n == ELSEWHERE)
+		n = lane_move(m);
+	if (n >= 0 && !m->read && m->file->flags & (O_DSYNC | O_SYNC) && fdatasync(m->file->fd))
+		return -1;
+	return n;
+}
+
+ssize_t move_bytes(struct move *m)
+{
+	m->road = m->file->mount ? ROAD_STAGE : m->file->next ? ROAD_NEXT : ROAD_PLAIN;
+	uint64_t start = now_us();
+	ssize_t n = check(m);
+	if (n == 0)
+		n = m->file->mount ? lanes(m) : m->file->next ? next_move(m) : plain_move(m);
+	int saved = errno;
+	if (n > 0)
+		count_bytes(m->road, m->read, (size_t)n);
+	stats_move(m, n, now_us() - start);
+	errno = saved;
+	return n;
+}
+
+ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at)
+{
+	uint64_t start = tracing() ? now_us() : 0;
+	struct file *f = object_take(handle, FILE_OBJECT);
+	if (!f) {
+		count_call(1);
+		trace("%s(%p, %zu bytes at %lld) = -%d, no such handle", read ? "Read" : "Write", handle, n, (long long)offset, CU_FILE_HANDLE_NOT_REGISTERED);
+		return -CU_FILE_HANDLE_NOT_REGISTERED;
+	}
+	struct move m = {.read = read, .file = f, .base = base, .at = at, .memory = (char *)(uintptr_t)base + at, .n = n, .offset = offset};
+	ssize_t result = move_bytes(&m);
+	int saved = errno;
+	count_call(result < 0);
+	if (tracing())
+		trace("%s(%s, %zu bytes at %lld, %p+%lld) = %zd, %s, %llu us", read ? "Read" : "Write", f->name, n, (long long)offset, base, (long long)at, result,
+			result < 0 ? error_text(result == -1 ? -saved : (int)-result) : road_name(m.road), (unsigned long long)(now_us() - start));
+	object_give(f);
+	errno = saved;
+	return result;
+}

@@ -1,0 +1,448 @@
+/*
+ * Run by the Go tests beside this: test FILE OTHER [PARTS], a file of a mount with device memory, open to read and write, whose byte i is
+ * i % 251, and one of the same bytes that is elsewhere. It is built with NVIDIA's header, too, where there is one. The files are as they were
+ * at the end. It prints "ok", and with PARTS "end" waits for the daemon's end, to print "gone".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cufile.h"
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #x, errno, strerror(errno)); exit(1); } } while (0)
+#define OK(call) do { CUfileError_t e_ = (call); if (e_.err != CU_FILE_SUCCESS) { fprintf(stderr, "%s:%d: %s: %d %s\n", __FILE__, __LINE__, #call, (int)e_.err, cufileop_status_error(e_.err)); exit(1); } } while (0)
+#define IS(want, call) do { CUfileError_t e_ = (call); if (e_.err != (want)) { fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, (int)e_.err, (int)(want)); exit(1); } } while (0)
+
+static size_t size;
+
+static int right(const unsigned char *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != (off + i) % 251)
+			return 0;
+	return 1;
+}
+
+static int all(const unsigned char *p, unsigned char c, size_t n)
+{
+	while (n > 0 && p[n - 1] == c)
+		n--;
+	return n == 0;
+}
+
+static CUfileHandle_t reg(int fd)
+{
+	CUfileDescr_t d;
+	CUfileHandle_t h = NULL;
+	memset(&d, 0, sizeof d);
+	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
+	d.handle.fd = fd;
+	OK(cuFileHandleRegister(&h, &d));
+	WANT(h);
+	return h;
+}
+
+/* Reads and writes of a file: every alignment, the end of the file, registered memory and not. */
+static void moves(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *p = malloc(2 * size), *was = malloc(size);
+	WANT(p && was && pread(fd, was, size, 0) == (ssize_t)size && right(was, 0, size));
+	memset(p, 'x', 2 * size);
+	WANT(cuFileRead(h, p, size, 0, 3) == (ssize_t)size && right(p + 3, 0, size) && p[2] == 'x' && p[size + 3] == 'x');
+	for (size_t n = 1; n < 300000; n = n * 7 + 1)
+		for (off_t at = 0; at < 100000; at = at * 13 + 1)
+			WANT(cuFileRead(h, p, n, at, 5) == (ssize_t)n && right(p + 5, (uint64_t)at, n));
+	memset(p, 'x', 2 * size);
+	WANT(cuFileRead(h, p, 5000, (off_t)size - 1000, 0) == 1000 && right(p, size - 1000, 1000) && all(p + 1000, 'x', 4000));
+	WANT(cuFileRead(h, p, 5000, (off_t)size, 0) == 0 && cuFileRead(h, p, 5000, (off_t)size + 100, 0) == 0 && cuFileRead(h, p, 0, 0, 0) == 0);
+
+	OK(cuFileBufRegister(p, size, 0));
+	IS(CU_FILE_MEMORY_ALREADY_REGISTERED, cuFileBufRegister(p, size, 0));
+	WANT(cuFileRead(h, p, 1000, 77, (off_t)size - 1000) == 1000 && right(p + size - 1000, 77, 1000));
+	WANT(cuFileRead(h, p, 1001, 77, (off_t)size - 1000) == -CU_FILE_INVALID_MAPPING_RANGE);
+	for (size_t i = 0; i < size; i++)
+		p[i] = (unsigned char)~was[i];
+	WANT(cuFileWrite(h, p, 4999, 12345, 12345) == 4999);
+	WANT(pread(fd, p + size, 5001, 12344) == 5001 && memcmp(p + size + 1, p + 12345, 4999) == 0 && p[size] == was[12344] && p[size + 5000] == was[17344]);
+	WANT(cuFileRead(h, p + size, 4999, 12345, 0) == 4999 && memcmp(p + size, p + 12345, 4999) == 0);
+	WANT(cuFileWrite(h, p, size, 0, 0) == (ssize_t)size && pread(fd, p + size, size, 0) == (ssize_t)size && memcmp(p, p + size, size) == 0);
+	WANT(pwrite(fd, was, size, 0) == (ssize_t)size && cuFileRead(h, p, size, 0, 0) == (ssize_t)size && memcmp(p, was, size) == 0);
+	OK(cuFileBufDeregister(p));
+	IS(CU_FILE_MEMORY_NOT_REGISTERED, cuFileBufDeregister(p));
+
+	/* A file that grows, and shrinks. */
+	WANT(cuFileWrite(h, was, 5000, (off_t)size + 3, 0) == 5000 && cuFileRead(h, p, size, (off_t)size, 0) == 5003);
+	WANT(all(p, 0, 3) && memcmp(p + 3, was, 5000) == 0);
+	WANT(ftruncate(fd, (off_t)size) == 0 && cuFileRead(h, p, 100, (off_t)size - 1, 0) == 1);
+	cuFileHandleDeregister(h);
+	WANT(cuFileRead(h, p, 1, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+	free(p);
+	free(was);
+}
+
+/* Handles: twice, of a closed descriptor, of a descriptor that is another file's now. */
+static void handles(const char *path, const char *other)
+{
+	unsigned char b[64];
+	CUfileDescr_t d;
+	CUfileHandle_t h, again;
+	int fd = open(path, O_RDONLY);
+	WANT(fd >= 0);
+	h = reg(fd);
+	memset(&d, 0, sizeof d);
+	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
+	d.handle.fd = fd;
+	IS(CU_FILE_HANDLE_ALREADY_REGISTERED, cuFileHandleRegister(&again, &d));
+	errno = 0;
+	WANT(cuFileWrite(h, b, 1, 0, 0) == -1 && errno == EBADF);
+	WANT(cuFileRead(h, b, sizeof b, -1, 0) == -CU_FILE_INVALID_VALUE && cuFileRead(h, b, sizeof b, 0, -1) == -CU_FILE_INVALID_VALUE);
+	WANT(cuFileRead(h, NULL, sizeof b, 0, 0) == -CU_FILE_INVALID_VALUE && cuFileRead(h, b, SIZE_MAX, 0, 0) == -CU_FILE_INVALID_VALUE);
+	WANT(cuFileRead(NULL, b, 1, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED && cuFileRead((void *)&h, b, 1, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+	close(fd);
+	int now = open(other, O_RDONLY);
+	WANT(now == fd); /* the number is another file's now */
+	WANT(cuFileRead(h, b, sizeof b, 100, 0) == sizeof b && right(b, 100, sizeof b));
+	again = reg(now);
+	WANT(again != h && cuFileRead(again, b, sizeof b, 5, 0) == sizeof b && right(b, 5, sizeof b));
+	cuFileHandleDeregister(again);
+	cuFileHandleDeregister(h);
+	cuFileHandleDeregister(h);
+	cuFileHandleDeregister(NULL);
+	close(now);
+
+	d.handle.fd = now;
+	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(&h, &d));
+	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(&h, NULL));
+	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(NULL, &d));
+	d.handle.fd = open("/", O_RDONLY | O_DIRECTORY);
+	IS(CU_FILE_INVALID_FILE_TYPE, cuFileHandleRegister(&h, &d));
+	close(d.handle.fd);
+	d.handle.fd = open(path, O_WRONLY | O_APPEND);
+	IS(CU_FILE_INVALID_FILE_OPEN_FLAG, cuFileHandleRegister(&h, &d));
+	close(d.handle.fd);
+	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_WIN32;
+	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(&h, &d));
+	fd = open(path, O_WRONLY);
+	h = reg(fd);
+	WANT(cuFileRead(h, b, 1, 0, 0) == -1 && errno == EBADF);
+	cuFileHandleDeregister(h);
+	close(fd);
+	fd = open(path, O_RDONLY | O_DIRECT);
+	h = reg(fd);
+	WANT(cuFileRead(h, b, 13, 777, 1) == 13 && right(b + 1, 777, 13));
+	cuFileHandleDeregister(h);
+	close(fd);
+}
+
+/* Memory that is not there, that may not be written to, and that was given back while it was registered. */
+static void memory(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	size_t n = 1 << 20;
+	unsigned char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	WANT(p != MAP_FAILED);
+	OK(cuFileBufRegister(p, n, 0));
+	WANT(cuFileRead(h, p, n, 0, 0) == (ssize_t)n && right(p, 0, n));
+	WANT(mprotect(p, n, PROT_READ) == 0);
+	WANT(cuFileRead(h, p, n, 0, 0) < 0 && right(p, 0, n));
+	WANT(cuFileWrite(h, p, n, 0, 0) == (ssize_t)n);
+	WANT(munmap(p + n / 2, n / 2) == 0);
+	WANT(cuFileRead(h, p, n, 0, 0) < 0 && cuFileWrite(h, p, n, 0, 0) < 0);
+	WANT(munmap(p, n / 2) == 0);
+	WANT(cuFileRead(h, p, n, 0, 0) < 0);
+	OK(cuFileBufDeregister(p));
+	IS(CU_FILE_CUDA_POINTER_INVALID, cuFileBufRegister(p, n, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(NULL, n, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(&h, 0, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(&h, sizeof h, 64));
+	cuFileHandleDeregister(h);
+}
+
+static void batches(int fd, int other)
+{
+	enum { N = 64, M = 3000 };
+	CUfileHandle_t h[2] = {reg(fd), reg(other)};
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[N + 1];
+	CUfileIOEvents_t e[N + 1];
+	unsigned char *m = malloc(N * M), seen[N + 1] = {0};
+	struct timespec soon = {0, 1000000}, long_time = {60, 0};
+	unsigned n;
+	memset(p, 0, sizeof p);
+	for (uintptr_t i = 0; i <= N; i++) {
+		p[i].mode = CUFILE_BATCH;
+		p[i].u.batch.devPtr_base = m;
+		p[i].u.batch.devPtr_offset = (off_t)(i % N * M);
+		p[i].u.batch.file_offset = (off_t)(i * 7919 % (size - M));
+		p[i].u.batch.size = M;
+		p[i].fh = h[i % 2];
+		p[i].opcode = CUFILE_READ;
+		p[i].cookie = (void *)i;
+	}
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(NULL, N));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(&b, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(&b, 100000));
+	OK(cuFileBatchIOSetUp(&b, N));
+	IS(CU_FILE_BATCH_FULL, cuFileBatchIOSubmit(b, N + 1, p, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSubmit(b, 0, p, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSubmit(b, 1, NULL, 0));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSubmit(&n, 1, p, 0));
+	n = N;
+	OK(cuFileBatchIOGetStatus(b, 0, &n, e, &soon));
+	WANT(n == 0);
+	for (int round = 0; round < 3; round++) {
+		memset(m, 0, N * M);
+		memset(seen, 0, sizeof seen);
+		OK(cuFileBatchIOSubmit(b, N / 2, p, 0));
+		OK(cuFileBatchIOSubmit(b, N / 2, p + N / 2, 0));
+		IS(CU_FILE_BATCH_FULL, cuFileBatchIOSubmit(b, 1, p, 0));
+		for (unsigned got = 0; got < N; got += n) {
+			n = N;
+			OK(cuFileBatchIOGetStatus(b, got ? 1 : N / 3, &n, e, &long_time));
+			WANT(n > 0 && n <= N);
+			for (unsigned i = 0; i < n; i++) {
+				uintptr_t k = (uintptr_t)e[i].cookie;
+				WANT(k < N && !seen[k] && e[i].status == CUFILE_COMPLETE && e[i].ret == M && right(m + k * M, (uint64_t)p[k].u.batch.file_offset, M));
+				seen[k] = 1;
+			}
+		}
+	}
+	/* One that cannot be done does not keep the others. */
+	p[1].fh = (CUfileHandle_t)&n;
+	p[2].u.batch.devPtr_base = (void *)4096;
+	p[2].u.batch.devPtr_offset = 0;
+	p[3].u.batch.file_offset = (off_t)size - 10;
+	OK(cuFileBatchIOSubmit(b, 5, p, 0));
+	n = 5;
+	OK(cuFileBatchIOGetStatus(b, 5, &n, e, NULL));
+	WANT(n == 5 && e[0].status == CUFILE_COMPLETE && e[4].status == CUFILE_COMPLETE && e[4].ret == M);
+	WANT(e[1].status == CUFILE_INVALID && (ssize_t)e[1].ret == -CU_FILE_HANDLE_NOT_REGISTERED);
+	WANT(e[2].status == CUFILE_FAILED && (ssize_t)e[2].ret < 0);
+	WANT(e[3].status == CUFILE_COMPLETE && e[3].ret == 10);
+	p[1].fh = h[1];
+
+	/* What is cancelled ends, too. */
+	OK(cuFileBatchIOSubmit(b, 1, p, 0));
+	OK(cuFileBatchIOCancel(b));
+	n = 1;
+	OK(cuFileBatchIOGetStatus(b, 1, &n, e, &long_time));
+	WANT(n == 1 && (e[0].status == CUFILE_CANCELED || e[0].status == CUFILE_COMPLETE));
+	OK(cuFileBatchIOSubmit(b, 2, p, 0));
+	cuFileBatchIODestroy(b);
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOCancel(b));
+	cuFileBatchIODestroy(b);
+	cuFileHandleDeregister(h[0]);
+	cuFileHandleDeregister(h[1]);
+	free(m);
+}
+
+/* In the order of no stream: ordinary memory is on none. */
+static void streams(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char b[5000];
+	size_t n = 4000;
+	off_t offset = 123, at = 1000;
+	ssize_t got = 0;
+	OK(cuFileStreamRegister(NULL, 0xf));
+	OK(cuFileReadAsync(h, b, &n, &offset, &at, &got, NULL));
+	WANT(got == 4000 && right(b + 1000, 123, 4000));
+	OK(cuFileWriteAsync(h, b, &n, &offset, &at, &got, NULL));
+	WANT(got == 4000);
+	offset = (off_t)size - 1;
+	OK(cuFileReadAsync(h, b, &n, &offset, &at, &got, NULL));
+	WANT(got == 1);
+	IS(CU_FILE_INVALID_VALUE, cuFileReadAsync(h, b, NULL, &offset, &at, &got, NULL));
+	IS(CU_FILE_HANDLE_NOT_REGISTERED, cuFileReadAsync(b, b, &n, &offset, &at, &got, NULL));
+	OK(cuFileStreamDeregister(NULL));
+	IS(CU_FILE_INVALID_VALUE, cuFileStreamDeregister(NULL));
+	IS(CU_FILE_INVALID_VALUE, cuFileStreamRegister(NULL, 16));
+	cuFileHandleDeregister(h);
+}
+
+static void driver(void)
+{
+	CUfileDrvProps_t props;
+	int version = 0, level = 9;
+	size_t v = 0, least = 0, most = 0, sizes[16], counts[16];
+	bool flag = false;
+	char text[256];
+	static CUfileStatsLevel3_t stats;
+	WANT(cuFileUseCount() == 0);
+	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileDriverClose());
+	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileStatsStart());
+	OK(cuFileSetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, 256));
+	OK(cuFileGetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, &v));
+	WANT(v == 256);
+	OK(cuFileSetParameterBool(CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE, true));
+	OK(cuFileSetParameterString(CUFILE_PARAM_LOG_DIR, "/tmp"));
+	OK(cuFileGetParameterString(CUFILE_PARAM_LOG_DIR, text, sizeof text));
+	WANT(strcmp(text, "/tmp") == 0);
+	IS(CU_FILE_INVALID_VALUE, cuFileGetParameterString(CUFILE_PARAM_LOG_DIR, text, 4));
+	OK(cuFileSetParameterPosixPoolSlabArray((size_t[]){4, 64}, (size_t[]){10, 20}, 2));
+	OK(cuFileGetParameterPosixPoolSlabArray(sizes, counts, 2));
+	WANT(sizes[1] == 64 && counts[1] == 20);
+	IS(CU_FILE_INVALID_VALUE, cuFileGetParameterPosixPoolSlabArray(sizes, counts, 3));
+	OK(cuFileGetParameterMinMaxValue(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, &least, &most));
+	WANT(least == 1 && most >= 256);
+	IS(CU_FILE_INVALID_VALUE, cuFileSetParameterSizeT((CUFileSizeTConfigParameter_t)99, 1));
+	IS(CU_FILE_INVALID_VALUE, cuFileSetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, 0));
+	OK(cuFileDriverOpen());
+	WANT(cuFileUseCount() == 1);
+	IS(CU_FILE_DRIVER_ALREADY_OPEN, cuFileSetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, 128));
+	OK(cuFileGetParameterBool(CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE, &flag));
+	WANT(flag);
+	OK(cuFileDriverSetPollMode(true, 8));
+	IS(CU_FILE_DRIVER_UNSUPPORTED_LIMIT, cuFileDriverSetPollMode(true, 7));
+	OK(cuFileDriverSetMaxDirectIOSize(1024));
+	OK(cuFileDriverSetMaxCacheSize(1024));
+	OK(cuFileDriverSetMaxPinnedMemSize(65536));
+	OK(cuFileDriverGetProperties(&props));
+	WANT(props.nvfs.major_version == 1 && props.nvfs.max_direct_io_size == 1024 && props.nvfs.poll_thresh_size == 8 && props.max_batch_io_size == 256);
+	WANT(props.nvfs.dcontrolflags == (1u << CU_FILE_USE_POLL_MODE | 1u << CU_FILE_ALLOW_COMPAT_MODE) && props.fflags & 1u << CU_FILE_BATCH_IO_SUPPORTED);
+	IS(CU_FILE_INVALID_VALUE, cuFileDriverGetProperties(NULL));
+	OK(cuFileGetVersion(&version));
+	WANT(version == 1150);
+	IS(CU_FILE_INVALID_VALUE, cuFileGetVersion(NULL));
+	IS(CU_FILE_PLATFORM_NOT_SUPPORTED, cuFileGetBARSizeInKB(0, &v));
+	WANT(strlen(CUFILE_ERRSTR((int)CU_FILE_INVALID_VALUE)) > 0 && IS_CUFILE_ERR((int)CU_FILE_INVALID_VALUE) && !IS_CUFILE_ERR(EIO));
+	IS(CU_FILE_INVALID_VALUE, cuFileSetStatsLevel(4));
+	IS(CU_FILE_INVALID_VALUE, cuFileGetStatsL1(&stats.detailed.basic));
+	OK(cuFileSetStatsLevel(3));
+	OK(cuFileGetStatsLevel(&level));
+	WANT(level == 3);
+	OK(cuFileStatsStart());
+}
+
+/* Of all that was done since driver(). */
+static void statistics(void)
+{
+	static CUfileStatsLevel3_t s;
+	CUfileStatsLevel1_t one;
+	OK(cuFileStatsStop());
+	OK(cuFileGetStatsL3(&s));
+	OK(cuFileGetStatsL1(&one));
+	CUfileStatsLevel1_t *b = &s.detailed.basic;
+	WANT(memcmp(&one, b, sizeof one) == 0 && b->read_ops.ok > 50 && b->read_ops.err > 5 && b->read_bytes > 3 * size && b->write_bytes > size);
+	WANT(b->hdl_register_ops.ok >= 8 && b->hdl_register_ops.err >= 5 && b->buf_register_ops.ok == 2 * 2 && b->batch_submit_ops.ok > 5 && b->batch_processed_ops.ok >= 192);
+	uint64_t n = 0;
+	for (int i = 0; i < 32; i++)
+		n += s.detailed.read_size_kb_hist[i];
+	WANT(n == b->read_ops.ok && s.num_gpus == 1 && s.per_gpu_stats[0].n_total_reads == b->read_ops.ok + b->read_ops.err);
+	OK(cuFileStatsReset());
+	OK(cuFileGetStatsL3(&s));
+	WANT(b->read_bytes == 0);
+}
+
+struct worker { CUfileHandle_t h; unsigned seed; };
+
+static void *thread(void *arg)
+{
+	struct worker *w = arg;
+	unsigned char *p = malloc(200000);
+	for (int i = 0; i < 60; i++) {
+		size_t n = 1 + (size_t)rand_r(&w->seed) % 200000, off = (size_t)rand_r(&w->seed) % (size - n);
+		WANT(cuFileRead(w->h, p, n, (off_t)off, 0) == (ssize_t)n && right(p, off, n));
+		if (i % 8 == 0)
+			WANT(cuFileWrite(w->h, p, n, (off_t)off, 0) == (ssize_t)n);
+	}
+	free(p);
+	return NULL;
+}
+
+static void threads(int fd)
+{
+	enum { N = 12 }; /* more than there are stages */
+	pthread_t t[N];
+	struct worker w[N];
+	CUfileHandle_t h = reg(fd);
+	for (unsigned i = 0; i < N; i++) {
+		w[i] = (struct worker){h, i};
+		WANT(pthread_create(&t[i], NULL, thread, &w[i]) == 0);
+	}
+	for (int i = 0; i < N; i++)
+		WANT(pthread_join(t[i], NULL) == 0);
+	cuFileHandleDeregister(h);
+}
+
+/* A child has none of its parent's handles, and can begin anew. */
+static void forked(const char *path, int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char b[100];
+	OK(cuFileBufRegister(b, sizeof b, 0));
+	WANT(cuFileRead(h, b, sizeof b, 9, 0) == sizeof b);
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		alarm(60);
+		WANT(cuFileRead(h, b, sizeof b, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED && cuFileUseCount() == 0);
+		IS(CU_FILE_MEMORY_NOT_REGISTERED, cuFileBufDeregister(b));
+		cuFileHandleDeregister(h);
+		OK(cuFileDriverOpen());
+		int own = open(path, O_RDONLY);
+		CUfileHandle_t mine = reg(own);
+		WANT(mine != h && cuFileRead(mine, b, sizeof b, 40, 0) == sizeof b && right(b, 40, sizeof b));
+		OK(cuFileDriverClose());
+		_exit(0);
+	}
+	int status;
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	WANT(cuFileRead(h, b, sizeof b, 9, 0) == sizeof b && right(b, 9, sizeof b));
+	OK(cuFileBufDeregister(b));
+	cuFileHandleDeregister(h);
+}
+
+int main(int argc, char **argv)
+{
+	WANT(argc >= 3);
+	int fd = open(argv[1], O_RDWR), other = open(argv[2], O_RDWR);
+	struct stat st;
+	WANT(fd >= 0 && other >= 0 && fstat(fd, &st) == 0);
+	size = (size_t)st.st_size;
+	driver();
+	moves(fd);
+	moves(other);
+	handles(argv[1], argv[2]);
+	handles(argv[2], argv[1]);
+	memory(fd);
+	memory(other);
+	batches(fd, other);
+	statistics();
+	streams(fd);
+	streams(other);
+	threads(fd);
+	forked(argv[1], fd);
+
+	CUfileHandle_t h = reg(fd);
+	char b[100];
+	OK(cuFileDriverClose());
+	WANT(cuFileUseCount() == 0 && cuFileRead(h, b, sizeof b, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+	h = reg(fd);
+	WANT(cuFileUseCount() == 1);
+	if (argc > 3) { /* until the daemon ends */
+		close(fd);
+		puts("ok");
+		fflush(stdout);
+		for (int i = 0; i < 60000 && cuFileRead(h, b, sizeof b, 0, 0) == sizeof b; i++)
+			usleep(1000);
+		for (int i = 0; i < 2; i++)
+			WANT(cuFileRead(h, b, sizeof b, 0, 0) == -1 && errno == ENOTCONN);
+		puts("gone");
+	} else {
+		puts("ok");
+	}
+	cuFileHandleDeregister(h);
+	OK(cuFileDriverClose());
+	return 0;
+}
