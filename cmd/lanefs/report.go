@@ -7,6 +7,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 )
@@ -86,6 +87,7 @@ type runtimeReport struct {
 	NoBAR   string                `json:"doorbells_why,omitempty"` // why not in a better way
 	Chosen  *chosenReport         `json:"chosen,omitempty"`        // where lanes on the CPU stand beside those on a GPU
 	Refused []string              `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
+	Copies  *copyengine.Counters  `json:"copies,omitempty"`        // of a software controller, to and from a GPU's memory
 }
 
 // chosenReport says how many requests went to lanes of which kind, and why.

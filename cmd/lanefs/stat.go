@@ -47,6 +47,10 @@ func (d *daemon) report() *report {
 		n := s.eng.Chosen()
 		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, s.eng.Late()}
 	}
+	if s.copy != nil {
+		n := s.copy.Counters()
+		r.Runtime.Copies = &n
+	}
 	for _, q := range s.eng.Stats() {
 		r.Queues = append(r.Queues, queueReport(q))
 		r.Total.add(q)
@@ -115,6 +119,13 @@ func (r *report) print(out io.Writer) error {
 	if n := r.Runtime.Chosen; n != nil {
 		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU\n",
 			n.GPU, n.Late, n.Small)
+	}
+	if n := r.Runtime.Copies; n != nil {
+		fmt.Fprintf(out, "copies      %d small ones by %d launches of a kernel, %d each for itself (%d while the kernel was late), %d large ones\n",
+			n.Kernel.Copies, n.Launches, n.Single.Copies, n.Late, n.Large.Copies)
+		if n.NoKernel != "" {
+			fmt.Fprintf(out, "refused     the kernel for small copies: %s\n", n.NoKernel)
+		}
 	}
 	for _, why := range r.Runtime.Refused {
 		fmt.Fprintf(out, "refused     %s\n", why)

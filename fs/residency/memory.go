@@ -143,5 +143,10 @@ func (m *Memory) close() error {
 	if m.buf != nil {
 		m.buf.Release()
 	}
+	if s, ok := m.mover.(interface{ Stuck() error }); ok && m.host == nil {
+		if err := s.Stuck(); err != nil {
+			return err // the device may use it yet
+		}
+	}
 	return m.mem.Close()
 }

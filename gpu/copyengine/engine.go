@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
 )
 
 // Engine is a Mover, Stager and Piper over a runtime's copies. Several copies run at once, each on a stream of its own.
@@ -21,28 +23,48 @@ type Engine struct {
 	spare  [][]byte // protected by mu: given back by Unstage
 	index  []pinned // protected by mu: all stages, and what was pinned, by address
 	unpins sync.WaitGroup
+
+	gather   *gatherer // nil: there is no such kernel, or the CPU does it
+	noGather error     // why
+
+	stuck     chan struct{} // closed when a copy has not ended
+	stickOnce sync.Once
+
+	large, small, single counter // Counters
+	launches             atomic.Uint64
 }
 
 type stream struct {
 	gpu.Stream
-	bounce gpu.Memory
+	bounce   gpu.Memory
+	list     *list                 // nil where there is no gatherer
+	launched int64                 // bytes that launches move since the last await
+	small    []kernels.GatherPiece // a pipe's, kept for the next one
 }
 
 const (
-	streams     = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
-	bounceSize  = 256 << 10
-	copyTimeout = 30 * time.Second
+	streams    = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
+	bounceSize = 256 << 10
 )
+
+// copyTimeout is how long a copy may take; tests shorten it.
+var copyTimeout = 30 * time.Second
 
 // New makes an engine of rt. The caller closes it, before the runtime.
 func New(rt gpu.Runtime) (*Engine, error) {
-	e := &Engine{rt: rt, idle: make(chan *stream, streams)}
+	e := &Engine{rt: rt, idle: make(chan *stream, streams), stuck: make(chan struct{})}
+	if !rt.Facts().CallerDriven { // there the CPU copies, and needs no kernel for it
+		e.gather, e.noGather = newGatherer(rt)
+	}
 	for range streams {
 		c := &stream{}
 		var err error
 		if c.Stream, err = rt.NewStream(); err == nil {
 			e.all = append(e.all, c)
 			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize)
+		}
+		if err == nil && e.gather != nil {
+			c.list, err = newList(rt)
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("copy engine of %s: %w", rt.Name(), err), e.Close())
@@ -64,8 +86,11 @@ func (e *Engine) Write(m gpu.Memory, off int64, src []byte) error {
 
 // move copies between b and n bytes of m, and returns when they have arrived.
 func (e *Engine) move(b []byte, m gpu.Memory, off int64, toDevice bool) error {
-	c := <-e.idle
-	defer func() { e.idle <- c }()
+	c, err := e.take()
+	if err != nil {
+		return err
+	}
+	defer e.give(c)
 	return e.moveOn(c, b, m, off, toDevice)
 }
 
@@ -82,7 +107,7 @@ func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice b
 		return err
 	}
 	if at, ok := e.lookup(b); ok {
-		return c.move(at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
+		return e.moveNow(c, at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
 	}
 	bounce := c.bounce.Host()
 	for len(b) > 0 {
@@ -92,7 +117,7 @@ func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice b
 				return err
 			}
 		}
-		if err := c.move(c.bounce.Addr(), m.Addr()+gpu.Addr(off), int64(n), toDevice); err != nil {
+		if err := e.moveNow(c, c.bounce.Addr(), m.Addr()+gpu.Addr(off), int64(n), toDevice); err != nil {
 			return err
 		}
 		if !toDevice {
@@ -103,7 +128,7 @@ func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice b
 	return nil
 }
 
-func (c *stream) move(host, dev gpu.Addr, n int64, toDevice bool) error {
+func (e *Engine) moveNow(c *stream, host, dev gpu.Addr, n int64, toDevice bool) error {
 	dst, src := host, dev
 	if toDevice {
 		dst, src = dev, host
@@ -111,22 +136,29 @@ func (c *stream) move(host, dev gpu.Addr, n int64, toDevice bool) error {
 	if err := c.Copy(dst, src, n); err != nil {
 		return err
 	}
-	return c.Wait(copyTimeout)
+	e.single.add(1, int(n))
+	return e.await(c)
 }
 
-// Close gives streams and memory back. No copy may be under way.
+// Close gives streams and memory back. No copy may be under way; after one that has not ended all stays where it is.
 func (e *Engine) Close() error {
+	if e.isStuck() {
+		return ErrStuck
+	}
 	e.unpins.Wait()
-	var errs []error
+	errs := []error{e.gather.close()}
 	for _, c := range e.all {
 		errs = append(errs, c.Stream.Close())
 		if c.bounce != nil {
 			errs = append(errs, c.bounce.Close())
 		}
+		if c.list != nil {
+			errs = append(errs, c.list.mem.Close())
+		}
 	}
 	for _, s := range e.index {
 		errs = append(errs, s.mem.Close())
 	}
-	e.all, e.index, e.spare = nil, nil, nil
+	e.all, e.index, e.spare, e.gather = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

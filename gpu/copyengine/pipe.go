@@ -1,29 +1,106 @@
 package copyengine
 
-import "github.com/lanefs/lanefs/gpu"
+import (
+	"os"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
+)
 
 // Pipe implements Piper: a stream, until it is closed. It waits for one that is not in use.
-func (e *Engine) Pipe() (Pipe, error) { return &pipe{e, <-e.idle}, nil }
-
-type pipe struct {
-	e *Engine
-	c *stream
+func (e *Engine) Pipe() (Pipe, error) {
+	c, err := e.take()
+	if err != nil {
+		return nil, err
+	}
+	return &pipe{e: e, c: c, small: c.small[:0]}, nil
 }
 
-func (p *pipe) Write(m gpu.Memory, off int64, src []byte) error {
-	at, ok := p.e.lookup(src)
+// pipe begins large copies at once. Small ones it collects: Wait launches one kernel for them, or begins a copy for each.
+type pipe struct {
+	e     *Engine
+	c     *stream
+	small []kernels.GatherPiece
+	err   error // of a copy that could not begin, until Wait
+}
+
+func (p *pipe) Write(m gpu.Memory, off int64, src []byte) error { return p.copy(src, m, off, true) }
+
+func (p *pipe) Read(dst []byte, m gpu.Memory, off int64) error { return p.copy(dst, m, off, false) }
+
+func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
+	host, ok := p.e.lookup(b)
 	if !ok {
-		return p.e.moveOn(p.c, src, m, off, true)
+		return p.e.moveOn(p.c, b, m, off, toDevice)
 	}
-	if err := checkSpan(src, m, off); err != nil {
+	if err := checkSpan(b, m, off); err != nil {
 		return err
 	}
-	return p.c.Copy(m.Addr()+gpu.Addr(off), at, int64(len(src)))
+	dst, src := host, m.Addr()+gpu.Addr(off)
+	if toDevice {
+		dst, src = src, dst
+	}
+	if len(b) >= gatherLarge || p.e.gather == nil {
+		p.e.large.add(1, len(b))
+		return p.c.Copy(dst, src, int64(len(b)))
+	}
+	if len(p.small) == gatherMost {
+		p.begin()
+	}
+	p.small = append(p.small, kernels.GatherPiece{Dst: uint64(dst), Src: uint64(src), Bytes: uint64(len(b))})
+	return nil
 }
 
-func (p *pipe) Wait() error { return p.c.Wait(copyTimeout) }
+// begin begins what was collected. A launch that is refused has copied nothing: the copy engine does it.
+func (p *pipe) begin() {
+	small := p.small
+	p.small = small[:0]
+	n, bytes := 0, 0
+	for _, s := range small {
+		n, bytes = n+parts(s.Bytes), bytes+int(s.Bytes)
+	}
+	g, c := p.e.gather, p.c
+	if p.err == nil && g.choose(len(small)) && n <= gatherList {
+		if !c.list.fits(n) {
+			if p.err = p.e.await(c); p.err != nil {
+				return
+			}
+		}
+		at, count := c.list.add(small)
+		if g.launch(c, at, count) == nil {
+			c.launched += int64(bytes)
+			p.e.launches.Add(1)
+			p.e.small.add(len(small), bytes)
+			return
+		}
+	}
+	for _, s := range small {
+		if p.err == nil {
+			p.err = c.Copy(gpu.Addr(s.Dst), gpu.Addr(s.Src), int64(s.Bytes))
+		}
+	}
+	p.e.single.add(len(small), bytes)
+}
+
+func (p *pipe) Wait() error {
+	if len(p.small) > 0 {
+		p.begin()
+	}
+	err := p.e.await(p.c) // copies that did begin end first, whatever the others met
+	if p.err != nil {
+		err = p.err
+	}
+	p.err = nil
+	return err
+}
 
 func (p *pipe) Close() error {
-	defer func() { p.e.idle <- p.c }()
-	return p.Wait()
+	if p.c == nil {
+		return os.ErrClosed
+	}
+	err := p.Wait()
+	p.c.small = p.small[:0]
+	p.e.give(p.c)
+	p.c = nil
+	return err
 }

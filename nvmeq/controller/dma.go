@@ -62,14 +62,15 @@ func (c *Controller) AllocDMAOn(rt gpu.Runtime, kind gpu.MemKind, size, alignmen
 	return d, nil
 }
 
-// Close unmaps and frees; memory of a runtime that has failed is only unmapped. The controller must not use it any more.
+// Close unmaps and frees; memory of a runtime that has failed, or that the transport cannot let go of, is only unmapped. The controller must
+// not use it any more.
 func (d *DMA) Close() error {
 	if d == nil || d.Mem == nil {
 		return nil
 	}
 	d.c.forget(d)
 	err := d.c.t.Unmap(d.mapped)
-	if !d.borrowed && !d.c.hasFailed(d.of) {
+	if err == nil && !d.borrowed && !d.c.hasFailed(d.of) {
 		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
 	}
 	d.Mem = nil

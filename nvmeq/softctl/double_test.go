@@ -38,6 +38,11 @@ func (l *late) Write(m gpu.Memory, off int64, src []byte) error {
 	return nil
 }
 
+func (l *late) Read(dst []byte, m gpu.Memory, off int64) error {
+	l.after = append(l.after, func() error { return l.p.Read(dst, m, off) })
+	return nil
+}
+
 func (l *late) Wait() error {
 	after := l.after
 	l.after = nil

@@ -64,15 +64,17 @@ func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 
 var errNotMapped = errors.New("no mapping begins there")
 
-func (s *addressSpace) remove(a nvme.IOVA) error {
+func (s *addressSpace) remove(a nvme.IOVA) (*region, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var r *region
+	s.table.Load().find(uint64(a), 1, &r)
 	root, found := s.table.Load().root.remove(uint64(a))
 	if !found {
-		return fmt.Errorf("unmap IOVA %#x: %w", uint64(a), errNotMapped)
+		return nil, fmt.Errorf("unmap IOVA %#x: %w", uint64(a), errNotMapped)
 	}
 	s.table.Store(&table{root})
-	return nil
+	return r, nil
 }
 
 // read copies len(p) bytes at a. It reports false where they are not mapped in one piece.

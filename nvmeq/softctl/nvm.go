@@ -24,8 +24,8 @@ const (
 
 const nsidAll = 0xffffffff
 
-// io carries out an I/O command. The order of the checks is the order in which a failure is reported.
-func (c *Controller) io(q *subQueue, cmd *command) Status {
+// io carries out an I/O command, or begins it as one of b. The order of the checks is the order in which a failure is reported.
+func (c *Controller) io(q *subQueue, cmd *command, b *batch) Status {
 	switch cmd.opcode {
 	case opFlush, opWrite, opRead, opCompare, opWriteZeroes, opVerify:
 	case opDSM:
@@ -44,6 +44,9 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 	ns, ok := c.namespace(cmd.nsid)
 	if !ok {
 		return invalidNamespace
+	}
+	if cmd.opcode != opRead && cmd.opcode != opWrite {
+		b.settle(c)
 	}
 	switch cmd.opcode {
 	case opFlush:
@@ -74,20 +77,45 @@ func (c *Controller) io(q *subQueue, cmd *command) Status {
 			return st
 		}
 	}
-	durable := cmd.fua() || !c.cached.Load()
+	if cmd.opcode == opRead || cmd.opcode == opWrite {
+		return c.transfer(q, cmd, ns, v, off, n, b)
+	}
 
 	switch cmd.opcode {
-	case opRead:
-		return c.read(q, ns, v, off, n)
-	case opWrite:
-		return c.write(q, cmd, ns, v, off, n, durable)
 	case opWriteZeroes:
-		return c.mediaStatus("write zeroes", ns, off, WriteFault, ns.medium.Zero(off, n, durable, cmd.arrival))
+		return c.mediaStatus("write zeroes", ns, off, WriteFault, ns.medium.Zero(off, n, c.durable(cmd), cmd.arrival))
 	case opCompare:
 		return c.compare(q, ns, v, off, n, true)
 	default: // Verify: what can be read is right
 		return c.compare(q, ns, v, off, n, false)
 	}
+}
+
+// durable says whether a write is on the medium when it completes.
+func (c *Controller) durable(cmd *command) bool { return cmd.fua() || !c.cached.Load() }
+
+// transfer carries out a Read or Write of n bytes at off, whose memory is v.
+func (c *Controller) transfer(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64, b *batch) Status {
+	if b.takes(v) {
+		var st Status
+		if cmd.opcode == opRead {
+			st = b.read(c, q, cmd, ns, v, off, n)
+		} else {
+			st = b.write(q, cmd, ns, v, off, n)
+		}
+		if st != full && st != alone {
+			return st
+		}
+	}
+	// What takes longer than the CPU's copy does not keep the batch waiting.
+	if b.busy() && (v.staged || cmd.opcode == opWrite && c.durable(cmd)) {
+		b.settle(c)
+		return c.io(q, cmd, b) // settle may have used v
+	}
+	if cmd.opcode == opRead {
+		return c.read(q, ns, v, off, n)
+	}
+	return c.write(q, cmd, ns, v, off, n)
 }
 
 func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) Status {
@@ -108,11 +136,16 @@ func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) S
 	return success
 }
 
-func (c *Controller) write(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64, durable bool) Status {
+func (c *Controller) write(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64) Status {
 	if v.gather() != nil {
 		return dataTransferError
 	}
-	if err := ns.medium.Write(v.host(), off, durable, cmd.arrival); err != nil {
+	return c.store(q, cmd, ns, v.host(), off, n)
+}
+
+// store writes to the image.
+func (c *Controller) store(q *subQueue, cmd *command, ns *namespace, from *media.Buffers, off, n int64) Status {
+	if err := ns.medium.Write(from, off, c.durable(cmd), cmd.arrival); err != nil {
 		return c.mediaStatus("write", ns, off, WriteFault, err)
 	}
 	q.stats.writes.Add(1)

@@ -28,6 +28,9 @@ type subQueue struct {
 	flushes []flushing    // under way, in order of arrival
 	flushed chan struct{} // one has ended
 
+	deferred int    // commands that a batch will complete
+	batch    *batch // of who calls Step, where there are no threads
+
 	data  vector
 	block []byte // scratch for Compare and Verify
 	entry [sqeSize]byte
@@ -60,6 +63,9 @@ func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQu
 	q := &subQueue{id: id, size: size, cq: cq, flushed: make(chan struct{}, 1), stats: c.statsOf(id), page: c.cc.pageSize(),
 		ring: window{base: base, size: uint64(size) * sqeSize}}
 	q.data.mover = c.opt.Mover
+	if c.opt.Threads == 0 && id != 0 {
+		q.batch = newBatch(c.opt.Mover)
+	}
 	q.bell = c.newBell(c.bar.sqDoorbell(id))
 	if c.opt.OutOfOrder {
 		q.rng = rand.New(rand.NewPCG(uint64(c.opt.Seed), uint64(id)))
@@ -85,6 +91,7 @@ func (c *Controller) dropQueues() {
 		q.mu.Lock()
 		q.dead, q.held, q.flushes = true, nil, nil
 		q.data.unstage()
+		q.batch.close()
 		q.mu.Unlock()
 	}
 	clear(c.cq)
@@ -140,15 +147,15 @@ func (q *compQueue) readHead(c *Controller) {
 	q.head = v
 }
 
-// room says whether one more entry can be written now.
-func (q *compQueue) room(c *Controller) bool {
+// room says whether one more entry can be written, besides more that will be.
+func (q *compQueue) room(c *Controller, more int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.pending) > 0 {
 		return false
 	}
 	q.readHead(c)
-	return q.used() < q.size-1
+	return q.used()+uint32(more) < q.size-1
 }
 
 // drain writes what waited for room.

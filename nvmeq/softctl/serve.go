@@ -7,17 +7,18 @@ import "time"
 //  1. serve        post completions that waited for room; read the tail doorbell
 //  2. fetch        copy one entry while the completion queue has room; advance the head
 //  3. hold         with latency or disorder: set aside until its time (serveHeld)
-//  4. carryOut     ask the injector; check; move data between image and mapped memory. A flush goes on by itself (flush.go)
+//  4. carryOut     ask the injector; check; move data between image and mapped memory. A flush goes on by itself (flush.go), and data in
+//                  memory that the CPU cannot address goes with others' of the sweep (batch.go)
 //  5. complete     error log, counters, completion entry
 //
 // Steps of different queues run in parallel; they meet only in a completion queue that they share.
 
-// serve is one step of a queue.
-func (c *Controller) serve(q *subQueue) bool {
+// serve is one step of a queue. What it puts into b is completed when b is settled.
+func (c *Controller) serve(q *subQueue, b *batch) bool {
 	did := q.cq.drain(c)
 	c.readTail(q)
 	arrival := uint64(c.opt.Recorder.Position())
-	for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c) {
+	for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c, q.deferred) {
 		if !c.fetch(q) {
 			c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
 			return true
@@ -27,13 +28,13 @@ func (c *Controller) serve(q *subQueue) bool {
 		if q.id != 0 && (q.rng != nil || c.opt.Latency > 0) {
 			q.held = append(q.held, heldCommand{q.cmd, time.Now().Add(c.opt.Latency)})
 		} else {
-			c.carryOut(q, &q.cmd)
+			c.carryOut(q, &q.cmd, b)
 		}
 		if c.now() != stateReady || q.dead {
 			return true
 		}
 	}
-	if len(q.held) > 0 && c.serveHeld(q) {
+	if len(q.held) > 0 && c.serveHeld(q, b) {
 		did = true
 	}
 	return did
@@ -41,7 +42,7 @@ func (c *Controller) serve(q *subQueue) bool {
 
 // serveHeld carries out commands whose time has come: all of them in order, or with disorder some of them in any.
 // At least one is carried out if one is due.
-func (c *Controller) serveHeld(q *subQueue) bool {
+func (c *Controller) serveHeld(q *subQueue, b *batch) bool {
 	now := time.Now()
 	due := 0
 	for due < len(q.held) && !now.Before(q.held[due].due) {
@@ -52,7 +53,7 @@ func (c *Controller) serveHeld(q *subQueue) bool {
 		n = 1 + q.rng.IntN(due)
 	}
 	did := false
-	for ; n > 0 && q.cq.room(c); n-- {
+	for ; n > 0 && q.cq.room(c, q.deferred); n-- {
 		i := 0
 		if q.rng != nil {
 			i = q.rng.IntN(due)
@@ -60,7 +61,7 @@ func (c *Controller) serveHeld(q *subQueue) bool {
 		q.cmd = q.held[i].command
 		q.held = append(q.held[:i], q.held[i+1:]...)
 		due--
-		c.carryOut(q, &q.cmd)
+		c.carryOut(q, &q.cmd, b)
 		did = true
 		if c.now() != stateReady {
 			break
@@ -72,8 +73,8 @@ func (c *Controller) serveHeld(q *subQueue) bool {
 // noCompletion is returned instead of a status by commands that stay outstanding.
 const noCompletion Status = 0xffff
 
-// carryOut executes a command and completes it.
-func (c *Controller) carryOut(q *subQueue, cmd *command) {
+// carryOut executes a command and completes it, unless it goes into b.
+func (c *Controller) carryOut(q *subQueue, cmd *command, b *batch) {
 	cmd.verdict = Verdict{}
 	if i := c.injector.Load(); i != nil {
 		cmd.verdict = (*i).Command(c.describe(q, cmd))
@@ -90,7 +91,7 @@ func (c *Controller) carryOut(q *subQueue, cmd *command) {
 		if q.id == 0 {
 			st, result = c.admin(q, cmd)
 		} else {
-			st = c.io(q, cmd)
+			st = c.io(q, cmd, b)
 		}
 	}
 	if st != noCompletion {

@@ -131,12 +131,17 @@ func (c *Controller) SetInjector(i Injector) {
 
 func (c *Controller) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) { return c.dma.add(m, off, n) }
 
-// Unmap returns when no command uses the mapping any more.
+// Unmap returns when no command uses the mapping any more. It fails with the mover's Stuck where the memory has no host view: then the
+// device may use it yet.
 func (c *Controller) Unmap(a nvme.IOVA) error {
-	if err := c.dma.remove(a); err != nil {
+	r, err := c.dma.remove(a)
+	if err != nil {
 		return err
 	}
 	c.quiesce()
+	if s, ok := c.opt.Mover.(interface{ Stuck() error }); ok && r.host == nil {
+		return s.Stuck()
+	}
 	return nil
 }
 
@@ -248,7 +253,9 @@ func (c *Controller) stepQueue(q *subQueue) bool {
 	if q.dead || c.now() != stateReady {
 		return false
 	}
-	return c.serve(q)
+	did := c.serve(q, q.batch)
+	q.batch.settle(c)
+	return did
 }
 
 func (c *Controller) stepAdmin() bool {
@@ -262,7 +269,7 @@ func (c *Controller) stepAdmin() bool {
 	if q == nil || c.now() != stateReady {
 		return false
 	}
-	did := c.serve(q)
+	did := c.serve(q, nil)
 	return c.deliverEvents(q) || did
 }
 

@@ -20,6 +20,7 @@ type threads struct {
 type thread struct {
 	wake   chan struct{}
 	asleep atomic.Bool
+	batch  *batch
 	_      [40]byte // a cache line each
 }
 
@@ -36,6 +37,7 @@ func (c *Controller) startThreads(n int) {
 	c.threads = &threads{all: make([]thread, n), stop: make(chan struct{})}
 	for i := range c.threads.all {
 		c.threads.all[i].wake = make(chan struct{}, 1)
+		c.threads.all[i].batch = newBatch(c.opt.Mover)
 		c.threads.done.Go(func() { c.runThread(i) })
 	}
 }
@@ -47,6 +49,9 @@ func (c *Controller) stopThreads() {
 	}
 	close(c.threads.stop)
 	c.threads.done.Wait()
+	for i := range c.threads.all {
+		c.threads.all[i].batch.close()
+	}
 }
 
 // nudge wakes the thread of a queue.
@@ -98,13 +103,28 @@ func (c *Controller) runThread(i int) {
 	}
 }
 
-// sweep steps every queue of thread i.
+// sweep steps every queue of thread i, and settles the batch of them all. It locks further queues while it holds some: nobody else
+// holds two.
 func (c *Controller) sweep(i int) bool {
-	did := false
+	did, b := false, c.threads.all[i].batch
 	for id := i + 1; id < len(c.sq); id += len(c.threads.all) {
-		if q := c.sq[id].Load(); q != nil && c.stepQueue(q) {
+		q := c.sq[id].Load()
+		if q == nil {
+			continue
+		}
+		q.mu.Lock()
+		if !q.dead && c.now() == stateReady && c.serve(q, b) {
 			did = true
 		}
+		if q.deferred > 0 {
+			b.lock(q)
+		} else {
+			q.mu.Unlock()
+		}
+	}
+	if b != nil {
+		b.settle(c)
+		b.unlock()
 	}
 	return did
 }

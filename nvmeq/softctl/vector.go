@@ -111,6 +111,7 @@ func (v *vector) readStaged(m media.Medium, off int64) error {
 		part := v.view(m, off+lo, v.n-lo)
 		if part == nil {
 			n := min(pipeStep, v.n-lo)
+			m.Missed(off+lo, n)
 			v.grow(min(2*pipeStep, v.n))
 			part, half = v.stage[half:half+n], pipeStep-half
 			v.buf.Reset()

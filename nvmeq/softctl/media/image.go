@@ -148,6 +148,13 @@ func (m *Image) View(off, n int64) (*Chunk, []byte) {
 	return m.pages.view(off, n)
 }
 
+// Missed implements Medium.
+func (m *Image) Missed(off, n int64) {
+	if m.pages != nil {
+		m.pages.missed(off, n)
+	}
+}
+
 // Allocated is how many bytes of storage the image has: Size, where that is not known.
 func (m *Image) Allocated() int64 {
 	var st unix.Stat_t

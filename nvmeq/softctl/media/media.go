@@ -18,6 +18,8 @@ type Medium interface {
 	Read(b *Buffers, off int64) error
 	// View is the beginning of a range in memory that a copy engine reads, until the chunk is released; nil if there is none.
 	View(off, n int64) (*Chunk, []byte)
+	// Missed follows a View that gave nothing, of bytes that are read into host memory instead: what is read so twice View may give later.
+	Missed(off, n int64)
 	// Write returns when the data is on the medium if durable, else when reads see it.
 	Write(b *Buffers, off int64, durable bool, arrival uint64) error
 	// Zero makes a range read as zeroes, giving the space back where it can.

@@ -74,12 +74,18 @@ func (p *pages) view(off, n int64) (*Chunk, []byte) {
 	c, at := &p.chunks[i], off%chunkSize
 	n = min(n, chunkSize-at)
 	if c.b == nil {
-		c.ask(p, i, min(n, ReadStep))
 		c.mu.RUnlock()
 		return nil, nil
 	}
 	c.used.Store(time.Now().Unix())
 	return c, c.b[at : at+n]
+}
+
+// missed counts what a chunk did not give, and has it pinned in the end.
+func (p *pages) missed(off, n int64) {
+	if i := off / chunkSize; i < int64(len(p.chunks)) {
+		p.chunks[i].ask(p, i, min(n, chunkSize-off%chunkSize))
+	}
 }
 
 // Release gives back what View gave: the bytes may not be used any more.

@@ -79,6 +79,7 @@ func (r *reader) read(off, n int64) {
 			c.Release()
 		} else {
 			b = make([]byte, min(ReadStep, end-off))
+			r.m.Missed(off, int64(len(b)))
 			require.NoError(r.t, r.m.Read(buffers(b), off))
 			require.True(r.t, bytes.Equal(r.want[off:off+int64(len(b))], b), "%d bytes at %d", len(b), off)
 		}
