@@ -81,6 +81,14 @@ func TestKV(t *testing.T) {
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_kv.py")))
 }
 
+// TestLMCache: its contract for GDS backends.
+func TestLMCache(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_lmcache.py")))
+}
+
 // TestTorch: lanefs.torch, where PyTorch is.
 func TestTorch(t *testing.T) {
 	with := ""
