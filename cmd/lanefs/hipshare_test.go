@@ -33,7 +33,7 @@ func TestHIPShare(t *testing.T) {
 		kind       gpu.ExportKind
 	}{
 		{"VMM", "", nil, gpu.ExportPOSIX},
-		{"VMM of ROCm 6.4", "6.4", nil, gpu.ExportPOSIX},
+		{"VMM of ROCm 6.4", "6.4", []string{"LANEFS_SHIM_NO_WAIT=1"}, gpu.ExportPOSIX},
 		{"DMA-BUF", "", []string{"LANEFS_SHIM_NO_VMM=1"}, gpu.ExportDMABUF},
 		{"IPC", "", []string{"LANEFS_SHIM_NO_VMM=1", "LANEFS_SHIM_NO_DMABUF=1"}, gpu.ExportIPC},
 	} {

@@ -181,6 +181,17 @@ int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, 
 int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream);
 int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream);
 
+/*
+ * Batches on a stream. The call returns at once, but where the stage has no room: then it waits for the batches before it on the stage. The file is
+ * read or written when the stream gets there, and what follows on the stream finds the bytes in memory, or in the file, and in *done how
+ * many they are: or a negative errno, as in results (may be NULL). Both must stay until then; pieces need not. -1: nothing was put on the stream.
+ *
+ * Batches of a stage go in the order of the calls. For streams that do not depend on one another make a stage each. Where a GPU's streams
+ * cannot wait for the host, and for memory that no GPU knows, the call does all of it.
+ */
+int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);
+int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);
+
 /* How requests of a stage, of 1 MiB at most, went on from the stage or came to it. */
 struct lanefs_rungs {
 	uint64_t kernel; /* many by one launch of a kernel */

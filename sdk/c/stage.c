@@ -21,14 +21,6 @@
 
 enum { PAGE = 4096, TABLE = 64 << 10, LEAST = 1 << 20, USUAL = 64 << 20, MOST = 256 << 20, WIDE = 16, REAP = 64, READ_AHEAD = PARTS - 1 };
 
-/* The handle that the program has. */
-struct owner {
-	struct lanefs_stage stage;
-	pthread_mutex_t lock; /* a batch at a time */
-	pid_t pid;
-	int dead;             /* requests that the daemon has may still use the stage */
-};
-
 lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 {
 	if (size == 0)
@@ -44,8 +36,10 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 	}
 	struct lanefs_stage *st = &o->stage;
 	st->each = size / PARTS / PAGE * PAGE;
-	*st = (struct lanefs_stage){.s = s, .each = st->each, .size = PARTS * (st->each + TABLE), .data = MAP_FAILED};
+	*st = (struct lanefs_stage){.s = s, .each = st->each, .size = PARTS * (st->each + TABLE) + PAGE, .data = MAP_FAILED};
 	pthread_mutex_init(&o->lock, NULL);
+	pthread_mutex_init(&o->turn, NULL);
+	pthread_cond_init(&o->moved, NULL);
 	o->pid = getpid();
 	int fd = memfd_create("lanefs-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || ftruncate(fd, (off_t)st->size) ||
@@ -55,6 +49,7 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 		if ((st->ring = lanefs_ring_new(s, PARTS * ENTRIES))) {
 			close(fd);
 			for (int i = 0; i < PARTS; i++) {
+				st->part[i].owner = o;
 				st->part[i].start = i * st->each;
 				st->part[i].copy = (void *)(st->data + PARTS * st->each + (size_t)i * TABLE);
 			}
@@ -80,6 +75,7 @@ void lanefs_stage_free(lanefs_stage *st)
 	if (!st)
 		return;
 	if (o->pid == getpid()) { /* the GPU's objects are the parent's */
+		lanefs_stage_rest(o);
 		for (int i = 0; i < PARTS; i++)
 			lanefs_stage_settle(&st->part[i]);
 		lanefs_stage_forget(st);
@@ -98,23 +94,8 @@ void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r)
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* A batch on its way. */
-struct batch {
-	struct lanefs_stage *st;
-	struct target target;
-	uint32_t file;
-	int read;
-	char *base;
-	const struct lanefs_piece *piece;
-	size_t pieces, next;  /* next: the first that is not placed as a whole */
-	uint64_t done;        /* bytes of it that are placed */
-	int64_t *result;      /* of each piece: bytes, or a negative errno */
-	int code;             /* of the first failure that is not a piece's; text has more */
-	char text[256];
-};
-
 /* Notes why the batch as a whole fails. What is under way is waited for all the same. */
-static void give_up(struct batch *b)
+void lanefs_batch_give_up(struct batch *b)
 {
 	if (b->code)
 		return;
@@ -123,8 +104,9 @@ static void give_up(struct batch *b)
 }
 
 /* Places pieces in a part until it is full. A piece lies at its memory's address modulo 16. */
-static void place(struct batch *b, struct part *p)
+void lanefs_batch_place(struct batch *b, struct part *p)
 {
+	p->b = b;
 	p->n = 0;
 	p->used = 0;
 	while (b->next < b->pieces && p->n < ENTRIES) {
@@ -146,7 +128,7 @@ static void place(struct batch *b, struct part *p)
 }
 
 /* Hands a part's requests to the daemon. */
-static void submit(struct batch *b, struct part *p)
+void lanefs_batch_submit(struct batch *b, struct part *p)
 {
 	struct lanefs_request q[REAP];
 	for (unsigned i = 0; i < p->n && !b->code;) {
@@ -163,13 +145,13 @@ static void submit(struct batch *b, struct part *p)
 }
 
 /* Notes how a request ended. Behind a file's end there is nothing: the rest of the piece becomes zero, not what was in the stage. */
-static void ended(struct batch *b, const struct lanefs_completion *c)
+static void ended(struct lanefs_stage *st, const struct lanefs_completion *c)
 {
 	uint32_t part = (uint32_t)(c->data >> 32), i = (uint32_t)c->data;
-	struct lanefs_stage *st = b->st;
-	if (part >= PARTS || i >= st->part[part].n || !st->part[part].pending || c->result > (int64_t)st->part[part].entry[i].length)
+	if (part >= PARTS || !st->part[part].b || i >= st->part[part].n || !st->part[part].pending || c->result > (int64_t)st->part[part].entry[i].length)
 		return;
 	struct entry *e = &st->part[part].entry[i];
+	struct batch *b = st->part[part].b;
 	int64_t got = c->result < 0 ? 0 : c->result;
 	if (b->read)
 		memset(st->data + e->stage + got, 0, e->length - (uint64_t)got);
@@ -179,19 +161,19 @@ static void ended(struct batch *b, const struct lanefs_completion *c)
 }
 
 /* Waits for a part's requests. */
-static void await(struct batch *b, struct part *p)
+void lanefs_batch_await(struct batch *b, struct part *p)
 {
 	struct lanefs_completion c[REAP];
 	while (p->pending) {
 		int n = lanefs_ring_reap(b->st->ring, c, REAP, -1);
 		if (n < 0) {
-			give_up(b);
+			lanefs_batch_give_up(b);
 			((struct owner *)b->st)->dead = 1;
 			p->pending = 0;
 			return;
 		}
 		for (int i = 0; i < n; i++)
-			ended(b, &c[i]);
+			ended(b->st, &c[i]);
 	}
 }
 
@@ -199,14 +181,14 @@ static void await(struct batch *b, struct part *p)
 static void second(struct batch *b, struct part *p)
 {
 	if (b->read) {
-		await(b, p);
+		lanefs_batch_await(b, p);
 		if (!b->code && lanefs_stage_move(b->st, p, &b->target, 1))
-			give_up(b);
+			lanefs_batch_give_up(b);
 		return;
 	}
 	if (lanefs_stage_settle(p))
-		give_up(b);
-	submit(b, p);
+		lanefs_batch_give_up(b);
+	lanefs_batch_submit(b, p);
 }
 
 static void run(struct batch *b)
@@ -216,14 +198,14 @@ static void run(struct batch *b)
 	while (b->next < b->pieces && !b->code) {
 		struct part *p = &st->part[first % PARTS];
 		if (!b->read)
-			await(b, p);
+			lanefs_batch_await(b, p);
 		if (lanefs_stage_settle(p))
-			give_up(b);
-		place(b, p);
+			lanefs_batch_give_up(b);
+		lanefs_batch_place(b, p);
 		if (b->read)
-			submit(b, p);
+			lanefs_batch_submit(b, p);
 		else if (!b->code && lanefs_stage_move(st, p, &b->target, 0))
-			give_up(b);
+			lanefs_batch_give_up(b);
 		first++;
 		if (first - half == READ_AHEAD)
 			second(b, &st->part[half++ % PARTS]);
@@ -231,10 +213,10 @@ static void run(struct batch *b)
 	while (half < first)
 		second(b, &st->part[half++ % PARTS]);
 	for (int i = 0; i < PARTS; i++)
-		await(b, &st->part[i]);
+		lanefs_batch_await(b, &st->part[i]);
 }
 
-static int check(struct batch *b)
+int lanefs_batch_check(struct batch *b)
 {
 	for (size_t i = 0; i < b->pieces; i++) {
 		const struct lanefs_piece *q = &b->piece[i];
@@ -253,16 +235,17 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 	if (n == 0)
 		return 0;
-	if (check(&b))
+	if (lanefs_batch_check(&b))
 		return -1;
 	if (!b.result && !(b.result = malloc(n * sizeof *b.result)))
 		return lanefs_fail(ENOMEM, NULL);
 	memset(b.result, 0, n * sizeof *b.result);
 	pthread_mutex_lock(&o->lock);
+	lanefs_stage_drain(o);
 	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 	if (o->dead || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
-		give_up(&b);
+		lanefs_batch_give_up(&b);
 	else
 		run(&b);
 	pthread_mutex_unlock(&o->lock);

@@ -4,6 +4,9 @@
 
 #include "gpu.h"
 
+#include <pthread.h>
+#include <sys/types.h>
+
 enum { PARTS = 4, ENTRIES = 1024, REQUEST = 1 << 20, PIECE = 64 << 10 };
 
 /* A request of a batch: a part of one of its pieces. */
@@ -24,8 +27,11 @@ struct target {
 	void *stream;
 };
 
+struct batch;
+
 /* A part of the stage. Parts are used in turn. */
 struct part {
+	struct batch *b;      /* whose entries it has */
 	uint64_t start, used; /* offset in the stage, bytes */
 	unsigned n, pending;  /* entries, and requests that have no completion */
 	struct entry entry[ENTRIES];
@@ -33,6 +39,24 @@ struct part {
 	struct gpu *gpu;      /* of the event */
 	void *event;          /* after the last copy from or to the part */
 	int busy;             /* the event is to be waited for */
+	uint64_t ticket;      /* of a batch on a stream: what the word becomes when the file's side is done */
+	int reached, begun;   /* likewise: the stream has got there; the daemon has the requests. reached is protected by owner.turn */
+	void *owner;
+};
+
+/* A batch on its way. */
+struct batch {
+	struct lanefs_stage *st;
+	struct target target;
+	uint32_t file;
+	int read;
+	char *base;
+	const struct lanefs_piece *piece;
+	size_t pieces, next;  /* next: the first that is not placed as a whole */
+	uint64_t done;        /* bytes of it that are placed */
+	int64_t *result;      /* of each piece: bytes, or a negative errno */
+	int code;             /* of the first failure that is not a piece's; text has more */
+	char text[256];
 };
 
 struct lanefs_stage {
@@ -43,9 +67,49 @@ struct lanefs_stage {
 	size_t size, each;    /* of the mapping, of a part's data */
 	struct gpu *gpu;      /* with which the stage is registered */
 	uint64_t device;      /* address of data for its kernels */
+	_Atomic uint64_t *word; /* that streams wait for; NULL until it is known whether they can */
+	uint64_t word_device;
+	int no_wait;          /* they cannot */
 	struct part part[PARTS];
 	struct lanefs_rungs rungs;
 };
+
+/* The handle that the program has. */
+struct owner {
+	struct lanefs_stage stage;
+	pthread_mutex_t lock; /* a batch at a time */
+	pid_t pid;
+	int dead;             /* requests that the daemon has may still use the stage */
+
+	/* Batches on streams: async.c. Their parts are begun and ended in turn. */
+	pthread_mutex_t turn; /* protects the fields below */
+	pthread_cond_t moved; /* one of them has changed */
+	pthread_t worker;
+	int works, quit;
+	unsigned begun, ended;
+	uint64_t ticket;
+};
+
+HIDDEN int lanefs_batch_check(struct batch *b);
+HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
+HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);
+HIDDEN void lanefs_batch_await(struct batch *b, struct part *p);
+HIDDEN void lanefs_batch_give_up(struct batch *b);
+
+/* Waits until no batch is on a stream. The caller holds lock. */
+HIDDEN void lanefs_stage_drain(struct owner *o);
+
+/* Ends the thread of batches on streams, after them. */
+HIDDEN void lanefs_stage_rest(struct owner *o);
+
+/* Whether a stream can wait for the stage's word. The GPU is entered, and has the stage. */
+HIDDEN int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t);
+
+/* Makes the stream tell when it gets here, and then wait for the word to become ticket. */
+HIDDEN int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct target *t, void (*reached)(void *));
+
+/* Registers the stage with the GPU, once. */
+HIDDEN int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g);
 
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);

@@ -7,7 +7,7 @@
 
 #include <errno.h>
 #include <link.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /*
@@ -19,6 +19,7 @@ enum { BLOCKS = 4, THREADS = 512 };                                    /* enough
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9 };                    /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1 };                                                     /* CUmemorytype, hipMemoryType since 6 */
+enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
 
@@ -91,7 +92,7 @@ int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, st
 }
 
 /* Registers the stage with the GPU of its first batch, for all devices of that library. */
-static int known_to(struct lanefs_stage *st, struct gpu *g)
+int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g)
 {
 	if (st->gpu && st->gpu->hip == g->hip)
 		return 0;
@@ -209,7 +210,7 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	if (rc)
 		return lanefs_gpu_bad(t->gpu, t->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
 	int kernel = t->kernels && p->n > FEW && p->used / p->n < LARGE;
-	rc = known_to(st, t->gpu);
+	rc = lanefs_stage_known(st, t->gpu);
 	if (!rc && kernel)
 		rc = load(t->gpu) || launch(st, p, t, read);
 	else if (!rc)
@@ -224,6 +225,42 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 		errno = saved;
 	lanefs_gpu_leave(t->gpu, was);
 	return rc ? -1 : 0;
+}
+
+static int wait_for(struct lanefs_stage *st, const struct target *t, uint64_t value)
+{
+	struct gpu *g = t->gpu;
+	return g->hip ? CALL(g, "StreamWaitValue64", (void *, void *, uint64_t, unsigned, uint64_t), t->stream, (void *)(uintptr_t)st->word_device, value, GEQ, UINT64_MAX) :
+		CALL(g, "StreamWaitValue64_v2", (void *, uint64_t, uint64_t, unsigned), t->stream, st->word_device, value, GEQ);
+}
+
+/* The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. */
+int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t)
+{
+	struct gpu *g = t->gpu;
+	if (st->word || st->no_wait)
+		return !st->no_wait;
+	void *signal = NULL;
+	if (!lanefs_gpu_function(g, "LaunchHostFunc") || (g->hip && CALL(g, "ExtMallocWithFlags", (void **, size_t, unsigned), &signal, sizeof *st->word, SIGNAL_MEMORY))) {
+		st->no_wait = 1;
+		return 0;
+	}
+	size_t last = st->size - sizeof *st->word;
+	st->word_device = signal ? (uint64_t)(uintptr_t)signal : st->device + last;
+	st->word = signal ? signal : (void *)(st->data + last);
+	atomic_store(st->word, 0);
+	st->no_wait = wait_for(st, t, 0) != 0; /* what is true already */
+	return !st->no_wait;
+}
+
+int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct target *t, void (*reached)(void *))
+{
+	int rc = CALL(t->gpu, "LaunchHostFunc", (void *, void (*)(void *), void *), t->stream, reached, p);
+	if (rc)
+		return lanefs_gpu_bad(t->gpu, "LaunchHostFunc", rc);
+	if ((rc = wait_for(st, t, p->ticket)))
+		lanefs_gpu_bad(t->gpu, "StreamWaitValue64", rc);
+	return rc ? 1 : 0; /* 1: the stream will get there, and does not wait */
 }
 
 int lanefs_stage_settle(struct part *p)
@@ -248,6 +285,8 @@ void lanefs_stage_forget(struct lanefs_stage *st)
 			CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
 	}
 	if (st->gpu && lanefs_gpu_enter(st->gpu, &was) == 0) {
+		if (st->word && st->gpu->hip)
+			CALL(st->gpu, "Free", (void *), (void *)st->word);
 		CALL(st->gpu, st->gpu->hip ? "HostUnregister" : "MemHostUnregister", (void *), st->data);
 		lanefs_gpu_leave(st->gpu, was);
 	}

@@ -42,7 +42,7 @@ static void host_memory(lanefs *s, int fd, size_t size)
 /* What the program uses of HIP, as the library finds it. */
 static struct {
 	int (*set)(int), (*pinned)(void **, size_t, unsigned), (*create)(void **, unsigned), (*query)(void *), (*sync)(void *), (*malloc)(void **, size_t), (*free)(void *);
-	int (*copy)(void *, const void *, size_t, int, void *);
+	int (*copy)(void *, const void *, size_t, int, void *), (*wait)(void *, void *, uint64_t, unsigned, uint64_t), (*signal)(void **, size_t, unsigned);
 } hip;
 
 static void load_hip(void)
@@ -56,6 +56,8 @@ static void load_hip(void)
 	hip.sync = (int (*)(void *))dlsym(lib, "hipStreamSynchronize");
 	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "hipMalloc");
 	hip.free = (int (*)(void *))dlsym(lib, "hipFree");
+	hip.wait = (int (*)(void *, void *, uint64_t, unsigned, uint64_t))dlsym(lib, "hipStreamWaitValue64");
+	hip.signal = (int (*)(void **, size_t, unsigned))dlsym(lib, "hipExtMallocWithFlags");
 	hip.copy = (int (*)(void *, const void *, size_t, int, void *))dlsym(lib, "hipMemcpyAsync");
 }
 
@@ -128,6 +130,83 @@ static void batches(lanefs *s, int fd, size_t size)
 	free(now);
 }
 
+/* Batches on streams: the calls return at once, and what is on a stream before and after them is. The file is as it was at the end. */
+static void async(lanefs *s, int fd, size_t size)
+{
+	enum { N = 3000, PART = 256 << 10 };
+	int waits = !getenv("LANEFS_SHIM_NO_WAIT");
+	uint32_t f;
+	lanefs_stage *st = lanefs_stage_new(s, 4 * PART);
+	void *memory, *host, *stream, *other;
+	uint64_t *gate;
+	WANT(st && lanefs_open(s, fd, &f) == 0);
+	WANT(hip.malloc(&memory, 2 * size) == 0 && hip.pinned(&host, 2 * size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0 && hip.create(&other, NON_BLOCKING) == 0);
+	char *was = malloc(size), *got = host, *now = malloc(size);
+	int64_t done[8];
+	WANT(was && now && pread(fd, was, size, 0) == (ssize_t)size);
+
+	/* Behind a gate on the stream nothing is done, and the call returns. */
+	if (waits) {
+		WANT(hip.signal((void **)&gate, 8, 2) == 0);
+		*gate = 0;
+		memset(got, 'x', 2 * size);
+		WANT(hip.wait(stream, gate, 1, 0, UINT64_MAX) == 0 && hip.copy(memory, got, 2 * size, DEFAULT, stream) == 0);
+		struct lanefs_piece two[] = {{0, 5, PART - 99}, {PART, PART, PART}};
+		WANT(lanefs_read_async(st, f, memory, two, 2, stream, NULL, &done[0]) == 0 && done[0] == 0);
+		two[0].length = 0; /* which is not looked at any more */
+		WANT(pwrite(fd, "now", 3, 0) == 3 && fsync(fd) == 0); /* the file is read later */
+		memcpy(got, "now", 3);
+		WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.query(stream) != 0 && done[0] == 0);
+		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+		WANT(hip.sync(stream) == 0 && done[0] == 2 * PART - 99);
+		WANT(got[4] == 'x' && memcmp(got + 5, "now", 3) == 0 && memcmp(got + 8, was + 3, PART - 102) == 0 && got[5 + PART - 99] == 'x');
+		WANT(memcmp(got + PART, was + PART, PART) == 0 && got[2 * PART] == 'x');
+		WANT(pwrite(fd, was, 3, 0) == 3 && fsync(fd) == 0);
+	}
+
+	/* More than the stage holds; a write that is read again; many pieces; all on one stream, waited for once. */
+	for (size_t i = 0; i < size; i++)
+		got[i] = (char)~was[i];
+	WANT(hip.copy(memory, got, size, DEFAULT, stream) == 0);
+	WANT(lanefs_write_async(st, f, memory, &(struct lanefs_piece){0, 0, size}, 1, stream, NULL, &done[0]) == 0);
+	WANT(lanefs_read_async(st, f, (char *)memory + size, &(struct lanefs_piece){0, 0, size}, 1, stream, NULL, &done[1]) == 0);
+	WANT(hip.copy(memory, was, size, DEFAULT, stream) == 0);
+	WANT(lanefs_write_async(st, f, memory, &(struct lanefs_piece){0, 0, size}, 1, stream, NULL, &done[2]) == 0);
+	static struct lanefs_piece piece[N];
+	static int64_t result[N];
+	for (unsigned i = 0; i < N; i++)
+		piece[i] = (struct lanefs_piece){i * 7919u % (size - 300), i * 200, 200};
+	WANT(lanefs_read_async(st, f, memory, piece, N, stream, result, &done[3]) == 0);
+	WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	WANT(done[0] == (int64_t)size && done[1] == (int64_t)size && done[2] == (int64_t)size && done[3] == N * 200);
+	for (size_t i = 0; i < size; i++)
+		WANT(got[size + i] == (char)~was[i]);
+	for (unsigned i = 0; i < N; i++)
+		WANT(result[i] == 200 && memcmp(got + i * 200, was + piece[i].file_offset, 200) == 0);
+	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, was, size) == 0);
+
+	/* Errors are in their place, and the stream goes on. Two streams. A batch of before beside it, and the end of a file. */
+	memset(got, 'x', 2 * size);
+	WANT(hip.copy(memory, got, 2 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	WANT(lanefs_read_async(st, f + 77, memory, &(struct lanefs_piece){0, 0, 100}, 1, stream, NULL, &done[0]) == 0);
+	WANT(lanefs_read_async(st, f, memory, &(struct lanefs_piece){UINT64_MAX, 0, 100}, 1, stream, NULL, &done[1]) == -1 && errno == EINVAL);
+	WANT(lanefs_read_async(st, f, memory, &(struct lanefs_piece){size - 10, 100, 20}, 1, other, result, &done[2]) == 0);
+	WANT(lanefs_read_async(st, f, memory, NULL, 0, other, NULL, &done[3]) == 0 && done[3] == 0);
+	WANT(lanefs_read_into(st, f, (char *)memory + 200, 7, 100, stream) == 100);
+	WANT(hip.sync(other) == 0 && hip.copy(got, memory, 300, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	WANT(done[0] == -EBADF && done[2] == 10 && result[0] == 10 && memcmp(got + 100, was + size - 10, 10) == 0 && got[115] == 0 && got[120] == 'x');
+	WANT(memcmp(got + 200, was + 7, 100) == 0);
+
+	for (int i = 0; i < 6; i++)
+		WANT(lanefs_read_async(st, f, (char *)memory + i, &(struct lanefs_piece){0, 0, size}, 1, i % 2 ? other : stream, NULL, &done[i]) == 0);
+	lanefs_stage_free(st); /* under them */
+	for (int i = 0; i < 6; i++)
+		WANT(done[i] == (int64_t)size);
+	WANT(hip.sync(stream) == 0 && hip.sync(other) == 0 && lanefs_release(s, f) == 0 && hip.free(memory) == 0);
+	free(was);
+	free(now);
+}
+
 int main(int argc, char **argv)
 {
 	WANT(argc == 3);
@@ -145,6 +224,7 @@ int main(int argc, char **argv)
 
 	load_hip();
 	batches(s, fd, size);
+	async(s, fd, size);
 	char *want = malloc(size), *host;
 	WANT(want && pread(fd, want, size, 0) == (ssize_t)size);
 	WANT(hip.set(0) == 0 && hip.pinned((void **)&host, size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0);

@@ -65,5 +65,7 @@ int be_stream_query(void *s);
 int be_launch(void *f, const uint32_t dims[6], void *s, void **params);
 int be_copy(void *dst, const void *src, size_t n, void *s);
 int be_fill(void *dst, unsigned char v, size_t n, void *s);
+int be_call(void (*f)(void *), void *arg, void *s);         /* in the stream's order */
+int be_wait(uint64_t *word, uint64_t least, void *s);       /* until the word is that large */
 
 #endif

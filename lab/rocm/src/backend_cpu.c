@@ -328,6 +328,8 @@ struct job {
 	const void *src;
 	size_t n;
 	unsigned char v;
+	void (*call)(void *);
+	uint64_t *word, least;
 };
 
 struct stream {
@@ -351,6 +353,11 @@ static void *work(void *arg) {
 		pthread_mutex_unlock(&lock);
 		if (j->kernel)
 			j->kernel(j->dims, j->args);
+		else if (j->call)
+			j->call(j->dst);
+		else if (j->word)
+			while (__atomic_load_n(j->word, __ATOMIC_ACQUIRE) < j->least)
+				usleep(10);
 		else if (j->src)
 			memmove(j->dst, j->src, j->n);
 		else
@@ -420,3 +427,5 @@ int be_launch(void *f, const uint32_t dims[6], void *s, void **params) {
 
 int be_copy(void *dst, const void *src, size_t n, void *s) { return put(s, (struct job){.dst = dst, .src = src, .n = n}); }
 int be_fill(void *dst, unsigned char v, size_t n, void *s) { return put(s, (struct job){.dst = dst, .v = v, .n = n}); }
+int be_call(void (*f)(void *), void *arg, void *s) { return put(s, (struct job){.call = f, .dst = arg}); }
+int be_wait(uint64_t *word, uint64_t least, void *s) { return put(s, (struct job){.word = word, .least = least}); }

@@ -32,7 +32,8 @@ typedef unsigned long long ptr;
 	X(cuModuleLoadData, void **, const void *) X(cuModuleUnload, void *) X(cuModuleGetFunction, void **, void *, const char *) \
 	X(cuStreamCreate, void **, unsigned) X(cuStreamDestroy_v2, void *) X(cuStreamQuery, void *) \
 	X(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) \
-	X(cuMemcpyAsync, ptr, ptr, size_t, void *) X(cuMemsetD8Async, ptr, unsigned char, size_t, void *)
+	X(cuMemcpyAsync, ptr, ptr, size_t, void *) X(cuMemsetD8Async, ptr, unsigned char, size_t, void *) \
+	X(cuLaunchHostFunc, void *, void (*)(void *), void *) X(cuStreamWaitValue64_v2, void *, ptr, uint64_t, unsigned)
 #define DECLARE(name, ...) static int (*name)(__VA_ARGS__);
 CALLS(DECLARE)
 
@@ -177,3 +178,5 @@ int be_launch(void *f, const uint32_t d[6], void *s, void **params) {
 
 int be_copy(void *dst, const void *src, size_t n, void *s) { return cuMemcpyAsync((ptr)dst, (ptr)src, n, s); }
 int be_fill(void *dst, unsigned char v, size_t n, void *s) { return cuMemsetD8Async((ptr)dst, v, n, s); }
+int be_call(void (*f)(void *), void *arg, void *s) { return cuLaunchHostFunc(s, f, arg); }
+int be_wait(uint64_t *word, uint64_t least, void *s) { return cuStreamWaitValue64_v2(s, (ptr)word, least, 0); }

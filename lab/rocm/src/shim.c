@@ -12,7 +12,7 @@
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
- * amdgpu does not.
+ * amdgpu does not. With LANEFS_SHIM_NO_WAIT streams cannot wait for values.
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -248,7 +248,37 @@ API int hipMemGetInfo(size_t *f, size_t *total) {
 
 API int hipMalloc(void **p, size_t n) { return alloc_device(p, n); }
 
+/* Signals: 8 bytes each, which streams can wait for. */
+static void *signals[64];
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+static int alloc_signal(void **p, size_t n) {
+	NEED();
+	int rc = INVALID;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < SIGNALS && n == 8 && rc != OK && !getenv("LANEFS_SHIM_NO_WAIT"); i++)
+		if (!signals[i] && (rc = be_host_alloc(p, n)) == OK)
+			signals[i] = *p;
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+/* Whether p was a signal. */
+static int free_signal(void *p) {
+	int found = 0;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < SIGNALS; i++)
+		if (p && signals[i] == p) {
+			signals[i] = NULL;
+			found = be_host_free(p) == OK;
+		}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
 API int hipExtMallocWithFlags(void **p, size_t n, unsigned flags) {
+	if (flags == 2)
+		return alloc_signal(p, n);
 	if (flags != 0 && flags != 1 && flags != 3)
 		return INVALID;
 	/* As HSA does for a Radeon without HSA_FORCE_FINE_GRAIN_PCIE. */
@@ -260,7 +290,7 @@ API int hipExtMallocWithFlags(void **p, size_t n, unsigned flags) {
 API int hipFree(void *p) {
 	NEED();
 	int rc = be_sync();
-	return rc == OK ? disown(p) : rc;
+	return rc != OK || free_signal(p) ? rc : disown(p);
 }
 
 API int hipHostMalloc(void **p, size_t n, unsigned flags) {
@@ -500,6 +530,18 @@ API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) 
 API int hipMemsetD8Async(void *dst, unsigned char v, size_t n, void *s) {
 	NEED();
 	return be_fill(dst, v, n, s);
+}
+
+API int hipLaunchHostFunc(void *s, void (*f)(void *), void *arg) {
+	NEED();
+	return be_call(f, arg, s);
+}
+
+API int hipStreamWaitValue64(void *s, void *word, uint64_t value, unsigned flags, uint64_t mask) {
+	NEED();
+	if (flags != 0 || mask != UINT64_MAX)
+		return INVALID;
+	return be_wait(word, value, s);
 }
 
 /* An event is a word that a copy on its stream sets. */

@@ -1,0 +1,266 @@
+/*
+ * Batches on a stream: the call returns at once, and neither the program's threads nor the GPU's other streams wait.
+ *
+ *  1. The caller places the pieces in the next parts of the stage, and puts on the stream, for each part:            put
+ *     Read: a function that says "reached", a wait for the stage's word, the copies out of the stage.
+ *     Write: the copies into the stage, the function, the wait.
+ *  2. The library's thread begins a part's requests when the stream has reached it, in the order of the calls.       work
+ *  3. When they have ended it stores results, and then the part's ticket in the word: the stream goes on.            finish
+ *
+ * A part is free for the next batch when its requests have ended and its copies, too. While none is free the caller waits.
+ */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A batch on a stream, and what it owns. */
+struct async {
+	struct batch b;
+	struct lanefs_piece *piece;
+	int64_t *own;         /* results, if the program wants none */
+	int64_t *done;        /* of the program */
+	unsigned parts;       /* on the stream. Protected by owner.turn, as the next is */
+	int placed;           /* there will be no more */
+};
+
+static void reached(void *arg)
+{
+	struct part *p = arg;
+	struct owner *o = p->owner;
+	pthread_mutex_lock(&o->turn);
+	p->reached = 1;
+	pthread_cond_broadcast(&o->moved);
+	pthread_mutex_unlock(&o->turn);
+}
+
+static void settle_account(struct async *a)
+{
+	int64_t sum = 0;
+	int code = a->b.code;
+	for (size_t i = 0; i < a->b.pieces && !code; i++) {
+		if (a->b.result[i] >= 0)
+			sum += a->b.result[i];
+		else if (a->own)
+			code = (int)-a->b.result[i];
+	}
+	*a->done = code ? -code : sum;
+	free(a->own);
+	free(a->piece);
+	free(a);
+}
+
+/* Ends a part: its batch, if it is the last one, and the stream's wait. The caller holds turn. */
+static void finish(struct owner *o, struct part *p)
+{
+	struct async *a = (struct async *)p->b;
+	int last = --a->parts == 0 && a->placed;
+	p->b = NULL;
+	if (last)
+		settle_account(a);
+	atomic_store(o->stage.word, p->ticket); /* after the bytes and the results */
+	o->ended++;
+	pthread_cond_broadcast(&o->moved);
+}
+
+/* Begins a part's requests, unless the daemon has gone. */
+static void begin(struct owner *o, struct part *p)
+{
+	struct batch *b = p->b;
+	p->begun = 1;
+	if (o->dead) {
+		lanefs_fail(ECONNRESET, lanefs_gone_text);
+		lanefs_batch_give_up(b);
+	}
+	lanefs_batch_submit(b, p); /* not if the batch has failed: then the stream copies zeroes */
+	for (unsigned i = 0; i < p->n && !p->pending && b->read; i++)
+		memset(o->stage.data + p->entry[i].stage, 0, p->entry[i].length);
+}
+
+static void *work(void *arg)
+{
+	struct owner *o = arg;
+	pthread_mutex_lock(&o->turn);
+	for (;;) {
+		struct part *p = &o->stage.part[o->ended % PARTS];
+		while (o->begun == o->ended ? !o->quit : !p->reached)
+			pthread_cond_wait(&o->moved, &o->turn);
+		if (o->begun == o->ended)
+			break;
+		for (unsigned i = o->ended; i != o->begun && o->stage.part[i % PARTS].reached; i++) {
+			struct part *q = &o->stage.part[i % PARTS];
+			if (!q->begun) {
+				pthread_mutex_unlock(&o->turn);
+				begin(o, q);
+				pthread_mutex_lock(&o->turn);
+			}
+		}
+		pthread_mutex_unlock(&o->turn);
+		lanefs_batch_await(p->b, p);
+		pthread_mutex_lock(&o->turn);
+		finish(o, p);
+	}
+	pthread_mutex_unlock(&o->turn);
+	return NULL;
+}
+
+/* Starts the thread. It gets none of the program's signals. */
+static int start(struct owner *o)
+{
+	sigset_t all, was;
+	if (o->works)
+		return 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &was);
+	int rc = pthread_create(&o->worker, NULL, work, o);
+	pthread_sigmask(SIG_SETMASK, &was, NULL);
+	o->works = !rc;
+	return rc ? lanefs_fail(rc, NULL) : 0;
+}
+
+void lanefs_stage_drain(struct owner *o)
+{
+	pthread_mutex_lock(&o->turn);
+	while (o->begun != o->ended)
+		pthread_cond_wait(&o->moved, &o->turn);
+	pthread_mutex_unlock(&o->turn);
+}
+
+void lanefs_stage_rest(struct owner *o)
+{
+	if (!o->works)
+		return;
+	pthread_mutex_lock(&o->turn);
+	o->quit = 1;
+	pthread_cond_broadcast(&o->moved);
+	pthread_mutex_unlock(&o->turn);
+	pthread_join(o->worker, NULL);
+	o->works = 0;
+}
+
+/* Puts a part's share of the batch on the stream. A failure after the stream has got something leaves the part to the worker. */
+static void put(struct owner *o, struct async *a)
+{
+	struct batch *b = &a->b;
+	struct part *p = &o->stage.part[o->begun % PARTS]; /* begun is changed by this thread alone */
+	int was, rc;
+	pthread_mutex_lock(&o->turn);
+	while (o->begun - o->ended == PARTS)
+		pthread_cond_wait(&o->moved, &o->turn);
+	pthread_mutex_unlock(&o->turn);
+	if (lanefs_stage_settle(p)) {
+		lanefs_batch_give_up(b);
+		return;
+	}
+	lanefs_batch_place(b, p);
+	p->reached = p->begun = 0;
+	p->ticket = ++o->ticket;
+	pthread_mutex_lock(&o->turn);
+	a->parts++;
+	pthread_mutex_unlock(&o->turn);
+	rc = !b->read && lanefs_stage_move(b->st, p, &b->target, 0) ? -1 : lanefs_gpu_enter(b->target.gpu, &was);
+	if (!rc) {
+		rc = lanefs_stage_gate(b->st, p, &b->target, reached);
+		lanefs_gpu_leave(b->target.gpu, was);
+	}
+	if (!rc && b->read)
+		rc = lanefs_stage_move(b->st, p, &b->target, 1) ? 1 : 0;
+	if (rc)
+		lanefs_batch_give_up(b);
+	pthread_mutex_lock(&o->turn);
+	if (rc < 0) { /* the stream does not know of the part */
+		a->parts--;
+		p->b = NULL;
+	} else {
+		o->begun++;
+		pthread_cond_broadcast(&o->moved);
+	}
+	pthread_mutex_unlock(&o->turn);
+}
+
+/* Whether the batch can be put on its stream. */
+static int can(struct owner *o, struct batch *b)
+{
+	int was, yes = 0;
+	if (!b->target.gpu || lanefs_gpu_enter(b->target.gpu, &was))
+		return 0;
+	if (lanefs_stage_known(b->st, b->target.gpu) == 0)
+		yes = lanefs_stage_waits(b->st, &b->target);
+	lanefs_gpu_leave(b->target.gpu, was);
+	return yes && start(o) == 0;
+}
+
+static struct async *new_async(const struct batch *b, const struct lanefs_piece *piece, int64_t *done)
+{
+	struct async *a = calloc(1, sizeof *a);
+	if (a) {
+		*a = (struct async){.b = *b, .done = done, .piece = malloc(b->pieces * sizeof *piece), .own = b->result ? NULL : malloc(b->pieces * sizeof *a->own)};
+		a->b.piece = a->piece;
+		a->b.result = b->result ? b->result : a->own;
+		if (a->piece && a->b.result) {
+			memcpy(a->piece, piece, b->pieces * sizeof *piece);
+			memset(a->b.result, 0, b->pieces * sizeof *a->b.result);
+			return a;
+		}
+		free(a->own);
+		free(a->piece);
+		free(a);
+	}
+	lanefs_fail(ENOMEM, NULL);
+	return NULL;
+}
+
+static int async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done)
+{
+	struct owner *o = (struct owner *)st;
+	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results};
+	if (o->pid != getpid())
+		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	*done = 0;
+	if (n == 0)
+		return 0;
+	if (lanefs_batch_check(&b))
+		return -1;
+	pthread_mutex_lock(&o->lock);
+	int rc = lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target);
+	if (rc || !can(o, &b)) {
+		pthread_mutex_unlock(&o->lock);
+		if (rc)
+			return -1;
+		int64_t got = read ? lanefs_read_batch(st, file, base, piece, n, stream, results) : lanefs_write_batch(st, file, base, piece, n, stream, results);
+		*done = got < 0 ? -errno : got;
+		return 0;
+	}
+	struct async *a = new_async(&b, piece, done);
+	if (!a) {
+		pthread_mutex_unlock(&o->lock);
+		return -1;
+	}
+	while (a->b.next < n && !a->b.code)
+		put(o, a);
+	pthread_mutex_lock(&o->turn);
+	int last = a->parts == 0, code = a->b.code;
+	char text[sizeof a->b.text];
+	memcpy(text, a->b.text, sizeof text);
+	a->placed = 1;
+	if (last)
+		settle_account(a);
+	pthread_mutex_unlock(&o->turn);
+	pthread_mutex_unlock(&o->lock);
+	return last && code ? lanefs_fail(code, text[0] ? text : NULL) : 0;
+}
+
+int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
+{
+	return async(st, 1, file, memory, pieces, n, stream, results, done);
+}
+
+int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
+{
+	return async(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results, done);
+}
