@@ -1,5 +1,5 @@
-/* Run by the tests of cmd/lanefs: testgpu FILE KIND, a file of a mount on an AMD GPU, open to read and write, that is not empty,
- * and the kind of memory that there must be. */
+/* Run by the tests of cmd/lanefs, by the lab and by the bundle: testgpu FILE KIND, a file of a mount on a GPU, to be read and written, of 3 MiB
+ * at least, and the kind of memory that there must be. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,6 +44,39 @@ static struct {
 	int (*set)(int), (*pinned)(void **, size_t, unsigned), (*create)(void **, unsigned), (*query)(void *), (*sync)(void *), (*malloc)(void **, size_t), (*free)(void *);
 	int (*copy)(void *, const void *, size_t, int, void *), (*wait)(void *, void *, uint64_t, unsigned, uint64_t), (*signal)(void **, size_t, unsigned);
 } hip;
+
+/* CUDA's calls in the form of HIP's. */
+static struct {
+	void *context;
+	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*copy)(void *, const void *, size_t, void *), (*wait)(void *, uint64_t, uint64_t, unsigned);
+} cuda;
+
+static int cuda_set(int device) { return device == 0 ? cuda.current(cuda.context) : -1; }
+static int cuda_copy(void *to, const void *from, size_t n, int kind, void *stream) { (void)kind; return cuda.copy(to, from, n, stream); }
+static int cuda_wait(void *stream, void *word, uint64_t value, unsigned flags, uint64_t mask) { (void)mask; return cuda.wait(stream, (uint64_t)(uintptr_t)word, value, flags); }
+static int cuda_signal(void **word, size_t n, unsigned flags) { return hip.pinned(word, n, flags); }
+
+static void load_cuda(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	WANT(lib);
+	cuda.init = (int (*)(unsigned))dlsym(lib, "cuInit");
+	cuda.retain = (int (*)(void **, int))dlsym(lib, "cuDevicePrimaryCtxRetain");
+	cuda.current = (int (*)(void *))dlsym(lib, "cuCtxSetCurrent");
+	cuda.copy = (int (*)(void *, const void *, size_t, void *))dlsym(lib, "cuMemcpyAsync");
+	cuda.wait = (int (*)(void *, uint64_t, uint64_t, unsigned))dlsym(lib, "cuStreamWaitValue64_v2");
+	hip.pinned = (int (*)(void **, size_t, unsigned))dlsym(lib, "cuMemHostAlloc");
+	hip.create = (int (*)(void **, unsigned))dlsym(lib, "cuStreamCreate");
+	hip.query = (int (*)(void *))dlsym(lib, "cuStreamQuery");
+	hip.sync = (int (*)(void *))dlsym(lib, "cuStreamSynchronize");
+	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "cuMemAlloc_v2");
+	hip.free = (int (*)(void *))dlsym(lib, "cuMemFree_v2");
+	hip.set = cuda_set;
+	hip.copy = cuda_copy;
+	hip.wait = cuda_wait;
+	hip.signal = cuda_signal;
+	WANT(cuda.init(0) == 0 && cuda.retain(&cuda.context, 0) == 0);
+}
 
 static void load_hip(void)
 {
@@ -215,14 +248,17 @@ int main(int argc, char **argv)
 	WANT(fd >= 0 && fstat(fd, &st) == 0);
 	size_t size = (size_t)st.st_size;
 	lanefs *s = lanefs_connect(fd);
-	WANT(s && strcmp(lanefs_facts(s)->runtime, "hip") == 0);
+	WANT(s && strcmp(lanefs_facts(s)->runtime, "host") != 0);
 	host_memory(s, fd, size);
 	struct lanefs_buffer b;
 	void *at, *again, *stream;
 	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && b.size == size && !b.data && (int)b.kind == atoi(argv[2]));
 	WANT(lanefs_gpu_map(s, &b, &at) == 0 && lanefs_gpu_map(s, &b, &again) == 0 && at == again);
 
-	load_hip();
+	if (strcmp(lanefs_facts(s)->runtime, "cuda") == 0)
+		load_cuda();
+	else
+		load_hip();
 	batches(s, fd, size);
 	async(s, fd, size);
 	char *want = malloc(size), *host;
