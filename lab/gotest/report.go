@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +38,17 @@ type report struct {
 	broken   []string            // packages that failed
 	failures []string            // tests that failed
 	passed   int
+	slow     []slow // whole tests, without their parts, of a second and more
 }
+
+// slow is how long a test took.
+type slow struct {
+	key
+	seconds float64
+}
+
+// slowest is how many of the slowest tests the report names.
+const slowest = 10
 
 // key is one test; with an empty name, a package's own output.
 type key struct{ pkg, name string }
@@ -121,6 +132,9 @@ func (r *report) ended(t key, e event) {
 		}
 		return
 	}
+	if e.Elapsed >= 1 && !strings.Contains(t.name, "/") {
+		r.slow = append(r.slow, slow{t, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		r.passed++
@@ -200,6 +214,16 @@ func (r *report) end() error {
 	defer r.mu.Unlock()
 	n := 0
 	var s strings.Builder
+	slices.SortStableFunc(r.slow, func(a, b slow) int { return cmp.Compare(b.seconds, a.seconds) })
+	for i, t := range r.slow {
+		if i < slowest {
+			fmt.Fprintf(&s, "%s %s %.0f s", map[bool]string{true: "\nthe slowest:", false: ","}[i == 0], t.name, t.seconds)
+		}
+		fmt.Fprintf(r.log, "%3d. %6.1f s %s %s\n", i+1, t.seconds, t.pkg, t.name)
+	}
+	if len(r.slow) > 0 {
+		s.WriteString("\n")
+	}
 	for i, why := range slices.Sorted(maps.Keys(r.skipped)) {
 		if i == 0 {
 			s.WriteString("\nskipped:\n")
