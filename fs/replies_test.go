@@ -21,8 +21,14 @@ func heapInUse() int64 {
 
 // TestReadsOfAllSizesTakeLittleMemory reads 1 to 256 pages at a time, by several threads.
 func TestReadsOfAllSizesTakeLittleMemory(t *testing.T) {
-	const readers, rounds, page, pages, limit = 8, 4, 4 << 10, maxRequest >> 12, 64 << 20
-	m := newMount(t, Options{})
+	for name, way := range map[string]IOUring{"fuse": IOUringOff, "io_uring": IOUringAuto} {
+		t.Run(name, func(t *testing.T) { readAllSizes(t, way) })
+	}
+}
+
+func readAllSizes(t *testing.T, way IOUring) {
+	const readers, rounds, page, pages, limit = 8, 2, 4 << 10, maxRequest >> 12, 64 << 20
+	m := newMount(t, Options{IOUring: way})
 	require.NoError(t, os.WriteFile(m.path("file"), make([]byte, maxRequest), 0o600))
 	before := liveHeap()
 	var most atomic.Int64
