@@ -147,7 +147,7 @@ func (b *bench) rings(path string, write bool) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range []struct{ n, depth, shift int64 }{{4096, 1, 0}, {4096, 1024, 0}, {4096, 4096, 0}, {4096, 1024, 3}, {64 << 10, 512, 0}, {1 << 20, 64, 0}, {4 << 20, 32, 0}} {
+	for _, c := range []struct{ n, depth, shift int64 }{{4096, 1, 0}, {4096, 1024, 0}, {4096, 4096, 0}, {4096, 1024, 3}, {64 << 10, 1, 0}, {64 << 10, 256, 0}, {1 << 20, 64, 0}, {4 << 20, 32, 0}} {
 		if err := b.row("read", lanefs.OpRead, in, b.size, c.n, c.depth, c.shift); err != nil {
 			return err
 		}
