@@ -84,6 +84,35 @@ type Module interface {
 // Function is an entry point of a Module. It belongs to the Runtime that loaded it.
 type Function interface{ Name() string }
 
+// Limited is a Function of a device that holds only so many blocks at once.
+type Limited interface {
+	// Fits is how many blocks of that shape can be resident together, on a device that runs nothing else.
+	Fits(block Dim3) (int64, error)
+}
+
+// Fits is f's, and more than anybody asks for where there is no limit.
+func Fits(f Function, block Dim3) (int64, error) {
+	if l, ok := f.(Limited); ok {
+		return l.Fits(block)
+	}
+	return 1 << 30, nil
+}
+
+// Urgent is a Runtime whose streams can be of two kinds. Streams share queues of the device, in which a kernel waits for the end of all
+// that came before it: a kernel that does not end soon needs a queue in which nobody else's wait.
+type Urgent interface {
+	// NewUrgentStream is a stream with a queue that it shares with urgent ones only.
+	NewUrgentStream() (Stream, error)
+}
+
+// NewUrgentStream is rt's, or a stream like any other where all are alike.
+func NewUrgentStream(rt Runtime) (Stream, error) {
+	if u, ok := rt.(Urgent); ok {
+		return u.NewUrgentStream()
+	}
+	return rt.NewStream()
+}
+
 // Stream is an ordered queue of work on the device.
 type Stream interface {
 	// Launch runs f over grid × block threads. Every argument is one 64-bit word (an Addr or an integer): kernels of

@@ -48,6 +48,8 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.funcLoad.Optional("cuFuncLoad", "CUDA 12.4", lazy),
 		l.StreamCreate.Required("cuStreamCreate"), l.StreamDestroy.Required("cuStreamDestroy_v2"),
 		l.StreamQuery.Required("cuStreamQuery"), l.Launch.Required("cuLaunchKernel"),
+		l.StreamPriority.Required("cuStreamCreateWithPriority"), l.PriorityRange.Required("cuCtxGetStreamPriorityRange"),
+		l.Occupancy.Required("cuOccupancyMaxActiveBlocksPerMultiprocessor"),
 		l.Synchronize.Required("cuCtxSynchronize"),
 		l.Copy.Required("cuMemcpyAsync"), l.SetD8.Required("cuMemsetD8Async"),
 	}

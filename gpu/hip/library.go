@@ -52,6 +52,8 @@ func (l *library) hipSymbols() []dynlib.Symbol {
 		l.ModuleFunction.Required("hipModuleGetFunction"),
 		l.StreamCreate.Required("hipStreamCreateWithFlags"), l.StreamDestroy.Required("hipStreamDestroy"),
 		l.StreamQuery.Required("hipStreamQuery"), l.Launch.Required("hipModuleLaunchKernel"),
+		l.StreamPriority.Required("hipStreamCreateWithPriority"), l.PriorityRange.Required("hipDeviceGetStreamPriorityRange"),
+		l.Occupancy.Required("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"),
 		l.Synchronize.Required("hipDeviceSynchronize"),
 		l.Copy.Required("hipMemcpyAsync"), l.SetD8.Required("hipMemsetD8Async"),
 	}

@@ -39,6 +39,7 @@ type API struct {
 	Export, Import                                                 Call // likewise
 	ModuleLoad, ModuleUnload, ModuleFunction                       Call
 	StreamCreate, StreamDestroy, StreamQuery, Launch, Copy, SetD8  Call
+	StreamPriority, PriorityRange, Occupancy                       Call
 	Synchronize                                                    Call
 	CopyKind                                                       uintptr // what Copy takes between the size and the stream; 0: nothing
 	ImportByAddress                                                bool    // Import takes the address of the descriptor

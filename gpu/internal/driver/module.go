@@ -29,6 +29,17 @@ type function struct {
 
 func (f *function) Name() string { return f.name }
 
+// Fits implements gpu.Limited.
+func (f *function) Fits(block gpu.Dim3) (int64, error) {
+	var each int32 // on a compute unit
+	d := f.m.d
+	err := d.Do(d.api.Occupancy, uintptr(unsafe.Pointer(&each)), f.handle, uintptr(block.X*block.Y*block.Z), 0)
+	if err != nil {
+		return 0, fmt.Errorf("%s: how many blocks of %q fit: %w", d.prefix, f.name, err)
+	}
+	return int64(each) * int64(d.cfg.Facts.Units), nil
+}
+
 // Load implements gpu.Runtime: image is a code object (ELF) for the device, or PTX, which NVIDIA's
 // driver compiles for it, behind HIP too.
 func (d *Device) Load(image []byte) (gpu.Module, error) {

@@ -27,13 +27,29 @@ type stream struct {
 // NewStream implements gpu.Runtime. The stream does not synchronise with the default stream.
 func (d *Device) NewStream() (gpu.Stream, error) {
 	s := &stream{d: d}
-	if err := d.Do(d.api.StreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking); err != nil {
+	return s.opened(d.Do(d.api.StreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking))
+}
+
+// NewUrgentStream implements gpu.Urgent by a stream of the highest priority. AMD's runtime has some four hardware queues for the streams
+// of each priority, and every kernel there waits for those before it (the barrier bit of an AQL packet).
+func (d *Device) NewUrgentStream() (gpu.Stream, error) {
+	var least, most int32
+	if err := d.Do(d.api.PriorityRange, uintptr(unsafe.Pointer(&least)), uintptr(unsafe.Pointer(&most))); err != nil {
 		return nil, fmt.Errorf("%s: stream: %w", d.prefix, err)
+	}
+	s := &stream{d: d}
+	return s.opened(d.Do(d.api.StreamPriority, uintptr(unsafe.Pointer(&s.handle)), streamNonBlocking, uintptr(most)))
+}
+
+// opened is the stream, if it was created.
+func (s *stream) opened(err error) (gpu.Stream, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%s: stream: %w", s.d.prefix, err)
 	}
 	for i := range s.args {
 		s.params[i] = uintptr(unsafe.Pointer(&s.args[i]))
 	}
-	d.streams.Add(1)
+	s.d.streams.Add(1)
 	return s, nil
 }
 

@@ -59,7 +59,8 @@ int be_host_address(void **device, void *host);
 int be_module_load(void **m, const void *image);
 int be_module_unload(void *m);
 int be_module_function(void **f, void *m, const char *name);
-int be_stream_create(void **s);
+int be_occupancy(int *blocks, void *f, int block); /* of a compute unit */
+int be_stream_create(void **s, int urgent);
 int be_stream_destroy(void *s);
 int be_stream_query(void *s);
 int be_launch(void *f, const uint32_t dims[6], void *s, void **params);

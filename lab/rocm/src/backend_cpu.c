@@ -317,11 +317,26 @@ int be_module_function(void **f, void *module, const char *name) {
 	return *f ? OK : NOT_FOUND;
 }
 
-/* ---- streams: a thread each, which runs the jobs of a queue ---- */
+/*
+ * ---- streams ----
+ *
+ * A stream has a thread, which runs its jobs in order. Kernels, and fills, which are kernels on an AMD GPU, also go through a hardware
+ * queue, as with ROCm's runtime: there are some for each priority (GPU_MAX_HW_QUEUES; here LANEFS_SHIM_QUEUES, 4), a stream gets the one
+ * that the fewest have, and every packet has the barrier bit: it waits for the end of all that were put into the queue before it,
+ * whatever their streams. Copies have engines of their own.
+ */
+
+enum { MOST_QUEUES = 64 };
+
+struct queue {
+	unsigned streams;
+	uint64_t next, turn; /* packets put in, packets that have ended */
+	pthread_cond_t ended;
+};
 
 struct job {
 	struct job *next;
-	void (*kernel)(const uint32_t *, const uint64_t *); /* NULL: a copy, or with no src a fill */
+	void (*kernel)(const uint32_t *, const uint64_t *); /* NULL: a call, a wait, a copy, or with no src a fill */
 	uint32_t dims[6];
 	uint64_t args[ARGS];
 	void *dst;
@@ -330,14 +345,34 @@ struct job {
 	unsigned char v;
 	void (*call)(void *);
 	uint64_t *word, least;
+	uint64_t packet;
 };
 
 struct stream {
 	pthread_cond_t more;
+	struct queue *q;
 	struct job *first, **last;
 	unsigned queued;
 	int closed;
 };
+
+static struct queue queues[2][MOST_QUEUES];
+
+/* The caller holds the lock. */
+static struct queue *take_queue(int urgent) {
+	const char *n = getenv("LANEFS_SHIM_QUEUES");
+	int count = n ? atoi(n) : 4;
+	struct queue *all = queues[urgent], *best = all;
+	for (int i = 0; i < count && i < MOST_QUEUES; i++)
+		if (all[i].streams < best->streams)
+			best = &all[i];
+	if (best->next == 0)
+		pthread_cond_init(&best->ended, NULL);
+	best->streams++;
+	return best;
+}
+
+static int is_packet(const struct job *j) { return j->kernel || (!j->src && !j->call && !j->word); }
 
 static void *work(void *arg) {
 	struct stream *s = arg;
@@ -350,6 +385,8 @@ static void *work(void *arg) {
 			break;
 		if (!(s->first = j->next))
 			s->last = &s->first;
+		while (is_packet(j) && s->q->turn != j->packet)
+			pthread_cond_wait(&s->q->ended, &lock);
 		pthread_mutex_unlock(&lock);
 		if (j->kernel)
 			j->kernel(j->dims, j->args);
@@ -362,22 +399,37 @@ static void *work(void *arg) {
 			memmove(j->dst, j->src, j->n);
 		else
 			memset(j->dst, j->v, j->n);
-		free(j);
 		pthread_mutex_lock(&lock);
+		if (is_packet(j)) {
+			s->q->turn++;
+			pthread_cond_broadcast(&s->q->ended);
+		}
+		free(j);
 		s->queued--;
 		if (--queued == 0)
 			pthread_cond_broadcast(&idle);
 	}
+	s->q->streams--;
 	pthread_mutex_unlock(&lock);
 	pthread_cond_destroy(&s->more);
 	free(s);
 	return NULL;
 }
 
-int be_stream_create(void **out) {
+/* The host build runs any number of blocks; this many, so that limits are met. */
+int be_occupancy(int *blocks, void *f, int block) {
+	(void)f;
+	*blocks = 2048 / block;
+	return OK;
+}
+
+int be_stream_create(void **out, int urgent) {
 	struct stream *s = calloc(1, sizeof *s);
 	s->last = &s->first;
 	pthread_cond_init(&s->more, NULL);
+	pthread_mutex_lock(&lock);
+	s->q = take_queue(urgent);
+	pthread_mutex_unlock(&lock);
 	pthread_t t;
 	if (pthread_create(&t, NULL, work, s) != 0)
 		return UNKNOWN;
@@ -408,6 +460,8 @@ static int put(void *stream, struct job job) {
 	struct job *j = malloc(sizeof *j);
 	*j = job;
 	pthread_mutex_lock(&lock);
+	if (is_packet(j))
+		j->packet = s->q->next++;
 	*s->last = j;
 	s->last = &j->next;
 	s->queued++;

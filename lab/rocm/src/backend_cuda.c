@@ -30,7 +30,8 @@ typedef unsigned long long ptr;
 	X(cuMemHostAlloc, void **, size_t, unsigned) X(cuMemFreeHost, void *) X(cuMemHostRegister_v2, void *, size_t, unsigned) \
 	X(cuMemHostUnregister, void *) X(cuMemHostGetDevicePointer_v2, ptr *, void *, unsigned) \
 	X(cuModuleLoadData, void **, const void *) X(cuModuleUnload, void *) X(cuModuleGetFunction, void **, void *, const char *) \
-	X(cuStreamCreate, void **, unsigned) X(cuStreamDestroy_v2, void *) X(cuStreamQuery, void *) \
+	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, int *, void *, int, size_t) X(cuCtxGetStreamPriorityRange, int *, int *) \
+	X(cuStreamCreateWithPriority, void **, unsigned, int) X(cuStreamDestroy_v2, void *) X(cuStreamQuery, void *) \
 	X(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) \
 	X(cuMemcpyAsync, ptr, ptr, size_t, void *) X(cuMemsetD8Async, ptr, unsigned char, size_t, void *) \
 	X(cuLaunchHostFunc, void *, void (*)(void *), void *) X(cuStreamWaitValue64_v2, void *, ptr, uint64_t, unsigned)
@@ -168,7 +169,13 @@ int be_host_address(void **device, void *host) { return cuMemHostGetDevicePointe
 int be_module_load(void **m, const void *image) { return cuModuleLoadData(m, image); }
 int be_module_unload(void *m) { return cuModuleUnload(m); }
 int be_module_function(void **f, void *m, const char *name) { return cuModuleGetFunction(f, m, name); }
-int be_stream_create(void **s) { return cuStreamCreate(s, 1); }
+int be_occupancy(int *n, void *f, int block) { return cuOccupancyMaxActiveBlocksPerMultiprocessor(n, f, block, 0); }
+
+int be_stream_create(void **s, int urgent) {
+	int least, most, rc = cuCtxGetStreamPriorityRange(&least, &most);
+	return rc == OK ? cuStreamCreateWithPriority(s, 1, urgent ? most : least) : rc;
+}
+
 int be_stream_destroy(void *s) { return cuStreamDestroy_v2(s); }
 int be_stream_query(void *s) { return cuStreamQuery(s); }
 

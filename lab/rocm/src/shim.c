@@ -7,7 +7,7 @@
  * ones that exist, and what waits for the device with AMD (hipFree and the like) waits here too.
  *
  * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
- * LANEFS_SHIM_MEMORY, its bytes, over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
+ * LANEFS_SHIM_MEMORY, its bytes, and LANEFS_SHIM_QUEUES, its hardware queues (4), over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
  * LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
@@ -494,7 +494,24 @@ API int hipModuleGetFunction(void **f, void *m, const char *name) {
 
 API int hipStreamCreateWithFlags(void **s, unsigned flags) {
 	NEED();
-	return flags != 1 ? INVALID : be_stream_create(s);
+	return flags != 1 ? INVALID : be_stream_create(s, 0);
+}
+
+API int hipDeviceGetStreamPriorityRange(int *least, int *most) {
+	NEED();
+	*least = 1;
+	*most = -1;
+	return OK;
+}
+
+API int hipStreamCreateWithPriority(void **s, unsigned flags, int priority) {
+	NEED();
+	return flags != 1 || priority < -1 || priority > 1 ? INVALID : be_stream_create(s, priority < 0);
+}
+
+API int hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int block, size_t dynamic) {
+	NEED();
+	return !n || !f || block < 1 || dynamic ? INVALID : be_occupancy(n, f, block);
 }
 
 API int hipStreamDestroy(void *s) {
