@@ -56,6 +56,35 @@ LANEFS_FN quad load_quad(const quad *p) {
 #endif
 }
 
+/*
+ * A word that threads of one device share, in its memory: a load, and the store of `next` if `*seen` is there, else a load into it.
+ * Both order nothing.
+ */
+LANEFS_FN uint64_t load_device(const uint64_t *p) {
+#if defined(__NVPTX__)
+	uint64_t v;
+	asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"((const uint64_t NVME_GLOBAL *)p) : "memory");
+	return v;
+#else
+	return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+#endif
+}
+LANEFS_FN bool compare_exchange_device(uint64_t *p, uint64_t *seen, uint64_t next) {
+#if defined(__NVPTX__)
+	uint64_t was;
+	asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
+		: "=l"(was) : "l"((uint64_t NVME_GLOBAL *)p), "l"(*seen), "l"(next) : "memory");
+	bool stored = was == *seen;
+	*seen = was;
+	return stored;
+#else
+	return __scoped_atomic_compare_exchange_n(p, seen, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+#endif
+}
+
+/* A struct that may lie over memory of another type. */
+#define LANEFS_ALIAS __attribute__((may_alias))
+
 /* All earlier loads and stores come before all later ones: also a store before a load. */
 LANEFS_FN void full() {
 #if defined(__NVPTX__)

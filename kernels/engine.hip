@@ -35,17 +35,17 @@ template <typename T> LANEFS_FN void batch_team(uint64_t i, uint64_t, uint64_t l
 	write_back<T>(p, &lane);
 }
 
-template <typename T> LANEFS_FN void resident_team(uint64_t i, uint64_t, uint64_t lanes, uint64_t count, uint64_t idle, uint64_t limit) {
-	lanefs_lane *p = at<lanefs_lane>(lanes) + i / T::W;
-	if (i / T::W >= count || !is_ready(p))
-		return;
-	LANEFS_LOCAL(T, lane, p);
-	resident<T>(&lane, idle, limit);
-	report<T>(&lane, true, time<T>());
-	write_back<T>(p, &lane);
-	sync_team<T>();
-	release(); /* orders the lane's state before PARKED: the next launch of the lane reads it */
-	set_state<T>(at<lanefs_status>(p->status), LANEFS_PARKED);
+template <typename T> LANEFS_FN void resident_team(uint64_t i, uint64_t threads, uint64_t lanes, uint64_t count, uint64_t idle, uint64_t limit,
+	uint64_t word, uint64_t number) {
+	launch l = launch_of(word, number, time<T>(), idle, limit, count);
+#if defined(__AMDGPU__) || defined(__NVPTX__)
+	(void)threads;
+	if (i / T::W < count)
+		live<T>(at<lanefs_lane>(lanes) + i / T::W, &l);
+#else
+	if (i == 0)
+		live_together<T>(at<lanefs_lane>(lanes), threads < count ? threads : count, &l);
+#endif
 }
 
 LANEFS_FN void prp_thread(uint64_t i, uint64_t, uint64_t out, uint64_t list, uint64_t list_iova, uint64_t list_bytes, uint64_t page,
@@ -72,10 +72,10 @@ LANEFS_KERNEL2(lanefs_reset, reset_thread)
 LANEFS_KERNEL2(lanefs_ring, ring_thread)
 LANEFS_KERNEL3(lanefs_step, step_team<single>)
 LANEFS_KERNEL3(lanefs_batch, batch_team<single>)
-LANEFS_KERNEL4(lanefs_resident, resident_team<thread>)
+LANEFS_KERNEL6(lanefs_resident, resident_team<thread>)
 LANEFS_KERNEL3(lanefs_wave_step, step_team<wave>)
 LANEFS_KERNEL3(lanefs_wave_batch, batch_team<wave>)
-LANEFS_KERNEL4(lanefs_wave_resident, resident_team<wave>)
+LANEFS_KERNEL6(lanefs_wave_resident, resident_team<wave>)
 LANEFS_KERNEL7(lanefs_prp, prp_thread)
 LANEFS_KERNEL2(lanefs_gather, gather_wave)
 LANEFS_KERNEL3(lanefs_write_pattern, write_pattern)

@@ -16,7 +16,7 @@ import "structs"
 // Magic and Version are what a Lane begins with; the kernels refuse one that differs.
 const (
 	Magic   = 0x656e614c
-	Version = 3
+	Version = 4
 )
 
 // Sizes in bytes.
@@ -30,13 +30,21 @@ const (
 	LaneSize     = 384
 )
 
-// Command is what the CPU asks of a lane (Control.Command).
+// Command is what the CPU asks of a lane: the lowest byte of Control.Command.
 type Command = uint32
 
 const (
 	CommandRun  Command = iota // take work, post, reap
-	CommandPark                // a resident kernel leaves its loop and keeps what is in flight
+	CommandPark                // a resident kernel leaves, with all its lanes, and keeps what is in flight
 	CommandFail                // the queue pair is gone: answer everything with EngineQueueDead
+)
+
+// Of Control.Command the lowest byte is a Command; the rest counts holds. While that is odd the lane is the CPU's: a resident kernel
+// stores the number in Status.Held, and does nothing with the lane until it is even again.
+const (
+	CommandMask = 0xff
+	HoldShift   = 8
+	HoldBit     = 1 << HoldShift
 )
 
 // State is what a lane is doing (Status.State).
@@ -46,8 +54,9 @@ const (
 	StateNew     State = iota // ResetKernel has not run, or refused the lane
 	StateReady                // StepKernel and BatchKernel run it
 	StateRunning              // a resident kernel runs it
-	StateParking              // a resident kernel polls for work once more before it leaves
-	StateParked               // a resident kernel has left
+	StateParking              // a resident kernel polls for work once more before it leaves or dozes
+	StateParked               // a resident kernel has left, or has given the lane to the CPU, which holds it
+	StateDozing               // a resident kernel has it and looks for work now and then
 )
 
 // Engine is the engine's own outcome of a work item (Result.Engine).
@@ -113,7 +122,7 @@ type CID struct {
 // Control is written by the CPU and read by the lane: struct lanefs_control.
 type Control struct {
 	_        structs.HostLayout
-	Command  Command
+	Command  uint32 // a Command, and the number of the hold
 	Reserved [15]uint32
 }
 
@@ -129,7 +138,9 @@ type Status struct {
 	ResultNext uint32
 	BadCid     uint32 // CID, and SQID in the high half
 	Time       uint64
-	Reserved   [3]uint64
+	Held       uint32 // the last hold that a resident kernel has answered
+	Reserved0  uint32
+	Reserved   [2]uint64
 }
 
 // Counters only grow: struct lanefs_counters.

@@ -36,22 +36,30 @@
 #include <stdint.h>
 
 #define LANEFS_MAGIC 0x656e614cu /* "Lane" */
-#define LANEFS_VERSION 3u
+#define LANEFS_VERSION 4u
 
-/* What the CPU asks of a lane, in lanefs_control.command. */
+/* What the CPU asks of a lane, in the lowest byte of lanefs_control.command. */
 enum lanefs_command {
 	LANEFS_RUN = 0,  /* take work, post, reap */
-	LANEFS_PARK = 1, /* a resident kernel leaves its loop after this step and keeps what is in flight */
+	LANEFS_PARK = 1, /* a resident kernel leaves after this step, with all its lanes, and keeps what is in flight */
 	LANEFS_FAIL = 2, /* the queue pair is gone: answer all that is in flight and all work with LANEFS_QUEUE_DEAD */
 };
+
+/*
+ * The rest of that word counts holds. While it is odd the lane is the CPU's: a resident kernel answers with that number in
+ * lanefs_status.held, and does nothing with the lane until it is even again.
+ */
+#define LANEFS_COMMAND(word) ((word) & 0xffu)
+#define LANEFS_HOLD 0x100u
 
 /* What a lane is doing, in lanefs_status.state. */
 enum lanefs_state {
 	LANEFS_NEW = 0,     /* lanefs_reset has not run, or refused the lane: see failed */
 	LANEFS_READY = 1,   /* no resident kernel runs it; step and batch do */
 	LANEFS_RUNNING = 2, /* a resident kernel runs it */
-	LANEFS_PARKING = 3, /* a resident kernel is about to leave and polls for work once more */
-	LANEFS_PARKED = 4,  /* a resident kernel has left */
+	LANEFS_PARKING = 3, /* a resident kernel is about to leave or to doze, and polls for work once more */
+	LANEFS_PARKED = 4,  /* a resident kernel has left, or has given the lane to the CPU, which holds it */
+	LANEFS_DOZING = 5,  /* a resident kernel has it and looks for work now and then */
 };
 
 /* The engine's own outcome of a work item, in lanefs_result.engine. Anything but LANEFS_OK: status means nothing. */
@@ -117,7 +125,7 @@ enum lanefs_cid_state {
 
 /* Written by the CPU, read by the lane; a cache line of its own. */
 struct lanefs_control {
-	uint32_t command; /* enum lanefs_command */
+	uint32_t command; /* enum lanefs_command, and the number of the hold */
 	uint32_t reserved[15];
 } __attribute__((aligned(64)));
 
@@ -132,7 +140,9 @@ struct lanefs_status {
 	uint32_t result_next; /* position of the next result the lane will write */
 	uint32_t bad_cid;     /* CID and, in the high half, SQID of the completion that caused LANEFS_BAD_CQE */
 	uint64_t time;        /* of the last step */
-	uint64_t reserved[3];
+	uint32_t held;        /* the last hold that a resident kernel has answered */
+	uint32_t reserved0;
+	uint64_t reserved[2];
 } __attribute__((aligned(64)));
 
 /* Written by the lane, read by the CPU. They only grow, across lanefs_reset too. */
@@ -177,7 +187,7 @@ struct lanefs_lane {
 	uint32_t prp_stride; /* bytes of PRP list per CID, a power of two up to page_size or a multiple of it */
 	uint32_t page_size;  /* bytes: CC.MPS */
 	uint64_t silent;     /* bit n: completions of opcode n have nothing in DW0 and DW1, which are not read then */
-	uint64_t reserved1[6];
+	uint64_t reserved1[6]; /* a CPU's resident kernel keeps there what others have in registers */
 
 	/* The lane's own state; lanefs_reset sets it. */
 	uint32_t sq_tail;

@@ -1,6 +1,6 @@
 /*
- * A kernel's copy of its lane: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, and write_back() stores it
- * there again.
+ * A kernel's copy of its lane: LANEFS_LOCAL(team, lane, p) declares `lane` for the one at p, write_back() stores it there again, and
+ * LANEFS_RELOAD(team, lane, p) reads it anew into the copy that `lane` points to.
  *
  * A loop keeps its lane in registers on a GPU, where every access to the lane's own memory would be a trip to L2, and
  * stores the state when it leaves: the fields one by one, because a copy of the whole struct would keep it in
@@ -18,6 +18,12 @@ namespace lanefs {
 	lanefs_lane lane = *(p); \
 	if (self<T>() != 0) /* the sums of the team's threads make the lane's */ \
 	lane.totals.bytes_read = lane.totals.bytes_written = 0
+#define LANEFS_RELOAD(T, lane, p) \
+	do { \
+		*(lane) = *(p); \
+		if (self<T>() != 0) \
+			(lane)->totals.bytes_read = (lane)->totals.bytes_written = 0; \
+	} while (0)
 template <typename T> LANEFS_FN void write_back(lanefs_lane *p, const lanefs_lane *lane) {
 	uint64_t bytes_read = sum<T>(lane->totals.bytes_read), bytes_written = sum<T>(lane->totals.bytes_written);
 	if (self<T>() != 0)
@@ -48,6 +54,7 @@ template <typename T> LANEFS_FN void write_back(lanefs_lane *p, const lanefs_lan
 }
 #else
 #define LANEFS_LOCAL(T, lane, p) lanefs_lane &lane = *(p)
+#define LANEFS_RELOAD(T, lane, p) (void)0
 template <typename T> LANEFS_FN void write_back(lanefs_lane *, const lanefs_lane *) {}
 #endif
 

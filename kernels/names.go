@@ -15,8 +15,10 @@ const (
 	// BatchKernel (lanes, count, ticks): thread i steps lane i by the device's own clock until nothing is in flight and
 	// no work is left, or until ticks have passed.
 	BatchKernel = "lanefs_batch"
-	// ResidentKernel (lanes, count, idle, limit): thread i steps lane i by the device's own clock until CommandPark, until it
-	// has had nothing to do for idle ticks, or for limit ticks in all.
+	// ResidentKernel (lanes, count, idle, limit, word, number): thread i steps lane i by the device's own clock. A lane dozes that has
+	// had nothing to do for idle ticks. All leave when all doze, when one is told CommandPark, or after limit ticks. word is the
+	// address of a 64-bit word in the device's memory, zero at first, number one that no earlier launch with that word had, not 0. Of
+	// launches with the same word one runs at a time.
 	ResidentKernel = "lanefs_resident"
 	// WaveStepKernel, WaveBatchKernel and WaveResidentKernel are the same for lanes of a whole wave: the i-th wave serves lane
 	// i, so blocks are multiples of gpu.Facts.WaveSize. On a CPU a wave is one thread.

@@ -157,7 +157,7 @@ template <typename T> LANEFS_FN uint32_t poll_one_load(const lanefs_lane *lane, 
 		v = expected != 0 ? load_acquire(p) : load(p);
 		if (cqe)
 			v = there ? v ^ turn : absent;
-		bool found = s == 0 ? (uint32_t)v == lane->work_next + 1 : s == control_thread ? (uint32_t)v != LANEFS_RUN :
+		bool found = s == 0 ? (uint32_t)v == lane->work_next + 1 : s == control_thread ? ((uint32_t)v & (0xff | LANEFS_HOLD)) != LANEFS_RUN :
 			cqe && nvme::is_new(lane, v);
 		if (ballot<T>(found) != 0)
 			break;

@@ -70,7 +70,7 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 
 	uint32_t first_result = lane->result_next, first_work = lane->work_next;
 	uint64_t commands = lane->totals.commands;
-	if (*command == LANEFS_FAIL && lane->failed == LANEFS_OK)
+	if (LANEFS_COMMAND(*command) == LANEFS_FAIL && lane->failed == LANEFS_OK)
 		lane->failed = LANEFS_QUEUE_DEAD;
 
 	bool dw01_read = false;

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"runtime"
 
-	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -63,9 +63,12 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	} else if err := c.openImage(cfg, log); err != nil {
 		return c, err
 	}
-	err = c.open(cfg, controller.Config{Log: log, Queues: mountopt.MaxQueues, Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	err = c.open(cfg, controller.Config{Log: log, Queues: cfg.queues(), Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
 }
+
+// queues is how many queue pairs the mount asks for: after a GPU has failed its lanes need others.
+func (cfg *mountConfig) queues() int { return max(64, 2*(cfg.Lanes+cfg.CPULanes)) }
 
 // openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
@@ -76,7 +79,7 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 			return err
 		}
 		// A thread for each lane: one with two would finish last.
-		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, min(cfg.engine().Lanes, runtime.NumCPU()), gpuTransfer
+		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, min(cmp.Or(cfg.Lanes, 16), runtime.NumCPU()), gpuTransfer
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
@@ -19,9 +18,6 @@ type stack struct {
 	dev *namespace.Namespace
 	vol *ext4.FS
 }
-
-// defaultLanes is the number of queue pairs of a mount without lanes=: one for each CPU, 4 at least, so that requests seldom share one.
-func defaultLanes() int { return max(4, runtime.NumCPU()) }
 
 // openDevice opens what stands below the volume.
 func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
@@ -53,9 +49,6 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 // engine is the configuration of the mount's lanes, without the route of their doorbells.
 func (cfg *mountConfig) engine() engine.Config {
 	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.CPULanes, Team: engine.TeamWave, Batch: cfg.Batch}
-	if ec.Lanes == 0 {
-		ec.Lanes = defaultLanes()
-	}
 	if cfg.Depth > 0 {
 		ec.Depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}

@@ -60,6 +60,7 @@ func lanes(t *testing.T, open opener) {
 	t.Run("Resident", func(t *testing.T) { testResident(t, open) })
 	t.Run("Park", func(t *testing.T) { testPark(t, open) })
 	t.Run("ParkRecheck", func(t *testing.T) { testParkRecheck(t, open) })
+	t.Run("Together", func(t *testing.T) { testTogether(t, open) })
 	t.Run("ParkRace", func(t *testing.T) { testParkRace(t, open) })
 }
 

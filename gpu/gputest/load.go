@@ -25,6 +25,8 @@ type loaded struct {
 	own, queues gpu.Memory // n blocks each, of which the places' parts are used as shape.describe says
 	stage, out  gpu.Memory // what the CPU writes and reads
 	tests       gpu.Module
+	words       gpu.Memory // of resident launches
+	launches    uint64
 	perBell     float64 // SQEs a doorbell covered, of the run before
 }
 
@@ -36,7 +38,7 @@ func newLoaded(t testing.TB, open Open, workers team, n int, queues gpu.MemKind)
 	d := start(t, open)
 	l := &loaded{device: d, shape: loadShape, team: workers, at: loadShape.places(), n: n}
 	l.own, l.queues = d.alloc(gpu.DeviceFine, int64(n)*l.at.size), d.alloc(queues, int64(n)*l.at.size)
-	l.stage, l.out = d.alloc(gpu.HostMapped, 4096), d.alloc(gpu.HostMapped, 4096)
+	l.stage, l.out, l.words = d.alloc(gpu.HostMapped, 4096), d.alloc(gpu.HostMapped, 4096), d.word(n)
 	image, err := kerneltest.Image(d.Facts().Arch)
 	require.NoError(t, err)
 	l.tests, err = d.Load(image)
@@ -145,7 +147,8 @@ func (l *loaded) fed(total, most uint64) {
 	}
 	require.NoError(l.t, l.stream.Wait(patience))
 	lanes, stride, out := l.base(0)+uint64(l.at.lane), uint64(l.at.size), uint64(l.out.Addr())
-	l.together(started{name, l.threads(l.Facts()), []uint64{lanes, stride, l.limit()}},
+	l.launches++
+	l.together(started{name, l.threads(l.Facts()), []uint64{lanes, stride, l.limit(), uint64(l.words.Addr()), l.launches}},
 		started{kerneltest.NullKernel, wide, []uint64{lanes, stride, total, l.limit(), out}},
 		started{kerneltest.FeedKernel, wide, []uint64{lanes, stride, total, most, l.limit(), out + 2048}})
 	for i := range l.n {

@@ -7,9 +7,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
-	"github.com/lanefs/lanefs/kernels"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/kernels"
 )
 
 // Ticks of the device's clock: at most a few nanoseconds each, so these are a fraction of a second and an eternity.
@@ -23,6 +26,12 @@ const (
 // no kernel runs on memory that is no more.
 func (r *rig) background(name string, args ...uint64) (wait func()) {
 	r.t.Helper()
+	return r.backgroundOf(1, name, args...)
+}
+
+// backgroundOf is background for so many lanes.
+func (r *rig) backgroundOf(lanes int, name string, args ...uint64) (wait func()) {
+	r.t.Helper()
 	f, err := r.module.Function(name)
 	require.NoError(r.t, err)
 	s, err := r.NewStream()
@@ -31,7 +40,7 @@ func (r *rig) background(name string, args ...uint64) (wait func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if failure = s.Launch(f, one, r.block, args...); failure == nil {
+		if failure = s.Launch(f, gpu.Dim3{X: uint32(lanes), Y: 1, Z: 1}, r.block, args...); failure == nil {
 			failure = s.Wait(patience)
 		}
 	}()
@@ -106,7 +115,7 @@ func testBatchKernel(t *testing.T, open opener) {
 func testResident(t *testing.T, open opener) {
 	r := newLane(t, open, shape{sq: 16, cq: 16, ring: 32, cids: 15, stride: 64})
 	const total = 5000
-	wait := r.background(r.resident, r.args[0], 1, soon, never)
+	wait := r.stay(soon, never)
 	submitted, answered, launches := 0, 0, 1
 	seen := make([]bool, total)
 	r.until("the work", func() bool {
@@ -136,7 +145,7 @@ func testResident(t *testing.T, open opener) {
 			launches++
 			// As the engine does: on a busy machine the kernel may run and park again before the state is read.
 			atomic.StoreUint32(&r.status.State, kernels.StateRunning)
-			wait = r.background(r.resident, r.args[0], 1, soon, never)
+			wait = r.stay(soon, never)
 		}
 		return answered == total
 	})
@@ -150,8 +159,8 @@ func testResident(t *testing.T, open opener) {
 // A resident lane leaves when told to and at its limit, with commands in flight, which the next one completes.
 func testPark(t *testing.T, open opener) {
 	r := newLane(t, open, ordinary)
-	wait := r.background(r.resident, r.args[0], 1, never, never)
-	r.until("running", func() bool { return r.state() == kernels.StateRunning })
+	wait := r.stay(never, never)
+	r.until("running", func() bool { return r.state() >= kernels.StateRunning })
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 5})
 	var entries []sqe
 	r.until("the post", func() bool { entries = r.fetch(); return len(entries) > 0 })
@@ -163,14 +172,14 @@ func testPark(t *testing.T, open opener) {
 
 	atomic.StoreUint32(&r.control.Command, kernels.CommandRun)
 	r.complete(entries[0].cid, 0, 0, 0)
-	r.background(r.resident, r.args[0], 1, never, soon)() // to its limit
+	r.stay(never, soon)() // to its limit
 	results := r.take()
 	require.Len(t, results, 1)
 	require.Equal(t, uint16(5), results[0].Tag)
 	require.Equal(t, kernels.StateParked, r.state())
 
 	// A failed controller: the loop answers and goes on until told to park.
-	wait = r.background(r.resident, r.args[0], 1, never, never)
+	wait = r.stay(never, never)
 	atomic.StoreUint32(&r.control.Command, kernels.CommandFail)
 	r.submit(kernels.Work{Opcode: opFlush, Tag: 6})
 	r.until("the answer", func() bool { results = r.take(); return len(results) > 0 })
@@ -189,7 +198,7 @@ func testParkRace(t *testing.T, open opener) {
 	launch := func() {
 		wait()
 		atomic.StoreUint32(&r.status.State, kernels.StateReady)
-		wait = r.background(r.resident, r.args[0], 1, idle, never)
+		wait = r.stay(idle, never)
 	}
 	launch()
 	for round := range 500 {
@@ -228,7 +237,7 @@ func testParkRecheck(t *testing.T, open opener) {
 	r.lane.WorkNext = 2
 	r.lane.Status = r.lane.Work + 2*kernels.WorkSlotSize
 	state := r.work[2].Seq()
-	wait := r.background(r.resident, r.args[0], 1, 1000, never)
+	wait := r.stay(1000, never)
 	r.until("parking", func() bool { return atomic.LoadUint32(state) >= kernels.StateParking })
 	r.until("running again", func() bool {
 		require.NotEqual(t, kernels.StateParked, atomic.LoadUint32(state), "the lane left with work in its ring")
@@ -237,4 +246,122 @@ func testParkRecheck(t *testing.T, open opener) {
 	atomic.StoreUint32(&r.control.Command, kernels.CommandPark)
 	wait()
 	require.Equal(t, kernels.StateParked, atomic.LoadUint32(state))
+}
+
+// hold takes the lane out of the launch that runs it, giveBack puts it back.
+func (r *rig) hold() {
+	r.t.Helper()
+	number := atomic.AddUint32(&r.control.Command, kernels.HoldBit) >> kernels.HoldShift
+	r.until("the hold", func() bool { return atomic.LoadUint32(&r.status.Held) == number })
+}
+
+func (r *rig) giveBack() { atomic.AddUint32(&r.control.Command, kernels.HoldBit) }
+
+// answer submits a command, and plays the controller until it is answered.
+func (r *rig) answer(tag uint16) {
+	r.t.Helper()
+	r.submit(kernels.Work{Opcode: opFlush, Tag: tag, Cdw10: uint32(tag)})
+	r.until("the answer", func() bool {
+		results := r.serve()
+		if len(results) == 0 {
+			return false
+		}
+		require.Len(r.t, results, 1)
+		require.Equal(r.t, uint32(tag), results[0].Dw0)
+		return true
+	})
+}
+
+// Lanes of one launch come and go: one dozes, is woken, is held and made new while the others run on, and all leave together.
+func testTogether(t *testing.T, open opener) {
+	d := start(t, open.Open)
+	lanes := make([]*rig, 5)
+	array := d.alloc(gpu.HostCoherent, int64(len(lanes)*kernels.LaneSize))
+	for i := range lanes {
+		r := d.rig(open.team, shape{sq: 8, cq: 8, ring: 8, cids: 7, stride: 64})
+		at := int64(i * kernels.LaneSize)
+		lane := (*kernels.Lane)(unsafe.Pointer(&array.Host()[at]))
+		*lane, r.lane, r.args[0] = *r.lane, lane, uint64(array.Addr())+uint64(at)
+		lanes[i] = r
+		if i != 3 { // a lane that was never made ready disturbs nobody
+			r.reset()
+			require.Equal(t, kernels.StateReady, r.state())
+		}
+	}
+	first, held := lanes[0], lanes[1]
+	launch := func(idle uint64) func() {
+		t.Helper()
+		first.launches++
+		return first.backgroundOf(len(lanes), first.resident, first.args[0], uint64(len(lanes)), idle, never, uint64(first.word.Addr()), first.launches)
+	}
+	idle := uint64(1 << 29) // longer than the test's thread may stand still
+	if hz := d.Facts().ClockHz; hz != 0 {
+		idle = uint64(hz) / 5
+	}
+	wait := launch(idle)
+	for round := range uint16(3) {
+		for _, r := range []*rig{lanes[4], lanes[0], lanes[2], lanes[1]} {
+			r.answer(round)
+		}
+	}
+	tag := uint16(100)
+	dozing := func(r *rig) bool {
+		first.answer(tag) // which keeps the launch going
+		tag++
+		return r.state() == kernels.StateDozing
+	}
+	for _, r := range []*rig{lanes[2], lanes[4]} {
+		r.until("dozing", func() bool { return dozing(r) })
+		r.answer(7)
+		require.Equal(t, kernels.StateRunning, r.state())
+	}
+	for round := range 2 { // awake, then asleep
+		if round == 1 {
+			held.until("dozing", func() bool { return dozing(held) })
+		} else {
+			held.answer(8)
+		}
+		held.submit(kernels.Work{Opcode: opFlush, Tag: 9})
+		held.until("the post", func() bool { return len(held.fetch()) > 0 })
+		held.hold()
+		require.Equal(t, kernels.StateParked, held.state())
+		require.Equal(t, uint32(1), held.lane.InFlight, "its state is in memory")
+		held.submit(kernels.Work{Opcode: opFlush, Tag: 10, Cdw10: 10})
+		for range 100 {
+			dozing(first)
+		}
+		require.Empty(t, held.fetch(), "a lane that is held does nothing")
+		held.reset()
+		require.Equal(t, kernels.StateReady, held.state())
+		require.Equal(t, kernels.EngineQueueDead, held.take()[0].Engine, "what was in flight")
+		for range 100 {
+			dozing(first)
+		}
+		require.Equal(t, kernels.StateReady, held.state(), "also after lanefs_reset")
+		held.giveBack()
+		held.until("the answer", func() bool { return len(held.serve()) == 1 })
+	}
+	require.Equal(t, kernels.StateNew, lanes[3].state())
+	all := func(state kernels.State) {
+		t.Helper()
+		for i, r := range lanes {
+			if i != 3 {
+				require.Equal(t, state, r.state(), "lane %d", i)
+			}
+		}
+	}
+	wait() // nobody has anything to do
+	all(kernels.StateParked)
+
+	wait = launch(idle)
+	for _, r := range lanes {
+		if r != lanes[3] {
+			r.answer(1)
+		}
+	}
+	held.hold()
+	atomic.StoreUint32(&lanes[4].control.Command, kernels.CommandPark)
+	wait() // one that is told to takes the others along
+	all(kernels.StateParked)
+	require.Equal(t, uint64(tag-100)+4, first.lane.Totals.Commands)
 }

@@ -70,6 +70,8 @@ type rig struct {
 	prp      []byte
 	stepFn   gpu.Function
 	block    gpu.Dim3 // the team's threads
+	word     gpu.Memory
+	launches uint64 // of resident kernels
 
 	now        uint64
 	args       []uint64
@@ -82,10 +84,16 @@ type rig struct {
 
 func newRig(t testing.TB, open opener, s shape) *rig {
 	t.Helper()
-	d := start(t, open.Open)
-	r := &rig{device: d, team: open.team, shape: s, now: 1000, phase: 1}
+	return start(t, open.Open).rig(open.team, s)
+}
+
+// rig is a lane on the device.
+func (d *device) rig(workers team, s shape) *rig {
+	d.t.Helper()
+	r := &rig{device: d, team: workers, shape: s, now: 1000, phase: 1}
 	at := s.places()
 	r.mem = d.alloc(gpu.HostCoherent, at.size)
+	r.word = d.word(1)
 
 	b := r.mem.Host()
 	base := int64(r.mem.Addr())
@@ -102,9 +110,25 @@ func newRig(t testing.TB, open opener, s shape) *rig {
 	r.block = gpu.Dim3{X: uint32(r.threads(d.Facts())), Y: 1, Z: 1}
 	var err error
 	r.stepFn, err = d.module.Function(r.team.step)
-	require.NoError(t, err)
+	require.NoError(d.t, err)
 	r.args = []uint64{uint64(base + at.lane), 1, 0}
 	return r
+}
+
+// word is memory of the device for n words of resident launches.
+func (d *device) word(n int) gpu.Memory {
+	d.t.Helper()
+	m := d.alloc(gpu.DevicePlain, int64(8*n))
+	require.NoError(d.t, d.stream.Fill(m.Addr(), 0, int64(8*n)))
+	require.NoError(d.t, d.stream.Wait(patience))
+	return m
+}
+
+// stay launches the resident kernel in the background.
+func (r *rig) stay(idle, limit uint64) (wait func()) {
+	r.t.Helper()
+	r.launches++
+	return r.background(r.resident, r.args[0], 1, idle, limit, uint64(r.word.Addr()), r.launches)
 }
 
 // silent are the opcodes, a bit each, whose completions say nothing more, as engines have it.

@@ -26,7 +26,8 @@ const (
 	// the device, at most depth in flight.
 	LoadKernel     = "lanefs_load"
 	WaveLoadKernel = "lanefs_wave_load"
-	// LaneKernel and WaveLaneKernel (lanes, stride, limit) are the engine's resident loop.
+	// LaneKernel and WaveLaneKernel (lanes, stride, limit, words, number) are the engine's resident loop, in a launch
+	// of its own for each lane: words is the address of a 64-bit word for each (kernels.ResidentKernel).
 	LaneKernel     = "lanefs_lane"
 	WaveLaneKernel = "lanefs_wave_lane"
 	// NullKernel (lanes, stride, total, limit, out) is a controller: a wave for each queue.

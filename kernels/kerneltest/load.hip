@@ -72,15 +72,16 @@ template <typename T> LANEFS_FN void load_team(uint64_t i, uint64_t, uint64_t la
 	write_back<T>(p, &lane);
 }
 
-/* The resident loop of the engine itself, until the feeder stores LANEFS_PARK. */
-template <typename T> LANEFS_FN void lane_team(uint64_t i, uint64_t, uint64_t lanes, uint64_t stride, uint64_t limit) {
+/* A launch of the engine's own for each lane, until the feeder stores LANEFS_PARK. words has a word for each. */
+template <typename T> LANEFS_FN void lane_team(uint64_t i, uint64_t, uint64_t lanes, uint64_t stride, uint64_t limit, uint64_t words,
+	uint64_t number) {
 	lanefs_lane *p = at<lanefs_lane>(lanes + i / T::W * stride);
-	if (!is_ready(p))
-		return;
-	LANEFS_LOCAL(T, lane, p);
-	resident<T>(&lane, limit, limit);
-	report<T>(&lane, true, time<T>());
-	write_back<T>(p, &lane);
+	launch l = launch_of(words + 8 * (i / T::W), number, time<T>(), limit, limit, 1);
+#if defined(__AMDGPU__) || defined(__NVPTX__)
+	live<T>(p, &l);
+#else
+	live_together<T>(p, 1, &l);
+#endif
 }
 
 /* A controller that completes `total` commands of each queue, in order, without data. out[i] is how many it completed. */
@@ -177,8 +178,8 @@ LANEFS_FN void echo(uint64_t i, uint64_t, uint64_t in, uint64_t out, uint64_t ro
 
 LANEFS_KERNEL5(lanefs_load, load_team<thread>)
 LANEFS_KERNEL5(lanefs_wave_load, load_team<wave>)
-LANEFS_KERNEL3(lanefs_lane, lane_team<thread>)
-LANEFS_KERNEL3(lanefs_wave_lane, lane_team<wave>)
+LANEFS_KERNEL5(lanefs_lane, lane_team<thread>)
+LANEFS_KERNEL5(lanefs_wave_lane, lane_team<wave>)
 LANEFS_KERNEL5(lanefs_null, null_team<wave>)
 LANEFS_KERNEL6(lanefs_feed, feed_team<wave>)
 LANEFS_KERNEL4(lanefs_echo, echo)

@@ -103,9 +103,11 @@ static uint32_t answer_to(uint32_t cdw10) { return cdw10 * 2654435761u; }
 static void *run_lane(void *) {
 	const uint32_t dims[6] = {1, 1, 1, 1, 1, 1};
 	/* Parks when idle for 10 µs or so, and is launched again: here that is a loop. */
-	const uint64_t args[4] = {(uint64_t)&m.lane, 1, 20000, 2000000};
-	while (!acquired(&stop))
+	uint64_t word = 0, args[6] = {(uint64_t)&m.lane, 1, 20000, 2000000, (uint64_t)&word, 0};
+	while (!acquired(&stop)) {
+		args[5]++;
 		lanefs_resident(dims, args);
+	}
 	return nullptr;
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Config is what New needs; every field has a default.
 type Config struct {
-	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4. Fewer if the controller has fewer
+	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4, on a device at most 16. Fewer if controller or device hold fewer
 	CPULanes    int           // as many more that run on CPU, beside those on a GPU; none if the lanes run on a CPU anyway
 	CPU         gpu.Runtime   // runs them, and is closed after the engine
 	LateAfter   time.Duration // how old a heartbeat of a GPU's lane may be before batches go to those on the CPU; 0 is 100 µs
@@ -36,8 +36,9 @@ const (
 )
 
 const (
-	maxDepth   = 16384
-	rangePages = 4 // Dataset Management commands in flight on a lane
+	maxDepth    = 16384
+	deviceLanes = 16 // unless more are asked for: while one is in use all take room on the device
+	rangePages  = 4  // Dataset Management commands in flight on a lane
 )
 
 // fill sets what is zero to its default, and limits the rest to what the controller can do.
@@ -53,7 +54,11 @@ func (cfg *Config) fill(c *controller.Controller) error {
 			*v = d
 		}
 	}
-	def(&cfg.Lanes, max(4, runtime.NumCPU()))
+	lanes := max(4, runtime.NumCPU())
+	if !c.Runtime().Facts().CallerDriven {
+		lanes = min(lanes, deviceLanes)
+	}
+	def(&cfg.Lanes, lanes)
 	def(&cfg.Depth, 128)
 	def(&cfg.Retries, 3)
 	cfg.Depth = min(cfg.Depth, c.Capabilities().MQES(), maxDepth)

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/lanefs/lanefs/kernels"
@@ -191,7 +190,7 @@ func (l *lane) failAll(err error) {
 
 // recall has the kernel answer every work item, completed or not.
 func (l *lane) recall() error {
-	atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+	l.order(kernels.CommandFail)
 	if err := l.e.drv.answered(l); err != nil {
 		l.hung.Store(true)
 		l.e.c.Log().Error("the lane does not answer", "device", l.e.c.Name(), "lane", l.index, "error", err.Error())

@@ -58,15 +58,15 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 
 // newEngine makes an engine whose lanes run on rt, or on the controller's runtime if that is nil. cfg is filled in.
 func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, error) {
-	if rt == nil && !cfg.Batch && !c.Runtime().Facts().CallerDriven {
-		cfg.Lanes = min(cfg.Lanes, residentLanes)
-	}
-	qids := c.AllocQIDs(cfg.Lanes)
-	if len(qids) == 0 {
-		return nil, fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues())
-	}
-	cfg.Lanes = len(qids)
 	e := &Engine{c: c, cfg: cfg, rt: rt, maxTransfer: cfg.MaxTransfer, start: time.Now()}
+	if err := e.resources.load(e); err != nil {
+		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
+	}
+	qids := c.AllocQIDs(min(cfg.Lanes, e.drv.most()))
+	if len(qids) == 0 {
+		return nil, errors.Join(fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues()), e.free())
+	}
+	e.cfg.Lanes = len(qids)
 	err := e.build(qids)
 	if err == nil {
 		err = c.Attach(pairs{e})
@@ -89,12 +89,10 @@ func (e *Engine) build(qids []uint16) error {
 	}
 	for i, qid := range qids {
 		l := newLane(e, g, i)
-		if err := l.place(&e.resources, g, qid); err != nil {
-			return fmt.Errorf("lane %d: %w", i, err)
-		}
+		l.place(&e.resources, g, qid)
 		e.lanes = append(e.lanes, l)
 	}
-	return nil
+	return e.describe(e)
 }
 
 // runtime is what runs the lanes.
@@ -163,21 +161,15 @@ func (e *Engine) inUse() bool {
 func (e *Engine) free() error {
 	e.statsMu.Lock()
 	defer e.statsMu.Unlock()
-	var errs []error
-	for _, l := range e.lanes {
-		if err := e.drv.sync(l); err != nil {
+	if len(e.lanes) > 0 {
+		if err := e.drv.finish(); err != nil {
 			// Memory under a kernel that still runs cannot be given back.
-			errs = append(errs, fmt.Errorf("nvme: engine: lane %d: %w; its memory is left allocated", l.index, err))
+			err = fmt.Errorf("nvme: engine: %w; its memory is left allocated", err)
+			e.lastStats = e.readStats()
+			e.c.FailRuntime()
+			return errors.Join(err, e.resources.closeQueues())
 		}
 	}
 	e.lastStats = e.readStats()
-	if len(errs) > 0 {
-		e.c.FailRuntime()
-		return errors.Join(append(errs, e.resources.closeQueues())...)
-	}
-	for _, l := range e.lanes {
-		errs = append(errs, l.stream.Close())
-	}
-	errs = append(errs, e.resources.close(e.c))
-	return errors.Join(errs...)
+	return e.resources.close(e.c)
 }

@@ -3,10 +3,8 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -17,17 +15,13 @@ func (e pairs) Abandon() {
 	for _, l := range e.lanes {
 		l.created = false
 		l.hung.Store(true)
-		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+		l.order(kernels.CommandFail)
 	}
 }
 
 func (e pairs) Ended() bool {
-	all := true
-	for _, l := range e.lanes {
-		done, err := l.stream.Done()
-		all = all && (done || err != nil)
-	}
-	return all
+	done, err := e.drv.done()
+	return done || err != nil
 }
 
 // Move keeps the commands that were under way, to be sent again.
@@ -45,30 +39,29 @@ func (e pairs) Move(ended bool) error {
 		qids = fresh
 	}
 	var w resources
-	g, err := w.build(e.Engine, len(qids))
+	var g geometry
+	err := w.load(e.Engine)
+	if err == nil {
+		g, err = w.build(e.Engine, len(qids))
+	}
 	if err != nil {
 		return errors.Join(err, w.close(e.c))
 	}
-	old, streams := e.resources, []gpu.Stream{}
+	old := e.resources
 	e.statsMu.Lock()
 	for i, l := range e.lanes {
 		l.reclaim()
 		l.base = l.stats()
-		streams = append(streams, l.stream)
-		if err = l.place(&w, g, qids[i]); err != nil {
-			break
-		}
+		l.place(&w, g, qids[i])
 	}
 	e.resources = w
 	e.statsMu.Unlock()
+	err = w.describe(e.Engine)
 	if err != nil {
 		return err
 	}
 	if e.rt != nil { // it has not failed: only the controller's runtime has
-		for _, s := range streams {
-			err = errors.Join(err, s.Close())
-		}
-		err = errors.Join(err, old.close(e.c))
+		err = old.close(e.c)
 	} else {
 		err = old.closeQueues()
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,11 +15,10 @@ import (
 
 // lane is the CPU's side of one queue pair. The caller that holds drive works on it; other callers submit their batches and wait.
 type lane struct {
-	e      *Engine
-	index  int
-	qid    uint16
-	stream gpu.Stream
-	self   gpu.Addr // of the kernels.Lane
+	e     *Engine
+	index int
+	qid   uint16
+	self  gpu.Addr // of the kernels.Lane
 
 	sqIOVA, cqIOVA nvme.IOVA
 	rangeHost      []byte
@@ -32,6 +32,9 @@ type lane struct {
 
 	load atomic.Int64 // sum of the weights of the batches inside Do
 	base LaneStats    // counters of the runtimes before this one; protected by e.statsMu
+
+	holdMu sync.Mutex
+	holds  int // protected by holdMu: how many have taken the lane out of the launch that runs it (resident.go)
 
 	mu      sync.Mutex
 	batches []*batch // protected by mu: those not done, oldest first
@@ -48,10 +51,12 @@ type lane struct {
 	retry       []slot    // to be posted again, before anything new
 	lost        []lostCmd // answered without a completion: the controller may still use their memory
 	retryAfter  time.Time
-	args        [4]uint64  // of the launch under way; here so that a launch allocates nothing
+	args        [3]uint64  // of the launch under way; here so that a launch allocates nothing
 	bridge      *[2]uint32 // the bridge's words, SQ and CQ; nil without a bridge
 	forwarded   [2]uint32  // what the bridge has forwarded of them
 	kicks       uint       // of a resident kernel
+	mine        bool       // it is held out of the resident launch for who drives it
+	launch      uint64     // the resident launch in which the lane was last looked at
 	heartbeat   uint64     // of a resident kernel: what it last was, and when it changed
 	heartbeatAt time.Time
 	checkedAt   time.Time
@@ -98,9 +103,26 @@ func (l *lane) freeAll() {
 	}
 }
 
+// command is what the CPU asks of the lane. order asks, but for what is asked of it if that is not one of over; none is any.
+func (l *lane) command() kernels.Command {
+	return atomic.LoadUint32(&l.control.Command) & kernels.CommandMask
+}
+
+func (l *lane) order(c kernels.Command, over ...kernels.Command) {
+	for {
+		was := atomic.LoadUint32(&l.control.Command)
+		if len(over) > 0 && !slices.Contains(over, was&kernels.CommandMask) {
+			return
+		}
+		if atomic.CompareAndSwapUint32(&l.control.Command, was, was&^kernels.CommandMask|c) {
+			return
+		}
+	}
+}
+
 // create resets the lane's kernel state and creates its queue pair.
 func (l *lane) create() error {
-	atomic.StoreUint32(&l.control.Command, kernels.CommandRun)
+	l.order(kernels.CommandRun)
 	if err := l.e.drv.reset(l); err != nil {
 		return controller.RuntimeError{Err: fmt.Errorf("lane %d: %w", l.index, err)}
 	}
@@ -130,7 +152,7 @@ func (l *lane) outstanding() int { return int(l.workPos - l.resultPos) }
 
 // needsKernel says whether the kernel has something to do: work items, or a command to act on.
 func (l *lane) needsKernel() bool {
-	return l.outstanding() > 0 || atomic.LoadUint32(&l.control.Command) != kernels.CommandRun
+	return l.outstanding() > 0 || l.command() != kernels.CommandRun
 }
 
 // post puts one command into the work ring; false when there is no room.

@@ -8,30 +8,42 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
-// residentDriver keeps a kernel on the device for each lane that has something to do: one launch of one thread or
-// one wave, on the lane's own stream. Without work the kernel parks after residentIdle and ends; the next kick launches it again.
-// In any case it ends after residentLimit: well before the GPU driver's lockup timer, and so that a call that waits for the device
-// does not wait longer.
+// residentDriver keeps one kernel on the device that runs all lanes, a thread or a wave each, on a stream of its own. A lane without work
+// dozes there. When all have dozed for residentIdle the kernel ends, and the next kick launches it again. In any case it ends after
+// residentLimit: well before the GPU driver's lockup timer, and so that a call that waits for the device does not wait longer.
 //
-// While kernels run, calls that wait for the device do not return. quiesced makes room for them: it parks every lane, and
+// A lane that is to be reset, or whose counters are read, is held: its part of the kernel writes the lane back and keeps away from it,
+// and the others run on (kernels/lifecycle.h).
+//
+// While the kernel runs, calls that wait for the device do not return. quiesced makes room for them: it parks all lanes, and
 // launches wait until the call has returned.
 type residentDriver struct {
 	launcher
-	// launches is held for reading by launches, for writing while no kernel may run. It is a leaf: only calls of the
-	// runtime are made with it.
+	stream gpu.Stream    // of the launches
+	word   gpu.Addr      // of the launches, in the device's memory
+	fits   []blocks      // what the device holds, by the size of a block
+	number atomic.Uint64 // of the launch that was last begun
+
+	// launches is held for reading by launches, for writing while no kernel may run; starting by who looks whether the kernel has ended
+	// and launches it. Both are leaves, in this order: only calls of the runtime are made with them.
 	launches sync.RWMutex
+	starting sync.Mutex
+
+	resets sync.Mutex // protects setup
+	setup  gpu.Stream // for lanefs_reset
 }
+
+// blocks is how many blocks of so many lanes may be resident.
+type blocks struct{ lanes, n int64 }
 
 const (
 	residentIdle  = 2 * time.Millisecond
 	residentLimit = 250 * time.Millisecond
-	// residentLanes is how many kernels may be resident. Each needs a hardware queue of its own, or it would wait for the end of
-	// another kernel that does not end: an NVIDIA device has 32, those of copies included.
-	residentLanes = 16
 	// checkEvery is how many kicks pass before the clock is read, checkInterval the time between two checks that the kernel still
 	// runs: each is a call of the GPU driver, which takes microseconds.
 	checkEvery    = 256
@@ -41,6 +53,48 @@ const (
 	residentSpin = 20 * time.Microsecond
 	spinShare    = 4
 )
+
+// newResident makes the driver. Half of what the device holds at once is left to other kernels: a lane whose block waited for another's
+// end would wait for residentLimit.
+func newResident(base launcher, rt gpu.Runtime, setup gpu.Stream) (*residentDriver, error) {
+	d := &residentDriver{launcher: base, setup: setup}
+	for lanes := int64(1); lanes*int64(base.block.X) <= kernels.MaxBlock; lanes *= 2 {
+		n, err := gpu.Fits(base.fn, gpu.Dim3{X: base.block.X * uint32(lanes), Y: 1, Z: 1})
+		if err != nil {
+			return nil, err
+		}
+		d.fits = append(d.fits, blocks{lanes, max(n/2, 1)})
+	}
+	var err error
+	d.stream, err = gpu.NewUrgentStream(rt)
+	return d, err
+}
+
+func (d *residentDriver) prepare(w *resources, _ int) error {
+	d.word = w.own.Addr()
+	return nil
+}
+
+// most is how many lanes can be resident together.
+func (d *residentDriver) most() int {
+	most := int64(1)
+	for _, b := range d.fits {
+		most = max(most, b.lanes*b.n)
+	}
+	return int(min(most, 1<<16))
+}
+
+// shape is the launch of n lanes: in blocks as small as fit, for the lanes of one share a compute unit.
+func (d *residentDriver) shape(n int) (grid, block gpu.Dim3) {
+	grid, block = one, d.block
+	for _, b := range d.fits {
+		grid.X, block.X = uint32((int64(n)+b.lanes-1)/b.lanes), d.block.X*uint32(b.lanes)
+		if int64(grid.X) <= b.n {
+			break
+		}
+	}
+	return grid, block
+}
 
 // pace is the Waiter of a caller that drives a lane. The caller calls its End.
 func (e *Engine) pace() (w poll.Waiter) {
@@ -54,56 +108,75 @@ func (e *Engine) pace() (w poll.Waiter) {
 	return w
 }
 
-// kick reads one word: RUNNING and PARKING mean that the kernel will poll, at least once more, what was published before
-// (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential consistency, so that store is ordered
-// before this load.
+// kick reads one word: RUNNING, PARKING and DOZING mean that the kernel will poll, at least once more, what was published before, or
+// that the next kick finds it parked (kernels/lifecycle.h). The seq that publishes a work item was stored with sequential
+// consistency, so that store is ordered before this load.
 func (d *residentDriver) kick(l *lane) error {
+	d.release(l)
 	switch atomic.LoadUint32(&l.status.State) {
-	case kernels.StateRunning, kernels.StateParking:
-		l.kicks++
-		if d.e.cpu != nil && l.kicks%watchEvery == 0 && d.silent(l, time.Now()) > l.e.cfg.LateAfter {
-			d.e.gpuIsLate()
+	case kernels.StateRunning, kernels.StateParking, kernels.StateDozing:
+	default:
+		if !l.needsKernel() {
+			return nil
 		}
-		if l.kicks%checkEvery == 0 {
-			return d.checkKernel(l)
+		if begun, err := d.start(); begun || err != nil {
+			return err
 		}
-		return nil
 	}
-	if !l.needsKernel() {
-		return nil
+	l.kicks++
+	if d.e.cpu != nil && l.kicks%watchEvery == 0 && d.silent(l, time.Now()) > l.e.cfg.LateAfter {
+		d.e.gpuIsLate()
 	}
-	return d.start(l)
-}
-
-// start launches the lane's kernel, which is parked.
-func (d *residentDriver) start(l *lane) error {
-	d.launches.RLock()
-	defer d.launches.RUnlock()
-	// The kernel stores the same when it starts; until then the next kick must not launch again.
-	atomic.StoreUint32(&l.status.State, kernels.StateRunning)
-	l.heartbeat = atomic.LoadUint64(&l.status.Time)
-	l.args = [4]uint64{uint64(l.self), 1, d.ticks(residentIdle), d.ticks(residentLimit)}
-	if err := d.launch(l, l.args[:]...); err != nil {
-		atomic.StoreUint32(&l.status.State, kernels.StateParked)
-		return err
+	if l.kicks%checkEvery == 0 {
+		return d.checkKernel(l)
 	}
-	l.heartbeatAt = time.Now()
 	return nil
 }
 
-// checkKernel finds a kernel that has failed or hangs: one that runs stores a heartbeat at least every residentIdle / 64.
+// start launches the kernel, unless it runs or is about to; then a lane that is not in it will be when it has ended.
+func (d *residentDriver) start() (begun bool, err error) {
+	d.launches.RLock()
+	defer d.launches.RUnlock()
+	d.starting.Lock()
+	defer d.starting.Unlock()
+	if done, err := d.stream.Done(); !done || err != nil {
+		return false, err
+	}
+	d.number.Add(1)
+	for _, l := range d.e.lanes {
+		// The kernel stores the same when it begins; until then it need not be looked for. A lane that is held is left alone.
+		if atomic.LoadUint32(&l.control.Command)&kernels.HoldBit == 0 {
+			atomic.CompareAndSwapUint32(&l.status.State, kernels.StateParked, kernels.StateDozing)
+			atomic.CompareAndSwapUint32(&l.status.State, kernels.StateReady, kernels.StateDozing)
+		}
+	}
+	grid, block := d.shape(len(d.e.lanes))
+	err = d.launch(d.e.lanes, d.stream, grid, block, uint64(d.e.lanes[0].self), uint64(len(d.e.lanes)),
+		d.ticks(residentIdle), d.ticks(residentLimit), uint64(d.word), d.number.Load())
+	if err != nil {
+		for _, l := range d.e.lanes {
+			atomic.CompareAndSwapUint32(&l.status.State, kernels.StateDozing, kernels.StateParked)
+		}
+	}
+	return err == nil, err
+}
+
+// checkKernel finds a kernel that has failed or hangs: one that runs stores a heartbeat for each lane at least every residentIdle / 32.
 func (d *residentDriver) checkKernel(l *lane) error {
 	now := time.Now()
 	if now.Sub(l.checkedAt) < checkInterval {
 		return nil
 	}
 	l.checkedAt = now
-	done, err := l.stream.Done()
+	d.starting.Lock() // else another launch may begin in between
+	done, err := d.stream.Done()
+	state := atomic.LoadUint32(&l.status.State)
+	d.starting.Unlock()
 	if err != nil {
-		return fmt.Errorf("the lane's kernel has failed: %w", err)
+		return fmt.Errorf("the lanes' kernel has failed: %w", err)
 	}
-	if state := atomic.LoadUint32(&l.status.State); done && state != kernels.StateParked && state != kernels.StateReady {
-		return fmt.Errorf("the lane's kernel has ended in state %d without parking", state)
+	if done && state != kernels.StateParked && state != kernels.StateReady {
+		return fmt.Errorf("the lanes' kernel has ended in state %d without parking", state)
 	}
 	if silent := d.silent(l, now); silent > l.e.cfg.HangTimeout {
 		return fmt.Errorf("the lane's kernel hangs: it has taken no step for %v", silent.Round(time.Millisecond))
@@ -111,47 +184,92 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	return nil
 }
 
-// silent is for how long the lane's kernel has stored no heartbeat, since its launch at most.
+// silent is for how long the lane's part of the kernel has stored no heartbeat, since its launch at most.
 func (d *residentDriver) silent(l *lane, now time.Time) time.Duration {
-	if beat := atomic.LoadUint64(&l.status.Time); beat != l.heartbeat {
-		l.heartbeat, l.heartbeatAt = beat, now
+	beat, launch := atomic.LoadUint64(&l.status.Time), d.number.Load()
+	if beat != l.heartbeat || launch != l.launch {
+		l.heartbeat, l.launch, l.heartbeatAt = beat, launch, now
 	}
 	return now.Sub(l.heartbeatAt)
 }
 
-// sync parks the lane. A command other than CommandRun, CommandFail above all, stays as it is.
-func (d *residentDriver) sync(l *lane) error { return d.syncWithin(l, launchTimeout) }
-
-func (d *residentDriver) syncWithin(l *lane, limit time.Duration) error {
+// take has the kernel keep away from the lane until giveBack. Whoever else has taken it does not matter.
+func (d *residentDriver) take(l *lane, limit time.Duration) error {
 	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
 	}
-	d.launches.Lock()
-	defer d.launches.Unlock()
-	return park(l, limit)
+	l.holdMu.Lock()
+	if l.holds++; l.holds == 1 {
+		atomic.AddUint32(&l.control.Command, kernels.HoldBit)
+	}
+	number := atomic.LoadUint32(&l.control.Command) >> kernels.HoldShift
+	l.holdMu.Unlock()
+	var w poll.Waiter
+	for end := time.Now().Add(limit); atomic.LoadUint32(&l.status.Held) != number; w.Idle() {
+		// A kernel that begins after the hold was asked for answers it before anything else.
+		done, err := d.stream.Done()
+		if done && err == nil {
+			break
+		}
+		if err == nil && time.Now().After(end) {
+			err = fmt.Errorf("the lane's kernel has not given it up within %v", limit)
+		}
+		if err != nil {
+			d.giveBack(l)
+			return err
+		}
+	}
+	// The state is not the kernel's any more: a launch may have ended, or begun, without a look at this lane but for the hold.
+	for _, was := range []kernels.State{kernels.StateRunning, kernels.StateParking, kernels.StateDozing} {
+		atomic.CompareAndSwapUint32(&l.status.State, was, kernels.StateParked)
+	}
+	return nil
 }
 
-// syncAll parks every lane whose kernel ends within a limit that is for all together.
-func (d *residentDriver) syncAll(limit time.Duration) {
-	end := time.Now().Add(limit)
-	for _, l := range d.e.lanes {
-		_ = d.syncWithin(l, max(time.Until(end), 0))
+func (d *residentDriver) giveBack(l *lane) {
+	l.holdMu.Lock()
+	if l.holds--; l.holds == 0 {
+		atomic.AddUint32(&l.control.Command, kernels.HoldBit)
+	}
+	l.holdMu.Unlock()
+}
+
+// sync takes the lane until the next kick.
+func (d *residentDriver) sync(l *lane) error {
+	if l.mine {
+		return nil
+	}
+	err := d.take(l, launchTimeout)
+	l.mine = err == nil
+	return err
+}
+
+// release gives the lane back, if sync has taken it.
+func (d *residentDriver) release(l *lane) {
+	if l.mine {
+		l.mine = false
+		d.giveBack(l)
+		l.heartbeatAt = time.Now() // it had none while it was held
 	}
 }
 
-// park ends the lane's kernel and waits for its end. No launch may happen meanwhile.
-func park(l *lane, limit time.Duration) error {
-	atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandRun, kernels.CommandPark)
-	err := l.stream.Wait(limit)
-	atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandPark, kernels.CommandRun)
-	return err
+// counted returns when the counters of all lanes are up to date, whoever drives them, or after a limit that is for all together.
+func (d *residentDriver) counted(limit time.Duration) {
+	end := time.Now().Add(limit)
+	for _, l := range d.e.lanes {
+		if d.take(l, max(time.Until(end), 0)) == nil {
+			d.giveBack(l)
+		}
+	}
 }
 
 func (d *residentDriver) reset(l *lane) error {
 	if err := d.sync(l); err != nil {
-		return fmt.Errorf("parking the lane's kernel: %w", err)
+		return fmt.Errorf("parking the lane: %w", err)
 	}
-	return d.launcher.reset(l)
+	d.resets.Lock()
+	defer d.resets.Unlock()
+	return d.resetOn(d.setup, l)
 }
 
 // answered waits until the kernel has answered all work items, which CommandFail makes it do.
@@ -169,7 +287,18 @@ func (d *residentDriver) answered(l *lane) error {
 	return nil
 }
 
-// quiesced runs f while none of the engine's kernels runs.
+func (d *residentDriver) done() (bool, error) { return d.stream.Done() }
+
+func (d *residentDriver) wait(limit time.Duration) error {
+	if err := d.stream.Wait(limit); err != nil {
+		return fmt.Errorf("waiting for the lanes' kernel: %w", err)
+	}
+	return nil
+}
+
+func (d *residentDriver) finish() error { return d.quiesced(func() error { return nil }) }
+
+// quiesced runs f while none of the engine's kernels runs. A command other than CommandRun, CommandFail above all, stays as it is.
 func (d *residentDriver) quiesced(f func() error) error {
 	for _, l := range d.e.lanes {
 		if l.hung.Load() {
@@ -179,12 +308,16 @@ func (d *residentDriver) quiesced(f func() error) error {
 	d.launches.Lock()
 	defer d.launches.Unlock()
 	for _, l := range d.e.lanes {
-		atomic.CompareAndSwapUint32(&l.control.Command, kernels.CommandRun, kernels.CommandPark)
+		l.order(kernels.CommandPark, kernels.CommandRun)
 	}
+	err := d.wait(launchTimeout)
 	for _, l := range d.e.lanes {
-		if err := park(l, launchTimeout); err != nil {
-			return fmt.Errorf("parking lane %d: %w", l.index, err)
-		}
+		l.order(kernels.CommandRun, kernels.CommandPark)
+	}
+	if err != nil {
+		return err
 	}
 	return f()
 }
+
+func (d *residentDriver) close() error { return d.stream.Close() }

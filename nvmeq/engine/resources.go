@@ -19,7 +19,8 @@ type resources struct {
 	ownBAR  bool            // bar is closed with the lanes
 	bridge  gpu.Memory      // the bridge's words; nil without
 	shared  gpu.Memory      // rings, control words, counters: CPU and lanes
-	own     gpu.Memory      // lane structs and CIDs: lanes only
+	own     gpu.Memory      // the word of the launches, lane structs and CIDs: lanes only
+	lanes   []kernels.Lane  // the lane structs as they are at first
 	stream  gpu.Stream      // for setting up
 	sq      *controller.DMA // all submission queues
 	cq      *controller.DMA // all completion queues
@@ -27,30 +28,35 @@ type resources struct {
 	ranges  *controller.DMA // Dataset Management range lists
 }
 
-// build loads the kernels and allocates the memory of n lanes.
-func (w *resources) build(e *Engine, n int) (g geometry, err error) {
-	c := e.c
+// load loads the kernels.
+func (w *resources) load(e *Engine) (err error) {
 	rt := e.runtime()
 	image := e.cfg.Image
 	if image == nil {
 		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
-			return g, err
+			return err
 		}
 	}
 	w.clockHz = uint64(rt.Facts().ClockHz)
 	if w.module, err = rt.Load(image); err != nil {
-		return g, fmt.Errorf("loading the kernels: %w", err)
+		return fmt.Errorf("loading the kernels: %w", err)
 	}
 	if w.stream, err = rt.NewStream(); err != nil {
-		return g, err
+		return err
 	}
-	if w.drv, err = newDriver(e, w); err != nil {
-		return g, err
-	}
+	w.drv, err = newDriver(e, w)
+	return err
+}
+
+// build allocates the memory of n lanes.
+func (w *resources) build(e *Engine, n int) (g geometry, err error) {
+	c := e.c
+	rt := e.runtime()
 	if err = w.openDoorbells(e, n); err != nil {
 		return g, err
 	}
-	g = newGeometry(e.cfg, c.PageSize())
+	g = newGeometry(e.cfg, c.PageSize(), n)
+	w.lanes = make([]kernels.Lane, n)
 	p := c.Placement()
 	for _, a := range []struct {
 		d    **controller.DMA
@@ -64,14 +70,14 @@ func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 	if w.shared, err = rt.Alloc(p.Ring, int64(n)*g.shared); err != nil {
 		return g, err
 	}
-	if w.own, err = rt.Alloc(p.Lane, int64(n)*g.own); err != nil {
+	if w.own, err = rt.Alloc(p.Lane, g.own); err != nil {
 		return g, err
 	}
 	if w.shared.Host() == nil || w.ranges.Host == nil {
 		return g, fmt.Errorf("%s gives no CPU view of %v memory, which the rings need", rt.Name(), p.Ring)
 	}
 	clear(w.shared.Host())
-	return g, nil
+	return g, w.drv.prepare(w, n)
 }
 
 // close frees everything. No kernel runs on it, and the controller has no queue in it.
@@ -88,6 +94,9 @@ func (w *resources) close(c *controller.Controller) error {
 		errs = append(errs, c.Quiesced(w.bar.Close))
 	default:
 		errs = append(errs, c.Quiesced(c.ReleaseBAR))
+	}
+	if w.drv != nil {
+		errs = append(errs, w.drv.close())
 	}
 	if w.stream != nil {
 		errs = append(errs, w.stream.Close())

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
@@ -19,7 +18,7 @@ import (
 //
 // What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
 //
-// A probe launches a lane's kernel without work, and looks how long its first heartbeat takes. Probes are made only while batches
+// A probe launches the lanes' kernel without work, and looks how long its first heartbeat takes. Probes are made only while batches
 // come, so an idle mount costs nothing.
 const (
 	watchEvery = 4 // kicks between two looks at the clock
@@ -172,18 +171,15 @@ func (e *Engine) probeOnce() probed {
 	return probeNone
 }
 
-// probe launches the lane's kernel, unless it runs, and looks whether a heartbeat comes in time. The caller holds drive.
+// probe launches the lanes' kernel, unless it runs, and looks whether a heartbeat of the lane comes in time. The caller holds drive.
 func (d *residentDriver) probe(l *lane) (probed, error) {
+	d.release(l)
 	was := atomic.LoadUint64(&l.status.Time)
-	switch atomic.LoadUint32(&l.status.State) {
-	case kernels.StateRunning, kernels.StateParking:
-		if err := d.checkKernel(l); err != nil {
-			return probeNone, err
-		}
-	default:
-		if err := d.start(l); err != nil {
-			return probeNone, err
-		}
+	if _, err := d.start(); err != nil {
+		return probeNone, err
+	}
+	if err := d.checkKernel(l); err != nil {
+		return probeNone, err
 	}
 	for start := time.Now(); time.Since(start) < l.e.cfg.LateAfter; {
 		if atomic.LoadUint64(&l.status.Time) != was {

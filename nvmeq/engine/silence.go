@@ -3,8 +3,8 @@ package engine
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 )
 
@@ -16,14 +16,16 @@ type gate struct {
 	silent bool // no kernel may ring: those that are launched are told to fail what they find
 }
 
-// launch begins the lane's kernel, which runs on its own.
-func (d launcher) launch(l *lane, args ...uint64) error {
+// launch begins the kernel of some lanes, which runs on its own.
+func (d *launcher) launch(lanes []*lane, s gpu.Stream, grid, block gpu.Dim3, args ...uint64) error {
 	d.e.gate.RLock()
 	defer d.e.gate.RUnlock()
 	if d.e.gate.silent {
-		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+		for _, l := range lanes {
+			l.order(kernels.CommandFail)
+		}
 	}
-	return l.stream.Launch(d.fn, one, d.block, args...)
+	return s.Launch(d.fn, grid, block, args...)
 }
 
 // Silence implements controller.Queues: kernels that run are told to fail what they have, and waited for.
@@ -34,15 +36,12 @@ func (e pairs) Silence() error {
 	defer e.gate.Unlock()
 	e.gate.silent = true
 	for _, l := range e.lanes {
-		atomic.StoreUint32(&l.control.Command, kernels.CommandFail)
+		l.order(kernels.CommandFail)
 	}
 	for _, l := range e.lanes {
 		if l.hung.Load() {
 			return fmt.Errorf("lane %d's kernel has failed and may still run", l.index)
 		}
-		if err := l.stream.Wait(launchTimeout); err != nil {
-			return fmt.Errorf("waiting for the kernel of lane %d: %w", l.index, err)
-		}
 	}
-	return nil
+	return e.drv.wait(launchTimeout)
 }

@@ -45,8 +45,8 @@ func (e *Engine) laneStats() []LaneStats {
 		return append([]LaneStats(nil), e.lastStats...)
 	}
 	if d, resident := e.drv.(*residentDriver); resident {
-		// A kernel writes its counters after the results. One that cannot be parked shows what it last wrote.
-		d.syncAll(statsWait)
+		// A kernel writes its counters after the results. A lane that cannot be held shows what it last wrote.
+		d.counted(statsWait)
 	}
 	return e.readStats()
 }

@@ -1,0 +1,62 @@
+package engine_test
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// TestHoldBesideLaunches has lanes held for their counters all the time, while launches end and begin: no lane is lost over it, and the
+// counters are those of commands that have ended.
+func TestHoldBesideLaunches(t *testing.T) {
+	dev, err := detached.New(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, engine.Config{Lanes: 3})
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+	data := r.Chunk(t, 4096)
+	var over atomic.Bool
+	var sent atomic.Uint64
+	var others sync.WaitGroup
+	for range 2 {
+		others.Go(func() {
+			for !over.Load() {
+				before, ended := sent.Load(), uint64(0)
+				for _, s := range e.Stats() {
+					ended += s.Completions
+				}
+				if ended < before {
+					t.Errorf("the lanes count %d completions after %d", ended, before)
+					return
+				}
+			}
+		})
+	}
+	for round := range 8 {
+		for i := range 20 {
+			require.NoError(t, e.Do((round+i)%3, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 512)}))
+			sent.Add(1)
+		}
+		until(t, "parking", func() bool { return dev.Running() == 0 })
+	}
+	over.Store(true)
+	others.Wait()
+	require.NoError(t, e.Close())
+}
