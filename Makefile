@@ -19,7 +19,7 @@ RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./f
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
-.PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test wheel gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -100,18 +100,29 @@ PREFIX ?= /usr/local
 SBINDIR ?= /usr/sbin
 # What a program brings; /etc/modprobe.d is the administrator's, and a file lanefs.conf there takes the place of this one (modprobe.d(5)).
 MODPROBEDIR ?= /usr/lib/modprobe.d
-install: build ## lanefs, its manual pages, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) into $(DESTDIR)$(SBINDIR), the fuse module's option into $(DESTDIR)$(MODPROBEDIR)
-	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(SBINDIR)
+UDEVDIR ?= /usr/lib/udev/rules.d
+install: build ## lanefs, its manual pages, completions, systemd units, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) and umount(8) into $(DESTDIR)$(SBINDIR), udev rules and the fuse module's option
+	@install -d $(DESTDIR)$(PREFIX)/bin
 	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
-	install -m 644 docs/man/lanefs.8 docs/man/mount.lanefs.8 $(DESTDIR)$(PREFIX)/share/man/man8
-	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.lanefs
-	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/mount.fuse.lanefs
-	ln -sf $(PREFIX)/bin/lanefs $(DESTDIR)$(SBINDIR)/umount.fuse.lanefs
-	install -d $(DESTDIR)$(MODPROBEDIR)
-	printf '%s\n' '# FUSE over io_uring, which is off by default: from the next load of the module on.' 'options fuse enable_uring=1' >$(DESTDIR)$(MODPROBEDIR)/lanefs.conf
+	cmd/lanefs/dist/install ./lanefs "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)" "$(MODPROBEDIR)" "$(UDEVDIR)"
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 	$(MAKE) --no-print-directory -s -C sdk/cufile install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+deb: kernels ## build/deb: Debian packages of the program, the C library and the Python package; lintian's errors fail it
+	@lab/deps deb
+	rm -rf build/deb
+	GO="$(GO)" cmd/lanefs/dist/deb build/deb
+	lintian --allow-root --fail-on error --suppress-tags initial-upload-closes-no-bugs build/deb/*.deb
+
+deb-test: deb ## the packages in a fresh Debian: installed, used, upgraded under a mount, removed; root, and some minutes the first time
+	@lab/deb/test build/deb
+
+boot-test: deb ## a virtual machine with systemd: mounts by fstab, units and lanefs-bind@ at boot, a shutdown within the limit, a second boot
+	@lab/deb/boot build/deb
+
+wheel: ## build/wheel: the wheel of the Python SDK
+	@cmd/lanefs/dist/wheel build/wheel $$(sed -n 's/^const release = "\(.*\)"$$/\1/p' cmd/lanefs/version.go)
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
 	@lab/gpu/bundle
