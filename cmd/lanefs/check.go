@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,9 +80,7 @@ e2fsck first, 8 if LaneFS refuses it or it cannot be read, 16 for wrong argument
 				return err
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(r)
+				err = printJSON(c.OutOrStdout(), "check", r)
 			} else {
 				err = r.print(c.OutOrStdout())
 			}

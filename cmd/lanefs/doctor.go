@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +20,7 @@ func doctorCommand() *cobra.Command {
 		Short: "say what works on this machine, what does not, and the remedy",
 		Long: `Examines this machine and prints, line by line, what LaneFS finds and the remedy for what is missing: what every mount needs,
 what can run the lanes, the kernel, the IOMMU, drives and their users, GPUs, the paths between them, and which rung of the
-memory and doorbell ladders results. Nothing is changed. Run it as the user who will mount: nodes are judged by whether that
+memory and doorbell ladders results; at its end what to do next, in the order in which to do it, with commands to paste. Nothing is changed. Run it as the user who will mount: nodes are judged by whether that
 user may open them, and only root sees other users' open files.
 
 The status is 0 when image files can be mounted, 1 when not; what a drive or a GPU lacks does not change it.`,
@@ -30,9 +29,7 @@ The status is 0 when image files can be mounted, 1 when not; what a drive or a G
 			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(), Rings: doctor.Rings{Auto: fs.IOUringAuto.Wanted(), Try: uring.Try}})
 			var err error
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(r)
+				err = printJSON(c.OutOrStdout(), "doctor", r)
 			} else {
 				err = r.Print(c.OutOrStdout())
 			}

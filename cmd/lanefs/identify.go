@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -56,9 +55,7 @@ drive and from the drive to the device's memory, are then known to work.`,
 			if !asJSON {
 				return id.print(c.OutOrStdout())
 			}
-			e := json.NewEncoder(c.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(id)
+			return printJSON(c.OutOrStdout(), "identify", id)
 		},
 	}
 	f := c.Flags()

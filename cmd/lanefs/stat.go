@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -87,9 +86,7 @@ func statCommand() *cobra.Command {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(r.Stat)
+				return printJSON(c.OutOrStdout(), "stat", r.Stat)
 			}
 			return r.Stat.print(c.OutOrStdout())
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,9 +42,7 @@ func vramListCommand() *cobra.Command {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(r.VRAM)
+				return printJSON(c.OutOrStdout(), "vram ls", r.VRAM)
 			}
 			return printResidents(c, r.VRAM)
 		},

@@ -46,6 +46,7 @@ type Report struct {
 	Pairs    []Pair    `json:"pairs"`
 	Memory   Ladder    `json:"memory_ladder"`
 	Doorbell Ladder    `json:"doorbell_ladder"`
+	Next     []Step    `json:"next"` // what to do, in this order
 }
 
 // Healthy says whether image files can be mounted.
@@ -97,6 +98,7 @@ func Examine(opt Options) *Report {
 	x.memories(functions)
 	x.pairs()
 	x.ladders()
+	x.Next = x.steps()
 	return &x.Report
 }
 

@@ -118,6 +118,39 @@ func TestDebianInTheLab(t *testing.T) {
 	})
 }
 
+// TestNext: what to do comes in an order in which it can be done, each with the command.
+func TestNext(t *testing.T) {
+	commands := func(r *Report) (all []string) {
+		for _, s := range r.Next {
+			require.NotEmpty(t, s.What)
+			all = append(all, s.Command)
+		}
+		return all
+	}
+	const image = "truncate -s 1G disk.img && mkfs.ext4 -q disk.img && mkdir -p mnt && lanefs mount disk.img mnt"
+	m := machine(t, "bare-vm")
+	require.Equal(t, []string{image}, commands(m.examine()))
+	m.write("sys/module/fuse/parameters/enable_uring", "N\n")
+	m.write("proc/sys/fs/fuse/max_pages_limit", "32\n")
+	require.Equal(t, []string{"echo 256 > /proc/sys/fs/fuse/max_pages_limit", "echo Y > /sys/module/fuse/parameters/enable_uring", image}, commands(m.examine()))
+	m.remove("dev/fuse")
+	require.Equal(t, "modprobe fuse", commands(m.examine())[0])
+	require.NotContains(t, commands(m.examine()), image)
+
+	m = machine(t, "lab-debian")
+	all := strings.Join(commands(m.examine()), "\n")
+	require.Contains(t, all, "lanefs bind "+drive+"\nlanefs identify "+drive+"\nmkdir -p mnt && lanefs mount "+drive+" mnt")
+	m.bind(drive, "1")
+	all = strings.Join(commands(m.examine()), "\n")
+	require.NotContains(t, all, "lanefs bind")
+	require.Contains(t, all, "lanefs identify "+drive)
+	m.remove("sys/kernel/iommu_groups")
+	m.remove("sys/class/iommu")
+	var out bytes.Buffer
+	require.NoError(t, m.examine().Print(&out))
+	require.Contains(t, out.String(), "what to do next, in this order\n  1.  ")
+}
+
 // bind makes the tree as vfio-pci leaves a function that type1 opens.
 func (r tree) bind(addr, group string) {
 	r.link("../../../bus/pci/drivers/vfio-pci", "sys/devices/pci0000:00/"+addr+"/driver")

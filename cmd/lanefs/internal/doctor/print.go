@@ -29,6 +29,15 @@ func (r *Report) Print(out io.Writer) error {
 			}
 		}
 	}
+	if len(r.Next) > 0 {
+		fmt.Fprint(out, "\nwhat to do next, in this order\n")
+	}
+	for i, s := range r.Next {
+		fmt.Fprintf(out, "%3d.  %s\n", i+1, s.What)
+		if s.Command != "" {
+			fmt.Fprintf(out, "          %s\n", s.Command)
+		}
+	}
 	_, err := fmt.Fprintln(out)
 	return err
 }
