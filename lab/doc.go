@@ -9,6 +9,7 @@
 //	rocm      a stand-in for AMD's ROCm, and the tests of gpu/hip on it
 //	gpu       the bundle for a machine with an NVIDIA GPU
 //	vm        a virtual machine with NVMe controllers and an IOMMU
+//	deb       the Debian packages in a fresh Debian, and in a virtual machine that boots with mounts
 //	bench     LaneFS, fuse2fs and the kernel's ext4 side by side; bench/ring the rings of the SDK
 //	demo      the first mount, from mkfs to fsck
 //	stress    stress-ng's stressors under the race detector
