@@ -89,6 +89,44 @@ func TestLMCache(t *testing.T) {
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_lmcache.py")))
 }
 
+// TestWheel: pip installs the package from a checkout without a network, with the C library in it, and what is installed works.
+func TestWheel(t *testing.T) {
+	with := ""
+	for _, bin := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(bin, "-c", "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('pip', 'setuptools', 'wheel'))))").Run() == nil {
+			with = bin
+			break
+		}
+	}
+	if with == "" {
+		t.Skip("needs pip, setuptools and wheel: apt-get install --no-install-recommends python3-pip python3-setuptools python3-wheel")
+	}
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("needs cc: make deps installs it")
+	}
+	from, to := t.TempDir(), t.TempDir() // pip writes into the sources
+	require.NoError(t, os.MkdirAll(filepath.Join(from, "sdk"), 0o755))
+	for _, name := range []string{"python", "c"} {
+		out, err := exec.Command("cp", "-r", filepath.Join("..", name), filepath.Join(from, "sdk", name)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	out, err := exec.Command(with, "-m", "pip", "install", "-q", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--target", to,
+		filepath.Join(from, "sdk", "python")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	m := sharetest.New(t, 64*mib, 32*mib)
+	cmd := command(t, m, filepath.Join("tests", "test_package.py"))
+	bin, err := exec.LookPath(with)
+	require.NoError(t, err)
+	cmd.Path, cmd.Args[0] = bin, bin
+	cmd.Env = append(cmd.Env, "PYTHONPATH="+to, "LANEFS_TEST_WHEEL="+to)
+	cmd.Dir = to // not where the sources are
+	cmd.Args[1], err = filepath.Abs(cmd.Args[1])
+	require.NoError(t, err)
+	said, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	suite(t, string(said))
+}
+
 // TestTorch: lanefs.torch, where PyTorch is.
 func TestTorch(t *testing.T) {
 	with := ""

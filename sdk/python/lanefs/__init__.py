@@ -15,7 +15,7 @@ from ._memory import Buffer
 from ._ring import Ring
 from ._safetensors import Tensor, Tensors, load_safetensors, save
 from ._session import NotLaneFS, Session
+from ._version import __version__
 
-__all__ = ["Buffer", "File", "Mapping", "NotLaneFS", "Ring", "Session", "Tensor", "Tensors", "kv",
+__all__ = ["__version__", "Buffer", "File", "Mapping", "NotLaneFS", "Ring", "Session", "Tensor", "Tensors", "kv",
            "load_safetensors", "open", "save"]
-__version__ = "1"
