@@ -110,6 +110,7 @@ type deviceReport struct {
 	Queues        int    `json:"queue_pairs"`
 	Depth         int    `json:"depth"`
 	VolatileCache bool   `json:"volatile_cache"`
+	Path          string `json:"path,omitempty"`   // how a software controller reaches its image or block device
 	Failed        string `json:"failed,omitempty"` // why nothing is said to be durable any more
 }
 

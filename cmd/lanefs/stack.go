@@ -9,6 +9,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -18,6 +19,9 @@ type stack struct {
 	dev *namespace.Namespace
 	vol *ext4.FS
 }
+
+// directLanes is that of a block device with lanes on the CPU.
+const directLanes = 16
 
 // openDevice opens what stands below the volume.
 func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
@@ -33,6 +37,9 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	ec := cfg.engine()
 	ec.Doorbell = s.choice.Doorbell
 	ec.CPU = s.cpu
+	if soft, ok := s.ctl.(*softctl.Controller); ok && soft.Direct() && cfg.Lanes == 0 && s.rt.Facts().CallerDriven {
+		ec.Lanes = max(ec.Lanes, directLanes) // a lone request keeps its lane while the device works
+	}
 	if s.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 	}

@@ -24,7 +24,7 @@ func (d *daemon) report() *report {
 		Full:    newFullReport(s.dev.Full(), s.vol.Held()),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
-			i.Queues, i.Depth, i.VolatileCache, s.mediumFailed()},
+			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), s.mediumFailed()},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
@@ -70,6 +70,14 @@ func (c *drive) mediumFailed() string {
 	return oneLine(err)
 }
 
+// mediumPath says how a software controller reaches its image or block device, "" of a drive.
+func (c *drive) mediumPath() string {
+	if image, ok := c.ctl.(*softctl.Controller); ok {
+		return image.Path()
+	}
+	return ""
+}
+
 func statCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -107,6 +115,9 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "%s on %s%s\n", i.Name, r.Dir, how)
 	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
 		i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
+	if i.Path != "" {
+		fmt.Fprintf(out, "medium      %s\n", i.Path)
+	}
 	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
 	fmt.Fprintf(out, "placement   memory mode %d, doorbells by %s", r.Runtime.Memory, r.Runtime.Bells)
 	if r.Runtime.NoBAR != "" {

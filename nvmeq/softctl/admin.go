@@ -114,7 +114,7 @@ func (c *Controller) createSQ(_ *subQueue, cmd *command) (Status, uint32) {
 }
 
 // deleteSQ is Delete I/O Submission Queue ([BASE] 5.7). It waits for a step that is under way; commands that were
-// fetched and not carried out, and flushes, are completed as aborted first.
+// fetched and not carried out, and flushes, are completed as aborted first, and what a device has begun is awaited.
 func (c *Controller) deleteSQ(_ *subQueue, cmd *command) (Status, uint32) {
 	id := cmd.cdw10 & 0xffff
 	if !c.queueIDValid(id, c.features.allottedSQ) || c.sq[id].Load() == nil {
@@ -129,7 +129,9 @@ func (c *Controller) deleteSQ(_ *subQueue, cmd *command) (Status, uint32) {
 	for i := range q.flushes {
 		c.complete(q, &q.flushes[i].command, abortedSQDeletion, 0)
 	}
+	c.finishAll(q) // what the device has begun ends as it ends
 	q.dead, q.held, q.flushes = true, nil, nil
+	q.endDirect()
 	q.data.unstage()
 	q.cq.users--
 	c.sq[id].Store(nil)

@@ -90,6 +90,8 @@ type host struct {
 	used   int
 	admin  *pair
 	stride int64
+
+	listMark int // memory beyond it is for PRP lists
 }
 
 const testSize = 8 << 20
@@ -293,3 +295,5 @@ func (h *host) move(op uint8, slba uint64, blocks uint32, at uint64) raw {
 	h.used = mark // lists are free again after the command; callers run one at a time
 	return rw(op, 1, slba, blocks).prp(p1, p2)
 }
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }

@@ -84,7 +84,7 @@ func (c *Controller) identifyNamespace(b []byte, nsid uint32) Status {
 	le.PutUint64(b[16:], ns.used()) // NUSE
 	b[24] = 1<<4 | 1                // NSFEAT: OPTPERF; thin, so NUSE may be less than NCAP
 	// One LBA format (NLBAF, FLBAS 0), no metadata, no protection information.
-	if c.canDeallocate() {
+	if c.zeroesFreed() {
 		b[33] = 1 // DLFEAT: deallocated blocks read as zeroes
 	}
 	if n := ns.image.ViewSize(); n > 0 && ns.base%n == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,10 @@ func (c *Controller) io(q *subQueue, cmd *command, b *batch) Status {
 	}
 	if c.opt.ReadOnly && (cmd.opcode == opWrite || cmd.opcode == opWriteZeroes) {
 		return writeProtected
+	}
+	durable := c.durable(cmd)
+	if q.direct.begins(cmd, c.threads == nil && q.direct.inFlight() == 0 && q.head == q.tail && len(q.held) == 0, durable) {
+		return c.begin(q, cmd, ns, off, n, durable)
 	}
 	v := &q.data
 	v.reset()
@@ -179,14 +184,14 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 	return success
 }
 
-// canDeallocate: a deallocated block must read as zeroes, as Identify says (DLFEAT).
+// canDeallocate says whether there is Dataset Management.
 func (c *Controller) canDeallocate() bool {
-	for _, m := range c.files {
-		if !m.Deallocates() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.files, func(m *media.Image) bool { return !m.Discards() })
+}
+
+// zeroesFreed says whether deallocated blocks read as zeroes (Identify's DLFEAT): an image file's do.
+func (c *Controller) zeroesFreed() bool {
+	return !slices.ContainsFunc(c.files, func(m *media.Image) bool { return !m.DiscardsToZero() })
 }
 
 // datasetManagement is the attribute Deallocate; the others are hints and are taken as such ([NVM] 3.2.3).
@@ -221,7 +226,13 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 		if n == 0 {
 			continue
 		}
-		if err := ns.medium.Zero(off, n, !c.cached.Load(), cmd.arrival); err != nil {
+		var err error
+		if c.zeroesFreed() {
+			err = ns.medium.Zero(off, n, !c.cached.Load(), cmd.arrival)
+		} else {
+			err = ns.medium.Discard(off, n)
+		}
+		if err != nil {
 			return c.mediaStatus("deallocate", ns, off, WriteFault, err)
 		}
 	}

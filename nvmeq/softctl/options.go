@@ -25,7 +25,7 @@ const Unlimited = -1
 // Options configures a controller. The zero value is a controller with one namespace over the whole image, 512-byte
 // blocks and a volatile write cache.
 type Options struct {
-	BlockSize   int      // bytes of one LBA: 512, 1024, 2048 or 4096. 0 is 512
+	BlockSize   int      // bytes of one LBA: 512, 1024, 2048 or 4096. 0 is 512, or a block device's own
 	Namespaces  int      // the image is cut into this many equal parts. 0 is 1
 	Images      []string // further images, one namespace each, after those of the first
 	MaxTransfer int      // bytes of one command (MDTS): a power of two from 8192. 0 is 1 MiB
@@ -51,6 +51,8 @@ type Options struct {
 	// Threads serve the I/O queues, so that Step need not: for lanes that run on a device. 0 is none, and the caller of
 	// Step works on its queue.
 	Threads int
+	// NoIOUring has a block device read and written by calls that wait.
+	NoIOUring bool
 	// Mover reaches memory that has no host view. Without one such memory cannot be mapped.
 	Mover copyengine.Mover
 	// Injector decides what goes wrong; SetInjector changes it later.

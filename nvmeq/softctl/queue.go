@@ -31,6 +31,8 @@ type subQueue struct {
 	deferred int    // commands that a batch will complete
 	batch    *batch // of who calls Step, where there are no threads
 
+	direct *direct // nil: every command is carried out at once
+
 	data  vector
 	block []byte // scratch for Compare and Verify
 	entry [sqeSize]byte
@@ -66,6 +68,9 @@ func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQu
 	if c.opt.Threads == 0 && id != 0 {
 		q.batch = newBatch(c.opt.Mover)
 	}
+	if id != 0 {
+		q.direct = c.newDirect(size)
+	}
 	q.bell = c.newBell(c.bar.sqDoorbell(id))
 	if c.opt.OutOfOrder {
 		q.rng = rand.New(rand.NewPCG(uint64(c.opt.Seed), uint64(id)))
@@ -90,6 +95,7 @@ func (c *Controller) dropQueues() {
 		}
 		q.mu.Lock()
 		q.dead, q.held, q.flushes = true, nil, nil
+		q.endDirect()
 		q.data.unstage()
 		q.batch.close()
 		q.mu.Unlock()

@@ -8,7 +8,8 @@ import "time"
 //  2. fetch        copy one entry while the completion queue has room; advance the head
 //  3. hold         with latency or disorder: set aside until its time (serveHeld)
 //  4. carryOut     ask the injector; check; move data between image and mapped memory. A flush goes on by itself (flush.go), and data in
-//                  memory that the CPU cannot address goes with others' of the sweep (batch.go)
+//                  memory that the CPU cannot address goes with others' of the sweep (batch.go).
+//                  Reads and writes of a block device go on by themselves, too (direct.go)
 //  5. complete     error log, counters, completion entry
 //
 // Steps of different queues run in parallel; they meet only in a completion queue that they share.
@@ -18,7 +19,7 @@ func (c *Controller) serve(q *subQueue, b *batch) bool {
 	did := q.cq.drain(c)
 	c.readTail(q)
 	arrival := uint64(c.opt.Recorder.Position())
-	for q.head != q.tail && uint32(len(q.held)+len(q.flushes)) < q.size && q.cq.room(c, q.deferred) {
+	for q.head != q.tail && uint32(len(q.held)+len(q.flushes)+q.direct.inFlight()) < q.size && !q.direct.full() && q.cq.room(c, q.deferred) {
 		if !c.fetch(q) {
 			c.fail("submission queue is not mapped", "queue", q.id, "iova", q.ring.base)
 			return true
@@ -37,7 +38,7 @@ func (c *Controller) serve(q *subQueue, b *batch) bool {
 	if len(q.held) > 0 && c.serveHeld(q, b) {
 		did = true
 	}
-	return did
+	return c.move(q) || did
 }
 
 // serveHeld carries out commands whose time has come: all of them in order, or with disorder some of them in any.
@@ -53,7 +54,7 @@ func (c *Controller) serveHeld(q *subQueue, b *batch) bool {
 		n = 1 + q.rng.IntN(due)
 	}
 	did := false
-	for ; n > 0 && q.cq.room(c, q.deferred); n-- {
+	for ; n > 0 && !q.direct.full() && q.cq.room(c, q.deferred); n-- {
 		i := 0
 		if q.rng != nil {
 			i = q.rng.IntN(due)

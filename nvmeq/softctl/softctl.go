@@ -43,6 +43,7 @@ type Controller struct {
 	events   eventQueue
 	threads  *threads // nil: Step works on the I/O queues
 	flushers sync.WaitGroup
+	noRing   atomic.Pointer[error] // why queues have no io_uring; nil: they have, if the image is a block device
 	errors   errorLog
 
 	mu       sync.Mutex // registers, admin queue, everything below
@@ -65,6 +66,9 @@ var (
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.
 func Open(path string, opt Options) (_ *Controller, err error) {
+	if opt.BlockSize == 0 {
+		opt.BlockSize = media.BlockSize(path)
+	}
 	if opt, err = opt.withDefaults(); err != nil {
 		return nil, err
 	}
@@ -96,6 +100,9 @@ func Open(path string, opt Options) (_ *Controller, err error) {
 	}
 	if c.bar, err = newBAR(opt.Queues, opt.Stride); err != nil {
 		return nil, err
+	}
+	if opt.NoIOUring {
+		c.noRing.Store(&errSwitchedOff)
 	}
 	c.SetInjector(opt.Injector)
 	c.mu.Lock()
@@ -157,7 +164,8 @@ func (c *Controller) quiesceLocked() {
 	for i := range c.sq {
 		if q := c.sq[i].Load(); q != nil && i > 0 {
 			q.mu.Lock()
-			q.mu.Unlock() //lint:ignore SA2001 passing the lock is the point
+			c.finishAll(q)
+			q.mu.Unlock()
 		}
 	}
 }
@@ -172,6 +180,8 @@ func (c *Controller) Reset() error {
 	c.resetLocked(true)
 	return nil
 }
+
+var errSwitchedOff = errors.New("it is switched off")
 
 var errClosed = errors.New("the controller is closed")
 
@@ -244,7 +254,7 @@ func (c *Controller) Step(sqid uint16) bool {
 		c.threads.nudge(sqid)
 		return false
 	}
-	return c.stepQueue(q) || q.awaitFlush()
+	return c.stepQueue(q) || q.await() && c.stepQueue(q) || q.awaitFlush()
 }
 
 func (c *Controller) stepQueue(q *subQueue) bool {

@@ -89,9 +89,12 @@ func (c *Controller) runThread(i int) {
 			runtime.Gosched()
 			continue
 		}
+		if c.awaitAny(i) { // a block device is at work
+			continue
+		}
 		// This sweep finds doorbells that were rung before asleep was set. A caller that waits after it calls Step, which nudges.
 		th.asleep.Store(true)
-		if !c.sweep(i) {
+		if !c.sweep(i) && !c.awaitAny(i) {
 			select {
 			case <-th.wake:
 			case <-t.stop:
@@ -127,4 +130,14 @@ func (c *Controller) sweep(i int) bool {
 		b.unlock()
 	}
 	return did
+}
+
+// awaitAny gives a block device time, if a queue of thread i waits for it.
+func (c *Controller) awaitAny(i int) bool {
+	for id := i + 1; id < len(c.sq); id += len(c.threads.all) {
+		if q := c.sq[id].Load(); q != nil && q.await() {
+			return true
+		}
+	}
+	return false
 }

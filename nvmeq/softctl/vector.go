@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -25,6 +26,7 @@ type vector struct {
 	buf    media.Buffers
 	held   []*media.Chunk // of the image's pages, that copies read
 	mover  copyengine.Mover
+	least  int64     // of a stage; 0: stageLeast
 	prps   [512]byte // part of a PRP list
 }
 
@@ -201,7 +203,7 @@ func (v *vector) grow(n int64) {
 	}
 	v.unstage()
 	if s, ok := v.mover.(copyengine.Stager); ok {
-		if b, err := s.Stage(max(n, stageLeast)); err == nil {
+		if b, err := s.Stage(max(n, cmp.Or(v.least, stageLeast))); err == nil {
 			v.stage, v.lent = b, true
 			return
 		}

@@ -43,10 +43,13 @@ func (m *Image) Flush() error {
 func (m *Image) FlushesAtOnce() bool { return m.inRAM }
 
 // Write writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
-// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost.
+// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost. To a block device it goes round the page cache, and once.
 func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
 	if err := m.present(off, b.n); err != nil {
 		return err
+	}
+	if m.Direct() {
+		return m.writeDirect(b, off, durable)
 	}
 	err := m.pwritev(b, off, 0)
 	if err != nil || !durable {
@@ -61,8 +64,5 @@ func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
 }
 
 func (m *Image) pwritev(b *Buffers, off int64, flags int) error {
-	err := b.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
-		return vectored(unix.SYS_PWRITEV2, m.fd, iov, off, flags)
-	})
-	return m.refused(off, b.n, err)
+	return m.refused(off, b.n, m.move(unix.SYS_PWRITEV2, b, off, flags))
 }

@@ -24,11 +24,17 @@ type Image struct {
 	claim *claim.Claim
 	punch bool // holes can be punched, and read as zeroes
 	pages *pages
-	log   *slog.Logger
+	rdev  uint64 // of a block device: its number
+	depth int    // of a block device's queue; 0: not known
+	// discards says that a block device takes BLKDISCARD.
+	discards bool
+	direct   direct // round the page cache
+	log      *slog.Logger
 
 	syncing sync.Mutex // held by the one synchronization that runs; see durable.go
 	lost    atomic.Pointer[LostError]
 	end     atomic.Int64 // bytes that have been there all the time, size at most
+	grown   atomic.Bool  // a block device has become larger, which was logged
 }
 
 // Options are of Open.
@@ -52,11 +58,12 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		flags = unix.O_RDONLY | unix.O_CLOEXEC
 	}
 	var fd int
+	opened := false // round the page cache
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		fd, err = unix.Open(path, flags, 0)
 	case unix.S_IFBLK:
-		fd, err = claim.Open(path, st.Rdev, flags)
+		fd, opened, err = openDirect(flags, func(flags int) (int, error) { return claim.Open(path, st.Rdev, flags) })
 	default:
 		return nil, fmt.Errorf("image %q is neither a regular file nor a block device", path)
 	}
@@ -87,7 +94,10 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		if m.size, err = unix.Seek(fd, 0, io.SeekEnd); err != nil {
 			return nil, fmt.Errorf("image %q: size: %w", path, err)
 		}
-		m.block = true
+		m.block, m.rdev = true, st.Rdev
+		if err = m.learn(opt.BlockSize, opened); err != nil {
+			return nil, err
+		}
 		m.punch = true // the first refusal says otherwise
 		// Opening says nothing of a device's own write protection.
 		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !opt.ReadOnly {
@@ -111,7 +121,9 @@ func Open(path string, opt Options) (_ *Image, err error) {
 	} else {
 		return nil, fmt.Errorf("image %q has %d bytes, less than one block of %d", path, m.size, opt.BlockSize)
 	}
-	m.pages = newPages(m, opt.Pinner)
+	if !m.Direct() { // nothing of a block device is in the page cache
+		m.pages = newPages(m, opt.Pinner)
+	}
 	return m, nil
 }
 
@@ -134,10 +146,7 @@ func (m *Image) Read(b *Buffers, off int64) error {
 	if err := m.gone(off, b.n); err != nil {
 		return err
 	}
-	err := b.each(off, func(iov []unix.Iovec, off int64) (int64, error) {
-		return vectored(unix.SYS_PREADV2, m.fd, iov, off, 0)
-	})
-	return m.refused(off, b.n, err)
+	return m.refused(off, b.n, m.move(unix.SYS_PREADV2, b, off, 0))
 }
 
 // View implements Medium.

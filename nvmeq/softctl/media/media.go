@@ -1,9 +1,10 @@
-// Package media is what a software NVMe controller keeps its blocks on: an image file or a block device, which it reads and writes through
-// the page cache.
+// Package media is what a software NVMe controller keeps its blocks on: an image file, which it reads and writes through the page cache,
+// or a block device, which it reads and writes round it.
 //
 // A Medium is a range of bytes that is read, written, zeroed and flushed. An Image is the Medium on an image file or block device. It
 // remembers what may be lost: an error of synchronization, which Linux reports once, and a truncation. Buffers is where a command's data
 // is in host memory. A Chunk is a part of the image whose pages in the page cache are pinned, so that a copy engine reads them in place.
+// A Ring moves blocks of a device, many at a time, by io_uring.
 // A Recorder logs what reaches an image; a Replay rebuilds from its Recording what a power cut could have left.
 //
 // Offsets and lengths are bytes and multiples of the block size, unless a comment says otherwise. It knows nothing of NVMe.
@@ -24,6 +25,8 @@ type Medium interface {
 	Write(b *Buffers, off int64, durable bool, arrival uint64) error
 	// Zero makes a range read as zeroes, giving the space back where it can.
 	Zero(off, n int64, durable bool, arrival uint64) error
+	// Discard says that a range is not used any more. What it reads as then is not known.
+	Discard(off, n int64) error
 	// Flush returns when all that was written before is durable.
 	Flush() error
 	// FlushesAtOnce says that Flush waits for nothing: there is no disk below.

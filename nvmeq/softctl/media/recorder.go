@@ -156,6 +156,8 @@ func (m *recorded) Zero(off, n int64, durable bool, arrival uint64) error {
 	return nil
 }
 
+func (m *recorded) Discard(off, n int64) error { return m.Zero(off, n, false, 0) }
+
 func (m *recorded) Flush() error {
 	m.r.mu.Lock()
 	defer m.r.mu.Unlock()

@@ -47,6 +47,9 @@ func (m *Image) measure() error {
 		}
 		st.Size = size
 	}
+	if m.block && st.Size-m.size >= 4096 && !m.grown.Swap(true) {
+		m.log.Warn("the device has become larger: what was added is there at the next mount", "image", m.path, "size", m.size, "now", st.Size)
+	}
 	for end := m.end.Load(); st.Size < end; end = m.end.Load() {
 		if m.end.CompareAndSwap(end, st.Size) {
 			m.log.Error("the image was truncated: what was beyond its end is gone", "image", m.path, "size", m.size, "left", st.Size)

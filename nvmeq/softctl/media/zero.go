@@ -38,7 +38,7 @@ func (m *Image) zeroRange(off, n int64) error {
 
 // writeZeroes is for files and devices that know no other way.
 func (m *Image) writeZeroes(off, n int64) error {
-	z := make([]byte, min(n, 1<<20))
+	z := alignedBytes(min(n, 1<<20))
 	for n > 0 {
 		w, err := unix.Pwrite(m.fd, z[:min(n, int64(len(z)))], off)
 		if err == unix.EINTR {

@@ -37,7 +37,7 @@ type Config struct {
 	Lanes    int    `opt:"lanes"` // queue pairs; 0: as many as suit the machine
 	CPULanes int    `opt:"lanes"` // as many more, of lanes on the CPU beside those on a GPU
 	Depth    int    `opt:"depth"` // commands in flight on one; 0: as many as suit the controller
-	LBA      int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512
+	LBA      int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512, or a block device's own
 	NSID     uint32 `opt:"nsid"`  // 0: 1
 
 	MemoryMode *controller.MemoryMode `opt:"memory-mode"` // nil: as much as works

@@ -109,8 +109,8 @@ var lanes = []Option{
 		More: "auto takes as much as real I/O with verified bytes shows to work: with a PCI function's memory (vram=ADDR) all, with a GPU on a drive the " +
 			"submission queues (1), else 0. lanefs stat says what was refused and why.",
 		set: setMemoryMode},
-	{Name: "lba", Kind: Choice, Values: []string{"512", "1024", "2048", "4096"}, Default: "512", Layer: Lanes,
-		Help: "block size of the software controller in bytes",
+	{Name: "lba", Kind: Choice, Values: []string{"512", "1024", "2048", "4096"}, Default: "512, or a block device's own", Layer: Lanes,
+		Help: "block size of the software controller in bytes, no less than a block device's own",
 		set:  func(c *Config, v value) error { n, _ := number(v.text); c.LBA = int(n); return nil }},
 	{Name: "nsid", Kind: Number, Low: 1, High: math.MaxInt32, Default: "1", Layer: Lanes, Help: "namespace of the controller",
 		set: func(c *Config, v value) error { c.NSID = uint32(v.n); return nil }},

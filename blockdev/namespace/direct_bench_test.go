@@ -1,0 +1,117 @@
+package namespace_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// BenchmarkBlockDevice reads a block device at random through lanes, and by pread with O_DIRECT from as many threads as there are requests
+// at once. The two take turns, so that what else the machine does meets both: %-of-pread compares the medians of the turns. LANEFS_BENCH_DEVICE
+// names the device, which is only read; without it there is a loop device over a file in RAM.
+func BenchmarkBlockDevice(b *testing.B) {
+	dev := os.Getenv("LANEFS_BENCH_DEVICE")
+	if dev == "" {
+		dev = loopInRAM(b, 512<<20)
+	}
+	fd, err := unix.Open(dev, unix.O_RDONLY|unix.O_DIRECT, 0)
+	require.NoError(b, err)
+	defer unix.Close(fd)
+	d := namespacetest.OpenLanes(b, dev, softctl.Options{ReadOnly: true, Queues: 16}, engine.Config{Lanes: 16})
+	defer d.Close()
+	for _, tc := range []struct{ size, batch, callers int }{{4096, 1, 1}, {4096, 32, 1}, {4096, 1, 8}, {1 << 20, 1, 1}, {1 << 20, 4, 1}} {
+		b.Run(fmt.Sprintf("%dK/batch=%d/callers=%d", tc.size>>10, tc.batch, tc.callers), func(b *testing.B) {
+			space := int64(d.Info().Size()) / int64(tc.size)
+			var bufs []blockdev.Buffer
+			for range tc.callers * tc.batch {
+				buf, err := d.Alloc(tc.size)
+				require.NoError(b, err)
+				defer buf.Release()
+				bufs = append(bufs, buf)
+			}
+			lanes := func(caller, n int) error {
+				reqs := make([]*blockdev.Request, tc.batch)
+				for i := range reqs {
+					reqs[i] = &blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{bufs[caller*tc.batch+i].Slice(0, tc.size)}}
+				}
+				for ; n > 0; n -= tc.batch {
+					for _, r := range reqs {
+						r.Off = blockdev.Bytes(rand.Int64N(space) * int64(tc.size))
+					}
+					if err := d.Do(reqs...); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			pread := func(caller, n int) error {
+				for p := bufs[caller].Bytes()[:tc.size]; n > 0; n-- {
+					if got, err := unix.Pread(fd, p, rand.Int64N(space)*int64(tc.size)); got != tc.size {
+						return fmt.Errorf("pread of %d bytes: %d, %v", tc.size, got, err)
+					}
+				}
+				return nil
+			}
+			turn := func(threads, each int, run func(caller, n int) error) float64 {
+				var all sync.WaitGroup
+				start := time.Now()
+				for i := range threads {
+					all.Go(func() {
+						if err := run(i, each); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				all.Wait()
+				return float64(threads*each*tc.size) / time.Since(start).Seconds() / 1e6
+			}
+			var ours, theirs []float64
+			for b.Loop() { // an operation is a turn of each, 256 requests or 64 MiB
+				n := min(256, 64<<20/tc.size)
+				ours = append(ours, turn(tc.callers, n/tc.callers, lanes))
+				theirs = append(theirs, turn(tc.callers*tc.batch, n/tc.callers/tc.batch, pread))
+			}
+			slices.Sort(ours)
+			slices.Sort(theirs)
+			b.ReportMetric(ours[len(ours)/2], "lanes-MB/s")
+			b.ReportMetric(theirs[len(theirs)/2], "pread-MB/s")
+			b.ReportMetric(100*ours[len(ours)/2]/theirs[len(theirs)/2], "%-of-pread")
+		})
+	}
+}
+
+// loopInRAM is a block device over a file in RAM, filled.
+func loopInRAM(b *testing.B, size int64) string {
+	if os.Getuid() != 0 {
+		b.Skip("SKIPPED: loop devices need root")
+	}
+	f, err := os.CreateTemp("/dev/shm", "lanefs-bench")
+	require.NoError(b, err)
+	b.Cleanup(func() { os.Remove(f.Name()) })
+	for part := make([]byte, 1<<20); size > 0; size -= int64(len(part)) {
+		_, err = f.Write(part)
+		require.NoError(b, err)
+	}
+	require.NoError(b, f.Close())
+	out, err := exec.Command("losetup", "-f", "--show", f.Name()).CombinedOutput()
+	if err != nil {
+		b.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	b.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	return dev
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// loopOver makes a block device over an image.
+func loopOver(t *testing.T, image string, options ...string) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	out, err := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), image)...).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	return dev
+}
+
+// TestBlockDevice: a mount of a block device reads and writes round the page cache, by io_uring or, where that is refused, by calls that wait,
+// and stat says which; what it wrote is whole.
+func TestBlockDevice(t *testing.T) {
+	for _, c := range []struct{ name, env, want string }{
+		{"rings", "", "O_DIRECT by io_uring"},
+		{"refused", noRings + "=1", "O_DIRECT by calls that wait: io_uring is refused here"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlace(t)
+			if c.env != "" {
+				p.env = append(p.env, c.env)
+			}
+			dev := loopOver(t, p.image("img", 64), "-b", "4096")
+			dir := p.mkdir("mnt")
+			p.ok("mount", "--gpu", "host", "-o", "discard", dev, dir)
+			r, err := p.stat(dir)
+			require.NoError(t, err)
+			if c.env == "" && !strings.Contains(r.Device.Path, "io_uring") {
+				t.Logf("no io_uring here: %s", r.Device.Path)
+			} else {
+				require.Contains(t, r.Device.Path, c.want)
+			}
+			require.Contains(t, p.ok("stat", dir), "medium      O_DIRECT")
+			require.EqualValues(t, 4096, r.Device.BlockSize)
+			want := make([]byte, 5<<20+123)
+			for i := range want {
+				want[i] = byte(i * i >> 8)
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), want, 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "gone"), want, 0o600))
+			require.NoError(t, os.Remove(filepath.Join(dir, "gone")))
+			require.Contains(t, p.fails("mount", "--gpu", "host", "--timeout", "1ms", "-o", "lba=512", dev, p.mkdir("other")), "mounted")
+			p.ok("umount", dir)
+			require.Contains(t, p.fails("mount", "--gpu", "host", "-o", "lba=512", dev, dir), "logical blocks of 4096 bytes")
+			p.ok("mount", "--gpu", "host", dev, dir)
+			got, err := os.ReadFile(filepath.Join(dir, "file"))
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			p.ok("umount", dir)
+			fsck(t, dev)
+		})
+	}
+}

@@ -1,0 +1,273 @@
+package softctl
+
+import (
+	"sync"
+
+	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
+)
+
+// Reads and writes of a block device go on by themselves: a step begins all that the host has announced, in one system call, and a later
+// step completes what has ended. So a queue pair's depth is the device's. A lone command for which the caller of Step waits anyway is
+// carried out at once, by a system call that waits: that is the shortest way. It is also what is left where there is no io_uring.
+//
+// The way of such a command, with its queue's lock held but in 3:
+//
+//  1. begin    take a slot; find the command's memory; of a write copy what a device has to the slot's stage; start it
+//  2. submit   hand all that were started to the kernel
+//  3. await    whoever has nothing else to do waits for one that has ended, a little
+//  4. reap     of a read copy the stage to where a device wants it; complete it
+
+// direct is the ring of a submission queue.
+type direct struct {
+	ring  *media.Ring
+	slots []directSlot
+	free  []int // the last used is taken first: stages are few
+	begun int   // started and not submitted
+	ended []int // being completed
+
+	waiting sync.RWMutex // shared by those who await, so that the ring stays
+}
+
+// directSlot is a command under way.
+type directSlot struct {
+	cmd    command
+	ns     *namespace
+	off, n int64
+	data   vector
+	status Status // once it has ended
+}
+
+const (
+	directSlots = 256
+	stagedSlots = 4         // where each may have a stage, as large as a command
+	slotStage   = 256 << 10 // the least stage of a slot
+)
+
+// newDirect gives a queue of size entries a ring; nil: there is none.
+func (c *Controller) newDirect(size uint32) *direct {
+	if c.noRing.Load() != nil || !c.files[0].Direct() || len(c.files) > 1 || c.ns[0].medium != media.Medium(c.files[0]) {
+		return nil
+	}
+	n := directSlots
+	if depth := c.files[0].Depth(); depth > 0 {
+		n = min(n, max(depth, 32))
+	}
+	if n = min(n, int(size)); c.opt.Mover != nil {
+		n = min(n, stagedSlots)
+	}
+	ring, err := c.files[0].NewRing(n)
+	if err != nil {
+		c.ringFailed(err)
+		return nil
+	}
+	d := &direct{ring: ring, slots: make([]directSlot, n)}
+	for i := range d.slots {
+		d.slots[i].data.mover, d.slots[i].data.least = c.opt.Mover, slotStage
+		d.free = append(d.free, n-1-i)
+	}
+	return d
+}
+
+// ringFailed notes that a queue has no ring, and says it once.
+func (c *Controller) ringFailed(err error) {
+	if c.noRing.CompareAndSwap(nil, &err) {
+		c.log.Warn("no io_uring for the device: its queues carry out one command at a time", "error", err)
+	}
+}
+
+// Direct says whether the image is a block device that is read and written round the page cache.
+func (c *Controller) Direct() bool { return c.files[0].Direct() }
+
+// Path says how blocks get to and from the image, for people.
+func (c *Controller) Path() string {
+	if !c.files[0].Direct() {
+		return "page cache"
+	}
+	if err := c.noRing.Load(); err != nil {
+		return "O_DIRECT by calls that wait: " + (*err).Error()
+	}
+	return "O_DIRECT by io_uring"
+}
+
+// inFlight is how many commands are under way.
+func (d *direct) inFlight() int {
+	if d == nil {
+		return 0
+	}
+	return d.ring.InFlight()
+}
+
+// full says that no slot is free.
+func (d *direct) full() bool { return d != nil && len(d.free) == 0 }
+
+// begins says whether a command goes on by itself. alone: nothing else of the queue is to be done.
+func (d *direct) begins(cmd *command, alone, durable bool) bool {
+	if d == nil || cmd.opcode != opRead && cmd.opcode != opWrite {
+		return false
+	}
+	return !alone || cmd.opcode == opWrite && durable // which by a call that waits would be flushed besides
+}
+
+// begin starts a read or write that was checked.
+func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int64, durable bool) Status {
+	d := q.direct
+	at := d.free[len(d.free)-1]
+	s := &d.slots[at]
+	v := &s.data
+	v.reset()
+	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != success {
+		return st
+	}
+	write := cmd.opcode == opWrite
+	if v.staged {
+		v.grow(v.n)
+		if write && v.gather() != nil {
+			return dataTransferError
+		}
+	}
+	if err := d.ring.Start(at, v.host(), off, write, durable); err != nil {
+		return c.mediaStatus(verb(write), ns, off, fault(write), err)
+	}
+	s.cmd, s.ns, s.off, s.n = *cmd, ns, off, n
+	d.free = d.free[:len(d.free)-1]
+	d.begun++
+	return noCompletion
+}
+
+func verb(write bool) string {
+	if write {
+		return "write"
+	}
+	return "read"
+}
+
+func fault(write bool) Status {
+	if write {
+		return WriteFault
+	}
+	return unrecoveredRead
+}
+
+// move submits what was begun, and completes what has ended.
+func (c *Controller) move(q *subQueue) (did bool) {
+	d := q.direct
+	if d == nil {
+		return false
+	}
+	if d.begun > 0 {
+		d.begun = 0
+		if err := d.ring.Submit(); err != nil {
+			c.ringFailed(err) // the queue that follows a reset may have none
+			c.fail("io_uring takes no more commands", "queue", q.id, "error", err)
+			return true
+		}
+	}
+	var pipe copyengine.Pipe // of all reads that have ended: they are waited for once
+	for {
+		at, err, ok := d.ring.Reap()
+		if !ok {
+			break
+		}
+		s := &d.slots[at]
+		s.status = success
+		if write := s.cmd.opcode == opWrite; err != nil {
+			s.status = c.mediaStatus(verb(write), s.ns, s.off, fault(write), err)
+		} else if !write && s.data.deliver(&pipe) != nil {
+			s.status = dataTransferError
+		}
+		d.ended = append(d.ended, at)
+	}
+	broken := pipe != nil && pipe.Close() != nil
+	for _, at := range d.ended {
+		s := &d.slots[at]
+		d.free = append(d.free, at)
+		switch {
+		case s.status != success:
+		case s.cmd.opcode == opWrite:
+			q.stats.writes.Add(1)
+			q.stats.bytesWritten.Add(uint64(s.n))
+		case broken && s.data.staged:
+			s.status = dataTransferError
+		default:
+			q.stats.reads.Add(1)
+			q.stats.bytesRead.Add(uint64(s.n))
+		}
+		c.finish(q, &s.cmd, s.status, 0)
+		did = true
+	}
+	d.ended = d.ended[:0]
+	return did
+}
+
+// deliver copies what was read into the stage to where the command wants it. The copies may go on until the pipe is closed.
+func (v *vector) deliver(pipe *copyengine.Pipe) (err error) {
+	if !v.staged {
+		return nil
+	}
+	mover, ok := v.mover.(copyengine.Piper)
+	if !ok {
+		return v.scatter()
+	}
+	if *pipe == nil {
+		if *pipe, err = mover.Pipe(); err != nil {
+			return err
+		}
+	}
+	at := v.stage[:v.n]
+	for _, to := range v.pieces {
+		if to.r.host != nil {
+			copy(to.r.host[to.off:], at[:to.n])
+		} else if err = (*pipe).Write(to.r.mem, to.r.off+to.off, at[:to.n]); err != nil {
+			return err
+		}
+		at = at[to.n:]
+	}
+	return nil
+}
+
+// await gives the device time, without the queue's lock. It says whether anything was under way.
+func (q *subQueue) await() bool {
+	q.mu.Lock()
+	d := q.direct
+	under := d.inFlight() > 0
+	if under {
+		d.waiting.RLock()
+	}
+	q.mu.Unlock()
+	if !under {
+		return false
+	}
+	d.ring.Await()
+	d.waiting.RUnlock()
+	return true
+}
+
+// finishAll completes what is under way: after it the kernel uses no memory of the queue's commands. The caller holds the queue's lock.
+func (c *Controller) finishAll(q *subQueue) {
+	for q.direct.inFlight() > 0 {
+		if c.now() != stateReady {
+			if _, _, ok := q.direct.ring.Reap(); ok {
+				continue
+			}
+		} else if c.move(q) {
+			continue
+		}
+		q.direct.ring.Await()
+	}
+}
+
+// endDirect waits for what is under way, and ends the ring. The caller holds q.mu.
+func (q *subQueue) endDirect() {
+	d := q.direct
+	if d == nil {
+		return
+	}
+	q.direct = nil
+	d.waiting.Lock()
+	defer d.waiting.Unlock()
+	d.ring.Close()
+	for i := range d.slots {
+		d.slots[i].data.unstage()
+	}
+}

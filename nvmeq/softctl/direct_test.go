@@ -1,0 +1,366 @@
+package softctl
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
+)
+
+// newLoop makes a block device over a file, and says which file.
+func newLoop(t testing.TB, size int64, options ...string) (dev, file string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	file = newImage(t, size)
+	out, err := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), file)...).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev = strings.TrimSpace(string(out))
+	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	return dev, file
+}
+
+// ways are the two by which blocks get to a block device and back.
+func ways(t *testing.T, run func(t *testing.T, opt Options)) {
+	for _, off := range []bool{false, true} {
+		t.Run(map[bool]string{false: "io_uring", true: "pread"}[off], func(t *testing.T) { run(t, Options{NoIOUring: off}) })
+	}
+}
+
+// needRing skips a test of the ring where there is none.
+func (h *host) needRing() {
+	if h.c.opt.NoIOUring {
+		require.Contains(h.t, h.c.Path(), "calls that wait")
+		return
+	}
+	if h.c.noRing.Load() != nil {
+		h.t.Skipf("SKIPPED: %s", h.c.Path())
+	}
+	require.Equal(h.t, "O_DIRECT by io_uring", h.c.Path())
+}
+
+// collect steps until n completions have come.
+func (h *host) collect(q *pair, n int) map[uint16]Status {
+	h.t.Helper()
+	got := map[uint16]Status{}
+	for end := time.Now().Add(time.Minute); len(got) < n && time.Now().Before(end); {
+		h.c.Step(q.id)
+		for e, ok := h.poll(q); ok; e, ok = h.poll(q) {
+			require.NotContains(h.t, got, e.cid(), "completed twice")
+			got[e.cid()] = e.status() &^ statusMore
+		}
+	}
+	require.Len(h.t, got, n)
+	return got
+}
+
+// TestDirectModel: batches of reads, writes, zeroes and discards over a block device, of blocks of 512 and 4096 bytes, in memory that
+// begins anywhere the specification allows, agree with a model, and are on the device after a flush.
+func TestDirectModel(t *testing.T) {
+	ways(t, func(t *testing.T, opt Options) {
+		for _, bs := range []int{512, 4096} {
+			t.Run(fmt.Sprint(bs), func(t *testing.T) {
+				dev, file := newLoop(t, testSize, "-b", fmt.Sprint(bs))
+				opt := opt
+				h := newHostOn(t, dev, opt).enable()
+				require.Equal(t, bs, h.c.opt.BlockSize, "the device's own blocks")
+				q := h.queue(1, 64)
+				h.needRing()
+				r := rand.New(rand.NewPCG(7, uint64(bs)))
+				want := make([]byte, testSize)
+				const room = 64 << 10
+				var bufs [][]byte
+				var at []uint64
+				for range 16 {
+					b, a := h.alloc(room + 4096)
+					bufs, at = append(bufs, b), append(at, a)
+				}
+				for round := range 50 {
+					used := map[int]bool{} // blocks of this round
+					type check struct {
+						b    []byte
+						want []byte
+					}
+					var checks []check
+					n := 0
+					for i := range 1 + r.IntN(16) {
+						blocks := 1 + r.IntN(room/bs)
+						lba := r.IntN(testSize/bs - blocks)
+						free := true
+						for k := range blocks {
+							free = free && !used[lba+k]
+						}
+						if !free {
+							continue
+						}
+						for k := range blocks {
+							used[lba+k] = true
+						}
+						skip := 0
+						if r.IntN(3) == 0 {
+							skip = 4 * r.IntN(1024) // PRP1 may begin at any dword
+						}
+						b, place := bufs[i][skip:skip+blocks*bs], want[lba*bs:][:blocks*bs]
+						p1, p2 := h.prps(at[i]+uint64(skip), blocks*bs)
+						switch r.IntN(5) {
+						case 0:
+							h.put(q, rw(opWriteZeroes, 1, uint64(lba), uint32(blocks)))
+							clear(place)
+						case 1, 2:
+							random(r.Uint64(), bufs[i])
+							copy(place, b)
+							c := rw(opWrite, 1, uint64(lba), uint32(blocks)).prp(p1, p2)
+							if r.IntN(3) == 0 {
+								c = c.dw(12, c[12]|1<<30) // FUA
+							}
+							h.put(q, c)
+						default:
+							clear(b)
+							h.put(q, rw(opRead, 1, uint64(lba), uint32(blocks)).prp(p1, p2))
+							checks = append(checks, check{b, place})
+						}
+						n++
+					}
+					h.ring(q)
+					for cid, st := range h.collect(q, n) {
+						require.Equal(t, success, st, "round %d, command %d", round, cid)
+					}
+					for _, c := range checks {
+						require.True(t, bytes.Equal(c.want, c.b), "round %d", round)
+					}
+					h.used = h.listMark
+				}
+				h.expect(success, q, cmdOf(opFlush, 1))
+				got, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got))
+				require.NoError(t, h.c.Close())
+			})
+		}
+	})
+}
+
+// prps gives the PRPs of n bytes at any IOVA that is a multiple of 4.
+func (h *host) prps(at uint64, n int) (uint64, uint64) {
+	if h.listMark == 0 {
+		h.listMark = h.used
+	}
+	first := 4096 - int(at%4096)
+	if n <= first {
+		return at, 0
+	}
+	_, list := h.transfer(at&^4095, n-first+4096)
+	return at, list
+}
+
+// TestDirectLeavesNoPages: what goes over a block device is not in the page cache.
+func TestDirectLeavesNoPages(t *testing.T) {
+	ways(t, func(t *testing.T, opt Options) {
+		dev, _ := newLoop(t, testSize)
+		h := newHostOn(t, dev, opt).enable()
+		q := h.queue(1, 16)
+		_, at := h.alloc(1 << 20)
+		for i := range uint64(4) {
+			h.put(q, h.move(opWrite, i*2048, 2048, at))
+			h.ring(q)
+			h.collect(q, 1)
+			h.put(q, h.move(opRead, i*2048, 2048, at))
+			h.put(q, h.move(opRead, i*2048, 8, at))
+			h.ring(q)
+			h.collect(q, 2)
+		}
+		f, err := os.Open(dev)
+		require.NoError(t, err)
+		defer f.Close()
+		b, err := unix.Mmap(int(f.Fd()), 0, testSize, unix.PROT_READ, unix.MAP_SHARED)
+		require.NoError(t, err)
+		defer unix.Munmap(b)
+		there := make([]byte, testSize/4096)
+		_, _, e := unix.Syscall(unix.SYS_MINCORE, addressOf(b), uintptr(len(b)), addressOf(there))
+		require.Zero(t, e)
+		n := 0
+		for _, v := range there {
+			n += int(v & 1)
+		}
+		require.Less(t, n, 64, "pages in the cache: what udev or losetup looks at, at most")
+	})
+}
+
+// TestDirectStops: a queue that is deleted, a controller that is reset or unmapped memory, with commands under way: each is awaited, and the
+// next queue works.
+func TestDirectStops(t *testing.T) {
+	ways(t, func(t *testing.T, opt Options) {
+		dev, _ := newLoop(t, testSize)
+		h := newHostOn(t, dev, opt).enable()
+		_, at := h.alloc(1 << 20)
+		m := newMemory(t, 1<<20)
+		for round := range 30 {
+			h.used = 2 << 20
+			q := h.queue(1, 64)
+			a, err := h.c.Map(m, 0, m.Size())
+			require.NoError(t, err)
+			for i := range 8 {
+				to := at
+				if i%2 == 0 {
+					to = uint64(a)
+				}
+				h.put(q, h.move(opWrite, uint64(i)*2048, 1024, to))
+			}
+			h.ring(q)
+			q1 := h.c.sq[1].Load()
+			q1.mu.Lock()
+			h.c.serve(q1, nil) // begun, and not awaited
+			q1.mu.Unlock()
+			require.NoError(t, h.c.Unmap(a))
+			if q1.direct != nil {
+				require.Zero(t, q1.direct.inFlight(), "a command is under way in memory that was unmapped")
+			}
+			h.put(q, h.move(opWrite, 0, 1024, at))
+			h.ring(q)
+			q1.mu.Lock()
+			h.c.serve(q1, nil)
+			q1.mu.Unlock()
+			switch round % 3 {
+			case 0:
+				h.expect(success, h.admin, cmdOf(0x00, 0).dw(10, 1)) // Delete I/O Submission Queue
+				h.expect(success, h.admin, cmdOf(0x04, 0).dw(10, 1))
+			case 1:
+				require.NoError(t, h.c.Reset())
+				h.enable()
+			default:
+				h.c.Write32(0x14, 0)
+				h.enable()
+			}
+			require.Nil(t, q1.direct, "the ring of a queue that is no more")
+		}
+		require.NoError(t, h.c.Close())
+	})
+}
+
+// TestDirectRefuses: blocks that are smaller than the device's.
+func TestDirectRefuses(t *testing.T) {
+	dev, _ := newLoop(t, testSize, "-b", "4096")
+	_, err := Open(dev, Options{BlockSize: 512})
+	require.ErrorContains(t, err, "has logical blocks of 4096 bytes: blocks of 512 are too small")
+	require.Equal(t, 4096, media.BlockSize(dev))
+	c, err := Open(dev, Options{})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
+// TestDirectErrors: a part of the device that answers EIO fails its commands, and no others; a durable write that failed is the last.
+func TestDirectErrors(t *testing.T) {
+	ways(t, func(t *testing.T, opt Options) {
+		dev, file := newLoop(t, testSize)
+		h := newHostOn(t, dev, opt).enable()
+		q := h.queue(1, 32)
+		_, at := h.alloc(64 << 10)
+		require.NoError(t, os.Truncate(file, 4<<20)) // the loop device keeps its size: reads behind are EIO
+		for i := range uint64(16) {
+			h.put(q, h.move(opRead, i*1024, 8, at))
+		}
+		h.ring(q)
+		failed := 0
+		for _, st := range h.collect(q, 16) {
+			if st != success {
+				require.Equal(t, unrecoveredRead, st)
+				failed++
+			}
+		}
+		require.Equal(t, 8, failed)
+		h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+		require.NoError(t, h.c.Failed())
+	})
+}
+
+// TestDirectHidden: memory that the CPU cannot address gets what a block device holds, by threads and by a copy engine.
+func TestDirectHidden(t *testing.T) {
+	for _, threads := range []int{0, 2} {
+		ways(t, func(t *testing.T, opt Options) {
+			opt.Mover, opt.Threads, opt.MaxTransfer = piped{}, threads, 2<<20
+			dev, file := newLoop(t, testSize)
+			want := random(5, make([]byte, testSize))
+			require.NoError(t, os.WriteFile(file, want, 0))
+			h := newHostOn(t, dev, opt).enable()
+			q := h.queue(1, 32)
+			m := newMemory(t, 8<<20)
+			m.hidden = true
+			a, err := h.c.Map(m, 0, m.Size())
+			require.NoError(t, err)
+			for range 3 {
+				clear(m.b)
+				for i := range 6 {
+					p1, p2 := h.prps(uint64(a)+uint64(i)<<20, 1<<20)
+					h.put(q, rw(opRead, 1, uint64(i)*2048, 2048).prp(p1, p2))
+				}
+				h.ring(q)
+				for _, st := range h.collect(q, 6) {
+					require.Equal(t, success, st)
+				}
+				require.True(t, bytes.Equal(want[:6<<20], m.b[:6<<20]))
+				h.used = h.listMark
+			}
+			random(6, m.b[:2<<20])
+			for i := range 2 {
+				p1, p2 := h.prps(uint64(a)+uint64(i)<<20, 1<<20)
+				h.put(q, rw(opWrite, 1, uint64(i)*2048, 2048).prp(p1, p2))
+			}
+			h.ring(q)
+			h.collect(q, 2)
+			h.expect(success, q, cmdOf(opFlush, 1))
+			require.NoError(t, h.c.Close())
+			got, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(m.b[:2<<20], got[:2<<20]))
+		})
+	}
+}
+
+// TestDirectDiscard: Dataset Management reaches the device, whose file becomes sparse; Identify promises no zeroes for it.
+func TestDirectDiscard(t *testing.T) {
+	dev, file := newLoop(t, testSize)
+	require.NoError(t, os.WriteFile(file, random(3, make([]byte, testSize)), 0))
+	h := newHostOn(t, dev, Options{}).enable()
+	if !h.c.canDeallocate() {
+		t.Skip("SKIPPED: this loop device takes no discards")
+	}
+	q := h.queue(1, 16)
+	b, st := h.identify(0, 1, 0)
+	require.Equal(t, success, st)
+	require.Zero(t, b[33], "DLFEAT")
+	r, at := h.alloc(4096)
+	copy(r, []byte{4: 0, 5: 8, 8: 0, 9: 16}) // 2048 blocks from 4096
+	h.expect(success, q, cmdOf(opDSM, 1).prp(at, 0).dw(11, 4))
+	require.NoError(t, h.c.Close())
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(file, &stat))
+	require.Less(t, stat.Blocks*512, int64(testSize-1<<19))
+}
+
+// TestDirectGrows: a device that became larger is served as it was, and said.
+func TestDirectGrows(t *testing.T) {
+	dev, file := newLoop(t, testSize)
+	var log bytes.Buffer
+	h := newHostOn(t, dev, Options{Log: textLog(&log)}).enable()
+	q := h.queue(1, 16)
+	require.NoError(t, os.Truncate(file, 2*testSize))
+	out, err := exec.Command("losetup", "-c", dev).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	h.expect(success, q, cmdOf(opFlush, 1))
+	_, at := h.alloc(4096)
+	h.expect(lbaOutOfRange, q, rw(opRead, 1, testSize/512, 8).prp(at, 0))
+	require.NoError(t, h.c.Close())
+	require.Equal(t, 1, strings.Count(log.String(), "has become larger"))
+}

@@ -1,0 +1,155 @@
+package media
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/iouring"
+)
+
+// Ring carries out reads and writes of a block device, many at a time, by an io_uring of its own. Each has a slot:
+//
+//  1. Start    puts it into the submission ring
+//  2. Submit   hands all that were started to the kernel, in one system call
+//  3. Await    waits a little for one that has ended; it alone may be called beside the others
+//  4. Reap     gives the slot of one that has ended, and its error
+//
+// From Start to Reap the memory belongs to the kernel.
+type Ring struct {
+	m        *Image
+	ring     *iouring.Ring
+	ops      []ringOp // by slot
+	inFlight int      // started and not reaped
+}
+
+type ringOp struct {
+	b       *Buffers
+	bounce  []byte // nil: the device takes the memory as it lies
+	iov     unix.Iovec
+	off     int64
+	write   bool
+	durable bool
+}
+
+// AwaitLimit is how long Await waits at most: so long a caller may be kept from what else there is.
+const AwaitLimit = time.Millisecond
+
+// newIOURing is replaced by tests.
+var newIOURing = iouring.New
+
+// NewRing makes a ring with n slots. The error says why there is none: the image is read and written by calls that wait then.
+func (m *Image) NewRing(n int) (*Ring, error) {
+	if !m.Direct() {
+		return nil, errors.New("it is no block device")
+	}
+	r, err := newIOURing(iouring.Options{Entries: n, Limit: AwaitLimit})
+	switch {
+	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EACCES):
+		return nil, fmt.Errorf("io_uring is refused here, by the sysctl kernel.io_uring_disabled or a seccomp filter: %w", err)
+	case err != nil:
+		return nil, err
+	}
+	return &Ring{m: m, ring: r, ops: make([]ringOp, n)}, nil
+}
+
+// Start begins a read or write of b at off. slot must be free. An error means that nothing was begun.
+func (r *Ring) Start(slot int, b *Buffers, off int64, write, durable bool) error {
+	if err := r.m.gone(off, b.n); err != nil {
+		return err
+	}
+	o := &r.ops[slot]
+	*o = ringOp{b: b, off: off, write: write, durable: durable}
+	iov := b.iov
+	if len(iov) > iovMax || !r.m.direct.takes(b) {
+		o.bounce = alignedBytes(b.n)
+		if write {
+			b.copyOut(o.bounce, 0)
+		}
+		o.iov = iovec(o.bounce)
+		iov = unsafe.Slice(&o.iov, 1)
+	}
+	e := r.ring.Next()
+	e.FD, e.Off, e.UserData = int32(r.m.fd), uint64(off), uint64(slot)
+	if len(iov) == 1 {
+		e.Opcode, e.Addr, e.Len = iouring.OpRead, uint64(uintptr(unsafe.Pointer(iov[0].Base))), uint32(iov[0].Len)
+		if write {
+			e.Opcode = iouring.OpWrite
+		}
+	} else {
+		e.Opcode, e.Addr, e.Len = iouring.OpReadv, uint64(uintptr(unsafe.Pointer(&iov[0]))), uint32(len(iov))
+		if write {
+			e.Opcode = iouring.OpWritev
+		}
+	}
+	if durable {
+		e.OpFlags = unix.RWF_DSYNC
+	}
+	r.inFlight++
+	return nil
+}
+
+// Submit hands over what was started. An error is the ring's: what was started may have begun or not, and Close waits for it.
+func (r *Ring) Submit() error { return r.ring.Enter(false) }
+
+// InFlight is how many were started and not reaped.
+func (r *Ring) InFlight() int { return r.inFlight }
+
+// Await returns when one has ended, or after AwaitLimit.
+func (r *Ring) Await() { r.ring.Await() }
+
+// Reap gives one that has ended.
+func (r *Ring) Reap() (slot int, err error, ok bool) {
+	c, ok := r.ring.Reap()
+	if !ok {
+		return 0, nil, false
+	}
+	r.inFlight--
+	slot = int(c.UserData)
+	o := &r.ops[slot]
+	b := o.b
+	if o.bounce != nil {
+		b = new(Buffers)
+		b.Add(o.bounce)
+	}
+	switch {
+	case c.Res == -int32(unix.EAGAIN) || c.Res == -int32(unix.EINTR) || c.Res >= 0 && int64(c.Res) < b.n:
+		// What moved in part, or not for the moment, is done again by a call that waits: it is the same bytes.
+		flags, trap := 0, uintptr(unix.SYS_PREADV2)
+		if o.write {
+			trap = unix.SYS_PWRITEV2
+		}
+		if o.durable {
+			flags = unix.RWF_DSYNC
+		}
+		err = r.m.move(trap, b, o.off, flags)
+	case c.Res < 0:
+		err = unix.Errno(-c.Res)
+	}
+	if o.write {
+		err = r.m.wrote(o.off, b.n, o.durable, err)
+	} else {
+		err = r.m.refused(o.off, b.n, err)
+	}
+	if o.bounce != nil && !o.write && err == nil {
+		o.b.copyIn(o.bounce, 0)
+	}
+	*o = ringOp{}
+	return slot, err, true
+}
+
+// Close ends the ring when what was started has ended. Await must not be under way.
+func (r *Ring) Close() {
+	for r.inFlight > 0 {
+		if _, _, ok := r.Reap(); ok {
+			continue
+		}
+		if r.ring.Enter(true) != nil {
+			return // the kernel may still use the memory of the ring and of its commands: they are left
+		}
+	}
+	r.ring.Close()
+}
