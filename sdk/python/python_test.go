@@ -169,6 +169,7 @@ func TestExample(t *testing.T) {
 
 // TestEnd: a program sees the end of the daemon, with mappings and with requests.
 func TestEnd(t *testing.T) {
+	library(t)
 	m := sharetest.New(t, 64*mib, 32*mib)
 	cmd := command(t, m, filepath.Join("tests", "end.py"))
 	cmd.Stderr = os.Stderr

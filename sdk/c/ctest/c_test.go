@@ -40,7 +40,7 @@ func TestC(t *testing.T) {
 	dest, build := t.TempDir(), "BUILD="+t.TempDir()
 	run(t, "make", "-s", "-C", "..", build)
 	run(t, "make", "-s", "-C", "..", "install", build, "DESTDIR="+dest, "PREFIX=/usr")
-	for _, name := range []string{"include/lanefs.h", "lib/liblanefs.a", "lib/liblanefs.so", "lib/pkgconfig/lanefs.pc", "lib/cmake/lanefs/lanefs-config.cmake", "share/man/man3/lanefs.3"} {
+	for _, name := range []string{"include/lanefs.h", "include/lanefs_mpi.h", "lib/liblanefs.a", "lib/liblanefs.so", "lib/pkgconfig/lanefs.pc", "lib/cmake/lanefs/lanefs-config.cmake", "share/man/man3/lanefs.3"} {
 		require.FileExists(t, filepath.Join(dest, "usr", name))
 	}
 	pc, err := os.ReadFile(filepath.Join(dest, "usr/lib/pkgconfig/lanefs.pc"))
