@@ -38,9 +38,10 @@ const (
 	ExportDMABUF                       // a DMA-BUF: another driver can map it for its device
 	ExportPOSIX                        // a VMM shareable handle: the same vendor's runtime imports it
 	ExportIPC                          // a memfd with an HSA IPC handle in it: HIP imports it, where it has no VMM
+	ExportLegacy                       // a memfd with a handle of cuIpcGetMemHandle or hipIpcGetMemHandle in it: what cudaMalloc gave
 )
 
-var exportNames = [...]string{"", "memfd", "DMA-BUF", "POSIX handle", "IPC handle"}
+var exportNames = [...]string{"", "memfd", "DMA-BUF", "POSIX handle", "IPC handle", "legacy IPC handle"}
 
 func (k ExportKind) String() string {
 	if int(k) < len(exportNames) && k > 0 {

@@ -30,6 +30,10 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 	if err := checkImport(kind, rights[0].FD); err != nil {
 		return fail(err)
 	}
+	if kind == gpu.ExportLegacy && !privileged(c.UID) {
+		// The GPU's driver would open for the daemon what it does not for the client.
+		return fail(fmt.Errorf("legacy IPC handles are for root and the user that mounted; use a stage: %w", unix.EPERM))
+	}
 	m, err := c.s.c.Pool.Import(gpu.Export{FD: rights[0].FD, Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
 	if err != nil {
 		return fail(err)
@@ -47,7 +51,7 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 // checkImport refuses descriptors that could do harm. Touching a page of hugetlbfs may raise SIGBUS. Only memfds have seals, so the file
 // system of another file, which may be the client's own and never answer, gets no request.
 func checkImport(kind gpu.ExportKind, fd int) error {
-	if kind != gpu.ExportMemFD && kind != gpu.ExportIPC {
+	if kind != gpu.ExportMemFD && kind != gpu.ExportIPC && kind != gpu.ExportLegacy {
 		return nil
 	}
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)

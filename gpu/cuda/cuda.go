@@ -121,7 +121,7 @@ func (l *library) readFacts(c *driver.Config, dev int32) error {
 	f.PCI = pciAddress(dynlib.Buffer(bus[:]))
 	f.Memory, f.Granularity = int64(total), int64(granularity)
 	f.WaveSize, f.Units = int(a[attrWarpSize]), int(a[attrUnits])
-	f.Imports = []gpu.ExportKind{gpu.ExportPOSIX}
+	f.Imports = []gpu.ExportKind{gpu.ExportPOSIX, gpu.ExportLegacy}
 	f.ClockHz = 1e9 // %globaltimer
 	return nil
 }

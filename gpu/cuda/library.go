@@ -52,6 +52,7 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.Occupancy.Required("cuOccupancyMaxActiveBlocksPerMultiprocessor"),
 		l.Synchronize.Required("cuCtxSynchronize"),
 		l.Copy.Required("cuMemcpyAsync"), l.SetD8.Required("cuMemsetD8Async"),
+		l.OpenIPC.Required("cuIpcOpenMemHandle_v2"), l.CloseIPC.Required("cuIpcCloseMemHandle"), l.AddressRange.Required("cuMemGetAddressRange_v2"),
 	}
 }
 

@@ -55,6 +55,9 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 	}
 	f.LargeBAR = large != 0
 	f.Imports = []gpu.ExportKind{gpu.ExportDMABUF, gpu.ExportIPC}
+	if l.HasLegacy() {
+		f.Imports = append(f.Imports, gpu.ExportLegacy)
+	}
 	if err := l.openVMM(&c, ordinal); err != nil {
 		return c, err
 	}

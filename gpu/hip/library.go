@@ -32,6 +32,7 @@ const minVersion = 60000000
 
 // hipSymbols are HIP's functions.
 func (l *library) hipSymbols() []dynlib.Symbol {
+	const ipc = "what hipMalloc gave goes by way of a stage"
 	const vmm = "no growing device memory, shared by DMA-BUFs or IPC handles"
 	return []dynlib.Symbol{
 		l.deviceCount.Required("hipGetDeviceCount"), l.deviceName.Required("hipDeviceGetName"),
@@ -56,6 +57,8 @@ func (l *library) hipSymbols() []dynlib.Symbol {
 		l.Occupancy.Required("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"),
 		l.Synchronize.Required("hipDeviceSynchronize"),
 		l.Copy.Required("hipMemcpyAsync"), l.SetD8.Required("hipMemsetD8Async"),
+		l.OpenIPC.Optional("hipIpcOpenMemHandle", "ROCm 6.0", ipc), l.CloseIPC.Optional("hipIpcCloseMemHandle", "ROCm 6.0", ipc),
+		l.AddressRange.Optional("hipMemGetAddressRange", "ROCm 6.0", ipc),
 	}
 }
 

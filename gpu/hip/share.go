@@ -73,6 +73,8 @@ func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
 	switch e.Kind {
 	case gpu.ExportPOSIX:
 		return r.importHandle(e)
+	case gpu.ExportLegacy:
+		return r.Device.Import(e)
 	case gpu.ExportDMABUF:
 		attach = r.mapDMABUF
 	case gpu.ExportIPC:

@@ -233,7 +233,15 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 		return -1;
 	b->gpu = g;
 	*address = (char *)b->device + b->offset;
+	if (!b->generation) /* it may be written to */
+		lanefs_region_add(s, *address, b->size, b->handle, b->offset); /* else batches go through the stage */
 	return 0;
+}
+
+int lanefs_gpu_serves(lanefs *s, struct gpu *g)
+{
+	const struct lanefs_facts *f = lanefs_facts(s);
+	return strcmp(f->runtime, g->hip ? "hip" : "cuda") == 0 && lanefs_gpu_find(g->hip, f->device, 0) == g;
 }
 
 static int synchronize(struct gpu *g)

@@ -26,6 +26,9 @@ HIDDEN int lanefs_gpu_bad(struct gpu *g, const char *what, int code);
 /* The GPU with a PCI address, or, if that is NULL, with an ordinal. NULL: not there, with a text. */
 HIDDEN struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal);
 
+/* Whether the daemon of a session has this GPU. */
+HIDDEN int lanefs_gpu_serves(lanefs *s, struct gpu *g);
+
 /* Makes the device current for the thread, and restores the previous one. */
 HIDDEN int lanefs_gpu_enter(struct gpu *g, int *was);
 HIDDEN void lanefs_gpu_leave(struct gpu *g, int was);

@@ -23,6 +23,10 @@ HIDDEN int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int
 /* Waits for fd or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
 HIDDEN int lanefs_wait_for(const lanefs *s, int fd, int timeout);
 
+/* Notes that the program has the memory of a handle at an address, and ends that: of all handles of the session if handle is 0. */
+HIDDEN int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset);
+HIDDEN void lanefs_region_end(lanefs *s, uint32_t handle);
+
 /* Whether the daemon has ended. */
 HIDDEN int lanefs_gone(const lanefs *s);
 

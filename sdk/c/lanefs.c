@@ -220,6 +220,7 @@ void lanefs_close(lanefs *s)
 	if (!s)
 		return;
 	int saved = errno;
+	lanefs_region_end(s, 0);
 	if (s->board)
 		munmap((void *)s->board, s->board_size);
 	if (s->socket >= 0)
@@ -261,6 +262,8 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	}
 	b->mapped = p;
 	b->data = (char *)p + r.offset;
+	if (flags & LANEFS_PRIVATE)
+		lanefs_region_add(s, b->data, b->size, b->handle, b->offset); /* else batches go through the stage */
 	return 0;
 }
 
@@ -350,5 +353,6 @@ int lanefs_how_moved(lanefs *s, struct lanefs_moved *m)
 int lanefs_release(lanefs *s, uint32_t handle)
 {
 	struct release q = {.handle = handle};
+	lanefs_region_end(s, handle);
 	return lanefs_call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0);
 }

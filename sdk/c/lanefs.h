@@ -27,6 +27,7 @@ enum lanefs_kind {
 	LANEFS_DMABUF = 2,
 	LANEFS_POSIX = 3,  /* CUDA's and HIP's handles: cuMemImportFromShareableHandle */
 	LANEFS_IPC = 4,    /* a memfd with an IPC handle of HSA in it */
+	LANEFS_LEGACY = 5, /* a memfd with a handle of cuIpcGetMemHandle or hipIpcGetMemHandle in it (docs/SPEC.md) */
 };
 
 struct lanefs_facts {
@@ -94,6 +95,9 @@ int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer
 
 /* Makes the daemon import memory of the program: size bytes, a multiple of 4096, at offset of fd. Stores a handle. */
 int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle);
+
+/* Registers memory that the program has mapped at address, so that batches into it and out of it need no stage. */
+int lanefs_register_at(lanefs *s, const void *address, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle);
 
 /* Makes the file fd known to rings. The flags with which it was opened say which requests are allowed. Stores a handle. */
 int lanefs_open(lanefs *s, int fd, uint32_t *handle);
@@ -203,6 +207,16 @@ void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r);
 
 /* The checksum of a value in a slab of lanefs.kv (docs/SPEC.md): size bytes of memory that the CPU addresses. */
 uint64_t lanefs_sum(const void *data, size_t size);
+
+/* The same, with pieces of batches that needed no stage. */
+struct lanefs_ways {
+	uint64_t kernel, copies, host; /* as in lanefs_rungs */
+	uint64_t direct;      /* into memory of lanefs_register_at or LANEFS_PRIVATE, or out of it */
+	uint64_t legacy;      /* into what cudaMalloc or hipMalloc gave, by legacy IPC and the daemon's copy engine: large pieces */
+	uint64_t reserved[3];
+};
+
+void lanefs_stage_ways(lanefs_stage *st, struct lanefs_ways *w);
 
 #ifdef __cplusplus
 }

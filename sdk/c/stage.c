@@ -78,6 +78,7 @@ void lanefs_stage_free(lanefs_stage *st)
 		lanefs_stage_rest(o);
 		for (int i = 0; i < PARTS; i++)
 			lanefs_stage_settle(&st->part[i]);
+		lanefs_direct_end(st);
 		lanefs_stage_forget(st);
 	}
 	lanefs_ring_free(st->ring);
@@ -246,7 +247,7 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 	if (o->dead || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
 		lanefs_batch_give_up(&b);
-	else
+	else if (!lanefs_direct(&b))
 		run(&b);
 	pthread_mutex_unlock(&o->lock);
 	int64_t sum = 0;
@@ -279,4 +280,12 @@ int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t
 int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream)
 {
 	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
+}
+
+void lanefs_stage_ways(lanefs_stage *st, struct lanefs_ways *w)
+{
+	struct owner *o = (struct owner *)st;
+	pthread_mutex_lock(&o->lock);
+	*w = (struct lanefs_ways){.kernel = st->rungs.kernel, .copies = st->rungs.copies, .host = st->rungs.host, .direct = st->directs, .legacy = st->legacies};
+	pthread_mutex_unlock(&o->lock);
 }

@@ -24,10 +24,20 @@ struct copy { uint64_t dst, src, bytes; };
 struct target {
 	struct gpu *gpu; /* NULL: by the CPU */
 	int kernels;     /* whether a kernel may address it */
+	int device;      /* whether it is a device's, not managed */
 	void *stream;
 };
 
 struct batch;
+
+/* An allocation of the program's that the daemon has by legacy IPC. */
+enum { LEGACIES = 64 };
+struct legacy {
+	struct gpu *gpu;      /* NULL: none */
+	uint64_t base, size, id;
+	uint32_t handle;      /* 0: the library or the daemon refused it */
+	uint64_t used;
+};
 
 /* A part of the stage. Parts are used in turn. */
 struct part {
@@ -72,6 +82,9 @@ struct lanefs_stage {
 	int no_wait;          /* they cannot */
 	struct part part[PARTS];
 	struct lanefs_rungs rungs;
+	struct legacy legacy[LEGACIES]; /* direct.c */
+	uint64_t uses;        /* of them */
+	uint64_t directs, legacies; /* pieces that went that way */
 };
 
 /* The handle that the program has. */
@@ -110,6 +123,12 @@ HIDDEN int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const stru
 
 /* Registers the stage with the GPU, once. */
 HIDDEN int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g);
+
+/* Carries out a batch without the stage. Returns 0 if that cannot be, or does not pay. The caller holds lock, and no batch is on a stream. */
+HIDDEN int lanefs_direct(struct batch *b);
+
+/* Releases what lanefs_direct has registered. */
+HIDDEN void lanefs_direct_end(struct lanefs_stage *st);
 
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);

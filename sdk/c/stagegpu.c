@@ -18,7 +18,7 @@ enum { FEW = 8, LARGE = 256 << 10 };
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9 };                    /* CUpointer_attribute, hipPointer_attribute */
-enum { HOST = 1 };                                                     /* CUmemorytype, hipMemoryType since 6 */
+enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
@@ -68,7 +68,7 @@ static int known(struct gpu *g, const void *p, int *type, int *ordinal)
 	if (version < HIP_6)
 		*type += 1;
 	if (CALL(g, "PointerGetAttribute", (void *, int, uint64_t), &managed, MANAGED, at) == 0 && managed & 1)
-		*type = HOST + 1;
+		*type = MANAGED_MEMORY;
 	return *type > 0 && *ordinal >= 0;
 }
 
@@ -83,6 +83,7 @@ int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, st
 		if (!g.lib || !known(&g, p, &type, &ordinal))
 			continue;
 		t->kernels = type != HOST;
+		t->device = type == DEVICE;
 		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
 		return t->gpu ? 0 : -1;
 	}

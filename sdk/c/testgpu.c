@@ -42,6 +42,7 @@ static void host_memory(lanefs *s, int fd, size_t size)
 /* What the program uses of HIP, as the library finds it. */
 static struct {
 	int (*set)(int), (*pinned)(void **, size_t, unsigned), (*create)(void **, unsigned), (*query)(void *), (*sync)(void *), (*malloc)(void **, size_t), (*free)(void *);
+	int (*handle)(void *, void *);
 	int (*copy)(void *, const void *, size_t, int, void *), (*wait)(void *, void *, uint64_t, unsigned, uint64_t), (*signal)(void **, size_t, unsigned);
 } hip;
 
@@ -69,6 +70,7 @@ static void load_cuda(void)
 	hip.create = (int (*)(void **, unsigned))dlsym(lib, "cuStreamCreate");
 	hip.query = (int (*)(void *))dlsym(lib, "cuStreamQuery");
 	hip.sync = (int (*)(void *))dlsym(lib, "cuStreamSynchronize");
+	hip.handle = (int (*)(void *, void *))dlsym(lib, "cuIpcGetMemHandle");
 	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "cuMemAlloc_v2");
 	hip.free = (int (*)(void *))dlsym(lib, "cuMemFree_v2");
 	hip.set = cuda_set;
@@ -83,10 +85,12 @@ static void load_hip(void)
 	void *lib = dlopen("libamdhip64.so.7", RTLD_NOW);
 	WANT(lib);
 	hip.set = (int (*)(int))dlsym(lib, "hipSetDevice");
+	WANT(((int (*)(unsigned))dlsym(lib, "hipInit"))(0) == 0);
 	hip.pinned = (int (*)(void **, size_t, unsigned))dlsym(lib, "hipHostMalloc");
 	hip.create = (int (*)(void **, unsigned))dlsym(lib, "hipStreamCreateWithFlags");
 	hip.query = (int (*)(void *))dlsym(lib, "hipStreamQuery");
 	hip.sync = (int (*)(void *))dlsym(lib, "hipStreamSynchronize");
+	hip.handle = (int (*)(void *, void *))dlsym(lib, "hipIpcGetMemHandle");
 	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "hipMalloc");
 	hip.free = (int (*)(void *))dlsym(lib, "hipFree");
 	hip.wait = (int (*)(void *, void *, uint64_t, unsigned, uint64_t))dlsym(lib, "hipStreamWaitValue64");
@@ -240,8 +244,159 @@ static void async(lanefs *s, int fd, size_t size)
 	free(now);
 }
 
+/* A memfd with a legacy IPC handle in it, and what else it may have. */
+static int message(const char *handle, uint64_t size, size_t n)
+{
+	struct { uint64_t magic, size; char handle[64], more[8]; } m = {0x3243504953464c20, size, {0}, {0}};
+	memcpy(m.handle, handle, sizeof m.handle);
+	int fd = memfd_create("handle", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	WANT(fd >= 0 && write(fd, &m, n) == (ssize_t)n);
+	return fd;
+}
+
+static int64_t one(lanefs_ring *r, uint32_t op, uint32_t file, uint32_t memory, uint64_t offset, uint64_t length)
+{
+	struct lanefs_completion c;
+	WANT(lanefs_ring_submit(r, &(struct lanefs_request){.op = op, .file = file, .memory = memory, .memory_offset = offset, .length = length}, 1) == 1);
+	WANT(lanefs_ring_reap(r, &c, 1, 60000) == 1);
+	return c.result;
+}
+
+/* Memory that needs no stage, by itself and by force; and what a client may do with handles. The file is as it was at the end. */
+static void direct(lanefs *s, int fd, size_t size, const char *self)
+{
+	enum { N = 100, MESSAGE = 80 };
+	uint32_t f, m, twice;
+	void *memory, *host, *stream, *at;
+	struct lanefs_ways w, before;
+	lanefs_stage *st = lanefs_stage_new(s, 0);
+	WANT(st && lanefs_open(s, fd, &f) == 0);
+	WANT(hip.malloc(&memory, 3 * size) == 0 && hip.pinned(&host, 3 * size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0);
+	char *was = malloc(size), *got = host, *now = malloc(size);
+	WANT(was && now && pread(fd, was, size, 0) == (ssize_t)size);
+
+	/* Memory of lanefs_map that is the program's own. */
+	struct lanefs_buffer b;
+	WANT(lanefs_map(s, fd, 0, size, LANEFS_PRIVATE | LANEFS_EMPTY, &b) == 0 && lanefs_gpu_map(s, &b, &at) == 0);
+	WANT(lanefs_read_into(st, f, (char *)at + 3, 5, size - 100, stream) == (int64_t)size - 100);
+	WANT(hip.copy(got, at, size, DEFAULT, stream) == 0 && hip.sync(stream) == 0 && memcmp(got + 3, was + 5, size - 100) == 0 && got[2] == 0 && got[size - 97] == 0);
+	lanefs_stage_ways(st, &w);
+	WANT(w.direct == 1 && w.legacy == 0 && w.copies == 0 && w.kernel == 0);
+	lanefs_unmap(s, &b);
+
+	/* What hipMalloc gave, by legacy IPC: pieces of all alignments, after what is on the stream; beyond the end of the file; a write. */
+	setenv("LANEFS_LEGACY", "1", 1);
+	struct lanefs_piece piece[N];
+	int64_t result[N];
+	size_t end = 0;
+	for (unsigned i = 0; i < N; i++) {
+		piece[i] = (struct lanefs_piece){i * 7919u % (size - 3000), end, i * 131 % 3000};
+		end += piece[i].length + i % 3;
+	}
+	memset(got, 'x', 3 * size);
+	for (int i = 0; i < COPIES; i++)
+		WANT(hip.copy(memory, got, 3 * size, DEFAULT, stream) == 0);
+	WANT(lanefs_read_batch(st, f, memory, piece, N, stream, result) > 0);
+	WANT(lanefs_read_into(st, f, (char *)memory + size, size / 2, size, stream) == (int64_t)(size - size / 2));
+	WANT(hip.copy(got, memory, 3 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	for (unsigned i = 0; i < N; i++) {
+		WANT(result[i] == (int64_t)piece[i].length && memcmp(got + piece[i].memory_offset, was + piece[i].file_offset, piece[i].length) == 0);
+		WANT(!(i % 3) || got[piece[i].memory_offset + piece[i].length] == 'x');
+	}
+	WANT(memcmp(got + size, was + size / 2, size - size / 2) == 0 && got[2 * size - 1] == 0 && got[2 * size] == 'x');
+	for (size_t i = 0; i < size; i++)
+		got[i] = (char)~was[i];
+	WANT(hip.copy(memory, got, size, DEFAULT, stream) == 0 && lanefs_write_from(st, f, memory, 0, size, stream) == (int64_t)size);
+	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, got, size) == 0);
+	WANT(pwrite(fd, was, size, 0) == (ssize_t)size && fsync(fd) == 0);
+	lanefs_stage_ways(st, &w);
+	WANT(w.legacy == N + 2 && w.direct == 1 && w.copies == 0 && w.kernel == 0);
+
+	/* Freed, and another in its place: the daemon's is not the new one's. */
+	for (int i = 0; i < 3; i++) {
+		WANT(hip.free(memory) == 0 && hip.malloc(&memory, 3 * size) == 0);
+		memset(got, 0, size);
+		WANT(lanefs_read_into(st, f, memory, 0, size, stream) == (int64_t)size);
+		WANT(hip.copy(got, memory, size, DEFAULT, stream) == 0 && hip.sync(stream) == 0 && memcmp(got, was, size) == 0);
+	}
+	before = w;
+	unsetenv("LANEFS_LEGACY"); /* small pieces go by the stage */
+	WANT(lanefs_read_into(st, f, memory, 0, 4096, stream) == 4096);
+	lanefs_stage_ways(st, &w);
+	WANT(w.legacy == before.legacy + 3 && w.copies == 1);
+
+	lanefs_stage_free(st); /* which has the memory by its handle, too */
+
+	/* Handles. The same one twice; one that claims more than there is; others that mean nothing. */
+	char handle[64], junk[64];
+	lanefs_ring *r = lanefs_ring_new(s, 8);
+	memset(junk, 0x5a, sizeof junk);
+	WANT(r && hip.handle(handle, memory) == 0);
+	size_t page = size / 4096 * 4096;
+	WANT(lanefs_register(s, message(handle, 3 * size, MESSAGE), LANEFS_LEGACY, 0, page, &m) == 0);
+	WANT(lanefs_register(s, message(handle, 3 * size, MESSAGE), LANEFS_LEGACY, 4096, page, &twice) == 0);
+	WANT(one(r, LANEFS_READ, f, m, 0, page) == (int64_t)page && lanefs_release(s, m) == 0);
+	WANT(one(r, LANEFS_READ, f, twice, 0, page) == (int64_t)page && one(r, LANEFS_READ, f, twice, 1, page) == -EINVAL);
+	WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.sync(stream) == 0 && memcmp(got, was, 4096) == 0 && memcmp(got + 4096, was, page) == 0);
+	WANT(lanefs_release(s, twice) == 0);
+	struct { const char *handle; uint64_t offset, size; size_t n; } bad[] = {
+		{handle, 0, (uint64_t)1 << 40, MESSAGE}, {handle, (uint64_t)1 << 40, 4096, MESSAGE}, {junk, 0, 4096, MESSAGE}, {handle, 0, 4096, MESSAGE - 1}, {handle, 0, 4096, MESSAGE + 1}, {handle, 0, 4096, 0}};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		WANT(lanefs_register(s, message(bad[i].handle, (uint64_t)1 << 40, bad[i].n), LANEFS_LEGACY, bad[i].offset, bad[i].size, &m) == -1 && errno == EINVAL);
+	WANT(lanefs_register(s, fd, LANEFS_LEGACY, 0, 4096, &m) == -1 && errno == EINVAL);
+
+	/* Of memory that was freed before, and of memory that is freed while the daemon has it, which harms nobody else. */
+	WANT(lanefs_register(s, message(handle, 3 * size, MESSAGE), LANEFS_LEGACY, 0, page, &twice) == 0);
+	WANT(hip.free(memory) == 0);
+	(void)one(r, LANEFS_READ, f, twice, 0, page);
+	WANT(lanefs_release(s, twice) == 0);
+	WANT(lanefs_register(s, message(handle, 3 * size, MESSAGE), LANEFS_LEGACY, 0, page, &m) == -1 && errno == EINVAL);
+
+	/* Of another process, alive and dead. */
+	char line[256], text[2 * sizeof handle + 2];
+	snprintf(line, sizeof line, "%s %s --handle", self, lanefs_facts(s)->runtime);
+	FILE *child = popen(line, "r");
+	WANT(child && fgets(text, sizeof text, child));
+	for (size_t i = 0; i < sizeof handle; i++) {
+		unsigned byte;
+		WANT(sscanf(text + 2 * i, "%2x", &byte) == 1);
+		handle[i] = (char)byte;
+	}
+	WANT(lanefs_register(s, message(handle, 1 << 20, MESSAGE), LANEFS_LEGACY, 0, 1 << 20, &m) == 0 && one(r, LANEFS_READ, f, m, 0, 1 << 20) == 1 << 20);
+	pclose(child); /* it ends by itself */
+	(void)one(r, LANEFS_READ, f, m, 0, 1 << 20);
+	WANT(lanefs_release(s, m) == 0);
+	WANT(lanefs_register(s, message(handle, 1 << 20, MESSAGE), LANEFS_LEGACY, 0, 1 << 20, &m) == -1 && errno == EINVAL);
+
+	st = lanefs_stage_new(s, 0);
+	WANT(st && hip.malloc(&memory, size) == 0 && lanefs_read_into(st, f, memory, 0, size, stream) == (int64_t)size); /* all is well */
+	WANT(hip.copy(got, memory, size, DEFAULT, stream) == 0 && hip.sync(stream) == 0 && memcmp(got, was, size) == 0);
+	lanefs_ring_free(r);
+	lanefs_stage_free(st);
+	WANT(hip.free(memory) == 0 && lanefs_release(s, f) == 0);
+	free(was);
+	free(now);
+}
+
+/* Another process's memory: prints its handle, and keeps it for a while. */
+static int lend(void (*load)(void))
+{
+	void *memory;
+	char handle[64];
+	load();
+	WANT(hip.set(0) == 0 && hip.malloc(&memory, 1 << 20) == 0 && hip.handle(handle, memory) == 0);
+	for (size_t i = 0; i < sizeof handle; i++)
+		printf("%02x", (unsigned char)handle[i]);
+	puts("");
+	fflush(stdout);
+	sleep(1);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && strcmp(argv[2], "--handle") == 0)
+		return lend(strcmp(argv[1], "cuda") == 0 ? load_cuda : load_hip);
 	WANT(argc == 3);
 	int fd = open(argv[1], O_RDWR);
 	struct stat st;
@@ -260,7 +415,11 @@ int main(int argc, char **argv)
 	else
 		load_hip();
 	batches(s, fd, size);
-	async(s, fd, size);
+	if (atoi(argv[2]) == LANEFS_POSIX) { /* once will do: they do not depend on it */
+		async(s, fd, size);
+		if (!getenv("LANEFS_SHIM_NO_WAIT"))
+			direct(s, fd, size, argv[0]);
+	}
 	char *want = malloc(size), *host;
 	WANT(want && pread(fd, want, size, 0) == (ssize_t)size);
 	WANT(hip.set(0) == 0 && hip.pinned((void **)&host, size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0);

@@ -42,6 +42,7 @@ type API struct {
 	StreamPriority, PriorityRange, Occupancy                       Call
 	Synchronize                                                    Call
 	CopyKind                                                       uintptr // what Copy takes between the size and the stream; 0: nothing
+	OpenIPC, CloseIPC, AddressRange                                Call    // legacy IPC: not all libraries have it
 	ImportByAddress                                                bool    // Import takes the address of the descriptor
 	Describe                                                       func(code int32) (name, text string)
 }

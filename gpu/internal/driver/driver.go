@@ -57,6 +57,7 @@ type Device struct {
 	api    *API
 	prefix string // begins every error
 
+	legacies legacies
 	memories atomic.Int64 // open
 	modules  atomic.Int64 // open
 	streams  atomic.Int64 // open

@@ -49,9 +49,12 @@ func (m *deviceMemory) exportHandleLocked() (fd int32, err error) {
 	return fd, err
 }
 
-// Import implements gpu.Runtime for POSIX handles. The library takes a reference of its own; the descriptor stays the
+// Import implements gpu.Runtime for POSIX handles and legacy IPC. The library takes a reference of its own; the descriptor stays the
 // caller's.
 func (d *Device) Import(e gpu.Export) (gpu.Memory, error) {
+	if e.Kind == gpu.ExportLegacy {
+		return d.importLegacy(e)
+	}
 	if e.Kind != gpu.ExportPOSIX {
 		return nil, fmt.Errorf("%s: import of a %s: this device maps POSIX handles of its own library only", d.prefix, e.Kind)
 	}

@@ -49,6 +49,7 @@ int be_import(int fd, phys **p);
 /* Words by which p is found again, in this process or, where the backend can, another; p is the backend's from then on. */
 int be_offer(phys *p, uint32_t words[2]);
 int be_take(const uint32_t words[2], phys **p);
+phys *be_withdraw(const uint32_t words[2]); /* p is not found any more, and the caller's again */
 
 int be_host_alloc(void **at, size_t n);
 int be_host_free(void *at);

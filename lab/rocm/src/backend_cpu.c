@@ -170,13 +170,16 @@ static void *serve_offers(void *arg) {
 		uint32_t i;
 		if (c < 0)
 			continue;
-		if (recv(c, &i, sizeof i, 0) == sizeof i && i < __atomic_load_n(&offered, __ATOMIC_ACQUIRE)) {
+		int asked = recv(c, &i, sizeof i, 0) == sizeof i;
+		pthread_mutex_lock(&lock);
+		if (asked && i < offered && offers[i]) {
 			union { struct cmsghdr h; char b[CMSG_SPACE(sizeof(int))]; } control = {.h = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
 			int fd = (int)offers[i]->handle;
 			memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
 			struct iovec v = {&i, sizeof i};
 			sendmsg(c, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control}, MSG_NOSIGNAL);
 		}
+		pthread_mutex_unlock(&lock);
 		close(c);
 	}
 	return NULL;
@@ -205,6 +208,14 @@ int be_offer(phys *p, uint32_t words[2]) {
 	}
 	pthread_mutex_unlock(&lock);
 	return rc;
+}
+
+phys *be_withdraw(const uint32_t words[2]) {
+	pthread_mutex_lock(&lock);
+	phys *p = offers[words[0]];
+	offers[words[0]] = NULL;
+	pthread_mutex_unlock(&lock);
+	return p;
 }
 
 int be_take(const uint32_t words[2], phys **out) {

@@ -148,14 +148,21 @@ int be_offer(phys *p, uint32_t words[2]) {
 	return i == -1u ? UNKNOWN : OK;
 }
 
+phys *be_withdraw(const uint32_t words[2]) {
+	pthread_mutex_lock(&lock);
+	phys *p = offers[words[0]];
+	offers[words[0]] = NULL;
+	pthread_mutex_unlock(&lock);
+	return p;
+}
+
 int be_take(const uint32_t words[2], phys **out) {
 	pthread_mutex_lock(&lock);
 	*out = words[0] < offered ? offers[words[0]] : NULL;
+	if (*out)
+		phys_retain(*out);
 	pthread_mutex_unlock(&lock);
-	if (!*out)
-		return INVALID;
-	phys_retain(*out);
-	return OK;
+	return *out ? OK : INVALID;
 }
 
 int be_host_alloc(void **at, size_t n) { return cuMemHostAlloc(at, n, 3); }

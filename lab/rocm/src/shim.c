@@ -71,6 +71,9 @@ struct alloc {
 	void *at;
 	size_t size, mapped;
 	phys *p;
+	uint32_t legacy[2]; /* words by which another process finds it */
+	int offered, opened;
+	uint64_t id;
 };
 static struct alloc *allocs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -95,7 +98,9 @@ static int adopt(phys *p, size_t size, void **out) {
 		free(a);
 		return rc;
 	}
+	static uint64_t ids;
 	pthread_mutex_lock(&lock);
+	a->id = ++ids;
 	a->next = allocs;
 	allocs = a;
 	pthread_mutex_unlock(&lock);
@@ -125,6 +130,9 @@ static int disown(void *at) {
 	}
 	*link = a->next;
 	pthread_mutex_unlock(&lock);
+	phys *offer = a->offered ? be_withdraw(a->legacy) : NULL;
+	if (offer)
+		phys_release(offer);
 	int rc = be_unmap(a->at, a->mapped);
 	if (rc == OK)
 		rc = be_unreserve(a->at, a->mapped);
@@ -474,6 +482,69 @@ API int hipDestroyExternalMemory(struct external *e) {
 	return rc;
 }
 
+/* ---- HIP: legacy IPC ---- */
+
+struct legacy { uint64_t magic, size; uint32_t words[2]; uint32_t pid, reserved[9]; };
+_Static_assert(sizeof(struct legacy) == 64, "hipIpcMemHandle_t");
+
+API int hipIpcGetMemHandle(struct legacy *h, void *at) {
+	NEED();
+	int rc = INVALID;
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	if (a && a->at == at && !a->opened) {
+		rc = OK;
+		if (!a->offered && (rc = be_offer(a->p, a->legacy)) == OK) {
+			phys_retain(a->p);
+			a->offered = 1;
+		}
+		*h = (struct legacy){.magic = AGENT, .size = a->size, .words = {a->legacy[0], a->legacy[1]}, .pid = (uint32_t)getpid()};
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+/* As HIP's and CUDA's, it opens no handle of the process's own. */
+API int hipIpcOpenMemHandle(void **at, struct legacy h, unsigned flags) {
+	NEED();
+	phys *p;
+	if (flags != 1 || h.magic != AGENT)
+		return INVALID;
+	if (h.pid == (uint32_t)getpid())
+		return INVALID_CONTEXT;
+	int rc = be_take(h.words, &p);
+	if (rc != OK)
+		return rc;
+	if ((rc = adopt(p, h.size < p->size ? h.size : p->size, at)) != OK)
+		return rc;
+	pthread_mutex_lock(&lock);
+	find(*at, NULL)->opened = 1;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+API int hipIpcCloseMemHandle(void *at) {
+	NEED();
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	int opened = a && a->opened;
+	pthread_mutex_unlock(&lock);
+	int rc = opened ? be_sync() : INVALID;
+	return rc == OK ? disown(at) : rc;
+}
+
+API int hipMemGetAddressRange(void **base, size_t *size, void *at) {
+	NEED();
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	if (a) {
+		*base = a->at;
+		*size = a->size;
+	}
+	pthread_mutex_unlock(&lock);
+	return a ? OK : INVALID;
+}
+
 /* ---- HIP: modules and streams ---- */
 
 API int hipModuleLoadData(void **m, const void *image) {
@@ -610,15 +681,20 @@ API int hipPointerGetAttribute(void *out, int which, void *at) {
 		*(unsigned *)out = 0;
 		return OK;
 	}
-	if (which != 2 && which != 9) /* kind, device */
+	if (which != 2 && which != 7 && which != 9) /* kind, identifier, device */
 		return INVALID;
 	pthread_mutex_lock(&lock);
-	int found = find(at, NULL) != NULL;
+	struct alloc *a = find(at, NULL);
+	int found = a != NULL;
+	if (which == 7 && a)
+		*(uint64_t *)out = a->id;
 	for (struct mapping *m = mappings; m && !found; m = m->next)
 		found = (char *)at >= (char *)m->at && (char *)at < (char *)m->at + m->p->size;
 	pthread_mutex_unlock(&lock);
-	if (!found)
+	if (!found || (which == 7 && !a))
 		return INVALID;
+	if (which == 7)
+		return OK;
 	*(int *)out = which == 9 ? 0 : SHIM_VERSION < 60000000 ? 1 : 2;
 	return OK;
 }

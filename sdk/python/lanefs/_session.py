@@ -154,8 +154,9 @@ class Session:
 
     @property
     def rungs(self):
-        """How requests by way of the stage went on, of 1 MiB at most: by the GPU's kernel, by its copy engine, by the CPU."""
-        return {"kernel": 0, "copies": 0, "host": 0} if self._stage is None else self._stage.rungs()
+        """How requests by way of the stage went on, of 1 MiB at most: by the GPU's kernel, by its copy engine, by the CPU. And pieces that needed no
+        stage: of memory that the daemon had, and of large memory that it got by legacy IPC."""
+        return {"kernel": 0, "copies": 0, "host": 0, "direct": 0, "legacy": 0} if self._stage is None else self._stage.rungs()
 
     def wait(self, timeout=None):
         """Returns True when a mapping may no longer be current, False after timeout seconds."""

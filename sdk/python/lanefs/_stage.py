@@ -11,7 +11,7 @@ _SIZE = 0  # of a stage: what the library thinks usual
 
 
 class _Rungs(ctypes.Structure):
-    _fields_ = [("kernel", ctypes.c_uint64), ("copies", ctypes.c_uint64), ("host", ctypes.c_uint64)]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("kernel", "copies", "host", "direct", "legacy", "_0", "_1", "_2")]
 
 
 _lib = None
@@ -33,7 +33,7 @@ def library():
             batch = [p, ctypes.c_uint32, p, p, size, p, p]
             for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
-                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_rungs", None, [p, p]), ("sum", u64, [p, size])):
+                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_ways", None, [p, p]), ("sum", u64, [p, size])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -86,8 +86,8 @@ class Stage:
 
     def rungs(self):
         r = _Rungs()
-        self._lib.lanefs_stage_rungs(self.at, ctypes.byref(r))
-        return {"kernel": r.kernel, "copies": r.copies, "host": r.host}
+        self._lib.lanefs_stage_ways(self.at, ctypes.byref(r))
+        return {"kernel": r.kernel, "copies": r.copies, "host": r.host, "direct": r.direct, "legacy": r.legacy}
 
 
 def integers(values):

@@ -1,0 +1,266 @@
+/*
+ * Batches that need no stage, since the daemon moves the bytes between the file and the program's memory itself:
+ *
+ * - memory that the program has registered, and said where it is (lanefs_register_at), or mapped as its own (LANEFS_PRIVATE);
+ * - what cudaMalloc and hipMalloc gave, by legacy IPC, for large pieces: the daemon's copy engine does not wait for other kernels.
+ *
+ * What is on the stream before has ended when the daemon begins, and the daemon has ended when the call returns.
+ */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE_SIZE = 4096, LEGACY_LEAST = 16 << 20 };
+enum { BUFFER_ID = 7, AT_ONCE = 64, PART_SIZE = 16 << 20 };
+enum { LEGACY_MESSAGE = 80, LEGACY_HANDLE = 64 };
+#define LEGACY_MAGIC UINT64_C(0x3243504953464c20) /* " LFSIPC2" */
+
+/* Memory that the daemon knows, and where the program has it. */
+struct region {
+	struct region *next;
+	lanefs *s;
+	uint64_t at, size;
+	uint32_t handle;
+	uint64_t offset; /* of at in the memory of the handle */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct region *regions; /* protected by lock */
+
+int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset)
+{
+	struct region *r = malloc(sizeof *r);
+	if (!r)
+		return lanefs_fail(ENOMEM, NULL);
+	pthread_mutex_lock(&lock);
+	*r = (struct region){regions, s, (uint64_t)(uintptr_t)at, size, handle, offset};
+	regions = r;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+void lanefs_region_end(lanefs *s, uint32_t handle)
+{
+	pthread_mutex_lock(&lock);
+	for (struct region **l = &regions; *l;) {
+		struct region *r = *l;
+		if (r->s == s && (!handle || r->handle == handle)) {
+			*l = r->next;
+			free(r);
+		} else {
+			l = &r->next;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* Whether bytes [low, high) are in a region, and where. */
+static int find(lanefs *s, uint64_t low, uint64_t high, struct region *found)
+{
+	int yes = 0;
+	pthread_mutex_lock(&lock);
+	for (struct region *r = regions; r && !yes; r = r->next)
+		if (r->s == s && low >= r->at && high <= r->at + r->size) {
+			*found = *r;
+			yes = 1;
+		}
+	pthread_mutex_unlock(&lock);
+	return yes;
+}
+
+int lanefs_register_at(lanefs *s, const void *address, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle)
+{
+	if (lanefs_register(s, fd, kind, offset, size, handle))
+		return -1;
+	if (lanefs_region_add(s, address, size, *handle, 0) == 0)
+		return 0;
+	int saved = errno;
+	lanefs_release(s, *handle);
+	errno = saved;
+	return -1;
+}
+
+/* ---- legacy IPC ---- */
+
+/* The allocation that a pointer is in, as the GPU's library knows it. */
+static int allocation(struct gpu *g, uint64_t at, uint64_t *base, uint64_t *size, uint64_t *id)
+{
+	return CALL(g, "PointerGetAttribute", (void *, int, uint64_t), id, BUFFER_ID, at) == 0 &&
+		CALL(g, g->hip ? "MemGetAddressRange" : "MemGetAddressRange_v2", (uint64_t *, uint64_t *, uint64_t), base, size, at) == 0;
+}
+
+/* Registers an allocation with the daemon. Returns its handle; 0: it cannot be. */
+static uint32_t offer(lanefs *s, struct gpu *g, uint64_t base, uint64_t size)
+{
+	struct { uint64_t magic, size; char handle[LEGACY_HANDLE]; } m = {LEGACY_MAGIC, size, {0}};
+	uint32_t handle = 0;
+	_Static_assert(sizeof m == LEGACY_MESSAGE, "layout");
+	if (size < PAGE_SIZE || CALL(g, "IpcGetMemHandle", (void *, uint64_t), m.handle, base))
+		return 0;
+	int fd = memfd_create("lanefs-ipc", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return 0;
+	if (write(fd, &m, sizeof m) != sizeof m || lanefs_register(s, fd, LANEFS_LEGACY, 0, size / PAGE_SIZE * PAGE_SIZE, &handle))
+		handle = 0;
+	close(fd);
+	return handle;
+}
+
+static void forget(struct lanefs_stage *st, struct legacy *l)
+{
+	if (l->handle)
+		lanefs_release(st->s, l->handle);
+	*l = (struct legacy){0};
+}
+
+/* Gives up memory that the program has freed: the daemon has it still. */
+static void sweep(struct lanefs_stage *st)
+{
+	for (int i = 0; i < LEGACIES; i++) {
+		struct legacy *l = &st->legacy[i];
+		uint64_t base, size, id;
+		if (l->gpu && (!allocation(l->gpu, l->base, &base, &size, &id) || id != l->id))
+			forget(st, l);
+	}
+}
+
+/* The bytes from which on legacy IPC is used, per piece; 0: never. */
+static uint64_t least(void)
+{
+	const char *text = getenv("LANEFS_LEGACY");
+	return text ? strtoull(text, NULL, 0) : LEGACY_LEAST;
+}
+
+/* The allocation of [low, high), if the daemon has it or will have it. The GPU is entered. */
+static int known(struct lanefs_stage *st, struct gpu *g, uint64_t low, uint64_t high, struct region *found)
+{
+	uint64_t base, size, id;
+	struct legacy *oldest = &st->legacy[0];
+	if (!allocation(g, low, &base, &size, &id) || high > base + size)
+		return 0;
+	for (int i = 0; i < LEGACIES; i++) {
+		struct legacy *l = &st->legacy[i];
+		if (l->gpu == g && l->base == base && l->id == id) {
+			l->used = ++st->uses;
+			*found = (struct region){.at = base, .size = l->size, .handle = l->handle};
+			return l->handle && high <= base + l->size;
+		}
+		if (l->used < oldest->used)
+			oldest = l;
+	}
+	sweep(st);
+	forget(st, oldest);
+	*oldest = (struct legacy){.gpu = g, .base = base, .id = id, .used = ++st->uses};
+	oldest->handle = offer(st->s, g, base, size);
+	oldest->size = size / PAGE_SIZE * PAGE_SIZE;
+	*found = (struct region){.at = base, .size = oldest->size, .handle = oldest->handle};
+	return oldest->handle && high <= base + oldest->size;
+}
+
+void lanefs_direct_end(struct lanefs_stage *st)
+{
+	for (int i = 0; i < LEGACIES; i++)
+		forget(st, &st->legacy[i]);
+}
+
+/* ---- the batch ---- */
+
+/* What a request is of: its data is its index. */
+struct request { size_t piece; char *at; uint64_t length; };
+
+static void zero(struct batch *b, char *at, uint64_t n)
+{
+	struct gpu *g = b->target.gpu;
+	if (!g)
+		memset(at, 0, n);
+	else if (CALL(g, "MemsetD8Async", (uint64_t, unsigned char, size_t, void *), (uint64_t)(uintptr_t)at, 0, n, b->target.stream))
+		lanefs_batch_give_up(b);
+}
+
+static void reap(struct batch *b, struct request *all, unsigned *free_ones, unsigned *frees)
+{
+	struct lanefs_completion c[AT_ONCE];
+	int n = lanefs_ring_reap(b->st->ring, c, AT_ONCE, -1);
+	if (n < 0) {
+		lanefs_batch_give_up(b);
+		((struct owner *)b->st)->dead = 1;
+		*frees = AT_ONCE;
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		if (c[i].data >= AT_ONCE || *frees == AT_ONCE)
+			continue; /* a bug of the daemon */
+		struct request *q = &all[c[i].data];
+		uint64_t got = c[i].result < 0 ? 0 : (uint64_t)c[i].result < q->length ? (uint64_t)c[i].result : q->length;
+		if (b->read && got < q->length)
+			zero(b, q->at + got, q->length - got);
+		if (b->result[q->piece] >= 0)
+			b->result[q->piece] = c[i].result < 0 ? c[i].result : b->result[q->piece] + (int64_t)got;
+		free_ones[(*frees)++] = (unsigned)c[i].data;
+	}
+}
+
+static void straight(struct batch *b, const struct region *r)
+{
+	struct request all[AT_ONCE];
+	unsigned free_ones[AT_ONCE], frees = AT_ONCE;
+	for (unsigned i = 0; i < AT_ONCE; i++)
+		free_ones[i] = i;
+	for (size_t i = 0; i < b->pieces && !b->code; i++) {
+		const struct lanefs_piece *q = &b->piece[i];
+		for (uint64_t done = 0; done < q->length && !b->code; done += PART_SIZE) {
+			while (!frees && !b->code)
+				reap(b, all, free_ones, &frees);
+			if (b->code)
+				break;
+			uint64_t n = q->length - done < PART_SIZE ? q->length - done : PART_SIZE;
+			char *at = b->base + q->memory_offset + done;
+			unsigned slot = free_ones[--frees];
+			all[slot] = (struct request){i, at, n};
+			lanefs_ring_submit(b->st->ring, &(struct lanefs_request){.data = slot, .op = b->read ? LANEFS_READ : LANEFS_WRITE, .file = b->file, .memory = r->handle,
+				.file_offset = q->file_offset + done, .memory_offset = r->offset + ((uint64_t)(uintptr_t)at - r->at), .length = n}, 1);
+		}
+	}
+	while (frees < AT_ONCE)
+		reap(b, all, free_ones, &frees);
+}
+
+int lanefs_direct(struct batch *b)
+{
+	uint64_t low = UINT64_MAX, high = 0, sum = 0;
+	struct gpu *g = b->target.gpu;
+	struct region r;
+	for (size_t i = 0; i < b->pieces; i++) {
+		uint64_t at = (uint64_t)(uintptr_t)b->base + b->piece[i].memory_offset, n = b->piece[i].length;
+		low = at < low ? at : low;
+		high = at + n > high ? at + n : high;
+		sum += n;
+	}
+	int yes = find(b->st->s, low, high, &r), was, rc;
+	if (!yes && (!g || !b->target.device || !least() || sum / b->pieces < least() || !lanefs_gpu_serves(b->st->s, g)))
+		return 0;
+	if (g && (rc = lanefs_gpu_enter(g, &was)) != 0) {
+		lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		lanefs_batch_give_up(b);
+		return 1;
+	}
+	int legacy = !yes;
+	if (!yes)
+		yes = known(b->st, g, low, high, &r);
+	if (yes && g && (rc = CALL(g, "StreamSynchronize", (void *), b->target.stream))) {
+		lanefs_gpu_bad(g, "StreamSynchronize", rc);
+		lanefs_batch_give_up(b);
+	} else if (yes) {
+		straight(b, &r);
+		*(legacy ? &b->st->legacies : &b->st->directs) += b->pieces;
+	}
+	if (g)
+		lanefs_gpu_leave(g, was);
+	return yes;
+}
