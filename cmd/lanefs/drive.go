@@ -49,7 +49,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
-	if cfg.CPULanes > 0 && !c.rt.Facts().CallerDriven {
+	if cfg.cpuLanes() > 0 && !c.rt.Facts().CallerDriven {
 		if c.cpu, err = host.Open(host.Options{}); err != nil {
 			return c, err
 		}
@@ -68,11 +68,11 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 }
 
 // queues is how many queue pairs the mount asks for: after a GPU has failed its lanes need others.
-func (cfg *mountConfig) queues() int { return max(64, 2*(cfg.Lanes+cfg.CPULanes)) }
+func (cfg *mountConfig) queues() int { return max(64, 2*(cfg.Lanes+cfg.cpuLanes())) }
 
 // openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
-	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16) + cfg.CPULanes, Log: log}
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16) + cfg.cpuLanes(), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
 		if c.copy, err = copyengine.New(c.rt); err != nil {

@@ -95,6 +95,8 @@ type chosenReport struct {
 	GPU   uint64 `json:"gpu"`
 	Late  uint64 `json:"cpu_gpu_late"`
 	Small uint64 `json:"cpu_gpu_shared"`
+	Host  uint64 `json:"cpu_host_memory"`
+	Alone uint64 `json:"cpu_alone"`
 	Now   bool   `json:"gpu_late_now"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
@@ -53,9 +54,20 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	return s, nil
 }
 
+// mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
+const mostCPULanes = 16
+
+// cpuLanes is how many lanes on the CPU stand beside those on a GPU.
+func (cfg *mountConfig) cpuLanes() int {
+	if cfg.Lanes+cfg.CPULanes > 0 || cfg.Batch || isFunction(cfg.Device) {
+		return cfg.CPULanes
+	}
+	return min(max(4, runtime.NumCPU()), mostCPULanes)
+}
+
 // engine is the configuration of the mount's lanes, without the route of their doorbells.
 func (cfg *mountConfig) engine() engine.Config {
-	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.CPULanes, Team: engine.TeamWave, Batch: cfg.Batch}
+	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.cpuLanes(), Team: engine.TeamWave, Batch: cfg.Batch}
 	if cfg.Depth > 0 {
 		ec.Depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}

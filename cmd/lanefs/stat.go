@@ -44,7 +44,7 @@ func (d *daemon) report() *report {
 	}
 	if s.eng.CPULanes() > 0 {
 		n := s.eng.Chosen()
-		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, s.eng.Late()}
+		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, n.Host, n.Alone, s.eng.Late()}
 	}
 	if s.copy != nil {
 		n := s.copy.Counters()
@@ -125,8 +125,8 @@ func (r *report) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if n := r.Runtime.Chosen; n != nil {
-		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU\n",
-			n.GPU, n.Late, n.Small)
+		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU, "+
+			"%d to or from programs' host memory, %d small ones alone\n", n.GPU, n.Late, n.Small, n.Host, n.Alone)
 	}
 	if n := r.Runtime.Copies; n != nil {
 		fmt.Fprintf(out, "copies      %d small ones by %d launches of a kernel, %d each for itself (%d while the kernel was late), %d large ones\n",

@@ -74,6 +74,7 @@ type Controller struct {
 	copies copyengine.Pool // of mirrors
 
 	kept atomic.Pointer[[]kept] // by address; nil for none
+	lent atomic.Pointer[[]lent]
 
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
@@ -201,6 +202,14 @@ func (c *Controller) Runtime() gpu.Runtime { return *c.rt.Load() }
 
 // Step has a controller in software work on a queue. It says whether anything was done.
 func (c *Controller) Step(sqid uint16) bool { return c.stepper != nil && c.stepper.Step(sqid) }
+
+// StepHere is Step for a queue that only such callers drive: for lanes on the CPU beside those on a GPU.
+func (c *Controller) StepHere(sqid uint16) bool {
+	if h, ok := c.stepper.(HereStepper); ok {
+		return h.StepHere(sqid)
+	}
+	return c.Step(sqid)
+}
 
 // Log is Config.Log.
 func (c *Controller) Log() *slog.Logger { return c.log }

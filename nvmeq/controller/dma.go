@@ -69,6 +69,9 @@ func (d *DMA) Close() error {
 		return nil
 	}
 	d.c.forget(d)
+	if d.borrowed {
+		d.c.unlend(d)
+	}
 	err := d.c.t.Unmap(d.mapped)
 	if err == nil && !d.borrowed && !d.c.hasFailed(d.of) {
 		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
@@ -115,6 +118,7 @@ func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	}
 	d := &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}
 	c.keep(d)
+	c.lend(d)
 	return &Chunk{d: d}, nil
 }
 

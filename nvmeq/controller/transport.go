@@ -38,3 +38,10 @@ type Stepper interface {
 	// never blocks longer than the I/O it performs and reports whether it did anything.
 	Step(sqid uint16) bool
 }
+
+// HereStepper is a Stepper that has threads of its own, but leaves a queue to callers of StepHere from the first such call on: it works on it
+// on their threads, as Step does without threads.
+type HereStepper interface {
+	Stepper
+	StepHere(sqid uint16) bool
+}

@@ -23,6 +23,7 @@ func (e *Engine) addCPULanes(cfg Config) error {
 	if err != nil {
 		return errors.Join(err, e.Close())
 	}
+	cpu.here = true
 	pairs{e}.Hold() // a reset may drive the GPU's lanes already
 	e.cpu = cpu
 	pairs{e}.Release()
@@ -44,6 +45,14 @@ func (e *Engine) noCPULanes() string {
 	}
 	e.c.FreeQIDs(free)
 	return ""
+}
+
+// step has a controller in software work on a queue: on this thread, if the lanes do too.
+func (e *Engine) step(qid uint16) bool {
+	if e.here {
+		return e.c.StepHere(qid)
+	}
+	return e.c.Step(qid)
 }
 
 // CPULanes is how many lanes run on the CPU beside those on a GPU.

@@ -54,6 +54,9 @@ func (e *Engine) Spread(cmds []Command) error {
 		return nil
 	}
 	if e.cpu != nil && e.toCPU(cmds) {
+		if e.c.Simulated() {
+			return e.cpu.Do(AnyLane, cmds) // it works on this thread, on whichever lane
+		}
 		return e.cpu.Spread(cmds)
 	}
 	return e.spreadHere(cmds)

@@ -104,7 +104,7 @@ func (l *lane) poll() bool {
 	if l.outstanding() == 0 {
 		return progress
 	}
-	if l.e.c.Step(l.qid) {
+	if l.e.step(l.qid) {
 		return true
 	}
 	if l.idle++; progress {

@@ -23,6 +23,7 @@ type Engine struct {
 	spinning    atomic.Int32 // callers that drive resident lanes
 	start       time.Time    // the lanes' clock counts from here, where they are given the time
 	cpu         *Engine      // its lanes on the CPU, beside those on a GPU; nil: there are none
+	here        bool         // it is such lanes: a controller in software works on their queues on the callers' threads
 	router      router       // chooses between them
 
 	resources // changed by a failover, with every lane's drive and statsMu held

@@ -108,7 +108,7 @@ func (l *lane) abortLost() (bool, error) {
 		if time.Now().After(deadline) {
 			return false, nil
 		}
-		if l.e.c.Step(l.qid) || n > 0 {
+		if l.e.step(l.qid) || n > 0 {
 			w.Progress()
 		} else {
 			w.Idle()

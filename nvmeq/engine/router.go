@@ -16,6 +16,10 @@ import (
 //	late    a heartbeat of a lane is older than Config.LateAfter: every batch goes to the CPU until the GPU has answered probes in time
 //	shared  it answers again: small batches go to the CPU for sharedFor yet, since a large one bears a wait better
 //
+// Whatever the GPU answers, the CPU has what goes to or comes from a program's host memory (a stage): the GPU has no part in it, and kernels
+// of the daemon's would take turns with the program's own, which move the bytes on. And it has one small command alone of a software
+// controller, where the GPU's way is longer.
+//
 // What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
 //
 // A probe launches the lanes' kernel without work, and looks how long its first heartbeat takes. Probes are made only while batches
@@ -33,6 +37,8 @@ const (
 // Chosen is how many batches went to lanes of which kind, and why.
 type Chosen struct {
 	GPU   uint64 // its lanes answered in time
+	Host  uint64 // to the CPU: the data is in a program's host memory
+	Alone uint64 // to the CPU: one small command of a software controller
 	Late  uint64 // to the CPU: the GPU's lanes did not
 	Small uint64 // to the CPU: the GPU is shared, and the batch is small
 }
@@ -45,6 +51,8 @@ type router struct {
 	gpu         atomic.Uint64
 	lates       atomic.Uint64
 	smalls      atomic.Uint64
+	hosts       atomic.Uint64
+	alones      atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool           // protected by mu: no further goroutine begins
@@ -53,7 +61,8 @@ type router struct {
 
 // Chosen reads the counters. All are zero where there are lanes of one kind only.
 func (e *Engine) Chosen() Chosen {
-	return Chosen{GPU: e.router.gpu.Load(), Late: e.router.lates.Load(), Small: e.router.smalls.Load()}
+	return Chosen{GPU: e.router.gpu.Load(), Late: e.router.lates.Load(), Small: e.router.smalls.Load(), Host: e.router.hosts.Load(),
+		Alone: e.router.alones.Load()}
 }
 
 // Late says whether the GPU's lanes answer late now.
@@ -62,17 +71,27 @@ func (e *Engine) Late() bool { return e.router.late.Load() }
 // toCPU says whether a batch goes to the lanes on the CPU. After a failover the GPU's lanes are there too, and are used.
 func (e *Engine) toCPU(cmds []Command) bool {
 	r := &e.router
-	if r.late.Load() && e.c.Failover() == nil {
-		r.lates.Add(1)
+	count := &r.gpu
+	switch {
+	case e.c.Failover() != nil:
+	case r.late.Load():
+		count = &r.lates
 		e.probe()
-		return true
+	case cmds[0].Len > 0 && e.c.Lent(cmds[0].Data): // of one call, so all of one kind mostly
+		count = &r.hosts
+	case r.shared(time.Since(e.start)) && isSmall(cmds):
+		count = &r.smalls
+	case len(cmds) == 1 && e.c.Simulated() && isSmall(cmds):
+		count = &r.alones
 	}
-	if until := r.sharedUntil.Load(); until != 0 && int64(time.Since(e.start)) < until && isSmall(cmds) && e.c.Failover() == nil {
-		r.smalls.Add(1)
-		return true
-	}
-	r.gpu.Add(1)
-	return false
+	count.Add(1)
+	return count != &r.gpu
+}
+
+// shared says whether the GPU was late not long ago.
+func (r *router) shared(now time.Duration) bool {
+	until := r.sharedUntil.Load()
+	return until != 0 && int64(now) < until
 }
 
 func isSmall(cmds []Command) bool {

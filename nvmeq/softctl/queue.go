@@ -28,8 +28,9 @@ type subQueue struct {
 	flushes []flushing    // under way, in order of arrival
 	flushed chan struct{} // one has ended
 
-	deferred int    // commands that a batch will complete
-	batch    *batch // of who calls Step, where there are no threads
+	deferred int         // commands that a batch will complete
+	batch    *batch      // of who calls Step or StepHere
+	here     atomic.Bool // threads leave it to callers of StepHere
 
 	direct *direct // nil: every command is carried out at once
 
@@ -65,7 +66,7 @@ func (c *Controller) newSubQueue(id uint16, size uint32, base uint64, cq *compQu
 	q := &subQueue{id: id, size: size, cq: cq, flushed: make(chan struct{}, 1), stats: c.statsOf(id), page: c.cc.pageSize(),
 		ring: window{base: base, size: uint64(size) * sqeSize}}
 	q.data.mover = c.opt.Mover
-	if c.opt.Threads == 0 && id != 0 {
+	if id != 0 {
 		q.batch = newBatch(c.opt.Mover)
 	}
 	if id != 0 {

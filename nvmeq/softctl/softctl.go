@@ -62,6 +62,7 @@ var (
 	_ controller.Stepper   = (*Controller)(nil)
 
 	_ controller.StickyFlush = (*Controller)(nil)
+	_ controller.HereStepper = (*Controller)(nil)
 )
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.
@@ -255,6 +256,21 @@ func (c *Controller) Step(sqid uint16) bool {
 		return false
 	}
 	return c.stepQueue(q) || q.await() && c.stepQueue(q) || q.awaitFlush()
+}
+
+// StepHere is Step on the caller's thread even where there are threads: they leave the queue to such callers from then on.
+func (c *Controller) StepHere(sqid uint16) bool {
+	if c.threads == nil || sqid == 0 || int(sqid) >= len(c.sq) {
+		return c.Step(sqid)
+	}
+	q := c.sq[sqid].Load()
+	if q == nil {
+		return c.stray(sqid)
+	}
+	if !q.here.Load() {
+		q.here.Store(true)
+	}
+	return c.stepQueue(q) || q.awaitFlush()
 }
 
 func (c *Controller) stepQueue(q *subQueue) bool {

@@ -112,7 +112,7 @@ func (c *Controller) sweep(i int) bool {
 	did, b := false, c.threads.all[i].batch
 	for id := i + 1; id < len(c.sq); id += len(c.threads.all) {
 		q := c.sq[id].Load()
-		if q == nil {
+		if q == nil || q.here.Load() {
 			continue
 		}
 		q.mu.Lock()

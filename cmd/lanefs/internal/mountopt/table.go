@@ -79,10 +79,11 @@ var lanes = []Option{
 	{Name: "gpu", Kind: Choice, Values: []string{"auto", "host", "hip", "cuda"}, Default: "auto", Layer: Lanes, Help: "what runs the lanes",
 		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails.",
 		set:  func(c *Config, v value) error { c.GPU = v.text; return nil }},
-	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, on a GPU at most 16", Layer: Lanes, Help: "queue pairs, one for each lane",
+	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, on a GPU at most 16; for an image on a GPU up to 16 on the CPU more", Layer: Lanes, Help: "queue pairs, one for each lane",
 		want: wantLanes,
 		More: "A controller with fewer gives what it has, and a GPU that holds fewer kernels; the log says so. gpu:16+cpu:2 has two lanes on the CPU beside sixteen on the GPU: " +
-			"requests go there while the GPU answers late, because another program uses it, and small ones for ten seconds more. " +
+			"requests go there while the GPU answers late, because another program uses it, and small ones for ten seconds more; what moves to or from a program's host memory; " +
+			"and, with an image, one small request alone. " +
 			"Without a GPU all lanes are on the CPU anyway, and cpu:M adds none. lanefs stat counts how often each was chosen and why.",
 		set: func(c *Config, v value) (err error) { c.Lanes, c.CPULanes, err = parseLanes(v.text); return err }},
 	{Name: "depth", Kind: Number, Low: 1, High: maxInFlight, Default: "127", Layer: Lanes, Help: "commands in flight on each queue pair",
