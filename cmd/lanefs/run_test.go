@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs"
+)
+
+// installed puts this program and the libraries of sdk/cufile where make install would, and uses them from there. It builds tests of the
+// interface, and returns the path of each.
+func (p *place) installed(tests ...string) []string {
+	p.t.Helper()
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		p.t.Skip("needs gcc: make deps installs it")
+	}
+	build, err := filepath.Abs("../../build/test-cufile") // kept: the next test need not make it again
+	require.NoError(p.t, err)
+	usr := p.mkdir("usr")
+	tool(p.t, "make", "-s", "-C", "../../sdk/cufile", "install", "BUILD="+build, "PREFIX="+usr, "CFLAGS=-O1")
+	require.NoError(p.t, os.Mkdir(filepath.Join(usr, "bin"), 0o755))
+	b, err := os.ReadFile(p.bin)
+	require.NoError(p.t, err)
+	p.bin = filepath.Join(usr, "bin/lanefs")
+	require.NoError(p.t, os.WriteFile(p.bin, b, 0o755))
+	var built []string
+	for _, name := range tests {
+		out, lib := p.path(name), "libcufile.so.0"
+		if name == "testhip" {
+			lib = "libhipfile.so.0"
+		}
+		// Linked with a library that is not there when the program starts, but for lanefs run.
+		tool(p.t, cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I../../sdk/cufile", "-o", out, "../../sdk/cufile/"+name+".c", filepath.Join(usr, "lib/lanefs", lib), "-pthread", "-ldl")
+		built = append(built, out)
+	}
+	return built
+}
+
+// pattern is what the tests of sdk/cufile expect of their files.
+func pattern() []byte {
+	b := make([]byte, 5<<20+17)
+	for i := range b {
+		b[i] = byte(i % 251)
+	}
+	return b
+}
+
+func TestRun(t *testing.T) {
+	p := newPlace(t)
+	test := p.installed("test")[0]
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
+	img, mnt, other := p.image("image", 128), p.mkdir("mnt"), p.path("other")
+	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	require.NoError(t, os.WriteFile(other, pattern(), 0o644))
+
+	out, errs, err := p.run("run", "--", test, file, other)
+	require.NoError(t, err, errs)
+	require.Equal(t, "ok\n", out)
+	require.Regexp(t, `^lanefs run: .*LaneFS, stage: [1-9][0-9.]* MiB read, [1-9][0-9.]* MiB written; pread and pwrite: [1-9][0-9.]* MiB read, [1-9][0-9.]* MiB written \([1-9]\d* calls, [1-9]\d* failed\)\n$`, errs)
+	_, errs, err = p.run("run", "--trace", test, file, other)
+	require.NoError(t, err, errs)
+	require.Contains(t, errs, fmt.Sprintf("lanefs: cuFileRead(%s, 1000 bytes at 77, ", file))
+	require.Regexp(t, `= 1000, LaneFS, (stage|shared memory), \d+ us\n`, errs)
+	require.Regexp(t, `lanefs: cuFileRead\(0x[0-9a-f]+, 1 bytes at 0\) = -5027, no such handle\n`, errs)
+
+	// What is killed has counted, and so have a shell's children.
+	end := p.command("run", "--", "sh", "-c", `"$1" "$2" "$3" >/dev/null; "$1" "$2" "$3" end & sleep 1000 >/dev/null 2>&1 & wait`, "sh", test, file, other)
+	end.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var said bytes.Buffer
+	end.Stderr = &said
+	pipe, err := end.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, end.Start())
+	p.children = append(p.children, end)
+	lines := bufio.NewReader(pipe)
+	line, err := lines.ReadString('\n')
+	require.NoError(t, err, "%s", &said)
+	require.Equal(t, "ok\n", line)
+	// The daemon dies while the program reads.
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+	line, err = lines.ReadString('\n')
+	require.NoError(t, err, "%s", &said)
+	require.Equal(t, "gone\n", line)
+	children, err := exec.Command("pgrep", "-P", itoa(end.Process.Pid)).Output() // the shell
+	require.NoError(t, err)
+	var shell int
+	_, err = fmt.Sscan(string(children), &shell)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(shell, syscall.SIGKILL))
+	err = end.Wait()
+	require.NoError(t, syscall.Kill(-end.Process.Pid, syscall.SIGKILL)) // the sleep
+	require.Equal(t, 128+int(syscall.SIGKILL), err.(*exec.ExitError).ExitCode())
+	require.Regexp(t, `lanefs run: .*LaneFS, stage: [1-9][0-9.]* MiB read, `, said.String())
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "lanefs-roads-*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, fs.Detach(mnt))
+}
+
+func TestRunStatus(t *testing.T) {
+	p := newPlace(t)
+	p.installed()
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"sh", "-c", "exit 0"}, 0, "no call of cuFile or hipFile was made"},
+		{[]string{"sh", "-c", "exit 1"}, 1, "no call"},
+		{[]string{"sh", "-c", "exit 77"}, 77, "no call"},
+		{[]string{"sh", "-c", "kill -9 $$"}, 137, "no call"},
+		{[]string{"--", "sh", "-c", "exit $#", "--trace", "a", "b"}, 2, "no call"},
+		{[]string{"no-such-program-at-all"}, 127, "not found"},
+		{[]string{p.dir}, 126, "permission denied"},
+		{[]string{"sh", "-c", "rm $LANEFS_ROADS"}, 0, "not known"},
+		{nil, 2, "want PROGRAM"},
+	} {
+		cmd := p.command(append([]string{"run"}, c.args...)...)
+		var said strings.Builder
+		cmd.Stderr = &said
+		_ = cmd.Run()
+		require.Equal(t, c.status, cmd.ProcessState.ExitCode(), "%q: %s", c.args, &said)
+		require.Contains(t, said.String(), c.says, "%q", c.args)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGINT} {
+		cmd := p.command("run", "sh", "-c", fmt.Sprintf(`trap "exit 9" %d; echo up; while :; do sleep 0.05; done`, s))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal
+		pipe, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		p.children = append(p.children, cmd)
+		_, err = bufio.NewReader(pipe).ReadString('\n')
+		require.NoError(t, err)
+		require.NoError(t, cmd.Process.Signal(s))
+		ended := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		ended.Stop()
+		require.Equal(t, 9, cmd.ProcessState.ExitCode(), "%v", s)
+	}
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(p.bin), "../lib/lanefs/libcufile.so.0")))
+	require.Contains(t, p.fails("run", "true"), "make install puts it there")
+}
+
+// hipFile's interface, with memory of the stand-in for ROCm.
+func TestRunHIP(t *testing.T) {
+	p := newHIPPlace(t, "")
+	test := p.installed("testhip")[0]
+	p.env = append(p.env, "LANEFS_REAL_HIPFILE=")
+	img, mnt, other := p.image("image", 128), p.mkdir("mnt"), p.path("other")
+	p.ok("mount", "--gpu", "hip", "-o", "vram=48M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	require.NoError(t, os.WriteFile(other, pattern(), 0o644))
+	out, errs, err := p.run("run", test, file, other)
+	require.NoError(t, err, errs)
+	require.Equal(t, "ok\n", out)
+	require.Regexp(t, `LaneFS, stage: .* pread and pwrite: `, errs)
+	p.ok("umount", mnt)
+	fsck(t, img)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// What lanefs run puts before a program. sdk/cufile makes them.
+var runLibraries = []string{"libcufile.so.0", "libhipfile.so.0"}
+
+const signalled = 128 // and the signal's number: the status of a program that a signal has ended, as a shell has it
+
+func runCommand() *cobra.Command {
+	var trace bool
+	c := &cobra.Command{
+		Use:   "run [--trace] [--] PROGRAM [ARG]...",
+		Short: "run a program whose cuFile or hipFile calls go to LaneFS",
+		Long: `Runs PROGRAM with LaneFS's libraries of cuFile's and hipFile's interface before the vendors' own, by LD_PRELOAD and LD_LIBRARY_PATH. Files of a
+LaneFS mount take LaneFS's road; all others go to the vendor's library, or by pread and pwrite where there is none. At the end one line on standard
+error says how many bytes took which road, those of the program's children too. Signals are passed on.
+
+The status is the program's, 128 and the signal's number if a signal ended it, 127 if there is no such program, 126 if it cannot be executed.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("%s: want PROGRAM", c.Name())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			code, err := runProgram(args, trace)
+			if err == nil && code != 0 {
+				err = &exitError{status: code}
+			}
+			return err
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVar(&trace, "trace", false, "print each call on standard error, a line each")
+	return c
+}
+
+// runDirectory finds the libraries: beside this binary, or where make install puts them.
+func runDirectory() (string, error) {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Dir(self)
+	tried := []string{bin, filepath.Join(bin, "../lib/lanefs"), filepath.Join(bin, "build/sdk-cufile")}
+	for _, dir := range tried {
+		if _, err := os.Stat(filepath.Join(dir, runLibraries[0])); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in %s: make install puts it there, make -C sdk/cufile builds it", runLibraries[0], strings.Join(tried, ", "))
+}
+
+// runEnvironment is the program's: env with the libraries in dir before all others.
+func runEnvironment(env []string, dir, roads string, trace bool) []string {
+	var preload []string
+	for _, name := range runLibraries {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			preload = append(preload, filepath.Join(dir, name))
+		}
+	}
+	set := map[string]string{"LD_PRELOAD": strings.Join(preload, ":"), "LD_LIBRARY_PATH": dir, roadsEnv: roads}
+	if trace {
+		set["LANEFS_TRACE"] = "1"
+	}
+	var out []string
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		if first, ours := set[name]; ours {
+			if value != "" && (name == "LD_PRELOAD" || name == "LD_LIBRARY_PATH") {
+				set[name] = first + ":" + value
+			}
+			continue
+		}
+		out = append(out, e)
+	}
+	for name, value := range set {
+		out = append(out, name+"="+value)
+	}
+	return out
+}
+
+// runProgram runs a program to its end, and says which roads its bytes took. It returns the program's status.
+func runProgram(args []string, trace bool) (int, error) {
+	dir, err := runDirectory()
+	if err != nil {
+		return 0, err
+	}
+	r, err := newRoads()
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = runEnvironment(os.Environ(), dir, r.path, trace)
+	// Before the program starts: a signal that comes meanwhile must not end this process alone.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "lanefs:", oneLine(fmt.Errorf("run: %w", err)))
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			return 127, nil
+		}
+		return 126, nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if !(s == unix.SIGINT || s == unix.SIGQUIT) || !fromTerminal() {
+					_ = cmd.Process.Signal(s)
+				}
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err = cmd.Wait()
+	close(ended)
+	fmt.Fprintln(os.Stderr, "lanefs run:", r)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, err
+	}
+	if w := cmd.ProcessState.Sys().(syscall.WaitStatus); w.Signaled() {
+		return signalled + int(w.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// fromTerminal: the keys of a terminal reach all processes of its foreground group, so the program has their signals already.
+func fromTerminal() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
