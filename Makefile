@@ -28,7 +28,7 @@ deps: ## install what is missing (apt-get; root)
 deps-run: ## the same without compilers for the kernels, whose images are committed
 	@lab/deps run
 
-kernels: ## the kernels' images again, if a source changed: host object, four GPU code objects, PTX
+kernels: ## the kernels' images again, if a source changed: host object, code objects for AMD GPUs, PTX
 	@kernels/build.sh update
 
 kernels-check: ## whether the committed images are what the sources make, byte for byte; LANEFS_NEED_CLANG=1 fails without clang

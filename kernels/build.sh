@@ -16,12 +16,21 @@ cd "$(dirname "$0")"
 version=19.1.7
 clang=${CLANG:-clang-19}
 amd="gfx90a gfx942 gfx1100 gfx1201"
+# What that clang does not know, or not for use: MI350, and LLVM's generic targets, each for all GPUs of a family.
+newer_version=22.1.8
+newer_clang=${NEWER_CLANG:-clang-22}
+newer_amd="gfx950 gfx9-4-generic gfx11-generic gfx12-generic"
 nvidia="sm_80"
 sdk=../sdk/c/images
 
-# toolchain says what is wrong with the compiler or the linker, and nothing if both are as they should be.
+# toolchain says what is wrong with the compilers or the linkers, and nothing if all are as they should be.
 toolchain() {
-	local lld
+	one_toolchain "$clang" $version && one_toolchain "$newer_clang" $newer_version
+}
+
+# one_toolchain is that of the clang $1, of version $2. It fails if it has said something.
+one_toolchain() {
+	local lld clang=$1 version=$2
 	if ! command -v "$clang" >/dev/null; then
 		echo "$clang is missing"
 	elif [ "$("$clang" -dumpversion)" != $version ]; then
@@ -30,15 +39,17 @@ toolchain() {
 		echo "ld.lld of $clang is missing"
 	elif [[ "$lld " != *"LLD $version "* ]]; then
 		echo "ld.lld of $clang is $lld"
+	else
+		return 0
 	fi
+	return 1
 }
 
 # need ends the script unless the images can be made here.
 need() {
 	local wrong
-	wrong=$(toolchain)
-	[ -n "$wrong" ] || return 0
-	echo "kernels: $wrong; images are made by clang and lld $version: apt-get install clang-19 lld-19 on Debian 12, or set CLANG." >&2
+	wrong=$(toolchain) && return 0
+	echo "kernels: $wrong; images are made by clang and lld $version and $newer_version: apt-get install clang-19 lld-19 clang-22 lld-22 on Debian 12, or set CLANG and NEWER_CLANG." >&2
 	echo "kernels: to go to another version, change it in build.sh and commit what go generate ./kernels makes." >&2
 	exit 1
 }
@@ -64,11 +75,16 @@ build() {
 	image() { # name, then the compiler's arguments
 		local name=$1
 		shift
+		both "$clang" "$name" "$@"
+		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
+		pids+=($!)
+	}
+	both() { # compiler, name, then its arguments
+		local clang=$1 name=$2
+		shift 2
 		"$clang" "$@" "${flags[@]}" -o "$engine/$name" engine.hip &
 		pids+=($!)
 		"$clang" "$@" "${flags[@]}" -o "$tests/$name" kerneltest/load.hip &
-		pids+=($!)
-		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
 		pids+=($!)
 	}
 	local engine=$1 tests=$2 pieces=$3
@@ -81,12 +97,16 @@ build() {
 	for arch in $amd; do
 		image "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
 	done
+	for arch in $newer_amd; do
+		both "$newer_clang" "$arch.co" "${gpu[@]}" "${hip[@]}" $([[ $arch != *-generic ]] || echo -mcode-object-version=6) --offload-arch="$arch"
+	done
 	for arch in $nvidia; do
 		image "$arch.ptx" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch="$arch" -S
 	done
 	for pid in "${pids[@]}"; do
 		wait "$pid"
 	done
+	gzip -9n "$engine"/* "$tests"/*
 	chmod 644 "$engine"/* "$tests"/* "$pieces"/*
 
 	# Arm has no image yet, but the sources stay clean for it. nvme_qp.h stands alone, for each kind of target.
@@ -156,9 +176,9 @@ update)
 	make_images
 	;;
 check)
-	wrong=$(toolchain)
+	wrong=$(toolchain) || true
 	if [ -n "$wrong" ] && [ -z "${LANEFS_NEED_CLANG:-}" ]; then
-		echo "kernels: not checked whether the images are what the sources make: $wrong, and it takes clang and lld $version (make deps)"
+		echo "kernels: not checked whether the images are what the sources make: $wrong, and it takes clang and lld $version and $newer_version (make deps)"
 		exit 0
 	fi
 	need

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -12,12 +13,21 @@ import (
 )
 
 func TestImages(t *testing.T) {
-	for _, arch := range []string{"gfx90a", "gfx942", "gfx942:sramecc+:xnack-", "gfx1100", "gfx1201", "sm_80", "sm_90", "sm_90a", "sm_120"} {
+	for _, arch := range []string{"gfx90a", "gfx942", "gfx942:sramecc+:xnack-", "gfx1100", "gfx1201", "gfx950", "gfx9-4-generic", "gfx941",
+		"gfx1101", "gfx1151", "gfx1200", "sm_80", "sm_90", "sm_90a", "sm_120"} {
 		image, err := Image(arch)
 		require.NoError(t, err)
 		require.NotEmpty(t, image)
 	}
-	for _, arch := range []string{"gfx1030", "sm_70", "", "sm_", "host", "riscv64"} {
+	own, err := Image("gfx1201")
+	require.NoError(t, err)
+	family, err := Image("gfx1200")
+	require.NoError(t, err)
+	generic, err := Image("gfx12-generic")
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(family, generic))
+	require.False(t, bytes.Equal(own, generic), "its own comes before its family's")
+	for _, arch := range []string{"gfx1030", "gfx1199", "gfx12000", "sm_70", "", "sm_", "host", "riscv64"} {
 		_, err := Image(arch)
 		require.ErrorContains(t, err, "there are")
 	}

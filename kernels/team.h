@@ -17,7 +17,12 @@
 namespace lanefs {
 
 #if defined(__AMDGPU__)
-constexpr uint32_t wave_size = __AMDGCN_WAVEFRONT_SIZE__;
+#if defined(__GFX9__)
+#define LANEFS_AMD_WAVE 64
+#else
+#define LANEFS_AMD_WAVE 32 /* what clang makes for later ones */
+#endif
+constexpr uint32_t wave_size = LANEFS_AMD_WAVE;
 #elif defined(__NVPTX__)
 constexpr uint32_t wave_size = 32;
 #else
@@ -77,7 +82,7 @@ template <typename T> LANEFS_FN uint64_t ballot(bool p) {
 	if (T::W == 1)
 		return p;
 #if defined(__AMDGPU__)
-#if __AMDGCN_WAVEFRONT_SIZE__ == 64
+#if LANEFS_AMD_WAVE == 64
 	return __builtin_amdgcn_ballot_w64(p);
 #else
 	return __builtin_amdgcn_ballot_w32(p);

@@ -9,7 +9,7 @@ import (
 
 // Made by build.sh of package kernels, and committed.
 //
-//go:embed images/*.so images/*.co images/*.ptx
+//go:embed images/*.gz
 var built embed.FS
 
 // Image is what gpu.Runtime.Load takes on a device of the architecture arch.
