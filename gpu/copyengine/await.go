@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/nap"
 )
 
 // ErrStuck is a copy that has not ended in copyTimeout. The device may still do it, at any time: what it reads and writes must stay
@@ -32,7 +33,7 @@ func await(s gpu.Stream, limit time.Duration, late func(time.Duration)) error {
 		case since < 200*time.Microsecond:
 			runtime.Gosched()
 		case since < 20*time.Millisecond:
-			time.Sleep(20 * time.Microsecond)
+			nap.For(20 * time.Microsecond)
 		default:
 			time.Sleep(time.Millisecond)
 		}

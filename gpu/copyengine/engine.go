@@ -19,9 +19,9 @@ type Engine struct {
 	rt     gpu.Runtime
 	all    []*stream
 	idle   chan *stream // those that are not in use
-	mu     sync.RWMutex
-	spare  [][]byte // protected by mu: given back by Unstage
-	index  []pinned // protected by mu: all stages, and what was pinned, by address
+	mu     sync.Mutex
+	spare  [][]byte                 // protected by mu: given back by Unstage
+	index  atomic.Pointer[[]pinned] // all stages, and what was pinned, by address. Each change, with mu held, makes a new one
 	unpins sync.WaitGroup
 
 	gather   *gatherer // nil: there is no such kernel, or the CPU does it
@@ -156,9 +156,10 @@ func (e *Engine) Close() error {
 			errs = append(errs, c.list.mem.Close())
 		}
 	}
-	for _, s := range e.index {
+	for _, s := range e.pinned() {
 		errs = append(errs, s.mem.Close())
 	}
-	e.all, e.index, e.spare, e.gather = nil, nil, nil, nil
+	e.all, e.spare, e.gather = nil, nil, nil
+	e.index.Store(nil)
 	return errors.Join(errs...)
 }

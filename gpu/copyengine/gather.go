@@ -40,7 +40,7 @@ const (
 	gatherBlocks = 8         // enough to keep PCI Express busy
 	gatherPart   = 8 << 10   // bytes of a piece for one wave; a longer one is cut, so that all waves have something to do
 	gatherLarge  = 256 << 10 // bytes; from here on a copy engine is as fast
-	gatherFew    = 2         // pieces; fewer go by the copy engine
+	gatherFew    = 3         // pieces; fewer go by the copy engine
 
 	gatherList = 4096 // parts that a stream's list holds
 	gatherMost = 1024 // pieces that wait for a launch

@@ -82,10 +82,10 @@ func TestGather(t *testing.T) {
 	defer r.close()
 	require.NoError(t, r.move(1, 4096))
 	require.Zero(t, r.e.Counters().Launches)
-	require.NoError(t, r.move(2, 512))
+	require.NoError(t, r.move(3, 512))
 	require.NoError(t, r.move(64, 4096))
 	require.EqualValues(t, 2, r.e.Counters().Launches)
-	require.EqualValues(t, Count{66, 2*512 + 64*4096}, r.e.Counters().Kernel)
+	require.EqualValues(t, Count{67, 3*512 + 64*4096}, r.e.Counters().Kernel)
 	require.NoError(t, r.move(3*gatherMost+1, 512)) // more than one launch
 	require.NoError(t, r.move(100, 65535))          // more parts than a list has
 	require.NoError(t, r.move(17, 3*gatherPart-5))

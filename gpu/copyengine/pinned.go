@@ -47,17 +47,16 @@ func (e *Engine) lookup(b []byte) (gpu.Addr, bool) {
 	if len(b) == 0 {
 		return 0, false
 	}
-	e.mu.RLock()
-	defer e.mu.RUnlock()
+	all := e.pinned()
 	p := uintptr(unsafe.Pointer(&b[0]))
-	i, begins := e.findLocked(p)
+	i, begins := find(all, p)
 	if !begins {
 		i--
 	}
 	if i < 0 {
 		return 0, false
 	}
-	s := e.index[i]
+	s := &all[i]
 	o := p - s.start()
 	if o >= uintptr(len(s.host)) || uintptr(len(b)) > uintptr(len(s.host))-o {
 		return 0, false
@@ -65,15 +64,25 @@ func (e *Engine) lookup(b []byte) (gpu.Addr, bool) {
 	return s.mem.Addr() + gpu.Addr(o), true
 }
 
-// findLocked is where in the index the memory is that begins at p, or would be. The caller holds mu.
-func (e *Engine) findLocked(p uintptr) (int, bool) {
-	return slices.BinarySearchFunc(e.index, p, func(s pinned, p uintptr) int { return cmp.Compare(s.start(), p) })
+// pinned is the index as it is now. It is never changed, so no copy waits for another thread's.
+func (e *Engine) pinned() []pinned {
+	if all := e.index.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// find is where in an index the memory is that begins at p, or would be.
+func find(all []pinned, p uintptr) (int, bool) {
+	return slices.BinarySearchFunc(all, p, func(s pinned, p uintptr) int { return cmp.Compare(s.start(), p) })
 }
 
 // enterLocked puts pinned memory into the index. The caller holds mu.
 func (e *Engine) enterLocked(s pinned) {
-	i, _ := e.findLocked(s.start())
-	e.index = slices.Insert(e.index, i, s)
+	all := slices.Clone(e.pinned())
+	i, _ := find(all, s.start())
+	all = slices.Insert(all, i, s)
+	e.index.Store(&all)
 }
 
 // Pin makes copies from b direct until Unpin. The CPU may not be allowed to write to b, as in a read-only mapping of a file.
@@ -93,9 +102,11 @@ func (e *Engine) Pin(b []byte) error {
 func (e *Engine) Unpin(b []byte, then func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	i, _ := e.findLocked(uintptr(unsafe.Pointer(&b[0])))
-	m := e.index[i].mem
-	e.index = slices.Delete(e.index, i, i+1)
+	all := slices.Clone(e.pinned())
+	i, _ := find(all, uintptr(unsafe.Pointer(&b[0])))
+	m := all[i].mem
+	all = slices.Delete(all, i, i+1)
+	e.index.Store(&all)
 	e.unpins.Go(func() {
 		if err := m.Close(); err == nil { // else the device may still reach the pages
 			then()

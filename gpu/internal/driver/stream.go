@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/nap"
 )
 
 // maxArgs is more than any kernel takes.
@@ -160,7 +161,7 @@ func (s *stream) Wait(timeout time.Duration) error {
 		case since < 100*time.Microsecond:
 			runtime.Gosched()
 		case since < 20*time.Millisecond:
-			time.Sleep(20 * time.Microsecond)
+			nap.For(20 * time.Microsecond)
 		default:
 			time.Sleep(time.Millisecond)
 		}

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/lanefs/lanefs/gpu/nap"
 )
 
 // Waiter paces a loop that polls: it spins while an answer is likely to be near, then yields, then sleeps, so that a
@@ -52,7 +54,7 @@ func (w *Waiter) Idle() {
 	case d < waitYield:
 		runtime.Gosched()
 	case d < waitLongAfter:
-		time.Sleep(waitShort)
+		nap.For(waitShort)
 	default:
 		time.Sleep(waitLong)
 	}
