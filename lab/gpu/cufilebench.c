@@ -1,0 +1,169 @@
+/*
+ * Reads of a file into memory of a GPU by cuFile's interface: cufilebench LABEL LIBRARY FILE SECONDS. Prints "LABEL threads bytes µs-a-read GB/s" for
+ * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds. FILE's 8-byte words are their own offsets, which is checked, and it
+ * has 256 MiB or more. LIBRARY is libcufile's path. "host" as the first argument of a fifth uses ordinary memory, where there is no GPU.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LANEFS_NO_CUDA_H
+#include "cufile.h"
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+
+enum { MOST = 16 << 20, THREADS = 8 };
+
+static CUfileError_t (*driver_open)(void), (*handle_register)(CUfileHandle_t *, CUfileDescr_t *), (*buf_register)(const void *, size_t, int);
+static ssize_t (*cufile_read)(CUfileHandle_t, void *, size_t, off_t, off_t);
+static int (*ctx_set)(void *), (*mem_alloc)(void **, size_t), (*copy_back)(void *, void *, size_t);
+static void *context;
+static CUfileHandle_t handle;
+static uint64_t size;
+static double seconds;
+
+struct worker {
+	pthread_t thread;
+	unsigned i, of;
+	size_t chunk;
+	char *memory;
+	uint64_t reads;
+	double took;
+};
+
+static pthread_barrier_t barrier;
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The last read's bytes. */
+static void prove(struct worker *w, uint64_t at)
+{
+	uint64_t *host = malloc(w->chunk);
+	WANT(host);
+	if (copy_back)
+		WANT(copy_back(host, w->memory, w->chunk) == 0);
+	else
+		memcpy(host, w->memory, w->chunk);
+	for (size_t i = 0; i < w->chunk / 8; i++)
+		WANT(host[i] == at + 8 * i);
+	free(host);
+}
+
+/* Chunks of the file in order, the threads' in turn, over and over. */
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	if (ctx_set)
+		WANT(ctx_set(context) == 0);
+	uint64_t chunks = size / w->chunk, k = w->i, at = 0;
+	pthread_barrier_wait(&barrier);
+	double start = now();
+	while (w->reads < 2 || now() - start < seconds) {
+		at = k % chunks * w->chunk;
+		k += w->of;
+		ssize_t n = cufile_read(handle, w->memory, w->chunk, (off_t)at, 0);
+		if (n != (ssize_t)w->chunk) {
+			fprintf(stderr, "cuFileRead of %zu bytes at %llu: %zd\n", w->chunk, (unsigned long long)at, n);
+			exit(1);
+		}
+		w->reads++;
+	}
+	w->took = now() - start;
+	prove(w, at);
+	return NULL;
+}
+
+static void *symbol(void *lib, const char *name)
+{
+	void *p = dlsym(lib, name);
+	if (!p) {
+		fprintf(stderr, "no %s\n", name);
+		exit(1);
+	}
+	return p;
+}
+
+static void gpu(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	WANT(lib);
+	int (*init)(unsigned) = (int (*)(unsigned))symbol(lib, "cuInit"), (*retain)(void **, int) = (int (*)(void **, int))symbol(lib, "cuDevicePrimaryCtxRetain");
+	ctx_set = (int (*)(void *))symbol(lib, "cuCtxSetCurrent");
+	mem_alloc = (int (*)(void **, size_t))symbol(lib, "cuMemAlloc_v2");
+	copy_back = (int (*)(void *, void *, size_t))symbol(lib, "cuMemcpyDtoH_v2");
+	WANT(init(0) == 0 && retain(&context, 0) == 0 && ctx_set(context) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static struct worker w[THREADS];
+	WANT(argc >= 5);
+	void *lib = dlopen(argv[2], RTLD_NOW);
+	if (!lib) {
+		fprintf(stderr, "%s\n", dlerror());
+		return 1;
+	}
+	driver_open = (CUfileError_t(*)(void))symbol(lib, "cuFileDriverOpen");
+	handle_register = (CUfileError_t(*)(CUfileHandle_t *, CUfileDescr_t *))symbol(lib, "cuFileHandleRegister");
+	buf_register = (CUfileError_t(*)(const void *, size_t, int))symbol(lib, "cuFileBufRegister");
+	cufile_read = (ssize_t(*)(CUfileHandle_t, void *, size_t, off_t, off_t))symbol(lib, "cuFileRead");
+	seconds = atof(argv[4]);
+	if (argc == 5)
+		gpu();
+	CUfileDescr_t d;
+	struct stat st;
+	memset(&d, 0, sizeof d);
+	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
+	d.handle.fd = open(argv[3], O_RDONLY);
+	WANT(d.handle.fd >= 0 && fstat(d.handle.fd, &st) == 0 && st.st_size >= 256 << 20);
+	size = (uint64_t)st.st_size;
+	CUfileError_t e = driver_open();
+	if (e.err == 0)
+		e = handle_register(&handle, &d);
+	if (e.err != 0) {
+		fprintf(stderr, "%s: cuFile error %d\n", argv[1], (int)e.err);
+		return 1;
+	}
+	for (int i = 0; i < THREADS; i++) {
+		if (mem_alloc)
+			WANT(mem_alloc((void **)&w[i].memory, MOST) == 0);
+		else
+			WANT((w[i].memory = aligned_alloc(4096, MOST)) && memset(w[i].memory, 1, MOST));
+		e = buf_register(w[i].memory, MOST, 0);
+		WANT(e.err == 0);
+	}
+	for (unsigned threads = 1; threads <= THREADS; threads *= THREADS)
+		for (size_t chunk = 4096; chunk <= MOST; chunk *= 4) {
+			uint64_t reads = 0;
+			double took = 0;
+			pthread_barrier_init(&barrier, NULL, threads);
+			for (unsigned i = 0; i < threads; i++) {
+				w[i].i = i;
+				w[i].of = threads;
+				w[i].chunk = chunk;
+				w[i].reads = 0;
+				WANT(pthread_create(&w[i].thread, NULL, work, &w[i]) == 0);
+			}
+			for (unsigned i = 0; i < threads; i++) {
+				WANT(pthread_join(w[i].thread, NULL) == 0);
+				reads += w[i].reads;
+				took = w[i].took > took ? w[i].took : took;
+			}
+			pthread_barrier_destroy(&barrier);
+			printf("%s %u %zu %.2f %.3f\n", argv[1], threads, chunk, took * threads / (double)reads * 1e6, (double)reads * (double)chunk / took / 1e9);
+			fflush(stdout);
+		}
+	return 0;
+}
