@@ -88,6 +88,7 @@ func Examine(opt Options) *Report {
 	x := &examiner{root: root(opt.Root), sys: pci.System{Root: opt.Root}, runtimes: opt.Runtimes, rings: opt.Rings}
 	x.basics()
 	x.lanes()
+	x.mps()
 	x.kernel()
 	x.iommu()
 	functions, err := x.sys.Functions()

@@ -217,6 +217,29 @@ func TestRuntimes(t *testing.T) {
 	require.False(t, m.examine(Runtime{Name: "host", Needed: true, Open: broken}).Healthy())
 }
 
+// Whether MPS runs, by its processes and pipes; without CUDA nothing is said of it.
+func TestMPS(t *testing.T) {
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+	m := machine(t, "bare-vm")
+	works := func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+	for _, f := range m.examine().Findings {
+		require.NotContains(t, f.What, "MPS")
+	}
+	look := func() Finding { return line(t, m.examine(Runtime{Name: "cuda", Open: works}), Lanes, "CUDA's MPS") }
+	m.write("proc/77/comm", "nvidia-persiste\n")
+	require.False(t, look().OK)
+	require.Contains(t, look().Remedy, "nvidia-cuda-mps-control -d before the mount")
+	m.write("proc/1234/comm", "nvidia-cuda-mps\n")
+	require.False(t, look().OK)
+	require.Contains(t, look().Found, "runs (process 1234), but has no pipes in /tmp/nvidia-mps")
+	m.write("tmp/nvidia-mps/control", "")
+	require.True(t, look().OK)
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/pipes")
+	require.Contains(t, look().Remedy, "set CUDA_MPS_PIPE_DIRECTORY")
+	m.write("run/pipes/control", "")
+	require.Contains(t, look().Found, "pipes in /run/pipes): lanes and the kernels of programs run side by side")
+}
+
 func TestMemlock(t *testing.T) {
 	m := machine(t, "bare-vm")
 	m.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\n")
