@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/hip"
+	"github.com/lanefs/lanefs/kernels"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -55,7 +56,7 @@ func client(path string, in io.Reader, out io.Writer) (err error) {
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		answer, err := map[string]func() (string, error){
-			"map": c.mapFile, "scribble": c.scribble, "look": c.look, "ring": c.ring, "close under a copy": c.closeUnderCopy,
+			"map": c.mapFile, "scribble": c.scribble, "look": c.look, "ring": c.ring, "stage": c.stage, "close under a copy": c.closeUnderCopy,
 		}[lines.Text()]()
 		if err != nil {
 			return fmt.Errorf("%s: %w", lines.Text(), err)
@@ -113,6 +114,55 @@ func ringed(content []byte) []byte {
 	b := bytes.Clone(content)
 	copy(b[ringTo:], content[ringFrom:ringFrom+ringLen])
 	return b
+}
+
+// stage reads many pieces into memory that nobody exported, by the kernel, and writes them back where they were.
+func (c *hipClient) stage() (string, error) {
+	image, err := kernels.Image(c.rt.Facts().Arch)
+	if err != nil {
+		return "", err
+	}
+	module, err := c.rt.Load(image)
+	if err != nil {
+		return "", err
+	}
+	gather, err := module.Function(kernels.GatherKernel)
+	if err != nil {
+		return "", err
+	}
+	own, err := c.rt.Alloc(gpu.DevicePlain, int64(len(c.content)))
+	if err != nil {
+		return "", err
+	}
+	file, err := c.session.Open(c.f)
+	if err != nil {
+		return "", err
+	}
+	stage, err := c.session.NewStage(lanefs.StageOptions{Size: 1 << 20, Runtime: c.rt, Gather: gather})
+	if err != nil {
+		return "", err
+	}
+	var pieces []lanefs.Piece
+	for at := int64(0); at < own.Size(); at += 999 {
+		pieces = append(pieces, lanefs.Piece{Off: at, MemOff: at, Len: min(999, own.Size()-at)})
+	}
+	if _, err := stage.ReadInto(file, own.Addr(), own.Size(), pieces); err != nil {
+		return "", err
+	}
+	if err := c.copy(c.host.Addr(), own.Addr(), own.Size()); err != nil {
+		return "", err
+	}
+	now, err := os.ReadFile(c.f.Name())
+	if err != nil {
+		return "", err
+	}
+	if !bytes.Equal(now, c.host.Host()) {
+		return "", errors.New("a stage's pieces have other bytes than the file")
+	}
+	if _, err := stage.WriteFrom(file, own.Addr(), own.Size(), pieces); err != nil {
+		return "", err
+	}
+	return "ok", errors.Join(stage.Close(), file.Close(), own.Close(), module.Close())
 }
 
 // ring reads a range of the file into device memory of the program's own, and writes it to another place of the file.

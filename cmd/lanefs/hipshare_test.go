@@ -57,6 +57,7 @@ func TestHIPShare(t *testing.T) {
 			require.Equal(t, "byte 77\n", other.ask("scribble"))
 			require.Equal(t, "byte 77\n", holder.ask("look"), "both processes have one memory")
 			require.Equal(t, "ok\n", other.ask("ring"))
+			require.Equal(t, "ok\n", other.ask("stage"))
 			require.Equal(t, "ok\n", other.ask("close under a copy"))
 			other.end()
 			require.Equal(t, "ok\n", p.program(nil, inC, path, itoa(int(c.kind))))

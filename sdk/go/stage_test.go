@@ -1,0 +1,115 @@
+package lanefs_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// TestStage: pieces of every size and alignment, more than the stage holds, go into ordinary memory and into a runtime's, and back.
+func TestStage(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 8*mib)
+	rng := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, 5*mib+321)
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	f := m.Write("file", data)
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	device, err := rt.Alloc(gpu.DeviceVMM, 12*mib)
+	require.NoError(t, err)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	_, err = s.NewStage(lanefs.StageOptions{Size: 100})
+	require.ErrorIs(t, err, unix.EINVAL)
+	g, err := s.NewStage(lanefs.StageOptions{Size: mib, Runtime: rt})
+	require.NoError(t, err)
+
+	var pieces []lanefs.Piece
+	at := int64(1)
+	for i := range 3000 {
+		n := int64(i*13%1500) * int64(1+i%200/199*900) // some of more than a request
+		n = min(n, int64(len(data)))
+		p := lanefs.Piece{Off: rng.Int64N(int64(len(data)) - n + 1), MemOff: at, Len: n}
+		if at+n > 11*mib {
+			break
+		}
+		pieces, at = append(pieces, p), at+n+int64(i%3)
+	}
+	pieces = append(pieces, lanefs.Piece{Off: int64(len(data)) - 10, MemOff: at, Len: 30}, lanefs.Piece{Off: 1 << 40, MemOff: at + 30, Len: 5})
+	plain := bytes.Repeat([]byte("x"), 12*mib)
+	for name, read := range map[string]func() ([]int64, error){
+		"plain":  func() ([]int64, error) { return g.Read(file, plain, pieces) },
+		"device": func() ([]int64, error) { return g.ReadInto(file, device.Addr(), device.Size(), pieces) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := plain
+			if name == "device" {
+				got = device.Host()
+			}
+			for i := range got {
+				got[i] = 'x'
+			}
+			want := bytes.Clone(got)
+			results, err := read()
+			require.NoError(t, err)
+			for i, p := range pieces {
+				n := max(min(p.Len, int64(len(data))-p.Off), 0)
+				require.Equal(t, n, results[i])
+				clear(want[p.MemOff : p.MemOff+p.Len])
+				if n > 0 {
+					copy(want[p.MemOff:p.MemOff+n], data[p.Off:])
+				}
+			}
+			require.True(t, bytes.Equal(want, got))
+		})
+	}
+
+	for i := range plain {
+		plain[i] = byte(i * 7)
+	}
+	copy(device.Host(), plain)
+	writes := []lanefs.Piece{{Off: 0, MemOff: 3, Len: 2*mib + 1}, {Off: 4 * mib, MemOff: 5 * mib, Len: 3 * mib}, {Off: 3 * mib, MemOff: 9, Len: 77}}
+	for _, write := range []func() ([]int64, error){
+		func() ([]int64, error) { return g.Write(file, plain, writes) },
+		func() ([]int64, error) { return g.WriteFrom(file, device.Addr(), device.Size(), writes) },
+	} {
+		require.NoError(t, os.WriteFile(f.Name(), data, 0o600))
+		results, err := write()
+		require.NoError(t, err)
+		want := append(bytes.Clone(data), make([]byte, 7*mib-len(data))...)
+		for i, p := range writes {
+			require.Equal(t, p.Len, results[i])
+			copy(want[p.Off:], plain[p.MemOff:p.MemOff+p.Len])
+		}
+		got, err := os.ReadFile(f.Name())
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
+	}
+
+	_, err = g.Read(file, plain, []lanefs.Piece{{Len: 1}, {MemOff: 12 * mib, Len: 1}})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "piece 1, ")
+	readOnly := m.Open("file", os.O_RDONLY)
+	r, err := s.Open(readOnly)
+	require.NoError(t, err)
+	results, err := g.Write(r, plain, []lanefs.Piece{{Len: 10}})
+	require.ErrorIs(t, err, unix.EACCES)
+	require.Equal(t, []int64{0}, results)
+	require.NoError(t, g.Close())
+	_, err = g.Read(file, plain, pieces)
+	require.ErrorIs(t, err, unix.EBADF)
+	require.NoError(t, device.Close())
+}
