@@ -226,8 +226,13 @@ static int async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		return 0;
 	if (lanefs_batch_check(&b))
 		return -1;
+	if (b.first == n) {
+		if (results)
+			memset(results, 0, n * sizeof *results);
+		return 0;
+	}
 	pthread_mutex_lock(&o->lock);
-	int rc = lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target);
+	int rc = lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target);
 	if (rc || !can(o, &b)) {
 		pthread_mutex_unlock(&o->lock);
 		if (rc)

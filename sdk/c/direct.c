@@ -238,6 +238,8 @@ int lanefs_direct(struct batch *b)
 	struct region r;
 	for (size_t i = 0; i < b->pieces; i++) {
 		uint64_t at = (uint64_t)(uintptr_t)b->base + b->piece[i].memory_offset, n = b->piece[i].length;
+		if (n == 0)
+			continue;
 		low = at < low ? at : low;
 		high = at + n > high ? at + n : high;
 		sum += n;

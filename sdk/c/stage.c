@@ -112,6 +112,10 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 	p->used = 0;
 	while (b->next < b->pieces && p->n < ENTRIES) {
 		const struct lanefs_piece *q = &b->piece[b->next];
+		if (q->length == 0) {
+			b->next++;
+			continue;
+		}
 		char *at = b->base + q->memory_offset + b->done;
 		uint64_t start = p->used + (((uintptr_t)at - p->used) & (WIDE - 1)), left = q->length - b->done;
 		if (start >= b->st->each)
@@ -219,8 +223,13 @@ static void run(struct batch *b)
 
 int lanefs_batch_check(struct batch *b)
 {
+	b->first = b->pieces;
 	for (size_t i = 0; i < b->pieces; i++) {
 		const struct lanefs_piece *q = &b->piece[i];
+		if (q->length == 0)
+			continue; /* wherever it is: an empty tensor has no address */
+		if (b->first == b->pieces)
+			b->first = i;
 		if (q->length > INT64_MAX || q->file_offset > INT64_MAX - q->length || (uintptr_t)b->base + q->memory_offset < (uintptr_t)b->base ||
 		    (uintptr_t)b->base + q->memory_offset + q->length < (uintptr_t)b->base + q->memory_offset)
 			return lanefs_fail(EINVAL, "a piece is beyond the end of any file or memory");
@@ -241,11 +250,16 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 	if (!b.result && !(b.result = malloc(n * sizeof *b.result)))
 		return lanefs_fail(ENOMEM, NULL);
 	memset(b.result, 0, n * sizeof *b.result);
+	if (b.first == n) {
+		if (!results)
+			free(b.result);
+		return 0;
+	}
 	pthread_mutex_lock(&o->lock);
 	lanefs_stage_drain(o);
 	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
-	if (o->dead || lanefs_stage_target(st, b.base + piece[0].memory_offset, stream, &b.target))
+	if (o->dead || lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target))
 		lanefs_batch_give_up(&b);
 	else if (!lanefs_direct(&b))
 		run(&b);

@@ -63,6 +63,7 @@ struct batch {
 	char *base;
 	const struct lanefs_piece *piece;
 	size_t pieces, next;  /* next: the first that is not placed as a whole */
+	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
 	int code;             /* of the first failure that is not a piece's; text has more */
@@ -103,6 +104,7 @@ struct owner {
 	uint64_t ticket;
 };
 
+/* Whether the pieces can be. b->first is one that is not empty; b->pieces: there is none. */
 HIDDEN int lanefs_batch_check(struct batch *b);
 HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);

@@ -152,14 +152,15 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
 }
 
-/* Copies each entry by a call. Those that follow one another on both sides are one. */
+/* Copies each entry by a call. Those of a piece that follow one another on both sides are one; pieces may be in different allocations, across
+ * which no copy goes. */
 static int calls(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
 	struct gpu *g = t->gpu;
 	for (unsigned i = 0; i < p->n;) {
 		struct entry *e = &p->entry[i];
 		uint64_t n = e->length;
-		for (i++; i < p->n && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
+		for (i++; i < p->n && p->entry[i].piece == e->piece && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
 			n += p->entry[i].length;
 		if (n == 0)
 			continue;

@@ -157,6 +157,25 @@ static void batches(lanefs *s, int fd, size_t size)
 	WANT(pread(fd, now, size, 0) == (ssize_t)size && memcmp(now, was, size / N * N) == 0);
 	WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
 
+	/* Pieces in allocations that follow one another, and empty ones, which may be nowhere. */
+	enum { MIB2 = 2 << 20, EDGE = 300 << 10, ALLOCATIONS = 8 };
+	char *all[ALLOCATIONS], *low = NULL;
+	for (int i = 0; i < ALLOCATIONS; i++)
+		WANT(hip.malloc((void **)&all[i], MIB2) == 0);
+	for (int i = 0; i < ALLOCATIONS; i++)
+		for (int k = 0; k < ALLOCATIONS && !low; k++)
+			low = all[k] == all[i] + MIB2 ? all[i] : NULL;
+	if (low) {
+		struct lanefs_piece two[] = {{0, -(uintptr_t)low, 0}, {0, MIB2 - EDGE, EDGE}, {EDGE, MIB2, EDGE}, {0, 0, 0}};
+		WANT(lanefs_read_batch(st, f, low, two, 4, stream, result) == 2 * EDGE && result[0] == 0 && result[1] == EDGE && result[2] == EDGE && result[3] == 0);
+		WANT(hip.copy(got, low + MIB2 - EDGE, EDGE, DEFAULT, stream) == 0 && hip.copy(got + EDGE, low + MIB2, EDGE, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+		WANT(memcmp(got, was, 2 * EDGE) == 0);
+		WANT(lanefs_write_batch(st, f, low, two, 4, stream, NULL) == 2 * EDGE);
+		WANT(lanefs_read_batch(st, f, low, two, 1, stream, result) == 0 && lanefs_read_batch(st, f, NULL, two, 1, stream, NULL) == 0);
+	}
+	for (int i = 0; i < ALLOCATIONS; i++)
+		WANT(hip.free(all[i]) == 0);
+
 	WANT(lanefs_read_into(st, f, now, 0, size, stream) == -1 && errno == EINVAL); /* ordinary memory has no stream */
 	WANT(lanefs_read_into(st, f, now, 0, size, NULL) == (int64_t)size && memcmp(now, was, size) == 0);
 

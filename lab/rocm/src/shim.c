@@ -610,8 +610,19 @@ API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, un
 	return be_launch(f, dims, s, params);
 }
 
+/* Whether n bytes are of one allocation, or of none. */
+static int within(const void *at, size_t n) {
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at, NULL);
+	int ok = !a || (const char *)at + n <= (char *)a->at + a->mapped;
+	pthread_mutex_unlock(&lock);
+	return ok;
+}
+
 API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) {
 	NEED();
+	if (!within(dst, n) || !within(src, n))
+		return INVALID;
 	return kind != 4 ? INVALID : be_copy(dst, src, n, s);
 }
 
