@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -171,4 +172,36 @@ func TestUnreachedParallel(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestUnreachedDies: a client that dies between the drive's part and the copy, and takes its memory with it, leaves nothing behind: no part of the
+// stage, no memory; and its bytes go to nobody.
+func TestUnreachedDies(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 16*mib)
+	data := noise(4, 4*mib)
+	f := m.Write("file", data)
+	const parts = 8 // of the stage, which stay: with the host runtime each is a memfd
+	before := descriptors(t)
+	for range 12 { // more than there are parts
+		s, err := lanefs.Connect(f)
+		require.NoError(t, err)
+		g := newStage(t, s, f, 4*mib)
+		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
+		g.ring.Start(g.read(0, 4*mib))
+		<-held
+		_ = unix.Fallocate(g.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4*mib)
+		require.NoError(t, unix.Munmap(g.bytes))
+		require.NoError(t, unix.Close(g.fd))
+		g.fd = -1
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.Close() }()
+		release()
+		<-ended
+	}
+	settled(t, m, 0)
+	for _, u := range m.Share.Usage() {
+		require.Zero(t, u.Registered)
+	}
+	require.LessOrEqual(t, descriptors(t), before+parts+slack, "descriptors leak")
+	works(t, f, data)
 }

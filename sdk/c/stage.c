@@ -120,7 +120,9 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 		uint64_t start = p->used + (((uintptr_t)at - p->used) & (WIDE - 1)), left = q->length - b->done;
 		if (start >= b->st->each)
 			break;
-		uint64_t n = left < REQUEST ? left : REQUEST;
+		uint64_t n = left;
+		if (b->read && n > REQUEST)
+			n = REQUEST; /* the daemon reads requests in parallel, and writes of a file one after the other */
 		if (n > b->st->each - start)
 			n = b->st->each - start;
 		p->entry[p->n++] = (struct entry){at, p->start + start, n, q->file_offset + b->done, b->next};
