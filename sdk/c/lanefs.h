@@ -212,7 +212,7 @@ uint64_t lanefs_sum(const void *data, size_t size);
 struct lanefs_ways {
 	uint64_t kernel, copies, host; /* as in lanefs_rungs */
 	uint64_t direct;      /* into memory of lanefs_register_at or LANEFS_PRIVATE, or out of it */
-	uint64_t legacy;      /* into what cudaMalloc or hipMalloc gave, by legacy IPC and the daemon's copy engine: large pieces */
+	uint64_t legacy;      /* into what cudaMalloc or hipMalloc gave, by legacy IPC and the daemon's copy engine: LANEFS_LEGACY in lanefs(3) */
 	uint64_t reserved[3];
 };
 
