@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/xml"
 	"math/rand"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,4 +101,27 @@ func TestTables(t *testing.T) {
 		"| reads, IOPS | 50 % | 2.00× |\n"+
 		"| cp, s | - | 0.25× |\n", r.ratios(systems[0], systems, rows).markdown())
 	require.Equal(t, [][]string{{"reads, IOPS", "30.0; 2.00", "15.0; 1.00", "-"}, {"cp, s", "250.0; 11.00", "-", "-"}}, r.costs(systems, rows).lines)
+}
+
+// TestPlot: a picture of two machines' figures has a point for each, and a file without figures is refused.
+func TestPlot(t *testing.T) {
+	dir := t.TempDir()
+	rows := []row{{name: "read", unit: "IOPS"}, {name: "copy", unit: "s", lessIsBetter: true}}
+	r := results{}
+	for name, v := range map[string]float64{"lanefs:io_uring=on": 400, "fuse2fs": 100, "kernel": 200} {
+		r.add("read", name, figure{Value: v})
+		r.add("copy", name, figure{Value: 1 / v})
+	}
+	one, out := filepath.Join(dir, "one.json"), filepath.Join(dir, "out.svg")
+	require.NoError(t, r.write(one, rows))
+	require.NoError(t, plot(out, one, one))
+	text, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.Equal(t, 4, strings.Count(string(text), "LaneFS, machine"))
+	require.NotContains(t, string(text), "%!")
+	require.Contains(t, string(text), "copy: LaneFS, machine 2: 4.00×")
+	require.Contains(t, string(text), "read: the kernel's ext4, machine 1: 2.00×")
+	require.NoError(t, xml.Unmarshal(text, new(struct{})))
+	require.NoError(t, os.WriteFile(one, []byte("[]"), 0o600))
+	require.ErrorContains(t, plot(out, one), "no row has figures")
 }

@@ -54,12 +54,6 @@ func (r row) times(one, other float64) float64 {
 
 // write stores all figures as JSON.
 func (r results) write(path string, rows []row) error {
-	type line struct {
-		Row          string              `json:"row"`
-		Unit         string              `json:"unit"`
-		LessIsBetter bool                `json:"less_is_better,omitempty"`
-		Figures      map[string][]figure `json:"figures"` // by system, one a run
-	}
 	var all []line
 	for _, row := range rows {
 		all = append(all, line{row.name, row.unit, row.lessIsBetter, r[row.name]})
