@@ -50,27 +50,30 @@ def sums(memory, offsets, lengths, stream):
 
 
 def _same_length(torch, whole, offsets, n):
-    """Sums of ranges of n bytes each, as a tensor."""
-    step = offsets[1] - offsets[0] if len(offsets) > 1 else n
-    even = step >= n and all(b - a == step for a, b in zip(offsets, offsets[1:]))
-    if n % 8 or whole.data_ptr() % 8 or offsets[0] % 8 or step % 8 or not even:
-        if len(offsets) == 1:
-            words = torch.zeros(-(-n // 8) * 8, dtype=torch.uint8, device=whole.device)
-            words[:n] = whole[offsets[0]:offsets[0] + n]
-            return _rows(torch, words.view(torch.int64).reshape(1, -1))
-        return torch.cat([_same_length(torch, whole, [o], n) for o in offsets])
-    words = whole[offsets[0]:offsets[0] + (len(offsets) - 1) * step + n].view(torch.int64)
-    return _rows(torch, words.as_strided((len(offsets), n // 8), (step // 8, 1)))
-
-
-def _rows(torch, rows):
-    count, width = rows.shape
-    total = torch.zeros(count, dtype=torch.int64, device=rows.device)
-    wide = min(width, _AT_ONCE)
+    """Sums of ranges of n bytes each, as a tensor: rows of words, gathered where they are not evenly spaced."""
+    device = whole.device
+    if whole.data_ptr() % 8 or any(o % 8 for o in offsets):
+        return torch.cat([_same_length(torch, whole[o:o + n].clone(), [0], n) for o in offsets])
+    width, tail, count = n // 8, n % 8, len(offsets)
+    total = torch.zeros(count, dtype=torch.int64, device=device)
+    flat = whole[:whole.numel() // 8 * 8].view(torch.int64)
+    step = offsets[1] - offsets[0] if count > 1 else 8
+    even = step > 0 and all(b - a == step for a, b in zip(offsets, offsets[1:]))
+    index = None if even else torch.tensor([o // 8 for o in offsets], device=device)
+    wide = max(1, min(width, _AT_ONCE))
     high = max(1, _AT_ONCE // wide)
     for a in range(0, width, wide):
-        part = rows[:, a:a + wide]
-        weights = torch.arange(a, a + part.shape[1], dtype=torch.int64, device=rows.device).mul_(2).add_(1)
+        w = min(wide, width - a)
+        weights = torch.arange(a, a + w, dtype=torch.int64, device=device).mul_(2).add_(1)
         for r in range(0, count, high):
-            total[r:r + high] += (part[r:r + high] * weights).sum(1)
+            k = min(high, count - r)
+            if even:
+                rows = flat[(offsets[0] + r * step) // 8 + a:].as_strided((k, w), (step // 8, 1)) * weights
+            else:
+                rows = flat[a:].as_strided((flat.numel() - a - w + 1, w), (1, 1)).index_select(0, index[r:r + k]).mul_(weights)
+            total[r:r + k] += rows.sum(1)
+    if tail:
+        at = torch.tensor([o + 8 * width for o in offsets], device=device)[:, None] + torch.arange(tail, device=device)
+        word = (whole[at].to(torch.int64) << 8 * torch.arange(tail, device=device)).sum(1)
+        total += word * (2 * width + 1)
     return total

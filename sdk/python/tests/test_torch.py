@@ -92,6 +92,22 @@ class Files(Case):
         self.same(want, torch.load(path("a.pt")))
 
 
+class Sums(Case):
+    def test_like_the_library(self):
+        """What PyTorch computes on a GPU is what the C library computes: here on the CPU."""
+        from lanefs import _stage, _sum
+        data = torch.randint(0, 256, (70001,), dtype=torch.uint8)
+        add = _stage.library().lanefs_sum
+        for offsets, n in (([0], 70001), ([0, 8, 16], 8), ([0, 800, 1600, 2400], 801), ([8, 808, 1600, 24], 77), ([3, 11, 5000], 4093), ([4096], 1), ([64, 8], 7),
+                           ([0, 4096, 8192, 16384, 20480], 4096), ([1], 70000)):
+            for at_once in 1, 50, 3000, 32 << 20:
+                with mock.patch.object(_sum, "_AT_ONCE", at_once):
+                    if at_once == 1 and n * len(offsets) > 5000:
+                        continue
+                    got = [v & (1 << 64) - 1 for v in _sum._same_length(torch, data, offsets, n).tolist()]
+                self.assertEqual(got, [add(data.data_ptr() + o, n) for o in offsets], (offsets, n, at_once))
+
+
 class Shared(Case):
     def test_safe_open(self):
         def original(filename, framework="pt", device="cpu"):
