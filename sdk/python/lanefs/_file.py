@@ -169,11 +169,22 @@ class File:
         pieces = _stage.pieces(file_offsets, offsets, lengths, size)
         if self.session is None:
             return _plain_batch(self.fd, read, address, pieces)
+        stage, handle = self._on_stage()
+        return stage.batch(read, handle, address, pieces, stream)
+
+    def _on_stage(self):
+        """The stage, and the file's handle there."""
         stage = self.session.stage(self.fd)
         with self._lock:
             if self._staged is None:
                 self._staged = stage, stage.open(self.fd)
-        return stage.batch(read, self._staged[1], address, pieces, stream)
+            return self._staged
+
+    def enqueue(self, read, address, offset, length, stream, done):
+        """Puts a read of length bytes at offset to an address of a GPU's memory, or a write from there, on its stream. done: a c_int64 that has the
+        result when the stream has come past it."""
+        stage, handle = self._on_stage()
+        stage.enqueue(read, handle, address, array.array("q", [offset, 0, length]), stream, done)
 
     def sync(self):
         os.fsync(self.fd)

@@ -33,7 +33,8 @@ def library():
             batch = [p, ctypes.c_uint32, p, p, size, p, p]
             for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
-                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch), ("stage_ways", None, [p, p]), ("sum", u64, [p, size])):
+                                    ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
+                                    ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -83,6 +84,11 @@ class Stage:
         call = self._lib.lanefs_read_batch if read else self._lib.lanefs_write_batch
         _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
         return results
+
+    def enqueue(self, read, file, address, pieces, stream, done):
+        """Puts a batch on a stream. done, a c_int64, has how many bytes or a negative errno when the stream has come past it, and must live until then."""
+        call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
+        _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], len(pieces) // 3, stream or None, None, ctypes.byref(done)))
 
     def rungs(self):
         r = _Rungs()

@@ -3,12 +3,11 @@
     import lanefs.lmcache
     lanefs.lmcache.register()      # before LMCache starts; then "lanefs" names this among its GDS backends
 
-A slab is one preallocated file, whose use LMCache decides on. For a cache that outlives its program there is `lanefs.kv`. Reads and writes are in the order of
-the stream that they are given. A read waits for the file and not for the stream; a write waits for both.
+A slab is one preallocated file, whose use LMCache decides on. For a cache that outlives its program there is `lanefs.kv`. Reads and writes are put on the
+stream that they are given, and done when the stream gets there; the call waits only where the stage has no room.
 """
 
 import ctypes
-import errno
 import os
 import threading
 
@@ -180,13 +179,13 @@ class Handle(GDSHandle):
 
     def read_async(self, buf_base, size, file_offset, buf_offset, raw_stream):
         """Reads size bytes at file_offset of the slab to buf_offset of the buffer at buf_base, in the stream's order. Returns a Submission."""
-        return self._move("read_batch", buf_base, size, file_offset, buf_offset, raw_stream)
+        return self._move(True, buf_base, size, file_offset, buf_offset, raw_stream)
 
     def write_async(self, buf_base, size, file_offset, buf_offset, raw_stream):
         """Writes likewise what the buffer has after what is on the stream now."""
-        return self._move("write_batch", buf_base, size, file_offset, buf_offset, raw_stream)
+        return self._move(False, buf_base, size, file_offset, buf_offset, raw_stream)
 
-    def _move(self, call, buf_base, size, file_offset, buf_offset, raw_stream):
+    def _move(self, read, buf_base, size, file_offset, buf_offset, raw_stream):
         f = self._file
         if f is None:
             raise ValueError(f"the slab {self.path!r} is closed")
@@ -194,8 +193,7 @@ class Handle(GDSHandle):
         if file_offset < 0 or file_offset + size > self._size:
             raise ValueError(f"{size} bytes at {file_offset} of a slab of {self._size}")
         sub = Submission(size, file_offset, buf_offset)
-        done, = getattr(f, call)(buf_base, [file_offset], [buf_offset], [size], stream=raw_stream or None)
-        sub.result.value = done if done < 0 or done == size else -errno.EIO  # cut by somebody else
+        f.enqueue(read, buf_base + buf_offset, file_offset, size, raw_stream, sub.result)
         return sub
 
     def close(self):

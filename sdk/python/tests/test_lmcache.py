@@ -128,7 +128,7 @@ class LMCache(unittest.TestCase):
             self.assertEqual(bytes(buf.data), bytes(4097) + data + bytes((1 << 20) - 304097))
             self.assertEqual(h.read_async(buf.data_ptr(), 0, 0, 0, STREAM).bytes_done, 0)
             os.truncate(h.path, 1000)
-            self.assertLess(h.read_async(buf.data_ptr(), 4096, 0, 0, STREAM).bytes_done, 0, "a deferred error")
+            self.assertEqual(h.read_async(buf.data_ptr(), 4096, 0, 0, STREAM).bytes_done, 1000, "cut by somebody else")
         h.close()
         self.assertRaises(ValueError, h.read_async, buf.data_ptr(), 1, 0, 0, STREAM)
         with b.open_slab(self.where, 8192, False) as h:
