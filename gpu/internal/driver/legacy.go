@@ -28,13 +28,16 @@ const (
 
 // legacies are the handles that are open: a handle is opened once, whatever a library does with the second time.
 type legacies struct {
-	mu   sync.Mutex
+	mu   sync.Mutex                     // held for no call of the library: to open a handle may wait for the process that it is of
 	open map[[legacyHandle]byte]*legacy // protected by mu
 }
 
 type legacy struct {
-	addr uint64
-	uses int
+	holders int // memories, and calls under way; protected by legacies.mu
+
+	mu   sync.Mutex
+	addr uint64 // protected by mu
+	uses int    // memories; protected by mu
 }
 
 // HasLegacy says whether the library has legacy IPC.
@@ -76,22 +79,46 @@ func (d *Device) importLegacy(e gpu.Export) (gpu.Memory, error) {
 	return d.Adopt(&Block{Kind: gpu.DevicePlain, Reach: d.DeviceReach(), Addr: gpu.Addr(addr) + gpu.Addr(e.Offset), Size: e.Size, Free: free}), nil
 }
 
-func (d *Device) openLegacy(handle *[legacyHandle]byte) (uint64, error) {
-	d.legacies.mu.Lock()
-	defer d.legacies.mu.Unlock()
-	if l := d.legacies.open[*handle]; l != nil {
-		l.uses++
-		return l.addr, nil
+// hold finds a handle's entry, or makes it.
+func (l *legacies) hold(handle *[legacyHandle]byte) *legacy {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.open = map[[legacyHandle]byte]*legacy{}
 	}
-	var addr uint64
-	if err := d.openHandle(&addr, handle); err != nil {
-		return 0, err
+	e := l.open[*handle]
+	if e == nil {
+		e = &legacy{}
+		l.open[*handle] = e
 	}
-	if d.legacies.open == nil {
-		d.legacies.open = map[[legacyHandle]byte]*legacy{}
+	e.holders++
+	return e
+}
+
+func (l *legacies) drop(handle *[legacyHandle]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.open[*handle]
+	if e.holders--; e.holders == 0 {
+		delete(l.open, *handle)
 	}
-	d.legacies.open[*handle] = &legacy{addr, 1}
-	return addr, nil
+}
+
+func (d *Device) openLegacy(handle *[legacyHandle]byte) (addr uint64, err error) {
+	e := d.legacies.hold(handle)
+	e.mu.Lock()
+	if e.uses == 0 {
+		err = d.openHandle(&e.addr, handle)
+	}
+	if err == nil {
+		e.uses++
+		addr = e.addr
+	}
+	e.mu.Unlock()
+	if err != nil {
+		d.legacies.drop(handle)
+	}
+	return addr, err
 }
 
 // openHandle passes the handle as C passes a struct of 64 bytes by value: on amd64 on the stack, behind six registers of which two are used
@@ -108,13 +135,15 @@ func (d *Device) openHandle(addr *uint64, handle *[legacyHandle]byte) error {
 	return d.Do(d.api.OpenIPC, uintptr(unsafe.Pointer(addr)), lazyPeer, 0, 0, 0, 0, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7])
 }
 
-func (d *Device) closeLegacy(handle [legacyHandle]byte) error {
-	d.legacies.mu.Lock()
-	defer d.legacies.mu.Unlock()
-	l := d.legacies.open[handle]
-	if l.uses--; l.uses > 0 {
-		return nil
+// closeLegacy ends the use of one memory, whose hold the entry still has.
+func (d *Device) closeLegacy(handle [legacyHandle]byte) (err error) {
+	e := d.legacies.hold(&handle)
+	e.mu.Lock()
+	if e.uses--; e.uses == 0 {
+		err = d.Do(d.api.CloseIPC, uintptr(e.addr))
 	}
-	delete(d.legacies.open, handle)
-	return d.Do(d.api.CloseIPC, uintptr(l.addr))
+	e.mu.Unlock()
+	d.legacies.drop(&handle)
+	d.legacies.drop(&handle)
+	return err
 }
