@@ -7,5 +7,6 @@ type mountConfig struct {
 	Device     string // image file, absolute, or a PCI address
 	Dir        string // mount point, absolute and without symbolic links
 	Foreground bool
+	Raw        bool `json:",omitempty"` // Dir is a file, and shows the device
 	mountopt.Config
 }

@@ -127,7 +127,11 @@ func daemonMain(conf string) int {
 	var cfg mountConfig
 	err := json.Unmarshal([]byte(conf), &cfg)
 	if err == nil {
-		err = serve(&cfg, &background{pipe: ready})
+		run := serve
+		if cfg.Raw {
+			run = serveRaw
+		}
+		err = run(&cfg, &background{pipe: ready})
 	}
 	if err != nil {
 		fmt.Fprintln(ready, oneLine(err)) // the command has ended if the mount had answered

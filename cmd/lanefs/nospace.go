@@ -17,7 +17,7 @@ const spaceRetry = 2 * time.Second
 func (d *daemon) settle() error {
 	d.inUse.RLock()
 	defer d.inUse.RUnlock()
-	if d.ended.Load() {
+	if d.ended.Load() || d.cfg.Raw {
 		return nil
 	}
 	err := d.stack.vol.Settle()

@@ -44,7 +44,7 @@ func (d *daemon) notes() (all []string) {
 func (d *daemon) readOnlyWhy() string {
 	d.inUse.RLock()
 	defer d.inUse.RUnlock()
-	if d.cfg.ReadOnly || d.ended.Load() || !d.stack.vol.ReadOnly() {
+	if d.cfg.ReadOnly || d.cfg.Raw || d.ended.Load() || !d.stack.vol.ReadOnly() {
 		return ""
 	}
 	if why := d.stack.vol.Inspect().Reasons; len(why) > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -88,6 +89,9 @@ func (d *daemon) handle(req request, tell func(response) bool) (response, error)
 	op := operations[req.Op]
 	if op == nil {
 		return response{}, fmt.Errorf("unknown operation %q", req.Op)
+	}
+	if d.cfg.Raw && slices.Contains(ofVolume, req.Op) {
+		return response{}, errRaw
 	}
 	return op(d, req, tell)
 }

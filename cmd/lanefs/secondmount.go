@@ -38,6 +38,9 @@ func (cfg *mountConfig) mountSecond(s *served) error {
 	if err != nil {
 		return fmt.Errorf("device %q is mounted at %q already: %w", cfg.Device, first.Mountpoint, err)
 	}
+	if r.Config.Raw {
+		return fmt.Errorf("device %q is in use: process %d shows it as the file %q; lanefs umount %s first", cfg.Device, s.PID, first.Mountpoint, first.Mountpoint)
+	}
 	if err := cfg.checkSame(r.Config, first.Mountpoint); err != nil {
 		return err
 	}

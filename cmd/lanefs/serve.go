@@ -130,7 +130,7 @@ func (d *daemon) probe() error {
 		case err != nil:
 		case sfs.Type != unix.FUSE_SUPER_MAGIC:
 			err = fmt.Errorf("the file system there has type %#x", sfs.Type)
-		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		case !d.cfg.Raw && st.Mode&unix.S_IFMT != unix.S_IFDIR:
 			err = fmt.Errorf("the root has mode %#o", st.Mode)
 		}
 		answer <- err
@@ -191,5 +191,5 @@ func (d *daemon) writeOut() error {
 	if d.ended.Load() {
 		return nil // closing the stack writes out everything
 	}
-	return d.stack.vol.Sync()
+	return d.stack.sync()
 }

@@ -65,7 +65,7 @@ func (d *daemon) closeStack() error {
 	}
 	if errors.Is(err, errLimit) {
 		// The step that is stuck may use the volume, which stays open. What is in memory is written; the next mount replays the journal.
-		return errors.Join(err, d.step("the volume to be written out", syncLimit, d.stack.vol.Sync))
+		return errors.Join(err, d.step("the volume to be written out", syncLimit, d.stack.sync))
 	}
 	return errors.Join(err, d.step("the last commit, and the device to be closed", closeLimit, d.stack.Close))
 }

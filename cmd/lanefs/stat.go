@@ -11,17 +11,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // report reads the counters. The stack must be open: see whileServed.
 func (d *daemon) report() *report {
 	s, i, facts := d.stack, d.stack.dev.Info(), d.stack.rt.Facts()
-	v, f := s.vol.Stats(), d.srv.Stats()
+	var v ext4.Stats
+	var held *ext4.Held
+	readOnly, f := i.ReadOnly, d.srv.Stats()
+	if s.vol != nil { // nil: it shows the device as a file
+		v, held, readOnly = s.vol.Stats(), s.vol.Held(), s.vol.ReadOnly()
+	}
 	r := &report{
 		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
-		ReadOnly: s.vol.ReadOnly(), Simulated: i.Simulated, Pinned: s.dev.Pinned(),
-		Full:    newFullReport(s.dev.Full(), s.vol.Held()),
+		ReadOnly: readOnly, Simulated: i.Simulated, Pinned: s.dev.Pinned(),
+		Full:    newFullReport(s.dev.Full(), held),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), s.mediumFailed()},

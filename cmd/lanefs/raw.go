@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/fs"
+)
+
+func rawCommand() *cobra.Command {
+	var cfg mountConfig
+	var options, flags []string
+	var readOnly bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "raw [flags] DEVICE FILE",
+		Short: "show DEVICE as a file, for mkfs.ext4, e2fsck, dd and the like",
+		Long: `Mounts DEVICE itself on FILE, a regular file, which is made if it is not there: FILE then has the device's bytes. So
+mkfs.ext4, e2fsck, debugfs, dd and fio work on a function that is bound to user space, through its lanes. fsync(2) is the
+device's flush. FILE keeps its size, as a block device does: O_TRUNC does nothing. Nobody else can have DEVICE meanwhile, no
+mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro.`,
+		Args: exactly("DEVICE FILE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {
+				f, err := os.OpenFile(args[1], os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+				if err != nil {
+					return err
+				}
+				f.Close()
+			}
+			if readOnly {
+				options = append(options, "ro")
+			}
+			if err := cfg.set(args[0], args[1], append(options, flags...)); err != nil {
+				return err
+			}
+			cfg.Raw = true
+			second, err := cfg.await(timeout, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if second != nil {
+				return fmt.Errorf("device %q is in use: process %d has it at %q; lanefs umount %s first", cfg.Device, second.PID, second.Dir, second.Dir)
+			}
+			if err := fs.CheckRawPoint(cfg.Dir); err != nil {
+				return err
+			}
+			if st, err := os.Stat(cfg.Device); err == nil {
+				if at, err := os.Stat(cfg.Dir); err == nil && os.SameFile(st, at) {
+					return fmt.Errorf("%q is the device itself: name another file", filepath.Base(cfg.Dir))
+				}
+			}
+			if cfg.Foreground {
+				return serveRaw(&cfg, foreground{out: c.ErrOrStderr()})
+			}
+			return startDaemon(&cfg, c.ErrOrStderr())
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&cfg.Foreground, "foreground", "f", false, "stay in the foreground and log to stderr")
+	f.BoolVarP(&readOnly, "read-only", "r", false, "refuse writes")
+	mountopt.AddFlags(f, &flags, "gpu")
+	f.DurationVar(&timeout, "timeout", previousTimeout, "how long to wait for an earlier mount of DEVICE that is ending")
+	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
+	return c
+}
+
+// serveRaw shows a device as a file from beginning to end.
+func serveRaw(cfg *mountConfig, env environment) (err error) {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+	files, err := claim(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
+	defer func() { files.release(err != nil && d.srv != nil) }()
+	if err = files.record(0, cfg); err != nil {
+		return err
+	}
+	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
+		return err
+	}
+	if d.stack, err = openDevice(cfg, d.log); err != nil {
+		return err
+	}
+	if d.srv, err = fs.MountRaw(cfg.Dir, d.stack.dev, fs.Options{FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, Log: d.log}); err != nil {
+		return d.giveUp(err)
+	}
+	if err := d.probe(); err != nil {
+		return d.giveUp(err)
+	}
+	if err := files.record(d.srv.Device(), cfg); err != nil {
+		return d.giveUp(err)
+	}
+	ctl, err := listen(files.Socket, d)
+	if err != nil {
+		return d.giveUp(err)
+	}
+	if err := dropPrivileges(); err != nil {
+		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
+	}
+	d.log.Info("shown as a file", "device", cfg.Device, "file", cfg.Dir, "pid", os.Getpid())
+	if err := env.ready(nil); err != nil {
+		d.log.Warn("the command that started this has ended before it answered", "error", err.Error())
+	}
+	d.untilGone(signals)
+	env.stopping()
+	if d.closeErr = d.closeStack(); d.closeErr != nil {
+		d.log.Error("the device was not closed cleanly: what was written last may not be on it", "device", cfg.Device, "error", oneLine(d.closeErr))
+	} else {
+		d.log.Info("unmounted", "file", cfg.Dir)
+	}
+	files.release(d.closeErr != nil)
+	close(d.closed)
+	ctl.finish()
+	return d.closeErr
+}
+
+// sync makes what was written durable.
+func (s *stack) sync() error {
+	switch {
+	case s.vol != nil:
+		return s.vol.Sync()
+	case s.dev.Info().ReadOnly:
+		return nil
+	}
+	return s.dev.Flush()
+}
+
+var errRaw = errors.New("it shows a device as a file, and has no volume open")
+
+// ofVolume are the operations that need a volume.
+var ofVolume = []string{"check", "vram", "trace"}

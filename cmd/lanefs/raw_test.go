@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestRaw: the programs of e2fsprogs make, check and look into a volume on a device that is shown as a file; lanefs mounts it afterwards.
+func TestRaw(t *testing.T) {
+	p := newPlace(t)
+	img := p.path("img")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 64<<20))
+	file := p.path("raw")
+	p.dirs = append(p.dirs, file)
+	p.ok("raw", "--gpu", "host", img, file)
+	tool(t, "mkfs.ext4", "-q", "-F", file)
+	tool(t, "debugfs", "-w", "-R", "mkdir there", file)
+	fsck(t, file)
+	require.Contains(t, p.ok("stat", file), "SQ doorbells")
+
+	// Nobody else has the device meanwhile, in either direction.
+	mnt := p.mkdir("mnt")
+	require.Contains(t, p.fails("mount", "--gpu", "host", img, mnt), "shows it as the file")
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, p.path("other")), "is in use: process")
+	require.Contains(t, p.ok("check", file), "mounts it read-write")
+	p.ok("umount", file)
+	fsck(t, img)
+	p.ok("mount", "--gpu", "host", img, mnt)
+	require.DirExists(t, mnt+"/there")
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, file), "is in use: process")
+	p.ok("umount", mnt)
+
+	p.ok("raw", "--gpu", "host", "--read-only", img, file)
+	_, err := os.OpenFile(file, os.O_RDWR, 0)
+	require.ErrorIs(t, err, unix.EROFS)
+	tool(t, "debugfs", "-R", "ls", file)
+	p.ok("umount", file)
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, mnt), "is a directory")
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, img), "is the device itself")
+}
+
+// TestRawBytes: reads, writes, zeroes and truncations of any size at any place agree with a model, through the page cache and beside it.
+func TestRawBytes(t *testing.T) {
+	const size = 4 << 20
+	p := newPlace(t)
+	img, file := p.path("img"), p.path("raw")
+	require.NoError(t, os.WriteFile(img, make([]byte, size), 0o600))
+	p.dirs = append(p.dirs, file)
+	p.ok("raw", "--gpu", "host", "-o", "lba=4096", img, file)
+	want := make([]byte, size)
+	r := rand.New(rand.NewPCG(3, 3))
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_TRUNC, 0) // which a block device ignores
+	require.NoError(t, err)
+	direct, err := os.OpenFile(file, os.O_RDWR|unix.O_DIRECT, 0)
+	require.NoError(t, err)
+	for range 400 {
+		off := r.IntN(size)
+		n := min(r.IntN(20_000), size-off)
+		b := want[off : off+n]
+		switch r.IntN(5) {
+		case 0:
+			for i := range b {
+				b[i] = byte(r.Uint32())
+			}
+			_, err = f.WriteAt(b, int64(off))
+		case 1:
+			for i := range b {
+				b[i] = byte(r.Uint32())
+			}
+			_, err = direct.WriteAt(b, int64(off))
+		case 2:
+			clear(b)
+			if n > 0 {
+				err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n))
+			}
+		default:
+			got := make([]byte, n)
+			_, err = []*os.File{f, direct}[r.IntN(2)].ReadAt(got, int64(off))
+			require.True(t, bytes.Equal(b, got), "%d bytes at %d", n, off)
+		}
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Sync())
+	require.ErrorIs(t, f.Truncate(size/2), unix.EINVAL)
+	_, err = f.WriteAt([]byte{1}, size)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	st, err := f.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, size, st.Size())
+	require.NoError(t, f.Close())
+	require.NoError(t, direct.Close())
+	p.ok("umount", file)
+	got, err := os.ReadFile(img)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+}
