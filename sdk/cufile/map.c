@@ -1,11 +1,314 @@
-/* Shared memory as a road: not yet. */
+/*
+ * Shared memory as a road: a range of a file that the daemon keeps in device memory, and gives to all programs that want it, is copied on the
+ * device. That is many times as fast as a stage, but for the first time, when the range has to be read as a whole. So each window of a file is
+ * mapped when what was read from it by the stage would have paid for that:
+ *
+ *  1. Is the window mapped, and the file the same since?       copy it
+ *  2. Else note what the stage's way costs.                    pay
+ *  3. Enough? Then map it for the next time.                   begin
+ *
+ * A window that the file has outlived is unmapped; such a file must pay more for the next one. What a process has mapped is a quarter of the
+ * pool at most. LANEFS_CUFILE_MAP=0 switches this road off.
+ */
 #define _GNU_SOURCE
 #include "core.h"
 
-ssize_t map_move(struct move *m)
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WINDOW = 64 << 20, CALL = 4 << 20, PRICE = 2 * WINDOW, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */ };
+
+struct window {
+	struct window *next;
+	uint64_t index;             /* of the file, in windows */
+	uint64_t paid;              /* bytes; these are protected by the file's lock */
+	unsigned users, stale;
+	int mapped, busy, gone;     /* busy: being mapped; gone: no longer in the list */
+	uint64_t used;              /* when it was last */
+	struct lanefs_buffer b;     /* constant while it is mapped */
+	char *at;
+	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
+	struct gpu *pinned;         /* likewise of the CPU's, with whom it is pinned */
+};
+
+static _Atomic uint64_t total;  /* bytes that are mapped */
+
+/* Streams of the library's own, one for each copy at a time. */
+struct idle_stream {
+	struct idle_stream *next;
+	struct gpu *gpu;
+	void *stream;
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct idle_stream *streams; /* protected by lock */
+
+static void child(void)
 {
-	(void)m;
-	return ELSEWHERE;
+	pthread_mutex_init(&lock, NULL);
+	streams = NULL;
+	total = 0;
 }
 
-void map_forget(struct file *f) { (void)f; }
+static int off;
+
+__attribute__((constructor)) static void begin_map(void)
+{
+	const char *e = getenv("LANEFS_CUFILE_MAP");
+	off = e && strcmp(e, "0") == 0;
+	pthread_atfork(NULL, NULL, child);
+}
+
+static struct idle_stream *take_stream(struct gpu *g)
+{
+	pthread_mutex_lock(&lock);
+	struct idle_stream **p = &streams;
+	while (*p && (*p)->gpu != g)
+		p = &(*p)->next;
+	struct idle_stream *s = *p;
+	if (s)
+		*p = s->next;
+	pthread_mutex_unlock(&lock);
+	if (s || !(s = calloc(1, sizeof *s)))
+		return s;
+	s->gpu = g;
+	if (!(s->stream = stream_new(g))) {
+		free(s);
+		return NULL;
+	}
+	return s;
+}
+
+static void give_stream(struct idle_stream *s)
+{
+	pthread_mutex_lock(&lock);
+	s->next = streams;
+	streams = s;
+	pthread_mutex_unlock(&lock);
+}
+
+static void unmap(struct file *f, struct window *w)
+{
+	int was;
+	if (w->pinned && lanefs_gpu_enter(w->pinned, &was) == 0) {
+		CALL(w->pinned, w->pinned->hip ? "HostUnregister" : "MemHostUnregister", (void *), w->b.mapped);
+		lanefs_gpu_leave(w->pinned, was);
+	}
+	w->pinned = NULL;
+	total -= w->b.size;
+	lanefs_unmap(mount_session(f->mount), &w->b);
+	w->mapped = 0;
+}
+
+static void end(struct file *f, struct window *w)
+{
+	if (w->mapped)
+		unmap(f, w);
+	free(w);
+}
+
+/* The caller holds the file's lock, and has removed w from the list. Returns whether it is the caller's to end. */
+static int left(struct window *w)
+{
+	w->gone = 1;
+	return w->users == 0 && !w->busy;
+}
+
+static void release(struct file *f, struct window *w)
+{
+	pthread_mutex_lock(&f->lock);
+	int last = --w->users == 0 && w->gone && !w->busy;
+	pthread_mutex_unlock(&f->lock);
+	if (last)
+		end(f, w);
+}
+
+void map_forget(struct file *f)
+{
+	while (f->windows) {
+		struct window *w = f->windows;
+		f->windows = w->next;
+		end(f, w);
+	}
+}
+
+/* The caller holds the file's lock. */
+static struct window *find(struct file *f, uint64_t index, int make)
+{
+	for (struct window *w = f->windows; w; w = w->next)
+		if (w->index == index)
+			return w;
+	struct window *w = make ? calloc(1, sizeof *w) : NULL;
+	if (w) {
+		w->index = index;
+		w->b.fd = -1;
+		w->next = f->windows;
+		f->windows = w;
+	}
+	return w;
+}
+
+/* Takes the window out of the list. A new one in its place knows how often the file has changed. The caller holds the file's lock. */
+static int drop(struct file *f, struct window *w)
+{
+	for (struct window **p = &f->windows; *p; p = &(*p)->next)
+		if (*p == w) {
+			*p = w->next;
+			break;
+		}
+	struct window *heir = find(f, w->index, 1);
+	if (heir)
+		heir->stale = w->stale < DEAREST ? w->stale + 1 : w->stale;
+	return left(w);
+}
+
+/* Room for another window. What this file has not used for a while goes; what is read over and over stays, though it is not all. */
+static int room(struct file *f, uint64_t n)
+{
+	uint64_t most = lanefs_facts(mount_session(f->mount))->pool_size / 4;
+	if (total + n <= most)
+		return 1;
+	struct window *oldest = NULL;
+	pthread_mutex_lock(&f->lock);
+	for (struct window *w = f->windows; w; w = w->next)
+		if (w->mapped && !w->users && now_us() - w->used > UNUSED && (!oldest || w->used < oldest->used))
+			oldest = w;
+	int mine = oldest && drop(f, oldest);
+	pthread_mutex_unlock(&f->lock);
+	if (mine)
+		end(f, oldest);
+	return mine && total + n <= most;
+}
+
+/* Maps a window. It is busy, so nobody else does. */
+static int map(struct file *f, struct window *w)
+{
+	struct stat st;
+	lanefs *s = mount_session(f->mount);
+	uint64_t start = w->index * WINDOW;
+	void *at;
+	if (fstat(f->fd, &st) || (uint64_t)st.st_size <= start)
+		return -1;
+	uint64_t n = (uint64_t)st.st_size - start < WINDOW ? (uint64_t)st.st_size - start : WINDOW;
+	if (!room(f, n) || lanefs_map(s, f->fd, start, n, 0, &w->b))
+		return -1;
+	if (w->b.kind == LANEFS_MEMFD) {
+		w->at = w->b.data;
+	} else if (lanefs_gpu_map(s, &w->b, &at) == 0) {
+		w->at = at;
+		w->gpu = w->b.gpu;
+	} else {
+		lanefs_unmap(s, &w->b);
+		return -1;
+	}
+	total += w->b.size;
+	return 0;
+}
+
+static void begin(struct file *f, struct window *w)
+{
+	int rc = map(f, w), saved = errno;
+	pthread_mutex_lock(&f->lock);
+	w->busy = 0;
+	w->mapped = rc == 0;
+	w->paid = 0;
+	if (rc && w->stale < DEAREST) /* the pool is full, or the like: not soon again */
+		w->stale += 2;
+	int last = w->gone && !w->users;
+	pthread_mutex_unlock(&f->lock);
+	if (last)
+		end(f, w);
+	errno = saved;
+}
+
+/* Memory of the CPU that a GPU is to copy from is pinned, once. */
+static void pin(struct file *f, struct window *w, struct gpu *g)
+{
+	int was;
+	pthread_mutex_lock(&f->lock);
+	if (!w->pinned && lanefs_gpu_enter(g, &was) == 0) {
+		if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
+			w->pinned = g;
+		lanefs_gpu_leave(g, was);
+	}
+	pthread_mutex_unlock(&f->lock);
+}
+
+/* A copy of part of a window. */
+static int copy(struct file *f, struct window *w, struct move *m, char *to, uint64_t from, size_t n)
+{
+	struct gpu *g = m->target.gpu;
+	if (!g) {
+		memcpy(to, w->at + from, n);
+		return 0;
+	}
+	if (!w->gpu)
+		pin(f, w, g);
+	struct idle_stream *s = take_stream(g);
+	if (!s)
+		return -1;
+	int rc = copy_now(g, s->stream, to, w->at + from, n);
+	give_stream(s);
+	return rc;
+}
+
+/* The part of a move that is in one window: the window, with a user, if it can be copied from now. */
+static struct window *ready(struct file *f, struct move *m, uint64_t offset, size_t n)
+{
+	uint64_t index = offset / WINDOW;
+	int mine = 0;
+	pthread_mutex_lock(&f->lock);
+	struct window *w = find(f, index, 1), *old = NULL, *start = NULL;
+	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu)) { /* another device's memory */
+		w = NULL;
+	} else if (w && w->mapped && lanefs_latest(mount_session(f->mount), &w->b) != w->b.generation) {
+		old = w;
+		mine = drop(f, w);
+		w = NULL;
+	} else if (w && !(w->mapped && offset + n <= index * WINDOW + w->b.size)) {
+		w->paid += n + CALL;
+		if (!w->mapped && !w->busy && w->paid >= (uint64_t)PRICE << w->stale) {
+			w->busy = 1;
+			start = w;
+		}
+		w = NULL;
+	}
+	if (w) {
+		w->users++;
+		w->used = now_us();
+	}
+	pthread_mutex_unlock(&f->lock);
+	if (old && mine)
+		end(f, old);
+	if (start)
+		begin(f, start); /* for the next read */
+	return w;
+}
+
+ssize_t map_move(struct move *m)
+{
+	struct file *f = m->file;
+	if (off || m->n == 0)
+		return ELSEWHERE;
+	/* A GPU's daemon has the file in its memory, from where the CPU's is as far as from the stage. */
+	int host = lanefs_facts(mount_session(f->mount))->kind == LANEFS_MEMFD;
+	if (!m->target.gpu && !host)
+		return ELSEWHERE;
+	size_t done = 0;
+	while (done < m->n) {
+		uint64_t offset = (uint64_t)m->offset + done, in = offset % WINDOW;
+		size_t n = m->n - done < WINDOW - in ? m->n - done : WINDOW - in;
+		struct window *w = ready(f, m, offset, n);
+		if (!w)
+			return ELSEWHERE; /* the stage moves it all: a call takes one road */
+		int rc = copy(f, w, m, m->memory + done, in, n);
+		release(f, w);
+		if (rc)
+			return ELSEWHERE;
+		done += n;
+	}
+	m->road = ROAD_SHARED;
+	return (ssize_t)m->n;
+}

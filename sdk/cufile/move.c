@@ -53,18 +53,19 @@ static int clip(struct move *m)
 
 static ssize_t lanes(struct move *m)
 {
+	m->road = ROAD_STAGE;
+	ssize_t n = m->read ? map_move(m) : ELSEWHERE; /* first, for it needs no system call but one */
+	if (n != ELSEWHERE)
+		return n;
 	if (mount_gone(m->file->mount)) {
 		errno = ENOTCONN;
 		return -1;
 	}
 	if (m->read && clip(m))
 		return -1;
-	m->road = ROAD_STAGE;
 	if (m->n == 0)
 		return 0;
-	ssize_t n = m->read ? map_move(m) : ELSEWHERE;
-	if (n == ELSEWHERE)
-		n = lane_move(m);
+	n = lane_move(m);
 	if (n >= 0 && !m->read && m->file->flags & (O_DSYNC | O_SYNC) && fdatasync(m->file->fd))
 		return -1;
 	return n;

@@ -51,8 +51,12 @@ static void load(void)
 {
 	const char *named = getenv(front.env);
 	if (named) { /* the empty string: none */
-		if (*named && !(library = try(named)))
-			fprintf(stderr, "lanefs: %s=%s is no library that can be loaded, or is LaneFS's own: %s\n", front.env, named, dlerror() ? dlerror() : "");
+		if (*named && !(library = try(named))) {
+			const char *why = dlerror();
+			fprintf(stderr, "lanefs: %s=%s: %s\n", front.env, named, why ? why : "that is LaneFS's own, not the vendor's");
+		}
+		if (library)
+			param_tell_next();
 		return;
 	}
 	char directory[4096];

@@ -346,6 +346,36 @@ static void statistics(void)
 
 struct worker { CUfileHandle_t h; unsigned seed; };
 
+/* What is read over and over changes meanwhile: by this program, by another descriptor, in length. */
+static void changes(int fd)
+{
+	enum { N = 3000 };
+	CUfileHandle_t h = reg(fd);
+	unsigned char *p = malloc(N), *was = malloc(N);
+	WANT(p && was && pread(fd, was, N, 4000) == N);
+	for (int round = 0; round < 6; round++) {
+		for (int i = 0; i < 40 << round % 3; i++)
+			WANT(cuFileRead(h, p, N, 4000, 0) == N && memcmp(p, was, N) == 0);
+		for (int i = 0; i < N; i++)
+			p[i] = (unsigned char)(round + i);
+		if (round % 2)
+			WANT(pwrite(fd, p, N, 4000) == N);
+		else
+			WANT(cuFileWrite(h, p, N, 4000, 0) == N);
+		memset(p, 0, N);
+		WANT(cuFileRead(h, p, N, 4000, 0) == N && p[0] == (unsigned char)round && p[N - 1] == (unsigned char)(round + N - 1));
+		WANT(pwrite(fd, was, N, 4000) == N);
+	}
+	for (int i = 0; i < 200; i++)
+		WANT(cuFileRead(h, p, N, (off_t)size - 1000, 0) == 1000);
+	WANT(pwrite(fd, was, N, (off_t)size) == N);
+	WANT(cuFileRead(h, p, N, (off_t)size - 1000, 0) == N && memcmp(p + 1000, was, N - 1000) == 0);
+	WANT(ftruncate(fd, (off_t)size) == 0 && cuFileRead(h, p, N, (off_t)size - 1000, 0) == 1000);
+	cuFileHandleDeregister(h);
+	free(p);
+	free(was);
+}
+
 static void *thread(void *arg)
 {
 	struct worker *w = arg;
@@ -421,6 +451,8 @@ int main(int argc, char **argv)
 	statistics();
 	streams(fd);
 	streams(other);
+	changes(fd);
+	changes(other);
 	threads(fd);
 	forked(argv[1], fd);
 

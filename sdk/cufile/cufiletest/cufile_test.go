@@ -72,11 +72,49 @@ func TestCuFile(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, content(), 0o600))
 
-	cmd := exec.Command(test, file, other)
-	cmd.Env = append(os.Environ(), "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, "ok\n", string(out))
+	for _, shared := range []string{"0", "1"} { // without the road by shared memory, and with it
+		cmd := exec.Command(test, file, other)
+		cmd.Env = append(os.Environ(), "LANEFS_CUFILE_MAP="+shared, "LANEFS_TRACE=1", "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		require.NoError(t, err, "%s", errs.String()[max(0, errs.Len()-2000):])
+		require.Equal(t, "ok\n", string(out))
+		require.Contains(t, errs.String(), ", LaneFS, stage, ")
+		require.Equal(t, shared == "1", strings.Contains(errs.String(), ", LaneFS, shared memory, "))
+	}
+}
+
+// Files that are not on LaneFS go to the vendor's library, wherever it is found, but never to LaneFS's own.
+func TestVendor(t *testing.T) {
+	usr := installed(t)
+	dir, header, own := t.TempDir(), "-I"+filepath.Join(usr, "include/lanefs"), filepath.Join(usr, "lib/lanefs/libcufile.so.0")
+	vendor, passed, file := filepath.Join(dir, "libcufile.so.0"), filepath.Join(dir, "passed"), filepath.Join(dir, "file")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", header, "-o", vendor, "facts/vendor.c")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", header, "-o", passed, "facts/passed.c", own, "-Wl,-rpath,"+filepath.Dir(own))
+	require.NoError(t, os.WriteFile(file, content(), 0o600))
+	const theirs = "10 -5034 10 VVVV\n"
+	own2, err := os.ReadFile(own)
+	require.NoError(t, err)
+	copied := filepath.Join(dir, "copied.so")
+	require.NoError(t, os.WriteFile(copied, own2, 0o755))
+	for _, c := range []struct{ env, says, warns string }{
+		{"LANEFS_REAL_CUFILE=" + vendor, theirs, "vendor: open, batches of 77\nvendor: buffer of 100 bytes, 1 0\nvendor: deregister 1\nvendor: no buffer 1\nvendor: close\n"},
+		{"LANEFS_REAL_CUFILE=", "10 10 10 \x12\x13\x14\x15\n", ""},
+		{"LANEFS_REAL_CUFILE=" + copied, "10 10 10 \x12\x13\x14\x15\n", "LaneFS's own"},
+		{"LANEFS_REAL_CUFILE=/no/such/library", "10 10 10 \x12\x13\x14\x15\n", "cannot open"},
+		{"LD_LIBRARY_PATH=" + filepath.Dir(own) + ":" + dir, theirs, "vendor: open, batches of 77\n"},
+	} {
+		require.NoError(t, os.WriteFile(file, content()[5:], 0o600))
+		cmd := exec.Command(passed, file)
+		cmd.Env = append(os.Environ(), c.env)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		require.NoError(t, err, c.env)
+		require.Equal(t, c.says, string(out), c.env)
+		require.Contains(t, errs.String(), c.warns, c.env)
+	}
 }
 
 // What libcufile.so.1.15 of CUDA 13.0 exports, C++'s own left out.
