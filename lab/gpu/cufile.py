@@ -1,8 +1,8 @@
 """Programs that we did not write, on cuFile's interface: PyTorch's GdsFile, NVIDIA's cuda.bindings.cufile, memory of CuPy.
 
-    lanefs run -- python3 cufile.py MOUNT PLAIN
+    lanefs run -- python3 cufile.py DIRECTORY WHERE
 
-MOUNT is a directory of a LaneFS mount, PLAIN one of another file system. What is missing here is named; what is there must be right.
+DIRECTORY is one of a LaneFS mount, or of another file system, WHERE says which. What is missing here is named; what is there must be right.
 """
 
 import ctypes
@@ -124,18 +124,57 @@ def tried(what, f, *args):
         say(what, f"not here: {type(e).__name__}: {e}")
 
 
+def streams(directory, where):
+    """Calls in the order of a stream that is busy when they are made."""
+    class Error(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_int), ("cuda", ctypes.c_int)]
+
+    class Descr(ctypes.Structure):
+        _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int64), ("ops", ctypes.c_void_p)]
+
+    lib = ctypes.CDLL("libcufile.so.0")
+    for name in ("cuFileHandleRegister", "cuFileReadAsync", "cuFileWriteAsync", "cuFileStreamRegister", "cuFileStreamDeregister"):
+        getattr(lib, name).restype = Error
+    path = os.path.join(directory, "streams.bin")
+    want = numpy.random.default_rng(3).integers(0, 256, SIZE, dtype=numpy.uint8)
+    want.tofile(path)
+    fd, handle, stream = os.open(path, os.O_RDWR), ctypes.c_void_p(), torch.cuda.Stream()
+    assert lib.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(Descr(type=1, fd=fd))).code == 0
+    for flags in (0, 15):
+        m, big = torch.empty(SIZE, dtype=torch.uint8, device="cuda"), torch.ones(4096, 4096, device="cuda")
+        n, at, off, got = ctypes.c_size_t(SIZE), ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_ssize_t(0)
+        torch.cuda.synchronize()
+        assert lib.cuFileStreamRegister(ctypes.c_void_p(stream.cuda_stream), flags).code == 0
+        with torch.cuda.stream(stream):
+            for _ in range(8):
+                big = big @ big / 4096
+            m.fill_(7)
+            e = lib.cuFileReadAsync(handle, ctypes.c_void_p(m.data_ptr()), ctypes.byref(n), ctypes.byref(at), ctypes.byref(off), ctypes.byref(got), ctypes.c_void_p(stream.cuda_stream))
+            turned = 255 - m
+        stream.synchronize()
+        prove(e.code == 0 and got.value == SIZE and numpy.array_equal(turned.cpu().numpy(), 255 - want), f"cuFileReadAsync between kernels, flags {flags}, {where}")
+        with torch.cuda.stream(stream):
+            for _ in range(8):
+                big = big @ big / 4096
+            m.copy_(turned)
+            e = lib.cuFileWriteAsync(handle, ctypes.c_void_p(m.data_ptr()), ctypes.byref(n), ctypes.byref(at), ctypes.byref(off), ctypes.byref(got), ctypes.c_void_p(stream.cuda_stream))
+            m.zero_()
+        stream.synchronize()
+        prove(e.code == 0 and got.value == SIZE and numpy.array_equal(on_disk(path), 255 - want), f"cuFileWriteAsync between kernels, flags {flags}, {where}")
+        want = 255 - want
+        assert lib.cuFileStreamDeregister(ctypes.c_void_p(stream.cuda_stream)).code == 0
+    lib.cuFileHandleDeregister(handle)
+    os.close(fd)
+    os.unlink(path)
+
+
 def main():
-    mount, plain = sys.argv[1:]
+    directory, where = sys.argv[1:]
     prove(whose(), "the process has LaneFS's libcufile")
-    for directory, where in ((mount, "on LaneFS"), (plain, "elsewhere")):
-        try:
-            tried("torch.cuda.gds", gds, directory, where)
-            tried("cuda.bindings.cufile", lambda: bindings(directory, "PyTorch's memory, " + where, *with_torch()))
-            tried("CuPy", lambda: bindings(directory, "CuPy's memory, " + where, *with_cupy()))
-        except Exception as e:  # the vendor's library may refuse the other file system, which is its right
-            if directory == mount:
-                raise
-            say(f"elsewhere: {type(e).__name__}", str(e)[:200])
+    tried("torch.cuda.gds", gds, directory, where)
+    tried("cuda.bindings.cufile", lambda: bindings(directory, "PyTorch's memory, " + where, *with_torch()))
+    tried("CuPy", lambda: bindings(directory, "CuPy's memory, " + where, *with_cupy()))
+    tried("streams", streams, directory, where)
     print("proved", flush=True)
 
 

@@ -137,9 +137,11 @@ struct move {
 };
 
 HIDDEN ssize_t move_bytes(struct move *m); /* checks, chooses, moves, counts */
+HIDDEN int move_check(struct move *m);     /* of one of LaneFS: checks, and cuts a read at the file's end */
 HIDDEN ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at);
 
 HIDDEN struct mount *mount_find(int fd, const struct stat *st); /* NULL with ENOTSUP: not on LaneFS */
+HIDDEN void mount_take(struct mount *m); /* one more user */
 HIDDEN void mount_give(struct mount *m);
 HIDDEN void mount_forget_all(void);
 HIDDEN int mount_open(struct mount *m, int fd, uint32_t *opened);

@@ -119,6 +119,13 @@ static void drop(int all)
 	}
 }
 
+void mount_take(struct mount *m)
+{
+	pthread_mutex_lock(&lock);
+	m->users++;
+	pthread_mutex_unlock(&lock);
+}
+
 void mount_give(struct mount *m)
 {
 	pthread_mutex_lock(&lock);

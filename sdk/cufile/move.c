@@ -71,6 +71,12 @@ static ssize_t lanes(struct move *m)
 	return n;
 }
 
+int move_check(struct move *m)
+{
+	int rc = check(m);
+	return rc == 0 && m->read ? clip(m) : rc;
+}
+
 ssize_t move_bytes(struct move *m)
 {
 	m->road = m->file->mount ? ROAD_STAGE : m->file->next ? ROAD_NEXT : ROAD_PLAIN;

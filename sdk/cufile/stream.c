@@ -1,6 +1,9 @@
 /*
- * Calls in a stream's order. Such a call waits for what is on the stream, so that the values that it is given by address are the right ones,
- * moves the bytes, and returns: what is put on the stream afterwards finds them.
+ * Calls in a stream's order. A stream is registered with what of a call's values is known when the call is made.
+ *
+ *  - All of it, a file of LaneFS, memory of a GPU: the call is put on the stream, with a stage that is the stream's, and returns.
+ *  - Else the call waits for what is on the stream, so that the values that it is given by address are the right ones, moves the bytes, and
+ *    returns: what is put on the stream afterwards finds them.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -8,12 +11,15 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { FLAGS = 15 };
+enum { FLAGS = 15, KNOWN = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE, STAGE = 32 << 20 };
 
 struct registered {
 	struct registered *next;
 	void *stream;
 	unsigned flags;
+	struct mount *mount; /* of the stage */
+	lanefs_stage *stage; /* NULL until it is needed; both protected by busy */
+	pthread_mutex_t busy;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -36,20 +42,33 @@ static struct registered **find(void *stream)
 	return p;
 }
 
+/* Waits for what the stage has on the stream. */
+static void end(struct registered *r)
+{
+	if (r->stage) {
+		lanefs_stage_free(r->stage);
+		mount_give(r->mount);
+	}
+	pthread_mutex_destroy(&r->busy);
+	free(r);
+}
+
 status stream_register(void *stream, unsigned flags)
 {
 	if (flags & ~(unsigned)FLAGS)
 		return bad(CU_FILE_INVALID_VALUE);
-	struct registered *r = malloc(sizeof *r);
+	struct registered *r = calloc(1, sizeof *r);
 	if (!r)
 		return bad(CU_FILE_NOMEM_ERROR);
 	driver_use();
-	*r = (struct registered){.stream = stream, .flags = flags};
+	r->stream = stream;
+	r->flags = flags;
+	pthread_mutex_init(&r->busy, NULL);
 	pthread_mutex_lock(&lock);
 	struct registered **p = find(stream);
 	if (*p) { /* what was said last counts */
 		(*p)->flags = flags;
-		free(r);
+		end(r);
 	} else {
 		r->next = list;
 		list = r;
@@ -68,7 +87,7 @@ status stream_deregister(void *stream)
 	pthread_mutex_unlock(&lock);
 	if (!r)
 		return bad(CU_FILE_INVALID_VALUE);
-	free(r);
+	end(r);
 	status (*f)(void *) = (status (*)(void *))next_function("StreamDeregister");
 	return f ? f(stream) : ok();
 }
@@ -79,9 +98,35 @@ void stream_forget_all(void)
 	while (list) {
 		struct registered *r = list;
 		list = r->next;
-		free(r);
+		end(r);
 	}
 	pthread_mutex_unlock(&lock);
+}
+
+/* Puts a call on its stream. 0: it is not one for that. */
+static int put(struct registered *r, struct move *m, ssize_t *result)
+{
+	struct lanefs_piece piece = {.file_offset = (uint64_t)m->offset, .length = m->n};
+	int rc;
+	_Static_assert(sizeof *result == sizeof(int64_t), "result");
+	pthread_mutex_lock(&r->busy);
+	if (r->stage && r->mount != m->file->mount) {
+		lanefs_stage_free(r->stage);
+		mount_give(r->mount);
+		r->stage = NULL;
+	}
+	if (!r->stage && (r->stage = lanefs_stage_new(mount_session(m->file->mount), STAGE))) {
+		r->mount = m->file->mount;
+		mount_take(r->mount);
+	}
+	if (!r->stage)
+		rc = 0; /* a stage of another call will be free some time */
+	else if (m->read)
+		rc = lanefs_read_async(r->stage, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result) ? (int)lane_failed() : 1;
+	else
+		rc = lanefs_write_async(r->stage, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result) ? (int)lane_failed() : 1;
+	pthread_mutex_unlock(&r->busy);
+	return rc == -1 ? -CU_FILE_IO_ERROR : rc;
 }
 
 typedef status (*next_async)(void *, void *, size_t *, off_t *, off_t *, ssize_t *, void *);
@@ -104,15 +149,27 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 		object_give(f);
 		return s;
 	}
-	int rc = memory_at(base, 1, read, &t);
-	if (!rc && t.gpu && stream_wait(t.gpu, stream))
+	struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
+	int rc = memory_at(base, 1, read, &t), put_there = 0;
+	pthread_mutex_lock(&lock);
+	struct registered *r = *find(stream);
+	pthread_mutex_unlock(&lock);
+	if (!rc && t.gpu && f->mount && r && (r->flags & KNOWN) == KNOWN && (rc = move_check(&m)) == 0 && m.n > 0) {
+		rc = put(r, &m, result);
+		put_there = rc > 0;
+		if (put_there) {
+			count_bytes(ROAD_STAGE, read, m.n); /* which will be moved, if nothing fails */
+			rc = 0;
+		}
+	}
+	if (!rc && !put_there && t.gpu && stream_wait(t.gpu, stream))
 		rc = -CU_FILE_CUDA_DRIVER_ERROR;
-	if (!rc) {
-		struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
+	if (!rc && !put_there) {
+		m = (struct move){.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
 		*result = move_bytes(&m);
 		if (*result < -1)
 			rc = (int)*result;
 	}
 	object_give(f);
-	return bad(-rc);
+	return bad(rc == -1 ? CU_FILE_IO_ERROR : -rc);
 }

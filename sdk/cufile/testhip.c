@@ -100,6 +100,18 @@ static void moves(const char *path)
 	store(m, 100);
 	OK(hipFileWriteAsync(h, m, &n, &offset, &at, &got, stream));
 	WANT(hip.sync(stream) == 0 && got == 50000 && hipFileRead(h, back, size, 0, 0) == (ssize_t)size && right(back, 0, size));
+	/* With all values known the call is put on the stream, and returns. */
+	OK(hipFileStreamRegister(stream, HIPFILE_STREAM_FLAGS_MASK));
+	memset(host, 'z', 2 * size);
+	WANT(hip.copy(m, host, 2 * size, DEFAULT, stream) == 0);
+	OK(hipFileReadAsync(h, m, &n, &offset, &at, &got, stream));
+	WANT(hip.copy(host, m, n + 100, DEFAULT, stream) == 0 && hip.sync(stream) == 0);
+	WANT(got == 50000 && host[16] == 'z' && right(host + 17, 999, n) && host[17 + n] == 'z');
+	OK(hipFileWriteAsync(h, m, &n, &offset, &at, &got, stream));
+	WANT(hip.sync(stream) == 0 && got == 50000 && hipFileRead(h, back, size, 0, 0) == (ssize_t)size && right(back, 0, size));
+	offset = (off_t)size - 10;
+	OK(hipFileReadAsync(h, m, &n, &offset, &at, &got, stream));
+	WANT(hip.copy(host, m, 100, DEFAULT, stream) == 0 && hip.sync(stream) == 0 && got == 10 && right(host + 17, size - 10, 10) && host[27] == (unsigned char)((999 + 10) % 251));
 	OK(hipFileStreamDeregister(stream));
 
 	/* A batch of both kinds of memory. */
