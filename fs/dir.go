@@ -12,6 +12,13 @@ import (
 // dirBatch is how many entries are taken from ext4 at a time. A request of 4 KiB holds about 100.
 const dirBatch = 128
 
+// dirAttributes is how many names of a stream come with what the kernel needs to know their files. Most programs that list a directory ask
+// for each file's attributes then, when they have all names: that is a LOOKUP less for each. Who wants names only pays some µs for each of them,
+// and not for all of a very large directory.
+//
+// With READDIRPLUS_AUTO the kernel would ask for the first request's names only, since nobody looks anything up between the requests.
+const dirAttributes = 4096
+
 // dirHandle is an open directory stream. It is a use of its node.
 //
 // The position is the cookie of the last entry returned. ext4's cookies stay valid while names are added and removed, so the stream
@@ -25,12 +32,16 @@ type dirHandle struct {
 	next  int    // index in batch
 	off   uint64 // the stream's position: the cookie of the entry before batch[next]
 	pos   uint64 // where the batch after this one begins
+	known int    // names that were sent with attributes since the stream was at its beginning
 }
 
 // read fills a reply to READDIR, or to READDIRPLUS if plus is set, from position off.
 func (d *dirHandle) read(off uint64, out *fuse.DirEntryList, plus bool) syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if off == 0 {
+		d.known = 0
+	}
 	if off != d.off {
 		d.batch, d.next, d.off, d.pos = d.batch[:0], 0, off, off
 	}
@@ -70,7 +81,7 @@ func (d *dirHandle) fill() error {
 // add adds an entry to a reply, and reports false if it has no room.
 //
 // READDIRPLUS looks up the name, not the number in the entry: the name may have been removed and the number reused since. If there is no
-// such name any more the reply has a node ID of zero, and the kernel looks the name up itself. It does not use what "." and ".." say.
+// such name any more, or the stream has had its share of attributes, the reply has a node ID of zero, and the kernel looks the name up itself. It does not use what "." and ".." say.
 func (d *dirHandle) add(e *ext4.DirEntry, out *fuse.DirEntryList, plus bool) bool {
 	entry := fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: uint32(e.Type) << 12, Off: e.Cookie}
 	if !plus {
@@ -80,7 +91,11 @@ func (d *dirHandle) add(e *ext4.DirEntry, out *fuse.DirEntryList, plus bool) boo
 	if to == nil {
 		return false
 	}
-	if e.Name != "." && e.Name != ".." && d.node.Lookup(e.Name, to) == 0 {
+	if e.Name == "." || e.Name == ".." || d.known == dirAttributes {
+		return true
+	}
+	d.known++
+	if d.node.Lookup(e.Name, to) == 0 {
 		out.FixMode(to.Attr.Mode)
 	}
 	return true

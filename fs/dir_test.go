@@ -97,6 +97,38 @@ func getdents(t *testing.T, fd int) []fuse.DirEntry {
 	}
 }
 
+// TestListWithAttributes: who lists a directory and asks for each file's size then, makes no request for a file; of a very large directory, for
+// those beyond dirAttributes.
+func TestListWithAttributes(t *testing.T) {
+	const beyond = 200
+	m := newMount(t, Options{})
+	dir := m.path("many")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	for i := range dirAttributes + beyond {
+		require.NoError(t, unix.Mknod(fmt.Sprintf("%s/%d", dir, i), unix.S_IFREG|0o644, 0))
+	}
+	m.unmount()
+	m.volume.open()
+	m = mountVolume(t, m.volume, Options{})
+	lookups := func() uint64 {
+		for _, s := range m.srv.Stats().Times {
+			if s.Kind == "lookup" {
+				return uint64(s.Count)
+			}
+		}
+		return 0
+	}
+	entries, err := os.ReadDir(m.path("many"))
+	require.NoError(t, err)
+	require.Len(t, entries, dirAttributes+beyond)
+	before := lookups()
+	for _, e := range entries {
+		_, err := e.Info()
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, beyond, lookups()-before)
+}
+
 // TestOddNames: a name is any bytes but the slash and zero, up to 255 of them.
 func TestOddNames(t *testing.T) {
 	m := newMount(t, Options{})

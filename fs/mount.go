@@ -153,7 +153,7 @@ func (s *Server) mountOptions(flags uintptr, rest []string) *fuse.MountOptions {
 		// Replies to reads are in memory, so there is nothing to splice.
 		DisableSplice: true,
 		ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |
-			fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
+			fuse.CAP_ASYNC_DIO | fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_EXPORT_SUPPORT,
 	}
 	if s.opt.WriteBack {
 		o.ExtraCapabilities |= fuse.CAP_WRITEBACK_CACHE
