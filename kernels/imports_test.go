@@ -12,12 +12,12 @@ import (
 const module = "github.com/lanefs/lanefs/"
 
 // Packages that launch kernels, or say which there are. No other package imports this one.
-var launches = []string{"cmd/lanefs", "cmd/lanefs/internal/doctor", "gpu/gputest", "gpu/gputest/detached", "kernels/kerneltest", "nvmeq/engine"}
+var launches = []string{"cmd/lanefs", "cmd/lanefs/internal/doctor", "gpu/copyengine", "gpu/gputest", "gpu/gputest/detached", "kernels/kerneltest", "nvmeq/engine"}
 
 // Packages that build without this one, however indirectly: what other people's programs import, the runtimes, the codecs. Those
 // of the second list are tested without it too.
 var (
-	builtAlone  = []string{"./sdk/go", "./gpu", "./gpu/cuda", "./gpu/hip", "./gpu/host", "./nvmeq/controller"}
+	builtAlone  = []string{"./sdk/go", "./gpu", "./gpu/cuda", "./gpu/hip", "./gpu/host", "./nvmeq/nvme"}
 	testedAlone = []string{"./fs/ext4/...", "./blockdev", "./nvmeq/nvme", "./fs/share/wire"}
 )
 
