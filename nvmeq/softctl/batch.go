@@ -1,6 +1,8 @@
 package softctl
 
 import (
+	"sync"
+
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
@@ -25,6 +27,9 @@ type batch struct {
 	used  int64          // bytes of the stage
 	parts [][]byte       // where the bytes of the read that is being added are
 	locks []*subQueue    // of a thread's batch: locked until it is settled
+
+	sweep *sync.Mutex // of a thread's batch: its group's
+	left  bool        // the thread does something long, and another one of its group sweeps
 }
 
 // deferred is a command that settle completes.
@@ -44,12 +49,9 @@ const (
 	batchAlone = pipeStep
 )
 
-// newBatch gives nil where no mover does several copies at once.
+// newBatch makes one that takes nothing where no mover does several copies at once.
 func newBatch(m copyengine.Mover) *batch {
-	p, ok := m.(copyengine.Piper)
-	if !ok {
-		return nil
-	}
+	p, _ := m.(copyengine.Piper)
 	return &batch{mover: p, buf: vector{mover: m}}
 }
 
@@ -58,7 +60,7 @@ func (b *batch) busy() bool { return b != nil && len(b.cmds) > 0 }
 
 // takes says whether a command's data is such as a batch is for: the CPU's part of it could not wait for the other.
 func (b *batch) takes(v *vector) bool {
-	if b == nil || !v.staged {
+	if b == nil || b.mover == nil || !v.staged {
 		return false
 	}
 	for i := range v.pieces {
@@ -233,6 +235,17 @@ func (b *batch) release(i int) {
 	}
 	clear(b.held[i:])
 	b.held = b.held[:i]
+}
+
+// leave is called before something long, with no command in the batch: it is done with the lock of its queue alone, and another thread
+// sweeps.
+func (b *batch) leave() {
+	if b == nil || b.sweep == nil || b.left {
+		return
+	}
+	b.unlock()
+	b.left = true
+	b.sweep.Unlock()
 }
 
 // lock notes that the batch's owner holds a queue's lock, unlock ends that for all.

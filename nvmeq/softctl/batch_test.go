@@ -131,7 +131,7 @@ func TestBatch(t *testing.T) {
 			}
 			ended, most := w.seen()
 			require.Equal(t, 1, ended)
-			require.Equal(t, 100, most)
+			require.GreaterOrEqual(t, most, 100) // one may lie across two chunks
 		}
 		r.pass()
 		r.pass()
@@ -188,21 +188,29 @@ func TestBatchFails(t *testing.T) {
 // A reset while threads carry out batches: nothing is completed twice, nothing waits for ever, and all works afterwards.
 func TestBatchThreads(t *testing.T) {
 	w := &waits{pinning: pinning{pins: map[*byte]bool{}}}
-	r := newReader(t, w, Options{Threads: 2, Queues: 6})
+	r := newReader(t, w, Options{Threads: 6, Queues: 6})
 	for round := range 20 {
 		var qs []*pair
+		var long []raw
 		require.NoError(t, r.c.Reset())
 		r.used = 0
 		r.admin = nil
 		r.enable()
 		for id := range uint16(6) {
 			qs = append(qs, r.queue(id+1, 64))
+			_, host := r.alloc(2 * longCopy)
+			p1, p2 := r.transfer(host, 2*longCopy)
+			long = append(long, rw(2, 1, uint64(id)*800, 2*longCopy/512).prp(p1, p2))
 		}
 		for i, q := range qs {
 			for k := range 40 {
 				op := uint8(2)
-				if k%4 == 3 {
+				switch {
+				case k%4 == 3:
 					op = 8
+				case k%8 == 1: // long, by the CPU: another thread sweeps meanwhile
+					r.put(q, long[i])
+					continue
 				}
 				r.put(q, rw(op, 1, uint64(40000+i*400+k*8), 8).prp(r.at+uint64(i*40+k)*4096, 0))
 			}

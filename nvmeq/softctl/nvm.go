@@ -48,6 +48,9 @@ func (c *Controller) io(q *subQueue, cmd *command, b *batch) Status {
 	}
 	if cmd.opcode != opRead && cmd.opcode != opWrite {
 		b.settle(c)
+		if cmd.opcode != opFlush {
+			b.leave()
+		}
 	}
 	switch cmd.opcode {
 	case opFlush:
@@ -99,6 +102,9 @@ func (c *Controller) io(q *subQueue, cmd *command, b *batch) Status {
 // durable says whether a write is on the medium when it completes.
 func (c *Controller) durable(cmd *command) bool { return cmd.fua() || !c.cached.Load() }
 
+// longCopy is how many bytes take the CPU longer than it takes to wake a thread.
+const longCopy = 128 << 10
+
 // transfer carries out a Read or Write of n bytes at off, whose memory is v.
 func (c *Controller) transfer(q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64, b *batch) Status {
 	if b.takes(v) {
@@ -112,10 +118,13 @@ func (c *Controller) transfer(q *subQueue, cmd *command, ns *namespace, v *vecto
 			return st
 		}
 	}
-	// What takes longer than the CPU's copy does not keep the batch waiting.
-	if b.busy() && (v.staged || cmd.opcode == opWrite && c.durable(cmd)) {
-		b.settle(c)
-		return c.io(q, cmd, b) // settle may have used v
+	// What takes longer than a small copy by the CPU keeps neither the batch waiting nor other queues.
+	if v.staged || n >= longCopy || cmd.opcode == opWrite && c.durable(cmd) {
+		if b.busy() {
+			b.settle(c)
+			return c.io(q, cmd, b) // settle may have used v
+		}
+		b.leave()
 	}
 	if cmd.opcode == opRead {
 		return c.read(q, ns, v, off, n)

@@ -270,7 +270,7 @@ func (c *Controller) StepHere(sqid uint16) bool {
 	if !q.here.Load() {
 		q.here.Store(true)
 	}
-	return c.stepQueue(q) || q.awaitFlush()
+	return c.stepQueue(q) || q.await() && c.stepQueue(q) || q.awaitFlush()
 }
 
 func (c *Controller) stepQueue(q *subQueue) bool {

@@ -7,22 +7,27 @@ import (
 	"time"
 )
 
-// threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, which ring
-// doorbells without calling Step. Thread i of n has the queues i+1, i+1+n, and so on. A thread polls while there is something to do and a
-// little longer, then sleeps; a caller that waits for a queue calls Step, which wakes its thread. The admin queue stays
-// with its callers.
+// threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, which ring doorbells without calling Step. They are
+// in groups, sweepers at most; queue i belongs to group (i-1) modulo the groups. One thread of a group sweeps all its queues, so that their
+// small commands are one batch (batch.go). Before it does something long it leaves that to the next of its group. It polls while there
+// is something to do and a little longer, then sleeps; a caller that waits for a queue calls Step, which wakes it. The admin queue stays with
+// its callers.
 type threads struct {
-	all  []thread
-	stop chan struct{}
-	done sync.WaitGroup
+	groups  []group
+	batches []*batch // one for each thread
+	stop    chan struct{}
+	done    sync.WaitGroup
 }
 
-type thread struct {
+type group struct {
+	sweep  sync.Mutex // held by the thread that sweeps
 	wake   chan struct{}
 	asleep atomic.Bool
-	batch  *batch
 	_      [40]byte // a cache line each
 }
+
+// sweepers is so many that one's launches and waits leave the bus to others', and so few that their batches are large.
+const sweepers = 4
 
 const (
 	threadSpins = 64                     // polls in a row before it lets others run
@@ -34,11 +39,17 @@ func (c *Controller) startThreads(n int) {
 	if n <= 0 {
 		return
 	}
-	c.threads = &threads{all: make([]thread, n), stop: make(chan struct{})}
-	for i := range c.threads.all {
-		c.threads.all[i].wake = make(chan struct{}, 1)
-		c.threads.all[i].batch = newBatch(c.opt.Mover)
-		c.threads.done.Go(func() { c.runThread(i) })
+	t := &threads{groups: make([]group, min(n, sweepers)), batches: make([]*batch, n), stop: make(chan struct{})}
+	c.threads = t
+	for i := range t.groups {
+		t.groups[i].wake = make(chan struct{}, 1)
+	}
+	for i := range t.batches {
+		g := i % len(t.groups)
+		b := newBatch(c.opt.Mover)
+		b.sweep = &t.groups[g].sweep
+		t.batches[i] = b
+		t.done.Go(func() { c.runThread(g, b) })
 	}
 }
 
@@ -49,28 +60,30 @@ func (c *Controller) stopThreads() {
 	}
 	close(c.threads.stop)
 	c.threads.done.Wait()
-	for i := range c.threads.all {
-		c.threads.all[i].batch.close()
+	for _, b := range c.threads.batches {
+		b.close()
 	}
 }
 
-// nudge wakes the thread of a queue.
+// nudge wakes the thread that sweeps a queue.
 func (t *threads) nudge(sqid uint16) {
-	th := &t.all[(int(sqid)-1)%len(t.all)]
-	if th.asleep.Load() {
+	g := &t.groups[(int(sqid)-1)%len(t.groups)]
+	if g.asleep.Load() {
 		select {
-		case th.wake <- struct{}{}:
+		case g.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-func (c *Controller) runThread(i int) {
+func (c *Controller) runThread(i int, b *batch) {
 	t := c.threads
-	th := &t.all[i]
+	th := &t.groups[i]
+	th.sweep.Lock()
+	defer th.sweep.Unlock()
 	idle, since := 0, time.Now()
 	for {
-		if c.sweep(i) {
+		if c.sweep(i, b) {
 			idle = 0
 			continue
 		}
@@ -94,7 +107,7 @@ func (c *Controller) runThread(i int) {
 		}
 		// This sweep finds doorbells that were rung before asleep was set. A caller that waits after it calls Step, which nudges.
 		th.asleep.Store(true)
-		if !c.sweep(i) && !c.awaitAny(i) {
+		if !c.sweep(i, b) && !c.awaitAny(i) {
 			select {
 			case <-th.wake:
 			case <-t.stop:
@@ -106,18 +119,25 @@ func (c *Controller) runThread(i int) {
 	}
 }
 
-// sweep steps every queue of thread i, and settles the batch of them all. It locks further queues while it holds some: nobody else
-// holds two.
-func (c *Controller) sweep(i int) bool {
-	did, b := false, c.threads.all[i].batch
-	for id := i + 1; id < len(c.sq); id += len(c.threads.all) {
+// sweep steps every queue of group i, and settles the batch of them all. It locks further queues while it holds some, without waiting:
+// who has one rings or nudges later. The caller holds the group's sweep, also afterwards, but perhaps not meanwhile.
+func (c *Controller) sweep(i int, b *batch) bool {
+	did, groups := false, c.threads.groups
+	for id := i + 1; id < len(c.sq); id += len(groups) {
 		q := c.sq[id].Load()
-		if q == nil || q.here.Load() {
+		if q == nil || q.here.Load() || !q.mu.TryLock() {
 			continue
 		}
-		q.mu.Lock()
 		if !q.dead && c.now() == stateReady && c.serve(q, b) {
 			did = true
+		}
+		if b.left {
+			b.settle(c)
+			q.mu.Unlock()
+			c.threads.nudge(uint16(id)) // for what was rung meanwhile
+			b.sweep.Lock()
+			b.left = false
+			return true
 		}
 		if q.deferred > 0 {
 			b.lock(q)
@@ -125,16 +145,14 @@ func (c *Controller) sweep(i int) bool {
 			q.mu.Unlock()
 		}
 	}
-	if b != nil {
-		b.settle(c)
-		b.unlock()
-	}
+	b.settle(c)
+	b.unlock()
 	return did
 }
 
-// awaitAny gives a block device time, if a queue of thread i waits for it.
+// awaitAny gives a block device time, if a queue of group i waits for it.
 func (c *Controller) awaitAny(i int) bool {
-	for id := i + 1; id < len(c.sq); id += len(c.threads.all) {
+	for id := i + 1; id < len(c.sq); id += len(c.threads.groups) {
 		if q := c.sq[id].Load(); q != nil && q.await() {
 			return true
 		}
