@@ -17,10 +17,29 @@ _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
 
 
 def open(path, mode="r", fallback=False):
-    """Opens a file: mode "r" to read, "r+" to read and write, "w" to make or empty one.
+    """Opens a file.
 
-    NotLaneFS is raised where the file is not on a LaneFS mount with device memory. With fallback=True a warning is given
-    instead, and its mappings are ordinary memory of this process."""
+    Parameters
+    ----------
+    path : str or os.PathLike
+    mode : {"r", "r+", "w"}
+        To read; to read and write; to make or empty one.
+    fallback : bool
+        Whether a file elsewhere than on a LaneFS mount will do: a warning is given, and its mappings are ordinary memory of this process.
+
+    Returns
+    -------
+    File
+
+    Raises
+    ------
+    ValueError
+        Another mode.
+    NotLaneFS
+        The file is not on a LaneFS mount with device memory, and fallback is false. It is not emptied then.
+    OSError
+        The file cannot be opened, or the daemon's socket cannot be reached (ENOENT, EACCES, ECONNREFUSED).
+    """
     return File(path, mode, fallback)
 
 
@@ -54,21 +73,57 @@ class File:
         return os.fstat(self.fd).st_size
 
     def map(self, offset=0, length=None, private=False):
-        """A Mapping of length bytes from offset, to the end of the file if None. private: a copy to write to and commit."""
+        """A range of the file as device memory.
+
+        Parameters
+        ----------
+        offset, length : int
+            Bytes; length None: to the end of the file.
+        private : bool
+            A copy to write to and to commit, instead of memory that processes share. The file must be open to write.
+
+        Returns
+        -------
+        Mapping
+            Of length bytes.
+
+        Raises
+        ------
+        ValueError
+            No range; the file is closed.
+        OSError
+            EINVAL: the range is not in the file. EACCES: private, and the file is not open to write. ENOMEM: the mount's device memory is
+            held by others. EIO: the medium. ECONNRESET: the daemon has ended.
+        """
         _check(offset, 1 if length is None else length)
         if self.session is None:
             return _copy(self, offset, length, private)
         return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
 
     def alloc(self, length):
-        """A private Mapping of zeroes. It belongs to no file until it is committed."""
+        """A private Mapping of length bytes, zeroes. It belongs to no file until it is committed. Raises what map does."""
         _check(0, length)
         if self.session is None:
             return _copy(self, 0, length, True, read=False)
         return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
 
     def commit(self, mapping, offset=0, start=0, length=None):
-        """Writes length bytes from start of a mapping to the file at offset; They are durable when this returns."""
+        """Writes a part of a mapping to the file. It is durable when this returns.
+
+        Parameters
+        ----------
+        mapping : Mapping
+            A private one, of this mount.
+        offset, start, length : int
+            Bytes: where in the file; which part of the mapping, to its end if length is None.
+
+        Raises
+        ------
+        ValueError
+            The part is not within the mapping, the offset is none, or a file or mapping is closed.
+        OSError
+            EACCES: the mapping is not private, or the file is not open to write. ENOSPC, EIO: as write and fsync. ECONNRESET: the daemon has ended.
+        """
         length = len(mapping) - start if length is None else length
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
@@ -117,28 +172,71 @@ class File:
             return self._ring
 
     def read_into(self, memory, offset=0, start=0, length=None, stream=None):
-        """Reads length bytes at offset of the file to start of memory. Returns how many: fewer at the end.
+        """Reads a range of the file to memory.
 
-        The memory is a Buffer, a private Mapping, or any other: a tensor, an array, bytes that can be written to, or an address, which needs a
-        length. Of a GPU's memory the bytes are there in the order of the stream, by default PyTorch's current one: after what is on
-        the stream now, and before what comes later."""
+        Parameters
+        ----------
+        memory : Buffer, Mapping, tensor, array, bytearray or int
+            Where to: a private Mapping; what has a buffer that may be written to; an address, which needs a length. A GPU's memory is written to in the order
+            of the stream: after what is on it now, and before what comes later.
+        offset, start, length : int
+            Bytes: where in the file; where in the memory; how many, to the memory's end if None.
+        stream : optional
+            An integer, or PyTorch's or CuPy's; by default PyTorch's current one.
+
+        Returns
+        -------
+        int
+            How many bytes: fewer at the end of the file.
+
+        Raises
+        ------
+        ValueError
+            The range is not within the memory, which may be read-only; an address without a length; the file is closed.
+        TypeError
+            What is no memory.
+        OSError
+            EACCES, EIO, or ECONNRESET after the end of the daemon; the C library is not here; this process forked from that which opened the file.
+        """
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring.read(self, memory, offset, start, length).result()
         return self._one(True, memory, offset, start, length, stream)
 
     def write_from(self, memory, offset=0, start=0, length=None, stream=None):
-        """Writes length bytes from start of memory, likewise, to the file at offset. sync() makes them durable."""
+        """Writes a range of memory to the file: parameters, result and exceptions as with read_into; also ENOSPC. sync() makes it durable. It
+        waits for what is on the stream now."""
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring.write(self, memory, offset, start, length).result()
         return self._one(False, memory, offset, start, length, stream)
 
     def read_batch(self, memory, file_offsets, offsets, lengths, stream=None):
-        """Reads many pieces: lengths[i] bytes at file_offsets[i] of the file to offsets[i] of memory, which is as with read_into. The three
-        are lists, NumPy arrays or tensors of integers, in bytes. Returns an array of how many bytes each has, or a negative errno."""
+        """Reads many pieces by one call.
+
+        Parameters
+        ----------
+        memory : tensor, array, bytearray or int
+            As with read_into.
+        file_offsets, offsets, lengths : sequence of int, shape (n,)
+            Bytes: lengths[i] of them at file_offsets[i] of the file go to offsets[i] of the memory. Lists, NumPy arrays or tensors of integers.
+        stream : optional
+            As with read_into.
+
+        Returns
+        -------
+        array.array of int64, shape (n,)
+            How many bytes each piece has, or its errno, negative.
+
+        Raises
+        ------
+        ValueError
+            Sequences of different lengths, a piece not within the memory, and what read_into raises it for.
+        OSError
+            For all pieces: ECONNRESET after the end of the daemon; the C library is not here; an error of the GPU's.
+        """
         return self._batch(True, memory, file_offsets, offsets, lengths, stream)
 
     def write_batch(self, memory, file_offsets, offsets, lengths, stream=None):
-        """Writes many pieces likewise."""
+        """Writes many pieces likewise, as write_from."""
         return self._batch(False, memory, file_offsets, offsets, lengths, stream)
 
     async def read_batch_async(self, *args, **kwargs):

@@ -133,8 +133,22 @@ class _Life:
 
 
 class Buffer:
-    """Memory of the program, registered with a mount so that rings can use it. Size in bytes, rounded up to granules.
-    Tensors that use it keep it alive after close."""
+    """Memory of the program, registered with a mount so that rings can use it. Tensors that use it keep it alive after close.
+
+    Parameters
+    ----------
+    file : File
+        Of the mount.
+    size : int
+        Bytes; rounded up to the mount's granule.
+
+    Raises
+    ------
+    ValueError
+        A size that is not positive.
+    OSError
+        ENOMEM, or a driver's error: there is no memory, or the mount's limits allow no more; EMFILE: nor more handles. ECONNRESET: the daemon has ended.
+    """
 
     def __init__(self, file, size):
         if size <= 0:

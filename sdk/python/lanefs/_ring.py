@@ -21,8 +21,25 @@ def part(buffer, start, length):
 
 
 class Ring:
-    """A submission and a completion queue, shared with the daemon. Each request is a Future of the number of bytes. Methods
-    may be called from any thread."""
+    """A submission and a completion queue, shared with the daemon. Methods may be called from any thread.
+
+    Each request is a concurrent.futures.Future of the number of bytes, fewer than asked for only at the end of the file, or of an OSError: EBADF, EACCES, EINVAL,
+    EIO, ENOSPC, ECONNRESET after the end of the daemon.
+
+    Parameters
+    ----------
+    file : File
+        Of the mount.
+    entries : int
+        How many requests may be in flight: a power of two.
+
+    Raises
+    ------
+    ValueError
+        By read, write and the batches: a range that is not within the memory, a number that is negative.
+    OSError
+        The mount's limits, or the end of the daemon; by requests: the ring is closed, or another process's.
+    """
 
     def __init__(self, file, entries=256):
         session = self._session = file.session

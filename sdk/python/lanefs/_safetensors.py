@@ -94,8 +94,28 @@ def load_safetensors(path, framework=None, fallback=False):
     """Maps a file and returns its tensors, without a copy, in memory that all processes share. They are read-only if the framework has
     read-only tensors.
 
-    framework: "torch", "numpy", "none" (lanefs.Tensor), or None for the first of them that is installed. Tensors in a GPU's
-    memory need PyTorch. fallback: see open."""
+    Parameters
+    ----------
+    path : str or os.PathLike
+    framework : {"torch", "numpy", "none", None}
+        Whose tensors; "none": lanefs.Tensor; None: the first of them that is installed. Tensors in a GPU's memory need PyTorch.
+    fallback : bool
+        See open.
+
+    Returns
+    -------
+    Tensors
+        By name, of the file's shapes and types.
+
+    Raises
+    ------
+    ValueError
+        Not a safetensors file; another framework; NumPy, and the memory is a GPU's.
+    ImportError
+        The framework is not installed.
+    NotLaneFS, OSError
+        As open and File.map.
+    """
     kind, module = _framework(framework)
     with _file.File(path, "r", fallback) as f:
         mapping, (base, entries, metadata) = _map(f)
@@ -148,7 +168,24 @@ _STAGE = 1 << 30  # bytes of device memory through which a checkpoint is written
 
 def save(tensors, path, metadata=None, fallback=False):
     """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file through device memory and
-    commit. The file appears at path when it is complete and durable, and replaces an existing one."""
+    commit. The file appears at path when it is complete and durable, and replaces an existing one.
+
+    Parameters
+    ----------
+    tensors : mapping of str to tensor
+    path : str or os.PathLike
+    metadata : mapping, optional
+        Keys and values become text.
+    fallback : bool
+        See open.
+
+    Raises
+    ------
+    ValueError
+        What is no tensor, or of a type that safetensors has no name for.
+    NotLaneFS, OSError
+        As open and File.commit. What was at path is still there.
+    """
     header, parts, at = {}, [], 0
     if metadata:
         header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}

@@ -266,7 +266,16 @@ class Slab:
         return True
 
     def evict(self, key):
-        """Removes a block. Returns whether there was one. Until the next commit it may be there again after a kill.
+        """Removes a block. Until the next commit it may be there again after a kill.
+
+        Parameters
+        ----------
+        key : bytes, str or int
+
+        Returns
+        -------
+        bool
+            Whether there was one.
 
         Raises
         ------

@@ -55,6 +55,22 @@ class Package(unittest.TestCase):
                     got = getattr(got, "__func__", got)
                     self.assertEqual(parameters(method), list(inspect.signature(got).parameters), f"{name}.{method.name}")
 
+    def test_docs(self):
+        """What is given out has a text, which names exceptions where there are parameters."""
+        names = [(lanefs, n) for n in ("open", "load_safetensors", "save", "Buffer", "Ring")] + [(lanefs.kv, "Slab")]
+        names += [(lanefs.File, n) for n in ("map", "commit", "read_into", "read_batch")] + [(lanefs.kv.Slab, n) for n in ("put_batch", "get_batch", "evict", "commit", "close")]
+        try:
+            torch = importlib.import_module("lanefs.torch")
+            names += [(torch, n) for n in ("load_file", "save_file", "shared_weights")]
+        except ImportError:
+            pass
+        for of, name in names:
+            text = inspect.getdoc(getattr(of, name))
+            self.assertRegex(text, r"(?m)^Raises\n-+$", name)
+            for parameter in inspect.signature(getattr(of, name)).parameters:
+                if parameter != "self":
+                    self.assertRegex(text, rf"(?m)^(\w+, )*{parameter}\b.* : |^(\w+, )*{parameter}(,| :)", f"{name}: {parameter}")
+
     def test_doctor(self):
         code, said = doctor(DIR)
         self.assertEqual(code, 0, said)
