@@ -122,15 +122,19 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 		}
 		return r.Check, nil
 	}
-	device, err := resolveDevice(arg)
+	cfg := mountConfig{Config: mountopt.Config{GPU: "host", ReadOnly: true}}
+	device, err := cfg.take(arg)
 	if err != nil {
 		return nil, err
 	}
-	s, err := openDevice(&mountConfig{Device: device, Config: mountopt.Config{GPU: "host", ReadOnly: true}}, warnings(errs))
+	if cfg.Device, err = resolveDevice(device); err != nil {
+		return nil, err
+	}
+	s, err := openDevice(&cfg, warnings(errs))
 	if err != nil {
 		return nil, err
 	}
-	in, vol, err := ext4.Inspect(s.dev)
+	in, vol, err := ext4.Inspect(s.disk())
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -7,6 +7,7 @@ type mountConfig struct {
 	Device     string // image file, absolute, or a PCI address
 	Dir        string // mount point, absolute and without symbolic links
 	Foreground bool
+	Part       int  `json:",omitempty"` // partition of Device; 0: all of it
 	Raw        bool `json:",omitempty"` // Dir is a file, and shows the device
 	mountopt.Config
 }

@@ -20,7 +20,8 @@ func mountCommand() *cobra.Command {
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
 		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device, also as LABEL=, UUID=, PARTLABEL= or PARTUUID=
-as with mount(8), or an NVMe function's PCI address. The command returns 0 once the mount answers; the
+as with mount(8), or an NVMe function's PCI address; ADDR/NSID is a namespace of
+it, and ADDR-partN or IMAGE-partN a partition (GPT, or DOS without extended ones). The command returns 0 once the mount answers; the
 process that serves it goes to the background unless --foreground is given. What LaneFS has mounted already is mounted once more
 at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
@@ -83,6 +84,9 @@ func (c *mountConfig) set(device, dir string, options []string) error {
 		if c.Log, err = filepath.Abs(c.Log); err != nil {
 			return err
 		}
+	}
+	if device, err = c.take(device); err != nil {
+		return err
 	}
 	if c.Device, err = resolveDevice(device); err != nil {
 		return err

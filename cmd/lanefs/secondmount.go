@@ -41,6 +41,9 @@ func (cfg *mountConfig) mountSecond(s *served) error {
 	if r.Config.Raw {
 		return fmt.Errorf("device %q is in use: process %d shows it as the file %q; lanefs umount %s first", cfg.Device, s.PID, first.Mountpoint, first.Mountpoint)
 	}
+	if r.Config.Part != cfg.Part {
+		return fmt.Errorf("device %q is in use: another part of it is mounted at %q; unmount that first", cfg.Device, first.Mountpoint)
+	}
 	if err := cfg.checkSame(r.Config, first.Mountpoint); err != nil {
 		return err
 	}

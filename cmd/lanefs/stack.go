@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/partition"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -16,9 +17,10 @@ import (
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
 type stack struct {
 	drive
-	eng *engine.Engine
-	dev *namespace.Namespace
-	vol *ext4.FS
+	eng  *engine.Engine
+	dev  *namespace.Namespace
+	part *partition.Device // nil: all of dev
+	vol  *ext4.FS
 }
 
 // directLanes is that of a block device with lanes on the CPU.
@@ -51,7 +53,8 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
 		return s, err
 	}
-	return s, nil
+	err = s.openPart(cfg, log)
+	return s, err
 }
 
 // mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
@@ -91,7 +94,7 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 	case cfg.StrictAtime():
 		atime = ext4.AtimeAlways
 	}
-	s.vol, err = ext4.Open(s.dev, ext4.Options{
+	s.vol, err = ext4.Open(s.disk(), ext4.Options{
 		Atime:      atime,
 		NoDirAtime: slices.Contains(cfg.Kernel, "nodiratime"),
 		Errors:     cfg.Errors,
@@ -114,6 +117,9 @@ func (s *stack) Close() error {
 	if s.vol != nil {
 		errs = append(errs, s.vol.Close())
 	}
+	if s.part != nil {
+		errs = append(errs, s.part.Close())
+	}
 	if s.dev != nil {
 		errs = append(errs, s.dev.Close())
 	}
@@ -121,6 +127,6 @@ func (s *stack) Close() error {
 		errs = append(errs, s.eng.Close())
 	}
 	errs = append(errs, s.drive.Close())
-	s.vol, s.dev, s.eng = nil, nil, nil
+	s.vol, s.part, s.dev, s.eng = nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -1,0 +1,75 @@
+// Package partition reads partition tables and gives a partition as a block device. Table is what a disk says of its partitions: a GUID
+// Partition Table, or a DOS table without extended partitions. Open gives one of them as a blockdev.Device: a range of the disk.
+//
+// Partitions are numbered as Linux does, from 1, by their place in the table. Units are logical blocks of the disk.
+//
+// Source: UEFI Specification 2.10, §5.2 (the DOS table) and §5.3 (GPT).
+package partition
+
+import (
+	"fmt"
+
+	"github.com/lanefs/lanefs/blockdev"
+)
+
+// Table is the partition table of a disk.
+type Table struct {
+	Parts []Part
+	// Damage says what is wrong with the first of the two copies of a GPT, of which the second was taken. Empty: nothing.
+	Damage string
+}
+
+// Part is a partition.
+type Part struct {
+	Number int
+	First  blockdev.LBA
+	Blocks blockdev.Blocks
+	ID     string // PARTUUID, in small letters; empty: it has none
+	Name   string // PARTLABEL
+}
+
+// Find gives a partition by its number.
+func (t *Table) Find(number int) (Part, error) {
+	for _, p := range t.Parts {
+		if p.Number == number {
+			return p, nil
+		}
+	}
+	return Part{}, fmt.Errorf("there is no partition %d: the table has %d", number, len(t.Parts))
+}
+
+// Read reads the table of a disk. The error says what is damaged, or that there is none.
+func Read(d blockdev.Device) (*Table, error) {
+	r := &reader{d: d, block: int(d.Info().BlockSize)}
+	mbr, err := r.read(0, 1)
+	if err != nil {
+		return nil, err
+	}
+	dos, protective, err := parseDOS(mbr, d.Info().Blocks)
+	switch {
+	case protective:
+		return r.gpt()
+	case err != nil:
+		return nil, err
+	}
+	return dos, nil
+}
+
+// reader reads blocks of a disk.
+type reader struct {
+	d     blockdev.Device
+	block int
+}
+
+// read gives n blocks from lba on.
+func (r *reader) read(lba blockdev.LBA, n int) ([]byte, error) {
+	b, err := r.d.Alloc(n * r.block)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Release()
+	if err := r.d.Read(blockdev.Bytes(lba)*blockdev.Bytes(r.block), b.Slice(0, n*r.block)); err != nil {
+		return nil, err
+	}
+	return append([]byte(nil), b.Bytes()[:n*r.block]...), nil
+}

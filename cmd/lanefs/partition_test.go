@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSplitDevice(t *testing.T) {
+	img := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.WriteFile(img+"-part7", nil, 0o600))
+	for arg, want := range map[string]where{
+		"0000:04:00.0":         {device: "0000:04:00.0"},
+		"0000:04:00.0/3":       {device: "0000:04:00.0", nsid: 3},
+		"0000:04:00.0-part2":   {device: "0000:04:00.0", part: 2},
+		"04:00.0/1-part12":     {device: "04:00.0", nsid: 1, part: 12},
+		img:                    {device: img},
+		img + "-part2":         {device: img, part: 2},
+		img + "-part7":         {device: img + "-part7"}, // a file of that name is that file
+		"/nowhere/image-part2": {device: "/nowhere/image-part2"},
+		"/dev/null-part1":      {device: "/dev/null-part1"}, // no regular file
+		img + "-part0":         {device: img + "-part0"},
+		"LABEL=some-part1":     {device: "LABEL=some-part1"},
+		"0000:04:00.0/0":       {device: "0000:04:00.0/0"},
+	} {
+		got, err := splitDevice(arg)
+		require.NoError(t, err)
+		require.Equal(t, want, got, arg)
+	}
+}
+
+// TestPartition: a partition of an image, made by sfdisk, is formatted, mounted and checked; the kernel finds the same volume where it sees
+// the partition.
+func TestPartition(t *testing.T) {
+	sfdisk, err := exec.LookPath("sfdisk")
+	if err != nil {
+		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+	}
+	p := newPlace(t)
+	img := p.path("disk")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 96<<20))
+	c := exec.Command(sfdisk, "-q", img)
+	c.Stdin = strings.NewReader("label: gpt\nsize=16M\nsize=64M\n")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	file, dir := p.path("raw"), p.mkdir("mnt")
+	p.dirs = append(p.dirs, file)
+	p.ok("raw", "--gpu", "host", img+"-part2", file)
+	st, err := os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 64<<20, st.Size())
+	tool(t, "mkfs.ext4", "-q", "-F", file)
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", dir), "in use")
+	p.ok("umount", file)
+
+	p.ok("mount", "--gpu", "host", img+"-part2", dir)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("in the partition"), 0o600))
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", p.mkdir("other")), "another part of it is mounted")
+	p.ok("umount", dir)
+	require.Contains(t, p.ok("check", img+"-part2"), "mounts it read-write")
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part3", dir), "there is no partition 3: the table has 2")
+
+	dev := loopOver(t, img, "-P")
+	if _, err := os.Stat(dev + "p2"); err != nil {
+		t.Skipf("SKIPPED: the kernel shows no partitions of loop devices here: %v", err)
+	}
+	fsck(t, dev+"p2")
+	require.Contains(t, tool(t, "debugfs", "-R", "cat file", dev+"p2"), "in the partition")
+}
