@@ -56,11 +56,12 @@ func TestUmount8(t *testing.T) {
 	for _, name := range []string{"mount.lanefs", "umount.fuse.lanefs"} {
 		require.NoError(t, os.Symlink(p.bin, filepath.Join(sbin, name)))
 	}
+	require.NoError(t, os.Symlink(p.bin, p.path("lanefs")))
 	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", `
-img=$1 mnt=$2 sbin=$3
+img=$1 mnt=$2 sbin=$3 lanefs=$4
 mount --bind "$sbin" /sbin
-ended() { # the mount is gone, and so is the daemon's lock
-  flock --nonblock "$img" true
+ended() { # the mount is gone, and nobody has the image
+  "$lanefs" check "$img" >/dev/null
   if grep -q " $mnt " /proc/mounts; then exit 1; fi
 }
 mount -s -t lanefs -o frobnicate=7,x-lanefs.wait "$img" "$mnt"
@@ -82,12 +83,12 @@ if umount mnt 2>err; then echo "a busy mount went"; exit 1; fi
 cat err >&2
 umount -l "$mnt"
 if grep -q " $mnt " /proc/mounts; then exit 1; fi
-`, "sh", img, mnt, sbin)
+`, "sh", img, mnt, sbin, p.path("lanefs"))
 	c.Env, c.Dir = p.env, p.dir
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "mount is busy")
-	p.eventually("the daemon's end", func() bool { return exec.Command("flock", "--nonblock", img, "true").Run() == nil })
+	p.eventually("the daemon's end", func() bool { _, _, err := p.run("check", img); return err == nil })
 	fsck(t, img)
 }
 
