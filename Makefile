@@ -19,7 +19,7 @@ RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./f
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
-.PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test wheel gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -120,9 +120,6 @@ deb-test: deb ## the packages in a fresh Debian: installed, used, upgraded under
 
 boot-test: deb ## a virtual machine with systemd: mounts by fstab, units and lanefs-bind@ at boot, a shutdown within the limit, a second boot
 	@lab/deb/boot build/deb
-
-wheel: ## build/wheel: the wheel of the Python SDK
-	@cmd/lanefs/dist/wheel build/wheel $$(sed -n 's/^const release = "\(.*\)"$$/\1/p' cmd/lanefs/version.go)
 
 gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVIDIA GPU, one command there
 	@lab/gpu/bundle
