@@ -1,8 +1,8 @@
 package vfio
 
 import (
+	"encoding/binary"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -43,31 +43,34 @@ func alignedBytes(n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n)
 }
 
-// pairs finds capability id in the chain that begins at offset, and reads its list. It returns nil if there is none.
+// word reads numbers as the kernel of this machine writes them.
+var word = binary.NativeEndian
+
+// pairs finds capability id in the chain that begins at offset, and reads its list. It returns nil if there is none. Capabilities lie where
+// they end up: Linux aligns them to 8 bytes only since 6.6.
 func pairs(b []byte, offset uint32, id uint16) ([][2]uint64, error) {
 	const head, pair = int(unsafe.Sizeof(listCap{})), 16
 	for n := 0; offset != 0; n++ {
 		at := int(offset)
-		if n == 64 || at%8 != 0 || at > len(b)-int(unsafe.Sizeof(capHeader{})) {
+		if n == 64 || at > len(b)-int(unsafe.Sizeof(capHeader{})) {
 			return nil, fmt.Errorf("the kernel's chain of capabilities is broken at offset %d", at)
 		}
-		header := (*capHeader)(unsafe.Pointer(&b[at]))
-		if header.id != id {
-			offset = header.next
+		if word.Uint16(b[at+int(unsafe.Offsetof(capHeader{}.id)):]) != id {
+			offset = word.Uint32(b[at+int(unsafe.Offsetof(capHeader{}.next)):])
 			continue
 		}
 		if at > len(b)-head {
 			return nil, fmt.Errorf("the kernel's capability %d at offset %d is cut off", id, at)
 		}
-		list := (*listCap)(unsafe.Pointer(&b[at]))
-		if int64(list.n)*int64(pair) > int64(len(b)-at-head) {
-			return nil, fmt.Errorf("the kernel's capability %d at offset %d says it has %d entries, which do not fit", id, at, list.n)
+		entries := word.Uint32(b[at+int(unsafe.Offsetof(listCap{}.n)):])
+		if int64(entries)*int64(pair) > int64(len(b)-at-head) {
+			return nil, fmt.Errorf("the kernel's capability %d at offset %d says it has %d entries, which do not fit", id, at, entries)
 		}
-		out := make([][2]uint64, list.n)
+		out := make([][2]uint64, entries)
 		for i := range out {
-			out[i] = *(*[2]uint64)(unsafe.Pointer(&b[at+head+i*pair]))
+			e := b[at+head+i*pair:]
+			out[i] = [2]uint64{word.Uint64(e), word.Uint64(e[8:])}
 		}
-		runtime.KeepAlive(b)
 		return out, nil
 	}
 	return nil, nil
