@@ -131,6 +131,15 @@ NVME_FN void release() {
 #else
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 #endif
+	/*
+	 * The fence writes L2 back, and waits for that. LLVM 19 leaves the wait out where it knows of no store on its way, though what the
+	 * stores left in L2 is; then a doorbell could overtake the SQE.
+	 */
+#if defined(__AMDGPU__) && defined(__GFX9__)
+	asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
+#elif defined(__AMDGPU__) && defined(__GFX12__)
+	asm volatile("s_wait_storecnt 0x0" ::: "memory");
+#endif
 }
 
 /* All earlier loads come before all later loads and stores. */

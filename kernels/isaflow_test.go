@@ -1,0 +1,445 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The checks by data flow, of AMD's instructions: over every path through a kernel they follow which registers hold addresses that came from the lane struct,
+// and so which of its instructions store an SQE, ring a doorbell or poll. Of these:
+//
+//   - no path leads from a store of an SQE or of a PRP list to a ring of the SQ doorbell without a whole release between them;
+//   - each load from the CQ and of the control word goes to memory, past the caches that do not snoop.
+//
+// What an instruction does to a value is not looked at: whatever is computed of an address is one of the same thing. Where some threads of a
+// wave skip what others do, the registers written there hold what the others wrote. PTX's releases hang on conditions that this does not
+// follow: isa_test.go's checks hold for it.
+
+// thing is what a value is the address of; a set of bits where paths meet.
+type thing uint16
+
+const (
+	aLane thing = 1 << iota
+	anSQ
+	aCQ
+	anSQDoorbell
+	aCQDoorbell
+	aWork
+	aPRPList
+	aControl
+)
+
+// fields are the addresses in the lane struct (layout.h) by their offsets.
+var fields = map[int]thing{16: anSQ, 24: aCQ, 32: anSQDoorbell, 40: aCQDoorbell, 48: aWork, 72: aPRPList, 88: aControl}
+
+// value is what is known of a register: an address of these, and in the lane struct at what offset from its start.
+type value struct {
+	of thing
+	at int
+}
+
+// point is what is known before an instruction, on any path to it.
+type point struct {
+	regs     map[string]value
+	dirty    bool // an SQE was stored and is not released
+	flushing bool // its release has begun, and is not waited for
+}
+
+func (p *point) join(q *point, but map[string]bool) (changed bool) {
+	for r, v := range q.regs {
+		if but[r] {
+			continue
+		}
+		if was, ok := p.regs[r]; !ok || was.of|v.of != was.of {
+			p.regs[r] = value{was.of | v.of, v.at}
+			changed = true
+		}
+	}
+	for _, b := range [][2]*bool{{&p.dirty, &q.dirty}, {&p.flushing, &q.flushing}} {
+		if *b[1] && !*b[0] {
+			*b[0], changed = true, true
+		}
+	}
+	return changed
+}
+
+// flow is how an instruction set is read.
+type flow struct {
+	isLoad, isStore, goesToMemory *regexp.Regexp
+	begins, completes             *regexp.Regexp // a release: where there is no beginning, its completion is all of it
+	branch                        *regexp.Regexp // its last group is the target
+	unconditional, ends           *regexp.Regexp
+}
+
+func flowOf(arch string) flow {
+	re := regexp.MustCompile
+	f := flow{isLoad: re(`^(global_load|flat_load|s_load)`), isStore: re(`^(global_store|flat_store)`),
+		branch: re(`^s_c?branch\w* .*<\w+\+0x([0-9a-f]+)>`), unconditional: re(`^s_branch`), ends: re(`^s_endpgm`)}
+	switch {
+	case strings.HasPrefix(arch, "sm_"):
+		return flow{isLoad: re(`^ld\.(volatile|relaxed|acquire|global)`), isStore: re(`^st\.(volatile|relaxed|global)`),
+			goesToMemory: re(`^ld\.(volatile|relaxed\.sys|acquire\.sys)`),
+			completes:    re(`^fence\.(acq_rel|sc)\.sys`), branch: re(`\bbra(?:\.uni)?\s+(\$\w+);`), unconditional: re(`^bra`), ends: re(`^ret;`)}
+	case arch == "gfx90a":
+		f.goesToMemory, f.begins, f.completes = re(`\bglc\b`), re(`^buffer_wbl2`), re(`^s_waitcnt .*vmcnt\(0\)`)
+	case strings.HasPrefix(arch, "gfx9"):
+		f.goesToMemory, f.begins, f.completes = re(`\bsc0 sc1\b`), re(`^buffer_wbl2 sc0 sc1`), re(`^s_waitcnt .*vmcnt\(0\)`)
+	case strings.HasPrefix(arch, "gfx11"):
+		f.goesToMemory, f.completes = re(`\bglc\b`), re(`^s_waitcnt_vscnt null, 0x0`)
+	default:
+		f.goesToMemory, f.begins, f.completes = re(`scope:SCOPE_SYS`), re(`^global_wb scope:SCOPE_SYS`), re(`^s_wait_storecnt 0x0`)
+	}
+	return f
+}
+
+// instruction is one, with the instructions that can follow it.
+type instruction struct {
+	text string
+	next []int
+}
+
+// instructions is the kernel as a graph. A line is as the disassembler or the compiler to PTX prints it.
+func instructions(f flow, lines []string) ([]instruction, error) {
+	var all []instruction
+	at := map[string]int{} // by label, or by address from the kernel's beginning in hexadecimal
+	base := uint64(0)
+	for _, line := range lines {
+		text, comment, _ := strings.Cut(line, "//")
+		text = strings.TrimSpace(text)
+		if label, ok := strings.CutSuffix(text, ":"); ok && strings.HasPrefix(label, "$") {
+			at[label] = len(all)
+			continue
+		}
+		if text == "" || strings.HasPrefix(text, ".") || strings.HasSuffix(text, ":") || strings.HasSuffix(text, ">:") {
+			continue
+		}
+		if strings.HasPrefix(f.branch.String(), "^s_") {
+			address, _, _ := strings.Cut(strings.TrimSpace(comment), ":")
+			n, err := strconv.ParseUint(address, 16, 64)
+			if err != nil {
+				continue // a heading
+			}
+			if len(all) == 0 {
+				base = n
+			}
+			at[strconv.FormatUint(n-base, 16)] = len(all)
+		}
+		if i := strings.Index(comment, "<"); i >= 0 {
+			text += " " + comment[i:]
+		}
+		all = append(all, instruction{text: text})
+	}
+	for i := range all {
+		in := &all[i]
+		bare := strings.TrimSpace(predicate.ReplaceAllString(in.text, ""))
+		m := f.branch.FindStringSubmatch(in.text)
+		if m != nil {
+			to, ok := at[m[len(m)-1]]
+			if !ok {
+				return nil, fmt.Errorf("a branch to nowhere: %s", in.text)
+			}
+			in.next = append(in.next, to)
+		}
+		always := bare == in.text && (f.ends.MatchString(in.text) || m != nil && f.unconditional.MatchString(in.text))
+		if !always && i+1 < len(all) {
+			in.next = append(in.next, i+1)
+		}
+	}
+	return all, nil
+}
+
+var (
+	operand   = regexp.MustCompile(`%\w+|\b[vsa]\[\d+:\d+\]|\b[vsa]\d+\b|\b(?:vcc|exec)(?:_lo|_hi)?\b|\bnull\b|-?\b0x[0-9a-f]+\b|-?\b\d+\b|lanefs_\w+_param_\d+`)
+	immediate = regexp.MustCompile(`offset:(-?\d+)|\[%\w+\+(-?\d+)\]`)
+)
+
+var (
+	predicate = regexp.MustCompile(`^@!?%p\d+\s+`)
+	isDword   = regexp.MustCompile(`_(dword|b32)$|\.u32$`)
+	isNoPoll  = regexp.MustCompile(`_(ubyte|ushort|u8|u16|dwordx4|b128)|\.(u8|u16|b8|b16)$`)
+)
+
+// registers are those of an operand, in order: v[4:5] is two.
+func registers(op string) []string {
+	var kind string
+	var from, to int
+	if n, _ := fmt.Sscanf(op, "v[%d:%d]", &from, &to); n == 2 {
+		kind = "v"
+	} else if n, _ := fmt.Sscanf(op, "s[%d:%d]", &from, &to); n == 2 {
+		kind = "s"
+	} else if n, _ := fmt.Sscanf(op, "a[%d:%d]", &from, &to); n == 2 {
+		kind = "a"
+	} else if strings.ContainsAny(op[:1], "vsa%") {
+		return []string{op}
+	} else {
+		return nil
+	}
+	var all []string
+	for ; from <= to; from++ {
+		all = append(all, kind+strconv.Itoa(from))
+	}
+	return all
+}
+
+// written is what an instruction of an AMD GPU writes, as far as it matters: vector registers.
+func written(text string) []string {
+	name, rest, _ := strings.Cut(strings.ReplaceAll(text, "\t", " "), " ")
+	ops := operand.FindAllString(rest, -1)
+	if len(ops) == 0 || strings.Contains(name, "store") || strings.Contains(name, "cmp") || !strings.ContainsAny(ops[0][:1], "va") || strings.HasPrefix(ops[0], "vcc") {
+		return nil
+	}
+	return registers(ops[0])
+}
+
+// found counts what a check has looked at, so that one that looks at nothing fails.
+type found struct{ sqes, rings, polls int }
+
+// checkFlow returns an error for the first thing that is wrong in a kernel.
+func checkFlow(arch string, lines []string) error {
+	f := flowOf(arch)
+	all, err := instructions(f, lines)
+	if err != nil || len(all) == 0 {
+		return fmt.Errorf("%d instructions: %w", len(all), err)
+	}
+	before := make([]*point, len(all))
+	before[0] = &point{regs: map[string]value{}}
+	if !strings.HasPrefix(arch, "sm_") {
+		// The arguments' address is in the first registers that the first load of them names (AMDGPU Backend, "Kernel Argument Segment").
+		for _, in := range all {
+			if strings.HasPrefix(in.text, "s_load") {
+				for _, r := range registers(operand.FindAllString(in.text[strings.Index(in.text, " "):], -1)[1]) {
+					before[0].regs[r] = value{of: 1 << 15}
+				}
+				break
+			}
+		}
+	}
+	var wrong error
+	seen := map[int]found{}
+	work := []int{0}
+	for len(work) > 0 && wrong == nil {
+		i := work[len(work)-1]
+		work = work[:len(work)-1]
+		after := &point{regs: maps.Clone(before[i].regs), dirty: before[i].dirty, flushing: before[i].flushing}
+		var what found
+		// Two instructions that are issued together read what was before both.
+		first, second, two := strings.Cut(all[i].text, " :: ")
+		beside := &point{regs: after.regs}
+		if two {
+			beside.regs = maps.Clone(after.regs)
+			wrong = f.apply(arch, second, beside, &what)
+		}
+		if wrong = errors.Join(wrong, f.apply(arch, first, after, &what)); wrong != nil {
+			break
+		}
+		for _, r := range written(second) {
+			after.regs[r] = beside.regs[r]
+		}
+		seen[i] = what
+		for k, n := range all[i].next {
+			// A branch round what no thread is to do: what would have been written there does not count after it.
+			var but map[string]bool
+			if k == 0 && len(all[i].next) > 1 && strings.HasPrefix(all[i].text, "s_cbranch_exec") && n > i {
+				but = map[string]bool{}
+				for _, in := range all[i+1 : n] {
+					first, second, _ := strings.Cut(in.text, " :: ")
+					for _, r := range append(written(first), written(second)...) {
+						but[r] = true
+					}
+				}
+			}
+			if before[n] == nil {
+				before[n] = &point{regs: map[string]value{}}
+				before[n].join(after, but)
+				work = append(work, n)
+			} else if before[n].join(after, but) && !slices.Contains(work, n) {
+				work = append(work, n)
+			}
+		}
+	}
+	if wrong != nil {
+		return wrong
+	}
+	var sum found
+	for _, s := range seen {
+		sum.sqes, sum.rings, sum.polls = sum.sqes+s.sqes, sum.rings+s.rings, sum.polls+s.polls
+	}
+	if sum.sqes < 4 || sum.rings < 1 || sum.polls < 3 {
+		return fmt.Errorf("found only %d stores of SQEs, %d rings of the SQ doorbell, %d polls: the check has lost the addresses", sum.sqes, sum.rings, sum.polls)
+	}
+	return nil
+}
+
+const kernelArguments thing = 1 << 15
+
+// apply is one instruction: what it does to p, and what is wrong with it there.
+func (f flow) apply(arch, text string, p *point, what *found) error {
+	bare := strings.TrimSpace(predicate.ReplaceAllString(text, ""))
+	name, rest, _ := strings.Cut(strings.ReplaceAll(bare, "\t", " "), " ")
+	rest, _, _ = strings.Cut(rest, "<")
+	ops := operand.FindAllString(rest, -1)
+	ptx := strings.HasPrefix(arch, "sm_")
+	imm := 0
+	if m := immediate.FindStringSubmatch(rest); m != nil {
+		imm, _ = strconv.Atoi(m[1] + m[2])
+	}
+	base := func(of []string) (v value) {
+		for _, op := range of {
+			for _, r := range registers(op) {
+				if got := p.regs[r]; got.of != 0 {
+					v = value{v.of | got.of, got.at}
+				}
+			}
+		}
+		return v
+	}
+	switch {
+	case f.isStore.MatchString(bare):
+		addr := ops[:1]
+		if !ptx && strings.HasPrefix(ops[0], "v") && len(ops) > 2 && strings.HasPrefix(ops[2], "s") {
+			addr = []string{ops[0], ops[2]}
+		}
+		to := base(addr)
+		if to.of&(anSQ|aPRPList) != 0 {
+			p.dirty = true
+			if to.of&anSQ != 0 {
+				what.sqes++
+			}
+		}
+		if to.of&anSQDoorbell != 0 && isDword.MatchString(name) {
+			what.rings++
+			if p.dirty || p.flushing {
+				return fmt.Errorf("the SQ doorbell may be rung before the SQE is released: %s", text)
+			}
+		}
+		return nil
+	case f.begins != nil && f.begins.MatchString(bare):
+		if p.dirty {
+			p.dirty, p.flushing = false, true
+		}
+	case f.completes.MatchString(bare):
+		p.flushing = false
+		if f.begins == nil {
+			p.dirty = false
+		}
+	}
+	if f.isLoad.MatchString(bare) {
+		into, from := ops[:1], ops[1:]
+		if ptx {
+			if i := strings.Index(rest, "["); i >= 0 {
+				into, from = operand.FindAllString(rest[:i], -1), operand.FindAllString(rest[i:], -1)[:1]
+			}
+		} else {
+			from = slices.DeleteFunc(slices.Clone(from), func(op string) bool { return registers(op) == nil })
+			if strings.HasPrefix(name, "s_load") && len(ops) > 2 {
+				n, err := strconv.ParseInt(ops[len(ops)-1], 0, 64)
+				if err == nil {
+					imm = int(n)
+				}
+			}
+		}
+		of := base(from)
+		direct := f.goesToMemory.MatchString(bare)
+		// What is narrower than a dword is of a CID's record or a tag, what is wider than two of an item: no poll is.
+		if of.of&(aCQ|aControl|aWork) != 0 && !isNoPoll.MatchString(name) {
+			if direct {
+				what.polls++
+			} else if of.of&aWork == 0 { // items are read after an acquire: isa_test.go
+				return fmt.Errorf("a poll that may find old bytes in a cache: %s", text)
+			}
+		}
+		var dst []string
+		for _, op := range into {
+			dst = append(dst, registers(op)...)
+		}
+		width := 4
+		if ptx && strings.Contains(name, "64") {
+			width = 8
+		}
+		for i, r := range dst {
+			v := value{}
+			switch {
+			case of.of&kernelArguments != 0 && imm+i*4 < 8:
+				v = value{of: aLane}
+			case of.of&kernelArguments != 0:
+				v = value{}
+			case of.of&aLane != 0:
+				v = value{of: fields[(of.at+imm+i*width)&^7]}
+			}
+			p.regs[r] = v
+		}
+		return nil
+	}
+	if len(ops) == 0 || f.branch.MatchString(text) {
+		return nil
+	}
+	if ptx && strings.HasPrefix(name, "ld.param") {
+		for _, r := range registers(ops[0]) {
+			v := value{}
+			if strings.HasSuffix(ops[len(ops)-1], "_param_0") {
+				v.of = aLane
+			}
+			p.regs[r] = v
+		}
+		return nil
+	}
+	if strings.Contains(name, "cmp") || strings.HasPrefix(name, "setp") || strings.HasPrefix(name, "s_wait") || len(registers(ops[0])) == 0 {
+		return nil
+	}
+	dst, from := registers(ops[0]), ops[1:]
+	if len(from) > 0 && strings.Contains(name, "_co_") || strings.Contains(name, "mad_u64") || strings.Contains(name, "mad_co") {
+		from = from[1:] // the carry
+	}
+	// A move of several registers moves each; all else makes one value of all.
+	if len(from) == 1 && len(registers(from[0])) == len(dst) {
+		for i, r := range registers(from[0]) {
+			p.regs[dst[i]] = p.regs[r]
+		}
+		return nil
+	}
+	v := base(from)
+	if v.of&aLane != 0 && strings.Contains(name, "add") && !strings.Contains(name, "addc") {
+		for _, op := range from {
+			if n, err := strconv.ParseInt(op, 0, 64); err == nil && len(from) == 2 {
+				v.at += int(n)
+			}
+		}
+	}
+	if strings.HasPrefix(name, "v_writelane") {
+		v.of |= p.regs[dst[0]].of
+	}
+	for _, r := range dst {
+		p.regs[r] = v
+	}
+	return nil
+}
+
+// TestFlow checks every kernel of lanes that production launches: of two instruction sets, and with LANEFS_ISA=all of all.
+func TestFlow(t *testing.T) {
+	for arch := range isas {
+		if strings.HasPrefix(arch, "sm_") || os.Getenv("LANEFS_ISA") != "all" && arch != "gfx942" && arch != "gfx1201" {
+			continue
+		}
+		for _, kernel := range []string{StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel, ResidentKernel, WaveResidentKernel} {
+			t.Run(arch+"/"+kernel, func(t *testing.T) {
+				t.Parallel()
+				require.NoError(t, checkFlow(arch, disassembly(t, imageOf(t, arch), arch, kernel)))
+			})
+		}
+	}
+}
+
+// disassembly is one kernel of an AMD GPU as the disassembler prints it.
+func disassembly(t *testing.T, image []byte, arch, kernel string) []string {
+	t.Helper()
+	return strings.Split(run(t, toolOf(arch, "llvm-objdump"), "-d", "--disassemble-symbols="+kernel, imageFile(t, image, arch)), "\n")
+}
