@@ -97,7 +97,7 @@ func (d direct) takes(b *Buffers) bool {
 
 const bounceSize = 1 << 20
 
-var bounces = sync.Pool{New: func() any { return alignedBytes(bounceSize) }}
+var bounces = sync.Pool{New: func() any { b := alignedBytes(bounceSize); return &b }}
 
 // alignedBytes is memory at a multiple of 4096, which is enough for every device.
 func alignedBytes(n int64) []byte {
@@ -112,8 +112,9 @@ func (m *Image) move(trap uintptr, b *Buffers, off int64, flags int) error {
 	if m.direct.sector == 0 || m.direct.takes(b) {
 		return b.each(off, call)
 	}
-	buf := bounces.Get().([]byte)
-	defer bounces.Put(buf)
+	pooled := bounces.Get().(*[]byte)
+	defer bounces.Put(pooled)
+	buf := *pooled
 	var one Buffers
 	for at := int64(0); at < b.n; at += bounceSize {
 		part := buf[:min(bounceSize, b.n-at)]
