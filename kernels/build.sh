@@ -72,36 +72,31 @@ cuda=(-x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-path=/nonexistent -n
 # build makes every image in the folders $1 (the engine's), $2 (the tests') and $3 (the SDK's).
 build() {
 	local pids=() pid arch
-	image() { # name, then the compiler's arguments
-		local name=$1
-		shift
-		both "$clang" "$name" "$@"
-		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
-		pids+=($!)
-	}
-	both() { # compiler, name, then its arguments
+	image() { # compiler, name, then the compiler's arguments
 		local clang=$1 name=$2
 		shift 2
 		"$clang" "$@" "${flags[@]}" -o "$engine/$name" engine.hip &
 		pids+=($!)
 		"$clang" "$@" "${flags[@]}" -o "$tests/$name" kerneltest/load.hip &
 		pids+=($!)
+		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
+		pids+=($!)
 	}
 	local engine=$1 tests=$2 pieces=$3
 	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process.
 	local so=("${host[@]}" -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
 		-Wl,-z,defs -Wl,-z,now -Wl,--build-id=none)
-	image host-x86_64.so "${so[@]}"
+	image "$clang" host-x86_64.so "${so[@]}"
 	"$clang" "${so[@]}" "${flags[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip &
 	pids+=($!)
 	for arch in $amd; do
-		image "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
+		image "$clang" "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
 	done
 	for arch in $newer_amd; do
-		both "$newer_clang" "$arch.co" "${gpu[@]}" "${hip[@]}" $([[ $arch != *-generic ]] || echo -mcode-object-version=6) --offload-arch="$arch"
+		image "$newer_clang" "$arch.co" "${gpu[@]}" "${hip[@]}" $([[ $arch != *-generic ]] || echo -mcode-object-version=6) --offload-arch="$arch"
 	done
 	for arch in $nvidia; do
-		image "$arch.ptx" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch="$arch" -S
+		image "$clang" "$arch.ptx" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch="$arch" -S
 	done
 	for pid in "${pids[@]}"; do
 		wait "$pid"

@@ -17,6 +17,10 @@ lanefs_image_\name:
 	image gfx942, "images/gfx942.co"
 	image gfx1100, "images/gfx1100.co"
 	image gfx1201, "images/gfx1201.co"
+	image gfx950, "images/gfx950.co"
+	image gfx9_4_generic, "images/gfx9-4-generic.co"
+	image gfx11_generic, "images/gfx11-generic.co"
+	image gfx12_generic, "images/gfx12-generic.co"
 	image host, "images/host-x86_64.so"
 
 	.section .note.GNU-stack, "", %progbits

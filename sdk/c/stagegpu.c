@@ -23,7 +23,8 @@ enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMal
 enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
 
-extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_image_gfx942[], lanefs_image_gfx1100[], lanefs_image_gfx1201[], lanefs_image_host[];
+extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_image_gfx942[], lanefs_image_gfx1100[], lanefs_image_gfx1201[], lanefs_image_gfx950[],
+	lanefs_image_gfx9_4_generic[], lanefs_image_gfx11_generic[], lanefs_image_gfx12_generic[], lanefs_image_host[];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -116,7 +117,8 @@ int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g)
 static int load(struct gpu *g)
 {
 	static const char *const cuda[] = {lanefs_image_sm_80, NULL};
-	static const char *const hip[] = {lanefs_image_gfx942, lanefs_image_gfx90a, lanefs_image_gfx1100, lanefs_image_gfx1201, lanefs_image_host, NULL};
+	static const char *const hip[] = {lanefs_image_gfx942, lanefs_image_gfx90a, lanefs_image_gfx1100, lanefs_image_gfx1201, lanefs_image_gfx950,
+		lanefs_image_gfx9_4_generic, lanefs_image_gfx11_generic, lanefs_image_gfx12_generic, lanefs_image_host, NULL};
 	int rc = 0;
 	pthread_mutex_lock(&lock);
 	for (const char *const *image = g->hip ? hip : cuda; !g->copier && *image; image++) {
