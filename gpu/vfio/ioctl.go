@@ -47,7 +47,7 @@ func alignedBytes(n int) []byte {
 var word = binary.NativeEndian
 
 // pairs finds capability id in the chain that begins at offset, and reads its list. It returns nil if there is none. Capabilities lie where
-// they end up: Linux aligns them to 8 bytes only since 6.6.
+// they end up: Debian 12's kernel (6.1) does not align them, later ones do.
 func pairs(b []byte, offset uint32, id uint16) ([][2]uint64, error) {
 	const head, pair = int(unsafe.Sizeof(listCap{})), 16
 	for n := 0; offset != 0; n++ {

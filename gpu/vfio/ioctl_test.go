@@ -34,7 +34,7 @@ func TestPairs(t *testing.T) {
 	got, err := pairs(b, 32, 1)
 	require.NoError(t, err)
 	require.Equal(t, [][2]uint64{{0, 1}, {2, 3}}, got)
-	// As Linux before 6.6 lays them out.
+	// As Debian 12's kernel, 6.1, lays them out.
 	got, err = pairs(chain(128, map[int]testCap{24: {id: 3, next: 68}, 68: {id: 1, n: 2, pairs: [][2]uint64{{0, 1}, {2, 3}}}}), 24, 1)
 	require.NoError(t, err)
 	require.Equal(t, [][2]uint64{{0, 1}, {2, 3}}, got)
