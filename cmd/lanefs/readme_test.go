@@ -13,32 +13,6 @@ import (
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 )
 
-// TestReadmeOptions: README's table of options has all that the parser takes, and nothing else.
-func TestReadmeOptions(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "Options of `-o`:")
-	require.True(t, found)
-	table, _, _ = strings.Cut(strings.TrimSpace(table), "\n\n")
-	listed := map[string]bool{}
-	for _, line := range strings.Split(table, "\n")[2:] {
-		names, _, _ := strings.Cut(strings.TrimPrefix(strings.ReplaceAll(line, `\|`, "/"), "|"), "|")
-		for _, m := range regexp.MustCompile("`([A-Za-z_-]+)(=?)[^`]*`").FindAllStringSubmatch(names, -1) {
-			name, valued := m[1], m[2] == "="
-			require.False(t, listed[name], "%s is there twice", name)
-			listed[name] = true
-			o := mountopt.Find(name)
-			require.NotNil(t, o, "the parser does not know %s", name)
-			require.True(t, o.Ignored() || valued == (o.Kind != mountopt.Flag), name)
-		}
-	}
-	for _, o := range mountopt.All() {
-		opposite := slices.ContainsFunc(o.Undoes(), func(o string) bool { return listed[o] })
-		spelled := map[string]bool{"atime": true, "norelatime": true, "comment": true, "X-": true}[o.Name] // "and their opposites", and the like
-		require.True(t, listed[o.Name] || opposite || spelled, "README lacks %s", o.Name)
-	}
-}
-
 // TestDocsOptions: no document names a mount option that does not exist.
 func TestDocsOptions(t *testing.T) {
 	others := map[string]bool{"iommu": true, "intel_iommu": true, "amd_iommu": true, "fsid": true} // the kernel's, and NFS'
