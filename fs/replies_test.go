@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector makes a minute of it; it runs without on both transports (make test over /dev/fuse).
+
 package fs
 
 import (
