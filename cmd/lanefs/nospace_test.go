@@ -255,7 +255,11 @@ func TestFullUnmountedOtherwise(t *testing.T) {
 			if !room {
 				s.empty()
 			}
-			p.ok("mount", img, mnt)
+			_, note, err := p.run("mount", img, mnt)
+			require.NoError(t, err, "%s", note)
+			if !room {
+				require.Contains(t, note, "is mounted read-only: the volume has errors that were met before")
+			}
 			w.check()
 			if _, err := os.Stat(filepath.Join(mnt, "d299")); room {
 				require.NoError(t, err, "nothing is lost")
