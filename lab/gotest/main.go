@@ -21,7 +21,7 @@ import (
 )
 
 // timeout is the most that the tests of one package may take.
-const timeout = 14 * time.Minute
+const timeout = 25 * time.Minute
 
 func main() {
 	if err := run(); err != nil {
