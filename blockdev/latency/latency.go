@@ -101,9 +101,6 @@ func (l *Layer) Add(kind int, d time.Duration) {
 	}
 }
 
-// Name is the layer's name.
-func (l *Layer) Name() string { return l.name }
-
 // Histogram counts durations in buckets, eight for each doubling, so that a quantile is at most an eighth too long. The zero value is
 // empty. All methods may be called from any goroutine.
 type Histogram struct {
