@@ -78,18 +78,11 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
-	files, err := claim(cfg.Dir)
+	d, files, err := begin(cfg, env)
 	if err != nil {
 		return err
 	}
-	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
 	defer func() { files.release(err != nil && d.srv != nil) }()
-	if err = files.record(0, cfg); err != nil {
-		return err
-	}
-	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
-		return err
-	}
 	if d.stack, err = openDevice(cfg, d.log); err != nil {
 		return err
 	}
@@ -102,12 +95,9 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
-	ctl, err := listen(files.Socket, d)
+	ctl, err := d.listen(files)
 	if err != nil {
 		return d.giveUp(err)
-	}
-	if err := dropPrivileges(); err != nil {
-		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
 	}
 	d.log.Info("shown as a file", "device", cfg.Device, "file", cfg.Dir, "pid", os.Getpid())
 	if err := env.ready(nil); err != nil {
@@ -120,10 +110,7 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	} else {
 		d.log.Info("unmounted", "file", cfg.Dir)
 	}
-	files.release(d.closeErr != nil)
-	close(d.closed)
-	ctl.finish()
-	return d.closeErr
+	return d.end(files, ctl)
 }
 
 // sync makes what was written durable.

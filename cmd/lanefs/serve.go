@@ -42,18 +42,11 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
 
-	files, err := claim(cfg.Dir)
+	d, files, err := begin(cfg, env)
 	if err != nil {
 		return err
 	}
-	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
 	defer func() { files.release(err != nil && d.srv != nil) }()
-	if err = files.record(0, cfg); err != nil {
-		return err
-	}
-	if d.log, d.logPath, err = env.logTo(cfg, files); err != nil {
-		return err
-	}
 	if d.stack, err = openStack(cfg, d.log); err != nil {
 		return err
 	}
@@ -87,12 +80,9 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		return d.giveUp(err)
 	}
 	defer page.Close()
-	ctl, err := listen(files.Socket, d)
+	ctl, err := d.listen(files)
 	if err != nil {
 		return d.giveUp(err)
-	}
-	if err := dropPrivileges(); err != nil {
-		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
 	}
 	d.log.Info("mounted", "device", cfg.Device, "dir", cfg.Dir, "pid", os.Getpid())
 	if err := env.ready(d.notes()); err != nil {
@@ -108,6 +98,40 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	} else {
 		d.log.Info("unmounted", "dir", cfg.Dir)
 	}
+	return d.end(files, ctl)
+}
+
+// begin claims the place of a mount, or of a raw device's file, and opens its log.
+func begin(cfg *mountConfig, env environment) (*daemon, *runFiles, error) {
+	files, err := claim(cfg.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
+	if err = files.record(0, cfg); err == nil {
+		d.log, d.logPath, err = env.logTo(cfg, files)
+	}
+	if err != nil {
+		files.release(false)
+		return nil, nil, err
+	}
+	return d, files, nil
+}
+
+// listen makes the control socket, the last thing that needs the daemon's privileges.
+func (d *daemon) listen(files *runFiles) (*control, error) {
+	ctl, err := listen(files.Socket, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := dropPrivileges(); err != nil {
+		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
+	}
+	return ctl, nil
+}
+
+// end tells who waits that the stack is closed.
+func (d *daemon) end(files *runFiles, ctl *control) error {
 	files.release(d.closeErr != nil) // before a waiting unmount returns: a new mount may follow at once
 	close(d.closed)
 	ctl.finish()
