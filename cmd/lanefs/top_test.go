@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func TestTop(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", p.path("run"))
 	m, err := ourMount(dir)
 	require.NoError(t, err)
-	screen := tcell.NewSimulationScreen("UTF-8")
+	screen := &testScreen{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	require.NoError(t, screen.Init())
 	screen.SetSize(80, 24)
 	watch := &top{m: m}
@@ -93,17 +94,8 @@ func TestTop(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- watch.live(screen, 100*time.Millisecond, 0) }()
 	require.Eventually(t, func() bool {
-		cells, w, _ := screen.GetContents()
-		var b strings.Builder
-		for i, c := range cells {
-			if len(c.Runes) > 0 {
-				b.WriteRune(c.Runes[0])
-			}
-			if w > 0 && i%w == w-1 {
-				b.WriteByte('\n')
-			}
-		}
-		return strings.Contains(b.String(), "queue pairs") && strings.Contains(b.String(), " write")
+		text := screen.text()
+		return strings.Contains(text, "queue pairs") && strings.Contains(text, " write")
 	}, 20*time.Second, 50*time.Millisecond)
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
 	require.NoError(t, <-ended)
@@ -115,4 +107,32 @@ func TestTop(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "queue pairs")
 	}
+}
+
+// testScreen is a screen whose contents may be read while it is drawn.
+type testScreen struct {
+	tcell.SimulationScreen
+	mu sync.Mutex
+}
+
+func (s *testScreen) Show() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.SimulationScreen.Show()
+}
+
+func (s *testScreen) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cells, w, _ := s.GetContents()
+	var b strings.Builder
+	for i, c := range cells {
+		if len(c.Runes) > 0 {
+			b.WriteRune(c.Runes[0])
+		}
+		if w > 0 && i%w == w-1 {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
 }
