@@ -27,11 +27,11 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		}
 		switch {
 		case r.Op == blockdev.OpDiscard:
-			b.discards = d.limits.split(b.discards, r, iova)
+			b.discards = d.limits.split(b.discards, r, d.where)
 		case r.Op == blockdev.OpFlush && !d.info.VolatileCache:
 			// Without a volatile cache every completed write is durable.
 		default:
-			b.pieces = d.limits.split(b.pieces, r, iova)
+			b.pieces = d.limits.split(b.pieces, r, d.where)
 		}
 	}
 	d.command(b)

@@ -57,18 +57,19 @@ type fakeChunk struct {
 	at nvme.IOVA
 }
 
-func (c *fakeChunk) Bytes() []byte   { return c.b }
-func (c *fakeChunk) IOVA() nvme.IOVA { return c.at }
-func (c *fakeChunk) Len() int64      { return int64(len(c.b)) }
-func (c *fakeChunk) Close() error    { return nil }
+func (c *fakeChunk) Bytes() []byte        { return c.b }
+func (c *fakeChunk) iovaAt(int) nvme.IOVA { return c.at }
+func (c *fakeChunk) Len() int64           { return int64(len(c.b)) }
+func (c *fakeChunk) Close() error         { return nil }
 
 // testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
 func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fakeEngine) {
 	p := pool.New(64<<20, func(n int64) (pool.Memory, error) { return &fakeChunk{make([]byte, n), 1 << 30}, nil })
 	e := &fakeEngine{}
 	l.blockSize, info.BlockSize, info.Blocks, info.NSID = 512, 512, 1<<21, 3
-	d := &Namespace{info: info, limits: l, eng: e, pool: p}
-	d.full.pause, d.full.log = roomAgain, slog.New(slog.NewTextHandler(t.Output(), nil))
+	d := &Namespace{info: info, limits: l, eng: e, buffers: &buffers{pool: p}, full: &fullness{pause: roomAgain, log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	d.where, d.times = d.iova, newTimes()
+	d.users.Store(1)
 	require.NoError(t, d.prepare())
 	return d, e
 }
@@ -79,7 +80,7 @@ func TestCommands(t *testing.T) {
 	d.deac, d.inline = true, true
 	b, err := d.Alloc(16384)
 	require.NoError(t, err)
-	at := iova(b.Slice(0, 0))
+	at := d.iova(b.Slice(0, 0))
 	require.NoError(t, d.Do(
 		&blockdev.Request{Op: blockdev.OpRead, Off: 512, Bufs: []blockdev.Slice{b.Slice(512, 512)}, FUA: true},
 		&blockdev.Request{Op: blockdev.OpDiscard, Off: 0, Len: 512 * 150},

@@ -22,7 +22,6 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/internal/pool"
-	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -50,14 +49,15 @@ type Namespace struct {
 	info   blockdev.Info
 	limits limits
 	eng    queues
-	pool   *pool.Pool
-	borrow func(gpu.Memory) (pool.Memory, error)
+	*buffers
+	place  int             // of its controller among those of buffers
+	where  place           // iova, which makes no closure anew
 	inline bool            // the controller works on the caller's goroutine, so one lane takes all commands
 	deac   bool            // set the Deallocate bit of Write Zeroes: deallocated blocks read as zero
 	zeroes blockdev.Buffer // written instead of Write Zeroes if the controller lacks it; else nil
 	zeroAt nvme.IOVA
 
-	full    fullness
+	full    *fullness // of all that were opened together, like times
 	times   times
 	batches sync.Pool // of *batch
 	closed  atomic.Bool
@@ -71,58 +71,83 @@ type batch struct {
 	owners   [][]piece // the pieces of each command
 }
 
+// On names a namespace of an engine's controller.
+type On struct {
+	Engine *engine.Engine
+	NSID   uint32
+}
+
 // Open opens a namespace of the engine's controller. The caller closes the engine, after the Namespace.
 func Open(e *engine.Engine, nsid uint32, opt Options) (*Namespace, error) {
-	c := e.Controller()
-	ns, err := c.Namespace(nsid)
+	all, err := OpenAll([]On{{e, nsid}}, opt)
 	if err != nil {
 		return nil, err
 	}
+	return all[0], nil
+}
+
+// OpenAll opens namespaces of several controllers, of one runtime, that have their buffers in common: each takes those of the others, and
+// opt.Pinned is the limit of all. So are their Times and Full. The caller closes all.
+func OpenAll(on []On, opt Options) (all []*Namespace, err error) {
 	if opt.Pinned < 0 {
 		return nil, fmt.Errorf("%d bytes of pinned memory: want more", opt.Pinned)
 	}
 	if opt.Pinned == 0 {
 		opt.Pinned = DefaultPinned
 	}
+	b, full, t := newBuffers(opt.Pinned, on), &fullness{log: opt.Log, pause: roomAgain}, newTimes()
+	if opt.Log == nil {
+		full.log = slog.New(slog.DiscardHandler)
+	}
+	if err := b.pool.Reserve(blockdev.ForData, pool.DataShare(opt.Pinned)); err != nil {
+		return nil, err
+	}
+	for i, o := range on {
+		d, err := newNamespace(o, opt)
+		if err != nil {
+			return nil, errors.Join(err, closePrepared(all, b))
+		}
+		d.buffers, d.place, d.full, d.times = b, i, full, t
+		d.where = d.iova
+		if err := d.prepare(); err != nil {
+			return nil, errors.Join(err, closePrepared(all, b))
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// closePrepared gives back what a namespace has that was opened with one that could not be.
+func closePrepared(all []*Namespace, b *buffers) error {
+	for _, d := range all {
+		if d.zeroes != nil {
+			d.zeroes.Release()
+		}
+	}
+	return b.pool.Close()
+}
+
+// newNamespace describes a namespace, which has no buffers yet.
+func newNamespace(o On, opt Options) (*Namespace, error) {
+	e, c := o.Engine, o.Engine.Controller()
+	ns, err := c.Namespace(o.NSID)
+	if err != nil {
+		return nil, err
+	}
 	id := c.Identify()
 	d := &Namespace{
 		info: blockdev.Info{
-			Name: c.Name(), Model: id.MN, Serial: id.SN, Firmware: id.FR, NSID: nsid,
+			Name: c.Name(), Model: id.MN, Serial: id.SN, Firmware: id.FR, NSID: o.NSID,
 			BlockSize: blockdev.Bytes(ns.BlockSize), Blocks: blockdev.Blocks(ns.Blocks), MaxTransfer: blockdev.Bytes(e.MaxTransfer()),
 			Queues: e.Lanes(), Depth: e.Depth(), VolatileCache: id.VWC.Present(), Discard: id.ONCS.DSM(),
 			WriteZeroes: id.ONCS.WriteZeroes(), ReadOnly: ns.ReadOnly, Simulated: c.Simulated(),
 			Pinned: blockdev.Bytes(opt.Pinned),
 		},
 		eng:    e,
-		times:  newTimes(),
 		inline: c.Inline(),
-		pool: pool.New(opt.Pinned, func(n int64) (pool.Memory, error) {
-			m, err := c.AllocData(n)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		}),
-		borrow: func(g gpu.Memory) (pool.Memory, error) {
-			m, err := c.Borrow(g)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
-		deac: ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
-	}
-	d.full.pause, d.full.log = roomAgain, opt.Log
-	if opt.Log == nil {
-		d.full.log = slog.New(slog.DiscardHandler)
-	}
-	if err := d.pool.Reserve(blockdev.ForData, pool.DataShare(opt.Pinned)); err != nil {
-		return nil, err
+		deac:   ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
 	}
 	d.limits = limitsOf(c, ns, d.info)
-	if err := d.prepare(); err != nil {
-		return nil, err
-	}
 	return d, nil
 }
 
@@ -182,7 +207,7 @@ func (d *Namespace) prepare() error {
 			return err
 		}
 	}
-	d.zeroes, d.zeroAt, d.limits.zeroes = b, iova(b.Slice(0, 0)), blockdev.Blocks(size/d.limits.blockSize)
+	d.zeroes, d.zeroAt, d.limits.zeroes = b, d.iova(b.Slice(0, 0)), blockdev.Blocks(size/d.limits.blockSize)
 	return nil
 }
 
@@ -229,7 +254,8 @@ func (d *Namespace) WriteZeroes(off, n blockdev.Bytes) error {
 	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
 }
 
-// Close flushes and unpins the memory. Requests must have ended. A buffer that was not released is an error.
+// Close flushes and unpins the memory, which is left to the last of those that were opened together. Requests must have ended. A buffer that
+// was not released is an error.
 func (d *Namespace) Close() error {
 	var flushed error
 	if !d.closed.Load() && !d.info.ReadOnly {
@@ -238,10 +264,13 @@ func (d *Namespace) Close() error {
 	if d.closed.Swap(true) {
 		return blockdev.ErrClosed
 	}
-	d.full.close()
 	if d.zeroes != nil {
 		d.zeroes.Release()
 	}
+	if d.users.Add(-1) > 0 {
+		return flushed
+	}
+	d.full.close()
 	if err := d.pool.Close(); err != nil {
 		return errors.Join(flushed, fmt.Errorf("%s: %w", d.info.Name, err))
 	}

@@ -123,11 +123,7 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 		return r.Check, nil
 	}
 	cfg := mountConfig{Config: mountopt.Config{GPU: "host", ReadOnly: true}}
-	device, err := cfg.take(arg)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.Device, err = resolveDevice(device); err != nil {
+	if err := cfg.take(arg); err != nil {
 		return nil, err
 	}
 	s, err := openDevice(&cfg, warnings(errs))

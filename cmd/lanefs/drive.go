@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/copyengine"
@@ -25,6 +26,7 @@ type drive struct {
 	nvme   *controller.Controller
 	bar    *barMemory // nil: device memory is the runtime's own
 	choice engine.Choice
+	shared bool // runtime, cpu and bar are another drive's, which closes them
 }
 
 // spareRuntime runs the lanes when a GPU fails: the CPU does. Lanes that run there already have none.
@@ -39,17 +41,20 @@ func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 // copied while the rest of it is read, and costs lanes and copy engine less than eight of 1 MiB (docs/PERFORMANCE.md).
 const gpuTransfer = 8 << 20
 
-// openController opens the runtime, and the controller of cfg.Device: a PCI function's through VFIO, an image file's in software.
-func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
+// openController opens the runtime, unless it is that of the drive beside, and the controller of cfg.Device: a PCI function's through VFIO,
+// an image file's in software.
+func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if err := c.openRuntime(cfg, log); err != nil {
+	if beside != nil {
+		c = drive{rt: beside.rt, cpu: beside.cpu, bar: beside.bar, shared: true}
+	} else if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
-	if cfg.cpuLanes() > 0 && !c.rt.Facts().CallerDriven {
+	if cfg.cpuLanes() > 0 && !c.rt.Facts().CallerDriven && c.cpu == nil {
 		if c.cpu, err = host.Open(host.Options{}); err != nil {
 			return c, err
 		}
@@ -63,7 +68,7 @@ func openController(cfg *mountConfig, log *slog.Logger) (c drive, err error) {
 	} else if err := c.openImage(cfg, log); err != nil {
 		return c, err
 	}
-	err = c.open(cfg, controller.Config{Log: log, Queues: cfg.queues(), Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	err = c.open(cfg, beside, controller.Config{Log: log, Queues: cfg.queues(), Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
 }
 
@@ -89,13 +94,17 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	return nil
 }
 
-// open opens the controller itself, in the best way of the ladder that works.
-func (c *drive) open(cfg *mountConfig, nc controller.Config) (err error) {
+// open opens the controller itself, in the best way of the ladder that works. Data is in the same memory as that of the drive beside.
+func (c *drive) open(cfg *mountConfig, beside *drive, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
 	if m := cfg.MemoryMode; m != nil && !m.Ordered() && isFunction(cfg.Device) {
 		nc.Log.Warn("completions and data are in different memories: a command may end before its data is there", "memory-mode", *m)
 	}
-	c.nvme, c.choice, err = engine.OpenBest(nc, c.ladder(cfg), cfg.engine(), cfg.namespace())
+	ladder := c.ladder(cfg)
+	if beside != nil {
+		ladder.Modes = slices.DeleteFunc(ladder.Modes, func(m controller.MemoryMode) bool { return (m^beside.choice.Mode)&controller.ModeData != 0 })
+	}
+	c.nvme, c.choice, err = engine.OpenBest(nc, ladder, cfg.engine(), cfg.namespace())
 	return err
 }
 
@@ -113,6 +122,10 @@ func (c *drive) Close() error {
 	}
 	if c.copy != nil {
 		errs = append(errs, c.copy.Close())
+	}
+	if c.shared {
+		*c = drive{}
+		return errors.Join(errs...)
 	}
 	if c.cpu != nil {
 		errs = append(errs, c.cpu.Close())

@@ -38,7 +38,7 @@ func TestFunctionRuntime(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %s %s", c.cfg.Device, c.cfg.GPU, c.cfg.VRAM), func(t *testing.T) {
 			var log bytes.Buffer
-			_, err := openController(&c.cfg, slog.New(slog.NewTextHandler(&log, nil)))
+			_, err := openController(&c.cfg, nil, slog.New(slog.NewTextHandler(&log, nil)))
 			require.ErrorContains(t, err, c.want)
 			require.Contains(t, log.String(), c.said)
 		})

@@ -40,10 +40,10 @@ drive and from the drive to the device's memory, are then known to work.`,
 			}
 			cfg.MemoryMode, cfg.Doorbell = new(controller.MemoryMode), engine.DoorbellBAR // there are no lanes to choose for
 			log := warnings(c.ErrOrStderr())
-			ctl, err := openController(&cfg, log)
+			ctl, err := openController(&cfg, nil, log)
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
 				cfg.ReadOnly = true // the controller then says that it is write protected, which is so
-				ctl, err = openController(&cfg, log)
+				ctl, err = openController(&cfg, nil, log)
 			}
 			if err != nil {
 				return err

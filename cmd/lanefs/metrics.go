@@ -63,6 +63,9 @@ func (d *daemon) page() (*metrics.Page, error) {
 			where = "host"
 		}
 		labels := []string{"queue", fmt.Sprint(q.QID), "lane", where}
+		if len(r.Members) > 0 {
+			labels = append(labels, "member", fmt.Sprint(q.Member))
+		}
 		count := func(name, help string, n uint64, more ...string) {
 			p.Counter("queue_"+name, help, float64(n), append(labels[:len(labels):len(labels)], more...)...)
 		}

@@ -19,9 +19,9 @@ func mountCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
-		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device, also as LABEL=, UUID=, PARTLABEL= or PARTUUID=
-as with mount(8), or an NVMe function's PCI address; ADDR/NSID is a namespace of
-it, and ADDR-partN or IMAGE-partN a partition (GPT, or DOS without extended ones). The command returns 0 once the mount answers; the
+		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device or an NVMe function's PCI address,
+or LABEL=, UUID=, PARTLABEL= or PARTUUID= of one, as with mount(8). ADDR/NSID is a namespace of a function, and ADDR-partN or IMAGE-partN a partition (GPT, or DOS without extended ones). DEVICE,DEVICE,… are the members of a Linux md array
+of level raid0 or linear, in any order. The command returns 0 once the mount answers; the
 process that serves it goes to the background unless --foreground is given. What LaneFS has mounted already is mounted once more
 at DIR, by root.`,
 		Args: exactly("DEVICE DIR"),
@@ -85,14 +85,8 @@ func (c *mountConfig) set(device, dir string, options []string) error {
 			return err
 		}
 	}
-	if device, err = c.take(device); err != nil {
+	if err := c.take(device); err != nil {
 		return err
-	}
-	if c.Device, err = resolveDevice(device); err != nil {
-		return err
-	}
-	if err := c.CheckDevice(isFunction(c.Device)); err != nil {
-		return usage(fmt.Errorf("device %q: %w", device, err))
 	}
 	c.Dir, err = resolveDir(dir)
 	return err

@@ -21,59 +21,78 @@ var (
 
 // where is what of a device is meant.
 type where struct {
-	device string
-	nsid   uint32 // 0: not said
-	part   int    // 0: all of it
+	Device string
+	NSID   uint32 `json:",omitempty"` // 0: not said
+	Part   int    `json:",omitempty"` // 0: all of it
+}
+
+// String is DEVICE[/NSID][-partN].
+func (w where) String() string {
+	s := w.Device
+	if w.NSID > 0 {
+		s = fmt.Sprintf("%s/%d", s, w.NSID)
+	}
+	if w.Part > 0 {
+		s = fmt.Sprintf("%s-part%d", s, w.Part)
+	}
+	return s
 }
 
 // splitDevice takes a DEVICE argument apart. A file of that name is that file.
 func splitDevice(arg string) (where, error) {
-	w := where{device: arg}
+	w := where{Device: arg}
 	if _, err := os.Lstat(arg); err == nil {
 		return w, nil
 	}
 	if m := partName.FindStringSubmatch(arg); m != nil {
-		w.device = m[1]
-		w.part, _ = strconv.Atoi(m[2])
+		w.Device = m[1]
+		w.Part, _ = strconv.Atoi(m[2])
 	}
-	if m := functionName.FindStringSubmatch(w.device); m != nil && pciAddress.MatchString(m[1]) {
+	if m := functionName.FindStringSubmatch(w.Device); m != nil && pciAddress.MatchString(m[1]) {
 		n, err := strconv.ParseUint(m[2], 10, 32)
 		if err != nil {
 			return w, fmt.Errorf("device %q: namespace %s: %w", arg, m[2], err)
 		}
-		w.device, w.nsid = m[1], uint32(n)
+		w.Device, w.NSID = m[1], uint32(n)
 	}
-	if pciAddress.MatchString(w.device) {
+	if pciAddress.MatchString(w.Device) {
 		return w, nil
 	}
-	if st, err := os.Stat(w.device); w.part > 0 && (err != nil || !st.Mode().IsRegular()) {
-		return where{device: arg}, nil // what there is not is said of the whole name
+	if st, err := os.Stat(w.Device); w.Part > 0 && (err != nil || !st.Mode().IsRegular()) {
+		return where{Device: arg}, nil // what there is not is said of the whole name
 	}
 	return w, nil
 }
 
-// take fills in what of a device is meant.
-func (c *mountConfig) take(arg string) (device string, err error) {
-	w, err := splitDevice(arg)
-	if err != nil {
-		return "", err
+// resolve finds what of a device an argument means, and checks that it can be opened.
+func (c *mountConfig) resolve(arg string) (w where, err error) {
+	if _, err := os.Lstat(arg); err != nil {
+		arg = unlink(arg)
 	}
-	if w.nsid > 0 && c.NSID > 0 && c.NSID != w.nsid {
-		return "", fmt.Errorf("device %q names namespace %d, and nsid= namespace %d", arg, w.nsid, c.NSID)
+	if w, err = splitDevice(arg); err != nil {
+		return w, err
 	}
-	if w.nsid > 0 {
-		c.NSID = w.nsid
+	if name, value, tag := parseTag(w.Device); tag {
+		if _, err := os.Lstat(w.Device); err != nil {
+			if w, err = findTag(name, value); err != nil {
+				return w, err
+			}
+		}
 	}
-	c.Part = w.part
-	return w.device, nil
+	if w.NSID > 0 && c.NSID > 0 && c.NSID != w.NSID {
+		return w, fmt.Errorf("device %q names namespace %d, and nsid= namespace %d", arg, w.NSID, c.NSID)
+	}
+	w.Device, err = resolveDevice(w.Device)
+	return w, err
 }
 
 // openPart opens the partition that is meant.
-func (s *stack) openPart(cfg *mountConfig, log *slog.Logger) error {
+func (u *unit) openPart(log *slog.Logger) error {
+	cfg := u.cfg
 	if cfg.Part == 0 {
 		return nil
 	}
-	t, err := partition.Read(s.dev)
+	t, err := partition.Read(u.dev)
 	if err != nil {
 		return fmt.Errorf("%s-part%d: %w", cfg.Device, cfg.Part, err)
 	}
@@ -84,14 +103,14 @@ func (s *stack) openPart(cfg *mountConfig, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", cfg.Device, err)
 	}
-	s.part = partition.Open(s.dev, p)
+	u.part = partition.Open(u.dev, p)
 	return nil
 }
 
-// disk is the device that a volume is on.
-func (s *stack) disk() blockdev.Device {
-	if s.part != nil {
-		return s.part
+// disk is the unit's namespace, or the partition of it that is meant.
+func (u *unit) disk() blockdev.Device {
+	if u.part != nil {
+		return u.part
 	}
-	return s.dev
+	return u.dev
 }

@@ -15,18 +15,18 @@ func TestSplitDevice(t *testing.T) {
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.WriteFile(img+"-part7", nil, 0o600))
 	for arg, want := range map[string]where{
-		"0000:04:00.0":         {device: "0000:04:00.0"},
-		"0000:04:00.0/3":       {device: "0000:04:00.0", nsid: 3},
-		"0000:04:00.0-part2":   {device: "0000:04:00.0", part: 2},
-		"04:00.0/1-part12":     {device: "04:00.0", nsid: 1, part: 12},
-		img:                    {device: img},
-		img + "-part2":         {device: img, part: 2},
-		img + "-part7":         {device: img + "-part7"}, // a file of that name is that file
-		"/nowhere/image-part2": {device: "/nowhere/image-part2"},
-		"/dev/null-part1":      {device: "/dev/null-part1"}, // no regular file
-		img + "-part0":         {device: img + "-part0"},
-		"LABEL=some-part1":     {device: "LABEL=some-part1"},
-		"0000:04:00.0/0":       {device: "0000:04:00.0/0"},
+		"0000:04:00.0":         {Device: "0000:04:00.0"},
+		"0000:04:00.0/3":       {Device: "0000:04:00.0", NSID: 3},
+		"0000:04:00.0-part2":   {Device: "0000:04:00.0", Part: 2},
+		"04:00.0/1-part12":     {Device: "04:00.0", NSID: 1, Part: 12},
+		img:                    {Device: img},
+		img + "-part2":         {Device: img, Part: 2},
+		img + "-part7":         {Device: img + "-part7"}, // a file of that name is that file
+		"/nowhere/image-part2": {Device: "/nowhere/image-part2"},
+		"/dev/null-part1":      {Device: "/dev/null-part1"}, // no regular file
+		img + "-part0":         {Device: img + "-part0"},
+		"LABEL=some-part1":     {Device: "LABEL=some-part1"},
+		"0000:04:00.0/0":       {Device: "0000:04:00.0/0"},
 	} {
 		got, err := splitDevice(arg)
 		require.NoError(t, err)

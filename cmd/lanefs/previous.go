@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -43,9 +44,17 @@ func held(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// same says whether two names are of one device.
+// same says whether two names are of one device, or two lists of the members of one array.
 func same(a, b string) bool {
 	if a == b {
+		return true
+	}
+	if x, y := splitList(a), splitList(b); len(x) > 1 && len(x) == len(y) {
+		for _, one := range x {
+			if !slices.ContainsFunc(y, func(other string) bool { return same(one, other) }) {
+				return false
+			}
+		}
 		return true
 	}
 	var x, y unix.Stat_t

@@ -26,7 +26,8 @@ func rawCommand() *cobra.Command {
 		Long: `Mounts DEVICE itself on FILE, a regular file, which is made if it is not there: FILE then has the device's bytes. So
 mkfs.ext4, e2fsck, debugfs, dd and fio work on a function that is bound to user space, through its lanes. fsync(2) is the
 device's flush. FILE keeps its size, as a block device does: O_TRUNC does nothing. Nobody else can have DEVICE meanwhile, no
-mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro.`,
+mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro. The members of an md
+array, separated by commas, are shown as the array; one of them alone as it is.`,
 		Args: exactly("DEVICE FILE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {
@@ -53,9 +54,11 @@ mount either. "lanefs umount FILE" ends it. Of the mount options those of the la
 			if err := fs.CheckRawPoint(cfg.Dir); err != nil {
 				return err
 			}
-			if st, err := os.Stat(cfg.Device); err == nil {
-				if at, err := os.Stat(cfg.Dir); err == nil && os.SameFile(st, at) {
-					return fmt.Errorf("%q is the device itself: name another file", filepath.Base(cfg.Dir))
+			for _, one := range cfg.units() {
+				if st, err := os.Stat(one.Device); err == nil {
+					if at, err := os.Stat(cfg.Dir); err == nil && os.SameFile(st, at) {
+						return fmt.Errorf("%q is the device itself: name another file", filepath.Base(cfg.Dir))
+					}
 				}
 			}
 			if cfg.Foreground {
@@ -118,10 +121,10 @@ func (s *stack) sync() error {
 	switch {
 	case s.vol != nil:
 		return s.vol.Sync()
-	case s.dev.Info().ReadOnly:
+	case s.disk().Info().ReadOnly:
 		return nil
 	}
-	return s.dev.Flush()
+	return s.disk().Flush()
 }
 
 var errRaw = errors.New("it shows a device as a file, and has no volume open")

@@ -28,6 +28,7 @@ type report struct {
 
 	Runtime runtimeReport  `json:"runtime"`
 	Device  deviceReport   `json:"device"`
+	Members []memberReport `json:"members,omitempty"` // of an array, in the order of the command line
 	Queues  []queueCounted `json:"queues"`
 	Total   queueCounters  `json:"total"`
 	Volume  volumeReport   `json:"volume"`
@@ -116,6 +117,16 @@ type deviceReport struct {
 	Failed        string `json:"failed,omitempty"` // why nothing is said to be durable any more
 }
 
+// memberReport is a device of an array.
+type memberReport struct {
+	Name     string `json:"name"`
+	Model    string `json:"model"`
+	Serial   string `json:"serial"`
+	Firmware string `json:"firmware"`
+	NSID     uint32 `json:"nsid"`
+	Size     int64  `json:"size"`
+}
+
 // queueCounters are counted by the lane's own kernel code.
 type queueCounters struct {
 	Commands     uint64 `json:"commands"`
@@ -134,11 +145,13 @@ type queueCounters struct {
 type queueCounted struct {
 	QID uint16 `json:"qid"`
 	CPU bool   `json:"cpu,omitempty"` // its lane runs on the CPU, beside those on a GPU
+
+	Member int `json:"member,omitempty"` // of an array: whose it is, the first being 0
 	queueCounters
 }
 
-func queueReport(q engine.LaneStats) queueCounted {
-	c := queueCounted{QID: q.QID, CPU: q.CPU}
+func queueReport(q engine.LaneStats, member int) queueCounted {
+	c := queueCounted{QID: q.QID, CPU: q.CPU, Member: member}
 	c.add(q)
 	return c
 }

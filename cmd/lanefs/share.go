@@ -100,15 +100,25 @@ type copier struct {
 
 func (c *copier) Copy(dst, src gpu.Addr, n int64) error { return c.streams.Copy(c.rt, dst, src, n) }
 
-// proveArrives shows that what the drive reads into m arrives there: the first block of the device, after m got other bytes.
+// proveArrives shows that what each drive reads into m arrives there.
 func (s *stack) proveArrives(m *residency.Memory) error {
-	n := int(s.dev.Info().BlockSize)
-	buf, err := s.dev.Alloc(n)
+	for _, u := range s.all() {
+		if err := u.proveArrives(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proveArrives reads the first block of the device into m, after m got other bytes.
+func (u *unit) proveArrives(m *residency.Memory) error {
+	n := int(u.dev.Info().BlockSize)
+	buf, err := u.dev.Alloc(n)
 	if err != nil {
 		return err
 	}
 	defer buf.Release()
-	if err := s.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{buf.Slice(0, n)}}); err != nil {
+	if err := u.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{buf.Slice(0, n)}}); err != nil {
 		return err
 	}
 	want, got := bytes.Clone(buf.Bytes()[:n]), make([]byte, n)
@@ -118,7 +128,7 @@ func (s *stack) proveArrives(m *residency.Memory) error {
 	if err := m.Put(0, got); err != nil {
 		return err
 	}
-	if err := s.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{m.Slice(0, n)}}); err != nil {
+	if err := u.dev.Do(&blockdev.Request{Op: blockdev.OpRead, Bufs: []blockdev.Slice{m.Slice(0, n)}}); err != nil {
 		return err
 	}
 	if err := m.Get(0, got); err != nil {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/lanefs/lanefs/blockdev/md"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/partition"
 	"github.com/lanefs/lanefs/fs/ext4"
@@ -16,11 +17,19 @@ import (
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
 type stack struct {
+	unit              // the only one, or the first of an array
+	others []*unit    // of an array
+	array  *md.Device // nil: the volume is on the unit itself
+	vol    *ext4.FS
+}
+
+// unit is a namespace and what drives it. Those of an array have a runtime and buffers in common.
+type unit struct {
+	cfg *mountConfig // its own
 	drive
 	eng  *engine.Engine
 	dev  *namespace.Namespace
 	part *partition.Device // nil: all of dev
-	vol  *ext4.FS
 }
 
 // directLanes is that of a block device with lanes on the CPU.
@@ -34,27 +43,50 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.drive, err = openController(cfg, log); err != nil {
+	var on []namespace.On
+	for i, one := range cfg.units() {
+		u, beside := &s.unit, (*drive)(nil)
+		if i > 0 {
+			u, beside = &unit{}, &s.drive
+			s.others = append(s.others, u)
+		}
+		if err := u.open(one, beside, log); err != nil {
+			return s, err
+		}
+		on = append(on, namespace.On{Engine: u.eng, NSID: one.namespace()})
+	}
+	devs, err := namespace.OpenAll(on, namespace.Options{Pinned: cfg.Pinned, Log: log})
+	if err != nil {
 		return s, err
+	}
+	for i, u := range s.all() {
+		u.dev = devs[i]
+	}
+	for _, u := range s.all() {
+		if err := u.openPart(log); err != nil {
+			return s, err
+		}
+	}
+	return s, s.assemble(cfg, log)
+}
+
+// open opens the controller and its lanes, on the runtime of another unit's drive if it stands beside one.
+func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err error) {
+	u.cfg = cfg
+	if u.drive, err = openController(cfg, beside, log); err != nil {
+		return err
 	}
 	ec := cfg.engine()
-	ec.Doorbell = s.choice.Doorbell
-	ec.CPU = s.cpu
-	if soft, ok := s.ctl.(*softctl.Controller); ok && soft.Direct() && cfg.Lanes == 0 && s.rt.Facts().CallerDriven {
+	ec.Doorbell = u.choice.Doorbell
+	ec.CPU = u.cpu
+	if soft, ok := u.ctl.(*softctl.Controller); ok && soft.Direct() && cfg.Lanes == 0 && u.rt.Facts().CallerDriven {
 		ec.Lanes = max(ec.Lanes, directLanes) // a lone request keeps its lane while the device works
 	}
-	if s.copy != nil {
+	if u.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 	}
-	if s.eng, err = engine.New(s.nvme, ec); err != nil {
-		return s, err
-	}
-	opt := namespace.Options{Pinned: cfg.Pinned, Log: log}
-	if s.dev, err = namespace.Open(s.eng, cfg.namespace(), opt); err != nil {
-		return s, err
-	}
-	err = s.openPart(cfg, log)
-	return s, err
+	u.eng, err = engine.New(u.nvme, ec)
+	return err
 }
 
 // mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
@@ -117,16 +149,25 @@ func (s *stack) Close() error {
 	if s.vol != nil {
 		errs = append(errs, s.vol.Close())
 	}
-	if s.part != nil {
-		errs = append(errs, s.part.Close())
+	if s.array != nil {
+		errs = append(errs, s.array.Close())
 	}
-	if s.dev != nil {
-		errs = append(errs, s.dev.Close())
+	all := s.all()
+	for _, u := range all {
+		if u.part != nil {
+			errs = append(errs, u.part.Close())
+		}
+		if u.dev != nil {
+			errs = append(errs, u.dev.Close())
+		}
 	}
-	if s.eng != nil {
-		errs = append(errs, s.eng.Close())
+	slices.Reverse(all) // the first has what they have in common
+	for _, u := range all {
+		if u.eng != nil {
+			errs = append(errs, u.eng.Close())
+		}
+		errs = append(errs, u.drive.Close())
 	}
-	errs = append(errs, s.drive.Close())
-	s.vol, s.part, s.dev, s.eng = nil, nil, nil, nil
+	*s = stack{unit: unit{cfg: s.cfg}}
 	return errors.Join(errs...)
 }

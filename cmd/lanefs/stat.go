@@ -18,6 +18,9 @@ import (
 // report reads the counters. The stack must be open: see whileServed.
 func (d *daemon) report() *report {
 	s, i, facts := d.stack, d.stack.dev.Info(), d.stack.rt.Facts()
+	if s.array != nil {
+		i = s.array.Info()
+	}
 	var v ext4.Stats
 	var held *ext4.Held
 	readOnly, f := i.ReadOnly, d.srv.Stats()
@@ -30,7 +33,7 @@ func (d *daemon) report() *report {
 		Full:    newFullReport(s.dev.Full(), held),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
-			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), s.mediumFailed()},
+			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), ""},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
@@ -42,9 +45,6 @@ func (d *daemon) report() *report {
 	}
 	route, why := s.eng.Doorbells()
 	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.choice.Mode, route.String(), s.choice.Refused
-	if f := s.nvme.Failover(); f != nil {
-		r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
-	}
 	if why != nil {
 		r.Runtime.NoBAR = oneLine(why)
 	}
@@ -56,9 +56,21 @@ func (d *daemon) report() *report {
 		n := s.copy.Counters()
 		r.Runtime.Copies = &n
 	}
-	for _, q := range s.eng.Stats() {
-		r.Queues = append(r.Queues, queueReport(q))
-		r.Total.add(q)
+	for k, u := range s.all() {
+		for _, q := range u.eng.Stats() {
+			r.Queues = append(r.Queues, queueReport(q, k))
+			r.Total.add(q)
+		}
+		if f := u.nvme.Failover(); f != nil && r.Runtime.Failed == "" {
+			r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
+		}
+		if r.Device.Failed == "" {
+			r.Device.Failed = u.mediumFailed()
+		}
+		if s.array != nil {
+			m := u.disk().Info()
+			r.Members = append(r.Members, memberReport{u.cfg.name(), m.Model, m.Serial, m.Firmware, m.NSID, int64(m.Size())})
+		}
 	}
 	return r
 }
@@ -119,8 +131,15 @@ func (r *report) print(out io.Writer) error {
 		how += ", read-only"
 	}
 	fmt.Fprintf(out, "%s on %s%s\n", i.Name, r.Dir, how)
-	fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
-		i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
+	if len(r.Members) == 0 {
+		fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
+			i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
+	} else {
+		fmt.Fprintf(out, "array       %s, %s: %s in blocks of %d\n", i.Model, i.Serial, units.Bytes(i.Size), i.BlockSize)
+	}
+	for k, m := range r.Members {
+		fmt.Fprintf(out, "member %-4d %s: %s, serial %s, firmware %s, namespace %d, %s\n", k, m.Name, m.Model, m.Serial, m.Firmware, m.NSID, units.Bytes(m.Size))
+	}
 	if i.Path != "" {
 		fmt.Fprintf(out, "medium      %s\n", i.Path)
 	}
@@ -180,6 +199,9 @@ func (r *report) print(out io.Writer) error {
 	}
 	for _, q := range r.Queues {
 		name := fmt.Sprint(q.QID)
+		if len(r.Members) > 0 {
+			name = fmt.Sprintf("%d of %d", q.QID, q.Member)
+		}
 		if q.CPU {
 			name += " cpu"
 		}

@@ -3,10 +3,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev/md/mdtest"
 )
 
 const (
@@ -74,3 +78,83 @@ func TestTags(t *testing.T) {
 	_, err = resolveDevice("UUID=00000000-0000-0000-0000-000000000000")
 	require.ErrorContains(t, err, "UUID=00000000-0000-0000-0000-000000000000")
 }
+
+// TestTagsOnDisk: the tags of partitions and volumes of a disk that the kernel does not see, here an image; a half of a mirror has none.
+func TestTagsOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	img := filepath.Join(dir, "disk")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 40<<20))
+	sfdisk, err := exec.LookPath("sfdisk")
+	if err != nil {
+		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+	}
+	c := exec.Command(sfdisk, "-q", img)
+	c.Stdin = strings.NewReader("label: gpt\nstart=2048, size=16384, name=\"first one\"\nstart=20480, size=16384, uuid=6F1B2C3D-0002-4002-8003-0123456789AB\n" +
+		"start=40960, size=16384, uuid=6F1B2C3D-0003-4002-8003-0123456789AB\n")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	put := func(at int64) {
+		vol := filepath.Join(dir, "vol")
+		require.NoError(t, os.WriteFile(vol, nil, 0o600))
+		require.NoError(t, os.Truncate(vol, 8<<20))
+		tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, vol)
+		b, err := os.ReadFile(vol)
+		require.NoError(t, err)
+		f, err := os.OpenFile(img, os.O_RDWR, 0)
+		require.NoError(t, err)
+		defer f.Close()
+		_, err = f.WriteAt(b, at)
+		require.NoError(t, err)
+	}
+	put(20480 * 512)
+	all, err := tagsOf(img)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	for tag, part := range map[[2]string]int{{"PARTLABEL", "first one"}: 1, {"PARTUUID", "6F1B2C3D-0002-4002-8003-0123456789AB"}: 2, {"LABEL", tagLabel}: 2,
+		{"UUID", strings.ToUpper(tagUUID)}: 2, {"PARTUUID", "6f1b2c3d-0003-4002-8003-0123456789ab"}: 3, {"UUID", "0-0"}: 0} {
+		w, ok, err := choose(all, tag[0], tag[1])
+		require.NoError(t, err)
+		require.Equal(t, part > 0, ok, tag)
+		require.Equal(t, part, w.Part, tag)
+	}
+	put(40960 * 512)
+	all, err = tagsOf(img)
+	require.NoError(t, err)
+	_, _, err = choose(all, "LABEL", tagLabel)
+	require.ErrorContains(t, err, fmt.Sprintf("LABEL=%s is on %s-part2 and %s-part3", tagLabel, img, img))
+	f, err := os.OpenFile(img, os.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, mdtest.Array{Set: 1, Level: 1, Disks: 2}.Write(at{f, 40960 * 512}, 8<<20, 0))
+	require.NoError(t, f.Close())
+	all, err = tagsOf(img)
+	require.NoError(t, err)
+	w, ok, err := choose(all, "LABEL", tagLabel)
+	require.NoError(t, err)
+	require.True(t, ok && w.Part == 2, "part 3 is a half of a mirror")
+	_, err = tagsOf(filepath.Join(dir, "missing"))
+	require.Error(t, err)
+
+	// udev's links of what the kernel does not have any more say where it is.
+	for arg, want := range map[string]string{
+		"/dev/disk/by-uuid/" + tagUUID:                              "UUID=" + tagUUID,
+		"/dev/disk/by-label/" + encodeTag("my disk/1é\\x\xff"):      "LABEL=my disk/1é\\x\xff",
+		"/dev/disk/by-partlabel/a,b":                                "PARTLABEL=a,b",
+		"/dev/disk/by-label/odd\\x2":                                "LABEL=odd\\x2",
+		"/dev/disk/by-path/pci-0000:04:00.0-nvme-1":                 "0000:04:00.0/1",
+		"/dev/disk/by-path/pci-0000:04:00.0-nvme-12-part3":          "0000:04:00.0/12-part3",
+		"/dev/disk/by-path/pci-0000:04:00.0-ata-1":                  "/dev/disk/by-path/pci-0000:04:00.0-ata-1",
+		"/dev/disk/by-id/nvme-eui.00000000000000000000000000000000": "/dev/disk/by-id/nvme-eui.00000000000000000000000000000000",
+		"image": "image",
+	} {
+		require.Equal(t, want, unlink(arg), arg)
+	}
+}
+
+// at writes at an offset.
+type at struct {
+	f   *os.File
+	off int64
+}
+
+func (a at) WriteAt(b []byte, off int64) (int, error) { return a.f.WriteAt(b, a.off+off) }

@@ -7,14 +7,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
 . "$here/archive.sh"
 
-modules="nvme ext4 fuse vfio-pci vfio_iommu_type1 virtio_pci virtio_console loop dm-mod raid1"
+modules="nvme ext4 fuse vfio-pci vfio_iommu_type1 virtio_pci virtio_console loop dm-mod raid1 raid0"
+# Tests load these themselves: they make devices when they are loaded.
+later="null_blk scsi_debug"
 
 mkdir -p "$cache"
 exec 9>"$cache/stock.lock"
 flock -w 1800 9 || { echo "lab: another download has held $cache/stock.lock for half an hour" >&2; exit 1; }
-# A kernel fetched in the last thirty days is new enough.
+# A kernel fetched in the last thirty days is new enough, if it has these modules.
 found=$(find "$cache" -maxdepth 2 -path '*/stock-*/complete' -mtime -30 2>/dev/null | sort -V | tail -1)
-if [ -n "$found" ]; then
+if [ -n "$found" ] && [ "$(cat "$found")" = "$modules; $later" ]; then
 	dirname "$found"
 	exit
 fi
@@ -47,25 +49,30 @@ config=$(find "$root" -path '*/boot/config*' -type f | head -1)
 mkdir -p "$out.new/all/lib/modules"
 mv "$tree" "$out.new/all/lib/modules/$version"
 depmod -b "$out.new/all" "$version" 2>/dev/null # it misses lists that are in another package
-for m in $modules; do
-	# What is built into the kernel has no file.
-	modprobe -d "$out.new/all" -S "$version" --show-depends "$m" 2>/dev/null || echo "lab: $m is not a module of $version" >&2
-done | sed -n 's/^insmod //p' | awk '!seen[$1]++ { print $1 }' >"$out.new/order"
 mkdir -p "$out.new/modules"
-: >"$out.new/modules/order"
-while read -r file; do
-	name=$(basename "$file")
-	case $name in
-	*.xz) xz -dc "$file" >"$out.new/modules/${name%.xz}" ;;
-	*.zst) zstd -qdc "$file" >"$out.new/modules/${name%.zst}" ;;
-	*) cp "$file" "$out.new/modules/" ;;
-	esac
-	name=${name%.xz}
-	echo "${name%.zst}" >>"$out.new/modules/order"
-done <"$out.new/order"
-rm -rf "$out.new/all" "$out.new/root" "$out.new/order"
+keep() { # list, modules: keeps them with those they depend on, and lists them in the order to load
+	local m file name
+	for m in $2; do
+		# What is built into the kernel has no file.
+		modprobe -d "$out.new/all" -S "$version" --show-depends "$m" 2>/dev/null || echo "lab: $m is not a module of $version" >&2
+	done | sed -n 's/^insmod //p' | awk '!seen[$1]++ { print $1 }' >"$out.new/$1"
+	while read -r file; do
+		name=$(basename "$file")
+		case $name in
+		*.xz) xz -dc "$file" >"$out.new/modules/${name%.xz}" ;;
+		*.zst) zstd -qdc "$file" >"$out.new/modules/${name%.zst}" ;;
+		*) cp "$file" "$out.new/modules/" ;;
+		esac
+		name=${name%.xz}
+		echo "${name%.zst}"
+	done <"$out.new/$1" >"$out.new/modules/$1"
+	rm "$out.new/$1"
+}
+keep order "$modules"
+keep later "$later"
+rm -rf "$out.new/all" "$out.new/root"
 echo "$binary" >"$out.new/version"
-: >"$out.new/complete"
+echo "$modules; $later" >"$out.new/complete"
 rm -rf "$out"
 mv "$out.new" "$out"
 echo "$out"

@@ -122,6 +122,26 @@ func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	return &Chunk{d: d}, nil
 }
 
+// Share maps a chunk of another controller's for this one, too: a drive beside it reads and writes the same buffers. Close of what it gives
+// unmaps that, and comes before the chunk's own.
+func (c *Controller) Share(of *Chunk) (*Chunk, error) {
+	o := of.d
+	off := int64(o.Addr - o.Mem.Addr())
+	at, err := c.t.Map(o.Mem, off, o.Size)
+	if err == nil && int64(at)%max(PageSize, c.mps) != 0 {
+		err = errors.Join(fmt.Errorf("address %#x is within a page of %d bytes", at, c.mps), c.t.Unmap(at))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of %v memory for %s, too: %w", o.Size, o.Mem.Kind(), c.t.Name(), err)
+	}
+	d := &DMA{Mem: o.Mem, of: o.of, c: c, mapped: at, IOVA: at, Addr: o.Addr, Host: o.Host, Size: o.Size, borrowed: true}
+	c.keep(d)
+	if !d.Mem.Reach().Owner.Outlives() {
+		c.dataOnGPU.Store(true)
+	}
+	return &Chunk{d: d}, nil
+}
+
 // Memory is the memory of the chunk, which the chunk owns unless it is borrowed.
 func (c *Chunk) Memory() gpu.Memory { return c.d.Mem }
 

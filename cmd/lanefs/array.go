@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/md"
+)
+
+// DEVICE may be the members of an md array, in any order, separated by commas: ADDR,ADDR or IMAGE,IMAGE, or partitions of them.
+
+// splitList takes a list of devices apart. One whose parts do not all look like devices is one name: a file's, or a label with a comma.
+func splitList(arg string) []string {
+	list := strings.Split(arg, ",")
+	if _, err := os.Lstat(arg); err == nil || len(list) == 1 {
+		return []string{arg}
+	}
+	for _, one := range list {
+		w, err := splitDevice(one)
+		_, _, tag := parseTag(one)
+		if _, there := os.Lstat(one); err != nil || !tag && there != nil && !pciAddress.MatchString(w.Device) && !strings.Contains(one, "/") {
+			return []string{arg}
+		}
+	}
+	return list
+}
+
+// take fills in what device is meant, and checks that it can be opened.
+func (c *mountConfig) take(arg string) error {
+	list := splitList(arg)
+	var all []where
+	for _, one := range list {
+		w, err := c.resolve(one)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(all, w) {
+			return fmt.Errorf("device %q is named twice: an array has each of its members once", one)
+		}
+		if len(all) > 0 && isFunction(w.Device) != isFunction(all[0].Device) {
+			return fmt.Errorf("%q and %q: an array's members are all PCI functions, or all images and block devices", list[0], one)
+		}
+		all = append(all, w)
+	}
+	if err := c.CheckDevice(isFunction(all[0].Device)); err != nil {
+		return usage(fmt.Errorf("device %q: %w", arg, err))
+	}
+	if len(all) == 1 {
+		c.use(all[0])
+		return nil
+	}
+	var names []string
+	for _, w := range all {
+		names = append(names, w.String())
+	}
+	c.Device, c.Members = strings.Join(names, ","), all
+	return nil
+}
+
+// use makes w the device.
+func (c *mountConfig) use(w where) {
+	c.Device, c.Part, c.Members = w.Device, w.Part, nil
+	if w.NSID > 0 {
+		c.NSID = w.NSID
+	}
+}
+
+// units are configurations of the devices, one each.
+func (c *mountConfig) units() []*mountConfig {
+	if len(c.Members) == 0 {
+		return []*mountConfig{c}
+	}
+	var all []*mountConfig
+	for _, w := range c.Members {
+		one := *c
+		one.use(w)
+		all = append(all, &one)
+	}
+	return all
+}
+
+// name is the device, its namespace and partition.
+func (c *mountConfig) name() string {
+	w := where{Device: c.Device, Part: c.Part}
+	if isFunction(c.Device) {
+		w.NSID = c.NSID
+	}
+	return w.String()
+}
+
+// assemble makes an array of the units, if they are its members. One device that is a member of more is not mounted by itself: a half of a
+// mirror would look like a volume. A raw device is shown as it is.
+func (s *stack) assemble(cfg *mountConfig, log *slog.Logger) (err error) {
+	if len(cfg.Members) == 0 {
+		if cfg.Raw {
+			return nil
+		}
+		super, err := md.Find(s.unit.disk())
+		switch {
+		case errors.Is(err, md.ErrOld):
+			return fmt.Errorf("%s: %w", cfg.name(), err)
+		case err != nil: // what cannot be read, or is damaged, makes no member
+			log.Warn("whether the device is a member of an md array cannot be told", "device", cfg.name(), "error", oneLine(err))
+			return nil
+		case super == nil:
+			return nil
+		}
+	}
+	var members []md.Member
+	for _, u := range s.all() {
+		members = append(members, md.Member{Name: u.cfg.name(), Dev: u.disk()})
+	}
+	s.array, err = md.Open(members)
+	return err
+}
+
+// all are the units, in the order of the command line.
+func (s *stack) all() []*unit { return append([]*unit{&s.unit}, s.others...) }
+
+// disk is the device that a volume is on.
+func (s *stack) disk() blockdev.Device {
+	if s.array != nil {
+		return s.array
+	}
+	return s.unit.disk()
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev/md/mdtest"
+)
+
+func TestSplitList(t *testing.T) {
+	dir := t.TempDir()
+	odd := filepath.Join(dir, "a,b")
+	require.NoError(t, os.WriteFile(odd, nil, 0o600))
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile("image", nil, 0o600))
+	for arg, want := range map[string][]string{
+		"0000:04:00.0":                         {"0000:04:00.0"},
+		"0000:04:00.0,05:00.0/2,06:00.0-part1": {"0000:04:00.0", "05:00.0/2", "06:00.0-part1"},
+		"/tmp/a,/tmp/missing":                  {"/tmp/a", "/tmp/missing"},
+		"image,./image":                        {"image", "./image"},
+		odd:                                    {odd}, // a file of that name is that file
+		"LABEL=fish, chips":                    {"LABEL=fish, chips"},
+		"PARTUUID=1,PARTUUID=2":                {"PARTUUID=1", "PARTUUID=2"},
+		"no,such":                              {"no,such"},
+		"0000:04:00.0,":                        {"0000:04:00.0,"},
+	} {
+		require.Equal(t, want, splitList(arg), arg)
+	}
+}
+
+// TestArray: an array of three images of different sizes is formatted, mounted, read and written as one, in any order of its members; less than
+// all, more, or one alone are refused by name.
+func TestArray(t *testing.T) {
+	p := newPlace(t)
+	a := mdtest.Array{Set: 3, Minor: 2, Chunk: 128, Features: 1 << 12, Layout: 2, Disks: 3}
+	var img []string
+	for role, mib := range []int64{24, 16, 40} {
+		img = append(img, p.path(fmt.Sprint("img", role)))
+		f, err := os.Create(img[role])
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(mib<<20))
+		require.NoError(t, a.Write(f, mib<<20, role))
+		require.NoError(t, f.Close())
+	}
+	other := p.path("other")
+	require.NoError(t, os.WriteFile(other, nil, 0o600))
+	require.NoError(t, os.Truncate(other, 16<<20))
+	dir, file := p.mkdir("mnt"), p.path("raw")
+	p.dirs = append(p.dirs, file)
+
+	abc, cab := strings.Join(img, ","), img[2]+","+img[0]+","+img[1]
+	p.ok("raw", "--gpu", "host", abc, file)
+	st, err := os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 80<<20-3*64<<10, st.Size()) // a chunk of each has the metadata
+	tool(t, "mkfs.ext4", "-q", "-F", file)
+	p.ok("umount", file)
+
+	for want, device := range map[string]string{
+		"has 3 members, and number 1, 2 is missing": img[0],
+		"and number 2 is missing":                   img[0] + "," + img[1],
+		"has no md metadata":                        abc + "," + other,
+		"is named twice":                            img[0] + "," + abc,
+		"no such file":                              abc + "," + p.path("missing"),
+	} {
+		require.Contains(t, p.fails("mount", "--gpu", "host", device, dir), want)
+	}
+
+	p.ok("mount", "--gpu", "host", abc, dir)
+	data := []byte(strings.Repeat("over all three members ", 1<<20))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), data, 0o600))
+	r, err := p.stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, "md raid0 of 3", r.Device.Model)
+	require.Len(t, r.Members, 3)
+	written := map[int]uint64{}
+	for _, q := range r.Queues {
+		written[q.Member] += q.BytesWritten
+	}
+	for m := range 3 {
+		require.Greater(t, written[m], uint64(1<<20), "member %d", m)
+	}
+	require.Contains(t, p.fails("mount", "--gpu", "host", img[1], p.mkdir("half")), "in use")
+	second := p.mkdir("second")
+	if os.Geteuid() == 0 {
+		p.ok("mount", "--gpu", "host", cab, second) // the same array, so one more mount of it
+		_, _, err = p.run("umount", second)
+		require.NoError(t, err)
+	}
+	p.ok("umount", dir)
+
+	require.Contains(t, p.ok("check", cab), "mounts it read-write")
+	p.ok("mount", "--gpu", "host", "-o", "ro", cab, dir)
+	got, err := os.ReadFile(filepath.Join(dir, "file"))
+	require.NoError(t, err)
+	require.Equal(t, string(data), string(got))
+	p.ok("umount", dir)
+	p.ok("raw", "--gpu", "host", "-r", cab, file)
+	fsck(t, file)
+	p.ok("umount", file)
+
+	// One member by itself is shown as it is.
+	p.ok("raw", "--gpu", "host", "-r", img[1], file)
+	st, err = os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 16<<20, st.Size())
+	p.ok("umount", file)
+}

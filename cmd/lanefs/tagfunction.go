@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/md"
+	"github.com/lanefs/lanefs/blockdev/namespace"
+	"github.com/lanefs/lanefs/blockdev/partition"
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
+)
+
+// A tag that no block device has may be of a PCI function that is bound to user space, where the kernel and udev do not see it: each that
+// nobody has is brought up and asked for its namespaces, their partition tables and superblocks. Only reads are sent.
+
+// tagged is a place with its tags; empty: it has none.
+type tagged struct {
+	where
+	tags map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
+}
+
+// findTag is the device that a tag names: a block device, or what is on a bound function.
+func findTag(name, value string) (where, error) {
+	dev, err := machine{}.find(name, value)
+	if err == nil || value == "" {
+		return where{Device: dev}, err
+	}
+	var all []tagged
+	functions, _ := pci.System{}.Functions()
+	for _, f := range functions {
+		if !f.NVMe() || f.Driver != pci.VFIO {
+			continue
+		}
+		there, why := tagsOf(string(f.Addr))
+		if all = append(all, there...); why != nil {
+			err = fmt.Errorf("%w; %s could not be asked: %s", err, f.Addr, oneLine(why))
+		}
+	}
+	w, ok, many := choose(all, name, value)
+	switch {
+	case many != nil:
+		return w, many
+	case ok:
+		return w, nil
+	}
+	return w, err
+}
+
+// choose is the one of all that a tag names; an error if there are two.
+func choose(all []tagged, name, value string) (found where, ok bool, err error) {
+	if strings.HasSuffix(name, "UUID") {
+		value = strings.ToLower(value)
+	}
+	for _, t := range all {
+		if have, has := t.tags[name]; !has || have != value {
+			continue
+		}
+		if ok {
+			return where{}, false, fmt.Errorf("%s=%s is on %v and %v: say which by its address", name, value, found, t.where)
+		}
+		found, ok = t.where, true
+	}
+	return found, ok, nil
+}
+
+// tagsOf asks a device, a function or an image, for the tags of its namespaces and their partitions.
+func tagsOf(device string) (all []tagged, err error) {
+	cfg := mountConfig{Device: device, Config: mountopt.Default()}
+	cfg.GPU, cfg.ReadOnly, cfg.Lanes = "host", true, 1
+	var u unit
+	defer func() {
+		if u.dev != nil {
+			err = errors.Join(err, u.dev.Close())
+		}
+		if u.eng != nil {
+			err = errors.Join(err, u.eng.Close())
+		}
+		err = errors.Join(err, u.drive.Close())
+	}()
+	if err = u.open(&cfg, nil, slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
+	for _, ns := range u.nvme.Namespaces() {
+		if ns.Unusable != nil {
+			continue
+		}
+		if u.dev, err = namespace.Open(u.eng, ns.ID, namespace.Options{}); err != nil {
+			return all, err
+		}
+		w := where{Device: device, NSID: ns.ID}
+		if !isFunction(device) {
+			w.NSID = 0
+		}
+		all = append(all, tagsOn(u.dev, w)...)
+		if err := u.dev.Close(); err != nil {
+			return all, err
+		}
+		u.dev = nil
+	}
+	return all, nil
+}
+
+// tagsOn are the tags of what is on a disk: a volume, or partitions with volumes.
+func tagsOn(d blockdev.Device, w where) []tagged {
+	if tags := volumeTags(d); len(tags) > 0 {
+		return []tagged{{w, tags}}
+	}
+	t, err := partition.Read(d)
+	if err != nil {
+		return nil
+	}
+	var all []tagged
+	for _, p := range t.Parts {
+		w.Part = p.Number
+		part := partition.Open(d, p)
+		tags := volumeTags(part)
+		if p.ID != "" {
+			tags["PARTUUID"] = p.ID
+		}
+		if p.Name != "" {
+			tags["PARTLABEL"] = p.Name
+		}
+		all = append(all, tagged{w, tags})
+	}
+	return all
+}
+
+// volumeTags are the tags of an ext4 volume. A member of an array has none: a half of a mirror looks like the volume.
+func volumeTags(d blockdev.Device) map[string]string {
+	tags := map[string]string{}
+	if s, err := md.Find(d); s != nil || errors.Is(err, md.ErrOld) {
+		return tags
+	}
+	n := max(4096, int(d.Info().BlockSize))
+	if d.Info().Size() < blockdev.Bytes(n) {
+		return tags
+	}
+	b, err := d.Alloc(n)
+	if err != nil {
+		return tags
+	}
+	defer b.Release()
+	if err := d.Read(0, b.Slice(0, n)); err != nil {
+		return tags
+	}
+	s, err := disk.DecodeSuperblock(b.Bytes()[disk.SuperblockOffset:n])
+	if err != nil {
+		return tags
+	}
+	u := s.UUID
+	tags["UUID"] = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+	if l := s.Label(); l != "" {
+		tags["LABEL"] = l
+	}
+	return tags
+}
+
+var byPath = regexp.MustCompile(`^pci-(` + pciAddress.String()[1:len(pciAddress.String())-1] + `)-nvme-([1-9][0-9]{0,9})(-part[1-9][0-9]{0,3})?$`)
+
+// unlink takes one of udev's links of a function that the kernel does not have any more for what it said: by-label and the like for a tag,
+// by-path for an address. Other names stay as they are.
+func unlink(arg string) string {
+	dir, name := filepath.Split(arg)
+	for tag, links := range tagLinks {
+		if dir == "/dev/disk/"+links+"/" {
+			return tag + "=" + decodeTag(name)
+		}
+	}
+	if m := byPath.FindStringSubmatch(name); m != nil && dir == "/dev/disk/by-path/" {
+		return m[1] + "/" + m[3] + m[4]
+	}
+	return arg
+}
+
+// decodeTag undoes encodeTag.
+func decodeTag(name string) string {
+	var b strings.Builder
+	for i := 0; i < len(name); i++ {
+		if n, err := strconv.ParseUint(name[min(i+2, len(name)):min(i+4, len(name))], 16, 8); err == nil && strings.HasPrefix(name[i:], `\x`) && i+4 <= len(name) {
+			b.WriteByte(byte(n))
+			i += 3
+			continue
+		}
+		b.WriteByte(name[i])
+	}
+	return b.String()
+}
