@@ -55,7 +55,7 @@ func TestSpecTables(t *testing.T) {
 		"lanefs_work": reflect.TypeFor[kernels.Work](), "lanefs_result": reflect.TypeFor[kernels.Result](),
 		"lanefs_cid": reflect.TypeFor[kernels.CID](), "lanefs_control": reflect.TypeFor[kernels.Control](),
 		"lanefs_status": reflect.TypeFor[kernels.Status](), "lanefs_counters": reflect.TypeFor[kernels.Counters](),
-		"lanefs_lane": reflect.TypeFor[kernels.Lane](),
+		"lanefs_lane": reflect.TypeFor[kernels.Lane](), "lanefs_trace": reflect.TypeFor[kernels.Trace](),
 	}
 	require.Len(t, got, len(want))
 	for name, typ := range want {

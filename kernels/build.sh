@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the images of the kernels: engine.hip into images/, the programs' kernel, pieces.hip, into the C SDK's images/, the tests' own
-# kernels into kerneltest/images/. They are committed,
+# Makes the images of the kernels: engine.hip into images/, those of measurements into traced/images/, the programs' kernel, pieces.hip,
+# into the C SDK's images/, the tests' own kernels into kerneltest/images/. They are committed,
 # so that a checkout builds without clang, and images.sum says which sources and images belong together.
 #
 #     build.sh           makes all images; go generate runs this
@@ -56,7 +56,7 @@ need() {
 
 # sums lists the sources and the images with their hashes.
 sums() {
-	sha256sum build.sh *.h *.hip kerneltest/*.hip images/* kerneltest/images/* "$sdk"/*
+	sha256sum build.sh *.h *.hip kerneltest/*.hip traced/*.hip images/* kerneltest/images/* traced/images/* "$sdk"/*
 }
 
 # No C library and no vendor's headers: the kernels need none. No configuration of the machine's clang, no CUDA or ROCm that it
@@ -69,7 +69,7 @@ gpu=("${host[@]}" --cuda-device-only -fuse-cuid=none)
 hip=(-x hip --no-gpu-bundle-output -nogpuinc -nogpulib -mcode-object-version=5)
 cuda=(-x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-path=/nonexistent -nocudainc -nocudalib)
 
-# build makes every image in the folders $1 (the engine's), $2 (the tests') and $3 (the SDK's).
+# build makes every image in the folders $1 (the engine's), $2 (the tests'), $3 (the SDK's) and $4 (those of measurements).
 build() {
 	local pids=() pid arch
 	image() { # compiler, name, then the compiler's arguments
@@ -81,8 +81,10 @@ build() {
 		pids+=($!)
 		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
 		pids+=($!)
+		"$clang" "$@" "${flags[@]}" -o "$traced/$name" traced/traced.hip &
+		pids+=($!)
 	}
-	local engine=$1 tests=$2 pieces=$3
+	local engine=$1 tests=$2 pieces=$3 traced=$4
 	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process.
 	local so=("${host[@]}" -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
 		-Wl,-z,defs -Wl,-z,now -Wl,--build-id=none)
@@ -101,13 +103,14 @@ build() {
 	for pid in "${pids[@]}"; do
 		wait "$pid"
 	done
-	gzip -9n "$engine"/* "$tests"/*
-	chmod 644 "$engine"/* "$tests"/* "$pieces"/*
+	gzip -9n "$engine"/* "$tests"/* "$traced"/*
+	chmod 644 "$engine"/* "$tests"/* "$pieces"/* "$traced"/*
 
 	# Arm has no image yet, but the sources stay clean for it. nvme_qp.h stands alone, for each kind of target.
 	local arm=(--target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC)
 	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" engine.hip
 	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" pieces.hip
+	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" traced/traced.hip
 	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" qp/read.hip
 	"$clang" "${host[@]}" -x c++ -fsyntax-only "${flags[@]}" qp/read.hip
 	"$clang" "${gpu[@]}" "${hip[@]}" --offload-arch=gfx90a -fsyntax-only "${flags[@]}" qp/read.hip
@@ -116,23 +119,25 @@ build() {
 
 # make_images makes the images and puts them in their folders; what is not made any more goes.
 make_images() {
-	build "$out/engine" "$out/tests" "$out/pieces"
-	rm -rf images kerneltest/images "$sdk"
+	build "$out/engine" "$out/tests" "$out/pieces" "$out/traced"
+	rm -rf images kerneltest/images traced/images "$sdk"
 	mv "$out/engine" images
 	mv "$out/tests" kerneltest/images
 	mv "$out/pieces" "$sdk"
+	mv "$out/traced" traced/images
 	sums >images.sum
 }
 
 # check compares what the sources make with what is committed.
 check() {
 	local differs=0 kind folder file
-	build "$out/engine" "$out/tests" "$out/pieces"
-	for kind in engine tests pieces; do
+	build "$out/engine" "$out/tests" "$out/pieces" "$out/traced"
+	for kind in engine tests pieces traced; do
 		case $kind in
 		engine) folder=images ;;
 		tests) folder=kerneltest/images ;;
 		pieces) folder=$sdk ;;
+		traced) folder=traced/images ;;
 		esac
 		for file in $( (ls "$out/$kind" && ls "$folder") | sort -u); do
 			cmp -s "$out/$kind/$file" "$folder/$file" && continue
@@ -155,7 +160,7 @@ scratch() {
 	mkdir -p ../build
 	out=$(mktemp -d ../build/kernels.XXXXXX)
 	trap 'rm -rf "$out"' EXIT
-	mkdir "$out/engine" "$out/tests" "$out/pieces"
+	mkdir "$out/engine" "$out/tests" "$out/pieces" "$out/traced"
 }
 
 case ${1:-} in

@@ -44,7 +44,7 @@ func TestImagesBelongToSources(t *testing.T) {
 		want[name] = sum
 	}
 	got := map[string]string{}
-	for _, pattern := range []string{"build.sh", "*.h", "*.hip", "kerneltest/*.hip", "images/*", "kerneltest/images/*", "../sdk/c/images/*"} {
+	for _, pattern := range []string{"build.sh", "*.h", "*.hip", "kerneltest/*.hip", "traced/*.hip", "images/*", "traced/images/*", "kerneltest/images/*", "../sdk/c/images/*"} {
 		names, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, name := range names {

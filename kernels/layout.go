@@ -16,7 +16,7 @@ import "structs"
 // Magic and Version are what a Lane begins with; the kernels refuse one that differs.
 const (
 	Magic   = 0x656e614c
-	Version = 4
+	Version = 5
 )
 
 // Sizes in bytes.
@@ -24,6 +24,7 @@ const (
 	WorkSize     = 64
 	ResultSize   = 32
 	CIDSize      = 32
+	TraceSize    = 64
 	ControlSize  = 64
 	StatusSize   = 64
 	CountersSize = 128
@@ -119,6 +120,21 @@ type CID struct {
 	Reserved [6]uint8
 }
 
+// Trace is when the steps of a command happened, in ticks of the lane's own clock: struct lanefs_trace. Only the kernels of package traced
+// write it.
+type Trace struct {
+	_         structs.HostLayout
+	Seen      uint64
+	Built     uint64
+	Released  uint64
+	Rung      uint64
+	Found     uint64
+	Answered  uint64
+	Seq       uint32 // that of the result
+	Reserved0 uint32
+	Reserved  uint64
+}
+
 // Control is written by the CPU and read by the lane: struct lanefs_control.
 type Control struct {
 	_        structs.HostLayout
@@ -187,7 +203,8 @@ type Lane struct {
 	PrpStride  uint32
 	PageSize   uint32
 	Silent     uint64
-	Reserved1  [6]uint64
+	Reserved1  [5]uint64
+	Trace      uint64 // ring_size Trace, for the CPU; 0: none
 
 	SqTail       uint32
 	CqHead       uint32
@@ -202,7 +219,7 @@ type Lane struct {
 	BadCid       uint32
 	CidTail      uint32
 	Ready        uint32
-	Reserved2    uint64
+	Stamps       uint64 // as many Trace as there are CIDs, for the lane
 	Totals       Counters
 }
 

@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #define LANEFS_MAGIC 0x656e614cu /* "Lane" */
-#define LANEFS_VERSION 4u
+#define LANEFS_VERSION 5u
 
 /* What the CPU asks of a lane, in the lowest byte of lanefs_control.command. */
 enum lanefs_command {
@@ -123,6 +123,22 @@ enum lanefs_cid_state {
 	LANEFS_CID_DEAD = 2, /* timed out: its completion may still come; not used again until lanefs_reset */
 };
 
+/*
+ * When the steps of one command happened, by the lane's own clock (device.h). Only kernels that were built for it write them
+ * (traced/traced.hip): those of a mount have no instruction for it. The first four are the same for all that one step has posted.
+ */
+struct lanefs_trace {
+	uint64_t seen;     /* the lane has the work item and begins to build */
+	uint64_t built;    /* SQE and PRP list are written */
+	uint64_t released; /* they are visible to the controller */
+	uint64_t rung;     /* the doorbell is stored */
+	uint64_t found;    /* a poll has found the completion */
+	uint64_t answered; /* the result is written, and shown next */
+	uint32_t seq;      /* that of the result */
+	uint32_t reserved0;
+	uint64_t reserved;
+} __attribute__((aligned(64)));
+
 /* Written by the CPU, read by the lane; a cache line of its own. */
 struct lanefs_control {
 	uint32_t command; /* enum lanefs_command, and the number of the hold */
@@ -187,7 +203,8 @@ struct lanefs_lane {
 	uint32_t prp_stride; /* bytes of PRP list per CID, a power of two up to page_size or a multiple of it */
 	uint32_t page_size;  /* bytes: CC.MPS */
 	uint64_t silent;     /* bit n: completions of opcode n have nothing in DW0 and DW1, which are not read then */
-	uint64_t reserved1[6]; /* a CPU's resident kernel keeps there what others have in registers */
+	uint64_t reserved1[5]; /* a CPU's resident kernel keeps there what others have in registers */
+	uint64_t trace;        /* ring_size lanefs_trace, at a result's slot when that result was written; 0 for none */
 
 	/* The lane's own state; lanefs_reset sets it. */
 	uint32_t sq_tail;
@@ -203,7 +220,7 @@ struct lanefs_lane {
 	uint32_t bad_cid;
 	uint32_t cid_tail; /* slot of the free ring that is filled next */
 	uint32_t ready; /* LANEFS_MAGIC once lanefs_reset has accepted the lane */
-	uint64_t reserved2;
+	uint64_t stamps; /* not state: cid_count lanefs_trace, by CID, which only the lane uses; there if trace is */
 	struct lanefs_counters totals;
 } __attribute__((aligned(64)));
 
@@ -222,6 +239,7 @@ struct lanefs_lane {
 LANEFS_ASSERT(sizeof(struct lanefs_work) * 2 == LANEFS_WORK_SLOT, "a work item's slot is two cache lines");
 LANEFS_ASSERT(sizeof(struct lanefs_result) * 2 == LANEFS_RESULT_SLOT, "a result's slot is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_cid) == 32, "lanefs_cid");
+LANEFS_ASSERT(sizeof(struct lanefs_trace) == 64, "lanefs_trace is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_control) == 64, "lanefs_control is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_status) == 64, "lanefs_status is one cache line");
 LANEFS_ASSERT(sizeof(struct lanefs_counters) == 128, "lanefs_counters is two cache lines");

@@ -28,6 +28,8 @@ const lanefs_field lanefs_layout[] = {
 	LANEFS_F(result, engine), LANEFS_F(result, reserved),
 	LANEFS_S(cid), LANEFS_F(cid, posted), LANEFS_F(cid, len), LANEFS_F(cid, tag),
 	LANEFS_F(cid, state), LANEFS_F(cid, opcode), LANEFS_F(cid, deadline), LANEFS_F(cid, free), LANEFS_F(cid, reserved),
+	LANEFS_S(trace), LANEFS_F(trace, seen), LANEFS_F(trace, built), LANEFS_F(trace, released), LANEFS_F(trace, rung),
+	LANEFS_F(trace, found), LANEFS_F(trace, answered), LANEFS_F(trace, seq), LANEFS_F(trace, reserved0), LANEFS_F(trace, reserved),
 	LANEFS_S(control), LANEFS_F(control, command), LANEFS_F(control, reserved),
 	LANEFS_S(status), LANEFS_F(status, state), LANEFS_F(status, progress), LANEFS_F(status, in_flight),
 	LANEFS_F(status, dead_cids), LANEFS_F(status, failed), LANEFS_F(status, work_next), LANEFS_F(status, result_next),
@@ -43,10 +45,11 @@ const lanefs_field lanefs_layout[] = {
 	LANEFS_F(lane, prp), LANEFS_F(lane, prp_iova), LANEFS_F(lane, control), LANEFS_F(lane, status),
 	LANEFS_F(lane, counters), LANEFS_F(lane, sq_size), LANEFS_F(lane, cq_size), LANEFS_F(lane, ring_size),
 	LANEFS_F(lane, cid_count), LANEFS_F(lane, prp_stride), LANEFS_F(lane, page_size), LANEFS_F(lane, silent), LANEFS_F(lane, reserved1),
+	LANEFS_F(lane, trace),
 	LANEFS_F(lane, sq_tail), LANEFS_F(lane, cq_head), LANEFS_F(lane, cq_phase), LANEFS_F(lane, work_next),
 	LANEFS_F(lane, result_next), LANEFS_F(lane, in_flight), LANEFS_F(lane, cid_head), LANEFS_F(lane, dead_cids),
 	LANEFS_F(lane, next_deadline), LANEFS_F(lane, failed), LANEFS_F(lane, bad_cid), LANEFS_F(lane, cid_tail),
-	LANEFS_F(lane, ready), LANEFS_F(lane, reserved2), LANEFS_F(lane, totals),
+	LANEFS_F(lane, ready), LANEFS_F(lane, stamps), LANEFS_F(lane, totals),
 	{"", "", 0, 0},
 };
 

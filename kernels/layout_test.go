@@ -25,10 +25,10 @@ func TestLayout(t *testing.T) {
 	mirror := map[string]reflect.Type{
 		"work": reflect.TypeFor[Work](), "result": reflect.TypeFor[Result](), "cid": reflect.TypeFor[CID](),
 		"control": reflect.TypeFor[Control](), "status": reflect.TypeFor[Status](),
-		"counters": reflect.TypeFor[Counters](), "lane": reflect.TypeFor[Lane](),
+		"counters": reflect.TypeFor[Counters](), "trace": reflect.TypeFor[Trace](), "lane": reflect.TypeFor[Lane](),
 	}
 	sizes := map[string]uintptr{"work": WorkSize, "result": ResultSize, "cid": CIDSize, "control": ControlSize,
-		"status": StatusSize, "counters": CountersSize, "lane": LaneSize}
+		"status": StatusSize, "counters": CountersSize, "trace": TraceSize, "lane": LaneSize}
 
 	seen := map[string]int{}
 	for _, f := range layoutTable(t, imageOf(t, "x86_64")) {

@@ -29,6 +29,7 @@ namespace lanefs {
 template <typename T> struct polled_cq {
 	uint64_t dw23[T::K];
 	uint32_t n;
+	uint64_t found; /* when, in kernels that trace (trace.h) */
 };
 
 /* Completions that may come: of commands that wait for theirs, and of those that timed out. */

@@ -15,6 +15,7 @@
 
 #include "answer.h"
 #include "poll.h"
+#include "trace.h"
 
 namespace lanefs {
 
@@ -64,6 +65,7 @@ template <typename T> LANEFS_FN void end(lanefs_lane *lane, const polled_cq<T> &
 		const record &command = m.command[k];
 		answer(lane, r, {command.tag(), (uint16_t)nvme::status(c.dw23[k]), (uint32_t)m.dw01[k], (uint32_t)(m.dw01[k] >> 32),
 			now - command.posted(), (uint16_t)cid, (uint16_t)nvme::sqhd(c.dw23[k]), LANEFS_OK}, contiguous);
+		trace_ended(lane, cid, lane->result_next + r, c.found);
 		if (!m.error[k])
 			count_bytes(lane, command.opcode(), command.len());
 		cid_of(lane, cid)->state = LANEFS_CID_FREE;
@@ -188,6 +190,7 @@ template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, polled_cq<T
 		bool ahead = T::multi_slot && more && cq_contiguous<T>(lane, n);
 		if (ahead)
 			poll_cq_contiguous<T>(lane, &next, n); /* on their way while these are reaped */
+		c->found = stamp<T>();
 		reap<T>(lane, *c, now, dw01_read);
 		reaped += n;
 		if (!more)

@@ -25,7 +25,7 @@ func TestISAChecksFail(t *testing.T) {
 		archs                    []string
 		finds                    string
 	}{
-		{"no release", "step.h", "\t\trelease();\n\tif (posted)", "\t\t;\n\tif (posted)", append(amd, "sm_80"), "no release"},
+		{"no release", "step.h", "\t\trelease();\n\ttrace.released", "\t\t;\n\ttrace.released", append(amd, "sm_80"), "no release"},
 		{"no acquire", "reap.h", "\t\t\tacquire(); /* orders the loads of DW3", "\t\t\t; /* orders the loads of DW3", []string{"gfx90a", "gfx1201"}, "no load of DW0"},
 		{"cached polls", "nvme_qp.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", append(amd, "sm_80"), "no "},
 		// On gfx90a and gfx1100 the doorbell is a plain store anyway.
@@ -63,7 +63,7 @@ func TestFlowChecksFail(t *testing.T) {
 		t.Skip("clang-19 is missing: apt-get install clang-19")
 	}
 	for _, c := range []struct{ name, kernel, file, right, wrong, arch, finds string }{
-		{"no release", WaveResidentKernel, "step.h", "\t\trelease();\n\tif (posted)", "\t\t;\n\tif (posted)", "gfx1201", "before the SQE is released"},
+		{"no release", WaveResidentKernel, "step.h", "\t\trelease();\n\ttrace.released", "\t\t;\n\ttrace.released", "gfx1201", "before the SQE is released"},
 		{"cached polls", BatchKernel, "nvme_qp.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", "gfx942", "old bytes in a cache"},
 		{"no wait", BatchKernel, "nvme_qp.h", `asm volatile("s_waitcnt vmcnt(0)" ::: "memory");`, ";", "gfx942", "before the SQE is released"},
 	} {

@@ -23,6 +23,7 @@
 #include "post.h"
 #include "reap.h"
 #include "ring.h"
+#include "trace.h"
 
 namespace lanefs {
 
@@ -75,15 +76,17 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 
 	bool dw01_read = false;
 	uint32_t reaped = reap_new<T>(lane, &c, now, &dw01_read);
-	if (T::acquires && reaped != 0 && !dw01_read && lane->failed == LANEFS_OK) { /* before work is posted, which takes time */
+	if (T::acquires && reaped != 0 && !dw01_read && lane->failed == LANEFS_OK && !traced) { /* before work is posted, which takes time */
 		sync_team<T>();
 		publish<T>(lane, first_result);
 		first_result = lane->result_next;
 	}
 	sync_team<T>(); /* CIDs that one thread gave back are there for another to take */
+	posting trace = {lane->cid_head, stamp<T>(), 0, 0, 0};
 	if (lane->failed == LANEFS_OK) {
 		bool more = w.max > first_seqs && w.n == first_seqs; /* probably */
 		post_work<T>(lane, &w, now, more || (T::acquires && (T::W > 1 || !idle)), &cids);
+		trace.built = stamp<T>();
 		if (now >= lane->next_deadline)
 			expire<T>(lane, now);
 	}
@@ -97,10 +100,13 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 		return false;
 	sync_team<T>();
 	bool posted = lane->totals.commands != commands;
-	if (posted || dw01_read || lane->failed != LANEFS_OK || !T::acquires)
+	if (posted || dw01_read || lane->failed != LANEFS_OK || !T::acquires || (traced && reaped != 0))
 		release();
+	trace.released = stamp<T>();
 	if (posted)
 		ring_sq<T>(lane);
+	trace.rung = stamp<T>();
+	trace_posted<T>(lane, trace, (uint32_t)(lane->totals.commands - commands));
 	publish<T>(lane, first_result);
 	if (reaped != 0)
 		ring_cq<T>(lane);

@@ -25,6 +25,7 @@ type Command struct {
 	DW0     uint32        // of the completion
 	Latency time.Duration // from posting to reaping, measured by the lane
 	QID     uint16        // of the queue pair that it was posted on
+	Steps   *Steps        // the caller's, for the command's steps if lanes trace (Config.Trace); nil: nobody asks
 
 	tries uint8
 	page  int8 // of the range list, -1 for none

@@ -24,6 +24,7 @@ type Config struct {
 	Team        Team          // threads of a device that work on a lane; no difference on a CPU
 	Doorbell    DoorbellRoute // how lanes ring
 	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
+	Trace       bool          // lanes note when the steps of a command happen (Command.Steps); by kernels of their own
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
 }
 

@@ -29,6 +29,7 @@ type lane struct {
 	counters *kernels.Counters
 	work     []kernels.WorkSlot
 	results  []kernels.ResultSlot
+	traces   []kernels.Trace // beside results; nil: the lane does not trace
 
 	load atomic.Int64 // sum of the weights of the batches inside Do
 	base LaneStats    // counters of the runtimes before this one; protected by e.statsMu

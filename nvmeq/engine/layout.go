@@ -16,7 +16,8 @@ import (
 type geometry struct {
 	page, sq, cq, prp, ranges int64
 	own, head, cids           int64 // own: of all lanes, the word of the launches, the lane structs in a row, at head the CIDs
-	shared, work, results     int64 // shared: control, status, counters, then work, then results
+	shared, work, results     int64 // shared: control, status, counters, then work, then results, then traces
+	traces, stamps            int64 // of a lane, in shared and in own; 0: it does not trace
 	ring, count               int
 	stride                    uint32
 }
@@ -37,9 +38,12 @@ func newGeometry(cfg Config, page int64, lanes int) geometry {
 	g.ranges = align.Up(rangePages*controller.PageSize, page)
 	g.cids = align.Up(int64(g.count)*kernels.CIDSize, firstLane)
 	g.head = firstLane + int64(lanes)*kernels.LaneSize
-	g.own = align.Up(g.head+int64(lanes)*g.cids, controller.PageSize)
+	if cfg.Trace {
+		g.traces, g.stamps = int64(g.ring)*kernels.TraceSize, int64(g.count)*kernels.TraceSize
+	}
+	g.own = align.Up(g.head+int64(lanes)*(g.cids+g.stamps), controller.PageSize)
 	g.work, g.results = int64(g.ring)*kernels.WorkSlotSize, int64(g.ring)*kernels.ResultSlotSize
-	g.shared = align.Up(sharedHead+g.work+g.results, controller.PageSize)
+	g.shared = align.Up(sharedHead+g.work+g.results+g.traces, controller.PageSize)
 	return g
 }
 
@@ -59,6 +63,13 @@ func (l *lane) place(w *resources, g geometry, qid uint16) {
 	l.counters = (*kernels.Counters)(unsafe.Pointer(&h[kernels.ControlSize+kernels.StatusSize]))
 	l.work = unsafe.Slice((*kernels.WorkSlot)(unsafe.Pointer(&h[sharedHead])), g.ring)
 	l.results = unsafe.Slice((*kernels.ResultSlot)(unsafe.Pointer(&h[sharedHead+g.work])), g.ring)
+	l.traces = nil
+	var trace, stamps uint64
+	if g.traces > 0 {
+		off := sharedHead + g.work + g.results
+		l.traces = unsafe.Slice((*kernels.Trace)(unsafe.Pointer(&h[off])), g.ring)
+		trace, stamps = uint64(at)+uint64(off), uint64(w.own.Addr())+uint64(g.head+int64(len(w.lanes))*g.cids+n*g.stamps)
+	}
 	l.workPos, l.resultPos = 0, 0
 	sqDoorbell, cqDoorbell := l.placeDoorbells(w)
 	w.lanes[n] = kernels.Lane{Magic: kernels.Magic, Version: kernels.Version, Size: kernels.LaneSize, Sqid: qid,
@@ -69,7 +80,7 @@ func (l *lane) place(w *resources, g geometry, qid uint16) {
 		Prp:  uint64(w.prp.Addr) + uint64(n*g.prp), PrpIova: uint64(w.prp.IOVA) + uint64(n*g.prp),
 		Control: uint64(at), Status: uint64(at) + kernels.ControlSize, Counters: uint64(at) + kernels.ControlSize + kernels.StatusSize,
 		SqSize: uint32(l.e.cfg.Depth), CqSize: uint32(l.e.cfg.Depth), RingSize: uint32(g.ring), CidCount: uint32(g.count),
-		PrpStride: g.stride, PageSize: uint32(g.page), Silent: noResult,
+		PrpStride: g.stride, PageSize: uint32(g.page), Silent: noResult, Trace: trace, Stamps: stamps,
 	}
 }
 

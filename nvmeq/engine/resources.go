@@ -6,13 +6,15 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/kernels/traced"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
 // resources is what the lanes of an engine run on: the kernels, their driver, and the memory.
 type resources struct {
 	drv     driver
-	clockHz uint64 // of the device's clock, for kernels that run on their own; 0 is nanoseconds
+	clock   traceClock // by which lanes trace
+	clockHz uint64     // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
 	bar     *controller.BAR // BAR 0 for kernels: the controller's registration, or one of our own. nil with a bridge
@@ -32,6 +34,11 @@ type resources struct {
 func (w *resources) load(e *Engine) (err error) {
 	rt := e.runtime()
 	image := e.cfg.Image
+	if e.cfg.Trace {
+		if image, err = traced.Image(rt.Facts().Arch); err != nil {
+			return err
+		}
+	}
 	if image == nil {
 		if image, err = kernels.Image(rt.Facts().Arch); err != nil {
 			return err
@@ -43,6 +50,11 @@ func (w *resources) load(e *Engine) (err error) {
 	}
 	if w.stream, err = rt.NewStream(); err != nil {
 		return err
+	}
+	if e.cfg.Trace {
+		if err := w.clock.calibrate(rt, w.module, w.stream); err != nil {
+			return fmt.Errorf("the clock of the lanes: %w", err)
+		}
 	}
 	w.drv, err = newDriver(e, w)
 	return err

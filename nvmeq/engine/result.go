@@ -16,6 +16,7 @@ func (l *lane) drain() int {
 		if !l.results[l.resultPos&uint32(len(l.results)-1)].Take(&r, l.resultPos+1) {
 			return n
 		}
+		t := l.traceOf(&r)
 		l.resultPos++
 		n++
 		if int(r.Tag) >= len(l.slots) || l.slots[r.Tag].b == nil {
@@ -25,6 +26,9 @@ func (l *lane) drain() int {
 		s := l.slots[r.Tag]
 		l.slots[r.Tag] = slot{}
 		l.freeTags = append(l.freeTags, r.Tag)
+		if c := s.cmd(); c.Steps != nil {
+			*c.Steps = l.e.clock.steps(t)
+		}
 		l.ended(s, &r)
 	}
 }
