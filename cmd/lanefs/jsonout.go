@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/bench"
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/doctor"
 )
 
@@ -25,6 +26,7 @@ var schemas = map[string]schema{
 	"check":    {"lanefs-check", 1, reflect.TypeFor[checkReport]()},
 	"vram ls":  {"lanefs-vram", 1, reflect.TypeFor[vramReport]()},
 	"identify": {"lanefs-identify", 1, reflect.TypeFor[identity]()},
+	"bench":    {"lanefs-bench", 1, reflect.TypeFor[bench.Report]()},
 	"doctor":   {"lanefs-doctor", 1, reflect.TypeFor[doctor.Report]()},
 }
 

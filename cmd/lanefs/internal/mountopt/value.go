@@ -36,6 +36,15 @@ func size(text string) (int64, bool) {
 	return n << shift, true
 }
 
+// ParseSize reads a size as options have it: bytes, or k, M or G behind a number for powers of 1024.
+func ParseSize(text string) (int64, error) {
+	n, ok := size(text)
+	if !ok {
+		return 0, fmt.Errorf("%q: want a number of bytes, or one with k, M or G behind it", text)
+	}
+	return n, nil
+}
+
 // shortSize writes bytes as size reads them.
 func shortSize(n int64) string {
 	for _, u := range []struct {

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/bench"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// plain makes a sparse file with no volume on it.
+func (p *place) plain(name string, mib int) string {
+	p.t.Helper()
+	path := p.path(name)
+	require.NoError(p.t, os.WriteFile(path, nil, 0o600))
+	require.NoError(p.t, os.Truncate(path, int64(mib)<<20))
+	return path
+}
+
+// TestBench: the command measures what its flags say, writes nothing without --destroy, and finds a byte that has changed on the medium.
+func TestBench(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "-1")
+	p := newPlace(t)
+	img := p.plain("image", 4)
+	poke(t, img, 3000, "what was there")
+
+	before := sum(t, img)
+	svg := p.path("b.svg")
+	var r bench.Report
+	require.NoError(t, json.Unmarshal([]byte(p.ok("bench", "--json", "--svg", svg, "--steps", "--count", "100", "--block", "4k,64k", "--lanes", "1,2",
+		"--depth", "4", "--batch", "1", img)), &r))
+	require.True(t, r.Simulated)
+	require.Len(t, r.Runs, 4)
+	for i, l := range r.Runs {
+		require.Equal(t, []int64{4096, 4096, 65536, 65536}[i], l.Block)
+		require.Equal(t, []int{1, 2, 1, 2}[i], l.Lanes)
+		require.EqualValues(t, 100, l.Commands)
+		require.EqualValues(t, 100, l.Read.Count)
+		require.NotZero(t, l.Read.P9999)
+		require.Nil(t, l.Write)
+		require.Len(t, l.Steps, 5)
+		require.Less(t, l.Steps[3].Mean, l.Elapsed)
+	}
+	picture, err := os.ReadFile(svg)
+	require.NoError(t, err)
+	require.Contains(t, string(picture), "SIMULATED")
+	require.Contains(t, p.ok("bench", "--count", "64", "--sequential", img), "SIMULATED: the controller is software")
+	require.Equal(t, before, sum(t, img), "without --destroy nothing is written")
+
+	said := p.ok("bench", "--destroy", "--reads", "0", "--sequential", "--block", "64k", "--count", "64", "--seed", "7", img)
+	require.Contains(t, said, "64 blocks checked by a kernel, all right")
+	require.NotEqual(t, before, sum(t, img))
+	check := []string{"bench", "--verify", "--seed", "7", "--sequential", "--block", "8k", "--count", "512", img}
+	require.Contains(t, p.ok(check...), "512 blocks checked by a kernel, all right")
+	poke(t, img, 123_456, "!")
+	out, errs, err := p.run(check...)
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Contains(t, errs, "1 blocks were wrong and 0 commands failed")
+	require.Contains(t, out, "WRONG: 1 of 512 blocks that were checked; the first: the block at LBA 240: 8 of its 8192 bytes")
+}
+
+// TestBenchPartition: what is written stays within the partition.
+func TestBenchPartition(t *testing.T) {
+	sfdisk, err := exec.LookPath("sfdisk")
+	if err != nil {
+		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+	}
+	p := newPlace(t)
+	img := p.plain("disk", 8)
+	c := exec.Command(sfdisk, "-q", img)
+	c.Stdin = strings.NewReader("label: gpt\nsize=1M\nsize=2M\n")
+	said, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	before, err := os.ReadFile(img)
+	require.NoError(t, err)
+	p.ok("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "512", "--sequential", img+"-part2")
+	after, err := os.ReadFile(img)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before[:2<<20], after[:2<<20]), "what is before the partition")
+	require.True(t, bytes.Equal(before[4<<20:], after[4<<20:]), "what is behind it")
+	for at := 2 << 20; at < 4<<20; at += 4096 {
+		require.NotEqual(t, before[at:at+4096], after[at:at+4096], "at %d", at)
+	}
+}
+
+// TestBenchModes: every memory mode and route is measured, or the reason is there.
+func TestBenchModes(t *testing.T) {
+	p := newPlace(t)
+	var r bench.Report
+	require.NoError(t, json.Unmarshal([]byte(p.ok("bench", "--gpu", "host", "--json", "--all-modes", "--count", "20", "--lanes", "1", p.plain("image", 4))), &r))
+	require.Len(t, r.Runs, len(ways()))
+	for i, w := range ways() {
+		l := r.Runs[i]
+		require.EqualValues(t, w.mode, l.MemoryMode)
+		require.Equal(t, w.route.String(), l.Doorbell)
+		require.True(t, l.Refused != "" || l.Commands == 20, "%+v", l)
+	}
+	require.Empty(t, r.Runs[0].Refused)
+}
+
+// TestBenchInterrupted: Ctrl-C ends a measurement without end, and what was measured is printed.
+func TestBenchInterrupted(t *testing.T) {
+	p := newPlace(t)
+	c := p.command("bench", "--gpu", "host", "--json", "--time", "0", p.plain("image", 4))
+	var out bytes.Buffer
+	c.Stdout = &out
+	require.NoError(t, c.Start())
+	p.children = append(p.children, c)
+	p.eventually("the program has the device", func() bool {
+		_, errs, err := p.run("bench", "--destroy", "--reads", "0", "--count", "1", p.path("image"))
+		return err != nil && strings.Contains(errs, "in use")
+	})
+	time.Sleep(200 * time.Millisecond)
+	require.NoError(t, c.Process.Signal(syscall.SIGINT))
+	require.NoError(t, c.Wait())
+	var r bench.Report
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+	require.True(t, r.Interrupted)
+	require.Len(t, r.Runs, 1)
+	require.NotZero(t, r.Runs[0].Commands)
+}
+
+// TestBenchRefused: a device that is somebody's, and arguments that make no sense.
+func TestBenchRefused(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 4)
+	soft, err := softctl.Open(img, softctl.Options{})
+	require.NoError(t, err)
+	require.Contains(t, p.fails("bench", "--gpu", "host", img), "in use")
+	require.Contains(t, p.fails("bench", "--gpu", "host", "--destroy", img), "in use")
+	require.NoError(t, soft.Close())
+	for want, args := range map[string][]string{
+		"nothing is written without --destroy":  {"--reads", "99"},
+		"want a percentage":                     {"--reads", "101"},
+		"say by which --seed":                   {"--verify"},
+		"leave --memory-mode and --doorbell":    {"--all-modes", "--memory-mode", "1"},
+		"--block 4x: \"4x\": want a number of":  {"--block", "4x"},
+		"--lanes 0: \"0\": want numbers from 1": {"--lanes", "0"},
+		"--depth 1,x: \"x\": want numbers":      {"--depth", "1,x"},
+		"want a multiple of the namespace's":    {"--block", "100"},
+		"has 4194304 bytes":                     {"--size", "1G"},
+		"want multiples of the namespace's":     {"--offset", "100"},
+		"want 0, or more":                       {"--queue", "1"},
+	} {
+		require.Contains(t, p.fails(append(append([]string{"bench", "--gpu", "host"}, args...), img)...), want)
+	}
+	require.Contains(t, p.fails("bench", p.dir), "is a directory")
+	require.Contains(t, p.fails("bench"), "want DEVICE")
+}
+
+// TestBenchBlockDevice: a block device that is open exclusively, as one that is mounted is, is refused; else it is measured, with fio beside it.
+func TestBenchBlockDevice(t *testing.T) {
+	p := newPlace(t)
+	dev := loopOver(t, p.plain("image", 4))
+	fd, err := unix.Open(dev, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.Contains(t, p.fails("bench", "--gpu", "host", dev), "in use")
+	require.Contains(t, p.fails("bench", "--gpu", "host", "--destroy", dev), "in use")
+	require.NoError(t, unix.Close(fd))
+	require.Contains(t, p.ok("bench", "--gpu", "host", "--destroy", "--reads", "50", "--count", "200", dev), "checked by a kernel, all right")
+	if _, err := exec.LookPath("fio"); err != nil {
+		t.Skip("SKIPPED: needs fio: make deps installs it")
+	}
+	said := p.ok("bench", "--gpu", "host", "--fio", "--count", "200", "--lanes", "1", dev)
+	require.Regexp(t, `fio-3\S+ on the kernel's driver, io_uring, O_DIRECT: random reads of 4 KiB, 1 job, depth 32\n  [0-9]+ commands/s`, said)
+}
