@@ -12,7 +12,7 @@ import (
 const module = "github.com/lanefs/lanefs/"
 
 // Packages that launch kernels, or say which there are. No other package imports this one.
-var launches = []string{"cmd/lanefs", "cmd/lanefs/internal/doctor", "gpu/copyengine", "gpu/gputest", "gpu/gputest/detached", "kernels/kerneltest", "kernels/traced", "nvmeq/engine"}
+var launches = []string{"cmd/lanefs", "cmd/lanefs/internal/bench", "cmd/lanefs/internal/doctor", "gpu/copyengine", "gpu/gputest", "gpu/gputest/detached", "kernels/kerneltest", "kernels/traced", "nvmeq/engine"}
 
 // Packages that build without this one, however indirectly: what other people's programs import, the runtimes, the codecs. Those
 // of the second list are tested without it too.
