@@ -240,15 +240,11 @@ func (d *benchDevice) parse(flags []string, readOnly bool) error {
 	if err := mountopt.Parse(&cfg.Config, flags...); err != nil {
 		return usage(err)
 	}
-	device, err := cfg.take(d.arg)
-	if err != nil {
+	if err := cfg.take(d.arg); err != nil {
 		return err
 	}
-	if cfg.Device, err = resolveDevice(device); err != nil {
-		return err
-	}
-	if err := cfg.CheckDevice(isFunction(cfg.Device)); err != nil {
-		return usage(fmt.Errorf("device %q: %w", device, err))
+	if len(cfg.Members) > 0 {
+		return usage(fmt.Errorf("device %q is an array: name one of its members", d.arg))
 	}
 	cfg.ReadOnly = readOnly
 	return nil
@@ -260,7 +256,7 @@ func (d *benchDevice) open() error {
 		return nil
 	}
 	var err error
-	d.drive, err = openController(&d.cfg, warnings(d.out))
+	d.drive, err = openController(&d.cfg, nil, warnings(d.out))
 	return err
 }
 

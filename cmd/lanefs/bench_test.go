@@ -156,6 +156,7 @@ func TestBenchRefused(t *testing.T) {
 	}
 	require.Contains(t, p.fails("bench", p.dir), "is a directory")
 	require.Contains(t, p.fails("bench"), "want DEVICE")
+	require.Contains(t, p.fails("bench", "--gpu", "host", img+","+p.plain("second", 4)), "is an array: name one of its members")
 }
 
 // TestBenchBlockDevice: a block device that is open exclusively, as one that is mounted is, is refused; else it is measured, with fio beside it.
