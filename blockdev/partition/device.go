@@ -10,6 +10,7 @@ import (
 // Device is a partition: a range of a disk. It has the disk's buffers. Closing it flushes, and leaves the disk open.
 type Device struct {
 	disk   blockdev.Device
+	part   Part
 	info   blockdev.Info
 	first  blockdev.Bytes
 	closed atomic.Bool
@@ -17,11 +18,14 @@ type Device struct {
 
 // Open gives a partition of a disk as a device.
 func Open(disk blockdev.Device, p Part) *Device {
-	d := &Device{disk: disk, info: disk.Info()}
+	d := &Device{disk: disk, part: p, info: disk.Info()}
 	d.first = blockdev.Bytes(p.First) * d.info.BlockSize
 	d.info.Blocks = p.Blocks
 	return d
 }
+
+// Part is which partition it is.
+func (d *Device) Part() Part { return d.part }
 
 // Info is the disk's, with the partition's size.
 func (d *Device) Info() blockdev.Info { return d.info }

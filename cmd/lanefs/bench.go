@@ -423,7 +423,7 @@ func (d *benchDevice) one(stop <-chan struct{}, j bench.Job, w way, prove bool, 
 		bar.say = func(progress) string {
 			return fmt.Sprintf("%s %s: %d commands", number, p.Stage, p.Commands)
 		}
-		bar.show(progress{p.Done, max(p.Total, 1)})
+		bar.show(progress{Done: p.Done, Total: max(p.Total, 1)})
 	})
 	if err != nil {
 		if !prove {
@@ -468,7 +468,7 @@ func (d *benchDevice) beside(stop <-chan struct{}, j bench.Job, r *bench.Report)
 		}
 	}()
 	bar := progressBar{out: d.out, say: func(progress) string { return "fio, for " + units.Duration(j.Time) }}
-	bar.show(progress{0, 1})
+	bar.show(progress{Total: 1})
 	defer bar.clear()
 	return bench.Fio(ctx, d.cfg.Device, r.Offset, r.Size, j)
 }

@@ -212,7 +212,7 @@ func (r *checkReport) survey(v *ext4.FS, tell func(progress) bool) {
 			return true
 		}
 		last = time.Now()
-		return tell(progress{done, total})
+		return tell(progress{Done: done, Total: total})
 	})
 	if err != nil {
 		r.damaged(err)

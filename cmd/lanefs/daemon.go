@@ -18,7 +18,8 @@ import (
 
 // A daemon is this program again, in a session of its own, with daemonEnv in its environment and a pipe as descriptor 3.
 // It reads its configuration from the environment and writes one line to the pipe: empty when the mount answers, else why
-// not. Before an empty line come notes for the user, each a line of its own. The pipe's end without a line means that it died.
+// not. Before an empty line come notes for the user and how far the recovery of the volume has come, each a line of its own. The pipe's
+// end without a line means that it died.
 
 const (
 	daemonEnv    = "LANEFS_DAEMON"
@@ -89,8 +90,18 @@ var errDied = errors.New("the daemon died before the mount answered")
 // readAnswer reads the daemon's line, and prints its notes.
 func readAnswer(r io.Reader, out io.Writer) error {
 	b := bufio.NewReader(r)
+	bar := &progressBar{out: out}
+	defer bar.clear()
 	for {
 		line, err := b.ReadString('\n')
+		if how, ok := strings.CutPrefix(line, progressPrefix); ok && err == nil {
+			var p progress
+			if json.Unmarshal([]byte(how), &p) == nil {
+				bar.show(p)
+			}
+			continue
+		}
+		bar.clear()
 		note, isNote := strings.CutPrefix(line, notePrefix)
 		switch {
 		case err != nil:

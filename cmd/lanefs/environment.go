@@ -16,12 +16,30 @@ import (
 type environment interface {
 	// logTo starts logging and says to which file. files names the one that is used unless the user named another.
 	logTo(cfg *mountConfig, files *runFiles) (log *slog.Logger, path string, err error)
+	progress(p progress) // of opening the volume
 	ready(notes []string) error
 	stopping() // the mount is gone, and the volume is about to be closed
 }
 
-// foreground is a terminal: the log goes there.
-type foreground struct{ out io.Writer }
+// foreground is a terminal, or a service of systemd: the log goes there.
+type foreground struct {
+	out io.Writer
+	bar *progressBar
+}
+
+func inForeground(out io.Writer) foreground { return foreground{out, &progressBar{out: out}} }
+
+// progress draws the bar, or a line now and then. systemctl status shows it, and systemd waits for longer.
+func (f foreground) progress(p progress) {
+	f.bar.show(p)
+	if p.Done == p.Total {
+		f.bar.clear()
+	}
+	_ = notify(fmt.Sprintf("STATUS=%s\nEXTEND_TIMEOUT_USEC=%d", f.bar.text(p), extendTimeout.Microseconds()))
+}
+
+// extendTimeout is how long systemd waits for the next progress, beyond its own limit for the start.
+const extendTimeout = time.Minute
 
 func (f foreground) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, string, error) {
 	files.Log = ""
@@ -33,7 +51,7 @@ func (f foreground) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, stri
 }
 
 // ready tells systemd, if that started us (sd_notify(3)). What notes say is in the log.
-func (f foreground) ready([]string) error { return notify("READY=1") }
+func (f foreground) ready([]string) error { return notify("READY=1\nSTATUS=") }
 
 func (f foreground) stopping() { _ = notify("STOPPING=1") }
 
@@ -51,6 +69,8 @@ func (b *background) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, str
 	}
 	return newLogger(w), path, unix.Dup3(int(w.Fd()), 2, 0)
 }
+
+func (b *background) progress(p progress) { writeProgress(b.pipe, p) }
 
 // ready tells the command that started the daemon.
 func (b *background) ready(notes []string) error {
@@ -78,12 +98,22 @@ func warnings(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// newLogger makes the logger of a mount. All layers below get it.
+// newLogger makes the logger of a mount: text, or fields where w is journald's. All layers below get it.
 func newLogger(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	text := textHandler(w)
+	if f, ok := w.(*os.File); ok && toJournal(f, os.Getenv("JOURNAL_STREAM")) {
+		if h, err := newJournalHandler(journalSocket, text); err == nil {
+			return slog.New(h)
+		}
+	}
+	return slog.New(text)
+}
+
+func textHandler(w io.Writer) slog.Handler {
+	return slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			a.Value = slog.StringValue(a.Value.Time().Format(time.RFC3339))
 		}
 		return a
-	}}))
+	}})
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -22,18 +24,21 @@ func identifyCommand() *cobra.Command {
 		Use:   "identify DEVICE",
 		Short: "print what the controller and its namespaces report",
 		Long: `Brings the controller of DEVICE up, sends it Identify commands, prints what it answers, and shuts it down. Nothing is
-written.
+written. ADDR/NSID is one namespace of a function; with ADDR-partN or IMAGE-partN it prints where that partition lies, too.
 
 With --ring gpu one more Identify command is sent, whose doorbell a kernel of the runtime rings, and whose answer the
 controller writes into device memory. It is read back there by the device and compared: both paths, from the device to the
 drive and from the drive to the device's memory, are then known to work.`,
 		Args: exactly("DEVICE"),
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			if cfg.Device, err = resolveDevice(args[0]); err != nil {
-				return err
-			}
 			if err := mountopt.Parse(&cfg.Config, flags...); err != nil {
 				return err
+			}
+			if err := cfg.take(args[0]); err != nil {
+				return err
+			}
+			if len(cfg.Members) > 0 {
+				return usage(fmt.Errorf("%q: an array has several controllers: name one of its members", args[0]))
 			}
 			if ring != "cpu" && ring != "gpu" {
 				return fmt.Errorf("--ring %q: want cpu or gpu", ring)
@@ -52,6 +57,9 @@ drive and from the drive to the device's memory, are then known to work.`,
 			if err := errors.Join(err, ctl.Close()); err != nil {
 				return err
 			}
+			if err := id.narrow(&cfg, log); err != nil {
+				return err
+			}
 			if !asJSON {
 				return id.print(c.OutOrStdout())
 			}
@@ -63,4 +71,25 @@ drive and from the drive to the device's memory, are then known to work.`,
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.StringVar(&ring, "ring", "cpu", "what rings the admin doorbell: `cpu|gpu`, gpu being a kernel of --gpu's runtime")
 	return c
+}
+
+// narrow leaves out the namespaces that were not asked for, and adds the partition that was.
+func (i *identity) narrow(cfg *mountConfig, log *slog.Logger) error {
+	if cfg.NSID > 0 {
+		i.Namespaces = slices.DeleteFunc(i.Namespaces, func(n *namespaceReport) bool { return n.NSID != cfg.NSID })
+		if len(i.Namespaces) == 0 {
+			return fmt.Errorf("%s has no namespace %d: lanefs identify %[1]s lists those that it has", cfg.Device, cfg.NSID)
+		}
+	}
+	if cfg.Part == 0 {
+		return nil
+	}
+	reading := mountConfig{Config: mountopt.Config{GPU: "host", ReadOnly: true, LBA: cfg.LBA, NSID: cfg.NSID}, Device: cfg.Device, Part: cfg.Part}
+	s, err := openDevice(&reading, log)
+	if err != nil {
+		return err
+	}
+	p, block := s.part.Part(), int64(s.dev.Info().BlockSize)
+	i.Partition = &partitionReport{Number: p.Number, First: int64(p.First) * block, Size: int64(p.Blocks) * block, ID: p.ID, Name: p.Name}
+	return s.Close()
 }

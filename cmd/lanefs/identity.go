@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -34,6 +35,15 @@ type identity struct {
 	CMB        *cmb               `json:"cmb"` // null: none
 	Ring       *rung              `json:"ring,omitempty"`
 	Namespaces []*namespaceReport `json:"namespaces"`
+	Partition  *partitionReport   `json:"partition,omitempty"` // if DEVICE names one
+}
+
+type partitionReport struct {
+	Number int    `json:"number"`
+	First  int64  `json:"offset"`
+	Size   int64  `json:"size"`
+	ID     string `json:"partuuid,omitempty"`
+	Name   string `json:"partlabel,omitempty"`
 }
 
 type cache struct {
@@ -175,6 +185,10 @@ func (i *identity) print(out io.Writer) error {
 	}
 	for _, ns := range i.Namespaces {
 		ns.print(w)
+	}
+	if p := i.Partition; p != nil {
+		fmt.Fprintf(w, "partition\t%d\n  offset, size\t%d, %d bytes (%s)\n", p.Number, p.First, p.Size, units.Bytes(p.Size))
+		fmt.Fprintf(w, "  PARTUUID\t%s\n  PARTLABEL\t%s\n", cmp.Or(p.ID, "none"), cmp.Or(p.Name, "none"))
 	}
 	return w.Flush()
 }

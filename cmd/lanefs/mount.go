@@ -49,7 +49,7 @@ at DIR, by root.`,
 				return cfg.mountSecond(second)
 			}
 			if cfg.Foreground {
-				return serve(&cfg, foreground{out: c.ErrOrStderr()})
+				return serve(&cfg, inForeground(c.ErrOrStderr()))
 			}
 			return startDaemon(&cfg, c.ErrOrStderr())
 		},

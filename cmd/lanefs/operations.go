@@ -32,6 +32,7 @@ func (r *response) last() bool { return r.Progress == nil && r.Waiting == "" }
 
 // progress is how much of some work is done.
 type progress struct {
+	What  string `json:"what,omitempty"` // is counted
 	Done  uint64 `json:"done"`
 	Total uint64 `json:"total"`
 }
@@ -57,8 +58,8 @@ var operations = map[string]operation{
 		return response{Leaving: d.leaving.Load() > 0 || d.ended.Load(), Config: d.cfg, ReadOnly: d.readOnlyWhy()}, nil
 	},
 	"sync": func(d *daemon, _ request, _ func(response) bool) (response, error) { return response{}, d.writeOut() },
-	"settle": func(d *daemon, _ request, _ func(response) bool) (out response, err error) {
-		if err = d.settle(); err != nil {
+	"settle": func(d *daemon, _ request, tell func(response) bool) (out response, err error) {
+		if err = d.settleAndTell(tell); err != nil {
 			err = fmt.Errorf("not unmounted: %w; make room and unmount again", err)
 		}
 		return out, err
@@ -104,7 +105,7 @@ func (d *daemon) await(tell func(response) bool) error {
 	defer d.leaving.Add(-1)
 	t := time.NewTicker(awaitStep)
 	defer t.Stop()
-	for tell(response{Waiting: d.waitsFor()}) {
+	for tell(response{Waiting: d.waitsFor(), Progress: d.volumeProgress()}) {
 		select {
 		case <-d.closed:
 			return d.closeErr

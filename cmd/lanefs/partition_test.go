@@ -67,6 +67,11 @@ func TestPartition(t *testing.T) {
 	require.Contains(t, p.ok("check", img+"-part2"), "mounts it read-write")
 	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part3", dir), "there is no partition 3: the table has 2")
 
+	said := p.ok("identify", img+"-part2")
+	require.Regexp(t, `partition +2\n +offset, size +17825792, 67108864 bytes`, said)
+	require.NotContains(t, p.ok("identify", img), "partition")
+	require.Contains(t, p.fails("identify", img+"-part3"), "there is no partition 3: the table has 2")
+
 	dev := loopOver(t, img, "-P")
 	if _, err := os.Stat(dev + "p2"); err != nil {
 		t.Skipf("SKIPPED: the kernel shows no partitions of loop devices here: %v", err)

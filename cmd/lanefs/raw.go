@@ -26,8 +26,8 @@ func rawCommand() *cobra.Command {
 		Long: `Mounts DEVICE itself on FILE, a regular file, which is made if it is not there: FILE then has the device's bytes. So
 mkfs.ext4, e2fsck, debugfs, dd and fio work on a function that is bound to user space, through its lanes. fsync(2) is the
 device's flush. FILE keeps its size, as a block device does: O_TRUNC does nothing. Nobody else can have DEVICE meanwhile, no
-mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro. The members of an md
-array, separated by commas, are shown as the array; one of them alone as it is.`,
+mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro and metrics=. The members of
+an md array, separated by commas, are shown as the array; one of them alone as it is.`,
 		Args: exactly("DEVICE FILE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {
@@ -62,7 +62,7 @@ array, separated by commas, are shown as the array; one of them alone as it is.`
 				}
 			}
 			if cfg.Foreground {
-				return serveRaw(&cfg, foreground{out: c.ErrOrStderr()})
+				return serveRaw(&cfg, inForeground(c.ErrOrStderr()))
 			}
 			return startDaemon(&cfg, c.ErrOrStderr())
 		},
@@ -98,6 +98,11 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
+	page, err := d.serveMetrics()
+	if err != nil {
+		return d.giveUp(err)
+	}
+	defer page.Close()
 	ctl, err := d.listen(files)
 	if err != nil {
 		return d.giveUp(err)

@@ -36,7 +36,9 @@ func TestRaw(t *testing.T) {
 	require.Contains(t, p.fails("raw", "--gpu", "host", img, file), "is in use: process")
 	p.ok("umount", mnt)
 
-	p.ok("raw", "--gpu", "host", "--read-only", img, file)
+	metrics := p.path("metrics")
+	p.ok("raw", "--gpu", "host", "--read-only", "-o", "metrics="+metrics, img, file)
+	require.Contains(t, scrape(t, metrics), "lanefs_mount_info{")
 	_, err := os.OpenFile(file, os.O_RDWR, 0)
 	require.ErrorIs(t, err, unix.EROFS)
 	tool(t, "debugfs", "-R", "ls", file)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // daemon is a mount and what serves it. serve claims the mount point, opens the stack, mounts and answers the command. It serves until
@@ -30,6 +31,7 @@ type daemon struct {
 	ended atomic.Bool  // the mount is gone, and the stack is about to be
 
 	leaving  atomic.Int32           // requests that wait for the end of an unmount
+	work     lastProgress           // of the volume
 	waiting  atomic.Pointer[string] // what closing waits for; nil: it has not begun
 	closed   chan struct{}          // after the stack was closed
 	closeErr error                  // valid after closed
@@ -47,9 +49,19 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		return err
 	}
 	defer func() { files.release(err != nil && d.srv != nil) }()
-	if d.stack, err = openStack(cfg, d.log); err != nil {
+	opening := tellEvery(tellInterval, env.progress)
+	var opened atomic.Bool
+	d.stack, err = openStack(cfg, d.log, func(p ext4.Progress) {
+		if opened.Load() {
+			d.work.set(p)
+		} else {
+			opening(p)
+		}
+	})
+	if err != nil {
 		return err
 	}
+	opened.Store(true)
 	if d.share, err = openPool(d.stack, cfg, d.log); err != nil {
 		return errors.Join(err, d.stack.Close())
 	}

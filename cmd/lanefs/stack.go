@@ -114,7 +114,7 @@ func (cfg *mountConfig) engine() engine.Config {
 
 func (cfg *mountConfig) namespace() uint32 { return max(cfg.NSID, 1) }
 
-func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
+func openStack(cfg *mountConfig, log *slog.Logger, tell func(ext4.Progress)) (*stack, error) {
 	s, err := openDevice(cfg, log)
 	if err != nil {
 		return s, err
@@ -135,7 +135,7 @@ func openStack(cfg *mountConfig, log *slog.Logger) (*stack, error) {
 			os.Exit(1)
 		},
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
-		CacheSize: cfg.Cache, Log: log,
+		CacheSize: cfg.Cache, Log: log, Progress: tell,
 	})
 	if err != nil {
 		err = errors.Join(err, s.Close())

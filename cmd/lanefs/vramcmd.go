@@ -7,10 +7,13 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	"github.com/lanefs/lanefs/fs"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -117,7 +120,7 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			var errs []error
 			for _, path := range args {
-				n, err := pinFile(path, on, owner)
+				n, err := pinFile(path, on, owner, c.ErrOrStderr())
 				switch {
 				case err != nil:
 					if named := fmt.Sprintf("%q: ", path); !strings.HasPrefix(err.Error(), named) {
@@ -137,7 +140,7 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 	return c
 }
 
-func pinFile(path string, on bool, owner int64) (int64, error) {
+func pinFile(path string, on bool, owner int64, out io.Writer) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, reason(err)
@@ -148,5 +151,47 @@ func pinFile(path string, on bool, owner int64) (int64, error) {
 		return 0, err
 	}
 	defer s.Close()
+	if on {
+		defer watchPin(f, out)()
+	}
 	return s.Pin(f, on, owner)
+}
+
+// watchPin shows how much of a file is in device memory until the function that it returns is called. It asks the daemon, as vram ls does.
+func watchPin(f *os.File, out io.Writer) (end func()) {
+	ended, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		var st unix.Stat_t
+		if unix.Fstat(int(f.Fd()), &st) != nil {
+			return
+		}
+		mounts, err := fs.MountsOf(st.Dev)
+		if err != nil || len(mounts) == 0 {
+			return
+		}
+		bar := &progressBar{out: out, say: func(p progress) string {
+			return fmt.Sprintf("%s: %s of %s are in device memory", f.Name(), units.Bytes(int64(p.Done)), units.Bytes(int64(p.Total)))
+		}}
+		defer bar.clear()
+		t := time.NewTicker(tellInterval)
+		defer t.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-t.C:
+			}
+			r, err := query(mounts[0], request{Op: "vram"}, requestTimeout, nil)
+			if err != nil {
+				return
+			}
+			for _, of := range r.VRAM.Residents {
+				if uint64(of.Ino) == st.Ino && of.Off == 0 && of.Bytes == st.Size {
+					bar.show(progress{Done: uint64(of.Read), Total: uint64(of.Bytes)})
+				}
+			}
+		}
+	}()
+	return func() { close(ended); <-over }
 }

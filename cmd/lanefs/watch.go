@@ -26,13 +26,14 @@ type watcher struct {
 	over     chan struct{} // closed by the goroutine, at its end
 
 	mu   sync.Mutex
-	what string // protected by mu: what is waited for now
+	what string      // protected by mu: what is waited for now
+	bar  progressBar // protected by mu
 }
 
 func watch(m *mountinfo.Info, timeout time.Duration, out io.Writer) *watcher {
 	now := time.Now()
 	w := &watcher{m: m, out: out, began: now, timeout: timeout, deadline: now.Add(timeout), ended: make(chan struct{}), over: make(chan struct{}),
-		what: "its daemon, which does not answer"}
+		what: "its daemon, which does not answer", bar: progressBar{out: out}}
 	go w.run()
 	return w
 }
@@ -40,6 +41,7 @@ func watch(m *mountinfo.Info, timeout time.Duration, out io.Writer) *watcher {
 func (w *watcher) end() {
 	close(w.ended)
 	<-w.over
+	w.show(nil)
 }
 
 func (w *watcher) run() {
@@ -55,6 +57,7 @@ func (w *watcher) run() {
 }
 
 func (w *watcher) report(what string) {
+	w.show(nil)
 	fmt.Fprintf(w.out, "lanefs: %q: still waiting for %s (%v)\n", w.m.Mountpoint, what, time.Since(w.began).Round(time.Second))
 }
 
@@ -75,6 +78,17 @@ func (w *watcher) set(what string) {
 	w.what = what
 }
 
+// show shows how far the work has come; nil: no more.
+func (w *watcher) show(p *progress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p == nil {
+		w.bar.clear()
+		return
+	}
+	w.bar.show(*p)
+}
+
 func (w *watcher) waitsFor() string {
 	w.mu.Lock()
 	what := w.what
@@ -90,11 +104,43 @@ func (w *watcher) unmount() error {
 	w.set("the kernel, which takes the mount away and writes out what it has in memory")
 	done := make(chan error, 1)
 	go func() { done <- fs.Unmount(w.m) }()
+	ended := make(chan struct{})
+	defer close(ended)
+	go w.countWritten(ended)
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(time.Until(w.deadline)):
 		return w.late()
+	}
+}
+
+// countWritten shows what the kernel has written out of its page cache since it began, until ended is closed or nobody answers. How much
+// it has in memory the kernel does not say for one mount.
+func (w *watcher) countWritten(ended chan struct{}) {
+	var first int64
+	t := time.NewTicker(awaitStep)
+	defer t.Stop()
+	for n := 0; ; n++ {
+		r, err := query(w.m, request{Op: "stat"}, requestTimeout, nil)
+		if err != nil {
+			return
+		}
+		select {
+		case <-ended:
+			return
+		default:
+		}
+		if n == 0 {
+			first = r.Stat.Volume.DataWritten
+		} else if written := r.Stat.Volume.DataWritten - first; written > 0 {
+			w.show(&progress{What: "are written out by the kernel", Done: uint64(written)})
+		}
+		select {
+		case <-ended:
+			return
+		case <-t.C:
+		}
 	}
 }
 
@@ -119,6 +165,9 @@ func (w *watcher) roundTrip(t *daemonConn, req request, then func() error) error
 			then = nil
 		}
 		w.set(r.Waiting)
+		if r.Progress != nil {
+			w.show(r.Progress)
+		}
 	}
 }
 

@@ -51,6 +51,7 @@ var (
 // What Open is told.
 type (
 	Options   = volume.Options
+	Progress  = volume.Progress  // how far long work has come
 	ErrorMode = volume.ErrorMode // what follows when corruption is met
 	AtimeMode = volume.AtimeMode // when reading a file changes its access time
 )

@@ -106,13 +106,17 @@ func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
 func (p *Pool) load(r *fileRange, w Want) {
 	m, err := p.take(r.n)
 	if err == nil {
+		m.read.Store(0)
+		p.mu.Lock()
+		r.loading = m
+		p.mu.Unlock()
 		if err = w.Load(m); err == nil {
 			err = m.Zero(int(r.n), int(m.Size()-r.n)) // it may hold bytes of another file
 		}
 		m.zero.Store(false)
 	}
 	p.mu.Lock()
-	r.mem, r.err = m, err
+	r.mem, r.err, r.loading = m, err, nil
 	if m != nil {
 		r.size = m.Size()
 	}

@@ -33,6 +33,7 @@ type Memory struct {
 	pool  *Pool           // whose stage it needs; nil if it needs none
 	host  []byte          // nil if the CPU cannot address it
 	mover Mover
+	read  atomic.Int64
 	zero  atomic.Bool // it was all zero at first, so Zero has nothing to do
 }
 
@@ -51,6 +52,9 @@ func (p *Pool) newMemory(g gpu.Memory, device bool) (*Memory, error) {
 	}
 	return m, nil
 }
+
+// Read notes that n more bytes of the file were read into it: Stats shows it while a load is under way.
+func (m *Memory) Read(n int) { m.read.Add(int64(n)) }
 
 // Size returns the size in bytes.
 func (m *Memory) Size() int64 { return m.mem.Size() }

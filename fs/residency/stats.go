@@ -6,6 +6,7 @@ type Resident struct {
 	Ino        uint32 `json:"inode"`
 	Off        int64  `json:"offset"`
 	Bytes      int64  `json:"bytes"`
+	Read       int64  `json:"read"`   // bytes of it that are read: fewer than Bytes while it is loaded
 	Memory     int64  `json:"memory"` // bytes of the pool that it takes
 	Generation uint64 `json:"generation"`
 	Latest     uint64 `json:"latest"` // the present generation; the range is stale if Generation differs
@@ -38,7 +39,7 @@ func (p *Pool) Stats() Stats {
 	}
 	for ino, of := range p.files {
 		for r := range of {
-			s.Residents = append(s.Residents, Resident{r.name, ino, r.off, r.n, r.size, r.gen, r.now, len(r.holds), p.pinned[r.key]})
+			s.Residents = append(s.Residents, Resident{r.name, ino, r.off, r.n, r.readLocked(), r.size, r.gen, r.now, len(r.holds), p.pinned[r.key]})
 		}
 	}
 	return s

@@ -53,6 +53,7 @@ func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) e
 					next.Store(n)
 					return
 				}
+				m.Read(t[0].N)
 			}
 		})
 	}

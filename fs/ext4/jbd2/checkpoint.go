@@ -142,9 +142,13 @@ func (s *logSink) checkpoint() error {
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b *due) int { return cmp.Compare(a.block, b.block) })
 
+	done := 0
 	for batch := range slices.Chunk(list, max(checkpointBatch/s.c.blockSize, 1)) {
 		if err := s.writeHome(batch); err != nil {
 			return err
+		}
+		if done += len(batch); s.j.cfg.Home != nil {
+			s.j.cfg.Home(done, len(list))
 		}
 	}
 	// What is home must be on the medium before the log gives up its copies.

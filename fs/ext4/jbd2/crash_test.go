@@ -61,8 +61,8 @@ func mountLog(t *testing.T, d *testDevice, bs int, length uint32, f MapFunc, sum
 	r, err := l.Scan()
 	require.NoError(t, err)
 	if r.Needed() {
-		require.NoError(t, r.Replay())
-		require.NoError(t, r.Replay(), "replaying twice is allowed")
+		require.NoError(t, r.Replay(nil))
+		require.NoError(t, r.Replay(nil), "replaying twice is allowed")
 		require.NoError(t, r.Finish())
 	}
 	if cfg.Interval == 0 {

@@ -39,7 +39,7 @@ func TestE2fsprogsImages(t *testing.T) {
 				t.Logf("refused: %v", err)
 				return
 			}
-			require.NoError(t, r.Replay())
+			require.NoError(t, r.Replay(nil))
 			n := 0
 			require.NoError(t, r.FastCommits(func(FCRecord) error { n++; return nil }))
 			t.Logf("%d transactions, %d blocks, %d fast-commit records", r.Transactions, r.Blocks(), n)
@@ -108,7 +108,7 @@ func TestRecoverDebugfs(t *testing.T) {
 			require.NoError(t, err)
 			require.NotZero(t, r.RevokeBlocks)
 			require.Equal(t, 50-10+2, r.Blocks(), "revoked ones are out, journalled again they are in, uncommitted ones never were")
-			require.NoError(t, r.Replay())
+			require.NoError(t, r.Replay(nil))
 			command(t, "e2fsck", "-y", "-E", "journal_only", img)
 			theirs, err := os.ReadFile(img)
 			require.NoError(t, err)

@@ -59,7 +59,7 @@ func TestFastCommits(t *testing.T) {
 			}
 			r, err := l.Scan()
 			do(err)
-			do(r.Replay())
+			do(r.Replay(nil))
 			var got []string
 			do(r.FastCommits(func(rec FCRecord) error {
 				got = append(got, debugfsLine(rec))

@@ -232,7 +232,7 @@ func FuzzLog(f *testing.F) {
 		if r.Blocks() > length {
 			t.Errorf("%d blocks in a log of %d", r.Blocks(), length)
 		}
-		require.NoError(t, r.Replay())
+		require.NoError(t, r.Replay(nil))
 		_ = r.FastCommits(func(FCRecord) error { return nil })
 		require.NoError(t, r.Finish())
 		l, err = OpenLog(c, length, mapping)

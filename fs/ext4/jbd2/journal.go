@@ -30,6 +30,8 @@ type Config struct {
 	// BeforeCommitCredits. It must not Begin, and must not wait for locks that are held across Begin.
 	BeforeCommit        func(h *Handle)
 	BeforeCommitCredits int
+	// Home hears from each checkpoint how many of its blocks are written home. nil: nobody listens. It must not wait.
+	Home func(done, total int)
 	// Measure begins to time a commit, from its first try to its end. nil: none is timed.
 	Measure func() latency.Op
 }

@@ -109,7 +109,7 @@ func TestRecoverKernel(t *testing.T) {
 			}
 			c.SetOverlay(nil)
 			c.Invalidate()
-			require.NoError(t, r.Replay())
+			require.NoError(t, r.Replay(nil))
 			for b, p := range shown {
 				require.True(t, bytes.Equal(p, d.durable[int(b)*bs:][:bs]), "block %d", b)
 			}

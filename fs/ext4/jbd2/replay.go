@@ -43,8 +43,9 @@ func (o *Overlay) Read(b Block, s blockdev.Slice) (bool, error) {
 }
 
 // Replay is the third pass: it writes the newest committed copy of each block home, durably, but for those that the caller
-// writes himself. What the Cache holds may be older then: see Cache.Invalidate. It may be repeated.
-func (r *Recovery) Replay(except ...Block) error {
+// writes himself. What the Cache holds may be older then: see Cache.Invalidate. tell hears how many of the blocks are home; nil: nobody
+// listens. It may be repeated.
+func (r *Recovery) Replay(tell func(done, total int), except ...Block) error {
 	if len(r.blocks) == 0 {
 		return nil
 	}
@@ -59,7 +60,7 @@ func (r *Recovery) Replay(except ...Block) error {
 		}
 	}
 	slices.SortFunc(list, func(a, b home) int { return cmp.Compare(a.to, b.to) })
-	c := r.l.c
+	c, done := r.l.c, 0
 	for batch := range slices.Chunk(list, max(int(min(replayBatch, c.budget.stage/2))/c.blockSize, 1)) {
 		places, err := c.stage.take(len(batch), nil)
 		if err != nil {
@@ -92,6 +93,9 @@ func (r *Recovery) Replay(except ...Block) error {
 		c.stage.drop(places...)
 		if err != nil {
 			return fmt.Errorf("replaying the journal: %w", err)
+		}
+		if done += len(batch); tell != nil {
+			tell(done, len(list))
 		}
 	}
 	return c.FlushDevice()

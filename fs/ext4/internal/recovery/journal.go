@@ -55,6 +55,7 @@ func (j *Journal) open() (err error) {
 		Log:                 v.Opt.Log,
 		BeforeCommit:        v.BeforeCommit,
 		BeforeCommitCredits: 1,
+		Home:                func(done, total int) { v.Tell(volume.WorkHome, done, total) },
 		Measure:             func() latency.Op { return v.Times.Start(volume.TimeCommit) },
 	}
 	if j.log == nil || !v.Writable() { // read-only: no handle is begun
@@ -108,7 +109,8 @@ func (j *Journal) replay() (*jbd2.Recovery, error) {
 			v.Opt.Log.Warn("fast commits in the journal are not shown: what was done last appears after a mount that may write")
 		}
 	} else {
-		if err := r.Replay(disk.Block(v.Super.SuperBlockNo())); err != nil {
+		tell := func(done, total int) { v.Tell(volume.WorkReplay, done, total) }
+		if err := r.Replay(tell, disk.Block(v.Super.SuperBlockNo())); err != nil {
 			return nil, err
 		}
 		if err := replaySuper(v, r.Overlay()); err != nil {

@@ -35,12 +35,13 @@ func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
 		return nil
 	}
 	deleted := 0
-	for _, i := range todo {
+	for n, i := range todo {
 		if i.Disk.LinksCount == 0 {
 			deleted++
 		}
 		i.Shortens = i.Disk.LinksCount > 0
 		i.Put()
+		v.Tell(volume.WorkOrphans, n+1, len(todo))
 	}
 	if left := v.UnfinishedCount(); left > 0 {
 		v.Opt.Log.Warn("deletions and truncations of the last mount could not all be finished", "all", len(todo), "left", left)

@@ -17,6 +17,30 @@ type Options struct {
 	Errors         ErrorMode
 	Panic          func(error)  // ends the program, for ErrorsPanic; nil: panic
 	Log            *slog.Logger // nil: discard
+	// Progress hears how far long work has come: that of Open, and of Settle and Close. It must not wait. nil: nobody listens.
+	Progress func(Progress)
+}
+
+// Progress is how far long work has come.
+type Progress struct {
+	Work        Work
+	Done, Total uint64 // of what Work counts
+}
+
+// Work is long work, by what is counted: "3 of 17 " before it is a sentence.
+type Work string
+
+const (
+	WorkReplay  Work = "blocks of the journal are recovered"
+	WorkOrphans Work = "deletions and truncations of the last mount are finished"
+	WorkHome    Work = "blocks of metadata are written to their places"
+)
+
+// Tell tells who listens.
+func (v *FS) Tell(work Work, done, total int) {
+	if v.Opt.Progress != nil {
+		v.Opt.Progress(Progress{work, uint64(done), uint64(total)})
+	}
 }
 
 // ErrorMode says what follows when corruption is met, after it was recorded in the superblock.
