@@ -27,7 +27,7 @@ func CheckMountPoint(dir string) error {
 		}
 	}
 	if m != nil {
-		return fmt.Errorf("mount point %q is busy: %s of type %s is mounted there", dir, m.Source, m.FSType)
+		return fmt.Errorf("mount point %q is busy: %s of type %s is mounted there; unmount that, or name another directory", dir, m.Source, m.FSType)
 	}
 	fi, err := os.Stat(dir)
 	var p *os.PathError
@@ -39,7 +39,7 @@ func CheckMountPoint(dir string) error {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case !fi.IsDir():
-		return fmt.Errorf("mount point %q is not a directory", dir)
+		return fmt.Errorf("mount point %q is not a directory; name one", dir)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ package partition
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -35,7 +37,11 @@ func (t *Table) Find(number int) (Part, error) {
 			return p, nil
 		}
 	}
-	return Part{}, fmt.Errorf("there is no partition %d: the table has %d", number, len(t.Parts))
+	var have []string
+	for _, p := range t.Parts {
+		have = append(have, strconv.Itoa(p.Number))
+	}
+	return Part{}, fmt.Errorf("there is no partition %d; name one of those there are: %s", number, strings.Join(have, ", "))
 }
 
 // Read reads the table of a disk. The error says what is damaged, or that there is none.

@@ -91,7 +91,7 @@ func TestGPT(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &Table{Parts: gptWant}, got)
 	_, err = got.Find(3)
-	require.ErrorContains(t, err, "there is no partition 3: the table has 2")
+	require.ErrorContains(t, err, "there is no partition 3; name one of those there are: 1, 2")
 
 	spoil := func(off int64) (repair func()) {
 		var b [1]byte

@@ -82,7 +82,13 @@ func TestBadInput(t *testing.T) {
 					before[a] = sum(t, a)
 				}
 			}
-			require.Contains(t, q.fails(c.args...), c.want)
+			said := q.fails(c.args...)
+			require.Contains(t, said, c.want)
+			if do, ok := mountRemedies[c.name]; ok {
+				require.Contains(t, said, do, "it says what to do")
+			} else {
+				require.NotEqual(t, "mount", c.args[0], "a message of mount without a remedy: %s", said)
+			}
 			for a, s := range before {
 				require.Equal(t, s, sum(t, a), "%s changed", a)
 			}
@@ -115,4 +121,37 @@ func poke(t *testing.T, path string, off int64, s string) {
 	_, err = f.WriteAt([]byte(s), off)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
+}
+
+// mountRemedies is what each message of mount says to do, by the name of its case above.
+var mountRemedies = map[string]string{
+	"not an ext4 image":                     "if it was an ext4 volume, e2fsck -b",
+	"smaller than a superblock":             "name an image, device or partition that mkfs.ext4 has formatted",
+	"empty image":                           "make it the size the disk is to have",
+	"truncated image":                       "copy it again as a whole",
+	"bad superblock checksum":               "run e2fsck",
+	"unknown incompat feature":              "mount it with the kernel's ext4",
+	"no such image":                         wantDevice,
+	"a directory as device":                 wantDevice,
+	"a terminal as device":                  wantDevice,
+	"a PCI address":                         "lspci -D lists those there are",
+	"a short PCI address":                   "lspci -D lists those there are",
+	"no mount point":                        "create it first",
+	"a mount point that is a file":          "name one",
+	"a busy mount point":                    "unmount that, or name another directory",
+	"an unknown option":                     "see lanefs mount --help",
+	"a bad value":                           "want",
+	"recovery left out of a writable mount": `needs "ro"`,
+	"blocks larger than the volume's":       "mount an image with lba=1024 at most",
+	"a namespace that is not there":         "name one of them with nsid=",
+	"hip":                                   "gpu=auto",
+	"cuda as an option":                     "gpu=auto",
+	"an unknown gpu":                        "want auto, host, hip or cuda",
+	"too few arguments":                     "want DEVICE DIR",
+	"an unknown flag":                       "lanefs help mount lists the flags",
+	"too many lanes":                        "want",
+	"no cache":                              "want",
+	"the way to a PCI function's IOMMU":     "leave it out",
+	"remount of what is not mounted":        "mount it first",
+	"another data mode":                     "want ordered",
 }

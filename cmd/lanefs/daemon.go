@@ -75,7 +75,7 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 	case s := <-interrupted:
 		err = fmt.Errorf("interrupted (%v)", s)
 	case <-time.After(readyTimeout):
-		err = fmt.Errorf("the mount did not answer within %v", readyTimeout)
+		err = fmt.Errorf("%q did not answer at %q within %v, so the mount was given up: lanefs check %s says what the volume is like", cfg.Device, cfg.Dir, readyTimeout, cfg.Device)
 	}
 	end(cmd)
 	<-drained

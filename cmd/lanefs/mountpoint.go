@@ -17,7 +17,7 @@ import (
 // stat fails: it is then left as it is.
 func resolveDir(dir string) (string, error) {
 	if dir == "" {
-		return "", errors.New("the mount point is an empty name")
+		return "", errors.New("the mount point is an empty name; name a directory")
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -28,7 +28,7 @@ func resolveDir(dir string) (string, error) {
 	}
 	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
 	if err != nil {
-		return "", fmt.Errorf("mount point %q: %w", dir, reason(err))
+		return "", fmt.Errorf("mount point %q: %w: create it first", dir, reason(err))
 	}
 	return filepath.Join(parent, filepath.Base(abs)), nil
 }
@@ -68,10 +68,10 @@ func ourMount(arg string) (*mountinfo.Info, error) {
 		if _, err := os.Lstat(dir); err != nil {
 			return nil, fmt.Errorf("%q: %w", arg, reason(err))
 		}
-		return nil, fmt.Errorf("%q is not a mount point", arg)
+		return nil, fmt.Errorf("%q is not a mount point: mount it first, or see which there are with findmnt -t fuse.lanefs", arg)
 	}
 	if !fs.Ours(m) {
-		return nil, fmt.Errorf("%q is not a LaneFS mount: %s of type %s is mounted there", arg, m.Source, m.FSType)
+		return nil, fmt.Errorf("%q is not a LaneFS mount: %s of type %s is mounted there; findmnt -t fuse.lanefs lists those there are", arg, m.Source, m.FSType)
 	}
 	return m, nil
 }

@@ -94,7 +94,7 @@ func (u *unit) openPart(log *slog.Logger) error {
 	}
 	t, err := partition.Read(u.dev)
 	if err != nil {
-		return fmt.Errorf("%s-part%d: %w", cfg.Device, cfg.Part, err)
+		return fmt.Errorf("%s-part%d: %w; without -part%[2]d all of the device is meant", cfg.Device, cfg.Part, err)
 	}
 	if t.Damage != "" {
 		log.Warn("the first partition table is damaged, its copy at the end of the disk is used; gdisk repairs it", "device", cfg.Device, "damage", t.Damage)

@@ -65,12 +65,12 @@ func TestPartition(t *testing.T) {
 	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", p.mkdir("other")), "another part of it is mounted")
 	p.ok("umount", dir)
 	require.Contains(t, p.ok("check", img+"-part2"), "mounts it read-write")
-	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part3", dir), "there is no partition 3: the table has 2")
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part3", dir), "there is no partition 3; name one of those there are: 1, 2")
 
 	said := p.ok("identify", img+"-part2")
 	require.Regexp(t, `partition +2\n +offset, size +17825792, 67108864 bytes`, said)
 	require.NotContains(t, p.ok("identify", img), "partition")
-	require.Contains(t, p.fails("identify", img+"-part3"), "there is no partition 3: the table has 2")
+	require.Contains(t, p.fails("identify", img+"-part3"), "there is no partition 3; name one of those there are: 1, 2")
 
 	dev := loopOver(t, img, "-P")
 	if _, err := os.Stat(dev + "p2"); err != nil {

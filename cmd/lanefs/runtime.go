@@ -79,7 +79,7 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 			return rt, nil
 		}
 		if !auto {
-			return nil, err
+			return nil, fmt.Errorf("%w; gpu=auto takes what works, and lanefs doctor says more", err)
 		}
 		why = append(why, oneLine(err))
 	}

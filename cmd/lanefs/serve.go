@@ -174,11 +174,11 @@ func (d *daemon) probe() error {
 	select {
 	case err := <-answer:
 		if err != nil {
-			return fmt.Errorf("mount %q does not answer: %w", d.cfg.Dir, err)
+			return fmt.Errorf("mount %q does not answer: %w; nothing is mounted, try again, and look into the kernel's log (dmesg)", d.cfg.Dir, err)
 		}
 		return nil
 	case <-time.After(probeTimeout):
-		return fmt.Errorf("mount %q does not answer within %v", d.cfg.Dir, probeTimeout)
+		return fmt.Errorf("mount %q does not answer within %v; nothing is mounted, try again when the machine is less busy", d.cfg.Dir, probeTimeout)
 	}
 }
 

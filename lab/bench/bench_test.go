@@ -108,7 +108,7 @@ func TestPlot(t *testing.T) {
 	dir := t.TempDir()
 	rows := []row{{name: "read", unit: "IOPS"}, {name: "copy", unit: "s", lessIsBetter: true}}
 	r := results{}
-	for name, v := range map[string]float64{"lanefs:io_uring=on": 400, "fuse2fs": 100, "kernel": 200} {
+	for name, v := range map[string]float64{"lanefs:io_uring=on": 400, "fuse2fs 1.47.0": 100, "kernel": 200} {
 		r.add("read", name, figure{Value: v})
 		r.add("copy", name, figure{Value: 1 / v})
 	}

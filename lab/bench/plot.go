@@ -57,17 +57,21 @@ type picture struct {
 	machines int
 }
 
-// add takes a row that has figures of both; of several columns of LaneFS the one that is named first in order, which is the default's.
-func (p *picture) add(l line, machine int) {
-	r := results{l.Row: l.Figures}
-	base, ok := r.median(l.Row, "fuse2fs", figure.value)
-	name := ""
+// column is a system's column: of several the one with the shortest name, which is the default's. fuse2fs has its version behind its name.
+func (l line) column(system string) (name string) {
 	for s := range l.Figures {
-		if strings.HasPrefix(s, "lanefs") && (name == "" || len(s) < len(name)) {
+		if strings.HasPrefix(s, system) && (name == "" || len(s) < len(name)) {
 			name = s
 		}
 	}
-	one, has := r.median(l.Row, name, figure.value)
+	return name
+}
+
+// add takes a row that has figures of both.
+func (p *picture) add(l line, machine int) {
+	r := results{l.Row: l.Figures}
+	base, ok := r.median(l.Row, l.column("fuse2fs"), figure.value)
+	one, has := r.median(l.Row, l.column("lanefs"), figure.value)
 	if !ok || !has || base == 0 || one == 0 {
 		return
 	}

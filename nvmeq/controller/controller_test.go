@@ -135,7 +135,7 @@ func TestUnusableNamespace(t *testing.T) {
 	_, err = c.Namespace(1)
 	require.ErrorContains(t, err, "namespace 1: the namespace has 8 bytes of metadata per block, which is not supported")
 	_, err = c.Namespace(3)
-	require.ErrorContains(t, err, "no active namespace 3 (it has [1 2])")
+	require.ErrorContains(t, err, "no active namespace 3; it has [1 2]")
 	e, err := engine.New(c, engine.Config{Lanes: 1})
 	require.NoError(t, err)
 	require.ErrorContains(t, e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "namespace 1 is not one that can be used")

@@ -179,5 +179,5 @@ func (c *Controller) Namespace(id uint32) (*Namespace, error) {
 	for _, ns := range c.namespaces {
 		have = append(have, ns.ID)
 	}
-	return nil, fmt.Errorf("%s: no active namespace %d (it has %v)", c.t.Name(), id, have)
+	return nil, fmt.Errorf("%s: no active namespace %d; it has %v: name one of them with nsid=", c.t.Name(), id, have)
 }

@@ -18,7 +18,7 @@ func superblockRead(dev blockdev.Device) int64 {
 // ReadSuperblock reads and checks the superblock. If only its checksum is wrong, it returns the superblock as well as the error.
 func ReadSuperblock(dev blockdev.Device) (*disk.Superblock, error) {
 	if dev.Info().Size() < disk.SuperblockOffset+disk.SuperblockSize {
-		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume", dev.Info().Name, dev.Info().Size())
+		return nil, fmt.Errorf("%s is %d bytes: too small for an ext4 volume; name an image, device or partition that mkfs.ext4 has formatted", dev.Info().Name, dev.Info().Size())
 	}
 	n := int(superblockRead(dev))
 	buf, err := dev.Alloc(n)
@@ -63,10 +63,10 @@ func notExt4(dev blockdev.Device) error {
 func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
 	info := dev.Info()
 	if int(info.BlockSize) > sb.BlockSize() {
-		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d", info.Name, sb.BlockSize(), info.BlockSize)
+		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d; mount an image with lba=%[2]d at most, and a drive needs a format with such blocks (nvme format)", info.Name, sb.BlockSize(), info.BlockSize)
 	}
 	if have := uint64(info.Size()) >> sb.BlockBits(); have < sb.BlocksCount {
-		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d",
+		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d; copy it again as a whole, or have e2fsck and resize2fs save what is left",
 			info.Name, sb.BlocksCount, sb.BlockSize(), have)
 	}
 	return nil
