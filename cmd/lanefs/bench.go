@@ -26,6 +26,7 @@ import (
 type benchDevice struct {
 	cfg      mountConfig
 	arg      string
+	asked    string    // what --gpu says
 	out      io.Writer // of warnings
 	first    uint64    // LBA of the region
 	blocks   uint64    // LBAs
@@ -246,7 +247,7 @@ func (d *benchDevice) parse(flags []string, readOnly bool) error {
 	if len(cfg.Members) > 0 {
 		return usage(fmt.Errorf("device %q is an array: name one of its members", d.arg))
 	}
-	cfg.ReadOnly = readOnly
+	cfg.ReadOnly, d.asked = readOnly, cfg.GPU
 	return nil
 }
 

@@ -175,3 +175,30 @@ func TestBenchBlockDevice(t *testing.T) {
 	said := p.ok("bench", "--gpu", "host", "--fio", "--count", "200", "--lanes", "1", dev)
 	require.Regexp(t, `fio-3\S+ on the kernel's driver, io_uring, O_DIRECT: random reads of 4 KiB, 1 job, depth 32\n  [0-9]+ commands/s`, said)
 }
+
+// TestBenchGPU: resident lanes of a GPU's runtime, waves and threads, are measured like those of the CPU, with their steps, and the GPU's
+// kernels find a byte that has changed.
+func TestBenchGPU(t *testing.T) {
+	p := newHIPPlace(t, "")
+	img := p.plain("image", 4)
+	for _, lane := range []string{"wave", "thread"} {
+		var r bench.Report
+		require.NoError(t, json.Unmarshal([]byte(p.ok("bench", "--json", "--gpu", "hip", "--lane", lane, "--destroy", "--reads", "50", "--steps", "--count", "300",
+			"--lanes", "2", "--depth", "8", "--seed", "3", img)), &r))
+		require.Equal(t, "hip", r.Runtime)
+		require.Len(t, r.Runs, 1)
+		l := r.Runs[0]
+		require.EqualValues(t, 300, l.Commands)
+		require.Greater(t, l.Checked, l.Read.Count)
+		require.Zero(t, l.Wrong, l.FirstWrong)
+		require.Len(t, l.Steps, 5)
+		for _, s := range l.Steps {
+			require.EqualValues(t, 300, s.Count)
+		}
+		require.Greater(t, l.Steps[3].Mean, l.Steps[1].Mean, "most of a command is waiting")
+	}
+	poke(t, img, 1<<20, "!")
+	_, errs, err := p.run("bench", "--gpu", "hip", "--verify", "--seed", "3", "--sequential", "--count", "1024", img)
+	require.Error(t, err)
+	require.Contains(t, errs, "1 blocks were wrong")
+}

@@ -27,6 +27,7 @@ var schemas = map[string]schema{
 	"vram ls":  {"lanefs-vram", 1, reflect.TypeFor[vramReport]()},
 	"identify": {"lanefs-identify", 1, reflect.TypeFor[identity]()},
 	"bench":    {"lanefs-bench", 1, reflect.TypeFor[bench.Report]()},
+	"prove":    {"lanefs-prove", 1, reflect.TypeFor[proofReport]()},
 	"doctor":   {"lanefs-doctor", 1, reflect.TypeFor[doctor.Report]()},
 }
 

@@ -56,6 +56,7 @@ func TestJSONHasSchema(t *testing.T) {
 	got := map[string]string{"doctor": p.ok("doctor", "--json"), "stat": p.ok("stat", "--json", mnt), "check": p.ok("check", "--json", mnt), "vram ls": p.ok("vram", "ls", "--json", mnt)}
 	p.umount(mnt)
 	got["bench"] = p.ok("bench", "--json", "--count", "1", img)
+	got["prove"] = p.ok("prove", "--json", "--gpu", "host", "--time", "1ms", "--report", "none", img)
 	got["identify"] = p.ok("identify", "--json", img)
 	require.Len(t, got, len(schemas))
 	for command, out := range got {

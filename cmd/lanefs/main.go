@@ -55,7 +55,7 @@ func rootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpCommand(helpCommand())
 	for _, command := range []func() *cobra.Command{
-		mountCommand, umountCommand, statCommand, topCommand, traceCommand, checkCommand, identifyCommand, rawCommand, benchCommand, bindCommand, unbindCommand, vramCommand, runCommand,
+		mountCommand, umountCommand, statCommand, topCommand, traceCommand, checkCommand, identifyCommand, rawCommand, benchCommand, proveCommand, bindCommand, unbindCommand, vramCommand, runCommand,
 		doctorCommand, versionCommand,
 	} {
 		root.AddCommand(command())

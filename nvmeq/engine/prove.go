@@ -35,7 +35,7 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	}
 	e, err := New(c, ec)
 	if err != nil {
-		return err
+		return &Refused{err}
 	}
 	defer func() {
 		if left := e.Close(); left != nil {
@@ -45,7 +45,7 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	p := &proof{c: c, e: e, rt: c.Runtime(), nsid: nsid, n: 1 << shift}
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.open(); err != nil {
-		return err
+		return &Refused{err}
 	}
 	if err := p.command(nvme.IORead, p.ref); err != nil {
 		return fmt.Errorf("reading block 0 into host memory: %w", err)
@@ -57,6 +57,13 @@ func Prove(c *controller.Controller, ec Config, nsid uint32) (err error) {
 	}
 	return p.queues()
 }
+
+// Refused is the error of a proof that could not begin: the machine does not give the memory, or the way to the doorbells, and says so. Any
+// other error of a proof is of what it gave, and does not work.
+type Refused struct{ Err error }
+
+func (r *Refused) Error() string { return r.Err.Error() }
+func (r *Refused) Unwrap() error { return r.Err }
 
 // errLeft is wrapped by the error of a proof whose lane could not be removed.
 var errLeft = errors.New("the proof's lane is left")

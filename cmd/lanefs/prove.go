@@ -1,0 +1,236 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/engine"
+)
+
+// proveOptions is what the flags of `lanefs prove` say.
+type proveOptions struct {
+	flags   []string // that mirror mount options
+	scratch string
+	destroy bool
+	serial  bool
+	json    bool
+	report  string
+	time    time.Duration
+}
+
+func proveCommand() *cobra.Command {
+	var o proveOptions
+	c := &cobra.Command{
+		Use:   "prove [flags] DEVICE",
+		Short: "try on DEVICE all that LaneFS builds on, rung by rung, and write a report",
+		Long: `Climbs, on DEVICE, every rung on which a mount could stand, and says for each whether it held, failed, and why, or was impossible here: what
+the doctor looks at, the function's driver and IOMMU group, its BAR, the admin queue, Identify; lanes on the CPU with queues in host memory, both ways
+to ring, an invalid LBA that the controller must refuse, no interrupts, a reset; then the GPU: its runtime, a kernel that rings the admin doorbell, each
+doorbell route, each memory mode with bytes that are compared on both sides, kernels that must see what the drive writes over bytes that they have cached,
+and the move to the CPU when a GPU fails; at the end a second of reads. A rung that fails does not end it.
+
+It reads only, unless told otherwise: --scratch FIRST-LAST allows it to write these logical blocks, whose contents it puts back; --destroy to write all of
+DEVICE. DEVICE must be nobody else's: lanefs bind takes a drive from the kernel. An image file or a block device has a software controller, and the report
+says so: it proves the machine's part, and nothing of a drive.
+
+The report, NAME.txt and NAME.json, is for an issue: versions, PCI topology, drivers, every rung. Serial numbers and other identifiers of the drive are
+left out unless --serial is given.
+
+The status is 0 when every rung that is possible here held.`,
+		Args: exactly("DEVICE"),
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
+	}
+	f := c.Flags()
+	mountopt.AddFlags(f, &o.flags, "gpu", "vram", "lba", "lane")
+	f.StringVar(&o.scratch, "scratch", "", "logical blocks, `FIRST-LAST`, that may be written; they are put back")
+	f.BoolVar(&o.destroy, "destroy", false, "allow writes anywhere: what is on DEVICE is lost")
+	f.BoolVar(&o.serial, "serial", false, "name serial numbers and identifiers")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.StringVar(&o.report, "report", "", "`NAME` of the report's files, without .txt and .json; none writes none; without it the name has the time")
+	f.DurationVar(&o.time, "time", time.Second, "`TIME` of each measurement of the throughput")
+	for _, name := range []string{"gpu", "lane"} {
+		_ = c.RegisterFlagCompletionFunc(name, completeValues(name))
+	}
+	return c
+}
+
+// prover is one `lanefs prove` under way.
+type prover struct {
+	o    *proveOptions
+	out  io.Writer // what is told as it goes; discarded with --json
+	stop <-chan struct{}
+	log  *slog.Logger
+	dev  benchDevice
+	gpu  string // name of the GPU's runtime; empty: none
+	r    *proofReport
+	area string
+	hide []string // not to be told
+
+	first, blocks uint64                         // LBAs that may be written; no blocks: none
+	refusal       error                          // why DEVICE cannot be opened
+	route         engine.DoorbellRoute           // the best that held
+	modes         map[controller.MemoryMode]bool // that held
+}
+
+func (o *proveOptions) run(c *cobra.Command, device string) error {
+	p := &prover{o: o, out: c.OutOrStdout(), log: slog.New(slog.DiscardHandler), dev: benchDevice{arg: device, out: io.Discard}, modes: map[controller.MemoryMode]bool{},
+		r: &proofReport{Version: version, When: time.Now(), Device: device, Writes: "none"}}
+	if o.json {
+		p.out = io.Discard
+	}
+	if o.destroy && o.scratch != "" {
+		return usage(errors.New("--destroy allows what --scratch does: give one of them"))
+	}
+	if o.time <= 0 {
+		return usage(fmt.Errorf("--time %v: want more than 0", o.time))
+	}
+	if o.scratch != "" {
+		if err := p.parseScratch(o.scratch); err != nil {
+			return usage(err)
+		}
+	}
+	if err := p.dev.parse(o.flags, !o.destroy && o.scratch == ""); err != nil {
+		var wrong *exitError
+		if errors.As(err, &wrong) || !isFunctionName(device) {
+			return err // there is nothing to prove
+		}
+		p.refusal = err
+	}
+	stop, end := stopped()
+	defer end()
+	p.stop = stop
+	err := p.climb()
+	p.finish()
+	if o.json {
+		err = errors.Join(err, printJSON(c.OutOrStdout(), "prove", p.r))
+	} else {
+		fmt.Fprintf(p.out, "\n%s\n", p.r.summary())
+	}
+	if err := errors.Join(err, p.write(c.ErrOrStderr())); err != nil {
+		return err
+	}
+	if p.r.Failed > 0 {
+		return fmt.Errorf("%d rungs failed; see above", p.r.Failed)
+	}
+	return nil
+}
+
+// isFunctionName says whether an argument is a PCI address, of a namespace or a partition of it perhaps.
+func isFunctionName(arg string) bool {
+	w, err := splitDevice(arg)
+	return err == nil && pciAddress.MatchString(w.Device)
+}
+
+// parseScratch reads FIRST-LAST.
+func (p *prover) parseScratch(text string) error {
+	from, to, ok := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(from, 10, 64)
+	last, err2 := strconv.ParseUint(to, 10, 64)
+	if !ok || err != nil || err2 != nil || last < first {
+		return fmt.Errorf("--scratch %s: want two logical blocks, FIRST-LAST", text)
+	}
+	p.first, p.blocks = first, last-first+1
+	return nil
+}
+
+// finish counts, and takes out what is not to be told.
+func (p *prover) finish() {
+	r := p.r
+	for _, g := range r.Rungs {
+		switch g.Outcome {
+		case rungHeld:
+			r.Held++
+		case rungFailed:
+			r.Failed++
+		case rungImpossible:
+			r.Impossible++
+		}
+		g.Said = p.quiet(g.Said)
+	}
+	for i := range r.Findings {
+		r.Findings[i].Found, r.Findings[i].Remedy = p.quiet(r.Findings[i].Found), p.quiet(r.Findings[i].Remedy)
+	}
+}
+
+// quiet is a text without the drive's identifiers.
+func (p *prover) quiet(s string) string {
+	if p.o.serial {
+		return s
+	}
+	return withoutSecrets(s, p.hide)
+}
+
+// write writes the report, and says where.
+func (p *prover) write(out io.Writer) error {
+	name := p.o.report
+	switch name {
+	case "none":
+		return nil
+	case "":
+		name = "lanefs-prove-" + p.r.When.Format("20060102-150405")
+	}
+	for _, f := range []struct {
+		end   string
+		write func(io.Writer) error
+	}{{".txt", p.r.print}, {".json", func(w io.Writer) error { return printJSON(w, "prove", p.r) }}} {
+		file, err := os.Create(name + f.end)
+		if err != nil {
+			return fmt.Errorf("the report: %w", err)
+		}
+		if err := errors.Join(f.write(file), file.Close()); err != nil {
+			return fmt.Errorf("the report: %w", err)
+		}
+	}
+	if !p.o.json {
+		fmt.Fprintf(p.out, "the report: %s.txt and %s.json\n", name, name)
+	}
+	return nil
+}
+
+// cannot is the error of a rung for which something is missing.
+type cannot struct{ why string }
+
+func (c cannot) Error() string { return c.why }
+
+// rung tries one rung. It says whether that held.
+func (p *prover) rung(name string, try func() (said string, err error)) bool {
+	g := &proofRung{Area: p.area, Name: name}
+	began := time.Now()
+	var err error
+	if isClosed(p.stop) {
+		err = cannot{"interrupted before it was tried"}
+	} else {
+		g.Said, err = try()
+	}
+	g.Took, g.Outcome = time.Since(began), rungHeld
+	if err != nil {
+		g.Said, g.Outcome = oneLine(err), rungFailed
+		var refused *engine.Refused
+		var missing cannot
+		if errors.As(err, &refused) || errors.As(err, &missing) {
+			g.Outcome = rungImpossible
+		}
+	}
+	p.r.Rungs = append(p.r.Rungs, g)
+	fmt.Fprintln(p.out, &proofRung{Name: name, Outcome: g.Outcome, Said: p.quiet(g.Said)})
+	return g.Outcome == rungHeld
+}
+
+// begin begins an area.
+func (p *prover) begin(area string) {
+	if p.area != "" {
+		fmt.Fprintln(p.out)
+	}
+	p.area = area
+	fmt.Fprintln(p.out, area)
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rungs are those of a report, by name.
+func (r *proofReport) rungs() map[string]*proofRung {
+	all := map[string]*proofRung{}
+	for _, g := range r.Rungs {
+		all[g.Area+": "+g.Name] = g
+	}
+	return all
+}
+
+// readProof reads the JSON of a report.
+func readProof(t *testing.T, name string) *proofReport {
+	t.Helper()
+	b, err := os.ReadFile(name + ".json")
+	require.NoError(t, err)
+	var r proofReport
+	require.NoError(t, json.Unmarshal(b, &r))
+	return &r
+}
+
+// TestProve: an image's controller is climbed, nothing is written, and the report has no serial number; with scratch blocks they are written
+// and put back.
+func TestProve(t *testing.T) {
+	p := newPlace(t)
+	img, name := p.image("image", 32), p.path("report")
+	before := sum(t, img)
+	said := p.ok("prove", "--gpu", "host", "--time", "10ms", "--report", name, img)
+	require.Contains(t, said, "SIMULATED")
+	require.Contains(t, said, "held        the controller refuses an invalid LBA: LBA Out of Range")
+	require.Contains(t, said, " 0 failed")
+	require.Equal(t, before, sum(t, img), "nothing is written unless it is allowed")
+	r := readProof(t, name)
+	require.True(t, r.Simulated)
+	require.Equal(t, "none", r.Writes)
+	require.Zero(t, r.Failed)
+	require.Equal(t, len(r.Rungs), r.Held+r.Impossible)
+	require.Len(t, r.Throughput, 3)
+	require.Equal(t, rungImpossible, r.rungs()["the GPU: its runtime opens, and runs a kernel"].Outcome)
+	require.Equal(t, rungImpossible, r.rungs()["writes, lanes on the CPU: patterns that kernels write and check"].Outcome)
+
+	var id identity
+	require.NoError(t, json.Unmarshal([]byte(p.ok("identify", "--json", img)), &id))
+	require.NotEmpty(t, id.Serial)
+	for _, end := range []string{".txt", ".json"} {
+		b, err := os.ReadFile(name + end)
+		require.NoError(t, err)
+		require.NotContains(t, string(b), id.Serial, "an identifier in %s", end)
+		require.NotContains(t, string(b), id.SUBNQN)
+	}
+
+	p.ok("prove", "--gpu", "host", "--time", "1ms", "--serial", "--scratch", "4000-4999", "--report", name, img)
+	r = readProof(t, name)
+	require.Equal(t, id.Serial, r.Controller.Serial)
+	require.Contains(t, r.rungs()["writes, lanes on the CPU: patterns that kernels write and check"].Said, "125 blocks of 4 KiB written, flushed, read and found right")
+	require.Equal(t, rungHeld, r.rungs()["writes, lanes on the CPU: what was there is put back"].Outcome)
+	require.Equal(t, before, sum(t, img))
+
+	p.ok("prove", "--gpu", "host", "--time", "1ms", "--destroy", "--report", "none", img)
+	require.NotEqual(t, before, sum(t, img))
+
+	for want, args := range map[string][]string{
+		"want two logical blocks":    {"--scratch", "7"},
+		"give one of them":           {"--scratch", "7-8", "--destroy"},
+		"want more than 0":           {"--time", "0"},
+		`"x=y"`:                      {"--gpu", "x=y"},
+		"no PCI function 0000:ff:1f": {"--report", "none", "0000:ff:1f.7"},
+	} {
+		args = append([]string{"prove"}, args...)
+		if want[0] != 'n' {
+			args = append(args, img)
+		}
+		out, errs, err := p.run(args...)
+		require.Error(t, err, args)
+		require.Contains(t, out+errs, want)
+	}
+}
+
+// TestProveGPU: the rungs of a GPU hold on the stand-in for ROCm; a GPU that runs no kernel, though it was named, is a failure, which does not end the climb.
+func TestProveGPU(t *testing.T) {
+	p := newHIPPlace(t, "")
+	img, name := p.plain("image", 8), p.path("report")
+	const (
+		iomem  = "the GPU: lanes on the GPU, queues and data in host memory, doorbells by iomem"
+		bridge = "the GPU: lanes on the GPU, queues and data in host memory, doorbells by bridge"
+		opens  = "the GPU: its runtime opens, and runs a kernel"
+		moves  = "when the GPU fails: the lanes move to the CPU, and read the same bytes"
+	)
+	p.ok("prove", "--time", "10ms", "--scratch", "100-1000", "--report", name, img)
+	r := readProof(t, name)
+	require.Zero(t, r.Failed)
+	for _, rung := range []string{opens, iomem, bridge, moves, "writes, lanes on the GPU: patterns that kernels write and check",
+		"queues and data in device memory: the GPU's memory: memory mode 11: submission queues, completion queues and data"} {
+		require.NotNil(t, r.rungs()[rung], rung)
+		require.Equal(t, rungHeld, r.rungs()[rung].Outcome, "%s: %s", rung, r.rungs()[rung].Said)
+	}
+	require.Len(t, r.Throughput, 6)
+
+	fail := p.path("fail")
+	p.env = append(p.env, "LANEFS_SHIM_FAIL="+fail)
+	require.NoError(t, os.WriteFile(fail, []byte("refuse"), 0o600))
+	out, errs, err := p.run("prove", "--gpu", "hip", "--time", "1ms", "--report", name, img)
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, exitFailed, exit.ExitCode())
+	require.Contains(t, errs, "1 rungs failed")
+	require.Contains(t, out, "FAILED      its runtime opens, and runs a kernel")
+	r = readProof(t, name)
+	require.Equal(t, 1, r.Failed)
+	require.Len(t, r.Throughput, 3, "what the CPU can do is still tried")
+}
+
+func TestWithoutSecrets(t *testing.T) {
+	require.Equal(t, "drive (left out) of 0000:01:00.0, 0", withoutSecrets("drive S5GXNX0T of 0000:01:00.0, 0", []string{"S5GXNX0T", "00000000", "0", ""}))
+}
