@@ -19,7 +19,7 @@ RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./f
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
-.PHONY: all deps deps-run kernels kernels-check isa build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -33,6 +33,9 @@ kernels: ## the kernels' images again, if a source changed: host object, code ob
 
 isa: ## the checks of instructions by data flow, of every image for AMD GPUs: half a minute
 	@LANEFS_ISA=all $(GO) test -count=1 -run 'TestFlow$$' ./kernels
+
+model: ## all executions of the lanes' step and of the rings under the C11 memory model, each order weakened, mistakes planted: two minutes
+	@LANEFS_MODEL=all $(GO) test -count=1 -v -run 'TestModel$$' ./kernels
 
 kernels-check: ## whether the committed images are what the sources make, byte for byte; LANEFS_NEED_CLANG=1 fails without clang
 	@kernels/build.sh check

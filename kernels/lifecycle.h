@@ -222,8 +222,11 @@ template <typename T> LANEFS_FN ending look(lanefs_lane *p, lanefs_lane *lane, l
 	bool closed = (word & launch_closed) != 0;
 	if (LANEFS_COMMAND(command) == LANEFS_PARK || now - l->start >= l->limit)
 		closed = change<T, CLOSE>(l);
-	if (closed && !mine && (command & LANEFS_HOLD) == 0 && broadcast<T>((uint32_t)is_ready(p), 0) != 0)
-		set_state<T>(status, LANEFS_PARKED); /* it has not been read, and is not stored */
+	if (closed && !mine && (command & LANEFS_HOLD) == 0) {
+		acquire(); /* orders the load of the command before that of whether the lane is ready, which lanefs_reset may have changed */
+		if (broadcast<T>((uint32_t)is_ready(p), 0) != 0)
+			set_state<T>(status, LANEFS_PARKED); /* it has not been read, and is not stored */
+	}
 	if (closed)
 		return mine ? LEAVE : END;
 	if ((command & LANEFS_HOLD) != 0) {

@@ -86,6 +86,8 @@ static unsigned take(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
 	const struct lanefs_completion *ring = (const void *)(r->memory + ENTRIES + (size_t)r->entries * sizeof(struct lanefs_request));
 	if (n > have)
 		n = have;
+	if (!n)
+		return 0; /* a store would take the line from the daemon at each poll */
 	for (unsigned i = 0; i < n; i++)
 		c[i] = ring[(head + i) & (r->completions - 1)];
 	atomic_store(word(r, CQ_HEAD), head + n);

@@ -129,7 +129,9 @@ func (r *Rings) Take(s []Submission) (int, error) {
 		copy(raw[:], r.submission(head+uint32(i)))
 		DecodeSubmission(raw[:], &s[i])
 	}
-	r.Word32(sqHead).Store(head + uint32(n)) // after the copies, since the client may reuse the entries
+	if n > 0 {
+		r.Word32(sqHead).Store(head + uint32(n)) // after the copies, since the client may reuse the entries
+	}
 	return n, nil
 }
 
@@ -166,7 +168,9 @@ func (r *Rings) Reap(c []Completion) (int, error) {
 		b := r.completion(head + uint32(i))
 		c[i] = Completion{Data: binary.LittleEndian.Uint64(b), Result: int64(binary.LittleEndian.Uint64(b[8:]))}
 	}
-	r.Word32(cqHead).Store(head + uint32(n))
+	if n > 0 { // a store would take the line from the daemon at each poll
+		r.Word32(cqHead).Store(head + uint32(n))
+	}
 	return n, nil
 }
 
