@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
-// Reads and writes of a block device go on by themselves: a step begins all that the host has announced, in one system call, and a later
+// Reads, writes and discards of a block device go on by themselves: a step begins all that the host has announced, in one system call, and a later
 // step completes what has ended. So a queue pair's depth is the device's. A lone command for which the caller of Step waits anyway is
 // carried out at once, by a system call that waits: that is the shortest way. It is also what is left where there is no io_uring.
 //
@@ -35,7 +35,8 @@ type directSlot struct {
 	ns     *namespace
 	off, n int64
 	data   vector
-	status Status // once it has ended
+	ranges [][2]int64 // of a discard: offset and length of what is to be begun yet
+	status Status     // once it has ended
 }
 
 const (
@@ -135,6 +136,34 @@ func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int6
 	return noCompletion
 }
 
+// beginDiscard starts a Dataset Management command: one range after the other.
+func (c *Controller) beginDiscard(q *subQueue, cmd *command, ns *namespace, ranges [][2]int64) Status {
+	d := q.direct
+	at := d.free[len(d.free)-1]
+	s := &d.slots[at]
+	s.cmd, s.ns, s.ranges = *cmd, ns, ranges
+	if st := c.nextRange(d, at); st != noCompletion {
+		return st
+	}
+	d.free = d.free[:len(d.free)-1]
+	return noCompletion
+}
+
+// nextRange starts a discard's next range. success: there is none.
+func (c *Controller) nextRange(d *direct, at int) Status {
+	s := &d.slots[at]
+	if len(s.ranges) == 0 {
+		return success
+	}
+	s.off, s.n = s.ranges[0][0], s.ranges[0][1]
+	s.ranges = s.ranges[1:]
+	if err := d.ring.StartDiscard(at, s.off, s.n); err != nil {
+		return c.mediaStatus("deallocate", s.ns, s.off, WriteFault, err)
+	}
+	d.begun++
+	return noCompletion
+}
+
 func verb(write bool) string {
 	if write {
 		return "write"
@@ -155,13 +184,8 @@ func (c *Controller) move(q *subQueue) (did bool) {
 	if d == nil {
 		return false
 	}
-	if d.begun > 0 {
-		d.begun = 0
-		if err := d.ring.Submit(); err != nil {
-			c.ringFailed(err) // the queue that follows a reset may have none
-			c.fail("io_uring takes no more commands", "queue", q.id, "error", err)
-			return true
-		}
+	if !c.submit(q) {
+		return true
 	}
 	var pipe copyengine.Pipe // of all reads that have ended: they are waited for once
 	for {
@@ -171,7 +195,14 @@ func (c *Controller) move(q *subQueue) (did bool) {
 		}
 		s := &d.slots[at]
 		s.status = success
-		if write := s.cmd.opcode == opWrite; err != nil {
+		if s.cmd.opcode == opDSM {
+			if err != nil {
+				s.status = c.mediaStatus("deallocate", s.ns, s.off, WriteFault, err)
+			} else if s.status = c.nextRange(d, at); s.status == noCompletion {
+				did = true
+				continue
+			}
+		} else if write := s.cmd.opcode == opWrite; err != nil {
 			s.status = c.mediaStatus(verb(write), s.ns, s.off, fault(write), err)
 		} else if !write && s.data.deliver(&pipe) != nil {
 			s.status = dataTransferError
@@ -183,7 +214,7 @@ func (c *Controller) move(q *subQueue) (did bool) {
 		s := &d.slots[at]
 		d.free = append(d.free, at)
 		switch {
-		case s.status != success:
+		case s.status != success || s.cmd.opcode == opDSM:
 		case s.cmd.opcode == opWrite:
 			q.stats.writes.Add(1)
 			q.stats.bytesWritten.Add(uint64(s.n))
@@ -197,7 +228,25 @@ func (c *Controller) move(q *subQueue) (did bool) {
 		did = true
 	}
 	d.ended = d.ended[:0]
+	if !c.submit(q) { // further ranges of discards
+		return true
+	}
 	return did
+}
+
+// submit hands what was begun to the kernel, and says whether it took it.
+func (c *Controller) submit(q *subQueue) bool {
+	d := q.direct
+	if d.begun == 0 {
+		return true
+	}
+	d.begun = 0
+	if err := d.ring.Submit(); err != nil {
+		c.ringFailed(err) // the queue that follows a reset may have none
+		c.fail("io_uring takes no more commands", "queue", q.id, "error", err)
+		return false
+	}
+	return true
 }
 
 // deliver copies what was read into the stage to where the command wants it. The copies may go on until the pipe is closed.

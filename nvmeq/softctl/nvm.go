@@ -229,12 +229,18 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 	if c.opt.ReadOnly {
 		return writeProtected
 	}
+	var all [][2]int64
 	for i := range ranges {
 		e := buf[i*entry:]
-		off, n, _ := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:])))
-		if n == 0 {
-			continue
+		if off, n, _ := ns.span(binary.LittleEndian.Uint64(e[8:]), uint64(binary.LittleEndian.Uint32(e[4:]))); n > 0 {
+			all = append(all, [2]int64{off, n})
 		}
+	}
+	if q.direct != nil && len(all) > 0 && !c.zeroesFreed() {
+		return c.beginDiscard(q, cmd, ns, all)
+	}
+	for _, r := range all {
+		off, n := r[0], r[1]
 		var err error
 		if c.zeroesFreed() {
 			err = ns.medium.Zero(off, n, !c.cached.Load(), cmd.arrival)

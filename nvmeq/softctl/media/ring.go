@@ -11,9 +11,10 @@ import (
 	"github.com/lanefs/lanefs/iouring"
 )
 
-// Ring carries out reads and writes of a block device, many at a time, by an io_uring of its own. Each has a slot:
+// Ring carries out reads, writes and discards of a block device, many at a time, by an io_uring of its own. Each has a slot:
 //
-//  1. Start    puts it into the submission ring
+//  1. Start, StartDiscard
+//     puts it into the submission ring
 //  2. Submit   hands all that were started to the kernel, in one system call
 //  3. Await    waits a little for one that has ended; it alone may be called beside the others
 //  4. Reap     gives the slot of one that has ended, and its error
@@ -33,6 +34,37 @@ type ringOp struct {
 	off     int64
 	write   bool
 	durable bool
+	discard int64 // bytes of a discard; 0: it is none
+}
+
+// uringDiscard is BLOCK_URING_CMD_DISCARD (linux/blkdev.h, Linux 6.12): BLKDISCARD that does not wait. Tests replace it.
+var uringDiscard uint64 = 0x12 << 8
+
+// StartDiscard begins to discard n bytes at off, more than none, as Image.Discard does. A kernel that cannot do so beside other work does it when
+// it is reaped.
+func (r *Ring) StartDiscard(slot int, off, n int64) error {
+	if err := r.m.present(off, n); err != nil {
+		return err
+	}
+	r.ops[slot] = ringOp{off: off, discard: n}
+	e := r.ring.Next()
+	e.Opcode, e.FD, e.UserData = iouring.OpURingCmd, int32(r.m.fd), uint64(slot)
+	e.Off, e.Addr, e.Addr3 = uringDiscard, uint64(off), uint64(n)
+	r.inFlight++
+	return nil
+}
+
+// discarded is the error of a discard that ended with res. One that was refused is done by a call that waits, whose error counts.
+func (r *Ring) discarded(o *ringOp, res int32) error {
+	if res >= 0 {
+		return nil
+	}
+	switch err := unix.Errno(-res); err {
+	case unix.EOPNOTSUPP, unix.EINVAL, unix.ENOTTY, unix.EAGAIN, unix.EINTR:
+		return r.m.Discard(o.off, o.discard)
+	default:
+		return r.m.refused(o.off, o.discard, err)
+	}
 }
 
 // AwaitLimit is how long Await waits at most: so long a caller may be kept from what else there is.
@@ -110,6 +142,11 @@ func (r *Ring) Reap() (slot int, err error, ok bool) {
 	r.inFlight--
 	slot = int(c.UserData)
 	o := &r.ops[slot]
+	if o.discard > 0 {
+		err = r.discarded(o, c.Res)
+		*o = ringOp{}
+		return slot, err, true
+	}
 	b := o.b
 	if o.bounce != nil {
 		b = new(Buffers)

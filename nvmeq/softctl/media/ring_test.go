@@ -1,0 +1,81 @@
+package media
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestRingDiscard: a discard goes by the ring, beside reads, and, where the kernel knows no such command, by a call; one past the end of
+// a device that has shrunk fails.
+func TestRingDiscard(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	const size = 4 << 20
+	file := filepath.Join(t.TempDir(), "image")
+	full := bytes.Repeat([]byte("x"), size)
+	require.NoError(t, os.WriteFile(file, full, 0o600))
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	defer exec.Command("losetup", "-d", dev).Run()
+	m, err := Open(dev, Options{BlockSize: 512, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer m.Close()
+	if !m.Discards() {
+		t.Skip("SKIPPED: this loop device takes no discards")
+	}
+	r, err := m.NewRing(4)
+	if err != nil {
+		t.Skipf("SKIPPED: no io_uring here: %v", err)
+	}
+	defer r.Close()
+	known := uringDiscard
+	defer func() { uringDiscard = known }()
+	for _, cmd := range []uint64{known, 0x12<<8 | 0xff} {
+		uringDiscard = cmd
+		require.NoError(t, os.WriteFile(file, full, 0o600))
+		var b Buffers
+		p := alignedBytes(4096)
+		b.Add(p)
+		require.NoError(t, r.StartDiscard(0, 1<<20, 1<<20))
+		require.NoError(t, r.Start(1, &b, 3<<20, false, false))
+		require.NoError(t, r.Submit())
+		seen := map[int]error{}
+		for end := time.Now().Add(time.Minute); len(seen) < 2 && time.Now().Before(end); {
+			if slot, err, ok := r.Reap(); ok {
+				seen[slot] = err
+				continue
+			}
+			r.Await()
+		}
+		require.Equal(t, map[int]error{0: nil, 1: nil}, seen)
+		require.Equal(t, full[:4096], p)
+		got, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(full[:1<<20], got[:1<<20]) && bytes.Equal(make([]byte, 1<<20), got[1<<20:2<<20]) && bytes.Equal(full[2<<20:], got[2<<20:]))
+	}
+	require.NoError(t, unix.Truncate(file, size/2))
+	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	uringDiscard = known
+	if err = r.StartDiscard(0, 3<<20, 4096); err == nil { // it was not seen yet
+		require.NoError(t, r.Submit())
+		for end, ok := time.Now().Add(time.Minute), false; !ok && time.Now().Before(end); r.Await() {
+			_, err, ok = r.Reap()
+		}
+	}
+	require.Error(t, err)
+	require.Zero(t, r.InFlight())
+}
