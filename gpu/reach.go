@@ -10,6 +10,8 @@ type Reach struct {
 	// Keeper is asked about what other devices do there; nil where nobody takes the memory back, and its own kernels see at once what
 	// others write.
 	Keeper Keeper
+	// Device is the device whose memory it is, as Facts.PCI names it; empty for host memory.
+	Device string
 }
 
 // Keeper knows what becomes of memory that other devices read and write. Two memories on the same terms have the same Keeper.

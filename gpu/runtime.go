@@ -135,7 +135,7 @@ type Facts struct {
 	Name         string // "host CPU", "AMD Instinct MI300X", "NVIDIA H100 80GB HBM3"
 	Arch         string // "x86_64", "gfx942", "sm_90"
 	Runtime      string // the library and its version
-	PCI          string // 0000:c1:00.0, empty for the host runtime
+	PCI          string // 0000:c1:00.0; of one of several host runtimes host:1, else empty
 	Memory       int64  // bytes of device memory
 	Granularity  int64  // of VMM mappings, bytes; 0: there are none
 	WaveSize     int    // lanes that run in step

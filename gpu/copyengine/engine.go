@@ -23,6 +23,7 @@ type Engine struct {
 	spare  [][]byte                 // protected by mu: given back by Unstage
 	index  atomic.Pointer[[]pinned] // all stages, and what was pinned, by address. Each change, with mu held, makes a new one
 	unpins sync.WaitGroup
+	beside []*Engine // of other GPUs: what they have pinned can be copied from and to as well (Several)
 
 	gather   *gatherer // nil: there is no such kernel, or the CPU does it
 	noGather error     // why

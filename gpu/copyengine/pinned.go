@@ -47,6 +47,14 @@ func (e *Engine) lookup(b []byte) (gpu.Addr, bool) {
 	if len(b) == 0 {
 		return 0, false
 	}
+	at, ok := e.lookupOwn(b)
+	for i := 0; !ok && i < len(e.beside); i++ {
+		at, ok = e.beside[i].lookupOwn(b)
+	}
+	return at, ok
+}
+
+func (e *Engine) lookupOwn(b []byte) (gpu.Addr, bool) {
 	all := e.pinned()
 	p := uintptr(unsafe.Pointer(&b[0]))
 	i, begins := find(all, p)

@@ -26,6 +26,8 @@ type Options struct {
 	Memory int64
 	// Bank is where device memory is taken from, instead of memfds; Memory is then its size.
 	Bank *Bank
+	// Device tells one of several from the others, as an address tells GPUs: host:1. It is Facts.PCI.
+	Device string
 }
 
 // Runtime implements gpu.Runtime.
@@ -67,6 +69,7 @@ func Open(o Options) (*Runtime, error) {
 	}
 	return &Runtime{bank: b, facts: gpu.Facts{
 		Name:         "host CPU",
+		PCI:          o.Device,
 		Arch:         arch(),
 		Runtime:      "host, " + runtime.Version(),
 		Memory:       o.Memory,

@@ -149,7 +149,11 @@ func (m *memory) Reach() gpu.Reach {
 	if m.bank != nil {
 		return gpu.Reach{Owner: gpu.OwnerFunction, Keeper: m.bank}
 	}
-	return gpu.Reach{Owner: m.owner}
+	r := gpu.Reach{Owner: m.owner}
+	if m.kind.Device() {
+		r.Device = m.r.facts.PCI
+	}
+	return r
 }
 
 // Close implements gpu.Memory. A second Close is an error: by then the address may be another's.

@@ -8,7 +8,7 @@ import (
 
 // DeviceReach is the reach of the device's own memory.
 func (d *Device) DeviceReach() gpu.Reach {
-	r := gpu.Reach{Owner: gpu.OwnerDevice}
+	r := gpu.Reach{Owner: gpu.OwnerDevice, Device: d.cfg.Facts.PCI}
 	if d.cfg.Arrived != nil {
 		r.Keeper = keeper{d}
 	}
