@@ -42,9 +42,10 @@ func (c *Controller) Failover() *Failover { return c.failover.Load() }
 // RuntimeFailed says that Config.Runtime has failed. Its Close may wait for ever then, for a kernel that hangs.
 func (c *Controller) RuntimeFailed() bool { return c.runtimeFailed.Load() }
 
-// hasFailed says that rt has failed. Its memory is never freed: the call could wait for ever, and a kernel may still use it.
+// hasFailed says that rt has failed, or that it is a GPU beside one that has: which of several it was is not asked. Its memory is never freed:
+// the call could wait for ever, and a kernel may still use it.
 func (c *Controller) hasFailed(rt gpu.Runtime) bool {
-	return c.runtimeFailed.Load() && rt == c.cfg.Runtime
+	return c.runtimeFailed.Load() && (rt == c.cfg.Runtime || rt != nil && !rt.Facts().CallerDriven)
 }
 
 // endWait is how long kernels that were told to fail may take to end.

@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/internal/align"
 )
 
 // DoorbellRoute is the way from a lane's store to a doorbell of the controller.
@@ -35,6 +34,8 @@ func (w *resources) openDoorbells(e *Engine, n int) (err error) {
 		route = DoorbellAuto // kernels on the CPU need no descriptor
 	}
 	switch {
+	case e.peer:
+		return w.openPeerDoorbells(e, n)
 	case e.rt != nil: // the CPU reaches the BAR, whatever lanes elsewhere do
 		w.route, w.ownBAR = DoorbellBAR, true
 		w.bar, err = c.RegisterBAR(e.rt)
@@ -62,12 +63,9 @@ func (w *resources) openDoorbells(e *Engine, n int) (err error) {
 	}
 	w.route = DoorbellBridge
 	err = c.Quiesced(func() (err error) {
-		w.bridge, err = c.Runtime().Alloc(kind, align.Up(int64(n)*bridgeStride, controller.PageSize))
+		w.bridge, err = allocBridge(c.Runtime(), kind, n)
 		return err
 	})
-	if err == nil && w.bridge.Host() == nil {
-		err = fmt.Errorf("%s gives the CPU no view of %v memory, from which the bridge would forward doorbells", c.Runtime().Name(), kind)
-	}
 	return err
 }
 

@@ -14,6 +14,7 @@ type Config struct {
 	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4, on a device at most 16. Fewer if controller or device hold fewer
 	CPULanes    int           // as many more that run on CPU, beside those on a GPU; none if the lanes run on a CPU anyway
 	CPU         gpu.Runtime   // runs them, and is closed after the engine
+	More        []gpu.Runtime // further GPUs, each of which gets as many lanes for what is in its memory. Closed after the engine
 	LateAfter   time.Duration // how old a heartbeat of a GPU's lane may be before batches go to those on the CPU; 0 is 100 µs
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS

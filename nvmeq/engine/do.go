@@ -18,16 +18,16 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	if len(cmds) == 0 {
 		return nil
 	}
-	if e.cpu != nil {
-		if lane >= 0 {
-			if lane %= e.Lanes(); lane >= len(e.lanes) {
-				return e.cpu.Do(lane-len(e.lanes), cmds)
-			}
-		} else if e.toCPU(cmds) {
-			return e.cpu.Do(lane, cmds)
+	if lane >= 0 {
+		if lane %= e.Lanes(); lane >= len(e.lanes) {
+			return e.doBeside(lane-len(e.lanes), cmds)
 		}
+		return e.doHere(lane, cmds)
 	}
-	return e.doHere(lane, cmds)
+	if e.cpu != nil && e.toCPU(cmds) {
+		return e.cpu.Do(lane, cmds)
+	}
+	return e.owner(cmds).doHere(lane, cmds)
 }
 
 // doHere is Do on the engine's own lanes, of one kind.
@@ -59,7 +59,7 @@ func (e *Engine) Spread(cmds []Command) error {
 		}
 		return e.cpu.Spread(cmds)
 	}
-	return e.spreadHere(cmds)
+	return e.owner(cmds).spreadHere(cmds)
 }
 
 // spreadHere is Spread over the engine's own lanes, of one kind.

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,8 @@ type Engine struct {
 	spinning    atomic.Int32 // callers that drive resident lanes
 	start       time.Time    // the lanes' clock counts from here, where they are given the time
 	cpu         *Engine      // its lanes on the CPU, beside those on a GPU; nil: there are none
+	peers       []*Engine    // its lanes on further GPUs (peers.go)
+	peer        bool         // it is one of them
 	here        bool         // it is such lanes: a controller in software works on their queues on the callers' threads
 	router      router       // chooses between them
 
@@ -45,13 +48,16 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 	if err := cfg.fill(c); err != nil {
 		return nil, err
 	}
-	if cfg.CPULanes == 0 || c.Runtime().Facts().CallerDriven {
-		return newEngine(c, cfg, nil)
+	if c.Runtime().Facts().CallerDriven {
+		cfg.CPULanes = 0
 	}
 	gpu := cfg
-	gpu.Lanes = max(1, min(cfg.Lanes, c.Queues()-cfg.CPULanes))
+	gpu.Lanes = max(1, min(cfg.Lanes, (c.Queues()-cfg.CPULanes)/(1+len(cfg.More))))
 	e, err := newEngine(c, gpu, nil)
 	if err == nil {
+		err = e.addPeers(gpu)
+	}
+	if err == nil && cfg.CPULanes > 0 {
 		err = e.addCPULanes(cfg)
 	}
 	return e, err
@@ -59,7 +65,7 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 
 // newEngine makes an engine whose lanes run on rt, or on the controller's runtime if that is nil. cfg is filled in.
 func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, error) {
-	e := &Engine{c: c, cfg: cfg, rt: rt, maxTransfer: cfg.MaxTransfer, start: time.Now()}
+	e := &Engine{c: c, cfg: cfg, rt: rt, peer: slices.Contains(cfg.More, rt), maxTransfer: cfg.MaxTransfer, start: time.Now()}
 	if err := e.resources.load(e); err != nil {
 		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
 	}
@@ -98,15 +104,15 @@ func (e *Engine) build(qids []uint16) error {
 
 // runtime is what runs the lanes.
 func (e *Engine) runtime() gpu.Runtime {
-	if e.rt != nil {
+	if e.rt != nil && !(e.peer && e.c.Failover() != nil) { // no GPU is used after one has failed
 		return e.rt
 	}
 	return e.c.Runtime()
 }
 
-// Lanes is the number of queue pairs, those of lanes on the CPU last. Depth is how many commands one of them takes at once, MaxTransfer
+// Lanes is the number of queue pairs: of the first GPU, on the CPU, of further GPUs. Depth is how many commands one of them takes at once, MaxTransfer
 // the largest transfer of a command in bytes.
-func (e *Engine) Lanes() int         { return len(e.lanes) + e.CPULanes() }
+func (e *Engine) Lanes() int         { return len(e.lanes) + e.CPULanes() + e.peerLanes() }
 func (e *Engine) Depth() int         { return e.cfg.Depth - 1 }
 func (e *Engine) MaxTransfer() int64 { return e.maxTransfer }
 
@@ -126,6 +132,9 @@ func (e *Engine) Close() error {
 		e.router.close()
 		if e.cpu != nil {
 			defer func() { e.closeErr = errors.Join(e.closeErr, e.cpu.Close()) }()
+		}
+		for _, p := range e.peers {
+			defer func() { e.closeErr = errors.Join(e.closeErr, p.Close()) }()
 		}
 		var w poll.Waiter
 		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.Idle() {

@@ -30,7 +30,7 @@ func (e pairs) Move(ended bool) error {
 	for i, l := range e.lanes {
 		qids[i] = l.qid
 	}
-	if !ended && e.rt == nil { // kernels on the CPU have ended in any case
+	if !ended && (e.rt == nil || e.peer) { // kernels on the CPU have ended in any case
 		fresh := e.c.AllocQIDs(len(qids))
 		if len(fresh) < len(qids) {
 			return fmt.Errorf("%d queue pairs are free and %d are needed: the old ones' doorbells may still be rung by a kernel that hangs",
@@ -60,7 +60,7 @@ func (e pairs) Move(ended bool) error {
 	if err != nil {
 		return err
 	}
-	if e.rt != nil { // it has not failed: only the controller's runtime has
+	if e.rt != nil && !e.peer { // it has not failed: only GPUs have
 		err = old.close(e.c)
 	} else {
 		err = old.closeQueues()

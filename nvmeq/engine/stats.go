@@ -5,7 +5,8 @@ import "sync/atomic"
 // LaneStats is what one lane has done since the engine was made, as counted by the lane's own kernel code.
 type LaneStats struct {
 	Lane         int
-	CPU          bool // it runs on the CPU, beside lanes on a GPU
+	CPU          bool   // it runs on the CPU, beside lanes on a GPU
+	GPU          string // the further GPU on which it runs (gpu.Facts.PCI); empty: not on such
 	QID          uint16
 	Commands     uint64 // submission queue entries written
 	Completions  uint64 // completion queue entries reaped
@@ -25,12 +26,19 @@ type LaneStats struct {
 const statsWait = 2 * residentLimit
 
 // Stats reads every lane's counters. Each number is whole; those of a lane that is running may be from different steps.
-// After Close it is what they were at the end. Those of lanes on the CPU come last.
+// After Close it is what they were at the end. Their order is that of Lanes.
 func (e *Engine) Stats() []LaneStats {
 	all := e.laneStats()
 	if e.cpu != nil {
 		for _, s := range e.cpu.laneStats() {
 			s.Lane, s.CPU = s.Lane+len(e.lanes), true
+			all = append(all, s)
+		}
+	}
+	for _, p := range e.peers {
+		first := len(all)
+		for _, s := range p.laneStats() {
+			s.Lane, s.GPU = s.Lane+first, p.rt.Facts().PCI
 			all = append(all, s)
 		}
 	}
