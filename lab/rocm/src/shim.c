@@ -36,7 +36,7 @@ static __thread int current = -1;
 static int need(void) {
 	if (initialized != OK)
 		return initialized < 0 ? INVALID_DEVICE : initialized;
-	return current == 0 ? be_current() : INVALID_CONTEXT;
+	return current >= 0 ? be_current() : INVALID_CONTEXT;
 }
 #define NEED() do { int need_ = need(); if (need_ != OK) return need_; } while (0)
 
@@ -44,6 +44,8 @@ static int devices(void) {
 	const char *n = getenv("LANEFS_SHIM_DEVICES");
 	return n ? atoi(n) : 1;
 }
+
+static int exists(int device) { return device >= 0 && device < devices(); }
 
 /* ---- references to memory ---- */
 
@@ -200,27 +202,36 @@ API int hipGetDeviceCount(int *n) {
 }
 
 API int hipSetDevice(int device) {
-	if (device != 0)
+	if (!exists(device))
 		return INVALID_DEVICE;
-	current = 0;
+	current = device;
 	return OK;
 }
 
 API int hipDeviceGetName(char *name, int n, int device) {
-	return device != 0 || snprintf(name, n, "%s", facts.name) >= n ? INVALID : OK;
+	return !exists(device) || snprintf(name, n, "%s", facts.name) >= n ? INVALID : OK;
 }
 
+/* The devices are one, but for their addresses: 0000:c1:00.0, 0000:c1:01.0, … */
 API int hipDeviceGetPCIBusId(char *bus, int n, int device) {
-	return device != 0 || snprintf(bus, n, "%s", facts.bus) >= n ? INVALID : OK;
+	if (!exists(device) || snprintf(bus, n, "%s", facts.bus) >= n)
+		return INVALID;
+	bus[9] += device;
+	return OK;
 }
 
 API int hipDeviceGetByPCIBusId(int *device, const char *bus) {
-	*device = 0;
-	return strcmp(bus, facts.bus) ? INVALID : OK;
+	char mine[32];
+	for (int i = 0; i < devices(); i++)
+		if (hipDeviceGetPCIBusId(mine, sizeof mine, i) == OK && strcmp(mine, bus) == 0) {
+			*device = i;
+			return OK;
+		}
+	return INVALID;
 }
 
 API int hipGetDevice(int *device) {
-	*device = 0; /* of a thread that has set none */
+	*device = current < 0 ? 0 : current; /* 0: of a thread that has set none */
 	return OK;
 }
 
@@ -231,11 +242,11 @@ API int hipDeviceSynchronize(void) {
 
 API int hipDeviceTotalMem(size_t *n, int device) {
 	*n = facts.memory;
-	return device != 0 ? INVALID_DEVICE : OK;
+	return !exists(device) ? INVALID_DEVICE : OK;
 }
 
 API int hipDeviceGetAttribute(int *v, int which, int device) {
-	if (device != 0)
+	if (!exists(device))
 		return INVALID_DEVICE;
 	switch (which) {
 	case 63: *v = facts.units; return OK;
@@ -346,7 +357,7 @@ struct mapping {
 static struct mapping *mappings;
 
 static int check_prop(const struct prop *p) {
-	return p->type == 1 && p->handles == 1 && p->location == 1 && p->id == 0 && !p->win32 && !p->compression ? OK : INVALID;
+	return p->type == 1 && p->handles == 1 && p->location == 1 && exists((int)p->id) && !p->win32 && !p->compression ? OK : INVALID;
 }
 
 API int hipMemGetAllocationGranularity(size_t *n, const struct prop *p, int option) {
@@ -418,7 +429,7 @@ API int hipMemUnmap(void *at, size_t n) {
 
 API int hipMemSetAccess(void *at, size_t n, const struct access *a, size_t count) {
 	NEED();
-	if (count != 1 || a->location != 1 || a->id != 0 || a->flags != 3)
+	if (count != 1 || a->location != 1 || !exists((int)a->id) || a->flags != 3)
 		return INVALID;
 	return be_access(at, n);
 }
