@@ -48,7 +48,8 @@ func examinedRuntimes() (all []doctor.Runtime) {
 	quiet := slog.New(slog.DiscardHandler)
 	for _, name := range []string{"host", "cuda", "hip"} {
 		all = append(all, doctor.Runtime{Name: name, Needed: name == "host",
-			Open: func() (gpu.Runtime, error) { return openNamed(name, quiet) }})
+			Open:    func() (gpu.Runtime, error) { return openNamed(name, quiet) },
+			Further: func(n int) (gpu.Runtime, error) { return openOrdinal(name, n, false, quiet) }})
 	}
 	return all
 }

@@ -20,13 +20,15 @@ import (
 // drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
 type drive struct {
 	rt     gpu.Runtime
-	cpu    gpu.Runtime        // of lanes on the CPU beside those on a GPU; nil: there are none
-	copy   *copyengine.Engine // of a software controller with a GPU
+	more   []gpu.Runtime        // further GPUs, with lanes and a pool each
+	cpu    gpu.Runtime          // of lanes on the CPU beside those on a GPU; nil: there are none
+	copy   *copyengine.Engine   // of a software controller with a GPU
+	copies []*copyengine.Engine // of the further GPUs, likewise
 	ctl    controller.Transport
 	nvme   *controller.Controller
 	bar    *barMemory // nil: device memory is the runtime's own
 	choice engine.Choice
-	shared bool // runtime, cpu and bar are another drive's, which closes them
+	shared bool // runtimes, cpu and bar are another drive's, which closes them
 }
 
 // spareRuntime runs the lanes when a GPU fails: the CPU does. Lanes that run there already have none.
@@ -50,7 +52,7 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 		}
 	}()
 	if beside != nil {
-		c = drive{rt: beside.rt, cpu: beside.cpu, bar: beside.bar, shared: true}
+		c = drive{rt: beside.rt, more: beside.more, cpu: beside.cpu, bar: beside.bar, shared: true}
 	} else if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
@@ -73,18 +75,26 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 }
 
 // queues is how many queue pairs the mount asks for: after a GPU has failed its lanes need others.
-func (cfg *mountConfig) queues() int { return max(64, 2*(cfg.Lanes+cfg.cpuLanes())) }
+func (cfg *mountConfig) queues() int {
+	return max(64, 2*(cfg.Lanes+cfg.cpuLanes())) * max(1, len(cfg.GPUs))
+}
 
 // openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
-	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16) + cfg.cpuLanes(), Log: log}
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, 16)*max(1, len(cfg.GPUs)) + cfg.cpuLanes(), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
 		if c.copy, err = copyengine.New(c.rt); err != nil {
 			return err
 		}
+		opt.Mover = c.copy
+		if len(c.more) > 0 {
+			if opt.Mover, err = c.openCopies(); err != nil {
+				return err
+			}
+		}
 		// A thread for each lane: one with two would finish last.
-		opt.Mover, opt.Threads, opt.MaxTransfer = c.copy, min(cmp.Or(cfg.Lanes, 16), runtime.NumCPU()), gpuTransfer
+		opt.Threads, opt.MaxTransfer = min(cmp.Or(cfg.Lanes, 16), runtime.NumCPU()), gpuTransfer
 	}
 	ctl, err := softctl.Open(cfg.Device, opt)
 	if err != nil {
@@ -92,6 +102,18 @@ func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
 	}
 	c.ctl = ctl
 	return nil
+}
+
+// openCopies opens the copy engines of the further GPUs, and joins all.
+func (c *drive) openCopies() (copyengine.Mover, error) {
+	for _, rt := range c.more {
+		e, err := copyengine.New(rt)
+		if err != nil {
+			return nil, err
+		}
+		c.copies = append(c.copies, e)
+	}
+	return copyengine.NewSeveral(append([]*copyengine.Engine{c.copy}, c.copies...)), nil
 }
 
 // open opens the controller itself, in the best way of the ladder that works. Data is in the same memory as that of the drive beside.
@@ -114,7 +136,7 @@ func (c *drive) Close() error {
 	if c.nvme != nil {
 		errs = append(errs, c.nvme.Close())
 		if c.nvme.RuntimeFailed() { // closing it may not return; the process ends soon
-			c.copy, c.rt = nil, nil
+			c.copy, c.rt, c.copies, c.more = nil, nil, nil, nil
 		}
 	}
 	if c.ctl != nil {
@@ -123,9 +145,15 @@ func (c *drive) Close() error {
 	if c.copy != nil {
 		errs = append(errs, c.copy.Close())
 	}
+	for _, e := range c.copies {
+		errs = append(errs, e.Close())
+	}
 	if c.shared {
 		*c = drive{}
 		return errors.Join(errs...)
+	}
+	for _, rt := range c.more {
+		errs = append(errs, rt.Close())
 	}
 	if c.cpu != nil {
 		errs = append(errs, c.cpu.Close())

@@ -12,19 +12,20 @@ import (
 // A GPU fails under a mount: it is noticed, said, and the mount goes on on the CPU, or reads on.
 func TestGPUFails(t *testing.T) {
 	for _, c := range []struct {
-		fail, mode, why string
+		fail, mode, why, gpu string
 	}{
-		{"refuse", "host", "unspecified launch failure"},
-		{"hang", "host", "the lane's kernel hangs"},
-		{"refuse", "ro", "unspecified launch failure"},
+		{"refuse", "host", "unspecified launch failure", "hip"},
+		{"hang", "host", "the lane's kernel hangs", "hip"},
+		{"refuse", "ro", "unspecified launch failure", "hip"},
+		{"hang", "host", "the lane's kernel hangs", "hip:0,1"},
 	} {
-		t.Run(c.fail+" "+c.mode, func(t *testing.T) {
-			p := newHIPPlace(t, "")
+		t.Run(c.fail+" "+c.mode+" "+c.gpu, func(t *testing.T) {
+			p := newHIPPlace(t, "", "LANEFS_SHIM_DEVICES=2")
 			p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
 			old := bytes.Repeat([]byte("before the GPU failed "), 100_000)
 			require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "old"), old, 0o600))
 			img, mnt := p.image("image", 64, "-d", p.path("tree")), p.mkdir("mnt")
-			p.ok("mount", "--gpu", "hip", "-o", "gpu_error="+c.mode+",log="+p.path("log"), img, mnt)
+			p.ok("mount", "--gpu", c.gpu, "-o", "gpu_error="+c.mode+",log="+p.path("log"), img, mnt)
 			require.NoError(t, os.WriteFile(filepath.Join(mnt, "small"), []byte("on the GPU"), 0o600))
 			require.NoError(t, os.WriteFile(p.path("fail"), []byte(c.fail), 0o600))
 			got, err := os.ReadFile(filepath.Join(mnt, "old"))

@@ -78,10 +78,12 @@ func (r *fullReport) String() string {
 }
 
 type runtimeReport struct {
-	Name   string `json:"name"`
-	Device string `json:"device"`
-	Arch   string `json:"arch"`
-	Failed string `json:"failed,omitempty"` // why the lanes have left it for the CPU
+	Name   string      `json:"name"`
+	Device string      `json:"device"`
+	Arch   string      `json:"arch"`
+	PCI    string      `json:"pci,omitempty"`
+	More   []gpuReport `json:"more,omitempty"`   // further GPUs of the mount
+	Failed string      `json:"failed,omitempty"` // why the lanes have left it for the CPU
 
 	Memory  controller.MemoryMode `json:"memory_mode"`
 	Bells   string                `json:"doorbells"`               // how lanes ring
@@ -89,6 +91,13 @@ type runtimeReport struct {
 	Chosen  *chosenReport         `json:"chosen,omitempty"`        // where lanes on the CPU stand beside those on a GPU
 	Refused []string              `json:"refused,omitempty"`       // what auto tried in vain, the best first, and why
 	Copies  *copyengine.Counters  `json:"copies,omitempty"`        // of a software controller, to and from a GPU's memory
+}
+
+// gpuReport is one of several GPUs.
+type gpuReport struct {
+	PCI    string `json:"pci"`
+	Device string `json:"device"`
+	Arch   string `json:"arch"`
 }
 
 // chosenReport says how many requests went to lanes of which kind, and why.
@@ -145,13 +154,14 @@ type queueCounters struct {
 type queueCounted struct {
 	QID uint16 `json:"qid"`
 	CPU bool   `json:"cpu,omitempty"` // its lane runs on the CPU, beside those on a GPU
+	GPU string `json:"gpu,omitempty"` // the further GPU on which its lane runs
 
 	Member int `json:"member,omitempty"` // of an array: whose it is, the first being 0
 	queueCounters
 }
 
 func queueReport(q engine.LaneStats, member int) queueCounted {
-	c := queueCounted{QID: q.QID, CPU: q.CPU, Member: member}
+	c := queueCounted{QID: q.QID, CPU: q.CPU, GPU: q.GPU, Member: member}
 	c.add(q)
 	return c
 }

@@ -24,10 +24,10 @@ type gpuRuntime interface {
 // gpus are the runtimes of GPUs, in the order in which auto tries them.
 var gpus = []struct {
 	name string
-	open func() (gpuRuntime, error)
+	open func(ordinal int) (gpuRuntime, error)
 }{
-	{"hip", func() (gpuRuntime, error) { return opened(hip.Open(hip.Options{})) }},
-	{"cuda", func() (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{})) }},
+	{"hip", func(n int) (gpuRuntime, error) { return opened(hip.Open(hip.Options{Device: n})) }},
+	{"cuda", func(n int) (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{Device: n})) }},
 }
 
 // opened turns a nil *T into a nil runtime.
@@ -41,14 +41,15 @@ func opened[T gpuRuntime](rt T, err error) (gpuRuntime, error) {
 // openRuntime opens what --gpu names. Where another function's BAR is the device memory, that is the host runtime.
 func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	if cfg.VRAM == "" {
-		c.rt, err = openNamed(cfg.GPU, log)
-		return err
+		return c.openGPUs(cfg, log)
 	}
 	switch {
 	case !isFunction(cfg.Device):
 		return errors.New("--vram is for a PCI function: an image file's controller reaches the runtime's own memory")
 	case cfg.GPU == "hip" || cfg.GPU == "cuda":
 		return fmt.Errorf("--vram %s is for --gpu host: the lanes of --gpu %s have the GPU's own memory", cfg.VRAM, cfg.GPU)
+	case len(cfg.GPUs) > 1:
+		return errors.New("--vram is one memory: --gpu host")
 	case cfg.GPU != "host":
 		onCPU(log, "with --vram they do")
 	}
@@ -63,6 +64,44 @@ func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	return nil
 }
 
+// openGPUs opens what --gpu names: one runtime, or several of a kind.
+func (c *drive) openGPUs(cfg *mountConfig, log *slog.Logger) error {
+	for i, n := range cfg.GPUs {
+		rt, err := openOrdinal(cfg.GPU, n, len(cfg.GPUs) > 1, log)
+		if err != nil {
+			return fmt.Errorf("--gpu %s:%d: %w", cfg.GPU, n, err)
+		}
+		if i == 0 {
+			c.rt = rt
+			continue
+		}
+		c.more = append(c.more, rt)
+	}
+	if len(cfg.GPUs) > 0 {
+		return nil
+	}
+	rt, err := openNamed(cfg.GPU, log)
+	c.rt = rt
+	return err
+}
+
+// openOrdinal opens one of a runtime's devices. Of a host runtime there are as many as are asked for.
+func openOrdinal(name string, n int, several bool, log *slog.Logger) (gpu.Runtime, error) {
+	if name == "host" {
+		o := host.Options{}
+		if several {
+			o.Device = fmt.Sprintf("host:%d", n)
+		}
+		return host.Open(o)
+	}
+	for _, g := range gpus {
+		if g.name == name {
+			return openGPU(func() (gpuRuntime, error) { return g.open(n) }, log)
+		}
+	}
+	return nil, fmt.Errorf("no runtime %q", name)
+}
+
 // openNamed opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
 func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 	if name == "host" {
@@ -74,7 +113,7 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 		if !auto && g.name != name {
 			continue
 		}
-		rt, err := openGPU(g.open, log)
+		rt, err := openGPU(func() (gpuRuntime, error) { return g.open(0) }, log)
 		if err == nil {
 			return rt, nil
 		}

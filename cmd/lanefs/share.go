@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
@@ -23,53 +25,47 @@ import (
 // sharing is what serves files as device memory. It stands between the mount and the stack: it is closed when the mount is
 // gone, and before the volume. nil is a mount without it.
 type sharing struct {
-	pool   *residency.Pool
+	pools  []*gpuPool // one for each GPU, in the order of --gpu
 	server *share.Server
-	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
-	copier *copier            // to and from the pool's stage; nil where the controller is software, or the CPU copies
-	host   *host.Runtime      // imports programs' memfds; nil where the lanes' runtime does
+	host   *host.Runtime // imports programs' memfds; nil where the lanes' runtime does
 	socket string
 	public bool
 	limits share.Limits
 	asked  bool // on the command line: the mount fails without it
 }
 
+// gpuPool is the pool of one GPU.
+type gpuPool struct {
+	*residency.Pool
+	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
+	copier *copier            // to and from the pool's stage; nil where the controller is software, or the CPU copies
+}
+
 // poolShare is the part of a device's memory that the pool takes at most unless told otherwise.
 const poolShare = 4
 
-// openPool makes the pool that is asked for. Without a size on the command line a runtime that cannot share is no error.
+// openPool makes the pools that are asked for. Without a size on the command line a runtime that cannot share is no error.
 func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err error) {
 	if cfg.Pool == 0 {
 		return nil, nil
 	}
-	size := cfg.Pool
-	facts := s.rt.Facts()
-	if size < 0 {
-		size = max(facts.Memory/poolShare, facts.Granularity)
-	}
 	h := &sharing{public: os.Geteuid() == 0 || cfg.AllowOther, limits: cfg.Share, asked: cfg.Pool > 0}
-	mover := s.copy
-	if mover == nil && !facts.CallerDriven {
-		if h.mover, err = copyengine.New(s.rt); err != nil {
+	if !slices.Contains(s.rt.Facts().Imports, gpu.ExportMemFD) {
+		if h.host, err = host.Open(host.Options{}); err != nil {
 			return nil, err
 		}
-		mover = h.mover
 	}
-	c := residency.Config{Runtime: s.rt, Mapper: s.dev, Size: size}
-	if mover != nil {
-		c.Mover = mover
-	}
-	if h.mover != nil { // a drive, which may not reach the GPU's memory
-		h.copier = &copier{rt: s.rt}
-		c.Copier, c.Prove = h.copier, s.proveArrives
-	}
-	if !slices.Contains(facts.Imports, gpu.ExportMemFD) {
-		if h.host, err = host.Open(host.Options{}); err != nil {
-			return nil, errors.Join(err, h.close())
+	err = h.open(s, s.rt, s.copy, cfg.Pool)
+	for i, rt := range s.more {
+		var copies *copyengine.Engine
+		if s.copies != nil {
+			copies = s.copies[i]
 		}
-		c.Host = h.host
+		if err == nil {
+			err = h.open(s, rt, copies, cfg.Pool)
+		}
 	}
-	if h.pool, err = residency.New(c); err == nil {
+	if err == nil {
 		h.socket = shareSocket(cfg.Dir, h.public)
 		if h.public {
 			err = makeShareDir(filepath.Dir(h.socket))
@@ -77,8 +73,10 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 	}
 	if err == nil {
 		sweep(filepath.Dir(h.socket), log)
-		if why := h.pool.Unreached(); why != nil {
-			log.Info("files reach device memory through a stage: the drive does not reach it", "why", oneLine(why))
+		for _, p := range h.pools {
+			if why := p.Unreached(); why != nil {
+				log.Info("files reach device memory through a stage: the drive does not reach it", "gpu", p.Runtime().Facts().PCI, "why", oneLine(why))
+			}
 		}
 	}
 	if err != nil {
@@ -90,6 +88,50 @@ func openPool(s *stack, cfg *mountConfig, log *slog.Logger) (_ *sharing, err err
 		return nil, nil
 	}
 	return h, nil
+}
+
+// open makes the pool of one GPU: size bytes, or if that is negative a part of what the GPU has. copies is the controller's copy engine, if it
+// has one.
+func (h *sharing) open(s *stack, rt gpu.Runtime, copies *copyengine.Engine, size int64) (err error) {
+	facts := rt.Facts()
+	if size < 0 {
+		size = max(facts.Memory/poolShare, facts.Granularity)
+	}
+	p := &gpuPool{}
+	c := residency.Config{Runtime: rt, Mapper: s.dev, Size: size}
+	if h.host != nil {
+		c.Host = h.host
+	}
+	if copies == nil && !facts.CallerDriven { // a drive, which may not reach the GPU's memory
+		if p.mover, err = copyengine.New(rt); err != nil {
+			return err
+		}
+		p.copier = &copier{rt: rt}
+		c.Copier, c.Prove = p.copier, s.proveArrives
+		copies = p.mover
+	}
+	if copies != nil {
+		c.Mover = copies
+	}
+	if p.Pool, err = residency.New(c); err != nil {
+		return errors.Join(err, p.close())
+	}
+	h.pools = append(h.pools, p)
+	return nil
+}
+
+func (p *gpuPool) close() error {
+	var errs []error
+	if p.Pool != nil {
+		errs = append(errs, p.Pool.Close())
+	}
+	if p.copier != nil {
+		errs = append(errs, p.copier.streams.Close())
+	}
+	if p.mover != nil {
+		errs = append(errs, p.mover.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // copier is the copy engines of the lanes' runtime, for the pool's stage.
@@ -185,7 +227,7 @@ func (h *sharing) serve(srv *fs.Server, log *slog.Logger) (err error) {
 	if h == nil {
 		return nil
 	}
-	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pool: h.pool, Limits: h.limits, Log: log})
+	h.server, err = share.Serve(share.Config{Socket: h.socket, Public: h.public, Mount: srv, Pools: h.residency(), Limits: h.limits, Log: log})
 	if err != nil && !h.asked {
 		log.Warn("no files as device memory", "why", oneLine(err))
 		return nil
@@ -197,7 +239,54 @@ func (h *sharing) changed() func(ino uint32, off, end int64) {
 	if h == nil {
 		return nil
 	}
-	return h.pool.Changed
+	return func(ino uint32, off, end int64) {
+		for _, p := range h.pools {
+			p.Changed(ino, off, end)
+		}
+	}
+}
+
+func (h *sharing) residency() (all []*residency.Pool) {
+	for _, p := range h.pools {
+		all = append(all, p.Pool)
+	}
+	return all
+}
+
+// poolReport is the pool of one of several GPUs.
+type poolReport struct {
+	GPU    string `json:"gpu"` // PCI address
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	Used   int64  `json:"used"`
+	Loads  int64  `json:"loads"`
+	Loaded int64  `json:"loaded"`
+}
+
+// poolReports are those of all GPUs, nil if there is one.
+func (h *sharing) poolReports() (all []poolReport) {
+	if len(h.pools) < 2 {
+		return nil
+	}
+	for _, p := range h.pools {
+		f, s := p.Runtime().Facts(), p.Stats()
+		all = append(all, poolReport{f.PCI, f.Name, s.Size, s.Used, s.Loads, s.Loaded})
+	}
+	return all
+}
+
+// sum is all pools as one. What is the first GPU's alone, for instance why the drive does not reach it, is the same for the others mostly.
+func (h *sharing) sum() residency.Stats {
+	all := h.pools[0].Stats()
+	for _, p := range h.pools[1:] {
+		s := p.Stats()
+		all.Size, all.Used, all.Loads, all.Loaded = all.Size+s.Size, all.Used+s.Used, all.Loads+s.Loads, all.Loaded+s.Loaded
+		all.Shared, all.Evicted, all.Staged = all.Shared+s.Shared, all.Evicted+s.Evicted, all.Staged+s.Staged
+		all.Residents = append(all.Residents, s.Residents...)
+		all.Unreached = cmp.Or(all.Unreached, s.Unreached)
+	}
+	all.Unreached = strings.ReplaceAll(all.Unreached, "\n", "; ")
+	return all
 }
 
 func (h *sharing) path() string {
@@ -210,6 +299,7 @@ func (h *sharing) path() string {
 // vramReport is what `lanefs vram ls --json` prints.
 type vramReport struct {
 	residency.Stats
+	Pools  []poolReport  `json:"pools,omitempty"` // of several GPUs, one by one
 	Rings  share.Moved   `json:"rings"`
 	Users  []share.Usage `json:"users"`
 	Limits share.Limits  `json:"limits"` // of a user who is neither root nor the mount's
@@ -219,10 +309,7 @@ func (h *sharing) stats() (*vramReport, error) {
 	if h == nil {
 		return nil, errors.New("the mount gives out no device memory: mount it with -o vram=SIZE")
 	}
-	r := &vramReport{Stats: h.pool.Stats(), Users: []share.Usage{}}
-	if why := h.pool.Unreached(); why != nil {
-		r.Unreached = oneLine(why)
-	}
+	r := &vramReport{Stats: h.sum(), Pools: h.poolReports(), Users: []share.Usage{}}
 	if h.server != nil {
 		r.Users, r.Limits, r.Rings = h.server.Usage(), h.server.Limits(), h.server.Moved()
 	}
@@ -231,9 +318,10 @@ func (h *sharing) stats() (*vramReport, error) {
 
 // shareReport is what stat says of the share: which way the bytes of programs go.
 type shareReport struct {
-	Unreached string      `json:"unreached,omitempty"` // why the drive does not reach device memory
-	Staged    int64       `json:"staged"`              // bytes that went through the pool's stage therefore
-	Rings     share.Moved `json:"rings"`
+	Unreached string       `json:"unreached,omitempty"` // why the drive does not reach device memory
+	Staged    int64        `json:"staged"`              // bytes that went through the pool's stage therefore
+	Rings     share.Moved  `json:"rings"`
+	Pools     []poolReport `json:"pools,omitempty"` // of several GPUs
 }
 
 // report is nil without a share.
@@ -241,17 +329,17 @@ func (h *sharing) report() *shareReport {
 	if h == nil || h.server == nil {
 		return nil
 	}
-	r := &shareReport{Staged: h.pool.Stats().Staged, Rings: h.server.Moved()}
-	if why := h.pool.Unreached(); why != nil {
-		r.Unreached = oneLine(why)
-	}
-	return r
+	sum := h.sum()
+	return &shareReport{Unreached: sum.Unreached, Staged: sum.Staged, Rings: h.server.Moved(), Pools: h.poolReports()}
 }
 
 // print prints how many requests of rings went which way.
 func (r *shareReport) print(out io.Writer) {
 	if r == nil {
 		return
+	}
+	for _, p := range r.Pools {
+		fmt.Fprintf(out, "pool        %s %s: %s of %s in use, %s read\n", p.GPU, p.Name, units.Bytes(p.Used), units.Bytes(p.Size), units.Bytes(p.Loaded))
 	}
 	d, s, c := r.Rings.Device, r.Rings.Stage, r.Rings.Copied
 	fmt.Fprintf(out, "programs    %d requests straight to their memory or from it (%s), %d through their stages (%s), %d through the daemon's (%s)\n",
@@ -269,14 +357,8 @@ func (h *sharing) close() error {
 	if h.server != nil {
 		errs = append(errs, h.server.Close())
 	}
-	if h.pool != nil {
-		errs = append(errs, h.pool.Close())
-	}
-	if h.copier != nil {
-		errs = append(errs, h.copier.streams.Close())
-	}
-	if h.mover != nil {
-		errs = append(errs, h.mover.Close())
+	for _, p := range h.pools {
+		errs = append(errs, p.close())
 	}
 	if h.host != nil {
 		errs = append(errs, h.host.Close())

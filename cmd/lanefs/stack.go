@@ -78,7 +78,7 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 	}
 	ec := cfg.engine()
 	ec.Doorbell = u.choice.Doorbell
-	ec.CPU = u.cpu
+	ec.CPU, ec.More = u.cpu, u.more
 	if soft, ok := u.ctl.(*softctl.Controller); ok && soft.Direct() && cfg.Lanes == 0 && u.rt.Facts().CallerDriven {
 		ec.Lanes = max(ec.Lanes, directLanes) // a lone request keeps its lane while the device works
 	}

@@ -31,11 +31,15 @@ func (d *daemon) report() *report {
 		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
 		ReadOnly: readOnly, Simulated: i.Simulated, Pinned: s.dev.Pinned(),
 		Full:    newFullReport(s.dev.Full(), held),
-		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch},
+		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch, PCI: facts.PCI},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
 			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), ""},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
+	}
+	for _, rt := range s.more {
+		f := rt.Facts()
+		r.Runtime.More = append(r.Runtime.More, gpuReport{f.PCI, f.Name, f.Arch})
 	}
 	r.Share = d.share.report()
 	r.Times = slices.Concat(f.Times, v.Times, s.dev.Times())
@@ -143,7 +147,14 @@ func (r *report) print(out io.Writer) error {
 	if i.Path != "" {
 		fmt.Fprintf(out, "medium      %s\n", i.Path)
 	}
-	fmt.Fprintf(out, "runtime     %s: %s (%s)\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch)
+	at := ""
+	if len(r.Runtime.More) > 0 {
+		at = " at " + r.Runtime.PCI
+	}
+	fmt.Fprintf(out, "runtime     %s: %s (%s)%s\n", r.Runtime.Name, r.Runtime.Device, r.Runtime.Arch, at)
+	for _, g := range r.Runtime.More {
+		fmt.Fprintf(out, "and         %s: %s (%s) at %s\n", r.Runtime.Name, g.Device, g.Arch, g.PCI)
+	}
 	fmt.Fprintf(out, "placement   memory mode %d, doorbells by %s", r.Runtime.Memory, r.Runtime.Bells)
 	if r.Runtime.NoBAR != "" {
 		fmt.Fprintf(out, ": %s", r.Runtime.NoBAR)
@@ -204,6 +215,9 @@ func (r *report) print(out io.Writer) error {
 		}
 		if q.CPU {
 			name += " cpu"
+		}
+		if q.GPU != "" {
+			name += " " + q.GPU
 		}
 		row(name, q.queueCounters)
 	}

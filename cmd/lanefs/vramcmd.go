@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -58,6 +59,9 @@ func printResidents(c *cobra.Command, s *vramReport) error {
 	out := c.OutOrStdout()
 	fmt.Fprintf(out, "%s of %s in use; %d ranges were read (%s), %d requests found theirs, %d were evicted\n",
 		units.Bytes(s.Used), units.Bytes(s.Size), s.Loads, units.Bytes(s.Loaded), s.Shared, s.Evicted)
+	for _, p := range s.Pools {
+		fmt.Fprintf(out, "%s %s: %s of %s in use; %d ranges were read (%s)\n", p.GPU, p.Name, units.Bytes(p.Used), units.Bytes(p.Size), p.Loads, units.Bytes(p.Loaded))
+	}
 	if s.Unreached != "" {
 		fmt.Fprintf(out, "the drive does not reach the GPU's memory; %s went through a stage and the copy engine. Why: %s\n", units.Bytes(s.Staged), s.Unreached)
 	}
@@ -140,7 +144,7 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 	return c
 }
 
-func pinFile(path string, on bool, owner int64, out io.Writer) (int64, error) {
+func pinFile(path string, on bool, owner int64, out io.Writer) (n int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, reason(err)
@@ -154,7 +158,18 @@ func pinFile(path string, on bool, owner int64, out io.Writer) (int64, error) {
 	if on {
 		defer watchPin(f, out)()
 	}
-	return s.Pin(f, on, owner)
+	for i := range s.Facts().GPUs { // in the memory of each
+		if i > 0 {
+			err = s.Use(strconv.Itoa(i))
+		}
+		if err == nil {
+			n, err = s.Pin(f, on, owner)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
 }
 
 // watchPin shows how much of a file is in device memory until the function that it returns is called. It asks the daemon, as vram ls does.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/residency"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
@@ -18,8 +19,9 @@ import (
 type conn struct {
 	*gate.Conn
 	s       *Server
-	board   *wire.Shared // nil before the Hello
-	event   *wire.Event  // the board has changed; nil before the Hello
+	pool    *residency.Pool // of the GPU that the client chose
+	board   *wire.Shared    // nil before the Hello
+	event   *wire.Event     // the board has changed; nil before the Hello
 	handles map[uint32]handle
 	costs   map[uint32]Usage // what each handle is charged
 	rings   map[*ring]bool
@@ -109,6 +111,7 @@ var requests = map[wire.Type]request{
 	wire.TOpen:     {1, with((*conn).open)},
 	wire.TRing:     {0, with((*conn).ring)},
 	wire.TMoved:    {0, with((*conn).howMoved)},
+	wire.TDevice:   {0, with((*conn).device)},
 }
 
 // with returns a function that decodes the body and calls f.
@@ -141,10 +144,10 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 		return fail(err)
 	}
 	c.board, c.event = board, event
-	p := c.s.c.Pool
+	p := c.pool
 	f := p.Runtime().Facts()
 	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(p.Kind()),
-		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.PCI), Name: wire.Text(f.Name)}
+		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.PCI), Name: wire.Text(f.Name), More: uint16(len(c.s.c.Pools) - 1)}
 	if p.Key(1, 0, 1).Owner != 0 {
 		reply.Writable = 1
 	}

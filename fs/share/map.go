@@ -72,8 +72,8 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 		if empty {
 			read = nil
 		}
-		if err = held.admit(c.s.c.Pool.Round(n)); err == nil {
-			hold, err = c.s.c.Pool.Alloc(n, read)
+		if err = held.admit(c.pool.Round(n)); err == nil {
+			hold, err = c.pool.Alloc(n, read)
 		}
 	} else {
 		hold, err = c.share(f, number, residency.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
@@ -143,9 +143,9 @@ func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residenc
 			}
 		}
 	}
-	w.Key = c.s.c.Pool.Key(f.Ino(), f.Generation(), c.UID)
+	w.Key = c.pool.Key(f.Ino(), f.Generation(), c.UID)
 	w.Notify, w.Waker = raise, c.event
-	hold, err := c.s.c.Pool.Map(w)
+	hold, err := c.pool.Map(w)
 	if err != nil {
 		word.Store(0)
 		return nil, err

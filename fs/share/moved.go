@@ -61,7 +61,7 @@ func (s *Server) Moved() Moved { return s.moved.read() }
 func (c *conn) howMoved(_ *wire.Moved, _ []gate.Right) result {
 	m := c.moved.read()
 	r := &wire.MovedReply{Device: m.Device.wire(), Stage: m.Stage.wire(), Copied: m.Copied.wire()}
-	if why := c.s.c.Pool.Unreached(); why != nil {
+	if why := c.pool.Unreached(); why != nil {
 		r.Flags, r.Why = wire.MovedUnreached, wire.Text(why.Error())
 	}
 	return result{reply: r}

@@ -27,7 +27,7 @@ func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
 	if owner == wire.NoOwner {
 		owner = c.UID
 	}
-	p := c.s.c.Pool
+	p := c.pool
 	key := p.Key(f.Ino(), f.Generation(), owner)
 	if q.On == 0 {
 		p.Pin(key, false)

@@ -35,7 +35,7 @@ type Config struct {
 	Socket string // path; a file there is replaced
 	Public bool   // all users may connect
 	Mount  *fs.Server
-	Pool   *residency.Pool
+	Pools  []*residency.Pool // one for each GPU, with memory of it; the first is that of programs that do not choose
 	Limits Limits
 	Log    *slog.Logger // nil: discard
 }
@@ -67,7 +67,11 @@ func Serve(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	limits, err := c.Limits.withDefaults(c.Pool.Size())
+	size := int64(0)
+	for _, p := range c.Pools {
+		size += p.Size()
+	}
+	limits, err := c.Limits.withDefaults(size)
 	if err != nil {
 		return nil, fmt.Errorf("share: %w", err)
 	}
@@ -91,7 +95,7 @@ func (s *Server) accept() {
 			s.c.Log.Warn("share: no clients are served", "error", err)
 			continue
 		}
-		c := &conn{s: s, Conn: g, handles: map[uint32]handle{}, costs: map[uint32]Usage{}, rings: map[*ring]bool{}}
+		c := &conn{s: s, pool: s.c.Pools[0], Conn: g, handles: map[uint32]handle{}, costs: map[uint32]Usage{}, rings: map[*ring]bool{}}
 		if err := s.admit(c); err != nil {
 			select {
 			case s.refusing <- struct{}{}:

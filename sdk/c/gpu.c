@@ -65,6 +65,17 @@ static int start(struct gpu *g, const char *device)
 	return 0;
 }
 
+int lanefs_gpu_current(int hip, char *device, int size)
+{
+	struct gpu g = {.hip = hip};
+	if (start(&g, NULL))
+		return -1;
+	if (CALL(&g, hip ? "GetDevice" : "CtxGetDevice", (int *), &g.ordinal))
+		g.ordinal = 0; /* CUDA's threads begin without one */
+	int rc = CALL(&g, "DeviceGetPCIBusId", (char *, int, int), device, size, g.ordinal);
+	return rc ? lanefs_gpu_bad(&g, "DeviceGetPCIBusId", rc) : 0;
+}
+
 /* The GPU of the list, or g, which becomes one of it. The caller holds the lock. */
 static struct gpu *keep(struct gpu *g)
 {

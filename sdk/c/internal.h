@@ -8,7 +8,7 @@
 #define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 
 /* Types of messages. */
-enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, REPLY = 0x8000 };
+enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, USE, REPLY = 0x8000 };
 
 enum { NO_FD = -2 }; /* no descriptor to pass; -1 is an invalid descriptor of the caller */
 
@@ -29,6 +29,9 @@ HIDDEN void lanefs_region_end(lanefs *s, uint32_t handle);
 
 /* Whether the daemon has ended. */
 HIDDEN int lanefs_gone(const lanefs *s);
+
+/* The PCI address of the GPU that is current for the thread, or of the process's first. ENOENT: its library is not here. */
+HIDDEN int lanefs_gpu_current(int hip, char *device, int size);
 
 /* Waits for the program's work on the device of a buffer that is mapped there. */
 HIDDEN int lanefs_gpu_wait(const struct lanefs_buffer *b);

@@ -23,7 +23,9 @@ enum { VERSION = 1, MAX_MESSAGE = 1024, MAX_RIGHTS = 4 };
 
 struct header { uint16_t type, zero; uint32_t length, tag; int32_t status; };
 struct hello { char magic[8]; uint16_t least, most; uint32_t zero; };
-struct hello_reply { uint16_t version, runtime; uint32_t kind; uint64_t granule, pool_size; uint32_t slots, writable; char device[64], name[64]; };
+struct hello_reply { uint16_t version, runtime; uint32_t kind; uint64_t granule, pool_size; uint32_t slots; uint16_t writable, more; char device[64], name[64]; };
+struct device { uint32_t index, zero; char device[64]; };
+struct device_reply { uint32_t index, kind; uint64_t granule, pool_size; char device[64], name[64]; };
 struct map { uint64_t offset, length; uint32_t flags, zero; };
 struct map_reply { uint32_t handle, kind; uint64_t offset, length, memory, generation, file_size, fd_offset; };
 struct release { uint32_t handle, zero; };
@@ -34,7 +36,7 @@ struct reg_reply { uint32_t handle, zero; };
 struct open_request { uint64_t zero; };
 struct open_reply { uint32_t handle, access; uint64_t size; };
 
-SIZE(struct header, 16); SIZE(struct hello, 16); SIZE(struct hello_reply, 160); SIZE(struct map, 24); SIZE(struct map_reply, 56);
+SIZE(struct header, 16); SIZE(struct hello, 16); SIZE(struct hello_reply, 160); SIZE(struct device, 72); SIZE(struct device_reply, 152); SIZE(struct map, 24); SIZE(struct map_reply, 56);
 SIZE(struct release, 8); SIZE(struct commit, 32); SIZE(struct commit_reply, 8); SIZE(struct reg, 24); SIZE(struct reg_reply, 8);
 SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct lanefs_moved, 120);
 
@@ -212,7 +214,45 @@ lanefs *lanefs_connect(int fd)
 	s->facts.kind = r.kind;
 	s->facts.granule = r.granule;
 	s->facts.pool_size = r.pool_size;
+	s->facts.gpus = 1u + r.more;
+	/* A program whose GPU is none of the mount's has stages, and the memory of the first. */
+	if (r.more && lanefs_use(s, NULL) && getenv("LANEFS_GPU")) {
+		lanefs_close(s);
+		return NULL;
+	}
 	return s;
+}
+
+int lanefs_use(lanefs *s, const char *device)
+{
+	char own[64];
+	struct device_reply r;
+	struct device q = {.index = UINT32_MAX};
+	if (!device)
+		device = getenv("LANEFS_GPU");
+	if (!device || !*device) {
+		if (strcmp(s->facts.runtime, "host") == 0)
+			device = "0";
+		else if (lanefs_gpu_current(strcmp(s->facts.runtime, "hip") == 0, own, sizeof own))
+			return -1;
+		else
+			device = own;
+	}
+	char *end;
+	unsigned long index = strtoul(device, &end, 10);
+	if (*device && !*end)
+		q.index = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX - 1;
+	else
+		snprintf(q.device, sizeof q.device, "%s", device);
+	if (lanefs_call(s, USE, &q, sizeof q, NO_FD, &r, sizeof r, NULL, 0))
+		return -1;
+	memcpy(s->facts.device, r.device, sizeof r.device);
+	memcpy(s->facts.name, r.name, sizeof r.name);
+	s->facts.device[63] = s->facts.name[63] = 0;
+	s->facts.kind = r.kind;
+	s->facts.granule = r.granule;
+	s->facts.pool_size = r.pool_size;
+	return 0;
 }
 
 void lanefs_close(lanefs *s)

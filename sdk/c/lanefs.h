@@ -37,10 +37,18 @@ struct lanefs_facts {
 	enum lanefs_kind kind;
 	uint64_t granule;  /* bytes; unit of allocation */
 	uint64_t pool_size; /* bytes */
+	uint32_t gpus;     /* that the mount has; the rest is about the session's */
 };
 
 /* Connects to the daemon of the mount that fd is on. ENOTSUP: fd is not on a LaneFS mount with a share. */
 lanefs *lanefs_connect(int fd);
+
+/*
+ * Chooses the GPU whose memory the session gives, of a mount with several: by its PCI address, or its place in the mount's option, a number
+ * from 0. NULL, as lanefs_connect does it: what LANEFS_GPU in the environment names so, else the GPU that is current for the calling thread,
+ * else the first that the process sees; where that is none of the mount's, lanefs_connect leaves it at the mount's first. EBUSY: the session has memory already; ENODEV: the mount has no such GPU.
+ */
+int lanefs_use(lanefs *s, const char *device);
 
 /* Ends the session and its objects, except memory that is still mapped. In a forked child it frees only the child's copy. */
 void lanefs_close(lanefs *s);

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -39,6 +40,8 @@ type Facts struct {
 	PoolSize int64
 	// Writable says that programs could write to shared memory, so that only programs of one user share it.
 	Writable bool
+	// GPUs is how many the mount has. The other facts are of the session's: the first, unless Use chose another.
+	GPUs int
 }
 
 var runtimes = map[wire.Runtime]string{wire.RuntimeHost: "host", wire.RuntimeCUDA: "cuda", wire.RuntimeHIP: "hip"}
@@ -100,12 +103,28 @@ func (s *Session) hello() error {
 		return err
 	}
 	s.facts = Facts{Runtime: runtimes[r.Runtime], Device: wire.String(r.Device), Name: wire.String(r.Name), Kind: gpu.ExportKind(r.Kind),
-		Granule: int64(r.Granule), PoolSize: int64(r.PoolSize), Writable: r.Writable != 0}
+		Granule: int64(r.Granule), PoolSize: int64(r.PoolSize), Writable: r.Writable != 0, GPUs: 1 + int(r.More)}
 	return nil
 }
 
 // Facts returns the facts of the daemon.
 func (s *Session) Facts() Facts { return s.facts }
+
+// Use chooses the GPU whose memory the session gives: by its PCI address, or by its place in the mount's option, a number from 0. It comes
+// before anything is mapped, registered or opened. ENODEV: the mount has no such GPU.
+func (s *Session) Use(device string) error {
+	q := &wire.Device{Index: wire.NoIndex, Device: wire.Text(device)}
+	if n, err := strconv.ParseUint(device, 10, 31); err == nil {
+		q.Index = uint32(n)
+	}
+	var r wire.DeviceReply
+	if _, err := s.call(wire.TDevice, q, &r, 0, nil); err != nil {
+		return err
+	}
+	s.facts.Device, s.facts.Name, s.facts.Kind = wire.String(r.Device), wire.String(r.Name), gpu.ExportKind(r.Kind)
+	s.facts.Granule, s.facts.PoolSize = int64(r.Granule), int64(r.PoolSize)
+	return nil
+}
 
 // call makes one request. It passes f's descriptor if f is not nil.
 func (s *Session) call(t wire.Type, request, reply any, want int, f *os.File) (rights []int, err error) {

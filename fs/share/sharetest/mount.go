@@ -169,7 +169,7 @@ func mount(t testing.TB, size, pool int64, unreached bool, set ...func(*fs.Optio
 	}
 	m.FS, err = fs.Mount(m.Dir, m.vol, opt)
 	require.NoError(t, err)
-	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pool: m.Pool})
+	m.Share, err = share.Serve(share.Config{Socket: socket, Public: true, Mount: m.FS, Pools: []*residency.Pool{m.Pool}})
 	require.NoError(t, err)
 	return m
 }

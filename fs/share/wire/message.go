@@ -39,6 +39,7 @@ const (
 	TOpen                     // open a file, for rings
 	TRing                     // make a submission and a completion ring
 	TMoved                    // how the connection's bytes went
+	TDevice                   // choose one of the mount's GPUs
 	types
 )
 
@@ -69,7 +70,28 @@ type HelloReply struct {
 	Granule  uint64
 	PoolSize uint64
 	Slots    uint32 // words of the notice board
-	Writable uint32 // 1: readers could write to shared memory, which is therefore shared by programs of one user only
+	Writable uint16 // 1: readers could write to shared memory, which is therefore shared by programs of one user only
+	More     uint16 // GPUs that the mount has beside the one of this reply: see Device
+	Device   [64]byte
+	Name     [64]byte
+}
+
+// Device chooses the GPU whose memory the connection gets from now on. It comes before anything else after the Hello, or is refused.
+type Device struct {
+	Index  uint32 // of the GPU in the order of the mount's option, from 0; NoIndex: by Device
+	_      uint32
+	Device [64]byte // its PCI address
+}
+
+// NoIndex is no index.
+const NoIndex = ^uint32(0)
+
+// DeviceReply has the facts of the GPU that was chosen, as HelloReply.
+type DeviceReply struct {
+	Index    uint32
+	Kind     uint32
+	Granule  uint64
+	PoolSize uint64
 	Device   [64]byte
 	Name     [64]byte
 }

@@ -19,7 +19,7 @@ import (
 func TestSizes(t *testing.T) {
 	for v, want := range map[any]int{
 		&Header{}: HeaderSize, &Hello{}: 16, &HelloReply{}: 160, &Map{}: 24, &MapReply{}: 56, &Release{}: 8, &Commit{}: 32, &CommitReply{}: 8,
-		&Pin{}: 8, &PinReply{}: 16, &Register{}: 24, &RegisterReply{}: 8, &Open{}: 8, &OpenReply{}: 16, &Ring{}: 8, &RingReply{}: 24, &Moved{}: 8, &MovedReply{}: 120,
+		&Pin{}: 8, &PinReply{}: 16, &Register{}: 24, &RegisterReply{}: 8, &Open{}: 8, &OpenReply{}: 16, &Ring{}: 8, &RingReply{}: 24, &Device{}: 72, &DeviceReply{}: 152, &Moved{}: 8, &MovedReply{}: 120,
 		&Submission{}: SubmissionSize, &Completion{}: CompletionSize,
 	} {
 		require.Equal(t, want, binary.Size(v), "%T", v)

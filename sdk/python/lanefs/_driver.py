@@ -52,6 +52,20 @@ class Driver:
             self.do("RuntimeGetVersion", ctypes.byref(self._version))
         self.dl_type = 2 if runtime == "cuda" else 10
 
+    @classmethod
+    def current_address(cls, runtime):
+        """The PCI address of the device that is current for the thread, or of the process's first. CUDA_VISIBLE_DEVICES does not change it."""
+        prefix, *names = cls._libraries[runtime]
+        lib = cls.load(*names)
+        ordinal, address = ctypes.c_int(0), ctypes.create_string_buffer(32)
+        code = getattr(lib, prefix + "Init")(ctypes.c_uint(0))
+        if code == 0 and getattr(lib, prefix + ("CtxGetDevice" if runtime == "cuda" else "GetDevice"))(ctypes.byref(ordinal)):
+            ordinal = ctypes.c_int(0)  # CUDA's threads begin without one
+        code = code or getattr(lib, prefix + "DeviceGetPCIBusId")(address, ctypes.c_int(32), ordinal)
+        if code:
+            raise OSError(f"{prefix}DeviceGetPCIBusId: error {code}")
+        return address.value.decode().lower()
+
     @staticmethod
     def load(*names):
         """Opens the first library that exists."""

@@ -1,4 +1,4 @@
-"""A connection to the daemon of one mount. A process has one session for each mount."""
+"""A connection to the daemon of one mount. A process has one session for each mount, and for each GPU of it that the process uses."""
 
 import array
 import collections
@@ -16,6 +16,16 @@ from . import _wire as w
 
 GONE_TEXT = "the mount's daemon has gone: open the file again when it is mounted"
 GONE = 2**64 - 1  # the generation of all mappings after the end of the daemon
+
+
+def wanted_gpu(runtime):
+    """The GPU of a mount with several whose memory this thread wants: LANEFS_GPU (its place in the mount's option, from 0, or its PCI
+    address), else the one that is current, else the first that the process sees."""
+    named = os.environ.get("LANEFS_GPU")
+    if named or runtime not in ("cuda", "hip"):
+        return named or "0"
+    from ._driver import Driver
+    return Driver.current_address(runtime)
 
 
 class NotLaneFS(OSError):
@@ -41,9 +51,27 @@ class Session:
             if found is None or found.gone:  # another mount may have the same path now
                 found = cls(path)
                 cls._all[key] = found
-            return found
+            if found.gpus == 1:
+                return found
+            try:
+                gpu = wanted_gpu(found.runtime)
+            except OSError:  # no library of that GPU
+                return found
+            own = cls._all.get((*key, gpu))
+            if own is None or own.gone:
+                try:
+                    own = cls(path, gpu)
+                except OSError as e:
+                    if e.errno == errno.ENODEV and not os.environ.get("LANEFS_GPU"):
+                        own = found  # the process's GPU is none of the mount's: stages, and the memory of the first
+                    else:
+                        raise
+                cls._all[(*key, gpu)] = own
+                if own is not found:
+                    own._first = found  # for the next file
+            return own
 
-    def __init__(self, path):
+    def __init__(self, path, gpu=None):
         self._mutex = threading.Lock()
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
@@ -57,13 +85,27 @@ class Session:
             raise OSError(e.errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)",
                           os.fsdecode(path)) from None
         body, fds = self.call(w.HELLO, w.HELLO_REQUEST.pack(w.MAGIC, w.VERSION, w.VERSION, 0), w.HELLO_REPLY, rights=2)
-        self.version, runtime, self.kind, self.granule, self.pool_size, slots, writable, device, name = body
+        self.version, runtime, self.kind, self.granule, self.pool_size, slots, writable, more, device, name = body
+        self.gpus = 1 + more
         self.runtime = w.RUNTIMES.get(runtime, "unknown")
         self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
         self.shared_by_user = bool(writable)
         self._event = fds[1]
         self._board = mmap.mmap(fds[0], 8 * slots, mmap.MAP_SHARED, mmap.PROT_READ)
         os.close(fds[0])
+        if gpu is not None:
+            self._use(gpu)
+
+    def _use(self, gpu):
+        """Has the session give memory of one of the mount's GPUs: by its place in the mount's option, or its PCI address."""
+        index, address = (int(gpu), b"") if gpu.isdigit() else (w.NO_INDEX, gpu.encode())
+        try:
+            (_, self.kind, self.granule, self.pool_size, device, name), _ = self.call(
+                w.DEVICE, w.DEVICE_REQUEST.pack(index, 0, address), w.DEVICE_REPLY)
+        except OSError:
+            self.close()
+            raise
+        self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
 
     def call(self, kind, request, reply=None, rights=0, pass_fds=()):
         """Makes one request. Returns the fields and the descriptors of the reply. The caller must close the descriptors."""

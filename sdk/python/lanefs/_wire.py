@@ -9,11 +9,11 @@ MAX_MESSAGE = 1024
 ATTRIBUTE = "system.lanefs.share"
 REPLY = 0x8000
 
-HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED = range(1, 10)
+HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, DEVICE = range(1, 11)
 
 HEADER = struct.Struct("<HHIIi")  # type, 0, length, tag, status
 HELLO_REQUEST = struct.Struct("<8sHHI")
-HELLO_REPLY = struct.Struct("<HHIQQII64s64s")
+HELLO_REPLY = struct.Struct("<HHIQQIHH64s64s")
 MAP_REQUEST = struct.Struct("<QQII")
 MAP_REPLY = struct.Struct("<IIQQQQQQ")
 RELEASE_REQUEST = struct.Struct("<II")
@@ -27,11 +27,13 @@ OPEN_REQUEST = struct.Struct("<Q")
 OPEN_REPLY = struct.Struct("<IIQ")
 RING_REQUEST = struct.Struct("<II")
 RING_REPLY = struct.Struct("<IIIIQ")
+DEVICE_REQUEST = struct.Struct("<II64s")
+DEVICE_REPLY = struct.Struct("<IIQQ64s64s")
 MOVED_REQUEST = struct.Struct("<Q")
 MOVED_REPLY = struct.Struct("<QQQQQQII64s")
 
 MAP_PRIVATE, MAP_EMPTY = 1, 2
-NO_OWNER = 0xFFFFFFFF
+NO_OWNER = NO_INDEX = 0xFFFFFFFF
 
 HOST, CUDA, HIP = 1, 2, 3
 RUNTIMES = {HOST: "host", CUDA: "cuda", HIP: "hip"}

@@ -13,6 +13,8 @@ type Runtime struct {
 	Name   string // "host", "cuda", "hip"
 	Needed bool   // nothing can be mounted without it
 	Open   func() (gpu.Runtime, error)
+	// Further opens the device with an ordinal from 1 on; an error ends the row. Nil, and with the host runtime: there is one.
+	Further func(n int) (gpu.Runtime, error)
 }
 
 // opened is what is kept of a runtime that works.
@@ -39,9 +41,25 @@ func (x *examiner) lanes() {
 			x.opened = append(x.opened, opened{r.Name, facts})
 		}
 		x.add(f)
+		if f.OK && r.Further != nil && !r.Needed {
+			x.further(r)
+		}
 	}
 	x.add(Finding{Area: Lanes, What: "software controller", Needed: true, OK: true,
 		Found: "built in: serves image files and block devices, simulated"})
+}
+
+// further lists the devices beside the first.
+func (x *examiner) further(r Runtime) {
+	for n := 1; ; n++ {
+		facts, _, err := try(func() (gpu.Runtime, error) { return r.Further(n) })
+		if err != nil {
+			return
+		}
+		x.opened = append(x.opened, opened{r.Name, facts})
+		x.add(Finding{Area: Lanes, What: fmt.Sprintf("%s:%d", r.Name, n), OK: true,
+			Found: fmt.Sprintf("%s (%s) at %s; --gpu %s:0,%d takes it beside the first", facts.Name, facts.Arch, facts.PCI, r.Name, n)})
+	}
 }
 
 func try(open func() (gpu.Runtime, error)) (facts gpu.Facts, missing []string, err error) {

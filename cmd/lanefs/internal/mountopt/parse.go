@@ -33,7 +33,7 @@ func All() []*Option {
 // Parse sets c from the arguments of -o, each a list with commas. Of options that exclude one another the last counts, as with
 // mount(8). Its error names the option and says what is wanted.
 func Parse(c *Config, lists ...string) error {
-	for _, item := range strings.Split(strings.Join(lists, ","), ",") {
+	for _, item := range split(lists) {
 		if item == "" {
 			continue
 		}
@@ -44,9 +44,21 @@ func Parse(c *Config, lists ...string) error {
 	return nil
 }
 
+// split cuts lists at their commas, but for those between a GPU's ordinals.
+func split(lists []string) (items []string) {
+	for item := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		if _, ok := number(item); ok && len(items) > 0 && strings.HasPrefix(items[len(items)-1], "gpu=") {
+			items[len(items)-1] += "," + item
+			continue
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
 // Known leaves out of the arguments of -o the options that are not in the table: mount -s asks for that.
 func Known(lists ...string) (known []string) {
-	for _, item := range strings.Split(strings.Join(lists, ","), ",") {
+	for _, item := range split(lists) {
 		if name, _, _ := strings.Cut(item, "="); Find(name) != nil {
 			known = append(known, item)
 		}

@@ -44,6 +44,7 @@ func TestParse(t *testing.T) {
 		{"doorbell=bridge,doorbell=direct,memory-mode=15", Config{Doorbell: engine.DoorbellDirect, MemoryMode: ptr(controller.MemoryMode(15))}},
 		{"memory-mode=0", Config{MemoryMode: new(controller.MemoryMode)}},
 		{"memory-mode=3,memory-mode=auto", Config{}},
+		{"gpu=cuda:1+0,gpu=hip:0,2,lanes=3", Config{GPU: "hip", GPUs: []int{0, 2}, Lanes: 3}},
 		{"gpu=host,log=/x/y", Config{GPU: "host", Log: "/x/y"}},
 		{"errors=remount-ro", Config{Errors: ext4.ErrorsReadOnly}},
 		{"errors=panic,errors=continue", Config{Errors: ext4.ErrorsContinue}},

@@ -76,9 +76,10 @@ var fuse = []Option{
 }
 
 var lanes = []Option{
-	{Name: "gpu", Kind: Choice, Values: []string{"auto", "host", "hip", "cuda"}, Default: "auto", Layer: Lanes, Help: "what runs the lanes",
-		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails.",
-		set:  func(c *Config, v value) error { c.GPU = v.text; return nil }},
+	{Name: "gpu", Kind: Text, Arg: "auto|host|hip|cuda[:N,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
+		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails. cuda:0,1 (or cuda:0+1) takes two, " +
+			"by the driver's ordinals: each has lanes and a pool (vram= is the size of each), and a program gets the memory of its own GPU.",
+		set: func(c *Config, v value) (err error) { c.GPU, c.GPUs, err = parseGPU(v.text); return err }},
 	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, on a GPU at most 16; for an image on a GPU up to 16 on the CPU more", Layer: Lanes, Help: "queue pairs, one for each lane",
 		want: wantLanes,
 		More: "A controller with fewer gives what it has, and a GPU that holds fewer kernels; the log says so. gpu:16+cpu:2 has two lanes on the CPU beside sixteen on the GPU: " +

@@ -20,6 +20,8 @@ func example(o *Option) string {
 		return o.Name + "=1"
 	case o.Kind == Size:
 		return o.Name + "=64M"
+	case o.Name == "gpu":
+		return "gpu=hip:1,0"
 	case o.Name == "lanes":
 		return "lanes=gpu:1+cpu:1"
 	case o.Name == "vram":

@@ -1,0 +1,36 @@
+package share
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/residency"
+	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/fs/share/wire"
+)
+
+// device chooses the pool of the connection. Handles name memory of one GPU, so there are none yet.
+func (c *conn) device(q *wire.Device, _ []gate.Right) result {
+	if len(c.handles) > 0 {
+		return fail(fmt.Errorf("the connection has memory or rings already; a GPU is chosen before: %w", unix.EBUSY))
+	}
+	pools := c.s.c.Pools
+	i := int(q.Index)
+	if q.Index == wire.NoIndex {
+		want := wire.String(q.Device)
+		i = slices.IndexFunc(pools, func(p *residency.Pool) bool { return strings.EqualFold(p.Runtime().Facts().PCI, want) })
+		if i < 0 {
+			return fail(fmt.Errorf("the mount has no GPU %q: %w", want, unix.ENODEV))
+		}
+	}
+	if i >= len(pools) {
+		return fail(fmt.Errorf("the mount has %d GPUs, and none with index %d: %w", len(pools), q.Index, unix.ENODEV))
+	}
+	c.pool = pools[i]
+	f := c.pool.Runtime().Facts()
+	return result{reply: &wire.DeviceReply{Index: uint32(i), Kind: uint32(c.pool.Kind()), Granule: uint64(c.pool.Granule()), PoolSize: uint64(c.pool.Size()),
+		Device: wire.Text(f.PCI), Name: wire.Text(f.Name)}}
+}
