@@ -433,6 +433,10 @@ func (d *benchDevice) one(stop <-chan struct{}, j bench.Job, w way, prove bool, 
 		line.Refused = oneLine(err)
 		return line, d.close()
 	}
+	if res.Lanes < j.Lanes || res.Depth < j.Depth {
+		line.Note = strings.TrimPrefix(line.Note+fmt.Sprintf("; asked for were %d lanes of depth %d: the controller has no more queue pairs or shorter queues, or the GPU keeps no more kernels",
+			j.Lanes, j.Depth), "; ")
+	}
 	line.Set(res)
 	return line, nil
 }

@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,9 +120,13 @@ func TestBenchInterrupted(t *testing.T) {
 	require.NoError(t, c.Start())
 	p.children = append(p.children, c)
 	p.eventually("the program has the device", func() bool {
-		_, errs, err := p.run("bench", "--destroy", "--reads", "0", "--count", "1", p.path("image"))
-		return err != nil && strings.Contains(errs, "in use")
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Process.Pid))
+		return slices.ContainsFunc(fds, func(fd string) bool {
+			to, _ := os.Readlink(fd)
+			return to == p.path("image")
+		})
 	})
+	require.Contains(t, p.fails("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "1", p.path("image")), "in use")
 	time.Sleep(200 * time.Millisecond)
 	require.NoError(t, c.Process.Signal(syscall.SIGINT))
 	require.NoError(t, c.Wait())

@@ -544,6 +544,9 @@ func (p *prover) memory() {
 			whose = "memory of " + p.dev.cfg.VRAM
 		}
 	}
+	if dev, ok := p.dev.drive.ctl.(*pcie.Function); ok {
+		whose += fmt.Sprintf(", mapped by %s", dev.Backend())
+	}
 	p.begin("queues and data in device memory: " + whose)
 	for _, m := range rungModes {
 		w := way{m, route}

@@ -160,7 +160,7 @@ func Run(stop <-chan struct{}, c *controller.Controller, j Job, tell func(Progre
 		return nil, fmt.Errorf("a block of %s: a command carries %s at most", units.Bytes(j.Block), units.Bytes(r.e.MaxTransfer()))
 	}
 	r.j.Lanes, r.j.Depth = r.e.Lanes(), min(j.Depth, r.e.Depth())
-	r.j.Batch = min(r.j.Batch, r.j.Depth)
+	r.j.Queue, r.j.Batch = r.e.Depth()+1, min(r.j.Batch, r.j.Depth)
 	return r.carryOut(tell)
 }
 
