@@ -42,8 +42,8 @@ func (s socket) Do(reqs ...*blockdev.Request) (first error) {
 	return first
 }
 
-// TestArray cuts the power of all members of an array at once, each of which loses another part of what was not flushed. The volume recovers to
-// what fsync promised, and e2fsck has nothing to say.
+// TestArray cuts the power of all members of an array at once, or has one alone fail for good before that; each loses another part of what was
+// not flushed. The volume recovers to what fsync promised, and e2fsck finds no damage.
 func TestArray(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "e2fsck")
 	img := filepath.Join(t.TempDir(), "image")
@@ -58,15 +58,24 @@ func TestArray(t *testing.T) {
 func cutArray(t *testing.T, fresh []byte, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	a := mdtest.Array{Set: 1, Minor: 2, Chunk: []uint32{8, 128}[seed%2], Features: 1 << 12, Layout: 1 + uint32(seed/2%2), Disks: 3}
-	var left atomic.Int64
+	var left, others atomic.Int64
 	var raw, powered []md.Member
 	left.Store(1 << 40)
+	others.Store(1 << 40)
+	alone := -1
+	if seed%4 == 3 {
+		alone = rng.IntN(3)
+	}
 	for role, kib := range []int64{3000, 6000, 4000} {
 		d := blockdev.NewMem(kib<<10, 512)
 		defer d.Close()
 		require.NoError(t, a.Write(d.File(), kib<<10, role))
 		name := fmt.Sprint("disk", role)
-		raw, powered = append(raw, md.Member{Name: name, Dev: d}), append(powered, md.Member{Name: name, Dev: socket{d, &left}})
+		plug := &left
+		if alone >= 0 && role != alone {
+			plug = &others
+		}
+		raw, powered = append(raw, md.Member{Name: name, Dev: d}), append(powered, md.Member{Name: name, Dev: socket{d, plug}})
 	}
 	all, err := md.Open(powered)
 	require.NoError(t, err)
@@ -78,7 +87,9 @@ func cutArray(t *testing.T, fresh []byte, seed uint64) {
 	for _, m := range raw {
 		m.Dev.(*blockdev.TestDevice).CacheWrites()
 	}
-	left.Store(60 + rng.Int64N(900))
+	if left.Store(60 + rng.Int64N(900)); alone >= 0 {
+		left.Store(60 + rng.Int64N(200))
+	}
 
 	// Files are written in turn, and some of them synchronized: what they then are they have to be, or something newer.
 	const files = 8
@@ -156,5 +167,10 @@ func cutArray(t *testing.T, fresh []byte, seed uint64) {
 	require.NoError(t, again.Read(0, b.Slice(0, len(fresh))))
 	img := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(img, b.Bytes()[:len(fresh)], 0o600))
+	if alone >= 0 { // the others took the mark that asks for e2fsck
+		r, err := image.Repair(img)
+		require.NoError(t, err)
+		require.False(t, r.Damage, "%s", r.Output)
+	}
 	require.NoError(t, image.Check(img))
 }
