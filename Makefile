@@ -19,7 +19,7 @@ RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./f
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
-.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench install deb deb-test boot-test gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -100,6 +100,11 @@ bench: deps-run build ## LaneFS, a null file system, fuse2fs and the kernel's ex
 	@need=(); for c in git tar sqlite3 stress-ng; do command -v $$c >/dev/null || need+=($$c); done
 	[ $${#need[@]} -eq 0 ] || { apt-get update -qq && apt-get install -y --no-install-recommends "$${need[@]}"; }
 	$(GO) run ./lab/bench -lanefs ./lanefs $(BENCH)
+
+pictures: deps-run build ## docs/bench.svg, of three runs of some rows of make bench, and docs/top.svg, of a real mount: some minutes, as root
+	@$(MAKE) --no-print-directory bench BENCH="-runs 3 -ways lanefs,fuse2fs,kernel -json build/bench.json -rows 'sequential,random read,random write,fsync,cp'"
+	$(GO) run ./lab/bench -svg docs/bench.svg build/bench.json
+	LANEFS_TOP_SVG="$(CURDIR)/docs/top.svg" $(GO) test -count=1 -run 'TestTopPicture$$' ./cmd/lanefs
 
 PREFIX ?= /usr/local
 # mount(8) looks for helpers in /sbin only, which is a link to /usr/sbin where /usr is merged.

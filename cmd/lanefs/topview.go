@@ -123,7 +123,7 @@ func (t *top) view(width, height int) []string {
 	}
 	add("")
 	v, w := r.Volume, s.was.Volume
-	add("journal     %s commits/s, %s; metadata in memory %s; %d inodes known", s.each(uint64(v.Commits-w.Commits)), s.rate(v.JournalWritten-w.JournalWritten),
+	add("journal     %s commits/s, %s; %s of metadata, %d inodes in memory", s.each(uint64(v.Commits-w.Commits)), s.rate(v.JournalWritten-w.JournalWritten),
 		units.Bytes(v.Cached), r.FUSE.Nodes)
 	if m := t.now.vram; m != nil {
 		add("VRAM        %s of %s in use, %d evicted%s", units.Bytes(m.Used), units.Bytes(m.Size), m.Evicted, holders(m))
@@ -133,15 +133,14 @@ func (t *top) view(width, height int) []string {
 
 // facts are those of the second line.
 func facts(r *report, at time.Time) []string {
-	out := []string{"up " + at.Sub(r.Mounted).Round(time.Second).String(), r.Runtime.Name, r.FUSE.Transport,
-		fmt.Sprintf("%d × %d commands", r.Device.Queues, r.Device.Depth), units.Bytes(r.Pinned) + " pinned"}
-	if r.Simulated {
+	out := []string{"up " + at.Sub(r.Mounted).Round(time.Second).String(), r.Runtime.Name}
+	if r.Simulated { // what matters most first: a narrow screen cuts the end off
 		out = append(out, "simulated")
 	}
 	if r.ReadOnly {
 		out = append(out, "READ-ONLY")
 	}
-	return out
+	return append(out, fmt.Sprintf("%d × %d commands", r.Device.Queues, r.Device.Depth), units.Bytes(r.Pinned)+" pinned", r.FUSE.Transport)
 }
 
 // busiest are the kinds of a layer with the most operations.

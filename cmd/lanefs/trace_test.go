@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -36,5 +38,31 @@ func TestTrace(t *testing.T) {
 	require.Regexp(t, `the slowest of \d+ requests: fuse \w+, .*, at \d\d:`, shown)
 	require.Regexp(t, `of it: .*on a CPU`, shown)
 	require.FileExists(t, out)
+	p.umount(dir)
+}
+
+// TestTraceAlone: a mount is traced by one command at a time, and the end of that command ends its trace.
+func TestTraceAlone(t *testing.T) {
+	p := newPlace(t)
+	dir := p.mkdir("m")
+	p.ok("mount", "--gpu", "host", p.image("image", 64), dir)
+	t.Setenv("XDG_RUNTIME_DIR", p.path("run"))
+	m, err := ourMount(dir)
+	require.NoError(t, err)
+	first, err := dial(m)
+	require.NoError(t, err)
+	defer first.close()
+	req := request{Op: "trace", For: 10 * time.Minute}
+	require.NoError(t, first.send(req))
+	r, err := first.receive(req, time.Now().Add(requestTimeout))
+	require.NoError(t, err)
+	require.NotNil(t, r.Progress, "it records")
+	const busy = "somebody else traces this mount"
+	require.Contains(t, p.fails("trace", "--for", "1ms", dir), busy)
+	first.close() // as the kernel does for a command that was killed
+	p.eventually("the end of its trace", func() bool {
+		_, said, _ := p.run("trace", "--for", "1ms", dir) // by chance a request comes, and there is no error
+		return !strings.Contains(said, busy)
+	})
 	p.umount(dir)
 }
