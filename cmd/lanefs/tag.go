@@ -40,7 +40,7 @@ func parseTag(device string) (name, value string, ok bool) {
 // find is the block device that a tag names.
 func (m machine) find(name, value string) (string, error) {
 	if value == "" {
-		return "", fmt.Errorf("%s= names no device: nothing follows it", name)
+		return "", fmt.Errorf("%s= names no device: nothing follows it; blkid lists those there are", name)
 	}
 	if strings.HasSuffix(name, "UUID") {
 		value = strings.ToLower(value)
@@ -51,10 +51,10 @@ func (m machine) find(name, value string) (string, error) {
 		return to, nil
 	}
 	if _, udev := os.Stat(m.path("dev/disk")); udev == nil {
-		return "", fmt.Errorf("no device has %s=%s: %w", name, value, reason(err))
+		return "", fmt.Errorf("no device has %s=%s: %w; blkid lists those there are", name, value, reason(err))
 	}
 	if name != "LABEL" && name != "UUID" {
-		return "", fmt.Errorf("%s=%s: without udev (%s) partitions are not found by their names", name, value, links)
+		return "", fmt.Errorf("%s=%s: without udev (%s) partitions are not found by their names; name it /dev/…, as lsblk does", name, value, links)
 	}
 	return m.scan(name, value)
 }
@@ -89,9 +89,9 @@ func (m machine) scan(name, value string) (string, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case denied != nil:
-		return "", fmt.Errorf("no device that could be read has %s=%s: %w", name, value, denied)
+		return "", fmt.Errorf("no device that could be read has %s=%s: %w; blkid, as root, lists those there are", name, value, denied)
 	}
-	return "", fmt.Errorf("no device has %s=%s", name, value)
+	return "", fmt.Errorf("no device has %s=%s; blkid lists those there are", name, value)
 }
 
 func superblockOf(node string) (*disk.Superblock, error) {

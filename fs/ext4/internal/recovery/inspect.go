@@ -94,7 +94,7 @@ func (j *Journal) Inspect() *Inspection {
 		in.Journal.State = "in use"
 	}
 	if bad := volume.Unwritable(v.Super); bad != 0 {
-		in.Reasons = append(in.Reasons, fmt.Sprintf("the volume has the feature %v, which LaneFS cannot write", bad))
+		in.Reasons = append(in.Reasons, fmt.Sprintf("the volume has the feature %v, which LaneFS cannot write: mount it with the kernel's ext4 to write", bad))
 	}
 	if v.FsckReason != "" {
 		in.Reasons = append(in.Reasons, "the volume "+v.FsckReason+": run e2fsck on it")
