@@ -98,7 +98,7 @@ func (r *rawDevice) fail(op string, err error) fuse.Status {
 	}
 	errno := toErrno(err)
 	if errno == unix.EIO {
-		r.srv.opt.Log.Error("raw device", "op", op, "error", err)
+		r.srv.opt.Log.Error("a request to the device failed", "op", op, "error", err)
 	}
 	return fuse.Status(errno)
 }

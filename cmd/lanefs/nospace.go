@@ -42,7 +42,7 @@ func (d *daemon) awaitSpace(signals <-chan os.Signal) {
 		}
 		select {
 		case s := <-signals:
-			d.log.Error("gave up waiting for room", "signal", s.String(), "error", oneLine(err))
+			d.log.Error("gave up waiting for room: what was not written is lost", "signal", s.String(), "error", oneLine(err))
 			return
 		case <-time.After(spaceRetry):
 		}

@@ -197,7 +197,7 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 			if n == 1 {
 				go d.leave()
 			} else if err := d.srv.Abort(); err != nil {
-				d.log.Error("the mount's connection cannot be aborted", "dir", d.cfg.Dir, "error", err.Error())
+				d.log.Error("the mount's connection cannot be aborted: kill the daemon, then umount -l", "dir", d.cfg.Dir, "error", err.Error())
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func (d *daemon) leave() {
 		d.log.Error("the mount cannot be detached: unmount it with umount -l", "dir", d.cfg.Dir, "error", err.Error())
 	}
 	if err := d.writeOut(); err != nil {
-		d.log.Error("the volume was not written out", "device", d.cfg.Device, "error", err.Error())
+		d.log.Error("the volume was not written out: what changed last may be lost if the daemon is killed; sync again", "device", d.cfg.Device, "error", err.Error())
 	}
 }
 

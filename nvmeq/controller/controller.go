@@ -275,7 +275,7 @@ func (c *Controller) Err() error {
 func (c *Controller) fail(err error) {
 	err = fmt.Errorf("nvme controller %s is out of service: %w", c.t.Name(), err)
 	if c.failure.CompareAndSwap(nil, &err) {
-		c.log.Error("controller given up", "device", c.t.Name(), "why", err.Error())
+		c.log.Error("controller given up; unmount, and mount again", "device", c.t.Name(), "why", err.Error())
 	}
 }
 

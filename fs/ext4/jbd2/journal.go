@@ -349,7 +349,7 @@ func (j *Journal) abortLocked(cause error) {
 	if j.err != nil {
 		return
 	}
-	j.cfg.Log.Error("journal aborted, no further changes are accepted", "error", cause)
+	j.cfg.Log.Error("journal aborted, no further changes are accepted; unmount, mend the cause, and mount again", "error", cause)
 	j.failed = true
 	j.stopLocked(cause)
 }

@@ -52,7 +52,7 @@ func (m *Image) measure() error {
 	}
 	for end := m.end.Load(); st.Size < end; end = m.end.Load() {
 		if m.end.CompareAndSwap(end, st.Size) {
-			m.log.Error("the image was truncated: what was beyond its end is gone", "image", m.path, "size", m.size, "left", st.Size)
+			m.log.Error("the image was truncated: what was beyond its end is gone; unmount, and run e2fsck on it", "image", m.path, "size", m.size, "left", st.Size)
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func Serve(where string, labels map[string]string, read func() (*Page, error), l
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	go func() {
 		if err := s.http.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
-			log.Warn("metrics are no longer served", "at", where, "error", err.Error())
+			log.Warn("metrics are no longer served until the next mount", "at", where, "error", err.Error())
 		}
 	}()
 	return s, nil

@@ -22,7 +22,7 @@ func (v *FS) StartDiscard() {
 	v.Alloc.SetDiscard(func(start disk.Block, n uint32) {
 		if err := v.discard(start, n); err != nil && !said {
 			said = true
-			v.Opt.Log.Warn("discarding freed blocks failed", "error", err)
+			v.Opt.Log.Warn("discarding freed blocks failed; fstrim does it later", "error", err)
 		}
 	})
 }

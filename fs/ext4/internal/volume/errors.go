@@ -62,7 +62,7 @@ func (v *FS) Note(err error) error {
 		case v.Mounted && !v.errored.Swap(true):
 			v.meet(err, v.stampError)
 		default:
-			v.Opt.Log.Error("the volume is read-only now", "error", err)
+			v.Opt.Log.Error("the volume is read-only now; unmount, mend the cause, and mount again", "error", err)
 		}
 	}
 	return err
@@ -82,7 +82,7 @@ func (v *FS) meet(err error, record func() error) {
 	}
 	if v.sbBuf != nil { // else nothing was to be written
 		if rerr := record(); rerr != nil {
-			v.Opt.Log.Error("the error cannot be recorded in the superblock", "met", err, "error", rerr)
+			v.Opt.Log.Error("the error cannot be recorded in the superblock; run e2fsck on the volume", "met", err, "error", rerr)
 		}
 	}
 	if mode == ErrorsPanic {
