@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev/md/mdtest"
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 )
 
 func TestSplitList(t *testing.T) {
@@ -110,4 +112,26 @@ func TestArray(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 16<<20, st.Size())
 	p.ok("umount", file)
+}
+
+// TestArrayFailure: a runtime that failed one member's lanes is taken to have failed when the others are closed.
+func TestArrayFailure(t *testing.T) {
+	cfg := mountConfig{Config: mountopt.Default()}
+	cfg.GPU = "host"
+	a := mdtest.Array{Set: 3, Minor: 1, Chunk: 8, Disks: 2}
+	for role := range 2 {
+		img := filepath.Join(t.TempDir(), "img")
+		f, err := os.Create(img)
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(8<<20))
+		require.NoError(t, a.Write(f, 8<<20, role))
+		require.NoError(t, f.Close())
+		cfg.Members = append(cfg.Members, where{Device: img})
+	}
+	s, err := openDevice(&cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	first := s.nvme
+	s.others[0].nvme.FailRuntime()
+	_ = s.Close()
+	require.True(t, first.RuntimeFailed())
 }

@@ -153,6 +153,7 @@ func (s *stack) Close() error {
 		errs = append(errs, s.array.Close())
 	}
 	all := s.all()
+	s.tellFailure()
 	for _, u := range all {
 		if u.part != nil {
 			errs = append(errs, u.part.Close())
@@ -161,13 +162,29 @@ func (s *stack) Close() error {
 			errs = append(errs, u.dev.Close())
 		}
 	}
-	slices.Reverse(all) // the first has what they have in common
 	for _, u := range all {
 		if u.eng != nil {
 			errs = append(errs, u.eng.Close())
 		}
+	}
+	s.tellFailure()
+	slices.Reverse(all) // the first has what they have in common
+	for _, u := range all {
 		errs = append(errs, u.drive.Close())
 	}
 	*s = stack{unit: unit{cfg: s.cfg}}
 	return errors.Join(errs...)
+}
+
+// tellFailure tells all units of the runtime that has failed one: none frees memory of it, or closes it, which may not return.
+func (s *stack) tellFailure() {
+	all := s.all()
+	if !slices.ContainsFunc(all, func(u *unit) bool { return u.nvme != nil && u.nvme.RuntimeFailed() }) {
+		return
+	}
+	for _, u := range all {
+		if u.nvme != nil {
+			u.nvme.FailRuntime()
+		}
+	}
 }
