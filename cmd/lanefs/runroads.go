@@ -13,11 +13,11 @@ import (
 const roadsEnv = "LANEFS_ROADS"
 
 const (
-	roadsMagic = "LFSROAD1"
-	roadsSize  = 96
+	roadsMagic = "LFSROAD2"
+	roadsSize  = 112
 )
 
-var roadNames = []string{"LaneFS, shared memory", "LaneFS, stage", "the vendor's library", "pread and pwrite"}
+var roadNames = []string{"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the vendor's library", "pread and pwrite"}
 
 // roads is that file: magic, processes, calls, failed calls, and for each road bytes read and written, 8 bytes each.
 type roads struct{ path string }

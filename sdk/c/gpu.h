@@ -5,6 +5,7 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 
 /* A device and its library. It is never closed, because the program may have memory mapped. */
 struct gpu {
@@ -17,8 +18,33 @@ struct gpu {
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */
 HIDDEN void *lanefs_gpu_function(struct gpu *g, const char *name);
 
-/* Calls a function. The value is its error number, or -1 if the library does not have it. */
-#define CALL(g, name, types, ...) ({ int (*f_) types = (int (*) types)lanefs_gpu_function(g, name); f_ ? f_(__VA_ARGS__) : -1; })
+/*
+ * Calls a function. The value is its error number, or -1 if the library does not have it. Each place keeps what it has found: to look a function
+ * up takes the loader's lock, for which threads would queue.
+ */
+#define CALL(g, name, types, ...) ({ \
+	static struct found found_; \
+	int (*f_) types = (int (*) types)lanefs_gpu_found(g, name, &found_); \
+	f_ ? f_(__VA_ARGS__) : -1; })
+
+/* The function of one library: the first that was asked. lib is stored after function. */
+struct found {
+	_Atomic int begun;
+	_Atomic(void *) lib;
+	void *function;
+};
+
+static inline void *lanefs_gpu_found(struct gpu *g, const char *name, struct found *f)
+{
+	if (atomic_load_explicit(&f->lib, memory_order_acquire) == g->lib)
+		return f->function;
+	void *function = lanefs_gpu_function(g, name);
+	if (function && !atomic_exchange(&f->begun, 1)) {
+		f->function = function;
+		atomic_store_explicit(&f->lib, g->lib, memory_order_release);
+	}
+	return function;
+}
 
 /* Fails a call of the library with what it is called, without the prefix, and its error number. */
 HIDDEN int lanefs_gpu_bad(struct gpu *g, const char *what, int code);

@@ -30,8 +30,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *const libraries[] = {"libcuda.so.1", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
-static void *loaded[LIBRARIES];
-static unsigned long long looked; /* how many objects had been loaded when loaded was filled; protected by lock, as loaded is */
+static _Atomic(void *) loaded[LIBRARIES];  /* stored with lock held */
+static _Atomic unsigned long long looked; /* how many objects had been loaded when loaded was filled; stored after it */
 
 static int objects(struct dl_phdr_info *info, size_t n, void *adds)
 {
@@ -40,9 +40,9 @@ static int objects(struct dl_phdr_info *info, size_t n, void *adds)
 	return 1;
 }
 
-/* The GPUs' libraries that the program has loaded. To ask the loader for one that is not there takes long, so that is done only after it has
- * loaded something. */
-static void program(void *lib[LIBRARIES])
+/* Looks for libraries that the program has loaded since. To ask the loader for one that is not there takes long, so that is done only after it
+ * has loaded something. Returns what looked is then. */
+static unsigned long long look(void)
 {
 	unsigned long long adds = 0;
 	dl_iterate_phdr(objects, &adds);
@@ -52,8 +52,8 @@ static void program(void *lib[LIBRARIES])
 			if (!loaded[i])
 				loaded[i] = dlopen(libraries[i], RTLD_NOW | RTLD_NOLOAD);
 	looked = adds;
-	memcpy(lib, loaded, sizeof loaded);
 	pthread_mutex_unlock(&lock);
+	return adds;
 }
 
 /* Asks a library what p is. Returns whether it knows. */
@@ -75,11 +75,11 @@ static int known(struct gpu *g, const void *p, int *type, int *ordinal)
 
 int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t)
 {
-	void *lib[LIBRARIES];
 	*t = (struct target){.stream = stream};
-	program(lib);
+	unsigned long long seen = looked, now;
+again:
 	for (int i = 0; i < LIBRARIES; i++) {
-		struct gpu g = {.hip = i > 0, .lib = lib[i]};
+		struct gpu g = {.hip = i > 0, .lib = loaded[i]};
 		int type = 0, ordinal = 0;
 		if (!g.lib || !known(&g, p, &type, &ordinal))
 			continue;
@@ -87,6 +87,10 @@ int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, st
 		t->device = type == DEVICE;
 		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
 		return t->gpu ? 0 : -1;
+	}
+	if ((now = look()) != seen) { /* there may be one more */
+		seen = now;
+		goto again;
 	}
 	if (stream)
 		return lanefs_fail(EINVAL, "the memory is ordinary memory, which no GPU knows, and has no place on a stream: give none, or pin the memory");

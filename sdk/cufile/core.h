@@ -4,7 +4,7 @@
  *
  *   cufile.c hipfile.c     the two interfaces, names and types only
  *   file.c buffer.c        handles and registered memory          batch.c stream.c   many at a time, in a stream's order
- *   move.c                 chooses the road of a call
+ *   move.c choose.c        chooses the road of a call
  *   lane.c map.c           LaneFS's: a stage, memory that is shared  next.c plain.c   the next library's, pread and pwrite
  *   device.c               where a pointer points                 count.c stats.c    what happened
  *
@@ -74,6 +74,11 @@ HIDDEN long driver_count(void);
 struct mount;
 struct window;
 
+/* How a small read of a file of LaneFS's goes. */
+enum way { BY_LANES, BY_CACHE, WAYS };
+
+struct choice { uint32_t calls, ns[WAYS]; }; /* means; atomic */
+
 struct file {
 	struct object object;
 	int fd;               /* the library's own duplicate */
@@ -85,6 +90,7 @@ struct file {
 	void *next;           /* handle of the next library, or NULL */
 	pthread_mutex_t lock; /* protects windows */
 	struct window *windows;
+	struct choice small[2][3]; /* by whether the memory is a GPU's, and size */
 	char name[128];       /* for traces */
 };
 
@@ -121,7 +127,7 @@ HIDDEN int copy_now(struct gpu *g, void *stream, void *to, const void *from, siz
 
 /* ---- Roads ---- */
 
-enum road { ROAD_SHARED, ROAD_STAGE, ROAD_NEXT, ROAD_PLAIN, ROADS };
+enum road { ROAD_SHARED, ROAD_STAGE, ROAD_CACHE, ROAD_NEXT, ROAD_PLAIN, ROADS };
 
 /* A call on its way. */
 struct move {
@@ -156,7 +162,15 @@ HIDDEN ssize_t map_move(struct move *m);
 HIDDEN void map_forget(struct file *f);
 enum { ELSEWHERE = -2 };
 
-HIDDEN ssize_t plain_move(struct move *m);
+HIDDEN ssize_t plain_move(struct move *m); /* by pread and pwrite; with ROAD_CACHE by the page cache */
+
+struct chosen {
+	enum way way;
+	struct choice *of; /* NULL: there was none */
+	uint32_t start;
+};
+HIDDEN void choose(struct move *m, struct chosen *c);
+HIDDEN void chose(const struct chosen *c, int failed); /* it has ended */
 
 HIDDEN void *next_library(void); /* loads it; NULL: there is none */
 HIDDEN int next_loaded(void);

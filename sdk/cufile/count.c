@@ -21,9 +21,9 @@ struct roads {
 	_Atomic uint64_t processes, calls, failed; /* that loaded the library; calls of the interface */
 	struct { _Atomic uint64_t read, written; } road[ROADS];
 };
-_Static_assert(sizeof(struct roads) == 96, "layout");
+_Static_assert(sizeof(struct roads) == 112, "layout");
 
-static const char magic[8] = "LFSROAD1";
+static const char magic[8] = "LFSROAD2";
 static struct roads own, *roads = &own;
 static int lines;
 
@@ -67,7 +67,7 @@ void count_call(int failed)
 
 const char *road_name(enum road road)
 {
-	static const char *const names[] = {"LaneFS, shared memory", "LaneFS, stage", "the next library", "pread and pwrite"};
+	static const char *const names[] = {"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the next library", "pread and pwrite"};
 	return names[road];
 }
 

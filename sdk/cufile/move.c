@@ -51,7 +51,7 @@ static int clip(struct move *m)
 	return 0;
 }
 
-static ssize_t lanes(struct move *m)
+static ssize_t by_lanes(struct move *m)
 {
 	m->road = ROAD_STAGE;
 	ssize_t n = m->read ? map_move(m) : ELSEWHERE; /* first, for it needs no system call but one */
@@ -68,6 +68,28 @@ static ssize_t lanes(struct move *m)
 	n = lane_move(m);
 	if (n >= 0 && !m->read && m->file->flags & (O_DSYNC | O_SYNC) && fdatasync(m->file->fd))
 		return -1;
+	return n;
+}
+
+static ssize_t lanes(struct move *m)
+{
+	struct chosen c;
+	choose(m, &c);
+	ssize_t n;
+	if (c.way == BY_LANES) {
+		n = by_lanes(m);
+	} else if (mount_gone(m->file->mount)) {
+		errno = ENOTCONN;
+		n = -1;
+	} else {
+		m->road = ROAD_CACHE;
+		n = plain_move(m);
+		if (n == -1 && errno == ECONNABORTED) /* the mount was taken away from under the call */
+			errno = ENOTCONN;
+	}
+	int saved = errno;
+	chose(&c, n < 0);
+	errno = saved;
 	return n;
 }
 

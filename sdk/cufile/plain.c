@@ -70,12 +70,14 @@ static void give(struct bounce *b)
 }
 
 /* All of a range, or up to the file's end. */
-static ssize_t whole(const struct file *f, int read, char *p, size_t n, off_t offset)
+static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 {
+	const struct file *f = m->file;
+	int read = m->read;
 	size_t done = 0;
 	while (done < n) {
-		int direct = f->flags & O_DIRECT && (((uintptr_t)p + done) | (n - done) | (size_t)(offset + (off_t)done)) % ALIGNED;
-		int fd = direct && f->buffered >= 0 ? f->buffered : f->fd;
+		int around = m->road == ROAD_CACHE || (f->flags & O_DIRECT && (((uintptr_t)p + done) | (n - done) | (size_t)(offset + (off_t)done)) % ALIGNED);
+		int fd = around && f->buffered >= 0 ? f->buffered : f->fd;
 		ssize_t k = read ? pread(fd, p + done, n - done, offset + (off_t)done) : pwrite(fd, p + done, n - done, offset + (off_t)done);
 		if (k < 0 && errno == EINTR)
 			continue;
@@ -91,9 +93,10 @@ static ssize_t whole(const struct file *f, int read, char *p, size_t n, off_t of
 ssize_t plain_move(struct move *m)
 {
 	struct gpu *g = m->target.gpu;
-	m->road = ROAD_PLAIN;
+	if (m->road != ROAD_CACHE)
+		m->road = ROAD_PLAIN;
 	if (!g)
-		return whole(m->file, m->read, m->memory, m->n, m->offset);
+		return whole(m, m->memory, m->n, m->offset);
 	struct bounce *b = take(g);
 	if (!b)
 		return -CU_FILE_NOMEM_ERROR;
@@ -105,7 +108,7 @@ ssize_t plain_move(struct move *m)
 			result = -CU_FILE_CUDA_DRIVER_ERROR;
 			break;
 		}
-		ssize_t k = whole(m->file, m->read, b->data, n, m->offset + (off_t)done);
+		ssize_t k = whole(m, b->data, n, m->offset + (off_t)done);
 		if (k < 0)
 			result = k;
 		else if (m->read && k > 0 && copy_now(g, b->stream, m->memory + done, b->data, (size_t)k))

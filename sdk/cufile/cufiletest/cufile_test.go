@@ -72,15 +72,17 @@ func TestCuFile(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, content(), 0o600))
 
-	for _, shared := range []string{"0", "1"} { // without the road by shared memory, and with it
+	for _, roads := range []struct{ shared, small string }{{"0", "lanes"}, {"1", "lanes"}, {"0", "cache"}} { // without the road by shared memory, with it, small reads by the page cache
+		shared := roads.shared
 		cmd := exec.Command(test, file, other)
-		cmd.Env = append(os.Environ(), "LANEFS_CUFILE_MAP="+shared, "LANEFS_TRACE=1", "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
+		cmd.Env = append(os.Environ(), "LANEFS_CUFILE_MAP="+shared, "LANEFS_CUFILE_SMALL="+roads.small, "LANEFS_TRACE=1", "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
 		var errs strings.Builder
 		cmd.Stderr = &errs
 		out, err := cmd.Output()
 		require.NoError(t, err, "%s", errs.String()[max(0, errs.Len()-2000):])
 		require.Equal(t, "ok\n", string(out))
 		require.Contains(t, errs.String(), ", LaneFS, stage, ")
+		require.Equal(t, roads.small == "cache", strings.Contains(errs.String(), ", LaneFS, page cache, "))
 		require.Equal(t, shared == "1", strings.Contains(errs.String(), ", LaneFS, shared memory, "))
 	}
 }

@@ -1,0 +1,67 @@
+/*
+ * Small reads of LaneFS's files. Through the kernel's page cache (pread, and a copy where the memory is a GPU's) one costs a microsecond when
+ * the pages are there, and more than the lanes when they are not; what a copy within a GPU, a ring or a FUSE request costs differs from machine to
+ * machine. So each file notes how long both ways have taken, by size and kind of memory, and takes the one that was quicker; every AGAIN-th
+ * call tries the other. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
+ */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SMALL = 64 << 10, AGAIN = 32, LEARN = 8, FEW = 4 };
+
+static int forced = -1;
+
+__attribute__((constructor)) static void begin_choose(void)
+{
+	const char *e = getenv("LANEFS_CUFILE_SMALL");
+	if (e && strcmp(e, "cache") == 0)
+		forced = BY_CACHE;
+	if (e && strcmp(e, "lanes") == 0)
+		forced = BY_LANES;
+}
+
+static uint32_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint32_t)(t.tv_sec * 1000000000 + t.tv_nsec);
+}
+
+/* Up to 4 KiB, 16 KiB, 64 KiB. */
+static struct choice *choice_of(const struct move *m)
+{
+	int size = m->n <= 4096 ? 0 : m->n <= 16384 ? 1 : 2;
+	return &m->file->small[m->target.gpu != NULL][size];
+}
+
+void choose(struct move *m, struct chosen *c)
+{
+	c->of = NULL;
+	c->way = BY_LANES;
+	if (!m->read || m->n == 0 || m->n > SMALL)
+		return;
+	if (forced >= 0) {
+		c->way = (enum way)forced;
+		return;
+	}
+	c->of = choice_of(m);
+	uint32_t n = __atomic_fetch_add(&c->of->calls, 1, __ATOMIC_RELAXED);
+	uint32_t lanes = __atomic_load_n(&c->of->ns[BY_LANES], __ATOMIC_RELAXED), cache = __atomic_load_n(&c->of->ns[BY_CACHE], __ATOMIC_RELAXED);
+	c->way = cache <= lanes ? BY_CACHE : BY_LANES;
+	if (n < FEW || n % AGAIN == 0) /* at first by turns */
+		c->way = n < FEW ? (enum way)(n % WAYS) : (enum way)(WAYS - 1 - c->way);
+	c->start = now_ns();
+}
+
+void chose(const struct chosen *c, int failed)
+{
+	if (!c->of || failed)
+		return;
+	uint32_t ns = now_ns() - c->start, *mean = &c->of->ns[c->way], was = __atomic_load_n(mean, __ATOMIC_RELAXED);
+	/* A sample that another thread's replaces is no loss. */
+	__atomic_store_n(mean, was ? was + (uint32_t)(((int64_t)ns - was) / LEARN) : ns, __ATOMIC_RELAXED);
+}
