@@ -15,17 +15,17 @@ import (
 // where it is until the process ends, and the engine begins no copy any more.
 var ErrStuck = errors.New("the GPU does not end a copy; its memory cannot be given back")
 
-// await waits for all that was begun on s. It calls late, if that is not nil, once that had certainly not ended after more than limit,
+// await waits for all that was begun on s. It calls running, if that is not nil, with times after which that had certainly not ended,
 // whatever else kept this thread from looking.
-func await(s gpu.Stream, limit time.Duration, late func(time.Duration)) error {
+func await(s gpu.Stream, running func(time.Duration)) error {
 	for start := time.Now(); ; {
 		since := time.Since(start)
 		done, err := s.Done()
 		if done || err != nil {
 			return err
 		}
-		if since > limit && late != nil {
-			late(since)
+		if running != nil {
+			running(since)
 		}
 		switch {
 		case since > copyTimeout:
@@ -45,17 +45,21 @@ func (e *Engine) await(c *stream) error {
 	if e.isStuck() {
 		return ErrStuck
 	}
-	var late func(time.Duration)
-	limit := time.Duration(0)
-	if c.launched > 0 {
-		limit, late = e.gather.limit(c.launched), e.gather.isLate
+	var running func(time.Duration)
+	if c.launched {
+		running = func(d time.Duration) {
+			if d > e.gather.limit(c.mark) {
+				e.gather.isLate(d)
+			}
+		}
 	}
-	err := await(c, limit, late)
+	err := await(c, running)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		e.stickOnce.Do(func() { close(e.stuck) })
 		return fmt.Errorf("%w: %w", ErrStuck, err)
 	}
-	c.launched = 0
+	e.traffic.ended.Add(c.begun)
+	c.begun, c.launched = 0, false
 	if c.list != nil {
 		c.list.used = 0
 	}

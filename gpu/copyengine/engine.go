@@ -33,13 +33,16 @@ type Engine struct {
 
 	large, small, single counter // Counters
 	launches             atomic.Uint64
+	traffic              traffic
 }
 
 type stream struct {
 	gpu.Stream
 	bounce   gpu.Memory
 	list     *list                 // nil where there is no gatherer
-	launched int64                 // bytes that launches move since the last await
+	begun    int64                 // bytes of copies since the last await
+	launched bool                  // some of them by a launch
+	mark     int64                 // traffic.ended at the first launch since the last await
 	small    []kernels.GatherPiece // a pipe's, kept for the next one
 }
 
@@ -55,7 +58,7 @@ var copyTimeout = 30 * time.Second
 func New(rt gpu.Runtime) (*Engine, error) {
 	e := &Engine{rt: rt, idle: make(chan *stream, streams), stuck: make(chan struct{})}
 	if !rt.Facts().CallerDriven { // there the CPU copies, and needs no kernel for it
-		e.gather, e.noGather = newGatherer(rt)
+		e.gather, e.noGather = newGatherer(rt, &e.traffic)
 	}
 	for range streams {
 		c := &stream{}
@@ -134,11 +137,29 @@ func (e *Engine) moveNow(c *stream, host, dev gpu.Addr, n int64, toDevice bool) 
 	if toDevice {
 		dst, src = dev, host
 	}
-	if err := c.Copy(dst, src, n); err != nil {
+	if err := e.copy(c, dst, src, n); err != nil {
 		return err
 	}
 	e.single.add(1, int(n))
 	return e.await(c)
+}
+
+// traffic counts the bytes of all copies: those under way share the bus.
+type traffic struct{ begun, ended atomic.Int64 }
+
+// copy begins a copy by a copy engine.
+func (e *Engine) copy(c *stream, dst, src gpu.Addr, n int64) error {
+	err := c.Copy(dst, src, n)
+	if err == nil {
+		e.begins(c, n)
+	}
+	return err
+}
+
+// begins follows the begin of a copy of n bytes.
+func (e *Engine) begins(c *stream, n int64) {
+	c.begun += n
+	e.traffic.begun.Add(n)
 }
 
 // Close gives streams and memory back. No copy may be under way; after one that has not ended all stays where it is.

@@ -26,6 +26,8 @@ type gatherer struct {
 	stream gpu.Stream    // for probes
 	after  time.Duration // lateAfter; tests lengthen it
 
+	traffic *traffic // Engine.traffic
+
 	late  atomic.Int64 // by how much the kernel was late, in ns; 0: it is in time
 	lates atomic.Uint64
 
@@ -55,8 +57,8 @@ const (
 )
 
 // newGatherer gives an error where the runtime's device has no such kernel.
-func newGatherer(rt gpu.Runtime) (_ *gatherer, err error) {
-	g := &gatherer{after: lateAfter, wave: uint32(rt.Facts().WaveSize)}
+func newGatherer(rt gpu.Runtime, t *traffic) (_ *gatherer, err error) {
+	g := &gatherer{after: lateAfter, traffic: t, wave: uint32(rt.Facts().WaveSize)}
 	image, err := kernels.Image(rt.Facts().Arch)
 	if err != nil {
 		return nil, err
@@ -108,9 +110,10 @@ func (g *gatherer) launch(s gpu.Stream, list gpu.Addr, count int) error {
 	return s.Launch(g.kernel, gpu.Dim3{X: max(blocks, 1), Y: 1, Z: 1}, gpu.Dim3{X: gatherBlock, Y: 1, Z: 1}, uint64(list), uint64(count))
 }
 
-// limit is after what time a launch that moves n bytes is late.
-func (g *gatherer) limit(n int64) time.Duration {
-	return launchCost + g.after + time.Duration(n/gatherRate)
+// limit is after what time a launch is late that began when traffic.ended was mark. What was under way then or has begun since, its own bytes
+// with others', shares the bus.
+func (g *gatherer) limit(mark int64) time.Duration {
+	return launchCost + g.after + time.Duration((g.traffic.begun.Load()-mark)/gatherRate)
 }
 
 // isLate follows a launch that has not ended after d.
@@ -143,13 +146,16 @@ func (g *gatherer) probeUntilInTime() {
 		g.mu.Lock()
 		closed := g.closed
 		g.mu.Unlock()
+		mark := g.traffic.ended.Load()
 		if closed || g.launch(g.stream, 0, 0) != nil {
 			return
 		}
 		late := false
-		err := await(g.stream, g.limit(0), func(d time.Duration) {
-			g.late.Store(int64(d))
-			late = true
+		err := await(g.stream, func(d time.Duration) {
+			if d > g.limit(mark) {
+				g.late.Store(int64(d))
+				late = true
+			}
 		})
 		switch {
 		case err != nil:

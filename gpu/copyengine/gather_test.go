@@ -105,6 +105,8 @@ func TestGather(t *testing.T) {
 		require.True(t, bytes.Equal(want[i*9001:i*9001+777], r.host[i*9001:i*9001+777]))
 	}
 	require.NoError(t, p.Close())
+	require.Positive(t, r.e.traffic.begun.Load())
+	require.Equal(t, r.e.traffic.begun.Load(), r.e.traffic.ended.Load())
 }
 
 // A launch that is refused has copied nothing: the copy engine does it.
@@ -175,4 +177,13 @@ func TestGatherStuck(t *testing.T) {
 		require.ErrorIs(t, err, ErrStuck)
 	}
 	require.ErrorIs(t, r.e.Close(), ErrStuck)
+}
+
+// A launch is not late while the bus moves other bytes, and all that was begun is known to have ended.
+func TestTraffic(t *testing.T) {
+	g := &gatherer{after: lateAfter, traffic: &traffic{}}
+	alone := g.limit(0)
+	g.traffic.begun.Add(16 << 20)
+	require.Equal(t, alone+(16<<20)/gatherRate, g.limit(0))
+	require.Equal(t, alone, g.limit(16<<20), "what had ended before does not count")
 }

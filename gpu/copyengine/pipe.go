@@ -42,7 +42,7 @@ func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 	}
 	if len(b) >= gatherLarge || p.e.gather == nil {
 		p.e.large.add(1, len(b))
-		return p.c.Copy(dst, src, int64(len(b)))
+		return p.e.copy(p.c, dst, src, int64(len(b)))
 	}
 	if len(p.small) == gatherMost {
 		p.begin()
@@ -67,8 +67,12 @@ func (p *pipe) begin() {
 			}
 		}
 		at, count := c.list.add(small)
+		if !c.launched {
+			c.mark = p.e.traffic.ended.Load()
+		}
 		if g.launch(c, at, count) == nil {
-			c.launched += int64(bytes)
+			c.launched = true
+			p.e.begins(c, int64(bytes))
 			p.e.launches.Add(1)
 			p.e.small.add(len(small), bytes)
 			return
@@ -76,7 +80,7 @@ func (p *pipe) begin() {
 	}
 	for _, s := range small {
 		if p.err == nil {
-			p.err = c.Copy(gpu.Addr(s.Dst), gpu.Addr(s.Src), int64(s.Bytes))
+			p.err = p.e.copy(c, gpu.Addr(s.Dst), gpu.Addr(s.Src), int64(s.Bytes))
 		}
 	}
 	p.e.single.add(len(small), bytes)
