@@ -19,14 +19,15 @@ import (
 // While a batch has commands of a queue its owner holds that queue's lock. So nobody unmaps memory, or deletes the queue, under a copy.
 // Nothing that waits for a chunk of the image (pages.without) is done while a batch has commands: it may hold that chunk.
 type batch struct {
-	mover copyengine.Piper
-	pipe  copyengine.Pipe // nil: none is open
-	cmds  []deferred
-	held  []*media.Chunk // of the image's pages, that copies read
-	buf   vector         // its stage, and its runs of host memory
-	used  int64          // bytes of the stage
-	parts [][]byte       // where the bytes of the read that is being added are
-	locks []*subQueue    // of a thread's batch: locked until it is settled
+	mover  copyengine.Piper
+	pipe   copyengine.Pipe // nil: none is open
+	cmds   []deferred
+	held   []*media.Chunk // of the image's pages, that copies read
+	buf    vector         // its stage, and its runs of host memory
+	used   int64          // bytes of the stage
+	looked media.Medium   // whose length was looked at since the last settle
+	parts  [][]byte       // where the bytes of the read that is being added are
+	locks  []*subQueue    // of a thread's batch: locked until it is settled
 
 	sweep *sync.Mutex // of a thread's batch: its group's
 	left  bool        // the thread does something long, and another one of its group sweeps
@@ -112,7 +113,8 @@ func (b *batch) source(c *Controller, ns *namespace, off, n int64) Status {
 	b.parts = b.parts[:0]
 	staged := int64(0)
 	for end := off + n; off < end; {
-		ch, part := ns.medium.View(off, end-off)
+		ch, part := ns.medium.View(off, end-off, b.looked != ns.medium)
+		b.looked = ns.medium
 		if ch != nil {
 			b.held = append(b.held, ch)
 		} else {
@@ -187,7 +189,11 @@ func (b *batch) room(n int64) []byte {
 
 // settle completes all commands.
 func (b *batch) settle(c *Controller) {
-	if b == nil || b.pipe == nil {
+	if b == nil {
+		return
+	}
+	b.looked = nil
+	if b.pipe == nil {
 		return
 	}
 	err := b.pipe.Close()

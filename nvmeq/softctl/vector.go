@@ -157,7 +157,7 @@ func (v *vector) view(m media.Medium, off, n int64) []byte {
 			return nil
 		}
 	}
-	c, b := m.View(off, n)
+	c, b := m.View(off, n, true)
 	if c != nil {
 		v.held = append(v.held, c)
 	}

@@ -150,8 +150,8 @@ func (m *Image) Read(b *Buffers, off int64) error {
 }
 
 // View implements Medium.
-func (m *Image) View(off, n int64) (*Chunk, []byte) {
-	if m.pages == nil || m.present(off, n) != nil {
+func (m *Image) View(off, n int64, look bool) (*Chunk, []byte) {
+	if m.pages == nil || look && m.present(off, n) != nil || m.gone(off, n) != nil {
 		return nil, nil
 	}
 	return m.pages.view(off, n)

@@ -17,8 +17,9 @@ package media
 type Medium interface {
 	// Read fills b from off.
 	Read(b *Buffers, off int64) error
-	// View is the beginning of a range in memory that a copy engine reads, until the chunk is released; nil if there is none.
-	View(off, n int64) (*Chunk, []byte)
+	// View is the beginning of a range in memory that a copy engine reads, until the chunk is released; nil if there is none. look has the
+	// image's length looked at before: of many views at once the first does.
+	View(off, n int64, look bool) (*Chunk, []byte)
 	// Missed follows a View that gave nothing, of bytes that are read into host memory instead: what is read so twice View may give later.
 	Missed(off, n int64)
 	// Write returns when the data is on the medium if durable, else when reads see it.

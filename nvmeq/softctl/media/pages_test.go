@@ -73,7 +73,7 @@ func newReader(t *testing.T, p Pinner) *reader {
 func (r *reader) read(off, n int64) {
 	r.t.Helper()
 	for end := off + n; off < end; {
-		c, b := r.m.View(off, end-off)
+		c, b := r.m.View(off, end-off, true)
 		if c != nil {
 			require.True(r.t, bytes.Equal(r.want[off:off+int64(len(b))], b), "the view of %d bytes at %d", len(b), off)
 			c.Release()
@@ -180,7 +180,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 4096, m.Size())
 	require.Zero(t, m.ViewSize())
-	c, b := m.View(0, 4096)
+	c, b := m.View(0, 4096, true)
 	require.Nil(t, c)
 	require.Nil(t, b)
 	require.NoError(t, m.Failed())

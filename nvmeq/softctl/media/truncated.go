@@ -10,7 +10,7 @@ import (
 
 // An image that another program truncates has lost what was beyond its new end. That is said, and stays so until the image is opened anew,
 // even if it grows again: its blocks answer neither reads nor writes, nothing is flushed, and no write makes the file longer. The length
-// is looked at before each write and each look at its pages, at each flush, and when a read ends early. A truncation that is undone
+// is looked at before each write and each look at its pages (once for those of a batch), at each flush, and when a read ends early. A truncation that is undone
 // between two looks is not seen; nor is one in the moment between a look and a write to the image's last blocks.
 
 // ErrTruncated is the error of a range that is not there any more.
