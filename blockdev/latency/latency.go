@@ -144,6 +144,47 @@ func (h *Histogram) Add(d time.Duration) {
 	d = max(d, 0)
 	h.counts[bucket(uint64(d))].Add(1)
 	h.sum.Add(int64(d))
-	for m := h.max.Load(); int64(d) > m && !h.max.CompareAndSwap(m, int64(d)); m = h.max.Load() {
+	h.longest(int64(d))
+}
+
+func (h *Histogram) longest(d int64) {
+	for m := h.max.Load(); d > m && !h.max.CompareAndSwap(m, d); m = h.max.Load() {
 	}
+}
+
+// Batch counts durations of one Histogram after another with few atomic additions: those of one bucket in a row are added together. The
+// zero value is empty. A Batch belongs to one goroutine.
+type Batch struct {
+	h      *Histogram
+	bucket int
+	count  uint64
+	sum    int64 // nanoseconds
+	max    int64
+}
+
+// AddTo is Add by way of a batch, whose End the caller calls.
+func (l *Layer) AddTo(b *Batch, kind int, d time.Duration) {
+	if l == nil {
+		return
+	}
+	d = max(d, 0)
+	h, at := &l.h[kind], bucket(uint64(d))
+	if h != b.h || at != b.bucket {
+		b.End()
+		*b = Batch{h: h, bucket: at}
+	}
+	b.count++
+	b.sum += int64(d)
+	b.max = max(b.max, int64(d))
+}
+
+// End counts what was added since the last End.
+func (b *Batch) End() {
+	if b.h == nil {
+		return
+	}
+	b.h.counts[b.bucket].Add(b.count)
+	b.h.sum.Add(b.sum)
+	b.h.longest(b.max)
+	*b = Batch{}
 }

@@ -65,15 +65,17 @@ func (t *times) commands(cmds []engine.Command, do func() error) error {
 	op := t.lanes.Start(kindOfCommand(cmds[0].Op))
 	err := do()
 	op.End()
+	var of latency.Batch
 	for i := range cmds {
 		c := &cmds[i]
 		if c.Latency > 0 {
-			t.controller.Add(kindOfCommand(c.Op), c.Latency)
+			t.controller.AddTo(&of, kindOfCommand(c.Op), c.Latency)
 			if trace.IsEnabled() {
 				trace.Logf(context.Background(), "command", "queue %d: %s of %d bytes, %v in the controller", c.QID, c.Op.Name(false), c.Len, c.Latency)
 			}
 		}
 	}
+	of.End()
 	return err
 }
 
