@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/extent"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
@@ -95,37 +94,41 @@ func readInParts(i *volume.Inode, t *Transfer) {
 func readAtOnce(i *volume.Inode, ts []Transfer) int {
 	i.Mu.RLock()
 	defer i.EndRead()
-	var reqs []*blockdev.Request
+	p := newPlanner(i)
+	defer p.done()
 	for k := range ts {
 		t := &ts[k]
-		t.first = len(reqs)
-		t.Err = plan(i, t, &reqs)
+		t.first = len(p.reqs)
+		t.Err = p.plan(t)
 		if t.Err != nil {
-			reqs = reqs[:t.first]
+			p.reqs = p.reqs[:t.first]
 		}
 		if t.detour == nil && errors.Is(t.Err, blockdev.ErrNoMemory) {
 			_ = t.finish() // releases its buffers
 			t.Err, t.Done, ts = nil, 0, ts[:k]
 			break
 		}
-		t.last = len(reqs)
+		t.last = len(p.reqs)
 	}
-	if len(reqs) > 0 {
-		_ = i.FS.Dev.Do(reqs...) // each request has its own
+	p.look.done()
+	if len(p.reqs) > 0 {
+		_ = i.FS.Dev.Do(p.reqs...) // each request has its own
 	}
+	read := int64(0)
 	for k := range ts {
 		t := &ts[k]
-		for _, r := range reqs[t.first:t.last] {
+		for _, r := range p.reqs[t.first:t.last] {
 			if t.Err == nil {
 				t.Err = r.Err
 			}
-			i.FS.Counters.DataRead.Add(int64(r.Length()))
+			read += int64(r.Length())
 		}
 		t.Err = i.FS.Note(t.finish())
 		if t.Err != nil {
 			t.Done = 0
 		}
 	}
+	i.FS.Counters.DataRead.Add(read)
 	return len(ts)
 }
 
@@ -146,98 +149,6 @@ func (t *Transfer) finish() error {
 	}
 	t.edges, t.holes = nil, nil
 	return t.Err
-}
-
-// plan makes the requests of one transfer. Mu is held.
-func plan(i *volume.Inode, t *Transfer, reqs *[]*blockdev.Request) error {
-	if t.Off < 0 || t.N < 0 || t.At < 0 {
-		return volume.ErrInvalid
-	}
-	if !i.Disk.IsReg() {
-		return notRegular(i)
-	}
-	size := i.ReadEnd()
-	if t.Off >= size || t.N == 0 {
-		return nil
-	}
-	n := int(min(int64(t.N), size-t.Off))
-	end := t.Off + int64(n)
-	t.Done = n
-	if i.IsInline() {
-		c, err := ReadInline(i)
-		if err != nil {
-			return err
-		}
-		p := make([]byte, n)
-		if t.Off <= MaxInline {
-			c.Read(int(t.Off), p)
-		}
-		return t.Mem.Put(t.At, p)
-	}
-	unit := int64(i.FS.Dev.Info().BlockSize)
-	a, z := (t.Off+unit-1)/unit*unit, end/unit*unit
-	if z <= a || (int64(t.At)+a-t.Off)%dmaAlign != 0 || i.FS.Cache.Overlay() != nil {
-		return planEdge(i, t, t.Off, end, reqs)
-	}
-	if a > t.Off {
-		if err := planEdge(i, t, t.Off, a, reqs); err != nil {
-			return err
-		}
-	}
-	if err := planDirect(i, t, a, z, reqs); err != nil {
-		return err
-	}
-	if end > z {
-		return planEdge(i, t, z, end, reqs)
-	}
-	return nil
-}
-
-// planDirect covers bytes [a, z) of the file, whole blocks of the device.
-func planDirect(i *volume.Inode, t *Transfer, a, z int64, reqs *[]*blockdev.Request) error {
-	bits := i.FS.BlockBits
-	return MapRange(i, i.FS.Logical(a), i.FS.LogicalEnd(z), func(x extent.Extent) error {
-		from, to := max(int64(x.Lblk)<<bits, a), min(int64(x.End())<<bits, z)
-		at, n := t.At+int(from-t.Off), int(to-from)
-		if x.Hole() || x.Unwritten {
-			t.holes = append(t.holes, span{at, n})
-			return nil
-		}
-		*reqs = append(*reqs, &blockdev.Request{
-			Op:   blockdev.OpRead,
-			Off:  blockdev.Bytes(x.Pblk)<<bits + blockdev.Bytes(from-int64(x.Lblk)<<bits),
-			Bufs: []blockdev.Slice{t.Mem.Slice(at, n)},
-		})
-		return nil
-	})
-}
-
-// planEdge covers bytes [from, to) of the file, which pass through a buffer.
-func planEdge(i *volume.Inode, t *Transfer, from, to int64, reqs *[]*blockdev.Request) error {
-	bits := i.FS.BlockBits
-	l, skip := i.FS.Logical(from), int(from&int64(i.FS.BlockSize-1))
-	blocks := i.FS.LogicalEnd(to) - l
-	buf, base := t.detour, t.used
-	if t.used += int(blocks) << bits; buf == nil {
-		var err error
-		if buf, err = i.FS.Dev.Alloc(int(blocks)<<bits, blockdev.ForData|blockdev.NoWait); err != nil {
-			return err
-		}
-		base = 0
-	}
-	t.edges = append(t.edges, edge{buf, base + skip, t.At + int(from-t.Off), int(to - from), t.detour == nil})
-	if i.FS.Cache.Overlay() != nil {
-		return readBlocks(i, buf, base, l, blocks)
-	}
-	return MapRange(i, l, l+blocks, func(x extent.Extent) error {
-		s := buf.Slice(base+int(x.Lblk-l)<<bits, int(x.Len)<<bits)
-		if x.Hole() || x.Unwritten {
-			clear(s.Bytes())
-			return nil
-		}
-		*reqs = append(*reqs, &blockdev.Request{Op: blockdev.OpRead, Off: blockdev.Bytes(x.Pblk) << bits, Bufs: []blockdev.Slice{s}})
-		return nil
-	})
 }
 
 // WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.

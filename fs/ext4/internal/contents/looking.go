@@ -23,7 +23,7 @@ type looking struct {
 	from, to uint32 // what is left
 	tree     volume.Tree
 	memory   volume.TreeMemory
-	nodes    treeNodes
+	nodes    heldNodes
 }
 
 var lookings = sync.Pool{New: func() any { return new(looking) }}
@@ -31,13 +31,18 @@ var lookings = sync.Pool{New: func() any { return new(looking) }}
 // look begins at logical block from, and ends before to. Mu is held until done.
 func look(i *volume.Inode, from, to uint32) *looking {
 	w := lookings.Get().(*looking)
-	if from > to || to > extent.MaxBlock {
-		w.err = fmt.Errorf("inode %d: %w", i.Ino(), extent.ErrRange)
-		return w
-	}
-	w.from, w.to, w.nodes.i = from, to, i
+	w.nodes.i = i
 	w.tree = i.TreeAt(&w.memory, &w.nodes)
+	w.at(from, to)
 	return w
+}
+
+// at begins anew, elsewhere in the same file.
+func (w *looking) at(from, to uint32) {
+	w.from, w.to, w.err = from, to, nil
+	if from > to || to > extent.MaxBlock {
+		w.err = fmt.Errorf("inode %d: %w", w.nodes.i.Ino(), extent.ErrRange)
+	}
 }
 
 // next finds the next extent or hole.
@@ -52,6 +57,7 @@ func (w *looking) next() bool {
 
 // done gives the memory back.
 func (w *looking) done() {
+	w.nodes.release()
 	*w = looking{memory: w.memory}
 	w.memory.Forget()
 	lookings.Put(w)

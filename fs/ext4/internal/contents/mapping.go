@@ -12,7 +12,7 @@ import (
 // This file joins an inode to the tree that says where its blocks are: an extent tree, or in files without
 // disk.FlExtents a block map as ext2 and ext3 have it.
 
-// treeNodes is extent.Nodes for one inode in one operation, nil for reading.
+// treeNodes is extent.Nodes for one inode in one operation, nil for reading. See heldNodes, too.
 type treeNodes struct {
 	i *volume.Inode
 	o *volume.Op
