@@ -24,22 +24,47 @@ type job struct {
 	err   error
 }
 
+// batch is submissions that one worker carries out.
+type batch struct {
+	jobs   []job
+	bytes  uint64
+	writes bool // some of them write, which a worker does one after another
+}
+
 // batches looks up the handles of submissions and cuts them into batches of about batchBytes.
-func (r *ring) batches(subs []wire.Submission) (all [][]job) {
-	var b []job
-	bytes := uint64(0)
+func (r *ring) batches(subs []wire.Submission) (all []batch) {
+	b := r.fresh()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range subs {
 		j := job{Submission: s}
 		j.err = r.resolveLocked(&j)
-		if len(b) > 0 && bytes+s.Len > batchBytes {
-			all, b, bytes = append(all, b), nil, 0
+		if len(b.jobs) > 0 && b.bytes+s.Len > batchBytes {
+			all, b = append(all, b), r.fresh()
 		}
-		b = append(b, j)
-		bytes += min(s.Len, batchBytes)
+		b.jobs = append(b.jobs, j)
+		b.bytes += min(s.Len, batchBytes)
+		b.writes = b.writes || s.Op == wire.OpWrite
 	}
 	return append(all, b)
+}
+
+// fresh is an empty batch, and recycle keeps the memory of one.
+func (r *ring) fresh() batch {
+	select {
+	case jobs := <-r.spare:
+		return batch{jobs: jobs}
+	default:
+		return batch{jobs: make([]job, 0, batchEntries)}
+	}
+}
+
+func (r *ring) recycle(b batch) {
+	clear(b.jobs)
+	select {
+	case r.spare <- b.jobs[:0]:
+	default:
+	}
 }
 
 // resolveLocked looks up the handles of a submission and checks access and range.
@@ -92,14 +117,14 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 func (r *ring) worker() {
 	var t scratch
 	for b := range r.work {
-		r.carryOut(b, &t)
+		r.carryOut(b.jobs, &t)
 		r.complete(b, &t)
 	}
 }
 
 // scratch is memory for carrying out a batch, kept for the next one.
 type scratch struct {
-	results   [batchEntries]int64
+	results   [mostEntries]int64
 	transfers []ext4.Transfer
 	of        []int // index of each transfer's job
 }
@@ -135,22 +160,23 @@ func (r *ring) carryOut(b []job, t *scratch) {
 }
 
 // complete puts the completions of a batch into the ring and wakes the client if it sleeps.
-func (r *ring) complete(b []job, t *scratch) {
+func (r *ring) complete(b batch, t *scratch) {
 	for _, m := range r.moved {
-		m.add(b, t.results[:len(b)])
+		m.add(b.jobs, t.results[:len(b.jobs)])
 	}
 	r.mu.Lock()
-	for i := range b {
-		r.rings.Complete(wire.Completion{Data: b[i].Data, Result: t.results[i]})
-		for _, u := range b[i].uses {
+	for i := range b.jobs {
+		r.rings.Complete(wire.Completion{Data: b.jobs[i].Data, Result: t.results[i]})
+		for _, u := range b.jobs[i].uses {
 			if u != nil {
 				u.n--
 			}
 		}
 	}
 	r.ended.Broadcast()
-	r.inFlight.Add(-int64(len(b)))
+	r.inFlight.Add(-int64(len(b.jobs)))
 	r.mu.Unlock()
+	r.recycle(b)
 	if r.rings.WakeClient() {
 		r.event.Signal()
 	}

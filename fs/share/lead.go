@@ -1,6 +1,7 @@
 package share
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/share/wire"
@@ -37,25 +38,89 @@ func (r *ring) takeAll() {
 			break
 		}
 		if n == 0 {
+			if len(r.waiting.jobs) > 0 {
+				r.dispatchWaiting()
+				continue
+			}
 			if r.spin() {
 				continue
 			}
 			break
 		}
-		all := r.batches(buf[:n])
-		if len(all) > 1 || r.inFlight.Load() > int64(n) {
+		if all := r.batches(buf[:n]); len(all) > 1 || r.inFlight.Load() > int64(n) {
 			for _, b := range all {
-				r.dispatch(b)
+				r.pass(b)
 			}
 		} else if !r.carryOutOnly(all[0]) {
 			return
 		}
 	}
+	if len(r.waiting.jobs) > 0 {
+		r.dispatchWaiting()
+	}
 	r.leave()
 }
 
+// pass gives a batch to a worker that has nothing to do, or joins it to those that wait.
+func (r *ring) pass(b batch) {
+	w := &r.waiting
+	if len(w.jobs) > 0 && (b.writes || len(w.jobs)+len(b.jobs) > mostEntries || w.bytes+b.bytes > mostBytes) {
+		r.dispatchWaiting()
+	}
+	if len(w.jobs) == 0 {
+		*w = b
+	} else {
+		w.jobs, w.bytes = append(w.jobs, b.jobs...), w.bytes+b.bytes
+		r.recycle(b)
+	}
+	if r.offer(*w) {
+		*w = batch{}
+	} else if b.writes {
+		r.dispatchWaiting()
+	}
+}
+
+// offer gives a batch to a worker that has nothing to do, or to a new one if there are few.
+func (r *ring) offer(b batch) bool {
+	select {
+	case r.work <- b:
+		return true
+	default:
+	}
+	if r.started < max(runtime.GOMAXPROCS(0)/2, 1) && r.begin() {
+		r.work <- b
+		return true
+	}
+	return false
+}
+
+// begin begins a worker, if there may be more.
+func (r *ring) begin() bool {
+	if r.started > 0 { // each ring has one
+		select {
+		case r.places <- struct{}{}:
+		default:
+			return false
+		}
+	}
+	r.started++
+	r.workers.Go(r.worker)
+	return true
+}
+
+// dispatchWaiting passes what waits to a worker, and waits until one has taken it.
+func (r *ring) dispatchWaiting() {
+	if b := r.waiting; !r.offer(b) {
+		if r.started < maxWorkers {
+			r.begin()
+		}
+		r.work <- b
+	}
+	r.waiting = batch{}
+}
+
 // carryOutOnly carries out a batch that is the only one in flight. It reports whether the caller still leads.
-func (r *ring) carryOutOnly(b []job) bool {
+func (r *ring) carryOutOnly(b batch) bool {
 	small := isSmall(b)
 	if small && r.lastSmall.Load() < int64(quick) { // the batch ends before the other goroutine could wake up
 		r.carryOutTimed(b, small)
@@ -65,7 +130,7 @@ func (r *ring) carryOutOnly(b []job) bool {
 	r.rings.DaemonSleeps(true) // submissions from here on wake the other goroutine
 	if r.pending() {
 		r.rings.DaemonSleeps(false)
-		r.dispatch(b)
+		r.pass(b)
 		return true
 	}
 	r.leave()
@@ -78,45 +143,24 @@ func (r *ring) carryOutOnly(b []job) bool {
 	return leads
 }
 
-func (r *ring) carryOutTimed(b []job, small bool) {
+func (r *ring) carryOutTimed(b batch, small bool) {
 	start := time.Now()
-	r.carryOut(b, &r.leader)
+	r.carryOut(b.jobs, &r.leader)
 	if small {
 		r.lastSmall.Store(int64(time.Since(start)))
 	}
 }
 
 // isSmall reports whether a batch only reads a few blocks. Such a batch takes about as long as the one before.
-func isSmall(b []job) bool {
+func isSmall(b batch) bool {
 	bytes := uint64(0)
-	for i := range b {
-		if b[i].Op != wire.OpRead {
+	for i := range b.jobs {
+		if b.jobs[i].Op != wire.OpRead {
 			return false
 		}
-		bytes += min(b[i].Len, smallBytes+1)
+		bytes += min(b.jobs[i].Len, smallBytes+1)
 	}
 	return bytes <= smallBytes
-}
-
-// dispatch passes a batch to a worker.
-func (r *ring) dispatch(b []job) {
-	select {
-	case r.work <- b:
-		return
-	default:
-	}
-	if r.started == 0 {
-		r.started++
-		r.workers.Go(r.worker)
-	} else if r.started < maxWorkers {
-		select {
-		case r.places <- struct{}{}:
-			r.started++
-			r.workers.Go(r.worker)
-		default:
-		}
-	}
-	r.work <- b
 }
 
 // take copies submissions out of the ring, as many as there is room for completions.

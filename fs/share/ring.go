@@ -15,7 +15,8 @@ import (
 // A transfer of a ring:
 //
 //  1. The leader copies submissions out of the ring, looks up their handles, and cuts them into batches.  takeAll, batches
-//  2. A worker carries out a batch: all reads of one file in one call, writes one by one. Workers run in parallel.  carryOut in jobs.go
+//  2. A worker carries out a batch: all reads of one file in one call, writes one by one. Workers run in parallel. While all have
+//     something to do, batches that wait are joined: workers beyond half of the CPUs begin only when there is a large one for them.  pass
 //  3. When a batch has ended its completions are put into the ring. The client is woken if it sleeps.  complete
 //
 // Waking a worker takes longer than a small read. So the leader carries out a batch by itself if it is the only one in flight. The ring
@@ -24,8 +25,10 @@ import (
 // A ring takes no more submissions than there is room for completions. A client that reaps nothing delays only itself.
 
 const (
-	batchEntries = 64
+	batchEntries = 64 // of one batch, joined ones have more
 	batchBytes   = 1 << 20
+	mostEntries  = 256
+	mostBytes    = 4 << 20
 	maxWorkers   = 64
 	// maxAllWorkers is the limit of workers of all rings together, beyond one each. A worker that waits in the kernel occupies a thread,
 	// and Go's limit is 10,000 threads.
@@ -46,6 +49,7 @@ type ring struct {
 	lead      sync.Mutex   // held by the leader
 	called    atomic.Bool  // run was woken while lead was held
 	started   int          // number of workers; protected by lead
+	waiting   batch        // was taken, and no worker has it; protected by lead
 	leader    scratch      // used by carryOutOnly: there is one such batch at a time
 	lastSmall atomic.Int64 // how long the last small batch took, in ns
 
@@ -54,7 +58,8 @@ type ring struct {
 	ended    sync.Cond       // signalled when a batch has ended; with mu
 	inFlight atomic.Int64    // submissions taken and not completed
 
-	work    chan []job
+	work    chan batch
+	spare   chan []job // memory of batches that have ended
 	workers sync.WaitGroup
 	places  chan struct{} // Server.workers
 	ending  *atomic.Bool  // Server.ending
@@ -83,7 +88,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan []job), places: c.s.workers, ending: &c.s.ending, moved: [2]*moved{&c.s.moved, &c.moved}}
+	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.workers, ending: &c.s.ending, moved: [2]*moved{&c.s.moved, &c.moved}}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
 	if err != nil {
