@@ -72,7 +72,7 @@ func TestLanesOfBothKinds(t *testing.T) {
 	n := r.Runtime.Chosen
 	require.NotNil(t, n)
 	require.NotZero(t, n.GPU)
-	require.Equal(t, n.Late+n.Small+n.Host+n.Alone > 0, r.Queues[2].Commands > 0)
+	require.Equal(t, n.Late+n.Small+n.Host+n.Software > 0, r.Queues[2].Commands > 0)
 	require.Contains(t, p.ok("stat", mnt), "lanes       on the GPU for ")
 	p.ok("umount", mnt)
 	fsck(t, img)

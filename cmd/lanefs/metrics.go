@@ -79,7 +79,7 @@ func (d *daemon) page() (*metrics.Page, error) {
 		count("timeouts_total", "Commands that did not complete in time.", q.Timeouts)
 	}
 	if n := r.Runtime.Chosen; n != nil {
-		for kind, count := range map[string]uint64{"gpu": n.GPU, "cpu_gpu_late": n.Late, "cpu_gpu_shared": n.Small, "cpu_host_memory": n.Host, "cpu_alone": n.Alone} {
+		for kind, count := range map[string]uint64{"gpu": n.GPU, "cpu_gpu_late": n.Late, "cpu_gpu_shared": n.Small, "cpu_host_memory": n.Host, "cpu_software": n.Software} {
 			p.Counter("lanes_chosen_total", "Requests for lanes on the GPU, and for those on the CPU because the GPU was late, is shared, or has no part in them.", float64(count), "kind", kind)
 		}
 	}

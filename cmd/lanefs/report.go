@@ -102,12 +102,12 @@ type gpuReport struct {
 
 // chosenReport says how many requests went to lanes of which kind, and why.
 type chosenReport struct {
-	GPU   uint64 `json:"gpu"`
-	Late  uint64 `json:"cpu_gpu_late"`
-	Small uint64 `json:"cpu_gpu_shared"`
-	Host  uint64 `json:"cpu_host_memory"`
-	Alone uint64 `json:"cpu_alone"`
-	Now   bool   `json:"gpu_late_now"`
+	GPU      uint64 `json:"gpu"`
+	Late     uint64 `json:"cpu_gpu_late"`
+	Small    uint64 `json:"cpu_gpu_shared"`
+	Host     uint64 `json:"cpu_host_memory"`
+	Software uint64 `json:"cpu_software"`
+	Now      bool   `json:"gpu_late_now"`
 }
 
 type deviceReport struct {

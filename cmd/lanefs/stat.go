@@ -54,7 +54,7 @@ func (d *daemon) report() *report {
 	}
 	if s.eng.CPULanes() > 0 {
 		n := s.eng.Chosen()
-		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, n.Host, n.Alone, s.eng.Late()}
+		r.Runtime.Chosen = &chosenReport{n.GPU, n.Late, n.Small, n.Host, n.Software, s.eng.Late()}
 	}
 	if s.copy != nil {
 		n := s.copy.Counters()
@@ -162,7 +162,7 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintln(out)
 	if n := r.Runtime.Chosen; n != nil {
 		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU, "+
-			"%d to or from programs' host memory, %d small ones alone\n", n.GPU, n.Late, n.Small, n.Host, n.Alone)
+			"%d to or from programs' host memory, %d short ones of a software controller\n", n.GPU, n.Late, n.Small, n.Host, n.Software)
 	}
 	if n := r.Runtime.Copies; n != nil {
 		fmt.Fprintf(out, "copies      %d small ones by %d launches of a kernel, %d each for itself (%d while the kernel was late), %d large ones\n",

@@ -1,6 +1,6 @@
 /*
  * Reads and writes of a file of a LaneFS mount through one ring, between the file and device memory of the daemon's that this program holds
- * alone: ringbench FILE SECONDS [-write]. FILE's 8-byte words are their own offsets; it is changed by -write, and put back. Each row prints
+ * alone: ringbench FILE SECONDS [-write] [BYTES DEPTH]. FILE's 8-byte words are their own offsets; it is changed by -write, and put back. Each row prints
  * requests a second and GB/s. What arrived last in each place is compared.
  */
 #define _GNU_SOURCE
@@ -124,13 +124,16 @@ int main(int argc, char **argv)
 		WANT((*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain")) && (*(void **)&set = dlsym(lib, "cuCtxSetCurrent")));
 		WANT(retain(&context, 0) == 0 && set(context) == 0);
 	}
-	for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
-		row(LANEFS_READ, rows[i].n, rows[i].depth);
-	if (argc > 3 && strcmp(argv[3], "-write") == 0)
-		for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
-			row(LANEFS_READ, rows[i].n, rows[i].depth); /* so that the memory has bytes of known places */
-			row(LANEFS_WRITE, rows[i].n, rows[i].depth);
-		}
+	int writes = argc > 3 && strcmp(argv[3], "-write") == 0;
+	if (argc == 5 + writes)
+		row(LANEFS_READ, strtoull(argv[3 + writes], NULL, 10), (unsigned)atoi(argv[4 + writes]));
+	else
+		for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
+			row(LANEFS_READ, rows[i].n, rows[i].depth);
+	for (unsigned i = 0; writes && i < sizeof rows / sizeof *rows; i++) {
+		row(LANEFS_READ, rows[i].n, rows[i].depth); /* so that the memory has bytes of known places */
+		row(LANEFS_WRITE, rows[i].n, rows[i].depth);
+	}
 	lanefs_unmap(s, &memory);
 	lanefs_close(s);
 	return 0;

@@ -18,6 +18,9 @@ func (e *Engine) Do(lane int, cmds []Command) error {
 	if len(cmds) == 0 {
 		return nil
 	}
+	if e.cpu != nil {
+		defer e.router.begins(cmds).end()
+	}
 	if lane >= 0 {
 		if lane %= e.Lanes(); lane >= len(e.lanes) {
 			return e.doBeside(lane-len(e.lanes), cmds)
@@ -53,11 +56,14 @@ func (e *Engine) Spread(cmds []Command) error {
 	if len(cmds) == 0 {
 		return nil
 	}
-	if e.cpu != nil && e.toCPU(cmds) {
-		if e.c.Simulated() {
-			return e.cpu.Do(AnyLane, cmds) // it works on this thread, on whichever lane
+	if e.cpu != nil {
+		defer e.router.begins(cmds).end()
+		if e.toCPU(cmds) {
+			if e.c.Simulated() {
+				return e.cpu.Do(AnyLane, cmds) // it works on this thread, on whichever lane
+			}
+			return e.cpu.Spread(cmds)
 		}
-		return e.cpu.Spread(cmds)
 	}
 	return e.owner(cmds).spreadHere(cmds)
 }

@@ -124,7 +124,7 @@ func (d *residentDriver) kick(l *lane) error {
 		}
 	}
 	l.kicks++
-	if d.e.cpu != nil && l.kicks%watchEvery == 0 && d.silent(l, time.Now()) > l.e.cfg.LateAfter {
+	if d.e.cpu != nil && l.kicks%watchEvery == 0 && d.silent(l, time.Now()) > l.e.lateAfter() {
 		d.e.gpuIsLate()
 	}
 	if l.kicks%checkEvery == 0 {

@@ -13,21 +13,23 @@ import (
 // GPU, in slices of some 2 ms (docs/PERFORMANCE.md): a lane whose slice is over answers nothing until the next.
 //
 //	GPU     it answers in time
-//	late    a heartbeat of a lane is older than Config.LateAfter: every batch goes to the CPU until the GPU has answered probes in time
+//	late    a heartbeat of a lane is older than Config.LateAfter, and what the data under way may take: every batch goes to the CPU until the GPU has answered probes in time
 //	shared  it answers again: small batches go to the CPU for sharedFor yet, since a large one bears a wait better
 //
 // Whatever the GPU answers, the CPU has what goes to or comes from a program's host memory (a stage): the GPU has no part in it, and kernels
-// of the daemon's would take turns with the program's own, which move the bytes on. And it has one small command alone of a software
-// controller, where the GPU's way is longer.
+// of the daemon's would take turns with the program's own, which move the bytes on. And it has short commands of a software controller: a CPU
+// carries them out anyway, which is the lane's own thread then, and nobody has to be woken.
 //
 // What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
 //
 // A probe launches the lanes' kernel without work, and looks how long its first heartbeat takes. Probes are made only while batches
 // come, so an idle mount costs nothing.
 const (
-	watchEvery = 4 // kicks between two looks at the clock
-	sharedFor  = 10 * time.Second
-	smallBatch = 64 << 10 // bytes
+	watchEvery  = 4 // kicks between two looks at the clock
+	sharedFor   = 10 * time.Second
+	smallBatch  = 64 << 10  // bytes
+	longCommand = 256 << 10 // bytes: as gpu/copyengine's gatherLarge
+	leastRate   = 16        // bytes a ns that the bus moves at least
 
 	probesInTime   = 3 // in a row: one alone may have met a slice of its own
 	firstProbe     = 5 * time.Millisecond
@@ -36,11 +38,11 @@ const (
 
 // Chosen is how many batches went to lanes of which kind, and why.
 type Chosen struct {
-	GPU   uint64 // its lanes answered in time
-	Host  uint64 // to the CPU: the data is in a program's host memory
-	Alone uint64 // to the CPU: one small command of a software controller
-	Late  uint64 // to the CPU: the GPU's lanes did not
-	Small uint64 // to the CPU: the GPU is shared, and the batch is small
+	GPU      uint64 // its lanes answered in time
+	Host     uint64 // to the CPU: the data is in a program's host memory
+	Software uint64 // to the CPU: short commands of a software controller
+	Late     uint64 // to the CPU: the GPU's lanes did not
+	Small    uint64 // to the CPU: the GPU is shared, and the batch is small
 }
 
 // router is the state of the choice.
@@ -52,17 +54,40 @@ type router struct {
 	lates       atomic.Uint64
 	smalls      atomic.Uint64
 	hosts       atomic.Uint64
-	alones      atomic.Uint64
+	softwares   atomic.Uint64
+	flying      atomic.Int64 // bytes of the batches under way
 
 	mu     sync.Mutex
 	closed bool           // protected by mu: no further goroutine begins
 	probes sync.WaitGroup // the goroutine that probes
 }
 
+// flight is the bytes of a batch under way.
+type flight struct {
+	r *router
+	n int64
+}
+
+func (r *router) begins(cmds []Command) flight {
+	n := int64(0)
+	for i := range cmds {
+		n += int64(cmds[i].Len)
+	}
+	r.flying.Add(n)
+	return flight{r, n}
+}
+
+func (f flight) end() { f.r.flying.Add(-f.n) }
+
+// lateAfter is how old a heartbeat may be: a lane's own loads from host memory wait behind the data that is on its way over the bus.
+func (e *Engine) lateAfter() time.Duration {
+	return e.cfg.LateAfter + time.Duration(e.router.flying.Load()/leastRate)
+}
+
 // Chosen reads the counters. All are zero where there are lanes of one kind only.
 func (e *Engine) Chosen() Chosen {
 	return Chosen{GPU: e.router.gpu.Load(), Late: e.router.lates.Load(), Small: e.router.smalls.Load(), Host: e.router.hosts.Load(),
-		Alone: e.router.alones.Load()}
+		Software: e.router.softwares.Load()}
 }
 
 // Late says whether the GPU's lanes answer late now.
@@ -81,8 +106,8 @@ func (e *Engine) toCPU(cmds []Command) bool {
 		count = &r.hosts
 	case r.shared(time.Since(e.start)) && isSmall(cmds):
 		count = &r.smalls
-	case len(cmds) == 1 && e.c.Simulated() && isSmall(cmds):
-		count = &r.alones
+	case e.c.Simulated() && areShort(cmds):
+		count = &r.softwares
 	}
 	count.Add(1)
 	return count != &r.gpu
@@ -98,6 +123,16 @@ func isSmall(cmds []Command) bool {
 	n := 0
 	for i := range cmds {
 		if n += int(cmds[i].Len); n > smallBatch {
+			return false
+		}
+	}
+	return true
+}
+
+// areShort says whether all commands move few bytes: the copies of longer ones take more time than the GPU's way.
+func areShort(cmds []Command) bool {
+	for i := range cmds {
+		if cmds[i].Len >= longCommand {
 			return false
 		}
 	}
@@ -200,7 +235,7 @@ func (d *residentDriver) probe(l *lane) (probed, error) {
 	if err := d.checkKernel(l); err != nil {
 		return probeNone, err
 	}
-	for start := time.Now(); time.Since(start) < l.e.cfg.LateAfter; {
+	for start := time.Now(); time.Since(start) < l.e.lateAfter(); {
 		if atomic.LoadUint64(&l.status.Time) != was {
 			return probeInTime, nil
 		}

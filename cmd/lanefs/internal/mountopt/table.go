@@ -84,7 +84,7 @@ var lanes = []Option{
 		want: wantLanes,
 		More: "A controller with fewer gives what it has, and a GPU that holds fewer kernels; the log says so. gpu:16+cpu:2 has two lanes on the CPU beside sixteen on the GPU: " +
 			"requests go there while the GPU answers late, because another program uses it, and small ones for ten seconds more; what moves to or from a program's host memory; " +
-			"and, with an image, one small request alone. " +
+			"and, with an image, requests in pieces of less than 256 KiB. " +
 			"Without a GPU all lanes are on the CPU anyway, and cpu:M adds none. lanefs stat counts how often each was chosen and why.",
 		set: func(c *Config, v value) (err error) { c.Lanes, c.CPULanes, err = parseLanes(v.text); return err }},
 	{Name: "depth", Kind: Number, Low: 1, High: maxInFlight, Default: "127", Layer: Lanes, Help: "commands in flight on each queue pair",
