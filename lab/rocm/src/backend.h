@@ -35,6 +35,7 @@ int be_init(struct facts *f);
 int be_current(void); /* makes the device the calling thread's */
 int be_memory(size_t *free_bytes, size_t *total);
 int be_sync(void); /* waits for all that runs */
+uint32_t *be_flush(void); /* the register to which a store has what others wrote into device memory written out */
 
 int be_reserve(void **at, size_t n);
 int be_unreserve(void *at, size_t n);

@@ -88,6 +88,128 @@ int be_sync(void) {
 	return rc ? LAUNCH_TIMEOUT : OK;
 }
 
+/*
+ * ---- copies ----
+ *
+ * With LANEFS_SHIM_COPIES memory that was exported has two copies: what the GPU has of it in its L2, where kernels read and write, and what is
+ * in memory, where a drive reads and writes by the descriptor. Bytes go from one to the other as on a GPU whose
+ * L2 does not snoop:
+ *
+ *     to memory   when a kernel, a fill or a copy has ended: it writes L2 back
+ *     to L2       when one begins, which invalidates L2; but what others wrote only if the host data path has been flushed since
+ *
+ * The flush is a store to a register, of which the next job takes notice. A resident kernel neither begins nor ends: what others write
+ * it sees only if another one begins. The fences in it are not seen here, so queues in such memory do not work.
+ *
+ * Stores are found by comparison: one of the value that was there is none. Other programs that import the memory by the shim,
+ * and the CPU at the address that kernels have, see L2's copy. What kernels of other programs write goes to memory with the next job here.
+ */
+
+struct copies {
+	struct copies *next;
+	phys *p;
+	char *memory;  /* what others have; the descriptor's */
+	char *arrived; /* what has got through the host data path */
+	char *l2;      /* what kernels have */
+	char *clean;   /* what l2 was when it was last the same as memory */
+};
+static struct copies *all_copies;
+static pthread_mutex_t copies_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t flush_register;
+
+uint32_t *be_flush(void) { return &flush_register; }
+
+/* Whether a page differs; the bytes that do go from `from` to all of `to`. */
+static void pass(struct copies *c, const char *from, const char *before, char *const *to) {
+	for (size_t page = 0; page < c->p->size; page += PAGE) {
+		if (memcmp(from + page, before + page, PAGE) == 0)
+			continue;
+		for (size_t i = page; i < page + PAGE; i++)
+			if (from[i] != before[i]) {
+				char b = from[i];
+				for (char *const *t = to; *t; t++)
+					(*t)[i] = b;
+			}
+	}
+}
+
+/* What a job does to copies when it begins, and when it has ended. */
+static void invalidate(void) {
+	pthread_mutex_lock(&copies_lock);
+	int flushed = __atomic_exchange_n(&flush_register, 0, __ATOMIC_ACQ_REL) != 0;
+	for (struct copies *c = all_copies; c; c = c->next) {
+		if (flushed)
+			pass(c, c->memory, c->arrived, (char *const[]){c->arrived, NULL});
+		pass(c, c->arrived, c->clean, (char *const[]){c->l2, c->clean, NULL});
+	}
+	pthread_mutex_unlock(&copies_lock);
+}
+
+static void write_back(void) {
+	pthread_mutex_lock(&copies_lock);
+	for (struct copies *c = all_copies; c; c = c->next)
+		pass(c, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL});
+	pthread_mutex_unlock(&copies_lock);
+}
+
+static char *anonymous(size_t n) { return mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); }
+
+/* Gives p its second copy, if it has none, and returns the descriptor of that: not its own, which L2's copy stays. */
+static int copies_of(phys *p) {
+	pthread_mutex_lock(&copies_lock);
+	struct copies *c = all_copies;
+	while (c && c->p != p)
+		c = c->next;
+	int fd = -1;
+	if (c) {
+		fd = (int)(p->handle >> 32);
+	} else {
+		char name[64];
+		snprintf(name, sizeof name, "lanefs-shim-memory-%d-%d", (int)getpid(), (int)p->handle); /* for l2_of */
+		if ((fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC)) < 0 || ftruncate(fd, p->size) != 0) {
+			pthread_mutex_unlock(&copies_lock);
+			return fd;
+		}
+		c = calloc(1, sizeof *c);
+		*c = (struct copies){.next = all_copies, .p = p, .arrived = anonymous(p->size), .clean = anonymous(p->size)};
+		c->memory = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		c->l2 = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_SHARED, (int)p->handle, 0);
+		pass(c, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL}); /* all others are zeroes */
+		p->handle |= (uint64_t)fd << 32;
+		all_copies = c;
+	}
+	pthread_mutex_unlock(&copies_lock);
+	return fd;
+}
+
+static void end_copies(phys *p) {
+	pthread_mutex_lock(&copies_lock);
+	for (struct copies **l = &all_copies; *l; l = &(*l)->next)
+		if ((*l)->p == p) {
+			struct copies *c = *l;
+			*l = c->next;
+			munmap(c->memory, p->size);
+			munmap(c->arrived, p->size);
+			munmap(c->l2, p->size);
+			munmap(c->clean, p->size);
+			close((int)(p->handle >> 32));
+			free(c);
+			break;
+		}
+	pthread_mutex_unlock(&copies_lock);
+}
+
+/* Of the descriptor of memory's copy, as others got it, that of L2's: a new one. Of any other a duplicate. */
+static int l2_of(int fd) {
+	char path[64], name[128] = "";
+	int pid, l2;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	if (readlink(path, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:lanefs-shim-memory-%d-%d", &pid, &l2) != 2)
+		return dup(fd);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, l2);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
 /* ---- memory ---- */
 
 int be_create(phys **out, size_t n) {
@@ -100,7 +222,7 @@ int be_create(phys **out, size_t n) {
 		return OUT_OF_MEMORY;
 	phys *p = calloc(1, sizeof *p);
 	int fd = syscall(SYS_memfd_create, "lanefs-shim", MFD_CLOEXEC);
-	*p = (phys){.refs = 1, .size = n, .handle = fd};
+	*p = (phys){.refs = 1, .size = n, .handle = (uint32_t)fd}; /* that of the second copy is in the upper half */
 	if (fd < 0 || ftruncate(fd, n) != 0) {
 		be_destroy(p);
 		return OUT_OF_MEMORY;
@@ -113,7 +235,8 @@ int be_destroy(phys *p) {
 	pthread_mutex_lock(&lock);
 	used -= p->size;
 	pthread_mutex_unlock(&lock);
-	close(p->handle);
+	end_copies(p);
+	close((int)p->handle);
 	free(p);
 	return OK;
 }
@@ -128,13 +251,13 @@ int be_reserve(void **at, size_t n) {
 }
 
 int be_unreserve(void *at, size_t n) { return munmap(at, n) == 0 ? OK : INVALID; }
-int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, p->handle); }
+int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, (int)p->handle); }
 int be_access(void *at, size_t n) { return mprotect(at, n, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID; }
 int be_unmap(void *at, size_t n) { return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1); }
 
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	(void)at, (void)n;
-	*fd = dup(p->handle);
+	*fd = dup(getenv("LANEFS_SHIM_COPIES") ? copies_of(p) : (int)p->handle);
 	return *fd >= 0 ? OK : UNKNOWN;
 }
 
@@ -143,7 +266,7 @@ int be_import(int fd, phys **out) {
 	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &s) != 0 || s.st_size == 0 || s.st_size % GRANULARITY)
 		return INVALID; /* not a memfd of ours */
 	phys *p = calloc(1, sizeof *p);
-	*p = (phys){.refs = 1, .size = s.st_size, .handle = dup(fd)};
+	*p = (phys){.refs = 1, .size = s.st_size, .handle = (uint32_t)l2_of(fd)};
 	pthread_mutex_lock(&lock);
 	used += p->size;
 	pthread_mutex_unlock(&lock);
@@ -399,6 +522,9 @@ static void *work(void *arg) {
 		while (is_packet(j) && s->q->turn != j->packet)
 			pthread_cond_wait(&s->q->ended, &lock);
 		pthread_mutex_unlock(&lock);
+		int touches = j->kernel || (!j->call && !j->word);
+		if (touches)
+			invalidate();
 		if (j->kernel)
 			j->kernel(j->dims, j->args);
 		else if (j->call)
@@ -410,6 +536,8 @@ static void *work(void *arg) {
 			memmove(j->dst, j->src, j->n);
 		else
 			memset(j->dst, j->v, j->n);
+		if (touches)
+			write_back();
 		pthread_mutex_lock(&lock);
 		if (is_packet(j)) {
 			s->q->turn++;

@@ -12,7 +12,8 @@
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
- * amdgpu does not. With LANEFS_SHIM_NO_WAIT streams cannot wait for values.
+ * amdgpu does not. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
+ * that is exported has two copies, that of the GPU's kernels and that of other devices (backend_cpu.c).
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -742,9 +743,9 @@ API int hsa_agent_get_info(uint64_t agent, int what, void *value) {
 	if (agent != AGENT)
 		return HSA_INVALID_AGENT;
 	if (what == 0xa00e) { /* HSA_AMD_AGENT_INFO_HDP_FLUSH */
-		static uint32_t mem_flush, reg_flush;
+		static uint32_t reg_flush;
 		uint32_t **to = value;
-		to[0] = &mem_flush;
+		to[0] = be_flush();
 		to[1] = &reg_flush;
 		return HSA_OK;
 	}
