@@ -14,10 +14,17 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev/... ./cmd/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
+RACE := ./blockdev/... ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
+
+# Of the program's own tests, most of which start it again and again, which takes the detector 2 s each: those of what goes on at the same time.
+RACE_SOME := ./cmd/lanefs
+RACE_TESTS := ^Test(Crowd|Foreground|KilledDaemon|LanesOfBothKinds|MountTwice|OneVolumeOneWriter|Prometheus|Raw|Remount|Run|SeveralGPUs|Signals|Top|Trace|UmountBusy|VRAM|VRAMKilled|VRAMSockets)$$
 
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
+
+# What the transport has no part in.
+NOT_TWICE := ^Test(Array|Bench.*|Check.*|ForeignFileSystem|GPUFails|HIPShare|KilledWhileItWaitsForItself|Prometheus|Prove.*|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU)$$
 
 .PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell clean
 all: build
@@ -58,10 +65,10 @@ $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" MOUNTS="$(MOUNTS)" $(GO) run ./lab/gotest
+	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
 
-race: kernels ## fs/ext4 and its campaigns under the race detector: about an hour, for every night
-	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./lab/...)
+race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
+	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./cmd/lanefs ./lab/...)
 
 crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash

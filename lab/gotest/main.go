@@ -1,6 +1,6 @@
 // Command gotest runs every test of the module: what `make test` does. The packages in $RACE run under the race detector, the others
-// without it; their mounts take requests by io_uring. Then those in $MOUNTS, which are tests with mounts, run once more over /dev/fuse,
-// without the detector. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
+// without it, and of those in $RACE_SOME the tests that match $RACE_TESTS with it, too; their mounts take requests by io_uring. Then those in
+// $MOUNTS, which are tests with mounts, run once more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
 // tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
 //
 // $GO is the go command. $LANEFS_SEED is where tests that try things at random begin; it follows from the commit's tree unless it is set.
@@ -44,14 +44,14 @@ func run() error {
 		return fmt.Errorf("go list: %w", err)
 	}
 	listed := map[string][]string{}
-	for _, name := range []string{"RACE", "MOUNTS"} {
+	for _, name := range []string{"RACE", "RACE_SOME", "MOUNTS"} {
 		if patterns := strings.Fields(os.Getenv(name)); len(patterns) > 0 {
 			if listed[name], err = list(patterns...); err != nil {
 				return fmt.Errorf("go list %s: %w", patterns, err)
 			}
 		}
 	}
-	racy, mounts := listed["RACE"], listed["MOUNTS"]
+	racy, some, mounts := listed["RACE"], listed["RACE_SOME"], listed["MOUNTS"]
 	if err := os.MkdirAll("build", 0o755); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func run() error {
 		return fmt.Errorf("go env: %w", err)
 	} else if _, err := exec.LookPath(strings.TrimSpace(string(cc))); err != nil && len(racy) > 0 {
 		r.notes = append(r.notes, "race detector: not used, it needs a C compiler (make deps)")
-		racy = nil
+		racy, some = nil, nil
 	}
 	seed := os.Getenv("LANEFS_SEED")
 	if seed == "" {
@@ -85,7 +85,12 @@ func run() error {
 		flags    []string
 		rings    string
 		packages []string
-	}{{"0", nil, "on", pure}, {"1", []string{"-race"}, "on", racy}, {"0", nil, "off", mounts}} {
+	}{
+		{"0", nil, "on", pure},
+		{"1", []string{"-race"}, "on", racy},
+		{"1", []string{"-race", "-run", os.Getenv("RACE_TESTS")}, "on", some},
+		{"0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
+	} {
 		if len(part.packages) == 0 {
 			continue
 		}
