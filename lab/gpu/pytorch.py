@@ -330,6 +330,7 @@ def main():
     p.add_argument("mount")
     p.add_argument("plain")
     p.add_argument("--shared", help=argparse.SUPPRESS)
+    p.add_argument("--only", help="one of the parts")
     p.add_argument("--rank", nargs=2, type=int, help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.shared:
@@ -343,6 +344,8 @@ def main():
     failed = []
     for name, part in (("slabs", lambda: slabs(a.mount)), ("files", lambda: files(a.mount, a.plain)), ("lmcache", lambda: lmcache(a.mount)),
                        ("models", lambda: models(a.mount, a.plain)), ("checkpoints", lambda: checkpoints(a.mount)), ("group", lambda: group(a.mount))):
+        if a.only not in (None, name):
+            continue
         try:
             part()
         except (Exception, SystemExit):  # the machine is lent: what the other parts say is wanted too

@@ -3,7 +3,8 @@
  *
  *  - All of it, a file of LaneFS, memory of a GPU: the call is put on the stream, with a stage that is the stream's, and returns.
  *  - Else the call waits for what is on the stream, so that the values that it is given by address are the right ones, moves the bytes, and
- *    returns: what is put on the stream afterwards finds them.
+ *    returns: what is put on the stream afterwards finds them. So it is with files of the next library, too, which gets the plain call: its
+ *    own call on a stream has been seen to give wrong bytes where the values were not known (cuFile 1.15 in compatibility mode, flags 0).
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -74,8 +75,7 @@ status stream_register(void *stream, unsigned flags)
 		list = r;
 	}
 	pthread_mutex_unlock(&lock);
-	status (*f)(void *, unsigned) = (status (*)(void *, unsigned))next_function("StreamRegister");
-	return f ? f(stream, flags) : ok();
+	return ok();
 }
 
 status stream_deregister(void *stream)
@@ -88,8 +88,7 @@ status stream_deregister(void *stream)
 	if (!r)
 		return bad(CU_FILE_INVALID_VALUE);
 	end(r);
-	status (*f)(void *) = (status (*)(void *))next_function("StreamDeregister");
-	return f ? f(stream) : ok();
+	return ok();
 }
 
 void stream_forget_all(void)
@@ -129,8 +128,6 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 	return rc == -1 ? -CU_FILE_IO_ERROR : rc;
 }
 
-typedef status (*next_async)(void *, void *, size_t *, off_t *, off_t *, ssize_t *, void *);
-
 status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset, off_t *at, ssize_t *result, void *stream)
 {
 	struct target t;
@@ -139,16 +136,6 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	struct file *f = object_take(handle, FILE_OBJECT);
 	if (!f)
 		return bad(CU_FILE_HANDLE_NOT_REGISTERED);
-	if (f->next) {
-		next_async g = (next_async)next_function(read ? "ReadAsync" : "WriteAsync");
-		size_t bytes = *n;
-		buffer_next(base);
-		status s = g ? g(f->next, base, n, offset, at, result, stream) : bad(CU_FILE_ASYNC_NOT_SUPPORTED);
-		if (!s.err) /* what it will move is not known before the stream has come so far */
-			count_bytes(ROAD_NEXT, read, bytes);
-		object_give(f);
-		return s;
-	}
 	struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
 	int rc = memory_at(base, 1, read, &t), put_there = 0;
 	pthread_mutex_lock(&lock);

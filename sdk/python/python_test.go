@@ -152,6 +152,20 @@ func TestTorch(t *testing.T) {
 	suite(t, string(out))
 }
 
+// TestFirstToken: the example of a cache of keys and values, with a model as small as can be, on the CPU.
+func TestFirstToken(t *testing.T) {
+	if exec.Command("python3", "-c", "import torch, transformers").Run() != nil {
+		t.Skip("needs PyTorch and transformers: pip install torch transformers")
+	}
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	m := sharetest.New(t, 64*mib, 32*mib)
+	out := python(t, m, filepath.Join("examples", "kv.py"), m.Dir, "--size", "1048576", "--tokens", "512", "--layers", "2", "--hidden", "64",
+		"--intermediate", "128", "--heads", "4", "--kv-heads", "2")
+	require.Regexp(t, `outputs: (\d+) of (\d+) equal to the last bit`, out)
+}
+
 // suite logs what a suite said, and shows what it skipped.
 func suite(t *testing.T, out string) {
 	t.Logf("%s", out)

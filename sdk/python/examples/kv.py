@@ -1,9 +1,10 @@
 """Time to the first token that a cache on LaneFS saves: a model's keys and values of a context read from a slab, beside computed again.
 
-    python3 kv.py /mnt/cache [--size BYTES] [--tokens N] [--layers N --hidden N --intermediate N --heads N --kv-heads N]
+    python3 kv.py /mnt/cache [--size BYTES] [--tokens N] [--model DIRECTORY | --layers N --hidden N --intermediate N --heads N --kv-heads N]
 
-The model is a Llama of transformers with random weights; its shape by default is that of 8 billion parameters, whose contexts have 128 KiB a token.
-A context is kept as blocks of 256 tokens, each named by the tokens up to its end. Needs a GPU, PyTorch and transformers."""
+The model is one of a directory that transformers takes, or a Llama with random weights; its shape by default is that of 8 billion parameters, whose
+contexts have 128 KiB a token. A context is kept as blocks of 256 tokens, each named by the tokens up to its end. Needs PyTorch and transformers;
+without a GPU it runs on the CPU, where --size and the shape must be small."""
 
 import argparse
 import hashlib
@@ -12,11 +13,12 @@ import statistics
 import time
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 from lanefs import kv
 
 CHUNK = 256  # tokens of a block
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def keys(ids):
@@ -28,11 +30,16 @@ def keys(ids):
     return out
 
 
+def synchronize():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
 def seconds(f):
-    torch.cuda.synchronize()
+    synchronize()
     start = time.perf_counter()
     out = f()
-    torch.cuda.synchronize()
+    synchronize()
     return out, time.perf_counter() - start
 
 
@@ -44,7 +51,7 @@ class Contexts:
         self.slab, self.model, self.chunks = slab, model, tokens // CHUNK
         self.heads, self.width = c.num_key_value_heads, c.hidden_size // c.num_attention_heads
         self.shape = (self.chunks, c.num_hidden_layers, 2, self.heads, CHUNK, self.width)
-        self.memory = torch.empty(self.shape, dtype=torch.bfloat16, device="cuda")
+        self.memory = torch.empty(self.shape, dtype=torch.bfloat16, device=DEVICE)
         self.block = self.memory[0].numel() * 2
         self.offsets = [i * self.block for i in range(self.chunks)]
 
@@ -71,21 +78,25 @@ def main():
     p.add_argument("mount")
     p.add_argument("--size", type=int, default=2 << 30, help="bytes of blocks in the cache")
     p.add_argument("--tokens", type=int, default=8192, help="of a context")
+    p.add_argument("--model", help="a directory with a model's config and weights")
     for name, n in ("layers", 32), ("hidden", 4096), ("intermediate", 14336), ("heads", 32), ("kv-heads", 8):
         p.add_argument(f"--{name}", type=int, default=n)
     a = p.parse_args()
-    config = LlamaConfig(hidden_size=a.hidden, intermediate_size=a.intermediate, num_hidden_layers=a.layers, num_attention_heads=a.heads,
+    config = AutoConfig.from_pretrained(a.model) if a.model else LlamaConfig(hidden_size=a.hidden, intermediate_size=a.intermediate, num_hidden_layers=a.layers, num_attention_heads=a.heads,
                          num_key_value_heads=a.kv_heads, vocab_size=32000, max_position_embeddings=a.tokens + 1)
     torch.manual_seed(0)
-    with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    block = 2 * a.layers * a.kv_heads * (a.hidden // a.heads) * 2 * CHUNK
+    with torch.device(DEVICE):
+        if a.model:
+            model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16).eval()
+        else:
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    block = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 2 * CHUNK
     each = a.tokens // CHUNK
     count = max(1, a.size // (block * each))
-    print(f"{sum(x.numel() for x in model.parameters()) / 1e9:.1f} billion parameters; {count} contexts of {each * CHUNK} tokens, {count * each} blocks of "
-          f"{block >> 20} MiB, {count * each * block / 1e9:.1f} GB")
+    print(f"{a.model or 'random weights'}, {DEVICE}: {sum(x.numel() for x in model.parameters()) / 1e9:.1f} billion parameters; {count} contexts of {each * CHUNK} tokens, {count * each} blocks of "
+          f"{block / 2**20:g} MiB, {count * each * block / 1e9:.1f} GB")
     path = os.path.join(a.mount, "example.slab")
-    contexts = [torch.randint(0, 32000, (1, each * CHUNK + 1), device="cuda") for _ in range(count)]
+    contexts = [torch.randint(0, config.vocab_size, (1, each * CHUNK + 1), device=DEVICE) for _ in range(count)]
 
     def step(ids, cache):  # the last token, after what the cache has
         return model(ids[:, -1:], past_key_values=cache, use_cache=True, logits_to_keep=1).logits
