@@ -53,6 +53,7 @@ build: kernels ## ./lanefs
 docs: ## the pictures and generated sections of the documents
 	@$(GO) generate ./cmd/lanefs
 	$(GO) run ./docs/make
+	$(GO) run ./lab/bench -svg docs/bench.svg docs/PERFORMANCE.md
 
 check: kernels-check $(TOOL) ## gofmt, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))
@@ -108,10 +109,8 @@ bench: deps-run build ## LaneFS, a null file system, fuse2fs and the kernel's ex
 	[ $${#need[@]} -eq 0 ] || { apt-get update -qq && apt-get install -y --no-install-recommends "$${need[@]}"; }
 	$(GO) run ./lab/bench -lanefs ./lanefs $(BENCH)
 
-pictures: deps-run build ## docs/bench.svg, of three runs of some rows of make bench, and docs/top.svg, of a real mount: some minutes, as root
-	@$(MAKE) --no-print-directory bench BENCH="-runs 3 -ways lanefs,fuse2fs,kernel -json build/bench.json -rows 'sequential,random read,random write,fsync,cp'"
-	$(GO) run ./lab/bench -svg docs/bench.svg build/bench.json
-	LANEFS_TOP_SVG="$(CURDIR)/docs/top.svg" $(GO) test -count=1 -run 'TestTopPicture$$' ./cmd/lanefs
+pictures: deps-run build ## docs/top.svg, from the screen of a real mount; root
+	@LANEFS_TOP_SVG="$(CURDIR)/docs/top.svg" $(GO) test -count=1 -run 'TestTopPicture$$' ./cmd/lanefs
 
 PREFIX ?= /usr/local
 # mount(8) looks for helpers in /sbin only, which is a link to /usr/sbin where /usr is merged.

@@ -125,3 +125,18 @@ func TestPlot(t *testing.T) {
 	require.NoError(t, os.WriteFile(one, []byte("[]"), 0o600))
 	require.ErrorContains(t, plot(out, one), "no row has figures")
 }
+
+// TestPlotOfTables: docs/bench.svg is what the tables of docs/PERFORMANCE.md make; other tables are left out.
+func TestPlotOfTables(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out.svg")
+	require.NoError(t, plot(out, "../../docs/PERFORMANCE.md"))
+	want, err := os.ReadFile(out)
+	require.NoError(t, err)
+	have, err := os.ReadFile("../../docs/bench.svg")
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(have), "make docs draws it")
+
+	all := readTables("| | LaneFS | fuse2fs 1.47 | kernel ext4 | against |\n|---|---|---|---|---|\n| `cp`, s | 2 | 8 | 1,000.5 | 4× |\n\n| | LaneFS, a | LaneFS, b | fuse2fs | kernel |\n|---|---|---|---|---|\n| x, s | 1 | 1 | 1 | 1 |\n")
+	require.Equal(t, []line{{Row: "cp", Unit: "s", LessIsBetter: true, Figures: map[string][]figure{
+		"lanefs": {{Value: 2}}, "fuse2fs": {{Value: 8}}, "kernel": {{Value: 1000.5}}}}}, all)
+}

@@ -24,7 +24,7 @@ func main() {
 	flag.StringVar(&b.json, "json", "", "a file for all figures")
 	flag.BoolVar(&b.markdown, "markdown", false, "print tables in Markdown")
 	flag.IntVar(&b.runs, "runs", 5, "runs of each; the median counts")
-	svg := flag.String("svg", "", "draw the JSON files of earlier runs, the arguments, as this picture, and measure nothing")
+	svg := flag.String("svg", "", "draw the JSON files of earlier runs, or the tables of a document, the arguments, as this picture, and measure nothing")
 	serve := flag.String("serve", "", "internal: serve a null file system on this transport")
 	flag.Parse()
 	var err error

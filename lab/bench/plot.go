@@ -18,11 +18,11 @@ type line struct {
 	Figures      map[string][]figure `json:"figures"` // by system, one a run
 }
 
-// plot draws figures of earlier runs, one JSON file of -json a machine, as an SVG picture: how many times as fast as fuse2fs LaneFS and
+// plot draws figures of earlier runs, one JSON file of -json or document with tables a machine, as an SVG picture: how many times as fast as fuse2fs LaneFS and
 // the kernel's ext4 are, on a logarithmic scale.
 func plot(to string, from ...string) error {
 	if len(from) == 0 {
-		return errors.New("-svg needs the JSON files of earlier runs as arguments")
+		return errors.New("-svg needs the JSON files of earlier runs, or a document with their tables, as arguments")
 	}
 	p := picture{rows: map[string][]point{}}
 	for machine, path := range from {
@@ -31,7 +31,9 @@ func plot(to string, from ...string) error {
 			return err
 		}
 		var all []line
-		if err := json.Unmarshal(b, &all); err != nil {
+		if strings.HasSuffix(path, ".md") {
+			all = readTables(string(b))
+		} else if err := json.Unmarshal(b, &all); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		for _, l := range all {
