@@ -76,7 +76,7 @@ var fuse = []Option{
 }
 
 var lanes = []Option{
-	{Name: "gpu", Kind: Text, Arg: "auto|host|hip|cuda[:N,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
+	{Name: "gpu", Kind: Text, Values: []string{"auto", "host", "hip", "cuda"}, Arg: "auto|host|hip|cuda[:N,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
 		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails. cuda:0,1 (or cuda:0+1) takes two, " +
 			"by the driver's ordinals: each has lanes and a pool (vram= is the size of each), and a program gets the memory of its own GPU.",
 		set: func(c *Config, v value) (err error) { c.GPU, c.GPUs, err = parseGPU(v.text); return err }},
