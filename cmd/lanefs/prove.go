@@ -37,7 +37,7 @@ func proveCommand() *cobra.Command {
 the doctor looks at, the function's driver and IOMMU group, its BAR, the admin queue, Identify; lanes on the CPU with queues in host memory, both ways
 to ring, an invalid LBA that the controller must refuse, no interrupts, a reset; then the GPU: its runtime, a kernel that rings the admin doorbell, each
 doorbell route, each memory mode with bytes that are compared on both sides, kernels that must see what the drive writes over bytes that they have cached,
-and the move to the CPU when a GPU fails; at the end a second of reads. A rung that fails does not end it.
+a second of reads; at the end the move to the CPU when a GPU fails. A rung that fails does not end it.
 
 It reads only, unless told otherwise: --scratch FIRST-LAST allows it to write these logical blocks, whose contents it puts back; --destroy to write all of
 DEVICE. DEVICE must be nobody else's: lanefs bind takes a drive from the kernel. An image file or a block device has a software controller, and the report

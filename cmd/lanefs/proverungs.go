@@ -32,8 +32,8 @@ func (p *prover) climb() error {
 		err = errors.Join(err, p.writes("writes, lanes on the GPU", p.gpu))
 	}
 	p.memory()
-	p.failover()
 	p.speed()
+	p.failover()
 	return errors.Join(err, p.dev.close())
 }
 
@@ -596,7 +596,8 @@ func modeWords(m controller.MemoryMode) string {
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }
 
-// failover is what happens when a GPU fails. It comes after all that needs the GPU but the throughput, which opens it anew.
+// failover is what happens when a GPU fails. It comes last: what a GPU that failed had registered is never taken back, for its kernels may wake
+// up, and CUDA does not register the same memory twice.
 func (p *prover) failover() {
 	p.begin("when the GPU fails")
 	p.rung("the lanes move to the CPU, and read the same bytes", func() (said string, err error) {

@@ -28,6 +28,7 @@
 #define SHIM_VERSION 70100000
 #endif
 #define API __attribute__((visibility("default")))
+enum { ALREADY_REGISTERED = 712 }; /* besides those of backend.h */
 enum { PAGE = 4096, HSA_OK = 0, HSA_ERROR = 0x1000, HSA_INVALID = 0x1001, HSA_INVALID_AGENT = 0x1004, AGENT = 0x4c616e65 };
 
 static struct facts facts;
@@ -175,7 +176,7 @@ API int hipRuntimeGetVersion(int *v) {
 
 static const struct { int code; const char *name, *text; } errors[] = {
 	{OK, "hipSuccess", "no error"}, {INVALID, "hipErrorInvalidValue", "invalid argument"},
-	{OUT_OF_MEMORY, "hipErrorOutOfMemory", "out of memory"}, {NO_DEVICE, "hipErrorNoDevice", "no ROCm-capable device is detected"},
+	{OUT_OF_MEMORY, "hipErrorOutOfMemory", "out of memory"}, {ALREADY_REGISTERED, "hipErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"}, {NO_DEVICE, "hipErrorNoDevice", "no ROCm-capable device is detected"},
 	{INVALID_DEVICE, "hipErrorInvalidDevice", "invalid device ordinal"}, {INVALID_IMAGE, "hipErrorInvalidImage", "device kernel image is invalid"},
 	{INVALID_CONTEXT, "hipErrorInvalidContext", "invalid device context"}, {INVALID_HANDLE, "hipErrorInvalidHandle", "invalid resource handle"},
 	{NOT_FOUND, "hipErrorNotFound", "named symbol not found"}, {NOT_READY, "hipErrorNotReady", "device not ready"},
@@ -326,17 +327,51 @@ API int hipHostFree(void *p) {
 	return rc == OK ? be_host_free(p) : rc;
 }
 
+/* What is registered: no byte is twice. */
+static struct registered {
+	struct registered *next;
+	char *at;
+	size_t n;
+} *registrations;
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
+
 API int hipHostRegister(void *p, size_t n, unsigned flags) {
 	NEED();
 	if (n == 0 || flags & ~15u)
 		return INVALID;
-	return be_host_register(p, n, flags);
+	struct registered *r = malloc(sizeof *r);
+	int rc = r ? OK : OUT_OF_MEMORY;
+	pthread_mutex_lock(&registering);
+	for (struct registered *o = registrations; o && rc == OK; o = o->next)
+		if ((char *)p < o->at + o->n && o->at < (char *)p + n)
+			rc = ALREADY_REGISTERED;
+	if (rc == OK)
+		rc = be_host_register(p, n, flags);
+	if (rc == OK) {
+		*r = (struct registered){registrations, p, n};
+		registrations = r;
+		r = NULL;
+	}
+	pthread_mutex_unlock(&registering);
+	free(r);
+	return rc;
 }
 
 API int hipHostUnregister(void *p) {
 	NEED();
 	int rc = be_sync();
-	return rc == OK ? be_host_unregister(p) : rc;
+	if (rc == OK)
+		rc = be_host_unregister(p);
+	pthread_mutex_lock(&registering);
+	for (struct registered **o = &registrations; rc == OK && *o; o = &(*o)->next)
+		if ((*o)->at == p) {
+			struct registered *gone = *o;
+			*o = gone->next;
+			free(gone);
+			break;
+		}
+	pthread_mutex_unlock(&registering);
+	return rc;
 }
 
 API int hipHostGetDevicePointer(void **device, void *host, unsigned flags) {
