@@ -1,8 +1,8 @@
 /*
  * Small reads of LaneFS's files. Through the kernel's page cache (pread, and a copy where the memory is a GPU's) one costs a microsecond when
  * the pages are there, and more than the lanes when they are not; what a copy within a GPU, a ring or a FUSE request costs differs from machine to
- * machine. So each file notes how long both ways have taken, by size and kind of memory, and takes the one that was quicker; every AGAIN-th
- * call tries the other. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
+ * machine. So each file notes how long both ways have taken, by size and kind of memory, and takes the one that was quicker. A call now and then
+ * tries the other: so seldom that it costs a COSTS-th part more. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SMALL = 64 << 10, AGAIN = 32, LEARN = 8, FEW = 4 };
+enum { SMALL = 64 << 10, AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 8, FEW = 4 };
 
 static int forced = -1;
 
@@ -38,6 +38,15 @@ static struct choice *choice_of(const struct move *m)
 	return &m->file->small[m->target.gpu != NULL][size];
 }
 
+/* After how many calls the other way is tried again. */
+static uint32_t again(uint32_t mine, uint32_t other)
+{
+	uint32_t every = AGAIN;
+	while (every < SELDOM && (uint64_t)every * mine < (uint64_t)COSTS * (other - mine))
+		every *= 2;
+	return every;
+}
+
 void choose(struct move *m, struct chosen *c)
 {
 	c->of = NULL;
@@ -52,7 +61,7 @@ void choose(struct move *m, struct chosen *c)
 	uint32_t n = __atomic_fetch_add(&c->of->calls, 1, __ATOMIC_RELAXED);
 	uint32_t lanes = __atomic_load_n(&c->of->ns[BY_LANES], __ATOMIC_RELAXED), cache = __atomic_load_n(&c->of->ns[BY_CACHE], __ATOMIC_RELAXED);
 	c->way = cache <= lanes ? BY_CACHE : BY_LANES;
-	if (n < FEW || n % AGAIN == 0) /* at first by turns */
+	if (n < FEW || n % (cache <= lanes ? again(cache, lanes) : again(lanes, cache)) == 0) /* at first by turns */
 		c->way = n < FEW ? (enum way)(n % WAYS) : (enum way)(WAYS - 1 - c->way);
 	c->start = now_ns();
 }
