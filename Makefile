@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev/... ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/alloc/... ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
+RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespace ./blockdev/partition ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
 # Of the program's own tests, most of which start it again and again, which takes the detector 2 s each: those of what goes on at the same time.
 RACE_SOME := ./cmd/lanefs
@@ -69,7 +69,7 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
 
 race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
-	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./fs/ext4/... ./cmd/lanefs ./lab/...)
+	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)
 
 crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash

@@ -205,6 +205,7 @@ func TestChmodChown(t *testing.T) {
 
 // TestKillPriv: set-ID bits do not survive a change of the contents by an ordinary user, in any way.
 func TestKillPriv(t *testing.T) {
+	skipRaced(t)
 	modes(t, func(t *testing.T, m *mounted) {
 		for _, how := range []string{"write", "append", "truncate", "open", "fallocate", "copy", "none"} {
 			path := m.path(how)

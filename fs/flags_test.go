@@ -161,6 +161,7 @@ func TestFlags(t *testing.T) {
 
 // TestFlagsOfOthers: which users may change which flags.
 func TestFlagsOfOthers(t *testing.T) {
+	skipRaced(t)
 	try := func(top string) (out []string) {
 		for _, owner := range []int{0, nobody} {
 			path := filepath.Join(top, fmt.Sprint("of", owner))

@@ -42,6 +42,14 @@ func helper(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// skipRaced skips a test of one request after another, which runs once without the race detector.
+func skipRaced(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("one request after another: runs without the race detector, over /dev/fuse")
+	}
+}
+
 func needTool(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {

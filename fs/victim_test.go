@@ -14,6 +14,7 @@ import (
 // TestLinkCount: the kernel has the right link count if it receives the attributes of a file between the removal of one of its
 // names and the reply. On a mount with dirsync the reply waits for the device.
 func TestLinkCount(t *testing.T) {
+	skipRaced(t)
 	modes := map[string]Options{"through": {Mount: []string{"dirsync"}}, "writeback": {WriteBack: true, Mount: []string{"dirsync"}}}
 	for mode, opt := range modes {
 		for what, remove := range map[string]func(m *mounted) error{

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +95,7 @@ func run() error {
 		if len(part.packages) == 0 {
 			continue
 		}
-		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-timeout", timeout.String()}, part.flags, part.packages)
+		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-p", strconv.Itoa(runtime.NumCPU() + 1), "-timeout", timeout.String()}, part.flags, part.packages)
 		if err := test(command(args, []string{"CGO_ENABLED=" + part.cgo, "LANEFS_SEED=" + seed, withRings(part.rings)}), r); err != nil {
 			return err
 		}
