@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,9 @@ func TestForeign(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "image")
 			require.NoError(t, os.WriteFile(image, nil, 0o600))
 			require.NoError(t, os.Truncate(image, 512<<20)) // sparse; XFS takes no less
+			if c.make[0] == "mksquashfs" {                  // it would add to what is there
+				require.NoError(t, os.Remove(image))
+			}
 			cmd := exec.Command(tool, append(c.make[1:], image)...)
 			if c.make[0] == "sfdisk" {
 				cmd.Stdin = strings.NewReader(",\n") // one partition
@@ -43,8 +47,9 @@ func TestForeign(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			b := make([]byte, ForeignSize)
-			_, err = f.ReadAt(b, 0)
-			require.NoError(t, err)
+			if _, err = f.ReadAt(b, 0); err != io.EOF { // the squashfs image is smaller
+				require.NoError(t, err)
+			}
 			what, remedy, ok := Foreign(b)
 			require.True(t, ok)
 			require.Contains(t, what, c.want)
