@@ -57,23 +57,23 @@ func benchCommand() *cobra.Command {
 		Use:   "bench [flags] DEVICE",
 		Short: "measure DEVICE through lanes: commands a second, latencies, and the steps of a command",
 		Long: `Sends commands to DEVICE, a bound NVMe function (ADDR, ADDR/NSID), an image file, a block device or a partition of one, through lanes, as a
-mount would, but without one: for 5 s unless told otherwise, random reads unless told otherwise. --block, --lanes and --depth take lists; each is
-measured with each. Ctrl-C ends it, and prints what was measured until then.
+mount would, but without a mount. The default is random reads for 5 s. --block, --lanes and --depth take lists; every combination is measured.
+Ctrl-C ends the command, which then prints what it has measured so far.
 
-Without --destroy DEVICE is opened for reading, and nothing is ever written. With it everything in the region may be overwritten. DEVICE must be
-nobody else's: what is mounted, swap, a member of an array or open exclusively is refused.
+Without --destroy DEVICE is opened for reading, and nothing is written. With --destroy everything in the region may be overwritten. A DEVICE that is in
+use is refused: mounted, swap, a member of an array, or open exclusively.
 
-With --destroy bytes are verified: kernels on the device that runs the lanes write a pattern for each block, which depends on where it is and
-on --seed, and check what is read; what was written is read again at the end. Where reads are measured the region is written first. The checks are
-between the commands: latencies are without them, commands a second are not. --verify=false leaves them out. Without --destroy, --verify --seed N
+With --destroy data is verified: kernels on the device that runs the lanes write a pattern for each block, which depends on its address and
+on --seed, and check the data that is read. What was written is read again at the end. If reads are measured, the region is written first. The checks
+run between the commands: latencies do not include them, commands a second do. --verify=false leaves the checks out. Without --destroy, --verify --seed N
 checks what an earlier run with that seed wrote.
 
---steps measures the steps of each command apart, by timestamps of the lane itself: build (SQE and PRP list), post (the release that makes them
-visible), ring (the doorbell), wait (until a poll finds the completion), reap. The lanes then run kernels of their own for it, a little slower.
+--steps measures the steps of each command separately, by the lane's own timestamps: build (SQE and PRP list), post (the release that makes them
+visible), ring (the doorbell), wait (until a poll finds the completion), reap. The lanes then run special kernels, which are a little slower.
 
---all-modes measures every memory mode by every doorbell route that goes with it; what cannot be, or moves other bytes than it should, is said and
-left out. --fio measures the same with fio through the kernel's driver, at the end, where the kernel has DEVICE. A controller in software
-(images and block devices) is named as simulated.
+--all-modes measures every memory mode with every doorbell route that goes with it. Modes that are impossible here, or that move wrong bytes, are
+reported and left out. --fio measures the same with fio through the kernel's driver at the end, if the kernel has DEVICE. The software controller
+(images and block devices) is marked as simulated.
 
 The status is 1 when a block was wrong or a command failed.`,
 		Args: exactly("DEVICE"),
@@ -85,9 +85,9 @@ The status is 1 when a block was wrong or a command failed.`,
 	f.StringSliceVar(&o.lanes, "lanes", []string{"4"}, "queue pairs: `NUMBERS`")
 	f.StringSliceVar(&o.depth, "depth", []string{"32"}, "commands in flight on each: `NUMBERS`")
 	f.IntVar(&o.queue, "queue", 0, "`ENTRIES` of a queue; 0 is one more than the depth")
-	f.IntVar(&o.batch, "batch", 0, "`COMMANDS` that are sent together; 1 is one at a time, each as the one before it ends; 0 is the depth")
+	f.IntVar(&o.batch, "batch", 0, "`COMMANDS` that are sent together; 1 sends each when one before it ends; 0 is the depth")
 	f.IntVar(&o.reads, "reads", 100, "`PERCENT` of the commands that read; the others write")
-	f.BoolVar(&o.sequential, "sequential", false, "blocks in their order instead of at random")
+	f.BoolVar(&o.sequential, "sequential", false, "sequential instead of random blocks")
 	f.DurationVar(&o.time, "time", 5*time.Second, "`TIME` of each measurement; 0 is until Ctrl-C, or --count")
 	f.Uint64Var(&o.count, "count", 0, "`COMMANDS` of each measurement at most; without --time there is no limit of time then")
 	f.StringVar(&o.offset, "offset", "0", "`BYTES` into DEVICE at which the region begins")
@@ -95,9 +95,9 @@ The status is 1 when a block was wrong or a command failed.`,
 	f.Uint64Var(&o.seed, "seed", 0, "of patterns and random blocks; 0 is a new one")
 	f.BoolVar(&o.verify, "verify", false, "have kernels write and check patterns; on with --destroy")
 	f.BoolVar(&o.destroy, "destroy", false, "allow writes: what is on DEVICE is lost")
-	f.BoolVar(&o.steps, "steps", false, "measure the steps of a command apart")
+	f.BoolVar(&o.steps, "steps", false, "measure the steps of a command separately")
 	f.BoolVar(&o.allModes, "all-modes", false, "every memory mode and doorbell route")
-	f.BoolVar(&o.fio, "fio", false, "measure fio on the kernel's driver beside it")
+	f.BoolVar(&o.fio, "fio", false, "also measure fio on the kernel's driver")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.StringVar(&o.svg, "svg", "", "draw the results into `FILE`")
 	_ = c.MarkFlagFilename("svg", "svg")

@@ -17,9 +17,9 @@ func bindCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "bind ADDR",
 		Short: "hand a PCI function to user space (vfio-pci)",
-		Long: `Takes the PCI function at ADDR from its kernel driver and binds it to vfio-pci, so that lanefs mount can open it. Refuses
-while anything on the function is in use: mounted, swap space, part of md, LVM or another dm device, or open in a program;
-and while another driver has a device of the same IOMMU group.`,
+		Long: `Takes the PCI function at ADDR from its kernel driver and binds it to vfio-pci, so that lanefs mount can open it. The
+command refuses while anything on the function is in use (mounted, swap space, part of md, LVM or another dm device, or open in a
+program), and while another driver has a device of the same IOMMU group.`,
 		Args: exactly("ADDR"),
 		RunE: func(c *cobra.Command, args []string) error { return bind(c.OutOrStdout(), args[0]) },
 	}
@@ -29,8 +29,8 @@ func unbindCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "unbind ADDR",
 		Short: "give a PCI function back to the kernel's driver",
-		Long: `Takes the PCI function at ADDR from vfio-pci and lets the kernel's own driver have it again. Refuses while a program has it
-open, such as the daemon of a mount.`,
+		Long: `Takes the PCI function at ADDR from vfio-pci and returns it to the kernel's driver. The command refuses while a program has
+the function open, such as the daemon of a mount.`,
 		Args: exactly("ADDR"),
 		RunE: func(c *cobra.Command, args []string) error { return unbind(c.OutOrStdout(), args[0]) },
 	}

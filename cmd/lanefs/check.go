@@ -64,13 +64,13 @@ func checkCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "check [--json] DIR|IMAGE",
-		Short: "say what a volume is like, and what LaneFS makes of it",
+		Short: "print the features and state of a volume, and how LaneFS mounts it",
 		Long: `Prints a volume's features, the state of its journal, its free space and how fragmented it is, and whether LaneFS
 mounts it read-write, read-only or not at all, and why. DIR is a mount of LaneFS, IMAGE a volume that is not mounted, or a PCI
-function. Nothing is written. It does not repair, and does not look for all that e2fsck looks for.
+function. Nothing is written. The command does not repair, and checks less than e2fsck does.
 
-The status is as with fsck(8): 0 if LaneFS mounts the volume and nothing was found wrong, 4 if the volume is damaged or must be seen by
-e2fsck first, 8 if LaneFS refuses it or it cannot be read, 16 for wrong arguments.`,
+The exit status is that of fsck(8): 0 if LaneFS mounts the volume and no error was found, 4 if the volume is damaged or needs e2fsck first,
+8 if LaneFS refuses it or it cannot be read, 16 for wrong arguments.`,
 		Args: exactly("DIR|IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			bar := &progressBar{out: c.ErrOrStderr(), what: "inodes"}

@@ -18,12 +18,12 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [--json]",
 		Short: "say what works on this machine, what does not, and the remedy",
-		Long: `Examines this machine and prints, line by line, what LaneFS finds and the remedy for what is missing: what every mount needs,
-what can run the lanes, the kernel, the IOMMU, drives and their users, GPUs, the paths between them, and which rung of the
-memory and doorbell ladders results; at its end what to do next, in the order in which to do it, with commands to paste. Nothing is changed. Run it as the user who will mount: nodes are judged by whether that
-user may open them, and only root sees other users' open files.
+		Long: `Examines this machine and prints what it finds, and the remedy for what is missing: what every mount needs, what can run the lanes, the
+kernel, the IOMMU, drives and their users, GPUs, the paths between them, and which memory modes and doorbell routes are possible. At the end
+it lists what to do next, in order, with commands to paste. Nothing is changed. Run it as the user who will mount: it checks
+whether that user may open the device nodes. Only root sees other users' open files.
 
-The status is 0 when image files can be mounted, 1 when not; what a drive or a GPU lacks does not change it.`,
+The exit status is 0 if image files can be mounted, else 1; what a drive or a GPU lacks does not change it.`,
 		Args: exactly0,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(), Rings: doctor.Rings{Auto: fs.IOUringAuto.Wanted(), Try: uring.Try}})

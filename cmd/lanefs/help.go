@@ -13,7 +13,7 @@ func helpCommand() *cobra.Command {
 	var pages string
 	c := &cobra.Command{
 		Use:   "help [--man] [COMMAND]",
-		Short: "say what a command does",
+		Short: "explain a command",
 		Long: `Prints the help of a command, or of all. With --man it prints the source of a manual page: lanefs(8), or the command's.
 lanefs help --man mount prints mount.lanefs(8).`,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -23,12 +23,12 @@ func identifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "identify DEVICE",
 		Short: "print what the controller and its namespaces report",
-		Long: `Brings the controller of DEVICE up, sends it Identify commands, prints what it answers, and shuts it down. Nothing is
-written. ADDR/NSID is one namespace of a function; with ADDR-partN or IMAGE-partN it prints where that partition lies, too.
+		Long: `Enables the controller of DEVICE, sends it Identify commands, prints what it answers, and shuts it down. Nothing is
+written. ADDR/NSID is one namespace of a function. With ADDR-partN or IMAGE-partN the command also prints where that partition lies.
 
-With --ring gpu one more Identify command is sent, whose doorbell a kernel of the runtime rings, and whose answer the
-controller writes into device memory. It is read back there by the device and compared: both paths, from the device to the
-drive and from the drive to the device's memory, are then known to work.`,
+With --ring gpu it sends one more Identify command. A GPU kernel rings the doorbell for it, and the controller writes the answer
+into device memory, where the device reads and compares it. This shows that both paths work: from the device to the drive,
+and from the drive to the device's memory.`,
 		Args: exactly("DEVICE"),
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if err := mountopt.Parse(&cfg.Config, flags...); err != nil {
@@ -69,7 +69,7 @@ drive and from the drive to the device's memory, are then known to work.`,
 	f := c.Flags()
 	mountopt.AddFlags(f, &flags, "gpu", "lba", "vram")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	f.StringVar(&ring, "ring", "cpu", "what rings the admin doorbell: `cpu|gpu`, gpu being a kernel of --gpu's runtime")
+	f.StringVar(&ring, "ring", "cpu", "what rings the admin doorbell: `cpu|gpu`, gpu is a kernel of --gpu's runtime")
 	return c
 }
 

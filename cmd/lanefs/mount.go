@@ -21,9 +21,8 @@ func mountCommand() *cobra.Command {
 		Short: "mount the ext4 volume on DEVICE at DIR",
 		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device or an NVMe function's PCI address,
 or LABEL=, UUID=, PARTLABEL= or PARTUUID= of one, as with mount(8). ADDR/NSID is a namespace of a function, and ADDR-partN or IMAGE-partN a partition (GPT, or DOS without extended ones). DEVICE,DEVICE,… are the members of a Linux md array
-of level raid0 or linear, in any order. The command returns 0 once the mount answers; the
-process that serves it goes to the background unless --foreground is given. What LaneFS has mounted already is mounted once more
-at DIR, by root.`,
+of level raid0 or linear, in any order. The command returns 0 once the mount answers. The daemon that serves the mount goes to
+the background unless --foreground is given. Root can mount a volume that LaneFS has mounted already once more, at another DIR.`,
 		Args: exactly("DEVICE DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if sloppy {
@@ -60,7 +59,7 @@ at DIR, by root.`,
 	f.DurationVar(&timeout, "timeout", previousTimeout, "how long to wait for an earlier mount of DEVICE, or at DIR, that is ending")
 	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, separated by commas")
 	f.BoolVar(&fake, "fake", false, "check the arguments and mount nothing")
-	f.BoolVar(&sloppy, "sloppy", false, "leave out the mount options that are not known")
+	f.BoolVar(&sloppy, "sloppy", false, "ignore unknown mount options")
 	_, _ = f.MarkHidden("fake"), f.MarkHidden("sloppy") // for mount -f and -s
 	_ = c.RegisterFlagCompletionFunc("options", completeOptions)
 	for _, name := range []string{"gpu", "memory-mode"} {

@@ -32,31 +32,32 @@ func proveCommand() *cobra.Command {
 	var o proveOptions
 	c := &cobra.Command{
 		Use:   "prove [flags] DEVICE",
-		Short: "try on DEVICE all that LaneFS builds on, rung by rung, and write a report",
-		Long: `Climbs, on DEVICE, every rung on which a mount could stand, and says for each whether it held, failed, and why, or was impossible here: what
-the doctor looks at, the function's driver and IOMMU group, its BAR, the admin queue, Identify; lanes on the CPU with queues in host memory, both ways
-to ring, an invalid LBA that the controller must refuse, no interrupts, a reset; then the GPU: its runtime, a kernel that rings the admin doorbell, each
-doorbell route, each memory mode with bytes that are compared on both sides, kernels that must see what the drive writes over bytes that they have cached,
-a second of reads; at the end the move to the CPU when a GPU fails. A rung that fails does not end it.
+		Short: "test all that LaneFS needs of DEVICE, step by step, and write a report",
+		Long: `Tests on DEVICE, step by step, everything that a mount could use. For each step (a rung) it prints whether it held, failed and why, or is impossible
+here. The rungs are, first, what lanefs doctor examines, the function's driver and IOMMU group, its BAR, the admin queue, Identify. Then lanes on the
+CPU with queues in host memory, both ways to ring the doorbell, an invalid LBA that the controller must refuse, work without interrupts, a reset. Then the
+GPU: its runtime, a kernel that rings the admin doorbell, each doorbell route, each memory mode with data compared on both sides, kernels that must see what
+the drive writes over data that they have cached, a second of reads. At the end, the move to the CPU when a GPU fails. The command goes on after a rung
+that fails.
 
-It reads only, unless told otherwise: --scratch FIRST-LAST allows it to write these logical blocks, whose contents it puts back; --destroy to write all of
-DEVICE. DEVICE must be nobody else's: lanefs bind takes a drive from the kernel. An image file or a block device has a software controller, and the report
-says so: it proves the machine's part, and nothing of a drive.
+By default it only reads. --scratch FIRST-LAST allows it to write these logical blocks, whose contents it restores; --destroy allows it to write all of
+DEVICE. DEVICE must not be in use: lanefs bind takes a drive from the kernel. An image file or a block device has a software controller, and the report
+says so: this tests the machine, not a drive.
 
-The report, NAME.txt and NAME.json, is for an issue: versions, PCI topology, drivers, every rung. Serial numbers and other identifiers of the drive are
+The report, NAME.txt and NAME.json, can be attached to an issue: it has versions, PCI topology, drivers, every rung. Serial numbers and other identifiers of the drive are
 left out unless --serial is given.
 
-The status is 0 when every rung that is possible here held.`,
+The exit status is 0 if every rung that is possible here held.`,
 		Args: exactly("DEVICE"),
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
 	}
 	f := c.Flags()
 	mountopt.AddFlags(f, &o.flags, "gpu", "vram", "lba", "lane")
-	f.StringVar(&o.scratch, "scratch", "", "logical blocks, `FIRST-LAST`, that may be written; they are put back")
+	f.StringVar(&o.scratch, "scratch", "", "logical blocks, `FIRST-LAST`, that may be written; their contents are restored")
 	f.BoolVar(&o.destroy, "destroy", false, "allow writes anywhere: what is on DEVICE is lost")
-	f.BoolVar(&o.serial, "serial", false, "name serial numbers and identifiers")
+	f.BoolVar(&o.serial, "serial", false, "include serial numbers and identifiers")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	f.StringVar(&o.report, "report", "", "`NAME` of the report's files, without .txt and .json; none writes none; without it the name has the time")
+	f.StringVar(&o.report, "report", "", "`NAME` of the report's files, without .txt and .json; the default has the time in it; none writes no files")
 	f.DurationVar(&o.time, "time", time.Second, "`TIME` of each measurement of the throughput")
 	for _, name := range []string{"gpu", "lane"} {
 		_ = c.RegisterFlagCompletionFunc(name, completeValues(name))

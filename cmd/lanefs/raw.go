@@ -23,11 +23,11 @@ func rawCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "raw [flags] DEVICE FILE",
 		Short: "show DEVICE as a file, for mkfs.ext4, e2fsck, dd and the like",
-		Long: `Mounts DEVICE itself on FILE, a regular file, which is made if it is not there: FILE then has the device's bytes. So
-mkfs.ext4, e2fsck, debugfs, dd and fio work on a function that is bound to user space, through its lanes. fsync(2) is the
-device's flush. FILE keeps its size, as a block device does: O_TRUNC does nothing. Nobody else can have DEVICE meanwhile, no
-mount either. "lanefs umount FILE" ends it. Of the mount options those of the lanes have a meaning, and ro and metrics=. The members of
-an md array, separated by commas, are shown as the array; one of them alone as it is.`,
+		Long: `Mounts DEVICE itself on FILE, a regular file, which is created if it does not exist. FILE then has the device's contents. So
+mkfs.ext4, e2fsck, debugfs, dd and fio work through lanes on a function that is bound to user space. fsync(2) flushes the
+device. FILE keeps its size, as a block device does: O_TRUNC does nothing. Meanwhile nothing else can open DEVICE, and it cannot be
+mounted. "lanefs umount FILE" ends it. Of the mount options, those of the lanes, ro and metrics= apply. The members of
+an md array, separated by commas, are shown as the array; a single member is shown as it is.`,
 		Args: exactly("DEVICE FILE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {

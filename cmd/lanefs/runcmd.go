@@ -24,11 +24,11 @@ func runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [--trace] [--] PROGRAM [ARG]...",
 		Short: "run a program whose cuFile or hipFile calls go to LaneFS",
-		Long: `Runs PROGRAM with LaneFS's libraries of cuFile's and hipFile's interface before the vendors' own, by LD_PRELOAD and LD_LIBRARY_PATH. Files of a
-LaneFS mount take LaneFS's road; all others go to the vendor's library, or by pread and pwrite where there is none. At the end one line on standard
-error says how many bytes took which road, those of the program's children too. Signals are passed on.
+		Long: `Runs PROGRAM with LaneFS's libcufile and libhipfile in place of the vendors' libraries, by LD_PRELOAD and LD_LIBRARY_PATH. LaneFS serves the files of a
+LaneFS mount; all others go to the vendor's library, or by pread and pwrite if there is none. At the end one line on standard
+error says how many bytes took which path, including those of the program's children. Signals are passed on.
 
-The status is the program's, 128 and the signal's number if a signal ended it, 127 if there is no such program, 126 if it cannot be executed.`,
+The exit status is the program's; 128 plus the signal's number if a signal ended it, 127 if there is no such program, 126 if it cannot be executed.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fmt.Errorf("%s: want PROGRAM", c.Name())
@@ -44,7 +44,7 @@ The status is the program's, 128 and the signal's number if a signal ended it, 1
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	c.Flags().BoolVar(&trace, "trace", false, "print each call on standard error, a line each")
+	c.Flags().BoolVar(&trace, "trace", false, "print a line for each call on standard error")
 	return c
 }
 

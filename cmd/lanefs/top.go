@@ -25,8 +25,8 @@ func topCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top [--interval TIME] [--count N] DIR",
 		Short: "watch a mount: throughput, requests and latency of each layer",
-		Long: "On a terminal a screen that changes each interval; q ends it. Otherwise a line for each interval. Figures are of the interval, " +
-			"latencies at most twice too long; lanefs stat has those since the mount.",
+		Long: "On a terminal it shows a screen that is updated each interval; q ends it. Otherwise it prints a line for each interval. Figures are of the " +
+			"interval; latencies are at most twice too long. lanefs stat prints the figures since the mount.",
 		Args: exactly("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if every < leastTop {
@@ -54,7 +54,7 @@ func topCommand() *cobra.Command {
 		},
 	}
 	c.Flags().DurationVar(&every, "interval", every, "time between two readings")
-	c.Flags().IntVar(&count, "count", 0, "end after so many readings; 0: go on")
+	c.Flags().IntVar(&count, "count", 0, "end after this many readings; 0: no end")
 	return c
 }
 

@@ -76,7 +76,7 @@ func traceCommand() *cobra.Command {
 		Short: "show where the time of the slowest request went, layer by layer",
 		Long: "Records for a while what the daemon does and prints the slowest request of the kernel: what each layer did for it, which queue " +
 			"pairs its commands took, and whether it ran or waited. With --slower the first request that takes so long ends the recording. " +
-			"The daemon keeps the newest 16 MiB; recording slows it by some hundredths.",
+			"The daemon keeps the newest 16 MiB; recording slows it by a few percent.",
 		Args: exactly("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if req.For <= 0 || req.For > maxTraceFor {
@@ -103,7 +103,7 @@ func traceCommand() *cobra.Command {
 		},
 	}
 	c.Flags().DurationVar(&req.For, "for", req.For, "how long to record")
-	c.Flags().DurationVar(&req.Slower, "slower", 0, "end with the first request that takes so long")
+	c.Flags().DurationVar(&req.Slower, "slower", 0, "end with the first request that takes this long")
 	c.Flags().StringVarP(&file, "output", "o", "", "keep the trace in a file, for go tool trace")
 	return c
 }

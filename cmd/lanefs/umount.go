@@ -38,15 +38,15 @@ func umountCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "umount [--timeout DURATION] [--lazy] DIR",
 		Short: "unmount, and return when everything is on the medium",
-		Long: `Unmounts DIR. The command returns 0 only when everything is on the medium and the device is closed. It says what it waits
-for, and gives up waiting after --timeout; the daemon goes on. If the volume is mounted elsewhere too, by lanefs mount or
-mount --bind, only DIR goes, everything is on the medium, and the device stays open. A mount whose daemon was killed is cleared
-away.`,
+		Long: `Unmounts DIR. The command returns 0 only when everything is on the medium and the device is closed. It prints what it waits
+for, and stops waiting after --timeout; the daemon goes on. If the volume is also mounted elsewhere, by lanefs mount or
+mount --bind, everything is written to the medium, DIR alone is unmounted, and the device stays open. A mount whose daemon was killed is
+removed.`,
 		Args: exactly("DIR"),
 		RunE: func(c *cobra.Command, args []string) error { return umount(args[0], opt, c.ErrOrStderr()) },
 	}
 	c.Flags().DurationVar(&opt.timeout, "timeout", umountTimeout, "how long to wait at most")
-	c.Flags().BoolVar(&opt.lazy, "lazy", false, "take DIR away though it is in use, and do not wait: the daemon ends with the last user")
+	c.Flags().BoolVar(&opt.lazy, "lazy", false, "unmount DIR although it is in use, and do not wait: the daemon ends with the last user")
 	return c
 }
 

@@ -21,7 +21,7 @@ import (
 func vramCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "vram",
-		Short: "files in device memory: what is resident, and what stays",
+		Short: "list, pin and unpin files in device memory",
 		Args:  subcommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

@@ -42,16 +42,16 @@ var volume = []Option{
 		More: "0 is the default, as with the kernel's ext4.",
 		set:  func(c *Config, v value) error { c.Commit = time.Duration(v.n) * time.Second; return nil }},
 	{Name: "discard", Help: "discard freed blocks", set: func(c *Config, _ value) error { c.Discard = true; return nil }},
-	{Name: "nodiscard", Help: "freed blocks stay as they are (the default)", set: func(c *Config, _ value) error { c.Discard = false; return nil }},
+	{Name: "nodiscard", Help: "do not discard freed blocks (the default)", set: func(c *Config, _ value) error { c.Discard = false; return nil }},
 	{Name: "errors", Kind: Choice, Values: []string{"remount-ro", "continue", "panic"}, Default: "remount-ro",
-		Help: "what follows when corruption was met: refuse changes, go on, or end the daemon",
+		Help: "what to do when corruption is found: refuse changes, go on, or end the daemon",
 		More: "Without the option the volume's own setting (tune2fs -e) decides, but its continue counts as remount-ro.",
 		set: func(c *Config, v value) error {
 			c.Errors = map[string]ext4.ErrorMode{"remount-ro": ext4.ErrorsReadOnly, "continue": ext4.ErrorsContinue, "panic": ext4.ErrorsPanic}[v.text]
 			return nil
 		}},
 	{Name: "cache", Kind: Size, Low: 4 << 10, Default: "256M, less with a small pinned=", Help: "metadata kept in memory",
-		More: "It has to fit into what pinned= allows beside the journal and file data.",
+		More: "It must fit into pinned= together with the journal and file data.",
 		set:  func(c *Config, v value) error { c.Cache = v.n; return nil }},
 	{Name: "acl", Help: "access control lists: always on", set: always},
 	{Name: "user_xattr", Help: "extended attributes of users: always on", set: always},
@@ -59,55 +59,55 @@ var volume = []Option{
 }
 
 var fuse = []Option{
-	{Name: "allow_other", Layer: FUSE, Help: "let other users in; root's mounts always do",
-		More: "Of users other than root it needs user_allow_other in /etc/fuse.conf.",
+	{Name: "allow_other", Layer: FUSE, Help: "let other users use the mount; root's mounts always do",
+		More: "For users other than root it needs user_allow_other in /etc/fuse.conf.",
 		set:  func(c *Config, _ value) error { c.AllowOther = true; return nil }},
 	{Name: "default_permissions", Layer: FUSE, Help: "the kernel checks permissions: always on", set: always},
-	{Name: "writeback_cache", Layer: FUSE, Help: "let the kernel gather small writes: for programs that write a few bytes at a time",
+	{Name: "writeback_cache", Layer: FUSE, Help: "let the kernel collect small writes: for programs that write a few bytes at a time",
 		set: func(c *Config, _ value) error { c.WriteBack = true; return nil }},
 	{Name: "io_uring", Kind: Choice, Values: ioURings(), Default: "auto", Layer: FUSE, Help: "take the kernel's requests by io_uring, or by /dev/fuse",
 		More: "on falls back to /dev/fuse where the kernel has no FUSE over io_uring (Linux 6.14, the fuse module's parameter enable_uring); lanefs stat says why. " +
 			"auto does the same, and is content with either.",
 		set: func(c *Config, v value) error { c.IOUring = fs.IOUring(slices.Index(ioURings(), v.text)); return nil }},
-	{Name: "bsddf", Layer: FUSE, Help: "the size that df shows is without what the format itself takes (the default)",
+	{Name: "bsddf", Layer: FUSE, Help: "the size that df shows leaves out the file system's own metadata (the default)",
 		set: func(c *Config, _ value) error { c.MinixDF = false; return nil }},
-	{Name: "minixdf", Layer: FUSE, Help: "the size that df shows is with what the format itself takes",
+	{Name: "minixdf", Layer: FUSE, Help: "the size that df shows includes the file system's own metadata",
 		set: func(c *Config, _ value) error { c.MinixDF = true; return nil }},
 }
 
 var lanes = []Option{
 	{Name: "gpu", Kind: Text, Values: []string{"auto", "host", "hip", "cuda"}, Arg: "auto|host|hip|cuda[:N,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
-		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. A GPU that is named is taken, or the mount fails. cuda:0,1 (or cuda:0+1) takes two, " +
+		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. If a GPU is named and cannot be used, the mount fails. cuda:0,1 (or cuda:0+1) takes two, " +
 			"by the driver's ordinals: each has lanes and a pool (vram= is the size of each), and a program gets the memory of its own GPU.",
 		set: func(c *Config, v value) (err error) { c.GPU, c.GPUs, err = parseGPU(v.text); return err }},
 	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, on a GPU at most 16; for an image on a GPU up to 16 on the CPU more", Layer: Lanes, Help: "queue pairs, one for each lane",
 		want: wantLanes,
-		More: "A controller with fewer gives what it has, and a GPU that holds fewer kernels; the log says so. gpu:16+cpu:2 has two lanes on the CPU beside sixteen on the GPU: " +
-			"requests go there while the GPU answers late, because another program uses it, and small ones for ten seconds more; what moves to or from a program's host memory; " +
-			"and, with an image, requests in pieces of less than 256 KiB. " +
+		More: "If the controller has fewer queue pairs, or the GPU holds fewer kernels, there are fewer lanes; the log says so. gpu:16+cpu:2 has two lanes on the CPU and sixteen on the GPU. " +
+			"The CPU's lanes take requests while the GPU answers late because another program uses it, and small requests for ten seconds more; requests to or from a program's " +
+			"host memory; and, with an image, requests in pieces of less than 256 KiB. " +
 			"Without a GPU all lanes are on the CPU anyway, and cpu:M adds none. lanefs stat counts how often each was chosen and why.",
 		set: func(c *Config, v value) (err error) { c.Lanes, c.CPULanes, err = parseLanes(v.text); return err }},
 	{Name: "depth", Kind: Number, Low: 1, High: maxInFlight, Default: "127", Layer: Lanes, Help: "commands in flight on each queue pair",
-		More: "A controller with shorter queues takes as many as they hold; the log says so.",
+		More: "If the controller's queues are shorter, they hold fewer; the log says so.",
 		set:  func(c *Config, v value) error { c.Depth = int(v.n); return nil }},
 	{Name: "lane", Kind: Choice, Values: []string{"wave", "thread"}, Default: "wave", Layer: Lanes, want: "thread or wave",
-		Help: "on a GPU a lane is a whole wave that posts and polls together, or one thread",
-		More: "On a CPU there is no difference.",
+		Help: "on a GPU: a lane is a whole wave that posts and polls together, or one thread",
+		More: "On a CPU it makes no difference.",
 		set:  func(c *Config, v value) error { c.Thread = v.text == "thread"; return nil }},
-	{Name: "batch", Layer: Lanes, Help: "one kernel launch for each batch of commands, instead of kernels that stay",
+	{Name: "batch", Layer: Lanes, Help: "launch a kernel for each batch of commands, instead of kernels that stay resident",
 		set: func(c *Config, _ value) error { c.Batch = true; return nil }},
 	{Name: "gpu_error", Kind: Choice, Values: []string{"host", "ro"}, Default: "host", Layer: Lanes,
-		Help: "when the GPU fails the lanes go on on the CPU, or there but reading only",
+		Help: "when the GPU fails: lanes continue on the CPU (host), or do so read-only (ro)",
 		set:  func(c *Config, v value) error { c.GPUError = v.text; return nil }},
-	{Name: "doorbell", Kind: Choice, Values: doorbells(), Default: "auto", Layer: Lanes, Help: "how lanes ring",
+	{Name: "doorbell", Kind: Choice, Values: doorbells(), Default: "auto", Layer: Lanes, Help: "how lanes ring the controller's doorbells",
 		More: "direct: in the BAR, imported from a descriptor. iomem: in the BAR, registered as I/O memory. bridge: in memory, and the CPU forwards it. " +
-			"auto takes the bridge where neither brings the BAR into reach, or what a GPU stores there does not arrive.",
+			"auto takes the bridge if the GPU cannot reach the BAR by either, or if its stores there do not arrive.",
 		set: func(c *Config, v value) error {
 			c.Doorbell = engine.DoorbellRoute(slices.Index(doorbells(), v.text))
 			return nil
 		}},
 	{Name: "memory-mode", Kind: Choice, Values: memoryModes(), Arg: "auto|0..15", Default: "auto", Layer: Lanes, want: "auto or a number from 0 to 15",
-		Help: "what is in device memory: a sum of 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data",
+		Help: "what is in device memory, a sum of: 1 submission queues, 2 completion queues, 4 the bridge's doorbells, 8 data",
 		More: "auto takes as much as real I/O with verified bytes shows to work: with a PCI function's memory (vram=ADDR) all, with a GPU on a drive the " +
 			"submission queues (1), else 0. lanefs stat says what was refused and why.",
 		set: setMemoryMode},
@@ -116,18 +116,18 @@ var lanes = []Option{
 		set:  func(c *Config, v value) error { n, _ := number(v.text); c.LBA = int(n); return nil }},
 	{Name: "nsid", Kind: Number, Low: 1, High: math.MaxInt32, Default: "1", Layer: Lanes, Help: "namespace of the controller",
 		set: func(c *Config, v value) error { c.NSID = uint32(v.n); return nil }},
-	{Name: "pinned", Kind: Size, Low: 1 << 20, Default: "1G", Layer: Lanes, Help: "memory that is pinned for the controller at most, cache and journal included",
+	{Name: "pinned", Kind: Size, Low: 1 << 20, Default: "1G", Layer: Lanes, Help: "the most memory that is pinned for the controller, including cache and journal",
 		More: "A volume with blocks of 4096 bytes needs 16M.",
 		set:  func(c *Config, v value) error { c.Pinned = v.n; return nil }},
 	{Name: "vfio", Kind: Choice, Values: []string{string(vfio.IOMMUFD), string(vfio.Type1)}, Default: "what the machine offers", Layer: Lanes,
-		Help: "of a PCI function: which way to the IOMMU",
+		Help: "for a PCI function: which interface to the IOMMU",
 		set:  func(c *Config, v value) error { c.VFIO = v.text; return nil }},
 }
 
 var shares = []Option{
 	{Name: "vram", Kind: Text, Arg: "SIZE|ADDR[/BAR]", Default: "a quarter of the device's", Layer: Share,
-		Help: "device memory for programs that want files in it; or the PCI function whose BAR is the device memory",
-		More: "0 gives none out. An ADDR goes with gpu=host and a PCI function as the device; its BAR is 2 unless given.",
+		Help: "size of the device memory that programs can map files into; or the PCI function whose BAR is the device memory",
+		More: "0 gives none. ADDR needs gpu=host and a PCI function as the device; its BAR is 2 unless given.",
 		set:  setVRAM},
 	limit("share_connections", 1024, "256", "connections", func(c *Config) *int { return &c.Share.Connections }),
 	limit("share_descriptors", 1<<20, "an eighth of the daemon's, 4096 at most", "descriptors of the daemon", func(c *Config) *int { return &c.Share.Descriptors }),
@@ -141,8 +141,8 @@ var shares = []Option{
 var daemon = []Option{
 	{Name: "log", Kind: Text, Arg: "FILE", Default: "beside the control socket", Layer: Daemon, Help: "where the daemon logs",
 		set: func(c *Config, v value) error { c.Log = v.text; return nil }},
-	{Name: "metrics", Kind: Text, Arg: "HOST:PORT|SOCKET", Layer: Daemon, want: wantMetrics, Help: "where Prometheus may scrape the mount's counters, at /metrics",
-		More: "An address such as localhost:9123, or the absolute path of a unix socket, which the daemon makes with mode 0660. Whoever reaches it can read the counters.",
+	{Name: "metrics", Kind: Text, Arg: "HOST:PORT|SOCKET", Layer: Daemon, want: wantMetrics, Help: "where Prometheus can scrape the mount's counters, at /metrics",
+		More: "An address such as localhost:9123, or the absolute path of a unix socket, which the daemon makes with mode 0660. Whoever can connect can read the counters.",
 		set: func(c *Config, v value) error {
 			if !strings.HasPrefix(v.text, "/") && !strings.Contains(v.text, ":") {
 				return errors.New("want " + wantMetrics)
