@@ -15,6 +15,8 @@ import (
 // A request goes to each member that it touches as one request, of the parts that are there: chunks of a zone that follow one another on the
 // array follow one another on their members. The members' parts are carried out at the same time. A flush goes to all.
 type Device struct {
+	blockdev.Singly
+	blockdev.BoundBelow
 	set    set
 	info   blockdev.Info
 	zones  []zone
@@ -35,7 +37,9 @@ func Open(members []Member) (*Device, error) {
 	if err := all.aligned(block, list); err != nil {
 		return nil, err
 	}
-	return &Device{set: all, zones: list, info: all.describe(block, list)}, nil
+	d := &Device{BoundBelow: blockdev.BoundBy(all[0].Dev), set: all, zones: list, info: all.describe(block, list)}
+	d.Singly = blockdev.OneByOne(d.Do)
+	return d, nil
 }
 
 // aligned says whether whole blocks of the array are whole blocks of one member.
@@ -236,25 +240,6 @@ func (d *Device) explain(p *part) error {
 	return e
 }
 
-// Read, Write, Flush, Discard and WriteZeroes are Do of one request.
-func (d *Device) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
-}
-
-func (d *Device) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: off, FUA: fua, Bufs: bufs})
-}
-
-func (d *Device) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
-
-func (d *Device) Discard(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpDiscard, Off: off, Len: n})
-}
-
-func (d *Device) WriteZeroes(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
-}
-
 // Close flushes. The members stay open.
 func (d *Device) Close() error {
 	if d.closed.Load() {
@@ -266,25 +251,4 @@ func (d *Device) Close() error {
 	}
 	d.closed.Store(true)
 	return err
-}
-
-// Reserve, Room and OnShort are the first member's, if its memory is bounded. See blockdev.Bounded.
-func (d *Device) Reserve(use blockdev.Use, n int64) error {
-	if b, ok := d.set[0].Dev.(blockdev.Bounded); ok {
-		return b.Reserve(use, n)
-	}
-	return nil
-}
-
-func (d *Device) Room(use blockdev.Use) int64 {
-	if b, ok := d.set[0].Dev.(blockdev.Bounded); ok {
-		return b.Room(use)
-	}
-	return 1 << 40
-}
-
-func (d *Device) OnShort(f func()) {
-	if b, ok := d.set[0].Dev.(blockdev.Bounded); ok {
-		b.OnShort(f)
-	}
 }

@@ -9,6 +9,8 @@ import (
 
 // Device is a partition: a range of a disk. It has the disk's buffers. Closing it flushes, and leaves the disk open.
 type Device struct {
+	blockdev.Singly
+	blockdev.BoundBelow
 	disk   blockdev.Device
 	part   Part
 	info   blockdev.Info
@@ -18,7 +20,8 @@ type Device struct {
 
 // Open gives a partition of a disk as a device.
 func Open(disk blockdev.Device, p Part) *Device {
-	d := &Device{disk: disk, part: p, info: disk.Info()}
+	d := &Device{BoundBelow: blockdev.BoundBy(disk), disk: disk, part: p, info: disk.Info()}
+	d.Singly = blockdev.OneByOne(d.Do)
 	d.first = blockdev.Bytes(p.First) * d.info.BlockSize
 	d.info.Blocks = p.Blocks
 	return d
@@ -78,25 +81,6 @@ func (d *Device) relative(err error) error {
 	return &own
 }
 
-// Read, Write, Flush, Discard and WriteZeroes are Do of one request.
-func (d *Device) Read(off blockdev.Bytes, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpRead, Off: off, Bufs: bufs})
-}
-
-func (d *Device) Write(off blockdev.Bytes, fua bool, bufs ...blockdev.Slice) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWrite, Off: off, FUA: fua, Bufs: bufs})
-}
-
-func (d *Device) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
-
-func (d *Device) Discard(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpDiscard, Off: off, Len: n})
-}
-
-func (d *Device) WriteZeroes(off, n blockdev.Bytes) error {
-	return d.Do(&blockdev.Request{Op: blockdev.OpWriteZeroes, Off: off, Len: n})
-}
-
 // Close flushes. The disk stays open.
 func (d *Device) Close() error {
 	if d.closed.Load() {
@@ -108,25 +92,4 @@ func (d *Device) Close() error {
 	}
 	d.closed.Store(true)
 	return err
-}
-
-// Reserve, Room and OnShort are the disk's, if its memory is bounded. See blockdev.Bounded.
-func (d *Device) Reserve(use blockdev.Use, n int64) error {
-	if b, ok := d.disk.(blockdev.Bounded); ok {
-		return b.Reserve(use, n)
-	}
-	return nil
-}
-
-func (d *Device) Room(use blockdev.Use) int64 {
-	if b, ok := d.disk.(blockdev.Bounded); ok {
-		return b.Room(use)
-	}
-	return 1 << 40
-}
-
-func (d *Device) OnShort(f func()) {
-	if b, ok := d.disk.(blockdev.Bounded); ok {
-		b.OnShort(f)
-	}
 }
