@@ -74,11 +74,16 @@ func TestMediumErrors(t *testing.T) {
 	lanefs(t, "umount", dir)
 }
 
+// busyPiece is what busy writes at a time, and then makes durable.
+const busyPiece = 128 << 10
+
+func busyPattern() []byte { return pattern(busyPiece, 9) }
+
 // busy writes to a mount until a write fails or it is stopped, and returns the first error.
 func busy(dir string) (stop func() error) {
 	quit, result := make(chan struct{}), make(chan error, 1)
 	go func() {
-		b := pattern(128<<10, 9)
+		b := busyPattern()
 		f, err := os.Create(filepath.Join(dir, "busy"))
 		for i := 0; err == nil; i++ {
 			select {

@@ -20,6 +20,7 @@ const (
 	ivshmem = "0000:00:04.0"
 	shared0 = "0000:00:05.0"
 	shared1 = "0000:00:05.1"
+	port1   = "0000:00:07.0"
 )
 
 // TestMain skips everything outside the guest.

@@ -208,10 +208,11 @@ func plug(t testing.TB, node string, options map[string]any) (addr string) {
 		args[k] = v
 	}
 	m.seen = nil
+	slotOff(t, port1)
 	m.do(t, "device_add", args)
 	t.Cleanup(func() { unplug(t) })
 	require.Eventually(t, func() bool {
-		found, _ := filepath.Glob("/sys/bus/pci/devices/0000:00:07.0/0000:*/class")
+		found, _ := filepath.Glob("/sys/bus/pci/devices/" + port1 + "/0000:*/class")
 		if len(found) == 0 {
 			return false
 		}
