@@ -13,13 +13,14 @@ import (
 const roadsEnv = "LANEFS_ROADS"
 
 const (
-	roadsMagic = "LFSROAD2"
-	roadsSize  = 112
+	roadsMagic = "LFSROAD3"
+	roadsSize  = 128
 )
 
 var roadNames = []string{"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the vendor's library", "pread and pwrite"}
 
-// roads is that file: magic, processes, calls, failed calls, and for each road bytes read and written, 8 bytes each.
+// roads is that file: magic, processes, calls, failed calls, for each road bytes read and written, batches that went as one, and their
+// requests, 8 bytes each.
 type roads struct{ path string }
 
 // newRoads makes the file, which only this user can read and write.
@@ -63,6 +64,9 @@ func (r *roads) String() string {
 	}
 	if len(parts) == 0 {
 		parts = []string{"no bytes were moved"}
+	}
+	if batches := word(4 + 2*len(roadNames)); batches > 0 {
+		parts = append(parts, fmt.Sprintf("%d requests in %d batches", word(5+2*len(roadNames)), batches))
 	}
 	return fmt.Sprintf("%s (%d calls, %d failed)", strings.Join(parts, "; "), calls, failed)
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { CURRENT = -1 }; /* the device was the thread's already */
 enum { MALLOC_PAGE = 4096, OPAQUE_FD = 1, POSIX_FD = 1, DEVICE = 1, READ_WRITE = 3, VALUE_SINCE = 70100000 };
 
 struct access { int location, id, flags; };                                                   /* CUmemAccessDesc, hipMemAccessDesc */
@@ -116,16 +117,26 @@ struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal)
 
 int lanefs_gpu_enter(struct gpu *g, int *was)
 {
+	void *context = NULL;
+	*was = CURRENT;
+	if (g->hip) {
+		int rc, device = g->ordinal;
+		CALL(g, "GetDevice", (int *), &device);
+		rc = CALL(g, "SetDevice", (int), g->ordinal);
+		*was = device == g->ordinal ? CURRENT : device;
+		return rc;
+	}
+	if (CALL(g, "CtxGetCurrent", (void **), &context) == 0 && context == g->context)
+		return 0;
 	*was = 0;
-	if (!g->hip)
-		return CALL(g, "CtxPushCurrent_v2", (void *), g->context);
-	CALL(g, "GetDevice", (int *), was);
-	return CALL(g, "SetDevice", (int), g->ordinal);
+	return CALL(g, "CtxPushCurrent_v2", (void *), g->context);
 }
 
 void lanefs_gpu_leave(struct gpu *g, int was)
 {
 	void *popped;
+	if (was == CURRENT)
+		return;
 	if (g->hip)
 		CALL(g, "SetDevice", (int), was);
 	else

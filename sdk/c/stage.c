@@ -217,8 +217,10 @@ static void run(struct batch *b)
 		if (first - half == READ_AHEAD)
 			second(b, &st->part[half++ % PARTS]);
 	}
-	while (half < first)
-		second(b, &st->part[half++ % PARTS]);
+	for (; half < first; half++) {
+		b->last = b->now && half + 1 == first;
+		second(b, &st->part[half % PARTS]);
+	}
 	for (int i = 0; i < PARTS; i++)
 		lanefs_batch_await(b, &st->part[i]);
 }
@@ -239,10 +241,13 @@ int lanefs_batch_check(struct batch *b)
 	return 0;
 }
 
-static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results)
+/* With t the memory is known, and the copies have ended when it returns. */
+static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, const struct target *t, int64_t *results)
 {
 	struct owner *o = (struct owner *)st;
-	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results};
+	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .now = t && read};
+	if (t)
+		b.target = *t;
 	if (o->pid != getpid())
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 	if (n == 0)
@@ -261,7 +266,7 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 	lanefs_stage_drain(o);
 	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
-	if (o->dead || lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target))
+	if (o->dead || (!t && lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target)))
 		lanefs_batch_give_up(&b);
 	else if (!lanefs_direct(&b))
 		run(&b);
@@ -280,22 +285,27 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
 {
-	return batch(st, 1, file, memory, pieces, n, stream, results);
+	return batch(st, 1, file, memory, pieces, n, stream, NULL, results);
 }
 
 int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
 {
-	return batch(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results);
+	return batch(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, NULL, results);
+}
+
+int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, const struct target *t, int64_t *results)
+{
+	return batch(st, read, file, memory, pieces, n, t->stream, t, results);
 }
 
 int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream)
 {
-	return batch(st, 1, file, memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
+	return batch(st, 1, file, memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL, NULL);
 }
 
 int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream)
 {
-	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
+	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL, NULL);
 }
 
 void lanefs_stage_ways(lanefs_stage *st, struct lanefs_ways *w)

@@ -26,6 +26,8 @@ struct target {
 	int kernels;     /* whether a kernel may address it */
 	int device;      /* whether it is a device's, not managed */
 	void *stream;
+	uint64_t start, size; /* of the allocation or, of virtual memory management, the reserved addresses; size 0: not known */
+	int whole;       /* all of that is one allocation */
 };
 
 struct batch;
@@ -60,6 +62,7 @@ struct batch {
 	struct target target;
 	uint32_t file;
 	int read;
+	int now, last;        /* now: of a read the copies have ended, too, when it does; last: that is waited for after this part */
 	char *base;
 	const struct lanefs_piece *piece;
 	size_t pieces, next;  /* next: the first that is not placed as a whole */
@@ -131,6 +134,9 @@ HIDDEN int lanefs_direct(struct batch *b);
 
 /* Releases what lanefs_direct has registered. */
 HIDDEN void lanefs_direct_end(struct lanefs_stage *st);
+
+/* A batch as lanefs_read_batch and lanefs_write_batch, of memory that is known to be t. Copies have ended when it returns: nothing else is on t's stream. */
+HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, const struct target *t, int64_t *results);
 
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);

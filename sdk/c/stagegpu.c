@@ -17,7 +17,7 @@
 enum { FEW = 8, LARGE = 256 << 10 };
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
-enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9 };                    /* CUpointer_attribute, hipPointer_attribute */
+enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
@@ -56,20 +56,29 @@ static unsigned long long look(void)
 	return adds;
 }
 
-/* Asks a library what p is. Returns whether it knows. */
-static int known(struct gpu *g, const void *p, int *type, int *ordinal)
+/* Asks a library what p is, by one call. Returns whether it knows. An attribute that a pointer does not have is left as it is, or becomes 0. */
+static int known(struct gpu *g, const void *p, int *type, int *ordinal, struct target *t)
 {
-	uint64_t at = (uint64_t)(uintptr_t)p;
-	unsigned managed = 0;
-	int version = HIP_6;
-	if (CALL(g, "PointerGetAttribute", (void *, int, uint64_t), type, MEMORY_TYPE, at) || CALL(g, "PointerGetAttribute", (void *, int, uint64_t), ordinal, ORDINAL, at))
+	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC};
+	unsigned char managed[8] = {0}, whole[8] = {0}; /* a bool, or an unsigned of HIP's */
+	uint64_t start = 0, size = 0, at = (uint64_t)(uintptr_t)p;
+	int kind[2] = {0}, device[2] = {-1};
+	void *to[] = {kind, device, managed, &start, &size, whole};
+	static _Atomic int old; /* HIP counts kinds of memory from 0: 1, or not: -1 */
+	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which, which, to, at))
 		return 0;
-	if (g->hip)
+	if (g->hip && !old) {
+		int version = HIP_6;
 		CALL(g, "RuntimeGetVersion", (int *), &version);
-	if (version < HIP_6)
-		*type += 1;
-	if (CALL(g, "PointerGetAttribute", (void *, int, uint64_t), &managed, MANAGED, at) == 0 && managed & 1)
-		*type = MANAGED_MEMORY;
+		old = version < HIP_6 ? 1 : -1;
+	}
+	*type = managed[0] ? MANAGED_MEMORY : kind[0] + (g->hip && old > 0);
+	*ordinal = device[0];
+	if (at >= start && at - start < size) {
+		t->start = start;
+		t->size = size;
+		t->whole = whole[0] != 0;
+	}
 	return *type > 0 && *ordinal >= 0;
 }
 
@@ -81,7 +90,7 @@ again:
 	for (int i = 0; i < LIBRARIES; i++) {
 		struct gpu g = {.hip = i > 0, .lib = loaded[i]};
 		int type = 0, ordinal = 0;
-		if (!g.lib || !known(&g, p, &type, &ordinal))
+		if (!g.lib || !known(&g, p, &type, &ordinal, t))
 			continue;
 		t->kernels = type != HOST;
 		t->device = type == DEVICE;
@@ -186,6 +195,13 @@ static int mark(struct part *p, const struct target *t)
 	struct gpu *g = t->gpu;
 	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
 	int rc = 0;
+	if (p->b->last) { /* the stream's end is waited for instead of an event, and all parts' copies are before it */
+		if ((rc = CALL(g, "StreamSynchronize", (void *), t->stream)))
+			return lanefs_gpu_bad(g, "StreamSynchronize", rc);
+		for (int i = 0; i < PARTS; i++)
+			p->b->st->part[i].busy = 0;
+		return 0;
+	}
 	if (p->event && p->gpu != g) {
 		CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
 		p->event = NULL;

@@ -1,7 +1,12 @@
 /*
- * Batches. A batch has a thread, which does its requests in their order.
+ * Batches. A batch has a thread.
  *
- * batch_submit puts requests into a ring of the batch, the thread takes them and writes how they ended beside them, batch_status takes those.
+ *  1. Requests are put at the end of a queue.                                                             batch_submit
+ *  2. The thread takes the oldest, and what can go with it: the same file of LaneFS, the same direction.  gather
+ *  3. Those go as one batch of the SDK; one that is alone goes as a call would.                           run
+ *  4. How they ended is taken from a second queue.                                                        batch_status
+ *
+ * A request overtakes another only if they have no byte in common, in the file or in memory, that either writes.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -10,41 +15,92 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum entry_state { FREE, QUEUED, RUNNING, ENDED };
+/* How much goes together: what is under way can not be cancelled. And how many are overtaken, for each of them is looked at. */
+enum { TOGETHER = 64 << 20, OVERTAKEN = 256 };
 
 struct asked {
-	enum entry_state state;
-	CUfileIOParams_t p;
+	struct asked *next;
+	void *cookie;
+	struct move m;        /* its file is NULL: the handle was none */
+	size_t size;          /* as asked for: a read may be cut */
 	CUfileStatus_t status;
 	ssize_t ret;
 };
+
+struct list { struct asked *first, **end; };
 
 struct queue {
 	struct object object;
 	pthread_mutex_t lock;
 	pthread_cond_t work, news;
-	struct asked *entry;      /* these are protected by lock */
-	unsigned most, used, head; /* head: the oldest that is not taken; used: from there on */
-	unsigned next;            /* how many of those have begun or ended */
-	int stop, running, started;
+	struct asked *entries;    /* most of them */
+	struct list idle, queued, ended; /* these are protected by lock. What is in no list is being done */
+	unsigned most, idles, ends;
+	int stop, started;
 	pthread_t thread;
 };
 
-static struct asked *at(struct queue *b, unsigned i) { return &b->entry[(b->head + i) % b->most]; }
+static void clear(struct list *l) { *l = (struct list){NULL, &l->first}; }
+
+static void append(struct list *l, struct asked *e)
+{
+	e->next = NULL;
+	*l->end = e;
+	l->end = &e->next;
+}
+
+/* Takes the element that *at points to out of the list. */
+static struct asked *out(struct list *l, struct asked **at)
+{
+	struct asked *e = *at;
+	*at = e->next;
+	if (l->end == &e->next)
+		l->end = at;
+	return e;
+}
 
 static void free_batch(struct queue *b)
 {
 	pthread_cond_destroy(&b->work);
 	pthread_cond_destroy(&b->news);
 	pthread_mutex_destroy(&b->lock);
-	free(b->entry);
+	free(b->entries);
 	free(b);
 }
 
-/* Waits for the request that is under way, if there is one. */
+static void end_one(struct queue *b, struct asked *e)
+{
+	append(&b->ended, e);
+	b->ends++;
+}
+
+/* Takes all that has not begun. The caller holds the lock. */
+static void cancel(struct queue *b, struct list *taken)
+{
+	while (b->queued.first) {
+		struct asked *e = out(&b->queued, &b->queued.first);
+		e->status = CUFILE_CANCELED;
+		e->ret = 0;
+		append(taken, e);
+	}
+}
+
+/* Gives back the files of entries that are in no list. Their last user may close them, so no lock is held. */
+static void give_files(struct asked *e)
+{
+	for (; e; e = e->next) {
+		if (e->m.file)
+			object_give(e->m.file);
+		e->m.file = NULL;
+	}
+}
+
+/* Waits for the requests that are under way, if there are any. */
 static void end(struct object *o)
 {
 	struct queue *b = (struct queue *)o;
+	struct list left;
+	clear(&left);
 	if (b->started) {
 		pthread_mutex_lock(&b->lock);
 		b->stop = 1;
@@ -52,31 +108,128 @@ static void end(struct object *o)
 		pthread_mutex_unlock(&b->lock);
 		pthread_join(b->thread, NULL);
 	}
+	cancel(b, &left);
+	give_files(left.first);
 	free_batch(b);
 }
 
-/* Does a request. The batch's lock is not held. */
-static void run(struct asked *e)
+/* ---- What goes together ---- */
+
+static int meet(uint64_t a, uint64_t an, uint64_t b, uint64_t bn) { return a >= b ? a - b < bn : b - a < an; }
+
+static int same_file(const struct file *a, const struct file *b)
 {
-	uint64_t start = now_us();
-	struct file *f = object_take(e->p.fh, FILE_OBJECT);
-	int read = e->p.opcode == CUFILE_READ;
-	if (!f) {
-		e->status = CUFILE_INVALID;
-		e->ret = -CU_FILE_HANDLE_NOT_REGISTERED;
-		return;
+	return a == b || (a && b && a->st.st_dev == b->st.st_dev && a->st.st_ino == b->st.st_ino);
+}
+
+/* Whether their order matters. */
+static int tied(const struct asked *a, const struct asked *b)
+{
+	const struct move *x = &a->m, *y = &b->m;
+	return (!(x->read && y->read) && same_file(x->file, y->file) && meet((uint64_t)x->offset, a->size, (uint64_t)y->offset, b->size)) ||
+		((x->read || y->read) && meet((uint64_t)(uintptr_t)x->memory, a->size, (uint64_t)(uintptr_t)y->memory, b->size));
+}
+
+static int tied_to_any(const struct asked *list, const struct asked *before, const struct asked *e)
+{
+	for (; list && list != before; list = list->next)
+		if (tied(list, e))
+			return 1;
+	return 0;
+}
+
+/* Where a group's requests are: most follow one another, and are told from the others by this alone. */
+struct bounds { uint64_t file, file_end, memory, memory_end; };
+
+static int outside(const struct bounds *g, const struct asked *e)
+{
+	uint64_t f = (uint64_t)e->m.offset, p = (uint64_t)(uintptr_t)e->m.memory;
+	return (f >= g->file_end || f + e->size <= g->file) && (p >= g->memory_end || p + e->size <= g->memory) && f + e->size >= f && p + e->size >= p;
+}
+
+static void widen(struct bounds *g, const struct asked *e)
+{
+	uint64_t f = (uint64_t)e->m.offset, p = (uint64_t)(uintptr_t)e->m.memory;
+	g->file = f < g->file ? f : g->file;
+	g->memory = p < g->memory ? p : g->memory;
+	g->file_end = f + e->size > g->file_end ? f + e->size : g->file_end;
+	g->memory_end = p + e->size > g->memory_end ? p + e->size : g->memory_end;
+}
+
+/* Takes the oldest request and what goes with it. The caller holds the lock. */
+static struct asked *gather(struct queue *b)
+{
+	struct list group;
+	struct asked *first = out(&b->queued, &b->queued.first);
+	struct bounds g = {UINT64_MAX, 0, UINT64_MAX, 0};
+	size_t bytes = first->size;
+	unsigned passed = 0;
+	clear(&group);
+	append(&group, first);
+	if (!first->m.file || !first->m.file->mount)
+		return first;
+	widen(&g, first);
+	for (struct asked **at = &b->queued.first; *at && bytes < TOGETHER && passed < OVERTAKEN;) {
+		struct asked *e = *at;
+		if (e->m.file != first->m.file || e->m.read != first->m.read || (!outside(&g, e) && tied_to_any(group.first, NULL, e)) || tied_to_any(b->queued.first, e, e)) {
+			at = &e->next;
+			passed++;
+			continue;
+		}
+		bytes += e->size < TOGETHER ? e->size : TOGETHER;
+		widen(&g, e);
+		append(&group, out(&b->queued, at));
 	}
-	struct move m = {.read = read, .file = f, .base = e->p.u.batch.devPtr_base, .at = e->p.u.batch.devPtr_offset, .n = e->p.u.batch.size,
-		.memory = (char *)e->p.u.batch.devPtr_base + e->p.u.batch.devPtr_offset, .offset = e->p.u.batch.file_offset};
-	e->ret = move_bytes(&m);
-	if (e->ret == -1)
-		e->ret = -errno;
+	return group.first;
+}
+
+/* ---- The thread ---- */
+
+static void ended(struct asked *e, uint64_t us)
+{
+	const struct move *m = &e->m;
 	e->status = e->ret < 0 ? CUFILE_FAILED : CUFILE_COMPLETE;
 	if (tracing())
-		trace("BatchIO %s(%s, %zu bytes at %lld) = %zd, %s", read ? "read" : "write", f->name, e->p.u.batch.size, (long long)e->p.u.batch.file_offset, e->ret,
-			e->ret < 0 ? error_text(e->ret > -CUFILEOP_BASE_ERR ? (int)e->ret : (int)-e->ret) : road_name(m.road));
-	stats_batch(read, e->ret, now_us() - start);
-	object_give(f);
+		trace("BatchIO %s(%s, %zu bytes at %lld) = %zd, %s", m->read ? "read" : "write", m->file->name, e->size, (long long)m->offset, e->ret,
+			e->ret < 0 ? error_text(e->ret > -CUFILEOP_BASE_ERR ? (int)e->ret : (int)-e->ret) : road_name(m->road));
+	stats_batch(m, e->ret, us);
+}
+
+/* Does a group. The batch's lock is not held. */
+static void run(struct asked *group)
+{
+	uint64_t start = now_us();
+	size_t n = 0, i = 0;
+	for (struct asked *e = group; e; e = e->next)
+		n++;
+	if (!group->m.file) {
+		group->status = CUFILE_INVALID;
+		group->ret = -CU_FILE_HANDLE_NOT_REGISTERED;
+		return;
+	}
+	struct move **m = n > 1 ? malloc(n * sizeof *m) : NULL;
+	ssize_t *result = n > 1 ? malloc(n * sizeof *result) : NULL;
+	if (!m || !result) { /* one, or no memory: each as a call would */
+		for (struct asked *e = group; e; e = e->next) {
+			start = now_us();
+			e->ret = move_bytes(&e->m);
+			if (e->ret == -1)
+				e->ret = -errno;
+			ended(e, now_us() - start);
+		}
+	} else {
+		for (struct asked *e = group; e; e = e->next)
+			m[i++] = &e->m;
+		move_many(m, n, result);
+		i = 0;
+		for (struct asked *e = group; e; e = e->next) {
+			e->ret = result[i++];
+			ended(e, now_us() - start);
+		}
+	}
+	free(m);
+	free(result);
+	give_files(group);
 }
 
 static void *work(void *arg)
@@ -84,37 +237,42 @@ static void *work(void *arg)
 	struct queue *b = arg;
 	pthread_mutex_lock(&b->lock);
 	while (!b->stop) {
-		if (b->next >= b->used) {
+		if (!b->queued.first) {
 			pthread_cond_wait(&b->work, &b->lock);
 			continue;
 		}
-		struct asked *e = at(b, b->next);
-		if (e->state == QUEUED) {
-			e->state = RUNNING;
-			b->running = 1;
-			pthread_mutex_unlock(&b->lock);
-			run(e);
-			pthread_mutex_lock(&b->lock);
-			b->running = 0;
-			e->state = ENDED;
+		struct asked *group = gather(b);
+		pthread_mutex_unlock(&b->lock);
+		run(group);
+		pthread_mutex_lock(&b->lock);
+		while (group) {
+			struct asked *e = group;
+			group = e->next;
+			end_one(b, e);
 		}
-		b->next++;
 		pthread_cond_broadcast(&b->news);
 	}
 	pthread_mutex_unlock(&b->lock);
 	return NULL;
 }
 
+/* ---- The interface ---- */
+
 status batch_new(void **handle, unsigned most)
 {
 	if (!handle || most == 0 || most > param_size(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE))
 		return bad(CU_FILE_INVALID_VALUE);
 	struct queue *b = calloc(1, sizeof *b);
-	if (!b || !(b->entry = calloc(most, sizeof *b->entry))) {
+	if (!b || !(b->entries = calloc(most, sizeof *b->entries))) {
 		free(b);
 		return bad(CU_FILE_NOMEM_ERROR);
 	}
-	b->most = most;
+	clear(&b->idle);
+	clear(&b->queued);
+	clear(&b->ended);
+	for (unsigned i = 0; i < most; i++)
+		append(&b->idle, &b->entries[i]);
+	b->most = b->idles = most;
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_condattr_t a;
 	pthread_condattr_init(&a);
@@ -136,6 +294,16 @@ static int sound(const CUfileIOParams_t *p)
 	return p->mode == CUFILE_BATCH && (p->opcode == CUFILE_READ || p->opcode == CUFILE_WRITE) && p->u.batch.devPtr_base;
 }
 
+static void put(struct queue *b, const CUfileIOParams_t *p)
+{
+	struct asked *e = out(&b->idle, &b->idle.first);
+	b->idles--;
+	*e = (struct asked){.cookie = p->cookie, .size = p->u.batch.size, .status = CUFILE_PENDING,
+		.m = {.read = p->opcode == CUFILE_READ, .file = object_take(p->fh, FILE_OBJECT), .base = p->u.batch.devPtr_base, .at = p->u.batch.devPtr_offset,
+			.n = p->u.batch.size, .memory = (char *)p->u.batch.devPtr_base + p->u.batch.devPtr_offset, .offset = p->u.batch.file_offset}};
+	append(&b->queued, e);
+}
+
 status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigned flags)
 {
 	status s = ok();
@@ -148,7 +316,7 @@ status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigne
 	if (!b)
 		return s;
 	pthread_mutex_lock(&b->lock);
-	if (!s.err && n > b->most - b->used)
+	if (!s.err && n > b->idles)
 		s = bad(CU_FILE_BATCH_FULL);
 	if (!s.err && !b->started) {
 		if (pthread_create(&b->thread, NULL, work, b))
@@ -157,51 +325,57 @@ status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigne
 			b->started = 1;
 	}
 	for (unsigned i = 0; !s.err && i < n; i++)
-		*at(b, b->used + i) = (struct asked){.state = QUEUED, .p = p[i], .status = CUFILE_PENDING};
-	if (!s.err)
-		b->used += n;
+		put(b, &p[i]);
 	pthread_cond_signal(&b->work);
 	pthread_mutex_unlock(&b->lock);
 	object_give(b);
 	return s;
 }
 
-/* Those that ended, oldest first. */
+/* Those that ended, in that order. */
 static unsigned take(struct queue *b, CUfileIOEvents_t *events, unsigned n)
 {
 	unsigned k = 0;
-	for (; k < n && b->next > 0; k++, b->next--, b->used--) {
-		struct asked *e = at(b, 0);
-		events[k] = (CUfileIOEvents_t){.cookie = e->p.cookie, .status = e->status, .ret = (size_t)e->ret};
-		e->state = FREE;
-		b->head = (b->head + 1) % b->most;
+	for (; k < n && b->ended.first; k++) {
+		struct asked *e = out(&b->ended, &b->ended.first);
+		events[k] = (CUfileIOEvents_t){.cookie = e->cookie, .status = e->status, .ret = (size_t)e->ret};
+		append(&b->idle, e);
+		b->ends--;
+		b->idles++;
 	}
 	return k;
 }
 
+/* When a wait that begins now ends. 0: the time is none. */
+static int deadline(const struct timespec *timeout, struct timespec *until)
+{
+	if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000)
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC, until);
+	until->tv_nsec += timeout->tv_nsec;
+	if (until->tv_nsec >= 1000000000) {
+		until->tv_nsec -= 1000000000;
+		until->tv_sec++;
+	}
+	if (__builtin_add_overflow(until->tv_sec, timeout->tv_sec, &until->tv_sec))
+		until->tv_sec = INT64_MAX;
+	return 1;
+}
+
 status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t *events, const struct timespec *timeout)
 {
-	if (!n || !events || !*n || least > *n)
+	struct timespec until;
+	if (!n || !events || !*n || least > *n || (timeout && !deadline(timeout, &until)))
 		return bad(CU_FILE_INVALID_VALUE);
 	struct queue *b = object_take(handle, BATCH_OBJECT);
 	if (!b)
 		return bad(CU_FILE_INVALID_VALUE);
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	if (timeout) {
-		until.tv_sec += timeout->tv_sec;
-		until.tv_nsec += timeout->tv_nsec;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_nsec -= 1000000000;
-			until.tv_sec++;
-		}
-	}
 	pthread_mutex_lock(&b->lock);
 	/* Nothing more will end than what was submitted. */
-	while (b->next < least && b->next < b->used) {
+	while (b->ends < least && b->idles + b->ends < b->most) {
 		if (!timeout)
 			pthread_cond_wait(&b->news, &b->lock);
-		else if (pthread_cond_timedwait(&b->news, &b->lock, &until) == ETIMEDOUT)
+		else if (pthread_cond_timedwait(&b->news, &b->lock, &until))
 			break;
 	}
 	*n = take(b, events, *n);
@@ -213,17 +387,18 @@ status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t 
 status batch_cancel(void *handle)
 {
 	struct queue *b = object_take(handle, BATCH_OBJECT);
+	struct list taken;
 	if (!b)
 		return bad(CU_FILE_INVALID_VALUE);
+	clear(&taken);
 	pthread_mutex_lock(&b->lock);
-	for (unsigned i = b->next; i < b->used; i++) {
-		struct asked *e = at(b, i);
-		if (e->state != QUEUED)
-			continue;
-		e->state = ENDED;
-		e->status = CUFILE_CANCELED;
-	}
-	pthread_cond_signal(&b->work); /* it counts them as ended */
+	cancel(b, &taken);
+	pthread_mutex_unlock(&b->lock);
+	give_files(taken.first);
+	pthread_mutex_lock(&b->lock);
+	while (taken.first)
+		end_one(b, out(&taken, &taken.first));
+	pthread_cond_broadcast(&b->news);
 	pthread_mutex_unlock(&b->lock);
 	object_give(b);
 	return ok();

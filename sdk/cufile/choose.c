@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SMALL = 64 << 10, AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 8, FEW = 4 };
+enum { AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 8, FEW = 4 };
 
 static int forced = -1;
 

@@ -4,7 +4,7 @@
  *
  *   cufile.c hipfile.c     the two interfaces, names and types only
  *   file.c buffer.c        handles and registered memory          batch.c stream.c   many at a time, in a stream's order
- *   move.c choose.c        chooses the road of a call
+ *   move.c choose.c many.c  chooses the road of a call, of many that go together
  *   lane.c map.c           LaneFS's: a stage, memory that is shared  next.c plain.c   the next library's, pread and pwrite
  *   device.c               where a pointer points                 count.c stats.c    what happened
  *
@@ -144,6 +144,9 @@ struct move {
 
 HIDDEN ssize_t move_bytes(struct move *m); /* checks, chooses, moves, counts */
 HIDDEN int move_check(struct move *m);     /* of one of LaneFS: checks, and cuts a read at the file's end */
+/* Moves all, of one file of LaneFS in one direction, and counts them. Results are bytes, a negative errno, or a negative CUfileOpError. */
+HIDDEN void move_many(struct move *const *m, size_t n, ssize_t *result);
+HIDDEN int move_sync(const struct move *m); /* what a descriptor of O_SYNC or O_DSYNC asks for after a write. 0, or -1 with errno */
 HIDDEN ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at);
 
 HIDDEN struct mount *mount_find(int fd, const struct stat *st); /* NULL with ENOTSUP: not on LaneFS */
@@ -155,12 +158,14 @@ HIDDEN void mount_release(struct mount *m, uint32_t opened);
 HIDDEN lanefs *mount_session(struct mount *m);
 HIDDEN int mount_gone(struct mount *m);
 HIDDEN ssize_t lane_move(struct move *m);
+/* Pieces of m's file, in m's direction, between it and base, which is memory as m's is: as lanefs_read_batch and lanefs_write_batch. */
+HIDDEN ssize_t lane_batch(const struct move *m, void *base, const struct lanefs_piece *piece, size_t n, int64_t *results);
 HIDDEN ssize_t lane_failed(void); /* turns the error of a call of the SDK into a result */
 
 /* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
 HIDDEN ssize_t map_move(struct move *m);
 HIDDEN void map_forget(struct file *f);
-enum { ELSEWHERE = -2 };
+enum { ELSEWHERE = -2, SMALL = 64 << 10 /* bytes: up to there a read may go by the page cache */ };
 
 HIDDEN ssize_t plain_move(struct move *m); /* by pread and pwrite; with ROAD_CACHE by the page cache */
 
@@ -212,6 +217,7 @@ HIDDEN void batch_end(void *handle);
 
 HIDDEN void count_bytes(enum road road, int read, size_t n);
 HIDDEN void count_call(int failed);
+HIDDEN void count_batch(size_t n); /* requests that went to LaneFS as one */
 HIDDEN int tracing(void);
 HIDDEN void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 HIDDEN const char *road_name(enum road road);
@@ -223,6 +229,7 @@ HIDDEN status traced(status s, const char *format, ...) __attribute__((format(pr
 enum event { DID_HANDLE, DID_HANDLE_END, DID_BUFFER, DID_BUFFER_END, DID_BATCH_SETUP, DID_BATCH_SUBMIT, DID_BATCH_CANCEL, DID_BATCH_DESTROY };
 HIDDEN void stats_event(enum event e, int failed, uint64_t n);
 HIDDEN void stats_move(const struct move *m, ssize_t result, uint64_t us);
-HIDDEN void stats_batch(int read, ssize_t result, uint64_t us);
+HIDDEN void stats_batch(const struct move *m, ssize_t result, uint64_t us);
+HIDDEN void stats_together(void); /* requests went to LaneFS as one */
 
 #endif

@@ -20,10 +20,11 @@ struct roads {
 	char magic[8];
 	_Atomic uint64_t processes, calls, failed; /* that loaded the library; calls of the interface */
 	struct { _Atomic uint64_t read, written; } road[ROADS];
+	_Atomic uint64_t batches, batched; /* of the SDK, for batches of the interface, and their requests */
 };
-_Static_assert(sizeof(struct roads) == 112, "layout");
+_Static_assert(sizeof(struct roads) == 128, "layout");
 
-static const char magic[8] = "LFSROAD2";
+static const char magic[8] = "LFSROAD3";
 static struct roads own, *roads = &own;
 static int lines;
 
@@ -63,6 +64,12 @@ void count_call(int failed)
 	roads->calls++;
 	if (failed)
 		roads->failed++;
+}
+
+void count_batch(size_t n)
+{
+	roads->batches++;
+	roads->batched += n;
 }
 
 const char *road_name(enum road road)

@@ -48,6 +48,10 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 	if (rc || n == 0)
 		return rc;
 	if (t->gpu) { /* a copy beyond the allocation would end the program's context */
+		if (t->whole)
+			return n <= t->size - (at - t->start) ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
+		if ((at ^ (at + n - 1)) < PAGE) /* a page is memory, or is not */
+			return 0;
 		if ((rc = target((const char *)p + n - 1, &last)))
 			return rc;
 		return last.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;

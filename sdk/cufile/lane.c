@@ -233,33 +233,26 @@ static int stream_for(struct lane *l, struct gpu *g, void **stream)
 	return 0;
 }
 
-/* What a call of the stage returns, when the memory has the bytes. */
-static ssize_t staged(struct lane *l, struct move *m)
+ssize_t lane_batch(const struct move *m, void *base, const struct lanefs_piece *piece, size_t n, int64_t *results)
 {
-	void *stream;
-	if (stream_for(l, m->target.gpu, &stream))
-		return -CU_FILE_CUDA_DRIVER_ERROR;
-	int64_t n = m->read ? lanefs_read_into(l->stage, m->file->opened, m->memory, (uint64_t)m->offset, m->n, stream) :
-		lanefs_write_from(l->stage, m->file->opened, m->memory, (uint64_t)m->offset, m->n, stream);
-	ssize_t result = n < 0 ? lane_failed() : n;
+	struct mount *mount = m->file->mount;
+	struct lane *l = take(mount);
+	struct target t = m->target;
+	if (!l)
+		return lane_failed();
+	ssize_t got = -CU_FILE_CUDA_DRIVER_ERROR;
+	if (stream_for(l, t.gpu, &t.stream) == 0 && (got = lanefs_batch_of(l->stage, m->read, m->file->opened, base, piece, n, &t, results)) < 0)
+		got = lane_failed();
 	int saved = errno;
-	if (stream && m->read && stream_wait(m->target.gpu, stream) && result >= 0)
-		return -CU_FILE_CUDA_DRIVER_ERROR;
+	if (got == -1 && saved == ENOTCONN)
+		mount->gone = 1;
+	give(mount, l);
 	errno = saved;
-	return result;
+	return got;
 }
 
 ssize_t lane_move(struct move *m)
 {
-	struct lane *l = take(m->file->mount);
-	if (!l)
-		return lane_failed();
 	m->road = ROAD_STAGE;
-	ssize_t n = staged(l, m);
-	int saved = errno;
-	if (n == -1 && saved == ENOTCONN)
-		m->file->mount->gone = 1;
-	give(m->file->mount, l);
-	errno = saved;
-	return n;
+	return lane_batch(m, m->memory, &(struct lanefs_piece){(uint64_t)m->offset, 0, m->n}, 1, NULL);
 }

@@ -51,6 +51,8 @@ static int clip(struct move *m)
 	return 0;
 }
 
+int move_sync(const struct move *m) { return m->read || !(m->file->flags & (O_DSYNC | O_SYNC)) ? 0 : fdatasync(m->file->fd); }
+
 static ssize_t by_lanes(struct move *m)
 {
 	m->road = ROAD_STAGE;
@@ -66,9 +68,7 @@ static ssize_t by_lanes(struct move *m)
 	if (m->n == 0)
 		return 0;
 	n = lane_move(m);
-	if (n >= 0 && !m->read && m->file->flags & (O_DSYNC | O_SYNC) && fdatasync(m->file->fd))
-		return -1;
-	return n;
+	return n >= 0 && move_sync(m) ? -1 : n;
 }
 
 static ssize_t lanes(struct move *m)

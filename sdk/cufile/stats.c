@@ -83,14 +83,26 @@ void stats_move(const struct move *m, ssize_t result, uint64_t us)
 	pthread_mutex_unlock(&lock);
 }
 
-void stats_batch(int read, ssize_t result, uint64_t us)
+void stats_together(void)
+{
+	if (!collecting())
+		return;
+	pthread_mutex_lock(&lock);
+	all.detailed.basic.batch_nvfs_submit_ops.ok++;
+	pthread_mutex_unlock(&lock);
+}
+
+void stats_batch(const struct move *m, ssize_t result, uint64_t us)
 {
 	if (!collecting())
 		return;
 	CUfileStatsLevel1_t *b = &all.detailed.basic;
 	uint64_t n = result > 0 ? (uint64_t)result : 0;
+	int read = m->read;
 	pthread_mutex_lock(&lock);
 	tally(&b->batch_processed_ops, result < 0);
+	if (m->road == ROAD_PLAIN)
+		tally(&b->batch_posix_processed_ops, result < 0);
 	tally(&b->batch_complete_ops, result < 0);
 	*(read ? &b->batch_read_bytes : &b->batch_write_bytes) += n;
 	*(read ? &b->last_batch_read_bytes : &b->last_batch_write_bytes) = n;

@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,10 +227,12 @@ static void batches(int fd, int other)
 	OK(cuFileBatchIOSubmit(b, 5, p, 0));
 	n = 5;
 	OK(cuFileBatchIOGetStatus(b, 5, &n, e, NULL));
-	WANT(n == 5 && e[0].status == CUFILE_COMPLETE && e[4].status == CUFILE_COMPLETE && e[4].ret == M);
-	WANT(e[1].status == CUFILE_INVALID && (ssize_t)e[1].ret == -CU_FILE_HANDLE_NOT_REGISTERED);
-	WANT(e[2].status == CUFILE_FAILED && (ssize_t)e[2].ret < 0);
-	WANT(e[3].status == CUFILE_COMPLETE && e[3].ret == 10);
+	WANT(n == 5);
+	for (unsigned i = 0; i < n; i++) {
+		uintptr_t k = (uintptr_t)e[i].cookie;
+		WANT(e[i].status == (k == 1 ? CUFILE_INVALID : k == 2 ? CUFILE_FAILED : CUFILE_COMPLETE));
+		WANT(k == 1 ? (ssize_t)e[i].ret == -CU_FILE_HANDLE_NOT_REGISTERED : k == 2 ? (ssize_t)e[i].ret < 0 : e[i].ret == (k == 3 ? 10 : M));
+	}
 	p[1].fh = h[1];
 
 	/* What is cancelled ends, too. */
@@ -244,6 +248,202 @@ static void batches(int fd, int other)
 	cuFileHandleDeregister(h[0]);
 	cuFileHandleDeregister(h[1]);
 	free(m);
+}
+
+/* How many batches went to LaneFS as one. */
+static uint64_t went_together(void)
+{
+	static CUfileStatsLevel1_t s;
+	OK(cuFileGetStatsL1(&s));
+	return s.batch_nvfs_submit_ops.ok;
+}
+
+enum { MANY = 100 };
+
+static CUfileIOParams_t request(CUfileHandle_t h, CUfileOpcode_t op, void *base, off_t at, off_t offset, size_t n)
+{
+	CUfileIOParams_t p;
+	memset(&p, 0, sizeof p);
+	p.mode = CUFILE_BATCH;
+	p.fh = h;
+	p.opcode = op;
+	p.u.batch.devPtr_base = base;
+	p.u.batch.devPtr_offset = at;
+	p.u.batch.file_offset = offset;
+	p.u.batch.size = n;
+	return p;
+}
+
+/* Submits at once, waits, and stores the results by the place in p. Returns how many batches they became. */
+static uint64_t done(CUfileBatchHandle_t b, CUfileIOParams_t *p, unsigned n, ssize_t *ret)
+{
+	CUfileIOEvents_t e[MANY];
+	unsigned char seen[MANY] = {0};
+	uint64_t before = went_together();
+	for (unsigned i = 0; i < n; i++)
+		p[i].cookie = &p[i];
+	OK(cuFileBatchIOSubmit(b, n, p, 0));
+	for (unsigned got = 0, k; got < n; got += k) {
+		k = MANY;
+		OK(cuFileBatchIOGetStatus(b, 1, &k, e, NULL));
+		WANT(k > 0);
+		for (unsigned i = 0; i < k; i++) {
+			ptrdiff_t at = (CUfileIOParams_t *)e[i].cookie - p;
+			WANT(at >= 0 && at < n && !seen[at]++);
+			ret[at] = (ssize_t)e[i].ret;
+			WANT(e[i].status == (ret[at] < 0 ? ret[at] == -CU_FILE_HANDLE_NOT_REGISTERED ? CUFILE_INVALID : CUFILE_FAILED : CUFILE_COMPLETE));
+		}
+	}
+	return went_together() - before;
+}
+
+/* Requests of one file in one direction are one batch of LaneFS's, in whatever order their addresses are; and each has its own result. */
+static void together(const char *path, int fd, int other)
+{
+	enum { M = 3000 };
+	int again = open(path, O_RDWR);
+	CUfileHandle_t h = reg(fd), h2 = reg(other), twin = reg(again);
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[MANY];
+	CUfileIOEvents_t e[MANY];
+	ssize_t ret[MANY];
+	unsigned char *m = malloc(2 * MANY * M), *was = malloc(size), *now = malloc(size), *apart = malloc(M);
+	unsigned n;
+	WANT(again >= 0 && m && now && apart && was && pread(fd, was, size, 0) == (ssize_t)size);
+	OK(cuFileBatchIOSetUp(&b, MANY));
+
+	/* Addresses that fall, offsets that jump, memory of several allocations. */
+	for (unsigned i = 0; i < MANY; i++)
+		p[i] = request(h, CUFILE_READ, m + (MANY - 1 - i) * M, 7, (off_t)(i * 7919 % (size - M)), M - 7);
+	p[50].u.batch.devPtr_base = apart;
+	memset(m, 'x', 2 * MANY * M);
+	WANT(done(b, p, MANY, ret) == 1);
+	for (unsigned i = 0; i < MANY; i++)
+		WANT(ret[i] == M - 7 && right((unsigned char *)p[i].u.batch.devPtr_base + 7, (uint64_t)p[i].u.batch.file_offset, M - 7));
+	WANT(all(m + (MANY - 1 - 50) * M + 7, 'x', M - 7)); /* between the pieces nothing is written to */
+
+	/* Two files by turns: one batch, and those of the other singly. */
+	for (unsigned i = 0; i < MANY; i++)
+		p[i] = request(i % 2 ? h : h2, CUFILE_READ, m, (off_t)(i * M), (off_t)(i * 501), M);
+	WANT(done(b, p, MANY, ret) == 1);
+	for (unsigned i = 0; i < MANY; i++)
+		WANT(ret[i] == M && right(m + i * M, i * 501, M));
+	/* Both directions by turns: two. */
+	for (unsigned i = 0; i < MANY; i++)
+		p[i] = request(h, i % 2 ? CUFILE_WRITE : CUFILE_READ, m, (off_t)(i * M), (off_t)(i * M), M);
+	for (unsigned i = 0; i < MANY * M; i++)
+		m[i] = (unsigned char)~was[i];
+	WANT(done(b, p, MANY, ret) == 2 && pread(fd, now, size, 0) == (ssize_t)size);
+	for (unsigned i = 0; i < MANY; i++)
+		WANT(ret[i] == M && (i % 2 ? now[i * M] == (unsigned char)~was[i * M] && memcmp(now + i * M, m + i * M, M) == 0 : right(m + i * M, i * M, M)));
+	WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
+
+	/* What is wrong with one is no matter to the others: memory that is not there, the file's end, nothing at all, a descriptor for writing. */
+	for (unsigned i = 0; i < 8; i++)
+		p[i] = request(h, CUFILE_READ, m, (off_t)(i * M), (off_t)(i * 501), M);
+	p[1].u.batch.devPtr_base = (void *)4096;
+	p[2].u.batch.file_offset = (off_t)size - 10;
+	p[3].u.batch.file_offset = (off_t)size;
+	p[4].u.batch.size = 0;
+	p[5].u.batch.file_offset = -1;
+	p[6].fh = (CUfileHandle_t)&n;
+	memset(m, 'x', 8 * M);
+	WANT(done(b, p, 8, ret) == 1);
+	WANT(ret[0] == M && right(m, 0, M) && ret[1] == -CU_FILE_CUDA_POINTER_INVALID && ret[2] == 10 && right(m + 2 * M, size - 10, 10));
+	WANT(all(m + 2 * M + 10, 'x', M - 10) && ret[3] == 0 && ret[4] == 0 && ret[5] == -CU_FILE_INVALID_VALUE && all(m + 3 * M, 'x', 3 * M));
+	WANT(ret[6] == -CU_FILE_HANDLE_NOT_REGISTERED && ret[7] == M && right(m + 7 * M, 7 * 501, M));
+
+	/* Those that have bytes in common go in their order: in the file, also by another handle of it, and in memory. */
+	for (int round = 0; round < 8; round++) {
+		for (unsigned i = 0; i < 4 * M; i++)
+			m[i] = (unsigned char)(i / M + 1);
+		p[0] = request(h, CUFILE_WRITE, m, 0, 100, M);
+		p[1] = request(round % 2 ? twin : h, CUFILE_WRITE, m, M, 1100, M);
+		p[2] = request(h, CUFILE_WRITE, m, 2 * M, 600, M);
+		if (!round)
+			WANT(done(b, p, 3, ret) == 0); /* never as one */
+		p[3] = request(round % 2 ? twin : h, CUFILE_READ, m, 8 * M, 0, 2 * M);  /* sees all of them */
+		p[4] = request(h, CUFILE_WRITE, m, 3 * M, 100, 50);                     /* and not this one */
+		p[5] = request(h, CUFILE_WRITE, m, 8 * M + 100, (off_t)(20 * M), M);    /* of what 3 has read */
+		p[6] = request(h2, CUFILE_READ, m, 8 * M, 0, 2 * M);                    /* after that */
+		done(b, p, 7, ret);
+		for (int i = 0; i < 7; i++)
+			WANT(ret[i] == (i == 3 || i == 6 ? 2 * M : i == 4 ? 50 : M));
+		WANT(pread(fd, now, 30 * M, 0) == 30 * M && right(now, 0, 100) && all(now + 100, 4, 50) && all(now + 150, 1, 450) && all(now + 600, 3, M) && all(now + 600 + M, 2, 500));
+		WANT(all(now + 20 * M, 1, 500) && all(now + 20 * M + 500, 3, M - 500) && right(m + 8 * M, 0, 2 * M));
+		WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
+	}
+
+	p[0] = request(h, CUFILE_READ, m, 0, 0, M);
+	p[1] = request(h, CUFILE_READ, m, 1, 7, M);
+	p[2] = request(h, CUFILE_READ, m, 2, 9, M);
+	WANT(done(b, p, 3, ret) == 0 && m[0] == was[0] && m[1] == was[7] && right(m + 2, 9, M));
+
+	/* The status: how many at least, at most, how long. */
+	struct timespec soon = {0, 1000000}, past = {-1, 0}, odd = {0, 1000000000}, ages = {INT64_MAX, 0};
+	for (unsigned i = 0; i < 10; i++)
+		p[i] = request(h, CUFILE_READ, m, (off_t)(i * M), 0, M);
+	OK(cuFileBatchIOSubmit(b, 10, p, 0));
+	n = 4;
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOGetStatus(b, 5, &n, e, NULL));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOGetStatus(b, 1, &n, e, &past));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOGetStatus(b, 1, &n, e, &odd));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOGetStatus(b, 1, &n, NULL, &soon));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOGetStatus(b, 0, NULL, e, &soon));
+	OK(cuFileBatchIOGetStatus(b, 4, &n, e, &ages));
+	WANT(n == 4);
+	n = MANY;
+	OK(cuFileBatchIOGetStatus(b, MANY, &n, e, NULL)); /* there are no more than these */
+	WANT(n == 6);
+	n = MANY;
+	OK(cuFileBatchIOGetStatus(b, MANY, &n, e, &soon));
+	WANT(n == 0);
+
+	/* What was submitted goes on though its handle is given up; what is cancelled has done nothing. */
+	int third = dup(again);
+	CUfileHandle_t brief = reg(third);
+	memset(m, 'y', MANY * M);
+	for (unsigned i = 0; i < MANY; i++) {
+		p[i] = request(i < 10 ? brief : h, i < 10 ? CUFILE_READ : CUFILE_WRITE, m, (off_t)(i * M), (off_t)(i * M), M);
+		p[i].cookie = &p[i];
+	}
+	OK(cuFileBatchIOSubmit(b, MANY, p, 0));
+	cuFileHandleDeregister(brief);
+	OK(cuFileBatchIOCancel(b));
+	for (unsigned got = 0; got < MANY; got += n) {
+		n = 7;
+		OK(cuFileBatchIOGetStatus(b, 1, &n, e, NULL));
+		for (unsigned i = 0; i < n; i++) {
+			unsigned k = (unsigned)((CUfileIOParams_t *)e[i].cookie - p);
+			WANT(e[i].status == CUFILE_COMPLETE ? e[i].ret == M : e[i].status == CUFILE_CANCELED && e[i].ret == 0);
+			WANT(pread(fd, now, M, (off_t)(k * M)) == M);
+			if (k >= 10)
+				WANT(e[i].status == CUFILE_COMPLETE ? all(now, 'y', M) : right(now, k * M, M));
+		}
+	}
+	WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
+
+	/* Destroyed while it is at work: what has begun ends first. */
+	for (int round = 0; round < 20; round++) {
+		for (unsigned i = 0; i < MANY; i++)
+			p[i] = request(i % 2 ? h : h2, CUFILE_READ, m, (off_t)(i * M), (off_t)(i * M), M);
+		OK(cuFileBatchIOSubmit(b, MANY, p, 0));
+		cuFileBatchIODestroy(b);
+		memset(m, 'z', 2 * MANY * M);
+		usleep(100);
+		WANT(all(m, 'z', 2 * MANY * M));
+		OK(cuFileBatchIOSetUp(&b, MANY));
+	}
+	cuFileBatchIODestroy(b);
+	cuFileHandleDeregister(h);
+	cuFileHandleDeregister(h2);
+	cuFileHandleDeregister(twin);
+	close(again);
+	close(third);
+	free(m);
+	free(was);
+	free(now);
+	free(apart);
 }
 
 /* In the order of no stream: ordinary memory is on none. */
@@ -448,6 +648,7 @@ int main(int argc, char **argv)
 	memory(fd);
 	memory(other);
 	batches(fd, other);
+	together(argv[1], fd, other);
 	statistics();
 	streams(fd);
 	streams(other);

@@ -77,6 +77,7 @@ struct alloc {
 	phys *p;
 	uint32_t legacy[2]; /* words by which another process finds it */
 	int offered, opened;
+	int device;
 	uint64_t id;
 };
 static struct alloc *allocs;
@@ -105,6 +106,7 @@ static int adopt(phys *p, size_t size, void **out) {
 	static uint64_t ids;
 	pthread_mutex_lock(&lock);
 	a->id = ++ids;
+	a->device = current < 0 ? 0 : current;
 	a->next = allocs;
 	allocs = a;
 	pthread_mutex_unlock(&lock);
@@ -389,6 +391,7 @@ struct mapping {
 	struct mapping *next;
 	void *at;
 	phys *p;
+	int device;
 };
 static struct mapping *mappings;
 
@@ -435,6 +438,7 @@ API int hipMemMap(void *at, size_t n, size_t offset, phys *p, unsigned long long
 	struct mapping *m = calloc(1, sizeof *m);
 	m->at = at;
 	m->p = p;
+	m->device = current;
 	phys_retain(p); /* a mapping keeps its memory, also after hipMemRelease */
 	pthread_mutex_lock(&lock);
 	m->next = mappings;
@@ -733,27 +737,58 @@ API int hipStreamSynchronize(void *s) {
 	return rc;
 }
 
-/* Memory that no call here has given is unknown, as ordinary memory is. */
-API int hipPointerGetAttribute(void *out, int which, void *at) {
-	if (which == 8) { /* managed */
+/* What is asked of pointers. Memory that no call here has given is unknown, as ordinary memory is. */
+enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 };
+
+static int attribute(void *out, int which, void *at) {
+	if (which == MANAGED) {
 		*(unsigned *)out = 0;
 		return OK;
 	}
-	if (which != 2 && which != 7 && which != 9) /* kind, identifier, device */
-		return INVALID;
+	int rc = INVALID, device = 0;
 	pthread_mutex_lock(&lock);
 	struct alloc *a = find(at, NULL);
-	int found = a != NULL;
-	if (which == 7 && a)
-		*(uint64_t *)out = a->id;
-	for (struct mapping *m = mappings; m && !found; m = m->next)
-		found = (char *)at >= (char *)m->at && (char *)at < (char *)m->at + m->p->size;
+	char *start = a ? a->at : NULL;
+	size_t size = a ? a->size : 0;
+	if (a)
+		device = a->device;
+	for (struct mapping *m = mappings; m && !a && !start; m = m->next)
+		if ((char *)at >= (char *)m->at && (char *)at < (char *)m->at + m->p->size) {
+			start = m->at;
+			size = m->p->size;
+			device = m->device;
+		}
+	if (start) {
+		rc = OK;
+		switch (which) {
+		case MEMORY_TYPE: *(int *)out = SHIM_VERSION < 60000000 ? 1 : 2; break;
+		case ORDINAL: *(int *)out = device; break;
+		case RANGE_START: *(void **)out = start; break;
+		case RANGE_SIZE: *(size_t *)out = size; break;
+		case LEGACY_IPC: *(_Bool *)out = a != NULL; break;
+		case BUFFER_ID:
+			if (a)
+				*(uint64_t *)out = a->id;
+			else
+				rc = INVALID;
+			break;
+		default: rc = INVALID;
+		}
+	}
 	pthread_mutex_unlock(&lock);
-	if (!found || (which == 7 && !a))
+	return rc;
+}
+
+API int hipPointerGetAttribute(void *out, int which, void *at) {
+	return attribute(out, which, at);
+}
+
+/* It succeeds always: what a pointer has not is left as it is. */
+API int hipDrvPointerGetAttributes(unsigned n, const int *which, void **out, void *at) {
+	if (!n || !which || !out || !at)
 		return INVALID;
-	if (which == 7)
-		return OK;
-	*(int *)out = which == 9 ? 0 : SHIM_VERSION < 60000000 ? 1 : 2;
+	for (unsigned i = 0; i < n; i++)
+		attribute(out[i], which[i], at);
 	return OK;
 }
 
