@@ -6,16 +6,15 @@ import (
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/metrics"
 )
 
-// serveMetrics begins to answer Prometheus, if the mount is asked to.
-func (d *daemon) serveMetrics() (*metrics.Server, error) {
+// serveMetrics begins to answer Prometheus, if the mount is asked to. closeStack ends that.
+func (d *daemon) serveMetrics() (err error) {
 	if d.cfg.Metrics == "" {
-		return nil, nil
+		return nil
 	}
-	s, err := metrics.Serve(d.cfg.Metrics, map[string]string{"mountpoint": d.cfg.Dir}, d.page, d.log)
-	if err == nil {
-		d.log.Info("metrics are served", "at", s.Addr())
+	if d.metrics, err = metrics.Serve(d.cfg.Metrics, map[string]string{"mountpoint": d.cfg.Dir}, d.page, d.log); err == nil {
+		d.log.Info("metrics are served", "at", d.metrics.Addr())
 	}
-	return s, err
+	return err
 }
 
 // page reads the counters for Prometheus: the same as `lanefs stat` prints.

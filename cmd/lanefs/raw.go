@@ -98,11 +98,9 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
-	page, err := d.serveMetrics()
-	if err != nil {
+	if err := d.serveMetrics(); err != nil {
 		return d.giveUp(err)
 	}
-	defer page.Close()
 	ctl, err := d.listen(files)
 	if err != nil {
 		return d.giveUp(err)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/metrics"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
@@ -24,7 +25,8 @@ type daemon struct {
 	logPath string
 	stack   *stack
 	srv     *fs.Server
-	share   *sharing // nil: none
+	share   *sharing        // nil: none
+	metrics *metrics.Server // nil: none
 	started time.Time
 
 	inUse sync.RWMutex // held shared by requests that need the stack
@@ -87,11 +89,9 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	if err := files.record(d.srv.Device(), cfg); err != nil {
 		return d.giveUp(err)
 	}
-	page, err := d.serveMetrics()
-	if err != nil {
+	if err := d.serveMetrics(); err != nil {
 		return d.giveUp(err)
 	}
-	defer page.Close()
 	ctl, err := d.listen(files)
 	if err != nil {
 		return d.giveUp(err)

@@ -59,6 +59,9 @@ func (d *daemon) step(what string, limit time.Duration, f func() error) error {
 // end, without another word to the volume.
 func (d *daemon) closeStack() error {
 	d.ended.Store(true)
+	if err := d.metrics.Close(); err != nil { // its address is free when the unmount returns
+		d.log.Warn("metrics were not ended cleanly", "error", err.Error())
+	}
 	err := d.step("requests at the control socket", usersLimit, func() error { d.inUse.Lock(); return nil })
 	if err == nil {
 		err = d.step("programs that have files in device memory", shareLimit, d.share.close)

@@ -75,12 +75,17 @@ func Serve(where string, labels map[string]string, read func() (*Page, error), l
 // Addr is where the server listens.
 func (s *Server) Addr() string { return s.l.Addr().String() }
 
-// Close ends the server and its connections, and removes its socket. It may be called for nil.
+// Close ends the server and its connections, and removes its socket before it returns. It may be called for nil.
 func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
-	return s.http.Close() // the listener removes its socket
+	err := s.http.Close()
+	// The listener removes its socket. A server that has not begun to accept does not know its listener, and would close it later.
+	if e := s.l.Close(); !errors.Is(e, net.ErrClosed) {
+		err = errors.Join(err, e)
+	}
+	return err
 }
 
 // removeStale removes a socket that nobody listens to.
