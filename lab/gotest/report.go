@@ -177,7 +177,7 @@ func reason(text []string) string {
 	return "no reason given"
 }
 
-// tick names the tests that run if nothing was printed for a while.
+// tick names the tests that run if nothing was printed for a while, and what may hold them up.
 func (r *report) tick(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,6 +193,9 @@ func (r *report) tick(now time.Time) {
 	for _, pkg := range slices.Sorted(maps.Keys(last)) {
 		t := last[pkg]
 		r.print(fmt.Sprintf("...   %s %s, for %.0f s\n", pkg, t.name, now.Sub(r.running[t]).Seconds()))
+	}
+	for _, line := range stalled("/proc") {
+		r.print("      " + line + "\n")
 	}
 }
 
