@@ -257,8 +257,13 @@ func (d *benchDevice) open() error {
 		return nil
 	}
 	var err error
-	d.drive, err = openController(&d.cfg, nil, warnings(d.out))
-	return err
+	if d.drive, err = openController(&d.cfg, nil, warnings(d.out)); err != nil {
+		return err
+	}
+	if err := d.drive.claimNamespace(d.cfg.namespace()); err != nil {
+		return errors.Join(err, d.close())
+	}
+	return nil
 }
 
 func (d *benchDevice) close() error { return d.drive.Close() }

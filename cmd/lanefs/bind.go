@@ -19,7 +19,8 @@ func bindCommand() *cobra.Command {
 		Short: "hand a PCI function to user space (vfio-pci)",
 		Long: `Takes the PCI function at ADDR from its kernel driver and binds it to vfio-pci, so that lanefs mount can open it. The
 command refuses while anything on the function is in use (mounted, swap space, part of md, LVM or another dm device, or open in a
-program), and while another driver has a device of the same IOMMU group.`,
+program), while another driver has a device of the same IOMMU group, and while the function has virtual functions (SR-IOV), which
+would end. A virtual function is bound like any other.`,
 		Args: exactly("ADDR"),
 		RunE: func(c *cobra.Command, args []string) error { return bind(c.OutOrStdout(), args[0]) },
 	}
@@ -54,6 +55,9 @@ func bind(out io.Writer, arg string) error {
 	case f.Group == "":
 		return fmt.Errorf("%s is in no IOMMU group: switch the IOMMU on (in the firmware, and intel_iommu=on or amd_iommu=on)", a)
 	}
+	if v := f.Virtual(); len(v) > 0 {
+		return fmt.Errorf("%s has virtual functions (%s), and they end with its driver: switch them off first (echo 0 > %s)", a, v[0], f.SysPath("sriov_numvfs"))
+	}
 	if err := unused(f); err != nil {
 		return err
 	}
@@ -67,7 +71,11 @@ func bind(out io.Writer, arg string) error {
 	if err := f.Rebind(pci.VFIO); err != nil {
 		return errors.Join(fmt.Errorf("binding %s: %w", a, err), f.Rebind("")) // the driver that had it gets it back
 	}
-	fmt.Fprintf(out, "%s is bound to %s%s\n", a, pci.VFIO, previousDriver(was))
+	virtual := ""
+	if f.Physical != "" {
+		virtual = "; it is a virtual function of " + string(f.Physical)
+	}
+	fmt.Fprintf(out, "%s is bound to %s%s%s\n", a, pci.VFIO, previousDriver(was), virtual)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/gpu/vfio"
+	"github.com/lanefs/lanefs/gpu/vfio/pci"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
@@ -29,6 +31,8 @@ type drive struct {
 	bar    *barMemory // nil: device memory is the runtime's own
 	choice engine.Choice
 	shared bool // runtimes, cpu and bar are another drive's, which closes them
+
+	release func() // ends the claim on a namespace that other controllers may have; nil: there is none
 }
 
 // spareRuntime runs the lanes when a GPU fails: the CPU does. Lanes that run there already have none.
@@ -70,8 +74,24 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 	} else if err := c.openImage(cfg, log); err != nil {
 		return c, err
 	}
+	defer func() { err = explainVirtual(cfg.Device, err) }()
 	err = c.open(cfg, beside, controller.Config{Log: log, Queues: cfg.queues(), Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
 	return c, err
+}
+
+// claimNamespace keeps a namespace that other controllers may have, too, from their users, until Close. That there is none with that number
+// is for others to say.
+func (c *drive) claimNamespace(nsid uint32) error {
+	ns, err := c.nvme.Namespace(nsid)
+	id := c.nvme.Identify()
+	if _, ok := c.ctl.(*pcie.Function); !ok || err != nil || c.release != nil || !id.Several() || !ns.Identify.Shared() {
+		return nil
+	}
+	c.release, err = pcie.ClaimShared(pci.System{}, pcie.Shared{Serial: id.SN, Model: id.MN, NSID: nsid})
+	if err != nil {
+		return fmt.Errorf("device %s: %w", c.nvme.Name(), err)
+	}
+	return nil
 }
 
 // queues is how many queue pairs the mount asks for: after a GPU has failed its lanes need others.
@@ -141,6 +161,9 @@ func (c *drive) Close() error {
 	}
 	if c.ctl != nil {
 		errs = append(errs, c.ctl.Close())
+	}
+	if c.release != nil {
+		c.release()
 	}
 	if c.copy != nil {
 		errs = append(errs, c.copy.Close())

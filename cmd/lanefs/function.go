@@ -28,6 +28,19 @@ func resolveFunction(device string) (string, error) {
 	return string(f.Addr), nil
 }
 
+// explainVirtual says of a virtual function whose controller does not start, or has no queues, who gives it what it needs.
+func explainVirtual(device string, err error) error {
+	if err == nil || !isFunction(device) {
+		return err
+	}
+	f, why := nvmeFunction(device)
+	if why != nil || f.Physical == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s is a virtual function of %s, whose controller must have given it queues and interrupts and brought it online (nvme virt-mgmt; nvme list-secondary shows its state)",
+		err, f.Addr, f.Physical)
+}
+
 // nvmeFunction finds an NVMe function by its address.
 func nvmeFunction(device string) (*pci.Function, error) {
 	a, err := pci.ParseAddress(device)

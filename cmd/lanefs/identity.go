@@ -15,7 +15,8 @@ import (
 // identity is what `lanefs identify --json` prints. Sizes are bytes.
 type identity struct {
 	Device     string             `json:"device"`
-	Simulated  bool               `json:"simulated"` // the controller is software
+	Simulated  bool               `json:"simulated"`                   // the controller is software
+	Physical   string             `json:"physical_function,omitempty"` // that DEVICE is a virtual function of
 	Model      string             `json:"model"`
 	Serial     string             `json:"serial"`
 	Firmware   string             `json:"firmware"`
@@ -23,6 +24,7 @@ type identity struct {
 	VID        uint16             `json:"vid"`
 	SSVID      uint16             `json:"ssvid"`
 	SUBNQN     string             `json:"subnqn"`
+	CNTLID     uint16             `json:"cntlid"`
 	MDTS       uint8              `json:"mdts"`
 	Transfer   int64              `json:"max_transfer"` // 0: no limit
 	Queues     int                `json:"queue_pairs"`
@@ -83,6 +85,7 @@ type namespaceReport struct {
 	NGUID    string   `json:"nguid"`
 	EUI64    string   `json:"eui64"`
 	UUID     string   `json:"uuid"`
+	Shared   bool     `json:"shared"` // other controllers may have it at the same time
 	Formats  []format `json:"lba_formats"`
 }
 
@@ -99,9 +102,12 @@ func (c *drive) identity(ring bool) (*identity, error) {
 	n, id := c.nvme, c.nvme.Identify()
 	out := &identity{
 		Device: n.Name(), Simulated: n.Simulated(), Model: id.MN, Serial: id.SN, Firmware: id.FR, Version: fmt.Sprint(n.Version()),
-		VID: id.VID, SSVID: id.SSVID, SUBNQN: id.SUBNQN, MDTS: id.MDTS, Transfer: n.MaxTransfer(),
+		VID: id.VID, SSVID: id.SSVID, SUBNQN: id.SUBNQN, CNTLID: id.CNTLID, MDTS: id.MDTS, Transfer: n.MaxTransfer(),
 		Queues: n.Queues(), Entries: int(n.Capabilities().MQES()),
 		Zeroes: id.ONCS.WriteZeroes(), DSM: id.ONCS.DSM(), Doorbells: id.OACS.DoorbellBuf(), SGLS: id.SGLS,
+	}
+	if f, err := nvmeFunction(out.Device); err == nil {
+		out.Physical = string(f.Physical)
 	}
 	present, on, err := n.WriteCache()
 	if err != nil {
@@ -136,7 +142,7 @@ func newNamespace(ns *controller.Namespace) *namespaceReport {
 	id := ns.Identify
 	out := &namespaceReport{
 		NSID: ns.ID, Blocks: ns.Blocks, Block: ns.BlockSize, NCAP: id.NCAP, NUSE: id.NUSE, ReadOnly: ns.ReadOnly,
-		NGUID: hex.EncodeToString(id.NGUID[:]), EUI64: hex.EncodeToString(id.EUI64[:]), UUID: hex.EncodeToString(ns.Descriptor.UUID[:]),
+		Shared: id.Shared(), NGUID: hex.EncodeToString(id.NGUID[:]), EUI64: hex.EncodeToString(id.EUI64[:]), UUID: hex.EncodeToString(ns.Descriptor.UUID[:]),
 	}
 	if ns.Unusable != nil {
 		out.Unusable = ns.Unusable.Error()
@@ -157,8 +163,11 @@ func (i *identity) print(out io.Writer) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "controller\t%s%s\n", i.Device, how)
+	if i.Physical != "" {
+		fmt.Fprintf(w, "  virtual function of\t%s\n", i.Physical)
+	}
 	fmt.Fprintf(w, "  MN\t%s\n  SN\t%s\n  FR\t%s\n", i.Model, i.Serial, i.Firmware)
-	fmt.Fprintf(w, "  VS\t%s\n  VID, SSVID\t%04xh, %04xh\n  SUBNQN\t%s\n", i.Version, i.VID, i.SSVID, i.SUBNQN)
+	fmt.Fprintf(w, "  VS\t%s\n  VID, SSVID\t%04xh, %04xh\n  SUBNQN, CNTLID\t%s, %d\n", i.Version, i.VID, i.SSVID, i.SUBNQN, i.CNTLID)
 	mdts := "no limit"
 	if i.Transfer > 0 {
 		mdts = units.Bytes(i.Transfer)
@@ -202,6 +211,9 @@ func (n *namespaceReport) print(w io.Writer) {
 		fmt.Fprintf(w, "  size\t%d blocks of %d bytes (%s)\n", n.Blocks, n.Block, units.Bytes(int64(n.Blocks)*n.Block))
 	}
 	fmt.Fprintf(w, "  NCAP, NUSE\t%d, %d\n", n.NCAP, n.NUSE)
+	if n.Shared {
+		fmt.Fprintf(w, "  shared\tother controllers of the subsystem may have it too\n")
+	}
 	if n.ReadOnly {
 		fmt.Fprintf(w, "  write protected\tyes\n")
 	}

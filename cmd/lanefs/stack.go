@@ -53,6 +53,9 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 		if err := u.open(one, beside, log); err != nil {
 			return s, err
 		}
+		if err := u.claimNamespace(one.namespace()); err != nil {
+			return s, err
+		}
 		on = append(on, namespace.On{Engine: u.eng, NSID: one.namespace()})
 	}
 	devs, err := namespace.OpenAll(on, namespace.Options{Pinned: cfg.Pinned, Log: log})

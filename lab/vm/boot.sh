@@ -10,8 +10,8 @@ limit=${LANEFS_LAB_TIMEOUT:-$((full ? 14400 : 5400))}
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
-# Media, all sparse: 0 to 6 are in the machine from the start, tests give 7 and 8 to controllers they plug in.
-for i in 0 1 2 3 4 5 6 7 8; do
+# Media, all sparse: 0 to 6 and 9 to 11 are in the machine from the start, tests give 7 and 8 to controllers they plug in.
+for i in 0 1 2 3 4 5 6 7 8 9 10 11; do
 	truncate -s 512M "$dir/disk$i.raw"
 done
 truncate -s 256M "$dir/vram"
@@ -46,6 +46,15 @@ args=(
 	-device nvme-ns,bus=many,nsid=2,drive=d4,logical_block_size=4096,physical_block_size=4096
 	-device nvme-ns,bus=many,nsid=3,drive=d5,zoned=on,zoned.zone_size=64M
 	-device nvme-ns,bus=many,nsid=4,drive=d6,ms=8
+	-drive "file=disk9.raw,if=none,id=d9,format=raw"
+	-drive "file=disk10.raw,if=none,id=d10,format=raw"
+	-drive "file=disk11.raw,if=none,id=d11,format=raw"
+	-device nvme-subsys,id=subsystem,nqn=lab
+	-device nvme,id=physical,serial=LANEFS-SUB,subsys=subsystem,addr=0a.0,max_ioqpairs=12,msix_qsize=8,sriov_max_vfs=2,sriov_vq_flexible=8,sriov_vi_flexible=4
+	-device nvme,id=second,serial=LANEFS-SUB,subsys=subsystem,addr=0b.0
+	-device nvme-ns,bus=physical,nsid=1,drive=d9
+	-device nvme-ns,bus=physical,nsid=2,drive=d10,shared=off
+	-device nvme-ns,bus=physical,nsid=3,drive=d11,detached=on
 	-device pcie-root-port,id=port1,chassis=1,addr=07.0
 	-device pcie-root-port,id=port2,chassis=2,addr=08.0
 	-chardev "socket,id=monitor,path=monitor,server=on,wait=off" -mon chardev=monitor,mode=control

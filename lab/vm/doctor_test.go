@@ -19,6 +19,8 @@ type examination struct {
 		Address, Driver, Model string
 		Group                  string `json:"iommu_group"`
 		Users, Companions      []string
+		Physical               string   `json:"physical_function"`
+		Virtual                []string `json:"virtual_functions"`
 		Ready, Bindable        bool
 	}
 	Memories []struct {
@@ -93,7 +95,7 @@ func TestDoctor(t *testing.T) {
 			at[d.Address] = i
 			require.Equal(t, "QEMU NVMe Ctrl", d.Model)
 		}
-		require.Len(t, at, 4, "%+v", e.Drives)
+		require.Len(t, at, 6, "%+v", e.Drives)
 		require.Equal(t, []string{filepath.Base(dev) + " is mounted at " + dir}, e.Drives[at[nvme0]].Users)
 		require.False(t, e.Drives[at[nvme0]].Bindable)
 		require.True(t, e.Drives[at[many]].Bindable)
@@ -102,7 +104,7 @@ func TestDoctor(t *testing.T) {
 		require.Len(t, e.Memories, 1)
 		require.Equal(t, ivshmem, e.Memories[0].Address)
 		require.EqualValues(t, 256<<20, e.Memories[0].Size)
-		require.Len(t, e.Pairs, 4)
+		require.Len(t, e.Pairs, 6)
 		for _, p := range e.Pairs {
 			require.True(t, p.Same && p.Bridge == "", "%+v", p)
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +21,8 @@ const (
 	ivshmem = "0000:00:04.0"
 	shared0 = "0000:00:05.0"
 	shared1 = "0000:00:05.1"
+	several = "0000:00:0a.0"
+	second  = "0000:00:0b.0"
 	port1   = "0000:00:07.0"
 )
 
@@ -131,6 +134,8 @@ func disk(t testing.TB, addr string) string {
 	return blockDevice(t, addr, 1)
 }
 
+var onePath = regexp.MustCompile(`c[0-9]+n`)
+
 // blockDevice waits for the kernel's block device of a namespace, whose name need not have the namespace's number.
 func blockDevice(t testing.TB, addr string, nsid int) (dev string) {
 	t.Helper()
@@ -138,7 +143,8 @@ func blockDevice(t testing.TB, addr string, nsid int) (dev string) {
 		found, _ := filepath.Glob("/sys/bus/pci/devices/" + addr + "/nvme/nvme*/nvme*n*/nsid")
 		for _, f := range found {
 			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(nsid) {
-				dev = "/dev/" + filepath.Base(filepath.Dir(f))
+				// With several paths nvme0c1n1 is one of them, and nvme0n1 the device.
+				dev = "/dev/" + onePath.ReplaceAllString(filepath.Base(filepath.Dir(f)), "n")
 				_, err := os.Stat(dev)
 				return err == nil
 			}

@@ -136,6 +136,17 @@ func TestUnusableNamespace(t *testing.T) {
 	require.ErrorContains(t, err, "namespace 1: the namespace has 8 bytes of metadata per block, which is not supported")
 	_, err = c.Namespace(3)
 	require.ErrorContains(t, err, "no active namespace 3; it has [1 2]")
+
+	// One of the subsystem that another controller has, or none.
+	b.OnAdminData = func(d []byte) { binary.LittleEndian.PutUint32(d, 3) }
+	_, err = c.Namespace(3)
+	require.ErrorContains(t, err, "no active namespace 3; it has [1 2]", "the controller has no list of what is not attached")
+	c.Identify().OACS |= 1 << 3
+	_, err = c.Namespace(3)
+	require.ErrorContains(t, err, "namespace 3 is not attached to this controller (CNTLID 1), which has [1 2]: attach it there first")
+	_, err = c.Namespace(4)
+	require.ErrorContains(t, err, "no active namespace 4; it has [1 2]")
+	b.OnAdminData = nil
 	e, err := engine.New(c, engine.Config{Lanes: 1})
 	require.NoError(t, err)
 	require.ErrorContains(t, e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}), "namespace 1 is not one that can be used")

@@ -179,5 +179,22 @@ func (c *Controller) Namespace(id uint32) (*Namespace, error) {
 	for _, ns := range c.namespaces {
 		have = append(have, ns.ID)
 	}
+	if c.allocated(id) {
+		return nil, fmt.Errorf("%s: namespace %d is not attached to this controller (CNTLID %d), which has %v: attach it there first (nvme attach-ns), or name one of those with nsid=",
+			c.t.Name(), id, c.ident.CNTLID, have)
+	}
 	return nil, fmt.Errorf("%s: no active namespace %d; it has %v: name one of them with nsid=", c.t.Name(), id, have)
+}
+
+// allocated says whether the subsystem has a namespace, attached to this controller or not (Base §5.17.2.10).
+func (c *Controller) allocated(id uint32) bool {
+	if !c.ident.OACS.Namespaces() || id == 0 {
+		return false
+	}
+	b, err := c.identifyCmd(nvme.CNSAllocatedList, id-1, 0)
+	if err != nil {
+		return false
+	}
+	ids, err := nvme.DecodeNSList(b)
+	return err == nil && len(ids) > 0 && ids[0] == id
 }

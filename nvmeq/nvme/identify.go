@@ -89,8 +89,14 @@ type IdentifyController struct {
 	SUBNQN   string
 }
 
+// Several says that the subsystem may have more controllers than this one, which may be a virtual function's (CMIC).
+func (c *IdentifyController) Several() bool { return c.CMIC&(1<<1|1<<2) != 0 }
+
 // OACS is Optional Admin Command Support.
 type OACS uint16
+
+// Namespaces says that the controller supports Namespace Management and Attachment.
+func (o OACS) Namespaces() bool { return o>>3&1 == 1 }
 
 // DoorbellBuf says that the controller supports Doorbell Buffer Config.
 func (o OACS) DoorbellBuf() bool { return o>>8&1 == 1 }

@@ -83,6 +83,9 @@ func (n *IdentifyNamespace) Protection() int { return int(n.DPS & 7) }
 // WriteProtected says that the namespace refuses writes now.
 func (n *IdentifyNamespace) WriteProtected() bool { return n.NSATTR&1 == 1 }
 
+// Shared says that other controllers of the subsystem can have the namespace at the same time.
+func (n *IdentifyNamespace) Shared() bool { return n.NMIC&1 == 1 }
+
 // Usable says why this host cannot use the namespace as it is formatted, nil when it can.
 func (n *IdentifyNamespace) Usable() error {
 	f, err := n.Format()

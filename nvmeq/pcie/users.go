@@ -82,8 +82,11 @@ func characters(f *pci.Function) (all []pci.Node) {
 }
 
 // number is the major:minor of the device with that directory in sysfs, empty if it has none.
-func number(dir string) string {
-	b, _ := os.ReadFile(filepath.Join(dir, "dev"))
+func number(dir string) string { return readLine(dir, "dev") }
+
+// readLine is the first line of a file in sysfs, empty if it cannot be read.
+func readLine(path ...string) string {
+	b, _ := os.ReadFile(filepath.Join(path...))
 	line, _, _ := strings.Cut(string(b), "\n")
 	return strings.TrimSpace(line)
 }

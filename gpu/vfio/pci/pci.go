@@ -59,7 +59,9 @@ type Function struct {
 	Device uint16
 	Driver string // empty: none
 	Group  string // IOMMU group; empty: no IOMMU
-	sys    System
+	// Physical is the function that this one is a virtual function of (SR-IOV); empty: it is none.
+	Physical Address
+	sys      System
 }
 
 // Classes (PCI Code and ID Assignment 1.11, §1.2, §1.4, §1.6, §1.7).
@@ -98,7 +100,7 @@ func (f *Function) refresh() error {
 		return err
 	}
 	f.Class, f.Vendor, f.Device = uint32(class), uint16(vendor), uint16(device)
-	f.Driver, f.Group = f.link("driver"), f.link("iommu_group")
+	f.Driver, f.Group, f.Physical = f.link("driver"), f.link("iommu_group"), Address(f.link("physfn"))
 	return nil
 }
 
@@ -154,6 +156,17 @@ func (f *Function) bridges() []string {
 		}
 	}
 	return path
+}
+
+// Virtual are the function's virtual functions that are switched on, by their numbers.
+func (f *Function) Virtual() (all []Address) {
+	for n := 0; ; n++ {
+		a := f.link(fmt.Sprintf("virtfn%d", n))
+		if a == "" {
+			return all
+		}
+		all = append(all, Address(a))
+	}
 }
 
 // BAR is one memory resource, in physical addresses.

@@ -106,6 +106,19 @@ func TestDebianInTheLab(t *testing.T) {
 		require.False(t, r.Drives[0].Bindable)
 		require.Contains(t, line(t, r, Drives, drive).Remedy, "free it first")
 	})
+	t.Run("virtual function", func(t *testing.T) {
+		m := machine(t, "lab-debian")
+		const virtual = "0000:00:06.0"
+		m.link("../"+virtual, "sys/devices/pci0000:00/"+drive+"/virtfn0")
+		m.link("../"+drive, "sys/devices/pci0000:00/"+virtual+"/physfn")
+		r := m.examine()
+		require.Equal(t, []string{virtual}, r.Drives[0].Virtual)
+		require.False(t, r.Drives[0].Bindable)
+		require.Contains(t, line(t, r, Drives, drive).Remedy, "use those")
+		require.EqualValues(t, drive, r.Drives[3].Physical)
+		require.True(t, r.Drives[3].Bindable)
+		require.Contains(t, line(t, r, Drives, virtual).Found, "a virtual function of "+drive)
+	})
 	t.Run("no IOMMU", func(t *testing.T) {
 		m := machine(t, "lab-debian")
 		m.remove("sys/kernel/iommu_groups")

@@ -16,6 +16,8 @@ type Drive struct {
 	Model      string      `json:"model,omitempty"` // where the kernel's driver has it
 	Disks      []string    `json:"disks,omitempty"`
 	Users      []string    `json:"users,omitempty"`
+	Physical   pci.Address `json:"physical_function,omitempty"` // that this is a virtual function of (SR-IOV)
+	Virtual    []string    `json:"virtual_functions,omitempty"`
 	Companions []string    `json:"companions,omitempty"` // of its group, in other drivers' hands
 	Ready      bool        `json:"ready"`                // lanefs mount can open it
 	Bindable   bool        `json:"bindable"`             // lanefs bind would make it ready
@@ -34,7 +36,10 @@ func (x *examiner) drives(all []*pci.Function) {
 }
 
 func (x *examiner) drive(f *pci.Function) {
-	d := Drive{Addr: f.Addr, Driver: f.Driver, Group: f.Group, Disks: pcie.Disks(f), f: f}
+	d := Drive{Addr: f.Addr, Driver: f.Driver, Group: f.Group, Disks: pcie.Disks(f), Physical: f.Physical, f: f}
+	for _, v := range f.Virtual() {
+		d.Virtual = append(d.Virtual, string(v))
+	}
 	for _, c := range x.names("sys/bus/pci/devices/" + string(f.Addr) + "/nvme") {
 		d.Model = x.text("sys/bus/pci/devices/" + string(f.Addr) + "/nvme/" + c + "/model")
 	}
@@ -47,6 +52,9 @@ func (x *examiner) drive(f *pci.Function) {
 		d.Companions = append(d.Companions, fmt.Sprintf("%s (%s)", o.Addr, o.Driver))
 	}
 	line := Finding{Area: Drives, What: string(d.Addr), Found: strings.TrimSpace(d.Model + driverWords(f.Driver))}
+	if d.Physical != "" {
+		line.Found += ", a virtual function of " + string(d.Physical)
+	}
 	if d.Group != "" {
 		line.Found += ", IOMMU group " + d.Group
 	}
@@ -73,6 +81,9 @@ func (x *examiner) drive(f *pci.Function) {
 	case len(d.Companions) > 0:
 		line.Found += "; others of its group are in use: " + strings.Join(d.Companions, ", ")
 		line.Remedy = "free them too, or use a slot with a group of its own (ACS)"
+	case len(d.Virtual) > 0:
+		line.Found += "; has virtual functions: " + strings.Join(d.Virtual, ", ")
+		line.Remedy = "use those, or switch them off first: echo 0 > " + f.SysPath("sriov_numvfs")
 	default:
 		d.Bindable = true
 		line.Found += "; not in use"

@@ -31,7 +31,7 @@ var captured = []string{
 
 // ofFunction are the files of each PCI function.
 var ofFunction = []string{
-	"class", "vendor", "device", "resource", "driver", "iommu_group", "driver_override", "mem_info_vram_total",
+	"class", "vendor", "device", "resource", "driver", "iommu_group", "driver_override", "physfn", "virtfn*", "mem_info_vram_total",
 	"vfio-dev/*", "nvme/*/model", "nvme/*/dev", "nvme/*/nvme*n*", "nvme/*/nvme*n*/dev", "nvme/*/nvme*n*/holders/*",
 }
 
