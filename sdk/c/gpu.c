@@ -77,14 +77,23 @@ int lanefs_gpu_current(int hip, char *device, int size)
 	return rc ? lanefs_gpu_bad(&g, "DeviceGetPCIBusId", rc) : 0;
 }
 
+/* The caller holds the lock. */
+static struct gpu *listed(int hip, int ordinal)
+{
+	struct gpu *g = gpus;
+	while (g && (g->hip != hip || g->ordinal != ordinal))
+		g = g->next;
+	return g;
+}
+
 /* The GPU of the list, or g, which becomes one of it. The caller holds the lock. */
 static struct gpu *keep(struct gpu *g)
 {
-	for (struct gpu *old = gpus; old; old = old->next)
-		if (old->hip == g->hip && old->ordinal == g->ordinal) {
-			free(g);
-			return old;
-		}
+	struct gpu *old = listed(g->hip, g->ordinal);
+	if (old) {
+		free(g);
+		return old;
+	}
 	/* The primary context is what the CUDA runtime and PyTorch use. */
 	int rc = g->hip ? 0 : CALL(g, "DevicePrimaryCtxRetain", (void **, int), &g->context, g->ordinal);
 	if (rc) {
@@ -98,8 +107,12 @@ static struct gpu *keep(struct gpu *g)
 
 struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal)
 {
-	struct gpu *g = calloc(1, sizeof *g);
-	if (!g) {
+	pthread_mutex_lock(&lock);
+	struct gpu *g = device ? NULL : listed(hip, ordinal);
+	pthread_mutex_unlock(&lock);
+	if (g)
+		return g;
+	if (!(g = calloc(1, sizeof *g))) {
 		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}

@@ -209,6 +209,7 @@ static void run(struct batch *b)
 		if (lanefs_stage_settle(p))
 			lanefs_batch_give_up(b);
 		lanefs_batch_place(b, p);
+		b->last = b->now && !b->read && first == 0 && b->next == b->pieces;
 		if (b->read)
 			lanefs_batch_submit(b, p);
 		else if (!b->code && lanefs_stage_move(st, p, &b->target, 0))
@@ -218,7 +219,7 @@ static void run(struct batch *b)
 			second(b, &st->part[half++ % PARTS]);
 	}
 	for (; half < first; half++) {
-		b->last = b->now && half + 1 == first;
+		b->last = b->now && b->read && half + 1 == first;
 		second(b, &st->part[half % PARTS]);
 	}
 	for (int i = 0; i < PARTS; i++)
@@ -245,7 +246,7 @@ int lanefs_batch_check(struct batch *b)
 static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, const struct target *t, int64_t *results)
 {
 	struct owner *o = (struct owner *)st;
-	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .now = t && read};
+	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .now = t != NULL};
 	if (t)
 		b.target = *t;
 	if (o->pid != getpid())

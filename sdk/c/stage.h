@@ -62,7 +62,7 @@ struct batch {
 	struct target target;
 	uint32_t file;
 	int read;
-	int now, last;        /* now: of a read the copies have ended, too, when it does; last: that is waited for after this part */
+	int now, last;        /* now: the copies have ended, too, when it does; last: they are waited for after this part's */
 	char *base;
 	const struct lanefs_piece *piece;
 	size_t pieces, next;  /* next: the first that is not placed as a whole */

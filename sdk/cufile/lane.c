@@ -18,8 +18,7 @@ enum { STAGES = 8, STAGE = 16 << 20 };
 struct lane {
 	struct lane *next;
 	lanefs_stage *stage;
-	struct gpu *gpu;   /* of the stream */
-	void *stream;
+	struct lane_stream { struct lane_stream *next; struct gpu *gpu; void *stream; } *streams; /* one for each GPU that it has met */
 };
 
 struct mount {
@@ -51,8 +50,12 @@ static void end(struct mount *m)
 		struct lane *l = m->idle;
 		m->idle = l->next;
 		lanefs_stage_free(l->stage);
-		if (l->stream)
-			stream_free(l->gpu, l->stream);
+		while (l->streams) {
+			struct lane_stream *s = l->streams;
+			l->streams = s->next;
+			stream_free(s->gpu, s->stream);
+			free(s);
+		}
 		free(l);
 	}
 	lanefs_close(m->s);
@@ -219,17 +222,20 @@ static int stream_for(struct lane *l, struct gpu *g, void **stream)
 	*stream = NULL;
 	if (!g)
 		return 0;
-	if (l->gpu != g) {
-		if (l->stream)
-			stream_free(l->gpu, l->stream);
-		l->gpu = g;
-		l->stream = stream_new(g);
+	struct lane_stream *s = l->streams;
+	while (s && s->gpu != g)
+		s = s->next;
+	if (!s) {
+		if (!(s = calloc(1, sizeof *s)))
+			return -1;
+		*s = (struct lane_stream){l->streams, g, stream_new(g)};
+		if (!s->stream) {
+			free(s);
+			return -1;
+		}
+		l->streams = s;
 	}
-	if (!l->stream) {
-		l->gpu = NULL;
-		return -1;
-	}
-	*stream = l->stream;
+	*stream = s->stream;
 	return 0;
 }
 

@@ -379,6 +379,17 @@ static void together(const char *path, int fd, int other)
 	p[2] = request(h, CUFILE_READ, m, 2, 9, M);
 	WANT(done(b, p, 3, ret) == 0 && m[0] == was[0] && m[1] == was[7] && right(m + 2, 9, M));
 
+	/* A descriptor and its duplicate, and each handle, are for themselves. */
+	int two = dup(fd);
+	CUfileHandle_t copy = reg(two);
+	close(two);
+	for (unsigned i = 0; i < 4; i++)
+		p[i] = request(i % 2 ? copy : h, CUFILE_READ, m, (off_t)(i * M), (off_t)i, M);
+	WANT(done(b, p, 4, ret) == 2 && ret[0] == M && ret[1] == M && right(m, 0, M) && right(m + M, 1, M));
+	cuFileHandleDeregister(copy);
+	WANT(done(b, p, 4, ret) == 1 && ret[0] == M && ret[2] == M && ret[1] == -CU_FILE_HANDLE_NOT_REGISTERED && ret[3] == ret[1]);
+	WANT(cuFileRead(h, m, M, 77, 0) == M && right(m, 77, M));
+
 	/* The status: how many at least, at most, how long. */
 	struct timespec soon = {0, 1000000}, past = {-1, 0}, odd = {0, 1000000000}, ages = {INT64_MAX, 0};
 	for (unsigned i = 0; i < 10; i++)
@@ -576,6 +587,35 @@ static void changes(int fd)
 	free(was);
 }
 
+/* Batches one after the other, until the daemon has ended. What it was doing then ends, too. */
+static void *until_the_end(void *h)
+{
+	enum { K = 40, M = 50000 };
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[K];
+	CUfileIOEvents_t e[K];
+	unsigned char *m = malloc(K * M);
+	OK(cuFileBatchIOSetUp(&b, K));
+	for (unsigned i = 0; i < K; i++)
+		p[i] = request(h, CUFILE_READ, m, (off_t)(i * M), (off_t)(i * 1000), M), p[i].cookie = &p[i];
+	for (int alive = 1; alive;) {
+		memset(m, 'x', K * M);
+		OK(cuFileBatchIOSubmit(b, K, p, 0));
+		for (unsigned got = 0, n; got < K; got += n) {
+			n = K;
+			OK(cuFileBatchIOGetStatus(b, 1, &n, e, NULL));
+			for (unsigned i = 0; i < n; i++) {
+				size_t k = (size_t)((CUfileIOParams_t *)e[i].cookie - p);
+				alive &= e[i].status == CUFILE_COMPLETE;
+				WANT(e[i].status == CUFILE_COMPLETE ? e[i].ret == M && right(m + k * M, k * 1000, M) : e[i].status == CUFILE_FAILED && (ssize_t)e[i].ret == -ENOTCONN);
+			}
+		}
+	}
+	cuFileBatchIODestroy(b);
+	free(m);
+	return NULL;
+}
+
 static void *thread(void *arg)
 {
 	struct worker *w = arg;
@@ -665,12 +705,15 @@ int main(int argc, char **argv)
 	WANT(cuFileUseCount() == 1);
 	if (argc > 3) { /* until the daemon ends */
 		close(fd);
+		pthread_t in_batches;
+		WANT(pthread_create(&in_batches, NULL, until_the_end, h) == 0);
 		puts("ok");
 		fflush(stdout);
 		for (int i = 0; i < 60000 && cuFileRead(h, b, sizeof b, 0, 0) == sizeof b; i++)
 			usleep(1000);
 		for (int i = 0; i < 2; i++)
 			WANT(cuFileRead(h, b, sizeof b, 0, 0) == -1 && errno == ENOTCONN);
+		WANT(pthread_join(in_batches, NULL) == 0);
 		puts("gone");
 	} else {
 		puts("ok");

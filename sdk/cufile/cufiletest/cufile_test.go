@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/cuda"
 )
 
 const mib = 1 << 20
@@ -84,6 +85,30 @@ func TestCuFile(t *testing.T) {
 		require.Contains(t, errs.String(), ", LaneFS, stage, ")
 		require.Equal(t, roads.small == "cache", strings.Contains(errs.String(), ", LaneFS, page cache, "))
 		require.Equal(t, shared == "1", strings.Contains(errs.String(), ", LaneFS, shared memory, "))
+	}
+}
+
+// TestCUDA: with memory of two GPUs of a stand-in for libcuda: the driver's calls of a small read are counted, and input is bad.
+func TestCUDA(t *testing.T) {
+	usr := installed(t)
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	test := filepath.Join(dir, "testcuda")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testcuda.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, small := range []string{"lanes", "cache"} {
+		cmd := exec.Command(test, f.Name(), other)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL="+small, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
+			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s, %s", small, out)
+		require.Equal(t, "ok\n", string(out))
 	}
 }
 

@@ -1,0 +1,262 @@
+/*
+ * Run by a test beside this: testcuda FILE OTHER, files of the same bytes as test.c's, with memory of two GPUs of the stand-in for libcuda (lab/cuda).
+ * How many calls of the driver a small read takes, and bad input: memory of another device, memory that was freed and is another's now, streams
+ * that are mixed up, a child. Prints "ok".
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cufile.h"
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #x, errno, strerror(errno)); exit(1); } } while (0)
+#define IS(want, call) do { CUfileError_t e_ = (call); if (e_.err != (want)) { fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, (int)e_.err, (int)(want)); exit(1); } } while (0)
+#define OK(call) IS(CU_FILE_SUCCESS, call)
+
+enum { N = 4096, NON_BLOCKING = 1 };
+
+static struct {
+	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*malloc)(void **, size_t), (*free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
+	int (*create)(void **, unsigned), (*destroy)(void *), (*sync)(void *), (*copy)(void *, const void *, size_t, void *);
+	unsigned (*calls)(const char *);
+} cuda;
+
+static void *context[2];
+static size_t size;
+
+static void load(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	WANT(lib);
+	*(void **)&cuda.init = dlsym(lib, "cuInit");
+	*(void **)&cuda.retain = dlsym(lib, "cuDevicePrimaryCtxRetain");
+	*(void **)&cuda.current = dlsym(lib, "cuCtxSetCurrent");
+	*(void **)&cuda.malloc = dlsym(lib, "cuMemAlloc_v2");
+	*(void **)&cuda.free = dlsym(lib, "cuMemFree_v2");
+	*(void **)&cuda.pin = dlsym(lib, "cuMemHostRegister_v2");
+	*(void **)&cuda.unpin = dlsym(lib, "cuMemHostUnregister");
+	*(void **)&cuda.create = dlsym(lib, "cuStreamCreate");
+	*(void **)&cuda.destroy = dlsym(lib, "cuStreamDestroy_v2");
+	*(void **)&cuda.sync = dlsym(lib, "cuStreamSynchronize");
+	*(void **)&cuda.copy = dlsym(lib, "cuMemcpyAsync");
+	*(void **)&cuda.calls = dlsym(lib, "fake_cuda_calls");
+	WANT(cuda.calls && cuda.init(0) == 0);
+	for (int i = 0; i < 2; i++)
+		WANT(cuda.retain(&context[i], i) == 0);
+}
+
+static unsigned char *memory(int device, size_t n)
+{
+	void *p;
+	WANT(cuda.current(context[device]) == 0 && cuda.malloc(&p, n) == 0);
+	return p;
+}
+
+static CUfileHandle_t reg(int fd)
+{
+	CUfileDescr_t d = {.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD, .handle.fd = fd};
+	CUfileHandle_t h;
+	OK(cuFileHandleRegister(&h, &d));
+	return h;
+}
+
+/* The stand-in's device memory is the CPU's, too. */
+static int right(const unsigned char *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != (off + i) % 251)
+			return 0;
+	return 1;
+}
+
+/* The driver's calls of one read or write, when everything has been used before. */
+static unsigned calls_of(CUfileHandle_t h, int read, void *p, size_t n, off_t at)
+{
+	for (int i = 0; i < 6; i++) {
+		cuda.calls(NULL);
+		WANT((read ? cuFileRead(h, p, n, at, 0) : cuFileWrite(h, p, n, at, 0)) == (ssize_t)n);
+	}
+	return cuda.calls("");
+}
+
+static void counts(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20), *pinned = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *other = memory(1, N);
+	WANT(pinned != MAP_FAILED && cuda.current(context[0]) == 0 && cuda.pin(pinned, 1 << 20, 0) == 0);
+	/* What the pointer is, whether the context is current, the copy, its end. */
+	WANT(calls_of(h, 1, m + 1000, N, 777) == 4 && right(m + 1000, 777, N));
+	WANT(cuda.calls("cuPointerGetAttributes") == 1 && cuda.calls("cuCtxGetCurrent") == 1 && cuda.calls("cuMemcpyAsync") == 1 && cuda.calls("cuStreamSynchronize") == 1);
+	WANT(calls_of(h, 0, m + 1000, N, 777) == 4);
+	WANT(calls_of(h, 1, m, 200000, 0) == 4 && right(m, 0, 200000));
+	WANT(calls_of(h, 1, pinned + 8, N - 8, 5) == 4 && right(pinned + 8, 5, N - 8)); /* in one page */
+	WANT(calls_of(h, 1, pinned + 8, N, 5) == 5 && right(pinned + 8, 5, N));         /* the end, too: between them there may be a hole */
+	/* Without a context, or with another's, it is pushed and popped. */
+	WANT(cuda.current(NULL) == 0 && calls_of(h, 1, m, N, 9) == 6 && right(m, 9, N));
+	WANT(cuda.current(context[1]) == 0 && calls_of(h, 1, m, N, 10) == 6 && right(m, 10, N));
+	/* Two devices by turns: nothing is looked for again. */
+	for (int i = 0; i < 6; i++) {
+		if (i == 4)
+			cuda.calls(NULL);
+		WANT(cuFileRead(h, i % 2 ? other : m, N, i, 0) == N && right(i % 2 ? other : m, (uint64_t)i, N));
+	}
+	WANT(cuda.calls("cuInit") == 0 && cuda.calls("cuDevicePrimaryCtxRetain") == 0 && cuda.calls("") == 4 + 6);
+	WANT(cuda.current(context[0]) == 0 && cuda.unpin(pinned) == 0 && cuda.free(m) == 0 && cuda.free(other) == 0);
+	munmap(pinned, 1 << 20);
+	cuFileHandleDeregister(h);
+}
+
+static void bad_memory(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20), *other = memory(1, 1 << 20), *again;
+	OK(cuFileBufRegister(m, 1 << 20, 0));
+	OK(cuFileBufRegister(other, 1 << 20, 0));
+	/* Either device's memory, with any context current. */
+	for (int i = 0; i < 4; i++) {
+		WANT(cuda.current(i < 3 ? context[i / 2] : NULL) == 0);
+		WANT(cuFileRead(h, i % 2 ? other : m, 100000, i, 3) == 100000 && right((i % 2 ? other : m) + 3, (uint64_t)i, 100000));
+	}
+	/* Beyond what is registered, and beyond what is allocated. */
+	WANT(cuFileRead(h, m, N, 0, (1 << 20) - N + 1) == -CU_FILE_INVALID_MAPPING_RANGE);
+	WANT(cuFileRead(h, m + 1, (1 << 20), 0, 0) == -CU_FILE_CUDA_POINTER_RANGE_ERROR && cuFileWrite(h, m + N, 1 << 20, 0, 0) == -CU_FILE_CUDA_POINTER_RANGE_ERROR);
+	/* Freed while it is registered: an error at once. Then the address is another's, and the registration is not what it is now. */
+	WANT(cuda.current(context[0]) == 0 && cuda.free(m) == 0);
+	WANT(cuFileRead(h, m, N, 0, 0) == -CU_FILE_CUDA_POINTER_INVALID && cuFileWrite(h, m, N, 0, 0) == -CU_FILE_CUDA_POINTER_INVALID);
+	again = mmap(m, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	WANT(again == m); /* the CPU's now */
+	memset(again, 'x', N);
+	WANT(cuFileRead(h, m, 100, 0, 0) == -CU_FILE_CUDA_POINTER_INVALID && again[0] == 'x' && munmap(again, N) == 0);
+	again = memory(1, 3 * N);
+	if (again == m) { /* the other device's, and smaller */
+		WANT(cuFileRead(h, m, 3 * N, 5, 0) == 3 * N && right(m, 5, 3 * N));
+		WANT(cuFileRead(h, m, 3 * N + 1, 5, 0) == -CU_FILE_CUDA_POINTER_RANGE_ERROR);
+	}
+	/* In a batch, each for itself: devices by turns, and one that is nobody's. */
+	enum { K = 30 };
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[K];
+	CUfileIOEvents_t e[K];
+	unsigned n = K;
+	unsigned char *first = memory(0, K * N);
+	memset(first, 'x', K * N);
+	memset(other, 'x', K * N);
+	for (int i = 0; i < K; i++) {
+		p[i] = (CUfileIOParams_t){.mode = CUFILE_BATCH, .fh = h, .opcode = CUFILE_READ, .cookie = &p[i]};
+		p[i].u.batch.devPtr_base = i % 2 ? first : other;
+		p[i].u.batch.devPtr_offset = (K - 1 - i) * N;
+		p[i].u.batch.file_offset = i * 4001;
+		p[i].u.batch.size = N;
+	}
+	p[7].u.batch.devPtr_base = (void *)4096;
+	p[7].u.batch.devPtr_offset = 0;
+	p[9].u.batch.devPtr_offset = K * N - 5;
+	OK(cuFileBatchIOSetUp(&b, K));
+	OK(cuFileBatchIOSubmit(b, K, p, 0));
+	for (unsigned got = 0; got < K; got += n) {
+		n = K;
+		OK(cuFileBatchIOGetStatus(b, 1, &n, e, NULL));
+		for (unsigned j = 0; j < n; j++) {
+			int i = (int)((CUfileIOParams_t *)e[j].cookie - p);
+			unsigned char *at = (i % 2 ? first : other) + (K - 1 - i) * N;
+			if (i == 7 || i == 9)
+				WANT(e[j].status == CUFILE_FAILED && (ssize_t)e[j].ret == (i == 7 ? -CU_FILE_CUDA_POINTER_INVALID : -CU_FILE_CUDA_POINTER_RANGE_ERROR));
+			else
+				WANT(e[j].status == CUFILE_COMPLETE && e[j].ret == N && right(at, (uint64_t)i * 4001, N));
+		}
+	}
+	cuFileBatchIODestroy(b);
+	OK(cuFileBufDeregister(m));
+	OK(cuFileBufDeregister(other));
+	cuFileHandleDeregister(h);
+}
+
+/* Streams of the device, of the other, the three that everybody has, one that is destroyed: the bytes are right, or there is an error. */
+static void streams(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20);
+	void *own, *others, *dead;
+	WANT(cuda.current(context[1]) == 0 && cuda.create(&others, NON_BLOCKING) == 0);
+	WANT(cuda.current(context[0]) == 0 && cuda.create(&own, NON_BLOCKING) == 0 && cuda.create(&dead, NON_BLOCKING) == 0 && cuda.destroy(dead) == 0);
+	void *const all[] = {own, others, NULL, (void *)1, (void *)2, dead};
+	for (int known = 0; known < 2; known++)
+		for (int i = 0; i < 6; i++) {
+			size_t n = 100000;
+			off_t offset = 100 * i + known, at = 11;
+			ssize_t got = -7;
+			memset(m, 'x', 1 << 20);
+			if (known)
+				OK(cuFileStreamRegister((CUstream)all[i], 0xf));
+			CUfileError_t e = cuFileReadAsync(h, m, &n, &offset, &at, &got, (CUstream)all[i]);
+			if (!e.err && i != 5)
+				WANT(cuda.sync(all[i]) == 0);
+			if (i == 5)
+				WANT(e.err ? e.err == CU_FILE_CUDA_DRIVER_ERROR : got < 0);
+			else if (i == 1 && e.err) /* a kernel or an event cannot be on it */
+				WANT(e.err == CU_FILE_CUDA_DRIVER_ERROR);
+			else
+				WANT(!e.err && (got == (ssize_t)n || (i == 1 && got < 0)) && (got < 0 || (right(m + 11, (uint64_t)offset, n) && m[10] == 'x' && m[11 + n] == 'x')));
+			if (known)
+				OK(cuFileStreamDeregister((CUstream)all[i]));
+		}
+	/* Destroyed while it is registered, as programs do that end. */
+	OK(cuFileStreamRegister((CUstream)own, 0xf));
+	WANT(cuda.destroy(own) == 0 && cuda.destroy(others) == 0);
+	OK(cuFileStreamDeregister((CUstream)own));
+	WANT(cuFileRead(h, m, N, 3, 0) == N && right(m, 3, N) && cuda.free(m) == 0);
+	cuFileHandleDeregister(h);
+}
+
+/* A child has nothing of its parent's; the parent goes on. */
+static void forked(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20);
+	OK(cuFileBufRegister(m, 1 << 20, 0));
+	WANT(cuFileRead(h, m, N, 0, 0) == N);
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		alarm(60);
+		WANT(cuFileRead(h, m, N, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+		IS(CU_FILE_MEMORY_NOT_REGISTERED, cuFileBufDeregister(m));
+		_exit(0);
+	}
+	int status;
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	WANT(cuFileRead(h, m, 1 << 20, 7, 0) == 1 << 20 && right(m, 7, 1 << 20));
+	OK(cuFileBufDeregister(m));
+	WANT(cuda.free(m) == 0);
+	cuFileHandleDeregister(h);
+}
+
+int main(int argc, char **argv)
+{
+	struct stat st;
+	WANT(argc == 3 && stat(argv[1], &st) == 0);
+	size = (size_t)st.st_size;
+	load();
+	alarm(120);
+	for (int i = 1; i < 3; i++) {
+		int fd = open(argv[i], O_RDWR);
+		WANT(fd >= 0);
+		if (i == 1)
+			counts(fd);
+		bad_memory(fd);
+		streams(fd);
+		forked(fd);
+		close(fd);
+	}
+	OK(cuFileDriverClose());
+	puts("ok");
+	return 0;
+}
