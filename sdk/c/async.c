@@ -232,7 +232,7 @@ static int async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		return 0;
 	}
 	pthread_mutex_lock(&o->lock);
-	int rc = lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target);
+	int rc = lanefs_batch_target(&b, stream);
 	if (rc || !can(o, &b)) {
 		pthread_mutex_unlock(&o->lock);
 		if (rc)

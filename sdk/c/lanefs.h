@@ -7,6 +7,11 @@
  *
  * On failure functions return -1 (or NULL) and set errno; lanefs_error() has the text. They may be called from any thread, but only one
  * thread at a time may use a ring.
+ *
+ * "Daemon errors" are those of every call that asks the daemon: ECONNRESET or EPIPE, it has ended; EPROTO, its answer is not one of the protocol; EPERM,
+ * the session is that of the process that forked this one; ENOMEM, there is no memory; EMFILE, no descriptor.
+ * "GPU errors" are those of a GPU's library: EIO, a call of it failed, and the text has its name and number; ENOMEM, likewise of memory; ENOENT, the library is not here.
+ * What says nothing of errors has none.
  */
 #ifndef LANEFS_H
 #define LANEFS_H
@@ -40,13 +45,20 @@ struct lanefs_facts {
 	uint32_t gpus;     /* that the mount has; the rest is about the session's */
 };
 
-/* Connects to the daemon of the mount that fd is on. ENOTSUP: fd is not on a LaneFS mount with a share. */
+/*
+ * Connects to the daemon of the mount that fd is on.
+ *
+ * Errors: ENOTSUP, fd is not on a LaneFS mount with a share; EBADF, fd is none; EACCES, the share is another user's; EBUSY, there are too many
+ * connections; EPROTONOSUPPORT, the daemon speaks another version; ENODEV, LANEFS_GPU names a GPU that the mount does not have; daemon errors.
+ */
 lanefs *lanefs_connect(int fd);
 
 /*
  * Chooses the GPU whose memory the session gives, of a mount with several: by its PCI address, or its place in the mount's option, a number
  * from 0. NULL, as lanefs_connect does it: what LANEFS_GPU in the environment names so, else the GPU that is current for the calling thread,
- * else the first that the process sees; where that is none of the mount's, lanefs_connect leaves it at the mount's first. EBUSY: the session has memory already; ENODEV: the mount has no such GPU.
+ * else the first that the process sees; where that is none of the mount's, lanefs_connect leaves it at the mount's first.
+ *
+ * Errors: EBUSY, the session has memory already; ENODEV, the mount has no such GPU; daemon errors, and with NULL GPU errors.
  */
 int lanefs_use(lanefs *s, const char *device);
 
@@ -76,12 +88,20 @@ struct lanefs_buffer {
 	void *mapped, *device, *base, *gpu, *external; /* private to the library */
 };
 
-/* Maps length bytes of fd at offset as device memory. length 0 means to the end of the file. fd may be closed afterwards. */
+/*
+ * Maps length bytes of fd at offset as device memory. length 0 means to the end of the file. fd may be closed afterwards.
+ *
+ * Errors: EBADF, fd is none, or O_PATH; EXDEV, it is of another mount; EACCES, it is not open for reading, or for LANEFS_PRIVATE for writing; EINVAL,
+ * flags are none, or the range is empty or not in the file; ENOMEM, the pool is full, or the user has as much as one may; EMFILE, as many mappings; EIO and
+ * other errors of a read of the file; daemon errors.
+ */
 int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b);
 
 /*
  * Maps a buffer on the GPU that its memory belongs to, in CUDA's primary context of the device or on HIP's device. Stores the address
  * for kernels and copies. The GPU's library is opened at run time. Only LANEFS_PRIVATE memory may be written to.
+ *
+ * Errors: ENOTSUP, the memory is the CPU's (its address is b->data), or of a kind that this library cannot map; EPROTO, the daemon's handle is malformed; GPU errors.
  */
 int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address);
 
@@ -95,19 +115,41 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b);
  * the daemon. */
 uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b);
 
-/* Waits until a buffer may have a new generation. Returns 1, or 0 after timeout milliseconds. After the end of the daemon all have. */
+/*
+ * Waits until a buffer may have a new generation. Returns 1, or 0 after timeout milliseconds. After the end of the daemon all have.
+ *
+ * Errors: EINTR, a signal came.
+ */
 int lanefs_wait(lanefs *s, int timeout);
 
-/* Writes length bytes at start of b to fd at offset. They are durable when it returns. */
+/*
+ * Writes length bytes at start of b to fd at offset. They are durable when it returns.
+ *
+ * Errors: EINVAL, the range is not in the buffer, or the buffer is not LANEFS_PRIVATE; EBADF, EXDEV, fd as with lanefs_map; EACCES, it is not open for
+ * writing, or with O_APPEND; those of write(2) and fsync(2), ENOSPC and EIO for two; GPU errors; daemon errors.
+ */
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length);
 
-/* Makes the daemon import memory of the program: size bytes, a multiple of 4096, at offset of fd. Stores a handle. */
+/*
+ * Makes the daemon import memory of the program: size bytes, a multiple of 4096, at offset of fd. Stores a handle.
+ *
+ * Errors: EINVAL, the range is not in the memory or not of whole pages, or fd is no memory of that kind, or could shrink; EPERM, a legacy IPC handle of neither root nor
+ * the mount's user; EOPNOTSUPP, the mount's driver does not import that kind; ENOMEM, EMFILE, the user has as much as one may; EBADF, fd is none; daemon errors.
+ */
 int lanefs_register(lanefs *s, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle);
 
-/* Registers memory that the program has mapped at address, so that batches into it and out of it need no stage. */
+/*
+ * Registers memory that the program has mapped at address, so that batches into it and out of it need no stage.
+ *
+ * Errors: as lanefs_register.
+ */
 int lanefs_register_at(lanefs *s, const void *address, int fd, enum lanefs_kind kind, uint64_t offset, uint64_t size, uint32_t *handle);
 
-/* Makes the file fd known to rings. The flags with which it was opened say which requests are allowed. Stores a handle. */
+/*
+ * Makes the file fd known to rings. The flags with which it was opened say which requests are allowed. Stores a handle.
+ *
+ * Errors: EBADF, fd is none, or O_PATH; EXDEV, it is of another mount; EINVAL, it is no regular file; EMFILE, there are as many as there may be; daemon errors.
+ */
 int lanefs_open(lanefs *s, int fd, uint32_t *handle);
 
 /* Requests of the session's rings that succeeded, and their bytes, by how they went. Stages use rings, too. */
@@ -119,10 +161,18 @@ struct lanefs_moved {
 	char why[64];                  /* the beginning of the reason */
 };
 
-/* Asks the daemon. EOPNOTSUPP: it is older than this. */
+/*
+ * Asks the daemon.
+ *
+ * Errors: EOPNOTSUPP, it is older than this; daemon errors.
+ */
 int lanefs_how_moved(lanefs *s, struct lanefs_moved *m);
 
-/* Closes a handle of lanefs_register or lanefs_open, after requests that name it have ended. */
+/*
+ * Closes a handle of lanefs_register or lanefs_open, after requests that name it have ended.
+ *
+ * Errors: EBADF, there is no such handle; daemon errors.
+ */
 int lanefs_release(lanefs *s, uint32_t handle);
 
 enum lanefs_op {
@@ -142,18 +192,26 @@ struct lanefs_request {
 
 struct lanefs_completion {
 	uint64_t data;
-	int64_t result; /* bytes, fewer than length only at the end of the file; or a negative errno */
+	int64_t result; /* bytes, fewer than length only at the end of the file; or a negative errno: EBADF, no such handle; EACCES, not opened for that;
+	                   EINVAL, a range not in the memory, an op that is none; ESHUTDOWN, the mount ends; those of read(2), write(2), fsync(2) */
 	uint64_t reserved[2];
 };
 
-/* Makes a ring for up to entries requests in flight, a power of two. */
+/*
+ * Makes a ring for up to entries requests in flight, a power of two.
+ *
+ * Errors: EINVAL, entries is none or too many; EMFILE, there are as many rings as there may be; daemon errors.
+ */
 lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries);
 
-/* Submits up to n requests, as many as there is room for, and returns how many. */
+/* Submits up to n requests, as many as there is room for, and returns how many. Errors: none; what is wrong with a request its completion says. */
 int lanefs_ring_submit(lanefs_ring *r, const struct lanefs_request *q, unsigned n);
 
-/* Takes up to n completions and returns how many. Waits for the first one, timeout milliseconds at most (-1: for ever). ECONNRESET: the
- * daemon has ended, and there are no more. */
+/*
+ * Takes up to n completions and returns how many. Waits for the first one, timeout milliseconds at most (-1: for ever).
+ *
+ * Errors: ECONNRESET, the daemon has ended, and there are no more; EINTR, a signal came.
+ */
 int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, int timeout);
 
 void lanefs_ring_free(lanefs_ring *r);
@@ -167,6 +225,7 @@ void lanefs_ring_free(lanefs_ring *r);
  */
 typedef struct lanefs_stage lanefs_stage;
 
+/* Errors: EINVAL, size is not 1 MiB to 256 MiB; ENOMEM, EMFILE, as with lanefs_register and lanefs_ring_new; daemon errors. */
 lanefs_stage *lanefs_stage_new(lanefs *s, size_t size);
 
 /* Waits for the stage's copies on streams, and frees it. */
@@ -183,13 +242,17 @@ struct lanefs_piece {
  * stream is a CUstream or hipStream_t, NULL the default stream. The memory is written to in the stream's order: after what is on the stream
  * now, and before what is put there after the call. The call waits for the file, not for the stream. Memory that no GPU knows is
  * written to when the call returns. Pieces must not overlap in memory.
+ *
+ * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, or memory that no GPU knows is given with a
+ * stream; EFAULT, a piece ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
+ * ended; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
  */
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
 
-/* Writes likewise what the memory holds after what is on the stream now. The call waits for both. A sync makes it durable. */
+/* Writes likewise what the memory holds after what is on the stream now. The call waits for both. A sync makes it durable. Errors: as lanefs_read_batch. */
 int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
 
-/* A batch of one piece. */
+/* A batch of one piece. Errors: as lanefs_read_batch. */
 int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream);
 int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream);
 
@@ -200,6 +263,8 @@ int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, u
  *
  * Batches of a stage go in the order of the calls. For streams that do not depend on one another make a stage each. Where a GPU's streams
  * cannot wait for the host, and for memory that no GPU knows, the call does all of it.
+ *
+ * Errors: as lanefs_read_batch, of what is found before anything is on the stream; the rest is in *done.
  */
 int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);
 int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);

@@ -267,7 +267,7 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 	lanefs_stage_drain(o);
 	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
-	if (o->dead || (!t && lanefs_stage_target(st, b.base + piece[b.first].memory_offset, stream, &b.target)))
+	if (o->dead || (!t && lanefs_batch_target(&b, stream)))
 		lanefs_batch_give_up(&b);
 	else if (!lanefs_direct(&b))
 		run(&b);

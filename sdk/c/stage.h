@@ -138,6 +138,9 @@ HIDDEN void lanefs_direct_end(struct lanefs_stage *st);
 /* A batch as lanefs_read_batch and lanefs_write_batch, of memory that is known to be t. Copies have ended when it returns: nothing else is on t's stream. */
 HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, const struct target *t, int64_t *results);
 
+/* Finds out how a batch's memory is reached, and that all of it is, so. EINVAL: it is of several devices; EFAULT: it is not there. */
+HIDDEN int lanefs_batch_target(struct batch *b, void *stream);
+
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);
 

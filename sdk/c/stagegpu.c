@@ -9,6 +9,7 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /*
  * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
@@ -19,6 +20,7 @@ enum { BLOCKS = 4, THREADS = 512 };                                    /* enough
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
+enum { PAGE_SIZE = 4096, POPULATE_READ = 22 };                          /* MADV_POPULATE_READ; Linux before 5.14 has none: EINVAL */
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
@@ -103,6 +105,45 @@ again:
 	}
 	if (stream)
 		return lanefs_fail(EINVAL, "the memory is ordinary memory, which no GPU knows, and has no place on a stream: give none, or pin the memory");
+	return 0;
+}
+
+/* Whether n bytes of ordinary memory are there. What a GPU has given back is known neither to it nor to the CPU. */
+static int there(const char *p, uint64_t n)
+{
+	uintptr_t at = (uintptr_t)p & ~(uintptr_t)(PAGE_SIZE - 1);
+	return madvise((void *)at, ((uintptr_t)p + n - at + PAGE_SIZE - 1) & ~(uintptr_t)(PAGE_SIZE - 1), POPULATE_READ) == 0 || (errno != ENOMEM && errno != EFAULT);
+}
+
+int lanefs_batch_target(struct batch *b, void *stream)
+{
+	const struct lanefs_piece *first = &b->piece[b->first];
+	struct target *t = &b->target, at;
+	if (lanefs_stage_target(b->st, b->base + first->memory_offset, stream, t))
+		return -1;
+	if (!t->gpu) { /* only a program with a GPU's library can have given back a GPU's memory */
+		for (int i = 0; i < LIBRARIES; i++)
+			if (loaded[i] && !there(b->base + first->memory_offset, first->length))
+				return lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
+		return 0;
+	}
+	at = *t;
+	for (size_t i = b->first; i < b->pieces; i++) {
+		const struct lanefs_piece *q = &b->piece[i];
+		uint64_t p = (uint64_t)(uintptr_t)b->base + q->memory_offset;
+		if (q->length == 0)
+			continue;
+		if (p < at.start || p - at.start >= at.size) { /* of another allocation */
+			if (lanefs_stage_target(b->st, (void *)(uintptr_t)p, stream, &at))
+				return -1;
+			if (at.gpu != t->gpu)
+				return lanefs_fail(EINVAL, "the pieces are in memory of several devices: make a batch for each");
+			t->kernels &= at.kernels;
+			t->device &= at.device;
+		}
+		if (at.whole && q->length > at.size - (p - at.start))
+			return lanefs_fail(EFAULT, "a piece ends beyond its allocation");
+	}
 	return 0;
 }
 

@@ -1,0 +1,44 @@
+package ctest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/cuda"
+)
+
+// TestBadInput: memory, streams and handles that are not what a call needs, with two GPUs of a stand-in for libcuda.
+func TestBadInput(t *testing.T) {
+	for _, tool := range []string{"cc", "make"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: make deps installs it", tool)
+		}
+	}
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	run(t, "make", "-s", "-C", "..", "BUILD="+dir)
+	test := filepath.Join(dir, "testbad")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testbad.c"), filepath.Join(dir, "liblanefs.a"), "-pthread", "-ldl")
+	m := sharetest.New(t, 64*mib, 32*mib)
+	content := make([]byte, 2*mib+17)
+	for i := range content {
+		content[i] = byte(i % 251)
+	}
+	f := m.Write("file", content)
+	require.NoError(t, f.Close())
+	cmd := exec.Command(test, f.Name())
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0,1",
+		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "ok\n", string(out))
+	got, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	require.True(t, string(content) == string(got), "the file changed")
+}

@@ -1,0 +1,193 @@
+/*
+ * Run by a Go test beside this: testbad FILE, a file of a mount with device memory, whose byte i is i % 251, with memory of two GPUs of the stand-in
+ * for libcuda (lab/cuda). Input that is bad gets an error at once, and what is right gets the right bytes. The file is as it was at the end. Prints "ok".
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lanefs.h"
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
+#define FAILS(code, call) do { errno = 0; int64_t n_ = (call); if (n_ != -1 || errno != (code)) { fprintf(stderr, "%s:%d: %s: %lld, errno %d (%s)\n", __FILE__, __LINE__, #call, (long long)n_, errno, lanefs_error()); exit(1); } } while (0)
+
+enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
+
+static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
+static void *context[2];
+
+static void load(void)
+{
+	int (*init)(unsigned), (*retain)(void **, int);
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	WANT(lib);
+	*(void **)&init = dlsym(lib, "cuInit");
+	*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain");
+	*(void **)&current = dlsym(lib, "cuCtxSetCurrent");
+	*(void **)&mem_alloc = dlsym(lib, "cuMemAlloc_v2");
+	*(void **)&mem_free = dlsym(lib, "cuMemFree_v2");
+	*(void **)&create = dlsym(lib, "cuStreamCreate");
+	*(void **)&destroy = dlsym(lib, "cuStreamDestroy_v2");
+	*(void **)&sync_stream = dlsym(lib, "cuStreamSynchronize");
+	WANT(init(0) == 0 && retain(&context[0], 0) == 0 && retain(&context[1], 1) == 0);
+}
+
+static char *memory(int device, size_t n)
+{
+	void *p;
+	WANT(current(context[device]) == 0 && mem_alloc(&p, n) == 0);
+	memset(p, 'x', n); /* the stand-in's device memory is the CPU's, too */
+	return p;
+}
+
+static int right(const char *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if ((unsigned char)p[i] != (off + i) % 251)
+			return 0;
+	return 1;
+}
+
+static int all(const char *p, char c, size_t n)
+{
+	while (n > 0 && p[n - 1] == c)
+		n--;
+	return n == 0;
+}
+
+static void devices(lanefs_stage *st, uint32_t f)
+{
+	char *m[2] = {memory(0, BIG), memory(1, BIG)};
+	struct lanefs_piece p[PIECES];
+	int64_t got[PIECES];
+	for (int i = 0; i < 4; i++) { /* either device's, whichever is current */
+		WANT(current(context[i / 2]) == 0 && lanefs_read_into(st, f, m[i % 2], (uint64_t)i, 100000, NULL) == 100000);
+		WANT(current(context[i % 2]) == 0 && sync_stream(NULL) == 0 && right(m[i % 2], (uint64_t)i, 100000));
+	}
+	memset(m[0], 'x', BIG);
+	memset(m[1], 'x', BIG);
+	for (int few = 0; few < 2; few++) { /* by a kernel, and by copies */
+		for (int i = 0; i < PIECES; i++)
+			p[i] = (struct lanefs_piece){(uint64_t)i * 100, (uint64_t)i * 1000, 500};
+		size_t n = few ? 3 : PIECES;
+		p[1].memory_offset = (uint64_t)(m[1] - m[0]);
+		FAILS(EINVAL, lanefs_read_batch(st, f, m[0], p, n, NULL, got)); /* one is in the other's memory */
+		FAILS(EINVAL, lanefs_write_batch(st, f, m[0], p, n, NULL, NULL));
+		p[1].memory_offset = BIG - 499;
+		FAILS(EFAULT, lanefs_read_batch(st, f, m[0], p, n, NULL, got)); /* one ends beyond the allocation */
+		FAILS(EFAULT, lanefs_write_batch(st, f, m[0], p, n, NULL, NULL));
+		FAILS(EFAULT, lanefs_read_async(st, f, m[0], p, n, NULL, got, got));
+	}
+	FAILS(EFAULT, lanefs_read_into(st, f, m[0] + 1, 0, BIG, NULL));
+	FAILS(EINVAL, lanefs_read_into(st, f, m[0], 0, UINT64_MAX, NULL));
+	WANT(sync_stream(NULL) == 0 && all(m[0], 'x', BIG) && all(m[1], 'x', BIG));
+	/* Freed, and then another's. */
+	WANT(current(context[0]) == 0 && mem_free(m[0]) == 0);
+	FAILS(EFAULT, lanefs_read_into(st, f, m[0], 0, 1000, NULL));
+	FAILS(EFAULT, lanefs_write_from(st, f, m[0], 0, 1000, NULL));
+	char *again = memory(1, 8192);
+	if (again == m[0]) {
+		WANT(lanefs_read_into(st, f, again, 3, 8192, NULL) == 8192 && sync_stream(NULL) == 0 && right(again, 3, 8192));
+		FAILS(EFAULT, lanefs_read_into(st, f, again, 3, 8193, NULL));
+	}
+	WANT(mem_free(again) == 0 && mem_free(m[1]) == 0);
+}
+
+static void streams(lanefs_stage *st, uint32_t f)
+{
+	char *m = memory(0, BIG), *want = malloc(BIG);
+	struct lanefs_piece p[PIECES];
+	void *own, *others, *dead;
+	for (int i = 0; i < PIECES; i++)
+		p[i] = (struct lanefs_piece){(uint64_t)i * 2000, (uint64_t)i * 2000, 2000};
+	WANT(want && current(context[1]) == 0 && create(&others, NON_BLOCKING) == 0);
+	WANT(current(context[0]) == 0 && create(&own, NON_BLOCKING) == 0 && create(&dead, NON_BLOCKING) == 0 && destroy(dead) == 0);
+	void *const good[] = {own, NULL, (void *)1, (void *)2};
+	for (int i = 0; i < 4; i++)
+		for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
+			int64_t done = -7;
+			memset(m, 'x', BIG);
+			WANT(lanefs_read_batch(st, f, m, p, n, good[i], NULL) == (int64_t)(n * 2000) && sync_stream(good[i]) == 0 && right(m, 0, n * 2000));
+			memset(m, 'x', BIG);
+			WANT(lanefs_read_async(st, f, m, p, n, good[i], NULL, &done) == 0 && sync_stream(good[i]) == 0 && done == (int64_t)(n * 2000) && right(m, 0, n * 2000));
+			WANT(lanefs_write_batch(st, f, m, p, n, good[i], NULL) == (int64_t)(n * 2000));
+		}
+	/* A destroyed one, and the other device's: the driver's error, at once, and the stage serves the next. */
+	for (int i = 0; i < 2; i++)
+		for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
+			void *bad = i ? others : dead;
+			int64_t done = -7;
+			FAILS(EIO, lanefs_read_batch(st, f, m, p, n, bad, NULL));
+			WANT(strstr(lanefs_error(), ": error 400"));
+			FAILS(EIO, lanefs_write_batch(st, f, m, p, n, bad, NULL));
+			WANT(lanefs_read_async(st, f, m, p, n, bad, NULL, &done) == -1 || done == -EIO);
+			memset(m, 'x', BIG);
+			WANT(lanefs_read_batch(st, f, m, p, n, own, NULL) == (int64_t)(n * 2000) && sync_stream(own) == 0 && right(m, 0, n * 2000));
+		}
+	FAILS(EINVAL, lanefs_read_into(st, f, want, 0, 1000, own)); /* what no GPU knows is on no stream */
+	WANT(destroy(own) == 0 && destroy(others) == 0 && mem_free(m) == 0);
+	free(want);
+}
+
+static void handles(lanefs *s, lanefs_stage *st, int fd, uint64_t size)
+{
+	uint32_t a, b, reader;
+	char *m = memory(0, BIG);
+	int copy = dup(fd), only;
+	WANT(copy >= 0 && lanefs_open(s, copy, &a) == 0 && lanefs_open(s, copy, &b) == 0 && a != b && close(copy) == 0);
+	WANT(lanefs_release(s, a) == 0);
+	WANT(lanefs_read_into(st, b, m, 5, 1000, NULL) == 1000 && sync_stream(NULL) == 0 && right(m, 5, 1000)); /* its own, whatever happens to the others */
+	FAILS(EBADF, lanefs_read_into(st, a, m, 0, 1000, NULL));
+	WANT(lanefs_release(s, a) == -1 && lanefs_release(s, 12345) == -1);
+	FAILS(EBADF, lanefs_open(s, copy, &a)); /* closed */
+	/* Beyond the file: what is there, and zeroes; nothing. */
+	memset(m, 'x', BIG);
+	WANT(lanefs_read_into(st, b, m, size - 10, 1000, NULL) == 10 && sync_stream(NULL) == 0 && right(m, size - 10, 10) && all(m + 10, 0, 990) && m[1000] == 'x');
+	WANT(lanefs_read_into(st, b, m, size + 10, 1000, NULL) == 0);
+	/* A descriptor that may not be written to. */
+	char link[64];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	WANT((only = open(link, O_RDONLY)) >= 0 && lanefs_open(s, only, &reader) == 0);
+	FAILS(EACCES, lanefs_write_from(st, reader, m, 0, 1000, NULL));
+	WANT(lanefs_read_into(st, reader, m, 9, 1000, NULL) == 1000 && sync_stream(NULL) == 0 && right(m, 9, 1000));
+	WANT(lanefs_release(s, reader) == 0 && lanefs_release(s, b) == 0 && close(only) == 0);
+	/* A child has neither session nor stage. */
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		alarm(60);
+		FAILS(EPERM, lanefs_read_into(st, b, m, 0, 1000, NULL));
+		FAILS(EPERM, lanefs_open(s, fd, &a));
+		_exit(0);
+	}
+	int status;
+	WANT(waitpid(child, &status, 0) == child && status == 0 && mem_free(m) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct stat st;
+	uint32_t f;
+	int fd = argc == 2 ? open(argv[1], O_RDWR) : -1;
+	WANT(fd >= 0 && fstat(fd, &st) == 0);
+	alarm(120);
+	load();
+	lanefs *s = lanefs_connect(fd);
+	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;
+	WANT(stage && lanefs_open(s, fd, &f) == 0);
+	devices(stage, f);
+	streams(stage, f);
+	handles(s, stage, fd, (uint64_t)st.st_size);
+	lanefs_stage_free(stage);
+	lanefs_close(s);
+	puts("ok");
+	return 0;
+}
