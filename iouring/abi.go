@@ -27,12 +27,16 @@ const (
 
 // Operations.
 const (
-	OpNop      = 0
-	OpReadv    = 1
-	OpWritev   = 2
-	OpRead     = 22
-	OpWrite    = 23
-	OpURingCmd = 46
+	OpNop         = 0
+	OpReadv       = 1
+	OpWritev      = 2
+	OpReadFixed   = 4
+	OpWriteFixed  = 5
+	OpRead        = 22
+	OpWrite       = 23
+	OpURingCmd    = 46
+	OpReadvFixed  = 60 // Linux 6.15
+	OpWritevFixed = 61
 )
 
 // params is struct io_uring_params.

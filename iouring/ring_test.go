@@ -30,6 +30,12 @@ func TestLayout(t *testing.T) {
 	require.EqualValues(t, 48, unsafe.Offsetof(WideSQE{}.Cmd))
 	require.EqualValues(t, 16, unsafe.Sizeof(CQE{}))
 	require.EqualValues(t, 24, unsafe.Sizeof(eventsArg{}))
+	require.EqualValues(t, 32, unsafe.Sizeof(rsrcRegister{}))
+	require.EqualValues(t, 16, unsafe.Offsetof(rsrcRegister{}.data))
+	require.EqualValues(t, 32, unsafe.Sizeof(rsrcUpdate{}))
+	require.EqualValues(t, 24, unsafe.Offsetof(rsrcUpdate{}.nr))
+	require.EqualValues(t, 16+256*8, unsafe.Sizeof(probe{}))
+	require.EqualValues(t, 16, unsafe.Offsetof(probe{}.ops))
 }
 
 // TestRing: entries come back with what they were given, over many turns of both rings, wide or not.

@@ -25,6 +25,13 @@ type Transport interface {
 	Close() error
 }
 
+// BorrowedMapper is a Transport to which it makes a difference whose memory is: what a caller has lent may be cut up or given back by the caller
+// while it is mapped.
+type BorrowedMapper interface {
+	// MapBorrowed is Map for such memory.
+	MapBorrowed(m gpu.Memory, off, n int64) (nvme.IOVA, error)
+}
+
 // Leaver is a Transport to a device that may be taken away while it is in use.
 type Leaver interface {
 	// OnLeave has f called before the device is given back, nil for nothing: what kernels have of its BAR is taken back first. An error

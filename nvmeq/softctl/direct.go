@@ -25,9 +25,19 @@ type direct struct {
 	free  []int // the last used is taken first: stages are few
 	begun int   // started and not submitted
 	ended []int // being completed
+	held  map[*region]*use
 
 	waiting sync.RWMutex // shared by those who await, so that the ring stays
 }
+
+// use is what a ring has had of a region that stays where it is.
+type use struct {
+	commands int
+	held     int // what Ring.Hold gave; 0: nothing
+}
+
+// holdAfter is after how many commands of a queue it registers a region: to pin it costs as much as a few of them gain.
+const holdAfter = 8
 
 // directSlot is a command under way.
 type directSlot struct {
@@ -62,7 +72,7 @@ func (c *Controller) newDirect(size uint32) *direct {
 		c.ringFailed(err)
 		return nil
 	}
-	d := &direct{ring: ring, slots: make([]directSlot, n)}
+	d := &direct{ring: ring, slots: make([]directSlot, n), held: map[*region]*use{}}
 	for i := range d.slots {
 		d.slots[i].data.mover, d.slots[i].data.least = c.opt.Mover, slotStage
 		d.free = append(d.free, n-1-i)
@@ -88,7 +98,47 @@ func (c *Controller) Path() string {
 	if err := c.noRing.Load(); err != nil {
 		return "O_DIRECT by calls that wait: " + (*err).Error()
 	}
+	if err := c.notHeld.Load(); err != nil {
+		return "O_DIRECT by io_uring, memory not registered: " + (*err).Error()
+	}
 	return "O_DIRECT by io_uring"
+}
+
+// hold is the number by which d's ring knows the memory of a command, 0 where it does not: of pieces of several regions, of memory that somebody else
+// may cut up meanwhile, and of what the kernel does not pin.
+func (c *Controller) hold(d *direct, v *vector) int {
+	r := v.pieces[0].r
+	if v.staged || !r.stays {
+		return 0
+	}
+	for _, p := range v.pieces[1:] {
+		if p.r != r {
+			return 0
+		}
+	}
+	u := d.held[r]
+	if u == nil {
+		u = &use{}
+		d.held[r] = u
+	}
+	if u.commands++; u.commands == holdAfter {
+		var err error
+		if u.held, err = d.ring.Hold(r.host); err != nil && c.notHeld.CompareAndSwap(nil, &err) {
+			c.log.Warn("io_uring does not take memory: each command pins its own", "error", err)
+		}
+	}
+	return u.held
+}
+
+// drop lets go of a region that is not mapped any more. No command is under way.
+func (d *direct) drop(r *region) {
+	if d == nil || d.held[r] == nil {
+		return
+	}
+	if u := d.held[r]; u.held != 0 {
+		d.ring.Drop(u.held)
+	}
+	delete(d.held, r)
 }
 
 // inFlight is how many commands are under way.
@@ -127,7 +177,9 @@ func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int6
 			return dataTransferError
 		}
 	}
-	if err := d.ring.Start(at, v.host(), off, write, durable); err != nil {
+	data := v.host()
+	data.In(c.hold(d, v))
+	if err := d.ring.Start(at, data, off, write, durable); err != nil {
 		return c.mediaStatus(verb(write), ns, off, fault(write), err)
 	}
 	s.cmd, s.ns, s.off, s.n = *cmd, ns, off, n

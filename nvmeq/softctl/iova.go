@@ -25,6 +25,7 @@ type region struct {
 	mem        gpu.Memory
 	off        int64  // of the mapping in mem
 	host       []byte // nil where mem has no host view
+	stays      bool   // ordinary pages of this process, which keep their place until they are unmapped
 }
 
 // addressSpace is what the controller reaches by DMA.
@@ -41,7 +42,7 @@ func newAddressSpace(m copyengine.Mover) *addressSpace {
 	return s
 }
 
-func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+func (s *addressSpace) add(m gpu.Memory, off, n int64, borrowed bool) (nvme.IOVA, error) {
 	if off < 0 || n <= 0 || off%pageMin != 0 || n%pageMin != 0 {
 		return 0, fmt.Errorf("map %d bytes from offset %d: both must be multiples of %d", n, off, pageMin)
 	}
@@ -54,6 +55,7 @@ func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	} else if s.mover == nil {
 		return 0, fmt.Errorf("map %v memory: the CPU cannot address it, and no Mover was given that could", m.Kind())
 	}
+	r.stays = r.host != nil && !borrowed && m.Reach().Owner == gpu.OwnerPages
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.base = s.next

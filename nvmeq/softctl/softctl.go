@@ -44,6 +44,7 @@ type Controller struct {
 	threads  *threads // nil: Step works on the I/O queues
 	flushers sync.WaitGroup
 	noRing   atomic.Pointer[error] // why queues have no io_uring; nil: they have, if the image is a block device
+	notHeld  atomic.Pointer[error] // why memory is not registered with them
 	errors   errorLog
 
 	mu       sync.Mutex // registers, admin queue, everything below
@@ -60,6 +61,8 @@ type Controller struct {
 var (
 	_ controller.Transport = (*Controller)(nil)
 	_ controller.Stepper   = (*Controller)(nil)
+
+	_ controller.BorrowedMapper = (*Controller)(nil)
 
 	_ controller.StickyFlush = (*Controller)(nil)
 	_ controller.HereStepper = (*Controller)(nil)
@@ -137,7 +140,14 @@ func (c *Controller) SetInjector(i Injector) {
 	c.injector.Store(&i)
 }
 
-func (c *Controller) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) { return c.dma.add(m, off, n) }
+func (c *Controller) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+	return c.dma.add(m, off, n, false)
+}
+
+// MapBorrowed implements controller.BorrowedMapper: what is borrowed is not registered with an io_uring.
+func (c *Controller) MapBorrowed(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+	return c.dma.add(m, off, n, true)
+}
 
 // Unmap returns when no command uses the mapping any more. It fails with the mover's Stuck where the memory has no host view: then the
 // device may use it yet.
@@ -146,26 +156,29 @@ func (c *Controller) Unmap(a nvme.IOVA) error {
 	if err != nil {
 		return err
 	}
-	c.quiesce()
+	c.quiesce(r)
 	if s, ok := c.opt.Mover.(interface{ Stuck() error }); ok && r.host == nil {
 		return s.Stuck()
 	}
 	return nil
 }
 
-// quiesce waits until no step uses the previous address table any more.
-func (c *Controller) quiesce() {
+// quiesce waits until no step uses the previous address table any more, nor a ring the regions that are gone from it.
+func (c *Controller) quiesce(gone ...*region) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.quiesceLocked()
+	c.quiesceLocked(gone...)
 }
 
 // quiesceLocked waits for the steps of I/O queues that began before.
-func (c *Controller) quiesceLocked() {
+func (c *Controller) quiesceLocked(gone ...*region) {
 	for i := range c.sq {
 		if q := c.sq[i].Load(); q != nil && i > 0 {
 			q.mu.Lock()
 			c.finishAll(q)
+			for _, r := range gone {
+				q.direct.drop(r)
+			}
 			q.mu.Unlock()
 		}
 	}

@@ -13,16 +13,20 @@ import (
 type Buffers struct {
 	iov []unix.Iovec
 	n   int64 // bytes in all runs
+	in  int   // all runs are in what Ring.Hold gave this number; 0: they are in nothing of the kind
 }
 
 // Reset takes all runs out.
-func (b *Buffers) Reset() { b.iov, b.n = b.iov[:0], 0 }
+func (b *Buffers) Reset() { b.iov, b.n, b.in = b.iov[:0], 0, 0 }
 
 // Add appends a run.
 func (b *Buffers) Add(p []byte) {
 	b.iov = append(b.iov, iovec(p))
 	b.n += int64(len(p))
 }
+
+// In says that all runs are within memory to which a ring's Hold has given a number. It holds until Reset.
+func (b *Buffers) In(held int) { b.in = held }
 
 // gather copies all bytes to p, which is long enough.
 func (b *Buffers) gather(p []byte) {

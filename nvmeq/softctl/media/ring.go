@@ -25,6 +25,8 @@ type Ring struct {
 	ring     *iouring.Ring
 	ops      []ringOp // by slot
 	inFlight int      // started and not reaped
+	file     ringFile
+	memory   ringMemory
 }
 
 type ringOp struct {
@@ -47,8 +49,8 @@ func (r *Ring) StartDiscard(slot int, off, n int64) error {
 		return err
 	}
 	r.ops[slot] = ringOp{off: off, discard: n}
-	e := r.ring.Next()
-	e.Opcode, e.FD, e.UserData = iouring.OpURingCmd, int32(r.m.fd), uint64(slot)
+	e := r.next(slot)
+	e.Opcode = iouring.OpURingCmd
 	e.Off, e.Addr, e.Addr3 = uringDiscard, uint64(off), uint64(n)
 	r.inFlight++
 	return nil
@@ -85,7 +87,9 @@ func (m *Image) NewRing(n int) (*Ring, error) {
 	case err != nil:
 		return nil, err
 	}
-	return &Ring{m: m, ring: r, ops: make([]ringOp, n)}, nil
+	ring := &Ring{m: m, ring: r, ops: make([]ringOp, n)}
+	ring.register()
+	return ring, nil
 }
 
 // Start begins a read or write of b at off. slot must be free. An error means that nothing was begun.
@@ -95,28 +99,23 @@ func (r *Ring) Start(slot int, b *Buffers, off int64, write, durable bool) error
 	}
 	o := &r.ops[slot]
 	*o = ringOp{b: b, off: off, write: write, durable: durable}
-	iov := b.iov
+	iov, held := b.iov, b.in
 	if len(iov) > iovMax || !r.m.direct.takes(b) {
 		o.bounce = alignedBytes(b.n)
 		if write {
 			b.copyOut(o.bounce, 0)
 		}
 		o.iov = iovec(o.bounce)
-		iov = unsafe.Slice(&o.iov, 1)
+		iov, held = unsafe.Slice(&o.iov, 1), 0
 	}
-	e := r.ring.Next()
-	e.FD, e.Off, e.UserData = int32(r.m.fd), uint64(off), uint64(slot)
+	e := r.next(slot)
+	e.Off = uint64(off)
 	if len(iov) == 1 {
-		e.Opcode, e.Addr, e.Len = iouring.OpRead, uint64(uintptr(unsafe.Pointer(iov[0].Base))), uint32(iov[0].Len)
-		if write {
-			e.Opcode = iouring.OpWrite
-		}
+		e.Addr, e.Len = uint64(uintptr(unsafe.Pointer(iov[0].Base))), uint32(iov[0].Len)
 	} else {
-		e.Opcode, e.Addr, e.Len = iouring.OpReadv, uint64(uintptr(unsafe.Pointer(&iov[0]))), uint32(len(iov))
-		if write {
-			e.Opcode = iouring.OpWritev
-		}
+		e.Addr, e.Len = uint64(uintptr(unsafe.Pointer(&iov[0]))), uint32(len(iov))
 	}
+	e.Opcode, e.BufIndex = r.memory.operation(len(iov) > 1, write, held)
 	if durable {
 		e.OpFlags = unix.RWF_DSYNC
 	}
@@ -188,5 +187,6 @@ func (r *Ring) Close() {
 			return // the kernel may still use the memory of the ring and of its commands: they are left
 		}
 	}
+	r.unregister()
 	r.ring.Close()
 }

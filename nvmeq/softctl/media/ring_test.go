@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/iouring"
 )
 
 // TestRingDiscard: a discard goes by the ring, beside reads, and, where the kernel knows no such command, by a call; one past the end of
@@ -78,4 +80,78 @@ func TestRingDiscard(t *testing.T) {
 	}
 	require.Error(t, err)
 	require.Zero(t, r.InFlight())
+}
+
+// TestRingRegisters: what a kernel does not register, the descriptor, places for memory, or the memory, is used as it is; a place is used again.
+func TestRingRegisters(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	file := filepath.Join(t.TempDir(), "image")
+	full := bytes.Repeat([]byte("y"), 1<<20)
+	require.NoError(t, os.WriteFile(file, full, 0o600))
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	defer exec.Command("losetup", "-d", dev).Run()
+	places, set, descriptor := makeBuffers, setBuffer, registerFile
+	defer func() { makeBuffers, setBuffer, registerFile = places, set, descriptor }()
+	for name, tc := range map[string]struct {
+		mistake func()
+		file    bool
+		want    string // of Hold's error
+	}{
+		"all":        {func() {}, true, ""},
+		"descriptor": {func() { registerFile = func(*iouring.Ring, int) error { return unix.EMFILE } }, false, ""},
+		"places":     {func() { makeBuffers = func(*iouring.Ring, int) error { return unix.EINVAL } }, true, "invalid argument"},
+		"memory":     {func() { setBuffer = func(*iouring.Ring, int, []byte) error { return unix.ENOMEM } }, true, "ulimit -l"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			makeBuffers, setBuffer, registerFile = places, set, descriptor
+			tc.mistake()
+			m, err := Open(dev, Options{BlockSize: 512, Log: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			defer m.Close()
+			r, err := m.NewRing(4)
+			if err != nil {
+				t.Skipf("SKIPPED: no io_uring here: %v", err)
+			}
+			defer r.Close()
+			require.EqualValues(t, tc.file, r.file)
+			p := alignedBytes(8192)
+			for range 2 * heldMost { // each place many times
+				held, err := r.Hold(p)
+				if tc.want != "" {
+					require.ErrorContains(t, err, tc.want)
+					require.Zero(t, held)
+				} else {
+					require.NoError(t, err)
+				}
+				clear(p)
+				var b Buffers
+				b.Add(p)
+				b.In(held)
+				require.NoError(t, r.Start(0, &b, 4096, false, false))
+				require.NoError(t, r.Submit())
+				_, err, ok := r.Reap()
+				for end := time.Now().Add(time.Minute); !ok && time.Now().Before(end); _, err, ok = r.Reap() {
+					r.Await()
+				}
+				require.NoError(t, err)
+				require.Equal(t, full[:len(p)], p)
+				if tc.want != "" {
+					return
+				}
+				r.Drop(held)
+			}
+			for range heldMost {
+				_, err = r.Hold(p)
+				require.NoError(t, err)
+			}
+			_, err = r.Hold(p)
+			require.ErrorIs(t, err, ErrHeldNoMore)
+		})
+	}
 }
