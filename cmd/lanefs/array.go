@@ -5,14 +5,19 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/md"
 )
 
-// DEVICE may be the members of an md array, in any order, separated by commas: ADDR,ADDR or IMAGE,IMAGE, or partitions of them.
+// DEVICE may be the members of an md array, in any order, separated by commas: ADDR,ADDR or IMAGE,IMAGE, or partitions of them. With pN among
+// them partition N of the array is meant, which the kernel calls md0pN.
+
+var arrayPartName = regexp.MustCompile(`^p([1-9][0-9]{0,3})$`)
 
 // splitList takes a list of devices apart. One whose parts do not all look like devices is one name: a file's, or a label with a comma.
 func splitList(arg string) []string {
@@ -20,7 +25,10 @@ func splitList(arg string) []string {
 	if _, err := os.Lstat(arg); err == nil || len(list) == 1 {
 		return []string{arg}
 	}
-	for _, one := range list {
+	for i, one := range list {
+		if i > 0 && arrayPartName.MatchString(one) {
+			continue
+		}
 		w, err := splitDevice(one)
 		_, _, tag := parseTag(one)
 		if _, there := os.Lstat(one); err != nil || !tag && there != nil && !pciAddress.MatchString(w.Device) && !strings.Contains(one, "/") {
@@ -33,6 +41,13 @@ func splitList(arg string) []string {
 // take fills in what device is meant, and checks that it can be opened.
 func (c *mountConfig) take(arg string) error {
 	list := splitList(arg)
+	part := 0
+	if m := arrayPartName.FindStringSubmatch(list[len(list)-1]); m != nil && len(list) > 1 {
+		if _, err := os.Lstat(m[0]); err != nil { // a file of that name is a member
+			part, _ = strconv.Atoi(m[1])
+			list = list[:len(list)-1]
+		}
+	}
 	var all []where
 	for _, one := range list {
 		w, err := c.resolve(one)
@@ -50,6 +65,9 @@ func (c *mountConfig) take(arg string) error {
 	if err := c.CheckDevice(isFunction(all[0].Device)); err != nil {
 		return usage(fmt.Errorf("device %q: %w", arg, err))
 	}
+	if len(all) == 1 && part > 0 {
+		return fmt.Errorf("device %q: p%d is a partition of an array, and one member is named; a partition of a device is %s-part%[2]d", arg, part, list[0])
+	}
 	if len(all) == 1 {
 		c.use(all[0])
 		return nil
@@ -58,7 +76,10 @@ func (c *mountConfig) take(arg string) error {
 	for _, w := range all {
 		names = append(names, w.String())
 	}
-	c.Device, c.Members = strings.Join(names, ","), all
+	if part > 0 {
+		names = append(names, fmt.Sprintf("p%d", part))
+	}
+	c.Device, c.Part, c.Members = strings.Join(names, ","), part, all
 	return nil
 }
 
@@ -86,6 +107,9 @@ func (c *mountConfig) units() []*mountConfig {
 
 // name is the device, its namespace and partition.
 func (c *mountConfig) name() string {
+	if len(c.Members) > 0 {
+		return c.Device
+	}
 	w := where{Device: c.Device, Part: c.Part}
 	if isFunction(c.Device) {
 		w.NSID = c.NSID
@@ -115,7 +139,9 @@ func (s *stack) assemble(cfg *mountConfig, log *slog.Logger) (err error) {
 	for _, u := range s.all() {
 		members = append(members, md.Member{Name: u.cfg.name(), Dev: u.disk()})
 	}
-	s.array, err = md.Open(members)
+	if s.array, err = md.Open(members); err == nil && len(cfg.Members) > 0 {
+		s.arrayPart, err = openPart(s.array, cfg, log)
+	}
 	return err
 }
 
@@ -124,7 +150,10 @@ func (s *stack) all() []*unit { return append([]*unit{&s.unit}, s.others...) }
 
 // disk is the device that a volume is on.
 func (s *stack) disk() blockdev.Device {
-	if s.array != nil {
+	switch {
+	case s.arrayPart != nil:
+		return s.arrayPart
+	case s.array != nil:
 		return s.array
 	}
 	return s.unit.disk()

@@ -30,6 +30,9 @@ func TestSplitList(t *testing.T) {
 		"PARTUUID=1,PARTUUID=2":                {"PARTUUID=1", "PARTUUID=2"},
 		"no,such":                              {"no,such"},
 		"0000:04:00.0,":                        {"0000:04:00.0,"},
+		"0000:04:00.0,05:00.0,p2":              {"0000:04:00.0", "05:00.0", "p2"},
+		"p1,0000:04:00.0":                      {"p1,0000:04:00.0"},
+		"0000:04:00.0,p0":                      {"0000:04:00.0,p0"},
 	} {
 		require.Equal(t, want, splitList(arg), arg)
 	}

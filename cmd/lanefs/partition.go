@@ -86,25 +86,23 @@ func (c *mountConfig) resolve(arg string) (w where, err error) {
 	return w, err
 }
 
-// openPart opens the partition that is meant.
-func (u *unit) openPart(log *slog.Logger) error {
-	cfg := u.cfg
+// openPart opens the partition of a disk that is meant; nil: all of the disk is.
+func openPart(d blockdev.Device, cfg *mountConfig, log *slog.Logger) (*partition.Device, error) {
 	if cfg.Part == 0 {
-		return nil
+		return nil, nil
 	}
-	t, err := partition.Read(u.dev)
+	t, err := partition.Read(d)
 	if err != nil {
-		return fmt.Errorf("%s-part%d: %w; without -part%[2]d all of the device is meant", cfg.Device, cfg.Part, err)
+		return nil, fmt.Errorf("%s: partition %d: %w; without it all of the device is meant", cfg.name(), cfg.Part, err)
 	}
 	if t.Damage != "" {
 		log.Warn("the first partition table is damaged, its copy at the end of the disk is used; gdisk repairs it", "device", cfg.Device, "damage", t.Damage)
 	}
 	p, err := t.Find(cfg.Part)
 	if err != nil {
-		return fmt.Errorf("%s: %w", cfg.Device, err)
+		return nil, fmt.Errorf("%s: %w", cfg.Device, err)
 	}
-	u.part = partition.Open(u.dev, p)
-	return nil
+	return partition.Open(d, p), nil
 }
 
 // disk is the unit's namespace, or the partition of it that is meant.

@@ -17,10 +17,11 @@ import (
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
 type stack struct {
-	unit              // the only one, or the first of an array
-	others []*unit    // of an array
-	array  *md.Device // nil: the volume is on the unit itself
-	vol    *ext4.FS
+	unit                        // the only one, or the first of an array
+	others    []*unit           // of an array
+	array     *md.Device        // nil: the volume is on the unit itself
+	arrayPart *partition.Device // nil: all of the array
+	vol       *ext4.FS
 }
 
 // unit is a namespace and what drives it. Those of an array have a runtime and buffers in common.
@@ -66,7 +67,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 		u.dev = devs[i]
 	}
 	for _, u := range s.all() {
-		if err := u.openPart(log); err != nil {
+		if u.part, err = openPart(u.dev, u.cfg, log); err != nil {
 			return s, err
 		}
 	}
@@ -151,6 +152,9 @@ func (s *stack) Close() error {
 	var errs []error
 	if s.vol != nil {
 		errs = append(errs, s.vol.Close())
+	}
+	if s.arrayPart != nil {
+		errs = append(errs, s.arrayPart.Close())
 	}
 	if s.array != nil {
 		errs = append(errs, s.array.Close())
