@@ -26,9 +26,12 @@ import (
 // mapper is a software controller that counts what is mapped for it, and refuses when told to.
 type mapper struct {
 	*softctl.Controller
-	mapped int
-	fail   error
+	mapped   int
+	borrowed []nvme.IOVA
+	fail     error
 }
+
+func (m *mapper) Borrowed(at nvme.IOVA) { m.borrowed = append(m.borrowed, at) }
 
 func (m *mapper) Map(g gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	if m.fail != nil {
@@ -130,10 +133,16 @@ func TestTogetherMaps(t *testing.T) {
 	require.ErrorIs(t, err, refused)
 	require.Equal(t, one, extra())
 	maps[1].fail = nil
+	for _, m := range maps {
+		m.borrowed = nil
+	}
 	at, err := devs[1].Attach(g)
 	require.NoError(t, err)
 	require.NoError(t, devs[0].Read(8<<20, at.Slice(0, 4096)))
 	require.Equal(t, "written by 0", string(g.Host()[:12]))
+	for _, m := range maps {
+		require.Len(t, m.borrowed, 1, "what is attached is another's, and the pool's own is not")
+	}
 	at.Release()
 	require.NoError(t, g.Close())
 	require.Equal(t, one, extra())

@@ -112,13 +112,12 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 // Borrow maps the caller's memory for the controller: all whole pages of it. Close of the chunk unmaps it, and leaves it open.
 func (c *Controller) Borrow(m gpu.Memory) (*Chunk, error) {
 	n := m.Size() / PageSize * PageSize
-	mapping := c.t.Map
-	if t, ok := c.t.(BorrowedMapper); ok {
-		mapping = t.MapBorrowed
-	}
-	at, err := mapping(m, 0, n)
+	at, err := c.t.Map(m, 0, n)
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes of %v memory for %s: %w", n, m.Kind(), c.t.Name(), err)
+	}
+	if t, ok := c.t.(Borrower); ok {
+		t.Borrowed(at)
 	}
 	d := &DMA{Mem: m, c: c, mapped: at, IOVA: at, Addr: m.Addr(), Host: m.Host(), Size: n, borrowed: true}
 	c.keep(d)

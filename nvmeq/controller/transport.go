@@ -25,11 +25,10 @@ type Transport interface {
 	Close() error
 }
 
-// BorrowedMapper is a Transport to which it makes a difference whose memory is: what a caller has lent may be cut up or given back by the caller
-// while it is mapped.
-type BorrowedMapper interface {
-	// MapBorrowed is Map for such memory.
-	MapBorrowed(m gpu.Memory, off, n int64) (nvme.IOVA, error)
+// Borrower is a Transport to which it makes a difference whose memory is: what a caller has lent may be cut up by the caller while it is mapped.
+type Borrower interface {
+	// Borrowed says that what is mapped at an address is such memory. It follows Map, and comes before any use.
+	Borrowed(at nvme.IOVA)
 }
 
 // Leaver is a Transport to a device that may be taken away while it is in use.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // replacePages puts other pages in the place of memory: who has pinned the old ones does not see them.
@@ -64,12 +66,15 @@ func TestDirectHolds(t *testing.T) {
 			if tc.broken {
 				require.NoError(t, unix.Mprotect(m.b[96<<10:100<<10], unix.PROT_NONE))
 			}
-			mapping := h.c.Map
-			if tc.borrowed {
-				mapping = h.c.MapBorrowed
+			mapping := func() nvme.IOVA {
+				a, err := h.c.Map(m, 0, m.Size())
+				require.NoError(t, err)
+				if tc.borrowed {
+					h.c.Borrowed(a)
+				}
+				return a
 			}
-			a, err := mapping(m, 0, m.Size())
-			require.NoError(t, err)
+			a := mapping()
 			for range 2 * holdAfter {
 				h.scattered(q, uint64(a))
 				require.True(t, bytes.Equal(turned, m.b[:64<<10]))
@@ -98,8 +103,7 @@ func TestDirectHolds(t *testing.T) {
 			}
 			require.NoError(t, h.c.Unmap(a))
 			require.Empty(t, d.held)
-			a, err = mapping(m, 0, m.Size())
-			require.NoError(t, err)
+			a = mapping()
 			h.scattered(q, uint64(a))
 			require.True(t, bytes.Equal(turned, m.b[:64<<10]), "the mapping before is not held any more")
 			require.NoError(t, h.c.Close())

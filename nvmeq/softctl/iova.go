@@ -42,7 +42,7 @@ func newAddressSpace(m copyengine.Mover) *addressSpace {
 	return s
 }
 
-func (s *addressSpace) add(m gpu.Memory, off, n int64, borrowed bool) (nvme.IOVA, error) {
+func (s *addressSpace) add(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	if off < 0 || n <= 0 || off%pageMin != 0 || n%pageMin != 0 {
 		return 0, fmt.Errorf("map %d bytes from offset %d: both must be multiples of %d", n, off, pageMin)
 	}
@@ -55,13 +55,23 @@ func (s *addressSpace) add(m gpu.Memory, off, n int64, borrowed bool) (nvme.IOVA
 	} else if s.mover == nil {
 		return 0, fmt.Errorf("map %v memory: the CPU cannot address it, and no Mover was given that could", m.Kind())
 	}
-	r.stays = r.host != nil && !borrowed && m.Reach().Owner == gpu.OwnerPages
+	r.stays = r.host != nil && m.Reach().Owner == gpu.OwnerPages
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.base = s.next
 	s.next = (r.base + r.size + iovaGap + iovaAlign - 1) &^ (iovaAlign - 1)
 	s.table.Store(&table{s.table.Load().root.insert(&r)})
 	return nvme.IOVA(r.base), nil
+}
+
+// borrowed says that the memory at a may be cut up by whose it is.
+func (s *addressSpace) borrowed(a nvme.IOVA) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var r *region
+	if _, _, ok := s.table.Load().find(uint64(a), 1, &r); ok {
+		r.stays = false
+	}
 }
 
 var errNotMapped = errors.New("no mapping begins there")

@@ -62,7 +62,7 @@ func TestWalkPRP(t *testing.T) {
 	for _, page := range []int{4096, 8192, 65536} {
 		for i := range 300 {
 			s := newAddressSpace(nil)
-			a, err := s.add(m, 0, m.Size(), false)
+			a, err := s.add(m, 0, m.Size())
 			require.NoError(t, err)
 			n := (1 + r.IntN(16)) * 512
 			if i%3 == 1 {
@@ -98,7 +98,7 @@ func merged(e []extent) (r []extent) {
 func TestWalkPRPBadEntries(t *testing.T) {
 	m := newMemory(t, 4<<20)
 	s := newAddressSpace(nil)
-	a, err := s.add(m, 0, m.Size(), false)
+	a, err := s.add(m, 0, m.Size())
 	require.NoError(t, err)
 	base := uint64(a)
 	const lists = 2 << 20 // the list pages' offset
@@ -150,7 +150,7 @@ func FuzzWalkPRP(f *testing.F) {
 	m := newMemory(f, 64<<10)
 	f.Fuzz(func(t *testing.T, prp1, prp2 uint64, blocks uint32, list []byte) {
 		s := newAddressSpace(nil)
-		a, err := s.add(m, 0, m.Size(), false)
+		a, err := s.add(m, 0, m.Size())
 		require.NoError(t, err)
 		clear(m.b)
 		for i := 0; i+8 <= len(m.b); i += 8 { // entries that are nearly right

@@ -62,7 +62,7 @@ var (
 	_ controller.Transport = (*Controller)(nil)
 	_ controller.Stepper   = (*Controller)(nil)
 
-	_ controller.BorrowedMapper = (*Controller)(nil)
+	_ controller.Borrower = (*Controller)(nil)
 
 	_ controller.StickyFlush = (*Controller)(nil)
 	_ controller.HereStepper = (*Controller)(nil)
@@ -141,13 +141,11 @@ func (c *Controller) SetInjector(i Injector) {
 }
 
 func (c *Controller) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
-	return c.dma.add(m, off, n, false)
+	return c.dma.add(m, off, n)
 }
 
-// MapBorrowed implements controller.BorrowedMapper: what is borrowed is not registered with an io_uring.
-func (c *Controller) MapBorrowed(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
-	return c.dma.add(m, off, n, true)
-}
+// Borrowed implements controller.Borrower: such memory is not registered with an io_uring.
+func (c *Controller) Borrowed(at nvme.IOVA) { c.dma.borrowed(at) }
 
 // Unmap returns when no command uses the mapping any more. It fails with the mover's Stuck where the memory has no host view: then the
 // device may use it yet.
