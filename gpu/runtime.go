@@ -136,6 +136,7 @@ type Facts struct {
 	Arch         string // "x86_64", "gfx942", "sm_90"
 	Runtime      string // the library and its version
 	PCI          string // 0000:c1:00.0; of one of several host runtimes host:1, else empty
+	UUID         string // GPU-…, MIG-…; empty: not known
 	Memory       int64  // bytes of device memory
 	Granularity  int64  // of VMM mappings, bytes; 0: there are none
 	WaveSize     int    // lanes that run in step

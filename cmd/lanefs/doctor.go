@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +50,7 @@ func examinedRuntimes() (all []doctor.Runtime) {
 	for _, name := range []string{"host", "cuda", "hip"} {
 		all = append(all, doctor.Runtime{Name: name, Needed: name == "host",
 			Open:    func() (gpu.Runtime, error) { return openNamed(name, quiet) },
-			Further: func(n int) (gpu.Runtime, error) { return openOrdinal(name, n, false, quiet) }})
+			Further: func(n int) (gpu.Runtime, error) { return openOne(name, strconv.Itoa(n), false, quiet) }})
 	}
 	return all
 }

@@ -24,10 +24,10 @@ type gpuRuntime interface {
 // gpus are the runtimes of GPUs, in the order in which auto tries them.
 var gpus = []struct {
 	name string
-	open func(ordinal int) (gpuRuntime, error)
+	open func(which string) (gpuRuntime, error)
 }{
-	{"hip", func(n int) (gpuRuntime, error) { return opened(hip.Open(hip.Options{Device: n})) }},
-	{"cuda", func(n int) (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{Device: n})) }},
+	{"hip", func(which string) (gpuRuntime, error) { return opened(hip.Open(hip.Options{Device: which})) }},
+	{"cuda", func(which string) (gpuRuntime, error) { return opened(cuda.Open(cuda.Options{Device: which})) }},
 }
 
 // opened turns a nil *T into a nil runtime.
@@ -66,16 +66,22 @@ func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 
 // openGPUs opens what --gpu names: one runtime, or several of a kind.
 func (c *drive) openGPUs(cfg *mountConfig, log *slog.Logger) error {
-	for i, n := range cfg.GPUs {
-		rt, err := openOrdinal(cfg.GPU, n, len(cfg.GPUs) > 1, log)
+	seen := map[string]string{}
+	for i, which := range cfg.GPUs {
+		rt, err := openOne(cfg.GPU, which, len(cfg.GPUs) > 1, log)
 		if err != nil {
-			return fmt.Errorf("--gpu %s:%d: %w", cfg.GPU, n, err)
+			return fmt.Errorf("--gpu %s:%s: %w", cfg.GPU, which, err)
 		}
 		if i == 0 {
 			c.rt = rt
-			continue
+		} else {
+			c.more = append(c.more, rt)
 		}
-		c.more = append(c.more, rt)
+		facts := rt.Facts()
+		if other, twice := seen[facts.Identity()]; twice {
+			return fmt.Errorf("--gpu %s:%s is the same device as %s:%s: %s", cfg.GPU, which, cfg.GPU, other, facts.Identity())
+		}
+		seen[facts.Identity()] = which
 	}
 	if len(cfg.GPUs) > 0 {
 		return nil
@@ -85,18 +91,18 @@ func (c *drive) openGPUs(cfg *mountConfig, log *slog.Logger) error {
 	return err
 }
 
-// openOrdinal opens one of a runtime's devices. Of a host runtime there are as many as are asked for.
-func openOrdinal(name string, n int, several bool, log *slog.Logger) (gpu.Runtime, error) {
+// openOne opens one of a runtime's devices. Of a host runtime there are as many as are asked for.
+func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, error) {
 	if name == "host" {
 		o := host.Options{}
 		if several {
-			o.Device = fmt.Sprintf("host:%d", n)
+			o.Device = "host:" + which
 		}
 		return host.Open(o)
 	}
 	for _, g := range gpus {
 		if g.name == name {
-			return openGPU(func() (gpuRuntime, error) { return g.open(n) }, log)
+			return openGPU(func() (gpuRuntime, error) { return g.open(which) }, log)
 		}
 	}
 	return nil, fmt.Errorf("no runtime %q", name)
@@ -113,7 +119,7 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 		if !auto && g.name != name {
 			continue
 		}
-		rt, err := openGPU(func() (gpuRuntime, error) { return g.open(0) }, log)
+		rt, err := openGPU(func() (gpuRuntime, error) { return g.open("") }, log)
 		if err == nil {
 			return rt, nil
 		}

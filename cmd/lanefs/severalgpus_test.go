@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -153,13 +154,64 @@ func TestSeveralAMDGPUs(t *testing.T) {
 	out, err := pythonSession(p, path, p.env...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, r.Runtime.PCI+" 2\n", string(out))
-	require.Equal(t, "0: "+r.Runtime.PCI+", address\n1: "+second+", address\n", currentGPU(t, p, path))
+	require.Equal(t, "0: "+r.Runtime.PCI+", address\n1: "+second+", address\n", currentGPU(t, p)(path, true))
 	p.ok("umount", dir)
 	fsck(t, image)
 }
 
-// currentGPU is a C program that makes one device current, and then the other.
-func currentGPU(t *testing.T, p *place, path string) string {
+// TestWhichGPU: a device is named by its UUID and its address, and a program's device is the mount's whatever order either process sees them in.
+func TestWhichGPU(t *testing.T) {
+	p := newHIPPlace(t, "", "LANEFS_SHIM_DEVICES=3")
+	image, dir := p.image("image", 32), p.mkdir("mnt")
+	const first, second, third, id2, id3 = "0000:00:00.0", "0000:00:01.0", "0000:00:02.0", "GPU-c1f0e0d100005eed", "GPU-c1f0e0d200005eed"
+	out := p.ok("doctor")
+	for _, s := range []string{first + ", GPU-c1f0e0d000005eed", second + ", " + id2 + "; --gpu hip:0,1 takes it", third + ", " + id3 + "; --gpu hip:0,2 takes it"} {
+		require.Contains(t, out, s)
+	}
+	for which, says := range map[string]string{
+		"GPU-c1f": "is the beginning of two devices' names: 0: GPU-", "GPU-77": `--gpu hip:GPU-77: hip runtime: no device is "GPU-77"; there are 0: GPU-c1f0e0d000005eed at 0000:00:00.0, 1: `,
+		"00:03.0": "no device is", "1," + id2: "--gpu hip:" + id2 + " is the same device as hip:1: " + second,
+	} {
+		require.Contains(t, p.fails("mount", "--gpu", "hip:"+which, image, dir), says, which)
+	}
+	env := p.env
+	hidden := append(slices.Clone(env), "HIP_VISIBLE_DEVICES=0")
+	p.env = hidden
+	require.Contains(t, p.fails("mount", "--gpu", "hip:"+id2, image, dir), `(HIP_VISIBLE_DEVICES is "0", `)
+
+	// A mount that sees them in another order, of the third by its UUID and the second by its address.
+	p.env = append(slices.Clone(env), "HIP_VISIBLE_DEVICES=2,0,1")
+	p.ok("mount", "--gpu", "hip:"+id3[:12]+",00:01.0", "-o", "vram=16M,lanes=2", image, dir)
+	r, err := p.stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{third, second}, []string{r.Runtime.PCI, r.Runtime.More[0].PCI})
+	path := filepath.Join(dir, "weights")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("0123456789abcdef"), 200000), 0o644))
+	program := currentGPU(t, p)
+	for _, c := range []struct{ env, says string }{
+		{"HIP_VISIBLE_DEVICES=1,2", "0: " + second + ", address\n1: " + third + ", address\n"},
+		{"HIP_VISIBLE_DEVICES=2,1", "0: " + third + ", address\n1: " + second + ", address\n"},
+		{"ROCR_VISIBLE_DEVICES=2,1", "0: " + third + ", address\n1: " + second + ", address\n"},
+		{"LANEFS_SHIM_DEVICES=3", "0: " + third + ", address\n1: " + second + ", address\n"}, // its first is none of the mount's: the mount's first
+	} {
+		p.env = append(slices.Clone(env), c.env)
+		require.Equal(t, c.says, program(path, true), c.env)
+	}
+	// A program that does not see the mount's devices gets no address, and an error that says so.
+	p.env = hidden
+	require.Contains(t, program(path, false), "hipDeviceGetByPCIBusId: error")
+	for gpu, want := range map[string]string{"HIP_VISIBLE_DEVICES=2": third, "HIP_VISIBLE_DEVICES=1": second} {
+		out, err := pythonSession(p, path, append(slices.Clone(env), gpu)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, want+" 2\n", string(out))
+	}
+	p.env = env
+	p.ok("umount", dir)
+	fsck(t, image)
+}
+
+// currentGPU builds a C program that makes one device current, and then the other.
+func currentGPU(t *testing.T, p *place) func(path string, works bool) string {
 	program := p.path("current")
 	require.NoError(t, os.WriteFile(program+".c", []byte(`
 #include <fcntl.h>
@@ -189,9 +241,11 @@ int main(int argc, char **argv)
 		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	cmd := exec.Command(program, path)
-	cmd.Env = append(os.Environ(), p.env...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return string(out)
+	return func(path string, works bool) string {
+		cmd := exec.Command(program, path)
+		cmd.Env = append(os.Environ(), p.env...)
+		out, err := cmd.CombinedOutput()
+		require.Equal(t, works, err == nil, "%s", out)
+		return string(out)
+	}
 }

@@ -147,7 +147,7 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	p := c.pool
 	f := p.Runtime().Facts()
 	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(p.Kind()),
-		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.PCI), Name: wire.Text(f.Name), More: uint16(len(c.s.c.Pools) - 1)}
+		Granule: uint64(p.Granule()), PoolSize: uint64(p.Size()), Slots: wire.Slots, Device: wire.Text(f.Identity()), Name: wire.Text(f.Name), More: uint16(len(c.s.c.Pools) - 1)}
 	if p.Key(1, 0, 1).Owner != 0 {
 		reply.Writable = 1
 	}

@@ -19,7 +19,6 @@ package cuda
 
 import (
 	"fmt"
-	"os"
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -29,7 +28,9 @@ import (
 
 // Options are what can be chosen of the device; the zero value is good.
 type Options struct {
-	Device int // ordinal, as CUDA_VISIBLE_DEVICES leaves them
+	// Device is an ordinal, as CUDA_VISIBLE_DEVICES leaves them, a UUID or the beginning of one, or a PCI address; empty: the first. A MIG instance
+	// is seen only if CUDA_VISIBLE_DEVICES names it, or is not set and nothing has opened the library before.
+	Device string
 }
 
 // Runtime implements gpu.Runtime.
@@ -43,6 +44,9 @@ const minDriver = 11000
 
 // Open opens a device. The error says in one line what is missing: the driver, a new enough driver, a device.
 func Open(o Options) (*Runtime, error) {
+	if gpu.IsMIG(o.Device) {
+		dynlib.Setenv("CUDA_VISIBLE_DEVICES", o.Device)
+	}
 	lib, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("cuda runtime: %w", err)
@@ -54,15 +58,9 @@ func Open(o Options) (*Runtime, error) {
 	return &Runtime{Device: driver.New(c), lib: lib}, nil
 }
 
-func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
-	var n, dev int32
-	if err := l.Early(l.deviceGetCount, uintptr(unsafe.Pointer(&n))); err != nil {
-		return c, err
-	}
-	if ordinal < 0 || ordinal >= int(n) {
-		return c, fmt.Errorf("device %d does not exist: the driver shows %d (CUDA_VISIBLE_DEVICES is %q)", ordinal, n, os.Getenv("CUDA_VISIBLE_DEVICES"))
-	}
-	if err := l.Early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal)); err != nil {
+func (l *library) openDevice(which string) (c driver.Config, err error) {
+	dev, err := l.find(which)
+	if err != nil {
 		return c, err
 	}
 	c = driver.Config{API: &l.API, HostFlags: hostFlags, Loaded: l.loadFunctions}
@@ -86,8 +84,8 @@ func (l *library) readFacts(c *driver.Config, dev int32) error {
 		return err
 	}
 	f.Name = dynlib.Buffer(name[:])
-	var bus [32]byte
-	if err := l.Early(l.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(dev)); err != nil {
+	at, err := l.listed(dev)
+	if err != nil {
 		return err
 	}
 	var total uint64
@@ -118,7 +116,7 @@ func (l *library) readFacts(c *driver.Config, dev int32) error {
 	}
 	f.Arch = fmt.Sprintf("sm_%d%d", a[attrMajor], a[attrMinor])
 	f.Runtime = "CUDA driver API " + l.versionString()
-	f.PCI = pciAddress(dynlib.Buffer(bus[:]))
+	f.PCI, f.UUID = at.PCI, at.UUID
 	f.Memory, f.Granularity = int64(total), int64(granularity)
 	f.WaveSize, f.Units = int(a[attrWarpSize]), int(a[attrUnits])
 	f.Imports = []gpu.ExportKind{gpu.ExportPOSIX, gpu.ExportLegacy}

@@ -19,6 +19,7 @@ type library struct {
 	init, driverGetVersion, getErrorName, getErrorString                                            driver.Call
 	deviceGetCount, deviceGet, deviceGetName, deviceGetPCIBusID, deviceTotalMem, deviceGetAttribute driver.Call
 	primaryCtxRetain, primaryCtxRelease                                                             driver.Call
+	deviceGetUUID, deviceGetUUID2                                                                   driver.Call
 	allocationGranularity, handleForAddressRange                                                    driver.Call
 	functionCount, enumerateFunctions, funcLoad, flushWrites                                        driver.Call
 }
@@ -28,6 +29,7 @@ func (l *library) symbols() []dynlib.Symbol {
 	return []dynlib.Symbol{
 		l.deviceGetCount.Required("cuDeviceGetCount"), l.deviceGet.Required("cuDeviceGet"),
 		l.deviceGetName.Required("cuDeviceGetName"), l.deviceGetPCIBusID.Required("cuDeviceGetPCIBusId"),
+		l.deviceGetUUID.Required("cuDeviceGetUuid"), l.deviceGetUUID2.Optional("cuDeviceGetUuid_v2", "CUDA 11.4", "MIG instances are not told apart"),
 		l.deviceTotalMem.Required("cuDeviceTotalMem_v2"), l.deviceGetAttribute.Required("cuDeviceGetAttribute"),
 		l.primaryCtxRetain.Required("cuDevicePrimaryCtxRetain"), l.primaryCtxRelease.Required("cuDevicePrimaryCtxRelease_v2"),
 		l.SetCurrent.Required("cuCtxSetCurrent"),

@@ -49,7 +49,7 @@ func TestAbsent(t *testing.T) {
 	r, err := Open(Options{})
 	if err == nil {
 		require.NoError(t, r.Close())
-		_, err = Open(Options{Device: 99})
+		_, err = Open(Options{Device: "99"})
 		require.ErrorContains(t, err, "device 99 does not exist: the driver shows")
 		return
 	}

@@ -2,8 +2,6 @@ package hip
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -13,21 +11,14 @@ import (
 
 // openDevice asks HIP for what the kernels and the memory kinds need.
 func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
-	var n int32
-	if err := l.Early(l.deviceCount, uintptr(unsafe.Pointer(&n))); err != nil {
-		return c, err
-	}
-	if ordinal < 0 || ordinal >= int(n) {
-		return c, fmt.Errorf("device %d does not exist: ROCm shows %d (HIP_VISIBLE_DEVICES is %q)", ordinal, n, os.Getenv("HIP_VISIBLE_DEVICES"))
-	}
 	c = driver.Config{API: &l.API, Current: uintptr(ordinal)}
 	f := &c.Facts
 	var name [256]byte
 	if err := l.Early(l.deviceName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)), uintptr(ordinal)); err != nil {
 		return c, err
 	}
-	var bus [32]byte
-	if err := l.Early(l.devicePCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(ordinal)); err != nil {
+	at, err := l.listed(ordinal)
+	if err != nil {
 		return c, err
 	}
 	var total uint64
@@ -42,7 +33,7 @@ func (l *library) openDevice(ordinal int) (c driver.Config, err error) {
 			return c, err
 		}
 	}
-	f.Name, f.PCI, f.Memory = dynlib.Buffer(name[:]), strings.ToLower(dynlib.Buffer(bus[:])), int64(total)
+	f.Name, f.PCI, f.UUID, f.Memory = dynlib.Buffer(name[:]), at.PCI, at.UUID, int64(total)
 	f.Runtime = "ROCm " + l.versionString()
 	// The counter that kernels read runs at 100 MHz on all four architectures, if the library does not say otherwise.
 	f.ClockHz = 100e6

@@ -41,7 +41,7 @@ import (
 
 // Options are what can be chosen of the device; the zero value is good.
 type Options struct {
-	Device int // ordinal, as HIP_VISIBLE_DEVICES leaves them
+	Device string // an ordinal, as HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES leave them, a UUID or the beginning of one, or a PCI address; empty: the first
 }
 
 // Runtime implements gpu.Runtime.
@@ -58,12 +58,16 @@ func Open(o Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hip runtime: %w", err)
 	}
-	c, err := lib.openDevice(o.Device)
+	ordinal, err := lib.find(o.Device)
+	if err != nil {
+		return nil, fmt.Errorf("hip runtime: %w", err)
+	}
+	c, err := lib.openDevice(ordinal)
 	if err != nil {
 		return nil, fmt.Errorf("hip runtime: %w", err)
 	}
 	r := &Runtime{lib: lib, notes: lib.missing()}
-	if r.agent, c.Facts.Arch, err = lib.findAgent(o.Device); err != nil {
+	if r.agent, c.Facts.Arch, err = lib.findAgent(ordinal); err != nil {
 		return nil, fmt.Errorf("hip runtime: %w", err)
 	}
 	c.HostFlags = func(kind gpu.MemKind) uintptr { return hostFlags(kind, c.Facts.Arch, lib.version) }

@@ -21,6 +21,7 @@ type library struct {
 
 	init, runtimeGetVersion, getErrorName, getErrorString                    driver.Call
 	deviceCount, deviceName, devicePCIBusID, deviceTotalMem, deviceAttribute driver.Call
+	deviceUUID                                                               driver.Call
 	malloc, extMalloc, free, allocationGranularity                           driver.Call
 	hsaInit, statusString, agentInfo, pointerInfo                            driver.Call
 	interopMap, interopUnmap, exportDMABUF, exportDMABUF2, closeDMABUF       driver.Call
@@ -37,6 +38,7 @@ func (l *library) hipSymbols() []dynlib.Symbol {
 	return []dynlib.Symbol{
 		l.deviceCount.Required("hipGetDeviceCount"), l.deviceName.Required("hipDeviceGetName"),
 		l.devicePCIBusID.Required("hipDeviceGetPCIBusId"), l.deviceTotalMem.Required("hipDeviceTotalMem"),
+		l.deviceUUID.Optional("hipDeviceGetUuid", "ROCm 5.2", "no device is named by its UUID"),
 		l.deviceAttribute.Required("hipDeviceGetAttribute"), l.SetCurrent.Required("hipSetDevice"),
 		l.HostAlloc.Required("hipHostMalloc"), l.HostFree.Required("hipHostFree"),
 		l.HostRegister.Required("hipHostRegister"), l.HostUnregister.Required("hipHostUnregister"),

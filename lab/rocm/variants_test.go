@@ -123,7 +123,7 @@ func TestAbsent(t *testing.T) {
 
 func TestDeviceNumber(t *testing.T) {
 	gputest.Keep(t, device)
-	_, err := hip.Open(hip.Options{Device: 99})
+	_, err := hip.Open(hip.Options{Device: "99"})
 	require.ErrorContains(t, err, "hip runtime: device 99 does not exist: ROCm shows ")
 }
 

@@ -51,6 +51,38 @@ static void *load(const char *const *names)
 	return NULL;
 }
 
+enum { UUID = 16, UUID_TEXT = 41 };
+
+/* The UUID of a MIG instance, as MIG-…; empty: it is none, but all of a GPU. Several are at one PCI address. */
+static void mig(struct gpu *g, int device, char *text)
+{
+	unsigned char whole[UUID] = {0}, u[UUID] = {0};
+	text[0] = 0;
+	if (g->hip || CALL(g, "DeviceGetUuid", (void *, int), whole, device) || CALL(g, "DeviceGetUuid_v2", (void *, int), u, device) || memcmp(whole, u, UUID) == 0)
+		return;
+	snprintf(text, UUID_TEXT, "MIG-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
+		u[11], u[12], u[13], u[14], u[15]);
+}
+
+/* The device of that name: a PCI address, or what mig gives. */
+static int find(struct gpu *g, const char *device)
+{
+	char text[UUID_TEXT];
+	int n = 0, rc;
+	if (strncmp(device, "MIG-", 4)) {
+		rc = CALL(g, "DeviceGetByPCIBusId", (int *, const char *), &g->ordinal, device);
+		return rc ? lanefs_gpu_bad(g, "DeviceGetByPCIBusId", rc) : 0;
+	}
+	if ((rc = CALL(g, "DeviceGetCount", (int *), &n)))
+		return lanefs_gpu_bad(g, "DeviceGetCount", rc);
+	for (g->ordinal = 0; g->ordinal < n; g->ordinal++) {
+		mig(g, g->ordinal, text);
+		if (strcmp(text, device) == 0)
+			return 0;
+	}
+	return lanefs_fail(ENODEV, "the memory is of a MIG instance that this process does not see");
+}
+
 static int start(struct gpu *g, const char *device)
 {
 	static const char *const cuda[] = {"libcuda.so.1", NULL};
@@ -61,9 +93,7 @@ static int start(struct gpu *g, const char *device)
 	int rc = CALL(g, "Init", (unsigned), 0);
 	if (rc)
 		return lanefs_gpu_bad(g, "Init", rc);
-	if (device && (rc = CALL(g, "DeviceGetByPCIBusId", (int *, const char *), &g->ordinal, device)))
-		return lanefs_gpu_bad(g, "DeviceGetByPCIBusId", rc);
-	return 0;
+	return device ? find(g, device) : 0;
 }
 
 int lanefs_gpu_current(int hip, char *device, int size)
@@ -73,8 +103,14 @@ int lanefs_gpu_current(int hip, char *device, int size)
 		return -1;
 	if (CALL(&g, hip ? "GetDevice" : "CtxGetDevice", (int *), &g.ordinal))
 		g.ordinal = 0; /* CUDA's threads begin without one */
+	char text[UUID_TEXT];
 	int rc = CALL(&g, "DeviceGetPCIBusId", (char *, int, int), device, size, g.ordinal);
-	return rc ? lanefs_gpu_bad(&g, "DeviceGetPCIBusId", rc) : 0;
+	if (rc)
+		return lanefs_gpu_bad(&g, "DeviceGetPCIBusId", rc);
+	mig(&g, g.ordinal, text);
+	if (text[0])
+		snprintf(device, (size_t)size, "%s", text);
+	return 0;
 }
 
 /* The caller holds the lock. */

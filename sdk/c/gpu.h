@@ -49,7 +49,7 @@ static inline void *lanefs_gpu_found(struct gpu *g, const char *name, struct fou
 /* Fails a call of the library with what it is called, without the prefix, and its error number. */
 HIDDEN int lanefs_gpu_bad(struct gpu *g, const char *what, int code);
 
-/* The GPU with a PCI address, or, if that is NULL, with an ordinal. NULL: not there, with a text. */
+/* The GPU with a PCI address or a MIG instance's UUID, or, if that is NULL, with an ordinal. NULL: not there, with a text. */
 HIDDEN struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal);
 
 /* Whether the daemon of a session has this GPU. */

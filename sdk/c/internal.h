@@ -30,7 +30,7 @@ HIDDEN void lanefs_region_end(lanefs *s, uint32_t handle);
 /* Whether the daemon has ended. */
 HIDDEN int lanefs_gone(const lanefs *s);
 
-/* The PCI address of the GPU that is current for the thread, or of the process's first. ENOENT: its library is not here. */
+/* The PCI address, or of a MIG instance the UUID, of the GPU that is current for the thread, or of the process's first. ENOENT: its library is not here. */
 HIDDEN int lanefs_gpu_current(int hip, char *device, int size);
 
 /* Waits for the program's work on the device of a buffer that is mapped there. */

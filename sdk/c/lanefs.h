@@ -37,7 +37,7 @@ enum lanefs_kind {
 
 struct lanefs_facts {
 	char runtime[8];   /* "host", "cuda", "hip" */
-	char device[64];   /* PCI address; empty for the host runtime */
+	char device[64];   /* PCI address, or a MIG instance's UUID; empty for the host runtime */
 	char name[64];
 	enum lanefs_kind kind;
 	uint64_t granule;  /* bytes; unit of allocation */
@@ -54,8 +54,8 @@ struct lanefs_facts {
 lanefs *lanefs_connect(int fd);
 
 /*
- * Chooses the GPU whose memory the session gives, of a mount with several: by its PCI address, or its place in the mount's option, a number
- * from 0. NULL, as lanefs_connect does it: what LANEFS_GPU in the environment names so, else the GPU that is current for the calling thread,
+ * Chooses the GPU whose memory the session gives, of a mount with several: by its PCI address (a MIG instance: its UUID), or its place in the
+ * mount's option, a number from 0. NULL, as lanefs_connect does it: what LANEFS_GPU in the environment names so, else the GPU that is current for the calling thread,
  * else the first that the process sees; where that is none of the mount's, lanefs_connect leaves it at the mount's first.
  *
  * Errors: EBUSY, the session has memory already; ENODEV, the mount has no such GPU; daemon errors, and with NULL GPU errors.

@@ -1,6 +1,6 @@
 /*
  * Run by a Go test beside this: testbad FILE, a file of a mount with device memory, whose byte i is i % 251, with memory of two GPUs of the stand-in
- * for libcuda (lab/cuda). Input that is bad gets an error at once, and what is right gets the right bytes. The file is as it was at the end. Prints "ok".
+ * for libcuda (lab/cuda). Without FILE it says by what name this process's device is asked for. Input that is bad gets an error at once, and what is right gets the right bytes. The file is as it was at the end. Prints "ok".
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lanefs.h"
+#include "gpu.h"
 
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
 #define FAILS(code, call) do { errno = 0; int64_t n_ = (call); if (n_ != -1 || errno != (code)) { fprintf(stderr, "%s:%d: %s: %lld, errno %d (%s)\n", __FILE__, __LINE__, #call, (long long)n_, errno, lanefs_error()); exit(1); } } while (0)
@@ -176,6 +176,14 @@ int main(int argc, char **argv)
 {
 	struct stat st;
 	uint32_t f;
+	if (argc == 1) { /* which device this process's is, and which one has that name */
+		char name[64];
+		WANT(lanefs_gpu_current(0, name, sizeof name) == 0);
+		struct gpu *g = lanefs_gpu_find(0, name, 0);
+		WANT(g && !lanefs_gpu_find(0, "MIG-00000000-0000-0000-0000-000000000000", 0) && errno == ENODEV);
+		printf("%s %d\n", name, g->ordinal);
+		return 0;
+	}
 	int fd = argc == 2 ? open(argv[1], O_RDWR) : -1;
 	WANT(fd >= 0 && fstat(fd, &st) == 0);
 	alarm(120);

@@ -150,7 +150,7 @@ API int cuDeviceGet(int *device, int ordinal) {
 
 API int cuDeviceGetName(char *name, int n, int device) {
 	COUNT();
-	return !exists(device) || snprintf(name, (size_t)n, "LaneFS stand-in %d", device) >= n ? INVALID : OK;
+	return !exists(device) || snprintf(name, (size_t)n, "LaneFS stand-in %.8s", devices[device].uuid + 4) >= n ? INVALID : OK;
 }
 
 /* As NVIDIA's: a domain of 8 digits, capital letters. */
@@ -164,9 +164,10 @@ API int cuDeviceGetPCIBusId(char *bus, int n, int device) {
 	return OK;
 }
 
-/* Of a MIG instance its own, since CUDA 11.4. */
+/* Of a MIG instance its own. */
 API int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 	COUNT();
+	memset(uuid, 0, 16);
 	if (!exists(device))
 		return INVALID_DEVICE;
 	const char *p = strchr(devices[device].uuid, '-');
@@ -180,6 +181,14 @@ API int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 		p += 2;
 	}
 	return OK;
+}
+
+/* Of a MIG instance that of its GPU. */
+API int cuDeviceGetUuid(unsigned char *uuid, int device) {
+	int rc = cuDeviceGetUuid_v2(uuid, device);
+	if (!rc && strncmp(devices[device].uuid, "MIG-", 4) == 0)
+		memset(uuid, 0xee, 16);
+	return rc;
 }
 
 API int cuDeviceGetByPCIBusId(int *device, const char *bus) {
@@ -560,3 +569,13 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 		return INVALID;
 	return put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
 }
+
+/* ---- what is not here: gpu/cuda wants to find it ---- */
+
+enum { NOT_SUPPORTED = 801 };
+#define NOT_HERE(name) API int name(void); API int name(void) { return NOT_SUPPORTED; }
+NOT_HERE(cuMemHostAlloc) NOT_HERE(cuMemFreeHost) NOT_HERE(cuMemGetInfo_v2) NOT_HERE(cuMemAddressReserve) NOT_HERE(cuMemAddressFree) NOT_HERE(cuMemCreate)
+NOT_HERE(cuMemRelease) NOT_HERE(cuMemMap) NOT_HERE(cuMemUnmap) NOT_HERE(cuMemSetAccess) NOT_HERE(cuMemGetAllocationGranularity)
+NOT_HERE(cuMemExportToShareableHandle) NOT_HERE(cuMemImportFromShareableHandle) NOT_HERE(cuModuleUnload) NOT_HERE(cuStreamQuery)
+NOT_HERE(cuStreamCreateWithPriority) NOT_HERE(cuCtxGetStreamPriorityRange) NOT_HERE(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+NOT_HERE(cuIpcOpenMemHandle_v2) NOT_HERE(cuIpcCloseMemHandle)

@@ -8,7 +8,7 @@
  *
  * Environment: LANEFS_SHIM_NO_VMM, a device without virtual memory management; LANEFS_SHIM_ARCH, its architecture;
  * LANEFS_SHIM_MEMORY, its bytes, and LANEFS_SHIM_QUEUES, its hardware queues (4), over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
- * LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
+ * HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, which of them; LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
@@ -42,10 +42,32 @@ static int need(void) {
 }
 #define NEED() do { int need_ = need(); if (need_ != OK) return need_; } while (0)
 
-static int devices(void) {
+static int total(void) {
 	const char *n = getenv("LANEFS_SHIM_DEVICES");
 	return n ? atoi(n) : 1;
 }
+
+/* How many devices this process sees, and (which >= 0) which of all one of them is. HIP_VISIBLE_DEVICES and, before it, ROCR_VISIBLE_DEVICES name them by ordinals, up to
+ * the first that is none. */
+static int seen(const char *name, int of, int which, int (*below)(int)) {
+	const char *v = getenv(name);
+	int n = 0;
+	if (!v)
+		return which < 0 ? of : below(which);
+	for (char *end; *v; v = *end == ',' ? end + 1 : end, n++) {
+		long k = strtol(v, &end, 10);
+		if (end == v || k < 0 || k >= of)
+			break;
+		if (n == which)
+			return below((int)k);
+	}
+	return n;
+}
+
+static int itself(int device) { return device; }
+static int rocr(int device) { return seen("ROCR_VISIBLE_DEVICES", total(), device, itself); }
+static int devices(void) { return seen("HIP_VISIBLE_DEVICES", rocr(-1), -1, rocr); }
+static int physical(int device) { return seen("HIP_VISIBLE_DEVICES", rocr(-1), device, rocr); }
 
 static int exists(int device) { return device >= 0 && device < devices(); }
 
@@ -220,7 +242,17 @@ API int hipDeviceGetName(char *name, int n, int device) {
 API int hipDeviceGetPCIBusId(char *bus, int n, int device) {
 	if (!exists(device) || snprintf(bus, n, "%s", facts.bus) >= n)
 		return INVALID;
-	bus[9] += device;
+	bus[9] += physical(device);
+	return OK;
+}
+
+/* 16 letters, with AMD's: what follows GPU- in ROCR_VISIBLE_DEVICES. */
+API int hipDeviceGetUuid(char *uuid, int device) {
+	char text[17];
+	if (!exists(device))
+		return INVALID_DEVICE;
+	snprintf(text, sizeof text, "%08x%08x", 0xc1f0e0d0 + physical(device), 0x5eed);
+	memcpy(uuid, text, 16);
 	return OK;
 }
 

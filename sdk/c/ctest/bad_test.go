@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +26,24 @@ func TestBadInput(t *testing.T) {
 	run(t, "make", "-s", "-C", "..", "BUILD="+dir)
 	test := filepath.Join(dir, "testbad")
 	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testbad.c"), filepath.Join(dir, "liblanefs.a"), "-pthread", "-ldl")
+	// The memory of a MIG instance is asked for by its UUID: several are at one PCI address.
+	for devices, says := range map[string]string{
+		"GPU-11111111-2222-3333-4444-555555555555@0000:c1:00.0": "00000000:C1:00.0 0\n",
+		"MIG-aaaaaaaa-2222-3333-4444-55555555555f@0000:c1:00.0": "MIG-aaaaaaaa-2222-3333-4444-55555555555f 0\n",
+	} {
+		cmd := exec.Command(test)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0", "LANEFS_FAKE_CUDA="+devices)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, says, string(out))
+		if bin, err := exec.LookPath("python3"); err == nil {
+			cmd := exec.Command(bin, "-c", "from lanefs._driver import Driver as D\na = D.current_address('cuda')\nprint(a.replace('00000000', '0000'), D.of('cuda', a).ordinal.value)")
+			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0", "LANEFS_FAKE_CUDA="+devices, "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1")
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, strings.ToLower(strings.Replace(says, "00000000:", "0000:", 1)), strings.ToLower(string(out)))
+		}
+	}
 	m := sharetest.New(t, 64*mib, 32*mib)
 	content := make([]byte, 2*mib+17)
 	for i := range content {

@@ -1,8 +1,10 @@
 """The GPU's driver: CUDA's or HIP's library, opened with ctypes."""
 
 import ctypes
+import errno
 import os
 import threading
+import uuid
 
 from . import _hip
 
@@ -42,19 +44,42 @@ class Driver:
         self._hsa = None
         self.do("Init", ctypes.c_uint(0))
         if runtime == "cuda":
-            self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            self._find(device)
             self._context = ctypes.c_void_p()
             # PyTorch and the CUDA runtime use the primary context.
             self.do("DevicePrimaryCtxRetain", ctypes.byref(self._context), self.ordinal)
         else:
-            self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            self._find(device)
             self._version = ctypes.c_int(0)
             self.do("RuntimeGetVersion", ctypes.byref(self._version))
         self.dl_type = 2 if runtime == "cuda" else 10
 
+    def _find(self, device):
+        """Stores the ordinal of the device with a PCI address, or, of a MIG instance, with a UUID."""
+        if not device.startswith("MIG-"):
+            self.do("DeviceGetByPCIBusId", ctypes.byref(self.ordinal), device.encode())
+            return
+        count = ctypes.c_int(0)
+        self.do("DeviceGetCount", ctypes.byref(count))
+        for i in range(count.value):
+            if self._mig(self._lib, i) == device:
+                self.ordinal = ctypes.c_int(i)
+                return
+        raise OSError(errno.ENODEV, f"the memory is of {device}, a MIG instance that this process does not see: CUDA_VISIBLE_DEVICES must name it")
+
+    @staticmethod
+    def _mig(lib, ordinal):
+        """The UUID of a MIG instance; None: the device is none, but all of a GPU. The second version of the call gives an instance its own."""
+        whole, own = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
+        second = getattr(lib, "cuDeviceGetUuid_v2", None)
+        if second is None or lib.cuDeviceGetUuid(whole, ctypes.c_int(ordinal)) or second(own, ctypes.c_int(ordinal)) or bytes(whole) == bytes(own):
+            return None
+        return f"MIG-{uuid.UUID(bytes=bytes(own))}"
+
     @classmethod
     def current_address(cls, runtime):
-        """The PCI address of the device that is current for the thread, or of the process's first. CUDA_VISIBLE_DEVICES does not change it."""
+        """The PCI address (of a MIG instance the UUID) of the device that is current for the thread, or of the process's first. CUDA_VISIBLE_DEVICES
+        does not change it."""
         prefix, *names = cls._libraries[runtime]
         lib = cls.load(*names)
         ordinal, address = ctypes.c_int(0), ctypes.create_string_buffer(32)
@@ -64,7 +89,7 @@ class Driver:
         code = code or getattr(lib, prefix + "DeviceGetPCIBusId")(address, ctypes.c_int(32), ordinal)
         if code:
             raise OSError(f"{prefix}DeviceGetPCIBusId: error {code}")
-        return address.value.decode().lower()
+        return (cls._mig(lib, ordinal.value) if runtime == "cuda" else None) or address.value.decode().lower()
 
     @staticmethod
     def load(*names):

@@ -34,7 +34,7 @@ func (x *examiner) lanes() {
 		case err != nil:
 			f.Found, f.Remedy = err.Error(), "install the GPU's driver and runtime; --gpu host needs neither"
 		default:
-			f.OK, f.Found = true, fmt.Sprintf("%s (%s), %s; the kernels load", facts.Name, facts.Arch, facts.Runtime)
+			f.OK, f.Found = true, fmt.Sprintf("%s (%s)%s, %s; the kernels load", facts.Name, facts.Arch, place(&facts), facts.Runtime)
 			if len(missing) > 0 {
 				f.Found += "; " + strings.Join(missing, "; ")
 			}
@@ -58,8 +58,19 @@ func (x *examiner) further(r Runtime) {
 		}
 		x.opened = append(x.opened, opened{r.Name, facts})
 		x.add(Finding{Area: Lanes, What: fmt.Sprintf("%s:%d", r.Name, n), OK: true,
-			Found: fmt.Sprintf("%s (%s) at %s; --gpu %s:0,%d takes it beside the first", facts.Name, facts.Arch, facts.PCI, r.Name, n)})
+			Found: fmt.Sprintf("%s (%s)%s; --gpu %s:0,%d takes it beside the first", facts.Name, facts.Arch, place(&facts), r.Name, n)})
 	}
+}
+
+// place is where a device is, and by what name --gpu takes it.
+func place(f *gpu.Facts) string {
+	if f.PCI == "" || strings.HasPrefix(f.PCI, "host:") {
+		return ""
+	}
+	if f.UUID == "" {
+		return " at " + f.PCI
+	}
+	return " at " + f.PCI + ", " + f.UUID
 }
 
 func try(open func() (gpu.Runtime, error)) (facts gpu.Facts, missing []string, err error) {

@@ -17,9 +17,9 @@ import (
 // Config is what the options of a mount say. [Default] is the one without options. The tags name the options; those of the
 // kernel, and of each limit of the share, are more than one.
 type Config struct {
-	GPU  string `opt:"gpu"` // auto, host, hip, cuda; empty: auto
-	GPUs []int  `opt:"gpu"` // which of that runtime's, by ordinal; nil: the first
-	Log  string `opt:"log"` // file; empty: beside the control socket
+	GPU  string   `opt:"gpu"` // auto, host, hip, cuda; empty: auto
+	GPUs []string `opt:"gpu"` // which of that runtime's: ordinals, UUIDs, PCI addresses; nil: the first
+	Log  string   `opt:"log"` // file; empty: beside the control socket
 
 	Metrics string `opt:"metrics"` // address or socket for Prometheus; empty: none
 

@@ -44,10 +44,10 @@ func Parse(c *Config, lists ...string) error {
 	return nil
 }
 
-// split cuts lists at their commas, but for those between a GPU's ordinals.
+// split cuts lists at their commas, but for those between GPUs.
 func split(lists []string) (items []string) {
 	for item := range strings.SplitSeq(strings.Join(lists, ","), ",") {
-		if _, ok := number(item); ok && len(items) > 0 && strings.HasPrefix(items[len(items)-1], "gpu=") {
+		if _, ok := number(item); (ok || isDevice(item)) && len(items) > 0 && strings.HasPrefix(items[len(items)-1], "gpu=") {
 			items[len(items)-1] += "," + item
 			continue
 		}

@@ -76,9 +76,11 @@ var fuse = []Option{
 }
 
 var lanes = []Option{
-	{Name: "gpu", Kind: Text, Values: []string{"auto", "host", "hip", "cuda"}, Arg: "auto|host|hip|cuda[:N,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
+	{Name: "gpu", Kind: Text, Values: []string{"auto", "host", "hip", "cuda"}, Arg: "auto|host|hip|cuda[:N|UUID|ADDR,...]", Default: "auto", Layer: Lanes, Help: "what runs the lanes", want: wantGPU,
 		More: "auto takes a GPU that works, AMD's before NVIDIA's, else the CPU, and logs why. If a GPU is named and cannot be used, the mount fails. cuda:0,1 (or cuda:0+1) takes two, " +
-			"by the driver's ordinals: each has lanes and a pool (vram= is the size of each), and a program gets the memory of its own GPU.",
+			"by the driver's ordinals: each has lanes and a pool (vram= is the size of each), and a program gets the memory of its own GPU. " +
+			"A device is also named by its UUID, or a beginning of it (cuda:GPU-1a2b, cuda:MIG-...), or its PCI address (hip:c1:00.0): ordinals depend on CUDA_VISIBLE_DEVICES, " +
+			"HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, these do not. lanefs doctor lists them. A MIG instance is a mount's only device.",
 		set: func(c *Config, v value) (err error) { c.GPU, c.GPUs, err = parseGPU(v.text); return err }},
 	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, on a GPU at most 16; for an image on a GPU up to 16 on the CPU more", Layer: Lanes, Help: "queue pairs, one for each lane",
 		want: wantLanes,

@@ -1,0 +1,53 @@
+package hip
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/dynlib"
+)
+
+// find is the ordinal of the device that which names.
+func (l *library) find(which string) (ordinal int, err error) {
+	var n int32
+	if err := l.Early(l.deviceCount, uintptr(unsafe.Pointer(&n))); err != nil {
+		return 0, err
+	}
+	visible := fmt.Sprintf("(HIP_VISIBLE_DEVICES is %q, ROCR_VISIBLE_DEVICES is %q)", os.Getenv("HIP_VISIBLE_DEVICES"), os.Getenv("ROCR_VISIBLE_DEVICES"))
+	ordinal, ok := gpu.Ordinal(which)
+	if which != "" && !ok {
+		all := make([]gpu.Listed, n)
+		for i := range all {
+			if all[i], err = l.listed(i); err != nil {
+				return 0, err
+			}
+		}
+		if ordinal, err = gpu.Choose(which, all); err != nil {
+			return 0, fmt.Errorf("%w %s", err, visible)
+		}
+	}
+	if ordinal >= int(n) {
+		return 0, fmt.Errorf("device %d does not exist: ROCm shows %d %s", ordinal, n, visible)
+	}
+	return ordinal, nil
+}
+
+// listed is what names a device. Its UUID is, with AMD, the letters that follow "GPU-" in ROCR_VISIBLE_DEVICES.
+func (l *library) listed(ordinal int) (d gpu.Listed, err error) {
+	var bus [32]byte
+	if err := l.Early(l.devicePCIBusID, uintptr(unsafe.Pointer(&bus[0])), uintptr(len(bus)), uintptr(ordinal)); err != nil {
+		return d, err
+	}
+	d.PCI = strings.ToLower(dynlib.Buffer(bus[:]))
+	var id [17]byte
+	if !l.deviceUUID.Have() || l.Early(l.deviceUUID, uintptr(unsafe.Pointer(&id[0])), uintptr(ordinal)) != nil {
+		return d, nil // not every device has one
+	}
+	if text := dynlib.Buffer(id[:]); gpu.IsUUID("GPU-" + text) {
+		d.UUID = "GPU-" + text
+	}
+	return d, nil
+}
