@@ -32,7 +32,9 @@ func TestFind(t *testing.T) {
 	require.NoError(t, err)
 	const gpus = "GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0"
 	const migs = "MIG-77777777-2222-3333-4444-555555555555@0000:01:00.0,MIG-88888888-2222-3333-4444-555555555555@0000:01:00.0"
-	chosen := func(first8 string) string { return "cuda runtime: LaneFS stand-in " + first8 + " has no virtual memory management" }
+	chosen := func(first8 string) string {
+		return "cuda runtime: LaneFS stand-in " + first8 + " has no virtual memory management"
+	}
 	for _, c := range []struct{ which, devices, visible, says string }{
 		{"", gpus, "", chosen("11111111")},
 		{"1", gpus, "", chosen("66666666")},
