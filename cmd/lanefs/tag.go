@@ -12,7 +12,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// Devices by what is on them, as mount(8) takes them: LABEL=, UUID=, PARTLABEL=, PARTUUID=. udev's links say which device that is. Without
+// Devices by what is on them, as mount(8) takes them: LABEL=, UUID=, PARTLABEL=, PARTUUID=, and ID= by what they are. udev's links say which device that is. Without
 // udev the superblocks of all block devices are read, for labels and UUIDs of ext4 volumes.
 
 // machine is where /dev and /sys are; the zero value is this machine.
@@ -23,7 +23,7 @@ func (m machine) path(parts ...string) string {
 }
 
 // tagLinks is where udev has links of a tag.
-var tagLinks = map[string]string{"LABEL": "by-label", "UUID": "by-uuid", "PARTLABEL": "by-partlabel", "PARTUUID": "by-partuuid"}
+var tagLinks = map[string]string{"LABEL": "by-label", "UUID": "by-uuid", "PARTLABEL": "by-partlabel", "PARTUUID": "by-partuuid", "ID": "by-id"}
 
 // parseTag splits NAME=VALUE, where VALUE may be quoted; false for what is no tag.
 func parseTag(device string) (name, value string, ok bool) {
@@ -54,7 +54,7 @@ func (m machine) find(name, value string) (string, error) {
 		return "", fmt.Errorf("no device has %s=%s: %w; blkid lists those there are", name, value, reason(err))
 	}
 	if name != "LABEL" && name != "UUID" {
-		return "", fmt.Errorf("%s=%s: without udev (%s) partitions are not found by their names; name it /dev/…, as lsblk does", name, value, links)
+		return "", fmt.Errorf("%s=%s: without udev (%s) there are no such names; name it /dev/…, as lsblk does", name, value, links)
 	}
 	return m.scan(name, value)
 }

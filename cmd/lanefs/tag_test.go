@@ -110,13 +110,20 @@ func TestTagsOnDisk(t *testing.T) {
 	put(20480 * 512)
 	all, err := tagsOf(img)
 	require.NoError(t, err)
-	require.Len(t, all, 3)
+	require.Len(t, all, 4, "the disk, and its partitions")
 	for tag, part := range map[[2]string]int{{"PARTLABEL", "first one"}: 1, {"PARTUUID", "6F1B2C3D-0002-4002-8003-0123456789AB"}: 2, {"LABEL", tagLabel}: 2,
 		{"UUID", strings.ToUpper(tagUUID)}: 2, {"PARTUUID", "6f1b2c3d-0003-4002-8003-0123456789ab"}: 3, {"UUID", "0-0"}: 0} {
 		w, ok, err := choose(all, tag[0], tag[1])
 		require.NoError(t, err)
 		require.Equal(t, part > 0, ok, tag)
 		require.Equal(t, part, w.Part, tag)
+	}
+	for _, id := range all[0].ids {
+		for name, part := range map[string]int{id: 0, id + "-part3": 3} {
+			w, ok, err := choose(all, "ID", name)
+			require.NoError(t, err)
+			require.True(t, ok && w == where{Device: img, Part: part}, "%s: %v", name, w)
+		}
 	}
 	put(40960 * 512)
 	all, err = tagsOf(img)
@@ -144,7 +151,7 @@ func TestTagsOnDisk(t *testing.T) {
 		"/dev/disk/by-path/pci-0000:04:00.0-nvme-1":                 "0000:04:00.0/1",
 		"/dev/disk/by-path/pci-0000:04:00.0-nvme-12-part3":          "0000:04:00.0/12-part3",
 		"/dev/disk/by-path/pci-0000:04:00.0-ata-1":                  "/dev/disk/by-path/pci-0000:04:00.0-ata-1",
-		"/dev/disk/by-id/nvme-eui.00000000000000000000000000000000": "/dev/disk/by-id/nvme-eui.00000000000000000000000000000000",
+		"/dev/disk/by-id/nvme-eui.00000000000000000000000000000001": "ID=nvme-eui.00000000000000000000000000000001",
 		"image": "image",
 	} {
 		require.Equal(t, want, unlink(arg), arg)

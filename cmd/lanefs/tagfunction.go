@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,7 @@ import (
 type tagged struct {
 	where
 	tags map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
+	ids  []string          // its names for ID
 }
 
 // findTag is the device that a tag names: a block device, or what is on a bound function.
@@ -35,11 +37,15 @@ func findTag(name, value string) (where, error) {
 	}
 	var all []tagged
 	functions, _ := pci.System{}.Functions()
+	running := daemons()
 	for _, f := range functions {
 		if !f.NVMe() || f.Driver != pci.VFIO {
 			continue
 		}
 		there, why := tagsOf(string(f.Addr))
+		if who := user(string(f.Addr), running); why != nil && who != "" {
+			why = errors.New(who)
+		}
 		if all = append(all, there...); why != nil {
 			err = fmt.Errorf("%w; %s could not be asked: %s", err, f.Addr, oneLine(why))
 		}
@@ -60,7 +66,11 @@ func choose(all []tagged, name, value string) (found where, ok bool, err error) 
 		value = strings.ToLower(value)
 	}
 	for _, t := range all {
-		if have, has := t.tags[name]; !has || have != value {
+		if name == "ID" {
+			if !slices.ContainsFunc(t.ids, func(id string) bool { return sameID(id, value) }) {
+				continue
+			}
+		} else if have, has := t.tags[name]; !has || have != value {
 			continue
 		}
 		if ok {
@@ -99,7 +109,7 @@ func tagsOf(device string) (all []tagged, err error) {
 		if !isFunction(device) {
 			w.NSID = 0
 		}
-		all = append(all, tagsOn(u.dev, w)...)
+		all = append(all, named(tagsOn(u.dev, w), w, namesByID(u.nvme.Identify(), ns))...)
 		if err := u.dev.Close(); err != nil {
 			return all, err
 		}
@@ -108,10 +118,26 @@ func tagsOf(device string) (all []tagged, err error) {
 	return all, nil
 }
 
+// named gives a namespace, which is w, and its partitions the names by ID.
+func named(all []tagged, w where, ids []string) []tagged {
+	if len(all) == 0 || all[0].where != w {
+		all = append([]tagged{{where: w}}, all...)
+	}
+	for i := range all {
+		for _, id := range ids {
+			if p := all[i].Part; p > 0 {
+				id = fmt.Sprintf("%s-part%d", id, p)
+			}
+			all[i].ids = append(all[i].ids, id)
+		}
+	}
+	return all
+}
+
 // tagsOn are the tags of what is on a disk: a volume, or partitions with volumes.
 func tagsOn(d blockdev.Device, w where) []tagged {
 	if tags := volumeTags(d); len(tags) > 0 {
-		return []tagged{{w, tags}}
+		return []tagged{{where: w, tags: tags}}
 	}
 	t, err := partition.Read(d)
 	if err != nil {
@@ -128,7 +154,7 @@ func tagsOn(d blockdev.Device, w where) []tagged {
 		if p.Name != "" {
 			tags["PARTLABEL"] = p.Name
 		}
-		all = append(all, tagged{w, tags})
+		all = append(all, tagged{where: w, tags: tags})
 	}
 	return all
 }
@@ -165,7 +191,7 @@ func volumeTags(d blockdev.Device) map[string]string {
 
 var byPath = regexp.MustCompile(`^pci-(` + pciAddress.String()[1:len(pciAddress.String())-1] + `)-nvme-([1-9][0-9]{0,9})(-part[1-9][0-9]{0,3})?$`)
 
-// unlink takes one of udev's links of a function that the kernel does not have any more for what it said: by-label and the like for a tag,
+// unlink takes one of udev's links of a function that the kernel does not have any more for what it said: by-label, by-id and the like for a tag,
 // by-path for an address. Other names stay as they are.
 func unlink(arg string) string {
 	dir, name := filepath.Split(arg)
