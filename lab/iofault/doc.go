@@ -1,7 +1,7 @@
 // Package iofault makes device commands and allocations fail in the middle of operations on LaneFS's volumes, and checks what
 // is left.
 //
-// The nouns. A Layout is a kind of volume, aged: its free space is in pieces, or nearly used up, and filled with a pattern. A
+// The nouns. A Layout is a kind of volume, aged: its free space is in pieces, or nearly used up, and filled with a pattern; one is on an md array. A
 // sequence is operations of the differential generator (lab/diff), which follow from a profile and a seed. It is divided into
 // windows: a window begins with a volume that is not mounted, and is a script of steps: mount, a few operations, sync and
 // unmount. So the first operation finds cold caches. A try is one run of a script in which one thing fails: the k-th command

@@ -25,6 +25,7 @@ type Layout struct {
 	Sparse  bool     // only a part of the free space is filled: the image is large
 	Discard bool
 	Maps    bool // files have block maps: no fallocate
+	Members int  // of the md array that the volume is on; 0: it is on none
 }
 
 // Layouts are the volumes of a campaign. Journals are as small as mkfs makes them, 1,024 blocks.
@@ -45,6 +46,8 @@ var Layouts = []Layout{
 		Args: []string{"-b", "1024", "-J", "size=1", "-N", "800", "-g", "1024", "-O", "^metadata_csum,uninit_bg"}},
 	{Name: "inline", Size: "6M", Block: 1024, LBA: 512, Pieces: true,
 		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600", "-O", "inline_data"}},
+	{Name: "array", Size: "6M", Block: 1024, LBA: 512, Pieces: true, Discard: true, Members: 3,
+		Args: []string{"-b", "1024", "-J", "size=1", "-N", "600"}},
 }
 
 func layoutNamed(name string) (*Layout, error) {

@@ -41,6 +41,9 @@ var plants = []plant{
 		flags: []string{"-profile", "direct"}},
 	{name: "the error is not recorded", file: "fs/ext4/internal/volume/errors.go", long: true,
 		old: "if rerr := record(); rerr != nil {", new: "if rerr := error(nil); rerr != nil {"},
+	{name: "an array hears of its first member's errors only", file: "blockdev/md/device.go", long: true,
+		old: "			if p.Err != nil {\n				p.of", new: "			if p.Err != nil && p.member == 0 {\n				p.of",
+		flags: []string{"-layout", "array"}},
 }
 
 // text returns the source file of a plant. It must contain the text to be replaced once.

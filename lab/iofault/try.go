@@ -22,6 +22,7 @@ type try struct {
 	rng  *rand.Rand
 
 	dev   *blockdev.TestDevice
+	over  blockdev.Device // what the volume is on: dev, or an array over it
 	vol   *ext4.FS
 	play  *player
 	armed *armed
@@ -91,6 +92,9 @@ func (t *try) run() (err error) {
 	}()
 	t.dev = t.base.device()
 	t.dev.CacheWrites()
+	if t.over, err = array(t.dev, t.layout.Members); err != nil {
+		return err
+	}
 	t.floor, t.data = map[files.ID]int{}, map[files.ID]int{}
 	if t.script.mount {
 		t.armed = t.mode.arm(t.dev, t.k, t.rng)
@@ -138,7 +142,7 @@ func (t *try) run() (err error) {
 func (t *try) mount() (done bool, err error) {
 	t.mayMark = t.script.mount
 	open := func() (err error) {
-		t.vol, err = ext4.Open(t.dev, t.options(t.said.f))
+		t.vol, err = ext4.Open(t.over, t.options(t.said.f))
 		return err
 	}
 	err = open()
