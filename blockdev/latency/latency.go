@@ -52,11 +52,14 @@ var began = time.Now()
 func now() time.Duration { return time.Since(began) }
 
 // Start begins to time an operation.
-func (l *Layer) Start(kind int) Op {
+func (l *Layer) Start(kind int) Op { return l.StartBy(&Clock{}, kind) }
+
+// StartBy is Start by a clock.
+func (l *Layer) StartBy(c *Clock, kind int) Op {
 	if l == nil {
 		return Op{}
 	}
-	o := Op{h: &l.h[kind], start: now()}
+	o := Op{h: &l.h[kind], start: c.now()}
 	if trace.IsEnabled() {
 		o.region, o.l = trace.StartRegion(context.Background(), l.spans[kind]), l
 	}
@@ -64,11 +67,27 @@ func (l *Layer) Start(kind int) Op {
 }
 
 // End counts the operation. It must be called by the goroutine that called Start.
-func (o Op) End() {
+func (o Op) End() { o.EndBy(&Clock{}) }
+
+// Clock is a reading of the clock for operations that begin, or end, one right after the other: the first takes it. The zero value has none.
+type Clock struct {
+	at   time.Duration
+	read bool
+}
+
+func (c *Clock) now() time.Duration {
+	if !c.read {
+		c.at, c.read = now(), true
+	}
+	return c.at
+}
+
+// EndBy is End by a clock.
+func (o Op) EndBy(c *Clock) {
 	if o.h == nil {
 		return
 	}
-	d := now() - o.start
+	d := c.now() - o.start
 	o.h.Add(d)
 	if o.region != nil {
 		o.region.End()

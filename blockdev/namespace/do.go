@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -14,7 +15,8 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	if len(reqs) == 0 {
 		return nil
 	}
-	defer d.times.device.Start(kindOf(reqs)).End()
+	var begin, end latency.Clock
+	defer d.times.device.StartBy(&begin, kindOf(reqs)).EndBy(&end)
 	b := d.batches.Get().(*batch)
 	defer d.recycle(b)
 	for _, r := range reqs {
@@ -35,7 +37,11 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		}
 	}
 	d.command(b)
-	d.submit(b)
+	if d.inline { // nothing waits, and nothing is copied, between the call and its commands
+		d.submit(b, &begin, &end)
+	} else {
+		d.submit(b, &latency.Clock{}, &latency.Clock{})
+	}
 	var first error
 	for _, r := range reqs {
 		if r.Err == nil {
@@ -105,11 +111,11 @@ func (d *Namespace) command(b *batch) {
 }
 
 // submit carries out the commands and sets each request's Err.
-func (d *Namespace) submit(b *batch) {
+func (d *Namespace) submit(b *batch, begin, end *latency.Clock) {
 	if len(b.cmds) == 0 {
 		return
 	}
-	err := d.times.commands(b.cmds, func() error {
+	err := d.times.commands(b.cmds, begin, end, func() error {
 		if d.inline {
 			return d.eng.Do(engine.AnyLane, b.cmds)
 		}

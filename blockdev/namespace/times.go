@@ -60,11 +60,11 @@ func kindOfCommand(op nvme.Opcode) int {
 	return timeWriteZeroes
 }
 
-// commands times do, which carries out the commands.
-func (t *times) commands(cmds []engine.Command, do func() error) error {
-	op := t.lanes.Start(kindOfCommand(cmds[0].Op))
+// commands times do, which carries out the commands, by two clocks.
+func (t *times) commands(cmds []engine.Command, begin, end *latency.Clock, do func() error) error {
+	op := t.lanes.StartBy(begin, kindOfCommand(cmds[0].Op))
 	err := do()
-	op.End()
+	op.EndBy(end)
 	var of latency.Batch
 	for i := range cmds {
 		c := &cmds[i]
