@@ -3,6 +3,7 @@ package vm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,6 +73,60 @@ func TestMediumErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(content, got))
 	lanefs(t, "umount", dir)
+}
+
+// A medium whose flushes fail from some moment on: the fsync that meets it fails, no later one hides it, and what fsync promised before is
+// there when the medium works again.
+func TestFlushErrors(t *testing.T) {
+	t.Run("prepare", func(t *testing.T) { mkfs(t, disk(t, plug(t, medium(t, 7), nil))) })
+	var promised int
+	content := pattern(20<<10, 8)
+	t.Run("failing", func(t *testing.T) {
+		// blkdebug counts writes by its states. A mount makes fewer.
+		const writes = 60
+		var count []any
+		for i := 1; i <= writes; i++ {
+			count = append(count, map[string]any{"event": "pwritev", "state": i, "new_state": i + 1})
+		}
+		addr := plug(t, medium(t, 7, map[string]any{"driver": "blkdebug", "set-state": count, "inject-error": []any{
+			map[string]any{"event": "pwritev", "iotype": "flush", "state": writes + 1, "errno": 5, "once": false},
+		}}), nil)
+		bound(t, addr)
+		dir, log := mountLogged(t, addr)
+		save := func(i int) error {
+			f, err := os.Create(filepath.Join(dir, fmt.Sprint(i)))
+			if err != nil {
+				return err
+			}
+			_, err = f.Write(content)
+			return errors.Join(err, f.Sync(), f.Close())
+		}
+		var err error
+		for ; err == nil; promised++ {
+			require.Less(t, promised, 10*writes, "no flush has failed")
+			err = save(promised)
+		}
+		promised--
+		t.Logf("%d files, then: %v", promised, err)
+		require.ErrorIs(t, err, unix.EIO)
+		require.NotZero(t, promised)
+		require.Error(t, save(promised), "a later fsync hides it")
+		require.Contains(t, logged(t, log), "Flush of namespace 1")
+		_, err = run("lanefs", "umount", dir)
+		require.Error(t, err)
+	})
+	if t.Failed() {
+		return
+	}
+	dev := disk(t, plug(t, medium(t, 7), nil))
+	kernelMount(t, dev, func(dir string) {
+		for i := range promised {
+			got, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(content, got), "file %d of %d", i, promised)
+		}
+	})
+	fsck(t, dev)
 }
 
 // busyPiece is what busy writes at a time, and then makes durable.
