@@ -26,7 +26,7 @@ MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/me
 # What the transport has no part in.
 NOT_TWICE := ^Test(Array|Bench.*|Check.*|ForeignFileSystem|GPUFails|HIPShare|KilledWhileItWaitsForItself|Prometheus|Prove.*|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU)$$
 
-.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -143,6 +143,9 @@ gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVID
 
 lab: kernels ## the PCI path in a virtual machine: IOMMUFD on a kernel built for it, type1 on Debian's
 	@GO="$(GO)" lab/vm/lab.sh test
+
+lab-bench: kernels ## in that machine, a block device through lanes beside pread with O_DIRECT: null_blk and scsi_debug, at once and after 30 µs
+	@GO="$(GO)" lab/vm/lab.sh bench
 
 lab-shell: kernels ## a prompt in that machine
 	@GO="$(GO)" lab/vm/lab.sh shell

@@ -1,6 +1,6 @@
 #!/bin/bash
-# lab.sh test | shell: what `make lab` and `make lab-shell` do. Nothing is written into the checkout but the programs it
-# builds; kernels and logs are kept in the cache.
+# lab.sh test | shell | bench: what `make lab`, `make lab-shell` and `make lab-bench` do. Nothing is written into the checkout but
+# the programs it builds; kernels, and logs by checkout, are kept in the cache. bench measures on Debian's kernel.
 #
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
@@ -16,7 +16,14 @@ repo=$(cd "$here/../.." && pwd)
 mode=${1:-test}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
 export PATH=$PATH:/usr/sbin:/sbin
-mkdir -p "$cache"
+logs=$cache/logs/$(basename "$repo")-$(printf %s "$repo" | sha256sum | cut -c1-8)
+mkdir -p "$logs"
+if [ "$mode" != shell ]; then
+	exec 8>"$logs/lock"
+	flock -n 8 || { echo "lab: another lab of this checkout runs, with its logs in $logs" >&2; exit 1; }
+fi
+# boot is boot.sh, and ends with this shell however that ends.
+boot() { setpriv --pdeathsig TERM "$here/boot.sh" "$@" 8>&-; }
 
 # had runs a command that fetches something, and keeps its output in $got. Status 3 of the command: it cannot be had.
 had() {
@@ -38,6 +45,12 @@ trap 'rm -rf "$tmp"' EXIT
 CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on -o "$tmp/lanefs" ./cmd/lanefs
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
 CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
+programs=("$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu")
+if [ "$mode" = bench ]; then
+	CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/namespace.test" ./blockdev/namespace
+	programs+=("$tmp/namespace.test")
+	LANEFS_LAB_RUN='^TestBlockDeviceFigures$' LANEFS_LAB_KERNEL=stock
+fi
 
 "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
 export SHIM=$tmp/rocm-shim
@@ -45,25 +58,25 @@ make -s -C sdk/c BUILD="$tmp/sdk-c"
 gcc -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
 
 half() { # name, kernel, modules or nothing
-	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu" || return 1
+	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "${programs[@]}" || return 1
 	if [ "$mode" = shell ]; then
-		"$here/boot.sh" "$2" "$tmp/$1.img" /dev/null shell
+		boot "$2" "$tmp/$1.img" /dev/null shell
 		return
 	fi
 	echo "lab: the $1 kernel"
-	rm -f "$cache/$1".*.log
-	tests "$1" "$2" "$cache/$1"
+	rm -f "$logs/$1".*.log
+	tests "$1" "$2" "$logs/$1"
 }
 
 # tests boots the guest until every test has passed: emulation is slow and QEMU has faults of its own, so tests that did not
 # pass run again in a fresh machine, with a message. A test that fails gets one more run. A crash of QEMU is no test's failure; a
 # test in which QEMU crashes each time gets no verdict, and the others continue.
 tests() { # name, kernel, logs
-	local boot status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
+	local n status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
 	LANEFS_LAB_GUEST=1 "$tmp/lab.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
-	for boot in 1 2 3 4; do
+	for n in 1 2 3 4; do
 		status=0
-		LANEFS_LAB_RUN=$run "$here/boot.sh" "$2" "$tmp/$1.img" "$log" || status=$?
+		LANEFS_LAB_RUN=$run boot "$2" "$tmp/$1.img" "$log" || status=$?
 		[ $status != 0 ] || break
 		at=$(unfinished "$log") bad=$(verdicts FAIL "$log")
 		if [ $status -gt 128 ]; then
@@ -78,15 +91,15 @@ tests() { # name, kernel, logs
 			[[ $failed != *" $test "* ]] || { echo "lab: the $1 kernel: $test failed twice" >&2; return 1; }
 			failed+="$test "
 		done
-		mv "$log" "$3.$boot.log"
-		grep -vxFf <(verdicts 'PASS|SKIP' "$3.$boot.log"; printf '%s\n' $none) "$tmp/left" >"$tmp/again"
+		mv "$log" "$3.$n.log"
+		grep -vxFf <(verdicts 'PASS|SKIP' "$3.$n.log"; printf '%s\n' $none) "$tmp/left" >"$tmp/again"
 		mv "$tmp/again" "$tmp/left"
 		[ -s "$tmp/left" ] || break
 		run="^($(paste -sd'|' "$tmp/left"))\$"
-		[ $boot = 4 ] || echo "lab: the $1 kernel: once more, in a fresh machine: $(paste -sd' ' "$tmp/left"); the log so far is $3.$boot.log"
+		[ $n = 4 ] || echo "lab: the $1 kernel: once more, in a fresh machine: $(paste -sd' ' "$tmp/left"); the log so far is $3.$n.log"
 	done
 	if [ $status != 0 ] && { [ $status -lt 128 ] || [ -s "$tmp/left" ]; }; then
-		echo "lab: the $1 kernel: not passed, after $boot boots: $(paste -sd' ' "$tmp/left")$none" >&2
+		echo "lab: the $1 kernel: not passed, after $n boots: $(paste -sd' ' "$tmp/left")$none" >&2
 		return 1
 	fi
 	for test in $failed; do
@@ -125,7 +138,7 @@ if [ "$which" != lab ]; then
 	fi
 fi
 if [ "$mode" = test ] && [ $status = 0 ] && [ -n "$proved" ]; then
-	echo "lab: all tests passed${skipped:+ but these, without a verdict:$skipped} (kernels:$proved); the guests' logs are in $cache"
-	[ -z "$second" ] || echo "lab: FAILED AT FIRST, passed in a fresh machine:$second. The logs of what failed are $cache/*.1.log and the like" >&2
+	echo "lab: all tests passed${skipped:+ but these, without a verdict:$skipped} (kernels:$proved); the guests' logs are in $logs"
+	[ -z "$second" ] || echo "lab: FAILED AT FIRST, passed in a fresh machine:$second. The logs of what failed are $logs/*.1.log and the like" >&2
 fi
 exit $status
