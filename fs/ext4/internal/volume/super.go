@@ -109,11 +109,13 @@ func (v *FS) ViewSuper(f func(*disk.Superblock)) {
 	f(v.Super)
 }
 
-// updateSuper changes the superblock under h. A caller whose operation may fail afterwards undoes it by Handle.OnUndo.
+// updateSuper changes the superblock under h. A caller whose operation may fail afterwards undoes it by Handle.OnUndo. What the block
+// holds follows in BeforeCommit, once for all operations of the transaction: on a volume with a list of orphans each removal of
+// a file changes the superblock twice.
 func (v *FS) updateSuper(h *jbd2.Handle, f func(*disk.Superblock)) {
 	v.SuperMu.Lock()
 	defer v.SuperMu.Unlock()
-	v.encodeSuper(f)
+	f(v.Super)
 	h.DirtyShared(v.sbBuf)
 }
 
@@ -146,11 +148,14 @@ func (v *FS) ReloadSuper() error {
 	return nil
 }
 
-// BeforeCommit keeps the superblock's counters right in every transaction.
+// BeforeCommit puts the superblock into every transaction, with counters that are right.
 func (v *FS) BeforeCommit(h *jbd2.Handle) {
 	if v.sbBuf != nil && v.Alloc != nil {
 		v.Alloc.AgeWindows()
-		v.updateSuper(h, func(*disk.Superblock) {})
+		v.SuperMu.Lock()
+		defer v.SuperMu.Unlock()
+		v.encodeSuper(func(*disk.Superblock) {})
+		h.DirtyShared(v.sbBuf)
 	}
 }
 
