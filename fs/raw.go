@@ -2,6 +2,7 @@ package fs
 
 import (
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -13,6 +14,7 @@ type rawFS struct {
 	srv     *Server
 	dirs    dirHandles
 	replies replies
+	forgets forgets
 }
 
 func newRawFS(s *Server) *rawFS {
@@ -32,7 +34,13 @@ func (r *rawFS) on(id uint64, do func(n *node) syscall.Errno) fuse.Status {
 }
 
 // Forget subtracts references.
-func (r *rawFS) Forget(id, count uint64) { r.srv.nodes.forget(id, count) }
+func (r *rawFS) Forget(id, count uint64) {
+	if r.srv.rings.used() != nil {
+		r.forgets.gather()
+		defer func() { r.forgets.done(time.Since(began)) }()
+	}
+	r.srv.nodes.forget(id, count)
+}
 
 func (r *rawFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Getattr(out) })
