@@ -69,13 +69,17 @@ type Allocator struct {
 	reserved   atomic.Int64 // blocks for the superuser only
 	discard    atomic.Pointer[func(disk.Block, uint32)]
 	damage     error // constant after New
-	windows    windows
+
+	// AsValid is Valid, as a value that need not be made for each use.
+	AsValid func(b disk.Block, n uint32) bool
+	windows windows
 }
 
 // New loads the group descriptors. The geometry and features of sb must not change afterwards. Damage that does not keep
 // files from being read is no error: Damage tells of it.
 func New(sb *disk.Superblock, cache *jbd2.Cache) (*Allocator, error) {
 	a := &Allocator{sb: sb, cache: cache}
+	a.AsValid = a.Valid
 	if uint64(cache.Blocks()) < sb.BlocksCount {
 		return nil, disk.Corrupt("superblock", "%d blocks, the device holds %d", sb.BlocksCount, cache.Blocks())
 	}

@@ -17,10 +17,9 @@ type Handle struct {
 	txn     *transaction
 	credits int // blocks that may still be dirtied; protected by Journal.mu
 
-	steps     []undoStep           // what Undo does, latest last
-	saved     map[*Buffer]struct{} // Save or Created announced them
-	forgotten []Block              // to be forgotten when the handle ends, if nothing was undone
-	blind     bool                 // something was dirtied that Undo cannot put back
+	undo      *undoMemory // what Undo does; nil: nothing
+	forgotten []Block     // to be forgotten when the handle ends, if nothing was undone
+	blind     bool        // something was dirtied that Undo cannot put back
 }
 
 // TID is the transaction that the handle's changes belong to: WaitCommit of it makes them durable.
@@ -53,7 +52,7 @@ func (h *Handle) live() *transaction {
 // buffer stays in memory until it is written. A block that was not announced before it changed, see Save, keeps the handle
 // from being undone.
 func (h *Handle) Dirty(b *Buffer) {
-	if _, ok := h.saved[b]; !ok {
+	if !h.announced(b) {
 		h.blind = true
 	}
 	h.dirty(b)

@@ -14,54 +14,83 @@ import "sync"
 
 // undoStep is one thing to be put back.
 type undoStep struct {
-	f     func()    // nil: restore image, or take a new block out
-	buf   *Buffer   // referenced, where it is not nil
-	image []byte    // of buf before the first change; nil for a new block
-	more  []*Buffer // referenced: what f needs in memory
+	f     func()  // nil: restore image, or take a new block out
+	buf   *Buffer // referenced, where it is not nil
+	image *[]byte // of buf before the first change; nil for a new block
+	need  *Buffer // referenced, where it is not nil: what f needs in memory, or that of the next step
 }
 
 var images = sync.Pool{New: func() any { return new([]byte) }}
+
+// undoMemory is what a handle notes for Undo. It is used again, for most operations change some ten blocks.
+type undoMemory struct {
+	steps []undoStep           // what Undo does, latest last
+	saved map[*Buffer]struct{} // Save or Created announced them
+}
+
+var undoMemories = sync.Pool{New: func() any { return &undoMemory{saved: map[*Buffer]struct{}{}} }}
+
+// undoKept is for how many steps memory is kept: what a truncation of many extents takes is not.
+const undoKept = 64
+
+// notes is the handle's undoMemory.
+func (h *Handle) notes() *undoMemory {
+	if h.undo == nil {
+		h.undo = undoMemories.Get().(*undoMemory)
+	}
+	return h.undo
+}
+
+// announced says whether Save or Created announced b.
+func (h *Handle) announced(b *Buffer) bool {
+	if h.undo == nil {
+		return false
+	}
+	_, ok := h.undo.saved[b]
+	return ok
+}
 
 // Save keeps a copy of what b holds, for Undo. It is called before the first change of a block that no other
 // operation may change or dirty until the handle has ended. A second call for one block does nothing.
 func (h *Handle) Save(b *Buffer) {
 	h.live()
-	if _, ok := h.saved[b]; ok {
+	if h.announced(b) {
 		return
 	}
 	p := images.Get().(*[]byte)
 	*p = append((*p)[:0], b.data...)
-	h.announce(b)
-	h.steps = append(h.steps, undoStep{buf: b, image: *p})
+	h.announce(undoStep{buf: b, image: p})
 }
 
 // Created says that b is a block which was allocated under this handle: Undo takes it out of the transaction and out of the
 // cache, since the block is free again then.
 func (h *Handle) Created(b *Buffer) {
 	h.live()
-	if _, ok := h.saved[b]; ok {
+	if h.announced(b) {
 		return
 	}
-	h.announce(b)
-	h.steps = append(h.steps, undoStep{buf: b})
+	h.announce(undoStep{buf: b})
 }
 
-func (h *Handle) announce(b *Buffer) {
-	if h.saved == nil {
-		h.saved = map[*Buffer]struct{}{}
-	}
-	b.ref()
-	h.saved[b] = struct{}{}
+func (h *Handle) announce(s undoStep) {
+	u := h.notes()
+	s.buf.ref()
+	u.saved[s.buf] = struct{}{}
+	u.steps = append(u.steps, s)
 }
 
 // OnUndo has f called by Undo, after the functions and copies that come later. f must not fail or wait for I/O: what it needs of
 // the cache is in bufs, which stay in memory until the handle ends.
 func (h *Handle) OnUndo(f func(), bufs ...*Buffer) {
 	h.live()
-	for _, b := range bufs {
+	u, s := h.notes(), undoStep{f: f}
+	for k, b := range bufs {
 		b.ref()
+		if s.need = b; k < len(bufs)-1 {
+			u.steps = append(u.steps, undoStep{need: b})
+		}
 	}
-	h.steps = append(h.steps, undoStep{f: f, more: bufs})
+	u.steps = append(u.steps, s)
 }
 
 // DirtyShared is Dirty for a block that other handles change at the same time, each a part of its own. The caller takes
@@ -73,18 +102,18 @@ func (h *Handle) DirtyShared(b *Buffer) { h.dirty(b) }
 func (h *Handle) Undo() bool {
 	h.live()
 	h.forgotten = nil
-	for len(h.steps) > 0 { // f may dirty blocks, and add no steps
-		k := len(h.steps) - 1
-		s := h.steps[k]
-		h.steps = h.steps[:k]
+	for u := h.notes(); len(u.steps) > 0; { // f may dirty blocks, and add no steps
+		k := len(u.steps) - 1
+		s := u.steps[k]
+		u.steps = u.steps[:k]
 		switch {
 		case s.f != nil:
 			s.f()
 		case s.image != nil:
 			s.buf.Lock()
-			copy(s.buf.data, s.image)
+			copy(s.buf.data, *s.image)
 			s.buf.Unlock()
-		default:
+		case s.buf != nil:
 			h.takeOut(s.buf)
 		}
 		h.release(s)
@@ -111,23 +140,30 @@ func (h *Handle) takeOut(b *Buffer) {
 // release frees what a step holds.
 func (h *Handle) release(s undoStep) {
 	if s.image != nil {
-		images.Put(&s.image)
+		images.Put(s.image)
 	}
 	if s.buf != nil {
-		delete(h.saved, s.buf)
+		delete(h.undo.saved, s.buf)
 		s.buf.unref()
 	}
-	for _, b := range s.more {
-		b.unref()
+	if s.need != nil {
+		s.need.unref()
 	}
 }
 
 // keep makes what was changed final: nothing is put back any more, and what was freed is forgotten.
 func (h *Handle) keep() {
-	for _, s := range h.steps {
-		h.release(s)
+	if u := h.undo; u != nil {
+		for _, s := range u.steps {
+			h.release(s)
+		}
+		h.undo = nil
+		if cap(u.steps) <= undoKept {
+			clear(u.steps[:cap(u.steps)])
+			u.steps = u.steps[:0]
+			undoMemories.Put(u)
+		}
 	}
-	h.steps = nil
 	for _, b := range h.forgotten {
 		h.forget(b)
 	}

@@ -87,7 +87,7 @@ func AddBlocks(i *volume.Inode, n int64) bool {
 // BlockGoal is where logical block l should lie: after the extent before it, else near the inode.
 func BlockGoal(i *volume.Inode, l uint32) disk.Block {
 	if l > 0 {
-		if x, err := Tree(i, nil).Map(l-1, 1); err == nil && !x.Hole() {
+		if x, err := At(i, l-1); err == nil && !x.Hole() {
 			return x.Pblk + 1
 		}
 		if i.Disk.Flags&disk.FlExtents != 0 {
@@ -107,7 +107,7 @@ func InodeGoal(i *volume.Inode) disk.Block {
 
 // AppendMeta adds a block of metadata at the end of what i_block maps, logical block l.
 func AppendMeta(i *volume.Inode, o *volume.Op, l uint32) (*jbd2.Buffer, error) {
-	if x, err := Tree(i, nil).Map(l, 1); err != nil || !x.Hole() {
+	if x, err := At(i, l); err != nil || !x.Hole() {
 		if err == nil {
 			err = disk.Corrupt(volume.InodeName(i.Ino()), "block %d lies past the end and is mapped to %d", l, x.Pblk)
 		}

@@ -55,6 +55,14 @@ func (n treeNodes) RootDirty() error {
 // Tree is the inode's tree; o is nil for reading. Mu is held: for reading when o is nil, else for writing.
 func Tree(i *volume.Inode, o *volume.Op) volume.Tree { return i.TreeIn(treeNodes{i, o}) }
 
+// At is where logical block l lies, or the hole there. Mu is held.
+func At(i *volume.Inode, l uint32) (extent.Extent, error) {
+	w := look(i, l, l+1)
+	defer w.done()
+	w.next()
+	return w.x, w.err
+}
+
 // Extents is tree of an inode that is known to have extents.
 func Extents(i *volume.Inode, o *volume.Op) *extent.Tree { return i.ExtentsIn(treeNodes{i, o}) }
 

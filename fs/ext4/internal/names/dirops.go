@@ -28,7 +28,7 @@ type dirStore struct {
 func (s dirStore) Blocks() uint32 { return uint32(s.i.Disk.Size >> s.i.FS.BlockBits) }
 
 func (s dirStore) Get(lblk uint32) (dir.Block, error) {
-	x, err := contents.Tree(s.i, nil).Map(lblk, 1)
+	x, err := contents.At(s.i, lblk)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +122,13 @@ func Entries(i *volume.Inode) (Listing, error) {
 
 // DirLookup returns the inode number and the kind (dir.FT*) that name has in the directory.
 func DirLookup(i *volume.Inode, name string) (ino uint32, ft uint8, err error) {
+	if !i.IsInline() {
+		l, err := layout(i)
+		if err != nil {
+			return 0, 0, err
+		}
+		return l.Lookup(dirStore{i, nil}, name)
+	}
 	e, err := Entries(i)
 	if err != nil {
 		return 0, 0, err

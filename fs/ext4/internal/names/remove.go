@@ -100,7 +100,7 @@ func freeable(c *volume.Inode) error {
 		}
 	}
 	if c.HasBlocks() { // of many blocks, the first
-		switch x, err := contents.Tree(c, nil).Map(0, 1); {
+		switch x, err := contents.At(c, 0); {
 		case err != nil:
 			return err
 		case !x.Hole():

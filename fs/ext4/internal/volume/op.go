@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
@@ -46,13 +47,17 @@ type kept struct {
 func (v *FS) Change(may []May, f func(o *Op) error) (err error) {
 	defer v.Times.Start(TimeChange).End()
 	defer v.NoteTo(&err)
-	o := &Op{FS: v}
+	o := ops.Get().(*Op)
+	o.FS = v
 	for _, m := range may {
 		o.may |= m
 	}
 	defer o.release()
 	return f(o)
 }
+
+// ops is memory of operations that have ended. Nobody has an Op any more then.
+var ops = sync.Pool{New: func() any { return new(Op) }}
 
 // Lock takes the inode's lock for writing, until the operation ends.
 func (o *Op) Lock(i *Inode) {
@@ -108,7 +113,8 @@ func (o *Op) release() {
 	for k := len(o.own) - 1; k >= 0; k-- {
 		o.own[k].Mu.Unlock()
 	}
-	o.own = nil
+	clear(o.own)
+	o.own = o.own[:0]
 	if o.renaming {
 		o.FS.renameMu.Unlock()
 		o.renaming = false
@@ -116,7 +122,9 @@ func (o *Op) release() {
 	for k := len(o.after) - 1; k >= 0; k-- {
 		o.after[k]()
 	}
-	o.after = nil
+	clear(o.after)
+	*o = Op{own: o.own, kept: o.kept[:0], done: o.done[:0], after: o.after[:0]}
+	ops.Put(o)
 }
 
 // Do runs f under a handle of so many credits, and undoes it if it returns an error. When there is no space, but will be
@@ -173,17 +181,17 @@ func (o *Op) under(h *jbd2.Handle, f func() error) error {
 		err = o.undo(err)
 	}
 	o.unlockShared()
-	o.Handle, o.kept = nil, nil
+	o.Handle, o.kept = nil, o.kept[:0]
 	if end := h.End(); err == nil {
 		err = end
 	}
-	done := o.done
-	o.done = nil
 	if err == nil {
-		for _, f := range done {
+		for _, f := range o.done {
 			f()
 		}
 	}
+	clear(o.done)
+	o.done = o.done[:0]
 	return err
 }
 

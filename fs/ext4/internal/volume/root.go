@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/blockmap"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
@@ -45,11 +44,7 @@ func (i *Inode) ExtentsIn(nodes extent.Nodes) *extent.Tree {
 }
 
 // TreeMemory is memory for a tree, which may be used again.
-type TreeMemory struct {
-	tree  extent.Tree
-	alloc *alloc.Allocator
-	valid func(disk.Block, uint32) bool // of alloc
-}
+type TreeMemory struct{ tree extent.Tree }
 
 func (i *Inode) extentsAt(m *TreeMemory, nodes extent.Nodes) *extent.Tree {
 	m.tree = extent.Tree{
@@ -61,12 +56,7 @@ func (i *Inode) extentsAt(m *TreeMemory, nodes extent.Nodes) *extent.Tree {
 		Checksums: i.FS.Super.MetadataCsum(),
 		Seed:      disk.InodeSeed(i.FS.Seed, i.ino, i.Disk.Generation),
 	}
-	if i.FS.checksData(i.ino) {
-		if m.alloc != i.FS.Alloc {
-			m.alloc, m.valid = i.FS.Alloc, i.FS.Alloc.Valid
-		}
-		m.tree.Valid = m.valid
-	}
+	m.tree.Valid = i.FS.validData(i.ino)
 	return &m.tree
 }
 
@@ -79,7 +69,7 @@ func (v *FS) validData(ino uint32) func(disk.Block, uint32) bool {
 	if !v.checksData(ino) {
 		return nil
 	}
-	return v.Alloc.Valid
+	return v.Alloc.AsValid
 }
 
 func (v *FS) checksData(ino uint32) bool {
