@@ -140,3 +140,47 @@ func TestPlotOfTables(t *testing.T) {
 	require.Equal(t, []line{{Row: "cp", Unit: "s", LessIsBetter: true, Figures: map[string][]figure{
 		"lanefs": {{Value: 2}}, "fuse2fs": {{Value: 8}}, "kernel": {{Value: 1000.5}}}}}, all)
 }
+
+// TestDocument: the tables of earlier runs stand between the document's marks, each machine's of its own, with what is missed in bold, and the
+// picture reads them. A document without marks stays as it is.
+func TestDocument(t *testing.T) {
+	dir := t.TempDir()
+	rows := []row{{name: "random read 4 KiB, O_DIRECT", unit: "IOPS"}, {name: "create 2,000 files", unit: "s", lessIsBetter: true}}
+	r := results{}
+	for name, v := range map[string]float64{"lanefs io_uring=on": 400, "null io_uring": 500, "fuse2fs 1.47.0": 100, "kernel": 200} {
+		r.add(rows[0].name, name, figure{Value: v, CPU: 16})
+		r.add(rows[1].name, name, figure{Value: 100 / v})
+	}
+	one, doc := filepath.Join(dir, "one.json"), filepath.Join(dir, "doc.md")
+	require.NoError(t, r.write(one, rows))
+	require.NoError(t, os.WriteFile(doc, []byte("a\n"), 0o600))
+	require.ErrorContains(t, document(doc, one), "no marks")
+	require.NoError(t, os.WriteFile(doc, []byte("a\n"+figuresBegin+"stale\n"+figuresEnd+"b\n"), 0o600))
+	require.Error(t, document(doc))
+	for range 2 { // what is there is replaced
+		require.NoError(t, document(doc, one, one))
+	}
+	b, err := os.ReadFile(doc)
+	require.NoError(t, err)
+	text := string(b)
+	require.True(t, strings.HasPrefix(text, "a\n") && strings.HasSuffix(text, figuresEnd+"b\n") && !strings.Contains(text, "stale"))
+	require.Equal(t, 2, strings.Count(text, "| random read 4 KiB, O_DIRECT, IOPS | 400 | 500 | 100 | 200 | 4.00× | 2.00× | 80 % | 16; 0.0 |\n"))
+	require.Contains(t, text, "| random read 4 KiB, O_DIRECT | 2.5: 4.00×, 4.00× | 1.5: 2.00×, 2.00× | 70 %: 80 %, 80 % | 15 µs of CPU: **16 µs**, **16 µs** |\n")
+	require.Contains(t, text, "| create 2,000 files | 5: **4.00×**, **4.00×** | 0.25: 2.00×, 2.00× |  |  |\n")
+	out := filepath.Join(dir, "out.svg")
+	require.NoError(t, plot(out, doc))
+	b, err = os.ReadFile(out)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "create 2,000 files: LaneFS, machine 2: 4.00×")
+}
+
+// TestAims: each is of a row that there is.
+func TestAims(t *testing.T) {
+	var names []string
+	for _, r := range new(bench).rows() {
+		names = append(names, r.name)
+	}
+	for _, a := range aims {
+		require.Contains(t, names, a.row)
+	}
+}

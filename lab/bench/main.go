@@ -25,12 +25,15 @@ func main() {
 	flag.BoolVar(&b.markdown, "markdown", false, "print tables in Markdown")
 	flag.IntVar(&b.runs, "runs", 5, "runs of each; the median counts")
 	svg := flag.String("svg", "", "draw the JSON files of earlier runs, or the tables of a document, the arguments, as this picture, and measure nothing")
+	doc := flag.String("document", "", "put the JSON files of earlier runs, the arguments, as tables into this document, and measure nothing")
 	serve := flag.String("serve", "", "internal: serve a null file system on this transport")
 	flag.Parse()
 	var err error
 	switch {
 	case *serve != "":
 		err = serveNull(*serve, flag.Arg(0))
+	case *doc != "":
+		err = document(*doc, flag.Args()...)
 	case *svg != "":
 		err = plot(*svg, flag.Args()...)
 	default:

@@ -36,8 +36,10 @@ func plot(to string, from ...string) error {
 		} else if err := json.Unmarshal(b, &all); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		seen := map[string]int{}
 		for _, l := range all {
-			p.add(l, machine)
+			p.add(l, machine+seen[l.Row])
+			seen[l.Row]++ // a document has a table for each machine
 		}
 	}
 	if len(p.order) == 0 {
