@@ -68,8 +68,10 @@ func helperFlags(args []string) (out []string, err error) {
 	return out, nil
 }
 
-// umountFlags translates the flags of an umount helper: -n (no mtab), -v (verbose) and -t TYPE mean nothing here.
+// umountFlags translates the flags of an umount helper: -n (no mtab) and -t TYPE mean nothing here. umount(8) says nothing when all is well,
+// unless -v is given.
 func umountFlags(args []string) (out []string, err error) {
+	quiet := true
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		if !strings.HasPrefix(a, "-") {
@@ -78,7 +80,9 @@ func umountFlags(args []string) (out []string, err error) {
 		}
 		for _, flag := range a[1:] { // umount(8) gives them apart; a person may not
 			switch flag {
-			case 'n', 'v':
+			case 'n':
+			case 'v':
+				quiet = false
 			case 't':
 				i++
 			case 'l':
@@ -93,6 +97,9 @@ func umountFlags(args []string) (out []string, err error) {
 				return nil, usage(fmt.Errorf("umount.lanefs: unknown flag -%c", flag))
 			}
 		}
+	}
+	if quiet {
+		out = append(out, "--quiet")
 	}
 	return out, nil
 }

@@ -18,7 +18,7 @@ func TestHelperArgs(t *testing.T) {
 		{[]string{"lanefs", "unmount", "/b"}, []string{"unmount", "/b"}},
 		{[]string{"/sbin/mount.lanefs", "/a", "/b", "-n", "-s", "-t", "fuse.lanefs", "-o", "ro"}, []string{"mount", "/a", "/b", "--sloppy", "-o", "ro"}},
 		{[]string{"/sbin/umount.fuse.lanefs", "/b", "-n", "-t", "fuse.lanefs", "-v"}, []string{"umount", "/b"}},
-		{[]string{"/sbin/umount.fuse.lanefs", "-nl", "/b"}, []string{"umount", "--lazy", "/b"}},
+		{[]string{"/sbin/umount.fuse.lanefs", "-nl", "/b"}, []string{"umount", "--lazy", "/b", "--quiet"}},
 		{[]string{"/sbin/mount.fuse.lanefs", "/a", "/b", "-v", "-f", "-o", "-n"}, []string{"mount", "/a", "/b", "--fake", "-o", "-n"}},
 		{[]string{"lanefs", "umount", "/b"}, []string{"umount", "/b"}},
 		{[]string{"lanefs"}, []string{}},

@@ -3,9 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,6 +154,65 @@ func TestUmountNamesBindMounts(t *testing.T) {
 	p.ok("umount", bound) // the last of them: the device is closed
 	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
 	fsck(t, img)
+}
+
+// TestMountWhileUnmounting: an unmount is under way from its first request on, before it writes anything out, so that a mount that comes
+// in the middle waits for its end and is not told that the mount point is busy.
+func TestMountWhileUnmounting(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	m, err := fs.MountedAt(mnt)
+	require.NoError(t, err)
+	sockets, _ := controlSockets(m)
+	require.Len(t, sockets, 1)
+	real := sockets[0] + ".real" // the command connects to the test, which hands everything on and looks at it
+	require.NoError(t, os.Rename(sockets[0], real))
+	l, err := net.Listen("unix", sockets[0])
+	require.NoError(t, err)
+	defer l.Close()
+	leaving := make(chan bool, 1) // at the request for writing everything out
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer from.Close()
+				to, err := net.Dial("unix", real)
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				line, err := bufio.NewReader(from).ReadBytes('\n')
+				if err != nil {
+					return
+				}
+				var req request
+				if json.Unmarshal(line, &req) == nil && req.Op == "settle" {
+					leaving <- stateOf(real).Leaving
+				}
+				if _, err := to.Write(line); err == nil {
+					_, _ = io.Copy(from, to)
+				}
+			}()
+		}
+	}()
+	p.ok("umount", mnt)
+	require.True(t, <-leaving)
+	fsck(t, img)
+}
+
+// stateOf asks the daemon at a socket for its state.
+func stateOf(socket string) (r response) {
+	if c, err := net.Dial("unix", socket); err == nil {
+		defer c.Close()
+		if json.NewEncoder(c).Encode(request{Op: "state"}) == nil {
+			_ = json.NewDecoder(c).Decode(&r)
+		}
+	}
+	return r
 }
 
 // TestUmountLazy takes a mount away that is in use.

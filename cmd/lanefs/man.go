@@ -141,9 +141,9 @@ ext4 volume on _DEVICE_, an image file or the PCI address of an NVMe function, a
 of its own serves the mount. What was not asked for and holds all the same, a volume that can only be read for one, is said on standard
 error.`)
 	p.Paragraph(`**lanefs umount** ends the mount, and returns when everything is on the medium. umount(8) does the same by the helper
-**umount.fuse.lanefs**; but root's umount of an absolute path asks statfs(2) for the type, which is fuse for all of FUSE, and so does not
-find the helper: it returns before the device is closed. systemd, which calls **umount -c**, finds it, and so does umount(8) of a mount that
-mount(8) made with an option that begins with x-, such as **x-lanefs.wait**.`)
+**umount.fuse.lanefs**. For root's umount of an absolute path, for which umount(8) asks statfs(2) for the type and gets that of all of FUSE, the
+mount has an entry in libmount's table _/run/mount/utab_, with the option **x-lanefs.wait**: then the helper is found. Without the helper, with
+**umount -i**, or where that table cannot be written, umount(8) returns before the device is closed; the next mount of the device waits for that.`)
 	p.Paragraph(`sync(2) and syncfs(2), so also sync(1) without a file and with **-f**, do not reach a FUSE server: what was written is on the medium within
 **commit=** seconds, or after an fsync(2) of any file just changed (**sync** _FILE_).`)
 	p.Paragraph(`mkfs.ext4 makes a volume whose root directory is root's. An ordinary user who mounts it cannot write there: **mkfs.ext4 -E root_owner=UID:GID** makes one that is that user's.`)

@@ -64,10 +64,24 @@ ended() { # the mount is gone, and nobody has the image
   "$lanefs" check "$img" >/dev/null
   if grep -q " $mnt " /proc/mounts; then exit 1; fi
 }
-mount -s -t lanefs -o frobnicate=7,x-lanefs.wait "$img" "$mnt"
+left() { # the table of libmount says nothing of it
+  if grep " TARGET=$mnt " /run/mount/utab; then exit 1; fi
+}
+mount -s -t lanefs -o frobnicate=7,x-systemd.automount "$img" "$mnt"
 dd if=/dev/urandom of="$mnt/big" bs=1M count=20 status=none
 umount "$mnt" # by root, with an absolute name: see mount.lanefs(8)
 ended
+left
+mount -t lanefs "$img" "$mnt"
+dd if=/dev/urandom of="$mnt/big" bs=1M count=20 status=none
+umount "$mnt"
+ended
+left
+"$lanefs" mount "$img" "$mnt"
+dd if=/dev/urandom of="$mnt/big" bs=1M count=20 status=none
+umount "$mnt"
+ended
+left
 mount -t lanefs "$img" "$mnt"
 umount mnt
 ended
@@ -76,6 +90,13 @@ umount -c "$mnt" # as systemd does
 ended
 mount -t lanefs "$img" "$mnt"
 umount "$img" # by the device
+ended
+mount -t lanefs "$img" "$mnt"
+touch "$mnt/file" file
+mount --bind "$mnt/file" file
+umount "$PWD/file" >said 2>&1
+if [ -s said ]; then echo "umount(8) said:"; cat said; exit 1; fi
+umount "$mnt"
 ended
 mount -t lanefs "$img" "$mnt"
 exec 7>"$mnt/open"

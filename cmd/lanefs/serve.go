@@ -136,6 +136,7 @@ func (d *daemon) listen(files *runFiles) (*control, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.tellUmount8()
 	if err := dropPrivileges(); err != nil {
 		d.log.Warn("the daemon keeps privileges that it does not need", "error", err.Error())
 	}

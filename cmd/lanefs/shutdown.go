@@ -59,6 +59,7 @@ func (d *daemon) step(what string, limit time.Duration, f func() error) error {
 // end, without another word to the volume.
 func (d *daemon) closeStack() error {
 	d.ended.Store(true)
+	forgetUmount8(d.cfg.Device, d.cfg.Dir)
 	if err := d.metrics.Close(); err != nil { // its address is free when the unmount returns
 		d.log.Warn("metrics were not ended cleanly", "error", err.Error())
 	}

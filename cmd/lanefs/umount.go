@@ -15,7 +15,7 @@ import (
 
 // An unmount, step by step:
 //
-//  1. Connect to the daemon. It writes out everything (settle), and will say when it has closed the device (await).
+//  1. Connect to the daemon. It will say when it has closed the device (await), and writes out everything (settle).
 //  2. Take the mount away, in this mount namespace. A mount that is busy stays, and that is the error.
 //  3. Wait for what else keeps the file system, then for the daemon to write everything out and close the device.
 //
@@ -31,6 +31,7 @@ const (
 type umountOptions struct {
 	timeout time.Duration
 	lazy    bool
+	quiet   bool // for umount(8), which says nothing when all is well
 }
 
 func umountCommand() *cobra.Command {
@@ -47,6 +48,8 @@ removed.`,
 	}
 	c.Flags().DurationVar(&opt.timeout, "timeout", umountTimeout, "how long to wait at most")
 	c.Flags().BoolVar(&opt.lazy, "lazy", false, "unmount DIR although it is in use, and do not wait: the daemon ends with the last user")
+	c.Flags().BoolVar(&opt.quiet, "quiet", false, "do not say what stays mounted")
+	_ = c.Flags().MarkHidden("quiet") // for umount(8)
 	return c
 }
 
@@ -82,13 +85,16 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 		if stays == nil {
 			stays = others[0]
 		}
+		if opt.quiet {
+			return nil
+		}
 		fmt.Fprintf(out, "lanefs: %q is unmounted, and everything is on the medium; the volume stays mounted as %s\n", m.Mountpoint, describe(stays))
 		return nil
 	}
-	if err := settle(m, w); err != nil {
-		return err
-	}
-	return w.roundTrip(t, request{Op: "await"}, func() error {
+	return w.roundTrip(t, request{Op: "await"}, func() error { // from here on a mount at DIR waits for the end of this one
+		if err := settle(m, w); err != nil {
+			return err
+		}
 		if err := w.unmount(); err != nil {
 			return err
 		}
@@ -163,6 +169,7 @@ func clearDead(m *mountinfo.Info, out io.Writer) error {
 	if files, err := claim(m.Mountpoint); err == nil {
 		files.release(true) // its log may say why it died
 	}
+	forgetUmount8(m.Source, m.Mountpoint)
 	fmt.Fprintf(out, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Mountpoint)
 	return nil
 }
