@@ -73,6 +73,19 @@ func TestPython(t *testing.T) {
 	suite(t, python(t, m, filepath.Join("tests", "test_host.py")))
 }
 
+// TestDocs: texts and type hints say what the code does. It needs no mount.
+func TestDocs(t *testing.T) {
+	bin, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3: make deps installs it")
+	}
+	cmd := exec.Command(bin, filepath.Join("tests", "test_docs.py"))
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	suite(t, string(out))
+}
+
 // TestKV: slabs, also after kills, losses of power and damage.
 func TestKV(t *testing.T) {
 	if !library(t) {

@@ -1,8 +1,10 @@
 """`python -m lanefs doctor [PATH …]`: what this package finds here, and what to do about what it does not find."""
 
 import argparse
+import errno
 import importlib.metadata
 import os
+import re
 import sys
 import tempfile
 
@@ -39,14 +41,14 @@ def _drivers():
             _say(None, f"driver of {runtime}", f"{names[0]} is not here: no memory of such a GPU in this process")
 
 
-def mounts():
+def mounts(table="/proc/self/mountinfo"):
     """Paths of the LaneFS mounts that this process sees."""
     out = []
-    with open("/proc/self/mountinfo") as f:
+    with open(table, "rb") as f:
         for line in f:
-            fields, _, rest = line.partition(" - ")
-            if rest.split()[0] == "fuse.lanefs":
-                out.append(fields.split()[4].encode().decode("unicode_escape"))
+            fields, _, rest = line.partition(b" - ")
+            if rest.split()[0] == b"fuse.lanefs":
+                out.append(os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), fields.split()[4])))
     return out
 
 
@@ -55,7 +57,8 @@ def _mount(path):
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as e:
-        return _say(False, path, f"{e.strerror}: give a file or a directory of a mount that you may read")
+        gone = e.errno == errno.ENOTCONN
+        return _say(False, path, e.strerror + (": its daemon has ended: lanefs umount, or mount it again" if gone else ": give a file or a directory of a mount that you may read"))
     try:
         s = lanefs.Session.of(fd, repr(path))
     except lanefs.NotLaneFS as e:

@@ -44,7 +44,27 @@ def open(path, mode="r", fallback=False):
 
 
 class File:
-    """An open file. `session` is None if the file is not on LaneFS (fallback)."""
+    """An open file. `session` is None if the file is not on LaneFS (fallback).
+
+    Parameters
+    ----------
+    path, mode, fallback
+        As with `open`.
+    name : str, optional
+        What messages call the file; by default its path.
+
+    Attributes
+    ----------
+    path, mode : str
+    fd : int or None
+        The descriptor; None when it is closed.
+    session : Session or None
+
+    Raises
+    ------
+    ValueError, NotLaneFS, OSError
+        As `open`.
+    """
 
     def __init__(self, path, mode="r", fallback=False, name=None):
         if mode not in _MODES:
@@ -70,7 +90,16 @@ class File:
 
     @property
     def size(self):
-        return os.fstat(self.fd).st_size
+        """int: the file's length in bytes, now.
+
+        Raises
+        ------
+        OSError
+            The file cannot be asked (EIO, ENOTCONN).
+        ValueError
+            The file is closed.
+        """
+        return os.fstat(self._opened()).st_size
 
     def map(self, offset=0, length=None, private=False):
         """A range of the file as device memory.
@@ -96,13 +125,33 @@ class File:
             held by others. EIO: the medium. ECONNRESET: the daemon has ended.
         """
         _check(offset, 1 if length is None else length)
+        self._opened()
         if self.session is None:
             return _copy(self, offset, length, private)
         return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
 
     def alloc(self, length):
-        """A private Mapping of length bytes, zeroes. It belongs to no file until it is committed. Raises what map does."""
+        """Device memory to write to, zeroes, which belongs to no file until it is committed.
+
+        Parameters
+        ----------
+        length : int
+            Bytes.
+
+        Returns
+        -------
+        Mapping
+            A private one, of length bytes.
+
+        Raises
+        ------
+        ValueError
+            A length that is not positive; the file is closed.
+        NotLaneFS, OSError
+            As `map`.
+        """
         _check(0, length)
+        self._opened()
         if self.session is None:
             return _copy(self, 0, length, True, read=False)
         return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
@@ -127,33 +176,70 @@ class File:
         length = len(mapping) - start if length is None else length
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
+        fd = self._opened()
         mapping.memory.synchronize()
         if self.session is None:
             view = mapping.memoryview()[start:start + length]
             while view:
-                n = os.pwrite(self.fd, view, offset)
+                n = os.pwrite(fd, view, offset)
                 view, offset = view[n:], offset + n
-            os.fsync(self.fd)
+            os.fsync(fd)
             return
         self._need().call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY,
                           pass_fds=[self.fd])
 
     def pin(self, on=True, owner=None):
-        """Pins the file in device memory, or unpins it. Only root and the user that mounted may. Returns its size."""
+        """Pins the file in device memory, or unpins it. Only root and the user that mounted may.
+
+        Parameters
+        ----------
+        on : bool
+            Whether to pin it.
+        owner : int, optional
+            The user ID on whose account the memory is; by default the caller's.
+
+        Returns
+        -------
+        int
+            The file's size in bytes.
+
+        Raises
+        ------
+        ValueError
+            The file is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            EPERM: another user. EACCES: the file is not open to read. ENOMEM: there is no room. ECONNRESET: the daemon has ended.
+        """
         owner = w.NO_OWNER if owner is None else owner
         (size, _), _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd])
         return size
 
-    def _need(self):
+    def _opened(self):
         if self.fd is None:
             raise ValueError(f"{self.path!r} is closed")
+        return self.fd
+
+    def _need(self):
+        self._opened()
         if self.session is None:
             raise NotLaneFS(errno.ENOTSUP, f"{self.path!r} fell back to ordinary memory, which cannot do this")
         return self.session
 
     @property
     def handle(self):
-        """The handle of the file, for rings."""
+        """int: the handle of the file, for rings.
+
+        Raises
+        ------
+        ValueError
+            The file is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            EMFILE: there are as many as there may be. ECONNRESET: the daemon has ended.
+        """
         with self._lock:
             if self._handle is None:
                 (self._handle, _, _), _ = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
@@ -161,7 +247,15 @@ class File:
 
     @property
     def ring(self):
-        """The file's ring, for read_into and write_from."""
+        """Ring: the file's own, for `read_into` and `write_from`; without LaneFS what does the same by ordinary reads and writes.
+
+        Raises
+        ------
+        ValueError
+            The file is closed.
+        NotLaneFS, OSError
+            As `Ring`.
+        """
         from ._ring import Plain, Ring
         if self.session is None:
             return Plain()
@@ -195,16 +289,44 @@ class File:
             The range is not within the memory, which may be read-only; an address without a length; the file is closed.
         TypeError
             What is no memory.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
-            EACCES, EIO, or ECONNRESET after the end of the daemon; the C library is not here; this process forked from that which opened the file.
+            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT, the memory was freed or ends before the range; the C library is not here; this
+            process forked from that which opened the file.
         """
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring.read(self, memory, offset, start, length).result()
         return self._one(True, memory, offset, start, length, stream)
 
     def write_from(self, memory, offset=0, start=0, length=None, stream=None):
-        """Writes a range of memory to the file: parameters, result and exceptions as with read_into; also ENOSPC. sync() makes it durable. It
-        waits for what is on the stream now."""
+        """Writes a range of memory to the file. `sync` makes it durable. It waits for what is on the stream now.
+
+        Parameters
+        ----------
+        memory : Buffer, Mapping, tensor, array, bytes or int
+            Where from: as with `read_into`, also what is read-only.
+        offset, start, length : int
+            Bytes: where in the file; where in the memory; how many, to the memory's end if None.
+        stream : optional
+            As with `read_into`.
+
+        Returns
+        -------
+        int
+            How many bytes.
+
+        Raises
+        ------
+        ValueError
+            The range is not within the memory; an address without a length; the file is closed.
+        TypeError
+            What is no memory.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
+        OSError
+            As `read_into`; ENOSPC.
+        """
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring.write(self, memory, offset, start, length).result()
         return self._one(False, memory, offset, start, length, stream)
@@ -236,16 +358,72 @@ class File:
         return self._batch(True, memory, file_offsets, offsets, lengths, stream)
 
     def write_batch(self, memory, file_offsets, offsets, lengths, stream=None):
-        """Writes many pieces likewise, as write_from."""
+        """Writes many pieces by one call. `sync` makes them durable. It waits for what is on the stream now.
+
+        Parameters
+        ----------
+        memory : tensor, array, bytes or int
+            As with `write_from`.
+        file_offsets, offsets, lengths : sequence of int, shape (n,)
+            Bytes: lengths[i] of them at offsets[i] of the memory go to file_offsets[i] of the file. Lists, NumPy arrays or tensors of integers.
+        stream : optional
+            As with `read_into`.
+
+        Returns
+        -------
+        array.array of int64, shape (n,)
+            How many bytes of each piece were written, or its errno, negative.
+
+        Raises
+        ------
+        ValueError
+            Sequences of different lengths, a piece not within the memory, and what `write_from` raises it for.
+        TypeError
+            What is no memory.
+        OSError
+            For all pieces, as `read_batch`.
+        """
         return self._batch(False, memory, file_offsets, offsets, lengths, stream)
 
     async def read_batch_async(self, *args, **kwargs):
-        """read_batch in a thread, so that an event loop goes on."""
+        """`read_batch` in a thread, so that an event loop goes on.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As with `read_batch`.
+
+        Returns
+        -------
+        array.array of int64, shape (n,)
+            As with `read_batch`.
+
+        Raises
+        ------
+        ValueError, TypeError, OSError
+            As `read_batch`.
+        """
         import asyncio  # late: it is large
         return await asyncio.to_thread(self.read_batch, *args, **kwargs)
 
     async def write_batch_async(self, *args, **kwargs):
-        """write_batch likewise."""
+        """`write_batch` in a thread, so that an event loop goes on.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As with `write_batch`.
+
+        Returns
+        -------
+        array.array of int64, shape (n,)
+            As with `write_batch`.
+
+        Raises
+        ------
+        ValueError, TypeError, OSError
+            As `write_batch`.
+        """
         import asyncio
         return await asyncio.to_thread(self.write_batch, *args, **kwargs)
 
@@ -261,8 +439,7 @@ class File:
         return n
 
     def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
-        if self.fd is None:
-            raise ValueError(f"{self.path!r} is closed")
+        self._opened()
         address, size, stream = _stage.target(memory, stream, read)
         pieces = _stage.pieces(file_offsets, offsets, lengths, size)
         if self.session is None:
@@ -279,15 +456,53 @@ class File:
             return self._staged
 
     def enqueue(self, read, address, offset, length, stream, done):
-        """Puts a read of length bytes at offset to an address of a GPU's memory, or a write from there, on its stream. done: a c_int64 that has the
-        result when the stream has come past it."""
+        """Puts a read, or a write, of one range on a GPU's stream, and returns.
+
+        Parameters
+        ----------
+        read : bool
+            Whether it is a read.
+        address : int
+            Where in a GPU's memory.
+        offset, length : int
+            Bytes: where in the file, and how many.
+        stream : int
+            A CUstream or hipStream_t.
+        done : ctypes.c_int64
+            Has the number of bytes, or a negative errno, when the stream has come past it, and must live until then.
+
+        Raises
+        ------
+        ValueError
+            The file is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            Nothing was put on the stream: ECONNRESET after the end of the daemon; EFAULT, EIO: the memory or the stream is none; the C library is not here.
+        """
         stage, handle = self._on_stage()
         stage.enqueue(read, handle, address, array.array("q", [offset, 0, length]), stream, done)
 
     def sync(self):
-        os.fsync(self.fd)
+        """Makes durable what was written before.
+
+        Raises
+        ------
+        OSError
+            EIO, ENOSPC: it could not be, and may be lost. ENOTCONN: the daemon has ended.
+        ValueError
+            The file is closed.
+        """
+        os.fsync(self._opened())
 
     def close(self):
+        """Closes the file, after the requests of its ring. Mappings stay. Repeated calls do nothing.
+
+        Raises
+        ------
+        OSError
+            As close(2).
+        """
         if self.fd is None:
             return
         if self._ring is not None:
@@ -349,7 +564,30 @@ class _Hold:
 
 
 class Mapping:
-    """Device memory with a range of a file. Tensors that use it keep it alive after close."""
+    """Device memory with a range of a file: what `File.map` and `File.alloc` give. Tensors that use it keep it alive after close.
+
+    Parameters
+    ----------
+    file : File
+    offset, length : int
+        Bytes; length 0: to the end of the file.
+    flags : int
+        Of the share's protocol (docs/SPEC.md).
+
+    Attributes
+    ----------
+    generation : int
+        Of the file's range when it was read.
+    file_size : int
+        Bytes, likewise.
+    private : bool
+        Whether it may be written to.
+
+    Raises
+    ------
+    ValueError, NotLaneFS, OSError
+        As `File.map`.
+    """
 
     def __init__(self, file, offset, length, flags):
         session = self.session = file._need()
@@ -365,11 +603,19 @@ class Mapping:
 
     @property
     def memory(self):
+        """The memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
+
+        Raises
+        ------
+        ValueError
+            The mapping is closed.
+        """
         if self._hold is None:
             raise ValueError("the mapping is closed")
         return self._hold.memory
 
     def __len__(self):
+        """int: bytes."""
         return self._size
 
     @property
@@ -385,24 +631,78 @@ class Mapping:
         return self.private or self.latest == self.generation
 
     def memoryview(self):
-        """The bytes, if the CPU can address them."""
+        """The bytes, if the CPU can address them.
+
+        Returns
+        -------
+        memoryview
+            Of uint8, shape (len,).
+
+        Raises
+        ------
+        BufferError
+            The memory is a GPU's.
+        ValueError
+            The mapping is closed.
+        """
         view = self.memory.view
         if view is None:
             raise BufferError("the CPU does not reach the GPU's memory: use __dlpack__ or __cuda_array_interface__")
         return view[self.base:self.base + self._size]
 
     def __dlpack__(self, **kwargs):
+        """The bytes for PyTorch, NumPy, CuPy and others: `torch.from_dlpack`.
+
+        Parameters
+        ----------
+        **kwargs
+            stream, max_version, dl_device and copy of the DLPack protocol.
+
+        Returns
+        -------
+        capsule
+            A tensor of uint8, shape (len,), which keeps the memory alive.
+
+        Raises
+        ------
+        BufferError
+            A copy or another device is wanted.
+        ValueError
+            The mapping is closed.
+        """
         from ._dlpack import capsule
         return capsule(self.memory, self._hold, self.base, self._size, **kwargs)
 
     def __dlpack_device__(self):
+        """The kind of device and its ordinal.
+
+        Returns
+        -------
+        tuple of int
+            (1, 0): the CPU; (2, n): CUDA; (10, n): ROCm.
+
+        Raises
+        ------
+        ValueError
+            The mapping is closed.
+        """
         return self.memory.device
 
     @property
     def __cuda_array_interface__(self):
+        """dict: of CUDA's memory, version 3, uint8, shape (len,).
+
+        Raises
+        ------
+        AttributeError
+            The memory is not CUDA's.
+        ValueError
+            The mapping is closed.
+        """
         return cuda_array(self.memory, self.base, self._size, self.private)
 
     def close(self):
+        """Lets go of the memory, which stays as long as tensors or views of it. Repeated calls do nothing."""
         self._hold = None
 
     def __enter__(self):

@@ -187,6 +187,13 @@ class Buffer:
 
     @property
     def memory(self):
+        """The memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
+
+        Raises
+        ------
+        ValueError
+            The buffer is closed.
+        """
         if self._life is None:
             raise ValueError("the buffer is closed")
         return self._life.memory
@@ -194,15 +201,30 @@ class Buffer:
     base = 0  # where it begins in its memory
 
     def __len__(self):
+        """int: bytes."""
         return self.size
 
     def memoryview(self):
-        """The bytes, if the CPU can address them."""
+        """The bytes, if the CPU can address them.
+
+        Returns
+        -------
+        memoryview
+            Of uint8, shape (len,).
+
+        Raises
+        ------
+        BufferError
+            The memory is a GPU's.
+        ValueError
+            The buffer is closed.
+        """
         if self.memory.view is None:
             raise BufferError("the CPU does not reach the GPU's memory: use __dlpack__")
         return self.memory.view
 
     def close(self):
+        """Unregisters the memory, after the requests that use it. It stays as long as tensors of it. Repeated calls do nothing."""
         if self._release is not None and self._release.detach():
             self._session.release(self.handle)
         self._life = None
@@ -214,12 +236,52 @@ class Buffer:
         self.close()
 
     def __dlpack__(self, **kwargs):
+        """The bytes for PyTorch, NumPy, CuPy and others: `torch.from_dlpack`.
+
+        Parameters
+        ----------
+        **kwargs
+            stream, max_version, dl_device and copy of the DLPack protocol.
+
+        Returns
+        -------
+        capsule
+            A tensor of uint8, shape (len,), which keeps the memory alive.
+
+        Raises
+        ------
+        BufferError
+            A copy or another device is wanted.
+        ValueError
+            The buffer is closed.
+        """
         from ._dlpack import capsule
         return capsule(self.memory, self._life, 0, self.size, **kwargs)
 
     def __dlpack_device__(self):
+        """The kind of device and its ordinal.
+
+        Returns
+        -------
+        tuple of int
+            (1, 0): the CPU; (2, n): CUDA; (10, n): ROCm.
+
+        Raises
+        ------
+        ValueError
+            The buffer is closed.
+        """
         return self.memory.device
 
     @property
     def __cuda_array_interface__(self):
+        """dict: of CUDA's memory, version 3, uint8, shape (len,).
+
+        Raises
+        ------
+        AttributeError
+            The memory is not CUDA's.
+        ValueError
+            The buffer is closed.
+        """
         return cuda_array(self.memory, 0, self.size, True)

@@ -35,10 +35,8 @@ class Ring:
 
     Raises
     ------
-    ValueError
-        By read, write and the batches: a range that is not within the memory, a number that is negative.
     OSError
-        The mount's limits, or the end of the daemon; by requests: the ring is closed, or another process's.
+        EINVAL: entries is none. EMFILE: the mount's limits. ECONNRESET: the daemon has ended.
     """
 
     def __init__(self, file, entries=256):
@@ -60,34 +58,164 @@ class Ring:
         self._reaper.start()
 
     def read(self, file, buffer, offset=0, start=0, length=None):
-        """Reads length bytes at offset of file to start of a Buffer or private Mapping."""
+        """Begins to read a range of a file to memory.
+
+        Parameters
+        ----------
+        file : File
+        buffer : Buffer or Mapping
+            Where to; a Mapping must be private.
+        offset, start, length : int
+            Bytes: where in the file; where in the memory; how many, to the memory's end if None.
+
+        Returns
+        -------
+        concurrent.futures.Future of int
+            How many bytes.
+
+        Raises
+        ------
+        ValueError
+            The range is not within the memory; a number that is negative; the file or the memory is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
         return self._start(w.READ, file, buffer, offset, start, length)
 
     def write(self, file, buffer, offset=0, start=0, length=None):
-        """Writes length bytes from start of a Buffer or Mapping to file at offset."""
+        """Begins to write a range of memory to a file.
+
+        Parameters
+        ----------
+        file : File
+        buffer : Buffer or Mapping
+            Where from. What the GPU is doing with it is waited for.
+        offset, start, length : int
+            Bytes: where in the file; where in the memory; how many, to the memory's end if None.
+
+        Returns
+        -------
+        concurrent.futures.Future of int
+            How many bytes.
+
+        Raises
+        ------
+        ValueError
+            The range is not within the memory; a number that is negative; the file or the memory is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
         return self._start(w.WRITE, file, buffer, offset, start, length)
 
     def sync(self, file):
-        """Makes durable what was written before."""
+        """Begins to make durable what was written before.
+
+        Parameters
+        ----------
+        file : File
+
+        Returns
+        -------
+        concurrent.futures.Future of int
+            0.
+
+        Raises
+        ------
+        ValueError
+            No range is given, so none is wrong; the file or the memory is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
         return self.submit([(w.SYNC, file.handle, 0, 0, 0, 0)])[0]
 
     def read_batch(self, file, buffer, ranges):
-        """Reads many ranges (offset, start, length) of file. Returns a Future for each."""
+        """Begins to read many ranges of a file to memory.
+
+        Parameters
+        ----------
+        file : File
+        buffer : Buffer or Mapping
+            As with `read`.
+        ranges : iterable of (offset, start, length)
+            Bytes: where in the file, where in the memory, how many.
+
+        Returns
+        -------
+        list of concurrent.futures.Future of int
+            How many bytes, for each.
+
+        Raises
+        ------
+        ValueError
+            A number that is negative or too large; the file or the memory is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
+        buffer.memory  # not a closed one's, whose handle may be another's now
         return self.submit([(w.READ, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def write_batch(self, file, buffer, ranges):
-        """Writes many ranges (offset, start, length) to file. Returns a Future for each."""
+        """Begins to write many ranges of memory to a file.
+
+        Parameters
+        ----------
+        file : File
+        buffer : Buffer or Mapping
+            As with `write`.
+        ranges : iterable of (offset, start, length)
+            Bytes: where in the file, where in the memory, how many.
+
+        Returns
+        -------
+        list of concurrent.futures.Future of int
+            How many bytes, for each.
+
+        Raises
+        ------
+        ValueError
+            A number that is negative or too large; the file or the memory is closed.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback).
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
         buffer.memory.synchronize()
         return self.submit([(w.WRITE, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def _start(self, op, file, buffer, offset, start, length):
-        length = part(buffer, start, length)
+        length, memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
         if op == w.WRITE:
-            buffer.memory.synchronize()
+            memory.synchronize()
         return self.submit([(op, file.handle, buffer.handle, offset, buffer.base + start, length)])[0]
 
     def submit(self, requests):
-        """Submits requests (op, file handle, memory handle, file offset, memory offset, length); waits while the ring is full."""
+        """Submits requests. It waits while the ring is full.
+
+        Parameters
+        ----------
+        requests : iterable of (op, file, memory, file offset, memory offset, length)
+            Integers: the operation, two handles, and three times bytes (docs/SPEC.md).
+
+        Returns
+        -------
+        list of concurrent.futures.Future of int
+            How many bytes, for each.
+
+        Raises
+        ------
+        ValueError
+            A number that is negative or too large. Nothing was submitted.
+        OSError
+            The ring is closed, its daemon has ended, or it is another process's.
+        """
         if self._pid != os.getpid():
             raise OSError("the ring is that of the process that forked this one: open the file again")
         futures = []
@@ -173,7 +301,13 @@ class Ring:
             future.set_exception(why)
 
     def close(self):
-        """Ends the ring. The daemon finishes the requests in flight. Futures without a result by then get an error."""
+        """Ends the ring. The daemon finishes the requests in flight. Futures without a result by then get an error. Repeated calls do nothing.
+
+        Raises
+        ------
+        OSError
+            As close(2).
+        """
         why = OSError("the ring is closed")
         with self._room:
             if self._closed:
@@ -205,13 +339,14 @@ class Plain:
     """The fallback of a ring for a file that is not on LaneFS: ordinary reads and writes, each done at once."""
 
     def read(self, file, buffer, offset=0, start=0, length=None):
-        return _done(_transfer, os.preadv, file.fd, buffer, offset, start, part(buffer, start, length))
+        return _done(_transfer, os.preadv, file._opened(), buffer, offset, start, part(buffer, start, length))
 
     def write(self, file, buffer, offset=0, start=0, length=None):
-        return _done(_transfer, os.pwritev, file.fd, buffer, offset, start, part(buffer, start, length))
+        return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
 
     def sync(self, file):
-        return _done(lambda: os.fsync(file.fd) or 0)
+        fd = file._opened()
+        return _done(lambda: os.fsync(fd) or 0)
 
     def read_batch(self, file, buffer, ranges):
         return [self.read(file, buffer, *r) for r in ranges]

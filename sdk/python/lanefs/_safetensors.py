@@ -22,12 +22,36 @@ _ALIGN = 256  # bytes: where tensors begin in a file of ours. Matrix products wa
 
 
 class Tensor:
-    """A tensor for which neither PyTorch nor a NumPy type exists: its dtype as in the file, its shape, its bytes."""
+    """A tensor for which neither PyTorch nor a NumPy type exists: its dtype as in the file, its shape, its bytes.
+
+    Parameters
+    ----------
+    mapping : Mapping
+    dtype : str
+        As safetensors has it: "BF16".
+    shape : sequence of int
+    start, end : int
+        Bytes of the mapping.
+    """
 
     def __init__(self, mapping, dtype, shape, start, end):
         self._mapping, self.dtype, self.shape, self.start, self.end = mapping, dtype, tuple(shape), start, end
 
     def memoryview(self):
+        """The bytes, if the CPU can address them.
+
+        Returns
+        -------
+        memoryview
+            Of uint8, shape (end - start,).
+
+        Raises
+        ------
+        BufferError
+            The memory is a GPU's.
+        ValueError
+            The mapping is closed.
+        """
         return self._mapping.memoryview()[self.start:self.end]
 
     def __repr__(self):
@@ -35,8 +59,15 @@ class Tensor:
 
 
 class Tensors(dict):
-    """Tensors by name. `mapping` is their memory, `metadata` the file's metadata, `current` whether the file still
-    has these bytes."""
+    """Tensors by name: what `load_safetensors` gives.
+
+    Parameters
+    ----------
+    mapping : Mapping
+        Their memory.
+    metadata : dict of str to str
+        The file's.
+    """
 
     def __init__(self, mapping, metadata):
         super().__init__()
@@ -44,10 +75,12 @@ class Tensors(dict):
 
     @property
     def current(self):
+        """bool: whether the file still has these bytes."""
         return self.mapping.current
 
     @property
     def generation(self):
+        """The generation of the mapping."""
         return self.mapping.generation
 
 

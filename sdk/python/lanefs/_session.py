@@ -34,13 +34,57 @@ class NotLaneFS(OSError):
 
 class Session:
     """Use Session.of(fd). Requests of all threads are carried out one after the other. A session ends with the daemon or with the process. A
-    forked child may read the parent's mappings; open makes a session of its own there."""
+    forked child may read the parent's mappings; open makes a session of its own there.
+
+    Parameters
+    ----------
+    path : bytes or str
+        Of the daemon's socket.
+    gpu : str, optional
+        Whose memory, of a mount with several GPUs: its place in the mount's option, from 0, or its PCI address.
+
+    Attributes
+    ----------
+    runtime : str
+        "host", "cuda" or "hip".
+    device, name : str
+        PCI address (of a MIG instance the UUID) and name of the GPU.
+    granule, pool_size : int
+        Bytes: the unit of device memory, and how much the mount has for programs.
+    gpus : int
+        How many the mount has.
+
+    Raises
+    ------
+    OSError
+        The socket is not reachable (ENOENT, EACCES, ECONNREFUSED). EBUSY: too many connections. ENODEV: the mount has no such GPU. EPROTONOSUPPORT: another version.
+    """
 
     _all = weakref.WeakValueDictionary()  # by process and socket
     _lock = threading.Lock()
 
     @classmethod
     def of(cls, fd, name="the file"):
+        """The process's session with the mount of a file, for the GPU that the thread wants.
+
+        Parameters
+        ----------
+        fd : int
+            A descriptor of any file of the mount.
+        name : str
+            What messages call the file.
+
+        Returns
+        -------
+        Session
+
+        Raises
+        ------
+        NotLaneFS
+            The file is not on a LaneFS mount that gives out device memory.
+        OSError
+            As the constructor.
+        """
         try:
             path = os.getxattr(fd, w.ATTRIBUTE)
         except OSError:
@@ -108,7 +152,30 @@ class Session:
         self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
 
     def call(self, kind, request, reply=None, rights=0, pass_fds=()):
-        """Makes one request. Returns the fields and the descriptors of the reply. The caller must close the descriptors."""
+        """Makes one request of the share's protocol (docs/SPEC.md). The caller must close the descriptors of the reply.
+
+        Parameters
+        ----------
+        kind : int
+            Of the message.
+        request : bytes
+        reply : struct.Struct, optional
+            The form of the reply's body.
+        rights : int
+            How many descriptors the reply has.
+        pass_fds : sequence of int
+            Descriptors for the daemon.
+
+        Returns
+        -------
+        (tuple, list of int)
+            The fields of the reply and its descriptors.
+
+        Raises
+        ------
+        OSError
+            What the daemon answers. ECONNRESET, EPIPE: it has ended. Without errno: the session is closed, is that of a process that forked this one, or the reply is malformed.
+        """
         if self._pid != os.getpid():
             raise OSError("the session is that of the process that forked this one: open the file again")
         try:
@@ -163,7 +230,7 @@ class Session:
 
     @property
     def gone(self):
-        """Whether the session or its daemon has ended."""
+        """bool: whether the session or its daemon has ended."""
         if self._socket is None:
             return True
         p = select.poll()
@@ -171,23 +238,71 @@ class Session:
         return bool(p.poll(0))
 
     def fileno(self):
+        """The descriptor of the socket, for poll: it hangs up when the daemon ends.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        OSError
+            The session is closed.
+        """
         if self._socket is None:
             raise OSError("the session is closed")
         return self._socket.fileno()
 
     def latest(self, handle):
-        """The present generation of a mapping's range of its file; GONE after the end of the daemon."""
+        """The present generation of a mapping's range of its file.
+
+        Parameters
+        ----------
+        handle : int
+            Of the mapping.
+
+        Returns
+        -------
+        int
+            2**64 - 1, which no mapping has, after the end of the daemon.
+        """
         return GONE if self.gone else struct.unpack_from("<Q", self._board, 8 * handle)[0]
 
     def moved(self):
-        """How the bytes of the session's own rings went: requests and bytes by kind of memory, and why the drive does not reach the GPU's (None: it
-        does, or there is none). A File's batches count in the stage's, which `rungs` has."""
+        """How the bytes of the session's own rings went. A File's batches count in the stage's, which `rungs` has.
+
+        Returns
+        -------
+        dict
+            "device", "stage", "copied": requests and bytes by kind of memory; "unreached": why the drive does not reach the GPU's, None if it does or there is none.
+
+        Raises
+        ------
+        OSError
+            EOPNOTSUPP: the daemon is older than this. ECONNRESET: it has ended.
+        """
         fields, _ = self.call(w.MOVED, w.MOVED_REQUEST.pack(0), w.MOVED_REPLY)
         why = fields[8].rstrip(b"\0").decode(errors="replace") if fields[6] & 1 else None
         return {"device": fields[0:2], "stage": fields[2:4], "copied": fields[4:6], "unreached": why}
 
     def stage(self, fd):
-        """The process's stage for this mount. fd is of any file of the mount."""
+        """The process's stage for this mount.
+
+        Parameters
+        ----------
+        fd : int
+            Of any file of the mount.
+
+        Returns
+        -------
+        object
+            Whose methods are this package's own matter.
+
+        Raises
+        ------
+        OSError
+            The C library is not here; ENOMEM, EMFILE: the mount's limits; ECONNRESET: the daemon has ended.
+        """
         with self._lock:
             if self._stage is None:
                 from ._stage import Stage
@@ -196,12 +311,29 @@ class Session:
 
     @property
     def rungs(self):
-        """How requests by way of the stage went on, of 1 MiB at most: by the GPU's kernel, by its copy engine, by the CPU. And pieces that needed no
-        stage: of memory that the daemon had, and of large memory that it got by legacy IPC."""
+        """dict of str to int: how requests by way of the stage went on, of 1 MiB at most: "kernel" by the GPU's kernel, "copies" by its copy engine, "host" by the CPU. And
+        pieces that needed no stage: "direct", of memory that the daemon had; "legacy", of large memory that it got by legacy IPC.
+        """
         return {"kernel": 0, "copies": 0, "host": 0, "direct": 0, "legacy": 0} if self._stage is None else self._stage.rungs()
 
     def wait(self, timeout=None):
-        """Returns True when a mapping may no longer be current, False after timeout seconds."""
+        """Waits until a mapping may no longer be current. After the end of the daemon none is.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None: for ever.
+
+        Returns
+        -------
+        bool
+            False after timeout.
+
+        Raises
+        ------
+        OSError
+            The descriptor is closed.
+        """
         p = select.poll()
         p.register(self._event, select.POLLIN)
         p.register(self._socket, 0)  # the end of the daemon makes all of them stale
@@ -210,14 +342,24 @@ class Session:
         return bool(ready)
 
     def release(self, handle):
-        """Closes a handle. Requests of rings that name it have ended when this returns."""
+        """Closes a handle. Requests of rings that name it have ended when this returns. What the daemon says is no matter.
+
+        Parameters
+        ----------
+        handle : int
+        """
         try:
             self.call(w.RELEASE, w.RELEASE_REQUEST.pack(handle, 0))
         except (OSError, ValueError):
             pass  # the daemon has ended, or the handle is of another process
 
     def drop(self, handle):
-        """release for the garbage collector, which may run during a call. It does not block."""
+        """`release` for the garbage collector, which may run during a call. It does not block.
+
+        Parameters
+        ----------
+        handle : int
+        """
         self._dropped.append(handle)
         self._drain()
 
@@ -233,7 +375,13 @@ class Session:
                 self._mutex.release()
 
     def close(self):
-        """Ends the session and all its objects, except memory that is still mapped."""
+        """Ends the session and all its objects, except memory that is still mapped. Repeated calls do nothing.
+
+        Raises
+        ------
+        OSError
+            As close(2).
+        """
         with self._mutex:
             if self._socket is not None:
                 self._socket.close()

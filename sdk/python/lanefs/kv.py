@@ -180,7 +180,27 @@ class Slab:
     # Puts.
 
     def put(self, key, memory, start=0, length=None, stream=None):
-        """Puts one block. See put_batch."""
+        """Puts one block, in the place of the one that the key had.
+
+        Parameters
+        ----------
+        key : bytes, str or int
+        memory : tensor, array, bytes or int
+            As with `File.write_from`.
+        start, length : int
+            Bytes: where in the memory, and how many, slot_size at most; length None: to the memory's end.
+        stream : optional
+            As with `put_batch`.
+
+        Raises
+        ------
+        ValueError
+            A block longer than a slot, or not within the memory; an address without a length; the slab is closed.
+        TypeError
+            A key of another type; what is no memory.
+        Full, PermissionError, OSError
+            As `put_batch`.
+        """
         if length is None:
             size = _stage.target(memory, stream, False)[1]
             if size is None:
@@ -208,6 +228,8 @@ class Slab:
             There are not enough slots that are free or may be evicted. Nothing was put.
         ValueError
             A key twice; a block longer than a slot, or not within the memory; the slab is closed.
+        TypeError
+            A key of another type; what is no memory.
         PermissionError
             The slab is open to read only.
         OSError
@@ -283,6 +305,10 @@ class Slab:
             The slab is open to read only.
         ValueError
             The slab is closed.
+        TypeError
+            A key of another type.
+        OSError
+            The slab is that of the process that forked this one.
         """
         self._need(True)
         with self._lock:
@@ -352,7 +378,27 @@ class Slab:
     # Gets.
 
     def get(self, key, memory, start=0, stream=None):
-        """Reads one block. Returns its length in bytes, or None. See get_batch."""
+        """Reads one block to memory.
+
+        Parameters
+        ----------
+        key : bytes, str or int
+        memory : tensor, array, bytearray or int
+        start : int
+            Bytes: where in the memory.
+        stream : optional
+            As with `get_batch`.
+
+        Returns
+        -------
+        int or None
+            Its length in bytes; None: not there.
+
+        Raises
+        ------
+        ValueError, TypeError, OSError
+            As `get_batch`.
+        """
         return self.get_batch([key], memory, [start], stream)[0]
 
     def get_batch(self, keys, memory, offsets, stream=None):
@@ -376,6 +422,8 @@ class Slab:
         ------
         ValueError
             A block is not within the memory; the slab is closed.
+        TypeError
+            A key of another type; what is no memory.
         OSError
             The file cannot be read: EIO from the medium, ECONNRESET after the end of the daemon. No block is given up for that.
         """
@@ -416,6 +464,17 @@ class Slab:
         return out
 
     def __contains__(self, key):
+        """Whether a key has a block, which may yet be found damaged.
+
+        Parameters
+        ----------
+        key : bytes, str or int
+
+        Raises
+        ------
+        TypeError
+            A key of another type.
+        """
         with self._lock:
             return _digest(key) in self._blocks
 
@@ -430,6 +489,8 @@ class Slab:
         ------
         OSError
             The commit failed. The slab is closed.
+        ValueError
+            Another thread has closed it meanwhile.
         """
         if self._f is None:
             return

@@ -111,6 +111,11 @@ class Backend(GDSBackend):
     def register_buffer(self, buf):
         """Makes a tensor known. It is kept until deregister_buffer.
 
+        Parameters
+        ----------
+        buf : torch.Tensor
+            Contiguous, on any device.
+
         Raises
         ------
         ValueError
@@ -125,20 +130,51 @@ class Backend(GDSBackend):
             self._buffers[buf.data_ptr()] = buf, size
 
     def deregister_buffer(self, buf):
-        """Forgets a tensor, after its transfers. ValueError: it is not registered."""
+        """Forgets a tensor, after its transfers.
+
+        Parameters
+        ----------
+        buf : torch.Tensor
+
+        Raises
+        ------
+        ValueError
+            It is not registered.
+        """
         with self._lock:
             if self._buffers.pop(buf.data_ptr(), None) is None:
                 raise ValueError(f"no buffer at {buf.data_ptr():#x} is registered")
 
     def register_stream(self, raw_stream):
-        """Makes a stream known; its owner keeps it. ValueError: it is known already."""
+        """Makes a stream known; its owner keeps it.
+
+        Parameters
+        ----------
+        raw_stream : int
+            A CUstream or hipStream_t.
+
+        Raises
+        ------
+        ValueError
+            It is known already.
+        """
         with self._lock:
             if raw_stream in self._streams:
                 raise ValueError(f"the stream {raw_stream:#x} is registered already")
             self._streams.add(raw_stream)
 
     def deregister_stream(self, raw_stream):
-        """Forgets a stream, after its transfers. ValueError: it is not registered."""
+        """Forgets a stream, after its transfers.
+
+        Parameters
+        ----------
+        raw_stream : int
+
+        Raises
+        ------
+        ValueError
+            It is not registered.
+        """
         with self._lock:
             if raw_stream not in self._streams:
                 raise ValueError(f"the stream {raw_stream:#x} is not registered")
@@ -163,14 +199,14 @@ class Backend(GDSBackend):
 
 
 class Handle(GDSHandle):
-    """An open slab. `path` is its file.
+    """An open slab: what `Backend.open_slab` gives. `path` is its file.
 
-    Raises
-    ------
-    ValueError
-        By read_async and write_async: the handle is closed; a buffer or a stream that is not registered; a range that is not within the buffer or the slab.
-    OSError
-        By them: the daemon has ended (ECONNRESET), or the process forked. What the file's medium fails is told by bytes_done.
+    Parameters
+    ----------
+    backend : Backend
+    file : File
+    size : int
+        Bytes.
     """
 
     def __init__(self, backend, file, size):
@@ -178,11 +214,59 @@ class Handle(GDSHandle):
         self._backend, self._file, self._size = backend, file, size
 
     def read_async(self, buf_base, size, file_offset, buf_offset, raw_stream):
-        """Reads size bytes at file_offset of the slab to buf_offset of the buffer at buf_base, in the stream's order. Returns a Submission."""
+        """Reads a range of the slab to a registered buffer, in the order of the stream. It returns before that.
+
+        Parameters
+        ----------
+        buf_base : int
+            The address of the buffer.
+        size, file_offset, buf_offset : int
+            Bytes: how many, where in the slab, where in the buffer.
+        raw_stream : int
+            A registered stream.
+
+        Returns
+        -------
+        Submission
+            Whose bytes_done is right when the stream has come past it: an errno of the file's medium too, negative.
+
+        Raises
+        ------
+        ValueError
+            The handle is closed; a buffer or a stream that is not registered; a range that is not within the buffer or the slab.
+        NotLaneFS
+            The slab is not on a LaneFS mount.
+        OSError
+            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO).
+        """
         return self._move(True, buf_base, size, file_offset, buf_offset, raw_stream)
 
     def write_async(self, buf_base, size, file_offset, buf_offset, raw_stream):
-        """Writes likewise what the buffer has after what is on the stream now."""
+        """Writes to the slab what a range of a registered buffer has after what is on the stream now. It returns before that.
+
+        Parameters
+        ----------
+        buf_base : int
+            The address of the buffer.
+        size, file_offset, buf_offset : int
+            Bytes: how many, where in the slab, where in the buffer.
+        raw_stream : int
+            A registered stream.
+
+        Returns
+        -------
+        Submission
+            Whose bytes_done is right when the stream has come past it: an errno of the file's medium too, negative.
+
+        Raises
+        ------
+        ValueError
+            The handle is closed; a buffer or a stream that is not registered; a range that is not within the buffer or the slab.
+        NotLaneFS
+            The slab is not on a LaneFS mount.
+        OSError
+            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO).
+        """
         return self._move(False, buf_base, size, file_offset, buf_offset, raw_stream)
 
     def _move(self, read, buf_base, size, file_offset, buf_offset, raw_stream):
@@ -197,7 +281,13 @@ class Handle(GDSHandle):
         return sub
 
     def close(self):
-        """Closes the slab, whose transfers are over. Repeated calls do nothing."""
+        """Closes the slab, whose transfers are over. Repeated calls do nothing.
+
+        Raises
+        ------
+        OSError
+            As close(2).
+        """
         f, self._file = self._file, None
         if f is not None:
             f.close()

@@ -1,5 +1,6 @@
 """Run by the Go test beside this: holds a mapping and a ring while the daemon ends."""
 
+import errno
 import os
 import threading
 
@@ -8,6 +9,16 @@ import lanefs
 path = os.path.join(os.environ["LANEFS_TEST_DIR"], "end")
 with open(path, "wb") as f:
     f.write(b"x" * 8192)
+
+
+def caught(do):
+    try:
+        do()
+    except BaseException as e:
+        return [e]
+    return []
+
+
 f = lanefs.open(path)
 m, b = f.map(), lanefs.Buffer(f, 4096)
 assert f.read_into(b) == 8192
@@ -18,6 +29,26 @@ if os.environ.get("LANEFS_LIBRARY"):  # else without cc
     slab.put("a", b"data")
     slab.commit()
     slab.put("b", b"not committed")
+def until_the_end():
+    """Batches one after the other: each has the right bytes, or an error."""
+    into, n = bytearray(8000), 0
+    while True:
+        into[:] = bytes(8000)
+        try:
+            got = f.read_batch(into, [0, 4000], [4000, 0], [4000, 4000])
+        except OSError as e:
+            assert e.errno in (errno.ECONNRESET, errno.EPIPE), e
+            return
+        for i, k in enumerate(got):
+            assert k == 4000 and into[4000 - 4000 * i:8000 - 4000 * i] == b"x" * 4000 or k < 0, k
+
+
+reads = None
+if slab is not None:
+    assert list(f.read_batch(bytearray(10), [0], [0], [10])) == [10]
+    failures = []
+    reads = threading.Thread(target=lambda: failures.extend(caught(until_the_end)), daemon=True)
+    reads.start()
 null = os.open(os.devnull, os.O_RDONLY)
 os.dup2(null, f.fd)  # an open file would keep the mount busy
 if slab is not None:
@@ -46,6 +77,9 @@ if slab is not None:
             continue
         raise AssertionError("a slab after the daemon's end")
     assert "a" in slab, "no block is given up for that"
+if reads is not None:
+    reads.join(60)
+    assert not reads.is_alive() and not failures, failures
 f.close()
 b.close()
 print("gone", flush=True)

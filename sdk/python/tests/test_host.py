@@ -1,6 +1,8 @@
 """Tests of the SDK on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this."""
 
+import asyncio
 import ctypes
+import errno
 import json
 import os
 import struct
@@ -14,6 +16,7 @@ import lanefs
 
 DIR = os.environ["LANEFS_TEST_DIR"]
 OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
+HAS_LIBRARY = bool(os.environ.get("LANEFS_LIBRARY"))
 
 
 def path(name):
@@ -311,6 +314,56 @@ class Rings(unittest.TestCase):
             for t in threads:
                 t.join()
         self.assertEqual(errors, [])
+
+
+class BadInput(unittest.TestCase):
+    def each(self, f):
+        b = bytearray(10)
+        yield from (lambda: f.size, f.sync, lambda: f.read_into(b), lambda: f.write_from(b), lambda: f.read_batch(b, [0], [0], [1]),
+                    lambda: f.write_batch(b, [0], [0], [1]), lambda: asyncio.run(f.read_batch_async(b, [0], [0], [1])))
+
+    def test_closed(self):
+        data = os.urandom(5000)
+        for where in DIR, OUTSIDE:
+            path = write("closed", data, where)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                f, other = lanefs.open(path, "r+", fallback=True), lanefs.open(path, fallback=True)
+            m, b = f.map(), lanefs.Buffer(f, 4096)
+            ring = f.ring
+            f.close()
+            f.close()
+            for i, do in enumerate(self.each(f)):
+                if HAS_LIBRARY or where == OUTSIDE or i < 2:
+                    self.assertRaisesRegex(ValueError, "closed", do)
+            for do in (f.map, lambda: f.alloc(10), lambda: f.commit(m), lambda: f.pin(), lambda: ring.read(f, b), lambda: ring.sync(f), lambda: f.read_into(b)):
+                self.assertRaises((ValueError, lanefs.NotLaneFS), do)
+            self.assertEqual(bytes(m.memoryview()), data)  # what was mapped stays
+            self.assertEqual((other.size, other.read_into(b, length=5000 if len(b) >= 5000 else 4096)), (5000, min(len(b), 5000)))  # the other open file is its own
+            self.assertEqual(bytes(b.memoryview()[:4096]), data[:4096])
+            m.close()
+            b.close()
+            for do in (m.memoryview, b.memoryview, m.__dlpack__, b.__dlpack__, lambda: other.read_into(b), lambda: other.read_into(m)):
+                self.assertRaisesRegex(ValueError, "closed", do)
+            other.close()
+
+    @unittest.skipUnless(HAS_LIBRARY, "the C library needs cc: make deps installs it")
+    def test_streams_and_ends(self):
+        data = os.urandom(5000)
+        with lanefs.open(write("ends", data)) as f:
+            b = bytearray(b"x" * 6000)
+            with self.assertRaises(OSError) as e:
+                f.read_into(b, stream=77)  # memory of the CPU is on no stream
+            self.assertEqual((e.exception.errno, bytes(b)), (errno.EINVAL, b"x" * 6000))
+            self.assertEqual((f.read_into(b, 4000, 0, 2000), bytes(b[:1000])), (1000, data[4000:]))
+            self.assertEqual(f.read_into(b, 5000), 0)
+            self.assertEqual(f.read_into(b, 1 << 50, length=10), 0)
+            self.assertEqual(list(f.read_batch(b, [4990, 0, 9000], [0, 100, 200], [20, 20, 20])), [10, 20, 0])
+            self.assertRaises((ValueError, OSError), f.read_into, b, 1 << 63, 0, 10)
+            self.assertRaises(TypeError, f.read_into, object())
+            with self.assertRaises(OSError) as e:
+                f.write_from(b, length=10)
+            self.assertEqual(e.exception.errno, errno.EACCES)
 
 
 class Safetensors(unittest.TestCase):

@@ -50,13 +50,33 @@ class _Storage:
         self.reset(path)
 
     def reset(self, checkpoint_id=None):
-        """Names the directory of the next checkpoint."""
+        """Names the directory of the next checkpoint.
+
+        Parameters
+        ----------
+        checkpoint_id : str or os.PathLike, optional
+            None: that of the last one.
+
+        Raises
+        ------
+        TypeError
+            It is no path.
+        """
         if checkpoint_id is not None:
             self.path = os.fspath(checkpoint_id)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
-        """Whether this is a path."""
+        """Whether this is a path.
+
+        Parameters
+        ----------
+        checkpoint_id : object
+
+        Returns
+        -------
+        bool
+        """
         return isinstance(checkpoint_id, (str, os.PathLike)) and "://" not in str(checkpoint_id)
 
     def _directory(self):
@@ -69,6 +89,16 @@ class _Storage:
             raise ValueError(f"{type(self).__name__} needs use_collectives=True: one .metadata names the files of all ranks")
 
     def prepare_local_plan(self, plan):
+        """A rank's plan as it is. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        plan : SavePlan or LoadPlan
+
+        Returns
+        -------
+        SavePlan or LoadPlan
+        """
         return plan
 
 
@@ -93,17 +123,69 @@ class StorageWriter(_Storage, _dcp.StorageWriter):
     """
 
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        """Begins a save. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        is_coordinator : bool
+        *args, **kwargs
+            What later versions add; use_collectives must not be False.
+
+        Raises
+        ------
+        ValueError
+            There is no path, or use_collectives is False.
+        """
         self._directory()
         self._alone(kwargs)
 
     init = set_up_storage_writer  # its name before PyTorch 2.0
 
     def prepare_global_plan(self, plans):
+        """Makes the directory, and gives each rank's file a name that no other save has. torch.distributed.checkpoint calls it on one rank.
+
+        Parameters
+        ----------
+        plans : list of SavePlan
+            One for each rank.
+
+        Returns
+        -------
+        list of SavePlan
+
+        Raises
+        ------
+        ValueError
+            There is no path.
+        OSError
+            The directory cannot be made.
+        """
         os.makedirs(self._directory(), exist_ok=True)
         token = secrets.token_hex(6)
         return [dataclasses.replace(p, storage_data=f"__{rank}_{token}.safetensors") for rank, p in enumerate(plans)]
 
     def write_data(self, plan, planner):
+        """Writes a rank's file, complete and durable. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        plan : SavePlan
+        planner : SavePlanner
+
+        Returns
+        -------
+        torch.futures.Future of list of WriteResult
+            It is done.
+
+        Raises
+        ------
+        NotLaneFS
+            The directory is not on a LaneFS mount, and fallback is false.
+        ValueError
+            There is no path; what is no tensor.
+        OSError
+            The file cannot be written.
+        """
         tensors, items = {}, []
         for item in plan.items:
             data = planner.resolve_data(item)
@@ -138,6 +220,21 @@ class StorageWriter(_Storage, _dcp.StorageWriter):
         return done
 
     def finish(self, metadata, results):
+        """Writes `.metadata`, which makes the checkpoint the directory's, and deletes the files of older ones. torch.distributed.checkpoint calls it on one rank.
+
+        Parameters
+        ----------
+        metadata : Metadata
+        results : list of list of WriteResult
+            One list for each rank.
+
+        Raises
+        ------
+        ValueError
+            There is no path.
+        OSError
+            It cannot be written. The older checkpoint is still the directory's.
+        """
         metadata.storage_data = {r.index: r.storage_data for of_rank in results for r in of_rank}
         directory = self._directory()
         path = os.path.join(directory, _METADATA)
@@ -185,10 +282,45 @@ class StorageReader(_Storage, _dcp.StorageReader):
     """
 
     def read_metadata(self, *args, **kwargs):
+        """The checkpoint's `.metadata`. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            What later versions add.
+
+        Returns
+        -------
+        Metadata
+
+        Raises
+        ------
+        FileNotFoundError
+            The directory has no complete checkpoint.
+        ValueError
+            There is no path.
+        OSError
+            It cannot be read.
+        """
         with open(os.path.join(self._directory(), _METADATA), "rb") as f:
             return pickle.load(f)
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        """Begins a load. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        metadata : Metadata
+            Of `read_metadata`.
+        is_coordinator : bool
+        *args, **kwargs
+            What later versions add; use_collectives must not be False.
+
+        Raises
+        ------
+        ValueError
+            There is no path, use_collectives is False, or the checkpoint is not one of StorageWriter's.
+        """
         self._alone(kwargs)
         self._stored = metadata.storage_data
         if not isinstance(self._stored, dict) or not all(isinstance(s, _Stored) for s in self._stored.values()):
@@ -197,9 +329,42 @@ class StorageReader(_Storage, _dcp.StorageReader):
     init = set_up_storage_reader  # its name before PyTorch 2.0
 
     def prepare_global_plan(self, plans):
+        """All ranks' plans as they are. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        plans : list of LoadPlan
+
+        Returns
+        -------
+        list of LoadPlan
+        """
         return plans
 
     def read_data(self, plan, planner):
+        """Reads what a rank wants, by one batch for each file. torch.distributed.checkpoint calls it.
+
+        Parameters
+        ----------
+        plan : LoadPlan
+        planner : LoadPlanner
+
+        Returns
+        -------
+        torch.futures.Future of None
+            It is done.
+
+        Raises
+        ------
+        NotLaneFS
+            The directory is not on a LaneFS mount, and fallback is false.
+        ValueError
+            There is no path; a file is not in the directory, or not as long as the checkpoint says; shapes do not agree.
+        EOFError
+            A file became shorter meanwhile.
+        OSError
+            A file cannot be read.
+        """
         files = collections.defaultdict(list)
         for item in plan.items:
             stored = self._stored[item.storage_index]

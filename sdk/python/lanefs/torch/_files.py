@@ -40,6 +40,8 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
         The file cannot be read, or changes all the time, or, with a group, another rank could not read it or has another file.
     ValueError
         The file is not a safetensors file, or has a type that this PyTorch lacks.
+    EOFError
+        The file ends before its tensors do.
     """
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if group is not None:
