@@ -15,17 +15,24 @@ import (
 	"github.com/lanefs/lanefs/kernels"
 )
 
+// loaded opens the shim over plain memory with kernels of an image.
+func loaded(t *testing.T, image func(arch string) ([]byte, error), cuda string) (gpu.Runtime, gpu.Module) {
+	t.Helper()
+	rt := device(t)
+	if strings.HasPrefix(rt.Facts().Arch, "sm_") {
+		t.Skip("over CUDA, " + cuda)
+	}
+	b, err := image(rt.Facts().Arch)
+	require.NoError(t, err)
+	m, err := rt.Load(b)
+	require.NoError(t, err)
+	return rt, m
+}
+
 // TestCopiesSeen prints what a kernel sees of a drive's writes into device memory, and a drive of a kernel's.
 func TestCopiesSeen(t *testing.T) {
 	gputest.Reporting(t)
-	rt := device(t)
-	if strings.HasPrefix(rt.Facts().Arch, "sm_") {
-		t.Skip("over CUDA, whose memory is one")
-	}
-	image, err := kernels.Image(rt.Facts().Arch)
-	require.NoError(t, err)
-	m, err := rt.Load(image)
-	require.NoError(t, err)
+	rt, m := loaded(t, kernels.Image, "whose memory is one")
 	write, err := m.Function(kernels.WritePatternKernel)
 	require.NoError(t, err)
 	check, err := m.Function(kernels.CheckPatternKernel)

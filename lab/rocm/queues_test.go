@@ -17,14 +17,7 @@ import (
 // TestQueuesStall prints when a kernel begins that comes after a resident one on each of many streams.
 func TestQueuesStall(t *testing.T) {
 	gputest.Reporting(t)
-	rt := device(t)
-	if strings.HasPrefix(rt.Facts().Arch, "sm_") {
-		t.Skip("over CUDA, whose streams have queues of their own")
-	}
-	image, err := kerneltest.Image(rt.Facts().Arch)
-	require.NoError(t, err)
-	m, err := rt.Load(image)
-	require.NoError(t, err)
+	rt, m := loaded(t, kerneltest.Image, "whose streams have queues of their own")
 	echo, err := m.Function(kerneltest.EchoKernel)
 	require.NoError(t, err)
 	words, err := rt.Alloc(gpu.HostCoherent, 64<<10)

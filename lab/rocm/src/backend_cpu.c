@@ -98,8 +98,16 @@ int be_sync(void) {
  *     to memory   when a kernel, a fill or a copy has ended: it writes L2 back
  *     to L2       when one begins, which invalidates L2; but what others wrote only if the host data path has been flushed since
  *
- * The flush is a store to a register, of which the next job takes notice. A resident kernel neither begins nor ends: what others write
- * it sees only if another one begins. The fences in it are not seen here, so queues in such memory do not work.
+ * The flush is a store to a register, of which the next job takes notice. A resident kernel neither begins nor ends. What its fences and atomic
+ * accesses do is seen of an image whose accesses are calls, as clang's -fsanitize=thread makes them; the calls are below:
+ *
+ *     a release            writes L2 back
+ *     an acquire           invalidates it
+ *     an atomic load       reads memory, past L2, but for bytes that are L2's own
+ *     an atomic store      goes through to memory
+ *
+ * All else that a kernel reads and writes is L2's. A read of what L2 has, and memory has newer, is said once: a GPU may have it from either. With any other image queues in such memory do not work. With LANEFS_SHIM_COPIES=direct there is
+ * no host data path between memory and L2, so that nothing has to be flushed.
  *
  * Stores are found by comparison: one of the value that was there is none. Other programs that import the memory by the shim,
  * and the CPU at the address that kernels have, see L2's copy. What kernels of other programs write goes to memory with the next job here.
@@ -114,6 +122,15 @@ struct copies {
 	char *clean;   /* what l2 was when it was last the same as memory */
 };
 static struct copies *all_copies;
+
+/* Where kernels have memory with copies. Looked at without the lock: entries are added and emptied, and not moved. */
+static struct range {
+	char *at;
+	size_t n;
+	phys *p;
+	struct copies *c; /* NULL: p has none yet */
+} ranges[256];
+static unsigned all_ranges;
 static pthread_mutex_t copies_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t flush_register;
 
@@ -134,9 +151,17 @@ static void pass(struct copies *c, const char *from, const char *before, char *c
 }
 
 /* What a job does to copies when it begins, and when it has ended. */
+static int direct(void) {
+	static int known;
+	const char *v;
+	if (!known)
+		known = 1 + ((v = getenv("LANEFS_SHIM_COPIES")) && strcmp(v, "direct") == 0);
+	return known == 2;
+}
+
 static void invalidate(void) {
 	pthread_mutex_lock(&copies_lock);
-	int flushed = __atomic_exchange_n(&flush_register, 0, __ATOMIC_ACQ_REL) != 0;
+	int flushed = __atomic_exchange_n(&flush_register, 0, __ATOMIC_ACQ_REL) != 0 || direct();
 	for (struct copies *c = all_copies; c; c = c->next) {
 		if (flushed)
 			pass(c, c->memory, c->arrived, (char *const[]){c->arrived, NULL});
@@ -177,6 +202,9 @@ static int copies_of(phys *p) {
 		pass(c, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL}); /* all others are zeroes */
 		p->handle |= (uint64_t)fd << 32;
 		all_copies = c;
+		for (unsigned i = 0; i < all_ranges; i++)
+			if (ranges[i].p == p)
+				__atomic_store_n(&ranges[i].c, c, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&copies_lock);
 	return fd;
@@ -184,6 +212,9 @@ static int copies_of(phys *p) {
 
 static void end_copies(phys *p) {
 	pthread_mutex_lock(&copies_lock);
+	for (unsigned i = 0; i < all_ranges; i++)
+		if (ranges[i].p == p)
+			__atomic_store_n(&ranges[i].c, NULL, __ATOMIC_RELEASE);
 	for (struct copies **l = &all_copies; *l; l = &(*l)->next)
 		if ((*l)->p == p) {
 			struct copies *c = *l;
@@ -209,6 +240,134 @@ static int l2_of(int fd) {
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, l2);
 	return open(path, O_RDWR | O_CLOEXEC);
 }
+
+/* A kernel's address becomes memory of p, or, with NULL, of nothing. */
+static void note_range(char *at, size_t n, phys *p) {
+	pthread_mutex_lock(&copies_lock);
+	unsigned i = 0;
+	while (i < all_ranges && (p ? ranges[i].n != 0 : ranges[i].at != at))
+		i++;
+	if (i < sizeof ranges / sizeof *ranges) {
+		struct copies *c = all_copies;
+		while (p && c && c->p != p)
+			c = c->next;
+		ranges[i] = (struct range){at, p ? n : 0, p, p ? c : NULL};
+		if (i == all_ranges && p)
+			__atomic_store_n(&all_ranges, i + 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&copies_lock);
+}
+
+/* The copies that an address is of, and where it is in them; NULL: it has none. */
+static struct copies *copies_at(const volatile void *p, size_t *off) {
+	unsigned n = __atomic_load_n(&all_ranges, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < n; i++)
+		if ((size_t)((const volatile char *)p - ranges[i].at) < ranges[i].n) {
+			*off = (const volatile char *)p - ranges[i].at;
+			return __atomic_load_n(&ranges[i].c, __ATOMIC_ACQUIRE);
+		}
+	return NULL;
+}
+
+#define HOOK __attribute__((visibility("default")))
+static int acquires(int order) { return order == __ATOMIC_ACQUIRE || order == __ATOMIC_CONSUME || order >= __ATOMIC_ACQ_REL; }
+static int releases(int order) { return order >= __ATOMIC_RELEASE; }
+
+HOOK void __tsan_init(void) {}
+HOOK void __tsan_atomic_thread_fence(int order) {
+	if (releases(order))
+		write_back();
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (acquires(order))
+		invalidate();
+}
+HOOK void __tsan_atomic_signal_fence(int order) { (void)order; }
+
+#define ATOMIC(bits) \
+	/* Under the lock: what a kernel finds past L2. */ \
+	static uint##bits##_t past_l2_##bits(struct copies *c, size_t off) { \
+		union { uint##bits##_t v; char b[bits / 8]; } u; \
+		u.v = __atomic_load_n((uint##bits##_t *)((direct() ? c->memory : c->arrived) + off), __ATOMIC_ACQUIRE); \
+		for (size_t i = 0; i < sizeof u; i++) \
+			if (c->l2[off + i] != c->clean[off + i]) \
+				u.b[i] = c->l2[off + i]; \
+		return u.v; \
+	} \
+	static void through_##bits(struct copies *c, size_t off, uint##bits##_t v) { \
+		char *const to[] = {c->l2, c->clean, c->arrived, c->memory}; \
+		for (int i = 0; i < 4; i++) \
+			__atomic_store_n((uint##bits##_t *)(to[i] + off), v, __ATOMIC_RELEASE); \
+	} \
+	/* change of what was there: 0 none, 1 exchange, 2 add, 3 exchange if it is `expected` */ \
+	static uint##bits##_t access_##bits(volatile uint##bits##_t *p, int change, uint##bits##_t expected, uint##bits##_t v, int order) { \
+		if (releases(order)) \
+			write_back(); \
+		size_t off; \
+		struct copies *c = copies_at(p, &off); \
+		uint##bits##_t was = 0; \
+		if (c) { \
+			pthread_mutex_lock(&copies_lock); \
+			was = past_l2_##bits(c, off); \
+			if (change == 1 || change == 2 || (change == 3 && was == expected)) \
+				through_##bits(c, off, change == 2 ? was + v : v); \
+			pthread_mutex_unlock(&copies_lock); \
+		} else if (change == 1) \
+			was = __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); \
+		else if (change == 2) \
+			was = __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); \
+		else if (change == 3) { \
+			was = expected; \
+			__atomic_compare_exchange_n(p, &was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+		} else \
+			was = __atomic_load_n(p, __ATOMIC_SEQ_CST); \
+		if (acquires(order)) \
+			invalidate(); \
+		return was; \
+	} \
+	HOOK uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order) { \
+		return access_##bits((volatile uint##bits##_t *)p, 0, 0, 0, order); \
+	} \
+	HOOK void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t v, int order) { \
+		access_##bits(p, 1, 0, v, order == __ATOMIC_SEQ_CST ? __ATOMIC_RELEASE : order); \
+	} \
+	HOOK uint##bits##_t __tsan_atomic##bits##_exchange(volatile uint##bits##_t *p, uint##bits##_t v, int order) { \
+		return access_##bits(p, 1, 0, v, order); \
+	} \
+	HOOK uint##bits##_t __tsan_atomic##bits##_fetch_add(volatile uint##bits##_t *p, uint##bits##_t v, int order) { \
+		return access_##bits(p, 2, 0, v, order); \
+	} \
+	HOOK uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile uint##bits##_t *p, uint##bits##_t expected, uint##bits##_t v, int order, int other) { \
+		(void)other; \
+		return access_##bits(p, 3, expected, v, order); \
+	}
+ATOMIC(32)
+ATOMIC(64)
+
+static void reads(const void *p, size_t n) {
+	static int said;
+	size_t off;
+	struct copies *c = copies_at(p, &off);
+	if (!c || __atomic_load_n(&said, __ATOMIC_RELAXED))
+		return;
+	pthread_mutex_lock(&copies_lock);
+	const char *have = direct() ? c->memory : c->arrived;
+	for (size_t i = off; i < off + n && i < c->p->size; i++)
+		if (c->l2[i] == c->clean[i] && c->l2[i] != have[i] && !said) {
+			said = 1;
+			fprintf(stderr, "shim: a kernel has read %zu bytes at offset %zu of memory that are stale in L2\n", n, off);
+		}
+	pthread_mutex_unlock(&copies_lock);
+}
+#define PLAIN(n) \
+	HOOK void __tsan_read##n(void *p) { reads(p, n); } \
+	HOOK void __tsan_unaligned_read##n(void *p) { reads(p, n); } \
+	HOOK void __tsan_write##n(void *p) { (void)p; } \
+	HOOK void __tsan_unaligned_write##n(void *p) { (void)p; }
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
 
 /* ---- memory ---- */
 
@@ -251,9 +410,15 @@ int be_reserve(void **at, size_t n) {
 }
 
 int be_unreserve(void *at, size_t n) { return munmap(at, n) == 0 ? OK : INVALID; }
-int be_map(void *at, size_t n, phys *p) { return map(at, n, PROT_NONE, MAP_SHARED, (int)p->handle); }
+int be_map(void *at, size_t n, phys *p) {
+	note_range(at, n, p);
+	return map(at, n, PROT_NONE, MAP_SHARED, (int)p->handle);
+}
 int be_access(void *at, size_t n) { return mprotect(at, n, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID; }
-int be_unmap(void *at, size_t n) { return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1); }
+int be_unmap(void *at, size_t n) {
+	note_range(at, 0, NULL);
+	return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+}
 
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	(void)at, (void)n;
