@@ -33,7 +33,7 @@ func (n *node) writeDirect(c ext4.Content, off int64, may ext4.May) (uint32, sys
 // dropPages makes the kernel drop the pages that a direct write has made stale. The kernel has no pages of a file that it has only
 // ever accessed by direct writes.
 func (n *node) dropPages(off, size int64) {
-	if !n.paged.Load() {
+	if n.paged.Load() == 0 {
 		return
 	}
 	s := n.srv
@@ -52,12 +52,5 @@ func (n *node) dropPages(off, size int64) {
 	select {
 	case <-dropped:
 	case <-grace.C:
-	}
-}
-
-// hasPages notes that the kernel may have pages of the file from now on.
-func (n *node) hasPages() {
-	if !n.paged.Load() {
-		n.paged.Store(true)
 	}
 }

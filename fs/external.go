@@ -82,25 +82,40 @@ func (f *External) Read(ts []ext4.Transfer) {
 // unknownCaller is a caller that may keep no set-ID bits. Of a program that writes through fs/share only the user is known.
 var unknownCaller = fuse.Caller{Owner: fuse.Owner{Uid: math.MaxUint32, Gid: math.MaxUint32}}
 
-// Write writes n bytes of m, from offset at of m to offset off of the file. The kernel drops its pages of the range.
-func (f *External) Write(off int64, m ext4.Target, at, n int) (done int, err error) {
+// WriteAll carries out transfers to the file. Each transfer's Done and Err say how it ended. Of those that overlap the later one's bytes stay.
+// planned is how many only replaced blocks, all at once.
+func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 	if err := f.n.killPriv(&unknownCaller); err != nil {
-		return 0, err
+		for i := range ts {
+			ts[i].Done, ts[i].Err = 0, err
+		}
+		return 0
 	}
-	end := int64(math.MaxInt64)
-	if off <= end-int64(n) {
-		end = off + int64(n)
+	ranges, overlap := rangesOf(ts)
+	if overlap {
+		for i := range ts {
+			planned += f.WriteAll(ts[i : i+1])
+		}
+		return planned
 	}
-	defer f.n.changed(off, end)
-	// The pages are dropped before the write, so that no dirty page overwrites the new bytes, and after it, so that no page that was read
+	// The pages are dropped before the writes, so that no dirty page overwrites the new bytes, and after them, so that no page that was read
 	// meanwhile stays.
-	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
-	done, err = f.in.WriteFrom(off, m, at, n)
-	f.n.srv.fuse.InodeNotify(f.n.id(), off, int64(n))
-	if err != nil {
-		f.n.fail("write from device memory", err)
+	f.dropRanges(ranges)
+	planned = f.in.WriteAll(ts)
+	err := f.n.syncFile()
+	f.dropRanges(ranges)
+	for _, r := range ranges {
+		f.n.changed(r.off, r.end)
 	}
-	return done, err
+	for i := range ts {
+		if t := &ts[i]; t.Err == nil && err != nil {
+			t.Done, t.Err = 0, err
+		}
+		if ts[i].Err != nil {
+			f.n.fail("write from device memory", ts[i].Err)
+		}
+	}
+	return planned
 }
 
 // Sync makes the file's bytes and what is needed to read them durable.

@@ -37,7 +37,7 @@ type nodes struct {
 type record struct {
 	refs       uint64 // the kernel's count: one for every reply with an entry, taken back by FORGET
 	generation uint32
-	paged      bool // of a node that was dropped
+	paged      uint32 // of a node that was dropped
 }
 
 func newNodes() nodes {
@@ -92,7 +92,7 @@ func (t *nodes) useLocked(ino uint32) *node {
 // loadedLocked makes the node of in, which is known and not loaded, in use. It takes over a reference on in.
 func (t *nodes) loadedLocked(s *Server, in *ext4.Inode) *node {
 	n := &node{srv: s, in: in, users: 1}
-	n.paged.Store(t.known[in.Ino()].paged)
+	n.paged.Store(int64(t.known[in.Ino()].paged))
 	t.loaded[in.Ino()] = n
 	return n
 }
@@ -175,7 +175,7 @@ func (t *nodes) unloadLocked(n *node) {
 	t.idle.remove(n)
 	delete(t.loaded, ino)
 	r := t.known[ino]
-	r.paged = n.paged.Load()
+	r.paged = pagedPages(n.paged.Load())
 	t.known[ino] = r
 }
 

@@ -27,7 +27,7 @@ func (n *node) Read(dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 		size, errno := n.load(ext4.Content{Bytes: dest}, off)
 		return fuse.ReadResultData(dest[:size]), errno
 	}
-	n.hasPages()
+	n.hasPages(len(dest))
 	data, err := n.in.Read(off, len(dest))
 	if err != nil {
 		return nil, n.fail("read", err)
@@ -43,7 +43,7 @@ func (n *node) Read(dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 
 // load reads into c, and returns how many bytes.
 func (n *node) load(c ext4.Content, off int64) (int, syscall.Errno) {
-	n.hasPages() // also if the file was opened for direct I/O: it may be mapped
+	n.hasPages(len(c.Bytes)) // also if the file was opened for direct I/O: it may be mapped
 	size, err := n.in.Load(off, c)
 	if err != nil {
 		return 0, n.fail("read", err)

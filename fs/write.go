@@ -19,6 +19,7 @@ func (n *node) write(in *fuse.WriteIn, c ext4.Content) (uint32, syscall.Errno) {
 		}
 	}
 	off := int64(in.Offset)
+	n.wroteBack(in)
 	if n.srv.opt.WriteBack && in.WriteFlags&fuse.WRITE_CACHE != 0 {
 		return n.writeBack(c, off)
 	}
@@ -26,7 +27,7 @@ func (n *node) write(in *fuse.WriteIn, c ext4.Content) (uint32, syscall.Errno) {
 	if in.Flags&syscall.O_DIRECT != 0 {
 		return n.writeDirect(c, off, may)
 	}
-	n.hasPages()
+	n.hasPages(len(c.Bytes))
 	return n.written(n.store(c, off, may))
 }
 
@@ -43,7 +44,7 @@ func (n *node) store(c ext4.Content, off int64, may ext4.May) (int, error) {
 // writeBack stores dirty pages of the write-back cache. It leaves the times alone, since the kernel sends them in a SETATTR of its own,
 // before or after.
 func (n *node) writeBack(c ext4.Content, off int64) (uint32, syscall.Errno) {
-	n.hasPages()
+	n.hasPages(len(c.Bytes))
 	defer n.changed(off, off+int64(len(c.Bytes)))
 	return n.written(n.storeOrReclaim(c, off, 0, true))
 }

@@ -111,11 +111,10 @@ func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (i
 // waits for it, with no lock and no other memory held: others that have memory may be waiting for that.
 func (i *Inode) ReadInto(ts []Transfer) { contents.ReadInto(i.in(), ts) }
 
-// WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
-// Whole blocks go straight from m.
-func (i *Inode) WriteFrom(off int64, m Target, at, n int) (int, error) {
-	return contents.WriteFrom(i.in(), off, m, at, n)
-}
+// WriteAll carries out transfers from memory to the file, each with an error of its own: fewer bytes than asked for only with one. They do
+// not overlap, and are carried out in any order. Whole blocks go straight from the memory, and those that are only replaced all at once:
+// planned is how many transfers that were.
+func (i *Inode) WriteAll(ts []Transfer) (planned int) { return contents.WriteAll(i.in(), ts) }
 
 // Create makes a file of the kind that mode says: regular, fifo, socket, or a device with the given number.
 func (i *Inode) Create(name string, mode, uid, gid, major, minor uint32, with ...With) (*Inode, error) {

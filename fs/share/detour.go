@@ -119,10 +119,10 @@ func readPart(f *fs.External, ts []ext4.Transfer, pieces []staged) {
 	}
 }
 
-// write writes n bytes of m from at to the file at off, as f.Write does.
+// write writes n bytes of m from at to the file at off, and returns how many: fewer only with an error.
 func write(f *fs.External, off int64, m *residency.Memory, at, n int) (done int, err error) {
 	if !m.Staged() {
-		return f.Write(off, m, at, n)
+		return writeOne(f, off, m, at, n)
 	}
 	part, err := m.Part()
 	if err != nil {
@@ -135,10 +135,16 @@ func write(f *fs.External, off int64, m *residency.Memory, at, n int) (done int,
 		if err := part.From(m, at+done, start, k); err != nil {
 			return done, err
 		}
-		w, err := f.Write(off+int64(done), part, start, k)
+		w, err := writeOne(f, off+int64(done), part, start, k)
 		if done += w; err != nil {
 			return done, err
 		}
 	}
 	return done, nil
+}
+
+func writeOne(f *fs.External, off int64, m ext4.Target, at, n int) (int, error) {
+	t := [1]ext4.Transfer{{Off: off, N: n, Mem: m, At: at}}
+	f.WriteAll(t[:])
+	return t[0].Done, t[0].Err
 }

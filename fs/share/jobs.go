@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,9 +27,9 @@ type job struct {
 
 // batch is submissions that one worker carries out.
 type batch struct {
-	jobs   []job
-	bytes  uint64
-	writes bool // some of them write, which a worker does one after another
+	jobs  []job
+	bytes uint64
+	apart bool // some of them write, and writes have lately been carried out one after another: workers do that better in parallel
 }
 
 // batches looks up the handles of submissions and cuts them into batches of about batchBytes.
@@ -44,7 +45,7 @@ func (r *ring) batches(subs []wire.Submission) (all []batch) {
 		}
 		b.jobs = append(b.jobs, j)
 		b.bytes += min(s.Len, batchBytes)
-		b.writes = b.writes || s.Op == wire.OpWrite
+		b.apart = b.apart || s.Op == wire.OpWrite && r.apart.Load()
 	}
 	return append(all, b)
 }
@@ -129,8 +130,17 @@ type scratch struct {
 	of        []int // index of each transfer's job
 }
 
+// carryOut carries out the writes and syncs of a batch, then its reads. A write or a sync comes after the writes before it.
 func (r *ring) carryOut(b []job, t *scratch) {
 	results := t.results[:len(b)]
+	written, writes, planned := 0, 0, 0 // jobs whose writes are done; how many there are; how many of them WriteAll planned
+	flush := func(upTo int) {
+		for ; written < upTo; written++ {
+			if j := &b[written]; j.err == nil && j.Op == wire.OpWrite && j.file != nil {
+				planned += t.write(r.ending, b[written:upTo], results[written:upTo])
+			}
+		}
+	}
 	for i := range b {
 		j := &b[i]
 		switch {
@@ -142,15 +152,25 @@ func (r *ring) carryOut(b []job, t *scratch) {
 				results[i] = negative(err)
 			}
 			j.file = nil
-		case j.Op == wire.OpRead: // below
-		case j.Op == wire.OpWrite:
+		case j.Op == wire.OpWrite && (j.Len > piece || j.mem.Staged()):
+			flush(i)
 			done, err := store(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
 			if results[i] = done; err != nil {
 				results[i] = negative(err)
 			}
+			j.file = nil
+			writes++
+		case j.Op == wire.OpWrite: // in flush
+			writes++
+		case j.Op == wire.OpRead: // below
 		default:
+			flush(i)
 			results[i] = negative(j.file.Sync())
 		}
+	}
+	flush(len(b))
+	if writes > 0 && r.apart.Load() != (planned < writes) {
+		r.apart.Store(planned < writes)
 	}
 	for i := range b {
 		if j := &b[i]; j.err == nil && j.Op == wire.OpRead && j.file != nil {
@@ -182,22 +202,45 @@ func (r *ring) complete(b batch, t *scratch) {
 	}
 }
 
-// read carries out all reads of the first job's file in one call. It sets file to nil in those jobs.
-func (t *scratch) read(b []job, results []int64) {
-	f := b[0].file
+// gather makes transfers of all jobs of the first job's file and operation. It sets file to nil in those jobs.
+func (t *scratch) gather(b []job) *fs.External {
+	f, op := b[0].file, b[0].Op
 	t.transfers, t.of = t.transfers[:0], t.of[:0]
 	for i := range b {
-		if j := &b[i]; j.err == nil && j.Op == wire.OpRead && j.file == f {
+		if j := &b[i]; j.err == nil && j.Op == op && j.file == f {
 			t.transfers = append(t.transfers, ext4.Transfer{Off: int64(j.FileOff), N: int(j.Len), Mem: j.mem, At: int(j.MemOff)})
 			t.of, j.file = append(t.of, i), nil
 		}
 	}
-	read(f, t.transfers)
+	return f
+}
+
+// ended stores what became of the transfers.
+func (t *scratch) ended(results []int64) {
 	for k, i := range t.of {
 		if results[i] = int64(t.transfers[k].Done); t.transfers[k].Err != nil {
 			results[i] = negative(t.transfers[k].Err)
 		}
 	}
+}
+
+// read carries out all reads of the first job's file in one call.
+func (t *scratch) read(b []job, results []int64) {
+	read(t.gather(b), t.transfers)
+	t.ended(results)
+}
+
+// write carries out all writes of the first job's file in one call, and returns how many of them were planned.
+func (t *scratch) write(ending *atomic.Bool, b []job, results []int64) (planned int) {
+	if f := t.gather(b); !ending.Load() {
+		planned = f.WriteAll(t.transfers)
+	} else {
+		for k := range t.transfers {
+			t.transfers[k].Err = errEnding
+		}
+	}
+	t.ended(results)
+	return planned
 }
 
 // negative returns the result of a completion for err: a negative errno, 0 for nil.

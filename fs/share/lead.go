@@ -64,7 +64,7 @@ func (r *ring) takeAll() {
 // pass gives a batch to a worker that has nothing to do, or joins it to those that wait.
 func (r *ring) pass(b batch) {
 	w := &r.waiting
-	if len(w.jobs) > 0 && (b.writes || len(w.jobs)+len(b.jobs) > mostEntries || w.bytes+b.bytes > mostBytes) {
+	if len(w.jobs) > 0 && (b.apart || len(w.jobs)+len(b.jobs) > mostEntries || w.bytes+b.bytes > mostBytes) {
 		r.dispatchWaiting()
 	}
 	if len(w.jobs) == 0 {
@@ -75,7 +75,7 @@ func (r *ring) pass(b batch) {
 	}
 	if r.offer(*w) {
 		*w = batch{}
-	} else if b.writes {
+	} else if b.apart {
 		r.dispatchWaiting()
 	}
 }

@@ -15,7 +15,7 @@ import (
 // A transfer of a ring:
 //
 //  1. The leader copies submissions out of the ring, looks up their handles, and cuts them into batches.  takeAll, batches
-//  2. A worker carries out a batch: all reads of one file in one call, writes one by one. Workers run in parallel. While all have
+//  2. A worker carries out a batch: all reads of one file in one call, and all writes. Workers run in parallel. While all have
 //     something to do, batches that wait are joined: workers beyond half of the CPUs begin only when there is a large one for them.  pass
 //  3. When a batch has ended its completions are put into the ring. The client is woken if it sleeps.  complete
 //
@@ -52,6 +52,7 @@ type ring struct {
 	waiting   batch        // was taken, and no worker has it; protected by lead
 	leader    scratch      // used by carryOutOnly: there is one such batch at a time
 	lastSmall atomic.Int64 // how long the last small batch took, in ns
+	apart     atomic.Bool  // see batch.apart
 
 	mu       sync.Mutex      // protects the daemon's side of the completion ring, and uses
 	uses     map[uint32]*use // handles that requests may name, by number

@@ -4,6 +4,7 @@ package sharetest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -52,6 +53,7 @@ type Mount struct {
 type device struct {
 	*namespace.Namespace
 	hold atomic.Pointer[hold]
+	fail atomic.Pointer[func(*blockdev.Request) bool]
 }
 
 type hold struct {
@@ -65,7 +67,26 @@ func (d *device) Do(reqs ...*blockdev.Request) error {
 		h.once.Do(func() { close(h.held) })
 		<-h.release
 	}
-	return d.Namespace.Do(reqs...)
+	which := d.fail.Load()
+	if which == nil {
+		return d.Namespace.Do(reqs...)
+	}
+	var first error
+	good := make([]*blockdev.Request, 0, len(reqs))
+	for _, q := range reqs {
+		if !(*which)(q) {
+			good = append(good, q)
+		} else if q.Err = q.Fail(d.Info(), blockdev.ErrFault); first == nil {
+			first = q.Err
+		}
+	}
+	return errors.Join(first, d.Namespace.Do(good...))
+}
+
+// Fail fails the requests for which which returns true, until the test ends.
+func (m *Mount) Fail(which func(*blockdev.Request) bool) {
+	m.top.fail.Store(&which)
+	m.t.Cleanup(func() { m.top.fail.Store(nil) })
 }
 
 // Hold holds back calls of Do with a request for which which returns true, until release is called or the test ends. held is closed when

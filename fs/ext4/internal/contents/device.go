@@ -34,7 +34,8 @@ type Transfer struct {
 	Done int // bytes read: fewer than N only at the end of the file, or with an error
 	Err  error
 
-	first, last int // requests
+	first, last int  // requests
+	planned     bool // see WriteAll
 	edges       []edge
 	holes       []span
 	detour      blockdev.Buffer // where the edges pass through; nil: buffers of their own

@@ -48,14 +48,14 @@ func (p *planner) done() {
 	planners.Put(p)
 }
 
-// read adds a read of one range of the device.
-func (p *planner) read(off blockdev.Bytes, to blockdev.Slice) {
+// add adds a request of one range of the device.
+func (p *planner) add(op blockdev.Op, off blockdev.Bytes, mem blockdev.Slice) {
 	if p.made == len(p.all) {
 		p.all = append(p.all, new(planned))
 	}
 	r := p.all[p.made]
 	p.made++
-	r.Op, r.Off, r.bufs = blockdev.OpRead, off, [1]blockdev.Slice{to}
+	r.Op, r.Off, r.bufs = op, off, [1]blockdev.Slice{mem}
 	r.Bufs = r.bufs[:]
 	p.reqs = append(p.reqs, &r.Request)
 }
@@ -118,7 +118,7 @@ func (p *planner) direct(t *Transfer, a, z int64) error {
 			t.holes = append(t.holes, span{at, n})
 			continue
 		}
-		p.read(blockdev.Bytes(x.Pblk)<<bits+blockdev.Bytes(from-int64(x.Lblk)<<bits), t.Mem.Slice(at, n))
+		p.add(blockdev.OpRead, blockdev.Bytes(x.Pblk)<<bits+blockdev.Bytes(from-int64(x.Lblk)<<bits), t.Mem.Slice(at, n))
 	}
 	return w.err
 }
@@ -148,7 +148,7 @@ func (p *planner) edge(t *Transfer, from, to int64) error {
 			clear(s.Bytes())
 			continue
 		}
-		p.read(blockdev.Bytes(x.Pblk)<<bits, s)
+		p.add(blockdev.OpRead, blockdev.Bytes(x.Pblk)<<bits, s)
 	}
 	return w.err
 }

@@ -140,10 +140,7 @@ func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	if !ok || fresh || s.keepTimes {
 		return ok, nil
 	}
-	return true, i.FS.Change(nil, func(o *volume.Op) error {
-		o.Lock(i)
-		return o.Do(2, func() error { return i.StoreTimes(o, func() { i.Touch(now) }) })
-	})
+	return true, touch(i, now)
 }
 
 // overwrite writes blocks that are all allocated. It reports false when one is not. Mu is held.

@@ -1,0 +1,81 @@
+package fs
+
+import (
+	"math"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// The kernel's pages of a file, as far as requests tell. Transfers of fs/share change files behind the kernel's back, so it has to drop its
+// pages of what they change, by a notification for each range. A notification takes about as long as a small write. So
+//
+//   - a file of which the kernel has no pages needs none: its nodes count the bytes of READ and WRITE requests through the page cache;
+//   - when notifications have cost as much as to read all those bytes again, the kernel drops all pages of the file instead, and the
+//     count begins anew. The total is at most about twice what either way costs by itself.
+//
+// A request counts before it looks at the file, and a notification comes after the change, so either the request sees the change, or the
+// notification sees the request. Dirty pages that no request has told of are there only with the write-back cache, where nothing is counted.
+
+// freeNotices is how many ranges are notified before all pages may be dropped, and pagesPerNotice how many pages cost as much as one more.
+const (
+	freeNotices    = 64
+	pagesPerNotice = 2
+	pageSize       = 4096
+)
+
+// hasPages notes that the kernel may have n bytes of the file in pages from now on.
+func (n *node) hasPages(bytes int) { n.paged.Add(int64(bytes/pageSize) + 1) }
+
+// wroteBack notes a WRITE of dirty pages of a memory map.
+func (n *node) wroteBack(in *fuse.WriteIn) {
+	if in.WriteFlags&fuse.WRITE_CACHE != 0 && !n.mapped.Load() {
+		n.mapped.Store(true)
+	}
+}
+
+// dropsAll reports whether the kernel shall drop all pages of the file rather than those of so many ranges more. Then the count begins anew.
+// Not if the file was written through a memory map: its pages may become dirty while they are dropped, and stay.
+func (n *node) dropsAll(ranges int) bool {
+	told := n.told.Add(int64(ranges))
+	if told <= freeNotices+n.paged.Load()/pagesPerNotice || n.mapped.Load() {
+		return false
+	}
+	n.told.Store(0)
+	n.paged.Store(0) // before the notification
+	return true
+}
+
+// pages returns whether the kernel may have pages of an inode, and its node if that is loaded.
+func (t *nodes) pages(f *External) (n *node, have bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ino := f.in.Ino()
+	if n := t.loaded[ino]; n != nil {
+		return n, n.in == f.in && n.paged.Load() > 0
+	}
+	r := t.known[ino]
+	return nil, r.paged > 0
+}
+
+// dropRanges makes the kernel write back and drop its pages of ranges of the file.
+func (f *External) dropRanges(ranges []byteRange) {
+	s := f.n.srv
+	n, have := s.nodes.pages(f)
+	switch {
+	case s.opt.WriteBack:
+	case !have:
+		return
+	case n != nil && n.dropsAll(len(ranges)):
+		s.invalidate(f.n)
+		if n.mapped.Load() { // since then: a page may have stayed
+			n.hasPages(0)
+		}
+		return
+	}
+	for _, r := range ranges {
+		s.fuse.InodeNotify(f.n.id(), r.off, r.end-r.off)
+	}
+}
+
+// pagedPages is what the record of a dropped node keeps of paged.
+func pagedPages(n int64) uint32 { return uint32(min(n, math.MaxUint32)) }
