@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,14 +171,13 @@ int main(int argc, char **argv)
 	row(LANEFS_READ, 1 << 20, 64, 1);
 	seconds *= 4;
 	printf("the image's pages were read before\n");
-	if (argc == 6 + writes)
-		row(LANEFS_READ, strtoull(argv[3 + writes], NULL, 10), (unsigned)atoi(argv[4 + writes]), (unsigned)atoi(argv[5 + writes]));
-	else
-		for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
-			row(LANEFS_READ, rows[i].n, rows[i].depth, rows[i].threads);
-	for (unsigned i = 0; writes && i < sizeof rows / sizeof *rows; i++) {
-		row(LANEFS_READ, rows[i].n, rows[i].depth, rows[i].threads); /* so that the memory has bytes of known places */
-		row(LANEFS_WRITE, rows[i].n, rows[i].depth, rows[i].threads);
+	bool one = argc == 6 + writes; /* the row of the command line only */
+	for (unsigned i = 0; i < (one ? 1 : sizeof rows / sizeof *rows); i++) {
+		uint64_t n = one ? strtoull(argv[3 + writes], NULL, 10) : rows[i].n;
+		unsigned depth = one ? (unsigned)atoi(argv[4 + writes]) : rows[i].depth, threads = one ? (unsigned)atoi(argv[5 + writes]) : rows[i].threads;
+		row(LANEFS_READ, n, depth, threads);
+		if (writes) /* of what was read, so that the memory has bytes of known places */
+			row(LANEFS_WRITE, n, depth, threads);
 	}
 	lanefs_unmap(s, &memory);
 	lanefs_close(s);

@@ -1,10 +1,13 @@
 package lanefs
 
 import (
+	"sync/atomic"
+
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// Request is one transfer of a Ring, between Len bytes of File at Off and Memory or Buffer at MemOff. N and Err are valid after Wait.
+// Request is one transfer of a Ring, between Len bytes of File at Off and Memory or Buffer at MemOff. N and Err are valid after Wait. Then it
+// may be started again.
 type Request struct {
 	Op     Op // OpRead, OpWrite, OpSync
 	File   *File
@@ -18,7 +21,8 @@ type Request struct {
 	Err error
 
 	ring *Ring
-	done chan struct{}
+	done uint32        // atomic: 1 after N and Err are set
+	wake chan struct{} // closed at the end, if Wait sleeps; protected by Ring.mu
 }
 
 // Op is the operation of a Request.
@@ -33,22 +37,37 @@ const (
 // Wait waits until a started request has ended, and returns its error.
 func (q *Request) Wait() error {
 	if !q.ended() {
-		q.ring.spin(q)
+		q.ring.spin(q.ended)
 	}
-	<-q.done
+	if !q.ended() {
+		q.sleep()
+	}
 	return q.Err
 }
 
-func (q *Request) ended() bool {
-	select {
-	case <-q.done:
-		return true
-	default:
-		return false
+// sleep waits until another goroutine has taken the request's completion.
+func (q *Request) sleep() {
+	q.ring.mu.Lock()
+	if q.ended() {
+		q.ring.mu.Unlock()
+		return
 	}
+	if q.wake == nil {
+		q.wake = make(chan struct{})
+	}
+	wake := q.wake
+	q.ring.mu.Unlock()
+	<-wake
 }
 
-func (q *Request) end(n int64, err error) {
-	q.N, q.Err = n, err
-	close(q.done)
+func (q *Request) ended() bool { return atomic.LoadUint32(&q.done) != 0 }
+
+// endLocked ends the request. The caller holds the ring's mu.
+func (q *Request) endLocked(n int64, err error) {
+	wake := q.wake
+	q.N, q.Err, q.wake = n, err, nil
+	atomic.StoreUint32(&q.done, 1) // after which the request is the caller's
+	if wake != nil {
+		close(wake)
+	}
 }

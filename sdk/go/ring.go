@@ -23,19 +23,21 @@ type Ring struct {
 	submit   int
 	complete *os.File
 	closing  atomic.Bool // set by Close: the end of the signals is not an end of the daemon
-	slots    chan uint32 // free indexes of inFlight
-	over     chan struct{}
 	reaper   sync.WaitGroup
 	unwatch  func()
 
 	// reaping is held by the goroutine that takes completions: the reaper, which sleeps until the daemon signals, or a caller of Wait.
 	// It is locked before mu.
 	reaping sync.Mutex
-	closed  bool // the rings are unmapped; protected by reaping
+	closed  bool                // the rings are unmapped; protected by reaping
+	got     [64]wire.Completion // protected by reaping
 
-	mu       sync.Mutex
-	inFlight []*Request // protected by mu
-	failed   error      // protected by mu
+	mu       sync.Mutex // protects all below
+	inFlight []*Request
+	free     []uint32  // indexes of inFlight
+	room     sync.Cond // signalled when there is a free index again, or the ring has failed
+	subs     [64]wire.Submission
+	failed   error
 }
 
 // ringSpin is how long Wait polls for completions before it sleeps: longer than a read of a few blocks and a wake-up take.
@@ -55,14 +57,15 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 		return nil, err
 	}
 	r := &Ring{s: s, handle: q.Handle, submit: rights[1], complete: os.NewFile(uintptr(rights[2]), "completions"),
-		slots: make(chan uint32, entries), over: make(chan struct{}), inFlight: make([]*Request, entries)}
+		inFlight: make([]*Request, entries), free: make([]uint32, entries)}
+	r.room.L = &r.mu
 	if r.rings, err = wire.NewRings(m, q.Entries); err != nil {
 		m.Close()
 		wire.CloseAll(rights[1:])
 		return nil, err
 	}
-	for i := range entries {
-		r.slots <- uint32(i)
+	for i := range r.free {
+		r.free[i] = uint32(i)
 	}
 	r.reaper.Go(r.reap)
 	r.unwatch = s.gone.then(func() { r.complete.SetReadDeadline(time.Unix(1, 0)) })
@@ -72,49 +75,75 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 // Start submits requests. It waits while the ring is full.
 func (r *Ring) Start(reqs ...*Request) {
 	for _, q := range reqs {
-		q.ring, q.done = r, make(chan struct{})
-		select {
-		case <-r.over:
-			q.end(0, r.why())
-		case i := <-r.slots:
-			r.put(i, q)
-		}
+		q.ring, q.wake = r, nil
+		atomic.StoreUint32(&q.done, 0)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for len(reqs) > 0 && r.failed == nil {
+		if len(r.free) == 0 {
+			r.wakeLocked() // the next request waits for the daemon
+			r.mu.Unlock()
+			r.spin(r.hasRoom)
+			r.mu.Lock()
+			for len(r.free) == 0 && r.failed == nil {
+				r.room.Wait()
+			}
+			continue
+		}
+		n := min(len(reqs), len(r.free), len(r.subs))
+		r.putLocked(reqs[:n])
+		reqs = reqs[n:]
+	}
+	for _, q := range reqs {
+		q.endLocked(0, r.failed)
+	}
+	r.wakeLocked()
+}
+
+// hasRoom reports whether Start need not wait.
+func (r *Ring) hasRoom() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.free) > 0 || r.failed != nil
+}
+
+func (r *Ring) wakeLocked() {
 	if r.failed == nil && r.rings.WakeDaemon() {
 		wire.RingDoorbell(r.submit)
 	}
 }
 
-func (r *Ring) put(i uint32, q *Request) {
-	sub := wire.Submission{Data: uint64(i), Op: q.Op, FileOff: uint64(q.Off), MemOff: uint64(q.MemOff), Len: uint64(q.Len)}
-	if q.File != nil {
-		sub.File = q.File.handle
+// putLocked submits requests, for which there are free indexes.
+func (r *Ring) putLocked(reqs []*Request) {
+	for k, q := range reqs {
+		i := r.free[len(r.free)-1-k]
+		sub := &r.subs[k]
+		*sub = wire.Submission{Data: uint64(i), Op: q.Op, FileOff: uint64(q.Off), MemOff: uint64(q.MemOff), Len: uint64(q.Len)}
+		if q.File != nil {
+			sub.File = q.File.handle
+		}
+		switch {
+		case q.Memory != nil:
+			sub.Memory = q.Memory.handle
+		case q.Buffer != nil:
+			sub.Memory = q.Buffer.handle
+			sub.MemOff += uint64(q.Buffer.off)
+		}
+		r.inFlight[i] = q
 	}
-	switch {
-	case q.Memory != nil:
-		sub.Memory = q.Memory.handle
-	case q.Buffer != nil:
-		sub.Memory = q.Buffer.handle
-		sub.MemOff += uint64(q.Buffer.off)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.failed != nil {
-		q.end(0, r.failed)
-		return
-	}
-	r.inFlight[i] = q
 	// There is room: an index is free only after its submission was taken and its completion reaped.
-	if n, err := r.rings.Submit([]wire.Submission{sub}); err != nil || n != 1 {
-		r.inFlight[i] = nil
-		q.end(0, errors.Join(err, wire.ErrRing))
-		return
+	n, err := r.rings.Submit(r.subs[:len(reqs)])
+	for k, q := range reqs[n:] {
+		r.inFlight[r.subs[n+k].Data] = nil
+		q.endLocked(0, errors.Join(err, wire.ErrRing))
 	}
-	if len(r.slots) == 0 && r.rings.WakeDaemon() { // the next request waits for the daemon
-		wire.RingDoorbell(r.submit)
+	left := len(r.free) - len(reqs)
+	for k := n; k < len(reqs); k++ {
+		r.free[left] = uint32(r.subs[k].Data)
+		left++
 	}
+	r.free = r.free[:left]
 }
 
 // Do starts the requests, waits for all, and returns the first error.
@@ -129,9 +158,9 @@ func (r *Ring) Do(reqs ...*Request) error {
 	return first
 }
 
-// spin takes completions for ringSpin, or until q has ended. Waking the reaper, which then wakes the caller, takes longer than a small read.
+// spin takes completions for ringSpin, or until enough says so. Waking the reaper, which then wakes the caller, takes longer than a small read.
 // It does nothing if another goroutine takes completions.
-func (r *Ring) spin(q *Request) {
+func (r *Ring) spin(enough func() bool) {
 	if !r.reaping.TryLock() {
 		return
 	}
@@ -141,7 +170,7 @@ func (r *Ring) spin(q *Request) {
 	}
 	r.rings.ClientSleeps(false)
 	end := time.Now().Add(ringSpin)
-	for n := 1; !q.ended() && (n%16 != 0 || time.Now().Before(end)); n++ { // yielding would wake other threads
+	for n := 1; !enough() && (n%16 != 0 || time.Now().Before(end)); n++ { // yielding would wake other threads
 		if err := r.reapAll(); err != nil {
 			r.complete.SetReadDeadline(time.Unix(1, 0)) // the reaper meets the error, too
 			return
@@ -153,21 +182,22 @@ func (r *Ring) spin(q *Request) {
 
 // reapAll takes completions and ends their requests. The caller holds reaping.
 func (r *Ring) reapAll() error {
-	var got [64]wire.Completion
 	for {
-		n, err := r.rings.Reap(got[:])
+		n, err := r.rings.Reap(r.got[:])
 		if err != nil || n == 0 {
 			return err
 		}
-		for _, c := range got[:n] {
-			r.ended(c)
+		r.mu.Lock()
+		for _, c := range r.got[:n] {
+			r.endedLocked(c)
 		}
+		r.room.Broadcast()
+		r.mu.Unlock()
 	}
 }
 
 // reap takes completions while no caller of Wait does.
 func (r *Ring) reap() {
-	defer close(r.over)
 	raw, err := r.complete.SyscallConn()
 	for {
 		if err != nil {
@@ -199,22 +229,18 @@ func (r *Ring) reap() {
 	}
 }
 
-func (r *Ring) ended(c wire.Completion) {
-	r.mu.Lock()
-	var q *Request
-	if c.Data < uint64(len(r.inFlight)) {
-		q, r.inFlight[c.Data] = r.inFlight[c.Data], nil
-	}
-	r.mu.Unlock()
-	if q == nil {
+func (r *Ring) endedLocked(c wire.Completion) {
+	if c.Data >= uint64(len(r.inFlight)) || r.inFlight[c.Data] == nil {
 		return // no such request: a bug of the daemon
 	}
-	r.slots <- uint32(c.Data)
+	q := r.inFlight[c.Data]
+	r.inFlight[c.Data] = nil
+	r.free = append(r.free, uint32(c.Data))
 	if c.Result < 0 {
-		q.end(0, syscall.Errno(-c.Result))
+		q.endLocked(0, syscall.Errno(-c.Result))
 		return
 	}
-	q.end(c.Result, nil)
+	q.endLocked(c.Result, nil)
 }
 
 // fail ends all requests in flight with err.
@@ -225,16 +251,10 @@ func (r *Ring) fail(err error) {
 	for i, q := range r.inFlight {
 		if q != nil {
 			r.inFlight[i] = nil
-			q.end(0, err)
+			q.endLocked(0, err)
 		}
 	}
-}
-
-// why returns the error that has ended the ring.
-func (r *Ring) why() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failed
+	r.room.Broadcast()
 }
 
 // Close ends the ring. The daemon first finishes the requests in flight. Requests without a completion by then end with os.ErrClosed.

@@ -195,17 +195,17 @@ func (b *bench) row(what string, op lanefs.Op, f *lanefs.File, size, n, depth, s
 	start := time.Now()
 	for k := int64(0); time.Since(start) < b.each || k < 2; k++ {
 		g := k % 2
+		if depth == 1 && g == 1 {
+			continue
+		}
 		for _, q := range groups[g] {
 			if err := q.Wait(); err != nil {
 				return fmt.Errorf("%s of %d bytes: %w", what, n, err)
 			}
 			done, bytes = done+1, bytes+q.N
+			q.Off = rand.Int64N(blocks)*n + shift
 		}
-		groups[g] = groups[g][:0]
-		if depth == 1 && k%2 == 1 {
-			continue
-		}
-		for i := range group {
+		for i := int64(len(groups[g])); i < group; i++ {
 			groups[g] = append(groups[g], &lanefs.Request{Op: op, File: f, Memory: b.mem, Off: rand.Int64N(blocks)*n + shift,
 				MemOff: (g*group+i)%(b.room/n-1)*n + shift, Len: n})
 		}
