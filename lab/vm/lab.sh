@@ -5,7 +5,7 @@
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
 #   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab by default)
-#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits
+#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits, and power cuts by QEMU's record
 #   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
 #   LANEFS_LAB_MISSING=skip
 #                         skip, with a message, what cannot be had (QEMU, a kernel) or makes QEMU itself crash each time;

@@ -179,7 +179,7 @@ func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
 	m := qemu(t)
 	spec := map[string]any{"driver": "raw", "file": map[string]any{"driver": "file", "filename": fmt.Sprintf("disk%d.raw", disk), "discard": "unmap"}}
 	for i := len(layers) - 1; i >= 0; i-- {
-		layers[i]["image"] = spec
+		layers[i][below(layers[i])] = spec
 		spec = layers[i]
 	}
 	node = fmt.Sprintf("medium%d", disk)
@@ -197,6 +197,14 @@ func medium(t testing.TB, disk int, layers ...map[string]any) (node string) {
 		t.Errorf("removing %s: %v", node, err)
 	})
 	return node
+}
+
+// below is what a layer calls the node that it stands on.
+func below(layer map[string]any) string {
+	if layer["driver"] == "blkdebug" {
+		return "image"
+	}
+	return "file"
 }
 
 // plug plugs an NVMe controller on the medium into port1 and returns its address; it is unplugged with the test.
