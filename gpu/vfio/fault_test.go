@@ -272,6 +272,25 @@ func TestCloseOrder(t *testing.T) {
 	}
 }
 
+// withoutGroup is the kernel after the function was unplugged: the group has left its container with it.
+type withoutGroup struct{ *double }
+
+func (k withoutGroup) ioctlValue(fd int, request, value uintptr) (int, error) {
+	n, err := k.double.ioctlValue(fd, request, value)
+	if request == ioGroupUnset && err == nil {
+		err = unix.EINVAL
+	}
+	return n, err
+}
+
+// A group that the kernel has taken out of its container is no error of Close.
+func TestCloseAfterUnplug(t *testing.T) {
+	m, d := newDouble(t, Type1)
+	dev, err := (machine{withoutGroup{d}, m.pci}).take(testAddr, Options{})
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+}
+
 // Whether device memory is still reachable is asked after each batch that moved data there: one system call.
 func TestReachableCost(t *testing.T) {
 	m, d := newDouble(t, IOMMUFD)

@@ -202,7 +202,8 @@ func (*container) detach() error { return nil }
 func (c *container) close() error {
 	var errs []error
 	if c.held {
-		if _, err := c.k.ioctlValue(c.group, ioGroupUnset, 0); err != nil {
+		// EINVAL: the group's last function was taken out, and with it the kernel took the group out of its container.
+		if _, err := c.k.ioctlValue(c.group, ioGroupUnset, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("VFIO_GROUP_UNSET_CONTAINER: %w", err))
 		}
 		c.held = false
