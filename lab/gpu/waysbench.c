@@ -1,0 +1,136 @@
+/*
+ * The ways of a batch into memory of a program, by size: waysbench FILE [host]. FILE's 8-byte words are their own offsets, 64 MiB of them at
+ * least. For each size from 4 KiB to 64 MiB a batch of up to 64 MiB is read, and written back, by the stage, by legacy IPC (LANEFS_LEGACY) and
+ * into memory that the daemon exported. With "host" the memory is malloc's, which legacy IPC does not know. Each row is the median of
+ * several calls; it is proved by the library's counts that the batch went that way, and by the bytes that it read.
+ */
+#define _GNU_SOURCE
+#include "lanefs.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
+
+enum { MOST = 1024, RUNS = 31 };
+static const uint64_t room = 64 << 20;
+
+static lanefs *s;
+static lanefs_stage *stage;
+static uint32_t file;
+static int (*copy_back)(void *, uint64_t, size_t), (*copy_to)(uint64_t, const void *, size_t), (*wait)(void); /* NULL: the memory is the CPU's */
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int less(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+
+static uint64_t moved(const char *way) /* how many pieces went that way */
+{
+	struct lanefs_ways w;
+	lanefs_stage_ways(stage, &w);
+	return strcmp(way, "stage") == 0 ? w.kernel + w.copies + w.host : strcmp(way, "legacy") == 0 ? w.legacy : w.direct;
+}
+
+static void prove(void *at, const struct lanefs_piece *p, unsigned n, uint64_t *host)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (copy_back)
+			WANT(copy_back(host, (uint64_t)(uintptr_t)at + p[i].memory_offset, p[i].length) == 0);
+		else
+			memcpy(host, (char *)at + p[i].memory_offset, p[i].length);
+		for (uint64_t k = 0; k < p[i].length / 8; k++)
+			if (host[k] != p[i].file_offset + 8 * k) {
+				fprintf(stderr, "WRONG BYTES: piece %u, word %llu\n", i, (unsigned long long)k);
+				exit(1);
+			}
+	}
+}
+
+/* Two rows: reads of n pieces of size bytes in one call, and writes of what was read. */
+static void rows(const char *way, void *at, uint64_t size, unsigned n, uint64_t *host)
+{
+	static struct lanefs_piece p[MOST];
+	double took[RUNS];
+	for (unsigned i = 0; i < n; i++)
+		p[i] = (struct lanefs_piece){(uint64_t)i * 7919 % (room / size) * size, i * size, size};
+	memset(host, 0, room);
+	if (copy_to)
+		WANT(copy_to((uint64_t)(uintptr_t)at, host, n * size) == 0);
+	else
+		memset(at, 0, n * size);
+	for (int write = 0; write < 2; write++) {
+		uint64_t before = moved(way);
+		int runs = n * size > (uint64_t)16 << 20 ? RUNS / 3 : RUNS;
+		for (int r = 0; r < runs; r++) {
+			double start = now();
+			int64_t got = write ? lanefs_write_batch(stage, file, at, p, n, NULL, NULL) : lanefs_read_batch(stage, file, at, p, n, NULL, NULL);
+			WANT(got == (int64_t)(n * size) && (!wait || wait() == 0));
+			took[r] = now() - start;
+		}
+		if (moved(way) - before < (uint64_t)runs * n) {
+			fprintf(stderr, "%s, %llu bytes: it went another way\n", way, (unsigned long long)size);
+			exit(1);
+		}
+		qsort(took, (size_t)runs, sizeof *took, less);
+		double t = took[runs / 2];
+		printf("ways: %-5s %-8s %8llu B x %-4u %10.1f us %8.2f GB/s\n", write ? "write" : "read", way, (unsigned long long)size, n, t * 1e6, (double)(n * size) / t / 1e9);
+		fflush(stdout);
+		if (!write)
+			prove(at, p, n, host);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	WANT(argc >= 2);
+	int onhost = argc > 2 && strcmp(argv[2], "host") == 0, fd = open(argv[1], O_RDWR);
+	struct lanefs_buffer exported;
+	void *at = NULL, *device;
+	uint64_t *host = malloc(room);
+	WANT(fd >= 0 && host && (s = lanefs_connect(fd)) && lanefs_open(s, fd, &file) == 0 && (stage = lanefs_stage_new(s, 64 << 20)));
+	WANT(lanefs_map(s, fd, 0, room, LANEFS_PRIVATE | LANEFS_EMPTY, &exported) == 0);
+	device = exported.data;
+	if (onhost) {
+		WANT((at = malloc(room)) && device);
+	} else {
+		void *lib = dlopen("libcuda.so.1", RTLD_NOW), *context;
+		int (*init)(unsigned), (*retain)(void **, int), (*set)(void *), (*alloc)(void **, size_t);
+		WANT(lib && (*(void **)&init = dlsym(lib, "cuInit")) && (*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain")) &&
+			(*(void **)&set = dlsym(lib, "cuCtxSetCurrent")) && (*(void **)&alloc = dlsym(lib, "cuMemAlloc_v2")) &&
+			(*(void **)&copy_back = dlsym(lib, "cuMemcpyDtoH_v2")) && (*(void **)&copy_to = dlsym(lib, "cuMemcpyHtoD_v2")) && (*(void **)&wait = dlsym(lib, "cuCtxSynchronize")));
+		WANT(init(0) == 0 && retain(&context, 0) == 0 && set(context) == 0 && alloc(&at, room) == 0);
+		if (!device)
+			WANT(lanefs_gpu_map(s, &exported, &device) == 0);
+	}
+	for (uint64_t size = 4096; size <= room; size *= 4) {
+		unsigned many = (unsigned)(room / size < MOST ? room / size : MOST);
+		for (unsigned n = 1;; n = many) {
+			unsetenv("LANEFS_LEGACY");
+			rows("stage", at, size, n, host);
+			if (!onhost) {
+				setenv("LANEFS_LEGACY", "1", 1);
+				rows("legacy", at, size, n, host);
+			}
+			rows("exported", device, size, n, host);
+			if (n == many)
+				break;
+		}
+	}
+	if (onhost)
+		printf("ways: legacy IPC is for a GPU's memory\n");
+	lanefs_stage_free(stage);
+	lanefs_unmap(s, &exported);
+	lanefs_close(s);
+	return 0;
+}
