@@ -1,5 +1,7 @@
 package blockdev
 
+import "sync/atomic"
+
 // Singly has the methods of a Device for one request, by its Do. A Device that is made of others embeds it.
 type Singly struct{ do func(...*Request) error }
 
@@ -27,6 +29,25 @@ func (s Singly) Discard(off, n Bytes) error {
 // WriteZeroes makes n bytes at off zero.
 func (s Singly) WriteZeroes(off, n Bytes) error {
 	return s.do(&Request{Op: OpWriteZeroes, Off: off, Len: n})
+}
+
+// Ending is the end of a Device that is made of others, which stay open.
+type Ending struct{ closed atomic.Bool }
+
+// Closed says whether the end has come.
+func (e *Ending) Closed() bool { return e.closed.Load() }
+
+// End flushes d, whose end it is, unless it is read-only. A second call is ErrClosed.
+func (e *Ending) End(d Device) error {
+	if e.closed.Load() {
+		return ErrClosed
+	}
+	var err error
+	if !d.Info().ReadOnly {
+		err = d.Flush()
+	}
+	e.closed.Store(true)
+	return err
 }
 
 // BoundBelow is Bounded by way of the Device whose memory it is, if that is bounded. A Device that is made of others embeds it.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -20,7 +19,7 @@ type Device struct {
 	set    set
 	info   blockdev.Info
 	zones  []zone
-	closed atomic.Bool
+	ending blockdev.Ending
 }
 
 // Open assembles an array. members may be in any order. The error says what of a set is not as it must be, by the member's name.
@@ -103,7 +102,7 @@ type part struct {
 func (d *Device) Do(reqs ...*blockdev.Request) error {
 	parts := make([][]*part, len(d.set))
 	for _, r := range reqs {
-		if r.Err = r.Check(d.info); r.Err == nil && d.closed.Load() {
+		if r.Err = r.Check(d.info); r.Err == nil && d.ending.Closed() {
 			r.Err = r.Fail(d.info, blockdev.ErrClosed)
 		}
 		if r.Err == nil {
@@ -241,14 +240,4 @@ func (d *Device) explain(p *part) error {
 }
 
 // Close flushes. The members stay open.
-func (d *Device) Close() error {
-	if d.closed.Load() {
-		return blockdev.ErrClosed
-	}
-	var err error
-	if !d.info.ReadOnly {
-		err = d.Flush()
-	}
-	d.closed.Store(true)
-	return err
-}
+func (d *Device) Close() error { return d.ending.End(d) }

@@ -2,7 +2,6 @@ package partition
 
 import (
 	"errors"
-	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -15,7 +14,7 @@ type Device struct {
 	part   Part
 	info   blockdev.Info
 	first  blockdev.Bytes
-	closed atomic.Bool
+	ending blockdev.Ending
 }
 
 // Open gives a partition of a disk as a device.
@@ -43,7 +42,7 @@ func (d *Device) Do(reqs ...*blockdev.Request) error {
 	moved := make([]*blockdev.Request, 0, len(reqs))
 	from := make([]*blockdev.Request, 0, len(reqs))
 	for _, r := range reqs {
-		if r.Err = r.Check(d.info); r.Err == nil && d.closed.Load() {
+		if r.Err = r.Check(d.info); r.Err == nil && d.ending.Closed() {
 			r.Err = r.Fail(d.info, blockdev.ErrClosed)
 		}
 		if r.Err != nil {
@@ -82,14 +81,4 @@ func (d *Device) relative(err error) error {
 }
 
 // Close flushes. The disk stays open.
-func (d *Device) Close() error {
-	if d.closed.Load() {
-		return blockdev.ErrClosed
-	}
-	var err error
-	if !d.info.ReadOnly {
-		err = d.Flush()
-	}
-	d.closed.Store(true)
-	return err
-}
+func (d *Device) Close() error { return d.ending.End(d) }
