@@ -103,7 +103,9 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 	f.dropRanges(ranges)
 	planned = f.in.WriteAll(ts)
 	err := f.n.syncFile()
-	f.dropRanges(ranges)
+	if !f.dropRanges(ranges) {
+		f.n.srv.invalidateAttr(f.n) // each notification of a range does that, too
+	}
 	for _, r := range ranges {
 		f.n.changed(r.off, r.end)
 	}

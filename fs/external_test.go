@@ -162,6 +162,19 @@ func TestExternalWritesUnread(t *testing.T) {
 		require.NoError(t, ts[0].Err)
 	}
 	require.Zero(t, n.told.Load())
+	for _, end := range []int64{2 << 20, 2<<20 + 4096} { // the kernel asks for size and times again
+		before, err := f.Stat()
+		require.NoError(t, err)
+		time.Sleep(10 * time.Millisecond)
+		ts := []ext4.Transfer{{Off: end - 4096, N: 4096, Mem: mem}}
+		ext.WriteAll(ts)
+		require.NoError(t, ts[0].Err)
+		after, err := f.Stat()
+		require.NoError(t, err)
+		require.Equal(t, end, after.Size())
+		require.True(t, after.ModTime().After(before.ModTime()))
+	}
+	require.Zero(t, n.told.Load())
 	got := make([]byte, 3)
 	_, err = f.ReadAt(got, 7<<13)
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 // The kernel's pages of a file, as far as requests tell. Transfers of fs/share change files behind the kernel's back, so it has to drop its
 // pages of what they change, by a notification for each range. A notification takes about as long as a small write. So
 //
-//   - a file of which the kernel has no pages needs none: its nodes count the bytes of READ and WRITE requests through the page cache;
+//   - a file of which the kernel has no pages needs none but one for its size and times: its nodes count the bytes of READ and WRITE requests through the page cache;
 //   - when notifications have cost as much as to read all those bytes again, the kernel drops all pages of the file instead, and the
 //     count begins anew. The total is at most about twice what either way costs by itself.
 //
@@ -57,24 +57,25 @@ func (t *nodes) pages(f *External) (n *node, have bool) {
 	return nil, r.paged > 0
 }
 
-// dropRanges makes the kernel write back and drop its pages of ranges of the file.
-func (f *External) dropRanges(ranges []byteRange) {
+// dropRanges makes the kernel write back and drop its pages of ranges of the file. It reports whether it told the kernel anything.
+func (f *External) dropRanges(ranges []byteRange) bool {
 	s := f.n.srv
 	n, have := s.nodes.pages(f)
 	switch {
 	case s.opt.WriteBack:
 	case !have:
-		return
+		return false
 	case n != nil && n.dropsAll(len(ranges)):
 		s.invalidate(f.n)
 		if n.mapped.Load() { // since then: a page may have stayed
 			n.hasPages(0)
 		}
-		return
+		return true
 	}
 	for _, r := range ranges {
 		s.fuse.InodeNotify(f.n.id(), r.off, r.end-r.off)
 	}
+	return len(ranges) > 0
 }
 
 // pagedPages is what the record of a dropped node keeps of paged.
