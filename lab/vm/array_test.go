@@ -242,19 +242,22 @@ func TestArrayOfFunctions(t *testing.T) {
 	fsck(t, md9)
 }
 
-// TestTagOfFunction: a volume on a function that no driver of the kernel's has is found by its label and UUID, and by udev's link of before.
+// TestTagOfFunction: a volume on a function that no driver of the kernel's has is found by its label and UUID, by the names that kernel and udev had for
+// the namespace, and by udev's link of before.
 func TestTagOfFunction(t *testing.T) {
 	dev := disk(t, nvme0)
 	const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
 	mkfs(t, dev, "-L", "lab volume", "-U", uuid)
+	wwid, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "wwid"))
+	require.NoError(t, err)
 	bound(t, nvme0)
-	for _, name := range []string{"LABEL=lab volume", "UUID=" + strings.ToUpper(uuid), "/dev/disk/by-uuid/" + uuid, "/dev/disk/by-path/pci-" + nvme0 + "-nvme-1"} {
+	for _, name := range []string{"ID=nvme-" + strings.TrimSpace(string(wwid)), "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_LANEFS-0_1", "LABEL=lab volume", "UUID=" + strings.ToUpper(uuid), "/dev/disk/by-uuid/" + uuid, "/dev/disk/by-path/pci-" + nvme0 + "-nvme-1"} {
 		dir := mount(t, name)
 		require.Contains(t, lanefs(t, "stat", dir), "serial LANEFS-0", name)
 		lanefs(t, "umount", dir)
 	}
 	require.Contains(t, refused(t, "mount", "LABEL=other", t.TempDir()), "no device has LABEL=other")
 	dir := mount(t, nvme0)
-	require.Contains(t, refused(t, "mount", "LABEL=lab volume", t.TempDir()), nvme0+" could not be asked")
+	require.Contains(t, refused(t, "mount", "LABEL=lab volume", t.TempDir()), nvme0+" could not be asked: it is mounted at \""+dir+"\"")
 	lanefs(t, "umount", dir)
 }
