@@ -4,6 +4,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -18,6 +20,12 @@ const (
 	maxFreeDrops = 8                      // direct writes of at most maxRequest bytes that may wait without a limit
 	staleGrace   = 100 * time.Millisecond // how long the others wait
 )
+
+// direct says whether a WRITE is one of direct I/O. The kernel names the lock owner in those alone, also in asynchronous ones
+// (fuse_send_write in fs/fuse/file.c; fuse_send_write_pages, which writes what is in locked pages of the cache, does not). O_DIRECT among its
+// flags says what the descriptor is like at the moment: a program may set it by fcntl(2) in the middle of a write to the cache, and dropping
+// a page that the kernel keeps locked until this very request is answered, as it does new ones that are written in part, would wait for ever.
+func direct(in *fuse.WriteIn) bool { return in.WriteFlags&fuse.WRITE_LOCKOWNER != 0 }
 
 // writeDirect is store for direct I/O. If it cannot store all of c it returns the error instead of a short count, because the kernel
 // turns a short asynchronous direct write into EIO, whatever the reason.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -163,4 +164,48 @@ func TestManyDirectWrites(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(kept, there))
 	})
+}
+
+// TestDirectInTheMiddle: a program makes its descriptor one for direct I/O, by fcntl(2), in the middle of a write to the kernel's cache,
+// whose pages stay locked until the request is answered; and the other way round.
+func TestDirectInTheMiddle(t *testing.T) {
+	m := newMount(t, Options{}) // the write-back cache sends writes of its own descriptor, marked as its
+	const size = 8<<20 + 100    // the kernel keeps the last page locked: it is new, and written in part
+	b := aligned(size)
+	for i := range b {
+		b[i] = byte(i >> 12)
+	}
+	for _, flags := range []int{0, unix.O_DIRECT} {
+		path := m.path(fmt.Sprint("file", flags))
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|flags, 0o600)
+		require.NoError(t, err)
+		held, release := m.dev.Hold(blockdev.Fault{Op: blockdev.OpWrite, Times: 1})
+		done := make(chan error, 1)
+		go func() {
+			for off := 0; off < size; {
+				n, err := unix.Pwrite(fd, b[off:], int64(off))
+				if err != nil {
+					done <- err
+					return
+				}
+				off += n
+			}
+			done <- nil
+		}()
+		<-held // the first request of the write is under way
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags^unix.O_DIRECT)
+		release()
+		require.NoError(t, err)
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			require.NoError(t, m.srv.Abort())
+			require.FailNow(t, "the write waits for ever")
+		}
+		require.NoError(t, unix.Close(fd))
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(b, got))
+	}
 }

@@ -24,7 +24,7 @@ func (n *node) write(in *fuse.WriteIn, c ext4.Content) (uint32, syscall.Errno) {
 		return n.writeBack(c, off)
 	}
 	may := n.srv.may(&in.Caller)
-	if in.Flags&syscall.O_DIRECT != 0 {
+	if direct(in) {
 		return n.writeDirect(c, off, may)
 	}
 	n.hasPages(len(c.Bytes))
