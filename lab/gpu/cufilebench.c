@@ -1,6 +1,7 @@
 /*
  * Reads of a file into memory of a GPU by cuFile's interface: cufilebench LABEL LIBRARY FILE SECONDS. Prints "LABEL threads bytes µs-a-read GB/s" for
- * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds. FILE's 8-byte words are their own offsets, which is checked, and it
+ * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds; then the same for batches of 64 requests of 4 KiB to 1 MiB at places of no order, with "batch" for
+ * the threads and the time of a request.  FILE's 8-byte words are their own offsets, which is checked, and it
  * has 256 MiB or more. LIBRARY is libcufile's path. "host" as the first argument of a fifth uses ordinary memory, where there is no GPU.
  */
 #define _GNU_SOURCE
@@ -19,7 +20,7 @@
 
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
-enum { MOST = 16 << 20, THREADS = 8 };
+enum { MOST = 16 << 20, THREADS = 8, REQUESTS = 64, MOST_REQUEST = 1 << 20 };
 
 static CUfileError_t (*driver_open)(void), (*handle_register)(CUfileHandle_t *, CUfileDescr_t *), (*buf_register)(const void *, size_t, int);
 static ssize_t (*cufile_read)(CUfileHandle_t, void *, size_t, off_t, off_t);
@@ -85,6 +86,61 @@ static void *work(void *arg)
 	return NULL;
 }
 
+static CUfileError_t (*batch_setup)(CUfileBatchHandle_t *, unsigned), (*batch_submit)(CUfileBatchHandle_t, unsigned, CUfileIOParams_t *, unsigned);
+static CUfileError_t (*batch_status)(CUfileBatchHandle_t, unsigned, unsigned *, CUfileIOEvents_t *, struct timespec *);
+
+/* Batches whose memory is the workers' buffers, a part of each. */
+static void batches(const char *label, struct worker *w, size_t chunk)
+{
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[REQUESTS];
+	CUfileIOEvents_t e[REQUESTS];
+	uint64_t rounds = 0, seed = 1;
+	CUfileError_t failed = batch_setup(&b, REQUESTS);
+	if (failed.err) {
+		fprintf(stderr, "%s: no batches: cuFile error %d\n", label, (int)failed.err);
+		return;
+	}
+	double start = now();
+	while (rounds < 2 || now() - start < seconds) {
+		memset(p, 0, sizeof p);
+		for (unsigned i = 0; i < REQUESTS; i++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			p[i].mode = CUFILE_BATCH;
+			p[i].fh = handle;
+			p[i].opcode = CUFILE_READ;
+			p[i].cookie = &p[i];
+			p[i].u.batch.devPtr_base = w[i % THREADS].memory;
+			p[i].u.batch.devPtr_offset = (off_t)(i / THREADS * chunk);
+			p[i].u.batch.file_offset = (off_t)((seed >> 20) % (size / chunk) * chunk);
+			p[i].u.batch.size = chunk;
+		}
+		failed = batch_submit(b, REQUESTS, p, 0);
+		if (failed.err) {
+			fprintf(stderr, "%s: a batch of %zu bytes each: cuFile error %d\n", label, chunk, (int)failed.err);
+			return;
+		}
+		for (unsigned got = 0, n; got < REQUESTS; got += n) {
+			n = REQUESTS;
+			failed = batch_status(b, REQUESTS - got, &n, e, NULL);
+			WANT(failed.err == 0);
+			for (unsigned i = 0; i < n; i++)
+				if (e[i].status != CUFILE_COMPLETE || e[i].ret != chunk) {
+					fprintf(stderr, "%s: a batch's request of %zu bytes: status %d, %zd\n", label, chunk, (int)e[i].status, (ssize_t)e[i].ret);
+					return;
+				}
+		}
+		rounds++;
+	}
+	double took = now() - start;
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		struct worker one = {.memory = (char *)p[i].u.batch.devPtr_base + p[i].u.batch.devPtr_offset, .chunk = chunk};
+		prove(&one, (uint64_t)p[i].u.batch.file_offset);
+	}
+	printf("%s batch %zu %.2f %.3f\n", label, chunk, took / (double)(rounds * REQUESTS) * 1e6, (double)(rounds * REQUESTS * chunk) / took / 1e9);
+	fflush(stdout);
+}
+
 static void *symbol(void *lib, const char *name)
 {
 	void *p = dlsym(lib, name);
@@ -119,6 +175,9 @@ int main(int argc, char **argv)
 	handle_register = (CUfileError_t(*)(CUfileHandle_t *, CUfileDescr_t *))symbol(lib, "cuFileHandleRegister");
 	buf_register = (CUfileError_t(*)(const void *, size_t, int))symbol(lib, "cuFileBufRegister");
 	cufile_read = (ssize_t(*)(CUfileHandle_t, void *, size_t, off_t, off_t))symbol(lib, "cuFileRead");
+	batch_setup = (CUfileError_t(*)(CUfileBatchHandle_t *, unsigned))symbol(lib, "cuFileBatchIOSetUp");
+	batch_submit = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, CUfileIOParams_t *, unsigned))symbol(lib, "cuFileBatchIOSubmit");
+	batch_status = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, unsigned *, CUfileIOEvents_t *, struct timespec *))symbol(lib, "cuFileBatchIOGetStatus");
 	seconds = atof(argv[4]);
 	if (argc == 5)
 		gpu();
@@ -169,5 +228,7 @@ int main(int argc, char **argv)
 			printf("%s %u %zu %.2f %.3f\n", argv[1], threads, chunk, took * threads / (double)reads * 1e6, (double)reads * (double)chunk / took / 1e9);
 			fflush(stdout);
 		}
+	for (size_t chunk = 4096; chunk <= MOST_REQUEST; chunk *= 4)
+		batches(argv[1], w, chunk);
 	return 0;
 }
