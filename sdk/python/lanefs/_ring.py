@@ -6,6 +6,7 @@ import os
 import select
 import struct
 import threading
+import time
 from concurrent.futures import Future
 
 from . import _wire as w
@@ -18,6 +19,35 @@ def part(buffer, start, length):
     if start < 0 or length < 0 or start + length > len(buffer):
         raise ValueError(f"{length} bytes at {start} of memory of {len(buffer)}")
     return length
+
+
+_SLOT, _ONE = struct.Struct("<Q"), struct.pack("=Q", 1)
+_SPIN_NS = 50_000  # how long carry_out polls: longer than a read of a few blocks and a wake-up take
+
+
+class _Waiting:
+    """What a Future is, for a caller that waits at once."""
+
+    __slots__ = ("value", "error", "lock")
+
+    def __init__(self):
+        self.value = self.error = None
+        self.lock = threading.Lock()  # held until the request has ended
+        self.lock.acquire()
+
+    def set_result(self, value):
+        self.value = value
+        self.lock.release()
+
+    def set_exception(self, error):
+        self.error = error
+        self.lock.release()
+
+    def result(self):
+        with self.lock:
+            if self.error is not None:
+                raise self.error
+            return self.value
 
 
 class Ring:
@@ -50,10 +80,12 @@ class Ring:
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
+        self._taking = threading.Lock()  # held by who takes completions: the reaper, or carry_out. Locked before _room
         self._ended = None  # the error, after the end
         self._closed = False
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
         self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
 
@@ -229,20 +261,90 @@ class Ring:
                     self._room.wait()
                 if self._ended:
                     raise self._ended
-                tail = self._words[w.SQ_TAIL // 4]
                 now, todo = todo[:len(self._free)], todo[len(self._free):]
-                for entry in now:
-                    slot, future = self._free.pop(), Future()
+                for _ in now:
+                    future = Future()
                     future.set_running_or_notify_cancel()  # it cannot be cancelled from here on
-                    self._flying[slot] = future
                     futures.append(future)
-                    at = w.ENTRIES + (tail % self.entries) * w.SUBMISSION.size
-                    self._memory[at:at + w.SUBMISSION.size] = struct.pack("<Q", slot) + entry[8:]
-                    tail = (tail + 1) & 0xFFFFFFFF
-                self._words[w.SQ_TAIL // 4] = tail  # after the entries; x86 and the interpreter keep the order of stores
-                # Python has no fence, so it cannot know whether the daemon sleeps. A signal too many does no harm.
-                os.write(self._submit, struct.pack("=Q", 1))
+                self._put(now, futures[len(futures) - len(now):])
         return futures
+
+    def _put(self, entries, futures):
+        """Submits what there is room for. The caller holds _room."""
+        tail = self._words[w.SQ_TAIL // 4]
+        for entry, future in zip(entries, futures):
+            slot = self._free.pop()
+            self._flying[slot] = future
+            at = w.ENTRIES + (tail % self.entries) * w.SUBMISSION.size
+            self._memory[at:at + w.SUBMISSION.size] = entry
+            _SLOT.pack_into(self._memory, at, slot)
+            tail = (tail + 1) & 0xFFFFFFFF
+        self._words[w.SQ_TAIL // 4] = tail  # after the entries; x86 and the interpreter keep the order of stores
+        # Python has no fence, so it cannot know whether the daemon sleeps. A signal too many does no harm.
+        os.write(self._submit, _ONE)
+
+    def carry_out(self, op, file, buffer, offset, start, length):
+        """`read` or `write`, and waits. To wake the reaper, and have it wake the caller, takes longer than a small read: so the caller polls for a while.
+
+        Parameters
+        ----------
+        op : int
+            READ or WRITE of docs/SPEC.md.
+        file, buffer, offset, start, length
+            As with `read`.
+
+        Returns
+        -------
+        int
+            How many bytes.
+
+        Raises
+        ------
+        ValueError, NotLaneFS, OSError
+            As `read`, and those of the request.
+        """
+        waiting = self._poll_for(op, file, buffer, offset, start, length) if self._pid == os.getpid() else None
+        return (waiting or self._start(op, file, buffer, offset, start, length)).result()
+
+    def _poll_for(self, op, file, buffer, offset, start, length):
+        """Submits a request and takes completions until it has ended, or for _SPIN_NS. None: another thread takes completions, or the ring is full or has ended."""
+        length, memory = part(buffer, start, length), buffer.memory
+        if op == w.WRITE:
+            memory.synchronize()
+        try:
+            entry = w.SUBMISSION.pack(0, op, file.handle, buffer.handle, 0, offset, buffer.base + start, length)
+        except struct.error as e:
+            raise ValueError(f"a request with a number that is negative or too large: {e}") from None
+        if not self._taking.acquire(blocking=False):
+            return None
+        waiting, others = _Waiting(), []
+        try:
+            with self._room:
+                if self._ended or not self._free:
+                    return None
+                self._words[w.CLIENT_SLEEPS // 4] = 0  # the daemon need not wake the reaper
+                self._put((entry,), (waiting,))
+            words, tail, head = self._words, w.CQ_TAIL // 4, w.CQ_HEAD // 4
+            end = time.monotonic_ns() + _SPIN_NS
+            while waiting.lock.locked() and time.monotonic_ns() < end:
+                if words[tail] != words[head]:
+                    self._split(waiting, others)
+            words[w.CLIENT_SLEEPS // 4] = 1
+            self._split(waiting, others)
+            if self._flying:  # the reaper looks for those, without a fence of its own
+                os.write(self._wake_write, b"x")
+        finally:
+            self._taking.release()
+        _tell(others)
+        return waiting
+
+    def _split(self, waiting, others):
+        """Takes completions, tells waiting, and adds the others' futures and results to others."""
+        for ended in self._pop(self._take()):
+            if ended[0] is waiting:
+                _tell((ended,))
+            else:
+                others.append(ended)
 
     def _take(self):
         words, done = self._words, []
@@ -262,34 +364,39 @@ class Ring:
         poll.register(socket, 0)  # reports the end of the daemon
         wait = 0
         while not self._ended:
-            done = self._take()
-            if not done:
-                self._words[w.CLIENT_SLEEPS // 4] = 1
+            with self._taking:
                 done = self._take()
+                if not done:
+                    self._words[w.CLIENT_SLEEPS // 4] = 1
+                    done = self._take()
+                ended = self._pop(done)
+            _tell(ended)
             if not done:
                 # Without a fence the daemon may have read the word above before it was set. So the wait is short.
                 if any(fd == socket for fd, _ in poll.poll(wait)):
-                    done = self._take()
+                    with self._taking:
+                        done = self._take()
+                        ended = self._pop(done)
+                    _tell(ended)
                     if not done:
                         self._end(ConnectionError(errno.ECONNRESET, GONE_TEXT))
                         return
                 wait = min(wait + 1, 20) if self._flying else 1000
-                if w.drain(self._complete):
+                if w.drain(self._complete) | w.drain(self._wake_read):
                     wait = 0
                 if not done:
                     continue
             wait = 0
-            with self._room:
-                ended = [(self._flying.pop(slot, None), result) for slot, result in done]
-                self._free.extend(slot for slot, _ in done)
-                self._room.notify_all()
-            for future, result in ended:
-                if future is None:
-                    continue
-                if result < 0:
-                    future.set_exception(OSError(-result, os.strerror(-result)))
-                else:
-                    future.set_result(result)
+
+    def _pop(self, done):
+        """The futures and results of completions, which have ended."""
+        if not done:
+            return done
+        with self._room:
+            ended = [(self._flying.pop(slot, None), result) for slot, result in done]
+            self._free.extend(slot for slot, _ in done)
+            self._room.notify_all()
+        return ended
 
     def _end(self, why):
         with self._room:
@@ -317,7 +424,8 @@ class Ring:
             self._room.notify_all()
         if self._pid == os.getpid():
             self._finish(why)
-        self._words.release()
+        with self._taking:  # not while carry_out looks at them
+            self._words.release()
         for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
             os.close(fd)
 
@@ -335,6 +443,17 @@ class Ring:
         self.close()
 
 
+def _tell(ended):
+    """Gives futures their results. _taking is not held: a callback of a future may do anything."""
+    for future, result in ended:
+        if future is None:
+            continue
+        if result < 0:
+            future.set_exception(OSError(-result, os.strerror(-result)))
+        else:
+            future.set_result(result)
+
+
 class Plain:
     """The fallback of a ring for a file that is not on LaneFS: ordinary reads and writes, each done at once."""
 
@@ -343,6 +462,9 @@ class Plain:
 
     def write(self, file, buffer, offset=0, start=0, length=None):
         return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
+
+    def carry_out(self, op, *args):
+        return (self.read if op == w.READ else self.write)(*args).result()
 
     def sync(self, file):
         fd = file._opened()
