@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -218,7 +219,7 @@ func plug(t testing.TB, node string, options map[string]any) (addr string) {
 	m.seen = nil
 	slotOff(t, port1)
 	m.do(t, "device_add", args)
-	t.Cleanup(func() { unplug(t) })
+	t.Cleanup(func() { eject(t) })
 	require.Eventually(t, func() bool {
 		found, _ := filepath.Glob("/sys/bus/pci/devices/" + port1 + "/0000:*/class")
 		if len(found) == 0 {
@@ -230,14 +231,42 @@ func plug(t testing.TB, node string, options map[string]any) (addr string) {
 	return addr
 }
 
+// deleted says whether QEMU has removed the controller that was plugged last.
+func (m *monitor) deleted() bool {
+	for _, e := range m.seen {
+		if e.Event == "DEVICE_DELETED" && e.Data["device"] == "plugged" {
+			return true
+		}
+	}
+	return false
+}
+
+// eject removes the controller in port1 by switching its slot off, which QEMU answers by removing it. An unplugged one blinks for 5 s first.
+func eject(t testing.TB) {
+	t.Helper()
+	m := qemu(t)
+	if m.deleted() {
+		return
+	}
+	slots, _ := filepath.Glob("/sys/bus/pci/slots/*/address")
+	for _, s := range slots {
+		below, err := os.ReadFile(s)
+		require.NoError(t, err)
+		if _, err := os.Stat("/sys/bus/pci/devices/" + port1 + "/" + strings.TrimSpace(string(below)) + ".0"); err == nil {
+			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s), "power"), []byte("0"), 0))
+			m.await(t, "DEVICE_DELETED", "plugged")
+			return
+		}
+	}
+	unplug(t) // the kernel has not seen it
+}
+
 // unplug requests the removal of the controller in port1, and waits until the guest has released it.
 func unplug(t testing.TB) {
 	t.Helper()
 	m := qemu(t)
-	for _, e := range m.seen {
-		if e.Event == "DEVICE_DELETED" && e.Data["device"] == "plugged" {
-			return
-		}
+	if m.deleted() {
+		return
 	}
 	// While the slot's power indicator still blinks after plugging in, QEMU refuses.
 	deadline := time.Now().Add(3 * time.Minute)
