@@ -78,9 +78,12 @@ static void devices(lanefs_stage *st, uint32_t f)
 		for (int i = 0; i < PIECES; i++)
 			p[i] = (struct lanefs_piece){(uint64_t)i * 100, (uint64_t)i * 1000, 500};
 		size_t n = few ? 3 : PIECES;
-		p[1].memory_offset = (uint64_t)(m[1] - m[0]);
-		FAILS(EINVAL, lanefs_read_batch(st, f, m[0], p, n, NULL, got)); /* one is in the other's memory */
-		FAILS(EINVAL, lanefs_write_batch(st, f, m[0], p, n, NULL, NULL));
+		char *low = m[0] < m[1] ? m[0] : m[1], *high = m[0] < m[1] ? m[1] : m[0];
+		p[1].memory_offset = (uint64_t)(high - low);
+		FAILS(EINVAL, lanefs_read_batch(st, f, low, p, n, NULL, got)); /* one is in the other's memory */
+		WANT(strstr(lanefs_error(), "several devices"));
+		FAILS(EINVAL, lanefs_write_batch(st, f, low, p, n, NULL, NULL));
+		WANT(strstr(lanefs_error(), "several devices"));
 		p[1].memory_offset = BIG - 499;
 		FAILS(EFAULT, lanefs_read_batch(st, f, m[0], p, n, NULL, got)); /* one ends beyond the allocation */
 		FAILS(EFAULT, lanefs_write_batch(st, f, m[0], p, n, NULL, NULL));
