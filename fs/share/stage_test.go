@@ -3,8 +3,10 @@ package share_test
 import (
 	"bytes"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -119,4 +121,66 @@ func TestStageDies(t *testing.T) {
 	}
 	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
 	works(t, f, data)
+}
+
+// TestFlood: a client that keeps its rings full of large requests, and takes no completions of some, does not keep another one from its own:
+// whoever may run as an ordinary user has CPUs' and the device's time in common with others, not more of it for ever.
+func TestFlood(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	data := bytes.Repeat([]byte("of the file "), 4*mib/12)
+	f := m.Write("file", data)
+	honest, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer honest.Close()
+	own := newStage(t, honest, f, 2*mib)
+	hostile, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer hostile.Close()
+	var stop atomic.Bool
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	defer stop.Store(true)
+	for k := range 4 {
+		bad := newStage(t, hostile, f, mib)
+		flood.Go(func() {
+			var reqs []*lanefs.Request
+			for i := range 64 {
+				q := bad.read(int64(i)<<12, mib)
+				if (i+k)%4 == 0 {
+					q.Op, q.Off, q.Len = lanefs.OpWrite, 3*mib+int64(i*4096), 4096
+				}
+				reqs = append(reqs, q)
+			}
+			for i := 0; !stop.Load(); i++ { // the ring is full all the time
+				q := reqs[i%len(reqs)]
+				if i >= len(reqs) {
+					_ = q.Wait()
+				}
+				bad.ring.Start(q)
+			}
+			for _, q := range reqs {
+				_ = q.Wait()
+			}
+		})
+	}
+	within := time.AfterFunc(time.Minute, func() {
+		_ = unix.Unmount(m.Dir, unix.MNT_DETACH) // who waits for ever does not clean up
+		panic("an honest client waits for a flood")
+	})
+	defer within.Stop()
+	for i := range int64(100) {
+		clear(own.bytes[:8192])
+		require.NoError(t, own.ring.Do(own.read(i*4096, 8192)))
+		require.True(t, bytes.Equal(data[i*4096:i*4096+8192], own.bytes[:8192]))
+		if i%10 == 0 { // more than one batch, so that workers of its ring's own are needed
+			var reqs []*lanefs.Request
+			for k := range int64(4) {
+				q := own.read(k*mib/2, mib/2)
+				q.MemOff = k * mib / 2
+				reqs = append(reqs, q)
+			}
+			require.NoError(t, own.ring.Do(reqs...))
+			require.True(t, bytes.Equal(data[:2*mib], own.bytes))
+		}
+	}
 }
