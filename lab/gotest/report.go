@@ -28,6 +28,7 @@ type event struct {
 type report struct {
 	out, log io.Writer
 	notes    []string
+	stalled  func() []string // what may hold tests up
 
 	mu       sync.Mutex
 	printed  time.Time           // when out got its last line; protected by mu
@@ -57,7 +58,7 @@ type key struct{ pkg, name string }
 const quiet = 30 * time.Second
 
 func newReport(out, log io.Writer) *report {
-	return &report{out: out, log: log, printed: time.Now(), running: map[key]time.Time{}, output: map[key][]string{},
+	return &report{out: out, log: log, stalled: func() []string { return stalled("/proc") }, printed: time.Now(), running: map[key]time.Time{}, output: map[key][]string{},
 		failing: map[string]bool{}, skipped: map[string][]string{}}
 }
 
@@ -194,7 +195,7 @@ func (r *report) tick(now time.Time) {
 		t := last[pkg]
 		r.print(fmt.Sprintf("...   %s %s, for %.0f s\n", pkg, t.name, now.Sub(r.running[t]).Seconds()))
 	}
-	for _, line := range stalled("/proc") {
+	for _, line := range r.stalled() {
 		r.print("      " + line + "\n")
 	}
 }

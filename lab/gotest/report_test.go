@@ -70,10 +70,11 @@ func TestReportFails(t *testing.T) {
 func TestQuiet(t *testing.T) {
 	var out, log bytes.Buffer
 	r := newReport(&out, &log)
+	r.stalled = func() []string { return []string{"a thread waits"} }
 	now := time.Now()
 	r.add(event{Action: "run", Package: "m/a", Test: "TestLong"}, now)
 	r.tick(now.Add(quiet / 2))
 	require.Empty(t, out.String())
 	r.tick(now.Add(2 * quiet))
-	require.Equal(t, "...   m/a TestLong, for 60 s\n", out.String())
+	require.Equal(t, "...   m/a TestLong, for 60 s\n      a thread waits\n", out.String())
 }

@@ -7,12 +7,17 @@ import (
 	"strings"
 )
 
-// deepest is how many functions of the kernel are named for a thread.
-const deepest = 6
+// deepest is how many functions of the kernel are named for a thread, and most how many lines there are at most.
+const (
+	deepest = 6
+	most    = 12
+)
 
 // stalled names what may keep a test from its end and is no fault of its own: threads that wait in the kernel and hear no signal, and
-// processes in a mount namespace of their own, whose copies of mounts keep those in use. root is where /proc is mounted.
+// processes in a mount namespace of their own, whose copies of mounts keep those in use. Threads of a process that wait at the same place are
+// one line. root is where /proc is mounted.
 func stalled(root string) (lines []string) {
+	same := map[string]int{} // threads, by line
 	own, _ := os.Readlink(filepath.Join(root, "self/ns/mnt"))
 	processes, _ := filepath.Glob(filepath.Join(root, "[0-9]*"))
 	for _, dir := range processes {
@@ -38,7 +43,18 @@ func stalled(root string) (lines []string) {
 					in = append(in, at)
 				}
 			}
-			lines = append(lines, fmt.Sprintf("thread %s of %s, %s, waits in the kernel: %s", filepath.Base(t), name, stat[begin+1:end], strings.Join(in, " < ")))
+			line := fmt.Sprintf("of process %s, %s, in the kernel: %s", name, stat[begin+1:end], strings.Join(in, " < "))
+			if same[line]++; same[line] == 1 {
+				lines = append(lines, line)
+			}
+		}
+	}
+	if left := len(lines) - most; left > 0 {
+		lines = append(lines[:most], fmt.Sprintf("and %d lines more", left))
+	}
+	for i, line := range lines {
+		if n := same[line]; n > 0 {
+			lines[i] = fmt.Sprintf("waiting threads: %d %s", n, line)
 		}
 	}
 	return lines

@@ -25,7 +25,9 @@ func TestStalled(t *testing.T) {
 	file("7/task/7/stat", "7 (a) D (b) S 1")
 	file("7/task/8/stat", "8 (umount) D 1 7")
 	file("7/task/8/stack", "[<0>] fuse_wait_aborted+0x1a/0x90\n[<0>] deactivate_locked_super+0x3/0x4\n")
-	require.Equal(t, []string{"thread 8 of 7, umount, waits in the kernel: fuse_wait_aborted < deactivate_locked_super"}, stalled(root))
+	file("7/task/9/stat", "9 (umount) D 1 7")
+	file("7/task/9/stack", "[<0>] fuse_wait_aborted+0x1a/0x90\n[<0>] deactivate_locked_super+0x3/0x4\n")
+	require.Equal(t, []string{"waiting threads: 2 of process 7, umount, in the kernel: fuse_wait_aborted < deactivate_locked_super"}, stalled(root))
 	ns("9", "mnt:[2]")
 	file("9/cmdline", "sleep\x00600\x00")
 	ns("10", "mnt:[3]") // a thread of the kernel

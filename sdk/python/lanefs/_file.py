@@ -296,7 +296,7 @@ class File:
             process forked from that which opened the file.
         """
         if isinstance(memory, (Buffer, Mapping)):
-            return self.ring.carry_out(w.READ, self, memory, offset, start, length)
+            return self.ring._carry_out(w.READ, self, memory, offset, start, length)
         return self._one(True, memory, offset, start, length, stream)
 
     def write_from(self, memory, offset=0, start=0, length=None, stream=None):
@@ -328,7 +328,7 @@ class File:
             As `read_into`; ENOSPC.
         """
         if isinstance(memory, (Buffer, Mapping)):
-            return self.ring.carry_out(w.WRITE, self, memory, offset, start, length)
+            return self.ring._carry_out(w.WRITE, self, memory, offset, start, length)
         return self._one(False, memory, offset, start, length, stream)
 
     def read_batch(self, memory, file_offsets, offsets, lengths, stream=None):

@@ -22,7 +22,7 @@ def part(buffer, start, length):
 
 
 _SLOT, _ONE = struct.Struct("<Q"), struct.pack("=Q", 1)
-_SPIN_NS = 50_000  # how long carry_out polls: longer than a read of a few blocks and a wake-up take
+_SPIN_NS = 50_000  # how long _carry_out polls: longer than a read of a few blocks and a wake-up take
 
 
 class _Waiting:
@@ -80,7 +80,7 @@ class Ring:
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
-        self._taking = threading.Lock()  # held by who takes completions: the reaper, or carry_out. Locked before _room
+        self._taking = threading.Lock()  # held by who takes completions: the reaper, or _carry_out. Locked before _room
         self._ended = None  # the error, after the end
         self._closed = False
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
@@ -283,7 +283,7 @@ class Ring:
         # Python has no fence, so it cannot know whether the daemon sleeps. A signal too many does no harm.
         os.write(self._submit, _ONE)
 
-    def carry_out(self, op, file, buffer, offset, start, length):
+    def _carry_out(self, op, file, buffer, offset, start, length):
         """`read` or `write`, and waits. To wake the reaper, and have it wake the caller, takes longer than a small read: so the caller polls for a while.
 
         Parameters
@@ -424,7 +424,7 @@ class Ring:
             self._room.notify_all()
         if self._pid == os.getpid():
             self._finish(why)
-        with self._taking:  # not while carry_out looks at them
+        with self._taking:  # not while _carry_out looks at them
             self._words.release()
         for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
             os.close(fd)
@@ -463,7 +463,7 @@ class Plain:
     def write(self, file, buffer, offset=0, start=0, length=None):
         return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
 
-    def carry_out(self, op, *args):
+    def _carry_out(self, op, *args):
         return (self.read if op == w.READ else self.write)(*args).result()
 
     def sync(self, file):
