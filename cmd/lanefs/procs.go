@@ -16,19 +16,12 @@ import (
 
 // addProcs gives the Go scheduler as many processors more as go-fuse has threads waiting in read(2) of /dev/fuse: else, with two CPUs, random reads
 // and writes of 4 KiB are 15 % slower, creates 30 %. It is called once, after the mount was made: go-fuse counts the processors then.
-//
-// With requests on rings there are twice as many as CPUs: a program keeps two threads of its CPU's queue busy in turns, one for its requests and one for
-// those that it does not wait for, such as RELEASE. As long as a processor is free the monitor takes none away for 10 ms. If none is, it wakes
-// every 20 µs to do so, which was a tenth of the daemon's CPU time. For many programs at once crowd adds more.
+// With requests on rings, where /dev/fuse has little to bring, crowd does it.
 func addProcs(rings bool) {
-	if ownProcs() {
+	if rings || ownProcs() {
 		return
 	}
 	procs := runtime.GOMAXPROCS(0)
-	if rings {
-		runtime.GOMAXPROCS(2 * procs)
-		return
-	}
 	runtime.GOMAXPROCS(procs + fs.Readers(procs))
 }
 
