@@ -33,6 +33,28 @@ func Ordinal(which string) (int, bool) {
 	return int(n), err == nil
 }
 
+// Find is the ordinal of the device that which names, of n that a driver shows: an ordinal, what Choose takes, or nothing for the first. listed says
+// what names the device with an ordinal; errors say who shows the devices, and what makes them visible.
+func Find(which string, n int, listed func(ordinal int) (Listed, error), who, visible string) (int, error) {
+	ordinal, ok := Ordinal(which)
+	if which != "" && !ok {
+		all := make([]Listed, n)
+		var err error
+		for i := range all {
+			if all[i], err = listed(i); err != nil {
+				return 0, err
+			}
+		}
+		if ordinal, err = Choose(which, all); err != nil {
+			return 0, fmt.Errorf("%w (%s)", err, visible)
+		}
+	}
+	if ordinal >= n {
+		return 0, fmt.Errorf("device %d does not exist: %s shows %d (%s)", ordinal, who, n, visible)
+	}
+	return ordinal, nil
+}
+
 // Choose is the ordinal of the device that which names by its PCI address, or by its UUID or a beginning of it that no other has. Case does not matter.
 func Choose(which string, all []Listed) (int, error) {
 	found := -1

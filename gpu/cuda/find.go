@@ -16,26 +16,18 @@ func (l *library) find(which string) (dev int32, err error) {
 	if err := l.Early(l.deviceGetCount, uintptr(unsafe.Pointer(&n))); err != nil {
 		return 0, err
 	}
-	visible := fmt.Sprintf("(CUDA_VISIBLE_DEVICES is %q)", os.Getenv("CUDA_VISIBLE_DEVICES"))
-	ordinal, ok := gpu.Ordinal(which)
-	if which != "" && !ok {
-		all := make([]gpu.Listed, n)
-		for i := range all {
-			if err := l.Early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(i)); err != nil {
-				return 0, err
-			}
-			if all[i], err = l.listed(dev); err != nil {
-				return 0, err
-			}
-		}
-		if ordinal, err = gpu.Choose(which, all); err != nil {
-			return 0, fmt.Errorf("%w %s", err, visible)
-		}
+	get := func(ordinal int) error {
+		return l.Early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
 	}
-	if ordinal >= int(n) {
-		return 0, fmt.Errorf("device %d does not exist: the driver shows %d %s", ordinal, n, visible)
+	ordinal, err := gpu.Find(which, int(n), func(ordinal int) (d gpu.Listed, err error) {
+		if err = get(ordinal); err == nil {
+			d, err = l.listed(dev)
+		}
+		return d, err
+	}, "the driver", fmt.Sprintf("CUDA_VISIBLE_DEVICES is %q", os.Getenv("CUDA_VISIBLE_DEVICES")))
+	if err == nil {
+		err = get(ordinal)
 	}
-	err = l.Early(l.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
 	return dev, err
 }
 

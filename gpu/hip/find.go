@@ -16,23 +16,8 @@ func (l *library) find(which string) (ordinal int, err error) {
 	if err := l.Early(l.deviceCount, uintptr(unsafe.Pointer(&n))); err != nil {
 		return 0, err
 	}
-	visible := fmt.Sprintf("(HIP_VISIBLE_DEVICES is %q, ROCR_VISIBLE_DEVICES is %q)", os.Getenv("HIP_VISIBLE_DEVICES"), os.Getenv("ROCR_VISIBLE_DEVICES"))
-	ordinal, ok := gpu.Ordinal(which)
-	if which != "" && !ok {
-		all := make([]gpu.Listed, n)
-		for i := range all {
-			if all[i], err = l.listed(i); err != nil {
-				return 0, err
-			}
-		}
-		if ordinal, err = gpu.Choose(which, all); err != nil {
-			return 0, fmt.Errorf("%w %s", err, visible)
-		}
-	}
-	if ordinal >= int(n) {
-		return 0, fmt.Errorf("device %d does not exist: ROCm shows %d %s", ordinal, n, visible)
-	}
-	return ordinal, nil
+	return gpu.Find(which, int(n), l.listed, "ROCm",
+		fmt.Sprintf("HIP_VISIBLE_DEVICES is %q, ROCR_VISIBLE_DEVICES is %q", os.Getenv("HIP_VISIBLE_DEVICES"), os.Getenv("ROCR_VISIBLE_DEVICES")))
 }
 
 // listed is what names a device. Its UUID is, with AMD, the letters that follow "GPU-" in ROCR_VISIBLE_DEVICES.
