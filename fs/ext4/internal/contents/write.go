@@ -126,7 +126,7 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 // that is not so.
 func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	i.Mu.RLock()
-	ok := i.Disk.IsReg() && s.end <= int64(i.Disk.Size) && i.Disk.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) == 0
+	ok := replaceable(i) && s.end <= int64(i.Disk.Size)
 	if ok {
 		var err error
 		if ok, err = overwrite(i, s); err != nil {
@@ -135,12 +135,22 @@ func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 		}
 	}
 	now := time.Now()
-	fresh := ok && now.Sub(i.Disk.Mtime.Time()).Abs() < volume.TimeGrain && i.Disk.Mtime == i.Disk.Ctime
+	fresh := timesFresh(i, now)
 	i.Mu.RUnlock()
 	if !ok || fresh || s.keepTimes {
 		return ok, nil
 	}
 	return true, touch(i, now)
+}
+
+// replaceable reports whether blocks of a file may be written over where they are. Mu is held.
+func replaceable(i *volume.Inode) bool {
+	return i.Disk.IsReg() && i.Disk.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) == 0
+}
+
+// timesFresh reports whether an overwrite at now need not change the times. Mu is held.
+func timesFresh(i *volume.Inode, now time.Time) bool {
+	return now.Sub(i.Disk.Mtime.Time()).Abs() < volume.TimeGrain && i.Disk.Mtime == i.Disk.Ctime
 }
 
 // overwrite writes blocks that are all allocated. It reports false when one is not. Mu is held.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
 )
 
@@ -34,7 +33,7 @@ func WriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 // overwriteAll carries out the transfers that it can plan, and marks them.
 func overwriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 	i.Mu.RLock()
-	if !i.Disk.IsReg() || i.Disk.Flags&(disk.FlInlineData|disk.FlImmutable|disk.FlAppend) != 0 {
+	if !replaceable(i) {
 		i.Mu.RUnlock()
 		return 0
 	}
@@ -71,7 +70,7 @@ func overwriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 	i.FS.Counters.DataWritten.Add(written)
 	p.done()
 	now := time.Now()
-	fresh := now.Sub(i.Disk.Mtime.Time()).Abs() < volume.TimeGrain && i.Disk.Mtime == i.Disk.Ctime
+	fresh := timesFresh(i, now)
 	i.Mu.RUnlock()
 	var times error
 	if planned > 0 && !fresh {
