@@ -108,6 +108,13 @@ func TestStageDies(t *testing.T) {
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
 	g.ring.Start(g.read(0, 4*mib))
 	<-held
+	g.dies(t, s, release)
+	nothingLeft(t, m, before)
+	works(t, f, data)
+}
+
+// dies ends a client whose stage a request has that is held, as its process's end would: its memory goes first. release lets the request go on.
+func (g *stage) dies(t *testing.T, s *lanefs.Session, release func()) {
 	require.NoError(t, unix.Munmap(g.bytes))
 	require.NoError(t, unix.Close(g.fd))
 	g.fd = -1
@@ -115,12 +122,15 @@ func TestStageDies(t *testing.T) {
 	go func() { defer close(ended); s.Close() }()
 	release()
 	<-ended
+}
+
+// nothingLeft waits until no client is left, and checks that none has left anything. before is how many descriptors there were, and those that stay.
+func nothingLeft(t *testing.T, m *sharetest.Mount, before int) {
 	settled(t, m, 0)
 	for _, u := range m.Share.Usage() {
 		require.Zero(t, u.Registered)
 	}
 	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
-	works(t, f, data)
 }
 
 // TestFlood: a client that keeps its rings full of large requests, and takes no completions of some, does not keep another one from its own:

@@ -190,18 +190,8 @@ func TestUnreachedDies(t *testing.T) {
 		g.ring.Start(g.read(0, 4*mib))
 		<-held
 		_ = unix.Fallocate(g.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4*mib)
-		require.NoError(t, unix.Munmap(g.bytes))
-		require.NoError(t, unix.Close(g.fd))
-		g.fd = -1
-		ended := make(chan struct{})
-		go func() { defer close(ended); s.Close() }()
-		release()
-		<-ended
+		g.dies(t, s, release)
 	}
-	settled(t, m, 0)
-	for _, u := range m.Share.Usage() {
-		require.Zero(t, u.Registered)
-	}
-	require.LessOrEqual(t, descriptors(t), before+parts+slack, "descriptors leak")
+	nothingLeft(t, m, before+parts)
 	works(t, f, data)
 }

@@ -82,17 +82,7 @@ func TestWriterDies(t *testing.T) {
 	}
 	g.ring.Start(reqs...)
 	<-held
-	require.NoError(t, unix.Munmap(g.bytes))
-	require.NoError(t, unix.Close(g.fd))
-	g.fd = -1
-	ended := make(chan struct{})
-	go func() { defer close(ended); s.Close() }()
-	release()
-	<-ended
-	settled(t, m, 0)
-	for _, u := range m.Share.Usage() {
-		require.Zero(t, u.Registered)
-	}
-	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
+	g.dies(t, s, release)
+	nothingLeft(t, m, before)
 	works(t, f, data)
 }
