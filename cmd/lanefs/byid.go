@@ -29,7 +29,7 @@ func namesByID(id *nvme.IdentifyController, ns *controller.Namespace) []string {
 		}
 		switch {
 		case u != [16]byte{}:
-			return fmt.Sprintf("uuid.%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+			return "uuid." + uuidText(u)
 		case g != [16]byte{}:
 			return "eui." + hex.EncodeToString(g[:])
 		case e != [8]byte{}:

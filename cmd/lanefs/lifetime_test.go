@@ -171,7 +171,7 @@ func TestMountWhileUnmounting(t *testing.T) {
 	l, err := net.Listen("unix", sockets[0])
 	require.NoError(t, err)
 	defer l.Close()
-	leaving := make(chan bool, 1) // at the request for writing everything out
+	was := make(chan bool, 1) // whether it is under way, at the request for writing everything out
 	go func() {
 		for {
 			from, err := l.Accept()
@@ -191,7 +191,7 @@ func TestMountWhileUnmounting(t *testing.T) {
 				}
 				var req request
 				if json.Unmarshal(line, &req) == nil && req.Op == "settle" {
-					leaving <- stateOf(real).Leaving
+					was <- leaving(m)
 				}
 				if _, err := to.Write(line); err == nil {
 					_, _ = io.Copy(from, to)
@@ -200,19 +200,8 @@ func TestMountWhileUnmounting(t *testing.T) {
 		}
 	}()
 	p.ok("umount", mnt)
-	require.True(t, <-leaving)
+	require.True(t, <-was)
 	fsck(t, img)
-}
-
-// stateOf asks the daemon at a socket for its state.
-func stateOf(socket string) (r response) {
-	if c, err := net.Dial("unix", socket); err == nil {
-		defer c.Close()
-		if json.NewEncoder(c).Encode(request{Op: "state"}) == nil {
-			_ = json.NewDecoder(c).Decode(&r)
-		}
-	}
-	return r
 }
 
 // TestUmountLazy takes a mount away that is in use.

@@ -181,8 +181,7 @@ func volumeTags(d blockdev.Device) map[string]string {
 	if err != nil {
 		return tags
 	}
-	u := s.UUID
-	tags["UUID"] = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+	tags["UUID"] = uuidText(s.UUID)
 	if l := s.Label(); l != "" {
 		tags["LABEL"] = l
 	}
@@ -218,4 +217,9 @@ func decodeTag(name string) string {
 		b.WriteByte(name[i])
 	}
 	return b.String()
+}
+
+// uuidText is a UUID as people write it.
+func uuidText(u [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

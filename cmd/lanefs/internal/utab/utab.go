@@ -33,7 +33,7 @@ func Add(dir, source, target string, stays func(target string) bool) error {
 	return change(dir, func(lines []string) []string {
 		lines = slices.DeleteFunc(lines, func(l string) bool {
 			at := value(l, "TARGET")
-			return at == target && ours(l) || ours(l) && !stays(at)
+			return ours(l) && (at == target || !stays(at))
 		})
 		return append(lines, fmt.Sprintf("SRC=%s TARGET=%s ROOT=/ OPTS=%s", escape.Replace(source), escape.Replace(target), Option))
 	})
@@ -63,11 +63,7 @@ func change(dir string, with func(lines []string) []string) error {
 	if text != "" {
 		lines = strings.Split(text, "\n")
 	}
-	before := len(lines)
-	if lines = with(lines); len(lines) == 0 && before == 0 {
-		return nil
-	}
-	if text = strings.Join(lines, "\n"); text != "" {
+	if text = strings.Join(with(lines), "\n"); text != "" {
 		text += "\n"
 	}
 	if text == string(old) {
