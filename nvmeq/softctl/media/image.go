@@ -154,7 +154,7 @@ func (m *Image) View(off, n int64, look bool) (*Chunk, []byte) {
 	if m.pages == nil || look && m.present(off, n) != nil || m.gone(off, n) != nil {
 		return nil, nil
 	}
-	return m.pages.view(off, n)
+	return m.pages.view(off, n, look)
 }
 
 // Missed implements Medium.

@@ -20,8 +20,9 @@ type Pinner interface {
 const ReadStep = 1 << 20
 
 // pages are an image's own pages in the page cache, which a copy engine reads in place: no CPU touches the data. They are
-// pinned by the chunk, and only those of chunks that were read whole before, since pinning costs more than reading them: goroutines
-// do it, and reads meanwhile go through host memory as the first time.
+// pinned by the chunk, and only those of chunks of which as much was read before, since pinning costs more than reading them: goroutines
+// do it, and reads meanwhile go through host memory as the first time. Of a chunk with holes, which pinning would fill, the parts between
+// them are pinned. mkfs.ext4 leaves holes among its tables, beside which files have their blocks.
 //
 // Pinned pages stay in the page cache, so that what is written to the file is in them. A deallocation takes pages out of
 // the file: their chunk is let go of first.
@@ -34,15 +35,22 @@ type pages struct {
 	refuse  atomic.Bool  // the system pins no pages of such a file, or it is being closed
 	pinners sync.WaitGroup
 	turns   chan struct{} // held by the pinners at work
+	now     atomic.Int64  // when View looked at the length last, in seconds: reading the clock takes longer than all else it does
 }
 
 // Chunk is a part of the image. View holds mu for reading until Release; pinning, unpinning and taking pages out of the file hold it for
 // writing.
 type Chunk struct {
-	mu   sync.RWMutex
-	b    []byte       // protected by mu: nil while it is not pinned
-	read atomic.Int64 // bytes since it was last let go of, or was to be pinned
-	used atomic.Int64 // when, in seconds
+	mu     sync.RWMutex
+	pinned []part       // protected by mu: none while it is not pinned. In order
+	read   atomic.Int64 // bytes that were not in a part, since it was last let go of, or was to be pinned
+	used   atomic.Int64 // when, in seconds
+}
+
+// part is a part of a chunk, without holes, that is pinned.
+type part struct {
+	off int64 // in the chunk
+	b   []byte
 }
 
 const (
@@ -50,6 +58,9 @@ const (
 	chunkStale = 60 // seconds for which a chunk is kept that is not read, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
 	pinTurns   = 2  // pinners at work
+
+	partLeast = 64 << 10 // bytes: of a chunk with more holes than that leaves room for, some is not pinned
+	partsMost = 16
 
 	unpinTimeout = 30 * time.Second // for the pinners at work when the image is closed
 )
@@ -66,19 +77,26 @@ func newPages(m *Image, pinner Pinner) *pages {
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
 // until Release. The CPU must not read them: a file that was truncated has no bytes there.
-func (p *pages) view(off, n int64) (*Chunk, []byte) {
+func (p *pages) view(off, n int64, look bool) (*Chunk, []byte) {
 	i := off / chunkSize
 	if p == nil || i >= int64(len(p.chunks)) || !p.chunks[i].mu.TryRLock() {
 		return nil, nil
 	}
-	c, at := &p.chunks[i], off%chunkSize
-	n = min(n, chunkSize-at)
-	if c.b == nil {
-		c.mu.RUnlock()
-		return nil, nil
+	if look {
+		p.now.Store(time.Now().Unix())
 	}
-	c.used.Store(time.Now().Unix())
-	return c, c.b[at : at+n]
+	c, at := &p.chunks[i], off%chunkSize
+	for k := range c.pinned {
+		if s := &c.pinned[k]; at >= s.off && at-s.off < int64(len(s.b)) {
+			if now := p.now.Load(); c.used.Load() != now {
+				c.used.Store(now)
+			}
+			at -= s.off
+			return c, s.b[at:min(at+n, int64(len(s.b)))]
+		}
+	}
+	c.mu.RUnlock()
+	return nil, nil
 }
 
 // missed counts what a chunk did not give, and has it pinned in the end.
@@ -127,48 +145,80 @@ func (c *Chunk) ask(p *pages, i, n int64) {
 	}
 }
 
-// pin pins a chunk without holes: pinning would fill them. The caller holds c.mu.
+// pin pins what a chunk has between its holes. If it has more than is pinned already, since something was written into a hole, that is let go
+// of first. The caller holds c.mu.
 func (p *pages) pin(c *Chunk, off int64) {
-	if c.b != nil {
+	found := p.m.data(off, off+chunkSize)
+	bytes, had := int64(0), int64(0)
+	for _, r := range found {
+		bytes += r[1] - r[0]
+	}
+	for _, s := range c.pinned {
+		had += int64(len(s.b))
+	}
+	if bytes <= had {
 		return
 	}
-	if hole, err := unix.Seek(p.m.fd, off, unix.SEEK_HOLE); err != nil || hole < off+chunkSize {
+	p.unpin(c)
+	if p.pinned.Add(bytes) > p.limit && !p.makeRoom(bytes) {
+		p.pinned.Add(-bytes)
 		return
 	}
-	if p.pinned.Add(chunkSize) > p.limit && !p.makeRoom() {
-		p.pinned.Add(-chunkSize)
-		return
-	}
-	at, err := unix.MmapPtr(p.m.fd, off, nil, chunkSize, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
+	for _, r := range found {
+		n := r[1] - r[0]
+		at, err := unix.MmapPtr(p.m.fd, r[0], nil, uintptr(n), unix.PROT_READ, unix.MAP_SHARED)
+		if err == nil {
+			b := unsafe.Slice((*byte)(at), n)
+			_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
+			if err = p.pinner.Pin(b); err == nil {
+				c.pinned = append(c.pinned, part{off: r[0] - off, b: b})
+				bytes -= n
+				continue
+			}
+			_ = unix.MunmapPtr(at, uintptr(n))
+		}
 		p.refuse.Store(true)
-		p.pinned.Add(-chunkSize)
-		return
+		p.pinned.Add(-bytes) // of those that are not pinned
+		break
 	}
-	b := unsafe.Slice((*byte)(at), chunkSize)
-	_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
-	if err := p.pinner.Pin(b); err != nil {
-		p.refuse.Store(true)
-		p.pinned.Add(-chunkSize)
-		_ = unix.MunmapPtr(at, chunkSize)
-		return
-	}
-	c.b = b
 	c.used.Store(time.Now().Unix())
 }
 
-// makeRoom unpins a chunk that is not read any more.
-func (p *pages) makeRoom() bool {
+// data is where a range of the image, of whole pages, has no holes: whole pages, and at most partsMost of the parts that have partLeast bytes.
+func (m *Image) data(off, end int64) (found [][2]int64) {
+	page := int64(unix.Getpagesize())
+	for off < end && len(found) < partsMost {
+		from, err := unix.Seek(m.fd, off, unix.SEEK_DATA)
+		if err != nil || from >= end { // ENXIO: nothing but a hole
+			break
+		}
+		to, err := unix.Seek(m.fd, from, unix.SEEK_HOLE)
+		if err != nil {
+			break
+		}
+		to = min(to, end)
+		if a, z := (from+page-1)/page*page, to/page*page; z-a >= partLeast {
+			found = append(found, [2]int64{a, z})
+		}
+		off = to
+	}
+	return found
+}
+
+// makeRoom unpins chunks that are not read any more, of n bytes together.
+func (p *pages) makeRoom(n int64) bool {
 	now := time.Now().Unix()
 	for i := range p.chunks {
 		c := &p.chunks[i]
 		if now-c.used.Load() < chunkStale || !c.mu.TryLock() {
 			continue
 		}
-		had := c.b != nil
+		for _, s := range c.pinned {
+			n -= int64(len(s.b))
+		}
 		p.unpin(c)
 		c.mu.Unlock()
-		if had {
+		if n <= 0 {
 			return true
 		}
 	}
@@ -177,13 +227,14 @@ func (p *pages) makeRoom() bool {
 
 // unpin unpins a chunk: it gives no views from now on. The caller holds c.mu.
 func (p *pages) unpin(c *Chunk) {
-	b := c.b
-	if c.b = nil; b == nil {
-		return
+	for _, s := range c.pinned {
+		p.pinned.Add(-int64(len(s.b)))
+		p.pinner.Unpin(s.b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&s.b[0]), uintptr(len(s.b))) })
 	}
-	c.read.Store(0)
-	p.pinned.Add(-chunkSize)
-	p.pinner.Unpin(b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), chunkSize) })
+	if len(c.pinned) > 0 {
+		c.read.Store(0)
+	}
+	c.pinned = nil
 }
 
 // without calls f for the parts of a range, which takes their pages out of the file. Their chunks are unpinned first, and not pinned

@@ -136,8 +136,22 @@ func TestPages(t *testing.T) {
 	}
 	r.pass()
 	r.pass()
-	require.Equal(t, 1, p.count(), "the other chunk has a hole, which pinning would fill")
+	require.Equal(t, 2, p.count(), "the whole first chunk, and of the other what follows its hole, which pinning would fill")
+	require.EqualValues(t, 2*chunkSize-8192, r.m.Pinned())
 	require.Less(t, r.m.Allocated(), int64(len(r.want)))
+	r.read(chunkSize, 16384) // from the hole into what is pinned
+	require.EqualValues(t, 2*chunkSize-8192, r.m.Pinned())
+
+	// The hole is filled, and what is there now is read so often that it is pinned, too.
+	for i := range int64(2) {
+		copy(r.want[chunkSize+i*4096:], b)
+		require.NoError(t, r.m.Write(buffers(b), chunkSize+i*4096, false, 0))
+	}
+	for range chunkSize/4096 + 1 {
+		r.read(chunkSize, 4096)
+	}
+	require.EqualValues(t, 2*chunkSize, r.m.Pinned())
+	r.pass()
 	require.NoError(t, r.m.Close())
 	require.Zero(t, p.count())
 }
@@ -160,14 +174,14 @@ func TestPagesRefused(t *testing.T) {
 		r.pass()
 	}
 	require.Equal(t, 1, p.count(), "room for one")
-	require.NotNil(t, pages.chunks[0].b)
+	require.NotEmpty(t, pages.chunks[0].pinned)
 	pages.chunks[0].used.Store(0)
 	for range 3 {
 		r.read(chunkSize, ReadStep)
 		pages.chunks[1].read.Add(chunkSize)
 	}
 	require.Equal(t, 1, p.count())
-	require.NotNil(t, pages.chunks[1].b, "it takes the room of one that is not read")
+	require.NotEmpty(t, pages.chunks[1].pinned, "it takes the room of one that is not read")
 	r.pass()
 	require.NoError(t, r.m.Close())
 }
