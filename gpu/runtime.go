@@ -130,6 +130,14 @@ type Stream interface {
 	Close() error
 }
 
+// Marker is a Stream that stores a word when everything queued before has ended and its effects can be seen. Whoever waits looks at the word,
+// and calls no driver, whose calls wait for one another.
+type Marker interface {
+	// Mark stores v at dst, host memory that kernels reach, in stream order. Where the driver has no such call the error is
+	// errors.ErrUnsupported.
+	Mark(dst Addr, v uint32) error
+}
+
 // Facts is what a runtime knows of its device.
 type Facts struct {
 	Name         string // "host CPU", "AMD Instinct MI300X", "NVIDIA H100 80GB HBM3"

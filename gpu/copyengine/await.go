@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/nap"
@@ -15,14 +17,61 @@ import (
 // where it is until the process ends, and the engine begins no copy any more.
 var ErrStuck = errors.New("the GPU does not end a copy; its memory cannot be given back")
 
-// await waits for all that was begun on s. It calls running, if that is not nil, with times after which that had certainly not ended,
-// whatever else kept this thread from looking.
-func await(s gpu.Stream, running func(time.Duration)) error {
-	for start := time.Now(); ; {
+const (
+	markLooks  = 256                    // at the mark, between two looks at the clock
+	yieldEvery = 20 * time.Microsecond  // goroutines get their turn; more often, and threads that wait spend their time on the scheduler's lock
+	askEvery   = 200 * time.Microsecond // the driver, beside the mark: only it tells of a device that has failed
+	spinFor    = 200 * time.Microsecond // then waiting naps
+)
+
+// mark is a word of host memory in which a stream stores a number when all before has ended. The zero value is none: the driver is asked.
+type mark struct {
+	s    gpu.Marker
+	word *uint32
+	at   gpu.Addr // the word's, for the device
+	want uint32
+}
+
+// newMark is a word at an offset of pinned memory.
+func newMark(s gpu.Stream, m gpu.Memory, off int64) mark {
+	if k, ok := s.(gpu.Marker); ok {
+		return mark{s: k, word: (*uint32)(unsafe.Pointer(&m.Host()[off])), at: m.Addr() + gpu.Addr(off)}
+	}
+	return mark{}
+}
+
+// put has the stream store the next number, for which await waits. A driver that does not do that is asked from now on.
+func (m *mark) put() mark {
+	if m.s == nil {
+		return mark{}
+	}
+	m.want++
+	if m.s.Mark(m.at, m.want) != nil {
+		*m = mark{}
+	}
+	return *m
+}
+
+func (m *mark) there() bool { return atomic.LoadUint32(m.word) == m.want }
+
+// await waits for all that was begun on s, which m marks the end of. It calls running, if that is not nil, with times after which that had certainly not
+// ended, whatever else kept this thread from looking.
+func await(s gpu.Stream, m mark, running func(time.Duration)) error {
+	start := time.Now()
+	yield, ask := yieldEvery, askEvery
+	for {
 		since := time.Since(start)
-		done, err := s.Done()
-		if done || err != nil {
-			return err
+		for i := 0; m.word != nil && i < markLooks; i++ {
+			if m.there() {
+				return nil
+			}
+		}
+		if m.word == nil || since >= ask {
+			done, err := s.Done()
+			if done || err != nil {
+				return err
+			}
+			ask = since + askEvery
 		}
 		if running != nil {
 			running(since)
@@ -30,8 +79,11 @@ func await(s gpu.Stream, running func(time.Duration)) error {
 		switch {
 		case since > copyTimeout:
 			return fmt.Errorf("copies have not ended after %v: %w", copyTimeout, os.ErrDeadlineExceeded)
-		case since < 200*time.Microsecond:
-			runtime.Gosched()
+		case since < spinFor:
+			if since >= yield {
+				runtime.Gosched()
+				yield = since + yieldEvery
+			}
 		case since < 20*time.Millisecond:
 			nap.For(20 * time.Microsecond)
 		default:
@@ -45,15 +97,19 @@ func (e *Engine) await(c *stream) error {
 	if e.isStuck() {
 		return ErrStuck
 	}
+	var end mark
+	if c.begun > 0 {
+		end = c.end.put()
+	}
 	var running func(time.Duration)
 	if c.launched {
 		running = func(d time.Duration) {
-			if d > e.gather.limit(c.mark) {
+			if d > e.gather.limit(c.ended) {
 				e.gather.isLate(d)
 			}
 		}
 	}
-	err := await(c, running)
+	err := await(c, end, running)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		e.stickOnce.Do(func() { close(e.stuck) })
 		return fmt.Errorf("%w: %w", ErrStuck, err)

@@ -20,8 +20,8 @@ type Engine struct {
 	all    []*stream
 	idle   chan *stream // those that are not in use
 	mu     sync.Mutex
-	spare  [][]byte                 // protected by mu: given back by Unstage
-	index  atomic.Pointer[[]pinned] // all stages, and what was pinned, by address. Each change, with mu held, makes a new one
+	spare  [][]byte              // protected by mu: given back by Unstage
+	index  atomic.Pointer[index] // all stages, and what was pinned. Each change, with mu held, makes a new one
 	unpins sync.WaitGroup
 	beside []*Engine // of other GPUs: what they have pinned can be copied from and to as well (Several)
 
@@ -40,15 +40,17 @@ type stream struct {
 	gpu.Stream
 	bounce   gpu.Memory
 	list     *list                 // nil where there is no gatherer
+	end      mark                  // of what was begun
 	begun    int64                 // bytes of copies since the last await
 	launched bool                  // some of them by a launch
-	mark     int64                 // traffic.ended at the first launch since the last await
+	ended    int64                 // traffic.ended at the first launch since the last await
 	small    []kernels.GatherPiece // a pipe's, kept for the next one
 }
 
 const (
 	streams    = 12 // with a resident kernel for each of 16 lanes fewer than the 32 hardware connections of an NVIDIA device
 	bounceSize = 256 << 10
+	markSize   = 64 // a cache line, behind it
 )
 
 // copyTimeout is how long a copy may take; tests shorten it.
@@ -65,7 +67,10 @@ func New(rt gpu.Runtime) (*Engine, error) {
 		var err error
 		if c.Stream, err = rt.NewStream(); err == nil {
 			e.all = append(e.all, c)
-			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize)
+			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize+markSize)
+		}
+		if err == nil {
+			c.end = newMark(c.Stream, c.bounce, bounceSize)
 		}
 		if err == nil && e.gather != nil {
 			c.list, err = newList(rt)
@@ -113,7 +118,7 @@ func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice b
 	if at, ok := e.lookup(b); ok {
 		return e.moveNow(c, at, m.Addr()+gpu.Addr(off), int64(len(b)), toDevice)
 	}
-	bounce := c.bounce.Host()
+	bounce := c.bounce.Host()[:bounceSize]
 	for len(b) > 0 {
 		n := min(len(b), len(bounce))
 		if toDevice {

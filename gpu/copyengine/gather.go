@@ -110,10 +110,10 @@ func (g *gatherer) launch(s gpu.Stream, list gpu.Addr, count int) error {
 	return s.Launch(g.kernel, gpu.Dim3{X: max(blocks, 1), Y: 1, Z: 1}, gpu.Dim3{X: gatherBlock, Y: 1, Z: 1}, uint64(list), uint64(count))
 }
 
-// limit is after what time a launch is late that began when traffic.ended was mark. What was under way then or has begun since, its own bytes
+// limit is after what time a launch is late that began when traffic.ended was as given. What was under way then or has begun since, its own bytes
 // with others', shares the bus.
-func (g *gatherer) limit(mark int64) time.Duration {
-	return launchCost + g.after + time.Duration((g.traffic.begun.Load()-mark)/gatherRate)
+func (g *gatherer) limit(ended int64) time.Duration {
+	return launchCost + g.after + time.Duration((g.traffic.begun.Load()-ended)/gatherRate)
 }
 
 // isLate follows a launch that has not ended after d.
@@ -146,13 +146,13 @@ func (g *gatherer) probeUntilInTime() {
 		g.mu.Lock()
 		closed := g.closed
 		g.mu.Unlock()
-		mark := g.traffic.ended.Load()
+		ended := g.traffic.ended.Load()
 		if closed || g.launch(g.stream, 0, 0) != nil {
 			return
 		}
 		late := false
-		err := await(g.stream, func(d time.Duration) {
-			if d > g.limit(mark) {
+		err := await(g.stream, mark{}, func(d time.Duration) {
+			if d > g.limit(ended) {
 				g.late.Store(int64(d))
 				late = true
 			}

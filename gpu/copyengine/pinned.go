@@ -1,7 +1,6 @@
 package copyengine
 
 import (
-	"cmp"
 	"slices"
 	"unsafe"
 
@@ -55,42 +54,72 @@ func (e *Engine) lookup(b []byte) (gpu.Addr, bool) {
 }
 
 func (e *Engine) lookupOwn(b []byte) (gpu.Addr, bool) {
-	all := e.pinned()
-	p := uintptr(unsafe.Pointer(&b[0]))
-	i, begins := find(all, p)
-	if !begins {
-		i--
+	x := e.index.Load()
+	if x == nil {
+		return 0, false
 	}
+	p := uintptr(unsafe.Pointer(&b[0]))
+	i := x.before(p) - 1
 	if i < 0 {
 		return 0, false
 	}
-	s := &all[i]
-	o := p - s.start()
+	s := &x.all[i]
+	o := p - x.starts[i]
 	if o >= uintptr(len(s.host)) || uintptr(len(b)) > uintptr(len(s.host))-o {
 		return 0, false
 	}
 	return s.mem.Addr() + gpu.Addr(o), true
 }
 
-// pinned is the index as it is now. It is never changed, so no copy waits for another thread's.
+// index is pinned memory by address. It is never changed, so no copy waits for another thread's.
+type index struct {
+	starts []uintptr // of all, which are found here: every copy of a small piece looks
+	all    []pinned
+}
+
+// before is how many begin at p or before it.
+func (x *index) before(p uintptr) int {
+	lo, hi := 0, len(x.starts)
+	for lo < hi {
+		if m := int(uint(lo+hi) >> 1); x.starts[m] <= p {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// pinned is what the index has now.
 func (e *Engine) pinned() []pinned {
-	if all := e.index.Load(); all != nil {
-		return *all
+	if x := e.index.Load(); x != nil {
+		return x.all
 	}
 	return nil
 }
 
-// find is where in an index the memory is that begins at p, or would be.
-func find(all []pinned, p uintptr) (int, bool) {
-	return slices.BinarySearchFunc(all, p, func(s pinned, p uintptr) int { return cmp.Compare(s.start(), p) })
+// changeLocked makes a new index by a change of what is pinned, which is given the place of memory that begins at p, or would. The caller
+// holds mu.
+func (e *Engine) changeLocked(p uintptr, change func(all []pinned, i int) []pinned) {
+	var x index
+	if now := e.index.Load(); now != nil {
+		x = *now
+	}
+	i := x.before(p)
+	if i > 0 && x.starts[i-1] == p {
+		i--
+	}
+	x.all = change(slices.Clone(x.all), i)
+	x.starts = make([]uintptr, len(x.all))
+	for k := range x.all {
+		x.starts[k] = x.all[k].start()
+	}
+	e.index.Store(&x)
 }
 
 // enterLocked puts pinned memory into the index. The caller holds mu.
 func (e *Engine) enterLocked(s pinned) {
-	all := slices.Clone(e.pinned())
-	i, _ := find(all, s.start())
-	all = slices.Insert(all, i, s)
-	e.index.Store(&all)
+	e.changeLocked(s.start(), func(all []pinned, i int) []pinned { return slices.Insert(all, i, s) })
 }
 
 // Pin makes copies from b direct until Unpin. The CPU may not be allowed to write to b, as in a read-only mapping of a file.
@@ -110,11 +139,11 @@ func (e *Engine) Pin(b []byte) error {
 func (e *Engine) Unpin(b []byte, then func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := slices.Clone(e.pinned())
-	i, _ := find(all, uintptr(unsafe.Pointer(&b[0])))
-	m := all[i].mem
-	all = slices.Delete(all, i, i+1)
-	e.index.Store(&all)
+	var m gpu.Memory
+	e.changeLocked(uintptr(unsafe.Pointer(&b[0])), func(all []pinned, i int) []pinned {
+		m = all[i].mem
+		return slices.Delete(all, i, i+1)
+	})
 	e.unpins.Go(func() {
 		if err := m.Close(); err == nil { // else the device may still reach the pages
 			then()

@@ -68,7 +68,7 @@ func (p *pipe) begin() {
 		}
 		at, count := c.list.add(small)
 		if !c.launched {
-			c.mark = p.e.traffic.ended.Load()
+			c.ended = p.e.traffic.ended.Load()
 		}
 		if g.launch(c, at, count) == nil {
 			c.launched = true

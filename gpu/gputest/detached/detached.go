@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -32,6 +33,7 @@ type Runtime struct {
 	threads  atomic.Int64 // of the kernels that run
 	most     atomic.Int64 // that threads has been
 	visible  bool         // device memory has a CPU view after all
+	host     []span       // that was ever allocated; protected by mu
 }
 
 // errLost is what a driver answers once its device has fallen off the bus.
@@ -143,8 +145,30 @@ func (d *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	m, err := d.Runtime.Alloc(kind, size)
 	if err == nil && kind.Device() {
 		m = own{m, !d.visible}
+	} else if err == nil {
+		d.mu.Lock()
+		d.host = append(d.host, span{m.Addr(), m.Host()})
+		d.mu.Unlock()
 	}
 	return m, err
+}
+
+// span is host memory, which may be closed.
+type span struct {
+	at gpu.Addr
+	b  []byte
+}
+
+// word is a word of host memory, the last that was allocated there.
+func (d *Runtime) word(at gpu.Addr) *uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range slices.Backward(d.host) {
+		if at >= s.at && at+4 <= s.at+gpu.Addr(len(s.b)) {
+			return (*uint32)(unsafe.Pointer(&s.b[at-s.at]))
+		}
+	}
+	return nil
 }
 
 // NewStream implements gpu.Runtime.
@@ -251,6 +275,24 @@ func (s *stream) Copy(dst, src gpu.Addr, n int64) error {
 // Fill implements gpu.Stream.
 func (s *stream) Fill(dst gpu.Addr, v byte, n int64) error {
 	return s.push(func() error { return s.inner.Fill(dst, v, n) })
+}
+
+// Mark implements gpu.Marker. A stream that has failed stores nothing.
+func (s *stream) Mark(dst gpu.Addr, v uint32) error {
+	return s.push(func() error {
+		s.mu.Lock()
+		failed := s.failed != nil
+		s.mu.Unlock()
+		if failed {
+			return nil
+		}
+		word := s.d.word(dst)
+		if word == nil {
+			return fmt.Errorf("detached runtime: mark: no host memory at %#x", uint64(dst))
+		}
+		atomic.StoreUint32(word, v)
+		return nil
+	})
 }
 
 // Done implements gpu.Stream.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -123,6 +124,22 @@ func (s *stream) Fill(dst gpu.Addr, v byte, n int64) error {
 	}
 	if err := s.d.Do(s.d.api.SetD8, uintptr(dst), uintptr(v), uintptr(n), s.handle); err != nil {
 		return fmt.Errorf("%s: fill %d bytes at %#x: %w", s.d.prefix, n, uint64(dst), err)
+	}
+	return nil
+}
+
+// Mark implements gpu.Marker.
+func (s *stream) Mark(dst gpu.Addr, v uint32) error {
+	if !s.d.api.WriteValue.Have() {
+		return fmt.Errorf("%s: mark: %w", s.d.prefix, errors.ErrUnsupported)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("%s: mark: %w", s.d.prefix, os.ErrClosed)
+	}
+	if err := s.d.Do(s.d.api.WriteValue, s.handle, uintptr(dst), uintptr(v), 0); err != nil {
+		return fmt.Errorf("%s: mark: %w", s.d.prefix, err)
 	}
 	return nil
 }
