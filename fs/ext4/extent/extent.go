@@ -65,6 +65,17 @@ func maxLen(unwritten bool) uint32 {
 	return MaxWritten
 }
 
+// Part is what of e lies from logical block l on, at most max blocks. e contains l; it may be a hole.
+func (e Extent) Part(l, max uint32) Extent {
+	if e.Hole() {
+		e.Lblk, e.Len = l, e.End()-l
+	} else {
+		e = e.from(l)
+	}
+	e.Len = min(e.Len, max)
+	return e
+}
+
 // from is what is left of e from logical block l, which lies in it.
 func (e Extent) from(l uint32) Extent {
 	d := l - e.Lblk

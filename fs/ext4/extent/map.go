@@ -3,7 +3,19 @@ package extent
 // Map says what lies at logical block l: the part from l of the extent there, or the hole up to the next extent, at most
 // max blocks.
 func (t *Tree) Map(l, max uint32) (Extent, error) {
-	if l >= MaxBlock || max == 0 {
+	if max == 0 {
+		return Extent{}, ErrRange
+	}
+	x, err := t.Find(l)
+	if err != nil {
+		return Extent{}, err
+	}
+	return x.Part(l, max), nil
+}
+
+// Find is the whole extent in which logical block l lies, or the hole from l up to the next extent.
+func (t *Tree) Find(l uint32) (Extent, error) {
+	if l >= MaxBlock {
 		return Extent{}, ErrRange
 	}
 	var p path
@@ -16,13 +28,10 @@ func (t *Tree) Map(l, max uint32) (Extent, error) {
 		return Extent{}, err
 	}
 	if ok && l < x.End() {
-		x = x.from(l)
-	} else {
-		// next is past l: the leaf's entry at pos+1 starts after l, and so does whatever bounds the leaf.
-		x = Extent{Lblk: l, Len: p.next() - l}
+		return x, nil
 	}
-	x.Len = min(x.Len, max)
-	return x, nil
+	// next is past l: the leaf's entry at pos+1 starts after l, and so does whatever bounds the leaf.
+	return Extent{Lblk: l, Len: p.next() - l}, nil
 }
 
 // MapRange calls f for everything in [l, end), extents and holes in order, until f returns an error. Holes of

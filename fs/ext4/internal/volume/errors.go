@@ -92,6 +92,9 @@ func (v *FS) meet(err error, record func() error) {
 
 // IsCorrupt says whether the layers below report that something on the volume cannot be.
 func IsCorrupt(err error) bool {
+	if err == nil {
+		return false // d is allocated
+	}
 	var d *disk.CorruptError
 	return errors.As(err, &d) || errors.Is(err, jbd2.ErrCorrupt)
 }
