@@ -101,16 +101,19 @@ func (r *ring) resolveLocked(j *job) error {
 
 // nameLocked returns the handle of a number and marks it as in use until the job has ended.
 func (r *ring) nameLocked(j *job, number uint32) handle {
-	u := r.uses[number]
-	if u == nil {
-		return nil
+	at := 0 // of a job's handles
+	if j.uses[0] != nil {
+		at = 1
+	}
+	u := r.recent[at]
+	if u == nil || u.number != number {
+		if u = r.uses[number]; u == nil {
+			return nil
+		}
+		r.recent[at] = u
 	}
 	u.n++
-	if j.uses[0] == nil {
-		j.uses[0] = u
-	} else {
-		j.uses[1] = u
-	}
+	j.uses[at] = u
 	return u.h
 }
 
@@ -126,6 +129,7 @@ func (r *ring) worker() {
 // scratch is memory for carrying out a batch, kept for the next one.
 type scratch struct {
 	results   [mostEntries]int64
+	done      [mostEntries]wire.Completion
 	transfers []ext4.Transfer
 	of        []int // index of each transfer's job
 }
@@ -146,8 +150,8 @@ func (r *ring) carryOut(b []job, t *scratch) {
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
-		case j.Op == wire.OpRead && j.Len > piece:
-			done, err := fetch(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len))
+		case j.Op == wire.OpRead && j.Len > mostPart:
+			done, err := fetch(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len), nil)
 			if results[i] = done; err != nil {
 				results[i] = negative(err)
 			}
@@ -184,9 +188,13 @@ func (r *ring) complete(b batch, t *scratch) {
 	for _, m := range r.moved {
 		m.add(b.jobs, t.results[:len(b.jobs)])
 	}
-	r.mu.Lock()
+	done := t.done[:len(b.jobs)]
 	for i := range b.jobs {
-		r.rings.Complete(wire.Completion{Data: b.jobs[i].Data, Result: t.results[i]})
+		done[i] = wire.Completion{Data: b.jobs[i].Data, Result: t.results[i]}
+	}
+	r.mu.Lock()
+	r.rings.Complete(done...)
+	for i := range b.jobs {
 		for _, u := range b.jobs[i].uses {
 			if u != nil {
 				u.n--

@@ -87,7 +87,7 @@ func (r *ring) offer(b batch) bool {
 		return true
 	default:
 	}
-	if r.started < max(runtime.GOMAXPROCS(0)/2, 1) && r.begin() {
+	if r.started < max(runtime.GOMAXPROCS(0)*3/4, 1) && r.begin() {
 		r.work <- b
 		return true
 	}
@@ -166,12 +166,13 @@ func isSmall(b batch) bool {
 // take copies submissions out of the ring, as many as there is room for completions.
 func (r *ring) take(buf []wire.Submission) (int, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	room, err := r.rings.Room()
+	free := max(int(room)-int(r.inFlight.Load()), 0) // both change with mu held, and only the leader, who calls this, makes it less
+	r.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
-	n, err := r.rings.Take(buf[:min(len(buf), max(int(room)-int(r.inFlight.Load()), 0))])
+	n, err := r.rings.Take(buf[:min(len(buf), free)])
 	r.inFlight.Add(int64(n))
 	return n, err
 }

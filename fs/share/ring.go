@@ -56,6 +56,7 @@ type ring struct {
 
 	mu       sync.Mutex      // protects the daemon's side of the completion ring, and uses
 	uses     map[uint32]*use // handles that requests may name, by number
+	recent   [2]*use         // the last job's file and memory, which the next one's mostly are; protected by mu
 	ended    sync.Cond       // signalled when a batch has ended; with mu
 	inFlight atomic.Int64    // submissions taken and not completed
 
@@ -69,8 +70,9 @@ type ring struct {
 
 // use is a handle and how many requests in flight name it.
 type use struct {
-	h handle
-	n int // protected by ring.mu
+	number uint32
+	h      handle
+	n      int // protected by ring.mu
 }
 
 func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
@@ -167,7 +169,7 @@ func (r *ring) addHandle(number uint32, h handle) {
 	switch h.(type) {
 	case *file, *memory, *mapping:
 		r.mu.Lock()
-		r.uses[number] = &use{h: h}
+		r.uses[number] = &use{number: number, h: h}
 		r.mu.Unlock()
 	}
 }
@@ -176,6 +178,7 @@ func (r *ring) removeHandle(number uint32) {
 	r.mu.Lock()
 	u := r.uses[number]
 	delete(r.uses, number)
+	r.recent = [2]*use{}
 	for u != nil && u.n > 0 {
 		r.ended.Wait()
 	}

@@ -27,38 +27,11 @@ var errEnding = fmt.Errorf("the mount is about to end: %w", unix.ESHUTDOWN)
 
 // load reads n bytes of f at off to the start of m. It returns errEnding if end is set meanwhile.
 func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) error {
-	var next atomic.Int64
-	var once sync.Once
-	var first error
-	var wg sync.WaitGroup
-	each := min(max(n/int64(loaders())/part, 1)*part, mostPart)
-	for range min(loaders(), int((n+each-1)/each)) {
-		wg.Go(func() {
-			for {
-				at := next.Add(each) - each
-				if at >= n {
-					return
-				}
-				t := []ext4.Transfer{{Off: off + at, N: int(min(each, n-at)), Mem: m, At: int(at)}}
-				err := errEnding
-				if !end.Load() {
-					read(f, t)
-					err = t[0].Err
-				}
-				if err == nil && t[0].Done < t[0].N { // the file has become shorter since Size was called
-					err = m.Zero(int(at)+t[0].Done, t[0].N-t[0].Done)
-				}
-				if err != nil {
-					once.Do(func() { first = err })
-					next.Store(n)
-					return
-				}
-				m.Read(t[0].N)
-			}
-		})
+	done, err := fetch(end, f, m, off, 0, n, m.Read)
+	if err == nil && done < n { // the file has become shorter since Size was called
+		err = m.Zero(int(done), int(n-done))
 	}
-	wg.Wait()
-	return first
+	return err
 }
 
 // piece is how many bytes are moved before end is checked again.
@@ -80,18 +53,45 @@ func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 	return done, nil
 }
 
-// fetch reads n bytes of f to m, fewer at the end of the file. It returns errEnding if end is set meanwhile.
-func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
-	for done < n {
-		if end.Load() {
-			return done, errEnding
+// fetch reads n bytes of f to m, fewer at the end of the file: by several goroutines, so that the device does not wait between two parts. Each
+// part that was read is told to arrived, if that is not nil. fetch returns errEnding if end is set meanwhile.
+func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64, arrived func(n int)) (done int64, err error) {
+	each := min(max(n/int64(loaders())/part, 1)*part, mostPart)
+	var next atomic.Int64
+	var mu sync.Mutex
+	whole := n // of the bytes, those before it were read, but for parts under way; protected by mu
+	stop := func(upTo int64, why error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if upTo < whole {
+			whole, err = upTo, why
 		}
-		t := []ext4.Transfer{{Off: off + done, N: int(min(n-done, piece)), Mem: m, At: int(at + done)}}
-		read(f, t)
-		done += int64(t[0].Done)
-		if t[0].Err != nil || t[0].Done < t[0].N {
-			return done, t[0].Err
-		}
+		next.Store(n)
 	}
-	return done, nil
+	var wg sync.WaitGroup
+	for range min(loaders(), int((n+each-1)/each)) {
+		wg.Go(func() {
+			for {
+				from := next.Add(each) - each
+				if from >= n {
+					return
+				}
+				if end.Load() {
+					stop(from, errEnding)
+					return
+				}
+				t := []ext4.Transfer{{Off: off + from, N: int(min(each, n-from)), Mem: m, At: int(at + from)}}
+				read(f, t)
+				if t[0].Err != nil || t[0].Done < t[0].N {
+					stop(from+int64(t[0].Done), t[0].Err)
+					return
+				}
+				if arrived != nil {
+					arrived(t[0].N)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return whole, err
 }

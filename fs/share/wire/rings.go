@@ -148,12 +148,14 @@ func (r *Rings) Room() (uint32, error) {
 }
 
 // Complete is called by the daemon, by one goroutine at a time. There must be room.
-func (r *Rings) Complete(c Completion) {
+func (r *Rings) Complete(c ...Completion) {
 	tail := r.Word32(cqTail).Load()
-	b := r.completion(tail)
-	binary.LittleEndian.PutUint64(b, c.Data)
-	binary.LittleEndian.PutUint64(b[8:], uint64(c.Result))
-	r.Word32(cqTail).Swap(tail + 1) // after the entry, and before the client's sleep word is read
+	for i := range c {
+		b := r.completion(tail + uint32(i))
+		binary.LittleEndian.PutUint64(b, c[i].Data)
+		binary.LittleEndian.PutUint64(b[8:], uint64(c[i].Result))
+	}
+	r.Word32(cqTail).Swap(tail + uint32(len(c))) // after the entries, and before the client's sleep word is read. Once: the client polls this line
 }
 
 // Reap is called by the client. It takes out up to len(c) completions.

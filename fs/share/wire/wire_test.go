@@ -154,9 +154,13 @@ func TestRings(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			var done []Completion
 			for i := range k {
-				daemon.Complete(Completion{Data: got[i].Data, Result: int64(got[i].Len)})
+				done = append(done, Completion{Data: got[i].Data, Result: int64(got[i].Len)})
 			}
+			one := min(k, 1)
+			daemon.Complete(done[:one]...)
+			daemon.Complete(done[one:]...)
 			n += k
 		}
 	})

@@ -1,0 +1,64 @@
+package share_test
+
+import (
+	"bytes"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// TestLargeRead: a request that is read in parts at once has all bytes, ends at the file's end, and fails if any part does.
+func TestLargeRead(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 64*mib)
+	data := noise(7, 37*mib+777)
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	b, err := s.Alloc(f, 48*mib)
+	require.NoError(t, err)
+	defer b.Close()
+	ring, err := s.NewRing(8)
+	require.NoError(t, err)
+	defer ring.Close()
+	read := func(off, at, n int64) (int64, error) {
+		q := &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: b, Off: off, MemOff: at, Len: n}
+		err := ring.Do(q)
+		return q.N, err
+	}
+	for _, r := range [][3]int64{{0, 0, 37 * mib}, {0, 0, 48 * mib}, {5, 3, 47 * mib}, {20 * mib, mib, 17*mib + 778}} {
+		want := data[r[0]:min(int64(len(data)), r[0]+r[2])]
+		clear(b.Bytes())
+		n, err := read(r[0], r[1], r[2])
+		require.NoError(t, err)
+		require.EqualValues(t, len(want), n)
+		require.True(t, bytes.Equal(want, b.Bytes()[r[1]:][:n]))
+		require.Zero(t, bytes.Count(b.Bytes()[r[1]+n:], []byte{0})-len(b.Bytes()[r[1]+n:]), "bytes behind the file's end")
+	}
+	n, err := read(40*mib, 0, 48*mib)
+	require.NoError(t, err)
+	require.Zero(t, n)
+
+	var large atomic.Int32
+	m.Fail(func(q *blockdev.Request) bool {
+		return q.Op == blockdev.OpRead && q.Length() >= mib && large.Add(1) == 4
+	})
+	_, err = read(0, 0, 37*mib)
+	require.ErrorIs(t, err, unix.EIO)
+	n, err = read(0, 0, 37*mib)
+	require.NoError(t, err)
+	require.EqualValues(t, 37*mib, n)
+	require.NoError(t, os.Truncate(m.Path("file"), 3))
+	n, err = read(0, 0, 37*mib)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, n)
+}
