@@ -2,7 +2,8 @@
  * Reads of a file into memory of a GPU by cuFile's interface: cufilebench LABEL LIBRARY FILE SECONDS. Prints "LABEL threads bytes µs-a-read GB/s" for
  * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds; then the same for batches of 64 requests of 4 KiB to 1 MiB at places of no order, with "batch" for
  * the threads and the time of a request.  FILE's 8-byte words are their own offsets, which is checked, and it
- * has 256 MiB or more. LIBRARY is libcufile's path. "host" as the first argument of a fifth uses ordinary memory, where there is no GPU.
+ * has 256 MiB or more. LIBRARY is libcufile's path. With "host" as a fifth argument the memory is ordinary memory, where there is no GPU; with "small" it
+ * reads up to 64 KiB, without batches.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -179,7 +180,8 @@ int main(int argc, char **argv)
 	batch_submit = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, CUfileIOParams_t *, unsigned))symbol(lib, "cuFileBatchIOSubmit");
 	batch_status = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, unsigned *, CUfileIOEvents_t *, struct timespec *))symbol(lib, "cuFileBatchIOGetStatus");
 	seconds = atof(argv[4]);
-	if (argc == 5)
+	size_t largest = argc > 5 && strcmp(argv[5], "small") == 0 ? 65536 : MOST;
+	if (argc == 5 || largest < MOST)
 		gpu();
 	CUfileDescr_t d;
 	struct stat st;
@@ -208,7 +210,7 @@ int main(int argc, char **argv)
 		WANT(cufile_read(handle, w[0].memory, MOST, (off_t)at, 0) == MOST);
 	printf("# %s reads the file for the first time: %.3f GB/s\n", argv[1], (double)(size / MOST * MOST) / (now() - start) / 1e9);
 	for (unsigned threads = 1; threads <= THREADS; threads *= THREADS)
-		for (size_t chunk = 4096; chunk <= MOST; chunk *= 4) {
+		for (size_t chunk = 4096; chunk <= largest; chunk *= 4) {
 			uint64_t reads = 0;
 			double took = 0;
 			pthread_barrier_init(&barrier, NULL, threads);
@@ -228,7 +230,7 @@ int main(int argc, char **argv)
 			printf("%s %u %zu %.2f %.3f\n", argv[1], threads, chunk, took * threads / (double)reads * 1e6, (double)reads * (double)chunk / took / 1e9);
 			fflush(stdout);
 		}
-	for (size_t chunk = 4096; chunk <= MOST_REQUEST; chunk *= 4)
+	for (size_t chunk = 4096; chunk <= MOST_REQUEST && largest == MOST; chunk *= 4)
 		batches(argv[1], w, chunk);
 	return 0;
 }

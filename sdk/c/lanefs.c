@@ -341,12 +341,9 @@ int lanefs_gone(const lanefs *s)
 	return poll(&p, 1, 0) > 0;
 }
 
-uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b)
-{
-	if (!b->generation)
-		return 0;
-	return lanefs_gone(s) ? UINT64_MAX : atomic_load(&s->board[b->handle]);
-}
+uint64_t lanefs_noticed(const lanefs *s, const struct lanefs_buffer *b) { return b->generation ? atomic_load(&s->board[b->handle]) : 0; }
+
+uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b) { return b->generation && lanefs_gone(s) ? UINT64_MAX : lanefs_noticed(s, b); }
 
 int lanefs_wait(lanefs *s, int timeout) { return lanefs_wait_for(s, s->event, timeout); }
 

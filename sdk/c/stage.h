@@ -28,6 +28,7 @@ struct target {
 	void *stream;
 	uint64_t start, size; /* of the allocation or, of virtual memory management, the reserved addresses; size 0: not known */
 	int whole;       /* all of that is one allocation */
+	uint64_t id;     /* of the allocation, CUDA's, which never gives one twice; 0: not known */
 };
 
 struct batch;

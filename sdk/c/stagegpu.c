@@ -18,7 +18,7 @@
 enum { FEW = 8, LARGE = 256 << 10 };
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
-enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
+enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
 enum { PAGE_SIZE = 4096, POPULATE_READ = 22 };                          /* MADV_POPULATE_READ; Linux before 5.14 has none: EINVAL */
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
@@ -61,13 +61,13 @@ static unsigned long long look(void)
 /* Asks a library what p is, by one call. Returns whether it knows. An attribute that a pointer does not have is left as it is, or becomes 0. */
 static int known(struct gpu *g, const void *p, int *type, int *ordinal, struct target *t)
 {
-	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC};
+	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC, BUFFER_ID};
 	unsigned char managed[8] = {0}, whole[8] = {0}; /* a bool, or an unsigned of HIP's */
-	uint64_t start = 0, size = 0, at = (uint64_t)(uintptr_t)p;
+	uint64_t start = 0, size = 0, id = 0, at = (uint64_t)(uintptr_t)p;
 	int kind[2] = {0}, device[2] = {-1};
-	void *to[] = {kind, device, managed, &start, &size, whole};
+	void *to[] = {kind, device, managed, &start, &size, whole, &id};
 	static _Atomic int old; /* HIP counts kinds of memory from 0: 1, or not: -1 */
-	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which, which, to, at))
+	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which - (g->hip != 0), which, to, at))
 		return 0;
 	if (g->hip && !old) {
 		int version = HIP_6;
@@ -80,6 +80,7 @@ static int known(struct gpu *g, const void *p, int *type, int *ordinal, struct t
 		t->start = start;
 		t->size = size;
 		t->whole = whole[0] != 0;
+		t->id = id;
 	}
 	return *type > 0 && *ordinal >= 0;
 }

@@ -11,17 +11,35 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { NON_BLOCKING = 1, COPY_DEFAULT = 4, PAGE = 4096 };
+enum { NON_BLOCKING = 1, COPY_DEFAULT = 4, PAGE = 4096, BUFFER_ID = 7 /* CUpointer_attribute */ };
 
 /* lanefs_stage_target asks a stage for its GPU before it makes one. */
 static struct lanefs_stage none;
 
+/* The allocation that the thread used last. */
+static _Thread_local struct target last;
+
+/* Whether p is still in it. CUDA gives no number to two allocations, so the number says that all the rest is as it was. */
+static int in_last(const void *p)
+{
+	uint64_t id = 0, at = (uint64_t)(uintptr_t)p;
+	return last.id && at >= last.start && at - last.start < last.size &&
+		CALL(last.gpu, "PointerGetAttribute", (void *, int, uint64_t), &id, BUFFER_ID, at) == 0 && id == last.id;
+}
+
 static int target(const void *p, struct target *t)
 {
+	if (in_last(p)) {
+		*t = last;
+		return 0;
+	}
 	if (lanefs_stage_target(&none, p, NULL, t))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	if (t->gpu && t->gpu != none.gpu)
 		__atomic_store_n(&none.gpu, t->gpu, __ATOMIC_RELAXED);
+	last = *t;
+	if (!t->gpu || !t->whole)
+		last.id = 0; /* virtual memory: the number may be that of more than one allocation */
 	return 0;
 }
 
@@ -40,7 +58,7 @@ static int there(void *p, size_t n, int write)
 
 int memory_at(const void *p, size_t n, int write, struct target *t)
 {
-	struct target last;
+	struct target other;
 	uintptr_t at = (uintptr_t)p;
 	if (!p || at + n < at)
 		return -CU_FILE_INVALID_VALUE;
@@ -52,9 +70,9 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 			return n <= t->size - (at - t->start) ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
 		if ((at ^ (at + n - 1)) < PAGE) /* a page is memory, or is not */
 			return 0;
-		if ((rc = target((const char *)p + n - 1, &last)))
+		if ((rc = target((const char *)p + n - 1, &other)))
 			return rc;
-		return last.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
+		return other.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
 	}
 	/* Ordinary memory, or none: a GPU's that was freed is neither known nor there. */
 	uintptr_t start = at & ~(uintptr_t)(PAGE - 1), end = (at + n + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
@@ -94,15 +112,38 @@ int stream_wait(struct gpu *g, void *stream)
 	return rc;
 }
 
-int copy_now(struct gpu *g, void *stream, void *to, const void *from, size_t n)
+/* CUDA's calls for known kinds of memory are quicker than the one that finds out, and refuse memory that is of another kind by now. */
+int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
 {
-	int was, rc = lanefs_gpu_enter(g, &was);
+	*c = (struct copying){.gpu = g, .stream = stream};
+	int rc = lanefs_gpu_enter(g, &c->was);
 	if (rc)
 		return rc;
-	rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, stream) :
-		CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, stream);
-	if (!rc)
-		rc = CALL(g, "StreamSynchronize", (void *), stream);
-	lanefs_gpu_leave(g, was);
+	if (g->hip)
+		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, stream);
+	else if (kind == TO_DEVICE)
+		rc = CALL(g, "MemcpyHtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
+	else if (kind == FROM_DEVICE)
+		rc = CALL(g, "MemcpyDtoHAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
+	else if (kind == IN_DEVICE)
+		rc = CALL(g, "MemcpyDtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
+	else
+		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, stream);
+	if (rc)
+		lanefs_gpu_leave(g, c->was);
 	return rc;
+}
+
+int copy_end(const struct copying *c)
+{
+	int rc = CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
+	lanefs_gpu_leave(c->gpu, c->was);
+	return rc;
+}
+
+int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
+{
+	struct copying c;
+	int rc = copy_begin(&c, g, stream, kind, to, from, n);
+	return rc ? rc : copy_end(&c);
 }

@@ -236,22 +236,27 @@ static void pin(struct file *f, struct window *w, struct gpu *g)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* A copy of part of a window. */
+/* A copy of part of a window. Other than 0: it failed, or the daemon has gone. */
 static int copy(struct file *f, struct window *w, struct move *m, char *to, uint64_t from, size_t n)
 {
 	struct gpu *g = m->target.gpu;
 	if (!g) {
 		memcpy(to, w->at + from, n);
-		return 0;
+		return mount_gone(f->mount);
 	}
 	if (!w->gpu)
 		pin(f, w, g);
 	struct idle_stream *s = take_stream(g);
 	if (!s)
 		return -1;
-	int rc = copy_now(g, s->stream, to, w->at + from, n);
+	struct copying c;
+	int rc = copy_begin(&c, g, s->stream, !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY, to, w->at + from, n), lost = 0;
+	if (!rc) {
+		lost = mount_gone(f->mount); /* takes longer than all else that the CPU does here, so it is asked while the GPU copies */
+		rc = copy_end(&c);
+	}
 	give_stream(s);
-	return rc;
+	return rc ? rc : lost;
 }
 
 /* The part of a move that is in one window: the window, with a user, if it can be copied from now. */
@@ -263,7 +268,7 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 	struct window *w = find(f, index, 1), *old = NULL, *start = NULL;
 	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu)) { /* another device's memory */
 		w = NULL;
-	} else if (w && w->mapped && lanefs_latest(mount_session(f->mount), &w->b) != w->b.generation) {
+	} else if (w && w->mapped && lanefs_noticed(mount_session(f->mount), &w->b) != w->b.generation) {
 		old = w;
 		mine = drop(f, w);
 		w = NULL;

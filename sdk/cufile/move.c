@@ -78,9 +78,6 @@ static ssize_t lanes(struct move *m)
 	ssize_t n;
 	if (c.way == BY_LANES) {
 		n = by_lanes(m);
-	} else if (mount_gone(m->file->mount)) {
-		errno = ENOTCONN;
-		n = -1;
 	} else {
 		m->road = ROAD_CACHE;
 		n = plain_move(m);

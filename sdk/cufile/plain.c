@@ -90,13 +90,39 @@ static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 	return (ssize_t)done;
 }
 
+/* Of one that the page cache answers, which knows nothing of the daemon. */
+static int gone(const struct move *m) { return m->road == ROAD_CACHE && mount_gone(m->file->mount); }
+
+/* A read's bytes from the bounce. Whether the daemon has gone is asked while the GPU copies: to ask takes as long as pread does. */
+static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t n)
+{
+	struct copying c;
+	if (copy_begin(&c, b->gpu, b->stream, m->target.device ? TO_DEVICE : COPY_ANY, to, b->data, n))
+		return -CU_FILE_CUDA_DRIVER_ERROR;
+	int lost = gone(m);
+	if (copy_end(&c))
+		return -CU_FILE_CUDA_DRIVER_ERROR;
+	if (lost)
+		errno = ENOTCONN;
+	return lost ? -1 : (ssize_t)n;
+}
+
+static ssize_t to_cpu(const struct move *m)
+{
+	ssize_t n = whole(m, m->memory, m->n, m->offset);
+	if (n < 0 || !gone(m))
+		return n;
+	errno = ENOTCONN;
+	return -1;
+}
+
 ssize_t plain_move(struct move *m)
 {
 	struct gpu *g = m->target.gpu;
 	if (m->road != ROAD_CACHE)
 		m->road = ROAD_PLAIN;
 	if (!g)
-		return whole(m, m->memory, m->n, m->offset);
+		return to_cpu(m);
 	struct bounce *b = take(g);
 	if (!b)
 		return -CU_FILE_NOMEM_ERROR;
@@ -104,15 +130,15 @@ ssize_t plain_move(struct move *m)
 	ssize_t result = 0;
 	while (done < m->n && result >= 0) {
 		size_t n = m->n - done < BOUNCE ? m->n - done : BOUNCE;
-		if (!m->read && copy_now(g, b->stream, b->data, m->memory + done, n)) {
+		if (!m->read && copy_now(g, b->stream, m->target.device ? FROM_DEVICE : COPY_ANY, b->data, m->memory + done, n)) {
 			result = -CU_FILE_CUDA_DRIVER_ERROR;
 			break;
 		}
 		ssize_t k = whole(m, b->data, n, m->offset + (off_t)done);
+		if (m->read && k > 0)
+			k = copy_out(m, b, m->memory + done, (size_t)k);
 		if (k < 0)
 			result = k;
-		else if (m->read && k > 0 && copy_now(g, b->stream, m->memory + done, b->data, (size_t)k))
-			result = -CU_FILE_CUDA_DRIVER_ERROR;
 		else
 			done += (size_t)k;
 		if (k >= 0 && (size_t)k < n)

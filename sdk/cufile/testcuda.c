@@ -89,12 +89,14 @@ static unsigned calls_of(CUfileHandle_t h, int read, void *p, size_t n, off_t at
 
 static void counts(int fd)
 {
+	int cache = strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0;
 	CUfileHandle_t h = reg(fd);
 	unsigned char *m = memory(0, 1 << 20), *pinned = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *other = memory(1, N);
 	WANT(pinned != MAP_FAILED && cuda.current(context[0]) == 0 && cuda.pin(pinned, 1 << 20, 0) == 0);
-	/* What the pointer is, whether the context is current, the copy, its end. */
+	/* Whether the pointer is still of the same allocation, whether the context is current, the copy, its end. */
 	WANT(calls_of(h, 1, m + 1000, N, 777) == 4 && right(m + 1000, 777, N));
-	WANT(cuda.calls("cuPointerGetAttributes") == 1 && cuda.calls("cuCtxGetCurrent") == 1 && cuda.calls("cuMemcpyAsync") == 1 && cuda.calls("cuStreamSynchronize") == 1);
+	WANT(cuda.calls("cuPointerGetAttribute") == 1 && cuda.calls("cuPointerGetAttributes") == 0 && cuda.calls("cuCtxGetCurrent") == 1 && cuda.calls("cuStreamSynchronize") == 1);
+	WANT(cuda.calls("cuMemcpyHtoDAsync_v2") + cuda.calls("cuMemcpyAsync") == 1 && (!cache || cuda.calls("cuMemcpyAsync") == 0));
 	WANT(calls_of(h, 0, m + 1000, N, 777) == 4);
 	WANT(calls_of(h, 1, m, 200000, 0) == 4 && right(m, 0, 200000));
 	WANT(calls_of(h, 1, pinned + 8, N - 8, 5) == 4 && right(pinned + 8, 5, N - 8)); /* in one page */
@@ -139,6 +141,16 @@ static void bad_memory(int fd)
 	if (again == m) { /* the other device's, and smaller */
 		WANT(cuFileRead(h, m, 3 * N, 5, 0) == 3 * N && right(m, 5, 3 * N));
 		WANT(cuFileRead(h, m, 3 * N + 1, 5, 0) == -CU_FILE_CUDA_POINTER_RANGE_ERROR);
+	}
+	/* An address that was another device's when the thread used it last. */
+	for (int i = 0;; i++) {
+		unsigned char *gone = memory(0, 16 * N);
+		WANT(i < 100 && cuFileRead(h, gone, N, 0, 0) == N && cuda.free(gone) == 0);
+		unsigned char *here = memory(1, 16 * N);
+		cuda.calls(NULL);
+		WANT(cuFileRead(h, here, N, 9, 0) == N && right(here, 9, N) && cuda.calls("cuCtxPushCurrent_v2") == 0 && cuda.free(here) == 0);
+		if (gone == here)
+			break;
 	}
 	/* In a batch, each for itself: devices by turns, and one that is nobody's. */
 	enum { K = 30 };

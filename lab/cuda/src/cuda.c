@@ -359,8 +359,7 @@ API int cuMemGetAddressRange_v2(void **base, size_t *n, void *p) {
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 };
 
 /* As NVIDIA's: of memory that is not known it gives zeroes, and -2 for the device, and succeeds. */
-API int cuPointerGetAttributes(unsigned n, const int *which, void **out, const void *p) {
-	COUNT();
+static int attributes(unsigned n, const int *which, void **out, const void *p) {
 	pthread_mutex_lock(&lock);
 	struct alloc *a = find(p);
 	for (unsigned i = 0; i < n; i++)
@@ -377,12 +376,17 @@ API int cuPointerGetAttributes(unsigned n, const int *which, void **out, const v
 	return OK;
 }
 
+API int cuPointerGetAttributes(unsigned n, const int *which, void **out, const void *p) {
+	COUNT();
+	return attributes(n, which, out, p);
+}
+
 API int cuPointerGetAttribute(void *out, int which, const void *p) {
 	COUNT();
 	pthread_mutex_lock(&lock);
 	struct alloc *a = find(p);
 	pthread_mutex_unlock(&lock);
-	return a ? cuPointerGetAttributes(1, &which, &out, p) : INVALID;
+	return a ? attributes(1, &which, &out, p) : INVALID;
 }
 
 /* ---- streams ---- */
@@ -457,6 +461,9 @@ API int cuStreamSynchronize(struct stream *to) {
 	return rc;
 }
 
+/* What is on the stream happens now: somebody waits for it. */
+API int cuStreamQuery(struct stream *to) { return cuStreamSynchronize(to); }
+
 API int cuStreamDestroy_v2(struct stream *s) {
 	COUNT();
 	NEED();
@@ -502,6 +509,35 @@ API int cuMemcpyAsync(void *to, const void *from, size_t n, struct stream *s) {
 	return put(s, (struct op){.to = to, .from = from, .n = n}, 0);
 }
 
+/* What only goes to a device: to must be one's memory. */
+static int is_device(const void *p, size_t n) {
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(p);
+	int ok = a && !a->host && n <= (size_t)(a->at + a->n - (const char *)p);
+	pthread_mutex_unlock(&lock);
+	return ok;
+}
+
+API int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n, struct stream *s) {
+	COUNT();
+	return is_device(to, n) && within(from, n) ? put(s, (struct op){.to = to, .from = from, .n = n}, 0) : INVALID;
+}
+
+API int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t n, struct stream *s) {
+	COUNT();
+	return is_device(from, n) && within(to, n) ? put(s, (struct op){.to = to, .from = from, .n = n}, 0) : INVALID;
+}
+
+API int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t n, struct stream *s) {
+	COUNT();
+	return is_device(to, n) && is_device(from, n) ? put(s, (struct op){.to = to, .from = from, .n = n}, 0) : INVALID;
+}
+
+API int cuMemcpyDtoH_v2(void *to, const void *from, size_t n) {
+	int rc = cuMemcpyDtoHAsync_v2(to, from, n, NULL);
+	return rc ? rc : cuStreamSynchronize(NULL);
+}
+
 API int cuMemsetD8Async(void *to, unsigned char value, size_t n, struct stream *s) {
 	COUNT();
 	return within(to, n) ? put(s, (struct op){.to = to, .n = n, .fill = 1, .value = value}, 0) : INVALID;
@@ -542,6 +578,8 @@ API int cuEventSynchronize(struct event *e) {
 	return OK;
 }
 
+API int cuEventQuery(struct event *e) { return cuEventSynchronize(e); }
+
 API int cuEventDestroy_v2(struct event *e) {
 	COUNT();
 	free(e);
@@ -576,6 +614,6 @@ enum { NOT_SUPPORTED = 801 };
 #define NOT_HERE(name) API int name(void); API int name(void) { return NOT_SUPPORTED; }
 NOT_HERE(cuMemHostAlloc) NOT_HERE(cuMemFreeHost) NOT_HERE(cuMemGetInfo_v2) NOT_HERE(cuMemAddressReserve) NOT_HERE(cuMemAddressFree) NOT_HERE(cuMemCreate)
 NOT_HERE(cuMemRelease) NOT_HERE(cuMemMap) NOT_HERE(cuMemUnmap) NOT_HERE(cuMemSetAccess) NOT_HERE(cuMemGetAllocationGranularity)
-NOT_HERE(cuMemExportToShareableHandle) NOT_HERE(cuMemImportFromShareableHandle) NOT_HERE(cuModuleUnload) NOT_HERE(cuStreamQuery)
+NOT_HERE(cuMemExportToShareableHandle) NOT_HERE(cuMemImportFromShareableHandle) NOT_HERE(cuModuleUnload)
 NOT_HERE(cuStreamCreateWithPriority) NOT_HERE(cuCtxGetStreamPriorityRange) NOT_HERE(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 NOT_HERE(cuIpcOpenMemHandle_v2) NOT_HERE(cuIpcCloseMemHandle)
