@@ -2,7 +2,8 @@
  * Small reads of LaneFS's files. Through the kernel's page cache (pread, and a copy where the memory is a GPU's) one costs a microsecond when
  * the pages are there, and more than the lanes when they are not; what a copy within a GPU, a ring or a FUSE request costs differs from machine to
  * machine. So each file notes how long both ways have taken, by size and kind of memory, and takes the one that was quicker. A call now and then
- * tries the other: so seldom that it costs a COSTS-th part more. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
+ * tries the other: so seldom that it costs a COSTS-th part more. A thread that waits for a CPU, or a way that is set up when it is used for the first
+ * time, takes a thousand times as long as a read: such samples must not count for long. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 8, FEW = 4 };
+enum { AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 8, FEW = 4 * WAYS };
 
 static int forced = -1;
 
@@ -66,11 +67,21 @@ void choose(struct move *m, struct chosen *c)
 	c->start = now_ns();
 }
 
-void chose(const struct chosen *c, int failed)
+/* What a way takes, after one sample more. One that is far below says that it can be as quick as that; one that is far above says little. */
+static uint32_t learn(uint32_t mean, uint32_t ns)
 {
-	if (!c->of || failed)
+	if (ns < mean / 2 || !mean)
+		return ns;
+	if (ns / 2 > mean)
+		ns = 2 * mean;
+	return mean + (uint32_t)(((int64_t)ns - mean) / LEARN);
+}
+
+void chose(const struct chosen *c, int whole)
+{
+	if (!c->of || !whole)
 		return;
-	uint32_t ns = now_ns() - c->start, *mean = &c->of->ns[c->way], was = __atomic_load_n(mean, __ATOMIC_RELAXED);
+	uint32_t ns = now_ns() - c->start, *mean = &c->of->ns[c->way];
 	/* A sample that another thread's replaces is no loss. */
-	__atomic_store_n(mean, was ? was + (uint32_t)(((int64_t)ns - was) / LEARN) : ns, __ATOMIC_RELAXED);
+	__atomic_store_n(mean, learn(__atomic_load_n(mean, __ATOMIC_RELAXED), ns), __ATOMIC_RELAXED);
 }

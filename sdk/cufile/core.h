@@ -77,7 +77,7 @@ struct window;
 /* How a small read of a file of LaneFS's goes. */
 enum way { BY_LANES, BY_CACHE, WAYS };
 
-struct choice { uint32_t calls, ns[WAYS]; }; /* means; atomic */
+struct choice { uint32_t calls, ns[WAYS]; }; /* about what a way takes; atomic */
 
 struct file {
 	struct object object;
@@ -179,7 +179,7 @@ struct chosen {
 	uint32_t start;
 };
 HIDDEN void choose(struct move *m, struct chosen *c);
-HIDDEN void chose(const struct chosen *c, int failed); /* it has ended */
+HIDDEN void chose(const struct chosen *c, int whole); /* it has ended, and moved all that it was to */
 
 HIDDEN void *next_library(void); /* loads it; NULL: there is none */
 HIDDEN int next_loaded(void);

@@ -85,7 +85,7 @@ static ssize_t lanes(struct move *m)
 			errno = ENOTCONN;
 	}
 	int saved = errno;
-	chose(&c, n < 0);
+	chose(&c, n == (ssize_t)m->n);
 	errno = saved;
 	return n;
 }

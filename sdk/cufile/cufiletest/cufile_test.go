@@ -112,6 +112,14 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
+// TestChoosing: which way small reads go, by what both ways take: no clock but the test's.
+func TestChoosing(t *testing.T) {
+	installed(t)
+	test := filepath.Join(t.TempDir(), "choosing")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-I../../c", "-o", test, "facts/choosing.c", "-pthread")
+	require.Equal(t, "ok\n", run(t, test))
+}
+
 // Files that are not on LaneFS go to the vendor's library, wherever it is found, but never to LaneFS's own.
 func TestVendor(t *testing.T) {
 	usr := installed(t)
