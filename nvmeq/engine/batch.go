@@ -65,6 +65,8 @@ func (l *lane) end(b *batch) {
 	// Under mu, so that handOver cannot wake a batch that is already used for another call.
 	b.cmds = nil
 	b.done.Store(true)
-	b.wakeUp()
+	if b != l.own {
+		b.wakeUp()
+	}
 	l.mu.Unlock()
 }

@@ -46,6 +46,8 @@ func (l *lane) wait(b *batch) {
 func (l *lane) run(b *batch) (gen uint32, err error) {
 	c := l.e.c
 	gen = c.Generation()
+	l.own = b
+	defer func() { l.own = nil }()
 	w := l.e.pace()
 	defer w.End()
 	for !b.done.Load() {

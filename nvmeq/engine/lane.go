@@ -43,6 +43,7 @@ type lane struct {
 
 	// drive is held by the one goroutine that works on the lane; it protects all that follows.
 	drive       sync.Mutex
+	own         *batch // of who drives: nobody waits for it
 	created     bool
 	workPos     uint32 // position of the next work item
 	resultPos   uint32 // position of the next result

@@ -98,7 +98,7 @@ func (d *residentDriver) shape(n int) (grid, block gpu.Dim3) {
 
 // pace is the Waiter of a caller that drives a lane. The caller calls its End.
 func (e *Engine) pace() (w poll.Waiter) {
-	if e.cfg.Batch || e.runtime().Facts().CallerDriven {
+	if _, ok := e.drv.(*residentDriver); !ok {
 		return w
 	}
 	w.Among = &e.spinning
