@@ -233,7 +233,7 @@ func fault(write bool) Status {
 // move submits what was begun, and completes what has ended.
 func (c *Controller) move(q *subQueue) (did bool) {
 	d := q.direct
-	if d == nil {
+	if d.inFlight() == 0 {
 		return false
 	}
 	if !c.submit(q) {

@@ -108,9 +108,15 @@ func alignedBytes(n int64) []byte {
 
 // move reads or writes all of b by system calls that wait.
 func (m *Image) move(trap uintptr, b *Buffers, off int64, flags int) error {
+	fits := m.direct.sector == 0 || m.direct.takes(b)
+	if fits && len(b.iov) == 1 { // a lone command, as a rule: after a system call a CPU guesses no return right, so each frame above it costs
+		if n, err := vectored(trap, m.fd, b.iov, off, flags); n == b.n || err != nil {
+			return err
+		}
+	}
 	call := func(iov []unix.Iovec, off int64) (int64, error) { return vectored(trap, m.fd, iov, off, flags) }
-	if m.direct.sector == 0 || m.direct.takes(b) {
-		return b.each(off, call)
+	if fits {
+		return b.each(off, call) // again what a call moved in part: it is the same bytes
 	}
 	pooled := bounces.Get().(*[]byte)
 	defer bounces.Put(pooled)
