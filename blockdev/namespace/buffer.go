@@ -16,6 +16,7 @@ type buffers struct {
 	pool        *pool.Pool
 	controllers []*controller.Controller // by Namespace.place
 	users       atomic.Int32             // namespaces that are not closed
+	mirrors     atomic.Bool              // some of it has a mirror (mirror.go)
 }
 
 func newBuffers(limit int64, on []On) *buffers {
@@ -49,6 +50,9 @@ func (b *buffers) alloc(n int64) (pool.Memory, error) {
 	err := b.quiesced(func() (err error) { m.Chunk, err = b.controllers[0].AllocData(n); return err })
 	if err != nil {
 		return nil, err
+	}
+	if m.Mirrored() {
+		b.mirrors.Store(true)
 	}
 	m.all = append(m.all, m.Chunk)
 	for _, c := range b.controllers[1:] {

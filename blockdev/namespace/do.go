@@ -23,9 +23,11 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		if r.Err = d.admit(r); r.Err != nil {
 			continue
 		}
-		if err := d.push(r); err != nil {
-			r.Err = r.Fail(d.info, err)
-			continue
+		if d.mirrors.Load() {
+			if err := d.push(r); err != nil {
+				r.Err = r.Fail(d.info, err)
+				continue
+			}
 		}
 		switch {
 		case r.Op == blockdev.OpDiscard:
@@ -44,7 +46,7 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	}
 	var first error
 	for _, r := range reqs {
-		if r.Err == nil {
+		if r.Err == nil && d.mirrors.Load() {
 			if err := d.pull(r); err != nil {
 				r.Err = r.Fail(d.info, err)
 			}
@@ -115,12 +117,14 @@ func (d *Namespace) submit(b *batch, begin, end *latency.Clock) {
 	if len(b.cmds) == 0 {
 		return
 	}
-	err := d.times.commands(b.cmds, begin, end, func() error {
-		if d.inline {
-			return d.eng.Do(engine.AnyLane, b.cmds)
-		}
-		return d.eng.Spread(b.cmds)
-	})
+	op := d.times.begin(b.cmds, begin)
+	var err error
+	if d.inline {
+		err = d.eng.Do(engine.AnyLane, b.cmds)
+	} else {
+		err = d.eng.Spread(b.cmds)
+	}
+	d.times.end(op, b.cmds, end)
 	if err == nil {
 		return
 	}

@@ -60,11 +60,13 @@ func kindOfCommand(op nvme.Opcode) int {
 	return timeWriteZeroes
 }
 
-// commands times do, which carries out the commands, by two clocks.
-func (t *times) commands(cmds []engine.Command, begin, end *latency.Clock, do func() error) error {
-	op := t.lanes.StartBy(begin, kindOfCommand(cmds[0].Op))
-	err := do()
-	op.EndBy(end)
+// begin and end time the lanes' work on the commands of a call, by two clocks.
+func (t *times) begin(cmds []engine.Command, by *latency.Clock) latency.Op {
+	return t.lanes.StartBy(by, kindOfCommand(cmds[0].Op))
+}
+
+func (t *times) end(op latency.Op, cmds []engine.Command, by *latency.Clock) {
+	op.EndBy(by)
 	var of latency.Batch
 	for i := range cmds {
 		c := &cmds[i]
@@ -76,7 +78,6 @@ func (t *times) commands(cmds []engine.Command, begin, end *latency.Clock, do fu
 		}
 	}
 	of.End()
-	return err
 }
 
 // Times are the latencies of the device's layers since it was opened.
