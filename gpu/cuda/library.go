@@ -54,6 +54,7 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.Occupancy.Required("cuOccupancyMaxActiveBlocksPerMultiprocessor"),
 		l.Synchronize.Required("cuCtxSynchronize"),
 		l.Copy.Required("cuMemcpyAsync"), l.SetD8.Required("cuMemsetD8Async"),
+		l.Copy2D.Required("cuMemcpy2DAsync_v2"),
 		l.WriteValue.Optional("cuStreamWriteValue32_v2", "CUDA 11.7", "the end of copies is asked for"),
 		l.OpenIPC.Required("cuIpcOpenMemHandle_v2"), l.CloseIPC.Required("cuIpcCloseMemHandle"), l.AddressRange.Required("cuMemGetAddressRange_v2"),
 	}

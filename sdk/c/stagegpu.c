@@ -223,8 +223,10 @@ static int calls(struct lanefs_stage *st, struct part *p, const struct target *t
 			continue;
 		char *stage = st->data + e->stage;
 		char *to = read ? e->at : stage, *from = read ? stage : e->at;
-		int rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, t->stream) :
-			CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, t->stream);
+		int rc = lanefs_gpu_copy_small(g, to, GPU_ANY, from, GPU_ANY, n, t->stream);
+		if (rc == -1)
+			rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, t->stream) :
+				CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, t->stream);
 		if (rc)
 			return lanefs_gpu_bad(g, "MemcpyAsync", rc);
 	}

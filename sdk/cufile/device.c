@@ -121,6 +121,8 @@ int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind ki
 		return rc;
 	if (g->hip)
 		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, stream);
+	else if (kind == TO_DEVICE && (rc = lanefs_gpu_copy_small(g, to, GPU_DEVICE, from, GPU_HOST, n, stream)) != -1)
+		;
 	else if (kind == TO_DEVICE)
 		rc = CALL(g, "MemcpyHtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
 	else if (kind == FROM_DEVICE)

@@ -41,7 +41,7 @@ type API struct {
 	StreamCreate, StreamDestroy, StreamQuery, Launch, Copy, SetD8  Call
 	StreamPriority, PriorityRange, Occupancy                       Call
 	Synchronize                                                    Call
-	WriteValue                                                     Call    // not all libraries have it
+	WriteValue, Copy2D                                             Call    // not all libraries have them
 	CopyKind                                                       uintptr // what Copy takes between the size and the stream; 0: nothing
 	OpenIPC, CloseIPC, AddressRange                                Call    // legacy IPC: not all libraries have it
 	ImportByAddress                                                bool    // Import takes the address of the descriptor

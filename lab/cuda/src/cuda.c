@@ -533,6 +533,40 @@ API int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t n, struct stream
 	return is_device(to, n) && is_device(from, n) ? put(s, (struct op){.to = to, .from = from, .n = n}, 0) : INVALID;
 }
 
+/* CUDA_MEMCPY2D of version 2. */
+struct rectangle {
+	size_t from_x, from_y;
+	unsigned from_type;
+	const char *from_host;
+	uint64_t from_device;
+	void *from_array;
+	size_t from_pitch, to_x, to_y;
+	unsigned to_type;
+	char *to_host;
+	uint64_t to_device;
+	void *to_array;
+	size_t to_pitch, width, height;
+};
+
+/* Host memory, a device's, or either, by its type; of n bytes. */
+static int is_type(unsigned type, const void *p, size_t n) {
+	return type == 1 || type == 4 ? within(p, n) : type == 2 && is_device(p, n);
+}
+
+API int cuMemcpy2DAsync_v2(const struct rectangle *r, struct stream *s) {
+	COUNT();
+	char *to = r->to_type == 1 ? r->to_host : (char *)(uintptr_t)r->to_device;
+	const char *from = r->from_type == 1 ? r->from_host : (const char *)(uintptr_t)r->from_device;
+	if (r->from_x || r->from_y || r->to_x || r->to_y || r->from_array || r->to_array || !r->width || !r->height || r->from_pitch < r->width || r->to_pitch < r->width)
+		return INVALID;
+	if (!is_type(r->to_type, to, (r->height - 1) * r->to_pitch + r->width) || !is_type(r->from_type, from, (r->height - 1) * r->from_pitch + r->width))
+		return INVALID;
+	int rc = OK;
+	for (size_t y = 0; !rc && y < r->height; y++)
+		rc = put(s, (struct op){.to = to + y * r->to_pitch, .from = from + y * r->from_pitch, .n = r->width}, 0);
+	return rc;
+}
+
 API int cuMemcpyDtoH_v2(void *to, const void *from, size_t n) {
 	int rc = cuMemcpyDtoHAsync_v2(to, from, n, NULL);
 	return rc ? rc : cuStreamSynchronize(NULL);
