@@ -99,10 +99,12 @@ type (
 	DirEntry = names.DirEntry  // one name of a directory
 	Data     = contents.Data   // file content in a pinned buffer
 	Target   = contents.Target // memory that a transfer reads into or writes from
-	Transfer = contents.Transfer
-	Content  = contents.Content  // bytes of a file in memory, which may be a payload's
-	Payload  = contents.Payload  // pinned memory for one request at a time
-	Payloads = contents.Payloads // gives them out
+	// AllPutter is a Target that takes many pieces faster together.
+	AllPutter = contents.AllPutter
+	Transfer  = contents.Transfer
+	Content   = contents.Content  // bytes of a file in memory, which may be a payload's
+	Payload   = contents.Payload  // pinned memory for one request at a time
+	Payloads  = contents.Payloads // gives them out
 
 	With   = volume.With   // what an operation that makes a file may be told: a May, or Xattrs
 	May    = volume.May    // what an operation may do beyond others

@@ -2,6 +2,7 @@ package ext4_test
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -37,8 +38,11 @@ func TestManyRanges(t *testing.T) {
 			size := int64(len(want))
 			_, err = f.SetAttr(ext4.SetAttr{Size: &size})
 			require.NoError(t, err)
-			for range 20 {
-				m := &target{b: make([]byte, 2<<20)}
+			for round := range 20 {
+				m := &together{target: target{b: make([]byte, 2<<20)}}
+				if round%5 == 4 {
+					m.err = errors.New("the GPU is lost")
+				}
 				var ts []ext4.Transfer
 				at := 0
 				for range 300 {
@@ -47,7 +51,13 @@ func TestManyRanges(t *testing.T) {
 					ts, at = append(ts, x), x.At+x.N
 				}
 				f.ReadInto(ts)
+				require.NotZero(t, m.calls)
 				for _, x := range ts {
+					if m.err != nil {
+						require.ErrorIs(t, x.Err, m.err)
+						require.Zero(t, x.Done)
+						continue
+					}
 					require.NoError(t, x.Err)
 					end := min(x.Off+int64(x.N), size)
 					require.EqualValues(t, end-x.Off, x.Done)
@@ -56,4 +66,23 @@ func TestManyRanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// together is a target that takes pieces together, and only so.
+type together struct {
+	target
+	calls int
+	err   error
+}
+
+func (m *together) Put(int, []byte) error { panic("one piece alone") }
+
+func (m *together) PutAll(at []int64, from [][]byte) error {
+	m.calls++
+	for i, p := range from {
+		if m.err == nil {
+			copy(m.b[at[i]:], p)
+		}
+	}
+	return m.err
 }

@@ -21,6 +21,11 @@ type Mover interface {
 	Write(m gpu.Memory, off int64, src []byte) error
 }
 
+// allWriter is a Mover that copies many pieces faster together. at are the offsets of what is in from.
+type allWriter interface {
+	WriteAll(m gpu.Memory, at []int64, from [][]byte) error
+}
+
 // readOnlyExporter is memory that can be exported read-only.
 type readOnlyExporter interface {
 	ExportReadOnly(want gpu.ExportKind) (gpu.Export, error)
@@ -71,6 +76,25 @@ func (m *Memory) Put(off int, p []byte) error {
 		return m.mover.Write(m.mem, int64(off), p)
 	}
 	return guarded(func() { copy(m.host[off:], p) })
+}
+
+// PutAll implements ext4.AllPutter. at are the offsets of what is in from.
+func (m *Memory) PutAll(at []int64, from [][]byte) error {
+	w, ok := m.mover.(allWriter)
+	if !ok || m.host != nil {
+		for i, p := range from {
+			if err := m.Put(int(at[i]), p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i, p := range from {
+		if err := m.check(int(at[i]), len(p)); err != nil {
+			return err
+		}
+	}
+	return w.WriteAll(m.mem, at, from)
 }
 
 // Get copies len(p) bytes at off to p.

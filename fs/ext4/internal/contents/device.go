@@ -24,6 +24,13 @@ type Target interface {
 	Zero(off, n int) error
 }
 
+// AllPutter is a Target that takes many pieces faster together than one by one: a GPU's memory, to which each copy takes the time of hundreds.
+// at are the offsets of what is in from. After an error any of them may be missing.
+type AllPutter interface {
+	Target
+	PutAll(at []int64, from [][]byte) error
+}
+
 // Transfer is one range of a file and where it is in memory.
 type Transfer struct {
 	Off int64 // in the file
@@ -37,6 +44,7 @@ type Transfer struct {
 	first, last int  // requests
 	planned     bool // see WriteAll
 	edges       []edge
+	put         bool // the edges are where they belong
 	holes       []span
 	detour      blockdev.Buffer // where the edges pass through; nil: buffers of their own
 	used        int             // of it
@@ -115,7 +123,7 @@ func readAtOnce(i *volume.Inode, ts []Transfer) int {
 	if len(p.reqs) > 0 {
 		_ = i.FS.Dev.Do(p.reqs...) // each request has its own
 	}
-	read := int64(0)
+	read, edges := int64(0), 0
 	for k := range ts {
 		t := &ts[k]
 		for _, r := range p.reqs[t.first:t.last] {
@@ -124,6 +132,13 @@ func readAtOnce(i *volume.Inode, ts []Transfer) int {
 			}
 			read += int64(r.Length())
 		}
+		edges += len(t.edges)
+	}
+	if edges > 1 {
+		putTogether(ts)
+	}
+	for k := range ts {
+		t := &ts[k]
 		t.Err = i.FS.Note(t.finish())
 		if t.Err != nil {
 			t.Done = 0
@@ -136,8 +151,8 @@ func readAtOnce(i *volume.Inode, ts []Transfer) int {
 // finish does what comes after the device's part.
 func (t *Transfer) finish() error {
 	for _, e := range t.edges {
-		if t.Err == nil {
-			t.Err = t.Mem.Put(e.at, e.buf.Bytes()[e.skip:e.skip+e.n])
+		if t.Err == nil && !t.put {
+			t.Err = t.Mem.Put(e.at, e.bytes())
 		}
 		if e.own {
 			e.buf.Release()
@@ -148,8 +163,48 @@ func (t *Transfer) finish() error {
 			t.Err = t.Mem.Zero(h.at, h.n)
 		}
 	}
-	t.edges, t.holes = nil, nil
+	t.edges, t.holes, t.put = nil, nil, false
 	return t.Err
+}
+
+func (e *edge) bytes() []byte { return e.buf.Bytes()[e.skip : e.skip+e.n] }
+
+// putTogether puts the edges of transfers that follow one another and have one target, which takes them together.
+func putTogether(ts []Transfer) {
+	for len(ts) > 0 {
+		m, ok := ts[0].Mem.(AllPutter)
+		n := 1
+		for ok && n < len(ts) && ts[n].Mem == ts[0].Mem {
+			n++
+		}
+		if ok {
+			putAll(m, ts[:n])
+		}
+		ts = ts[n:]
+	}
+}
+
+// putAll puts the edges of transfers that are to m, if there are several.
+func putAll(m AllPutter, ts []Transfer) {
+	var at []int64
+	var from [][]byte
+	for k := range ts {
+		t := &ts[k]
+		for i := range t.edges {
+			if t.Err == nil {
+				at, from = append(at, int64(t.edges[i].at)), append(from, t.edges[i].bytes())
+			}
+		}
+	}
+	if len(from) < 2 {
+		return
+	}
+	err := m.PutAll(at, from)
+	for k := range ts {
+		if t := &ts[k]; t.Err == nil && len(t.edges) > 0 {
+			t.Err, t.put = err, true
+		}
+	}
 }
 
 // WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
