@@ -208,9 +208,15 @@ API int cuDeviceTotalMem_v2(size_t *n, int device) {
 	return exists(device) ? OK : INVALID_DEVICE;
 }
 
+/* LANEFS_FAKE_CUDA_ATTRIBUTES is "NUMBER=VALUE,..." for every device; others are 0. */
 API int cuDeviceGetAttribute(int *v, int which, int device) {
-	(void)which;
+	const char *at = getenv("LANEFS_FAKE_CUDA_ATTRIBUTES");
 	*v = 0;
+	for (; at; at = strchr(at, ',')) {
+		int n, value;
+		if (sscanf(at += *at == ',', "%d=%d", &n, &value) == 2 && n == which)
+			*v = value;
+	}
 	return exists(device) ? OK : INVALID_DEVICE;
 }
 
@@ -225,6 +231,13 @@ API int cuDevicePrimaryCtxRetain(struct context **c, int device) {
 		return INVALID_DEVICE;
 	*c = &devices[device].primary;
 	return OK;
+}
+
+/* What peer devices wrote is there for the owner (cuda.h: target CURRENT_CTX is 0, scope TO_OWNER 100, TO_ALL_DEVICES 200). */
+API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+	COUNT();
+	NEED();
+	return target == 0 && (scope == 100 || scope == 200) ? OK : INVALID;
 }
 
 API int cuDevicePrimaryCtxRelease_v2(int device) { return exists(device) ? OK : INVALID_DEVICE; }
