@@ -31,7 +31,7 @@ type benchOf struct {
 
 func bench(t *testing.T, args ...string) (r benchOf) {
 	t.Helper()
-	require.NoError(t, json.Unmarshal([]byte(lanefs(t, append([]string{"bench", "--json"}, args...)...)), &r))
+	lanefsJSON(t, &r, append([]string{"bench", "--json"}, args...)...)
 	require.False(t, r.Simulated, "the controller is QEMU's")
 	for _, l := range r.Runs {
 		if l.Refused == "" {

@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,7 +53,7 @@ func (l ladder) reached() string {
 
 func doctor(t testing.TB) (e examination) {
 	t.Helper()
-	require.NoError(t, json.Unmarshal([]byte(lanefs(t, "doctor", "--json")), &e))
+	lanefsJSON(t, &e, "doctor", "--json")
 	return e
 }
 

@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,7 +50,7 @@ type statOf struct {
 
 func stat(t *testing.T, dir string) (s statOf) {
 	t.Helper()
-	require.NoError(t, json.Unmarshal([]byte(lanefs(t, "stat", "--json", dir)), &s))
+	lanefsJSON(t, &s, "stat", "--json", dir)
 	return s
 }
 

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -92,6 +93,20 @@ func dd(from, to string, args ...string) error {
 func lanefs(t testing.TB, args ...string) string {
 	t.Helper()
 	return must(t, "lanefs", args...)
+}
+
+// lanefsJSON runs lanefs and decodes the JSON that it prints into v. What it says besides, on standard error, is logged: emulation can be so slow that
+// commands time out and are sent again.
+func lanefsJSON(t testing.TB, v any, args ...string) {
+	t.Helper()
+	out := lanefs(t, args...)
+	for !strings.HasPrefix(out, "{") && !strings.HasPrefix(out, "[") {
+		said, rest, more := strings.Cut(out, "\n")
+		require.True(t, more, "lanefs %v prints no JSON", args)
+		t.Log(said)
+		out = rest
+	}
+	require.NoError(t, json.NewDecoder(strings.NewReader(out)).Decode(v), "lanefs %v prints %s", args, out)
 }
 
 // refused runs lanefs, which must fail, and returns what it printed.

@@ -3,7 +3,6 @@ package vm
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -158,7 +157,7 @@ func TestAutoMemoryMode(t *testing.T) {
 				Refused []string
 			}
 		}
-		require.NoError(t, json.Unmarshal([]byte(lanefs(t, "stat", "--json", dir)), &stat))
+		lanefsJSON(t, &stat, "stat", "--json", dir)
 		require.Empty(t, stat.Runtime.Refused)
 		require.Equal(t, 11, stat.Runtime.Mode)
 		require.Equal(t, "iomem", stat.Runtime.Bells)

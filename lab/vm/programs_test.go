@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -38,7 +37,7 @@ func TestGPUPrograms(t *testing.T) {
 					Loads     int64
 					Rings     struct{ Device, Stage, Copied struct{ Requests int64 } }
 				}
-				require.NoError(t, json.Unmarshal([]byte(lanefs(t, "vram", "ls", "--json", dir)), &r))
+				lanefsJSON(t, &r, "vram", "ls", "--json", dir)
 				t.Log(lanefs(t, "stat", dir))
 				require.NotZero(t, r.Loads)
 				require.NotZero(t, r.Rings.Stage.Requests)

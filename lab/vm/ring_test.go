@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,7 @@ func TestRing(t *testing.T) {
 			Cache  *struct{ On bool } `json:"volatile_write_cache"`
 			Ring   struct{ Runtime, Memory, Model, Serial string }
 		}
-		require.NoError(t, json.Unmarshal([]byte(lanefs(t, append([]string{"identify", "--json", nvme0}, args...)...)), &id))
+		lanefsJSON(t, &id, append([]string{"identify", "--json", nvme0}, args...)...)
 		require.Equal(t, "LANEFS-0", id.Serial)
 		require.Equal(t, "LANEFS-0", id.Ring.Serial, "as read from device memory")
 		require.Equal(t, "QEMU NVMe Ctrl", id.Ring.Model)
@@ -52,7 +51,7 @@ func TestIdentifyCMB(t *testing.T) {
 			} `json:"lba_formats"`
 		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(lanefs(t, "identify", "--json", addr)), &id))
+	lanefsJSON(t, &id, "identify", "--json", addr)
 	require.NotNil(t, id.CMB)
 	require.EqualValues(t, 16<<20, id.CMB.Size)
 	require.Equal(t, 2, id.CMB.BAR)
