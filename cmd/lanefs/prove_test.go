@@ -28,6 +28,22 @@ func readProof(t *testing.T, name string) *proofReport {
 	return &r
 }
 
+// TestProveInUse: a device that something has is told at the first rung, which is what fails.
+func TestProveInUse(t *testing.T) {
+	p := newPlace(t)
+	img := p.image("image", 32)
+	dir := p.mkdir("m")
+	p.ok("mount", "--gpu", "host", img, dir)
+	for _, args := range [][]string{nil, {"--destroy"}} {
+		out, _, err := p.run(append([]string{"prove", "--gpu", "host", "--report", "none", img}, args...)...)
+		require.Error(t, err)
+		require.Contains(t, out, "FAILED      it is there, and free for user space: image")
+		require.Contains(t, out, "is in use by the LaneFS mount of")
+		require.Contains(t, out, "1 rungs held, 1 failed, 0 were impossible here")
+	}
+	p.ok("umount", dir)
+}
+
 // TestProve: an image's controller is climbed, nothing is written, and the report has no serial number; with scratch blocks they are written
 // and put back.
 func TestProve(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // climb tries all rungs. The error is of what is not a rung: contents that could not be put back.
@@ -100,6 +101,14 @@ func (p *prover) device() bool {
 			return "", p.refusal
 		}
 		if !p.function() {
+			// Whether something has it is known when it is claimed.
+			ctl, err := softctl.Open(cfg.Device, softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: 1, Log: p.log})
+			if err != nil {
+				return "", err
+			}
+			if err := ctl.Close(); err != nil {
+				return "", err
+			}
 			return "an image or block device: the controller is LaneFS's own, in software (SIMULATED)", nil
 		}
 		return "the driver vfio-pci has it", nil
