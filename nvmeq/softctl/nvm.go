@@ -272,7 +272,7 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 	switch {
 	case errors.As(err, &lost) || errors.Is(err, media.ErrTruncated):
 		st |= doNotRetry
-		c.log.Error("image failed; the kernel's log (dmesg) may say more of the disk below it", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
+		c.imageFailed(what, ns, lba, err)
 	case noSpace(err):
 		st = capacityExceeded
 		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
@@ -280,7 +280,7 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 		}
 		c.log.Error("no space left for the image: make room in its file system", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba)
 	default:
-		c.log.Error("image failed; the kernel's log (dmesg) may say more of the disk below it", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
+		c.imageFailed(what, ns, lba, err)
 	}
 	c.errors.media.Add(1)
 	return st

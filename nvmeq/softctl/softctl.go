@@ -46,6 +46,7 @@ type Controller struct {
 	noRing   atomic.Pointer[error] // why queues have no io_uring; nil: they have, if the image is a block device
 	notHeld  atomic.Pointer[error] // why memory is not registered with them
 	errors   errorLog
+	failures saying // of the medium, that were logged
 
 	mu       sync.Mutex // registers, admin queue, everything below
 	closed   bool
