@@ -90,7 +90,7 @@ func TestArray(t *testing.T) {
 	for m := range 3 {
 		require.Greater(t, written[m], uint64(1<<20), "member %d", m)
 	}
-	require.Contains(t, p.fails("mount", "--gpu", "host", img[1], p.mkdir("half")), "in use")
+	require.Contains(t, p.fails("mount", "--gpu", "host", img[1], p.mkdir("half")), fmt.Sprintf("in use by the LaneFS mount of %q at %q", abc, dir))
 	second := p.mkdir("second")
 	if os.Geteuid() == 0 {
 		p.ok("mount", "--gpu", "host", cab, second) // the same array, so one more mount of it

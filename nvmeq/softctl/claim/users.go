@@ -104,12 +104,28 @@ func laneFS(all []space, w *way, s system) string {
 			if m.FSType != "fuse.lanefs" || m.Root != "/" || !filepath.IsAbs(m.Source) {
 				continue
 			}
-			if e, err := s.bottoms(m.Source); err == nil && overlap(e, w.extents) {
-				return fmt.Sprintf("the LaneFS mount of %q %s", m.Source, space.at(m))
+			for _, path := range images(m.Source) {
+				if e, err := s.bottoms(path); err == nil && overlap(e, w.extents) {
+					return fmt.Sprintf("the LaneFS mount of %q %s", m.Source, space.at(m))
+				}
 			}
 		}
 	}
 	return ""
+}
+
+// images are the files and block devices that the source of a LaneFS mount names: one, the members of an array, or what a partition is on.
+func images(source string) []string {
+	if exists(source) {
+		return []string{source}
+	}
+	all := strings.Split(source, ",")
+	for i, one := range all {
+		if at := strings.LastIndex(one, "-part"); at > 0 && !exists(one) {
+			all[i] = one[:at]
+		}
+	}
+	return all
 }
 
 // bottoms is what an image or a block device stands on.
