@@ -34,6 +34,10 @@ struct region {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region *regions; /* protected by lock */
 
+/* What another thread of the parent held, nobody in the child would give back. */
+static void child(void) { pthread_mutex_init(&lock, NULL); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+
 int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset)
 {
 	struct region *r = malloc(sizeof *r);

@@ -25,6 +25,10 @@ _Static_assert(sizeof(struct external_handle) == 104 && sizeof(struct external_b
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus; /* protected by lock */
 
+/* What another thread of the parent held, nobody in the child would give back. */
+static void child(void) { pthread_mutex_init(&lock, NULL); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+
 void *lanefs_gpu_function(struct gpu *g, const char *name)
 {
 	char full[64];

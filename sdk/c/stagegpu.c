@@ -30,9 +30,27 @@ extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_ima
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/*
+ * Held by who asks the loader. glibc's lock of the loaded objects stays taken in a child if another thread of its parent had it, and the child's next
+ * question would wait for ever: so nobody asks while the process forks.
+ */
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void) { pthread_mutex_lock(&asking); }
+static void after_fork(void) { pthread_mutex_unlock(&asking); }
+
+/* What another thread of the parent held, nobody in the child would give back. */
+static void child(void)
+{
+	pthread_mutex_unlock(&asking);
+	pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, after_fork, child); }
+
 static const char *const libraries[] = {"libcuda.so.1", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
-static _Atomic(void *) loaded[LIBRARIES];  /* stored with lock held */
+static _Atomic(void *) loaded[LIBRARIES];  /* stored with asking held */
 static _Atomic unsigned long long looked; /* how many objects had been loaded when loaded was filled; stored after it */
 
 static int objects(struct dl_phdr_info *info, size_t n, void *adds)
@@ -47,14 +65,14 @@ static int objects(struct dl_phdr_info *info, size_t n, void *adds)
 static unsigned long long look(void)
 {
 	unsigned long long adds = 0;
+	pthread_mutex_lock(&asking);
 	dl_iterate_phdr(objects, &adds);
-	pthread_mutex_lock(&lock);
 	if (adds != looked)
 		for (int i = 0; i < LIBRARIES; i++)
 			if (!loaded[i])
 				loaded[i] = dlopen(libraries[i], RTLD_NOW | RTLD_NOLOAD);
 	looked = adds;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&asking);
 	return adds;
 }
 
