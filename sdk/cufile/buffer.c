@@ -5,26 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct buffer *list; /* these are protected by lock */
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER; /* every read and write looks into the list, few calls change it */
+static struct buffer *list; /* by address; these are protected by lock */
 static size_t n, room;
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
+	lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
 	list = NULL;
 	n = room = 0;
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
 
+/* The place of the first buffer that is not below base. The caller holds the lock. */
+static size_t place(const void *base)
+{
+	size_t from = 0, to = n;
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+		if ((uintptr_t)list[middle].base < (uintptr_t)base)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
 /* The caller holds the lock. */
 static struct buffer *find(const void *base)
 {
-	for (size_t i = 0; i < n; i++)
-		if (list[i].base == base)
-			return &list[i];
-	return NULL;
+	size_t i = place(base);
+	return i < n && list[i].base == base ? &list[i] : NULL;
 }
 
 status buffer_register(const void *base, size_t length, int flags)
@@ -37,7 +49,7 @@ status buffer_register(const void *base, size_t length, int flags)
 		return bad(-rc);
 	driver_use();
 	status s = ok();
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	if (find(base))
 		s = bad(CU_FILE_MEMORY_ALREADY_REGISTERED);
 	if (!s.err && n == room) {
@@ -49,9 +61,12 @@ status buffer_register(const void *base, size_t length, int flags)
 			s = bad(CU_FILE_NOMEM_ERROR);
 		}
 	}
-	if (!s.err)
-		list[n++] = (struct buffer){.base = base, .length = length, .flags = flags, .gpu = t.gpu != NULL};
-	pthread_mutex_unlock(&lock);
+	if (!s.err) {
+		size_t i = place(base);
+		memmove(&list[i + 1], &list[i], (n++ - i) * sizeof *list);
+		list[i] = (struct buffer){.base = base, .length = length, .flags = flags, .gpu = t.gpu != NULL};
+	}
+	pthread_rwlock_unlock(&lock);
 	return s;
 }
 
@@ -64,13 +79,13 @@ static void forget_next(const struct buffer *b)
 
 status buffer_deregister(const void *base)
 {
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	struct buffer *b = find(base), was = {0};
 	if (b) {
 		was = *b;
-		*b = list[--n];
+		memmove(b, b + 1, (size_t)(&list[--n] - b) * sizeof *list);
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 	if (!b)
 		return bad(CU_FILE_MEMORY_NOT_REGISTERED);
 	if (was.next)
@@ -80,33 +95,33 @@ status buffer_deregister(const void *base)
 
 void buffer_forget_all(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	for (size_t i = 0; i < n; i++)
 		if (list[i].next)
 			forget_next(&list[i]);
 	free(list);
 	list = NULL;
 	n = room = 0;
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 }
 
 int buffer_find(const void *base, struct buffer *out)
 {
-	pthread_mutex_lock(&lock);
-	struct buffer *b = n ? find(base) : NULL;
+	pthread_rwlock_rdlock(&lock);
+	struct buffer *b = find(base);
 	if (b)
 		*out = *b;
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 	return b != NULL;
 }
 
 void buffer_next(const void *base)
 {
-	pthread_mutex_lock(&lock);
+	pthread_rwlock_wrlock(&lock);
 	struct buffer *b = find(base);
 	if (b && !b->next) {
 		status (*f)(const void *, size_t, int) = (status (*)(const void *, size_t, int))next_function("BufRegister");
 		b->next = f && f(b->base, b->length, b->flags).err == 0;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_rwlock_unlock(&lock);
 }

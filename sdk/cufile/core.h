@@ -48,8 +48,6 @@ enum kind { FILE_OBJECT = 1, BATCH_OBJECT };
 struct object {
 	uintptr_t id;
 	enum kind kind;
-	unsigned users;                /* calls under way; protected by the lock of object.c */
-	int removed;
 	void (*end)(struct object *);  /* called when it is removed and has no users */
 };
 

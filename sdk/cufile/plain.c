@@ -1,6 +1,7 @@
 /*
- * pread and pwrite, for files that are neither LaneFS's nor the next library's. Memory of a GPU is reached through pinned memory of the
- * library: bounces, a pool of them, each with a stream.
+ * pread and pwrite, for files that are neither LaneFS's nor the next library's, and for what the page cache of LaneFS's answers. Memory of a GPU
+ * is reached through pinned memory of the library: bounces, each with a stream. Large ones are in a pool. A small one stays a thread's own until
+ * the thread ends, so threads do not wait for one another.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -11,62 +12,97 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { BOUNCE = 4 << 20, ALIGNED = 4096, PORTABLE = 1 };
+enum { BOUNCE = 4 << 20, /* a large one's size; a small one's is SMALL */ ALIGNED = 4096, PORTABLE = 1 };
 
 struct bounce {
 	struct bounce *next;
 	char *data;
+	size_t size;
 	struct gpu *gpu;
 	void *stream;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct bounce *idle; /* protected by lock */
+static struct bounce *idle;                /* protected by lock */
+static _Thread_local struct bounce *own;   /* a small one */
+static pthread_key_t at_end;               /* has own, too, for the end of the thread */
 
 static void child(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	idle = NULL;
+	idle = own = NULL;
+	pthread_setspecific(at_end, NULL);
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
-
-static struct bounce *take(struct gpu *g)
-{
-	pthread_mutex_lock(&lock);
-	struct bounce **p = &idle;
-	while (*p && (*p)->gpu != g)
-		p = &(*p)->next;
-	struct bounce *b = *p;
-	if (b)
-		*p = b->next;
-	pthread_mutex_unlock(&lock);
-	if (b)
-		return b;
-	if (!(b = calloc(1, sizeof *b)))
-		return NULL;
-	b->gpu = g;
-	b->data = mmap(NULL, BOUNCE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (b->data == MAP_FAILED || !(b->stream = stream_new(g))) {
-		if (b->data != MAP_FAILED)
-			munmap(b->data, BOUNCE);
-		free(b);
-		return NULL;
-	}
-	int was;
-	if (lanefs_gpu_enter(g, &was) == 0) { /* copies work without, slower */
-		CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, BOUNCE, PORTABLE);
-		lanefs_gpu_leave(g, was);
-	}
-	return b;
-}
-
-static void give(struct bounce *b)
+static void put_back(struct bounce *b)
 {
 	pthread_mutex_lock(&lock);
 	b->next = idle;
 	idle = b;
 	pthread_mutex_unlock(&lock);
+}
+
+/* What a thread had is the next one's. To free it would call the GPU's library, which may have gone before the thread. */
+static void thread_ended(void *b)
+{
+	own = NULL;
+	put_back(b);
+}
+
+__attribute__((constructor)) static void begin_plain(void)
+{
+	pthread_key_create(&at_end, thread_ended);
+	pthread_atfork(NULL, NULL, child);
+}
+
+static struct bounce *new_bounce(struct gpu *g, size_t size)
+{
+	struct bounce *b = calloc(1, sizeof *b);
+	if (!b)
+		return NULL;
+	*b = (struct bounce){.gpu = g, .size = size};
+	b->data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (b->data == MAP_FAILED || !(b->stream = stream_new(g))) {
+		if (b->data != MAP_FAILED)
+			munmap(b->data, size);
+		free(b);
+		return NULL;
+	}
+	int was;
+	if (lanefs_gpu_enter(g, &was) == 0) { /* copies work without, slower */
+		CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, size, PORTABLE);
+		lanefs_gpu_leave(g, was);
+	}
+	return b;
+}
+
+static struct bounce *take(struct gpu *g, size_t n)
+{
+	size_t size = n <= SMALL ? SMALL : BOUNCE;
+	if (size == SMALL && own && own->gpu == g)
+		return own;
+	pthread_mutex_lock(&lock);
+	struct bounce **p = &idle;
+	while (*p && ((*p)->gpu != g || (*p)->size != size))
+		p = &(*p)->next;
+	struct bounce *b = *p;
+	if (b)
+		*p = b->next;
+	pthread_mutex_unlock(&lock);
+	return b ? b : new_bounce(g, size);
+}
+
+static void give(struct bounce *b)
+{
+	if (b == own)
+		return;
+	if (b->size != SMALL || pthread_setspecific(at_end, b)) {
+		put_back(b);
+		return;
+	}
+	if (own) /* of another GPU */
+		put_back(own);
+	own = b;
 }
 
 /* All of a range, or up to the file's end. */
@@ -123,13 +159,13 @@ ssize_t plain_move(struct move *m)
 		m->road = ROAD_PLAIN;
 	if (!g)
 		return to_cpu(m);
-	struct bounce *b = take(g);
+	struct bounce *b = take(g, m->n);
 	if (!b)
 		return -CU_FILE_NOMEM_ERROR;
 	size_t done = 0;
 	ssize_t result = 0;
 	while (done < m->n && result >= 0) {
-		size_t n = m->n - done < BOUNCE ? m->n - done : BOUNCE;
+		size_t n = m->n - done < b->size ? m->n - done : b->size;
 		if (!m->read && copy_now(g, b->stream, m->target.device ? FROM_DEVICE : COPY_ANY, b->data, m->memory + done, n)) {
 			result = -CU_FILE_CUDA_DRIVER_ERROR;
 			break;

@@ -112,6 +112,29 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
+// TestRace: handles, files and memory that go away, and forks, while calls are under way; with memory of the CPU, and of a GPU of the stand-in.
+func TestRace(t *testing.T) {
+	usr := installed(t)
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	test := filepath.Join(dir, "testrace")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testrace.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, c := range []struct{ small, memory string }{{"cache", "cpu"}, {"lanes", "cpu"}, {"cache", "cuda"}, {"lanes", "cuda"}} {
+		cmd := exec.Command(test, f.Name(), other, c.memory)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+c.small, "LANEFS_REAL_CUFILE=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%v, %s", c, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
+
 // TestChoosing: which way small reads go, by what both ways take: no clock but the test's.
 func TestChoosing(t *testing.T) {
 	installed(t)
