@@ -58,7 +58,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 		return
 	}
 	s.rings.payloads = s.vol.Payloads()
-	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.rings.payload, Crowded: s.opt.Crowded,
+	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.rings.payload, Keepers: s.opt.Keepers, Crowded: s.opt.Crowded,
 		Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)

@@ -18,6 +18,8 @@ type Options struct {
 	CopyReads bool
 	// IOUring says whether requests come by io_uring.
 	IOUring IOUring
+	// Keepers is uring.Options' of requests on rings.
+	Keepers int
 	// Crowded is called for each request on rings that finds as many others under way as there are CPUs. It must be quick. nil: none.
 	Crowded func()
 	// StrictAtime makes every read bypass the kernel's page cache, so that the volume sees it and updates the access time. It excludes

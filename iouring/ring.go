@@ -157,6 +157,22 @@ func (r *Ring) Enter(wait bool) error {
 	}
 }
 
+// EnterKeeping is Enter(true) in which the calling thread keeps its Go processor, as if it ran. The Go runtime sends such a thread a signal when it
+// needs the processor, and any signal ends the wait. So it may return without a completion, and what the kernel took nothing of is left for the
+// next Enter.
+func (r *Ring) EnterKeeping() error {
+	atomic.StoreUint32(r.sqTail, r.tail) // as in Enter
+	n, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), 1, enterGetEvents, 0, 0)
+	switch errno {
+	case 0:
+		r.submitted += uint32(n)
+	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
+	default:
+		return os.NewSyscallError("io_uring_enter", errno)
+	}
+	return nil
+}
+
 // Await returns when a completion is there that was not reaped, or after Options.Limit; early if a signal comes, and at once on a kernel that
 // knows no limits. It submits nothing.
 func (r *Ring) Await() {

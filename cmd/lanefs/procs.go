@@ -16,13 +16,25 @@ import (
 
 // addProcs gives the Go scheduler as many processors more as go-fuse has threads waiting in read(2) of /dev/fuse: else, with two CPUs, random reads
 // and writes of 4 KiB are 15 % slower, creates 30 %. It is called once, after the mount was made: go-fuse counts the processors then.
-// With requests on rings, where /dev/fuse has little to bring, crowd does it.
+// With requests on rings, where /dev/fuse has little to bring, it is what threads of rings keep while they wait; crowd gives more.
 func addProcs(rings bool) {
-	if rings || ownProcs() {
+	if ownProcs() {
 		return
 	}
 	procs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(procs + fs.Readers(procs))
+	more := fs.Readers(procs)
+	if rings {
+		more = keepers()
+	}
+	runtime.GOMAXPROCS(procs + more)
+}
+
+// keepers is how many threads of rings may keep their processor while they wait.
+func keepers() int {
+	if ownProcs() {
+		return 0
+	}
+	return uring.DefaultKeepers(runtime.NumCPU())
 }
 
 // ownProcs says whether the user has said how many processors there are.
@@ -50,7 +62,7 @@ func (c *crowd) note() {
 // raise gives more processors for as long as there is a crowd.
 func (c *crowd) raise() {
 	procs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(procs + uring.DefaultServers(procs))
+	runtime.GOMAXPROCS(procs + uring.DefaultServers(runtime.NumCPU()))
 	for c.seen.Swap(0) >= crowdEnough {
 		time.Sleep(crowdLook)
 	}

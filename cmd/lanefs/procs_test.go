@@ -17,10 +17,12 @@ func TestAddProcs(t *testing.T) {
 	addProcs(false)
 	require.Equal(t, was, runtime.GOMAXPROCS(0), "the user's number stays")
 	require.Nil(t, noteCrowd(), "likewise")
+	require.Zero(t, keepers(), "nobody gives them processors")
 	t.Setenv("GOMAXPROCS", "")
 	require.NotNil(t, noteCrowd())
 	addProcs(true)
-	require.Equal(t, was, runtime.GOMAXPROCS(0), "rings have crowd")
+	require.Equal(t, was+keepers(), runtime.GOMAXPROCS(0))
+	runtime.GOMAXPROCS(was)
 	addProcs(false)
 	require.Equal(t, was+fs.Readers(was), runtime.GOMAXPROCS(0))
 }

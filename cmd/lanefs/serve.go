@@ -70,7 +70,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
-		CopyReads: d.stack.bar != nil, StrictAtime: cfg.StrictAtime(), IOUring: cfg.IOUring, Crowded: noteCrowd(),
+		CopyReads: d.stack.bar != nil, StrictAtime: cfg.StrictAtime(), IOUring: cfg.IOUring, Keepers: keepers(), Crowded: noteCrowd(),
 		Log: d.log,
 	})
 	if errors.Is(err, fs.ErrServed) {

@@ -13,3 +13,6 @@ func PretendOffline(t *testing.T) {
 	}
 	t.Cleanup(func() { cpus = real })
 }
+
+// Keeping is how many threads keep their Go processor at the moment.
+func (t *Transport) Keeping() int { return int(t.keepers.Load()) }

@@ -22,6 +22,7 @@ type server struct {
 	request request
 	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free    []func()
+	quick   int  // waits in a row that were quick: see keep.go
 	keep    bool // the kernel may still use the entry: its memory is left
 
 	in  [3][]byte // of the request: its header, the operation's, its payload
@@ -112,7 +113,7 @@ func (s *server) serve(h Handler) {
 	for {
 		c, ok := s.ring.Reap()
 		if !ok {
-			if err := s.ring.Enter(true); err != nil {
+			if err := s.wait(); err != nil {
 				s.keep = true
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: a thread of CPU %d: %w", s.q.cpu, err))
 				return

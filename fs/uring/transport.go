@@ -28,6 +28,9 @@ type Options struct {
 	Payload int
 	// Alloc gives payload buffers; it may give none, and the payload is anonymous memory, which costs what is used of it. nil: all are.
 	Alloc func(size int) *Payload
+	// Keepers is how many threads may keep their Go processor while they wait (see keep.go and DefaultKeepers). The caller has the runtime have as
+	// many processors more.
+	Keepers int
 	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
 	Crowded func()
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
@@ -63,6 +66,7 @@ type Transport struct {
 	stop     sync.Once
 	end      sync.Once
 	underway atomic.Int32 // requests
+	keepers  atomic.Int32 // at most Options.Keepers, and those that just ask
 	ready    chan error   // of each server: what came of making it, then of registering it
 }
 

@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/fs/uring/nullfs"
 )
 
@@ -35,6 +37,9 @@ func (s *system) mountNull(transport string) (int, error) {
 // serveNull is that process.
 func serveNull(transport, dir string) error {
 	signal.Ignore(unix.SIGINT)
+	if transport == "io_uring" {
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + uring.DefaultKeepers(runtime.NumCPU()))
+	}
 	m, err := nullfs.NewMount(dir, nullfs.New(), transport == "io_uring", slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err

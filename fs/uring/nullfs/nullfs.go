@@ -5,6 +5,7 @@ package nullfs
 import (
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"time"
 
@@ -78,16 +79,17 @@ func (n *FS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fu
 type Mount struct {
 	Dir    string
 	server *fuse.Server
-	rings  *uring.Transport // nil: /dev/fuse
+	Rings  *uring.Transport // nil: /dev/fuse
 }
 
-// NewMount mounts a file system. It needs root.
+// NewMount mounts a file system. It needs root. The caller may have given the Go runtime more processors than there are CPUs, for keepers.
 func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logger) (_ *Mount, err error) {
 	m := &Mount{Dir: dir}
 	opt := &fuse.MountOptions{Name: "nullfs", DirectMountStrict: true, DirectMountFlags: unix.MS_NOSUID, MaxWrite: maxRequest,
 		MaxBackground: 64, DisableSplice: true, ExtraCapabilities: fuse.CAP_ASYNC_DIO}
 	if overURing {
-		if m.rings, err = uring.Open(uring.Options{Payload: maxRequest, Log: log}); err != nil {
+		keepers := max(runtime.GOMAXPROCS(0)-runtime.NumCPU(), 0)
+		if m.Rings, err = uring.Open(uring.Options{Payload: maxRequest, Keepers: keepers, Log: log}); err != nil {
 			return nil, err
 		}
 		opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
@@ -95,14 +97,14 @@ func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logge
 	}
 	if m.server, err = fuse.NewServer(fs, dir, opt); err != nil {
 		if overURing {
-			m.rings.Close()
+			m.Rings.Close()
 		}
 		return nil, err
 	}
 	go m.server.Serve()
 	if overURing {
 		if err := m.start(fs, opt); err != nil {
-			m.rings.Close()
+			m.Rings.Close()
 			return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
 		}
 	}
@@ -125,7 +127,7 @@ func (m *Mount) start(fs fuse.RawFileSystem, opt *fuse.MountOptions) error {
 	if err != nil {
 		return err
 	}
-	return m.rings.Start(fd, h)
+	return m.Rings.Start(fd, h)
 }
 
 // Connection is the number of the mount's FUSE connection.
@@ -143,7 +145,7 @@ func (m *Mount) Connection() (uint32, error) {
 // Wait returns when the mount has ended.
 func (m *Mount) Wait() {
 	m.server.Wait()
-	if m.rings != nil {
-		m.rings.Wait()
+	if m.Rings != nil {
+		m.Rings.Wait()
 	}
 }

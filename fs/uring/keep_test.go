@@ -1,0 +1,52 @@
+package uring_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/uring"
+	"github.com/lanefs/lanefs/fs/uring/nullfs"
+	"github.com/lanefs/lanefs/fs/uring/uringtest"
+)
+
+// TestKeepers: threads to which requests come quickly keep their Go processors. They hold up neither the garbage collector nor goroutines that find no
+// processor; when no requests come they give them back, and answer the next one.
+func TestKeepers(t *testing.T) {
+	uringtest.Enable(t)
+	procs := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(procs)
+	keepers := uring.DefaultKeepers(runtime.NumCPU())
+	require.Positive(t, keepers)
+	runtime.GOMAXPROCS(runtime.NumCPU() + keepers)
+	m := mount(t, nullfs.New(), true)
+	var st unix.Stat_t
+	busy := func() {
+		require.Eventually(t, func() bool {
+			for range 1000 {
+				require.ErrorIs(t, unix.Stat(m.Dir+"/none", &st), unix.ENOENT)
+			}
+			return m.Rings.Keeping() > 0
+		}, time.Minute, time.Millisecond)
+	}
+	busy()
+	runtime.GC() // stops the world several times
+	busy()
+	runtime.GOMAXPROCS(1) // likewise, and then a keeper has the only processor
+	done := make(chan struct{})
+	go close(done)
+	<-done
+	runtime.GOMAXPROCS(runtime.NumCPU() + keepers)
+	busy()
+	require.Eventually(t, func() bool { return m.Rings.Keeping() == 0 }, time.Minute, time.Millisecond)
+	require.ErrorIs(t, unix.Stat(m.Dir+"/none", &st), unix.ENOENT)
+}
+
+// TestNoKeepers: a runtime that sends no signals would wait for keepers.
+func TestNoKeepers(t *testing.T) {
+	t.Setenv("GODEBUG", "gctrace=0,asyncpreemptoff=1")
+	require.Zero(t, uring.DefaultKeepers(2))
+}
