@@ -172,6 +172,17 @@ func TestDocument(t *testing.T) {
 	b, err = os.ReadFile(out)
 	require.NoError(t, err)
 	require.Contains(t, string(b), "create 2,000 files: LaneFS, machine 2: 4.00×")
+
+	// Both ways: the factors are those of the first, and the picture reads the table all the same.
+	r.add(rows[0].name, byDevice, figure{Value: 300, CPU: 99})
+	require.NoError(t, r.write(one, rows))
+	require.NoError(t, document(doc, one))
+	b, err = os.ReadFile(doc)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "| LaneFS | by /dev/fuse | null | fuse2fs 1.47.0 | kernel |")
+	require.Contains(t, string(b), "| random read 4 KiB, O_DIRECT, IOPS | 400 | 300 | 500 | 100 | 200 | 4.00× | 2.00× | 80 % | 16; 0.0 |\n")
+	require.Contains(t, string(b), "| create 2,000 files, s | 0.250 | - | 0.200 |")
+	require.NoError(t, plot(out, doc))
 }
 
 // TestAims: each is of a row that there is.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -73,30 +74,41 @@ func (l line) against(system string) (float64, bool) {
 	return row{lessIsBetter: l.LessIsBetter}.times(one, other), true
 }
 
-// sideBySide is a machine's table.
+// byDevice is LaneFS with requests by /dev/fuse, where a run has it beside the transport that a mount takes by itself.
+const byDevice = "lanefs io_uring=off"
+
+// sideBySide is a machine's table. The factors and the costs are those of LaneFS's first column.
 func sideBySide(all []line) *table {
-	fuse2fs := "fuse2fs"
+	version := fuse2fs
 	for _, l := range all {
 		if name := l.column(fuse2fs); name != "" {
-			fuse2fs = name
+			version = name
 			break
 		}
 	}
-	t := &table{head: []string{"", "LaneFS", "null", fuse2fs, "kernel", "× fuse2fs", "× kernel", "of null", "CPU µs; switches, an operation"}}
+	columns := []struct{ system, head string }{{lanefs, "LaneFS"}, {byDevice, "by /dev/fuse"}, {null, "null"}, {fuse2fs, version}, {kernel, "kernel"}}
+	if !slices.ContainsFunc(all, func(l line) bool { return l.column(byDevice) == byDevice && l.column(lanefs) != byDevice }) {
+		columns = slices.Delete(columns, 1, 2)
+	}
+	t := &table{head: []string{""}}
+	for _, c := range columns {
+		t.head = append(t.head, c.head)
+	}
+	t.head = append(t.head, "× fuse2fs", "× kernel", "of null", "CPU µs; switches, an operation")
 	for _, l := range all {
 		cells := []string{l.Row + ", " + l.Unit}
-		for _, s := range []string{"lanefs", "null", "fuse2fs", "kernel"} {
-			if v, ok := l.median(s, figure.value); ok {
+		for _, c := range columns {
+			if v, ok := l.median(c.system, figure.value); ok {
 				cells = append(cells, number(v))
 			} else {
 				cells = append(cells, missing)
 			}
 		}
-		for _, s := range []string{"fuse2fs", "kernel", "null"} {
+		for _, s := range []string{fuse2fs, kernel, null} {
 			cells = append(cells, ratio(s, l))
 		}
-		cpu, _ := l.median("lanefs", figure.cpu)
-		switches, _ := l.median("lanefs", figure.switched)
+		cpu, _ := l.median(lanefs, figure.cpu)
+		switches, _ := l.median(lanefs, figure.switched)
 		if cpu == 0 {
 			cells = append(cells, missing)
 		} else {
