@@ -38,21 +38,25 @@ func (n *node) writeDirect(c ext4.Content, off int64, may ext4.May) (uint32, sys
 	return n.written(done, err)
 }
 
-// dropPages makes the kernel drop the pages that a direct write has made stale. The kernel has no pages of a file that it has only
-// ever accessed by direct writes.
+// dropPages makes the kernel drop the pages that a direct write has made stale, or all of the file's if that is cheaper (pages.go). The kernel has no
+// pages of a file that it has only ever accessed by direct I/O.
 func (n *node) dropPages(off, size int64) {
-	if n.paged.Load() == 0 {
+	if !n.mayHavePages() {
 		return
 	}
 	s := n.srv
+	drop := func() { s.fuse.InodeNotify(n.id(), off, size) }
+	if !s.opt.WriteBack && n.dropsAll(1) {
+		drop = n.dropAll
+	}
 	defer s.drops.Add(-1)
 	if s.drops.Add(1) <= s.freeDrops() {
-		s.fuse.InodeNotify(n.id(), off, size)
+		drop()
 		return
 	}
-	id, dropped := n.id(), make(chan struct{})
+	dropped := make(chan struct{})
 	s.background.Go(func() {
-		s.fuse.InodeNotify(id, off, size)
+		drop()
 		close(dropped)
 	})
 	grace := time.NewTimer(staleGrace)

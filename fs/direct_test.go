@@ -209,3 +209,45 @@ func TestDirectInTheMiddle(t *testing.T) {
 		require.True(t, bytes.Equal(b, got))
 	}
 }
+
+// TestDirectForgets: direct I/O alone leaves no pages to drop. After many direct writes to a file that was read through the cache before, the kernel
+// has dropped all its pages at once, and further ones need no notification, until the file is read through the cache again.
+func TestDirectForgets(t *testing.T) {
+	m := newMount(t, Options{})
+	const size = 16 << 10
+	path := m.path("file")
+	write(t, path, string(bytes.Repeat([]byte{'a'}, size)))
+	cached, err := os.Open(path)
+	require.NoError(t, err)
+	defer cached.Close()
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(path, &st))
+	n := m.srv.nodes.get(st.Ino)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_DIRECT, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	b := aligned(4096)
+	for i := range 2 * freeNotices {
+		b[0] = byte(i)
+		_, err := unix.Pwrite(fd, b, int64(i%4)*4096)
+		require.NoError(t, err)
+	}
+	require.False(t, n.mayHavePages())
+	for range 3 {
+		_, err := unix.Pread(fd, b, 4096)
+		require.NoError(t, err)
+	}
+	require.False(t, n.mayHavePages(), "direct reads fill no pages")
+	got := make([]byte, 1)
+	for c := range byte(3) {
+		_, err = cached.ReadAt(got, 4096)
+		require.NoError(t, err)
+		require.True(t, n.mayHavePages())
+		b[0] = c
+		_, err = unix.Pwrite(fd, b, 4096)
+		require.NoError(t, err)
+		_, err = cached.ReadAt(got, 4096)
+		require.NoError(t, err)
+		require.Equal(t, c, got[0])
+	}
+}

@@ -6,8 +6,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// The kernel's pages of a file, as far as requests tell. Transfers of fs/share change files behind the kernel's back, so it has to drop its
-// pages of what they change, by a notification for each range. A notification takes about as long as a small write. So
+// The kernel's pages of a file, as far as requests tell. Transfers of fs/share change files behind the kernel's back, and direct writes beside what it
+// reads (direct.go), so it has to drop its pages of what they change, by a notification for each range. A notification takes about as long as a small write. So
 //
 //   - a file of which the kernel has no pages needs none but one for its size and times: its nodes count the bytes of READ and WRITE requests through the page cache;
 //   - when notifications have cost as much as to read all those bytes again, the kernel drops all pages of the file instead, and the
@@ -33,16 +33,29 @@ func (n *node) wroteBack(in *fuse.WriteIn) {
 	}
 }
 
-// dropsAll reports whether the kernel shall drop all pages of the file rather than those of so many ranges more. Then the count begins anew.
-// Not if the file was written through a memory map: its pages may become dirty while they are dropped, and stay.
+// cached says whether a READ fills pages. The kernel names the lock owner in those of direct I/O alone (fuse_send_read in fs/fuse/file.c), whose bytes go
+// to the program's memory; what a page fault reads does not have it, also if the file is open for direct I/O.
+func cached(in *fuse.ReadIn) bool { return in.ReadFlags&fuse.READ_LOCKOWNER == 0 }
+
+// mayHavePages says whether the kernel may have pages of the file, or has not yet dropped all that it had.
+func (n *node) mayHavePages() bool {
+	return n.paged.Load() > 0 || n.dropping.Load() > 0 // in this order: see dropAll
+}
+
+// dropAll has the kernel drop all pages of the file. The count begins anew before that, and dropping is raised before, so that no change of the
+// file in between is taken for one that leaves nothing to drop.
+func (n *node) dropAll() {
+	n.dropping.Add(1)
+	n.told.Store(0)
+	n.paged.Store(0)
+	n.srv.invalidate(n)
+	n.dropping.Add(-1)
+}
+
+// dropsAll reports whether the kernel shall drop all pages of the file rather than those of so many ranges more. Not if the file was written through a memory map: its pages may become dirty while they are dropped, and stay.
 func (n *node) dropsAll(ranges int) bool {
 	told := n.told.Add(int64(ranges))
-	if told <= freeNotices+n.paged.Load()/pagesPerNotice || n.mapped.Load() {
-		return false
-	}
-	n.told.Store(0)
-	n.paged.Store(0) // before the notification
-	return true
+	return told > freeNotices+n.paged.Load()/pagesPerNotice && !n.mapped.Load()
 }
 
 // pages returns whether the kernel may have pages of an inode, and its node if that is loaded.
@@ -51,7 +64,7 @@ func (t *nodes) pages(f *External) (n *node, have bool) {
 	defer t.mu.Unlock()
 	ino := f.in.Ino()
 	if n := t.loaded[ino]; n != nil {
-		return n, n.in == f.in && n.paged.Load() > 0
+		return n, n.in == f.in && n.mayHavePages()
 	}
 	r := t.known[ino]
 	return nil, r.paged > 0
@@ -66,7 +79,7 @@ func (f *External) dropRanges(ranges []byteRange) bool {
 	case !have:
 		return false
 	case n != nil && n.dropsAll(len(ranges)):
-		s.invalidate(f.n)
+		n.dropAll()
 		if n.mapped.Load() { // since then: a page may have stayed
 			n.hasPages(0)
 		}

@@ -22,7 +22,7 @@ func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status
 		return 0, fuse.Status(errno)
 	}
 	defer n.done()
-	size, errno := n.load(contentOf(p, in.Size), int64(in.Offset))
+	size, errno := n.load(in, contentOf(p, in.Size))
 	return size, fuse.Status(errno)
 }
 

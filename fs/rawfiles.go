@@ -30,7 +30,7 @@ func (r *rawFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 func (r *rawFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (result fuse.ReadResult, _ fuse.Status) {
 	r.noteReply(buf)
 	status := r.on(in.NodeId, func(n *node) (errno syscall.Errno) {
-		result, errno = n.Read(buf, int64(in.Offset))
+		result, errno = n.Read(in, buf)
 		return errno
 	})
 	return result, status

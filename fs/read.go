@@ -22,13 +22,13 @@ func (p pinned) Slices() ([][]byte, fuse.Status) { return [][]byte{p.data.Bytes(
 func (p pinned) Bytes([]byte) ([]byte, fuse.Status) { return p.data.Bytes(), fuse.OK }
 
 // Read replies with up to len(dest) bytes, fewer at the end of the file.
-func (n *node) Read(dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *node) Read(in *fuse.ReadIn, dest []byte) (fuse.ReadResult, syscall.Errno) {
 	if n.srv.opt.CopyReads {
-		size, errno := n.load(ext4.Content{Bytes: dest}, off)
+		size, errno := n.load(in, ext4.Content{Bytes: dest})
 		return fuse.ReadResultData(dest[:size]), errno
 	}
-	n.hasPages(len(dest))
-	data, err := n.in.Read(off, len(dest))
+	n.reads(in, len(dest))
+	data, err := n.in.Read(int64(in.Offset), len(dest))
 	if err != nil {
 		return nil, n.fail("read", err)
 	}
@@ -41,10 +41,17 @@ func (n *node) Read(dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	return pinned{data}, 0
 }
 
+// reads notes the pages that a READ may fill.
+func (n *node) reads(in *fuse.ReadIn, bytes int) {
+	if cached(in) {
+		n.hasPages(bytes)
+	}
+}
+
 // load reads into c, and returns how many bytes.
-func (n *node) load(c ext4.Content, off int64) (int, syscall.Errno) {
-	n.hasPages(len(c.Bytes)) // also if the file was opened for direct I/O: it may be mapped
-	size, err := n.in.Load(off, c)
+func (n *node) load(in *fuse.ReadIn, c ext4.Content) (int, syscall.Errno) {
+	n.reads(in, len(c.Bytes))
+	size, err := n.in.Load(int64(in.Offset), c)
 	if err != nil {
 		return 0, n.fail("read", err)
 	}
