@@ -25,6 +25,11 @@ func (m *Image) durably(f func() error) error {
 	if err == nil {
 		err = m.Whole()
 	}
+	return m.settle(err)
+}
+
+// settle notes an error of making something durable, and returns that of the first.
+func (m *Image) settle(err error) error {
 	if err != nil {
 		m.lost.CompareAndSwap(nil, &LostError{err})
 	}
@@ -34,8 +39,12 @@ func (m *Image) durably(f func() error) error {
 	return nil
 }
 
-// Flush makes all that was written durable. A call that was interrupted has not had its result: what failed is still to be told.
+// Flush makes all that was written durable. A call that was interrupted has not had its result: what failed is still to be told. In RAM what was
+// written is all there is.
 func (m *Image) Flush() error {
+	if m.inRAM {
+		return m.settle(m.Whole())
+	}
 	return m.durably(func() error { return retry(func() error { return unix.Fdatasync(m.fd) }) })
 }
 
@@ -43,7 +52,8 @@ func (m *Image) Flush() error {
 func (m *Image) FlushesAtOnce() bool { return m.inRAM }
 
 // Write writes twice what is to be durable: first so that reads see it, then with the range's synchronization. One call for both
-// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost. To a block device it goes round the page cache, and once.
+// would not tell a write that was refused, for lack of room above all, from one that was accepted and lost. To a block device it goes round the page cache, and once;
+// to an image in RAM once, since there is no disk behind it.
 func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
 	if err := m.present(off, b.n); err != nil {
 		return err
@@ -54,6 +64,9 @@ func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
 	err := m.pwritev(b, off, 0)
 	if err != nil || !durable {
 		return err
+	}
+	if m.inRAM {
+		return m.settle(m.gone(0, m.size)) // as the look before the write had it
 	}
 	return m.durably(func() error {
 		if err := m.present(off, b.n); err != nil {
