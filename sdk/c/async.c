@@ -239,7 +239,8 @@ static int async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 			return -1;
 		int64_t got = read ? lanefs_read_batch(st, file, base, piece, n, stream, results) : lanefs_write_batch(st, file, base, piece, n, stream, results);
 		*done = got < 0 ? -errno : got;
-		return 0;
+		/* A stream that is none: the GPU's library said so (lanefs_gpu_bad), not the file, and nothing is on it. */
+		return got < 0 && errno == EIO && strstr(lanefs_error(), ": error ") ? -1 : 0;
 	}
 	struct async *a = new_async(&b, piece, done);
 	if (!a) {
