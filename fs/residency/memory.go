@@ -61,6 +61,9 @@ func (p *Pool) newMemory(g gpu.Memory, device bool) (*Memory, error) {
 // Read notes that n more bytes of the file were read into it: Stats shows it while a load is under way.
 func (m *Memory) Read(n int) { m.read.Add(int64(n)) }
 
+// Addressable reports whether the CPU can address it. Then a software controller copies to and from it by the CPU.
+func (m *Memory) Addressable() bool { return m.host != nil }
+
 // Size returns the size in bytes.
 func (m *Memory) Size() int64 { return m.mem.Size() }
 

@@ -87,12 +87,24 @@ func (r *ring) offer(b batch) bool {
 		return true
 	default:
 	}
-	if r.started < max(runtime.GOMAXPROCS(0)*3/4, 1) && r.begin() {
+	if r.started < mostBegun(b) && r.begin() {
 		r.work <- b
 		return true
 	}
 	return false
 }
+
+// mostBegun is up to how many workers one is begun for a batch that finds none idle. Where a GPU copies, workers make its lists, and more of
+// them make more; where the CPU does, more than half of the CPUs wait for memory, and for one another.
+func mostBegun(b batch) int {
+	if j := &b.jobs[0]; j.mem != nil && !j.mem.Addressable() {
+		return max(processors*3/4, 1)
+	}
+	return max(processors/2, 1)
+}
+
+// processors is how many threads run at once, as the program began; later there may be more Go processors than that.
+var processors = runtime.GOMAXPROCS(0)
 
 // begin begins a worker, if there may be more.
 func (r *ring) begin() bool {

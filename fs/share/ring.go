@@ -16,7 +16,7 @@ import (
 //
 //  1. The leader copies submissions out of the ring, looks up their handles, and cuts them into batches.  takeAll, batches
 //  2. A worker carries out a batch: all reads of one file in one call, and all writes. Workers run in parallel. While all have
-//     something to do, batches that wait are joined: workers beyond half of the CPUs begin only when there is a large one for them.  pass
+//     something to do, batches that wait are joined: workers beyond mostBegun begin only when there is a large one for them.  pass
 //  3. When a batch has ended its completions are put into the ring. The client is woken if it sleeps.  complete
 //
 // Waking a worker takes longer than a small read. So the leader carries out a batch by itself if it is the only one in flight. The ring
