@@ -46,7 +46,22 @@ func (s State) within(keep Set) bool {
 	return (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^keep == 0 && s.NoNewPrivs
 }
 
-// Threads reads the state of every thread of a process.
+// ioWorker is PF_IO_WORKER (include/linux/sched.h): a thread of the kernel's that carries out what an io_uring of the process cannot do at once. The last
+// of a ring stays as long as that. It runs no code of the process, takes no signal, and each request has the credentials of who submitted it
+// (io_prep_async_work), so what its status shows is of no consequence.
+const ioWorker = 0x10
+
+// isIOWorker reads the flags in proc_pid_stat(5): the ninth field, of which the second, a name in parentheses, may contain anything.
+func isIOWorker(stat string) bool {
+	after := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(after) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(after[6], 10, 64)
+	return err == nil && flags&ioWorker != 0
+}
+
+// Threads reads the state of every thread of a process that runs its code.
 func Threads(pid int) (map[int]State, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	list, err := os.ReadDir(dir)
@@ -58,6 +73,10 @@ func Threads(pid int) (map[int]State, error) {
 		tid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		stat, err := os.ReadFile(filepath.Join(dir, e.Name(), "stat"))
+		if err == nil && isIOWorker(string(stat)) {
+			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, e.Name(), "status"))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {

@@ -1,9 +1,11 @@
 package privilege
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,6 +15,8 @@ import (
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/iouring"
 )
 
 const childEnv = "LANEFS_PRIVILEGE_CHILD"
@@ -43,6 +47,32 @@ func TestDrop(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
+}
+
+// ioThread has the kernel make a worker for an io_uring, which waits in a read of an empty pipe. nil: there is no io_uring here.
+func ioThread(fd int) (*iouring.Ring, error) {
+	ring, err := iouring.New(iouring.Options{Entries: 1})
+	if err != nil {
+		return nil, nil
+	}
+	e, b := ring.Next(), make([]byte, 1)
+	e.Opcode, e.Flags, e.FD = iouring.OpRead, 1<<4, int32(fd) // IOSQE_ASYNC: by a worker at once
+	e.Addr, e.Len = uint64(uintptr(unsafe.Pointer(&b[0]))), 1
+	if err := ring.Enter(false); err != nil {
+		return nil, err
+	}
+	for range 10000 { // until the worker is there
+		tasks, err := filepath.Glob("/proc/self/task/*/stat")
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range tasks {
+			if stat, err := os.ReadFile(f); err == nil && isIOWorker(string(stat)) {
+				return ring, nil
+			}
+		}
+	}
+	return nil, errors.New("the kernel shows no worker of the ring")
 }
 
 // child has threads of every sort: asleep in the kernel, at work, being born while the others drop, and one of the C
@@ -84,6 +114,13 @@ func child() error {
 				<-done
 			}
 		})
+	}
+	ring, err := ioThread(pipe[0])
+	if err != nil {
+		return err
+	}
+	if ring != nil { // it ends with the process
+		defer runtime.KeepAlive(ring)
 	}
 	err = Drop(keep)
 	close(stop)
