@@ -33,8 +33,8 @@ func TestBlockDeviceFigures(t *testing.T) {
 			switch name {
 			case module:
 				args = append(args, options...)
-			case "null_blk", "scsi_debug":
-				continue // the other
+			case "null_blk", "scsi_debug", "dm-log-writes":
+				continue // the others
 			}
 			must(t, "insmod", args...)
 		}

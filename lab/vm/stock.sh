@@ -8,8 +8,8 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lanefs/lab
 . "$here/archive.sh"
 
 modules="nvme ext4 fuse vfio-pci vfio_iommu_type1 virtio_pci virtio_console loop dm-mod raid1 raid0"
-# Tests load these themselves: they make devices when they are loaded.
-later="null_blk sd_mod scsi_debug"
+# Tests load these themselves: they make devices when they are loaded, or one test needs them.
+later="null_blk sd_mod scsi_debug dm-log-writes"
 
 mkdir -p "$cache"
 exec 9>"$cache/stock.lock"
