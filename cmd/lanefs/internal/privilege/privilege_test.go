@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -61,7 +62,7 @@ func ioThread(fd int) (*iouring.Ring, error) {
 	if err := ring.Enter(false); err != nil {
 		return nil, err
 	}
-	for range 10000 { // until the worker is there
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		tasks, err := filepath.Glob("/proc/self/task/*/stat")
 		if err != nil {
 			return nil, err
@@ -89,6 +90,12 @@ func child() error {
 	if err := foreignThread(); err != nil {
 		return err
 	}
+	runtime.LockOSThread() // a ring's worker ends with the thread that submitted
+	ring, err := ioThread(pipe[0])
+	if err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(ring) // it ends with the process
 	for range 4 {
 		go func() {
 			runtime.LockOSThread()
@@ -114,13 +121,6 @@ func child() error {
 				<-done
 			}
 		})
-	}
-	ring, err := ioThread(pipe[0])
-	if err != nil {
-		return err
-	}
-	if ring != nil { // it ends with the process
-		defer runtime.KeepAlive(ring)
 	}
 	err = Drop(keep)
 	close(stop)
