@@ -12,6 +12,7 @@ struct gpu {
 	struct gpu *next;
 	int hip, ordinal;
 	void *lib, *context;
+	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
 };
 

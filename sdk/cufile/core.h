@@ -122,7 +122,7 @@ HIDDEN int stream_wait(struct gpu *g, void *stream);
 
 /* A copy on a stream. copy_end waits for it; meanwhile, which is some µs, the CPU can do something else. */
 enum copy_kind { COPY_ANY, TO_DEVICE, FROM_DEVICE, IN_DEVICE }; /* the other memory is the CPU's, pinned */
-struct copying { struct gpu *gpu; void *stream; int was; };
+struct copying { struct gpu *gpu; void *stream; int was; uint64_t begun; /* ns, of a small plain copy; else 0 */ };
 HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
 HIDDEN int copy_end(const struct copying *c);
 HIDDEN int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);

@@ -27,6 +27,7 @@ static struct {
 	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*malloc)(void **, size_t), (*free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
 	int (*create)(void **, unsigned), (*destroy)(void *), (*sync)(void *), (*copy)(void *, const void *, size_t, void *);
 	unsigned (*calls)(const char *);
+	void (*slow)(unsigned);
 } cuda;
 
 static void *context[2];
@@ -37,6 +38,7 @@ static void load(void)
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	WANT(lib);
 	*(void **)&cuda.init = dlsym(lib, "cuInit");
+	*(void **)&cuda.slow = dlsym(lib, "fake_cuda_slow");
 	*(void **)&cuda.retain = dlsym(lib, "cuDevicePrimaryCtxRetain");
 	*(void **)&cuda.current = dlsym(lib, "cuCtxSetCurrent");
 	*(void **)&cuda.malloc = dlsym(lib, "cuMemAlloc_v2");
@@ -95,7 +97,8 @@ static void counts(int fd)
 	/* Whether the pointer is still of the same allocation, whether the context is current, the copy, its end. */
 	WANT(calls_of(h, 1, m + 1000, N, 777) == 4 && right(m + 1000, 777, N));
 	WANT(cuda.calls("cuPointerGetAttribute") == 1 && cuda.calls("cuPointerGetAttributes") == 0 && cuda.calls("cuCtxGetCurrent") == 1 && cuda.calls("cuStreamSynchronize") == 1);
-	WANT(cuda.calls("cuMemcpy2DAsync_v2") == 1); /* no plain copy, which would wait for other processes' kernels */
+	int cache = strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0;
+	WANT(cuda.calls("cuMemcpyHtoDAsync_v2") == (unsigned)cache && cuda.calls("cuMemcpy2DAsync_v2") == (unsigned)!cache);
 	WANT(calls_of(h, 0, m + 1000, N, 777) == 4);
 	WANT(calls_of(h, 1, m, 200000, 0) == 4 && right(m, 0, 200000));
 	WANT(calls_of(h, 1, pinned + 8, N - 8, 5) == 4 && right(pinned + 8, 5, N - 8)); /* in one page */
@@ -110,6 +113,17 @@ static void counts(int fd)
 		WANT(cuFileRead(h, i % 2 ? other : m, N, i, 0) == N && right(i % 2 ? other : m, (uint64_t)i, N));
 	}
 	WANT(cuda.calls("cuInit") == 0 && cuda.calls("cuDevicePrimaryCtxRetain") == 0 && cuda.calls("") == 4 + 6);
+	WANT(cuda.current(context[0]) == 0);
+	/* After a plain copy that was late, since another process has the GPU, small ones go as rows, which do not wait for it; large ones as before. */
+	if (cache) {
+		cuda.slow(2000);
+		WANT(cuFileRead(h, m + 1000, N, 777, 0) == N);
+		memset(m, 0, N);
+		WANT(calls_of(h, 1, m + 1000, N - 1, 778) == 5 && right(m + 1000, 778, N - 1)); /* the odd byte by a copy of its own */
+		WANT(cuda.calls("cuMemcpyHtoDAsync_v2") == 0 && cuda.calls("cuMemcpy2DAsync_v2") == 2);
+		WANT(calls_of(h, 1, m + 1000, 65536, 778) == 4 && right(m + 1000, 778, 65536) && cuda.calls("cuMemcpyHtoDAsync_v2") == 1);
+		usleep(1100 * 1000);
+	}
 	WANT(cuda.current(context[0]) == 0 && cuda.unpin(pinned) == 0 && cuda.free(m) == 0 && cuda.free(other) == 0);
 	munmap(pinned, 1 << 20);
 	cuFileHandleDeregister(h);

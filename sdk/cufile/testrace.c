@@ -50,7 +50,12 @@ static unsigned char *memory(size_t n)
 	return p;
 }
 
-static void forget(void *p, size_t n) { WANT((on_gpu ? gpu_free(p) : munmap(p, n)) == 0); }
+/* Then nothing lies where it was, the library's own memory neither: that would be read into. */
+static void forget(void *p, size_t n)
+{
+	WANT((on_gpu ? gpu_free(p) : munmap(p, n)) == 0);
+	mmap(p, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+}
 
 static CUfileHandle_t reg(int fd)
 {

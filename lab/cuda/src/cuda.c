@@ -9,7 +9,7 @@
  * Environment: LANEFS_FAKE_CUDA, the devices: UUID@PCI address,… (one, if it is not set). CUDA_VISIBLE_DEVICES chooses of them as with NVIDIA's:
  * ordinals or beginnings of UUIDs, up to the first that is none.
  *
- * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL).
+ * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500 };
@@ -464,9 +465,16 @@ static int put(struct stream *to, struct op o, int launch) {
 	return rc;
 }
 
+static unsigned slow; /* µs that the next wait for a stream takes */
+
+API void fake_cuda_slow(unsigned us) { slow = us; }
+
 API int cuStreamSynchronize(struct stream *to) {
 	COUNT();
 	NEED();
+	if (slow)
+		usleep(slow);
+	slow = 0;
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
 	int rc = s ? run(s) : INVALID_HANDLE;
