@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 func TestHelperArgs(t *testing.T) {
@@ -58,7 +60,7 @@ func TestMount8(t *testing.T) {
 		require.NoError(t, os.Symlink(p.bin, filepath.Join(sbin, name)))
 	}
 	require.NoError(t, os.Symlink(p.bin, p.path("lanefs")))
-	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", `
+	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", disktest.LetGo+`
 img=$1 mnt=$2 sbin=$3 lanefs=$4
 mount --bind "$sbin" /sbin
 mount -f -t lanefs "$img" "$mnt"

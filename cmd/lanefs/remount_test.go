@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // TestRemount: ro, rw and the kernel's flags change; nothing else does, and the errors say what to do instead.
@@ -57,7 +59,7 @@ func TestUmount8(t *testing.T) {
 		require.NoError(t, os.Symlink(p.bin, filepath.Join(sbin, name)))
 	}
 	require.NoError(t, os.Symlink(p.bin, p.path("lanefs")))
-	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", `
+	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", disktest.LetGo+`
 img=$1 mnt=$2 sbin=$3 lanefs=$4
 mount --bind "$sbin" /sbin
 ended() { # the mount is gone, and nobody has the image

@@ -107,7 +107,7 @@ func Unmount(dir string) error {
 
 // LetGo, first in a shell's script that has a mount namespace of its own, unmounts other tests' volumes there: the namespace's
 // copies of their mounts would keep them in use.
-const LetGo = "awk '$1 ~ \"^/dev/loop\" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l\n"
+const LetGo = "awk '$1 ~ \"^/dev/loop\" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l || true\n"
 
 // Image is an image file that is read and written directly.
 type Image struct {
