@@ -114,10 +114,12 @@ int stream_wait(struct gpu *g, void *stream)
 }
 
 /*
- * Small copies to the GPU go as rows (gpu.h) only while another process keeps it busy, which a plain copy shows that takes LATE: of several threads those
- * of rows wait for one another, 22 µs each with eight where plain ones take 15 (an H100). A second later a plain one is tried again.
+ * Small copies to the GPU go as rows (gpu.h) only while another process keeps it busy, which LATE_ONES plain copies of a thread show that take LATE each: a
+ * single one may have met a thread that waited for a CPU. Of several threads copies of rows wait for one another, 22 µs each with eight where plain
+ * ones take 15 (an H100). A second later plain ones are tried again.
  */
-enum { LATE = 500 * 1000, ROWS_FOR = 1000 * 1000 * 1000 }; /* ns */
+enum { LATE = 500 * 1000, LATE_ONES = 3, ROWS_FOR = 1000 * 1000 * 1000 }; /* ns */
+static _Thread_local unsigned late_ones; /* in a row */
 
 static uint64_t now_ns(void)
 {
@@ -164,8 +166,11 @@ int copy_end(const struct copying *c)
 {
 	int rc = CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
 	uint64_t now;
-	if (c->begun && (now = now_ns()) - c->begun > LATE)
-		atomic_store_explicit(&c->gpu->busy, now + ROWS_FOR, memory_order_relaxed);
+	if (c->begun && ((now = now_ns()) - c->begun <= LATE || ++late_ones == LATE_ONES)) {
+		if (late_ones == LATE_ONES)
+			atomic_store_explicit(&c->gpu->busy, now + ROWS_FOR, memory_order_relaxed);
+		late_ones = 0;
+	}
 	lanefs_gpu_leave(c->gpu, c->was);
 	return rc;
 }
