@@ -42,6 +42,9 @@ func (s *Several) Read(dst []byte, m gpu.Memory, off int64) error {
 func (s *Several) Write(m gpu.Memory, off int64, src []byte) error {
 	return s.engine(m).Write(m, off, src)
 }
+func (s *Several) WriteAll(m gpu.Memory, at []int64, from [][]byte) error {
+	return s.engine(m).WriteAll(m, at, from)
+}
 func (s *Several) Stage(n int64) ([]byte, error) { return s.first.Stage(n) }
 func (s *Several) Unstage(b []byte)              { s.first.Unstage(b) }
 func (s *Several) Pin(b []byte) error            { return s.first.Pin(b) }

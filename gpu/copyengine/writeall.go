@@ -12,18 +12,6 @@ const writeAllStage = 1 << 20
 // WriteAll copies each of from to the offset of m at the same place in at, the small ones together by way of a stage, and returns when they have
 // arrived. When it returns an error any of them may be missing.
 func (e *Engine) WriteAll(m gpu.Memory, at []int64, from [][]byte) error {
-	return writeAll(e, m, at, from)
-}
-
-// WriteAll is that of the engine whose memory m is.
-func (s *Several) WriteAll(m gpu.Memory, at []int64, from [][]byte) error {
-	return writeAll(s, m, at, from)
-}
-
-func writeAll(e interface {
-	Stager
-	Piper
-}, m gpu.Memory, at []int64, from [][]byte) error {
 	stage, err := e.Stage(writeAllStage)
 	if err != nil {
 		return err

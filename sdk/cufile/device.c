@@ -130,13 +130,14 @@ static uint64_t now_ns(void)
 
 static int to_device(struct copying *c, struct gpu *g, void *to, const void *from, size_t n)
 {
-	uint64_t begun = n < GPU_SMALL ? now_ns() : 0;
-	if (begun < atomic_load_explicit(&g->busy, memory_order_relaxed)) {
-		int rc = lanefs_gpu_copy_small(g, to, GPU_DEVICE, from, GPU_HOST, n, c->stream);
-		if (rc != -1)
+	if (n < GPU_SMALL) {
+		c->begun = now_ns();
+		int rc = c->begun < atomic_load_explicit(&g->busy, memory_order_relaxed) ? lanefs_gpu_copy_small(g, to, GPU_DEVICE, from, GPU_HOST, n, c->stream) : -1;
+		if (rc != -1) {
+			c->begun = 0; /* it is no plain one */
 			return rc;
+		}
 	}
-	c->begun = begun;
 	return CALL(g, "MemcpyHtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, c->stream);
 }
 
@@ -162,15 +163,21 @@ int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind ki
 	return rc;
 }
 
+/* Notes how long a small plain copy took. */
+static void ended(struct gpu *g, uint64_t begun, uint64_t now)
+{
+	late_ones = now - begun > LATE ? late_ones + 1 : 0;
+	if (late_ones == LATE_ONES) {
+		late_ones = 0;
+		atomic_store_explicit(&g->busy, now + ROWS_FOR, memory_order_relaxed);
+	}
+}
+
 int copy_end(const struct copying *c)
 {
 	int rc = CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
-	uint64_t now;
-	if (c->begun && ((now = now_ns()) - c->begun <= LATE || ++late_ones == LATE_ONES)) {
-		if (late_ones == LATE_ONES)
-			atomic_store_explicit(&c->gpu->busy, now + ROWS_FOR, memory_order_relaxed);
-		late_ones = 0;
-	}
+	if (c->begun)
+		ended(c->gpu, c->begun, now_ns());
 	lanefs_gpu_leave(c->gpu, c->was);
 	return rc;
 }
