@@ -127,16 +127,18 @@ func (c *Controller) transfer(q *subQueue, cmd *command, ns *namespace, v *vecto
 		b.leave()
 	}
 	if cmd.opcode == opRead {
-		return c.read(q, ns, v, off, n)
+		return c.read(q, ns, v, off, n, b)
 	}
 	return c.write(q, cmd, ns, v, off, n)
 }
 
-func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64) Status {
+func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64, b *batch) Status {
 	var err error
-	if v.staged {
+	switch {
+	case v.staged:
 		err = v.readStaged(ns.medium, off)
-	} else {
+	case n < longCopy && b.copies(ns, v.host(), off, n):
+	default:
 		err = ns.medium.Read(v.host(), off)
 	}
 	switch {

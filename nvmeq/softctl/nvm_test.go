@@ -224,11 +224,12 @@ func TestReadOnly(t *testing.T) {
 // double is a medium that counts, and fails when told to.
 type double struct {
 	media.Medium
-	flushes, durable, writes int
-	err                      error
+	flushes, durable, writes, reads int
+	err                             error
 }
 
 func (d *double) Read(b *media.Buffers, off int64) error {
+	d.reads++
 	if d.err != nil {
 		return d.err
 	}

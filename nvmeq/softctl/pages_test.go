@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu/copyengine"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // reader reads an image of two chunks and a bit into memory that the CPU cannot address, and holds every read against
@@ -121,4 +122,42 @@ func TestPagesRefused(t *testing.T) {
 		r.pass()
 	}
 	require.Zero(t, r.c.Pinned())
+}
+
+// Small reads into host memory are copied from pinned pages, too: no read of the file. Of a truncated one the file says what is left.
+func TestPagesIntoHostMemory(t *testing.T) {
+	p := &pinning{pins: map[*byte]bool{}}
+	r := newReader(t, p, Options{})
+	b, at := r.alloc(8192)
+	read := func(want Status, off int64) {
+		t.Helper()
+		clear(b)
+		r.expect(want, r.q, rw(opRead, 1, uint64(off/512), uint32(len(b)/512)).prp(at, at+4096))
+		if want == success {
+			require.True(t, bytes.Equal(r.want[off:off+int64(len(b))], b), "at %d", off)
+		}
+	}
+	for range 2 { // it counts for pinning, as what is read into a device's memory
+		for off := int64(0); off < 2*chunkSize; off += int64(len(b)) {
+			read(success, off)
+		}
+	}
+	r.pins(p, 2)
+	d := &double{Medium: r.c.ns[0].medium}
+	r.c.ns[0].medium = d
+	for off := int64(0); off < 2*chunkSize; off += 3 * 4096 {
+		if off/chunkSize == (off+int64(len(b))-1)/chunkSize {
+			read(success, off)
+		}
+	}
+	require.Zero(t, d.reads)
+	read(success, chunkSize-4096) // from one chunk into the next
+	read(success, 2*chunkSize)    // of none
+	require.Equal(t, 2, d.reads)
+
+	require.NoError(t, os.Truncate(r.path, chunkSize+100))
+	read(success, chunkSize-8192)
+	read(unrecoveredRead|doNotRetry, chunkSize)
+	read(unrecoveredRead|doNotRetry, chunkSize+8192)
+	require.ErrorIs(t, r.c.Close(), media.ErrTruncated)
 }

@@ -19,8 +19,9 @@ type Image struct {
 	size  int64 // bytes in whole blocks
 	ino   uint64
 	dev   uint64
-	block bool // a block device
-	inRAM bool // a file of tmpfs or ramfs
+	block bool  // a block device
+	inRAM bool  // a file of tmpfs or ramfs
+	edge  *edge // of an image in RAM
 	claim *claim.Claim
 	punch bool // holes can be punched, and read as zeroes
 	pages *pages
@@ -121,6 +122,9 @@ func Open(path string, opt Options) (_ *Image, err error) {
 	} else {
 		return nil, fmt.Errorf("image %q has %d bytes, less than one block of %d", path, m.size, opt.BlockSize)
 	}
+	if m.inRAM {
+		m.edge = newEdge(fd, m.size)
+	}
 	if !m.Direct() { // nothing of a block device is in the page cache
 		m.pages = newPages(m, opt.Pinner)
 	}
@@ -176,6 +180,7 @@ func (m *Image) Allocated() int64 {
 // Close gives the image and its claim back. It does not flush.
 func (m *Image) Close() error {
 	m.pages.close()
+	m.edge.close()
 	err := unix.Close(m.fd)
 	m.claim.Close()
 	return err

@@ -20,7 +20,7 @@ type Medium interface {
 	// View is the beginning of a range in memory that a copy engine reads, until the chunk is released; nil if there is none. look has the
 	// image's length looked at before: of many views at once the first does.
 	View(off, n int64, look bool) (*Chunk, []byte)
-	// Missed follows a View that gave nothing, of bytes that are read into host memory instead: what is read so twice View may give later.
+	// Missed follows a View that gave nothing, of bytes that are read by a system call instead: what is read so twice View may give later.
 	Missed(off, n int64)
 	// Write returns when the data is on the medium if durable, else when reads see it.
 	Write(b *Buffers, off int64, durable bool, arrival uint64) error

@@ -76,7 +76,7 @@ func newPages(m *Image, pinner Pinner) *pages {
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
-// until Release. The CPU must not read them: a file that was truncated has no bytes there.
+// until Release. The CPU reads them by CopyView: a file that was truncated has no bytes there.
 func (p *pages) view(off, n int64, look bool) (*Chunk, []byte) {
 	i := off / chunkSize
 	if p == nil || i >= int64(len(p.chunks)) || !p.chunks[i].mu.TryRLock() {

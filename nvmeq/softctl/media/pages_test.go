@@ -203,3 +203,27 @@ func TestOpen(t *testing.T) {
 	_, err = Open(path, Options{BlockSize: 4096, Log: slog.Default()})
 	require.ErrorContains(t, err, "less than one block of 4096")
 }
+
+// A view whose pages have gone from the file is no reason to die.
+func TestCopyView(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	require.NoError(t, err)
+	defer f.Close()
+	want := make([]byte, 1<<20)
+	random(5, want)
+	_, err = f.Write(want)
+	require.NoError(t, err)
+	view, err := unix.Mmap(int(f.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(view)) }()
+	got := make([]byte, len(want))
+	var b Buffers
+	b.Add(got[:5])
+	b.Add(got[5:])
+	require.True(t, CopyView(&b, view))
+	require.Equal(t, want, got)
+	require.Zero(t, testing.AllocsPerRun(10, func() { CopyView(&b, view) }))
+	require.NoError(t, f.Truncate(1<<19))
+	require.False(t, CopyView(&b, view))
+	require.True(t, CopyView(&b, want), "the goroutine is as it was")
+}

@@ -10,7 +10,8 @@ import (
 
 // An image that another program truncates has lost what was beyond its new end. That is said, and stays so until the image is opened anew,
 // even if it grows again: its blocks answer neither reads nor writes, nothing is flushed, and no write makes the file longer. The length
-// is looked at before each write and each look at its pages (once for those of a batch), at each flush, and when a read ends early. A truncation that is undone
+// is looked at before each write and each look at its pages (once for those of a batch), at each flush, and when a read ends early. Of an
+// image in RAM its last page is looked at instead, where a range ends before that (edge.go). A truncation that is undone
 // between two looks is not seen; nor is one in the moment between a look and a write to the image's last blocks.
 
 // ErrTruncated is the error of a range that is not there any more.
@@ -26,7 +27,7 @@ func (m *Image) gone(off, n int64) error {
 
 // present says whether a range has been there all the time. A device does not grow by being written to: it is measured when it refuses.
 func (m *Image) present(off, n int64) error {
-	if !m.block {
+	if !m.block && (m.end.Load() < m.size || !m.edge.before(off, n)) {
 		if err := m.measure(); err != nil {
 			return err
 		}
