@@ -1,12 +1,14 @@
 """Any memory of a program on a GPU, by way of a stage: proofs that the bytes are right, and how fast.
 
-    python3 scatter.py MOUNT
+    python3 scatter.py MOUNT [--speed [WAYSBENCH]]
 
-MOUNT is a directory of a LaneFS mount. Needs PyTorch and the C library. Times are medians."""
+MOUNT is a directory of a LaneFS mount. Needs PyTorch and the C library. Times are medians. With WAYSBENCH, the program of waysbench.c, a C program's
+batches are measured beside Python's, in turns."""
 
 import array
 import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -107,6 +109,28 @@ def speed(f, t):
     say("a plain copy of 256 MiB", f"{256 * MIB / median(lambda: t[:256 * MIB].copy_(host, non_blocking=True)) / 1e9:.2f} GB/s")
 
 
+def beside_c(path, program):
+    """The same batches by a C program and by Python, in turns; the file's words are their own offsets."""
+    sizes = ((4096, 1), (4096, 64), (4096, 4096), (65536, 4096))
+    with open(path, "wb") as g:
+        for i in range(64):
+            array.array("Q", range(i * MIB, (i + 1) * MIB, 8)).tofile(g)
+    c, python, t = {}, {}, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+    with lanefs.open(path) as f:
+        for _ in range(3):
+            out = subprocess.run([program, path, "cuda", *(f"{size}:{count}" for size, count in sizes)], stdout=subprocess.PIPE, text=True, check=True).stdout
+            for (size, count), line in zip(sizes, out.splitlines(), strict=True):
+                c.setdefault((size, count), []).append(float(line.split()[7]))
+            for size, count in sizes:
+                at = array.array("q", [i * size for i in range(count)])
+                fo = array.array("q", [i * 7919 % (64 * MIB // size) * size for i in range(count)])
+                n = array.array("q", [size] * count)
+                python.setdefault((size, count), []).append(median(lambda: f.read_batch(t, fo, at, n), 31) * 1e6)
+    for row in sizes:
+        a, b = statistics.median(c[row]), statistics.median(python[row])
+        say(f"read  {row[0]:>9} bytes x {row[1]:<5}", f"C {a:10.0f} us  Python {b:10.0f} us  {b / a:5.2f} times")
+
+
 def main():
     path = os.path.join(sys.argv[1], "scatter")
     with open(path, "wb") as g:
@@ -122,6 +146,8 @@ def main():
         order(f, data)
         if "--speed" in sys.argv:
             speed(f, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda"))
+    if sys.argv[-1] not in (sys.argv[1], "--speed"):
+        beside_c(path, sys.argv[-1])
     os.remove(path)
     os.remove(path + ".back")
 

@@ -1,6 +1,6 @@
 /*
- * The ways of a batch into memory of a program, by size: waysbench FILE [host]. FILE's 8-byte words are their own offsets, 64 MiB of them at
- * least. For each size from 4 KiB to 64 MiB a batch of up to 64 MiB is read, and written back, by the stage, by legacy IPC (LANEFS_LEGACY) and
+ * The ways of a batch into memory of a program, by size: waysbench FILE cuda|host [SIZE:COUNT...]. FILE's 8-byte words are their own offsets, 64 MiB of them at
+ * least. With SIZE:COUNT only reads by the stage of so many pieces of so many bytes are measured. Else for each size from 4 KiB to 64 MiB a batch of up to 64 MiB is read, and written back, by the stage, by legacy IPC (LANEFS_LEGACY) and
  * into memory that the daemon exported. With "host" the memory is malloc's, which legacy IPC does not know. Each row is the median of
  * several calls; it is proved by the library's counts that the batch went that way, and by the bytes that it read.
  */
@@ -18,13 +18,16 @@
 
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (%s; errno %d)\n", __FILE__, __LINE__, #x, lanefs_error(), errno); exit(1); } } while (0)
 
-enum { MOST = 1024, RUNS = 31 };
-static const uint64_t room = 64 << 20;
+enum { MOST = 4096, MANY = 1024, RUNS = 31 };
+static const uint64_t file_room = 64 << 20;
+static uint64_t room = 64 << 20; /* of the memory */
+static int reads;                /* no writes */
 
 static lanefs *s;
 static lanefs_stage *stage;
 static uint32_t file;
 static int (*copy_back)(void *, uint64_t, size_t), (*copy_to)(uint64_t, const void *, size_t), (*wait)(void); /* NULL: the memory is the CPU's */
+static int (*give)(uint64_t), (*alloc)(void **, size_t);
 
 static double now(void)
 {
@@ -39,7 +42,7 @@ static uint64_t moved(const char *way) /* how many pieces went that way */
 {
 	struct lanefs_ways w;
 	lanefs_stage_ways(stage, &w);
-	return strcmp(way, "stage") == 0 ? w.kernel + w.copies + w.host : strcmp(way, "legacy") == 0 ? w.legacy : w.direct;
+	return strcmp(way, "stage") == 0 ? w.kernel + w.copies + w.host : strcmp(way, "exported") == 0 ? w.direct : w.legacy;
 }
 
 static void prove(void *at, const struct lanefs_piece *p, unsigned n, uint64_t *host)
@@ -57,22 +60,27 @@ static void prove(void *at, const struct lanefs_piece *p, unsigned n, uint64_t *
 	}
 }
 
-/* Two rows: reads of n pieces of size bytes in one call, and writes of what was read. */
-static void rows(const char *way, void *at, uint64_t size, unsigned n, uint64_t *host)
+/* Two rows: reads of n pieces of size bytes in one call, and writes of what was read. "anew": of memory that was allocated just before, which the
+ * daemon does not know. */
+static void rows(const char *way, void **memory, uint64_t size, unsigned n, uint64_t *host)
 {
+	int anew = strcmp(way, "anew") == 0;
+	void *at = *memory;
 	static struct lanefs_piece p[MOST];
 	double took[RUNS];
 	for (unsigned i = 0; i < n; i++)
-		p[i] = (struct lanefs_piece){(uint64_t)i * 7919 % (room / size) * size, i * size, size};
+		p[i] = (struct lanefs_piece){(uint64_t)i * 7919 % (file_room / size) * size, i * size, size};
 	memset(host, 0, room);
 	if (copy_to)
 		WANT(copy_to((uint64_t)(uintptr_t)at, host, n * size) == 0);
 	else
 		memset(at, 0, n * size);
-	for (int write = 0; write < 2; write++) {
+	for (int write = 0; write < 2 - (reads || anew); write++) {
 		uint64_t before = moved(way);
-		int runs = n * size > (uint64_t)16 << 20 ? RUNS / 3 : RUNS;
+		int runs = n * size > (uint64_t)16 << 20 && !reads ? RUNS / 3 : RUNS;
 		for (int r = 0; r < runs; r++) {
+			if (anew)
+				WANT(give((uint64_t)(uintptr_t)at) == 0 && alloc(memory, room) == 0 && (at = *memory));
 			double start = now();
 			int64_t got = write ? lanefs_write_batch(stage, file, at, p, n, NULL, NULL) : lanefs_read_batch(stage, file, at, p, n, NULL, NULL);
 			WANT(got == (int64_t)(n * size) && (!wait || wait() == 0));
@@ -97,6 +105,12 @@ int main(int argc, char **argv)
 	int onhost = argc > 2 && strcmp(argv[2], "host") == 0, fd = open(argv[1], O_RDWR);
 	struct lanefs_buffer exported;
 	void *at = NULL, *device;
+	reads = argc > 3;
+	for (int i = 3; i < argc; i++) {
+		unsigned long long size, n;
+		WANT(sscanf(argv[i], "%llu:%llu", &size, &n) == 2 && size > 0 && size <= file_room && n > 0 && n <= MOST);
+		room = size * n > room ? size * n : room;
+	}
 	uint64_t *host = malloc(room);
 	WANT(fd >= 0 && host && (s = lanefs_connect(fd)) && lanefs_open(s, fd, &file) == 0 && (stage = lanefs_stage_new(s, 64 << 20)));
 	WANT(lanefs_map(s, fd, 0, room, LANEFS_PRIVATE | LANEFS_EMPTY, &exported) == 0);
@@ -105,29 +119,36 @@ int main(int argc, char **argv)
 		WANT((at = malloc(room)) && device);
 	} else {
 		void *lib = dlopen("libcuda.so.1", RTLD_NOW), *context;
-		int (*init)(unsigned), (*retain)(void **, int), (*set)(void *), (*alloc)(void **, size_t);
+		int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);
 		WANT(lib && (*(void **)&init = dlsym(lib, "cuInit")) && (*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain")) &&
-			(*(void **)&set = dlsym(lib, "cuCtxSetCurrent")) && (*(void **)&alloc = dlsym(lib, "cuMemAlloc_v2")) &&
+			(*(void **)&set = dlsym(lib, "cuCtxSetCurrent")) && (*(void **)&alloc = dlsym(lib, "cuMemAlloc_v2")) && (*(void **)&give = dlsym(lib, "cuMemFree_v2")) &&
 			(*(void **)&copy_back = dlsym(lib, "cuMemcpyDtoH_v2")) && (*(void **)&copy_to = dlsym(lib, "cuMemcpyHtoD_v2")) && (*(void **)&wait = dlsym(lib, "cuCtxSynchronize")));
 		WANT(init(0) == 0 && retain(&context, 0) == 0 && set(context) == 0 && alloc(&at, room) == 0);
 		if (!device)
 			WANT(lanefs_gpu_map(s, &exported, &device) == 0);
 	}
-	for (uint64_t size = 4096; size <= room; size *= 4) {
-		unsigned many = (unsigned)(room / size < MOST ? room / size : MOST);
+	for (int i = 3; i < argc; i++) {
+		unsigned long long size;
+		unsigned n;
+		sscanf(argv[i], "%llu:%u", &size, &n);
+		rows("stage", &at, size, n, host);
+	}
+	for (uint64_t size = 4096; size <= room && !reads; size *= 4) {
+		unsigned many = (unsigned)(room / size < MANY ? room / size : MANY);
 		for (unsigned n = 1;; n = many) {
 			unsetenv("LANEFS_LEGACY");
-			rows("stage", at, size, n, host);
+			rows("stage", &at, size, n, host);
 			if (!onhost) {
 				setenv("LANEFS_LEGACY", "1", 1);
-				rows("legacy", at, size, n, host);
+				rows("legacy", &at, size, n, host);
+				rows("anew", &at, size, n, host);
 			}
-			rows("exported", device, size, n, host);
+			rows("exported", &device, size, n, host);
 			if (n == many)
 				break;
 		}
 	}
-	if (onhost)
+	if (onhost && !reads)
 		printf("ways: legacy IPC is for a GPU's memory\n");
 	lanefs_stage_free(stage);
 	lanefs_unmap(s, &exported);

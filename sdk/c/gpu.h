@@ -13,6 +13,7 @@ struct gpu {
 	int hip, ordinal;
 	void *lib, *context;
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
+	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */
 	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
 };
 

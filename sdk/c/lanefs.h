@@ -235,6 +235,10 @@ struct lanefs_piece {
 	uint64_t file_offset, memory_offset, length; /* any alignment; memory_offset counts from the batch's memory */
 };
 
+/* Makes n pieces of three columns, as array languages have them, for memory of size bytes (UINT64_MAX: unknown). Errors: EINVAL, a negative number, or a
+ * piece that is not within the memory. */
+int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, const int64_t *lengths, size_t n, uint64_t size, struct lanefs_piece *pieces);
+
 /*
  * Reads n pieces of a file, a handle of lanefs_open. Returns how many bytes, and in results (may be NULL) those of each piece: fewer than
  * its length at the end of the file, the rest of the memory is zero then; or a negative errno. Without results a piece's error is the call's.

@@ -242,6 +242,18 @@ int lanefs_batch_check(struct batch *b)
 	return 0;
 }
 
+int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, const int64_t *lengths, size_t n, uint64_t size, struct lanefs_piece *pieces)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (file_offsets[i] < 0 || memory_offsets[i] < 0 || lengths[i] < 0)
+			return lanefs_fail(EINVAL, "a negative offset or length");
+		if ((uint64_t)lengths[i] > size || (uint64_t)memory_offsets[i] > size - (uint64_t)lengths[i])
+			return lanefs_fail(EINVAL, "a piece is not within the memory");
+		pieces[i] = (struct lanefs_piece){(uint64_t)file_offsets[i], (uint64_t)memory_offsets[i], (uint64_t)lengths[i]};
+	}
+	return 0;
+}
+
 /* With t the memory is known, and the copies have ended when it returns. */
 static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, const struct target *t, int64_t *results)
 {

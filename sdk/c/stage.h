@@ -49,9 +49,11 @@ struct part {
 	unsigned n, pending;  /* entries, and requests that have no completion */
 	struct entry entry[ENTRIES];
 	struct copy *copy;    /* the kernel's table, in the stage */
-	struct gpu *gpu;      /* of the event */
+	struct gpu *gpu;      /* of the events */
 	void *event;          /* after the last copy from or to the part */
+	void *before;         /* the kernel that made these copies */
 	int busy;             /* the event is to be waited for */
+	int timed;            /* before was recorded */
 	uint64_t ticket;      /* of a batch on a stream: what the word becomes when the file's side is done */
 	int reached, begun;   /* likewise: the stream has got there; the daemon has the requests. reached is protected by owner.turn */
 	void *owner;

@@ -10,19 +10,22 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 /*
  * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
- * GPU the copy engine does not wait for other kernels. (H100, 2026.)
+ * GPU the copy engine does not wait for other kernels, and a kernel waits for its process's turn, 2 to 3 ms (H100, 2026): once one did,
+ * up to MANY pieces go by copies for a while, and then one more kernel is tried.
  */
-enum { FEW = 8, LARGE = 256 << 10 };
+enum { FEW = 8, MANY = 256, LARGE = 256 << 10 };
+enum { LATE = 1000000, EACH_BYTE = 10, WHILE = 1000000000 }; /* ns, and 1/ns: what a kernel of n bytes takes at most is LATE + n/EACH_BYTE */
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
 enum { PAGE_SIZE = 4096, POPULATE_READ = 22 };                          /* MADV_POPULATE_READ; Linux before 5.14 has none: EINVAL */
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
-enum { PORTABLE_MAPPED = 3, DISABLE_TIMING = 2, COPY_DEFAULT = 4, HIP_6 = 60000000 };
+enum { PORTABLE_MAPPED = 3, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
 
 extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_image_gfx942[], lanefs_image_gfx1100[], lanefs_image_gfx1201[], lanefs_image_gfx950[],
@@ -204,6 +207,55 @@ static int load(struct gpu *g)
 	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
 }
 
+static uint64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Whether a part's entries are copied by one launch of a kernel. */
+static int by_kernel(const struct part *p, const struct target *t)
+{
+	if (!t->kernels || p->n <= FEW || p->used / p->n >= LARGE)
+		return 0;
+	uint64_t late = p->n <= MANY ? atomic_load_explicit(&t->gpu->late, memory_order_relaxed) : 0;
+	return !late || now() >= late;
+}
+
+/* Notes how long a part's kernel took. */
+static void took(struct part *p, uint64_t ns)
+{
+	if (ns > LATE + p->used / EACH_BYTE)
+		atomic_store_explicit(&p->gpu->late, now() + WHILE, memory_order_relaxed);
+}
+
+static void events_end(struct part *p)
+{
+	for (int i = 0; i < 2; i++) {
+		void **e = i ? &p->before : &p->event;
+		if (*e)
+			CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), *e);
+		*e = NULL;
+	}
+}
+
+/* Gives the part events of this GPU. An event belongs to a device. */
+static int events(struct part *p, struct gpu *g)
+{
+	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
+	int rc = 0;
+	if (p->gpu != g)
+		events_end(p);
+	p->gpu = g;
+	for (int i = 0; i < 2 && !rc; i++) {
+		void **e = i ? &p->before : &p->event;
+		if (!*e)
+			rc = CALL(g, what, (void **, unsigned), e, 0);
+	}
+	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
+}
+
 /* Copies all entries by one launch. Entries are cut, so that the kernel's teams have equal work. */
 static int launch(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
@@ -221,6 +273,9 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 	void *args[ARGUMENTS];
 	for (int i = 0; i < ARGUMENTS; i++)
 		args[i] = i == 0 ? &table : i == 1 ? &n : &none;
+	if (events(p, g))
+		return -1;
+	p->timed = CALL(g, "EventRecord", (void *, void *), p->before, t->stream) == 0; /* what is wrong with the stream the launch says */
 	const char *what = g->hip ? "ModuleLaunchKernel" : "LaunchKernel";
 	int rc = CALL(g, what, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
 		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
@@ -251,35 +306,32 @@ static int calls(struct lanefs_stage *st, struct part *p, const struct target *t
 	return 0;
 }
 
-/* Makes the part's event follow what is on the stream. An event belongs to a device. */
+/* Makes the part's event follow what is on the stream. */
 static int mark(struct part *p, const struct target *t)
 {
 	struct gpu *g = t->gpu;
-	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
-	int rc = 0;
+	int rc;
 	if (p->b->last) { /* the stream's end is waited for instead of an event, and all parts' copies are before it */
+		uint64_t begun = p->timed ? now() : 0;
 		if ((rc = CALL(g, "StreamSynchronize", (void *), t->stream)))
 			return lanefs_gpu_bad(g, "StreamSynchronize", rc);
+		if (p->timed)
+			took(p, now() - begun);
+		p->timed = 0;
 		for (int i = 0; i < PARTS; i++)
 			p->b->st->part[i].busy = 0;
 		return 0;
 	}
-	if (p->event && p->gpu != g) {
-		CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
-		p->event = NULL;
-	}
-	if (!p->event)
-		rc = CALL(g, what, (void **, unsigned), &p->event, DISABLE_TIMING);
-	p->gpu = g;
-	if (!rc) {
-		what = "EventRecord";
-		rc = CALL(g, what, (void *, void *), p->event, t->stream);
-	}
+	rc = events(p, g);
+	if (!rc && (rc = CALL(g, "EventRecord", (void *, void *), p->event, t->stream)))
+		lanefs_gpu_bad(g, "EventRecord", rc);
 	p->busy = !rc;
 	if (!rc)
 		return 0;
+	int saved = errno;
 	CALL(g, "StreamSynchronize", (void *), t->stream); /* or the part would be used again under the copies */
-	return lanefs_gpu_bad(g, what, rc);
+	errno = saved;
+	return -1;
 }
 
 int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
@@ -295,7 +347,8 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	int was, rc = lanefs_gpu_enter(t->gpu, &was);
 	if (rc)
 		return lanefs_gpu_bad(t->gpu, t->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
-	int kernel = t->kernels && p->n > FEW && p->used / p->n < LARGE;
+	int kernel = by_kernel(p, t);
+	p->timed = 0;
 	rc = lanefs_stage_known(st, t->gpu);
 	if (!rc && kernel)
 		rc = load(t->gpu) || launch(st, p, t, read);
@@ -356,20 +409,21 @@ int lanefs_stage_settle(struct part *p)
 		return 0;
 	p->busy = 0;
 	if ((rc = lanefs_gpu_enter(p->gpu, &was)) == 0) {
+		float ms = 0;
 		rc = CALL(p->gpu, "EventSynchronize", (void *), p->event);
+		if (!rc && p->timed && CALL(p->gpu, "EventElapsedTime", (float *, void *, void *), &ms, p->before, p->event) == 0)
+			took(p, (uint64_t)(ms * 1e6f));
 		lanefs_gpu_leave(p->gpu, was);
 	}
+	p->timed = 0;
 	return rc ? lanefs_gpu_bad(p->gpu, "EventSynchronize", rc) : 0;
 }
 
 void lanefs_stage_forget(struct lanefs_stage *st)
 {
 	int was;
-	for (int i = 0; i < PARTS; i++) {
-		struct part *p = &st->part[i];
-		if (p->event)
-			CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), p->event);
-	}
+	for (int i = 0; i < PARTS; i++)
+		events_end(&st->part[i]);
 	if (st->gpu && lanefs_gpu_enter(st->gpu, &was) == 0) {
 		if (st->word && st->gpu->hip)
 			CALL(st->gpu, "Free", (void *), (void *)st->word);

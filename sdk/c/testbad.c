@@ -140,6 +140,44 @@ static void streams(lanefs_stage *st, uint32_t f)
 	free(want);
 }
 
+/* Kernels that wait for other programs': some pieces go by copies then, many do not, and a kernel is tried again. */
+static void late(lanefs_stage *st, uint32_t f)
+{
+	enum { SOME = 200, LOTS = 300 };
+	static struct lanefs_piece p[LOTS];
+	char *m = memory(0, BIG);
+	void (*late)(unsigned) = NULL;
+	struct lanefs_rungs before, after;
+	*(void **)&late = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_late");
+	WANT(late && current(context[0]) == 0);
+	for (int i = 0; i < LOTS; i++)
+		p[i] = (struct lanefs_piece){(uint64_t)i * 900, (uint64_t)i * 1000, 500};
+	for (int round = 0; round < 2; round++) { /* 0: in time; 1: late */
+		late(round ? 3000 : 0);
+		for (int call = 0; call < 4; call++) {
+			unsigned n = call == 3 ? LOTS : SOME;
+			memset(m, 'x', BIG);
+			lanefs_stage_rungs(st, &before);
+			WANT(lanefs_read_batch(st, f, m, p, n, NULL, NULL) == (int64_t)n * 500 && sync_stream(NULL) == 0);
+			lanefs_stage_rungs(st, &after);
+			for (unsigned i = 0; i < n; i++)
+				WANT(right(m + i * 1000, i * 900, 500) && m[i * 1000 + 500] == 'x');
+			if (round == 0 || call == 0 || n == LOTS)
+				WANT(after.kernel - before.kernel == n && after.copies == before.copies);
+			else
+				WANT(after.copies - before.copies == n && after.kernel == before.kernel);
+		}
+	}
+	late(0);
+	struct lanefs_rungs end = after;
+	for (int i = 0; i < 300 && end.kernel == after.kernel; i++) { /* it is tried again */
+		usleep(10000);
+		WANT(lanefs_read_batch(st, f, m, p, SOME, NULL, NULL) == SOME * 500 && sync_stream(NULL) == 0);
+		lanefs_stage_rungs(st, &end);
+	}
+	WANT(end.kernel > after.kernel && mem_free(m) == 0);
+}
+
 static void handles(lanefs *s, lanefs_stage *st, int fd, uint64_t size)
 {
 	uint32_t a, b, reader;
@@ -196,6 +234,7 @@ int main(int argc, char **argv)
 	WANT(stage && lanefs_open(s, fd, &f) == 0);
 	devices(stage, f);
 	streams(stage, f);
+	late(stage, f);
 	handles(s, stage, fd, (uint64_t)st.st_size);
 	lanefs_stage_free(stage);
 	lanefs_close(s);

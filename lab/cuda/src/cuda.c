@@ -9,7 +9,8 @@
  * Environment: LANEFS_FAKE_CUDA, the devices: UUID@PCI address,… (one, if it is not set). CUDA_VISIBLE_DEVICES chooses of them as with NVIDIA's:
  * ordinals or beginnings of UUIDs, up to the first that is none.
  *
- * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long.
+ * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
+ * kernel, as events tell, and the wait for its stream.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -59,7 +60,7 @@ API unsigned fake_cuda_calls(const char *name) {
 /* ---- devices ---- */
 
 struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count; };
-struct stream { struct stream *next; struct context *c; struct op *first, **end; };
+struct stream { struct stream *next; struct context *c; struct op *first, **end; double ms; /* that its kernels have taken */ };
 struct context { int device; struct stream legacy, per_thread; };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
@@ -424,7 +425,7 @@ API int cuStreamCreate(struct stream **out, unsigned flags) {
 		return INVALID;
 	struct stream *s = calloc(1, sizeof *s);
 	pthread_mutex_lock(&lock);
-	*s = (struct stream){streams, now(), NULL, &s->first};
+	*s = (struct stream){.next = streams, .c = now(), .end = &s->first};
 	streams = s;
 	pthread_mutex_unlock(&lock);
 	*out = s;
@@ -598,7 +599,7 @@ API int cuMemsetD8Async(void *to, unsigned char value, size_t n, struct stream *
 	return within(to, n) ? put(s, (struct op){.to = to, .n = n, .fill = 1, .value = value}, 0) : INVALID;
 }
 
-struct event { struct context *c; struct stream *on; };
+struct event { struct context *c; struct stream *on; double ms; };
 
 API int cuEventCreate(struct event **e, unsigned flags) {
 	COUNT();
@@ -615,8 +616,10 @@ API int cuEventRecord(struct event *e, struct stream *to) {
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
 	int rc = s && s->c == e->c ? OK : INVALID_HANDLE;
-	if (!rc)
+	if (!rc) {
 		e->on = s;
+		e->ms = s->ms;
+	}
 	pthread_mutex_unlock(&lock);
 	return rc;
 }
@@ -634,6 +637,12 @@ API int cuEventSynchronize(struct event *e) {
 }
 
 API int cuEventQuery(struct event *e) { return cuEventSynchronize(e); }
+
+API int cuEventElapsedTime(float *ms, struct event *from, struct event *to) {
+	COUNT();
+	*ms = (float)(to->ms - from->ms);
+	return from->on && to->on ? OK : INVALID_HANDLE;
+}
 
 API int cuEventDestroy_v2(struct event *e) {
 	COUNT();
@@ -656,11 +665,22 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
 	return strcmp(name, "lanefs_gather") == 0 ? OK : NOT_FOUND;
 }
 
+static unsigned late; /* µs that kernels take */
+
+API void fake_cuda_late(unsigned us) { late = us; }
+
 API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **args, void **extra) {
 	COUNT();
 	if (!f || !gx || !gy || !gz || !bx || !by || !bz || shared || extra)
 		return INVALID;
-	return put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
+	int rc = put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
+	pthread_mutex_lock(&lock);
+	if (!rc && late) {
+		stream_of(s)->ms += late / 1e3;
+		slow = late;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 /* ---- what is not here: gpu/cuda wants to find it ---- */

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 
+_UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
 _SIZE = 0  # of a stage: what the library thinks usual
 
 
@@ -34,7 +35,8 @@ def library():
             for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
                                     ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
-                                    ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size])):
+                                    ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size]),
+                                    ("pieces", ctypes.c_int, [p, p, p, size, u64, p])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -118,13 +120,10 @@ def pieces(file_offsets, offsets, lengths, size):
     n = len(columns[0])
     if any(len(c) != n for c in columns):
         raise ValueError(f"{len(columns[0])} file offsets, {len(columns[1])} offsets in memory, {len(columns[2])} lengths")
-    if n and min(map(min, columns)) < 0:
-        raise ValueError("a negative offset or length")
-    if n and size is not None and max(map(int.__add__, columns[1], columns[2])) > size:
-        raise ValueError(f"a piece is not within the memory, which has {size} bytes")
-    all_of = array.array("q", bytes(24 * n))
-    for i, c in enumerate(columns):
-        all_of[i::3] = c
+    all_of, lib = array.array("q", bytes(24 * n)), library()
+    if lib.lanefs_pieces(*(c.buffer_info()[0] for c in columns), n, _UNKNOWN if size is None else size, all_of.buffer_info()[0]):
+        text = lib.lanefs_error().decode(errors="replace")
+        raise ValueError(text if size is None else f"{text}, which has {size} bytes" if "memory" in text else text)
     return all_of
 
 
