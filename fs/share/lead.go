@@ -47,6 +47,7 @@ func (r *ring) takeAll() {
 			}
 			break
 		}
+		r.roused()
 		if all := r.batches(buf[:n]); len(all) > 1 || r.inFlight.Load() > int64(n) {
 			for _, b := range all {
 				r.pass(b)
@@ -189,15 +190,31 @@ func (r *ring) take(buf []wire.Submission) (int, error) {
 	return n, err
 }
 
-// spin polls for submissions for ringSpin. After it returns false the client signals the next one.
+// spin polls for submissions, for ringSpin or, if the ring is patient, for ringPatient. After it returns false the client signals the next one.
 func (r *ring) spin() bool {
-	for end := time.Now().Add(ringSpin); time.Now().Before(end); {
+	spin := ringSpin
+	if r.patient {
+		spin = ringPatient
+	}
+	now := time.Now()
+	for end := now.Add(spin); now.Before(end); now = time.Now() {
 		if r.pending() {
 			return true
 		}
 	}
+	r.patient, r.slept = false, now
 	r.rings.DaemonSleeps(true)
 	return r.pending()
+}
+
+// roused follows submissions. Those that came soon after the leader had gone to sleep make the ring patient: a client that does something between
+// its reads would have a thread woken for each.
+func (r *ring) roused() {
+	if r.slept.IsZero() {
+		return
+	}
+	r.patient = processors >= patientLeast && time.Since(r.slept) < ringPatient-ringSpin
+	r.slept = time.Time{}
 }
 
 // pending reports whether take would find something.

@@ -34,6 +34,8 @@ const (
 	// and Go's limit is 10,000 threads.
 	maxAllWorkers = 512
 	ringSpin      = 50 * time.Microsecond // how long the leader polls for submissions before it sleeps
+	ringPatient   = 200 * time.Microsecond
+	patientLeast  = 8                     // processors: of fewer, one that polls is missed elsewhere
 	smallBytes    = 64 << 10              // a batch of fewer bytes is small: it takes about as long as the one before it
 	quick         = 20 * time.Microsecond // less than the time to wake the thread of another goroutine
 )
@@ -50,6 +52,8 @@ type ring struct {
 	called    atomic.Bool  // run was woken while lead was held
 	started   int          // number of workers; protected by lead
 	waiting   batch        // was taken, and no worker has it; protected by lead
+	patient   bool         // the leader polls longer; protected by lead, as slept
+	slept     time.Time    // when the leader went to sleep; zero since submissions came
 	leader    scratch      // used by carryOutOnly: there is one such batch at a time
 	lastSmall atomic.Int64 // how long the last small batch took, in ns
 	apart     atomic.Bool  // see batch.apart

@@ -256,41 +256,15 @@ static int events(struct part *p, struct gpu *g)
 	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
 }
 
-/* Copies all entries by one launch. Entries are cut, so that the kernel's teams have equal work. */
-static int launch(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
-{
-	struct gpu *g = t->gpu;
-	uint64_t n = 0;
-	for (unsigned i = 0; i < p->n; i++) {
-		struct entry *e = &p->entry[i];
-		for (uint64_t done = 0; done < e->length; done += PIECE) {
-			uint64_t at = (uint64_t)(uintptr_t)e->at + done, stage = st->device + e->stage + done;
-			uint64_t bytes = e->length - done < PIECE ? e->length - done : PIECE;
-			p->copy[n++] = read ? (struct copy){at, stage, bytes} : (struct copy){stage, at, bytes};
-		}
-	}
-	uint64_t table = st->device + (uint64_t)((char *)p->copy - st->data), none = 0;
-	void *args[ARGUMENTS];
-	for (int i = 0; i < ARGUMENTS; i++)
-		args[i] = i == 0 ? &table : i == 1 ? &n : &none;
-	if (events(p, g))
-		return -1;
-	p->timed = CALL(g, "EventRecord", (void *, void *), p->before, t->stream) == 0; /* what is wrong with the stream the launch says */
-	const char *what = g->hip ? "ModuleLaunchKernel" : "LaunchKernel";
-	int rc = CALL(g, what, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
-	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
-}
-
-/* Copies each entry by a call. Those of a piece that follow one another on both sides are one; pieces may be in different allocations, across
+/* Copies each entry by a call, up to the end-th. Those of a piece that follow one another on both sides are one; pieces may be in different allocations, across
  * which no copy goes. */
-static int calls(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+static int calls(struct lanefs_stage *st, struct part *p, const struct target *t, int read, unsigned end)
 {
 	struct gpu *g = t->gpu;
-	for (unsigned i = 0; i < p->n;) {
+	for (unsigned i = 0; i < end;) {
 		struct entry *e = &p->entry[i];
 		uint64_t n = e->length;
-		for (i++; i < p->n && p->entry[i].piece == e->piece && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
+		for (i++; i < end && p->entry[i].piece == e->piece && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
 			n += p->entry[i].length;
 		if (n == 0)
 			continue;
@@ -303,6 +277,44 @@ static int calls(struct lanefs_stage *st, struct part *p, const struct target *t
 		if (rc)
 			return lanefs_gpu_bad(g, "MemcpyAsync", rc);
 	}
+	return 0;
+}
+
+/*
+ * Copies all entries by one launch. Entries are cut, so that the kernel's teams have equal work. Of a batch that copies could carry out the first entry
+ * goes by a copy, and an event after it: that event does not wait for the process's turn, as the kernel does. An event without a copy before it would.
+ */
+static int launch(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+{
+	struct gpu *g = t->gpu;
+	uint64_t n = 0;
+	if (events(p, g))
+		return -1;
+	unsigned first = p->n <= MANY; /* which goes by a copy engine */
+	if (first) {
+		if (calls(st, p, t, read, first))
+			return -1;
+		p->timed = CALL(g, "EventRecord", (void *, void *), p->before, t->stream) == 0; /* what is wrong with the stream the launch says */
+	}
+	for (unsigned i = first; i < p->n; i++) {
+		struct entry *e = &p->entry[i];
+		for (uint64_t done = 0; done < e->length; done += PIECE) {
+			uint64_t at = (uint64_t)(uintptr_t)e->at + done, stage = st->device + e->stage + done;
+			uint64_t bytes = e->length - done < PIECE ? e->length - done : PIECE;
+			p->copy[n++] = read ? (struct copy){at, stage, bytes} : (struct copy){stage, at, bytes};
+		}
+	}
+	uint64_t table = st->device + (uint64_t)((char *)p->copy - st->data), none = 0;
+	void *args[ARGUMENTS];
+	for (int i = 0; i < ARGUMENTS; i++)
+		args[i] = i == 0 ? &table : i == 1 ? &n : &none;
+	const char *what = g->hip ? "ModuleLaunchKernel" : "LaunchKernel";
+	int rc = CALL(g, what, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
+	if (rc)
+		return lanefs_gpu_bad(g, what, rc);
+	st->rungs.kernel += p->n - first;
+	st->rungs.copies += first;
 	return 0;
 }
 
@@ -352,10 +364,8 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	rc = lanefs_stage_known(st, t->gpu);
 	if (!rc && kernel)
 		rc = load(t->gpu) || launch(st, p, t, read);
-	else if (!rc)
-		rc = calls(st, p, t, read);
-	if (!rc)
-		*(kernel ? &st->rungs.kernel : &st->rungs.copies) += p->n;
+	else if (!rc && !(rc = calls(st, p, t, read, p->n)))
+		st->rungs.copies += p->n;
 	/* After a failure as well: some copies may have begun. */
 	int saved = errno;
 	if (mark(p, t))

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import platform
 import select
 import struct
 import threading
@@ -22,6 +23,8 @@ def part(buffer, start, length):
 
 
 _SLOT, _ONE = struct.Struct("<Q"), struct.pack("=Q", 1)
+# Taking a lock is a locked instruction of x86, after which a load sees what others stored before they looked for what was stored before it.
+_LOCKS_ARE_FENCES = platform.machine() in ("x86_64", "AMD64")
 _SPIN_NS = 50_000  # how long _carry_out polls: longer than a read of a few blocks and a wake-up take
 
 
@@ -80,6 +83,7 @@ class Ring:
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
+        self._fence = threading.Lock()  # for _wake, which holds _room
         self._taking = threading.Lock()  # held by who takes completions: the reaper, or _carry_out. Locked before _room
         self._ended = None  # the error, after the end
         self._closed = False
@@ -280,7 +284,16 @@ class Ring:
             _SLOT.pack_into(self._memory, at, slot)
             tail = (tail + 1) & 0xFFFFFFFF
         self._words[w.SQ_TAIL // 4] = tail  # after the entries; x86 and the interpreter keep the order of stores
-        # Python has no fence, so it cannot know whether the daemon sleeps. A signal too many does no harm.
+        self._wake()
+
+    def _wake(self):
+        """Wakes the daemon, if it sleeps. Without a fence Python cannot know whether it does; a signal too many does no harm."""
+        if _LOCKS_ARE_FENCES:
+            self._fence.acquire()
+            self._fence.release()
+            if not self._words[w.DAEMON_SLEEPS // 4]:
+                return
+            self._words[w.DAEMON_SLEEPS // 4] = 0  # the daemon may sleep again meanwhile, and is signalled
         os.write(self._submit, _ONE)
 
     def _carry_out(self, op, file, buffer, offset, start, length):

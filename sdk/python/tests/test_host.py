@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import warnings
 
@@ -317,6 +318,18 @@ class Rings(unittest.TestCase):
             for t in threads:
                 t.join()
         self.assertEqual(errors, [])
+
+
+    def test_sleeping_daemon(self):  # a request as it goes to sleep is no request that it sleeps through
+        with lanefs.open(write("asleep", bytes(4096))) as f, lanefs.Buffer(f, 4096) as b:
+            for i in range(3000):
+                if i % 3 == 0:
+                    self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(10), 512)
+                else:
+                    self.assertEqual(f.read_into(b, 0, 0, 512), 512)
+                end = time.perf_counter_ns() + 30_000 + i % 100 * 400  # the daemon polls for 50 us
+                while time.perf_counter_ns() < end:
+                    pass
 
 
 class BadInput(unittest.TestCase):
