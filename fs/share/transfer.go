@@ -16,7 +16,7 @@ import (
 // A loader reads a multiple of part bytes at a time, and more of a large range, so that the NVMe commands are as large as possible.
 const (
 	part     = 4 << 20
-	mostPart = 16 << 20
+	mostPart = 32 << 20
 )
 
 // loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.

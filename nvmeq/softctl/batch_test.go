@@ -21,6 +21,8 @@ type waits struct {
 	most  int            // protected by mu2: copies of one pipe
 	bad   map[int64]bool // protected by mu2: offsets of the device's memory that cannot be copied to or from
 	none  error          // of Pipe
+	// refuses says that copies to bad offsets do not begin.
+	refuses bool
 }
 
 func (w *waits) Pipe() (copyengine.Pipe, error) {
@@ -47,6 +49,9 @@ func (p *waited) fails(off int64) func() error {
 }
 
 func (p *waited) Write(m gpu.Memory, off int64, src []byte) error {
+	if err := p.fails(off)(); p.w.refuses && err != nil {
+		return err
+	}
 	p.after = append(p.after, p.fails(off))
 	return p.late.Write(m, off, src)
 }
@@ -182,6 +187,61 @@ func TestBatchFails(t *testing.T) {
 	w.none = errors.New("no stream")
 	for _, st := range r.all(q, rw(2, 1, 0, 8).prp(r.at, 0), rw(1, 1, 0, 8).prp(r.at, 0)) {
 		require.Equal(t, dataTransferError, st)
+	}
+}
+
+// Long reads of which one goes on where the other ends, in the image and in memory, are one copy.
+func TestBatchRuns(t *testing.T) {
+	const count = 8
+	w := &waits{pinning: pinning{pins: map[*byte]bool{}}}
+	r := newReader(t, w, Options{})
+	r.pass()
+	r.pass()
+	r.pins(&w.pinning, 2)
+	m := newMemory(t, (count+1)*readerStep)
+	m.hidden = true
+	at, err := r.c.Map(m, 0, m.Size())
+	require.NoError(t, err)
+	q := r.queue(2, 64)
+	for name, c := range map[string]struct {
+		from, gap, bytes int            // the i-th command has so many bytes of the step from + i, and lies so far behind the one before
+		fails            map[int64]bool // offsets of memory
+		refused          bool           // at once
+		want             int            // copies of a pipe, at most
+	}{
+		"one":                    {bytes: readerStep, want: 1},
+		"two chunks":             {from: 12, bytes: readerStep, want: 2},
+		"gaps in memory":         {gap: 4096, bytes: readerStep, want: count},
+		"short ones":             {bytes: readerStep / 2, want: count},
+		"the first fails":        {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}},
+		"the first is refused":   {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}, refused: true},
+		"two chunks, the second": {from: 12, bytes: readerStep, want: 2, fails: map[int64]bool{4 * readerStep: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mark := r.used
+			clear(m.b)
+			w.set(c.fails)
+			w.refuses = c.refused
+			var cmds []raw
+			first := q.cid + 1
+			for i := range count {
+				p1, p2 := r.transfer(uint64(at)+uint64(i*(readerStep+c.gap)), c.bytes)
+				cmds = append(cmds, rw(opRead, 1, uint64((c.from+i)*readerStep/512), uint32(c.bytes/512)).prp(p1, p2))
+			}
+			for cid, st := range r.all(q, cmds...) {
+				i := int64(cid - first)
+				if c.fails[i*readerStep] {
+					require.Equal(t, dataTransferError, st, "command %d", i)
+					continue
+				}
+				require.Equal(t, success, st, "command %d", i)
+				got := m.b[int(i)*(readerStep+c.gap):][:c.bytes]
+				require.True(t, bytes.Equal(r.want[(int64(c.from)+i)*readerStep:][:c.bytes], got), "command %d", i)
+			}
+			_, most := w.seen()
+			require.Equal(t, c.want, most)
+			r.used = mark
+		})
 	}
 }
 
