@@ -144,6 +144,11 @@ func (e *Engine) take() (*stream, error) {
 	if e.isStuck() {
 		return nil, ErrStuck
 	}
+	select { // of one channel, which takes half a microsecond less than of two
+	case c := <-e.idle:
+		return c, nil
+	default:
+	}
 	select {
 	case c := <-e.idle:
 		return c, nil
