@@ -150,7 +150,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
-		case j.Op == wire.OpRead && j.Len > mostPart:
+		case j.Op == wire.OpRead && j.Len > inParts:
 			done, err := fetch(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len), nil)
 			if results[i] = done; err != nil {
 				results[i] = negative(err)

@@ -17,6 +17,7 @@ import (
 const (
 	part     = 4 << 20
 	mostPart = 32 << 20
+	inParts  = 16 << 20 // a request of more than that is read in parts
 )
 
 // loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.

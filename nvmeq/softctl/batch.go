@@ -27,6 +27,7 @@ type batch struct {
 	held   []*media.Chunk // of the image's pages, that copies read
 	buf    vector         // its stage, and its runs of host memory
 	used   int64          // bytes of the stage
+	bytes  int64          // of reads
 	looked media.Medium   // whose length was looked at since the last settle
 	parts  [][]byte       // where the bytes of the read that is being added are
 	run    run            // a large copy that was not begun: what follows it may be the next command's
@@ -58,10 +59,11 @@ type run struct {
 // runLeast is how many bytes of a command make it worth waiting for what follows.
 const runLeast = 1 << 20
 
-// batchStage is how many bytes go through the stage in one batch, batchAlone are so many that a read of them is better off by itself: it
+// batchStage is how many bytes go through the stage in one batch, batchMost how many are read by one, batchAlone are so many that a read of them is better off by itself: it
 // reads one part while another is copied.
 const (
 	batchStage = stageLeast
+	batchMost  = 64 << 20 // bytes of reads: queues' batches end at different times, and the bus has always something to do
 	batchAlone = pipeStep
 )
 
@@ -96,6 +98,9 @@ const (
 
 // read begins a Read. What it returns besides full and alone is the command's status, or noCompletion: settle completes it.
 func (b *batch) read(c *Controller, q *subQueue, cmd *command, ns *namespace, v *vector, off, n int64) Status {
+	if b.bytes > 0 && b.bytes+n > batchMost {
+		return full
+	}
 	held, used := len(b.held), b.used
 	st := b.source(c, ns, off, n)
 	if st == success && b.open() != nil {
@@ -119,6 +124,7 @@ func (b *batch) read(c *Controller, q *subQueue, cmd *command, ns *namespace, v 
 			}
 		}
 	}
+	b.bytes += n
 	return b.add(d)
 }
 
@@ -262,7 +268,7 @@ func (b *batch) settle(c *Controller) {
 	b.pipe = nil
 	b.release(0)
 	cmds := b.cmds
-	b.cmds, b.used = b.cmds[:0], 0               // nothing is added meanwhile
+	b.cmds, b.used, b.bytes = b.cmds[:0], 0, 0   // nothing is added meanwhile
 	for _, writes := range []bool{false, true} { // to the image, which may take longer
 		for i := range cmds {
 			d := &cmds[i]

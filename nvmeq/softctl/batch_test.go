@@ -210,12 +210,12 @@ func TestBatchRuns(t *testing.T) {
 		want             int            // copies of a pipe, at most
 	}{
 		"one":                    {bytes: readerStep, want: 1},
-		"two chunks":             {from: 12, bytes: readerStep, want: 2},
+		"two chunks":             {from: 28, bytes: readerStep, want: 2},
 		"gaps in memory":         {gap: 4096, bytes: readerStep, want: count},
 		"short ones":             {bytes: readerStep / 2, want: count},
 		"the first fails":        {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}},
 		"the first is refused":   {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}, refused: true},
-		"two chunks, the second": {from: 12, bytes: readerStep, want: 2, fails: map[int64]bool{4 * readerStep: true}},
+		"two chunks, the second": {from: 28, bytes: readerStep, want: 2, fails: map[int64]bool{4 * readerStep: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mark := r.used
@@ -242,6 +242,32 @@ func TestBatchRuns(t *testing.T) {
 			require.Equal(t, c.want, most)
 			r.used = mark
 		})
+	}
+}
+
+// A batch reads so much, and the rest is another one.
+func TestBatchMost(t *testing.T) {
+	const size = 8 * readerStep
+	w := &waits{pinning: pinning{pins: map[*byte]bool{}}}
+	r := newReader(t, w, Options{MaxTransfer: Unlimited})
+	r.pass()
+	r.pass()
+	r.pins(&w.pinning, 2)
+	m := newMemory(t, size)
+	m.hidden = true
+	at, err := r.c.Map(m, 0, size)
+	require.NoError(t, err)
+	q := r.queue(2, 64)
+	for _, c := range []struct{ count, batches int }{{batchMost / size, 1}, {batchMost/size + 1, 2}} {
+		w.set(nil)
+		var cmds []raw
+		for range c.count {
+			cmds = append(cmds, r.move(opRead, 0, size/512, uint64(at)))
+		}
+		succeed(t, r.all(q, cmds...))
+		ended, _ := w.seen()
+		require.Equal(t, c.batches, ended)
+		require.True(t, bytes.Equal(r.want[:size], m.b))
 	}
 }
 

@@ -25,7 +25,7 @@ type reader struct {
 
 const (
 	readerStep = 1 << 20
-	chunkSize  = 16 << 20 // media.Image.ViewSize
+	chunkSize  = 32 << 20 // media.Image.ViewSize
 )
 
 func newReader(t *testing.T, mover copyengine.Mover, opt Options) *reader {

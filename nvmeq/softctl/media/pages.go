@@ -54,7 +54,7 @@ type part struct {
 }
 
 const (
-	chunkSize  = 16 << 20
+	chunkSize  = 32 << 20
 	chunkStale = 60 // seconds for which a chunk is kept that is not read, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
 	pinTurns   = 2  // pinners at work
