@@ -39,6 +39,26 @@ func newContent(r io.ReaderAt, size int64, data func(func(off, n int64) error) e
 	return c, err
 }
 
+// streamed reads r to its end: most of some samples is holes, which need no memory.
+func streamed(r io.Reader) (*content, error) {
+	c := &content{chunks: map[int64][]byte{}}
+	b := make([]byte, chunkSize)
+	for k := int64(0); ; k++ {
+		n, err := io.ReadFull(r, b)
+		c.size += int64(n)
+		if n > 0 && !bytes.Equal(b[:n], zeroChunk[:n]) {
+			clear(b[n:])
+			c.chunks[k], b = b, make([]byte, chunkSize)
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			c.size = (c.size + lba - 1) &^ (lba - 1)
+			return c, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
 func contentOf(b []byte) *content {
 	c, err := newContent(bytes.NewReader(b), int64(len(b)), func(f func(off, n int64) error) error { return f(0, int64(len(b))) })
 	if err != nil {
@@ -146,6 +166,10 @@ func TestContent(t *testing.T) {
 		require.True(t, bytes.Equal(want, c.slice(0, size)), "step %d", k)
 		require.True(t, bytes.Equal(before, old.slice(0, size)), "a copy has changed in step %d", k)
 	}
+	whole, err := streamed(bytes.NewReader(append(bytes.Clone(want), 7)))
+	require.NoError(t, err)
+	require.EqualValues(t, size+lba, whole.size)
+	require.Equal(t, append(bytes.Clone(want), 7), whole.slice(0, size+1))
 	file := saveImage(t, c)
 	again := load(t, file)
 	require.Equal(t, c.chunks, again.chunks)

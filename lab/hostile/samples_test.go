@@ -41,9 +41,9 @@ func (s sample) image(t testing.TB) *content {
 		r, err = gzip.NewReader(f)
 		require.NoError(t, err)
 	}
-	b, err := io.ReadAll(r)
+	c, err := streamed(r)
 	require.NoError(t, err)
-	return contentOf(b)
+	return c
 }
 
 var fetched = sync.OnceValues(fetch)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
 // verdict is what e2fsck found.
@@ -24,9 +26,12 @@ type verdict struct {
 	text   string // the first lines
 }
 
-// saveImage writes an image to a file for e2fsck.
+// saveImage writes an image to a file for e2fsck, in memory where there is a file system there: else e2fsck waits for the medium again and again.
 func saveImage(t testing.TB, image *content) string {
-	f, err := os.CreateTemp(t.TempDir(), "*.img")
+	dir, err := os.MkdirTemp(drive.Memory(), "hostile-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f, err := os.CreateTemp(dir, "*.img")
 	require.NoError(t, err)
 	require.NoError(t, image.save(f))
 	require.NoError(t, f.Close())
