@@ -20,6 +20,14 @@ RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespa
 RACE_SOME := ./cmd/lanefs
 RACE_TESTS := ^Test(Crowd|Foreground|KilledDaemon|LanesOfBothKinds|MountTwice|OneVolumeOneWriter|Prometheus|Raw|Remount|Run|SeveralGPUs|Signals|Top|Trace|UmountBusy|VRAM|VRAMKilled|VRAMSockets)$$
 
+# Of the journal's tests, the long ones in which one goroutine changes a volume after another, or a kernel does: without the detector, which
+# makes them take six times as long. make race has them with it.
+RACE_LESS := ./fs/ext4/jbd2
+RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOurs|ShutdownKernel|FastCommits)$$
+
+# What takes longest begins first, so that it is not what the rest has ended long before.
+FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs/ext4/jbd2 ./fs/share ./nvmeq/engine
+
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
@@ -66,7 +74,7 @@ $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
+	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' RACE_LESS="$(RACE_LESS)" RACE_LESS_TESTS='$(RACE_LESS_TESTS)' FIRST="$(FIRST)" MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
 
 race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)

@@ -1,12 +1,18 @@
 // Command gotest runs every test of the module: what `make test` does. The packages in $RACE run under the race detector, the others
-// without it, and of those in $RACE_SOME the tests that match $RACE_TESTS with it, too; their mounts take requests by io_uring. Then those in
-// $MOUNTS, which are tests with mounts, run once more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
+// without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, too; of those in $RACE_LESS the tests that match
+// $RACE_LESS_TESTS run without it only. Their mounts take requests by io_uring. Those in $MOUNTS, which are tests with mounts, run once
+// more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. What runs with the detector and what runs without it
+// go on at the same time, since many tests wait more than they compute; packages in $FIRST begin first, because they take longest.
+//
+// Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
 // tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
+// There is no go vet: that is `make check`.
 //
 // $GO is the go command. $LANEFS_SEED is where tests that try things at random begin; it follows from the commit's tree unless it is set.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -45,14 +51,14 @@ func run() error {
 		return fmt.Errorf("go list: %w", err)
 	}
 	listed := map[string][]string{}
-	for _, name := range []string{"RACE", "RACE_SOME", "MOUNTS"} {
+	for _, name := range []string{"RACE", "RACE_SOME", "RACE_LESS", "MOUNTS", "FIRST"} {
 		if patterns := strings.Fields(os.Getenv(name)); len(patterns) > 0 {
 			if listed[name], err = list(patterns...); err != nil {
 				return fmt.Errorf("go list %s: %w", patterns, err)
 			}
 		}
 	}
-	racy, some, mounts := listed["RACE"], listed["RACE_SOME"], listed["MOUNTS"]
+	racy, some, less, mounts := listed["RACE"], listed["RACE_SOME"], listed["RACE_LESS"], listed["MOUNTS"]
 	if err := os.MkdirAll("build", 0o755); err != nil {
 		return err
 	}
@@ -80,31 +86,72 @@ func run() error {
 	}
 	defer back()
 	drive.OnInterrupt("gotest", back)
-	pure := slices.DeleteFunc(all, func(p string) bool { return slices.Contains(racy, p) })
-	for _, part := range []struct {
-		cgo      string
-		flags    []string
-		rings    string
-		packages []string
-	}{
-		{"0", nil, "on", pure},
-		{"1", []string{"-race"}, "on", racy},
-		{"1", []string{"-race", "-run", os.Getenv("RACE_TESTS")}, "on", some},
-		{"0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
-	} {
-		if len(part.packages) == 0 {
-			continue
+	pure := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return slices.Contains(racy, p) })
+	raceLess := os.Getenv("RACE_LESS_TESTS")
+	var skip []string
+	if raceLess != "" && len(racy) > 0 {
+		skip = []string{"-skip", raceLess}
+	} else {
+		less = nil // they run where all do
+	}
+	width := (runtime.NumCPU() + 2) / 2
+	row := func(parts ...part) func() error {
+		return func() error {
+			for _, p := range parts {
+				if len(p.packages) == 0 {
+					continue
+				}
+				args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", strconv.Itoa(width), "-timeout", timeout.String()}, p.flags, begin(p.packages, listed["FIRST"]))
+				if err := test(command(args, []string{"CGO_ENABLED=" + p.cgo, "LANEFS_SEED=" + seed, withRings(p.rings)}), r, p.name); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
-		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-p", strconv.Itoa(runtime.NumCPU() + 1), "-timeout", timeout.String()}, part.flags, part.packages)
-		if err := test(command(args, []string{"CGO_ENABLED=" + part.cgo, "LANEFS_SEED=" + seed, withRings(part.rings)}), r); err != nil {
-			return err
-		}
+	}
+	rows := []func() error{
+		row(part{"", "0", nil, "on", pure},
+			part{"(no race detector)", "0", []string{"-run", raceLess}, "on", less},
+			part{"(/dev/fuse)", "0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts}),
+		row(part{"(race detector)", "1", append([]string{"-race"}, skip...), "on", racy},
+			part{"(race detector)", "1", []string{"-race", "-run", os.Getenv("RACE_TESTS")}, "on", some}),
+	}
+	ended := make(chan error, len(rows))
+	for _, row := range rows {
+		go func() { ended <- row() }()
+	}
+	var failed error
+	for range rows {
+		failed = errors.Join(failed, <-ended)
+	}
+	if failed != nil {
+		return failed
 	}
 	return r.end()
 }
 
+// part is one go test of several packages.
+type part struct {
+	name     string // what its packages are told apart by from those of other parts
+	cgo      string
+	flags    []string
+	rings    string
+	packages []string
+}
+
+// begin puts those packages first that are in first, in its order: go test begins with what it is told first.
+func begin(packages, first []string) []string {
+	var out []string
+	for _, p := range first {
+		if slices.Contains(packages, p) {
+			out = append(out, p)
+		}
+	}
+	return append(out, slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return slices.Contains(out, p) })...)
+}
+
 // test runs go test -json, and reports what it prints. A test that fails is no error here.
-func test(cmd *exec.Cmd, r *report) error {
+func test(cmd *exec.Cmd, r *report, part string) error {
 	pr, pw := io.Pipe()
 	cmd.Stdout, cmd.Stderr = pw, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -116,7 +163,7 @@ func test(cmd *exec.Cmd, r *report) error {
 		pw.Close()
 		waited <- err
 	}()
-	if err := r.read(pr); err != nil {
+	if err := r.read(pr, part); err != nil {
 		return err
 	}
 	if err := <-waited; err != nil && !r.failed() {

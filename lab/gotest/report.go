@@ -51,8 +51,11 @@ type slow struct {
 // slowest is how many of the slowest tests the report names.
 const slowest = 10
 
-// key is one test; with an empty name, a package's own output.
-type key struct{ pkg, name string }
+// key is one test; with an empty name, a package's own output. A package may run in several parts at the same time.
+type key struct{ part, pkg, name string }
+
+// in is the package, and in which part it runs.
+func (k key) in() string { return strings.TrimSpace(k.pkg + " " + k.part) }
 
 // quiet is how long nothing may be printed.
 const quiet = 30 * time.Second
@@ -62,8 +65,8 @@ func newReport(out, log io.Writer) *report {
 		failing: map[string]bool{}, skipped: map[string][]string{}}
 }
 
-// read reports events until the end of r.
-func (r *report) read(from io.Reader) error {
+// read reports events of a part until the end of from. Several goroutines may call it.
+func (r *report) read(from io.Reader, part string) error {
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -86,7 +89,7 @@ func (r *report) read(from io.Reader) error {
 			if json.Unmarshal([]byte(line), &e) != nil {
 				e = event{Action: "build-output", Output: line} // the go command's own words
 			}
-			r.add(e, time.Now())
+			r.add(e, part, time.Now())
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -96,10 +99,10 @@ func (r *report) read(from io.Reader) error {
 	}
 }
 
-func (r *report) add(e event, now time.Time) {
+func (r *report) add(e event, part string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := key{e.Package, e.Test}
+	t := key{part, e.Package, e.Test}
 	switch e.Action {
 	case "run":
 		r.running[t] = now
@@ -122,14 +125,14 @@ func (r *report) ended(t key, e event) {
 	fmt.Fprint(r.log, strings.Join(text, ""))
 	if t.name == "" {
 		if e.Action == "fail" {
-			r.broken = append(r.broken, t.pkg)
-			r.unended(t.pkg)
-			if all := strings.Join(text, ""); !r.failing[t.pkg] || crash.MatchString(all) {
+			r.broken = append(r.broken, t.in())
+			r.unended(t)
+			if all := strings.Join(text, ""); !r.failing[t.in()] || crash.MatchString(all) {
 				r.print(all)
 			}
 		}
 		if e.Action != "skip" {
-			r.print(fmt.Sprintf("%-4s  %s  %.1f s\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], t.pkg, e.Elapsed))
+			r.print(fmt.Sprintf("%-4s  %s  %.1f s\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], t.in(), e.Elapsed))
 		}
 		return
 	}
@@ -143,17 +146,17 @@ func (r *report) ended(t key, e event) {
 		why := reason(text)
 		r.skipped[why] = append(r.skipped[why], t.name)
 	case "fail":
-		r.failing[t.pkg] = true
-		r.failures = append(r.failures, t.pkg+" "+t.name)
+		r.failing[t.in()] = true
+		r.failures = append(r.failures, t.in()+" "+t.name)
 		r.print(strings.Join(text, ""))
 	}
 }
 
 // unended reports the tests that a package has left running: it crashed, or its time was up.
-func (r *report) unended(pkg string) {
+func (r *report) unended(of key) {
 	var left []key
 	for t := range r.running {
-		if t.pkg == pkg {
+		if t.in() == of.in() {
 			left = append(left, t)
 		}
 	}
@@ -187,8 +190,8 @@ func (r *report) tick(now time.Time) {
 	}
 	last := map[string]key{} // the test of each package that began last: it runs, the others wait for it
 	for t, began := range r.running {
-		if o, ok := last[t.pkg]; !ok || began.After(r.running[o]) {
-			last[t.pkg] = t
+		if o, ok := last[t.in()]; !ok || began.After(r.running[o]) {
+			last[t.in()] = t
 		}
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(last)) {
@@ -223,7 +226,7 @@ func (r *report) end() error {
 		if i < slowest {
 			fmt.Fprintf(&s, "%s %s %.0f s", map[bool]string{true: "\nthe slowest:", false: ","}[i == 0], t.name, t.seconds)
 		}
-		fmt.Fprintf(r.log, "%3d. %6.1f s %s %s\n", i+1, t.seconds, t.pkg, t.name)
+		fmt.Fprintf(r.log, "%3d. %6.1f s %s %s\n", i+1, t.seconds, t.in(), t.name)
 	}
 	if len(r.slow) > 0 {
 		s.WriteString("\n")

@@ -25,7 +25,7 @@ func reported(t *testing.T, lines string) (out, log string, err error) {
 	t.Helper()
 	var o, l bytes.Buffer
 	r := newReport(&o, &l)
-	require.NoError(t, r.read(strings.NewReader(lines)))
+	require.NoError(t, r.read(strings.NewReader(lines), ""))
 	err = r.end()
 	return o.String(), l.String(), err
 }
@@ -72,9 +72,35 @@ func TestQuiet(t *testing.T) {
 	r := newReport(&out, &log)
 	r.stalled = func() []string { return []string{"a thread waits"} }
 	now := time.Now()
-	r.add(event{Action: "run", Package: "m/a", Test: "TestLong"}, now)
+	r.add(event{Action: "run", Package: "m/a", Test: "TestLong"}, "", now)
 	r.tick(now.Add(quiet / 2))
 	require.Empty(t, out.String())
 	r.tick(now.Add(2 * quiet))
 	require.Equal(t, "...   m/a TestLong, for 60 s\n      a thread waits\n", out.String())
+}
+
+// TestParts: a package runs in two parts at the same time; what one says and how it ends is not taken for the other's.
+func TestParts(t *testing.T) {
+	var out, log bytes.Buffer
+	r := newReport(&out, &log)
+	now := time.Now()
+	for _, part := range []string{"(one)", "(two)"} {
+		r.add(event{Action: "run", Package: "m/a", Test: "TestX"}, part, now)
+		r.add(event{Action: "output", Package: "m/a", Test: "TestX", Output: "    a_test.go:3: " + part + "\n"}, part, now)
+	}
+	r.add(event{Action: "fail", Package: "m/a", Test: "TestX"}, "(one)", now)
+	r.add(event{Action: "fail", Package: "m/a"}, "(one)", now)
+	require.Equal(t, "    a_test.go:3: (one)\nFAIL  m/a (one)  0.0 s\n", out.String())
+	require.Len(t, r.running, 1)
+	r.add(event{Action: "pass", Package: "m/a", Test: "TestX"}, "(two)", now)
+	r.add(event{Action: "pass", Package: "m/a", Elapsed: 2}, "(two)", now)
+	require.Error(t, r.end())
+	require.Contains(t, out.String(), "ok    m/a (two)  2.0 s\n")
+	require.Contains(t, out.String(), "m/a (one) TestX\n")
+	require.NotContains(t, out.String(), "m/a (two) TestX\n")
+}
+
+// TestBegin: the packages that take long are the first, and no package is lost.
+func TestBegin(t *testing.T) {
+	require.Equal(t, []string{"c", "b", "a", "d"}, begin([]string{"a", "b", "c", "d"}, []string{"c", "x", "b"}))
 }
