@@ -20,10 +20,10 @@ RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespa
 RACE_SOME := ./cmd/lanefs
 RACE_TESTS := ^Test(Crowd|Foreground|KilledDaemon|LanesOfBothKinds|MountTwice|OneVolumeOneWriter|Prometheus|Raw|Remount|Run|SeveralGPUs|Signals|Top|Trace|UmountBusy|VRAM|VRAMKilled|VRAMSockets)$$
 
-# Of the journal's tests, the long ones in which one goroutine changes a volume after another, or a kernel does: without the detector, which
-# makes them take six times as long. make race has them with it.
-RACE_LESS := ./fs/ext4/jbd2
-RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOurs|ShutdownKernel|FastCommits)$$
+# Of the journal's tests, the long ones in which one goroutine changes a volume after another, or a kernel does, and one that maps ten
+# thousand files: without the detector, which makes them take six times as long. make race has the journal's with it.
+RACE_LESS := ./fs/ext4/jbd2 ./fs/share
+RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOurs|ShutdownKernel|FastCommits|ManyRegistered)$$
 
 # What takes longest begins first, so that it is not what the rest has ended long before.
 FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs/ext4/jbd2 ./fs/share ./nvmeq/engine
@@ -31,8 +31,8 @@ FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
-# What the transport has no part in.
-NOT_TWICE := ^Test(Array|Bench.*|Check.*|ForeignFileSystem|GPUFails|HIPShare|KilledWhileItWaitsForItself|Prometheus|Prove.*|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU)$$
+# What the transport has no part in, and what names a transport itself.
+NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestPosix$$/^io_uring
 
 .PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build

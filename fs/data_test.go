@@ -38,7 +38,11 @@ func TestModel(t *testing.T) {
 			}
 			var want []byte
 			buf := aligned(3 << 20)
-			for step := range 200 {
+			steps := 200
+			if raced {
+				steps = 80
+			}
+			for step := range steps {
 				off := rng.Intn(5<<20/unit) * unit
 				n := (1 + rng.Intn(len(buf)/unit)) * unit
 				if step%3 != 0 {

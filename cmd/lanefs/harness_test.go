@@ -52,7 +52,11 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if shimDir != "" {
+		os.RemoveAll(shimDir)
+	}
+	os.Exit(code)
 }
 
 // place is a directory for one test: images, mount points, a runtime directory of its own, and reports of races.

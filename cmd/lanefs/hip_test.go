@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,9 +22,37 @@ func newHIPPlace(t *testing.T, version string, env ...string) *place {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
 	p := newPlace(t)
-	require.NoError(t, rocm.Build(cc, "cpu", version, p.mkdir("rocm")))
+	require.NoError(t, os.Symlink(shim(t, cc, version), p.path("rocm")))
 	p.env = append(append(p.env, "LD_LIBRARY_PATH="+p.path("rocm"), "CUDA_VISIBLE_DEVICES=-1"), env...)
 	return p
+}
+
+// shims are the stand-ins for ROCm that tests have built, by version: folders below shimDir, which TestMain removes.
+var (
+	shims   = map[string]string{}
+	shimsMu sync.Mutex
+	shimDir string // protected by shimsMu, as shims
+)
+
+// shim is the folder of the stand-in for a version of ROCm, built once: the compiler takes a second.
+func shim(t *testing.T, cc, version string) string {
+	t.Helper()
+	shimsMu.Lock()
+	defer shimsMu.Unlock()
+	if dir := shims[version]; dir != "" {
+		return dir
+	}
+	if shimDir == "" {
+		var err error
+		shimDir, err = os.MkdirTemp("", "lanefs-shims-")
+		require.NoError(t, err)
+		require.NoError(t, os.Chmod(shimDir, 0o755)) // daemons of other users load it
+	}
+	dir := filepath.Join(shimDir, "rocm"+version)
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	require.NoError(t, rocm.Build(cc, "cpu", version, dir))
+	shims[version] = dir
+	return dir
 }
 
 // daemonLog is what the daemon of a mount with -o log=… has said.

@@ -132,7 +132,7 @@ func TestFinds(t *testing.T) {
 			}
 			require.NotNil(t, f, "the sabotage was not found")
 			tries := 0
-			short := Shrink(f, func() bool { tries++; return tries <= 12 })
+			short := Shrink(f, func() bool { tries++; return tries <= 7 })
 			t.Log(short.Report())
 			require.Equal(t, k.stage, short.Stage)
 			require.Equal(t, f.signature(), short.signature())
