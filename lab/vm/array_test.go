@@ -45,6 +45,7 @@ func dropCaches(t *testing.T, dev string) {
 // TestArrayOfKernel has the kernel make arrays, over loop devices, and writes on each side what the other must read at the same place. What it
 // logs as GOLDEN, with LANEFS_LAB_RUN=TestArrayOfKernel, is blockdev/md/testdata/kernel.txt.
 func TestArrayOfKernel(t *testing.T) {
+	skipOthers(t, 1)
 	const page = 4096
 	for _, c := range []struct {
 		name, level string

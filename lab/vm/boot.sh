@@ -3,6 +3,7 @@
 # and the signal by which QEMU itself ended, which is no verdict on the tests. LOG gets the guest's output.
 # LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests, LANEFS_LAB_TIMEOUT is the tests'
 # limit in seconds: far more than an idle machine needs, since emulation beside other work is several times slower.
+# LANEFS_LAB_SHARED=1 says that the tests run on another kernel, too, and that the two share some of them.
 # QEMU ends with this shell, however that ends.
 set -euo pipefail
 kernel=$1 initramfs=$2 log=$3 mode=${4:-test}
@@ -72,7 +73,7 @@ fi
 # The tests end by their own deadline; QEMU gets a little more, for the boot and for a guest that hangs.
 set +e # for QEMU's exit status
 setpriv --pdeathsig TERM timeout --kill-after=10 $((limit + 120)) "${tied[@]}" qemu-system-x86_64 "${args[@]}" \
-	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.} lab.full=$full" -serial stdio </dev/null 2>&1 |
+	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.} lab.full=$full lab.shared=${LANEFS_LAB_SHARED:-0}" -serial stdio </dev/null 2>&1 |
 	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go'
 status=${PIPESTATUS[0]}
 set -e

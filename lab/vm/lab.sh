@@ -4,8 +4,8 @@
 #
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
-#   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab by default)
-#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits, and power cuts by QEMU's record
+#   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab by default), with all of what the halves share otherwise
+#   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits, on both kernels, and power cuts by QEMU's record
 #   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
 #   LANEFS_LAB_MISSING=skip
 #                         skip, with a message, what cannot be had (QEMU, a kernel) or makes QEMU itself crash each time;
@@ -126,6 +126,8 @@ case $which in
 '' | lab | stock) ;;
 *) echo "lab: LANEFS_LAB_KERNEL=$which: want lab or stock" >&2; exit 1 ;;
 esac
+# Both kernels share the tests that are the same work on both (skipOthers in matrix_test.go), unless one of them is chosen.
+if [ "$mode" = test ] && [ -z "$which" ]; then export LANEFS_LAB_SHARED=1; fi
 status=0 proved= skipped= second=
 if [ "$which" != stock ]; then
 	if had "$here/kernel.sh"; then

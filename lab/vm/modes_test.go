@@ -100,13 +100,21 @@ func oneMode(t *testing.T, mode controller.MemoryMode, n int) {
 	require.True(t, bytes.Equal(want, in.Bytes()[:n]), "what was read is not what was written")
 
 	// Queues and data are in the BAR exactly if the mode puts them there.
-	times := bytes.Count(bar, want)
+	used := stretches(bar)
+	times := 0
+	for _, b := range used {
+		times += bytes.Count(b, want)
+	}
 	if mode&controller.ModeData != 0 {
 		require.Equal(t, 2, times, "the buffer written from and the one read into are both in the BAR")
 	} else {
 		require.Zero(t, times, "data in the BAR that should be in host memory")
 	}
-	sqes, cqes := queueEntries(bar)
+	var sqes, cqes int
+	for _, b := range used {
+		s, c := queueEntries(b)
+		sqes, cqes = sqes+s, cqes+c
+	}
 	require.Equal(t, mode&controller.ModeSQ != 0, sqes > 0, "%d submission entries in the BAR", sqes)
 	require.Equal(t, mode&controller.ModeCQ != 0, cqes > 0, "%d completion entries in the BAR", cqes)
 
@@ -114,6 +122,32 @@ func oneMode(t *testing.T, mode controller.MemoryMode, n int) {
 	out.Release()
 	require.NoError(t, d.Close())
 	require.NoError(t, e.Close())
+}
+
+// stretches are the parts of b, in whole pages, that hold more than zeroes. An emulated CPU takes seconds to look for anything in all of it.
+func stretches(b []byte) (out [][]byte) {
+	var zero [4096]byte
+	begin := -1
+	for off := 0; off <= len(b); off += len(zero) {
+		used := off < len(b) && !bytes.Equal(b[off:off+len(zero)], zero[:])
+		if used && begin < 0 {
+			begin = off
+		} else if !used && begin >= 0 {
+			out, begin = append(out, b[begin:off]), -1
+		}
+	}
+	return out
+}
+
+// TestStretches: what is not zero is all there, what is zero is not.
+func TestStretches(t *testing.T) {
+	b := make([]byte, 6*4096)
+	require.Empty(t, stretches(b))
+	b[4095], b[4096], b[len(b)-1] = 1, 2, 3
+	got := stretches(b)
+	require.Len(t, got, 2)
+	require.Equal(t, [2]int{2 * 4096, 4096}, [2]int{len(got[0]), len(got[1])})
+	require.Equal(t, [3]byte{1, 2, 3}, [3]byte{got[0][4095], got[0][4096], got[1][4095]})
 }
 
 // queueEntries counts what looks like this test's submission and completion entries: reads and writes of namespace 1 with
