@@ -15,13 +15,13 @@ import (
 // TestCampaign is a short campaign: the same first seeds every time, then fresh ones. A long one is make fault-test.
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "debugfs", "e2fsck")
-	c := Campaign{Kinds: 3, Dir: drive.Memory(), Logf: t.Logf, Kernel: 0.1, LaneFS: 0.2, Most: 30, Windows: 10}
+	c := Campaign{Kinds: 3, Dir: drive.Memory(), Logf: t.Logf, Kernel: 0.2, LaneFS: 0.2, Most: 30, Windows: 10}
 	why := image.KernelMissing()
 	if why != "" {
 		c.Kernel = 0
 	}
-	long, short := 20*time.Second, 4*time.Second
-	faults := 0
+	long, short := 10*time.Second, 4*time.Second
+	faults, recovered := 0, 0
 	for _, seed := range []uint64{1, disktest.FreshSeed()} {
 		c.Seed, c.Time = seed, long
 		if testing.Short() {
@@ -35,8 +35,9 @@ func TestCampaign(t *testing.T) {
 			t.Errorf("%v", &s.Kinds[i])
 		}
 		faults += s.Faults
-		require.True(t, c.Kernel == 0 || testing.Short() || s.Kernel > 0, "the kernel recovered none")
+		recovered += s.Kernel
 	}
+	require.True(t, c.Kernel == 0 || testing.Short() || recovered > 0, "the kernel recovered none")
 	require.NotZero(t, faults, "no fault hit anything")
 	t.Run("kernel", func(t *testing.T) {
 		if why != "" {

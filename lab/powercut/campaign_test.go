@@ -16,7 +16,7 @@ import (
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "e2fsck")
 	why := image.KernelMissing()
-	c := Campaign{Fresh: disktest.FreshSeed(), Time: 45 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
+	c := Campaign{Fresh: disktest.FreshSeed(), Time: 25 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
 		Kernel: why == "", Dir: drive.Memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
 	for i := range Layouts {
 		c.Seeds = append(c.Seeds, uint64(i+1))
