@@ -12,15 +12,18 @@ import (
 //
 // So a thread to which requests come quickly keeps its processor while it waits (keeper): for the runtime it runs. Then the monitor has nothing to do, and
 // sleeps for 10 ms at a time. When the runtime needs the thread, to stop the world or since it has run for 10 ms without a break, it sends
-// it a signal. That ends the wait, and the thread waits as usual until requests are quick again.
+// it a signal. That ends the wait, and the thread begins another. A keeper stays one until no request has come for keepWait. It has missed some
+// signals by then, at a cost far below that of the monitor's search, which each thread that gives its processor back sets off: a program that the
+// scheduler moves to another CPU, or that waits for something else, comes back within that time.
 //
 // While they wait, keepers' processors are of no use to others. So there are no more keepers than Options.Keepers, and whoever sets that has the
 // runtime have as many processors more.
 
 const (
-	quickWait    = time.Millisecond // the longest wait that makes a thread a keeper, or lets it stay one
-	quickEnough  = 32               // quick waits in a row that make a thread one
-	processorsOf = 2                // keepers of a CPU: what a program waits for, and what the kernel sends beside it
+	quickWait    = time.Millisecond       // the longest wait that makes a thread a keeper
+	quickEnough  = 32                     // quick waits in a row that make a thread one
+	keepWait     = 100 * time.Millisecond // the longest wait that lets it stay one
+	processorsOf = 2                      // keepers of a CPU: what a program waits for, and what the kernel sends beside it
 )
 
 // DefaultKeepers is how many keepers there should be on a machine with so many CPUs, 0 if the runtime sends no signals to threads that are to stop.
@@ -29,6 +32,12 @@ func DefaultKeepers(cpus int) int {
 		return 0
 	}
 	return min(processorsOf*cpus, 16)
+}
+
+// waits is what a server notes of its waits.
+type waits struct {
+	quick  int           // quick ones in a row, quickEnough at most
+	waited time.Duration // since the last request
 }
 
 // wait returns when a completion may be there.
@@ -40,12 +49,26 @@ func (s *server) wait() (err error) {
 	} else {
 		err = s.ring.Enter(true)
 	}
-	if s.ring.Ready() && time.Since(start) < quickWait {
-		s.quick++
-	} else {
-		s.quick = 0
-	}
+	s.count(time.Since(start), s.ring.Ready())
 	return err
+}
+
+// count takes note of a wait, of which a signal may have been the end.
+func (w *waits) count(d time.Duration, ready bool) {
+	w.waited += d
+	most := quickWait
+	if w.quick >= quickEnough {
+		most = keepWait
+	}
+	switch {
+	case w.waited >= most:
+		w.quick = 0
+	case ready:
+		w.quick = min(w.quick+1, quickEnough)
+	}
+	if ready {
+		w.waited = 0
+	}
 }
 
 // keep makes the calling thread a keeper if there can be one more.

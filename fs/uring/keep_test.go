@@ -50,3 +50,30 @@ func TestNoKeepers(t *testing.T) {
 	t.Setenv("GODEBUG", "gctrace=0,asyncpreemptoff=1")
 	require.Zero(t, uring.DefaultKeepers(2))
 }
+
+// TestWhoKeeps: 32 quick waits in a row make a keeper. Waits of less than 100 ms leave it one, however many signals cut them; after 100 ms without a
+// request it is none.
+func TestWhoKeeps(t *testing.T) {
+	var w uring.Waits
+	quick := func() {
+		for k := range 32 {
+			require.Equal(t, k == 31, w.Count(100*time.Microsecond, true), "wait %d", k)
+		}
+	}
+	for range 31 {
+		w.Count(0, true)
+	}
+	require.False(t, w.Count(time.Millisecond, true), "a slow wait begins the row again")
+	quick()
+	require.True(t, w.Count(90*time.Millisecond, true))
+	for range 9 {
+		require.True(t, w.Count(10*time.Millisecond, false), "the signal of the runtime's monitor")
+	}
+	require.True(t, w.Count(9*time.Millisecond, true))
+	for k := range 10 {
+		require.Equal(t, k < 9, w.Count(10*time.Millisecond, false))
+	}
+	require.False(t, w.Count(0, true))
+	w = uring.Waits{}
+	quick()
+}

@@ -22,8 +22,8 @@ type server struct {
 	request request
 	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free    []func()
-	quick   int  // waits in a row that were quick: see keep.go
-	keep    bool // the kernel may still use the entry: its memory is left
+	waits
+	keep bool // the kernel may still use the entry: its memory is left
 
 	in  [3][]byte // of the request: its header, the operation's, its payload
 	out [2][]byte
