@@ -8,7 +8,7 @@ import "sync"
 //   - blocks that only this operation may change, from a copy of the whole block: Save, before the first change;
 //   - new blocks, which leave the transaction: Created;
 //   - its own part of blocks that other handles change meanwhile, such as a bit of a bitmap: DirtyShared, and a function
-//     given to OnUndo that makes the opposite change in memory.
+//     given to OnUndo that makes the opposite change in memory, or for a part that nobody else changes a copy: SavePart.
 //
 // A change that was announced in none of these ways can't be taken back, and Undo says so.
 
@@ -16,11 +16,20 @@ import "sync"
 type undoStep struct {
 	f     func()  // nil: restore image, or take a new block out
 	buf   *Buffer // referenced, where it is not nil
-	image *[]byte // of buf before the first change; nil for a new block
+	image *[]byte // of buf, or of the part of need, before the first change; nil for a new block
 	need  *Buffer // referenced, where it is not nil: what f needs in memory, or that of the next step
+	part  Part    // of need; nil if image is that of buf
+	off   int     // of the part in need
 }
 
-var images = sync.Pool{New: func() any { return new([]byte) }}
+// Part hears that Undo has put a part of a block back. The block's lock is held.
+type Part interface{ PutBack(part []byte) }
+
+// images and parts are memory for whole blocks and for parts of them.
+var (
+	images = sync.Pool{New: func() any { return new([]byte) }}
+	parts  = sync.Pool{New: func() any { return new([]byte) }}
+)
 
 // undoMemory is what a handle notes for Undo. It is used again, for most operations change some ten blocks.
 type undoMemory struct {
@@ -93,6 +102,17 @@ func (h *Handle) OnUndo(f func(), bufs ...*Buffer) {
 	u.steps = append(u.steps, s)
 }
 
+// SavePart keeps a copy of n bytes of b from off on, for Undo: a part that no other operation changes until the handle has ended, but for
+// what p then puts right. Each call has a copy of its own.
+func (h *Handle) SavePart(b *Buffer, off, n int, p Part) {
+	h.live()
+	image := parts.Get().(*[]byte)
+	*image = append((*image)[:0], b.data[off:off+n]...)
+	b.ref()
+	u := h.notes()
+	u.steps = append(u.steps, undoStep{image: image, need: b, part: p, off: off})
+}
+
 // DirtyShared is Dirty for a block that other handles change at the same time, each a part of its own. The caller takes
 // the change back by OnUndo, or may leave it as it is.
 func (h *Handle) DirtyShared(b *Buffer) { h.dirty(b) }
@@ -109,6 +129,13 @@ func (h *Handle) Undo() bool {
 		switch {
 		case s.f != nil:
 			s.f()
+		case s.part != nil:
+			s.need.Lock()
+			b := s.need.data[s.off : s.off+len(*s.image)]
+			copy(b, *s.image)
+			s.part.PutBack(b)
+			h.DirtyShared(s.need)
+			s.need.Unlock()
 		case s.image != nil:
 			s.buf.Lock()
 			copy(s.buf.data, *s.image)
@@ -139,7 +166,10 @@ func (h *Handle) takeOut(b *Buffer) {
 
 // release frees what a step holds.
 func (h *Handle) release(s undoStep) {
-	if s.image != nil {
+	switch {
+	case s.part != nil:
+		parts.Put(s.image)
+	case s.image != nil:
 		images.Put(s.image)
 	}
 	if s.buf != nil {

@@ -28,14 +28,19 @@ type dirStore struct {
 func (s dirStore) Blocks() uint32 { return uint32(s.i.Disk.Size >> s.i.FS.BlockBits) }
 
 func (s dirStore) Get(lblk uint32) (dir.Block, error) {
-	x, err := contents.At(s.i, lblk)
-	if err != nil {
-		return nil, err
+	b := s.i.DirMap.Get(lblk)
+	if b == 0 {
+		x, err := contents.At(s.i, lblk)
+		if err != nil {
+			return nil, err
+		}
+		if x.Hole() || x.Unwritten {
+			return nil, disk.Corrupt(volume.InodeName(s.i.Ino()), "block %d of the directory is a hole", lblk)
+		}
+		b = x.Pblk
+		s.i.DirMap.Note(lblk, s.Blocks(), b)
 	}
-	if x.Hole() || x.Unwritten {
-		return nil, disk.Corrupt(volume.InodeName(s.i.Ino()), "block %d of the directory is a hole", lblk)
-	}
-	buf, err := s.i.FS.Cache.Get(x.Pblk)
+	buf, err := s.i.FS.Cache.Get(b)
 	if err != nil {
 		return nil, err
 	}

@@ -153,6 +153,7 @@ func (f *fastCommits) empty(i *volume.Inode, isDir bool) error {
 	}
 	delete(f.dirs, i)
 	i.Layout.Store(nil)
+	i.DirMap.Forget()
 	if err := f.v.Alloc.FreeInode(f.o.Handle, i.Ino(), i.Disk.IsDir()); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type Inode struct {
 	Shortens bool // the size was set, but blocks past it are still mapped, see contents
 
 	Layout     atomic.Pointer[dir.Dir] // how a directory's blocks are read; nil until that is known
+	DirMap     DirMap                  // where a directory's blocks are, as far as that is known
 	Damaged    atomic.Pointer[error]   // what is wrong with the directory's index, if that was met
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
@@ -46,13 +47,19 @@ type Inode struct {
 
 // Slot is where the inode lies in the inode table.
 func (i *Inode) Slot() (*jbd2.Buffer, []byte, error) {
-	sb := i.FS.Super
-	group, block, off := sb.InodeLocation(i.ino)
-	buf, err := i.FS.Cache.Get(disk.Block(i.FS.Alloc.InodeTable(group)) + disk.Block(block))
+	buf, off, err := i.slotAt()
 	if err != nil {
 		return nil, nil, err
 	}
-	return buf, buf.Data()[off : off+int(sb.InodeSize) : off+int(sb.InodeSize)], nil
+	end := off + int(i.FS.Super.InodeSize)
+	return buf, buf.Data()[off:end:end], nil
+}
+
+// slotAt is Slot that says where in the block the slot begins.
+func (i *Inode) slotAt() (*jbd2.Buffer, int, error) {
+	group, block, off := i.FS.Super.InodeLocation(i.ino)
+	buf, err := i.FS.Cache.Get(disk.Block(i.FS.Alloc.InodeTable(group)) + disk.Block(block))
+	return buf, off, err
 }
 
 func (i *Inode) load() error {

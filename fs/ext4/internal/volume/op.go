@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"sync"
@@ -214,6 +213,7 @@ func (i *Inode) keep() kept {
 
 func (i *Inode) putBack(k *kept) {
 	i.Disk, i.Changed, i.CleanEnd, i.Shortens = k.d, k.changed, k.cleanEnd, k.shortens
+	i.DirMap.Forget() // of blocks that were added
 	if k.access != 0 {
 		i.AccessTime.CompareAndSwap(0, k.access)
 	}
@@ -221,24 +221,25 @@ func (i *Inode) putBack(k *kept) {
 
 // ChangeSlot has f change the inode's slot of the inode table, of which other operations change i_dtime alone.
 func (o *Op) ChangeSlot(i *Inode, f func(slot []byte)) error {
-	buf, slot, err := i.Slot()
+	buf, off, err := i.slotAt()
 	if err != nil {
 		return err
 	}
 	defer buf.Put()
-	h, old := o.Handle, bytes.Clone(slot)
-	h.OnUndo(func() {
-		buf.Lock()
-		defer buf.Unlock()
-		copy(slot, old)
-		if i.nextOrphan.Load() >= 0 {
-			i.linkOrphan(slot) // it may have another successor by now
-		}
-		h.DirtyShared(buf)
-	}, buf)
+	n := int(i.FS.Super.InodeSize)
+	o.Handle.SavePart(buf, off, n, (*slotPart)(i))
 	buf.Lock()
-	f(slot)
-	h.DirtyShared(buf)
+	f(buf.Data()[off : off+n : off+n])
+	o.Handle.DirtyShared(buf)
 	buf.Unlock()
 	return nil
+}
+
+// slotPart is an inode's slot, which an operation has put back.
+type slotPart Inode
+
+func (s *slotPart) PutBack(slot []byte) {
+	if i := (*Inode)(s); i.nextOrphan.Load() >= 0 {
+		i.linkOrphan(slot) // it may have another successor by now
+	}
 }
