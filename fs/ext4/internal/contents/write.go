@@ -17,7 +17,7 @@ import (
 //
 //  1. the bytes are copied once, into a pinned buffer of whole blocks, before any lock (in parallel); those that begin a
 //     Payload and a block stay where they are
-//  2. blocks that are written in part are completed: read where they have content, zeroed where not
+//  2. blocks that are written in part are completed: read where they have content, or copied if there is a copy, zeroed where not
 //  3a. nothing to allocate: straight to the blocks, under Mu shared when only whole blocks are written (in parallel)
 //  3b. else under Mu and a handle: allocate, write the data, then insert the extents, so that the transaction that
 //      makes blocks reachable never commits before their bytes are on the device
@@ -113,7 +113,7 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 	}
 	l := s.first
 	err = i.FS.Change(s.may, func(o *volume.Op) error {
-		o.Lock(i)
+		o.LockToWrite(i)
 		return write(i, o, s, &l)
 	})
 	if err == nil && s.cut {
@@ -155,6 +155,7 @@ func timesFresh(i *volume.Inode, now time.Time) bool {
 
 // overwrite writes blocks that are all allocated. It reports false when one is not. Mu is held.
 func overwrite(i *volume.Inode, s *stage) (bool, error) {
+	i.FS.LastBlocks.Drop(i)
 	w := look(i, s.first, s.last+1)
 	defer w.done()
 	for w.next() {
@@ -188,18 +189,25 @@ func write(i *volume.Inode, o *volume.Op, s *stage, l *uint32) error {
 		return err
 	}
 	if s.off > int64(i.Disk.Size) {
+		i.FS.LastBlocks.Drop(i)
 		if err := cleanTail(i, o); err != nil {
 			return err
 		}
 	}
-	if err := complete(i, s); err != nil {
+	goesOn := s.skip() != 0 || s.off > 0 && s.off == int64(i.Disk.Size)
+	err := complete(i, s)
+	i.FS.LastBlocks.Drop(i)
+	if err != nil {
 		return err
 	}
 	for *l <= s.last {
-		var err error
 		if *l, err = writeSome(i, o, s, *l); err != nil {
 			return err
 		}
+	}
+	if goesOn && s.tail() != 0 {
+		at := s.at(s.last)
+		i.FS.LastBlocks.Keep(i, s.last, s.buf.Bytes()[at:at+s.bs])
 	}
 	return nil
 }
@@ -215,8 +223,10 @@ func complete(i *volume.Inode, s *stage) error {
 			clear(blk)
 			return nil
 		}
-		if err := readBlocks(i, s.buf, s.at(l), l, 1); err != nil {
-			return err
+		if !i.FS.LastBlocks.Copy(i, l, blk) {
+			if err := readBlocks(i, s.buf, s.at(l), l, 1); err != nil {
+				return err
+			}
 		}
 		if start+int64(s.bs) > size {
 			clear(blk[size-start:])

@@ -37,6 +37,7 @@ func overwriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 		i.Mu.RUnlock()
 		return 0
 	}
+	i.FS.LastBlocks.Drop(i)
 	p := newPlanner(i)
 	for k := range ts {
 		t := &ts[k]

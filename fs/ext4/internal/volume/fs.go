@@ -33,6 +33,7 @@ type FS struct {
 	Logged bool                               // commits go to the log: a power cut leaves a volume that recovers
 	end    func(i *Inode, deleted bool) error // see New
 
+	LastBlocks  LastBlocks // of files that are written in small pieces
 	XattrFormat *xattr.Format
 	sharedXattr sync.Mutex // protects the reference counts of attribute blocks; taken under a handle
 

@@ -60,11 +60,17 @@ var ops = sync.Pool{New: func() any { return new(Op) }}
 
 // Lock takes the inode's lock for writing, until the operation ends.
 func (o *Op) Lock(i *Inode) {
+	o.LockToWrite(i)
+	o.FS.LastBlocks.Drop(i)
+}
+
+// LockToWrite is Lock for a write to the file, which may go on with FS.LastBlocks and drops it when it writes.
+func (o *Op) LockToWrite(i *Inode) {
 	i.Mu.Lock()
 	o.locked(i)
 }
 
-// tryLock is Lock that does not wait: it reports false if the inode's lock is taken.
+// tryLock is LockToWrite that does not wait: it reports false if the inode's lock is taken. Its callers change times.
 func (o *Op) tryLock(i *Inode) bool {
 	if !i.Mu.TryLock() {
 		return false
