@@ -106,12 +106,12 @@ var needless = map[string]struct{ with, reason string }{
 	"take: atomic_store(word(r, CQ_HEAD), head + n);":                    {reason: "an entry is used again only after the client has submitted more, which says it too"},
 }
 
-// testPlanted plants mistakes, each of which must be found.
+// testPlanted plants mistakes, each of which must be found. make test takes the first, and sees that the others still fit the sources.
 func (m model) testPlanted(t *testing.T) {
 	for i, c := range []struct{ name, file, right, wrong, finds string }{
 		{"the SQ's doorbell before the SQE", "post.h", "\ttake_cids<T>(lane, n - bad, cids);", "\ttake_cids<T>(lane, n - bad, cids);\n\t{\n\t\tuint32_t tail = lane->sq_tail;\n\t\tadvance(&tail, n - bad, lane->sq_size);\n\t\trelease();\n\t\tstore(at<uint32_t>(lane->sq_doorbell), tail);\n\t}", "data race"},
 		{"a result's seq before the result", "answer.h", "\tstore(r + 1, slot_word", "\tstore((uint32_t *)r, seq);\n\tstore(r + 1, slot_word", "."},
-		{"the SQ's doorbell before the release", "step.h", "\t\trelease();\n\tif (posted)\n\t\tring_sq<T>(lane);", "\t\t;\n\tif (posted)\n\t\tring_sq<T>(lane);\n\trelease();", "data race"},
+		{"the SQ's doorbell before the release", "step.h", "\t\trelease();\n\ttrace.released = stamp<T>();\n\tif (posted)\n\t\tring_sq<T>(lane);", "\t\t;\n\tif (posted)\n\t\tring_sq<T>(lane);\n\trelease();", "data race"},
 		{"the same phase after the queue's end", "nvme_qp.h", "\t\tq->cq_phase ^= 1;", "\t\t;", "."},
 		{"the CQ's doorbell is not rung", "step.h", "\t\tring_cq<T>(lane);", "\t\t;", "nobody goes on"},
 		{"no look at the phase", "nvme_qp.h", "return phase(dw23) == q->cq_phase;", "return (uint32_t)(dw23 >> 32) != 0;", "."},
@@ -123,9 +123,6 @@ func (m model) testPlanted(t *testing.T) {
 		{"the client's index before the entry", "ring.c", "\tfor (unsigned i = 0; i < n; i++)\n\t\tring[(tail + i) & (r->entries - 1)] = q[i];\n\tatomic_store(word(r, SQ_TAIL), tail + n); /* after the entries */", "\tatomic_store(word(r, SQ_TAIL), tail + n);\n\tfor (unsigned i = 0; i < n; i++)\n\t\tring[(tail + i) & (r->entries - 1)] = q[i];", "data race"},
 		{"the client sleeps without a last look", "ring.c", "\t\tif ((got = take(r, c, n)))\n\t\t\treturn (int)got;\n\t\tif (ended)", "\t\tif (ended)", "nobody goes on"},
 	} {
-		if i > 0 && !modelAll {
-			break
-		}
 		t.Run(c.name, func(t *testing.T) {
 			program, flag := "lane", "-DENGINE="
 			dir := t.TempDir()
@@ -135,14 +132,19 @@ func (m model) testPlanted(t *testing.T) {
 				require.NoError(t, err)
 				sources = append(sources, names...)
 			}
+			planted := 0
 			for _, name := range sources {
 				b, err := os.ReadFile(name)
 				require.NoError(t, err)
 				if filepath.Base(name) == c.file {
-					require.Equal(t, 1, strings.Count(string(b), c.right), "%q in %s", c.right, name)
+					planted += strings.Count(string(b), c.right)
 					b = []byte(strings.Replace(string(b), c.right, c.wrong, 1))
 				}
 				require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), b, 0o600))
+			}
+			require.Equal(t, 1, planted, "%q in %s", c.right, c.file)
+			if i > 0 && !modelAll {
+				return
 			}
 			flag += fmt.Sprintf("%q", filepath.Join(dir, "engine.hip"))
 			if c.file == "ring.c" {
