@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -209,4 +211,36 @@ func TestFio(t *testing.T) {
 	j.Reads = 100
 	require.Contains(t, fioArgs("/dev/x", 0, mib, j), "--readonly")
 	require.Contains(t, fioArgs("/dev/a:b", 0, mib, j), `--filename=/dev/a\:b`)
+}
+
+// noKernels loads modules without kernels.
+type noKernels struct {
+	gpu.Runtime
+	loaded, closed int
+}
+
+type emptyModule struct {
+	gpu.Module
+	r *noKernels
+}
+
+func (r *noKernels) Load(image []byte) (gpu.Module, error) {
+	m, err := r.Runtime.Load(image)
+	r.loaded++
+	return emptyModule{m, r}, err
+}
+
+func (emptyModule) Function(name string) (gpu.Function, error) { return nil, errors.New("no " + name) }
+func (m emptyModule) Close() error                             { m.r.closed++; return m.Module.Close() }
+
+// TestNoKernels: without its kernels a run ends with an error, and leaves nothing loaded.
+func TestNoKernels(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	r := &noKernels{Runtime: rt}
+	_, err = openBlocks(r, 1)
+	require.ErrorContains(t, err, "no lanefs_")
+	require.Equal(t, 1, r.loaded)
+	require.Equal(t, 1, r.closed)
+	require.NoError(t, rt.Close())
 }

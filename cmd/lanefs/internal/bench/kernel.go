@@ -29,12 +29,12 @@ const (
 	launchTimeout = 30 * time.Second
 )
 
-func openBlocks(rt gpu.Runtime, seed uint64) (b *blocks, err error) {
+func openBlocks(rt gpu.Runtime, seed uint64) (_ *blocks, err error) {
 	image, err := traced.Image(rt.Facts().Arch)
 	if err != nil {
 		return nil, err
 	}
-	b = &blocks{seed: seed, wave: max(rt.Facts().WaveSize, 1), streams: make(chan gpu.Stream, mostStreams)}
+	b := &blocks{seed: seed, wave: max(rt.Facts().WaveSize, 1), streams: make(chan gpu.Stream, mostStreams)}
 	if rt.Facts().CallerDriven {
 		b.wave = 1
 	}
