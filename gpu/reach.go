@@ -19,7 +19,8 @@ type Keeper interface {
 	// Revoked is why other devices no longer reach the memory, nil while they do. A device that sends data there cannot tell: writes over
 	// PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1). It may be a system call.
 	Revoked() error
-	// Arrived makes what other devices have written visible to the memory's own kernels, and to the CPU where it has a view.
+	// Arrived makes what other devices have written visible to the memory's own kernels, and to the CPU where it has a view. So it does with
+	// what the CPU has written by that view.
 	Arrived() error
 }
 

@@ -78,26 +78,43 @@ func (m *Memory) Put(off int, p []byte) error {
 	if m.host == nil {
 		return m.mover.Write(m.mem, int64(off), p)
 	}
-	return guarded(func() { copy(m.host[off:], p) })
+	return m.store(func() { copy(m.host[off:], p) })
+}
+
+// store writes by the CPU. What goes into a GPU's memory by its BAR is seen by kernels once its keeper has been told.
+func (m *Memory) store(f func()) error {
+	if err := guarded(f); err != nil {
+		return err
+	}
+	if k := m.mem.Reach().Keeper; k != nil {
+		return k.Arrived()
+	}
+	return nil
 }
 
 // PutAll implements ext4.AllPutter. at are the offsets of what is in from.
 func (m *Memory) PutAll(at []int64, from [][]byte) error {
-	w, ok := m.mover.(allWriter)
-	if !ok || m.host != nil {
-		for i, p := range from {
-			if err := m.Put(int(at[i]), p); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	for i, p := range from {
 		if err := m.check(int(at[i]), len(p)); err != nil {
 			return err
 		}
 	}
-	return w.WriteAll(m.mem, at, from)
+	if m.host != nil {
+		return m.store(func() {
+			for i, p := range from {
+				copy(m.host[at[i]:], p)
+			}
+		})
+	}
+	if w, ok := m.mover.(allWriter); ok {
+		return w.WriteAll(m.mem, at, from)
+	}
+	for i, p := range from {
+		if err := m.Put(int(at[i]), p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Get copies len(p) bytes at off to p.
@@ -115,11 +132,11 @@ var zeroes [1 << 20]byte
 
 // Zero clears n bytes at off.
 func (m *Memory) Zero(off, n int) error {
-	if err := m.check(off, n); err != nil || m.zero.Load() {
+	if err := m.check(off, n); err != nil || n == 0 || m.zero.Load() {
 		return err
 	}
 	if m.host != nil {
-		return guarded(func() { clear(m.host[off : off+n]) })
+		return m.store(func() { clear(m.host[off : off+n]) })
 	}
 	for n > 0 {
 		part := min(n, len(zeroes))

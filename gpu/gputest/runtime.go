@@ -94,6 +94,9 @@ func testKinds(t *testing.T, d *device) {
 		if b := m.Host(); b != nil {
 			requirePattern(t, b[:size], uint64(kind))
 			words64(b)[size/8-1]++
+			if k := m.Reach().Keeper; k != nil {
+				require.NoError(t, k.Arrived())
+			}
 			require.Equal(t, uint64(1), d.wrongWords(m.Addr(), size/8, uint64(kind)), "the CPU's store to %s memory", kind)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 //  1. the CPU writes the entry into the admin queue
 //  2. a kernel stores to the admin doorbell in the BAR     device → controller
 //  3. the controller writes the data where PRP1 says       controller → device memory
-//  4. the CPU reaps the completion, and copies the data out of the device's memory
+//  4. the CPU reaps the completion, has what was written flushed, and copies the data out of the device's memory
 type DoorbellProof struct {
 	Doorbell gpu.Addr  // of the admin submission queue, as the kernel sees it
 	Data     gpu.Addr  // of the data, likewise
@@ -71,6 +71,11 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	}
 	if err := identifyByDoorbell(c, stream, ring, r); err != nil {
 		return r, err
+	}
+	if k := c.Keeper(r.IOVA); k != nil {
+		if err := k.Arrived(); err != nil {
+			return r, err
+		}
 	}
 	b, err := readBack(c, stream, data)
 	if err != nil {
