@@ -32,7 +32,7 @@ FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
 
 # What the transport has no part in, and what names a transport itself.
-NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestPosix$$/^io_uring
+NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestPosix$$/^io_uring
 
 .PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build

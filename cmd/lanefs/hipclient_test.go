@@ -56,7 +56,7 @@ func client(path string, in io.Reader, out io.Writer) (err error) {
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		answer, err := map[string]func() (string, error){
-			"map": c.mapFile, "scribble": c.scribble, "look": c.look, "ring": c.ring, "stage": c.stage, "close under a copy": c.closeUnderCopy,
+			"map": c.mapFile, "parts": c.mapParts, "scribble": c.scribble, "look": c.look, "ring": c.ring, "stage": c.stage, "close under a copy": c.closeUnderCopy,
 		}[lines.Text()]()
 		if err != nil {
 			return fmt.Errorf("%s: %w", lines.Text(), err)
@@ -88,6 +88,31 @@ func (c *hipClient) mapFile() (string, error) {
 	}
 	e, _ := c.buffer.Export()
 	return fmt.Sprintf("%s, %d bytes", e.Kind, c.buffer.Len()), nil
+}
+
+// mapParts maps parts of the file: bytes from odd offsets, which the daemon itself puts there, and as much as fills its memory, which comes
+// straight from the controller.
+func (c *hipClient) mapParts() (string, error) {
+	for _, part := range []struct{ off, n int64 }{{1, 1}, {4095, 1}, {0, 2 << 20}, {int64(len(c.content)) - 1, 1}} {
+		b, err := c.session.Map(c.f, part.off, part.n)
+		if err != nil {
+			return "", err
+		}
+		at, err := b.Import(c.rt)
+		if err != nil {
+			return "", err
+		}
+		if err := c.copy(c.host.Addr(), at, part.n); err != nil {
+			return "", err
+		}
+		if !bytes.Equal(c.host.Host()[:part.n], c.content[part.off:][:part.n]) {
+			return "", fmt.Errorf("%d bytes at %d are others in device memory", part.n, part.off)
+		}
+		if err := b.Close(); err != nil {
+			return "", err
+		}
+	}
+	return "ok", nil
 }
 
 // scribble does what no program should, and no GPU keeps one from.
@@ -192,15 +217,25 @@ func (c *hipClient) ring() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	do := func(op lanefs.Op, off int64) error {
-		q := &lanefs.Request{Op: op, File: file, Memory: memory, Off: off, MemOff: ringAt, Len: ringLen}
+	do := func(op lanefs.Op, off, at, n int64) error {
+		q := &lanefs.Request{Op: op, File: file, Memory: memory, Off: off, MemOff: at, Len: n}
 		ring.Start(q)
-		if err := q.Wait(); err != nil || q.N != ringLen {
-			return fmt.Errorf("%d of %d bytes: %w", q.N, ringLen, errors.Join(err, io.ErrShortWrite))
+		if err := q.Wait(); err != nil || q.N != n {
+			return fmt.Errorf("%d of %d bytes: %w", q.N, n, errors.Join(err, io.ErrShortWrite))
 		}
 		return nil
 	}
-	if err := do(lanefs.OpRead, ringFrom); err != nil {
+	// Whole blocks, which go straight to where they belong. What was there is in the device's caches, and no flush from before is under way.
+	if err := c.copy(c.host.Addr(), own.Addr()+4096, 1<<20); err != nil {
+		return "", err
+	}
+	if err := errors.Join(do(lanefs.OpRead, 8192, 4096, 1<<20), c.copy(c.host.Addr(), own.Addr()+4096, 1<<20)); err != nil {
+		return "", err
+	}
+	if !bytes.Equal(c.content[8192:8192+1<<20], c.host.Host()[:1<<20]) {
+		return "", errors.New("a ring's read of blocks has other bytes than the file")
+	}
+	if err := do(lanefs.OpRead, ringFrom, ringAt, ringLen); err != nil {
 		return "", err
 	}
 	if err := c.copy(c.host.Addr(), own.Addr()+ringAt, ringLen); err != nil {
@@ -209,7 +244,7 @@ func (c *hipClient) ring() (string, error) {
 	if !bytes.Equal(c.content[ringFrom:ringFrom+ringLen], c.host.Host()[:ringLen]) {
 		return "", errors.New("a ring's read has other bytes than the file")
 	}
-	if err := do(lanefs.OpWrite, ringTo); err != nil {
+	if err := do(lanefs.OpWrite, ringTo, ringAt, ringLen); err != nil {
 		return "", err
 	}
 	got := make([]byte, len(c.content))

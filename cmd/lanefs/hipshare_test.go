@@ -99,12 +99,13 @@ type clientProcess struct {
 	in   io.WriteCloser
 	out  *bufio.Reader
 	line string // of the last answer
+	errs bytes.Buffer
 }
 
 func (p *place) client(path string) *clientProcess {
 	p.t.Helper()
 	c := &clientProcess{t: p.t, cmd: exec.Command(p.bin)}
-	c.cmd.Env, c.cmd.Stderr = append(p.env[:len(p.env):len(p.env)], beClient+"="+path), os.Stderr
+	c.cmd.Env, c.cmd.Stderr = append(p.env[:len(p.env):len(p.env)], beClient+"="+path), io.MultiWriter(os.Stderr, &c.errs)
 	var err error
 	c.in, err = c.cmd.StdinPipe()
 	require.NoError(p.t, err)
@@ -126,6 +127,17 @@ func (c *clientProcess) ask(what string) string {
 	c.line, err = c.out.ReadString('\n')
 	require.NoError(c.t, err, "%s: %q", what, c.line)
 	return c.line
+}
+
+// fails wants the client to end with an error, and gives that.
+func (c *clientProcess) fails(what string) string {
+	c.t.Helper()
+	_, err := fmt.Fprintln(c.in, what)
+	require.NoError(c.t, err)
+	line, err := c.out.ReadString('\n')
+	require.Error(c.t, err, "%s: %q", what, line)
+	require.Error(c.t, c.cmd.Wait())
+	return c.errs.String()
 }
 
 func (c *clientProcess) end() {

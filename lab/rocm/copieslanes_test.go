@@ -16,6 +16,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest"
+	"github.com/lanefs/lanefs/lab/rocm"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -148,10 +149,6 @@ func hooked(t *testing.T, clang, file, right, wrong string) string {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(strings.Replace(string(b), right, wrong, 1)), 0o600))
 	}
 	image := filepath.Join(dir, "hooked.so")
-	out, err := exec.Command(clang, "--target=x86_64-unknown-linux-gnu", "--no-default-config", "-x", "c++", "-std=c++17", "-O1", "-fPIC", "-fno-builtin",
-		"-ffreestanding", "-nostdlibinc", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-shared", "-nostdlib", "-fuse-ld=lld", "-fsanitize=thread",
-		"-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-memintrinsics=0",
-		"-o", image, filepath.Join(dir, "engine.hip")).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, rocm.Hooked(clang, dir, image))
 	return image
 }

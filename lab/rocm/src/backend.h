@@ -26,8 +26,8 @@ struct facts {
  */
 typedef struct {
 	int refs;
-	size_t size;
-	uint64_t handle; /* the backend's */
+	size_t size, wanted; /* of size bytes; 0: all */
+	uint64_t handle;     /* the backend's */
 } phys;
 void phys_retain(phys *p);
 
@@ -44,6 +44,7 @@ int be_destroy(phys *p);
 int be_map(void *at, size_t n, phys *p);
 int be_access(void *at, size_t n);
 int be_unmap(void *at, size_t n);
+void *be_bar(phys *p, void *at); /* the CPU's address of what is mapped at `at` */
 /* A descriptor for memory that is mapped at `at` (NULL: nowhere), and the memory behind a descriptor, which the caller then has too. */
 int be_export(phys *p, void *at, size_t n, int *fd);
 int be_import(int fd, phys **p);

@@ -7,12 +7,14 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -91,12 +93,14 @@ int be_sync(void) {
 /*
  * ---- copies ----
  *
- * With LANEFS_SHIM_COPIES memory that was exported has two copies: what the GPU has of it in its L2, where kernels read and write, and what is
- * in memory, where a drive reads and writes by the descriptor. Bytes go from one to the other as on a GPU whose
- * L2 does not snoop:
+ * With LANEFS_SHIM_COPIES device memory has two copies, once it was exported or the CPU was told where it has it: what the GPU has of it in its
+ * L2, where kernels read and write, and what is in memory, where a drive reads and writes by the descriptor, and the CPU by the BAR, at
+ * an address of its own. Bytes go from one to the other as on a GPU whose L2 does not snoop:
  *
  *     to memory   when a kernel, a fill or a copy has ended: it writes L2 back
  *     to L2       when one begins, which invalidates L2; but what others wrote only if the host data path has been flushed since
+ *
+ * A kernel's is all of L2, a copy's and a fill's only the bytes that it moves.
  *
  * The flush is a store to a register, of which the next job takes notice. A resident kernel neither begins nor ends. What its fences and atomic
  * accesses do is seen of an image whose accesses are calls, as clang's -fsanitize=thread makes them; the calls are below:
@@ -106,20 +110,39 @@ int be_sync(void) {
  *     an atomic load       reads memory, past L2, but for bytes that are L2's own
  *     an atomic store      goes through to memory
  *
- * All else that a kernel reads and writes is L2's. A read of what L2 has, and memory has newer, is said once: a GPU may have it from either. With any other image queues in such memory do not work. With LANEFS_SHIM_COPIES=direct there is
- * no host data path between memory and L2, so that nothing has to be flushed.
+ * All else that a kernel reads and writes is L2's. A read of what L2 has, and memory has newer, is said once: a GPU may have it from either.
+ * With any other image queues in such memory do not work; LANEFS_SHIM_KERNELS names a file that is loaded in the place of every image. With
+ * LANEFS_SHIM_COPIES=direct there is no host data path between memory and L2, so that nothing has to be flushed; with LANEFS_SHIM_COPIES=deaf
+ * the register does nothing, as if nobody stored to it.
  *
- * Stores are found by comparison: one of the value that was there is none. Other programs that import the memory by the shim,
- * and the CPU at the address that kernels have, see L2's copy. What kernels of other programs write goes to memory with the next job here.
+ * Several processes have one GPU: LANEFS_SHIM_DEVICE names the file in which its register is. Copies are in the memory's memfd, one after the
+ * other: memory, L2, what has got through the host data path, and what L2 was when it was last the same as that; then a page of facts.
+ *
+ * Stores are found by comparison: one of the value that was there is none. What a drive or the CPU reads through the host data path is never
+ * stale, though AMD's may keep old bytes there, too.
  */
+
+struct device {
+	pthread_mutex_t lock; /* of all copies, in all processes */
+	uint64_t flushes;
+	uint32_t flush_register, ready;
+};
+
+struct facts_of_copies {
+	uint64_t flushes; /* device.flushes when memory last got through */
+	uint64_t n;       /* bytes that are compared; 0: there are no copies yet */
+};
 
 struct copies {
 	struct copies *next;
 	phys *p;
-	char *memory;  /* what others have; the descriptor's */
-	char *arrived; /* what has got through the host data path */
+	size_t n;      /* the facts' */
+	char *memory;  /* what others have: where the descriptor begins */
 	char *l2;      /* what kernels have */
-	char *clean;   /* what l2 was when it was last the same as memory */
+	char *arrived; /* what has got through the host data path */
+	char *clean;   /* what l2 was when it was last the same as arrived */
+	struct facts_of_copies *facts;
+	int touched; /* a resident kernel accesses it, so its fences concern it */
 };
 static struct copies *all_copies;
 
@@ -129,19 +152,65 @@ static struct range {
 	size_t n;
 	phys *p;
 	struct copies *c; /* NULL: p has none yet */
-} ranges[256];
+} ranges[4096];
 static unsigned all_ranges;
-static pthread_mutex_t copies_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t flush_register;
 
-uint32_t *be_flush(void) { return &flush_register; }
+static int mode(const char *name) {
+	const char *v = getenv("LANEFS_SHIM_COPIES");
+	return v && (!name || strcmp(v, name) == 0);
+}
 
-/* Whether a page differs; the bytes that do go from `from` to all of `to`. */
-static void pass(struct copies *c, const char *from, const char *before, char *const *to) {
-	for (size_t page = 0; page < c->p->size; page += PAGE) {
-		if (memcmp(from + page, before + page, PAGE) == 0)
+static int direct(void) {
+	static int known;
+	if (!known)
+		known = 1 + mode("direct");
+	return known == 2;
+}
+
+static pthread_once_t once_device = PTHREAD_ONCE_INIT;
+static struct device *device;
+
+static void open_device(void) {
+	const char *name = getenv("LANEFS_SHIM_DEVICE");
+	int fd = name ? open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+	if (fd >= 0 && (flock(fd, LOCK_EX) != 0 || ftruncate(fd, PAGE) != 0))
+		abort();
+	device = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+	if (!device->ready) {
+		pthread_mutexattr_t a;
+		pthread_mutexattr_init(&a);
+		pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+		pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+		pthread_mutex_init(&device->lock, &a);
+		device->ready = 1;
+	}
+	flock(fd, LOCK_UN); /* the mapping keeps the file open */
+	close(fd);
+}
+
+static void lock_copies(void) {
+	pthread_once(&once_device, open_device);
+	if (pthread_mutex_lock(&device->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&device->lock); /* its owner was killed */
+}
+
+static void unlock_copies(void) { pthread_mutex_unlock(&device->lock); }
+
+uint32_t *be_flush(void) {
+	static uint32_t nothing;
+	pthread_once(&once_device, open_device);
+	return mode("deaf") ? &nothing : &device->flush_register;
+}
+
+/* The bytes of [off, end) that differ go from `from` to all of `to`. */
+static void pass(size_t off, size_t end, const char *from, const char *before, char *const *to) {
+	for (size_t next; off < end; off = next) {
+		next = off / PAGE * PAGE + PAGE;
+		if (next > end)
+			next = end;
+		if (memcmp(from + off, before + off, next - off) == 0)
 			continue;
-		for (size_t i = page; i < page + PAGE; i++)
+		for (size_t i = off; i < next; i++)
 			if (from[i] != before[i]) {
 				char b = from[i];
 				for (char *const *t = to; *t; t++)
@@ -150,68 +219,73 @@ static void pass(struct copies *c, const char *from, const char *before, char *c
 	}
 }
 
-/* What a job does to copies when it begins, and when it has ended. */
-static int direct(void) {
-	static int known;
-	const char *v;
-	if (!known)
-		known = 1 + ((v = getenv("LANEFS_SHIM_COPIES")) && strcmp(v, "direct") == 0);
-	return known == 2;
+static void invalidate_some(struct copies *c, size_t off, size_t end) {
+	if (direct())
+		pass(off, end, c->memory, c->arrived, (char *const[]){c->arrived, NULL});
+	pass(off, end, c->arrived, c->clean, (char *const[]){c->l2, c->clean, NULL});
+}
+
+static void write_back_some(struct copies *c, size_t off, size_t end) {
+	pass(off, end, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL});
+}
+
+/* The caller holds the lock. */
+static void take_notice_of_flush(void) {
+	if (__atomic_exchange_n(&device->flush_register, 0, __ATOMIC_ACQ_REL))
+		device->flushes++;
+	for (struct copies *c = direct() ? NULL : all_copies; c; c = c->next)
+		if (c->facts->flushes != device->flushes) {
+			pass(0, c->n, c->memory, c->arrived, (char *const[]){c->arrived, NULL});
+			c->facts->flushes = device->flushes;
+		}
 }
 
 static void invalidate(void) {
-	pthread_mutex_lock(&copies_lock);
-	int flushed = __atomic_exchange_n(&flush_register, 0, __ATOMIC_ACQ_REL) != 0 || direct();
-	for (struct copies *c = all_copies; c; c = c->next) {
-		if (flushed)
-			pass(c, c->memory, c->arrived, (char *const[]){c->arrived, NULL});
-		pass(c, c->arrived, c->clean, (char *const[]){c->l2, c->clean, NULL});
-	}
-	pthread_mutex_unlock(&copies_lock);
+	lock_copies();
+	take_notice_of_flush();
+	for (struct copies *c = all_copies; c; c = c->next)
+		invalidate_some(c, 0, c->n);
+	unlock_copies();
 }
 
 static void write_back(void) {
-	pthread_mutex_lock(&copies_lock);
+	lock_copies();
 	for (struct copies *c = all_copies; c; c = c->next)
-		pass(c, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL});
-	pthread_mutex_unlock(&copies_lock);
+		write_back_some(c, 0, c->n);
+	unlock_copies();
 }
 
-static char *anonymous(size_t n) { return mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); }
-
-/* Gives p its second copy, if it has none, and returns the descriptor of that: not its own, which L2's copy stays. */
-static int copies_of(phys *p) {
-	pthread_mutex_lock(&copies_lock);
+/* Gives p its second copy, if it has none. */
+static struct copies *copies_of(phys *p) {
+	lock_copies();
 	struct copies *c = all_copies;
 	while (c && c->p != p)
 		c = c->next;
-	int fd = -1;
-	if (c) {
-		fd = (int)(p->handle >> 32);
-	} else {
-		char name[64];
-		snprintf(name, sizeof name, "lanefs-shim-memory-%d-%d", (int)getpid(), (int)p->handle); /* for l2_of */
-		if ((fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC)) < 0 || ftruncate(fd, p->size) != 0) {
-			pthread_mutex_unlock(&copies_lock);
-			return fd;
-		}
+	if (!c) {
+		char *all = mmap(NULL, 4 * p->size + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, (int)p->handle, 0);
+		if (all == MAP_FAILED)
+			abort();
 		c = calloc(1, sizeof *c);
-		*c = (struct copies){.next = all_copies, .p = p, .arrived = anonymous(p->size), .clean = anonymous(p->size)};
-		c->memory = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		c->l2 = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_SHARED, (int)p->handle, 0);
-		pass(c, c->l2, c->clean, (char *const[]){c->memory, c->arrived, c->clean, NULL}); /* all others are zeroes */
-		p->handle |= (uint64_t)fd << 32;
+		*c = (struct copies){.next = all_copies, .p = p, .memory = all, .l2 = all + p->size, .arrived = all + 2 * p->size,
+			.clean = all + 3 * p->size, .facts = (void *)(all + 4 * p->size)};
+		if (c->facts->n == 0) { /* all but L2's are zeroes */
+			*c->facts = (struct facts_of_copies){.flushes = device->flushes, .n = p->wanted ? p->wanted : p->size};
+			write_back_some(c, 0, c->facts->n);
+		}
+		c->n = c->facts->n;
 		all_copies = c;
 		for (unsigned i = 0; i < all_ranges; i++)
 			if (ranges[i].p == p)
 				__atomic_store_n(&ranges[i].c, c, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&copies_lock);
-	return fd;
+	unlock_copies();
+	return c;
 }
 
 static void end_copies(phys *p) {
-	pthread_mutex_lock(&copies_lock);
+	if (!mode(NULL))
+		return;
+	lock_copies();
 	for (unsigned i = 0; i < all_ranges; i++)
 		if (ranges[i].p == p)
 			__atomic_store_n(&ranges[i].c, NULL, __ATOMIC_RELEASE);
@@ -219,35 +293,22 @@ static void end_copies(phys *p) {
 		if ((*l)->p == p) {
 			struct copies *c = *l;
 			*l = c->next;
-			munmap(c->memory, p->size);
-			munmap(c->arrived, p->size);
-			munmap(c->l2, p->size);
-			munmap(c->clean, p->size);
-			close((int)(p->handle >> 32));
+			munmap(c->memory, 4 * p->size + PAGE);
 			free(c);
 			break;
 		}
-	pthread_mutex_unlock(&copies_lock);
-}
-
-/* Of the descriptor of memory's copy, as others got it, that of L2's: a new one. Of any other a duplicate. */
-static int l2_of(int fd) {
-	char path[64], name[128] = "";
-	int pid, l2;
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	if (readlink(path, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:lanefs-shim-memory-%d-%d", &pid, &l2) != 2)
-		return dup(fd);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, l2);
-	return open(path, O_RDWR | O_CLOEXEC);
+	unlock_copies();
 }
 
 /* A kernel's address becomes memory of p, or, with NULL, of nothing. */
 static void note_range(char *at, size_t n, phys *p) {
-	pthread_mutex_lock(&copies_lock);
+	lock_copies();
 	unsigned i = 0;
 	while (i < all_ranges && (p ? ranges[i].n != 0 : ranges[i].at != at))
 		i++;
-	if (i < sizeof ranges / sizeof *ranges) {
+	if (i == sizeof ranges / sizeof *ranges)
+		abort();
+	if (i < all_ranges || p) {
 		struct copies *c = all_copies;
 		while (p && c && c->p != p)
 			c = c->next;
@@ -255,7 +316,7 @@ static void note_range(char *at, size_t n, phys *p) {
 		if (i == all_ranges && p)
 			__atomic_store_n(&all_ranges, i + 1, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&copies_lock);
+	unlock_copies();
 }
 
 /* The copies that an address is of, and where it is in them; NULL: it has none. */
@@ -269,17 +330,69 @@ static struct copies *copies_at(const volatile void *p, size_t *off) {
 	return NULL;
 }
 
+/* What a copy or a fill does to the bytes that it reads, and to those that it has written. */
+static void begin_part(const void *at, size_t n) {
+	size_t off;
+	struct copies *c = at ? copies_at(at, &off) : NULL;
+	if (!c)
+		return;
+	lock_copies();
+	take_notice_of_flush();
+	invalidate_some(c, off, off + n);
+	unlock_copies();
+}
+
+static void end_part(const void *at, size_t n) {
+	size_t off;
+	struct copies *c = copies_at(at, &off);
+	if (!c)
+		return;
+	lock_copies();
+	write_back_some(c, off, off + n);
+	unlock_copies();
+}
+
 #define HOOK __attribute__((visibility("default")))
 static int acquires(int order) { return order == __ATOMIC_ACQUIRE || order == __ATOMIC_CONSUME || order >= __ATOMIC_ACQ_REL; }
 static int releases(int order) { return order >= __ATOMIC_RELEASE; }
 
 HOOK void __tsan_init(void) {}
+static void release_touched(void) {
+	lock_copies();
+	for (struct copies *c = all_copies; c; c = c->next)
+		if (c->touched)
+			write_back_some(c, 0, c->n);
+	unlock_copies();
+}
+
+static void acquire_touched(void) {
+	lock_copies();
+	take_notice_of_flush();
+	for (struct copies *c = all_copies; c; c = c->next)
+		if (c->touched)
+			invalidate_some(c, 0, c->n);
+	unlock_copies();
+}
+
+/* Before a kernel's access to memory that has copies: what its fences were, before, concerns it from now on. */
+static struct copies *touch(const volatile void *p, size_t *off) {
+	struct copies *c = copies_at(p, off);
+	if (c && !__atomic_load_n(&c->touched, __ATOMIC_RELAXED)) {
+		lock_copies();
+		take_notice_of_flush();
+		invalidate_some(c, 0, c->n);
+		__atomic_store_n(&c->touched, 1, __ATOMIC_RELAXED);
+		unlock_copies();
+	}
+	return c;
+}
+
 HOOK void __tsan_atomic_thread_fence(int order) {
 	if (releases(order))
-		write_back();
+		release_touched();
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (acquires(order))
-		invalidate();
+		acquire_touched();
 }
 HOOK void __tsan_atomic_signal_fence(int order) { (void)order; }
 
@@ -301,16 +414,16 @@ HOOK void __tsan_atomic_signal_fence(int order) { (void)order; }
 	/* change of what was there: 0 none, 1 exchange, 2 add, 3 exchange if it is `expected` */ \
 	static uint##bits##_t access_##bits(volatile uint##bits##_t *p, int change, uint##bits##_t expected, uint##bits##_t v, int order) { \
 		if (releases(order)) \
-			write_back(); \
+			release_touched(); \
 		size_t off; \
-		struct copies *c = copies_at(p, &off); \
+		struct copies *c = touch(p, &off); \
 		uint##bits##_t was = 0; \
 		if (c) { \
-			pthread_mutex_lock(&copies_lock); \
+			lock_copies(); \
 			was = past_l2_##bits(c, off); \
 			if (change == 1 || change == 2 || (change == 3 && was == expected)) \
 				through_##bits(c, off, change == 2 ? was + v : v); \
-			pthread_mutex_unlock(&copies_lock); \
+			unlock_copies(); \
 		} else if (change == 1) \
 			was = __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); \
 		else if (change == 2) \
@@ -321,7 +434,7 @@ HOOK void __tsan_atomic_signal_fence(int order) { (void)order; }
 		} else \
 			was = __atomic_load_n(p, __ATOMIC_SEQ_CST); \
 		if (acquires(order)) \
-			invalidate(); \
+			acquire_touched(); \
 		return was; \
 	} \
 	HOOK uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order) { \
@@ -346,23 +459,27 @@ ATOMIC(64)
 static void reads(const void *p, size_t n) {
 	static int said;
 	size_t off;
-	struct copies *c = copies_at(p, &off);
+	struct copies *c = touch(p, &off);
 	if (!c || __atomic_load_n(&said, __ATOMIC_RELAXED))
 		return;
-	pthread_mutex_lock(&copies_lock);
+	lock_copies();
 	const char *have = direct() ? c->memory : c->arrived;
 	for (size_t i = off; i < off + n && i < c->p->size; i++)
 		if (c->l2[i] == c->clean[i] && c->l2[i] != have[i] && !said) {
 			said = 1;
 			fprintf(stderr, "shim: a kernel has read %zu bytes at offset %zu of memory that are stale in L2\n", n, off);
 		}
-	pthread_mutex_unlock(&copies_lock);
+	unlock_copies();
+}
+static void writes(void *p) {
+	size_t off;
+	touch(p, &off);
 }
 #define PLAIN(n) \
 	HOOK void __tsan_read##n(void *p) { reads(p, n); } \
 	HOOK void __tsan_unaligned_read##n(void *p) { reads(p, n); } \
-	HOOK void __tsan_write##n(void *p) { (void)p; } \
-	HOOK void __tsan_unaligned_write##n(void *p) { (void)p; }
+	HOOK void __tsan_write##n(void *p) { writes(p); } \
+	HOOK void __tsan_unaligned_write##n(void *p) { writes(p); }
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
@@ -381,8 +498,8 @@ int be_create(phys **out, size_t n) {
 		return OUT_OF_MEMORY;
 	phys *p = calloc(1, sizeof *p);
 	int fd = syscall(SYS_memfd_create, "lanefs-shim", MFD_CLOEXEC);
-	*p = (phys){.refs = 1, .size = n, .handle = (uint32_t)fd}; /* that of the second copy is in the upper half */
-	if (fd < 0 || ftruncate(fd, n) != 0) {
+	*p = (phys){.refs = 1, .size = n, .handle = (uint32_t)fd};
+	if (fd < 0 || ftruncate(fd, mode(NULL) ? 4 * n + PAGE : n) != 0) {
 		be_destroy(p);
 		return OUT_OF_MEMORY;
 	}
@@ -400,8 +517,8 @@ int be_destroy(phys *p) {
 	return OK;
 }
 
-static int map(void *at, size_t n, int prot, int flags, int fd) {
-	return mmap(at, n, prot, flags | MAP_FIXED, fd, 0) == MAP_FAILED ? INVALID : OK;
+static int map(void *at, size_t n, int prot, int flags, int fd, off_t off) {
+	return mmap(at, n, prot, flags | MAP_FIXED, fd, off) == MAP_FAILED ? INVALID : OK;
 }
 
 int be_reserve(void **at, size_t n) {
@@ -412,26 +529,35 @@ int be_reserve(void **at, size_t n) {
 int be_unreserve(void *at, size_t n) { return munmap(at, n) == 0 ? OK : INVALID; }
 int be_map(void *at, size_t n, phys *p) {
 	note_range(at, n, p);
-	return map(at, n, PROT_NONE, MAP_SHARED, (int)p->handle);
+	return map(at, n, PROT_NONE, MAP_SHARED, (int)p->handle, mode(NULL) ? p->size : 0);
 }
 int be_access(void *at, size_t n) { return mprotect(at, n, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID; }
 int be_unmap(void *at, size_t n) {
 	note_range(at, 0, NULL);
-	return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	return map(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
+
+void *be_bar(phys *p, void *at) { return mode(NULL) ? copies_of(p)->memory : at; }
 
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	(void)at, (void)n;
-	*fd = dup(getenv("LANEFS_SHIM_COPIES") ? copies_of(p) : (int)p->handle);
+	if (mode(NULL))
+		copies_of(p);
+	*fd = dup((int)p->handle);
 	return *fd >= 0 ? OK : UNKNOWN;
 }
 
 int be_import(int fd, phys **out) {
 	struct stat s;
-	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &s) != 0 || s.st_size == 0 || s.st_size % GRANULARITY)
-		return INVALID; /* not a memfd of ours */
+	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &s) != 0)
+		return INVALID; /* no memfd */
+	size_t n = mode(NULL) ? (s.st_size - PAGE) / 4 : s.st_size;
+	if (n == 0 || n % GRANULARITY)
+		return INVALID; /* none of ours */
 	phys *p = calloc(1, sizeof *p);
-	*p = (phys){.refs = 1, .size = s.st_size, .handle = (uint32_t)l2_of(fd)};
+	*p = (phys){.refs = 1, .size = n, .handle = (uint32_t)dup(fd)};
+	if (mode(NULL))
+		copies_of(p);
 	pthread_mutex_lock(&lock);
 	used += p->size;
 	pthread_mutex_unlock(&lock);
@@ -489,6 +615,8 @@ int be_offer(phys *p, uint32_t words[2]) {
 	if (rc == OK && offered == sizeof offers / sizeof *offers)
 		rc = UNKNOWN;
 	if (rc == OK) {
+		if (mode(NULL))
+			copies_of(p);
 		words[0] = offered;
 		words[1] = getpid();
 		offers[offered] = p;
@@ -580,6 +708,16 @@ struct module {
 };
 
 int be_module_load(void **out, const void *image) {
+	const char *instead = getenv("LANEFS_SHIM_KERNELS");
+	void *file = NULL;
+	if (instead) {
+		struct stat st;
+		int in = open(instead, O_RDONLY | O_CLOEXEC);
+		if (in < 0 || fstat(in, &st) != 0 || (file = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, in, 0)) == MAP_FAILED)
+			return INVALID_IMAGE;
+		close(in);
+		image = file;
+	}
 	const Elf64_Ehdr *h = image;
 #if defined(__x86_64__)
 	const int machine = EM_X86_64;
@@ -687,22 +825,25 @@ static void *work(void *arg) {
 		while (is_packet(j) && s->q->turn != j->packet)
 			pthread_cond_wait(&s->q->ended, &lock);
 		pthread_mutex_unlock(&lock);
-		int touches = j->kernel || (!j->call && !j->word);
-		if (touches)
-			invalidate();
-		if (j->kernel)
+		if (j->kernel) {
+			if (mode(NULL))
+				invalidate();
 			j->kernel(j->dims, j->args);
-		else if (j->call)
+			if (mode(NULL))
+				write_back();
+		} else if (j->call)
 			j->call(j->dst);
 		else if (j->word)
 			while (__atomic_load_n(j->word, __ATOMIC_ACQUIRE) < j->least)
 				usleep(10);
-		else if (j->src)
-			memmove(j->dst, j->src, j->n);
-		else
-			memset(j->dst, j->v, j->n);
-		if (touches)
-			write_back();
+		else {
+			begin_part(j->src, j->n);
+			if (j->src)
+				memmove(j->dst, j->src, j->n);
+			else
+				memset(j->dst, j->v, j->n);
+			end_part(j->dst, j->n);
+		}
 		pthread_mutex_lock(&lock);
 		if (is_packet(j)) {
 			s->q->turn++;

@@ -106,6 +106,11 @@ int be_access(void *at, size_t n) {
 static struct { dev_t dev; ino_t ino; phys *p; } exported[4096];
 static unsigned exports;
 
+void *be_bar(phys *p, void *at) {
+	(void)p;
+	return at;
+}
+
 int be_export(phys *p, void *at, size_t n, int *fd) {
 	struct stat s;
 	if (!at)

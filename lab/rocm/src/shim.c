@@ -13,7 +13,7 @@
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
  * amdgpu does not. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
- * that is exported has two copies, that of the GPU's kernels and that of other devices (backend_cpu.c).
+ * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
  */
 #define _GNU_SOURCE
 #include "backend.h"
@@ -175,7 +175,10 @@ static int alloc_device(void **out, size_t n) {
 		return INVALID;
 	phys *p;
 	int rc = be_create(&p, round_up(n, facts.granularity));
-	return rc == OK ? adopt(p, n, out) : rc;
+	if (rc != OK)
+		return rc;
+	p->wanted = round_up(n, PAGE);
+	return adopt(p, n, out);
 }
 
 /* ---- HIP: the library and the device ---- */
@@ -868,7 +871,7 @@ API int hsa_amd_pointer_info(const void *at, struct pointer_info *p, void *alloc
 	if (a) {
 		p->type = 1;
 		p->agent_base = a->at;
-		p->host_base = facts.large_bar ? a->at : NULL;
+		p->host_base = facts.large_bar ? be_bar(a->p, a->at) : NULL;
 		p->bytes = round_up(a->size, PAGE);
 		p->owner = AGENT;
 	}
