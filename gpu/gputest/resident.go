@@ -272,48 +272,49 @@ func (r *rig) answer(tag uint16) {
 	})
 }
 
-// Lanes of one launch come and go: one dozes, is woken, is held and made new while the others run on, and all leave together.
+// Lanes of one launch come and go: one dozes, is woken, is held and made new while the others run on, and all leave together. The first has a
+// command in flight that the controller leaves unanswered: so the launch stays, however long the test stands still.
 func testTogether(t *testing.T, open opener) {
 	d := start(t, open.Open)
-	lanes := make([]*rig, 5)
+	lanes := make([]*rig, 6)
 	array := d.alloc(gpu.HostCoherent, int64(len(lanes)*kernels.LaneSize))
+	const unready = 4
 	for i := range lanes {
 		r := d.rig(open.team, shape{sq: 8, cq: 8, ring: 8, cids: 7, stride: 64})
 		at := int64(i * kernels.LaneSize)
 		lane := (*kernels.Lane)(unsafe.Pointer(&array.Host()[at]))
 		*lane, r.lane, r.args[0] = *r.lane, lane, uint64(array.Addr())+uint64(at)
 		lanes[i] = r
-		if i != 3 { // a lane that was never made ready disturbs nobody
+		if i != unready { // a lane that was never made ready disturbs nobody
 			r.reset()
 			require.Equal(t, kernels.StateReady, r.state())
 		}
 	}
-	first, held := lanes[0], lanes[1]
-	launch := func(idle uint64) func() {
+	busy, first, held := lanes[0], lanes[1], lanes[2]
+	var unanswered []sqe
+	launch := func() func() {
 		t.Helper()
-		first.launches++
-		return first.backgroundOf(len(lanes), first.resident, first.args[0], uint64(len(lanes)), idle, never, uint64(first.word.Addr()), first.launches)
+		busy.submit(kernels.Work{Opcode: opFlush, Tag: 1})
+		busy.launches++
+		wait := busy.backgroundOf(len(lanes), busy.resident, busy.args[0], uint64(len(lanes)), soon, never, uint64(busy.word.Addr()), busy.launches)
+		busy.until("the post", func() bool { unanswered = busy.fetch(); return len(unanswered) > 0 })
+		return wait
 	}
-	idle := uint64(1 << 29) // longer than the test's thread may stand still
-	if hz := d.Facts().ClockHz; hz != 0 {
-		idle = uint64(hz) / 5
-	}
-	wait := launch(idle)
+	wait := launch()
 	for round := range uint16(3) {
-		for _, r := range []*rig{lanes[4], lanes[0], lanes[2], lanes[1]} {
+		for _, r := range []*rig{lanes[5], lanes[1], lanes[3], lanes[2]} {
 			r.answer(round)
 		}
 	}
 	tag := uint16(100)
 	dozing := func(r *rig) bool {
-		first.answer(tag) // which keeps the launch going
+		first.answer(tag)
 		tag++
 		return r.state() == kernels.StateDozing
 	}
-	for _, r := range []*rig{lanes[2], lanes[4]} {
+	for _, r := range []*rig{lanes[3], lanes[5]} {
 		r.until("dozing", func() bool { return dozing(r) })
 		r.answer(7)
-		require.Equal(t, kernels.StateRunning, r.state())
 	}
 	for round := range 2 { // awake, then asleep
 		if round == 1 {
@@ -341,26 +342,28 @@ func testTogether(t *testing.T, open opener) {
 		held.giveBack()
 		held.until("the answer", func() bool { return len(held.serve()) == 1 })
 	}
-	require.Equal(t, kernels.StateNew, lanes[3].state())
+	require.Equal(t, kernels.StateNew, lanes[unready].state())
 	all := func(state kernels.State) {
 		t.Helper()
 		for i, r := range lanes {
-			if i != 3 {
+			if i != unready {
 				require.Equal(t, state, r.state(), "lane %d", i)
 			}
 		}
 	}
+	busy.complete(unanswered[0].cid, 0, 0, 0)
 	wait() // nobody has anything to do
 	all(kernels.StateParked)
+	require.Len(t, busy.take(), 1)
 
-	wait = launch(idle)
-	for _, r := range lanes {
-		if r != lanes[3] {
+	wait = launch()
+	for i, r := range lanes {
+		if r != busy && i != unready {
 			r.answer(1)
 		}
 	}
 	held.hold()
-	atomic.StoreUint32(&lanes[4].control.Command, kernels.CommandPark)
+	atomic.StoreUint32(&lanes[5].control.Command, kernels.CommandPark)
 	wait() // one that is told to takes the others along
 	all(kernels.StateParked)
 	require.Equal(t, uint64(tag-100)+4, first.lane.Totals.Commands)
