@@ -46,7 +46,7 @@ deps-run: ## the same without compilers for the kernels, whose images are commit
 kernels: ## the kernels' images again, if a source changed: host object, code objects for AMD GPUs, PTX
 	@kernels/build.sh update
 
-isa: ## the checks of instructions by data flow, of every image for AMD GPUs: half a minute
+isa: ## the checks of instructions by data flow, of every image for AMD GPUs, those of measurements too: a minute
 	@LANEFS_ISA=all $(GO) test -count=1 -run 'TestFlow$$' ./kernels
 
 model: ## all executions of the lanes' step and of the rings under the C11 memory model, each order weakened, mistakes planted: two minutes

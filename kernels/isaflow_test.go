@@ -1,10 +1,13 @@
 package kernels
 
 import (
+	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -423,19 +426,39 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 	return nil
 }
 
-// TestFlow checks every kernel of lanes that production launches: of two instruction sets, and with LANEFS_ISA=all of all.
+// TestFlow checks every kernel of lanes that production launches, those of measurements too: of two instruction sets, and with LANEFS_ISA=all of all.
+// Of the measurements' it takes one without that.
 func TestFlow(t *testing.T) {
 	for arch := range isas {
 		if strings.HasPrefix(arch, "sm_") || os.Getenv("LANEFS_ISA") != "all" && arch != "gfx942" && arch != "gfx1201" {
 			continue
 		}
-		for _, kernel := range []string{StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel, ResidentKernel, WaveResidentKernel} {
-			t.Run(arch+"/"+kernel, func(t *testing.T) {
-				t.Parallel()
-				require.NoError(t, checkFlow(arch, disassembly(t, imageOf(t, arch), arch, kernel)))
-			})
+		for name, image := range map[string][]byte{"": imageOf(t, arch), "traced/": tracedImageOf(t, arch)} {
+			all := []string{WaveResidentKernel, ResidentKernel, StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel}
+			if name != "" && os.Getenv("LANEFS_ISA") != "all" {
+				all = all[:1]
+			}
+			for _, kernel := range all {
+				t.Run(arch+"/"+name+kernel, func(t *testing.T) {
+					t.Parallel()
+					require.NoError(t, checkFlow(arch, disassembly(t, image, arch, kernel)))
+				})
+			}
 		}
 	}
+}
+
+// tracedImageOf is the image of package traced, which imports this one.
+func tracedImageOf(t *testing.T, arch string) []byte {
+	t.Helper()
+	f, err := os.Open(filepath.Join("traced", "images", arch+".co.gz"))
+	require.NoError(t, err)
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	image, err := io.ReadAll(r)
+	require.NoError(t, err)
+	return image
 }
 
 // disassembly is one kernel of an AMD GPU as the disassembler prints it.
