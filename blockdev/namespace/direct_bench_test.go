@@ -81,8 +81,8 @@ func BenchmarkBlockDevice(b *testing.B) {
 				return float64(threads*each*tc.size) / time.Since(start).Seconds() / 1e6, float64(cpuTime()-used) / float64(threads*each)
 			}
 			var ours, theirs, oursCPU, theirsCPU []float64
-			for b.Loop() { // an operation is a turn of each, 256 requests or 64 MiB
-				n := min(256, 64<<20/tc.size)
+			for b.Loop() { // an operation is a turn of each, 32 requests a caller, 256 or 64 MiB at most
+				n := min(32*tc.batch*tc.callers, 256, 64<<20/tc.size)
 				rate, cpu := turn(tc.callers, n/tc.callers, lanes)
 				ours, oursCPU = append(ours, rate), append(oursCPU, cpu)
 				rate, cpu = turn(tc.callers*tc.batch, n/tc.callers/tc.batch, pread)
