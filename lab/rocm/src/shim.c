@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SHIM_VERSION
@@ -729,15 +730,23 @@ API int hipStreamWaitValue64(void *s, void *word, uint64_t value, unsigned flags
 	return be_wait(word, value, s);
 }
 
-/* An event is a word that a copy on its stream sets. */
-struct event { uint64_t one, done; };
+/* An event is set by a call in its stream's order, which notes the time. */
+struct event { uint64_t done, at; int timed; };
+
+static void happen(void *event) {
+	struct event *e = event;
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	e->at = (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+	__atomic_store_n(&e->done, 1, __ATOMIC_RELEASE);
+}
 
 API int hipEventCreateWithFlags(void **e, unsigned flags) {
 	NEED();
-	struct event *made = flags == 2 ? calloc(1, sizeof *made) : NULL;
+	struct event *made = flags == 2 || flags == 0 ? calloc(1, sizeof *made) : NULL;
 	if (!made)
 		return INVALID;
-	made->one = made->done = 1;
+	*made = (struct event){.done = 1, .timed = flags == 0};
 	*e = made;
 	return OK;
 }
@@ -746,7 +755,18 @@ API int hipEventRecord(void *event, void *s) {
 	struct event *e = event;
 	NEED();
 	__atomic_store_n(&e->done, 0, __ATOMIC_RELEASE);
-	return be_copy(&e->done, &e->one, sizeof e->one, s);
+	return be_call(happen, e, s);
+}
+
+/* Milliseconds between two events that have happened. */
+API int hipEventElapsedTime(float *ms, void *from, void *to) {
+	struct event *a = from, *b = to;
+	if (!a->timed || !b->timed || !a->at || !b->at)
+		return INVALID_HANDLE;
+	if (!__atomic_load_n(&a->done, __ATOMIC_ACQUIRE) || !__atomic_load_n(&b->done, __ATOMIC_ACQUIRE))
+		return NOT_READY;
+	*ms = (float)((double)(b->at - a->at) / 1e6);
+	return OK;
 }
 
 API int hipEventSynchronize(void *event) {
