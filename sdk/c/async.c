@@ -39,17 +39,20 @@ static void reached(void *arg)
 	pthread_mutex_unlock(&o->turn);
 }
 
+/* What *done becomes by a failure. */
+static int64_t told(const struct batch *b, const struct failure *f) { return b->tell ? b->tell(f) : -f->code; }
+
 static void settle_account(struct async *a)
 {
 	int64_t sum = 0;
-	int code = a->b.code;
-	for (size_t i = 0; i < a->b.pieces && !code; i++) {
+	struct failure *f = &a->b.failed;
+	for (size_t i = 0; i < a->b.pieces && !f->code; i++) {
 		if (a->b.result[i] >= 0)
 			sum += a->b.result[i];
 		else if (a->own)
-			code = (int)-a->b.result[i];
+			f->code = (int)-a->b.result[i];
 	}
-	*a->done = code ? -code : sum;
+	*a->done = f->code ? told(&a->b, f) : sum;
 	free(a->own);
 	free(a->piece);
 	free(a);
@@ -68,6 +71,13 @@ static void finish(struct owner *o, struct part *p)
 	pthread_cond_broadcast(&o->moved);
 }
 
+/* The stream copies something in any case: not what the part had of another batch. */
+static void clear(struct owner *o, struct part *p)
+{
+	for (unsigned i = 0; i < p->n; i++)
+		memset(o->stage.data + p->entry[i].stage, 0, p->entry[i].length);
+}
+
 /* Begins a part's requests, unless the daemon has gone. */
 static void begin(struct owner *o, struct part *p)
 {
@@ -77,9 +87,9 @@ static void begin(struct owner *o, struct part *p)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 		lanefs_batch_give_up(b);
 	}
-	lanefs_batch_submit(b, p); /* not if the batch has failed: then the stream copies zeroes */
-	for (unsigned i = 0; i < p->n && !p->pending && b->read; i++)
-		memset(o->stage.data + p->entry[i].stage, 0, p->entry[i].length);
+	lanefs_batch_submit(b, p); /* not if the batch has failed */
+	if (!p->pending && b->read)
+		clear(o, p);
 }
 
 static void *work(void *arg)
@@ -101,7 +111,8 @@ static void *work(void *arg)
 			}
 		}
 		pthread_mutex_unlock(&o->turn);
-		lanefs_batch_await(p->b, p);
+		if (lanefs_batch_await(p->b, p) && p->b->read)
+			clear(o, p);
 		pthread_mutex_lock(&o->turn);
 		finish(o, p);
 	}
@@ -215,10 +226,11 @@ static struct async *new_async(const struct batch *b, const struct lanefs_piece 
 	return NULL;
 }
 
-static int async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done)
+int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done,
+	int64_t (*tell)(const struct failure *))
 {
 	struct owner *o = (struct owner *)st;
-	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results};
+	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .tell = tell};
 	if (o->pid != getpid())
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 	*done = 0;
@@ -238,35 +250,36 @@ static int async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		if (rc)
 			return -1;
 		int64_t got = read ? lanefs_read_batch(st, file, base, piece, n, stream, results) : lanefs_write_batch(st, file, base, piece, n, stream, results);
-		*done = got < 0 ? -errno : got;
-		/* A stream that is none: the GPU's library said so (lanefs_gpu_bad), not the file, and nothing is on it. */
-		return got < 0 && errno == EIO && strstr(lanefs_error(), ": error ") ? -1 : 0;
+		struct failure f;
+		if (got < 0)
+			lanefs_failed(&f);
+		*done = got < 0 ? told(&b, &f) : got;
+		return got < 0 && f.gpu ? lanefs_fail_as(&f) : 0; /* the GPU's library: the stream is none, or the like, and nothing is on it */
 	}
 	struct async *a = new_async(&b, piece, done);
 	if (!a) {
 		pthread_mutex_unlock(&o->lock);
 		return -1;
 	}
-	while (a->b.next < n && !a->b.code)
+	while (a->b.next < n && !a->b.failed.code)
 		put(o, a);
 	pthread_mutex_lock(&o->turn);
-	int last = a->parts == 0, code = a->b.code;
-	char text[sizeof a->b.text];
-	memcpy(text, a->b.text, sizeof text);
+	int last = a->parts == 0;
+	struct failure f = a->b.failed;
 	a->placed = 1;
 	if (last)
 		settle_account(a);
 	pthread_mutex_unlock(&o->turn);
 	pthread_mutex_unlock(&o->lock);
-	return last && code ? lanefs_fail(code, text[0] ? text : NULL) : 0;
+	return last && f.code ? lanefs_fail_as(&f) : 0;
 }
 
 int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
 {
-	return async(st, 1, file, memory, pieces, n, stream, results, done);
+	return lanefs_async(st, 1, file, memory, pieces, n, stream, results, done, NULL);
 }
 
 int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
 {
-	return async(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results, done);
+	return lanefs_async(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results, done, NULL);
 }

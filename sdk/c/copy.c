@@ -1,4 +1,4 @@
-/* Small copies on a stream, as two rows. See gpu.h. */
+/* Copies of rows on a stream, small ones as two. See gpu.h. */
 #include "gpu.h"
 
 #include <stdint.h>
@@ -19,9 +19,12 @@ struct rectangle {
 };
 _Static_assert(sizeof(struct rectangle) == 128, "the driver reads it");
 
-static int two_rows(struct gpu *g, void *to, enum gpu_memory to_type, const void *from, enum gpu_memory from_type, size_t each, void *stream)
+int lanefs_gpu_copy_rows(struct gpu *g, void *to, enum gpu_memory to_type, size_t to_pitch, const void *from, enum gpu_memory from_type, size_t from_pitch, size_t width,
+	size_t height, void *stream)
 {
-	struct rectangle r = {.from_type = from_type, .from_pitch = each, .to_type = to_type, .to_pitch = each, .width = each, .height = 2};
+	struct rectangle r = {.from_type = from_type, .from_pitch = from_pitch, .to_type = to_type, .to_pitch = to_pitch, .width = width, .height = height};
+	if (g->hip)
+		return -1;
 	if (from_type == GPU_HOST)
 		r.from_host = from;
 	else
@@ -31,6 +34,11 @@ static int two_rows(struct gpu *g, void *to, enum gpu_memory to_type, const void
 	else
 		r.to_device = (uintptr_t)to;
 	return CALL(g, "Memcpy2DAsync_v2", (const struct rectangle *, void *), &r, stream);
+}
+
+static int two_rows(struct gpu *g, void *to, enum gpu_memory to_type, const void *from, enum gpu_memory from_type, size_t each, void *stream)
+{
+	return lanefs_gpu_copy_rows(g, to, to_type, each, from, from_type, each, each, 2, stream);
 }
 
 int lanefs_gpu_copy_small(struct gpu *g, void *to, enum gpu_memory to_type, const void *from, enum gpu_memory from_type, size_t n, void *stream)

@@ -32,12 +32,8 @@ struct region {
 	uint64_t offset; /* of at in the memory of the handle */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct region *regions; /* protected by lock */
-
-/* What another thread of the parent held, nobody in the child would give back. */
-static void child(void) { pthread_mutex_init(&lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
 
 int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset)
 {
@@ -206,10 +202,8 @@ static void reap(struct batch *b, struct straight *w)
 {
 	struct lanefs_completion c[TOGETHER];
 	submit(b, w);
-	int n = lanefs_ring_reap(b->st->ring, c, TOGETHER, -1);
+	int n = lanefs_batch_reap(b, c, TOGETHER);
 	if (n < 0) {
-		lanefs_batch_give_up(b);
-		((struct owner *)b->st)->dead = 1;
 		w->frees = AT_ONCE;
 		return;
 	}
@@ -233,12 +227,12 @@ static void straight(struct batch *b, const struct region *r)
 	w.queued = 0;
 	for (unsigned i = 0; i < AT_ONCE; i++)
 		w.free_ones[i] = i;
-	for (size_t i = 0; i < b->pieces && !b->code; i++) {
+	for (size_t i = 0; i < b->pieces && !b->failed.code; i++) {
 		const struct lanefs_piece *q = &b->piece[i];
-		for (uint64_t done = 0; done < q->length && !b->code; done += PART_SIZE) {
-			while (!w.frees && !b->code)
+		for (uint64_t done = 0; done < q->length && !b->failed.code; done += PART_SIZE) {
+			while (!w.frees && !b->failed.code)
 				reap(b, &w);
-			if (b->code)
+			if (b->failed.code)
 				break;
 			uint64_t n = q->length - done < PART_SIZE ? q->length - done : PART_SIZE;
 			char *at = b->base + q->memory_offset + done;

@@ -22,12 +22,8 @@ struct pointer_info { uint32_t size, type; void *agent, *host; size_t bytes; voi
 struct ipc { char magic[8]; uint64_t size; uint32_t handle[8]; };                             /* docs/SPEC.md; hsa_amd_ipc_memory_t */
 _Static_assert(sizeof(struct external_handle) == 104 && sizeof(struct external_buffer) == 88 && sizeof(struct ipc) == 48 && sizeof(struct pointer_info) == 56, "layout");
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct gpu *gpus; /* protected by lock */
-
-/* What another thread of the parent held, nobody in the child would give back. */
-static void child(void) { pthread_mutex_init(&lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
 
 void *lanefs_gpu_function(struct gpu *g, const char *name)
 {
@@ -40,9 +36,9 @@ void *lanefs_gpu_function(struct gpu *g, const char *name)
 
 int lanefs_gpu_bad(struct gpu *g, const char *what, int code)
 {
-	char text[160];
-	snprintf(text, sizeof text, code == -1 ? "the GPU's library has no %s%s" : "%s%s: error %d", g->hip ? "hip" : "cu", what, code);
-	return lanefs_fail(code == 2 ? ENOMEM : EIO, text);
+	struct failure f = {code == 2 ? ENOMEM : EIO, 1, ""};
+	snprintf(f.text, sizeof f.text, code == -1 ? "the GPU's library has no %s%s" : "%s%s: error %d", g->hip ? "hip" : "cu", what, code);
+	return lanefs_fail_as(&f);
 }
 
 static void *load(const char *const *names)

@@ -67,6 +67,11 @@ enum { GPU_SMALL = 32 << 10 };
 enum gpu_memory { GPU_HOST = 1, GPU_DEVICE = 2, GPU_ANY = 4 }; /* CUmemorytype */
 HIDDEN int lanefs_gpu_copy_small(struct gpu *g, void *to, enum gpu_memory to_type, const void *from, enum gpu_memory from_type, size_t n, void *stream);
 
+/* Begins a copy of rows, the first bytes of which are so far apart, less than GPU_PITCH. As lanefs_gpu_copy_small; also -1 for HIP. */
+enum { GPU_PITCH = 1 << 30 };
+HIDDEN int lanefs_gpu_copy_rows(struct gpu *g, void *to, enum gpu_memory to_type, size_t to_pitch, const void *from, enum gpu_memory from_type, size_t from_pitch, size_t width,
+	size_t height, void *stream);
+
 /* Makes the device current for the thread, and restores the previous one. */
 HIDDEN int lanefs_gpu_enter(struct gpu *g, int *was);
 HIDDEN void lanefs_gpu_leave(struct gpu *g, int was);

@@ -4,7 +4,22 @@
 
 #include "lanefs.h"
 
+#include <pthread.h>
+
 #define HIDDEN __attribute__((visibility("hidden")))
+
+/* Has f called in a child of a fork. */
+#define IN_CHILD(f) \
+	__attribute__((constructor)) static void watch_##f(void) { pthread_atfork(NULL, NULL, f); } \
+	static void f(void)
+
+/* A lock of the process's, which is free in its child: what another thread of the parent held, nobody there would give back. */
+#define PROCESS_LOCK(name) \
+	static pthread_mutex_t name; \
+	static void free_##name(void) { pthread_mutex_init(&name, NULL); } \
+	IN_CHILD(free_##name); \
+	static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER
+
 #define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 
 /* Types of messages. */
@@ -16,6 +31,13 @@ HIDDEN extern const char lanefs_gone_text[];
 
 /* Stores the error text of a failed call (NULL: that of errno), sets errno, and returns -1. */
 HIDDEN int lanefs_fail(int code, const char *text);
+
+/* How the thread's last call failed. gpu: the GPU's library did, not a file or the daemon. */
+struct failure { int code, gpu; char text[256]; };
+HIDDEN void lanefs_failed(struct failure *f);
+
+/* Fails again, as f says. */
+HIDDEN int lanefs_fail_as(const struct failure *f);
 
 /* Makes one request. want is how many rights its reply has; they go to fds. */
 HIDDEN int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want);

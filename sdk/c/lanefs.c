@@ -52,13 +52,28 @@ struct lanefs {
 
 const char lanefs_gone_text[] = "the mount's daemon has gone";
 static _Thread_local char error_text[MAX_MESSAGE];
+static _Thread_local int of_gpu;
 
 const char *lanefs_error(void) { return error_text; }
 
 int lanefs_fail(int code, const char *text)
 {
 	snprintf(error_text, sizeof error_text, "%s", text ? text : strerror(code));
+	of_gpu = 0;
 	errno = code;
+	return -1;
+}
+
+void lanefs_failed(struct failure *f)
+{
+	*f = (struct failure){.code = errno ? errno : EIO, .gpu = of_gpu};
+	memcpy(f->text, error_text, sizeof f->text - 1); /* the last one is 0 */
+}
+
+int lanefs_fail_as(const struct failure *f)
+{
+	lanefs_fail(f->code, f->text[0] ? f->text : NULL);
+	of_gpu = f->gpu;
 	return -1;
 }
 

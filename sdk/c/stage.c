@@ -98,10 +98,8 @@ void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r)
 /* Notes why the batch as a whole fails. What is under way is waited for all the same. */
 void lanefs_batch_give_up(struct batch *b)
 {
-	if (b->code)
-		return;
-	b->code = errno ? errno : EIO;
-	strncpy(b->text, lanefs_error(), sizeof b->text - 1);
+	if (!b->failed.code)
+		lanefs_failed(&b->failed);
 }
 
 /* Places pieces in a part until it is full. A piece lies at its memory's address modulo 16. */
@@ -134,11 +132,43 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 	}
 }
 
+/* Notes that a request has got so many bytes, or a negative errno. Behind a file's end there is nothing: the rest becomes zero, not what was in the stage. */
+static void account(struct batch *b, const struct entry *e, int64_t result)
+{
+	int64_t got = result < 0 ? 0 : result;
+	if (b->read)
+		memset(b->st->data + e->stage + got, 0, e->length - (uint64_t)got);
+	if (b->result[e->piece] >= 0)
+		b->result[e->piece] = result < 0 ? result : b->result[e->piece] + got;
+}
+
+/* Fills a part from the page cache. */
+static void fill(struct batch *b, struct part *p)
+{
+	for (unsigned i = 0; i < p->n; i++) {
+		const struct entry *e = &p->entry[i];
+		uint64_t done = 0;
+		ssize_t n = 1;
+		while (n > 0 && done < e->length) {
+			n = pread(b->fd, b->st->data + e->stage + done, e->length - done, (off_t)(e->file_offset + done));
+			if (n < 0 && errno == EINTR)
+				n = 1;
+			else
+				done += n > 0 ? (uint64_t)n : 0;
+		}
+		account(b, e, n < 0 ? -errno : (int64_t)done);
+	}
+}
+
 /* Hands a part's requests to the daemon. */
 void lanefs_batch_submit(struct batch *b, struct part *p)
 {
 	struct lanefs_request q[REAP];
-	for (unsigned i = 0; i < p->n && !b->code;) {
+	if (b->cached) {
+		fill(b, p);
+		return;
+	}
+	for (unsigned i = 0; i < p->n && !b->failed.code;) {
 		unsigned n = 0;
 		for (; n < REAP && i + n < p->n; n++) {
 			struct entry *e = &p->entry[i + n];
@@ -151,37 +181,42 @@ void lanefs_batch_submit(struct batch *b, struct part *p)
 	}
 }
 
-/* Notes how a request ended. Behind a file's end there is nothing: the rest of the piece becomes zero, not what was in the stage. */
+/* Notes how a request ended. */
 static void ended(struct lanefs_stage *st, const struct lanefs_completion *c)
 {
 	uint32_t part = (uint32_t)(c->data >> 32), i = (uint32_t)c->data;
 	if (part >= PARTS || !st->part[part].b || i >= st->part[part].n || !st->part[part].pending || c->result > (int64_t)st->part[part].entry[i].length)
 		return;
-	struct entry *e = &st->part[part].entry[i];
-	struct batch *b = st->part[part].b;
-	int64_t got = c->result < 0 ? 0 : c->result;
-	if (b->read)
-		memset(st->data + e->stage + got, 0, e->length - (uint64_t)got);
-	if (b->result[e->piece] >= 0)
-		b->result[e->piece] = c->result < 0 ? c->result : b->result[e->piece] + got;
+	account(st->part[part].b, &st->part[part].entry[i], c->result);
 	st->part[part].pending--;
 }
 
-/* Waits for a part's requests. */
-void lanefs_batch_await(struct batch *b, struct part *p)
+int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned max)
+{
+	int n;
+	do
+		n = lanefs_ring_reap(b->st->ring, c, max, -1);
+	while (n < 0 && errno == EINTR); /* a signal's handler has run: the daemon is there */
+	if (n < 0) {
+		lanefs_batch_give_up(b);
+		((struct owner *)b->st)->dead = 1;
+	}
+	return n;
+}
+
+int lanefs_batch_await(struct batch *b, struct part *p)
 {
 	struct lanefs_completion c[REAP];
 	while (p->pending) {
-		int n = lanefs_ring_reap(b->st->ring, c, REAP, -1);
+		int n = lanefs_batch_reap(b, c, REAP);
 		if (n < 0) {
-			lanefs_batch_give_up(b);
-			((struct owner *)b->st)->dead = 1;
 			p->pending = 0;
-			return;
+			return -1;
 		}
 		for (int i = 0; i < n; i++)
 			ended(b->st, &c[i]);
 	}
+	return 0;
 }
 
 /* The second half of a part's way: to the program's memory, or to the file. */
@@ -189,7 +224,7 @@ static void second(struct batch *b, struct part *p)
 {
 	if (b->read) {
 		lanefs_batch_await(b, p);
-		if (!b->code && lanefs_stage_move(b->st, p, &b->target, 1))
+		if (!b->failed.code && lanefs_stage_move(b->st, p, &b->target, 1))
 			lanefs_batch_give_up(b);
 		return;
 	}
@@ -202,7 +237,7 @@ static void run(struct batch *b)
 {
 	struct lanefs_stage *st = b->st;
 	unsigned first = 0, half = 0; /* parts that are begun, and those whose second half is */
-	while (b->next < b->pieces && !b->code) {
+	while (b->next < b->pieces && !b->failed.code) {
 		struct part *p = &st->part[first % PARTS];
 		if (!b->read)
 			lanefs_batch_await(b, p);
@@ -212,7 +247,7 @@ static void run(struct batch *b)
 		b->last = b->now && !b->read && first == 0 && b->next == b->pieces;
 		if (b->read)
 			lanefs_batch_submit(b, p);
-		else if (!b->code && lanefs_stage_move(st, p, &b->target, 0))
+		else if (!b->failed.code && lanefs_stage_move(st, p, &b->target, 0))
 			lanefs_batch_give_up(b);
 		first++;
 		if (first - half == READ_AHEAD)
@@ -254,13 +289,12 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
 	return 0;
 }
 
-/* With t the memory is known, and the copies have ended when it returns. */
-static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, const struct target *t, int64_t *results)
+/* If b.now the memory is known, and the copies have ended when it returns. */
+static int64_t carry_out(struct batch b, void *stream)
 {
-	struct owner *o = (struct owner *)st;
-	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .now = t != NULL};
-	if (t)
-		b.target = *t;
+	struct owner *o = (struct owner *)b.st;
+	int64_t *results = b.result;
+	size_t n = b.pieces;
 	if (o->pid != getpid())
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 	if (n == 0)
@@ -279,46 +313,53 @@ static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, cons
 	lanefs_stage_drain(o);
 	if (o->dead)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
-	if (o->dead || (!t && lanefs_batch_target(&b, stream)))
+	if (o->dead || (!b.now && lanefs_batch_target(&b, stream)))
 		lanefs_batch_give_up(&b);
-	else if (!lanefs_direct(&b))
+	else if (b.cached || !lanefs_direct(&b))
 		run(&b);
 	pthread_mutex_unlock(&o->lock);
 	int64_t sum = 0;
-	for (size_t i = 0; i < n && !b.code; i++) {
+	for (size_t i = 0; i < n && !b.failed.code; i++) {
 		if (b.result[i] >= 0)
 			sum += b.result[i];
 		else if (!results)
-			b.code = (int)-b.result[i];
+			b.failed.code = (int)-b.result[i];
 	}
 	if (b.result != results)
 		free(b.result);
-	return b.code ? lanefs_fail(b.code, b.text[0] ? b.text : NULL) : sum;
+	return b.failed.code ? lanefs_fail_as(&b.failed) : sum;
+}
+
+static int64_t batch(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results)
+{
+	return carry_out((struct batch){.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results}, stream);
 }
 
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
 {
-	return batch(st, 1, file, memory, pieces, n, stream, NULL, results);
+	return batch(st, 1, file, memory, pieces, n, stream, results);
 }
 
 int64_t lanefs_write_batch(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results)
 {
-	return batch(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, NULL, results);
+	return batch(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results);
 }
 
-int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, const struct target *t, int64_t *results)
+int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, int fd, void *memory, const struct lanefs_piece *pieces, const unsigned char *same, size_t n,
+	const struct target *t, int64_t *results)
 {
-	return batch(st, read, file, memory, pieces, n, t->stream, t, results);
+	return carry_out((struct batch){.st = st, .file = file, .read = read, .base = memory, .piece = pieces, .same = same, .pieces = n, .result = results, .now = 1, .target = *t,
+		.cached = fd >= 0, .fd = fd}, t->stream);
 }
 
 int64_t lanefs_read_into(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream)
 {
-	return batch(st, 1, file, memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL, NULL);
+	return batch(st, 1, file, memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
 }
 
 int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, uint64_t offset, uint64_t length, void *stream)
 {
-	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL, NULL);
+	return batch(st, 0, file, (void *)(uintptr_t)memory, &(struct lanefs_piece){offset, 0, length}, 1, stream, NULL);
 }
 
 void lanefs_stage_ways(lanefs_stage *st, struct lanefs_ways *w)

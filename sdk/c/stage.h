@@ -68,12 +68,15 @@ struct batch {
 	int now, last;        /* now: the copies have ended, too, when it does; last: they are waited for after this part's */
 	char *base;
 	const struct lanefs_piece *piece;
+	const unsigned char *same; /* of each piece: whether it is of the allocation of the one before it. NULL: not known */
+	int one;              /* all are of one */
+	int cached, fd;       /* read from this descriptor's page cache, not by the daemon */
 	size_t pieces, next;  /* next: the first that is not placed as a whole */
 	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
-	int code;             /* of the first failure that is not a piece's; text has more */
-	char text[256];
+	struct failure failed; /* the first that is not a piece's; code is 0 until then */
+	int64_t (*tell)(const struct failure *f); /* of a batch on a stream: what its caller is told of a failure. NULL: a negative errno */
 };
 
 struct lanefs_stage {
@@ -114,8 +117,13 @@ struct owner {
 HIDDEN int lanefs_batch_check(struct batch *b);
 HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);
-HIDDEN void lanefs_batch_await(struct batch *b, struct part *p);
+HIDDEN int lanefs_batch_await(struct batch *b, struct part *p); /* -1: the daemon has gone, so it is not known what the part has */
+HIDDEN int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned n); /* waits for the next requests that have ended; likewise */
 HIDDEN void lanefs_batch_give_up(struct batch *b);
+
+/* As lanefs_read_async and lanefs_write_async. *done becomes by a failure what tell says. */
+HIDDEN int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done,
+	int64_t (*tell)(const struct failure *f));
 
 /* Waits until no batch is on a stream. The caller holds lock. */
 HIDDEN void lanefs_stage_drain(struct owner *o);
@@ -138,8 +146,12 @@ HIDDEN int lanefs_direct(struct batch *b);
 /* Releases what lanefs_direct has registered. */
 HIDDEN void lanefs_direct_end(struct lanefs_stage *st);
 
-/* A batch as lanefs_read_batch and lanefs_write_batch, of memory that is known to be t. Copies have ended when it returns: nothing else is on t's stream. */
-HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, const struct target *t, int64_t *results);
+/*
+ * A batch as lanefs_read_batch and lanefs_write_batch, of memory that is known to be t. Copies have ended when it returns: nothing else is on t's stream.
+ * same as in struct batch. fd: of the file, whose page cache is read instead of asking the daemon; or -1.
+ */
+HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, int fd, void *memory, const struct lanefs_piece *pieces, const unsigned char *same, size_t n,
+	const struct target *t, int64_t *results);
 
 /* Finds out how a batch's memory is reached, and that all of it is, so. EINVAL: it is of several devices; EFAULT: it is not there. */
 HIDDEN int lanefs_batch_target(struct batch *b, void *stream);

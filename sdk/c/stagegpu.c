@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -31,7 +32,7 @@ _Static_assert(sizeof(struct copy) == 24, "layout");
 extern HIDDEN const char lanefs_image_sm_80[], lanefs_image_gfx90a[], lanefs_image_gfx942[], lanefs_image_gfx1100[], lanefs_image_gfx1201[], lanefs_image_gfx950[],
 	lanefs_image_gfx9_4_generic[], lanefs_image_gfx11_generic[], lanefs_image_gfx12_generic[], lanefs_image_host[];
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 
 /*
  * Held by who asks the loader. glibc's lock of the loaded objects stays taken in a child if another thread of its parent had it, and the child's next
@@ -42,14 +43,7 @@ static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 static void before_fork(void) { pthread_mutex_lock(&asking); }
 static void after_fork(void) { pthread_mutex_unlock(&asking); }
 
-/* What another thread of the parent held, nobody in the child would give back. */
-static void child(void)
-{
-	pthread_mutex_unlock(&asking);
-	pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, after_fork, child); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
 
 static const char *const libraries[] = {"libcuda.so.1", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
@@ -150,6 +144,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 		return 0;
 	}
 	at = *t;
+	b->one = t->whole;
 	for (size_t i = b->first; i < b->pieces; i++) {
 		const struct lanefs_piece *q = &b->piece[i];
 		uint64_t p = (uint64_t)(uintptr_t)b->base + q->memory_offset;
@@ -162,6 +157,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 				return lanefs_fail(EINVAL, "the pieces are in memory of several devices: make a batch for each");
 			t->kernels &= at.kernels;
 			t->device &= at.device;
+			b->one = 0;
 		}
 		if (at.whole && q->length > at.size - (p - at.start))
 			return lanefs_fail(EFAULT, "a piece ends beyond its allocation");
@@ -214,15 +210,6 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Whether a part's entries are copied by one launch of a kernel. */
-static int by_kernel(const struct part *p, const struct target *t)
-{
-	if (!t->kernels || p->n <= FEW || p->used / p->n >= LARGE)
-		return 0;
-	uint64_t late = p->n <= MANY ? atomic_load_explicit(&t->gpu->late, memory_order_relaxed) : 0;
-	return !late || now() >= late;
-}
-
 /* Notes how long a part's kernel took. */
 static void took(struct part *p, uint64_t ns)
 {
@@ -256,24 +243,74 @@ static int events(struct part *p, struct gpu *g)
 	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
 }
 
-/* Copies each entry by a call, up to the end-th. Those of a piece that follow one another on both sides are one; pieces may be in different allocations, across
- * which no copy goes. */
+/* ---- Copies by the copy engine, as few as there can be ---- */
+
+/* Rows of equal length and equal distance on both sides; one is as good as any. */
+struct rows { char *at; uint64_t stage, width, at_pitch, stage_pitch; size_t height; };
+
+/* Whether an entry is of the same allocation as the one before it: across two no copy goes. */
+static int same(const struct part *p, unsigned i)
+{
+	const struct batch *b = p->b;
+	return b->one || p->entry[i].piece == p->entry[i - 1].piece || (b->same && p->entry[i].piece == p->entry[i - 1].piece + 1 && b->same[p->entry[i].piece]);
+}
+
+/* Entries from i that follow one another on both sides, before the end-th, and how many bytes that is. Returns the entry after them. */
+static unsigned run_of(const struct part *p, unsigned i, unsigned end, uint64_t *n)
+{
+	const struct entry *e = &p->entry[i];
+	*n = e->length;
+	for (i++; i < end && p->entry[i].at == e->at + *n && p->entry[i].stage == e->stage + *n && same(p, i); i++)
+		*n += p->entry[i].length;
+	return i;
+}
+
+/* The next copy, of entries from *i on. */
+static void next_copy(const struct part *p, unsigned *i, unsigned end, int hip, struct rows *r)
+{
+	const struct entry *e = &p->entry[*i];
+	*r = (struct rows){.at = e->at, .stage = e->stage, .height = 1};
+	*i = run_of(p, *i, end, &r->width);
+	while (*i < end && !hip && r->width < GPU_PITCH) {
+		const struct entry *f = &p->entry[*i];
+		uint64_t n, at = (uint64_t)(f->at - e->at) / r->height, stage = (f->stage - e->stage) / r->height;
+		unsigned after = run_of(p, *i, end, &n);
+		if (n != r->width || f->at < e->at || f->stage < e->stage || at < n || stage < n || at >= GPU_PITCH || stage >= GPU_PITCH || !same(p, *i) ||
+		    f->at != e->at + r->height * at || f->stage != e->stage + r->height * stage || (r->height > 1 && (at != r->at_pitch || stage != r->stage_pitch)))
+			break;
+		r->at_pitch = at;
+		r->stage_pitch = stage;
+		r->height++;
+		*i = after;
+	}
+}
+
+/* How many copies a part takes. */
+static unsigned copies_of(const struct part *p, int hip)
+{
+	unsigned n = 0;
+	struct rows r;
+	for (unsigned i = 0; i < p->n; n++)
+		next_copy(p, &i, p->n, hip, &r);
+	return n;
+}
+
+/* Copies the entries up to the end-th. */
 static int calls(struct lanefs_stage *st, struct part *p, const struct target *t, int read, unsigned end)
 {
 	struct gpu *g = t->gpu;
+	struct rows r;
 	for (unsigned i = 0; i < end;) {
-		struct entry *e = &p->entry[i];
-		uint64_t n = e->length;
-		for (i++; i < end && p->entry[i].piece == e->piece && p->entry[i].at == e->at + n && p->entry[i].stage == e->stage + n; i++)
-			n += p->entry[i].length;
-		if (n == 0)
+		next_copy(p, &i, end, g->hip, &r);
+		if (r.width == 0)
 			continue;
-		char *stage = st->data + e->stage;
-		char *to = read ? e->at : stage, *from = read ? stage : e->at;
-		int rc = lanefs_gpu_copy_small(g, to, GPU_ANY, from, GPU_ANY, n, t->stream);
-		if (rc == -1)
-			rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, t->stream) :
-				CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, t->stream);
+		char *stage = st->data + r.stage;
+		char *to = read ? r.at : stage, *from = read ? stage : r.at;
+		int rc = r.height > 1 ? lanefs_gpu_copy_rows(g, to, GPU_ANY, read ? r.at_pitch : r.stage_pitch, from, GPU_ANY, read ? r.stage_pitch : r.at_pitch, r.width, r.height, t->stream) :
+			lanefs_gpu_copy_small(g, to, GPU_ANY, from, GPU_ANY, r.width, t->stream);
+		if (rc == -1 && r.height == 1)
+			rc = g->hip ? CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, r.width, COPY_DEFAULT, t->stream) :
+				CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, r.width, t->stream);
 		if (rc)
 			return lanefs_gpu_bad(g, "MemcpyAsync", rc);
 	}
@@ -318,6 +355,61 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 	return 0;
 }
 
+/* CUmemcpyAttributes. */
+struct attributes { int order, from[2], to[2]; unsigned flags; };
+_Static_assert(sizeof(struct attributes) == 24, "the driver reads it");
+enum { IN_STREAM_ORDER = 1 };
+
+/* Copies all by one call, where there is one: of CUDA 12.8 and later, not for the default stream. */
+static int batched(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
+{
+	struct gpu *g = t->gpu;
+	const struct attributes a = {.order = IN_STREAM_ORDER};
+	uint64_t to[ENTRIES], from[ENTRIES];
+	size_t size[ENTRIES], n = 0, first = 0, failed;
+	if (g->hip || !t->stream)
+		return calls(st, p, t, read, p->n);
+	for (unsigned i = 0; i < p->n; n++) {
+		const struct entry *e = &p->entry[i];
+		i = run_of(p, i, p->n, &size[n]);
+		to[n] = read ? (uint64_t)(uintptr_t)e->at : st->device + e->stage;
+		from[n] = read ? st->device + e->stage : (uint64_t)(uintptr_t)e->at;
+	}
+	int rc = CALL(g, "MemcpyBatchAsync_v2", (uint64_t *, uint64_t *, size_t *, size_t, const struct attributes *, size_t *, size_t, void *), to, from, size, n, &a, &first, 1, t->stream);
+	if (rc == -1)
+		rc = CALL(g, "MemcpyBatchAsync", (uint64_t *, uint64_t *, size_t *, size_t, const struct attributes *, size_t *, size_t, size_t *, void *), to, from, size, n, &a, &first, 1,
+			&failed, t->stream);
+	if (rc == -1)
+		return calls(st, p, t, read, p->n);
+	return rc ? lanefs_gpu_bad(g, "MemcpyBatchAsync", rc) : 0;
+}
+
+/* LANEFS_COPIES leaves no choice. */
+enum emptying { CHOOSE, BY_KERNEL, BY_CALLS, BY_BATCH };
+static enum emptying forced;
+
+__attribute__((constructor)) static void begin_copies(void)
+{
+	static const char *const names[] = {"", "kernel", "calls", "batch"};
+	const char *e = getenv("LANEFS_COPIES");
+	for (int i = BY_KERNEL; e && i <= BY_BATCH; i++)
+		if (strcmp(e, names[i]) == 0)
+			forced = (enum emptying)i;
+}
+
+static enum emptying way(const struct part *p, const struct target *t)
+{
+	if (forced)
+		return forced == BY_KERNEL && !t->kernels ? BY_CALLS : forced;
+	if (!t->kernels || p->n <= FEW)
+		return BY_CALLS;
+	unsigned n = copies_of(p, t->gpu->hip);
+	if (n <= FEW || p->used / n >= LARGE)
+		return BY_CALLS;
+	uint64_t late = n <= MANY ? atomic_load_explicit(&t->gpu->late, memory_order_relaxed) : 0;
+	return late && now() < late ? BY_CALLS : BY_KERNEL;
+}
+
 /* Makes the part's event follow what is on the stream. */
 static int mark(struct part *p, const struct target *t)
 {
@@ -359,12 +451,12 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	int was, rc = lanefs_gpu_enter(t->gpu, &was);
 	if (rc)
 		return lanefs_gpu_bad(t->gpu, t->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
-	int kernel = by_kernel(p, t);
+	enum emptying by = way(p, t);
 	p->timed = 0;
 	rc = lanefs_stage_known(st, t->gpu);
-	if (!rc && kernel)
+	if (!rc && by == BY_KERNEL)
 		rc = load(t->gpu) || launch(st, p, t, read);
-	else if (!rc && !(rc = calls(st, p, t, read, p->n)))
+	else if (!rc && !(rc = by == BY_BATCH ? batched(st, p, t, read) : calls(st, p, t, read, p->n)))
 		st->rungs.copies += p->n;
 	/* After a failure as well: some copies may have begun. */
 	int saved = errno;

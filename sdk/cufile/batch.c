@@ -2,9 +2,12 @@
  * Batches. A batch has a thread.
  *
  *  1. Requests are put at the end of a queue.                                                             batch_submit
- *  2. The thread takes the oldest, and what can go with it: the same file of LaneFS, the same direction.  gather
+ *  2. The oldest is taken, and what can go with it: the same file of LaneFS, the same direction.          gather
  *  3. Those go as one batch of the SDK; one that is alone goes as a call would.                           run
  *  4. How they ended is taken from a second queue.                                                        batch_status
+ *
+ * The thread does 2 and 3; or who waits for them without a limit of time, and finds that the thread has not begun: that is sooner than to wait for
+ * one another. One at a time does. LANEFS_CUFILE_BATCH=thread leaves it to the thread.
  *
  * A request overtakes another only if they have no byte in common, in the file or in memory, that either writes.
  */
@@ -29,6 +32,9 @@ struct asked {
 
 struct list { struct asked *first, **end; };
 
+/* Bytes of a file or of memory. */
+struct span { uint64_t start, end; };
+
 struct queue {
 	struct object object;
 	pthread_mutex_t lock;
@@ -36,9 +42,19 @@ struct queue {
 	struct asked *entries;    /* most of them */
 	struct list idle, queued, ended; /* these are protected by lock. What is in no list is being done */
 	unsigned most, idles, ends;
-	int stop, started;
+	int stop, started, running;
 	pthread_t thread;
+	struct span *span;        /* room for who gathers, */
+	struct many many;         /* and for who runs */
 };
+
+static int by_thread;
+
+__attribute__((constructor)) static void begin_batch(void)
+{
+	const char *e = getenv("LANEFS_CUFILE_BATCH");
+	by_thread = e && strcmp(e, "thread") == 0;
+}
 
 static void clear(struct list *l) { *l = (struct list){NULL, &l->first}; }
 
@@ -64,6 +80,8 @@ static void free_batch(struct queue *b)
 	pthread_cond_destroy(&b->work);
 	pthread_cond_destroy(&b->news);
 	pthread_mutex_destroy(&b->lock);
+	many_free(&b->many);
+	free(b->span);
 	free(b->entries);
 	free(b);
 }
@@ -138,22 +156,36 @@ static int tied_to_any(const struct asked *list, const struct asked *before, con
 	return 0;
 }
 
-/* Where a group's requests are: most follow one another, and are told from the others by this alone. */
-struct bounds { uint64_t file, file_end, memory, memory_end; };
-
-static int outside(const struct bounds *g, const struct asked *e)
+/*
+ * Notes what a request of a group writes, in memory or in the file. 0: another one of the group writes some of that, too. The spans of a group are in
+ * order, and there are n of them.
+ */
+static int add(struct span *span, size_t *n, const struct asked *e)
 {
-	uint64_t f = (uint64_t)e->m.offset, p = (uint64_t)(uintptr_t)e->m.memory;
-	return (f >= g->file_end || f + e->size <= g->file) && (p >= g->memory_end || p + e->size <= g->memory) && f + e->size >= f && p + e->size >= p;
-}
-
-static void widen(struct bounds *g, const struct asked *e)
-{
-	uint64_t f = (uint64_t)e->m.offset, p = (uint64_t)(uintptr_t)e->m.memory;
-	g->file = f < g->file ? f : g->file;
-	g->memory = p < g->memory ? p : g->memory;
-	g->file_end = f + e->size > g->file_end ? f + e->size : g->file_end;
-	g->memory_end = p + e->size > g->memory_end ? p + e->size : g->memory_end;
+	uint64_t start = e->m.read ? (uint64_t)(uintptr_t)e->m.memory : (uint64_t)e->m.offset, end;
+	size_t from = 0, to = *n;
+	if (e->size == 0)
+		return 1;
+	if (__builtin_add_overflow(start, e->size, &end))
+		return 0;
+	if (to && span[to - 1].start < start) /* most follow one another */
+		from = to;
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+		if (span[middle].start < start)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	if ((from < *n && span[from].start < end) || (from && span[from - 1].end > start))
+		return 0;
+	if (from && span[from - 1].end == start && from == *n) {
+		span[from - 1].end = end;
+		return 1;
+	}
+	memmove(&span[from + 1], &span[from], ((*n)++ - from) * sizeof *span);
+	span[from] = (struct span){start, end};
+	return 1;
 }
 
 /* Takes the oldest request and what goes with it. The caller holds the lock. */
@@ -161,23 +193,20 @@ static struct asked *gather(struct queue *b)
 {
 	struct list group;
 	struct asked *first = out(&b->queued, &b->queued.first);
-	struct bounds g = {UINT64_MAX, 0, UINT64_MAX, 0};
-	size_t bytes = first->size;
+	size_t bytes = first->size, n = 0;
 	unsigned passed = 0;
 	clear(&group);
 	append(&group, first);
-	if (!first->m.file || !first->m.file->mount)
+	if (!first->m.file || !first->m.file->mount || !add(b->span, &n, first))
 		return first;
-	widen(&g, first);
 	for (struct asked **at = &b->queued.first; *at && bytes < TOGETHER && passed < OVERTAKEN;) {
 		struct asked *e = *at;
-		if (e->m.file != first->m.file || e->m.read != first->m.read || (!outside(&g, e) && tied_to_any(group.first, NULL, e)) || tied_to_any(b->queued.first, e, e)) {
+		if (e->m.file != first->m.file || e->m.read != first->m.read || (passed && tied_to_any(b->queued.first, e, e)) || !add(b->span, &n, e)) {
 			at = &e->next;
 			passed++;
 			continue;
 		}
 		bytes += e->size < TOGETHER ? e->size : TOGETHER;
-		widen(&g, e);
 		append(&group, out(&b->queued, at));
 	}
 	return group.first;
@@ -196,40 +225,48 @@ static void ended(struct asked *e, uint64_t us)
 }
 
 /* Does a group. The batch's lock is not held. */
-static void run(struct asked *group)
+static void run(struct queue *b, struct asked *group)
 {
 	uint64_t start = now_us();
-	size_t n = 0, i = 0;
-	for (struct asked *e = group; e; e = e->next)
-		n++;
+	size_t n = 0;
 	if (!group->m.file) {
 		group->status = CUFILE_INVALID;
 		group->ret = -CU_FILE_HANDLE_NOT_REGISTERED;
 		return;
 	}
-	struct move **m = n > 1 ? malloc(n * sizeof *m) : NULL;
-	ssize_t *result = n > 1 ? malloc(n * sizeof *result) : NULL;
-	if (!m || !result) { /* one, or no memory: each as a call would */
-		for (struct asked *e = group; e; e = e->next) {
-			start = now_us();
-			e->ret = move_bytes(&e->m);
-			if (e->ret == -1)
-				e->ret = -errno;
-			ended(e, now_us() - start);
-		}
+	for (struct asked *e = group; e; e = e->next)
+		b->many.m[n++] = &e->m;
+	if (n == 1) { /* as a call would */
+		group->ret = move_bytes(&group->m);
+		if (group->ret == -1)
+			group->ret = -errno;
 	} else {
+		move_many(&b->many, n);
+		n = 0;
 		for (struct asked *e = group; e; e = e->next)
-			m[i++] = &e->m;
-		move_many(m, n, result);
-		i = 0;
-		for (struct asked *e = group; e; e = e->next) {
-			e->ret = result[i++];
-			ended(e, now_us() - start);
-		}
+			e->ret = b->many.result[n++];
 	}
-	free(m);
-	free(result);
+	uint64_t us = now_us() - start;
+	for (struct asked *e = group; e; e = e->next)
+		ended(e, us);
 	give_files(group);
+}
+
+/* Does the oldest requests. The caller holds the lock, and nobody runs. */
+static void step(struct queue *b)
+{
+	b->running = 1;
+	struct asked *group = gather(b);
+	pthread_mutex_unlock(&b->lock);
+	run(b, group);
+	pthread_mutex_lock(&b->lock);
+	b->running = 0;
+	while (group) {
+		struct asked *e = group;
+		group = e->next;
+		end_one(b, e);
+	}
+	pthread_cond_broadcast(&b->news);
 }
 
 static void *work(void *arg)
@@ -237,20 +274,10 @@ static void *work(void *arg)
 	struct queue *b = arg;
 	pthread_mutex_lock(&b->lock);
 	while (!b->stop) {
-		if (!b->queued.first) {
+		if (b->queued.first && !b->running)
+			step(b);
+		else
 			pthread_cond_wait(&b->work, &b->lock);
-			continue;
-		}
-		struct asked *group = gather(b);
-		pthread_mutex_unlock(&b->lock);
-		run(group);
-		pthread_mutex_lock(&b->lock);
-		while (group) {
-			struct asked *e = group;
-			group = e->next;
-			end_one(b, e);
-		}
-		pthread_cond_broadcast(&b->news);
 	}
 	pthread_mutex_unlock(&b->lock);
 	return NULL;
@@ -263,7 +290,11 @@ status batch_new(void **handle, unsigned most)
 	if (!handle || most == 0 || most > param_size(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE))
 		return bad(CU_FILE_INVALID_VALUE);
 	struct queue *b = calloc(1, sizeof *b);
-	if (!b || !(b->entries = calloc(most, sizeof *b->entries))) {
+	if (!b || !(b->entries = calloc(most, sizeof *b->entries)) || !(b->span = malloc(most * sizeof *b->span)) || many_new(&b->many, most)) {
+		if (b) {
+			free(b->span);
+			free(b->entries);
+		}
 		free(b);
 		return bad(CU_FILE_NOMEM_ERROR);
 	}
@@ -373,12 +404,16 @@ status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t 
 	pthread_mutex_lock(&b->lock);
 	/* Nothing more will end than what was submitted. */
 	while (b->ends < least && b->idles + b->ends < b->most) {
-		if (!timeout)
+		if (!timeout && !by_thread && b->queued.first && !b->running)
+			step(b);
+		else if (!timeout)
 			pthread_cond_wait(&b->news, &b->lock);
 		else if (pthread_cond_timedwait(&b->news, &b->lock, &until))
 			break;
 	}
 	*n = take(b, events, *n);
+	if (b->queued.first && !b->running)
+		pthread_cond_signal(&b->work); /* it may have looked while this thread ran */
 	pthread_mutex_unlock(&b->lock);
 	object_give(b);
 	return ok();

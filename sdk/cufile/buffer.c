@@ -16,7 +16,7 @@ static void child(void)
 	n = room = 0;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+IN_CHILD(child);
 
 /* The place of the first buffer that is not below base. The caller holds the lock. */
 static size_t place(const void *base)

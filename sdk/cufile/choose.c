@@ -25,18 +25,11 @@ __attribute__((constructor)) static void begin_choose(void)
 		forced = BY_LANES;
 }
 
-static uint32_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint32_t)(t.tv_sec * 1000000000 + t.tv_nsec);
-}
-
 /* Up to 4 KiB, 16 KiB, 64 KiB. */
-static struct choice *choice_of(const struct move *m)
+static struct choice *choice_of(const struct move *m, size_t n)
 {
 	int size = m->n <= 4096 ? 0 : m->n <= 16384 ? 1 : 2;
-	return &m->file->small[m->target.gpu != NULL][size];
+	return &m->file->small[n > 1][m->target.gpu != NULL][size];
 }
 
 /* After how many calls the other way is tried again. */
@@ -48,9 +41,10 @@ static uint32_t again(uint32_t mine, uint32_t other)
 	return every;
 }
 
-void choose(struct move *m, struct chosen *c)
+void choose(const struct move *m, size_t many, struct chosen *c)
 {
 	c->of = NULL;
+	c->n = (uint32_t)many;
 	c->way = BY_LANES;
 	if (!m->read || m->n == 0 || m->n > SMALL)
 		return;
@@ -58,13 +52,13 @@ void choose(struct move *m, struct chosen *c)
 		c->way = (enum way)forced;
 		return;
 	}
-	c->of = choice_of(m);
+	c->of = choice_of(m, many);
 	uint32_t n = __atomic_fetch_add(&c->of->calls, 1, __ATOMIC_RELAXED);
 	uint32_t lanes = __atomic_load_n(&c->of->ns[BY_LANES], __ATOMIC_RELAXED), cache = __atomic_load_n(&c->of->ns[BY_CACHE], __ATOMIC_RELAXED);
 	c->way = cache <= lanes ? BY_CACHE : BY_LANES;
 	if (n < FEW || n % (cache <= lanes ? again(cache, lanes) : again(lanes, cache)) == 0) /* at first by turns */
 		c->way = n < FEW ? (enum way)(n % WAYS) : (enum way)(WAYS - 1 - c->way);
-	c->start = now_ns();
+	c->start = (uint32_t)now_ns();
 }
 
 /* What a way takes, after one sample more. One that is far below says that it can be as quick as that; one that is far above says little. */
@@ -81,7 +75,7 @@ void chose(const struct chosen *c, int whole)
 {
 	if (!c->of || !whole)
 		return;
-	uint32_t ns = now_ns() - c->start, *mean = &c->of->ns[c->way];
+	uint32_t ns = ((uint32_t)now_ns() - c->start) / c->n, *mean = &c->of->ns[c->way];
 	/* A sample that another thread's replaces is no loss. */
 	__atomic_store_n(mean, learn(__atomic_load_n(mean, __ATOMIC_RELAXED), ns), __ATOMIC_RELAXED);
 }

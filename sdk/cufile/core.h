@@ -19,6 +19,7 @@
 
 #include <pthread.h>
 #include <sys/stat.h>
+#include <time.h>
 
 /* ---- What the interface brings ---- */
 
@@ -75,7 +76,7 @@ struct window;
 /* How a small read of a file of LaneFS's goes. */
 enum way { BY_LANES, BY_CACHE, WAYS };
 
-struct choice { uint32_t calls, ns[WAYS]; }; /* about what a way takes; atomic */
+struct choice { uint32_t calls, ns[WAYS]; }; /* about what a way takes for a read; atomic */
 
 struct file {
 	struct object object;
@@ -88,7 +89,7 @@ struct file {
 	void *next;           /* handle of the next library, or NULL */
 	pthread_mutex_t lock; /* protects windows */
 	struct window *windows;
-	struct choice small[2][3]; /* by whether the memory is a GPU's, and size */
+	struct choice small[2][2][3]; /* by whether they go together, whether the memory is a GPU's, and size */
 	char name[128];       /* for traces */
 };
 
@@ -114,6 +115,9 @@ HIDDEN void buffer_next(const void *base); /* registers it with the next library
 
 /* Finds out how n bytes at p are reached, and that they can be written to (or read). 0, or a negative CUfileOpError. */
 HIDDEN int memory_at(const void *p, size_t n, int write, struct target *t);
+
+/* Until memory_asked(0) what the thread has found out about an allocation is not asked again: of moves that go together. */
+HIDDEN void memory_asked(int once);
 
 /* A stream of the library's own on a GPU, on which work of the program is not waited for. */
 HIDDEN void *stream_new(struct gpu *g);
@@ -145,9 +149,22 @@ struct move {
 };
 
 HIDDEN ssize_t move_bytes(struct move *m); /* checks, chooses, moves, counts */
-HIDDEN int move_check(struct move *m);     /* of one of LaneFS: checks, and cuts a read at the file's end */
-/* Moves all, of one file of LaneFS in one direction, and counts them. Results are bytes, a negative errno, or a negative CUfileOpError. */
-HIDDEN void move_many(struct move *const *m, size_t n, ssize_t *result);
+HIDDEN int move_check(struct move *m, off_t *end); /* of one of LaneFS: checks, and cuts a read at the file's end, which is asked for where *end is -1 */
+
+/* What moves that go together need room for: arrays of as many elements as there may be moves. */
+struct many {
+	struct move **m;
+	ssize_t *result;             /* bytes, a negative errno, or a negative CUfileOpError */
+	unsigned char *open, *same;  /* many.c's own, as the rest */
+	struct lanefs_piece *piece;
+	int64_t *got;
+	size_t *of;                  /* of pieces: which move */
+	size_t n, left;              /* left: that are not done */
+};
+
+HIDDEN int many_new(struct many *a, size_t most); /* 0, or CU_FILE_NOMEM_ERROR */
+HIDDEN void many_free(struct many *a);
+HIDDEN void move_many(struct many *a, size_t n); /* moves the first n of a->m, of one file of LaneFS in one direction, and counts them */
 HIDDEN int move_sync(const struct move *m); /* what a descriptor of O_SYNC or O_DSYNC asks for after a write. 0, or -1 with errno */
 HIDDEN ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at);
 
@@ -160,9 +177,9 @@ HIDDEN void mount_release(struct mount *m, uint32_t opened);
 HIDDEN lanefs *mount_session(struct mount *m);
 HIDDEN int mount_gone(struct mount *m);
 HIDDEN ssize_t lane_move(struct move *m);
-/* Pieces of m's file, in m's direction, between it and base, which is memory as m's is: as lanefs_read_batch and lanefs_write_batch. */
-HIDDEN ssize_t lane_batch(const struct move *m, void *base, const struct lanefs_piece *piece, size_t n, int64_t *results);
-HIDDEN ssize_t lane_failed(void); /* turns the error of a call of the SDK into a result */
+/* Pieces of m's file, in m's direction, between it and base, which is memory as m's is: as lanefs_batch_of. */
+HIDDEN ssize_t lane_batch(const struct move *m, int fd, void *base, const struct lanefs_piece *piece, const unsigned char *same, size_t n, int64_t *results);
+HIDDEN ssize_t lane_failed(const struct failure *f); /* turns how a call of the SDK failed into a result */
 
 /* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
 HIDDEN ssize_t map_move(struct move *m);
@@ -174,9 +191,9 @@ HIDDEN ssize_t plain_move(struct move *m); /* by pread and pwrite; with ROAD_CAC
 struct chosen {
 	enum way way;
 	struct choice *of; /* NULL: there was none */
-	uint32_t start;
+	uint32_t start, n;
 };
-HIDDEN void choose(struct move *m, struct chosen *c);
+HIDDEN void choose(const struct move *m, size_t n, struct chosen *c); /* m: the largest of n reads that go together */
 HIDDEN void chose(const struct chosen *c, int whole); /* it has ended, and moved all that it was to */
 
 HIDDEN void *next_library(void); /* loads it; NULL: there is none */
@@ -223,7 +240,15 @@ HIDDEN void count_batch(size_t n); /* requests that went to LaneFS as one */
 HIDDEN int tracing(void);
 HIDDEN void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 HIDDEN const char *road_name(enum road road);
-HIDDEN uint64_t now_us(void);
+
+/* The time, in ns and µs. */
+static inline uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+static inline uint64_t now_us(void) { return now_ns() / 1000; }
 
 /* Traces a call that returns a status, and counts it. */
 HIDDEN status traced(status s, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -78,13 +78,6 @@ const char *road_name(enum road road)
 	return names[road];
 }
 
-uint64_t now_us(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 int tracing(void) { return lines; }
 
 static void line(const char *format, va_list args)

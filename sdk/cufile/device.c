@@ -17,30 +17,59 @@ enum { NON_BLOCKING = 1, COPY_DEFAULT = 4, PAGE = 4096, BUFFER_ID = 7 /* CUpoint
 /* lanefs_stage_target asks a stage for its GPU before it makes one. */
 static struct lanefs_stage none;
 
-/* The allocation that the thread used last. */
-static _Thread_local struct target last;
+/* The allocations that the thread used last. asked: in which round its number was. */
+enum { LASTS = 16 };
+static _Thread_local struct last { struct target t; unsigned asked; } last[LASTS];
+static _Thread_local unsigned newest, turn, asked_round;
+static _Thread_local int asked_once;
+
+void memory_asked(int once)
+{
+	asked_once = once;
+	asked_round++;
+}
 
 /* Whether p is still in it. CUDA gives no number to two allocations, so the number says that all the rest is as it was. */
-static int in_last(const void *p)
+static int in(struct last *l, uint64_t at)
 {
-	uint64_t id = 0, at = (uint64_t)(uintptr_t)p;
-	return last.id && at >= last.start && at - last.start < last.size &&
-		CALL(last.gpu, "PointerGetAttribute", (void *, int, uint64_t), &id, BUFFER_ID, at) == 0 && id == last.id;
+	uint64_t id = 0;
+	if (!l->t.id || at < l->t.start || at - l->t.start >= l->t.size)
+		return 0;
+	if (asked_once && l->asked == asked_round)
+		return 1;
+	if (CALL(l->t.gpu, "PointerGetAttribute", (void *, int, uint64_t), &id, BUFFER_ID, at) || id != l->t.id) {
+		l->t.id = 0;
+		return 0;
+	}
+	l->asked = asked_round;
+	return 1;
+}
+
+static int in_last(const void *p, struct target *t)
+{
+	for (unsigned i = 0; i < LASTS; i++) {
+		unsigned k = (newest + i) % LASTS;
+		if (in(&last[k], (uint64_t)(uintptr_t)p)) {
+			newest = k;
+			*t = last[k].t;
+			return 1;
+		}
+	}
+	return 0;
 }
 
 static int target(const void *p, struct target *t)
 {
-	if (in_last(p)) {
-		*t = last;
+	if (in_last(p, t))
 		return 0;
-	}
 	if (lanefs_stage_target(&none, p, NULL, t))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	if (t->gpu && t->gpu != none.gpu)
 		__atomic_store_n(&none.gpu, t->gpu, __ATOMIC_RELAXED);
-	last = *t;
-	if (!t->gpu || !t->whole)
-		last.id = 0; /* virtual memory: the number may be that of more than one allocation */
+	if (t->gpu && t->whole && t->id) { /* virtual memory: the number may be that of more than one allocation */
+		newest = turn++ % LASTS;
+		last[newest] = (struct last){*t, asked_round};
+	}
 	return 0;
 }
 
@@ -120,13 +149,6 @@ int stream_wait(struct gpu *g, void *stream)
  */
 enum { LATE = 500 * 1000, LATE_ONES = 3, ROWS_FOR = 1000 * 1000 * 1000 }; /* ns */
 static _Thread_local unsigned late_ones; /* in a row */
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 static int to_device(struct copying *c, struct gpu *g, void *to, const void *from, size_t n)
 {

@@ -2,16 +2,15 @@
 #define _GNU_SOURCE
 #include "core.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static long count; /* protected by lock */
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	count = 0;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+IN_CHILD(child);
 
 void driver_use(void)
 {

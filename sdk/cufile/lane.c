@@ -33,16 +33,15 @@ struct mount {
 	int gone;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct mount *mounts; /* protected by lock */
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	mounts = NULL;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+IN_CHILD(child);
 
 static void end(struct mount *m)
 {
@@ -197,9 +196,10 @@ static void give(struct mount *m, struct lane *l)
 	pthread_mutex_unlock(&m->lock);
 }
 
-ssize_t lane_failed(void)
+ssize_t lane_failed(const struct failure *f)
 {
-	switch (errno) {
+	errno = f->code;
+	switch (f->code) {
 	case ECONNRESET:
 	case EPIPE:
 	case EPROTO:
@@ -208,8 +208,7 @@ ssize_t lane_failed(void)
 	case ENOMEM:
 		return -CU_FILE_NOMEM_ERROR;
 	case EIO:
-		/* lanefs_gpu_bad's text: the GPU's library failed, not the file. */
-		return strstr(lanefs_error(), ": error ") ? -CU_FILE_CUDA_DRIVER_ERROR : -1;
+		return f->gpu ? -CU_FILE_CUDA_DRIVER_ERROR : -1;
 	case EINVAL:
 		return -CU_FILE_INVALID_VALUE;
 	}
@@ -239,16 +238,24 @@ static int stream_for(struct lane *l, struct gpu *g, void **stream)
 	return 0;
 }
 
-ssize_t lane_batch(const struct move *m, void *base, const struct lanefs_piece *piece, size_t n, int64_t *results)
+/* How the thread's last call of the SDK failed. */
+static ssize_t call_failed(void)
+{
+	struct failure f;
+	lanefs_failed(&f);
+	return lane_failed(&f);
+}
+
+ssize_t lane_batch(const struct move *m, int fd, void *base, const struct lanefs_piece *piece, const unsigned char *same, size_t n, int64_t *results)
 {
 	struct mount *mount = m->file->mount;
 	struct lane *l = take(mount);
 	struct target t = m->target;
 	if (!l)
-		return lane_failed();
+		return call_failed();
 	ssize_t got = -CU_FILE_CUDA_DRIVER_ERROR;
-	if (stream_for(l, t.gpu, &t.stream) == 0 && (got = lanefs_batch_of(l->stage, m->read, m->file->opened, base, piece, n, &t, results)) < 0)
-		got = lane_failed();
+	if (stream_for(l, t.gpu, &t.stream) == 0 && (got = lanefs_batch_of(l->stage, m->read, m->file->opened, fd, base, piece, same, n, &t, results)) < 0)
+		got = call_failed();
 	int saved = errno;
 	if (got == -1 && saved == ENOTCONN)
 		mount->gone = 1;
@@ -260,5 +267,5 @@ ssize_t lane_batch(const struct move *m, void *base, const struct lanefs_piece *
 ssize_t lane_move(struct move *m)
 {
 	m->road = ROAD_STAGE;
-	return lane_batch(m, m->memory, &(struct lanefs_piece){(uint64_t)m->offset, 0, m->n}, 1, NULL);
+	return lane_batch(m, -1, m->memory, &(struct lanefs_piece){(uint64_t)m->offset, 0, m->n}, NULL, 1, NULL);
 }

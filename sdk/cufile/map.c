@@ -42,15 +42,16 @@ struct idle_stream {
 	struct gpu *gpu;
 	void *stream;
 };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct idle_stream *streams; /* protected by lock */
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	streams = NULL;
 	total = 0;
 }
+
+IN_CHILD(child);
 
 static int off;
 
@@ -58,7 +59,6 @@ __attribute__((constructor)) static void begin_map(void)
 {
 	const char *e = getenv("LANEFS_CUFILE_MAP");
 	off = e && strcmp(e, "0") == 0;
-	pthread_atfork(NULL, NULL, child);
 }
 
 static struct idle_stream *take_stream(struct gpu *g)

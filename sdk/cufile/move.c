@@ -36,14 +36,17 @@ static int check(struct move *m)
 
 /* Reads end at the file's end, and memory behind that is left alone. The kernel's own idea of the size is good enough to say that a range is
  * in the file; the daemon is asked only for one that seems not to be. */
-static int clip(struct move *m)
+static int clip(struct move *m, off_t *end)
 {
 	struct statx x;
 	struct stat st;
-	if (statx(m->file->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &x) == 0 && m->n <= x.stx_size && (uint64_t)m->offset <= x.stx_size - m->n)
+	if (*end < 0 && statx(m->file->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &x) == 0)
+		*end = (off_t)x.stx_size;
+	if (*end >= 0 && (off_t)m->n <= *end && m->offset <= *end - (off_t)m->n)
 		return 0;
 	if (fstat(m->file->fd, &st))
 		return -1;
+	*end = st.st_size;
 	if (m->offset >= st.st_size)
 		m->n = 0;
 	else if ((off_t)m->n > st.st_size - m->offset)
@@ -63,7 +66,8 @@ static ssize_t by_lanes(struct move *m)
 		errno = ENOTCONN;
 		return -1;
 	}
-	if (m->read && clip(m))
+	off_t end = -1;
+	if (m->read && clip(m, &end))
 		return -1;
 	if (m->n == 0)
 		return 0;
@@ -74,7 +78,7 @@ static ssize_t by_lanes(struct move *m)
 static ssize_t lanes(struct move *m)
 {
 	struct chosen c;
-	choose(m, &c);
+	choose(m, 1, &c);
 	ssize_t n;
 	if (c.way == BY_LANES) {
 		n = by_lanes(m);
@@ -90,10 +94,10 @@ static ssize_t lanes(struct move *m)
 	return n;
 }
 
-int move_check(struct move *m)
+int move_check(struct move *m, off_t *end)
 {
 	int rc = check(m);
-	return rc == 0 && m->read ? clip(m) : rc;
+	return rc == 0 && m->read ? clip(m, end) : rc;
 }
 
 ssize_t move_bytes(struct move *m)

@@ -26,7 +26,7 @@ struct slot {
 	int used;                      /* protected by lock */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static _Atomic(struct slot *) chunks[CHUNKS]; /* stored with lock held */
 static size_t n_slots;                        /* these are protected by lock */
 static uintptr_t serial;
@@ -142,11 +142,10 @@ void object_each(enum kind kind, int (*f)(struct object *, void *), void *arg)
 /* A child begins anew: what its parent's threads held is not its own. The objects are left, for nothing can be done with them. */
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < CHUNKS; i++)
 		atomic_store(&chunks[i], NULL);
 	n_slots = 0;
 	serial = 0;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+IN_CHILD(child);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 
 struct size { size_t value, least, most; int set; };
 static struct size sizes[SIZES] = { /* these are protected by lock */
@@ -33,8 +33,6 @@ static struct text strings[STRINGS] = {[CUFILE_PARAM_LOGGING_LEVEL] = {"ERROR", 
 static size_t slab_sizes[SLABS] = {4, 1024, 16384}, slab_counts[SLABS] = {128, 64, 64};
 static int slabs = 3;
 
-static void child(void) { pthread_mutex_init(&lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
 
 #define LOCKED(statement) do { pthread_mutex_lock(&lock); statement; pthread_mutex_unlock(&lock); } while (0)
 

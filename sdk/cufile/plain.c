@@ -22,17 +22,18 @@ struct bounce {
 	void *stream;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct bounce *idle;                /* protected by lock */
 static _Thread_local struct bounce *own;   /* a small one */
 static pthread_key_t at_end;               /* has own, too, for the end of the thread */
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	idle = own = NULL;
 	pthread_setspecific(at_end, NULL);
 }
+
+IN_CHILD(child);
 
 static void put_back(struct bounce *b)
 {
@@ -52,7 +53,6 @@ static void thread_ended(void *b)
 __attribute__((constructor)) static void begin_plain(void)
 {
 	pthread_key_create(&at_end, thread_ended);
-	pthread_atfork(NULL, NULL, child);
 }
 
 static struct bounce *new_bounce(struct gpu *g, size_t size)

@@ -7,13 +7,11 @@
 
 enum { GPUS = 16, BUCKETS = 32 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static CUfileStatsLevel3_t all; /* these are protected by lock */
 static int level, on;
 static uint64_t since, elapsed; /* µs of collection */
 
-static void child(void) { pthread_mutex_init(&lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
 
 static int collecting(void) { return __atomic_load_n(&on, __ATOMIC_RELAXED); }
 

@@ -23,16 +23,15 @@ struct registered {
 	pthread_mutex_t busy;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+PROCESS_LOCK(lock);
 static struct registered *list; /* protected by lock */
 
 static void child(void)
 {
-	pthread_mutex_init(&lock, NULL);
 	list = NULL;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, child); }
+IN_CHILD(child);
 
 /* The caller holds the lock. */
 static struct registered **find(void *stream)
@@ -102,6 +101,9 @@ void stream_forget_all(void)
 	pthread_mutex_unlock(&lock);
 }
 
+/* What the program finds in place of the bytes of a call that failed on its stream: as cuFile, -1 for the file's side. */
+static int64_t failed(const struct failure *f) { return lane_failed(f); }
+
 /* Puts a call on its stream. 0: it is not one for that. */
 static int put(struct registered *r, struct move *m, ssize_t *result)
 {
@@ -120,10 +122,13 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 	}
 	if (!r->stage)
 		rc = 0; /* a stage of another call will be free some time */
-	else if (m->read)
-		rc = lanefs_read_async(r->stage, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result) ? (int)lane_failed() : 1;
 	else
-		rc = lanefs_write_async(r->stage, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result) ? (int)lane_failed() : 1;
+		rc = lanefs_async(r->stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed) ? -1 : 1;
+	if (rc == -1) {
+		struct failure f;
+		lanefs_failed(&f);
+		rc = (int)lane_failed(&f);
+	}
 	pthread_mutex_unlock(&r->busy);
 	return rc == -1 ? -CU_FILE_IO_ERROR : rc;
 }
@@ -138,10 +143,11 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 		return bad(CU_FILE_HANDLE_NOT_REGISTERED);
 	struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
 	int rc = memory_at(base, 1, read, &t), put_there = 0;
+	off_t end = -1;
 	pthread_mutex_lock(&lock);
 	struct registered *r = *find(stream);
 	pthread_mutex_unlock(&lock);
-	if (!rc && t.gpu && f->mount && r && (r->flags & KNOWN) == KNOWN && (rc = move_check(&m)) == 0 && m.n > 0) {
+	if (!rc && t.gpu && f->mount && r && (r->flags & KNOWN) == KNOWN && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
 		rc = put(r, &m, result);
 		put_there = rc > 0;
 		if (put_there) {

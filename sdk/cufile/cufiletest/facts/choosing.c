@@ -53,7 +53,7 @@ int main(void)
 		for (unsigned k = 0; k < READS; k++) {
 			struct move m = {.read = 1, .file = &f, .n = 4096};
 			struct chosen c;
-			choose(&m, &c);
+			choose(&m, 1, &c);
 			unsigned ns = s->takes(c.way, k, of[c.way]++);
 			clock_ns += ns;
 			chose(&c, 1);
@@ -71,11 +71,11 @@ int main(void)
 	struct move m = {.read = 1, .file = &f, .n = 4096};
 	struct chosen c;
 	for (int k = 0; k < 100; k++) {
-		choose(&m, &c);
+		choose(&m, 1, &c);
 		clock_ns += 10 * US;
 		chose(&c, 0);
 	}
-	if (f.small[0][0].ns[BY_LANES] || f.small[0][0].ns[BY_CACHE])
+	if (f.small[0][0][0].ns[BY_LANES] || f.small[0][0][0].ns[BY_CACHE])
 		return 1;
 	puts("ok");
 	return 0;
