@@ -174,10 +174,12 @@ static void put(struct owner *o, struct async *a)
 	pthread_mutex_lock(&o->turn);
 	a->parts++;
 	pthread_mutex_unlock(&o->turn);
-	rc = !b->read && lanefs_stage_move(b->st, p, &b->target, 0) ? -1 : lanefs_gpu_enter(b->target.gpu, &was);
-	if (!rc) {
-		rc = lanefs_stage_gate(b->st, p, &b->target, reached);
+	if ((rc = lanefs_gpu_enter(b->target.gpu, &was)) == 0) {
+		rc = lanefs_stage_fits(p, &b->target) || (!b->read && lanefs_stage_move(b->st, p, &b->target, 0)) ? -1 : lanefs_stage_gate(b->st, p, &b->target, reached);
 		lanefs_gpu_leave(b->target.gpu, was);
+	} else {
+		lanefs_gpu_bad(b->target.gpu, b->target.gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		rc = -1;
 	}
 	if (!rc && b->read)
 		rc = lanefs_stage_move(b->st, p, &b->target, 1) ? 1 : 0;

@@ -106,6 +106,7 @@ void lanefs_batch_give_up(struct batch *b)
 void lanefs_batch_place(struct batch *b, struct part *p)
 {
 	p->b = b;
+	p->ticket = 0;
 	p->n = 0;
 	p->used = 0;
 	while (b->next < b->pieces && p->n < ENTRIES) {

@@ -54,7 +54,7 @@ struct part {
 	void *before;         /* the kernel that made these copies */
 	int busy;             /* the event is to be waited for */
 	int timed;            /* before was recorded */
-	uint64_t ticket;      /* of a batch on a stream: what the word becomes when the file's side is done */
+	uint64_t ticket;      /* of a batch on a stream, else 0: what the word becomes when the file's side is done */
 	int reached, begun;   /* likewise: the stream has got there; the daemon has the requests. reached is protected by owner.turn */
 	void *owner;
 };
@@ -133,6 +133,9 @@ HIDDEN void lanefs_stage_rest(struct owner *o);
 
 /* Whether a stream can wait for the stage's word. The GPU is entered, and has the stage. */
 HIDDEN int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t);
+
+/* Whether a stream is of the GPU, and there: else its copies could not be waited for. The GPU is entered. */
+HIDDEN int lanefs_stage_fits(struct part *p, const struct target *t);
 
 /* Makes the stream tell when it gets here, and then wait for the word to become ticket. */
 HIDDEN int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct target *t, void (*reached)(void *));

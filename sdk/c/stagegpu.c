@@ -410,6 +410,15 @@ static enum emptying way(const struct part *p, const struct target *t)
 	return late && now() < late ? BY_CALLS : BY_KERNEL;
 }
 
+/* Records the part's event on the stream. An event belongs to a device, and so does the stream. */
+static int record(struct part *p, const struct target *t)
+{
+	int rc;
+	if (events(p, t->gpu))
+		return -1;
+	return (rc = CALL(t->gpu, "EventRecord", (void *, void *), p->event, t->stream)) ? lanefs_gpu_bad(t->gpu, "EventRecord", rc) : 0;
+}
+
 /* Makes the part's event follow what is on the stream. */
 static int mark(struct part *p, const struct target *t)
 {
@@ -426,14 +435,12 @@ static int mark(struct part *p, const struct target *t)
 			p->b->st->part[i].busy = 0;
 		return 0;
 	}
-	rc = events(p, g);
-	if (!rc && (rc = CALL(g, "EventRecord", (void *, void *), p->event, t->stream)))
-		lanefs_gpu_bad(g, "EventRecord", rc);
-	p->busy = !rc;
-	if (!rc)
+	p->busy = record(p, t) == 0;
+	if (p->busy)
 		return 0;
 	int saved = errno;
-	CALL(g, "StreamSynchronize", (void *), t->stream); /* or the part would be used again under the copies */
+	if (!p->ticket) /* of a batch on a stream: it waits for this thread */
+		CALL(g, "StreamSynchronize", (void *), t->stream); /* or the part would be used again under the copies */
 	errno = saved;
 	return -1;
 }
@@ -493,6 +500,8 @@ int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t)
 	st->no_wait = wait_for(st, t, 0) != 0; /* what is true already */
 	return !st->no_wait;
 }
+
+int lanefs_stage_fits(struct part *p, const struct target *t) { return record(p, t); }
 
 int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct target *t, void (*reached)(void *))
 {

@@ -2,7 +2,8 @@
  * A libcuda.so.1 for tests: the calls of the driver API that sdk/c, sdk/cufile and gpu/cuda's choice of a device make, over plain memory. It is
  * no part of LaneFS's binary. It has no virtual memory management, so no daemon runs on it.
  *
- * It is stricter than NVIDIA's where that finds mistakes. What is put on a stream happens when somebody waits for it, not before. A thread
+ * It is stricter than NVIDIA's where that finds mistakes. What is put on a stream happens when somebody waits for it, not before; from its first
+ * function of the host or wait for a value on, a stream has a thread that does what is put on it, as soon as it can. A thread
  * begins without a context. Copies of bytes that are not all of one allocation fail. A stream that was destroyed, and an event or a kernel on another device's
  * stream, are refused: with NVIDIA's library the first is undefined.
  *
@@ -11,6 +12,7 @@
  *
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
  * kernel, as events tell, and the wait for its stream.
+ * fake_cuda_fail(name, code) has the next call of a function fail.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -31,8 +33,17 @@ enum { DEVICES = 16, DEPTH = 16, NAMES = 64, PAGE = 4096 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *name; unsigned n; } counts[NAMES]; /* protected by lock, as all below */
 
-static void count(const char *name) {
+static char failing[64];
+static int failing_code;
+
+/* Returns what the call must fail with, or OK. */
+static int count(const char *name) {
+	int rc = OK;
 	pthread_mutex_lock(&lock);
+	if (*failing && strcmp(failing, name) == 0) {
+		rc = failing_code;
+		*failing = 0;
+	}
 	for (int i = 0; i < NAMES; i++)
 		if (!counts[i].name || strcmp(counts[i].name, name) == 0) {
 			counts[i].name = name;
@@ -40,8 +51,16 @@ static void count(const char *name) {
 			break;
 		}
 	pthread_mutex_unlock(&lock);
+	return rc;
 }
-#define COUNT() count(__func__)
+#define COUNT() do { int rc_ = count(__func__); if (rc_) return rc_; } while (0)
+
+API void fake_cuda_fail(const char *name, int code) {
+	pthread_mutex_lock(&lock);
+	snprintf(failing, sizeof failing, "%s", name);
+	failing_code = code;
+	pthread_mutex_unlock(&lock);
+}
 
 /* NULL: sets all to 0. "": the sum. */
 API unsigned fake_cuda_calls(const char *name) {
@@ -59,8 +78,10 @@ API unsigned fake_cuda_calls(const char *name) {
 
 /* ---- devices ---- */
 
-struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count; };
-struct stream { struct stream *next; struct context *c; struct op *first, **end; double ms; /* that its kernels have taken */ };
+/* f: a function of the host; word: what to wait for, until it is at_least. */
+struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count;
+	void (*f)(void *); void *arg; uint64_t *word, at_least; };
+struct stream { struct stream *next; struct context *c; struct op *first, **end; int threaded, busy, gone; double ms; /* that its kernels have taken */ };
 struct context { int device; struct stream legacy, per_thread; };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
@@ -432,17 +453,55 @@ API int cuStreamCreate(struct stream **out, unsigned flags) {
 	return OK;
 }
 
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a threaded stream has done something, or has more to do */
+
+static void carry_out(const struct op *o) {
+	for (uint64_t i = 0; i < o->count; i++)
+		memcpy((void *)(uintptr_t)o->pieces[i].dst, (void *)(uintptr_t)o->pieces[i].src, o->pieces[i].bytes);
+	if (o->fill)
+		memset(o->to, o->value, o->n);
+	else if (o->from)
+		memcpy(o->to, o->from, o->n);
+}
+
+/* The thread of a stream. What it calls and waits for is not under the lock. */
+static void *stream_thread(void *arg) {
+	struct stream *s = arg;
+	pthread_mutex_lock(&lock);
+	while (s->first || !s->gone) {
+		struct op *o = s->first;
+		if (!o) {
+			pthread_cond_wait(&moved, &lock);
+			continue;
+		}
+		s->first = o->next;
+		if (!s->first)
+			s->end = &s->first;
+		s->busy = 1;
+		pthread_mutex_unlock(&lock);
+		if (o->f)
+			o->f(o->arg);
+		while (o->word && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
+			usleep(20);
+		pthread_mutex_lock(&lock);
+		carry_out(o);
+		free(o);
+		s->busy = 0;
+		pthread_cond_broadcast(&moved);
+	}
+	pthread_mutex_unlock(&lock);
+	free(s);
+	return NULL;
+}
+
 /* Does what is on a stream. The caller holds the lock. */
 static int run(struct stream *s) {
+	while (s->threaded && (s->first || s->busy))
+		pthread_cond_wait(&moved, &lock);
 	while (s->first) {
 		struct op *o = s->first;
 		s->first = o->next;
-		for (uint64_t i = 0; i < o->count; i++)
-			memcpy((void *)(uintptr_t)o->pieces[i].dst, (void *)(uintptr_t)o->pieces[i].src, o->pieces[i].bytes);
-		if (o->fill)
-			memset(o->to, o->value, o->n);
-		else if (o->from)
-			memcpy(o->to, o->from, o->n);
+		carry_out(o);
 		free(o);
 	}
 	s->end = &s->first;
@@ -461,9 +520,26 @@ static int put(struct stream *to, struct op o, int launch) {
 		*s->end = p;
 		s->end = &p->next;
 		rc = OK;
+		if ((o.f || o.word) && !s->threaded) {
+			pthread_t t;
+			s->threaded = pthread_create(&t, NULL, stream_thread, s) == 0 && pthread_detach(t) == 0;
+			rc = s->threaded ? OK : OUT_OF_MEMORY;
+		}
+		pthread_cond_broadcast(&moved);
 	}
 	pthread_mutex_unlock(&lock);
 	return rc;
+}
+
+API int cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *arg) {
+	COUNT();
+	return f ? put(s, (struct op){.f = f, .arg = arg}, 0) : INVALID;
+}
+
+/* Only "at least". */
+API int cuStreamWaitValue64_v2(struct stream *s, uint64_t *word, uint64_t value, unsigned flags) {
+	COUNT();
+	return word && !flags ? put(s, (struct op){.word = word, .at_least = value}, 0) : INVALID;
 }
 
 static unsigned slow; /* µs that the next wait for a stream takes */
@@ -494,8 +570,13 @@ API int cuStreamDestroy_v2(struct stream *s) {
 	for (struct stream **l = &streams; *l; l = &(*l)->next)
 		if (*l == s) {
 			*l = s->next;
-			run(s);
-			free(s);
+			if (s->threaded) { /* what is on it goes on */
+				s->gone = 1;
+				pthread_cond_broadcast(&moved);
+			} else {
+				run(s);
+				free(s);
+			}
 			rc = OK;
 			break;
 		}
@@ -586,6 +667,22 @@ API int cuMemcpy2DAsync_v2(const struct rectangle *r, struct stream *s) {
 	int rc = OK;
 	for (size_t y = 0; !rc && y < r->height; y++)
 		rc = put(s, (struct op){.to = to + y * r->to_pitch, .from = from + y * r->from_pitch, .n = r->width}, 0);
+	return rc;
+}
+
+/* CUmemcpyAttributes, of copies that wait for the stream; one for all. */
+struct attributes { int order, from[2], to[2]; unsigned flags; };
+
+API int cuMemcpyBatchAsync_v2(char **to, char **from, size_t *n, size_t pieces, const struct attributes *a, const size_t *first, size_t attributes, struct stream *s) {
+	COUNT();
+	if (!pieces || attributes != 1 || first[0] || a->order != 1 || a->flags || !s)
+		return INVALID;
+	for (size_t i = 0; i < pieces; i++)
+		if (!n[i] || !within(to[i], n[i]) || !within(from[i], n[i]))
+			return INVALID;
+	int rc = OK;
+	for (size_t i = pieces; !rc && i-- > 0;) /* in no order */
+		rc = put(s, (struct op){.to = to[i], .from = from[i], .n = n[i]}, 0);
 	return rc;
 }
 

@@ -1,5 +1,6 @@
 """DLPack capsules: how PyTorch, NumPy and others use memory without a copy (https://dmlc.github.io/dlpack)."""
 
+import atexit
 import ctypes
 
 
@@ -29,6 +30,14 @@ _alive = {}  # tensors that a consumer still has, by address
 @_Deleter
 def _delete(managed):
     _alive.pop(ctypes.addressof(managed.contents), None)
+
+
+@atexit.register
+def _leave():
+    """Tensors that outlive Python, as those of globals do, must not call it: what they have stays until the process ends."""
+    for managed, *_ in _alive.values():
+        managed.deleter = _Deleter()  # none
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_alive))
 
 
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)

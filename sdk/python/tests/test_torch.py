@@ -1,6 +1,7 @@
 """Tests of lanefs.torch on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this, where PyTorch is."""
 
 import dataclasses
+import inspect
 import os
 import subprocess
 import sys
@@ -87,9 +88,33 @@ class Files(Case):
             self.same(some(), lt.load_file(there, fallback=True))
 
     def test_torch_save(self):
-        want = some()
-        torch.save(want, path("a.pt"))
-        self.same(want, torch.load(path("a.pt")))
+        """What torch.save and torch.load do on any file system, in each of their ways."""
+        want, has = some(), inspect.signature(torch.load).parameters
+        for old in False, True:
+            torch.save(want, path("a.pt"), _use_new_zipfile_serialization=not old)
+            self.same(want, torch.load(path("a.pt")))
+            for option in "mmap", "weights_only":
+                if option in has and not (old and option == "mmap"):
+                    self.same(want, torch.load(path("a.pt"), **{option: True}))
+            with open(path("a.pt"), "rb") as f:
+                self.same(want, torch.load(f))
+        # Over the file that is there, as checkpoints are, with the older one still mapped.
+        torch.save(want, path("b.pt"))
+        before = torch.load(path("b.pt"), mmap=True) if "mmap" in has else want
+        torch.save({"w": torch.zeros(3)}, path("b.new"))
+        os.replace(path("b.new"), path("b.pt"))
+        self.same({"w": torch.zeros(3)}, torch.load(path("b.pt")))
+        self.same(want, before)
+        with open(path("c.pt"), "wb") as f:
+            torch.save(want, f)
+            os.fsync(f.fileno())
+        with open(path("c.pt"), "rb") as f, open(os.path.join(OUTSIDE, "c.pt"), "wb") as g:
+            g.write(f.read())
+        self.same(want, torch.load(os.path.join(OUTSIDE, "c.pt")))
+        os.truncate(path("c.pt"), os.path.getsize(path("c.pt")) // 2)
+        self.assertRaises(Exception, torch.load, path("c.pt"))
+        self.assertRaises(FileNotFoundError, torch.load, path("no.pt"))
+        self.assertRaises((FileNotFoundError, RuntimeError), torch.save, want, path("no directory", "a.pt"))
 
 
 class Sums(Case):
@@ -106,6 +131,36 @@ class Sums(Case):
                         continue
                     got = [v & (1 << 64) - 1 for v in _sum._same_length(torch, data, offsets, n).tolist()]
                 self.assertEqual(got, [add(data.data_ptr() + o, n) for o in offsets], (offsets, n, at_once))
+
+
+SECOND = """
+import sys
+sys.path.insert(0, "%s")
+import test_torch as t
+with t.lt.shared_weights():
+    got = t.loaded(sys.argv[1])
+print(t.memory_of(got["w"]), t.sums(got))
+""" % os.path.dirname(os.path.abspath(__file__))
+
+
+def loaded(name):
+    from safetensors.torch import load_file
+    return load_file(name)
+
+
+def sums(tensors):
+    return sum(int.from_bytes(t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()[:8], "little") for t in tensors.values())
+
+
+def memory_of(t):
+    """The memory that a tensor is in, as the kernel names it: device, number and name."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            part = line.split(maxsplit=5)
+            start, end = (int(x, 16) for x in part[0].split("-"))
+            if start <= t.data_ptr() < end:
+                return " ".join(part[3:]).strip()
+    return None
 
 
 class Shared(Case):
@@ -156,6 +211,24 @@ class Shared(Case):
             self.assertFalse(weights.current)
         self.same(want, got)
 
+    def test_second_process(self):
+        """With safetensors itself: another process has the same memory, and the same values."""
+        try:
+            import safetensors.torch  # noqa: F401
+        except ImportError:
+            self.skipTest("needs safetensors: apt-get install python3-safetensors (Debian 13), or pip install safetensors")
+        lt.save_file(some(), path("two.safetensors"), {"format": "pt"})
+        says = [subprocess.run([sys.executable, "-c", SECOND, path("two.safetensors")], stdout=subprocess.PIPE, text=True, check=True).stdout for _ in range(1)]
+        with lt.shared_weights() as weights:
+            here = loaded(path("two.safetensors"))
+            says += [subprocess.run([sys.executable, "-c", SECOND, path("two.safetensors")], stdout=subprocess.PIPE, text=True, check=True).stdout for _ in range(2)]
+        self.same(some(), here)
+        self.assertTrue(weights.current)
+        where = memory_of(here["w"])
+        self.assertIn("memfd:", where)
+        self.assertEqual(says[1:], [f"{where} {sums(here)}\n"] * 2)
+        self.assertEqual(says[0].split()[-1], says[1].split()[-1])
+
     def test_without_safetensors(self):
         with mock.patch.dict(sys.modules, {"safetensors": None}):
             self.assertRaises(ImportError, lt.shared_weights().__enter__)
@@ -164,10 +237,14 @@ class Shared(Case):
 class Checkpoints(Case):
     """Over the saver and loader of the PyTorch that is here."""
 
+    @staticmethod
+    def alone(f):  # newer ones find out by themselves that there is no group
+        return {"no_dist": True} if "no_dist" in inspect.signature(f).parameters else {}
+
     def save(self, state, writer):
         try:
             import torch.distributed.checkpoint as dcp
-            dcp.save(state, storage_writer=writer, no_dist=True)
+            dcp.save(state, storage_writer=writer, **self.alone(dcp.save))
         except ImportError:
             from torch.distributed._shard.checkpoint import save_state_dict
             save_state_dict(state, writer, no_dist=True)
@@ -175,13 +252,13 @@ class Checkpoints(Case):
     def load(self, state, reader):
         try:
             import torch.distributed.checkpoint as dcp
-            dcp.load(state, storage_reader=reader, no_dist=True)
+            dcp.load(state, storage_reader=reader, **self.alone(dcp.load))
         except ImportError:
             from torch.distributed._shard.checkpoint import load_state_dict
             load_state_dict(state, reader, no_dist=True)
 
     def blank(self, want):
-        return {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else None for k, v in want.items()}
+        return {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else self.blank(v) if isinstance(v, dict) else None for k, v in want.items()}
 
     def check(self, want, where, **kwargs):
         got = self.blank(want)
@@ -200,6 +277,30 @@ class Checkpoints(Case):
         self.check(want, path("ck"))
         self.assertEqual(len(os.listdir(path("ck"))), 2, "the older checkpoint's files go")
         self.assertNotEqual(set(os.listdir(path("ck"))), first)
+
+    def test_async(self):
+        """What is saved is what the state was when async_save returned, whatever becomes of it then."""
+        dcp = getattr(torch.distributed, "checkpoint", None)
+        if not hasattr(dcp, "async_save"):
+            self.skipTest("needs PyTorch 2.3")
+        torch.distributed.init_process_group("gloo", init_method="file://" + os.path.join(OUTSIDE, "meet async"), rank=0, world_size=1)
+        try:
+            for step in 1, 2:
+                state = {**some(), "step": step}
+                state["w"] += step
+                want = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+                saved = dcp.async_save(state, checkpoint_id=path("async"), storage_writer=lt.StorageWriter())
+                for t in state.values():
+                    if isinstance(t, torch.Tensor):
+                        t.zero_()
+                saved.result()
+                self.assertEqual(self.check(want, path("async")), step)
+            failing = lt.StorageWriter()
+            with mock.patch.object(failing, "finish", side_effect=OSError("no room")):
+                self.assertRaises(BaseException, dcp.async_save({**some(), "step": 3}, checkpoint_id=path("async"), storage_writer=failing).result)
+            self.assertEqual(self.check(want, path("async")), 2)
+        finally:
+            torch.distributed.destroy_process_group()
 
     def test_killed(self):
         want = {**some(), "step": 1}

@@ -6,6 +6,7 @@ also after the end of a program or of the power in between; what the previous on
 
 import collections
 import dataclasses
+import inspect
 import io
 import os
 import pickle
@@ -102,7 +103,44 @@ class _Storage:
         return plan
 
 
-class StorageWriter(_Storage, _dcp.StorageWriter):
+def _copied(staged, original):
+    """What async_save writes while the program goes on: PyTorch's own way to stage leaves tensors of the CPU where they are."""
+    if isinstance(original, torch.Tensor):
+        return staged.clone() if original.device.type == "cpu" else staged
+    if isinstance(original, dict):
+        return {k: _copied(staged[k], v) for k, v in original.items()}
+    if type(original) in (list, tuple):
+        return type(original)(_copied(s, o) for s, o in zip(staged, original))
+    return staged
+
+
+class _Stager:
+    """AsyncStager of torch.distributed.checkpoint, of versions whose async_save has no way of its own that copies all."""
+    _synchronize_after_execute = False
+    should_synchronize_after_execute = False
+
+    def stage(self, state_dict):
+        """A copy of a state on the CPU. async_save calls it.
+
+        Parameters
+        ----------
+        state_dict : dict
+
+        Returns
+        -------
+        dict
+        """
+        from torch.distributed._state_dict_utils import _offload_state_dict_to_cpu
+        return _copied(_offload_state_dict_to_cpu(state_dict, type_check=False), state_dict)
+
+    def synchronize_staging(self):
+        """Nothing: stage has waited."""
+
+
+_stages = (_Stager,) if hasattr(_dcp, "async_save") and "async_stager" not in inspect.signature(_dcp.async_save).parameters else ()
+
+
+class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
     """Writes checkpoints to a directory of a LaneFS mount: `torch.distributed.checkpoint.save` and `async_save`.
 
     Parameters
