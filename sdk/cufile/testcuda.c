@@ -1,7 +1,7 @@
 /*
- * Run by a test beside this: testcuda FILE OTHER, files of the same bytes as test.c's, with memory of two GPUs of the stand-in for libcuda (lab/cuda).
+ * Run by a test beside this: testcuda FILE OTHER [many|end], files of the same bytes as test.c's, with memory of two GPUs of the stand-in for libcuda (lab/cuda).
  * How many calls of the driver a small read takes, and bad input: memory of another device, memory that was freed and is another's now, streams
- * that are mixed up, a child. Prints "ok".
+ * that are mixed up, a child. many: batches alone. end: reads on a stream until the daemon is killed, and says "reading" and "gone". Prints "ok".
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,17 +27,19 @@ static struct {
 	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*malloc)(void **, size_t), (*free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
 	int (*create)(void **, unsigned), (*destroy)(void *), (*sync)(void *), (*copy)(void *, const void *, size_t, void *);
 	unsigned (*calls)(const char *);
-	void (*slow)(unsigned);
+	void (*slow)(unsigned), (*fail)(const char *, int);
 } cuda;
 
 static void *context[2];
 static size_t size;
+static int mounted; /* the file is on LaneFS */
 
 static void load(void)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	WANT(lib);
 	*(void **)&cuda.init = dlsym(lib, "cuInit");
+	*(void **)&cuda.fail = dlsym(lib, "fake_cuda_fail");
 	*(void **)&cuda.slow = dlsym(lib, "fake_cuda_slow");
 	*(void **)&cuda.retain = dlsym(lib, "cuDevicePrimaryCtxRetain");
 	*(void **)&cuda.current = dlsym(lib, "cuCtxSetCurrent");
@@ -134,6 +136,98 @@ static void counts(int fd)
 	}
 	WANT(cuda.current(context[0]) == 0 && cuda.unpin(pinned) == 0 && cuda.free(m) == 0 && cuda.free(other) == 0);
 	munmap(pinned, 1 << 20);
+	cuFileHandleDeregister(h);
+}
+
+/* ---- Batches: how many calls of the driver and of the system 64 reads of 4 KiB take ---- */
+
+enum { MANY = 64 };
+
+/* The calling thread's system calls that read or write, since the last time. */
+static long system_calls(void)
+{
+	static long before;
+	FILE *f = fopen("/proc/thread-self/io", "r"); /* syscr, syscw: only those that read and write */
+	char line[64];
+	long n, sum = 0;
+	WANT(f);
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "syscr: %ld", &n) == 1 || sscanf(line, "syscw: %ld", &n) == 1)
+			sum += n;
+	fclose(f);
+	n = sum - before;
+	before = sum;
+	return n;
+}
+
+struct layout { unsigned allocations; size_t stride; int shuffled; unsigned runs; /* copies of what follows one another */ unsigned rows; /* copies of rows */ };
+
+static unsigned char *place(unsigned char *const *m, const struct layout *l, int i)
+{
+	int k = l->shuffled ? i * 37 % MANY : i;
+	return m[k % (int)l->allocations] + (size_t)(k / (int)l->allocations) * l->stride;
+}
+
+static void submit(CUfileBatchHandle_t b, CUfileHandle_t h, CUfileIOParams_t *p, unsigned char *const *m, const struct layout *l)
+{
+	for (int i = 0; i < MANY; i++) {
+		p[i] = (CUfileIOParams_t){.mode = CUFILE_BATCH, .fh = h, .opcode = CUFILE_READ, .cookie = &p[i]};
+		p[i].u.batch.devPtr_base = place(m, l, i);
+		p[i].u.batch.file_offset = i * 4001;
+		p[i].u.batch.size = N;
+		memset(p[i].u.batch.devPtr_base, 'x', N);
+	}
+	OK(cuFileBatchIOSubmit(b, MANY, p, 0));
+}
+
+static void finish(CUfileBatchHandle_t b, CUfileIOParams_t *p)
+{
+	CUfileIOEvents_t e[MANY];
+	for (unsigned got = 0, n; got < MANY; got += n) {
+		n = MANY;
+		OK(cuFileBatchIOGetStatus(b, MANY - got, &n, e, NULL));
+		for (unsigned j = 0; j < n; j++) {
+			CUfileIOParams_t *q = e[j].cookie;
+			WANT(e[j].status == CUFILE_COMPLETE && e[j].ret == N && right(q->u.batch.devPtr_base, (uint64_t)(q - p) * 4001, N));
+		}
+	}
+}
+
+static void many(int fd)
+{
+	/* One allocation in order and not, rows with gaps, eight allocations by turns, as many as there are requests. */
+	static const struct layout layouts[] = {{1, N, 0, 1, 1}, {1, N, 1, 1, 1}, {1, 3 * N, 1, MANY, 1}, {8, N, 1, 8, 8}, {MANY, N, 1, MANY, MANY}};
+	const char *copies = getenv("LANEFS_COPIES"), *runner = getenv("LANEFS_CUFILE_BATCH");
+	CUfileHandle_t h = reg(fd);
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[MANY];
+	OK(cuFileBatchIOSetUp(&b, MANY));
+	for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+		const struct layout *l = &layouts[k];
+		unsigned char *m[MANY];
+		for (unsigned i = 0; i < l->allocations; i++)
+			m[i] = memory(0, MANY * l->stride);
+		for (int round = 0; round < 6; round++) {
+			system_calls();
+			cuda.calls(NULL);
+			submit(b, h, p, m, l);
+			finish(b, p);
+		}
+		/* What each allocation is, once; then the copies, and their end. The context is pushed where the library's thread has run. */
+		unsigned asked = cuda.calls("cuPointerGetAttribute") + cuda.calls("cuPointerGetAttributes"), rows = cuda.calls("cuMemcpy2DAsync_v2"), plain = cuda.calls("cuMemcpyAsync"),
+			launches = cuda.calls("cuLaunchKernel"), batched = cuda.calls("cuMemcpyBatchAsync_v2");
+		unsigned expected = copies && strcmp(copies, "kernel") == 0 ? 0 : copies && strcmp(copies, "batch") == 0 ? 0 : !copies && l->rows > 8 ? 0 : l->rows;
+		unsigned kernel = (copies && strcmp(copies, "kernel") == 0) || (!copies && l->rows > 8);
+		WANT(asked >= l->allocations && asked <= 2 * l->allocations); /* twice: the address was another's when the thread used it last */
+		WANT(rows + plain == expected && launches == kernel && batched == (copies && strcmp(copies, "batch") == 0));
+		WANT(cuda.calls("cuStreamSynchronize") == 1 && cuda.calls("cuEventRecord") == 0);
+		WANT(cuda.calls("") <= asked + rows + plain + launches + batched + 1 + 3);
+		/* One doorbell at most, with the daemon; the page cache is read once for each. */
+		WANT(runner || system_calls() <= (strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0 ? MANY : 1) + 4);
+		for (unsigned i = 0; i < l->allocations; i++)
+			WANT(cuda.free(m[i]) == 0);
+	}
+	cuFileBatchIODestroy(b);
 	cuFileHandleDeregister(h);
 }
 
@@ -241,6 +335,33 @@ static void streams(int fd)
 			if (known)
 				OK(cuFileStreamDeregister((CUstream)all[i]));
 		}
+	/* The GPU's library fails, not the file, whatever its number: the call says so, and nothing is on the stream. */
+	for (int code = 1; code < 1000; code = code * 2 + code / 100) {
+		size_t n = 100000;
+		off_t offset = 5, at = 0;
+		ssize_t got = -7;
+		OK(cuFileStreamRegister((CUstream)own, 0xf));
+		cuda.fail("cuEventRecord", code);
+		CUfileError_t e = cuFileReadAsync(h, m, &n, &offset, &at, &got, (CUstream)own);
+		WANT(e.err == (code == 2 ? CU_FILE_NOMEM_ERROR : CU_FILE_CUDA_DRIVER_ERROR) || !mounted);
+		cuda.fail("", 0);
+		OK(cuFileReadAsync(h, m, &n, &offset, &at, &got, (CUstream)own));
+		WANT(cuda.sync(own) == 0 && got == (ssize_t)n && right(m, 5, n));
+		OK(cuFileStreamDeregister((CUstream)own));
+	}
+	/* Also where streams cannot wait, and the call does all. */
+	OK(cuFileStreamRegister((CUstream)own, 0xf));
+	static const struct { const char *fails; int code; CUfileOpError err; } last[] = {{"cuStreamWaitValue64_v2", 801, CU_FILE_SUCCESS},
+		{"cuMemcpyAsync", 400, CU_FILE_CUDA_DRIVER_ERROR}, {"cuMemcpyAsync", 2, CU_FILE_NOMEM_ERROR}, {"", 0, CU_FILE_SUCCESS}};
+	for (int i = 0; mounted && i < 4; i++) {
+		size_t n = 100000;
+		off_t offset = 5, at = 0;
+		ssize_t got = -7;
+		cuda.fail(last[i].fails, last[i].code);
+		IS(last[i].err, cuFileReadAsync(h, m, &n, &offset, &at, &got, (CUstream)own));
+		WANT(last[i].err || (cuda.sync(own) == 0 && got == (ssize_t)n && right(m, 5, n)));
+	}
+	OK(cuFileStreamDeregister((CUstream)own));
 	/* Destroyed while it is registered, as programs do that end. */
 	OK(cuFileStreamRegister((CUstream)own, 0xf));
 	WANT(cuda.destroy(own) == 0 && cuda.destroy(others) == 0);
@@ -272,18 +393,80 @@ static void forked(int fd)
 	cuFileHandleDeregister(h);
 }
 
+/* Reads on a stream until the daemon is killed: the call that is under way then has cuFile's own error, and the memory nothing but the file's bytes, zeroes, or what it had. */
+static void until_end(int fd)
+{
+	enum { CALLS = 3 };
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, CALLS * size);
+	void *own;
+	size_t n[CALLS];
+	off_t offset[CALLS], at[CALLS];
+	ssize_t got[CALLS];
+	CUfileError_t e[CALLS];
+	WANT(cuda.create(&own, NON_BLOCKING) == 0);
+	OK(cuFileStreamRegister((CUstream)own, 0xf));
+	for (unsigned round = 0, failed = 0; !failed; round++) {
+		memset(m, 'x', CALLS * size);
+		for (int i = 0; i < CALLS; i++) {
+			n[i] = size - (size_t)i;
+			offset[i] = i;
+			at[i] = i * (off_t)size;
+			got[i] = -7;
+			e[i] = cuFileReadAsync(h, m, &n[i], &offset[i], &at[i], &got[i], (CUstream)own);
+		}
+		if (round == 3)
+			puts("reading");
+		fflush(stdout);
+		WANT(cuda.sync(own) == 0);
+		for (int i = 0; i < CALLS; i++) {
+			unsigned char *p = m + at[i];
+			if (!e[i].err && got[i] == (ssize_t)n[i]) {
+				WANT(!failed && right(p, (uint64_t)offset[i], n[i]));
+				continue;
+			}
+			failed++;
+			WANT(e[i].err ? e[i].err > CUFILEOP_BASE_ERR : got[i] == -1);
+			for (size_t k = 0; k < n[i]; k++)
+				WANT(p[k] == 'x' || p[k] == 0 || p[k] == (offset[i] + k) % 251);
+		}
+	}
+	ssize_t result = cuFileRead(h, m, N, 0, 0);
+	WANT(result == -1 && errno == ENOTCONN);
+	CUfileError_t last = cuFileReadAsync(h, m, &n[0], &offset[0], &at[0], &got[0], (CUstream)own);
+	WANT(last.err > CUFILEOP_BASE_ERR);
+	OK(cuFileStreamDeregister((CUstream)own));
+	cuFileHandleDeregister(h);
+	puts("gone");
+}
+
 int main(int argc, char **argv)
 {
 	struct stat st;
-	WANT(argc == 3 && stat(argv[1], &st) == 0);
+	WANT(argc >= 3 && stat(argv[1], &st) == 0);
 	size = (size_t)st.st_size;
 	load();
+	if (argc > 3) {
+		int fd = open(argv[1], O_RDWR);
+		WANT(fd >= 0);
+		alarm(60);
+		if (strcmp(argv[3], "many") == 0)
+			many(fd);
+		else
+			until_end(fd);
+		OK(cuFileDriverClose());
+		puts("ok");
+		return 0;
+	}
 	alarm(120);
 	for (int i = 1; i < 3; i++) {
 		int fd = open(argv[i], O_RDWR);
 		WANT(fd >= 0);
-		if (i == 1)
+		mounted = i == 1;
+		if (mounted) {
 			counts(fd);
+			many(fd);
+		}
 		bad_memory(fd);
 		streams(fd);
 		forked(fd);

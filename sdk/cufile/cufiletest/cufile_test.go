@@ -102,12 +102,23 @@ func TestCUDA(t *testing.T) {
 	require.NoError(t, f.Close())
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, content(), 0o600))
-	for _, small := range []string{"lanes", "cache"} {
+	for _, c := range [][]string{ // how small reads go, how batches are copied, who runs them
+		{"LANEFS_CUFILE_SMALL=lanes"},
+		{"LANEFS_CUFILE_SMALL=cache"},
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=kernel"},
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=calls"},
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_COPIES=batch"},
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=batch", "LANEFS_CUFILE_BATCH=thread"},
+	} {
 		cmd := exec.Command(test, f.Name(), other)
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL="+small, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
+		if len(c) > 1 {
+			cmd.Args = append(cmd.Args, "many")
+		}
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
 			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+		cmd.Env = append(cmd.Env, c...)
 		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s, %s", small, out)
+		require.NoError(t, err, "%s, %s", c, out)
 		require.Equal(t, "ok\n", string(out))
 	}
 }
