@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/lab/cuda"
 )
 
 // installed puts this program and the libraries of sdk/cufile where make install would, and uses them from there. It builds tests of the
@@ -154,6 +155,80 @@ func TestRunStatus(t *testing.T) {
 	}
 	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(p.bin), "../lib/lanefs/libcufile.so.0")))
 	require.Contains(t, p.fails("run", "true"), "make install puts it there")
+}
+
+// TestRunExec: what a shell starts, and what a program becomes by exec, is counted, too.
+func TestRunExec(t *testing.T) {
+	p := newPlace(t)
+	test := p.installed("testexec")[0]
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0")
+	img, mnt, other := p.image("image", 128), p.mkdir("mnt"), p.path("other")
+	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	require.NoError(t, os.WriteFile(other, pattern(), 0o644))
+	for _, c := range []struct {
+		args                  []string
+		stage, plain, program int // MiB; programs
+	}{
+		{[]string{test, file, other, "1", "2"}, 1, 2, 1},
+		{[]string{"sh", "-c", `"$0" "$@"`, test, file, other, "1", "2"}, 1, 2, 1},
+		{[]string{test, file, other, "1", "2", "exec", test, file, other, "3", "1"}, 4, 3, 2}, // one after the other, by exec
+		{[]string{"sh", "-c", `"$0" "$@" & sh -c 'exec "$0" "$@"' "$0" "$@"; wait`, test, file, other, "1", "1", "exec", "env", "A=b", test, file, other, "1", "4"}, 4, 10, 4},
+		{[]string{test, file, other, "1", "2", "exec", "sh", "-c", "exit 7"}, 1, 2, 1},
+		{[]string{test, file, other, "1", "1", "vfork", test, file, other, "2", "2"}, 3, 3, 2},
+	} {
+		out, errs, err := p.run(append([]string{"run", "--"}, c.args...)...)
+		if strings.Contains(strings.Join(c.args, " "), "exit 7") {
+			require.Equal(t, 7, err.(*exec.ExitError).ExitCode())
+		} else {
+			require.NoError(t, err, errs)
+		}
+		require.Equal(t, strings.Repeat("ok\n", c.program), out)
+		require.Equal(t, 1, strings.Count(errs, "lanefs run:"), errs) // one line, at the end of all
+		require.Contains(t, errs, fmt.Sprintf("LaneFS, stage: %d MiB read, 0 bytes written; pread and pwrite: %d MiB read", c.stage, c.plain))
+	}
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
+// TestRunStreamKilled: the daemon is killed while a read is on a stream of the GPU: cuFile's own error, at once, and no byte that is not the file's.
+func TestRunStreamKilled(t *testing.T) {
+	p := newPlace(t)
+	test, dir := p.installed("testcuda")[0], p.mkdir("cuda")
+	_, err := cuda.Build("gcc", dir)
+	require.NoError(t, err)
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0,1",
+		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+	img, mnt := p.image("image", 128), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	cmd := p.command("run", "--", test, file, file, "end")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	pipe, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p.children = append(p.children, cmd)
+	lines := bufio.NewReader(pipe)
+	next := func() string {
+		line, _ := lines.ReadString('\n')
+		return line
+	}
+	require.Equal(t, "reading\n", next(), "%s", &errs)
+	require.NoError(t, syscall.Kill(r.PID, syscall.SIGSTOP)) // then a read is under way, and stays so
+	time.Sleep(300 * time.Millisecond)
+	begun := time.Now()
+	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+	require.Equal(t, "gone\n", next(), "%s", &errs)
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Equal(t, "ok\n", next(), "%s", &errs)
+	require.NoError(t, cmd.Wait(), "%s", &errs)
+	require.Regexp(t, `LaneFS, stage: [1-9]`, errs.String())
+	require.NoError(t, fs.Detach(mnt))
 }
 
 // hipFile's interface, with memory of the stand-in for ROCm.

@@ -3,11 +3,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +162,31 @@ static void batches(lanefs *s, int fd, uint64_t size)
 }
 
 /* A child reads the parent's buffers and does not disturb the parent. */
+static volatile sig_atomic_t ticks;
+static void tick(int sig) { ticks += sig == SIGALRM; }
+
+/* A program whose timers go off while it waits for batches: they are whole all the same, and so are the next. */
+static void signals(lanefs *s, int fd, uint64_t size)
+{
+	uint32_t f;
+	lanefs_stage *st = lanefs_stage_new(s, 0);
+	unsigned char *p = malloc(size), *want = malloc(size);
+	struct sigaction on = {.sa_handler = tick}, was;
+	WANT(p && want && pread(fd, want, size, 0) == (ssize_t)size && st && lanefs_open(s, fd, &f) == 0 && sigaction(SIGALRM, &on, &was) == 0);
+	struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+	WANT(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	for (int i = 0; i < 2000 && (i < 100 || ticks < 400); i++) {
+		memset(p, 'x', 4096);
+		WANT(lanefs_read_into(st, f, p, 0, size, NULL) == (int64_t)size);
+	}
+	WANT(setitimer(ITIMER_REAL, &never, NULL) == 0 && sigaction(SIGALRM, &was, NULL) == 0);
+	WANT(memcmp(p, want, size) == 0 && ticks > 0);
+	lanefs_stage_free(st);
+	WANT(lanefs_release(s, f) == 0);
+	free(want);
+	free(p);
+}
+
 static void forked(lanefs *s, int fd)
 {
 	struct lanefs_buffer b;
@@ -216,6 +243,7 @@ int main(int argc, char **argv)
 	forked(s, fd);
 	rings(s, fd, size);
 	batches(s, fd, size);
+	signals(s, fd, size);
 
 	/* The daemon ends while this holds a buffer and waits for a ring. */
 	WANT(lanefs_map(s, fd, 0, 0, 0, &b) == 0 && lanefs_latest(s, &b) == b.generation);

@@ -147,6 +147,10 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	pthread_mutex_lock(&lock);
 	struct registered *r = *find(stream);
 	pthread_mutex_unlock(&lock);
+	if (!rc && f->mount && mount_gone(f->mount)) { /* at once, not when the stream gets there */
+		errno = ENOTCONN;
+		rc = -1;
+	}
 	if (!rc && t.gpu && f->mount && r && (r->flags & KNOWN) == KNOWN && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
 		rc = put(r, &m, result);
 		put_there = rc > 0;

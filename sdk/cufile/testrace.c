@@ -4,7 +4,6 @@
  * A call then ends with its bytes or with the interface's own error. With "cuda" memory is a GPU's, of the stand-in for libcuda. Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,33 +17,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cufile.h"
-
-#define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #x, errno, strerror(errno)); exit(1); } } while (0)
-#define OK(call) do { CUfileError_t e_ = (call); if (e_.err != CU_FILE_SUCCESS) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #call, (int)e_.err); exit(1); } } while (0)
+#include "testcuda.h"
 
 enum { THREADS = 6, N = 9000, ROUNDS = 60, MOST = 1 << 20 };
 
 static int on_gpu;
-static int (*gpu_alloc)(void **, size_t), (*gpu_free)(void *), (*gpu_current)(void *);
 static void *context;
 static size_t size;
-
-static void load(void)
-{
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
-	int (*init)(unsigned), (*retain)(void **, int);
-	WANT(lib && (*(void **)&init = dlsym(lib, "cuInit")) && (*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain")));
-	WANT((*(void **)&gpu_current = dlsym(lib, "cuCtxSetCurrent")) && (*(void **)&gpu_alloc = dlsym(lib, "cuMemAlloc_v2")) && (*(void **)&gpu_free = dlsym(lib, "cuMemFree_v2")));
-	WANT(init(0) == 0 && retain(&context, 0) == 0);
-	on_gpu = 1;
-}
 
 static unsigned char *memory(size_t n)
 {
 	void *p = NULL;
 	if (on_gpu)
-		WANT(gpu_current(context) == 0 && gpu_alloc(&p, n) == 0);
+		WANT(cuda.current(context) == 0 && cuda.malloc(&p, n) == 0);
 	else
 		WANT((p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED);
 	return p;
@@ -53,25 +38,8 @@ static unsigned char *memory(size_t n)
 /* Then nothing lies where it was, the library's own memory neither: that would be read into. */
 static void forget(void *p, size_t n)
 {
-	WANT((on_gpu ? gpu_free(p) : munmap(p, n)) == 0);
+	WANT((on_gpu ? cuda.free(p) : munmap(p, n)) == 0);
 	mmap(p, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-}
-
-static CUfileHandle_t reg(int fd)
-{
-	CUfileDescr_t d = {.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD, .handle.fd = fd};
-	CUfileHandle_t h;
-	OK(cuFileHandleRegister(&h, &d));
-	return h;
-}
-
-/* The stand-in's device memory is the CPU's, too. */
-static int right(const unsigned char *p, uint64_t off, uint64_t n)
-{
-	for (uint64_t i = 0; i < n; i++)
-		if (p[i] != (off + i) % 251)
-			return 0;
-	return 1;
 }
 
 /* ---- Handles that threads close under one another ---- */
@@ -356,6 +324,101 @@ static void batches(int fd)
 	forget(m, K * N);
 }
 
+/* ---- Memory that is registered and no longer, streams, and statistics, while others read ---- */
+
+struct turmoil { int fd; CUfileHandle_t h; _Atomic int stop; };
+
+static void *registers(void *arg)
+{
+	struct turmoil *u = arg;
+	unsigned char *m[8];
+	for (int i = 0; i < 8; i++)
+		m[i] = memory(N);
+	for (unsigned k = 0; k < 400; k++)
+		for (unsigned i = 0; i < 8; i++) {
+			unsigned j = i * (2 * k + 1) % 8;
+			OK(cuFileBufRegister(m[j], N, 0));
+			if (k % 16 == 0)
+				WANT(cuFileRead(u->h, m[j], N, k, 0) == N && right(m[j], k, N));
+			WANT(cuFileRead(u->h, m[j], N, 0, 1) == -CU_FILE_INVALID_MAPPING_RANGE); /* as what is registered says */
+			OK(cuFileBufDeregister(m[j]));
+			IS(CU_FILE_MEMORY_NOT_REGISTERED, cuFileBufDeregister(m[j]));
+		}
+	for (int i = 0; i < 8; i++)
+		forget(m[i], N);
+	return NULL;
+}
+
+static void *on_streams(void *arg)
+{
+	struct turmoil *u = arg;
+	unsigned char *m = memory(N);
+	for (unsigned k = 0; k < 40; k++) {
+		void *stream = (void *)(uintptr_t)(4096 + 64 * k);
+		size_t n = N;
+		off_t offset = k, at = 0;
+		ssize_t got = -7;
+		WANT(!on_gpu || cuda.create(&stream, NON_BLOCKING) == 0);
+		OK(cuFileStreamRegister((CUstream)stream, 0xf));
+		OK(cuFileReadAsync(u->h, m, &n, &offset, &at, &got, (CUstream)stream));
+		WANT(!on_gpu || cuda.sync(stream) == 0);
+		WANT(got == N && right(m, k, N));
+		CUfileError_t e = cuFileStreamDeregister((CUstream)stream);
+		WANT(!e.err || !on_gpu); /* without a GPU two threads have the same names for theirs */
+		WANT(!on_gpu || cuda.destroy(stream) == 0);
+	}
+	forget(m, N);
+	return NULL;
+}
+
+/* Batches of few requests, one waited for by its thread and one with a limit of time. */
+static void *in_batches(void *arg)
+{
+	enum { K = 6 };
+	struct turmoil *u = arg;
+	unsigned char *m = memory(K * N);
+	CUfileBatchHandle_t b;
+	CUfileIOParams_t p[K];
+	CUfileIOEvents_t e[K];
+	OK(cuFileBatchIOSetUp(&b, K));
+	for (unsigned k = 0; k < 150; k++) {
+		struct timespec soon = {10, 0};
+		for (size_t i = 0; i < K; i++)
+			p[i] = request(u->h, m, i);
+		memset(m, 7, K * N);
+		OK(cuFileBatchIOSubmit(b, K / 2, p, 0));
+		OK(cuFileBatchIOSubmit(b, K - K / 2, p + K / 2, 0));
+		for (unsigned got = 0, n; got < K; got += n) {
+			n = K;
+			OK(cuFileBatchIOGetStatus(b, K - got, &n, e, k % 2 ? &soon : NULL));
+			for (unsigned j = 0; j < n; j++)
+				WANT(e[j].status == CUFILE_COMPLETE && e[j].ret == N && right(m + (size_t)e[j].cookie * N, (size_t)e[j].cookie * 4001, N));
+		}
+	}
+	cuFileBatchIODestroy(b);
+	forget(m, K * N);
+	return NULL;
+}
+
+static void turmoil(int fd)
+{
+	struct turmoil u = {.fd = fd, .h = reg(fd)};
+	static void *(*const all[THREADS])(void *) = {registers, registers, on_streams, on_streams, in_batches, in_batches};
+	pthread_t t[THREADS];
+	CUfileStatsLevel1_t s;
+	OK(cuFileSetStatsLevel(1));
+	OK(cuFileStatsReset());
+	OK(cuFileStatsStart());
+	for (int i = 0; i < THREADS; i++)
+		WANT(pthread_create(&t[i], NULL, all[i], &u) == 0);
+	for (int i = 0; i < THREADS; i++)
+		WANT(pthread_join(t[i], NULL) == 0);
+	OK(cuFileGetStatsL1(&s));
+	OK(cuFileStatsStop());
+	WANT(s.batch_complete_ops.ok == 2 * 150 * 6 && s.buf_register_ops.ok == 2 * 400 * 8 && s.buf_deregister_ops.ok == 2 * 400 * 8 && s.buf_deregister_ops.err == 2 * 400 * 8);
+	cuFileHandleDeregister(u.h);
+}
+
 /* ---- Registered memory that goes away ---- */
 
 static void unmapped(int fd)
@@ -381,8 +444,8 @@ int main(int argc, char **argv)
 	WANT(argc == 4 && stat(argv[1], &st) == 0);
 	size = (size_t)st.st_size;
 	alarm(500);
-	if (strcmp(argv[3], "cuda") == 0)
-		load();
+	if ((on_gpu = strcmp(argv[3], "cuda") == 0))
+		load(&context, 1);
 	char directory[4096];
 	for (int i = 1; i < 3; i++) {
 		int fd = open(argv[i], O_RDWR);
@@ -394,6 +457,7 @@ int main(int argc, char **argv)
 		*strrchr(directory, '/') = 0;
 		cut(directory);
 		forked(argv[i], fd);
+		turmoil(fd);
 		closed(fd);
 		close(fd);
 	}
