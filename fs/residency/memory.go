@@ -92,7 +92,16 @@ func (m *Memory) store(f func()) error {
 	return nil
 }
 
-// PutAll implements ext4.AllPutter. at are the offsets of what is in from.
+// PutsAll implements ext4.AllPutter, as does PutAll: one launch, or one flush, is for all. Memory of the CPU's gains nothing.
+func (m *Memory) PutsAll() bool {
+	if m.host != nil {
+		return m.mem.Reach().Keeper != nil
+	}
+	_, ok := m.mover.(allWriter)
+	return ok
+}
+
+// PutAll puts what is in from at the offsets in at, together.
 func (m *Memory) PutAll(at []int64, from [][]byte) error {
 	for i, p := range from {
 		if err := m.check(int(at[i]), len(p)); err != nil {
@@ -106,15 +115,7 @@ func (m *Memory) PutAll(at []int64, from [][]byte) error {
 			}
 		})
 	}
-	if w, ok := m.mover.(allWriter); ok {
-		return w.WriteAll(m.mem, at, from)
-	}
-	for i, p := range from {
-		if err := m.Put(int(at[i]), p); err != nil {
-			return err
-		}
-	}
-	return nil
+	return m.mover.(allWriter).WriteAll(m.mem, at, from)
 }
 
 // Get copies len(p) bytes at off to p.

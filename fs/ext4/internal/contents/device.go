@@ -24,10 +24,14 @@ type Target interface {
 	Zero(off, n int) error
 }
 
-// AllPutter is a Target that takes many pieces faster together than one by one: a GPU's memory, to which each copy takes the time of hundreds.
-// at are the offsets of what is in from. After an error any of them may be missing.
+// AllPutter is a Target that may take many pieces faster together than one by one: a GPU's memory, to which each copy takes the time of hundreds.
 type AllPutter interface {
 	Target
+
+	// PutsAll reports whether it does. If not, PutAll is not called.
+	PutsAll() bool
+
+	// PutAll puts what is in from at the offsets in at. After an error any of them may be missing.
 	PutAll(at []int64, from [][]byte) error
 }
 
@@ -173,6 +177,7 @@ func (e *edge) bytes() []byte { return e.buf.Bytes()[e.skip : e.skip+e.n] }
 func putTogether(ts []Transfer) {
 	for len(ts) > 0 {
 		m, ok := ts[0].Mem.(AllPutter)
+		ok = ok && m.PutsAll()
 		n := 1
 		for ok && n < len(ts) && ts[n].Mem == ts[0].Mem {
 			n++
