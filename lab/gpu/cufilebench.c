@@ -3,7 +3,8 @@
  * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds; then the same for batches of 64 requests of 4 KiB to 1 MiB at places of no order, with "batch" for
  * the threads and the time of a request.  FILE's 8-byte words are their own offsets, which is checked, and it
  * has 256 MiB or more. LIBRARY is libcufile's path. With "host" as a fifth argument the memory is ordinary memory, where there is no GPU; with "small" it
- * reads up to 64 KiB, without batches.
+ * reads up to 64 KiB, without batches; with "batches" it makes batches of up to 64 KiB only, of which "one" has its memory in one piece, and "rows" in one
+ * buffer with gaps; with "batches host" likewise in ordinary memory.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -90,8 +91,16 @@ static void *work(void *arg)
 static CUfileError_t (*batch_setup)(CUfileBatchHandle_t *, unsigned), (*batch_submit)(CUfileBatchHandle_t, unsigned, CUfileIOParams_t *, unsigned);
 static CUfileError_t (*batch_status)(CUfileBatchHandle_t, unsigned, unsigned *, CUfileIOEvents_t *, struct timespec *);
 
-/* Batches whose memory is the workers' buffers, a part of each. */
-static void batches(const char *label, struct worker *w, size_t chunk)
+/* Where a batch's requests have their memory: by turns in the workers' buffers, or in one, without gaps or with. */
+enum layout { TURNS, ONE, ROWS };
+static const char *const layouts[] = {"batch", "one", "rows"};
+
+static char *place(struct worker *w, enum layout l, unsigned i, size_t chunk)
+{
+	return l == TURNS ? w[i % THREADS].memory + i / THREADS * chunk : w[0].memory + i * chunk * (l == ROWS ? 2 : 1);
+}
+
+static void batches(const char *label, struct worker *w, size_t chunk, enum layout layout)
 {
 	CUfileBatchHandle_t b;
 	CUfileIOParams_t p[REQUESTS];
@@ -111,8 +120,8 @@ static void batches(const char *label, struct worker *w, size_t chunk)
 			p[i].fh = handle;
 			p[i].opcode = CUFILE_READ;
 			p[i].cookie = &p[i];
-			p[i].u.batch.devPtr_base = w[i % THREADS].memory;
-			p[i].u.batch.devPtr_offset = (off_t)(i / THREADS * chunk);
+			p[i].u.batch.devPtr_base = w[layout == TURNS ? i % THREADS : 0].memory;
+			p[i].u.batch.devPtr_offset = place(w, layout, i, chunk) - (char *)p[i].u.batch.devPtr_base;
 			p[i].u.batch.file_offset = (off_t)((seed >> 20) % (size / chunk) * chunk);
 			p[i].u.batch.size = chunk;
 		}
@@ -138,7 +147,7 @@ static void batches(const char *label, struct worker *w, size_t chunk)
 		struct worker one = {.memory = (char *)p[i].u.batch.devPtr_base + p[i].u.batch.devPtr_offset, .chunk = chunk};
 		prove(&one, (uint64_t)p[i].u.batch.file_offset);
 	}
-	printf("%s batch %zu %.2f %.3f\n", label, chunk, took / (double)(rounds * REQUESTS) * 1e6, (double)(rounds * REQUESTS * chunk) / took / 1e9);
+	printf("%s %s %zu %.2f %.3f\n", label, layouts[layout], chunk, took / (double)(rounds * REQUESTS) * 1e6, (double)(rounds * REQUESTS * chunk) / took / 1e9);
 	fflush(stdout);
 }
 
@@ -180,8 +189,9 @@ int main(int argc, char **argv)
 	batch_submit = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, CUfileIOParams_t *, unsigned))symbol(lib, "cuFileBatchIOSubmit");
 	batch_status = (CUfileError_t(*)(CUfileBatchHandle_t, unsigned, unsigned *, CUfileIOEvents_t *, struct timespec *))symbol(lib, "cuFileBatchIOGetStatus");
 	seconds = atof(argv[4]);
+	int alone = argc > 5 && strcmp(argv[5], "batches") == 0, host = argc > 5 && strcmp(argv[argc - 1], "host") == 0;
 	size_t largest = argc > 5 && strcmp(argv[5], "small") == 0 ? 65536 : MOST;
-	if (argc == 5 || largest < MOST)
+	if (!host)
 		gpu();
 	CUfileDescr_t d;
 	struct stat st;
@@ -204,6 +214,12 @@ int main(int argc, char **argv)
 			WANT((w[i].memory = aligned_alloc(4096, MOST)) && memset(w[i].memory, 1, MOST));
 		e = buf_register(w[i].memory, MOST, 0);
 		WANT(e.err == 0);
+	}
+	if (alone) {
+		for (enum layout l = TURNS; l <= ROWS; l++)
+			for (size_t chunk = 4096; chunk <= 65536; chunk *= 4)
+				batches(argv[1], w, chunk, l);
+		return 0;
 	}
 	double start = now();
 	for (uint64_t at = 0; at + MOST <= size; at += MOST)
@@ -231,6 +247,6 @@ int main(int argc, char **argv)
 			fflush(stdout);
 		}
 	for (size_t chunk = 4096; chunk <= MOST_REQUEST && largest == MOST; chunk *= 4)
-		batches(argv[1], w, chunk);
+		batches(argv[1], w, chunk, TURNS);
 	return 0;
 }

@@ -4,9 +4,11 @@
  * A call then ends with its bytes or with the interface's own error. With "cuda" memory is a GPU's, of the stand-in for libcuda. Prints "ok".
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -111,6 +113,74 @@ static void closed(int fd)
 	cuFileHandleDeregister(h);
 }
 
+/* The same for many handles, with calls that do nothing: more of them meet. What a handle held is given back, each time. */
+struct many { CUfileHandle_t _Atomic h; _Atomic unsigned round, ended; };
+enum { HANDLES = 2000, CLOSERS = 2, CALLERS = 2 };
+
+static void await_round(struct many *y, unsigned round)
+{
+	for (unsigned i = 0; y->round < round; i++)
+		if (i % 64 == 63)
+			sched_yield();
+}
+
+static void *closes_many(void *arg)
+{
+	struct many *y = arg;
+	for (unsigned round = 1; round <= HANDLES; round++) {
+		await_round(y, round);
+		cuFileHandleDeregister(y->h);
+		y->ended++;
+	}
+	return NULL;
+}
+
+static void *calls_many(void *arg)
+{
+	struct many *y = arg;
+	unsigned char *m = memory(N);
+	for (unsigned round = 1; round <= HANDLES; round++) {
+		await_round(y, round);
+		while (cuFileRead(y->h, m, 0, 0, 0) == 0)
+			;
+		y->ended++;
+	}
+	forget(m, N);
+	return NULL;
+}
+
+static unsigned descriptors(void)
+{
+	unsigned n = 0;
+	DIR *d = opendir("/proc/self/fd");
+	WANT(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void closed_often(int fd)
+{
+	struct many y = {.round = 0};
+	pthread_t t[CLOSERS + CALLERS];
+	cuFileHandleDeregister(reg(fd)); /* what a mount keeps is open now */
+	unsigned before = descriptors();
+	for (int i = 0; i < CLOSERS + CALLERS; i++)
+		WANT(pthread_create(&t[i], NULL, i < CLOSERS ? closes_many : calls_many, &y) == 0);
+	for (unsigned round = 1; round <= HANDLES; round++) {
+		y.h = reg(fd);
+		y.ended = 0;
+		y.round = round;
+		for (unsigned i = 0; y.ended < CLOSERS + CALLERS; i++)
+			if (i % 64 == 63)
+				sched_yield();
+	}
+	for (int i = 0; i < CLOSERS + CALLERS; i++)
+		WANT(pthread_join(t[i], NULL) == 0);
+	WANT(descriptors() == before);
+}
+
 /* ---- A process that forks while its threads read ---- */
 
 static void *until_stopped(void *arg)
@@ -126,6 +196,30 @@ static void *until_stopped(void *arg)
 	return NULL;
 }
 
+/* Calls that do little but take the library's locks, each its own. */
+static void take_locks(void)
+{
+	CUfileBatchHandle_t b;
+	size_t n;
+	int level;
+	cuFileUseCount();
+	OK(cuFileGetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, &n));
+	OK(cuFileGetStatsLevel(&level));
+	cuFileBufDeregister((void *)1);
+	cuFileStreamDeregister((CUstream)(uintptr_t)12345);
+	OK(cuFileBatchIOSetUp(&b, 1));
+	cuFileBatchIODestroy(b);
+}
+
+static void *takes_locks(void *arg)
+{
+	struct round *r = arg;
+	pthread_barrier_wait(&r->begin);
+	while (!r->stop)
+		take_locks();
+	return NULL;
+}
+
 static void forked(const char *path, int fd)
 {
 	pthread_t t[THREADS];
@@ -133,15 +227,16 @@ static void forked(const char *path, int fd)
 	unsigned char b[N];
 	pthread_barrier_init(&r.begin, NULL, THREADS + 1);
 	for (int i = 0; i < THREADS; i++)
-		WANT(pthread_create(&t[i], NULL, until_stopped, &r) == 0);
+		WANT(pthread_create(&t[i], NULL, i % 3 ? until_stopped : takes_locks, &r) == 0);
 	pthread_barrier_wait(&r.begin);
 	for (int k = 0; k < 40; k++) {
 		usleep(500);
 		pid_t child = fork();
 		WANT(child >= 0);
 		if (child == 0) {
-			alarm(60); /* a lock that a thread of the parent held would be held for ever */
+			alarm(20); /* a lock that a thread of the parent held would be held for ever */
 			WANT(cuFileRead(r.h, b, N, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+			take_locks();
 			int own = open(path, O_RDONLY);
 			CUfileHandle_t h = reg(own);
 			WANT(h != r.h && (on_gpu || (cuFileRead(h, b, N, 40, 0) == N && right(b, 40, N))));
@@ -326,6 +421,7 @@ static void batches(int fd)
 
 /* ---- Memory that is registered and no longer, streams, and statistics, while others read ---- */
 
+enum { TIMES = 200 };
 struct turmoil { int fd; CUfileHandle_t h; _Atomic int stop; };
 
 static void *registers(void *arg)
@@ -334,7 +430,7 @@ static void *registers(void *arg)
 	unsigned char *m[8];
 	for (int i = 0; i < 8; i++)
 		m[i] = memory(N);
-	for (unsigned k = 0; k < 400; k++)
+	for (unsigned k = 0; k < TIMES; k++)
 		for (unsigned i = 0; i < 8; i++) {
 			unsigned j = i * (2 * k + 1) % 8;
 			OK(cuFileBufRegister(m[j], N, 0));
@@ -415,7 +511,7 @@ static void turmoil(int fd)
 		WANT(pthread_join(t[i], NULL) == 0);
 	OK(cuFileGetStatsL1(&s));
 	OK(cuFileStatsStop());
-	WANT(s.batch_complete_ops.ok == 2 * 150 * 6 && s.buf_register_ops.ok == 2 * 400 * 8 && s.buf_deregister_ops.ok == 2 * 400 * 8 && s.buf_deregister_ops.err == 2 * 400 * 8);
+	WANT(s.batch_complete_ops.ok == 2 * 150 * 6 && s.buf_register_ops.ok == 2 * TIMES * 8 && s.buf_deregister_ops.ok == 2 * TIMES * 8 && s.buf_deregister_ops.err == 2 * TIMES * 8);
 	cuFileHandleDeregister(u.h);
 }
 
@@ -459,6 +555,8 @@ int main(int argc, char **argv)
 		forked(argv[i], fd);
 		turmoil(fd);
 		closed(fd);
+		if (i == 2 && !on_gpu && strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0) /* of a file elsewhere: to register one of LaneFS takes a question to the daemon */
+			closed_often(fd);
 		close(fd);
 	}
 	OK(cuFileDriverClose());

@@ -102,7 +102,7 @@ func TestLMCache(t *testing.T) {
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_lmcache.py")))
 }
 
-// TestWheel: pip installs the package from a checkout without a network, with the C library in it, and what is installed works.
+// TestWheel: pip makes a wheel of a checkout without a network, with the C library in it, and installs it in a fresh environment, where it works.
 func TestWheel(t *testing.T) {
 	with := ""
 	for _, bin := range []string{"python3", "/usr/bin/python3"} {
@@ -123,15 +123,26 @@ func TestWheel(t *testing.T) {
 		out, err := exec.Command("cp", "-r", filepath.Join("..", name), filepath.Join(from, "sdk", name)).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	out, err := exec.Command(with, "-m", "pip", "install", "-q", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--target", to,
+	out, err := exec.Command(with, "-m", "pip", "wheel", "-q", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "-w", from,
 		filepath.Join(from, "sdk", "python")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	wheels, err := filepath.Glob(filepath.Join(from, "lanefs-*-py3-none-*.whl"))
+	require.NoError(t, err)
+	require.Len(t, wheels, 1)
 	m := sharetest.New(t, 64*mib, 32*mib)
 	cmd := command(t, m, filepath.Join("tests", "test_package.py"))
-	bin, err := exec.LookPath(with)
-	require.NoError(t, err)
+	bin, path := filepath.Join(to, "bin", "python3"), ""
+	install := []string{bin, "-m", "pip", "install", "-q", "--no-index", wheels[0]}
+	if exec.Command("python3", "-m", "venv", to).Run() != nil { // Debian's python3 has none without python3-venv
+		bin, err = exec.LookPath(with)
+		require.NoError(t, err)
+		path = to
+		install = []string{bin, "-m", "pip", "install", "-q", "--no-index", "--target", to, wheels[0]}
+	}
+	out, err = exec.Command(install[0], install[1:]...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	cmd.Path, cmd.Args[0] = bin, bin
-	cmd.Env = append(cmd.Env, "PYTHONPATH="+to, "LANEFS_TEST_WHEEL="+to)
+	cmd.Env = append(cmd.Env, "PYTHONPATH="+path, "LANEFS_TEST_WHEEL="+to)
 	cmd.Dir = to // not where the sources are
 	cmd.Args[1], err = filepath.Abs(cmd.Args[1])
 	require.NoError(t, err)
