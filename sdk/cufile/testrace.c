@@ -502,6 +502,10 @@ static void turmoil(int fd)
 	static void *(*const all[THREADS])(void *) = {registers, registers, on_streams, on_streams, in_batches, in_batches};
 	pthread_t t[THREADS];
 	CUfileStatsLevel1_t s;
+	enum { BALLAST = 3000, APART = 64 }; /* so many that what changes the list takes a while */
+	unsigned char *ballast = memory(BALLAST * APART);
+	for (int i = 0; i < BALLAST; i++)
+		OK(cuFileBufRegister(ballast + i * APART, 1, 0));
 	OK(cuFileSetStatsLevel(1));
 	OK(cuFileStatsReset());
 	OK(cuFileStatsStart());
@@ -512,6 +516,9 @@ static void turmoil(int fd)
 	OK(cuFileGetStatsL1(&s));
 	OK(cuFileStatsStop());
 	WANT(s.batch_complete_ops.ok == 2 * 150 * 6 && s.buf_register_ops.ok == 2 * TIMES * 8 && s.buf_deregister_ops.ok == 2 * TIMES * 8 && s.buf_deregister_ops.err == 2 * TIMES * 8);
+	for (int i = 0; i < BALLAST; i++)
+		OK(cuFileBufDeregister(ballast + i * APART));
+	forget(ballast, BALLAST * APART);
 	cuFileHandleDeregister(u.h);
 }
 
