@@ -88,10 +88,17 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 	}
 	if u.copy != nil {
 		ec.MaxTransfer = gpuTransfer
+		if cfg.Lanes == 0 && ec.CPULanes > 0 {
+			ec.Lanes = imageLanes
+		}
 	}
 	u.eng, err = engine.New(u.nvme, ec)
 	return err
 }
+
+// imageLanes are those of a GPU for an image, if lanes= does not say: they have only large requests, which the copy engine carries out. More of them poll the
+// host's memory meanwhile, over the bus that the data takes: with 16 a file of 4 GiB was read at 92 % of a plain copy's speed, with 4 at 95 % (H100).
+const imageLanes = 4
 
 // mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
 const mostCPULanes = 16

@@ -46,7 +46,7 @@ void choose(const struct move *m, size_t many, struct chosen *c)
 	c->of = NULL;
 	c->n = (uint32_t)many;
 	c->way = BY_LANES;
-	if (!m->read || m->n == 0 || m->n > SMALL)
+	if (!m->read || m->n == 0 || m->n > (many > 1 ? SMALL_IN_BATCH : SMALL))
 		return;
 	if (forced >= 0) {
 		c->way = (enum way)forced;
