@@ -144,11 +144,14 @@ func (d *residentDriver) start() (begun bool, err error) {
 	}
 	d.number.Add(1)
 	for _, l := range d.e.lanes {
-		// The kernel stores the same when it begins; until then it need not be looked for. A lane that is held is left alone.
-		if atomic.LoadUint32(&l.control.Command)&kernels.HoldBit == 0 {
+		// The kernel stores the same when it begins; until then it need not be looked for. A lane that is held is left alone: the kernel
+		// does not store its state, neither now nor when it ends, so nobody takes it for held before and for dozing after.
+		l.holdMu.Lock()
+		if l.holds == 0 {
 			atomic.CompareAndSwapUint32(&l.status.State, kernels.StateParked, kernels.StateDozing)
 			atomic.CompareAndSwapUint32(&l.status.State, kernels.StateReady, kernels.StateDozing)
 		}
+		l.holdMu.Unlock()
 	}
 	grid, block := d.shape(len(d.e.lanes))
 	err = d.launch(d.e.lanes, d.stream, grid, block, uint64(d.e.lanes[0].self), uint64(len(d.e.lanes)),
