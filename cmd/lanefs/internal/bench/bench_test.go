@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -127,8 +128,12 @@ func TestStop(t *testing.T) {
 	j := job()
 	j.Reads, j.Verify, j.Count = 100, false, 0
 	stop := make(chan struct{})
-	time.AfterFunc(50*time.Millisecond, func() { close(stop) })
-	r, err := Run(stop, c, j, func(Progress) {})
+	var once sync.Once
+	r, err := Run(stop, c, j, func(p Progress) {
+		if p.Commands > 0 {
+			once.Do(func() { close(stop) })
+		}
+	})
 	require.NoError(t, err)
 	require.NotZero(t, r.Commands())
 	require.Less(t, r.Elapsed, time.Minute)
