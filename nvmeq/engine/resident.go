@@ -172,13 +172,16 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	}
 	l.checkedAt = now
 	d.starting.Lock() // else another launch may begin in between
+	l.holdMu.Lock()
+	held := l.holds > 0 // then the state is not the kernel's, and who holds the lane may be about to say so
 	done, err := d.stream.Done()
 	state := atomic.LoadUint32(&l.status.State)
+	l.holdMu.Unlock()
 	d.starting.Unlock()
 	if err != nil {
 		return fmt.Errorf("the lanes' kernel has failed: %w", err)
 	}
-	if done && state != kernels.StateParked && state != kernels.StateReady {
+	if done && !held && state != kernels.StateParked && state != kernels.StateReady {
 		return fmt.Errorf("the lanes' kernel has ended in state %d without parking", state)
 	}
 	if silent := d.silent(l, now); silent > l.e.cfg.HangTimeout {
