@@ -24,7 +24,9 @@ if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
 fi
 # Without ASPM in the kernel the firmware does not hand hot plug over by itself.
 # On a loaded machine an emulated timer can miss the kernel's check that it ticks, hence no_timer_check.
-console="console=ttyS0 panic=-1 oops=panic quiet no_timer_check pcie_ports=native"
+# On a busy host the kernel's watchdog finds the emulated clock late, calls it unstable, and patches its own code for that: a CPU that QEMU emulates may run into the
+# int3 of such a patch (a panic in sched_clock_cpu was seen).
+console="console=ttyS0 panic=-1 oops=panic quiet no_timer_check pcie_ports=native tsc=reliable"
 args=(
 	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
 	-nodefaults -no-user-config -display none -no-reboot
