@@ -2,12 +2,12 @@ package residency
 
 import (
 	"fmt"
-	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/fault"
 )
 
 // Mapper makes memory reachable for the controller. The NVMe namespace implements it.
@@ -157,17 +157,10 @@ func (m *Memory) check(off, n int) error {
 }
 
 // guarded runs f, which accesses memory whose pages another process may have removed. A page fault then is EFAULT.
-func guarded(f func()) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(interface{ Addr() uintptr }); !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("the memory is not there any more: %w", syscall.EFAULT)
-		}
-	}()
-	f()
+func guarded(f func()) error {
+	if fault.Guard(f) != nil {
+		return fmt.Errorf("the memory is not there any more: %w", syscall.EFAULT)
+	}
 	return nil
 }
 

@@ -2,21 +2,14 @@ package copyengine
 
 import (
 	"fmt"
-	"runtime/debug"
+
+	"github.com/lanefs/lanefs/gpu/fault"
 )
 
-// copyMapped copies from memory that may be a file's: it has no bytes where the file was truncated, and touching them must not end the
-// process (SIGBUS).
-func copyMapped(dst, src []byte) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(interface{ Addr() uintptr }); !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("copying %d bytes: %v", len(src), r)
-		}
-	}()
-	copy(dst, src)
+// copyMapped copies from memory that may be a file's: it has no bytes where the file was truncated.
+func copyMapped(dst, src []byte) error {
+	if err := fault.Guard(func() { copy(dst, src) }); err != nil {
+		return fmt.Errorf("copying %d bytes: %w", len(src), err)
+	}
 	return nil
 }

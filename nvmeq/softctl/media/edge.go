@@ -2,11 +2,12 @@ package media
 
 import (
 	"os"
-	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/fault"
 )
 
 // edge is the last page of an image in RAM, mapped. While the CPU can read it the image has all that is before it: that takes 50 ns, and asking the
@@ -31,23 +32,8 @@ func newEdge(fd int, size int64) *edge {
 func (e *edge) before(off, n int64) bool { return e != nil && off+n <= e.at && touch(&e.page[0]) }
 
 // touch reads a byte, and says whether it could: an access beyond the end of a file faults (SIGBUS).
-func touch(p *byte) (ok bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer recoverFault(&ok)
-	_ = atomic.LoadUint32((*uint32)(unsafe.Pointer(p)))
-	return true
-}
-
-// recoverFault is deferred by what accesses pages that may have gone: it goes on as long as ok was not set.
-func recoverFault(ok *bool) {
-	if *ok {
-		return
-	}
-	if e := recover(); e != nil {
-		if _, fault := e.(interface{ Addr() uintptr }); !fault { // the runtime's error of an access
-			panic(e)
-		}
-	}
+func touch(p *byte) bool {
+	return fault.Guard(func() { _ = atomic.LoadUint32((*uint32)(unsafe.Pointer(p))) }) == nil
 }
 
 func (e *edge) close() {
