@@ -1,4 +1,5 @@
 /* Copies of rows on a stream, small ones as two. See gpu.h. */
+#define _GNU_SOURCE
 #include "gpu.h"
 
 #include <stdint.h>

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { PAGE_SIZE = 4096 };
-enum { LEGACY_LEAST = 0 }; /* never: on an H100 exported memory, which goes the same way, gets 24 GB/s, and a stage 18 to 28 */
+enum { LEGACY_LEAST = 0 }; /* never: what the program frees would stay allocated until its next batch */
 enum { BUFFER_ID = 7, AT_ONCE = 1024, TOGETHER = 64, PART_SIZE = 16 << 20 };
 _Static_assert(AT_ONCE <= PARTS * ENTRIES, "the ring has room");
 enum { LEGACY_MESSAGE = 80, LEGACY_HANDLE = 64 };

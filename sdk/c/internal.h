@@ -5,6 +5,7 @@
 #include "lanefs.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
@@ -19,6 +20,14 @@
 	static void free_##name(void) { pthread_mutex_init(&name, NULL); } \
 	IN_CHILD(free_##name); \
 	static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER
+
+/* The time, in ns (CLOCK_MONOTONIC). */
+static inline uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
 
 #define SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 

@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 struct ring_request { uint32_t entries, zero; };
@@ -98,19 +97,12 @@ static unsigned take(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
 /* How long lanefs_ring_reap polls for completions before it sleeps, in ns: longer than a read of a few blocks and a wake-up take. */
 enum { SPIN = 50000 };
 
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
 /* take, polling for a while. */
 static unsigned spin(lanefs_ring *r, struct lanefs_completion *c, unsigned n)
 {
-	int64_t end = now() + SPIN;
+	uint64_t end = now_ns() + SPIN;
 	unsigned got = 0;
-	for (int i = 1; !got && (i % 16 || now() < end); i++)
+	for (int i = 1; !got && (i % 16 || now_ns() < end); i++)
 		got = take(r, c, n);
 	return got;
 }

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 /*
  * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
@@ -203,18 +202,11 @@ static int load(struct gpu *g)
 	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
 }
 
-static uint64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 /* Notes how long a part's kernel took. */
 static void took(struct part *p, uint64_t ns)
 {
 	if (ns > LATE + p->used / EACH_BYTE)
-		atomic_store_explicit(&p->gpu->late, now() + WHILE, memory_order_relaxed);
+		atomic_store_explicit(&p->gpu->late, now_ns() + WHILE, memory_order_relaxed);
 }
 
 static void events_end(struct part *p)
@@ -407,7 +399,7 @@ static enum emptying way(const struct part *p, const struct target *t)
 	if (n <= FEW || p->used / n >= LARGE)
 		return BY_CALLS;
 	uint64_t late = n <= MANY ? atomic_load_explicit(&t->gpu->late, memory_order_relaxed) : 0;
-	return late && now() < late ? BY_CALLS : BY_KERNEL;
+	return late && now_ns() < late ? BY_CALLS : BY_KERNEL;
 }
 
 /* Records the part's event on the stream. An event belongs to a device, and so does the stream. */
@@ -425,11 +417,11 @@ static int mark(struct part *p, const struct target *t)
 	struct gpu *g = t->gpu;
 	int rc;
 	if (p->b->last) { /* the stream's end is waited for instead of an event, and all parts' copies are before it */
-		uint64_t begun = p->timed ? now() : 0;
+		uint64_t begun = p->timed ? now_ns() : 0;
 		if ((rc = CALL(g, "StreamSynchronize", (void *), t->stream)))
 			return lanefs_gpu_bad(g, "StreamSynchronize", rc);
 		if (p->timed)
-			took(p, now() - begun);
+			took(p, now_ns() - begun);
 		p->timed = 0;
 		for (int i = 0; i < PARTS; i++)
 			p->b->st->part[i].busy = 0;

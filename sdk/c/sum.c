@@ -1,4 +1,5 @@
 /* The checksum of values in a slab: docs/SPEC.md, "Slabs". */
+#define _GNU_SOURCE
 #include "internal.h"
 
 #include <string.h>

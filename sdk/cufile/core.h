@@ -243,13 +243,7 @@ HIDDEN int tracing(void);
 HIDDEN void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 HIDDEN const char *road_name(enum road road);
 
-/* The time, in ns and µs. */
-static inline uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
+/* The time in µs. */
 static inline uint64_t now_us(void) { return now_ns() / 1000; }
 
 /* Traces a call that returns a status, and counts it. */
