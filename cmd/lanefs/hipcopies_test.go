@@ -57,13 +57,7 @@ func TestHIPCopies(t *testing.T) {
 			require.Equal(t, "ok\n", program.ask("ring"))
 			require.Equal(t, "ok\n", program.ask("stage"))
 			program.end()
-			p.ok("umount", mnt)
-			fsck(t, img)
-			p.ok("mount", "--gpu", "host", img, mnt)
-			got, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(ringed(content), got), "what came from device memory is on the medium")
-			p.ok("umount", mnt)
+			p.onMedium(img, mnt, path, ringed(content))
 		})
 	}
 	t.Run("BAR, deaf", func(t *testing.T) {

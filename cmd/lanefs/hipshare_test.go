@@ -71,15 +71,21 @@ func TestHIPShare(t *testing.T) {
 			_ = holder.cmd.Wait()
 			p.eventually("the daemon forgets a killed client", func() bool { return p.residents(mnt).Residents[0].Holders == 0 })
 
-			p.ok("umount", mnt)
-			fsck(t, img)
-			p.ok("mount", "--gpu", "host", img, mnt)
-			got, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(ringed(content), got), "what came from device memory is on the medium")
-			p.ok("umount", mnt)
+			p.onMedium(img, mnt, path, ringed(content))
 		})
 	}
+}
+
+// onMedium unmounts, and finds that what came from device memory is in the file at path of the volume.
+func (p *place) onMedium(img, mnt, path string, want []byte) {
+	p.t.Helper()
+	p.ok("umount", mnt)
+	fsck(p.t, img)
+	p.ok("mount", "--gpu", "host", img, mnt)
+	got, err := os.ReadFile(path)
+	require.NoError(p.t, err)
+	require.True(p.t, bytes.Equal(want, got), "what came from device memory is on the medium")
+	p.ok("umount", mnt)
 }
 
 // program runs another program in the place's environment, and gives what it prints.
