@@ -44,6 +44,7 @@ static struct {
 	int (*set)(int), (*pinned)(void **, size_t, unsigned), (*create)(void **, unsigned), (*query)(void *), (*sync)(void *), (*malloc)(void **, size_t), (*free)(void *);
 	int (*handle)(void *, void *);
 	int (*copy)(void *, const void *, size_t, int, void *), (*wait)(void *, void *, uint64_t, unsigned, uint64_t), (*signal)(void **, size_t, unsigned);
+	int (*event)(void **, unsigned), (*record)(void *, void *), (*happened)(void *), (*destroy)(void *); /* of events */
 } hip;
 
 /* CUDA's calls in the form of HIP's. */
@@ -73,6 +74,10 @@ static void load_cuda(void)
 	hip.handle = (int (*)(void *, void *))dlsym(lib, "cuIpcGetMemHandle");
 	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "cuMemAlloc_v2");
 	hip.free = (int (*)(void *))dlsym(lib, "cuMemFree_v2");
+	hip.event = (int (*)(void **, unsigned))dlsym(lib, "cuEventCreate");
+	hip.record = (int (*)(void *, void *))dlsym(lib, "cuEventRecord");
+	hip.happened = (int (*)(void *))dlsym(lib, "cuEventQuery");
+	hip.destroy = (int (*)(void *))dlsym(lib, "cuEventDestroy_v2");
 	hip.set = cuda_set;
 	hip.copy = cuda_copy;
 	hip.wait = cuda_wait;
@@ -93,6 +98,10 @@ static void load_hip(void)
 	hip.handle = (int (*)(void *, void *))dlsym(lib, "hipIpcGetMemHandle");
 	hip.malloc = (int (*)(void **, size_t))dlsym(lib, "hipMalloc");
 	hip.free = (int (*)(void *))dlsym(lib, "hipFree");
+	hip.event = (int (*)(void **, unsigned))dlsym(lib, "hipEventCreateWithFlags");
+	hip.record = (int (*)(void *, void *))dlsym(lib, "hipEventRecord");
+	hip.happened = (int (*)(void *))dlsym(lib, "hipEventQuery");
+	hip.destroy = (int (*)(void *))dlsym(lib, "hipEventDestroy");
 	hip.wait = (int (*)(void *, void *, uint64_t, unsigned, uint64_t))dlsym(lib, "hipStreamWaitValue64");
 	hip.signal = (int (*)(void **, size_t, unsigned))dlsym(lib, "hipExtMallocWithFlags");
 	hip.copy = (int (*)(void *, const void *, size_t, int, void *))dlsym(lib, "hipMemcpyAsync");
@@ -218,6 +227,18 @@ static void async(lanefs *s, int fd, size_t size)
 		WANT(got[4] == 'x' && memcmp(got + 5, "now", 3) == 0 && memcmp(got + 8, was + 3, PART - 102) == 0 && got[5 + PART - 99] == 'x');
 		WANT(memcmp(got + PART, was + PART, PART) == 0 && got[2 * PART] == 'x');
 		WANT(pwrite(fd, was, 3, 0) == 3 && fsync(fd) == 0);
+
+		/* An event that is recorded again before it has happened has happened when the last record has: the stage's parts rely on it. */
+		void *event;
+		char *first = memset(got, 0, 1);
+		WANT(hip.event(&event, 0) == 0 && hip.wait(stream, gate, 2, 0, UINT64_MAX) == 0 && hip.record(event, stream) == 0);
+		WANT(hip.copy(first, (char *)memory + 5, 1, DEFAULT, stream) == 0 && hip.wait(stream, gate, 3, 0, UINT64_MAX) == 0 && hip.record(event, stream) == 0);
+		__atomic_store_n(gate, 2, __ATOMIC_RELEASE);
+		while (__atomic_load_n(first, __ATOMIC_ACQUIRE) != 'n') /* of "now" */
+			;
+		WANT(hip.happened(event) != 0);
+		__atomic_store_n(gate, 3, __ATOMIC_RELEASE);
+		WANT(hip.sync(stream) == 0 && hip.happened(event) == 0 && hip.destroy(event) == 0);
 	}
 
 	/* More than the stage holds; a write that is read again; many pieces; all on one stream, waited for once. */

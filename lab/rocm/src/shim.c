@@ -730,15 +730,22 @@ API int hipStreamWaitValue64(void *s, void *word, uint64_t value, unsigned flags
 	return be_wait(word, value, s);
 }
 
-/* An event is set by a call in its stream's order, which notes the time. */
-struct event { uint64_t done, at; int timed; };
+/*
+ * A record is a call in its stream's order, which notes the time. An event may be recorded again before it has happened: what waits for it then waits
+ * for the last record.
+ */
+struct event { uint64_t records, happened, at; int timed; };
 
 static void happen(void *event) {
 	struct event *e = event;
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	e->at = (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-	__atomic_store_n(&e->done, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&e->happened, 1, __ATOMIC_RELEASE); /* the last access: it may be freed now */
+}
+
+static int has_happened(struct event *e) {
+	return __atomic_load_n(&e->happened, __ATOMIC_ACQUIRE) == __atomic_load_n(&e->records, __ATOMIC_ACQUIRE);
 }
 
 API int hipEventCreateWithFlags(void **e, unsigned flags) {
@@ -746,7 +753,7 @@ API int hipEventCreateWithFlags(void **e, unsigned flags) {
 	struct event *made = flags == 2 || flags == 0 ? calloc(1, sizeof *made) : NULL;
 	if (!made)
 		return INVALID;
-	*made = (struct event){.done = 1, .timed = flags == 0};
+	made->timed = flags == 0;
 	*e = made;
 	return OK;
 }
@@ -754,25 +761,32 @@ API int hipEventCreateWithFlags(void **e, unsigned flags) {
 API int hipEventRecord(void *event, void *s) {
 	struct event *e = event;
 	NEED();
-	__atomic_store_n(&e->done, 0, __ATOMIC_RELEASE);
-	return be_call(happen, e, s);
+	__atomic_add_fetch(&e->records, 1, __ATOMIC_RELEASE);
+	int rc = be_call(happen, e, s);
+	if (rc != OK)
+		__atomic_sub_fetch(&e->records, 1, __ATOMIC_RELEASE);
+	return rc;
 }
 
 /* Milliseconds between two events that have happened. */
 API int hipEventElapsedTime(float *ms, void *from, void *to) {
 	struct event *a = from, *b = to;
-	if (!a->timed || !b->timed || !a->at || !b->at)
+	if (!a->timed || !b->timed || !a->records || !b->records)
 		return INVALID_HANDLE;
-	if (!__atomic_load_n(&a->done, __ATOMIC_ACQUIRE) || !__atomic_load_n(&b->done, __ATOMIC_ACQUIRE))
+	if (!has_happened(a) || !has_happened(b))
 		return NOT_READY;
 	*ms = (float)((double)(b->at - a->at) / 1e6);
 	return OK;
 }
 
-API int hipEventSynchronize(void *event) {
-	struct event *e = event;
+API int hipEventQuery(void *event) {
 	NEED();
-	while (!__atomic_load_n(&e->done, __ATOMIC_ACQUIRE))
+	return has_happened(event) ? OK : NOT_READY;
+}
+
+API int hipEventSynchronize(void *event) {
+	NEED();
+	while (!has_happened(event))
 		usleep(10);
 	return OK;
 }
