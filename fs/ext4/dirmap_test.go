@@ -3,6 +3,8 @@ package ext4_test
 import (
 	"errors"
 	"fmt"
+	"os/exec"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +60,45 @@ func TestGrowthOfDirectoryUndone(t *testing.T) {
 	root.Put()
 	done()
 	disktest.Fsck(t, img)
+}
+
+// TestDirectoryOfBillions: a directory that says it has four billion blocks takes no memory for them when a name is looked for; nor does one whose
+// tree has a block as far behind.
+func TestDirectoryOfBillions(t *testing.T) {
+	img := disktest.Make(t, "12M", "-b", "4096", "-O", "large_dir")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	d, err := root.Mkdir("d", 0o755, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, put(d.Create("name", unix.S_IFREG, 0, 0, 0, 0)))
+	d.Put()
+	root.Put()
+	done()
+	out, err := exec.Command("debugfs", "-w", "-R", "sif /d size 0xffffffe0000", img).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	v, done = open(t, img, ext4.Options{})
+	root, err = v.Root()
+	require.NoError(t, err)
+	d, err = root.Lookup("d")
+	require.NoError(t, err)
+	require.Greater(t, d.Live().Disk.Size, uint64(1<<43))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, put(d.Lookup("name")))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+
+	var far volume.DirMap
+	runtime.ReadMemStats(&before)
+	for l := uint32(1); l != 0; l <<= 1 {
+		far.Note(l, 7)
+		require.True(t, far.Get(l) == 7 || l >= 1<<18 && far.Get(l) == 0, l)
+		require.Zero(t, far.Get(l+1), l)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2<<20))
+	d.Put()
+	root.Put()
+	done()
 }

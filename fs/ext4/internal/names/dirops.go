@@ -38,7 +38,7 @@ func (s dirStore) Get(lblk uint32) (dir.Block, error) {
 			return nil, disk.Corrupt(volume.InodeName(s.i.Ino()), "block %d of the directory is a hole", lblk)
 		}
 		b = x.Pblk
-		s.i.DirMap.Note(lblk, s.Blocks(), b)
+		s.i.DirMap.Note(lblk, b)
 	}
 	buf, err := s.i.FS.Cache.Get(b)
 	if err != nil {
