@@ -34,7 +34,7 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	if !f.Writable {
 		return fail(fmt.Errorf("the file is not open for writing, or only for appending: %w", unix.EACCES))
 	}
-	done, err := store(&c.s.ending, f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
+	done, err := store(ends{&c.s.ending}, f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
 	if err == nil {
 		err = f.Sync()
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"os"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -145,8 +144,12 @@ func (r *ring) carryOut(b []job, t *scratch) {
 			}
 		}
 	}
+	gone := r.ending.now()
 	for i := range b {
 		j := &b[i]
+		if gone && j.err == nil {
+			j.err = errEnding
+		}
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
@@ -239,8 +242,8 @@ func (t *scratch) read(b []job, results []int64) {
 }
 
 // write carries out all writes of the first job's file in one call, and returns how many of them were planned.
-func (t *scratch) write(ending *atomic.Bool, b []job, results []int64) (planned int) {
-	if f := t.gather(b); !ending.Load() {
+func (t *scratch) write(end ends, b []job, results []int64) (planned int) {
+	if f := t.gather(b); !end.now() {
 		planned = f.WriteAll(t.transfers)
 	} else {
 		for k := range t.transfers {

@@ -13,17 +13,21 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
-func TestLongTransfers(t *testing.T) {
-	const long = 2 << 30 // a second's work, of which the first part is held back
-	m := sharetest.New(t, 64*mib, 16*mib)
-	f := m.Write("file", make([]byte, mib))
+const long = 2 << 30 // bytes: a second's work, of which the first part is held back
+
+// longRead has a client that reads into memory for long. It returns what the client has of its connection, when none of it has ended: the daemon waits for
+// release.
+func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, event, memfd int, release func()) {
+	f = m.Write("file", make([]byte, mib))
 	require.NoError(t, f.Truncate(long))
-	c := dial(t, f)
-	greet(t, c)
-	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	c = dial(t, f)
+	var hello wire.HelloReply
+	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 9}, &hello, 2)
 	require.NoError(t, err)
-	defer unix.Close(memfd)
+	t.Cleanup(func() { wire.CloseAll(rights) })
+	memfd, err = unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(memfd) })
 	require.NoError(t, unix.Ftruncate(memfd, long))
 	var file wire.OpenReply
 	_, err = c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(f.Fd()))
@@ -34,10 +38,10 @@ func TestLongTransfers(t *testing.T) {
 	var ring wire.RingReply
 	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
 	require.NoError(t, err)
-	defer wire.CloseAll(ends)
+	t.Cleanup(func() { wire.CloseAll(ends) })
 	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
 	require.NoError(t, err)
-	defer shared.Close()
+	t.Cleanup(func() { shared.Close() })
 	client, err := wire.NewRings(shared, ring.Entries)
 	require.NoError(t, err)
 	// The first block that is read is held back until all are taken, so that none has ended.
@@ -46,6 +50,20 @@ func TestLongTransfers(t *testing.T) {
 	require.NoError(t, err)
 	wire.RingDoorbell(ends[1])
 	<-held
+	return f, c, rights[1], memfd, release
+}
+
+// notAll says that the daemon has not moved all bytes to the memory.
+func notAll(t *testing.T, memfd int) {
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(memfd, &st))
+	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
+}
+
+// TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
+func TestLongTransfers(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f, _, _, memfd, release := longRead(t, m)
 	f.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
@@ -58,7 +76,19 @@ func TestLongTransfers(t *testing.T) {
 	})
 	release()
 	within(t, "the unmount", func() { <-done })
-	var st unix.Stat_t
-	require.NoError(t, unix.Fstat(memfd, &st))
-	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
+	notAll(t, memfd)
+}
+
+// TestLongTransferOfTheDead: what a client has asked for ends with its connection, too.
+func TestLongTransferOfTheDead(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	_, c, event, memfd, release := longRead(t, m)
+	c.Close()
+	within(t, "the signal of the end", func() {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
+		require.NoError(t, err)
+	})
+	release()
+	settled(t, m, 0)
+	notAll(t, memfd)
 }

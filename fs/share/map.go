@@ -65,7 +65,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	defer cost.end()
 	held := &reservation{c: c}
 	defer held.end()
-	read := func(m *residency.Memory) error { return load(&c.s.ending, f, m, off, n) }
+	read := func(m *residency.Memory) error { return load(ends{&c.s.ending}, f, m, off, n) }
 	var hold *residency.Hold
 	memOff, generation := int64(0), uint64(0)
 	if private {

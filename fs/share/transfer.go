@@ -23,11 +23,23 @@ const (
 // loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.
 func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 
-// errEnding ends long transfers when the mount ends.
-var errEnding = fmt.Errorf("the mount is about to end: %w", unix.ESHUTDOWN)
+// errEnding ends long transfers when the mount ends, and those of rings when nobody waits for them any more.
+var errEnding = fmt.Errorf("the mount or the connection is about to end: %w", unix.ESHUTDOWN)
 
-// load reads n bytes of f at off to the start of m. It returns errEnding if end is set meanwhile.
-func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) error {
+// ends says that transfers are to end early. Any of the words does.
+type ends []*atomic.Bool
+
+func (e ends) now() bool {
+	for _, w := range e {
+		if w.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// load reads n bytes of f at off to the start of m. It returns errEnding if end comes meanwhile.
+func load(end ends, f *fs.External, m *residency.Memory, off, n int64) error {
 	done, err := fetch(end, f, m, off, 0, n, m.Read)
 	if err == nil && done < n { // the file has become shorter since Size was called
 		err = m.Zero(int(done), int(n-done))
@@ -38,11 +50,11 @@ func load(end *atomic.Bool, f *fs.External, m *residency.Memory, off, n int64) e
 // piece is how many bytes are moved before end is checked again.
 const piece = 16 * part
 
-// store writes n bytes of m to f, in order, so that the extents of a growing file are in order. It returns errEnding if end is set
+// store writes n bytes of m to f, in order, so that the extents of a growing file are in order. It returns errEnding if end comes
 // meanwhile.
-func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
+func store(end ends, f *fs.External, m *residency.Memory, off, at, n int64) (done int64, err error) {
 	for done < n {
-		if end.Load() {
+		if end.now() {
 			return done, errEnding
 		}
 		w, err := write(f, off+done, m, int(at+done), int(min(n-done, piece)))
@@ -55,8 +67,8 @@ func store(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 }
 
 // fetch reads n bytes of f to m, fewer at the end of the file: by several goroutines, so that the device does not wait between two parts. Each
-// part that was read is told to arrived, if that is not nil. fetch returns errEnding if end is set meanwhile.
-func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int64, arrived func(n int)) (done int64, err error) {
+// part that was read is told to arrived, if that is not nil. fetch returns errEnding if end comes meanwhile.
+func fetch(end ends, f *fs.External, m *residency.Memory, off, at, n int64, arrived func(n int)) (done int64, err error) {
 	each := min(max(n/int64(loaders())/part, 1)*part, mostPart)
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -77,7 +89,7 @@ func fetch(end *atomic.Bool, f *fs.External, m *residency.Memory, off, at, n int
 				if from >= n {
 					return
 				}
-				if end.Load() {
+				if end.now() {
 					stop(from, errEnding)
 					return
 				}
