@@ -180,16 +180,23 @@ struct request { size_t piece; char *at; uint64_t length; };
 struct straight {
 	struct request all[AT_ONCE];
 	unsigned free_ones[AT_ONCE], frees, queued;
+	int zeroes; /* are on the stream */
 	struct lanefs_request queue[TOGETHER];
 };
 
-static void zero(struct batch *b, char *at, uint64_t n)
+static void zero(struct batch *b, struct straight *w, char *at, uint64_t n)
 {
 	struct gpu *g = b->target.gpu;
-	if (!g)
+	int rc;
+	if (!g) {
 		memset(at, 0, n);
-	else if (CALL(g, "MemsetD8Async", (uint64_t, unsigned char, size_t, void *), (uint64_t)(uintptr_t)at, 0, n, b->target.stream))
+		return;
+	}
+	w->zeroes = 1;
+	if ((rc = CALL(g, "MemsetD8Async", (uint64_t, unsigned char, size_t, void *), (uint64_t)(uintptr_t)at, 0, n, b->target.stream))) {
+		lanefs_gpu_bad(g, "MemsetD8Async", rc);
 		lanefs_batch_give_up(b);
+	}
 }
 
 static void submit(struct batch *b, struct straight *w)
@@ -213,7 +220,7 @@ static void reap(struct batch *b, struct straight *w)
 		struct request *q = &w->all[c[i].data];
 		uint64_t got = c[i].result < 0 ? 0 : (uint64_t)c[i].result < q->length ? (uint64_t)c[i].result : q->length;
 		if (b->read && got < q->length)
-			zero(b, q->at + got, q->length - got);
+			zero(b, w, q->at + got, q->length - got);
 		if (b->result[q->piece] >= 0)
 			b->result[q->piece] = c[i].result < 0 ? c[i].result : b->result[q->piece] + (int64_t)got;
 		w->free_ones[w->frees++] = (unsigned)c[i].data;
@@ -223,8 +230,10 @@ static void reap(struct batch *b, struct straight *w)
 static void straight(struct batch *b, const struct region *r)
 {
 	struct straight w;
+	int rc;
 	w.frees = AT_ONCE;
 	w.queued = 0;
+	w.zeroes = 0;
 	for (unsigned i = 0; i < AT_ONCE; i++)
 		w.free_ones[i] = i;
 	for (size_t i = 0; i < b->pieces && !b->failed.code; i++) {
@@ -246,6 +255,10 @@ static void straight(struct batch *b, const struct region *r)
 	}
 	while (w.frees < AT_ONCE)
 		reap(b, &w);
+	if (w.zeroes && b->now && (rc = CALL(b->target.gpu, "StreamSynchronize", (void *), b->target.stream))) {
+		lanefs_gpu_bad(b->target.gpu, "StreamSynchronize", rc);
+		lanefs_batch_give_up(b);
+	}
 }
 
 int lanefs_direct(struct batch *b)

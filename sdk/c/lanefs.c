@@ -324,6 +324,8 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 
 void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 {
+	if (b->handle)
+		lanefs_region_end(s, b->handle); /* before another thread gets memory at these addresses */
 	lanefs_gpu_unmap(b);
 	if (b->mapped)
 		munmap(b->mapped, b->memory);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -161,7 +162,6 @@ static void batches(lanefs *s, int fd, uint64_t size)
 	free(now);
 }
 
-/* A child reads the parent's buffers and does not disturb the parent. */
 static volatile sig_atomic_t ticks;
 static void tick(int sig) { ticks += sig == SIGALRM; }
 
@@ -187,6 +187,46 @@ static void signals(lanefs *s, int fd, uint64_t size)
 	free(p);
 }
 
+/* What another thread does as soon as the library has unmapped something: it gets memory at that address, and reads a file into it. */
+static struct { lanefs_stage *stage; uint32_t file; char *at; size_t n; int reads; } other_thread;
+
+int munmap(void *p, size_t n)
+{
+	int rc = (int)syscall(SYS_munmap, p, n), saved = errno;
+	if (rc == 0 && p == other_thread.at) {
+		other_thread.at = NULL;
+		unsigned char *mine = mmap(p, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		WANT(mine == p);
+		WANT(lanefs_read_into(other_thread.stage, other_thread.file, mine, 0, other_thread.n, NULL) == (int64_t)other_thread.n && right(mine, 0, other_thread.n));
+		WANT(syscall(SYS_munmap, mine, n) == 0);
+		other_thread.reads++;
+	}
+	errno = saved;
+	return rc;
+}
+
+/* Memory that comes to lie where a private mapping was is not taken for it. */
+static void successor(lanefs *s, int fd)
+{
+	struct lanefs_buffer b;
+	struct lanefs_ways was, ways;
+	lanefs_stage *st = lanefs_stage_new(s, 0);
+	WANT(st && lanefs_open(s, fd, &other_thread.file) == 0 && lanefs_map(s, fd, 0, 10000, LANEFS_PRIVATE, &b) == 0);
+	WANT(lanefs_read_into(st, other_thread.file, b.data, 0, 10000, NULL) == 10000);
+	lanefs_stage_ways(st, &was);
+	WANT(was.direct == 1);
+	other_thread.stage = st;
+	other_thread.n = 10000;
+	other_thread.at = b.mapped;
+	lanefs_unmap(s, &b);
+	WANT(other_thread.reads == 1);
+	lanefs_stage_ways(st, &ways);
+	WANT(ways.direct == 1 && ways.host > was.host);
+	lanefs_stage_free(st);
+	WANT(lanefs_release(s, other_thread.file) == 0);
+}
+
+/* A child reads the parent's buffers and does not disturb the parent. */
 static void forked(lanefs *s, int fd)
 {
 	struct lanefs_buffer b;
@@ -240,6 +280,7 @@ int main(int argc, char **argv)
 	WANT(lanefs_map(s, 12345, 0, 0, 0, &part) == -1 && errno == EBADF && !strstr(lanefs_error(), "gone"));
 	WANT(lanefs_map(s, fd, 0, 0, 8, &part) == -1 && errno == EINVAL);
 	WANT(lanefs_map(s, fd, 0, UINT64_MAX, 0, &part) == -1 && errno == EINVAL);
+	successor(s, fd);
 	forked(s, fd);
 	rings(s, fd, size);
 	batches(s, fd, size);
