@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,12 +22,20 @@ func addProcs(rings bool) {
 	if ownProcs() {
 		return
 	}
-	procs := runtime.GOMAXPROCS(0)
-	more := fs.Readers(procs)
+	more := fs.Readers(runtime.GOMAXPROCS(0))
 	if rings {
 		more = keepers()
 	}
-	runtime.GOMAXPROCS(procs + more)
+	moreProcs(more)
+}
+
+var changingProcs sync.Mutex
+
+// moreProcs gives the Go scheduler n processors more, or takes as many. Requests come as soon as the mount is made, so there may be a crowd before addProcs.
+func moreProcs(n int) {
+	changingProcs.Lock()
+	defer changingProcs.Unlock()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }
 
 // keepers is how many threads of rings may keep their processor while they wait.
@@ -61,12 +70,12 @@ func (c *crowd) note() {
 
 // raise gives more processors for as long as there is a crowd.
 func (c *crowd) raise() {
-	procs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(procs + uring.DefaultServers(runtime.NumCPU()))
+	n := uring.DefaultServers(runtime.NumCPU())
+	moreProcs(n)
 	for c.seen.Swap(0) >= crowdEnough {
 		time.Sleep(crowdLook)
 	}
-	runtime.GOMAXPROCS(procs)
+	moreProcs(-n)
 	c.raised.Store(false)
 }
 

@@ -54,3 +54,18 @@ func TestCrowd(t *testing.T) {
 	is(func(procs int) bool { return procs == was })
 	require.Eventually(t, func() bool { return !c.raised.Load() }, time.Minute, time.Millisecond)
 }
+
+// TestCrowdBeforeAddProcs: the threads of rings that keep their processors have them also if there was a crowd when they were given them.
+func TestCrowdBeforeAddProcs(t *testing.T) {
+	was := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(was)
+	t.Setenv("GOMAXPROCS", "")
+	var c crowd
+	for range crowdEnough {
+		c.note()
+	}
+	require.Eventually(t, func() bool { return runtime.GOMAXPROCS(0) > was }, time.Minute, time.Millisecond)
+	addProcs(true)
+	require.Eventually(t, func() bool { return !c.raised.Load() }, time.Minute, time.Millisecond)
+	require.Equal(t, was+keepers(), runtime.GOMAXPROCS(0))
+}
