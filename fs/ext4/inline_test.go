@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -94,6 +95,40 @@ func TestInlineFile(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 200, n)
 	})
+}
+
+// TestInlineOfBillions: a file that says it has more in its inode than that has room for is read with zeroes, and not written to.
+func TestInlineOfBillions(t *testing.T) {
+	for _, size := range []string{"0x10000", "0xfffffffff"} {
+		img := disktest.Make(t, "12M", "-O", "inline_data", "-I", "256")
+		v, done := open(t, img, ext4.Options{})
+		root, err := v.Root()
+		require.NoError(t, err)
+		f := create(t, root, "f")
+		_, err = f.Write(0, []byte("content"))
+		require.NoError(t, err)
+		require.True(t, inline(f))
+		f.Put()
+		root.Put()
+		done()
+		out, err := exec.Command("debugfs", "-w", "-R", "sif /f size "+size, img).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		v, done = open(t, img, ext4.Options{})
+		root, err = v.Root()
+		require.NoError(t, err)
+		f, err = root.Lookup("f")
+		require.NoError(t, err)
+		require.Greater(t, f.Attr().Size, int64(1<<15))
+		d, err := f.Read(0, 100)
+		require.NoError(t, err)
+		require.Equal(t, append([]byte("content"), make([]byte, 93)...), d.Bytes())
+		d.Release()
+		_, err = f.Write(3, []byte("x"))
+		require.ErrorIs(t, err, ext4.ErrCorrupt)
+		f.Put()
+		root.Put()
+		done()
+	}
 }
 
 // TestInlineRead reads what debugfs and the kernel put into inodes: links too, which are not made inline any more but by

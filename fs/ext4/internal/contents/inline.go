@@ -64,12 +64,20 @@ func (c *Inline) Read(off int, p []byte) {
 	}
 }
 
-// Write makes p the content, for which there is room, and its length the size.
+// whole refuses a size of which the inode has only a part. Reads find zeroes there; a change would have to make it all.
+func (c *Inline) whole() error {
+	if size := c.i.Disk.Size; size > uint64(max(c.Room(), disk.InodeBlockSize)) {
+		return disk.Corrupt(volume.InodeName(c.i.Ino()), "%d bytes of inline data, for which the inode has no room", size)
+	}
+	return nil
+}
+
+// Write makes p the content, for which there is room, and its length the size. In a damaged inode there may be none, also for what it has.
 func (c *Inline) Write(o *volume.Op, p []byte) error {
 	clear(c.i.Disk.Block[copy(c.i.Disk.Block[:], p):])
 	more := p[min(len(p), disk.InodeBlockSize):]
 	if !c.attrs.PutBody(xattr.Attr{Index: xattr.IndexSystem, Name: "data", Value: append([]byte{}, more...)}) {
-		panic("ext4: inline data without room")
+		return disk.Corrupt(volume.InodeName(c.i.Ino()), "the inode has no room for its inline data")
 	}
 	c.More = more
 	c.i.Disk.Size = uint64(len(p))
@@ -108,6 +116,9 @@ func writeInline(i *volume.Inode, o *volume.Op, s *stage) (bool, error) {
 		return false, nil
 	}
 	c, err := ReadInline(i)
+	if err == nil {
+		err = c.whole()
+	}
 	if err != nil {
 		return false, err
 	}
