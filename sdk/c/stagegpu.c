@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "stage.h"
+#include "way.h"
 
 #include <errno.h>
 #include <link.h>
@@ -12,13 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/*
- * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
- * GPU the copy engine does not wait for other kernels, and a kernel waits for its process's turn, 2 to 3 ms (H100, 2026): once one did,
- * up to MANY pieces go by copies for a while, and then one more kernel is tried.
- */
-enum { FEW = 8, MANY = 256, LARGE = 256 << 10 };
-enum { LATE = 1000000, EACH_BYTE = 10, WHILE = 1000000000 }; /* ns, and 1/ns: what a kernel of n bytes takes at most is LATE + n/EACH_BYTE */
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
@@ -205,7 +199,7 @@ static int load(struct gpu *g)
 /* Notes how long a part's kernel took. */
 static void took(struct part *p, uint64_t ns)
 {
-	if (ns > LATE + p->used / EACH_BYTE)
+	if (was_late(ns, p->used))
 		atomic_store_explicit(&p->gpu->late, now_ns() + WHILE, memory_order_relaxed);
 }
 
@@ -395,11 +389,8 @@ static enum emptying way(const struct part *p, const struct target *t)
 		return forced == BY_KERNEL && !t->kernels ? BY_CALLS : forced;
 	if (!t->kernels || p->n <= FEW)
 		return BY_CALLS;
-	unsigned n = copies_of(p, t->gpu->hip);
-	if (n <= FEW || p->used / n >= LARGE)
-		return BY_CALLS;
-	uint64_t late = n <= MANY ? atomic_load_explicit(&t->gpu->late, memory_order_relaxed) : 0;
-	return late && now_ns() < late ? BY_CALLS : BY_KERNEL;
+	uint64_t late = atomic_load_explicit(&t->gpu->late, memory_order_relaxed);
+	return by_kernel(copies_of(p, t->gpu->hip), p->used, late && now_ns() < late) ? BY_KERNEL : BY_CALLS;
 }
 
 /* Records the part's event on the stream. An event belongs to a device, and so does the stream. */

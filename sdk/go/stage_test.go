@@ -5,13 +5,16 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/kernels"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -112,4 +115,87 @@ func TestStage(t *testing.T) {
 	_, err = g.Read(file, plain, pieces)
 	require.ErrorIs(t, err, unix.EBADF)
 	require.NoError(t, device.Close())
+}
+
+// TestStageLate: while kernels wait for another process's some pieces go by copies and many do not; later a kernel is tried again.
+func TestStageLate(t *testing.T) {
+	const some, lots = 200, 300
+	m := sharetest.New(t, 64*mib, 8*mib)
+	data := make([]byte, mib)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	f := m.Write("file", data)
+	rt, err := detached.New(true)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	image, err := kernels.Image(rt.Facts().Arch)
+	require.NoError(t, err)
+	module, err := rt.Load(image)
+	require.NoError(t, err)
+	gather, err := module.Function(kernels.GatherKernel)
+	require.NoError(t, err)
+	device, err := rt.Alloc(gpu.DevicePlain, mib)
+	require.NoError(t, err)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	g, err := s.NewStage(lanefs.StageOptions{Size: 4 * mib, Runtime: rt, Gather: gather})
+	require.NoError(t, err)
+
+	// byKernel reads n pieces, and says whether a kernel did it.
+	byKernel := func(n int) bool {
+		var pieces []lanefs.Piece
+		clear(device.Host())
+		for i := range int64(n) {
+			pieces = append(pieces, lanefs.Piece{Off: i * 900, MemOff: i * 1000, Len: 500 - i%2})
+		}
+		before := rt.Launches()
+		_, err := g.ReadInto(file, device.Addr(), device.Size(), pieces)
+		require.NoError(t, err)
+		for _, p := range pieces {
+			require.True(t, bytes.Equal(data[p.Off:p.Off+p.Len], device.Host()[p.MemOff:p.MemOff+p.Len]))
+			require.Zero(t, device.Host()[p.MemOff+p.Len])
+		}
+		launches := rt.Launches() - before
+		require.LessOrEqual(t, launches, int64(1))
+		return launches == 1
+	}
+	require.True(t, byKernel(some))
+	for late := false; !late; { // again, if the machine was too slow
+		rt.Hang()
+		before := rt.Launches()
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for rt.Launches() == before {
+				select {
+				case <-stop: // a kernel was late by itself
+					rt.Resume()
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+			rt.Resume()
+		}()
+		launched := byKernel(some)
+		begun := time.Now()
+		close(stop)
+		<-done
+		for range 3 {
+			by := byKernel(some)
+			if launched && time.Since(begun) < time.Second/2 {
+				require.False(t, by, "a kernel was late")
+				late = true
+			}
+		}
+		require.True(t, byKernel(lots), "by copies more would take longer than a kernel is late")
+		require.False(t, byKernel(1))
+	}
+	require.Eventually(t, func() bool { return byKernel(some) && byKernel(some) }, time.Minute, time.Millisecond, "it is tried again, and was in time")
+	require.NoError(t, g.Close())
+	require.NoError(t, device.Close())
+	require.NoError(t, module.Close())
 }
