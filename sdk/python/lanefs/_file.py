@@ -43,6 +43,15 @@ def open(path, mode="r", fallback=False):
     return File(path, mode, fallback)
 
 
+def need_mount(path):
+    """NotLaneFS, before a file is made at path, if its directory is not on a LaneFS mount."""
+    fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        Session.of(fd, repr(path))
+    finally:
+        os.close(fd)
+
+
 class File:
     """An open file. `session` is None if the file is not on LaneFS (fallback).
 

@@ -97,7 +97,8 @@ class Slab:
                 raise ValueError(f"{name} of {n}")
         path = os.fspath(path)
         if mode == "r+" and slot_size is not None and slots is not None and not os.path.exists(path):
-            self._place(path, fallback)
+            if not fallback:
+                _file.need_mount(path)  # before a large file is made in the wrong place
             try:
                 _slab.create(path, _slab.Layout.new(slot_size, slots))
             except FileExistsError:
@@ -128,16 +129,6 @@ class Slab:
                 self._f = None
                 f.close()
                 raise
-
-    @staticmethod
-    def _place(path, fallback):
-        """NotLaneFS before a large file is made in the wrong place."""
-        if not fallback:
-            fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-            try:
-                _file.Session.of(fd, repr(path))
-            finally:
-                os.close(fd)
 
     def _load(self, f):
         """Reads the index: of each key its newest block that lies within the file."""

@@ -16,7 +16,11 @@ from . import _file
 try:
     from lmcache.v1.gpu_connector.gds_backends.base import GDSBackend, GDSHandle, Submission
 except ImportError:  # without LMCache the same methods, for programs that want them
-    GDSBackend = GDSHandle = object
+    GDSBackend = object
+
+    class GDSHandle:
+        def __init__(self, path):
+            self.path = path
 
     class Submission:
         """A transfer. bytes_done is right when the stream has come past it."""
@@ -91,7 +95,7 @@ class Backend(GDSBackend):
         ValueError
             The size is not positive.
         lanefs.NotLaneFS
-            The directory is not on a LaneFS mount.
+            The directory is not on a LaneFS mount; nothing is made in it.
         OSError
             The file cannot be made: ENOSPC. It is not there then.
         """
@@ -99,6 +103,7 @@ class Backend(GDSBackend):
             raise ValueError(f"a slab of {size} bytes")
         os.makedirs(location, exist_ok=True)
         path = os.path.join(location, _NAME)
+        _file.need_mount(path)
         f = _file.File(path, "w")
         try:
             os.posix_fallocate(f.fd, 0, size)
@@ -146,7 +151,7 @@ class Backend(GDSBackend):
                 raise ValueError(f"no buffer at {buf.data_ptr():#x} is registered")
 
     def register_stream(self, raw_stream):
-        """Makes a stream known; its owner keeps it.
+        """Makes a stream known; its owner keeps it. Transfers go on any stream: LMCache forgets one with the first of its buffers, and goes on using it.
 
         Parameters
         ----------
@@ -186,14 +191,11 @@ class Backend(GDSBackend):
             self._buffers.clear()
             self._streams.clear()
 
-    def _check(self, buf_base, size, buf_offset, raw_stream):
+    def _check(self, buf_base, size, buf_offset):
         with self._lock:
             _, room = self._buffers.get(buf_base, (None, None))
-            known = raw_stream in self._streams
         if room is None:
             raise ValueError(f"no buffer at {buf_base:#x} is registered")
-        if not known:
-            raise ValueError(f"the stream {raw_stream:#x} is not registered")
         if size < 0 or buf_offset < 0 or buf_offset + size > room:
             raise ValueError(f"{size} bytes at {buf_offset} of a buffer of {room}")
 
@@ -210,7 +212,7 @@ class Handle(GDSHandle):
     """
 
     def __init__(self, backend, file, size):
-        self.path = file.path
+        super().__init__(file.path)
         self._backend, self._file, self._size = backend, file, size
 
     def read_async(self, buf_base, size, file_offset, buf_offset, raw_stream):
@@ -223,7 +225,7 @@ class Handle(GDSHandle):
         size, file_offset, buf_offset : int
             Bytes: how many, where in the slab, where in the buffer.
         raw_stream : int
-            A registered stream.
+            A CUstream or hipStream_t.
 
         Returns
         -------
@@ -233,11 +235,11 @@ class Handle(GDSHandle):
         Raises
         ------
         ValueError
-            The handle is closed; a buffer or a stream that is not registered; a range that is not within the buffer or the slab.
+            The handle is closed; a buffer that is not registered; a range that is not within the buffer or the slab.
         NotLaneFS
             The slab is not on a LaneFS mount.
         OSError
-            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO).
+            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO, EINVAL).
         """
         return self._move(True, buf_base, size, file_offset, buf_offset, raw_stream)
 
@@ -251,7 +253,7 @@ class Handle(GDSHandle):
         size, file_offset, buf_offset : int
             Bytes: how many, where in the slab, where in the buffer.
         raw_stream : int
-            A registered stream.
+            A CUstream or hipStream_t.
 
         Returns
         -------
@@ -261,11 +263,11 @@ class Handle(GDSHandle):
         Raises
         ------
         ValueError
-            The handle is closed; a buffer or a stream that is not registered; a range that is not within the buffer or the slab.
+            The handle is closed; a buffer that is not registered; a range that is not within the buffer or the slab.
         NotLaneFS
             The slab is not on a LaneFS mount.
         OSError
-            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO).
+            The daemon has ended (ECONNRESET), the process forked, or the stream is none (EIO, EINVAL).
         """
         return self._move(False, buf_base, size, file_offset, buf_offset, raw_stream)
 
@@ -273,7 +275,7 @@ class Handle(GDSHandle):
         f = self._file
         if f is None:
             raise ValueError(f"the slab {self.path!r} is closed")
-        self._backend._check(buf_base, size, buf_offset, raw_stream)
+        self._backend._check(buf_base, size, buf_offset)
         if file_offset < 0 or file_offset + size > self._size:
             raise ValueError(f"{size} bytes at {file_offset} of a slab of {self._size}")
         sub = Submission(size, file_offset, buf_offset)

@@ -8,6 +8,7 @@ import os
 import pkgutil
 import sys
 import tempfile
+import threading
 import unittest
 import weakref
 
@@ -138,7 +139,8 @@ class LMCache(unittest.TestCase):
         b, buf, other = self.backend, self.buf, Tensor(100)
         for size in 0, -1:
             self.assertRaises(ValueError, b.open_slab, self.where, size, False)
-        self.assertRaises(lanefs.NotLaneFS, b.open_slab, OUTSIDE, 4096, False)
+        self.assertRaises(lanefs.NotLaneFS, b.open_slab, os.path.join(OUTSIDE, "slabs"), 4096, False)
+        self.assertEqual(os.listdir(os.path.join(OUTSIDE, "slabs")), [])
         with self.assertRaises(OSError):
             b.open_slab(self.where, 1 << 50, False)
         self.assertEqual(os.listdir(self.where), [])
@@ -149,7 +151,6 @@ class LMCache(unittest.TestCase):
         self.assertRaises(ValueError, b.deregister_buffer, other)
         with b.open_slab(self.where, 8192, False) as h:
             at = buf.data_ptr()
-            self.assertRaises(ValueError, h.read_async, at, 1, 0, 0, STREAM)  # no stream yet
             b.register_stream(STREAM)
             self.assertRaises(ValueError, b.register_stream, STREAM)
             self.assertRaises(ValueError, b.deregister_stream, 5)
@@ -157,13 +158,61 @@ class LMCache(unittest.TestCase):
                          (at, 2, 0, (1 << 20) - 1)):
                 for move in h.read_async, h.write_async:
                     self.assertRaises(ValueError, move, *args, STREAM)
-            self.assertRaises(ValueError, h.read_async, at, 1, 0, 0, 77)
+            with self.assertRaises(OSError):
+                h.read_async(at, 1, 0, 0, 77)  # of the CPU's memory there is no stream
             b.deregister_buffer(buf)
             self.assertRaises(ValueError, b.deregister_buffer, buf)
             self.assertRaises(ValueError, h.read_async, at, 1, 0, 0, STREAM)
         b.deregister_stream(STREAM)
         b.close_driver()
         b.close_driver()
+
+    def test_streams_of_several_buffers(self):
+        """LMCache forgets a stream with the first of the buffers that were registered on it, which others go on using; and a buffer may be used on a
+        stream that was not current when it was registered."""
+        b, one, two = self.backend, Tensor(4096), Tensor(4096)
+        with b.open_slab(self.where, 8192, True) as h:
+            b.register_buffer(one)
+            two.data[:] = b"2" * 4096
+            b.register_buffer(two)
+            self.assertEqual(h.write_async(two.data_ptr(), 4096, 4096, 0, STREAM).bytes_done, 4096, "no stream yet")
+            b.register_stream(STREAM)
+            b.deregister_buffer(one)
+            b.deregister_stream(STREAM)
+            two.data[:] = bytes(4096)
+            self.assertEqual(h.read_async(two.data_ptr(), 4096, 4096, 0, STREAM).bytes_done, 4096)
+            self.assertEqual(bytes(two.data), b"2" * 4096)
+            b.deregister_buffer(two)
+        b.close_driver()
+
+    def test_threads(self):
+        """Threads have buffers of their own, come and go, and share backend and handle; another backend beside it ends."""
+        b, other, failed = self.backend, ours.Backend(), []
+
+        def work(n):
+            try:
+                buf = Tensor(65536)
+                for i in range(20):
+                    b.register_buffer(buf)
+                    data = bytes([n * 20 + i]) * 65536
+                    buf.data[:] = data
+                    self.assertEqual(h.write_async(buf.data_ptr(), 65536, n * 65536, 0, STREAM).bytes_done, 65536)
+                    buf.data[:] = bytes(65536)
+                    self.assertEqual(h.read_async(buf.data_ptr(), 65536, n * 65536, 0, STREAM).bytes_done, 65536)
+                    self.assertEqual(bytes(buf.data), data)
+                    b.deregister_buffer(buf)
+            except BaseException as e:
+                failed.append(e)
+
+        with b.open_slab(self.where, 8 * 65536, True) as h:
+            threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+            for t in threads:
+                t.start()
+            other.register_buffer(self.buf)
+            other.close_driver()
+            for t in threads:
+                t.join()
+        self.assertEqual(failed, [])
 
     def test_keeps_the_buffer(self):
         buf = Tensor(10)
