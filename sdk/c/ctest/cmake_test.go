@@ -35,7 +35,7 @@ func TestCMake(t *testing.T) {
 	example, err := filepath.Abs(filepath.Join("..", "example.c"))
 	require.NoError(t, err)
 	out := filepath.Join(at, "out")
-	run(t, "cmake", "-S", source, "-B", out, "-DSOURCE="+example, "-Dlanefs_DIR="+filepath.Join(moved, "lib/x86_64-linux-gnu/cmake/lanefs"))
+	run(t, "cmake", "-S", source, "-B", out, "-DSOURCE="+example, "-DCMAKE_PREFIX_PATH="+moved)
 	run(t, "cmake", "--build", out)
 	for _, kind := range []string{"shared", "static"} {
 		said, err := exec.Command(filepath.Join(out, kind), "/proc/self/status").CombinedOutput()
