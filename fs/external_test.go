@@ -1,10 +1,15 @@
 package fs
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,17 +135,67 @@ func TestExternalWrites(t *testing.T) {
 	put(ext4.Transfer{Off: 5 * block, N: 4 * block, At: 0}, ext4.Transfer{Off: 2 * block, N: 4 * block, At: 4 * block}, ext4.Transfer{Off: 5*block + 9, N: 3, At: 9 * block})
 	same("overlapping", 0)
 
-	data, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	// In a child, as in TestMmap: even the end of a mapping waits for its pages to be written, with all memory of its process locked.
+	child := helper(t, "increment", path, strconv.Itoa(size))
+	child.Stderr = os.Stderr
+	in, err := child.StdinPipe()
 	require.NoError(t, err)
-	defer func() { require.NoError(t, unix.Munmap(data)) }()
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	defer func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, child.Wait())
+	}()
+	mapped := func(increment ...int) []byte {
+		t.Helper()
+		_, err := fmt.Fprintln(in, strings.Trim(fmt.Sprint(increment), "[]"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(out, got)
+		require.NoError(t, err)
+		return got
+	}
 	for round := range 40 {
-		for _, at := range rng.Perm(size / block)[:8] {
-			data[at*block+round]++
-			want[at*block+round]++
+		var at []int
+		for _, b := range rng.Perm(size / block)[:8] {
+			at = append(at, b*block+round)
+			want[b*block+round]++
 		}
+		require.True(t, bytes.Equal(want, mapped(at...)), "changed by the memory map, round %d", round)
 		put(ext4.Transfer{Off: int64(round) * block, N: 8 * block, At: round % 3 * block})
 		same("memory map", round)
-		require.True(t, bytes.Equal(want, data), "memory map, round %d", round)
+		require.True(t, bytes.Equal(want, mapped()), "memory map, round %d", round)
+	}
+}
+
+// incrementHelper maps a file. For each line of offsets it increments the bytes there, and prints all that are mapped.
+func incrementHelper(args []string) {
+	size, err := strconv.Atoi(args[1])
+	if err != nil {
+		die("%v", err)
+	}
+	f, err := os.OpenFile(args[0], os.O_RDWR, 0)
+	if err != nil {
+		die("%v", err)
+	}
+	p, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		die("mmap: %v", err)
+	}
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		for _, word := range strings.Fields(lines.Text()) {
+			at, err := strconv.Atoi(word)
+			if err != nil {
+				die("%v", err)
+			}
+			p[at]++
+		}
+		if _, err := os.Stdout.Write(p); err != nil {
+			die("%v", err)
+		}
+	}
+	if err := unix.Munmap(p); err != nil {
+		die("munmap: %v", err)
 	}
 }
 
