@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
@@ -189,8 +190,15 @@ func TestKernelInodes(t *testing.T) {
 			stats := map[string]os.FileInfo{}
 			disktest.Mount(t, img, "", func(dir string) {
 				sh(t, dir, `mknod c c 5 1; mknod b b 300 70000; ln -s short fast; ln -s $(printf 'x%.0s' $(seq 200)) slow
-touch -d '1905-03-04 05:06:07.25' old; touch -d '2300-01-02 03:04:05.123456789' new; echo hi > f; chown 70000:80000 f; chmod 4751 f
-for i in $(seq 0 2 800); do dd if=/dev/zero of=holes bs=4k count=1 seek=$i conv=notrunc status=none; done; sync -f holes`)
+touch -d '1905-03-04 05:06:07.25' old; touch -d '2300-01-02 03:04:05.123456789' new; echo hi > f; chown 70000:80000 f; chmod 4751 f`)
+				holes, err := os.Create(filepath.Join(dir, "holes"))
+				require.NoError(t, err)
+				defer holes.Close()
+				for k := range int64(401) {
+					_, err = holes.WriteAt(make([]byte, 4096), 2*k*4096)
+					require.NoError(t, err)
+				}
+				require.NoError(t, unix.Syncfs(int(holes.Fd())))
 				for _, n := range []string{"c", "b", "fast", "slow", "old", "new", "f", "holes"} {
 					st, err := os.Lstat(filepath.Join(dir, n))
 					require.NoError(t, err)
