@@ -94,7 +94,7 @@ func newPlace(t *testing.T) *place {
 	require.NoError(t, err)
 	p := &place{t: t, dir: dir, bin: bin}
 	require.NoError(t, os.Mkdir(p.path("run"), 0o700))
-	p.env = append(os.Environ(), beLanefs+"=1", "GORACE=halt_on_error=0 log_path="+p.path("race"),
+	p.env = append(os.Environ(), beLanefs+"=1", "GORACE=halt_on_error=0 atexit_sleep_ms=0 log_path="+p.path("race"),
 		"XDG_RUNTIME_DIR="+p.path("run"))
 	t.Cleanup(p.cleanUp)
 	return p

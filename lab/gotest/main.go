@@ -1,5 +1,5 @@
 // Command gotest runs every test of the module: what `make test` does. The packages in $RACE run under the race detector, the others
-// without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, too; of those in $RACE_LESS the tests that match
+// without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, and not without; of those in $RACE_LESS the tests that match
 // $RACE_LESS_TESTS run without it only. Their mounts take requests by io_uring. Those in $MOUNTS, which are tests with mounts, run once
 // more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Packages in $FIRST begin first, because they take longest.
 //
@@ -11,6 +11,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,6 +22,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
@@ -92,19 +95,30 @@ func run() error {
 	} else {
 		less = nil // they run where all do
 	}
-	width := strconv.Itoa(runtime.NumCPU() + 1) // many tests wait more than they compute; with more at once their waits are no measure of anything
+	width := runtime.NumCPU() + 1 // many tests wait more than they compute; with more at once their waits are no measure of anything
+	start := func(p part, width int) error {
+		if len(p.packages) == 0 {
+			return nil
+		}
+		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", strconv.Itoa(width), "-timeout", timeout.String()}, p.flags, begin(p.packages, listed["FIRST"]))
+		return test(command(args, []string{"CGO_ENABLED=" + p.cgo, "LANEFS_SEED=" + seed, withRings(p.rings)}), r, p.name)
+	}
+	raceTests := os.Getenv("RACE_TESTS")
+	pure = slices.DeleteFunc(pure, func(p string) bool { return slices.Contains(some, p) })
 	for _, p := range []part{
 		{"(race detector)", "1", append([]string{"-race"}, skip...), "on", racy},
 		{"", "0", nil, "on", pure},
 		{"(no race detector)", "0", []string{"-run", raceLess}, "on", less},
-		{"(race detector)", "1", []string{"-race", "-run", os.Getenv("RACE_TESTS")}, "on", some},
+		{"(race detector)", "1", []string{"-race", "-run", raceTests}, "on", some},
 		{"(/dev/fuse)", "0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
 	} {
-		if len(p.packages) == 0 {
-			continue
+		var beside errgroup.Group
+		here := width
+		if p.name == "" && len(some) > 0 { // a go test of its own, as it skips what has the same name elsewhere
+			here--
+			beside.Go(func() error { return start(part{"", "0", []string{"-skip", raceTests}, "on", some}, 1) })
 		}
-		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", width, "-timeout", timeout.String()}, p.flags, begin(p.packages, listed["FIRST"]))
-		if err := test(command(args, []string{"CGO_ENABLED=" + p.cgo, "LANEFS_SEED=" + seed, withRings(p.rings)}), r, p.name); err != nil {
+		if err := errors.Join(start(p, here), beside.Wait()); err != nil {
 			return err
 		}
 	}
