@@ -71,26 +71,31 @@ cuda=(-x cuda -Xclang -target-feature -Xclang +ptx70 --cuda-path=/nonexistent -n
 
 # build makes every image in the folders $1 (the engine's), $2 (the tests'), $3 (the SDK's) and $4 (those of measurements).
 build() {
-	local pids=() pid arch
+	local pids=() arch cpus
+	cpus=$(nproc)
+	start() { # a compiler with its arguments, once fewer than one more than there are CPUs run: each takes some 100 MB
+		((${#pids[@]} <= cpus)) || finish
+		"$@" "${flags[@]}" &
+		pids+=($!)
+	}
+	finish() { # waits for the first that was started
+		wait "${pids[0]}"
+		pids=("${pids[@]:1}")
+	}
 	image() { # compiler, name, then the compiler's arguments
 		local clang=$1 name=$2
 		shift 2
-		"$clang" "$@" "${flags[@]}" -o "$engine/$name" engine.hip &
-		pids+=($!)
-		"$clang" "$@" "${flags[@]}" -o "$tests/$name" kerneltest/load.hip &
-		pids+=($!)
-		"$clang" "$@" "${flags[@]}" -o "$pieces/$name" pieces.hip &
-		pids+=($!)
-		"$clang" "$@" "${flags[@]}" -o "$traced/$name" traced/traced.hip &
-		pids+=($!)
+		start "$clang" "$@" -o "$engine/$name" engine.hip
+		start "$clang" "$@" -o "$tests/$name" kerneltest/load.hip
+		start "$clang" "$@" -o "$pieces/$name" pieces.hip
+		start "$clang" "$@" -o "$traced/$name" traced/traced.hip
 	}
 	local engine=$1 tests=$2 pieces=$3 traced=$4
 	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process.
 	local so=("${host[@]}" -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
 		-Wl,-z,defs -Wl,-z,now -Wl,--build-id=none)
 	image "$clang" host-x86_64.so "${so[@]}"
-	"$clang" "${so[@]}" "${flags[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip &
-	pids+=($!)
+	start "$clang" "${so[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip
 	for arch in $amd; do
 		image "$clang" "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
 	done
@@ -100,8 +105,8 @@ build() {
 	for arch in $nvidia; do
 		image "$clang" "$arch.ptx" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch="$arch" -S
 	done
-	for pid in "${pids[@]}"; do
-		wait "$pid"
+	while ((${#pids[@]})); do
+		finish
 	done
 	gzip -9n "$engine"/* "$tests"/* "$traced"/*
 	chmod 644 "$engine"/* "$tests"/* "$pieces"/* "$traced"/*
