@@ -3,7 +3,6 @@ package dir
 import (
 	"bytes"
 	"errors"
-	"slices"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
@@ -12,7 +11,8 @@ import (
 // name, or through all of them, all leaves are read once, and what they say is kept: the directory does not change any
 // more, since where a new name belongs only the index says. e2fsck -D makes a new one.
 
-// maxBad is how many blocks that are neither leaves nor nodes are passed over: a directory of nothing but holes must end.
+// maxBad is how many blocks that are neither leaves nor nodes, or that only have names which others had, are passed over: a directory of nothing but holes
+// must end, and so must one whose tree has the same leaf everywhere.
 const maxBad = 16
 
 func isDamage(err error) bool {
@@ -25,10 +25,10 @@ func isDamage(err error) bool {
 
 // listing is the names of a directory with a damaged index, but for "." and "..".
 type listing struct {
-	damage error  // of the index
-	items  []item // in the order of their keys
-	at     map[string]int
-	err    error // what else is damaged: names may be missing
+	damage error          // of the index
+	items  []item         // in the order of their keys
+	at     map[string]int // in items; while that is made, which are in it
+	err    error          // what else is damaged: names may be missing
 }
 
 // listAnyway is the listing of a directory of whose index damage was found. An error is of reading.
@@ -57,7 +57,7 @@ func (d *Dir) listAnyway(s Store, damage error) (*listing, error) {
 		}
 	}
 	sortItems(l.items)
-	for i, it := range slices.Backward(l.items) {
+	for i, it := range l.items {
 		l.at[string(it.Name)] = i
 	}
 	d.listed.CompareAndSwap(nil, l)
@@ -81,9 +81,17 @@ func (d *Dir) listLeaf(s Store, lblk uint32, hash *Hash, l *listing) error {
 	var t batch
 	defer t.reset()
 	err = t.add(d, hash, b, lblk, 0, 0, maxHash)
+	had := len(l.items)
 	for _, it := range t.items {
+		if _, there := l.at[string(it.Name)]; there {
+			continue
+		}
 		it.Name = bytes.Clone(it.Name)
+		l.at[string(it.Name)] = 0
 		l.items = append(l.items, it)
+	}
+	if err == nil && len(t.items) > 0 && len(l.items) == had {
+		err = d.corrupt(lblk, 0, "all its names are in blocks before it")
 	}
 	return err
 }
