@@ -39,7 +39,7 @@ var cases = []struct {
 	{"data, inline data", Config{Profile: ProfileData, Left: through, Ops: 300, Volume: volumes["inline"]}},
 	{"data, no probes", Config{Profile: ProfileData, Left: through, Ops: 400, NoProbe: true}},
 	{"data, processes", Config{Profile: ProfileData, Left: through, Ops: 150, Procs: 3}},
-	{"shared", Config{Profile: ProfileShared, Left: through, Ops: 500, Procs: 4}},
+	{"shared", Config{Profile: ProfileShared, Left: through, Ops: 500, Procs: 4, Remount: 200}},
 	{"names, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 500, Remount: 200}},
 	{"names, inline data, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 300, Volume: volumes["inline"]}},
 	{"names, no probes, write-back", Config{Profile: ProfileNames, Left: writeBack, Ops: 400, NoProbe: true}},

@@ -14,7 +14,7 @@ import (
 // names that begin with "any" are shared by all processes: what becomes of them is up to chance, and only violations that no
 // order of operations can explain are errors.
 //
-// The two sides do not run in step: each process runs its whole sequence as fast as it can.
+// The two sides do not run in step: each process runs its sequence, up to a remount, as fast as it can.
 
 var sharedDirs = []string{"s0", "s1", "s2", "s0/s3"}
 
@@ -114,21 +114,28 @@ func contested(o *Op) bool {
 var contestedErrors = []unix.Errno{0, unix.ENOENT, unix.EEXIST, unix.ENOTDIR, unix.EISDIR, unix.ENOTEMPTY, unix.EINVAL, unix.EPERM, unix.EBADF, unix.ELOOP,
 	unix.ENXIO, unix.EOPNOTSUPP}
 
-// runApart runs a process's whole sequence on each side by itself, and compares the outcomes that are not up to chance.
+// runApart runs a process's steps up to a remount or the end on each side by itself, and compares the outcomes that are not up
+// to chance.
 func (p *proc) runApart(r *run) *Failure {
+	steps := p.steps[p.at:]
+	if i := slices.IndexFunc(steps, func(s step) bool { return s.Kind == OpRemount }); i >= 0 {
+		steps = steps[:i]
+		p.at++ // the remount
+	}
+	p.at += len(steps)
 	results := make([][]Result, len(p.workers))
 	errs := make([]error, len(p.workers))
 	done := make(chan int)
 	for i, w := range p.workers {
 		go func() {
 			defer func() { done <- i }()
-			for k := range p.steps {
-				a, err := w.call(request{Op: &p.steps[k].Op})
+			for k := range steps {
+				a, err := w.call(request{Op: &steps[k].Op})
 				if err != nil {
 					errs[i] = err
 					return
 				}
-				if contested(&p.steps[k].Op) {
+				if contested(&steps[k].Op) {
 					a.Result.Data = nil
 				}
 				results[i] = append(results[i], a.Result)
@@ -138,19 +145,19 @@ func (p *proc) runApart(r *run) *Failure {
 	for range p.workers {
 		<-done
 	}
-	p.at = len(p.steps)
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
-		f := &Failure{Config: r.Config, Stage: "operation", Proc: p.n, Index: len(results[i]), Op: p.steps[len(results[i])].Op, Diffs: []string{"broken: " + err.Error()}}
+		s := &steps[len(results[i])]
+		f := &Failure{Config: r.Config, Stage: "operation", Proc: p.n, Index: s.index, Op: s.Op, Diffs: []string{"broken: " + err.Error()}}
 		if i == 0 {
 			r.explain(f, err)
 		}
 		return f
 	}
-	for k := range p.steps {
-		s := &p.steps[k]
+	for k := range steps {
+		s := &steps[k]
 		l, right := results[0][k], results[1][k]
 		f := &Failure{Config: r.Config, Stage: "operation", Proc: p.n, Index: s.index, Op: s.Op}
 		if contested(&s.Op) {
