@@ -29,13 +29,16 @@ RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOu
 # What takes longest begins first, so that it is not what the rest has ended long before.
 FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs/ext4/jbd2 ./fs/share ./nvmeq/engine
 
-# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse.
-MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/attack ./lab/diff ./lab/media
+# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse. lab/attack's do not: they attack the share's socket, its
+# rings and stages, in which the transport has no part; make attack has both.
+MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
 
-# What the transport has no part in, and what names a transport itself.
-NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestPosix$$/^io_uring
+# What the transport has no part in, and what names a transport itself. Of lab/diff's sequences those of other layouts (1 KiB, no journal, block
+# maps, inline data) and those that fill a volume: what they vary is below the transport. Of lab/media's media those under the write-back cache,
+# the half that the seed says: each state of the sources has the others.
+NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestDifferential$$/(1k|no_journal|ext3|inline_data)|^TestFull$$|^TestMatrix$$/writeback_cache|^TestPosix$$/^io_uring
 
-.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -80,6 +83,14 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 
 race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)
+
+cases: kernels ## every case of the tests of which make test takes a part by the seed: layouts, damaged images, ways of the stand-ins; 20 minutes
+	@for rings in on off; do
+		env -u LANEFS_SEED CGO_ENABLED=0 GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings nice $(GO) test -count=1 -timeout 2h \
+			-run '^Test(Differential|Finds|Full|HIPShare|Matrix)$$' ./cmd/lanefs ./lab/diff ./lab/media
+	done
+	env -u LANEFS_SEED CGO_ENABLED=0 nice $(GO) test -count=1 -timeout 2h -run '^Test(Images|ISAChecksFail|KernelReads|NoSpace|Planted|Race|ReadKernel)$$' \
+		./fs/ext4 ./kernels ./lab/hostile ./lab/iofault ./sdk/cufile/cufiletest
 
 crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash

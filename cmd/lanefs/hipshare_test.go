@@ -13,11 +13,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/gpu"
 )
 
 // Programs that have files of a mount as memory of an AMD GPU: every way in which that leaves the daemon, in Go, C and
-// Python, on the stand-in for ROCm. Daemon and programs are processes of their own, as they are with a GPU.
+// Python, on the stand-in for ROCm. Daemon and programs are processes of their own, as they are with a GPU. Make test
+// takes two of the four ways.
 func TestHIPShare(t *testing.T) {
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -27,7 +29,7 @@ func TestHIPShare(t *testing.T) {
 	inC := filepath.Join(build, "testgpu")
 	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
 	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
-	for _, c := range []struct {
+	for k, c := range []struct {
 		name, rocm string
 		env        []string
 		kind       gpu.ExportKind
@@ -37,6 +39,9 @@ func TestHIPShare(t *testing.T) {
 		{"DMA-BUF", "", []string{"LANEFS_SHIM_NO_VMM=1"}, gpu.ExportDMABUF},
 		{"IPC", "", []string{"LANEFS_SHIM_NO_VMM=1", "LANEFS_SHIM_NO_DMABUF=1"}, gpu.ExportIPC},
 	} {
+		if !disktest.Turn(k, 2) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			p := newHIPPlace(t, c.rocm, c.env...)
 			img, mnt := p.image("image", 128), p.mkdir("mnt")

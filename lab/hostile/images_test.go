@@ -96,14 +96,18 @@ func checkErrors(t *testing.T, errs []error, l *mountLog, left bool) {
 	}
 }
 
-// TestImages reads, checks and changes every damaged image of e2fsprogs.
+// TestImages reads, checks and changes the damaged images of e2fsprogs: make test a third of them, which says the seed.
 func TestImages(t *testing.T) {
 	disktest.Tool(t, "e2fsck")
 	all := samples(t)
 	var mu sync.Mutex
-	count := map[string]int{}
+	count, taken := map[string]int{}, 0
 	t.Run("all", func(t *testing.T) {
-		for _, s := range all {
+		for k, s := range all {
+			if !disktest.Turn(k, 3) {
+				continue
+			}
+			taken++
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()
 				how := takeOn(t, s)
@@ -113,7 +117,7 @@ func TestImages(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d images: %v", len(all), count)
+	t.Logf("%d of %d images: %v", taken, len(all), count)
 	t.Log(leftOut(t))
 }
 

@@ -63,7 +63,7 @@ func TestOutside(t *testing.T) {
 	if why := image.KernelMissing(); why != "" {
 		t.Skipf("SKIPPED: the kernel's recovery: %s", why)
 	}
-	most := 24
+	most := 12
 	if s := os.Getenv("LANEFS_OUTSIDE"); s != "" {
 		var err error
 		most, err = strconv.Atoi(s)

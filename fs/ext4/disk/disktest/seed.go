@@ -6,6 +6,15 @@ import (
 	"time"
 )
 
+// Turn reports whether the k-th case of a test is one that this run takes. Where $LANEFS_SEED is set, which make test does, it is every n-th,
+// and the seed says which, so that the states of the sources take turns; elsewhere, as in make cases, it is all.
+func Turn(k, n int) bool {
+	if _, err := strconv.ParseUint(os.Getenv("LANEFS_SEED"), 10, 64); err != nil {
+		return true
+	}
+	return uint64(k)%uint64(n) == FreshSeed()%uint64(n)
+}
+
 // FreshSeed starts the random sequences that no earlier run has tried. It is $LANEFS_SEED where that is set, which make
 // test does: every state of the sources tries new sequences, and the same state tries the same ones wherever it runs, so that
 // what fails on one machine can be seen on another. Elsewhere it is the time.
