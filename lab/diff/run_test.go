@@ -90,6 +90,12 @@ func TestFresh(t *testing.T) {
 	}
 }
 
+// TestSharedAlone: where there is no other side, each process's outcomes are held against what can be, and the volume against e2fsck and the kernel.
+func TestSharedAlone(t *testing.T) {
+	needMounts(t)
+	check(t, Config{Volume: volumes["default"], Profile: ProfileShared, Left: through, Ops: 60, Procs: 2, Seed: 1})
+}
+
 // TestFull fills volumes. The kernel's ext4 runs out of space at other operations, so only the model is compared: what was
 // written is read, and e2fsck and the kernel find nothing wrong.
 func TestFull(t *testing.T) {
