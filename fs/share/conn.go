@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,8 @@ type conn struct {
 	handles map[uint32]handle
 	costs   map[uint32]Usage // what each handle is charged
 	rings   map[*ring]bool
-	moved   moved // of its rings
+	gone    atomic.Bool // the client is: what its rings have taken ends early
+	moved   moved       // of its rings
 	count   struct{ files, memories, rings int }
 	next    uint32 // where the search for a free handle begins
 }
@@ -157,6 +159,7 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 // cleanUp closes everything that the connection has.
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
+	c.gone.Store(true)
 	c.markUnknown()
 	for n, h := range c.handles { // rings first: they use the others
 		if r, ok := h.(*ring); ok {

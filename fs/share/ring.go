@@ -68,7 +68,7 @@ type ring struct {
 	spare   chan []job // memory of batches that have ended
 	workers sync.WaitGroup
 	places  chan struct{} // Server.workers
-	ending  ends          // Server.ending, end
+	ending  ends          // Server.ending, conn.gone
 	moved   [2]*moved     // Server.moved, conn.moved
 }
 
@@ -96,7 +96,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 		return fail(err)
 	}
 	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.workers, moved: [2]*moved{&c.s.moved, &c.moved}}
-	r.ending = ends{&c.s.ending, &r.end}
+	r.ending = ends{&c.s.ending, &c.gone}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
 	if err != nil {
@@ -162,7 +162,7 @@ func (r *ring) close(c *conn) {
 	delete(c.rings, r)
 }
 
-// stop ends the ring: no more submissions are taken, and those that were taken end early.
+// stop ends the ring: no more submissions are taken. Those that were taken are carried out.
 func (r *ring) stop() {
 	r.end.Store(true)
 	r.submit.End() // wakes both goroutines

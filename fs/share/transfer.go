@@ -23,7 +23,7 @@ const (
 // loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.
 func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 
-// errEnding ends long transfers when the mount ends, and those of rings when nobody waits for them any more.
+// errEnding ends long transfers when the mount ends, and those of rings when their client does.
 var errEnding = fmt.Errorf("the mount or the connection is about to end: %w", unix.ESHUTDOWN)
 
 // ends says that transfers are to end early. Any of the words does.

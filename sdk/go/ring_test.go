@@ -152,7 +152,7 @@ func within[T any](t *testing.T, c <-chan T) (got T) {
 	return got
 }
 
-// TestRingEnds: when the ring is closed all requests end, with many goroutines waiting for many requests.
+// TestRingEnds: when the ring is closed all requests end, with many goroutines waiting for many requests. What the daemon had taken it carries out.
 func TestRingEnds(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", random(7, mib))
