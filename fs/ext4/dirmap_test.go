@@ -3,7 +3,6 @@ package ext4_test
 import (
 	"errors"
 	"fmt"
-	"os/exec"
 	"runtime"
 	"testing"
 
@@ -75,8 +74,7 @@ func TestDirectoryOfBillions(t *testing.T) {
 	d.Put()
 	root.Put()
 	done()
-	out, err := exec.Command("debugfs", "-w", "-R", "sif /d size 0xffffffe0000", img).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	disktest.Debugfs(t, img, "sif /d size 0xffffffe0000")
 	v, done = open(t, img, ext4.Options{})
 	root, err = v.Root()
 	require.NoError(t, err)

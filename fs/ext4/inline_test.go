@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -111,8 +110,7 @@ func TestInlineOfBillions(t *testing.T) {
 		f.Put()
 		root.Put()
 		done()
-		out, err := exec.Command("debugfs", "-w", "-R", "sif /f size "+size, img).CombinedOutput()
-		require.NoError(t, err, "%s", out)
+		disktest.Debugfs(t, img, "sif /f size "+size)
 		v, done = open(t, img, ext4.Options{})
 		root, err = v.Root()
 		require.NoError(t, err)

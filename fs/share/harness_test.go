@@ -33,10 +33,16 @@ func socket(t *testing.T, f *os.File) string {
 
 func greet(t *testing.T, c *wire.Conn) {
 	t.Helper()
+	wire.CloseAll(hello(t, c))
+}
+
+// hello begins a connection. It returns what the client has of it: the notice board, and the event that says something is on it.
+func hello(t *testing.T, c *wire.Conn) []int {
+	t.Helper()
 	var r wire.HelloReply
 	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 9}, &r, 2)
 	require.NoError(t, err)
-	wire.CloseAll(rights)
+	return rights
 }
 
 // works is a client that does everything right.

@@ -21,11 +21,9 @@ func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, event
 	f = m.Write("file", make([]byte, mib))
 	require.NoError(t, f.Truncate(long))
 	c = dial(t, f)
-	var hello wire.HelloReply
-	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 9}, &hello, 2)
-	require.NoError(t, err)
+	rights := hello(t, c)
 	t.Cleanup(func() { wire.CloseAll(rights) })
-	memfd, err = unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)
 	t.Cleanup(func() { unix.Close(memfd) })
 	require.NoError(t, unix.Ftruncate(memfd, long))

@@ -95,8 +95,8 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.workers, moved: [2]*moved{&c.s.moved, &c.moved}}
-	r.ending = ends{&c.s.ending, &c.gone}
+	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.workers, ending: ends{&c.s.ending, &c.gone},
+		moved: [2]*moved{&c.s.moved, &c.moved}}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
 	if err != nil {

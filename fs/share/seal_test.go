@@ -18,9 +18,7 @@ func TestSeals(t *testing.T) {
 	data := make([]byte, 3*mib)
 	f := m.Write("file", data)
 	c := dial(t, f)
-	var hello wire.HelloReply
-	first, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &hello, 2)
-	require.NoError(t, err)
+	first := hello(t, c)
 	var shared, private wire.MapReply
 	one, err := c.Call(wire.TMap, 2, &wire.Map{}, &shared, 1, int(f.Fd()))
 	require.NoError(t, err)

@@ -50,9 +50,7 @@ func TestSpoiledSignals(t *testing.T) {
 	data := make([]byte, mib)
 	f := m.Write("file", data)
 	c := dial(t, f)
-	var hello wire.HelloReply
-	rights, err := c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &hello, 2)
-	require.NoError(t, err)
+	rights := hello(t, c)
 	spoil(t, rights[1])
 	var r wire.MapReply
 	memory, err := c.Call(wire.TMap, 2, &wire.Map{}, &r, 1, int(f.Fd()))

@@ -51,7 +51,7 @@ type slow struct {
 // slowest is how many of the slowest tests the report names.
 const slowest = 10
 
-// key is one test; with an empty name, a package's own output. A package may run in several parts.
+// key is one test; with an empty name, a package's own output. A package may run in several parts at the same time.
 type key struct{ part, pkg, name string }
 
 // in is the package, and in which part it runs.
@@ -65,7 +65,7 @@ func newReport(out, log io.Writer) *report {
 		failing: map[string]bool{}, skipped: map[string][]string{}}
 }
 
-// read reports events of a part until the end of from.
+// read reports events of a part until the end of from. Several goroutines may call it.
 func (r *report) read(from io.Reader, part string) error {
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup

@@ -30,15 +30,15 @@ func TestOneRule(t *testing.T) {
 	fmt.Fprintln(&ours, int64(wayWhile))
 	for _, size := range sizes {
 		for _, n := range copies {
-			for _, late := range []bool{false, true} {
-				fmt.Fprintf(&numbers, "%d %d %d\n", n, size, btoi(late))
-				fmt.Fprintln(&ours, btoi(byKernel(n, size, late)))
+			for late := range 2 {
+				fmt.Fprintf(&numbers, "%d %d %d\n", n, size, late)
+				fmt.Fprintln(&ours, byKernel(n, size, late == 1))
 			}
 		}
 		for _, d := range delays {
 			ns := int64(wayLate) + size/wayEachByte + d
 			fmt.Fprintf(&numbers, "0 %d %d\n", size, ns)
-			fmt.Fprintln(&ours, btoi(wasLate(time.Duration(ns), size)))
+			fmt.Fprintln(&ours, wasLate(time.Duration(ns), size))
 		}
 	}
 	require.NoError(t, os.WriteFile(program+".c", []byte(`#include <stdio.h>
@@ -48,7 +48,7 @@ int main(void)
 	unsigned long long n, bytes, last;
 	printf("%lld\n", (long long)WHILE);
 	while (scanf("%llu %llu %llu", &n, &bytes, &last) == 3)
-		printf("%d\n", n ? by_kernel(n, bytes, last != 0) : was_late(last, bytes));
+		puts((n ? by_kernel(n, bytes, last != 0) : was_late(last, bytes)) ? "true" : "false");
 	return 0;
 }
 `), 0o600))
@@ -59,11 +59,4 @@ int main(void)
 	out, err = cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, ours.String(), string(out))
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
