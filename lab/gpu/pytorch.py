@@ -308,7 +308,20 @@ def rank(path, meet, number, ranks):
     alone, single = timed(lambda: lt.load_file(path, device=f"cuda:{number}"), 3)
     prove(same(got, alone), f"rank {number}: load_file with the group is bit-exact")
     size = os.path.getsize(path)
+    host, there = torch.empty(GIB, dtype=torch.uint8, pin_memory=True), torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    for i in range(ranks):  # one rank at a time
+        dist.barrier()
+        if i == number:
+            _, copy = timed(lambda: there.copy_(host, non_blocking=True), 5)
+    dist.barrier()
+    _, together = timed(lambda: there.copy_(host, non_blocking=True), 10)
+    chunk = there[:256 << 20]
+    mine = chunk.chunk(ranks)[number].clone()
+    dist.barrier()
+    _, gather = timed(lambda: dist.all_gather_into_tensor(chunk, mine), 10)
     say(f"rank {number}: with the group, alone", f"{size / took / 1e9:.2f} GB/s, {size / single / 1e9:.2f} GB/s")
+    say(f"rank {number}: a plain copy, by all ranks at once", f"{GIB / copy / 1e9:.2f} GB/s, {GIB / together / 1e9:.2f} GB/s: with the group {size / took / (GIB / copy):.2f} times a plain copy")
+    say(f"rank {number}: NCCL alone", f"{chunk.numel() / gather / 1e9:.2f} GB/s, {gather * size / chunk.numel() / took * 100:.0f} % of the time of a load")
     dist.destroy_process_group()
 
 

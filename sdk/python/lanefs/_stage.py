@@ -8,12 +8,15 @@ import threading
 import weakref
 
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
+_MOST = (1 << 63) - 1  # what an offset and a length may be
 _SIZE = 0  # of a stage: what the library thinks usual
 
 
 class _Rungs(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("kernel", "copies", "host", "direct", "legacy", "_0", "_1", "_2")]
 
+
+_Piece = ctypes.c_int64 * 4  # a piece, and its result
 
 _lib = None
 _lock = threading.Lock()
@@ -87,6 +90,15 @@ class Stage:
         _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
         return results
 
+    def one(self, read, file, address, offset, start, length, stream):
+        """A batch of one piece. It returns the number of bytes, or a negative errno."""
+        piece = _Piece(offset, start, length)
+        at = ctypes.addressof(piece)
+        call = self._lib.lanefs_read_batch if read else self._lib.lanefs_write_batch
+        if call(self.at, file, address, at, 1, stream or None, at + 24) < 0:
+            _check(self._lib, -1)
+        return piece[3]
+
     def enqueue(self, read, file, address, pieces, stream, done):
         """Puts a batch on a stream. done, a c_int64, has how many bytes or a negative errno when the stream has come past it, and must live until then."""
         call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
@@ -114,6 +126,12 @@ def integers(values):
         raise ValueError(f"offsets and lengths are integers: {e}") from None
 
 
+def within(offset, start, length, size):
+    """Whether one piece is what `pieces` takes, in memory of size bytes (None: unknown)."""
+    return type(offset) is type(start) is type(length) is int and 0 <= offset <= _MOST and 0 <= start <= _MOST and \
+        0 <= length <= (_MOST if size is None else size) - start
+
+
 def pieces(file_offsets, offsets, lengths, size):
     """The pieces of a batch as the library takes them, in memory of size bytes (None: unknown)."""
     columns = [integers(v) for v in (file_offsets, offsets, lengths)]
@@ -135,6 +153,13 @@ def _stream(stream):
     return int(stream or 0)
 
 
+def _current(tensor):
+    """The handle of PyTorch's current stream for a tensor. What PyTorch's own compiler asks makes no object of it."""
+    torch, device = sys.modules["torch"], tensor.device
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(raw(device.index) if raw and device.index is not None else torch.cuda.current_stream(device).cuda_stream)
+
+
 def target(memory, stream, write):
     """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer. write: whether the
     memory is to be written to."""
@@ -142,8 +167,8 @@ def target(memory, stream, write):
         return memory, None, _stream(stream)
     if hasattr(memory, "data_ptr"):  # PyTorch's tensors
         size = memory.untyped_storage().nbytes() - memory.storage_offset() * memory.element_size()
-        if stream is None and memory.is_cuda:
-            stream = sys.modules["torch"].cuda.current_stream(memory.device)
+        if stream is None:
+            return memory.data_ptr(), size, _current(memory) if memory.is_cuda else 0
         return memory.data_ptr(), size, _stream(stream)
     if hasattr(memory, "__cuda_array_interface__"):
         a = memory.__cuda_array_interface__

@@ -357,29 +357,40 @@ import lanefs.torch as lt
 from lanefs.torch import _group
 rank, size, path, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=size)
-want, original, total, fails = lt.load_file(path), _group._pieces.read, 0, False
+want, staged, finish, slots, total, fails = lt.load_file(path), _group._pieces.read, _group._Slots.finish, _group._Slots.of, 0, False
 
-def counted(f, ranges):
+def count(n):
     global total
-    total += sum(t.numel() for t, _ in ranges)
+    total += n
     if fails:
         raise OSError("this rank's drive")
-    return original(f, ranges)
+
+def by_stage(f, ranges):
+    count(sum(t.numel() for t, _ in ranges))
+    staged(f, ranges)
+
+def direct(s, i):
+    read = s._reads.get(i)
+    finish(s, i)
+    count(read[2] if read else 0)
 
 def load(name):
     try:
         return lt.load_file(name, group=dist.group.WORLD)
     except OSError as e:
         return str(e)
-_group._pieces.read = counted
-for _group.CHUNK in 1 << 20, 256 << 20:
-    total = 0
-    got = load(path)
-    assert got.keys() == want.keys() and all(torch.equal(got[k], want[k]) for k in want)
-    print(total)
+_group._pieces.read, _group._Slots.finish = by_stage, direct
+for _group._Slots.of in slots, lambda *_: None:
+    for _group.CHUNK in 64 << 10, 1 << 20, 256 << 20:
+        total = 0
+        got = load(path)
+        assert got.keys() == want.keys() and all(torch.equal(got[k], want[k]) for k in want)
+        print(total)
 print(load(path + ".missing" if rank == 1 else path))
 fails = rank == 0
-_group.CHUNK = 1 << 20
+_group.CHUNK = 64 << 10
+print(load(path))
+_group._Slots.of = slots
 print(load(path))
 print(load(sys.argv[5] if rank == 0 else path))
 """
@@ -401,13 +412,14 @@ class Group(Case):
             for p in ranks:
                 p.kill()
                 p.wait()
-        self.assertEqual([len(s) for s in said], [5] * n, said)
-        for i in 0, 1:
+        self.assertEqual([len(s) for s in said], [10] * n, said)
+        for i in range(6):  # by the daemon's own writes to memory that it has, and by a stage
             self.assertEqual(sum(int(s[i]) for s in said), size, "together they read the file once")
         for s in said:  # all fail, whoever's fault it is, and the group is still good
-            self.assertIn("missing", s[2])
-            self.assertIn("this rank's drive", s[3])
-            self.assertIn("not the same file", s[4])
+            self.assertIn("missing", s[6])
+            self.assertIn("this rank's drive", s[7])
+            self.assertIn("this rank's drive", s[8])
+            self.assertIn("not the same file", s[9])
 
 
 if __name__ == "__main__":

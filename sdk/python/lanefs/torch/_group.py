@@ -1,7 +1,8 @@
 """A file to all ranks of a group, read once.
 
  1. each rank reads the header; all compare what they saw
- 2. for every chunk of the file: each rank reads its part of it into the chunk's buffer        (ranks in parallel)
+ 2. for every chunk of the file: each rank reads its part of it, into memory that the daemon
+    has, or by a stage into the chunk's buffer                                                (ranks in parallel)
  3. the group gathers the parts                                                               (while 2 goes on with the next chunk)
  4. the chunk's bytes are copied to the tensors that they belong to                           (likewise)
  5. all compare what they saw, again
@@ -17,10 +18,13 @@ import torch
 import torch.distributed as dist
 
 from .. import _file
+from .._memory import Buffer
 from . import _files, _pieces
 
-CHUNK = 256 << 20  # bytes of the file
+CHUNK = 256 << 20  # bytes of the file, at most
+PART = 32 << 20    # of them, at most, for each rank
 _ALIGN = 4096      # of a part
+_AHEAD = 2         # parts of which the read is begun before the one before them is gathered
 
 
 def load(filename, device, group, fallback):
@@ -68,6 +72,38 @@ class _Chunk:
         self.free = None  # event after the last copy out of it
 
 
+class _Slots:
+    """Memory for this rank's parts that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
+
+    def __init__(self, file, device, part, chunks):
+        self._file, self._reads, self._buffers, self._tensors = file, {}, [], []
+        for _ in range(min(_AHEAD + 1, chunks)):
+            self._buffers.append(Buffer(file, part))
+            self._tensors.append(torch.from_dlpack(self._buffers[-1])[:part])
+            if self._tensors[-1].device != device:
+                raise OSError(f"the mount's memory is on {self._tensors[-1].device}")
+
+    @classmethod
+    def of(cls, *args):
+        """None where the mount has no memory on the device, or no more of it: the stage does it, too."""
+        try:
+            return cls(*args)
+        except (OSError, BufferError):
+            return None
+
+    def tensor(self, i):
+        return self._tensors[i % len(self._tensors)]
+
+    def begin(self, i, offset, n):
+        self._reads[i] = self._file.ring.read(self._file, self._buffers[i % len(self._buffers)], offset, 0, n), offset, n
+
+    def finish(self, i):
+        """Waits for the read of part i."""
+        read, offset, n = self._reads.pop(i, (None, 0, 0))
+        if read is not None and (done := read.result()) < n:
+            raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
+
+
 class _Job:
     """One rank's share of a load. All memory is there when the constructor returns, so that the rest fails only by the file or the group."""
 
@@ -86,7 +122,7 @@ class _Job:
             self.tensors = _files.empty(entries, device, f.path)
             self._where = _Where(entries, self.tensors)
             self._size = max((end for _, _, _, end in entries.values()), default=0)
-            part = min(CHUNK, self._size) // self._ranks
+            part = min(min(CHUNK, self._size) // self._ranks, PART)
             self._part = max(_ALIGN, -(-part // _ALIGN) * _ALIGN)
             self._step = self._part * self._ranks
             self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
@@ -94,35 +130,61 @@ class _Job:
                 self._stream = torch.cuda.Stream(device)
                 self._out = torch.cuda.current_stream(device)
                 self._stream.wait_stream(self._out)
+            self._error = None  # the first of this rank's reads
+            self._slots = None if f.session is None else _Slots.of(f, device, self._part, -(-self._size // self._step))
         except BaseException:
             f.close()
             raise
 
     def run(self):
-        """Loads. Returns the error of this rank's reads."""
-        error = pending = None
-        for i, at in enumerate(range(0, self._size, self._step)):
+        """Loads. Returns the error of this rank's reads, after which it reads no more."""
+        starts, pending = range(0, self._size, self._step), None
+        for i in range(min(_AHEAD, len(starts))):
+            self._try(self._begin, i)
+        for i, at in enumerate(starts):
             chunk = self._chunks[i % len(self._chunks)]
-            mine, begin = chunk.parts[self._rank], at + self._rank * self._part
-            n = max(0, min(self._part, self._size - begin))
             with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
                 if chunk.free is not None:
                     self._stream.wait_event(chunk.free)
-                if n and error is None:
-                    try:
-                        _pieces.read(self.file, [(mine[:n], self._base + begin)])
-                    except Exception as e:
-                        error = e
+                mine = chunk.parts[self._rank] if self._slots is None else self._slots.tensor(i)
+                self._try(self._finish, i, mine)
                 if self._flat:
                     work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
                 else:
                     work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
             if pending is not None:
                 self._take(*pending)
+                if self._slots is not None and self._cuda and i + _AHEAD < len(starts):
+                    pending[1].free.synchronize()  # the part before this one has left its slot
+            if i + _AHEAD < len(starts):
+                self._try(self._begin, i + _AHEAD)
             pending = work, chunk, at
         if pending is not None:
             self._take(*pending)
-        return error
+        return self._error
+
+    def _try(self, step, *args):
+        try:
+            step(*args)
+        except Exception as e:
+            self._error = self._error or e
+
+    def _mine(self, i):
+        """Where this rank's part of chunk i begins in the tensors' bytes, and how many it has."""
+        begin = i * self._step + self._rank * self._part
+        return begin, max(0, min(self._part, self._size - begin))
+
+    def _begin(self, i):
+        begin, n = self._mine(i)
+        if self._slots is not None and n and self._error is None:
+            self._slots.begin(i, self._base + begin, n)
+
+    def _finish(self, i, mine):
+        begin, n = self._mine(i)
+        if self._slots is not None:
+            self._slots.finish(i)  # after an error, too: the daemon is not to write to memory that is used again
+        elif n and self._error is None:
+            _pieces.read(self.file, [(mine[:n], self._base + begin)])
 
     def _take(self, work, chunk, at):
         work.wait()  # on CUDA the stream waits
