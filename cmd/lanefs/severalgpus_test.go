@@ -249,3 +249,43 @@ int main(int argc, char **argv)
 		return string(out)
 	}
 }
+
+// TestCurrentGPUStays: what the Python SDK does with memory of another GPU leaves the thread's current one what it was, as PyTorch's
+// collectives and allocations need it.
+func TestCurrentGPUStays(t *testing.T) {
+	p := newHIPPlace(t, "", "LANEFS_SHIM_DEVICES=2")
+	image, dir := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "hip:0", "-o", "vram=16M", image, dir)
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("0123456789abcdef"), 10000), 0o644))
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3: make deps installs it")
+	}
+	cmd := exec.Command(python, "-c", `
+import ctypes, sys, lanefs
+from lanefs._driver import Driver
+with lanefs.open(sys.argv[1], "r+") as f:
+    driver, at = Driver.of("hip", f.session.device), ctypes.c_int(-1)
+    driver.do("SetDevice", ctypes.c_int(1))
+
+    def stays(what):
+        driver.do("GetDevice", ctypes.byref(at))
+        assert at.value == 1, f"{what}: the current device is {at.value}"
+    with f.map() as m:
+        stays("map")
+    stays("a mapping's end")
+    b = lanefs.Buffer(f, 1 << 20)
+    stays("a buffer")
+    assert f.read_into(b, 0, 0, 4096) == 4096
+    stays("a read")
+    assert f.write_from(b, 0, 0, 4096) == 4096
+    stays("a write")
+    b.close()
+    stays("a buffer's end")
+`, path)
+	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "sdk", "python"), "PYTHONDONTWRITEBYTECODE=1"), p.env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	p.ok("umount", dir)
+}

@@ -7,6 +7,7 @@ import threading
 import uuid
 
 from . import _hip
+from ._current import inside
 
 
 class _Prop(ctypes.Structure):  # CUmemAllocationProp, hipMemAllocationProp
@@ -45,9 +46,9 @@ class Driver:
         self.do("Init", ctypes.c_uint(0))
         if runtime == "cuda":
             self._find(device)
-            self._context = ctypes.c_void_p()
+            self.context = ctypes.c_void_p()
             # PyTorch and the CUDA runtime use the primary context.
-            self.do("DevicePrimaryCtxRetain", ctypes.byref(self._context), self.ordinal)
+            self.do("DevicePrimaryCtxRetain", ctypes.byref(self.context), self.ordinal)
         else:
             self._find(device)
             self._version = ctypes.c_int(0)
@@ -121,16 +122,9 @@ class Driver:
         f.restype = ctypes.c_int
         return f(*args)
 
-    def enter(self):
-        """Makes the device current for this thread."""
-        if self.runtime == "cuda":
-            self.do("CtxSetCurrent", self._context)
-        else:
-            self.do("SetDevice", self.ordinal)
-
+    @inside
     def create(self, size):
         """Allocates physical memory that can be exported. Returns a handle and a descriptor of it."""
-        self.enter()
         handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
         prop = _Prop(type=1, handle_types=1, location_type=1, location=self.ordinal.value)
         self.do("MemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(prop), ctypes.c_ulonglong(0))
@@ -141,17 +135,17 @@ class Driver:
             raise
         return handle, fd.value
 
+    @inside
     def open(self, fd):
         """Returns the handle of a descriptor."""
-        self.enter()
         handle, at = ctypes.c_uint64(), ctypes.c_int(fd)
         source = ctypes.byref(at) if self.runtime == "hip" and self._version.value < self._by_value else ctypes.c_void_p(fd)
         self.do("MemImportFromShareableHandle", ctypes.byref(handle), source, ctypes.c_int(1))
         return handle
 
+    @inside
     def map(self, handle, size, write):
         """Maps the handle, which it consumes. Returns the address and a function that unmaps it."""
-        self.enter()
         at = ctypes.c_uint64()
         n = ctypes.c_size_t(size)
         try:
@@ -182,6 +176,6 @@ class Driver:
                 return
         raise OSError(f"{self._prefix}MemSetAccess: error {code}")
 
+    @inside
     def synchronize(self):
-        self.enter()
         self.do("CtxSynchronize" if self.runtime == "cuda" else "DeviceSynchronize")

@@ -5,6 +5,7 @@ import os
 import struct
 
 from . import _wire as w
+from ._current import inside
 
 _MESSAGE = struct.Struct("=8sQ32s")  # an IPC handle in a memfd (docs/SPEC.md)
 _MAGIC = b" LFSIPC1"
@@ -60,10 +61,10 @@ class Hsa:
         return p
 
 
+@inside
 def map_dmabuf(driver, fd, offset, size):
     """Returns the address of size bytes at offset of a DMA-BUF, and a function that unmaps them. It is mapped by HIP, not HSA, because copies
     of HIP and PyTorch accept only memory that HIP has mapped."""
-    driver.enter()
     external, base = ctypes.c_void_p(), ctypes.c_void_p()
     driver.do("ImportExternalMemory", ctypes.byref(external), ctypes.byref(_ExternalHandle(type=1, handle=_Handle(fd=fd), size=offset + size)))
     try:
@@ -78,9 +79,9 @@ def map_dmabuf(driver, fd, offset, size):
     return base.value + offset, unmap
 
 
+@inside
 def map_ipc(driver, fd, offset, size):
     """The same for an IPC handle in a memfd. Kernels can use the memory, HIP's copies perhaps not."""
-    driver.enter()
     message = os.pread(fd, _MESSAGE.size + 1, 0)
     if len(message) != _MESSAGE.size:
         raise OSError("the daemon sent a malformed IPC handle")
@@ -92,9 +93,9 @@ def map_ipc(driver, fd, offset, size):
     return base.value + offset, lambda: hsa.do("hsa_amd_ipc_memory_detach", base)
 
 
+@inside
 def allocate(driver, size, kind):
     """Memory of the program: its address, a function that frees it, and a descriptor of the kind with the offset in it."""
-    driver.enter()
     at = ctypes.c_void_p()
     driver.do("Malloc", ctypes.byref(at), ctypes.c_size_t(size))
     try:

@@ -20,7 +20,7 @@ class HIP(unittest.TestCase):
         self.file = lanefs.open(self.path, "r+")
         self.addCleanup(self.file.close)
         self.driver = Driver.of("hip", self.file.session.device)
-        self.driver.enter()
+        self.driver.do("SetDevice", self.driver.ordinal)
         self.host, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.driver.do("HostMalloc", ctypes.byref(self.host), ctypes.c_size_t(len(self.data)), ctypes.c_uint(0))
         self.addCleanup(self.driver.do, "HostFree", self.host)
@@ -29,7 +29,7 @@ class HIP(unittest.TestCase):
 
     def copy(self, to, source, size):
         """Begins a copy."""
-        self.driver.enter()
+        self.driver.do("SetDevice", self.driver.ordinal)
         self.driver.do("MemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), ctypes.c_int(4), self.stream)
 
     def bytes_at(self, address, size):
