@@ -87,7 +87,7 @@ func TestAutoTakesGPU(t *testing.T) {
 func TestLanesOfBothKinds(t *testing.T) {
 	p := newHIPPlace(t, "")
 	img, mnt := p.image("image", 64), p.mkdir("mnt")
-	p.ok("mount", "--gpu", "hip", "-o", "lanes=gpu:2+cpu:1,log="+p.path("log"), img, mnt)
+	p.ok("mount", "--gpu", "hip", "-o", "lanes=gpu:2+cpu:1,vram=16M,log="+p.path("log"), img, mnt)
 	want := bytes.Repeat([]byte("by lanes of both kinds "), 40_000)
 	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), want, 0o600))
 	got, err := os.ReadFile(filepath.Join(mnt, "file"))
@@ -103,6 +103,12 @@ func TestLanesOfBothKinds(t *testing.T) {
 	require.NotZero(t, n.GPU)
 	require.Equal(t, n.Late+n.Small+n.Host+n.Software > 0, r.Queues[2].Commands > 0)
 	require.Contains(t, p.ok("stat", mnt), "lanes       on the GPU for ")
+
+	p.ok("vram", "pin", filepath.Join(mnt, "file")) // its memory is the GPU's, so a program's kernels are likely to use it next
+	r, err = p.stat(mnt)
+	require.NoError(t, err)
+	require.Equal(t, n.GPU, r.Runtime.Chosen.GPU, "copy engines move what goes to device memory, and no kernel of the daemon's")
+	require.Greater(t, r.Runtime.Chosen.Software, n.Software)
 	p.ok("umount", mnt)
 	fsck(t, img)
 	require.NotContains(t, p.daemonLog("log"), "lanes= asks for")

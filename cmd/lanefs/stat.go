@@ -162,7 +162,7 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintln(out)
 	if n := r.Runtime.Chosen; n != nil {
 		fmt.Fprintf(out, "lanes       on the GPU for %d requests; on the CPU for %d that the GPU was late for, %d small ones beside a shared GPU, "+
-			"%d to or from programs' host memory, %d short ones of a software controller\n", n.GPU, n.Late, n.Small, n.Host, n.Software)
+			"%d to or from programs' host memory, %d short or to device memory, of a software controller\n", n.GPU, n.Late, n.Small, n.Host, n.Software)
 	}
 	if n := r.Runtime.Copies; n != nil {
 		fmt.Fprintf(out, "copies      %d small ones by %d launches of a kernel, %d each for itself (%d while the kernel was late), %d large ones\n",

@@ -17,8 +17,9 @@ import (
 //	shared  it answers again: small batches go to the CPU for sharedFor yet, since a large one bears a wait better
 //
 // Whatever the GPU answers, the CPU has what goes to or comes from a program's host memory (a stage): the GPU has no part in it, and kernels
-// of the daemon's would take turns with the program's own, which move the bytes on. And it has short commands of a software controller: a CPU
-// carries them out anyway, which is the lane's own thread then, and nobody has to be woken.
+// of the daemon's would take turns with the program's own, which move the bytes on. Of a software controller, whose commands a CPU carries out
+// anyway, it also has the short ones, which the lane's own thread carries out then, so that nobody has to be woken; and all whose data is in
+// memory of a program on a GPU, or of the pool: copy engines move it, and the program's next kernel would wait for the end of the lanes' slice.
 //
 // What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
 //
@@ -40,7 +41,7 @@ const (
 type Chosen struct {
 	GPU      uint64 // its lanes answered in time
 	Host     uint64 // to the CPU: the data is in a program's host memory
-	Software uint64 // to the CPU: short commands of a software controller
+	Software uint64 // to the CPU: commands of a software controller that are short, or whose data is in a program's or the pool's device memory
 	Late     uint64 // to the CPU: the GPU's lanes did not
 	Small    uint64 // to the CPU: the GPU is shared, and the batch is small
 }
@@ -106,7 +107,7 @@ func (e *Engine) toCPU(cmds []Command) bool {
 		count = &r.hosts
 	case r.shared(time.Since(e.start)) && isSmall(cmds):
 		count = &r.smalls
-	case e.c.Simulated() && areShort(cmds):
+	case e.c.Simulated() && (areShort(cmds) || e.c.DeviceAt(cmds[0].Data) != ""):
 		count = &r.softwares
 	}
 	count.Add(1)

@@ -24,7 +24,7 @@ from . import _files, _pieces
 CHUNK = 256 << 20  # bytes of the file, at most
 PART = 32 << 20    # of them, at most, for each rank
 _ALIGN = 4096      # of a part
-_AHEAD = 2         # parts of which the read is begun before the one before them is gathered
+_AHEAD = 4         # parts of which the read is begun before the one before them is gathered
 
 
 def load(filename, device, group, fallback):
@@ -76,12 +76,12 @@ class _Slots:
     """Memory for this rank's parts that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
 
     def __init__(self, file, device, part, chunks):
-        self._file, self._reads, self._buffers, self._tensors = file, {}, [], []
-        for _ in range(min(_AHEAD + 1, chunks)):
-            self._buffers.append(Buffer(file, part))
-            self._tensors.append(torch.from_dlpack(self._buffers[-1])[:part])
-            if self._tensors[-1].device != device:
-                raise OSError(f"the mount's memory is on {self._tensors[-1].device}")
+        self._file, self._reads, self._part = file, {}, part
+        self._buffer = Buffer(file, part * min(_AHEAD + 1, chunks))
+        memory = torch.from_dlpack(self._buffer)
+        if memory.device != device:
+            raise OSError(f"the mount's memory is on {memory.device}")
+        self._tensors = list(memory[:self._buffer.size // part * part].split(part))
 
     @classmethod
     def of(cls, *args):
@@ -95,7 +95,8 @@ class _Slots:
         return self._tensors[i % len(self._tensors)]
 
     def begin(self, i, offset, n):
-        self._reads[i] = self._file.ring.read(self._file, self._buffers[i % len(self._buffers)], offset, 0, n), offset, n
+        start = i % len(self._tensors) * self._part
+        self._reads[i] = self._file.ring.read(self._file, self._buffer, offset, start, n), offset, n
 
     def finish(self, i):
         """Waits for the read of part i."""
