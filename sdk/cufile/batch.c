@@ -6,6 +6,8 @@
  *  3. Those go as one batch of the SDK; one that is alone goes as a call would.                           run
  *  4. How they ended is taken from a second queue.                                                        batch_status
  *
+ * What is cancelled is forgotten, as by NVIDIA's library: no status is given of it, also if it has ended. What had begun ends first.
+ *
  * The thread does 2 and 3; or who waits for them without a limit of time, and finds that the thread has not begun: that is sooner than to wait for
  * one another. One at a time does. LANEFS_CUFILE_BATCH=thread leaves it to the thread.
  *
@@ -26,6 +28,7 @@ struct asked {
 	void *cookie;
 	struct move m;        /* its file is NULL: the handle was none */
 	size_t size;          /* as asked for: a read may be cut */
+	unsigned round;       /* the batch's, when it was submitted */
 	CUfileStatus_t status;
 	ssize_t ret;
 };
@@ -41,7 +44,7 @@ struct queue {
 	pthread_cond_t work, news;
 	struct asked *entries;    /* most of them */
 	struct list idle, queued, ended; /* these are protected by lock. What is in no list is being done */
-	unsigned most, idles, ends;
+	unsigned most, idles, ends, round, steps; /* round: how often it was cancelled; steps: how often requests were carried out */
 	int stop, started, running;
 	pthread_t thread;
 	struct span *span;        /* room for who gathers, */
@@ -86,8 +89,18 @@ static void free_batch(struct queue *b)
 	free(b);
 }
 
+static void forget(struct queue *b, struct asked *e)
+{
+	append(&b->idle, e);
+	b->idles++;
+}
+
 static void end_one(struct queue *b, struct asked *e)
 {
+	if (e->round != b->round) {
+		forget(b, e);
+		return;
+	}
 	append(&b->ended, e);
 	b->ends++;
 }
@@ -95,12 +108,8 @@ static void end_one(struct queue *b, struct asked *e)
 /* Takes all that has not begun. The caller holds the lock. */
 static void cancel(struct queue *b, struct list *taken)
 {
-	while (b->queued.first) {
-		struct asked *e = out(&b->queued, &b->queued.first);
-		e->status = CUFILE_CANCELED;
-		e->ret = 0;
-		append(taken, e);
-	}
+	while (b->queued.first)
+		append(taken, out(&b->queued, &b->queued.first));
 }
 
 /* Gives back the files of entries that are in no list. Their last user may close them, so no lock is held. */
@@ -261,6 +270,7 @@ static void step(struct queue *b)
 	run(b, group);
 	pthread_mutex_lock(&b->lock);
 	b->running = 0;
+	b->steps++;
 	while (group) {
 		struct asked *e = group;
 		group = e->next;
@@ -329,7 +339,7 @@ static void put(struct queue *b, const CUfileIOParams_t *p)
 {
 	struct asked *e = out(&b->idle, &b->idle.first);
 	b->idles--;
-	*e = (struct asked){.cookie = p->cookie, .size = p->u.batch.size, .status = CUFILE_PENDING,
+	*e = (struct asked){.cookie = p->cookie, .round = b->round, .size = p->u.batch.size, .status = CUFILE_PENDING,
 		.m = {.read = p->opcode == CUFILE_READ, .file = object_take(p->fh, FILE_OBJECT), .base = p->u.batch.devPtr_base, .at = p->u.batch.devPtr_offset,
 			.n = p->u.batch.size, .memory = (char *)p->u.batch.devPtr_base + p->u.batch.devPtr_offset, .offset = p->u.batch.file_offset}};
 	append(&b->queued, e);
@@ -427,12 +437,19 @@ status batch_cancel(void *handle)
 		return bad(CU_FILE_INVALID_VALUE);
 	clear(&taken);
 	pthread_mutex_lock(&b->lock);
+	b->round++;
 	cancel(b, &taken);
+	while (b->ended.first) {
+		b->ends--;
+		forget(b, out(&b->ended, &b->ended.first));
+	}
+	for (unsigned now = b->steps; b->running && b->steps == now;)
+		pthread_cond_wait(&b->news, &b->lock); /* the program may free the memory then */
 	pthread_mutex_unlock(&b->lock);
 	give_files(taken.first);
 	pthread_mutex_lock(&b->lock);
 	while (taken.first)
-		end_one(b, out(&taken, &taken.first));
+		forget(b, out(&taken, &taken.first));
 	pthread_cond_broadcast(&b->news);
 	pthread_mutex_unlock(&b->lock);
 	object_give(b);

@@ -235,12 +235,20 @@ static void batches(int fd, int other)
 	}
 	p[1].fh = h[1];
 
-	/* What is cancelled ends, too. */
-	OK(cuFileBatchIOSubmit(b, 1, p, 0));
-	OK(cuFileBatchIOCancel(b));
-	n = 1;
-	OK(cuFileBatchIOGetStatus(b, 1, &n, e, &long_time));
-	WANT(n == 1 && (e[0].status == CUFILE_CANCELED || e[0].status == CUFILE_COMPLETE));
+	/* Of what is cancelled no status is given, as by NVIDIA's library 1.15, whether it had begun, had ended, or neither. */
+	for (int round = 0; round < 3; round++) {
+		OK(cuFileBatchIOSubmit(b, 1, p, 0));
+		if (round == 1)
+			usleep(50000);
+		OK(cuFileBatchIOCancel(b));
+		n = 1;
+		OK(cuFileBatchIOGetStatus(b, 1, &n, e, round ? &long_time : NULL));
+		WANT(n == 0);
+	}
+	OK(cuFileBatchIOSubmit(b, 5, p, 0)); /* all of its room is free again */
+	n = 5;
+	OK(cuFileBatchIOGetStatus(b, 5, &n, e, NULL));
+	WANT(n == 5);
 	OK(cuFileBatchIOSubmit(b, 2, p, 0));
 	cuFileBatchIODestroy(b);
 	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOCancel(b));
@@ -410,7 +418,7 @@ static void together(const char *path, int fd, int other)
 	OK(cuFileBatchIOGetStatus(b, MANY, &n, e, &soon));
 	WANT(n == 0);
 
-	/* What was submitted goes on though its handle is given up; what is cancelled has done nothing. */
+	/* What was submitted goes on though its handle is given up; what is cancelled has done all of it or nothing, and does no more. */
 	int third = dup(again);
 	CUfileHandle_t brief = reg(third);
 	memset(m, 'y', MANY * M);
@@ -421,17 +429,15 @@ static void together(const char *path, int fd, int other)
 	OK(cuFileBatchIOSubmit(b, MANY, p, 0));
 	cuFileHandleDeregister(brief);
 	OK(cuFileBatchIOCancel(b));
-	for (unsigned got = 0; got < MANY; got += n) {
-		n = 7;
-		OK(cuFileBatchIOGetStatus(b, 1, &n, e, NULL));
-		for (unsigned i = 0; i < n; i++) {
-			unsigned k = (unsigned)((CUfileIOParams_t *)e[i].cookie - p);
-			WANT(e[i].status == CUFILE_COMPLETE ? e[i].ret == M : e[i].status == CUFILE_CANCELED && e[i].ret == 0);
-			WANT(pread(fd, now, M, (off_t)(k * M)) == M);
-			if (k >= 10)
-				WANT(e[i].status == CUFILE_COMPLETE ? all(now, 'y', M) : right(now, k * M, M));
-		}
+	n = 7;
+	OK(cuFileBatchIOGetStatus(b, 1, &n, e, NULL));
+	WANT(n == 0);
+	memset(m, 'z', MANY * M); /* nothing of it is read or written any more */
+	for (unsigned k = 10; k < MANY; k++) {
+		WANT(pread(fd, now, M, (off_t)(k * M)) == M);
+		WANT(all(now, 'y', M) || right(now, k * M, M));
 	}
+	WANT(all(m, 'z', MANY * M));
 	WANT(pwrite(fd, was, size, 0) == (ssize_t)size);
 
 	/* Destroyed while it is at work: what has begun ends first. */
