@@ -351,13 +351,49 @@ class Checkpoints(Case):
         self.assertEqual(sorted(done), list(range(7)))
 
 
+class Slots(Case):
+    """What load_file does for a GPU, with the CPU's memory."""
+
+    def test_load(self):
+        from lanefs.torch import _slots
+        torch.manual_seed(4)
+        want = {f"t{i}": torch.randn(i * 97 + 1, 31) for i in range(50)} | {"empty": torch.empty(0, 3)}
+        lt.save_file(want, path("slots.safetensors"))
+        used, fails = [], []
+
+        class Mark:
+            def synchronize(self):
+                used.append(self)
+
+        def finish(slots, i, original=_slots.Slots.finish):
+            original(slots, i)
+            if i in fails:
+                raise EOFError("the file became shorter")
+        with mock.patch.object(_slots, "_worth", lambda *_: True), mock.patch.object(_slots, "_mark", lambda _: Mark()), mock.patch.object(_slots.Slots, "finish", finish):
+            for part in 4096, 64 << 10, 1 << 20, 64 << 20:
+                used.clear()
+                with mock.patch.object(_slots, "PART", part):
+                    got = lt.load_file(path("slots.safetensors"))
+                self.assertEqual(got.keys(), want.keys())
+                for k in want:
+                    self.assertTrue(torch.equal(got[k], want[k]), (part, k))
+                size = sum(t.numel() * 4 for t in want.values())
+                self.assertEqual(len(used), 1 + max(0, -(-size // part) - _slots.AHEAD - 1), "each slot that is used again is waited for, and the last one")
+            fails.append(3)
+            with mock.patch.object(_slots, "PART", 4096):
+                self.assertRaises(EOFError, lt.load_file, path("slots.safetensors"))
+            with mock.patch.object(_slots, "Buffer", side_effect=OSError(12, "no memory")):  # then a stage does it
+                self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
+
+
 RANK = """
 import sys, torch, torch.distributed as dist
 import lanefs.torch as lt
 from lanefs.torch import _group
+from lanefs.torch._slots import Slots
 rank, size, path, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=size)
-want, staged, finish, slots, total, fails = lt.load_file(path), _group._pieces.read, _group._Slots.finish, _group._Slots.of, 0, False
+want, staged, finish, slots, total, fails = lt.load_file(path), _group._pieces.read, Slots.finish, Slots.of, 0, False
 
 def count(n):
     global total
@@ -379,8 +415,8 @@ def load(name):
         return lt.load_file(name, group=dist.group.WORLD)
     except OSError as e:
         return str(e)
-_group._pieces.read, _group._Slots.finish = by_stage, direct
-for _group._Slots.of in slots, lambda *_: None:
+_group._pieces.read, Slots.finish = by_stage, direct
+for Slots.of in slots, lambda *_: None:
     for _group.CHUNK in 64 << 10, 1 << 20, 256 << 20:
         total = 0
         got = load(path)
@@ -390,7 +426,7 @@ print(load(path + ".missing" if rank == 1 else path))
 fails = rank == 0
 _group.CHUNK = 64 << 10
 print(load(path))
-_group._Slots.of = slots
+Slots.of = slots
 print(load(path))
 print(load(sys.argv[5] if rank == 0 else path))
 """

@@ -5,7 +5,7 @@ import os
 import torch
 
 from .. import _file, _safetensors
-from . import _pieces
+from . import _pieces, _slots
 
 _TRIES = 10
 
@@ -13,7 +13,8 @@ _TRIES = 10
 def load_file(filename, device="cpu", *, group=None, fallback=False):
     """Loads a safetensors file into new memory.
 
-    Each tensor has memory of its own, as with `safetensors.torch.load_file`. All are read by one batch, straight into the device's memory.
+    Each tensor has memory of its own, as with `safetensors.torch.load_file`. All are read by one batch; files of 256 MiB and more to a GPU by way of 160 MiB of its
+    memory, which the daemon writes to itself.
     What processes share instead is `lanefs.load_safetensors` and `shared_weights`.
 
     Parameters
@@ -44,6 +45,8 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
         The file ends before its tensors do.
     """
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     if group is not None:
         from . import _group
         return _group.load(filename, device, group, fallback)
@@ -53,7 +56,8 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
             try:
                 base, entries, _ = header(f)
                 tensors = empty(entries, device, f.path)
-                _pieces.read(f, [(tensors[name], base + e[2]) for name, e in entries.items()])
+                if not _slots.load(f, base, entries, tensors, device):
+                    _pieces.read(f, [(tensors[name], base + e[2]) for name, e in entries.items()])
             except (ValueError, EOFError):
                 if _pieces.state(f) == before:
                     raise

@@ -18,13 +18,10 @@ import torch
 import torch.distributed as dist
 
 from .. import _file
-from .._memory import Buffer
-from . import _files, _pieces
+from . import _files, _pieces, _slots
 
 CHUNK = 256 << 20  # bytes of the file, at most
-PART = 32 << 20    # of them, at most, for each rank
 _ALIGN = 4096      # of a part
-_AHEAD = 4         # parts of which the read is begun before the one before them is gathered
 
 
 def load(filename, device, group, fallback):
@@ -72,39 +69,6 @@ class _Chunk:
         self.free = None  # event after the last copy out of it
 
 
-class _Slots:
-    """Memory for this rank's parts that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
-
-    def __init__(self, file, device, part, chunks):
-        self._file, self._reads, self._part = file, {}, part
-        self._buffer = Buffer(file, part * min(_AHEAD + 1, chunks))
-        memory = torch.from_dlpack(self._buffer)
-        if memory.device != device:
-            raise OSError(f"the mount's memory is on {memory.device}")
-        self._tensors = list(memory[:self._buffer.size // part * part].split(part))
-
-    @classmethod
-    def of(cls, *args):
-        """None where the mount has no memory on the device, or no more of it: the stage does it, too."""
-        try:
-            return cls(*args)
-        except (OSError, BufferError):
-            return None
-
-    def tensor(self, i):
-        return self._tensors[i % len(self._tensors)]
-
-    def begin(self, i, offset, n):
-        start = i % len(self._tensors) * self._part
-        self._reads[i] = self._file.ring.read(self._file, self._buffer, offset, start, n), offset, n
-
-    def finish(self, i):
-        """Waits for the read of part i."""
-        read, offset, n = self._reads.pop(i, (None, 0, 0))
-        if read is not None and (done := read.result()) < n:
-            raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
-
-
 class _Job:
     """One rank's share of a load. All memory is there when the constructor returns, so that the rest fails only by the file or the group."""
 
@@ -121,9 +85,9 @@ class _Job:
             self._base, entries, _ = _files.header(f)
             self.seen = f.size, self._base, hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()
             self.tensors = _files.empty(entries, device, f.path)
-            self._where = _Where(entries, self.tensors)
+            self._where = _slots.Where(entries, self.tensors)
             self._size = max((end for _, _, _, end in entries.values()), default=0)
-            part = min(min(CHUNK, self._size) // self._ranks, PART)
+            part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)
             self._part = max(_ALIGN, -(-part // _ALIGN) * _ALIGN)
             self._step = self._part * self._ranks
             self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
@@ -132,7 +96,7 @@ class _Job:
                 self._out = torch.cuda.current_stream(device)
                 self._stream.wait_stream(self._out)
             self._error = None  # the first of this rank's reads
-            self._slots = None if f.session is None else _Slots.of(f, device, self._part, -(-self._size // self._step))
+            self._slots = None if f.session is None else _slots.Slots.of(f, device, self._part, -(-self._size // self._step))
         except BaseException:
             f.close()
             raise
@@ -140,7 +104,7 @@ class _Job:
     def run(self):
         """Loads. Returns the error of this rank's reads, after which it reads no more."""
         starts, pending = range(0, self._size, self._step), None
-        for i in range(min(_AHEAD, len(starts))):
+        for i in range(min(_slots.AHEAD, len(starts))):
             self._try(self._begin, i)
         for i, at in enumerate(starts):
             chunk = self._chunks[i % len(self._chunks)]
@@ -155,10 +119,10 @@ class _Job:
                     work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
             if pending is not None:
                 self._take(*pending)
-                if self._slots is not None and self._cuda and i + _AHEAD < len(starts):
+                if self._slots is not None and self._cuda and i + _slots.AHEAD < len(starts):
                     pending[1].free.synchronize()  # the part before this one has left its slot
-            if i + _AHEAD < len(starts):
-                self._try(self._begin, i + _AHEAD)
+            if i + _slots.AHEAD < len(starts):
+                self._try(self._begin, i + _slots.AHEAD)
             pending = work, chunk, at
         if pending is not None:
             self._take(*pending)
@@ -194,23 +158,3 @@ class _Job:
             chunk.bytes.record_stream(self._stream)
             chunk.free = torch.cuda.Event()
             chunk.free.record(self._out)
-
-
-class _Where:
-    """Which tensors a range of the file's data belongs to."""
-
-    def __init__(self, entries, tensors):
-        self._all = sorted(((start, end, tensors[name].reshape(-1).view(torch.uint8)) for name, (_, _, start, end) in entries.items() if end > start),
-                           key=lambda e: e[:2])
-        self._next = 0
-
-    def copy(self, chunk, at, n):
-        """Copies n bytes of a chunk that begins at at. Chunks come in order."""
-        i = self._next
-        while i < len(self._all) and self._all[i][0] < at + n:
-            start, end, flat = self._all[i]
-            low, high = max(start, at), min(end, at + n)
-            flat[low - start:high - start].copy_(chunk[low - at:high - at])
-            i += 1
-            if end <= at + n:
-                self._next = i

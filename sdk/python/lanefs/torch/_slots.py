@@ -1,0 +1,108 @@
+"""Parts of a file by way of device memory that is registered with the daemon, which writes to it itself: twice the rate of a stage, which the CPU fills."""
+
+import torch
+
+from .._memory import Buffer
+
+PART = 32 << 20   # bytes, at most
+AHEAD = 4         # parts of which the read is begun before the one before them is used
+_LEAST = 8        # parts that are worth the memory: to register it takes 5 ms
+
+
+class Slots:
+    """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
+
+    def __init__(self, file, device, part, chunks):
+        self._file, self._reads, self._part, self._ring = file, {}, part, file.ring
+        self._buffer = Buffer(file, part * min(AHEAD + 1, chunks))
+        memory = torch.from_dlpack(self._buffer)
+        if memory.device != device:
+            raise OSError(f"the mount's memory is on {memory.device}")
+        self._tensors = list(memory[:self._buffer.size // part * part].split(part))
+
+    @classmethod
+    def of(cls, *args):
+        """None where the mount has no memory on the device, or no more of it: the stage does it, too."""
+        try:
+            return cls(*args)
+        except (OSError, BufferError):
+            return None
+
+    def close(self):
+        """Ends the reads that are under way, whatever becomes of them, and gives the memory back."""
+        for read, _, _ in self._reads.values():
+            read.exception()
+        self._reads.clear()
+        self._tensors = None
+        self._buffer.close()
+
+    def tensor(self, i):
+        return self._tensors[i % len(self._tensors)]
+
+    def begin(self, i, offset, n):
+        start = i % len(self._tensors) * self._part
+        self._reads[i] = self._ring.read(self._file, self._buffer, offset, start, n), offset, n
+
+    def finish(self, i):
+        """Waits for the read of part i."""
+        read, offset, n = self._reads.pop(i, (None, 0, 0))
+        if read is not None and (done := read.result()) < n:
+            raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
+
+
+class Where:
+    """Which tensors a range of the file's data belongs to."""
+
+    def __init__(self, entries, tensors):
+        self._all = sorted(((start, end, tensors[name].reshape(-1).view(torch.uint8)) for name, (_, _, start, end) in entries.items() if end > start),
+                           key=lambda e: e[:2])
+        self._next = 0
+
+    def copy(self, chunk, at, n):
+        """Copies n bytes of a chunk that begins at at. Chunks come in order."""
+        i = self._next
+        while i < len(self._all) and self._all[i][0] < at + n:
+            start, end, flat = self._all[i]
+            low, high = max(start, at), min(end, at + n)
+            flat[low - start:high - start].copy_(chunk[low - at:high - at])
+            i += 1
+            if end <= at + n:
+                self._next = i
+
+
+def load(file, base, entries, tensors, device):
+    """Reads a safetensors file's tensors to a GPU. Where that is not the way it does nothing, and returns False."""
+    size = max((end for _, _, _, end in entries.values()), default=0)
+    if not _worth(file, size, device):
+        return False
+    parts = -(-size // PART)
+    slots = Slots.of(file, device, PART, parts)
+    if slots is None:
+        return False
+    where, used, length = Where(entries, tensors), [], lambda i: min(PART, size - i * PART)
+    try:
+        for i in range(min(AHEAD, parts)):
+            slots.begin(i, base + i * PART, length(i))
+        for i in range(parts):
+            slots.finish(i)
+            where.copy(slots.tensor(i), i * PART, length(i))
+            used.append(_mark(device))
+            if i + AHEAD < parts:
+                if i > 0:
+                    used[i - 1].synchronize()  # its slot is that of the next part
+                slots.begin(i + AHEAD, base + (i + AHEAD) * PART, length(i + AHEAD))
+        used[-1].synchronize()  # the memory is unmapped
+    finally:
+        slots.close()
+    return True
+
+
+def _worth(file, size, device):
+    return device.type == "cuda" and file.session is not None and size >= _LEAST * PART
+
+
+def _mark(device):
+    """An event behind what is on the current stream."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
