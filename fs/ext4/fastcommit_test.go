@@ -256,7 +256,7 @@ func cutOff(t *testing.T, w fcWork, args []string) (dirty string, want manifest)
 		save(t, p("start"), nil)
 		unix.Sync()
 		w.after(t, p)
-		copySparse(t, img, dirty)
+		disktest.CopyLive(t, img, dirty)
 		want = kernelManifest(t, dir)
 	})
 	if strings.Contains(args[1], "fast_commit") && !strings.Contains(disktest.Debugfs(t, dirty, "logdump"), "tag TAIL") {

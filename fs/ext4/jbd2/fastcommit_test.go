@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // TestFastCommits: the records that we find in the kernel's fast-commit area are those that debugfs prints.
@@ -44,7 +46,7 @@ func TestFastCommits(t *testing.T) {
 			fsync("base")
 			do(os.WriteFile(name("unsynced"), nil, 0o644))
 			dirty := filepath.Join(dir, "dirty.img")
-			copyFile(t, img, dirty)
+			disktest.CopyLive(t, img, dirty)
 			umount()
 
 			length, f := journalMap(t, dirty)

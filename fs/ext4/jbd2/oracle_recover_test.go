@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // dirtyImage lets the kernel fill a volume and copies it while its log is not written home.
@@ -49,7 +51,7 @@ func dirtyImage(t *testing.T, dir, options string, mib int, mkfsArgs ...string) 
 	// What comes last is not synced: it may be in the log or not, never half.
 	require.NoError(t, os.WriteFile(filepath.Join(mnt, "unsynced"), []byte("x"), 0o644))
 	dirty := filepath.Join(dir, "dirty.img")
-	copyFile(t, img, dirty)
+	disktest.CopyLive(t, img, dirty)
 	umount()
 	return dirty
 }
