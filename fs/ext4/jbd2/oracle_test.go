@@ -82,6 +82,15 @@ func copyFile(t *testing.T, from, to string) {
 	command(t, "cp", "--sparse=always", from, to)
 }
 
+// mapsBlocks says whether a file has blocks, by what debugfs says of it.
+func mapsBlocks(stat string) bool {
+	_, list, ok := strings.Cut(stat, "EXTENTS:")
+	if !ok {
+		_, list, _ = strings.Cut(stat, "BLOCKS:")
+	}
+	return extentLine.MatchString(list)
+}
+
 var extentLine = regexp.MustCompile(`\((\d+)(?:-(\d+))?\):(\d+)(?:-(\d+))?`)
 
 // journalMap asks debugfs where the journal lies.
