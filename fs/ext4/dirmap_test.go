@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -99,4 +100,58 @@ func TestDirectoryOfBillions(t *testing.T) {
 	d.Put()
 	root.Put()
 	done()
+}
+
+// TestDirectoryOfOneBlock: a directory without an index whose three indirect blocks lead to one leaf, at each of a billion places. Whoever looks for a
+// name that is not there holds the directory's lock meanwhile, and must not go through all of them.
+func TestDirectoryOfOneBlock(t *testing.T) {
+	for _, size := range []string{"1024", "4096"} {
+		t.Run(size, func(t *testing.T) {
+			img := disktest.Make(t, "12M", "-b", size, "-O", "^extent,^64bit,^metadata_csum,^dir_index,^flex_bg,large_dir")
+			disktest.Debugfs(t, img, "mkdir /d", "mkdir /other")
+			m := disktest.Open(t, img)
+			_, slot := m.Inode(12)
+			d, err := m.DecodeInode(12, slot)
+			require.NoError(t, err)
+			bs := uint64(m.BlockSize())
+			leaf := make([]byte, bs)
+			binary.LittleEndian.PutUint16(leaf[4:], uint16(bs)) // one free record
+			at := m.BlocksCount - 10
+			m.SetBlock(at, leaf)
+			point := func(i int, to uint64) { binary.LittleEndian.PutUint32(d.Block[4*i:], uint32(to)) }
+			for i := 1; i < 12; i++ {
+				point(i, at)
+			}
+			blocks, under := uint64(12), uint64(1)
+			for i := range 3 {
+				p := make([]byte, bs)
+				for k := 0; k < len(p); k += 4 {
+					binary.LittleEndian.PutUint32(p[k:], uint32(at))
+				}
+				at++
+				m.SetBlock(at, p)
+				point(12+i, at)
+				under *= bs / 4
+				blocks += under
+			}
+			d.Size = blocks * bs
+			m.SetInode(12, &d, slot)
+
+			v, done := open(t, img, ext4.Options{})
+			root, err := v.Root()
+			require.NoError(t, err)
+			dir, err := root.Lookup("d")
+			require.NoError(t, err)
+			require.EqualValues(t, d.Size, dir.Live().Disk.Size)
+			_, err = dir.Lookup("none")
+			require.ErrorContains(t, err, "two places")
+			require.ErrorContains(t, dir.ReadDir(0, func(ext4.DirEntry) bool { return true }), "two places")
+			require.Error(t, root.Rmdir("d"))
+			require.Error(t, put(dir.Create("none", unix.S_IFREG, 0, 0, 0, 0)))
+			require.NoError(t, put(root.Lookup("other")))
+			dir.Put()
+			root.Put()
+			done()
+		})
+	}
 }

@@ -33,8 +33,9 @@ func (d *Dir) Add(s Store, name string, ino uint32, ft uint8) error {
 	if s.Indexed() {
 		return d.addIndexed(s, name, ino, ft)
 	}
+	var p pass
 	for lblk := range s.Blocks() {
-		b, err := d.leaf(s, lblk)
+		b, err := p.leaf(d, s, lblk)
 		if err != nil {
 			return err
 		}

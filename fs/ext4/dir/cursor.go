@@ -12,6 +12,7 @@ type cursor struct {
 	at    [maxPath]int
 	n     int // nodes on the path
 	steps uint32
+	pass  pass // through the leaves
 }
 
 // open reads the root.
@@ -94,7 +95,7 @@ func (c *cursor) leaf() (Block, uint32, error) {
 	if err := c.check(lblk); err != nil {
 		return nil, 0, err
 	}
-	b, err := c.d.leaf(c.s, lblk)
+	b, err := c.pass.leaf(c.d, c.s, lblk)
 	return b, lblk, err
 }
 

@@ -45,8 +45,9 @@ func (d *Dir) listAnyway(s Store, damage error) (*listing, error) {
 	}
 	l := &listing{damage: damage, at: map[string]int{}}
 	bad := 0
+	var p pass
 	for lblk := uint32(1); lblk < s.Blocks() && bad <= maxBad; lblk++ { // in the root, ".." covers the rest
-		err := d.listLeaf(s, lblk, &hash, l)
+		err := d.listLeaf(s, lblk, &hash, l, &p)
 		switch {
 		case err != nil && !isDamage(err):
 			return nil, err
@@ -65,15 +66,16 @@ func (d *Dir) listAnyway(s Store, damage error) (*listing, error) {
 }
 
 // listLeaf adds the names of a leaf, if the block is one.
-func (d *Dir) listLeaf(s Store, lblk uint32, hash *Hash, l *listing) error {
+func (d *Dir) listLeaf(s Store, lblk uint32, hash *Hash, l *listing, p *pass) error {
 	b, err := d.get(s, lblk)
 	if err != nil {
 		return err
 	}
 	none := d.noNames(b)
+	err = p.took(d, b, lblk)
 	b.Put()
-	if none {
-		return nil
+	if none || err != nil {
+		return err
 	}
 	if b, err = d.leaf(s, lblk); err != nil {
 		return err

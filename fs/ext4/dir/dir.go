@@ -42,6 +42,8 @@ const (
 // Block is a directory block in memory, referenced until Put. *jbd2.Buffer is one.
 type Block interface {
 	Data() []byte
+	// Block is which one of the volume's it is.
+	Block() disk.Block
 	// Verified says whether SetVerified was called since the block was read: its checksum was found right, or it was
 	// changed here.
 	Verified() bool

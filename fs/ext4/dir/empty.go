@@ -2,8 +2,9 @@ package dir
 
 // Empty says whether a directory holds nothing but "." and "..".
 func (d *Dir) Empty(s Store) (bool, error) {
+	var p pass
 	for lblk := range s.Blocks() {
-		empty, err := d.emptyBlock(s, lblk)
+		empty, err := d.emptyBlock(s, lblk, &p)
 		if !empty || err != nil {
 			return empty, err
 		}
@@ -14,7 +15,7 @@ func (d *Dir) Empty(s Store) (bool, error) {
 	return true, nil
 }
 
-func (d *Dir) emptyBlock(s Store, lblk uint32) (bool, error) {
+func (d *Dir) emptyBlock(s Store, lblk uint32, p *pass) (bool, error) {
 	if s.Indexed() {
 		if lblk == 0 {
 			n, _, err := d.root(s)
@@ -28,12 +29,15 @@ func (d *Dir) emptyBlock(s Store, lblk uint32) (bool, error) {
 			return false, err
 		}
 		none := d.noNames(b)
+		if none {
+			err = p.took(d, b, lblk)
+		}
 		b.Put()
 		if none {
-			return true, nil
+			return err == nil, err
 		}
 	}
-	b, err := d.leaf(s, lblk)
+	b, err := p.leaf(d, s, lblk)
 	if err != nil {
 		return false, err
 	}

@@ -13,6 +13,7 @@ func fuzzStore(t testing.TB, b []byte, indexed bool) *memStore {
 	for len(s.blocks) < 4 {
 		m := &memBlock{s: s, data: make([]byte, s.size)}
 		b = b[copy(m.data, b):]
+		m.no = len(s.blocks)
 		s.blocks = append(s.blocks, m)
 	}
 	return s

@@ -68,10 +68,11 @@ type imageBlock struct {
 	data []byte
 }
 
-func (b *imageBlock) Data() []byte   { return b.data }
-func (b *imageBlock) Verified() bool { return false }
-func (b *imageBlock) SetVerified()   {}
-func (b *imageBlock) Put()           {}
+func (b *imageBlock) Data() []byte      { return b.data }
+func (b *imageBlock) Block() disk.Block { return disk.Block(b.no) }
+func (b *imageBlock) Verified() bool    { return false }
+func (b *imageBlock) SetVerified()      {}
+func (b *imageBlock) Put()              {}
 
 func (s *imageStore) Blocks() uint32    { return uint32(len(s.at)) }
 func (s *imageStore) Indexed() bool     { return s.n.Flags&disk.FlIndex != 0 }

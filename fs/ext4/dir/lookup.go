@@ -62,8 +62,9 @@ func dot(name string, b Block) place {
 }
 
 func (d *Dir) findLinear(s Store, name string) (place, error) {
+	var p pass
 	for lblk := range s.Blocks() {
-		b, err := d.leaf(s, lblk)
+		b, err := p.leaf(d, s, lblk)
 		if err != nil {
 			return place{}, err
 		}

@@ -42,8 +42,9 @@ func (d *Dir) readLinear(s Store, cookie uint64, fn func(Entry, uint64) bool) er
 	if cookie/size >= uint64(s.Blocks()) {
 		return nil
 	}
+	var p pass
 	for lblk := uint32(cookie / size); lblk < s.Blocks(); lblk++ {
-		b, err := d.leaf(s, lblk)
+		b, err := p.leaf(d, s, lblk)
 		if err != nil {
 			return err
 		}

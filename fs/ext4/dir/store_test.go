@@ -27,6 +27,7 @@ type memStore struct {
 
 type memBlock struct {
 	s        *memStore
+	no       int // on the volume
 	data     []byte
 	known    []byte // the contents as Get, Append or Dirty saw them last
 	changing bool   // Change was called since
@@ -40,8 +41,9 @@ func (b *memBlock) Data() []byte {
 	}
 	return b.data
 }
-func (b *memBlock) Verified() bool { return b.verified }
-func (b *memBlock) SetVerified()   { b.verified = true }
+func (b *memBlock) Block() disk.Block { return disk.Block(b.no) }
+func (b *memBlock) Verified() bool    { return b.verified }
+func (b *memBlock) SetVerified()      { b.verified = true }
 func (b *memBlock) Put() {
 	if b.refs--; b.refs < 0 {
 		b.s.t.Fatal("a reference was dropped twice")
@@ -69,7 +71,7 @@ func (s *memStore) Append() (uint32, Block, error) {
 		return 0, nil, errNoSpace
 	}
 	s.appended++
-	b := &memBlock{s: s, data: make([]byte, s.size), refs: 1, changing: true}
+	b := &memBlock{s: s, no: len(s.blocks), data: make([]byte, s.size), refs: 1, changing: true}
 	s.blocks = append(s.blocks, b)
 	return uint32(len(s.blocks) - 1), b, nil
 }
