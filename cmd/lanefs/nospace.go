@@ -15,9 +15,11 @@ const spaceRetry = 2 * time.Second
 
 // settle says why the mount has to stay: something that was changed cannot be written, for the backing store has no room.
 func (d *daemon) settle() error {
-	d.inUse.RLock()
-	defer d.inUse.RUnlock()
-	if d.ended.Load() || d.cfg.Raw {
+	if !d.use() {
+		return nil
+	}
+	defer d.done()
+	if d.cfg.Raw {
 		return nil
 	}
 	err := d.stack.vol.Settle()

@@ -42,9 +42,11 @@ func (d *daemon) notes() (all []string) {
 
 // readOnlyWhy says why the volume is not writable although that was not asked for, and the remedy; empty if it is writable.
 func (d *daemon) readOnlyWhy() string {
-	d.inUse.RLock()
-	defer d.inUse.RUnlock()
-	if d.cfg.ReadOnly || d.cfg.Raw || d.ended.Load() || !d.stack.vol.ReadOnly() {
+	if !d.use() {
+		return ""
+	}
+	defer d.done()
+	if d.cfg.ReadOnly || d.cfg.Raw || !d.stack.vol.ReadOnly() {
 		return ""
 	}
 	if why := d.stack.vol.Inspect().Reasons; len(why) > 0 {

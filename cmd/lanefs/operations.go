@@ -76,11 +76,10 @@ var operations = map[string]operation{
 // whileServed is an operation that needs the stack, which stays open until it returns.
 func whileServed(op operation) operation {
 	return func(d *daemon, req request, tell func(response) bool) (response, error) {
-		d.inUse.RLock()
-		defer d.inUse.RUnlock()
-		if d.ended.Load() {
+		if !d.use() {
 			return response{}, errors.New("it is being unmounted")
 		}
+		defer d.done()
 		return op(d, req, tell)
 	}
 }

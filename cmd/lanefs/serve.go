@@ -29,7 +29,7 @@ type daemon struct {
 	metrics *metrics.Server // nil: none
 	started time.Time
 
-	inUse sync.RWMutex // held shared by requests that need the stack
+	inUse sync.RWMutex // held shared by requests that need the stack: use
 	ended atomic.Bool  // the mount is gone, and the stack is about to be
 
 	leaving  atomic.Int32           // requests that wait for the end of an unmount
@@ -223,10 +223,9 @@ func (d *daemon) leave() {
 
 // writeOut makes everything durable. Once the mount is gone that is left to closing the stack.
 func (d *daemon) writeOut() error {
-	d.inUse.RLock()
-	defer d.inUse.RUnlock()
-	if d.ended.Load() {
+	if !d.use() {
 		return nil // closing the stack writes out everything
 	}
+	defer d.done()
 	return d.stack.sync()
 }

@@ -55,6 +55,29 @@ func (d *daemon) step(what string, limit time.Duration, f func() error) error {
 	}
 }
 
+// use keeps the stack open for a request, until done. False: the mount is gone, and the stack is closed or about to be. A request that
+// comes so late is answered at once: the daemon ends only when all have their answer (control.finish).
+func (d *daemon) use() bool {
+	if d.ended.Load() {
+		return false // and does not wait for those that closing the stack waits for
+	}
+	d.inUse.RLock()
+	if d.ended.Load() {
+		d.inUse.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (d *daemon) done() { d.inUse.RUnlock() }
+
+// awaitRequests returns when no request uses the stack. From then on none will: d.ended is true.
+func (d *daemon) awaitRequests() error {
+	d.inUse.Lock()
+	defer d.inUse.Unlock()
+	return nil
+}
+
 // closeStack closes everything below the mount, which is gone. With errLimit something may still run: then the process must
 // end, without another word to the volume.
 func (d *daemon) closeStack() error {
@@ -63,7 +86,7 @@ func (d *daemon) closeStack() error {
 	if err := d.metrics.Close(); err != nil { // its address is free when the unmount returns
 		d.log.Warn("metrics were not ended cleanly", "error", err.Error())
 	}
-	err := d.step("requests at the control socket", usersLimit, func() error { d.inUse.Lock(); return nil })
+	err := d.step("requests at the control socket", usersLimit, d.awaitRequests)
 	if err == nil {
 		err = d.step("programs that have files in device memory", shareLimit, d.share.close)
 	}
