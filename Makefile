@@ -26,8 +26,9 @@ RACE_TESTS := ^Test(Crowd|Foreground|KilledDaemon|LanesOfBothKinds|MountTwice|On
 RACE_LESS := ./fs/ext4/jbd2 ./fs/share
 RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOurs|ShutdownKernel|FastCommits|ManyRegistered)$$
 
-# What takes longest begins first, so that it is not what the rest has ended long before.
-FIRST := ./cmd/lanefs ./fs/ext4 ./lab/diff ./lab/hostile ./lab/iofault ./fs ./fs/ext4/jbd2 ./fs/share ./nvmeq/engine
+# What takes longest begins first, so that it is not what the rest has ended long before. Each has a go test of its own; the others share some.
+FIRST := ./cmd/lanefs ./fs ./lab/diff ./fs/ext4 ./nvmeq/engine ./kernels ./lab/media ./fs/ext4/jbd2 ./sdk/go ./lab/iofault ./fs/share ./lab/rocm ./lab/powercut \
+	./sdk/c/ctest ./lab/hostile ./lab/attack ./sdk/cufile/cufiletest ./nvmeq/softctl ./sdk/python ./blockdev
 
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse. lab/attack's do not: they attack the share's socket, its
 # rings and stages, in which the transport has no part; make attack has both.

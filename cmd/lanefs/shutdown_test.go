@@ -58,5 +58,7 @@ func TestLateRequests(t *testing.T) {
 	}
 	d.done()
 	require.NoError(t, <-idle)
+	require.True(t, d.inUse.TryRLock(), "a request that came a moment before waits for ever")
+	d.done()
 	answered()
 }

@@ -2,6 +2,7 @@
 // without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, and not without; of those in $RACE_LESS the tests that match
 // $RACE_LESS_TESTS run without it only. Their mounts take requests by io_uring. Those in $MOUNTS, which are tests with mounts, run once
 // more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Packages in $FIRST begin first, because they take longest.
+// All of that is one queue (jobs.go), so that no part waits for the end of another one's last package.
 //
 // Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
 // tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
@@ -11,7 +12,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,8 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
@@ -95,54 +93,28 @@ func run() error {
 	} else {
 		less = nil // they run where all do
 	}
-	width := runtime.NumCPU() + 1 // many tests wait more than they compute; with more at once their waits are no measure of anything
-	start := func(p part, width int) error {
-		if len(p.packages) == 0 {
-			return nil
-		}
-		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", strconv.Itoa(width), "-timeout", timeout.String()}, p.flags, begin(p.packages, listed["FIRST"]))
-		return test(command(args, []string{"CGO_ENABLED=" + p.cgo, "LANEFS_SEED=" + seed, withRings(p.rings)}), r, p.name)
-	}
 	raceTests := os.Getenv("RACE_TESTS")
 	pure = slices.DeleteFunc(pure, func(p string) bool { return slices.Contains(some, p) })
-	for _, p := range []part{
+	if len(some) == 0 {
+		raceTests = ""
+	}
+	parts := []part{
 		{"(race detector)", "1", append([]string{"-race"}, skip...), "on", racy},
 		{"", "0", nil, "on", pure},
+		{"", "0", []string{"-skip", raceTests}, "on", some},
 		{"(no race detector)", "0", []string{"-run", raceLess}, "on", less},
 		{"(race detector)", "1", []string{"-race", "-run", raceTests}, "on", some},
 		{"(/dev/fuse)", "0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
-	} {
-		var beside errgroup.Group
-		here := width
-		if p.name == "" && len(some) > 0 { // a go test of its own, as it skips what has the same name elsewhere
-			here--
-			beside.Go(func() error { return start(part{"", "0", []string{"-skip", raceTests}, "on", some}, 1) })
-		}
-		if err := errors.Join(start(p, here), beside.Wait()); err != nil {
-			return err
-		}
+	}
+	start := func(j job) error {
+		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
+		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j.name)
+	}
+	// Many tests wait more than they compute; with more at once their waits are no measure of anything.
+	if err := runJobs(jobs(parts, listed["FIRST"]), runtime.NumCPU()+2, start); err != nil {
+		return err
 	}
 	return r.end()
-}
-
-// part is one go test of several packages.
-type part struct {
-	name     string // what its packages are told apart by from those of other parts
-	cgo      string
-	flags    []string
-	rings    string
-	packages []string
-}
-
-// begin puts those packages first that are in first, in its order: go test begins with what it is told first.
-func begin(packages, first []string) []string {
-	var out []string
-	for _, p := range first {
-		if slices.Contains(packages, p) {
-			out = append(out, p)
-		}
-	}
-	return append(out, slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return slices.Contains(out, p) })...)
 }
 
 // test runs go test -json, and reports what it prints. A test that fails is no error here.

@@ -99,8 +99,3 @@ func TestParts(t *testing.T) {
 	require.Contains(t, out.String(), "m/a (one) TestX\n")
 	require.NotContains(t, out.String(), "m/a (two) TestX\n")
 }
-
-// TestBegin: the packages that take long are the first, and no package is lost.
-func TestBegin(t *testing.T) {
-	require.Equal(t, []string{"c", "b", "a", "d"}, begin([]string{"a", "b", "c", "d"}, []string{"c", "x", "b"}))
-}
