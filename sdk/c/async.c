@@ -263,14 +263,16 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		pthread_mutex_unlock(&o->lock);
 		return -1;
 	}
-	while (a->b.next < n && !a->b.failed.code)
+	while (a->b.next < n && !lanefs_batch_failed(&a->b))
 		put(o, a);
 	pthread_mutex_lock(&o->turn);
 	int last = a->parts == 0;
-	struct failure f = a->b.failed;
+	struct failure f = {0};
 	a->placed = 1;
-	if (last)
+	if (last) { /* else the stage's thread may be about to give it up */
+		f = a->b.failed;
 		settle_account(a);
+	}
 	pthread_mutex_unlock(&o->turn);
 	pthread_mutex_unlock(&o->lock);
 	return last && f.code ? lanefs_fail_as(&f) : 0;

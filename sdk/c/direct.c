@@ -236,12 +236,12 @@ static void straight(struct batch *b, const struct region *r)
 	w.zeroes = 0;
 	for (unsigned i = 0; i < AT_ONCE; i++)
 		w.free_ones[i] = i;
-	for (size_t i = 0; i < b->pieces && !b->failed.code; i++) {
+	for (size_t i = 0; i < b->pieces && !lanefs_batch_failed(b); i++) {
 		const struct lanefs_piece *q = &b->piece[i];
-		for (uint64_t done = 0; done < q->length && !b->failed.code; done += PART_SIZE) {
-			while (!w.frees && !b->failed.code)
+		for (uint64_t done = 0; done < q->length && !lanefs_batch_failed(b); done += PART_SIZE) {
+			while (!w.frees && !lanefs_batch_failed(b))
 				reap(b, &w);
-			if (b->failed.code)
+			if (lanefs_batch_failed(b))
 				break;
 			uint64_t n = q->length - done < PART_SIZE ? q->length - done : PART_SIZE;
 			char *at = b->base + q->memory_offset + done;

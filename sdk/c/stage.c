@@ -95,10 +95,9 @@ void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r)
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* Notes why the batch as a whole fails. What is under way is waited for all the same. */
 void lanefs_batch_give_up(struct batch *b)
 {
-	if (!b->failed.code)
+	if (!atomic_exchange(&b->gave_up, 1))
 		lanefs_failed(&b->failed);
 }
 
@@ -169,7 +168,7 @@ void lanefs_batch_submit(struct batch *b, struct part *p)
 		fill(b, p);
 		return;
 	}
-	for (unsigned i = 0; i < p->n && !b->failed.code;) {
+	for (unsigned i = 0; i < p->n && !lanefs_batch_failed(b);) {
 		unsigned n = 0;
 		for (; n < REAP && i + n < p->n; n++) {
 			struct entry *e = &p->entry[i + n];
@@ -225,7 +224,7 @@ static void second(struct batch *b, struct part *p)
 {
 	if (b->read) {
 		lanefs_batch_await(b, p);
-		if (!b->failed.code && lanefs_stage_move(b->st, p, &b->target, 1))
+		if (!lanefs_batch_failed(b) && lanefs_stage_move(b->st, p, &b->target, 1))
 			lanefs_batch_give_up(b);
 		return;
 	}
@@ -238,7 +237,7 @@ static void run(struct batch *b)
 {
 	struct lanefs_stage *st = b->st;
 	unsigned first = 0, half = 0; /* parts that are begun, and those whose second half is */
-	while (b->next < b->pieces && !b->failed.code) {
+	while (b->next < b->pieces && !lanefs_batch_failed(b)) {
 		struct part *p = &st->part[first % PARTS];
 		if (!b->read)
 			lanefs_batch_await(b, p);
@@ -248,7 +247,7 @@ static void run(struct batch *b)
 		b->last = b->now && !b->read && first == 0 && b->next == b->pieces;
 		if (b->read)
 			lanefs_batch_submit(b, p);
-		else if (!b->failed.code && lanefs_stage_move(st, p, &b->target, 0))
+		else if (!lanefs_batch_failed(b) && lanefs_stage_move(st, p, &b->target, 0))
 			lanefs_batch_give_up(b);
 		first++;
 		if (first - half == READ_AHEAD)

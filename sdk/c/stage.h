@@ -5,6 +5,7 @@
 #include "gpu.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 enum { PARTS = 4, ENTRIES = 1024, REQUEST = 1 << 20, PIECE = 64 << 10 };
@@ -75,7 +76,8 @@ struct batch {
 	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
-	struct failure failed; /* the first that is not a piece's; code is 0 until then */
+	_Atomic int gave_up;  /* lanefs_batch_give_up was called */
+	struct failure failed; /* the first that is not a piece's; code is 0 if there is none. To be read when no thread works on the batch any more */
 	int64_t (*tell)(const struct failure *f); /* of a batch on a stream: what its caller is told of a failure. NULL: a negative errno */
 };
 
@@ -119,7 +121,15 @@ HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);
 HIDDEN int lanefs_batch_await(struct batch *b, struct part *p); /* -1: the daemon has gone, so it is not known what the part has */
 HIDDEN int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned n); /* waits for the next requests that have ended; likewise */
+
+/*
+ * Notes why the batch as a whole fails, if nothing was noted yet. What is under way is waited for all the same. Of a batch on a stream both the
+ * caller's thread and the stage's may do so at once.
+ */
 HIDDEN void lanefs_batch_give_up(struct batch *b);
+
+/* Whether it was called. */
+static inline int lanefs_batch_failed(struct batch *b) { return atomic_load(&b->gave_up); }
 
 /* As lanefs_read_async and lanefs_write_async. *done becomes by a failure what tell says. */
 HIDDEN int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done,

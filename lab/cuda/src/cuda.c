@@ -16,6 +16,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -490,7 +491,6 @@ static void *stream_thread(void *arg) {
 		pthread_cond_broadcast(&moved);
 	}
 	pthread_mutex_unlock(&lock);
-	free(s);
 	return NULL;
 }
 
@@ -542,16 +542,16 @@ API int cuStreamWaitValue64_v2(struct stream *s, uint64_t *word, uint64_t value,
 	return word && !flags ? put(s, (struct op){.word = word, .at_least = value}, 0) : INVALID;
 }
 
-static unsigned slow; /* µs that the next wait for a stream takes */
+static _Atomic unsigned slow; /* µs that the next wait for a stream takes */
 
 API void fake_cuda_slow(unsigned us) { slow = us; }
 
 API int cuStreamSynchronize(struct stream *to) {
 	COUNT();
 	NEED();
-	if (slow)
-		usleep(slow);
-	slow = 0;
+	unsigned us = atomic_exchange(&slow, 0);
+	if (us)
+		usleep(us);
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
 	int rc = s ? run(s) : INVALID_HANDLE;
@@ -562,6 +562,7 @@ API int cuStreamSynchronize(struct stream *to) {
 /* What is on the stream happens now: somebody waits for it. */
 API int cuStreamQuery(struct stream *to) { return cuStreamSynchronize(to); }
 
+/* Its memory stays: another thread may be waiting for an event on it. */
 API int cuStreamDestroy_v2(struct stream *s) {
 	COUNT();
 	NEED();
@@ -575,7 +576,6 @@ API int cuStreamDestroy_v2(struct stream *s) {
 				pthread_cond_broadcast(&moved);
 			} else {
 				run(s);
-				free(s);
 			}
 			rc = OK;
 			break;
@@ -762,7 +762,7 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
 	return strcmp(name, "lanefs_gather") == 0 ? OK : NOT_FOUND;
 }
 
-static unsigned late; /* µs that kernels take */
+static _Atomic unsigned late; /* µs that kernels take */
 
 API void fake_cuda_late(unsigned us) { late = us; }
 
