@@ -51,6 +51,22 @@ func TestKilledDaemon(t *testing.T) {
 	p.ok("umount", mnt)
 }
 
+// TestUmountOfNewMount: the kernel shows a mount before its daemon listens. An unmount that comes then waits for that.
+func TestUmountOfNewMount(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	socket := filepath.Join(runDirs(os.Geteuid())[0], runName(mnt)+socketEnd)
+	require.NoError(t, os.Rename(socket, socket+".aside"))
+	t.Cleanup(func() { os.Remove(socket + ".aside") })
+	require.Contains(t, p.fails("umount", "--timeout", "100ms", mnt), "its daemon does not answer", "it waits no longer than it may")
+	back := time.AfterFunc(300*time.Millisecond, func() { os.Rename(socket+".aside", socket) })
+	defer back.Stop()
+	p.ok("umount", mnt)
+	require.False(t, p.mounted(mnt))
+	fsck(t, img)
+}
+
 func TestUmountBusy(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")

@@ -26,6 +26,8 @@ const (
 	umountTimeout = 15 * time.Minute
 	// lazySync is how long a lazy unmount waits for the daemon to write out: it does not depend on that.
 	lazySync = 2 * time.Second
+	// beginStep is between two looks whether the daemon of a mount that has just come listens.
+	beginStep = 20 * time.Millisecond
 )
 
 type umountOptions struct {
@@ -58,7 +60,7 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t, err := dial(m)
+	t, err := dialBegun(m, min(opt.timeout, probeTimeout))
 	if errors.Is(err, errNoDaemon) {
 		return clearDead(m, out)
 	}
@@ -101,6 +103,27 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 		w.reportMounts(others)
 		return nil
 	})
+}
+
+// dialBegun is dial for a mount that may have just come: the mount is there before its daemon listens. While one that is to serve it lives, it
+// is asked again until the limit.
+func dialBegun(m *mountinfo.Info, limit time.Duration) (*daemonConn, error) {
+	for end := time.Now().Add(limit); ; time.Sleep(beginStep) {
+		t, err := dial(m)
+		if !errors.Is(err, errNoDaemon) || fs.Dead(m.Mountpoint) || !begun(m) || time.Now().After(end) {
+			return t, err
+		}
+	}
+}
+
+// begun says whether there is a daemon, alive, that serves the mount m or is about to.
+func begun(m *mountinfo.Info) bool {
+	for _, s := range daemons() {
+		if s.serves(m) || s.Number == "" && s.Device == m.Source && s.Dir == m.Mountpoint {
+			return true
+		}
+	}
+	return false
 }
 
 // settle has everything written while the mount is still there: what the medium has no room for would be lost with it.
