@@ -16,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 )
 
 // fcWork is what is done to a volume with fast_commit: before is made durable by whole commits, after by fast ones.
@@ -287,7 +288,7 @@ func checkRecovery(t *testing.T, dirty string, want manifest) {
 	if out, err := exec.Command("mount", "-t", "ext4", "-o", "loop", theirs, mnt).CombinedOutput(); err != nil {
 		t.Logf("the kernel does not recover this volume itself: %s", out)
 	} else {
-		require.NoError(t, disktest.Unmount(mnt))
+		require.NoError(t, loopmount.Unmount(mnt))
 		disktest.Mount(t, theirs, "ro", func(dir string) {
 			requireSame(t, withoutLinks(kernelManifest(t, dir)), withoutLinks(got))
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
@@ -70,7 +71,7 @@ func mountKernel(cfg keeperConfig) (func() error, error) {
 	if err := image.Mount(img, cfg.Dir, cfg.ReadOnly); err != nil {
 		return nil, err
 	}
-	return func() error { return image.Unmount(cfg.Dir) }, nil
+	return func() error { return loopmount.Unmount(cfg.Dir) }, nil
 }
 
 // openVolume opens an image with LaneFS's ext4.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 	"github.com/lanefs/lanefs/fs/ext4/extent"
 )
 
@@ -33,7 +33,7 @@ func TestKernelsMap(t *testing.T) {
 	umount := func() {
 		if mounted {
 			mounted = false
-			require.NoError(t, disktest.Unmount(mnt))
+			require.NoError(t, loopmount.Unmount(mnt))
 		}
 	}
 	t.Cleanup(umount)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 )
 
 // The oracles: the kernel's ext4 on a loop device, e2fsck and debugfs. A volume is an image file that mke2fs made; the
@@ -70,7 +70,7 @@ func loopMount(t *testing.T, img, options string) (dir string, umount func()) {
 	umount = func() {
 		if !done {
 			done = true
-			require.NoError(t, disktest.Unmount(dir))
+			require.NoError(t, loopmount.Unmount(dir))
 		}
 	}
 	t.Cleanup(umount)

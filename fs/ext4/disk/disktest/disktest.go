@@ -5,19 +5,17 @@ package disktest
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 )
 
 // Tool skips the test if a program is not installed.
@@ -100,26 +98,12 @@ func Mount(t testing.TB, img, opts string, fn func(dir string)) {
 		if dir == "" {
 			return
 		}
-		require.NoError(t, Unmount(dir))
+		require.NoError(t, loopmount.Unmount(dir))
 		dir = ""
 	}
 	t.Cleanup(umount)
 	fn(dir)
 	umount()
-}
-
-// Unmount unmounts dir. It may be held for a moment: by a child that this process has forked, while a file there was open,
-// and that has not come to its execve(2); by a program that looks at mounts. A mount that stays busy is detached, an error.
-func Unmount(dir string) error {
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		out, err := exec.Command("umount", dir).CombinedOutput()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(end) {
-			return errors.Join(fmt.Errorf("umount %q: %w: %s", dir, err, bytes.TrimSpace(out)), unix.Unmount(dir, unix.MNT_DETACH))
-		}
-	}
 }
 
 // LetGo, first in a shell's script that has a mount namespace of its own, unmounts other tests' volumes there: the namespace's
