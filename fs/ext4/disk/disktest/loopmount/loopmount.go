@@ -1,4 +1,5 @@
-// Package loopmount unmounts what the kernel has mounted from an image, so that the image can be looked at.
+// Package loopmount unmounts what the kernel has mounted from an image, so that the image can be looked at. An unmount by umount(2) alone does
+// not say that: other mount namespaces may still have the volume. Tests of fs/ext4 and the lab's programs use it, so it needs nothing of testing.
 package loopmount
 
 import (
