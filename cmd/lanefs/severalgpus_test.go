@@ -37,12 +37,17 @@ func TestSeveralGPUs(t *testing.T) {
 
 // pythonSession is a Python program that says whose memory it gets.
 func pythonSession(p *place, path string, env ...string) *exec.Cmd {
+	return pythonProgram(p, "import lanefs, sys\nwith lanefs.open(sys.argv[1]) as a, lanefs.open(sys.argv[1]) as b:\n"+
+		" assert a.session is b.session\n print(a.session.device, a.session.gpus)", path, env...)
+}
+
+// pythonProgram is one that has the SDK, and a file's path.
+func pythonProgram(p *place, program, path string, env ...string) *exec.Cmd {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		p.t.Skip("needs python3: make deps installs it")
 	}
-	cmd := exec.Command(python, "-c", "import lanefs, sys\nwith lanefs.open(sys.argv[1]) as a, lanefs.open(sys.argv[1]) as b:\n"+
-		" assert a.session is b.session\n print(a.session.device, a.session.gpus)", path)
+	cmd := exec.Command(python, "-c", program, path)
 	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "sdk", "python"), "PYTHONDONTWRITEBYTECODE=1"), env...)
 	return cmd
 }
@@ -258,11 +263,7 @@ func TestCurrentGPUStays(t *testing.T) {
 	p.ok("mount", "--gpu", "hip:0", "-o", "vram=16M", image, dir)
 	path := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("0123456789abcdef"), 10000), 0o644))
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("needs python3: make deps installs it")
-	}
-	cmd := exec.Command(python, "-c", `
+	out, err := pythonProgram(p, `
 import ctypes, sys, lanefs
 from lanefs._driver import Driver
 with lanefs.open(sys.argv[1], "r+") as f:
@@ -283,9 +284,7 @@ with lanefs.open(sys.argv[1], "r+") as f:
     stays("a write")
     b.close()
     stays("a buffer's end")
-`, path)
-	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "sdk", "python"), "PYTHONDONTWRITEBYTECODE=1"), p.env...)
-	out, err := cmd.CombinedOutput()
+`, path, p.env...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	p.ok("umount", dir)
 }

@@ -105,6 +105,15 @@ static void end_one(struct queue *b, struct asked *e)
 	b->ends++;
 }
 
+/* Takes the first that has ended. Its entry is free again. */
+static struct asked *take_ended(struct queue *b)
+{
+	struct asked *e = out(&b->ended, &b->ended.first);
+	b->ends--;
+	forget(b, e);
+	return e;
+}
+
 /* Takes all that has not begun. The caller holds the lock. */
 static void cancel(struct queue *b, struct list *taken)
 {
@@ -378,11 +387,8 @@ static unsigned take(struct queue *b, CUfileIOEvents_t *events, unsigned n)
 {
 	unsigned k = 0;
 	for (; k < n && b->ended.first; k++) {
-		struct asked *e = out(&b->ended, &b->ended.first);
+		struct asked *e = take_ended(b);
 		events[k] = (CUfileIOEvents_t){.cookie = e->cookie, .status = e->status, .ret = (size_t)e->ret};
-		append(&b->idle, e);
-		b->ends--;
-		b->idles++;
 	}
 	return k;
 }
@@ -439,10 +445,8 @@ status batch_cancel(void *handle)
 	pthread_mutex_lock(&b->lock);
 	b->round++;
 	cancel(b, &taken);
-	while (b->ended.first) {
-		b->ends--;
-		forget(b, out(&b->ended, &b->ended.first));
-	}
+	while (b->ended.first)
+		take_ended(b);
 	for (unsigned now = b->steps; b->running && b->steps == now;)
 		pthread_cond_wait(&b->news, &b->lock); /* the program may free the memory then */
 	pthread_mutex_unlock(&b->lock);

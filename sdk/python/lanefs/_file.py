@@ -437,25 +437,20 @@ class File:
         return await asyncio.to_thread(self.write_batch, *args, **kwargs)
 
     def _one(self, read, memory, offset, start, length, stream):
+        self._opened()
+        address, size, on = _stage.target(memory, stream, read)
         if length is None:
-            length = _stage.target(memory, stream, read)[1]
-            if length is None:
+            if size is None:
                 raise ValueError("an address needs a length")
-            length -= start
-        n = self._alone(read, memory, offset, start, length, stream)
+            length = size - start
+        if self.session is None or not _stage.within(offset, start, length, size):
+            n, = self._batch(read, memory, [offset], [start], [length], stream)  # it says what is wrong
+        else:  # without its arrays, which cost more than a small read does
+            stage, handle = self._staged or self._on_stage()
+            n = stage.one(read, handle, address, offset, start, length, on)
         if n < 0:
             raise OSError(-n, os.strerror(-n))
         return n
-
-    def _alone(self, read, memory, offset, start, length, stream):
-        """One piece: `_batch` without its arrays, which cost more than a small read does."""
-        self._opened()
-        address, size, on = _stage.target(memory, stream, read)
-        if self.session is None or not _stage.within(offset, start, length, size):
-            n, = self._batch(read, memory, [offset], [start], [length], stream)  # it says what is wrong
-            return n
-        stage, handle = self._staged or self._on_stage()
-        return stage.one(read, handle, address, offset, start, length, on)
 
     def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
         self._opened()

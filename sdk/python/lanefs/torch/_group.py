@@ -86,7 +86,7 @@ class _Job:
             self.seen = f.size, self._base, hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()
             self.tensors = _files.empty(entries, device, f.path)
             self._where = _slots.Where(entries, self.tensors)
-            self._size = max((end for _, _, _, end in entries.values()), default=0)
+            self._size = _slots.length_of(entries)
             part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)
             self._part = max(_ALIGN, -(-part // _ALIGN) * _ALIGN)
             self._step = self._part * self._ranks
@@ -96,7 +96,7 @@ class _Job:
                 self._out = torch.cuda.current_stream(device)
                 self._stream.wait_stream(self._out)
             self._error = None  # the first of this rank's reads
-            self._slots = None if f.session is None else _slots.Slots.of(f, device, self._part, -(-self._size // self._step))
+            self._slots = _slots.Slots.of(f, device, self._part, -(-self._size // self._step))
         except BaseException:
             f.close()
             raise

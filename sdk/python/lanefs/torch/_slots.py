@@ -21,10 +21,10 @@ class Slots:
         self._tensors = list(memory[:self._buffer.size // part * part].split(part))
 
     @classmethod
-    def of(cls, *args):
-        """None where the mount has no memory on the device, or no more of it: the stage does it, too."""
+    def of(cls, file, *args):
+        """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         try:
-            return cls(*args)
+            return None if file.session is None else cls(file, *args)
         except (OSError, BufferError):
             return None
 
@@ -70,10 +70,15 @@ class Where:
                 self._next = i
 
 
+def length_of(entries):
+    """Bytes of the tensors' part of a file with this header."""
+    return max((end for _, _, _, end in entries.values()), default=0)
+
+
 def load(file, base, entries, tensors, device):
     """Reads a safetensors file's tensors to a GPU. Where that is not the way it does nothing, and returns False."""
-    size = max((end for _, _, _, end in entries.values()), default=0)
-    if not _worth(file, size, device):
+    size = length_of(entries)
+    if not _worth(size, device):
         return False
     parts = -(-size // PART)
     slots = Slots.of(file, device, PART, parts)
@@ -97,8 +102,8 @@ def load(file, base, entries, tensors, device):
     return True
 
 
-def _worth(file, size, device):
-    return device.type == "cuda" and file.session is not None and size >= _LEAST * PART
+def _worth(size, device):
+    return device.type == "cuda" and size >= _LEAST * PART
 
 
 def _mark(device):

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,11 +16,9 @@ import (
 // TestUnmountElsewhere: a mount namespace that was made meanwhile has a copy of the mount, and with it the kernel the volume, what was written
 // to it in memory. The unmount returns when that is over.
 func TestUnmountElsewhere(t *testing.T) {
-	disktest.Tool(t, "mkfs.ext4", "unshare")
-	img := t.TempDir() + "/image"
-	out, err := exec.Command("mkfs.ext4", "-q", "-F", img, "8M").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	var released time.Time
+	disktest.Tool(t, "unshare")
+	img := disktest.Make(t, "8M")
+	var released atomic.Bool
 	disktest.Mount(t, img, "", func(dir string) {
 		require.NoError(t, os.WriteFile(dir+"/file", []byte("here"), 0o644))
 		holder := exec.Command("unshare", "--mount", "sh", "-c", "echo; exec sleep 600")
@@ -30,11 +29,11 @@ func TestUnmountElsewhere(t *testing.T) {
 		_, err = bufio.NewReader(started).ReadString('\n')
 		require.NoError(t, err)
 		time.AfterFunc(300*time.Millisecond, func() {
-			released = time.Now()
+			released.Store(true)
 			holder.Process.Kill()
 		})
 	})
-	require.False(t, released.IsZero(), "it returned while the other namespace had the volume")
+	require.True(t, released.Load(), "it returned while the other namespace had the volume")
 	require.Contains(t, disktest.Debugfs(t, img, "cat file"), "here")
 	disktest.Fsck(t, img)
 }
