@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -141,6 +143,50 @@ func TestFewQueuePairs(t *testing.T) {
 		require.Equal(t, n.gpu+n.cpu, f.Engine.Lanes())
 		f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
 	}
+}
+
+// placed is memory that says where it is.
+type placed struct {
+	gpu.Memory
+	reach gpu.Reach
+}
+
+func (m placed) Reach() gpu.Reach { return m.reach }
+
+// A range that is off the blocks has short commands at its ends, whose data goes to the daemon's memory: the long one among them says who carries out the
+// batch, wherever it stands.
+func TestEdgesGoAlong(t *testing.T) {
+	const long, edge = 256 << 10, 4096
+	of := func(n engine.Chosen) []uint64 { return []uint64{n.GPU, n.Host, n.Software} }
+	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 1)
+	own := f.Chunk(t, long)
+	var want engine.Chosen
+	for name, c := range map[string]struct {
+		reach gpu.Reach
+		count *uint64
+	}{
+		"a GPU's":                 {gpu.Reach{Owner: gpu.OwnerDevice, Device: "0000:01:00.0"}, &want.Software},
+		"a program's host memory": {gpu.Reach{Owner: gpu.OwnerPages}, &want.Host},
+	} {
+		m, err := f.Runtime.Alloc(gpu.HostMapped, long)
+		require.NoError(t, err)
+		borrowed, err := f.Controller.Borrow(placed{m, c.reach})
+		require.NoError(t, err)
+		for at := range 3 {
+			cmds := []engine.Command{f.RW(nvme.IORead, 0, own, 0, edge), f.RW(nvme.IORead, 8, own, edge, edge)}
+			cmds = slices.Insert(cmds, at, f.RW(nvme.IORead, 16, borrowed, 0, long))
+			for _, do := range []func() error{func() error { return f.Engine.Do(engine.AnyLane, cmds) }, func() error { return f.Engine.Spread(cmds) }} {
+				require.NoError(t, do())
+				*c.count++
+				require.Equal(t, of(want), of(f.Engine.Chosen()), "the data is in %s, the long command is number %d", name, at)
+			}
+		}
+		require.NoError(t, borrowed.Close())
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IORead, 0, own, 0, edge), f.RW(nvme.IORead, 8, own, 0, long)}))
+	want.GPU++
+	require.Equal(t, of(want), of(f.Engine.Chosen()), "a long one to the daemon's own memory")
 }
 
 // Whether lanes that are launched for each batch are late nobody sees.

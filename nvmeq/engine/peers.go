@@ -29,13 +29,16 @@ func (e *Engine) addPeers(cfg Config) error {
 	return nil
 }
 
-// owner is the engine of the GPU whose memory the first command's data is in. The commands of a call are of one kind mostly, and any lane
-// can carry out any command.
+// owner is the engine of the GPU whose memory the data is in. Any lane can carry out any command.
 func (e *Engine) owner(cmds []Command) *Engine {
-	if len(e.peers) == 0 || cmds[0].Len == 0 {
+	if len(e.peers) == 0 {
 		return e
 	}
-	if of := e.c.DeviceAt(cmds[0].Data); of != "" {
+	c := longest(cmds)
+	if c.Len == 0 {
+		return e
+	}
+	if of := e.c.DeviceAt(c.Data); of != "" {
 		for _, p := range e.peers {
 			if p.rt.Facts().PCI == of {
 				return p

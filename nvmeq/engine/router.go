@@ -103,11 +103,11 @@ func (e *Engine) toCPU(cmds []Command) bool {
 	case r.late.Load():
 		count = &r.lates
 		e.probe()
-	case cmds[0].Len > 0 && e.c.Lent(cmds[0].Data): // of one call, so all of one kind mostly
+	case e.toLent(cmds):
 		count = &r.hosts
 	case r.shared(time.Since(e.start)) && isSmall(cmds):
 		count = &r.smalls
-	case e.c.Simulated() && (areShort(cmds) || e.c.DeviceAt(cmds[0].Data) != ""):
+	case e.c.Simulated() && e.copied(cmds):
 		count = &r.softwares
 	}
 	count.Add(1)
@@ -130,10 +130,29 @@ func isSmall(cmds []Command) bool {
 	return true
 }
 
-// areShort says whether all commands move few bytes: the copies of longer ones take more time than the GPU's way.
-func areShort(cmds []Command) bool {
+// longest is the command of a batch that moves most: its data is where the batch's is. Beside it there may be the edges of a read, whose data goes to memory of the
+// daemon's.
+func longest(cmds []Command) *Command {
+	c := &cmds[0]
 	for i := range cmds {
-		if cmds[i].Len >= longCommand {
+		if cmds[i].Len > c.Len {
+			c = &cmds[i]
+		}
+	}
+	return c
+}
+
+// toLent says whether the data of a batch is in a program's host memory.
+func (e *Engine) toLent(cmds []Command) bool {
+	c := longest(cmds)
+	return c.Len > 0 && e.c.Lent(c.Data)
+}
+
+// copied says whether a software controller's threads carry out each command of a batch sooner than by way of the GPU's lanes: it is short, or copy engines move its
+// data.
+func (e *Engine) copied(cmds []Command) bool {
+	for i := range cmds {
+		if cmds[i].Len >= longCommand && e.c.DeviceAt(cmds[i].Data) == "" {
 			return false
 		}
 	}
