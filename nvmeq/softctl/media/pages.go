@@ -1,6 +1,7 @@
 package media
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,7 @@ const (
 	chunkSize  = 32 << 20
 	chunkStale = 60 // seconds for which a chunk is kept that is not read, if others want its room
 	pinShare   = 4  // the part of the machine's memory that may be pinned
-	pinTurns   = 2  // pinners at work
+	pinTurns   = 2  // pinners at work, or as many as a quarter of the CPUs
 
 	partLeast = 64 << 10 // bytes: of a chunk with more holes than that leaves room for, some is not pinned
 	partsMost = 16
@@ -72,7 +73,7 @@ func newPages(m *Image, pinner Pinner) *pages {
 		return nil
 	}
 	return &pages{m: m, pinner: pinner, limit: int64(info.Totalram) * int64(info.Unit) / pinShare, chunks: make([]Chunk, m.size/chunkSize),
-		turns: make(chan struct{}, pinTurns)}
+		turns: make(chan struct{}, max(pinTurns, runtime.NumCPU()/4))}
 }
 
 // view is the image's bytes from off on, at most n of them, where a copy engine can read them: nil if it cannot. They stay
@@ -166,16 +167,16 @@ func (p *pages) pin(c *Chunk, off int64) {
 	}
 	for _, r := range found {
 		n := r[1] - r[0]
-		at, err := unix.MmapPtr(p.m.fd, r[0], nil, uintptr(n), unix.PROT_READ, unix.MAP_SHARED)
+		b, err := p.m.mapFile(r[0], n)
 		if err == nil {
-			b := unsafe.Slice((*byte)(at), n)
+			collapse(b, r[0])
 			_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
 			if err = p.pinner.Pin(b); err == nil {
 				c.pinned = append(c.pinned, part{off: r[0] - off, b: b})
 				bytes -= n
 				continue
 			}
-			_ = unix.MunmapPtr(at, uintptr(n))
+			_ = unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(n))
 		}
 		p.refuse.Store(true)
 		p.pinned.Add(-bytes) // of those that are not pinned

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -157,6 +160,93 @@ func TestPages(t *testing.T) {
 }
 
 // Where no pages can be pinned, or no more, views give nothing.
+// TestHugePages holds that what is pinned of a file on a tmpfs is in huge pages, that holes stay holes, and that the bytes are what they were.
+func TestHugePages(t *testing.T) {
+	if hugePage() == 0 || room("/proc/self/cgroup", "/sys/fs/cgroup")/4 < chunkSize {
+		t.Skip("SKIPPED: no huge pages, or too little memory for them")
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs("/dev/shm", &fs) != nil || fs.Type != unix.TMPFS_MAGIC {
+		t.Skip("SKIPPED: /dev/shm is no tmpfs")
+	}
+	t.Setenv("TMPDIR", "/dev/shm")
+	r := newReader(t, &pins{all: map[*byte]bool{}})
+	defer r.m.Close()
+	const hole, end = 5<<20 + 4096, 6 << 20 // in the third huge page
+	require.NoError(t, unix.Fallocate(r.m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, hole, end-hole))
+	clear(r.want[hole:end])
+	blocks := func() int64 {
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(r.m.fd, &st))
+		return st.Blocks
+	}
+	had := blocks()
+	r.read(0, int64(len(r.want)))
+	r.read(0, 2*chunkSize)
+	r.read(0, int64(len(r.want)))
+	require.Equal(t, int64(2*chunkSize-(end-hole)), r.m.Pinned())
+	require.Equal(t, had, blocks(), "a hole was filled")
+	huge := hugeOf(t, r.m.path)
+	if huge == 0 {
+		t.Skip("SKIPPED: this kernel makes no huge pages of a tmpfs")
+	}
+	require.Equal(t, int64(2*chunkSize)-hugePage(), huge, "all but the one with the hole")
+}
+
+// hugeOf is how many bytes of a file this process maps by huge pages.
+func hugeOf(t *testing.T, path string) (bytes int64) {
+	b, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	ours := false
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if strings.Contains(f[0], "-") {
+			ours = strings.HasSuffix(strings.TrimSpace(line), path)
+		} else if ours && (f[0] == "ShmemPmdMapped:" || f[0] == "FilePmdMapped:") {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			require.NoError(t, err)
+			bytes += n << 10
+		}
+	}
+	return bytes
+}
+
+// TestRoom holds which cgroups count: those of the process and all around them, of both versions.
+func TestRoom(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, what string) {
+		path = filepath.Join(root, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(what+"\n"), 0o644))
+	}
+	of := func(list string) int64 {
+		write("list", list)
+		return room(filepath.Join(root, "list"), root)
+	}
+	const all = int64(math.MaxInt64)
+	require.Zero(t, room(filepath.Join(root, "none"), root))
+	require.Zero(t, of("nothing"))
+	require.Equal(t, all, of("0::/"), "the root has no limit")
+	write("a/memory.max", "max")
+	write("a/b/memory.max", "1000")
+	write("a/b/memory.current", "10")
+	write("a/b/c/memory.max", "500")
+	write("a/b/c/memory.current", "6")
+	require.Equal(t, all, of("0::/a"))
+	require.EqualValues(t, 990, of("0::/a/b"))
+	require.EqualValues(t, 494, of("0::/a/b/c"))
+	require.EqualValues(t, 494, of("0::/a/b/c/d/e"), "the groups around count; one that is not seen has none")
+	write("a/b/memory.current", "900")
+	require.EqualValues(t, 100, of("0::/a/b/c"))
+	write("a/b/memory.current", "?")
+	require.Zero(t, of("0::/a/b/c"))
+	write("memory/x/memory.limit_in_bytes", "9223372036854771712")
+	require.Equal(t, all, of("4:cpu,memory:/x\n0::/a/b/c"), "version 1 has the memory")
+	write("memory/memory.limit_in_bytes", "104857600")
+	write("memory/memory.usage_in_bytes", "104857599")
+	require.EqualValues(t, 1, of("4:cpu,memory:/x\n0::/a"))
+}
+
 func TestPagesRefused(t *testing.T) {
 	r := newReader(t, &pins{all: map[*byte]bool{}, err: errors.New("no")})
 	for range 3 {

@@ -1,0 +1,127 @@
+package media
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pages of a file on a tmpfs are of 4 KiB, unless it is mounted with huge=. A copy engine that reads them through an IOMMU loses up to an eighth of the bus to
+// their translation (docs/PERFORMANCE.md). Before such pages are pinned the kernel is asked to
+// make huge ones of them: madvise(2), MADV_COLLAPSE, Linux 6.1. Where it does not, because the file is of another file system, because
+// memory is fragmented, or because somebody else holds a page, they stay as they are.
+
+// hugePage is the size of a huge page in bytes, 0 where there is none.
+var hugePage = sync.OnceValue(func() int64 {
+	b, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+	if err != nil {
+		return 0
+	}
+	size, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil || size&(size-1) != 0 {
+		return 0
+	}
+	return size
+})
+
+// room is how many bytes of memory the cgroups of a process allow it yet. list is its /proc/PID/cgroup; the hierarchies are mounted below root. Huge pages
+// are charged to who asks for them, where the small ones were charged to who wrote the file.
+func room(list, root string) int64 {
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return 0
+	}
+	group, limit, usage := "/", "memory.max", "memory.current"
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			return 0
+		}
+		if slices.Contains(strings.Split(f[1], ","), "memory") { // version 1
+			root, group, limit, usage = filepath.Join(root, "memory"), f[2], "memory.limit_in_bytes", "memory.usage_in_bytes"
+			break
+		}
+		if f[0] == "0" {
+			group = f[2]
+		}
+	}
+	least := int64(math.MaxInt64)
+	for group = filepath.Clean("/" + group); ; group = filepath.Dir(group) {
+		dir := filepath.Join(root, group)
+		most, err := number(filepath.Join(dir, limit))
+		if err == nil && most < math.MaxInt64 {
+			var used int64
+			used, err = number(filepath.Join(dir, usage))
+			least = min(least, most-used)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a container does not see the groups around it, and the root has no memory.max
+			return 0
+		}
+		if group == "/" {
+			return least
+		}
+	}
+}
+
+// number reads a file with a number; "max" is the largest, as is version 1's.
+func number(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "max" {
+		return math.MaxInt64, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err == nil && n >= math.MaxInt64-1<<20 {
+		n = math.MaxInt64
+	}
+	return n, err
+}
+
+// mapFile maps n bytes of the image from off on for reading, both whole pages, at an address where the processor can use the file's huge pages.
+func (m *Image) mapFile(off, n int64) ([]byte, error) {
+	huge := hugePage()
+	if huge == 0 || n < huge {
+		at, err := unix.MmapPtr(m.fd, off, nil, uintptr(n), unix.PROT_READ, unix.MAP_SHARED)
+		return unsafe.Slice((*byte)(at), n), err
+	}
+	room, err := unix.MmapPtr(-1, 0, nil, uintptr(n+huge), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	before := (off - int64(uintptr(room))) & (huge - 1)
+	at, err := unix.MmapPtr(m.fd, off, unsafe.Add(room, before), uintptr(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED)
+	if err != nil {
+		_ = unix.MunmapPtr(room, uintptr(n+huge))
+		return nil, err
+	}
+	if before > 0 {
+		_ = unix.MunmapPtr(room, uintptr(before))
+	}
+	_ = unix.MunmapPtr(unsafe.Add(at, n), uintptr(huge-before))
+	return unsafe.Slice((*byte)(at), n), nil
+}
+
+// collapse has the kernel make huge pages of what b maps of the image from off on, which has no holes: those it would fill. Nothing is done where b is more
+// than a quarter of the memory that the process may have yet.
+func collapse(b []byte, off int64) {
+	huge := hugePage()
+	if huge == 0 || room("/proc/self/cgroup", "/sys/fs/cgroup")/4 < int64(len(b)) {
+		return
+	}
+	from, to := -off&(huge-1), int64(len(b))-(off+int64(len(b)))&(huge-1)
+	if from < to {
+		_ = unix.Madvise(b[from:to], unix.MADV_COLLAPSE)
+	}
+}
