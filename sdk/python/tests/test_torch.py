@@ -351,6 +351,12 @@ class Checkpoints(Case):
         self.assertEqual(sorted(done), list(range(7)))
 
 
+def before(name):
+    """Bytes of a safetensors file that are read along with its data: parts of it begin with blocks."""
+    with open(name, "rb") as f:
+        return (8 + int.from_bytes(f.read(8), "little")) % 4096
+
+
 class Slots(Case):
     """What load_file does for a GPU, with the CPU's memory."""
 
@@ -377,11 +383,34 @@ class Slots(Case):
                 self.assertEqual(got.keys(), want.keys())
                 for k in want:
                     self.assertTrue(torch.equal(got[k], want[k]), (part, k))
-                size = sum(t.numel() * 4 for t in want.values())
+                size = before(path("slots.safetensors")) + sum(t.numel() * 4 for t in want.values())
                 self.assertEqual(len(used), 1 + max(0, -(-size // part) - _slots.AHEAD - 1), "each slot that is used again is waited for, and the last one")
             fails.append(3)
             with mock.patch.object(_slots, "PART", 4096):
                 self.assertRaises(EOFError, lt.load_file, path("slots.safetensors"))
+            # What is kept is used again, unless it is too small, of another session, or given back meanwhile.
+            fails.clear()
+            _slots.kept.drop()
+            buffer, made = _slots.Buffer, []
+
+            def make(*args):
+                made.append(buffer(*args))
+                return made[-1]
+            with mock.patch.object(_slots, "Buffer", make), mock.patch.object(_slots, "KEEP", 60):
+                for parts in (4096, 1), (4096, 1), (8192, 2), (8192, 2):
+                    with mock.patch.object(_slots, "PART", parts[0]):
+                        self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
+                    self.assertEqual(len(made), parts[1])
+                self.assertRaises(ValueError, lambda: made[0].memory)
+                self.assertIsNone(_slots.kept.take(object(), made[1].size, torch.device("cpu")))
+                child = os.fork()
+                if child == 0:
+                    os._exit(_slots.kept._entry is not None)
+                self.assertEqual(os.waitpid(child, 0)[1], 0, "a child has not what its parent keeps")
+                self.assertIsNotNone(made[1].memory)
+                _slots.kept.drop()
+                self.assertRaises(ValueError, lambda: made[1].memory)
+            _slots.kept.drop()
             with mock.patch.object(_slots, "Buffer", side_effect=OSError(12, "no memory")):  # then a stage does it
                 self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
 
@@ -438,7 +467,7 @@ class Group(Case):
         want = {f"t{i}": torch.randn(i * 331 + 1, 17) for i in range(40)}
         lt.save_file(want, path("group.safetensors"))
         lt.save_file({"t": torch.zeros(3)}, path("other.safetensors"))
-        size = sum(t.numel() * 4 for t in want.values())
+        size = before(path("group.safetensors")) + sum(t.numel() * 4 for t in want.values())
         n, meet = 2, os.path.join(OUTSIDE, "meet")
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(i), str(n), path("group.safetensors"), meet, path("other.safetensors")],
                                   stdout=subprocess.PIPE, text=True) for i in range(n)]

@@ -1,6 +1,6 @@
 """A file to all ranks of a group, read once.
 
- 1. each rank reads the header; all compare what they saw
+ 1. each rank reads the header, and begins to read its parts; all compare what they saw
  2. for every chunk of the file: each rank reads its part of it, into memory that the daemon
     has, or by a stage into the chunk's buffer                                                (ranks in parallel)
  3. the group gathers the parts                                                               (while 2 goes on with the next chunk)
@@ -21,7 +21,6 @@ from .. import _file
 from . import _files, _pieces, _slots
 
 CHUNK = 256 << 20  # bytes of the file, at most
-_ALIGN = 4096      # of a part
 
 
 def load(filename, device, group, fallback):
@@ -36,28 +35,38 @@ def load(filename, device, group, fallback):
     except Exception as e:
         error = e
     try:
-        _agree(group, error, job and job.seen, filename)
+        _agree(group, device, error, job and job.seen, filename)
         error = job.run()
         if error is None and _pieces.state(job.file) != job.was:
             error = OSError(f"{job.file.path!r} was changed while it was loaded")
-        _agree(group, error, None, filename)
+        _agree(group, device, error, None, filename)
         return job.tensors
     finally:
         if job is not None:
-            job.file.close()
+            job.close()
 
 
-def _agree(group, error, seen, filename):
-    """All ranks raise, or none does."""
+def _agree(group, device, error, seen, filename):
+    """All ranks raise, or none does. Of a rank that has an error or has seen something else, they say what."""
+    digest = hashlib.sha256(repr(seen).encode()).digest()
+    words = [int.from_bytes(digest[i:i + 8], "little") >> 2 for i in range(0, 32, 8)]
+    if device.type != "cuda" and str(dist.get_backend(group)) == "nccl":
+        device = torch.device("cuda", torch.cuda.current_device())
+    elif "nccl" not in str(dist.get_backend(group)):
+        device = torch.device("cpu")
+    most = torch.tensor([error is not None, *words, *(-w for w in words)], dtype=torch.int64, device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    failed, *most = most.tolist()
+    if not failed and all(a == -b for a, b in zip(most[:4], most[4:])):
+        return
     said = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, (None if error is None else f"{type(error).__name__}: {error}", seen), group=group)
+    dist.all_gather_object(said, None if error is None else f"{type(error).__name__}: {error}", group=group)
     if error is not None:
         raise error
-    failed = [f"rank {i} of the group: {text}" for i, (text, _) in enumerate(said) if text is not None]
+    failed = [f"rank {i} of the group: {text}" for i, text in enumerate(said) if text is not None]
     if failed:
         raise OSError(f"{os.fspath(filename)!r} was not loaded: {'; '.join(failed)}")
-    if any(s != seen for _, s in said):
-        raise OSError(f"{os.fspath(filename)!r} is not the same file on all ranks of the group")
+    raise OSError(f"{os.fspath(filename)!r} is not the same file on all ranks of the group")
 
 
 class _Chunk:
@@ -83,12 +92,14 @@ class _Job:
         try:
             self.was = _pieces.state(f)
             self._base, entries, _ = _files.header(f)
-            self.seen = f.size, self._base, hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()
+            self.seen = f.size, self._base, sorted(entries.items())
             self.tensors = _files.empty(entries, device, f.path)
             self._where = _slots.Where(entries, self.tensors)
-            self._size = _slots.length_of(entries)
+            self._before = self._base % _slots.ALIGN  # bytes of the header in the first chunk
+            self._base -= self._before
+            self._size = self._before + _slots.length_of(entries)
             part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)
-            self._part = max(_ALIGN, -(-part // _ALIGN) * _ALIGN)
+            self._part = max(_slots.ALIGN, -(-part // _slots.ALIGN) * _slots.ALIGN)
             self._step = self._part * self._ranks
             self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
             if self._cuda:
@@ -96,16 +107,17 @@ class _Job:
                 self._out = torch.cuda.current_stream(device)
                 self._stream.wait_stream(self._out)
             self._error = None  # the first of this rank's reads
-            self._slots = _slots.Slots.of(f, device, self._part, -(-self._size // self._step))
+            self._starts = range(0, self._size, self._step)
+            self._slots = _slots.Slots.of(f, device, self._part, len(self._starts))
+            for i in range(min(_slots.AHEAD, len(self._starts))):
+                self._try(self._begin, i)
         except BaseException:
             f.close()
             raise
 
     def run(self):
         """Loads. Returns the error of this rank's reads, after which it reads no more."""
-        starts, pending = range(0, self._size, self._step), None
-        for i in range(min(_slots.AHEAD, len(starts))):
-            self._try(self._begin, i)
+        starts, pending = self._starts, None
         for i, at in enumerate(starts):
             chunk = self._chunks[i % len(self._chunks)]
             with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
@@ -128,6 +140,14 @@ class _Job:
             self._take(*pending)
         return self._error
 
+    def close(self):
+        if self._slots is not None:
+            if self._cuda:  # what gathers from the slots
+                self._stream.synchronize()
+                self._out.synchronize()
+            self._slots.close()
+        self.file.close()
+
     def _try(self, step, *args):
         try:
             step(*args)
@@ -135,7 +155,7 @@ class _Job:
             self._error = self._error or e
 
     def _mine(self, i):
-        """Where this rank's part of chunk i begins in the tensors' bytes, and how many it has."""
+        """Where this rank's part of chunk i begins behind self._base, and how many bytes it has."""
         begin = i * self._step + self._rank * self._part
         return begin, max(0, min(self._part, self._size - begin))
 
@@ -153,7 +173,7 @@ class _Job:
 
     def _take(self, work, chunk, at):
         work.wait()  # on CUDA the stream waits
-        self._where.copy(chunk.bytes, at, min(self._step, self._size - at))
+        self._where.copy(chunk.bytes, at - self._before, min(self._step, self._size - at))
         if self._cuda:
             chunk.bytes.record_stream(self._stream)
             chunk.free = torch.cuda.Event()

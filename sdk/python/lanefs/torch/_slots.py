@@ -1,12 +1,62 @@
 """Parts of a file by way of device memory that is registered with the daemon, which writes to it itself: twice the rate of a stage, which the CPU fills."""
 
+import os
+import threading
+
 import torch
 
 from .._memory import Buffer
 
-PART = 32 << 20   # bytes, at most
-AHEAD = 4         # parts of which the read is begun before the one before them is used
-_LEAST = 8        # parts that are worth the memory: to register it takes 5 ms
+PART = 16 << 20   # bytes, at most
+AHEAD = 8         # parts of which the read is begun before the one before them is used
+ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
+KEEP = 1.0        # seconds for which memory is kept that was used
+_LEAST = 16       # parts that are worth the memory: to register it takes 5 ms
+
+
+class _Kept:
+    """The memory that was used last, for a moment: a model has many files."""
+
+    def __init__(self):
+        self._lock, self._entry = threading.Lock(), None
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self):
+        self._parents = self._entry  # never given back here: it is the parent's
+        self._lock, self._entry = threading.Lock(), None
+
+    def take(self, session, size, device):
+        """A buffer and its bytes as a tensor. None: there is none that fits."""
+        with self._lock:
+            if self._entry is None or self._entry[:2] != (device, size) or self._entry[2] is not session:
+                return None
+            entry, self._entry = self._entry, None
+        entry[5].cancel()
+        return entry[3:5]
+
+    def give(self, session, size, device, buffer, memory):
+        """Keeps a buffer that nothing uses."""
+        timer = threading.Timer(KEEP, self.drop)
+        timer.daemon = True
+        self._change((device, size, session, buffer, memory, timer))
+        timer.start()
+
+    def drop(self):
+        """Gives the memory back, if no load has taken it. A timer that came too late drops what was given since: that is a load's 5 ms, once."""
+        self._change(None)
+
+    def _change(self, entry):
+        with self._lock:
+            entry, self._entry = self._entry, entry
+        if entry is not None:
+            entry[5].cancel()
+            try:
+                entry[3].close()
+            except OSError:
+                pass  # the daemon has ended, and the memory with it
+
+
+kept = _Kept()
 
 
 class Slots:
@@ -14,11 +64,16 @@ class Slots:
 
     def __init__(self, file, device, part, chunks):
         self._file, self._reads, self._part, self._ring = file, {}, part, file.ring
-        self._buffer = Buffer(file, part * min(AHEAD + 1, chunks))
-        memory = torch.from_dlpack(self._buffer)
-        if memory.device != device:
-            raise OSError(f"the mount's memory is on {memory.device}")
-        self._tensors = list(memory[:self._buffer.size // part * part].split(part))
+        self._key = file.session, part * min(AHEAD + 1, chunks), device
+        found = kept.take(*self._key)
+        if found is None:
+            buffer = Buffer(file, self._key[1])
+            found = buffer, torch.from_dlpack(buffer)
+            if found[1].device != device:
+                buffer.close()
+                raise OSError(f"the mount's memory is on {found[1].device}")
+        self._buffer, self._memory = found
+        self._tensors = list(self._memory[:self._buffer.size // part * part].split(part))
 
     @classmethod
     def of(cls, file, *args):
@@ -29,12 +84,12 @@ class Slots:
             return None
 
     def close(self):
-        """Ends the reads that are under way, whatever becomes of them, and gives the memory back."""
+        """Ends the reads that are under way, whatever becomes of them, and gives the memory back. The caller has waited for what the device does with it."""
         for read, _, _ in self._reads.values():
             read.exception()
         self._reads.clear()
         self._tensors = None
-        self._buffer.close()
+        kept.give(*self._key, self._buffer, self._memory)
 
     def tensor(self, i):
         return self._tensors[i % len(self._tensors)]
@@ -59,7 +114,7 @@ class Where:
         self._next = 0
 
     def copy(self, chunk, at, n):
-        """Copies n bytes of a chunk that begins at at. Chunks come in order."""
+        """Copies n bytes of a chunk that begins at at, which is negative for one that begins before the data. Chunks come in order."""
         i = self._next
         while i < len(self._all) and self._all[i][0] < at + n:
             start, end, flat = self._all[i]
@@ -80,6 +135,8 @@ def load(file, base, entries, tensors, device):
     size = length_of(entries)
     if not _worth(size, device):
         return False
+    before = base % ALIGN  # bytes of the header in the first part
+    base, size = base - before, size + before
     parts = -(-size // PART)
     slots = Slots.of(file, device, PART, parts)
     if slots is None:
@@ -90,7 +147,7 @@ def load(file, base, entries, tensors, device):
             slots.begin(i, base + i * PART, length(i))
         for i in range(parts):
             slots.finish(i)
-            where.copy(slots.tensor(i), i * PART, length(i))
+            where.copy(slots.tensor(i), i * PART - before, length(i))
             used.append(_mark(device))
             if i + AHEAD < parts:
                 if i > 0:
