@@ -8,7 +8,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
 	"github.com/lanefs/lanefs/gpu"
 )
 
@@ -23,7 +22,7 @@ type stream struct {
 	closed bool            // protected by mu
 	dims   [6]uint32       // of the launch that runs; protected by mu
 	args   [maxArgs]uint64 // likewise
-	call   [2]uintptr      // the addresses of dims and args: here, so that a launch allocates nothing
+	at     [3]uintptr      // the addresses of the kernel that runs, dims and args: here, so that a launch allocates nothing
 }
 
 // NewStream implements gpu.Runtime.
@@ -35,7 +34,7 @@ func (r *Runtime) NewStream() (gpu.Stream, error) {
 	}
 	r.streams.Add(1)
 	s := &stream{r: r}
-	s.call = [2]uintptr{uintptr(unsafe.Pointer(&s.dims)), uintptr(unsafe.Pointer(&s.args))}
+	s.at = [3]uintptr{1: uintptr(unsafe.Pointer(&s.dims)), 2: uintptr(unsafe.Pointer(&s.args))}
 	return s, nil
 }
 
@@ -61,7 +60,7 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 	}
 	s.dims = [6]uint32{grid.X, grid.Y, grid.Z, block.X, block.Y, block.Z}
 	copy(s.args[:], args)
-	purego.SyscallN(fn.entry, s.call[:]...)
+	s.call(fn.entry)
 	runtime.KeepAlive(s)
 	return nil
 }
