@@ -89,6 +89,7 @@ class _Job:
         if backend == "nccl" and not self._cuda:
             raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
         self.file = f = _file.File(filename, "r", fallback)
+        self._slots = None
         try:
             self.was = _pieces.state(f)
             self._base, entries, _ = _files.header(f)
@@ -112,7 +113,7 @@ class _Job:
             for i in range(min(_slots.AHEAD, len(self._starts))):
                 self._try(self._begin, i)
         except BaseException:
-            f.close()
+            self.close()
             raise
 
     def run(self):

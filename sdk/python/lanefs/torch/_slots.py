@@ -153,8 +153,9 @@ def load(file, base, entries, tensors, device):
                 if i > 0:
                     used[i - 1].synchronize()  # its slot is that of the next part
                 slots.begin(i + AHEAD, base + (i + AHEAD) * PART, length(i + AHEAD))
-        used[-1].synchronize()  # the memory is unmapped
     finally:
+        if used:
+            used[-1].synchronize()  # the memory is used again, or unmapped
         slots.close()
     return True
 
