@@ -1,6 +1,6 @@
 package uring
 
-import "github.com/lanefs/lanefs/iouring"
+import "github.com/lanefs/lanefs/blockdev/iouring"
 
 // newRing makes a ring for n commands at once; it belongs to the calling thread.
 //

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/iouring"
+	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.

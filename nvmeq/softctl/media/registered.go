@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/iouring"
+	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 // A ring has the image's descriptor, and memory that is used again and again, registered with the kernel: it need not look up the one, and pin the

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/iouring"
+	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 // Ring carries out reads, writes and discards of a block device, many at a time, by an io_uring of its own. Each has a slot:

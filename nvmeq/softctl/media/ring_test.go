@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/iouring"
+	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 // TestRingDiscard: a discard goes by the ring, beside reads, and, where the kernel knows no such command, by a call; one past the end of

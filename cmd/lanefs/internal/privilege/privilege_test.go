@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/iouring"
+	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 const childEnv = "LANEFS_PRIVILEGE_CHILD"
