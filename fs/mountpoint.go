@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -86,6 +87,21 @@ func Dead(dir string) bool {
 		}
 	}
 	return false
+}
+
+// DetachMount is Detach for one mount. What is mounted over it stays, and is the error.
+func DetachMount(m *mountinfo.Info) error {
+	there, err := mountsAt(m.Mountpoint)
+	if err != nil || !slices.ContainsFunc(there, func(o *mountinfo.Info) bool { return o.ID == m.ID }) {
+		return err // nil: it has gone
+	}
+	if err := covered(m); err != nil {
+		return err
+	}
+	if err := Detach(m.Mountpoint); err != nil {
+		return fmt.Errorf("unmount %q: %w", m.Mountpoint, err)
+	}
+	return nil
 }
 
 // Detach unmounts dir even if it is in use or its server is dead (MNT_DETACH).

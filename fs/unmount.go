@@ -48,8 +48,8 @@ func Unmount(m *mountinfo.Info) error {
 		if !slices.ContainsFunc(there, func(o *mountinfo.Info) bool { return o.ID == m.ID }) {
 			return nil // another process has unmounted it
 		}
-		if top := there[len(there)-1]; top.ID != m.ID {
-			return fmt.Errorf("unmount %q: %s of type %s is mounted over it: unmount that first", m.Mountpoint, top.Source, top.FSType)
+		if e := covered(m); e != nil {
+			return e
 		}
 		if err = unmount(m.Mountpoint); err == nil || !busy(err) || time.Now().After(end) {
 			break
@@ -82,6 +82,37 @@ func busy(err error) bool {
 // mountsAt returns the mounts on a path, the topmost last. The path is compared with the table of mounts and not looked up.
 func mountsAt(path string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != path, false })
+}
+
+// covered returns nil if the path of m leads to m. Else it names what is mounted over it, or over a directory above: an unmount by
+// that path would find nothing, or take away what is another's.
+func covered(m *mountinfo.Info) error {
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return err
+	}
+	byID := map[int]*mountinfo.Info{}
+	for _, o := range all {
+		byID[o.ID] = o
+	}
+	above := map[int]bool{} // m, what it is mounted on, what that is mounted on
+	for o := m; o != nil && !above[o.ID]; o = byID[o.Parent] {
+		above[o.ID] = true
+	}
+	for _, o := range slices.Backward(all) {
+		if o.Mountpoint == m.Mountpoint {
+			if o.ID == m.ID {
+				break
+			}
+			return fmt.Errorf("unmount %q: %s of type %s is mounted over it: unmount that first", m.Mountpoint, o.Source, o.FSType)
+		}
+	}
+	for _, o := range slices.Backward(all) {
+		if strings.HasPrefix(m.Mountpoint, strings.TrimSuffix(o.Mountpoint, "/")+"/") && !above[o.ID] {
+			return fmt.Errorf("unmount %q: it is hidden by %s of type %s, which is mounted at %q: unmount that first", m.Mountpoint, o.Source, o.FSType, o.Mountpoint)
+		}
+	}
+	return nil
 }
 
 // inside returns the mount points below m.
@@ -132,7 +163,7 @@ func (s *Server) Unmount() error {
 func (s *Server) Detach() error {
 	all, err := s.mounts()
 	for _, m := range slices.Backward(all) {
-		err = errors.Join(err, Detach(m.Mountpoint))
+		err = errors.Join(err, DetachMount(m))
 	}
 	return err
 }

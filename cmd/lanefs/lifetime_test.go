@@ -311,6 +311,61 @@ func TestSignals(t *testing.T) {
 	require.Error(t, f.Sync())
 	f.Close()
 	fsck(t, img)
+
+	// Both signals come while it is not known yet whether the mount is busy: nothing dead stays in the tree.
+	pid = start()
+	f, err = os.Create(filepath.Join(mnt, "open"))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, unix.SIGTERM))
+	require.NoError(t, syscall.Kill(pid, unix.SIGINT))
+	p.eventually("the daemon's end", func() bool { return gone(pid) })
+	require.False(t, p.mounted(mnt))
+	f.Close()
+	fsck(t, img)
+}
+
+// TestMountedOver: what is mounted over a mount, or over a directory above it, is another's. A daemon that is told to end leaves it
+// there, and errors name it.
+func TestMountedOver(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts")
+	}
+	img, parent := p.image("image", 32), p.mkdir("parent")
+	mnt := p.mkdir("parent/mnt")
+	cover := func(dir string) (uncover func()) {
+		require.NoError(t, unix.Mount("other", dir, "tmpfs", 0, ""))
+		uncover = sync.OnceFunc(func() { _ = unix.Unmount(dir, 0) })
+		t.Cleanup(uncover)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "another's"), nil, 0o644))
+		return uncover
+	}
+	for _, dir := range []string{mnt, parent} {
+		log := p.path("log")
+		p.ok("mount", "-o", "log="+log, img, mnt)
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		uncover := cover(dir)
+		want := "other of type tmpfs is mounted over it: unmount that first"
+		if dir == parent {
+			want = fmt.Sprintf("it is hidden by other of type tmpfs, which is mounted at %q: unmount that first", parent)
+			for _, args := range [][]string{{"umount", mnt}, {"umount", "--lazy", mnt}} {
+				require.Contains(t, p.fails(args...), want)
+			}
+		}
+		require.NoError(t, syscall.Kill(r.PID, unix.SIGTERM))
+		p.eventually("the daemon to say why its mount stays", func() bool {
+			b, err := os.ReadFile(log)
+			said := strings.ReplaceAll(string(b), `\"`, `"`)
+			return err == nil && strings.Contains(said, "cannot be detached") && strings.Contains(said, want)
+		})
+		require.FileExists(t, filepath.Join(dir, "another's"))
+		require.False(t, gone(r.PID))
+		uncover()
+		p.ok("umount", mnt)
+		fsck(t, img)
+		require.NoError(t, os.Remove(log))
+	}
 }
 
 func TestForeground(t *testing.T) {

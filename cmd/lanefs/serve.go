@@ -197,7 +197,10 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 			d.log.Info("got a signal", "signal", s.String())
 			if n == 1 {
 				go d.leave()
-			} else if err := d.srv.Abort(); err != nil {
+				continue
+			}
+			d.detach() // the first may still wait whether the mount is busy: an aborted one would stay in the tree, dead
+			if err := d.srv.Abort(); err != nil {
 				d.log.Error("the mount's connection cannot be aborted: kill the daemon, then umount -l", "dir", d.cfg.Dir, "error", err.Error())
 			}
 		}
@@ -213,11 +216,15 @@ func (d *daemon) leave() {
 		return
 	}
 	d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
-	if err := d.srv.Detach(); err != nil {
-		d.log.Error("the mount cannot be detached: unmount it with umount -l", "dir", d.cfg.Dir, "error", err.Error())
-	}
+	d.detach()
 	if err := d.writeOut(); err != nil {
 		d.log.Error("the volume was not written out: what changed last may be lost if the daemon is killed; sync again", "device", d.cfg.Device, "error", err.Error())
+	}
+}
+
+func (d *daemon) detach() {
+	if err := d.srv.Detach(); err != nil {
+		d.log.Error("the mount cannot be detached: unmount it with umount -l", "dir", d.cfg.Dir, "error", err.Error())
 	}
 }
 

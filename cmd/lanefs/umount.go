@@ -167,8 +167,8 @@ func describe(m *mountinfo.Info) string {
 
 // detach takes the mount away, although it may be in use.
 func detach(t *daemonConn) error {
-	if err := fs.Detach(t.m.Mountpoint); err != nil {
-		return fmt.Errorf("unmount %q: %w", t.m.Mountpoint, err)
+	if err := fs.DetachMount(t.m); err != nil {
+		return err
 	}
 	sync := request{Op: "sync"}
 	err := t.send(sync)
@@ -186,7 +186,7 @@ func clearDead(m *mountinfo.Info, out io.Writer) error {
 	if !fs.Dead(m.Mountpoint) {
 		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, errNoDaemon)
 	}
-	if err := fs.Detach(m.Mountpoint); err != nil {
+	if err := fs.DetachMount(m); err != nil {
 		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Mountpoint, err)
 	}
 	if files, err := claim(m.Mountpoint); err == nil {
