@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -44,28 +46,28 @@ func held(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// same says whether two names are of one device, or two lists of the members of one array.
-func same(a, b string) bool {
-	if a == b {
-		return true
-	}
-	if x, y := splitList(a), splitList(b); len(x) > 1 && len(x) == len(y) {
-		for _, one := range x {
-			if !slices.ContainsFunc(y, func(other string) bool { return same(one, other) }) {
-				return false
-			}
+// fileOf is what a device is, whatever its name: a name may lead to another file or device later. Of an array it is that of all members,
+// in any order. What is no file, such as a PCI function, is what it is called.
+func fileOf(device string) string {
+	members := splitList(device)
+	for i, name := range members {
+		var st unix.Stat_t
+		if unix.Stat(name, &st) != nil {
+			continue
 		}
-		return true
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFBLK:
+			members[i] = fmt.Sprintf("block device %d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+		case unix.S_IFREG:
+			members[i] = fmt.Sprintf("inode %d of %d:%d", st.Ino, unix.Major(st.Dev), unix.Minor(st.Dev))
+		}
 	}
-	var x, y unix.Stat_t
-	if unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil || (x.Mode^y.Mode)&unix.S_IFMT != 0 {
-		return false
-	}
-	if x.Mode&unix.S_IFMT == unix.S_IFBLK {
-		return x.Rdev == y.Rdev
-	}
-	return x.Dev == y.Dev && x.Ino == y.Ino
+	slices.Sort(members)
+	return strings.Join(members, ",")
 }
+
+// has says whether a name leads to what the daemon has open.
+func (s *served) has(device string) bool { return cmp.Or(s.File, fileOf(s.Device)) == fileOf(device) }
 
 // mounts are the mounts of what a daemon serves, in this mount namespace.
 func (s *served) mounts() []*mountinfo.Info {
@@ -95,7 +97,7 @@ func (cfg *mountConfig) blockedBy() (what string, second *served) {
 		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil
 	}
 	for _, s := range daemons() {
-		ours, here := same(s.Device, cfg.Device), s.Dir == cfg.Dir
+		ours, here := s.has(cfg.Device), s.Dir == cfg.Dir
 		if !ours && !here {
 			continue
 		}

@@ -24,6 +24,7 @@ type served struct {
 	Device string `json:"device"`
 	Dir    string `json:"dir"`
 	Number string `json:"number,omitempty"` // the mount's device number, as /proc/self/mountinfo has it; empty: not mounted yet
+	File   string `json:"file,omitempty"`   // what Device was when it was opened: see fileOf
 }
 
 // runDir makes the caller's own.
@@ -83,6 +84,7 @@ const (
 type runFiles struct {
 	lock   *os.File
 	dir    string // the mount point
+	file   string // what fileOf says of the device
 	Socket string
 	Log    string // empty: none of ours
 }
@@ -122,9 +124,12 @@ func claim(mountpoint string) (*runFiles, error) {
 	}
 }
 
-// record writes down what is served. dev is 0 as long as nothing is mounted.
+// record writes down what is served. dev is 0 as long as nothing is mounted: the device is opened after that.
 func (r *runFiles) record(dev uint64, cfg *mountConfig) error {
-	s := served{PID: os.Getpid(), Device: cfg.Device, Dir: cfg.Dir}
+	if dev == 0 {
+		r.file = fileOf(cfg.Device)
+	}
+	s := served{PID: os.Getpid(), Device: cfg.Device, Dir: cfg.Dir, File: r.file}
 	if dev != 0 {
 		s.Number = fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 	}

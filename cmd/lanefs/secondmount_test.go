@@ -78,6 +78,32 @@ func TestMountTwice(t *testing.T) {
 	fsck(t, img)
 }
 
+// TestReplacedImage: an image is replaced by another of its name while it is mounted. A mount of that name is of the new one.
+func TestReplacedImage(t *testing.T) {
+	p := newPlace(t)
+	img, a, b := p.image("image", 32), p.mkdir("a"), p.mkdir("b")
+	p.ok("mount", img, a)
+	require.NoError(t, os.WriteFile(filepath.Join(a, "who"), []byte("the old one"), 0o644))
+	require.NoError(t, os.Rename(img, p.path("old")))
+	require.NoError(t, os.Rename(p.image("new", 32), img))
+	p.ok("mount", img, b)
+	require.NoFileExists(t, filepath.Join(b, "who"))
+	require.NoError(t, os.WriteFile(filepath.Join(b, "who"), []byte("the new one"), 0o644))
+	c := p.mkdir("c")
+	p.ok("mount", p.path("old"), c) // once more, by its new name
+	for dir, want := range map[string]string{a: "the old one", b: "the new one", c: "the old one"} {
+		got, err := os.ReadFile(filepath.Join(dir, "who"))
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+	}
+	for _, dir := range []string{a, b, c} {
+		_, errs, err := p.run("umount", dir)
+		require.NoError(t, err, errs)
+	}
+	fsck(t, img)
+	fsck(t, p.path("old"))
+}
+
 // TestMountWaits: a mount that follows an unmount which has not ended waits for it, at the same directory and at another.
 func TestMountWaits(t *testing.T) {
 	p := newPlace(t)
