@@ -35,6 +35,9 @@ const (
 	startTimeout = time.Minute
 )
 
+// program is this one. The name works if the file was deleted, too.
+var program = "/proc/self/exe"
+
 // parentDied is the signal that the process receives when the daemon dies.
 const parentDied = unix.SIGUSR1
 
@@ -75,8 +78,7 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()                  // else Read would not see the end of the process
-	cmd := exec.Command("/proc/self/exe") // works if the file was deleted, too
+	cmd := exec.Command(program)
 	cmd.Args = []string{processName}
 	cmd.Env = []string{variable + "=" + strconv.FormatUint(g.dev, 10), "GOTRACEBACK=single",
 		"GODEBUG=containermaxprocs=0,updatemaxprocs=0"} // else Go's runtime keeps files of cgroups open
@@ -85,7 +87,9 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: parentDied}
 	var said bytes.Buffer // read after Wait only
 	cmd.Stderr = &said
-	if err := g.run(cmd, &said); err != nil {
+	err = g.run(cmd, &said)
+	theirs.Close() // else Read would not see the end of the process
+	if err != nil {
 		ours.Close()
 		return nil, err
 	}
@@ -121,11 +125,14 @@ func (g *Gate) run(cmd *exec.Cmd, said *bytes.Buffer) error {
 		}
 		// Wait may never return, if a thread of the process is stuck. The locked thread ends with this goroutine.
 		if err := cmd.Wait(); err != nil {
-			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err, "stderr", said.String())
+			g.log.Error("share: the process that receives clients' descriptors has ended", "error", err, "stderr", beginning(said.String()))
 		}
 	}()
 	return <-started
 }
+
+// beginning is what a log line has room for: of a process that Go's runtime ended, the reason.
+func beginning(text string) string { return text[:min(len(text), 200)] }
 
 // openAbort opens the file that aborts the connection of the mount with device number dev
 // (Documentation/filesystems/fuse/fuse.rst, "Control filesystem"). For root the control file system need not be mounted.
