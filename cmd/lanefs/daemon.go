@@ -2,18 +2,23 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs"
 )
 
 // A daemon is this program again, in a session of its own, with daemonEnv in its environment and a pipe as descriptor 3.
@@ -48,6 +53,7 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	logPath, logged := logOf(cfg)
 	var early tail
 	stderr, err := cmd.StderrPipe() // until the daemon has a log of its own
 	if err != nil {
@@ -80,9 +86,53 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 	end(cmd)
 	<-drained
 	if errors.Is(err, errDied) {
-		return fmt.Errorf("%w: %s", err, early.line())
+		clearDied(cfg)
+		return fmt.Errorf("%w: %s", err, lastWords(early.line(), logPath, logged, cmd.ProcessState))
 	}
 	return err
+}
+
+// logOf is where a daemon will log, and how much is there already.
+func logOf(cfg *mountConfig) (path string, size int64) {
+	path = cmp.Or(cfg.Log, filepath.Join(runDirs(os.Geteuid())[0], runName(cfg.Dir)+logEnd))
+	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+		size = st.Size()
+	}
+	return path, size
+}
+
+// lastWords say why a daemon died: what it wrote before it had a log, or what Go's runtime wrote to its log, else how it ended.
+func lastWords(early, log string, logged int64, state *os.ProcessState) string {
+	why := early
+	if why == "" {
+		why = fmt.Sprintf("it said nothing (%v)", state)
+		if b, err := os.ReadFile(log); err == nil && logged <= int64(len(b)) {
+			for line := range strings.Lines(string(b[logged:])) {
+				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, slog.TimeKey+"=") {
+					why = line
+					break
+				}
+			}
+			why += fmt.Sprintf("; its log is %q", log)
+		}
+	}
+	if strings.Contains(why, "pthread_create failed: 11") || strings.Contains(why, "failed to create new OS thread") {
+		why += ": " + moreThreads
+	}
+	return why
+}
+
+// clearDied takes away what a daemon that died before it answered has left: its mount, if there was one already, its lock and its sockets.
+func clearDied(cfg *mountConfig) {
+	files, err := claim(cfg.Dir)
+	if err != nil {
+		return // another daemon's place by now
+	}
+	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && fs.Ours(m) && m.Source == cfg.Device && fs.Dead(cfg.Dir) {
+		_ = fs.DetachMount(m) // else the next mount or unmount tries
+	}
+	forgetUmount8(cfg.Device, cfg.Dir)
+	files.release(true)
 }
 
 var errDied = errors.New("the daemon died before the mount answered")
@@ -145,7 +195,7 @@ func daemonMain(conf string) int {
 		err = run(&cfg, &background{pipe: ready})
 	}
 	if err != nil {
-		fmt.Fprintln(ready, oneLine(err)) // the command has ended if the mount had answered
+		fmt.Fprintln(ready, errorText(err)) // the command has ended if the mount had answered
 		return 1
 	}
 	return 0
@@ -162,5 +212,5 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line is the first line of it, which of a Go panic says what happened.
-func (t *tail) line() string { return firstLine(string(t.b), "it said nothing") }
+// line is the first line of it, which of a Go panic says what happened; empty if there is none.
+func (t *tail) line() string { return firstLine(string(t.b), "") }

@@ -49,6 +49,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(beLanefs) != "" {
 		denyRings()
+		dieWhenMounted()
 		main()
 		return
 	}

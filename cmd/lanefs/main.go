@@ -37,7 +37,7 @@ func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
-	return oneLine(err)
+	return oneLine(err) + limitWords(err)
 }
 
 func rootCommand() *cobra.Command {

@@ -34,6 +34,9 @@ func (d *daemon) notes() (all []string) {
 		all = append(all, fmt.Sprintf("the root directory of the volume belongs to uid %d, so you cannot write to %q: mkfs.ext4 -E root_owner=%d:%d makes a volume that is yours",
 			st.Uid, cfg.Dir, uid, os.Getegid()))
 	}
+	if limit := limitOfTime(cfg.Dir); limit != "" {
+		all = append(all, limit)
+	}
 	for _, n := range all {
 		d.log.Warn(n)
 	}

@@ -39,6 +39,9 @@ type daemon struct {
 	closeErr error                  // valid after closed
 }
 
+// beforeAnswer is called when a mount is there, and has not answered. Tests replace it.
+var beforeAnswer = func() {}
+
 // serve runs a mount from beginning to end.
 func serve(cfg *mountConfig, env environment) (err error) {
 	// A signal that comes while the stack opens is handled once there is something to unmount.
@@ -80,6 +83,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		return d.giveUp(err)
 	}
 	addProcs(d.srv.RingThreads() > 0)
+	beforeAnswer()
 	if err := d.probe(); err != nil {
 		return d.giveUp(err)
 	}
@@ -115,6 +119,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 
 // begin claims the place of a mount, or of a raw device's file, and opens its log.
 func begin(cfg *mountConfig, env environment) (*daemon, *runFiles, error) {
+	shedInherited()
 	files, err := claim(cfg.Dir)
 	if err != nil {
 		return nil, nil, err

@@ -108,6 +108,11 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		var fs unix.Statfs_t
 		m.inRAM = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 	}
+	var limit unix.Rlimit
+	if !m.block && !opt.ReadOnly && unix.Getrlimit(unix.RLIMIT_FSIZE, &limit) == nil && limit.Cur < uint64(m.size) {
+		return nil, fmt.Errorf("image %q has %d bytes, and this process may write to the first %d of a file: raise that limit (ulimit -f, or LimitFSIZE of a unit)",
+			path, m.size, limit.Cur)
+	}
 	if !m.block && !opt.ReadOnly {
 		// A hole beyond the end changes nothing and tells whether holes can be punched.
 		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil

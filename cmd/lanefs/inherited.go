@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a daemon inherits from the shell that starts it is meant for the programs of that shell.
+
+// shedInherited takes a usual umask, so that a user's commands reach the daemon's files, and other users its socket, and raises soft limits that would
+// end a daemon or fail its writes: of a file's size, beyond which the image would not be written, and of a process's time on the CPU.
+func shedInherited() {
+	unix.Umask(0o022)
+	for _, what := range []int{unix.RLIMIT_FSIZE, unix.RLIMIT_CPU} {
+		var limit unix.Rlimit
+		if unix.Getrlimit(what, &limit) == nil && limit.Cur < limit.Max {
+			_ = unix.Setrlimit(what, &unix.Rlimit{Cur: limit.Max, Max: limit.Max}) // what stays is the limit then
+		}
+	}
+}
+
+// limitOfTime says that the daemon will be killed by a hard limit; empty if there is none.
+func limitOfTime(dir string) string {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CPU, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
+		return ""
+	}
+	return fmt.Sprintf("the kernel kills the daemon of %q after %d s on the CPU: mount it without that limit (ulimit -t unlimited, or LimitCPU of a unit)", dir, limit.Cur)
+}
+
+// limitWords are the words for an error that a limit of the process, or of its control group, is the reason of, with the remedy.
+func limitWords(err error) string {
+	var p *os.PathError
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		var limit unix.Rlimit
+		_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+		return fmt.Sprintf(": the limit is %d, raise it (ulimit -n, or LimitNOFILE of a unit)", limit.Cur)
+	case errors.As(err, &p) && p.Op == "fork/exec" && errors.Is(err, unix.EAGAIN):
+		return ": " + moreThreads
+	}
+	return ""
+}
+
+// moreThreads is the remedy where no process or thread can be started.
+const moreThreads = "no more threads are allowed: raise pids.max of the control group (--pids-limit of a container, TasksMax of a unit), or ulimit -u"

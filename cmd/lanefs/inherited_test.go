@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// after is lanefs with arguments, started by a shell that has run a command before.
+func (p *place) after(command string, args ...string) (said string, err error) {
+	c := exec.Command("bash", append([]string{"-c", command + ` && exec "$0" "$@"`, p.bin}, args...)...)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// TestFileSizeLimit: a soft limit of a file's size does not concern the image; a hard one is refused by name where the image is larger. Before, a
+// write beyond it made the volume read-only.
+func TestFileSizeLimit(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	said, err := p.after("ulimit -S -f 20480", "mount", img, mnt) // KiB
+	require.NoError(t, err, said)
+	require.Empty(t, said)
+	f, err := os.Create(filepath.Join(mnt, "file"))
+	require.NoError(t, err)
+	for range 30 {
+		_, err = f.Write(bytes.Repeat([]byte("x"), 1<<20))
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+	p.ok("umount", mnt)
+	fsck(t, img)
+	said, err = p.after("ulimit -f 20480", "mount", img, mnt)
+	require.Error(t, err)
+	require.Contains(t, said, "has 67108864 bytes, and this process may write to the first 20971520 of a file: raise that limit (ulimit -f")
+	require.False(t, p.mounted(mnt))
+	require.Empty(t, p.leftovers(mnt))
+	said, err = p.after("ulimit -f 20480", "mount", "-o", "ro", img, mnt) // which writes nothing
+	require.NoError(t, err, said)
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
+// TestTimeLimit: a daemon outlives a soft limit of its time on the CPU, and tells of a hard one.
+func TestTimeLimit(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	said, err := p.after("ulimit -S -t 1000", "mount", img, mnt)
+	require.NoError(t, err, said)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	var limit, had unix.Rlimit
+	require.NoError(t, unix.Prlimit(r.PID, unix.RLIMIT_CPU, nil, &limit))
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_CPU, &had))
+	require.Equal(t, had.Max, limit.Cur)
+	p.ok("umount", mnt)
+	said, err = p.after("ulimit -t 1000", "mount", img, mnt)
+	require.NoError(t, err, said)
+	require.Contains(t, said, "after 1000 s on the CPU: mount it without that limit")
+	p.ok("umount", mnt)
+}
+
+// TestUmask: what a daemon makes is reached by those whom it is for, whatever the umask.
+func TestUmask(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a /run of its own")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	c := exec.Command("unshare", "--mount", "sh", "-c", `set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+(umask 0777; "$0" mount "$1" "$2")
+stat -c '%a %n' /run/lanefs /run/lanefs-share
+"$0" umount "$2"
+ls /run/lanefs`, p.bin, img, mnt)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "700 /run/lanefs\n755 /run/lanefs-share\n", string(out))
+	fsck(t, img)
+}
+
+// TestFewDescriptors: the error says which limit it is.
+func TestFewDescriptors(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	said, err := p.after("ulimit -n 12", "mount", img, mnt)
+	require.Error(t, err)
+	require.Contains(t, said, "too many open files: the limit is 12, raise it (ulimit -n, or LimitNOFILE of a unit)")
+	require.False(t, p.mounted(mnt))
+}
+
+// TestDaemonDies: the command that waits for a daemon which dies says why, where the log is, and takes away what it has left.
+func TestDaemonDies(t *testing.T) {
+	p := newPlace(t)
+	img, mnt, log := p.image("image", 32), p.mkdir("mnt"), p.path("log")
+	const before = "level=INFO msg=\"of an earlier mount\"\npanic: an earlier one\n"
+	require.NoError(t, os.WriteFile(log, []byte(before), 0o600))
+
+	// By a reason that Go's runtime writes to the log: it is stopped when it has mounted, and killed by SIGABRT.
+	p.env = append(p.env, dieMounted+"=1")
+	said := p.fails("mount", "-o", "log="+log, img, mnt)
+	require.Contains(t, said, "the daemon died before the mount answered: SIGABRT: abort; its log is "+`"`+log+`"`)
+	require.False(t, p.mounted(mnt))
+	for _, f := range p.leftovers(mnt) {
+		require.NotContains(t, f, lockEnd)
+		require.NotContains(t, f, socketEnd)
+	}
+	p.env = p.env[:len(p.env)-1]
+	p.ok("mount", img, mnt)
+	p.ok("umount", mnt)
+	fsck(t, img)
+
+	require.Equal(t, "it said nothing (exit status 3); its log is "+`"`+log+`"`, lastWords("", log, int64(len(readFile(t, log))), exited(t, "exit 3")))
+	require.Equal(t, "it said nothing (signal: killed)", lastWords("", p.path("none"), 0, exited(t, "kill -9 $$")))
+	require.Equal(t, "fakecgo: pthread_create failed: 11: "+moreThreads, lastWords("fakecgo: pthread_create failed: 11", log, 0, nil))
+}
+
+// dieMounted has the test binary, being a daemon, die when its mount is there.
+const dieMounted = "LANEFS_TEST_DIE_MOUNTED"
+
+func dieWhenMounted() {
+	if os.Getenv(dieMounted) != "" && os.Getenv(daemonEnv) != "" {
+		beforeAnswer = func() { _ = syscall.Kill(os.Getpid(), unix.SIGABRT); select {} }
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// exited is how a shell that ran script has ended.
+func exited(t *testing.T, script string) *os.ProcessState {
+	t.Helper()
+	c := exec.Command("sh", "-c", script)
+	require.Error(t, c.Run())
+	return c.ProcessState
+}
