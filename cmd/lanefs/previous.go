@@ -90,11 +90,11 @@ func leaving(m *mountinfo.Info) bool {
 	return err == nil && r.Leaving
 }
 
-// blockedBy is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. second is the
-// daemon that serves the device and goes on, if there is one.
-func (cfg *mountConfig) blockedBy() (what string, second *served) {
+// blockedBy is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. by is its daemon, where no mount of
+// it is seen here. second is the daemon that serves the device and goes on, if there is one.
+func (cfg *mountConfig) blockedBy() (what string, by, second *served) {
 	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && leaving(m) {
-		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil
+		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil, nil
 	}
 	for _, s := range daemons() {
 		ours, here := s.has(cfg.Device), s.Dir == cfg.Dir
@@ -105,32 +105,49 @@ func (cfg *mountConfig) blockedBy() (what string, second *served) {
 		switch {
 		case ours && len(all) > 0:
 			if leaving(all[0]) {
-				return fmt.Sprintf("the unmount of %q, which is under way", all[0].Mountpoint), nil
+				return fmt.Sprintf("the unmount of %q, which is under way", all[0].Mountpoint), nil, nil
 			}
 			second = s
 		case ours:
-			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), nil
+			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), s, nil
 		case len(all) == 0:
-			return fmt.Sprintf("process %d, which is mounting %q at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), nil
+			return fmt.Sprintf("process %d, which is mounting %q at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), s, nil
 		}
 	}
-	return "", second
+	return "", nil, second
+}
+
+// places says in which other mount namespaces the daemon's mount is, which ends with the last of them; empty if none is seen.
+func (s *served) places() string {
+	var m mountinfo.Info
+	if s == nil {
+		return ""
+	}
+	if n, _ := fmt.Sscanf(s.Number, "%d:%d", &m.Major, &m.Minor); n != 2 {
+		return ""
+	}
+	m.Source = s.Device
+	all := otherNamespaces(&m)
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; it is still mounted in the mount namespace of %s: unmount it there (nsenter --mount --target PID umount %s)", strings.Join(all, ", "), s.Dir)
 }
 
 // await returns when the previous mount has ended, or will not. second is a daemon that serves the device and goes on.
 func (cfg *mountConfig) await(timeout time.Duration, out io.Writer) (second *served, err error) {
 	began := time.Now()
 	for say := reportAfter; ; time.Sleep(20 * time.Millisecond) {
-		what, second := cfg.blockedBy()
+		what, by, second := cfg.blockedBy()
 		if what == "" {
 			return second, nil
 		}
 		waited := time.Since(began)
 		if waited > timeout {
-			return nil, fmt.Errorf("%q cannot be mounted at %q: waited %v for %s", cfg.Device, cfg.Dir, timeout, what)
+			return nil, fmt.Errorf("%q cannot be mounted at %q: waited %v for %s%s", cfg.Device, cfg.Dir, timeout, what, by.places())
 		}
 		if waited > say {
-			fmt.Fprintf(out, "lanefs: %q: still waiting for %s (%v)\n", cfg.Dir, what, waited.Round(time.Second))
+			fmt.Fprintf(out, "lanefs: %q: still waiting for %s (%v)%s\n", cfg.Dir, what, waited.Round(time.Second), by.places())
 			say *= 2
 		}
 	}

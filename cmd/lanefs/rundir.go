@@ -112,6 +112,12 @@ func claim(mountpoint string) (*runFiles, error) {
 			if time.Now().Before(end) {
 				continue
 			}
+			if s := readServed(f.Name()); s != nil {
+				if all := s.mounts(); len(all) > 0 && all[0].Mountpoint != mountpoint {
+					return nil, fmt.Errorf("%q: this is what a directory was called when %q was mounted there by process %d; the mount is at %q now: lanefs umount that first",
+						mountpoint, s.Device, s.PID, all[0].Mountpoint)
+				}
+			}
 			return nil, fmt.Errorf("%q: another lanefs is mounting or serving this directory; lanefs umount it first", mountpoint)
 		}
 		// The daemon that held the lock before may have removed the file after we opened it.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,6 +141,47 @@ func TestMountWaits(t *testing.T) {
 	require.NoError(t, umount.Wait())
 	p.ok("umount", last)
 	fsck(t, img)
+}
+
+// TestMountElsewhere: what keeps a device, or a directory's name, is a mount that is not seen here, or has another name by now. The error says
+// where it is.
+func TestMountElsewhere(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mount namespaces")
+	}
+	img, other, mnt := p.image("image", 32), p.image("other", 32), p.mkdir("mnt")
+	c := exec.Command("unshare", "--mount", p.bin, "mount", img, mnt)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	all := daemons()
+	at := slices.IndexFunc(all, func(s *served) bool { return s.Dir == mnt })
+	require.GreaterOrEqual(t, at, 0)
+	pid := all[at].PID
+	t.Cleanup(func() {
+		if !gone(pid) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	require.False(t, p.mounted(mnt))
+	for _, image := range []string{img, other} {
+		require.Regexp(t, fmt.Sprintf(`waited 100ms for process %d, .*; it is still mounted in the mount namespace of process %[1]d \(.*\): unmount it there \(nsenter`, pid),
+			p.fails("mount", "--timeout", "100ms", image, mnt))
+	}
+	tool(t, "nsenter", "--mount", "--target", itoa(pid), "umount", mnt)
+	p.eventually("the daemon's end", func() bool { return gone(pid) })
+	fsck(t, img)
+
+	before, after := p.mkdir("before"), p.path("after")
+	p.ok("mount", img, p.mkdir("before/mnt"))
+	require.NoError(t, os.Rename(before, after))
+	again := p.mkdir("before")
+	require.NoError(t, os.Mkdir(filepath.Join(again, "mnt"), 0o755))
+	require.Contains(t, p.fails("mount", other, filepath.Join(again, "mnt")), fmt.Sprintf("the mount is at %q now: lanefs umount that first", filepath.Join(after, "mnt")))
+	p.ok("umount", filepath.Join(after, "mnt"))
+	p.ok("mount", other, filepath.Join(again, "mnt"))
+	p.ok("umount", filepath.Join(again, "mnt"))
 }
 
 // mountedOr says whether a is mounted; if b is not either it mounts a.
