@@ -246,10 +246,20 @@ func TestStopped(t *testing.T) {
 	p.ok("mount", img, mnt)
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(r.PID, unix.SIGSTOP))
-	t.Cleanup(func() { syscall.Kill(r.PID, unix.SIGCONT) })
+	p.stop(r.PID)
+	require.Contains(t, p.fails("umount", "--timeout", "200ms", mnt), "it waits for its daemon, which does not answer")
+	require.NoError(t, syscall.Kill(r.PID, unix.SIGCONT))
+	p.ok("umount", mnt)
+}
+
+// stop stops a daemon until it is sent SIGCONT, or the test ends. It returns when all threads have stopped: until then one may do what it is about to
+// do, such as to take libmount's lock, without which no umount(8) ends.
+func (p *place) stop(pid int) {
+	p.t.Helper()
+	require.NoError(p.t, syscall.Kill(pid, unix.SIGSTOP))
+	p.t.Cleanup(func() { syscall.Kill(pid, unix.SIGCONT) })
 	p.eventually("all its threads to stop", func() bool {
-		threads, _ := filepath.Glob(filepath.Join("/proc", itoa(r.PID), "task/*/stat"))
+		threads, _ := filepath.Glob(filepath.Join("/proc", itoa(pid), "task/*/stat"))
 		for _, f := range threads {
 			if b, err := os.ReadFile(f); err == nil && !bytes.Contains(b, []byte(") T ")) {
 				return false
@@ -257,9 +267,6 @@ func TestStopped(t *testing.T) {
 		}
 		return true
 	})
-	require.Contains(t, p.fails("umount", "--timeout", "200ms", mnt), "it waits for its daemon, which does not answer")
-	require.NoError(t, syscall.Kill(r.PID, unix.SIGCONT))
-	p.ok("umount", mnt)
 }
 
 func TestSignals(t *testing.T) {

@@ -123,8 +123,7 @@ func TestMountWaits(t *testing.T) {
 	require.NoError(t, err)
 
 	// It has a limit. The daemon is stopped, so it does not end.
-	require.NoError(t, syscall.Kill(r.PID, unix.SIGSTOP))
-	t.Cleanup(func() { syscall.Kill(r.PID, unix.SIGCONT) })
+	p.stop(r.PID)
 	tool(t, "umount", "-l", last)
 	require.Contains(t, p.fails("mount", "--timeout", "100ms", img, last), fmt.Sprintf("waited 100ms for process %d, which", r.PID))
 	require.NoError(t, syscall.Kill(r.PID, unix.SIGCONT))
