@@ -116,7 +116,7 @@ func lastWords(early, log string, logged int64, state *os.ProcessState) string {
 			why += fmt.Sprintf("; its log is %q", log)
 		}
 	}
-	if strings.Contains(why, "pthread_create failed: 11") || strings.Contains(why, "failed to create new OS thread") {
+	if strings.Contains(why, "pthread_create failed") || strings.Contains(why, "failed to create new OS thread") {
 		why += ": " + moreThreads
 	}
 	return why

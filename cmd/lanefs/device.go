@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 )
 
@@ -30,7 +29,7 @@ func resolveDevice(device string) (string, error) {
 			}
 		}
 	}
-	abs, err := filepath.Abs(device)
+	abs, err := absolute(device)
 	if err != nil {
 		return "", err
 	}

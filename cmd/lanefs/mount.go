@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,15 +79,17 @@ func (c *mountConfig) set(device, dir string, options []string) error {
 	}
 	var err error
 	if c.Log != "" {
-		if c.Log, err = filepath.Abs(c.Log); err != nil {
+		if c.Log, err = absolute(c.Log); err != nil {
 			return err
 		}
 	}
 	if err := c.take(device); err != nil {
 		return err
 	}
-	c.Dir, err = resolveDir(dir)
-	return err
+	if c.Dir, err = resolveDir(dir); err != nil {
+		return err
+	}
+	return c.checkNames()
 }
 
 // exactly checks the number of arguments and says what they are.

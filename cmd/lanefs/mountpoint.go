@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/sys/mountinfo"
 
@@ -19,7 +20,7 @@ func resolveDir(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("the mount point is an empty name; name a directory")
 	}
-	abs, err := filepath.Abs(dir)
+	abs, err := absolute(dir)
 	if err != nil {
 		return "", err
 	}
@@ -31,6 +32,25 @@ func resolveDir(dir string) (string, error) {
 		return "", fmt.Errorf("mount point %q: %w: create it first", dir, reason(err))
 	}
 	return filepath.Join(parent, filepath.Base(abs)), nil
+}
+
+// absolute is filepath.Abs with an error that a user understands.
+func absolute(name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", fmt.Errorf("%q: the working directory is gone (%w): change to another, or give an absolute name", name, err)
+	}
+	return abs, nil
+}
+
+// checkNames refuses names that are not UTF-8: they are written down as JSON, for the daemon and for commands that look for its mount.
+func (c *mountConfig) checkNames() error {
+	for _, name := range []string{c.Device, c.Dir, c.Log} {
+		if !utf8.ValidString(name) {
+			return fmt.Errorf("%q: the name is not UTF-8; rename it", name)
+		}
+	}
+	return nil
 }
 
 // reason is err without the operation and the path, which the message around it has.

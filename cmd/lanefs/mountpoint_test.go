@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -75,4 +76,25 @@ func TestServes(t *testing.T) {
 	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 57, Source: "/b"}))
 	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.lanefs", Minor: 58, Source: "/a"}))
 	require.False(t, s.serves(&mountinfo.Info{FSType: "fuse.other", Minor: 57, Source: "/a"}))
+}
+
+// TestNames: names that cannot be used are refused by name, and not taken for others.
+func TestNames(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	odd := p.path("\xff")
+	require.NoError(t, os.Mkdir(odd, 0o755))
+	for _, args := range [][]string{{img, odd}, {p.image("\xff.img", 32), mnt}, {"-o", "log=" + odd + "/log", img, mnt}} {
+		require.Contains(t, p.fails(append([]string{"mount"}, args...)...), "the name is not UTF-8; rename it")
+	}
+	c := exec.Command("sh", "-c", `mkdir gone && cd gone && rmdir ../gone && exec "$0" mount image mnt`, p.bin)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), `"image": the working directory is gone`)
+	c = exec.Command("sh", "-c", `mkdir gone && cd gone && rmdir ../gone && exec "$0" mount "$1" "$2"`, p.bin, img, mnt)
+	c.Env, c.Dir = p.env, p.dir
+	out, err = c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	p.ok("umount", mnt)
 }
