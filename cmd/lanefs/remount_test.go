@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,6 +46,44 @@ func TestRemount(t *testing.T) {
 	require.Contains(t, p.fails("mount", "-o", "remount,rw", img, mnt), "it was mounted with ro")
 	p.umount(mnt)
 	fsck(t, img)
+}
+
+// TestUmount8Elsewhere: a daemon that mounts takes out of libmount's table the entries of killed daemons, and none of a mount that it only does
+// not see, for that is in another mount namespace.
+func TestUmount8Elsewhere(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p := newPlace(t)
+	img, mnt, other, place := p.image("image", 64), p.mkdir("mnt"), p.image("other", 64), p.mkdir("place")
+	entry := func() bool {
+		table, err := os.ReadFile("/run/mount/utab")
+		require.NoError(t, err)
+		return strings.Contains(string(table), " TARGET="+mnt+" ")
+	}
+	elsewhere := func() {
+		c := exec.Command("unshare", "--mount", "sh", "-e", "-c", disktest.LetGo+`
+if grep -q " $1 " /proc/mounts; then umount -n -i -l "$1"; fi # -n: umount(8) leaves the table alone
+"$4" mount "$2" "$3"
+"$4" umount "$3"
+`, "sh", mnt, other, place, p.bin)
+		c.Env = p.env
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	p.ok("mount", img, mnt)
+	require.True(t, entry())
+	elsewhere()
+	require.True(t, entry(), "of a mount whose daemon lives")
+
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	elsewhere()
+	require.False(t, entry(), "of a mount whose daemon was killed")
+	_, errs, err := p.run("umount", mnt)
+	require.NoError(t, err, errs)
 }
 
 // TestUmount8 ends a mount by umount(8), which returns when the helper does: when the device is closed. Helpers' directory is another in a

@@ -2,12 +2,9 @@ package main
 
 import (
 	"os"
-	"slices"
-
-	"github.com/moby/sys/mountinfo"
+	"path/filepath"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/utab"
-	"github.com/lanefs/lanefs/fs"
 )
 
 // tellUmount8 has umount(8) find the helper umount.fuse.lanefs, which waits until the device is closed, also for root and an absolute path.
@@ -16,16 +13,15 @@ func (d *daemon) tellUmount8() {
 	if os.Geteuid() != 0 {
 		return // umount(8) reads the table of mounts for others
 	}
-	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !fs.Ours(m), false })
-	if err == nil {
-		err = utab.Add(utab.Dir, d.cfg.Device, d.cfg.Dir, func(target string) bool {
-			return slices.ContainsFunc(all, func(m *mountinfo.Info) bool { return m.Mountpoint == target })
-		})
-	}
-	if err != nil {
+	if err := utab.Add(utab.Dir, d.cfg.Device, d.cfg.Dir, served8); err != nil {
 		d.log.Info("umount(8) of this mount's absolute path will return before the device is closed; lanefs umount waits", "error", err.Error())
 	}
 }
+
+// served8 says whether a daemon of root's serves a mount at target: one that has an entry holds target's lock until it has taken the entry
+// back. The table of mounts does not say it: that of another mount namespace has other mounts, and one that was read before libmount's table was
+// locked has none that came since.
+func served8(target string) bool { return held(filepath.Join(runDirs(0)[0], runName(target)+lockEnd)) }
 
 // forgetUmount8 takes that back, once the mount at dir is gone.
 func forgetUmount8(device, dir string) {
