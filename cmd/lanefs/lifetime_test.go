@@ -221,6 +221,30 @@ func TestMountWhileUnmounting(t *testing.T) {
 }
 
 // TestUmountLazy takes a mount away that is in use.
+// TestMountOfHidden: a device that is mounted in another mount namespace is in use, and the error says where.
+func TestMountOfHidden(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	c := exec.Command("unshare", "--mount", "sh", "-e", "-c", disktest.LetGo+`"$1" mount "$2" "$3"; echo; read end || true; "$1" umount "$3"`, "sh", p.bin, img, mnt)
+	c.Env = p.env
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(t, err)
+	said := p.fails("mount", "--timeout", "100ms", img, mnt)
+	in.Close()
+	require.NoError(t, c.Wait())
+	require.Contains(t, said, "open in another mount namespace")
+	p.ok("mount", img, mnt)
+	p.umount(mnt)
+}
+
 func TestUmountLazy(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
