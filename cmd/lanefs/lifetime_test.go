@@ -220,7 +220,6 @@ func TestMountWhileUnmounting(t *testing.T) {
 	fsck(t, img)
 }
 
-// TestUmountLazy takes a mount away that is in use.
 // TestMountOfHidden: a device that is mounted in another mount namespace is in use, and the error says where.
 func TestMountOfHidden(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -240,11 +239,12 @@ func TestMountOfHidden(t *testing.T) {
 	said := p.fails("mount", "--timeout", "100ms", img, mnt)
 	in.Close()
 	require.NoError(t, c.Wait())
-	require.Contains(t, said, "open in another mount namespace")
+	require.Contains(t, said, "still mounted in the mount namespace of")
 	p.ok("mount", img, mnt)
 	p.umount(mnt)
 }
 
+// TestUmountLazy takes a mount away that is in use.
 func TestUmountLazy(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")

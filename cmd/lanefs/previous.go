@@ -81,13 +81,6 @@ func (s *served) serves(m *mountinfo.Info) bool {
 	return fs.Ours(m) && s.Number == fmt.Sprintf("%d:%d", m.Major, m.Minor) && s.Device == m.Source
 }
 
-// hidden says whether the daemon is in another mount namespace, so that its mount may be there and not seen here.
-func (s *served) hidden() bool {
-	here, err := os.Readlink("/proc/self/ns/mnt")
-	there, e := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", s.PID))
-	return err == nil && e == nil && here != there
-}
-
 // leaving says whether a LaneFS mount is being unmounted.
 func leaving(m *mountinfo.Info) bool {
 	if !fs.Ours(m) {
@@ -115,8 +108,6 @@ func (cfg *mountConfig) blockedBy() (what string, by, second *served) {
 				return fmt.Sprintf("the unmount of %q, which is under way", all[0].Mountpoint), nil, nil
 			}
 			second = s
-		case len(all) == 0 && s.hidden():
-			return fmt.Sprintf("process %d, which has %q open in another mount namespace, at %q (nsenter -t %d -m lanefs umount %s)", s.PID, s.Device, s.Dir, s.PID, s.Dir), nil
 		case ours:
 			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), s, nil
 		case len(all) == 0:
