@@ -17,11 +17,12 @@ type orphans struct {
 	n    int // protected by mu: inodes on the list and in the file
 }
 
-// orphanPlace is where an inode is recorded.
+// orphanPlace is where an inode is recorded. It is small, for each inode has one, and there is one for each free slot of the orphan file: half a
+// million where mkfs has made the largest.
 type orphanPlace struct {
-	kind  uint8 // 0: nowhere
-	block int   // of the orphan file
-	slot  int
+	block uint32 // of the orphan file
+	slot  uint16 // a block of 64 KiB, the largest, has 16,383
+	kind  uint8  // 0: nowhere
 }
 
 const (
@@ -202,12 +203,12 @@ func (v *FS) putOrphan(h *jbd2.Handle, p orphanPlace, ino uint32, undone func())
 	defer buf.Put()
 	put := func(ino uint32) {
 		buf.Lock()
-		disk.PutOrphan(buf.Data(), p.slot, ino)
+		disk.PutOrphan(buf.Data(), int(p.slot), ino)
 		v.Super.SetOrphanTail(f.seed, uint64(f.blocks[p.block]), buf.Data())
 		h.DirtyShared(buf)
 		buf.Unlock()
 	}
-	old := disk.GetOrphan(buf.Data(), p.slot)
+	old := disk.GetOrphan(buf.Data(), int(p.slot))
 	put(ino)
 	h.OnUndo(func() {
 		v.orphans.mu.Lock()

@@ -36,7 +36,8 @@ func (v *FS) ReadOrphanList() ([]*Inode, error) {
 // UseOrphanFile has orphans be recorded in the blocks of the orphan file, and collects those that are in it. With an error
 // it returns what was found before it.
 func (v *FS) UseOrphanFile(seed uint32, blocks []disk.Block) ([]*Inode, error) {
-	f := &orphanFile{seed: seed, blocks: blocks}
+	const largest = 512 // blocks, that mke2fs makes; of more, which a damaged volume may claim, each is checked before there is memory for it
+	f := &orphanFile{seed: seed, blocks: blocks, free: make([]orphanPlace, 0, min(len(blocks), largest)*v.Super.OrphansPerBlock())}
 	v.orphans.file = f
 	var found []*Inode
 	for b, blk := range f.blocks {
@@ -61,7 +62,7 @@ func (v *FS) readOrphanBlock(f *orphanFile, b int, blk disk.Block) ([]*Inode, er
 	}
 	var found []*Inode
 	for slot := v.Super.OrphansPerBlock() - 1; slot >= 0; slot-- {
-		p := orphanPlace{orphanInFile, b, slot}
+		p := orphanPlace{uint32(b), uint16(slot), orphanInFile}
 		ino := disk.GetOrphan(buf.Data(), slot)
 		if ino == 0 {
 			f.free = append(f.free, p)
