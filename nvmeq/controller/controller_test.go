@@ -13,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -173,7 +174,7 @@ func TestIdentify(t *testing.T) {
 	require.NoError(t, err)
 	r.Engine = eng
 	c := r.Chunk(t, 3*4096)
-	testrig.Fill(c.Bytes(), 1)
+	fill.Fill(c.Bytes(), 1)
 	var cmds []engine.Command
 	for i := range 3 {
 		w := r.RW(nvme.IOWrite, 0, c, int64(i)*4096, 4096)

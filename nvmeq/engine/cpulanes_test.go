@@ -15,6 +15,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -33,7 +34,7 @@ func newBoth(t *testing.T, spare bool, hang time.Duration, so softctl.Options, l
 // transfer writes a pattern and reads it back.
 func (f *failing) transfer(t *testing.T, c *controller.Chunk, lba uint64, n int64, seed uint64) {
 	t.Helper()
-	testrig.Fill(c.Bytes()[:n], seed)
+	fill.Fill(c.Bytes()[:n], seed)
 	for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IOFlush, nvme.IORead} {
 		cmd := f.RW(op, lba, c, int64(i/2)*n, n)
 		if op == nvme.IOFlush {

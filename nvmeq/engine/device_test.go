@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -274,7 +275,7 @@ func BenchmarkDevice(b *testing.B) {
 		require.NoError(b, err)
 		dev, err := d.Runtime.Alloc(gpu.DeviceFine, size)
 		require.NoError(b, err)
-		testrig.Fill(h.Host(), 1)
+		fill.Fill(h.Host(), 1)
 		b.SetBytes(size)
 		for b.Loop() {
 			require.NoError(b, d.stream.Copy(dev.Addr(), h.Addr(), size))

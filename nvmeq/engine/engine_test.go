@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -25,7 +26,7 @@ func (r *rig) roundTrip(t *testing.T) {
 	for i, n := range sizes {
 		n = min(max(n/r.Block*r.Block, r.Block), limit)
 		for _, off := range []int64{0, r.Block % 4096, 4096} {
-			testrig.Fill(w.Bytes(), uint64(i)<<32|uint64(off))
+			fill.Fill(w.Bytes(), uint64(i)<<32|uint64(off))
 			lba := uint64(i*100) % 1000
 			for lane := range r.Engine.Lanes() {
 				clear(rd.Bytes())
@@ -112,7 +113,7 @@ func TestQueueSizes(t *testing.T) {
 			// Batches larger than the queue and its rings, often enough to wrap all of them.
 			const n = 2504 // whole pages
 			c := r.Chunk(t, n*512)
-			testrig.Fill(c.Bytes(), uint64(depth))
+			fill.Fill(c.Bytes(), uint64(depth))
 			want := append([]byte(nil), c.Bytes()...)
 			cmds := make([]engine.Command, n)
 			for i := range cmds {
@@ -191,7 +192,7 @@ func TestCommands(t *testing.T) {
 func (r *rig) commands(t *testing.T) {
 	t.Helper()
 	c := r.Chunk(t, 64<<10)
-	testrig.Fill(c.Bytes(), 1)
+	fill.Fill(c.Bytes(), 1)
 	do := func(cmd engine.Command) error { return r.Engine.Do(engine.AnyLane, []engine.Command{cmd}) }
 	read := func(lba, n uint64) []byte {
 		rd := r.Chunk(t, int64(n*512))
@@ -295,7 +296,7 @@ func TestStress(t *testing.T) {
 					rng := rand.New(rand.NewPCG(uint64(w), 1))
 					for round := range rounds {
 						n := 1 + rng.IntN(16)
-						testrig.Fill(buf.Bytes(), uint64(w*rounds+round))
+						fill.Fill(buf.Bytes(), uint64(w*rounds+round))
 						base := uint64(w)*span/512 + uint64(rng.IntN(256))
 						wr, rd := make([]engine.Command, n), make([]engine.Command, n)
 						for i := range wr {

@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -115,7 +116,7 @@ func TestFailover(t *testing.T) {
 							return
 						default:
 						}
-						testrig.Fill(c.Bytes()[:each], uint64(w)<<32|round)
+						fill.Fill(c.Bytes()[:each], uint64(w)<<32|round)
 						cmds := make([]engine.Command, 16)
 						for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
 							for n := range cmds {
@@ -178,7 +179,7 @@ func until(t *testing.T, what string, is func() bool) {
 func TestFailoverInFlight(t *testing.T) {
 	f := newFailing(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1})
 	c := f.Chunk(t, 8192)
-	testrig.Fill(c.Bytes(), 1)
+	fill.Fill(c.Bytes(), 1)
 	want := bytes.Clone(c.Bytes())
 	ended := make(chan error)
 	go func() { ended <- f.Engine.Do(0, []engine.Command{f.RW(nvme.IOWrite, 0, c, 0, 4096)}) }()
@@ -195,11 +196,11 @@ func TestFailoverInFlight(t *testing.T) {
 func TestFailoverReadOnly(t *testing.T) {
 	f := newFailing(t, true, true, softctl.Options{}, engine.Config{Lanes: 1})
 	c := f.Chunk(t, 8192)
-	testrig.Fill(c.Bytes(), 1)
+	fill.Fill(c.Bytes(), 1)
 	write := []engine.Command{f.RW(nvme.IOWrite, 0, c, 0, 4096)}
 	require.NoError(t, f.Engine.Do(0, write))
 	f.dev.Hang()
-	testrig.Fill(c.Bytes(), 2)
+	fill.Fill(c.Bytes(), 2)
 	var err error
 	until(t, "writes fail", func() bool { err = f.Engine.Do(0, write); return err != nil })
 	require.ErrorIs(t, err, engine.ErrReadOnly)

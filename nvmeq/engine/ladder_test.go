@@ -11,7 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
-	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -35,7 +35,7 @@ func (r *rig) works(t *testing.T) {
 	t.Helper()
 	w, rd := r.Chunk(t, 4096), r.Chunk(t, 4096)
 	for lane := range r.Engine.Lanes() {
-		testrig.Fill(w.Bytes(), uint64(lane)+99)
+		fill.Fill(w.Bytes(), uint64(lane)+99)
 		require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IOWrite, 3000, w, 0, 4096)}))
 		require.NoError(t, r.Engine.Do(lane, []engine.Command{r.RW(nvme.IORead, 3000, rd, 0, 4096)}))
 		require.True(t, bytes.Equal(w.Bytes(), rd.Bytes()))
@@ -103,7 +103,7 @@ func TestRebuild(t *testing.T) {
 			r := newRig(t, softctl.Options{}, ec)
 			r.Rules.Add(softctl.Rule{Skip: 5, Times: 1, Do: softctl.Verdict{Drop: true}})
 			c := r.Chunk(t, 20*4096)
-			testrig.Fill(c.Bytes(), 3)
+			fill.Fill(c.Bytes(), 3)
 			cmds := make([]engine.Command, 20)
 			for i := range cmds {
 				cmds[i] = r.RW(nvme.IOWrite, uint64(i*8), c, int64(i)*4096, 4096)
@@ -162,7 +162,7 @@ func TestFatal(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		c, back := r.Chunk(t, 4096), r.Chunk(t, 4096)
-		testrig.Fill(c.Bytes(), uint64(i))
+		fill.Fill(c.Bytes(), uint64(i))
 		wg.Go(func() {
 			for n := range 20 {
 				lba := uint64(i*1000 + n*8)
@@ -222,7 +222,7 @@ func TestReset(t *testing.T) {
 					return
 				default:
 				}
-				testrig.Fill(c.Bytes(), uint64(i*1000+n))
+				fill.Fill(c.Bytes(), uint64(i*1000+n))
 				want := append([]byte(nil), c.Bytes()...)
 				for j := range cmds {
 					cmds[j] = r.RW(nvme.IOWrite, uint64(i*200+j*8), c, int64(j)*4096, 4096)

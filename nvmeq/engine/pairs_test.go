@@ -11,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -113,12 +114,12 @@ func TestThousandPairs(t *testing.T) {
 	check := func() {
 		t.Helper()
 		want := make([]byte, len(c.Bytes()))
-		testrig.Fill(want, 5)
+		fill.Fill(want, 5)
 		clear(c.Bytes())
 		do(nvme.IORead)
 		require.Equal(t, want, c.Bytes())
 	}
-	testrig.Fill(c.Bytes(), 5)
+	fill.Fill(c.Bytes(), 5)
 	do(nvme.IOWrite)
 	check()
 	seen := map[uint16]bool{}

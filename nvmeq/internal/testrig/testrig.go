@@ -3,7 +3,6 @@ package testrig
 
 import (
 	"bytes"
-	"encoding/binary"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -115,17 +114,4 @@ func (r *Rig) Chunk(t testing.TB, n int64) *controller.Chunk {
 // RW is a Read or Write of n bytes at c.
 func (r *Rig) RW(op nvme.Opcode, lba uint64, c *controller.Chunk, off, n int64) engine.Command {
 	return engine.Command{Op: op, NSID: 1, SLBA: lba, NLB: uint32(n / r.Block), Data: c.IOVA() + nvme.IOVA(off), Len: uint32(n)}
-}
-
-// Fill writes a pattern that tells every 8 bytes apart.
-func Fill(b []byte, seed uint64) {
-	x := seed*0x9e3779b97f4a7c15 + 1
-	for len(b) > 0 { // eight bytes at once, as the race detector looks at each store
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], x)
-		b = b[copy(b, word[:]):]
-	}
 }

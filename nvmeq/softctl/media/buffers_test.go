@@ -2,22 +2,17 @@ package media
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 )
 
-// random fills b, whose length is a multiple of 8, with what seed gives.
 func random(seed uint64, b []byte) []byte {
-	r := rand.New(rand.NewPCG(seed, 0))
-	for i := 0; i < len(b); i += 8 {
-		var w [8]byte
-		binary.LittleEndian.PutUint64(w[:], r.Uint64())
-		copy(b[i:], w[:])
-	}
+	fill.Fill(b, seed)
 	return b
 }
 
