@@ -2,9 +2,9 @@ package blockdev
 
 import (
 	"fmt"
-	"strings"
 	"sync/atomic"
-	"unsafe"
+
+	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 const pageSize = 4096
@@ -24,13 +24,8 @@ func (d *TestDevice) Alloc(n int, _ ...Use) (Buffer, error) {
 	if err := d.shortOf(n); err != nil {
 		return nil, err
 	}
-	size := max((n+pageSize-1)/pageSize*pageSize, pageSize)
-	raw := make([]byte, size+pageSize)
-	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (pageSize - 1)
-	b := &buffer{dev: d, b: raw[skip : skip+size : skip+size]}
-	b.poison()
 	d.bufs.Add(1)
-	return b, nil
+	return &buffer{dev: d, b: poison.Take(max((n+pageSize-1)/pageSize*pageSize, pageSize))}, nil
 }
 
 func (b *buffer) Bytes() []byte { return b.b }
@@ -43,15 +38,6 @@ func (b *buffer) Release() {
 	if b.released.Swap(true) {
 		panic("blockdev: buffer released twice")
 	}
-	b.poison()
 	b.dev.bufs.Add(-1)
+	poison.Give(b.b)
 }
-
-func (b *buffer) poison() {
-	for left := b.b; len(left) > 0; {
-		left = left[copy(left, poisoned[:]):]
-	}
-}
-
-// poisoned is copied: under the race detector a loop over bytes would take as long as all else that a test does.
-var poisoned = [64 << 10]byte([]byte(strings.Repeat("\xdb", 64<<10)))

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 // medium is a device in memory. It records which blocks were written, and fails after maxRequests requests.
@@ -58,11 +59,7 @@ func (m *medium) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, errEndless)
 	}
 	m.bufs.Add(1)
-	b := &memory{m, make([]byte, n)}
-	for i := range b.b {
-		b.b[i] = 0xdb
-	}
-	return b, nil
+	return &memory{m, poison.Take(n)}, nil
 }
 
 func (b *memory) Bytes() []byte { return b.b }
@@ -75,6 +72,7 @@ func (b *memory) Release() {
 		panic("buffer released twice")
 	}
 	b.m.bufs.Add(-1)
+	poison.Give(b.b)
 	b.m, b.b = nil, nil
 }
 

@@ -1,7 +1,6 @@
 package jbd2
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 // testDevice is a namespace in memory with a volatile write cache that can lose power and fail on demand.
@@ -72,6 +72,7 @@ func (b *testBuffer) Release() {
 	if b.b == nil {
 		panic("released twice")
 	}
+	poison.Give(b.b)
 	b.b = nil
 }
 
@@ -81,7 +82,7 @@ func (d *testDevice) Info() blockdev.Info {
 }
 
 func (d *testDevice) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
-	return &testBuffer{bytes.Repeat([]byte{0xa5}, n)}, nil
+	return &testBuffer{poison.Take(n)}, nil
 }
 
 func (d *testDevice) Do(reqs ...*blockdev.Request) error {
