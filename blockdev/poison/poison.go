@@ -6,7 +6,6 @@ package poison
 
 import (
 	"bytes"
-	"strings"
 	"sync"
 	"unsafe"
 )
@@ -22,15 +21,16 @@ var (
 	held int                  // protected by mu: bytes in free
 )
 
-// poisoned is copied: under the race detector a loop over bytes would take as long as all else that a test does.
-var poisoned = []byte(strings.Repeat("\xdb", 64<<10))
+// poisoned is copied: under the race detector a loop over bytes would take as long as all else that a test does. It is made when it is first
+// needed, for package blockdev is in the program too.
+var poisoned = sync.OnceValue(func() []byte { return bytes.Repeat([]byte{0xdb}, 64<<10) })
 
 // Take returns n bytes, aligned to 4 KiB. It panics if they have changed since they were given back.
 func Take(n int) []byte {
 	if b := oldest(n); b != nil {
-		for left := b; len(left) > 0; {
-			k := min(len(left), len(poisoned))
-			if !bytes.Equal(left[:k], poisoned[:k]) {
+		for left, want := b, poisoned(); len(left) > 0; {
+			k := min(len(left), len(want))
+			if !bytes.Equal(left[:k], want[:k]) {
 				panic("blockdev: a buffer was written after its release")
 			}
 			left = left[k:]
@@ -72,6 +72,6 @@ func Give(b []byte) {
 
 func fill(b []byte) {
 	for len(b) > 0 {
-		b = b[copy(b, poisoned):]
+		b = b[copy(b, poisoned()):]
 	}
 }
