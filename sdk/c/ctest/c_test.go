@@ -37,9 +37,8 @@ func TestC(t *testing.T) {
 	require.NoError(t, os.WriteFile(other, content, 0o600))
 
 	// Installed as a packager would, after having been built for elsewhere, and used from there.
-	dest, build := t.TempDir(), "BUILD="+t.TempDir()
-	run(t, "make", "-s", "-C", "..", build)
-	run(t, "make", "-s", "-C", "..", "install", build, "DESTDIR="+dest, "PREFIX=/usr")
+	dest := t.TempDir()
+	run(t, "make", "-s", "-C", "..", "install", "BUILD="+library(t), "DESTDIR="+dest, "PREFIX=/usr")
 	for _, name := range []string{"include/lanefs.h", "include/lanefs_mpi.h", "lib/liblanefs.a", "lib/liblanefs.so", "lib/pkgconfig/lanefs.pc", "lib/cmake/lanefs/lanefs-config.cmake", "share/man/man3/lanefs.3"} {
 		require.FileExists(t, filepath.Join(dest, "usr", name))
 	}

@@ -26,7 +26,7 @@ func TestCMake(t *testing.T) {
 		}
 	}
 	at := t.TempDir()
-	run(t, "make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(at, "build"), "DESTDIR="+filepath.Join(at, "first"), "PREFIX=/opt/lanefs",
+	run(t, "make", "-s", "-C", "..", "install", "BUILD="+library(t), "DESTDIR="+filepath.Join(at, "first"), "PREFIX=/opt/lanefs",
 		"LIBDIR=/opt/lanefs/lib/x86_64-linux-gnu")
 	moved, source := filepath.Join(at, "moved"), filepath.Join(at, "source")
 	require.NoError(t, os.Rename(filepath.Join(at, "first", "opt", "lanefs"), moved))

@@ -27,10 +27,8 @@ func TestMPI(t *testing.T) {
 	f := m.Write("file", content)
 	file := f.Name()
 	require.NoError(t, f.Close())
-	build := t.TempDir()
-	program := filepath.Join(build, "testmpi")
-	run(t, "make", "-s", "-C", "..", "BUILD="+build)
-	run(t, "mpicc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I..", "-o", program, filepath.Join("..", "testmpi.c"), filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
+	program := filepath.Join(t.TempDir(), "testmpi")
+	run(t, "mpicc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I..", "-o", program, filepath.Join("..", "testmpi.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread", "-ldl")
 	for _, c := range []struct{ name, transports string }{{"shared memory", "posix,self"}, {"TCP", "tcp,self"}} {
 		t.Run(c.name, func(t *testing.T) {
 			// The limit is mpirun's own: it ends the ranks with itself.

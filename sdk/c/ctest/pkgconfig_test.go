@@ -19,7 +19,7 @@ func TestPkgConfig(t *testing.T) {
 		}
 	}
 	at := t.TempDir()
-	first, moved, build := filepath.Join(at, "first"), filepath.Join(at, "moved"), "BUILD="+filepath.Join(at, "build")
+	first, moved, build := filepath.Join(at, "first"), filepath.Join(at, "moved"), "BUILD="+library(t)
 	for _, lib := range []string{"lib", "lib/x86_64-linux-gnu"} {
 		run(t, "make", "-s", "-C", "..", "install", build, "PREFIX="+first, "LIBDIR="+filepath.Join(first, lib))
 		require.NoError(t, os.Rename(first, moved))
