@@ -3,8 +3,6 @@ package blockdev
 import (
 	"fmt"
 	"sync/atomic"
-
-	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 const pageSize = 4096
@@ -25,7 +23,7 @@ func (d *TestDevice) Alloc(n int, _ ...Use) (Buffer, error) {
 		return nil, err
 	}
 	d.bufs.Add(1)
-	return &buffer{dev: d, b: poison.Take(max((n+pageSize-1)/pageSize*pageSize, pageSize))}, nil
+	return &buffer{dev: d, b: TestMemory(max((n+pageSize-1)/pageSize*pageSize, pageSize))}, nil
 }
 
 func (b *buffer) Bytes() []byte { return b.b }
@@ -39,5 +37,5 @@ func (b *buffer) Release() {
 		panic("blockdev: buffer released twice")
 	}
 	b.dev.bufs.Add(-1)
-	poison.Give(b.b)
+	ReleaseTestMemory(b.b)
 }

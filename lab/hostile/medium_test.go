@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 // medium is a device in memory. It records which blocks were written, and fails after maxRequests requests.
@@ -59,7 +58,7 @@ func (m *medium) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
 		return nil, fmt.Errorf("a buffer of %d bytes: %w", n, errEndless)
 	}
 	m.bufs.Add(1)
-	return &memory{m, poison.Take(n)}, nil
+	return &memory{m, blockdev.TestMemory(n)}, nil
 }
 
 func (b *memory) Bytes() []byte { return b.b }
@@ -72,7 +71,7 @@ func (b *memory) Release() {
 		panic("buffer released twice")
 	}
 	b.m.bufs.Add(-1)
-	poison.Give(b.b)
+	blockdev.ReleaseTestMemory(b.b)
 	b.m, b.b = nil, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/poison"
 )
 
 // testDevice is a namespace in memory with a volatile write cache that can lose power and fail on demand.
@@ -72,7 +71,7 @@ func (b *testBuffer) Release() {
 	if b.b == nil {
 		panic("released twice")
 	}
-	poison.Give(b.b)
+	blockdev.ReleaseTestMemory(b.b)
 	b.b = nil
 }
 
@@ -82,7 +81,7 @@ func (d *testDevice) Info() blockdev.Info {
 }
 
 func (d *testDevice) Alloc(n int, _ ...blockdev.Use) (blockdev.Buffer, error) {
-	return &testBuffer{poison.Take(n)}, nil
+	return &testBuffer{blockdev.TestMemory(n)}, nil
 }
 
 func (d *testDevice) Do(reqs ...*blockdev.Request) error {
