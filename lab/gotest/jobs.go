@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// part is how packages are tested. A package may be in several.
+// part is how packages are tested. A package may be in several. A part of fewer packages, which one go test runs one after another, is a job.
 type part struct {
 	name     string // what its packages are told apart by from those of other parts
 	cgo      string
@@ -15,20 +15,17 @@ type part struct {
 	packages []string
 }
 
-// job is one go test, of packages of a part that run one after another.
-type job struct{ part }
-
 // together is how many packages one go test has that take no time worth a name: each call of the go command loads all packages again.
 const together = 6
 
 // jobs are the go tests of all parts, in the order in which they begin: each package in first by itself, in first's order, then the others.
-func jobs(parts []part, first []string) []job {
-	var all []job
+func jobs(parts []part, first []string) []part {
+	var all []part
 	for _, pkg := range first {
 		for _, p := range parts {
 			if slices.Contains(p.packages, pkg) {
 				p.packages = []string{pkg}
-				all = append(all, job{p})
+				all = append(all, p)
 			}
 		}
 	}
@@ -36,7 +33,7 @@ func jobs(parts []part, first []string) []job {
 		others := slices.DeleteFunc(slices.Clone(p.packages), func(pkg string) bool { return slices.Contains(first, pkg) })
 		for some := range slices.Chunk(others, together) {
 			p.packages = some
-			all = append(all, job{p})
+			all = append(all, p)
 		}
 	}
 	return all
@@ -44,13 +41,13 @@ func jobs(parts []part, first []string) []job {
 
 // runJobs calls run for each job, width of them at once, in their order but for this: a package's tests never run in two parts at once, since
 // they may look for what is the only one of its kind.
-func runJobs(left []job, width int, run func(job) error) error {
+func runJobs(left []part, width int, run func(part) error) error {
 	var mu sync.Mutex
 	ended := sync.NewCond(&mu)
 	busy := map[string]bool{}
-	next := func() (job, bool) {
+	next := func() (part, bool) {
 		for len(left) > 0 {
-			i := slices.IndexFunc(left, func(j job) bool { return !slices.ContainsFunc(j.packages, func(p string) bool { return busy[p] }) })
+			i := slices.IndexFunc(left, func(j part) bool { return !slices.ContainsFunc(j.packages, func(p string) bool { return busy[p] }) })
 			if i >= 0 {
 				j := left[i]
 				left = slices.Delete(left, i, i+1)
@@ -58,7 +55,7 @@ func runJobs(left []job, width int, run func(job) error) error {
 			}
 			ended.Wait()
 		}
-		return job{}, false
+		return part{}, false
 	}
 	var all error
 	var wg sync.WaitGroup

@@ -21,12 +21,12 @@ func TestJobs(t *testing.T) {
 
 // TestRunJobs: each job runs once, in the order of the queue, no package twice at once, and an error of one keeps no other from running.
 func TestRunJobs(t *testing.T) {
-	in := func(pkg ...string) job { return job{part: part{packages: pkg}} }
+	in := func(pkg ...string) part { return part{packages: pkg} }
 	var mu sync.Mutex
 	var order []string
 	now := map[string]bool{}
 	release := make(chan struct{})
-	err := runJobs([]job{in("a"), in("a", "b"), in("c"), in("d"), in("a")}, 2, func(j job) error {
+	err := runJobs([]part{in("a"), in("a", "b"), in("c"), in("d"), in("a")}, 2, func(j part) error {
 		mu.Lock()
 		order = append(order, fmt.Sprint(j.packages))
 		for _, p := range j.packages {

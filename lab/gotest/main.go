@@ -106,7 +106,7 @@ func run() error {
 		{"(race detector)", "1", []string{"-race", "-run", raceTests}, "on", some},
 		{"(/dev/fuse)", "0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
 	}
-	start := func(j job) error {
+	start := func(j part) error {
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
 		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j.name)
 	}
