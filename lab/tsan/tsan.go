@@ -1,4 +1,5 @@
-// Package tsan builds C and C++ programs with clang's ThreadSanitizer and runs them, for tests, which are skipped where that is not to be had.
+// Package tsan builds C and C++ programs with clang's ThreadSanitizer and runs them, for tests. A test is skipped where the
+// compiler, its runtime, or an address layout that it can do with is missing.
 package tsan
 
 import (

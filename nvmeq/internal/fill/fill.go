@@ -1,4 +1,4 @@
-// Package fill makes contents for tests.
+// Package fill makes contents for tests. It is for those that write much, and run under the race detector.
 package fill
 
 import "unsafe"
