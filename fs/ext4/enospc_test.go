@@ -62,6 +62,9 @@ var spaceOps = []struct {
 	{"write into a hole and over what follows", scattered, func(root *ext4.Inode) error {
 		return in(root, "scattered", func(f *ext4.Inode) error { return writeOver(f, 1<<10, 5<<10) })
 	}, true},
+	{"write over blocks and into unwritten ones behind", scattered, func(root *ext4.Inode) error {
+		return in(root, "mixed", func(f *ext4.Inode) error { return writeOver(f, 0, 5<<10) })
+	}, true},
 	{"append to a small file", nil, func(root *ext4.Inode) error {
 		return in(root, "small", func(f *ext4.Inode) error { return write(f, 10, 300) })
 	}, false},
@@ -160,6 +163,14 @@ func scattered(t *testing.T, root *ext4.Inode) {
 		if err := f.Fallocate(0, k*20<<10, 10<<10); !errors.Is(err, ext4.ErrNotSup) {
 			require.NoError(t, err)
 		}
+	}
+	f.Put()
+	f = create(t, root, "mixed") // unwritten blocks first, so that those before them lie elsewhere
+	if err := f.Fallocate(0, 2<<10, 8<<10); !errors.Is(err, ext4.ErrNotSup) {
+		require.NoError(t, err)
+	}
+	for _, off := range []int64{0, 20 << 10, 40 << 10} {
+		require.NoError(t, write(f, off, 2<<10))
 	}
 	f.Put()
 }

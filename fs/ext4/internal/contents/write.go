@@ -273,18 +273,31 @@ func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (uint32, error
 		// There may be no room for all of them, or for the nodes that they need in the tree, but for one.
 		next, err = writeRuns(i, o, s, l, 1)
 	}
+	if errors.Is(err, volume.ErrNoSpace) {
+		// Before what there is no room for there may be blocks in their place, which the attempts have written. Those count.
+		in, e := writeRuns(i, o, s, l, 0)
+		if e != nil {
+			return l, e
+		}
+		if in > l {
+			return in, nil
+		}
+	}
 	if err != nil {
 		return l, err
 	}
 	return next, nil
 }
 
-// writeRuns is writeSome of up to most runs.
+// writeRuns is writeSome of up to most runs, and of the blocks before them that are in their place.
 func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int) (next uint32, err error) {
 	err = o.Do(4+MaxExtentsPerHandle*CreditsPerExtent, func() error {
 		w := &writing{i: i, o: o, t: Tree(i, o), s: s}
 		if err := w.gather(l, most); err != nil {
 			return err
+		}
+		if next = w.end; next == l { // most is 0, and the first block is not in its place
+			return nil
 		}
 		i.FS.Counters.DataWritten.Add(w.list.bytes)
 		if err := w.list.do(i.FS.Dev); err != nil {
@@ -293,7 +306,6 @@ func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int) (nex
 		if err := w.join(); err != nil {
 			return err
 		}
-		next = w.end
 		if end := min(int64(next)<<i.FS.BlockBits, s.end); end > int64(i.Disk.Size) {
 			i.Disk.Size = uint64(end)
 			i.Changed = true

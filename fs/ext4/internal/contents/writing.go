@@ -26,15 +26,18 @@ type run struct {
 	fresh bool
 }
 
-// gather collects transfers from logical block l on, with up to most runs, and allocates what there is no block for.
+// gather collects transfers from logical block l on, with up to most runs and the blocks before them that are in their place, and allocates what there is no block for.
 func (w *writing) gather(l uint32, most int) error {
 	i, s := w.i, w.s
 	goal := disk.Block(0)
 	w.end = l
-	for w.end <= s.last && len(w.runs) < most {
+	for w.end <= s.last {
 		x, err := w.t.Map(w.end, s.last-w.end+1)
 		if err != nil {
 			return err
+		}
+		if (x.Hole() || x.Unwritten) && len(w.runs) == most {
+			return nil
 		}
 		if x.Hole() {
 			if goal == 0 {
