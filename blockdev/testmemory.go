@@ -7,7 +7,7 @@ import (
 )
 
 // mostTestMemory is how many bytes are kept to be taken again.
-const mostTestMemory = 32 << 20
+const mostTestMemory = 4 << 20
 
 // testMemory is what was given back. It is taken again, the first first: the first touch of memory that Go's heap has just got, or got back
 // after a collection, is a page fault for each 4 KiB, and these were a third of the time of fs/ext4's tests. When it is taken again, a write
