@@ -119,7 +119,7 @@ func TestDaemonDies(t *testing.T) {
 	p.ok("umount", mnt)
 	fsck(t, img)
 
-	require.Equal(t, "it said nothing (exit status 3); its log is "+`"`+log+`"`, lastWords("", log, int64(len(readFile(t, log))), exited(t, "exit 3")))
+	require.Equal(t, "it said nothing (exit status 3); its log is "+`"`+log+`"`, lastWords("", log, int64(len(p.daemonLog("log"))), exited(t, "exit 3")))
 	require.Equal(t, "it said nothing (signal: killed)", lastWords("", p.path("none"), 0, exited(t, "kill -9 $$")))
 	require.Equal(t, "fakecgo: pthread_create failed: 11: "+moreThreads, lastWords("fakecgo: pthread_create failed: 11", log, 0, nil))
 }
@@ -131,13 +131,6 @@ func dieWhenMounted() {
 	if os.Getenv(dieMounted) != "" && os.Getenv(daemonEnv) != "" {
 		beforeAnswer = func() { _ = syscall.Kill(os.Getpid(), unix.SIGABRT); select {} }
 	}
-}
-
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(b)
 }
 
 // exited is how a shell that ran script has ended.

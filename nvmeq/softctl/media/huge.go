@@ -94,7 +94,10 @@ func (m *Image) mapFile(off, n int64) ([]byte, error) {
 	huge := hugePage()
 	if huge == 0 || n < huge {
 		at, err := unix.MmapPtr(m.fd, off, nil, uintptr(n), unix.PROT_READ, unix.MAP_SHARED)
-		return unsafe.Slice((*byte)(at), n), err
+		if err != nil {
+			return nil, err
+		}
+		return unsafe.Slice((*byte)(at), n), nil
 	}
 	room, err := unix.MmapPtr(-1, 0, nil, uintptr(n+huge), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {

@@ -267,20 +267,12 @@ func complete(i *volume.Inode, s *stage) error {
 
 // writeSome writes from logical block l under one handle, and returns where the next one goes on. After an error
 // that is the end of what is written.
-func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (uint32, error) {
-	next, err := writeRuns(i, o, s, l, MaxExtentsPerHandle)
-	if errors.Is(err, volume.ErrNoSpace) {
-		// There may be no room for all of them, or for the nodes that they need in the tree, but for one.
-		next, err = writeRuns(i, o, s, l, 1)
-	}
-	if errors.Is(err, volume.ErrNoSpace) {
-		// Before what there is no room for there may be blocks in their place, which the attempts have written. Those count.
-		in, e := writeRuns(i, o, s, l, 0)
-		if e != nil {
-			return l, e
-		}
-		if in > l {
-			return in, nil
+func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (next uint32, err error) {
+	// There may be no room for all runs, or for the nodes that they need in the tree, but for one; or for none, but blocks in their place before it,
+	// which the attempts have written, and which count.
+	for _, most := range [...]int{MaxExtentsPerHandle, 1, 0} {
+		if next, err = writeRuns(i, o, s, l, most); !errors.Is(err, volume.ErrNoSpace) {
+			break
 		}
 	}
 	if err != nil {
@@ -297,7 +289,7 @@ func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int) (nex
 			return err
 		}
 		if next = w.end; next == l { // most is 0, and the first block is not in its place
-			return nil
+			return volume.ErrNoSpace
 		}
 		i.FS.Counters.DataWritten.Add(w.list.bytes)
 		if err := w.list.do(i.FS.Dev); err != nil {
