@@ -50,10 +50,11 @@ def _agree(group, device, error, seen, filename):
     """All ranks raise, or none does. Of a rank that has an error or has seen something else, they say what."""
     digest = hashlib.sha256(repr(seen).encode()).digest()
     words = [int.from_bytes(digest[i:i + 8], "little") >> 2 for i in range(0, 32, 8)]
-    if device.type != "cuda" and str(dist.get_backend(group)) == "nccl":
-        device = torch.device("cuda", torch.cuda.current_device())
-    elif "nccl" not in str(dist.get_backend(group)):
+    backend = str(dist.get_backend(group))
+    if "nccl" not in backend:
         device = torch.device("cpu")
+    elif backend == "nccl" and device.type != "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
     most = torch.tensor([error is not None, *words, *(-w for w in words)], dtype=torch.int64, device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     failed, *most = most.tolist()

@@ -25,20 +25,20 @@ class _Kept:
         self._parents = self._entry  # never given back here: it is the parent's
         self._lock, self._entry = threading.Lock(), None
 
-    def take(self, session, size, device):
-        """A buffer and its bytes as a tensor. None: there is none that fits."""
+    def take(self, *key):
+        """A buffer and its bytes as a tensor, which were given with that key. None: there is none."""
         with self._lock:
-            if self._entry is None or self._entry[:2] != (device, size) or self._entry[2] is not session:
+            if self._entry is None or self._entry[0] != key:
                 return None
-            entry, self._entry = self._entry, None
-        entry[5].cancel()
-        return entry[3:5]
+            (_, *found, timer), self._entry = self._entry, None
+        timer.cancel()
+        return found
 
-    def give(self, session, size, device, buffer, memory):
-        """Keeps a buffer that nothing uses."""
+    def give(self, key, buffer, memory):
+        """Keeps a buffer that nothing uses. The key is its session, size and device."""
         timer = threading.Timer(KEEP, self.drop)
         timer.daemon = True
-        self._change((device, size, session, buffer, memory, timer))
+        self._change((key, buffer, memory, timer))
         timer.start()
 
     def drop(self):
@@ -49,11 +49,9 @@ class _Kept:
         with self._lock:
             entry, self._entry = self._entry, entry
         if entry is not None:
-            entry[5].cancel()
-            try:
-                entry[3].close()
-            except OSError:
-                pass  # the daemon has ended, and the memory with it
+            _, buffer, _, timer = entry
+            timer.cancel()
+            buffer.close()
 
 
 kept = _Kept()
@@ -89,7 +87,7 @@ class Slots:
             read.exception()
         self._reads.clear()
         self._tensors = None
-        kept.give(*self._key, self._buffer, self._memory)
+        kept.give(self._key, self._buffer, self._memory)
 
     def tensor(self, i):
         return self._tensors[i % len(self._tensors)]
