@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -94,7 +93,7 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 
 // logOf is where a daemon will log, and how much is there already.
 func logOf(cfg *mountConfig) (path string, size int64) {
-	path = cmp.Or(cfg.Log, filepath.Join(runDirs(os.Geteuid())[0], runName(cfg.Dir)+logEnd))
+	path = cmp.Or(cfg.Log, runFile(os.Geteuid(), cfg.Dir, logEnd))
 	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
 		size = st.Size()
 	}

@@ -89,6 +89,11 @@ type runFiles struct {
 	Log    string // empty: none of ours
 }
 
+// runFile is where a daemon of uid that serves dir has its file with that end.
+func runFile(uid int, dir, end string) string {
+	return filepath.Join(runDirs(uid)[0], runName(dir)+end)
+}
+
 // claimTime is how long a claim waits for a process that has the lock only to see whether a daemon holds it (see held).
 const (
 	claimTime = time.Second

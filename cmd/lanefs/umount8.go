@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/utab"
 )
@@ -21,7 +20,7 @@ func (d *daemon) tellUmount8() {
 // served8 says whether a daemon of root's serves a mount at target: one that has an entry holds target's lock until it has taken the entry
 // back. The table of mounts does not say it: that of another mount namespace has other mounts, and one that was read before libmount's table was
 // locked has none that came since.
-func served8(target string) bool { return held(filepath.Join(runDirs(0)[0], runName(target)+lockEnd)) }
+func served8(target string) bool { return held(runFile(0, target, lockEnd)) }
 
 // forgetUmount8 takes that back, once the mount at dir is gone.
 func forgetUmount8(device, dir string) {
