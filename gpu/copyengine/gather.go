@@ -40,7 +40,8 @@ type gatherer struct {
 const (
 	gatherBlock  = 256       // threads: kernels.MaxBlock
 	gatherBlocks = 8         // enough to keep PCI Express busy
-	gatherPart   = 8 << 10   // bytes of a piece for one wave; a longer one is cut, so that all waves have something to do
+	gatherPart   = 8 << 10   // bytes; shorter pieces are not cut
+	gatherTurns  = 4         // parts for each wave, if there are pieces enough to cut: shorter parts are slower, 64 KiB as 8 KiB by 4 % (H100)
 	gatherLarge  = 256 << 10 // bytes; from here on a copy engine is as fast
 	gatherFew    = 3         // pieces; fewer go by the copy engine
 
@@ -174,8 +175,20 @@ func (g *gatherer) probeUntilInTime() {
 	}
 }
 
-// parts are how many a piece is cut into.
-func parts(bytes uint64) int { return int((bytes + gatherPart - 1) / gatherPart) }
+// part is how many bytes of a piece go to one wave at most, of so many that are copied together: then all waves have something to do, and a list has room
+// for gatherMost pieces.
+func (g *gatherer) part(bytes uint64) uint64 {
+	turns := min(uint64(gatherBlocks*gatherBlock/g.wave)*gatherTurns, gatherList/2)
+	return max(gatherPart, bytes/turns&^4095)
+}
+
+// count is how many parts pieces are cut into.
+func count(pieces []kernels.GatherPiece, part uint64) (n int) {
+	for _, p := range pieces {
+		n += int((p.Bytes + part - 1) / part)
+	}
+	return n
+}
 
 // list is pinned memory with the parts of the launches of a stream.
 type list struct {
@@ -195,13 +208,13 @@ func newList(rt gpu.Runtime) (*list, error) {
 // fits says whether there is room for pieces that need n parts.
 func (l *list) fits(n int) bool { return l.used+n <= len(l.parts) }
 
-// add cuts pieces up, and gives the device's address of the first part.
-func (l *list) add(pieces []kernels.GatherPiece) (at gpu.Addr, count int) {
+// add cuts pieces up into parts of so many bytes, and gives the device's address of the first.
+func (l *list) add(pieces []kernels.GatherPiece, part uint64) (at gpu.Addr, count int) {
 	at, from := l.mem.Addr()+gpu.Addr(l.used*kernels.GatherPieceSize), l.used
 	for _, p := range pieces {
 		for p.Bytes > 0 {
 			q := p
-			q.Bytes = min(p.Bytes, gatherPart)
+			q.Bytes = min(p.Bytes, part)
 			l.parts[l.used] = q
 			l.used++
 			p.Dst, p.Src, p.Bytes = p.Dst+q.Bytes, p.Src+q.Bytes, p.Bytes-q.Bytes

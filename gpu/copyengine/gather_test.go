@@ -10,6 +10,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/kernels"
 )
 
 // rig is an engine of a device that the CPU cannot see into, with pinned memory and memory of the device.
@@ -87,7 +88,7 @@ func TestGather(t *testing.T) {
 	require.EqualValues(t, 2, r.e.Counters().Launches)
 	require.EqualValues(t, Count{67, 3*512 + 64*4096}, r.e.Counters().Kernel)
 	require.NoError(t, r.move(3*gatherMost+1, 512)) // more than one launch
-	require.NoError(t, r.move(100, 65535))          // more parts than a list has
+	require.NoError(t, r.move(100, 65535))
 	require.NoError(t, r.move(17, 3*gatherPart-5))
 	before := r.e.Counters().Large.Copies
 	require.NoError(t, r.move(2, gatherLarge))
@@ -107,6 +108,24 @@ func TestGather(t *testing.T) {
 	require.NoError(t, p.Close())
 	require.Positive(t, r.e.traffic.begun.Load())
 	require.Equal(t, r.e.traffic.begun.Load(), r.e.traffic.ended.Load())
+}
+
+// However long as many pieces as wait for a launch are, they are cut into parts that a list has room for; few are cut so that all waves have some.
+func TestParts(t *testing.T) {
+	for _, wave := range []uint32{1, 32, 64} {
+		g := &gatherer{wave: wave}
+		for _, most := range []uint64{1, 4096, 8<<10 + 1, 12<<10 - 1, 64 << 10, gatherLarge - 1} {
+			pieces, bytes := make([]kernels.GatherPiece, gatherMost), uint64(0)
+			for i := range pieces {
+				pieces[i].Bytes = most - uint64(i)%min(most, 2)
+				bytes += pieces[i].Bytes
+			}
+			n := count(pieces, g.part(bytes))
+			require.GreaterOrEqual(t, n, gatherMost)
+			require.LessOrEqual(t, n, gatherList, "wave %d, pieces of %d", wave, most)
+		}
+		require.EqualValues(t, 3*32, count([]kernels.GatherPiece{{Bytes: gatherLarge - 1}, {Bytes: gatherLarge - 1}, {Bytes: gatherLarge - 1}}, g.part(3*gatherLarge-3)))
+	}
 }
 
 // A launch that is refused has copied nothing: the copy engine does it.

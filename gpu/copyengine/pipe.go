@@ -55,22 +55,23 @@ func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 func (p *pipe) begin() {
 	small := p.small
 	p.small = small[:0]
-	n, bytes := 0, 0
+	bytes := 0
 	for _, s := range small {
-		n, bytes = n+parts(s.Bytes), bytes+int(s.Bytes)
+		bytes += int(s.Bytes)
 	}
 	g, c := p.e.gather, p.c
-	if p.err == nil && g.choose(len(small)) && n <= gatherList {
-		if !c.list.fits(n) {
+	if p.err == nil && g.choose(len(small)) {
+		part := g.part(uint64(bytes))
+		if !c.list.fits(count(small, part)) {
 			if p.err = p.e.await(c); p.err != nil {
 				return
 			}
 		}
-		at, count := c.list.add(small)
+		at, n := c.list.add(small, part)
 		if !c.launched {
 			c.ended = p.e.traffic.ended.Load()
 		}
-		if g.launch(c, at, count) == nil {
+		if g.launch(c, at, n) == nil {
 			c.launched = true
 			p.e.begins(c, int64(bytes))
 			p.e.launches.Add(1)
