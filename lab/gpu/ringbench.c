@@ -3,6 +3,8 @@
  * alone: ringbench FILE SECONDS [-write] [BYTES DEPTH THREADS]. FILE's 8-byte words are their own offsets; it is changed by -write, and put
  * back. Each row prints requests a second and GB/s; each thread has a ring of its own and its part of the depth. What arrived last in each
  * place is compared.
+ *
+ * ringbench FILE fill BYTES makes such a file. ringbench FILE whole reads all of it in one request, again and again, beside plain copies of as much pinned memory.
  */
 #define _GNU_SOURCE
 #include "lanefs.h"
@@ -27,7 +29,7 @@ static lanefs *s;
 static uint32_t file;
 static struct lanefs_buffer memory;
 static void *device; /* the memory's address on the GPU */
-static int (*copy_back)(void *, uint64_t, size_t);
+static int (*copy_back)(void *, uint64_t, size_t), (*copy_there)(uint64_t, const void *, size_t), (*pinned)(void **, size_t, unsigned);
 static uint64_t size;
 static double seconds;
 
@@ -144,25 +146,91 @@ static void row(uint32_t op, uint64_t n, unsigned depth, unsigned threads)
 	prove(at, n, depth / threads * threads);
 }
 
+static int fill(const char *path, uint64_t bytes)
+{
+	enum { WORDS = 1 << 17 };
+	static uint64_t words[WORDS];
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	WANT(fd >= 0);
+	for (uint64_t at = 0; at < bytes;) {
+		for (unsigned i = 0; i < WORDS; i++)
+			words[i] = at + i * 8;
+		uint64_t n = bytes - at < sizeof words ? bytes - at : sizeof words;
+		WANT(write(fd, words, n) == (ssize_t)n);
+		at += n;
+	}
+	WANT(close(fd) == 0);
+	return 0;
+}
+
+/* One request for all of the file, as a program loads it. */
+static void whole(void)
+{
+	enum { TIMES = 12, PLAIN = 3, PART = 1 << 30 };
+	double took[TIMES], plain = 1e9;
+	lanefs_ring *ring = lanefs_ring_new(s, 2);
+	WANT(ring && size % PART == 0);
+	for (unsigned i = 0; i < TIMES; i++) {
+		struct lanefs_request q = {.op = LANEFS_READ, .file = file, .memory = memory.handle, .length = size};
+		struct lanefs_completion c;
+		double start = now();
+		WANT(lanefs_ring_submit(ring, &q, 1) == 1 && lanefs_ring_reap(ring, &c, 1, 60000) == 1 && c.result == (int64_t)size);
+		took[i] = now() - start;
+		printf("whole file, load %u: %.2f GB/s\n", i + 1, (double)size / took[i] / 1e9);
+	}
+	lanefs_ring_free(ring);
+	static uint64_t at[MOST];
+	for (unsigned i = 0; i < MOST; i++)
+		at[i] = i * (size / MOST);
+	prove(at, size / MOST, MOST);
+	if (memory.data)
+		return;
+	void *host;
+	WANT(pinned(&host, PART, 0) == 0);
+	memset(host, 7, PART);
+	for (unsigned i = 0; i < PLAIN; i++) {
+		double start = now();
+		for (uint64_t off = 0; off < size; off += PART)
+			WANT(copy_there((uint64_t)(uintptr_t)device + off, host, PART) == 0);
+		plain = now() - start < plain ? now() - start : plain;
+	}
+	double best = took[0], sum = 0;
+	for (unsigned i = 1; i < TIMES; i++)
+		best = took[i] < best ? took[i] : best;
+	for (unsigned i = TIMES / 2; i < TIMES; i++)
+		sum += took[i];
+	printf("whole file of %.1f GB: best %.2f GB/s, mean of the later half %.2f, a plain copy %.2f: %.0f and %.0f %% of it\n", (double)size / 1e9, (double)size / best / 1e9,
+		(double)size * (TIMES - TIMES / 2) / sum / 1e9, (double)size / plain / 1e9, plain / best * 100, plain * (TIMES - TIMES / 2) / sum * 100);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { uint64_t n; unsigned depth, threads; } rows[] = {{4096, 1, 1}, {4096, 1024, 1}, {4096, 1024, 4}, {4096, 4096, 8}, {65536, 1, 1}, {65536, 256, 1}, {65536, 256, 4},
 		{1 << 20, 64, 1}, {4 << 20, 16, 1}};
 	WANT(argc >= 3);
+	if (argc == 4 && strcmp(argv[2], "fill") == 0)
+		return fill(argv[1], strtoull(argv[3], NULL, 10));
 	int fd = open(argv[1], O_RDWR);
 	struct stat st;
 	WANT(fd >= 0 && fstat(fd, &st) == 0 && (size = (uint64_t)st.st_size) >= 256 << 20);
 	seconds = atof(argv[2]);
+	bool all = strcmp(argv[2], "whole") == 0;
 	s = lanefs_connect(fd);
-	WANT(s && lanefs_open(s, fd, &file) == 0 && lanefs_map(s, fd, 0, 64 << 20, LANEFS_PRIVATE | LANEFS_EMPTY, &memory) == 0);
+	WANT(s && lanefs_open(s, fd, &file) == 0 && lanefs_map(s, fd, 0, all ? size : 64 << 20, LANEFS_PRIVATE | LANEFS_EMPTY, &memory) == 0);
 	if (!memory.data) {
 		WANT(lanefs_gpu_map(s, &memory, &device) == 0);
 		void *lib = dlopen("libcuda.so.1", RTLD_NOW);
-		WANT(lib && (*(void **)&copy_back = dlsym(lib, "cuMemcpyDtoH_v2")));
+		WANT(lib && (*(void **)&copy_back = dlsym(lib, "cuMemcpyDtoH_v2")) && (*(void **)&copy_there = dlsym(lib, "cuMemcpyHtoD_v2")));
+		WANT((*(void **)&pinned = dlsym(lib, "cuMemHostAlloc")));
 		int (*retain)(void **, int), (*set)(void *);
 		void *context;
 		WANT((*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain")) && (*(void **)&set = dlsym(lib, "cuCtxSetCurrent")));
 		WANT(retain(&context, 0) == 0 && set(context) == 0);
+	}
+	if (all) {
+		whole();
+		lanefs_close(s);
+		return 0;
 	}
 	int writes = argc > 3 && strcmp(argv[3], "-write") == 0;
 	/* The first reading has the controller in software pin the image's pages. */
