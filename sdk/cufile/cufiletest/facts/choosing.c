@@ -31,6 +31,8 @@ static unsigned interrupted_often(enum way w, unsigned k, unsigned of) { (void)o
 static unsigned unlucky(enum way w, unsigned k, unsigned of) { (void)k; return w == BY_CACHE && of < 3 ? 5 * MS : w == BY_LANES ? 90 * US : 10 * US; }
 static unsigned mapped(enum way w, unsigned k, unsigned of) { (void)k; return w == BY_CACHE ? 10 * US : of < 20 ? 90 * US : 7 * US; }
 static unsigned cold(enum way w, unsigned k, unsigned of) { (void)of; return w == BY_LANES ? 40 * US : k < 2000 ? 10 * US : 300 * US; }
+/* Eight threads wait for the lock of a way as often as not. */
+static unsigned waits(enum way w, unsigned k, unsigned of) { (void)of; return w == BY_LANES ? 17500 : (k * 2654435761u >> 16 & 1) ? 9 * US : 31 * US; }
 
 static const struct story stories[] = {
 	{"steady", steady, BY_LANES, 8 * US + 300},
@@ -40,6 +42,7 @@ static const struct story stories[] = {
 	{"interrupted, nearly as quick", interrupted_often, BY_LANES, 8 * US + 100 * US / 97 + 300},
 	{"unlucky at first", unlucky, BY_CACHE, 10 * US + 1 * US},
 	{"mapped after a while", mapped, BY_LANES, 10 * US},
+	{"one waits for a lock", waits, BY_LANES, 17500 + 1000},
 	{"no longer in the page cache", cold, BY_LANES, 40 * US + 4 * US},
 };
 
