@@ -20,7 +20,7 @@ from lanefs import kv
 from lanefs import torch as lt
 
 GIB = 1 << 30
-WARM = 16  # loads: the image's pages are pinned, and made huge, during the first ones
+WARM = 24  # loads: the image's pages are pinned, and made huge, during the first ones
 
 
 def say(what, *values):
@@ -313,7 +313,7 @@ def rank(path, meet, number, ranks):
         dist.barrier()
         got, once = timed(lambda: lt.load_file(path, device=f"cuda:{number}", group=dist.group.WORLD), 1)
         took.append(once)
-    slow, (took, half) = took[0], (min(took), sorted(took[WARM // 2:])[WARM // 4])
+    loads, slow, (took, half) = took, took[0], (min(took), sorted(took[WARM // 2:])[WARM // 4])
     alone, single = timed(lambda: lt.load_file(path, device=f"cuda:{number}"), 3)
     prove(same(got, alone), f"rank {number}: load_file with the group is bit-exact")
     size = os.path.getsize(path)
@@ -329,7 +329,8 @@ def rank(path, meet, number, ranks):
     dist.barrier()
     _, gather = timed(lambda: dist.all_gather_into_tensor(chunk, mine), 10)
     say(f"rank {number}: with the group: best, median of the later half, first; alone", ", ".join(f"{size / t / 1e9:.2f}" for t in (took, half, slow, single)), "GB/s")
-    say(f"rank {number}: a plain copy, by all ranks at once", f"{GIB / copy / 1e9:.2f} GB/s, {GIB / together / 1e9:.2f} GB/s: with the group {size / took / (GIB / copy):.2f} times a plain copy")
+    say(f"rank {number}: all loads by the group", " ".join(f"{size / t / 1e9:.0f}" for t in loads), "GB/s")
+    say(f"rank {number}: a plain copy, by all ranks at once", f"{GIB / copy / 1e9:.2f} GB/s, {GIB / together / 1e9:.2f} GB/s: with the group {size / took / (GIB / copy):.2f} times a plain copy, by the median {size / half / (GIB / copy):.2f}")
     say(f"rank {number}: NCCL alone", f"{chunk.numel() / gather / 1e9:.2f} GB/s, {gather * size / chunk.numel() / took * 100:.0f} % of the time of a load")
     dist.destroy_process_group()
 

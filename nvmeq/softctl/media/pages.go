@@ -46,6 +46,7 @@ type Chunk struct {
 	pinned []part       // protected by mu: none while it is not pinned. In order
 	read   atomic.Int64 // bytes that were not in a part, since it was last let go of, or was to be pinned
 	used   atomic.Int64 // when, in seconds
+	asked  atomic.Bool  // a goroutine is to pin it: reads that still go another way meanwhile ask for none
 }
 
 // part is a part of a chunk, without holes, that is pinned.
@@ -134,8 +135,9 @@ func (c *Chunk) ask(p *pages, i, n int64) {
 	case p.refuse.Load():
 	case read+n <= chunkSize:
 		c.read.Add(n)
-	case c.read.CompareAndSwap(read, 0):
+	case c.read.CompareAndSwap(read, 0) && c.asked.CompareAndSwap(false, true):
 		p.pinners.Go(func() {
+			defer c.asked.Store(false)
 			p.turns <- struct{}{}
 			defer func() { <-p.turns }()
 			c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,12 +20,16 @@ import (
 
 // pins is a Pinner that says which chunks it has.
 type pins struct {
-	err error // of Pin
-	mu  sync.Mutex
-	all map[*byte]bool // protected by mu
+	err  error         // of Pin
+	held chan struct{} // Pin waits until it is closed, if there is one
+	mu   sync.Mutex
+	all  map[*byte]bool // protected by mu
 }
 
 func (p *pins) Pin(b []byte) error {
+	if p.held != nil {
+		<-p.held
+	}
 	if p.err != nil {
 		return p.err
 	}
@@ -104,6 +109,29 @@ func buffers(all ...[]byte) *Buffers {
 		b.Add(p)
 	}
 	return &b
+}
+
+// While a chunk is being pinned, or waits for its turn, nobody else asks for it, however much is read.
+func TestPinOnce(t *testing.T) {
+	p := &pins{all: map[*byte]bool{}, held: make(chan struct{})}
+	r := newReader(t, p)
+	defer r.m.Close()
+	before := runtime.NumGoroutine()
+	for range 20 {
+		for off := int64(0); off < 2*chunkSize; off += ReadStep {
+			r.m.Missed(off, ReadStep)
+		}
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+2)
+	close(p.held)
+	r.pass()
+	require.Equal(t, 2, p.count())
+	clear(r.want[:4096])
+	require.NoError(t, r.m.Zero(0, 4096, false, 0)) // the chunk is let go of, and asked for anew
+	require.Equal(t, 1, p.count())
+	r.pass()
+	r.pass()
+	require.Equal(t, 2, p.count())
 }
 
 // What is read a second time comes from the image's own pages, and is what is in the image whatever happens to it.
