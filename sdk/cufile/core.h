@@ -115,6 +115,8 @@ HIDDEN void buffer_next(const void *base); /* registers it with the next library
 
 /* Finds out how n bytes at p are reached, and that they can be written to (or read). 0, or a negative CUfileOpError. */
 HIDDEN int memory_at(const void *p, size_t n, int write, struct target *t);
+/* Whether the thread used p's allocation last and a copy to there may be tried, TO_KNOWN, which the driver refuses if p is nothing of a GPU's by now. */
+HIDDEN int memory_known(const void *p, size_t n, struct target *t);
 
 /* Until memory_asked(0) what the thread has found out about an allocation is not asked again: of moves that go together. */
 HIDDEN void memory_asked(int once);
@@ -125,7 +127,7 @@ HIDDEN void stream_free(struct gpu *g, void *stream);
 HIDDEN int stream_wait(struct gpu *g, void *stream);
 
 /* A copy on a stream. copy_end waits for it; meanwhile, which is some µs, the CPU can do something else. */
-enum copy_kind { COPY_ANY, TO_DEVICE, FROM_DEVICE, IN_DEVICE }; /* the other memory is the CPU's, pinned */
+enum copy_kind { COPY_ANY, TO_DEVICE, TO_KNOWN /* never as rows */, FROM_DEVICE, IN_DEVICE }; /* the other memory is the CPU's, pinned */
 struct copying { struct gpu *gpu; void *stream; int was; uint64_t begun; /* ns, of a small plain copy; else 0 */ };
 HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
 HIDDEN int copy_end(const struct copying *c);
@@ -145,6 +147,7 @@ struct move {
 	size_t n;
 	off_t offset;
 	struct target target;
+	int known;            /* the target is what the thread used last, and the driver was not asked: for TO_KNOWN only */
 	enum road road;       /* set by who moved it */
 };
 

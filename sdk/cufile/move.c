@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <unistd.h>
 
-static int check(struct move *m)
+/* may: the driver need not be asked about memory that the thread knows. */
+static int check(struct move *m, int may)
 {
 	struct buffer b;
 	int access = m->file->flags & O_ACCMODE;
@@ -28,7 +29,8 @@ static int check(struct move *m)
 	int registered = buffer_find(m->base, &b);
 	if (registered && ((size_t)m->at > b.length || m->n > b.length - (size_t)m->at))
 		return -CU_FILE_INVALID_MAPPING_RANGE;
-	int rc = memory_at(m->memory, m->n, m->read, &m->target);
+	m->known = may && m->read && m->file->mount && memory_known(m->memory, m->n, &m->target);
+	int rc = m->known ? 0 : memory_at(m->memory, m->n, m->read, &m->target);
 	if (rc == 0 && registered && b.gpu && !m->target.gpu)
 		return -CU_FILE_CUDA_POINTER_INVALID; /* freed while it was registered */
 	return rc;
@@ -58,6 +60,9 @@ int move_sync(const struct move *m) { return m->read || !(m->file->flags & (O_DS
 
 static ssize_t by_lanes(struct move *m)
 {
+	int rc = m->known ? check(m, 0) : 0;
+	if (rc)
+		return rc;
 	m->road = ROAD_STAGE;
 	ssize_t n = m->read ? map_move(m) : ELSEWHERE; /* first, for it needs no system call but one */
 	if (n != ELSEWHERE)
@@ -96,17 +101,21 @@ static ssize_t lanes(struct move *m)
 
 int move_check(struct move *m, off_t *end)
 {
-	int rc = check(m);
+	int rc = check(m, 0);
 	return rc == 0 && m->read ? clip(m, end) : rc;
 }
+
+static ssize_t by_road(struct move *m) { return m->file->mount ? lanes(m) : m->file->next ? next_move(m) : plain_move(m); }
 
 ssize_t move_bytes(struct move *m)
 {
 	m->road = m->file->mount ? ROAD_STAGE : m->file->next ? ROAD_NEXT : ROAD_PLAIN;
 	uint64_t start = now_us();
-	ssize_t n = check(m);
+	ssize_t n = check(m, 1);
 	if (n == 0)
-		n = m->file->mount ? lanes(m) : m->file->next ? next_move(m) : plain_move(m);
+		n = by_road(m);
+	if (n == -CU_FILE_CUDA_DRIVER_ERROR && m->known && (n = check(m, 0)) == 0) /* the memory is not what it was */
+		n = by_road(m);
 	int saved = errno;
 	if (n > 0)
 		count_bytes(m->road, m->read, (size_t)n);

@@ -133,7 +133,7 @@ static int gone(const struct move *m) { return m->road == ROAD_CACHE && mount_go
 static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t n)
 {
 	struct copying c;
-	if (copy_begin(&c, b->gpu, b->stream, m->target.device ? TO_DEVICE : COPY_ANY, to, b->data, n))
+	if (copy_begin(&c, b->gpu, b->stream, m->known ? TO_KNOWN : m->target.device ? TO_DEVICE : COPY_ANY, to, b->data, n))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int lost = gone(m);
 	if (copy_end(&c))
