@@ -2,7 +2,8 @@
  * Small reads of LaneFS's files. Through the kernel's page cache (pread, and a copy where the memory is a GPU's) one costs a microsecond when
  * the pages are there, and more than the lanes when they are not; what a copy within a GPU, a ring or a FUSE request costs differs from machine to
  * machine. So each file notes how long both ways have taken, by size and kind of memory, and takes the one that was quicker. A call now and then
- * tries the other: so seldom that it costs a COSTS-th part more. A thread that waits for a CPU, or a way that is set up when it is used for the first
+ * tries the other: so seldom that it costs a COSTS-th part more. If both are about as quick, many calls in a row try it: what it takes when all threads go
+ * that way one call does not show, which waits for the others' locks. A thread that waits for a CPU, or a way that is set up when it is used for the first
  * time, takes a thousand times as long as a read: such samples must not count for long. LANEFS_CUFILE_SMALL=cache or lanes leaves no choice.
  */
 #define _GNU_SOURCE
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { AGAIN = 32, SELDOM = 8192, COSTS = 64, LEARN = 16, FEW = 8 * WAYS };
+enum { AGAIN = 32, SELDOM = 8192, COSTS = 64, TOGETHER = 64, LEARN = 16, FEW = 8 * WAYS };
 
 static int forced = -1;
 
@@ -55,9 +56,17 @@ void choose(const struct move *m, size_t many, struct chosen *c)
 	c->of = choice_of(m, many);
 	uint32_t n = __atomic_fetch_add(&c->of->calls, 1, __ATOMIC_RELAXED);
 	uint32_t lanes = __atomic_load_n(&c->of->ns[BY_LANES], __ATOMIC_RELAXED), cache = __atomic_load_n(&c->of->ns[BY_CACHE], __ATOMIC_RELAXED);
+	uint32_t mine = cache <= lanes ? cache : lanes, other = cache <= lanes ? lanes : cache, together = other - mine < mine / 2 ? TOGETHER : 1;
+	uint32_t at = n % (again(mine, other) * together);
 	c->way = cache <= lanes ? BY_CACHE : BY_LANES;
-	if (n < FEW || n % (cache <= lanes ? again(cache, lanes) : again(lanes, cache)) == 0) /* at first by turns */
-		c->way = n < FEW ? (enum way)(n % WAYS) : (enum way)(WAYS - 1 - c->way);
+	if (n < FEW) { /* by turns */
+		c->way = (enum way)(n % WAYS);
+	} else if (at == 0) {
+		c->way = (enum way)(WAYS - 1 - c->way);
+		__atomic_store_n(&c->of->tried, c->way, __ATOMIC_RELAXED);
+	} else if (at < together) { /* even if that is the quicker one by now */
+		c->way = __atomic_load_n(&c->of->tried, __ATOMIC_RELAXED);
+	}
 	c->start = (uint32_t)now_ns();
 }
 

@@ -76,7 +76,7 @@ struct window;
 /* How a small read of a file of LaneFS's goes. */
 enum way { BY_LANES, BY_CACHE, WAYS };
 
-struct choice { uint32_t calls, ns[WAYS]; }; /* about what a way takes for a read; atomic */
+struct choice { uint32_t calls, ns[WAYS] /* about what a way takes for a read */; enum way tried; }; /* atomic */
 
 struct file {
 	struct object object;
