@@ -139,15 +139,26 @@ func (e *Engine) Stuck() error {
 	return nil
 }
 
-// take gives a stream that is not in use, give takes it back. A stuck one stays out.
-func (e *Engine) take() (*stream, error) {
+// tryTake gives a stream that is not in use, nil if there is none. give takes it back; a stuck one stays out.
+func (e *Engine) tryTake() *stream {
 	if e.isStuck() {
-		return nil, ErrStuck
+		return nil
 	}
 	select { // of one channel, which takes half a microsecond less than of two
 	case c := <-e.idle:
-		return c, nil
+		return c
 	default:
+		return nil
+	}
+}
+
+// take is tryTake, and waits for one.
+func (e *Engine) take() (*stream, error) {
+	if c := e.tryTake(); c != nil {
+		return c, nil
+	}
+	if e.isStuck() {
+		return nil, ErrStuck
 	}
 	select {
 	case c := <-e.idle:

@@ -34,6 +34,7 @@ type Engine struct {
 	large, small, single counter // Counters
 	launches             atomic.Uint64
 	traffic              traffic
+	turns                turns
 }
 
 type stream struct {

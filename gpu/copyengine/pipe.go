@@ -8,12 +8,19 @@ import (
 )
 
 // Pipe implements Piper: a stream, until it is closed. It waits for one that is not in use.
-func (e *Engine) Pipe() (Pipe, error) {
-	c, err := e.take()
-	if err != nil {
-		return nil, err
+func (e *Engine) Pipe() (Pipe, error) { return e.pipe(func() {}) }
+
+// pipe is Pipe. wait is called before it waits, for a stream or a turn.
+func (e *Engine) pipe(wait func()) (Pipe, error) {
+	c := e.tryTake()
+	if c == nil {
+		wait()
+		var err error
+		if c, err = e.take(); err != nil {
+			return nil, err
+		}
 	}
-	return &pipe{e: e, c: c, small: c.small[:0]}, nil
+	return &pipe{e: e, c: c, small: c.small[:0], wait: wait}, nil
 }
 
 // pipe begins large copies at once. Small ones it collects: Wait launches one kernel for them, or begins a copy for each.
@@ -21,7 +28,9 @@ type pipe struct {
 	e     *Engine
 	c     *stream
 	small []kernels.GatherPiece
-	err   error // of a copy that could not begin, until Wait
+	turn  int64  // bytes of its turn, 0: it has none
+	wait  func() // called before it waits for its turn
+	err   error  // of a copy that could not begin, until Wait
 }
 
 func (p *pipe) Write(m gpu.Memory, off int64, src []byte) error { return p.copy(src, m, off, true) }
@@ -41,6 +50,13 @@ func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 		dst, src = src, dst
 	}
 	if len(b) >= gatherLarge || p.e.gather == nil {
+		if n := int64(len(b)); p.turn > 0 {
+			p.e.turns.more(n)
+			p.turn += n
+		} else if n >= gatherLarge {
+			p.e.turns.begin(n, p.wait)
+			p.turn = n
+		}
 		p.e.large.add(1, len(b))
 		return p.e.copy(p.c, dst, src, int64(len(b)))
 	}
@@ -96,6 +112,10 @@ func (p *pipe) Wait() error {
 		err = p.err
 	}
 	p.err = nil
+	if p.turn > 0 {
+		p.e.turns.end(p.turn)
+		p.turn = 0
+	}
 	return err
 }
 

@@ -64,8 +64,9 @@ func (s *Several) Stuck() error {
 func (s *Several) Pipe() (Pipe, error) { return &pipes{s: s, of: map[*Engine]Pipe{}}, nil }
 
 type pipes struct {
-	s  *Several
-	of map[*Engine]Pipe
+	s   *Several
+	of  map[*Engine]Pipe
+	err error // of pipes that were closed before, until Wait
 }
 
 func (p *pipes) pipe(m gpu.Memory) (Pipe, error) {
@@ -73,11 +74,21 @@ func (p *pipes) pipe(m gpu.Memory) (Pipe, error) {
 	if q := p.of[e]; q != nil {
 		return q, nil
 	}
-	q, err := e.Pipe()
+	q, err := e.pipe(func() { p.closeBut(e) }) // others may wait with what this one waits for, for what the rest have
 	if err == nil {
 		p.of[e] = q
 	}
 	return q, err
+}
+
+// closeBut waits for the copies of all engines but one, and gives their streams back.
+func (p *pipes) closeBut(but *Engine) {
+	for e, q := range p.of {
+		if e != but {
+			p.err = errors.Join(p.err, q.Close())
+			delete(p.of, e)
+		}
+	}
 }
 
 func (p *pipes) Write(m gpu.Memory, off int64, src []byte) error {
@@ -97,18 +108,17 @@ func (p *pipes) Read(dst []byte, m gpu.Memory, off int64) error {
 }
 
 func (p *pipes) Wait() error {
-	var errs []error
+	errs := []error{p.err}
 	for _, q := range p.of {
 		errs = append(errs, q.Wait())
 	}
+	p.err = nil
 	return errors.Join(errs...)
 }
 
 func (p *pipes) Close() error {
-	var errs []error
-	for e, q := range p.of {
-		errs = append(errs, q.Close())
-		delete(p.of, e)
-	}
-	return errors.Join(errs...)
+	p.closeBut(nil)
+	err := p.err
+	p.err = nil
+	return err
 }
