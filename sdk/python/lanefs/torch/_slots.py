@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import torch
 
@@ -15,43 +16,57 @@ _LEAST = 16       # parts that are worth the memory: to register it takes 5 ms
 
 
 class _Kept:
-    """The memory that was used last, for a moment: a model has many files."""
+    """The memory that was used last, for a moment: a model has many files. A thread that lives as long as that gives it back: to start one for each file takes
+    half a millisecond."""
 
     def __init__(self):
-        self._lock, self._entry = threading.Lock(), None
+        self._new()
         os.register_at_fork(after_in_child=self._forked)
+
+    def _new(self):
+        self._lock, self._entry, self._until, self._thread = threading.Lock(), None, 0.0, None
 
     def _forked(self):
         self._parents = self._entry  # never given back here: it is the parent's
-        self._lock, self._entry = threading.Lock(), None
+        self._new()
 
     def take(self, *key):
         """A buffer and its bytes as a tensor, which were given with that key. None: there is none."""
         with self._lock:
             if self._entry is None or self._entry[0] != key:
                 return None
-            (_, *found, timer), self._entry = self._entry, None
-        timer.cancel()
+            (_, *found), self._entry = self._entry, None
         return found
 
     def give(self, key, buffer, memory):
         """Keeps a buffer that nothing uses. The key is its session, size and device."""
-        timer = threading.Timer(KEEP, self.drop)
-        timer.daemon = True
-        self._change((key, buffer, memory, timer))
-        timer.start()
+        with self._lock:
+            old, self._entry, self._until = self._entry, (key, buffer, memory), time.monotonic() + KEEP
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._wait, name="lanefs-kept", daemon=True)
+                self._thread.start()
+        self._close(old)
 
     def drop(self):
-        """Gives the memory back, if no load has taken it. A timer that came too late drops what was given since: that is a load's 5 ms, once."""
-        self._change(None)
-
-    def _change(self, entry):
+        """Gives the memory back, if no load has taken it."""
         with self._lock:
-            entry, self._entry = self._entry, entry
+            old, self._entry = self._entry, None
+        self._close(old)
+
+    def _wait(self):
+        while True:
+            with self._lock:
+                left = self._until - time.monotonic() if self._entry is not None else 0
+                if left <= 0:
+                    old, self._entry, self._thread = self._entry, None, None
+                    break
+            time.sleep(left)
+        self._close(old)
+
+    @staticmethod
+    def _close(entry):
         if entry is not None:
-            _, buffer, _, timer = entry
-            timer.cancel()
-            buffer.close()
+            entry[1].close()
 
 
 kept = _Kept()
