@@ -59,7 +59,7 @@ var copyTimeout = 30 * time.Second
 
 // New makes an engine of rt. The caller closes it, before the runtime.
 func New(rt gpu.Runtime) (*Engine, error) {
-	e := &Engine{rt: rt, idle: make(chan *stream, streams), stuck: make(chan struct{})}
+	e := &Engine{rt: rt, idle: make(chan *stream, streams), turns: make(turns, turnsAtOnce), stuck: make(chan struct{})}
 	if !rt.Facts().CallerDriven { // there the CPU copies, and needs no kernel for it
 		e.gather, e.noGather = newGatherer(rt, &e.traffic)
 	}

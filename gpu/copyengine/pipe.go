@@ -28,8 +28,8 @@ type pipe struct {
 	e     *Engine
 	c     *stream
 	small []kernels.GatherPiece
-	turn  int64  // bytes of its turn, 0: it has none
-	wait  func() // called before it waits for its turn
+	turn  bool   // it has its turn
+	wait  func() // called before it waits for that
 	err   error  // of a copy that could not begin, until Wait
 }
 
@@ -50,12 +50,9 @@ func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 		dst, src = src, dst
 	}
 	if len(b) >= gatherLarge || p.e.gather == nil {
-		if n := int64(len(b)); p.turn > 0 {
-			p.e.turns.more(n)
-			p.turn += n
-		} else if n >= gatherLarge {
-			p.e.turns.begin(n, p.wait)
-			p.turn = n
+		if !p.turn && len(b) >= gatherLarge {
+			p.e.turns.begin(p.wait)
+			p.turn = true
 		}
 		p.e.large.add(1, len(b))
 		return p.e.copy(p.c, dst, src, int64(len(b)))
@@ -112,9 +109,9 @@ func (p *pipe) Wait() error {
 		err = p.err
 	}
 	p.err = nil
-	if p.turn > 0 {
-		p.e.turns.end(p.turn)
-		p.turn = 0
+	if p.turn {
+		p.e.turns.end()
+		p.turn = false
 	}
 	return err
 }

@@ -68,7 +68,6 @@ func TestSeveralAtOnce(t *testing.T) {
 	all.Wait()
 	for _, e := range s.of {
 		require.Len(t, e.idle, streams)
-		require.Zero(t, e.turns.batches)
-		require.Zero(t, e.turns.bytes)
+		require.Empty(t, e.turns)
 	}
 }
