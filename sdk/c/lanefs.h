@@ -244,8 +244,8 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
  * its length at the end of the file, the rest of the memory is zero then; or a negative errno. Without results a piece's error is the call's.
  *
  * stream is a CUstream or hipStream_t, NULL the default stream. The memory is written to in the stream's order: after what is on the stream
- * now, and before what is put there after the call. The call waits for the file, not for the stream. Memory that no GPU knows is
- * written to when the call returns. Pieces must not overlap in memory.
+ * now, and before what is put there after the call. The call waits for the file, not for the stream. Memory of the CPU's that is given without
+ * a stream, pinned or not, is written to when the call returns. Pieces must not overlap in memory.
  *
  * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, or memory that no GPU knows is given with a
  * stream; EFAULT, a piece ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has

@@ -315,8 +315,11 @@ static int64_t carry_out(struct batch b, void *stream)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 	if (o->dead || (!b.now && lanefs_batch_target(&b, stream)))
 		lanefs_batch_give_up(&b);
-	else if (b.cached || !lanefs_direct(&b))
-		run(&b);
+	else {
+		b.now |= b.target.host && !stream; /* whoever named no stream waits for none, and then looks */
+		if (b.cached || !lanefs_direct(&b))
+			run(&b);
+	}
 	pthread_mutex_unlock(&o->lock);
 	int64_t sum = 0;
 	for (size_t i = 0; i < n && !b.failed.code; i++) {

@@ -105,6 +105,7 @@ again:
 			continue;
 		t->kernels = type != HOST;
 		t->device = type == DEVICE;
+		t->host = type == HOST;
 		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
 		return t->gpu ? 0 : -1;
 	}
@@ -150,6 +151,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 				return lanefs_fail(EINVAL, "the pieces are in memory of several devices: make a batch for each");
 			t->kernels &= at.kernels;
 			t->device &= at.device;
+			t->host |= at.host;
 			b->one = 0;
 		}
 		if (at.whole && q->length > at.size - (p - at.start))

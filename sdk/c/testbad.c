@@ -21,7 +21,7 @@
 
 enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
 
-static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
+static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
 static void *context[2];
 
 static void load(void)
@@ -34,6 +34,8 @@ static void load(void)
 	*(void **)&current = dlsym(lib, "cuCtxSetCurrent");
 	*(void **)&mem_alloc = dlsym(lib, "cuMemAlloc_v2");
 	*(void **)&mem_free = dlsym(lib, "cuMemFree_v2");
+	*(void **)&pin = dlsym(lib, "cuMemHostRegister_v2");
+	*(void **)&unpin = dlsym(lib, "cuMemHostUnregister");
 	*(void **)&create = dlsym(lib, "cuStreamCreate");
 	*(void **)&destroy = dlsym(lib, "cuStreamDestroy_v2");
 	*(void **)&sync_stream = dlsym(lib, "cuStreamSynchronize");
@@ -140,6 +142,37 @@ static void streams(lanefs_stage *st, uint32_t f)
 	free(want);
 }
 
+/* Pinned memory is the CPU's: given without a stream it has the bytes when the call returns, by one copy, by many, and by more parts than the stage has. The
+ * stand-in's streams do nothing before somebody waits for them. */
+static void pinned(lanefs *s, uint32_t f, uint64_t size)
+{
+	lanefs_stage *small = lanefs_stage_new(s, 1 << 20);
+	struct lanefs_piece p[PIECES];
+	char *m = aligned_alloc(4096, 4 * BIG), *device = memory(0, BIG);
+	void *own;
+	WANT(small && m && size > 2 * BIG && current(context[0]) == 0 && pin(m, 4 * BIG, 0) == 0 && create(&own, NON_BLOCKING) == 0);
+	for (int i = 0; i < PIECES; i++)
+		p[i] = (struct lanefs_piece){(uint64_t)i * 2000, (uint64_t)i * 3000, 1000 + (uint64_t)i};
+	for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
+		int64_t sum = 0;
+		memset(m, 'x', BIG);
+		for (size_t i = 0; i < n; i++)
+			sum += (int64_t)p[i].length;
+		WANT(lanefs_read_batch(small, f, m, p, n, NULL, NULL) == sum);
+		for (size_t i = 0; i < n; i++)
+			WANT(right(m + p[i].memory_offset, p[i].file_offset, p[i].length) && m[p[i].memory_offset + p[i].length] == 'x');
+	}
+	memset(m, 'x', 4 * BIG);
+	WANT(lanefs_read_into(small, f, m + 1, 3, 2 * BIG, NULL) == 2 * BIG && right(m + 1, 3, 2 * BIG) && m[2 * BIG + 1] == 'x');
+	/* On a stream that is named it is in that stream's order, and a GPU's memory always is. */
+	memset(m, 'x', BIG);
+	WANT(lanefs_read_into(small, f, m, 7, 1000, own) == 1000 && all(m, 'x', 1000) && sync_stream(own) == 0 && right(m, 7, 1000));
+	WANT(lanefs_read_into(small, f, device, 9, 1000, NULL) == 1000 && all(device, 'x', 1000) && sync_stream(NULL) == 0 && right(device, 9, 1000));
+	lanefs_stage_free(small);
+	WANT(unpin(m) == 0 && mem_free(device) == 0 && destroy(own) == 0);
+	free(m);
+}
+
 /* Kernels that wait for other programs': some pieces go by copies then, many do not, and a kernel is tried again. */
 static void late(lanefs_stage *st, uint32_t f)
 {
@@ -235,6 +268,7 @@ int main(int argc, char **argv)
 	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;
 	WANT(stage && lanefs_open(s, fd, &f) == 0);
 	devices(stage, f);
+	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
 	late(stage, f);
 	handles(s, stage, fd, (uint64_t)st.st_size);
