@@ -281,9 +281,9 @@ class File:
         ----------
         memory : Buffer, Mapping, tensor, array, bytearray or int
             Where to: a private Mapping; what has a buffer that may be written to; an address, which needs a length. A GPU's memory is written to in the order
-            of the stream: after what is on it now, and before what comes later.
+            of the stream: after what is on it now, and before what comes later. The CPU's, pinned too, is written to when this returns, if no stream is given.
         offset, start, length : int
-            Bytes: where in the file; where in the memory; how many, to the memory's end if None.
+            Bytes: where in the file; where in the memory; how many, to the memory's or the tensor's end if None. A range may lie beyond a tensor that is a view.
         stream : optional
             An integer, or PyTorch's or CuPy's; by default PyTorch's current one.
 
@@ -295,7 +295,7 @@ class File:
         Raises
         ------
         ValueError
-            The range is not within the memory, which may be read-only; an address without a length; the file is closed.
+            The range is not within the memory, which may be read-only; an address, or a tensor with gaps, without a length; the file is closed.
         TypeError
             What is no memory.
         NotLaneFS
@@ -328,7 +328,7 @@ class File:
         Raises
         ------
         ValueError
-            The range is not within the memory; an address without a length; the file is closed.
+            The range is not within the memory; an address, or a tensor with gaps, without a length; the file is closed.
         TypeError
             What is no memory.
         NotLaneFS
@@ -394,8 +394,9 @@ class File:
         """
         return self._batch(False, memory, file_offsets, offsets, lengths, stream)
 
-    async def read_batch_async(self, *args, **kwargs):
-        """`read_batch` in a thread, so that an event loop goes on.
+    def read_batch_async(self, *args, **kwargs):
+        """`read_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it waits for its end all
+        the same: after that the memory is one's own again.
 
         Parameters
         ----------
@@ -404,7 +405,7 @@ class File:
 
         Returns
         -------
-        array.array of int64, shape (n,)
+        awaitable of array.array of int64, shape (n,)
             As with `read_batch`.
 
         Raises
@@ -412,11 +413,11 @@ class File:
         ValueError, TypeError, OSError
             As `read_batch`.
         """
-        import asyncio  # late: it is large
-        return await asyncio.to_thread(self.read_batch, *args, **kwargs)
+        return self._batch_async(True, *args, **kwargs)
 
-    async def write_batch_async(self, *args, **kwargs):
-        """`write_batch` in a thread, so that an event loop goes on.
+    def write_batch_async(self, *args, **kwargs):
+        """`write_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it waits for its end all
+        the same: after that the memory is one's own again.
 
         Parameters
         ----------
@@ -425,7 +426,7 @@ class File:
 
         Returns
         -------
-        array.array of int64, shape (n,)
+        awaitable of array.array of int64, shape (n,)
             As with `write_batch`.
 
         Raises
@@ -433,16 +434,13 @@ class File:
         ValueError, TypeError, OSError
             As `write_batch`.
         """
-        import asyncio
-        return await asyncio.to_thread(self.write_batch, *args, **kwargs)
+        return self._batch_async(False, *args, **kwargs)
 
     def _one(self, read, memory, offset, start, length, stream):
         self._opened()
         address, size, on = _stage.target(memory, stream, read)
         if length is None:
-            if size is None:
-                raise ValueError("an address needs a length")
-            length = size - start
+            length = _stage.rest(memory, start, size)
         if self.session is None or not _stage.within(offset, start, length, size):
             n, = self._batch(read, memory, [offset], [start], [length], stream)  # it says what is wrong
         else:  # without its arrays, which cost more than a small read does
@@ -460,6 +458,13 @@ class File:
             return _plain_batch(self.fd, read, address, pieces)
         stage, handle = self._on_stage()
         return stage.batch(read, handle, address, pieces, stream)
+
+    def _batch_async(self, read, memory, file_offsets, offsets, lengths, stream=None):
+        self._opened()
+        on = _stage.target(memory, stream, read)[2]  # PyTorch's current stream is this thread's
+        if self.session is not None:
+            self._on_stage()  # so is the GPU that is current
+        return _in_thread(self._batch, read, memory, file_offsets, offsets, lengths, on)
 
     def _on_stage(self):
         """The stage, and the file's handle there."""
@@ -545,6 +550,21 @@ _FAR = 1 << 61  # beyond the end of any file
 def _check(offset, length):
     if not 0 <= offset < _FAR or not 0 < length < _FAR:
         raise ValueError(f"a range of {length} bytes at {offset}")
+
+
+async def _in_thread(call, *args):
+    import asyncio  # late: it is large
+    done = asyncio.get_running_loop().run_in_executor(None, call, *args)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        while not done.done():
+            try:
+                await asyncio.wait([done])
+            except asyncio.CancelledError:
+                pass  # once is enough
+        done.exception()  # nobody is told
+        raise
 
 
 def _plain_batch(fd, read, address, pieces):

@@ -160,16 +160,31 @@ def _current(tensor):
     return int(raw(device.index) if raw and device.index is not None else torch.cuda.current_stream(device).cuda_stream)
 
 
+def rest(memory, start, size):
+    """How many bytes memory has from start on, where target says size: of a tensor its own, not those behind it in what it is a view of."""
+    if size is None:
+        raise ValueError("an address needs a length")
+    if hasattr(memory, "data_ptr"):
+        n = memory.numel()
+        if n and 1 + sum((k - 1) * s for k, s in zip(memory.shape, memory.stride())) != n:
+            raise ValueError("a tensor with gaps: give a length, or pieces")
+        size = n * memory.element_size()
+    return size - start
+
+
 def target(memory, stream, write):
     """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer. write: whether the
     memory is to be written to."""
     if isinstance(memory, int):
         return memory, None, _stream(stream)
-    if hasattr(memory, "data_ptr"):  # PyTorch's tensors
-        size = memory.untyped_storage().nbytes() - memory.storage_offset() * memory.element_size()
+    if hasattr(memory, "data_ptr"):  # PyTorch's tensors. Pieces may lie beyond a view, in what it is a view of
+        storage = getattr(memory, "untyped_storage", None) or memory.storage  # before PyTorch 2
+        address, size = memory.data_ptr(), storage().nbytes() - memory.storage_offset() * memory.element_size()
+        if not address and memory.numel():
+            raise ValueError("the tensor has no memory")
         if stream is None:
-            return memory.data_ptr(), size, _current(memory) if memory.is_cuda else 0
-        return memory.data_ptr(), size, _stream(stream)
+            return address, size, _current(memory) if memory.is_cuda else 0
+        return address, size, _stream(stream)
     if hasattr(memory, "__cuda_array_interface__"):
         a = memory.__cuda_array_interface__
         if a.get("strides") is not None:

@@ -193,10 +193,7 @@ class Slab:
             As `put_batch`.
         """
         if length is None:
-            size = _stage.target(memory, stream, False)[1]
-            if size is None:
-                raise ValueError("an address needs a length")
-            length = size - start
+            length = _stage.rest(memory, start, _stage.target(memory, stream, False)[1])
         self.put_batch([key], memory, [start], [length], stream)
 
     def put_batch(self, keys, memory, offsets, lengths, stream=None):

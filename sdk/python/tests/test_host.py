@@ -4,13 +4,16 @@ import asyncio
 import ctypes
 import errno
 import json
+import math
 import os
 import struct
 import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
+import unittest.mock
 import warnings
 
 import lanefs
@@ -460,9 +463,17 @@ class Tensor:
     """What this package uses of PyTorch's, over the CPU's memory."""
 
     is_cuda = False
+    device = types.SimpleNamespace(index=0)
 
-    def __init__(self, memory, at):
+    def __init__(self, memory, at, shape=None, stride=(1,)):
         self._memory, self._at = memory, at
+        self.shape, self._stride = shape or ((len(memory) - at) // 4,), stride
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def stride(self):
+        return self._stride
 
     def data_ptr(self):
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + self._at
@@ -497,14 +508,57 @@ class Any(unittest.TestCase):
         self.assertEqual(self.file.read_into(b, offset=5, start=100, length=1000), 1000)
         self.assertEqual(b[100:1100], self.data[5:1005])
         t = Tensor(b, 400)
-        self.assertEqual(self.file.read_into(t, offset=77), len(b) - 400)
-        self.assertEqual(b[400:], self.data[77:77 + len(b) - 400])
+        n = (len(b) - 400) // 4 * 4
+        self.assertEqual(self.file.read_into(t, offset=77), n)
+        self.assertEqual(b[400:400 + n], self.data[77:77 + n])
         self.assertEqual(self.file.read_into(t.data_ptr(), offset=1, length=33), 33)
         self.assertEqual(b[400:433], self.data[1:34])
         self.assertEqual(self.file.write_from(b"written", offset=1000), 7)
         with open(self.path, "rb") as f:
             self.assertEqual(f.read(), self.data[:1000] + b"written" + self.data[1007:])
         self.assertGreater(self.file.session.rungs["host"], 0)
+
+    def test_views(self):  # of a tensor: its own bytes, not what is behind it
+        b = bytearray(4000)
+        rows = Tensor(b, 400, (2, 100), (100, 1))
+        self.assertEqual(self.file.read_into(rows), 800)
+        self.assertEqual(b, bytes(400) + self.data[:800] + bytes(2800))
+        self.assertEqual(self.file.read_into(rows, offset=9, start=40), 760)
+        self.assertEqual(b[400:], self.data[:40] + self.data[9:769] + bytes(2800))
+        turned = Tensor(b, 0, (100, 2), (1, 100))
+        self.assertEqual(self.file.write_from(turned, offset=100000), 800)
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(), self.data[:100000] + bytes(b[:800]) + self.data[100800:])
+        column = Tensor(b, 8, (10, 3), (100, 1))
+        for call in (self.file.read_into, self.file.write_from):
+            self.assertRaisesRegex(ValueError, "gaps", call, column)
+        b[:] = bytes(4000)
+        self.assertEqual(list(self.file.read_batch(column, range(0, 120, 12), range(0, 4000, 400), [12] * 10)), [12] * 10)
+        self.assertEqual(b, b"".join(bytes(8) + self.data[i * 12:i * 12 + 12] + bytes(380) for i in range(10)))
+        nowhere = Tensor(b, 0)
+        nowhere.data_ptr = lambda: 0
+        self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, nowhere)
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("needs PyTorch: pip install torch")
+        t = torch.zeros(10, 1000, dtype=torch.uint8)
+        self.assertEqual(self.file.read_into(t[2:4], offset=5), 2000)
+        self.assertEqual(t.numpy().tobytes(), bytes(2000) + self.data[5:2005] + bytes(6000))
+        self.assertEqual(self.file.write_from(t[3], offset=7), 1000)
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(1100), self.data[:7] + self.data[1005:2005] + self.data[1007:1100])
+        self.file.write_from(self.data)
+        for view in (t[:, :10], t[::2], t[:, 1], torch.zeros(1).expand(5)):
+            self.assertRaisesRegex(ValueError, "gaps", self.file.read_into, view)
+        self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, torch.empty(9, device="meta"))
+        self.assertEqual(self.file.read_into(torch.empty(0)), 0)
+        self.assertEqual(self.file.read_into(torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)), 480)
+        t.zero_()
+        self.file.read_batch(t[:, 5:15], torch.arange(10) * 10, torch.arange(10) * 1000, torch.full((10,), 10))
+        self.assertEqual(t.numpy().tobytes(), b"".join(bytes(5) + self.data[i * 10:i * 10 + 10] + bytes(985) for i in range(10)))
 
     def test_refused(self):
         b = bytearray(100)
@@ -548,6 +602,44 @@ class Any(unittest.TestCase):
         b = bytearray(3000)
         self.assertEqual([list(r) for r in asyncio.run(both(b))], [[1000], [1000]])
         self.assertEqual((b[:1000], b[2000:]), (self.data[:1000], self.data[5:1005]))
+
+    def test_async_stream(self):  # PyTorch's current stream is one of the calling thread
+        here = threading.local()
+        here.stream = 5
+        torch = types.SimpleNamespace(_C=None, cuda=types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=getattr(here, "stream", 0))))
+        t = Tensor(bytearray(100), 0)
+        t.is_cuda = True
+
+        async def go():
+            with unittest.mock.patch.dict(sys.modules, torch=torch):
+                for f in (self.file.read_batch_async, self.file.write_batch_async):
+                    with self.assertRaisesRegex(OSError, "no place on a stream"):  # which is not the CPU's memory's, and was asked for
+                        await f(t, [0], [0], [100])
+        asyncio.run(go())
+
+    def test_async_cancelled(self):  # then the memory is the caller's again
+        begun, go_on, ended = threading.Event(), threading.Event(), []
+        real = self.file._batch
+
+        def slow(*args):
+            begun.set()
+            go_on.wait(60)
+            ended.append(real(*args))
+
+        async def go():
+            with unittest.mock.patch.object(self.file, "_batch", slow):
+                task = asyncio.ensure_future(self.file.read_batch_async(b, [0], [0], [1000]))
+                await asyncio.to_thread(begun.wait, 60)
+                for _ in range(2):
+                    task.cancel()
+                    await asyncio.sleep(0.01)
+                self.assertFalse(task.done())
+                go_on.set()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                self.assertEqual((list(ended[0]), b), ([1000], self.data[:1000]))
+        b = bytearray(1000)
+        asyncio.run(go())
 
     def test_threads(self):
         def work(k, out):
