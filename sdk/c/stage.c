@@ -89,10 +89,7 @@ void lanefs_stage_free(lanefs_stage *st)
 
 void lanefs_stage_rungs(lanefs_stage *st, struct lanefs_rungs *r)
 {
-	struct owner *o = (struct owner *)st;
-	pthread_mutex_lock(&o->lock);
-	*r = st->rungs;
-	pthread_mutex_unlock(&o->lock);
+	*r = (struct lanefs_rungs){.kernel = st->kernel, .copies = st->copies, .host = st->host};
 }
 
 void lanefs_batch_give_up(struct batch *b)
@@ -367,8 +364,5 @@ int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, u
 
 void lanefs_stage_ways(lanefs_stage *st, struct lanefs_ways *w)
 {
-	struct owner *o = (struct owner *)st;
-	pthread_mutex_lock(&o->lock);
-	*w = (struct lanefs_ways){.kernel = st->rungs.kernel, .copies = st->rungs.copies, .host = st->rungs.host, .direct = st->directs, .legacy = st->legacies};
-	pthread_mutex_unlock(&o->lock);
+	*w = (struct lanefs_ways){.kernel = st->kernel, .copies = st->copies, .host = st->host, .direct = st->directs, .legacy = st->legacies};
 }

@@ -94,10 +94,10 @@ struct lanefs_stage {
 	uint64_t word_device;
 	int no_wait;          /* they cannot */
 	struct part part[PARTS];
-	struct lanefs_rungs rungs;
+	_Atomic uint64_t kernel, copies, host; /* of lanefs_rungs. A child reads them, too, while its parent's thread has the lock */
 	struct legacy legacy[LEGACIES]; /* direct.c */
 	uint64_t uses;        /* of them */
-	uint64_t directs, legacies; /* pieces that went that way */
+	_Atomic uint64_t directs, legacies; /* pieces that went that way */
 };
 
 /* The handle that the program has. */

@@ -338,8 +338,8 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
 	if (rc)
 		return lanefs_gpu_bad(g, what, rc);
-	st->rungs.kernel += p->n - first;
-	st->rungs.copies += first;
+	st->kernel += p->n - first;
+	st->copies += first;
 	return 0;
 }
 
@@ -437,7 +437,7 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 			struct entry *e = &p->entry[i];
 			memcpy(read ? e->at : st->data + e->stage, read ? st->data + e->stage : e->at, e->length);
 		}
-		st->rungs.host += p->n;
+		st->host += p->n;
 		return 0;
 	}
 	int was, rc = lanefs_gpu_enter(t->gpu, &was);
@@ -449,7 +449,7 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	if (!rc && by == BY_KERNEL)
 		rc = load(t->gpu) || launch(st, p, t, read);
 	else if (!rc && !(rc = by == BY_BATCH ? batched(st, p, t, read) : calls(st, p, t, read, p->n)))
-		st->rungs.copies += p->n;
+		st->copies += p->n;
 	/* After a failure as well: some copies may have begun. */
 	int saved = errno;
 	if (mark(p, t))

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -678,6 +679,32 @@ class Any(unittest.TestCase):
             os._exit(1)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.assertEqual(self.file.read_into(b), 100)
+
+    def test_fork_under_a_batch(self):  # a child waits for no thread that it does not have
+        b, stop = bytearray(len(self.data)), threading.Event()
+
+        def work():
+            while not stop.is_set():
+                self.file.read_into(b)
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(5):
+                while not self.file.session.rungs["host"]:
+                    time.sleep(0.001)
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)
+                    try:
+                        self.file.session.rungs
+                        self.file.read_into(bytearray(1))
+                    except PermissionError:
+                        os._exit(0)
+                    os._exit(1)
+                self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        finally:
+            stop.set()
+            thread.join()
 
 
 if __name__ == "__main__":
