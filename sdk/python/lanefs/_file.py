@@ -455,6 +455,8 @@ class File:
         address, size, stream = _stage.target(memory, stream, read)
         pieces = _stage.pieces(file_offsets, offsets, lengths, size)
         if self.session is None:
+            if getattr(memory, "is_cuda", False) or hasattr(memory, "__cuda_array_interface__"):
+                self._need()  # NotLaneFS
             return _plain_batch(self.fd, read, address, pieces)
         stage, handle = self._on_stage()
         return stage.batch(read, handle, address, pieces, stream)
@@ -573,11 +575,14 @@ def _plain_batch(fd, read, address, pieces):
     for i in range(0, len(pieces), 3):
         offset, start, length = pieces[i:i + 3]
         view, done = memoryview((ctypes.c_char * length).from_address(address + start)).cast("B"), 0
-        while done < length:
-            n = (os.preadv if read else os.pwritev)(fd, [view[done:]], offset + done)
-            if n == 0:
-                break  # the end of the file
-            done += n
+        try:
+            while done < length:
+                n = (os.preadv if read else os.pwritev)(fd, [view[done:]], offset + done)
+                if n == 0:
+                    break  # the end of the file
+                done += n
+        except OSError as e:
+            done = -e.errno  # as with LaneFS: of this piece
         results.append(done)
     return results
 

@@ -665,6 +665,17 @@ class Any(unittest.TestCase):
         self.assertEqual(b, self.data[50:150])
         self.assertEqual(list(f.read_batch(b, [len(self.data) - 1], [7], [9])), [1])
         self.assertEqual(f.write_from(b"x", offset=2), 1)
+        t = Tensor(b, 0)
+        t.is_cuda = True
+        for call in (f.read_into, f.write_from):
+            self.assertRaisesRegex(lanefs.NotLaneFS, "ordinary memory", call, t, stream=1)
+        f.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            f = lanefs.open(p, fallback=True)
+        self.assertEqual(list(f.write_batch(b, [0, 5], [0, 0], [9, 0])), [-errno.EBADF, 0])  # each piece its own
+        self.assertRaises(OSError, f.write_from, b)
+        self.assertEqual(list(f.read_batch(b, [len(self.data) - 1, 0], [7, 0], [9, 5])), [1, 5])
         f.close()
 
     def test_fork(self):
