@@ -35,6 +35,7 @@ type Stage struct {
 	mu    sync.Mutex // a batch at a time; protects all below
 	parts [stageParts]stagePart
 	late  time.Time // until then kernels would be late: another process's have the GPU
+	lost  error     // copies were not seen to end: they may still read the stage or write to it, so nothing else uses it
 }
 
 // StageOptions are what NewStage takes. All may be left out.
@@ -171,6 +172,9 @@ func (g *Stage) batch(f *File, t target, pieces []Piece, op Op) ([]int64, error)
 	if g.ring == nil {
 		return nil, unix.EBADF
 	}
+	if g.lost != nil {
+		return nil, fmt.Errorf("copies of an earlier batch may still be under way: %w", g.lost)
+	}
 	b := &batch{g: g, f: f, t: t, op: op, pieces: pieces, results: make([]int64, len(pieces))}
 	for b.next < len(pieces) && b.fatal == nil {
 		p := &g.parts[b.begun%stageParts]
@@ -296,13 +300,22 @@ func (b *batch) move(p *stagePart) error {
 		dst, src, n := b.ends(p, i)
 		err = errors.Join(err, b.g.stream.Copy(dst, src, n))
 	}
-	return errors.Join(err, b.g.stream.Wait(b.g.o.Timeout))
+	return errors.Join(err, b.g.wait())
+}
+
+// wait waits for the copies that have begun.
+func (g *Stage) wait() error {
+	err := g.stream.Wait(g.o.Timeout)
+	if err != nil {
+		g.lost = err
+	}
+	return err
 }
 
 // timed waits for a kernel that does what n copies do, and notes if it was late. A runtime without another process's kernels has it done already.
 func (b *batch) timed(err error, n, size int64) error {
 	begun := time.Now()
-	err = errors.Join(err, b.g.stream.Wait(b.g.o.Timeout))
+	err = errors.Join(err, b.g.wait())
 	if d := time.Since(begun); n <= wayMany && wasLate(d, size) {
 		b.g.late = begun.Add(d + wayWhile)
 	}

@@ -202,3 +202,45 @@ func TestStageLate(t *testing.T) {
 	require.NoError(t, device.Close())
 	require.NoError(t, module.Close())
 }
+
+// TestStageStuck: after a batch whose copies were not seen to end, its stage is not used again: they would go over what another batch has there.
+func TestStageStuck(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 8*mib)
+	data := bytes.Repeat([]byte("of the file "), mib/12)
+	f := m.Write("file", data)
+	rt, err := detached.New(true)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	image, err := kernels.Image(rt.Facts().Arch)
+	require.NoError(t, err)
+	module, err := rt.Load(image)
+	require.NoError(t, err)
+	gather, err := module.Function(kernels.GatherKernel)
+	require.NoError(t, err)
+	device, err := rt.Alloc(gpu.DevicePlain, mib)
+	require.NoError(t, err)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	g, err := s.NewStage(lanefs.StageOptions{Size: mib, Runtime: rt, Gather: gather, Timeout: 20 * time.Millisecond})
+	require.NoError(t, err)
+	var pieces []lanefs.Piece
+	for i := range int64(100) {
+		pieces = append(pieces, lanefs.Piece{Off: i * 512, MemOff: i * 512, Len: 512})
+	}
+	rt.Hang()
+	_, err = g.WriteFrom(file, device.Addr(), device.Size(), pieces)
+	require.Error(t, err)
+	own := bytes.Repeat([]byte("mine"), 64<<10)
+	_, err = g.Write(file, own, pieces)
+	require.ErrorContains(t, err, "may still be under way")
+	_, err = g.Read(file, own, pieces)
+	require.ErrorContains(t, err, "may still be under way")
+	rt.Resume()
+	require.NoError(t, g.Close())
+	got, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, got), "nothing was written")
+	require.NoError(t, device.Close())
+	require.NoError(t, module.Close())
+}
