@@ -21,7 +21,7 @@
 
 enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
 
-static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
+static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*managed_alloc)(void **, size_t, unsigned), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
 static void *context[2];
 
 static void load(void)
@@ -34,6 +34,7 @@ static void load(void)
 	*(void **)&current = dlsym(lib, "cuCtxSetCurrent");
 	*(void **)&mem_alloc = dlsym(lib, "cuMemAlloc_v2");
 	*(void **)&mem_free = dlsym(lib, "cuMemFree_v2");
+	*(void **)&managed_alloc = dlsym(lib, "cuMemAllocManaged");
 	*(void **)&pin = dlsym(lib, "cuMemHostRegister_v2");
 	*(void **)&unpin = dlsym(lib, "cuMemHostUnregister");
 	*(void **)&create = dlsym(lib, "cuStreamCreate");
@@ -173,6 +174,29 @@ static void pinned(lanefs *s, uint32_t f, uint64_t size)
 	free(m);
 }
 
+/* Managed memory is a GPU's, wherever it lies: in the stream's order, and many pieces go by the kernel. */
+static void managed(lanefs_stage *st, uint32_t f)
+{
+	struct lanefs_piece p[PIECES];
+	struct lanefs_rungs before, after;
+	char *m;
+	void *own;
+	WANT(current(context[0]) == 0 && managed_alloc((void **)&m, BIG, 1) == 0 && create(&own, NON_BLOCKING) == 0);
+	for (int i = 0; i < PIECES; i++)
+		p[i] = (struct lanefs_piece){(uint64_t)i * 2000, (uint64_t)i * 3000, 1000 + (uint64_t)i};
+	for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
+		memset(m, 'x', BIG);
+		lanefs_stage_rungs(st, &before);
+		WANT(lanefs_read_batch(st, f, m, p, n, own, NULL) > 0 && all(m, 'x', BIG) && sync_stream(own) == 0);
+		lanefs_stage_rungs(st, &after);
+		for (size_t i = 0; i < n; i++)
+			WANT(right(m + p[i].memory_offset, p[i].file_offset, p[i].length) && m[p[i].memory_offset + p[i].length] == 'x');
+		WANT(after.host == before.host && (n == 2 ? after.kernel == before.kernel : after.kernel - before.kernel == n - 1));
+		WANT(lanefs_write_batch(st, f, m, p, n, own, NULL) > 0);
+	}
+	WANT(mem_free(m) == 0 && destroy(own) == 0);
+}
+
 /* Kernels that wait for other programs': some pieces go by copies then, many do not, and a kernel is tried again. */
 static void late(lanefs_stage *st, uint32_t f)
 {
@@ -268,6 +292,7 @@ int main(int argc, char **argv)
 	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;
 	WANT(stage && lanefs_open(s, fd, &f) == 0);
 	devices(stage, f);
+	managed(stage, f);
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
 	late(stage, f);

@@ -303,7 +303,7 @@ API int cuCtxGetDevice(int *device) {
 
 /* ---- memory ---- */
 
-static struct alloc { struct alloc *next; char *at; size_t n; int device, host; uint64_t id; } *allocs;
+static struct alloc { struct alloc *next; char *at; size_t n; int device, host, managed; uint64_t id; } *allocs;
 
 /* The caller holds the lock. */
 static struct alloc *find(const void *p) {
@@ -317,7 +317,7 @@ static void add(void *at, size_t n, int host) {
 	static uint64_t ids;
 	struct alloc *a = malloc(sizeof *a);
 	pthread_mutex_lock(&lock);
-	*a = (struct alloc){allocs, at, n, now()->device, host, ++ids};
+	*a = (struct alloc){.next = allocs, .at = at, .n = n, .device = now()->device, .host = host, .id = ++ids};
 	allocs = a;
 	pthread_mutex_unlock(&lock);
 }
@@ -348,6 +348,17 @@ API int cuMemAlloc_v2(void **p, size_t n) {
 		return INVALID;
 	add(*p, n, 0);
 	return OK;
+}
+
+/* Its type is the host's or the device's, as it happens to lie. */
+API int cuMemAllocManaged(void **p, size_t n, unsigned flags) {
+	COUNT();
+	int rc = flags == 1 ? cuMemAlloc_v2(p, n) : INVALID;
+	pthread_mutex_lock(&lock);
+	if (!rc)
+		find(*p)->managed = 1;
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 API int cuMemFree_v2(void *p) {
@@ -401,11 +412,11 @@ static int attributes(unsigned n, const int *which, void **out, const void *p) {
 	struct alloc *a = find(p);
 	for (unsigned i = 0; i < n; i++)
 		switch (which[i]) {
-		case MEMORY_TYPE: *(int *)out[i] = !a ? 0 : a->host ? 1 : 2; break;
+		case MEMORY_TYPE: *(int *)out[i] = !a ? 0 : a->host || a->managed ? 1 : 2; break;
 		case BUFFER_ID: *(uint64_t *)out[i] = a ? a->id : 0; break;
-		case MANAGED: *(_Bool *)out[i] = 0; break;
+		case MANAGED: *(_Bool *)out[i] = a && a->managed; break;
 		case ORDINAL: *(int *)out[i] = a ? a->device : -2; break;
-		case LEGACY_IPC: *(_Bool *)out[i] = a && !a->host; break;
+		case LEGACY_IPC: *(_Bool *)out[i] = a && !a->host && !a->managed; break;
 		case RANGE_START: *(void **)out[i] = a ? a->at : NULL; break;
 		case RANGE_SIZE: *(size_t *)out[i] = a ? a->n : 0; break;
 		}
