@@ -120,6 +120,7 @@ class Session:
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
         self._tag = 0
+        self._awaited = set()  # tags of requests whose replies have not been read
         self._event = self._stage = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
@@ -189,6 +190,7 @@ class Session:
             raise OSError("the session is closed")
         self._tag += 1
         tag = self._tag
+        self._awaited.add(tag)
         message = w.HEADER.pack(kind, 0, w.HEADER.size + len(request), tag, 0) + request
         try:
             try:
@@ -197,8 +199,11 @@ class Session:
                 if kind != w.HELLO:  # a daemon that refuses a Hello unread closes the socket; its reply has the reason
                     raise
             data, got = self._receive()
+            while self._late(data, got, tag):
+                data, got = self._receive()
         except ConnectionError as e:
             raise ConnectionError(e.errno, GONE_TEXT) from None
+        self._awaited.discard(tag)
         try:
             if not data:
                 raise ConnectionError(errno.ECONNRESET, GONE_TEXT)
@@ -219,6 +224,20 @@ class Session:
                 os.close(fd)
             raise
         return fields, got
+
+    def _late(self, data, got, tag):
+        """Whether a message is the reply to an earlier request, whose caller was interrupted (KeyboardInterrupt). What it gives is given back."""
+        if len(data) < w.HEADER.size:
+            return False
+        kind, _, _, of, status = w.HEADER.unpack_from(data)
+        if of == tag or of not in self._awaited:
+            return False
+        self._awaited.discard(of)
+        for fd in got:
+            os.close(fd)
+        if not status and kind & ~w.REPLY in (w.MAP, w.REGISTER, w.OPEN, w.RING) and len(data) >= w.HEADER.size + w.HANDLE.size:
+            self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
+        return True
 
     def _receive(self):
         fds = array.array("i")

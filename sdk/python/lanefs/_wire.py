@@ -12,6 +12,7 @@ REPLY = 0x8000
 HELLO, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, DEVICE = range(1, 11)
 
 HEADER = struct.Struct("<HHIIi")  # type, 0, length, tag, status
+HANDLE = struct.Struct("<I")  # with which the replies begin that have one
 HELLO_REQUEST = struct.Struct("<8sHHI")
 HELLO_REPLY = struct.Struct("<HHIQQIHH64s64s")
 MAP_REQUEST = struct.Struct("<QQII")

@@ -18,6 +18,7 @@ import unittest.mock
 import warnings
 
 import lanefs
+from lanefs import _wire as wire
 
 DIR = os.environ["LANEFS_TEST_DIR"]
 OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
@@ -210,6 +211,25 @@ class Map(unittest.TestCase):
                 m.close()
             f.map().close()
             self.assertFalse(f.session._dropped)
+
+    def test_interrupted(self):  # while it waits for the daemon: the next request gets its own reply, and what the first one would have had is given back
+        with lanefs.open(write("interrupted", b"data" * 1000), "r+") as f:
+            session, before, released = f.session, len(os.listdir("/proc/self/fd")), []
+            real = session._call
+
+            def call(kind, request, *args):
+                if kind == wire.RELEASE:
+                    released.append(wire.RELEASE_REQUEST.unpack(request)[0])
+                return real(kind, request, *args)
+            with unittest.mock.patch.object(session, "_call", call):
+                for ask in (f.map, f.map, lambda: f.alloc(100), lambda: f.handle, lambda: lanefs.Ring(f), session.moved, lambda: f.map(1 << 40)):
+                    with unittest.mock.patch.object(session, "_receive", side_effect=KeyboardInterrupt):
+                        self.assertRaises(KeyboardInterrupt, ask)
+                with f.map() as m:
+                    self.assertEqual(bytes(m.memoryview()), b"data" * 1000)
+                    self.assertIsNone(session.moved()["unreached"])
+                    self.assertGreaterEqual(len(set(released)), 5)  # what other tests have left may go now, too
+            self.assertLessEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_other_process(self):
         data = os.urandom(3 * 2**20)
