@@ -29,13 +29,18 @@ device. FILE keeps its size, as a block device does: O_TRUNC does nothing. Meanw
 mounted. "lanefs umount FILE" ends it. Of the mount options, those of the lanes, ro and metrics= apply. The members of
 an md array, separated by commas, are shown as the array; a single member is shown as it is.`,
 		Args: exactly("DEVICE FILE"),
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) (failed error) {
 			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {
 				f, err := os.OpenFile(args[1], os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 				if err != nil {
 					return err
 				}
 				f.Close()
+				defer func() {
+					if failed != nil {
+						_ = os.Remove(args[1]) // what is empty is not the device; EBUSY if it is shown after all
+					}
+				}()
 			}
 			if readOnly {
 				options = append(options, "ro")
