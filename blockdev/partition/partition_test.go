@@ -120,6 +120,55 @@ func TestGPT(t *testing.T) {
 	require.Contains(t, got.Damage, "injected fault")
 }
 
+// TestGPTRefused: a table whose checksums are right is refused all the same if its partitions overlap, or leave the part of the disk that
+// it gives them.
+func TestGPTRefused(t *testing.T) {
+	const low, high = 2048, 32<<20/512 - 34 // sfdisk's first block, and the last before the copy
+	for _, c := range []struct {
+		second [2]uint64 // first and last block of partition 2
+		want   string
+	}{
+		{[2]uint64{10240, high}, ""},
+		{[2]uint64{10239, 20000}, "partitions 1 and 2 overlap"},
+		{[2]uint64{low, 10239}, "partitions 1 and 2 overlap"},
+		{[2]uint64{low, low}, "partitions 1 and 2 overlap"},
+		{[2]uint64{4096, 5000}, "partitions 1 and 2 overlap"},
+		{[2]uint64{10240, high + 1}, "partition 2 has the blocks 10240 to 65503, and may have"},
+		{[2]uint64{33, 100}, "partition 2 has the blocks 33 to 100, and may have"},
+		{[2]uint64{20000, 10240}, "partition 2 has the blocks 20000 to 10240, and may have"},
+		{[2]uint64{10240, 1<<64 - 1}, "partition 2 has the blocks 10240 to 18446744073709551615, and may have"},
+	} {
+		d := table(t, gptScript)
+		for _, at := range []int64{512, 32<<20 - 512} {
+			h := make([]byte, 512)
+			_, err := d.File().ReadAt(h, at)
+			require.NoError(t, err)
+			le := binary.LittleEndian
+			array := int64(le.Uint64(h[72:])) * 512
+			b := make([]byte, le.Uint32(h[80:])*le.Uint32(h[84:]))
+			_, err = d.File().ReadAt(b, array)
+			require.NoError(t, err)
+			le.PutUint64(b[gptEntrySize+32:], c.second[0])
+			le.PutUint64(b[gptEntrySize+40:], c.second[1])
+			le.PutUint32(h[88:], sum(b))
+			le.PutUint32(h[16:], 0)
+			le.PutUint32(h[16:], sum(h[:le.Uint32(h[12:])]))
+			for off, b := range map[int64][]byte{at: h, array: b} {
+				_, err = d.File().WriteAt(b, off)
+				require.NoError(t, err)
+			}
+		}
+		got, err := Read(d)
+		if c.want == "" {
+			require.NoError(t, err)
+			require.Empty(t, got.Damage)
+			continue
+		}
+		require.ErrorContains(t, err, "the GPT is damaged: "+c.want)
+		require.ErrorContains(t, err, "and so is its copy at the end of the disk: "+c.want)
+	}
+}
+
 // TestDOS: a DOS table is read, but for extended partitions; a file system's first block is no table.
 func TestDOS(t *testing.T) {
 	d := table(t, "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=8192\nstart=20480, size=4096\n")

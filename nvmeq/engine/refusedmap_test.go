@@ -52,8 +52,8 @@ func (u *unmappable) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 	return u.Controller.Map(m, off, n)
 }
 
-// TestRefusedMapping: memory that could not be mapped is freed while no kernel runs. Freeing waits for kernels, and a lane's may run for
-// long.
+// TestRefusedMapping: memory that could not be mapped, or is given back, is freed while no kernel runs. Freeing waits for kernels, and a
+// lane's may run for long.
 func TestRefusedMapping(t *testing.T) {
 	dev, err := detached.New(false)
 	require.NoError(t, err)
@@ -76,6 +76,16 @@ func TestRefusedMapping(t *testing.T) {
 	for range 10 {
 		_, err = c.AllocData(4096)
 		require.ErrorContains(t, err, "no room in the IOMMU")
+	}
+	require.Zero(t, rt.running.Load())
+
+	work := u.busy
+	u.busy = nil
+	for range 10 {
+		own, err := c.AllocData(4096)
+		require.NoError(t, err)
+		work()
+		require.NoError(t, own.Close())
 	}
 	require.Zero(t, rt.running.Load())
 }
