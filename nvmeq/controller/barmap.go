@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/internal/align"
@@ -17,7 +18,9 @@ type BARExporter interface {
 // BAR is what kernels have of BAR 0.
 type BAR struct {
 	gpu.Memory
-	first int64 // where in BAR 0 the memory begins, in bytes
+	first int64       // where in BAR 0 the memory begins, in bytes
+	of    gpu.Runtime // that has it
+	own   *Controller // in whose list ownBARs it is; nil for others
 }
 
 // At is the address of the register at an offset of BAR 0 for kernels. Doorbells are in their reach, other registers may not be.
@@ -39,7 +42,7 @@ func (c *Controller) ImportBAR() (*BAR, error) {
 	if err != nil {
 		return nil, fmt.Errorf("importing BAR 0: %w", err)
 	}
-	return &BAR{m, 0}, nil
+	return &BAR{Memory: m, of: c.Runtime()}, nil
 }
 
 // doorbellPages is where in BAR 0 the doorbells of all queues are, in whole pages. Each page has been accessed: VFIO maps a BAR page by page
@@ -71,11 +74,32 @@ func (c *Controller) AcquireBAR() (*BAR, error) {
 	return c.bar, nil
 }
 
-// RegisterBAR is AcquireBAR for kernels on the CPU, of another runtime than the controller's. The caller closes it.
+// RegisterBAR is AcquireBAR for kernels of another runtime than the controller's: on the CPU, or a further GPU. The caller closes it.
 func (c *Controller) RegisterBAR(rt gpu.Runtime) (*BAR, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.registerBAR(rt)
+	b, err := c.registerBAR(rt)
+	if err != nil {
+		return nil, err
+	}
+	b.own = c
+	c.ownBARs = append(c.ownBARs, b)
+	return b, nil
+}
+
+// Close ends what RegisterBAR or ImportBAR began, unless that has ended with the device or its runtime.
+func (b *BAR) Close() error {
+	if b.own == nil {
+		return b.Memory.Close()
+	}
+	b.own.mu.Lock()
+	defer b.own.mu.Unlock()
+	i := slices.Index(b.own.ownBARs, b)
+	if i < 0 {
+		return nil
+	}
+	b.own.ownBARs = slices.Delete(b.own.ownBARs, i, i+1)
+	return b.Memory.Close()
 }
 
 // registerBAR registers the doorbells' pages with rt. The caller holds mu.
@@ -88,7 +112,7 @@ func (c *Controller) registerBAR(rt gpu.Runtime) (*BAR, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BAR{m, first}, nil
+	return &BAR{Memory: m, first: first, of: rt}, nil
 }
 
 // OpenBAR maps BAR 0 for kernels, by registration or else by import. The function ends that.
@@ -104,15 +128,17 @@ func (c *Controller) OpenBAR() (*BAR, func() error, error) {
 	return m, m.Close, nil
 }
 
-// dropBAR forgets the registration with a runtime that has failed. ended says that none of its kernels can store to it any more.
+// dropBAR forgets the registrations with runtimes that have failed. ended says that none of their kernels can store to it any more.
 func (c *Controller) dropBAR(ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.barLost = c.barLost || c.bar != nil && !ended
+	had := len(c.ownBARs)
+	c.ownBARs = slices.DeleteFunc(c.ownBARs, func(b *BAR) bool { return c.hasFailed(b.of) })
+	c.barLost = c.barLost || (c.bar != nil || len(c.ownBARs) < had) && !ended
 	c.bar, c.barUsers = nil, 0
 }
 
-// leave follows the loss of the device, before another driver gets it: no kernel rings its doorbells any more, and the registration of
+// leave follows the loss of the device, before another driver gets it: no kernel rings its doorbells any more, and every registration of
 // its BAR ends. A lane that does not answer may ring later, so the device is kept from others then.
 func (c *Controller) leave() error {
 	c.mu.Lock()
@@ -129,12 +155,16 @@ func (c *Controller) leave() error {
 		if c.barLost {
 			return errors.New("a kernel that hangs on the runtime that failed has the doorbells")
 		}
-		m := c.bar
-		c.bar = nil
-		if m == nil {
-			return nil
+		var errs []error
+		for _, b := range c.ownBARs {
+			errs = append(errs, b.Memory.Close())
 		}
-		return m.Close()
+		c.ownBARs = nil
+		if c.bar != nil {
+			errs = append(errs, c.bar.Close())
+		}
+		c.bar = nil
+		return errors.Join(errs...)
 	})
 }
 

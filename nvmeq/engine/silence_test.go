@@ -7,11 +7,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
@@ -117,6 +119,37 @@ func TestSilence(t *testing.T) {
 		require.True(t, bytes.Equal(after, soft.BAR()[0x1000:]), "no doorbell was rung since")
 		require.Zero(t, rt.open.Load())
 	}
+}
+
+// TestSilencePeer: the registrations with further GPUs, and with the CPU for lanes beside them, end with the first one's.
+func TestSilencePeer(t *testing.T) {
+	var devs [2]*registrar
+	for i := range devs {
+		dev, err := detached.New(false)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+		devs[i] = &registrar{Runtime: dev}
+	}
+	cpu, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cpu.Close(), "the runtime finds leaks") })
+	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, devs[0], softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	l := &leaver{Controller: soft}
+	c, err := controller.Open(controller.Config{Runtime: devs[0], Transport: l, Timeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	e, err := engine.New(c, engine.Config{Lanes: 2, CPULanes: 1, CPU: cpu, More: []gpu.Runtime{devs[1]}})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, devs[1].open.Load())
+	l.gone.Store(true)
+	require.NoError(t, l.leave())
+	require.Zero(t, devs[0].open.Load())
+	require.Zero(t, devs[1].open.Load())
+	_ = e.Close() // the device is gone, which it may say
+	require.Zero(t, devs[0].open.Load(), "ended once")
+	require.Zero(t, devs[1].open.Load(), "ended once")
+	c.Close()
 }
 
 // A lane that does not answer may ring later: the device is kept from others.
