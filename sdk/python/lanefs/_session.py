@@ -32,6 +32,14 @@ class NotLaneFS(OSError):
     """The file is not on a LaneFS mount with a share."""
 
 
+def _end(held):
+    """Closes a session's descriptors: its socket, and the event if it has got one."""
+    socket_, *events = held
+    socket_.close()
+    for fd in events:
+        os.close(fd)
+
+
 class Session:
     """Use Session.of(fd). Requests of all threads are carried out one after the other. A session ends with the daemon or with the process. A
     forked child may read the parent's mappings; open makes a session of its own there.
@@ -123,10 +131,14 @@ class Session:
         self._awaited = set()  # tags of requests whose replies have not been read
         self._event = self._stage = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        # Not __del__: while that runs, `of` of another thread would still find the session, and give out one that is being closed.
+        self._held = [self._socket]
+        self._end = weakref.finalize(self, _end, self._held)
+        self._end.atexit = False
         try:
             self._socket.connect(path)
         except OSError as e:
-            self._socket.close()
+            self.close()
             raise OSError(e.errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)",
                           os.fsdecode(path)) from None
         body, fds = self.call(w.HELLO, w.HELLO_REQUEST.pack(w.MAGIC, w.VERSION, w.VERSION, 0), w.HELLO_REPLY, rights=2)
@@ -136,6 +148,7 @@ class Session:
         self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
         self.shared_by_user = bool(writable)
         self._event = fds[1]
+        self._held.append(fds[1])
         self._board = mmap.mmap(fds[0], 8 * slots, mmap.MAP_SHARED, mmap.PROT_READ)
         os.close(fds[0])
         if gpu is not None:
@@ -250,10 +263,14 @@ class Session:
     @property
     def gone(self):
         """bool: whether the session or its daemon has ended."""
-        if self._socket is None:
+        s = self._socket
+        if s is None:
             return True
         p = select.poll()
-        p.register(self._socket, 0)
+        try:
+            p.register(s, 0)
+        except ValueError:  # another thread has closed it
+            return True
         return bool(p.poll(0))
 
     def fileno(self):
@@ -402,12 +419,5 @@ class Session:
             As close(2).
         """
         with self._mutex:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
-                if self._event is not None:
-                    os.close(self._event)
-
-    def __del__(self):
-        if getattr(self, "_socket", None) is not None:
-            self.close()
+            self._socket = None
+            self._end()

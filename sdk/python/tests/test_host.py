@@ -241,6 +241,27 @@ class Map(unittest.TestCase):
             import hashlib
             self.assertEqual(out.stdout.split(), [str(m.generation), hashlib.sha256(data).hexdigest()])
 
+    def test_sessions_of_threads(self):  # one that ends is not found by another thread
+        p, failures = write("threads", b"x" * 100), []
+
+        def work():
+            try:
+                for _ in range(100):
+                    lanefs.open(p).close()
+            except Exception as e:
+                failures.append(e)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        finally:
+            sys.setswitchinterval(interval)
+        self.assertEqual(failures, [])
+
 
 class Rings(unittest.TestCase):
     def test_read_and_write(self):
