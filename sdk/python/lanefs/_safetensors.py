@@ -8,7 +8,7 @@ import struct
 import sys
 import warnings
 
-from . import _file
+from . import _file, _temporary
 
 # Size in bytes, and the names in NumPy and PyTorch (None: no such type).
 _TYPES = {
@@ -96,18 +96,40 @@ def read_header(read, size):
     if n > _MAX_HEADER or 8 + n > size:
         bad(f"a header of {n} bytes in a file of {size}")
     try:
-        header = json.loads(read(n, 8))
-        metadata = header.pop("__metadata__", {})
+        header = json.loads(read(n, 8).decode(), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as e:
+        bad(e)
+    try:
+        metadata = header.pop("__metadata__", None) or {}
+        if any(not isinstance(v, str) for v in metadata.values()):
+            bad("its metadata is not text")
         entries = {}
         for name, e in header.items():
-            start, end = e["data_offsets"]
-            size_of = _TYPES[e["dtype"]][0]
-            if any(not isinstance(d, int) or d < 0 for d in e["shape"]) or not 0 <= start <= end <= size - 8 - n or end - start != size_of * math.prod(e["shape"]):
+            (start, end), shape, (size_of, *_) = e["data_offsets"], e["shape"], _TYPES[e["dtype"]]
+            if not isinstance(shape, list) or any(type(d) is not int or not 0 <= d < 1 << 63 for d in (start, end, *shape)):
+                bad(f"tensor {name!r} has offsets or a shape that are none")
+            if end - start != size_of * math.prod(shape):
                 bad(f"tensor {name!r} is not where it says")
-            entries[name] = (e["dtype"], e["shape"], start, end)
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as e:
+            entries[name] = (e["dtype"], shape, start, end)
+    except (KeyError, TypeError, AttributeError) as e:
         bad(repr(e))
+    # Each byte is one tensor's, as the format has it: what copies a file's chunks in their order relies on that.
+    at = 0
+    for start, end, name in sorted((start, end, name) for name, (_, _, start, end) in entries.items()):
+        if start != at:
+            bad(f"tensor {name!r} begins at {start}, and what is before it ends at {at}")
+        at = end
+    if at != size - 8 - n:
+        bad(f"its tensors have {at} bytes, and the file {size - 8 - n}")
     return 8 + n, entries, metadata
+
+
+def _once(pairs):
+    """An object of JSON, each of whose names is there once."""
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name is there twice")
+    return names
 
 
 def _framework(name):
@@ -233,22 +255,12 @@ def save(tensors, path, metadata=None, fallback=False):
     head = struct.pack("<Q", len(text)) + text
     parts.insert(0, memoryview(head))
     total = len(head) + at
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-    try:
-        with _file.File(temporary, "w", fallback, os.fspath(path)) as f:
+    path = os.fspath(path)
+    with _temporary.made(path) as (name, _):
+        with _file.File(name, "w", fallback, path) as f:
             _write(f, parts, total)
-        os.rename(temporary, path)
-        directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except BaseException:
-        try:
-            os.unlink(temporary)
-        except FileNotFoundError:
-            pass
-        raise
+        os.rename(name, path)
+    _temporary.sync_directory(path)
 
 
 def _write(f, parts, total):

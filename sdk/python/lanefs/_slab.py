@@ -5,6 +5,8 @@ import secrets
 import struct
 import zlib
 
+from . import _temporary
+
 MAGIC = b"LANEFSKV"
 VERSION = 1
 ALIGN = 4096  # of the index, the slots and their size
@@ -14,6 +16,7 @@ ENTRY = struct.Struct("<IIQQQ32sI60x")  # magic, CRC, generation, length, sum, k
 ENTRY_MAGIC = 0x3145564B                # "KVE1"
 SUMMED = 1                              # flag: the entry has a sum
 FREE = bytes(ENTRY.size)
+MOST = 1 << 61                          # bytes; a slab has fewer
 
 assert HEADER.size == 64 and ENTRY.size == 128
 
@@ -35,7 +38,10 @@ class Layout:
     def new(cls, slot_size, slots):
         slot_size = -(-slot_size // ALIGN) * ALIGN
         index = -(-slots * ENTRY.size // ALIGN) * ALIGN
-        return cls(secrets.token_bytes(16), slot_size, slots, ALIGN, ALIGN + index)
+        layout = cls(secrets.token_bytes(16), slot_size, slots, ALIGN, ALIGN + index)
+        if layout.size >= MOST:
+            raise ValueError(f"a slab of {slots} slots of {slot_size} bytes")
+        return layout
 
     def header(self):
         fields = [MAGIC, VERSION, 0, self.ident, self.slot_size, self.slots, self.index, self.data]
@@ -53,7 +59,7 @@ class Layout:
         if zlib.crc32(HEADER.pack(magic, version, 0, *rest)) != crc:
             raise ValueError(f"{path!r}: the slab's header is damaged")
         layout = cls(*rest)
-        if (not layout.slots or not layout.slot_size or layout.slot_size % ALIGN or layout.index != ALIGN or layout.size >= 1 << 61
+        if (not layout.slots or not layout.slot_size or layout.slot_size % ALIGN or layout.index != ALIGN or layout.size >= MOST
                 or layout.data != ALIGN + -(-layout.slots * ENTRY.size // ALIGN) * ALIGN):
             raise ValueError(f"{path!r}: the slab's header is not one that LaneFS writes")
         return layout
@@ -78,20 +84,9 @@ class Layout:
 
 def create(path, layout):
     """Makes the file: whole, or not at all. FileExistsError if there is one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            os.posix_fallocate(fd, 0, layout.size)
-            os.pwrite(fd, layout.header(), 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.link(temporary, path)  # not rename, which would replace another's
-    finally:
-        os.unlink(temporary)
-    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with _temporary.made(path) as (name, fd):
+        os.posix_fallocate(fd, 0, layout.size)
+        os.pwrite(fd, layout.header(), 0)
+        os.fsync(fd)
+        os.link(name, path)  # not rename, which would replace another's
+    _temporary.sync_directory(path)

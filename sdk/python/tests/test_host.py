@@ -241,6 +241,7 @@ class Map(unittest.TestCase):
             import hashlib
             self.assertEqual(out.stdout.split(), [str(m.generation), hashlib.sha256(data).hexdigest()])
 
+
     def test_sessions_of_threads(self):  # one that ends is not found by another thread
         p, failures = write("threads", b"x" * 100), []
 
@@ -473,6 +474,52 @@ class Safetensors(unittest.TestCase):
         for bad in ({"w": ("F99", [1], b"abcd")}, {"w": ("F32", [2], b"abcd")}, {"w": ("F32", [-1, -1], b"abcd")}, {"w": ("F32", ["1"], b"abcd")}):
             with self.assertRaises(ValueError):
                 lanefs.load_safetensors(write("malformed", safetensors(bad)), framework="none")
+        tensor = lambda start, end, shape=(1,): {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+        one = json.dumps({"a": tensor(0, 4)})
+        for name, header, size in (
+                ("before the data", {"a": tensor(-4, 0)}, 4), ("beyond the file", {"a": tensor(0, 8, (2,))}, 4), ("backwards", {"a": tensor(4, 0)}, 4),
+                ("overlap", {"a": tensor(0, 12, (3,)), "b": tensor(4, 8)}, 12), ("the same", {"a": tensor(0, 4), "b": tensor(0, 4)}, 4),
+                ("hole", {"a": tensor(0, 4), "b": tensor(8, 12)}, 12), ("hole before", {"a": tensor(4, 8)}, 8), ("bytes of none", {"a": tensor(0, 4)}, 8),
+                ("twice", one[:-1] + "," + one[1:], 4), ("floats", {"a": tensor(0.0, 4.0)}, 4), ("booleans", {"a": tensor(False, 4, (True,))}, 4),
+                ("three offsets", {"a": {**tensor(0, 4), "data_offsets": [0, 4, 8]}}, 8), ("shape is text", {"a": {**tensor(0, 4), "shape": ""}}, 4),
+                ("large", {"a": tensor(0, 0, (0, 2**64))}, 0), ("digits", '{"a":%s}' % ("9" * 5000), 0), ("deep", "[" * 200000, 0), ("no UTF-8", b"{\xff}", 0),
+                ("metadata", {"__metadata__": [1], "a": tensor(0, 4)}, 4), ("number", {"__metadata__": {"a": 1}, "a": tensor(0, 4)}, 4)):
+            text = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+            p = write("malformed", struct.pack("<Q", len(text)) + text + bytes(size))
+            with self.assertRaises(ValueError, msg=name):
+                lanefs.load_safetensors(p, framework="none")
+
+    def test_saved_at_once(self):  # by threads, or by programs of the same number in containers of their own: the last one's file, and no error
+        p, failures, n = path("at once.safetensors"), [], 100000
+
+        def save(i):
+            t = lanefs.load_safetensors(write(f"from {i}", safetensors({"w": ("U8", [n], bytes([i]) * n)})), framework="none")
+            try:
+                for _ in range(5):
+                    lanefs.save(t, p)
+            except Exception as e:
+                failures.append(e)
+        threads = [threading.Thread(target=save, args=(i,)) for i in range(1, 5)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(failures, [])
+        got = bytes(lanefs.load_safetensors(p, framework="none")["w"].memoryview())
+        self.assertEqual(got, got[:1] * n)
+
+    def test_save_killed(self):  # the old file is there, and the next save deletes what the killed one has written
+        p = path("killed.safetensors")
+        lanefs.save(lanefs.load_safetensors(write("from", safetensors(self.tensors)), framework="none"), p)
+        program = "import lanefs, os, sys; t = lanefs.load_safetensors(sys.argv[1], framework='none'); os.rename = lambda *_: os.kill(os.getpid(), 9); lanefs.save(t, sys.argv[1])"
+        left = lambda: [n for n in os.listdir(DIR) if n.startswith("killed.safetensors.")]
+        for _ in range(2):
+            self.assertEqual(subprocess.run([sys.executable, "-c", program, p]).returncode, -9)
+            self.assertEqual(len(left()), 1)
+        t = lanefs.load_safetensors(p, framework="none")
+        self.assertEqual({k: bytes(v.memoryview()) for k, v in t.items()}, {k: v[2] for k, v in self.tensors.items()})
+        lanefs.save(t, p)
+        self.assertEqual(left(), [])
 
     def test_numpy(self):
         try:

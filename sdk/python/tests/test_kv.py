@@ -86,7 +86,7 @@ class Slabs(unittest.TestCase):
     def test_refused(self):
         self.assertRaises(FileNotFoundError, kv.Slab, path("none"))
         self.assertRaises(FileNotFoundError, kv.Slab, path("none"), 4096, 8, "r")
-        for bad in ((0, 8), (4096, 0), (-1, 8), (4096, 2**60), (4096, 8, "w")):
+        for bad in ((0, 8), (4096, 0), (-1, 8), (4096, 2**60), (1 << 40, 1 << 40), (4096, 8, "w")):
             self.assertRaises(ValueError, kv.Slab, path("none"), *bad)
         self.assertRaises(lanefs.NotLaneFS, kv.Slab, os.path.join(OUTSIDE, "slab"), 4096, 8)
         self.assertFalse(os.path.exists(os.path.join(OUTSIDE, "slab")))
@@ -115,6 +115,38 @@ class Slabs(unittest.TestCase):
                 self.assertRaises(ValueError, do)
         self.assertRaisesRegex(ValueError, "has 8 slots of 4096", kv.Slab, path("refused"), 4096, 9)
         self.assertRaises(ValueError, kv.Slab, path("refused"), 5000, 8)
+
+    def test_made_at_once(self):
+        found, failures = [], []
+
+        def make():
+            while not failures:
+                try:
+                    with kv.Slab(path("at once"), 4096, 1000) as s:
+                        found.append(s._layout.ident)
+                    return
+                except BlockingIOError:
+                    continue
+                except Exception as e:
+                    failures.append(e)
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual((failures, len(found), len(set(found))), ([], 4, 1))
+
+    def test_made_after_a_kill(self):
+        program = "import os, sys; from lanefs import kv; os.fsync = lambda *_: os.kill(os.getpid(), 9); kv.Slab(sys.argv[1], 4096, 100)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", program, path("killed")]).returncode, -9)
+        with open(f"{path('killed')}.{os.getpid()}.tmp", "w"):
+            pass  # of older versions: that of a program with this one's number
+        left = lambda: [n for n in os.listdir(DIR) if n.startswith("killed")]
+        self.assertEqual(len(left()), 2)
+        with kv.Slab(path("killed"), 4096, 100) as s:
+            s.put("a", b"data")
+        self.assertEqual(sorted(left()), ["killed", f"killed.{os.getpid()}.tmp"])
+        os.unlink(f"{path('killed')}.{os.getpid()}.tmp")
 
     def test_fork(self):
         with kv.Slab(path("forked"), 4096, 8) as s:
