@@ -40,9 +40,12 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
     FileNotFoundError, PermissionError, OSError
         The file cannot be read, or changes all the time, or, with a group, another rank could not read it or has another file.
     ValueError
-        The file is not a safetensors file, or has a type that this PyTorch lacks.
+        The file is not a safetensors file, or has a type that this PyTorch lacks. With a group: torch.distributed is not initialized, this rank is not in
+        the group, or it is one of NCCL's and the device is no GPU.
     EOFError
         The file ends before its tensors do.
+    RuntimeError
+        With a group: the group failed, as where another rank has ended. The others do not wait for it longer than the group's timeout.
     """
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type == "cuda" and device.index is None:
