@@ -17,6 +17,7 @@ ENTRY_MAGIC = 0x3145564B                # "KVE1"
 SUMMED = 1                              # flag: the entry has a sum
 FREE = bytes(ENTRY.size)
 MOST = 1 << 61                          # bytes; a slab has fewer
+LAST = 1 << 63                          # no commit has this generation: what says so is damage, and nothing could follow it
 
 assert HEADER.size == 64 and ENTRY.size == 128
 
@@ -73,7 +74,7 @@ class Layout:
     def parse_entry(self, slot, raw):
         """generation, length, sum, key; None if the slot is free or its entry damaged."""
         magic, crc, generation, length, total, key, flags = ENTRY.unpack(raw)
-        if magic != ENTRY_MAGIC or length > self.slot_size or crc != self._crc(slot, raw[:4] + bytes(4) + raw[8:]):
+        if magic != ENTRY_MAGIC or length > self.slot_size or generation >= LAST or crc != self._crc(slot, raw[:4] + bytes(4) + raw[8:]):
             return None
         return generation, length, total if flags & SUMMED else None, key
 

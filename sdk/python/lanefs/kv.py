@@ -79,7 +79,7 @@ class Slab:
     FileNotFoundError
         There is no file, and slot_size or slots is missing, or mode is "r".
     ValueError
-        The file is not a slab, or one of another slot size or number of slots; a size that is not positive; a mode that is none.
+        The file is not a slab, one that is cut within its index, or one of another slot size or number of slots; a size that is not positive; a mode that is none.
     BlockingIOError
         Another process, or another Slab, has it open.
     lanefs.NotLaneFS
@@ -117,6 +117,8 @@ class Slab:
             self.slot_size, self.slots = self._layout.slot_size, self._layout.slots
             if slots not in (None, self.slots) or slot_size is not None and -(-slot_size // _slab.ALIGN) * _slab.ALIGN != self.slot_size:
                 raise ValueError(f"{path!r} has {self.slots} slots of {self.slot_size} bytes, not {slots} of {slot_size}")
+            if self._layout.data > f.size:  # before memory is taken for what a damaged header says
+                raise ValueError(f"{path!r} has {f.size} bytes, and a slab of {self.slots} slots needs {self._layout.data} for its index alone")
             self._load(f)
         except BaseException:
             f.close()

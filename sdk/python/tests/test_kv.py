@@ -397,6 +397,16 @@ class Crashes(unittest.TestCase):
             self.assertEqual(look(flip(layout.slot(slot) + r.randrange(3000))), 11)
         for n in [0, 63, 4095, 4096, layout.index + 640, layout.data] + [r.randrange(layout.data, len(good)) for _ in range(15)]:
             self.assertIn(type(look(good[:n])), (int, str))
+        for n in 4096, layout.index + 640:
+            self.assertIn("for its index alone", look(good[:n]))
+        many = _slab.Layout(layout.ident, 4096, 1 << 40, 4096, 4096 + (128 << 40))
+        self.assertIn("for its index alone", look(many.header() + good[4096:]))
+        last = bytearray(good)
+        last[layout.index:layout.index + 128] = layout.entry(0, 2**64 - 1, 5, 0, bytes(32))
+        self.assertEqual(look(bytes(last)), 11)
+        with kv.Slab(path("damaged")) as s:
+            s.put("after", b"it")
+            s.commit()
         other = good[:layout.index] + good[layout.index + 128:layout.index + 1536] + good[layout.index:layout.index + 128] + good[layout.index + 1536:]
         self.assertEqual(look(other), 0, "entries in the wrong place are none")
 
