@@ -312,6 +312,20 @@ class Checkpoints(Case):
             self.assertRaises(BaseException, self.save, {**want, "w": want["w"] * 3, "step": 3}, writer)
         self.assertEqual(self.check(want, path("killed")), 1)
 
+    def test_at_once(self):  # a save ends while another, to the same directory, is under way: that one fails, and the directory has the first
+        first, writer = {**some(), "step": 1}, lt.StorageWriter(path("at once"))
+        finish = writer.finish
+
+        def late(*args, **kwargs):
+            self.save(first, lt.StorageWriter(path("at once")))
+            finish(*args, **kwargs)
+        with mock.patch.object(writer, "finish", side_effect=late):
+            with self.assertRaisesRegex(BaseException, "another save"):
+                self.save({**first, "w": first["w"] * 2, "step": 2}, writer)
+        self.assertEqual(self.check(first, path("at once")), 1)
+        self.save({**first, "step": 3}, lt.StorageWriter(path("at once")))
+        self.assertEqual(self.check(first, path("at once")), 3)
+
     def test_refused(self):
         self.assertRaises(BaseException, self.save, some(), lt.StorageWriter())
         self.assertRaises(BaseException, self.load, some(), lt.StorageReader(path("nothing here")))

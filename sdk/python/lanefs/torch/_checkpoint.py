@@ -5,7 +5,10 @@ also after the end of a program or of the power in between; what the previous on
 """
 
 import collections
+import contextlib
 import dataclasses
+import errno
+import fcntl
 import inspect
 import io
 import os
@@ -271,25 +274,30 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
         ValueError
             There is no path.
         OSError
-            It cannot be written. The older checkpoint is still the directory's.
+            It cannot be written; another save to the directory has ended meanwhile, and deleted this one's files. The older checkpoint is still the directory's.
         """
         metadata.storage_data = {r.index: r.storage_data for of_rank in results for r in of_rank}
+        used = {s.file for s in metadata.storage_data.values()}
         directory = self._directory()
         path = os.path.join(directory, _METADATA)
-        with open(path + ".tmp", "wb") as f:
-            pickle.dump(metadata, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.rename(path + ".tmp", path)
         fd = os.open(directory, os.O_RDONLY)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # one save at a time finds its files, and deletes those of others
+            there = os.listdir(directory)
+            if not used.issubset(there):
+                raise OSError(errno.EBUSY, "another save to this directory ended before this one", directory)
+            with open(path + ".tmp", "wb") as f:
+                pickle.dump(metadata, f)
+                f.flush()
+                os.fsync(f.fileno())
+            os.rename(path + ".tmp", path)
             os.fsync(fd)
+            for name in there:
+                if name.startswith("__") and ".safetensors" in name and name not in used:
+                    with contextlib.suppress(FileNotFoundError):  # another save's, which has just got its name
+                        os.unlink(os.path.join(directory, name))
         finally:
             os.close(fd)
-        used = {s.file for s in metadata.storage_data.values()}
-        for name in os.listdir(directory):
-            if name.startswith("__") and ".safetensors" in name and name not in used:
-                os.unlink(os.path.join(directory, name))
 
 
 class StorageReader(_Storage, _dcp.StorageReader):
