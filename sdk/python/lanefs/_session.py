@@ -368,11 +368,11 @@ class Session:
         Raises
         ------
         OSError
-            The descriptor is closed.
+            The session is closed.
         """
         p = select.poll()
+        p.register(self.fileno(), 0)  # the end of the daemon makes all of them stale
         p.register(self._event, select.POLLIN)
-        p.register(self._socket, 0)  # the end of the daemon makes all of them stale
         ready = p.poll(None if timeout is None else max(0, timeout * 1000))
         w.drain(self._event)
         return bool(ready)

@@ -242,6 +242,18 @@ class Map(unittest.TestCase):
             self.assertEqual(out.stdout.split(), [str(m.generation), hashlib.sha256(data).hexdigest()])
 
 
+    def test_closed_session(self):
+        with lanefs.open(write("closed session", b"x")) as f:
+            s = f.session
+            s.close()
+            s.close()
+            self.assertTrue(s.gone)
+            for do in s.wait, s.fileno, f.map:
+                self.assertRaises(OSError, do)
+        with lanefs.open(path("closed session")) as f:
+            self.assertIsNot(f.session, s)
+            f.map().close()
+
     def test_sessions_of_threads(self):  # one that ends is not found by another thread
         p, failures = write("threads", b"x" * 100), []
 
