@@ -249,6 +249,7 @@ class File:
         OSError
             EMFILE: there are as many as there may be. ECONNRESET: the daemon has ended.
         """
+        self._own()
         with self._lock:
             if self._handle is None:
                 (self._handle, _, _), _ = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
@@ -468,8 +469,14 @@ class File:
             self._on_stage()  # so is the GPU that is current
         return _in_thread(self._batch, read, memory, file_offsets, offsets, lengths, on)
 
+    def _own(self):
+        """OSError in a child of the process that opened the file: before locks, which may be held by threads that only the parent has."""
+        if self.session is not None and self.session._pid != os.getpid():
+            raise PermissionError(errno.EPERM, "the file is open in the process that forked this one: open it again")
+
     def _on_stage(self):
         """The stage, and the file's handle there."""
+        self._own()
         stage = self.session.stage(self.fd)
         with self._lock:
             if self._staged is None:

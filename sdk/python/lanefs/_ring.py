@@ -428,6 +428,11 @@ class Ring:
         OSError
             As close(2).
         """
+        if self._pid != os.getpid():  # locks may be held for ever here, by threads that only the parent has
+            if not self._closed:
+                self._closed = True
+                self._let_go()
+            return
         why = OSError("the ring is closed")
         with self._room:
             if self._closed:
@@ -435,10 +440,12 @@ class Ring:
             self._closed = True
             self._ended = self._ended or why
             self._room.notify_all()
-        if self._pid == os.getpid():
-            self._finish(why)
+        self._finish(why)
         with self._taking:  # not while _carry_out looks at them
-            self._words.release()
+            self._let_go()
+
+    def _let_go(self):
+        self._words.release()
         for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
             os.close(fd)
 

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import contextlib
 import errno
 import mmap
 import os
@@ -418,6 +419,14 @@ class Session:
         OSError
             As close(2).
         """
-        with self._mutex:
+        with self._mutex if self._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
             self._socket = None
             self._end()
+
+
+def _anew():
+    """In a child: a thread of the parent may have held the lock, and does not exist here."""
+    Session._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_anew)

@@ -22,6 +22,15 @@ _lib = None
 _lock = threading.Lock()
 
 
+def _anew():
+    """In a child: a thread of the parent may have held the lock, and does not exist here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_anew)
+
+
 def library():
     """The C library: the one that LANEFS_LIBRARY names, that lies beside this package, or that is installed."""
     global _lib

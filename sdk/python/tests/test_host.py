@@ -204,6 +204,43 @@ class Map(unittest.TestCase):
             m.close()
             keep.close()
 
+    def test_fork_beside_threads(self):  # whose locks nobody gives back in the child
+        data = os.urandom(10000)
+        with lanefs.open(write("fork beside", data)) as f:
+            b, s, ring = lanefs.Buffer(f, 4096), f.session, f.ring
+            f.read_into(b)
+            held, forked = threading.Event(), threading.Event()
+
+            def hold():
+                with ring._taking, ring._room, s._mutex, lanefs._session.Session._lock, lanefs._stage._lock, f._lock:
+                    held.set()
+                    forked.wait()
+            t = threading.Thread(target=hold)
+            t.start()
+            held.wait()
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(30)
+                try:
+                    for do in lambda: f.read_into(b), lambda: f.read_batch(bytearray(10), [0], [0], [10]):
+                        try:
+                            do()
+                        except OSError:
+                            continue
+                        os._exit(2)
+                    b.close()
+                    f.close()
+                    s.close()
+                    with lanefs.open(path("fork beside")) as g, g.map() as own:
+                        os._exit(0 if bytes(own.memoryview()) == data else 3)
+                finally:
+                    os._exit(4)
+            forked.set()
+            t.join()
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+            f.read_into(b)
+            b.close()
+
     def test_dropped_within_a_request(self):  # the garbage collector may find a mapping while a request is under way, in the same thread
         with lanefs.open(write("dropped", b"x" * 100)) as f:
             m = f.map()
