@@ -102,6 +102,18 @@ func (c *daemonConn) lost(req request, err error) error {
 
 func (c *daemonConn) close() { c.conn.Close() }
 
+// lateError is a daemon that has not answered in time. It is os.ErrDeadlineExceeded.
+type lateError struct {
+	dir     string
+	timeout time.Duration
+}
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("the daemon of %q has not finished after %v; it is still at work", e.dir, e.timeout)
+}
+
+func (e *lateError) Unwrap() error { return os.ErrDeadlineExceeded }
+
 // query sends a request to the daemon of the mount m. The timeout is for the answer, and begins again with every progress,
 // which is given to tell.
 func query(m *mountinfo.Info, req request, timeout time.Duration, tell func(progress)) (*response, error) {
@@ -116,7 +128,7 @@ func query(m *mountinfo.Info, req request, timeout time.Duration, tell func(prog
 	for {
 		out, err := c.receive(req, time.Now().Add(timeout))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, fmt.Errorf("the daemon of %q has not finished after %v; it is still at work", m.Mountpoint, timeout)
+			return nil, &lateError{m.Mountpoint, timeout}
 		}
 		if err != nil || out.last() {
 			return out, err

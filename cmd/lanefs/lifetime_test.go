@@ -207,7 +207,7 @@ func TestMountWhileUnmounting(t *testing.T) {
 				}
 				var req request
 				if json.Unmarshal(line, &req) == nil && req.Op == "settle" {
-					was <- leaving(m)
+					was <- ending(m) != ""
 				}
 				if _, err := to.Write(line); err == nil {
 					_, _ = io.Copy(from, to)
@@ -218,6 +218,26 @@ func TestMountWhileUnmounting(t *testing.T) {
 	p.ok("umount", mnt)
 	require.True(t, <-was)
 	fsck(t, img)
+}
+
+// TestMountOfStopped: a mount of what a daemon serves that does not answer waits for it, no longer than it may.
+func TestMountOfStopped(t *testing.T) {
+	p := newPlace(t)
+	img, mnt, other := p.image("image", 32), p.mkdir("mnt"), p.mkdir("other")
+	p.ok("mount", img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, unix.Kill(r.PID, unix.SIGSTOP))
+	defer unix.Kill(r.PID, unix.SIGCONT)
+	for _, at := range []string{other, mnt} {
+		require.Contains(t, p.fails("mount", "--timeout", "100ms", img, at), fmt.Sprintf("waited 100ms for the daemon of %q, which does not answer", mnt))
+	}
+	require.NoError(t, unix.Kill(r.PID, unix.SIGCONT))
+	if os.Geteuid() == 0 {
+		p.ok("mount", img, other)
+		p.umount(other)
+	}
+	p.umount(mnt)
 }
 
 // TestMountOfHidden: a device that is mounted in another mount namespace is in use, and the error says where.

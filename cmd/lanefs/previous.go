@@ -81,20 +81,30 @@ func (s *served) serves(m *mountinfo.Info) bool {
 	return fs.Ours(m) && s.Number == fmt.Sprintf("%d:%d", m.Major, m.Minor) && s.Device == m.Source
 }
 
-// leaving says whether a LaneFS mount is being unmounted.
-func leaving(m *mountinfo.Info) bool {
+// ending says what keeps a LaneFS mount from being there or gone, in words: it is being unmounted, or its daemon does not answer for now. Empty: it goes on.
+func ending(m *mountinfo.Info) string {
 	if !fs.Ours(m) {
-		return false
+		return ""
 	}
-	r, err := query(m, request{Op: "state"}, requestTimeout, nil)
-	return err == nil && r.Leaving
+	switch r, err := query(m, request{Op: "state"}, stateTimeout, nil); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("the daemon of %q, which does not answer", m.Mountpoint)
+	case err == nil && r.Leaving:
+		return fmt.Sprintf("the unmount of %q, which is under way", m.Mountpoint)
+	}
+	return ""
 }
+
+// stateTimeout is how long a daemon is waited for that is asked again if it does not answer.
+const stateTimeout = time.Second
 
 // blockedBy is what keeps DEVICE from being mounted at DIR and will go soon, in words; empty if nothing does. by is its daemon, where no mount of
 // it is seen here. second is the daemon that serves the device and goes on, if there is one.
 func (cfg *mountConfig) blockedBy() (what string, by, second *served) {
-	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && leaving(m) {
-		return fmt.Sprintf("the unmount of %q, which is under way", cfg.Dir), nil, nil
+	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil {
+		if what := ending(m); what != "" {
+			return what, nil, nil
+		}
 	}
 	for _, s := range daemons() {
 		ours, here := s.has(cfg.Device), s.Dir == cfg.Dir
@@ -104,8 +114,8 @@ func (cfg *mountConfig) blockedBy() (what string, by, second *served) {
 		all := s.mounts()
 		switch {
 		case ours && len(all) > 0:
-			if leaving(all[0]) {
-				return fmt.Sprintf("the unmount of %q, which is under way", all[0].Mountpoint), nil, nil
+			if what := ending(all[0]); what != "" {
+				return what, nil, nil
 			}
 			second = s
 		case ours:

@@ -198,7 +198,7 @@ func (p *place) mountedOr(a, b, img string) bool {
 // leavingIn says whether the daemon knows of an unmount. An unmount is so quick that this may never be seen.
 func leavingIn(p *place, dir string) bool {
 	m, err := fs.MountedAt(dir)
-	return err == nil && m != nil && leaving(m)
+	return err == nil && m != nil && ending(m) != ""
 }
 
 // TestOneVolumeOneWriter: an image and a loop device on it are one volume, for LaneFS and for the kernel, in either order.
