@@ -146,3 +146,42 @@ func TestDroppedNodesAreLoadedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "open", string(got))
 }
+
+// TestIdleNodes: a file without names that nobody uses is not among the idle nodes, so a later use of it takes nothing out of their list.
+func TestIdleNodes(t *testing.T) {
+	v := newVolume(t)
+	root, err := v.vol.Root()
+	require.NoError(t, err)
+	s := &Server{vol: v.vol, nodes: newNodes()}
+	s.root = &node{srv: s, in: root}
+	var made []*node
+	for i := range 4 {
+		in, err := root.Create(fmt.Sprint(i), 0o100644, 0, 0, 0, 0)
+		require.NoError(t, err)
+		made = append(made, intern(s, in))
+	}
+	require.NoError(t, root.Unlink("0"))
+	s.nodes.addNameless(made[0])
+	for _, n := range made {
+		n.done()
+	}
+	idle := func() (list []*node) {
+		for n := s.nodes.idle.oldest; n != nil; n = n.newer {
+			list = append(list, n)
+		}
+		require.Len(t, list, s.nodes.idle.len)
+		return list
+	}
+	require.Equal(t, made[1:], idle())
+	for range 3 {
+		n, errno := s.use(uint64(made[0].in.Ino()))
+		require.Zero(t, errno)
+		require.Same(t, made[0], n)
+		require.Equal(t, made[1:], idle())
+		n.done()
+		require.Equal(t, made[1:], idle())
+	}
+	s.nodes.clear()
+	root.Put()
+	v.close()
+}

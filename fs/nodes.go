@@ -14,7 +14,7 @@ import (
 // there is a record alone. A node, with its loaded inode, is there
 //
 //   - while a request works on it or a file is open: it has users;
-//   - as long as the kernel knows it, if it is a file without names, which the last reference to its inode would free;
+//   - as long as the kernel knows it, if it is a file without names, which the last reference to its inode would free: it is never idle;
 //   - after its last use, until maxIdle others were used since: it is idle.
 //
 // Any other node is dropped, and loaded again by number and generation when a request needs it (Server.use).
@@ -83,7 +83,9 @@ func (t *nodes) useLocked(ino uint32) *node {
 		return nil
 	}
 	if n.users == 0 {
-		t.idle.remove(n)
+		if _, nameless := t.nameless[n]; !nameless { // see done
+			t.idle.remove(n)
+		}
 	}
 	n.users++
 	return n
