@@ -150,6 +150,7 @@ func (s *Server) mountOptions(flags uintptr, rest []string) *fuse.MountOptions {
 		ExplicitDataCacheControl: true,
 		EnableAcl:                true,
 		Logger:                   log.New(fuseLog{s.opt.Log}, "", 0),
+		PanicHandler:             s.panicked,
 		// Replies to reads are in memory, so there is nothing to splice.
 		DisableSplice: true,
 		ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT | fuse.CAP_DONT_MASK |

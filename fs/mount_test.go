@@ -17,6 +17,7 @@ var helpers = map[string]func(args []string){
 	"change":       changeHelper,
 	"label":        labelHelper,
 	"mmap":         mmapHelper,
+	"panics":       panicsHelper,
 	"increment":    incrementHelper,
 	"serve":        serveHelper,
 	"setflags":     setFlagsHelper,

@@ -23,14 +23,15 @@ func newRawFS(s *Server) *rawFS {
 
 func (r *rawFS) String() string { return subtype }
 
-// on calls do with the node of a FUSE node ID.
+// on calls do with the node of a FUSE node ID. After a panic the use does not end, which would need a lock that may be held: the process ends.
 func (r *rawFS) on(id uint64, do func(n *node) syscall.Errno) fuse.Status {
 	n, errno := r.srv.use(id)
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	defer n.done()
-	return fuse.Status(do(n))
+	status := fuse.Status(do(n))
+	n.done()
+	return status
 }
 
 // Forget subtracts references.

@@ -68,8 +68,8 @@ func (r *rawFS) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (done
 		if errno != 0 {
 			return errno
 		}
-		defer to.done()
 		done, errno = n.CopyFileRange(&in.Caller, in.OffIn, to, in.OffOut, in.Len, in.Flags)
+		to.done()
 		return errno
 	})
 	return done, status

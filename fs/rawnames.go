@@ -76,8 +76,9 @@ func (r *rawFS) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.
 		if errno != 0 {
 			return errno
 		}
-		defer target.done()
-		return n.Link(&in.Caller, target, name, out)
+		errno = n.Link(&in.Caller, target, name, out)
+		target.done()
+		return errno
 	})
 }
 
@@ -95,7 +96,8 @@ func (r *rawFS) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 		if errno != 0 {
 			return errno
 		}
-		defer to.done()
-		return n.Rename(&in.Caller, oldName, to, newName, in.Flags)
+		errno = n.Rename(&in.Caller, oldName, to, newName, in.Flags)
+		to.done()
+		return errno
 	})
 }
