@@ -52,7 +52,7 @@ static void settle_account(struct async *a)
 		else if (a->own)
 			f->code = (int)-a->b.result[i];
 	}
-	*a->done = f->code ? told(&a->b, f) : sum;
+	__atomic_store_n(a->done, f->code ? told(&a->b, f) : sum, __ATOMIC_RELEASE); /* the last of what the program may look at */
 	free(a->own);
 	free(a->piece);
 	free(a);
@@ -235,14 +235,12 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .tell = tell};
 	if (o->pid != getpid())
 		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
-	*done = 0;
-	if (n == 0)
-		return 0;
-	if (lanefs_batch_check(&b))
+	if (n > 0 && lanefs_batch_check(&b))
 		return -1;
-	if (b.first == n) {
+	if (n == 0 || b.first == n) {
 		if (results)
 			memset(results, 0, n * sizeof *results);
+		*done = 0;
 		return 0;
 	}
 	pthread_mutex_lock(&o->lock);

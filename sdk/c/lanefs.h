@@ -263,7 +263,8 @@ int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, u
 /*
  * Batches on a stream. The call returns at once, but where the stage has no room: then it waits for the batches before it on the stage. The file is
  * read or written when the stream gets there, and what follows on the stream finds the bytes in memory, or in the file, and in *done how
- * many they are: or a negative errno, as in results (may be NULL). Both must stay until then; pieces need not. -1: nothing was put on the stream.
+ * many they are: or a negative errno, as in results (may be NULL). Both must stay until then; pieces need not. *done is written once, after results, so
+ * who has put in it what it cannot become (INT64_MIN) may look whether the batch has ended. -1: nothing was put on the stream.
  *
  * Batches of a stage go in the order of the calls. For streams that do not depend on one another make a stage each. Where a GPU's streams
  * cannot wait for the host, and for memory that no GPU knows, the call does all of it.

@@ -207,7 +207,7 @@ static void async(lanefs *s, int fd, size_t size)
 	WANT(st && lanefs_open(s, fd, &f) == 0);
 	WANT(hip.malloc(&memory, 2 * size) == 0 && hip.pinned(&host, 2 * size, 0) == 0 && hip.create(&stream, NON_BLOCKING) == 0 && hip.create(&other, NON_BLOCKING) == 0);
 	char *was = malloc(size), *got = host, *now = malloc(size);
-	int64_t done[8];
+	int64_t done[8] = {INT64_MIN}; /* which it stays until the batch has ended */
 	WANT(was && now && pread(fd, was, size, 0) == (ssize_t)size);
 
 	/* Behind a gate on the stream nothing is done, and the call returns. */
@@ -217,11 +217,11 @@ static void async(lanefs *s, int fd, size_t size)
 		memset(got, 'x', 2 * size);
 		WANT(hip.wait(stream, gate, 1, 0, UINT64_MAX) == 0 && hip.copy(memory, got, 2 * size, DEFAULT, stream) == 0);
 		struct lanefs_piece two[] = {{0, 5, PART - 99}, {PART, PART, PART}};
-		WANT(lanefs_read_async(st, f, memory, two, 2, stream, NULL, &done[0]) == 0 && done[0] == 0);
+		WANT(lanefs_read_async(st, f, memory, two, 2, stream, NULL, &done[0]) == 0 && done[0] == INT64_MIN);
 		two[0].length = 0; /* which is not looked at any more */
 		WANT(pwrite(fd, "now", 3, 0) == 3 && fsync(fd) == 0); /* the file is read later */
 		memcpy(got, "now", 3);
-		WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.query(stream) != 0 && done[0] == 0);
+		WANT(hip.copy(got, memory, 2 * size, DEFAULT, stream) == 0 && hip.query(stream) != 0 && done[0] == INT64_MIN);
 		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 		WANT(hip.sync(stream) == 0 && done[0] == 2 * PART - 99);
 		WANT(got[4] == 'x' && memcmp(got + 5, "now", 3) == 0 && memcmp(got + 8, was + 3, PART - 102) == 0 && got[5 + PART - 99] == 'x');

@@ -1,6 +1,5 @@
 /*
- * By which way the pieces of a part of a stage go between the stage and a GPU's memory: each by a copy, or all by one launch of a kernel. sdk/go/way.go
- * is the same rule for programs in Go; a test of that package holds the two alike.
+ * By which way the pieces of a part of a stage go between the stage and a GPU's memory: each by a copy, or all by one launch of a kernel.
  *
  * A copy call takes the CPU 3 µs, a launch 16 µs with all that it needs; from 256 KiB on the copy engine is as fast as the kernel. On a busy
  * GPU the copy engine does not wait for other kernels, and a kernel waits for its process's turn, 2 to 3 ms (H100, 2026): once one did,
