@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
-RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespace ./blockdev/partition ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
+RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespace ./blockdev/partition ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./sdk/go/device ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
 # Of the program's own tests, most of which start it again and again, which takes the detector four times as long: those of what goes on at
 # the same time. On rings they run with the detector only; over /dev/fuse without it, but for what is in NOT_TWICE.

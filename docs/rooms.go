@@ -17,7 +17,7 @@ type graph struct {
 }
 
 // products are what is installed or imported by others. Their packages are the rooms; tests and the lab are none.
-var products = []string{"./cmd/lanefs", "./sdk/go"}
+var products = []string{"./cmd/lanefs", "./sdk/go", "./sdk/go/device"}
 
 // apart are packages whose internal packages are rooms of their own; others belong to the package that they are internal to.
 var apart = []string{"fs/ext4"}

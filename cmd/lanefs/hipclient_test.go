@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
+	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/hip"
-	"github.com/lanefs/lanefs/kernels"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
+	"github.com/lanefs/lanefs/sdk/go/device"
 )
 
 // The test binary is a program with files in device memory too; the value is a file of a mount.
@@ -141,29 +144,17 @@ func ringed(content []byte) []byte {
 	return b
 }
 
-// stage reads many pieces into memory that nobody exported, by the kernel, and writes them back where they were.
+// stage reads many pieces into memory that nobody exported, by the C library and its kernel, and writes them back where they were, on a stream.
 func (c *hipClient) stage() (string, error) {
-	image, err := kernels.Image(c.rt.Facts().Arch)
-	if err != nil {
-		return "", err
-	}
-	module, err := c.rt.Load(image)
-	if err != nil {
-		return "", err
-	}
-	gather, err := module.Function(kernels.GatherKernel)
-	if err != nil {
-		return "", err
-	}
 	own, err := c.rt.Alloc(gpu.DevicePlain, int64(len(c.content)))
 	if err != nil {
 		return "", err
 	}
-	file, err := c.session.Open(c.f)
+	stage, err := device.New(c.f, 1<<20)
 	if err != nil {
 		return "", err
 	}
-	stage, err := c.session.NewStage(lanefs.StageOptions{Size: 1 << 20, Runtime: c.rt, Gather: gather})
+	file, err := stage.Open(c.f)
 	if err != nil {
 		return "", err
 	}
@@ -171,23 +162,60 @@ func (c *hipClient) stage() (string, error) {
 	for at := int64(0); at < own.Size(); at += 999 {
 		pieces = append(pieces, lanefs.Piece{Off: at, MemOff: at, Len: min(999, own.Size()-at)})
 	}
-	if _, err := stage.ReadInto(file, own.Addr(), own.Size(), pieces); err != nil {
-		return "", err
-	}
-	if err := c.copy(c.host.Addr(), own.Addr(), own.Size()); err != nil {
+	slices.Reverse(pieces) // no piece goes on where the one before it ends, so there is no copy of many
+	stream := new(uintptr)
+	if err := callHIP("hipStreamCreateWithFlags", uintptr(unsafe.Pointer(stream)), 1); err != nil {
 		return "", err
 	}
 	now, err := os.ReadFile(c.f.Name())
 	if err != nil {
 		return "", err
 	}
-	if !bytes.Equal(now, c.host.Host()) {
-		return "", errors.New("a stage's pieces have other bytes than the file")
+	at, size := uintptr(own.Addr()), own.Size()
+	for _, read := range []func() error{
+		func() error {
+			_, err := file.Read(at, size, pieces, *stream)
+			return errors.Join(err, callHIP("hipStreamSynchronize", *stream))
+		},
+		func() error {
+			b, err := file.ReadAsync(at, size, pieces, *stream)
+			if err := errors.Join(err, callHIP("hipStreamSynchronize", *stream)); err != nil {
+				return err
+			}
+			_, err = b.Result()
+			return err
+		},
+	} {
+		before := stage.Ways()
+		clear(c.host.Host())
+		if err := errors.Join(c.copy(own.Addr(), c.host.Addr(), size), read(), c.copy(c.host.Addr(), own.Addr(), size)); err != nil {
+			return "", err
+		}
+		if !bytes.Equal(now, c.host.Host()) {
+			return "", errors.New("a stage's pieces have other bytes than the file")
+		}
+		if stage.Ways().Kernel == before.Kernel {
+			return "", fmt.Errorf("no kernel: %+v", stage.Ways())
+		}
 	}
-	if _, err := stage.WriteFrom(file, own.Addr(), own.Size(), pieces); err != nil {
+	if _, err := file.Write(at, size, pieces, *stream); err != nil {
 		return "", err
 	}
-	return "ok", errors.Join(stage.Close(), file.Close(), own.Close(), module.Close())
+	return "ok", errors.Join(file.Close(), stage.Close(), callHIP("hipStreamDestroy", *stream), own.Close())
+}
+
+// callHIP calls the library that hip.Open has opened, as a program that has streams of its own does.
+//
+//go:uintptrescapes
+func callHIP(name string, args ...uintptr) error {
+	at, err := purego.Dlsym(purego.RTLD_DEFAULT, name)
+	if err != nil {
+		return err
+	}
+	if code, _, _ := purego.SyscallN(at, args...); int32(code) != 0 {
+		return fmt.Errorf("%s: error %d", name, int32(code))
+	}
+	return nil
 }
 
 // ring reads a range of the file into device memory of the program's own, and writes it to another place of the file.

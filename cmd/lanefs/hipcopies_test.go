@@ -37,6 +37,13 @@ func random(n int) []byte {
 // path was flushed. Without VMM the software controller and the daemon write into device memory by the CPU, through the BAR; with it
 // the copy engine does, which needs no flush. With "deaf" the flush does nothing: so each part finds that it was left out.
 func TestHIPCopies(t *testing.T) {
+	for _, name := range []string{"gcc", "make"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("the C library needs %s: make deps installs it", name)
+		}
+	}
+	build := t.TempDir()
+	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
 	for _, c := range []struct {
 		name string
 		env  []string
@@ -46,7 +53,7 @@ func TestHIPCopies(t *testing.T) {
 		{"VMM", nil, gpu.ExportPOSIX},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newCopiesPlace(t, "1", c.env...)
+			p := newCopiesPlace(t, "1", append(c.env, libraryOf(build))...)
 			img, mnt := p.image("image", 64), p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip", "-o", "vram=16M", img, mnt)
 			path, content := filepath.Join(mnt, "weights"), random(ringTo+ringLen+123)

@@ -43,7 +43,7 @@ func TestHIPShare(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			p := newHIPPlace(t, c.rocm, c.env...)
+			p := newHIPPlace(t, c.rocm, append(c.env, libraryOf(build))...)
 			img, mnt := p.image("image", 128), p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip", "-o", "vram=48M", img, mnt)
 			path := filepath.Join(mnt, "weights")
@@ -67,8 +67,7 @@ func TestHIPShare(t *testing.T) {
 			other.end()
 			require.Equal(t, "ok\n", p.program(nil, inC, path, itoa(int(c.kind))))
 			if python, err := exec.LookPath("python3"); err == nil { // a skip where it is missing is sdk/python's to say
-				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind)),
-					"LANEFS_LIBRARY=" + filepath.Join(build, "liblanefs.so.1.0.0")},
+				p.program([]string{"PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR=" + mnt, "LANEFS_TEST_KIND=" + itoa(int(c.kind))},
 					python, "../../sdk/python/tests/test_hip.py")
 			}
 			require.Regexp(t, `rings moved .* [1-9]\d* requests straight .* [1-9]\d* through stages`, p.ok("vram", "ls", mnt))
@@ -79,6 +78,11 @@ func TestHIPShare(t *testing.T) {
 			p.onMedium(img, mnt, path, ringed(content))
 		})
 	}
+}
+
+// libraryOf has programs find the C library that was made in build.
+func libraryOf(build string) string {
+	return "LANEFS_LIBRARY=" + filepath.Join(build, "liblanefs.so.1.0.0")
 }
 
 // onMedium unmounts, and finds that what came from device memory is in the file at path of the volume.

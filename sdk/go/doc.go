@@ -16,4 +16,6 @@
 //
 // With the daemon's host runtime device memory is ordinary memory, and a Buffer has Bytes. With a GPU, Import maps it by a runtime of
 // gpu/cuda or gpu/hip, and Export returns the descriptor for another library.
+//
+// A Stage moves pieces of files into slices, which the daemon does not know. Package device does so for memory of a GPU.
 package lanefs

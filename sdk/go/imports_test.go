@@ -16,7 +16,7 @@ import (
 func TestImports(t *testing.T) {
 	const module = "github.com/lanefs/lanefs/"
 	allowed := map[string]bool{"fs/share/wire": true, "gpu": true}
-	dirs := []string{"."}
+	dirs := []string{"."} // without device: purego has what imports it linked to libc
 	for path := range allowed {
 		dirs = append(dirs, "../../"+path)
 	}
@@ -27,6 +27,7 @@ func TestImports(t *testing.T) {
 			if own, ok := strings.CutPrefix(path, module); ok {
 				require.True(t, allowed[own], "%s imports %s", dir, path)
 			}
+			require.NotContains(t, path, "purego", "a program of %s would be linked to libc", dir)
 		}
 	}
 }
@@ -48,7 +49,7 @@ func TestModule(t *testing.T) {
 	for name, text := range map[string]string{
 		"go.mod":  "module example.org/program\n" + rest + "\nrequire github.com/lanefs/lanefs v0.0.0\n\nreplace github.com/lanefs/lanefs => " + here + "\n",
 		"go.sum":  string(sums),
-		"main.go": "package main\n\nimport (\n\t\"os\"\n\n\tlanefs \"github.com/lanefs/lanefs/sdk/go\"\n)\n\nfunc main() {\n\t_, err := lanefs.Connect(os.Stdin)\n\tprintln(err.Error())\n}\n",
+		"main.go": "package main\n\nimport (\n\t\"os\"\n\n\tlanefs \"github.com/lanefs/lanefs/sdk/go\"\n\t\"github.com/lanefs/lanefs/sdk/go/device\"\n)\n\nfunc main() {\n\t_, err := lanefs.Connect(os.Stdin)\n\tprintln(err.Error())\n\t_, err = device.New(os.Stdin, 0)\n\tprintln(err.Error())\n}\n",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -62,7 +63,10 @@ func TestModule(t *testing.T) {
 	}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(filepath.Join(dir, "program")).CombinedOutput()
+	cmd = exec.Command(filepath.Join(dir, "program"))
+	cmd.Env = []string{"LANEFS_LIBRARY=/nowhere/liblanefs.so.1"}
+	out, err = cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "LaneFS")
+	require.Contains(t, string(out), "not on a LaneFS mount")
+	require.Contains(t, string(out), "LANEFS_LIBRARY says where it is): /nowhere/liblanefs.so.1")
 }

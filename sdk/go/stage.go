@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// Stage moves many pieces of a file into any memory of the program and out of it, by one call: memory that the daemon does not know. The pieces
-// pass through ordinary memory, which is registered with the daemon, and with a GPU's runtime if there is one:
+// Stage moves many pieces of a file into slices and out of them, by one call: memory that the daemon does not know. The pieces
+// pass through ordinary memory, which is registered with the daemon. Package device has stages for a GPU's memory.
 //
 //  1. The pieces are cut and placed in the next part of the stage.              place
 //  2. Read: the daemon fills the part; then it is copied to where it belongs.   first, second
@@ -29,24 +28,14 @@ type Stage struct {
 	bytes  []byte
 	memory *Memory
 	ring   *Ring
-	device gpu.Memory // the stage as the runtime's kernels and copies see it; nil without a runtime
-	stream gpu.Stream
 
 	mu    sync.Mutex // a batch at a time; protects all below
 	parts [stageParts]stagePart
-	late  time.Time // until then kernels would be late: another process's have the GPU
-	lost  error     // copies were not seen to end: they may still read the stage or write to it, so nothing else uses it
 }
 
 // StageOptions are what NewStage takes. All may be left out.
 type StageOptions struct {
 	Size int64 // bytes of memory; 0: 64 MiB
-	// Runtime has the memory of batches that are not the CPU's.
-	Runtime gpu.Runtime
-	// Gather is the kernel lanefs_gather of the runtime's image, which copies many pieces by one launch. Nil: each piece is a copy.
-	Gather gpu.Function
-	// Timeout is how long copies on the GPU may take; 0: 30 s.
-	Timeout time.Duration
 }
 
 // Piece is Len bytes of a file at Off, and at MemOff of the batch's memory.
@@ -55,10 +44,9 @@ type Piece struct{ Off, MemOff, Len int64 }
 const (
 	stageParts   = 3
 	stageEntries = 512
-	stageTable   = stageEntries * 24 // what the kernel reads: kernels/gather.h
 	stageRequest = 1 << 20
 	stageUsual   = 64 << 20
-	stageWide    = 16 // a piece lies at its memory's address modulo this, for the kernel
+	stageWide    = 16 // a piece lies at its memory's address modulo this
 )
 
 // stagePart is a part of the stage, and what is in it.
@@ -68,13 +56,10 @@ type stagePart struct {
 	of    []int // the piece of each request
 }
 
-// NewStage makes a stage. Close it before the session and the runtime.
+// NewStage makes a stage. Close it before the session.
 func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 	if o.Size == 0 {
 		o.Size = stageUsual
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
 	}
 	const page = 4096
 	each := o.Size / stageParts / page * page
@@ -88,7 +73,7 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 			g = nil
 		}
 	}()
-	n := stageParts * (each + stageTable)
+	n := stageParts * each
 	if g.fd, err = unix.MemfdCreate("lanefs-stage", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return g, err
 	}
@@ -109,59 +94,22 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 		g.parts[i].start = int64(i) * each
 	}
 	g.o.Size = each // of a part
-	if o.Runtime != nil {
-		if g.device, err = o.Runtime.Register(g.bytes, gpu.RegisteredMemory); err != nil {
-			return g, err
-		}
-		g.stream, err = o.Runtime.NewStream()
-	}
 	return g, err
 }
 
 // Read reads pieces of f into b. It returns how many bytes each has, fewer than asked for at the end of the file or with an error, the rest of
 // the piece in b being zero then; and the first error.
 func (g *Stage) Read(f *File, b []byte, pieces []Piece) ([]int64, error) {
-	return g.batch(f, target{b: b}, pieces, OpRead)
+	return g.batch(f, b, pieces, OpRead)
 }
 
 // Write writes pieces of b to f likewise. An OpSync of a ring, or fsync, makes them durable.
 func (g *Stage) Write(f *File, b []byte, pieces []Piece) ([]int64, error) {
-	return g.batch(f, target{b: b}, pieces, OpWrite)
+	return g.batch(f, b, pieces, OpWrite)
 }
 
-// ReadInto reads pieces of f into n bytes of the runtime's memory at a. The bytes are there when it returns. What the program has on its streams
-// must have ended.
-func (g *Stage) ReadInto(f *File, a gpu.Addr, n int64, pieces []Piece) ([]int64, error) {
-	return g.batch(f, target{a: a, n: n}, pieces, OpRead)
-}
-
-// WriteFrom writes pieces of n bytes of the runtime's memory at a to f likewise.
-func (g *Stage) WriteFrom(f *File, a gpu.Addr, n int64, pieces []Piece) ([]int64, error) {
-	return g.batch(f, target{a: a, n: n}, pieces, OpWrite)
-}
-
-// target is the memory of a batch: b, or n bytes at a.
-type target struct {
-	b []byte
-	a gpu.Addr
-	n int64
-}
-
-// at is the address of the memory, modulo what the kernel cares for.
-func (t target) at() int64 {
-	if t.b != nil {
-		return int64(uintptr(unsafe.Pointer(unsafe.SliceData(t.b))) % stageWide)
-	}
-	return int64(t.a % stageWide)
-}
-
-func (g *Stage) batch(f *File, t target, pieces []Piece, op Op) ([]int64, error) {
-	size := t.n
-	if t.b != nil {
-		size = int64(len(t.b))
-	} else if g.device == nil && t.n > 0 {
-		return nil, fmt.Errorf("the stage was made without a runtime: %w", unix.EINVAL)
-	}
+func (g *Stage) batch(f *File, mem []byte, pieces []Piece, op Op) ([]int64, error) {
+	size := int64(len(mem))
 	for i, p := range pieces {
 		if p.Off < 0 || p.Len < 0 || p.MemOff < 0 || p.MemOff > size-p.Len || p.Off > math.MaxInt64-p.Len {
 			return nil, fmt.Errorf("piece %d, %d bytes at %d, does not fit in memory of %d bytes: %w", i, p.Len, p.MemOff, size, unix.EINVAL)
@@ -172,11 +120,9 @@ func (g *Stage) batch(f *File, t target, pieces []Piece, op Op) ([]int64, error)
 	if g.ring == nil {
 		return nil, unix.EBADF
 	}
-	if g.lost != nil {
-		return nil, fmt.Errorf("copies of an earlier batch may still be under way: %w", g.lost)
-	}
-	b := &batch{g: g, f: f, t: t, op: op, pieces: pieces, results: make([]int64, len(pieces))}
-	for b.next < len(pieces) && b.fatal == nil {
+	b := &batch{g: g, f: f, mem: mem, op: op, pieces: pieces, results: make([]int64, len(pieces)),
+		at: int64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))) % stageWide)}
+	for b.next < len(pieces) {
 		p := &g.parts[b.begun%stageParts]
 		if b.begun-b.ended == stageParts-1 {
 			b.second()
@@ -188,24 +134,21 @@ func (g *Stage) batch(f *File, t target, pieces []Piece, op Op) ([]int64, error)
 	for b.ended < b.begun {
 		b.second()
 	}
-	if b.fatal != nil {
-		clear(b.results)
-	}
-	return b.results, errors.Join(b.fatal, b.failed)
+	return b.results, b.failed
 }
 
 // batch is a batch under way.
 type batch struct {
 	g            *Stage
 	f            *File
-	t            target
+	mem          []byte
+	at           int64 // its address, modulo stageWide
 	op           Op
 	pieces       []Piece
 	results      []int64
 	next         int   // the first piece that is not placed as a whole
 	done         int64 // bytes of it that are
 	begun, ended int   // parts
-	fatal        error // ends the batch
 	failed       error // of the first piece that failed
 }
 
@@ -215,8 +158,7 @@ func (b *batch) place(p *stagePart) {
 	at := int64(0)
 	for b.next < len(b.pieces) && len(p.q) < stageEntries {
 		c := b.pieces[b.next]
-		mem := c.MemOff + b.done
-		start := at + (b.t.at()+mem-at)&(stageWide-1)
+		start := at + (b.at+c.MemOff+b.done-at)&(stageWide-1)
 		n := min(c.Len-b.done, stageRequest, b.g.o.Size-start)
 		if n <= 0 && c.Len > 0 {
 			break
@@ -234,15 +176,10 @@ func (b *batch) place(p *stagePart) {
 
 // first is the first half of a part's way: the daemon's for a read, the copies for a write.
 func (b *batch) first(p *stagePart) {
-	if b.op == OpRead {
-		b.g.ring.Start(p.q...)
-		return
+	if b.op == OpWrite {
+		b.move(p)
 	}
-	if b.fatal = b.move(p); b.fatal == nil {
-		b.g.ring.Start(p.q...)
-	} else {
-		p.q, p.of = nil, nil
-	}
+	b.g.ring.Start(p.q...)
 }
 
 // second is the other half, of the oldest part: of a write its end only.
@@ -263,86 +200,22 @@ func (b *batch) second() {
 		}
 		b.results[k] += q.N
 	}
-	if b.op == OpRead && b.fatal == nil {
-		b.fatal = b.move(p)
+	if b.op == OpRead {
+		b.move(p)
 	}
 }
 
-// memOff is where a request's bytes are in the batch's memory.
-func (b *batch) memOff(p *stagePart, i int) int64 {
-	c := b.pieces[p.of[i]]
-	return c.MemOff + p.q[i].Off - c.Off
-}
-
-// move copies a part's bytes to the memory, or from it, and returns when they have arrived.
-func (b *batch) move(p *stagePart) error {
-	if b.t.b != nil {
-		for i, q := range p.q {
-			mem, stage := b.t.b[b.memOff(p, i):][:q.Len], b.g.bytes[q.MemOff:][:q.Len]
-			if b.op == OpRead {
-				copy(mem, stage)
-			} else {
-				copy(stage, mem)
-			}
+// move copies a part's bytes to the memory, or from it.
+func (b *batch) move(p *stagePart) {
+	for i, q := range p.q {
+		c := b.pieces[p.of[i]]
+		mem, stage := b.mem[c.MemOff+q.Off-c.Off:][:q.Len], b.g.bytes[q.MemOff:][:q.Len]
+		if b.op == OpRead {
+			copy(mem, stage)
+		} else {
+			copy(stage, mem)
 		}
-		return nil
 	}
-	size := int64(0)
-	for _, q := range p.q {
-		size += q.Len
-	}
-	n := int64(len(p.q))
-	if b.g.o.Gather != nil && byKernel(n, size, time.Now().Before(b.g.late)) {
-		return b.timed(b.gather(p), n, size)
-	}
-	var err error
-	for i := range p.q {
-		dst, src, n := b.ends(p, i)
-		err = errors.Join(err, b.g.stream.Copy(dst, src, n))
-	}
-	return errors.Join(err, b.g.wait())
-}
-
-// wait waits for the copies that have begun.
-func (g *Stage) wait() error {
-	err := g.stream.Wait(g.o.Timeout)
-	if err != nil {
-		g.lost = err
-	}
-	return err
-}
-
-// timed waits for a kernel that does what n copies do, and notes if it was late. A runtime without another process's kernels has it done already.
-func (b *batch) timed(err error, n, size int64) error {
-	begun := time.Now()
-	err = errors.Join(err, b.g.wait())
-	if d := time.Since(begun); n <= wayMany && wasLate(d, size) {
-		b.g.late = begun.Add(d + wayWhile)
-	}
-	return err
-}
-
-// ends is where a request's bytes go, and where they come from.
-func (b *batch) ends(p *stagePart, i int) (dst, src gpu.Addr, n int64) {
-	dst, src = b.t.a+gpu.Addr(b.memOff(p, i)), b.g.device.Addr()+gpu.Addr(p.q[i].MemOff)
-	if b.op == OpWrite {
-		dst, src = src, dst
-	}
-	return dst, src, p.q[i].Len
-}
-
-// gather copies by one launch. The kernel's table is behind the parts.
-func (b *batch) gather(p *stagePart) error {
-	const blocks, threads = 4, 512 // enough for PCI Express
-	number := p.start / b.g.o.Size
-	at := stageParts*b.g.o.Size + number*stageTable
-	table := unsafe.Slice((*[3]uint64)(unsafe.Pointer(&b.g.bytes[at])), stageEntries)
-	for i := range p.q {
-		dst, src, n := b.ends(p, i)
-		table[i] = [3]uint64{uint64(dst), uint64(src), uint64(n)}
-	}
-	return b.g.stream.Launch(b.g.o.Gather, gpu.Dim3{X: blocks, Y: 1, Z: 1}, gpu.Dim3{X: threads, Y: 1, Z: 1},
-		uint64(b.g.device.Addr())+uint64(at), uint64(len(p.q)))
 }
 
 // Close ends the stage. No batch may be under way.
@@ -356,18 +229,12 @@ func (g *Stage) Close() error {
 	if g.memory != nil {
 		errs = append(errs, g.memory.Close())
 	}
-	if g.stream != nil {
-		errs = append(errs, g.stream.Close())
-	}
-	if g.device != nil {
-		errs = append(errs, g.device.Close())
-	}
 	if g.bytes != nil {
 		errs = append(errs, unix.Munmap(g.bytes))
 	}
 	if g.fd >= 0 {
 		errs = append(errs, unix.Close(g.fd))
 	}
-	g.ring, g.memory, g.stream, g.device, g.bytes, g.fd = nil, nil, nil, nil, nil, -1
+	g.ring, g.memory, g.bytes, g.fd = nil, nil, nil, -1
 	return errors.Join(errs...)
 }
