@@ -125,6 +125,9 @@ static int there(const char *p, uint64_t n)
 	return madvise((void *)at, ((uintptr_t)p + n - at + PAGE_SIZE - 1) & ~(uintptr_t)(PAGE_SIZE - 1), POPULATE_READ) == 0 || (errno != ENOMEM && errno != EFAULT);
 }
 
+/* Whether the end of t is known to be that of an allocation. Of virtual memory management it is that of reserved addresses. */
+static int ends(const struct target *t) { return t->whole || (t->size && !t->device && !t->host); }
+
 int lanefs_batch_target(struct batch *b, void *stream)
 {
 	const struct lanefs_piece *first = &b->piece[b->first];
@@ -154,7 +157,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 			t->host |= at.host;
 			b->one = 0;
 		}
-		if (at.whole && q->length > at.size - (p - at.start))
+		if (ends(&at) && q->length > at.size - (p - at.start))
 			return lanefs_fail(EFAULT, "a piece ends beyond its allocation");
 	}
 	return 0;

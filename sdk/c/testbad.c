@@ -193,6 +193,20 @@ static void managed(lanefs_stage *st, uint32_t f)
 			WANT(right(m + p[i].memory_offset, p[i].file_offset, p[i].length) && m[p[i].memory_offset + p[i].length] == 'x');
 		WANT(after.host == before.host && (n == 2 ? after.kernel == before.kernel : after.kernel - before.kernel == n - 1));
 		WANT(lanefs_write_batch(st, f, m, p, n, own, NULL) > 0);
+		/* Its end is known: neither a copy nor a kernel goes beyond it. */
+		int64_t got[PIECES];
+		struct lanefs_piece last = p[1];
+		memset(m, 'x', BIG);
+		p[1].memory_offset = BIG - p[1].length;
+		WANT(lanefs_read_batch(st, f, m, p, n, own, got) > 0 && got[1] == (int64_t)p[1].length && sync_stream(own) == 0 && right(m + p[1].memory_offset, p[1].file_offset, p[1].length));
+		memset(m, 'x', BIG);
+		p[1].memory_offset++;
+		FAILS(EFAULT, lanefs_read_batch(st, f, m, p, n, own, got));
+		WANT(strstr(lanefs_error(), "beyond its allocation"));
+		FAILS(EFAULT, lanefs_write_batch(st, f, m, p, n, own, NULL));
+		FAILS(EFAULT, lanefs_read_async(st, f, m, p, n, own, got, got));
+		WANT(sync_stream(own) == 0 && all(m, 'x', BIG));
+		p[1] = last;
 	}
 	WANT(mem_free(m) == 0 && destroy(own) == 0);
 }
