@@ -274,6 +274,25 @@ int64_t lanefs_write_from(lanefs_stage *st, uint32_t file, const void *memory, u
 int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);
 int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done);
 
+/*
+ * A place on a stream, for who must know when a stream has come past a batch, and has no event of the GPU's library: after a read *done is there before the
+ * bytes are in memory. Make it before the batch, for an address in its memory, and set it after.
+ */
+typedef struct lanefs_mark lanefs_mark;
+
+/* A mark of where the stream is now. For memory that no GPU knows it is one that is always reached. Errors: EINVAL, such memory is given with a stream; EPERM, as
+ * lanefs_read_batch; ENOMEM; GPU errors, also for a stream that is none. */
+lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream);
+
+/* Moves it to where the stream is now. Returns 1 if it is one that is always reached, else 0. Errors: EPERM, as lanefs_mark_reached; GPU errors. */
+int lanefs_mark_set(lanefs_mark *m);
+
+/* Whether the stream has come to the mark: 1 or 0. wait: not before it has. Errors: EPERM, the mark is that of the process that forked this one; GPU errors. */
+int lanefs_mark_reached(lanefs_mark *m, int wait);
+
+/* It waits for nothing. */
+void lanefs_mark_free(lanefs_mark *m);
+
 /* How requests of a stage, of 1 MiB at most, went on from the stage or came to it. */
 struct lanefs_rungs {
 	uint64_t kernel; /* many by one launch of a kernel */

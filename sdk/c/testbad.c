@@ -211,6 +211,46 @@ static void managed(lanefs_stage *st, uint32_t f)
 	WANT(mem_free(m) == 0 && destroy(own) == 0);
 }
 
+/* Marks: of a stream that waits, of one that goes on, of one that is none, of ordinary memory, in a child. */
+static void marks(lanefs_stage *st, uint32_t f)
+{
+	int (*wait)(void *, uint64_t *, uint64_t, unsigned) = NULL;
+	char *m = memory(0, BIG), *plain = malloc(BIG);
+	uint64_t gate = 0, second = 0;
+	int64_t done;
+	int status;
+	void *own, *dead;
+	*(void **)&wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWaitValue64_v2");
+	WANT(wait && plain && current(context[0]) == 0 && create(&own, NON_BLOCKING) == 0 && create(&dead, NON_BLOCKING) == 0 && destroy(dead) == 0);
+	lanefs_mark *mark = lanefs_mark_new(st, m + 5, own);
+	WANT(mark && wait(own, &gate, 1, 0) == 0 && lanefs_mark_reached(mark, 1) == 1); /* it is before the gate */
+	WANT(lanefs_read_async(st, f, m, &(struct lanefs_piece){0, 0, BIG}, 1, own, NULL, &done) == 0 && lanefs_mark_set(mark) == 0 && wait(own, &second, 1, 0) == 0);
+	WANT(current(NULL) == 0 && lanefs_mark_reached(mark, 0) == 0);
+	pid_t child = fork();
+	WANT(child >= 0);
+	if (child == 0) {
+		alarm(60);
+		FAILS(EPERM, lanefs_mark_reached(mark, 0));
+		FAILS(EPERM, lanefs_mark_reached(mark, 1));
+		FAILS(EPERM, lanefs_mark_set(mark));
+		WANT(!lanefs_mark_new(st, m, own) && errno == EPERM);
+		lanefs_mark_free(mark);
+		_exit(0);
+	}
+	WANT(waitpid(child, &status, 0) == child && status == 0 && lanefs_mark_reached(mark, 0) == 0);
+	__atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+	WANT(lanefs_mark_reached(mark, 1) == 1 && done == BIG && right(m, 0, BIG) && lanefs_mark_reached(mark, 0) == 1); /* not what follows */
+	__atomic_store_n(&second, 1, __ATOMIC_RELEASE);
+	lanefs_mark_free(mark);
+	lanefs_mark_free(NULL);
+	WANT(!lanefs_mark_new(st, m, dead) && errno == EIO && strstr(lanefs_error(), ": error 400"));
+	WANT(!lanefs_mark_new(st, plain, own) && errno == EINVAL);
+	WANT((mark = lanefs_mark_new(st, plain, NULL)) && lanefs_mark_reached(mark, 0) == 1 && lanefs_mark_set(mark) == 1 && lanefs_mark_reached(mark, 1) == 1);
+	lanefs_mark_free(mark);
+	WANT(current(context[0]) == 0 && sync_stream(own) == 0 && destroy(own) == 0 && mem_free(m) == 0);
+	free(plain);
+}
+
 /* Kernels that wait for other programs': some pieces go by copies then, many do not, and a kernel is tried again. */
 static void late(lanefs_stage *st, uint32_t f)
 {
@@ -309,6 +349,7 @@ int main(int argc, char **argv)
 	managed(stage, f);
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
+	marks(stage, f);
 	late(stage, f);
 	handles(s, stage, fd, (uint64_t)st.st_size);
 	lanefs_stage_free(stage);

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
 enum { DEVICES = 16, DEPTH = 16, NAMES = 64, PAGE = 4096 };
 
 /* ---- counts ---- */
@@ -82,7 +82,8 @@ API unsigned fake_cuda_calls(const char *name) {
 /* f: a function of the host; word: what to wait for, until it is at_least. */
 struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count;
 	void (*f)(void *); void *arg; uint64_t *word, at_least; };
-struct stream { struct stream *next; struct context *c; struct op *first, **end; int threaded, busy, gone; double ms; /* that its kernels have taken */ };
+struct stream { struct stream *next; struct context *c; struct op *first, **end; int threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
+	double ms; /* that its kernels have taken */ };
 struct context { int device; struct stream legacy, per_thread; };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
@@ -499,6 +500,7 @@ static void *stream_thread(void *arg) {
 		carry_out(o);
 		free(o);
 		s->busy = 0;
+		s->did++;
 		pthread_cond_broadcast(&moved);
 	}
 	pthread_mutex_unlock(&lock);
@@ -514,6 +516,7 @@ static int run(struct stream *s) {
 		s->first = o->next;
 		carry_out(o);
 		free(o);
+		s->did++;
 	}
 	s->end = &s->first;
 	return OK;
@@ -530,6 +533,7 @@ static int put(struct stream *to, struct op o, int launch) {
 		p->next = NULL;
 		*s->end = p;
 		s->end = &p->next;
+		s->n++;
 		rc = OK;
 		if ((o.f || o.word) && !s->threaded) {
 			pthread_t t;
@@ -707,7 +711,7 @@ API int cuMemsetD8Async(void *to, unsigned char value, size_t n, struct stream *
 	return within(to, n) ? put(s, (struct op){.to = to, .n = n, .fill = 1, .value = value}, 0) : INVALID;
 }
 
-struct event { struct context *c; struct stream *on; double ms; };
+struct event { struct context *c; struct stream *on; uint64_t after; /* how many of what is on it */ double ms; };
 
 API int cuEventCreate(struct event **e, unsigned flags) {
 	COUNT();
@@ -726,25 +730,46 @@ API int cuEventRecord(struct event *e, struct stream *to) {
 	int rc = s && s->c == e->c ? OK : INVALID_HANDLE;
 	if (!rc) {
 		e->on = s;
+		e->after = s->n;
 		e->ms = s->ms;
 	}
 	pthread_mutex_unlock(&lock);
 	return rc;
 }
 
+/* The event's stream, NULL if it is no more. The caller holds the lock. */
+static struct stream *on(struct event *e) {
+	struct stream *s = streams;
+	while (s && s != e->on)
+		s = s->next;
+	return s ? s : e->on == &e->c->legacy || e->on == &e->c->per_thread ? e->on : NULL;
+}
+
 API int cuEventSynchronize(struct event *e) {
 	COUNT();
 	pthread_mutex_lock(&lock);
-	for (struct stream *s = streams; s; s = s->next)
-		if (s == e->on)
-			run(s);
-	if (e->on == &e->c->legacy || e->on == &e->c->per_thread)
-		run(e->on);
+	struct stream *s = on(e);
+	while (s && s->threaded && s->did < e->after)
+		pthread_cond_wait(&moved, &lock);
+	if (s && !s->threaded)
+		run(s);
 	pthread_mutex_unlock(&lock);
 	return OK;
 }
 
-API int cuEventQuery(struct event *e) { return cuEventSynchronize(e); }
+/* What is on a stream without a thread happens now: somebody waits for it. */
+API int cuEventQuery(struct event *e) {
+	COUNT();
+	int rc = OK;
+	pthread_mutex_lock(&lock);
+	struct stream *s = on(e);
+	if (s && !s->threaded)
+		run(s);
+	else if (s && s->did < e->after)
+		rc = NOT_READY;
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
 
 API int cuEventElapsedTime(float *ms, struct event *from, struct event *to) {
 	COUNT();

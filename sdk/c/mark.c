@@ -1,0 +1,107 @@
+/* Places on streams. */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { NO_TIME = 2 }; /* CU_EVENT_DISABLE_TIMING, hipEventDisableTiming */
+enum { NOT_READY = 600 };
+
+struct lanefs_mark {
+	struct gpu *gpu; /* NULL: it is reached */
+	void *stream, *event;
+	pid_t pid;
+};
+
+static const char forked[] = "the mark is that of the process that forked this one";
+
+static int entered(struct gpu *g, int *was)
+{
+	int rc = lanefs_gpu_enter(g, was);
+	return rc ? lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc) : 0;
+}
+
+int lanefs_mark_set(lanefs_mark *m)
+{
+	int was, rc;
+	if (!m->gpu)
+		return 1;
+	if (m->pid != getpid())
+		return lanefs_fail(EPERM, forked);
+	if (entered(m->gpu, &was))
+		return -1;
+	rc = CALL(m->gpu, "EventRecord", (void *, void *), m->event, m->stream);
+	lanefs_gpu_leave(m->gpu, was);
+	return rc ? lanefs_gpu_bad(m->gpu, "EventRecord", rc) : 0;
+}
+
+/* Makes the mark's event. */
+static int create(lanefs_mark *m)
+{
+	int was, rc;
+	const char *what = m->gpu->hip ? "EventCreateWithFlags" : "EventCreate";
+	if (entered(m->gpu, &was))
+		return -1;
+	rc = CALL(m->gpu, what, (void **, unsigned), &m->event, NO_TIME);
+	lanefs_gpu_leave(m->gpu, was);
+	return rc ? lanefs_gpu_bad(m->gpu, what, rc) : 0;
+}
+
+lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
+{
+	struct owner *o = (struct owner *)st;
+	struct target t;
+	lanefs_mark *m = NULL;
+	if (o->pid != getpid()) {
+		lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+		return NULL;
+	}
+	pthread_mutex_lock(&o->lock); /* of the stage's GPU */
+	int rc = lanefs_stage_target(st, memory, stream, &t);
+	pthread_mutex_unlock(&o->lock);
+	if (rc)
+		return NULL;
+	if (!(m = calloc(1, sizeof *m))) {
+		lanefs_fail(ENOMEM, NULL);
+		return NULL;
+	}
+	*m = (struct lanefs_mark){.gpu = t.gpu, .stream = stream, .pid = o->pid};
+	if (m->gpu && (create(m) || lanefs_mark_set(m) < 0)) {
+		int saved = errno;
+		lanefs_mark_free(m);
+		errno = saved;
+		return NULL;
+	}
+	return m;
+}
+
+int lanefs_mark_reached(lanefs_mark *m, int wait)
+{
+	int was, rc;
+	if (!m->gpu)
+		return 1;
+	if (m->pid != getpid())
+		return lanefs_fail(EPERM, forked);
+	if (entered(m->gpu, &was))
+		return -1;
+	const char *what = wait ? "EventSynchronize" : "EventQuery";
+	rc = wait ? CALL(m->gpu, "EventSynchronize", (void *), m->event) : CALL(m->gpu, "EventQuery", (void *), m->event);
+	lanefs_gpu_leave(m->gpu, was);
+	if (rc == NOT_READY)
+		return 0;
+	return rc ? lanefs_gpu_bad(m->gpu, what, rc) : 1;
+}
+
+void lanefs_mark_free(lanefs_mark *m)
+{
+	int was;
+	if (!m)
+		return;
+	if (m->event && m->pid == getpid() && lanefs_gpu_enter(m->gpu, &was) == 0) { /* else it is the parent's */
+		CALL(m->gpu, m->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), m->event);
+		lanefs_gpu_leave(m->gpu, was);
+	}
+	free(m);
+}
