@@ -93,6 +93,42 @@ def order(f, data):
     say("right: a stream's order")
 
 
+def on_stream(f, data):
+    """The same by batches for which the host does not wait: they are behind what is on the stream, and what follows is behind them. Memory and objects may be dropped."""
+    side, n = torch.cuda.Stream(), 8 * MIB
+    a = torch.randn(4096, 4096, device="cuda")
+    with lanefs.open(f.path + ".on", "w") as g:
+        g.write_from(bytes(n))
+        waits = 0
+        for lengths in ([n], [4096] * 2048):
+            at = torch.arange(len(lengths)) * lengths[0]
+            for i in range(5):
+                t = torch.zeros(n, dtype=torch.uint8, device="cuda")
+                torch.cuda.synchronize()
+                with torch.cuda.stream(side):
+                    for _ in range(200):
+                        a @ a
+                    t.fill_(1)
+                    first = f.read_batch_on(t, at, at, lengths)
+                    waits += not first.done
+                    copy = t.clone()
+                    t.fill_(i + 3)
+                    written = g.write_batch_on(t, at, at, lengths)
+                    t.fill_(2)
+                    again = g.read_batch_on(t, at, at, lengths)
+                    back = t.clone()
+                    g.read_batch_on(torch.empty_like(t), at, at, lengths)  # nobody has it
+                del t
+                again.wait()
+                assert first.done and written.done
+                assert all(list(b.results()) == lengths for b in (first, written, again)), "a batch on a stream"
+                side.synchronize()
+                assert same(copy, data[:n]) and int(back.min()) == int(back.max()) == i + 3, "the order of batches on a stream"
+    os.remove(f.path + ".on")
+    assert waits, "no batch was behind what is on the stream: the host waited"
+    say("right: batches on a stream, in its order", f"{waits} of 10 were not done when the call returned")
+
+
 def speed(f, t):
     for size, count in ((4096, 1), (4096, 4), (4096, 8), (4096, 9), (4096, 16), (4096, 32), (4096, 4096), (16384, 4096), (65536, 256), (65536, 4096), (MIB, 256), (256 * MIB, 1)):
         at = array.array("q", [i * size for i in range(count)])
@@ -144,6 +180,7 @@ def main():
         alignments(f, data, torch.empty(room, dtype=torch.uint8, pin_memory=True), "pinned memory")
         alignments(f, data, torch.empty(room, dtype=torch.uint8), "plain memory")
         order(f, data)
+        on_stream(f, data)
         if "--speed" in sys.argv:
             speed(f, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda"))
     if sys.argv[-1] not in (sys.argv[1], "--speed"):

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/cuda"
 )
 
 const mib = 1 << 20
@@ -100,6 +101,20 @@ func TestLMCache(t *testing.T) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_lmcache.py")))
+}
+
+// TestStream: batches on streams, with a GPU of the stand-in for libcuda.
+func TestStream(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	t.Setenv("LD_LIBRARY_PATH", dir)
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
+	t.Setenv("LANEFS_FAKE_CUDA", "GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0")
+	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_stream.py")))
 }
 
 // TestWheel: pip makes a wheel of a checkout without a network, with the C library in it, and installs it in a fresh environment, where it works.

@@ -11,11 +11,12 @@ A Mapping is a snapshot with a generation. When the file changes it is no longer
 
 from . import kv
 from ._file import File, Mapping, open
+from ._flight import StreamBatch
 from ._memory import Buffer
 from ._ring import Ring
 from ._safetensors import Tensor, Tensors, load_safetensors, save
 from ._session import NotLaneFS, Session
 from ._version import __version__
 
-__all__ = ["__version__", "Buffer", "File", "Mapping", "NotLaneFS", "Ring", "Session", "Tensor", "Tensors", "kv",
+__all__ = ["__version__", "Buffer", "File", "Mapping", "NotLaneFS", "Ring", "Session", "StreamBatch", "Tensor", "Tensors", "kv",
            "load_safetensors", "open", "save"]

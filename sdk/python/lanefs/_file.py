@@ -10,6 +10,7 @@ import weakref
 
 from . import _stage
 from . import _wire as w
+from ._flight import Flight, StreamBatch, in_thread, sweep
 from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._session import NotLaneFS, Session
 
@@ -395,6 +396,62 @@ class File:
         """
         return self._batch(False, memory, file_offsets, offsets, lengths, stream)
 
+    def read_batch_on(self, memory, file_offsets, offsets, lengths, stream=None):
+        """`read_batch` on a GPU's stream: it returns at once, and the file is read when the stream gets there. What is put on the stream after it finds the bytes in
+        memory. The call itself waits only where there is no room, which is for 64 MiB and four batches: then for those before it. Batches of a mount go in the order of the
+        calls, and those that are on no stream wait for the ones before them: a stream must not wait for what comes after such a call. Where a GPU's streams cannot wait for the
+        host it is `read_batch`; likewise for memory that no GPU knows, and then it is done.
+
+        Parameters
+        ----------
+        memory : tensor, array, bytearray or int
+            As with `read_batch`. It is kept until the stream has come past the batch; what is only an address must stay by itself. Pinned memory has no bytes before then.
+        file_offsets, offsets, lengths : sequence of int, shape (n,)
+            Bytes, as with `read_batch`. They are not looked at after the call.
+        stream : optional
+            As with `read_into`; of pinned memory the default stream.
+
+        Returns
+        -------
+        StreamBatch
+            With `wait`, `results` and `done`; or to be awaited, or dropped.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `read_batch`.
+        NotLaneFS
+            The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
+        OSError
+            As `read_batch`, of what is found before anything is on the stream. What comes later the StreamBatch raises.
+        """
+        return self._batch_on(True, memory, file_offsets, offsets, lengths, stream)
+
+    def write_batch_on(self, memory, file_offsets, offsets, lengths, stream=None):
+        """`write_batch` on a GPU's stream: it returns at once, and what the memory has when the stream gets there is written. What is put on the stream after it finds
+        the bytes in the file, and may change the memory. `sync` makes durable what `wait` was called for. The rest as with `read_batch_on`.
+
+        Parameters
+        ----------
+        memory : tensor, array, bytes or int
+            As with `write_batch`, and kept as with `read_batch_on`.
+        file_offsets, offsets, lengths : sequence of int, shape (n,)
+            Bytes, as with `write_batch`.
+        stream : optional
+            As with `read_batch_on`.
+
+        Returns
+        -------
+        StreamBatch
+            As with `read_batch_on`.
+
+        Raises
+        ------
+        ValueError, TypeError, NotLaneFS, OSError
+            As `read_batch_on`.
+        """
+        return self._batch_on(False, memory, file_offsets, offsets, lengths, stream)
+
     def read_batch_async(self, *args, **kwargs):
         """`read_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it waits for its end all
         the same: after that the memory is one's own again.
@@ -452,22 +509,35 @@ class File:
         return n
 
     def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
-        self._opened()
-        address, size, stream = _stage.target(memory, stream, read)
-        pieces = _stage.pieces(file_offsets, offsets, lengths, size)
+        address, pieces, stream = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
-            if getattr(memory, "is_cuda", False) or hasattr(memory, "__cuda_array_interface__"):
-                self._need()  # NotLaneFS
             return _plain_batch(self.fd, read, address, pieces)
         stage, handle = self._on_stage()
         return stage.batch(read, handle, address, pieces, stream)
+
+    def _batch_on(self, read, memory, file_offsets, offsets, lengths, stream):
+        address, pieces, on = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
+        if self.session is None:
+            return StreamBatch(Flight(_plain_batch(self.fd, read, address, pieces)))
+        stage, handle = self._on_stage()
+        return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
+
+    def _pieces(self, read, memory, file_offsets, offsets, lengths, stream):
+        """Address of the memory, the pieces, and the stream."""
+        self._opened()
+        sweep()
+        address, size, stream = _stage.target(memory, stream, read)
+        pieces = _stage.pieces(file_offsets, offsets, lengths, size)
+        if self.session is None and (getattr(memory, "is_cuda", False) or hasattr(memory, "__cuda_array_interface__")):
+            self._need()  # NotLaneFS
+        return address, pieces, stream
 
     def _batch_async(self, read, memory, file_offsets, offsets, lengths, stream=None):
         self._opened()
         on = _stage.target(memory, stream, read)[2]  # PyTorch's current stream is this thread's
         if self.session is not None:
             self._on_stage()  # so is the GPU that is current
-        return _in_thread(self._batch, read, memory, file_offsets, offsets, lengths, on)
+        return in_thread(self._batch, read, memory, file_offsets, offsets, lengths, on)
 
     def _own(self):
         """OSError in a child of the process that opened the file: before locks, which may be held by threads that only the parent has."""
@@ -524,7 +594,7 @@ class File:
         os.fsync(self._opened())
 
     def close(self):
-        """Closes the file, after the requests of its ring. Mappings stay. Repeated calls do nothing.
+        """Closes the file, after the requests of its ring. Mappings stay, and batches on streams go on. Repeated calls do nothing.
 
         Raises
         ------
@@ -537,10 +607,10 @@ class File:
             self._ring.close()
         if self._handle is not None:
             self.session.release(self._handle)
-        if self._staged is not None:
-            self._staged[0].release(self._staged[1])
+        self._staged = None  # what is on streams keeps the handle
+        sweep()
         os.close(self.fd)
-        self.fd = self._ring = self._handle = self._staged = None
+        self.fd = self._ring = self._handle = None
 
     def __enter__(self):
         return self
@@ -559,21 +629,6 @@ _FAR = 1 << 61  # beyond the end of any file
 def _check(offset, length):
     if not 0 <= offset < _FAR or not 0 < length < _FAR:
         raise ValueError(f"a range of {length} bytes at {offset}")
-
-
-async def _in_thread(call, *args):
-    import asyncio  # late: it is large
-    done = asyncio.get_running_loop().run_in_executor(None, call, *args)
-    try:
-        return await asyncio.shield(done)
-    except asyncio.CancelledError:
-        while not done.done():
-            try:
-                await asyncio.wait([done])
-            except asyncio.CancelledError:
-                pass  # once is enough
-        done.exception()  # nobody is told
-        raise
 
 
 def _plain_batch(fd, read, address, pieces):

@@ -7,6 +7,8 @@ import sys
 import threading
 import weakref
 
+from ._flight import Flight, StreamBatch
+
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
 _MOST = (1 << 63) - 1  # what an offset and a length may be
 _SIZE = 0  # of a stage: what the library thinks usual
@@ -48,7 +50,8 @@ def library():
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
                                     ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
                                     ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size]),
-                                    ("pieces", ctypes.c_int, [p, p, p, size, u64, p])):
+                                    ("pieces", ctypes.c_int, [p, p, p, size, u64, p]), ("mark_new", p, [p, p, p]), ("mark_set", ctypes.c_int, [p]),
+                                    ("mark_reached", ctypes.c_int, [p, ctypes.c_int]), ("mark_free", None, [p])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -84,6 +87,9 @@ class Stage:
         self._end.atexit = False  # the end of the process frees all
 
     def open(self, fd):
+        return Opened(self, fd)
+
+    def handle(self, fd):
         handle = ctypes.c_uint32()
         _check(self._lib, self._lib.lanefs_open(self.session, fd, ctypes.byref(handle)))
         return handle.value
@@ -113,10 +119,50 @@ class Stage:
         call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
         _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], len(pieces) // 3, stream or None, None, ctypes.byref(done)))
 
+    def batch_on(self, read, file, address, pieces, stream, memory):
+        """Puts a batch on a stream. memory: what is to stay until the stream has come past it."""
+        n = len(pieces) // 3
+        at = next((pieces[3 * i + 1] for i in range(n) if pieces[3 * i + 2]), None)  # an empty piece may be nowhere
+        mark = None if at is None else Mark(self, (address + at) & _UNKNOWN, stream)
+        flight = Flight(array.array("q", bytes(8 * n)), ctypes.c_int64(), mark, (self, file, memory))
+        batch = StreamBatch(flight)
+        call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
+        try:
+            _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, flight.results.buffer_info()[0], ctypes.byref(flight.code)))
+        except OSError:
+            flight.end()  # nothing is on the stream
+            raise
+        flight.begun()
+        return batch
+
     def rungs(self):
         r = _Rungs()
         self._lib.lanefs_stage_ways(self.at, ctypes.byref(r))
         return {"kernel": r.kernel, "copies": r.copies, "host": r.host, "direct": r.direct, "legacy": r.legacy}
+
+
+class Opened:
+    """A file's handle at a stage, as a parameter of the library's. It ends with the last reference to this, by the file and by batches on streams."""
+
+    def __init__(self, stage, fd):
+        self._as_parameter_ = stage.handle(fd)
+        weakref.finalize(self, stage.release, self._as_parameter_).atexit = False
+
+
+class Mark:
+    """A place on a stream."""
+
+    def __init__(self, stage, address, stream):
+        self._lib = stage._lib
+        self._at = _check(self._lib, self._lib.lanefs_mark_new(stage.at, address, stream or None))
+        weakref.finalize(self, self._lib.lanefs_mark_free, self._at).atexit = False
+
+    def set(self):
+        """Moves it to where the stream is now. True: there is no stream, and it is reached."""
+        return bool(_check(self._lib, self._lib.lanefs_mark_set(self._at)))
+
+    def reached(self, wait):
+        return bool(_check(self._lib, self._lib.lanefs_mark_reached(self._at, wait)))
 
 
 def integers(values):
@@ -179,6 +225,17 @@ def rest(memory, start, size):
             raise ValueError("a tensor with gaps: give a length, or pieces")
         size = n * memory.element_size()
     return size - start
+
+
+def held(memory, stream):
+    """What keeps memory where it is, and its stream."""
+    if isinstance(memory, int):
+        return stream
+    if hasattr(memory, "data_ptr"):
+        return memory, (getattr(memory, "untyped_storage", None) or memory.storage)(), stream  # also if the tensor gets another
+    if hasattr(memory, "__cuda_array_interface__"):
+        return memory, stream
+    return memoryview(memory), stream  # a bytearray cannot change its size then
 
 
 def target(memory, stream, write):

@@ -1,0 +1,165 @@
+"""Batches on a GPU's stream, for which the host does not wait, and what they need until the stream has come past them."""
+
+import collections
+import ctypes
+import errno
+import os
+import weakref
+
+from ._session import GONE_TEXT
+
+# Prototypes of its own: those of ctypes.pythonapi are shared by all packages.
+_keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
+_let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
+
+_behind = collections.deque()  # flights whose batches nobody has any more
+_AT_ONCE = 8  # of them looked at by a call: it adds one at most
+
+
+class Flight:
+    """A batch on its way, kept by a reference that belongs to nobody until the stream has come past it. What it holds so outlives the file, the batch's object and, since
+    the library's thread still writes then, the interpreter; and in a forked child, which does not learn of it, it stays.
+
+    results: an array; code: a c_int64; mark: where the stream is past it, None if there is no stream; held: what else must stay.
+    """
+
+    def __init__(self, results, code=None, mark=None, held=None):
+        self.results, self.code, self._mark, self._held = results, code, mark, [held]
+        self._set = mark is None
+        if mark is None:
+            self._held.clear()
+        else:
+            _keep(self)
+
+    def begun(self):
+        """It is on the stream."""
+        try:
+            self._place()
+        except OSError:
+            pass  # it is tried again, and tells who waits
+
+    def _place(self):
+        if not self._set:
+            if self._mark.set():
+                self.end()
+            self._set = True
+
+    def past(self, wait):
+        """Whether the stream has come past it."""
+        mark = self._mark  # which another thread may drop
+        if mark is not None:
+            self._place()  # not yet, if its caller was interrupted
+            if not mark.reached(wait):
+                return False
+            self.end()
+        return True
+
+    def end(self):
+        """Nothing is on the stream, or no more."""
+        try:
+            self._held.pop()
+        except IndexError:
+            return  # another thread did it
+        self._mark = None
+        _let_go(self)
+
+
+def sweep():
+    """Lets go of what streams have come past. The collector of garbage does not do it: where a graph is captured the GPU must not be asked."""
+    for _ in range(min(len(_behind), _AT_ONCE)):
+        try:
+            flight = _behind.popleft()
+        except IndexError:
+            return  # other threads took them
+        try:
+            past = flight.past(False)
+        except OSError:
+            past = False
+        if not past:
+            _behind.append(flight)
+
+
+def _dropped(flight):
+    if flight._mark is not None:
+        _behind.append(flight)
+
+
+class StreamBatch:
+    """A batch on a stream: what `File.read_batch_on` and `File.write_batch_on` give. It can be awaited. Whoever drops it need not wait: memory and results stay until the
+    stream has come past it, and one of the next batches, or closing a file, lets go of them.
+
+    Parameters
+    ----------
+    flight : object
+        This package's own matter.
+    """
+
+    def __init__(self, flight):
+        self._flight = flight
+        if flight._mark is not None:
+            weakref.finalize(self, _dropped, flight).atexit = False  # the end of the process frees all
+
+    @property
+    def done(self):
+        """bool: whether the stream has come past it. It does not wait.
+
+        Raises
+        ------
+        OSError
+            EIO: the GPU's driver fails. EPERM: this process forked from that which made it.
+        """
+        return self._flight.past(False)
+
+    def wait(self):
+        """Waits until the stream has come past it. What comes on the stream after it is not waited for.
+
+        Raises
+        ------
+        OSError
+            For all pieces: ECONNRESET after the end of the daemon; EIO: the GPU's driver fails. EPERM: this process forked from that which made it.
+        """
+        self._flight.past(True)
+        code = self._flight.code
+        if code is not None and code.value < 0:
+            raise OSError(-code.value, GONE_TEXT if code.value == -errno.ECONNRESET else os.strerror(-code.value))
+
+    def results(self):
+        """Waits likewise.
+
+        Returns
+        -------
+        array.array of int64, shape (n,)
+            How many bytes each piece has, or its errno, negative.
+
+        Raises
+        ------
+        OSError
+            As `wait`.
+        """
+        self.wait()
+        return self._flight.results
+
+    def __await__(self):
+        """`results`, in a thread, so that an event loop goes on. Who is cancelled while waiting for it waits for its end all the same.
+
+        Raises
+        ------
+        OSError
+            As `wait`.
+        """
+        return in_thread(self.results).__await__()
+
+
+async def in_thread(call, *args):
+    import asyncio  # late: it is large
+    done = asyncio.get_running_loop().run_in_executor(None, call, *args)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        while not done.done():
+            try:
+                await asyncio.wait([done])
+            except asyncio.CancelledError:
+                pass  # once is enough
+        done.exception()  # nobody is told
+        raise
