@@ -60,7 +60,7 @@ func (i *Inode) Getxattr(name string) ([]byte, error) { return attrs.Getxattr(i.
 // Listxattr lists the names of the extended attributes.
 func (i *Inode) Listxattr() ([]string, error) { return attrs.Listxattr(i.in()) }
 
-// Setxattr sets an extended attribute.
+// Setxattr sets an extended attribute. An ACL without entries removes the one that there is.
 func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error {
 	return attrs.Setxattr(i.in(), name, value, flags, may...)
 }

@@ -36,7 +36,7 @@ func (e ACLEntry) named() bool { return e.Tag == TagUser || e.Tag == TagGroup }
 // ACL is an access control list, in the order user object, users, group object, groups, mask, others.
 type ACL []ACLEntry
 
-// DecodeACL decodes the on-disk form, the value of an attribute with an ACL's index.
+// DecodeACL decodes the on-disk form, the value of an attribute with an ACL's index. An empty list is nil, which means no ACL: the kernel reads it so.
 func DecodeACL(b []byte) (ACL, error) {
 	if len(b) < 4 || le.Uint32(b) != aclDiskVersion {
 		return nil, disk.Corrupt("ACL", "not version %d of the on-disk form", aclDiskVersion)
@@ -56,6 +56,9 @@ func DecodeACL(b []byte) (ACL, error) {
 			b = b[4:]
 		}
 		out = append(out, e)
+	}
+	if len(out) == 0 {
+		return nil, nil
 	}
 	if why := out.check(); why != "" {
 		return nil, disk.Corrupt("ACL", "%s", why)

@@ -35,7 +35,6 @@ func TestACL(t *testing.T) {
 
 func TestACLRefusals(t *testing.T) {
 	for _, a := range []ACL{
-		{},
 		{{TagUserObj, 7, 0}},
 		{{TagUserObj, 7, 0}, {TagGroupObj, 7, 0}, {TagOther, 8, 0}},
 		{{TagGroupObj, 7, 0}, {TagUserObj, 7, 0}, {TagOther, 7, 0}},
@@ -47,15 +46,16 @@ func TestACLRefusals(t *testing.T) {
 	} {
 		_, err := DecodeACL(a.Encode())
 		require.Error(t, err, "%v", a)
-		if len(a) > 0 {
-			_, err = ParseACL(a.Xattr())
-			require.Error(t, err, "%v", a)
-		}
+		_, err = ParseACL(a.Xattr())
+		require.Error(t, err, "%v", a)
 	}
 	for _, b := range [][]byte{nil, {1, 0, 0}, {2, 0, 0, 0}, append(testACL.Encode(), 1, 2), testACL.Encode()[:14]} {
 		_, err := DecodeACL(b)
 		require.Error(t, err, "%v", b)
 	}
-	_, err := ParseACL(testACL.Xattr()[:11])
+	none, err := DecodeACL(ACL{}.Encode())
+	require.NoError(t, err)
+	require.Nil(t, none)
+	_, err = ParseACL(testACL.Xattr()[:11])
 	require.Error(t, err)
 }

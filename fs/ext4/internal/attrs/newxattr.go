@@ -38,6 +38,9 @@ func PutNewXattrs(i *volume.Inode, o *volume.Op, attrs volume.Xattrs) error {
 		if err != nil {
 			return err
 		}
+		if isACL(index) && value == nil {
+			continue
+		}
 		if err := putXattr(i, s, xattr.Attr{Index: index, Name: rest, Value: value}, xattr.Always); err != nil {
 			return err
 		}
@@ -45,7 +48,7 @@ func PutNewXattrs(i *volume.Inode, o *volume.Op, attrs volume.Xattrs) error {
 	return writeXattrs(i, o, s)
 }
 
-// encodeXattr is a value as it lies on the volume.
+// encodeXattr is a value as it lies on the volume; nil is an ACL without entries, which means that there is none.
 func encodeXattr(index uint8, value []byte) ([]byte, error) {
 	if !isACL(index) {
 		return value, nil
@@ -53,6 +56,9 @@ func encodeXattr(index uint8, value []byte) ([]byte, error) {
 	a, err := xattr.ParseACL(value)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", volume.ErrInvalid, err)
+	}
+	if a == nil {
+		return nil, nil
 	}
 	return a.Encode(), nil
 }

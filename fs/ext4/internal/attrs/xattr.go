@@ -38,6 +38,9 @@ func Getxattr(i *volume.Inode, name string) (_ []byte, err error) {
 		if err != nil {
 			return nil, disk.Corrupt(volume.InodeName(i.Ino()), "ACL: %v", err)
 		}
+		if a == nil {
+			return nil, volume.ErrNoAttr
+		}
 		return a.Xattr(), nil
 	}
 	return v, nil
@@ -115,12 +118,18 @@ func Listxattr(i *volume.Inode) (_ []string, err error) {
 	return s.Names(), nil
 }
 
-// Setxattr sets an extended attribute.
+// Setxattr sets an extended attribute. An ACL without entries removes the one that there is, as the kernel does.
 func Setxattr(i *volume.Inode, name string, value []byte, flags int, may ...volume.May) error {
 	return changeXattr(i, name, may, func(s *xattr.Set, index uint8, rest string) error {
 		value, err := encodeXattr(index, value)
 		if err != nil {
 			return err
+		}
+		if isACL(index) && value == nil {
+			if _, err := s.Delete(index, rest); !errors.Is(err, xattr.ErrNotExist) {
+				return err
+			}
+			return nil
 		}
 		cond := xattr.Always
 		switch flags & (XattrCreate | XattrReplace) {
