@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/share/gate"
 )
 
 // A file system ends when the last mount of it goes: bind mounts, also of a single file, and the copies in other mount
@@ -38,10 +41,12 @@ func otherNamespaces(m *mountinfo.Info) (names []string) {
 	if err != nil {
 		return nil
 	}
-	// A process of the user's says more than a thread of the kernel's that is in the same namespace.
+	// A daemon, or a process of the user's, says more than its gate or a thread of the kernel's that is in the same namespace. The shorter number comes first, for the rest:
+	// who made a namespace is older than who was started in it.
 	first := map[string]string{}
 	var order []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	slices.SortStableFunc(dirs, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // each length is in order
 	for _, d := range dirs {
 		namespace, err := os.Readlink(d + "/ns/mnt")
 		if err != nil || namespace == own {
@@ -51,7 +56,7 @@ func otherNamespaces(m *mountinfo.Info) (names []string) {
 		if !seen {
 			order = append(order, namespace)
 		}
-		if !seen || kernelThread(known) && !kernelThread(d) {
+		if !seen || aside(known) && !aside(d) {
 			first[namespace] = d
 		}
 	}
@@ -64,6 +69,12 @@ func otherNamespaces(m *mountinfo.Info) (names []string) {
 		names = append(names, fmt.Sprintf("process %s (%s)", filepath.Base(d), strings.TrimSpace(string(name))))
 	}
 	return names
+}
+
+// aside says whether a process is one that nobody has started.
+func aside(proc string) bool {
+	name, _ := os.ReadFile(proc + "/comm")
+	return kernelThread(proc) || strings.TrimSpace(string(name)) == gate.ProcessName
 }
 
 // sees says whether the process of a directory in /proc sees the file system of m.

@@ -164,6 +164,12 @@ func TestMountElsewhere(t *testing.T) {
 		}
 	})
 	require.False(t, p.mounted(mnt))
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	for _, gate := range strings.Fields(string(children)) { // whatever their numbers are, the daemon is named
+		require.True(t, aside("/proc/"+gate))
+	}
+	require.NoError(t, err)
+	require.False(t, aside("/proc/"+itoa(pid)))
 	for _, image := range []string{img, other} {
 		require.Regexp(t, fmt.Sprintf(`waited 100ms for process %d, .*; it is still mounted in the mount namespace of process %[1]d \(.*\): unmount it there \(nsenter`, pid),
 			p.fails("mount", "--timeout", "100ms", image, mnt))

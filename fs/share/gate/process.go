@@ -67,7 +67,7 @@ type process struct {
 
 // run serves clients until the control socket is closed. kept says what confine could not give up.
 func run(dev, kept string) error {
-	called := append([]byte(processName), 0)
+	called := append([]byte(ProcessName), 0)
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&called[0])), 0, 0, 0) // the name in ps
 	// The signal of the parent's death is set again, because exec may have cleared it.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(parentDied), 0, 0, 0); err != nil {

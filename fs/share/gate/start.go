@@ -23,8 +23,8 @@ const (
 	// variable is set in the environment of the process. Its value is the mount's device number. confined is set after confine.
 	variable = "LANEFS_GATE"
 	confined = "LANEFS_GATE_CONFINED"
-	// processName is what ps shows.
-	processName = "lanefs-gate"
+	// ProcessName is what ps shows.
+	ProcessName = "lanefs-gate"
 
 	// The process's descriptors, beside the standard ones.
 	controlFD = 3
@@ -79,7 +79,7 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 		return nil, err
 	}
 	cmd := exec.Command(program)
-	cmd.Args = []string{processName}
+	cmd.Args = []string{ProcessName}
 	cmd.Env = []string{variable + "=" + strconv.FormatUint(g.dev, 10), "GOTRACEBACK=single",
 		"GODEBUG=containermaxprocs=0,updatemaxprocs=0"} // else Go's runtime keeps files of cgroups open
 	cmd.Dir = "/" // must not keep a mount busy
