@@ -30,8 +30,8 @@ func SetACL(i *volume.Inode, value []byte, perm, drop uint32, may ...volume.May)
 		}
 		if value != nil {
 			err = putXattr(i, s, xattr.Attr{Index: xattr.IndexPosixACLAccess, Value: value}, xattr.Always)
-		} else if _, err = s.Delete(xattr.IndexPosixACLAccess, ""); errors.Is(err, xattr.ErrNotExist) {
-			err = nil
+		} else {
+			err = removeACL(s, xattr.IndexPosixACLAccess)
 		}
 		if err != nil {
 			return err
@@ -41,4 +41,12 @@ func SetACL(i *volume.Inode, value []byte, perm, drop uint32, may ...volume.May)
 			return writeXattrs(i, o, s)
 		})
 	})
+}
+
+// removeACL removes an ACL that may not be there.
+func removeACL(s *xattr.Set, index uint8) error {
+	if _, err := s.Delete(index, ""); !errors.Is(err, xattr.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -126,10 +126,7 @@ func Setxattr(i *volume.Inode, name string, value []byte, flags int, may ...volu
 			return err
 		}
 		if isACL(index) && value == nil {
-			if _, err := s.Delete(index, rest); !errors.Is(err, xattr.ErrNotExist) {
-				return err
-			}
-			return nil
+			return removeACL(s, index)
 		}
 		cond := xattr.Always
 		switch flags & (XattrCreate | XattrReplace) {
