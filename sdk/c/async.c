@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A batch on a stream, and what it owns. */
 struct async {
@@ -233,8 +232,8 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 {
 	struct owner *o = (struct owner *)st;
 	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .tell = tell};
-	if (o->pid != getpid())
-		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	if (lanefs_stage_own(o))
+		return -1;
 	if (n > 0 && lanefs_batch_check(&b))
 		return -1;
 	if (n == 0 || b.first == n) {

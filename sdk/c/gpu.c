@@ -192,6 +192,21 @@ void lanefs_gpu_leave(struct gpu *g, int was)
 		CALL(g, "CtxPopCurrent_v2", (void **), &popped);
 }
 
+int lanefs_gpu_event(struct gpu *g, void **event, unsigned flags)
+{
+	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
+	int rc = CALL(g, what, (void **, unsigned), event, flags);
+	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
+}
+
+int lanefs_gpu_record(struct gpu *g, void *event, void *stream)
+{
+	int rc = CALL(g, "EventRecord", (void *, void *), event, stream);
+	return rc ? lanefs_gpu_bad(g, "EventRecord", rc) : 0;
+}
+
+void lanefs_gpu_event_end(struct gpu *g, void *event) { CALL(g, g->hip ? "EventDestroy" : "EventDestroy_v2", (void *), event); }
+
 /* A handle of virtual memory management. */
 static int map_handle(struct gpu *g, struct lanefs_buffer *b)
 {

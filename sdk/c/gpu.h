@@ -76,4 +76,9 @@ HIDDEN int lanefs_gpu_copy_rows(struct gpu *g, void *to, enum gpu_memory to_type
 HIDDEN int lanefs_gpu_enter(struct gpu *g, int *was);
 HIDDEN void lanefs_gpu_leave(struct gpu *g, int was);
 
+/* An event of the device, which is current. */
+HIDDEN int lanefs_gpu_event(struct gpu *g, void **event, unsigned flags);
+HIDDEN int lanefs_gpu_record(struct gpu *g, void *event, void *stream);
+HIDDEN void lanefs_gpu_event_end(struct gpu *g, void *event);
+
 #endif

@@ -15,12 +15,22 @@ struct lanefs_mark {
 	pid_t pid;
 };
 
-static const char forked[] = "the mark is that of the process that forked this one";
-
-static int entered(struct gpu *g, int *was)
+/* Makes the mark's device current. */
+static int entered(lanefs_mark *m, int *was)
 {
-	int rc = lanefs_gpu_enter(g, was);
-	return rc ? lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc) : 0;
+	int rc;
+	if (m->pid != getpid())
+		return lanefs_fail(EPERM, "the mark is that of the process that forked this one");
+	rc = lanefs_gpu_enter(m->gpu, was);
+	return rc ? lanefs_gpu_bad(m->gpu, m->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc) : 0;
+}
+
+/* Restores the device that was current; errno stays that of an error. */
+static void left(lanefs_mark *m, int was)
+{
+	int saved = errno;
+	lanefs_gpu_leave(m->gpu, was);
+	errno = saved;
 }
 
 int lanefs_mark_set(lanefs_mark *m)
@@ -28,25 +38,22 @@ int lanefs_mark_set(lanefs_mark *m)
 	int was, rc;
 	if (!m->gpu)
 		return 1;
-	if (m->pid != getpid())
-		return lanefs_fail(EPERM, forked);
-	if (entered(m->gpu, &was))
+	if (entered(m, &was))
 		return -1;
-	rc = CALL(m->gpu, "EventRecord", (void *, void *), m->event, m->stream);
-	lanefs_gpu_leave(m->gpu, was);
-	return rc ? lanefs_gpu_bad(m->gpu, "EventRecord", rc) : 0;
+	rc = lanefs_gpu_record(m->gpu, m->event, m->stream);
+	left(m, was);
+	return rc;
 }
 
 /* Makes the mark's event. */
 static int create(lanefs_mark *m)
 {
 	int was, rc;
-	const char *what = m->gpu->hip ? "EventCreateWithFlags" : "EventCreate";
-	if (entered(m->gpu, &was))
+	if (entered(m, &was))
 		return -1;
-	rc = CALL(m->gpu, what, (void **, unsigned), &m->event, NO_TIME);
-	lanefs_gpu_leave(m->gpu, was);
-	return rc ? lanefs_gpu_bad(m->gpu, what, rc) : 0;
+	rc = lanefs_gpu_event(m->gpu, &m->event, NO_TIME);
+	left(m, was);
+	return rc;
 }
 
 lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
@@ -54,10 +61,8 @@ lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
 	struct owner *o = (struct owner *)st;
 	struct target t;
 	lanefs_mark *m = NULL;
-	if (o->pid != getpid()) {
-		lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	if (lanefs_stage_own(o))
 		return NULL;
-	}
 	pthread_mutex_lock(&o->lock); /* of the stage's GPU */
 	int rc = lanefs_stage_target(st, memory, stream, &t);
 	pthread_mutex_unlock(&o->lock);
@@ -82,9 +87,7 @@ int lanefs_mark_reached(lanefs_mark *m, int wait)
 	int was, rc;
 	if (!m->gpu)
 		return 1;
-	if (m->pid != getpid())
-		return lanefs_fail(EPERM, forked);
-	if (entered(m->gpu, &was))
+	if (entered(m, &was))
 		return -1;
 	const char *what = wait ? "EventSynchronize" : "EventQuery";
 	rc = wait ? CALL(m->gpu, "EventSynchronize", (void *), m->event) : CALL(m->gpu, "EventQuery", (void *), m->event);
@@ -100,7 +103,7 @@ void lanefs_mark_free(lanefs_mark *m)
 	if (!m)
 		return;
 	if (m->event && m->pid == getpid() && lanefs_gpu_enter(m->gpu, &was) == 0) { /* else it is the parent's */
-		CALL(m->gpu, m->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), m->event);
+		lanefs_gpu_event_end(m->gpu, m->event);
 		lanefs_gpu_leave(m->gpu, was);
 	}
 	free(m);

@@ -286,14 +286,19 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
 	return 0;
 }
 
+int lanefs_stage_own(const struct owner *o)
+{
+	return o->pid == getpid() ? 0 : lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+}
+
 /* If b.now the memory is known, and the copies have ended when it returns. */
 static int64_t carry_out(struct batch b, void *stream)
 {
 	struct owner *o = (struct owner *)b.st;
 	int64_t *results = b.result;
 	size_t n = b.pieces;
-	if (o->pid != getpid())
-		return lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	if (lanefs_stage_own(o))
+		return -1;
 	if (n == 0)
 		return 0;
 	if (lanefs_batch_check(&b))

@@ -117,6 +117,7 @@ struct owner {
 };
 
 /* Whether the pieces can be. b->first is one that is not empty; b->pieces: there is none. */
+HIDDEN int lanefs_stage_own(const struct owner *o); /* EPERM in a child of the process that made it */
 HIDDEN int lanefs_batch_check(struct batch *b);
 HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);

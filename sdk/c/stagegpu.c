@@ -213,7 +213,7 @@ static void events_end(struct part *p)
 	for (int i = 0; i < 2; i++) {
 		void **e = i ? &p->before : &p->event;
 		if (*e)
-			CALL(p->gpu, p->gpu->hip ? "EventDestroy" : "EventDestroy_v2", (void *), *e);
+			lanefs_gpu_event_end(p->gpu, *e);
 		*e = NULL;
 	}
 }
@@ -221,17 +221,15 @@ static void events_end(struct part *p)
 /* Gives the part events of this GPU. An event belongs to a device. */
 static int events(struct part *p, struct gpu *g)
 {
-	const char *what = g->hip ? "EventCreateWithFlags" : "EventCreate";
-	int rc = 0;
 	if (p->gpu != g)
 		events_end(p);
 	p->gpu = g;
-	for (int i = 0; i < 2 && !rc; i++) {
+	for (int i = 0; i < 2; i++) {
 		void **e = i ? &p->before : &p->event;
-		if (!*e)
-			rc = CALL(g, what, (void **, unsigned), e, 0);
+		if (!*e && lanefs_gpu_event(g, e, 0))
+			return -1;
 	}
-	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
+	return 0;
 }
 
 /* ---- Copies by the copy engine, as few as there can be ---- */
@@ -401,10 +399,7 @@ static enum emptying way(const struct part *p, const struct target *t)
 /* Records the part's event on the stream. An event belongs to a device, and so does the stream. */
 static int record(struct part *p, const struct target *t)
 {
-	int rc;
-	if (events(p, t->gpu))
-		return -1;
-	return (rc = CALL(t->gpu, "EventRecord", (void *, void *), p->event, t->stream)) ? lanefs_gpu_bad(t->gpu, "EventRecord", rc) : 0;
+	return events(p, t->gpu) ? -1 : lanefs_gpu_record(t->gpu, p->event, t->stream);
 }
 
 /* Makes the part's event follow what is on the stream. */

@@ -29,11 +29,13 @@ void memory_asked(int once)
 	asked_round++;
 }
 
+static int known(const struct last *l, uint64_t at) { return l->t.id && at >= l->t.start && at - l->t.start < l->t.size; }
+
 /* Whether p is still in it. CUDA gives no number to two allocations, so the number says that all the rest is as it was. */
 static int in(struct last *l, uint64_t at)
 {
 	uint64_t id = 0;
-	if (!l->t.id || at < l->t.start || at - l->t.start >= l->t.size)
+	if (!known(l, at))
 		return 0;
 	if (asked_once && l->asked == asked_round)
 		return 1;
@@ -66,7 +68,7 @@ int memory_known(const void *p, size_t n, struct target *t)
 {
 	uint64_t at = (uint64_t)(uintptr_t)p;
 	const struct last *l = &last[newest];
-	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !l->t.id || !l->t.device || at < l->t.start || at - l->t.start >= l->t.size)
+	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !known(l, at) || !l->t.device)
 		return 0;
 	if (now_ns() < atomic_load_explicit(&l->t.gpu->busy, memory_order_relaxed)) /* then copies go as rows */
 		return 0;
