@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 	"unsafe"
@@ -204,16 +205,24 @@ func (c *hipClient) stage() (string, error) {
 	return "ok", errors.Join(file.Close(), stage.Close(), callHIP("hipStreamDestroy", *stream), own.Close())
 }
 
-// callHIP calls the library that hip.Open has opened, as a program that has streams of its own does.
+// callHIP calls the library that hip.Open has opened, as a program that has streams of its own does. Which device is current is a thread's, and
+// Go may run every call on another one.
 //
 //go:uintptrescapes
 func callHIP(name string, args ...uintptr) error {
-	at, err := purego.Dlsym(purego.RTLD_DEFAULT, name)
-	if err != nil {
-		return err
-	}
-	if code, _, _ := purego.SyscallN(at, args...); int32(code) != 0 {
-		return fmt.Errorf("%s: error %d", name, int32(code))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, c := range []struct {
+		name string
+		args []uintptr
+	}{{"hipSetDevice", []uintptr{0}}, {name, args}} {
+		at, err := purego.Dlsym(purego.RTLD_DEFAULT, c.name)
+		if err != nil {
+			return err
+		}
+		if code, _, _ := purego.SyscallN(at, c.args...); int32(code) != 0 {
+			return fmt.Errorf("%s: error %d", c.name, int32(code))
+		}
 	}
 	return nil
 }
