@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/uring"
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
 // IOUring says by which way the kernel's requests come.
@@ -59,7 +60,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	}
 	s.rings.payloads = s.vol.Payloads()
 	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.rings.payload, Keepers: s.opt.Keepers, Crowded: s.opt.Crowded,
-		Log: s.opt.Log,
+		SchedIdle: s.opt.SchedIdle, Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
 			go s.Abort()
@@ -140,6 +141,14 @@ func (s *Server) Transport() (name string, why error) {
 		return fmt.Sprintf("io_uring, %v", t), nil
 	}
 	return "/dev/fuse", s.rings.why
+}
+
+// SchedIdle is uring.Transport's; nothing where requests come by /dev/fuse.
+func (s *Server) SchedIdle() (*schedidle.Stats, error) {
+	if t := s.rings.used(); t != nil {
+		return t.SchedIdle()
+	}
+	return nil, nil
 }
 
 // freeDrops is how many direct writes may wait without a limit for the kernel to drop pages (see dropPages): on rings fewer than a

@@ -20,6 +20,8 @@ type Options struct {
 	IOUring IOUring
 	// Keepers is uring.Options' of requests on rings.
 	Keepers int
+	// SchedIdle is uring.Options' of requests on rings.
+	SchedIdle bool
 	// Crowded is called for each request on rings that finds as many others under way as there are CPUs. It must be quick. nil: none.
 	Crowded func()
 	// StrictAtime makes every read bypass the kernel's page cache, so that the volume sees it and updates the access time. It excludes

@@ -27,7 +27,7 @@ func TestPrivileges(t *testing.T) {
 		require.NoError(t, err)
 		require.Greater(t, len(threads), 2)
 		for tid, s := range threads {
-			require.Zero(t, (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK), "thread %d: %+v", tid, s)
+			require.Zero(t, (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK, unix.CAP_SYS_NICE), "thread %d: %+v", tid, s)
 			require.True(t, s.NoNewPrivs, "thread %d: %+v", tid, s)
 			status, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "task", itoa(tid), "status"))
 			if err == nil { // else the thread has ended

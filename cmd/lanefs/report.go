@@ -7,6 +7,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -195,11 +196,13 @@ type volumeReport struct {
 
 // fuseReport says how the kernel's requests come, and counts them.
 type fuseReport struct {
-	Transport    string `json:"transport"`
-	WhyNot       string `json:"not_io_uring,omitempty"` // why not by io_uring, if that was asked for, and the remedy
-	Reads        int64  `json:"reads"`
-	ReadBytes    int64  `json:"read_bytes"`
-	Writes       int64  `json:"writes"`
-	WrittenBytes int64  `json:"written_bytes"`
-	Nodes        int    `json:"nodes"`
+	Transport    string           `json:"transport"`
+	WhyNot       string           `json:"not_io_uring,omitempty"`   // why not by io_uring, if that was asked for, and the remedy
+	SchedIdle    *schedidle.Stats `json:"sched_idle,omitempty"`     // of threads of rings
+	NoSchedIdle  string           `json:"not_sched_idle,omitempty"` // why not, if that was wanted
+	Reads        int64            `json:"reads"`
+	ReadBytes    int64            `json:"read_bytes"`
+	Writes       int64            `json:"writes"`
+	WrittenBytes int64            `json:"written_bytes"`
+	Nodes        int              `json:"nodes"`
 }

@@ -96,6 +96,16 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 	return err
 }
 
+// startsNothing says that a request has no other thread begin: no worker of an io_uring, as a block device's do, and none of a GPU's runtime.
+func (s *stack) startsNothing() bool {
+	for _, u := range s.all() {
+		if soft, ok := u.ctl.(*softctl.Controller); ok && soft.Direct() || !u.rt.Facts().CallerDriven {
+			return false
+		}
+	}
+	return true
+}
+
 // imageLanes are those of a GPU for an image, if lanes= does not say: they have only large requests, which the copy engine carries out. More of them poll the
 // host's memory meanwhile, over the bus that the data takes: with 16 a file of 4 GiB was read at 92 % of a plain copy's speed, with 4 at 95 % (H100).
 const imageLanes = 4

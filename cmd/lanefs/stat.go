@@ -47,6 +47,10 @@ func (d *daemon) report() *report {
 	if r.FUSE.Transport = by; whyNot != nil {
 		r.FUSE.WhyNot = oneLine(whyNot)
 	}
+	idle, whyNot := d.srv.SchedIdle()
+	if r.FUSE.SchedIdle = idle; whyNot != nil {
+		r.FUSE.NoSchedIdle = oneLine(whyNot)
+	}
 	route, why := s.eng.Doorbells()
 	r.Runtime.Memory, r.Runtime.Bells, r.Runtime.Refused = s.choice.Mode, route.String(), s.choice.Refused
 	if why != nil {
@@ -194,6 +198,12 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "requests    by %s", f.Transport)
 	if f.WhyNot != "" {
 		fmt.Fprintf(out, ", not io_uring: %s", f.WhyNot)
+	}
+	if s := f.SchedIdle; s != nil {
+		fmt.Fprintf(out, "; %d threads with SCHED_IDLE, %d times so far, of which busy CPUs ended %d", s.Now, s.Times, s.Pauses)
+	}
+	if f.NoSchedIdle != "" {
+		fmt.Fprintf(out, "; none with SCHED_IDLE: %s", f.NoSchedIdle)
 	}
 	fmt.Fprintln(out)
 	fmt.Fprintf(out, "data        %d bytes read, %d written; %d and %d copied by the CPU\n", v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten)

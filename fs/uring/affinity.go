@@ -13,6 +13,7 @@ const readTogether = 64 << 10
 func (s *server) beginLargeRead() {
 	if s.q.largeReads.Add(1) > 1 && s.bound {
 		s.bound = false
+		s.idle.Leave()
 		_ = unix.SchedSetaffinity(0, &s.allowed)
 	}
 }

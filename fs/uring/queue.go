@@ -1,6 +1,10 @@
 package uring
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
+)
 
 // queue is that of a CPU, and its servers.
 //
@@ -14,6 +18,7 @@ type queue struct {
 	online bool
 	grown  atomic.Bool // the CPU was offline, and has come online
 
+	sched      schedidle.CPU
 	largeReads atomic.Int32 // see readTogether
 	registered atomic.Int32 // servers that the kernel knew at the start
 }

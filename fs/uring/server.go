@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/iouring"
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.
@@ -23,7 +24,8 @@ type server struct {
 	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free    []func()
 	waits
-	keep bool // the kernel may still use the entry: its memory is left
+	idle *schedidle.Thread // nil: the thread's policy is left as it is
+	keep bool              // the kernel may still use the entry: its memory is left
 
 	in  [3][]byte // of the request: its header, the operation's, its payload
 	out [2][]byte
@@ -39,6 +41,9 @@ func newServer(q *queue) (_ *server, err error) {
 	s := &server{q: q}
 	_ = unix.SchedGetaffinity(0, &s.allowed)
 	s.stay()
+	if s.bound {
+		s.idle = q.t.idle.Add(&q.sched)
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -73,6 +78,7 @@ func newServer(q *queue) (_ *server, err error) {
 }
 
 func (s *server) close() {
+	s.idle.Remove()
 	if s.ring != nil {
 		s.ring.Close()
 	}
@@ -127,6 +133,9 @@ func (s *server) serve(h Handler) {
 			return
 		}
 		s.q.taken()
+		if s.bound {
+			s.idle.Took()
+		}
 		if int(s.q.t.underway.Add(1)) > s.q.t.cpus {
 			s.q.t.opt.Crowded()
 		}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
 // Handler answers requests, many at once.
@@ -31,6 +33,9 @@ type Options struct {
 	// Keepers is how many threads may keep their Go processor while they wait (see keep.go and DefaultKeepers). The caller has the runtime have as
 	// many processors more.
 	Keepers int
+	// SchedIdle has threads with many requests run with SCHED_IDLE, where that can be had (see package schedidle). What they start, as the kernel's
+	// workers for an io_uring, would inherit it: so not with a Handler whose requests do.
+	SchedIdle bool
 	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
 	Crowded func()
 	// Failed is told that a queue may not be served any more, because io_uring itself has failed: the mount's requests may wait for
@@ -65,9 +70,11 @@ type Transport struct {
 	quit     chan struct{} // closed: those that do not serve end
 	stop     sync.Once
 	end      sync.Once
-	underway atomic.Int32 // requests
-	keepers  atomic.Int32 // at most Options.Keepers, and those that just ask
-	ready    chan error   // of each server: what came of making it, then of registering it
+	underway atomic.Int32     // requests
+	keepers  atomic.Int32     // at most Options.Keepers, and those that just ask
+	idle     *schedidle.Group // nil: not wanted, or it cannot be had
+	noIdle   error            // why it cannot
+	ready    chan error       // of each server: what came of making it, then of registering it
 }
 
 // Open makes the servers of each CPU that is online, and one for each that is not but could be. It is called before the mount: what can
@@ -105,6 +112,11 @@ func Open(opt Options) (*Transport, error) {
 		return nil, err
 	}
 	t := &Transport{opt: opt, fd: -1, cpus: len(online), start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}
+	if opt.SchedIdle {
+		if t.idle, t.noIdle = schedidle.New(len(possible) * opt.Servers); t.noIdle != nil {
+			opt.Log.Debug("FUSE over io_uring: programs may be woken on other CPUs than their own", "why", t.noIdle)
+		}
+	}
 	for _, cpu := range possible {
 		q, n := &queue{t: t, cpu: cpu, online: slices.Contains(online, cpu)}, 1
 		if q.online {
@@ -191,6 +203,9 @@ func (t *Transport) Close() {
 func (t *Transport) Wait() {
 	t.running.Wait()
 	t.end.Do(func() {
+		if t.idle != nil {
+			t.idle.Close()
+		}
 		if t.fd >= 0 {
 			unix.Close(t.fd)
 		}
@@ -202,6 +217,16 @@ func (t *Transport) Servers() int { return t.opt.Servers }
 
 // Threads is how many threads there are.
 func (t *Transport) Threads() int { return t.servers }
+
+// SchedIdle says how many threads have SCHED_IDLE, how often one got it, and how often one lost it because others kept it from running; nil where
+// it is not used, and why not if it was wanted.
+func (t *Transport) SchedIdle() (*schedidle.Stats, error) {
+	if t.idle == nil {
+		return nil, t.noIdle
+	}
+	s := t.idle.Stats()
+	return &s, nil
+}
 
 // String says how many queues and threads there are.
 func (t *Transport) String() string {

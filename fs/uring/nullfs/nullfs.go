@@ -89,7 +89,7 @@ func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logge
 		MaxBackground: 64, DisableSplice: true, ExtraCapabilities: fuse.CAP_ASYNC_DIO}
 	if overURing {
 		keepers := max(runtime.GOMAXPROCS(0)-runtime.NumCPU(), 0)
-		if m.Rings, err = uring.Open(uring.Options{Payload: maxRequest, Keepers: keepers, Log: log}); err != nil {
+		if m.Rings, err = uring.Open(uring.Options{Payload: maxRequest, Keepers: keepers, SchedIdle: true, Log: log}); err != nil {
 			return nil, err
 		}
 		opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING

@@ -23,17 +23,18 @@ type Config struct {
 
 	Metrics string `opt:"metrics"` // address or socket for Prometheus; empty: none
 
-	ReadOnly   bool           `opt:"ro"`
-	NoRecovery bool           `opt:"norecovery"`
-	Discard    bool           `opt:"discard"`
-	AllowOther bool           `opt:"allow_other"`
-	WriteBack  bool           `opt:"writeback_cache"`
-	IOUring    fs.IOUring     `opt:"io_uring"`
-	MinixDF    bool           `opt:"minixdf"`
-	Errors     ext4.ErrorMode `opt:"errors"`
-	Commit     time.Duration  `opt:"commit"` // 0: the file system's own
-	Cache      int64          `opt:"cache"`  // bytes of metadata; 0: the file system's own
-	Pinned     int64          `opt:"pinned"` // bytes of pinned memory at most; 0: blockdev's own
+	ReadOnly    bool           `opt:"ro"`
+	NoRecovery  bool           `opt:"norecovery"`
+	Discard     bool           `opt:"discard"`
+	AllowOther  bool           `opt:"allow_other"`
+	WriteBack   bool           `opt:"writeback_cache"`
+	IOUring     fs.IOUring     `opt:"io_uring"`
+	NoSchedIdle bool           `opt:"sched_idle"`
+	MinixDF     bool           `opt:"minixdf"`
+	Errors      ext4.ErrorMode `opt:"errors"`
+	Commit      time.Duration  `opt:"commit"` // 0: the file system's own
+	Cache       int64          `opt:"cache"`  // bytes of metadata; 0: the file system's own
+	Pinned      int64          `opt:"pinned"` // bytes of pinned memory at most; 0: blockdev's own
 
 	Lanes    int    `opt:"lanes"` // queue pairs; 0: as many as suit the machine
 	CPULanes int    `opt:"lanes"` // as many more, of lanes on the CPU beside those on a GPU

@@ -1,0 +1,148 @@
+package schedidle
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Lap is how often the guard looks.
+	Lap = 4 * time.Millisecond
+
+	many   = 32                   // requests, of a thread that gets the policy,
+	manyIn = 8 * time.Millisecond // if it took no longer for them
+	few    = 8                    // requests of a lap: with fewer it loses the policy
+
+	delayed      = 3 * time.Millisecond // for which others kept a thread from running while it answered at most many requests: too long
+	firstPause   = 250 * time.Millisecond
+	longestPause = 8 * time.Second
+)
+
+// resetOnFork is SCHED_RESET_ON_FORK, a bit of what sched_getscheduler(2) returns.
+const resetOnFork = 0x40000000
+
+// Group is the threads of a process that one guard looks after.
+type Group struct {
+	policy   int // of its threads, but for SCHED_IDLE
+	slots    []slot
+	active   atomic.Uint32 // slots that are not normal; the guard sleeps while there are none
+	stopping atomic.Uint32
+	stopped  chan struct{}
+	stop     sync.Once
+	broken   atomic.Uint32 // the kernel has refused to give a policy back: no thread gets SCHED_IDLE any more
+	idles    atomic.Uint64 // how often a thread got the policy
+	pauses   atomic.Uint64 // how often one was kept from running
+}
+
+// slot is what the guard knows of a thread.
+type slot struct {
+	state atomic.Uint32
+	taken atomic.Uint32 // requests
+	tid   int32         // written before the state says that there is a thread
+	last  uint32        // the guard's: taken a lap ago
+	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
+	_     [44]byte      // a cache line for each
+}
+
+// States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, to normal.
+const (
+	unused    = iota
+	normal    // the thread has the group's policy
+	entering  // it asks for SCHED_IDLE, and may have it already
+	idle      // it has SCHED_IDLE
+	returning // the guard gives it the group's policy
+)
+
+// New makes a group for as many threads as may be in it at once. The error says why this process cannot have one.
+func New(threads int) (*Group, error) {
+	// A thread of its own, which ends: what is tried must not stay with one that others use.
+	type result struct {
+		policy int
+		err    error
+	}
+	tried := make(chan result)
+	go func() {
+		runtime.LockOSThread()
+		policy, err := try()
+		tried <- result{policy, err}
+	}()
+	r := <-tried
+	if r.err != nil {
+		return nil, r.err
+	}
+	g := &Group{policy: r.policy, slots: make([]slot, threads), stopped: make(chan struct{})}
+	go g.guard()
+	return g, nil
+}
+
+// try gives the calling thread SCHED_IDLE and takes it back, which takes CAP_SYS_NICE or a RLIMIT_NICE of 20 less its nice value. The process must keep
+// that.
+func try() (policy int, err error) {
+	policy, err = getPolicy()
+	if err != nil {
+		return 0, os.NewSyscallError("sched_getscheduler", err)
+	}
+	if p := policy &^ resetOnFork; p != unix.SCHED_NORMAL && p != unix.SCHED_BATCH {
+		return 0, fmt.Errorf("the process has the policy %d already, which it keeps", p)
+	}
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice, as the kernel gives it
+	if err != nil {
+		return 0, os.NewSyscallError("getpriority", err)
+	}
+	if nice > 20 {
+		return 0, errors.New("the process has a nice value below 0: its threads are to run before others")
+	}
+	if _, err := os.ReadFile("/proc/thread-self/schedstat"); err != nil {
+		return 0, err
+	}
+	if errno := setPolicy(0, unix.SCHED_IDLE|policy&resetOnFork); errno != 0 {
+		return 0, os.NewSyscallError("sched_setscheduler", errno)
+	}
+	if errno := setPolicy(0, policy); errno != 0 {
+		return 0, fmt.Errorf("a thread may not leave SCHED_IDLE without CAP_SYS_NICE or a limit on nice values (ulimit -e) of 20: %w", os.NewSyscallError("sched_setscheduler", errno))
+	}
+	return policy, nil
+}
+
+// Close ends the guard. No thread may be in the group any more.
+func (g *Group) Close() {
+	g.stop.Do(func() {
+		g.stopping.Store(1)
+		g.active.Add(1)
+		futexWake(&g.active)
+	})
+	<-g.stopped
+}
+
+// Stats are of a group's threads.
+type Stats struct {
+	Now    int    `json:"now"`    // how many have SCHED_IDLE
+	Times  uint64 `json:"times"`  // how often one got it
+	Pauses uint64 `json:"pauses"` // how often one lost it since others kept it from running
+}
+
+// Stats counts.
+func (g *Group) Stats() Stats {
+	s := Stats{Times: g.idles.Load(), Pauses: g.pauses.Load()}
+	for i := range g.slots {
+		if g.slots[i].state.Load() == idle {
+			s.Now++
+		}
+	}
+	return s
+}
+
+func getPolicy() (int, error) {
+	p, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(p), nil
+}

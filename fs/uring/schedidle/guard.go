@@ -1,0 +1,92 @@
+package schedidle
+
+import (
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func (g *Group) guard() {
+	runtime.LockOSThread()
+	defer close(g.stopped)
+	g.run()
+}
+
+// run looks at the threads every Lap, while any has SCHED_IDLE.
+//
+// When Go's garbage collector stops all threads, one with SCHED_IDLE beside a program that computes may hold it up: it has to run to
+// notice. The guard must not be among those that wait, for it ends that. So it runs as code of C does: for the runtime it is in one long system call. It has no
+// Go processor, allocates nothing, writes no pointers, and calls nothing that may grow the stack, which the linker checks (nosplit).
+//
+//go:nosplit
+//go:norace
+func (g *Group) run() {
+	enter()
+	lap := unix.Timespec{Nsec: int64(Lap)}
+	for g.stopping.Load() == 0 {
+		if g.active.Load() == 0 {
+			call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&g.active)), futexWait, 0, 0, 0, 0)
+			continue
+		}
+		call(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&lap)), 0, 0, 0, 0, 0)
+		for i := range g.slots {
+			g.look(&g.slots[i])
+		}
+	}
+	leave()
+}
+
+// look gives a thread its old policy back if it did little in the last lap.
+//
+//go:nosplit
+//go:norace
+func (g *Group) look(s *slot) {
+	state := s.state.Load()
+	if state != entering && state != idle {
+		return
+	}
+	taken := s.taken.Load()
+	did := taken - s.last
+	s.last = taken
+	if s.fresh.Load() != 0 {
+		s.fresh.Store(0)
+		return
+	}
+	if did >= few {
+		return
+	}
+	if state == entering {
+		// It asks for SCHED_IDLE and goes no further. So it has it, and does not run.
+		g.giveBack(s)
+		return
+	}
+	if s.state.CompareAndSwap(idle, returning) {
+		g.giveBack(s)
+		s.state.Store(normal)
+		g.active.Add(^uint32(0))
+	}
+}
+
+//go:nosplit
+//go:norace
+func (g *Group) giveBack(s *slot) {
+	if errno := setPolicy(s.tid, g.policy); errno != 0 {
+		g.broken.Store(1)
+	}
+}
+
+//go:nosplit
+//go:norace
+func setPolicy(tid int32, policy int) unix.Errno {
+	var priority int32 // struct sched_param
+	_, _, errno := call(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), uintptr(policy), uintptr(unsafe.Pointer(&priority)), 0, 0, 0)
+	return errno
+}
+
+const futexWait, futexWakeUp = 0 | 128, 1 | 128 // FUTEX_WAIT, FUTEX_WAKE, both FUTEX_PRIVATE_FLAG
+
+func futexWake(at *atomic.Uint32) {
+	call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(at)), futexWakeUp, 1, 0, 0, 0)
+}

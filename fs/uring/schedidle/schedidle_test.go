@@ -1,0 +1,283 @@
+package schedidle
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The test binary is a program that says what New says, too.
+const beProcess = "LANEFS_TEST_SCHEDIDLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beProcess) == "" {
+		os.Exit(m.Run())
+	}
+	g, err := New(1)
+	if err != nil {
+		fmt.Print(err)
+		return
+	}
+	fmt.Print("policy ", g.policy)
+}
+
+// answering is a thread that takes requests, bound to a CPU of its own choice.
+type answering struct {
+	t       *Thread
+	cpu     int
+	tid     int
+	pause   atomic.Int64 // ns between requests
+	taken   atomic.Int64
+	stop    atomic.Bool
+	left    atomic.Bool // Leave was called
+	leave   atomic.Bool
+	stopped chan struct{}
+}
+
+func answer(t *testing.T, g *Group, cpu *CPU, on int) *answering {
+	a := &answering{cpu: on, stopped: make(chan struct{})}
+	ready := make(chan struct{})
+	go func() {
+		defer close(a.stopped)
+		runtime.LockOSThread()
+		bind(a.cpu)
+		a.tid, a.t = unix.Gettid(), g.Add(cpu)
+		close(ready)
+		for !a.stop.Load() {
+			a.t.Took()
+			a.taken.Add(1)
+			if a.leave.Load() {
+				a.t.Leave()
+				a.left.Store(true)
+			}
+			nap := unix.NsecToTimespec(a.pause.Load())
+			_ = unix.Nanosleep(&nap, nil)
+		}
+		a.t.Remove()
+	}()
+	<-ready
+	t.Cleanup(a.end)
+	return a
+}
+
+func (a *answering) end() {
+	a.stop.Store(true)
+	<-a.stopped
+}
+
+func bind(cpu int) {
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		panic(err)
+	}
+}
+
+// someCPU is one on which the test may run.
+func someCPU(t *testing.T) int {
+	var set unix.CPUSet
+	require.NoError(t, unix.SchedGetaffinity(0, &set))
+	for cpu := range 1024 {
+		if set.IsSet(cpu) {
+			return cpu
+		}
+	}
+	t.Fatal("no CPU")
+	return 0
+}
+
+func (a *answering) policy(t *testing.T) int {
+	p, _, errno := unix.Syscall(unix.SYS_SCHED_GETSCHEDULER, uintptr(a.tid), 0, 0)
+	require.Zero(t, errno)
+	return int(p)
+}
+
+func newGroup(t *testing.T, threads int) *Group {
+	g, err := New(threads)
+	if err != nil && os.Geteuid() != 0 {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(g.Close)
+	return g
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	require.Eventually(t, f, time.Minute, time.Millisecond, what)
+}
+
+// TestPolicy: a thread with many requests has SCHED_IDLE, and has its old policy again when there are few. The first may take a while beside other programs.
+func TestPolicy(t *testing.T) {
+	g := newGroup(t, 1)
+	a := answer(t, g, new(CPU), someCPU(t))
+	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	require.LessOrEqual(t, g.Stats().Now, 1)
+	require.NotZero(t, g.Stats().Times)
+	a.pause.Store(int64(20 * time.Millisecond))
+	eventually(t, "few requests", func() bool { return a.policy(t) == unix.SCHED_NORMAL })
+	for range 3 * many {
+		require.Equal(t, unix.SCHED_NORMAL, a.policy(t))
+		time.Sleep(time.Millisecond)
+	}
+	a.pause.Store(0)
+	eventually(t, "many requests again", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	a.leave.Store(true)
+	eventually(t, "it leaves", func() bool { return a.left.Load() })
+	a.end()
+	require.Zero(t, g.active.Load())
+}
+
+// TestHog: a thread that a program keeps from running has its old policy again, and its CPU's threads keep that for longer each time.
+func TestHog(t *testing.T) {
+	g, cpu := newGroup(t, 1), new(CPU)
+	a := answer(t, g, cpu, someCPU(t))
+	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	hog := exec.Command("sh", "-c", "while :; do :; done")
+	hog.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread() // the parent, for Pdeathsig
+	defer runtime.UnlockOSThread()
+	require.NoError(t, hog.Start())
+	defer func() {
+		_ = hog.Process.Kill()
+		_ = hog.Wait()
+	}()
+	var set unix.CPUSet
+	set.Set(a.cpu)
+	require.NoError(t, unix.SchedSetaffinity(hog.Process.Pid, &set))
+	eventually(t, "others keep it from running", func() bool { return g.Stats().Pauses >= 2 })
+	require.GreaterOrEqual(t, cpu.pause.Load(), int64(firstPause))
+	before := a.taken.Load()
+	eventually(t, "it goes on", func() bool { return a.taken.Load() >= before+100 })
+}
+
+// TestGarbage: Go's garbage collector does not wait for the guard, nor for long for a thread that the guard looks after.
+func TestGarbage(t *testing.T) {
+	g := newGroup(t, 4)
+	on := someCPU(t)
+	for range 3 {
+		answer(t, g, new(CPU), on)
+	}
+	eventually(t, "the guard has something to do", func() bool { return g.active.Load() > 0 })
+	for range 50 {
+		runtime.GC()
+	}
+}
+
+func TestBusy(t *testing.T) {
+	c := new(CPU)
+	now := time.Hour
+	for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, 16 * firstPause, longestPause, longestPause} {
+		c.busy(now)
+		require.Equal(t, want, time.Duration(c.pause.Load()))
+		c.busy(now + want/2)
+		require.Equal(t, now+want, time.Duration(c.notBefore.Load()), "two threads say so at once")
+		now += want + time.Millisecond
+	}
+	now += 5 * longestPause
+	c.busy(now)
+	require.Equal(t, firstPause, time.Duration(c.pause.Load()), "it was long ago")
+}
+
+func TestSecond(t *testing.T) {
+	for line, want := range map[string]time.Duration{"12 345 6\n": 345, "0 0 1": 0, "1 9": 9, "": -1, "12": -1, "12 ": -1, "12 x": -1, "x 12": -1} {
+		n, ok := second([]byte(line))
+		require.Equal(t, want >= 0, ok, "%q", line)
+		if ok {
+			require.Equal(t, want, n, "%q", line)
+		}
+	}
+}
+
+// TestFull: a thread for which there is no place, or no group, is left as it is.
+func TestFull(t *testing.T) {
+	g := newGroup(t, 1)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	one := g.Add(new(CPU))
+	require.NotNil(t, one)
+	require.Nil(t, g.Add(new(CPU)))
+	one.Remove()
+	again := g.Add(new(CPU))
+	require.NotNil(t, again)
+	again.Remove()
+	for _, none := range []*Thread{(*Group)(nil).Add(new(CPU)), nil} {
+		none.Took()
+		none.Leave()
+		none.Remove()
+	}
+}
+
+// TestTookAllocs: requests cost no memory.
+func TestTookAllocs(t *testing.T) {
+	g := newGroup(t, 1)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread := g.Add(new(CPU))
+	defer thread.Remove()
+	require.Zero(t, testing.AllocsPerRun(50, func() {
+		for range 2 * many {
+			thread.Took()
+		}
+	}))
+}
+
+// TestNew: who may not leave SCHED_IDLE, or has another policy, has no group.
+func TestNew(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	run := func(uid uint32, name ...string) string {
+		c := exec.Command(name[0], name[1:]...)
+		c.Env = append(os.Environ(), beProcess+"=1")
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := c.Output()
+		if exit := new(exec.ExitError); errors.As(err, &exit) {
+			t.Fatal(err, string(exit.Stderr))
+		}
+		require.NoError(t, err)
+		return string(out)
+	}
+	others := copyFor(t, exe)
+	require.Equal(t, "policy "+strconv.Itoa(unix.SCHED_NORMAL), run(0, exe))
+	if limitOfNice(t) < 20 {
+		require.Contains(t, run(65534, others), "a thread may not leave SCHED_IDLE without CAP_SYS_NICE or a limit on nice values (ulimit -e) of 20: ")
+	}
+	if _, err := exec.LookPath("chrt"); err != nil {
+		t.Skip("needs chrt of util-linux")
+	}
+	require.Equal(t, "policy "+strconv.Itoa(unix.SCHED_BATCH), run(0, "chrt", "-b", "0", exe))
+	require.Contains(t, run(0, "chrt", "-i", "0", exe), "the process has the policy 5 already")
+	require.Contains(t, run(0, "nice", "-n", "-40", exe), "a nice value below 0")
+}
+
+func limitOfNice(t *testing.T) uint64 {
+	var l unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NICE, &l))
+	return l.Cur
+}
+
+// copyFor makes a program that everybody may run.
+func copyFor(t *testing.T, exe string) string {
+	dir, err := os.MkdirTemp("", "schedidle")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	b, err := os.ReadFile(exe)
+	require.NoError(t, err)
+	to := filepath.Join(dir, "test")
+	require.NoError(t, os.WriteFile(to, b, 0o755))
+	return to
+}

@@ -1,0 +1,194 @@
+package schedidle
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CPU is what threads that are bound to one CPU have learnt of others there.
+type CPU struct {
+	notBefore atomic.Int64 // ns, as since counts: until then none gets the policy
+	pause     atomic.Int64 // ns, the last one
+}
+
+// Thread is a thread of a group. But for the guard, only that thread uses it.
+type Thread struct {
+	g       *Group
+	s       *slot
+	cpu     *CPU
+	asked   bool          // it asked for the policy, and has not noticed yet that the guard gave the old one back
+	n       int           // requests since start
+	start   time.Duration // of counting them
+	stat    *os.File      // schedstat; nil: not opened yet
+	waited  time.Duration // schedstat's, when it was read last
+	buf     [96]byte
+	useless bool // nothing can be had
+}
+
+var epoch = time.Now()
+
+// since is the time that goes on.
+func since() time.Duration { return time.Since(epoch) }
+
+// Add takes the calling goroutine's thread, which it keeps, into the group. cpu is of the CPU to which it is bound. It returns nil where the group is nil or full; all
+// methods may be called then.
+func (g *Group) Add(cpu *CPU) *Thread {
+	if g == nil {
+		return nil
+	}
+	for i := range g.slots {
+		s := &g.slots[i]
+		if s.state.Load() == unused && s.state.CompareAndSwap(unused, returning) {
+			s.tid = int32(unix.Gettid())
+			s.state.Store(normal)
+			return &Thread{g: g, s: s, cpu: cpu, start: since()}
+		}
+	}
+	return nil
+}
+
+// Remove takes the thread out of the group, with the policy that it had before.
+func (t *Thread) Remove() {
+	if t == nil {
+		return
+	}
+	t.Leave()
+	t.s.state.Store(unused)
+	if t.stat != nil {
+		t.stat.Close()
+	}
+}
+
+// Leave gives the thread its old policy back, if it has SCHED_IDLE: what it does next may take long, or it may run elsewhere.
+func (t *Thread) Leave() {
+	if t == nil {
+		return
+	}
+	t.asked = false
+	if t.s.state.CompareAndSwap(idle, returning) {
+		t.g.giveBack(t.s)
+		t.s.state.Store(normal)
+		t.g.active.Add(^uint32(0))
+		return
+	}
+	for t.s.state.Load() != normal { // the guard is about it
+		runtime.Gosched()
+	}
+}
+
+// Took is called when the thread has taken a request.
+func (t *Thread) Took() {
+	if t == nil {
+		return
+	}
+	t.s.taken.Add(1)
+	t.n++
+	lost := t.asked && t.s.state.Load() != idle
+	if t.n < many && !lost {
+		return
+	}
+	now := since()
+	took := now - t.start
+	t.n, t.start = 0, now
+	switch {
+	case t.asked:
+		if t.kept(now) {
+			t.Leave()
+		} else if lost {
+			t.asked = false
+		}
+	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0:
+		t.ask()
+	}
+}
+
+// ask gives the thread SCHED_IDLE.
+func (t *Thread) ask() {
+	if t.stat == nil {
+		f, err := os.Open("/proc/thread-self/schedstat")
+		if err != nil { // no descriptors left, say
+			t.useless = true
+			return
+		}
+		t.stat = f
+	}
+	if _, ok := t.delay(); !ok {
+		t.useless = true
+		return
+	}
+	s := t.s
+	s.fresh.Store(1)
+	s.state.Store(entering) // before it has the policy: from then on it may not run
+	if t.g.active.Add(1) == 1 {
+		futexWake(&t.g.active)
+	}
+	if errno := setPolicy(0, unix.SCHED_IDLE|t.g.policy&resetOnFork); errno != 0 {
+		t.useless = true
+		t.s.state.Store(normal)
+		t.g.active.Add(^uint32(0))
+		return
+	}
+	t.asked = true
+	t.g.idles.Add(1)
+	s.state.Store(idle)
+}
+
+// kept says whether others kept the thread from running for long since it was called last, and notes that for the CPU.
+func (t *Thread) kept(now time.Duration) bool {
+	d, ok := t.delay()
+	if !ok || d < delayed {
+		return false
+	}
+	t.g.pauses.Add(1)
+	t.cpu.busy(now)
+	return true
+}
+
+// busy has no thread of the CPU get the policy for a while.
+func (c *CPU) busy(now time.Duration) {
+	last, until := time.Duration(c.pause.Load()), time.Duration(c.notBefore.Load())
+	if now < until {
+		return // another thread has said so
+	}
+	next := firstPause
+	if last > 0 && now < until+4*last {
+		next = min(2*last, longestPause)
+	}
+	c.pause.Store(int64(next))
+	c.notBefore.Store(int64(now + next))
+}
+
+// delay is for how long others have kept the thread from running since it was called last: the second number of its schedstat, in ns.
+func (t *Thread) delay() (time.Duration, bool) {
+	n, err := t.stat.ReadAt(t.buf[:], 0)
+	waited, ok := second(t.buf[:n])
+	if n == 0 && err != nil || !ok {
+		return 0, false
+	}
+	d := waited - t.waited
+	t.waited = waited
+	return d, true
+}
+
+// second is the second of numbers with spaces between them. It allocates nothing.
+func second(line []byte) (n time.Duration, ok bool) {
+	field := 0
+	for _, c := range line {
+		switch {
+		case c == ' ':
+			field++
+		case c < '0' || c > '9':
+			return n, ok && field == 1
+		case field == 1:
+			n, ok = 10*n+time.Duration(c-'0'), true
+		}
+		if field > 1 {
+			break
+		}
+	}
+	return n, ok
+}
