@@ -96,7 +96,7 @@ func mountVolume(t *testing.T, v *volume, opt Options) *mounted {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	opt.FSName = "/dev/lanefs-test"
+	opt.FSName, opt.SchedIdle = "/dev/lanefs-test", true
 	m.srv, err = Mount(m.dir, m.vol, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.unmount() })

@@ -96,7 +96,7 @@ func mountLane(cfg keeperConfig) (func() error, error) {
 	if !ok {
 		return nil, fmt.Errorf("io_uring %q is neither on nor off", cfg.IOUring)
 	}
-	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{IOUring: transport, FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	srv, err := fs.Mount(cfg.Dir, vol, fs.Options{IOUring: transport, SchedIdle: true, FSName: cfg.Image, WriteBack: cfg.WriteBack, ReadOnly: cfg.ReadOnly, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return nil, errors.Join(err, vol.Close(), dev.Close())
 	}

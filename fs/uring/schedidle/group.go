@@ -16,9 +16,9 @@ const (
 	// Lap is how often the guard looks.
 	Lap = 4 * time.Millisecond
 
-	many   = 32                   // requests, of a thread that gets the policy,
-	manyIn = 8 * time.Millisecond // if it took no longer for them
-	few    = 8                    // requests of a lap: with fewer it loses the policy
+	many   = 32                    // requests, of a thread that gets the policy,
+	manyIn = 32 * time.Millisecond // if it took no longer for them
+	few    = 2                     // requests of a lap: with fewer it loses the policy
 
 	delayed      = 3 * time.Millisecond // for which others kept a thread from running while it answered at most many requests: too long
 	firstPause   = 250 * time.Millisecond

@@ -123,7 +123,7 @@ func TestPolicy(t *testing.T) {
 	a := answer(t, g, new(CPU), someCPU(t))
 	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
 	require.LessOrEqual(t, g.Stats().Now, 1)
-	require.NotZero(t, g.Stats().Times)
+	eventually(t, "it is counted", func() bool { return g.Stats().Times > 0 })
 	a.pause.Store(int64(20 * time.Millisecond))
 	eventually(t, "few requests", func() bool { return a.policy(t) == unix.SCHED_NORMAL })
 	for range 3 * many {
