@@ -122,7 +122,9 @@ func (t *Thread) ask() {
 	}
 	s := t.s
 	s.fresh.Store(1)
-	s.state.Store(entering) // before it has the policy: from then on it may not run
+	if !s.state.CompareAndSwap(normal, entering) { // before it has the policy: from then on it may not run
+		return // the guard is about to give it the old one back, and was kept from running itself
+	}
 	if t.g.active.Add(1) == 1 {
 		futexWake(&t.g.active)
 	}
