@@ -13,15 +13,17 @@ import (
 )
 
 const (
-	// Lap is how often the guard looks.
-	Lap = 4 * time.Millisecond
+	// Lap is how often the guard looks, and shortLap when it looks again at a thread that seems not to run.
+	Lap      = 4 * time.Millisecond
+	shortLap = time.Millisecond
 
 	many   = 32                    // requests, of a thread that gets the policy,
 	manyIn = 32 * time.Millisecond // if it took no longer for them
-	few    = 2                     // requests of a lap: with fewer it loses the policy
+	few    = 2                     // requests of a lap: with fewer in each of quiet laps it loses the policy
+	quiet  = 25
 
 	delayed      = 3 * time.Millisecond // for which others kept a thread from running while it answered at most many requests: too long
-	firstPause   = 250 * time.Millisecond
+	firstPause   = 20 * time.Millisecond
 	longestPause = 8 * time.Second
 )
 
@@ -47,8 +49,11 @@ type slot struct {
 	taken atomic.Uint32 // requests
 	tid   int32         // written before the state says that there is a thread
 	last  uint32        // the guard's: taken a lap ago
+	laps  uint32        // the guard's: those in a row with few requests
+	ready uint32        // the guard's: at the end of the last one the thread would run
+	stat  uintptr       // a descriptor of the thread's /proc/PID/task/TID/stat; written before the state is entering
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
-	_     [44]byte      // a cache line for each
+	_     [28]byte      // a cache line for each
 }
 
 // States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, to normal.

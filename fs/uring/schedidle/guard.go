@@ -31,42 +31,77 @@ func (g *Group) run() {
 			continue
 		}
 		call(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&lap)), 0, 0, 0, 0, 0)
+		lap.Nsec = int64(Lap)
 		for i := range g.slots {
-			g.look(&g.slots[i])
+			if g.look(&g.slots[i]) {
+				lap.Nsec = int64(shortLap)
+			}
 		}
 	}
 	leave()
 }
 
-// look gives a thread its old policy back if it did little in the last lap.
+// look gives a thread its old policy back if it would run and did little in two laps, or has had little to do for many. It says whether the next
+// lap should be short.
 //
 //go:nosplit
 //go:norace
-func (g *Group) look(s *slot) {
+func (g *Group) look(s *slot) (again bool) {
 	state := s.state.Load()
 	if state != entering && state != idle {
-		return
+		return false
 	}
 	taken := s.taken.Load()
 	did := taken - s.last
 	s.last = taken
-	if s.fresh.Load() != 0 {
+	if s.fresh.Load() != 0 || did >= few {
 		s.fresh.Store(0)
-		return
+		s.laps, s.ready = 0, 0
+		return false
 	}
-	if did >= few {
-		return
+	s.laps++
+	if s.laps < quiet {
+		was := s.ready
+		s.ready = 0
+		if !s.runnable() {
+			return false
+		}
+		if was == 0 {
+			s.ready = 1
+			return true
+		}
 	}
 	if state == entering {
 		// It asks for SCHED_IDLE and goes no further. So it has it, and does not run.
 		g.giveBack(s)
-		return
+		return false
 	}
 	if s.state.CompareAndSwap(idle, returning) {
 		g.giveBack(s)
 		s.state.Store(normal)
 		g.active.Add(^uint32(0))
 	}
+	return false
+}
+
+// runnable says whether the thread runs or would: the state R behind the name in parentheses, which in proc_pid_stat(5) is the thread's "lanefs". So is
+// one of which nothing can be learnt.
+//
+//go:nosplit
+//go:norace
+func (s *slot) runnable() bool {
+	var line [48]byte
+	n, _, errno := call(unix.SYS_PREAD64, s.stat, uintptr(unsafe.Pointer(&line)), unsafe.Sizeof(line), 0, 0, 0)
+	if errno != 0 {
+		return true
+	}
+	state := byte('R')
+	for i := 0; i+2 < int(n) && i+2 < len(line); i++ {
+		if line[i] == ')' && line[i+1] == ' ' {
+			state = line[i+2]
+		}
+	}
+	return state == 'R'
 }
 
 //go:nosplit

@@ -177,14 +177,19 @@ func TestGarbage(t *testing.T) {
 func TestBusy(t *testing.T) {
 	c := new(CPU)
 	now := time.Hour
-	for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, 16 * firstPause, longestPause, longestPause} {
+	for _, want := range []time.Duration{firstPause, 2 * firstPause, 4 * firstPause, 8 * firstPause, 16 * firstPause, 32 * firstPause} {
 		c.busy(now)
 		require.Equal(t, want, time.Duration(c.pause.Load()))
 		c.busy(now + want/2)
 		require.Equal(t, now+want, time.Duration(c.notBefore.Load()), "two threads say so at once")
 		now += want + time.Millisecond
 	}
-	now += 5 * longestPause
+	for range 10 {
+		now += time.Duration(c.pause.Load()) + time.Millisecond
+		c.busy(now)
+	}
+	require.Equal(t, longestPause, time.Duration(c.pause.Load()))
+	now += 6 * longestPause
 	c.busy(now)
 	require.Equal(t, firstPause, time.Duration(c.pause.Load()), "it was long ago")
 }

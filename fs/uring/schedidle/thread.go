@@ -23,8 +23,9 @@ type Thread struct {
 	asked   bool          // it asked for the policy, and has not noticed yet that the guard gave the old one back
 	n       int           // requests since start
 	start   time.Duration // of counting them
-	stat    *os.File      // schedstat; nil: not opened yet
-	waited  time.Duration // schedstat's, when it was read last
+	stat    *os.File      // the guard's; nil: not opened yet
+	sched   *os.File      // schedstat; likewise
+	waited  time.Duration // what that said when it was read last
 	buf     [96]byte
 	useless bool // nothing can be had
 }
@@ -58,9 +59,8 @@ func (t *Thread) Remove() {
 	}
 	t.Leave()
 	t.s.state.Store(unused)
-	if t.stat != nil {
-		t.stat.Close()
-	}
+	t.stat.Close() // of nil, an error
+	t.sched.Close()
 }
 
 // Leave gives the thread its old policy back, if it has SCHED_IDLE: what it does next may take long, or it may run elsewhere.
@@ -108,15 +108,7 @@ func (t *Thread) Took() {
 
 // ask gives the thread SCHED_IDLE.
 func (t *Thread) ask() {
-	if t.stat == nil {
-		f, err := os.Open("/proc/thread-self/schedstat")
-		if err != nil { // no descriptors left, say
-			t.useless = true
-			return
-		}
-		t.stat = f
-	}
-	if _, ok := t.delay(); !ok {
+	if !t.open() {
 		t.useless = true
 		return
 	}
@@ -137,6 +129,22 @@ func (t *Thread) ask() {
 	t.asked = true
 	t.g.idles.Add(1)
 	s.state.Store(idle)
+}
+
+// open opens what the kernel says of the thread. It cannot be where no descriptors are left.
+func (t *Thread) open() bool {
+	if t.stat == nil {
+		var err error
+		if t.stat, err = os.Open("/proc/thread-self/stat"); err != nil {
+			return false
+		}
+		t.s.stat = t.stat.Fd()
+		if t.sched, err = os.Open("/proc/thread-self/schedstat"); err != nil {
+			return false
+		}
+	}
+	_, ok := t.delay()
+	return ok
 }
 
 // kept says whether others kept the thread from running for long since it was called last, and notes that for the CPU.
@@ -166,7 +174,7 @@ func (c *CPU) busy(now time.Duration) {
 
 // delay is for how long others have kept the thread from running since it was called last: the second number of its schedstat, in ns.
 func (t *Thread) delay() (time.Duration, bool) {
-	n, err := t.stat.ReadAt(t.buf[:], 0)
+	n, err := t.sched.ReadAt(t.buf[:], 0)
 	waited, ok := second(t.buf[:n])
 	if n == 0 && err != nil || !ok {
 		return 0, false
