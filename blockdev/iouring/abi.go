@@ -7,10 +7,11 @@ const (
 	SetupCoopTaskrun  = 1 << 8  // the kernel's work for completions interrupts no thread in user space
 	SetupSingleIssuer = 1 << 12 // one thread submits
 
-	setupCQSize    = 1 << 3  // cqEntries is given
-	setupSubmitAll = 1 << 7  // a refused entry does not end a submission (Linux 5.18)
-	setupSQE128    = 1 << 10 // submission entries have 128 bytes
-	setupNoSQArray = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
+	SetupTaskrunFlag = 1 << 9  // TaskrunWaits says that there is such work
+	setupCQSize      = 1 << 3  // cqEntries is given
+	setupSubmitAll   = 1 << 7  // a refused entry does not end a submission (Linux 5.18)
+	setupSQE128      = 1 << 10 // submission entries have 128 bytes
+	setupNoSQArray   = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
 )
 
 const (

@@ -17,7 +17,7 @@ type Ring struct {
 	sqes  []byte
 
 	// Words that the kernel reads or writes at the same time.
-	sqTail, cqHead, cqTail *uint32
+	sqFlags, sqTail, cqHead, cqTail *uint32
 
 	sqMask, cqMask uint32
 	entries        uint32 // of the submission queue
@@ -91,6 +91,7 @@ func New(opt Options) (*Ring, error) {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[off])) }
+	r.sqFlags = word(p.sq.flags)
 	r.sqTail, r.cqHead, r.cqTail = word(p.sq.tail), word(p.cq.head), word(p.cq.tail)
 	r.sqMask, r.cqMask = *word(p.sq.mask), *word(p.cq.mask)
 	r.entries = p.sqEntries
@@ -102,6 +103,13 @@ func New(opt Options) (*Ring, error) {
 	}
 	return r, nil
 }
+
+// sqTaskrun is IORING_SQ_TASKRUN.
+const sqTaskrun = 1 << 2
+
+// TaskrunWaits is a word, and the bit in it that is set while the kernel has something for the thread to do before a completion is there, with SetupTaskrunFlag. The
+// word goes with Close.
+func (r *Ring) TaskrunWaits() (word *uint32, mask uint32) { return r.sqFlags, sqTaskrun }
 
 // Close ends the ring. What the kernel has begun goes on.
 func (r *Ring) Close() {

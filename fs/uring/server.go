@@ -41,9 +41,6 @@ func newServer(q *queue) (_ *server, err error) {
 	s := &server{q: q}
 	_ = unix.SchedGetaffinity(0, &s.allowed)
 	s.stay()
-	if s.bound {
-		s.idle = q.t.idle.Add(&q.sched)
-	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -73,6 +70,10 @@ func newServer(q *queue) (_ *server, err error) {
 	}
 	if c, ok := s.ring.Reap(); !ok || c.Res != 0 {
 		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.Res, errors.ErrUnsupported)
+	}
+	if s.bound {
+		word, mask := s.ring.TaskrunWaits()
+		s.idle = q.t.idle.Add(&q.sched, schedidle.Due{Word: word, Mask: mask})
 	}
 	return s, nil
 }
@@ -141,6 +142,7 @@ func (s *server) serve(h Handler) {
 		}
 		s.handle(h)
 		s.q.t.underway.Add(-1)
+		s.idle.Answered()
 		s.command(cmdCommitAndFetch, s.h.ent.commitID)
 	}
 }

@@ -22,7 +22,8 @@ const (
 	few    = 2                     // requests of a lap: with fewer in each of quiet laps it loses the policy
 	quiet  = 25
 
-	delayed      = 3 * time.Millisecond // for which others kept a thread from running while it answered at most many requests: too long
+	delayed      = 6 * time.Millisecond // for which others keep a thread from running while it answers many requests: too long,
+	delayedOnce  = 3 * time.Millisecond // and while it answers few
 	firstPause   = 20 * time.Millisecond
 	longestPause = 8 * time.Second
 )
@@ -50,19 +51,27 @@ type slot struct {
 	tid   int32         // written before the state says that there is a thread
 	last  uint32        // the guard's: taken a lap ago
 	laps  uint32        // the guard's: those in a row with few requests
-	ready uint32        // the guard's: at the end of the last one the thread would run
-	stat  uintptr       // a descriptor of the thread's /proc/PID/task/TID/stat; written before the state is entering
+	late  uint32        // the guard's: somebody waited at the end of the last one
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
-	_     [28]byte      // a cache line for each
+	busy  atomic.Uint32 // it answers a request
+	due   Due
+	_     [16]byte // a cache line for each
 }
 
-// States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, to normal.
+// Due says that there is a request for a thread which has not taken it yet: a bit of Word is set, by the kernel. nil: it is not known.
+type Due struct {
+	Word *uint32
+	Mask uint32
+}
+
+// States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, and to normal or back to idle:
+// while it is returning the thread does not leave the group.
 const (
 	unused    = iota
 	normal    // the thread has the group's policy
 	entering  // it asks for SCHED_IDLE, and may have it already
 	idle      // it has SCHED_IDLE
-	returning // the guard gives it the group's policy
+	returning // the guard looks closer, and may give it the group's policy
 )
 
 // New makes a group for as many threads as may be in it at once. The error says why this process cannot have one.

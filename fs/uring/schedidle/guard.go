@@ -41,8 +41,8 @@ func (g *Group) run() {
 	leave()
 }
 
-// look gives a thread its old policy back if it would run and did little in two laps, or has had little to do for many. It says whether the next
-// lap should be short.
+// look gives a thread its old policy back if somebody waits for it and it did little in two laps, or if it has had little to do for many. It says whether
+// the next lap should be short.
 //
 //go:nosplit
 //go:norace
@@ -56,52 +56,31 @@ func (g *Group) look(s *slot) (again bool) {
 	s.last = taken
 	if s.fresh.Load() != 0 || did >= few {
 		s.fresh.Store(0)
-		s.laps, s.ready = 0, 0
+		s.laps, s.late = 0, 0
 		return false
-	}
-	s.laps++
-	if s.laps < quiet {
-		was := s.ready
-		s.ready = 0
-		if !s.runnable() {
-			return false
-		}
-		if was == 0 {
-			s.ready = 1
-			return true
-		}
 	}
 	if state == entering {
 		// It asks for SCHED_IDLE and goes no further. So it has it, and does not run.
 		g.giveBack(s)
 		return false
 	}
-	if s.state.CompareAndSwap(idle, returning) {
-		g.giveBack(s)
-		s.state.Store(normal)
-		g.active.Add(^uint32(0))
+	if !s.state.CompareAndSwap(idle, returning) {
+		return false
 	}
-	return false
-}
-
-// runnable says whether the thread runs or would: the state R behind the name in parentheses, which in proc_pid_stat(5) is the thread's "lanefs". So is
-// one of which nothing can be learnt.
-//
-//go:nosplit
-//go:norace
-func (s *slot) runnable() bool {
-	var line [48]byte
-	n, _, errno := call(unix.SYS_PREAD64, s.stat, uintptr(unsafe.Pointer(&line)), unsafe.Sizeof(line), 0, 0, 0)
-	if errno != 0 {
-		return true
-	}
-	state := byte('R')
-	for i := 0; i+2 < int(n) && i+2 < len(line); i++ {
-		if line[i] == ')' && line[i+1] == ' ' {
-			state = line[i+2]
+	s.laps++
+	waits := s.busy.Load() != 0 || s.due.Word != nil && atomic.LoadUint32(s.due.Word)&s.due.Mask != 0
+	if s.laps < quiet && (!waits || s.late == 0) {
+		s.late = 0
+		if waits {
+			s.late = 1
 		}
+		s.state.Store(idle)
+		return waits
 	}
-	return state == 'R'
+	g.giveBack(s)
+	s.state.Store(normal)
+	g.active.Add(^uint32(0))
+	return false
 }
 
 //go:nosplit

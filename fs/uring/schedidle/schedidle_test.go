@@ -39,6 +39,7 @@ type answering struct {
 	tid     int
 	pause   atomic.Int64 // ns between requests
 	taken   atomic.Int64
+	due     uint32 // 1: there is always a request
 	stop    atomic.Bool
 	left    atomic.Bool // Leave was called
 	leave   atomic.Bool
@@ -52,11 +53,12 @@ func answer(t *testing.T, g *Group, cpu *CPU, on int) *answering {
 		defer close(a.stopped)
 		runtime.LockOSThread()
 		bind(a.cpu)
-		a.tid, a.t = unix.Gettid(), g.Add(cpu)
+		a.tid, a.t = unix.Gettid(), g.Add(cpu, Due{&a.due, 1})
 		close(ready)
 		for !a.stop.Load() {
 			a.t.Took()
 			a.taken.Add(1)
+			a.t.Answered()
 			if a.leave.Load() {
 				a.t.Leave()
 				a.left.Store(true)
@@ -143,6 +145,7 @@ func TestHog(t *testing.T) {
 	g, cpu := newGroup(t, 1), new(CPU)
 	a := answer(t, g, cpu, someCPU(t))
 	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	atomic.StoreUint32(&a.due, 1)
 	hog := exec.Command("sh", "-c", "while :; do :; done")
 	hog.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	runtime.LockOSThread() // the parent, for Pdeathsig
@@ -209,15 +212,16 @@ func TestFull(t *testing.T) {
 	g := newGroup(t, 1)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	one := g.Add(new(CPU))
+	one := g.Add(new(CPU), Due{})
 	require.NotNil(t, one)
-	require.Nil(t, g.Add(new(CPU)))
+	require.Nil(t, g.Add(new(CPU), Due{}))
 	one.Remove()
-	again := g.Add(new(CPU))
+	again := g.Add(new(CPU), Due{})
 	require.NotNil(t, again)
 	again.Remove()
-	for _, none := range []*Thread{(*Group)(nil).Add(new(CPU)), nil} {
+	for _, none := range []*Thread{(*Group)(nil).Add(new(CPU), Due{}), nil} {
 		none.Took()
+		none.Answered()
 		none.Leave()
 		none.Remove()
 	}
@@ -228,7 +232,7 @@ func TestTookAllocs(t *testing.T) {
 	g := newGroup(t, 1)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	thread := g.Add(new(CPU))
+	thread := g.Add(new(CPU), Due{})
 	defer thread.Remove()
 	require.Zero(t, testing.AllocsPerRun(50, func() {
 		for range 2 * many {

@@ -23,8 +23,7 @@ type Thread struct {
 	asked   bool          // it asked for the policy, and has not noticed yet that the guard gave the old one back
 	n       int           // requests since start
 	start   time.Duration // of counting them
-	stat    *os.File      // the guard's; nil: not opened yet
-	sched   *os.File      // schedstat; likewise
+	sched   *os.File      // schedstat; nil: not opened yet
 	waited  time.Duration // what that said when it was read last
 	buf     [96]byte
 	useless bool // nothing can be had
@@ -35,16 +34,17 @@ var epoch = time.Now()
 // since is the time that goes on.
 func since() time.Duration { return time.Since(epoch) }
 
-// Add takes the calling goroutine's thread, which it keeps, into the group. cpu is of the CPU to which it is bound. It returns nil where the group is nil or full; all
-// methods may be called then.
-func (g *Group) Add(cpu *CPU) *Thread {
+// Add takes the calling goroutine's thread, which it keeps, into the group. cpu is of the CPU to which it is bound; due stays readable until Remove. It
+// returns nil where the group is nil or full; all methods may be called then.
+func (g *Group) Add(cpu *CPU, due Due) *Thread {
 	if g == nil {
 		return nil
 	}
 	for i := range g.slots {
 		s := &g.slots[i]
 		if s.state.Load() == unused && s.state.CompareAndSwap(unused, returning) {
-			s.tid = int32(unix.Gettid())
+			s.tid, s.due = int32(unix.Gettid()), due
+			s.busy.Store(0)
 			s.state.Store(normal)
 			return &Thread{g: g, s: s, cpu: cpu, start: since()}
 		}
@@ -59,8 +59,7 @@ func (t *Thread) Remove() {
 	}
 	t.Leave()
 	t.s.state.Store(unused)
-	t.stat.Close() // of nil, an error
-	t.sched.Close()
+	t.sched.Close() // of nil, an error
 }
 
 // Leave gives the thread its old policy back, if it has SCHED_IDLE: what it does next may take long, or it may run elsewhere.
@@ -69,14 +68,14 @@ func (t *Thread) Leave() {
 		return
 	}
 	t.asked = false
-	if t.s.state.CompareAndSwap(idle, returning) {
-		t.g.giveBack(t.s)
-		t.s.state.Store(normal)
-		t.g.active.Add(^uint32(0))
-		return
-	}
-	for t.s.state.Load() != normal { // the guard is about it
-		runtime.Gosched()
+	for t.s.state.Load() != normal {
+		if t.s.state.CompareAndSwap(idle, returning) {
+			t.g.giveBack(t.s)
+			t.s.state.Store(normal)
+			t.g.active.Add(^uint32(0))
+			return
+		}
+		runtime.Gosched() // the guard has it
 	}
 }
 
@@ -86,8 +85,9 @@ func (t *Thread) Took() {
 		return
 	}
 	t.s.taken.Add(1)
+	t.s.busy.Store(1)
 	t.n++
-	lost := t.asked && t.s.state.Load() != idle
+	lost := t.asked && t.s.state.Load() == normal
 	if t.n < many && !lost {
 		return
 	}
@@ -96,13 +96,21 @@ func (t *Thread) Took() {
 	t.n, t.start = 0, now
 	switch {
 	case t.asked:
-		if t.kept(now) {
-			t.Leave()
-		} else if lost {
+		if lost {
 			t.asked = false
+			t.kept(now, delayedOnce)
+		} else if t.kept(now, delayed) {
+			t.Leave()
 		}
 	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0:
 		t.ask()
+	}
+}
+
+// Answered is called when the request is answered, but for the system call that says so.
+func (t *Thread) Answered() {
+	if t != nil {
+		t.s.busy.Store(0)
 	}
 }
 
@@ -133,24 +141,21 @@ func (t *Thread) ask() {
 
 // open opens what the kernel says of the thread. It cannot be where no descriptors are left.
 func (t *Thread) open() bool {
-	if t.stat == nil {
-		var err error
-		if t.stat, err = os.Open("/proc/thread-self/stat"); err != nil {
+	if t.sched == nil {
+		f, err := os.Open("/proc/thread-self/schedstat")
+		if err != nil {
 			return false
 		}
-		t.s.stat = t.stat.Fd()
-		if t.sched, err = os.Open("/proc/thread-self/schedstat"); err != nil {
-			return false
-		}
+		t.sched = f
 	}
 	_, ok := t.delay()
 	return ok
 }
 
-// kept says whether others kept the thread from running for long since it was called last, and notes that for the CPU.
-func (t *Thread) kept(now time.Duration) bool {
+// kept says whether others kept the thread from running for so long since it was called last, and notes that for the CPU.
+func (t *Thread) kept(now, long time.Duration) bool {
 	d, ok := t.delay()
-	if !ok || d < delayed {
+	if !ok || d < long {
 		return false
 	}
 	t.g.pauses.Add(1)
