@@ -9,8 +9,9 @@ import (
 )
 
 func (g *Group) guard() {
-	runtime.LockOSThread()
+	runtime.LockOSThread() // for good: the thread ends with the goroutine
 	defer close(g.stopped)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -20) // it does little, and others wait for it; where it may not, it goes without
 	g.run()
 }
 
