@@ -24,10 +24,28 @@ func (r *reader) gpt() (*Table, error) {
 	}
 	t, second := r.gptAt(blockdev.LBA(r.d.Info().Blocks) - 1)
 	if second != nil {
+		if other := r.otherBlock(); other > 0 {
+			return nil, fmt.Errorf("the GPT is of a disk with blocks of %d bytes, and those of this one have %d", other, r.block)
+		}
 		return nil, fmt.Errorf("the GPT is damaged: %w; and so is its copy at the end of the disk: %w", first, second)
 	}
 	t.Damage = first.Error()
 	return t, nil
+}
+
+// otherBlock is the size of the blocks of which the table was made, if it is not the disk's; 0: there is no telling. A copy of a drive may have another.
+func (r *reader) otherBlock() int {
+	const least, most = 512, 4096
+	b, err := r.read(0, most/r.block+1)
+	if err != nil {
+		return 0
+	}
+	for size := least; size <= most; size *= 2 {
+		if size != r.block && string(b[size:][:len(gptSignature)]) == gptSignature {
+			return size
+		}
+	}
+	return 0
 }
 
 // gptAt reads the copy whose header is at lba (UEFI 2.10 §5.3.2, §5.3.3).

@@ -1,13 +1,15 @@
 // Package partition reads partition tables and gives a partition as a block device. Table is what a disk says of its partitions: a GUID
-// Partition Table, or a DOS table without extended partitions. Open gives one of them as a blockdev.Device: a range of the disk.
+// Partition Table, or a DOS table with its logical partitions. Open gives one of them as a blockdev.Device: a range of the disk.
 //
-// Partitions are numbered as Linux does, from 1, by their place in the table. Units are logical blocks of the disk.
+// Partitions are numbered as Linux does, from 1, by their place in the table, and a DOS table's logical ones from 5. Units are logical blocks of the disk.
 //
 // Source: UEFI Specification 2.10, §5.2 (the DOS table) and §5.3 (GPT).
 package partition
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +21,8 @@ type Table struct {
 	Parts []Part
 	// Damage says what is wrong with the first of the two copies of a GPT, of which the second was taken. Empty: nothing.
 	Damage string
+
+	extended []int // numbers of extended partitions, which only hold others
 }
 
 // Part is a partition.
@@ -41,6 +45,9 @@ func (t *Table) Find(number int) (Part, error) {
 	for _, p := range t.Parts {
 		have = append(have, strconv.Itoa(p.Number))
 	}
+	if slices.Contains(t.extended, number) {
+		return Part{}, fmt.Errorf("partition %d is an extended one, which only holds others; name one of those there are: %s", number, strings.Join(have, ", "))
+	}
 	return Part{}, fmt.Errorf("there is no partition %d; name one of those there are: %s", number, strings.Join(have, ", "))
 }
 
@@ -51,14 +58,14 @@ func Read(d blockdev.Device) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	dos, protective, err := parseDOS(mbr, d.Info().Blocks)
+	list, ok := dosTable(mbr)
 	switch {
-	case protective:
+	case !ok:
+		return nil, errors.New("there is no partition table")
+	case protective(list):
 		return r.gpt()
-	case err != nil:
-		return nil, err
 	}
-	return dos, nil
+	return r.dos(mbr, list)
 }
 
 // reader reads blocks of a disk.

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,23 +56,76 @@ func TestErrors(t *testing.T) {
 // table makes a disk of 32 MiB by sfdisk.
 func table(t *testing.T, script string) *blockdev.TestDevice {
 	t.Helper()
-	sfdisk, err := exec.LookPath("sfdisk")
+	d, _ := tableOf(t, 512, script)
+	return d
+}
+
+// program is where one of util-linux's is.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
 	if err != nil {
-		if sfdisk, err = exec.LookPath("/sbin/sfdisk"); err != nil {
-			t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+		if path, err = exec.LookPath("/sbin/" + name); err != nil {
+			t.Skipf("SKIPPED: needs %s: make deps installs it", name)
 		}
 	}
+	return path
+}
+
+// tableOf makes a disk of 32 MiB with blocks of a size by sfdisk, which asks the device for that; node is what util-linux's programs take for it.
+func tableOf(t *testing.T, block int64, script string, options ...string) (d *blockdev.TestDevice, node string) {
+	t.Helper()
 	path := t.TempDir() + "/disk"
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 32<<20))
-	c := exec.Command(sfdisk, "-q", path)
+	node = path
+	if block > 512 {
+		if os.Getuid() != 0 {
+			t.Skip("SKIPPED: loop devices need root")
+		}
+		out, err := exec.Command(program(t, "losetup"), "-f", "--show", "-b", fmt.Sprint(block), path).CombinedOutput()
+		if err != nil {
+			t.Skipf("SKIPPED: no loop device: %s", out)
+		}
+		node = strings.TrimSpace(string(out))
+		t.Cleanup(func() { exec.Command("losetup", "-d", node).Run() })
+	}
+	sfdisk(t, node, script, options...)
+	d, err := blockdev.OpenFile(path, block)
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d, node
+}
+
+func sfdisk(t *testing.T, node, script string, options ...string) {
+	t.Helper()
+	c := exec.Command(program(t, "sfdisk"), append([]string{"-q", "--no-reread", "--no-tell-kernel"}, append(options, node)...)...)
 	c.Stdin = strings.NewReader(script)
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	d, err := blockdev.OpenFile(path, 512)
-	require.NoError(t, err)
-	t.Cleanup(func() { d.Close() })
-	return d
+}
+
+// libblkid is what util-linux reads of a disk's table, extended partitions aside.
+func libblkid(t *testing.T, node string, block int64) (all []Part) {
+	t.Helper()
+	out, err := exec.Command(program(t, "partx"), "-g", "-r", "-S", fmt.Sprint(block), "-o", "NR,START,SECTORS,UUID,TYPE,NAME", node).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		p := Part{ID: f[3]}
+		_, err := fmt.Sscan(strings.Join(f[:3], " "), &p.Number, &p.First, &p.Blocks)
+		require.NoError(t, err, line)
+		if f[4] == "0x5" || f[4] == "0xf" || f[4] == "0x85" {
+			continue
+		}
+		if len(f) > 5 {
+			p.Name, err = strconv.Unquote(`"` + f[5] + `"`)
+			require.NoError(t, err)
+		}
+		p.First, p.Blocks = p.First*512/blockdev.LBA(block), p.Blocks*512/blockdev.Blocks(block)
+		all = append(all, p)
+	}
+	return all
 }
 
 const gptScript = `label: gpt
@@ -169,19 +223,223 @@ func TestGPTRefused(t *testing.T) {
 	}
 }
 
-// TestDOS: a DOS table is read, but for extended partitions; a file system's first block is no table.
+// TestDOS: a DOS table is read; a file system's first block is no table.
 func TestDOS(t *testing.T) {
 	d := table(t, "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=8192\nstart=20480, size=4096\n")
 	got, err := Read(d)
 	require.NoError(t, err)
 	require.Equal(t, &Table{Parts: []Part{{Number: 1, First: 2048, Blocks: 8192, ID: "1234abcd-01"}, {Number: 2, First: 20480, Blocks: 4096, ID: "1234abcd-02"}}}, got)
-	_, err = Read(table(t, "label: dos\nstart=2048, size=8192, type=5\n"))
-	require.ErrorContains(t, err, "is an extended one")
 
 	empty := blockdev.NewMem(1<<20, 512)
 	defer empty.Close()
 	_, err = Read(empty)
 	require.ErrorContains(t, err, "there is no partition table")
+}
+
+// TestSame: what util-linux reads of a disk is what Read reads.
+func TestSame(t *testing.T) {
+	const dos = "label: dos\nlabel-id: 0x1234abcd\n"
+	for name, c := range map[string]struct {
+		script string
+		parts  int
+	}{
+		"gpt":           {gptScript, 2},
+		"dos":           {dos + "size=4M\nsize=4M, type=c\n", 2},
+		"logical":       {dos + "size=4M\nsize=20M, type=5\nsize=1M\n\nsize=2M\nsize=3M\nsize=1M\nsize=1M\nsize=1M\nsize=1M\n", 8},
+		"extended last": {dos + "size=1M\nsize=1M\nsize=1M\nsize=20M, type=f\nsize=2M\nsize=3M\n", 5},
+		"one logical":   {dos + "size=20M, type=85\n5: size=2M\n", 1},
+	} {
+		for _, block := range []int64{512, 4096} {
+			t.Run(fmt.Sprint(name, block), func(t *testing.T) {
+				d, node := tableOf(t, block, scaled(c.script, block))
+				got, err := Read(d)
+				require.NoError(t, err)
+				require.Equal(t, libblkid(t, node, block), got.Parts)
+				require.Len(t, got.Parts, c.parts)
+			})
+		}
+	}
+}
+
+// scaled leaves the places to sfdisk where the blocks are larger.
+func scaled(script string, block int64) string {
+	if block > 512 {
+		return strings.NewReplacer("start=2048, size=8192", "size=4M", "start=20480, size=4096", "size=2M").Replace(script)
+	}
+	return script
+}
+
+// TestHybrid: a GPT counts whatever else the DOS table beside it has, in any place; without a GPT there is nothing to be read.
+func TestHybrid(t *testing.T) {
+	for _, script := range []string{"start=1, size=2047, type=ee\nstart=2048, size=8192, type=83, bootable\n", "start=2048, size=8192, type=83\nstart=1, size=2047, type=ee\n"} {
+		d, node := tableOf(t, 512, gptScript)
+		sfdisk(t, node, script, "--label-nested", "dos")
+		got, err := Read(d)
+		require.NoError(t, err)
+		require.Equal(t, &Table{Parts: gptWant}, got)
+		_, err = d.File().WriteAt(make([]byte, 512), 512)
+		require.NoError(t, err)
+		got, err = Read(d)
+		require.NoError(t, err)
+		require.Equal(t, gptWant, got.Parts)
+		require.Contains(t, got.Damage, "no signature")
+		_, err = d.File().WriteAt(make([]byte, 512), 32<<20-512)
+		require.NoError(t, err)
+		_, err = Read(d)
+		require.ErrorContains(t, err, "the GPT is damaged")
+	}
+}
+
+// TestOtherBlocks: a copy of a disk on one with blocks of another size is told so.
+func TestOtherBlocks(t *testing.T) {
+	d, _ := tableOf(t, 4096, scaled(gptScript, 4096))
+	other, err := blockdev.OpenFile(d.Path(), 512)
+	require.NoError(t, err)
+	defer other.Close()
+	_, err = Read(other)
+	require.ErrorContains(t, err, "the GPT is of a disk with blocks of 4096 bytes, and those of this one have 512")
+	small := table(t, gptScript)
+	large, err := blockdev.OpenFile(small.Path(), 4096)
+	require.NoError(t, err)
+	defer large.Close()
+	_, err = Read(large)
+	require.ErrorContains(t, err, "the GPT is of a disk with blocks of 512 bytes, and those of this one have 4096")
+}
+
+const logicalScript = "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=4096\nstart=8192, size=40960, type=5\nstart=10240, size=2048\nstart=14336, size=2048\nstart=18432, size=2048\n"
+
+// TestLogicalRefused: of a chain that leads astray nothing is taken.
+func TestLogicalRefused(t *testing.T) {
+	const ext = 8192
+	le := binary.LittleEndian
+	entry := func(kind byte, first, n uint32) []byte {
+		b := make([]byte, 16)
+		b[4] = kind
+		le.PutUint32(b[8:], first)
+		le.PutUint32(b[12:], n)
+		return b
+	}
+	for name, c := range map[string]struct {
+		table int64 // block of the table that is changed
+		slot  int
+		entry []byte
+		want  string
+	}{
+		"itself":             {12288, 1, entry(5, 12288-ext, 4096), "the table in block 12288 and the table in block 12288 overlap"},
+		"the first":          {12288, 1, entry(5, 0, 4096), "the table in block 8192 and the table in block 8192 overlap"},
+		"over a table":       {8192, 0, entry(0x83, 2048, 4096), "partition 5 and the table in block 12288 overlap"},
+		"over a partition":   {12288, 0, entry(0x83, 2048, 8192), "partition 6 and the table in block 16384 overlap"},
+		"into a partition":   {12288, 1, entry(5, 2048+1, 2048), "partition 5 and the table in block 10241 overlap"},
+		"table outside":      {12288, 1, entry(5, 40960, 2048), "the table in block 49152 has 1 blocks from 49152 on, and may have those from 8192 to 49151"},
+		"far outside":        {12288, 1, entry(5, 1<<32-1, 1), "and may have those from 8192 to 49151"},
+		"partition outside":  {16384, 0, entry(0x83, 2048, 40960), "partition 7 has 40960 blocks from 18432 on, and may have those from 8192 to 49151"},
+		"partition far away": {16384, 0, entry(0x83, 1<<32-1, 1<<32-1), "partition 7 has 4294967295 blocks"},
+		"no table":           {12288, 1, entry(5, 30000-ext, 2048), "the extended partition 2: its chain leads to block 30000, where there is no table"},
+		"two ways":           {8192, 2, entry(5, 16384-ext, 2048), "the table in block 8192 leads to two others"},
+		"primary":            {0, 2, entry(0x83, 5000, 8192), "partition 1 and partition 3 overlap"},
+		"outside the disk":   {0, 1, entry(5, 8192, 65536), "partition 2 has 65536 blocks from 8192 on, and may have those from 1 to 65535"},
+		"over the table":     {0, 2, entry(0x83, 0, 8), "partition 3 has 8 blocks from 0 on"},
+		"no boot flag":       {0, 3, append([]byte{0x7f}, make([]byte, 15)...), "there is no partition table: entry 4 begins with 0x7f"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := table(t, logicalScript)
+			_, err := d.File().WriteAt(c.entry, c.table*512+446+16*int64(c.slot))
+			require.NoError(t, err)
+			_, err = Read(d)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	d := table(t, logicalScript)
+	got, err := Read(d)
+	require.NoError(t, err)
+	require.Len(t, got.Parts, 4)
+	_, err = got.Find(2)
+	require.ErrorContains(t, err, "partition 2 is an extended one, which only holds others; name one of those there are: 1, 5, 6, 7")
+	for _, slot := range []int64{2, 3} { // what others left there
+		_, err = d.File().WriteAt(entry(0x83, 1<<30, 1<<30), 12288*512+446+16*slot)
+		require.NoError(t, err)
+	}
+	same, err := Read(d)
+	require.NoError(t, err)
+	require.Equal(t, got, same)
+	require.Equal(t, libblkid(t, d.Path(), 512), same.Parts)
+
+	d.Inject(blockdev.Fault{Op: blockdev.OpRead, Off: 16384 * 512, Len: 512, Times: 1})
+	_, err = Read(d)
+	require.ErrorIs(t, err, blockdev.ErrFault)
+	require.ErrorContains(t, err, "the extended partition 2")
+
+	_, err = Read(table(t, "label: dos\nstart=2048, size=8192, type=5\n"))
+	require.ErrorContains(t, err, "the partition table is empty")
+	d = table(t, "label: dos\nstart=2048, size=8192, type=5\nstart=20480, size=1000\n")
+	_, err = d.File().WriteAt(make([]byte, 512), 2048*512) // as fdisk of old left it
+	require.NoError(t, err)
+	got, err = Read(d)
+	require.NoError(t, err)
+	require.Len(t, got.Parts, 1)
+}
+
+// TestLongChain: a chain has an end.
+func TestLongChain(t *testing.T) {
+	d := table(t, "label: dos\nstart=2048, size=40960, type=5\nstart=45056, size=1000\n")
+	le := binary.LittleEndian
+	tables := func(n int) {
+		for i := range int64(n) {
+			b := make([]byte, 512)
+			b[446+4], b[462+4] = 0x83, 5
+			le.PutUint32(b[446+8:], 1)
+			le.PutUint32(b[446+12:], 1)
+			if i < int64(n)-1 {
+				le.PutUint32(b[462+8:], uint32(2*(i+1)))
+				le.PutUint32(b[462+12:], 2)
+			}
+			b[510], b[511] = 0x55, 0xaa
+			_, err := d.File().WriteAt(b, (2048+2*i)*512)
+			require.NoError(t, err)
+		}
+	}
+	tables(maxTables)
+	got, err := Read(d)
+	require.NoError(t, err)
+	require.Len(t, got.Parts, maxTables+1)
+	require.Equal(t, Part{Number: maxTables + 4, First: 2048 + 2*maxTables - 1, Blocks: 1, ID: got.Parts[maxTables].ID}, got.Parts[maxTables], "the last")
+	tables(maxTables + 1)
+	_, err = Read(d)
+	require.ErrorContains(t, err, "the extended partition 1 has more than 256 tables")
+}
+
+// FuzzDOS: no chain makes Read panic or go on for ever; partitions lie in the disk, each for itself.
+func FuzzDOS(f *testing.F) {
+	f.Add([]byte{1, 5, 0, 2, 60, 0, 0x83, 1, 3, 0, 5, 8, 9})
+	f.Add([]byte{0, 0x0f, 1, 60, 1, 1, 5, 10, 10, 1, 0, 0x83, 1, 4})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		const blocks = 64
+		disk := make([]byte, blocks*512)
+		for i := range int64(blocks) {
+			disk[i*512+510], disk[i*512+511] = 0x55, 0xaa
+		}
+		for at := 0; len(b) >= 4; b = b[4:] { // step to a table and a slot in it, type, first, length
+			at = (at + int(b[0]>>2)) % blocks
+			e := disk[at*512+446+16*int(b[0]&3):]
+			e[4], e[8], e[12] = b[1], b[2], b[3]
+		}
+		d := blockdev.NewMem(blocks*512, 512)
+		defer d.Close()
+		_, err := d.File().WriteAt(disk, 0)
+		require.NoError(t, err)
+		got, err := Read(d)
+		if err != nil {
+			return
+		}
+		owner := map[blockdev.LBA]int{0: -1}
+		for _, p := range got.Parts {
+			for at := p.First; at < p.First+blockdev.LBA(p.Blocks); at++ {
+				require.Zero(t, owner[at], fmt.Sprint(p))
+				owner[at] = p.Number
+			}
+			require.LessOrEqual(t, uint64(p.First)+uint64(p.Blocks), uint64(blocks), fmt.Sprint(p))
+		}
+	})
 }
 
 // FuzzGPT: no table makes Read panic, or gives a partition outside the disk.
