@@ -25,6 +25,18 @@ func loopOver(t *testing.T, image string, options ...string) string {
 	return dev
 }
 
+// showParts has the kernel show the partitions of a loop device (-P), whether it reads tables itself or not; hide takes them back.
+func showParts(t *testing.T, dev, want string) (hide func()) {
+	t.Helper()
+	hide = func() { exec.Command("partx", "-d", dev).Run() }
+	t.Cleanup(hide)
+	exec.Command("partx", "-a", dev).Run() // it may have them
+	if _, err := os.Stat(want); err != nil {
+		t.Skipf("SKIPPED: the kernel has no partitions of loop devices here: %v", err)
+	}
+	return hide
+}
+
 // TestBlockDevice: a mount of a block device reads and writes round the page cache, by io_uring or, where that is refused, by calls that wait,
 // and stat says which; what it wrote is whole.
 func TestBlockDevice(t *testing.T) {

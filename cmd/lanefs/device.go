@@ -22,13 +22,6 @@ func resolveDevice(device string) (string, error) {
 			return resolveFunction(device)
 		}
 	}
-	if name, value, ok := parseTag(device); ok {
-		if _, err := os.Lstat(device); err != nil {
-			if device, err = (machine{}).find(name, value); err != nil {
-				return "", err
-			}
-		}
-	}
 	abs, err := absolute(device)
 	if err != nil {
 		return "", err

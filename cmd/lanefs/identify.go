@@ -24,7 +24,7 @@ func identifyCommand() *cobra.Command {
 		Use:   "identify DEVICE",
 		Short: "print what the controller and its namespaces report",
 		Long: `Enables the controller of DEVICE, sends it Identify commands, prints what it answers, and shuts it down. Nothing is
-written. ADDR/NSID is one namespace of a function. With ADDR-partN or IMAGE-partN the command also prints where that partition lies.
+written. ADDR/NSID is one namespace of a function. With DEVICE-partN the command also prints where that partition lies.
 
 With --ring gpu it sends one more Identify command. A GPU kernel rings the doorbell for it, and the controller writes the answer
 into device memory, where the device reads and compares it. This shows that both paths work: from the device to the drive,

@@ -19,7 +19,7 @@ func mountCommand() *cobra.Command {
 		Use:   "mount [flags] DEVICE DIR",
 		Short: "mount the ext4 volume on DEVICE at DIR",
 		Long: `Mounts the ext4 volume on DEVICE at DIR. DEVICE is an image file, a block device or an NVMe function's PCI address,
-or LABEL=, UUID=, PARTLABEL=, PARTUUID= or ID= of one, as with mount(8). ADDR/NSID is a namespace of a function, and ADDR-partN or IMAGE-partN a partition (GPT, or DOS without extended ones). DEVICE,DEVICE,… are the members of a Linux md array
+or LABEL=, UUID=, PARTLABEL=, PARTUUID= or ID= of one, as with mount(8). ADDR/NSID is a namespace of a function, and DEVICE-partN a partition (GPT or DOS). DEVICE,DEVICE,… are the members of a Linux md array
 of level raid0 or linear, in any order; with pN behind them partition N of the array is meant. The command returns 0 once the mount answers. The daemon that serves the mount goes to
 the background unless --foreground is given. Root can mount a volume that LaneFS has mounted already once more, at another DIR.`,
 		Args: exactly("DEVICE DIR"),

@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/partition"
 )
 
-// A function or an image file may have partitions: DEVICE-partN names one, as udev's links do, and ADDR/NSID-partN one of a namespace. The
-// kernel has names of its own for those of a block device.
+// A function, an image file or a block device may have partitions: DEVICE-partN names one, as udev's links do, and ADDR/NSID-partN one of a namespace. Where the
+// kernel shows that of a block device, it is the kernel's.
 
 var (
 	partName     = regexp.MustCompile(`^(.+)-part([1-9][0-9]{0,3})$`)
@@ -58,7 +61,7 @@ func splitDevice(arg string) (where, error) {
 	if pciAddress.MatchString(w.Device) {
 		return w, nil
 	}
-	if st, err := os.Stat(w.Device); w.Part > 0 && (err != nil || !st.Mode().IsRegular()) {
+	if st, err := os.Stat(w.Device); w.Part > 0 && (err != nil || !st.Mode().IsRegular() && st.Mode()&os.ModeType != os.ModeDevice) {
 		return where{Device: arg}, nil // what there is not is said of the whole name
 	}
 	return w, nil
@@ -82,8 +85,26 @@ func (c *mountConfig) resolve(arg string) (w where, err error) {
 	if w.NSID > 0 && c.NSID > 0 && c.NSID != w.NSID {
 		return w, fmt.Errorf("device %q names namespace %d, and nsid= namespace %d", arg, w.NSID, c.NSID)
 	}
-	w.Device, err = resolveDevice(w.Device)
-	return w, err
+	if w.Device, err = resolveDevice(w.Device); err != nil {
+		return w, err
+	}
+	return machine{}.shown(w), nil
+}
+
+// shown is a partition of a block device as the kernel shows it, so that the others stay free; what it does not show stays as it is.
+func (m machine) shown(w where) where {
+	var st unix.Stat_t
+	if w.Part == 0 || unix.Stat(w.Device, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return w
+	}
+	disk, err := filepath.EvalSymlinks(m.path("sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))))
+	if err != nil {
+		return w
+	}
+	if p, ok := m.partitions(filepath.Base(disk))[w.Part]; ok {
+		return where{Device: m.node(p.name)}
+	}
+	return w
 }
 
 // openPart opens the partition of a disk that is meant; nil: all of the disk is.

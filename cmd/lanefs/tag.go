@@ -5,22 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
-// Devices by what is on them, as mount(8) takes them: LABEL=, UUID=, PARTLABEL=, PARTUUID=, and ID= by what they are. udev's links say which device that is. Without
-// udev the superblocks of all block devices are read, for labels and UUIDs of ext4 volumes.
-
-// machine is where /dev and /sys are; the zero value is this machine.
-type machine struct{ root string }
-
-func (m machine) path(parts ...string) string {
-	return filepath.Join(append([]string{"/", m.root}, parts...)...)
-}
+// Devices by what is on them, as mount(8) takes them: LABEL=, UUID=, PARTLABEL=, PARTUUID=, and ID= by what they are. udev's links say which device that is. Where
+// there is none, the partition tables and ext4 superblocks of all block devices are read.
 
 // tagLinks is where udev has links of a tag.
 var tagLinks = map[string]string{"LABEL": "by-label", "UUID": "by-uuid", "PARTLABEL": "by-partlabel", "PARTUUID": "by-partuuid", "ID": "by-id"}
@@ -37,74 +27,92 @@ func parseTag(device string) (name, value string, ok bool) {
 	return name, value, true
 }
 
-// find is the block device that a tag names.
-func (m machine) find(name, value string) (string, error) {
-	if value == "" {
-		return "", fmt.Errorf("%s= names no device: nothing follows it; blkid lists those there are", name)
-	}
-	if strings.HasSuffix(name, "UUID") {
-		value = strings.ToLower(value)
-	}
-	links := m.path("dev/disk", tagLinks[name])
-	to, err := filepath.EvalSymlinks(filepath.Join(links, encodeTag(value)))
-	if err == nil {
-		return to, nil
-	}
-	if _, udev := os.Stat(m.path("dev/disk")); udev == nil {
-		return "", fmt.Errorf("no device has %s=%s: %w; blkid lists those there are", name, value, reason(err))
-	}
-	if name != "LABEL" && name != "UUID" {
-		return "", fmt.Errorf("%s=%s: without udev (%s) there are no such names; name it /dev/…, as lsblk does", name, value, links)
-	}
-	return m.scan(name, value)
+// link is the block device that udev's link of a tag leads to.
+func (m machine) link(name, value string) (where, error) {
+	to, err := filepath.EvalSymlinks(m.path("dev/disk", tagLinks[name], encodeTag(plainTag(name, value))))
+	return where{Device: to}, err
 }
 
-// scan reads the superblocks of all block devices. One that another device is made of (md, LVM, a partitioned disk's holders) is not asked:
-// a half of a mirror looks like the volume.
-func (m machine) scan(name, value string) (string, error) {
-	list, err := os.ReadDir(m.path("sys/class/block"))
-	if err != nil {
-		return "", fmt.Errorf("%s=%s: %w", name, value, err)
+// plainTag is a tag's value as it is compared.
+func plainTag(name, value string) string {
+	if strings.HasSuffix(name, "UUID") {
+		return strings.ToLower(value)
 	}
-	var found []string
-	var denied error
-	for _, e := range list {
-		if holders, _ := os.ReadDir(m.path("sys/class/block", e.Name(), "holders")); len(holders) > 0 {
+	return value
+}
+
+// find is the block device that a tag names, or a partition of one. The error is *several if two have it.
+func (m machine) find(name, value string) (where, error) {
+	if value == "" {
+		return where{}, fmt.Errorf("%s= names no device: nothing follows it; blkid lists those there are", name)
+	}
+	w, err := m.link(name, value)
+	if err == nil {
+		return w, nil
+	}
+	if name == "ID" { // udev makes those names
+		return where{}, fmt.Errorf("no device has %s=%s: %w; ls %s lists those there are", name, value, reason(err), m.path("dev/disk", tagLinks[name]))
+	}
+	all, denied, err := m.scan()
+	if err != nil {
+		return where{}, fmt.Errorf("%s=%s: %w", name, value, err)
+	}
+	w, ok, err := choose(all, name, value)
+	switch {
+	case err != nil || ok:
+		return w, err
+	case denied != nil:
+		return where{}, fmt.Errorf("no device that could be read has %s=%s: %w; blkid, as root, lists those there are", name, value, denied)
+	}
+	return where{}, fmt.Errorf("no device has %s=%s; blkid lists those there are", name, value)
+}
+
+// scan reads the partition tables and superblocks of all block devices, as libblkid does where udev has no link. denied says that one may not be read.
+func (m machine) scan() (all []tagged, denied, err error) {
+	names, err := m.blockDevices()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		there, err := m.tagsOfBlock(name)
+		if errors.Is(err, os.ErrPermission) {
+			denied = err
+		} // else no medium, or none that can be read
+		all = append(all, there...)
+	}
+	return all, denied, nil
+}
+
+// tagsOfBlock reads what a block device has. One that another device is made of (md, LVM, multipath) is not asked: a half of a mirror looks like the volume.
+func (m machine) tagsOfBlock(name string) ([]tagged, error) {
+	if m.held(name) || m.suspended(name) {
+		return nil, nil
+	}
+	d, err := m.openBlock(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	w := where{Device: m.node(name)}
+	if m.isPartition(name) { // its disk has its PARTUUID
+		return []tagged{{where: w, tags: volumeTags(d)}}, nil
+	}
+	all := tagsOn(d, w)
+	shown := m.partitions(name)
+	for i := range all {
+		p, ok := shown[all[i].Part]
+		if !ok {
 			continue
 		}
-		node := m.path("dev", strings.ReplaceAll(e.Name(), "!", "/")) // sysfs has no slash in names
-		s, err := superblockOf(node)
-		switch {
-		case errors.Is(err, os.ErrPermission):
-			denied = err
-		case err != nil: // no medium, or no ext4 on it
-		case name == "LABEL" && s.Label() == value, name == "UUID" && fmt.Sprintf("%x", s.UUID) == strings.ReplaceAll(value, "-", ""):
-			found = append(found, node)
+		all[i].where = where{Device: m.node(p.name)}
+		for _, ofVolume := range []string{"LABEL", "UUID"} {
+			delete(all[i].tags, ofVolume) // which the kernel's partition itself is asked for
+		}
+		if p.first != all[i].first { // the kernel has another table than the disk by now
+			all[i].tags = nil
 		}
 	}
-	slices.Sort(found)
-	switch {
-	case len(found) > 1:
-		return "", fmt.Errorf("%s=%s is on %s: say which by its name", name, value, strings.Join(found, " and "))
-	case len(found) == 1:
-		return found[0], nil
-	case denied != nil:
-		return "", fmt.Errorf("no device that could be read has %s=%s: %w; blkid, as root, lists those there are", name, value, denied)
-	}
-	return "", fmt.Errorf("no device has %s=%s; blkid lists those there are", name, value)
-}
-
-func superblockOf(node string) (*disk.Superblock, error) {
-	f, err := os.Open(node)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := make([]byte, disk.SuperblockSize)
-	if _, err := f.ReadAt(b, disk.SuperblockOffset); err != nil {
-		return nil, err
-	}
-	return disk.DecodeSuperblock(b)
+	return all, nil
 }
 
 // encodeTag spells a value as udev does in names of links: what is neither a letter, a digit, one of #+-.:=@_ nor part of a rune beyond

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -50,19 +51,38 @@ func TestTags(t *testing.T) {
 	for _, tag := range [][2]string{{"LABEL", tagLabel}, {"UUID", tagUUID}, {"UUID", "0F0E0D0C-0B0A-4908-8706-050403020100"}} {
 		got, err := m.find(tag[0], tag[1])
 		require.NoError(t, err)
-		require.Equal(t, m.path("dev/sdb1"), got, "sda is a half of md0")
+		require.Equal(t, where{Device: m.path("dev/sdb1")}, got, "sda is a half of md0")
 	}
 	_, err := m.find("LABEL", "my disk")
 	require.ErrorContains(t, err, "no device has LABEL=my disk")
 	_, err = m.find("LABEL", "")
 	require.ErrorContains(t, err, "LABEL= names no device")
 	_, err = m.find("PARTUUID", "1-1")
-	require.ErrorContains(t, err, "without udev")
+	require.ErrorContains(t, err, "no device has PARTUUID=1-1")
+	_, err = m.find("ID", "nvme-x")
+	require.ErrorContains(t, err, "no device has ID=nvme-x: no such file")
+	require.NoError(t, os.MkdirAll(m.path("sys/class/block/sdb1/dm"), 0o755))
+	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dm/suspended"), []byte("1\n"), 0o600))
+	_, err = m.find("UUID", tagUUID)
+	require.ErrorContains(t, err, "no device has UUID=", "a read of a suspended device would wait")
+	require.NoError(t, os.Remove(m.path("sys/class/block/sdb1/dm/suspended")))
+	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dev"), []byte("8:17\n"), 0o600))
+	_, err = m.find("UUID", tagUUID)
+	require.ErrorContains(t, err, "no device has UUID=", "what has the name is no such device")
+	require.NoError(t, os.Remove(m.path("sys/class/block/sdb1/dev")))
+	half, err := os.OpenFile(m.path("dev/sdb1"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, mdtest.Array{Set: 1, Level: 1, Disks: 2}.Write(half, 8<<20, 0))
+	_, err = m.find("UUID", tagUUID)
+	require.ErrorContains(t, err, "no device has UUID=", "a half of an array that nobody has assembled")
+	_, err = half.WriteAt(make([]byte, 64<<10), 8<<20-64<<10)
+	require.NoError(t, err)
+	require.NoError(t, half.Close())
 	require.NoError(t, os.Remove(m.path("sys/class/block/sda/holders/md0")))
 	_, err = m.find("UUID", tagUUID)
 	require.ErrorContains(t, err, fmt.Sprintf("is on %s and %s", m.path("dev/sda"), m.path("dev/sdb1")))
 
-	// With udev its link counts, and nothing else.
+	// With udev its link counts, and devices are read only where there is none.
 	for dir, name := range map[string]string{"by-label": `my\x20disk\x2f1`, "by-partuuid": "1-1"} {
 		require.NoError(t, os.MkdirAll(m.path("dev/disk", dir), 0o755))
 		require.NoError(t, os.Symlink("../../sda", filepath.Join(m.path("dev/disk", dir), name)))
@@ -70,13 +90,126 @@ func TestTags(t *testing.T) {
 	for _, tag := range [][2]string{{"LABEL", tagLabel}, {"PARTUUID", "1-1"}} {
 		got, err := m.find(tag[0], tag[1])
 		require.NoError(t, err)
-		require.Equal(t, m.path("dev/sda"), got)
+		require.Equal(t, where{Device: m.path("dev/sda")}, got)
 	}
 	_, err = m.find("UUID", tagUUID)
-	require.ErrorContains(t, err, "no device has UUID="+tagUUID)
+	require.ErrorContains(t, err, "say which by its name")
 
-	_, err = resolveDevice("UUID=00000000-0000-0000-0000-000000000000")
+	_, err = new(mountConfig).resolve("UUID=00000000-0000-0000-0000-000000000000")
 	require.ErrorContains(t, err, "UUID=00000000-0000-0000-0000-000000000000")
+}
+
+// TestTagsOnBlockDevices: without udev the tables and superblocks of block devices say what they have, of partitions that the kernel shows and of those that
+// it does not. All is made by programs of others, and each tag is the one that blkid reads.
+func TestTagsOnBlockDevices(t *testing.T) {
+	for name, c := range map[string]struct {
+		table, part string // the second has the volume
+		options     []string
+	}{
+		"gpt":     {"label: gpt\nsize=8M\nsize=40M, name=\"a part, 1\"\n", "2", nil},
+		"4096":    {"label: gpt\nsize=8M\nsize=40M, name=\"a part, 1\"\n", "2", []string{"-b", "4096"}},
+		"dos":     {"label: dos\nlabel-id: 0x1234abcd\nsize=8M\nsize=40M\n", "2", nil},
+		"logical": {"label: dos\nlabel-id: 0x1234abcd\nsize=8M\nsize=60M, type=5\nsize=4M\n\n\n5: size=8M\n6: size=40M\n", "6", nil},
+	} {
+		for _, shown := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s shown %v", name, shown), func(t *testing.T) {
+				p := newPlace(t)
+				img := p.path("disk")
+				require.NoError(t, os.WriteFile(img, nil, 0o600))
+				require.NoError(t, os.Truncate(img, 96<<20))
+				dev := loopOver(t, img, append(c.options, "-P")...)
+				run := exec.Command("sfdisk", "-q", "--no-reread", "--no-tell-kernel", dev)
+				run.Stdin = strings.NewReader(c.table)
+				out, err := run.CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				part := dev + "p" + c.part
+				number, err := strconv.Atoi(c.part)
+				require.NoError(t, err)
+				hide := showParts(t, dev, part)
+				label, uuid := fmt.Sprintf("of %d", os.Getpid()), randomUUID(t)
+				tool(t, "mkfs.ext4", "-q", "-F", "-L", label, "-U", uuid, part)
+				tags := map[string]string{"LABEL": label, "UUID": strings.ToUpper(uuid)}
+				for line := range strings.Lines(tool(t, "blkid", "-p", "-o", "export", part)) {
+					switch k, v, _ := strings.Cut(strings.TrimSpace(line), "="); k {
+					case "PART_ENTRY_UUID":
+						tags["PARTUUID"] = v
+					case "PART_ENTRY_NAME":
+						tags["PARTLABEL"] = strings.NewReplacer("\\", "").Replace(v)
+					}
+				}
+				require.NotEmpty(t, tags["PARTUUID"])
+				want := where{Device: part}
+				if !shown {
+					hide()
+					want = where{Device: dev, Part: number}
+				}
+				for tag, value := range tags {
+					if tag == "PARTLABEL" || tag == "PARTUUID" && name != "gpt" && name != "4096" {
+						continue // another device of this machine may have it
+					}
+					got, err := machine{}.find(tag, value)
+					require.NoError(t, err, tag)
+					require.Equal(t, want, got, tag)
+				}
+				there, err := machine{}.tagsOfBlock(filepath.Base(dev))
+				require.NoError(t, err)
+				got, ok, err := choose(there, "PARTUUID", tags["PARTUUID"])
+				require.NoError(t, err)
+				require.True(t, ok && got == want, "%v %v", got, ok)
+				if v := tags["PARTLABEL"]; v != "" {
+					got, ok, err := choose(there, "PARTLABEL", v)
+					require.NoError(t, err)
+					require.True(t, ok && got == want, "%v %v", got, ok)
+				}
+
+				dir := p.mkdir("mnt")
+				p.ok("mount", "--gpu", "host", "UUID="+uuid, dir)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("in it"), 0o600))
+				p.ok("umount", dir)
+				p.ok("mount", "--gpu", "host", fmt.Sprintf("%s-part%d", dev, number), dir)
+				said := p.fails("mount", "--gpu", "host", dev+"-part1", p.mkdir("other"))
+				if shown {
+					require.NotContains(t, said, "in use", "the kernel keeps two partitions apart; there is no volume on this one")
+				} else {
+					require.Contains(t, said, "another part of it is mounted")
+				}
+				require.Contains(t, p.fails("mount", "--gpu", "host", dev, p.mkdir("whole")), "in use")
+				p.ok("umount", dir)
+				showParts(t, dev, part)
+				fsck(t, part)
+				require.Contains(t, tool(t, "debugfs", "-R", "cat file", part), "in it")
+			})
+		}
+	}
+}
+
+func randomUUID(t *testing.T) string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	require.NoError(t, err)
+	return strings.TrimSpace(string(b))
+}
+
+// TestStaleTable: a partition that the kernel has elsewhere than the disk's table is neither's.
+func TestStaleTable(t *testing.T) {
+	p := newPlace(t)
+	img := p.path("disk")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 32<<20))
+	dev := loopOver(t, img, "-P")
+	for i, start := range []string{"2048", "4096"} {
+		run := exec.Command("sfdisk", "-q", "--no-reread", "--no-tell-kernel", dev)
+		run.Stdin = strings.NewReader("label: gpt\nstart=" + start + ", size=8192, name=\"one\"\n")
+		out, err := run.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		if i == 0 {
+			showParts(t, dev, dev+"p1")
+		}
+		all, err := machine{}.tagsOfBlock(filepath.Base(dev))
+		require.NoError(t, err)
+		w, ok, err := choose(all, "PARTLABEL", "one")
+		require.NoError(t, err)
+		require.Equal(t, i == 0, ok, "%v", w)
+	}
 }
 
 // TestTagsOnDisk: the tags of partitions and volumes of a disk that the kernel does not see, here an image; a half of a mirror has none.

@@ -25,15 +25,17 @@ import (
 // tagged is a place with its tags; empty: it has none.
 type tagged struct {
 	where
-	tags map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
-	ids  []string          // its names for ID
+	tags  map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
+	ids   []string          // its names for ID
+	first blockdev.Bytes    // of a partition: where it begins
 }
 
 // findTag is the device that a tag names: a block device, or what is on a bound function.
 func findTag(name, value string) (where, error) {
-	dev, err := machine{}.find(name, value)
-	if err == nil || value == "" {
-		return where{Device: dev}, err
+	w, err := machine{}.find(name, value)
+	var many *several
+	if err == nil || value == "" || errors.As(err, &many) {
+		return w, err
 	}
 	var all []tagged
 	functions, _ := pci.System{}.Functions()
@@ -50,21 +52,29 @@ func findTag(name, value string) (where, error) {
 			err = fmt.Errorf("%w; %s could not be asked: %s", err, f.Addr, oneLine(why))
 		}
 	}
-	w, ok, many := choose(all, name, value)
+	w, ok, both := choose(all, name, value)
 	switch {
-	case many != nil:
-		return w, many
+	case both != nil:
+		return w, both
 	case ok:
 		return w, nil
 	}
 	return w, err
 }
 
-// choose is the one of all that a tag names; an error if there are two.
+// several is the error of a tag that two have.
+type several struct {
+	tag      string
+	one, two where
+}
+
+func (e *several) Error() string {
+	return fmt.Sprintf("%s is on %v and %v: say which by its name", e.tag, e.one, e.two)
+}
+
+// choose is the one of all that a tag names; *several if there are two.
 func choose(all []tagged, name, value string) (found where, ok bool, err error) {
-	if strings.HasSuffix(name, "UUID") {
-		value = strings.ToLower(value)
-	}
+	value = plainTag(name, value)
 	for _, t := range all {
 		if name == "ID" {
 			if !slices.ContainsFunc(t.ids, func(id string) bool { return sameID(id, value) }) {
@@ -74,7 +84,7 @@ func choose(all []tagged, name, value string) (found where, ok bool, err error) 
 			continue
 		}
 		if ok {
-			return where{}, false, fmt.Errorf("%s=%s is on %v and %v: say which by its address", name, value, found, t.where)
+			return where{}, false, &several{name + "=" + value, found, t.where}
 		}
 		found, ok = t.where, true
 	}
@@ -134,16 +144,15 @@ func named(all []tagged, w where, ids []string) []tagged {
 	return all
 }
 
-// tagsOn are the tags of what is on a disk: a volume, or partitions with volumes.
-func tagsOn(d blockdev.Device, w where) []tagged {
+// tagsOn are the tags of what is on a disk: a volume, partitions with volumes, or, where a volume was before the disk had partitions, both.
+func tagsOn(d blockdev.Device, w where) (all []tagged) {
 	if tags := volumeTags(d); len(tags) > 0 {
-		return []tagged{{where: w, tags: tags}}
+		all = append(all, tagged{where: w, tags: tags})
 	}
 	t, err := partition.Read(d)
 	if err != nil {
-		return nil
+		return all
 	}
-	var all []tagged
 	for _, p := range t.Parts {
 		w.Part = p.Number
 		part := partition.Open(d, p)
@@ -154,7 +163,7 @@ func tagsOn(d blockdev.Device, w where) []tagged {
 		if p.Name != "" {
 			tags["PARTLABEL"] = p.Name
 		}
-		all = append(all, tagged{where: w, tags: tags})
+		all = append(all, tagged{where: w, tags: tags, first: blockdev.Bytes(p.First) * d.Info().BlockSize})
 	}
 	return all
 }
