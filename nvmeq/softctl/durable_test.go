@@ -195,8 +195,9 @@ func TestTruncatedPages(t *testing.T) {
 	require.Zero(t, p.count())
 }
 
-// TestDeviceShrinks: a device of which the end is gone is truncated, not full, whatever Linux calls it.
-func TestDeviceShrinks(t *testing.T) {
+// shrinking is a controller for a device of which nothing behind 1 MiB is left, and a queue.
+func shrinking(t *testing.T) (h *host, q *pair, at uint64) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: loop devices")
 	}
@@ -207,12 +208,29 @@ func TestDeviceShrinks(t *testing.T) {
 	}
 	dev := strings.TrimSpace(string(out))
 	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
-	h := newHostOn(t, dev, Options{}).enable()
-	q := h.queue(1, 16)
-	_, at := h.alloc(4096)
+	h = newHostOn(t, dev, Options{}).enable()
+	q = h.queue(1, 16)
+	_, at = h.alloc(4096)
 	require.NoError(t, os.Truncate(p, 1<<20))
 	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	return h, q, at
+}
+
+// TestZeroShrunk: zeroes that reach over the new end of a device have failed, and are no success because Linux writes what is there.
+func TestZeroShrunk(t *testing.T) {
+	for _, lba := range []uint64{2040, 2048, 8192} {
+		h, q, at := shrinking(t)
+		h.expect(WriteFault|doNotRetry, q, rw(opWriteZeroes, 1, lba, 16))
+		h.expect(success, q, rw(opWriteZeroes, 1, 2040, 8))
+		h.expect(success, q, rw(opRead, 1, 0, 8).prp(at, 0))
+		require.ErrorIs(t, h.c.Close(), media.ErrTruncated)
+	}
+}
+
+// TestDeviceShrinks: a device of which the end is gone is truncated, not full, whatever Linux calls it.
+func TestDeviceShrinks(t *testing.T) {
+	h, q, at := shrinking(t)
 	h.expect(WriteFault|doNotRetry, q, rw(opWrite, 1, 8192, 8).prp(at, 0))
 	h.expect(unrecoveredRead|doNotRetry, q, rw(opRead, 1, 8192, 8).prp(at, 0))
 	h.expect(success, q, rw(opRead, 1, 0, 8).prp(at, 0))

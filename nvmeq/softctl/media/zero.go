@@ -11,7 +11,13 @@ func (m *Image) Zero(off, n int64, durable bool, _ uint64) error {
 	if err := m.present(off, n); err != nil {
 		return err
 	}
-	err := m.pages.without(off, n, m.zeroRange)
+	err := m.refused(off, n, m.pages.without(off, n, m.zeroRange))
+	if err == nil && m.block {
+		// Beyond the end of a device Linux zeroes what is there, and calls that a success.
+		if err = m.measure(); err == nil {
+			err = m.gone(off, n)
+		}
+	}
 	if err == nil && durable {
 		err = m.Flush()
 	}
