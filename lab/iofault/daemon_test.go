@@ -1,10 +1,12 @@
 package iofault
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +22,8 @@ type daemon struct {
 	b   *outside
 	log string
 	end func() // kills the daemon and detaches the mount
+	// detach takes the loop device away; nil: there is none.
+	detach func()
 }
 
 func (d *daemon) said() string {
@@ -37,8 +41,12 @@ func (d *daemon) lanefs(args ...string) (string, error) {
 // serve mounts the image, in the foreground: the daemon dies with the test.
 func (b *outside) serve(t *testing.T) *daemon {
 	d := &daemon{b: b, log: filepath.Join(b.dir, "log")}
+	device := filepath.Join(b.under.Dir(), "image")
+	if b.block {
+		device = d.attach(t, device)
+	}
 	var err error
-	d.Daemon, err = drive.Serve(b.bin, b.dir, d.log, filepath.Join(b.under.Dir(), "image"), b.mnt())
+	d.Daemon, err = drive.Serve(b.bin, b.dir, d.log, device, b.mnt())
 	require.NoError(t, err)
 	d.end = func() {
 		d.Kill()
@@ -59,6 +67,22 @@ func (b *outside) serve(t *testing.T) *daemon {
 	return d
 }
 
+// attach makes a loop device over the image.
+func (d *daemon) attach(t *testing.T, image string) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	out, err := exec.Command("losetup", "-f", "--show", "-b", fmt.Sprint(d.b.layout.LBA), image).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	d.detach = sync.OnceFunc(func() { exec.Command("losetup", "-d", dev).Run() })
+	t.Cleanup(d.detach)
+	return dev
+}
+
 // settle makes the medium work again and waits until the daemon has ended.
 func (b *outside) settle(t *testing.T, d *daemon) {
 	b.under.Clear()
@@ -71,6 +95,9 @@ func (b *outside) settle(t *testing.T, d *daemon) {
 			return false
 		}
 	})
+	if d.detach != nil {
+		d.detach()
+	}
 	b.under.Forget() // as the kernel does once no process has the image open
 }
 

@@ -58,7 +58,12 @@ var long = strings.Repeat("long", 50)
 // TestOutside mounts an image with the binary, on a file system that makes a sector bad during an operation, for a few tries or
 // for good. Then the daemon is unmounted or killed, and the kernel and e2fsck recover the image. LANEFS_OUTSIDE is the number of
 // faults.
-func TestOutside(t *testing.T) {
+func TestOutside(t *testing.T) { testOutside(t, false) }
+
+// TestOutsideBlock is the same by a block device, a loop device over the image: with O_DIRECT and io_uring.
+func TestOutsideBlock(t *testing.T) { testOutside(t, true) }
+
+func testOutside(t *testing.T, block bool) {
 	disktest.Tool(t, "go", "mkfs.ext4", "dumpe2fs", "e2fsck", "fusermount3")
 	if why := image.KernelMissing(); why != "" {
 		t.Skipf("SKIPPED: the kernel's recovery: %s", why)
@@ -72,6 +77,7 @@ func TestOutside(t *testing.T) {
 	seed := disktest.FreshSeed()
 	t.Logf("seed %d", seed)
 	b := newOutside(t)
+	b.block = block
 	faults := 0
 	for round := 0; faults < most; round++ {
 		op := &outsideOps[round%len(outsideOps)]
@@ -98,7 +104,7 @@ func TestOutside(t *testing.T) {
 			}
 		})
 		if t.Failed() {
-			t.Fatalf("again: LANEFS_SEED=%s go test ./lab/iofault -run TestOutside", os.Getenv("LANEFS_SEED"))
+			t.Fatalf("again: LANEFS_SEED=%s go test ./lab/iofault -run %s", os.Getenv("LANEFS_SEED"), t.Name())
 		}
 		require.Less(t, round, 20*most, "faults hit nothing")
 	}
@@ -113,6 +119,7 @@ type outside struct {
 	bin    string
 	dir    string
 	under  *faultfs.FS
+	block  bool // it is mounted by a loop device
 }
 
 func newOutside(t *testing.T) *outside {
