@@ -2,6 +2,7 @@ package partition
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -22,6 +23,7 @@ func Open(disk blockdev.Device, p Part) *Device {
 	d := &Device{BoundBelow: blockdev.BoundBy(disk), disk: disk, part: p, info: disk.Info()}
 	d.Singly = blockdev.OneByOne(d.Do)
 	d.first = blockdev.Bytes(p.First) * d.info.BlockSize
+	d.info.Name = fmt.Sprintf("%s-part%d", d.info.Name, p.Number)
 	d.info.Blocks = p.Blocks
 	return d
 }
@@ -29,7 +31,7 @@ func Open(disk blockdev.Device, p Part) *Device {
 // Part is which partition it is.
 func (d *Device) Part() Part { return d.part }
 
-// Info is the disk's, with the partition's size.
+// Info is the disk's, with the partition's name, as the user gives it, and size.
 func (d *Device) Info() blockdev.Info { return d.info }
 
 // Alloc gives a buffer of the disk's. See blockdev.Device.

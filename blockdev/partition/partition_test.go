@@ -49,6 +49,7 @@ func TestErrors(t *testing.T) {
 	var e *blockdev.Error
 	require.ErrorAs(t, err, &e)
 	require.EqualValues(t, 8, e.LBA)
+	require.Equal(t, disk.Info().Name+"-part1", d.Info().Name)
 	require.ErrorIs(t, err, blockdev.ErrFault)
 	require.ErrorIs(t, d.Write(4096*512, false, b.Slice(0, 512)), blockdev.ErrInvalid)
 }

@@ -17,7 +17,7 @@ type signature struct {
 
 const (
 	itsTools     = "mount it with the kernel's driver"
-	onePartition = "mount one of its partitions: IMAGE-part1 of an image or ADDRESS-part1 of a function, DEVICE,DEVICE,p1 of an array, and a device's by its own name (lsblk lists them)"
+	onePartition = "mount one of its partitions: DEVICE-part1, or DEVICE,DEVICE,p1 of an array"
 	unlock       = "unlock it (cryptsetup open), and mount what appears in /dev/mapper"
 	theArray     = "mount the device that it is a part of (lsblk shows it)"
 	toRaw        = "convert it to a raw image first: qemu-img convert -O raw"
