@@ -25,7 +25,7 @@ func (r *reader) gpt() (*Table, error) {
 	t, second := r.gptAt(blockdev.LBA(r.d.Info().Blocks) - 1)
 	if second != nil {
 		if other := r.otherBlock(); other > 0 {
-			return nil, fmt.Errorf("the GPT is of a disk with blocks of %d bytes, and those of this one have %d", other, r.block)
+			return nil, fmt.Errorf("the GPT is of a disk with blocks of %d bytes, and those of this one have %d; of an image lba=%[1]d says so", other, r.block)
 		}
 		return nil, fmt.Errorf("the GPT is damaged: %w; and so is its copy at the end of the disk: %w", first, second)
 	}
