@@ -97,32 +97,37 @@ func TestMapperFails(t *testing.T) {
 	dev := disk(t, nvme0)
 	for _, c := range []struct {
 		name string
+		kept int // of three files, of which the first is synchronized before
 		fail func(m *mapping, journal int64)
 	}{
-		{"everywhere", func(m *mapping, _ int64) { m.load(m.bad(0, m.sectors)) }},
-		{"behind the journal's superblock", func(m *mapping, journal int64) { m.load(m.bad(journal+8, 1024*8)) }},
-		{"the journal's superblock", func(m *mapping, journal int64) { m.load(m.bad(journal, 8)) }},
-		{"removed", func(m *mapping, _ int64) { run("dmsetup", "remove", "--noudevsync", "--force", mappingName) }}, // which fails: it is open, and fails from now on
+		{"everywhere", 1, func(m *mapping, _ int64) { m.load(m.bad(0, m.sectors)) }},
+		{"behind the journal's superblock", 1, func(m *mapping, journal int64) { m.load(m.bad(journal+8, 1024*8)) }},
+		{"the journal's superblock", 3, func(m *mapping, journal int64) { m.load(m.bad(journal, 8)) }},                 // which commits do not write
+		{"removed", 1, func(m *mapping, _ int64) { run("dmsetup", "remove", "--noudevsync", "--force", mappingName) }}, // which fails: it is open, and fails from now on
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mkfs(t, dev, "-b", "4096")
 			m := newMapping(t, dev)
 			dir := mount(t, m.dev)
-			require.NoError(t, keep(dir+"/kept", "kept"))
-			c.fail(m, journalAt(t, dev))
-			var failed error
-			for i := 0; i < 8 && failed == nil; i++ { // the journal's place goes on with each commit
-				failed = keep(fmt.Sprint(dir, "/lost", i), "lost")
+			journal := journalAt(t, dev)
+			var kept []string
+			for i := range 3 {
+				if i == 1 {
+					c.fail(m, journal)
+				}
+				if name := fmt.Sprint("file", i); keep(dir+"/"+name, name) == nil {
+					kept = append(kept, name)
+				}
 			}
-			require.Error(t, failed)
-			said := refused(t, "umount", dir)
-			t.Log(said)
-			require.Contains(t, said, "journal aborted")
+			require.Len(t, kept, c.kept)
+			require.Contains(t, refused(t, "umount", dir), "journal aborted")
 			m.load(m.good())
 			again := mount(t, m.dev)
-			b, err := os.ReadFile(again + "/kept")
-			require.NoError(t, err)
-			require.Equal(t, "kept", string(b))
+			for _, name := range kept {
+				b, err := os.ReadFile(again + "/" + name)
+				require.NoError(t, err)
+				require.Equal(t, name, string(b))
+			}
 			lanefs(t, "umount", again)
 			run("e2fsck", "-p", m.dev) // takes the error mark away
 			must(t, "e2fsck", "-fn", m.dev)
@@ -213,4 +218,24 @@ func TestMapperNames(t *testing.T) {
 	require.Contains(t, refused(t, "mount", m.dev, t.TempDir()), "in use")
 	lanefs(t, "umount", two)
 	must(t, "e2fsck", "-fn", second)
+}
+
+// TestBlockDeviceGone: a drive that is taken from below a mount of its block device ends the mount with an error, and what was synchronized is there when it is back.
+func TestBlockDeviceGone(t *testing.T) {
+	dev := disk(t, shared0)
+	mkfs(t, dev)
+	dir := mount(t, dev)
+	require.NoError(t, keep(dir+"/kept", "kept"))
+	require.NoError(t, os.WriteFile("/sys/bus/pci/devices/"+shared0+"/remove", []byte("1"), 0))
+	require.Error(t, keep(dir+"/lost", "lost"))
+	require.Contains(t, refused(t, "umount", dir), "not durable")
+	require.NoError(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+	dev = disk(t, shared0)
+	dir = mount(t, dev)
+	b, err := os.ReadFile(dir + "/kept")
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(b))
+	lanefs(t, "umount", dir)
+	run("e2fsck", "-p", dev)
+	must(t, "e2fsck", "-fn", dev)
 }
