@@ -365,6 +365,13 @@ func TestLogicalRefused(t *testing.T) {
 	require.Equal(t, got, same)
 	require.Equal(t, libblkid(t, d.Path(), 512), same.Parts)
 
+	_, err = d.File().WriteAt(entry(0x83, 0, 0), 446+16*3) // an entry of no blocks is none
+	require.NoError(t, err)
+	same, err = Read(d)
+	require.NoError(t, err)
+	require.Equal(t, got, same)
+	require.Equal(t, libblkid(t, d.Path(), 512), same.Parts)
+
 	d.Inject(blockdev.Fault{Op: blockdev.OpRead, Off: 16384 * 512, Len: 512, Times: 1})
 	_, err = Read(d)
 	require.ErrorIs(t, err, blockdev.ErrFault)
