@@ -105,6 +105,14 @@ func (c *mountConfig) units() []*mountConfig {
 	return all
 }
 
+// source is what the table of mounts has for the device: what fstab says, but for namespaces and tags.
+func (c *mountConfig) source() string {
+	if len(c.Members) > 0 {
+		return c.Device
+	}
+	return where{Device: c.Device, Part: c.Part}.String()
+}
+
 // name is the device, its namespace and partition.
 func (c *mountConfig) name() string {
 	if len(c.Members) > 0 {

@@ -127,10 +127,10 @@ func clearDied(cfg *mountConfig) {
 	if err != nil {
 		return // another daemon's place by now
 	}
-	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && fs.Ours(m) && m.Source == cfg.Device && fs.Dead(cfg.Dir) {
+	if m, err := fs.MountedAt(cfg.Dir); err == nil && m != nil && fs.Ours(m) && m.Source == cfg.source() && fs.Dead(cfg.Dir) {
 		_ = fs.DetachMount(m) // else the next mount or unmount tries
 	}
-	forgetUmount8(cfg.Device, cfg.Dir)
+	forgetUmount8(cfg.source(), cfg.Dir)
 	files.release(true)
 }
 

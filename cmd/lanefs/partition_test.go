@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestSplitDevice(t *testing.T) {
@@ -62,6 +63,14 @@ func TestPartition(t *testing.T) {
 
 	p.ok("mount", "--gpu", "host", img+"-part2", dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("in the partition"), 0o600))
+	table, err := os.ReadFile("/proc/mounts")
+	require.NoError(t, err)
+	require.Contains(t, string(table), img+"-part2 "+dir+" fuse.lanefs", "or mount -a, which compares that with fstab, mounts it again")
+	if os.Geteuid() == 0 {
+		p.ok("mount", "--gpu", "host", img+"-part2", p.mkdir("twice"))
+		require.NoError(t, unix.Unmount(p.path("twice"), 0))
+	}
+	require.Contains(t, p.fails("check", img), "in use by the LaneFS mount of \""+img+"-part2\" at \""+dir+"\"")
 	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", p.mkdir("other")), "another part of it is mounted")
 	p.ok("umount", dir)
 	require.Contains(t, p.ok("check", img+"-part2"), "mounts it read-write")

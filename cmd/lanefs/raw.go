@@ -94,7 +94,7 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	if d.stack, err = openDevice(cfg, d.log); err != nil {
 		return err
 	}
-	if d.srv, err = fs.MountRaw(cfg.Dir, d.stack.disk(), fs.Options{FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, Log: d.log}); err != nil {
+	if d.srv, err = fs.MountRaw(cfg.Dir, d.stack.disk(), fs.Options{FSName: cfg.source(), AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, Log: d.log}); err != nil {
 		return d.giveUp(err)
 	}
 	if err := d.probe(); err != nil {

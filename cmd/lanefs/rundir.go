@@ -140,7 +140,7 @@ func (r *runFiles) record(dev uint64, cfg *mountConfig) error {
 	if dev == 0 {
 		r.file = fileOf(cfg.Device)
 	}
-	s := served{PID: os.Getpid(), Device: cfg.Device, Dir: cfg.Dir, File: r.file}
+	s := served{PID: os.Getpid(), Device: cfg.source(), Dir: cfg.Dir, File: r.file}
 	if dev != 0 {
 		s.Number = fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 	}

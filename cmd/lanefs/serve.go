@@ -72,7 +72,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	}
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
-		FSName: cfg.Device, AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
+		FSName: cfg.source(), AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
 		CopyReads: d.stack.bar != nil, StrictAtime: cfg.StrictAtime(), IOUring: cfg.IOUring, Keepers: keepers(), Crowded: noteCrowd(),
 		SchedIdle: !cfg.NoSchedIdle && d.stack.startsNothing(), Log: d.log,
 	})

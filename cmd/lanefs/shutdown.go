@@ -82,7 +82,7 @@ func (d *daemon) awaitRequests() error {
 // end, without another word to the volume.
 func (d *daemon) closeStack() error {
 	d.ended.Store(true)
-	forgetUmount8(d.cfg.Device, d.cfg.Dir)
+	forgetUmount8(d.cfg.source(), d.cfg.Dir)
 	if err := d.metrics.Close(); err != nil { // its address is free when the unmount returns
 		d.log.Warn("metrics were not ended cleanly", "error", err.Error())
 	}

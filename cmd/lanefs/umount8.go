@@ -12,7 +12,7 @@ func (d *daemon) tellUmount8() {
 	if os.Geteuid() != 0 {
 		return // umount(8) reads the table of mounts for others
 	}
-	if err := utab.Add(utab.Dir, d.cfg.Device, d.cfg.Dir, served8); err != nil {
+	if err := utab.Add(utab.Dir, d.cfg.source(), d.cfg.Dir, served8); err != nil {
 		d.log.Info("umount(8) of this mount's absolute path will return before the device is closed; lanefs umount waits", "error", err.Error())
 	}
 }
