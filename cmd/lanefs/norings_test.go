@@ -107,6 +107,30 @@ func TestNoRings(t *testing.T) {
 	}
 }
 
+// TestFewDescriptorsBesideRings: where the rings take nearly all descriptors a mount goes on by /dev/fuse, says why, and can be unmounted.
+func TestFewDescriptorsBesideRings(t *testing.T) {
+	uringtest.Enable(t)
+	p := newPlace(t)
+	image, mnt := p.image("image", 64), p.mkdir("mnt")
+	options := []string{"mount", "--gpu", "host", "-o", "io_uring=on", image, mnt}
+	p.ok(options...)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.PID))
+	require.NoError(t, err)
+	p.ok("umount", mnt)
+	for _, more := range []int{-3, 0, 8} {
+		said, err := p.after(fmt.Sprintf("ulimit -n %d", len(open)+more), options...)
+		require.NoError(t, err, said)
+		out := p.ok("stat", mnt)
+		require.Contains(t, out, "requests    by /dev/fuse, not io_uring: ")
+		require.Contains(t, out, "(raise ulimit -n)")
+		require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), []byte("x"), 0o644))
+		p.ok("umount", mnt)
+	}
+	fsck(t, image)
+}
+
 // TestRingsInUserNamespace: a user who is root in a namespace of its own mounts over rings. One who may lock no memory, as which the kernel counts
 // rings, mounts over /dev/fuse; an image's pool needs none.
 func TestRingsInUserNamespace(t *testing.T) {
