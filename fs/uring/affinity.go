@@ -20,9 +20,10 @@ func (s *server) beginLargeRead() {
 
 func (s *server) endLargeRead() { s.q.largeReads.Add(-1) }
 
-// stay has the thread run on its queue's CPU. It is slower, but no error, when that does not work: in a cpuset without it.
+// stay has the thread run on its queue's CPU. It is slower, but no error, when that does not work: in a cpuset without it. Where it was not allowed when
+// the daemon started, by taskset or a unit's CPUAffinity=, it is not tried.
 func (s *server) stay() {
-	if s.bound || !s.q.online {
+	if s.bound || !s.q.online || !s.allowed.IsSet(s.q.cpu) {
 		return
 	}
 	s.bound = true

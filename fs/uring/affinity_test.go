@@ -37,6 +37,16 @@ func TestAffinity(t *testing.T) {
 		s.endLargeRead()
 		s.stay()
 		require.Equal(t, 1, mask())
+
+		s = &server{q: q} // of a daemon that was kept from the queue's CPU
+		for cpu := range 1024 {
+			if cpu != q.cpu && all > 1 {
+				s.allowed.Set(cpu)
+			}
+		}
+		require.NoError(t, unix.SchedSetaffinity(0, &s.allowed))
+		s.stay()
+		require.Equal(t, all-1, mask())
 	}()
 	<-done
 }

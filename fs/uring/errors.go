@@ -36,6 +36,7 @@ func (u *Unavailable) Error() string {
 func (u *Unavailable) Unwrap() error { return u.Err }
 
 const (
+	modules   = "/sys/module"
 	parameter = "/sys/module/fuse/parameters/enable_uring"
 	disabled  = "/proc/sys/kernel/io_uring_disabled"
 )
@@ -43,6 +44,7 @@ const (
 // The reasons that a look at the machine finds, before anything is tried.
 var (
 	ErrKernel    = &Unavailable{Why: "this kernel has no FUSE over io_uring", Remedy: "Linux 6.14 or newer with CONFIG_FUSE_IO_URING has it"}
+	ErrNoSys     = &Unavailable{Why: "whether this kernel has FUSE over io_uring cannot be seen", Remedy: "mount sysfs on /sys"}
 	ErrParameter = &Unavailable{Why: "the fuse module's parameter enable_uring is off",
 		Remedy: "options fuse enable_uring=1 in /etc/modprobe.d/lanefs.conf, or now, before the mount: echo Y > " + parameter}
 	ErrDisabled = &Unavailable{Why: "the sysctl kernel.io_uring_disabled forbids io_uring", Remedy: "sysctl kernel.io_uring_disabled=0"}
@@ -57,6 +59,9 @@ var (
 func Check(root string) error {
 	switch b, err := os.ReadFile(filepath.Join(root, parameter)); {
 	case errors.Is(err, os.ErrNotExist):
+		if _, err := os.Stat(filepath.Join(root, modules)); err != nil {
+			return ErrNoSys
+		}
 		return ErrKernel
 	case err == nil && strings.TrimSpace(string(b)) != "Y":
 		return ErrParameter

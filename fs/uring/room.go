@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareThreads are those that Go's runtime and the rest of the program may need besides.
-const spareThreads = 16
+// spareThreads are those that Go's runtime and the rest of the program may need besides: some for each processor, of which keepers and a crowd of
+// requests (Options.Keepers, Options.Crowded) have the runtime make more.
+func spareThreads(cpus int) int { return 16 + cpus + DefaultKeepers(cpus) + DefaultServers(cpus) }
 
 // Try says why rings cannot be had here, as an Unavailable where there is something to say; nil: they can. It makes as many as a mount, for
 // they count as locked memory, and closes them.
@@ -24,7 +25,7 @@ func Try() error {
 		return err
 	}
 	servers := len(online) * DefaultServers(len(online))
-	if err := room("/", servers); err != nil {
+	if err := room("/", servers+spareThreads(len(online))); err != nil {
 		return err
 	}
 	for range servers {
@@ -37,14 +38,14 @@ func Try() error {
 	return nil
 }
 
-// room says whether the process may have n more threads. It is asked before there are any, for Go's runtime ends the process when
+// room says whether the process may have n more threads, all told. It is asked before there are any, for Go's runtime ends the process when
 // the kernel refuses one.
 func room(root string, n int) error {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err == nil {
 		for line := range strings.Lines(string(b)) {
 			if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
-				if err := groupRoom(root, f[1], f[2], n+spareThreads); err != nil {
+				if err := groupRoom(root, f[1], f[2], n); err != nil {
 					return err
 				}
 			}
@@ -54,8 +55,8 @@ func room(root string, n int) error {
 	if os.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
 		return nil // it does not apply to root
 	}
-	if have := threadsOf(root, uint32(os.Getuid())); uint64(have+n+spareThreads) > limit.Cur {
-		return &Unavailable{Why: fmt.Sprintf("the user has %d threads, and may have %d; a mount on rings needs %d more", have, limit.Cur, n+spareThreads), Remedy: "raise ulimit -u"}
+	if have := threadsOf(root, uint32(os.Getuid())); uint64(have+n) > limit.Cur {
+		return &Unavailable{Why: fmt.Sprintf("the user has %d threads, and may have %d; a mount on rings needs %d more", have, limit.Cur, n), Remedy: "raise ulimit -u"}
 	}
 	return nil
 }

@@ -31,8 +31,8 @@ func TestRoom(t *testing.T) {
 		require.NoError(t, room(root, 1000), version)
 		set(root, v.dir+"a/pids.max", "100\n")
 		set(root, v.dir+"a/pids.current", "50\n")
-		require.NoError(t, room(root, 100-50-spareThreads), version)
-		err := room(root, 100-50-spareThreads+1)
+		require.NoError(t, room(root, 100-50), version)
+		err := room(root, 100-50+1)
 		require.EqualError(t, err, "the control group /a has 50 threads, and may have 100; a mount on rings needs 51 more "+
 			"(raise pids.max: --pids-limit of a container, TasksMax of a unit)", version)
 	}

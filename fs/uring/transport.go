@@ -108,7 +108,7 @@ func Open(opt Options) (*Transport, error) {
 	if opt.Servers == 0 {
 		opt.Servers = DefaultServers(len(online))
 	}
-	if err := room("/", len(online)*opt.Servers+len(possible)-len(online)); err != nil {
+	if err := room("/", len(online)*opt.Servers+len(possible)-len(online)+spareThreads(len(online))); err != nil {
 		return nil, err
 	}
 	t := &Transport{opt: opt, fd: -1, cpus: len(online), start: make(chan struct{}), started: make(chan struct{}), quit: make(chan struct{}), ready: make(chan error)}

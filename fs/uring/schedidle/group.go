@@ -40,6 +40,8 @@ type Group struct {
 	stopped  chan struct{}
 	stop     sync.Once
 	broken   atomic.Uint32 // the kernel has refused to give a policy back: no thread gets SCHED_IDLE any more
+	open     atomic.Int32  // descriptors of threads, mostOpen at most
+	mostOpen int32
 	idles    atomic.Uint64 // how often a thread got the policy
 	pauses   atomic.Uint64 // how often one was kept from running
 }
@@ -91,7 +93,10 @@ func New(threads int) (*Group, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	g := &Group{policy: r.policy, slots: make([]slot, threads), stopped: make(chan struct{})}
+	g := &Group{policy: r.policy, slots: make([]slot, threads), stopped: make(chan struct{}), mostOpen: int32(threads)}
+	if limit := (unix.Rlimit{}); unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		g.mostOpen = int32(min(uint64(threads), limit.Cur/8))
+	}
 	go g.guard()
 	return g, nil
 }

@@ -227,6 +227,22 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestDescriptors: with few descriptors a thread is left as it is, and takes none.
+func TestDescriptors(t *testing.T) {
+	g := newGroup(t, 2)
+	g.mostOpen = 1
+	on := someCPU(t)
+	one := answer(t, g, new(CPU), on)
+	eventually(t, "many requests", func() bool { return one.policy(t) == unix.SCHED_IDLE })
+	two := answer(t, g, new(CPU), on)
+	eventually(t, "many requests of another", func() bool { return two.taken.Load() > 10*many })
+	require.Equal(t, unix.SCHED_NORMAL, two.policy(t))
+	require.EqualValues(t, 1, g.open.Load())
+	one.end()
+	two.end()
+	require.Zero(t, g.open.Load())
+}
+
 // TestTookAllocs: requests cost no memory.
 func TestTookAllocs(t *testing.T) {
 	g := newGroup(t, 1)

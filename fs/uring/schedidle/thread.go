@@ -59,7 +59,10 @@ func (t *Thread) Remove() {
 	}
 	t.Leave()
 	t.s.state.Store(unused)
-	t.sched.Close() // of nil, an error
+	if t.sched != nil {
+		t.sched.Close()
+		t.g.open.Add(-1)
+	}
 }
 
 // Leave gives the thread its old policy back, if it has SCHED_IDLE: what it does next may take long, or it may run elsewhere.
@@ -139,11 +142,16 @@ func (t *Thread) ask() {
 	s.state.Store(idle)
 }
 
-// open opens what the kernel says of the thread. It cannot be where no descriptors are left.
+// open opens what the kernel says of the thread. It cannot be where few descriptors are left.
 func (t *Thread) open() bool {
 	if t.sched == nil {
+		if t.g.open.Add(1) > t.g.mostOpen {
+			t.g.open.Add(-1)
+			return false
+		}
 		f, err := os.Open("/proc/thread-self/schedstat")
 		if err != nil {
+			t.g.open.Add(-1)
 			return false
 		}
 		t.sched = f
