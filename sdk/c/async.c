@@ -133,12 +133,14 @@ static int start(struct owner *o)
 	return rc ? lanefs_fail(rc, NULL) : 0;
 }
 
-void lanefs_stage_drain(struct owner *o)
+int lanefs_stage_drain(struct owner *o)
 {
+	int rc = 0;
 	pthread_mutex_lock(&o->turn);
-	while (o->begun != o->ended)
-		pthread_cond_wait(&o->moved, &o->turn);
+	while (!rc && o->begun != o->ended)
+		rc = lanefs_await(lanefs_asking(o->stage.s), &o->moved, &o->turn);
 	pthread_mutex_unlock(&o->turn);
+	return rc;
 }
 
 void lanefs_stage_rest(struct owner *o)
@@ -158,12 +160,12 @@ static void put(struct owner *o, struct async *a)
 {
 	struct batch *b = &a->b;
 	struct part *p = &o->stage.part[o->begun % PARTS]; /* begun is changed by this thread alone */
-	int was, rc;
+	int was, rc = 0;
 	pthread_mutex_lock(&o->turn);
-	while (o->begun - o->ended == PARTS)
-		pthread_cond_wait(&o->moved, &o->turn);
+	while (!rc && o->begun - o->ended == PARTS)
+		rc = lanefs_await(lanefs_asking(b->st->s), &o->moved, &o->turn);
 	pthread_mutex_unlock(&o->turn);
-	if (lanefs_stage_settle(p)) {
+	if (rc || lanefs_stage_settle(p)) {
 		lanefs_batch_give_up(b);
 		return;
 	}
@@ -242,10 +244,11 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		*done = 0;
 		return 0;
 	}
-	pthread_mutex_lock(&o->lock);
+	if (lanefs_stage_take(o))
+		return -1;
 	int rc = lanefs_batch_target(&b, stream);
 	if (rc || !can(o, &b)) {
-		pthread_mutex_unlock(&o->lock);
+		lanefs_unlock(&o->lock);
 		if (rc)
 			return -1;
 		int64_t got = read ? lanefs_read_batch(st, file, base, piece, n, stream, results) : lanefs_write_batch(st, file, base, piece, n, stream, results);
@@ -257,7 +260,7 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 	}
 	struct async *a = new_async(&b, piece, done);
 	if (!a) {
-		pthread_mutex_unlock(&o->lock);
+		lanefs_unlock(&o->lock);
 		return -1;
 	}
 	while (a->b.next < n && !lanefs_batch_failed(&a->b))
@@ -271,7 +274,7 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		settle_account(a);
 	}
 	pthread_mutex_unlock(&o->turn);
-	pthread_mutex_unlock(&o->lock);
+	lanefs_unlock(&o->lock);
 	return last && f.code ? lanefs_fail_as(&f) : 0;
 }
 

@@ -4,7 +4,9 @@
 
 #include "lanefs.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -48,8 +50,34 @@ HIDDEN void lanefs_failed(struct failure *f);
 /* Fails again, as f says. */
 HIDDEN int lanefs_fail_as(const struct failure *f);
 
+/* What the program asks of waits: lanefs_on_wait. f is NULL if it asks nothing. */
+struct asking { int (*f)(void *); void *arg; };
+HIDDEN const struct asking *lanefs_asking(const lanefs *s);
+
+/* -1, EINTR: the program ends the wait. */
+HIDDEN int lanefs_asked(const struct asking *a);
+
+/* The milliseconds of a slice of a wait; -1, for ever, if the program asks nothing. */
+HIDDEN int lanefs_slice(const struct asking *a);
+
+/* A lock that may be held for long. */
+struct guard { pthread_mutex_t mutex; _Atomic(pthread_t) holder; /* 0: none */ };
+
+/* Errors: EINTR; EDEADLK, the thread holds it: what it asked in a wait calls again. Without asking it returns 0. */
+HIDDEN int lanefs_lock(const struct asking *a, struct guard *g);
+HIDDEN void lanefs_unlock(struct guard *g);
+
+/* Waits for a condition, for a slice at most. */
+HIDDEN int lanefs_await(const struct asking *a, pthread_cond_t *c, pthread_mutex_t *m);
+
+/* Waits until fd is readable, or has ended. */
+HIDDEN int lanefs_readable(const struct asking *a, int fd);
+
 /* Makes one request. want is how many rights its reply has; they go to fds. */
 HIDDEN int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want);
+
+/* How many requests have no completion. */
+HIDDEN unsigned lanefs_ring_in_flight(const lanefs_ring *r);
 
 /* Waits for fd or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
 HIDDEN int lanefs_wait_for(const lanefs *s, int fd, int timeout);

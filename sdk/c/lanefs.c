@@ -43,8 +43,9 @@ SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct lanefs_mo
 struct lanefs {
 	int socket, event;
 	pid_t owner;           /* process that connected: a forked child must not use the connection */
-	pthread_mutex_t mutex; /* one request at a time */
-	uint32_t tag;          /* protected by mutex */
+	struct asking asking;
+	struct guard lock;     /* one request at a time */
+	uint32_t tag, late;    /* late: requests that were given up before their replies came. Both are protected by lock */
 	const _Atomic uint64_t *board;
 	size_t board_size;
 	struct lanefs_facts facts;
@@ -139,6 +140,42 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 	return n;
 }
 
+/* Gives back what the reply to a request has that was given up. Of its own reply the next call thinks likewise. */
+static void give_back(lanefs *s, const char *packet, size_t size, const int *fds, int count)
+{
+	struct header r;
+	struct release q = {0};
+	close_all(fds, count);
+	memcpy(&r, packet, sizeof r);
+	int type = r.type & ~REPLY;
+	if (r.status || size < sizeof r + sizeof q.handle || (type != MAP && type != REGISTER && type != OPEN && type != RING))
+		return;
+	memcpy(&q.handle, packet + sizeof r, sizeof q.handle); /* their replies begin with it */
+	struct header h = {.type = RELEASE, .length = sizeof h + sizeof q, .tag = ++s->tag};
+	if (transmit(s->socket, &h, &q, sizeof q, NO_FD) == 0)
+		s->late++;
+}
+
+/* The reply to the request of a tag. The caller holds lock. */
+static ssize_t reply_to(lanefs *s, uint32_t tag, char *packet, int *fds, int *count)
+{
+	for (;;) {
+		struct header r;
+		ssize_t size = lanefs_readable(&s->asking, s->socket);
+		if (size) {
+			s->late++;
+			return size;
+		}
+		if ((size = receive(s->socket, packet, fds, count)) < (ssize_t)sizeof r || !s->late)
+			return size;
+		memcpy(&r, packet, sizeof r);
+		if (r.tag == tag)
+			return size;
+		s->late--;
+		give_back(s, packet, (size_t)size, fds, *count);
+	}
+}
+
 int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want)
 {
 	char packet[MAX_MESSAGE + 1];
@@ -146,12 +183,13 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	struct header h = {.type = type, .length = (uint32_t)(sizeof h + n)};
 	if (s->owner != getpid())
 		return lanefs_fail(EPERM, "the session is that of the process that forked this one: connect again");
-	pthread_mutex_lock(&s->mutex);
+	if (lanefs_lock(&s->asking, &s->lock))
+		return -1;
 	h.tag = ++s->tag;
 	/* A daemon that refuses a Hello before it has read it closes the socket. Its reply has the reason. */
 	int failed = transmit(s->socket, &h, body, n, pass) && !(type == HELLO && errno == EPIPE);
-	ssize_t size = failed ? -1 : receive(s->socket, packet, got, &count);
-	pthread_mutex_unlock(&s->mutex);
+	ssize_t size = failed ? -1 : reply_to(s, h.tag, packet, got, &count);
+	lanefs_unlock(&s->lock);
 	if (size < 0)
 		return -1;
 	struct header r;
@@ -196,7 +234,7 @@ lanefs *lanefs_connect(int fd)
 	}
 	s->event = -1;
 	s->owner = getpid();
-	pthread_mutex_init(&s->mutex, NULL);
+	pthread_mutex_init(&s->lock.mutex, NULL);
 	s->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->socket < 0 || connect(s->socket, (struct sockaddr *)&a, sizeof a)) {
 		lanefs_fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
@@ -282,12 +320,16 @@ void lanefs_close(lanefs *s)
 		close(s->socket);
 	if (s->event >= 0)
 		close(s->event);
-	pthread_mutex_destroy(&s->mutex);
+	pthread_mutex_destroy(&s->lock.mutex);
 	free(s);
 	errno = saved;
 }
 
 const struct lanefs_facts *lanefs_facts(const lanefs *s) { return &s->facts; }
+
+void lanefs_on_wait(lanefs *s, int (*f)(void *), void *arg) { s->asking = (struct asking){f, arg}; }
+
+const struct asking *lanefs_asking(const lanefs *s) { return &s->asking; }
 
 int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b)
 {

@@ -9,7 +9,7 @@
  * thread at a time may use a ring.
  *
  * "Daemon errors" are those of every call that asks the daemon: ECONNRESET or EPIPE, it has ended; EPROTO, its answer is not one of the protocol; EPERM,
- * the session is that of the process that forked this one; ENOMEM, there is no memory; EMFILE, no descriptor.
+ * the session is that of the process that forked this one; ENOMEM, there is no memory; EMFILE, no descriptor; EINTR, EDEADLK: lanefs_on_wait.
  * "GPU errors" are those of a GPU's library: EIO, a call of it failed, and the text has its name and number; ENOMEM, likewise of memory; ENOENT, the library is not here.
  * What says nothing of errors has none.
  */
@@ -66,6 +66,17 @@ int lanefs_use(lanefs *s, const char *device);
 void lanefs_close(lanefs *s);
 
 const struct lanefs_facts *lanefs_facts(const lanefs *s);
+
+/*
+ * Has f called while a call of the session or of its stages waits for the daemon, for another thread's call, or in lanefs_mark_reached for a stream: about ten times a second, and when the handler
+ * of a signal has run, in the thread that waits. If it returns other than 0 the call fails at once with EINTR. What it has asked for may be done nevertheless: a
+ * commit, pieces of a batch of writes, or of reads into memory of lanefs_register_at or LANEFS_PRIVATE, until that is released or unmapped. Other memory is not touched any more, and the next batch of
+ * the stage waits for what is under way. A batch on a stream goes on; of one of which only a part is there the rest fails. Handles that come too late are released.
+ *
+ * f may do anything but free what the call uses. A call that it makes fails with EDEADLK where it would wait for the one that it interrupts: of the same session, or the same stage. Not
+ * called for: lanefs_connect, lanefs_stage_free, lanefs_ring_reap and lanefs_wait, which return by themselves. Set it before other threads use the session. NULL: none, as at first.
+ */
+void lanefs_on_wait(lanefs *s, int (*f)(void *arg), void *arg);
 
 /* The error text of the calling thread's last failure. */
 const char *lanefs_error(void);
@@ -249,7 +260,7 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
  *
  * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, or memory that no GPU knows is given with a
  * stream; EFAULT, a piece ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
- * ended; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
+ * ended; EINTR, EDEADLK: lanefs_on_wait; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
  */
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
 
@@ -287,7 +298,7 @@ lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
 /* Moves it to where the stream is now. Returns 1 if it is one that is always reached, else 0. Errors: EPERM, as lanefs_mark_reached; GPU errors. */
 int lanefs_mark_set(lanefs_mark *m);
 
-/* Whether the stream has come to the mark: 1 or 0. wait: not before it has. Errors: EPERM, the mark is that of the process that forked this one; GPU errors. */
+/* Whether the stream has come to the mark: 1 or 0. wait: not before it has. Errors: EPERM, the mark is that of the process that forked this one; EINTR, lanefs_on_wait; GPU errors. */
 int lanefs_mark_reached(lanefs_mark *m, int wait);
 
 /* It waits for nothing. */

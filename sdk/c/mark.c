@@ -8,10 +8,12 @@
 
 enum { NO_TIME = 2 }; /* CU_EVENT_DISABLE_TIMING, hipEventDisableTiming */
 enum { NOT_READY = 600 };
+enum { LEAST_PAUSE = 10000, MOST_PAUSE = 1000000, ASK = 100000000 }; /* ns */
 
 struct lanefs_mark {
 	struct gpu *gpu; /* NULL: it is reached */
 	void *stream, *event;
+	struct asking asking;
 	pid_t pid;
 };
 
@@ -63,16 +65,17 @@ lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
 	lanefs_mark *m = NULL;
 	if (lanefs_stage_own(o))
 		return NULL;
-	pthread_mutex_lock(&o->lock); /* of the stage's GPU */
+	if (lanefs_lock(lanefs_asking(st->s), &o->lock)) /* of the stage's GPU */
+		return NULL;
 	int rc = lanefs_stage_target(st, memory, stream, &t);
-	pthread_mutex_unlock(&o->lock);
+	lanefs_unlock(&o->lock);
 	if (rc)
 		return NULL;
 	if (!(m = calloc(1, sizeof *m))) {
 		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}
-	*m = (struct lanefs_mark){.gpu = t.gpu, .stream = stream, .pid = o->pid};
+	*m = (struct lanefs_mark){.gpu = t.gpu, .stream = stream, .asking = *lanefs_asking(st->s), .pid = o->pid};
 	if (m->gpu && (create(m) || lanefs_mark_set(m) < 0)) {
 		int saved = errno;
 		lanefs_mark_free(m);
@@ -82,11 +85,10 @@ lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream)
 	return m;
 }
 
-int lanefs_mark_reached(lanefs_mark *m, int wait)
+/* Whether the stream has come to the mark now, or, if wait, when it has. */
+static int look(lanefs_mark *m, int wait)
 {
 	int was, rc;
-	if (!m->gpu)
-		return 1;
 	if (entered(m, &was))
 		return -1;
 	const char *what = wait ? "EventSynchronize" : "EventQuery";
@@ -95,6 +97,28 @@ int lanefs_mark_reached(lanefs_mark *m, int wait)
 	if (rc == NOT_READY)
 		return 0;
 	return rc ? lanefs_gpu_bad(m->gpu, what, rc) : 1;
+}
+
+int lanefs_mark_reached(lanefs_mark *m, int wait)
+{
+	if (!m->gpu)
+		return 1;
+	if (!wait || !m->asking.f)
+		return look(m, wait);
+	/* The GPU's library would not let go of a wait. So it is asked again and again, less often the longer it takes. */
+	int rc;
+	long pause = LEAST_PAUSE;
+	uint64_t asked = now_ns();
+	while ((rc = look(m, 0)) == 0) {
+		int handled = nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+		pause = pause < MOST_PAUSE ? 2 * pause : pause;
+		if (!handled && now_ns() - asked < ASK)
+			continue;
+		if (lanefs_asked(&m->asking))
+			return -1;
+		asked = now_ns();
+	}
+	return rc;
 }
 
 void lanefs_mark_free(lanefs_mark *m)

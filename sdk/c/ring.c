@@ -129,6 +129,8 @@ int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, in
 	}
 }
 
+unsigned lanefs_ring_in_flight(const lanefs_ring *r) { return r->in_flight; }
+
 void lanefs_ring_free(lanefs_ring *r)
 {
 	if (!r)

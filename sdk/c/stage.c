@@ -37,7 +37,7 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 	struct lanefs_stage *st = &o->stage;
 	st->each = size / PARTS / PAGE * PAGE;
 	*st = (struct lanefs_stage){.s = s, .each = st->each, .size = PARTS * (st->each + TABLE) + PAGE, .data = MAP_FAILED};
-	pthread_mutex_init(&o->lock, NULL);
+	pthread_mutex_init(&o->lock.mutex, NULL);
 	pthread_mutex_init(&o->turn, NULL);
 	pthread_cond_init(&o->moved, NULL);
 	o->pid = getpid();
@@ -190,15 +190,42 @@ static void ended(struct lanefs_stage *st, const struct lanefs_completion *c)
 
 int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned max)
 {
-	int n;
-	do
-		n = lanefs_ring_reap(b->st->ring, c, max, -1);
-	while (n < 0 && errno == EINTR); /* a signal's handler has run: the daemon is there */
-	if (n < 0) {
-		lanefs_batch_give_up(b);
-		((struct owner *)b->st)->dead = 1;
+	static const struct asking nothing;
+	struct owner *o = (struct owner *)b->st;
+	const struct asking *a = b->asking ? b->asking : &nothing;
+	while (!b->ended) {
+		int n = lanefs_ring_reap(b->st->ring, c, max, lanefs_slice(a));
+		if (n > 0)
+			return n;
+		if (n < 0 && errno != EINTR) {
+			lanefs_batch_give_up(b);
+			o->dead = 1;
+			return n;
+		}
+		/* The daemon is there; a signal's handler has run, or it takes long. */
+		if (lanefs_asked(a)) {
+			lanefs_batch_give_up(b);
+			o->late = b->ended = 1;
+		}
 	}
-	return n;
+	return -1;
+}
+
+int lanefs_stage_take(struct owner *o)
+{
+	struct lanefs_completion c[REAP];
+	struct batch b = {.st = &o->stage, .asking = lanefs_asking(o->stage.s)};
+	if (lanefs_lock(b.asking, &o->lock))
+		return -1;
+	while (o->late && !o->dead) {
+		if (lanefs_ring_in_flight(o->stage.ring) == 0)
+			o->late = 0;
+		else if (lanefs_batch_reap(&b, c, REAP) < 0 && b.ended) {
+			lanefs_unlock(&o->lock);
+			return lanefs_fail_as(&b.failed);
+		}
+	}
+	return 0;
 }
 
 int lanefs_batch_await(struct batch *b, struct part *p)
@@ -311,18 +338,23 @@ static int64_t carry_out(struct batch b, void *stream)
 			free(b.result);
 		return 0;
 	}
-	pthread_mutex_lock(&o->lock);
-	lanefs_stage_drain(o);
-	if (o->dead)
-		lanefs_fail(ECONNRESET, lanefs_gone_text);
-	if (o->dead || (!b.now && lanefs_batch_target(&b, stream)))
+	b.asking = lanefs_asking(b.st->s);
+	if (lanefs_stage_take(o)) {
+		if (!results)
+			free(b.result);
+		return -1;
+	}
+	int rc = lanefs_stage_drain(o);
+	if (!rc && o->dead)
+		rc = lanefs_fail(ECONNRESET, lanefs_gone_text);
+	if (rc || (!b.now && lanefs_batch_target(&b, stream)))
 		lanefs_batch_give_up(&b);
 	else {
 		b.now |= b.target.host && !stream; /* whoever named no stream waits for none, and then looks */
 		if (b.cached || !lanefs_direct(&b))
 			run(&b);
 	}
-	pthread_mutex_unlock(&o->lock);
+	lanefs_unlock(&o->lock);
 	int64_t sum = 0;
 	for (size_t i = 0; i < n && !b.failed.code; i++) {
 		if (b.result[i] >= 0)

@@ -77,6 +77,8 @@ struct batch {
 	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
+	const struct asking *asking; /* NULL: the stage's own thread waits for it */
+	int ended;            /* by the program: its requests are not waited for */
 	_Atomic int gave_up;  /* lanefs_batch_give_up was called */
 	struct failure failed; /* the first that is not a piece's; code is 0 if there is none. To be read when no thread works on the batch any more */
 	int64_t (*tell)(const struct failure *f); /* of a batch on a stream: what its caller is told of a failure. NULL: a negative errno */
@@ -103,9 +105,10 @@ struct lanefs_stage {
 /* The handle that the program has. */
 struct owner {
 	struct lanefs_stage stage;
-	pthread_mutex_t lock; /* a batch at a time */
+	struct guard lock;    /* a batch at a time */
 	pid_t pid;
 	int dead;             /* requests that the daemon has may still use the stage */
+	int late;             /* likewise, of a batch that the program has ended: they are waited for by the next. Protected by lock */
 
 	/* Batches on streams: async.c. Their parts are begun and ended in turn. */
 	pthread_mutex_t turn; /* protects the fields below */
@@ -121,8 +124,11 @@ HIDDEN int lanefs_stage_own(const struct owner *o); /* EPERM in a child of the p
 HIDDEN int lanefs_batch_check(struct batch *b);
 HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);
-HIDDEN int lanefs_batch_await(struct batch *b, struct part *p); /* -1: the daemon has gone, so it is not known what the part has */
+HIDDEN int lanefs_batch_await(struct batch *b, struct part *p); /* -1: the daemon has gone, or the program ends the wait, so it is not known what the part has */
 HIDDEN int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned n); /* waits for the next requests that have ended; likewise */
+
+/* Takes the stage for a batch, when that before it has ended. */
+HIDDEN int lanefs_stage_take(struct owner *o);
 
 /*
  * Notes why the batch as a whole fails, if nothing was noted yet. What is under way is waited for all the same. Of a batch on a stream both the
@@ -138,7 +144,7 @@ HIDDEN int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *memory,
 	int64_t (*tell)(const struct failure *f));
 
 /* Waits until no batch is on a stream. The caller holds lock. */
-HIDDEN void lanefs_stage_drain(struct owner *o);
+HIDDEN int lanefs_stage_drain(struct owner *o);
 
 /* Ends the thread of batches on streams, after them. */
 HIDDEN void lanefs_stage_rest(struct owner *o);
