@@ -9,10 +9,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/lab/cuda"
 )
@@ -237,5 +240,49 @@ func TestEnd(t *testing.T) {
 	m.Close()
 	require.True(t, lines.Scan())
 	require.Equal(t, "gone", lines.Text())
+	require.NoError(t, cmd.Wait())
+}
+
+// TestInterrupt: Ctrl-C ends a wait for a device that does not answer, and the handler of another signal is run meanwhile.
+func TestInterrupt(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	m := sharetest.New(t, 64*mib, 32*mib)
+	cmd := command(t, m, filepath.Join("tests", "interrupt.py"))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	says := func() string {
+		require.True(t, lines.Scan(), "the program ended")
+		return lines.Text()
+	}
+	for name := says(); name != "ok"; name = says() {
+		op := blockdev.OpRead
+		if name == "write" {
+			op = blockdev.OpWrite
+		}
+		var first atomic.Bool // others' requests are not held back
+		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == op && first.CompareAndSwap(false, true) })
+		fmt.Fprintln(in, "go")
+		select {
+		case <-held:
+		case <-time.After(time.Minute):
+			require.Fail(t, "no request came to the device", name)
+		}
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		if name == "again" {
+			require.Equal(t, "handled", says())
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		}
+		require.Equal(t, "interrupted", says(), name)
+		release()
+		fmt.Fprintln(in, "go")
+	}
 	require.NoError(t, cmd.Wait())
 }

@@ -27,7 +27,7 @@ class Driver:
                           "libamdhip64.so")}
     _by_value = 70100000  # from this version on HIP takes a descriptor by value, as CUDA does; before, by address
     _all = {}
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
     @classmethod
     def of(cls, runtime, device):
@@ -179,3 +179,11 @@ class Driver:
     @inside
     def synchronize(self):
         self.do("CtxSynchronize" if self.runtime == "cuda" else "DeviceSynchronize")
+
+
+def _anew():
+    """In a child: a thread of the parent may have held the lock, and does not exist here."""
+    Driver._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_anew)

@@ -82,7 +82,7 @@ class File:
         self.path, self.mode, self.fd = os.fspath(path), mode, None
         self._handle = self._ring = self._staged = None
         self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of a signal may come in the middle
         try:
             self.session = Session.of(self.fd, repr(self.path if name is None else name))
         except OSError as e:
@@ -550,7 +550,8 @@ class File:
         stage = self.session.stage(self.fd)
         with self._lock:
             if self._staged is None:
-                self._staged = stage, stage.open(self.fd)
+                opened = stage.open(self.fd)
+                self._staged = opened.stage, opened
             return self._staged
 
     def enqueue(self, read, address, offset, length, stream, done):

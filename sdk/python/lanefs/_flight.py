@@ -9,7 +9,7 @@ import weakref
 from ._session import GONE_TEXT
 
 # Prototypes of its own: those of ctypes.pythonapi are shared by all packages.
-_keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
+keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 _behind = collections.deque()  # flights whose batches nobody has any more
@@ -29,7 +29,7 @@ class Flight:
         if mark is None:
             self._held.clear()
         else:
-            _keep(self)
+            keep(self)
 
     def begun(self):
         """It is on the stream."""

@@ -70,7 +70,7 @@ class Session:
     """
 
     _all = weakref.WeakValueDictionary()  # by process and socket
-    _lock = threading.Lock()
+    _lock = threading.RLock()  # the handler of a signal may come in the middle
 
     @classmethod
     def of(cls, fd, name="the file"):
@@ -125,7 +125,7 @@ class Session:
             return own
 
     def __init__(self, path, gpu=None):
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # held once; of its own thread it is known then
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
         self._tag = 0
@@ -189,10 +189,13 @@ class Session:
         Raises
         ------
         OSError
-            What the daemon answers. ECONNRESET, EPIPE: it has ended. Without errno: the session is closed, is that of a process that forked this one, or the reply is malformed.
+            What the daemon answers. ECONNRESET, EPIPE: it has ended. EDEADLK: the handler of a signal calls in the middle of a call of the same
+            thread. Without errno: the session is closed, is that of a process that forked this one, or the reply is malformed.
         """
         if self._pid != os.getpid():
             raise OSError("the session is that of the process that forked this one: open the file again")
+        if self._mutex._is_owned():
+            raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
         try:
             with self._mutex:
                 return self._call(kind, request, reply, rights, pass_fds)
@@ -387,8 +390,10 @@ class Session:
         """
         try:
             self.call(w.RELEASE, w.RELEASE_REQUEST.pack(handle, 0))
-        except (OSError, ValueError):
-            pass  # the daemon has ended, or the handle is of another process
+        except (OSError, ValueError) as e:
+            if getattr(e, "errno", None) == errno.EDEADLK:
+                self._dropped.append(handle)  # the call that is under way does it at its end
+            # else the daemon has ended, or the handle is of another process
 
     def drop(self, handle):
         """`release` for the garbage collector, which may run during a call. It does not block.
@@ -402,7 +407,7 @@ class Session:
 
     def _drain(self):
         # The holder of the mutex checks again after it has unlocked it, so no handle is left.
-        while self._dropped and self._pid == os.getpid() and self._mutex.acquire(blocking=False):
+        while self._dropped and self._pid == os.getpid() and not self._mutex._is_owned() and self._mutex.acquire(blocking=False):
             try:
                 while self._dropped:
                     self._call(w.RELEASE, w.RELEASE_REQUEST.pack(self._dropped.popleft(), 0), None, 0, ())
@@ -426,7 +431,7 @@ class Session:
 
 def _anew():
     """In a child: a thread of the parent may have held the lock, and does not exist here."""
-    Session._lock = threading.Lock()
+    Session._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_anew)

@@ -1,13 +1,15 @@
 """Batches into any memory of the program, by the C library (sdk/c/stage.c): a call for a batch, whatever it has of pieces."""
 
 import array
+import collections
 import ctypes
+import errno
 import os
 import sys
 import threading
 import weakref
 
-from ._flight import Flight, StreamBatch
+from ._flight import Flight, StreamBatch, keep
 
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
 _MOST = (1 << 63) - 1  # what an offset and a length may be
@@ -20,14 +22,37 @@ class _Rungs(ctypes.Structure):
 
 _Piece = ctypes.c_int64 * 4  # a piece, and its result
 
+class _Signals(ctypes.Structure):  # struct python of sdk/c/wait.c
+    _fields_ = [("thread", ctypes.c_uint64)] + [(name, ctypes.c_void_p) for name in ("ensure", "check", "fetch", "release")] + [("raised", ctypes.c_void_p * 3)]
+
+
+def _interpreter():
+    """The interpreter's functions with which the library has the handlers of signals run while it waits."""
+    names = ("PyGILState_Ensure", "PyErr_CheckSignals", "PyErr_Fetch", "PyGILState_Release")
+    return _Signals(threading.main_thread().ident, *(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names))
+
+
+_signals = _interpreter()
+_restore = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyErr_Restore", ctypes.pythonapi))
+
+
+def _interrupted():
+    """Raises what the handler of a signal has raised while the library waited, KeyboardInterrupt for one. For that the wait has ended."""
+    if _signals.raised[0] and _signals.thread == threading.get_ident():
+        raised = list(_signals.raised)
+        _signals.raised[:] = [None] * 3
+        _restore(*raised)
+
+
 _lib = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # the handler of a signal may come in the middle
 
 
 def _anew():
-    """In a child: a thread of the parent may have held the lock, and does not exist here."""
+    """In a child: a thread of the parent may have held the lock, and does not exist here. Handlers of signals run in the thread that forked."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
+    _signals.thread = threading.get_ident()
 
 
 os.register_at_fork(after_in_child=_anew)
@@ -51,7 +76,7 @@ def library():
                                     ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
                                     ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size]),
                                     ("pieces", ctypes.c_int, [p, p, p, size, u64, p]), ("mark_new", p, [p, p, p]), ("mark_set", ctypes.c_int, [p]),
-                                    ("mark_reached", ctypes.c_int, [p, ctypes.c_int]), ("mark_free", None, [p])):
+                                    ("mark_reached", ctypes.c_int, [p, ctypes.c_int]), ("mark_free", None, [p]), ("on_wait", None, [p, p, p])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -62,6 +87,8 @@ def _check(lib, result):
     """The result of a call; OSError if it failed. The library's text says more than errno."""
     if result is None or result < 0:
         code = ctypes.get_errno()
+        if code == errno.EINTR:
+            _interrupted()
         raise OSError(code, (lib.lanefs_error() or b"").decode(errors="replace") or os.strerror(code))
     return result
 
@@ -78,6 +105,8 @@ class Stage:
     def __init__(self, fd):
         self._lib = lib = library()
         self.session = _check(lib, lib.lanefs_connect(fd))
+        lib.lanefs_on_wait(self.session, ctypes.cast(lib.lanefs_python_asked, ctypes.c_void_p), ctypes.addressof(_signals))
+        self._dropped = collections.deque()  # handles to release when no call is under way
         try:
             self.at = _check(lib, lib.lanefs_stage_new(self.session, _SIZE))
         except OSError:
@@ -87,22 +116,52 @@ class Stage:
         self._end.atexit = False  # the end of the process frees all
 
     def open(self, fd):
-        return Opened(self, fd)
+        try:
+            return Opened(self, fd)
+        except OSError as e:
+            return self._instead(fd, e)
+
+    @staticmethod
+    def _instead(fd, why):
+        """The file at a stage of its own, if what failed was called in the middle of a call of the same thread: by the handler of a signal."""
+        if why.errno != errno.EDEADLK:
+            raise why
+        return Opened(Stage(fd), fd)
 
     def handle(self, fd):
+        self._drain()
         handle = ctypes.c_uint32()
         _check(self._lib, self._lib.lanefs_open(self.session, fd, ctypes.byref(handle)))
         return handle.value
 
     def release(self, handle):
         if self._end.alive:
-            self._lib.lanefs_release(self.session, handle)
+            self._dropped.append(handle)
+            self._drain()
+
+    def _drain(self):
+        while self._dropped:
+            try:
+                handle = self._dropped.popleft()
+            except IndexError:
+                return  # another thread has it
+            if self._lib.lanefs_release(self.session, handle) < 0:
+                code = ctypes.get_errno()
+                if code == errno.EDEADLK:  # in the middle of a call, as garbage collection may be
+                    self._dropped.append(handle)
+                    return
+                if code == errno.EINTR:  # it is released all the same
+                    _interrupted()
 
     def batch(self, read, file, address, pieces, stream):
         n = len(pieces) // 3
         results = array.array("q", bytes(8 * n))
         call = self._lib.lanefs_read_batch if read else self._lib.lanefs_write_batch
-        _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
+        try:
+            _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
+        except OSError as e:
+            file = self._instead(file.fd, e)
+            return file.stage.batch(read, file, address, pieces, stream)
         return results
 
     def one(self, read, file, address, offset, start, length, stream):
@@ -111,28 +170,40 @@ class Stage:
         at = ctypes.addressof(piece)
         call = self._lib.lanefs_read_batch if read else self._lib.lanefs_write_batch
         if call(self.at, file, address, at, 1, stream or None, at + 24) < 0:
-            _check(self._lib, -1)
+            try:
+                _check(self._lib, -1)
+            except OSError as e:
+                file = self._instead(file.fd, e)
+                return file.stage.one(read, file, address, offset, start, length, stream)
         return piece[3]
 
     def enqueue(self, read, file, address, pieces, stream, done):
         """Puts a batch on a stream. done, a c_int64, has how many bytes or a negative errno when the stream has come past it, and must live until then."""
         call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
         _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], len(pieces) // 3, stream or None, None, ctypes.byref(done)))
+        if _signals.raised[0]:  # while it waited for room: a part of the batch is on the stream, and the caller will not know
+            keep(done)
+            _interrupted()
 
     def batch_on(self, read, file, address, pieces, stream, memory):
         """Puts a batch on a stream. memory: what is to stay until the stream has come past it."""
         n = len(pieces) // 3
         at = next((pieces[3 * i + 1] for i in range(n) if pieces[3 * i + 2]), None)  # an empty piece may be nowhere
-        mark = None if at is None else Mark(self, (address + at) & _UNKNOWN, stream)
+        try:
+            mark = None if at is None else Mark(self, (address + at) & _UNKNOWN, stream)
+        except OSError as e:
+            file = self._instead(file.fd, e)
+            return file.stage.batch_on(read, file, address, pieces, stream, memory)
         flight = Flight(array.array("q", bytes(8 * n)), ctypes.c_int64(), mark, (self, file, memory))
         batch = StreamBatch(flight)
         call = self._lib.lanefs_read_async if read else self._lib.lanefs_write_async
         try:
             _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, flight.results.buffer_info()[0], ctypes.byref(flight.code)))
-        except OSError:
+        except BaseException:
             flight.end()  # nothing is on the stream
             raise
         flight.begun()
+        _interrupted()  # while it waited for room: a part of the batch is on the stream
         return batch
 
     def rungs(self):
@@ -145,6 +216,7 @@ class Opened:
     """A file's handle at a stage, as a parameter of the library's. It ends with the last reference to this, by the file and by batches on streams."""
 
     def __init__(self, stage, fd):
+        self.stage, self.fd = stage, fd
         self._as_parameter_ = stage.handle(fd)
         weakref.finalize(self, stage.release, self._as_parameter_).atexit = False
 

@@ -10,6 +10,7 @@ was not committed is then not found. No block is ever found with other bytes tha
 """
 
 import collections
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -320,6 +321,7 @@ class Slab:
         ValueError
             The slab is closed.
         """
+        self._need(True)  # before the lock, which in a child may be held for ever
         with self._commit:
             self._need(True)
             if self._torn:  # what the last commit may have left half done; first, or an older block could outlive a newer one
@@ -454,7 +456,7 @@ class Slab:
         return out
 
     def __contains__(self, key):
-        """Whether a key has a block, which may yet be found damaged.
+        """Whether a key has a block, which may yet be found damaged. A forked child knows of those that its parent had then.
 
         Parameters
         ----------
@@ -465,7 +467,7 @@ class Slab:
         TypeError
             A key of another type.
         """
-        with self._lock:
+        with self._lock if self._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
             return _digest(key) in self._blocks
 
     def __len__(self):

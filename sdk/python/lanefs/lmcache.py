@@ -10,6 +10,7 @@ stream that they are given, and done when the stream gets there; the call waits 
 import ctypes
 import os
 import threading
+import weakref
 
 from . import _file
 
@@ -56,6 +57,18 @@ def register():
         gds_backends.__path__.append(where)
 
 
+_backends = weakref.WeakSet()
+
+
+def _anew():
+    """In a child: a thread of the parent may have held the locks, and does not exist here."""
+    for b in _backends:
+        b._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_anew)
+
+
 class Backend(GDSBackend):
     """Registrations of one user of slabs. Nothing is loaded before the first transfer."""
 
@@ -65,6 +78,7 @@ class Backend(GDSBackend):
         self._lock = threading.Lock()
         self._buffers = {}  # by address: (tensor, bytes)
         self._streams = set()
+        _backends.add(self)
 
     @classmethod
     def is_default(cls):

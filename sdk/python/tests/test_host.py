@@ -18,6 +18,7 @@ import unittest.mock
 import warnings
 
 import lanefs
+from lanefs._driver import Driver
 from lanefs import _wire as wire
 
 DIR = os.environ["LANEFS_TEST_DIR"]
@@ -212,7 +213,7 @@ class Map(unittest.TestCase):
             held, forked = threading.Event(), threading.Event()
 
             def hold():
-                with ring._taking, ring._room, s._mutex, lanefs._session.Session._lock, lanefs._stage._lock, f._lock:
+                with ring._taking, ring._room, s._mutex, lanefs._session.Session._lock, lanefs._stage._lock, Driver._lock, f._lock:
                     held.set()
                     forked.wait()
             t = threading.Thread(target=hold)
@@ -231,6 +232,8 @@ class Map(unittest.TestCase):
                     b.close()
                     f.close()
                     s.close()
+                    if not Driver._lock.acquire(timeout=20):
+                        os._exit(5)
                     with lanefs.open(path("fork beside")) as g, g.map() as own:
                         os._exit(0 if bytes(own.memoryview()) == data else 3)
                 finally:

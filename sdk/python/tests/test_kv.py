@@ -164,6 +164,38 @@ class Slabs(unittest.TestCase):
         with kv.Slab(path("forked")) as s:
             self.assertEqual(len(s), 2)
 
+    def test_fork_beside_threads(self):  # whose locks nobody gives back in the child
+        with kv.Slab(path("forked beside"), 4096, 8) as s:
+            s.put("a", b"parent")
+            held, forked = threading.Event(), threading.Event()
+
+            def hold():
+                with s._commit, s._lock:
+                    held.set()
+                    forked.wait()
+            t = threading.Thread(target=hold)
+            t.start()
+            held.wait()
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(30)
+                try:
+                    if "a" not in s or "b" in s or len(s) != 1:
+                        os._exit(2)
+                    for do in s.commit, lambda: s.get("a", bytearray(10)), lambda: s.put("b", b""), lambda: s.evict("a"):
+                        try:
+                            do()
+                        except OSError:
+                            continue
+                        os._exit(3)
+                    s.close()
+                    os._exit(0)
+                finally:
+                    os._exit(4)
+            forked.set()
+            t.join()
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+
     def test_fallback(self):
         with self.assertWarns(RuntimeWarning), kv.Slab(os.path.join(OUTSIDE, "fallback"), 4096, 8, fallback=True) as s:
             s.put("a", b"data")

@@ -1,0 +1,86 @@
+"""Run by the Go test beside this, which holds back the mount's device: a wait for it ends with the exception of a signal's handler, at once, and what was under way then does no harm.
+
+Of each case it prints the name, and waits for a line; the test then holds the device back, has the case go on by another line, sends SIGINT when the device has a request, reads
+"interrupted", and lets the device go on.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+import lanefs
+
+path = os.path.join(os.environ["LANEFS_TEST_DIR"], "file")
+N = 3 << 20
+data = bytes(i % 251 for i in range(N))
+other = os.path.join(os.environ["LANEFS_TEST_DIR"], "other")
+third = os.path.join(os.environ["LANEFS_TEST_DIR"], "third")
+for name in (path, other, third):
+    with open(name, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+f, g, h = lanefs.open(path, "r+"), lanefs.open(other), lanefs.open(third)
+into = bytearray(N)
+assert f.read_into(bytearray(10)) == 10
+
+
+def read():
+    f.read_batch(into, [0, 100], [0, N // 2], [N // 2, N // 2])
+
+
+def write():
+    f.write_batch(data, [0], [0], [N])
+
+
+def behind():
+    """The stage is a thread's whose batch waits for the device."""
+    thread = threading.Thread(target=f.read_into, args=(bytearray(N),))
+    thread.start()
+    threads.append(thread)
+    f.session.wait(0.2)  # likely enough behind it; else before it
+    read()
+
+
+def again():
+    """A handler that raises nothing, uses the mount itself, and is run in the middle of the wait."""
+    def handler(*_):
+        got = bytearray(100)
+        try:
+            seen.append((g.read_into(got, 7) == 100 and got == data[7:107], g.read_batch(got, [5], [0], [100])[0] == 100 and got == data[5:105]))
+        except BaseException as e:
+            seen.append(e)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("handled", flush=True)
+    seen = []
+    signal.signal(signal.SIGINT, handler)
+    try:
+        read()  # and it is interrupted by the second one
+    finally:
+        assert seen == [(True, True)], seen
+
+
+def mapped():
+    h.map()
+
+
+threads = []
+for case in (read, write, read, behind, again, mapped):
+    print(case.__name__, flush=True)
+    sys.stdin.readline()
+    try:
+        case()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    else:
+        raise SystemExit(f"{case.__name__} was not interrupted")
+    into[:] = bytes(N)
+    sys.stdin.readline()  # the device goes on
+    assert into == bytes(N), f"{case.__name__}: memory was written to after the interruption"
+    for t in threads:
+        t.join()
+    assert list(f.read_batch(into, [0], [0], [N])) == [N] and into == data, case.__name__
+with h.map() as m:
+    assert m.memoryview() == data
+print("ok", flush=True)
