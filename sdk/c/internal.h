@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 #include <time.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -50,6 +51,17 @@ HIDDEN void lanefs_failed(struct failure *f);
 /* Fails again, as f says. */
 HIDDEN int lanefs_fail_as(const struct failure *f);
 
+/* A descriptor of the library's own; fd -1: none. */
+struct own { int fd; dev_t dev; ino_t ino; };
+HIDDEN struct own lanefs_own(int fd);
+
+/* Whether the number is still that descriptor's. */
+HIDDEN int lanefs_is_own(const struct own *d);
+HIDDEN void lanefs_close_own(struct own *d);
+
+/* -1, ECONNRESET: the program has closed descriptors of a session. */
+HIDDEN int lanefs_lost(void);
+
 /* What the program asks of waits: lanefs_on_wait. f is NULL if it asks nothing. */
 struct asking { int (*f)(void *); void *arg; };
 HIDDEN const struct asking *lanefs_asking(const lanefs *s);
@@ -79,8 +91,8 @@ HIDDEN int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int
 /* How many requests have no completion. */
 HIDDEN unsigned lanefs_ring_in_flight(const lanefs_ring *r);
 
-/* Waits for fd or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
-HIDDEN int lanefs_wait_for(const lanefs *s, int fd, int timeout);
+/* Waits for d or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
+HIDDEN int lanefs_wait_for(const lanefs *s, const struct own *d, int timeout);
 
 /* Notes that the program has the memory of a handle at an address, and ends that: of all handles of the session if handle is 0. */
 HIDDEN int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset);
@@ -89,8 +101,11 @@ HIDDEN void lanefs_region_end(lanefs *s, uint32_t handle);
 /* As lanefs_latest, but for a daemon that has ended: no system call. */
 HIDDEN uint64_t lanefs_noticed(const lanefs *s, const struct lanefs_buffer *b);
 
-/* Whether the daemon has ended. */
+/* Whether the daemon has ended, or the program has closed the connection to it. */
 HIDDEN int lanefs_gone(const lanefs *s);
+
+/* Whether the session still has its connection. */
+HIDDEN int lanefs_connected(const lanefs *s);
 
 /* The PCI address, or of a MIG instance the UUID, of the GPU that is current for the thread, or of the process's first. ENOENT: its library is not here. */
 HIDDEN int lanefs_gpu_current(int hip, char *device, int size);

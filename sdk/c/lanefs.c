@@ -41,7 +41,7 @@ SIZE(struct release, 8); SIZE(struct commit, 32); SIZE(struct commit_reply, 8); 
 SIZE(struct open_request, 8); SIZE(struct open_reply, 16); SIZE(struct lanefs_moved, 120);
 
 struct lanefs {
-	int socket, event;
+	struct own socket, event;
 	pid_t owner;           /* process that connected: a forked child must not use the connection */
 	struct asking asking;
 	struct guard lock;     /* one request at a time */
@@ -152,7 +152,7 @@ static void give_back(lanefs *s, const char *packet, size_t size, const int *fds
 		return;
 	memcpy(&q.handle, packet + sizeof r, sizeof q.handle); /* their replies begin with it */
 	struct header h = {.type = RELEASE, .length = sizeof h + sizeof q, .tag = ++s->tag};
-	if (transmit(s->socket, &h, &q, sizeof q, NO_FD) == 0)
+	if (transmit(s->socket.fd, &h, &q, sizeof q, NO_FD) == 0)
 		s->late++;
 }
 
@@ -161,12 +161,12 @@ static ssize_t reply_to(lanefs *s, uint32_t tag, char *packet, int *fds, int *co
 {
 	for (;;) {
 		struct header r;
-		ssize_t size = lanefs_readable(&s->asking, s->socket);
+		ssize_t size = lanefs_readable(&s->asking, s->socket.fd);
 		if (size) {
 			s->late++;
 			return size;
 		}
-		if ((size = receive(s->socket, packet, fds, count)) < (ssize_t)sizeof r || !s->late)
+		if ((size = receive(s->socket.fd, packet, fds, count)) < (ssize_t)sizeof r || !s->late)
 			return size;
 		memcpy(&r, packet, sizeof r);
 		if (r.tag == tag)
@@ -187,7 +187,7 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 		return -1;
 	h.tag = ++s->tag;
 	/* A daemon that refuses a Hello before it has read it closes the socket. Its reply has the reason. */
-	int failed = transmit(s->socket, &h, body, n, pass) && !(type == HELLO && errno == EPIPE);
+	int failed = lanefs_is_own(&s->socket) ? transmit(s->socket.fd, &h, body, n, pass) && !(type == HELLO && errno == EPIPE) : lanefs_lost();
 	ssize_t size = failed ? -1 : reply_to(s, h.tag, packet, got, &count);
 	lanefs_unlock(&s->lock);
 	if (size < 0)
@@ -232,11 +232,11 @@ lanefs *lanefs_connect(int fd)
 		lanefs_fail(ENOMEM, NULL);
 		return NULL;
 	}
-	s->event = -1;
+	s->event.fd = -1;
 	s->owner = getpid();
 	pthread_mutex_init(&s->lock.mutex, NULL);
-	s->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (s->socket < 0 || connect(s->socket, (struct sockaddr *)&a, sizeof a)) {
+	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+	if (s->socket.fd < 0 || connect(s->socket.fd, (struct sockaddr *)&a, sizeof a)) {
 		lanefs_fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
 		lanefs_close(s);
 		return NULL;
@@ -248,7 +248,7 @@ lanefs *lanefs_connect(int fd)
 		lanefs_close(s);
 		return NULL;
 	}
-	s->event = fds[1];
+	s->event = lanefs_own(fds[1]);
 	size_t board = 8 * (size_t)r.slots;
 	void *b = mmap(NULL, board, PROT_READ, MAP_SHARED, fds[0], 0);
 	close(fds[0]);
@@ -316,10 +316,9 @@ void lanefs_close(lanefs *s)
 	lanefs_region_end(s, 0);
 	if (s->board)
 		munmap((void *)s->board, s->board_size);
-	if (s->socket >= 0)
-		close(s->socket);
-	if (s->event >= 0)
-		close(s->event);
+	if (lanefs_connected(s))
+		lanefs_close_own(&s->event);
+	lanefs_close_own(&s->socket);
 	pthread_mutex_destroy(&s->lock.mutex);
 	free(s);
 	errno = saved;
@@ -379,16 +378,22 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 	b->fd = -1;
 }
 
-int lanefs_wait_for(const lanefs *s, int fd, int timeout)
+int lanefs_connected(const lanefs *s) { return lanefs_is_own(&s->socket); }
+
+int lanefs_wait_for(const lanefs *s, const struct own *d, int timeout)
 {
-	struct pollfd p[2] = {{.fd = s->socket}, {.fd = fd, .events = POLLIN}};
+	struct pollfd p[2] = {{.fd = s->socket.fd}, {.fd = d->fd, .events = POLLIN}};
+	if (!lanefs_connected(s) || !lanefs_is_own(d))
+		return lanefs_lost();
 	int n = poll(p, 2, timeout);
 	if (n < 0)
 		return lanefs_fail(errno, NULL);
+	if (!lanefs_is_own(d)) /* meanwhile */
+		return lanefs_lost();
 	uint64_t one;
 	ssize_t got = p[1].revents & POLLIN ? 1 : 0;
 	while (got > 0) /* 8 bytes for each signal, and 0 at the daemon's end */
-		got = read(fd, &one, sizeof one);
+		got = read(d->fd, &one, sizeof one);
 	if (got < 0 && errno != EAGAIN && errno != EINTR)
 		return lanefs_fail(errno, NULL);
 	return n > 0;
@@ -396,15 +401,15 @@ int lanefs_wait_for(const lanefs *s, int fd, int timeout)
 
 int lanefs_gone(const lanefs *s)
 {
-	struct pollfd p = {.fd = s->socket};
-	return poll(&p, 1, 0) > 0;
+	struct pollfd p = {.fd = s->socket.fd};
+	return !lanefs_connected(s) || poll(&p, 1, 0) > 0;
 }
 
 uint64_t lanefs_noticed(const lanefs *s, const struct lanefs_buffer *b) { return b->generation ? atomic_load(&s->board[b->handle]) : 0; }
 
 uint64_t lanefs_latest(const lanefs *s, const struct lanefs_buffer *b) { return b->generation && lanefs_gone(s) ? UINT64_MAX : lanefs_noticed(s, b); }
 
-int lanefs_wait(lanefs *s, int timeout) { return lanefs_wait_for(s, s->event, timeout); }
+int lanefs_wait(lanefs *s, int timeout) { return lanefs_wait_for(s, &s->event, timeout); }
 
 int lanefs_commit(lanefs *s, int fd, uint64_t offset, const struct lanefs_buffer *b, uint64_t start, uint64_t length)
 {

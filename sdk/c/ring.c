@@ -20,7 +20,7 @@ enum { SQ_TAIL = 0, SQ_HEAD = 16, CQ_TAIL = 32, CQ_HEAD = 48, DAEMON_SLEEPS = 64
 struct lanefs_ring {
 	lanefs *s;
 	uint32_t handle, entries, completions, in_flight;
-	int submit, complete;
+	struct own submit, complete;
 	size_t size;
 	char *memory;
 };
@@ -41,7 +41,7 @@ lanefs_ring *lanefs_ring_new(lanefs *s, unsigned entries)
 		free(r);
 		return NULL;
 	}
-	*r = (lanefs_ring){.s = s, .handle = a.handle, .entries = a.entries, .completions = a.completions, .submit = fds[1], .complete = fds[2], .size = a.size};
+	*r = (lanefs_ring){.s = s, .handle = a.handle, .entries = a.entries, .completions = a.completions, .submit = lanefs_own(fds[1]), .complete = lanefs_own(fds[2]), .size = a.size};
 	void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 	int saved = errno;
 	close(fds[0]);
@@ -59,7 +59,9 @@ static void wake(lanefs_ring *r)
 {
 	uint64_t one = 1;
 	/* The exchange is sequentially consistent, as is the daemon's, so it comes after the stores before it. */
-	if (atomic_exchange(word(r, DAEMON_SLEEPS), 0) && write(r->submit, &one, sizeof one) < 0)
+	if (!atomic_exchange(word(r, DAEMON_SLEEPS), 0) || !lanefs_is_own(&r->submit) || !lanefs_connected(r->s))
+		return; /* who waits for the requests finds that out, too */
+	if (write(r->submit.fd, &one, sizeof one) < 0)
 		return; /* a full eventfd is signalled already */
 }
 
@@ -121,7 +123,7 @@ int lanefs_ring_reap(lanefs_ring *r, struct lanefs_completion *c, unsigned n, in
 			return (int)got;
 		if (ended)
 			return lanefs_fail(ECONNRESET, lanefs_gone_text);
-		int ready = lanefs_wait_for(r->s, r->complete, timeout);
+		int ready = lanefs_wait_for(r->s, &r->complete, timeout);
 		if (ready < 0)
 			return -1;
 		if (!ready)
@@ -138,7 +140,9 @@ void lanefs_ring_free(lanefs_ring *r)
 	lanefs_release(r->s, r->handle);
 	if (r->memory)
 		munmap(r->memory, r->size);
-	close(r->submit);
-	close(r->complete);
+	if (lanefs_connected(r->s)) {
+		lanefs_close_own(&r->submit);
+		lanefs_close_own(&r->complete);
+	}
 	free(r);
 }

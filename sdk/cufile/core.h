@@ -95,6 +95,7 @@ struct file {
 
 HIDDEN status file_register(void **handle, int type, int fd);
 HIDDEN void file_deregister(void *handle);
+HIDDEN int file_lost(const struct file *f); /* -1 with errno: the program has closed the library's own descriptor, whose number may be another file's */
 
 /* ---- Buffers ---- */
 

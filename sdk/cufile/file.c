@@ -7,9 +7,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 enum { NOT_POSSIBLE = O_APPEND | O_NONBLOCK | O_PATH };
+
+/* Whether a descriptor is of f's file. Of one on a mount the daemon is not asked. */
+static int is_of(const struct file *f, int fd)
+{
+	struct statx x;
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x))
+		return errno != EBADF; /* the file system has failed */
+	return x.stx_ino == f->st.st_ino && makedev(x.stx_dev_major, x.stx_dev_minor) == f->st.st_dev;
+}
+
+int file_lost(const struct file *f)
+{
+	if (f->next || (is_of(f, f->fd) && (f->buffered < 0 || is_of(f, f->buffered))))
+		return 0;
+	errno = f->mount ? ENOTCONN : EBADF;
+	return -1;
+}
 
 static void end(struct object *o)
 {
@@ -21,9 +39,9 @@ static void end(struct object *o)
 	}
 	if (f->next)
 		next_file_end(f);
-	if (f->buffered >= 0)
+	if (f->buffered >= 0 && is_of(f, f->buffered))
 		close(f->buffered);
-	if (f->fd >= 0)
+	if (f->fd >= 0 && is_of(f, f->fd))
 		close(f->fd);
 	pthread_mutex_destroy(&f->lock);
 	free(f);

@@ -203,6 +203,8 @@ static int map(struct file *f, struct window *w)
 		lanefs_unmap(s, &w->b);
 		return -1;
 	}
+	close(w->b.fd); /* it is mapped. The program could close it otherwise, and open another file under its number */
+	w->b.fd = -1;
 	total += w->b.size;
 	return 0;
 }

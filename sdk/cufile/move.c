@@ -111,7 +111,7 @@ ssize_t move_bytes(struct move *m)
 {
 	m->road = m->file->mount ? ROAD_STAGE : m->file->next ? ROAD_NEXT : ROAD_PLAIN;
 	uint64_t start = now_us();
-	ssize_t n = check(m, 1);
+	ssize_t n = file_lost(m->file) ? -1 : check(m, 1);
 	if (n == 0)
 		n = by_road(m);
 	if (n == -CU_FILE_CUDA_DRIVER_ERROR && m->known && (n = check(m, 0)) == 0) /* the memory is not what it was */

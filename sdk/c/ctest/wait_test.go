@@ -64,3 +64,22 @@ func TestWait(t *testing.T) {
 	fmt.Fprintln(in)
 	require.NoError(t, cmd.Wait())
 }
+
+// TestClosed: a program that closes the library's own descriptors, and opens others under their numbers.
+func TestClosed(t *testing.T) {
+	for _, tool := range []string{"cc", "make"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: make deps installs it", tool)
+		}
+	}
+	test := filepath.Join(t.TempDir(), "testclose")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testclose.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
+	m := sharetest.New(t, 64*mib, 32*mib)
+	content := make([]byte, 2*mib)
+	for i := range content {
+		content[i] = byte(i % 251)
+	}
+	f := m.Write("file", content)
+	require.NoError(t, f.Close())
+	require.Equal(t, "ok\n", run(t, test, f.Name()))
+}

@@ -284,3 +284,23 @@ func run(t *testing.T, name string, args ...string) string {
 	require.NoError(t, err, "%s %q:\n%s", name, args, out)
 	return string(out)
 }
+
+// TestClosed: a program that closes the library's own descriptors, and opens others under their numbers.
+func TestClosed(t *testing.T) {
+	usr := installed(t)
+	test := filepath.Join(t.TempDir(), "testclose")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-I../../c", "-o", test, filepath.Join("..", "testclose.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, c := range [][]string{{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"}, {"LANEFS_CUFILE_SMALL=cache"}, {}} {
+		cmd := exec.Command(test, f.Name(), other)
+		cmd.Env = append(append(os.Environ(), "LANEFS_REAL_CUFILE="), c...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%q: %s", c, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
