@@ -286,3 +286,11 @@ func TestInterrupt(t *testing.T) {
 	}
 	require.NoError(t, cmd.Wait())
 }
+
+// TestClosed: a program that closes the descriptors of its sessions, and opens others under their numbers.
+func TestClosed(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	require.Equal(t, "ok\n", python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "closed.py")))
+}

@@ -80,7 +80,7 @@ class File:
         if mode not in _MODES:
             raise ValueError(f"mode {mode!r}: want one of {', '.join(map(repr, _MODES))}")
         self.path, self.mode, self.fd = os.fspath(path), mode, None
-        self._handle = self._ring = self._staged = None
+        self.session = self._handle = self._ring = self._staged = None
         self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
         self._lock = threading.RLock()  # the handler of a signal may come in the middle
         try:
@@ -229,6 +229,8 @@ class File:
     def _opened(self):
         if self.fd is None:
             raise ValueError(f"{self.path!r} is closed")
+        if self.session is not None:
+            self.session._check()  # or the descriptor's number may be another file's
         return self.fd
 
     def _need(self):
@@ -610,7 +612,8 @@ class File:
             self.session.release(self._handle)
         self._staged = None  # what is on streams keeps the handle
         sweep()
-        os.close(self.fd)
+        if self.session is None or not self.session._lost:  # else the number may be another file's
+            os.close(self.fd)
         self.fd = self._ring = self._handle = None
 
     def __enter__(self):

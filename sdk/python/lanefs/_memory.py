@@ -16,8 +16,7 @@ class HostMemory:
     device = (1, 0)  # DLPack: CPU
 
     def __init__(self, fd, offset, size, write):
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | (mmap.PROT_WRITE if write else 0), offset=offset)
-        self.view = memoryview(self._map)
+        self.view = w.mapped(fd, size, mmap.PROT_READ | (mmap.PROT_WRITE if write else 0), offset)
         self.size = size
 
     @property
@@ -30,7 +29,6 @@ class HostMemory:
     def close(self):
         try:
             self.view.release()
-            self._map.close()
         except BufferError:
             pass  # a view of it exists; the mapping ends with the last view
 

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future
 
 from . import _wire as w
-from ._session import GONE_TEXT
+from ._session import GONE_TEXT, LOST_TEXT
 
 
 def part(buffer, start, length):
@@ -76,10 +76,10 @@ class Ring:
         session = self._session = file.session
         (self._handle, self.entries, self._completions, _, size), fds = session.call(
             w.RING, w.RING_REQUEST.pack(entries, 0), w.RING_REPLY, rights=3)
-        self._memory = mmap.mmap(fds[0], size)
+        self._memory = w.mapped(fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
         os.close(fds[0])
         self._submit, self._complete = fds[1], fds[2]
-        self._words = memoryview(self._memory).cast("I")
+        self._words = self._memory.cast("I")
         self._free = list(range(self.entries))
         self._flying = {}
         self._room = threading.Condition()
@@ -294,7 +294,12 @@ class Ring:
             if not self._words[w.DAEMON_SLEEPS // 4]:
                 return
             self._words[w.DAEMON_SLEEPS // 4] = 0  # the daemon may sleep again meanwhile, and is signalled
-        os.write(self._submit, _ONE)
+        self._write(self._submit, _ONE)
+
+    def _write(self, fd, data):
+        """Writes to a descriptor of the ring's. If the program has closed it the reaper finds that out, too."""
+        if not self._session._lost:
+            os.write(fd, data)
 
     def _carry_out(self, op, file, buffer, offset, start, length):
         """`read` or `write`, and waits. To wake the reaper, and have it wake the caller, takes longer than a small read: so the caller polls for a while.
@@ -345,7 +350,7 @@ class Ring:
             words[w.CLIENT_SLEEPS // 4] = 1
             self._split(waiting, others)
             if self._flying:  # the reaper looks for those, without a fence of its own
-                os.write(self._wake_write, b"x")
+                self._write(self._wake_write, b"x")
         finally:
             self._taking.release()
         _tell(others)
@@ -386,7 +391,11 @@ class Ring:
             _tell(ended)
             if not done:
                 # Without a fence the daemon may have read the word above before it was set. So the wait is short.
-                if any(fd == socket for fd, _ in poll.poll(wait)):
+                ready = poll.poll(wait)
+                if self._session._lost:
+                    self._end(ConnectionError(errno.ECONNRESET, LOST_TEXT))
+                    return
+                if any(fd == socket for fd, _ in ready):
                     with self._taking:
                         done = self._take()
                         ended = self._pop(done)
@@ -446,11 +455,13 @@ class Ring:
 
     def _let_go(self):
         self._words.release()
+        if self._session._lost:
+            return
         for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
             os.close(fd)
 
     def _finish(self, why):
-        os.write(self._wake_write, b"x")
+        self._write(self._wake_write, b"x")
         if threading.current_thread() is not self._reaper:  # not if a callback of a future closes the ring
             self._reaper.join()
         self._session.release(self._handle)

@@ -16,6 +16,7 @@ from . import _wire as w
 
 
 GONE_TEXT = "the mount's daemon has gone: open the file again when it is mounted"
+LOST_TEXT = "the program has closed the session's descriptors: open the file again"
 GONE = 2**64 - 1  # the generation of all mappings after the end of the daemon
 
 
@@ -33,9 +34,21 @@ class NotLaneFS(OSError):
     """The file is not on a LaneFS mount with a share."""
 
 
-def _end(held):
+def _identity(fd):
+    """What tells a socket from all else that may get its number; None: nothing has it."""
+    try:
+        st = os.fstat(fd)
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
+
+def _end(held, identity):
     """Closes a session's descriptors: its socket, and the event if it has got one."""
     socket_, *events = held
+    if _identity(socket_.fileno()) != identity:  # the program has closed them, and others may have their numbers
+        socket_.detach()
+        return
     socket_.close()
     for fd in events:
         os.close(fd)
@@ -133,8 +146,8 @@ class Session:
         self._event = self._stage = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         # Not __del__: while that runs, `of` of another thread would still find the session, and give out one that is being closed.
-        self._held = [self._socket]
-        self._end = weakref.finalize(self, _end, self._held)
+        self._held, self._identity = [self._socket], _identity(self._socket.fileno())
+        self._end = weakref.finalize(self, _end, self._held, self._identity)
         self._end.atexit = False
         try:
             self._socket.connect(path)
@@ -150,7 +163,7 @@ class Session:
         self.shared_by_user = bool(writable)
         self._event = fds[1]
         self._held.append(fds[1])
-        self._board = mmap.mmap(fds[0], 8 * slots, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._board = w.mapped(fds[0], 8 * slots, mmap.PROT_READ)
         os.close(fds[0])
         if gpu is not None:
             self._use(gpu)
@@ -205,6 +218,7 @@ class Session:
     def _call(self, kind, request, reply, rights, pass_fds):
         if self._socket is None:
             raise OSError("the session is closed")
+        self._check()
         self._tag += 1
         tag = self._tag
         self._awaited.add(tag)
@@ -265,10 +279,20 @@ class Session:
         return data, list(fds)
 
     @property
+    def _lost(self):
+        """Whether the program has closed the session's descriptors, all that are open for one. Their numbers may be others' then."""
+        s = self._socket
+        return s is not None and _identity(s.fileno()) != self._identity
+
+    def _check(self):
+        if self._lost:
+            raise ConnectionError(errno.ECONNRESET, LOST_TEXT)
+
+    @property
     def gone(self):
         """bool: whether the session or its daemon has ended."""
         s = self._socket
-        if s is None:
+        if s is None or self._lost:
             return True
         p = select.poll()
         try:
@@ -372,12 +396,14 @@ class Session:
         Raises
         ------
         OSError
-            The session is closed.
+            The session is closed. ECONNRESET: the program has closed its descriptors.
         """
+        self._check()
         p = select.poll()
         p.register(self.fileno(), 0)  # the end of the daemon makes all of them stale
         p.register(self._event, select.POLLIN)
         ready = p.poll(None if timeout is None else max(0, timeout * 1000))
+        self._check()
         w.drain(self._event)
         return bool(ready)
 

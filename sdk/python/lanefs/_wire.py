@@ -1,7 +1,10 @@
 """The share protocol, version 1 (docs/SPEC.md). All numbers are little-endian."""
 
+import ctypes
+import mmap
 import os
 import struct
+import weakref
 
 MAGIC = b"LANEFSVR"
 VERSION = 1
@@ -56,3 +59,21 @@ def drain(fd):
     except BlockingIOError:
         pass
     return got
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype, _libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def mapped(fd, size, prot, offset=0):
+    """Shared memory as a memoryview of bytes, with whose last part it is unmapped. Python's own mmap keeps a descriptor, before 3.13 always, and closes its number at the end, which may be
+    another file's then."""
+    at = _libc.mmap(None, size, prot, mmap.MAP_SHARED, fd, offset)
+    if at == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    memory = (ctypes.c_char * size).from_address(at)
+    weakref.finalize(memory, _libc.munmap, at, size).atexit = False  # views may be used until then
+    view = memoryview(memory).cast("B")
+    return view if prot & mmap.PROT_WRITE else view.toreadonly()

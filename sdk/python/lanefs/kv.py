@@ -167,6 +167,7 @@ class Slab:
             raise ValueError(f"the slab {self.path!r} is closed")
         if self._pid != os.getpid():
             raise OSError("the slab is that of the process that forked this one: open it again when that has closed it")
+        self._f._opened()  # or the descriptor's number may be another file's
         if write and not self._write:
             raise PermissionError(errno.EACCES, "the slab is open to read only", self.path)
         return self._f
