@@ -259,7 +259,7 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
  * a stream, pinned or not, is written to when the call returns. Pieces must not overlap in memory.
  *
  * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, or memory that no GPU knows is given with a
- * stream; EFAULT, a piece ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
+ * stream; EFAULT, a piece is at NULL, ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
  * ended; EINTR, EDEADLK: lanefs_on_wait; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
  */
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);

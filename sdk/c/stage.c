@@ -297,6 +297,8 @@ int lanefs_batch_check(struct batch *b)
 		if (q->length > INT64_MAX || q->file_offset > INT64_MAX - q->length || (uintptr_t)b->base + q->memory_offset < (uintptr_t)b->base ||
 		    (uintptr_t)b->base + q->memory_offset + q->length < (uintptr_t)b->base + q->memory_offset)
 			return lanefs_fail(EINVAL, "a piece is beyond the end of any file or memory");
+		if ((uintptr_t)b->base + q->memory_offset < PAGE)
+			return lanefs_fail(EFAULT, "a piece is at NULL");
 	}
 	return 0;
 }
