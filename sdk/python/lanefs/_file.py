@@ -631,7 +631,7 @@ _FAR = 1 << 61  # beyond the end of any file
 
 
 def _check(offset, length):
-    if not 0 <= offset < _FAR or not 0 < length < _FAR:
+    if not all(hasattr(n, "__index__") for n in (offset, length)) or not 0 <= offset < _FAR or not 0 < length < _FAR:
         raise ValueError(f"a range of {length} bytes at {offset}")
 
 

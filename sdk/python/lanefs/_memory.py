@@ -143,13 +143,13 @@ class Buffer:
     Raises
     ------
     ValueError
-        A size that is not positive.
+        A size that is not positive, or more than any memory.
     OSError
         ENOMEM, or a driver's error: there is no memory, or the mount's limits allow no more; EMFILE: nor more handles. ECONNRESET: the daemon has ended.
     """
 
     def __init__(self, file, size):
-        if size <= 0:
+        if not 0 < size < 1 << 61:
             raise ValueError(f"a buffer of {size} bytes")
         session = self._session = file.session
         if session is None:  # the file is not on LaneFS

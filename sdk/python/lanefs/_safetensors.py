@@ -223,7 +223,7 @@ _STAGE = 1 << 30  # bytes of device memory through which a checkpoint is written
 
 def save(tensors, path, metadata=None, fallback=False):
     """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file through device memory and
-    commit. The file appears at path when it is complete and durable, and replaces an existing one.
+    commit. The file appears at path when it is complete and durable, and replaces an existing one: of a symbolic link what it leads to.
 
     Parameters
     ----------
@@ -237,11 +237,14 @@ def save(tensors, path, metadata=None, fallback=False):
     Raises
     ------
     ValueError
-        What is no tensor, or of a type that safetensors has no name for.
+        What is no tensor, or of a type that safetensors has no name for; a name that is no text, or the format's own.
     NotLaneFS, OSError
         As open and File.commit. What was at path is still there.
     """
     header, parts, at = {}, [], 0
+    for name in tensors:
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ValueError(f"{name!r} is no name of a tensor")
     if metadata:
         header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
     for name, t in tensors.items():
@@ -255,7 +258,7 @@ def save(tensors, path, metadata=None, fallback=False):
     head = struct.pack("<Q", len(text)) + text
     parts.insert(0, memoryview(head))
     total = len(head) + at
-    path = os.fspath(path)
+    path = os.path.realpath(os.fsdecode(path))
     with _temporary.made(path) as (name, _):
         with _file.File(name, "w", fallback, path) as f:
             _write(f, parts, total)

@@ -310,6 +310,11 @@ def held(memory, stream):
     return memoryview(memory), stream  # a bytearray cannot change its size then
 
 
+def lazy(tensor):
+    """Whether PyTorch conjugates or negates the tensor's bytes when it reads them: they are not its values."""
+    return any(getattr(tensor, name, bool)() for name in ("is_conj", "is_neg"))
+
+
 def target(memory, stream, write):
     """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer. write: whether the
     memory is to be written to."""
@@ -320,6 +325,8 @@ def target(memory, stream, write):
         address, size = memory.data_ptr(), storage().nbytes() - memory.storage_offset() * memory.element_size()
         if not address and memory.numel():
             raise ValueError("the tensor has no memory")
+        if lazy(memory):
+            raise ValueError("the tensor is conjugated or negated when it is read: call .resolve_conj().resolve_neg() first")
         if stream is None:
             return address, size, _current(memory) if memory.is_cuda else 0
         return address, size, _stream(stream)

@@ -96,7 +96,7 @@ class Slab:
         for name, n in (("slot_size", slot_size), ("slots", slots)):
             if n is not None and not 0 < n < 1 << 48:
                 raise ValueError(f"{name} of {n}")
-        path = os.fspath(path)
+        path = os.fsdecode(path)
         if mode == "r+" and slot_size is not None and slots is not None and not os.path.exists(path):
             if not fallback:
                 _file.need_mount(path)  # before a large file is made in the wrong place

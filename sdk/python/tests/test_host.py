@@ -484,6 +484,19 @@ class Safetensors(unittest.TestCase):
     tensors = {"w": ("F32", [2, 3], struct.pack("<6f", *range(6))), "b": ("BF16", [4], bytes(range(8))), "s": ("I64", [], struct.pack("<q", -5)),
                "empty": ("F16", [0, 7], b"")}
 
+    def test_save_links(self):
+        import array
+        p, one = path("save.safetensors"), lanefs.load_safetensors(write("one.safetensors", safetensors(self.tensors)), framework="none")
+        for bad in {"__metadata__": one["w"]}, {5: one["w"]}, {"a": array.array("f", [1])}:
+            self.assertRaises(ValueError, lanefs.save, bad, p)
+        self.assertFalse(os.path.exists(p))
+        os.symlink("save.safetensors", path("link.safetensors"))
+        for to in path("link.safetensors"), os.fsencode(path("link.safetensors")):  # the link stays
+            lanefs.save({to[-4:] if isinstance(to, str) else "b": one["w"]}, to)
+            self.assertTrue(os.path.islink(to))
+            self.assertEqual(list(lanefs.load_safetensors(p, framework="none")), ["sors" if isinstance(to, str) else "b"])
+        self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
+
     def test_load(self):
         p = write("load.safetensors", safetensors(self.tensors, {"who": "test"}))
         t = lanefs.load_safetensors(p, framework="none")
@@ -706,6 +719,14 @@ class Any(unittest.TestCase):
         for args in ((b, 0, 101), (b, 0, 0, 101), (b, -1), (b, 0, -1, 5), (b"constant",), (12345,)):
             self.assertRaises(ValueError, self.file.read_into, *args)
         self.assertRaises(TypeError, self.file.read_into, "text")
+        for call in self.file.read_into, self.file.write_from:
+            with self.assertRaises(OSError) as e:
+                call(0, length=10)
+            self.assertEqual((e.exception.errno, call(0, length=0)), (errno.EFAULT, 0))
+        for bad in (1.5, 1 << 70, -1):
+            self.assertRaises(ValueError, self.file.alloc, bad)
+        for bad in (1 << 70, 0):
+            self.assertRaises(ValueError, lanefs.Buffer, self.file, bad)
         self.assertRaises(ValueError, self.file.read_batch, b, [1, 2], [0], [5])
         self.assertRaises(ValueError, self.file.read_batch, b, [0], ["x"], [5])
         self.assertRaisesRegex(OSError, "stream", self.file.read_into, b, stream=5)

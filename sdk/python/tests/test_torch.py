@@ -62,9 +62,14 @@ class Files(Case):
         self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
 
     def test_refused(self):
-        t = torch.zeros(4, 4)
+        t, negative = torch.zeros(4, 4), torch._neg_view(torch.ones(2))
+        with lanefs.open(path("lazy"), "w") as f:  # the bytes are not the values
+            for lazy in negative, torch.tensor([1 + 2j]).conj():
+                self.assertRaises(ValueError, f.read_into, lazy)
+                self.assertRaises(ValueError, f.write_from, lazy)
         for bad, why in (([t], ValueError), ({"a": [1]}, ValueError), ({"a": t.t()[1:]}, ValueError), ({"a": t.to_sparse()}, ValueError),
-                         ({"a": t, "b": t}, RuntimeError), ({"a": t, "b": t[1]}, RuntimeError), ({"a": torch.zeros(2, dtype=torch.complex64)}, ValueError)):
+                         ({"a": t, "b": t}, RuntimeError), ({"a": t, "b": t[1]}, RuntimeError), ({"a": torch.zeros(2, dtype=torch.complex64)}, ValueError),
+                         ({"__metadata__": t}, ValueError), ({5: t}, ValueError), ({"a": negative}, ValueError)):
             self.assertRaises(why, lt.save_file, bad, path("refused.safetensors"))
         self.assertRaises(TypeError, lt.save_file, {"a": t}, path("refused.safetensors"), {"step": 3})
         self.assertFalse(os.path.exists(path("refused.safetensors")))

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from .. import _file, _safetensors
+from .. import _file, _safetensors, _stage
 from . import _pieces, _slots
 
 _TRIES = 10
@@ -87,7 +87,7 @@ def empty(entries, device, path):
 
 
 def save_file(tensors, filename, metadata=None, *, fallback=False):
-    """Writes tensors to a safetensors file. It appears, complete and durable, when this returns, in the place of an older one.
+    """Writes tensors to a safetensors file. It appears, complete and durable, when this returns, in the place of an older one; of a symbolic link what it leads to.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
     lanefs.NotLaneFS
         The directory is not on a LaneFS mount, and fallback is false.
     ValueError
-        Not a dict of tensors; a tensor that is sparse or has gaps; a type that safetensors has no name for.
+        Not a dict of tensors by name; a tensor that is sparse, has gaps, or is conjugated or negated when it is read; a type that safetensors has no name for.
     RuntimeError
         Tensors share memory.
     TypeError
@@ -117,12 +117,16 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
         raise TypeError("metadata is a dict of text to text")
     seen = {}
     for name, t in tensors.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a tensor")
         if not isinstance(t, torch.Tensor):
             raise ValueError(f"{name!r} is no tensor, but {type(t).__name__}")
         if t.layout != torch.strided:
             raise ValueError(f"{name!r} is sparse: make it dense first")
         if not t.is_contiguous():
             raise ValueError(f"{name!r} is not contiguous: call .contiguous() first")
+        if _stage.lazy(t):
+            raise ValueError(f"{name!r} is conjugated or negated when it is read: call .resolve_conj().resolve_neg() first")
         if t.numel():
             at = t.device, t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()
             seen[name] = at
