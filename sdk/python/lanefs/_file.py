@@ -615,6 +615,7 @@ class File:
         if self.session is None or not self.session._lost:  # else the number may be another file's
             os.close(self.fd)
         self.fd = self._ring = self._handle = None
+        _stage.interrupted()  # while the handle was released
 
     def __enter__(self):
         return self

@@ -270,9 +270,9 @@ class Session:
             self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
         return True
 
-    def _receive(self):
+    def _receive(self, flags=0):
         fds = array.array("i")
-        data, ancillary, _, _ = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, _, _ = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(value[: len(value) - len(value) % fds.itemsize])
@@ -435,12 +435,41 @@ class Session:
         # The holder of the mutex checks again after it has unlocked it, so no handle is left.
         while self._dropped and self._pid == os.getpid() and not self._mutex._is_owned() and self._mutex.acquire(blocking=False):
             try:
-                while self._dropped:
-                    self._call(w.RELEASE, w.RELEASE_REQUEST.pack(self._dropped.popleft(), 0), None, 0, ())
+                if not self._post():
+                    return
             except (OSError, ValueError, IndexError):
                 pass
             finally:
                 self._mutex.release()
+
+    def _post(self):
+        """Has the daemon release what was dropped. It waits for nothing: a daemon may be stopped, and the garbage collector is interrupted by no signal. The replies come late; those that
+        are there are taken. False: there is no room for more requests now."""
+        if self._socket is None or self._lost:
+            self._dropped.clear()
+            return True
+        while self._dropped:
+            handle = self._dropped.popleft()
+            self._tag += 1
+            request = w.RELEASE_REQUEST.pack(handle, 0)
+            self._awaited.add(self._tag)
+            try:
+                self._socket.sendmsg([w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request], [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._awaited.discard(self._tag)
+                self._dropped.appendleft(handle)
+                return False
+        try:
+            while True:
+                data, got = self._receive(socket.MSG_DONTWAIT)
+                if not data:
+                    break
+                if not self._late(data, got, 0):
+                    for fd in got:
+                        os.close(fd)
+        except BlockingIOError:
+            pass
+        return True
 
     def close(self):
         """Ends the session and all its objects, except memory that is still mapped. Repeated calls do nothing.

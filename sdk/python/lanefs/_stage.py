@@ -36,7 +36,7 @@ _signals = _interpreter()
 _restore = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyErr_Restore", ctypes.pythonapi))
 
 
-def _interrupted():
+def interrupted():
     """Raises what the handler of a signal has raised while the library waited, KeyboardInterrupt for one. For that the wait has ended."""
     if _signals.raised[0] and _signals.thread == threading.get_ident():
         raised = list(_signals.raised)
@@ -88,7 +88,7 @@ def _check(lib, result):
     if result is None or result < 0:
         code = ctypes.get_errno()
         if code == errno.EINTR:
-            _interrupted()
+            interrupted()
         raise OSError(code, (lib.lanefs_error() or b"").decode(errors="replace") or os.strerror(code))
     return result
 
@@ -150,8 +150,8 @@ class Stage:
                 if code == errno.EDEADLK:  # in the middle of a call, as garbage collection may be
                     self._dropped.append(handle)
                     return
-                if code == errno.EINTR:  # it is released all the same
-                    _interrupted()
+                if code == errno.EINTR:
+                    return  # it is released all the same. Who calls raises it, or the next wait: a finalizer would swallow it
 
     def batch(self, read, file, address, pieces, stream):
         n = len(pieces) // 3
@@ -183,7 +183,7 @@ class Stage:
         _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], len(pieces) // 3, stream or None, None, ctypes.byref(done)))
         if _signals.raised[0]:  # while it waited for room: a part of the batch is on the stream, and the caller will not know
             keep(done)
-            _interrupted()
+            interrupted()
 
     def batch_on(self, read, file, address, pieces, stream, memory):
         """Puts a batch on a stream. memory: what is to stay until the stream has come past it."""
@@ -203,7 +203,7 @@ class Stage:
             flight.end()  # nothing is on the stream
             raise
         flight.begun()
-        _interrupted()  # while it waited for room: a part of the batch is on the stream
+        interrupted()  # while it waited for room: a part of the batch is on the stream
         return batch
 
     def rungs(self):
