@@ -1,6 +1,7 @@
 #!/bin/bash
 # initramfs.sh OUT PROGRAM... packs the guest's root: busybox, e2fsprogs, the programs given, the libraries they load, and
-# in $MODULES, where set, kernel modules and the order to load them in. $SHIM is the folder of the stand-in for ROCm.
+# in $MODULES, where set, kernel modules and the order to load them in. $SHIM is the folder of the stand-in for ROCm, $SDK that
+# of the C library.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -44,6 +45,23 @@ cp -P "$SHIM"/lib*.so* "$root/lib/rocm-shim/"
 for lib in "$SHIM"/lib*.so*; do
 	loads "$lib"
 done
+# Debian's Python, what of its library programs of the SDK use, and the SDK: for a test that says so where they are not there.
+python=$(readlink -f /usr/bin/python3 || true)
+case $python in
+/usr/bin/python3.*)
+	add "$python"
+	ln -s "$(basename "$python")" "$root/bin/python3"
+	(cd / && find "usr/lib/$(basename "$python")" \( -name test -o -name lib2to3 -o -name ensurepip -o -name idlelib -o -name tkinter -o -name pydoc_data -o -name 'config-*' -o \
+		-name dist-packages -o -name sitecustomize.py -o -name '_ssl.*' -o -name '_hashlib.*' -o -name '_sqlite3.*' -o -name '_curses*' -o -name '_dbm.*' -o -name 'readline.*' \) -prune \
+		-o -type f -print | cpio -pdm --quiet "$root")
+	for lib in "$root/usr/lib/$(basename "$python")"/lib-dynload/*.so; do
+		loads "$lib"
+	done
+	mkdir -p "$root/lib/sdk-python"
+	cp -r "$here/../../sdk/python/lanefs" "$here/../../sdk/python/tests" "$root/lib/sdk-python/"
+	cp -L "$SDK/liblanefs.so.1.0.0" "$root/lib/sdk-python/lanefs/liblanefs.so.1"
+	;;
+esac
 if [ -n "${MODULES:-}" ]; then
 	cp -r "$MODULES/." "$root/lib/modules/"
 fi

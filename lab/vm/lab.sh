@@ -55,6 +55,7 @@ fi
 "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
 export SHIM=$tmp/rocm-shim
 make -s -C sdk/c BUILD="$tmp/sdk-c"
+export SDK=$tmp/sdk-c
 gcc -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
 
 half() { # name, kernel, modules or nothing

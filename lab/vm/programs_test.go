@@ -63,3 +63,32 @@ func TestGPUPrograms(t *testing.T) {
 		})
 	}
 }
+
+// TestGPUPython: likewise a program in Python, the SDK's tests of an AMD GPU: map, commit, rings, batches by copies and by the kernel.
+func TestGPUPython(t *testing.T) {
+	if _, err := os.Stat("/lib/sdk-python"); err != nil {
+		t.Skip("needs Debian's python3 on the machine that made this guest's root: apt-get install python3")
+	}
+	for k, vfio := range []string{"auto", "type1"} {
+		t.Run(vfio, func(t *testing.T) {
+			skipOthers(t, k)
+			standIn(t, "LANEFS_SHIM_HOST", driversMemory(t))
+			if _, err := os.Stat("/dev/vfio/vfio"); vfio == "type1" && err != nil {
+				t.Skip("this kernel has no type1")
+			}
+			mkfs(t, disk(t, nvme0))
+			t.Run("lanefs", func(t *testing.T) {
+				bound(t, nvme0)
+				args := []string{"--gpu", "hip", "-o", "lanes=2,vram=48M"}
+				if vfio == "type1" {
+					args = append(args, "-o", "vfio=type1")
+				}
+				dir := mount(t, nvme0, args...)
+				t.Log(must(t, "env", "-u", "LANEFS_SHIM_HOST", "PYTHONHOME=/usr", "PYTHONPATH=/lib/sdk-python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_TEST_DIR="+dir, "LANEFS_TEST_KIND=3",
+					"python3", "/lib/sdk-python/tests/test_hip.py"))
+				lanefs(t, "umount", dir)
+			})
+			fsck(t, disk(t, nvme0))
+		})
+	}
+}

@@ -275,6 +275,9 @@ func TestInterrupt(t *testing.T) {
 		case <-time.After(time.Minute):
 			require.Fail(t, "no request came to the device", name)
 		}
+		if name == "dropped" {
+			require.Equal(t, "waits", says())
+		}
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		if name == "again" {
 			require.Equal(t, "handled", says())

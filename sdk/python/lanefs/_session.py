@@ -435,41 +435,44 @@ class Session:
         # The holder of the mutex checks again after it has unlocked it, so no handle is left.
         while self._dropped and self._pid == os.getpid() and not self._mutex._is_owned() and self._mutex.acquire(blocking=False):
             try:
-                if not self._post():
-                    return
+                if self._socket is None or self._lost:
+                    self._dropped.clear()
+                while self._dropped:
+                    handle = self._dropped.popleft()
+                    if not self._post(handle):
+                        self._dropped.appendleft(handle)
+                        return
+                self._take_late()
             except (OSError, ValueError, IndexError):
                 pass
             finally:
                 self._mutex.release()
 
-    def _post(self):
-        """Has the daemon release what was dropped. It waits for nothing: a daemon may be stopped, and the garbage collector is interrupted by no signal. The replies come late; those that
-        are there are taken. False: there is no room for more requests now."""
-        if self._socket is None or self._lost:
-            self._dropped.clear()
-            return True
-        while self._dropped:
-            handle = self._dropped.popleft()
-            self._tag += 1
-            request = w.RELEASE_REQUEST.pack(handle, 0)
-            self._awaited.add(self._tag)
-            try:
-                self._socket.sendmsg([w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request], [], socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self._awaited.discard(self._tag)
-                self._dropped.appendleft(handle)
-                return False
+    def _post(self, handle):
+        """Has the daemon release what was dropped. It waits for nothing, for a daemon may be stopped, and what the handler of a signal raises is lost where the garbage collector runs. False:
+        there is no room for another request now."""
+        self._tag += 1
+        request = w.RELEASE_REQUEST.pack(handle, 0)
+        self._awaited.add(self._tag)
         try:
-            while True:
-                data, got = self._receive(socket.MSG_DONTWAIT)
-                if not data:
-                    break
-                if not self._late(data, got, 0):
-                    for fd in got:
-                        os.close(fd)
+            self._socket.sendmsg([w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request], [], socket.MSG_DONTWAIT)
         except BlockingIOError:
-            pass
+            self._awaited.discard(self._tag)
+            return False
         return True
+
+    def _take_late(self):
+        """Takes the replies that are there to requests for which nobody waits."""
+        while self._awaited and self._socket is not None:
+            try:
+                data, got = self._receive(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            if not self._late(data, got, 0):
+                for fd in got:
+                    os.close(fd)
 
     def close(self):
         """Ends the session and all its objects, except memory that is still mapped. Repeated calls do nothing.

@@ -70,6 +70,7 @@ def dropped():
     b = lanefs.Buffer(f, N)
     f.ring.read(f, b)
     del b  # the daemon lets go of it when the request has ended
+    print("waits", flush=True)
     f.session.wait()
 
 

@@ -19,7 +19,6 @@ import warnings
 
 import lanefs
 from lanefs._driver import Driver
-from lanefs import _wire as wire
 
 DIR = os.environ["LANEFS_TEST_DIR"]
 OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
@@ -255,13 +254,12 @@ class Map(unittest.TestCase):
     def test_interrupted(self):  # while it waits for the daemon: the next request gets its own reply, and what the first one would have had is given back
         with lanefs.open(write("interrupted", b"data" * 1000), "r+") as f:
             session, before, released = f.session, len(os.listdir("/proc/self/fd")), []
-            real = session._call
+            real = session._post
 
-            def call(kind, request, *args):
-                if kind == wire.RELEASE:
-                    released.append(wire.RELEASE_REQUEST.unpack(request)[0])
-                return real(kind, request, *args)
-            with unittest.mock.patch.object(session, "_call", call):
+            def post(handle):
+                released.append(handle)
+                return real(handle)
+            with unittest.mock.patch.object(session, "_post", post):
                 for ask in (f.map, f.map, lambda: f.alloc(100), lambda: f.handle, lambda: lanefs.Ring(f), session.moved, lambda: f.map(1 << 40)):
                     with unittest.mock.patch.object(session, "_receive", side_effect=KeyboardInterrupt):
                         self.assertRaises(KeyboardInterrupt, ask)
