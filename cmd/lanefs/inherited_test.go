@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // after is lanefs with arguments, started by a shell that has run a command before.
@@ -75,7 +77,7 @@ func TestUmask(t *testing.T) {
 		t.Skip("needs root: a /run of its own")
 	}
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
-	c := exec.Command("unshare", "--mount", "sh", "-c", `set -e
+	c := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 (umask 0777; "$0" mount "$1" "$2")
 stat -c '%a %n' /run/lanefs /run/lanefs-share

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // TestMountTwice: the second mount of a device is one more of the same file system. Each goes by itself, in any order; the
@@ -150,7 +151,7 @@ func TestMountElsewhere(t *testing.T) {
 		t.Skip("needs root: mount namespaces")
 	}
 	img, other, mnt := p.image("image", 32), p.image("other", 32), p.mkdir("mnt")
-	c := exec.Command("unshare", "--mount", p.bin, "mount", img, mnt)
+	c := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`exec "$0" mount "$1" "$2"`, p.bin, img, mnt)
 	c.Env, c.Dir = p.env, p.dir
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -20,16 +20,12 @@ func Unmount(dir string) error {
 	if err := unix.Stat(dir, &st); err != nil {
 		return fmt.Errorf("unmount %q: %w", dir, err)
 	}
-	loop := fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", unix.Major(st.Dev), unix.Minor(st.Dev))
-	name, err := os.ReadFile(loop)
-	isLoop := err == nil
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	loop := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	now := imageOf(loop)
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Unmount(dir, 0)
-		if err == nil && isLoop {
-			return detached(loop, string(name), end)
-		}
 		if err == nil {
-			return nil
+			return detached(loop, now, end)
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return errors.Join(fmt.Errorf("unmount %q: %w", dir, err), unix.Unmount(dir, unix.MNT_DETACH))
@@ -37,14 +33,25 @@ func Unmount(dir string) error {
 	}
 }
 
-// detached returns when a loop device has another image than the one with that name, or none.
-func detached(loop, name string, end time.Time) error {
-	for ; ; time.Sleep(5 * time.Millisecond) {
-		if now, err := os.ReadFile(loop); err != nil || string(now) != name {
-			return nil
-		}
+// attachment is an image on a loop device, zero where there is none. Every memfd has the name that it was made with, so the name alone does not
+// say that it is the same image: the kernel (5.15 and later) gives a device another number whenever an image is attached.
+type attachment struct{ name, number string }
+
+func imageOf(loop string) attachment {
+	name, err := os.ReadFile(loop + "/loop/backing_file")
+	if err != nil {
+		return attachment{}
+	}
+	number, _ := os.ReadFile(loop + "/diskseq")
+	return attachment{strings.TrimSpace(string(name)), strings.TrimSpace(string(number))}
+}
+
+// detached returns when the loop device in the folder loop of sysfs does not have that image any more.
+func detached(loop string, image attachment, end time.Time) error {
+	for ; image.name != "" && imageOf(loop) == image; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("another mount namespace still has the volume on %q", strings.TrimSpace(name))
+			return fmt.Errorf("another mount namespace still has the volume on %q", image.name)
 		}
 	}
+	return nil
 }
