@@ -224,7 +224,7 @@ func TestRunStreamKilled(t *testing.T) {
 	begun := time.Now()
 	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
 	require.Equal(t, "gone\n", next(), "%s", &errs)
-	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Less(t, time.Since(begun), time.Minute)
 	require.Equal(t, "ok\n", next(), "%s", &errs)
 	require.NoError(t, cmd.Wait(), "%s", &errs)
 	require.Regexp(t, `LaneFS, stage: [1-9]`, errs.String())

