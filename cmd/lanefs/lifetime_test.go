@@ -227,8 +227,7 @@ func TestMountOfStopped(t *testing.T) {
 	p.ok("mount", img, mnt)
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
-	require.NoError(t, unix.Kill(r.PID, unix.SIGSTOP))
-	defer unix.Kill(r.PID, unix.SIGCONT)
+	p.stop(r.PID)
 	for _, at := range []string{other, mnt} {
 		require.Contains(t, p.fails("mount", "--timeout", "100ms", img, at), fmt.Sprintf("waited 100ms for the daemon of %q, which does not answer", mnt))
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/metrics"
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
 // serveMetrics begins to answer Prometheus, if the mount is asked to. closeStack ends that.
@@ -51,10 +53,9 @@ func (d *daemon) page() (*metrics.Page, error) {
 		p.Counter(c.name, c.help, float64(c.read), "direction", "read")
 		p.Counter(c.name, c.help, float64(c.written), "direction", "written")
 	}
-	if s := r.FUSE.SchedIdle; s != nil {
-		p.Counter("sched_idle_total", "How often a thread that serves requests got the policy SCHED_IDLE.", float64(s.Times))
-		p.Counter("sched_idle_pauses_total", "How often one lost it because other programs kept it from running.", float64(s.Pauses))
-	}
+	idle := cmp.Or(r.FUSE.SchedIdle, &schedidle.Stats{})
+	p.Counter("sched_idle_total", "How often a thread that serves requests got the policy SCHED_IDLE.", float64(idle.Times))
+	p.Counter("sched_idle_pauses_total", "How often one lost it because other programs kept it from running.", float64(idle.Pauses))
 	p.Counter("journal_written_bytes_total", "Bytes written to the journal.", float64(v.JournalWritten))
 	p.Counter("commits_total", "Commits of the journal.", float64(v.Commits))
 	if r.Full != nil {

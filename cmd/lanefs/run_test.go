@@ -219,7 +219,7 @@ func TestRunStreamKilled(t *testing.T) {
 		return line
 	}
 	require.Equal(t, "reading\n", next(), "%s", &errs)
-	require.NoError(t, syscall.Kill(r.PID, syscall.SIGSTOP)) // then a read is under way, and stays so
+	p.stop(r.PID) // then a read is under way, and stays so
 	time.Sleep(300 * time.Millisecond)
 	begun := time.Now()
 	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))

@@ -36,7 +36,7 @@ func (u *Unavailable) Error() string {
 func (u *Unavailable) Unwrap() error { return u.Err }
 
 const (
-	modules   = "/sys/module"
+	sysfs     = "/sys"
 	parameter = "/sys/module/fuse/parameters/enable_uring"
 	disabled  = "/proc/sys/kernel/io_uring_disabled"
 )
@@ -59,7 +59,7 @@ var (
 func Check(root string) error {
 	switch b, err := os.ReadFile(filepath.Join(root, parameter)); {
 	case errors.Is(err, os.ErrNotExist):
-		if _, err := os.Stat(filepath.Join(root, modules)); err != nil {
+		if list, _ := os.ReadDir(filepath.Join(root, sysfs)); len(list) == 0 {
 			return ErrNoSys
 		}
 		return ErrKernel

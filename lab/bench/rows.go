@@ -104,6 +104,8 @@ func (b *bench) rows() []row {
 		s("cp -a of Go's source tree, syncfs", 6, b.copyTree),
 		s("hog: cp -a of a part of it, syncfs", 6, besideHog(b.copyPart)),
 		{name: "idle mount", unit: "% of a CPU", seconds: 5, lessIsBetter: true, ofDaemon: true, measure: idle},
+		{name: "onset: the longest random read 4 KiB, O_DIRECT, once another program computes", unit: "ms", seconds: 2, lessIsBetter: true, filled: true, optional: true,
+			measure: onset},
 		{name: "walk 100,000 files after a mount", unit: "s", seconds: 60, lessIsBetter: true, content: true, optional: true, measure: walk},
 		{name: "walk: memory of the daemon", unit: "bytes a file", lessIsBetter: true, content: true, ofDaemon: true, optional: true, measure: walked},
 	}
