@@ -10,12 +10,12 @@
 // whoever wants a lock that it holds, Go's garbage collector, which stops all threads. So
 //
 //   - only threads with many requests have the policy (manyIn): for others there is little to win;
-//   - a guard looks every [Lap] what each of them has done, and gives those that did little their old policy back. It runs as no Go code can
-//     that waits for the garbage collector: see run;
+//   - a guard looks every [Lap] what each of them has done, and gives those that did little while a request waited their old policy back. It runs as
+//     no Go code can that waits for the garbage collector: see run;
 //   - a thread that others have kept from running, as the kernel counts it (schedstat), goes without for a while, and so does its CPU: at first for
 //     [firstPause], and when it happens again soon after for twice as long, [longestPause] at most.
 //
-// So who starts to compute beside a mount delays its requests once by two laps.
+// So who starts to compute beside a mount delays its requests by two or three laps, a few times.
 //
 // Sources: sched(7), sched_setscheduler(2), getrlimit(2) (RLIMIT_NICE), user_check_sched_setscheduler in kernel/sched/syscalls.c (who may leave SCHED_IDLE), Documentation/scheduler/sched-stats.rst
 // (/proc/PID/schedstat). Linux 6.14 to 6.18.

@@ -14,13 +14,13 @@ import (
 
 const (
 	// Lap is how often the guard looks, and shortLap when it looks again at a thread that seems not to run.
-	Lap      = 4 * time.Millisecond
+	Lap      = 2 * time.Millisecond
 	shortLap = time.Millisecond
 
 	many   = 32                    // requests, of a thread that gets the policy,
 	manyIn = 32 * time.Millisecond // if it took no longer for them
 	few    = 2                     // requests of a lap: with fewer in each of quiet laps it loses the policy
-	quiet  = 25
+	quiet  = 50
 
 	delayed      = 6 * time.Millisecond // for which others keep a thread from running while it answers many requests: too long,
 	delayedOnce  = 3 * time.Millisecond // and while it answers few
