@@ -36,7 +36,7 @@ func TestIOUringMounts(t *testing.T) {
 	}
 	for i := range mounts {
 		dir := t.TempDir()
-		s, err := Mount(dir, v.vol, Options{IOUring: IOUringOn})
+		s, err := Mount(dir, v.vol, Options{IOUring: IOUringOn, SchedIdle: true})
 		require.NoError(t, err)
 		name, _ := s.Transport()
 		require.Contains(t, name, "io_uring")
@@ -48,7 +48,11 @@ func TestIOUringMounts(t *testing.T) {
 	}
 	after := count()
 	for i, what := range []string{"descriptors", "threads", "memory maps"} {
-		require.LessOrEqual(t, after[i], before[i]+8, what)
+		more := 8
+		if i == 2 {
+			more = mounts / 5 // the kernel splits and joins those of Go's heap
+		}
+		require.LessOrEqual(t, after[i], before[i]+more, what)
 	}
 	v.close()
 }
