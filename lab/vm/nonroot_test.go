@@ -131,8 +131,8 @@ func TestPrivilegesOnADrive(t *testing.T) {
 			if err != nil {
 				continue // it has ended
 			}
-			// CAP_SYS_ADMIN and CAP_IPC_LOCK (capabilities(7)).
-			for _, want := range []string{"CapPrm:\t0000000000204000\n", "CapEff:\t0000000000204000\n", "CapInh:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
+			// CAP_SYS_ADMIN, CAP_SYS_NICE and CAP_IPC_LOCK (capabilities(7)).
+			for _, want := range []string{"CapPrm:\t0000000000a04000\n", "CapEff:\t0000000000a04000\n", "CapInh:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
 				require.Contains(t, string(b), want, status)
 			}
 		}
