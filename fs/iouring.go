@@ -67,18 +67,17 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
 			go s.Abort()
 		}})
+	if err == nil {
+		if err = roomForFiles(); err != nil {
+			t.Close()
+		}
+	}
 	if err != nil {
 		s.rings.payloads.Close()
 		s.noRings(err)
 		return
 	}
 	s.rings.payloads.Enough()
-	if err := roomForFiles(); err != nil {
-		t.Close()
-		s.rings.payloads.Close()
-		s.noRings(err)
-		return
-	}
 	if afterRings != nil {
 		afterRings()
 	}

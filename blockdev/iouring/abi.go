@@ -5,13 +5,13 @@ import "structs"
 // Flags of io_uring_setup(2).
 const (
 	SetupCoopTaskrun  = 1 << 8  // the kernel's work for completions interrupts no thread in user space
+	SetupTaskrunFlag  = 1 << 9  // TaskrunWaits says that there is such work
 	SetupSingleIssuer = 1 << 12 // one thread submits
 
-	SetupTaskrunFlag = 1 << 9  // TaskrunWaits says that there is such work
-	setupCQSize      = 1 << 3  // cqEntries is given
-	setupSubmitAll   = 1 << 7  // a refused entry does not end a submission (Linux 5.18)
-	setupSQE128      = 1 << 10 // submission entries have 128 bytes
-	setupNoSQArray   = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
+	setupCQSize    = 1 << 3  // cqEntries is given
+	setupSubmitAll = 1 << 7  // a refused entry does not end a submission (Linux 5.18)
+	setupSQE128    = 1 << 10 // submission entries have 128 bytes
+	setupNoSQArray = 1 << 16 // the submission queue is the entries themselves (Linux 6.6)
 )
 
 const (
@@ -21,6 +21,8 @@ const (
 
 	enterGetEvents = 1 << 0
 	enterExtArg    = 1 << 3
+
+	sqTaskrun = 1 << 2 // a flag of the submission ring
 
 	offSQRing = 0
 	offSQEs   = 0x10000000

@@ -104,9 +104,6 @@ func New(opt Options) (*Ring, error) {
 	return r, nil
 }
 
-// sqTaskrun is IORING_SQ_TASKRUN.
-const sqTaskrun = 1 << 2
-
 // TaskrunWaits is a word, and the bit in it that is set while the kernel has something for the thread to do before a completion is there, with SetupTaskrunFlag. The
 // word goes with Close.
 func (r *Ring) TaskrunWaits() (word *uint32, mask uint32) { return r.sqFlags, sqTaskrun }

@@ -2,16 +2,13 @@
 package python
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -228,19 +225,11 @@ func TestExample(t *testing.T) {
 func TestEnd(t *testing.T) {
 	library(t)
 	m := sharetest.New(t, 64*mib, 32*mib)
-	cmd := command(t, m, filepath.Join("tests", "end.py"))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	require.True(t, lines.Scan())
-	require.Equal(t, "ready", lines.Text())
+	p := sharetest.Start(t, command(t, m, filepath.Join("tests", "end.py")))
+	require.Equal(t, "ready", p.Says())
 	m.Close()
-	require.True(t, lines.Scan())
-	require.Equal(t, "gone", lines.Text())
-	require.NoError(t, cmd.Wait())
+	require.Equal(t, "gone", p.Says())
+	require.NoError(t, p.Wait())
 }
 
 // TestInterrupt: Ctrl-C ends a wait for a device that does not answer, and the handler of another signal is run meanwhile.
@@ -249,45 +238,28 @@ func TestInterrupt(t *testing.T) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	m := sharetest.New(t, 64*mib, 32*mib)
-	cmd := command(t, m, filepath.Join("tests", "interrupt.py"))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	says := func() string {
-		require.True(t, lines.Scan(), "the program ended")
-		return lines.Text()
-	}
-	for name := says(); name != "ok"; name = says() {
+	p := sharetest.Start(t, command(t, m, filepath.Join("tests", "interrupt.py")))
+	for name := p.Says(); name != "ok"; name = p.Says() {
 		op := blockdev.OpRead
 		if name == "write" {
 			op = blockdev.OpWrite
 		}
-		var first atomic.Bool // others' requests are not held back
-		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == op && first.CompareAndSwap(false, true) })
-		fmt.Fprintln(in, "go")
-		select {
-		case <-held:
-		case <-time.After(time.Minute):
-			require.Fail(t, "no request came to the device", name)
-		}
+		await, release := m.HoldFirst(op)
+		p.GoOn()
+		await(name)
 		if name == "dropped" {
-			require.Equal(t, "waits", says())
+			require.Equal(t, "waits", p.Says())
 		}
-		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		require.NoError(t, p.Process.Signal(os.Interrupt))
 		if name == "again" {
-			require.Equal(t, "handled", says())
-			require.NoError(t, cmd.Process.Signal(os.Interrupt))
+			require.Equal(t, "handled", p.Says())
+			require.NoError(t, p.Process.Signal(os.Interrupt))
 		}
-		require.Equal(t, "interrupted", says(), name)
+		require.Equal(t, "interrupted", p.Says(), name)
 		release()
-		fmt.Fprintln(in, "go")
+		p.GoOn()
 	}
-	require.NoError(t, cmd.Wait())
+	require.NoError(t, p.Wait())
 }
 
 // TestClosed: a program that closes the descriptors of its sessions, and opens others under their numbers.

@@ -78,10 +78,18 @@ func (g *Group) look(s *slot) (again bool) {
 		s.state.Store(idle)
 		return waits
 	}
+	g.end(s)
+	return false
+}
+
+// end ends SCHED_IDLE of a slot that the caller has made returning.
+//
+//go:nosplit
+//go:norace
+func (g *Group) end(s *slot) {
 	g.giveBack(s)
 	s.state.Store(normal)
 	g.active.Add(^uint32(0))
-	return false
 }
 
 //go:nosplit

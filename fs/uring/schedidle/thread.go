@@ -73,9 +73,7 @@ func (t *Thread) Leave() {
 	t.asked = false
 	for t.s.state.Load() != normal {
 		if t.s.state.CompareAndSwap(idle, returning) {
-			t.g.giveBack(t.s)
-			t.s.state.Store(normal)
-			t.g.active.Add(^uint32(0))
+			t.g.end(t.s)
 			return
 		}
 		runtime.Gosched() // the guard has it

@@ -1,14 +1,9 @@
 package ctest
 
 import (
-	"bufio"
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,16 +11,16 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 )
 
-// TestWait: a program ends waits for a device that does not answer. What the daemon gives too late is given back.
-func TestWait(t *testing.T) {
+// onFile makes a program of the package's, and a file on a mount for it.
+func onFile(t *testing.T, name, standard string) (m *sharetest.Mount, program, file string) {
 	for _, tool := range []string{"cc", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s: make deps installs it", tool)
 		}
 	}
-	test := filepath.Join(t.TempDir(), "testwait")
-	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testwait.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
-	m := sharetest.New(t, 64*mib, 32*mib)
+	program = filepath.Join(t.TempDir(), name)
+	run(t, "cc", "-std="+standard, "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", program, filepath.Join("..", name+".c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
+	m = sharetest.New(t, 64*mib, 32*mib)
 	content := make([]byte, 2*mib)
 	for i := range content {
 		content[i] = byte(i % 251)
@@ -33,53 +28,29 @@ func TestWait(t *testing.T) {
 	f := m.Write("file", content)
 	require.NoError(t, f.Sync())
 	require.NoError(t, f.Close())
-	cmd := exec.Command(test, f.Name())
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	says := func() string {
-		require.True(t, lines.Scan(), "the program ended")
-		return lines.Text()
-	}
-	name, before := says(), m.Share.Usage()
-	for ; name != "ok"; name = says() {
-		var first atomic.Bool
-		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead && first.CompareAndSwap(false, true) })
-		fmt.Fprintln(in)
-		select {
-		case <-held:
-		case <-time.After(time.Minute):
-			require.Fail(t, "no request came to the device", name)
-		}
-		require.Equal(t, "ended", says(), name)
+	return m, program, f.Name()
+}
+
+// TestWait: a program ends waits for a device that does not answer. What the daemon gives too late is given back.
+func TestWait(t *testing.T) {
+	m, test, file := onFile(t, "testwait", "c11")
+	p := sharetest.Start(t, exec.Command(test, file))
+	name, before := p.Says(), m.Share.Usage()
+	for ; name != "ok"; name = p.Says() {
+		await, release := m.HoldFirst(blockdev.OpRead)
+		p.GoOn()
+		await(name)
+		require.Equal(t, "ended", p.Says(), name)
 		release()
-		fmt.Fprintln(in)
+		p.GoOn()
 	}
 	require.Equal(t, before, m.Share.Usage(), "a mapping that was given too late is released, too")
-	fmt.Fprintln(in)
-	require.NoError(t, cmd.Wait())
+	p.GoOn()
+	require.NoError(t, p.Wait())
 }
 
 // TestClosed: a program that closes the library's own descriptors, and opens others under their numbers.
 func TestClosed(t *testing.T) {
-	for _, tool := range []string{"cc", "make"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s: make deps installs it", tool)
-		}
-	}
-	test := filepath.Join(t.TempDir(), "testclose")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testclose.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
-	m := sharetest.New(t, 64*mib, 32*mib)
-	content := make([]byte, 2*mib)
-	for i := range content {
-		content[i] = byte(i % 251)
-	}
-	f := m.Write("file", content)
-	require.NoError(t, f.Close())
-	require.Equal(t, "ok\n", run(t, test, f.Name()))
+	_, test, file := onFile(t, "testclose", "gnu11")
+	require.Equal(t, "ok\n", run(t, test, file))
 }
