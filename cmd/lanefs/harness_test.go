@@ -127,6 +127,9 @@ func (p *place) cleanUp() {
 	}
 	for _, dir := range p.dirs {
 		for _, f := range p.leftovers(dir) {
+			if said, err := os.ReadFile(f); err == nil && p.t.Failed() && strings.HasSuffix(f, logEnd) {
+				p.t.Logf("the daemon of %s said:\n%s", dir, said)
+			}
 			os.Remove(f)
 		}
 	}

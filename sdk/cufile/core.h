@@ -95,7 +95,14 @@ struct file {
 
 HIDDEN status file_register(void **handle, int type, int fd);
 HIDDEN void file_deregister(void *handle);
-HIDDEN int file_lost(const struct file *f); /* -1 with errno: the program has closed the library's own descriptor, whose number may be another file's */
+/*
+ * -1 with errno: the program has closed this descriptor of the library's, whose number may be another file's. A write asks before, a read when it has the
+ * bytes: of a GPU's memory while these are copied, since to ask takes a tenth of the time that a small read does.
+ */
+HIDDEN int file_lost(const struct file *f, int fd);
+HIDDEN int file_lost_any(const struct file *f);
+struct statx;
+HIDDEN int file_is(const struct file *f, const struct statx *x); /* whether what was asked is about f */
 
 /* ---- Buffers ---- */
 

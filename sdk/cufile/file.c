@@ -12,22 +12,26 @@
 
 enum { NOT_POSSIBLE = O_APPEND | O_NONBLOCK | O_PATH };
 
+int file_is(const struct file *f, const struct statx *x) { return x->stx_ino == f->st.st_ino && makedev(x->stx_dev_major, x->stx_dev_minor) == f->st.st_dev; }
+
 /* Whether a descriptor is of f's file. Of one on a mount the daemon is not asked. */
 static int is_of(const struct file *f, int fd)
 {
 	struct statx x;
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x))
 		return errno != EBADF; /* the file system has failed */
-	return x.stx_ino == f->st.st_ino && makedev(x.stx_dev_major, x.stx_dev_minor) == f->st.st_dev;
+	return file_is(f, &x);
 }
 
-int file_lost(const struct file *f)
+int file_lost(const struct file *f, int fd)
 {
-	if (f->next || (is_of(f, f->fd) && (f->buffered < 0 || is_of(f, f->buffered))))
+	if (is_of(f, fd))
 		return 0;
 	errno = f->mount ? ENOTCONN : EBADF;
 	return -1;
 }
+
+int file_lost_any(const struct file *f) { return file_lost(f, f->fd) || (f->buffered >= 0 && file_lost(f, f->buffered)); }
 
 static void end(struct object *o)
 {

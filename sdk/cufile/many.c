@@ -166,7 +166,7 @@ static void together(struct many *a)
 void move_many(struct many *a, size_t n)
 {
 	uint64_t start = now_us(), bytes[ROADS] = {0};
-	int gone = file_lost(a->m[0]->file) || mount_gone(a->m[0]->file->mount), read = a->m[0]->read;
+	int gone = file_lost_any(a->m[0]->file) || mount_gone(a->m[0]->file->mount), read = a->m[0]->read;
 	a->n = a->left = n;
 	if (!gone)
 		begin(a);

@@ -189,7 +189,7 @@ static int map(struct file *f, struct window *w)
 	lanefs *s = mount_session(f->mount);
 	uint64_t start = w->index * WINDOW;
 	void *at;
-	if (fstat(f->fd, &st) || (uint64_t)st.st_size <= start)
+	if (file_lost(f, f->fd) || fstat(f->fd, &st) || (uint64_t)st.st_size <= start)
 		return -1;
 	uint64_t n = (uint64_t)st.st_size - start < WINDOW ? (uint64_t)st.st_size - start : WINDOW;
 	if (!room(f, n) || lanefs_map(s, f->fd, start, n, 0, &w->b))

@@ -42,11 +42,11 @@ static int clip(struct move *m, off_t *end)
 {
 	struct statx x;
 	struct stat st;
-	if (*end < 0 && statx(m->file->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &x) == 0)
+	if (*end < 0 && statx(m->file->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE, &x) == 0 && file_is(m->file, &x))
 		*end = (off_t)x.stx_size;
 	if (*end >= 0 && (off_t)m->n <= *end && m->offset <= *end - (off_t)m->n)
 		return 0;
-	if (fstat(m->file->fd, &st))
+	if (file_lost(m->file, m->file->fd) || fstat(m->file->fd, &st))
 		return -1;
 	*end = st.st_size;
 	if (m->offset >= st.st_size)
@@ -111,7 +111,7 @@ ssize_t move_bytes(struct move *m)
 {
 	m->road = m->file->mount ? ROAD_STAGE : m->file->next ? ROAD_NEXT : ROAD_PLAIN;
 	uint64_t start = now_us();
-	ssize_t n = file_lost(m->file) ? -1 : check(m, 1);
+	ssize_t n = !m->read && !m->file->next && file_lost_any(m->file) ? -1 : check(m, 1);
 	if (n == 0)
 		n = by_road(m);
 	if (n == -CU_FILE_CUDA_DRIVER_ERROR && m->known && (n = check(m, 0)) == 0) /* the memory is not what it was */

@@ -126,30 +126,40 @@ static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 	return (ssize_t)done;
 }
 
-/* Of one that the page cache answers, which knows nothing of the daemon. */
-static int gone(const struct move *m) { return m->road == ROAD_CACHE && mount_gone(m->file->mount); }
+/* Why the bytes that were read are none of the file's, as an errno, or 0. The page cache knows nothing of the daemon. */
+static int void_read(const struct move *m)
+{
+	const struct file *f = m->file;
+	int saved = errno, code = 0;
+	if (m->road == ROAD_CACHE && mount_gone(f->mount))
+		code = ENOTCONN;
+	else if (m->road == ROAD_CACHE ? file_lost(f, f->buffered >= 0 ? f->buffered : f->fd) : file_lost_any(f))
+		code = errno;
+	errno = saved;
+	return code;
+}
 
-/* A read's bytes from the bounce. Whether the daemon has gone is asked while the GPU copies: to ask takes as long as pread does. */
+/* The result of a read, or of a write, of which it was asked before. */
+static ssize_t checked(const struct move *m, ssize_t n)
+{
+	int code = m->read ? void_read(m) : 0;
+	if (code)
+		errno = code;
+	return code ? -1 : n;
+}
+
+/* A read's bytes from the bounce. Whether they are the file's is asked while the GPU copies: to ask takes as long as pread does. */
 static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t n)
 {
 	struct copying c;
 	if (copy_begin(&c, b->gpu, b->stream, m->known ? TO_KNOWN : m->target.device ? TO_DEVICE : COPY_ANY, to, b->data, n))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
-	int lost = gone(m);
+	int code = void_read(m);
 	if (copy_end(&c))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
-	if (lost)
-		errno = ENOTCONN;
-	return lost ? -1 : (ssize_t)n;
-}
-
-static ssize_t to_cpu(const struct move *m)
-{
-	ssize_t n = whole(m, m->memory, m->n, m->offset);
-	if (n < 0 || !gone(m))
-		return n;
-	errno = ENOTCONN;
-	return -1;
+	if (code)
+		errno = code;
+	return code ? -1 : (ssize_t)n;
 }
 
 ssize_t plain_move(struct move *m)
@@ -158,7 +168,7 @@ ssize_t plain_move(struct move *m)
 	if (m->road != ROAD_CACHE)
 		m->road = ROAD_PLAIN;
 	if (!g)
-		return to_cpu(m);
+		return checked(m, whole(m, m->memory, m->n, m->offset));
 	struct bounce *b = take(g, m->n);
 	if (!b)
 		return -CU_FILE_NOMEM_ERROR;
@@ -171,8 +181,7 @@ ssize_t plain_move(struct move *m)
 			break;
 		}
 		ssize_t k = whole(m, b->data, n, m->offset + (off_t)done);
-		if (m->read && k > 0)
-			k = copy_out(m, b, m->memory + done, (size_t)k);
+		k = m->read && k > 0 ? copy_out(m, b, m->memory + done, (size_t)k) : checked(m, k);
 		if (k < 0)
 			result = k;
 		else

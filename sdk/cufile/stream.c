@@ -147,7 +147,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	pthread_mutex_lock(&lock);
 	struct registered *r = *find(stream);
 	pthread_mutex_unlock(&lock);
-	if (!rc && f->mount && (file_lost(f) || mount_gone(f->mount))) { /* at once, not when the stream gets there */
+	if (!rc && f->mount && (file_lost_any(f) || mount_gone(f->mount))) { /* at once, not when the stream gets there */
 		errno = ENOTCONN;
 		rc = -1;
 	}
