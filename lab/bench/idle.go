@@ -7,7 +7,7 @@ func idle(s *system) (done, error) {
 	if s.pid == 0 {
 		return done{}, nil
 	}
-	const settle, watch = 2 * time.Second, 5 * time.Second
+	const settle, watch = 10 * time.Second, 5 * time.Second // what is committed is copied to its place seconds later
 	if err := sync(s.mnt); err != nil {
 		return done{}, err
 	}
