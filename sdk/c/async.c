@@ -61,8 +61,7 @@ static void settle_account(struct async *a)
 static void finish(struct owner *o, struct part *p)
 {
 	struct async *a = (struct async *)p->b;
-	int last = --a->parts == 0 && a->placed;
-	p->b = NULL;
+	int last = --a->parts == 0 && a->placed; /* else the caller's thread may still put p's copies on the stream */
 	if (last)
 		settle_account(a);
 	atomic_store(o->stage.word, p->ticket); /* after the bytes and the results */
@@ -77,6 +76,16 @@ static void clear(struct owner *o, struct part *p)
 		memset(o->stage.data + p->entry[i].stage, 0, p->entry[i].length);
 }
 
+/* Copies between the stage and pinned memory. CUDA's copies from the CPU's memory to the CPU's would wait in the caller's thread for what is on the stream before them. */
+static void by_cpu(struct owner *o, struct part *p, int read)
+{
+	for (unsigned i = 0; i < p->n; i++) {
+		const struct entry *e = &p->entry[i];
+		memcpy(read ? e->at : o->stage.data + e->stage, read ? o->stage.data + e->stage : e->at, e->length);
+	}
+	o->stage.host += p->n;
+}
+
 /* Begins a part's requests, unless the daemon has gone. */
 static void begin(struct owner *o, struct part *p)
 {
@@ -86,6 +95,8 @@ static void begin(struct owner *o, struct part *p)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 		lanefs_batch_give_up(b);
 	}
+	if (!b->read && b->target.only_host)
+		by_cpu(o, p, 0);
 	lanefs_batch_submit(b, p); /* not if the batch has failed */
 	if (!p->pending && b->read)
 		clear(o, p);
@@ -112,6 +123,8 @@ static void *work(void *arg)
 		pthread_mutex_unlock(&o->turn);
 		if (lanefs_batch_await(p->b, p) && p->b->read)
 			clear(o, p);
+		if (p->b->read && p->b->target.only_host)
+			by_cpu(o, p, 1);
 		pthread_mutex_lock(&o->turn);
 		finish(o, p);
 	}
@@ -155,12 +168,15 @@ void lanefs_stage_rest(struct owner *o)
 	o->works = 0;
 }
 
-/* Puts a part's share of the batch on the stream. A failure after the stream has got something leaves the part to the worker. */
+/*
+ * Puts a part's share of the batch on the stream. A read's copies come last, when the worker has the part: a call of the driver may wait for what is on the
+ * stream before it, as one does that finds no room there, and so for the worker. A failure after the stream has got something leaves the part to the worker.
+ */
 static void put(struct owner *o, struct async *a)
 {
 	struct batch *b = &a->b;
 	struct part *p = &o->stage.part[o->begun % PARTS]; /* begun is changed by this thread alone */
-	int was, rc = 0;
+	int was, rc = 0, copies = !b->target.only_host;
 	pthread_mutex_lock(&o->turn);
 	while (!rc && o->begun - o->ended == PARTS)
 		rc = lanefs_await(lanefs_asking(b->st->s), &o->moved, &o->turn);
@@ -176,25 +192,24 @@ static void put(struct owner *o, struct async *a)
 	a->parts++;
 	pthread_mutex_unlock(&o->turn);
 	if ((rc = lanefs_gpu_enter(b->target.gpu, &was)) == 0) {
-		rc = lanefs_stage_fits(p, &b->target) || (!b->read && lanefs_stage_move(b->st, p, &b->target, 0)) ? -1 : lanefs_stage_gate(b->st, p, &b->target, reached);
+		rc = lanefs_stage_fits(p, &b->target) || (!b->read && copies && lanefs_stage_move(b->st, p, &b->target, 0)) ? -1 : lanefs_stage_gate(b->st, p, &b->target, reached);
 		lanefs_gpu_leave(b->target.gpu, was);
 	} else {
 		lanefs_gpu_bad(b->target.gpu, b->target.gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
 		rc = -1;
 	}
-	if (!rc && b->read)
-		rc = lanefs_stage_move(b->st, p, &b->target, 1) ? 1 : 0;
 	if (rc)
 		lanefs_batch_give_up(b);
 	pthread_mutex_lock(&o->turn);
 	if (rc < 0) { /* the stream does not know of the part */
 		a->parts--;
-		p->b = NULL;
 	} else {
 		o->begun++;
 		pthread_cond_broadcast(&o->moved);
 	}
 	pthread_mutex_unlock(&o->turn);
+	if (!rc && b->read && copies && lanefs_stage_move(b->st, p, &b->target, 1))
+		lanefs_batch_give_up(b);
 }
 
 /* Whether the batch can be put on its stream. */

@@ -26,7 +26,7 @@ struct target {
 	struct gpu *gpu; /* NULL: by the CPU */
 	int kernels;     /* whether a kernel may address it */
 	int device;      /* whether it is a device's, not managed */
-	int host;        /* whether some of it is the CPU's, pinned */
+	int host, only_host; /* whether some of it is the CPU's, pinned; whether all is */
 	void *stream;
 	uint64_t start, size; /* of the allocation or, of virtual memory management, the reserved addresses; size 0: not known */
 	int whole;       /* all of that is one allocation */

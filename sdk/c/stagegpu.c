@@ -17,7 +17,7 @@ enum { BLOCKS = 4, THREADS = 512 };                                    /* enough
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
-enum { PAGE_SIZE = 4096, POPULATE_READ = 22 };                          /* MADV_POPULATE_READ; Linux before 5.14 has none: EINVAL */
+enum { PAGE_SIZE = 4096 };
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
@@ -105,7 +105,7 @@ again:
 			continue;
 		t->kernels = type != HOST;
 		t->device = type == DEVICE;
-		t->host = type == HOST;
+		t->host = t->only_host = type == HOST;
 		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
 		return t->gpu ? 0 : -1;
 	}
@@ -118,11 +118,18 @@ again:
 	return 0;
 }
 
-/* Whether n bytes of ordinary memory are there. What a GPU has given back is known neither to it nor to the CPU. */
-static int there(const char *p, uint64_t n)
+/* Whether the first and the last page of a batch's ordinary memory are there. What a GPU has given back is known neither to it nor to the CPU. */
+static int there(const struct batch *b)
 {
-	uintptr_t at = (uintptr_t)p & ~(uintptr_t)(PAGE_SIZE - 1);
-	return madvise((void *)at, ((uintptr_t)p + n - at + PAGE_SIZE - 1) & ~(uintptr_t)(PAGE_SIZE - 1), POPULATE_READ) == 0 || (errno != ENOMEM && errno != EFAULT);
+	const char *low = b->base + b->piece[b->first].memory_offset, *high = low;
+	for (size_t i = b->first; i < b->pieces; i++) {
+		const char *at = b->base + b->piece[i].memory_offset;
+		if (b->piece[i].length == 0)
+			continue;
+		low = at < low ? at : low;
+		high = at + b->piece[i].length - 1 > high ? at + b->piece[i].length - 1 : high;
+	}
+	return lanefs_there(low, 1, b->read) && ((((uintptr_t)low ^ (uintptr_t)high) < PAGE_SIZE) || lanefs_there(high, 1, b->read));
 }
 
 /* Whether the end of t is known to be that of an allocation. Of virtual memory management it is that of reserved addresses. */
@@ -136,7 +143,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 		return -1;
 	if (!t->gpu) { /* only a program with a GPU's library can have given back a GPU's memory */
 		for (int i = 0; i < LIBRARIES; i++)
-			if (loaded[i] && !there(b->base + first->memory_offset, first->length))
+			if (loaded[i] && !there(b))
 				return lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
 		return 0;
 	}
@@ -155,6 +162,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 			t->kernels &= at.kernels;
 			t->device &= at.device;
 			t->host |= at.host;
+			t->only_host &= at.only_host;
 			b->one = 0;
 		}
 		if (ends(&at) && q->length > at.size - (p - at.start))

@@ -107,6 +107,31 @@ static void devices(lanefs_stage *st, uint32_t f)
 	WANT(mem_free(again) == 0 && mem_free(m[1]) == 0);
 }
 
+/* Ordinary memory of a program with GPUs that is not there, or may not be used so, in the first or the last of the pieces. */
+static void missing(lanefs_stage *st, uint32_t f)
+{
+	enum { EACH = 64 << 10 };
+	char *m = mmap(NULL, 3 * EACH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct lanefs_piece p[] = {{0, EACH - 1000, 1000}, {3000, EACH, 1000}, {5000, 2 * EACH - 1000, 1000}};
+	int64_t got[3];
+	WANT(m != MAP_FAILED && lanefs_read_batch(st, f, m, p, 3, NULL, got) == 3000 && right(m + EACH - 1000, 0, 1000));
+	for (int i = 0; i < 2; i++) {
+		char *end = i ? m : m + 2 * EACH;
+		p[i ? 0 : 2] = i ? (struct lanefs_piece){0, 0, 1000} : (struct lanefs_piece){5000, 2 * EACH + 10, 1000};
+		WANT(mprotect(end, EACH, PROT_NONE) == 0); /* as CUDA's driver leaves what was freed */
+		FAILS(EFAULT, lanefs_read_batch(st, f, m, p, 3, NULL, got));
+		FAILS(EFAULT, lanefs_write_batch(st, f, m, p, 3, NULL, NULL));
+		WANT(mprotect(end, EACH, PROT_READ) == 0);
+		FAILS(EFAULT, lanefs_read_batch(st, f, m, p, 3, NULL, got));
+		WANT(lanefs_read_batch(st, f, m, p + 1, 1, NULL, got) == 1000);
+		WANT(munmap(end, EACH) == 0);
+		FAILS(EFAULT, lanefs_read_batch(st, f, m, p, 3, NULL, got));
+		FAILS(EFAULT, lanefs_write_batch(st, f, m, p, 3, NULL, NULL));
+		p[i ? 0 : 2] = (struct lanefs_piece){0, EACH, 1000};
+	}
+	WANT(munmap(m + EACH, EACH) == 0);
+}
+
 static void streams(lanefs_stage *st, uint32_t f)
 {
 	char *m = memory(0, BIG), *want = malloc(BIG);
@@ -169,6 +194,15 @@ static void pinned(lanefs *s, uint32_t f, uint64_t size)
 	memset(m, 'x', BIG);
 	WANT(lanefs_read_into(small, f, m, 7, 1000, own) == 1000 && all(m, 'x', 1000) && sync_stream(own) == 0 && right(m, 7, 1000));
 	WANT(lanefs_read_into(small, f, device, 9, 1000, NULL) == 1000 && all(device, 'x', 1000) && sync_stream(NULL) == 0 && right(device, 9, 1000));
+	/* For batches on a stream the call does not wait, though copies to and from the CPU's memory would. Some are larger than the stage. */
+	for (int i = 0; i < 4; i++) {
+		uint64_t n = i == 3 ? 2 * BIG : 1000;
+		int64_t read = -1, written = -1;
+		memset(m, 'x', n);
+		WANT(lanefs_read_async(small, f, m, &(struct lanefs_piece){3, 0, n}, 1, own, NULL, &read) == 0);
+		WANT(lanefs_write_async(small, f, m, &(struct lanefs_piece){3, 0, n}, 1, own, NULL, &written) == 0);
+		WANT(sync_stream(own) == 0 && read == (int64_t)n && written == read && right(m, 3, n));
+	}
 	lanefs_stage_free(small);
 	WANT(unpin(m) == 0 && mem_free(device) == 0 && destroy(own) == 0);
 	free(m);
@@ -346,6 +380,7 @@ int main(int argc, char **argv)
 	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;
 	WANT(stage && lanefs_open(s, fd, &f) == 0);
 	devices(stage, f);
+	missing(stage, f);
 	managed(stage, f);
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);

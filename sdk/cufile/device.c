@@ -7,11 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-
 enum { NON_BLOCKING = 1, COPY_DEFAULT = 4, PAGE = 4096, BUFFER_ID = 7 /* CUpointer_attribute */ };
 
 /* lanefs_stage_target asks a stage for its GPU before it makes one. */
@@ -91,19 +86,6 @@ static int target(const void *p, struct target *t)
 	return 0;
 }
 
-/* Whether memory is there and may be used so. Linux before 5.14 has no such question: there the answer is yes. */
-static int there(void *p, size_t n, int write)
-{
-	static int asked; /* 1: it can be asked, -1: not */
-	static char page[2 * PAGE];
-	int can = __atomic_load_n(&asked, __ATOMIC_RELAXED);
-	if (!can) {
-		can = madvise((void *)(((uintptr_t)page + PAGE - 1) & ~(uintptr_t)(PAGE - 1)), PAGE, MADV_POPULATE_WRITE) == 0 ? 1 : -1;
-		__atomic_store_n(&asked, can, __ATOMIC_RELAXED);
-	}
-	return can < 0 || madvise(p, n, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 || errno == EAGAIN;
-}
-
 int memory_at(const void *p, size_t n, int write, struct target *t)
 {
 	struct target other;
@@ -123,10 +105,7 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 		return other.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
 	}
 	/* Ordinary memory, or none: a GPU's that was freed is neither known nor there. */
-	uintptr_t start = at & ~(uintptr_t)(PAGE - 1), end = (at + n + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-	if (!there((void *)start, end - start, write))
-		return -CU_FILE_CUDA_POINTER_INVALID;
-	return 0;
+	return lanefs_there(p, n, write) ? 0 : -CU_FILE_CUDA_POINTER_INVALID;
 }
 
 void *stream_new(struct gpu *g)

@@ -362,12 +362,18 @@ API int cuMemAllocManaged(void **p, size_t n, unsigned flags) {
 	return rc;
 }
 
+/* The driver keeps addresses, which may not be used then, or gives them back, or to the next allocation: of two the second is kept. */
 API int cuMemFree_v2(void *p) {
+	static atomic_uint freed;
 	size_t n;
 	COUNT();
 	NEED();
 	int rc = take(p, 0, &n);
-	return rc ? rc : munmap(p, n) ? INVALID : OK;
+	if (!rc && freed++ % 2)
+		rc = mprotect(p, n, PROT_NONE) ? INVALID : OK;
+	else if (!rc)
+		rc = munmap(p, n) ? INVALID : OK;
+	return rc;
 }
 
 API int cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
@@ -620,11 +626,28 @@ static int within(const void *p, size_t n) {
 	return ok;
 }
 
-API int cuMemcpyAsync(void *to, const void *from, size_t n, struct stream *s) {
+/* Whether p is no device's. */
+static int is_host(const void *p) {
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(p);
+	int yes = !a || (a->host && !a->managed);
+	pthread_mutex_unlock(&lock);
+	return yes;
+}
+
+/* From the CPU's memory to the CPU's, pinned or not, the call waits for the stream, as CUDA's does ("API synchronization behavior"). */
+API int cuMemcpyAsync(void *to, const void *from, size_t n, struct stream *on) {
 	COUNT();
 	if (!within(to, n) || !within(from, n))
 		return INVALID;
-	return put(s, (struct op){.to = to, .from = from, .n = n}, 0);
+	int rc = put(on, (struct op){.to = to, .from = from, .n = n}, 0);
+	if (!rc && is_host(to) && is_host(from)) {
+		pthread_mutex_lock(&lock);
+		struct stream *s = stream_of(on);
+		rc = s ? run(s) : INVALID_HANDLE;
+		pthread_mutex_unlock(&lock);
+	}
+	return rc;
 }
 
 /* What only goes to a device: to must be one's memory. */
