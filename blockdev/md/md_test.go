@@ -358,10 +358,11 @@ func FuzzFind(f *testing.F) {
 	b := make([]byte, 512)
 	m.File().ReadAt(b, 4096)
 	f.Add(b)
+	f.Add(b[:0xdd])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := blockdev.NewMem(1<<20, 512)
 		defer d.Close()
-		if len(b) > 0xdc {
+		if len(b) >= 0xdc+2 {
 			n := min(rolesAt+2*int(binary.LittleEndian.Uint16(b[0xdc:])), len(b))
 			binary.LittleEndian.PutUint32(b[0xd8:], checksum(b[:n])) // else nothing gets any further
 		}
