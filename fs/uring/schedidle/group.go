@@ -31,6 +31,9 @@ const (
 // resetOnFork is SCHED_RESET_ON_FORK, a bit of what sched_getscheduler(2) returns.
 const resetOnFork = 0x40000000
 
+// normalNice is what getpriority(2) says of a nice value of 0: the kernel gives 20 less that value.
+const normalNice = 20
+
 // Group is the threads of a process that one guard looks after.
 type Group struct {
 	policy   int // of its threads, but for SCHED_IDLE
@@ -111,14 +114,17 @@ func try() (policy int, err error) {
 	if p := policy &^ resetOnFork; p != unix.SCHED_NORMAL && p != unix.SCHED_BATCH {
 		return 0, fmt.Errorf("the process has the policy %d already, which it keeps", p)
 	}
-	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice, as the kernel gives it
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		return 0, os.NewSyscallError("getpriority", err)
 	}
-	if nice > 20 {
+	if nice > normalNice {
 		return 0, errors.New("the process has a nice value below 0: its threads are to run before others")
 	}
 	if _, err := os.ReadFile("/proc/thread-self/schedstat"); err != nil {
+		return 0, err
+	}
+	if err := keepIOClass(); err != nil {
 		return 0, err
 	}
 	if errno := setPolicy(0, unix.SCHED_IDLE|policy&resetOnFork); errno != 0 {

@@ -92,9 +92,14 @@ func (g *Group) end(s *slot) {
 	g.active.Add(^uint32(0))
 }
 
+// giveBack leaves alone what has another policy: somebody else has given it that.
+//
 //go:nosplit
 //go:norace
 func (g *Group) giveBack(s *slot) {
+	if p, _, errno := call(unix.SYS_SCHED_GETSCHEDULER, uintptr(s.tid), 0, 0, 0, 0, 0); errno == 0 && p&^resetOnFork != unix.SCHED_IDLE {
+		return
+	}
 	if errno := setPolicy(s.tid, g.policy); errno != 0 {
 		g.broken.Store(1)
 	}

@@ -207,6 +207,69 @@ func TestSecond(t *testing.T) {
 	}
 }
 
+// TestForeign: a policy or a nice value that somebody else gives a thread stays.
+func TestForeign(t *testing.T) {
+	g := newGroup(t, 1)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	policy := func() int {
+		p, err := getPolicy()
+		require.NoError(t, err)
+		return p
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with what it was given
+		thread := g.Add(new(CPU), Due{})
+		defer thread.Remove()
+		busy := func() {
+			for range 100 * many {
+				thread.Took()
+				thread.Answered()
+			}
+		}
+		require.Zero(t, setPolicy(0, unix.SCHED_BATCH))
+		busy()
+		require.Equal(t, unix.SCHED_BATCH, policy(), "a thread with many requests")
+		g.giveBack(thread.s)
+		require.Equal(t, unix.SCHED_BATCH, policy(), "the guard")
+
+		require.Zero(t, setPolicy(0, unix.SCHED_NORMAL))
+		require.NoError(t, unix.Setpriority(unix.PRIO_PROCESS, 0, -1))
+		busy()
+		require.Zero(t, g.Stats().Times, "a nice value below 0")
+
+		require.NoError(t, unix.Setpriority(unix.PRIO_PROCESS, 0, 0))
+		for g.Stats().Times == 0 {
+			busy()
+		}
+	}()
+	<-done
+}
+
+// TestIOClass: what a thread with SCHED_IDLE reads and writes does not wait for all others' requests, and a class that somebody has chosen stays.
+func TestIOClass(t *testing.T) {
+	g := newGroup(t, 2)
+	class := func(a *answering) uintptr {
+		p, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioWhoProcess, uintptr(a.tid), 0)
+		require.Zero(t, errno)
+		return p
+	}
+	a := answer(t, g, new(CPU), someCPU(t))
+	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	require.EqualValues(t, ioprioClassBE, class(a)>>ioprioClassShift)
+	a.end()
+	b := answer(t, g, new(CPU), someCPU(t))
+	const chosen = ioprioClassBE<<ioprioClassShift | 7
+	_, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(b.tid), chosen)
+	require.Zero(t, errno)
+	times := g.Stats().Times
+	eventually(t, "many requests", func() bool { return g.Stats().Times > times })
+	require.EqualValues(t, chosen, class(b))
+}
+
 // TestFull: a thread for which there is no place, or no group, is left as it is.
 func TestFull(t *testing.T) {
 	g := newGroup(t, 1)

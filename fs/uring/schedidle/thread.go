@@ -103,7 +103,7 @@ func (t *Thread) Took() {
 		} else if t.kept(now, delayed) {
 			t.Leave()
 		}
-	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0:
+	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0 && t.g.ours():
 		t.ask()
 	}
 }
@@ -115,9 +115,20 @@ func (t *Thread) Answered() {
 	}
 }
 
+// ours says whether the calling thread has the policy that it began with, and a nice value with which it need not run before others. An administrator may
+// have changed either (chrt, renice).
+func (g *Group) ours() bool {
+	policy, err := getPolicy()
+	if err != nil || policy != g.policy {
+		return false
+	}
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	return err == nil && nice <= normalNice
+}
+
 // ask gives the thread SCHED_IDLE.
 func (t *Thread) ask() {
-	if !t.open() {
+	if !t.open() || keepIOClass() != nil {
 		t.useless = true
 		return
 	}
