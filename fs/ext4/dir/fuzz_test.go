@@ -46,8 +46,15 @@ func FuzzDirectory(f *testing.F) {
 	require.NoError(f, d.growRoot(s, &c))
 	c.close()
 	f.Add(s.bytes(), s.indexed)
+	damaged := s.bytes()
+	clear(damaged[1024:])
+	f.Add(damaged, true)
+	d, s = newDir(f, sb) // then one without an index, of which the first leaf is whole
+	require.NoError(f, d.Add(s, "a", 20, FTReg))
+	f.Add(s.bytes(), false)
 
 	f.Fuzz(func(t *testing.T, b []byte, indexed bool) {
+		d := describe(sb, testIno, 77) // one that has seen damage remembers it
 		s := fuzzStore(t, b, indexed)
 		cookie := uint64(0)
 		for range 5 {
