@@ -2,10 +2,8 @@ package fs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -68,7 +66,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 			go s.Abort()
 		}})
 	if err == nil {
-		if err = roomForFiles(); err != nil {
+		if err = uring.RoomForFiles(); err != nil {
 			t.Close()
 		}
 	}
@@ -84,26 +82,6 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	s.rings.transport = t
 	opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
 	opt.MaxBackground = uring.MaxBackground
-}
-
-// spareFiles is how many descriptors a mount may need besides those that are open when its rings are: for /dev/fuse, commands, programs, metrics, and
-// what is read in /proc. With fewer a mount on rings failed where one by /dev/fuse did not, or could not be unmounted.
-const spareFiles = 32
-
-// roomForFiles says whether the process may open spareFiles more.
-func roomForFiles() error {
-	limit := unix.Rlimit{}
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return nil
-	}
-	open, err := os.ReadDir("/proc/self/fd")
-	if err != nil && !errors.Is(err, unix.EMFILE) {
-		return nil
-	}
-	if err == nil && uint64(len(open)+spareFiles) <= limit.Cur {
-		return nil
-	}
-	return &uring.Unavailable{Why: fmt.Sprintf("with the rings' there are too few descriptors for the mount: the process may have %d", limit.Cur), Remedy: "raise ulimit -n"}
 }
 
 // noRings notes why requests come by /dev/fuse. That is worth a line in the log only where rings were asked for.

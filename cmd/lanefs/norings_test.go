@@ -107,7 +107,7 @@ func TestNoRings(t *testing.T) {
 	}
 }
 
-// TestFewDescriptorsBesideRings: where the rings take nearly all descriptors a mount goes on by /dev/fuse, says why, and can be unmounted.
+// TestFewDescriptorsBesideRings: where the rings take nearly all descriptors a mount goes on by /dev/fuse, says why, as doctor does, and can be unmounted.
 func TestFewDescriptorsBesideRings(t *testing.T) {
 	uringtest.Enable(t)
 	p := newPlace(t)
@@ -120,8 +120,11 @@ func TestFewDescriptorsBesideRings(t *testing.T) {
 	require.NoError(t, err)
 	p.ok("umount", mnt)
 	for _, more := range []int{-3, 0, 8} {
-		said, err := p.after(fmt.Sprintf("ulimit -n %d", len(open)+more), options...)
+		few := fmt.Sprintf("ulimit -n %d", len(open)+more)
+		said, err := p.after(few, options...)
 		require.NoError(t, err, said)
+		said, _ = p.after(few, "doctor")
+		require.Regexp(t, "no    FUSE over io_uring .*too few descriptors", said)
 		out := p.ok("stat", mnt)
 		require.Contains(t, out, "requests    by /dev/fuse, not io_uring: ")
 		require.Contains(t, out, "(raise ulimit -n)")

@@ -1,6 +1,7 @@
 package uring
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,7 +36,39 @@ func Try() error {
 		}
 		defer r.Close()
 	}
+	limit := unix.Rlimit{}
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil && uint64(servers+mountFiles+spareFiles) > limit.Cur {
+		return tooFewFiles(limit.Cur)
+	}
 	return nil
+}
+
+const (
+	// spareFiles is how many descriptors a mount may need besides those that are open when its rings are: for /dev/fuse, commands, programs, metrics, and
+	// what is read in /proc. With fewer a mount on rings failed where one by /dev/fuse did not, or could not be unmounted.
+	spareFiles = 32
+	// mountFiles are those that a mount of an image has open then, the rings' left out.
+	mountFiles = 16
+)
+
+// RoomForFiles says whether a mount may open the descriptors that it needs besides those of its rings, which are open.
+func RoomForFiles() error {
+	limit := unix.Rlimit{}
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return nil
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil && !errors.Is(err, unix.EMFILE) {
+		return nil
+	}
+	if err == nil && uint64(len(open)+spareFiles) <= limit.Cur {
+		return nil
+	}
+	return tooFewFiles(limit.Cur)
+}
+
+func tooFewFiles(limit uint64) error {
+	return &Unavailable{Why: fmt.Sprintf("with the rings' there are too few descriptors for the mount: the process may have %d", limit), Remedy: "raise ulimit -n"}
 }
 
 // room says whether the process may have n more threads, all told. It is asked before there are any, for Go's runtime ends the process when
