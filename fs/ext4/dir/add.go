@@ -30,6 +30,9 @@ func (d *Dir) Add(s Store, name string, ino uint32, ft uint8) error {
 	if ino == 0 || ino > d.inodes {
 		panic(fmt.Sprintf("dir: inode %d", ino))
 	}
+	if err := d.unchanging(); err != nil {
+		return err
+	}
 	if s.Indexed() {
 		return d.addIndexed(s, name, ino, ft)
 	}

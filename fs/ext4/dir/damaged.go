@@ -132,6 +132,14 @@ func (d *Dir) dots(s Store) (Block, error) {
 	return b, nil
 }
 
+// unchanging is why a directory is not changed any more: nil, it is. Only listings that are made anew would know of a change.
+func (d *Dir) unchanging() error {
+	if l := d.listed.Load(); l != nil {
+		return l.damage
+	}
+	return nil
+}
+
 // lookupAnyway is Lookup in a directory of whose index damage was found.
 func (d *Dir) lookupAnyway(s Store, name string, damage error) (ino uint32, ft uint8, err error) {
 	if isDot(name) {

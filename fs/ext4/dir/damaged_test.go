@@ -39,3 +39,24 @@ func TestSameLeafEverywhere(t *testing.T) {
 	s.blocks = s.blocks[:own]
 	s.check()
 }
+
+// TestUnchanging: a directory whose damage was found does not change any more, also where the way to a name is whole: what was added would not be found, and what was
+// removed would be.
+func TestUnchanging(t *testing.T) {
+	d, s := newDir(t, super(t, 1024, false, true, true, true, HashHalfMD4))
+	for i := range 100 {
+		require.NoError(t, d.Add(s, fmt.Sprint("name ", i), 20, FTReg))
+	}
+	require.True(t, s.Indexed())
+	damage := d.corrupt(1, 0, "for the test")
+	_, err := d.listAnyway(s, damage)
+	require.NoError(t, err)
+	require.Equal(t, damage, d.Add(s, "new", 20, FTReg))
+	_, err = d.Remove(s, "name 7")
+	require.Equal(t, damage, err)
+	_, err = d.Replace(s, "name 7", 30, FTReg)
+	require.Equal(t, damage, err)
+	ino, _, err := d.Lookup(s, "name 7")
+	require.NoError(t, err)
+	require.EqualValues(t, 20, ino)
+}

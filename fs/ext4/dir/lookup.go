@@ -107,6 +107,9 @@ func (d *Dir) Lookup(s Store, name string) (ino uint32, ft uint8, err error) {
 
 // Replace makes a name that exists, ".." too, stand for another inode, and gives the one it stood for.
 func (d *Dir) Replace(s Store, name string, ino uint32, ft uint8) (old uint32, err error) {
+	if err := d.unchanging(); err != nil {
+		return 0, err
+	}
 	p, err := d.find(s, name)
 	if err != nil {
 		return 0, err
@@ -126,6 +129,9 @@ func (d *Dir) Replace(s Store, name string, ino uint32, ft uint8) (old uint32, e
 func (d *Dir) Remove(s Store, name string) (ino uint32, err error) {
 	if isDot(name) {
 		panic("dir: removing " + name)
+	}
+	if err := d.unchanging(); err != nil {
+		return 0, err
 	}
 	p, err := d.find(s, name)
 	if err != nil {
