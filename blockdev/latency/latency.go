@@ -82,6 +82,9 @@ func (c *Clock) now() time.Duration {
 	return c.at
 }
 
+// Since is the time from another clock's reading to this one's. Both have one.
+func (c *Clock) Since(begin *Clock) time.Duration { return c.at - begin.at }
+
 // EndBy is End by a clock.
 func (o Op) EndBy(c *Clock) {
 	if o.h == nil {

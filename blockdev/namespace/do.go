@@ -15,6 +15,9 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	if len(reqs) == 0 {
 		return nil
 	}
+	if d.lones.most > 0 && len(reqs) == 1 && d.lone(reqs[0]) {
+		return nil
+	}
 	var begin, end latency.Clock
 	defer d.times.device.StartBy(&begin, kindOf(reqs)).EndBy(&end)
 	b := d.batches.Get().(*batch)

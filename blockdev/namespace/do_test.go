@@ -46,6 +46,8 @@ func (e *fakeEngine) Do(_ int, cmds []engine.Command) error {
 	return first
 }
 
+func (e *fakeEngine) Lone(nvme.Opcode, uint32, uint64, uint32, uint32, nvme.IOVA) bool { return false }
+
 func (e *fakeEngine) Spread(cmds []engine.Command) error {
 	e.spread++
 	return e.Do(0, cmds)

@@ -1,7 +1,7 @@
 // Package namespace implements blockdev.Device by one NVMe namespace behind the lanes of an engine. Open makes a Namespace; Options
 // bounds its pinned memory; Full reports a medium without room.
 //
-// A request takes this way, all of it on the caller's goroutine:
+// A request takes this way, all of it on the caller's goroutine, unless lone.go has a shorter one for it:
 //
 //  1. do.go checks the request, and that its buffers are the pool's. A request that is refused has no effect.
 //  2. mirror.go copies what is written to device memory, if the CPU cannot address the memory itself.
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -42,12 +43,14 @@ const DefaultPinned = 1 << 30
 type queues interface {
 	Do(lane int, cmds []engine.Command) error
 	Spread(cmds []engine.Command) error
+	Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool
 }
 
 // Namespace is a blockdev.Device and blockdev.Bounded: one NVMe namespace behind an engine's queue pairs.
 type Namespace struct {
 	info   blockdev.Info
 	limits limits
+	lones  lones
 	eng    queues
 	*buffers
 	place  int             // of its controller among those of buffers
@@ -148,6 +151,9 @@ func newNamespace(o On, opt Options) (*Namespace, error) {
 		deac:   ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
 	}
 	d.limits = limitsOf(c, ns, d.info)
+	if e.Lones() && d.limits.boundary == 0 {
+		d.lones = lones{blockdev.Bytes(d.limits.transfer) * d.info.BlockSize, d.info.Size(), bits.TrailingZeros64(uint64(d.info.BlockSize))}
+	}
 	return d, nil
 }
 

@@ -37,7 +37,8 @@ type Controller struct {
 	cfg     Config
 	rt      atomic.Pointer[gpu.Runtime] // runs the lanes: cfg.Runtime, or the spare one
 	t       Transport
-	stepper Stepper // nil unless the controller runs in software and works on its caller's thread
+	stepper Stepper     // nil unless the controller runs in software and works on its caller's thread
+	loner   LoneStepper // nil unless it carries out lone commands without a queue
 	log     *slog.Logger
 
 	cap    nvme.CAP
@@ -107,6 +108,9 @@ func Open(cfg Config) (*Controller, error) {
 	stepper, _ := cfg.Transport.(Stepper)
 	c := &Controller{cfg: cfg, t: cfg.Transport, stepper: stepper, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
+	if l, ok := stepper.(LoneStepper); ok && l.Lones() {
+		c.loner = l
+	}
 	c.cfg.Placement = c.complete(cfg.Placement)
 	c.rt.Store(&cfg.Runtime)
 	if err := c.open(); err != nil {
@@ -210,6 +214,17 @@ func (c *Controller) StepHere(sqid uint16) bool {
 		return h.StepHere(sqid)
 	}
 	return c.Step(sqid)
+}
+
+// Lones says whether Lone ever carries out a command.
+func (c *Controller) Lones() bool { return c.loner != nil }
+
+// Lone has a controller in software carry out a read or write without the rings of a queue pair, which the caller drives. It says whether that was done.
+func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool {
+	if c.loner == nil || c.resetting.Load() || c.failure.Load() != nil || c.Kept() {
+		return false
+	}
+	return c.loner.Lone(sqid, op, nsid, slba, blocks, data)
 }
 
 // Log is Config.Log.

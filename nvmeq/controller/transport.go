@@ -51,3 +51,13 @@ type HereStepper interface {
 	Stepper
 	StepHere(sqid uint16) bool
 }
+
+// LoneStepper is a Stepper that can carry out a lone read or write without the rings of a queue pair.
+type LoneStepper interface {
+	Stepper
+	// Lones says whether it ever does. It does not change.
+	Lones() bool
+	// Lone carries out a Read or Write on the caller's thread, and says whether it has: then the command has succeeded. Else it is to be sent by the queue. data is
+	// where all of its bytes are.
+	Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool
+}

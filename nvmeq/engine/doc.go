@@ -7,7 +7,7 @@
 //
 // A command, from Do to its return:
 //
-//  1. Engine.Do (do.go) checks the commands and chooses a lane.
+//  1. Engine.Do (do.go) checks the commands and chooses a lane. A lone one may need no more than that (lone.go).
 //  2. lane.submit (batch.go) appends them to the lane's batches.
 //  3. lane.wait (drive.go): one caller at a time drives the lane, the others sleep.
 //  4. lane.fill (drive.go, command.go) makes a work item of each command, in a ring that the kernel reads.

@@ -52,6 +52,7 @@ func (e pairs) Move(ended bool) error {
 	for i, l := range e.lanes {
 		l.reclaim()
 		l.base = l.stats()
+		l.lones.forget() // which base has
 		l.place(&w, g, qids[i])
 	}
 	e.resources = w

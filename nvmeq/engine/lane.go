@@ -31,8 +31,9 @@ type lane struct {
 	results  []kernels.ResultSlot
 	traces   []kernels.Trace // beside results; nil: the lane does not trace
 
-	load atomic.Int64 // sum of the weights of the batches inside Do
-	base LaneStats    // counters of the runtimes before this one; protected by e.statsMu
+	load  atomic.Int64 // sum of the weights of the batches inside Do
+	lones loneCount    // lone commands, which no kernel counts
+	base  LaneStats    // counters of the runtimes before this one; protected by e.statsMu
 
 	holdMu sync.Mutex
 	holds  int // protected by holdMu: how many have taken the lane out of the launch that runs it (resident.go)

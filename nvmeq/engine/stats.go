@@ -8,8 +8,8 @@ type LaneStats struct {
 	CPU          bool   // it runs on the CPU, beside lanes on a GPU
 	GPU          string // the further GPU on which it runs (gpu.Facts.PCI); empty: not on such
 	QID          uint16
-	Commands     uint64 // submission queue entries written
-	Completions  uint64 // completion queue entries reaped
+	Commands     uint64 // submission queue entries written, and lone commands, which need none
+	Completions  uint64 // completion queue entries reaped, likewise
 	BytesRead    uint64 // controller to host, of successful commands
 	BytesWritten uint64 // host to controller, likewise; the range lists of Dataset Management are among them
 	SQDoorbells  uint64
@@ -76,6 +76,9 @@ func (l *lane) stats() LaneStats {
 		SQDoorbells: get(&c.SqDoorbells), CQDoorbells: get(&c.CqDoorbells),
 		Errors: get(&c.Errors), Timeouts: get(&c.Timeouts), Late: get(&c.Late), Spurious: get(&c.Spurious), Rejected: get(&c.Rejected),
 	}
+	alone := l.lones.commands.Load()
+	now.Commands, now.Completions = now.Commands+alone, now.Completions+alone
+	now.BytesRead, now.BytesWritten = now.BytesRead+l.lones.bytesRead.Load(), now.BytesWritten+l.lones.bytesWritten.Load()
 	b := &l.base
 	for _, sum := range []struct {
 		to   *uint64

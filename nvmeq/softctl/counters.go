@@ -17,7 +17,7 @@ type QueueCounters struct {
 	ID           uint16
 	Commands     uint64           // carried out, failed ones included
 	Failed       uint64           // completed with an error
-	Completions  uint64           // entries written to the completion queue of this number
+	Completions  uint64           // entries written to the completion queue of this number; a lone command (Controller.Lone) has none
 	ByOpcode     map[uint8]uint64 // of Commands
 	BytesRead    uint64           // by successful Reads and Compares, from the image to memory
 	BytesWritten uint64           // by successful Writes

@@ -34,6 +34,8 @@ type subQueue struct {
 
 	direct *direct // nil: every command is carried out at once
 
+	loneIn found
+
 	data  vector
 	block []byte // scratch for Compare and Verify
 	entry [sqeSize]byte

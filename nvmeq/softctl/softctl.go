@@ -67,6 +67,7 @@ var (
 
 	_ controller.StickyFlush = (*Controller)(nil)
 	_ controller.HereStepper = (*Controller)(nil)
+	_ controller.LoneStepper = (*Controller)(nil)
 )
 
 // Open makes a controller over the image file or block device at path. The image is locked until Close.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -63,10 +64,32 @@ func NewImage(t testing.TB) string {
 	return path
 }
 
+// NewLoop makes a loop device over such a file, which it names, too. It skips the test where there can be none.
+func NewLoop(t testing.TB) (dev, file string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: loop devices need root")
+	}
+	file = NewImage(t)
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no loop device: %s", out)
+	}
+	dev = strings.TrimSpace(string(out))
+	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	return dev, file
+}
+
 // New opens a controller with an engine.
 func New(t testing.TB, so softctl.Options, ec engine.Config) *Rig {
 	t.Helper()
-	r := Open(t, so)
+	return NewOn(t, NewImage(t), so, ec)
+}
+
+// NewOn is New on an image or block device.
+func NewOn(t testing.TB, image string, so softctl.Options, ec engine.Config) *Rig {
+	t.Helper()
+	r := OpenOn(t, image, so)
 	var err error
 	ec.Team = Team(t)
 	r.Engine, err = engine.New(r.Controller, ec)
@@ -77,6 +100,12 @@ func New(t testing.TB, so softctl.Options, ec engine.Config) *Rig {
 // Open opens a controller without an engine.
 func Open(t testing.TB, so softctl.Options) *Rig {
 	t.Helper()
+	return OpenOn(t, NewImage(t), so)
+}
+
+// OpenOn is Open on an image or block device.
+func OpenOn(t testing.TB, image string, so softctl.Options) *Rig {
+	t.Helper()
 	r := &Rig{Log: &LogBuffer{}, Rules: &softctl.Rules{}, Block: int64(max(so.BlockSize, 512))}
 	so.Injector = r.Rules
 	r.Threads = so.Threads > 0
@@ -85,7 +114,7 @@ func Open(t testing.TB, so softctl.Options) *Rig {
 	r.Runtime = rt
 	var err error
 	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
-	r.Soft, err = softctl.Open(NewImage(t), Served(t, rt, so))
+	r.Soft, err = softctl.Open(image, Served(t, rt, so))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Soft.Close()) })
 	r.Controller, err = controller.Open(controller.Config{Runtime: rt, Transport: r.Soft,

@@ -139,6 +139,20 @@ func (m *Image) move(trap uintptr, b *Buffers, off int64, flags int) error {
 	return nil
 }
 
+// Move reads or writes p by one system call, and says whether that has moved all of it. It is for what is begun alone, and may be done again by Read or Write: what fails is.
+func (m *Image) Move(p []byte, off int64, write bool) bool {
+	n := int64(len(p))
+	if int64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))%m.direct.memory != 0 || n%m.direct.sector != 0 || off+n > m.end.Load() {
+		return false
+	}
+	trap := uintptr(unix.SYS_PREAD64)
+	if write {
+		trap = unix.SYS_PWRITE64
+	}
+	moved, _, e := unix.Syscall6(trap, uintptr(m.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(n), uintptr(off), 0, 0)
+	return e == 0 && int64(moved) == n
+}
+
 // overlaps calls f for the parts of the runs that make up n bytes from at, each with its place in them.
 func (b *Buffers) overlaps(at, n int64, f func(run []byte, place int64)) {
 	first := int64(0)

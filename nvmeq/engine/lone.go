@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
+
+// A lone read or write that a controller in software can carry out at once needs a queue pair, but not its rings: its caller has the lane to itself, and does the controller's
+// work, too.
+
+// loneCount is what a lane has moved so.
+type loneCount struct {
+	commands, bytesRead, bytesWritten atomic.Uint64
+}
+
+// add counts one command.
+func (c *loneCount) add(op nvme.Opcode, bytes uint32) {
+	c.commands.Add(1)
+	if op == nvme.IOWrite {
+		c.bytesWritten.Add(uint64(bytes))
+	} else {
+		c.bytesRead.Add(uint64(bytes))
+	}
+}
+
+// forget begins anew.
+func (c *loneCount) forget() {
+	c.commands.Store(0)
+	c.bytesRead.Store(0)
+	c.bytesWritten.Store(0)
+}
+
+// Lones says whether Lone ever carries out a command.
+func (e *Engine) Lones() bool { return e.c.Lones() }
+
+// Lone carries out a Read or Write, with the data of all blocks at one address, on an idle lane, and says whether it has: then it has succeeded. Else the caller
+// sends it by Do. It has no deadline, as nothing has that the caller's thread does in a system call.
+func (e *Engine) Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool {
+	if e.cpu != nil {
+		if bytes >= longCommand || !e.cpu.Lone(op, nsid, slba, blocks, bytes, data) {
+			return false
+		}
+		e.router.softwares.Add(1)
+		return true
+	}
+	for _, l := range e.lanes {
+		if l.load.Load() != 0 || !l.load.CompareAndSwap(0, 1) {
+			continue
+		}
+		done := l.lone(op, nsid, slba, blocks, bytes, data)
+		l.load.Add(-1)
+		return done
+	}
+	return false
+}
+
+// lone is Lone on a lane whose load is the caller's.
+func (l *lane) lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool {
+	e := l.e
+	if e.closed.Load() || !l.drive.TryLock() {
+		return false
+	}
+	_, steps := e.drv.(*stepDriver)
+	done := steps && l.broken == nil && e.c.Lone(l.qid, op, nsid, slba, uint64(blocks), data)
+	if done {
+		l.lones.add(op, bytes)
+	}
+	l.handOver()
+	return done
+}

@@ -1,0 +1,102 @@
+package engine_test
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/fill"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
+)
+
+// newLone is a rig over a block device, whose controller carries out lone commands.
+func newLone(t *testing.T, ec engine.Config) *rig {
+	t.Helper()
+	dev, _ := testrig.NewLoop(t)
+	r := &rig{Rig: testrig.NewOn(t, dev, softctl.Options{}, ec)}
+	if !r.Stepped() {
+		t.Skip("SKIPPED: the lanes do not run on the callers' threads")
+	}
+	require.True(t, r.Engine.Lones())
+	require.False(t, r.Engine.Lone(nvme.IORead, 1, 0, 8, 4096, r.Chunk(t, 4096).IOVA()), "the rig's injector decides")
+	r.Soft.SetInjector(nil)
+	return r
+}
+
+// A lone command rings no doorbell, and is counted by its lane, and by the controller, as any other.
+func TestLone(t *testing.T) {
+	r := newLone(t, engine.Config{Lanes: 2})
+	c := r.Chunk(t, 8192)
+	fill.Fill(c.Bytes()[:4096], 7)
+	require.True(t, r.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()))
+	require.True(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()+4096))
+	require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:]))
+	s := r.Engine.Stats()[0]
+	require.Equal(t, engine.LaneStats{QID: s.QID, Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, s)
+	require.False(t, r.Engine.Lone(nvme.IORead, 1, 1<<40, 8, 4096, c.IOVA()), "beyond the end")
+	require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, c, 0, 4096)}))
+	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands)
+	require.EqualValues(t, 1, r.Engine.Stats()[0].SQDoorbells)
+	require.NoError(t, r.Engine.Close())
+	require.False(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()), "closed")
+	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands, "as they were at the end")
+}
+
+// Callers of Lone and of Do, more than there are lanes, and resets beside them: each caller reads what it wrote, and none is left waiting.
+func TestLoneBesideResets(t *testing.T) {
+	r := newLone(t, engine.Config{Lanes: 1})
+	var lone atomic.Int64
+	var all sync.WaitGroup
+	for i := range uint64(6) {
+		c := r.Chunk(t, 8192)
+		all.Go(func() {
+			for k := range uint64(200) {
+				fill.Fill(c.Bytes()[:4096], i<<32|k)
+				clear(c.Bytes()[4096:])
+				for part, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
+					if k%8 != 7 && r.Engine.Lone(op, 1, 8*i, 8, 4096, c.IOVA()+nvme.IOVA(4096*part)) {
+						lone.Add(1)
+						continue
+					}
+					if err := r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(op, 8*i, c, int64(4096*part), 4096)}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if !bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:]) {
+					t.Errorf("caller %d, round %d", i, k)
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		require.NoError(t, r.Controller.Reset())
+	}
+	all.Wait()
+	require.NotZero(t, lone.Load())
+}
+
+// A caller of Do that comes to a lane during a lone command gets its turn.
+func TestLoneHandsOver(t *testing.T) {
+	r := newLone(t, engine.Config{Lanes: 1})
+	const n = 1 << 20
+	long, short := r.Chunk(t, n), r.Chunk(t, 4096)
+	for range 100 {
+		lone := make(chan bool)
+		begun := make(chan struct{})
+		go func() {
+			close(begun)
+			lone <- r.Engine.Lone(nvme.IORead, 1, 0, n/512, n, long.IOVA())
+		}()
+		<-begun
+		require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, short, 0, 4096)}))
+		<-lone
+	}
+}
