@@ -1,6 +1,7 @@
 package namespace_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -22,7 +23,7 @@ import (
 
 // BenchmarkBlockDevice reads a block device at random through lanes, and by pread with O_DIRECT from as many threads as there are requests
 // at once. The two take turns, so that what else the machine does meets both: %-of-pread compares the medians of the turns, and CPU time, of which other
-// work takes less, is that of a read in the best tenth of them. LANEFS_BENCH_DEVICE names the device, which is only read; without it there is a
+// work takes less, is that of a read in the best tenth of them. %-of-pread-together compares with threads that wait for one another after each batch. LANEFS_BENCH_DEVICE names the device, which is only read; without it there is a
 // loop device over a file in RAM.
 func BenchmarkBlockDevice(b *testing.B) {
 	dev := os.Getenv("LANEFS_BENCH_DEVICE")
@@ -67,6 +68,36 @@ func BenchmarkBlockDevice(b *testing.B) {
 				}
 				return nil
 			}
+			// together is pread by as many threads as a batch has requests, each of which begins its next one when all have ended, as requests of a call of Do do.
+			together := func(_, n int) error {
+				var begin []chan int
+				var ended sync.WaitGroup
+				errs := make(chan error, tc.batch)
+				for i := range tc.batch {
+					begin = append(begin, make(chan int))
+					go func() {
+						var err error
+						for n := range begin[i] {
+							err = errors.Join(err, pread(i, n))
+							ended.Done()
+						}
+						errs <- err
+					}()
+				}
+				for ; n > 0; n -= tc.batch {
+					ended.Add(tc.batch)
+					for _, c := range begin {
+						c <- 1
+					}
+					ended.Wait()
+				}
+				var err error
+				for _, c := range begin {
+					close(c)
+					err = errors.Join(err, <-errs)
+				}
+				return err
+			}
 			turn := func(threads, each int, run func(caller, n int) error) (rate, cpu float64) {
 				var all sync.WaitGroup
 				start, used := time.Now(), cpuTime()
@@ -80,16 +111,23 @@ func BenchmarkBlockDevice(b *testing.B) {
 				all.Wait()
 				return float64(threads*each*tc.size) / time.Since(start).Seconds() / 1e6, float64(cpuTime()-used) / float64(threads*each)
 			}
-			var ours, theirs, oursCPU, theirsCPU []float64
+			var ours, theirs, barred, oursCPU, theirsCPU []float64
 			for b.Loop() { // an operation is a turn of each, 32 requests a caller, 256 or 64 MiB at most
 				n := min(32*tc.batch*tc.callers, 256, 64<<20/tc.size)
 				rate, cpu := turn(tc.callers, n/tc.callers, lanes)
 				ours, oursCPU = append(ours, rate), append(oursCPU, cpu)
 				rate, cpu = turn(tc.callers*tc.batch, n/tc.callers/tc.batch, pread)
 				theirs, theirsCPU = append(theirs, rate), append(theirsCPU, cpu)
+				if tc.batch > 1 {
+					rate, _ = turn(1, n, together)
+					barred = append(barred, rate)
+				}
 			}
-			for _, all := range [][]float64{ours, theirs, oursCPU, theirsCPU} {
+			for _, all := range [][]float64{ours, theirs, barred, oursCPU, theirsCPU} {
 				slices.Sort(all)
+			}
+			if tc.batch > 1 {
+				b.ReportMetric(100*ours[len(ours)/2]/barred[len(barred)/2], "%-of-pread-together")
 			}
 			b.ReportMetric(oursCPU[len(ours)/10], "lanes-cpu-ns")
 			b.ReportMetric(theirsCPU[len(theirs)/10], "pread-cpu-ns")

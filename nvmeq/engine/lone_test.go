@@ -48,6 +48,11 @@ func TestLone(t *testing.T) {
 	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands, "as they were at the end")
 }
 
+// A block device has so many lanes that callers on few processors do not wait for one another's system calls; an image's are as many as processors work on.
+func TestLoneLanes(t *testing.T) {
+	require.GreaterOrEqual(t, newLone(t, engine.Config{}).Engine.Lanes(), 16)
+}
+
 // Callers of Lone and of Do, more than there are lanes, and resets beside them: each caller reads what it wrote, and none is left waiting.
 func TestLoneBesideResets(t *testing.T) {
 	r := newLone(t, engine.Config{Lanes: 1})
