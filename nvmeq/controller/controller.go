@@ -221,7 +221,7 @@ func (c *Controller) Lones() bool { return c.loner != nil }
 
 // Lone has a controller in software carry out a read or write without the rings of a queue pair, which the caller drives. It says whether that was done.
 func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool {
-	if c.loner == nil || c.resetting.Load() || c.failure.Load() != nil || c.Kept() {
+	if c.loner == nil || c.resetting.Load() || c.failure.Load() != nil || c.failover.Load() != nil || c.Kept() {
 		return false
 	}
 	return c.loner.Lone(sqid, op, nsid, slba, blocks, data)

@@ -61,13 +61,19 @@ func newFailing(t *testing.T, spare, reads bool, so softctl.Options, ec engine.C
 // newFailingOn is newFailing over what the transport is made into.
 func newFailingOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *failing {
 	t.Helper()
+	return newFailingImage(t, testrig.NewImage(t), spare, reads, so, ec, over)
+}
+
+// newFailingImage is newFailingOn on an image or block device.
+func newFailingImage(t *testing.T, image string, spare, reads bool, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *failing {
+	t.Helper()
 	dev, err := detached.New(true)
 	require.NoError(t, err)
 	// The memory of a failed device is not freed, so the runtime is not closed.
 	t.Cleanup(dev.Resume)
 	f := &failing{rig: &rig{Rig: &testrig.Rig{Runtime: dev, Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Threads: true}}, dev: dev}
 	so.Injector, so.Threads, so.Log = f.Rules, 1, slog.New(slog.DiscardHandler)
-	f.Soft, err = softctl.Open(testrig.NewImage(t), so)
+	f.Soft, err = softctl.Open(image, so)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Soft.Close()) })
 	mapped := &reach{Controller: f.Soft, now: map[nvme.IOVA]int64{}}

@@ -5,9 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/fill"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
@@ -104,4 +107,32 @@ func TestLoneHandsOver(t *testing.T) {
 		require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, short, 0, 4096)}))
 		<-lone
 	}
+}
+
+// Beside a GPU the lanes on the CPU carry out lone commands that are short. After a failover all go by Do, which refuses what gpu_error=ro refuses.
+func TestLoneBesideGPU(t *testing.T) {
+	dev, _ := testrig.NewLoop(t)
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	f := newFailingImage(t, dev, true, true, softctl.Options{Queues: 16}, engine.Config{Lanes: 2, CPULanes: 2, CPU: rt, HangTimeout: 100 * time.Millisecond},
+		func(t controller.Transport) controller.Transport { return t })
+	c := f.Chunk(t, 1<<20)
+	fill.Fill(c.Bytes()[:4096], 3)
+	require.False(t, f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()), "the rig's injector decides")
+	f.Soft.SetInjector(nil)
+	until(t, "a thread has left the queue", func() bool { return f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()) })
+	require.True(t, f.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()+4096))
+	require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:8192]))
+	require.False(t, f.Engine.Lone(nvme.IORead, 1, 0, 512, 256<<10, c.IOVA()), "long")
+	all, cpu := submitted(f.Engine)
+	require.EqualValues(t, 2, all)
+	require.EqualValues(t, 2, cpu)
+	require.EqualValues(t, 2, f.Engine.Chosen().Software)
+
+	f.dev.Lose()
+	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 16, c, 0, 4096)}))
+	until(t, "the lanes are on the CPU", func() bool { return f.Controller.Failover() != nil })
+	require.False(t, f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()))
+	require.ErrorIs(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IOWrite, 16, c, 0, 4096)}), engine.ErrReadOnly)
 }
