@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -24,11 +25,11 @@ import (
 //   - each load from the CQ and of the control word goes to memory, past the caches that do not snoop.
 //
 // What an instruction does to a value is not looked at: whatever is computed of an address is one of the same thing. Where some threads of a
-// wave skip what others do, the registers written there hold what the others wrote. PTX's releases hang on conditions that this does not
-// follow: isa_test.go's checks hold for it.
+// wave skip what others do, the registers written there hold what the others wrote. PTX has checks of its own (ptxflow_test.go): its releases
+// hang on conditions, which have to be followed there.
 
 // thing is what a value is the address of; a set of bits where paths meet.
-type thing uint16
+type thing uint32
 
 const (
 	aLane thing = 1 << iota
@@ -39,10 +40,28 @@ const (
 	aWork
 	aPRPList
 	aControl
+	// The rest matters in PTX only (ptxflow_test.go).
+	aResult
+	aCID
+	aStatus
+	aCounter
+	aTrace
+	aStamp
+	aWord
 )
 
-// fields are the addresses in the lane struct (layout.h) by their offsets.
-var fields = map[int]thing{16: anSQ, 24: aCQ, 32: anSQDoorbell, 40: aCQDoorbell, 48: aWork, 72: aPRPList, 88: aControl}
+// fields are the addresses in the lane struct by their offsets.
+var fields = func() map[int]thing {
+	var l Lane
+	at := map[int]thing{}
+	for offset, of := range map[uintptr]thing{unsafe.Offsetof(l.Sq): anSQ, unsafe.Offsetof(l.Cq): aCQ, unsafe.Offsetof(l.SqDoorbell): anSQDoorbell,
+		unsafe.Offsetof(l.CqDoorbell): aCQDoorbell, unsafe.Offsetof(l.Work): aWork, unsafe.Offsetof(l.Prp): aPRPList, unsafe.Offsetof(l.Control): aControl,
+		unsafe.Offsetof(l.Results): aResult, unsafe.Offsetof(l.Cids): aCID, unsafe.Offsetof(l.Status): aStatus, unsafe.Offsetof(l.Counters): aCounter,
+		unsafe.Offsetof(l.Trace): aTrace, unsafe.Offsetof(l.Stamps): aStamp} {
+		at[int(offset)] = of
+	}
+	return at
+}()
 
 // value is what is known of a register: an address of these, and in the lane struct at what offset from its start.
 type value struct {
@@ -88,10 +107,6 @@ func flowOf(arch string) flow {
 	f := flow{isLoad: re(`^(global_load|flat_load|s_load)`), isStore: re(`^(global_store|flat_store)`),
 		branch: re(`^s_c?branch\w* .*<\w+\+0x([0-9a-f]+)>`), unconditional: re(`^s_branch`), ends: re(`^s_endpgm`)}
 	switch {
-	case strings.HasPrefix(arch, "sm_"):
-		return flow{isLoad: re(`^ld\.(volatile|relaxed|acquire|global)`), isStore: re(`^st\.(volatile|relaxed|global)`),
-			goesToMemory: re(`^ld\.(volatile|relaxed\.sys|acquire\.sys)`),
-			completes:    re(`^fence\.(acq_rel|sc)\.sys`), branch: re(`\bbra(?:\.uni)?\s+(\$\w+);`), unconditional: re(`^bra`), ends: re(`^ret;`)}
 	case arch == "gfx90a":
 		f.goesToMemory, f.begins, f.completes = re(`\bglc\b`), re(`^buffer_wbl2`), re(`^s_waitcnt .*vmcnt\(0\)`)
 	case strings.HasPrefix(arch, "gfx9"):
@@ -110,32 +125,26 @@ type instruction struct {
 	next []int
 }
 
-// instructions is the kernel as a graph. A line is as the disassembler or the compiler to PTX prints it.
+// instructions is the kernel as a graph. A line is as the disassembler prints it.
 func instructions(f flow, lines []string) ([]instruction, error) {
 	var all []instruction
-	at := map[string]int{} // by label, or by address from the kernel's beginning in hexadecimal
+	at := map[string]int{} // by address from the kernel's beginning in hexadecimal
 	base := uint64(0)
 	for _, line := range lines {
 		text, comment, _ := strings.Cut(line, "//")
 		text = strings.TrimSpace(text)
-		if label, ok := strings.CutSuffix(text, ":"); ok && strings.HasPrefix(label, "$") {
-			at[label] = len(all)
-			continue
-		}
 		if text == "" || strings.HasPrefix(text, ".") || strings.HasSuffix(text, ":") || strings.HasSuffix(text, ">:") {
 			continue
 		}
-		if strings.HasPrefix(f.branch.String(), "^s_") {
-			address, _, _ := strings.Cut(strings.TrimSpace(comment), ":")
-			n, err := strconv.ParseUint(address, 16, 64)
-			if err != nil {
-				continue // a heading
-			}
-			if len(all) == 0 {
-				base = n
-			}
-			at[strconv.FormatUint(n-base, 16)] = len(all)
+		address, _, _ := strings.Cut(strings.TrimSpace(comment), ":")
+		n, err := strconv.ParseUint(address, 16, 64)
+		if err != nil {
+			continue // a heading
 		}
+		if len(all) == 0 {
+			base = n
+		}
+		at[strconv.FormatUint(n-base, 16)] = len(all)
 		if i := strings.Index(comment, "<"); i >= 0 {
 			text += " " + comment[i:]
 		}
@@ -143,7 +152,6 @@ func instructions(f flow, lines []string) ([]instruction, error) {
 	}
 	for i := range all {
 		in := &all[i]
-		bare := strings.TrimSpace(predicate.ReplaceAllString(in.text, ""))
 		m := f.branch.FindStringSubmatch(in.text)
 		if m != nil {
 			to, ok := at[m[len(m)-1]]
@@ -152,7 +160,7 @@ func instructions(f flow, lines []string) ([]instruction, error) {
 			}
 			in.next = append(in.next, to)
 		}
-		always := bare == in.text && (f.ends.MatchString(in.text) || m != nil && f.unconditional.MatchString(in.text))
+		always := (f.ends.MatchString(in.text) || m != nil && f.unconditional.MatchString(in.text))
 		if !always && i+1 < len(all) {
 			in.next = append(in.next, i+1)
 		}
@@ -161,14 +169,13 @@ func instructions(f flow, lines []string) ([]instruction, error) {
 }
 
 var (
-	operand   = regexp.MustCompile(`%\w+|\b[vsa]\[\d+:\d+\]|\b[vsa]\d+\b|\b(?:vcc|exec)(?:_lo|_hi)?\b|\bnull\b|-?\b0x[0-9a-f]+\b|-?\b\d+\b|lanefs_\w+_param_\d+`)
-	immediate = regexp.MustCompile(`offset:(-?\d+)|\[%\w+\+(-?\d+)\]`)
+	operand   = regexp.MustCompile(`\b[vsa]\[\d+:\d+\]|\b[vsa]\d+\b|\b(?:vcc|exec)(?:_lo|_hi)?\b|\bnull\b|-?\b0x[0-9a-f]+\b|-?\b\d+\b`)
+	immediate = regexp.MustCompile(`offset:(-?\d+)`)
 )
 
 var (
-	predicate = regexp.MustCompile(`^@!?%p\d+\s+`)
-	isDword   = regexp.MustCompile(`_(dword|b32)$|\.u32$`)
-	isNoPoll  = regexp.MustCompile(`_(ubyte|ushort|u8|u16|dwordx4|b128)|\.(u8|u16|b8|b16)$`)
+	isDword  = regexp.MustCompile(`_(dword|b32)$`)
+	isNoPoll = regexp.MustCompile(`_(ubyte|ushort|u8|u16|dwordx4|b128)`)
 )
 
 // registers are those of an operand, in order: v[4:5] is two.
@@ -181,7 +188,7 @@ func registers(op string) []string {
 		kind = "s"
 	} else if n, _ := fmt.Sscanf(op, "a[%d:%d]", &from, &to); n == 2 {
 		kind = "a"
-	} else if strings.ContainsAny(op[:1], "vsa%") {
+	} else if strings.ContainsAny(op[:1], "vsa") {
 		return []string{op}
 	} else {
 		return nil
@@ -215,15 +222,13 @@ func checkFlow(arch string, lines []string) error {
 	}
 	before := make([]*point, len(all))
 	before[0] = &point{regs: map[string]value{}}
-	if !strings.HasPrefix(arch, "sm_") {
-		// The arguments' address is in the first registers that the first load of them names (AMDGPU Backend, "Kernel Argument Segment").
-		for _, in := range all {
-			if strings.HasPrefix(in.text, "s_load") {
-				for _, r := range registers(operand.FindAllString(in.text[strings.Index(in.text, " "):], -1)[1]) {
-					before[0].regs[r] = value{of: 1 << 15}
-				}
-				break
+	// The arguments' address is in the first registers that the first load of them names (AMDGPU Backend, "Kernel Argument Segment").
+	for _, in := range all {
+		if strings.HasPrefix(in.text, "s_load") {
+			for _, r := range registers(operand.FindAllString(in.text[strings.Index(in.text, " "):], -1)[1]) {
+				before[0].regs[r] = value{of: kernelArguments}
 			}
+			break
 		}
 	}
 	var wrong error
@@ -282,18 +287,16 @@ func checkFlow(arch string, lines []string) error {
 	return nil
 }
 
-const kernelArguments thing = 1 << 15
+const kernelArguments thing = 1 << 31
 
 // apply is one instruction: what it does to p, and what is wrong with it there.
 func (f flow) apply(arch, text string, p *point, what *found) error {
-	bare := strings.TrimSpace(predicate.ReplaceAllString(text, ""))
-	name, rest, _ := strings.Cut(strings.ReplaceAll(bare, "\t", " "), " ")
+	name, rest, _ := strings.Cut(strings.ReplaceAll(text, "\t", " "), " ")
 	rest, _, _ = strings.Cut(rest, "<")
 	ops := operand.FindAllString(rest, -1)
-	ptx := strings.HasPrefix(arch, "sm_")
 	imm := 0
 	if m := immediate.FindStringSubmatch(rest); m != nil {
-		imm, _ = strconv.Atoi(m[1] + m[2])
+		imm, _ = strconv.Atoi(m[1])
 	}
 	base := func(of []string) (v value) {
 		for _, op := range of {
@@ -306,9 +309,9 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 		return v
 	}
 	switch {
-	case f.isStore.MatchString(bare):
+	case f.isStore.MatchString(text):
 		addr := ops[:1]
-		if !ptx && strings.HasPrefix(ops[0], "v") && len(ops) > 2 && strings.HasPrefix(ops[2], "s") {
+		if strings.HasPrefix(ops[0], "v") && len(ops) > 2 && strings.HasPrefix(ops[2], "s") {
 			addr = []string{ops[0], ops[2]}
 		}
 		to := base(addr)
@@ -325,33 +328,27 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 			}
 		}
 		return nil
-	case f.begins != nil && f.begins.MatchString(bare):
+	case f.begins != nil && f.begins.MatchString(text):
 		if p.dirty {
 			p.dirty, p.flushing = false, true
 		}
-	case f.completes.MatchString(bare):
+	case f.completes.MatchString(text):
 		p.flushing = false
 		if f.begins == nil {
 			p.dirty = false
 		}
 	}
-	if f.isLoad.MatchString(bare) {
+	if f.isLoad.MatchString(text) {
 		into, from := ops[:1], ops[1:]
-		if ptx {
-			if i := strings.Index(rest, "["); i >= 0 {
-				into, from = operand.FindAllString(rest[:i], -1), operand.FindAllString(rest[i:], -1)[:1]
-			}
-		} else {
-			from = slices.DeleteFunc(slices.Clone(from), func(op string) bool { return registers(op) == nil })
-			if strings.HasPrefix(name, "s_load") && len(ops) > 2 {
-				n, err := strconv.ParseInt(ops[len(ops)-1], 0, 64)
-				if err == nil {
-					imm = int(n)
-				}
+		from = slices.DeleteFunc(slices.Clone(from), func(op string) bool { return registers(op) == nil })
+		if strings.HasPrefix(name, "s_load") && len(ops) > 2 {
+			n, err := strconv.ParseInt(ops[len(ops)-1], 0, 64)
+			if err == nil {
+				imm = int(n)
 			}
 		}
 		of := base(from)
-		direct := f.goesToMemory.MatchString(bare)
+		direct := f.goesToMemory.MatchString(text)
 		// What is narrower than a dword is of a CID's record or a tag, what is wider than two of an item: no poll is.
 		if of.of&(aCQ|aControl|aWork) != 0 && !isNoPoll.MatchString(name) {
 			if direct {
@@ -364,10 +361,6 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 		for _, op := range into {
 			dst = append(dst, registers(op)...)
 		}
-		width := 4
-		if ptx && strings.Contains(name, "64") {
-			width = 8
-		}
 		for i, r := range dst {
 			v := value{}
 			switch {
@@ -376,7 +369,7 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 			case of.of&kernelArguments != 0:
 				v = value{}
 			case of.of&aLane != 0:
-				v = value{of: fields[(of.at+imm+i*width)&^7]}
+				v = value{of: fields[(of.at+imm+i*4)&^7]}
 			}
 			p.regs[r] = v
 		}
@@ -385,17 +378,7 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 	if len(ops) == 0 || f.branch.MatchString(text) {
 		return nil
 	}
-	if ptx && strings.HasPrefix(name, "ld.param") {
-		for _, r := range registers(ops[0]) {
-			v := value{}
-			if strings.HasSuffix(ops[len(ops)-1], "_param_0") {
-				v.of = aLane
-			}
-			p.regs[r] = v
-		}
-		return nil
-	}
-	if strings.Contains(name, "cmp") || strings.HasPrefix(name, "setp") || strings.HasPrefix(name, "s_wait") || len(registers(ops[0])) == 0 {
+	if strings.Contains(name, "cmp") || strings.HasPrefix(name, "s_wait") || len(registers(ops[0])) == 0 {
 		return nil
 	}
 	dst, from := registers(ops[0]), ops[1:]
@@ -433,7 +416,7 @@ func TestFlow(t *testing.T) {
 		if strings.HasPrefix(arch, "sm_") || os.Getenv("LANEFS_ISA") != "all" && arch != "gfx942" && arch != "gfx1201" {
 			continue
 		}
-		for name, image := range map[string][]byte{"": imageOf(t, arch), "traced/": tracedImageOf(t, arch)} {
+		for name, image := range map[string][]byte{"": imageOf(t, arch), "traced/": tracedImageOf(t, arch+".co")} {
 			all := []string{WaveResidentKernel, ResidentKernel, StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel}
 			if name != "" && os.Getenv("LANEFS_ISA") != "all" {
 				all = all[:1]
@@ -449,9 +432,9 @@ func TestFlow(t *testing.T) {
 }
 
 // tracedImageOf is the image of package traced, which imports this one.
-func tracedImageOf(t *testing.T, arch string) []byte {
+func tracedImageOf(t *testing.T, file string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("traced", "images", arch+".co.gz"))
+	f, err := os.Open(filepath.Join("traced", "images", file+".gz"))
 	require.NoError(t, err)
 	defer f.Close()
 	r, err := gzip.NewReader(f)

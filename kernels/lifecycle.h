@@ -74,6 +74,7 @@ LANEFS_FN void reset(lanefs_lane *lane) {
 	lane->failed = LANEFS_OK;
 	lane->bad_cid = 0;
 	lane->ready = LANEFS_MAGIC;
+	store(&status->bad_cid, 0u);
 	release(); /* orders results before their seq, and the CQ's zeroes before the state by which the CPU creates the queue */
 	publish<single>(lane, first_result);
 	report<single>(lane, true, 0);
@@ -193,6 +194,13 @@ static_assert(sizeof(life) <= sizeof(lanefs_lane::reserved1), "on a CPU it is th
 
 LANEFS_FN life born(const launch *l) { return {l->start, l->start - l->idle, l->start, l->start, 0, 0, 0, AWAY}; }
 
+/* All together: an acquire of what one thread has loaded, for all, and a release of what any has stored. */
+template <typename T> LANEFS_FN void acquire_all() {
+	sync_team<T>();
+	acquire();
+	sync_team<T>();
+}
+
 /* How a turn ends. */
 enum ending {
 	STAY,
@@ -223,7 +231,7 @@ template <typename T> LANEFS_FN ending look(lanefs_lane *p, lanefs_lane *lane, l
 	if (LANEFS_COMMAND(command) == LANEFS_PARK || now - l->start >= l->limit)
 		closed = change<T, CLOSE>(l);
 	if (closed && !mine && (command & LANEFS_HOLD) == 0) {
-		acquire(); /* orders the load of the command before that of whether the lane is ready, which lanefs_reset may have changed */
+		acquire_all<T>(); /* orders the load of the command before that of whether the lane is ready, which lanefs_reset may have changed */
 		if (broadcast<T>((uint32_t)is_ready(p), 0) != 0)
 			set_state<T>(status, LANEFS_PARKED); /* it has not been read, and is not stored */
 	}
@@ -242,7 +250,7 @@ template <typename T> LANEFS_FN ending look(lanefs_lane *p, lanefs_lane *lane, l
 	} else if (mine) {
 		wake = broadcast<T>(seq, 0) == lane->work_next + 1;
 	} else {
-		acquire(); /* orders the load of the command before those of the lane, which lanefs_reset may have changed */
+		acquire_all<T>(); /* orders the load of the command before those of the lane, which lanefs_reset may have changed */
 		if (broadcast<T>((uint32_t)is_ready(p), 0) != 0) {
 			LANEFS_RELOAD(T, lane, p);
 			s->at = ASLEEP;

@@ -39,6 +39,7 @@ LANEFS_FN item item_at(const lanefs_lane *lane, uint32_t n) {
 template <typename T> LANEFS_FN void items_at(const lanefs_lane *lane, item (&items)[T::K], uint32_t n) {
 #if defined(__NVPTX__)
 	if constexpr (T::W > 1) {
+		sync_team<T>(); /* one thread has polled an item's seq, others load the item */
 		constexpr uint32_t each = 8, at_once = T::W / each, rows = T::W / at_once;
 		quad got[rows];
 		uint32_t s = self<T>();

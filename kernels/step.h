@@ -44,6 +44,8 @@ template <typename T> LANEFS_FN void answer_all_failed(lanefs_lane *lane, polled
 			return;
 		if (!T::acquires)
 			acquire(); /* orders the load of seq before that of the tag */
+		else
+			sync_team<T>(); /* one thread's poll counts what others answer */
 #pragma unroll
 		for (uint32_t k = 0; k < T::K; k++)
 			if (slot<T>(k) < w->n)
@@ -115,7 +117,7 @@ template <typename T> LANEFS_FN bool step(lanefs_lane *lane, uint64_t *when, uin
 	return true;
 }
 
-/* All together: shows the CPU the state of the lane. Counters change only with progress. */
+/* All together: shows the CPU the state of the lane, but for bad_cid, which step() shows. Counters change only with progress. */
 template <typename T> LANEFS_FN void report(lanefs_lane *lane, bool progress, uint64_t now) {
 	uint64_t bytes_read = 0, bytes_written = 0;
 	if (progress) {
@@ -134,7 +136,6 @@ template <typename T> LANEFS_FN void report(lanefs_lane *lane, bool progress, ui
 	store(&s->failed, lane->failed);
 	store(&s->work_next, lane->work_next);
 	store(&s->result_next, lane->result_next);
-	store(&s->bad_cid, lane->bad_cid);
 	lanefs_counters *c = at<lanefs_counters>(lane->counters);
 	const lanefs_counters *t = &lane->totals;
 	store(&c->commands, t->commands);
