@@ -64,6 +64,17 @@ func TestBench(t *testing.T) {
 	require.NotEqual(t, before, sum(t, img))
 	check := []string{"bench", "--verify", "--seed", "7", "--sequential", "--block", "8k", "--count", "512", img}
 	require.Contains(t, p.ok(check...), "512 blocks checked by a kernel, all right")
+
+	half := p.plain("half", 8)
+	p.ok("bench", "--destroy", "--reads", "0", "--sequential", "--block", "64k", "--count", "64", "--seed", "7", half)
+	check = []string{"bench", "--verify", "--seed", "7", "--sequential", "--block", "8k", "--count", "1024"}
+	require.Contains(t, p.ok(append(check, half)...), "1024 blocks checked by a kernel, 512 right; the others have no word of what this seed writes there")
+	check[3] = "8"
+	_, said, err = p.run(append(check, half)...)
+	require.Error(t, err)
+	require.Contains(t, said, "no block has a word of what --seed 8 writes")
+	check = []string{"bench", "--verify", "--seed", "7", "--sequential", "--block", "8k", "--count", "512", img}
+
 	poke(t, img, 123_456, "!")
 	out, errs, err := p.run(check...)
 	var exit *exec.ExitError

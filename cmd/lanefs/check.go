@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ type checkReport struct {
 	*ext4.Inspection
 	FreeSpace *freeReport `json:"free_space,omitempty"` // not for volumes that are refused, or have clusters
 	Files     *fileReport `json:"files,omitempty"`
-	Damage    []string    `json:"damage"` // the first of what could not be read
+	Damage    []string    `json:"damage"`                    // the first of what could not be read
+	Protected bool        `json:"write_protected,omitempty"` // the block device refuses writes
 }
 
 // freeReport counts the runs of free blocks.
@@ -134,12 +136,27 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	r := &checkReport{Name: arg, Inspection: in, Damage: []string{}}
+	r := &checkReport{Name: arg, Inspection: in, Damage: []string{}, Protected: slices.ContainsFunc(splitList(arg), isProtected)}
 	s.vol = vol // Close closes it
 	if vol != nil {
 		r.survey(vol, func(p progress) bool { bar.show(p); return true })
 	}
 	return r, s.Close()
+}
+
+// isProtected says whether a block device refuses writes. Opening it for reading does not tell.
+func isProtected(arg string) bool {
+	var cfg mountConfig
+	if cfg.take(arg) != nil {
+		return false
+	}
+	f, err := os.OpenFile(cfg.Device, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	protected, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
+	return err == nil && protected != 0
 }
 
 // mountedThere says whether anything is mounted at a directory that may not be looked into.

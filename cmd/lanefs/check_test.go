@@ -229,6 +229,14 @@ func TestCheckBitmap(t *testing.T) {
 	require.NotContains(t, out, "mounts it read-write")
 }
 
+// TestCheckProtected: a block device that refuses writes is mounted with ro only, which mount and check both say.
+func TestCheckProtected(t *testing.T) {
+	p := newPlace(t)
+	dev := loopOver(t, p.image("image", 32), "-r")
+	require.Contains(t, p.ok("check", dev), "mounts it with -o ro only: the device is write-protected")
+	require.Contains(t, p.fails("mount", dev, p.mkdir("mnt")), "lift its write protection with blockdev --setrw")
+}
+
 // TestCheckOfAnother: root checks the mount of an ordinary user, whose directory answers root with EACCES.
 func TestCheckOfAnother(t *testing.T) {
 	p := newUserPlace(t)

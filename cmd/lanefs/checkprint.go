@@ -59,6 +59,8 @@ func (r *checkReport) verdict() string {
 		return "mounts it read-only: " + why
 	case r.needsFsck():
 		return "would mount it read-write, but it is damaged: run e2fsck -f on it first"
+	case r.Protected:
+		return "mounts it with -o ro only: the device is write-protected (blockdev --setrw lifts that)"
 	}
 	return "mounts it read-write"
 }

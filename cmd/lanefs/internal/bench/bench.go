@@ -208,6 +208,7 @@ func (r *run) carryOut(tell func(Progress)) (*Result, error) {
 		r.phase(crew, Checking, r.j.units(r.ns), tell, (*worker).recheck)
 	}
 	res.Failed, res.FirstError = r.failed.Load(), r.firstErr
+	res.Unwritten = r.wrong.unwritten.Load()
 	res.Checked, res.Wrong, res.FirstWrong = r.wrong.checked.Load(), r.wrong.blocks.Load(), r.wrong.text()
 	return res, r.fatal
 }

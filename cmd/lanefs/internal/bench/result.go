@@ -20,6 +20,7 @@ type Result struct {
 	FirstError error
 	Checked    uint64 // blocks that a kernel has compared
 	Wrong      uint64 // of them, blocks that are not what was written
+	Unwritten  uint64 // of them, blocks without a word of what an earlier run with this seed wrote anywhere
 	FirstWrong string
 	Doorbells  uint64 // that lanes have rung for submissions, while it was measured
 }
@@ -91,6 +92,7 @@ type Line struct {
 	Verified   bool   `json:"verified"` // kernels wrote and checked patterns, between the commands
 	Checked    uint64 `json:"checked_blocks"`
 	Wrong      uint64 `json:"wrong_blocks"`
+	Unwritten  uint64 `json:"unwritten_blocks,omitempty"`
 	FirstWrong string `json:"first_wrong,omitempty"`
 
 	Read  *Times      `json:"read,omitempty"`
@@ -163,6 +165,7 @@ func (l *Line) Set(r *Result) {
 	if r.Doorbells > 0 {
 		l.PerBell = float64(l.Commands+l.Failed) / float64(r.Doorbells)
 	}
+	l.Unwritten = r.Unwritten
 	l.Checked, l.Wrong, l.FirstWrong = r.Checked, r.Wrong, r.FirstWrong
 	l.Read, l.Write = newTimes(&r.Read), newTimes(&r.Write)
 	for i := range r.Parts {
@@ -178,6 +181,15 @@ func (r *Report) Bad() (wrong, failed uint64) {
 		wrong, failed = wrong+l.Wrong, failed+l.Failed
 	}
 	return wrong, failed
+}
+
+// Nothing says whether blocks were checked for what an earlier run wrote, and none had a word of it.
+func (r *Report) Nothing() bool {
+	checked, unwritten := uint64(0), uint64(0)
+	for _, l := range r.Runs {
+		checked, unwritten = checked+l.Checked, unwritten+l.Unwritten
+	}
+	return checked > 0 && unwritten == checked
 }
 
 // all are the columns of a table.

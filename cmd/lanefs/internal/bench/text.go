@@ -70,6 +70,9 @@ func (l *Line) print(out io.Writer) {
 	switch {
 	case l.Wrong > 0:
 		fmt.Fprintf(out, "  WRONG: %d of %d blocks that were checked; the first: %s\n", l.Wrong, l.Checked, l.FirstWrong)
+	case l.Unwritten > 0:
+		fmt.Fprintf(out, "  %d blocks checked by a kernel, %d right; the others have no word of what this seed writes there: they were never written, or it was lost\n",
+			l.Checked, l.Checked-l.Unwritten)
 	case l.Verified:
 		fmt.Fprintf(out, "  %d blocks checked by a kernel, all right; the checks are between the commands, in the time and not in the latencies\n", l.Checked)
 	}

@@ -116,7 +116,7 @@ func (w *worker) compare(i int, units []uint64) error {
 		if w.cmds[i+k].Err != nil {
 			continue
 		}
-		w.r.wrong.add(w.lba(u), uint64(w.r.j.Block), found[i+k])
+		w.r.wrong.add(w.lba(u), uint64(w.r.j.Block), found[i+k], w.r.j.writes() || w.r.j.Prefill)
 	}
 	return nil
 }
@@ -309,12 +309,19 @@ func (w *worker) more(total uint64) bool {
 // wrongs is what checks have found.
 type wrongs struct {
 	checked, blocks atomic.Uint64
+	unwritten       atomic.Uint64 // blocks in which an earlier run may have written nothing
 	first           atomic.Pointer[string]
 }
 
-func (w *wrongs) add(lba, bytes uint64, found traced.Wrong) {
+// add counts a block. ours: this run has written it. What an earlier run wrote is not known, so a block without one word of the pattern is then
+// none of it.
+func (w *wrongs) add(lba, bytes uint64, found traced.Wrong, ours bool) {
 	w.checked.Add(1)
-	if found.Words == 0 {
+	switch {
+	case found.Words == 0:
+		return
+	case !ours && 8*found.Words == bytes:
+		w.unwritten.Add(1)
 		return
 	}
 	w.blocks.Add(1)
