@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -103,4 +104,43 @@ func TestRawBytes(t *testing.T) {
 	got, err := os.ReadFile(img)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got))
+}
+
+// TestRawFails: where the device fails, the file says EIO, never other bytes, and so does fsync of what was written; the rest goes on, and it unmounts.
+func TestRawFails(t *testing.T) {
+	const size = 4 << 20
+	p := newPlace(t)
+	img, file := p.path("img"), p.path("raw")
+	require.NoError(t, os.WriteFile(img, bytes.Repeat([]byte("lane"), size/4), 0o600))
+	p.dirs = append(p.dirs, file)
+	p.ok("raw", "--gpu", "host", img, file)
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	direct, err := os.OpenFile(file, os.O_RDWR|unix.O_DIRECT, 0)
+	require.NoError(t, err)
+	defer direct.Close()
+	_, err = f.WriteAt([]byte("before"), 3<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, os.Truncate(img, size/2)) // half of the medium is gone
+
+	b := make([]byte, 4096)
+	for _, f := range []*os.File{f, direct} {
+		_, err = f.ReadAt(b, 3<<20+64<<10)
+		require.ErrorIs(t, err, unix.EIO)
+		_, err = f.ReadAt(b, 1<<20)
+		require.NoError(t, err)
+		require.Equal(t, "lane", string(b[:4]))
+	}
+	_, err = direct.WriteAt(b, 3<<20)
+	require.ErrorIs(t, err, unix.EIO)
+	_, err = f.WriteAt(b, 3<<20)
+	require.ErrorIs(t, errors.Join(err, f.Sync()), unix.EIO)
+	require.NoError(t, f.Close())
+	require.NoError(t, direct.Close())
+	p.run("umount", file) // may say what could not be flushed
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(t, err)
+	require.NotContains(t, string(mounts), file)
 }
