@@ -51,7 +51,7 @@ deps-run: ## the same without compilers for the kernels, whose images are commit
 kernels: ## the kernels' images again, if a source changed: host object, code objects for AMD GPUs, PTX
 	@kernels/build.sh update
 
-isa: ## the checks of instructions by data flow, of every image for GPUs, those of measurements too, and mistakes planted all over the PTX: five minutes
+isa: ## the checks of instructions by data flow, of every image for GPUs, those of measurements too, and mistakes planted all over the PTX: three minutes
 	@LANEFS_ISA=all $(GO) test -count=1 -timeout 30m -run 'Test(Flow|PTXFlow|PTXFlowFails)$$' ./kernels
 
 model: ## all executions of the lanes' step and of the rings under the C11 memory model, each order weakened, mistakes planted: two minutes

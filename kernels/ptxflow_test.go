@@ -369,13 +369,19 @@ func TestPTXFlowFails(t *testing.T) {
 			continue
 		}
 		lines := assembly(t, imageOf(t, "sm_80"), "sm_80", kernel)
+		release := len(lines) // of the SQ doorbell
+		if kernel != ResetKernel {
+			for release = sqDoorbell(t, lines, kernel); !isFence(lines[release]); {
+				release--
+			}
+		}
 		for _, m := range ptxMistakes {
 			t.Run(kernel+"/"+m.name, func(t *testing.T) {
 				t.Parallel()
 				re := regexp.MustCompile(m.line)
 				var places, missed []int
 				for i, line := range lines {
-					if re.MatchString(line) && (!strings.HasPrefix(m.line, "or") || slices.ContainsFunc(lines[i:min(i+12, len(lines))], isFence)) {
+					if re.MatchString(line) && (!strings.HasPrefix(m.line, "or") || release-12 < i && i < release) {
 						places = append(places, i)
 					}
 				}
@@ -404,11 +410,7 @@ func TestPTXFlowFails(t *testing.T) {
 			planted := slices.Clone(lines)
 			doorbell := sqDoorbell(t, planted, kernel)
 			line := planted[doorbell]
-			before := doorbell
-			for !isFence(planted[before]) {
-				before--
-			}
-			planted = slices.Insert(slices.Delete(planted, doorbell, doorbell+1), before, line)
+			planted = slices.Insert(slices.Delete(planted, doorbell, doorbell+1), release, line)
 			_, err := checkPTX(planted, kernel)
 			require.ErrorContains(t, err, "before the SQE is released")
 		})
