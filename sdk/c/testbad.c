@@ -22,6 +22,7 @@
 enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
 
 static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*managed_alloc)(void **, size_t, unsigned), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
+static void (*keep)(int);
 static void *context[2];
 
 static void load(void)
@@ -39,6 +40,7 @@ static void load(void)
 	*(void **)&unpin = dlsym(lib, "cuMemHostUnregister");
 	*(void **)&create = dlsym(lib, "cuStreamCreate");
 	*(void **)&destroy = dlsym(lib, "cuStreamDestroy_v2");
+	*(void **)&keep = dlsym(lib, "fake_cuda_keep");
 	*(void **)&sync_stream = dlsym(lib, "cuStreamSynchronize");
 	WANT(init(0) == 0 && retain(&context[0], 0) == 0 && retain(&context[1], 1) == 0);
 }
@@ -95,8 +97,14 @@ static void devices(lanefs_stage *st, uint32_t f)
 	FAILS(EFAULT, lanefs_read_into(st, f, m[0] + 1, 0, BIG, NULL));
 	FAILS(EINVAL, lanefs_read_into(st, f, m[0], 0, UINT64_MAX, NULL));
 	WANT(sync_stream(NULL) == 0 && all(m[0], 'x', BIG) && all(m[1], 'x', BIG));
-	/* Freed, and then another's. */
-	WANT(current(context[0]) == 0 && mem_free(m[0]) == 0);
+	/* Freed, and its address kept, as CUDA's driver does; freed, and then another's. */
+	char *kept = memory(0, BIG);
+	keep(1);
+	WANT(current(context[0]) == 0 && mem_free(kept) == 0);
+	keep(0);
+	FAILS(EFAULT, lanefs_read_into(st, f, kept, 0, 1000, NULL));
+	FAILS(EFAULT, lanefs_write_from(st, f, kept, 0, 1000, NULL));
+	WANT(mem_free(m[0]) == 0);
 	FAILS(EFAULT, lanefs_read_into(st, f, m[0], 0, 1000, NULL));
 	FAILS(EFAULT, lanefs_write_from(st, f, m[0], 0, 1000, NULL));
 	char *again = memory(1, 8192);

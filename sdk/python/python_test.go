@@ -248,6 +248,7 @@ func TestInterrupt(t *testing.T) {
 		p.GoOn()
 		await(name)
 		if name == "dropped" {
+			p.GoOn()
 			require.Equal(t, "waits", p.Says())
 		}
 		require.NoError(t, p.Process.Signal(os.Interrupt))

@@ -362,17 +362,18 @@ API int cuMemAllocManaged(void **p, size_t n, unsigned flags) {
 	return rc;
 }
 
-/* The driver keeps addresses, which may not be used then, or gives them back, or to the next allocation: of two the second is kept. */
+static _Atomic int keeps; /* what is freed stays mapped, and may not be used */
+
+API void fake_cuda_keep(int on) { keeps = on; }
+
+/* The driver gives addresses back, or to the next allocation, or keeps them. */
 API int cuMemFree_v2(void *p) {
-	static atomic_uint freed;
 	size_t n;
 	COUNT();
 	NEED();
 	int rc = take(p, 0, &n);
-	if (!rc && freed++ % 2)
-		rc = mprotect(p, n, PROT_NONE) ? INVALID : OK;
-	else if (!rc)
-		rc = munmap(p, n) ? INVALID : OK;
+	if (!rc)
+		rc = (keeps ? mprotect(p, n, PROT_NONE) : munmap(p, n)) ? INVALID : OK;
 	return rc;
 }
 
