@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -158,11 +157,6 @@ func loopInRAM(b *testing.B, size int64) string {
 		require.NoError(b, err)
 	}
 	require.NoError(b, f.Close())
-	out, err := exec.Command("losetup", "-f", "--show", f.Name()).CombinedOutput()
-	if err != nil {
-		b.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	b.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, _ := looptest.Attach(b, f.Name())
 	return dev
 }

@@ -3,15 +3,14 @@ package namespace_test
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"runtime/trace"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/blockdevtest"
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
@@ -20,16 +19,8 @@ import (
 // loop makes a loop device over a file of its own.
 func loop(t *testing.T, size int64, options ...string) (dev, file string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
 	file = image(t, size)
-	out, err := exec.Command("losetup", append(options, "-f", "--show", file)...).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev = strings.TrimSpace(string(out))
-	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, _ = looptest.Attach(t, file, options...)
 	return dev, file
 }
 

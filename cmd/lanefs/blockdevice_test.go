@@ -8,20 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 )
 
 // loopOver makes a block device over an image.
 func loopOver(t *testing.T, image string, options ...string) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
-	out, err := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), image)...).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, _ := looptest.Attach(t, image, options...)
 	return dev
 }
 

@@ -6,12 +6,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
@@ -70,16 +70,8 @@ func (b *outside) serve(t *testing.T) *daemon {
 // attach makes a loop device over the image.
 func (d *daemon) attach(t *testing.T, image string) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
-	out, err := exec.Command("losetup", "-f", "--show", "-b", fmt.Sprint(d.b.layout.LBA), image).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	d.detach = sync.OnceFunc(func() { exec.Command("losetup", "-d", dev).Run() })
-	t.Cleanup(d.detach)
+	dev, detach := looptest.Attach(t, image, "-b", fmt.Sprint(d.b.layout.LBA))
+	d.detach = detach
 	return dev
 }
 

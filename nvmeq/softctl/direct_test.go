@@ -14,22 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // newLoop makes a block device over a file, and says which file.
 func newLoop(t testing.TB, size int64, options ...string) (dev, file string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
 	file = newImage(t, size)
-	out, err := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), file)...).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev = strings.TrimSpace(string(out))
-	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, _ = looptest.Attach(t, file, options...)
 	return dev, file
 }
 

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -198,21 +197,12 @@ func TestTruncatedPages(t *testing.T) {
 // shrinking is a controller for a device of which nothing behind 1 MiB is left, and a queue.
 func shrinking(t *testing.T) (h *host, q *pair, at uint64) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: loop devices")
-	}
-	p := newImage(t, testSize)
-	out, err := exec.Command("losetup", "-f", "--show", p).CombinedOutput()
-	if err != nil {
-		t.Skipf("needs a loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, p := newLoop(t, testSize)
 	h = newHostOn(t, dev, Options{}).enable()
 	q = h.queue(1, 16)
 	_, at = h.alloc(4096)
 	require.NoError(t, os.Truncate(p, 1<<20))
-	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
+	out, err := exec.Command("losetup", "-c", dev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return h, q, at
 }

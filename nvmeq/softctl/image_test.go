@@ -6,11 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -99,27 +100,12 @@ func TestImageIsLocked(t *testing.T) {
 }
 
 func TestImageOnLoopDevice(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: loop devices")
-	}
 	p := newImage(t, 1<<20)
-	out, err := exec.Command("losetup", "-f", "--show", p).CombinedOutput()
-	if err != nil {
-		t.Skipf("needs a loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	attached := true
-	detach := func() {
-		if attached {
-			exec.Command("losetup", "-d", dev).Run()
-			attached = false
-		}
-	}
-	t.Cleanup(detach)
-	_, err = Open(p, Options{})
+	dev, detach := looptest.Attach(t, p)
+	_, err := Open(p, Options{})
 	require.ErrorContains(t, err, dev)
 
-	out, err = exec.Command("blockdev", "--setro", dev).CombinedOutput()
+	out, err := exec.Command("blockdev", "--setro", dev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	_, err = Open(dev, Options{})
 	require.ErrorIs(t, err, unix.EROFS)

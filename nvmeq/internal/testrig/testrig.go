@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -67,16 +67,8 @@ func NewImage(t testing.TB) string {
 // NewLoop makes a loop device over such a file, which it names, too. It skips the test where there can be none.
 func NewLoop(t testing.TB) (dev, file string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
 	file = NewImage(t)
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev = strings.TrimSpace(string(out))
-	t.Cleanup(func() { exec.Command("losetup", "-d", dev).Run() })
+	dev, _ = looptest.Attach(t, file)
 	return dev, file
 }
 

@@ -6,32 +6,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 	"github.com/lanefs/lanefs/blockdev/iouring"
 )
 
 // TestRingDiscard: a discard goes by the ring, beside reads, and, where the kernel knows no such command, by a call; one past the end of
 // a device that has shrunk fails.
 func TestRingDiscard(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
 	const size = 4 << 20
 	file := filepath.Join(t.TempDir(), "image")
 	full := bytes.Repeat([]byte("x"), size)
 	require.NoError(t, os.WriteFile(file, full, 0o600))
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	defer exec.Command("losetup", "-d", dev).Run()
+	dev, _ := looptest.Attach(t, file)
 	m, err := Open(dev, Options{BlockSize: 512, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer m.Close()
@@ -69,7 +61,7 @@ func TestRingDiscard(t *testing.T) {
 		require.True(t, bytes.Equal(full[:1<<20], got[:1<<20]) && bytes.Equal(make([]byte, 1<<20), got[1<<20:2<<20]) && bytes.Equal(full[2<<20:], got[2<<20:]))
 	}
 	require.NoError(t, unix.Truncate(file, size/2))
-	out, err = exec.Command("losetup", "-c", dev).CombinedOutput()
+	out, err := exec.Command("losetup", "-c", dev).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	uringDiscard = known
 	if err = r.StartDiscard(0, 3<<20, 4096); err == nil { // it was not seen yet
@@ -84,18 +76,10 @@ func TestRingDiscard(t *testing.T) {
 
 // TestRingRegisters: what a kernel does not register, the descriptor, places for memory, or the memory, is used as it is; a place is used again.
 func TestRingRegisters(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: loop devices need root")
-	}
 	file := filepath.Join(t.TempDir(), "image")
 	full := bytes.Repeat([]byte("y"), 1<<20)
 	require.NoError(t, os.WriteFile(file, full, 0o600))
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
-	}
-	dev := strings.TrimSpace(string(out))
-	defer exec.Command("losetup", "-d", dev).Run()
+	dev, _ := looptest.Attach(t, file)
 	places, set, descriptor := makeBuffers, setBuffer, registerFile
 	defer func() { makeBuffers, setBuffer, registerFile = places, set, descriptor }()
 	for name, tc := range map[string]struct {
