@@ -160,7 +160,7 @@ func instructions(f flow, lines []string) ([]instruction, error) {
 			}
 			in.next = append(in.next, to)
 		}
-		always := (f.ends.MatchString(in.text) || m != nil && f.unconditional.MatchString(in.text))
+		always := f.ends.MatchString(in.text) || m != nil && f.unconditional.MatchString(in.text)
 		if !always && i+1 < len(all) {
 			in.next = append(in.next, i+1)
 		}

@@ -293,8 +293,7 @@ func (b *batch) status(c *Controller, d *deferred, failed bool) Status {
 	case failed || d.failed:
 		return c.io(d.q, &d.command, nil)
 	case d.opcode == opRead:
-		d.q.stats.reads.Add(1)
-		d.q.stats.bytesRead.Add(uint64(d.n))
+		d.q.stats.moved(false, d.n)
 		return success
 	}
 	b.buf.buf.Reset()

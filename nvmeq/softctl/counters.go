@@ -12,6 +12,17 @@ type queueStats struct {
 	opcodes                       [256]atomic.Uint64
 }
 
+// moved counts a command that has read n bytes of the image, or written them.
+func (s *queueStats) moved(write bool, n int64) {
+	if write {
+		s.writes.Add(1)
+		s.bytesWritten.Add(uint64(n))
+	} else {
+		s.reads.Add(1)
+		s.bytesRead.Add(uint64(n))
+	}
+}
+
 // QueueCounters is what the controller counted for one queue number since it was opened.
 type QueueCounters struct {
 	ID           uint16

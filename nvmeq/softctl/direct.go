@@ -268,13 +268,11 @@ func (c *Controller) move(q *subQueue) (did bool) {
 		switch {
 		case s.status != success || s.cmd.opcode == opDSM:
 		case s.cmd.opcode == opWrite:
-			q.stats.writes.Add(1)
-			q.stats.bytesWritten.Add(uint64(s.n))
+			q.stats.moved(true, s.n)
 		case broken && s.data.staged:
 			s.status = dataTransferError
 		default:
-			q.stats.reads.Add(1)
-			q.stats.bytesRead.Add(uint64(s.n))
+			q.stats.moved(false, s.n)
 		}
 		c.finish(q, &s.cmd, s.status, 0)
 		did = true

@@ -25,8 +25,8 @@ func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks
 	if q == nil {
 		return false
 	}
-	if c.threads != nil && !q.here.Load() {
-		q.here.Store(true) // as for StepHere
+	if c.threads != nil {
+		q.leave()
 	}
 	if !q.mu.TryLock() {
 		return false
@@ -59,13 +59,7 @@ func (c *Controller) lone(q *subQueue, op uint8, nsid uint32, slba, blocks, data
 	}
 	q.stats.commands.Add(1)
 	q.stats.opcodes[op].Add(1)
-	if write {
-		q.stats.writes.Add(1)
-		q.stats.bytesWritten.Add(uint64(n))
-	} else {
-		q.stats.reads.Add(1)
-		q.stats.bytesRead.Add(uint64(n))
-	}
+	q.stats.moved(write, n)
 	return true
 }
 

@@ -147,8 +147,7 @@ func (c *Controller) read(q *subQueue, ns *namespace, v *vector, off, n int64, b
 	case err != nil:
 		return c.mediaStatus("read", ns, off, unrecoveredRead, err)
 	}
-	q.stats.reads.Add(1)
-	q.stats.bytesRead.Add(uint64(n))
+	q.stats.moved(false, n)
 	return success
 }
 
@@ -164,8 +163,7 @@ func (c *Controller) store(q *subQueue, cmd *command, ns *namespace, from *media
 	if err := ns.medium.Write(from, off, c.durable(cmd), cmd.arrival); err != nil {
 		return c.mediaStatus("write", ns, off, WriteFault, err)
 	}
-	q.stats.writes.Add(1)
-	q.stats.bytesWritten.Add(uint64(n))
+	q.stats.moved(true, n)
 	return success
 }
 
@@ -190,8 +188,7 @@ func (c *Controller) compare(q *subQueue, ns *namespace, v *vector, off, n int64
 	if !bytes.Equal(host, medium) {
 		return compareFailure
 	}
-	q.stats.reads.Add(1)
-	q.stats.bytesRead.Add(uint64(n))
+	q.stats.moved(false, n)
 	return success
 }
 

@@ -280,10 +280,15 @@ func (c *Controller) StepHere(sqid uint16) bool {
 	if q == nil {
 		return c.stray(sqid)
 	}
+	q.leave()
+	return c.stepQueue(q) || q.await() && c.stepQueue(q) || q.awaitFlush()
+}
+
+// leave has the threads leave the queue to callers.
+func (q *subQueue) leave() {
 	if !q.here.Load() {
 		q.here.Store(true)
 	}
-	return c.stepQueue(q) || q.await() && c.stepQueue(q) || q.awaitFlush()
 }
 
 func (c *Controller) stepQueue(q *subQueue) bool {
