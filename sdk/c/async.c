@@ -76,16 +76,6 @@ static void clear(struct owner *o, struct part *p)
 		memset(o->stage.data + p->entry[i].stage, 0, p->entry[i].length);
 }
 
-/* Copies between the stage and pinned memory. CUDA's copies from the CPU's memory to the CPU's would wait in the caller's thread for what is on the stream before them. */
-static void by_cpu(struct owner *o, struct part *p, int read)
-{
-	for (unsigned i = 0; i < p->n; i++) {
-		const struct entry *e = &p->entry[i];
-		memcpy(read ? e->at : o->stage.data + e->stage, read ? o->stage.data + e->stage : e->at, e->length);
-	}
-	o->stage.host += p->n;
-}
-
 /* Begins a part's requests, unless the daemon has gone. */
 static void begin(struct owner *o, struct part *p)
 {
@@ -95,8 +85,8 @@ static void begin(struct owner *o, struct part *p)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 		lanefs_batch_give_up(b);
 	}
-	if (!b->read && b->target.only_host)
-		by_cpu(o, p, 0);
+	if (!b->read && b->target.only_host) /* CUDA's copies from the CPU's memory to the CPU's would wait in the caller's thread for what is on the stream before them */
+		lanefs_stage_by_cpu(&o->stage, p, 0);
 	lanefs_batch_submit(b, p); /* not if the batch has failed */
 	if (!p->pending && b->read)
 		clear(o, p);
@@ -124,7 +114,7 @@ static void *work(void *arg)
 		if (lanefs_batch_await(p->b, p) && p->b->read)
 			clear(o, p);
 		if (p->b->read && p->b->target.only_host)
-			by_cpu(o, p, 1);
+			lanefs_stage_by_cpu(&o->stage, p, 1);
 		pthread_mutex_lock(&o->turn);
 		finish(o, p);
 	}

@@ -183,6 +183,9 @@ HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *str
 /* Begins to copy a part's entries, out of the stage (read) or into it, and counts them. */
 HIDDEN int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read);
 
+/* Copies them by the CPU, and counts them: of memory of the CPU's, pinned or not. */
+HIDDEN void lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, int read);
+
 /* Waits until the copies that lanefs_stage_move began have ended. */
 HIDDEN int lanefs_stage_settle(struct part *p);
 

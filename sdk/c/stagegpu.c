@@ -143,8 +143,8 @@ int lanefs_batch_target(struct batch *b, void *stream)
 		return -1;
 	if (!t->gpu) { /* only a program with a GPU's library can have given back a GPU's memory */
 		for (int i = 0; i < LIBRARIES; i++)
-			if (loaded[i] && !there(b))
-				return lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
+			if (loaded[i])
+				return there(b) ? 0 : lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
 		return 0;
 	}
 	at = *t;
@@ -436,14 +436,19 @@ static int mark(struct part *p, const struct target *t)
 	return -1;
 }
 
+void lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, int read)
+{
+	for (unsigned i = 0; i < p->n; i++) {
+		const struct entry *e = &p->entry[i];
+		memcpy(read ? e->at : st->data + e->stage, read ? st->data + e->stage : e->at, e->length);
+	}
+	st->host += p->n;
+}
+
 int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
 	if (!t->gpu) {
-		for (unsigned i = 0; i < p->n; i++) {
-			struct entry *e = &p->entry[i];
-			memcpy(read ? e->at : st->data + e->stage, read ? st->data + e->stage : e->at, e->length);
-		}
-		st->host += p->n;
+		lanefs_stage_by_cpu(st, p, read);
 		return 0;
 	}
 	int was, rc = lanefs_gpu_enter(t->gpu, &was);

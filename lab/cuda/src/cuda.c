@@ -564,6 +564,15 @@ API int cuStreamWaitValue64_v2(struct stream *s, uint64_t *word, uint64_t value,
 	return word && !flags ? put(s, (struct op){.word = word, .at_least = value}, 0) : INVALID;
 }
 
+/* Waits for all that is on a stream. */
+static int await(struct stream *on) {
+	pthread_mutex_lock(&lock);
+	struct stream *s = stream_of(on);
+	int rc = s ? run(s) : INVALID_HANDLE;
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
 static _Atomic unsigned slow; /* µs that the next wait for a stream takes */
 
 API void fake_cuda_slow(unsigned us) { slow = us; }
@@ -574,11 +583,7 @@ API int cuStreamSynchronize(struct stream *to) {
 	unsigned us = atomic_exchange(&slow, 0);
 	if (us)
 		usleep(us);
-	pthread_mutex_lock(&lock);
-	struct stream *s = stream_of(to);
-	int rc = s ? run(s) : INVALID_HANDLE;
-	pthread_mutex_unlock(&lock);
-	return rc;
+	return await(to);
 }
 
 /* What is on the stream happens now: somebody waits for it. */
@@ -642,13 +647,7 @@ API int cuMemcpyAsync(void *to, const void *from, size_t n, struct stream *on) {
 	if (!within(to, n) || !within(from, n))
 		return INVALID;
 	int rc = put(on, (struct op){.to = to, .from = from, .n = n}, 0);
-	if (!rc && is_host(to) && is_host(from)) {
-		pthread_mutex_lock(&lock);
-		struct stream *s = stream_of(on);
-		rc = s ? run(s) : INVALID_HANDLE;
-		pthread_mutex_unlock(&lock);
-	}
-	return rc;
+	return !rc && is_host(to) && is_host(from) ? await(on) : rc;
 }
 
 /* What only goes to a device: to must be one's memory. */
