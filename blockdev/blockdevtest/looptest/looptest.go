@@ -1,4 +1,4 @@
-// Package looptest gives tests loop devices: block devices over files.
+// Package looptest gives tests loop devices: block devices over files. A device is detached when its test ends, however it ends; where there can be none the test is skipped.
 package looptest
 
 import (
