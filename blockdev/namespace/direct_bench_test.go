@@ -32,9 +32,9 @@ func BenchmarkBlockDevice(b *testing.B) {
 	fd, err := unix.Open(dev, unix.O_RDONLY|unix.O_DIRECT, 0)
 	require.NoError(b, err)
 	defer unix.Close(fd)
-	d := namespacetest.OpenLanes(b, dev, softctl.Options{ReadOnly: true, Queues: 16}, engine.Config{Lanes: 16})
+	d := namespacetest.OpenLanes(b, dev, softctl.Options{ReadOnly: true, Queues: 32}, engine.Config{Lanes: 32})
 	defer d.Close()
-	for _, tc := range []struct{ size, batch, callers int }{{4096, 1, 1}, {4096, 32, 1}, {4096, 1, 2}, {4096, 1, 4}, {4096, 1, 8}, {4096, 1, 32}, {1 << 20, 1, 1}, {1 << 20, 4, 1}} {
+	for _, tc := range []struct{ size, batch, callers int }{{4096, 1, 1}, {4096, 32, 1}, {4096, 1, 2}, {4096, 1, 4}, {4096, 1, 8}, {4096, 1, 32}, {1 << 20, 1, 1}, {1 << 20, 1, 4}, {1 << 20, 4, 1}, {1 << 20, 4, 2}} {
 		b.Run(fmt.Sprintf("%dK/batch=%d/callers=%d", tc.size>>10, tc.batch, tc.callers), func(b *testing.B) {
 			space := int64(d.Info().Size()) / int64(tc.size)
 			var bufs []blockdev.Buffer

@@ -53,13 +53,13 @@ func TestLone(t *testing.T) {
 
 // A block device has so many lanes that callers on few processors do not wait for one another's system calls; an image's are as many as processors work on.
 func TestLoneLanes(t *testing.T) {
-	require.GreaterOrEqual(t, newLone(t, engine.Config{}).Engine.Lanes(), 16)
+	require.GreaterOrEqual(t, newLone(t, engine.Config{}).Engine.Lanes(), 32)
 }
 
 // Callers of Lone and of Do, more than there are lanes, and resets beside them: each caller reads what it wrote, and none is left waiting.
 func TestLoneBesideResets(t *testing.T) {
 	r := newLone(t, engine.Config{Lanes: 1})
-	var lone atomic.Int64
+	var lone atomic.Int64 // may stay 0: a lane that callers of Do hand to one another is never idle
 	var all sync.WaitGroup
 	for i := range uint64(6) {
 		c := r.Chunk(t, 8192)
@@ -88,7 +88,8 @@ func TestLoneBesideResets(t *testing.T) {
 		require.NoError(t, r.Controller.Reset())
 	}
 	all.Wait()
-	require.NotZero(t, lone.Load())
+	t.Logf("%d of 2,400 commands were lone", lone.Load())
+	require.True(t, r.Engine.Lone(nvme.IORead, 1, 0, 8, 4096, r.Chunk(t, 4096).IOVA()), "the lane is idle")
 }
 
 // A caller of Do that comes to a lane during a lone command gets its turn.
