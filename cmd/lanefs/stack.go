@@ -33,9 +33,6 @@ type unit struct {
 	part *partition.Device // nil: all of dev
 }
 
-// directLanes is that of a block device with lanes on the CPU.
-const directLanes = 16
-
 // openDevice opens what stands below the volume.
 func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	s = &stack{}
@@ -83,9 +80,6 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 	ec := cfg.engine()
 	ec.Doorbell = u.choice.Doorbell
 	ec.CPU, ec.More = u.cpu, u.more
-	if soft, ok := u.ctl.(*softctl.Controller); ok && soft.Direct() && cfg.Lanes == 0 && u.rt.Facts().CallerDriven {
-		ec.Lanes = max(ec.Lanes, directLanes) // a lone request keeps its lane while the device works
-	}
 	if u.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 		if cfg.Lanes == 0 && ec.CPULanes > 0 {
