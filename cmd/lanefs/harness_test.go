@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if dirs := os.Getenv(bePassing); dirs != "" {
+		if err := servePassing(dirs); err != nil {
+			fmt.Fprintln(os.Stderr, "passing:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if files := os.Getenv(beHostile); files != "" {
 		if err := hostile(files, os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, "hostile:", err)

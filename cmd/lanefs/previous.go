@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -66,8 +65,8 @@ func fileOf(device string) string {
 	return strings.Join(members, ",")
 }
 
-// has says whether a name leads to what the daemon has open.
-func (s *served) has(device string) bool { return cmp.Or(s.File, fileOf(s.Device)) == fileOf(device) }
+// has says whether a name leads to what the daemon has open. The daemon's own name for it is not followed: it may lead to a file system that does not answer.
+func (s *served) has(device string) bool { return s.File == fileOf(device) }
 
 // mounts are the mounts of what a daemon serves, in this mount namespace.
 func (s *served) mounts() []*mountinfo.Info {

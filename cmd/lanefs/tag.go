@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -67,16 +68,21 @@ func (m machine) find(name, value string) (where, error) {
 	return where{}, fmt.Errorf("no device has %s=%s; blkid lists those there are", name, value)
 }
 
-// scan reads the partition tables and superblocks of all block devices, as libblkid does where udev has no link. denied says that one may not be read.
+// tagsAsked are devices that are not the one that is looked for, but one: a drive that spins up has the time.
+var tagsAsked = asker[[]tagged]{limit: 20 * time.Second}
+
+// scan reads the partition tables and superblocks of all block devices, as libblkid does where udev has no link. denied says that one may not be read, or does not answer.
 func (m machine) scan() (all []tagged, denied, err error) {
 	names, err := m.blockDevices()
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, name := range names {
-		there, err := m.tagsOfBlock(name)
+		there, err := tagsAsked.ask(m.node(name), func() ([]tagged, error) { return m.tagsOfBlock(name) })
 		if errors.Is(err, os.ErrPermission) {
 			denied = err
+		} else if errors.Is(err, errNoAnswer) {
+			denied = fmt.Errorf("%s: %w", m.node(name), err)
 		} // else no medium, or none that can be read
 		all = append(all, there...)
 	}

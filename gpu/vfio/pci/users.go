@@ -157,7 +157,8 @@ func (s System) swaps(nodes []Node) (users []User) {
 	return users
 }
 
-// openBy looks through the open files of all processes but this one.
+// openBy looks through the open files of all processes but this one. Of a file whose file system is another program's (FUSE) only what the kernel knows already is asked:
+// one that does not answer would hold this up.
 func (s System) openBy(nodes []Node) (users []User, err error) {
 	type device struct {
 		number string
@@ -175,12 +176,12 @@ func (s System) openBy(nodes []Node) (users []User, err error) {
 	}
 	for _, file := range files {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(file))))
-		var st unix.Stat_t
-		if pid == os.Getpid() || unix.Stat(file, &st) != nil {
+		var st unix.Statx_t
+		if pid == os.Getpid() || unix.Statx(unix.AT_FDCWD, file, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st) != nil {
 			continue
 		}
 		kind := st.Mode & unix.S_IFMT
-		name, ours := names[device{devName(st.Rdev), kind == unix.S_IFBLK}]
+		name, ours := names[device{fmt.Sprintf("%d:%d", st.Rdev_major, st.Rdev_minor), kind == unix.S_IFBLK}]
 		if !ours || kind != unix.S_IFBLK && kind != unix.S_IFCHR {
 			continue
 		}

@@ -110,8 +110,8 @@ func (w *way) throughLoop(d device, dir string, off, end int64, depth int) error
 	if err != nil {
 		// Not everyone may open it. The path is readable to all.
 		path := readLine(filepath.Join(dir, "loop/backing_file"))
-		var st unix.Stat_t
-		if e := unix.Stat(path, &st); e != nil {
+		st, e := stat(path)
+		if e != nil {
 			return fmt.Errorf("%s: what it stands on is not known: %w", d.path(), err)
 		}
 		l = loop{dev: st.Dev, ino: st.Ino, rdev: st.Rdev, block: st.Mode&unix.S_IFMT == unix.S_IFBLK}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,10 +41,15 @@ type attached struct {
 	file     string // what it is on, as sysfs has it
 }
 
-// loops are all loop devices that have something below them. One that goes away meanwhile is none.
-func (s system) loops() (all []attached) {
+// loops are all loop devices that have something below them. One that goes away meanwhile is none. They are another's, and so may be the file systems below them: each is asked for a
+// limited time.
+func (s system) loops() []attached {
 	dirs, _ := filepath.Glob(filepath.Join(s.sys, "block/loop*"))
-	for _, dir := range dirs {
+	found := make([]attached, len(dirs))
+	patient := s
+	s.loop = patient.loopInTime
+	var asking sync.WaitGroup
+	for i, dir := range dirs {
 		if !exists(filepath.Join(dir, "loop")) {
 			continue
 		}
@@ -50,17 +57,20 @@ func (s system) loops() (all []attached) {
 		if err != nil {
 			continue
 		}
-		w, err := s.follow(dev)
-		if err != nil && len(w.devices) == 0 {
-			continue
-		}
-		all = append(all, attached{
-			way: w, device: w.devices[0],
-			readOnly: readLine(filepath.Join(dir, "ro")) == "1",
-			file:     readLine(filepath.Join(dir, "loop/backing_file")),
+		asking.Go(func() { // at once: each may wait for a file system that does not answer
+			w, err := s.follow(dev)
+			if err != nil && len(w.devices) == 0 {
+				return
+			}
+			found[i] = attached{
+				way: w, device: w.devices[0],
+				readOnly: readLine(filepath.Join(dir, "ro")) == "1",
+				file:     readLine(filepath.Join(dir, "loop/backing_file")),
+			}
 		})
 	}
-	return all
+	asking.Wait()
+	return slices.DeleteFunc(found, func(l attached) bool { return l.way == nil })
 }
 
 // on says whether a loop device stands on bytes of e, which a file named path has. One that cannot be asked, and whose

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -116,13 +117,15 @@ func laneFS(all []space, w *way, s system) string {
 
 // images are the files and block devices that the source of a LaneFS mount names: one, the members of an array, or what a partition is on.
 func images(source string) []string {
-	if exists(source) {
+	if _, err := stat(source); err == nil || errors.Is(err, errNoAnswer) {
 		return []string{source}
 	}
 	all := strings.Split(source, ",")
 	for i, one := range all {
-		if at := strings.LastIndex(one, "-part"); at > 0 && !exists(one) {
-			all[i] = one[:at]
+		if at := strings.LastIndex(one, "-part"); at > 0 {
+			if _, err := stat(one); err != nil {
+				all[i] = one[:at]
+			}
 		}
 	}
 	return all
@@ -130,8 +133,8 @@ func images(source string) []string {
 
 // bottoms is what an image or a block device stands on.
 func (s system) bottoms(path string) ([]extent, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	st, err := stat(path)
+	if err != nil {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
