@@ -15,19 +15,22 @@ import (
 
 // Other devices and images are looked at, too, to see whether they stand on the same bytes. Their file systems may never answer: one that a program serves which hangs, a server that cannot
 // be reached. A thread that asked would be lost, with its privileges and the open files of its process, so there a child process asks: what a file system of that
-// kind has to say of a loop device's file, losetup(8), and of a path, stat(1). It is given up after answerTime. A loop device that cannot be asked is known by its file's name only, as
+// kind has to say of a loop device's file, losetup(8), and of a path, stat(1). It is given up after answerTime; where there is no such program, or one that says something else, the
+// caller asks after all. A loop device that cannot be asked is known by its file's name only, as
 // one that may not be: if it stood on the image's file system, that would have answered, since it just has.
 
-// answerTime is how long they are waited for.
-const answerTime = 2 * time.Second
+// answerTime is how long they are waited for: so long that a busy machine has started a program and had its answer. Tests have less.
+var answerTime = 10 * time.Second
 
 var errNoAnswer = errors.New("its file system does not answer")
 
 // served are types of file systems that ask a program or another machine, besides fuse.* and nfs*.
 var served = []string{"fuse", "fuseblk", "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs"}
 
-// isServed guesses by its name whether a path is on one of them. It is a guess: the name may be another mount namespace's.
-func isServed(path string) bool {
+// isServed guesses by its name whether a path is on one of them. It is a guess: the name may be another mount namespace's. Tests have their own.
+var isServed = onServed
+
+func onServed(path string) bool {
 	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 	if err != nil {
 		return false
@@ -59,6 +62,9 @@ func (s system) loopInTime(name string, dev uint64) (l loop, err error) {
 		_, err := fmt.Sscanf(said, "%d %d:%d %d %d", &l.ino, &major, &minor, &l.off, &l.size)
 		return err
 	}, "losetup", "--list", "--raw", "--noheadings", "--output", "BACK-INO,BACK-MAJ:MIN,OFFSET,SIZELIMIT", "/dev/"+name)
+	if err != nil && !errors.Is(err, errNoAnswer) {
+		return s.loop(name, dev)
+	}
 	l.dev = unix.Mkdev(major, minor)
 	return l, err
 }
@@ -73,6 +79,9 @@ func stat(path string) (st unix.Stat_t, err error) {
 		_, err := fmt.Sscanf(said, "%d %d %x %x %x", &st.Dev, &st.Ino, &st.Mode, &major, &minor)
 		return err
 	}, "stat", "-L", "-c", "%d %i %f %t %T", "--", path)
+	if err != nil && !errors.Is(err, errNoAnswer) {
+		return st, unix.Stat(path, &st)
+	}
 	st.Rdev = unix.Mkdev(major, minor)
 	return st, err
 }
