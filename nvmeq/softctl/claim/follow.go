@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,6 +108,9 @@ func (w *way) down(dev uint64, off, end int64, alone bool, depth int) error {
 // throughLoop adds what a loop device stands on.
 func (w *way) throughLoop(d device, dir string, off, end int64, depth int) error {
 	l, err := w.sys.loop(d.name, d.dev)
+	if errors.Is(err, errNoAnswer) {
+		return fmt.Errorf("%s: what it stands on is not known: %w", d.path(), err)
+	}
 	if err != nil {
 		// Not everyone may open it. The path is readable to all.
 		path := readLine(filepath.Join(dir, "loop/backing_file"))

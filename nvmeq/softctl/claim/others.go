@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -86,9 +87,15 @@ func stat(path string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
+// late says when a command's child was given up: for as long again it is not asked anew.
+var late sync.Map
+
 // child runs a program and has what it says read.
 func child(read func(said string) error, name string, args ...string) error {
 	c := exec.Command(name, args...)
+	if given, ok := late.Load(c.String()); ok && time.Since(given.(time.Time)) < answerTime {
+		return errNoAnswer
+	}
 	var said bytes.Buffer
 	c.Stdout = &said
 	if err := c.Start(); err != nil {
@@ -96,15 +103,16 @@ func child(read func(said string) error, name string, args ...string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait() }()
-	late := time.NewTimer(answerTime)
-	defer late.Stop()
+	limit := time.NewTimer(answerTime)
+	defer limit.Stop()
 	select {
 	case err := <-ended:
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		return read(said.String())
-	case <-late.C:
+	case <-limit.C:
+		late.Store(c.String(), time.Now())
 		_ = c.Process.Kill() // it may have ended, and it may not end before its file system answers
 		return errNoAnswer
 	}

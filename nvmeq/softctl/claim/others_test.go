@@ -92,4 +92,7 @@ func TestStatInTime(t *testing.T) {
 	shortly(t)
 	_, err = stat(file)
 	require.ErrorIs(t, err, errNoAnswer)
+	answerTime = time.Hour
+	_, err = stat(file)
+	require.ErrorIs(t, err, errNoAnswer, "not asked again at once")
 }
