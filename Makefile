@@ -99,6 +99,7 @@ crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_S
 fault-test: deps-run kernels ## 20 minutes of faults in the middle of operations; FAULT_TIME=1h, FAULT_SEED=7, FAULT_OUTSIDE=1000 and the like change that
 	@CGO_ENABLED=0 nice $(GO) run ./lab/iofault/faults
 	LANEFS_PLANTED=all nice $(GO) test -count=1 -timeout 2h -v -run TestPlanted ./lab/iofault | grep --line-buffered -v '^=== '
+	LANEFS_HUNG_LOOP=1 nice $(GO) test -count=1 -v -run TestHungLoop ./cmd/lanefs | grep --line-buffered -v '^=== '
 	for rings in on off; do
 		echo "the binary over a failing image, io_uring=$$rings"
 		GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings LANEFS_OUTSIDE=$(or $(FAULT_OUTSIDE),300) \

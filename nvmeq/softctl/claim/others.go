@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,34 +29,26 @@ var errNoAnswer = errors.New("its file system does not answer")
 // served are types of file systems that ask a program or another machine, besides fuse.* and nfs*.
 var served = []string{"fuse", "fuseblk", "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs"}
 
-// isServed guesses by its name whether a path is on one of them. It is a guess: the name may be another mount namespace's. Tests have their own.
-var isServed = onServed
+// mayHang guesses by its name whether a file is on one of them, or of another mount namespace, whose file systems are not seen. Tests have their own guess.
+var mayHang = guessHang
 
-func onServed(path string) bool {
+func guessHang(path string) bool {
 	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
-	if err != nil {
-		return false
+	if err != nil || len(above) == 0 {
+		return true
 	}
-	var on *mountinfo.Info
+	on := above[0]
 	for _, m := range above { // the last of one length is what is on top
-		if on == nil || len(m.Mountpoint) >= len(on.Mountpoint) {
+		if len(m.Mountpoint) >= len(on.Mountpoint) {
 			on = m
 		}
 	}
-	if on == nil {
-		return false
-	}
-	for _, t := range served {
-		if on.FSType == t {
-			return true
-		}
-	}
-	return strings.HasPrefix(on.FSType, "fuse.") || strings.HasPrefix(on.FSType, "nfs")
+	return slices.Contains(served, on.FSType) || strings.HasPrefix(on.FSType, "fuse.") || strings.HasPrefix(on.FSType, "nfs") || !exists(path)
 }
 
 // loopInTime is loop for a device that is another's.
 func (s system) loopInTime(name string, dev uint64) (l loop, err error) {
-	if !isServed(readLine(filepath.Join(s.sys, "dev/block", number(dev), "loop/backing_file"))) {
+	if !mayHang(readLine(filepath.Join(s.sys, "dev/block", number(dev), "loop/backing_file"))) {
 		return s.loop(name, dev)
 	}
 	var major, minor uint32
@@ -72,7 +65,7 @@ func (s system) loopInTime(name string, dev uint64) (l loop, err error) {
 
 // stat is stat(2) of a path that another has named.
 func stat(path string) (st unix.Stat_t, err error) {
-	if !isServed(path) {
+	if !mayHang(path) {
 		return st, unix.Stat(path, &st)
 	}
 	var major, minor uint32

@@ -33,9 +33,9 @@ func asked(t *testing.T) (s system, times *int) {
 	dir := filepath.Join(sys, "dev/block/7:9/loop")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "backing_file"), []byte("/served/file\n"), 0o644))
-	isServedBefore := isServed
-	isServed = func(path string) bool { return path == "/served/file" }
-	t.Cleanup(func() { isServed = isServedBefore })
+	guess := mayHang
+	mayHang = func(path string) bool { return path == "/served/file" }
+	t.Cleanup(func() { mayHang = guess })
 	return system{sys: sys, loop: func(string, uint64) (loop, error) { *times++; return loop{ino: 5}, nil }}, times
 }
 
@@ -77,9 +77,9 @@ func TestStatInTime(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o640))
 	var want unix.Stat_t
 	require.NoError(t, unix.Stat(file, &want))
-	before := isServed
-	isServed = func(string) bool { return true }
-	t.Cleanup(func() { isServed = before })
+	guess := mayHang
+	mayHang = func(string) bool { return true }
+	t.Cleanup(func() { mayHang = guess })
 	got, err := stat(file)
 	require.NoError(t, err)
 	require.Equal(t, [4]uint64{want.Dev, want.Ino, uint64(want.Mode), want.Rdev}, [4]uint64{got.Dev, got.Ino, uint64(got.Mode), got.Rdev})
@@ -95,4 +95,12 @@ func TestStatInTime(t *testing.T) {
 	answerTime = time.Hour
 	_, err = stat(file)
 	require.ErrorIs(t, err, errNoAnswer, "not asked again at once")
+}
+
+// TestMayHang: a file that is here, on a file system of the kernel's, answers. One whose name leads nowhere here may be another mount namespace's.
+func TestMayHang(t *testing.T) {
+	require.False(t, mayHang("/proc/self/stat"))
+	require.False(t, mayHang("/dev/null"))
+	require.True(t, mayHang(filepath.Join(t.TempDir(), "file")))
+	require.True(t, mayHang("/proc/self/stat (deleted)"))
 }
