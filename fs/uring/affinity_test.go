@@ -38,6 +38,31 @@ func TestAffinity(t *testing.T) {
 		s.stay()
 		require.Equal(t, 1, mask())
 
+		set := func(cpus unix.CPUSet) { require.NoError(t, unix.SchedSetaffinity(0, &cpus)) }
+		leave := func() { // and come back
+			s.beginLargeRead()
+			s.endLargeRead()
+		}
+		other := s.allowed
+		other.Clear(q.cpu)
+		set(other) // from outside, of a thread that stays
+		leave()
+		require.Equal(t, all-1, mask())
+		s.stay()
+		require.Equal(t, all-1, mask())
+		wide := other
+		wide.Set(q.cpu)
+		s.left = true // as after a leave
+		set(wide)
+		s.stay()
+		require.Equal(t, 1, mask(), "it is allowed again")
+		leave()
+		require.Equal(t, all, mask())
+		set(other) // of one that has left
+		s.stay()
+		require.Equal(t, all-1, mask())
+		set(wide)
+
 		s = &server{q: q} // of a daemon that was kept from the queue's CPU
 		for cpu := range 1024 {
 			if cpu != q.cpu && all > 1 {

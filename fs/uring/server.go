@@ -16,6 +16,7 @@ import (
 type server struct {
 	allowed unix.CPUSet // where the thread may run
 	bound   bool        // it runs on its queue's CPU only
+	left    bool        // it has left that, and not come back
 	q       *queue
 	ring    *iouring.Ring
 	h       *header
