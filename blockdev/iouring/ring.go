@@ -17,7 +17,7 @@ type Ring struct {
 	sqes  []byte
 
 	// Words that the kernel reads or writes at the same time.
-	sqFlags, sqTail, cqHead, cqTail *uint32
+	sqFlags, sqHead, sqTail, cqHead, cqTail *uint32
 
 	sqMask, cqMask uint32
 	entries        uint32 // of the submission queue
@@ -92,7 +92,7 @@ func New(opt Options) (*Ring, error) {
 	}
 	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[off])) }
 	r.sqFlags = word(p.sq.flags)
-	r.sqTail, r.cqHead, r.cqTail = word(p.sq.tail), word(p.cq.head), word(p.cq.tail)
+	r.sqHead, r.sqTail, r.cqHead, r.cqTail = word(p.sq.head), word(p.sq.tail), word(p.cq.head), word(p.cq.tail)
 	r.sqMask, r.cqMask = *word(p.sq.mask), *word(p.cq.mask)
 	r.entries = p.sqEntries
 	r.completions = unsafe.Slice((*CQE)(unsafe.Pointer(&r.rings[p.cq.cqes])), p.cqEntries)
@@ -107,6 +107,15 @@ func New(opt Options) (*Ring, error) {
 // TaskrunWaits is a word, and the bit in it that is set while the kernel has something for the thread to do before a completion is there, with SetupTaskrunFlag. The
 // word goes with Close.
 func (r *Ring) TaskrunWaits() (word *uint32, mask uint32) { return r.sqFlags, sqTaskrun }
+
+// Unsubmitted is two words, which differ while the kernel has not carried out what Publish has shown it, as far as that goes at once: it counts up the first. They go with Close.
+func (r *Ring) Unsubmitted() (head, tail *uint32) { return r.sqHead, r.sqTail }
+
+// Publish shows the kernel what Next gave out. Enter does that, too.
+func (r *Ring) Publish() {
+	// The kernel must see the entries before the tail that covers them: the store releases.
+	atomic.StoreUint32(r.sqTail, r.tail)
+}
 
 // Close ends the ring. What the kernel has begun goes on.
 func (r *Ring) Close() {
@@ -136,8 +145,7 @@ func (r *Ring) NextWide() *WideSQE { return (*WideSQE)(unsafe.Pointer(r.Next()))
 
 // Enter submits what Next gave out; wait says to return only when a completion is there.
 func (r *Ring) Enter(wait bool) error {
-	// The kernel must see the entries before the tail that covers them: the store releases.
-	atomic.StoreUint32(r.sqTail, r.tail)
+	r.Publish()
 	for {
 		var least, flags uintptr
 		if wait {
@@ -166,7 +174,7 @@ func (r *Ring) Enter(wait bool) error {
 // needs the processor, and any signal ends the wait. So it may return without a completion, and what the kernel took nothing of is left for the
 // next Enter.
 func (r *Ring) EnterKeeping() error {
-	atomic.StoreUint32(r.sqTail, r.tail) // as in Enter
+	r.Publish()
 	n, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), 1, enterGetEvents, 0, 0)
 	switch errno {
 	case 0:

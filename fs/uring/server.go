@@ -73,8 +73,10 @@ func newServer(q *queue) (_ *server, err error) {
 		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.Res, errors.ErrUnsupported)
 	}
 	if s.bound {
-		word, mask := s.ring.TaskrunWaits()
-		s.idle = q.t.idle.Add(&q.sched, schedidle.Due{Word: word, Mask: mask})
+		var due schedidle.Due
+		due.Word, due.Mask = s.ring.TaskrunWaits()
+		due.Head, due.Tail = s.ring.Unsubmitted()
+		s.idle = q.t.idle.Add(&q.sched, due)
 	}
 	return s, nil
 }
@@ -143,8 +145,9 @@ func (s *server) serve(h Handler) {
 		}
 		s.handle(h)
 		s.q.t.underway.Add(-1)
-		s.idle.Answered()
 		s.command(cmdCommitAndFetch, s.h.ent.commitID)
+		s.ring.Publish()
+		s.idle.Answered()
 	}
 }
 

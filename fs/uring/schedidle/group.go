@@ -49,7 +49,7 @@ type Group struct {
 	pauses   atomic.Uint64 // how often one was kept from running
 }
 
-// slot is what the guard knows of a thread.
+// slot is what the guard knows of a thread: a cache line.
 type slot struct {
 	state atomic.Uint32
 	taken atomic.Uint32 // requests
@@ -60,13 +60,22 @@ type slot struct {
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
 	busy  atomic.Uint32 // it answers a request
 	due   Due
-	_     [16]byte // a cache line for each
 }
 
-// Due says that there is a request for a thread which has not taken it yet: a bit of Word is set, by the kernel. nil: it is not known.
+// Due says that somebody waits for a thread that has no request: a bit of Word is set, by the kernel, for one that it has not taken yet; Head and Tail differ, until the kernel has
+// passed on an answer. nil: it is not known.
 type Due struct {
-	Word *uint32
-	Mask uint32
+	Word       *uint32
+	Mask       uint32
+	Head, Tail *uint32
+}
+
+// now says whether somebody waits.
+//
+//go:nosplit
+//go:norace
+func (d *Due) now() bool {
+	return d.Word != nil && atomic.LoadUint32(d.Word)&d.Mask != 0 || d.Head != nil && atomic.LoadUint32(d.Head) != atomic.LoadUint32(d.Tail)
 }
 
 // States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, and to normal or back to idle:

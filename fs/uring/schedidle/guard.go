@@ -69,7 +69,7 @@ func (g *Group) look(s *slot) (again bool) {
 		return false
 	}
 	s.laps++
-	waits := s.busy.Load() != 0 || s.due.Word != nil && atomic.LoadUint32(s.due.Word)&s.due.Mask != 0
+	waits := s.busy.Load() != 0 || s.due.now()
 	if s.laps < quiet && (!waits || s.late == 0) {
 		s.late = 0
 		if waits {

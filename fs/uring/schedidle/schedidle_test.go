@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -53,7 +54,7 @@ func answer(t *testing.T, g *Group, cpu *CPU, on int) *answering {
 		defer close(a.stopped)
 		runtime.LockOSThread()
 		bind(a.cpu)
-		a.tid, a.t = unix.Gettid(), g.Add(cpu, Due{&a.due, 1})
+		a.tid, a.t = unix.Gettid(), g.Add(cpu, Due{Word: &a.due, Mask: 1})
 		close(ready)
 		for !a.stop.Load() {
 			a.t.Took()
@@ -368,4 +369,37 @@ func copyFor(t *testing.T, exe string) string {
 	to := filepath.Join(dir, "test")
 	require.NoError(t, os.WriteFile(to, b, 0o755))
 	return to
+}
+
+// TestDue: a thread that does nothing keeps the policy for some laps, but for two at most when somebody waits for it: for a request that it has taken, or that there is for it, or
+// for an answer that the kernel has not passed on.
+func TestDue(t *testing.T) {
+	var word, head, tail uint32
+	for what, set := range map[string]func(s *slot){
+		"nobody":      func(*slot) {},
+		"it is busy":  func(s *slot) { s.busy.Store(1) },
+		"a request":   func(*slot) { word = 2 },
+		"an answer":   func(*slot) { tail = 8 },
+		"another bit": func(*slot) { word = 4 },
+	} {
+		word, head, tail = 0, 7, 7
+		g := &Group{slots: make([]slot, 1)}
+		g.active.Store(1)
+		s := &g.slots[0]
+		s.tid, s.due = int32(unix.Getpid()), Due{Word: &word, Mask: 2, Head: &head, Tail: &tail}
+		s.state.Store(idle)
+		set(s)
+		laps := 0
+		for ; s.state.Load() == idle; laps++ {
+			g.look(s)
+		}
+		require.EqualValues(t, normal, s.state.Load())
+		require.Zero(t, g.active.Load())
+		want := 2
+		if what == "nobody" || what == "another bit" {
+			want = quiet
+		}
+		require.Equal(t, want, laps, what)
+	}
+	require.EqualValues(t, 64, unsafe.Sizeof(slot{}))
 }

@@ -108,7 +108,7 @@ func (t *Thread) Took() {
 	}
 }
 
-// Answered is called when the request is answered, but for the system call that says so.
+// Answered is called when the request is answered, but for the system call that says so: Due knows of that.
 func (t *Thread) Answered() {
 	if t != nil {
 		t.s.busy.Store(0)
