@@ -38,7 +38,7 @@ template <typename T> LANEFS_FN void batch_team(uint64_t i, uint64_t, uint64_t l
 template <typename T> LANEFS_FN void resident_team(uint64_t i, uint64_t threads, uint64_t lanes, uint64_t count, uint64_t idle, uint64_t limit,
 	uint64_t word, uint64_t number) {
 	launch l = launch_of(word, number, time<T>(), idle, limit, count);
-#if defined(__AMDGPU__) || defined(__NVPTX__)
+#if defined(LANEFS_COPIES)
 	(void)threads;
 	if (i / T::W < count)
 		live<T>(at<lanefs_lane>(lanes) + i / T::W, &l);

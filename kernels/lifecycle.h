@@ -356,6 +356,7 @@ template <typename T> LANEFS_FN bool turn(lanefs_lane *p, lanefs_lane *lane, lif
 	if (how == END)
 		return false;
 	report<T>(lane, true, time<T>());
+	sync_team<T>(); /* all have read the lane, which may have been just now */
 	write_back<T>(p, lane);
 	sync_team<T>();
 	release(); /* orders the lane's state before PARKED: the next launch of the lane reads it */
@@ -364,7 +365,7 @@ template <typename T> LANEFS_FN bool turn(lanefs_lane *p, lanefs_lane *lane, lif
 	return how == YIELD;
 }
 
-#if defined(__AMDGPU__) || defined(__NVPTX__)
+#if defined(LANEFS_COPIES)
 
 /* All together: the resident lane at p, if it is one, until it leaves the launch. */
 template <typename T> LANEFS_FN void live(lanefs_lane *p, const launch *l) {

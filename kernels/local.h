@@ -13,7 +13,7 @@
 
 namespace lanefs {
 
-#if defined(__AMDGPU__) || defined(__NVPTX__)
+#if defined(LANEFS_COPIES)
 #define LANEFS_LOCAL(T, lane, p) \
 	lanefs_lane lane = *(p); \
 	if (self<T>() != 0) /* the sums of the team's threads make the lane's */ \

@@ -227,6 +227,32 @@ var ptxOrders = []ptxOrder{
 		}
 		return state, nil
 	}, 0},
+	{"a CID that is free before another thread looks at it", func(e ptxEvent, state int, seen *int) (int, error) {
+		switch {
+		case e.wave && e.stores(aCID) && e.at%CIDSize == cidState && e.value == "0": // LANEFS_CID_FREE
+			*seen++
+			return 1, nil
+		case e.loads(aCID) && e.is("v4") && state != 0:
+			return 0, errors.New("a CID that has been completed may be taken for one in flight")
+		case e.meets():
+			return 0, nil
+		}
+		return state, nil
+	}, 0},
+	{"all have read the lane before one writes it back", func(e ptxEvent, state int, seen *int) (int, error) {
+		switch {
+		case e.wave && e.loads(aLane):
+			return 1, nil
+		case e.wave && e.stores(aLane):
+			*seen++
+			if state != 0 {
+				return 0, errors.New("a thread may read what another has written for the next launch")
+			}
+		case e.meets():
+			return 0, nil
+		}
+		return state, nil
+	}, 0},
 	{parkingOrder, func(e ptxEvent, state int, seen *int) (int, error) {
 		switch {
 		case e.stores(aStatus) && e.at == statusState && e.value == strconv.Itoa(int(StateParking)):
@@ -246,6 +272,7 @@ const (
 	statusState  = int(unsafe.Offsetof(Status{}.State))
 	statusHeld   = int(unsafe.Offsetof(Status{}.Held))
 	cidFree      = int(unsafe.Offsetof(CID{}.Free))
+	cidState     = int(unsafe.Offsetof(CID{}.State))
 	statusBadCID = int(unsafe.Offsetof(Status{}.BadCid))
 )
 

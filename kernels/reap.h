@@ -195,6 +195,7 @@ template <typename T> LANEFS_FN uint32_t reap_new(lanefs_lane *lane, polled_cq<T
 		reaped += n;
 		if (!more)
 			break;
+		sync_team<T>(); /* a CID that one thread gave back may be completed again: another finds that it is free */
 		if (!ahead)
 			poll_cq<T>(lane, c);
 		else

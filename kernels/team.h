@@ -25,8 +25,20 @@ namespace lanefs {
 constexpr uint32_t wave_size = LANEFS_AMD_WAVE;
 #elif defined(__NVPTX__)
 constexpr uint32_t wave_size = 32;
+#elif defined(LANEFS_WAVE)
+/* Tests: a wave of so many threads on a CPU, which meet in functions of the test's (tsan/wave.h). */
+constexpr uint32_t wave_size = LANEFS_WAVE;
+uint32_t wave_self();
+uint64_t wave_ballot(bool p);
+uint32_t wave_shuffle(uint32_t v, uint32_t from);
+void wave_sync();
 #else
 constexpr uint32_t wave_size = 1;
+#endif
+
+/* Where the threads of a team have a copy of the lane each. On a CPU it is in the first-level cache anyway. */
+#if defined(__AMDGPU__) || defined(__NVPTX__) || defined(LANEFS_WAVE)
+#define LANEFS_COPIES
 #endif
 
 template <uint32_t w, uint32_t k> struct team {
@@ -69,6 +81,8 @@ template <typename T> LANEFS_FN uint32_t self() {
 	return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
 #elif defined(__NVPTX__)
 	return __nvvm_read_ptx_sreg_tid_x() % 32;
+#elif defined(LANEFS_WAVE)
+	return wave_self();
 #else
 	return 0;
 #endif
@@ -89,6 +103,8 @@ template <typename T> LANEFS_FN uint64_t ballot(bool p) {
 #endif
 #elif defined(__NVPTX__)
 	return __nvvm_vote_ballot_sync(~0u, p);
+#elif defined(LANEFS_WAVE)
+	return wave_ballot(p);
 #else
 	return p;
 #endif
@@ -111,6 +127,8 @@ template <typename T> LANEFS_FN uint32_t broadcast(uint32_t v, uint32_t from) {
 	return (uint32_t)__builtin_amdgcn_readlane((int)v, (int)from);
 #elif defined(__NVPTX__)
 	return (uint32_t)__nvvm_shfl_sync_idx_i32(~0u, (int)v, (int)from, 31);
+#elif defined(LANEFS_WAVE)
+	return wave_shuffle(v, from);
 #else
 	(void)from;
 	return v;
@@ -151,6 +169,9 @@ template <typename T> LANEFS_FN uint64_t shuffle_xor(uint64_t v, uint32_t bit) {
 	uint32_t low = (uint32_t)__nvvm_shfl_sync_bfly_i32(~0u, (int)(uint32_t)v, (int)bit, 31);
 	uint32_t high = (uint32_t)__nvvm_shfl_sync_bfly_i32(~0u, (int)(uint32_t)(v >> 32), (int)bit, 31);
 	return (uint64_t)high << 32 | low;
+#elif defined(LANEFS_WAVE)
+	uint32_t at = self<T>() ^ bit, low = wave_shuffle((uint32_t)v, at);
+	return (uint64_t)wave_shuffle((uint32_t)(v >> 32), at) << 32 | low;
 #else
 	(void)bit;
 	return v;
@@ -180,6 +201,8 @@ template <typename T> LANEFS_FN void sync_team() {
 	__builtin_amdgcn_wave_barrier();
 #elif defined(__NVPTX__)
 	__nvvm_bar_warp_sync(~0u);
+#elif defined(LANEFS_WAVE)
+	wave_sync();
 #endif
 }
 
