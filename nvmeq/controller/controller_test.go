@@ -3,6 +3,7 @@ package controller_test
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -328,6 +329,9 @@ func TestPlacement(t *testing.T) {
 	p, err = (controller.ModeSQ | controller.ModeCQ | controller.ModeData).Placement()
 	require.NoError(t, err)
 	require.Equal(t, controller.Placement{SQ: gpu.DeviceFine, CQ: gpu.DeviceUncached, Data: gpu.DeviceFine}, p)
+	for m := range controller.MemoryMode(16) {
+		require.Equal(t, slices.Contains([]controller.MemoryMode{0, 1, 4, 5, 10, 11, 14, 15}, m), m.Ordered(), "completions (2) and data (8) are in one memory: mode %d", m)
+	}
 	for _, bad := range []controller.MemoryMode{16, 255} {
 		_, err := bad.Placement()
 		require.ErrorContains(t, err, "memory mode")
@@ -378,9 +382,9 @@ func (p *pinned) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 
 // TestDoorbellPages: of a BAR the kernels get the pages with doorbells, each of which was accessed before.
 func TestDoorbellPages(t *testing.T) {
-	b, cfg, _ := testrig.Intercept(t, softctl.Options{Queues: 16})
+	b, cfg, _ := testrig.Intercept(t, softctl.Options{Queues: 1500})
 	rt := &pinned{Runtime: cfg.Runtime}
-	cfg.Runtime, cfg.Timeout = rt, 0
+	cfg.Runtime, cfg.Timeout, cfg.Queues = rt, 0, 1500
 	read := map[int64]bool{}
 	b.OnRead32 = func(off int64, v uint32) uint32 {
 		if off >= 0x1000 {
@@ -395,6 +399,7 @@ func TestDoorbellPages(t *testing.T) {
 	bar, err := c.AcquireBAR()
 	require.NoError(t, err)
 	last := c.Doorbells().End(uint16(c.Queues()))
+	require.Greater(t, last, int64(0x1000+2*4096), "three pages")
 	require.Equal(t, unsafe.Pointer(&b.BAR()[0x1000]), unsafe.Pointer(&rt.b[0]), "no page before the doorbells")
 	require.GreaterOrEqual(t, int64(0x1000+len(rt.b)), last)
 	require.Less(t, int64(0x1000+len(rt.b)), last+4096, "nor one after them")

@@ -60,3 +60,40 @@ func TestHoldBesideLaunches(t *testing.T) {
 	others.Wait()
 	require.NoError(t, e.Close())
 }
+
+// TestHoldThroughLaunch has a lane held while a launch begins, serves another lane and ends: the lane is dozing in no launch, and the next
+// command launches it.
+func TestHoldThroughLaunch(t *testing.T) {
+	dev, err := detached.New(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, engine.Config{Lanes: 2})
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+	data := r.Chunk(t, 4096)
+	do := func(lane int) {
+		t.Helper()
+		require.NoError(t, e.Do(lane, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 512)}))
+	}
+	for range 3 {
+		do(0)
+		until(t, "parking", func() bool { return dev.Running() == 0 })
+		giveBack, err := e.HoldLane(0)
+		require.NoError(t, err)
+		launches := dev.Launches()
+		do(1)
+		require.Greater(t, dev.Launches(), launches)
+		until(t, "parking", func() bool { return dev.Running() == 0 })
+		giveBack()
+		do(0)
+	}
+	require.NoError(t, c.Err())
+	require.Nil(t, c.Failover())
+	require.NoError(t, e.Close())
+}

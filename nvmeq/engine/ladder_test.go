@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/fill"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -74,6 +76,29 @@ func TestRetry(t *testing.T) {
 			require.Zero(t, r.rungs())
 		})
 	}
+}
+
+// TestRetryDelay: a status that names a delay is not tried again before it is over (Base §3.3.3.2.1, CRD).
+func TestRetryDelay(t *testing.T) {
+	b, cfg, rules := testrig.Intercept(t, softctl.Options{})
+	cfg.Timeout = 0
+	b.OnAdminData = func(d []byte) {
+		if d[512] == 0x66 && d[513] == 0x44 { // Identify Controller: SQES, CQES
+			binary.LittleEndian.PutUint16(d[130:], 3) // CRDT2
+		}
+	}
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, engine.Config{Lanes: 1, Team: testrig.Team(t)})
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: b.Controller, Block: 512}}
+	data := r.Chunk(t, 4096)
+	rules.Add(softctl.Rule{Times: 1, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInterrupted) | 2<<11}})
+	start := time.Now()
+	require.NoError(t, e.Do(0, []engine.Command{r.RW(nvme.IORead, 5, data, 0, 4096)}))
+	require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+	require.EqualValues(t, 2, e.Stats()[0].Commands)
 }
 
 // TestAbort: the command is slow, the Abort ends it, the queue pair stays.
@@ -151,6 +176,23 @@ func TestWrongCID(t *testing.T) {
 	require.NoError(t, r.Engine.Do(0, cmds))
 	require.Equal(t, [4]int{0, 1, 0, 0}, r.rungs())
 	require.Contains(t, r.Log.String(), "of queue 1, which was not in flight")
+	r.works(t)
+}
+
+// TestCompletedTwice: the completion of one command carries the CID of another, which has ended in the same step. The command is answered once, and
+// the queue pair is rebuilt.
+func TestCompletedTwice(t *testing.T) {
+	r := newRig(t, softctl.Options{}, fast)
+	r.Rules.Add(softctl.Rule{Skip: 1, Times: 1, Do: softctl.Verdict{XorCID: 1}}) // CIDs are 0, 1 and so on at first
+	c := r.Chunk(t, 4*4096)
+	cmds := make([]engine.Command, 4)
+	for i := range cmds {
+		cmds[i] = r.RW(nvme.IORead, uint64(i*8), c, int64(i)*4096, 4096)
+	}
+	require.NoError(t, r.Engine.Do(0, cmds))
+	require.Equal(t, [4]int{0, 1, 0, 0}, r.rungs())
+	require.Contains(t, r.Log.String(), "command 0x0 of queue 1, which was not in flight")
+	require.EqualValues(t, 1, r.Engine.Stats()[0].Spurious)
 	r.works(t)
 }
 

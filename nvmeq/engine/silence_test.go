@@ -26,9 +26,20 @@ type leaver struct {
 	*softctl.Controller
 	gone  atomic.Bool
 	leave func() error
+	admin []byte // the admin submission queue
+	// leaves, if it is not 0, has the device taken away while the CPU rings for the creation of the submission queue of that number.
+	leaves uint16
+	left   error
 }
 
 func (l *leaver) OnLeave(f func() error) { l.leave = f }
+
+func (l *leaver) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+	if l.admin == nil {
+		l.admin = m.Host() // it is mapped first
+	}
+	return l.Controller.Map(m, off, n)
+}
 
 func (l *leaver) Read32(off int64) uint32 {
 	if l.gone.Load() {
@@ -38,6 +49,13 @@ func (l *leaver) Read32(off int64) uint32 {
 }
 
 func (l *leaver) Write32(off int64, v uint32) {
+	if off == 0x1000 && v > 0 && l.leaves != 0 {
+		e, err := nvme.DecodeSQE(l.admin[(v-1)*nvme.SQESize:][:nvme.SQESize])
+		if err == nil && e.Opcode == nvme.AdminCreateSQ && uint16(e.CDW10) == l.leaves {
+			l.leaves = 0
+			l.left = l.leave()
+		}
+	}
 	if !l.gone.Load() {
 		l.Controller.Write32(off, v)
 	}
@@ -114,10 +132,48 @@ func TestSilence(t *testing.T) {
 		require.Zero(t, rt.open.Load())
 		callers.Wait()
 		require.Error(t, e.Do(0, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 512)}))
+		_, err = c.AcquireBAR()
+		require.ErrorContains(t, err, "was taken away")
+		_, err = c.RegisterBAR(rt)
+		require.ErrorContains(t, err, "was taken away")
 		_, err = engine.New(c, engine.Config{Lanes: 1, Doorbell: engine.DoorbellBAR})
 		require.Error(t, err)
 		require.True(t, bytes.Equal(after, soft.BAR()[0x1000:]), "no doorbell was rung since")
 		require.Zero(t, rt.open.Load())
+	}
+}
+
+// TestSilenceMeanwhile: a device is taken away while queue pairs are created, after a reset or for a new engine. Lanes that are told to run
+// afterwards ring no doorbell either.
+func TestSilenceMeanwhile(t *testing.T) {
+	for _, reset := range []bool{true, false} {
+		dev, err := detached.New(false)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+		soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, soft.Close()) })
+		l := &leaver{Controller: soft}
+		c, err := controller.Open(controller.Config{Runtime: dev, Transport: l, Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		if !reset {
+			l.leaves = 1
+		}
+		e, err := engine.New(c, engine.Config{Lanes: 2})
+		require.NoError(t, err)
+		r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+		data := r.Chunk(t, 4096)
+		if reset {
+			l.leaves = 1
+			require.NoError(t, c.Reset())
+		}
+		require.Zero(t, l.leaves)
+		require.NoError(t, l.left)
+		l.gone.Store(true)
+		after := bytes.Clone(soft.BAR()[0x1000:])
+		require.Error(t, e.Do(1, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 512)}))
+		require.True(t, bytes.Equal(after, soft.BAR()[0x1000:]), "no doorbell was rung since")
 	}
 }
 
