@@ -161,11 +161,27 @@ func busy(dir string) (stop func() error) {
 
 // The controller is unplugged while a program writes. The guest's kernel gets the function back at once; programs get errors;
 // the mount can be unmounted, and its daemon ends.
-func TestUnplugWhileBusy(t *testing.T) {
+func TestUnplugWhileBusy(t *testing.T) { unplugWhileBusy(t) }
+
+// The same with lanes of a GPU's runtime: their kernel has left, and the registration of the doorbells has ended, before the kernel gets the
+// function back.
+func TestUnplugWhileBusyGPU(t *testing.T) {
+	ended := filepath.Join(t.TempDir(), "ended")
+	standIn(t, "LANEFS_SHIM_ENDED", ended)
+	log := unplugWhileBusy(t, "--gpu", "hip", "-o", "lanes=2,doorbell=iomem,memory-mode=0")
+	said, err := os.ReadFile(ended)
+	require.NoError(t, err)
+	require.Equal(t, "a device's\n", string(said), "when the registration ends its addresses are the function's still")
+	require.NotContains(t, log, "the kernel does not get the device back")
+}
+
+// unplugWhileBusy returns the daemon's log.
+func unplugWhileBusy(t *testing.T, options ...string) string {
+	t.Helper()
 	addr := plug(t, medium(t, 7), nil)
 	mkfs(t, disk(t, addr))
 	lanefs(t, "bind", addr)
-	dir, log := mountLogged(t, addr)
+	dir, log := mountLogged(t, addr, options...)
 	stop := busy(dir)
 	time.Sleep(time.Second)
 	unplug(t)
@@ -177,6 +193,7 @@ func TestUnplugWhileBusy(t *testing.T) {
 	t.Logf("reading the root afterwards: %v", err)
 
 	endsWithoutDevice(t, dir, log)
+	return logged(t, log)
 }
 
 // daemons are the processes of lanefs.

@@ -12,7 +12,7 @@
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
- * amdgpu does not. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
+ * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
  */
 #define _GNU_SOURCE
@@ -370,8 +370,30 @@ static struct registered {
 	struct registered *next;
 	char *at;
 	size_t n;
+	int io;
 } *registrations;
 static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
+
+/* With LANEFS_SHIM_ENDED, a line for each registration of I/O memory that ends: whether its addresses are a device's still. */
+static void io_ended(const char *p) {
+	const char *name = getenv("LANEFS_SHIM_ENDED");
+	FILE *in = name ? fopen("/proc/self/smaps", "re") : NULL, *out = in ? fopen(name, "ae") : NULL;
+	char line[512];
+	int inside = 0, io = 0;
+	while (in && fgets(line, sizeof line, in)) {
+		unsigned long from, to;
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			inside = from <= (unsigned long)p && (unsigned long)p < to;
+		else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+			io = strstr(line, " io") != NULL || strstr(line, " pf") != NULL;
+	}
+	if (out)
+		fputs(io ? "a device's\n" : "no device's\n", out);
+	if (in)
+		fclose(in);
+	if (out)
+		fclose(out);
+}
 
 API int hipHostRegister(void *p, size_t n, unsigned flags) {
 	NEED();
@@ -386,7 +408,7 @@ API int hipHostRegister(void *p, size_t n, unsigned flags) {
 	if (rc == OK)
 		rc = be_host_register(p, n, flags);
 	if (rc == OK) {
-		*r = (struct registered){registrations, p, n};
+		*r = (struct registered){registrations, p, n, (flags & 4) != 0};
 		registrations = r;
 		r = NULL;
 	}
@@ -405,6 +427,8 @@ API int hipHostUnregister(void *p) {
 		if ((*o)->at == p) {
 			struct registered *gone = *o;
 			*o = gone->next;
+			if (gone->io)
+				io_ended(gone->at);
 			free(gone);
 			break;
 		}
