@@ -65,6 +65,33 @@ func testBadCompletion(t *testing.T, open opener) {
 	}
 }
 
+// A CID that is completed twice within one step is answered once, whether the team reaps both completions together or one after the other.
+func testCompletedTwice(t *testing.T, open opener) {
+	for _, good := range []int{1, 2, 5, 33} { // completions before the second of the first command
+		r := newSilentLane(t, open, ordinary, silent)
+		entries := r.flushes(40, 0)
+		for _, e := range entries[:good] {
+			r.complete(e.cid, 0, 0, 0)
+		}
+		r.complete(entries[0].cid, 0, 0, 0)
+		r.complete(entries[good].cid, 0, 0, 0)
+		require.True(t, r.run())
+		results := r.take()
+		require.Len(t, results, len(entries))
+		for i, res := range results {
+			require.Equal(t, uint16(i), res.Tag)
+			if i < good {
+				require.Equal(t, kernels.EngineOK, res.Engine, "%d of %d", i, good)
+			} else {
+				require.Equal(t, kernels.EngineBadCQE, res.Engine, "%d after %d", i, good)
+			}
+		}
+		require.Equal(t, uint32(entries[0].cid)|1<<16, r.status.BadCid)
+		require.Equal(t, uint64(1), r.counters.Spurious)
+		require.Zero(t, r.status.InFlight)
+	}
+}
+
 // A command that misses its deadline is answered; its CID is not used again, and its completion, should it come, is only
 // counted.
 func testTimeout(t *testing.T, open opener) {

@@ -49,6 +49,7 @@ func lanes(t *testing.T, open opener) {
 	t.Run("Full", func(t *testing.T) { testFull(t, open) })
 	t.Run("Counters", func(t *testing.T) { testCounters(t, open) })
 	t.Run("BadCompletion", func(t *testing.T) { testBadCompletion(t, open) })
+	t.Run("CompletedTwice", func(t *testing.T) { testCompletedTwice(t, open) })
 	t.Run("OddCompletion", func(t *testing.T) { testOddCompletion(t, open) })
 	t.Run("OddItem", func(t *testing.T) { testOddItem(t, open) })
 	t.Run("Timeout", func(t *testing.T) { testTimeout(t, open) })

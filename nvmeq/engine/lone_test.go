@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -49,6 +50,22 @@ func TestLone(t *testing.T) {
 	require.NoError(t, r.Engine.Close())
 	require.False(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()), "closed")
 	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands, "as they were at the end")
+}
+
+// While memory has a keeper no command is a lone one: the keeper is asked when a command has ended.
+func TestLoneKept(t *testing.T) {
+	r := newLone(t, engine.Config{Lanes: 1})
+	m, err := r.Runtime.Alloc(gpu.HostMapped, 4096)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	k := &terms{}
+	borrowed, err := r.Controller.Borrow(lent{m, k})
+	require.NoError(t, err)
+	require.False(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, borrowed.IOVA()))
+	require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, borrowed, 0, 4096)}))
+	require.Equal(t, 1, k.arrived)
+	require.NoError(t, borrowed.Close())
+	require.True(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, r.Chunk(t, 4096).IOVA()))
 }
 
 // A block device has so many lanes that callers on few processors do not wait for one another's system calls; an image's are as many as processors work on.

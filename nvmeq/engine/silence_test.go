@@ -224,3 +224,35 @@ func TestSilenceImpossible(t *testing.T) {
 	require.ErrorContains(t, l.leave(), "a kernel that hangs on the runtime that failed has the doorbells")
 	require.NoError(t, f.Engine.Close())
 }
+
+// A further GPU that hangs has the doorbells, whatever the first has.
+func TestSilenceImpossiblePeer(t *testing.T) {
+	var devs [2]*detached.Runtime
+	for i := range devs {
+		dev, err := detached.New(true)
+		require.NoError(t, err)
+		t.Cleanup(dev.Resume)
+		devs[i] = dev
+	}
+	peer := &registrar{Runtime: devs[1]}
+	soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Queues: 16, Threads: 1, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	l := &leaver{Controller: soft}
+	c, err := controller.Open(controller.Config{Runtime: barless{devs[0]}, Transport: l, Log: slog.New(slog.DiscardHandler),
+		Spare: func() (gpu.Runtime, error) { return host.Open(host.Options{}) }})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	e, err := engine.New(c, engine.Config{Lanes: 2, More: []gpu.Runtime{peer}, HangTimeout: time.Second})
+	require.NoError(t, err)
+	route, _ := e.Doorbells()
+	require.Equal(t, engine.DoorbellBridge, route)
+	require.EqualValues(t, 1, peer.open.Load())
+	r := &rig{Rig: &testrig.Rig{Runtime: devs[0], Controller: c, Engine: e, Soft: soft, Block: 512, Threads: true}}
+	data := r.Chunk(t, 4096)
+	for _, dev := range devs {
+		dev.Hang()
+	}
+	require.NoError(t, e.Do(0, []engine.Command{r.RW(nvme.IORead, 0, data, 0, 4096)}), "on the spare")
+	require.ErrorContains(t, l.leave(), "a kernel that hangs on the runtime that failed has the doorbells")
+}
