@@ -28,7 +28,7 @@ type leaver struct {
 	leave func() error
 	admin []byte // the admin submission queue
 	// leaves, if it is not 0, has the device taken away while the CPU rings for the creation of the submission queue of that number.
-	leaves uint16
+	leaves atomic.Uint32
 	left   error
 }
 
@@ -49,10 +49,10 @@ func (l *leaver) Read32(off int64) uint32 {
 }
 
 func (l *leaver) Write32(off int64, v uint32) {
-	if off == 0x1000 && v > 0 && l.leaves != 0 {
+	if at := l.leaves.Load(); off == 0x1000 && v > 0 && at != 0 {
 		e, err := nvme.DecodeSQE(l.admin[(v-1)*nvme.SQESize:][:nvme.SQESize])
-		if err == nil && e.Opcode == nvme.AdminCreateSQ && uint16(e.CDW10) == l.leaves {
-			l.leaves = 0
+		if err == nil && e.Opcode == nvme.AdminCreateSQ && e.CDW10&0xffff == at {
+			l.leaves.Store(0)
 			l.left = l.leave()
 		}
 	}
@@ -158,17 +158,17 @@ func TestSilenceMeanwhile(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		if !reset {
-			l.leaves = 1
+			l.leaves.Store(1)
 		}
 		e, err := engine.New(c, engine.Config{Lanes: 2})
 		require.NoError(t, err)
 		r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
 		data := r.Chunk(t, 4096)
 		if reset {
-			l.leaves = 1
+			l.leaves.Store(1)
 			require.NoError(t, c.Reset())
 		}
-		require.Zero(t, l.leaves)
+		require.Zero(t, l.leaves.Load())
 		require.NoError(t, l.left)
 		l.gone.Store(true)
 		after := bytes.Clone(soft.BAR()[0x1000:])
