@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // lanefs check reads a volume and says what LaneFS makes of it. An image is opened for reading, through the stack that
@@ -25,7 +26,7 @@ type checkReport struct {
 	FreeSpace *freeReport `json:"free_space,omitempty"` // not for volumes that are refused, or have clusters
 	Files     *fileReport `json:"files,omitempty"`
 	Damage    []string    `json:"damage"`                    // the first of what could not be read
-	Protected bool        `json:"write_protected,omitempty"` // the block device refuses writes
+	Protected bool        `json:"write_protected,omitempty"` // the block device or the namespace refuses writes
 }
 
 // freeReport counts the runs of free blocks.
@@ -132,16 +133,46 @@ func check(arg string, bar *progressBar, errs io.Writer) (*checkReport, error) {
 	if err != nil {
 		return nil, err
 	}
+	r, err := s.check(arg, bar)
+	return r, errors.Join(err, s.Close())
+}
+
+// check reads what is on a device that is not mounted.
+func (s *stack) check(arg string, bar *progressBar) (*checkReport, error) {
 	in, vol, err := ext4.Inspect(s.disk())
 	if err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, err
 	}
 	r := &checkReport{Name: arg, Inspection: in, Damage: []string{}, Protected: slices.ContainsFunc(splitList(arg), isProtected)}
+	r.protect(s.protection())
 	s.vol = vol // Close closes it
 	if vol != nil {
 		r.survey(vol, func(p progress) bool { bar.show(p); return true })
 	}
-	return r, s.Close()
+	return r, nil
+}
+
+// protect notes that a namespace refuses writes, and why; nothing for an empty reason.
+func (r *checkReport) protect(why string) {
+	if why == "" {
+		return
+	}
+	r.Protected, r.Reasons = true, append(r.Reasons, why)
+	if r.Mount == ext4.ReadWrite {
+		r.Mount = ext4.ReadOnly
+	}
+}
+
+// protection says that a drive's namespace refuses writes, and what lifts that; it is empty if it takes them, and for software controllers, whose
+// namespaces say what they were opened for.
+func (s *stack) protection() string {
+	for _, u := range s.all() {
+		if _, soft := u.ctl.(*softctl.Controller); !soft && u.dev.Info().ReadOnly {
+			return fmt.Sprintf("namespace %d of %s is write-protected (nvme set-feature --namespace-id=%[1]d --feature-id=0x84 --value=0 on the kernel's driver lifts that, unless it is for good)",
+				u.cfg.namespace(), u.cfg.Device)
+		}
+	}
+	return ""
 }
 
 // isProtected says whether a block device refuses writes. Opening it for reading does not tell.
@@ -168,6 +199,7 @@ func mountedThere(arg string) bool {
 // check is what the daemon answers.
 func (d *daemon) check(tell func(progress) bool) (*checkReport, error) {
 	r := &checkReport{Name: d.cfg.Device, Inspection: d.stack.vol.Inspect(), Damage: []string{}}
+	r.protect(d.stack.protection())
 	waits := true // the command
 	r.survey(d.stack.vol, func(p progress) bool {
 		waits = tell(p)

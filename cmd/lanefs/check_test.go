@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +18,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
 // checked runs lanefs check on something and wants an image not to be changed by it.
@@ -235,6 +239,34 @@ func TestCheckProtected(t *testing.T) {
 	dev := loopOver(t, p.image("image", 32), "-r")
 	require.Contains(t, p.ok("check", dev), "mounts it with -o ro only: the device is write-protected")
 	require.Contains(t, p.fails("mount", dev, p.mkdir("mnt")), "lift its write protection with blockdev --setrw")
+}
+
+// TestCheckProtectedNamespace: a drive's namespace that refuses writes is mounted read-only, and check says why and what lifts it; what a software
+// controller was opened for is no protection. The drive is a software controller by another type.
+func TestCheckProtectedNamespace(t *testing.T) {
+	p := newPlace(t)
+	s, err := openDevice(&mountConfig{Config: mountopt.Config{GPU: "host", ReadOnly: true}, Device: p.image("image", 32)}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	verdict := func() (string, *checkReport) {
+		r, err := s.check("0000:ff:1f.7", &progressBar{out: io.Discard})
+		require.NoError(t, err)
+		require.NoError(t, s.vol.Close())
+		s.vol = nil
+		return r.verdict(), r
+	}
+	said, r := verdict()
+	require.Equal(t, "mounts it read-write", said)
+	require.False(t, r.Protected)
+	soft := s.ctl
+	s.ctl = struct{ controller.Transport }{soft}
+	said, r = verdict()
+	s.ctl = soft
+	require.Contains(t, said, "mounts it read-only: namespace 1 of ")
+	require.Contains(t, said, "is write-protected (nvme set-feature --namespace-id=1 --feature-id=0x84 --value=0")
+	require.True(t, r.Protected)
+	require.Equal(t, ext4.ReadOnly, r.Mount)
+	require.Zero(t, r.status())
 }
 
 // TestCheckOfAnother: root checks the mount of an ordinary user, whose directory answers root with EACCES.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -55,5 +56,5 @@ func (d *daemon) readOnlyWhy() string {
 	if why := d.stack.vol.Inspect().Reasons; len(why) > 0 {
 		return strings.Join(why, "; ")
 	}
-	return "the device cannot be written"
+	return cmp.Or(d.stack.protection(), "the device cannot be written")
 }
