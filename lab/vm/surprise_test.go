@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +116,79 @@ func surpriseRemoval(t *testing.T, options ...string) {
 		3*time.Minute, 100*time.Millisecond, "the kernel still waits for the function: %s", kernelLog())
 	require.NotEmpty(t, daemons())
 	endsWithoutDevice(t, dir, log)
+}
+
+// TestRawRemoved: a function whose namespace is shown as a file goes away, without notice and by an unplug, while programs read and write it, round the
+// page cache and through it. All of them get errors, also later ones; the file can be unmounted, and its daemon ends.
+func TestRawRemoved(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		do   func(t *testing.T)
+	}{
+		{"without notice", func(t *testing.T) {
+			pull(t, port1)
+			qemu(t).await(t, "DEVICE_DELETED", "plugged")
+		}},
+		{"unplugged", func(t *testing.T) { unplug(t) }},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			addr := plug(t, medium(t, 7), nil)
+			disk(t, addr)
+			lanefs(t, "bind", addr)
+			file, log := filepath.Join(t.TempDir(), "raw"), filepath.Join(t.TempDir(), "log")
+			lanefs(t, "raw", "--gpu", "host", "-o", "log="+log, addr, file)
+			t.Cleanup(func() { unix.Unmount(file, unix.MNT_DETACH) })
+			users := map[string]*rawUser{
+				"writer": useRaw(t, file, unix.O_DIRECT, (*os.File).WriteAt),
+				"buffered writer": useRaw(t, file, 0, func(f *os.File, b []byte, at int64) (int, error) {
+					n, err := f.WriteAt(b, at)
+					return n, errors.Join(err, f.Sync())
+				}),
+				"reader": useRaw(t, file, unix.O_DIRECT, (*os.File).ReadAt),
+			}
+			for name, u := range users {
+				require.Eventually(t, func() bool { return u.done.Load() >= 8 }, commandTimeout, 10*time.Millisecond, "the %s does not begin", name)
+			}
+			end.do(t)
+			gone := time.Now()
+			for name, u := range users {
+				select {
+				case err := <-u.failed:
+					t.Logf("the %s after %v: %v", name, time.Since(gone).Round(time.Millisecond), err)
+					require.ErrorIs(t, err, unix.EIO, "the %s", name)
+				case <-time.After(3 * time.Minute):
+					t.Fatalf("the %s waits for a device that is gone; the daemon's log:\n%s", name, logged(t, log))
+				}
+			}
+			require.Error(t, dd("/dev/zero", file, "bs=4096", "count=1"), "a later program")
+			endsWithoutDevice(t, file, log)
+		})
+	}
+}
+
+// rawUser does the same to a file that a device is shown as, again and again, until it fails.
+type rawUser struct {
+	done   atomic.Int64
+	failed chan error
+}
+
+func useRaw(t *testing.T, file string, flags int, do func(f *os.File, b []byte, at int64) (int, error)) *rawUser {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR|flags, 0)
+	require.NoError(t, err)
+	u := &rawUser{failed: make(chan error, 1)}
+	go func() {
+		b := pattern(64<<10, 4)
+		defer f.Close()
+		for i := int64(0); ; i = (i + 1) % 64 {
+			if _, err := do(f, b, i*int64(len(b))); err != nil {
+				u.failed <- err
+				return
+			}
+			u.done.Add(1)
+		}
+	}()
+	return u
 }
 
 // endsWithoutDevice unmounts after the device was removed: lanefs reports errors, and the mount and its daemon end nevertheless.
