@@ -409,6 +409,43 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 	return nil
 }
 
+// laneKernels are those that drive lanes.
+var laneKernels = []string{WaveResidentKernel, ResidentKernel, StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel}
+
+// TestISAComplete: every image for a GPU is of an instruction set that is checked, and has the kernels that are checked, and besides only such as have
+// nothing to order.
+func TestISAComplete(t *testing.T) {
+	for folder, more := range map[string][]string{"images": nil, "traced/images": {"lanefs_clock", "lanefs_check_blocks", "lanefs_write_blocks"}} {
+		others := append([]string{ResetKernel, RingKernel, PRPKernel, GatherKernel, WritePatternKernel, CheckPatternKernel}, more...)
+		files, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		seen := 0
+		for _, f := range files {
+			arch, kind, _ := strings.Cut(strings.TrimSuffix(f.Name(), ".gz"), ".")
+			image := imageOf(t, strings.TrimPrefix(arch, "host-"))
+			if folder != "images" {
+				image = tracedImageOf(t, arch+"."+kind)
+			}
+			name := regexp.MustCompile(`\.entry (\w+)\(`)
+			switch kind {
+			case "so":
+				continue // of a CPU
+			case "co":
+				name = regexp.MustCompile(`\.symbol: +(\w+)\.kd`)
+			}
+			seen++
+			require.Contains(t, isas, arch, "%s/%s", folder, f.Name())
+			var has []string
+			for _, m := range name.FindAllStringSubmatch(notes(t, image, arch), -1) {
+				has = append(has, m[1])
+			}
+			require.ElementsMatch(t, append(others, laneKernels...), has, "%s/%s: a kernel that is not checked, or is missing", folder, f.Name())
+		}
+		require.Equal(t, len(isas), seen, folder)
+	}
+	require.ElementsMatch(t, append([]string{ResetKernel, RingKernel}, laneKernels...), ptxKernels)
+}
+
 // TestFlow checks every kernel of lanes that production launches, those of measurements too: of two instruction sets, and with LANEFS_ISA=all of all.
 // Of the measurements' it takes one without that.
 func TestFlow(t *testing.T) {
@@ -417,7 +454,7 @@ func TestFlow(t *testing.T) {
 			continue
 		}
 		for name, image := range map[string][]byte{"": imageOf(t, arch), "traced/": tracedImageOf(t, arch+".co")} {
-			all := []string{WaveResidentKernel, ResidentKernel, StepKernel, WaveStepKernel, BatchKernel, WaveBatchKernel}
+			all := laneKernels
 			if name != "" && os.Getenv("LANEFS_ISA") != "all" {
 				all = all[:1]
 			}
