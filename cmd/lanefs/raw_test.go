@@ -133,6 +133,9 @@ func TestRawFails(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "lane", string(b[:4]))
 	}
+	_, err = f.WriteAt(b, 1<<20) // that much is there
+	require.NoError(t, err)
+	require.ErrorIs(t, f.Sync(), unix.EIO, "fsync does not ask the device")
 	_, err = direct.WriteAt(b, 3<<20)
 	require.ErrorIs(t, err, unix.EIO)
 	_, err = f.WriteAt(b, 3<<20)

@@ -31,6 +31,18 @@ func severalRuns(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
+// pinned is how many KiB of this process the kernel keeps for io_uring and the like.
+func pinned(t *testing.T) (kib int) {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(status), "VmPin:")
+	require.True(t, found)
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(t, err)
+	return kib
+}
+
 // scattered reads 16 pages into m, mapped at a, in two commands of one run each and one of pages in turned order; it says what is there then.
 func (h *host) scattered(q *pair, a uint64) {
 	h.t.Helper()
@@ -86,6 +98,7 @@ func TestDirectHolds(t *testing.T) {
 				return a
 			}
 			a := mapping()
+			before := pinned(t)
 			for range 2 * holdAfter {
 				h.scattered(q, uint64(a))
 				require.True(t, bytes.Equal(turned, m.b[:64<<10]))
@@ -116,8 +129,10 @@ func TestDirectHolds(t *testing.T) {
 				}
 				require.True(t, bytes.Equal(make([]byte, most), m.b[:most]), "one command at least was not of registered memory")
 			}
+			require.Equal(t, tc.held, pinned(t) > before)
 			require.NoError(t, h.c.Unmap(a))
 			require.Empty(t, d.held)
+			require.Equal(t, before, pinned(t), "the kernel has pages that are not mapped any more")
 			a = mapping()
 			h.scattered(q, uint64(a))
 			require.True(t, bytes.Equal(turned, m.b[:64<<10]), "the mapping before is not held any more")
