@@ -80,7 +80,7 @@ func TestBench(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Contains(t, errs, "1 blocks were wrong and 0 commands failed")
-	require.Contains(t, out, "WRONG: 1 of 512 blocks that were checked; the first: the block at LBA 240: 8 of its 8192 bytes")
+	require.Contains(t, out, "WRONG: 1 of 512 blocks that were checked; the first: the block at LBA 240: 1 of its 1024 words of 8 bytes")
 }
 
 // TestBenchPartition: what is written stays within the partition.

@@ -79,7 +79,7 @@ func TestVerify(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 256, r.Checked)
 			require.EqualValues(t, 1, r.Wrong)
-			require.Equal(t, "the block at LBA 618: 8 of its 4096 bytes are not what was written, from byte 1232 on", r.FirstWrong)
+			require.Equal(t, "the block at LBA 618: 1 of its 512 words of 8 bytes are not what was written, the first at byte 1232", r.FirstWrong)
 		})
 	}
 }
@@ -105,7 +105,7 @@ func TestMixed(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NotZero(t, r.Wrong)
-	require.Contains(t, r.FirstWrong, "LBA 3: 8 of its 4096 bytes are not what was written, from byte 0 on")
+	require.Contains(t, r.FirstWrong, "LBA 3: 1 of its 512 words of 8 bytes are not what was written, the first at byte 0")
 }
 
 // TestReadsWriteNothing: the controller counts no write.

@@ -325,7 +325,7 @@ func (w *wrongs) add(lba, bytes uint64, found traced.Wrong, ours bool) {
 		return
 	}
 	w.blocks.Add(1)
-	s := fmt.Sprintf("the block at LBA %d: %d of its %d bytes are not what was written, from byte %d on", lba, 8*found.Words, bytes, 8*found.First)
+	s := fmt.Sprintf("the block at LBA %d: %d of its %d words of 8 bytes are not what was written, the first at byte %d", lba, found.Words, bytes/8, 8*found.First)
 	w.first.CompareAndSwap(nil, &s)
 }
 
