@@ -364,6 +364,35 @@ func TestDirectDiscard(t *testing.T) {
 	})
 }
 
+// TestDirectZeroes: Write Zeroes reaches the device, which gives the space back where it can; no zeroes are written.
+func TestDirectZeroes(t *testing.T) {
+	ways(t, func(t *testing.T, opt Options) {
+		dev, file := newLoop(t, testSize)
+		want := random(4, make([]byte, testSize))
+		require.NoError(t, os.WriteFile(file, want, 0))
+		h := newHostOn(t, dev, opt).enable()
+		if !h.c.canDeallocate() {
+			t.Skip("SKIPPED: this loop device takes no discards")
+		}
+		q := h.queue(1, 16)
+		for i := range uint64(3) {
+			h.put(q, rw(opWriteZeroes, 1, 2048+1024*i, 1024))
+			clear(want[(2048+1024*i)*512:][:1024*512])
+		}
+		h.ring(q)
+		for _, st := range h.collect(q, 3) {
+			require.Equal(t, success, st)
+		}
+		require.NoError(t, h.c.Close())
+		got, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
+		var stat unix.Stat_t
+		require.NoError(t, unix.Stat(file, &stat))
+		require.LessOrEqual(t, stat.Blocks*512, int64(testSize-3000*512)) // file systems keep a little
+	})
+}
+
 // TestDirectGrows: a device that became larger is served as it was, and said.
 func TestDirectGrows(t *testing.T) {
 	dev, file := newLoop(t, testSize)
