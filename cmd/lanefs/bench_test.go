@@ -97,7 +97,7 @@ func TestBenchPartition(t *testing.T) {
 	require.NoError(t, err, "%s", said)
 	before, err := os.ReadFile(img)
 	require.NoError(t, err)
-	p.ok("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "512", "--sequential", img+"-part2")
+	p.ok("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "1024", "--sequential", img+"-part2") // twice, from one end to the other
 	after, err := os.ReadFile(img)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(before[:2<<20], after[:2<<20]), "what is before the partition")

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -21,9 +22,10 @@ func open(t *testing.T, size int64, opt softctl.Options) (*controller.Controller
 	path := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, size))
-	rt, err := host.Open(host.Options{})
+	cpu, err := host.Open(host.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	t.Cleanup(func() { require.NoError(t, cpu.Close()) })
+	rt := &kinds{Runtime: cpu}
 	soft, err := softctl.Open(path, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, soft.Close()) })
@@ -31,6 +33,38 @@ func open(t *testing.T, size int64, opt softctl.Options) (*controller.Controller
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c, path
+}
+
+// kinds counts what is allocated, by the kind of memory.
+type kinds struct {
+	gpu.Runtime
+	mu   sync.Mutex
+	seen map[gpu.MemKind]int // protected by mu
+}
+
+func (k *kinds) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	k.mu.Lock()
+	if k.seen == nil {
+		k.seen = map[gpu.MemKind]int{}
+	}
+	k.seen[kind]++
+	k.mu.Unlock()
+	return k.Runtime.Alloc(kind, size)
+}
+
+// TestModes: each memory mode has what it says in device memory, and nothing else.
+func TestModes(t *testing.T) {
+	for mode := range controller.MemoryMode(16) {
+		c, _ := open(t, 2*mib, softctl.Options{})
+		k := c.Runtime().(*kinds)
+		clear(k.seen) // the admin queue is in host memory
+		j := job()
+		j.Mode, j.Reads, j.Verify, j.Count = mode, 100, false, 20
+		_, err := Run(nil, c, j, func(Progress) {})
+		require.NoError(t, err)
+		require.Equal(t, mode&(controller.ModeSQ|controller.ModeData) != 0, k.seen[gpu.DeviceFine] > 0, "mode %d", mode)
+		require.Equal(t, mode&(controller.ModeCQ|controller.ModeDoorbell) != 0, k.seen[gpu.DeviceUncached] > 0, "mode %d", mode)
+	}
 }
 
 // flip changes one bit of a file.
@@ -188,6 +222,18 @@ func TestHistogram(t *testing.T) {
 	}
 	require.EqualValues(t, 100_000, h.Quantile(1))
 	require.Equal(t, Times{100_000, 50_000, 1, h.Quantile(.5), h.Quantile(.9), h.Quantile(.95), h.Quantile(.99), h.Quantile(.999), h.Quantile(.9999), 100_000}, *newTimes(&h))
+	var far Histogram
+	for d, n := range map[time.Duration]int{1: 50_000, 10: 40_000, 100: 5_000, 1_000: 4_000, 10_000: 900, 100_000: 90, 1_000_000: 10} {
+		for range n {
+			far.Add(d * time.Microsecond)
+		}
+	}
+	all := newTimes(&far)
+	for i, got := range []time.Duration{all.P50, all.P90, all.P95, all.P99, all.P999, all.P9999, all.Most} { // each of another magnitude
+		want := time.Duration(math.Pow10(i)) * time.Microsecond
+		require.GreaterOrEqual(t, got, want, "quantile %d", i)
+		require.Less(t, got, want+want/25, "quantile %d", i)
+	}
 	for _, d := range []time.Duration{0, 1, 31, 32, 33, 1000, time.Second, 20 * time.Minute} {
 		b := histBucket(uint64(d))
 		require.Less(t, b, histBuckets)
