@@ -27,7 +27,7 @@ for tool in mke2fs e2fsck debugfs dumpe2fs tune2fs; do
 done
 ln -s mke2fs "$root/bin/mkfs.ext4"
 cp /etc/mke2fs.conf "$root/etc/"
-for tool in dmsetup mdadm lvm fusermount3; do # some tests want them, and say so where they are not there
+for tool in dmsetup mdadm lvm sfdisk fusermount3; do # some tests want them, and say so where they are not there
 	path=$(command -v $tool) && add "$path"
 done
 add "$(command -v busybox)"

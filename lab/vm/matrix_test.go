@@ -3,6 +3,7 @@ package vm
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -182,9 +183,15 @@ func TestNamespaces(t *testing.T) {
 		out := lanefs(t, "identify", many)
 		require.Contains(t, out, "1048576 blocks of 512 bytes")
 		require.Contains(t, out, "131072 blocks of 4096 bytes")
-		require.Contains(t, refused(t, "mount", "-o", "nsid=3", many, t.TempDir()), "oned")
-		require.Contains(t, refused(t, "mount", "-o", "nsid=4", many, t.TempDir()), "metadata")
-		require.Contains(t, refused(t, "mount", "-o", "nsid=5", many, t.TempDir()), "5")
+		for nsid, why := range map[int]string{
+			3: "namespace 3: the namespace uses the Zoned Namespace command set; only NVM is supported",
+			4: "namespace 4: the namespace has 8 bytes of metadata per block, which is not supported",
+			5: "no active namespace 5; it has [1 2 3 4]",
+		} {
+			for _, args := range [][]string{{"mount", "-o", fmt.Sprintf("nsid=%d", nsid), many, t.TempDir()}, {"raw", fmt.Sprintf("%s/%d", many, nsid), filepath.Join(t.TempDir(), "raw")}} {
+				require.Contains(t, refused(t, args...), why)
+			}
+		}
 		for _, nsid := range mountable {
 			dir := mount(t, many, "-o", fmt.Sprintf("nsid=%d", nsid))
 			fill(t, dir, uint64(nsid))

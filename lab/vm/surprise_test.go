@@ -71,14 +71,18 @@ func pull(t testing.TB, port string) {
 
 // The controller is removed without notice while a program writes, and registers read as all ones. The daemon gives up,
 // programs get errors, the mount can be unmounted, and the kernel can use the slot again.
-func TestSurpriseRemoval(t *testing.T) { surpriseRemoval(t) }
+func TestSurpriseRemoval(t *testing.T) { surpriseRemoval(t, func(string) {}) }
 
 // The same while queues and data are in another function's memory. That function is whole afterwards: with the drive back in the slot, the
 // next mount has its queues and data there again, recovers the journal, and has what fsync promised.
 func TestSurpriseRemovalPeer(t *testing.T) {
 	bound(t, ivshmem)
 	inBAR := []string{"--memory-mode", "11", "--vram", ivshmem}
-	t.Run("removed", func(t *testing.T) { surpriseRemoval(t, inBAR...) })
+	t.Run("removed", func(t *testing.T) {
+		surpriseRemoval(t, func(dir string) {
+			require.Contains(t, lanefs(t, "stat", dir), "memory mode 11")
+		}, inBAR...)
+	})
 	if t.Failed() {
 		return
 	}
@@ -99,11 +103,12 @@ func TestSurpriseRemovalPeer(t *testing.T) {
 	fsck(t, disk(t, addr))
 }
 
-func surpriseRemoval(t *testing.T, options ...string) {
+func surpriseRemoval(t *testing.T, look func(dir string), options ...string) {
 	addr := plug(t, medium(t, 7), nil)
 	mkfs(t, disk(t, addr))
 	lanefs(t, "bind", addr)
 	dir, log := mountLogged(t, addr, options...)
+	look(dir)
 	stop := busy(dir)
 	time.Sleep(time.Second)
 	pull(t, port1)
