@@ -26,7 +26,9 @@ func rawCommand() *cobra.Command {
 		Long: `Mounts DEVICE itself on FILE, a regular file, which is created if it does not exist. FILE then has the device's contents. So
 mkfs.ext4, e2fsck, debugfs, dd and fio work through lanes on a function that is bound to user space. fsync(2) flushes the
 device. FILE keeps its size, as a block device does: O_TRUNC does nothing. Meanwhile nothing else can open DEVICE, and it cannot be
-mounted. "lanefs umount FILE" ends it. Of the mount options, those of the lanes, ro and metrics= apply. The members of
+mounted. "lanefs umount FILE" ends it. A file cannot say how large the device's blocks are: where they have more than 512 bytes tell programs that
+would ask a block device (mkfs.ext4 -b 4096, fdisk -b 4096). fallocate -p on FILE zeroes a range and gives
+its space back to the device. Of the mount options, those of the lanes, ro and metrics= apply. The members of
 an md array, separated by commas, are shown as the array; a single member is shown as it is.`,
 		Args: exactly("DEVICE FILE"),
 		RunE: func(c *cobra.Command, args []string) (failed error) {
@@ -111,7 +113,11 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 		return d.giveUp(err)
 	}
 	d.log.Info("shown as a file", "device", cfg.Device, "file", cfg.Dir, "pid", os.Getpid())
-	if err := env.ready(nil); err != nil {
+	var notes []string
+	if n := d.stack.disk().Info().BlockSize; n > 512 {
+		notes = append(notes, fmt.Sprintf("the blocks of %s have %d bytes, which a file cannot say: mkfs.ext4 -b %[2]d or more, fdisk -b %[2]d", cfg.Device, n))
+	}
+	if err := env.ready(notes); err != nil {
 		d.log.Warn("the command that started this has ended before it answered", "error", err.Error())
 	}
 	d.untilGone(signals)

@@ -57,7 +57,9 @@ func TestRawBytes(t *testing.T) {
 	img, file := p.path("img"), p.path("raw")
 	require.NoError(t, os.WriteFile(img, make([]byte, size), 0o600))
 	p.dirs = append(p.dirs, file)
-	p.ok("raw", "--gpu", "host", "-o", "lba=4096", img, file)
+	_, said, err := p.run("raw", "--gpu", "host", "-o", "lba=4096", img, file)
+	require.NoError(t, err, said)
+	require.Contains(t, said, "have 4096 bytes, which a file cannot say: mkfs.ext4 -b 4096 or more")
 	want := make([]byte, size)
 	r := rand.New(rand.NewPCG(3, 3))
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_TRUNC, 0) // which a block device ignores
