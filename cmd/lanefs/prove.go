@@ -205,14 +205,20 @@ func (c cannot) Error() string { return c.why }
 
 // rung tries one rung. It says whether that held.
 func (p *prover) rung(name string, try func() (said string, err error)) bool {
+	return p.owed(name, func() (string, error) {
+		if isClosed(p.stop) {
+			return "", cannot{"interrupted before it was tried"}
+		}
+		return try()
+	})
+}
+
+// owed is rung for what is done after an interruption, too.
+func (p *prover) owed(name string, try func() (said string, err error)) bool {
 	g := &proofRung{Area: p.area, Name: name}
 	began := time.Now()
 	var err error
-	if isClosed(p.stop) {
-		err = cannot{"interrupted before it was tried"}
-	} else {
-		g.Said, err = try()
-	}
+	g.Said, err = try()
 	g.Took, g.Outcome = time.Since(began), rungHeld
 	if err != nil {
 		g.Said, g.Outcome = oneLine(err), rungFailed

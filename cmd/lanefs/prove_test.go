@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,6 +136,29 @@ func TestProveGPU(t *testing.T) {
 	r = readProof(t, name)
 	require.Equal(t, 1, r.Failed)
 	require.Len(t, r.Throughput, 3, "what the CPU can do is still tried")
+}
+
+// TestProveInterrupted: Ctrl-C in the middle of what writes to scratch blocks ends the command when they are as they were.
+func TestProveInterrupted(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 128)
+	poke(t, img, 100<<20, "what was there")
+	before := sum(t, img)
+	c := p.command("prove", "--gpu", "host", "--report", "none", "--scratch", "0-262143", img)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	p.children = append(p.children, c)
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said = append(said, lines.Text())
+		if strings.HasPrefix(lines.Text(), "held        what is there is kept") { // next are the patterns
+			require.NoError(t, c.Process.Signal(syscall.SIGINT))
+		}
+	}
+	_ = c.Wait()
+	require.Equal(t, before, sum(t, img), "%s", strings.Join(said, "\n"))
+	require.Contains(t, strings.Join(said, "\n"), "held        what was there is put back")
 }
 
 func TestWithoutSecrets(t *testing.T) {

@@ -408,7 +408,7 @@ func (p *prover) writes(area, runtime string) (err error) {
 	if p.o.destroy {
 		return nil
 	}
-	if !p.rung("what was there is put back", func() (string, error) {
+	if !p.owed("what was there is put back", func() (string, error) {
 		return "and compared", p.with(runtime, func(e *engine.Engine) error { return p.putBack(e, saved) })
 	}) {
 		err = errors.New("what was in the scratch blocks could not be put back")
