@@ -83,7 +83,7 @@ func TestPlanted(t *testing.T) {
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)
-			run := exec.Command(binary, append([]string{"-seed", "1", "-time", "4m", "-kernel", "0", "-lanefs", "0.5", "-dir", drive.Memory()}, p.flags...)...)
+			run := exec.Command(binary, append([]string{"-seed", "1", "-time", "0", "-tries", "6000", "-kernel", "0", "-lanefs", "0.5", "-dir", drive.Memory()}, p.flags...)...)
 			var said bytes.Buffer
 			run.Stdout, run.Stderr = &said, &said
 			err = run.Run()
