@@ -167,6 +167,12 @@ func TestOpenBestRefuses(t *testing.T) {
 				withoutCompare(cfg.Transport.(*testrig.Intercepted))
 				misdirect(t, cfg)
 			}},
+		{name: "the controller reads what never was there", mode: 8, want: "data in device-fine memory of .*: the controller reads other bytes from it than the device has there",
+			setup: func(_ *testing.T, cfg *controller.Config) {
+				compare, rules := uint8(nvme.IOCompare), &softctl.Rules{}
+				rules.Add(softctl.Rule{Opcode: &compare, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusCompareFailure)}})
+				cfg.Transport.(*testrig.Intercepted).SetInjector(rules)
+			}},
 		{name: "the submission queue is in host memory", mode: 1, setup: misdirect, want: "memory mode 1: ", short: true},
 		{name: "the completion queue is in host memory", mode: 2, setup: misdirect, want: "memory mode 2: reading block 0 into host memory: .*timed out", short: true},
 		{name: "the CPU sees host memory", mode: 8, want: "data in device-fine memory of .*: the CPU sees other bytes in it than the device: one of them has other memory",
