@@ -86,7 +86,7 @@ The status is 1 when a block was wrong or a command failed.`,
 	f.StringSliceVar(&o.lanes, "lanes", []string{"4"}, "queue pairs: `NUMBERS`")
 	f.StringSliceVar(&o.depth, "depth", []string{"32"}, "commands in flight on each: `NUMBERS`")
 	f.IntVar(&o.queue, "queue", 0, "`ENTRIES` of a queue; 0 is one more than the depth")
-	f.IntVar(&o.batch, "batch", 0, "`COMMANDS` that are sent together; 1 sends each when one before it ends; 0 is the depth")
+	f.IntVar(&o.batch, "batch", 0, "`COMMANDS` that are sent together; 1 sends each when one before it ends; 0, or more than the depth, is the depth")
 	f.IntVar(&o.reads, "reads", 100, "`PERCENT` of the commands that read; the others write")
 	f.BoolVar(&o.sequential, "sequential", false, "sequential instead of random blocks")
 	f.DurationVar(&o.time, "time", 5*time.Second, "`TIME` of each measurement; 0 is until Ctrl-C, or --count")
