@@ -16,9 +16,9 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// TestHoldBesideLaunches has lanes held for their counters all the time, while launches end and begin: no lane is lost over it, and the
-// counters are those of commands that have ended.
-func TestHoldBesideLaunches(t *testing.T) {
+// newDetached is an engine on a runtime of kernels that run by themselves.
+func newDetached(t *testing.T, lanes int) (*detached.Runtime, *rig) {
+	t.Helper()
 	dev, err := detached.New(false)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
@@ -28,9 +28,16 @@ func TestHoldBesideLaunches(t *testing.T) {
 	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	e, err := engine.New(c, engine.Config{Lanes: 3})
+	e, err := engine.New(c, engine.Config{Lanes: lanes})
 	require.NoError(t, err)
-	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+	return dev, &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+}
+
+// TestHoldBesideLaunches has lanes held for their counters all the time, while launches end and begin: no lane is lost over it, and the
+// counters are those of commands that have ended.
+func TestHoldBesideLaunches(t *testing.T) {
+	dev, r := newDetached(t, 3)
+	e := r.Engine
 	data := r.Chunk(t, 4096)
 	var over atomic.Bool
 	var sent atomic.Uint64
@@ -64,18 +71,8 @@ func TestHoldBesideLaunches(t *testing.T) {
 // TestHoldThroughLaunch has a lane held while a launch begins, serves another lane and ends: the lane is dozing in no launch, and the next
 // command launches it.
 func TestHoldThroughLaunch(t *testing.T) {
-	dev, err := detached.New(false)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
-	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	e, err := engine.New(c, engine.Config{Lanes: 2})
-	require.NoError(t, err)
-	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
+	dev, r := newDetached(t, 2)
+	e := r.Engine
 	data := r.Chunk(t, 4096)
 	do := func(lane int) {
 		t.Helper()
@@ -93,7 +90,7 @@ func TestHoldThroughLaunch(t *testing.T) {
 		giveBack()
 		do(0)
 	}
-	require.NoError(t, c.Err())
-	require.Nil(t, c.Failover())
+	require.NoError(t, r.Controller.Err())
+	require.Nil(t, r.Controller.Failover())
 	require.NoError(t, e.Close())
 }
