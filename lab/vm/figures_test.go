@@ -26,7 +26,7 @@ func TestBlockDeviceFigures(t *testing.T) {
 		defer f.Close()
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			name := strings.TrimSuffix(lines.Text(), ".ko")
-			if _, err := os.Stat("/sys/module/" + name); err == nil {
+			if _, err := os.Stat("/sys/module/" + strings.ReplaceAll(name, "-", "_")); err == nil {
 				continue
 			}
 			args := []string{"/lib/modules/" + lines.Text()}
