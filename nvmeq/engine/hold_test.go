@@ -1,37 +1,15 @@
 package engine_test
 
 import (
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/gpu/gputest/detached"
-	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
-	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
-
-// newDetached is an engine on a runtime of kernels that run by themselves.
-func newDetached(t *testing.T, lanes int) (*detached.Runtime, *rig) {
-	t.Helper()
-	dev, err := detached.New(false)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
-	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	e, err := engine.New(c, engine.Config{Lanes: lanes})
-	require.NoError(t, err)
-	return dev, &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
-}
 
 // TestHoldBesideLaunches has lanes held for their counters all the time, while launches end and begin: no lane is lost over it, and the
 // counters are those of commands that have ended.

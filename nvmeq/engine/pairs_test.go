@@ -73,13 +73,9 @@ func (s narrowStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint6
 // newPairs is an engine of so many lanes, a thread each, on a device that holds so many blocks.
 func newPairs(t *testing.T, lanes int, blocks int64) (*rig, *narrow) {
 	t.Helper()
-	dev, err := detached.New(false)
-	require.NoError(t, err)
+	dev := openDetached(t)
 	rt := &narrow{Runtime: dev, blocks: blocks, shapes: map[gpu.Dim3]bool{}}
-	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Queues: lanes, Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	soft := openServed(t, dev, softctl.Options{Queues: lanes})
 	c, err := controller.Open(controller.Config{Runtime: rt, Transport: soft, Queues: lanes, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })

@@ -55,13 +55,9 @@ func (u *unmappable) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
 // TestRefusedMapping: memory that could not be mapped, or is given back, is freed while no kernel runs. Freeing waits for kernels, and a
 // lane's may run for long.
 func TestRefusedMapping(t *testing.T) {
-	dev, err := detached.New(false)
-	require.NoError(t, err)
+	dev := openDetached(t)
 	rt := &waiting{Runtime: dev}
-	t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	soft := openServed(t, dev, softctl.Options{})
 	u := &unmappable{Controller: soft}
 	c, err := controller.Open(controller.Config{Runtime: rt, Transport: u, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

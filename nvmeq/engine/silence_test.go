@@ -93,13 +93,9 @@ func (m registration) Close() error {
 // registration of its BAR has ended, and that stays so whatever the callers ask for. Kernels that fail what they find may run on.
 func TestSilence(t *testing.T) {
 	for _, batch := range []bool{false, true} {
-		dev, err := detached.New(false)
-		require.NoError(t, err)
+		dev := openDetached(t)
 		rt := &registrar{Runtime: dev}
-		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-		soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, soft.Close()) })
+		soft := openServed(t, dev, softctl.Options{})
 		l := &leaver{Controller: soft}
 		c, err := controller.Open(controller.Config{Runtime: rt, Transport: l, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
@@ -147,12 +143,8 @@ func TestSilence(t *testing.T) {
 // afterwards ring no doorbell either.
 func TestSilenceMeanwhile(t *testing.T) {
 	for _, reset := range []bool{true, false} {
-		dev, err := detached.New(false)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
-		soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, soft.Close()) })
+		dev := openDetached(t)
+		soft := openServed(t, dev, softctl.Options{})
 		l := &leaver{Controller: soft}
 		c, err := controller.Open(controller.Config{Runtime: dev, Transport: l, Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
@@ -181,17 +173,13 @@ func TestSilenceMeanwhile(t *testing.T) {
 func TestSilencePeer(t *testing.T) {
 	var devs [2]*registrar
 	for i := range devs {
-		dev, err := detached.New(false)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, dev.Close(), "the runtime finds leaks") })
+		dev := openDetached(t)
 		devs[i] = &registrar{Runtime: dev}
 	}
 	cpu, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cpu.Close(), "the runtime finds leaks") })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, devs[0], softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	soft := openServed(t, devs[0], softctl.Options{})
 	l := &leaver{Controller: soft}
 	c, err := controller.Open(controller.Config{Runtime: devs[0], Transport: l, Timeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

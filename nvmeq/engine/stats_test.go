@@ -12,7 +12,6 @@ import (
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
-	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -42,13 +41,9 @@ func (s endlessStream) Done() (bool, error) {
 // TestStatsBesideHang: whoever asks for the counters holds up a failover only as long as a kernel that works may run, whatever the number of
 // lanes.
 func TestStatsBesideHang(t *testing.T) {
-	dev, err := detached.New(false)
-	require.NoError(t, err)
+	dev := openDetached(t)
 	rt := &endless{Runtime: dev}
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	soft, err := softctl.Open(testrig.NewImage(t), testrig.Served(t, dev, softctl.Options{Log: slog.New(slog.DiscardHandler)}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
+	soft := openServed(t, dev, softctl.Options{})
 	c, err := controller.Open(controller.Config{Runtime: rt, Transport: soft, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
