@@ -322,18 +322,36 @@ func TestDirectHidden(t *testing.T) {
 	}
 }
 
+// newFull is a host with a queue on a loop device that takes discards, over a file that has want.
+func newFull(t *testing.T, opt Options, seed uint64) (h *host, q *pair, file string, want []byte) {
+	t.Helper()
+	dev, file := newLoop(t, testSize)
+	want = random(seed, make([]byte, testSize))
+	require.NoError(t, os.WriteFile(file, want, 0))
+	h = newHostOn(t, dev, opt).enable()
+	if !h.c.canDeallocate() {
+		t.Skip("SKIPPED: this loop device takes no discards")
+	}
+	return h, h.queue(1, 16), file, want
+}
+
+// wantSparse closes the controller, and wants its file to have these bytes, and to take the room of so many blocks less than it is long.
+func (h *host) wantSparse(file string, want []byte, blocks int64) {
+	h.t.Helper()
+	require.NoError(h.t, h.c.Close())
+	got, err := os.ReadFile(file)
+	require.NoError(h.t, err)
+	require.True(h.t, bytes.Equal(want, got))
+	var stat unix.Stat_t
+	require.NoError(h.t, unix.Stat(file, &stat))
+	require.LessOrEqual(h.t, stat.Blocks*512, testSize-blocks*512) // file systems keep a little
+}
+
 // TestDirectDiscard: Dataset Management reaches the device, range by range, beside reads, and its file becomes sparse there and nowhere else;
 // Identify promises no zeroes for it.
 func TestDirectDiscard(t *testing.T) {
 	ways(t, func(t *testing.T, opt Options) {
-		dev, file := newLoop(t, testSize)
-		want := random(3, make([]byte, testSize))
-		require.NoError(t, os.WriteFile(file, want, 0))
-		h := newHostOn(t, dev, opt).enable()
-		if !h.c.canDeallocate() {
-			t.Skip("SKIPPED: this loop device takes no discards")
-		}
-		q := h.queue(1, 16)
+		h, q, file, want := newFull(t, opt, 3)
 		h.needRing()
 		b, st := h.identify(0, 1, 0)
 		require.Equal(t, success, st)
@@ -354,27 +372,14 @@ func TestDirectDiscard(t *testing.T) {
 		binary.LittleEndian.PutUint32(r[16*3+8:], testSize/512)
 		binary.LittleEndian.PutUint32(r[8:], 1024)
 		h.expect(lbaOutOfRange, q, dsm)
-		require.NoError(t, h.c.Close())
-		got, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got))
-		var stat unix.Stat_t
-		require.NoError(t, unix.Stat(file, &stat))
-		require.LessOrEqual(t, stat.Blocks*512, int64(testSize-1500*512)) // file systems keep a little
+		h.wantSparse(file, want, 1500)
 	})
 }
 
 // TestDirectZeroes: Write Zeroes reaches the device, which gives the space back where it can; no zeroes are written.
 func TestDirectZeroes(t *testing.T) {
 	ways(t, func(t *testing.T, opt Options) {
-		dev, file := newLoop(t, testSize)
-		want := random(4, make([]byte, testSize))
-		require.NoError(t, os.WriteFile(file, want, 0))
-		h := newHostOn(t, dev, opt).enable()
-		if !h.c.canDeallocate() {
-			t.Skip("SKIPPED: this loop device takes no discards")
-		}
-		q := h.queue(1, 16)
+		h, q, file, want := newFull(t, opt, 4)
 		for i := range uint64(3) {
 			h.put(q, rw(opWriteZeroes, 1, 2048+1024*i, 1024))
 			clear(want[(2048+1024*i)*512:][:1024*512])
@@ -383,13 +388,7 @@ func TestDirectZeroes(t *testing.T) {
 		for _, st := range h.collect(q, 3) {
 			require.Equal(t, success, st)
 		}
-		require.NoError(t, h.c.Close())
-		got, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got))
-		var stat unix.Stat_t
-		require.NoError(t, unix.Stat(file, &stat))
-		require.LessOrEqual(t, stat.Blocks*512, int64(testSize-3000*512)) // file systems keep a little
+		h.wantSparse(file, want, 3000)
 	})
 }
 
