@@ -22,6 +22,9 @@ const (
 // Unlimited as MaxTransfer makes MDTS report no limit.
 const Unlimited = -1
 
+// DefaultQueues is how many I/O queue pairs a controller has, unless Options say otherwise.
+const DefaultQueues = 32
+
 // Options configures a controller. The zero value is a controller with one namespace over the whole image, 512-byte
 // blocks and a volatile write cache.
 type Options struct {
@@ -29,7 +32,7 @@ type Options struct {
 	Namespaces  int      // the image is cut into this many equal parts. 0 is 1
 	Images      []string // further images, one namespace each, after those of the first
 	MaxTransfer int      // bytes of one command (MDTS): a power of two from 8192. 0 is 1 MiB
-	Queues      int      // I/O queue pairs. 0 is 32
+	Queues      int      // I/O queue pairs. 0 is DefaultQueues
 	Depth       int      // entries of a queue at most (MQES + 1): 2 to 65536. 0 is 1024
 	Stride      int      // CAP.DSTRD: doorbells are 4<<Stride bytes apart, 0 to 15
 
@@ -67,7 +70,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.BlockSize = cmp.Or(o.BlockSize, 512)
 	o.Namespaces = cmp.Or(o.Namespaces, 1)
 	o.MaxTransfer = cmp.Or(o.MaxTransfer, 1<<20)
-	o.Queues = cmp.Or(o.Queues, 32)
+	o.Queues = cmp.Or(o.Queues, DefaultQueues)
 	o.Depth = cmp.Or(o.Depth, 1024)
 	o.Model = cmp.Or(o.Model, "LaneFS software controller")
 	o.Firmware = cmp.Or(o.Firmware, "1.0")
