@@ -9,6 +9,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/fs/uring/schedidle"
@@ -108,12 +109,12 @@ func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) erro
 		s.noRings(uring.ErrFlag)
 		return nil
 	}
-	handler, err := uring.GoFuse(raw, opt, init)
+	handler, err := exchange.GoFuse(raw, opt, init)
 	if err != nil {
 		t.Close()
 		return err
 	}
-	fd, err := uring.Descriptor(unix.Minor(s.dev))
+	fd, err := exchange.Descriptor(unix.Minor(s.dev))
 	if err != nil {
 		t.Close()
 		return err

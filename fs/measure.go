@@ -4,7 +4,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/lanefs/lanefs/blockdev/latency"
-	"github.com/lanefs/lanefs/fs/uring"
+	"github.com/lanefs/lanefs/fs/exchange"
 )
 
 // The kinds of requests that are measured, named as in <linux/fuse.h>. FORGET and the like have no answer, and nobody waits for them.
@@ -52,7 +52,7 @@ type measuredFS struct {
 	times *latency.Layer
 }
 
-var _ = (uring.Data)(measuredFS{})
+var _ = (exchange.Data)(measuredFS{})
 
 func (m measuredFS) Lookup(c <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	defer m.times.Start(reqLookup).End()
@@ -124,7 +124,7 @@ func (m measuredFS) Read(c <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.R
 	return m.rawFS.Read(c, in, buf)
 }
 
-func (m measuredFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status) {
+func (m measuredFS) ReadPayload(in *fuse.ReadIn, p *exchange.Payload) (int, fuse.Status) {
 	defer m.times.Start(reqRead).End()
 	return m.rawFS.ReadPayload(in, p)
 }
@@ -134,7 +134,7 @@ func (m measuredFS) Write(c <-chan struct{}, in *fuse.WriteIn, data []byte) (uin
 	return m.rawFS.Write(c, in, data)
 }
 
-func (m measuredFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status) {
+func (m measuredFS) WritePayload(in *fuse.WriteIn, p *exchange.Payload) (uint32, fuse.Status) {
 	defer m.times.Start(reqWrite).End()
 	return m.rawFS.WritePayload(in, p)
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/uring"
 )
 
 // READ and WRITE on rings: the controller moves file data to and from the payload of the entry, and nothing is copied, where the payload is
 // pinned memory and the file's blocks begin where the request does. They are the same loads and stores as those of /dev/fuse.
 
-var _ = (uring.Data)((*rawFS)(nil))
+var _ = (exchange.Data)((*rawFS)(nil))
 
 // ReadPayload is a READ that comes by a ring.
-func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status) {
+func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *exchange.Payload) (int, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
 		return 0, fuse.Status(errno)
@@ -27,7 +27,7 @@ func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *uring.Payload) (int, fuse.Status
 }
 
 // WritePayload is a WRITE that comes by a ring.
-func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.Status) {
+func (r *rawFS) WritePayload(in *fuse.WriteIn, p *exchange.Payload) (uint32, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
 		return 0, fuse.Status(errno)
@@ -38,13 +38,13 @@ func (r *rawFS) WritePayload(in *fuse.WriteIn, p *uring.Payload) (uint32, fuse.S
 }
 
 // contentOf is the first size bytes of a payload.
-func contentOf(p *uring.Payload, size uint32) ext4.Content {
+func contentOf(p *exchange.Payload, size uint32) ext4.Content {
 	in, _ := p.Of.(*ext4.Payload)
 	return ext4.Content{Bytes: p.Memory[:size], In: in}
 }
 
 // payload pins a payload. nil: there is no more pinned memory for payloads, or none that the kernel can use.
-func (r *rings) payload(size int) *uring.Payload {
+func (r *rings) payload(size int) *exchange.Payload {
 	p, err := r.payloads.Alloc(size)
 	if err != nil {
 		return nil
@@ -55,7 +55,7 @@ func (r *rings) payload(size int) *uring.Payload {
 		return nil
 	}
 	r.pinned.Add(1)
-	return &uring.Payload{Memory: b[:size], Of: p, Free: p.Release}
+	return &exchange.Payload{Memory: b[:size], Of: p, Free: p.Release}
 }
 
 // reachable says whether the kernel can move the bytes of a request to memory: not to a device's, for one. It tries, in the way in which it

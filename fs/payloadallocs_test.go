@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/namespace/namespacetest"
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -24,7 +24,7 @@ import (
 // prepared is a READ and a WRITE as a ring brings them, to a file of size bytes on the whole stack.
 type prepared struct {
 	raw     measuredFS
-	payload *uring.Payload
+	payload *exchange.Payload
 	read    fuse.ReadIn
 	write   fuse.WriteIn
 }
@@ -45,7 +45,7 @@ func prepare(t testing.TB, image string, size int) *prepared {
 	payloads := vol.Payloads()
 	pinned, err := payloads.Alloc(maxRequest)
 	require.NoError(t, err)
-	p := &prepared{raw: measuredFS{&rawFS{srv: s}, s.times}, payload: &uring.Payload{Memory: pinned.Bytes(), Of: pinned}}
+	p := &prepared{raw: measuredFS{&rawFS{srv: s}, s.times}, payload: &exchange.Payload{Memory: pinned.Bytes(), Of: pinned}}
 	p.read.NodeId, p.read.Size = st.Ino, uint32(size)
 	p.write.NodeId, p.write.Size = st.Ino, uint32(size)
 	t.Cleanup(func() {

@@ -42,30 +42,3 @@ type entInOut struct {
 	_         uint32
 	_         uint64
 }
-
-// inHeader is struct fuse_in_header.
-type inHeader struct {
-	_ structs.HostLayout
-
-	len           uint32
-	opcode        uint32
-	unique        uint64
-	nodeID        uint64
-	uid, gid, pid uint32
-	totalExtlen   uint16
-	_             uint16
-}
-
-// outHeader is struct fuse_out_header.
-type outHeader struct {
-	_ structs.HostLayout
-
-	len    uint32
-	error  int32
-	unique uint64
-}
-
-const (
-	inHeaderSize  = 40
-	outHeaderSize = 16
-)

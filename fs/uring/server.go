@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/iouring"
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
@@ -20,16 +21,12 @@ type server struct {
 	q       *queue
 	ring    *iouring.Ring
 	h       *header
-	payload *Payload
-	request request
+	x       exchange.Exchange
 	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free    []func()
 	waits
 	idle *schedidle.Thread // nil: the thread's policy is left as it is
 	keep bool              // the kernel may still use the entry: its memory is left
-
-	in  [3][]byte // of the request: its header, the operation's, its payload
-	out [2][]byte
 }
 
 // commands is how many there are at once.
@@ -51,19 +48,21 @@ func newServer(q *queue) (_ *server, err error) {
 		return nil, err
 	}
 	const headers = int(unsafe.Sizeof(header{}) + unsafe.Sizeof(*s.iov))
-	b, free, err := anonymous(headers)
+	b, free, err := exchange.Anonymous(headers)
 	if err != nil {
 		return nil, err
 	}
 	s.free = append(s.free, free)
 	s.h = (*header)(unsafe.Pointer(&b[0]))
 	s.iov = (*[2]unix.Iovec)(unsafe.Pointer(&b[unsafe.Sizeof(header{})]))
-	if err := s.allocPayload(q.t.opt); err != nil {
+	s.x.Header, s.x.Op = s.h.inOut[:], s.h.opIn[:]
+	if s.x.Payload, err = exchange.NewPayload(q.t.opt.Payload, q.t.opt.Alloc); err != nil {
 		return nil, err
 	}
-	s.iov[0].Base, s.iov[1].Base = &s.h.inOut[0], &s.payload.Memory[0]
+	s.free = append(s.free, s.x.Payload.Free)
+	s.iov[0].Base, s.iov[1].Base = &s.h.inOut[0], &s.x.Payload.Memory[0]
 	s.iov[0].SetLen(int(unsafe.Sizeof(header{})))
-	s.iov[1].SetLen(len(s.payload.Memory))
+	s.iov[1].SetLen(len(s.x.Payload.Memory))
 
 	s.ring.Next().Opcode = iouring.OpNop
 	if err := s.ring.Enter(true); err != nil {
@@ -119,7 +118,7 @@ func (s *server) register() error {
 }
 
 // serve answers requests until the connection ends.
-func (s *server) serve(h Handler) {
+func (s *server) serve(h exchange.Handler) {
 	for {
 		c, ok := s.ring.Reap()
 		if !ok {
@@ -161,32 +160,17 @@ func ended(err error) bool {
 	return false
 }
 
-// opIoctl is FUSE_IOCTL, the one operation that may read and write payload at the same time.
-const opIoctl = 39
-
 // handle has the handler answer the request, and says what the kernel reads besides.
-func (s *server) handle(h Handler) {
-	in := (*inHeader)(unsafe.Pointer(&s.h.inOut))
-	unique := in.unique
-	if in.opcode != opRead {
+func (s *server) handle(h exchange.Handler) {
+	if s.x.ReadSize() >= readTogether {
+		s.beginLargeRead()
+		defer s.endLargeRead()
+	} else {
 		s.stay()
 	}
-	payload := min(int(s.h.ent.payloadSz), len(s.payload.Memory))
-	if s.q.t.data != nil && s.handleData(in, payload) {
-		return
-	}
 	// The kernel does not say how many bytes the operation's own header has. It says how many all have.
-	op := min(max(int(in.len)-inHeaderSize-payload, 0), headerSize)
-	s.in = [3][]byte{s.h.inOut[:inHeaderSize], s.h.opIn[:op], s.payload.Memory[:payload]}
-	s.out = [2][]byte{s.h.inOut[:outHeaderSize], s.payload.Memory}
-	if in.opcode == opIoctl {
-		s.in[2] = append([]byte(nil), s.in[2]...)
-	}
-	n := h.Handle(s.in[:], s.out[:])
-	out := (*outHeader)(unsafe.Pointer(&s.h.inOut))
-	if n < outHeaderSize || out.unique != unique {
-		*out = outHeader{len: outHeaderSize, error: -int32(unix.EIO), unique: unique}
-		n = outHeaderSize
-	}
-	s.h.ent.payloadSz = uint32(n - outHeaderSize)
+	payload := min(int(s.h.ent.payloadSz), len(s.x.Payload.Memory))
+	op := min(max(int(s.x.In().Len)-exchange.InHeaderSize-payload, 0), headerSize)
+	n, _ := s.x.Answer(h, s.q.t.data, op, payload)
+	s.h.ent.payloadSz = uint32(n)
 }

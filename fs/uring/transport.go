@@ -10,16 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
-
-// Handler answers requests, many at once.
-type Handler interface {
-	// Handle reads a request from in, a stream of bytes that begins with its fuse_in_header, and writes the answer to out, likewise
-	// with a fuse_out_header. It returns how many bytes those are; 0 is answered with EIO. Both are the same memory, but for the
-	// operation's own header and an IOCTL's payload: what Handle writes there it writes when it has read what it needs.
-	Handle(in, out [][]byte) int
-}
 
 // Options of Open.
 type Options struct {
@@ -29,7 +22,7 @@ type Options struct {
 	// the mount's max_write, and its max_pages.
 	Payload int
 	// Alloc gives payload buffers; it may give none, and the payload is anonymous memory, which costs what is used of it. nil: all are.
-	Alloc func(size int) *Payload
+	Alloc func(size int) *exchange.Payload
 	// Keepers is how many threads may keep their Go processor while they wait (see keep.go and DefaultKeepers). The caller has the runtime have as
 	// many processors more.
 	Keepers int
@@ -52,14 +45,11 @@ func DefaultServers(cpus int) int { return min(max(128/cpus, 4), 16) }
 // together, and may then leave requests in a queue whose servers wait (fuse_uring_flush_bg of Linux 6.14 to 6.18).
 const MaxBackground = 65535
 
-// minPayload is FUSE_MIN_READ_BUFFER.
-const minPayload = 8192
-
 // Transport is FUSE over io_uring for one connection.
 type Transport struct {
 	opt      Options
-	handler  Handler // set before start is closed
-	data     Data    // likewise: the handler, if it is one; else nil
+	handler  exchange.Handler // set before start is closed
+	data     exchange.Data    // likewise: the handler, if it is one; else nil
 	queues   []*queue
 	servers  int // all that there are from the start
 	fd       int // of /dev/fuse; likewise
@@ -84,9 +74,9 @@ func Open(opt Options) (*Transport, error) {
 		return nil, err
 	}
 	page := os.Getpagesize()
-	opt.Payload = (max(opt.Payload, minPayload) + page - 1) / page * page
+	opt.Payload = (max(opt.Payload, exchange.MinPayload) + page - 1) / page * page
 	if opt.Alloc == nil {
-		opt.Alloc = func(int) *Payload { return nil }
+		opt.Alloc = func(int) *exchange.Payload { return nil }
 	}
 	if opt.Crowded == nil {
 		opt.Crowded = func() {}
@@ -177,9 +167,9 @@ func (t *Transport) all() (err error) {
 // has been answered with FUSE_OVER_IO_URING. Until Start has returned the mount's requests wait. If it fails the kernel sends them by
 // /dev/fuse, and nothing is left of the transport: the kernel uses io_uring as soon as each queue has an entry, and does not wait for
 // that any more when an entry was refused.
-func (t *Transport) Start(fd int, h Handler) error {
+func (t *Transport) Start(fd int, h exchange.Handler) error {
 	t.fd, t.handler = fd, h
-	t.data, _ = h.(Data)
+	t.data, _ = h.(exchange.Data)
 	close(t.start)
 	err := t.all()
 	if !slices.ContainsFunc(t.queues, func(q *queue) bool { return q.registered.Load() == 0 }) {
@@ -231,13 +221,4 @@ func (t *Transport) SchedIdle() (*schedidle.Stats, error) {
 // String says how many queues and threads there are.
 func (t *Transport) String() string {
 	return fmt.Sprintf("%d queues, %d threads", len(t.queues), t.servers)
-}
-
-// anonymous is memory that costs what is used of it.
-func anonymous(size int) ([]byte, func(), error) {
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("mmap", err)
-	}
-	return b, func() { unix.Munmap(b) }, nil
 }

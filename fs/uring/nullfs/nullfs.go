@@ -13,6 +13,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/uring"
 )
 
@@ -119,11 +120,11 @@ func (m *Mount) start(fs fuse.RawFileSystem, opt *fuse.MountOptions) error {
 	if err != nil {
 		return err
 	}
-	h, err := uring.GoFuse(fs, opt, m.server.KernelSettings())
+	h, err := exchange.GoFuse(fs, opt, m.server.KernelSettings())
 	if err != nil {
 		return err
 	}
-	fd, err := uring.Descriptor(n)
+	fd, err := exchange.Descriptor(n)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package uring
+package exchange
 
 import (
 	"fmt"
