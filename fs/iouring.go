@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/exchange"
-	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/uring"
 	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
@@ -39,8 +38,6 @@ type rings struct {
 	off       atomic.Bool      // it is not used
 	why       error            // why not
 
-	payloads *ext4.Payloads
-	pinned   atomic.Int32 // payloads in pinned memory
 }
 
 // used is the transport that brings the mount's requests, nil if /dev/fuse does.
@@ -59,8 +56,8 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	if !s.opt.IOUring.Wanted() {
 		return
 	}
-	s.rings.payloads = s.vol.Payloads()
-	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.rings.payload, Keepers: s.opt.Keepers, Crowded: s.opt.Crowded,
+	s.payloads.open(s.vol)
+	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Keepers: s.opt.Keepers, Crowded: s.opt.Crowded,
 		SchedIdle: s.opt.SchedIdle, Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
@@ -72,11 +69,11 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 		}
 	}
 	if err != nil {
-		s.rings.payloads.Close()
+		s.payloads.Close()
 		s.noRings(err)
 		return
 	}
-	s.rings.payloads.Enough()
+	s.payloads.Enough()
 	if afterRings != nil {
 		afterRings()
 	}
@@ -105,7 +102,7 @@ func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) erro
 	}
 	init := s.fuse.KernelSettings()
 	if init.Flags64()&fuse.CAP_OVER_IO_URING == 0 {
-		t.Close()
+		s.closeRings()
 		s.noRings(uring.ErrFlag)
 		return nil
 	}
@@ -114,12 +111,13 @@ func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) erro
 		t.Close()
 		return err
 	}
-	fd, err := exchange.Descriptor(unix.Minor(s.dev))
+	fd, err := descriptor(unix.Minor(s.dev))
 	if err != nil {
 		t.Close()
 		return err
 	}
 	if err := t.Start(fd, handler); err != nil {
+		s.closeRings()
 		s.noRings(err)
 	}
 	return nil
@@ -127,9 +125,9 @@ func (s *Server) startRings(raw fuse.RawFileSystem, opt *fuse.MountOptions) erro
 
 // waitRings returns when the last request on a ring was answered.
 func (s *Server) waitRings() {
-	if t := s.rings.transport; t != nil {
+	if t := s.rings.used(); t != nil {
 		t.Wait()
-		s.rings.payloads.Close()
+		s.payloads.Close()
 	}
 }
 
@@ -137,7 +135,7 @@ func (s *Server) waitRings() {
 func (s *Server) closeRings() {
 	if t := s.rings.transport; t != nil {
 		t.Close()
-		s.rings.payloads.Close()
+		s.payloads.Close()
 	}
 }
 
@@ -149,10 +147,13 @@ func (s *Server) Transport() (name string, why error) {
 	return "/dev/fuse", s.rings.why
 }
 
-// SchedIdle is uring.Transport's; nothing where requests come by /dev/fuse.
+// SchedIdle is the transport's; nothing where go-fuse reads the mount's requests.
 func (s *Server) SchedIdle() (*schedidle.Stats, error) {
 	if t := s.rings.used(); t != nil {
 		return t.SchedIdle()
+	}
+	if s.device != nil {
+		return s.device.SchedIdle()
 	}
 	return nil, nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/latency"
+	"github.com/lanefs/lanefs/fs/devfuse"
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
@@ -48,6 +49,8 @@ type Server struct {
 	nodes      nodes
 	fuse       *fuse.Server
 	rings      rings
+	device     *devfuse.Transport // nil: rings bring the mount's requests, or go-fuse's threads do
+	payloads   payloads
 	drops      atomic.Int32   // direct writes in dropPages
 	done       chan struct{}  // closed after the last request
 	background sync.WaitGroup // work left of requests that have been answered
@@ -115,12 +118,12 @@ func Mount(dir string, vol *ext4.FS, opt Options) (*Server, error) {
 		in.Put()
 		return nil, s.explain(err)
 	}
-	go s.fuse.Serve()
 	// The device number is read in the table of mounts, because the mount may not answer a stat.
 	if there, err := mountsAt(dir); err == nil && len(there) > 0 && Ours(there[len(there)-1]) {
 		s.dev = Number(there[len(there)-1])
 	}
 	err = s.startRings(raw, mountOpt)
+	s.serve(raw, mountOpt)
 	if err == nil {
 		err = s.fuse.WaitMount()
 	}

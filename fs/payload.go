@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -10,12 +11,12 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// READ and WRITE on rings: the controller moves file data to and from the payload of the entry, and nothing is copied, where the payload is
-// pinned memory and the file's blocks begin where the request does. They are the same loads and stores as those of /dev/fuse.
+// READ and WRITE of a transport: the controller moves file data to and from the payload of the request, and nothing is copied, where the payload is
+// pinned memory and the file's blocks begin where the request does. They are the same loads and stores as those of go-fuse's requests.
 
 var _ = (exchange.Data)((*rawFS)(nil))
 
-// ReadPayload is a READ that comes by a ring.
+// ReadPayload is a READ of a transport.
 func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *exchange.Payload) (int, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
@@ -26,7 +27,7 @@ func (r *rawFS) ReadPayload(in *fuse.ReadIn, p *exchange.Payload) (int, fuse.Sta
 	return size, fuse.Status(errno)
 }
 
-// WritePayload is a WRITE that comes by a ring.
+// WritePayload is a WRITE of a transport.
 func (r *rawFS) WritePayload(in *fuse.WriteIn, p *exchange.Payload) (uint32, fuse.Status) {
 	n, errno := r.srv.use(in.NodeId)
 	if errno != 0 {
@@ -43,19 +44,30 @@ func contentOf(p *exchange.Payload, size uint32) ext4.Content {
 	return ext4.Content{Bytes: p.Memory[:size], In: in}
 }
 
-// payload pins a payload. nil: there is no more pinned memory for payloads, or none that the kernel can use.
-func (r *rings) payload(size int) *exchange.Payload {
-	p, err := r.payloads.Alloc(size)
+// payloads are those of the mount's transport.
+type payloads struct {
+	*ext4.Payloads
+	pinned atomic.Int32 // how many are in pinned memory
+}
+
+func (p *payloads) open(vol *ext4.FS) {
+	p.Payloads = vol.Payloads()
+	p.pinned.Store(0)
+}
+
+// alloc pins a payload. nil: there is no more pinned memory for payloads, or none that the kernel can use.
+func (p *payloads) alloc(size int) *exchange.Payload {
+	m, err := p.Alloc(size)
 	if err != nil {
 		return nil
 	}
-	b := p.Bytes()
+	b := m.Bytes()
 	if len(b) < size || !reachable(b[:size]) {
-		p.Release()
+		m.Release()
 		return nil
 	}
-	r.pinned.Add(1)
-	return &exchange.Payload{Memory: b[:size], Of: p, Free: p.Release}
+	p.pinned.Add(1)
+	return &exchange.Payload{Memory: b[:size], Of: m, Free: m.Release}
 }
 
 // reachable says whether the kernel can move the bytes of a request to memory: not to a device's, for one. It tries, in the way in which it

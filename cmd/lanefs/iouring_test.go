@@ -51,12 +51,19 @@ func TestIOUringUnavailable(t *testing.T) {
 	require.Contains(t, p.ok("doctor"), "no    FUSE over io_uring")
 }
 
-// TestSchedIdle: threads of rings get SCHED_IDLE while they are busy, stat counts it, and neither a block device nor sched_idle=off has it.
+// TestSchedIdle: threads that answer a program get SCHED_IDLE while they are busy, stat counts it, and neither a block device nor sched_idle=off has it.
 func TestSchedIdle(t *testing.T) {
-	uringtest.Enable(t)
+	t.Run("io_uring", func(t *testing.T) {
+		uringtest.Enable(t)
+		testSchedIdle(t, "io_uring=on")
+	})
+	t.Run("fuse", func(t *testing.T) { testSchedIdle(t, "io_uring=off") })
+}
+
+func testSchedIdle(t *testing.T, way string) {
 	p := newPlace(t)
 	image, mnt := p.image("image", 64), p.mkdir("mnt")
-	p.ok("mount", "-o", "io_uring=on", image, mnt)
+	p.ok("mount", "-o", way, image, mnt)
 	stat := func() fuseReport {
 		r, err := p.stat(mnt)
 		require.NoError(t, err)
@@ -81,12 +88,12 @@ func TestSchedIdle(t *testing.T) {
 		}
 		return stat().SchedIdle.Times > 0
 	})
-	require.Regexp(t, `requests    by io_uring, .*; \d+ threads with SCHED_IDLE, [1-9]\d* times so far, of which busy CPUs ended \d+\n`, p.ok("stat", mnt))
+	require.Regexp(t, `requests    by .*; \d+ threads with SCHED_IDLE, [1-9]\d* times so far, of which busy CPUs ended \d+\n`, p.ok("stat", mnt))
 	p.eventually("none has it without requests", func() bool { return stat().SchedIdle.Now == 0 })
 	require.NoError(t, f.Close())
 	p.ok("umount", mnt)
 
-	p.ok("mount", "-o", "io_uring=on,sched_idle=off", image, mnt)
+	p.ok("mount", "-o", way+",sched_idle=off", image, mnt)
 	require.Nil(t, stat().SchedIdle)
 	require.NotContains(t, p.ok("stat", mnt), "SCHED_IDLE")
 	p.ok("umount", mnt)

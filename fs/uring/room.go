@@ -71,6 +71,12 @@ func tooFewFiles(limit uint64) error {
 	return &Unavailable{Why: fmt.Sprintf("with the rings' there are too few descriptors for the mount: the process may have %d", limit), Remedy: "raise ulimit -n"}
 }
 
+// RoomForThread says whether the process may have one more thread, as room does.
+func RoomForThread() error { return room("/", 1+roomLeft) }
+
+// roomLeft is how many threads RoomForThread leaves for the rest of the program.
+const roomLeft = 8
+
 // room says whether the process may have n more threads, all told. It is asked before there are any, for Go's runtime ends the process when
 // the kernel refuses one.
 func room(root string, n int) error {

@@ -3,6 +3,7 @@ package uring_test
 import (
 	"bufio"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,10 +22,20 @@ import (
 
 func init() { helpers["serve"] = serve }
 
+// transports runs a test on rings and by /dev/fuse.
+func transports(t *testing.T, test func(t *testing.T, overURing bool)) {
+	t.Run("io_uring", func(t *testing.T) {
+		uringtest.Enable(t)
+		test(t, true)
+	})
+	t.Run("devfuse", func(t *testing.T) { test(t, false) })
+}
+
 // TestNull: many read and write at once; sizes arrive as they were sent.
-func TestNull(t *testing.T) {
-	uringtest.Enable(t)
-	m := mount(t, nullfs.New(), true)
+func TestNull(t *testing.T) { transports(t, testNull) }
+
+func testNull(t *testing.T, overURing bool) {
+	m := mount(t, nullfs.New(), overURing)
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
@@ -69,12 +80,16 @@ func on(cpu int, f func()) {
 }
 
 // TestBlockedHandlers: requests that wait hold up no other, of the same CPU or another.
-func TestBlockedHandlers(t *testing.T) {
-	uringtest.Enable(t)
+func TestBlockedHandlers(t *testing.T) { transports(t, testBlockedHandlers) }
+
+func testBlockedHandlers(t *testing.T, overURing bool) {
 	n := nullfs.New()
-	blocked := uring.DefaultServers(runtime.NumCPU()) - 1
+	blocked := 200
+	if overURing {
+		blocked = uring.DefaultServers(runtime.NumCPU()) - 1
+	}
 	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, blocked)
-	m := mount(t, n, true)
+	m := mount(t, n, overURing)
 	var all sync.WaitGroup
 	for i := range blocked {
 		all.Go(func() {
@@ -158,9 +173,10 @@ func TestOffline(t *testing.T) {
 }
 
 // TestBusy: a mount with an open file stays, and works.
-func TestBusy(t *testing.T) {
-	uringtest.Enable(t)
-	m := mount(t, nullfs.New(), true)
+func TestBusy(t *testing.T) { transports(t, testBusy) }
+
+func testBusy(t *testing.T, overURing bool) {
+	m := mount(t, nullfs.New(), overURing)
 	f, err := os.OpenFile(m.Dir+"/data", os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.ErrorIs(t, unix.Unmount(m.Dir, 0), unix.EBUSY)
@@ -174,11 +190,12 @@ func TestBusy(t *testing.T) {
 }
 
 // TestAbort: an aborted connection ends the requests under way and the servers.
-func TestAbort(t *testing.T) {
-	uringtest.Enable(t)
+func TestAbort(t *testing.T) { transports(t, testAbort) }
+
+func testAbort(t *testing.T, overURing bool) {
 	n := nullfs.New()
 	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{})
-	m := mount(t, n, true)
+	m := mount(t, n, overURing)
 	answer := make(chan error)
 	go func() {
 		var st unix.Stat_t
@@ -210,14 +227,15 @@ func abort(t *testing.T, connection uint32) {
 }
 
 // TestKilled: the mount of a daemon that was killed while it was busy is dead at once, and can be taken away.
-func TestKilled(t *testing.T) {
-	uringtest.Enable(t)
+func TestKilled(t *testing.T) { transports(t, testKilled) }
+
+func testKilled(t *testing.T, overURing bool) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
 	}
 	for range 5 {
 		dir := t.TempDir()
-		cmd := helper("serve", dir)
+		cmd := helper("serve", dir, fmt.Sprint(overURing))
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
@@ -244,7 +262,7 @@ func TestKilled(t *testing.T) {
 
 // serve mounts a null file system and waits to be killed.
 func serve(args []string) error {
-	m, err := nullfs.NewMount(args[0], nullfs.New(), true, nil)
+	m, err := nullfs.NewMount(args[0], nullfs.New(), args[1] == "true", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/devfuse"
 	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/uring"
 )
@@ -81,11 +82,14 @@ type Mount struct {
 	Dir    string
 	server *fuse.Server
 	Rings  *uring.Transport // nil: /dev/fuse
+	device *devfuse.Transport
+	ended  chan struct{}
+	log    *slog.Logger
 }
 
 // NewMount mounts a file system. It needs root. The caller may have given the Go runtime more processors than there are CPUs, for keepers.
 func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logger) (_ *Mount, err error) {
-	m := &Mount{Dir: dir}
+	m := &Mount{Dir: dir, log: log, ended: make(chan struct{})}
 	opt := &fuse.MountOptions{Name: "nullfs", DirectMountStrict: true, DirectMountFlags: unix.MS_NOSUID, MaxWrite: maxRequest,
 		MaxBackground: 64, DisableSplice: true, ExtraCapabilities: fuse.CAP_ASYNC_DIO}
 	if overURing {
@@ -102,18 +106,26 @@ func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logge
 		}
 		return nil, err
 	}
-	go m.server.Serve()
-	if overURing {
-		if err := m.start(fs, opt); err != nil {
-			m.Rings.Close()
-			return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
+	err = m.start(fs, opt)
+	go func() {
+		if m.device != nil {
+			m.device.Wait()
 		}
+		m.server.Serve()
+		close(m.ended)
+	}()
+	if err != nil {
+		if m.Rings != nil {
+			m.Rings.Close()
+		}
+		return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
 	}
 	return m, m.server.WaitMount()
 }
 
+// start has the transport serve the mount.
 func (m *Mount) start(fs fuse.RawFileSystem, opt *fuse.MountOptions) error {
-	if m.server.KernelSettings().Flags64()&fuse.CAP_OVER_IO_URING == 0 {
+	if m.Rings != nil && m.server.KernelSettings().Flags64()&fuse.CAP_OVER_IO_URING == 0 {
 		return uring.ErrFlag
 	}
 	n, err := m.Connection()
@@ -128,7 +140,11 @@ func (m *Mount) start(fs fuse.RawFileSystem, opt *fuse.MountOptions) error {
 	if err != nil {
 		return err
 	}
-	return m.Rings.Start(fd, h)
+	if m.Rings != nil {
+		return m.Rings.Start(fd, h)
+	}
+	m.device, err = devfuse.Start(fd, h, devfuse.Options{Payload: maxRequest, SchedIdle: true, Log: m.log})
+	return err
 }
 
 // Connection is the number of the mount's FUSE connection.
@@ -145,7 +161,7 @@ func (m *Mount) Connection() (uint32, error) {
 
 // Wait returns when the mount has ended.
 func (m *Mount) Wait() {
-	m.server.Wait()
+	<-m.ended
 	if m.Rings != nil {
 		m.Rings.Wait()
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"structs"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,18 +65,35 @@ type slot struct {
 }
 
 // Due says that somebody waits for a thread that has no request: a bit of Word is set, by the kernel, for one that it has not taken yet; Head and Tail differ, until the kernel has
-// passed on an answer. nil: it is not known.
+// passed on an answer. nil: it is not known. FD can be read: there is a request that no thread has taken yet; 0: there is no such descriptor.
 type Due struct {
 	Word       *uint32
 	Mask       uint32
 	Head, Tail *uint32
+	FD         int
 }
+
+// pollFD is struct pollfd of poll(2).
+type pollFD struct {
+	_ structs.HostLayout
+
+	fd              int32
+	events, revents int16
+}
+
+// atOnce is a timeout that has passed.
+var atOnce unix.Timespec
 
 // now says whether somebody waits.
 //
 //go:nosplit
 //go:norace
 func (d *Due) now() bool {
+	if d.FD != 0 {
+		ask := pollFD{fd: int32(d.FD), events: unix.POLLIN}
+		n, _, errno := call(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&ask)), 1, uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
+		return errno == 0 && n > 0
+	}
 	return d.Word != nil && atomic.LoadUint32(d.Word)&d.Mask != 0 || d.Head != nil && atomic.LoadUint32(d.Head) != atomic.LoadUint32(d.Tail)
 }
 

@@ -52,6 +52,13 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 	return nil
 }
 
+// On says to which CPU the thread is bound from now on. It has not the policy.
+func (t *Thread) On(cpu *CPU) {
+	if t != nil {
+		t.cpu, t.n, t.start = cpu, 0, since()
+	}
+}
+
 // Remove takes the thread out of the group, with the policy that it had before.
 func (t *Thread) Remove() {
 	if t == nil {

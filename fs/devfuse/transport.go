@@ -1,0 +1,246 @@
+package devfuse
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/exchange"
+	"github.com/lanefs/lanefs/fs/uring/schedidle"
+)
+
+// Options of Start.
+type Options struct {
+	// Payload is how many bytes a request or an answer carries at most besides its headers: the mount's max_write.
+	Payload int
+	// Alloc gives payloads of the readers that stay; it may give none, and the payload is anonymous memory, which costs what is used of it. nil: all are.
+	Alloc func(size int) *exchange.Payload
+	// Room says whether the process may have one more thread: Go's runtime ends the process when the kernel refuses one. It is asked before each
+	// but the first ones. nil: it may.
+	Room func() error
+	// SchedIdle has the readers follow a program that works alone, with SCHED_IDLE, where that can be had (see package schedidle). What they start, as
+	// the kernel's workers for an io_uring, would inherit it: so not with a Handler whose requests do.
+	SchedIdle bool
+	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
+	Crowded func()
+	// Failed is told that /dev/fuse cannot be read any more, though the connection has not ended: the mount's requests may wait for ever, unless
+	// the connection is aborted. nil: nothing is.
+	Failed func(err error)
+	Log    *slog.Logger // nil: discard
+}
+
+const (
+	firstReaders = 2 // from the start; and as many wait while a program is followed
+	mostWaiting  = 16
+	keptReaders  = 8 // stay when they have nothing to do
+	// mostReaders is how many requests may be under way. Some wait for others: a notification to drop pages for what reads and writes
+	// those. So there are more than a mount has of them.
+	mostReaders = 1024
+	// mostIdle is how many threads the guard of SCHED_IDLE looks after. Only the few that wait while a program is followed need it.
+	mostIdle = 64
+)
+
+// Transport serves a connection.
+type Transport struct {
+	opt     Options
+	fd      int
+	handler exchange.Handler
+	data    exchange.Data // the handler, if it is one; else nil
+	cpus    int
+
+	waiting  atomic.Int32 // readers that are in read(2) or about to be
+	underway atomic.Int32 // requests
+	program  program
+	running  sync.WaitGroup
+	idle     *schedidle.Group // nil: not wanted, or it cannot be had
+	noIdle   error            // why it cannot
+	sched    []schedidle.CPU  // by CPU
+
+	mu       sync.Mutex
+	readers  int
+	parked   []*reader
+	payloads []*exchange.Payload // of Alloc's, that no reader has
+	short    bool                // there was no room for a reader, which was said
+	ended    bool
+}
+
+// Start serves the connection of a descriptor of /dev/fuse, whose INIT has been answered, and which becomes the Transport's, also if there is an error.
+// Nobody else may read it.
+func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
+	page := os.Getpagesize()
+	opt.Payload = (max(opt.Payload, exchange.MinPayload) + page - 1) / page * page
+	if opt.Alloc == nil {
+		opt.Alloc = func(int) *exchange.Payload { return nil }
+	}
+	if opt.Room == nil {
+		opt.Room = func() error { return nil }
+	}
+	if opt.Crowded == nil {
+		opt.Crowded = func() {}
+	}
+	if opt.Failed == nil {
+		opt.Failed = func(error) {}
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &Transport{opt: opt, fd: fd, handler: h, cpus: runtime.NumCPU()}
+	t.data, _ = h.(exchange.Data)
+	t.program.cpu.Store(anywhere)
+	if opt.SchedIdle {
+		if t.idle, t.noIdle = schedidle.New(mostIdle); t.noIdle != nil {
+			opt.Log.Debug("/dev/fuse: programs may be woken on other CPUs than their own", "why", t.noIdle)
+		}
+		t.sched = make([]schedidle.CPU, maxCPUs)
+	}
+	for range keptReaders + t.most() {
+		if p := opt.Alloc(opt.Payload); p != nil {
+			t.payloads = append(t.payloads, p)
+		}
+	}
+	first := make([]*reader, firstReaders)
+	for i := range first {
+		var err error
+		if first[i], err = t.newReader(); err != nil {
+			for _, r := range first[:i] {
+				t.remove(r)
+			}
+			t.end()
+			t.Wait()
+			return nil, err
+		}
+	}
+	for _, r := range first {
+		t.begin(r)
+	}
+	return t, nil
+}
+
+// most is how many readers may wait.
+func (t *Transport) most() int32 {
+	if t.program.cpu.Load() != anywhere {
+		return firstReaders
+	}
+	return int32(min(max(t.cpus, firstReaders), mostWaiting))
+}
+
+// another has one more reader wait, if none does.
+func (t *Transport) another() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended || t.waiting.Load() > 0 {
+		return
+	}
+	if n := len(t.parked); n > 0 {
+		r := t.parked[n-1]
+		t.parked = t.parked[:n-1]
+		t.waiting.Add(1)
+		r.unpark <- struct{}{}
+		return
+	}
+	err := errTooMany
+	if t.readers < mostReaders {
+		if err = t.opt.Room(); err == nil {
+			var r *reader
+			if r, err = t.newReader(); err == nil {
+				t.begin(r)
+				return
+			}
+		}
+	}
+	if !t.short { // the next reader that has answered waits
+		t.short = true
+		t.opt.Log.Warn("/dev/fuse: requests that block may hold up others", "threads", t.readers, "error", err)
+	}
+}
+
+var errTooMany = errors.New("there are as many threads as there may be")
+
+// begin has a new reader wait.
+func (t *Transport) begin(r *reader) {
+	t.waiting.Add(1)
+	t.running.Add(1)
+	go r.run()
+}
+
+// await has the reader wait for a request, or parks it until it is to. It reports false if it is to end: the connection has, or there are enough.
+func (t *Transport) await(r *reader) bool {
+	if t.waiting.Add(1) <= t.most() {
+		return true
+	}
+	t.mu.Lock()
+	if t.waiting.Add(-1) == 0 || t.ended {
+		t.waiting.Add(1)
+		t.mu.Unlock()
+		return true // read(2) tells of the end
+	}
+	if len(t.parked) == keptReaders {
+		t.mu.Unlock()
+		return false
+	}
+	t.parked = append(t.parked, r)
+	t.mu.Unlock()
+	_, ok := <-r.unpark
+	return ok
+}
+
+// end has parked readers end, and gives back what no reader has.
+func (t *Transport) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+	for _, r := range t.parked {
+		close(r.unpark)
+	}
+	t.parked = nil
+	for _, p := range t.payloads {
+		p.Free()
+	}
+	t.payloads = nil
+}
+
+// remove has a reader, and no thread uses it any more.
+func (t *Transport) remove(r *reader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readers--
+	if r.pinned && !t.ended {
+		t.payloads = append(t.payloads, r.x.Payload)
+	} else {
+		r.x.Payload.Free()
+	}
+}
+
+// Wait returns when the connection has ended, the last request was handled, and all memory is given back.
+func (t *Transport) Wait() {
+	t.running.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.idle != nil {
+		t.idle.Close()
+		t.idle = nil
+	}
+	if t.fd >= 0 {
+		unix.Close(t.fd)
+		t.fd = -1
+	}
+}
+
+// SchedIdle is as uring.Transport's.
+func (t *Transport) SchedIdle() (*schedidle.Stats, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.idle == nil {
+		return nil, t.noIdle
+	}
+	s := t.idle.Stats()
+	return &s, nil
+}
+
+// over says whether an error of read(2) is what the end of a connection looks like.
+func over(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNABORTED) }

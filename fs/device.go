@@ -1,0 +1,57 @@
+package fs
+
+import (
+	"fmt"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/devfuse"
+	"github.com/lanefs/lanefs/fs/exchange"
+	"github.com/lanefs/lanefs/fs/uring"
+)
+
+// descriptor finds that of a connection; a variable for tests.
+var descriptor = exchange.Descriptor
+
+// serve has the mount's requests served, and returns at once. Where they do not come by rings, package devfuse reads them: fuse.Server's own threads wake
+// up wherever a CPU stands idle. With rings fuse.Server reads what is left on /dev/fuse. It is also what closes the connection at the end.
+func (s *Server) serve(raw fuse.RawFileSystem, opt *fuse.MountOptions) {
+	if s.rings.used() == nil {
+		var err error
+		if s.device, err = s.startDevice(raw, opt); err != nil {
+			s.opt.Log.Warn("fs: go-fuse reads /dev/fuse, which is slower", "error", err)
+		}
+	}
+	go func() {
+		if s.device != nil {
+			s.device.Wait()
+			s.payloads.Close()
+		}
+		s.fuse.Serve()
+	}()
+}
+
+func (s *Server) startDevice(raw fuse.RawFileSystem, opt *fuse.MountOptions) (*devfuse.Transport, error) {
+	handler, err := exchange.GoFuse(raw, opt, s.fuse.KernelSettings())
+	if err != nil {
+		return nil, err
+	}
+	fd, err := descriptor(unix.Minor(s.dev))
+	if err != nil {
+		return nil, err
+	}
+	s.payloads.open(s.vol)
+	t, err := devfuse.Start(fd, handler, devfuse.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Room: uring.RoomForThread, SchedIdle: s.opt.SchedIdle,
+		Crowded: s.opt.Crowded, Log: s.opt.Log,
+		Failed: func(err error) {
+			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
+			go s.Abort()
+		}})
+	if err != nil {
+		s.payloads.Close()
+		return nil, fmt.Errorf("threads for /dev/fuse: %w", err)
+	}
+	s.payloads.Enough()
+	return t, nil
+}
