@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -11,13 +12,16 @@ import (
 
 // program is whether one program works at a time, and where it runs.
 type program struct {
-	cpu atomic.Int32 // where it ran when that was last asked; or anywhere: several programs work, or their requests are large
+	cpu  atomic.Int32 // where it ran when that was last asked; or anywhere: several programs work, or their requests are large or take long
+	long atomic.Int32 // requests that took long, since the last one
 
 	mu     sync.Mutex
 	recent [4]uint32 // threads that made the last requests, the last one first
 	n      int       // requests since the last look
+	since  time.Time // of that
 	mixed  int       // of these, those by which one program at a time was not to be told: see saw
 	asked  int       // n when /proc was last asked
+	soon   int       // requests after which it is asked again, if the program seems to be elsewhere
 	buf    [512]byte
 }
 
@@ -25,17 +29,27 @@ const (
 	anywhere = -1
 	maxCPUs  = 1024 // as many as a unix.CPUSet has
 
-	look      = 32       // requests between looks
-	lookSoon  = 4        // requests after which a new thread is looked at
-	mostMixed = look / 4 // of them
-	largeData = 64 << 10 // bytes of a request or an answer: the kernel reads and writes ahead, and more CPUs than one are of use
+	look        = 32                     // requests between looks
+	lookIn      = 32 * time.Millisecond  // for which a program is followed
+	lookSoon    = 4                      // requests after which a new thread, or one that seems to run elsewhere, is looked at
+	longRequest = 200 * time.Microsecond // in which it is handled
+	awayGap     = 12 * time.Microsecond  // from an answer to the next request, which is shorter where both stay on a CPU
+	mostMixed   = look / 4               // of them
+	largeData   = 64 << 10               // bytes of a request or an answer: the kernel reads and writes ahead, and more CPUs than one are of use
 )
 
-// saw takes note of a request of a thread, 0 for the kernel. alone says that no other request is under way, and that it is small. Programs that work at
-// the same time are told by requests that are under way together, and by threads that take turns: one that has made none of the last requests is most
-// likely a child of the one before, which waits for it.
-func (p *program) saw(r *reader, thread uint32, alone bool) {
-	if r.idle == nil || thread == 0 {
+// request is what is known of one when it is taken.
+type request struct {
+	thread   uint32 // that made it; 0: the kernel did
+	together bool   // others are under way, or it is large
+	away     bool   // it came so long after the last answer that the program may run elsewhere
+}
+
+// saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns: one
+// that has made none of the last requests is most likely a child of the one before, which waits for it. Where requests take long there is little to
+// win, and others would wait until the guard has them relieved.
+func (p *program) saw(r *reader, q request) {
+	if r.idle == nil || q.thread == 0 {
 		return
 	}
 	if !p.mu.TryLock() {
@@ -43,27 +57,32 @@ func (p *program) saw(r *reader, thread uint32, alone bool) {
 	}
 	defer p.mu.Unlock()
 	p.n++
-	at := p.find(thread)
+	at := p.find(q.thread)
 	fresh := at < 0
-	if at > 0 || !alone {
+	if at > 0 || q.together {
 		p.mixed++
 	}
+	p.mixed += int(p.long.Swap(0))
 	if fresh {
 		at = len(p.recent) - 1
 	}
 	copy(p.recent[1:at+1], p.recent[:at])
-	p.recent[0] = thread
-	if p.n < look && !(fresh && p.cpu.Load() != anywhere && p.n-p.asked >= lookSoon) {
+	p.recent[0] = q.thread
+	if p.n < look && !((fresh || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= p.soon) {
 		return
 	}
-	if p.mixed > mostMixed {
+	if p.mixed > mostMixed || p.n >= look && time.Since(p.since) > lookIn {
 		p.cpu.Store(anywhere)
-	} else if cpu, ok := p.runsOn(thread); ok && r.allowed.IsSet(int(cpu)) {
-		p.cpu.Store(cpu)
+	} else if cpu, ok := p.runsOn(q.thread); ok && r.allowed.IsSet(int(cpu)) {
 		p.asked = p.n
+		if p.cpu.Swap(cpu) != cpu {
+			p.soon = lookSoon
+		} else {
+			p.soon = min(2*p.soon, look)
+		}
 	}
 	if p.n >= look {
-		p.n, p.mixed, p.asked = 0, 0, 0
+		p.n, p.mixed, p.asked, p.since = 0, 0, 0, time.Now()
 	}
 }
 
@@ -79,7 +98,7 @@ func (p *program) find(thread uint32) int {
 // runsOn asks /proc for the CPU of a thread, which waits. It allocates nothing.
 func (p *program) runsOn(thread uint32) (int32, bool) {
 	path := strconv.AppendUint(append(p.buf[:0], "/proc/"...), uint64(thread), 10)
-	path = append(path, "/stat\x00"...)
+	path = append(strconv.AppendUint(append(path, "/task/"...), uint64(thread), 10), "/stat\x00"...)                                       // without /task it is of all threads of the program
 	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(&path[0])), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0) // AT_FDCWD
 	if errno != 0 {
 		return 0, false
@@ -133,9 +152,6 @@ func (r *reader) place() {
 	if !r.allowed.IsSet(int(want)) {
 		r.leave()
 		return
-	}
-	if r.on != anywhere {
-		r.idle.Leave()
 	}
 	var set unix.CPUSet
 	set.Set(int(want))

@@ -50,23 +50,23 @@ func TestProgram(t *testing.T) {
 
 	reset()
 	for range look - 1 {
-		p.saw(r, self, true)
+		p.saw(r, self, true, false, false)
 	}
 	require.False(t, followed(), "too few to tell")
-	p.saw(r, self, true)
+	p.saw(r, request{thread: self})
 	require.True(t, followed())
 	for range 3 * look {
-		p.saw(r, 0, false) // the kernel's own
+		p.saw(r, request{together: true}) // the kernel's own
 	}
 	require.True(t, followed())
 	for i := range look {
-		p.saw(r, self, i%2 == 0)
+		p.saw(r, request{thread: self, together: i%2 == 0})
 	}
 	require.False(t, followed(), "requests at the same time")
 
 	reset()
 	for i := range 2 * look {
-		p.saw(r, self+uint32(i)%2*1e6, true)
+		p.saw(r, request{thread: self + uint32(i)%2*1e6})
 	}
 	require.False(t, followed(), "threads that take turns")
 
@@ -79,20 +79,20 @@ func TestProgram(t *testing.T) {
 				thread = self + 1e6 + uint32(i-i%8)
 			}
 		}
-		p.saw(r, thread, true)
+		p.saw(r, request{thread: thread})
 	}
 	require.True(t, followed(), "a program and its children")
 
 	reset()
 	r.allowed.Zero()
 	for range 2 * look {
-		p.saw(r, self, true)
+		p.saw(r, request{thread: self})
 	}
 	require.False(t, followed(), "a CPU that the daemon may not use")
 	r = anyReader()
 	r.idle = nil
 	for range 2 * look {
-		p.saw(r, self, true)
+		p.saw(r, request{thread: self})
 	}
 	require.False(t, followed(), "without SCHED_IDLE there is nothing to win")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -57,13 +58,13 @@ func (r *reader) run() {
 	runtime.LockOSThread()
 	_ = unix.SchedGetaffinity(0, &r.allowed)
 	if t.idle != nil {
-		r.idle = t.idle.Add(nil, schedidle.Due{FD: t.fd})
+		r.idle = t.idle.Add(nil, schedidle.Due{FD: int32(t.fd), Relief: &t.relief})
 		defer r.idle.Remove()
 	}
 	for failures := 0; ; {
 		r.place()
 		n, err := r.take()
-		left := t.waiting.Add(-1)
+		t.waiting.Add(-1)
 		switch {
 		case over(err):
 			t.end()
@@ -79,15 +80,14 @@ func (r *reader) run() {
 			continue
 		}
 		failures = 0
-		if left <= 0 {
-			t.another()
-		}
 		r.answer(n)
 		if !t.await(r) {
 			return
 		}
 	}
 }
+
+var epoch = time.Now()
 
 // mostFailures is how many reads in a row may fail, each for a reason of its own request's.
 const mostFailures = 1000
@@ -121,12 +121,24 @@ func (r *reader) answer(n int) {
 	if underway > t.cpus {
 		t.opt.Crowded()
 	}
-	large := payload >= largeData || r.x.ReadSize() >= largeData
-	t.program.saw(r, r.x.In().PID, underway == 1 && !large)
+	took := time.Since(epoch)
+	t.program.saw(r, request{thread: r.x.In().PID, away: took-time.Duration(t.answered.Load()) > awayGap,
+		together: underway > 1 || payload >= largeData || r.x.ReadSize() >= largeData})
 	if r.on != anywhere {
 		r.idle.Took()
 	}
+	if t.waiting.Load() <= 0 && !r.idle.Idle() {
+		t.another()
+	}
 	size, answered := r.x.Answer(t.handler, t.data, n-payload, payload)
+	// Before the program can make its next request: it does not find this one under way, and needs no other reader.
+	t.underway.Add(-1)
+	t.waiting.Add(1)
+	now := time.Since(epoch)
+	t.answered.Store(int64(now))
+	if now-took > longRequest {
+		t.program.long.Add(1)
+	}
 	if answered {
 		r.vec(0, r.x.Header[:exchange.OutHeaderSize])
 		r.vec(1, r.x.Payload.Memory)
@@ -140,5 +152,4 @@ func (r *reader) answer(n int) {
 		}
 	}
 	r.idle.Answered()
-	t.underway.Add(-1)
 }

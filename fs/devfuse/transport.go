@@ -55,11 +55,13 @@ type Transport struct {
 
 	waiting  atomic.Int32 // readers that are in read(2) or about to be
 	underway atomic.Int32 // requests
+	answered atomic.Int64 // when one was last, since epoch
 	program  program
 	running  sync.WaitGroup
 	idle     *schedidle.Group // nil: not wanted, or it cannot be had
 	noIdle   error            // why it cannot
 	sched    []schedidle.CPU  // by CPU
+	relief   schedidle.Bell
 
 	mu       sync.Mutex
 	readers  int
@@ -98,7 +100,7 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 		}
 		t.sched = make([]schedidle.CPU, maxCPUs)
 	}
-	for range keptReaders + t.most() {
+	for range keptReaders + min(max(t.cpus, firstReaders), mostWaiting) {
 		if p := opt.Alloc(opt.Payload); p != nil {
 			t.payloads = append(t.payloads, p)
 		}
@@ -118,15 +120,37 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 	for _, r := range first {
 		t.begin(r)
 	}
+	if t.idle != nil {
+		t.running.Add(1)
+		go t.relieve()
+	}
 	return t, nil
 }
 
-// most is how many readers may wait.
-func (t *Transport) most() int32 {
+// most is how many readers may wait, r among them.
+func (t *Transport) most(r *reader) int32 {
+	if r.idle.Idle() {
+		return 1
+	}
 	if t.program.cpu.Load() != anywhere {
 		return firstReaders
 	}
 	return int32(min(max(t.cpus, firstReaders), mostWaiting))
+}
+
+// relieve has another reader wait where the only one is held up.
+func (t *Transport) relieve() {
+	defer t.running.Done()
+	for rung := uint32(0); ; {
+		rung = t.relief.Wait(rung)
+		t.mu.Lock()
+		ended := t.ended
+		t.mu.Unlock()
+		if ended {
+			return
+		}
+		t.another()
+	}
 }
 
 // another has one more reader wait, if none does.
@@ -168,9 +192,10 @@ func (t *Transport) begin(r *reader) {
 	go r.run()
 }
 
-// await has the reader wait for a request, or parks it until it is to. It reports false if it is to end: the connection has, or there are enough.
+// await has the reader, which counts as one that waits, do that, or parks it until it is to. It reports false if it is to end: the connection has, or there are
+// enough.
 func (t *Transport) await(r *reader) bool {
-	if t.waiting.Add(1) <= t.most() {
+	if t.waiting.Load() <= t.most(r) {
 		return true
 	}
 	t.mu.Lock()
@@ -194,6 +219,7 @@ func (t *Transport) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
+	t.relief.Ring()
 	for _, r := range t.parked {
 		close(r.unpark)
 	}

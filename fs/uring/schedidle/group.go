@@ -51,7 +51,7 @@ type Group struct {
 	pauses   atomic.Uint64 // how often one was kept from running
 }
 
-// slot is what the guard knows of a thread: a cache line.
+// slot is what the guard knows of a thread: two cache lines.
 type slot struct {
 	state atomic.Uint32
 	taken atomic.Uint32 // requests
@@ -62,15 +62,41 @@ type slot struct {
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
 	busy  atomic.Uint32 // it answers a request
 	due   Due
+	_     [56]byte
 }
 
 // Due says that somebody waits for a thread that has no request: a bit of Word is set, by the kernel, for one that it has not taken yet; Head and Tail differ, until the kernel has
-// passed on an answer. nil: it is not known. FD can be read: there is a request that no thread has taken yet; 0: there is no such descriptor.
+// passed on an answer. nil: it is not known. FD can be read: there is a request that no thread has taken yet; 0: there is no such descriptor. Then
+// Relief is rung when the thread has been at one request for a lap and another one waits, or when it loses the policy in the middle of one: nobody else
+// may be there to take requests.
 type Due struct {
 	Word       *uint32
 	Mask       uint32
+	FD         int32
 	Head, Tail *uint32
-	FD         int
+	Relief     *Bell
+}
+
+// Bell is rung by the guard.
+type Bell struct{ rung atomic.Uint32 }
+
+// Ring wakes who waits.
+//
+//go:nosplit
+//go:norace
+func (b *Bell) Ring() {
+	b.rung.Add(1)
+	futexWake(&b.rung)
+}
+
+// Wait returns when the bell has been rung more often than last, and how often. The first last is 0.
+func (b *Bell) Wait(last uint32) uint32 {
+	for {
+		if n := b.rung.Load(); n != last {
+			return n
+		}
+		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.rung)), futexWait, uintptr(last), 0, 0, 0)
+	}
 }
 
 // pollFD is struct pollfd of poll(2).
@@ -90,7 +116,7 @@ var atOnce unix.Timespec
 //go:norace
 func (d *Due) now() bool {
 	if d.FD != 0 {
-		ask := pollFD{fd: int32(d.FD), events: unix.POLLIN}
+		ask := pollFD{fd: d.FD, events: unix.POLLIN}
 		n, _, errno := call(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&ask)), 1, uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
 		return errno == 0 && n > 0
 	}

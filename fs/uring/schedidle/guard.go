@@ -69,7 +69,12 @@ func (g *Group) look(s *slot) (again bool) {
 		return false
 	}
 	s.laps++
-	waits := s.busy.Load() != 0 || s.due.now()
+	busy := s.busy.Load() != 0
+	due := s.due.now()
+	if busy && due && did == 0 && s.due.Relief != nil {
+		s.due.Relief.Ring()
+	}
+	waits := busy || due
 	if s.laps < quiet && (!waits || s.late == 0) {
 		s.late = 0
 		if waits {
@@ -90,6 +95,9 @@ func (g *Group) end(s *slot) {
 	g.giveBack(s)
 	s.state.Store(normal)
 	g.active.Add(^uint32(0))
+	if s.due.Relief != nil && s.busy.Load() != 0 {
+		s.due.Relief.Ring()
+	}
 }
 
 // giveBack leaves alone what has another policy: somebody else has given it that.

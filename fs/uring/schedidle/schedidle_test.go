@@ -401,5 +401,5 @@ func TestDue(t *testing.T) {
 		}
 		require.Equal(t, want, laps, what)
 	}
-	require.EqualValues(t, 64, unsafe.Sizeof(slot{}))
+	require.EqualValues(t, 128, unsafe.Sizeof(slot{}))
 }

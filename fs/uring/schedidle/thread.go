@@ -52,10 +52,20 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 	return nil
 }
 
-// On says to which CPU the thread is bound from now on. It has not the policy.
+// On says to which CPU the thread is bound from now on, because it has many requests there: if the CPU is not one that others keep busy the
+// thread keeps the policy, or gets it with the next request.
 func (t *Thread) On(cpu *CPU) {
-	if t != nil {
-		t.cpu, t.n, t.start = cpu, 0, since()
+	if t == nil {
+		return
+	}
+	t.cpu = cpu
+	now := since()
+	switch {
+	case int64(now) < cpu.notBefore.Load():
+		t.Leave()
+		t.n, t.start = 0, now
+	case !t.asked:
+		t.n, t.start = many-1, now
 	}
 }
 
@@ -71,6 +81,9 @@ func (t *Thread) Remove() {
 		t.g.open.Add(-1)
 	}
 }
+
+// Idle says whether the thread has the policy. If it has when it has taken a request, Relief is rung before others wait for long.
+func (t *Thread) Idle() bool { return t != nil && t.asked && t.s.state.Load() == idle }
 
 // Leave gives the thread its old policy back, if it has SCHED_IDLE: what it does next may take long, or it may run elsewhere.
 func (t *Thread) Leave() {
