@@ -18,7 +18,7 @@ type program struct {
 	mu     sync.Mutex
 	recent [4]uint32 // threads that made the last requests, the last one first
 	n      int       // requests since the last look
-	since  time.Time // of that
+	since  time.Time // of the first of them
 	mixed  int       // of these, those by which one program at a time was not to be told: see saw
 	asked  int       // n when /proc was last asked
 	soon   int       // requests after which it is asked again, if the program seems to be elsewhere
@@ -31,9 +31,9 @@ const (
 
 	look        = 32                     // requests between looks
 	lookIn      = 32 * time.Millisecond  // for which a program is followed
-	lookSoon    = 4                      // requests after which a new thread, or one that seems to run elsewhere, is looked at
+	lookSoon    = 1                      // requests after which a new thread, or one that seems to run elsewhere, is looked at; twice as many if it was not
 	longRequest = 200 * time.Microsecond // in which it is handled
-	awayGap     = 12 * time.Microsecond  // from an answer to the next request, which is shorter where both stay on a CPU
+	awayGap     = 25 * time.Microsecond  // from an answer to the next request, which is shorter where both stay on a CPU
 	mostMixed   = look / 4               // of them
 	largeData   = 64 << 10               // bytes of a request or an answer: the kernel reads and writes ahead, and more CPUs than one are of use
 )
@@ -56,7 +56,9 @@ func (p *program) saw(r *reader, q request) {
 		return // another request is just taken note of
 	}
 	defer p.mu.Unlock()
-	p.n++
+	if p.n++; p.n == 1 {
+		p.since = time.Now()
+	}
 	at := p.find(q.thread)
 	fresh := at < 0
 	if at > 0 || q.together {
@@ -82,7 +84,7 @@ func (p *program) saw(r *reader, q request) {
 		}
 	}
 	if p.n >= look {
-		p.n, p.mixed, p.asked, p.since = 0, 0, 0, time.Now()
+		p.n, p.mixed, p.asked = 0, 0, 0
 	}
 }
 

@@ -50,7 +50,7 @@ func TestProgram(t *testing.T) {
 
 	reset()
 	for range look - 1 {
-		p.saw(r, self, true, false, false)
+		p.saw(r, request{thread: self})
 	}
 	require.False(t, followed(), "too few to tell")
 	p.saw(r, request{thread: self})

@@ -62,7 +62,6 @@ func (r *reader) run() {
 		defer r.idle.Remove()
 	}
 	for failures := 0; ; {
-		r.place()
 		n, err := r.take()
 		t.waiting.Add(-1)
 		switch {
@@ -124,6 +123,7 @@ func (r *reader) answer(n int) {
 	took := time.Since(epoch)
 	t.program.saw(r, request{thread: r.x.In().PID, away: took-time.Duration(t.answered.Load()) > awayGap,
 		together: underway > 1 || payload >= largeData || r.x.ReadSize() >= largeData})
+	r.place()
 	if r.on != anywhere {
 		r.idle.Took()
 	}

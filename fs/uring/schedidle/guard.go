@@ -123,6 +123,8 @@ func setPolicy(tid int32, policy int) unix.Errno {
 
 const futexWait, futexWakeUp = 0 | 128, 1 | 128 // FUTEX_WAIT, FUTEX_WAKE, both FUTEX_PRIVATE_FLAG
 
+//go:nosplit
+//go:norace
 func futexWake(at *atomic.Uint32) {
 	call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(at)), futexWakeUp, 1, 0, 0, 0)
 }
