@@ -81,8 +81,8 @@ func (n *FS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fu
 type Mount struct {
 	Dir    string
 	server *fuse.Server
-	Rings  *uring.Transport // nil: /dev/fuse
-	device *devfuse.Transport
+	Rings  *uring.Transport   // nil: /dev/fuse
+	Device *devfuse.Transport // nil: rings
 	ended  chan struct{}
 	log    *slog.Logger
 }
@@ -108,8 +108,8 @@ func NewMount(dir string, fs fuse.RawFileSystem, overURing bool, log *slog.Logge
 	}
 	err = m.start(fs, opt)
 	go func() {
-		if m.device != nil {
-			m.device.Wait()
+		if m.Device != nil {
+			m.Device.Wait()
 		}
 		m.server.Serve()
 		close(m.ended)
@@ -143,7 +143,7 @@ func (m *Mount) start(fs fuse.RawFileSystem, opt *fuse.MountOptions) error {
 	if m.Rings != nil {
 		return m.Rings.Start(fd, h)
 	}
-	m.device, err = devfuse.Start(fd, h, devfuse.Options{Payload: maxRequest, SchedIdle: true, Log: m.log})
+	m.Device, err = devfuse.Start(fd, h, devfuse.Options{Payload: maxRequest, SchedIdle: true, Log: m.log})
 	return err
 }
 

@@ -1,0 +1,93 @@
+package devfuse_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/uring/nullfs"
+)
+
+func mount(t *testing.T, fs *nullfs.FS) *nullfs.Mount {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: mounting needs root")
+	}
+	m, err := nullfs.NewMount(t.TempDir(), fs, false, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, unix.Unmount(m.Dir, unix.MNT_DETACH))
+		m.Wait()
+	})
+	return m
+}
+
+// working makes requests until it is told to stop, on a thread of its own.
+func working(dir string, stop chan struct{}) (stopped chan error) {
+	stopped = make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(fmt.Sprintf("%s/other%d", dir, i), &st); err != unix.ENOENT {
+				stopped <- err
+				return
+			}
+		}
+	}()
+	return stopped
+}
+
+// TestRelieved: while a program is followed there is one reader. When that is held up by a request, the next one does not wait for it.
+func TestRelieved(t *testing.T) {
+	n := nullfs.New()
+	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, 100)
+	m := mount(t, n)
+	if s, err := m.Device.SchedIdle(); s == nil {
+		t.Skipf("SKIPPED: SCHED_IDLE cannot be had: %v", err)
+	}
+	for i := range 20 {
+		stop := make(chan struct{})
+		stopped := working(m.Dir, stop)
+		require.Eventually(t, func() bool { s, _ := m.Device.SchedIdle(); return s.Now > 0 }, time.Minute, time.Millisecond, "the program is followed")
+		block := make(chan struct{})
+		go func() { // which takes the only reader, most likely
+			defer close(block)
+			var st unix.Stat_t
+			_ = unix.Stat(fmt.Sprintf("%s/block%d", m.Dir, i), &st)
+		}()
+		select {
+		case <-n.Entered:
+		case <-time.After(time.Minute):
+			t.Fatal("a request is not taken")
+		}
+		done := make(chan struct{})
+		go func() {
+			var st unix.Stat_t
+			for k := range 10 {
+				_ = unix.Stat(fmt.Sprintf("%s/more%d-%d", m.Dir, i, k), &st)
+			}
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			close(n.Blocked)
+			t.Fatal("requests wait for one that is held up")
+		}
+		n.Blocked <- struct{}{}
+		<-block
+		close(stop)
+		require.NoError(t, <-stopped)
+	}
+}
