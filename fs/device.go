@@ -43,7 +43,7 @@ func (s *Server) startDevice(raw fuse.RawFileSystem, opt *fuse.MountOptions) (*d
 	}
 	s.payloads.open(s.vol)
 	t, err := devfuse.Start(fd, handler, devfuse.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Room: uring.RoomForThread, SchedIdle: s.opt.SchedIdle,
-		Crowded: s.opt.Crowded, Log: s.opt.Log,
+		Log: s.opt.Log,
 		Failed: func(err error) {
 			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
 			go s.Abort()

@@ -15,14 +15,14 @@ type program struct {
 	cpu  atomic.Int32 // where it ran when that was last asked; or anywhere: several programs work, or their requests are large or take long
 	long atomic.Int32 // requests that took long, since the last one
 
-	mu     sync.Mutex
-	recent [4]uint32 // threads that made the last requests, the last one first
-	n      int       // requests since the last look
-	since  time.Time // of the first of them
-	mixed  int       // of these, those by which one program at a time was not to be told: see saw
-	asked  int       // n when /proc was last asked
-	soon   int       // requests after which it is asked again, if the program seems to be elsewhere
-	buf    [512]byte
+	mu    sync.Mutex
+	last  uint32    // the thread that made the last request
+	n     int       // requests since the last look
+	since time.Time // of the first of them
+	mixed int       // of these, those by which one program at a time was not to be told: see saw
+	asked int       // n when /proc was last asked
+	soon  int       // requests after which it is asked again, if the program seems to be elsewhere
+	buf   [512]byte
 }
 
 const (
@@ -45,8 +45,8 @@ type request struct {
 	away     bool   // it came so long after the last answer that the program may run elsewhere
 }
 
-// saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns: one
-// that has made none of the last requests is most likely a child of the one before, which waits for it. Where requests take long there is little to
+// saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns. A
+// few changes of the thread are a program and its children, one of which waits for the other. Where requests take long there is little to
 // win, and others would wait until the guard has them relieved.
 func (p *program) saw(r *reader, q request) {
 	if r.idle == nil || q.thread == 0 {
@@ -59,18 +59,13 @@ func (p *program) saw(r *reader, q request) {
 	if p.n++; p.n == 1 {
 		p.since = time.Now()
 	}
-	at := p.find(q.thread)
-	fresh := at < 0
-	if at > 0 || q.together {
+	another := q.thread != p.last
+	p.last = q.thread
+	if another || q.together {
 		p.mixed++
 	}
 	p.mixed += int(p.long.Swap(0))
-	if fresh {
-		at = len(p.recent) - 1
-	}
-	copy(p.recent[1:at+1], p.recent[:at])
-	p.recent[0] = q.thread
-	if p.n < look && !((fresh || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= p.soon) {
+	if p.n < look && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= p.soon) {
 		return
 	}
 	if p.mixed > mostMixed || p.n >= look && time.Since(p.since) > lookIn {
@@ -86,15 +81,6 @@ func (p *program) saw(r *reader, q request) {
 	if p.n >= look {
 		p.n, p.mixed, p.asked = 0, 0, 0
 	}
-}
-
-func (p *program) find(thread uint32) int {
-	for i, t := range p.recent {
-		if t == thread {
-			return i
-		}
-	}
-	return -1
 }
 
 // runsOn asks /proc for the CPU of a thread, which waits. It allocates nothing.

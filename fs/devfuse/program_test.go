@@ -65,10 +65,17 @@ func TestProgram(t *testing.T) {
 	require.False(t, followed(), "requests at the same time")
 
 	reset()
-	for i := range 2 * look {
-		p.saw(r, request{thread: self + uint32(i)%2*1e6})
+	for _, threads := range []int{2, 3, 5, 8, 100} {
+		for range look {
+			p.saw(r, request{thread: self})
+		}
+		require.True(t, followed())
+		for i := range 2 * look {
+			p.saw(r, request{thread: self + uint32(i%threads)*1e6})
+		}
+		require.False(t, followed(), "%d threads that take turns", threads)
+		reset()
 	}
-	require.False(t, followed(), "threads that take turns")
 
 	reset()
 	for i := range 8 * look { // a shell whose children have eight requests each
