@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/exchange"
+	"github.com/lanefs/lanefs/fs/schedidle"
 	"github.com/lanefs/lanefs/fs/uring"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
 )
 
 // IOUring says by which way the kernel's requests come.

@@ -20,7 +20,7 @@ type Options struct {
 	IOUring IOUring
 	// Keepers is uring.Options' of requests on rings.
 	Keepers int
-	// SchedIdle is uring.Options' of requests on rings.
+	// SchedIdle has the threads that serve requests run with SCHED_IDLE while they are busy: uring.Options', devfuse.Options'.
 	SchedIdle bool
 	// Crowded is called for each request on rings that finds as many others under way as there are CPUs. It must be quick. nil: none.
 	Crowded func()

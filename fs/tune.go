@@ -35,6 +35,6 @@ func (s *Server) tune() {
 	}
 }
 
-// Readers is how many threads of go-fuse may wait in read(2) of /dev/fuse at once, for a mount that was made with procs Go processors
-// (GOMAXPROCS): fuse.NewServer allows a reader for each processor, 2 to 16, and readRequest one more.
+// Readers is how many threads may wait in read(2) of /dev/fuse at once, about, for a mount that was made with procs Go processors
+// (GOMAXPROCS): package devfuse's, or go-fuse's, which allows a reader for each processor, 2 to 16, and one more.
 func Readers(procs int) int { return min(max(procs, 2), 16) + 1 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/metrics"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // serveMetrics begins to answer Prometheus, if the mount is asked to. closeStack ends that.

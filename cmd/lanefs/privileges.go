@@ -10,7 +10,7 @@ import (
 )
 
 // keptCapabilities are what root's daemon keeps once everything is open: unmounting takes CAP_SYS_ADMIN, pinning more memory for a
-// drive, while the mount is used, CAP_IPC_LOCK, and a thread that has SCHED_IDLE gives that up with CAP_SYS_NICE (see fs/uring/schedidle). It opens no more files of other users; what users do in the volume is between
+// drive, while the mount is used, CAP_IPC_LOCK, and a thread that has SCHED_IDLE gives that up with CAP_SYS_NICE (see fs/schedidle). It opens no more files of other users; what users do in the volume is between
 // the kernel, which checks their permissions, and the bytes on the medium.
 var keptCapabilities = privilege.Of(unix.CAP_SYS_ADMIN, unix.CAP_IPC_LOCK, unix.CAP_SYS_NICE)
 

@@ -15,7 +15,7 @@ import (
 // than there are processors, some find none free and wait for the monitor. More processors than needed are no help either: what becomes
 // runnable is then taken up by a thread that must be woken first. A GOMAXPROCS of the user's stays.
 
-// addProcs gives the Go scheduler as many processors more as go-fuse has threads waiting in read(2) of /dev/fuse: else, with two CPUs, random reads
+// addProcs gives the Go scheduler as many processors more as threads wait in read(2) of /dev/fuse: else, with two CPUs, random reads
 // and writes of 4 KiB are 15 % slower, creates 30 %. It is called once, after the mount was made: go-fuse counts the processors then.
 // With requests on rings, where /dev/fuse has little to bring, it is what threads of rings keep while they wait; crowd gives more.
 func addProcs(rings bool) {

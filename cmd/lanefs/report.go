@@ -7,7 +7,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/latency"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/fs/ext4"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -198,7 +198,7 @@ type volumeReport struct {
 type fuseReport struct {
 	Transport    string           `json:"transport"`
 	WhyNot       string           `json:"not_io_uring,omitempty"`   // why not by io_uring, if that was asked for, and the remedy
-	SchedIdle    *schedidle.Stats `json:"sched_idle,omitempty"`     // of threads of rings
+	SchedIdle    *schedidle.Stats `json:"sched_idle,omitempty"`     // of threads that serve requests
 	NoSchedIdle  string           `json:"not_sched_idle,omitempty"` // why not, if that was wanted
 	Reads        int64            `json:"reads"`
 	ReadBytes    int64            `json:"read_bytes"`

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 func TestProcessor(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/exchange"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // opSize is how many bytes of a request stand between its header and its payload: of a WRITE its own header, whose payload begins a page then.
@@ -117,9 +117,6 @@ func (r *reader) answer(n int) {
 	n -= exchange.InHeaderSize
 	payload := max(n-opSize, 0)
 	underway := int(t.underway.Add(1))
-	if underway > t.cpus {
-		t.opt.Crowded()
-	}
 	took := time.Since(epoch)
 	t.program.saw(r, request{thread: r.x.In().PID, away: took-time.Duration(t.answered.Load()) > awayGap,
 		together: underway > 1 || payload >= largeData || r.x.ReadSize() >= largeData})

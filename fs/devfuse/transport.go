@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/exchange"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // Options of Start.
@@ -26,8 +26,6 @@ type Options struct {
 	// SchedIdle has the readers follow a program that works alone, with SCHED_IDLE, where that can be had (see package schedidle). What they start, as
 	// the kernel's workers for an io_uring, would inherit it: so not with a Handler whose requests do.
 	SchedIdle bool
-	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
-	Crowded func()
 	// Failed is told that /dev/fuse cannot be read any more, though the connection has not ended: the mount's requests may wait for ever, unless
 	// the connection is aborted. nil: nothing is.
 	Failed func(err error)
@@ -51,7 +49,7 @@ type Transport struct {
 	fd      int
 	handler exchange.Handler
 	data    exchange.Data // the handler, if it is one; else nil
-	cpus    int
+	crowd   int32         // readers that wait while several programs work
 
 	waiting  atomic.Int32 // readers that are in read(2) or about to be
 	underway atomic.Int32 // requests
@@ -82,16 +80,13 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 	if opt.Room == nil {
 		opt.Room = func() error { return nil }
 	}
-	if opt.Crowded == nil {
-		opt.Crowded = func() {}
-	}
 	if opt.Failed == nil {
 		opt.Failed = func(error) {}
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Transport{opt: opt, fd: fd, handler: h, cpus: runtime.NumCPU()}
+	t := &Transport{opt: opt, fd: fd, handler: h, crowd: int32(min(2*runtime.NumCPU(), mostWaiting))}
 	t.data, _ = h.(exchange.Data)
 	t.program.cpu.Store(anywhere)
 	if opt.SchedIdle {
@@ -100,7 +95,7 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 		}
 		t.sched = make([]schedidle.CPU, maxCPUs)
 	}
-	for range keptReaders + min(max(t.cpus, firstReaders), mostWaiting) {
+	for range keptReaders + t.crowd {
 		if p := opt.Alloc(opt.Payload); p != nil {
 			t.payloads = append(t.payloads, p)
 		}
@@ -135,7 +130,7 @@ func (t *Transport) most(r *reader) int32 {
 	if t.program.cpu.Load() != anywhere {
 		return firstReaders
 	}
-	return int32(min(max(t.cpus, firstReaders), mostWaiting))
+	return t.crowd
 }
 
 // relieve has another reader wait where the only one is held up.

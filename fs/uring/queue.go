@@ -3,7 +3,7 @@ package uring
 import (
 	"sync/atomic"
 
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // queue is that of a CPU, and its servers.

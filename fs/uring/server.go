@@ -10,7 +10,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev/iouring"
 	"github.com/lanefs/lanefs/fs/exchange"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.

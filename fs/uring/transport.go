@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/exchange"
-	"github.com/lanefs/lanefs/fs/uring/schedidle"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // Options of Open.
