@@ -70,7 +70,7 @@ var fuse = []Option{
 			"auto does the same, and is content with either.",
 		set: func(c *Config, v value) error { c.IOUring = fs.IOUring(slices.Index(ioURings(), v.text)); return nil }},
 	{Name: "sched_idle", Kind: Choice, Values: []string{"auto", "off"}, Default: "auto", Layer: FUSE,
-		Help: "have busy threads of rings run with the policy SCHED_IDLE, so that programs are not woken on other CPUs",
+		Help: "have busy threads that serve requests run with the policy SCHED_IDLE, so that programs are not woken on other CPUs",
 		More: "auto does so with an image or a PCI function and lanes on the CPU, where the daemon may leave that policy again (CAP_SYS_NICE), " +
 			"and pauses while other programs keep the threads from running; lanefs stat says how often.",
 		set: func(c *Config, v value) error { c.NoSchedIdle = v.text == "off"; return nil }},
