@@ -13,11 +13,11 @@ import (
 // them again when an asynchronous one (aio) ends, so pages that a program has read meanwhile would keep the old bytes. The server
 // therefore notifies the kernel to drop them before it replies.
 //
-// That notification waits for pages that are being read or written back. Those reads and writes are requests of their own, whose number
-// is limited (maxBackground, maxInflight). If direct writes that wait for such pages took all places, no request could proceed. So
-// only a few direct writes wait without a limit.
+// That notification waits for pages that are being read or written back, and one that has dirty pages written back waits for that (see Lseek). Those
+// reads and writes are requests of their own, whose number is limited (maxBackground, maxInflight, the threads of a CPU's queue). If requests that wait for such pages
+// took all places, no request could proceed. So only a few of them wait without a limit (see Server.pagesGone).
 const (
-	maxFreeDrops = 8                      // direct writes of at most maxRequest bytes that may wait without a limit
+	maxFreeDrops = 8                      // requests, of at most maxRequest bytes, that may wait without a limit
 	staleGrace   = 100 * time.Millisecond // how long the others wait
 )
 
@@ -49,10 +49,16 @@ func (n *node) dropPages(off, size int64) {
 	if !s.opt.WriteBack && n.dropsAll(1) {
 		drop = n.dropAll
 	}
+	s.pagesGone(drop)
+}
+
+// pagesGone calls drop, which notifies the kernel to drop pages, and reports whether it has returned: beyond a few at a time a request waits for staleGrace
+// only, and drop goes on.
+func (s *Server) pagesGone(drop func()) bool {
 	defer s.drops.Add(-1)
 	if s.drops.Add(1) <= s.freeDrops() {
 		drop()
-		return
+		return true
 	}
 	dropped := make(chan struct{})
 	s.background.Go(func() {
@@ -63,6 +69,8 @@ func (n *node) dropPages(off, size int64) {
 	defer grace.Stop()
 	select {
 	case <-dropped:
+		return true
 	case <-grace.C:
+		return false
 	}
 }

@@ -158,7 +158,7 @@ func (s *Server) SchedIdle() (*schedidle.Stats, error) {
 	return nil, nil
 }
 
-// freeDrops is how many direct writes may wait without a limit for the kernel to drop pages (see dropPages): on rings fewer than a
+// freeDrops is how many requests may wait without a limit for the kernel to drop pages (see pagesGone): on rings fewer than a
 // queue has threads.
 func (s *Server) freeDrops() int32 {
 	if t := s.rings.used(); t != nil {

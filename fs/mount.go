@@ -51,7 +51,7 @@ type Server struct {
 	rings      rings
 	device     *devfuse.Transport // nil: rings bring the mount's requests, or go-fuse's threads do
 	payloads   payloads
-	drops      atomic.Int32   // direct writes in dropPages
+	drops      atomic.Int32   // requests in pagesGone
 	done       chan struct{}  // closed after the last request
 	background sync.WaitGroup // work left of requests that have been answered
 	errors     errorLog

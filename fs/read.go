@@ -2,6 +2,7 @@ package fs
 
 import (
 	"math"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -71,8 +72,11 @@ func (n *node) Lseek(off uint64, whence uint32) (uint64, syscall.Errno) {
 	if off > math.MaxInt64 {
 		return 0, syscall.ENXIO
 	}
-	if n.srv.opt.WriteBack && n.writers.Load() > 0 && !n.srv.invalidate(n) {
-		return n.seekAllData(off, whence)
+	if n.srv.opt.WriteBack && n.writers.Load() > 0 {
+		var gone atomic.Bool
+		if !n.srv.pagesGone(func() { gone.Store(n.srv.invalidate(n)) }) || !gone.Load() {
+			return n.seekAllData(off, whence)
+		}
 	}
 	pos, err := n.in.Seek(int64(off), int(whence))
 	return uint64(pos), n.fail("lseek", err)
