@@ -40,28 +40,33 @@ const (
 
 // request is what is known of one when it is taken.
 type request struct {
-	thread   uint32 // that made it; 0: the kernel did
-	together bool   // others are under way, or it is large
-	away     bool   // it came so long after the last answer that the program may run elsewhere
+	thread   uint32 // that made it; 0: the kernel did, and no program waits
+	together bool   // others that programs wait for are under way
+	large    bool
+	away     bool // it came so long after the last answer that the program may run elsewhere
 }
 
 // saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns. A
 // few changes of the thread are a program and its children, one of which waits for the other. Where requests take long there is little to
 // win, and others would wait until the guard has them relieved.
 func (p *program) saw(r *reader, q request) {
-	if r.idle == nil || q.thread == 0 {
+	if r.idle == nil || q.thread == 0 && !q.large {
 		return
 	}
 	if !p.mu.TryLock() {
 		return // another request is just taken note of
 	}
 	defer p.mu.Unlock()
+	if q.thread == 0 {
+		p.mixed++
+		return
+	}
 	if p.n++; p.n == 1 {
 		p.since = time.Now()
 	}
 	another := q.thread != p.last
 	p.last = q.thread
-	if another || q.together {
+	if another || q.together || q.large {
 		p.mixed++
 	}
 	p.mixed += int(p.long.Swap(0))

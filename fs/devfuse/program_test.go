@@ -63,6 +63,15 @@ func TestProgram(t *testing.T) {
 		p.saw(r, request{thread: self, together: i%2 == 0})
 	}
 	require.False(t, followed(), "requests at the same time")
+	for range look {
+		p.saw(r, request{thread: self})
+	}
+	require.True(t, followed())
+	for range look {
+		p.saw(r, request{thread: self})
+		p.saw(r, request{large: true})
+	}
+	require.False(t, followed(), "beside what the kernel writes back")
 
 	reset()
 	for _, threads := range []int{2, 3, 5, 8, 100} {

@@ -116,10 +116,12 @@ func (r *reader) answer(n int) {
 	t := r.t
 	n -= exchange.InHeaderSize
 	payload := max(n-opSize, 0)
-	underway := int(t.underway.Add(1))
-	took := time.Since(epoch)
-	t.program.saw(r, request{thread: r.x.In().PID, away: took-time.Duration(t.answered.Load()) > awayGap,
-		together: underway > 1 || payload >= largeData || r.x.ReadSize() >= largeData})
+	took, thread := time.Since(epoch), r.x.In().PID
+	q := request{thread: thread, large: payload >= largeData || r.x.ReadSize() >= largeData, away: took-time.Duration(t.answered.Load()) > awayGap}
+	if thread != 0 {
+		q.together = t.underway.Add(1) > 1
+	}
+	t.program.saw(r, q)
 	r.place()
 	if r.on != anywhere {
 		r.idle.Took()
@@ -129,7 +131,9 @@ func (r *reader) answer(n int) {
 	}
 	size, answered := r.x.Answer(t.handler, t.data, n-payload, payload)
 	// Before the program can make its next request: it does not find this one under way, and needs no other reader.
-	t.underway.Add(-1)
+	if thread != 0 {
+		t.underway.Add(-1)
+	}
 	t.waiting.Add(1)
 	now := time.Since(epoch)
 	t.answered.Store(int64(now))

@@ -36,11 +36,8 @@ const (
 	firstReaders = 2 // from the start; and as many wait while a program is followed
 	mostWaiting  = 16
 	keptReaders  = 8 // stay when they have nothing to do
-	// mostReaders is how many requests may be under way. Some wait for others: a notification to drop pages for what reads and writes
-	// those. So there are more than a mount has of them.
-	mostReaders = 1024
-	// mostIdle is how many threads the guard of SCHED_IDLE looks after. Only the few that wait while a program is followed need it.
-	mostIdle = 64
+	// mostReaders is how many requests may be under way, each with a payload. Those that wait for other requests are fewer (see fs, pagesGone).
+	mostReaders = 64
 )
 
 // Transport serves a connection.
@@ -52,7 +49,7 @@ type Transport struct {
 	crowd   int32         // readers that wait while several programs work
 
 	waiting  atomic.Int32 // readers that are in read(2) or about to be
-	underway atomic.Int32 // requests
+	underway atomic.Int32 // requests that a program waits for
 	answered atomic.Int64 // when one was last, since epoch
 	program  program
 	running  sync.WaitGroup
@@ -90,7 +87,7 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 	t.data, _ = h.(exchange.Data)
 	t.program.cpu.Store(anywhere)
 	if opt.SchedIdle {
-		if t.idle, t.noIdle = schedidle.New(mostIdle); t.noIdle != nil {
+		if t.idle, t.noIdle = schedidle.New(mostReaders); t.noIdle != nil {
 			opt.Log.Debug("/dev/fuse: programs may be woken on other CPUs than their own", "why", t.noIdle)
 		}
 		t.sched = make([]schedidle.CPU, maxCPUs)
