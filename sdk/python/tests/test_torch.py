@@ -435,7 +435,7 @@ class Slots(Case):
 
 
 RANK = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 import lanefs.torch as lt
 from lanefs.torch import _group
 from lanefs.torch._slots import Slots
@@ -477,6 +477,19 @@ print(load(path))
 Slots.of = slots
 print(load(path))
 print(load(sys.argv[5] if rank == 0 else path))
+fails, state, asked = False, _group._pieces.state, 0
+
+def changed(f):
+    global asked
+    asked += 1
+    return fault(f) if rank == 0 and asked == 2 else state(f)
+_group._pieces.state = changed
+for fault in lambda f: (), lambda f: os.fstat(1 << 20):  # while it was loaded, and when it cannot be asked any more: of one rank
+    asked = 0
+    print(load(path))
+    dist.barrier()
+_group._pieces.state = state
+assert load(path).keys() == want.keys()
 """
 
 
@@ -496,7 +509,7 @@ class Group(Case):
             for p in ranks:
                 p.kill()
                 p.wait()
-        self.assertEqual([len(s) for s in said], [10] * n, said)
+        self.assertEqual([len(s) for s in said], [12] * n, said)
         for i in range(6):  # by the daemon's own writes to memory that it has, and by a stage
             self.assertEqual(sum(int(s[i]) for s in said), size, "together they read the file once")
         for s in said:  # all fail, whoever's fault it is, and the group is still good
@@ -504,6 +517,8 @@ class Group(Case):
             self.assertIn("this rank's drive", s[7])
             self.assertIn("this rank's drive", s[8])
             self.assertIn("not the same file", s[9])
+            self.assertIn("was changed", s[10])
+            self.assertIn("Bad file descriptor", s[11])
 
 
 if __name__ == "__main__":

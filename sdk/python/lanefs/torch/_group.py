@@ -36,10 +36,7 @@ def load(filename, device, group, fallback):
         error = e
     try:
         _agree(group, device, error, job and job.seen, filename)
-        error = job.run()
-        if error is None and _pieces.state(job.file) != job.was:
-            error = OSError(f"{job.file.path!r} was changed while it was loaded")
-        _agree(group, device, error, None, filename)
+        _agree(group, device, job.run() or job.changed(), None, filename)
         return job.tensors
     finally:
         if job is not None:
@@ -141,6 +138,14 @@ class _Job:
         if pending is not None:
             self._take(*pending)
         return self._error
+
+    def changed(self):
+        """An error if the file is another by now, or cannot be asked."""
+        try:
+            now = _pieces.state(self.file)
+        except OSError as e:  # the daemon has ended: the other ranks wait to hear of it
+            return e
+        return None if now == self.was else OSError(f"{self.file.path!r} was changed while it was loaded")
 
     def close(self):
         if self._slots is not None:
