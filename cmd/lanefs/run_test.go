@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 	require.Regexp(t, `lanefs: cuFileRead\(0x[0-9a-f]+, 1 bytes at 0\) = -5027, no such handle\n`, errs)
 
 	// What is killed has counted, and so have a shell's children.
-	end := p.command("run", "--", "sh", "-c", `"$1" "$2" "$3" >/dev/null; "$1" "$2" "$3" end & sleep 1000 >/dev/null 2>&1 & wait`, "sh", test, file, other)
+	end := p.command("run", "--", "sh", "-c", `"$1" "$2" "$3" >/dev/null; { "$1" "$2" "$3" end || echo failed; } & sleep 1000 >/dev/null 2>&1 & wait`, "sh", test, file, other)
 	end.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var said bytes.Buffer
 	end.Stderr = &said
@@ -86,6 +86,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, end.Start())
 	p.children = append(p.children, end)
+	t.Cleanup(func() { _ = syscall.Kill(-end.Process.Pid, syscall.SIGKILL) }) // else what has failed waits for the sleep
 	lines := bufio.NewReader(pipe)
 	line, err := lines.ReadString('\n')
 	require.NoError(t, err, "%s", &said)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -99,6 +100,16 @@ func TestVRAMKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(st.PID, syscall.SIGKILL))
 	p.eventually("the daemon ends", func() bool { return gone(st.PID) })
+	// A file that was open is still one of LaneFS's: nobody may take it for another's, which goes another way.
+	_, err = lanefs.Connect(f)
+	require.ErrorIs(t, err, lanefs.ErrGone)
+	if python, err := exec.LookPath("python3"); err == nil {
+		cmd := exec.Command(python, "-c", "import lanefs\ntry: lanefs.Session.of(0)\nexcept lanefs.NotLaneFS: print('elsewhere')\nexcept ConnectionError as e: print(e.errno, e)")
+		cmd.Stdin, cmd.Env = f, append(os.Environ(), "PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "daemon has gone")
+	}
 	f.Close()
 	p.eventually("its clients hear of it", func() bool { return c.Wait(time.Minute) == nil && !b.Current() })
 	require.ErrorIs(t, ring.Do(&lanefs.Request{Op: lanefs.OpSync}), lanefs.ErrGone)

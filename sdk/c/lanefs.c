@@ -224,7 +224,10 @@ lanefs *lanefs_connect(int fd)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	ssize_t n = fgetxattr(fd, "system.lanefs.share", a.sun_path, sizeof a.sun_path - 1);
 	if (n < 0) {
-		lanefs_fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
+		if (errno == ENOTCONN || errno == ECONNABORTED) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
+			lanefs_fail(ECONNRESET, lanefs_gone_text);
+		else
+			lanefs_fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
 		return NULL;
 	}
 	lanefs *s = calloc(1, sizeof *s);

@@ -48,7 +48,7 @@ struct lanefs_facts {
 /*
  * Connects to the daemon of the mount that fd is on.
  *
- * Errors: ENOTSUP, fd is not on a LaneFS mount with a share; EBADF, fd is none; EACCES, the share is another user's; EBUSY, there are too many
+ * Errors: ENOTSUP, fd is not on a LaneFS mount with a share; EBADF, fd is none; ECONNRESET, the mount's daemon has gone; EACCES, the share is another user's; EBUSY, there are too many
  * connections; EPROTONOSUPPORT, the daemon speaks another version; ENODEV, LANEFS_GPU names a GPU that the mount does not have; daemon errors.
  */
 lanefs *lanefs_connect(int fd);

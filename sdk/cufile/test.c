@@ -710,6 +710,8 @@ int main(int argc, char **argv)
 	h = reg(fd);
 	WANT(cuFileUseCount() == 1);
 	if (argc > 3) { /* until the daemon ends */
+		CUfileDescr_t d = {.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD, .handle.fd = dup(fd)};
+		CUfileHandle_t late;
 		close(fd);
 		pthread_t in_batches;
 		WANT(pthread_create(&in_batches, NULL, until_the_end, h) == 0);
@@ -720,6 +722,7 @@ int main(int argc, char **argv)
 		for (int i = 0; i < 2; i++)
 			WANT(cuFileRead(h, b, sizeof b, 0, 0) == -1 && errno == ENOTCONN);
 		WANT(pthread_join(in_batches, NULL) == 0);
+		IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileHandleRegister(&late, &d)); /* it is not another file system's for that */
 		puts("gone");
 	} else {
 		puts("ok");

@@ -46,7 +46,8 @@ type Facts struct {
 
 var runtimes = map[wire.Runtime]string{wire.RuntimeHost: "host", wire.RuntimeCUDA: "cuda", wire.RuntimeHIP: "hip"}
 
-// Connect connects to the daemon of the mount that f is on. The error is ErrNotLaneFS if f is not on a LaneFS mount with a share.
+// Connect connects to the daemon of the mount that f is on. The error is ErrNotLaneFS if f is not on a LaneFS mount with a share, ErrGone if the
+// mount's daemon has ended.
 func Connect(f *os.File) (*Session, error) {
 	path, err := socketOf(f)
 	if err != nil {
@@ -71,7 +72,10 @@ func socketOf(f *os.File) (string, error) {
 	var b [256]byte
 	var n int
 	err := control(f, func(fd int) (err error) { n, err = unix.Fgetxattr(fd, wire.ShareAttr, b[:]); return err })
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED):
+		return "", fmt.Errorf("%q: %w", f.Name(), ErrGone)
+	case err != nil:
 		return "", fmt.Errorf("%q: %w", f.Name(), ErrNotLaneFS)
 	}
 	return string(b[:n]), nil

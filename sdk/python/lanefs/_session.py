@@ -105,11 +105,13 @@ class Session:
         NotLaneFS
             The file is not on a LaneFS mount that gives out device memory.
         OSError
-            As the constructor.
+            As the constructor. ECONNRESET: the mount's daemon has ended.
         """
         try:
             path = os.getxattr(fd, w.ATTRIBUTE)
-        except OSError:
+        except OSError as e:
+            if e.errno in (errno.ENOTCONN, errno.ECONNABORTED):  # no fallback for that
+                raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
             raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
         key = (os.getpid(), path)  # a forked child must not use its parent's connection
         with cls._lock:
