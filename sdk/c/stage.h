@@ -180,6 +180,9 @@ HIDDEN int lanefs_batch_target(struct batch *b, void *stream);
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);
 
+/* Waits for a stream of a library that the program has loaded, whatever GPU is current. 0: also if there is no such library. */
+HIDDEN int lanefs_stage_sync(int hip, void *stream);
+
 /* Begins to copy a part's entries, out of the stage (read) or into it, and counts them. */
 HIDDEN int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read);
 

@@ -118,6 +118,15 @@ again:
 	return 0;
 }
 
+int lanefs_stage_sync(int hip, void *stream)
+{
+	struct gpu g = {.hip = hip};
+	look();
+	for (int i = hip; i < (hip ? LIBRARIES : 1) && !g.lib; i++)
+		g.lib = loaded[i];
+	return g.lib ? CALL(&g, "StreamSynchronize", (void *), stream) : 0;
+}
+
 /* Whether the first and the last page of a batch's ordinary memory are there. What a GPU has given back is known neither to it nor to the CPU. */
 static int there(const struct batch *b)
 {

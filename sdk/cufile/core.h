@@ -30,6 +30,7 @@ struct front {
 	const char *soname;
 	const char *beside;            /* the beginning of a library's name in whose directory the next one may be */
 	const char *const *directories;
+	int hip;                       /* whose streams are the program's */
 };
 HIDDEN extern const struct front front;
 
@@ -132,7 +133,7 @@ HIDDEN void memory_asked(int once);
 /* A stream of the library's own on a GPU, on which work of the program is not waited for. */
 HIDDEN void *stream_new(struct gpu *g);
 HIDDEN void stream_free(struct gpu *g, void *stream);
-HIDDEN int stream_wait(struct gpu *g, void *stream);
+HIDDEN int stream_wait(struct gpu *g, void *stream); /* g: NULL, the memory is none of a GPU's, but what is on the stream may use it all the same */
 
 /* A copy on a stream. copy_end waits for it; meanwhile, which is some µs, the CPU can do something else. */
 enum copy_kind { COPY_ANY, TO_DEVICE, TO_KNOWN /* never as rows */, FROM_DEVICE, IN_DEVICE }; /* the other memory is the CPU's, pinned */

@@ -131,6 +131,10 @@ void stream_free(struct gpu *g, void *stream)
 
 int stream_wait(struct gpu *g, void *stream)
 {
+	if (!g) { /* the default stream is nobody's where no GPU is current */
+		int rc = lanefs_stage_sync(front.hip, stream);
+		return stream ? rc : 0;
+	}
 	int was, rc = lanefs_gpu_enter(g, &was);
 	if (rc)
 		return rc;

@@ -159,7 +159,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 			rc = 0;
 		}
 	}
-	if (!rc && !put_there && t.gpu && stream_wait(t.gpu, stream))
+	if (!rc && !put_there && stream_wait(t.gpu, stream))
 		rc = -CU_FILE_CUDA_DRIVER_ERROR;
 	if (!rc && !put_there) {
 		m = (struct move){.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};

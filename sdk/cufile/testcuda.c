@@ -258,6 +258,55 @@ static void bad_memory(int fd)
 	cuFileHandleDeregister(h);
 }
 
+/*
+ * The CPU's memory, and values that are given by address, may be what something on the stream makes them: the call waits for that, unless all values are
+ * known, and so it says of itself that it read them when it was made.
+ */
+static void in_order(int fd)
+{
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20), plain[4000];
+	struct values { size_t n; off_t offset, at; } early = {100, 3, 0}, *late = (void *)memory(0, sizeof *late), v;
+	ssize_t got = -7;
+	void *own;
+	*late = (struct values){2000, 501, 11};
+	WANT(cuda.current(context[0]) == 0 && cuda.create(&own, NON_BLOCKING) == 0);
+	for (int known = 0; known < 2; known++) { /* what was said last counts */
+		OK(cuFileStreamRegister((CUstream)own, known ? 0 : 0xf));
+		OK(cuFileStreamRegister((CUstream)own, known ? 0xf : 0));
+		v = early;
+		memset(m, 'x', 1 << 20);
+		WANT(cuda.copy(&v, late, sizeof v, own) == 0 && v.n == early.n);
+		OK(cuFileReadAsync(h, m, &v.n, &v.offset, &v.at, &got, (CUstream)own));
+		WANT(cuda.sync(own) == 0);
+		if (known && mounted)
+			WANT(got == (ssize_t)early.n && right(m, 3, early.n) && m[early.n] == 'x');
+		else
+			WANT(got == 2000 && right(m + 11, 501, 2000) && m[10] == 'x' && m[2011] == 'x');
+		/* What is wrong with them is the call's error, also when it is found late. */
+		v = (struct values){(1 << 20) + 1, 0, 0};
+		IS(CU_FILE_CUDA_POINTER_RANGE_ERROR, cuFileReadAsync(h, m, &v.n, &v.offset, &v.at, &got, (CUstream)own));
+		/* Plain memory: filled, and fetched, by what is on the stream before the call. */
+		for (int i = 0; i < 4000; i++)
+			m[i] = (unsigned char)((i + 777) % 251);
+		memset(plain, 'p', sizeof plain);
+		v = (struct values){sizeof plain, 777, 0};
+		WANT(cuda.copy(plain, m, sizeof plain, own) == 0);
+		OK(cuFileWriteAsync(h, plain, &v.n, &v.offset, &v.at, &got, (CUstream)own));
+		memset(plain, 0, sizeof plain);
+		WANT(got == (ssize_t)sizeof plain && pread(fd, plain, sizeof plain, 777) == (ssize_t)sizeof plain && right(plain, 777, sizeof plain));
+		memset(plain, 'q', sizeof plain);
+		WANT(cuda.copy(m, plain, sizeof plain, own) == 0);
+		OK(cuFileReadAsync(h, plain, &v.n, &v.offset, &v.at, &got, (CUstream)own));
+		WANT(m[0] == 'q' && m[sizeof plain - 1] == 'q' && right(plain, 777, sizeof plain));
+		OK(cuFileStreamDeregister((CUstream)own));
+	}
+	WANT(cuda.destroy(own) == 0);
+	IS(CU_FILE_CUDA_DRIVER_ERROR, cuFileReadAsync(h, plain, &v.n, &v.offset, &v.at, &got, (CUstream)own));
+	WANT(cuda.free(m) == 0 && cuda.free(late) == 0);
+	cuFileHandleDeregister(h);
+}
+
 /* Streams of the device, of the other, the three that everybody has, one that is destroyed: the bytes are right, or there is an error. */
 static void streams(int fd)
 {
@@ -421,6 +470,7 @@ int main(int argc, char **argv)
 		}
 		bad_memory(fd);
 		streams(fd);
+		in_order(fd);
 		forked(fd);
 		close(fd);
 	}
