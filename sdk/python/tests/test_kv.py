@@ -486,6 +486,26 @@ class Crashes(unittest.TestCase):
             self.assertEqual(read_all("two", ["k", "a", "b"]), {})
             os.unlink(path("two"))
 
+    def test_replaced_in_a_commit(self):
+        """Between a commit's steps a block is replaced, and its slot becomes another's: no entry says that those bytes are the key's, and the new one is not forgotten."""
+        with kv.Slab(path("during"), 4096, 3, verify=False) as s:
+            s.put("a", b"old")
+            fsync, begun = os.fsync, []
+
+            def meanwhile(fd):
+                if not begun:
+                    begun.append(fd)
+                    s.put("a", b"new")
+                    s.put_batch(["b", "c"], b"bbbccc", [0, 3], [3, 3])
+                fsync(fd)
+            with mock.patch("lanefs.kv.os.fsync", meanwhile):
+                s.commit()
+            for want in ({}, {"a": b"new", "b": b"bbb", "c": b"ccc"}):
+                with open(path("during"), "rb") as f, open(path("image of it"), "wb") as g:
+                    g.write(f.read())
+                self.assertEqual(read_all("image of it", ["a", "b", "c"]), want)
+                s.commit()
+
     def test_commit_fails(self):
         with kv.Slab(path("fails"), 4096, 8) as s:
             s.put("a", b"old")
