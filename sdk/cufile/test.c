@@ -109,6 +109,7 @@ static void handles(const char *path, const char *other)
 	WANT(cuFileWrite(h, b, 1, 0, 0) == -1 && errno == EBADF);
 	WANT(cuFileRead(h, b, sizeof b, -1, 0) == -CU_FILE_INVALID_VALUE && cuFileRead(h, b, sizeof b, 0, -1) == -CU_FILE_INVALID_VALUE);
 	WANT(cuFileRead(h, NULL, sizeof b, 0, 0) == -CU_FILE_INVALID_VALUE && cuFileRead(h, b, SIZE_MAX, 0, 0) == -CU_FILE_INVALID_VALUE);
+	WANT(cuFileRead(h, b, sizeof b, INT64_MAX - 10, 0) == -CU_FILE_INVALID_VALUE); /* it ends beyond all offsets */
 	WANT(cuFileRead(NULL, b, 1, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED && cuFileRead((void *)&h, b, 1, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
 	close(fd);
 	int now = open(other, O_RDONLY);
@@ -129,9 +130,13 @@ static void handles(const char *path, const char *other)
 	d.handle.fd = open("/", O_RDONLY | O_DIRECTORY);
 	IS(CU_FILE_INVALID_FILE_TYPE, cuFileHandleRegister(&h, &d));
 	close(d.handle.fd);
-	d.handle.fd = open(path, O_WRONLY | O_APPEND);
-	IS(CU_FILE_INVALID_FILE_OPEN_FLAG, cuFileHandleRegister(&h, &d));
-	close(d.handle.fd);
+	static const int impossible[] = {O_WRONLY | O_APPEND, O_RDONLY | O_NONBLOCK, O_PATH};
+	for (int i = 0; i < 3; i++) {
+		d.handle.fd = open(path, impossible[i]);
+		WANT(d.handle.fd >= 0);
+		IS(CU_FILE_INVALID_FILE_OPEN_FLAG, cuFileHandleRegister(&h, &d));
+		close(d.handle.fd);
+	}
 	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_WIN32;
 	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(&h, &d));
 	fd = open(path, O_WRONLY);
@@ -651,6 +656,9 @@ static void threads(int fd)
 	cuFileHandleDeregister(h);
 }
 
+static CUfileHandle_t first; /* of this process */
+static int inherited;        /* descriptors beyond the standard ones */
+
 /* A child has none of its parent's handles, and can begin anew. */
 static void forked(const char *path, int fd)
 {
@@ -668,7 +676,7 @@ static void forked(const char *path, int fd)
 		OK(cuFileDriverOpen());
 		int own = open(path, O_RDONLY);
 		CUfileHandle_t mine = reg(own);
-		WANT(mine != h && cuFileRead(mine, b, sizeof b, 40, 0) == sizeof b && right(b, 40, sizeof b));
+		WANT(mine != h && mine != first && cuFileRead(first, b, sizeof b, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED && cuFileRead(mine, b, sizeof b, 40, 0) == sizeof b && right(b, 40, sizeof b));
 		OK(cuFileDriverClose());
 		_exit(0);
 	}
@@ -679,14 +687,26 @@ static void forked(const char *path, int fd)
 	cuFileHandleDeregister(h);
 }
 
+/* How many are open, less those that the program was started with. */
+static int descriptors(void)
+{
+	int n = 0;
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n - inherited;
+}
+
 int main(int argc, char **argv)
 {
 	WANT(argc >= 3);
+	inherited = descriptors() - 3;
 	int fd = open(argv[1], O_RDWR), other = open(argv[2], O_RDWR);
 	struct stat st;
 	WANT(fd >= 0 && other >= 0 && fstat(fd, &st) == 0);
 	size = (size_t)st.st_size;
 	driver();
+	first = reg(fd);
+	cuFileHandleDeregister(first);
 	moves(fd);
 	moves(other);
 	handles(argv[1], argv[2]);
@@ -703,10 +723,20 @@ int main(int argc, char **argv)
 	threads(fd);
 	forked(argv[1], fd);
 
+	/* What the program has left goes with the driver. */
 	CUfileHandle_t h = reg(fd);
+	CUfileBatchHandle_t batch;
 	char b[100];
+	OK(cuFileBufRegister(b, sizeof b, 0));
+	OK(cuFileStreamRegister(NULL, 0));
+	OK(cuFileBatchIOSetUp(&batch, 1));
+	WANT(descriptors() > 3 + 2);
 	OK(cuFileDriverClose());
 	WANT(cuFileUseCount() == 0 && cuFileRead(h, b, sizeof b, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
+	WANT(descriptors() == 3 + 2); /* the standard ones, and this program's: no connection to the daemon */
+	IS(CU_FILE_MEMORY_NOT_REGISTERED, cuFileBufDeregister(b));
+	IS(CU_FILE_INVALID_VALUE, cuFileStreamDeregister(NULL));
+	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOCancel(batch));
 	h = reg(fd);
 	WANT(cuFileUseCount() == 1);
 	if (argc > 3) { /* until the daemon ends */

@@ -523,6 +523,23 @@ class Crashes(unittest.TestCase):
             s.commit()
             self.assertEqual(sorted(s._free + s._dirty + [b.slot for b in s._blocks.values()]), list(range(8)))
         self.assertEqual(read_all("fails", ["a", "b", "c"]), {"a": b"new", "b": b"new"})
+        # With nothing else to write, the entries that could not be are what the next commit has.
+        for call in "fsync", "pwrite":
+            with kv.Slab(path("again " + call), 4096, 8) as s:
+                s.put("a", b"one")
+                real = getattr(os, call)
+                results = iter([real] if call == "fsync" else [])  # of two fsyncs the second
+
+                def fails(*args):
+                    for f in results:
+                        return f(*args)
+                    raise OSError(5, "the medium")
+                with mock.patch(f"lanefs.kv.os.{call}", fails):
+                    self.assertRaises(OSError, s.commit)
+                with mock.patch(f"lanefs.kv.os.{call}", wraps=real) as done:
+                    s.commit()
+                self.assertTrue(done.called)
+            self.assertEqual(read_all("again " + call, ["a"]), {"a": b"one"})
 
 
 if __name__ == "__main__":
