@@ -137,6 +137,15 @@ class Slabs(unittest.TestCase):
             t.join()
         self.assertEqual((failures, len(found), len(set(found))), ([], 4, 1))
 
+    def test_made_durable(self):
+        """A slab has its name when its bytes are on the medium, and the name is there too when it is made."""
+        calls = mock.Mock()
+        with mock.patch.object(_slab.os, "fsync", wraps=os.fsync) as fsync, mock.patch.object(_slab.os, "link", wraps=os.link) as link:
+            calls.attach_mock(fsync, "fsync")
+            calls.attach_mock(link, "link")
+            _slab.create(path("durable"), _slab.Layout.new(4096, 8))
+        self.assertEqual([c[0] for c in calls.mock_calls], ["fsync", "link", "fsync"])
+
     def test_made_after_a_kill(self):
         program = "import os, sys; from lanefs import kv; os.fsync = lambda *_: os.kill(os.getpid(), 9); kv.Slab(sys.argv[1], 4096, 100)"
         self.assertEqual(subprocess.run([sys.executable, "-c", program, path("killed")]).returncode, -9)
@@ -461,6 +470,18 @@ class Crashes(unittest.TestCase):
             s.commit()
         other = good[:layout.index] + good[layout.index + 128:layout.index + 1536] + good[layout.index:layout.index + 128] + good[layout.index + 1536:]
         self.assertEqual(look(other), 0, "entries in the wrong place are none")
+
+        def entries(image):  # whatever their blocks have
+            with open(path("damaged"), "wb") as f:
+                f.write(image)
+            with kv.Slab(path("damaged"), mode="r", verify=False) as s:
+                return len(s)
+        self.assertEqual((entries(good), entries(other)), (12, 0))
+        twin = _slab.Layout.new(4096, 12).header() + good[4096:]
+        self.assertEqual(entries(twin), 0, "those of another slab are none")
+        longer = bytearray(good)
+        longer[layout.index:layout.index + 128] = layout.entry(0, 5, 4097, 0, bytes(32))
+        self.assertEqual(entries(bytes(longer)), 11)
 
     def test_older_entry(self):
         """The entry that a commit was to make zero is still there: the newer one counts, though its slot comes before or after."""
