@@ -1,8 +1,9 @@
-/* Test of lanefs_mpi.h, each rank of a communicator on one mount: mpirun testmpi FILE. Run by the Go test in ctest. */
+/* Test of lanefs_mpi.h, each rank of a communicator on one mount: mpirun testmpi FILE. It says "ok", and when the daemon has ended "gone". Run by the Go test in ctest. */
 #include <mpi.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lanefs.h"
@@ -19,13 +20,15 @@ static int64_t counted(lanefs_stage *st, uint32_t file, void *memory, uint64_t o
 {
 	read_bytes += length;
 	if (fails) {
-		errno = fails;
+		errno = fails > 0 ? fails : 0;
 		return -1;
 	}
 	return lanefs_read_into(st, file, memory, offset, length, stream);
 }
 
 static int rank, synced;
+
+static int sync_fails(void *stream) { return stream == NULL; }
 
 static int sync_of(void *stream)
 {
@@ -41,7 +44,7 @@ static int sync_of(void *stream)
 int main(int argc, char **argv)
 {
 	MPI_Comm comm = MPI_COMM_WORLD;
-	int ranks, fd, i, bcast;
+	int ranks, fd, i, bcast, status;
 	unsigned long long all;
 
 	MPI_Init(&argc, &argv);
@@ -59,7 +62,7 @@ int main(int argc, char **argv)
 	uint32_t file;
 	CHECK(!lanefs_open(s, fd, &file));
 
-	struct { uint64_t offset, length; } cases[] = {{0, size}, {1, size - 1}, {4095, 1 << 20}, {77, 1}, {5, 0}, {size - 10, 10}, {size - 10, 8000}, {size, 5}, {0, size + 8192}};
+	struct { uint64_t offset, length; } cases[] = {{0, size}, {1, size - 1}, {4095, 1 << 20}, {77, 1}, {5, 0}, {size - 10, 10}, {size - 10, 8000}, {size - 10, 1 << 20}, {size, 5}, {0, size + 8192}};
 	for (bcast = 0; bcast < 2; bcast++)
 		for (i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
 			uint64_t o = cases[i].offset, n = cases[i].length, there = o + n > size ? size - o : n;
@@ -87,10 +90,40 @@ int main(int argc, char **argv)
 	CHECK(lanefs_mpi_bcast(st, file, got, 0, 100, NULL, NULL, ranks, comm) == -1 && errno == EINVAL);
 	CHECK(lanefs_mpi_allgather(st, file, got, UINT64_MAX, 100, NULL, NULL, comm) == -1 && errno == EINVAL);
 	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == (int64_t)size && !memcmp(got, want, size));
+	fails = -1; /* an error without a number is one, too */
+	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == -1 && errno == EIO);
+	fails = 0;
+	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, rank ? sync_fails : sync_of, comm) == -1 && errno == EIO);
+
+	/* What a child has of its parent is nothing: an error, and nobody else's session. */
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(lanefs_read_into(st, file, got, 0, 100, NULL) != -1 || errno != EPERM);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+	/* The daemon ends while all read: what they have is right, or all fail. */
+	close(fd);
+	MPI_Barrier(comm);
+	if (rank == 0) {
+		printf("ok, %d ranks\n", ranks);
+		fflush(stdout);
+	}
+	for (;;) {
+		memset(got, 7, size);
+		int64_t r = lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm);
+		if (r < 0)
+			break;
+		CHECK(r == (int64_t)size && !memcmp(got, want, size));
+	}
+	CHECK(errno == ECONNRESET);
+	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == -1 && errno == ECONNRESET);
+	CHECK(lanefs_mpi_bcast(st, file, got, 0, size, NULL, NULL, ranks - 1, comm) == -1 && errno == ECONNRESET);
 	lanefs_stage_free(st);
 	lanefs_close(s);
+	MPI_Barrier(comm);
 	if (rank == 0)
-		printf("ok, %d ranks\n", ranks);
+		printf("gone\n");
 	MPI_Finalize();
 	return 0;
 }
