@@ -9,7 +9,7 @@
 #include "lanefs.h"
 
 static unsigned long long read_bytes; /* by this rank */
-static int fails;                     /* this rank's reads fail with it */
+static int fails, once;               /* this rank's reads fail with it; once: only the next */
 
 static int64_t counted(lanefs_stage *st, uint32_t file, void *memory, uint64_t offset, uint64_t length, void *stream);
 #define LANEFS_MPI_CHUNK (256 << 10)
@@ -21,6 +21,8 @@ static int64_t counted(lanefs_stage *st, uint32_t file, void *memory, uint64_t o
 	read_bytes += length;
 	if (fails) {
 		errno = fails > 0 ? fails : 0;
+		if (once)
+			fails = 0;
 		return -1;
 	}
 	return lanefs_read_into(st, file, memory, offset, length, stream);
@@ -90,6 +92,12 @@ int main(int argc, char **argv)
 	CHECK(lanefs_mpi_bcast(st, file, got, 0, 100, NULL, NULL, ranks, comm) == -1 && errno == EINVAL);
 	CHECK(lanefs_mpi_allgather(st, file, got, UINT64_MAX, 100, NULL, NULL, comm) == -1 && errno == EINVAL);
 	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == (int64_t)size && !memcmp(got, want, size));
+	once = 1; /* what is read after it does not make it good */
+	fails = rank == 0 ? ENOSPC : 0;
+	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == -1 && errno == ENOSPC);
+	fails = rank == 0 ? ENOSPC : 0;
+	CHECK(lanefs_mpi_bcast(st, file, got, 0, size, NULL, NULL, 0, comm) == -1 && errno == ENOSPC);
+	once = 0;
 	fails = -1; /* an error without a number is one, too */
 	CHECK(lanefs_mpi_allgather(st, file, got, 0, size, NULL, NULL, comm) == -1 && errno == EIO);
 	fails = 0;
