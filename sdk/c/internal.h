@@ -4,6 +4,7 @@
 
 #include "lanefs.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -118,5 +119,11 @@ HIDDEN int lanefs_gpu_wait(const struct lanefs_buffer *b);
 
 /* Waits likewise, and unmaps what lanefs_gpu_map mapped. */
 HIDDEN void lanefs_gpu_unmap(struct lanefs_buffer *b);
+
+/*
+ * Whether an errno of the kernel's, for a file of a mount, says that the daemon has gone: ENOTCONN after its end, ECONNABORTED of a call that waited for it,
+ * ECANCELED of one that was on its way to it by io_uring.
+ */
+static inline int lanefs_ended(int code) { return code == ENOTCONN || code == ECONNABORTED || code == ECANCELED; }
 
 #endif

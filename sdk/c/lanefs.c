@@ -224,7 +224,7 @@ lanefs *lanefs_connect(int fd)
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	ssize_t n = fgetxattr(fd, "system.lanefs.share", a.sun_path, sizeof a.sun_path - 1);
 	if (n < 0) {
-		if (errno == ENOTCONN || errno == ECONNABORTED) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
+		if (lanefs_ended(errno)) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
 		else
 			lanefs_fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");

@@ -34,7 +34,7 @@ int many_new(struct many *a, size_t n)
 	return CU_FILE_NOMEM_ERROR;
 }
 
-static ssize_t failed(ssize_t n) { return n == -1 ? -errno : n; }
+static ssize_t failed(ssize_t n) { return n != -1 ? n : lanefs_ended(errno) ? -ENOTCONN : -errno; }
 
 static void done(struct many *a, size_t i, ssize_t result)
 {
@@ -129,8 +129,7 @@ static void by_cache(struct many *a, size_t k)
 	for (size_t j = 0; j < k; j++) {
 		struct move *m = a->m[a->of[j]];
 		m->road = ROAD_CACHE;
-		ssize_t n = plain_move(m);
-		done(a, a->of[j], n == -1 && errno == ECONNABORTED ? -ENOTCONN : failed(n));
+		done(a, a->of[j], failed(plain_move(m)));
 	}
 	counted(k);
 }

@@ -90,10 +90,8 @@ static ssize_t lanes(struct move *m)
 	} else {
 		m->road = ROAD_CACHE;
 		n = plain_move(m);
-		if (n == -1 && errno == ECONNABORTED) /* the mount was taken away from under the call */
-			errno = ENOTCONN;
 	}
-	int saved = errno;
+	int saved = n == -1 && lanefs_ended(errno) ? ENOTCONN : errno;
 	chose(&c, n == (ssize_t)m->n);
 	errno = saved;
 	return n;

@@ -73,7 +73,7 @@ func socketOf(f *os.File) (string, error) {
 	var n int
 	err := control(f, func(fd int) (err error) { n, err = unix.Fgetxattr(fd, wire.ShareAttr, b[:]); return err })
 	switch {
-	case errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED):
+	case errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ECANCELED): // by how far the call had come
 		return "", fmt.Errorf("%q: %w", f.Name(), ErrGone)
 	case err != nil:
 		return "", fmt.Errorf("%q: %w", f.Name(), ErrNotLaneFS)

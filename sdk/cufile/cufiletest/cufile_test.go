@@ -304,3 +304,19 @@ func TestClosed(t *testing.T) {
 		require.Equal(t, "ok\n", string(out))
 	}
 }
+
+// TestEnded: whatever number the kernel has for the end of a daemon in the middle of a call, the library's is one.
+func TestEnded(t *testing.T) {
+	usr := installed(t)
+	test := filepath.Join(t.TempDir(), "ended")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-rdynamic", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, "facts/ended.c",
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 64*mib, 32*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	cmd := exec.Command(test, f.Name())
+	cmd.Env = append(os.Environ(), "LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "ok\n", string(out))
+}

@@ -110,7 +110,7 @@ class Session:
         try:
             path = os.getxattr(fd, w.ATTRIBUTE)
         except OSError as e:
-            if e.errno in (errno.ENOTCONN, errno.ECONNABORTED):  # no fallback for that
+            if e.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):  # by how far the call had come. There is no fallback for that
                 raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
             raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
         key = (os.getpid(), path)  # a forked child must not use its parent's connection
