@@ -317,6 +317,55 @@ class Checkpoints(Case):
             self.assertRaises(BaseException, self.save, {**want, "w": want["w"] * 3, "step": 3}, writer)
         self.assertEqual(self.check(want, path("killed")), 1)
 
+    def test_finish(self):
+        """One save at a time; and .metadata is on the medium before it has its name, whose place is before older files go."""
+        from lanefs.torch import _checkpoint
+        self.save({**some(), "step": 1}, lt.StorageWriter(path("finish")))
+        writer, calls = lt.StorageWriter(path("finish")), mock.Mock()
+        finish = writer.finish
+
+        def recorded(*args, **kwargs):
+            with mock.patch.object(_checkpoint.fcntl, "flock", wraps=_checkpoint.fcntl.flock) as flock, mock.patch("os.listdir", wraps=os.listdir) as listdir, \
+                    mock.patch("os.fsync", wraps=os.fsync) as fsync, mock.patch("os.rename", wraps=os.rename) as rename, mock.patch("os.unlink", wraps=os.unlink) as unlink:
+                for m, name in (flock, "flock"), (listdir, "listdir"), (fsync, "fsync"), (rename, "rename"), (unlink, "unlink"):
+                    calls.attach_mock(m, name)
+                finish(*args, **kwargs)
+        with mock.patch.object(writer, "finish", side_effect=recorded):
+            self.save({**some(), "step": 2}, writer)
+        self.assertEqual([c[0] for c in calls.mock_calls], ["flock", "listdir", "fsync", "rename", "fsync", "unlink"])
+        self.assertEqual(calls.mock_calls[0][1][1], _checkpoint.fcntl.LOCK_EX)
+        self.assertEqual(self.check({**some(), "step": 2}, path("finish")), 2)
+
+    def test_not_as_it_says(self):
+        from lanefs.torch._checkpoint import _planner, _read, _Stored
+        lt.save_file({"w": torch.arange(6)}, path("says.safetensors"))
+        size = os.path.getsize(path("says.safetensors"))
+        stored = _Stored("says.safetensors", size - 48, 48, "torch.int64", (6,))
+        item = types.SimpleNamespace(type=_planner.LoadItemType.TENSOR, dest_index=0, lengths=(6,), storage_offsets=(0,), storage_index=types.SimpleNamespace(fqn="w"))
+        planner = types.SimpleNamespace(resolve_tensor=lambda _: target, commit_tensor=lambda *_: None)
+        with lanefs.open(path("says.safetensors")) as f:
+            target = torch.zeros(6, dtype=torch.int64)
+            _read(f, [(item, stored)], planner)
+            self.assertTrue(torch.equal(target, torch.arange(6)))
+            with self.assertRaisesRegex(ValueError, "and the checkpoint more"):
+                _read(f, [(item, dataclasses.replace(stored, offset=size - 40))], planner)
+            target = torch.zeros(3, dtype=torch.int64)
+            with self.assertRaisesRegex(ValueError, "a tensor of shape"):
+                _read(f, [(item, stored)], planner)
+        os.makedirs(path("says"), exist_ok=True)
+        reader = lt.StorageReader(path("says"))
+        reader.set_up_storage_reader(types.SimpleNamespace(storage_data={item.storage_index.fqn: dataclasses.replace(stored, file="../says.safetensors")}), True)
+        item.storage_index = "w"
+        with self.assertRaisesRegex(ValueError, "not in the directory"):
+            reader.read_data(types.SimpleNamespace(items=[item]), planner)
+        for other in None, {"w": ("another", "writer's")}:
+            with self.assertRaisesRegex(ValueError, "did not write"):
+                reader.set_up_storage_reader(types.SimpleNamespace(storage_data=other), True)
+        for begin in (lambda: reader.set_up_storage_reader(types.SimpleNamespace(storage_data={}), True, use_collectives=False),
+                      lambda: lt.StorageWriter(path("says")).set_up_storage_writer(True, use_collectives=False)):
+            with self.assertRaisesRegex(ValueError, "use_collectives"):
+                begin()
+
     def test_at_once(self):  # a save ends while another, to the same directory, is under way: that one fails, and the directory has the first
         first, writer = {**some(), "step": 1}, lt.StorageWriter(path("at once"))
         finish = writer.finish
