@@ -82,6 +82,44 @@ class Files(Case):
         os.truncate(path("cut.safetensors"), os.path.getsize(path("cut.safetensors")) - 1)
         self.assertRaises(ValueError, lt.load_file, path("cut.safetensors"))
 
+    def test_changes(self):
+        """A file that changes while it is loaded is loaded again, one that changes all the time is not, and what cannot be read is no tensor's."""
+        from lanefs.torch import _files
+        name, old, new = path("changes.safetensors"), {"w": torch.zeros(5000)}, {"w": torch.ones(5000)}
+        lt.save_file(new, name)
+        with open(name, "rb") as f:
+            image = f.read()
+        read, header, times = _files._pieces.read, _files.header, []
+
+        def change():
+            times.append(1)
+            with open(name, "r+b") as f:
+                f.write(image)
+            os.utime(name, ns=(0, len(times)))
+
+        def read_once(*args):
+            read(*args)
+            if not times:
+                change()
+
+        def header_once(f):
+            if not times:
+                change()
+                raise ValueError("half of an older one")
+            return header(f)
+        for mocked in {"read": read_once}, {"header": header_once}:
+            lt.save_file(old, name)
+            times.clear()
+            with mock.patch.object(_files._pieces, "read", mocked.get("read", read)), mock.patch.object(_files, "header", mocked.get("header", header)):
+                self.same(lt.load_file(name), new)
+        with mock.patch.object(_files._pieces, "read", lambda *args: change()), self.assertRaisesRegex(OSError, "changes all the time"):
+            lt.load_file(name)
+        for n, error in (-5, "Errno 5"), (19999, "ends at"):
+            with mock.patch("lanefs.File.read_batch", return_value=[n]), self.assertRaisesRegex(EOFError if n > 0 else OSError, error):
+                lt.load_file(name)
+        with self.assertRaisesRegex(ValueError, "init_process_group"):
+            lt.load_file(name, group=object())
+
     def test_elsewhere(self):
         there = os.path.join(OUTSIDE, "x.safetensors")
         self.assertRaises(lanefs.NotLaneFS, lt.save_file, some(), there)
