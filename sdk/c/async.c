@@ -263,6 +263,7 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		*done = got < 0 ? told(&b, &f) : got;
 		return got < 0 && f.gpu ? lanefs_fail_as(&f) : 0; /* the GPU's library: the stream is none, or the like, and nothing is on it */
 	}
+	unsigned before = o->begun; /* changed by who holds lock alone */
 	struct async *a = new_async(&b, piece, done);
 	if (!a) {
 		lanefs_unlock(&o->lock);
@@ -278,9 +279,10 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		f = a->b.failed;
 		settle_account(a);
 	}
+	int none = o->begun == before; /* of its parts is on the stream: some may have ended already */
 	pthread_mutex_unlock(&o->turn);
 	lanefs_unlock(&o->lock);
-	return last && f.code ? lanefs_fail_as(&f) : 0;
+	return none && f.code ? lanefs_fail_as(&f) : 0;
 }
 
 int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)

@@ -15,6 +15,7 @@ struct gpu {
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */
 	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
+	_Atomic int no_kernel; /* no image of it is for this device */
 };
 
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */

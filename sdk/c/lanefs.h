@@ -204,7 +204,7 @@ struct lanefs_request {
 struct lanefs_completion {
 	uint64_t data;
 	int64_t result; /* bytes, fewer than length only at the end of the file; or a negative errno: EBADF, no such handle; EACCES, not opened for that;
-	                   EINVAL, a range not in the memory, an op that is none; ESHUTDOWN, the mount ends; those of read(2), write(2), fsync(2) */
+	                   EINVAL, a range not in the memory; EOPNOTSUPP, an op that is none; ESHUTDOWN, the mount ends; those of read(2), write(2), fsync(2) */
 	uint64_t reserved[2];
 };
 

@@ -260,25 +260,25 @@ static void second(struct batch *b, struct part *p)
 static void run(struct batch *b)
 {
 	struct lanefs_stage *st = b->st;
-	unsigned first = 0, half = 0; /* parts that are begun, and those whose second half is */
+	unsigned half = 0; /* parts whose second half is begun */
 	while (b->next < b->pieces && !lanefs_batch_failed(b)) {
-		struct part *p = &st->part[first % PARTS];
+		struct part *p = &st->part[b->begun % PARTS];
 		if (!b->read)
 			lanefs_batch_await(b, p);
 		if (lanefs_stage_settle(p))
 			lanefs_batch_give_up(b);
 		lanefs_batch_place(b, p);
-		b->last = b->now && !b->read && first == 0 && b->next == b->pieces;
+		b->begun++;
+		b->last = b->now && !b->read && b->begun == 1 && b->next == b->pieces;
 		if (b->read)
 			lanefs_batch_submit(b, p);
 		else if (!lanefs_batch_failed(b) && lanefs_stage_move(st, p, &b->target, 0))
 			lanefs_batch_give_up(b);
-		first++;
-		if (first - half == READ_AHEAD)
+		if (b->begun - half == READ_AHEAD)
 			second(b, &st->part[half++ % PARTS]);
 	}
-	for (; half < first; half++) {
-		b->last = b->now && b->read && half + 1 == first;
+	for (; half < b->begun; half++) {
+		b->last = b->now && b->read && half + 1 == b->begun;
 		second(b, &st->part[half % PARTS]);
 	}
 	for (int i = 0; i < PARTS; i++)

@@ -75,6 +75,7 @@ struct batch {
 	int cached, fd;       /* read from this descriptor's page cache, not by the daemon */
 	size_t pieces, next;  /* next: the first that is not placed as a whole */
 	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
+	unsigned begun;       /* parts, the stage's first one first; of a batch on a stream owner.begun counts them */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
 	const struct asking *asking; /* NULL: the stage's own thread waits for it */

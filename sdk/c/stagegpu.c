@@ -17,7 +17,7 @@ enum { BLOCKS = 4, THREADS = 512 };                                    /* enough
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
-enum { PAGE_SIZE = 4096 };
+enum { PAGE_SIZE = 4096, OUT_OF_MEMORY = 2 };
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
 enum { PORTABLE_MAPPED = 3, COPY_DEFAULT = 4, HIP_6 = 60000000 };
 _Static_assert(sizeof(struct copy) == 24, "layout");
@@ -200,7 +200,7 @@ int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g)
 	return 0;
 }
 
-/* Loads the kernel, once for each device. The images for other architectures are refused. */
+/* Loads the kernel, once for each device. The images for other architectures are refused. If all are, pieces go by copies from then on. */
 static int load(struct gpu *g)
 {
 	static const char *const cuda[] = {lanefs_image_sm_80, NULL};
@@ -214,6 +214,8 @@ static int load(struct gpu *g)
 			rc = CALL(g, "ModuleGetFunction", (void **, void *, const char *), &g->copier, module, "lanefs_gather");
 	}
 	rc = g->copier ? 0 : rc;
+	if (rc && rc != OUT_OF_MEMORY)
+		g->no_kernel = 1;
 	pthread_mutex_unlock(&lock);
 	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
 }
@@ -407,7 +409,7 @@ static enum emptying way(const struct part *p, const struct target *t)
 {
 	if (forced)
 		return forced == BY_KERNEL && !t->kernels ? BY_CALLS : forced;
-	if (!t->kernels || p->n <= FEW)
+	if (!t->kernels || t->gpu->no_kernel || p->n <= FEW)
 		return BY_CALLS;
 	uint64_t late = atomic_load_explicit(&t->gpu->late, memory_order_relaxed);
 	return by_kernel(copies_of(p, t->gpu->hip), p->used, late && now_ns() < late) ? BY_KERNEL : BY_CALLS;
@@ -431,7 +433,7 @@ static int mark(struct part *p, const struct target *t)
 		if (p->timed)
 			took(p, now_ns() - begun);
 		p->timed = 0;
-		for (int i = 0; i < PARTS; i++)
+		for (unsigned i = 0; i < PARTS && i < p->b->begun; i++) /* not of batches before it, which are on other streams */
 			p->b->st->part[i].busy = 0;
 		return 0;
 	}
@@ -466,8 +468,12 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 	enum emptying by = way(p, t);
 	p->timed = 0;
 	rc = lanefs_stage_known(st, t->gpu);
+	if (!rc && by == BY_KERNEL && load(t->gpu)) {
+		rc = forced ? -1 : 0;
+		by = BY_CALLS;
+	}
 	if (!rc && by == BY_KERNEL)
-		rc = load(t->gpu) || launch(st, p, t, read);
+		rc = launch(st, p, t, read);
 	else if (!rc && !(rc = by == BY_BATCH ? batched(st, p, t, read) : calls(st, p, t, read, p->n)))
 		st->copies += p->n;
 	/* After a failure as well: some copies may have begun. */
@@ -487,12 +493,28 @@ static int wait_for(struct lanefs_stage *st, const struct target *t, uint64_t va
 		CALL(g, "StreamWaitValue64_v2", (void *, uint64_t, uint64_t, unsigned), t->stream, st->word_device, value, GEQ);
 }
 
-/* The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. */
+/* Whether the stream is one of the GPU's. */
+static int is_stream(const struct target *t)
+{
+	void *event;
+	if (lanefs_gpu_event(t->gpu, &event, 0))
+		return 0;
+	int rc = lanefs_gpu_record(t->gpu, event, t->stream);
+	lanefs_gpu_event_end(t->gpu, event);
+	return rc == 0;
+}
+
+/*
+ * The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. Of a stream that is none the answer is no,
+ * which says nothing about the next.
+ */
 int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t)
 {
 	struct gpu *g = t->gpu;
 	if (st->word || st->no_wait)
 		return !st->no_wait;
+	if (!is_stream(t))
+		return 0;
 	void *signal = NULL;
 	if (!lanefs_gpu_function(g, "LaunchHostFunc") || (g->hip && CALL(g, "ExtMallocWithFlags", (void **, size_t, unsigned), &signal, sizeof *st->word, SIGNAL_MEMORY))) {
 		st->no_wait = 1;

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,8 @@
 enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
 
 static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*managed_alloc)(void **, size_t, unsigned), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
-static void (*keep)(int);
+static void (*keep)(int), (*hold)(void *, uint64_t), (*fail)(const char *, int);
+static unsigned (*calls)(const char *);
 static void *context[2];
 
 static void load(void)
@@ -41,6 +43,9 @@ static void load(void)
 	*(void **)&create = dlsym(lib, "cuStreamCreate");
 	*(void **)&destroy = dlsym(lib, "cuStreamDestroy_v2");
 	*(void **)&keep = dlsym(lib, "fake_cuda_keep");
+	*(void **)&hold = dlsym(lib, "fake_cuda_hold");
+	*(void **)&fail = dlsym(lib, "fake_cuda_fail");
+	*(void **)&calls = dlsym(lib, "fake_cuda_calls");
 	*(void **)&sync_stream = dlsym(lib, "cuStreamSynchronize");
 	WANT(init(0) == 0 && retain(&context[0], 0) == 0 && retain(&context[1], 1) == 0);
 }
@@ -150,6 +155,16 @@ static void streams(lanefs_stage *st, uint32_t f)
 	WANT(want && current(context[1]) == 0 && create(&others, NON_BLOCKING) == 0);
 	WANT(current(context[0]) == 0 && create(&own, NON_BLOCKING) == 0 && create(&dead, NON_BLOCKING) == 0 && destroy(dead) == 0);
 	void *const good[] = {own, NULL, (void *)1, (void *)2};
+	/* One that is none says nothing about the next: on that the call returns before the stream gets there. */
+	int (*wait)(void *, uint64_t *, uint64_t, unsigned) = NULL;
+	uint64_t gate = 0;
+	int64_t later = INT64_MIN;
+	*(void **)&wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWaitValue64_v2");
+	FAILS(EIO, lanefs_read_async(st, f, m, p, 2, dead, NULL, &later));
+	later = INT64_MIN;
+	WANT(wait(own, &gate, 1, 0) == 0 && lanefs_read_async(st, f, m, p, 2, own, NULL, &later) == 0 && later == INT64_MIN);
+	__atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+	WANT(sync_stream(own) == 0 && later == 4000 && right(m, 0, 4000));
 	for (int i = 0; i < 4; i++)
 		for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
 			int64_t done = -7;
@@ -333,6 +348,100 @@ static void late(lanefs_stage *st, uint32_t f)
 	WANT(end.kernel > after.kernel && mem_free(m) == 0);
 }
 
+/* A GPU for which no image of the kernel is, and one that has no room for it just now: pieces go by copies, and in the second case by the kernel later. */
+static void no_image(lanefs_stage *st, uint32_t f)
+{
+	enum { NO_BINARY = 209, OUT_OF_MEMORY = 2 };
+	struct lanefs_piece p[PIECES];
+	struct lanefs_rungs before, after;
+	int64_t sum = 0;
+	for (int i = 0; i < PIECES; i++) { /* of equal length two would be one copy, of two rows */
+		p[i] = (struct lanefs_piece){(uint64_t)i * 900, (uint64_t)i * 1000, 500 - (uint64_t)i % 2};
+		sum += (int64_t)p[i].length;
+	}
+	for (int device = 0; device < 2; device++) {
+		char *m = memory(device, BIG);
+		fail("cuModuleLoadData", device ? NO_BINARY : OUT_OF_MEMORY);
+		for (int call = 0; call < 3; call++) {
+			memset(m, 'x', BIG);
+			lanefs_stage_rungs(st, &before);
+			WANT(lanefs_read_batch(st, f, m, p, PIECES, NULL, NULL) == sum && sync_stream(NULL) == 0);
+			lanefs_stage_rungs(st, &after);
+			for (unsigned i = 0; i < PIECES; i++)
+				WANT(right(m + i * 1000, i * 900, 500 - i % 2) && m[i * 1000 + 500] == 'x');
+			if (device || call == 0)
+				WANT(after.copies - before.copies == PIECES && after.kernel == before.kernel);
+			else
+				WANT(after.kernel - before.kernel == PIECES - 1);
+		}
+		WANT(mem_free(m) == 0);
+	}
+}
+
+/* The second of three batches waits for its own stream, not for the first's, of which parts are still copied: the third waits for those. */
+static struct { void *stream; unsigned waits; _Atomic int returned; } first;
+
+static void *release(void *arg)
+{
+	(void)arg;
+	while (!first.returned && calls("cuEventSynchronize") == first.waits)
+		usleep(100);
+	hold(first.stream, UINT64_MAX);
+	return NULL;
+}
+
+static void others(lanefs *s, uint32_t f)
+{
+	enum { FOUR_PARTS = BIG };
+	lanefs_stage *small = lanefs_stage_new(s, FOUR_PARTS);
+	char *m = memory(0, BIG), *third = memory(0, BIG), *pinned = aligned_alloc(4096, 4096);
+	void *other;
+	pthread_t t;
+	WANT(small && pinned && pin(pinned, 4096, 0) == 0 && create(&first.stream, NON_BLOCKING) == 0 && create(&other, NON_BLOCKING) == 0);
+	hold(first.stream, 1); /* the first part's copy */
+	WANT(lanefs_read_into(small, f, m, 0, FOUR_PARTS, first.stream) == FOUR_PARTS);
+	WANT(lanefs_read_into(small, f, pinned, 3, 1000, NULL) == 1000 && right(pinned, 3, 1000));
+	first.waits = calls("cuEventSynchronize");
+	WANT(pthread_create(&t, NULL, release, NULL) == 0);
+	WANT(lanefs_read_into(small, f, third, 7, FOUR_PARTS, other) == FOUR_PARTS);
+	first.returned = 1;
+	WANT(pthread_join(t, NULL) == 0 && sync_stream(first.stream) == 0 && sync_stream(other) == 0);
+	WANT(right(m, 0, FOUR_PARTS) && right(third, 7, FOUR_PARTS));
+	lanefs_stage_free(small);
+	WANT(unpin(pinned) == 0 && destroy(first.stream) == 0 && destroy(other) == 0 && mem_free(m) == 0 && mem_free(third) == 0);
+	free(pinned);
+}
+
+/* The program ends a batch that has all of the stage's parts on a stream, and waits for room, when these have ended: the call says that something is on the stream, and *done what
+ * became of it. */
+static struct { void *stream; uint64_t gate; int asked; } room;
+
+static int no_more(void *arg)
+{
+	WANT(arg == &room && current(context[0]) == 0);
+	__atomic_store_n(&room.gate, 1, __ATOMIC_RELEASE);
+	room.asked++;
+	WANT(sync_stream(room.stream) == 0);
+	return 1;
+}
+
+static void partly(lanefs *s, uint32_t f)
+{
+	lanefs_stage *small = lanefs_stage_new(s, BIG);
+	int (*wait)(void *, uint64_t *, uint64_t, unsigned) = NULL;
+	char *m = memory(0, 2 * BIG);
+	int64_t done = INT64_MIN;
+	*(void **)&wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWaitValue64_v2");
+	WANT(small && create(&room.stream, NON_BLOCKING) == 0 && wait(room.stream, &room.gate, 1, 0) == 0);
+	lanefs_on_wait(s, no_more, &room);
+	WANT(lanefs_read_async(small, f, m, &(struct lanefs_piece){0, 0, BIG + 1}, 1, room.stream, NULL, &done) == 0);
+	lanefs_on_wait(s, NULL, NULL);
+	WANT(room.asked == 1 && done == -EINTR && right(m, 0, BIG) && m[BIG] == 'x');
+	WANT(lanefs_read_async(small, f, m, &(struct lanefs_piece){5, 0, BIG}, 1, room.stream, NULL, &done) == 0 && sync_stream(room.stream) == 0 && done == BIG && right(m, 5, BIG));
+	lanefs_stage_free(small);
+	WANT(destroy(room.stream) == 0 && mem_free(m) == 0);
+}
+
 static void handles(lanefs *s, lanefs_stage *st, int fd, uint64_t size)
 {
 	uint32_t a, b, reader;
@@ -387,11 +496,14 @@ int main(int argc, char **argv)
 	lanefs *s = lanefs_connect(fd);
 	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;
 	WANT(stage && lanefs_open(s, fd, &f) == 0);
+	no_image(stage, f);
 	devices(stage, f);
 	missing(stage, f);
 	managed(stage, f);
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
+	others(s, f);
+	partly(s, f);
 	marks(stage, f);
 	late(stage, f);
 	handles(s, stage, fd, (uint64_t)st.st_size);

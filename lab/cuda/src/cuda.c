@@ -11,7 +11,7 @@
  * ordinals or beginnings of UUIDs, up to the first that is none.
  *
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
- * kernel, as events tell, and the wait for its stream.
+ * kernel, as events tell, and the wait for its stream. fake_cuda_hold(stream, n) has a stream do n more things and then wait, or go on if n is UINT64_MAX.
  * fake_cuda_fail(name, code) has the next call of a function fail.
  */
 #define _GNU_SOURCE
@@ -83,6 +83,7 @@ API unsigned fake_cuda_calls(const char *name) {
 struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count;
 	void (*f)(void *); void *arg; uint64_t *word, at_least; };
 struct stream { struct stream *next; struct context *c; struct op *first, **end; int threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
+	int held; uint64_t most; /* held: it does no more than so many */
 	double ms; /* that its kernels have taken */ };
 struct context { int device; struct stream legacy, per_thread; };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
@@ -490,7 +491,7 @@ static void *stream_thread(void *arg) {
 	pthread_mutex_lock(&lock);
 	while (s->first || !s->gone) {
 		struct op *o = s->first;
-		if (!o) {
+		if (!o || (s->held && s->did >= s->most)) {
 			pthread_cond_wait(&moved, &lock);
 			continue;
 		}
@@ -512,6 +513,22 @@ static void *stream_thread(void *arg) {
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
+}
+
+/* Gives a stream its thread. The caller holds the lock. */
+static int start(struct stream *s) {
+	pthread_t t;
+	if (!s->threaded)
+		s->threaded = pthread_create(&t, NULL, stream_thread, s) == 0 && pthread_detach(t) == 0;
+	return s->threaded ? OK : OUT_OF_MEMORY;
+}
+
+API void fake_cuda_hold(struct stream *s, uint64_t n) {
+	pthread_mutex_lock(&lock);
+	s->held = n != UINT64_MAX && start(s) == OK;
+	s->most = s->did + n;
+	pthread_cond_broadcast(&moved);
+	pthread_mutex_unlock(&lock);
 }
 
 /* Does what is on a stream. The caller holds the lock. */
@@ -542,11 +559,8 @@ static int put(struct stream *to, struct op o, int launch) {
 		s->end = &p->next;
 		s->n++;
 		rc = OK;
-		if ((o.f || o.word) && !s->threaded) {
-			pthread_t t;
-			s->threaded = pthread_create(&t, NULL, stream_thread, s) == 0 && pthread_detach(t) == 0;
-			rc = s->threaded ? OK : OUT_OF_MEMORY;
-		}
+		if (o.f || o.word)
+			rc = start(s);
 		pthread_cond_broadcast(&moved);
 	}
 	pthread_mutex_unlock(&lock);
