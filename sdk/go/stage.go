@@ -150,6 +150,7 @@ type batch struct {
 	done         int64 // bytes of it that are
 	begun, ended int   // parts
 	failed       error // of the first piece that failed
+	short        int   // 1 + the last piece of which a request had fewer bytes than it wanted: those behind it do not count
 }
 
 // place fills a part with requests. What was in it has been moved on.
@@ -194,6 +195,12 @@ func (b *batch) second() {
 			if b.failed == nil {
 				b.failed = fmt.Errorf("piece %d: %w", k, err)
 			}
+		}
+		if b.short == k+1 {
+			q.N = 0
+		}
+		if q.N < q.Len {
+			b.short = k + 1
 		}
 		if b.op == OpRead { // behind the end of a file there is nothing, not what was in the stage
 			clear(b.g.bytes[q.MemOff+q.N : q.MemOff+q.Len])

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -80,7 +83,21 @@ func TestStage(t *testing.T) {
 	results, err = g.Write(r, plain, []lanefs.Piece{{Len: 10}})
 	require.ErrorIs(t, err, unix.EACCES)
 	require.Equal(t, []int64{0}, results)
+
+	// A piece whose middle cannot be read has what is before that, and zeroes; its neighbours are whole.
+	var reads atomic.Int32
+	m.Fail(func(q *blockdev.Request) bool {
+		return q.Op == blockdev.OpRead && q.Length() >= mib/4 && reads.Add(1) == 3
+	})
+	plain = bytes.Repeat([]byte("x"), 2*mib+20)
+	results, err = g.Read(file, plain, []lanefs.Piece{{Off: 5, Len: 5}, {Off: 0, MemOff: 16, Len: 2 * mib}, {Off: 7, MemOff: 2*mib + 16, Len: 4}})
+	require.ErrorIs(t, err, unix.EIO)
+	require.ErrorContains(t, err, "piece 1: ")
+	n := results[1]
+	require.Equal(t, []int64{5, n, 4}, results)
+	require.True(t, 0 < n && n < 2*mib, n)
+	require.True(t, bytes.Equal(slices.Concat(want[5:10], []byte("xxxxxxxxxxx"), want[:n], make([]byte, 2*mib-n), want[7:11]), plain))
 	require.NoError(t, g.Close())
-	_, err = g.Read(file, plain, pieces)
+	_, err = g.Read(file, plain, []lanefs.Piece{{Len: 1}})
 	require.ErrorIs(t, err, unix.EBADF)
 }
