@@ -11,12 +11,14 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/lab/cuda"
@@ -209,6 +211,17 @@ func TestHost(t *testing.T) {
 		require.ErrorContains(t, err, "piece 1: ")
 		require.Equal(t, []int64{0, 0}, got)
 	}
+
+	// A piece whose first bytes cannot be read has that error, though all behind them can be; its neighbours are whole.
+	var reads atomic.Int32
+	m.Fail(func(q *blockdev.Request) bool {
+		return q.Op == blockdev.OpRead && q.Length() >= mib/8 && reads.Add(1) == 1
+	})
+	_, err = file.Read(at, n, []lanefs.Piece{{Len: 3}, {Len: 2 * mib, MemOff: 16}, {Off: 9, Len: 4, MemOff: 2*mib + 16}}, 0)
+	require.ErrorIs(t, err, unix.EIO)
+	require.ErrorContains(t, err, "piece 1: ")
+	require.Equal(t, now[:3], memory[:3])
+	require.Equal(t, now[9:13], memory[2*mib+16:][:4])
 
 	require.NoError(t, readOnly.Close())
 	require.ErrorIs(t, readOnly.Close(), os.ErrClosed)
