@@ -125,6 +125,12 @@ static void batches(lanefs *s, int fd, uint64_t size)
 	WANT(lanefs_read_batch(st, f, p, ends, 3, NULL, result) == 15 && result[0] == 10 && result[1] == 0 && result[2] == 5);
 	WANT(lanefs_read_batch(st, f, p, NULL, 0, NULL, NULL) == 0);
 	WANT(lanefs_read_into(st, f, p, UINT64_MAX, 1, NULL) == -1 && errno == EINVAL);
+	for (int i = 0; i < 2; i++) { /* memory before the batch's, and memory that ends there */
+		struct lanefs_piece wraps = {0, i ? (uint64_t)-10 - (uintptr_t)(p + 100) : (uint64_t)-10, i ? 20 : 10};
+		WANT(lanefs_read_batch(st, f, p + 100, &wraps, 1, NULL, NULL) == -1 && errno == EINVAL && lanefs_write_batch(st, f, p + 100, &wraps, 1, NULL, NULL) == -1 && errno == EINVAL);
+	}
+	WANT(lanefs_read_into(st, f, NULL, 0, 1, NULL) == -1 && errno == EFAULT && strstr(lanefs_error(), "NULL"));
+	WANT(lanefs_write_from(st, f, (char *)NULL + 4095, 0, 1, NULL) == -1 && errno == EFAULT);
 	WANT(lanefs_read_into(st, f, p, 0, 1, p) == -1 && errno == EINVAL && strstr(lanefs_error(), "stream"));
 	WANT(lanefs_read_into(st, f + 77, p, 0, 1, NULL) == -1 && errno == EBADF);
 	WANT(lanefs_read_batch(st, f + 77, p, ends, 1, NULL, result) == 0 && result[0] == -EBADF);
