@@ -84,6 +84,31 @@ static void rings(lanefs *s, int fd, uint64_t size)
 	close(memory);
 }
 
+/* Pieces of three columns. */
+static void columns(void)
+{
+	const int64_t good[] = {7, 0, INT64_MAX}, zero[3] = {0};
+	struct lanefs_piece p[3];
+	WANT(lanefs_pieces(good, zero, good, 3, UINT64_MAX, p) == 0 && p[0].file_offset == 7 && !p[0].memory_offset && p[0].length == 7 && p[2].length == INT64_MAX);
+	for (int column = 0; column < 3; column++)
+		for (int known = 0; known < 2; known++) {
+			int64_t bad[] = {0, 0, -1};
+			WANT(lanefs_pieces(column == 0 ? bad : zero, column == 1 ? bad : zero, column == 2 ? bad : zero, 3, known ? 100 : UINT64_MAX, p) == -1 && errno == EINVAL);
+			WANT(strstr(lanefs_error(), "negative"));
+		}
+	/* Within 100 bytes: to the end, and one more. */
+	for (int more = 0; more < 2; more++) {
+		int64_t start[] = {100, 60, 0}, n[] = {0, 40 + more, 100};
+		WANT(lanefs_pieces(zero, start, n, 3, 100, p) == -more && (!more || errno == EINVAL));
+		n[1] = 40;
+		n[2] += more;
+		WANT(lanefs_pieces(zero, start, n, 3, 100, p) == -more && (!more || (errno == EINVAL && strstr(lanefs_error(), "within"))));
+		start[0] += more;
+		n[2] = 100;
+		WANT(lanefs_pieces(zero, start, n, 3, 100, p) == -more);
+	}
+}
+
 /* Batches into plain memory and out of it. The file is as it was at the end. */
 static void batches(lanefs *s, int fd, uint64_t size)
 {
@@ -129,6 +154,7 @@ static void batches(lanefs *s, int fd, uint64_t size)
 		struct lanefs_piece wraps = {0, i ? (uint64_t)-10 - (uintptr_t)(p + 100) : (uint64_t)-10, i ? 20 : 10};
 		WANT(lanefs_read_batch(st, f, p + 100, &wraps, 1, NULL, NULL) == -1 && errno == EINVAL && lanefs_write_batch(st, f, p + 100, &wraps, 1, NULL, NULL) == -1 && errno == EINVAL);
 	}
+	WANT(lanefs_read_into(st, f, p, 0, (uint64_t)INT64_MAX + 1, NULL) == -1 && errno == EINVAL);
 	WANT(lanefs_read_into(st, f, NULL, 0, 1, NULL) == -1 && errno == EFAULT && strstr(lanefs_error(), "NULL"));
 	WANT(lanefs_write_from(st, f, (char *)NULL + 4095, 0, 1, NULL) == -1 && errno == EFAULT);
 	WANT(lanefs_read_into(st, f, p, 0, 1, p) == -1 && errno == EINVAL && strstr(lanefs_error(), "stream"));
@@ -289,6 +315,7 @@ int main(int argc, char **argv)
 	successor(s, fd);
 	forked(s, fd);
 	rings(s, fd, size);
+	columns();
 	batches(s, fd, size);
 	signals(s, fd, size);
 
