@@ -202,7 +202,7 @@ static void put(struct owner *o, struct async *a)
 		lanefs_batch_give_up(b);
 }
 
-/* Whether the batch can be put on its stream. */
+/* Whether the batch can be put on its stream: 1 or 0; -1, that is none of the GPU's. */
 static int can(struct owner *o, struct batch *b)
 {
 	int was, yes = 0;
@@ -210,8 +210,10 @@ static int can(struct owner *o, struct batch *b)
 		return 0;
 	if (lanefs_stage_known(b->st, b->target.gpu) == 0)
 		yes = lanefs_stage_waits(b->st, &b->target);
+	int saved = errno;
 	lanefs_gpu_leave(b->target.gpu, was);
-	return yes && start(o) == 0;
+	errno = saved;
+	return yes > 0 ? start(o) == 0 : yes;
 }
 
 static struct async *new_async(const struct batch *b, const struct lanefs_piece *piece, int64_t *done)
@@ -251,10 +253,10 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 	}
 	if (lanefs_stage_take(o))
 		return -1;
-	int rc = lanefs_batch_target(&b, stream);
-	if (rc || !can(o, &b)) {
+	int yes = lanefs_batch_target(&b, stream) ? -1 : can(o, &b);
+	if (yes <= 0) {
 		lanefs_unlock(&o->lock);
-		if (rc)
+		if (yes < 0)
 			return -1;
 		int64_t got = read ? lanefs_read_batch(st, file, base, piece, n, stream, results) : lanefs_write_batch(st, file, base, piece, n, stream, results);
 		struct failure f;

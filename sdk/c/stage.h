@@ -16,6 +16,7 @@ struct entry {
 	uint64_t stage;  /* offset in the stage */
 	uint64_t length, file_offset;
 	size_t piece;    /* of the batch */
+	int64_t got;     /* bytes, or a negative errno */
 };
 
 /* What the kernel copies: kernels/gather.h. */
@@ -49,6 +50,7 @@ struct part {
 	struct batch *b;      /* whose entries it has */
 	uint64_t start, used; /* offset in the stage, bytes */
 	unsigned n, pending;  /* entries, and requests that have no completion */
+	int due;              /* what its requests have got is not in the batch's results yet */
 	struct entry entry[ENTRIES];
 	struct copy *copy;    /* the kernel's table, in the stage */
 	struct gpu *gpu;      /* of the events */
@@ -78,6 +80,7 @@ struct batch {
 	unsigned begun;       /* parts, the stage's first one first; of a batch on a stream owner.begun counts them */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
+	size_t cut;           /* 1 + the last piece that the file's end has cut short */
 	const struct asking *asking; /* NULL: the stage's own thread waits for it */
 	int ended;            /* by the program: its requests are not waited for */
 	_Atomic int gave_up;  /* lanefs_batch_give_up was called */
@@ -150,7 +153,7 @@ HIDDEN int lanefs_stage_drain(struct owner *o);
 /* Ends the thread of batches on streams, after them. */
 HIDDEN void lanefs_stage_rest(struct owner *o);
 
-/* Whether a stream can wait for the stage's word. The GPU is entered, and has the stage. */
+/* Whether a stream can wait for the stage's word: 1 or 0; -1, it is none. The GPU is entered, and has the stage. */
 HIDDEN int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t);
 
 /* Whether a stream is of the GPU, and there: else its copies could not be waited for. The GPU is entered. */

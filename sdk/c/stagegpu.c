@@ -493,28 +493,26 @@ static int wait_for(struct lanefs_stage *st, const struct target *t, uint64_t va
 		CALL(g, "StreamWaitValue64_v2", (void *, uint64_t, uint64_t, unsigned), t->stream, st->word_device, value, GEQ);
 }
 
-/* Whether the stream is one of the GPU's. */
-static int is_stream(const struct target *t)
+/* Fails if the stream is none of the GPU's. */
+static int try_stream(const struct target *t)
 {
 	void *event;
 	if (lanefs_gpu_event(t->gpu, &event, 0))
-		return 0;
-	int rc = lanefs_gpu_record(t->gpu, event, t->stream);
+		return -1;
+	int rc = lanefs_gpu_record(t->gpu, event, t->stream), saved = errno;
 	lanefs_gpu_event_end(t->gpu, event);
-	return rc == 0;
+	errno = saved;
+	return rc;
 }
 
-/*
- * The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. Of a stream that is none the answer is no,
- * which says nothing about the next.
- */
+/* The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. A stream that is none says nothing about others. */
 int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t)
 {
 	struct gpu *g = t->gpu;
 	if (st->word || st->no_wait)
 		return !st->no_wait;
-	if (!is_stream(t))
-		return 0;
+	if (try_stream(t))
+		return -1;
 	void *signal = NULL;
 	if (!lanefs_gpu_function(g, "LaunchHostFunc") || (g->hip && CALL(g, "ExtMallocWithFlags", (void **, size_t, unsigned), &signal, sizeof *st->word, SIGNAL_MEMORY))) {
 		st->no_wait = 1;
