@@ -104,6 +104,7 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 	p->b = b;
 	p->ticket = 0;
 	p->n = 0;
+	p->due = 0;
 	p->used = 0;
 	while (b->next < b->pieces && p->n < ENTRIES) {
 		const struct lanefs_piece *q = &b->piece[b->next];
@@ -120,7 +121,7 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 			n = REQUEST; /* the daemon reads requests in parallel, and writes of a file one after the other */
 		if (n > b->st->each - start)
 			n = b->st->each - start;
-		p->entry[p->n++] = (struct entry){at, p->start + start, n, q->file_offset + b->done, b->next};
+		p->entry[p->n++] = (struct entry){at, p->start + start, n, q->file_offset + b->done, b->next, 0};
 		p->used = start + n;
 		if ((b->done += n) == q->length) {
 			b->next++;
@@ -129,21 +130,30 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 	}
 }
 
-/* Notes that a request has got so many bytes, or a negative errno. Behind a file's end there is nothing: the rest becomes zero, not what was in the stage. */
-static void account(struct batch *b, const struct entry *e, int64_t result)
+/*
+ * Adds what a part's requests have got to the results, in the order of the pieces. Behind a file's end there is nothing: the rest becomes zero, not what was in the
+ * stage; and neither what the daemon found there for a later request of the piece, because the file has grown meanwhile.
+ */
+static void account(struct batch *b, struct part *p)
 {
-	int64_t got = result < 0 ? 0 : result;
-	if (b->read)
-		memset(b->st->data + e->stage + got, 0, e->length - (uint64_t)got);
-	if (b->result[e->piece] >= 0)
-		b->result[e->piece] = result < 0 ? result : b->result[e->piece] + got;
+	for (unsigned i = 0; p->due && i < p->n; i++) {
+		const struct entry *e = &p->entry[i];
+		int64_t got = e->got < 0 || b->cut == e->piece + 1 ? 0 : e->got;
+		if (b->read)
+			memset(b->st->data + e->stage + got, 0, e->length - (uint64_t)got);
+		if (b->result[e->piece] >= 0)
+			b->result[e->piece] = e->got < 0 ? e->got : b->result[e->piece] + got;
+		if (e->got >= 0 && (uint64_t)got < e->length)
+			b->cut = e->piece + 1;
+	}
+	p->due = 0;
 }
 
 /* Fills a part from the page cache. */
 static void fill(struct batch *b, struct part *p)
 {
 	for (unsigned i = 0; i < p->n; i++) {
-		const struct entry *e = &p->entry[i];
+		struct entry *e = &p->entry[i];
 		uint64_t done = 0;
 		ssize_t n = 1;
 		while (n > 0 && done < e->length) {
@@ -153,7 +163,7 @@ static void fill(struct batch *b, struct part *p)
 			else
 				done += n > 0 ? (uint64_t)n : 0;
 		}
-		account(b, e, n < 0 ? -errno : (int64_t)done);
+		e->got = n < 0 ? -errno : (int64_t)done;
 	}
 }
 
@@ -161,6 +171,7 @@ static void fill(struct batch *b, struct part *p)
 void lanefs_batch_submit(struct batch *b, struct part *p)
 {
 	struct lanefs_request q[REAP];
+	p->due = 1;
 	if (b->cached) {
 		fill(b, p);
 		return;
@@ -184,7 +195,7 @@ static void ended(struct lanefs_stage *st, const struct lanefs_completion *c)
 	uint32_t part = (uint32_t)(c->data >> 32), i = (uint32_t)c->data;
 	if (part >= PARTS || !st->part[part].b || i >= st->part[part].n || !st->part[part].pending || c->result > (int64_t)st->part[part].entry[i].length)
 		return;
-	account(st->part[part].b, &st->part[part].entry[i], c->result);
+	st->part[part].entry[i].got = c->result;
 	st->part[part].pending--;
 }
 
@@ -235,11 +246,13 @@ int lanefs_batch_await(struct batch *b, struct part *p)
 		int n = lanefs_batch_reap(b, c, REAP);
 		if (n < 0) {
 			p->pending = 0;
+			p->due = 0;
 			return -1;
 		}
 		for (int i = 0; i < n; i++)
 			ended(b->st, &c[i]);
 	}
+	account(b, p);
 	return 0;
 }
 

@@ -348,6 +348,43 @@ static void late(lanefs_stage *st, uint32_t f)
 	WANT(end.kernel > after.kernel && mem_free(m) == 0);
 }
 
+/* A file that grows while a piece beyond its end is read: the piece ends where the file did, though the daemon finds bytes for its later requests. */
+static struct { lanefs *s; int fd; uint64_t size, moved; } grown;
+
+static void grow(void)
+{
+	static char more[BIG];
+	struct lanefs_moved m;
+	do
+		WANT(lanefs_how_moved(grown.s, &m) == 0);
+	while (m.device < grown.moved + 3);
+	memset(more, 'm', BIG);
+	for (uint64_t i = 0; i < 3; i++)
+		WANT(pwrite(grown.fd, more, BIG, (off_t)(grown.size + i * BIG)) == BIG);
+	WANT(fsync(grown.fd) == 0);
+}
+
+static void grows(lanefs *s, uint32_t f, int fd, uint64_t size)
+{
+	enum { PART = BIG / 4, LEFT = PART + 100 };
+	lanefs_stage *small = lanefs_stage_new(s, BIG);
+	char *m = memory(0, 2 * BIG);
+	struct lanefs_moved moved;
+	void (*on)(const char *, void (*)(void)) = NULL;
+	*(void **)&on = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_on");
+	WANT(small && on && lanefs_how_moved(s, &moved) == 0);
+	grown.s = s;
+	grown.fd = fd;
+	grown.size = size;
+	grown.moved = moved.device;
+	on("cuMemcpyAsync", grow); /* the first part's, before which the stage has handed over three */
+	WANT(lanefs_read_into(small, f, m, size - LEFT, 2 * BIG, NULL) == LEFT && sync_stream(NULL) == 0);
+	WANT(right(m, size - LEFT, LEFT) && all(m + LEFT, 0, 2 * BIG - LEFT));
+	WANT(ftruncate(fd, (off_t)size) == 0 && fsync(fd) == 0);
+	lanefs_stage_free(small);
+	WANT(mem_free(m) == 0);
+}
+
 /* A GPU for which no image of the kernel is, and one that has no room for it just now: pieces go by copies, and in the second case by the kernel later. */
 static void no_image(lanefs_stage *st, uint32_t f)
 {
@@ -503,6 +540,7 @@ int main(int argc, char **argv)
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
 	others(s, f);
+	grows(s, f, fd, (uint64_t)st.st_size);
 	partly(s, f);
 	marks(stage, f);
 	late(stage, f);

@@ -12,7 +12,7 @@
  *
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
  * kernel, as events tell, and the wait for its stream. fake_cuda_hold(stream, n) has a stream do n more things and then wait, or go on if n is UINT64_MAX.
- * fake_cuda_fail(name, code) has the next call of a function fail.
+ * fake_cuda_fail(name, code) has the next call of a function fail, fake_cuda_on(name, f) has it call f first.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -36,11 +36,18 @@ static struct { const char *name; unsigned n; } counts[NAMES]; /* protected by l
 
 static char failing[64];
 static int failing_code;
+static char hooked[64];
+static void (*hook)(void);
 
 /* Returns what the call must fail with, or OK. */
 static int count(const char *name) {
 	int rc = OK;
+	void (*f)(void) = NULL;
 	pthread_mutex_lock(&lock);
+	if (*hooked && strcmp(hooked, name) == 0) {
+		f = hook;
+		*hooked = 0;
+	}
 	if (*failing && strcmp(failing, name) == 0) {
 		rc = failing_code;
 		*failing = 0;
@@ -52,6 +59,8 @@ static int count(const char *name) {
 			break;
 		}
 	pthread_mutex_unlock(&lock);
+	if (f)
+		f();
 	return rc;
 }
 #define COUNT() do { int rc_ = count(__func__); if (rc_) return rc_; } while (0)
@@ -60,6 +69,13 @@ API void fake_cuda_fail(const char *name, int code) {
 	pthread_mutex_lock(&lock);
 	snprintf(failing, sizeof failing, "%s", name);
 	failing_code = code;
+	pthread_mutex_unlock(&lock);
+}
+
+API void fake_cuda_on(const char *name, void (*f)(void)) {
+	pthread_mutex_lock(&lock);
+	snprintf(hooked, sizeof hooked, "%s", name);
+	hook = f;
 	pthread_mutex_unlock(&lock);
 }
 
