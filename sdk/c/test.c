@@ -206,6 +206,10 @@ static void signals(lanefs *s, int fd, uint64_t size)
 	struct sigaction on = {.sa_handler = tick}, was;
 	WANT(p && want && pread(fd, want, size, 0) == (ssize_t)size && st && lanefs_open(s, fd, &f) == 0 && sigaction(SIGALRM, &on, &was) == 0);
 	struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+	struct lanefs_rungs r;
+	WANT(lanefs_read_into(st, f, p, 0, size, NULL) == (int64_t)size);
+	lanefs_stage_rungs(st, &r);
+	WANT(r.host == (size + (1 << 20) - 1) >> 20); /* requests of 1 MiB, which the daemon carries out side by side */
 	WANT(setitimer(ITIMER_REAL, &often, NULL) == 0);
 	for (int i = 0; i < 2000 && (i < 100 || ticks < 400); i++) {
 		memset(p, 'x', 4096);

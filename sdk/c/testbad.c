@@ -348,6 +348,42 @@ static void late(lanefs_stage *st, uint32_t f)
 	WANT(end.kernel > after.kernel && mem_free(m) == 0);
 }
 
+/* Pieces in a GPU's memory and in pinned memory, whichever is first: no kernel addresses the latter, and what names no stream has all when it returns; on a stream
+ * the copies are the stream's. */
+static void mixed(lanefs_stage *st, uint32_t f)
+{
+	char *m = memory(0, BIG), *pinned = aligned_alloc(4096, BIG), *low = m < pinned ? m : pinned;
+	struct lanefs_piece p[PIECES];
+	struct lanefs_rungs before, after;
+	void *own;
+	WANT(pinned && pin(pinned, BIG, 0) == 0 && create(&own, NON_BLOCKING) == 0);
+	for (int first = 0; first < 2; first++)
+		for (int on = 0; on < 3; on++) { /* no stream; a stream; without waiting */
+			int64_t sum = 0, got;
+			for (int i = 0; i < PIECES; i++) {
+				char *at = (i % 2 == first ? m : pinned) + i * 1000;
+				p[i] = (struct lanefs_piece){(uint64_t)i * 900, (uint64_t)(at - low), 500 - (uint64_t)i % 3};
+				sum += (int64_t)p[i].length;
+			}
+			memset(m, 'x', BIG);
+			memset(pinned, 'x', BIG);
+			lanefs_stage_rungs(st, &before);
+			if (on == 2)
+				WANT(lanefs_read_async(st, f, low, p, PIECES, own, NULL, &got) == 0);
+			else
+				got = lanefs_read_batch(st, f, low, p, PIECES, on ? own : NULL, NULL);
+			WANT(!on || sync_stream(own) == 0);
+			lanefs_stage_rungs(st, &after);
+			WANT(got == sum && after.copies - before.copies == PIECES && after.kernel == before.kernel && after.host == before.host);
+			for (int i = 0; i < PIECES; i++)
+				WANT(right(low + p[i].memory_offset, p[i].file_offset, p[i].length) && low[p[i].memory_offset + p[i].length] == 'x');
+			got = on == 2 ? 0 : lanefs_write_batch(st, f, low, p, PIECES, on ? own : NULL, NULL);
+			WANT(got == (on == 2 ? 0 : sum));
+		}
+	WANT(unpin(pinned) == 0 && destroy(own) == 0 && mem_free(m) == 0);
+	free(pinned);
+}
+
 /* A file that grows while a piece beyond its end is read: the piece ends where the file did, though the daemon finds bytes for its later requests. */
 static struct { lanefs *s; int fd; uint64_t size, moved; } grown;
 
@@ -508,6 +544,9 @@ static void handles(lanefs *s, lanefs_stage *st, int fd, uint64_t size)
 		alarm(60);
 		FAILS(EPERM, lanefs_read_into(st, b, m, 0, 1000, NULL));
 		FAILS(EPERM, lanefs_open(s, fd, &a));
+		calls(NULL);
+		lanefs_stage_free(st); /* whose thread, and whose objects of the GPU's, are the parent's */
+		WANT(calls("") == 0);
 		_exit(0);
 	}
 	int status;
@@ -539,6 +578,7 @@ int main(int argc, char **argv)
 	managed(stage, f);
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
+	mixed(stage, f);
 	others(s, f);
 	grows(s, f, fd, (uint64_t)st.st_size);
 	partly(s, f);
@@ -546,6 +586,7 @@ int main(int argc, char **argv)
 	late(stage, f);
 	handles(s, stage, fd, (uint64_t)st.st_size);
 	lanefs_stage_free(stage);
+	WANT(calls("cuEventCreate") > 0 && calls("cuEventDestroy_v2") == calls("cuEventCreate") && calls("cuMemHostUnregister") == calls("cuMemHostRegister_v2"));
 	lanefs_close(s);
 	puts("ok");
 	return 0;
