@@ -384,6 +384,68 @@ static void mixed(lanefs_stage *st, uint32_t f)
 	free(pinned);
 }
 
+/* Where piece i of n lies in memory, by shape, and how long it is. SHAPES and more: pieces that overlap, which may be written. */
+enum { ROWS, BACKWARDS, LIKE_THE_STAGE, ONE_FURTHER, THREE_FURTHER, ONE_LONGER, TOGETHER, PAIRS, UNLIKE, SHAPES, OVERLAPPING = SHAPES, ALL };
+
+static struct lanefs_piece shaped(int shape, unsigned i, unsigned n)
+{
+	struct lanefs_piece p = {(uint64_t)i * 900, (uint64_t)i * 1000, 500};
+	switch (shape) {
+	case BACKWARDS: p.memory_offset = (n - 1 - i) * 1000ull; break;
+	case LIKE_THE_STAGE: p.memory_offset = i * 1024ull; p.length = 512; break; /* pieces that follow one another there */
+	case ONE_FURTHER: p.memory_offset += i >= 3; break;
+	case THREE_FURTHER: p.memory_offset += i >= 3 ? 3 : 0; break;
+	case ONE_LONGER: p.length += i == 2; break;
+	case TOGETHER: p.memory_offset = i * 500ull; break;
+	case PAIRS: p.memory_offset = i / 2 * 1500ull + i % 2 * 500; break;
+	case UNLIKE: p.memory_offset += i * 7 % 5; p.length += i * 13 % 300; break;
+	case OVERLAPPING: p.memory_offset = i * 300ull; break;
+	}
+	return p;
+}
+
+/* Pieces of all shapes, few and many, to a GPU's memory and from it: some are rows for one copy, some look like rows, and some go by the kernel. */
+static void shapes(lanefs_stage *st, uint32_t f, int fd, uint64_t size)
+{
+	char *m = memory(0, BIG), *was = malloc(size), *now = malloc(size);
+	struct lanefs_piece p[PIECES];
+	struct lanefs_rungs before, after;
+	uint64_t by_kernel = 0;
+	WANT(was && now && pread(fd, was, size, 0) == (ssize_t)size);
+	for (int shape = 0; shape < ALL; shape++)
+		for (unsigned n = 6; n <= PIECES; n += PIECES - 6) {
+			int64_t sum = 0;
+			for (unsigned i = 0; i < n; i++) {
+				p[i] = shaped(shape, i, n);
+				sum += (int64_t)p[i].length;
+			}
+			memset(m, 'x', BIG);
+			if (shape < SHAPES) {
+				WANT(lanefs_read_batch(st, f, m, p, n, NULL, NULL) == sum && sync_stream(NULL) == 0);
+				for (unsigned i = 0; i < n; i++) {
+					WANT(right(m + p[i].memory_offset, p[i].file_offset, p[i].length));
+					memset(m + p[i].memory_offset, 'x', p[i].length);
+				}
+				WANT(all(m, 'x', BIG));
+			}
+			for (size_t i = 0; i < BIG; i++)
+				m[i] = (char)(i * 7 % 241);
+			lanefs_stage_rungs(st, &before);
+			WANT(lanefs_write_batch(st, f, m, p, n, NULL, NULL) == sum);
+			lanefs_stage_rungs(st, &after);
+			by_kernel += after.kernel - before.kernel;
+			WANT(pread(fd, now, size, 0) == (ssize_t)size);
+			for (unsigned i = 0; i < n; i++) {
+				WANT(memcmp(now + p[i].file_offset, m + p[i].memory_offset, p[i].length) == 0);
+				memcpy(now + p[i].file_offset, was + p[i].file_offset, p[i].length);
+			}
+			WANT(memcmp(now, was, size) == 0 && pwrite(fd, was, size, 0) == (ssize_t)size && fsync(fd) == 0);
+		}
+	WANT(by_kernel >= PIECES - 1 && mem_free(m) == 0);
+	free(was);
+	free(now);
+}
+
 /* A file that grows while a piece beyond its end is read: the piece ends where the file did, though the daemon finds bytes for its later requests. */
 static struct { lanefs *s; int fd; uint64_t size, moved; } grown;
 
@@ -579,6 +641,7 @@ int main(int argc, char **argv)
 	pinned(s, f, (uint64_t)st.st_size); /* before the default stream has a function on it, and so a thread */
 	streams(stage, f);
 	mixed(stage, f);
+	shapes(stage, f, fd, (uint64_t)st.st_size);
 	others(s, f);
 	grows(s, f, fd, (uint64_t)st.st_size);
 	partly(s, f);
