@@ -22,7 +22,7 @@
 
 enum { BIG = 1 << 20, PIECES = 40, NON_BLOCKING = 1 };
 
-static int (*current)(void *), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*managed_alloc)(void **, size_t, unsigned), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
+static int (*current)(void *), (*get_current)(void **), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*managed_alloc)(void **, size_t, unsigned), (*pin)(void *, size_t, unsigned), (*unpin)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *);
 static void (*keep)(int), (*hold)(void *, uint64_t), (*fail)(const char *, int);
 static unsigned (*calls)(const char *);
 static void *context[2];
@@ -35,6 +35,7 @@ static void load(void)
 	*(void **)&init = dlsym(lib, "cuInit");
 	*(void **)&retain = dlsym(lib, "cuDevicePrimaryCtxRetain");
 	*(void **)&current = dlsym(lib, "cuCtxSetCurrent");
+	*(void **)&get_current = dlsym(lib, "cuCtxGetCurrent");
 	*(void **)&mem_alloc = dlsym(lib, "cuMemAlloc_v2");
 	*(void **)&mem_free = dlsym(lib, "cuMemFree_v2");
 	*(void **)&managed_alloc = dlsym(lib, "cuMemAllocManaged");
@@ -80,6 +81,8 @@ static void devices(lanefs_stage *st, uint32_t f)
 	int64_t got[PIECES];
 	for (int i = 0; i < 4; i++) { /* either device's, whichever is current */
 		WANT(current(context[i / 2]) == 0 && lanefs_read_into(st, f, m[i % 2], (uint64_t)i, 100000, NULL) == 100000);
+		void *now;
+		WANT(get_current(&now) == 0 && now == context[i / 2]); /* it stays current */
 		WANT(current(context[i % 2]) == 0 && sync_stream(NULL) == 0 && right(m[i % 2], (uint64_t)i, 100000));
 	}
 	memset(m[0], 'x', BIG);
@@ -186,6 +189,11 @@ static void streams(lanefs_stage *st, uint32_t f)
 			memset(m, 'x', BIG);
 			WANT(lanefs_read_batch(st, f, m, p, n, own, NULL) == (int64_t)(n * 2000) && sync_stream(own) == 0 && right(m, 0, n * 2000));
 		}
+	/* What a batch has put on the stream before it failed is waited for: the memory may be freed when it returns. */
+	memset(m, 'x', BIG);
+	fail("cuEventRecord", 999);
+	FAILS(EIO, lanefs_read_batch(st, f, m, p, 2, own, NULL));
+	WANT(right(m, 0, 4000));
 	FAILS(EINVAL, lanefs_read_into(st, f, want, 0, 1000, own)); /* what no GPU knows is on no stream */
 	WANT(destroy(own) == 0 && destroy(others) == 0 && mem_free(m) == 0);
 	free(want);
@@ -433,6 +441,7 @@ static void shapes(lanefs_stage *st, uint32_t f, int fd, uint64_t size)
 			lanefs_stage_rungs(st, &before);
 			WANT(lanefs_write_batch(st, f, m, p, n, NULL, NULL) == sum);
 			lanefs_stage_rungs(st, &after);
+			WANT(n == PIECES || after.kernel == before.kernel); /* some are sooner copied than a kernel is launched */
 			by_kernel += after.kernel - before.kernel;
 			WANT(pread(fd, now, size, 0) == (ssize_t)size);
 			for (unsigned i = 0; i < n; i++) {
@@ -525,23 +534,28 @@ static void *release(void *arg)
 	return NULL;
 }
 
-static void others(lanefs *s, uint32_t f)
+static void others(lanefs *s, uint32_t f, int without_waiting)
 {
 	enum { FOUR_PARTS = BIG };
 	lanefs_stage *small = lanefs_stage_new(s, FOUR_PARTS);
 	char *m = memory(0, BIG), *third = memory(0, BIG), *pinned = aligned_alloc(4096, 4096);
+	int64_t done = FOUR_PARTS;
 	void *other;
 	pthread_t t;
 	WANT(small && pinned && pin(pinned, 4096, 0) == 0 && create(&first.stream, NON_BLOCKING) == 0 && create(&other, NON_BLOCKING) == 0);
 	hold(first.stream, 1); /* the first part's copy */
 	WANT(lanefs_read_into(small, f, m, 0, FOUR_PARTS, first.stream) == FOUR_PARTS);
 	WANT(lanefs_read_into(small, f, pinned, 3, 1000, NULL) == 1000 && right(pinned, 3, 1000));
+	first.returned = 0;
 	first.waits = calls("cuEventSynchronize");
 	WANT(pthread_create(&t, NULL, release, NULL) == 0);
-	WANT(lanefs_read_into(small, f, third, 7, FOUR_PARTS, other) == FOUR_PARTS);
+	if (without_waiting)
+		WANT(lanefs_read_async(small, f, third, &(struct lanefs_piece){7, 0, FOUR_PARTS}, 1, other, NULL, &done) == 0 && sync_stream(other) == 0);
+	else
+		WANT(lanefs_read_into(small, f, third, 7, FOUR_PARTS, other) == FOUR_PARTS);
 	first.returned = 1;
 	WANT(pthread_join(t, NULL) == 0 && sync_stream(first.stream) == 0 && sync_stream(other) == 0);
-	WANT(right(m, 0, FOUR_PARTS) && right(third, 7, FOUR_PARTS));
+	WANT(done == FOUR_PARTS && right(m, 0, FOUR_PARTS) && right(third, 7, FOUR_PARTS));
 	lanefs_stage_free(small);
 	WANT(unpin(pinned) == 0 && destroy(first.stream) == 0 && destroy(other) == 0 && mem_free(m) == 0 && mem_free(third) == 0);
 	free(pinned);
@@ -642,7 +656,8 @@ int main(int argc, char **argv)
 	streams(stage, f);
 	mixed(stage, f);
 	shapes(stage, f, fd, (uint64_t)st.st_size);
-	others(s, f);
+	others(s, f, 0);
+	others(s, f, 1);
 	grows(s, f, fd, (uint64_t)st.st_size);
 	partly(s, f);
 	marks(stage, f);
