@@ -99,6 +99,8 @@ struct lanefs_stage {
 	_Atomic uint64_t *word; /* that streams wait for; NULL until it is known whether they can */
 	uint64_t word_device;
 	int no_wait;          /* they cannot */
+	void *tried;          /* an event for streams of which that is to be found out */
+	struct gpu *tried_on;
 	struct part part[PARTS];
 	_Atomic uint64_t kernel, copies, host; /* of lanefs_rungs. A child reads them, too, while its parent's thread has the lock */
 	struct legacy legacy[LEGACIES]; /* direct.c */

@@ -493,16 +493,17 @@ static int wait_for(struct lanefs_stage *st, const struct target *t, uint64_t va
 		CALL(g, "StreamWaitValue64_v2", (void *, uint64_t, uint64_t, unsigned), t->stream, st->word_device, value, GEQ);
 }
 
-/* Fails if the stream is none of the GPU's. */
-static int try_stream(const struct target *t)
+/* Fails if the stream is none of the GPU's. The event stays: to end one that has not happened may wait for the stream. */
+static int try_stream(struct lanefs_stage *st, const struct target *t)
 {
-	void *event;
-	if (lanefs_gpu_event(t->gpu, &event, 0))
+	if (st->tried && st->tried_on != t->gpu) {
+		lanefs_gpu_event_end(st->tried_on, st->tried);
+		st->tried = NULL;
+	}
+	st->tried_on = t->gpu;
+	if (!st->tried && lanefs_gpu_event(t->gpu, &st->tried, 0))
 		return -1;
-	int rc = lanefs_gpu_record(t->gpu, event, t->stream), saved = errno;
-	lanefs_gpu_event_end(t->gpu, event);
-	errno = saved;
-	return rc;
+	return lanefs_gpu_record(t->gpu, st->tried, t->stream);
 }
 
 /* The word is in the stage's last page, or, since an AMD GPU waits for signals only, in memory of that kind. A stream that is none says nothing about others. */
@@ -511,7 +512,7 @@ int lanefs_stage_waits(struct lanefs_stage *st, const struct target *t)
 	struct gpu *g = t->gpu;
 	if (st->word || st->no_wait)
 		return !st->no_wait;
-	if (try_stream(t))
+	if (try_stream(st, t))
 		return -1;
 	void *signal = NULL;
 	if (!lanefs_gpu_function(g, "LaunchHostFunc") || (g->hip && CALL(g, "ExtMallocWithFlags", (void **, size_t, unsigned), &signal, sizeof *st->word, SIGNAL_MEMORY))) {
@@ -560,6 +561,8 @@ void lanefs_stage_forget(struct lanefs_stage *st)
 	int was;
 	for (int i = 0; i < PARTS; i++)
 		events_end(&st->part[i]);
+	if (st->tried)
+		lanefs_gpu_event_end(st->tried_on, st->tried);
 	if (st->gpu && lanefs_gpu_enter(st->gpu, &was) == 0) {
 		if (st->word && st->gpu->hip)
 			CALL(st->gpu, "Free", (void *), (void *)st->word);
