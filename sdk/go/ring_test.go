@@ -152,6 +152,35 @@ func within[T any](t *testing.T, c <-chan T) (got T) {
 	return got
 }
 
+// TestRingReleases: what a request names is released when that has ended, and names nothing from then on.
+func TestRingReleases(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	m.Write("file", random(8, mib))
+	for name, releases := range map[string]func(r *ringed) error{
+		"the memory": func(r *ringed) error { return r.memory.Close() },
+		"the file":   func(r *ringed) error { return r.file.Close() },
+	} {
+		r := newRinged(t, m.Open("file", os.O_RDWR), mib, 16)
+		require.NoError(t, r.ring.Do(r.request(lanefs.OpRead, 0, 0, 4096)))
+		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
+		q := r.request(lanefs.OpRead, 0, 0, mib)
+		r.ring.Start(q)
+		within(t, held)
+		closed := make(chan error, 1)
+		go func() { closed <- releases(r) }()
+		select {
+		case <-closed:
+			require.Fail(t, name+" is released under a request")
+		case <-time.After(100 * time.Millisecond): // so long it might do so
+		}
+		release()
+		require.NoError(t, q.Wait())
+		require.NoError(t, within(t, closed))
+		require.ErrorIs(t, r.ring.Do(r.request(lanefs.OpRead, 0, 0, 4096)), unix.EBADF, name)
+		require.NoError(t, r.ring.Close())
+	}
+}
+
 // TestRingEnds: when the ring is closed all requests end, with many goroutines waiting for many requests. What the daemon had taken it carries out.
 func TestRingEnds(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
@@ -190,6 +219,8 @@ func TestRingErrors(t *testing.T) {
 	}{
 		{r.request(lanefs.OpWrite, 0, 0, 1), unix.EACCES},
 		{r.request(lanefs.OpRead, 0, mib, 1), unix.EINVAL},
+		{r.request(lanefs.OpRead, 0, 2*mib, 8192), unix.EINVAL},
+		{r.request(lanefs.OpRead, 0, mib-4096, 8192), unix.EINVAL},
 		{r.request(lanefs.OpRead, -1, 0, 1), unix.EINVAL},
 		{r.request(lanefs.OpRead, 0, -1, 1), unix.EINVAL},
 		{r.request(lanefs.OpRead, 0, 0, -1), unix.EINVAL},
@@ -202,6 +233,11 @@ func TestRingErrors(t *testing.T) {
 		require.ErrorIs(t, r.ring.Do(c.q), c.want, "%+v", c.q)
 		require.Zero(t, c.q.N)
 	}
+	blind := newRinged(t, m.Open("file", os.O_WRONLY), mib, 16)
+	require.ErrorIs(t, blind.ring.Do(blind.request(lanefs.OpRead, 0, 0, 4096)), unix.EACCES, "the descriptor is not one to read")
+	require.Equal(t, make([]byte, mib), blind.bytes)
+	require.NoError(t, blind.ring.Do(blind.request(lanefs.OpWrite, 0, 0, 4096)))
+	require.NoError(t, blind.ring.Close())
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
