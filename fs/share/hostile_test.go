@@ -186,6 +186,13 @@ func TestForeignMemory(t *testing.T) {
 		require.Error(t, err, name)
 		require.ErrorIs(t, err, unix.EINVAL, name)
 	}
+	if huge, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB); err == nil { // to touch a page that is not there raises SIGBUS
+		t.Cleanup(func() { unix.Close(huge) })
+		require.NoError(t, unix.Ftruncate(huge, 2*mib))
+		_, err = s.Register(gpu.Export{FD: huge, Size: 2 * mib, Kind: gpu.ExportMemFD})
+		require.ErrorIs(t, err, unix.EINVAL)
+		require.ErrorContains(t, err, "not a memfd of ordinary pages")
+	}
 	ok, err := s.Register(gpu.Export{FD: good, Size: mib, Kind: gpu.ExportMemFD})
 	require.NoError(t, err)
 	require.ErrorIs(t, unix.Ftruncate(good, 0), unix.EPERM, "from now on it cannot shrink under the daemon")

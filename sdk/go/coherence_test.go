@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -114,6 +115,34 @@ func TestCoherence(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
+}
+
+// TestNumberAgain: a mapping that gets the number of an earlier one, whose file has changed, is current all the same.
+func TestNumberAgain(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	other, f := m.Write("other", random(8, 4096)), m.Write("file", random(9, 4096))
+	s := connect(t, f)
+	kept, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	b, err := s.Map(other, 0, 0)
+	require.NoError(t, err)
+	_, err = other.WriteAt([]byte("x"), 0)
+	require.NoError(t, err)
+	require.False(t, b.Current())
+	require.NoError(t, b.Close())
+	const around = 20
+	for range wire.Slots - around { // each takes a number, and gives it back
+		_, err := s.Alloc(f, 1<<40)
+		require.ErrorIs(t, err, unix.ENOMEM)
+	}
+	for range 2 * around {
+		b, err = s.Map(f, 0, 0)
+		require.NoError(t, err)
+		require.True(t, b.Current())
+		require.NoError(t, b.Close())
+	}
+	require.True(t, kept.Current())
+	require.NoError(t, kept.Close())
 }
 
 func directWrite(f *os.File) error {
