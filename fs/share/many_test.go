@@ -9,6 +9,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 // TestManyRegistered: as many pages registered as a daemon's descriptors allow do not keep the unmount.
@@ -31,4 +32,41 @@ func TestManyRegistered(t *testing.T) {
 	}
 	f.Close()
 	within(t, "the unmount", m.Close)
+}
+
+// TestGivenBack: what a connection may have at once it may have again and again.
+func TestGivenBack(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", []byte("x"))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	require.NoError(t, unix.Ftruncate(fd, 4096))
+	for what, c := range map[string]struct {
+		most int
+		get  func() (interface{ Close() error }, error)
+	}{
+		"files": {1024, func() (interface{ Close() error }, error) { return s.Open(f) }},
+		"memories": {256, func() (interface{ Close() error }, error) {
+			return s.Register(gpu.Export{FD: fd, Size: 4096, Kind: gpu.ExportMemFD})
+		}},
+		"rings": {8, func() (interface{ Close() error }, error) { return s.NewRing(1) }},
+	} {
+		var have []interface{ Close() error }
+		for range 2 * c.most {
+			h, err := c.get()
+			require.NoError(t, err, what)
+			if have = append(have, h); len(have) == c.most {
+				_, err = c.get()
+				require.ErrorIs(t, err, unix.EMFILE, "more %s than %d", what, c.most)
+				for _, h := range have {
+					require.NoError(t, h.Close())
+				}
+				have = nil
+			}
+		}
+	}
 }
