@@ -80,9 +80,14 @@ func TestStage(t *testing.T) {
 	readOnly := m.Open("file", os.O_RDONLY)
 	r, err := s.Open(readOnly)
 	require.NoError(t, err)
+	before, err := s.Moved()
+	require.NoError(t, err)
 	results, err = g.Write(r, plain, []lanefs.Piece{{Len: 10}})
 	require.ErrorIs(t, err, unix.EACCES)
 	require.Equal(t, []int64{0}, results)
+	after, err := s.Moved()
+	require.NoError(t, err)
+	require.Equal(t, before, after, "what fails moves nothing")
 
 	// A piece whose middle cannot be read has what is before that, and zeroes; its neighbours are whole.
 	var reads atomic.Int32
