@@ -670,6 +670,25 @@ class Any(unittest.TestCase):
             self.assertEqual(f.read(), self.data[:1000] + b"written" + self.data[1007:])
         self.assertGreater(self.file.session.rungs["host"], 0)
 
+    def test_array_interface(self):
+        """CuPy's and others': __cuda_array_interface__, here of the CPU's memory."""
+        b = bytearray(4000)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(b))
+
+        def array(**more):
+            return types.SimpleNamespace(__cuda_array_interface__={"shape": (10, 50), "typestr": "<f4", "data": (at, False), "version": 3, "strides": None, **more})
+        self.assertEqual(self.file.read_into(array(), offset=3), 2000)  # all elements, of 4 bytes each
+        self.assertEqual(b, self.data[3:2003] + bytes(2000))
+        self.assertRaises(ValueError, self.file.read_into, array(), start=1, length=2000)
+        self.assertEqual(list(self.file.read_batch(array(), [0], [1999], [1])), [1])
+        constant = array(data=(at, True))
+        for call in (self.file.read_into, lambda a: self.file.read_batch(a, [0], [0], [1])):
+            self.assertRaisesRegex(ValueError, "read-only", call, constant)
+            self.assertRaisesRegex(ValueError, "gaps", call, array(strides=(400, 8)))
+        self.assertEqual(self.file.write_from(constant, length=5), 5)
+        self.assertRaisesRegex(OSError, "stream", self.file.read_into, array(stream=7))  # which ordinary memory is not on
+        self.assertEqual(self.file.read_into(array(stream=7), stream=0), 2000)
+
     def test_views(self):  # of a tensor: its own bytes, not what is behind it
         b = bytearray(4000)
         rows = Tensor(b, 400, (2, 100), (100, 1))
