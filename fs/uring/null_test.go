@@ -33,7 +33,8 @@ func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool) *mounted {
 
 func (m *mounted) unmount(t testing.TB) {
 	if !m.gone {
-		require.NoError(t, unix.Unmount(m.Dir, 0))
+		// The kernel lets go of what a system call has used a little later.
+		require.Eventually(t, func() bool { return unix.Unmount(m.Dir, 0) != unix.EBUSY }, 30*time.Second, 5*time.Millisecond)
 		m.wait(t)
 	}
 }
