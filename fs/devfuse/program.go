@@ -88,11 +88,14 @@ func (p *program) saw(r *reader, q request) {
 	}
 }
 
+const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
+
 // runsOn asks /proc for the CPU of a thread, which waits. It allocates nothing.
 func (p *program) runsOn(thread uint32) (int32, bool) {
 	path := strconv.AppendUint(append(p.buf[:0], "/proc/"...), uint64(thread), 10)
-	path = append(strconv.AppendUint(append(path, "/task/"...), uint64(thread), 10), "/stat\x00"...)                                       // without /task it is of all threads of the program
-	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(&path[0])), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0) // AT_FDCWD
+	// Without /task it would be of all threads of the program.
+	path = append(strconv.AppendUint(append(path, "/task/"...), uint64(thread), 10), "/stat\x00"...)
+	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path[0])), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
 	if errno != 0 {
 		return 0, false
 	}

@@ -127,7 +127,7 @@ func (r *reader) answer(n int) {
 		r.idle.Took()
 	}
 	if t.waiting.Load() <= 0 && !r.idle.Idle() {
-		t.another()
+		t.another(0)
 	}
 	size, answered := r.x.Answer(t.handler, t.data, n-payload, payload)
 	// Before the program can make its next request: it does not find this one under way, and needs no other reader.

@@ -130,7 +130,7 @@ func (t *Transport) most(r *reader) int32 {
 	return t.crowd
 }
 
-// relieve has another reader wait where the only one is held up.
+// relieve has another reader wait where the only one is held up. If that is in the middle of its answer, it counts as one that waits.
 func (t *Transport) relieve() {
 	defer t.running.Done()
 	for rung := uint32(0); ; {
@@ -141,15 +141,15 @@ func (t *Transport) relieve() {
 		if ended {
 			return
 		}
-		t.another()
+		t.another(1)
 	}
 }
 
-// another has one more reader wait, if none does.
-func (t *Transport) another() {
+// another has one more reader wait, if no more than so many do.
+func (t *Transport) another(waiting int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended || t.waiting.Load() > 0 {
+	if t.ended || t.waiting.Load() > waiting {
 		return
 	}
 	if n := len(t.parked); n > 0 {
