@@ -17,7 +17,7 @@ import (
 // reads and writes are requests of their own, whose number is limited (maxBackground, maxInflight, the threads of a CPU's queue). If requests that wait for such pages
 // took all places, no request could proceed. So only a few of them wait without a limit (see Server.pagesGone).
 const (
-	maxFreeDrops = 8                      // requests, of at most maxRequest bytes, that may wait without a limit
+	maxFreeDrops = 14                     // requests, of at most maxRequest bytes, that may wait without a limit
 	staleGrace   = 100 * time.Millisecond // how long the others wait
 )
 

@@ -162,7 +162,7 @@ func (s *Server) SchedIdle() (*schedidle.Stats, error) {
 // queue has threads.
 func (s *Server) freeDrops() int32 {
 	if t := s.rings.used(); t != nil {
-		return min(maxFreeDrops, int32(t.Servers()/2))
+		return min(maxFreeDrops, int32(t.Servers()-2))
 	}
 	return maxFreeDrops
 }

@@ -74,7 +74,11 @@ func (n *node) Lseek(off uint64, whence uint32) (uint64, syscall.Errno) {
 	}
 	if n.srv.opt.WriteBack && n.writers.Load() > 0 {
 		var gone atomic.Bool
-		if !n.srv.pagesGone(func() { gone.Store(n.srv.invalidate(n)) }) || !gone.Load() {
+		if !n.srv.pagesGone(func() { gone.Store(n.srv.invalidate(n)) }) {
+			// Where the file ends only the kernel knows. To a program this is a file system that cannot search, and it reads all.
+			return 0, syscall.EINVAL
+		}
+		if !gone.Load() {
 			return n.seekAllData(off, whence)
 		}
 	}
