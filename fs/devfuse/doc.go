@@ -9,7 +9,8 @@
 //
 // The nouns: a Transport serves one FUSE connection. A reader is a thread with memory for one request. A few readers wait in read(2), the kernel
 // gives a request to the one that has waited longest. A reader that took one, and leaves none that waits, has another one wait, so requests that
-// block hold up no others, as long as there are readers. One that finds enough waiting when it has answered is parked.
+// block hold up no others, as long as there are readers. One that finds enough waiting when it has answered is parked. While a program is followed one reader
+// waits, and none while it answers; if that takes long the guard of SCHED_IDLE has another one wait (see Transport.relieve).
 //
 // The kernel copies a WRITE's bytes to the payload of a reader, where the controller takes them, and a READ's from there.
 //
