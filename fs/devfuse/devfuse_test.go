@@ -91,3 +91,26 @@ func TestRelieved(t *testing.T) {
 		require.NoError(t, <-stopped)
 	}
 }
+
+// TestWaits: who says that it waits for another request leaves a reader that takes it, at once.
+func TestWaits(t *testing.T) {
+	n := nullfs.New()
+	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, 100)
+	m := mount(t, n)
+	stop := make(chan struct{})
+	stopped := working(m.Dir, stop)
+	require.Eventually(t, func() bool { s, err := m.Device.SchedIdle(); return s == nil && err != nil || s.Now > 0 }, time.Minute, time.Millisecond)
+	close(stop)
+	require.NoError(t, <-stopped)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var st unix.Stat_t
+		_ = unix.Stat(m.Dir+"/block", &st)
+	}()
+	<-n.Entered
+	m.Device.Waits()
+	require.Positive(t, m.Device.Waiting())
+	n.Blocked <- struct{}{}
+	<-done
+}

@@ -16,12 +16,12 @@ type program struct {
 	long atomic.Int32 // requests that took long, since the last one
 
 	mu    sync.Mutex
-	last  uint32    // the thread that made the last request
-	n     int       // requests since the last look
-	since time.Time // of the first of them
-	mixed int       // of these, those by which one program at a time was not to be told: see saw
-	asked int       // n when /proc was last asked
-	soon  int       // requests after which it is asked again, if the program seems to be elsewhere
+	last  uint32        // the thread that made the last request
+	n     int           // requests since the last look
+	since time.Duration // when the first of them was taken
+	mixed int           // of these, those by which one program at a time was not to be told: see saw
+	asked int           // n when /proc was last asked
+	soon  int           // requests after which it is asked again, if the program seems to be elsewhere
 	buf   [512]byte
 }
 
@@ -43,7 +43,8 @@ type request struct {
 	thread   uint32 // that made it; 0: the kernel did, and no program waits
 	together bool   // others that programs wait for are under way
 	large    bool
-	away     bool // it came so long after the last answer that the program may run elsewhere
+	at       time.Duration // when it was taken, since epoch
+	away     bool          // it came so long after the last answer that the program may run elsewhere
 }
 
 // saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns. A
@@ -62,7 +63,7 @@ func (p *program) saw(r *reader, q request) {
 		return
 	}
 	if p.n++; p.n == 1 {
-		p.since = time.Now()
+		p.since = q.at
 	}
 	another := q.thread != p.last
 	p.last = q.thread
@@ -73,7 +74,7 @@ func (p *program) saw(r *reader, q request) {
 	if p.n < look && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= p.soon) {
 		return
 	}
-	if p.mixed > mostMixed || p.n >= look && time.Since(p.since) > lookIn {
+	if p.mixed > mostMixed || p.n >= look && q.at-p.since > lookIn {
 		p.cpu.Store(anywhere)
 	} else if cpu, ok := p.runsOn(q.thread); ok && r.allowed.IsSet(int(cpu)) {
 		p.asked = p.n

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -99,6 +100,11 @@ func TestProgram(t *testing.T) {
 	}
 	require.True(t, followed(), "a program and its children")
 
+	reset()
+	for i := range 2 * look {
+		p.saw(r, request{thread: self, at: time.Duration(i) * lookIn})
+	}
+	require.False(t, followed(), "a program with few requests")
 	reset()
 	r.allowed.Zero()
 	for range 2 * look {

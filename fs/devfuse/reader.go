@@ -117,7 +117,7 @@ func (r *reader) answer(n int) {
 	n -= exchange.InHeaderSize
 	payload := max(n-opSize, 0)
 	took, thread := time.Since(epoch), r.x.In().PID
-	q := request{thread: thread, large: payload >= largeData || r.x.ReadSize() >= largeData, away: took-time.Duration(t.answered.Load()) > awayGap}
+	q := request{thread: thread, at: took, large: payload >= largeData || r.x.ReadSize() >= largeData, away: took-time.Duration(t.answered.Load()) > awayGap}
 	if thread != 0 {
 		q.together = t.underway.Add(1) > 1
 	}

@@ -177,6 +177,13 @@ func (t *Transport) another(waiting int32) {
 
 var errTooMany = errors.New("there are as many threads as there may be")
 
+// Waits is called by a request that is about to wait for others: somebody must take those.
+func (t *Transport) Waits() {
+	if t.waiting.Load() <= 0 {
+		t.another(0)
+	}
+}
+
 // begin has a new reader wait.
 func (t *Transport) begin(r *reader) {
 	t.waiting.Add(1)
