@@ -18,14 +18,15 @@ var descriptor = exchange.Descriptor
 // up wherever a CPU stands idle. With rings fuse.Server reads what is left on /dev/fuse. It is also what closes the connection at the end.
 func (s *Server) serve(raw fuse.RawFileSystem, opt *fuse.MountOptions) {
 	if s.rings.used() == nil {
-		var err error
-		if s.device, err = s.startDevice(raw, opt); err != nil {
+		t, err := s.startDevice(raw, opt)
+		if err != nil {
 			s.opt.Log.Warn("fs: go-fuse reads /dev/fuse, which is slower", "error", err)
 		}
+		s.device.Store(t) // requests may be under way already
 	}
 	go func() {
-		if s.device != nil {
-			s.device.Wait()
+		if t := s.device.Load(); t != nil {
+			t.Wait()
 			s.payloads.Close()
 		}
 		s.fuse.Serve()
@@ -43,11 +44,8 @@ func (s *Server) startDevice(raw fuse.RawFileSystem, opt *fuse.MountOptions) (*d
 	}
 	s.payloads.open(s.vol)
 	t, err := devfuse.Start(fd, handler, devfuse.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Room: uring.RoomForThread, SchedIdle: s.opt.SchedIdle,
-		Log: s.opt.Log,
-		Failed: func(err error) {
-			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
-			go s.Abort()
-		}})
+		Log:    s.opt.Log,
+		Failed: s.transportFailed})
 	if err != nil {
 		s.payloads.Close()
 		return nil, fmt.Errorf("threads for /dev/fuse: %w", err)

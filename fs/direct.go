@@ -55,9 +55,7 @@ func (n *node) dropPages(off, size int64) {
 // pagesGone calls drop, which notifies the kernel to drop pages, and reports whether it has returned: beyond a few at a time a request waits for staleGrace
 // only, and drop goes on.
 func (s *Server) pagesGone(drop func()) bool {
-	if s.device != nil {
-		s.device.Waits()
-	}
+	s.device.Load().Waits()
 	defer s.drops.Add(-1)
 	if s.drops.Add(1) <= s.freeDrops() {
 		drop()

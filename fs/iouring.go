@@ -37,7 +37,6 @@ type rings struct {
 	transport *uring.Transport // nil: not wanted, or it cannot be had
 	off       atomic.Bool      // it is not used
 	why       error            // why not
-
 }
 
 // used is the transport that brings the mount's requests, nil if /dev/fuse does.
@@ -59,10 +58,7 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	s.payloads.open(s.vol)
 	t, err := uring.Open(uring.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Keepers: s.opt.Keepers, Crowded: s.opt.Crowded,
 		SchedIdle: s.opt.SchedIdle, Log: s.opt.Log,
-		Failed: func(err error) {
-			s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
-			go s.Abort()
-		}})
+		Failed: s.transportFailed})
 	if err == nil {
 		if err = uring.RoomForFiles(); err != nil {
 			t.Close()
@@ -80,6 +76,12 @@ func (s *Server) openRings(opt *fuse.MountOptions) {
 	s.rings.transport = t
 	opt.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
 	opt.MaxBackground = uring.MaxBackground
+}
+
+// transportFailed is told that a transport does not serve its requests any more.
+func (s *Server) transportFailed(err error) {
+	s.opt.Log.Error("fs: the connection is aborted, for requests could wait for ever", "error", err)
+	go s.Abort()
 }
 
 // noRings notes why requests come by /dev/fuse. That is worth a line in the log only where rings were asked for.
@@ -152,8 +154,8 @@ func (s *Server) SchedIdle() (*schedidle.Stats, error) {
 	if t := s.rings.used(); t != nil {
 		return t.SchedIdle()
 	}
-	if s.device != nil {
-		return s.device.SchedIdle()
+	if t := s.device.Load(); t != nil {
+		return t.SchedIdle()
 	}
 	return nil, nil
 }

@@ -36,7 +36,7 @@ func testMounts(t *testing.T, way IOUring) {
 		dir := t.TempDir()
 		s, err := Mount(dir, v.vol, Options{IOUring: way, SchedIdle: true})
 		require.NoError(t, err)
-		require.Equal(t, way == IOUringOff, s.device != nil)
+		require.Equal(t, way == IOUringOff, s.device.Load() != nil)
 		write(t, dir+"/file", "x")
 		require.NoError(t, s.Unmount())
 		if i == mounts/5 {

@@ -49,7 +49,7 @@ type Server struct {
 	nodes      nodes
 	fuse       *fuse.Server
 	rings      rings
-	device     *devfuse.Transport // nil: rings bring the mount's requests, or go-fuse's threads do
+	device     atomic.Pointer[devfuse.Transport] // nil: rings bring the mount's requests, or go-fuse's threads do
 	payloads   payloads
 	drops      atomic.Int32   // requests in pagesGone
 	done       chan struct{}  // closed after the last request

@@ -27,11 +27,13 @@ func (m *mounted) copied(f func()) (read, written int64) {
 
 // bothWays runs a test with requests on rings and by /dev/fuse.
 func bothWays(t *testing.T, test func(t *testing.T, way IOUring)) {
-	t.Run("io_uring", func(t *testing.T) {
-		uringtest.Enable(t)
-		test(t, IOUringOn)
+	uringtest.Both(t, func(t *testing.T, rings bool) {
+		way := IOUringOff
+		if rings {
+			way = IOUringOn
+		}
+		test(t, way)
 	})
-	t.Run("fuse", func(t *testing.T) { test(t, IOUringOff) })
 }
 
 // TestPayloadCopies: the CPU copies no byte of a file that is written from its start and read from a block's; of others what it
@@ -120,7 +122,7 @@ func TestDescriptorUnknown(t *testing.T) {
 	want := make([]byte, 3<<20+1234)
 	rand.Read(want)
 	m := newMount(t, Options{IOUring: IOUringOff})
-	require.Nil(t, m.srv.device)
+	require.Nil(t, m.srv.device.Load())
 	_, written := m.copied(func() { require.NoError(t, os.WriteFile(m.path("file"), want, 0o600)) })
 	require.EqualValues(t, len(want), written)
 	m.unmount()

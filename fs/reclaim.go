@@ -27,8 +27,8 @@ func (s *Server) reclaim(do func() error) error {
 			end = time.Now().Add(s.opt.patience)
 		}
 		waiting := s.nodes.awaited()
-		if s.device != nil && len(waiting) > 0 {
-			s.device.Waits() // a FORGET is a request, too
+		if len(waiting) > 0 {
+			s.device.Load().Waits() // a FORGET is a request, too
 		}
 		for s.nodes.reclaimed.Load() == before && len(waiting) > 0 && time.Now().Before(end) {
 			time.Sleep(time.Millisecond)

@@ -53,11 +53,13 @@ func TestIOUringUnavailable(t *testing.T) {
 
 // TestSchedIdle: threads that answer a program get SCHED_IDLE while they are busy, stat counts it, and neither a block device nor sched_idle=off has it.
 func TestSchedIdle(t *testing.T) {
-	t.Run("io_uring", func(t *testing.T) {
-		uringtest.Enable(t)
-		testSchedIdle(t, "io_uring=on")
+	uringtest.Both(t, func(t *testing.T, rings bool) {
+		way := "io_uring=off"
+		if rings {
+			way = "io_uring=on"
+		}
+		testSchedIdle(t, way)
 	})
-	t.Run("fuse", func(t *testing.T) { testSchedIdle(t, "io_uring=off") })
 }
 
 func testSchedIdle(t *testing.T, way string) {

@@ -30,14 +30,11 @@ type reader struct {
 	on      int32       // the CPU to which it is bound, or anywhere
 }
 
-// headerSize is that of what stands before payloads.
-const headerSize = 128
-
 // newReader makes a reader, which has no thread yet. The caller has the lock, or nobody else knows of t.
 func (t *Transport) newReader() (*reader, error) {
-	b := make([]byte, headerSize)
+	b := make([]byte, exchange.InHeaderSize+opSize)
 	r := &reader{t: t, unpark: make(chan struct{}, 1), on: anywhere}
-	r.x.Header, r.x.Op = b[:exchange.InHeaderSize], b[exchange.InHeaderSize:][:opSize]
+	r.x.Header, r.x.Op = b[:exchange.InHeaderSize], b[exchange.InHeaderSize:]
 	if n := len(t.payloads); n > 0 {
 		r.x.Payload, t.payloads, r.pinned = t.payloads[n-1], t.payloads[:n-1], true
 	} else {

@@ -177,9 +177,9 @@ func (t *Transport) another(waiting int32) {
 
 var errTooMany = errors.New("there are as many threads as there may be")
 
-// Waits is called by a request that is about to wait for others: somebody must take those.
+// Waits is called by a request that is about to wait for others: somebody must take those. Of no Transport, nil, it does nothing.
 func (t *Transport) Waits() {
-	if t.waiting.Load() <= 0 {
+	if t != nil && t.waiting.Load() <= 0 {
 		t.another(0)
 	}
 }

@@ -22,17 +22,8 @@ import (
 
 func init() { helpers["serve"] = serve }
 
-// transports runs a test on rings and by /dev/fuse.
-func transports(t *testing.T, test func(t *testing.T, overURing bool)) {
-	t.Run("io_uring", func(t *testing.T) {
-		uringtest.Enable(t)
-		test(t, true)
-	})
-	t.Run("devfuse", func(t *testing.T) { test(t, false) })
-}
-
 // TestNull: many read and write at once; sizes arrive as they were sent.
-func TestNull(t *testing.T) { transports(t, testNull) }
+func TestNull(t *testing.T) { uringtest.Both(t, testNull) }
 
 func testNull(t *testing.T, overURing bool) {
 	m := mount(t, nullfs.New(), overURing)
@@ -80,7 +71,7 @@ func on(cpu int, f func()) {
 }
 
 // TestBlockedHandlers: requests that wait hold up no other, of the same CPU or another.
-func TestBlockedHandlers(t *testing.T) { transports(t, testBlockedHandlers) }
+func TestBlockedHandlers(t *testing.T) { uringtest.Both(t, testBlockedHandlers) }
 
 func testBlockedHandlers(t *testing.T, overURing bool) {
 	n := nullfs.New()
@@ -173,7 +164,7 @@ func TestOffline(t *testing.T) {
 }
 
 // TestBusy: a mount with an open file stays, and works.
-func TestBusy(t *testing.T) { transports(t, testBusy) }
+func TestBusy(t *testing.T) { uringtest.Both(t, testBusy) }
 
 func testBusy(t *testing.T, overURing bool) {
 	m := mount(t, nullfs.New(), overURing)
@@ -190,7 +181,7 @@ func testBusy(t *testing.T, overURing bool) {
 }
 
 // TestAbort: an aborted connection ends the requests under way and the servers.
-func TestAbort(t *testing.T) { transports(t, testAbort) }
+func TestAbort(t *testing.T) { uringtest.Both(t, testAbort) }
 
 func testAbort(t *testing.T, overURing bool) {
 	n := nullfs.New()
@@ -227,7 +218,7 @@ func abort(t *testing.T, connection uint32) {
 }
 
 // TestKilled: the mount of a daemon that was killed while it was busy is dead at once, and can be taken away.
-func TestKilled(t *testing.T) { transports(t, testKilled) }
+func TestKilled(t *testing.T) { uringtest.Both(t, testKilled) }
 
 func testKilled(t *testing.T, overURing bool) {
 	if os.Geteuid() != 0 {

@@ -25,6 +25,15 @@ func Enable(t testing.TB) { set(t, "Y") }
 // Disable switches it off, likewise.
 func Disable(t testing.TB) { set(t, "N") }
 
+// Both runs a test twice: with requests on rings, and by /dev/fuse.
+func Both(t *testing.T, test func(t *testing.T, rings bool)) {
+	t.Run("io_uring", func(t *testing.T) {
+		Enable(t)
+		test(t, true)
+	})
+	t.Run("fuse", func(t *testing.T) { test(t, false) })
+}
+
 func set(t testing.TB, want string) {
 	t.Helper()
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "lanefs-uringtest.lock"), os.O_CREATE|os.O_RDWR, 0o666)
