@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +40,7 @@ func TestPythonKilled(t *testing.T) {
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
 	cmd := exec.Command(python, "../../sdk/python/tests/killed.py", mnt)
-	cmd.Env = append(os.Environ(), "PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", "LANEFS_LIBRARY="+filepath.Join(build, "liblanefs.so.1.0.0"))
+	cmd.Env = append(os.Environ(), "PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", libraryOf(build))
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	pipe, err := cmd.StdoutPipe()

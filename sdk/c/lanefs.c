@@ -219,10 +219,12 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	return 0;
 }
 
+#define SHARE "system.lanefs.share"
+
 lanefs *lanefs_connect(int fd)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	ssize_t n = fgetxattr(fd, "system.lanefs.share", a.sun_path, sizeof a.sun_path - 1);
+	ssize_t n = fgetxattr(fd, SHARE, a.sun_path, sizeof a.sun_path - 1);
 	if (n < 0) {
 		if (lanefs_ended(errno)) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
@@ -240,7 +242,11 @@ lanefs *lanefs_connect(int fd)
 	pthread_mutex_init(&s->lock.mutex, NULL);
 	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	if (s->socket.fd < 0 || connect(s->socket.fd, (struct sockaddr *)&a, sizeof a)) {
-		lanefs_fail(errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
+		int code = errno; /* nobody listens any more; or the daemon has ended since it was asked for its socket */
+		if (code == ECONNREFUSED || (fgetxattr(fd, SHARE, NULL, 0) < 0 && lanefs_ended(errno)))
+			lanefs_fail(ECONNRESET, lanefs_gone_text);
+		else
+			lanefs_fail(code, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
 		lanefs_close(s);
 		return NULL;
 	}

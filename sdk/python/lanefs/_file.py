@@ -39,7 +39,7 @@ def open(path, mode="r", fallback=False):
     NotLaneFS
         The file is not on a LaneFS mount with device memory, and fallback is false. It is not emptied then.
     OSError
-        The file cannot be opened, or the daemon's socket cannot be reached (ENOENT, EACCES, ECONNREFUSED).
+        The file cannot be opened, or the daemon's socket cannot be reached (ENOENT, EACCES); ECONNRESET: the daemon has ended.
     """
     return File(path, mode, fallback)
 

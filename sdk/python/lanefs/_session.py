@@ -54,6 +54,16 @@ def _end(held, identity):
         os.close(fd)
 
 
+def _socket_of(fd, name):
+    """The path of the daemon's socket, for a descriptor of a file of its mount."""
+    try:
+        return os.getxattr(fd, w.ATTRIBUTE)
+    except OSError as e:
+        if e.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):  # by how far the call had come. There is no fallback for that
+            raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
+        raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
+
+
 class Session:
     """Use Session.of(fd). Requests of all threads are carried out one after the other. A session ends with the daemon or with the process. A
     forked child may read the parent's mappings; open makes a session of its own there.
@@ -79,7 +89,7 @@ class Session:
     Raises
     ------
     OSError
-        The socket is not reachable (ENOENT, EACCES, ECONNREFUSED). EBUSY: too many connections. ENODEV: the mount has no such GPU. EPROTONOSUPPORT: another version.
+        The socket is not reachable (ENOENT, EACCES). ECONNRESET: nobody listens there. EBUSY: too many connections. ENODEV: the mount has no such GPU. EPROTONOSUPPORT: another version.
     """
 
     _all = weakref.WeakValueDictionary()  # by process and socket
@@ -107,17 +117,16 @@ class Session:
         OSError
             As the constructor. ECONNRESET: the mount's daemon has ended.
         """
-        try:
-            path = os.getxattr(fd, w.ATTRIBUTE)
-        except OSError as e:
-            if e.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):  # by how far the call had come. There is no fallback for that
-                raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
-            raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
+        path = _socket_of(fd, name)
         key = (os.getpid(), path)  # a forked child must not use its parent's connection
         with cls._lock:
             found = cls._all.get(key)
             if found is None or found.gone:  # another mount may have the same path now
-                found = cls(path)
+                try:
+                    found = cls(path)
+                except OSError:
+                    _socket_of(fd, name)  # the daemon may have ended since it was asked for its socket
+                    raise
                 cls._all[key] = found
             if found.gpus == 1:
                 return found
@@ -155,6 +164,8 @@ class Session:
             self._socket.connect(path)
         except OSError as e:
             self.close()
+            if e.errno == errno.ECONNREFUSED:  # nobody listens any more
+                raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
             raise OSError(e.errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)",
                           os.fsdecode(path)) from None
         body, fds = self.call(w.HELLO, w.HELLO_REQUEST.pack(w.MAGIC, w.VERSION, w.VERSION, 0), w.HELLO_REPLY, rights=2)
