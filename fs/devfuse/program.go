@@ -1,13 +1,13 @@
 package devfuse
 
 import (
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // program is whether one program works at a time, and where it runs.
@@ -22,7 +22,6 @@ type program struct {
 	mixed int           // of these, those by which one program at a time was not to be told: see saw
 	asked int           // n when /proc was last asked
 	soon  int           // requests after which it is asked again, if the program seems to be elsewhere
-	buf   [512]byte
 }
 
 const (
@@ -76,9 +75,9 @@ func (p *program) saw(r *reader, q request) {
 	}
 	if p.mixed > mostMixed || p.n >= look && q.at-p.since > lookIn {
 		p.cpu.Store(anywhere)
-	} else if cpu, ok := p.runsOn(q.thread); ok && r.allowed.IsSet(int(cpu)) {
+	} else if cpu, ok := schedidle.RunsOn(q.thread); ok && cpu < maxCPUs && r.allowed.IsSet(cpu) {
 		p.asked = p.n
-		if p.cpu.Swap(cpu) != cpu {
+		if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {
 			p.soon = lookSoon
 		} else {
 			p.soon = min(2*p.soon, look)
@@ -87,52 +86,6 @@ func (p *program) saw(r *reader, q request) {
 	if p.n >= look {
 		p.n, p.mixed, p.asked = 0, 0, 0
 	}
-}
-
-const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
-
-// runsOn asks /proc for the CPU of a thread, which waits. It allocates nothing.
-func (p *program) runsOn(thread uint32) (int32, bool) {
-	path := strconv.AppendUint(append(p.buf[:0], "/proc/"...), uint64(thread), 10)
-	// Without /task it would be of all threads of the program.
-	path = append(strconv.AppendUint(append(path, "/task/"...), uint64(thread), 10), "/stat\x00"...)
-	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path[0])), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-	if errno != 0 {
-		return 0, false
-	}
-	n, _, errno := unix.Syscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&p.buf[0])), uintptr(len(p.buf)))
-	unix.Close(int(fd))
-	if errno != 0 {
-		return 0, false
-	}
-	return processor(p.buf[:n])
-}
-
-// processor is the 39th number of a line of /proc/PID/stat (proc(5)). The second is the program's name in parentheses, which may have any bytes.
-func processor(line []byte) (int32, bool) {
-	i := len(line) - 1
-	for i >= 0 && line[i] != ')' {
-		i--
-	}
-	if i < 0 {
-		return 0, false
-	}
-	field, n, digits := 2, int32(0), 0
-	for _, c := range line[i+1:] {
-		switch {
-		case c == ' ' || c == '\n':
-			if field == 39 {
-				return n, digits > 0
-			}
-			field++
-		case field == 39:
-			if c < '0' || c > '9' || digits == 4 {
-				return 0, false
-			}
-			n, digits = 10*n+int32(c-'0'), digits+1
-		}
-	}
-	return n, field == 39 && digits > 0
 }
 
 // place has the thread run where the program does.

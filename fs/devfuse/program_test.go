@@ -1,11 +1,6 @@
 package devfuse
 
 import (
-	"os"
-	"os/exec"
-	"runtime"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,20 +9,6 @@ import (
 
 	"github.com/lanefs/lanefs/fs/schedidle"
 )
-
-func TestProcessor(t *testing.T) {
-	line := "7 (a) b) 1 2) S" + strings.Repeat(" 5", 35) + " 17 0 0\n"
-	cpu, ok := processor([]byte(line))
-	require.True(t, ok)
-	require.EqualValues(t, 17, cpu)
-	cpu, ok = processor([]byte("7 (x) S" + strings.Repeat(" 5", 35) + " 3"))
-	require.True(t, ok, "the last field of an old kernel's line")
-	require.EqualValues(t, 3, cpu)
-	for _, wrong := range []string{"", "7", "7 (x", "7 (x)", "7 (x) S 1 2", "7 (x) S" + strings.Repeat(" 5", 35) + " y 0", "7 (x) S" + strings.Repeat(" 5", 35) + " 99999 0"} {
-		_, ok = processor([]byte(wrong))
-		require.False(t, ok, "%q", wrong)
-	}
-}
 
 // anyReader may run on every CPU.
 func anyReader() *reader {
@@ -117,31 +98,4 @@ func TestProgram(t *testing.T) {
 		p.saw(r, request{thread: self})
 	}
 	require.False(t, followed(), "without SCHED_IDLE there is nothing to win")
-}
-
-// TestRunsOn: the CPU of a thread that waits is the one to which it is bound.
-func TestRunsOn(t *testing.T) {
-	var p program
-	for cpu := range runtime.NumCPU() {
-		cat := exec.Command("taskset", "-c", strconv.Itoa(cpu), "cat")
-		in, err := cat.StdinPipe()
-		require.NoError(t, err)
-		out, err := cat.StdoutPipe()
-		require.NoError(t, err)
-		if err := cat.Start(); err != nil {
-			t.Skipf("SKIPPED: %v", err)
-		}
-		_, err = in.Write([]byte("x"))
-		require.NoError(t, err)
-		_, err = out.Read(make([]byte, 1)) // it runs where it is to
-		require.NoError(t, err)
-		at, ok := p.runsOn(uint32(cat.Process.Pid))
-		require.True(t, ok)
-		require.EqualValues(t, cpu, at)
-		require.Zero(t, testing.AllocsPerRun(100, func() { p.runsOn(uint32(os.Getpid())) }))
-		require.NoError(t, in.Close())
-		require.NoError(t, cat.Wait())
-	}
-	_, ok := p.runsOn(1 << 30)
-	require.False(t, ok)
 }

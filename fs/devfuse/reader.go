@@ -121,7 +121,7 @@ func (r *reader) answer(n int) {
 	t.program.saw(r, q)
 	r.place()
 	if r.on != anywhere {
-		r.idle.Took()
+		r.idle.Took(thread)
 	}
 	if t.waiting.Load() <= 0 && !r.idle.Idle() {
 		t.another(0)

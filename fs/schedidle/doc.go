@@ -12,8 +12,8 @@
 //   - only threads with many requests have the policy (manyIn): for others there is little to win;
 //   - a guard looks every [Lap] what each of them has done, and gives those that did little while a request waited their old policy back. It runs as
 //     no Go code can that waits for the garbage collector: see run;
-//   - a thread that others have kept from running, as the kernel counts it (schedstat), goes without for a while, and so does its CPU: at first for
-//     [firstPause], and when it happens again soon after for twice as long, [longestPause] at most.
+//   - a thread that others than the program have kept from running, as the kernel counts it (schedstat), goes without for a while, and so does its CPU: at
+//     first for [firstPause], and when it happens again soon after for twice as long, [longestPause] at most.
 //
 // So who starts to compute beside a mount delays its requests by two or three laps, a few times.
 //

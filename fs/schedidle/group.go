@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"structs"
 	"sync"
 	"sync/atomic"
@@ -25,7 +26,7 @@ const (
 	quiet  = 50
 
 	delayed      = 6 * time.Millisecond // for which others keep a thread from running while it answers many requests: too long,
-	delayedOnce  = 3 * time.Millisecond // and while it answers few
+	starved      = shortLap             // and since the guard has seen that somebody waits for it
 	firstPause   = 20 * time.Millisecond
 	longestPause = 8 * time.Second
 )
@@ -45,8 +46,6 @@ type Group struct {
 	stopped  chan struct{}
 	stop     sync.Once
 	broken   atomic.Uint32 // the kernel has refused to give a policy back: no thread gets SCHED_IDLE any more
-	open     atomic.Int32  // descriptors of threads, mostOpen at most
-	mostOpen int32
 	idles    atomic.Uint64 // how often a thread got the policy
 	pauses   atomic.Uint64 // how often one was kept from running
 }
@@ -58,11 +57,12 @@ type slot struct {
 	tid   int32         // written before the state says that there is a thread
 	last  uint32        // the guard's: taken a lap ago
 	laps  uint32        // the guard's: those in a row with few requests
-	late  uint32        // the guard's: somebody waited at the end of the last one
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
 	busy  atomic.Uint32 // it answers a request
+	late  atomic.Uint32 // somebody waited at the end of the last lap
+	kept  atomic.Int64  // for how long others had kept the thread from running then, in ns
 	due   Due
-	_     [56]byte
+	stat  taskPath // schedstat
 }
 
 // Due says that somebody waits for a thread that has no request: a bit of Word is set, by the kernel, for one that it has not taken yet; Head and Tail differ, until the kernel has
@@ -150,10 +150,7 @@ func New(threads int) (*Group, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	g := &Group{policy: r.policy, slots: make([]slot, threads), stopped: make(chan struct{}), mostOpen: int32(threads)}
-	if limit := (unix.Rlimit{}); unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
-		g.mostOpen = int32(min(uint64(threads), limit.Cur/8))
-	}
+	g := &Group{policy: r.policy, slots: make([]slot, threads), stopped: make(chan struct{})}
 	go g.guard()
 	return g, nil
 }
@@ -174,6 +171,9 @@ func try() (policy int, err error) {
 	}
 	if nice > normalNice {
 		return 0, errors.New("the process has a nice value below 0: its threads are to run before others")
+	}
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return 0, fmt.Errorf("/proc is not that of this process's PID namespace: /proc/self is %q (%v)", self, err)
 	}
 	if _, err := os.ReadFile("/proc/thread-self/schedstat"); err != nil {
 		return 0, err

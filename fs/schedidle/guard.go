@@ -57,7 +57,8 @@ func (g *Group) look(s *slot) (again bool) {
 	s.last = taken
 	if s.fresh.Load() != 0 || did >= few {
 		s.fresh.Store(0)
-		s.laps, s.late = 0, 0
+		s.laps = 0
+		s.late.Store(0)
 		return false
 	}
 	if state == entering {
@@ -75,10 +76,14 @@ func (g *Group) look(s *slot) (again bool) {
 		s.due.Relief.Ring()
 	}
 	waits := busy || due
-	if s.laps < quiet && (!waits || s.late == 0) {
-		s.late = 0
+	if !waits {
+		s.late.Store(0)
+	}
+	if s.laps < quiet && (!waits || s.late.Load() == 0) {
 		if waits {
-			s.late = 1
+			_, kept, _ := s.stat.times()
+			s.kept.Store(int64(kept))
+			s.late.Store(1)
 		}
 		s.state.Store(idle)
 		return waits

@@ -57,7 +57,7 @@ func answer(t *testing.T, g *Group, cpu *CPU, on int) *answering {
 		a.tid, a.t = unix.Gettid(), g.Add(cpu, Due{Word: &a.due, Mask: 1})
 		close(ready)
 		for !a.stop.Load() {
-			a.t.Took()
+			a.t.Took(0)
 			a.taken.Add(1)
 			a.t.Answered()
 			if a.leave.Load() {
@@ -198,16 +198,6 @@ func TestBusy(t *testing.T) {
 	require.Equal(t, firstPause, time.Duration(c.pause.Load()), "it was long ago")
 }
 
-func TestSecond(t *testing.T) {
-	for line, want := range map[string]time.Duration{"12 345 6\n": 345, "0 0 1": 0, "1 9": 9, "": -1, "12": -1, "12 ": -1, "12 x": -1, "x 12": -1} {
-		n, ok := second([]byte(line))
-		require.Equal(t, want >= 0, ok, "%q", line)
-		if ok {
-			require.Equal(t, want, n, "%q", line)
-		}
-	}
-}
-
 // TestForeign: a policy or a nice value that somebody else gives a thread stays.
 func TestForeign(t *testing.T) {
 	g := newGroup(t, 1)
@@ -227,7 +217,7 @@ func TestForeign(t *testing.T) {
 		defer thread.Remove()
 		busy := func() {
 			for range 100 * many {
-				thread.Took()
+				thread.Took(0)
 				thread.Answered()
 			}
 		}
@@ -284,27 +274,36 @@ func TestFull(t *testing.T) {
 	require.NotNil(t, again)
 	again.Remove()
 	for _, none := range []*Thread{(*Group)(nil).Add(new(CPU), Due{}), nil} {
-		none.Took()
+		none.Took(0)
 		none.Answered()
 		none.Leave()
 		none.Remove()
 	}
 }
 
-// TestDescriptors: with few descriptors a thread is left as it is, and takes none.
+// TestDescriptors: where there are no descriptors a thread is left as it is, and none is held.
 func TestDescriptors(t *testing.T) {
-	g := newGroup(t, 2)
-	g.mostOpen = 1
-	on := someCPU(t)
-	one := answer(t, g, new(CPU), on)
-	eventually(t, "many requests", func() bool { return one.policy(t) == unix.SCHED_IDLE })
-	two := answer(t, g, new(CPU), on)
-	eventually(t, "many requests of another", func() bool { return two.taken.Load() > 10*many })
-	require.Equal(t, unix.SCHED_NORMAL, two.policy(t))
-	require.EqualValues(t, 1, g.open.Load())
-	one.end()
-	two.end()
-	require.Zero(t, g.open.Load())
+	g := newGroup(t, 1)
+	a := answer(t, g, new(CPU), someCPU(t))
+	eventually(t, "many requests", func() bool { return a.policy(t) == unix.SCHED_IDLE })
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, fd := range fds {
+		to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		require.NotContains(t, to, "stat", "its file is closed again")
+	}
+	a.end()
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 0
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	times := g.Stats().Times
+	b := answer(t, g, new(CPU), someCPU(t))
+	eventually(t, "many requests of another", func() bool { return b.taken.Load() > 10*many })
+	b.end()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.Equal(t, times, g.Stats().Times)
 }
 
 // TestTookAllocs: requests cost no memory.
@@ -316,7 +315,7 @@ func TestTookAllocs(t *testing.T) {
 	defer thread.Remove()
 	require.Zero(t, testing.AllocsPerRun(50, func() {
 		for range 2 * many {
-			thread.Took()
+			thread.Took(0)
 		}
 	}))
 }
@@ -402,4 +401,188 @@ func TestDue(t *testing.T) {
 		require.Equal(t, want, laps, what)
 	}
 	require.EqualValues(t, 128, unsafe.Sizeof(slot{}))
+}
+
+// asked is a program and a thread that answers it, on one CPU: the program makes a request, waits for the answer, and works.
+type asked struct {
+	cpu            CPU
+	work           atomic.Int64 // ns
+	stop           atomic.Bool
+	policy         atomic.Int64
+	answers        atomic.Int64
+	kept           atomic.Int64 // ns, of the thread that answers
+	tid            uint32       // the program's
+	requests       [2]int       // a pipe
+	replies        [2]int
+	asks, answered chan struct{} // closed: ended
+}
+
+func ask(t *testing.T, g *Group) *asked {
+	a := &asked{asks: make(chan struct{}), answered: make(chan struct{})}
+	require.NoError(t, unix.Pipe2(a.requests[:], unix.O_CLOEXEC))
+	require.NoError(t, unix.Pipe2(a.replies[:], unix.O_CLOEXEC))
+	on, ready := someCPU(t), make(chan struct{})
+	go func() {
+		defer close(a.asks)
+		defer unix.Close(a.requests[1])
+		runtime.LockOSThread()
+		bind(on)
+		a.tid = uint32(unix.Gettid())
+		close(ready)
+		var b [1]byte
+		for !a.stop.Load() {
+			_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(a.requests[1]), uintptr(unsafe.Pointer(&b)), 1)
+			_, _, _ = unix.Syscall(unix.SYS_READ, uintptr(a.replies[0]), uintptr(unsafe.Pointer(&b)), 1)
+			for start := since(); since()-start < time.Duration(a.work.Load()); {
+			}
+		}
+	}()
+	<-ready
+	go func() {
+		defer close(a.answered)
+		runtime.LockOSThread()
+		bind(on)
+		thread := g.Add(&a.cpu, Due{FD: int32(a.requests[0])})
+		defer thread.Remove()
+		var b [1]byte
+		for {
+			if n, _, _ := unix.Syscall(unix.SYS_READ, uintptr(a.requests[0]), uintptr(unsafe.Pointer(&b)), 1); n != 1 {
+				return
+			}
+			thread.Took(a.tid)
+			a.answers.Add(1)
+			_, kept, _ := thread.s.stat.times()
+			a.kept.Store(int64(kept))
+			thread.Answered()
+			_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(a.replies[1]), uintptr(unsafe.Pointer(&b)), 1)
+		}
+	}()
+	t.Cleanup(func() {
+		a.stop.Store(true)
+		<-a.asks
+		<-a.answered
+		for _, fd := range []int{a.requests[0], a.replies[0], a.replies[1]} {
+			unix.Close(fd)
+		}
+	})
+	return a
+}
+
+// TestProgramWorks: a program that works between its requests keeps the thread that has answered from running, until that can say that it waits. That delays nobody, and is no reason for a pause.
+func TestProgramWorks(t *testing.T) {
+	g := newGroup(t, 1)
+	a := ask(t, g)
+	a.work.Store(int64(500 * time.Microsecond))
+	// Other programs may do that, too. So not in each of many rounds.
+	eventually(t, "a round without a pause", func() bool {
+		a.cpu.notBefore.Store(0)
+		before, kept, pauses := a.answers.Load(), a.kept.Load(), g.Stats().Pauses
+		for a.answers.Load() < before+6*many {
+			time.Sleep(time.Millisecond)
+		}
+		s := g.Stats()
+		return s.Now == 1 && s.Pauses == pauses && time.Duration(a.kept.Load()-kept) >= 4*delayed
+	})
+}
+
+// TestOthersWork: what keeps the thread from running for a little at each request, and is not the program, is a reason, though no request waits for two laps.
+func TestOthersWork(t *testing.T) {
+	g := newGroup(t, 1)
+	ask(t, g)
+	eventually(t, "many requests", func() bool { return g.Stats().Now == 1 })
+	hog := make(chan struct{})
+	stop := atomic.Bool{}
+	go func() {
+		defer close(hog)
+		runtime.LockOSThread()
+		bind(someCPU(t))
+		for !stop.Load() {
+			for start := since(); since()-start < 700*time.Microsecond; {
+			}
+			nap := unix.NsecToTimespec(int64(50 * time.Microsecond))
+			_ = unix.Nanosleep(&nap, nil)
+		}
+	}()
+	defer func() {
+		stop.Store(true)
+		<-hog
+	}()
+	eventually(t, "pauses", func() bool { return g.Stats().Pauses >= 3 })
+}
+
+// TestPauseOfTheGuard: where the guard has given the old policy back, there is a pause only if others kept the thread from running: not if it waited for something else.
+func TestPauseOfTheGuard(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g := &Group{slots: make([]slot, 1), policy: unix.SCHED_NORMAL}
+	thread := g.Add(new(CPU), Due{})
+	s := thread.s
+	round := func(kept bool) (paused bool) {
+		before := g.Stats().Pauses
+		thread.asked = true
+		g.active.Store(1)
+		s.busy.Store(1)
+		s.late.Store(0)
+		s.state.Store(idle)
+		_, least, _ := s.stat.times()
+		g.look(s)
+		_, most, _ := s.stat.times()
+		require.EqualValues(t, idle, s.state.Load())
+		require.GreaterOrEqual(t, s.kept.Load(), int64(least))
+		require.LessOrEqual(t, s.kept.Load(), int64(most))
+		if kept {
+			s.kept.Add(-int64(starved)) // as if
+		}
+		g.look(s)
+		require.EqualValues(t, normal, s.state.Load())
+		thread.Answered()
+		require.False(t, thread.asked)
+		return g.Stats().Pauses > before
+	}
+	eventually(t, "others do not keep it from running for once", func() bool { return !round(false) })
+	require.True(t, round(true))
+	require.Positive(t, thread.cpu.notBefore.Load())
+}
+
+// TestDelayed: what counts is for how long others than the program keep the thread from running while it answers many requests of that program.
+func TestDelayed(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cat := exec.Command("cat") // which waits
+	in, err := cat.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cat.Start())
+	program := uint32(cat.Process.Pid)
+	path := pathOf(program, "schedstat")
+	runs := func() time.Duration {
+		ran, _, ok := path.times()
+		require.True(t, ok)
+		return ran
+	}
+	eventually(t, "it waits", func() bool { before := runs(); time.Sleep(10 * time.Millisecond); return runs() == before })
+	g := &Group{slots: make([]slot, 1)}
+	thread := g.Add(new(CPU), Due{})
+	// As if the program had run, and others had kept the thread from running, for so long since the requests before.
+	round := func(program uint32, ran, kept time.Duration) bool {
+		thread.ran -= ran
+		_, k, ok := thread.s.stat.times()
+		require.True(t, ok)
+		thread.kept = k - kept
+		return thread.delayed(program)
+	}
+	const much = 100 * delayed // however busy the machine is
+	require.False(t, round(program, 0, much), "it is not known for how long the program has run")
+	require.True(t, round(program, 0, much))
+	require.False(t, round(program, 2*much, much), "the program has")
+	require.True(t, round(program, much/2, much), "the program has, and others, too")
+	eventually(t, "hardly at all", func() bool { return !round(program, 0, 0) && thread.program == 0 })
+	require.False(t, round(program, 0, much))
+	require.False(t, round(uint32(os.Getpid()), 0, much), "another program")
+	require.False(t, round(0, 0, much), "none")
+	require.Zero(t, thread.program)
+	require.False(t, round(program, 0, much))
+	require.NoError(t, in.Close())
+	require.NoError(t, cat.Wait())
+	require.False(t, round(program, 0, much), "it has ended")
+	require.Zero(t, thread.program)
 }

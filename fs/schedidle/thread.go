@@ -1,7 +1,6 @@
 package schedidle
 
 import (
-	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -23,10 +22,10 @@ type Thread struct {
 	asked   bool          // it asked for the policy, and has not noticed yet that the guard gave the old one back
 	n       int           // requests since start
 	start   time.Duration // of counting them
-	sched   *os.File      // schedstat; nil: not opened yet
-	waited  time.Duration // what that said when it was read last
-	buf     [96]byte
-	useless bool // nothing can be had
+	kept    time.Duration // for which others had kept the thread from running then
+	program uint32        // whose last request that was, if it is to be seen how long it runs; else 0
+	ran     time.Duration // for which that had run then
+	useless bool          // nothing can be had
 }
 
 var epoch = time.Now()
@@ -44,6 +43,7 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 		s := &g.slots[i]
 		if s.state.Load() == unused && s.state.CompareAndSwap(unused, returning) {
 			s.tid, s.due = int32(unix.Gettid()), due
+			s.stat = pathOf(uint32(s.tid), "schedstat")
 			s.busy.Store(0)
 			s.state.Store(normal)
 			return &Thread{g: g, s: s, cpu: cpu, start: since()}
@@ -76,10 +76,6 @@ func (t *Thread) Remove() {
 	}
 	t.Leave()
 	t.s.state.Store(unused)
-	if t.sched != nil {
-		t.sched.Close()
-		t.g.open.Add(-1)
-	}
 }
 
 // Idle says whether the thread has the policy. If it has when it has taken a request, Relief is rung before others wait for long.
@@ -100,16 +96,15 @@ func (t *Thread) Leave() {
 	}
 }
 
-// Took is called when the thread has taken a request.
-func (t *Thread) Took() {
+// Took is called when the thread has taken a request. program is the thread that made it, which waits for the answer; 0: it is not known, or the kernel made it.
+func (t *Thread) Took(program uint32) {
 	if t == nil {
 		return
 	}
 	t.s.taken.Add(1)
 	t.s.busy.Store(1)
-	t.n++
-	lost := t.asked && t.s.state.Load() == normal
-	if t.n < many && !lost {
+	t.lost()
+	if t.n++; t.n < many {
 		return
 	}
 	now := since()
@@ -117,10 +112,8 @@ func (t *Thread) Took() {
 	t.n, t.start = 0, now
 	switch {
 	case t.asked:
-		if lost {
-			t.asked = false
-			t.kept(now, delayedOnce)
-		} else if t.kept(now, delayed) {
+		if t.delayed(program) {
+			t.pause(now)
 			t.Leave()
 		}
 	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0 && t.g.ours():
@@ -131,8 +124,46 @@ func (t *Thread) Took() {
 // Answered is called when the request is answered, but for the system call that says so: Due knows of that.
 func (t *Thread) Answered() {
 	if t != nil {
+		t.lost()
 		t.s.busy.Store(0)
 	}
+}
+
+// lost has the thread notice that the guard has given its old policy back, at once: what keeps it from running later was not the reason.
+func (t *Thread) lost() {
+	if !t.asked || t.s.state.Load() != normal {
+		return
+	}
+	t.asked = false
+	now := since()
+	t.n, t.start = 0, now
+	if t.s.late.Load() != 0 {
+		if _, kept, ok := t.s.stat.times(); ok && kept-time.Duration(t.s.kept.Load()) >= starved {
+			t.pause(now)
+		}
+	}
+}
+
+// delayed says whether others than the program kept the thread from running for too long while it answered many requests. The program itself does that, too: it is woken before
+// the thread has said that it waits, and works. That delays nobody. How long it runs is looked at only where there is a reason to.
+func (t *Thread) delayed(program uint32) bool {
+	_, kept, ok := t.s.stat.times()
+	d := kept - t.kept
+	t.kept = kept
+	if !ok || d < delayed || program == 0 {
+		t.program = 0
+		return false
+	}
+	path := pathOf(program, "schedstat")
+	ran, _, ok := path.times()
+	if !ok {
+		t.program = 0
+		return false
+	}
+	d -= ran - t.ran
+	known := program == t.program
+	t.program, t.ran = program, ran
+	return known && d >= delayed
 }
 
 // ours says whether the calling thread has the policy that it began with, and a nice value with which it need not run before others. An administrator may
@@ -148,11 +179,16 @@ func (g *Group) ours() bool {
 
 // ask gives the thread SCHED_IDLE.
 func (t *Thread) ask() {
-	if !t.open() || keepIOClass() != nil {
+	s := t.s
+	_, kept, ok := s.stat.times()
+	if !ok {
+		return // there are no descriptors
+	}
+	if keepIOClass() != nil {
 		t.useless = true
 		return
 	}
-	s := t.s
+	t.kept, t.program = kept, 0
 	s.fresh.Store(1)
 	if !s.state.CompareAndSwap(normal, entering) { // before it has the policy: from then on it may not run
 		return // the guard is about to give it the old one back, and was kept from running itself
@@ -171,33 +207,10 @@ func (t *Thread) ask() {
 	s.state.Store(idle)
 }
 
-// open opens what the kernel says of the thread. It cannot be where few descriptors are left.
-func (t *Thread) open() bool {
-	if t.sched == nil {
-		if t.g.open.Add(1) > t.g.mostOpen {
-			t.g.open.Add(-1)
-			return false
-		}
-		f, err := os.Open("/proc/thread-self/schedstat")
-		if err != nil {
-			t.g.open.Add(-1)
-			return false
-		}
-		t.sched = f
-	}
-	_, ok := t.delay()
-	return ok
-}
-
-// kept says whether others kept the thread from running for so long since it was called last, and notes that for the CPU.
-func (t *Thread) kept(now, long time.Duration) bool {
-	d, ok := t.delay()
-	if !ok || d < long {
-		return false
-	}
+// pause notes that others kept the thread from running.
+func (t *Thread) pause(now time.Duration) {
 	t.g.pauses.Add(1)
 	t.cpu.busy(now)
-	return true
 }
 
 // busy has no thread of the CPU get the policy for a while.
@@ -212,35 +225,4 @@ func (c *CPU) busy(now time.Duration) {
 	}
 	c.pause.Store(int64(next))
 	c.notBefore.Store(int64(now + next))
-}
-
-// delay is for how long others have kept the thread from running since it was called last: the second number of its schedstat, in ns.
-func (t *Thread) delay() (time.Duration, bool) {
-	n, err := t.sched.ReadAt(t.buf[:], 0)
-	waited, ok := second(t.buf[:n])
-	if n == 0 && err != nil || !ok {
-		return 0, false
-	}
-	d := waited - t.waited
-	t.waited = waited
-	return d, true
-}
-
-// second is the second of numbers with spaces between them. It allocates nothing.
-func second(line []byte) (n time.Duration, ok bool) {
-	field := 0
-	for _, c := range line {
-		switch {
-		case c == ' ':
-			field++
-		case c < '0' || c > '9':
-			return n, ok && field == 1
-		case field == 1:
-			n, ok = 10*n+time.Duration(c-'0'), true
-		}
-		if field > 1 {
-			break
-		}
-	}
-	return n, ok
 }

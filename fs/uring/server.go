@@ -137,7 +137,7 @@ func (s *server) serve(h exchange.Handler) {
 		}
 		s.q.taken()
 		if s.bound {
-			s.idle.Took()
+			s.idle.Took(s.x.In().PID)
 		}
 		if int(s.q.t.underway.Add(1)) > s.q.t.cpus {
 			s.q.t.opt.Crowded()

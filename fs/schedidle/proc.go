@@ -1,0 +1,89 @@
+package schedidle
+
+import (
+	"bytes"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// taskPath is a file of a thread's in /proc, with a zero byte at its end.
+type taskPath [48]byte
+
+// pathOf is below /task: else a file may be of all threads of the program.
+func pathOf(thread uint32, file string) (p taskPath) {
+	b := strconv.AppendUint(append(p[:0], "/proc/"...), uint64(thread), 10)
+	b = strconv.AppendUint(append(b, "/task/"...), uint64(thread), 10)
+	_ = append(append(b, '/'), file...) // in place; the rest of p is zero
+	return p
+}
+
+// RunsOn asks for the CPU of a thread, on which it runs or has run last. It allocates nothing.
+func RunsOn(thread uint32) (cpu int, ok bool) {
+	path := pathOf(thread, "stat")
+	var buf [512]byte
+	n := path.read(unsafe.Pointer(&buf), len(buf))
+	return processor(buf[:n])
+}
+
+// processor is the 39th field of a line of /proc/PID/stat (proc(5)), counted from 1. The second is the program's name in parentheses, which may have any bytes.
+func processor(line []byte) (int, bool) {
+	cpu, ok := number(line[bytes.LastIndexByte(line, ')')+1:], 39-3)
+	return int(cpu), ok
+}
+
+// times says for how long a thread has run, and for how long others have kept it from running: the first two numbers of its schedstat, in ns.
+//
+//go:nosplit
+//go:norace
+func (p *taskPath) times() (ran, kept time.Duration, ok bool) {
+	var buf [80]byte
+	n := p.read(unsafe.Pointer(&buf), len(buf))
+	r, ok1 := number(buf[:n], 0)
+	k, ok2 := number(buf[:n], 1)
+	return time.Duration(r), time.Duration(k), ok1 && ok2
+}
+
+const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
+
+// read returns how many bytes there are, 0 if the file cannot be read.
+//
+//go:nosplit
+//go:norace
+func (p *taskPath) read(buf unsafe.Pointer, size int) int {
+	fd, _, errno := call(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(p)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	n, _, errno := call(unix.SYS_READ, fd, uintptr(buf), uintptr(size), 0, 0, 0)
+	call(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// number is one of numbers with a space before or between them, and the end of a line or a space behind.
+//
+//go:nosplit
+func number(line []byte, which int) (n int64, ok bool) {
+	digits := 0
+	for i, c := range line {
+		switch {
+		case c == ' ' && i == 0:
+		case c == ' ' || c == '\n':
+			if which == 0 {
+				return n, digits > 0
+			}
+			which--
+		case which != 0:
+		case c < '0' || c > '9' || digits == 18:
+			return 0, false
+		default:
+			n, digits = 10*n+int64(c-'0'), digits+1
+		}
+	}
+	return 0, false
+}
