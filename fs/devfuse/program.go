@@ -5,8 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
@@ -25,7 +24,7 @@ type program struct {
 }
 
 const (
-	anywhere = -1
+	anywhere = affinity.Nowhere
 	maxCPUs  = 1024 // as many as a unix.CPUSet has
 
 	look        = 32                     // requests between looks
@@ -75,7 +74,7 @@ func (p *program) saw(r *reader, q request) {
 	}
 	if p.mixed > mostMixed || p.n >= look && q.at-p.since > lookIn {
 		p.cpu.Store(anywhere)
-	} else if cpu, ok := schedidle.RunsOn(q.thread); ok && cpu < maxCPUs && r.allowed.IsSet(cpu) {
+	} else if cpu, ok := schedidle.RunsOn(q.thread); ok && cpu < maxCPUs && r.thread.May(cpu) {
 		p.asked = p.n
 		if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {
 			p.soon = lookSoon
@@ -90,51 +89,23 @@ func (p *program) saw(r *reader, q request) {
 
 // place has the thread run where the program does.
 func (r *reader) place() {
-	want := r.t.program.cpu.Load()
-	if want == r.on || r.idle == nil {
-		return
-	}
-	if want == anywhere {
+	want := int(r.t.program.cpu.Load())
+	switch {
+	case want == r.thread.CPU() || r.idle == nil:
+	case want == anywhere || !r.thread.Bind(want):
 		r.leave()
-		return
+	default:
+		r.idle.On(&r.t.sched[want])
 	}
-	r.heed()
-	if !r.allowed.IsSet(int(want)) {
-		r.leave()
-		return
-	}
-	var set unix.CPUSet
-	set.Set(int(want))
-	if unix.SchedSetaffinity(0, &set) != nil {
-		return
-	}
-	r.on = want
-	r.idle.On(&r.t.sched[want])
 }
 
 // leave has the thread run wherever it may.
 func (r *reader) leave() {
-	if r.on == anywhere {
-		return
+	if r.bound() {
+		r.idle.Leave()
+		r.thread.Free()
 	}
-	r.idle.Leave()
-	r.heed()
-	_ = unix.SchedSetaffinity(0, &r.allowed)
-	r.on = anywhere
 }
 
-// heed takes what the thread was given from outside (taskset -p, a cpuset), if it has not what it gave itself, for what is allowed.
-func (r *reader) heed() {
-	var now unix.CPUSet
-	if unix.SchedGetaffinity(0, &now) != nil {
-		return
-	}
-	left := r.allowed
-	if r.on != anywhere {
-		left = unix.CPUSet{}
-		left.Set(int(r.on))
-	}
-	if now != left {
-		r.allowed = now
-	}
-}
+// bound says whether the thread runs where the program does.
+func (r *reader) bound() bool { return r.thread.CPU() != anywhere }

@@ -7,16 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
-// anyReader may run on every CPU.
+// anyReader may run on every CPU of the test.
 func anyReader() *reader {
-	r := &reader{idle: new(schedidle.Thread), on: anywhere}
-	for cpu := range maxCPUs {
-		r.allowed.Set(cpu)
-	}
-	return r
+	return &reader{idle: new(schedidle.Thread), thread: affinity.Current()}
 }
 
 // TestProgram: one thread's requests are followed, its children's too, those of threads that take turns are not, nor large ones.
@@ -87,7 +84,7 @@ func TestProgram(t *testing.T) {
 	}
 	require.False(t, followed(), "a program with few requests")
 	reset()
-	r.allowed.Zero()
+	r.thread = affinity.Thread{}
 	for range 2 * look {
 		p.saw(r, request{thread: self})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/schedidle"
 )
@@ -26,14 +27,13 @@ type reader struct {
 	idle   *schedidle.Thread // nil: the thread's policy is left as it is
 	iov    [3]unix.Iovec
 
-	allowed unix.CPUSet // where the thread may run
-	on      int32       // the CPU to which it is bound, or anywhere
+	thread affinity.Thread // bound to the program's CPU, or nowhere
 }
 
 // newReader makes a reader, which has no thread yet. The caller has the lock, or nobody else knows of t.
 func (t *Transport) newReader() (*reader, error) {
 	b := make([]byte, exchange.InHeaderSize+opSize)
-	r := &reader{t: t, unpark: make(chan struct{}, 1), on: anywhere}
+	r := &reader{t: t, unpark: make(chan struct{}, 1)}
 	r.x.Header, r.x.Op = b[:exchange.InHeaderSize], b[exchange.InHeaderSize:]
 	if n := len(t.payloads); n > 0 {
 		r.x.Payload, t.payloads, r.pinned = t.payloads[n-1], t.payloads[:n-1], true
@@ -53,7 +53,7 @@ func (r *reader) run() {
 	defer t.running.Done()
 	defer t.remove(r)
 	runtime.LockOSThread()
-	_ = unix.SchedGetaffinity(0, &r.allowed)
+	r.thread = affinity.Current()
 	if t.idle != nil {
 		r.idle = t.idle.Add(nil, schedidle.Due{FD: int32(t.fd), Relief: &t.relief})
 		defer r.idle.Remove()
@@ -120,7 +120,7 @@ func (r *reader) answer(n int) {
 	}
 	t.program.saw(r, q)
 	r.place()
-	if r.on != anywhere {
+	if r.bound() {
 		r.idle.Took(thread)
 	}
 	if t.waiting.Load() <= 0 && !r.idle.Idle() {

@@ -477,11 +477,11 @@ func TestProgramWorks(t *testing.T) {
 	eventually(t, "a round without a pause", func() bool {
 		a.cpu.notBefore.Store(0)
 		before, kept, pauses := a.answers.Load(), a.kept.Load(), g.Stats().Pauses
-		for a.answers.Load() < before+6*many {
+		for a.answers.Load() < before+5*many {
 			time.Sleep(time.Millisecond)
 		}
 		s := g.Stats()
-		return s.Now == 1 && s.Pauses == pauses && time.Duration(a.kept.Load()-kept) >= 4*delayed
+		return s.Now == 1 && s.Pauses == pauses && time.Duration(a.kept.Load()-kept) >= 3*delayed
 	})
 }
 

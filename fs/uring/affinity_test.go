@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 // TestAffinity: a thread stays on its queue's CPU, but for a large READ beside another.
@@ -23,9 +25,10 @@ func TestAffinity(t *testing.T) {
 			return set.Count()
 		}
 		q := &queue{online: true}
-		s := &server{q: q}
-		require.NoError(t, unix.SchedGetaffinity(0, &s.allowed))
-		all := mask()
+		s := &server{q: q, thread: affinity.Current()}
+		var cpus unix.CPUSet
+		require.NoError(t, unix.SchedGetaffinity(0, &cpus))
+		all := cpus.Count()
 		s.stay()
 		require.Equal(t, 1, mask())
 		s.beginLargeRead()
@@ -38,40 +41,13 @@ func TestAffinity(t *testing.T) {
 		s.stay()
 		require.Equal(t, 1, mask())
 
-		set := func(cpus unix.CPUSet) { require.NoError(t, unix.SchedSetaffinity(0, &cpus)) }
-		leave := func() { // and come back
-			s.beginLargeRead()
-			s.endLargeRead()
-		}
-		other := s.allowed
+		other := cpus // of a daemon that is kept from the queue's CPU
 		other.Clear(q.cpu)
-		set(other) // from outside, of a thread that stays
-		leave()
-		require.Equal(t, all-1, mask())
+		require.NoError(t, unix.SchedSetaffinity(0, &other))
+		s = &server{q: q, thread: affinity.Current()}
 		s.stay()
 		require.Equal(t, all-1, mask())
-		wide := other
-		wide.Set(q.cpu)
-		s.left = true // as after a leave
-		set(wide)
-		s.stay()
-		require.Equal(t, 1, mask(), "it is allowed again")
-		leave()
-		require.Equal(t, all, mask())
-		set(other) // of one that has left
-		s.stay()
-		require.Equal(t, all-1, mask())
-		set(wide)
-
-		s = &server{q: q} // of a daemon that was kept from the queue's CPU
-		for cpu := range 1024 {
-			if cpu != q.cpu && all > 1 {
-				s.allowed.Set(cpu)
-			}
-		}
-		require.NoError(t, unix.SchedSetaffinity(0, &s.allowed))
-		s.stay()
-		require.Equal(t, all-1, mask())
+		require.False(t, s.bound())
 	}()
 	<-done
 }

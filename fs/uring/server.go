@@ -9,21 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/iouring"
+	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.
 type server struct {
-	allowed unix.CPUSet // where the thread may run
-	bound   bool        // it runs on its queue's CPU only
-	left    bool        // it has left that, and not come back
-	q       *queue
-	ring    *iouring.Ring
-	h       *header
-	x       exchange.Exchange
-	iov     *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
-	free    []func()
+	thread affinity.Thread
+	q      *queue
+	ring   *iouring.Ring
+	h      *header
+	x      exchange.Exchange
+	iov    *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
+	free   []func()
 	waits
 	idle *schedidle.Thread // nil: the thread's policy is left as it is
 	keep bool              // the kernel may still use the entry: its memory is left
@@ -36,8 +35,7 @@ const commands = 1
 // the ring works.
 func newServer(q *queue) (_ *server, err error) {
 	runtime.LockOSThread()
-	s := &server{q: q}
-	_ = unix.SchedGetaffinity(0, &s.allowed)
+	s := &server{q: q, thread: affinity.Current()}
 	s.stay()
 	defer func() {
 		if err != nil {
@@ -71,7 +69,7 @@ func newServer(q *queue) (_ *server, err error) {
 	if c, ok := s.ring.Reap(); !ok || c.Res != 0 {
 		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.Res, errors.ErrUnsupported)
 	}
-	if s.bound {
+	if s.bound() {
 		var due schedidle.Due
 		due.Word, due.Mask = s.ring.TaskrunWaits()
 		due.Head, due.Tail = s.ring.Unsubmitted()
@@ -136,7 +134,7 @@ func (s *server) serve(h exchange.Handler) {
 			return
 		}
 		s.q.taken()
-		if s.bound {
+		if s.bound() {
 			s.idle.Took(s.x.In().PID)
 		}
 		if int(s.q.t.underway.Add(1)) > s.q.t.cpus {
