@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -211,4 +213,24 @@ func TestAutoMemoryMode(t *testing.T) {
 func TestMountInVRAM(t *testing.T) {
 	bound(t, ivshmem)
 	roundTrip(t, nvme0, nil, "--memory-mode", "11", "--vram", ivshmem)
+}
+
+// TestUnorderedMode: PCI Express orders a command's data and its completion only where they are in the same memory. Who asks for a mode in which they are not is told.
+func TestUnorderedMode(t *testing.T) {
+	mkfs(t, disk(t, nvme0))
+	bound(t, ivshmem)
+	bound(t, nvme0)
+	const warning = "a command may end before its data is there"
+	for _, mode := range []string{"3", "8", "11"} {
+		dir, log := mountLogged(t, nvme0, "--memory-mode", mode, "--vram", ivshmem)
+		said, err := os.ReadFile(log)
+		require.NoError(t, err)
+		require.Equal(t, mode != "11", strings.Contains(string(said), warning), "mode %s: %s", mode, said)
+		require.Equal(t, mode, strconv.Itoa(stat(t, dir).Runtime.Mode))
+		lanefs(t, "umount", dir)
+	}
+	for _, mode := range []string{"3", "11"} {
+		said := lanefs(t, "bench", "--memory-mode", mode, "--vram", ivshmem, "--time", "1s", nvme0)
+		require.Equal(t, mode != "11", strings.Contains(said, warning), "mode %s: %s", mode, said)
+	}
 }
