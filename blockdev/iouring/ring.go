@@ -111,6 +111,9 @@ func (r *Ring) TaskrunWaits() (word *uint32, mask uint32) { return r.sqFlags, sq
 // Unsubmitted is two words, which differ while the kernel has not carried out what Publish has shown it, as far as that goes at once: it counts up the first. They go with Close.
 func (r *Ring) Unsubmitted() (head, tail *uint32) { return r.sqHead, r.sqTail }
 
+// Unreaped is two words, which differ while there are completions that Reap has not taken: it counts up the first. They go with Close.
+func (r *Ring) Unreaped() (head, tail *uint32) { return r.cqHead, r.cqTail }
+
 // Publish shows the kernel what Next gave out. Enter does that, too.
 func (r *Ring) Publish() {
 	// The kernel must see the entries before the tail that covers them: the store releases.

@@ -59,6 +59,7 @@ func (r *reader) run() {
 		defer r.idle.Remove()
 	}
 	for failures := 0; ; {
+		r.idle.Asks()
 		n, err := r.take()
 		t.waiting.Add(-1)
 		switch {

@@ -58,24 +58,39 @@ type slot struct {
 	last  uint32        // the guard's: taken a lap ago
 	laps  uint32        // the guard's: those in a row with few requests
 	fresh atomic.Uint32 // the thread has just got the policy: last is not of now
-	busy  atomic.Uint32 // it answers a request
+	phase atomic.Uint32
 	late  atomic.Uint32 // somebody waited at the end of the last lap
 	kept  atomic.Int64  // for how long others had kept the thread from running then, in ns
+	files *files
 	due   Due
-	stat  taskPath // schedstat
+	_     [24]byte
 }
 
-// Due says that somebody waits for a thread that has no request: a bit of Word is set, by the kernel, for one that it has not taken yet; Head and Tail differ, until the kernel has
-// passed on an answer. nil: it is not known. FD can be read: there is a request that no thread has taken yet; 0: there is no such descriptor. Then
+// Phases of a thread.
+const (
+	waits   = iota // it has no request: Due says whether there is one
+	answers        // a request
+	asks           // for one, in a system call that returns it: it may have one already, which Due does not show, and not run
+)
+
+// files are the thread's in /proc.
+type files struct{ stat, schedstat taskPath }
+
+// Due says that somebody waits for a thread that has no request. A bit of Word is set: by the kernel, for a request of which the thread is to see; a queue is
+// not empty: of answers that the kernel has not passed on, or of requests that the thread has not seen. nil: there is no such thing. Or FD can be read: there is a request
+// that no thread has taken yet; 0: there is no such descriptor. Then
 // Relief is rung when the thread has been at one request for a lap and another one waits, or when it loses the policy in the middle of one: nobody else
 // may be there to take requests.
 type Due struct {
-	Word       *uint32
-	Mask       uint32
-	FD         int32
-	Head, Tail *uint32
-	Relief     *Bell
+	Word   *uint32
+	Mask   uint32
+	FD     int32
+	Queues [2]Queue
+	Relief *Bell
 }
+
+// Queue is a ring's head and tail, which are equal if it is empty.
+type Queue struct{ Head, Tail *uint32 }
 
 // Bell is rung by the guard.
 type Bell struct{ rung atomic.Uint32 }
@@ -120,7 +135,12 @@ func (d *Due) now() bool {
 		n, _, errno := call(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&ask)), 1, uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
 		return errno == 0 && n > 0
 	}
-	return d.Word != nil && atomic.LoadUint32(d.Word)&d.Mask != 0 || d.Head != nil && atomic.LoadUint32(d.Head) != atomic.LoadUint32(d.Tail)
+	for i := range d.Queues {
+		if q := &d.Queues[i]; q.Head != nil && atomic.LoadUint32(q.Head) != atomic.LoadUint32(q.Tail) {
+			return true
+		}
+	}
+	return d.Word != nil && atomic.LoadUint32(d.Word)&d.Mask != 0
 }
 
 // States of a slot. A thread moves it from normal to entering, to idle, and back. The guard moves it from idle to returning, and to normal or back to idle:

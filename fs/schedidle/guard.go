@@ -70,23 +70,24 @@ func (g *Group) look(s *slot) (again bool) {
 		return false
 	}
 	s.laps++
-	busy := s.busy.Load() != 0
+	phase := s.phase.Load()
+	busy := phase == answers
 	due := s.due.now()
 	if busy && due && did == 0 && s.due.Relief != nil {
 		s.due.Relief.Ring()
 	}
-	waits := busy || due
-	if !waits {
+	late := busy || due || phase == asks && did == 0 && s.laps > 1 && s.files.stat.runs()
+	if !late {
 		s.late.Store(0)
 	}
-	if s.laps < quiet && (!waits || s.late.Load() == 0) {
-		if waits {
-			_, kept, _ := s.stat.times()
+	if s.laps < quiet && (!late || s.late.Load() == 0) {
+		if late {
+			_, kept, _ := s.files.schedstat.times()
 			s.kept.Store(int64(kept))
 			s.late.Store(1)
 		}
 		s.state.Store(idle)
-		return waits
+		return late
 	}
 	g.end(s)
 	return false
@@ -100,7 +101,7 @@ func (g *Group) end(s *slot) {
 	g.giveBack(s)
 	s.state.Store(normal)
 	g.active.Add(^uint32(0))
-	if s.due.Relief != nil && s.busy.Load() != 0 {
+	if s.due.Relief != nil && s.phase.Load() == answers {
 		s.due.Relief.Ring()
 	}
 }

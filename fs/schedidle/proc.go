@@ -34,6 +34,21 @@ func processor(line []byte) (int, bool) {
 	return int(cpu), ok
 }
 
+// runs says whether a thread runs or would, if it had a CPU: the first field behind its name in parentheses, which may have any bytes.
+//
+//go:nosplit
+//go:norace
+func (p *taskPath) runs() bool {
+	var buf [80]byte
+	name, running := false, false
+	for i, c := range buf[:p.read(unsafe.Pointer(&buf), len(buf))] {
+		if c == ')' && i+2 < len(buf) {
+			name, running = true, buf[i+2] == 'R'
+		}
+	}
+	return name && running
+}
+
 // times says for how long a thread has run, and for how long others have kept it from running: the first two numbers of its schedstat, in ns.
 //
 //go:nosplit

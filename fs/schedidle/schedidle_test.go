@@ -370,37 +370,54 @@ func copyFor(t *testing.T, exe string) string {
 	return to
 }
 
-// TestDue: a thread that does nothing keeps the policy for some laps, but for two at most when somebody waits for it: for a request that it has taken, or that there is for it, or
-// for an answer that the kernel has not passed on.
+// TestDue: a thread that does nothing keeps the policy for some laps, but for two or three at most when somebody waits for it: for a request that it has taken, that there is for it, or that
+// it has got and not seen, or for an answer that the kernel has not passed on.
 func TestDue(t *testing.T) {
-	var word, head, tail uint32
-	for what, set := range map[string]func(s *slot){
-		"nobody":      func(*slot) {},
-		"it is busy":  func(s *slot) { s.busy.Store(1) },
-		"a request":   func(*slot) { word = 2 },
-		"an answer":   func(*slot) { tail = 8 },
-		"another bit": func(*slot) { word = 4 },
+	cat := exec.Command("cat") // which waits
+	in, err := cat.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cat.Start())
+	sleeping := &files{stat: pathOf(uint32(cat.Process.Pid), "stat")}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	running := &files{stat: pathOf(uint32(unix.Gettid()), "stat")}
+	eventually(t, "it waits", func() bool { return !sleeping.stat.runs() })
+	require.True(t, running.stat.runs())
+	require.False(t, (&taskPath{}).runs())
+	var word, head, tail, given, seen uint32
+	for what, c := range map[string]struct {
+		set  func(s *slot)
+		laps int
+	}{
+		"nobody":                            {func(*slot) {}, quiet},
+		"it answers":                        {func(s *slot) { s.phase.Store(answers) }, 2},
+		"a request":                         {func(*slot) { word = 2 }, 2},
+		"an answer":                         {func(*slot) { tail = 8 }, 2},
+		"a request that it has not seen":    {func(*slot) { given = 3 }, 2},
+		"another bit":                       {func(*slot) { word = 4 }, quiet},
+		"it asks, and waits":                {func(s *slot) { s.phase.Store(asks) }, quiet},
+		"it asks, and has got something":    {func(s *slot) { s.phase.Store(asks); s.files = running }, 3},
+		"it does not ask, and does not run": {func(s *slot) { s.files = running }, quiet},
 	} {
-		word, head, tail = 0, 7, 7
+		word, head, tail, given, seen = 0, 7, 7, 2, 2
 		g := &Group{slots: make([]slot, 1)}
 		g.active.Store(1)
 		s := &g.slots[0]
-		s.tid, s.due = int32(unix.Getpid()), Due{Word: &word, Mask: 2, Head: &head, Tail: &tail}
+		s.tid, s.files = int32(unix.Getpid()), sleeping
+		s.due = Due{Word: &word, Mask: 2, Queues: [2]Queue{{&head, &tail}, {&seen, &given}}}
 		s.state.Store(idle)
-		set(s)
+		c.set(s)
 		laps := 0
 		for ; s.state.Load() == idle; laps++ {
 			g.look(s)
 		}
 		require.EqualValues(t, normal, s.state.Load())
 		require.Zero(t, g.active.Load())
-		want := 2
-		if what == "nobody" || what == "another bit" {
-			want = quiet
-		}
-		require.Equal(t, want, laps, what)
+		require.Equal(t, c.laps, laps, what)
 	}
 	require.EqualValues(t, 128, unsafe.Sizeof(slot{}))
+	require.NoError(t, in.Close())
+	require.NoError(t, cat.Wait())
 }
 
 // asked is a program and a thread that answers it, on one CPU: the program makes a request, waits for the answer, and works.
@@ -451,7 +468,7 @@ func ask(t *testing.T, g *Group) *asked {
 			}
 			thread.Took(a.tid)
 			a.answers.Add(1)
-			_, kept, _ := thread.s.stat.times()
+			_, kept, _ := thread.s.files.schedstat.times()
 			a.kept.Store(int64(kept))
 			thread.Answered()
 			_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(a.replies[1]), uintptr(unsafe.Pointer(&b)), 1)
@@ -521,12 +538,12 @@ func TestPauseOfTheGuard(t *testing.T) {
 		before := g.Stats().Pauses
 		thread.asked = true
 		g.active.Store(1)
-		s.busy.Store(1)
+		s.phase.Store(answers)
 		s.late.Store(0)
 		s.state.Store(idle)
-		_, least, _ := s.stat.times()
+		_, least, _ := s.files.schedstat.times()
 		g.look(s)
-		_, most, _ := s.stat.times()
+		_, most, _ := s.files.schedstat.times()
 		require.EqualValues(t, idle, s.state.Load())
 		require.GreaterOrEqual(t, s.kept.Load(), int64(least))
 		require.LessOrEqual(t, s.kept.Load(), int64(most))
@@ -565,7 +582,7 @@ func TestDelayed(t *testing.T) {
 	// As if the program had run, and others had kept the thread from running, for so long since the requests before.
 	round := func(program uint32, ran, kept time.Duration) bool {
 		thread.ran -= ran
-		_, k, ok := thread.s.stat.times()
+		_, k, ok := thread.s.files.schedstat.times()
 		require.True(t, ok)
 		thread.kept = k - kept
 		return thread.delayed(program)

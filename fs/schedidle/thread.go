@@ -43,8 +43,8 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 		s := &g.slots[i]
 		if s.state.Load() == unused && s.state.CompareAndSwap(unused, returning) {
 			s.tid, s.due = int32(unix.Gettid()), due
-			s.stat = pathOf(uint32(s.tid), "schedstat")
-			s.busy.Store(0)
+			s.files = &files{pathOf(uint32(s.tid), "stat"), pathOf(uint32(s.tid), "schedstat")}
+			s.phase.Store(waits)
 			s.state.Store(normal)
 			return &Thread{g: g, s: s, cpu: cpu, start: since()}
 		}
@@ -96,13 +96,20 @@ func (t *Thread) Leave() {
 	}
 }
 
-// Took is called when the thread has taken a request. program is the thread that made it, which waits for the answer; 0: it is not known, or the kernel made it.
+// Asks is called when the thread is about to make a system call that returns with a request, if Due does not show one that it has not seen.
+func (t *Thread) Asks() {
+	if t != nil {
+		t.s.phase.Store(asks)
+	}
+}
+
+// Took is called when the thread has a request, before Due says that it has seen it. program is the thread that made it, which waits for the answer; 0: it is not known, or the kernel made it.
 func (t *Thread) Took(program uint32) {
 	if t == nil {
 		return
 	}
 	t.s.taken.Add(1)
-	t.s.busy.Store(1)
+	t.s.phase.Store(answers)
 	t.lost()
 	if t.n++; t.n < many {
 		return
@@ -125,7 +132,7 @@ func (t *Thread) Took(program uint32) {
 func (t *Thread) Answered() {
 	if t != nil {
 		t.lost()
-		t.s.busy.Store(0)
+		t.s.phase.Store(waits)
 	}
 }
 
@@ -138,7 +145,7 @@ func (t *Thread) lost() {
 	now := since()
 	t.n, t.start = 0, now
 	if t.s.late.Load() != 0 {
-		if _, kept, ok := t.s.stat.times(); ok && kept-time.Duration(t.s.kept.Load()) >= starved {
+		if _, kept, ok := t.s.files.schedstat.times(); ok && kept-time.Duration(t.s.kept.Load()) >= starved {
 			t.pause(now)
 		}
 	}
@@ -147,7 +154,7 @@ func (t *Thread) lost() {
 // delayed says whether others than the program kept the thread from running for too long while it answered many requests. The program itself does that, too: it is woken before
 // the thread has said that it waits, and works. That delays nobody. How long it runs is looked at only where there is a reason to.
 func (t *Thread) delayed(program uint32) bool {
-	_, kept, ok := t.s.stat.times()
+	_, kept, ok := t.s.files.schedstat.times()
 	d := kept - t.kept
 	t.kept = kept
 	if !ok || d < delayed || program == 0 {
@@ -180,7 +187,7 @@ func (g *Group) ours() bool {
 // ask gives the thread SCHED_IDLE.
 func (t *Thread) ask() {
 	s := t.s
-	_, kept, ok := s.stat.times()
+	_, kept, ok := s.files.schedstat.times()
 	if !ok {
 		return // there are no descriptors
 	}

@@ -70,12 +70,17 @@ func newServer(q *queue) (_ *server, err error) {
 		return nil, fmt.Errorf("io_uring answers a NOP with %d: %w", c.Res, errors.ErrUnsupported)
 	}
 	if s.bound() {
-		var due schedidle.Due
-		due.Word, due.Mask = s.ring.TaskrunWaits()
-		due.Head, due.Tail = s.ring.Unsubmitted()
-		s.idle = q.t.idle.Add(&q.sched, due)
+		s.idle = q.t.idle.Add(&q.sched, s.due())
 	}
 	return s, nil
+}
+
+// due says that somebody waits for the thread: for a request of which the kernel has to tell it, or has told it, or for an answer.
+func (s *server) due() (d schedidle.Due) {
+	d.Word, d.Mask = s.ring.TaskrunWaits()
+	d.Queues[0].Head, d.Queues[0].Tail = s.ring.Unsubmitted()
+	d.Queues[1].Head, d.Queues[1].Tail = s.ring.Unreaped()
+	return d
 }
 
 func (s *server) close() {
@@ -118,8 +123,7 @@ func (s *server) register() error {
 // serve answers requests until the connection ends.
 func (s *server) serve(h exchange.Handler) {
 	for {
-		c, ok := s.ring.Reap()
-		if !ok {
+		if !s.ring.Ready() {
 			if err := s.wait(); err != nil {
 				s.keep = true
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: a thread of CPU %d: %w", s.q.cpu, err))
@@ -127,6 +131,10 @@ func (s *server) serve(h exchange.Handler) {
 			}
 			continue
 		}
+		if s.bound() {
+			s.idle.Took(s.x.In().PID)
+		}
+		c, _ := s.ring.Reap()
 		if c.Res < 0 {
 			if err := unix.Errno(-c.Res); !ended(err) {
 				s.q.t.opt.Failed(fmt.Errorf("FUSE over io_uring: an entry of CPU %d: %w", s.q.cpu, err))
@@ -134,9 +142,6 @@ func (s *server) serve(h exchange.Handler) {
 			return
 		}
 		s.q.taken()
-		if s.bound() {
-			s.idle.Took(s.x.In().PID)
-		}
 		if int(s.q.t.underway.Add(1)) > s.q.t.cpus {
 			s.q.t.opt.Crowded()
 		}
