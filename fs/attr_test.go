@@ -61,6 +61,19 @@ func TestInGroup(t *testing.T) {
 	require.False(t, inGroup(c, 4243))
 }
 
+// TestGroupsOfOneThatEnds: the read of /proc may wait for the request that asks, which is answered.
+func TestGroupsOfOneThatEnds(t *testing.T) {
+	answered := make(chan struct{})
+	read, patience := readStatus, statusPatience
+	readStatus, statusPatience = func(string) ([]byte, error) {
+		<-answered
+		return nil, nil
+	}, time.Millisecond
+	t.Cleanup(func() { readStatus, statusPatience = read, patience })
+	require.False(t, inGroup(&fuse.Caller{Pid: 1}, 7))
+	close(answered)
+}
+
 // TestMay: reserved blocks are for root, and for the user and the group that the superblock names.
 func TestMay(t *testing.T) {
 	s := &Server{reservedUID: 7, reservedGID: 8}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -22,8 +23,8 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 	if c.Gid == gid {
 		return true
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Pid))
-	if err != nil {
+	status, ok := statusOf(c.Pid)
+	if !ok {
 		return false
 	}
 	_, rest, _ := bytes.Cut(status, []byte("\nGroups:"))
@@ -32,6 +33,31 @@ func inGroup(c *fuse.Caller, gid uint32) bool {
 		n, err := strconv.ParseUint(string(b), 10, 32)
 		return err == nil && uint32(n) == gid
 	})
+}
+
+var (
+	readStatus     = os.ReadFile
+	statusPatience = 5 * time.Second // a busy machine takes less
+)
+
+// statusOf reads /proc/PID/status. The kernel holds the memory of that program meanwhile. If the program ends just then, the read does not return before
+// all of its asynchronous requests are answered (exit_aio), and the one for which this is asked may be among them. So the wait is bounded: then nobody is
+// left who would miss a group.
+func statusOf(pid uint32) (status []byte, ok bool) {
+	file, read := readStatus, make(chan []byte, 1)
+	go func() {
+		b, err := file(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			b = nil
+		}
+		read <- b
+	}()
+	select {
+	case status = <-read:
+		return status, status != nil
+	case <-time.After(statusPatience):
+		return nil, false
+	}
 }
 
 // may returns the caller's privileges. Root and the user and group that the superblock names may use reserved blocks. Dirty pages that

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs/devfuse"
 	"github.com/lanefs/lanefs/fs/uring/nullfs"
 )
 
@@ -122,4 +124,63 @@ func TestWaits(t *testing.T) {
 	require.Positive(t, m.Device.Waiting())
 	n.Blocked <- struct{}{}
 	<-done
+}
+
+// TestAsking: who asks /proc where a program runs may wait until the program's asynchronous requests are answered, and its dirty pages written: if the program ends
+// just then, the kernel has that one wait for them. So the reader has no such request, and another one takes those that come.
+func TestAsking(t *testing.T) {
+	var began, ended, asked atomic.Int64
+	var busy atomic.Bool
+	var dir atomic.Pointer[string]
+	t.Cleanup(devfuse.Asking(func() {
+		if dir.Load() == nil || !busy.CompareAndSwap(false, true) {
+			return // of another reader: all would ask, and none serve
+		}
+		defer busy.Store(false)
+		asked.Add(1)
+		var st unix.Stat_t
+		_ = unix.Stat(fmt.Sprintf("%s/asked%d", *dir.Load(), asked.Load()), &st)
+		for until := began.Load(); ended.Load() < until; {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}))
+	m := mount(t, nullfs.New())
+	if s, err := m.Device.SchedIdle(); s == nil {
+		t.Skipf("SKIPPED: SCHED_IDLE cannot be had: %v", err)
+	}
+	fd, err := unix.Open(m.Dir+"/data", unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	dir.Store(&m.Dir)
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		for i := range 3000 {
+			began.Add(1)
+			_, err := unix.Pread(fd, page, int64(i)*4096)
+			ended.Add(1)
+			if err == nil && i%3 == 0 {
+				if err = unix.Stat(fmt.Sprintf("%s/none%d", m.Dir, i), &st); err == unix.ENOENT {
+					err = nil
+				}
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+		require.Positive(t, asked.Load())
+	case <-time.After(time.Minute):
+		_ = unix.Unmount(m.Dir, unix.MNT_FORCE) // ends the connection
+		t.Error("who asks waits for a request that nobody answers")
+		<-done
+	}
 }

@@ -14,13 +14,14 @@ type program struct {
 	cpu  atomic.Int32 // where it ran when that was last asked; or anywhere: several programs work, or their requests are large or take long
 	long atomic.Int32 // requests that took long, since the last one
 
+	soon atomic.Int32 // requests after which /proc is asked again, if the program seems to be elsewhere
+
 	mu    sync.Mutex
 	last  uint32        // the thread that made the last request
 	n     int           // requests since the last look
 	since time.Duration // when the first of them was taken
 	mixed int           // of these, those by which one program at a time was not to be told: see saw
-	asked int           // n when /proc was last asked
-	soon  int           // requests after which it is asked again, if the program seems to be elsewhere
+	asked int           // n when /proc was last to be asked
 }
 
 const (
@@ -41,24 +42,25 @@ type request struct {
 	thread   uint32 // that made it; 0: the kernel did, and no program waits
 	together bool   // others that programs wait for are under way
 	large    bool
+	async    bool          // the thread may not wait for it
 	at       time.Duration // when it was taken, since epoch
 	away     bool          // it came so long after the last answer that the program may run elsewhere
 }
 
 // saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns. A
 // few changes of the thread are a program and its children, one of which waits for the other. Where requests take long there is little to
-// win, and others would wait until the guard has them relieved.
-func (p *program) saw(r *reader, q request) {
+// win, and others would wait until the guard has them relieved. It reports whether /proc is to be asked where the thread runs: see ask.
+func (p *program) saw(r *reader, q request) (ask bool) {
 	if r.idle == nil || q.thread == 0 && !q.large {
-		return
+		return false
 	}
 	if !p.mu.TryLock() {
-		return // another request is just taken note of
+		return false // another request is just taken note of
 	}
 	defer p.mu.Unlock()
 	if q.thread == 0 {
 		p.mixed++
-		return
+		return false
 	}
 	if p.n++; p.n == 1 {
 		p.since = q.at
@@ -69,23 +71,38 @@ func (p *program) saw(r *reader, q request) {
 		p.mixed++
 	}
 	p.mixed += int(p.long.Swap(0))
-	if p.n < look && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= p.soon) {
-		return
+	full := p.n >= look
+	if !full && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= int(p.soon.Load())) {
+		return false
 	}
-	if p.mixed > mostMixed || p.n >= look && q.at-p.since > lookIn {
+	if p.mixed > mostMixed || full && q.at-p.since > lookIn {
 		p.cpu.Store(anywhere)
-	} else if cpu, ok := schedidle.RunsOn(q.thread); ok && cpu < maxCPUs && r.thread.May(cpu) {
-		p.asked = p.n
-		if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {
-			p.soon = lookSoon
-		} else {
-			p.soon = min(2*p.soon, look)
-		}
+	} else {
+		p.asked, ask = p.n, true
 	}
-	if p.n >= look {
+	if full {
 		p.n, p.mixed, p.asked = 0, 0, 0
 	}
+	return ask
 }
+
+// ask asks /proc where a thread runs. The kernel holds the memory of the thread's program meanwhile. If the program ends just then, it is the caller
+// who gives the memory back, and who waits for what that waits for: the program's asynchronous reads and writes (exit_aio), and those of
+// its dirty pages (fuse_vma_close). So a request that the thread may not wait for is answered before, and somebody else must take others.
+func (p *program) ask(r *reader, thread uint32) {
+	cpu, ok := whereRuns(thread)
+	if !ok || cpu >= maxCPUs || !r.thread.May(cpu) {
+		return
+	}
+	if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {
+		p.soon.Store(lookSoon)
+	} else {
+		p.soon.Store(min(2*p.soon.Load(), look))
+	}
+}
+
+// whereRuns is RunsOn, but in tests.
+var whereRuns = schedidle.RunsOn
 
 // place has the thread run where the program does.
 func (r *reader) place() {

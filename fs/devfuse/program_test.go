@@ -25,41 +25,46 @@ func TestProgram(t *testing.T) {
 		p.cpu.Store(anywhere)
 	}
 	r := anyReader()
+	saw := func(q request) {
+		if p.saw(r, q) {
+			p.ask(r, q.thread)
+		}
+	}
 	followed := func() bool { return p.cpu.Load() != anywhere }
 
 	reset()
 	for range look - 1 {
-		p.saw(r, request{thread: self})
+		saw(request{thread: self})
 	}
 	require.False(t, followed(), "too few to tell")
-	p.saw(r, request{thread: self})
+	saw(request{thread: self})
 	require.True(t, followed())
 	for range 3 * look {
-		p.saw(r, request{together: true}) // the kernel's own
+		saw(request{together: true}) // the kernel's own
 	}
 	require.True(t, followed())
 	for i := range look {
-		p.saw(r, request{thread: self, together: i%2 == 0})
+		saw(request{thread: self, together: i%2 == 0})
 	}
 	require.False(t, followed(), "requests at the same time")
 	for range look {
-		p.saw(r, request{thread: self})
+		saw(request{thread: self})
 	}
 	require.True(t, followed())
 	for range look {
-		p.saw(r, request{thread: self})
-		p.saw(r, request{large: true})
+		saw(request{thread: self})
+		saw(request{large: true})
 	}
 	require.False(t, followed(), "beside what the kernel writes back")
 
 	reset()
 	for _, threads := range []int{2, 3, 5, 8, 100} {
 		for range look {
-			p.saw(r, request{thread: self})
+			saw(request{thread: self})
 		}
 		require.True(t, followed())
 		for i := range 2 * look {
-			p.saw(r, request{thread: self + uint32(i%threads)*1e6})
+			saw(request{thread: self + uint32(i%threads)*1e6})
 		}
 		require.False(t, followed(), "%d threads that take turns", threads)
 		reset()
@@ -74,25 +79,25 @@ func TestProgram(t *testing.T) {
 				thread = self + 1e6 + uint32(i-i%8)
 			}
 		}
-		p.saw(r, request{thread: thread})
+		saw(request{thread: thread})
 	}
 	require.True(t, followed(), "a program and its children")
 
 	reset()
 	for i := range 2 * look {
-		p.saw(r, request{thread: self, at: time.Duration(i) * lookIn})
+		saw(request{thread: self, at: time.Duration(i) * lookIn})
 	}
 	require.False(t, followed(), "a program with few requests")
 	reset()
 	r.thread = affinity.Thread{}
 	for range 2 * look {
-		p.saw(r, request{thread: self})
+		saw(request{thread: self})
 	}
 	require.False(t, followed(), "a CPU that the daemon may not use")
 	r = anyReader()
 	r.idle = nil
 	for range 2 * look {
-		p.saw(r, request{thread: self})
+		saw(request{thread: self})
 	}
 	require.False(t, followed(), "without SCHED_IDLE there is nothing to win")
 }

@@ -115,18 +115,22 @@ func (r *reader) answer(n int) {
 	n -= exchange.InHeaderSize
 	payload := max(n-opSize, 0)
 	took, thread := time.Since(epoch), r.x.In().PID
-	q := request{thread: thread, at: took, large: payload >= largeData || r.x.ReadSize() >= largeData, away: took-time.Duration(t.answered.Load()) > awayGap}
+	q := request{thread: thread, at: took, large: payload >= largeData || r.x.ReadSize() >= largeData, away: took-time.Duration(t.answered.Load()) > awayGap,
+		async: r.x.Async()}
 	if thread != 0 {
 		q.together = t.underway.Add(1) > 1
 	}
-	t.program.saw(r, q)
-	r.place()
 	if r.bound() {
-		r.idle.Took(thread)
+		r.idle.Took(thread) // before all that may take long: the guard looks from now on
 	}
-	if t.waiting.Load() <= 0 && !r.idle.Idle() {
-		t.another(0)
+	t.need(r)
+	ask := t.program.saw(r, q)
+	if ask && !q.async {
+		t.program.ask(r, thread)
+		ask = false
 	}
+	r.place()
+	t.need(r) // it may have left the policy
 	size, answered := r.x.Answer(t.handler, t.data, n-payload, payload)
 	// Before the program can make its next request: it does not find this one under way, and needs no other reader.
 	if thread != 0 {
@@ -149,6 +153,13 @@ func (r *reader) answer(n int) {
 		default:
 			t.opt.Log.Error("/dev/fuse: the kernel does not take an answer", "error", errno)
 		}
+	}
+	if ask {
+		t.waiting.Add(-1)
+		t.need(r)
+		t.program.ask(r, thread)
+		t.waiting.Add(1)
+		r.place()
 	}
 	r.idle.Answered()
 }

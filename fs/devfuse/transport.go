@@ -145,6 +145,13 @@ func (t *Transport) relieve() {
 	}
 }
 
+// need has another reader wait if none does, and the guard does not see to that: r is about to do what may take long.
+func (t *Transport) need(r *reader) {
+	if t.waiting.Load() <= 0 && !r.idle.Idle() {
+		t.another(0)
+	}
+}
+
 // another has one more reader wait, if no more than so many do.
 func (t *Transport) another(waiting int32) {
 	t.mu.Lock()

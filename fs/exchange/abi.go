@@ -40,6 +40,8 @@ const (
 	opForget      = 2
 	opRead        = 15
 	opWrite       = 16
+	opRelease     = 18
+	opReleaseDir  = 29
 	opInterrupt   = 36
 	opIoctl       = 39 // the one operation that may read and write payload at the same time
 	opNotifyReply = 41

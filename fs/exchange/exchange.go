@@ -31,6 +31,16 @@ type Exchange struct {
 // In is the request's header, until it is answered.
 func (x *Exchange) In() *InHeader { return (*InHeader)(unsafe.Pointer(&x.Header[0])) }
 
+// Async says whether the thread that made the request may not wait for it: that may read ahead, or do asynchronous I/O. A thread that waits for a request which
+// was taken cannot end before it is answered, and its program's memory neither.
+func (x *Exchange) Async() bool {
+	switch x.In().Opcode {
+	case opRead, opWrite, opRelease, opReleaseDir:
+		return true
+	}
+	return false
+}
+
 // ReadSize is how many bytes a READ asks for; 0 for any other request.
 func (x *Exchange) ReadSize() int {
 	if x.In().Opcode != opRead || len(x.Op) < readInSize {

@@ -20,11 +20,20 @@ func pathOf(thread uint32, file string) (p taskPath) {
 	return p
 }
 
-// RunsOn asks for the CPU of a thread, on which it runs or has run last. It allocates nothing.
+// RunsOn asks for the CPU of a thread, on which it runs or has run last. It allocates nothing. It may wait: the kernel holds the memory of the thread's program
+// meanwhile, and if the program ends just then, gives it back here, which waits for the program's asynchronous reads and writes (exit_aio).
 func RunsOn(thread uint32) (cpu int, ok bool) {
 	path := pathOf(thread, "stat")
+	fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(&path)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if errno != 0 {
+		return 0, false
+	}
 	var buf [512]byte
-	n := path.read(unsafe.Pointer(&buf), len(buf))
+	n, _, errno := unix.Syscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)))
+	unix.Close(int(fd))
+	if errno != 0 {
+		return 0, false
+	}
 	return processor(buf[:n])
 }
 
@@ -63,7 +72,7 @@ func (p *taskPath) times() (ran, kept time.Duration, ok bool) {
 
 const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
 
-// read returns how many bytes there are, 0 if the file cannot be read.
+// read returns how many bytes there are, 0 if the file cannot be read. Of another program it must be none for which the kernel holds that one's memory (see RunsOn): schedstat is none.
 //
 //go:nosplit
 //go:norace
