@@ -117,29 +117,31 @@ func parseStatus(text string) (s State, err error) {
 	return s, nil
 }
 
-const (
-	dropTimeout = 30 * time.Second
-	dropPoll    = time.Millisecond
-)
+// Drop looks so often, and waits for so long between. It does not look at the clock: that goes on while the process is stopped or frozen.
+var dropLooks = 30_000
 
-// Drop takes every capability outside keep from all threads, and sets no_new_privs in them. It returns when that is so.
+const dropPoll = time.Millisecond
+
+// Drop takes every capability outside keep from all threads, and sets no_new_privs in them. It returns when that is so. After an error the handler stays: a thread that
+// was asked may take the signal later, and glibc's would end the process, which has no such call under way.
 // One call at a time.
 func Drop(keep Set) error {
 	restore, err := install(keep)
 	if err != nil {
 		return fmt.Errorf("dropping privileges: %w", err)
 	}
-	err = drop(keep)
-	return errors.Join(err, restore())
+	if err := drop(keep); err != nil {
+		return err
+	}
+	return restore()
 }
 
 // drop asks every thread that is not within keep. A thread made meanwhile has what its maker had: once a look finds all
 // within keep without having asked any, there is no maker left that had more.
 func drop(keep Set) error {
 	pid := os.Getpid()
-	deadline := time.Now().Add(dropTimeout)
 	asked := map[int]bool{}
-	for {
+	for looks := 1; ; looks++ {
 		all, err := Threads(pid)
 		if err != nil {
 			return err
@@ -160,8 +162,8 @@ func drop(keep Set) error {
 		if len(left) == 0 {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("dropping privileges: threads %s have kept theirs for %v", strings.Join(left, ", "), dropTimeout)
+		if looks == dropLooks {
+			return fmt.Errorf("dropping privileges: threads %s have kept theirs for %v", strings.Join(left, ", "), time.Duration(looks)*dropPoll)
 		}
 		time.Sleep(dropPoll)
 	}

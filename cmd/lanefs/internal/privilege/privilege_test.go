@@ -1,12 +1,16 @@
 package privilege
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,8 +27,12 @@ import (
 const childEnv = "LANEFS_PRIVILEGE_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		if err := child(); err != nil {
+	if way := os.Getenv(childEnv); way != "" {
+		run := child
+		if way == "held" {
+			run = heldChild
+		}
+		if err := run(); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -48,6 +56,83 @@ func TestDrop(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
+}
+
+// heldChild has a thread that another process holds while the others drop, and lets go then.
+func heldChild() error {
+	dropLooks = 100
+	tid, in := make(chan int), bufio.NewReader(os.Stdin)
+	go func() {
+		runtime.LockOSThread()
+		tid <- unix.Gettid()
+		select {}
+	}()
+	held := <-tid
+	fmt.Println(held)
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	err := Drop(keep)
+	if err == nil {
+		return errors.New("a thread that is held has dropped its privileges")
+	}
+	fmt.Println(err)
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	for {
+		all, err := Threads(os.Getpid())
+		if err != nil {
+			return err
+		}
+		if all[held].within(keep) {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestDropLate: a thread that takes the signal after Drop has given up does what it was asked.
+func TestDropLate(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skipf("SKIP: no signal handler for %s yet", runtime.GOARCH)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = append(os.Environ(), childEnv+"=held")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	tid, err := strconv.Atoi(strings.TrimSpace(line))
+	require.NoError(t, err)
+
+	runtime.LockOSThread() // it holds the other
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(tid); err != nil {
+		cancel()
+		_ = cmd.Wait()
+		t.Skipf("SKIPPED: ptrace: %v", err)
+	}
+	require.NoError(t, unix.PtraceInterrupt(tid))
+	_, err = unix.Wait4(tid, nil, unix.WALL, nil)
+	require.NoError(t, err)
+	fmt.Fprintln(in)
+	line, err = lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, strconv.Itoa(tid))
+	require.NoError(t, unix.PtraceDetach(tid))
+	fmt.Fprintln(in)
+	rest, _ := io.ReadAll(lines)
+	require.NoError(t, cmd.Wait(), "%s", rest)
 }
 
 // ioThread has the kernel make a worker for an io_uring, which waits in a read of an empty pipe. nil: there is no io_uring here.
