@@ -95,7 +95,7 @@ func room(root string, n int) error {
 		return nil // it does not apply to root
 	}
 	if have := threadsOf(root, uint32(os.Getuid())); uint64(have+n) > limit.Cur {
-		return &Unavailable{Why: fmt.Sprintf("the user has %d threads, and may have %d; a mount on rings needs %d more", have, limit.Cur, n), Remedy: "raise ulimit -u"}
+		return &Unavailable{Why: fmt.Sprintf("the user has %d threads, and may have %d; %d more are needed", have, limit.Cur, n), Remedy: "raise ulimit -u"}
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func groupRoom(root, controllers, group string, n int) error {
 	for dir := filepath.Clean("/" + group); ; dir = filepath.Dir(dir) {
 		most, limited := number(dir, "pids.max")
 		if have, ok := number(dir, "pids.current"); limited && ok && have+n > most {
-			return &Unavailable{Why: fmt.Sprintf("the control group %s has %d threads, and may have %d; a mount on rings needs %d more", dir, have, most, n),
+			return &Unavailable{Why: fmt.Sprintf("the control group %s has %d threads, and may have %d; %d more are needed", dir, have, most, n),
 				Remedy: "raise pids.max: --pids-limit of a container, TasksMax of a unit"}
 		}
 		if dir == "/" {

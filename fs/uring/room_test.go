@@ -33,7 +33,7 @@ func TestRoom(t *testing.T) {
 		set(root, v.dir+"a/pids.current", "50\n")
 		require.NoError(t, room(root, 100-50), version)
 		err := room(root, 100-50+1)
-		require.EqualError(t, err, "the control group /a has 50 threads, and may have 100; a mount on rings needs 51 more "+
+		require.EqualError(t, err, "the control group /a has 50 threads, and may have 100; 51 more are needed "+
 			"(raise pids.max: --pids-limit of a container, TasksMax of a unit)", version)
 	}
 }
