@@ -11,8 +11,11 @@ import (
 	"github.com/lanefs/lanefs/fs/uring"
 )
 
-// descriptor finds that of a connection; a variable for tests.
-var descriptor = exchange.Descriptor
+// descriptor finds that of a connection, and roomForReader says whether there may be one more thread; variables for tests.
+var (
+	descriptor    = exchange.Descriptor
+	roomForReader = uring.RoomForThread
+)
 
 // serve has the mount's requests served, and returns at once. Where they do not come by rings, package devfuse reads them: fuse.Server's own threads wake
 // up wherever a CPU stands idle. With rings fuse.Server reads what is left on /dev/fuse. It is also what closes the connection at the end.
@@ -43,7 +46,7 @@ func (s *Server) startDevice(raw fuse.RawFileSystem, opt *fuse.MountOptions) (*d
 		return nil, err
 	}
 	s.payloads.open(s.vol)
-	t, err := devfuse.Start(fd, handler, devfuse.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Room: uring.RoomForThread, SchedIdle: s.opt.SchedIdle,
+	t, err := devfuse.Start(fd, handler, devfuse.Options{Payload: opt.MaxWrite, Alloc: s.payloads.alloc, Room: roomForReader, SchedIdle: s.opt.SchedIdle,
 		Log:    s.opt.Log,
 		Failed: s.transportFailed})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 //
 // That notification waits for pages that are being read or written back, and one that has dirty pages written back waits for that (see Lseek). Those
 // reads and writes are requests of their own, whose number is limited (maxBackground, maxInflight, the threads of a CPU's queue). If requests that wait for such pages
-// took all places, no request could proceed. So only a few of them wait without a limit (see Server.pagesGone).
+// took all places, no request could proceed. So only a few of them wait without a limit, and by /dev/fuse only while somebody else reads it (see Server.pagesGone).
 const (
 	maxFreeDrops = 14                     // requests, of at most maxRequest bytes, that may wait without a limit
 	staleGrace   = 100 * time.Millisecond // how long the others wait
@@ -55,9 +55,9 @@ func (n *node) dropPages(off, size int64) {
 // pagesGone calls drop, which notifies the kernel to drop pages, and reports whether it has returned: beyond a few at a time a request waits for staleGrace
 // only, and drop goes on.
 func (s *Server) pagesGone(drop func()) bool {
-	s.device.Load().Waits()
+	taken := s.device.Load().Waits()
 	defer s.drops.Add(-1)
-	if s.drops.Add(1) <= s.freeDrops() {
+	if s.drops.Add(1) <= s.freeDrops() && taken {
 		drop()
 		return true
 	}

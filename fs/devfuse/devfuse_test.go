@@ -1,9 +1,12 @@
 package devfuse_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,10 +18,14 @@ import (
 	"github.com/lanefs/lanefs/fs/uring/nullfs"
 )
 
-func mount(t *testing.T, fs *nullfs.FS) *nullfs.Mount {
+func needRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
 	}
+}
+
+func mount(t *testing.T, fs *nullfs.FS) *nullfs.Mount {
+	needRoot(t)
 	m, err := nullfs.NewMount(t.TempDir(), fs, false, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -183,4 +190,30 @@ func TestAsking(t *testing.T) {
 		t.Error("who asks waits for a request that nobody answers")
 		<-done
 	}
+}
+
+// TestManyUnderWay: more programs wait than there may be readers. That is no fault, and nothing is lost.
+func TestManyUnderWay(t *testing.T) {
+	n := nullfs.New()
+	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, 200)
+	var said bytes.Buffer // of the mount until it has ended
+	needRoot(t)
+	m, err := nullfs.NewMount(t.TempDir(), n, false, slog.New(slog.NewTextHandler(&said, nil)))
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			var st unix.Stat_t
+			_ = unix.Stat(fmt.Sprintf("%s/block%d", m.Dir, i), &st)
+		})
+	}
+	for range 64 {
+		<-n.Entered
+	}
+	close(n.Blocked)
+	all.Wait()
+	require.NoError(t, unix.Unmount(m.Dir, unix.MNT_DETACH))
+	m.Wait()
+	require.Contains(t, said.String(), "level=INFO")
+	require.NotContains(t, said.String(), "level=WARN")
 }

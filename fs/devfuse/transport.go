@@ -1,6 +1,7 @@
 package devfuse
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -63,6 +64,7 @@ type Transport struct {
 	parked   []*reader
 	payloads []*exchange.Payload // of Alloc's, that no reader has
 	short    bool                // there was no room for a reader, which was said
+	busy     bool                // as many requests were under way as may be, which was said
 	ended    bool
 }
 
@@ -176,19 +178,28 @@ func (t *Transport) another(waiting int32) {
 			}
 		}
 	}
-	if !t.short { // the next reader that has answered waits
-		t.short = true
-		t.opt.Log.Warn("/dev/fuse: requests that block may hold up others", "threads", t.readers, "error", err)
+	said, level, what := &t.short, slog.LevelWarn, "/dev/fuse: requests that block may hold up others"
+	if errors.Is(err, errTooMany) {
+		said, level, what = &t.busy, slog.LevelInfo, "/dev/fuse: requests wait for those under way"
+	}
+	if !*said { // the next reader that has answered waits
+		*said = true
+		t.opt.Log.Log(context.Background(), level, what, "threads", t.readers, "why", err)
 	}
 }
 
 var errTooMany = errors.New("there are as many threads as there may be")
 
-// Waits is called by a request that is about to wait for others: somebody must take those. Of no Transport, nil, it does nothing.
-func (t *Transport) Waits() {
-	if t != nil && t.waiting.Load() <= 0 {
+// Waits is called by a request that is about to wait for others, and reports whether somebody will take those. If not, there may be no more readers, and
+// the caller must not wait without a limit, or all might. Of no Transport, nil, it does nothing.
+func (t *Transport) Waits() bool {
+	if t == nil {
+		return true
+	}
+	if t.waiting.Load() <= 0 {
 		t.another(0)
 	}
+	return t.waiting.Load() > 0
 }
 
 // begin has a new reader wait.
