@@ -2,26 +2,29 @@
 // thread was given so is where it may run from then on. See sched_setaffinity(2) and cpuset(7).
 package affinity
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // Nowhere is the CPU of a thread that is not bound.
 const Nowhere = -1
 
-// Thread is a thread that is bound to one CPU at most. Only that thread uses it. The zero Thread may run nowhere.
+// Thread is a thread that is bound to one CPU at most. Only that thread uses it, but for Set. The zero Thread may run nowhere.
 type Thread struct {
-	allowed unix.CPUSet // where it may run
-	on      int         // the CPU to which it is bound, and one more; 0: it is not
+	allowed unix.CPUSet  // where it may run
+	on      atomic.Int32 // the CPU to which it is bound, and one more; 0: it is not
 }
 
-// Current is the calling goroutine's thread, which it keeps; it is not bound yet.
-func Current() Thread {
-	var t Thread
+// Begin makes it the calling goroutine's thread, which it keeps, and which is not bound yet.
+func (t *Thread) Begin() {
+	t.on.Store(0)
 	t.heed()
-	return t
 }
 
 // CPU is the one to which the thread is bound, or Nowhere.
-func (t *Thread) CPU() int { return t.on - 1 }
+func (t *Thread) CPU() int { return int(t.on.Load()) - 1 }
 
 // May says whether the thread may run on a CPU, as far as it knows.
 func (t *Thread) May(cpu int) bool { return t.allowed.IsSet(cpu) }
@@ -32,23 +35,32 @@ func (t *Thread) Bind(cpu int) bool {
 		return true
 	}
 	t.heed()
-	set := only(cpu)
-	if !t.May(cpu) || unix.SchedSetaffinity(0, &set) != nil {
+	if !t.May(cpu) {
 		return false
 	}
-	t.on = cpu + 1
+	set, before := only(cpu), t.on.Swap(int32(cpu)+1) // before it is: Set says so from then on
+	if unix.SchedSetaffinity(0, &set) != nil {
+		t.on.Store(before)
+		return false
+	}
 	return true
 }
 
 // Free has the thread run wherever it may.
 func (t *Thread) Free() {
-	if t.on == 0 {
+	if t.on.Load() == 0 {
 		return
 	}
 	t.heed()
 	_ = unix.SchedSetaffinity(0, &t.allowed)
-	t.on = 0
+	t.on.Store(0)
 }
+
+// Set is for another thread that lets this one go: the CPU to which it is bound, or Nowhere, and where it may run.
+//
+//go:nosplit
+//go:norace
+func (t *Thread) Set() (cpu int, allowed *unix.CPUSet) { return int(t.on.Load()) - 1, &t.allowed }
 
 // heed takes what the thread was given from outside, if it has not what it gave itself, for what is allowed.
 func (t *Thread) heed() {
@@ -57,7 +69,7 @@ func (t *Thread) heed() {
 		return
 	}
 	left := t.allowed
-	if t.on != 0 {
+	if t.on.Load() != 0 {
 		left = only(t.CPU())
 	}
 	if now != left {

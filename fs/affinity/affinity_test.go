@@ -46,7 +46,8 @@ func two(all unix.CPUSet) (a, b int) {
 func TestBind(t *testing.T) {
 	onThread(t, func(all unix.CPUSet) {
 		a, b := two(all)
-		th := Current()
+		var th Thread
+		th.Begin()
 		require.Equal(t, Nowhere, th.CPU())
 		require.True(t, th.May(a))
 		th.Free()
@@ -71,7 +72,8 @@ func TestOutside(t *testing.T) {
 		a, b := two(all)
 		rest := all
 		rest.Clear(a)
-		th := Current()
+		var th Thread
+		th.Begin()
 		require.True(t, th.Bind(a))
 		give(t, rest)
 		th.Free()

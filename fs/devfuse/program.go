@@ -91,6 +91,10 @@ func (p *program) saw(r *reader, q request) (ask bool) {
 // its dirty pages (fuse_vma_close). So a request that the thread may not wait for is answered before, and somebody else must take others.
 func (p *program) ask(r *reader, thread uint32) {
 	cpu, ok := whereRuns(thread)
+	if ok && cpu == anywhere {
+		p.cpu.Store(anywhere)
+		return
+	}
 	if !ok || cpu >= maxCPUs || !r.thread.May(cpu) {
 		return
 	}

@@ -13,7 +13,9 @@ import (
 
 // anyReader may run on every CPU of the test.
 func anyReader() *reader {
-	return &reader{idle: new(schedidle.Thread), thread: affinity.Current()}
+	r := &reader{idle: new(schedidle.Thread)}
+	r.thread.Begin()
+	return r
 }
 
 // TestProgram: one thread's requests are followed, its children's too, those of threads that take turns are not, nor large ones.

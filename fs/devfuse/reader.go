@@ -53,9 +53,9 @@ func (r *reader) run() {
 	defer t.running.Done()
 	defer t.remove(r)
 	runtime.LockOSThread()
-	r.thread = affinity.Current()
+	r.thread.Begin()
 	if t.idle != nil {
-		r.idle = t.idle.Add(nil, schedidle.Due{FD: int32(t.fd), Relief: &t.relief})
+		r.idle = t.idle.Add(nil, schedidle.Due{FD: int32(t.fd), Relief: &t.relief, Bound: &r.thread})
 		defer r.idle.Remove()
 	}
 	for failures := 0; ; {
@@ -120,8 +120,8 @@ func (r *reader) answer(n int) {
 	if thread != 0 {
 		q.together = t.underway.Add(1) > 1
 	}
-	if r.bound() {
-		r.idle.Took(thread) // before all that may take long: the guard looks from now on
+	if r.bound() && r.idle.Took(thread) { // before all that may take long: the guard looks from now on
+		r.leave()
 	}
 	t.need(r)
 	ask := t.program.saw(r, q)

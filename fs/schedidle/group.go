@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 const (
@@ -63,7 +65,7 @@ type slot struct {
 	kept  atomic.Int64  // for how long others had kept the thread from running then, in ns
 	files *files
 	due   Due
-	_     [24]byte
+	_     [16]byte
 }
 
 // Phases of a thread.
@@ -80,13 +82,15 @@ type files struct{ stat, schedstat taskPath }
 // not empty: of answers that the kernel has not passed on, or of requests that the thread has not seen. nil: there is no such thing. Or FD can be read: there is a request
 // that no thread has taken yet; 0: there is no such descriptor. Then
 // Relief is rung when the thread has been at one request for a lap and another one waits, or when it loses the policy in the middle of one: nobody else
-// may be there to take requests.
+// may be there to take requests. Bound is where the thread is bound: when it loses the policy it is let go, since beside a real-time program, say, it would hardly ever run
+// there; it may bind itself again. nil: it stays there.
 type Due struct {
 	Word   *uint32
 	Mask   uint32
 	FD     int32
 	Queues [2]Queue
 	Relief *Bell
+	Bound  *affinity.Thread
 }
 
 // Queue is a ring's head and tail, which are equal if it is empty.

@@ -63,6 +63,7 @@ func (g *Group) look(s *slot) (again bool) {
 	}
 	if state == entering {
 		// It asks for SCHED_IDLE and goes no further. So it has it, and does not run.
+		letGo(s)
 		g.giveBack(s)
 		return false
 	}
@@ -89,6 +90,7 @@ func (g *Group) look(s *slot) (again bool) {
 		s.state.Store(idle)
 		return late
 	}
+	letGo(s)
 	g.end(s)
 	return false
 }
@@ -104,6 +106,33 @@ func (g *Group) end(s *slot) {
 	if s.due.Relief != nil && s.phase.Load() == answers {
 		s.due.Relief.Ring()
 	}
+}
+
+// letGo leaves alone what may run elsewhere than where it bound itself: somebody else has seen to that.
+//
+//go:nosplit
+//go:norace
+func letGo(s *slot) {
+	if s.due.Bound == nil {
+		return
+	}
+	var now unix.CPUSet
+	if _, _, errno := call(unix.SYS_SCHED_GETAFFINITY, uintptr(s.tid), unsafe.Sizeof(now), uintptr(unsafe.Pointer(&now)), 0, 0, 0); errno != 0 {
+		return
+	}
+	to, allowed := s.due.Bound.Set()
+	if to < 0 {
+		return
+	}
+	for i := range now {
+		if to/64 == i {
+			now[i] ^= 1 << (to % 64)
+		}
+		if now[i] != 0 {
+			return
+		}
+	}
+	call(unix.SYS_SCHED_SETAFFINITY, uintptr(s.tid), unsafe.Sizeof(*allowed), uintptr(unsafe.Pointer(allowed)), 0, 0, 0)
 }
 
 // giveBack leaves alone what has another policy: somebody else has given it that.

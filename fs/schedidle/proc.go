@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 // taskPath is a file of a thread's in /proc, with a zero byte at its end.
@@ -20,7 +22,8 @@ func pathOf(thread uint32, file string) (p taskPath) {
 	return p
 }
 
-// RunsOn asks for the CPU of a thread, on which it runs or has run last. It allocates nothing. It may wait: the kernel holds the memory of the thread's program
+// RunsOn asks for the CPU of a thread, on which it runs or has run last; affinity.Nowhere if it is a real-time program's: one that waits for an answer without sleeping (io_getevents, a ring)
+// must not keep the thread that answers from running. It allocates nothing. It may wait: the kernel holds the memory of the thread's program
 // meanwhile, and if the program ends just then, gives it back here, which waits for the program's asynchronous reads and writes (exit_aio).
 func RunsOn(thread uint32) (cpu int, ok bool) {
 	path := pathOf(thread, "stat")
@@ -37,9 +40,17 @@ func RunsOn(thread uint32) (cpu int, ok bool) {
 	return processor(buf[:n])
 }
 
-// processor is the 39th field of a line of /proc/PID/stat (proc(5)), counted from 1. The second is the program's name in parentheses, which may have any bytes.
+// processor is the 39th field of a line of /proc/PID/stat (proc(5)), counted from 1, or Nowhere where the 40th, the real-time priority, is not 0, or the policy, which follows, is
+// SCHED_DEADLINE. The second is the program's name in parentheses, which may have any bytes.
 func processor(line []byte) (int, bool) {
-	cpu, ok := number(line[bytes.LastIndexByte(line, ')')+1:], 39-3)
+	line = line[bytes.LastIndexByte(line, ')')+1:]
+	cpu, ok := number(line, 39-3)
+	if priority, ok := number(line, 40-3); ok && priority != 0 {
+		return affinity.Nowhere, true
+	}
+	if policy, ok := number(line, 41-3); ok && policy == unix.SCHED_DEADLINE {
+		return affinity.Nowhere, true
+	}
 	return int(cpu), ok
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 func TestProcessor(t *testing.T) {
@@ -21,6 +23,11 @@ func TestProcessor(t *testing.T) {
 	cpu, ok = processor([]byte(fields + " 3\n"))
 	require.True(t, ok, "the last field of an old kernel's line")
 	require.Equal(t, 3, cpu)
+	for _, real := range []string{" 50 1", " 1 2", " 0 6 0"} {
+		cpu, ok = processor([]byte(fields + " 3" + real + "\n"))
+		require.True(t, ok)
+		require.Equal(t, affinity.Nowhere, cpu, "a real-time program, of which priority and policy are%s", real)
+	}
 	for _, wrong := range []string{"", "7", "7 (x", "7 (x)", "7 (x) S 1 2", fields, fields + " 3", fields + " y 0", fields + "  0", fields + " 9999999999999999999 0"} {
 		_, ok = processor([]byte(wrong))
 		require.False(t, ok, "%q", wrong)
@@ -48,6 +55,23 @@ func TestRunsOn(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, func() { RunsOn(uint32(os.Getpid())) }))
 		require.NoError(t, in.Close())
 		require.NoError(t, cat.Wait())
+	}
+	// A real-time program is not followed.
+	self := make(chan uint32)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its policy
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+			self <- 0
+			return
+		}
+		self <- uint32(unix.Gettid())
+		<-self
+	}()
+	if thread := <-self; thread != 0 {
+		at, ok := RunsOn(thread)
+		require.True(t, ok)
+		require.Equal(t, affinity.Nowhere, at)
+		self <- 0
 	}
 	_, ok := RunsOn(1 << 30)
 	require.False(t, ok)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 // The test binary is a program that says what New says, too.
@@ -196,6 +198,49 @@ func TestBusy(t *testing.T) {
 	now += 6 * longestPause
 	c.busy(now)
 	require.Equal(t, firstPause, time.Duration(c.pause.Load()), "it was long ago")
+}
+
+// TestLetGo: a thread that loses the policy may run elsewhere than on the CPU to which it bound itself, but for one that somebody else has bound.
+func TestLetGo(t *testing.T) {
+	g := newGroup(t, 1)
+	for _, foreign := range []bool{false, true} {
+		var got bool
+		var now, want unix.CPUSet
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // for good: the thread ends with what it was given
+			var b affinity.Thread
+			b.Begin()
+			_ = unix.SchedGetaffinity(0, &want)
+			cpu := 0
+			for !b.May(cpu) {
+				cpu++
+			}
+			if !b.Bind(cpu) {
+				return
+			}
+			if foreign {
+				_ = unix.SchedGetaffinity(0, &want)
+				b = affinity.Thread{} // somebody else has bound it
+			}
+			thread := g.Add(new(CPU), Due{Bound: &b})
+			defer thread.Remove()
+			end := time.Now().Add(time.Minute)
+			for !got && time.Now().Before(end) {
+				thread.Took(0)
+				thread.Answered()
+				got = thread.Idle()
+			}
+			for thread.s.state.Load() != normal && time.Now().Before(end) {
+				time.Sleep(time.Millisecond)
+			}
+			_ = unix.SchedGetaffinity(0, &now)
+		}()
+		<-done
+		require.True(t, got, "it does not get the policy")
+		require.Equal(t, want, now)
+	}
 }
 
 // TestForeign: a policy or a nice value that somebody else gives a thread stays.

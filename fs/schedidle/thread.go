@@ -25,6 +25,7 @@ type Thread struct {
 	kept    time.Duration // for which others had kept the thread from running then
 	program uint32        // whose last request that was, if it is to be seen how long it runs; else 0
 	ran     time.Duration // for which that had run then
+	lost    bool          // the guard gave the old one back
 	useless bool          // nothing can be had
 }
 
@@ -52,20 +53,20 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 	return nil
 }
 
-// On says to which CPU the thread is bound from now on, because it has many requests there: if the CPU is not one that others keep busy the
-// thread keeps the policy, or gets it with the next request.
+// On says to which CPU the thread is bound from now on, because it has many requests there, of which it has one. If the CPU is not one that others keep busy the
+// thread keeps the policy, or gets it.
 func (t *Thread) On(cpu *CPU) {
 	if t == nil {
 		return
 	}
 	t.cpu = cpu
+	t.s.phase.Store(answers)
 	now := since()
-	switch {
-	case int64(now) < cpu.notBefore.Load():
+	if int64(now) < cpu.notBefore.Load() {
 		t.Leave()
+	} else if !t.asked {
 		t.n, t.start = 0, now
-	case !t.asked:
-		t.n, t.start = many-1, now
+		t.get(now)
 	}
 }
 
@@ -104,15 +105,17 @@ func (t *Thread) Asks() {
 }
 
 // Took is called when the thread has a request, before Due says that it has seen it. program is the thread that made it, which waits for the answer; 0: it is not known, or the kernel made it.
-func (t *Thread) Took(program uint32) {
+// It reports whether the guard has taken the policy from the thread since, and let it go.
+func (t *Thread) Took(program uint32) (lost bool) {
 	if t == nil {
-		return
+		return false
 	}
 	t.s.taken.Add(1)
 	t.s.phase.Store(answers)
-	t.lost()
+	t.notice()
+	lost, t.lost = t.lost, false
 	if t.n++; t.n < many {
-		return
+		return lost
 	}
 	now := since()
 	took := now - t.start
@@ -123,25 +126,26 @@ func (t *Thread) Took(program uint32) {
 			t.pause(now)
 			t.Leave()
 		}
-	case took <= manyIn && !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0 && t.g.ours():
-		t.ask()
+	case took <= manyIn:
+		t.get(now)
 	}
+	return lost
 }
 
 // Answered is called when the request is answered, but for the system call that says so: Due knows of that.
 func (t *Thread) Answered() {
 	if t != nil {
-		t.lost()
+		t.notice()
 		t.s.phase.Store(waits)
 	}
 }
 
-// lost has the thread notice that the guard has given its old policy back, at once: what keeps it from running later was not the reason.
-func (t *Thread) lost() {
+// notice is that the guard has given its old policy back, at once: what keeps it from running later was not the reason.
+func (t *Thread) notice() {
 	if !t.asked || t.s.state.Load() != normal {
 		return
 	}
-	t.asked = false
+	t.asked, t.lost = false, true
 	now := since()
 	t.n, t.start = 0, now
 	if t.s.late.Load() != 0 {
@@ -182,6 +186,13 @@ func (g *Group) ours() bool {
 	}
 	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	return err == nil && nice <= normalNice
+}
+
+// get gives the thread SCHED_IDLE, if that may be.
+func (t *Thread) get(now time.Duration) {
+	if !t.useless && int64(now) >= t.cpu.notBefore.Load() && t.g.broken.Load() == 0 && t.g.ours() {
+		t.ask()
+	}
 }
 
 // ask gives the thread SCHED_IDLE.

@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/lanefs/lanefs/fs/affinity"
 )
 
 // TestAffinity: a thread stays on its queue's CPU, but for a large READ beside another.
@@ -25,7 +23,8 @@ func TestAffinity(t *testing.T) {
 			return set.Count()
 		}
 		q := &queue{online: true}
-		s := &server{q: q, thread: affinity.Current()}
+		s := &server{q: q}
+		s.thread.Begin()
 		var cpus unix.CPUSet
 		require.NoError(t, unix.SchedGetaffinity(0, &cpus))
 		all := cpus.Count()
@@ -44,7 +43,8 @@ func TestAffinity(t *testing.T) {
 		other := cpus // of a daemon that is kept from the queue's CPU
 		other.Clear(q.cpu)
 		require.NoError(t, unix.SchedSetaffinity(0, &other))
-		s = &server{q: q, thread: affinity.Current()}
+		s = &server{q: q}
+		s.thread.Begin()
 		s.stay()
 		require.Equal(t, all-1, mask())
 		require.False(t, s.bound())

@@ -35,7 +35,8 @@ const commands = 1
 // the ring works.
 func newServer(q *queue) (_ *server, err error) {
 	runtime.LockOSThread()
-	s := &server{q: q, thread: affinity.Current()}
+	s := &server{q: q}
+	s.thread.Begin()
 	s.stay()
 	defer func() {
 		if err != nil {
