@@ -146,6 +146,15 @@ int lanefs_stage_drain(struct owner *o)
 	return rc;
 }
 
+int lanefs_stage_idle(lanefs_stage *st)
+{
+	struct owner *o = (struct owner *)st;
+	pthread_mutex_lock(&o->turn);
+	int idle = o->begun == o->ended;
+	pthread_mutex_unlock(&o->turn);
+	return idle;
+}
+
 void lanefs_stage_rest(struct owner *o)
 {
 	if (!o->works)

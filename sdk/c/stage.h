@@ -152,6 +152,9 @@ HIDDEN int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *memory,
 /* Waits until no batch is on a stream. The caller holds lock. */
 HIDDEN int lanefs_stage_drain(struct owner *o);
 
+/* Whether no batch is on a stream, now. */
+HIDDEN int lanefs_stage_idle(lanefs_stage *st);
+
 /* Ends the thread of batches on streams, after them. */
 HIDDEN void lanefs_stage_rest(struct owner *o);
 

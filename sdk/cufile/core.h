@@ -188,6 +188,8 @@ HIDDEN int mount_open(struct mount *m, int fd, uint32_t *opened);
 HIDDEN void mount_release(struct mount *m, uint32_t opened);
 HIDDEN lanefs *mount_session(struct mount *m);
 HIDDEN int mount_gone(struct mount *m);
+HIDDEN lanefs_stage *mount_stage(struct mount *m); /* for a stream. NULL: there is none, now */
+HIDDEN void mount_stage_free(struct mount *m, lanefs_stage *stage); /* waits for what it has on its stream */
 HIDDEN ssize_t lane_move(struct move *m);
 /* Pieces of m's file, in m's direction, between it and base, which is memory as m's is: as lanefs_batch_of. */
 HIDDEN ssize_t lane_batch(const struct move *m, int fd, void *base, const struct lanefs_piece *piece, const unsigned char *same, size_t n, int64_t *results);

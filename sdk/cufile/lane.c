@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The daemon allows 8 rings to a session, a stage has one. */
-enum { STAGES = 8, STAGE = 16 << 20 };
+/* The daemon allows 8 rings to a session, a stage has one. Streams leave some of them to the other calls, which could not wait for a stream's to be free. */
+enum { STAGES = 8, STAGE = 16 << 20, STREAMS = 6, STREAM_STAGE = 32 << 20 };
 
 struct lane {
 	struct lane *next;
@@ -30,6 +30,7 @@ struct mount {
 	pthread_cond_t freed;
 	struct lane *idle;       /* these are protected by lock */
 	unsigned lanes, most;
+	unsigned streams;        /* that have a stage */
 	int gone;
 };
 
@@ -43,19 +44,24 @@ static void child(void)
 
 IN_CHILD(child);
 
+static void lane_end(struct lane *l)
+{
+	lanefs_stage_free(l->stage);
+	while (l->streams) {
+		struct lane_stream *s = l->streams;
+		l->streams = s->next;
+		stream_free(s->gpu, s->stream);
+		free(s);
+	}
+	free(l);
+}
+
 static void end(struct mount *m)
 {
 	while (m->idle) {
 		struct lane *l = m->idle;
 		m->idle = l->next;
-		lanefs_stage_free(l->stage);
-		while (l->streams) {
-			struct lane_stream *s = l->streams;
-			l->streams = s->next;
-			stream_free(s->gpu, s->stream);
-			free(s);
-		}
-		free(l);
+		lane_end(l);
 	}
 	lanefs_close(m->s);
 	pthread_cond_destroy(&m->freed);
@@ -194,6 +200,54 @@ static void give(struct mount *m, struct lane *l)
 	m->idle = l;
 	pthread_cond_signal(&m->freed);
 	pthread_mutex_unlock(&m->lock);
+}
+
+/* Ends a lane that is idle, if enough others are left. 0: there is none. */
+static int lane_spare(struct mount *m)
+{
+	pthread_mutex_lock(&m->lock);
+	struct lane *l = m->lanes > STAGES - STREAMS ? m->idle : NULL;
+	if (l) {
+		m->idle = l->next;
+		m->most = --m->lanes;
+	}
+	pthread_mutex_unlock(&m->lock);
+	if (l)
+		lane_end(l);
+	return l != NULL;
+}
+
+/* One stage of a stream less. Calls that wait for a lane can make one. */
+static void stream_less(struct mount *m)
+{
+	pthread_mutex_lock(&m->lock);
+	m->streams--;
+	if (m->most < STAGES)
+		m->most++;
+	pthread_cond_signal(&m->freed);
+	pthread_mutex_unlock(&m->lock);
+}
+
+lanefs_stage *mount_stage(struct mount *m)
+{
+	pthread_mutex_lock(&m->lock);
+	int full = m->streams == STREAMS;
+	m->streams += !full;
+	pthread_mutex_unlock(&m->lock);
+	if (full)
+		return NULL;
+	lanefs_stage *stage = lanefs_stage_new(m->s, STREAM_STAGE);
+	if (!stage && lane_spare(m))
+		stage = lanefs_stage_new(m->s, STREAM_STAGE);
+	if (!stage)
+		stream_less(m);
+	return stage;
+}
+
+void mount_stage_free(struct mount *m, lanefs_stage *stage)
+{
+	lanefs_stage_free(stage);
+	stream_less(m);
 }
 
 ssize_t lane_failed(const struct failure *f)

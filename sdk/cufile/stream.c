@@ -12,14 +12,21 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { FLAGS = 15, KNOWN = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE, STAGE = 32 << 20 };
+enum { FLAGS = 15, KNOWN = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE };
+
+/* What a stream has on the files of a mount. */
+struct on_mount {
+	struct on_mount *next;
+	struct mount *mount;
+	lanefs_stage *stage;
+};
 
 struct registered {
 	struct registered *next;
 	void *stream;
-	unsigned flags;
-	struct mount *mount; /* of the stage */
-	lanefs_stage *stage; /* NULL until it is needed; both protected by busy */
+	unsigned flags, users;  /* users: calls that have it; these are protected by lock */
+	pthread_cond_t unused;
+	struct on_mount *stages; /* made when they are needed; protected by busy */
 	pthread_mutex_t busy;
 };
 
@@ -42,13 +49,49 @@ static struct registered **find(void *stream)
 	return p;
 }
 
-/* Waits for what the stage has on the stream. */
+/* The stream, if it is registered and all of a call's values are known. It has one more user then. */
+static struct registered *take(void *stream)
+{
+	pthread_mutex_lock(&lock);
+	struct registered *r = *find(stream);
+	if (r && (r->flags & KNOWN) != KNOWN)
+		r = NULL;
+	if (r)
+		r->users++;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+static void give(struct registered *r)
+{
+	if (!r)
+		return;
+	pthread_mutex_lock(&lock);
+	if (--r->users == 0)
+		pthread_cond_broadcast(&r->unused);
+	pthread_mutex_unlock(&lock);
+}
+
+static void end_stage(struct on_mount *o)
+{
+	mount_stage_free(o->mount, o->stage);
+	mount_give(o->mount);
+	free(o);
+}
+
+/* Ends what is in no list any more. Waits for the calls that have it, and for what they have put on the stream. */
 static void end(struct registered *r)
 {
-	if (r->stage) {
-		lanefs_stage_free(r->stage);
-		mount_give(r->mount);
+	pthread_mutex_lock(&lock);
+	while (r->users)
+		pthread_cond_wait(&r->unused, &lock);
+	pthread_mutex_unlock(&lock);
+	while (r->stages) {
+		struct on_mount *o = r->stages;
+		r->stages = o->next;
+		end_stage(o);
 	}
+	pthread_cond_destroy(&r->unused);
 	pthread_mutex_destroy(&r->busy);
 	free(r);
 }
@@ -64,16 +107,18 @@ status stream_register(void *stream, unsigned flags)
 	r->stream = stream;
 	r->flags = flags;
 	pthread_mutex_init(&r->busy, NULL);
+	pthread_cond_init(&r->unused, NULL);
 	pthread_mutex_lock(&lock);
-	struct registered **p = find(stream);
-	if (*p) { /* what was said last counts */
-		(*p)->flags = flags;
-		end(r);
+	struct registered *known = *find(stream);
+	if (known) { /* what was said last counts */
+		known->flags = flags;
 	} else {
 		r->next = list;
 		list = r;
 	}
 	pthread_mutex_unlock(&lock);
+	if (known)
+		end(r);
 	return ok();
 }
 
@@ -93,12 +138,44 @@ status stream_deregister(void *stream)
 void stream_forget_all(void)
 {
 	pthread_mutex_lock(&lock);
-	while (list) {
-		struct registered *r = list;
-		list = r->next;
+	struct registered *all = list;
+	list = NULL;
+	pthread_mutex_unlock(&lock);
+	while (all) {
+		struct registered *r = all;
+		all = r->next;
 		end(r);
 	}
-	pthread_mutex_unlock(&lock);
+}
+
+/*
+ * The stream's stage for a mount, or NULL. One for all mounts would have to be empty before it serves another, so a call would wait for those before
+ * it. The caller holds busy.
+ */
+static lanefs_stage *stage_for(struct registered *r, struct mount *m)
+{
+	struct on_mount **p = &r->stages, *o;
+	while ((o = *p) && o->mount != m) {
+		if (mount_gone(o->mount) && lanefs_stage_idle(o->stage)) {
+			*p = o->next;
+			end_stage(o);
+		} else {
+			p = &o->next;
+		}
+	}
+	if (o)
+		return o->stage;
+	lanefs_stage *stage = mount_stage(m);
+	if (!stage)
+		return NULL;
+	if (!(o = malloc(sizeof *o))) {
+		mount_stage_free(m, stage);
+		return NULL;
+	}
+	*o = (struct on_mount){.next = r->stages, .mount = m, .stage = stage};
+	r->stages = o;
+	mount_take(m);
+	return stage;
 }
 
 /* What the program finds in place of the bytes of a call that failed on its stream: as cuFile, -1 for the file's side. */
@@ -111,19 +188,11 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 	int rc;
 	_Static_assert(sizeof *result == sizeof(int64_t), "result");
 	pthread_mutex_lock(&r->busy);
-	if (r->stage && r->mount != m->file->mount) {
-		lanefs_stage_free(r->stage);
-		mount_give(r->mount);
-		r->stage = NULL;
-	}
-	if (!r->stage && (r->stage = lanefs_stage_new(mount_session(m->file->mount), STAGE))) {
-		r->mount = m->file->mount;
-		mount_take(r->mount);
-	}
-	if (!r->stage)
-		rc = 0; /* a stage of another call will be free some time */
+	lanefs_stage *stage = stage_for(r, m->file->mount);
+	if (!stage)
+		rc = 0; /* one of another stream will be free some time */
 	else
-		rc = lanefs_async(r->stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed) ? -1 : 1;
+		rc = lanefs_async(stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed) ? -1 : 1;
 	if (rc == -1) {
 		struct failure f;
 		lanefs_failed(&f);
@@ -144,14 +213,12 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
 	int rc = memory_at(base, 1, read, &t), put_there = 0;
 	off_t end = -1;
-	pthread_mutex_lock(&lock);
-	struct registered *r = *find(stream);
-	pthread_mutex_unlock(&lock);
+	struct registered *r = NULL;
 	if (!rc && f->mount && (file_lost_any(f) || mount_gone(f->mount))) { /* at once, not when the stream gets there */
 		errno = ENOTCONN;
 		rc = -1;
 	}
-	if (!rc && t.gpu && f->mount && r && (r->flags & KNOWN) == KNOWN && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
+	if (!rc && t.gpu && f->mount && (r = take(stream)) && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
 		rc = put(r, &m, result);
 		put_there = rc > 0;
 		if (put_there) {
@@ -159,6 +226,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 			rc = 0;
 		}
 	}
+	give(r);
 	if (!rc && !put_there && stream_wait(t.gpu, stream))
 		rc = -CU_FILE_CUDA_DRIVER_ERROR;
 	if (!rc && !put_there) {

@@ -124,6 +124,28 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
+// TestStreams: streams of the program's, with files of two mounts.
+func TestStreams(t *testing.T) {
+	usr := installed(t)
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	test := filepath.Join(dir, "teststream")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "teststream.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	var files [2]string
+	for i := range files {
+		f := sharetest.New(t, 64*mib, 32*mib).Write("file", content())
+		require.NoError(t, f.Close())
+		files[i] = f.Name()
+	}
+	cmd := exec.Command(test, files[0], files[1])
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "ok\n", string(out))
+}
+
 // TestRace: handles, files and memory that go away, and forks, while calls are under way; with memory of the CPU, and of a GPU of the stand-in. Make test
 // takes one way of small reads for each.
 func TestRace(t *testing.T) {
