@@ -177,7 +177,8 @@ struct many {
 HIDDEN int many_new(struct many *a, size_t most); /* 0, or CU_FILE_NOMEM_ERROR */
 HIDDEN void many_free(struct many *a);
 HIDDEN void move_many(struct many *a, size_t n); /* moves the first n of a->m, of one file of LaneFS in one direction, and counts them */
-HIDDEN int move_sync(const struct move *m); /* what a descriptor of O_SYNC or O_DSYNC asks for after a write. 0, or -1 with errno */
+HIDDEN int move_syncs(const struct move *m); /* whether it is a write that must be durable when it ends: to a descriptor of O_SYNC or O_DSYNC */
+HIDDEN int move_sync(const struct move *m); /* makes it so, if it is. 0, or -1 with errno */
 HIDDEN ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at);
 
 HIDDEN struct mount *mount_find(int fd, const struct stat *st); /* NULL with ENOTSUP: not on LaneFS */

@@ -56,7 +56,14 @@ static int clip(struct move *m, off_t *end)
 	return 0;
 }
 
-int move_sync(const struct move *m) { return m->read || !(m->file->flags & (O_DSYNC | O_SYNC)) ? 0 : fdatasync(m->file->fd); }
+int move_syncs(const struct move *m) { return !m->read && m->file->flags & O_DSYNC; } /* O_SYNC contains it */
+
+int move_sync(const struct move *m)
+{
+	if (!move_syncs(m))
+		return 0;
+	return (m->file->flags & O_SYNC) == O_SYNC ? fsync(m->file->fd) : fdatasync(m->file->fd);
+}
 
 static ssize_t by_lanes(struct move *m)
 {

@@ -1,7 +1,8 @@
 /*
  * Calls in a stream's order. A stream is registered with what of a call's values is known when the call is made.
  *
- *  - All of it, a file of LaneFS, memory of a GPU: the call is put on the stream, with a stage that is the stream's, and returns.
+ *  - All of it, a file of LaneFS, memory of a GPU: the call is put on the stream, with a stage that is the stream's, and returns. Not a write to a
+ *    file that is open with O_DSYNC or O_SYNC, which ends when the bytes are durable.
  *  - Else the call waits for what is on the stream, so that the values that it is given by address are the right ones, moves the bytes, and
  *    returns: what is put on the stream afterwards finds them. So it is with files of the next library, too, which gets the plain call: its
  *    own call on a stream has been seen to give wrong bytes where the values were not known (cuFile 1.15 in compatibility mode, flags 0).
@@ -218,7 +219,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 		errno = ENOTCONN;
 		rc = -1;
 	}
-	if (!rc && t.gpu && f->mount && (r = take(stream)) && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
+	if (!rc && t.gpu && f->mount && !move_syncs(&m) && (r = take(stream)) && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
 		rc = put(r, &m, result);
 		put_there = rc > 0;
 		if (put_there) {

@@ -83,6 +83,9 @@ func (d *device) Do(reqs ...*blockdev.Request) error {
 	return errors.Join(first, d.Namespace.Do(good...))
 }
 
+// Flush is Do of one request, as of any device: that of the namespace would not come by here.
+func (d *device) Flush() error { return d.Do(&blockdev.Request{Op: blockdev.OpFlush}) }
+
 // Fail fails the requests for which which returns true, until the test ends.
 func (m *Mount) Fail(which func(*blockdev.Request) bool) {
 	m.top.fail.Store(&which)
