@@ -42,7 +42,7 @@ func (p *place) installed(tests ...string) []string {
 			lib = "libhipfile.so.0"
 		}
 		// Linked with a library that is not there when the program starts, but for lanefs run.
-		tool(p.t, cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I../../sdk/cufile", "-o", out, "../../sdk/cufile/"+name+".c", filepath.Join(usr, "lib/lanefs", lib), "-pthread", "-ldl")
+		tool(p.t, cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-I../../sdk/cufile", "-o", out, "../../sdk/cufile/"+name+".c", filepath.Join(usr, "lib/lanefs", lib), "-pthread", "-ldl")
 		built = append(built, out)
 	}
 	return built
@@ -230,6 +230,27 @@ func TestRunStreamKilled(t *testing.T) {
 	require.NoError(t, cmd.Wait(), "%s", &errs)
 	require.Regexp(t, `LaneFS, stage: [1-9]`, errs.String())
 	require.NoError(t, fs.Detach(mnt))
+}
+
+// TestRunBatch: batches of a daemon that is stopped, and then killed, and of a program that gets no memory, threads or descriptors.
+func TestRunBatch(t *testing.T) {
+	for _, runner := range []string{"", "thread"} { // who waits runs them, or the library's thread does
+		p := newPlace(t)
+		test := p.installed("testbatch")[0]
+		p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_BATCH="+runner)
+		img, mnt, other := p.image("image", 64), p.mkdir("mnt"), p.path("other")
+		p.ok("mount", "--gpu", "host", "-o", "vram=24M", img, mnt)
+		file := filepath.Join(mnt, "file")
+		require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+		require.NoError(t, os.WriteFile(other, pattern(), 0o644))
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		out, errs, err := p.run("run", "--", test, file, other, itoa(r.PID))
+		_ = syscall.Kill(r.PID, syscall.SIGCONT) // where the program has failed
+		require.NoError(t, err, errs)
+		require.Equal(t, "ok\n", out)
+		require.NoError(t, fs.Detach(mnt))
+	}
 }
 
 // hipFile's interface, with memory of the stand-in for ROCm.
