@@ -253,6 +253,33 @@ func TestRunBatch(t *testing.T) {
 	}
 }
 
+// TestRunMapped: reads from memory that is shared with the daemon, until the daemon is killed.
+func TestRunMapped(t *testing.T) {
+	p := newPlace(t)
+	test, dir := p.installed("testmap")[0], p.mkdir("cuda")
+	_, err := cuda.Build("gcc", dir)
+	require.NoError(t, err)
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_SMALL=lanes", "LD_LIBRARY_PATH="+dir)
+	img, mnt, img2, mnt2 := p.image("image", 128), p.mkdir("mnt"), p.image("image2", 128), p.mkdir("mnt2")
+	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
+	p.ok("mount", "--gpu", "host", "-o", "vram=300M", img2, mnt2)
+	file, large := filepath.Join(mnt, "file"), filepath.Join(mnt2, "large")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	b := make([]byte, 65<<20)
+	for i := range b {
+		b[i] = byte(i % 251)
+	}
+	require.NoError(t, os.WriteFile(large, b, 0o644))
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	out, errs, err := p.run("run", "--", test, file, large, itoa(r.PID))
+	require.NoError(t, err, errs)
+	require.Equal(t, "ok\n", out)
+	require.NoError(t, fs.Detach(mnt))
+	p.ok("umount", mnt2)
+	fsck(t, img2)
+}
+
 // hipFile's interface, with memory of the stand-in for ROCm.
 func TestRunHIP(t *testing.T) {
 	p := newHIPPlace(t, "")

@@ -1,0 +1,246 @@
+/*
+ * Run by a test of cmd/lanefs: testmap FILE LARGE DAEMON, with memory of a GPU of the stand-in for libcuda (lab/cuda), too. FILE has the bytes of test.c's, on a mount
+ * with a pool of 48 MiB. LARGE's byte i is i % 251, too; it is 65 MiB long, on a mount with a pool of four times that and more. DAEMON is the process of
+ * FILE's mount. What is read from memory that is shared with the daemon: files that change and that are closed while they are read, the end of the room, and
+ * of the daemon. Prints "ok".
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "testcuda.h"
+
+enum { N = 3000, USUAL = 40 /* reads that pay for a window */, WINDOW = 64 << 20, MOST = 5 << 20 };
+
+/* The counts of the library: count.c. The program makes the file, and starts itself anew. */
+static volatile uint64_t *counts;
+
+static void count_roads(char **argv)
+{
+	const char *path = getenv("TESTMAP_ROADS");
+	if (!path) {
+		char name[] = "/tmp/lanefs-testmap-XXXXXX";
+		int fd = mkstemp(name);
+		WANT(fd >= 0 && write(fd, "LFSROAD3", 8) == 8 && ftruncate(fd, 128) == 0);
+		setenv("TESTMAP_ROADS", name, 1);
+		setenv("LANEFS_ROADS", name, 1);
+		execv("/proc/self/exe", argv);
+		WANT(!"exec");
+	}
+	int fd = open(path, O_RDWR);
+	WANT(fd >= 0 && unlink(path) == 0 && (counts = mmap(NULL, 128, PROT_READ, MAP_SHARED, fd, 0)) != MAP_FAILED);
+	close(fd);
+}
+
+static uint64_t shared(void) { return counts[4]; } /* bytes that were read */
+
+/* Reads until it is from shared memory, most times at the most. Returns how often that was, or 0. */
+static unsigned until_shared(CUfileHandle_t h, unsigned char *m, size_t n, off_t at, unsigned most)
+{
+	uint64_t before = shared();
+	for (unsigned i = 1; i <= most; i++) {
+		memset(m, 'x', n);
+		WANT(cuFileRead(h, m, n, at, 0) == (ssize_t)n && right(m, (uint64_t)at, n));
+		if (shared() != before)
+			return i;
+	}
+	return 0;
+}
+
+static unsigned mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[1000];
+	unsigned n = 0;
+	WANT(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, "memfd:") != NULL || strstr(line, "lanefs") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* What a file had is given back with it: the next one has as much room. */
+static void again_and_again(int fd)
+{
+	static unsigned char m[N];
+	unsigned before = 0;
+	for (int i = 0; i < 12; i++) {
+		CUfileHandle_t h = reg(fd);
+		WANT(until_shared(h, m, N, 4001, USUAL));
+		cuFileHandleDeregister(h);
+		WANT(!before || mappings() == before);
+		before = mappings();
+	}
+}
+
+/* A quarter of the pool: two files of 5 MiB, not three. */
+static void room(const char *path, int fd)
+{
+	static unsigned char m[N];
+	CUfileHandle_t h[3];
+	int f[3];
+	void *all = mmap(NULL, 5 << 20, PROT_READ, MAP_PRIVATE, fd, 0);
+	WANT(all != MAP_FAILED);
+	for (int i = 0; i < 3; i++) {
+		char name[5000];
+		snprintf(name, sizeof name, "%s-%d", path, i);
+		WANT((f[i] = open(name, O_RDWR | O_CREAT | O_EXCL, 0600)) >= 0 && write(f[i], all, 5 << 20) == 5 << 20 && unlink(name) == 0);
+		h[i] = reg(f[i]);
+		WANT((until_shared(h[i], m, N, 0, 2 * USUAL) != 0) == (i < 2));
+	}
+	cuFileHandleDeregister(h[0]);
+	WANT(until_shared(h[2], m, N, 0, 8 * USUAL));
+	for (int i = 0; i < 3; i++) {
+		cuFileHandleDeregister(h[i]);
+		close(f[i]);
+	}
+	munmap(all, 5 << 20);
+}
+
+/* A file that changes has to pay more for its next window. */
+static void price(int fd)
+{
+	static unsigned char m[N];
+	CUfileHandle_t h = reg(fd);
+	unsigned first = until_shared(h, m, N, 0, USUAL), before = first;
+	WANT(first);
+	for (int i = 0; i < 2; i++) {
+		WANT(pread(fd, m, N, 0) == N && pwrite(fd, m, N, 0) == N);
+		unsigned now = until_shared(h, m, N, 0, 10 * USUAL);
+		WANT(now > before * 3 / 2);
+		before = now;
+	}
+	cuFileHandleDeregister(h);
+}
+
+/* From the end of one window to the beginning of the next, and one that is larger than the file. */
+static void windows(int fd)
+{
+	static unsigned char m[2 * N];
+	CUfileHandle_t h = reg(fd);
+	for (off_t at = WINDOW - N; at <= WINDOW; at += N / 2) {
+		WANT(until_shared(h, m, 2 * N, at, 3 * USUAL));
+		for (int i = 0; i < 3; i++) {
+			uint64_t before = shared();
+			WANT(cuFileRead(h, m, N, at + i, 0) == N && right(m, (uint64_t)(at + i), N) && shared() > before);
+		}
+	}
+	struct stat st;
+	WANT(fstat(fd, &st) == 0 && cuFileRead(h, m, N, st.st_size - 100, 0) == 100 && right(m, (uint64_t)(st.st_size - 100), 100));
+	cuFileHandleDeregister(h);
+}
+
+/* ---- Threads that read what another changes, until a third closes it ---- */
+
+struct reading { CUfileHandle_t h; _Atomic unsigned from_shared; };
+
+static void *reads(void *arg)
+{
+	struct reading *r = arg;
+	unsigned char *m = malloc(MOST);
+	for (;;) {
+		uint64_t before = shared();
+		ssize_t n = cuFileRead(r->h, m, MOST, 0, 0);
+		if (n == -CU_FILE_HANDLE_NOT_REGISTERED)
+			break;
+		WANT(n == MOST && right(m, 0, MOST));
+		r->from_shared += shared() != before;
+	}
+	free(m);
+	return NULL;
+}
+
+static void race(int fd)
+{
+	enum { THREADS = 4, ROUNDS = 25 };
+	unsigned char b[N];
+	unsigned before = 0;
+	WANT(pread(fd, b, N, 0) == N);
+	for (int k = 0; k < ROUNDS; k++) {
+		pthread_t t[THREADS];
+		struct reading r = {.h = reg(fd)};
+		for (int i = 0; i < THREADS; i++)
+			WANT(pthread_create(&t[i], NULL, reads, &r) == 0);
+		while (r.from_shared < 3)
+			usleep(100);
+		if (k % 2) { /* the same bytes, but the file is not the same for that */
+			WANT(pwrite(fd, b, N, 0) == N);
+			unsigned was = r.from_shared;
+			for (int i = 0; i < 300 && r.from_shared < was + 3; i++)
+				usleep(100);
+		}
+		cuFileHandleDeregister(r.h);
+		for (int i = 0; i < THREADS; i++)
+			WANT(pthread_join(t[i], NULL) == 0);
+		if (k > 4)
+			WANT(!before || mappings() <= before); /* stages were made before */
+		before = k > 4 ? mappings() : 0;
+	}
+}
+
+/* A GPU's copies are from memory that is pinned, as long as it is there. */
+static void *context;
+
+static void *on_gpu(size_t n)
+{
+	void *m;
+	WANT(cuda.current(context) == 0 && cuda.malloc(&m, n) == 0);
+	return m;
+}
+
+static void pinned(int fd)
+{
+	void *m = on_gpu(N);
+	CUfileHandle_t h = reg(fd);
+	WANT(until_shared(h, m, N, 5, USUAL));
+	cuda.calls(NULL);
+	for (int i = 0; i < 5; i++)
+		WANT(until_shared(h, m, N, 50 + i, 1));
+	WANT(cuda.calls("cuMemHostRegister_v2") == 0 && cuda.calls("cuStreamCreate") == 0);
+	cuFileHandleDeregister(h);
+	WANT(cuda.calls("cuMemHostUnregister") == 1 && cuda.free(m) == 0);
+}
+
+static void killed(int fd, int daemon)
+{
+	static unsigned char m[N];
+	CUfileHandle_t h = reg(fd);
+	void *gpus = on_gpu(N);
+	WANT(until_shared(h, m, N, 0, USUAL) && until_shared(h, gpus, N, 0, 1) && kill(daemon, SIGKILL) == 0);
+	for (int i = 0; i < 10000; i++) { /* the kernel ends it soon */
+		ssize_t n = cuFileRead(h, m, N, 0, 0);
+		WANT(n == N ? right(m, 0, N) : n == -1 && errno == ENOTCONN);
+		if (n < 0)
+			break;
+		WANT(i < 9999);
+		usleep(1000);
+	}
+	for (int i = 0; i < 10; i++)
+		WANT(cuFileRead(h, i % 2 ? m : gpus, N, 0, 0) == -1 && errno == ENOTCONN);
+	cuFileHandleDeregister(h);
+}
+
+int main(int argc, char **argv)
+{
+	WANT(argc == 4);
+	count_roads(argv);
+	alarm(400);
+	int fd = open(argv[1], O_RDWR), large = open(argv[2], O_RDWR);
+	WANT(fd >= 0 && large >= 0);
+	load(&context, 1);
+	again_and_again(fd);
+	room(argv[1], fd);
+	price(fd);
+	windows(large);
+	race(fd);
+	pinned(fd);
+	killed(fd, atoi(argv[3]));
+	OK(cuFileDriverClose());
+	puts("ok");
+	return 0;
+}
