@@ -2,11 +2,15 @@
 package python
 
 import (
+	"archive/zip"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -144,6 +148,8 @@ func TestWheel(t *testing.T) {
 	wheels, err := filepath.Glob(filepath.Join(from, "lanefs-*-py3-none-*.whl"))
 	require.NoError(t, err)
 	require.Len(t, wheels, 1)
+	require.NotContains(t, wheels[0], "-any.whl") // the library is this machine's
+	require.ElementsMatch(t, append(sources(t), "lanefs/liblanefs.so.1"), members(t, wheels[0]))
 	m := sharetest.New(t, 64*mib, 32*mib)
 	cmd := command(t, m, filepath.Join("tests", "test_package.py"))
 	bin, path := filepath.Join(to, "bin", "python3"), ""
@@ -165,6 +171,34 @@ func TestWheel(t *testing.T) {
 	said, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	suite(t, string(said))
+}
+
+// sources are the files of the package: its modules, and their types.
+func sources(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	require.NoError(t, filepath.WalkDir("lanefs", func(name string, d fs.DirEntry, err error) error {
+		if slices.Contains([]string{".py", ".pyi", ".typed"}, filepath.Ext(name)) {
+			names = append(names, name)
+		}
+		return err
+	}))
+	return names
+}
+
+// members are the files of the package in a wheel.
+func members(t *testing.T, wheel string) []string {
+	t.Helper()
+	z, err := zip.OpenReader(wheel)
+	require.NoError(t, err)
+	defer z.Close()
+	var names []string
+	for _, f := range z.File {
+		if strings.HasPrefix(f.Name, "lanefs/") {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // TestTorch: lanefs.torch, where PyTorch is.

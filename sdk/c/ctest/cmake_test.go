@@ -12,6 +12,11 @@ import (
 const project = `cmake_minimum_required(VERSION 3.13)
 project(example C)
 find_package(lanefs 1.0 REQUIRED)
+find_package(lanefs REQUIRED) # as another part of a project does
+get_target_property(needed lanefs::static INTERFACE_LINK_LIBRARIES)
+if(CMAKE_DL_LIBS AND NOT CMAKE_DL_LIBS IN_LIST needed) # glibc's before 2.34 has it apart
+  message(FATAL_ERROR "the static library needs ${CMAKE_DL_LIBS}: ${needed}")
+endif()
 add_executable(shared ${SOURCE})
 target_link_libraries(shared lanefs::lanefs)
 add_executable(static ${SOURCE})

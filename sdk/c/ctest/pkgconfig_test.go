@@ -31,6 +31,9 @@ func TestPkgConfig(t *testing.T) {
 			require.NoError(t, err, "%s", out)
 			return strings.Fields(string(out))
 		}
+		for _, needed := range []string{"-pthread", "-ldl"} { // by C libraries that have them apart, as glibc's before 2.34
+			require.Contains(t, flags("--static"), needed)
+		}
 		for kind, args := range map[string][]string{"shared": flags(), "static": append([]string{"-static"}, flags("--static")...)} {
 			program := filepath.Join(at, kind)
 			run(t, "cc", append([]string{"-o", program, filepath.Join("..", "example.c")}, args...)...)

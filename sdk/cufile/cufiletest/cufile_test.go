@@ -2,6 +2,7 @@
 package cufiletest
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -259,6 +260,32 @@ func TestSymbols(t *testing.T) {
 		require.Equal(t, done, !strings.Contains(list, "`"+s+"`"), "%s in the list of what is not done", s)
 	}
 	require.Equal(t, refused, strings.Count(list, "`cuFile")+strings.Count(list, "`_Z"))
+}
+
+// TestInstall: what programs are built and linked with is where make install says; the libraries have the vendors' names, and stay loaded, since threads and
+// memory of theirs outlive a dlclose.
+func TestInstall(t *testing.T) {
+	usr := installed(t)
+	for _, name := range []string{"cufile", "hipfile"} {
+		header, err := os.ReadFile(filepath.Join(usr, "include/lanefs", name+".h"))
+		require.NoError(t, err)
+		own, err := os.ReadFile(filepath.Join("..", name+".h"))
+		require.NoError(t, err)
+		require.Equal(t, string(own), string(header))
+		lib := filepath.Join(usr, "lib/lanefs/lib"+name+".so")
+		to, err := os.Readlink(lib)
+		require.NoError(t, err)
+		require.Equal(t, "lib"+name+".so.0", to)
+		f, err := elf.Open(lib)
+		require.NoError(t, err)
+		soname, err := f.DynString(elf.DT_SONAME)
+		require.NoError(t, err)
+		require.Equal(t, []string{"lib" + name + ".so.0"}, soname)
+		flags, err := f.DynValue(elf.DT_FLAGS_1)
+		require.NoError(t, err)
+		require.NotZero(t, flags[0]&uint64(elf.DF_1_NODELETE))
+		require.NoError(t, f.Close())
+	}
 }
 
 // The vendors' own headers, where the machine or LANEFS_TEST_HEADERS (directories of cufile.h and hipfile.h, with ":") has them: programs made
