@@ -167,6 +167,8 @@ ssize_t plain_move(struct move *m)
 	struct gpu *g = m->target.gpu;
 	if (m->road != ROAD_CACHE)
 		m->road = ROAD_PLAIN;
+	if (!m->read && fcntl(m->file->fd, F_GETFL) & O_APPEND) /* set since it was registered: the kernel would write at the end, wherever it is told to */
+		return -CU_FILE_INVALID_FILE_OPEN_FLAG;
 	if (!g)
 		return checked(m, whole(m, m->memory, m->n, m->offset));
 	struct bounce *b = take(g, m->n);

@@ -144,6 +144,16 @@ static void handles(const char *path, const char *other)
 	WANT(cuFileRead(h, b, 1, 0, 0) == -1 && errno == EBADF);
 	cuFileHandleDeregister(h);
 	close(fd);
+	/* O_APPEND since it was registered: a write is where it was told to be, or an error. */
+	fd = open(path, O_RDWR);
+	h = reg(fd);
+	b[0] = 7;
+	WANT(fcntl(fd, F_SETFL, O_APPEND) == 0);
+	ssize_t n = cuFileWrite(h, b, 1, 7, 0);
+	WANT(n == 1 || n == -CU_FILE_INVALID_FILE_OPEN_FLAG);
+	WANT(lseek(fd, 0, SEEK_END) == (off_t)size);
+	cuFileHandleDeregister(h);
+	close(fd);
 	fd = open(path, O_RDONLY | O_DIRECT);
 	h = reg(fd);
 	WANT(cuFileRead(h, b, 13, 777, 1) == 13 && right(b + 1, 777, 13));
