@@ -173,13 +173,14 @@ void lanefs_direct_end(struct lanefs_stage *st)
 
 /* ---- the batch ---- */
 
-/* A request on its way: its data is its index. */
-struct request { size_t piece; char *at; uint64_t length; };
+/* A request on its way: its data is its place. */
+struct request { size_t piece; char *at; uint64_t length; int64_t got; int over; };
 
-/* The requests of a batch: those on their way, and those that the daemon is told of together. */
+/* The requests of a batch, the newest AT_ONCE of them, and those that the daemon is told of together. They end in any order, and are counted in theirs. */
 struct straight {
 	struct request all[AT_ONCE];
-	unsigned free_ones[AT_ONCE], frees, queued;
+	uint64_t begun, counted;
+	unsigned queued;
 	int zeroes; /* are on the stream */
 	struct lanefs_request queue[TOGETHER];
 };
@@ -205,55 +206,60 @@ static void submit(struct batch *b, struct straight *w)
 	w->queued = 0;
 }
 
+/* Counts the oldest requests, those that are over. Behind what counts a piece is zero. */
+static void count(struct batch *b, struct straight *w)
+{
+	for (struct request *q; w->counted < w->begun && (q = &w->all[w->counted % AT_ONCE])->over; w->counted++) {
+		uint64_t got = lanefs_batch_add(b, q->piece, q->length, q->got);
+		if (b->read && got < q->length)
+			zero(b, w, q->at + got, q->length - got);
+	}
+}
+
 static void reap(struct batch *b, struct straight *w)
 {
 	struct lanefs_completion c[TOGETHER];
 	submit(b, w);
 	int n = lanefs_batch_reap(b, c, TOGETHER);
 	if (n < 0) {
-		w->frees = AT_ONCE;
+		w->counted = w->begun;
 		return;
 	}
 	for (int i = 0; i < n; i++) {
-		if (c[i].data >= AT_ONCE || w->frees == AT_ONCE)
+		if (c[i].data >= AT_ONCE || c[i].data >= w->begun)
 			continue; /* a bug of the daemon */
 		struct request *q = &w->all[c[i].data];
-		uint64_t got = c[i].result < 0 ? 0 : (uint64_t)c[i].result < q->length ? (uint64_t)c[i].result : q->length;
-		if (b->read && got < q->length)
-			zero(b, w, q->at + got, q->length - got);
-		if (b->result[q->piece] >= 0)
-			b->result[q->piece] = c[i].result < 0 ? c[i].result : b->result[q->piece] + (int64_t)got;
-		w->free_ones[w->frees++] = (unsigned)c[i].data;
+		q->got = c[i].result > (int64_t)q->length ? (int64_t)q->length : c[i].result;
+		q->over = 1;
 	}
+	count(b, w);
 }
 
 static void straight(struct batch *b, const struct region *r)
 {
 	struct straight w;
 	int rc;
-	w.frees = AT_ONCE;
+	w.begun = w.counted = 0;
 	w.queued = 0;
 	w.zeroes = 0;
-	for (unsigned i = 0; i < AT_ONCE; i++)
-		w.free_ones[i] = i;
 	for (size_t i = 0; i < b->pieces && !lanefs_batch_failed(b); i++) {
 		const struct lanefs_piece *q = &b->piece[i];
 		for (uint64_t done = 0; done < q->length && !lanefs_batch_failed(b); done += PART_SIZE) {
-			while (!w.frees && !lanefs_batch_failed(b))
+			while (w.begun - w.counted == AT_ONCE && !lanefs_batch_failed(b))
 				reap(b, &w);
 			if (lanefs_batch_failed(b))
 				break;
 			uint64_t n = q->length - done < PART_SIZE ? q->length - done : PART_SIZE;
 			char *at = b->base + q->memory_offset + done;
-			unsigned slot = w.free_ones[--w.frees];
-			w.all[slot] = (struct request){i, at, n};
+			unsigned slot = w.begun++ % AT_ONCE;
+			w.all[slot] = (struct request){i, at, n, 0, 0};
 			w.queue[w.queued++] = (struct lanefs_request){.data = slot, .op = b->read ? LANEFS_READ : LANEFS_WRITE, .file = b->file, .memory = r->handle,
 				.file_offset = q->file_offset + done, .memory_offset = r->offset + ((uint64_t)(uintptr_t)at - r->at), .length = n};
 			if (w.queued == TOGETHER)
 				submit(b, &w);
 		}
 	}
-	while (w.frees < AT_ONCE)
+	while (w.counted < w.begun)
 		reap(b, &w);
 	if (w.zeroes && b->now && (rc = CALL(b->target.gpu, "StreamSynchronize", (void *), b->target.stream))) {
 		lanefs_gpu_bad(b->target.gpu, "StreamSynchronize", rc);

@@ -130,21 +130,24 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 	}
 }
 
-/*
- * Adds what a part's requests have got to the results, in the order of the pieces. Behind a file's end there is nothing: the rest becomes zero, not what was in the
- * stage; and neither what the daemon found there for a later request of the piece, because the file has grown meanwhile.
- */
+uint64_t lanefs_batch_add(struct batch *b, size_t piece, uint64_t length, int64_t got)
+{
+	uint64_t n = got < 0 || b->cut == piece + 1 ? 0 : (uint64_t)got;
+	if (b->result[piece] >= 0)
+		b->result[piece] = got < 0 ? got : b->result[piece] + (int64_t)n;
+	if (got >= 0 && n < length)
+		b->cut = piece + 1;
+	return n;
+}
+
+/* Adds what a part's requests have got to the results, in the order of the pieces. The rest becomes zero, not what was in the stage. */
 static void account(struct batch *b, struct part *p)
 {
 	for (unsigned i = 0; p->due && i < p->n; i++) {
 		const struct entry *e = &p->entry[i];
-		int64_t got = e->got < 0 || b->cut == e->piece + 1 ? 0 : e->got;
+		uint64_t got = lanefs_batch_add(b, e->piece, e->length, e->got);
 		if (b->read)
-			memset(b->st->data + e->stage + got, 0, e->length - (uint64_t)got);
-		if (b->result[e->piece] >= 0)
-			b->result[e->piece] = e->got < 0 ? e->got : b->result[e->piece] + got;
-		if (e->got >= 0 && (uint64_t)got < e->length)
-			b->cut = e->piece + 1;
+			memset(b->st->data + e->stage + got, 0, e->length - got);
 	}
 	p->due = 0;
 }

@@ -80,7 +80,7 @@ struct batch {
 	unsigned begun;       /* parts, the stage's first one first; of a batch on a stream owner.begun counts them */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
-	size_t cut;           /* 1 + the last piece that the file's end has cut short */
+	size_t cut;           /* 1 + the last piece that the file's end has cut short; lanefs_batch_add's */
 	const struct asking *asking; /* NULL: the stage's own thread waits for it */
 	int ended;            /* by the program: its requests are not waited for */
 	_Atomic int gave_up;  /* lanefs_batch_give_up was called */
@@ -132,6 +132,12 @@ HIDDEN void lanefs_batch_place(struct batch *b, struct part *p);
 HIDDEN void lanefs_batch_submit(struct batch *b, struct part *p);
 HIDDEN int lanefs_batch_await(struct batch *b, struct part *p); /* -1: the daemon has gone, or the program ends the wait, so it is not known what the part has */
 HIDDEN int lanefs_batch_reap(struct batch *b, struct lanefs_completion *c, unsigned n); /* waits for the next requests that have ended; likewise */
+
+/*
+ * Adds what a piece's next request has got, bytes or a negative errno, to the piece's result. Returns how many bytes of the request count. Behind the file's end, where a
+ * request of the piece was short, none do, whatever the daemon found there later, because the file had grown. It is told of requests in the order of pieces and bytes.
+ */
+HIDDEN uint64_t lanefs_batch_add(struct batch *b, size_t piece, uint64_t length, int64_t got);
 
 /* Takes the stage for a batch, when that before it has ended. */
 HIDDEN int lanefs_stage_take(struct owner *o);
