@@ -20,7 +20,7 @@ const beChild = "LANEFS_TEST_CHILD"
 func TestMain(m *testing.M) {
 	gate.RunIfChild()
 	if what := os.Getenv(beChild); what != "" {
-		if err := childMain(what, os.Args[1]); err != nil {
+		if err := children[what](os.Args[1]); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -45,7 +45,10 @@ func child(t *testing.T, what, path string) (*exec.Cmd, func() string) {
 	return cmd, func() string { line, _ := r.ReadString('\n'); return line }
 }
 
-func childMain(what, path string) error {
+// children are what it may be, with the path of a file.
+var children = map[string]func(path string) error{"hold": holds, "stopped": stopped}
+
+func holds(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
