@@ -109,14 +109,26 @@ func (m *Mount) Hold(which func(*blockdev.Request) bool) (held <-chan struct{}, 
 // tool is missing.
 func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 	t.Helper()
-	return mount(t, size, pool, false, set...)
+	return mount(t, size, pool, false, nil, set...)
+}
+
+// NewOf is New of a volume that is made with more arguments of mkfs.ext4, such as -d for what is in it. change, if it is not nil, changes the image.
+func NewOf(t testing.TB, size, pool int64, mkfs []string, change func(image string), set ...func(*fs.Options)) *Mount {
+	t.Helper()
+	return mount(t, size, pool, false, &volume{mkfs, change}, set...)
+}
+
+// volume is how a volume differs from others.
+type volume struct {
+	mkfs   []string
+	change func(image string)
 }
 
 // NewUnreached is New of a mount whose controller reaches no memory of programs or of the pool, as a drive beside a GPU: bytes go through the
 // pool's stage.
 func NewUnreached(t testing.TB, size, pool int64) *Mount {
 	t.Helper()
-	return mount(t, size, pool, true)
+	return mount(t, size, pool, true, nil)
 }
 
 // far is a namespace that reaches no memory but what is pinned for it.
@@ -144,7 +156,7 @@ func (c *Copier) Copy(dst, src gpu.Addr, n int64) error {
 	return c.streams.Copy(c.rt, dst, src, n)
 }
 
-func mount(t testing.TB, size, pool int64, unreached bool, set ...func(*fs.Options)) *Mount {
+func mount(t testing.TB, size, pool int64, unreached bool, v *volume, set ...func(*fs.Options)) *Mount {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
 	if err != nil {
@@ -167,8 +179,15 @@ func mount(t testing.TB, size, pool int64, unreached bool, set ...func(*fs.Optio
 	require.NoError(t, os.Mkdir(m.Dir, 0o755))
 	require.NoError(t, os.WriteFile(m.Image, nil, 0o600))
 	require.NoError(t, os.Truncate(m.Image, size))
-	out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=1", m.Image).CombinedOutput()
+	args := []string{"-q", "-F", "-m", "0", "-b", "4096", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=1"}
+	if v != nil {
+		args = append(args, v.mkfs...)
+	}
+	out, err := exec.Command("mkfs.ext4", append(args, m.Image)...).CombinedOutput()
 	require.NoError(t, err, "mkfs.ext4: %s", out)
+	if v != nil && v.change != nil {
+		v.change(m.Image)
+	}
 
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)

@@ -1,0 +1,385 @@
+package residency
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/host"
+)
+
+// used is a runtime whose memory has other programs' bytes at first, as a GPU's has, and which exports no memory read-only.
+type used struct {
+	gpu.Runtime
+	fails atomic.Pointer[error]
+}
+
+func (u *used) Facts() gpu.Facts {
+	f := u.Runtime.Facts()
+	f.Exports = []gpu.ExportKind{gpu.ExportPOSIX}
+	return f
+}
+
+func (u *used) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	if err := u.fails.Load(); err != nil {
+		return nil, *err
+	}
+	m, err := u.Runtime.Alloc(kind, size)
+	if err == nil {
+		copy(m.Host(), bytes.Repeat([]byte("secret"), int(size/6+1)))
+	}
+	return m, err
+}
+
+func newUsed(t *testing.T, granules int64) (*Pool, *used) {
+	t.Helper()
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	u := &used{Runtime: rt}
+	p, err := New(Config{Runtime: u, Mapper: &attacher{}, Size: granules * rt.Facts().Granularity})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, p.Close())
+		require.Zero(t, p.Stats().Used)
+		require.NoError(t, rt.Close())
+	})
+	return p, u
+}
+
+// content is all of a hold's memory.
+func content(t *testing.T, h *Hold) []byte {
+	t.Helper()
+	b := make([]byte, h.Memory().Size())
+	require.NoError(t, h.Memory().Get(0, b))
+	return b
+}
+
+// TestUsedMemory: of memory that was another's a program sees the file's bytes and zeroes, and nothing else: holes, the rest of a range's granule, memory of its own.
+func TestUsedMemory(t *testing.T) {
+	p, _ := newUsed(t, 4)
+	padded := func(text string) []byte { return append([]byte(text), make([]byte, int(p.granule)-len(text))...) }
+	read := func(m *Memory) error { // with a hole
+		if err := m.Put(0, []byte("abc")); err != nil {
+			return err
+		}
+		return m.Zero(3, 2)
+	}
+	h, err := p.Map(want(1, 5, read))
+	require.NoError(t, err)
+	require.Equal(t, padded("abc"), content(t, h))
+	h.Release()
+	h, err = p.Alloc(5, read)
+	require.NoError(t, err)
+	require.Equal(t, padded("abc"), content(t, h))
+	h.Release()
+	h, err = p.Alloc(5, nil)
+	require.NoError(t, err)
+	require.Equal(t, padded(""), content(t, h))
+	h.Release()
+}
+
+// TestNoRange: ranges that cannot be are refused before anything is read.
+func TestNoRange(t *testing.T) {
+	p := newPool(t, 2)
+	const far = math.MaxInt64/2 + 1
+	for _, r := range [][2]int64{{-1, 1}, {0, 0}, {0, -1}, {0, far}, {far, 1}, {-1, -1}, {far, far}} {
+		w := want(1, r[1], func(*Memory) error { t.Error("was read"); return nil })
+		w.Off = r[0]
+		_, err := p.Map(w)
+		require.ErrorIs(t, err, syscall.EINVAL, r)
+	}
+	for _, n := range []int64{0, -1} {
+		_, err := p.Alloc(n, nil)
+		require.ErrorIs(t, err, syscall.EINVAL)
+	}
+	for _, n := range []int64{p.Size() + 1, math.MaxInt64} {
+		_, err := p.Alloc(n, nil)
+		require.ErrorIs(t, err, errFull)
+		require.ErrorContains(t, err, "in all")
+	}
+	h, err := p.Alloc(p.Size(), nil)
+	require.NoError(t, err, "all of it")
+	h.Release()
+}
+
+// TestClosed: a pool that is closed gives nothing more; what is held then goes with its holder.
+func TestClosed(t *testing.T) {
+	p := newPool(t, 4)
+	load := func(m *Memory) error { return m.Put(0, []byte("x")) }
+	idle, err := p.Map(want(1, 10, load))
+	require.NoError(t, err)
+	held, err := p.Map(want(2, 10, load))
+	require.NoError(t, err)
+	idle.Release()
+	require.NoError(t, p.Close())
+	require.Equal(t, p.granule, p.Stats().Used)
+	_, err = p.Map(want(2, 10, load))
+	require.ErrorIs(t, err, syscall.ESHUTDOWN)
+	held.Release()
+	require.Zero(t, p.Stats().Used)
+}
+
+// TestAdmitted: who asks for a range that is not there is asked for its memory first, and gets nothing if that is refused.
+func TestAdmitted(t *testing.T) {
+	p := newPool(t, 4)
+	var asked []int64
+	refused := errors.New("too much")
+	var answer error
+	w := want(1, p.granule+1, func(*Memory) error { return nil })
+	w.Admit = func(n int64) error { asked = append(asked, n); return answer }
+	h, err := p.Map(w)
+	require.NoError(t, err)
+	answer = refused
+	again, err := p.Map(w)
+	require.NoError(t, err, "it is there")
+	require.Equal(t, []int64{2 * p.granule}, asked)
+	w.Key.Ino = 2
+	_, err = p.Map(w)
+	require.ErrorIs(t, err, refused)
+	require.Len(t, p.Stats().Residents, 1)
+	require.Equal(t, 2*p.granule, p.Stats().Used)
+	h.Release()
+	again.Release()
+}
+
+// TestWhoShares: a range serves what lies within it, of the same file and generation, while it is current, and no other.
+func TestWhoShares(t *testing.T) {
+	p := newPool(t, 16)
+	loads := 0
+	ask := func(w Want) (h *Hold, loaded bool) {
+		t.Helper()
+		was := loads
+		w.Load = func(*Memory) error { loads++; return nil }
+		h, err := p.Map(w)
+		require.NoError(t, err)
+		t.Cleanup(h.Release)
+		return h, loads > was
+	}
+	k := Key{Ino: 1, Generation: 1}
+	first, loaded := ask(Want{Key: k, Off: 1000, N: 100})
+	require.True(t, loaded)
+	require.EqualValues(t, 50, first.Offset(1050))
+	require.NotZero(t, first.Generation(), "0 is private memory's")
+	for _, c := range []struct {
+		w      Want
+		shares bool
+	}{
+		{Want{Key: k, Off: 1000, N: 100}, true},
+		{Want{Key: k, Off: 1001, N: 99}, true},
+		{Want{Key: k, Off: 1000, N: 1}, true},
+		{Want{Key: k, Off: 999, N: 100}, false},
+		{Want{Key: k, Off: 1001, N: 100}, false},
+		{Want{Key: Key{Ino: 1, Generation: 2}, Off: 1000, N: 100}, false},
+		{Want{Key: Key{Ino: 2, Generation: 1}, Off: 1000, N: 100}, false},
+		{Want{Key: Key{Ino: 1, Generation: 1, Owner: 5}, Off: 1000, N: 100}, false},
+	} {
+		h, loaded := ask(c.w)
+		require.Equal(t, c.shares, !loaded, c.w)
+		require.Equal(t, c.shares, h.Memory() == first.Memory(), c.w)
+		require.True(t, h.Shared())
+	}
+	// A range to the end serves a part, a part does not serve who wants to hear of appends.
+	end := Want{Key: Key{Ino: 3, Generation: 1}, Off: 0, N: 100, ToEnd: true}
+	part := end
+	part.ToEnd = false
+	_, loaded = ask(part)
+	require.True(t, loaded)
+	_, loaded = ask(end)
+	require.True(t, loaded)
+	_, loaded = ask(end)
+	require.False(t, loaded)
+	p.Changed(3, 100, 101) // what is behind the end of the part
+	_, loaded = ask(part)
+	require.False(t, loaded)
+	h, loaded := ask(end)
+	require.True(t, loaded)
+	require.True(t, h.current())
+	require.Greater(t, h.Generation(), first.Generation())
+	p.Changed(1, 1000, 1001)
+	require.False(t, first.current())
+	_, loaded = ask(Want{Key: k, Off: 1000, N: 100})
+	require.True(t, loaded, "a stale range is nobody's any more")
+	require.EqualValues(t, 5, p.Stats().Shared, "each asked once")
+	private, err := p.Alloc(10, nil)
+	require.NoError(t, err)
+	require.False(t, private.Shared())
+	require.EqualValues(t, 7, private.Offset(7))
+	private.Release()
+}
+
+// bell counts its signals.
+type bell struct{ n int }
+
+func (b *bell) Signal() { b.n++ }
+
+// TestWhatAChangeTouches: holders of bytes that have changed hear of it, once by a signal and of each range by its generation; others do not. Ranges that nobody holds go.
+func TestWhatAChangeTouches(t *testing.T) {
+	for _, c := range []struct {
+		off, end   int64
+		part, rest bool // touches [100, 200); and [100, 200) as the end of the file
+	}{
+		{0, 100, false, false}, {0, 101, true, true}, {199, 200, true, true}, {200, 300, false, true}, {150, 160, true, true}, {0, math.MaxInt64, true, true},
+		{150, 150, false, false}, {160, 150, false, false},
+	} {
+		p := newPool(t, 8)
+		var wakes bell
+		told := map[string][]uint64{}
+		get := func(name string, ino uint32, toEnd bool) *Hold {
+			h, err := p.Map(Want{Key: Key{Ino: ino, Generation: 1}, Off: 100, N: 100, ToEnd: toEnd, Load: func(*Memory) error { return nil }, Waker: &wakes,
+				Notify: func(g uint64) { told[name] = append(told[name], g) }})
+			require.NoError(t, err)
+			return h
+		}
+		part, rest, other := get("part", 1, false), get("rest", 1, true), get("other", 2, false)
+		too := get("too", 1, true) // the same range
+		get("idle", 4, false).Release()
+		before := p.Stats()
+		require.Len(t, before.Residents, 4)
+		p.Changed(1, c.off, c.end)
+		require.Equal(t, c.part, !part.current(), c)
+		require.Equal(t, c.rest, !rest.current(), c)
+		require.Equal(t, c.rest, !too.current(), c)
+		require.True(t, other.current())
+		want := map[string][]uint64{}
+		if c.part {
+			want["part"] = []uint64{part.latest()}
+		}
+		if c.rest {
+			want["rest"], want["too"] = []uint64{rest.latest()}, []uint64{rest.latest()}
+			require.Greater(t, rest.latest(), other.Generation())
+			require.Equal(t, 1, wakes.n)
+		}
+		require.Equal(t, want, told, c)
+		require.Equal(t, before.Used, p.Stats().Used, "what is held stays")
+		p.Changed(4, 0, 1)
+		p.Changed(4, 150, 151)
+		require.Equal(t, before.Used-p.granule, p.Stats().Used, "what nobody holds goes")
+		require.Len(t, p.Stats().Residents, 3)
+		for _, h := range []*Hold{part, rest, too, other} {
+			h.Release()
+		}
+		kept := 1 // the other's
+		if !c.part {
+			kept++
+		}
+		if !c.rest {
+			kept++
+		}
+		require.Len(t, p.Stats().Residents, kept, "stale ranges go with their last holder: %v", c)
+		require.EqualValues(t, kept, p.Stats().Used/p.granule)
+	}
+}
+
+// TestWhoGoes: room is made by the ranges that were held least recently, no more of them than it takes; none that is held or pinned.
+func TestWhoGoes(t *testing.T) {
+	p, rt := newUsed(t, 4)
+	loads := 0
+	get := func(ino uint32, granules int64) (*Hold, error) {
+		return p.Map(want(ino, granules*p.granule, func(*Memory) error { loads++; return nil }))
+	}
+	use := func(ino uint32, granules int64) {
+		t.Helper()
+		h, err := get(ino, granules)
+		require.NoError(t, err)
+		h.Release()
+	}
+	there := func() (all []uint32) {
+		for _, r := range p.Stats().Residents {
+			all = append(all, r.Ino)
+		}
+		slices.Sort(all)
+		return all
+	}
+	for ino := range uint32(4) {
+		use(ino, 1)
+	}
+	use(0, 1)
+	require.Equal(t, 4, loads)
+	use(4, 1)
+	require.Equal(t, []uint32{0, 2, 3, 4}, there())
+	p.Pin(Key{Ino: 2, Generation: 1}, true)
+	held, err := get(3, 1)
+	require.NoError(t, err)
+	use(5, 2)
+	require.Equal(t, []uint32{2, 3, 5}, there())
+	require.Equal(t, int64(3), p.Stats().Evicted)
+	for _, r := range p.Stats().Residents {
+		require.Equal(t, r.Ino == 2, r.Pinned)
+		require.Equal(t, r.Ino == 3, r.Holders == 1)
+	}
+	_, err = get(6, 3)
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.ErrorContains(t, err, "are held or pinned")
+	require.Equal(t, []uint32{2, 3, 5}, there(), "who does not fit takes nothing")
+	p.Pin(Key{Ino: 2, Generation: 1}, false)
+	use(6, 3)
+	require.Equal(t, []uint32{3, 6}, there())
+	held.Release()
+
+	// What the runtime refuses takes nothing.
+	bad := errors.New("the GPU has no memory")
+	rt.fails.Store(&bad)
+	_, err = get(7, 1)
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.ErrorIs(t, err, bad)
+	rt.fails.Store(nil)
+	require.Equal(t, []uint32{3}, there(), "it made room")
+	require.Equal(t, p.granule, p.Stats().Used)
+	use(8, 1)
+	require.Equal(t, []uint32{3, 8}, there())
+}
+
+// TestFailedForOthers: who waits for another's read that fails reads by himself, up to maxLoads times; nobody gets memory of a read that failed.
+func TestFailedForOthers(t *testing.T) {
+	p := newPool(t, 4)
+	bad := errors.New("the drive has failed")
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := p.Map(want(1, 100, func(*Memory) error { close(begun); <-goOn; return bad }))
+		if !errors.Is(err, bad) {
+			t.Error(err)
+		}
+	})
+	<-begun
+	s := p.Stats().Residents
+	require.Len(t, s, 1)
+	require.Zero(t, s[0].Read)
+	waits := make(chan struct{})
+	wg.Go(func() {
+		w := want(1, 100, func(m *Memory) error { return m.Put(0, []byte("good")) })
+		close(waits)
+		h, err := p.Map(w)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		var b [4]byte
+		if err := h.Memory().Get(0, b[:]); err != nil || string(b[:]) != "good" {
+			t.Error(string(b[:]), err)
+		}
+		h.Release()
+	})
+	<-waits
+	for end := time.Now().Add(time.Minute); p.Stats().Shared == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			close(goOn)
+			wg.Wait()
+			require.Fail(t, "it has not joined the read")
+		}
+	}
+	close(goOn)
+	wg.Wait()
+	require.Equal(t, int64(1), p.Stats().Loads)
+	require.Equal(t, int64(100), p.Stats().Loaded)
+	require.Equal(t, p.granule, p.Stats().Used)
+}
