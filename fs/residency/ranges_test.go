@@ -50,6 +50,7 @@ func newUsed(t *testing.T, granules int64) (*Pool, *used) {
 	t.Cleanup(func() {
 		require.NoError(t, p.Close())
 		require.Zero(t, p.Stats().Used)
+		require.Empty(t, p.files)
 		require.NoError(t, rt.Close())
 	})
 	return p, u
@@ -106,6 +107,9 @@ func TestNoRange(t *testing.T) {
 		require.ErrorIs(t, err, errFull)
 		require.ErrorContains(t, err, "in all")
 	}
+	bad := errors.New("the drive has failed")
+	_, err := p.Alloc(p.Size(), func(*Memory) error { return bad })
+	require.ErrorIs(t, err, bad)
 	h, err := p.Alloc(p.Size(), nil)
 	require.NoError(t, err, "all of it")
 	h.Release()
@@ -345,7 +349,7 @@ func TestFailedForOthers(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := p.Map(want(1, 100, func(*Memory) error { close(begun); <-goOn; return bad }))
+		_, err := p.Map(want(1, 100, func(m *Memory) error { m.Read(7); close(begun); <-goOn; return bad }))
 		if !errors.Is(err, bad) {
 			t.Error(err)
 		}
@@ -353,7 +357,7 @@ func TestFailedForOthers(t *testing.T) {
 	<-begun
 	s := p.Stats().Residents
 	require.Len(t, s, 1)
-	require.Zero(t, s[0].Read)
+	require.EqualValues(t, 7, s[0].Read, "how far it is")
 	waits := make(chan struct{})
 	wg.Go(func() {
 		w := want(1, 100, func(m *Memory) error { return m.Put(0, []byte("good")) })
@@ -382,4 +386,50 @@ func TestFailedForOthers(t *testing.T) {
 	require.Equal(t, int64(1), p.Stats().Loads)
 	require.Equal(t, int64(100), p.Stats().Loaded)
 	require.Equal(t, p.granule, p.Stats().Used)
+}
+
+// none is a runtime that exports no memory, plain is one without VMM.
+type none struct{ gpu.Runtime }
+
+func (n none) Facts() gpu.Facts {
+	f := n.Runtime.Facts()
+	f.Exports = nil
+	return f
+}
+
+type plain struct{ gpu.Runtime }
+
+func (p plain) Facts() gpu.Facts {
+	f := p.Runtime.Facts()
+	f.Granularity = 0
+	return f
+}
+
+// TestPoolSize: a pool has whole granules, of plain memory too; less than one is none, and so is a runtime whose memory no program could get.
+func TestPoolSize(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	granule := rt.Facts().Granularity
+	for _, c := range []struct {
+		rt         gpu.Runtime
+		size, want int64
+		kind       gpu.MemKind
+	}{
+		{rt, 3*granule + 1, 3 * granule, gpu.DeviceVMM}, {rt, granule, granule, gpu.DeviceVMM}, {rt, granule - 1, 0, 0}, {rt, 0, 0, 0}, {rt, -1, 0, 0},
+		{plain{rt}, 2*plainGranule + 5, 2 * plainGranule, gpu.DevicePlain}, {plain{rt}, plainGranule - 1, 0, 0},
+	} {
+		p, err := New(Config{Runtime: c.rt, Mapper: &attacher{}, Size: c.size})
+		if c.want == 0 {
+			require.ErrorContains(t, err, "at least a granule", c)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.want, p.Size())
+		require.Equal(t, c.kind, p.kind)
+		require.EqualValues(t, p.Granule(), p.Round(1))
+		require.NoError(t, p.Close())
+	}
+	_, err = New(Config{Runtime: none{rt}, Mapper: &attacher{}, Size: granule})
+	require.ErrorContains(t, err, "exports no memory")
+	require.NoError(t, rt.Close())
 }

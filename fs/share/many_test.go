@@ -1,7 +1,9 @@
 package share_test
 
 import (
+	"bytes"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -69,4 +71,53 @@ func TestGivenBack(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestManyMappings: a program that has a thousand ranges fills the pool, and is told so. Each range that it gives back makes room for another; a change makes all that it touches stale
+// by one event; and when the program has gone the next has all of the pool.
+func TestManyMappings(t *testing.T) {
+	const many, granule, each = 1000, 2 * mib, 4096
+	m := sharetest.New(t, 64*mib, many*granule)
+	f := m.Write("file", noise(9, (many+1)*each))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	have := make([]*lanefs.Buffer, many)
+	for i := range have {
+		have[i], err = s.Map(f, int64(i)*each, each)
+		require.NoError(t, err)
+	}
+	_, err = s.Map(f, many*each, each)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	shared, err := s.Map(f, 77*each, each)
+	require.NoError(t, err, "what is there needs no room")
+	require.NoError(t, have[500].Close())
+	have[500], err = s.Map(f, many*each, each)
+	require.NoError(t, err)
+	_, err = s.Map(f, 500*each, each)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	data := noise(9, (many+1)*each)
+	for i, b := range have {
+		at := i * each
+		if i == 500 {
+			at = many * each
+		}
+		require.True(t, b.Current())
+		require.True(t, bytes.Equal(data[at:at+each], b.Bytes()), "range %d", i)
+	}
+	_, err = f.WriteAt(make([]byte, 300*each), 50*each+1)
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(time.Minute))
+	require.False(t, shared.Current())
+	for i, b := range have {
+		require.Equal(t, i < 50 || i > 350, b.Current(), "range %d", i)
+	}
+	require.NoError(t, s.Close())
+	settled(t, m, 0)
+	other, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer other.Close()
+	all, err := other.Alloc(f, many*granule)
+	require.NoError(t, err)
+	require.NoError(t, all.Close())
 }
