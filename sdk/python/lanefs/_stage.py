@@ -241,14 +241,14 @@ def integers(values):
     """An array of 64-bit integers, of a list, a NumPy array or a tensor of integers."""
     try:
         view = memoryview(values)
-        if view.format in ("l", "q", "L", "Q") and view.itemsize == 8 and view.c_contiguous:
+        if view.format in ("l", "q", "L", "Q") and view.itemsize == 8 and view.ndim == 1 and view.c_contiguous:
             out = array.array("q")
             out.frombytes(view.cast("B"))
             return out
     except TypeError:
         pass
     try:
-        return array.array("q", values.tolist() if hasattr(values, "tolist") else values)
+        return array.array("q", iter(values.tolist() if hasattr(values, "tolist") else values))  # bytes as they are would be taken for machine words
     except (OverflowError, TypeError) as e:
         raise ValueError(f"offsets and lengths are integers: {e}") from None
 
@@ -322,7 +322,10 @@ def target(memory, stream, write):
         return memory, None, _stream(stream)
     if hasattr(memory, "data_ptr"):  # PyTorch's tensors. Pieces may lie beyond a view, in what it is a view of
         storage = getattr(memory, "untyped_storage", None) or memory.storage  # before PyTorch 2
-        address, size = memory.data_ptr(), storage().nbytes() - memory.storage_offset() * memory.element_size()
+        try:
+            address, size = memory.data_ptr(), storage().nbytes() - memory.storage_offset() * memory.element_size()
+        except RuntimeError as e:  # a sparse one, for instance
+            raise ValueError(f"the tensor's bytes are not in one place: {e}") from None
         if not address and memory.numel():
             raise ValueError("the tensor has no memory")
         if lazy(memory):
@@ -340,7 +343,8 @@ def target(memory, stream, write):
         for n in a["shape"]:
             size *= n
         return a["data"][0], size, _stream(a.get("stream") if stream is None else stream)
-    view = memoryview(memory).cast("B")
+    view = memoryview(memory)
+    view = view.cast("B") if view.nbytes else view[:0]  # what is empty in several dimensions is not cast
     if write and view.readonly:
         raise ValueError("the memory is read-only")
     from ._memory import address_of

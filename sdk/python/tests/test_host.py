@@ -1,5 +1,6 @@
 """Tests of the SDK on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this."""
 
+import array
 import asyncio
 import ctypes
 import errno
@@ -675,19 +676,19 @@ class Any(unittest.TestCase):
         b = bytearray(4000)
         at = ctypes.addressof(ctypes.c_char.from_buffer(b))
 
-        def array(**more):
+        def cuda(**more):
             return types.SimpleNamespace(__cuda_array_interface__={"shape": (10, 50), "typestr": "<f4", "data": (at, False), "version": 3, "strides": None, **more})
-        self.assertEqual(self.file.read_into(array(), offset=3), 2000)  # all elements, of 4 bytes each
+        self.assertEqual(self.file.read_into(cuda(), offset=3), 2000)  # all elements, of 4 bytes each
         self.assertEqual(b, self.data[3:2003] + bytes(2000))
-        self.assertRaises(ValueError, self.file.read_into, array(), start=1, length=2000)
-        self.assertEqual(list(self.file.read_batch(array(), [0], [1999], [1])), [1])
-        constant = array(data=(at, True))
+        self.assertRaises(ValueError, self.file.read_into, cuda(), start=1, length=2000)
+        self.assertEqual(list(self.file.read_batch(cuda(), [0], [1999], [1])), [1])
+        constant = cuda(data=(at, True))
         for call in (self.file.read_into, lambda a: self.file.read_batch(a, [0], [0], [1])):
             self.assertRaisesRegex(ValueError, "read-only", call, constant)
-            self.assertRaisesRegex(ValueError, "gaps", call, array(strides=(400, 8)))
+            self.assertRaisesRegex(ValueError, "gaps", call, cuda(strides=(400, 8)))
         self.assertEqual(self.file.write_from(constant, length=5), 5)
-        self.assertRaisesRegex(OSError, "stream", self.file.read_into, array(stream=7))  # which ordinary memory is not on
-        self.assertEqual(self.file.read_into(array(stream=7), stream=0), 2000)
+        self.assertRaisesRegex(OSError, "stream", self.file.read_into, cuda(stream=7))  # which ordinary memory is not on
+        self.assertEqual(self.file.read_into(cuda(stream=7), stream=0), 2000)
 
     def test_views(self):  # of a tensor: its own bytes, not what is behind it
         b = bytearray(4000)
@@ -706,6 +707,11 @@ class Any(unittest.TestCase):
         b[:] = bytes(4000)
         self.assertEqual(list(self.file.read_batch(column, range(0, 120, 12), range(0, 4000, 400), [12] * 10)), [12] * 10)
         self.assertEqual(b, b"".join(bytes(8) + self.data[i * 12:i * 12 + 12] + bytes(380) for i in range(10)))
+        def refuses():
+            raise RuntimeError("Cannot access data pointer")
+        sparse = Tensor(b, 0)
+        sparse.data_ptr = refuses
+        self.assertRaisesRegex(ValueError, "not in one place", self.file.read_into, sparse)
         nowhere = Tensor(b, 0)
         nowhere.data_ptr = lambda: 0
         self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, nowhere)
@@ -761,7 +767,7 @@ class Any(unittest.TestCase):
             starts.append(at)
             at += lengths[i] + i % 2
         b = bytearray(at)
-        columns = [offsets, (ctypes.c_int64 * n)(*starts), __import__("array").array("q", lengths)]
+        columns = [offsets, (ctypes.c_int64 * n)(*starts), array.array("q", lengths)]
         results = self.file.read_batch(b, *columns)
         self.assertEqual(list(results), lengths)
         for o, s, k in zip(offsets, starts, lengths):
@@ -772,6 +778,23 @@ class Any(unittest.TestCase):
         with open(self.path, "rb") as f:
             got = f.read()
         self.assertEqual((got[3:8], got[300:306], got[306:]), (bytes(range(10, 15)), bytes(range(50, 56)), self.data[306:]))
+
+    def test_columns(self):  # of integers, as they come; one that is none, or has several dimensions, is refused, not taken for something else
+        numbers = range(1, 9)
+        words, twice = array.array("q", numbers), array.array("q", [n for n in numbers for _ in range(2)])
+        b = bytearray(20)
+        for column in (list(numbers), numbers, tuple(numbers), words, memoryview(words), memoryview(twice)[::2], memoryview(words.tobytes()).cast("Q"), array.array("h", numbers),
+                       bytes(numbers), bytearray(numbers), memoryview(bytes(numbers)), (ctypes.c_int64 * 8)(*numbers)):
+            b[:] = bytes(20)
+            self.assertEqual(list(self.file.read_batch(b, column, column, column)), list(numbers))
+            self.assertEqual(b, bytes(1) + self.data[1:16] + bytes(4))
+        square = memoryview(words).cast("B").cast("q", (2, 4))
+        for bad in (square, memoryview(words)[:1].cast("B").cast("q", ()), 5, None, [words], [1.0] * 8, ["1"] * 8, "12345678", [1 << 63] * 8, array.array("Q", [1 << 63] * 8), [-1] * 8, words[:7], words + words):
+            for columns in ((bad, words, words), (words, bad, words), (words, words, bad)):
+                self.assertRaises(ValueError, self.file.read_batch, b, *columns)
+        for nothing in (bytearray(), (ctypes.c_float * 0 * 3)(), memoryview(words)[:0]):  # as NumPy's arrays are that have no elements
+            self.assertEqual((self.file.write_from(nothing), list(self.file.write_batch(nothing, [3], [0], [0]))), (0, [0]))
+            self.assertRaises(ValueError, self.file.write_batch, nothing, [3], [0], [1])
 
     def test_async(self):
         import asyncio
