@@ -109,6 +109,46 @@ func TestUnreached(t *testing.T) {
 	require.NoError(t, other.Close())
 }
 
+// TestUnreachedBeside: requests to memory that the controller reaches go beside those to memory that it does not, in one batch, and each gets its own bytes.
+func TestUnreachedBeside(t *testing.T) {
+	m := sharetest.NewBeside(t, 64*mib, 16*mib)
+	data := noise(5, 3*mib)
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	g := newStage(t, s, f, 2*mib)
+	own, err := s.Alloc(f, 2*mib)
+	require.NoError(t, err)
+	const many, each = 60, 5000
+	for round := range int64(20) {
+		var reads []*lanefs.Request
+		for i := range int64(many) {
+			q := &lanefs.Request{Op: lanefs.OpRead, File: g.file, Off: round*1000 + i*each*3 + i%5, MemOff: i * (each + i), Len: each}
+			if (i+round)%3 == 0 {
+				q.Buffer = own
+			} else {
+				q.Memory = g.memory
+			}
+			reads = append(reads, q)
+		}
+		require.NoError(t, g.ring.Do(reads...))
+		for _, q := range reads {
+			to := g.bytes
+			if q.Buffer != nil {
+				to = own.Bytes()
+			}
+			require.EqualValues(t, each, q.N)
+			require.True(t, bytes.Equal(data[q.Off:q.Off+each], to[q.MemOff:q.MemOff+each]))
+			clear(to[q.MemOff : q.MemOff+each])
+		}
+	}
+	moved, err := s.Moved()
+	require.NoError(t, err)
+	require.EqualValues(t, 20*many/3, moved.Copied.Requests)
+	require.EqualValues(t, 20*many*2/3, moved.Device.Requests)
+}
+
 // TestUnreachedFails: of a copy that failed nobody gets bytes: the range is an error, and the part of the stage that the copy may still
 // use is not used again. When no part is left that is an error, too; clients that use no stage go on.
 func TestUnreachedFails(t *testing.T) {

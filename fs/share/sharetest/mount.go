@@ -115,13 +115,14 @@ func New(t testing.TB, size, pool int64, set ...func(*fs.Options)) *Mount {
 // NewOf is New of a volume that is made with more arguments of mkfs.ext4, such as -d for what is in it. change, if it is not nil, changes the image.
 func NewOf(t testing.TB, size, pool int64, mkfs []string, change func(image string), set ...func(*fs.Options)) *Mount {
 	t.Helper()
-	return mount(t, size, pool, false, &volume{mkfs, change}, set...)
+	return mount(t, size, pool, false, &volume{mkfs: mkfs, change: change}, set...)
 }
 
-// volume is how a volume differs from others.
+// volume is how a mount and its volume differ from others.
 type volume struct {
 	mkfs   []string
 	change func(image string)
+	pages  bool
 }
 
 // NewUnreached is New of a mount whose controller reaches no memory of programs or of the pool, as a drive beside a GPU: bytes go through the
@@ -131,11 +132,20 @@ func NewUnreached(t testing.TB, size, pool int64) *Mount {
 	return mount(t, size, pool, true, nil)
 }
 
-// far is a namespace that reaches no memory but what is pinned for it.
-type far struct{ *namespace.Namespace }
+// NewBeside is NewUnreached of a controller that does reach programs' ordinary memory.
+func NewBeside(t testing.TB, size, pool int64) *Mount {
+	t.Helper()
+	return mount(t, size, pool, true, &volume{pages: true})
+}
+
+// far is a namespace that reaches no memory but what is pinned for it and, with pages, what was imported from a program.
+type far struct {
+	*namespace.Namespace
+	pages bool
+}
 
 func (d far) Attach(m gpu.Memory) (blockdev.Buffer, error) {
-	if m.Kind() != gpu.HostPinned {
+	if m.Kind() != gpu.HostPinned && !(d.pages && m.Reach().Owner == gpu.OwnerPages && m.Kind() == gpu.DevicePlain) {
 		return nil, fmt.Errorf("this controller does not reach %v memory", m.Kind())
 	}
 	return d.Namespace.Attach(m)
@@ -201,7 +211,10 @@ func mount(t testing.TB, size, pool int64, unreached bool, v *volume, set ...fun
 	if unreached {
 		m.Copier = &Copier{rt: rt}
 		t.Cleanup(func() { require.NoError(t, m.Copier.streams.Close()) })
-		rc.Mapper, rc.Copier = far{m.dev}, m.Copier
+		rc.Mapper, rc.Copier = far{m.dev, v != nil && v.pages}, m.Copier
+		if v != nil && v.pages {
+			rc.Host = rt
+		}
 	}
 	m.Pool, err = residency.New(rc)
 	require.NoError(t, err)
