@@ -75,6 +75,7 @@ func TestUnreached(t *testing.T) {
 		}
 		at += n
 	}
+	reads = append(reads, &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: p, Off: 5, MemOff: 7}) // of nothing
 	require.NoError(t, ring.Do(reads...))
 	for _, q := range reads {
 		require.Equal(t, max(min(q.Len, int64(len(data))-q.Off), 0), q.N)
