@@ -58,6 +58,8 @@ func TestUnreached(t *testing.T) {
 	copy(p.Bytes(), data[100:])
 	require.NoError(t, p.Commit(f, 3, 0, 9*mib))
 	copy(data[3:], bytes.Clone(data[100:100+9*mib]))
+	require.NoError(t, p.Commit(f, 4*mib, 4096, 4*mib+8192)) // whole blocks go as they are
+	copy(data[4*mib:], p.Bytes()[4096:4*mib+12288])
 
 	file, err := s.Open(f)
 	require.NoError(t, err)
@@ -81,7 +83,7 @@ func TestUnreached(t *testing.T) {
 		require.Equal(t, max(min(q.Len, int64(len(data))-q.Off), 0), q.N)
 	}
 	require.True(t, bytes.Equal(now, p.Bytes()))
-	writes := []*lanefs.Request{{Off: 1, MemOff: 7, Len: 6 * mib}, {Off: 12 * mib, MemOff: 5, Len: 2 * mib}, {Off: 7 * mib, MemOff: 0, Len: 100}}
+	writes := []*lanefs.Request{{Off: 1, MemOff: 7, Len: 6 * mib}, {Off: 12 * mib, MemOff: 5, Len: 2 * mib}, {Off: 7 * mib, MemOff: 0, Len: 100}, {Off: 7*mib + 103, MemOff: 3, Len: 4*mib + 9000}}
 	for _, q := range writes {
 		q.Op, q.File, q.Buffer = lanefs.OpWrite, file, p
 		if n := int(q.Off + q.Len); n > len(data) {
@@ -148,6 +150,37 @@ func TestUnreachedBeside(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 20*many/3, moved.Copied.Requests)
 	require.EqualValues(t, 20*many*2/3, moved.Device.Requests)
+}
+
+// TestUnreachedGrows: a range that ends in one part of the stage ends there, though the file has grown before the next part is read.
+func TestUnreachedGrows(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 16*mib)
+	const size, whole = 3*mib + 77, 11 * mib
+	data := noise(6, whole)
+	f := m.Write("file", data[:size])
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	own, err := s.Alloc(f, whole)
+	require.NoError(t, err)
+	ring, err := s.NewRing(8)
+	require.NoError(t, err)
+	grows := func() {
+		if _, err := f.WriteAt(data[size:], size); err != nil {
+			t.Error(err)
+		}
+	}
+	m.Copier.Before.Store(&grows)
+	q := &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: own, Len: whole}
+	require.NoError(t, ring.Do(q))
+	require.EqualValues(t, size, q.N)
+	require.Nil(t, m.Copier.Before.Load(), "it has grown")
+	require.True(t, bytes.Equal(append(data[:size:size], make([]byte, whole-size)...), own.Bytes()))
+	require.NoError(t, ring.Do(q))
+	require.EqualValues(t, whole, q.N)
+	require.True(t, bytes.Equal(data, own.Bytes()))
 }
 
 // TestUnreachedFails: of a copy that failed nobody gets bytes: the range is an error, and the part of the stage that the copy may still

@@ -151,15 +151,19 @@ func (d far) Attach(m gpu.Memory) (blockdev.Buffer, error) {
 	return d.Namespace.Attach(m)
 }
 
-// Copier is the pool's copy engine. Fail, where it is set, fails a copy.
+// Copier is the pool's copy engine. Fail, where it is set, fails a copy; Before is called before the next one, once.
 type Copier struct {
 	Fail    atomic.Pointer[error]
+	Before  atomic.Pointer[func()]
 	rt      gpu.Runtime
 	streams copyengine.Pool
 }
 
 // Copy implements residency.Copier.
 func (c *Copier) Copy(dst, src gpu.Addr, n int64) error {
+	if f := c.Before.Swap(nil); f != nil {
+		(*f)()
+	}
 	if err := c.Fail.Load(); err != nil {
 		return *err
 	}
