@@ -17,7 +17,7 @@ const long = 2 << 30 // bytes: a second's work, of which the first part is held 
 
 // longRead has a client that reads into memory for long. It returns what the client has of its connection, when none of it has ended: the daemon waits for
 // release.
-func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, event, memfd int, release func()) {
+func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, client *wire.Rings, event, memfd int, release func()) {
 	f = m.Write("file", make([]byte, mib))
 	require.NoError(t, f.Truncate(long))
 	c = dial(t, f)
@@ -40,7 +40,7 @@ func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, event
 	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
 	require.NoError(t, err)
 	t.Cleanup(func() { shared.Close() })
-	client, err := wire.NewRings(shared, ring.Entries)
+	client, err = wire.NewRings(shared, ring.Entries)
 	require.NoError(t, err)
 	// The first block that is read is held back until all are taken, so that none has ended.
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
@@ -48,20 +48,25 @@ func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, event
 	require.NoError(t, err)
 	wire.RingDoorbell(ends[1])
 	<-held
-	return f, c, rights[1], memfd, release
+	return f, c, client, rights[1], memfd, release
 }
 
-// notAll says that the daemon has not moved all bytes to the memory.
-func notAll(t *testing.T, memfd int) {
+// notAll says that the daemon has not moved all bytes to the memory, nor says so.
+func notAll(t *testing.T, client *wire.Rings, memfd int) {
 	var st unix.Stat_t
 	require.NoError(t, unix.Fstat(memfd, &st))
 	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
+	var done [2]wire.Completion
+	n, err := client.Reap(done[:])
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.EqualValues(t, -int64(unix.ESHUTDOWN), done[0].Result)
 }
 
 // TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
 func TestLongTransfers(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	f, _, _, memfd, release := longRead(t, m)
+	f, _, client, _, memfd, release := longRead(t, m)
 	f.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
@@ -74,13 +79,13 @@ func TestLongTransfers(t *testing.T) {
 	})
 	release()
 	within(t, "the unmount", func() { <-done })
-	notAll(t, memfd)
+	notAll(t, client, memfd)
 }
 
 // TestLongTransferOfTheDead: what a client has asked for ends with its connection, too.
 func TestLongTransferOfTheDead(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	_, c, event, memfd, release := longRead(t, m)
+	_, c, client, event, memfd, release := longRead(t, m)
 	c.Close()
 	within(t, "the signal of the end", func() {
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
@@ -88,5 +93,5 @@ func TestLongTransferOfTheDead(t *testing.T) {
 	})
 	release()
 	settled(t, m, 0)
-	notAll(t, memfd)
+	notAll(t, client, memfd)
 }
