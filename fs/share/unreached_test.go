@@ -183,6 +183,42 @@ func TestUnreachedGrows(t *testing.T) {
 	require.True(t, bytes.Equal(data, own.Bytes()))
 }
 
+// TestUnreachedShrinks: of a file that becomes shorter while it is read into memory that was another's a program gets what is left, and zeroes.
+func TestUnreachedShrinks(t *testing.T) {
+	m := sharetest.NewUsed(t, 64*mib, 16*mib)
+	data := noise(7, 6*mib)
+	for _, private := range []bool{false, true} {
+		f := m.Write("file", data)
+		s, err := lanefs.Connect(f)
+		require.NoError(t, err)
+		shrinks := func() {
+			if err := f.Truncate(mib + 5); err != nil {
+				t.Error(err)
+			}
+		}
+		m.Copier.Before.Store(&shrinks)
+		get := s.Map
+		if private {
+			get = s.MapPrivate
+		}
+		const off, n = 1, 4 * mib // one byte more than fits into a part of the stage, which is read when the file is short
+		b, err := get(f, off, n)
+		require.NoError(t, err)
+		e, at := b.Export()
+		mem, err := unix.Mmap(e.FD, e.Offset, int(e.Size), unix.PROT_READ, unix.MAP_SHARED)
+		require.NoError(t, err)
+		want := make([]byte, e.Size)
+		copy(want[at:], data[off:mib+5])
+		if private { // the first part has what there was
+			copy(want[at:], data[off:off+4*mib-1])
+		}
+		require.True(t, bytes.Equal(want, mem))
+		require.NoError(t, unix.Munmap(mem))
+		require.NoError(t, b.Close())
+		require.NoError(t, s.Close())
+	}
+}
+
 // TestUnreachedFails: of a copy that failed nobody gets bytes: the range is an error, and the part of the stage that the copy may still
 // use is not used again. When no part is left that is an error, too; clients that use no stage go on.
 func TestUnreachedFails(t *testing.T) {

@@ -123,6 +123,7 @@ type volume struct {
 	mkfs   []string
 	change func(image string)
 	pages  bool
+	used   bool
 }
 
 // NewUnreached is New of a mount whose controller reaches no memory of programs or of the pool, as a drive beside a GPU: bytes go through the
@@ -136,6 +137,38 @@ func NewUnreached(t testing.TB, size, pool int64) *Mount {
 func NewBeside(t testing.TB, size, pool int64) *Mount {
 	t.Helper()
 	return mount(t, size, pool, true, &volume{pages: true})
+}
+
+// NewUsed is NewUnreached whose device memory has others' bytes at first and cannot be exported read-only, as a GPU's. Clients get a memfd of it by the name of a POSIX handle.
+func NewUsed(t testing.TB, size, pool int64) *Mount {
+	t.Helper()
+	return mount(t, size, pool, true, &volume{used: true})
+}
+
+// used is a runtime with such memory.
+type used struct{ gpu.Runtime }
+
+func (u used) Facts() gpu.Facts {
+	f := u.Runtime.Facts()
+	f.Exports = []gpu.ExportKind{gpu.ExportPOSIX}
+	return f
+}
+
+func (u used) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	m, err := u.Runtime.Alloc(kind, size)
+	if err != nil || kind != gpu.DeviceVMM {
+		return m, err
+	}
+	copy(m.Host(), bytes.Repeat([]byte("secret"), int(size/6+1)))
+	return usedMemory{m}, nil
+}
+
+type usedMemory struct{ gpu.Memory }
+
+func (m usedMemory) Export(gpu.ExportKind) (gpu.Export, error) {
+	e, err := m.Memory.Export(gpu.ExportMemFD)
+	e.Kind = gpu.ExportPOSIX
+	return e, err
 }
 
 // far is a namespace that reaches no memory but what is pinned for it and, with pages, what was imported from a program.
@@ -218,6 +251,9 @@ func mount(t testing.TB, size, pool int64, unreached bool, v *volume, set ...fun
 		rc.Mapper, rc.Copier = far{m.dev, v != nil && v.pages}, m.Copier
 		if v != nil && v.pages {
 			rc.Host = rt
+		}
+		if v != nil && v.used {
+			rc.Runtime = used{rt}
 		}
 	}
 	m.Pool, err = residency.New(rc)
