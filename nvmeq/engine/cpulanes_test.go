@@ -158,7 +158,7 @@ func (m placed) Reach() gpu.Reach { return m.reach }
 // batch, wherever it stands.
 func TestEdgesGoAlong(t *testing.T) {
 	const long, edge = 256 << 10, 4096
-	of := func(n engine.Chosen) []uint64 { return []uint64{n.GPU, n.Host, n.Software} }
+	of := func(n engine.Chosen) []uint64 { return []uint64{n.GPU, n.Host, n.Software, n.Late, n.Small} }
 	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 1)
 	own := f.Chunk(t, long)
 	var want engine.Chosen
@@ -188,6 +188,38 @@ func TestEdgesGoAlong(t *testing.T) {
 	require.NoError(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IORead, 0, own, 0, edge), f.RW(nvme.IORead, 8, own, 0, long)}))
 	want.GPU++
 	require.Equal(t, of(want), of(f.Engine.Chosen()), "a long one to the daemon's own memory")
+	require.NoError(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IORead, 0, own, 0, edge)}))
+	want.Software++
+	require.Equal(t, of(want), of(f.Engine.Chosen()), "a short one of a software controller, beside a GPU that is not shared")
+}
+
+// A drive's commands go to the GPU's lanes while these answer, however short they are.
+func TestShortOfADrive(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	f := newFailingOn(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 2, CPULanes: 1, CPU: rt, HangTimeout: time.Minute, LateAfter: time.Minute},
+		func(t controller.Transport) controller.Transport { return onItsOwn{t, t.(*reach).Controller} })
+	require.False(t, f.Controller.Simulated())
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(100 * time.Microsecond):
+				for qid := range uint16(8) {
+					f.Soft.Step(qid + 1)
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { close(end); <-ended })
+	f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
+	chosen := f.Engine.Chosen()
+	require.NotZero(t, chosen.GPU)
+	require.Zero(t, chosen.Software+chosen.Late+chosen.Small+chosen.Host)
 }
 
 // Whether lanes that are launched for each batch are late nobody sees.
