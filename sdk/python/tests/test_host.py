@@ -731,6 +731,7 @@ class Any(unittest.TestCase):
         for view in (t[:, :10], t[::2], t[:, 1], torch.zeros(1).expand(5)):
             self.assertRaisesRegex(ValueError, "gaps", self.file.read_into, view)
         self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, torch.empty(9, device="meta"))
+        self.assertRaisesRegex(ValueError, "not in one place", self.file.read_into, torch.ones(3, 3).to_sparse())
         self.assertEqual(self.file.read_into(torch.empty(0)), 0)
         self.assertEqual(self.file.read_into(torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)), 480)
         t.zero_()
