@@ -2,8 +2,10 @@ package lanefs_test
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -202,6 +204,70 @@ func TestPool(t *testing.T) {
 	require.True(t, bytes.Equal(random(0, 4*mib), held.Bytes()))
 	for _, b := range []*lanefs.Buffer{held, one, two, three} {
 		require.NoError(t, b.Close())
+	}
+}
+
+// TestEvicted: programs map more than the pool has, at the same time. Each has the bytes of its file as long as it has the range, and also of what it mapped itself and has given
+// back: memory that makes room is another's by new pages only.
+func TestEvicted(t *testing.T) {
+	m := sharetest.New(t, 128*mib, 16*mib)
+	const files, size = 10, 2*mib + 5
+	var f [files]*os.File
+	var data [files][]byte
+	for i := range f {
+		data[i] = random(uint64(50+i), size)
+		f[i] = m.Write(string(rune('a'+i)), data[i])
+	}
+	var wg sync.WaitGroup
+	for worker := range uint64(4) {
+		wg.Go(func() {
+			s, err := lanefs.Connect(f[0])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			rng := rand.New(rand.NewPCG(worker, 5))
+			var kept []byte
+			which := 0
+			for range 60 {
+				i := rng.IntN(files)
+				b, err := s.Map(f[i], 0, 0)
+				if errors.Is(err, unix.ENOMEM) {
+					continue // the others hold the rest
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !bytes.Equal(data[i], b.Bytes()) || !b.Current() {
+					t.Errorf("other bytes than file %d has", i)
+				}
+				if kept != nil {
+					if !bytes.Equal(data[which], kept[:size]) {
+						t.Errorf("what was file %d has changed", which)
+					}
+					unix.Munmap(kept)
+				}
+				e, _ := b.Export()
+				if kept, err = unix.Mmap(e.FD, e.Offset, int(e.Size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+					t.Error(err)
+					return
+				}
+				which = i
+				if err := b.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			unix.Munmap(kept)
+		})
+	}
+	wg.Wait()
+	st := m.Pool.Stats()
+	require.LessOrEqual(t, st.Used, st.Size)
+	require.NotZero(t, st.Evicted)
+	for _, r := range st.Residents {
+		require.Zero(t, r.Holders)
 	}
 }
 
