@@ -191,24 +191,36 @@ func (r *router) close() {
 func (e *Engine) probeUntilInTime() {
 	r := &e.router
 	defer r.probing.Store(false)
-	pause, inTime := firstProbe, 0
+	p := probes{pause: firstProbe}
 	for !e.closed.Load() && e.c.Err() == nil && e.c.Failover() == nil {
 		before := r.lates.Load()
-		time.Sleep(pause)
-		switch e.probeOnce() {
-		case probeInTime:
-			if inTime++; inTime == probesInTime {
-				r.sharedUntil.Store(int64(time.Since(e.start) + sharedFor))
-				r.late.Store(false)
-				return
-			}
-		case probeLate:
-			inTime, pause = 0, min(2*pause, longestBetween)
+		time.Sleep(p.pause)
+		if p.enough(e.probeOnce()) {
+			r.sharedUntil.Store(int64(time.Since(e.start) + sharedFor))
+			r.late.Store(false)
+			return
 		}
-		if r.lates.Load() == before && inTime == 0 {
+		if r.lates.Load() == before && p.inTime == 0 {
 			return
 		}
 	}
+}
+
+// probes is how the last ones went, and how long it is to the next.
+type probes struct {
+	inTime int // in a row
+	pause  time.Duration
+}
+
+// enough says whether the GPU answers in time again, as the next probe ended.
+func (p *probes) enough(next probed) bool {
+	switch next {
+	case probeInTime:
+		p.inTime++
+	case probeLate:
+		p.inTime, p.pause = 0, min(2*p.pause, longestBetween)
+	}
+	return p.inTime == probesInTime
 }
 
 type probed uint8

@@ -51,3 +51,20 @@ func TestSmallAndLongest(t *testing.T) {
 		require.Same(t, &c.cmds[c.at], longest(c.cmds))
 	}
 }
+
+// TestProbes: a GPU is in time when three probes in a row were, not counting those that no lane could make; a late one begins anew, and has the next one wait longer.
+func TestProbes(t *testing.T) {
+	p := probes{pause: firstProbe}
+	for i, c := range []struct {
+		next   probed
+		enough bool
+		pause  time.Duration
+	}{
+		{probeNone, false, firstProbe}, {probeInTime, false, firstProbe}, {probeInTime, false, firstProbe}, {probeLate, false, 2 * firstProbe}, {probeLate, false, 4 * firstProbe},
+		{probeInTime, false, 4 * firstProbe}, {probeLate, false, 8 * firstProbe}, {probeLate, false, longestBetween}, {probeLate, false, longestBetween},
+		{probeInTime, false, longestBetween}, {probeInTime, false, longestBetween}, {probeNone, false, longestBetween}, {probeInTime, true, longestBetween},
+	} {
+		require.Equal(t, c.enough, p.enough(c.next), i)
+		require.Equal(t, c.pause, p.pause, i)
+	}
+}
