@@ -780,6 +780,12 @@ class Any(unittest.TestCase):
             got = f.read()
         self.assertEqual((got[3:8], got[300:306], got[306:]), (bytes(range(10, 15)), bytes(range(50, 56)), self.data[306:]))
 
+    def test_many_files(self):  # one after the other, more than there may be at once
+        b = bytearray(8)
+        for i in range(1100):
+            with lanefs.open(self.path) as f:
+                self.assertEqual((f.read_into(b, offset=i), b), (8, self.data[i:i + 8]))
+
     def test_columns(self):  # of integers, as they come; one that is none, or has several dimensions, is refused, not taken for something else
         numbers = range(1, 9)
         words, twice = array.array("q", numbers), array.array("q", [n for n in numbers for _ in range(2)])
