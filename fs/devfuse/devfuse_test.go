@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -110,27 +111,43 @@ func TestRelieved(t *testing.T) {
 	}
 }
 
-// TestWaits: who says that it waits for another request leaves a reader that takes it, at once.
+// TestWaits: who says that it waits for another request leaves a reader that takes it: one that waits, or one that the guard wakes. Mostly it need not wait, and then
+// nobody is woken.
 func TestWaits(t *testing.T) {
 	n := nullfs.New()
 	n.Blocked, n.Entered = make(chan struct{}), make(chan struct{}, 100)
 	m := mount(t, n)
-	stop := make(chan struct{})
-	stopped := working(m.Dir, stop)
-	awaitFollowed(m)
-	close(stop)
-	require.NoError(t, <-stopped)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var st unix.Stat_t
-		_ = unix.Stat(m.Dir+"/block", &st)
-	}()
-	<-n.Entered
-	m.Device.Waits()
-	require.Positive(t, m.Device.Waiting())
-	n.Blocked <- struct{}{}
-	<-done
+	stat := func(name string) chan struct{} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var st unix.Stat_t
+			_ = unix.Stat(filepath.Join(m.Dir, name), &st)
+		}()
+		return done
+	}
+	nobody := false // is woken, if that is seen before the guard looks
+	for end := time.Now().Add(time.Minute); !nobody && time.Now().Before(end); {
+		stop := make(chan struct{})
+		stopped := working(m.Dir, stop)
+		awaitFollowed(m)
+		close(stop)
+		require.NoError(t, <-stopped)
+		held := stat("block")
+		<-n.Entered
+		parked := m.Device.Parked() > 0
+		require.True(t, m.Device.Waits())
+		nobody = parked && m.Device.Waiting() == 0
+		select {
+		case <-stat("other"):
+		case <-time.After(time.Minute):
+			close(n.Blocked)
+			t.Fatal("nobody takes the other request")
+		}
+		n.Blocked <- struct{}{}
+		<-held
+	}
+	require.True(t, nobody)
 }
 
 // TestAsking: who asks /proc where a program runs may wait until the program's asynchronous requests are answered, and its dirty pages written: if the program ends

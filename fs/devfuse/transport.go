@@ -196,10 +196,19 @@ func (t *Transport) Waits() bool {
 	if t == nil {
 		return true
 	}
-	if t.waiting.Load() <= 0 {
+	if t.waiting.Load() <= 0 && !t.relievable() {
 		t.another(0)
+		return t.waiting.Load() > 0
 	}
-	return t.waiting.Load() > 0
+	return true
+}
+
+// relievable says whether the guard of SCHED_IDLE, which looks after the only reader, has one to wake if that is held up. Mostly it is not, and to wake another would cost more than
+// the request.
+func (t *Transport) relievable() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.idle != nil && t.program.cpu.Load() != anywhere && len(t.parked) > 0
 }
 
 // begin has a new reader wait.
