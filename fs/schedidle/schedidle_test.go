@@ -470,7 +470,6 @@ type asked struct {
 	cpu            CPU
 	work           atomic.Int64 // ns
 	stop           atomic.Bool
-	policy         atomic.Int64
 	answers        atomic.Int64
 	kept           atomic.Int64 // ns, of the thread that answers
 	tid            uint32       // the program's
