@@ -40,7 +40,7 @@ func TestNobodyListens(t *testing.T) {
 		_, err := lanefs.Connect(f)
 		require.ErrorIs(t, err, is)
 		require.NotErrorIs(t, err, isNot)
-		cmd := exec.Command("python3", "-c", `
+		cmd := pythonProgram(p, `
 import ctypes, errno, lanefs, os
 try:
     lanefs.Session.of(0)
@@ -49,8 +49,8 @@ except OSError as e:
     print(errno.errorcode[e.errno], isinstance(e, lanefs.NotLaneFS))
 c = ctypes.CDLL(os.environ["LANEFS_LIBRARY"], use_errno=True)
 c.lanefs_connect.restype = ctypes.c_void_p
-print(c.lanefs_connect(0), errno.errorcode[ctypes.get_errno()])`)
-		cmd.Stdin, cmd.Env = f, append(os.Environ(), "PYTHONPATH=../../sdk/python", "PYTHONDONTWRITEBYTECODE=1", libraryOf(build))
+print(c.lanefs_connect(0), errno.errorcode[ctypes.get_errno()])`, f.Name(), libraryOf(build))
+		cmd.Stdin = f
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, errno+" False\nNone "+errno+"\n", string(out))

@@ -95,7 +95,7 @@ func (p *program) ask(r *reader, thread uint32) {
 		p.cpu.Store(anywhere)
 		return
 	}
-	if !ok || cpu >= maxCPUs || !r.thread.May(cpu) {
+	if !ok || !r.thread.May(cpu) {
 		return
 	}
 	if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {

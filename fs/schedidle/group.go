@@ -78,7 +78,7 @@ const (
 // files are the thread's in /proc.
 type files struct{ stat, schedstat taskPath }
 
-// Due says that somebody waits for a thread that has no request. A bit of Word is set: by the kernel, for a request of which the thread is to see; a queue is
+// Due says that somebody waits for a thread that has no request. A bit of Word is set: by the kernel, for a request that the thread is to see; a queue is
 // not empty: of answers that the kernel has not passed on, or of requests that the thread has not seen. nil: there is no such thing. Or FD can be read: there is a request
 // that no thread has taken yet; 0: there is no such descriptor. Then
 // Relief is rung when the thread has been at one request for a lap and another one waits, or when it loses the policy in the middle of one: nobody else

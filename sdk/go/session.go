@@ -56,7 +56,12 @@ func Connect(f *os.File) (*Session, error) {
 	conn, err := wire.Dial(path)
 	if err != nil {
 		// Nobody listens any more; or the daemon has ended since it was asked for its socket.
-		if _, again := socketOf(f); errors.Is(err, unix.ECONNREFUSED) || errors.Is(again, ErrGone) {
+		gone := errors.Is(err, unix.ECONNREFUSED)
+		if !gone {
+			_, again := socketOf(f)
+			gone = errors.Is(again, ErrGone)
+		}
+		if gone {
 			return nil, fmt.Errorf("%q: %w", f.Name(), ErrGone)
 		}
 		return nil, fmt.Errorf("%q: the daemon's socket is not reachable from here (in a container, mount its directory too): %w", f.Name(), err)

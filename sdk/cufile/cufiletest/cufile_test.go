@@ -56,6 +56,19 @@ func program(t *testing.T, usr, header string) string {
 	return out
 }
 
+// besideCUDA builds a test of this library's, and the stand-in for libcuda, in dir.
+func besideCUDA(t *testing.T, name string, flags ...string) (test, dir string) {
+	t.Helper()
+	usr := installed(t)
+	dir = t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	test = filepath.Join(dir, name)
+	run(t, "cc", append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I" + filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", name+".c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath," + filepath.Join(usr, "lib/lanefs")}, flags...)...)
+	return test, dir
+}
+
 // content is what the test expects of its files.
 func content() []byte {
 	b := make([]byte, 5*mib+17)
@@ -92,13 +105,7 @@ func TestCuFile(t *testing.T) {
 
 // TestCUDA: with memory of two GPUs of a stand-in for libcuda: the driver's calls of a small read are counted, and input is bad.
 func TestCUDA(t *testing.T) {
-	usr := installed(t)
-	dir := t.TempDir()
-	_, err := cuda.Build("cc", dir)
-	require.NoError(t, err)
-	test := filepath.Join(dir, "testcuda")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testcuda.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	test, dir := besideCUDA(t, "testcuda")
 	m := sharetest.New(t, 128*mib, 64*mib)
 	f := m.Write("file", content())
 	require.NoError(t, f.Close())
@@ -127,13 +134,7 @@ func TestCUDA(t *testing.T) {
 
 // TestStreams: streams of the program's, with files of two mounts.
 func TestStreams(t *testing.T) {
-	usr := installed(t)
-	dir := t.TempDir()
-	_, err := cuda.Build("cc", dir)
-	require.NoError(t, err)
-	test := filepath.Join(dir, "teststream")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "teststream.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	test, dir := besideCUDA(t, "teststream", "-pthread")
 	var files [2]string
 	for i := range files {
 		f := sharetest.New(t, 64*mib, 32*mib).Write("file", content())
@@ -150,13 +151,7 @@ func TestStreams(t *testing.T) {
 // TestRace: handles, files and memory that go away, and forks, while calls are under way; with memory of the CPU, and of a GPU of the stand-in. Make test
 // takes one way of small reads for each.
 func TestRace(t *testing.T) {
-	usr := installed(t)
-	dir := t.TempDir()
-	_, err := cuda.Build("cc", dir)
-	require.NoError(t, err)
-	test := filepath.Join(dir, "testrace")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testrace.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	test, dir := besideCUDA(t, "testrace", "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
 	f := m.Write("file", content())
 	require.NoError(t, f.Close())

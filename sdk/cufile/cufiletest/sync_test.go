@@ -16,7 +16,6 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
-	"github.com/lanefs/lanefs/lab/cuda"
 )
 
 // writer is a program that writes as it is told, line by line.
@@ -29,13 +28,7 @@ type writer struct {
 
 func newWriter(t *testing.T, file string) *writer {
 	t.Helper()
-	usr := installed(t)
-	dir := t.TempDir()
-	_, err := cuda.Build("cc", dir)
-	require.NoError(t, err)
-	test := filepath.Join(dir, "testsync")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-rdynamic", "-o", test, filepath.Join("..", "testsync.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	test, dir := besideCUDA(t, "testsync", "-rdynamic")
 	w := &writer{t: t}
 	cmd := exec.Command(test, file)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=")
