@@ -210,6 +210,43 @@ func TestDirectInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestDirectForgetsMany: a file that was copied as a whole, and is then written directly, costs few notifications. Once programs have read it by the page
+// cache again, its pages are worth more of them.
+func TestDirectForgetsMany(t *testing.T) {
+	m := newMount(t, Options{})
+	const size = 16 << 20
+	path := m.path("file")
+	require.NoError(t, os.WriteFile(path, make([]byte, size), 0o600))
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_DIRECT, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(fd, &st))
+	n := m.srv.nodes.get(st.Ino)
+	b := aligned(4096)
+	writes := func() {
+		for i := range freeNotices + 1 {
+			b[0]++
+			_, err := unix.Pwrite(fd, b, int64(i)*4096)
+			require.NoError(t, err)
+		}
+	}
+	require.True(t, n.mayHavePages())
+	writes()
+	require.False(t, n.mayHavePages())
+	for range 2 {
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, b[0], got[freeNotices*4096])
+		require.True(t, n.mayHavePages())
+		writes()
+		require.True(t, n.mayHavePages(), "pages that are in use are dropped")
+		got, err = os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, b[0], got[freeNotices*4096])
+	}
+}
+
 // TestDirectForgets: direct I/O alone leaves no pages to drop. After many direct writes to a file that was read through the cache before, the kernel
 // has dropped all its pages at once, and further ones need no notification, until the file is read through the cache again.
 func TestDirectForgets(t *testing.T) {

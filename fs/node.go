@@ -25,10 +25,11 @@ type node struct {
 	// leaving counts the requests that remove a name of the file and whose replies the kernel may not have handled yet. See victim.
 	leaving atomic.Int32
 
-	// paged is how many pages of the file the kernel may have, 0 for none; told is how many ranges it was told to drop meanwhile; dropping is how
-	// many notifications to drop all are under way; mapped is true if the file was written through a memory map. See pages.go.
+	// paged is how many pages of the file the kernel may have, 0 for none; told is how many ranges it was told to drop meanwhile; dropped is true
+	// once it was told to drop all, and dropping how many such notifications are under way; mapped is true if the file was written through a memory map. See pages.go.
 	paged    atomic.Int64
 	told     atomic.Int64
+	dropped  atomic.Bool
 	dropping atomic.Int32
 	mapped   atomic.Bool
 

@@ -10,8 +10,10 @@ import (
 // reads (direct.go), so it has to drop its pages of what they change, by a notification for each range. A notification takes about as long as a small write. So
 //
 //   - a file of which the kernel has no pages needs none but one for its size and times: its nodes count the bytes of READ and WRITE requests through the page cache;
-//   - when notifications have cost as much as to read all those bytes again, the kernel drops all pages of the file instead, and the
-//     count begins anew. The total is at most about twice what either way costs by itself.
+//   - after a few notifications the kernel drops all pages of the file instead, once, and the count begins anew: most programs that begin to write
+//     directly, as a database does to a file that was restored by cp, never use those pages again, if there are any;
+//   - later it does so when notifications have cost as much as to read all the counted bytes again. The total is at most about twice what either way costs by
+//     itself, and the file read once.
 //
 // A request counts before it looks at the file, and a notification comes after the change, so either the request sees the change, or the
 // notification sees the request. Dirty pages that no request has told of are there only with the write-back cache, where nothing is counted.
@@ -47,6 +49,7 @@ func (n *node) mayHavePages() bool {
 func (n *node) dropAll() {
 	n.dropping.Add(1)
 	n.told.Store(0)
+	n.dropped.Store(true)
 	n.paged.Store(0)
 	n.srv.invalidate(n)
 	n.dropping.Add(-1)
@@ -54,8 +57,11 @@ func (n *node) dropAll() {
 
 // dropsAll reports whether the kernel shall drop all pages of the file rather than those of so many ranges more. Not if the file was written through a memory map: its pages may become dirty while they are dropped, and stay.
 func (n *node) dropsAll(ranges int) bool {
-	told := n.told.Add(int64(ranges))
-	return told > freeNotices+n.paged.Load()/pagesPerNotice && !n.mapped.Load()
+	limit := int64(freeNotices)
+	if n.dropped.Load() {
+		limit += n.paged.Load() / pagesPerNotice
+	}
+	return n.told.Add(int64(ranges)) > limit && !n.mapped.Load()
 }
 
 // pages returns whether the kernel may have pages of an inode, and its node if that is loaded.

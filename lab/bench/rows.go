@@ -62,7 +62,7 @@ func of(ops float64, measure func(mnt string) (float64, error)) func(*system) (d
 
 // rows are the table's lines, in the order in which they run on one volume.
 func (b *bench) rows() []row {
-	const short = "--runtime=1.5s" // of rows that draw blocks at random
+	const short = "--runtime=1500ms" // of rows that draw blocks at random
 	random := func(args ...string) func(*system) (done, error) {
 		return fio(append([]string{"--filename=seq", "--bs=4k", "--size=512M", "--time_based", short, "--direct=1"}, args...)...)
 	}
