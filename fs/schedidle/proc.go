@@ -40,6 +40,20 @@ func RunsOn(thread uint32) (cpu int, ok bool) {
 	return processor(buf[:n])
 }
 
+// RealTime says whether a thread of this PID namespace is a real-time program's (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE), which may wait for an answer without sleeping. It does not wait, and
+// says no of a thread that is not there.
+func RealTime(thread uint32) bool {
+	if thread == 0 {
+		return false // it is not known, or the kernel itself; to the system call it would be the caller
+	}
+	p, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, uintptr(thread), 0, 0)
+	switch int(p) &^ resetOnFork {
+	case unix.SCHED_FIFO, unix.SCHED_RR, unix.SCHED_DEADLINE:
+		return errno == 0
+	}
+	return false
+}
+
 // processor is the 39th field of a line of /proc/PID/stat (proc(5)), counted from 1, or Nowhere where the 40th, the real-time priority, is not 0, or the policy, which follows, is
 // SCHED_DEADLINE. The second is the program's name in parentheses, which may have any bytes.
 func processor(line []byte) (int, bool) {

@@ -71,10 +71,16 @@ func TestRunsOn(t *testing.T) {
 		at, ok := RunsOn(thread)
 		require.True(t, ok)
 		require.Equal(t, affinity.Nowhere, at)
+		require.True(t, RealTime(thread))
 		self <- 0
 	}
 	_, ok := RunsOn(1 << 30)
 	require.False(t, ok)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, other := range []uint32{0, 1 << 30, uint32(unix.Gettid())} {
+		require.False(t, RealTime(other))
+	}
 }
 
 // TestTimes: what a thread has run, of that thread only.

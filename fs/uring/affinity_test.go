@@ -3,9 +3,14 @@ package uring
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/iouring"
+	"github.com/lanefs/lanefs/fs/exchange"
+	"github.com/lanefs/lanefs/fs/schedidle"
 )
 
 // TestAffinity: a thread stays on its queue's CPU, but for a large READ beside another.
@@ -40,6 +45,24 @@ func TestAffinity(t *testing.T) {
 		s.stay()
 		require.Equal(t, 1, mask())
 
+		normal := uint32(unix.Gettid())
+		if real, end := realTime(); real != 0 {
+			for range 2 {
+				s.place(real)
+				require.Equal(t, all, mask(), "a real-time program may keep the thread from its CPU")
+				s.place(normal)
+				require.Equal(t, 1, mask())
+			}
+			s.place(real)
+			end <- struct{}{} // the program goes on without
+			for range askAgain - 1 {
+				s.place(real)
+			}
+			<-end
+			s.place(real)
+			require.Equal(t, 1, mask())
+		}
+
 		other := cpus // of a daemon that is kept from the queue's CPU
 		other.Clear(q.cpu)
 		require.NoError(t, unix.SchedSetaffinity(0, &other))
@@ -48,6 +71,75 @@ func TestAffinity(t *testing.T) {
 		s.stay()
 		require.Equal(t, all-1, mask())
 		require.False(t, s.bound())
+	}()
+	<-done
+}
+
+// realTime returns a thread that has SCHED_FIFO until the channel takes something, and gives it back then; 0 where it cannot be had.
+func realTime() (uint32, chan struct{}) {
+	thread, end := make(chan uint32), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its policy
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+			thread <- 0
+			return
+		}
+		thread <- uint32(unix.Gettid())
+		<-end
+		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)
+		end <- struct{}{}
+	}()
+	return <-thread, end
+}
+
+// TestLetGo: a thread that the guard of SCHED_IDLE has let go, since it did not run, is bound again with the next request.
+func TestLetGo(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("needs two CPUs")
+	}
+	g, err := schedidle.New(1)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer g.Close()
+	done := make(chan struct{})
+	go func() { // the goroutine ends with its thread
+		defer close(done)
+		runtime.LockOSThread()
+		mask := func() int {
+			var set unix.CPUSet
+			require.NoError(t, unix.SchedGetaffinity(0, &set))
+			return set.Count()
+		}
+		all := mask()
+		ring, err := newRing(commands)
+		if err != nil {
+			t.Log("SKIPPED:", err)
+			return
+		}
+		defer ring.Close()
+		s := &server{q: &queue{online: true}, ring: ring}
+		s.x.Header = make([]byte, exchange.InHeaderSize)
+		s.thread.Begin()
+		s.stay()
+		require.Equal(t, 1, mask())
+		s.idle = g.Add(&s.q.sched, s.due())
+		defer s.idle.Remove()
+		for !s.idle.Idle() {
+			s.took()
+			s.idle.Answered()
+		}
+		ring.Next().Opcode = iouring.OpNop
+		ring.Publish() // somebody waits
+		for s.idle.Idle() {
+			time.Sleep(time.Millisecond)
+		}
+		require.Equal(t, all, mask())
+		s.took()
+		s.place(0)
+		require.Equal(t, 1, mask())
+		require.NoError(t, ring.Enter(true))
+		ring.Reap()
 	}()
 	<-done
 }

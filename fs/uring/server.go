@@ -24,8 +24,9 @@ type server struct {
 	iov    *[2]unix.Iovec // behind the header: the kernel reads it when the entry is registered
 	free   []func()
 	waits
-	idle *schedidle.Thread // nil: the thread's policy is left as it is
-	keep bool              // the kernel may still use the entry: its memory is left
+	program program
+	idle    *schedidle.Thread // nil: the thread's policy is left as it is
+	keep    bool              // the kernel may still use the entry: its memory is left
 }
 
 // commands is how many there are at once.
@@ -81,6 +82,7 @@ func (s *server) due() (d schedidle.Due) {
 	d.Word, d.Mask = s.ring.TaskrunWaits()
 	d.Queues[0].Head, d.Queues[0].Tail = s.ring.Unsubmitted()
 	d.Queues[1].Head, d.Queues[1].Tail = s.ring.Unreaped()
+	d.Bound = &s.thread
 	return d
 }
 
@@ -132,9 +134,7 @@ func (s *server) serve(h exchange.Handler) {
 			}
 			continue
 		}
-		if s.bound() {
-			s.idle.Took(s.x.In().PID)
-		}
+		s.took()
 		c, _ := s.ring.Reap()
 		if c.Res < 0 {
 			if err := unix.Errno(-c.Res); !ended(err) {
@@ -154,6 +154,13 @@ func (s *server) serve(h exchange.Handler) {
 	}
 }
 
+// took notes that there is a request.
+func (s *server) took() {
+	if s.bound() && s.idle.Took(s.x.In().PID) {
+		s.thread.Free() // which the guard of SCHED_IDLE has done, who knows of the CPU
+	}
+}
+
 // ended says whether an error is what the end of a connection looks like. ENOENT: the request was aborted before its answer.
 func ended(err error) bool {
 	for _, errno := range []unix.Errno{unix.ENOTCONN, unix.ECONNABORTED, unix.ECANCELED, unix.ENOENT, unix.ENODEV} {
@@ -170,7 +177,7 @@ func (s *server) handle(h exchange.Handler) {
 		s.beginLargeRead()
 		defer s.endLargeRead()
 	} else {
-		s.stay()
+		s.place(s.x.In().PID)
 	}
 	// The kernel does not say how many bytes the operation's own header has. It says how many all have.
 	payload := min(int(s.h.ent.payloadSz), len(s.x.Payload.Memory))
