@@ -13,7 +13,7 @@
 //   - a guard looks every [Lap] what each of them has done, and gives those that did little while a request waited their old policy back. It runs as
 //     no Go code can that waits for the garbage collector: see run;
 //   - a thread that others than the program have kept from running, as the kernel counts it (schedstat), goes without for a while, and so does its CPU: at
-//     first for [firstPause], and when it happens again soon after for twice as long, [longestPause] at most.
+//     first for [firstPause], and when it happens again soon after for twice as long, [longestPause] at most. That ends sooner if its threads, without the policy, run when they want to: see resume.
 //
 // So who starts to compute beside a mount delays its requests by two or three laps, a few times.
 //

@@ -31,6 +31,10 @@ const (
 	starved      = shortLap             // and since the guard has seen that somebody waits for it
 	firstPause   = 20 * time.Millisecond
 	longestPause = 8 * time.Second
+
+	calmFor   = 250 * time.Millisecond // of requests, and a part of the pause, in which others must have kept
+	calmShare = 16
+	calmKept  = 5 // a thread from running for less than such a part, to end the pause
 )
 
 // resetOnFork is SCHED_RESET_ON_FORK, a bit of what sched_getscheduler(2) returns.

@@ -200,6 +200,41 @@ func TestBusy(t *testing.T) {
 	require.Equal(t, firstPause, time.Duration(c.pause.Load()), "it was long ago")
 }
 
+// TestResume: a pause ends when others have not kept a thread from running, for a part of it that grows with it.
+func TestResume(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g := &Group{slots: make([]slot, 1)}
+	thread := g.Add(new(CPU), Due{})
+	now := time.Hour
+	pause := func(d time.Duration) {
+		thread.cpu.pause.Store(int64(d))
+		thread.cpu.notBefore.Store(int64(now + d))
+	}
+	// As if others had kept the thread from running for so long while its requests took as long as that.
+	ends := func(took, kept time.Duration) bool {
+		_, k, ok := thread.s.files.schedstat.times()
+		require.True(t, ok)
+		thread.kept = k - kept
+		thread.resume(now, took)
+		return int64(now) >= thread.cpu.notBefore.Load()
+	}
+	const much = time.Hour / 2 // however busy the machine is
+	pause(calmShare * much)
+	require.False(t, ends(much-time.Millisecond, 0), "it is too early to say")
+	require.True(t, ends(time.Millisecond, 0))
+	require.Zero(t, thread.calm)
+	pause(calmShare * much)
+	require.False(t, ends(much, much/calmKept), "others compute")
+	require.False(t, ends(much/2, 0))
+	require.False(t, ends(much/2, much/calmKept), "not all the time")
+	require.False(t, ends(much/2, 0))
+	require.True(t, ends(much/2, much/calmKept-much/100))
+	pause(firstPause)
+	require.False(t, ends(calmFor-1, 0), "a short one ends by itself")
+	require.NotZero(t, thread.calm)
+}
+
 // TestLetGo: a thread that loses the policy may run elsewhere than on the CPU to which it bound itself, but for one that somebody else has bound.
 func TestLetGo(t *testing.T) {
 	g := newGroup(t, 1)

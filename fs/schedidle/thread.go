@@ -25,6 +25,7 @@ type Thread struct {
 	kept    time.Duration // for which others had kept the thread from running then
 	program uint32        // whose last request that was, if it is to be seen how long it runs; else 0
 	ran     time.Duration // for which that had run then
+	calm    calm          // of the CPU's pause
 	lost    bool          // the guard gave the old one back
 	useless bool          // nothing can be had
 }
@@ -127,6 +128,7 @@ func (t *Thread) Took(program uint32) (lost bool) {
 			t.Leave()
 		}
 	case took <= manyIn:
+		t.resume(now, took)
 		t.get(now)
 	}
 	return lost
@@ -206,7 +208,7 @@ func (t *Thread) ask() {
 		t.useless = true
 		return
 	}
-	t.kept, t.program = kept, 0
+	t.kept, t.program, t.calm = kept, 0, calm{}
 	s.fresh.Store(1)
 	if !s.state.CompareAndSwap(normal, entering) { // before it has the policy: from then on it may not run
 		return // the guard is about to give it the old one back, and was kept from running itself
@@ -229,6 +231,32 @@ func (t *Thread) ask() {
 func (t *Thread) pause(now time.Duration) {
 	t.g.pauses.Add(1)
 	t.cpu.busy(now)
+}
+
+// calm is what a thread without the policy has seen of its CPU.
+type calm struct{ took, kept time.Duration } // that requests took, and for which others kept the thread from running meanwhile
+
+// resume ends a pause of the CPU if nobody computes there any more: who does keeps the thread from running for a third to a half of the time of its requests, a program that waits for
+// them for a hundredth to an eighth.
+func (t *Thread) resume(now, took time.Duration) {
+	until := t.cpu.notBefore.Load()
+	if int64(now) >= until {
+		return
+	}
+	_, kept, ok := t.s.files.schedstat.times()
+	if !ok {
+		return
+	}
+	t.calm.took += took
+	t.calm.kept += kept - t.kept // since the requests before; if those are older it is too much
+	t.kept = kept
+	if t.calm.took < max(calmFor, time.Duration(t.cpu.pause.Load())/calmShare) {
+		return
+	}
+	if t.calm.kept < t.calm.took/calmKept {
+		t.cpu.notBefore.CompareAndSwap(until, int64(now))
+	}
+	t.calm = calm{}
 }
 
 // busy has no thread of the CPU get the policy for a while.
