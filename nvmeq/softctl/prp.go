@@ -44,6 +44,8 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 	if prp2&7 != 0 {
 		return invalidPRPOffset
 	}
+	// Most entries name the page behind the one before, in the same region: they make the piece longer, without a search.
+	next, end := uint64(0), uint64(0) // of that page and of the region; equal: nothing follows
 	buf := v.prps[:]
 	for list := prp2; ; {
 		entries := (page - int64(list&mask)) / 8
@@ -59,14 +61,21 @@ func (s *addressSpace) walkPRP(v *vector, prp1, prp2 uint64, n, page int64) Stat
 				return dataTransferError
 			}
 			for i := range k {
-				prp := binary.LittleEndian.Uint64(buf[8*i:])
+				prp, size := binary.LittleEndian.Uint64(buf[8*i:]), min(n, page)
+				n -= size
+				if prp == next && uint64(size) <= end-next {
+					v.pieces[len(v.pieces)-1].n += size
+					v.n += size
+					next += uint64(size)
+					continue
+				}
 				if prp&mask != 0 {
 					return invalidPRPOffset
 				}
-				if st := data(prp, min(n, page)); st != success {
+				if st := data(prp, size); st != success {
 					return st
 				}
-				n -= min(n, page)
+				next, end = prp+uint64(size), hint.base+hint.size
 			}
 			list += uint64(8 * k)
 			take -= k

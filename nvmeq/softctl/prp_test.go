@@ -17,6 +17,15 @@ type extent struct{ at, n uint64 }
 func layPRPs(r *rand.Rand, mem []byte, base uint64, n, page int) (prp1, prp2 uint64, want []extent) {
 	pages := len(mem) / page
 	free := r.Perm(pages)
+	if r.IntN(2) == 0 { // runs of pages that follow one another
+		const run = 16
+		free = free[:0]
+		for _, first := range r.Perm(pages / run) {
+			for i := range run {
+				free = append(free, first*run+i)
+			}
+		}
+	}
 	take := func() int { p := free[0]; free = free[1:]; return p }
 	off := r.IntN(page/4) * 4
 	first := min(n, page-off)
@@ -139,6 +148,12 @@ func TestWalkPRPBadEntries(t *testing.T) {
 	}
 	lay()
 	require.Equal(t, success, walk(513*4096), "the last of 512 entries is data")
+	for i := range 100 {
+		binary.LittleEndian.PutUint64(m.b[lists+8*i:], base+uint64(4<<20+4096*(i-98)))
+	}
+	require.Equal(t, success, walk(99*4096), "a run that ends with the region")
+	require.Equal(t, dataTransferError, walk(100*4096), "a run that goes on past it")
+	lay()
 	var v vector
 	require.Equal(t, success, s.walkPRP(&v, base, base+lists+8*511, 3*4096, 4096), "a first list of one entry is a chain")
 	require.Equal(t, int64(3*4096), v.n)
