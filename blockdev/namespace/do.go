@@ -128,6 +128,9 @@ func (d *Namespace) submit(b *batch, begin, end *latency.Clock) {
 		err = d.eng.Spread(b.cmds)
 	}
 	d.times.end(op, b.cmds, end)
+	if d.inline {
+		d.yields.ended(blockdev.Bytes(b.cmds[0].Len), end)
+	}
 	if err == nil {
 		return
 	}

@@ -41,6 +41,7 @@ func (d *Namespace) lone(r *blockdev.Request) bool {
 	lanes.EndBy(&end)
 	d.times.controller.Add(kind, end.Since(&begin))
 	r.Err = nil
+	d.yields.ended(n, &end)
 	return true
 }
 

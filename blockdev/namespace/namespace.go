@@ -62,6 +62,7 @@ type Namespace struct {
 
 	full    *fullness // of all that were opened together, like times
 	times   times
+	yields  yields
 	batches sync.Pool // of *batch
 	closed  atomic.Bool
 }

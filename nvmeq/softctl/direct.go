@@ -9,7 +9,7 @@ import (
 
 // Reads, writes and discards of a block device go on by themselves: a step begins all that the host has announced, in one system call, and a later
 // step completes what has ended. So a queue pair's depth is the device's. A lone command for which the caller of Step waits anyway is
-// carried out at once, by a system call that waits: that is the shortest way. It is also what is left where there is no io_uring.
+// carried out at once, by a system call that waits: that is the shortest way, and often for the last of several, too (begins). It is also what is left where there is no io_uring.
 //
 // The way of such a command, with its queue's lock held but in 3:
 //
@@ -152,12 +152,19 @@ func (d *direct) inFlight() int {
 // full says that no slot is free.
 func (d *direct) full() bool { return d != nil && len(d.free) == 0 }
 
-// begins says whether a command goes on by itself. alone: nothing else of the queue is to be done.
-func (d *direct) begins(cmd *command, alone, durable bool) bool {
+// begins says whether a command of n bytes goes on by itself. last: the host has announced no other, and the caller waits. Such a one does not where it is
+// alone, nor where it is long and all others were begun with it, on a machine with a CPU to spare: each command that ends in the ring wakes the caller, who has nothing to do yet,
+// and it is the device's thread that sends an interrupt to his CPU. A thread in a call that waits is not woken, and finds all that have ended when it returns. But where it has to
+// wait for a CPU then, that comes on top of what the device takes, and one that was woken early has its CPU by then.
+func (d *direct) begins(cmd *command, n int64, last, durable bool) bool {
 	if d == nil || cmd.opcode != opRead && cmd.opcode != opWrite {
 		return false
 	}
-	return !alone || cmd.opcode == opWrite && durable // which by a call that waits would be flushed besides
+	if !last || cmd.opcode == opWrite && durable { // which by a call that waits would be flushed besides
+		return true
+	}
+	under := d.inFlight()
+	return under > 0 && (under > d.begun || n < longCopy || !cpuPressure.isLow())
 }
 
 // begin starts a read or write that was checked.

@@ -26,10 +26,16 @@ func newLoop(t testing.TB, size int64, options ...string) (dev, file string) {
 	return dev, file
 }
 
-// ways are the two by which blocks get to a block device and back.
+// ways are those by which blocks get to a block device and back: by the ring, but for the last of long ones, by the ring alone, and by calls that wait.
 func ways(t *testing.T, run func(t *testing.T, opt Options)) {
-	for _, off := range []bool{false, true} {
-		t.Run(map[bool]string{false: "io_uring", true: "pread"}[off], func(t *testing.T) { run(t, Options{NoIOUring: off}) })
+	for _, w := range []struct {
+		name     string
+		off, low bool
+	}{{"io_uring", false, true}, {"io_uring alone", false, false}, {"pread", true, false}} {
+		t.Run(w.name, func(t *testing.T) {
+			setPressure(t, w.low)
+			run(t, Options{NoIOUring: w.off})
+		})
 	}
 }
 
@@ -74,7 +80,7 @@ func TestDirectModel(t *testing.T) {
 				h.needRing()
 				r := rand.New(rand.NewPCG(7, uint64(bs)))
 				want := make([]byte, testSize)
-				const room = 64 << 10
+				const room = 256 << 10
 				var bufs [][]byte
 				var at []uint64
 				for range 16 {
@@ -277,6 +283,54 @@ func TestDirectErrors(t *testing.T) {
 		h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
 		require.NoError(t, h.c.Failed())
 	})
+}
+
+// TestDirectLast: of long commands that are begun together the last has ended when a step ends, if CPUs are idle; the others end by themselves, and one that fails
+// fails alone.
+func TestDirectLast(t *testing.T) {
+	setPressure(t, true)
+	dev, file := newLoop(t, testSize)
+	want := random(9, make([]byte, testSize))
+	require.NoError(t, os.WriteFile(file, want, 0))
+	h := newHostOn(t, dev, Options{}).enable()
+	q := h.queue(1, 32)
+	h.needRing()
+	b, at := h.alloc(4 << 20)
+	for _, end := range []int64{testSize, 6 << 20} { // what the file has
+		require.NoError(t, os.Truncate(file, end))
+		clear(b)
+		var last uint16
+		for i := range 4 {
+			p1, p2 := h.prps(at+uint64(i)<<20, 1<<20)
+			last = h.put(q, rw(opRead, 1, uint64(2*i)<<11, 2048).prp(p1, p2))
+		}
+		h.ring(q)
+		q1 := h.c.sq[1].Load()
+		q1.mu.Lock()
+		h.c.serve(q1, nil)
+		q1.mu.Unlock()
+		got := map[uint16]Status{}
+		for e, ok := h.poll(q); ok; e, ok = h.poll(q) {
+			got[e.cid()] = e.status() &^ statusMore
+		}
+		require.Contains(t, got, last)
+		for cid, st := range h.collect(q, 4-len(got)) {
+			got[cid] = st
+		}
+		require.Len(t, got, 4)
+		for cid, st := range got {
+			if cid == last && end < testSize {
+				require.Equal(t, unrecoveredRead, st)
+			} else {
+				require.Equal(t, success, st)
+			}
+		}
+		for i := range end >> 21 {
+			require.True(t, bytes.Equal(want[i<<21:][:1<<20], b[i<<20:][:1<<20]))
+		}
+		h.used = h.listMark
+	}
+	require.NoError(t, h.c.Close())
 }
 
 // TestDirectHidden: memory that the CPU cannot address gets what a block device holds, by threads and by a copy engine.

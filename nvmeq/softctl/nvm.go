@@ -75,8 +75,11 @@ func (c *Controller) io(q *subQueue, cmd *command, b *batch) Status {
 		return writeProtected
 	}
 	durable := c.durable(cmd)
-	if q.direct.begins(cmd, c.threads == nil && q.direct.inFlight() == 0 && q.head == q.tail && len(q.held) == 0, durable) {
+	if q.direct.begins(cmd, n, c.threads == nil && q.head == q.tail && len(q.held) == 0, durable) {
 		return c.begin(q, cmd, ns, off, n, durable)
+	}
+	if q.direct.inFlight() > 0 && !c.submit(q) { // before what may wait
+		return noCompletion
 	}
 	v := &q.data
 	v.reset()
