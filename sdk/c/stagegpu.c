@@ -96,6 +96,7 @@ static int known(struct gpu *g, const void *p, int *type, int *ordinal, struct t
 int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t)
 {
 	*t = (struct target){.stream = stream};
+	struct gpu *mine = __atomic_load_n(&st->gpu, __ATOMIC_ACQUIRE); /* once: libcufile's threads share a stage that another of them gives another GPU */
 	unsigned long long seen = looked, now;
 again:
 	for (int i = 0; i < LIBRARIES; i++) {
@@ -106,7 +107,7 @@ again:
 		t->kernels = type != HOST;
 		t->device = type == DEVICE;
 		t->host = t->only_host = type == HOST;
-		t->gpu = st->gpu && st->gpu->hip == g.hip && st->gpu->ordinal == ordinal ? st->gpu : lanefs_gpu_find(g.hip, NULL, ordinal);
+		t->gpu = mine && mine->hip == g.hip && mine->ordinal == ordinal ? mine : lanefs_gpu_find(g.hip, NULL, ordinal);
 		return t->gpu ? 0 : -1;
 	}
 	if ((now = look()) != seen) { /* there may be one more */

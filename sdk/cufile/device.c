@@ -77,8 +77,8 @@ static int target(const void *p, struct target *t)
 		return 0;
 	if (lanefs_stage_target(&none, p, NULL, t))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
-	if (t->gpu && t->gpu != none.gpu)
-		__atomic_store_n(&none.gpu, t->gpu, __ATOMIC_RELAXED);
+	if (t->gpu && t->gpu != __atomic_load_n(&none.gpu, __ATOMIC_RELAXED))
+		__atomic_store_n(&none.gpu, t->gpu, __ATOMIC_RELEASE);
 	if (t->gpu && t->whole && t->id) { /* virtual memory: the number may be that of more than one allocation */
 		newest = turn++ % LASTS;
 		last[newest] = (struct last){*t, asked_round};

@@ -466,7 +466,7 @@ int main(int argc, char **argv)
 		puts("ok");
 		return 0;
 	}
-	alarm(120);
+	alarm(400);
 	for (int i = 1; i < 3; i++) {
 		int fd = open(argv[i], O_RDWR);
 		WANT(fd >= 0);

@@ -464,7 +464,7 @@ API int cuPointerGetAttribute(void *out, int which, const void *p) {
 
 /* ---- streams ---- */
 
-static struct stream *streams;
+static struct stream *streams, *destroyed; /* which no other has the address of */
 
 /* The caller holds the lock. NULL: there is no such stream. */
 static struct stream *stream_of(struct stream *s) {
@@ -628,6 +628,8 @@ API int cuStreamDestroy_v2(struct stream *s) {
 	for (struct stream **l = &streams; *l; l = &(*l)->next)
 		if (*l == s) {
 			*l = s->next;
+			s->next = destroyed;
+			destroyed = s;
 			if (s->threaded) { /* what is on it goes on */
 				s->gone = 1;
 				pthread_cond_broadcast(&moved);

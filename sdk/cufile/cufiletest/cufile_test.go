@@ -21,6 +21,14 @@ import (
 
 const mib = 1 << 20
 
+// sanitize is what the compiler is told with LANEFS_SANITIZE, address or thread: the library, the tests and the stand-in for libcuda are built so.
+var sanitize = func() []string {
+	if s := os.Getenv("LANEFS_SANITIZE"); s != "" {
+		return []string{"-fsanitize=" + s, "-O1", "-g", "-fno-omit-frame-pointer"}
+	}
+	return nil
+}()
+
 var dest string // where the libraries are installed, once for all tests
 
 // built installs the libraries as a packager would, and returns where.
@@ -30,7 +38,11 @@ var built = sync.OnceValues(func() (string, error) {
 			return "", nil
 		}
 	}
-	out, err := exec.Command("make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(dest, "build"), "DESTDIR="+dest, "PREFIX=/usr").CombinedOutput()
+	args := []string{"-s", "-C", "..", "install", "BUILD=" + filepath.Join(dest, "build"), "DESTDIR=" + dest, "PREFIX=/usr"}
+	if sanitize != nil {
+		args = append(args, "CFLAGS="+strings.Join(sanitize, " "), "LDFLAGS="+sanitize[0])
+	}
+	out, err := exec.Command("make", args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
@@ -61,7 +73,7 @@ func besideCUDA(t *testing.T, name string, flags ...string) (test, dir string) {
 	t.Helper()
 	usr := installed(t)
 	dir = t.TempDir()
-	_, err := cuda.Build("cc", dir)
+	_, err := cuda.Build("cc", dir, sanitize...)
 	require.NoError(t, err)
 	test = filepath.Join(dir, name)
 	run(t, "cc", append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I" + filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", name+".c"),
@@ -146,6 +158,31 @@ func TestStreams(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "ok\n", string(out))
+}
+
+// TestThreadSanitizer: TestStreams once more, with the library, its test and the stand-in built for it: what threads share they share in order.
+func TestThreadSanitizer(t *testing.T) {
+	if sanitize != nil {
+		t.Skip("all is built for a sanitizer already")
+	}
+	installed(t)
+	source := filepath.Join(t.TempDir(), "empty.c")
+	require.NoError(t, os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600))
+	program := strings.TrimSuffix(source, ".c")
+	if out, err := exec.Command("cc", "-fsanitize=thread", "-o", program, source).CombinedOutput(); err != nil {
+		t.Skipf("needs ThreadSanitizer of cc: %s", out)
+	}
+	if out, err := exec.Command(program).CombinedOutput(); err != nil {
+		t.Skipf("ThreadSanitizer does not run here (sysctl vm.mmap_rnd_bits=28 may help): %s", out)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStreams$", "-test.v")
+	cmd.Env = append(os.Environ(), "LANEFS_SANITIZE=thread")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	if strings.Contains(string(out), "--- SKIP") {
+		t.Skipf("%s", out)
+	}
+	require.Contains(t, string(out), "--- PASS: TestStreams")
 }
 
 // TestRace: handles, files and memory that go away, and forks, while calls are under way; with memory of the CPU, and of a GPU of the stand-in. Make test
@@ -324,6 +361,9 @@ func facts(t *testing.T, name, dir string) string {
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
+	if name == "cc" {
+		args = append(slices.Clone(sanitize), args...)
+	}
 	out, err := exec.Command(name, args...).CombinedOutput()
 	require.NoError(t, err, "%s %q:\n%s", name, args, out)
 	return string(out)
