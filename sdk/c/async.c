@@ -24,6 +24,7 @@ struct async {
 	struct lanefs_piece *piece;
 	int64_t *own;         /* results, if the program wants none */
 	int64_t *done;        /* of the program */
+	struct ending ending;
 	unsigned parts;       /* on the stream. Protected by owner.turn, as the next is */
 	int placed;           /* there will be no more */
 };
@@ -41,8 +42,10 @@ static void reached(void *arg)
 /* What *done becomes by a failure. */
 static int64_t told(const struct batch *b, const struct failure *f) { return b->tell ? b->tell(f) : -f->code; }
 
-static void settle_account(struct async *a)
+/* Frees it. The caller calls what is returned when it holds no lock. */
+static struct ending settle_account(struct async *a)
 {
+	struct ending e = a->ending;
 	int64_t sum = 0;
 	struct failure *f = &a->b.failed;
 	for (size_t i = 0; i < a->b.pieces && !f->code; i++) {
@@ -55,18 +58,27 @@ static void settle_account(struct async *a)
 	free(a->own);
 	free(a->piece);
 	free(a);
+	return e;
 }
 
-/* Ends a part: its batch, if it is the last one, and the stream's wait. The caller holds turn. */
-static void finish(struct owner *o, struct part *p)
+static void call(struct ending e)
 {
+	if (e.f)
+		e.f(e.with);
+}
+
+/* Ends a part: its batch, if it is the last one, and the stream's wait. The caller holds turn, and calls what is returned without. */
+static struct ending finish(struct owner *o, struct part *p)
+{
+	struct ending e = {0};
 	struct async *a = (struct async *)p->b;
 	int last = --a->parts == 0 && a->placed; /* else the caller's thread may still put p's copies on the stream */
 	if (last)
-		settle_account(a);
+		e = settle_account(a);
 	atomic_store(o->stage.word, p->ticket); /* after the bytes and the results */
 	o->ended++;
 	pthread_cond_broadcast(&o->moved);
+	return e;
 }
 
 /* The stream copies something in any case: not what the part had of another batch. */
@@ -116,7 +128,10 @@ static void *work(void *arg)
 		if (p->b->read && p->b->target.only_host)
 			lanefs_stage_by_cpu(&o->stage, p, 1);
 		pthread_mutex_lock(&o->turn);
-		finish(o, p);
+		struct ending e = finish(o, p);
+		pthread_mutex_unlock(&o->turn);
+		call(e);
+		pthread_mutex_lock(&o->turn);
 	}
 	pthread_mutex_unlock(&o->turn);
 	return NULL;
@@ -246,7 +261,7 @@ static struct async *new_async(const struct batch *b, const struct lanefs_piece 
 }
 
 int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done,
-	int64_t (*tell)(const struct failure *))
+	int64_t (*tell)(const struct failure *), struct ending ending)
 {
 	struct owner *o = (struct owner *)st;
 	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .tell = tell};
@@ -258,6 +273,7 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		if (results)
 			memset(results, 0, n * sizeof *results);
 		*done = 0;
+		call(ending);
 		return 0;
 	}
 	if (lanefs_stage_take(o))
@@ -272,7 +288,10 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		if (got < 0)
 			lanefs_failed(&f);
 		*done = got < 0 ? told(&b, &f) : got;
-		return got < 0 && f.gpu ? lanefs_fail_as(&f) : 0; /* the GPU's library: the stream is none, or the like, and nothing is on it */
+		if (got < 0 && f.gpu) /* the GPU's library: the stream is none, or the like, and nothing is on it */
+			return lanefs_fail_as(&f);
+		call(ending);
+		return 0;
 	}
 	unsigned before = o->begun; /* changed by who holds lock alone */
 	struct async *a = new_async(&b, piece, done);
@@ -280,28 +299,33 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		lanefs_unlock(&o->lock);
 		return -1;
 	}
+	a->ending = ending;
 	while (a->b.next < n && !lanefs_batch_failed(&a->b))
 		put(o, a);
 	pthread_mutex_lock(&o->turn);
 	int last = a->parts == 0;
 	struct failure f = {0};
+	struct ending e = {0};
 	a->placed = 1;
 	if (last) { /* else the stage's thread may be about to give it up */
 		f = a->b.failed;
-		settle_account(a);
+		e = settle_account(a);
 	}
 	int none = o->begun == before; /* of its parts is on the stream: some may have ended already */
 	pthread_mutex_unlock(&o->turn);
 	lanefs_unlock(&o->lock);
-	return none && f.code ? lanefs_fail_as(&f) : 0;
+	if (none && f.code)
+		return lanefs_fail_as(&f);
+	call(e);
+	return 0;
 }
 
 int lanefs_read_async(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
 {
-	return lanefs_async(st, 1, file, memory, pieces, n, stream, results, done, NULL);
+	return lanefs_async(st, 1, file, memory, pieces, n, stream, results, done, NULL, (struct ending){0});
 }
 
 int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done)
 {
-	return lanefs_async(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results, done, NULL);
+	return lanefs_async(st, 0, file, (void *)(uintptr_t)memory, pieces, n, stream, results, done, NULL, (struct ending){0});
 }

@@ -2,7 +2,7 @@
  * Calls in a stream's order. A stream is registered with what of a call's values is known when the call is made.
  *
  *  - All of it, a file of LaneFS, memory of a GPU: the call is put on the stream, with a stage that is the stream's, and returns. Not a write to a
- *    file that is open with O_DSYNC or O_SYNC, which ends when the bytes are durable.
+ *    file that is open with O_DSYNC or O_SYNC, which ends when the bytes are durable. A handle that is deregistered meanwhile ends after it.
  *  - Else the call waits for what is on the stream, so that the values that it is given by address are the right ones, moves the bytes, and
  *    returns: what is put on the stream afterwards finds them. So it is with files of the next library, too, which gets the plain call: its
  *    own call on a stream has been seen to give wrong bytes where the values were not known (cuFile 1.15 in compatibility mode, flags 0).
@@ -182,7 +182,7 @@ static lanefs_stage *stage_for(struct registered *r, struct mount *m)
 /* What the program finds in place of the bytes of a call that failed on its stream: as cuFile, -1 for the file's side. */
 static int64_t failed(const struct failure *f) { return lane_failed(f); }
 
-/* Puts a call on its stream. 0: it is not one for that. */
+/* Puts a call on its stream. 0: it is not one for that. 1: it is there, and gives the file back when it has ended. */
 static int put(struct registered *r, struct move *m, ssize_t *result)
 {
 	struct lanefs_piece piece = {.file_offset = (uint64_t)m->offset, .length = m->n};
@@ -193,7 +193,7 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 	if (!stage)
 		rc = 0; /* one of another stream will be free some time */
 	else
-		rc = lanefs_async(stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed) ? -1 : 1;
+		rc = lanefs_async(stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed, (struct ending){object_give, m->file}) ? -1 : 1;
 	if (rc == -1) {
 		struct failure f;
 		lanefs_failed(&f);
@@ -236,6 +236,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 		if (*result < -1)
 			rc = (int)*result;
 	}
-	object_give(f);
+	if (!put_there)
+		object_give(f);
 	return bad(rc == -1 ? CU_FILE_IO_ERROR : -rc);
 }

@@ -1,9 +1,10 @@
 /*
  * Run by a test beside this: teststream FILE OTHER, files of the same bytes as test.c's on two mounts, with memory of a GPU of the stand-in for libcuda
- * (lab/cuda). Streams of the program's: of more than one mount's files, more of them than a session has rings, deregistered while they are in use.
+ * (lab/cuda). Streams of the program's: of more than one mount's files, more of them than a session has rings, deregistered while they are in use, as are handles.
  * Prints "ok".
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -207,6 +208,70 @@ static void in_use(int fd)
 	cuFileHandleDeregister(h);
 }
 
+/* ---- A handle that is deregistered while its calls are on streams ---- */
+
+static unsigned descriptors(void)
+{
+	unsigned n = 0;
+	DIR *d = opendir("/proc/self/fd");
+	WANT(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* What was put on a stream is done, as what was submitted in a batch is; then all that the handle held is given back. */
+static void closed_on_streams(const int *fd)
+{
+	unsigned char *m = memory(4 * N), b[N];
+	void *s[2] = {stream_new(KNOWN), stream_new(KNOWN)};
+	struct call c[4];
+	for (int warm = 0; warm < 2; warm++) { /* what streams keep is open the second time */
+		for (int last = 0; last < 2; last++) { /* of which stream is done last */
+			CUfileHandle_t h = reg(fd[0]);
+			memset(m, 'x', 4 * N);
+			for (int i = 0; i < 2; i++)
+				hold(s[i], 0);
+			c[0] = (struct call){.n = N, .offset = 4099 + last};
+			c[1] = (struct call){.n = N, .offset = 12345, .at = N};
+			c[2] = (struct call){.n = N, .offset = 0, .at = 0}; /* writes what the first has read */
+			c[3] = (struct call){.n = N, .offset = 33333, .at = 3 * N};
+			OK(put(h, 1, m, &c[0], s[0]));
+			OK(put(h, 1, m, &c[1], s[1]));
+			OK(put(h, 0, m, &c[2], s[0]));
+			OK(put(h, 1, m, &c[3], s[0]));
+			unsigned before = descriptors();
+			cuFileHandleDeregister(h);
+			CUfileHandle_t other = reg(fd[1]); /* which is not to be read instead */
+			IS(CU_FILE_HANDLE_NOT_REGISTERED, put(h, 1, m, &(struct call){.n = N}, s[0]));
+			for (int i = 0; i < 2; i++) {
+				void *now = s[(i + last) % 2];
+				hold(now, UINT64_MAX);
+				WANT(cuda.sync(now) == 0);
+			}
+			for (int i = 0; i < 4; i++)
+				WANT(c[i].got == N);
+			WANT(right(m, 4099 + (uint64_t)last, N) && right(m + N, 12345, N) && right(m + 3 * N, 33333, N));
+			WANT(pread(fd[0], b, N, 0) == N && right(b, 4099 + (uint64_t)last, N));
+			for (int i = 0; i < N; i++)
+				b[i] = (unsigned char)(i % 251);
+			WANT(pwrite(fd[0], b, N, 0) == N);
+			cuFileHandleDeregister(other);
+			if (warm) {
+				for (int i = 0; i < 2; i++) { /* waits for the stage's thread, which gave the handle up */
+					OK(cuFileStreamDeregister((CUstream)s[i]));
+					OK(cuFileStreamRegister((CUstream)s[i], KNOWN));
+				}
+				WANT(descriptors() < before);
+			}
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		stream_end(s[i]);
+	WANT(cuda.free(m) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	int fd[2];
@@ -222,6 +287,7 @@ int main(int argc, char **argv)
 	many_streams(fd[0]);
 	two_mounts(fd);
 	in_use(fd[0]);
+	closed_on_streams(fd);
 	OK(cuFileDriverClose());
 	puts("ok");
 	return 0;
