@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -217,6 +218,43 @@ func TestUnreachedShrinks(t *testing.T) {
 		require.NoError(t, b.Close())
 		require.NoError(t, s.Close())
 	}
+}
+
+// TestUnreachedDriveFails: what the drive does not read or write on one side of the stage is an error on the other, not bytes that are not there.
+func TestUnreachedDriveFails(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 32*mib)
+	data := noise(4, 10*mib)
+	mark := noise(9, 64) // of what is not written, in the second part of the stage
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	own, err := s.MapPrivate(f, 0, 9*mib)
+	require.NoError(t, err)
+	ring, err := s.NewRing(8)
+	require.NoError(t, err)
+	var fails atomic.Bool
+	m.Fail(func(q *blockdev.Request) bool {
+		return fails.Load() && (q.Op == blockdev.OpRead && q.Length() >= mib/2 || q.Op == blockdev.OpWrite && bytes.Contains(q.Bufs[0].Bytes(), mark))
+	})
+	fails.Store(true)
+	_, err = s.Map(f, 0, 0)
+	require.ErrorIs(t, err, unix.EIO)
+	q := &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: own, Len: 9 * mib}
+	require.ErrorIs(t, ring.Do(q), unix.EIO)
+	copy(own.Bytes()[5*mib:], mark)
+	require.ErrorIs(t, own.Commit(f, 0, 0, 9*mib), unix.EIO)
+	q = &lanefs.Request{Op: lanefs.OpWrite, File: file, Buffer: own, Len: 9 * mib}
+	require.ErrorIs(t, ring.Do(q), unix.EIO)
+
+	fails.Store(false)
+	require.NoError(t, own.Commit(f, 0, 0, 9*mib))
+	copy(data, own.Bytes()[:9*mib])
+	b, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(data, b.Bytes()))
 }
 
 // TestUnreachedFails: of a copy that failed nobody gets bytes: the range is an error, and the part of the stage that the copy may still
