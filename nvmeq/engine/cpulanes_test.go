@@ -104,6 +104,26 @@ func TestLateGPU(t *testing.T) {
 	require.Nil(t, f.Controller.Failover())
 }
 
+// A broken lane of a GPU that was late does not keep it from being found in time again.
+func TestLateGPUBesideBrokenLane(t *testing.T) {
+	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 2)
+	c, mine := f.Chunk(t, 512<<10), f.Chunk(t, 4096)
+	f.dev.Hang()
+	time.Sleep(20 * time.Millisecond) // kernels that run go on, until they find nothing to do
+	first := make(chan error, 1)
+	go func() { first <- f.Engine.Do(1, []engine.Command{f.RW(nvme.IORead, 0, mine, 0, 4096)}) }()
+	until(t, "it is late", f.Engine.Late)
+	f.Engine.BreakLane(0)
+	f.dev.Resume()
+	require.NoError(t, <-first)
+	until(t, "it is in time", func() bool {
+		if f.Engine.Late() {
+			f.transfer(t, c, 512, 256<<10, 7) // by the CPU: somebody wants to know
+		}
+		return !f.Engine.Late()
+	})
+}
+
 // A GPU that never answers again, or is lost, does not take the lanes on the CPU along.
 func TestFailoverWithCPULanes(t *testing.T) {
 	for name, fail := range failures {

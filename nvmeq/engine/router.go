@@ -237,14 +237,14 @@ func (e *Engine) probeOnce() probed {
 		if !l.drive.TryLock() {
 			continue
 		}
-		if e.c.Resetting() || e.closed.Load() || l.broken != nil || l.hung.Load() {
+		if e.c.Resetting() || e.closed.Load() {
 			l.handOver()
 			return probeNone
 		}
 		d, ok := l.e.drv.(*residentDriver)
-		if !ok {
+		if !ok || l.broken != nil || l.hung.Load() { // which may be for as long as there is no reset
 			l.handOver()
-			return probeNone
+			continue
 		}
 		gen := e.c.Generation()
 		found, err := d.probe(l)
