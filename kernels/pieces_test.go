@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,54 @@ func TestPieces(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 	require.NoError(t, rt.Close())
+}
+
+// TestPut copies as many sixteen bytes as there are around where the kernel changes its way, and nothing beside them, and stores its number.
+func TestPut(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	image, err := os.ReadFile("../sdk/c/images/host-" + rt.Facts().Arch + ".so")
+	if os.IsNotExist(err) {
+		t.Skipf("there is no image of the kernel for %s", rt.Facts().Arch)
+	}
+	require.NoError(t, err)
+	module, err := rt.Load(image)
+	require.NoError(t, err)
+	f, err := module.Function("lanefs_put")
+	require.NoError(t, err)
+	stream, err := rt.NewStream()
+	require.NoError(t, err)
+	const most, threads, number = 66 << 10, 256, 0x100000007
+	from, to, word := alloc(t, rt, most), alloc(t, rt, most), alloc(t, rt, 8)
+	fill := rand.NewChaCha8([32]byte{2})
+	for _, quads := range []int{0, 1, 255, 256, 257, 1023, 1024, 1025, 1300, 4096} {
+		fill.Read(from.Host())
+		fill.Read(to.Host())
+		clear(word.Host())
+		expected := append([]byte(nil), to.Host()...)
+		copy(expected[32:], from.Host()[16:][:quads*16])
+		require.NoError(t, stream.Launch(f, gpu.Dim3{X: 1, Y: 1, Z: 1}, gpu.Dim3{X: threads, Y: 1, Z: 1}, uint64(to.Addr())+32, uint64(from.Addr())+16, uint64(quads), uint64(word.Addr()), number))
+		require.NoError(t, stream.Wait(time.Minute))
+		require.True(t, string(expected) == string(to.Host()), "%d, and nothing else, are copied", quads)
+		require.Equal(t, uint64(7), binary.LittleEndian.Uint64(word.Host()), "a word of four bytes")
+	}
+	require.NoError(t, stream.Close())
+	require.NoError(t, module.Close())
+	for _, m := range []gpu.Memory{from, to, word} {
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, rt.Close())
+}
+
+// TestPutOrder: in the PTX all threads meet after what they have copied, and one makes a fence for the whole system before it stores the number.
+func TestPutOrder(t *testing.T) {
+	image, err := os.ReadFile("../sdk/c/images/sm_80.ptx")
+	require.NoError(t, err)
+	_, body, found := strings.Cut(string(image), ".entry lanefs_put(")
+	require.True(t, found)
+	require.Regexp(t, `(?s)ld\.relaxed\.sys\.global\.v4.*st\.global\.v4.*bar\.sync\s+0;.*fence\.acq_rel\.sys;.*st\.(volatile|relaxed\.sys)\.global\.u32`, body)
+	_, after, _ := strings.Cut(body, "bar.sync")
+	require.NotRegexp(t, `\b(ld|st)\.(\w+\.)*v4`, after)
 }
 
 // Loads that are under way together are in registers, not in scratch memory.

@@ -15,7 +15,12 @@ struct gpu {
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */
 	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
-	_Atomic int no_kernel; /* no image of it is for this device */
+	_Atomic(void *) putter; /* likewise lanefs_put, stored by stagegpu.c */
+	_Atomic int no_kernel; /* no image of them is for this device */
+	_Atomic int no_putter; /* it was tried */
+	char apart[64]; /* what is above is read by all threads, what is below is written by all */
+	_Atomic unsigned copying; /* small copies of cuFile's calls that are under way */
+	char apart_too[60];
 };
 
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */

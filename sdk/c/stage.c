@@ -297,8 +297,11 @@ static void run(struct batch *b)
 		b->last = b->now && b->read && half + 1 == b->begun;
 		second(b, &st->part[half % PARTS]);
 	}
-	for (int i = 0; i < PARTS; i++)
+	for (int i = 0; i < PARTS; i++) {
 		lanefs_batch_await(b, &st->part[i]);
+		if (b->now && lanefs_batch_failed(b)) /* no last part has waited for the copies of those before it */
+			lanefs_stage_settle(&st->part[i]);
+	}
 }
 
 int lanefs_batch_check(struct batch *b)

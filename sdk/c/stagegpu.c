@@ -213,12 +213,22 @@ static int load(struct gpu *g)
 		void *module;
 		if ((rc = CALL(g, "ModuleLoadData", (void **, const void *), &module, *image)) == 0)
 			rc = CALL(g, "ModuleGetFunction", (void **, void *, const char *), &g->copier, module, "lanefs_gather");
+		void *putter = NULL;
+		if (rc == 0 && !g->hip && CALL(g, "ModuleGetFunction", (void **, void *, const char *), &putter, module, "lanefs_put") == 0)
+			g->putter = putter;
 	}
 	rc = g->copier ? 0 : rc;
 	if (rc && rc != OUT_OF_MEMORY)
 		g->no_kernel = 1;
 	pthread_mutex_unlock(&lock);
 	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
+}
+
+void *lanefs_gpu_putter(struct gpu *g)
+{
+	if (!g->putter && !g->hip && !g->no_kernel && !atomic_exchange(&g->no_putter, 1))
+		load(g);
+	return g->putter;
 }
 
 /* Notes how long a part's kernel took. */

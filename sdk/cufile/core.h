@@ -135,10 +135,38 @@ HIDDEN void *stream_new(struct gpu *g);
 HIDDEN void stream_free(struct gpu *g, void *stream);
 HIDDEN int stream_wait(struct gpu *g, void *stream); /* g: NULL, the memory is none of a GPU's, but what is on the stream may use it all the same */
 
+/*
+ * Pinned memory of one thread's small copies, and a word in it to which the GPU stores a number when a copy has ended: to poll it takes less than to ask
+ * the driver.
+ */
+struct pinned {
+	char *host;
+	uint64_t device;      /* host, for the GPU; 0: it cannot address it */
+	_Atomic uint32_t *word;
+	uint64_t word_device;
+	uint32_t number;      /* the last one */
+	int no_value;         /* the driver stores none */
+};
+
 /* A copy on a stream. copy_end waits for it; meanwhile, which is some µs, the CPU can do something else. */
-enum copy_kind { COPY_ANY, TO_DEVICE, TO_KNOWN /* never as rows */, FROM_DEVICE, IN_DEVICE }; /* the other memory is the CPU's, pinned */
-struct copying { struct gpu *gpu; void *stream; int was; uint64_t begun; /* ns, of a small plain copy; else 0 */ };
-HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
+enum copy_kind {
+	COPY_ANY,
+	TO_DEVICE,
+	TO_ASKED,             /* the same, and all of it is one allocation, as the driver has just said: a kernel may write there, which must not write to anything else */
+	TO_KNOWN,             /* the same, and the driver is to refuse what is no device memory: never as rows, never by a kernel */
+	FROM_DEVICE,
+	IN_DEVICE             /* the other memory of those above is the CPU's, pinned */
+};
+struct copying {
+	struct gpu *gpu;
+	void *stream;
+	int was;
+	uint64_t begun;       /* ns, of one that waits for the process's turn on the GPU; else 0 */
+	const struct pinned *told; /* whose word tells its end; NULL: none */
+	int counted;          /* in gpu->copying */
+};
+/* from is in p's memory; NULL: it is not such memory. */
+HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p);
 HIDDEN int copy_end(const struct copying *c);
 HIDDEN int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
 

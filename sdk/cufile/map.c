@@ -252,7 +252,7 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 	if (!s)
 		return -1;
 	struct copying c;
-	int rc = copy_begin(&c, g, s->stream, !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY, to, w->at + from, n), lost = 0;
+	int rc = copy_begin(&c, g, s->stream, !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY, to, w->at + from, n, NULL), lost = 0;
 	if (!rc) {
 		lost = mount_gone(f->mount); /* takes longer than all else that the CPU does here, so it is asked while the GPU copies */
 		rc = copy_end(&c);

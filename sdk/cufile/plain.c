@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { BOUNCE = 4 << 20, /* a large one's size; a small one's is SMALL */ ALIGNED = 4096, PORTABLE = 1 };
+enum { BOUNCE = 4 << 20, /* a large one's size; a small one's is SMALL */ ALIGNED = 4096, PORTABLE_MAPPED = 3 };
 
 struct bounce {
 	struct bounce *next;
@@ -20,6 +20,7 @@ struct bounce {
 	size_t size;
 	struct gpu *gpu;
 	void *stream;
+	struct pinned pinned; /* of a small one; its word is behind the data */
 };
 
 PROCESS_LOCK(lock);
@@ -61,16 +62,22 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 	if (!b)
 		return NULL;
 	*b = (struct bounce){.gpu = g, .size = size};
-	b->data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	b->data = mmap(NULL, size + ALIGNED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b->data == MAP_FAILED || !(b->stream = stream_new(g))) {
 		if (b->data != MAP_FAILED)
-			munmap(b->data, size);
+			munmap(b->data, size + ALIGNED);
 		free(b);
 		return NULL;
 	}
 	int was;
 	if (lanefs_gpu_enter(g, &was) == 0) { /* copies work without, slower */
-		CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, size, PORTABLE);
+		int rc = CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, size + ALIGNED, PORTABLE_MAPPED);
+		struct pinned *p = &b->pinned;
+		if (!rc && !g->hip && size == SMALL && CALL(g, "MemHostGetDevicePointer_v2", (uint64_t *, void *, unsigned), &p->device, b->data, 0))
+			p->device = 0;
+		p->host = b->data;
+		p->word = (void *)(b->data + size);
+		p->word_device = p->device + size;
 		lanefs_gpu_leave(g, was);
 	}
 	return b;
@@ -152,7 +159,9 @@ static ssize_t checked(const struct move *m, ssize_t n)
 static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t n)
 {
 	struct copying c;
-	if (copy_begin(&c, b->gpu, b->stream, m->known ? TO_KNOWN : m->target.device ? TO_DEVICE : COPY_ANY, to, b->data, n))
+	const struct target *t = &m->target;
+	enum copy_kind kind = m->known ? TO_KNOWN : t->device && t->whole && t->kernels ? TO_ASKED : t->device ? TO_DEVICE : COPY_ANY;
+	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int code = void_read(m);
 	if (copy_end(&c))

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +47,11 @@ static void counts(int fd)
 	WANT(pinned != MAP_FAILED && cuda.current(context[0]) == 0 && cuda.pin(pinned, 1 << 20, 0) == 0);
 	/* Whether the pointer is still of the same allocation, whether the context is current, the copy, its end. */
 	WANT(calls_of(h, 1, m + 1000, N, 777) == 4 && right(m + 1000, 777, N));
-	WANT(cuda.calls("cuPointerGetAttribute") == 1 && cuda.calls("cuPointerGetAttributes") == 0 && cuda.calls("cuCtxGetCurrent") == 1 && cuda.calls("cuStreamSynchronize") == 1);
+	WANT(cuda.calls("cuPointerGetAttribute") == 1 && cuda.calls("cuPointerGetAttributes") == 0 && cuda.calls("cuCtxGetCurrent") == 1);
+	/* By the page cache the stream tells its end. */
 	int cache = strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0;
+	unsigned value = cache && !getenv("LANEFS_CUFILE_VALUE");
+	WANT(cuda.calls("cuStreamSynchronize") == !value && cuda.calls("cuStreamWriteValue32_v2") == value);
 	WANT(cuda.calls("cuMemcpyHtoDAsync_v2") == (unsigned)cache && cuda.calls("cuMemcpy2DAsync_v2") == (unsigned)!cache);
 	WANT(calls_of(h, 0, m + 1000, N, 777) == 4);
 	/* By the page cache to within a page of memory that the thread used last: nobody is asked. */
@@ -88,6 +92,120 @@ static void counts(int fd)
 	WANT(cuda.current(context[0]) == 0 && cuda.unpin(pinned) == 0 && cuda.free(m) == 0 && cuda.free(other) == 0);
 	munmap(pinned, 1 << 20);
 	cuFileHandleDeregister(h);
+}
+
+/* ---- Small reads by the page cache while others are under way ---- */
+
+enum { ROOM = 1 << 20, MEDIUM = 40000 /* it does not matter how long a copy of so much takes */ };
+
+static struct crowd {
+	CUfileHandle_t h;
+	unsigned char *m, *to;
+	size_t n, at;         /* of the third read: bytes, and where in to */
+	const char *fails;    /* NULL: nothing does */
+	int slow;             /* its end is not told at once */
+	ssize_t got;
+	unsigned launches, copies, asked;
+} crowd;
+
+static void thread(void *(*f)(void *))
+{
+	pthread_t t;
+	WANT(pthread_create(&t, NULL, f, NULL) == 0 && pthread_join(t, NULL) == 0);
+}
+
+static void *third_read(void *arg)
+{
+	(void)arg;
+	cuda.calls(NULL);
+	if (crowd.slow)
+		cuda.slow(1);
+	if (crowd.fails)
+		cuda.fail(crowd.fails, 719);
+	crowd.got = cuFileRead(crowd.h, crowd.to, crowd.n, 5, (off_t)crowd.at);
+	crowd.launches = cuda.calls("cuLaunchKernel");
+	crowd.copies = cuda.calls("cuMemcpyHtoDAsync_v2");
+	crowd.asked = cuda.calls("cuPointerGetAttribute") + cuda.calls("cuPointerGetAttributes");
+	return NULL;
+}
+
+static void third(void) { thread(third_read); }
+
+static void *second_read(void *arg)
+{
+	(void)arg;
+	cuda.on("cuStreamSynchronize", third);
+	WANT(cuFileRead(crowd.h, crowd.m, MEDIUM, 7, ROOM) == MEDIUM && right(crowd.m + ROOM, 7, MEDIUM));
+	return NULL;
+}
+
+static void second(void) { thread(second_read); }
+
+/* Three reads at once: the first is in the call that begins its copy when the second begins, which is waiting for its copy when the third does all it has to do. */
+static void three(size_t n, size_t at, const char *fails, int slow)
+{
+	crowd.n = n;
+	crowd.at = at;
+	crowd.fails = fails;
+	crowd.slow = slow;
+	crowd.got = -7;
+	memset(crowd.m, 'x', 3 * ROOM);
+	cuda.on("cuMemcpyHtoDAsync_v2", second);
+	WANT(cuFileRead(crowd.h, crowd.m, MEDIUM, 9, 2 * ROOM + 1) == MEDIUM && right(crowd.m + 2 * ROOM + 1, 9, MEDIUM));
+	cuda.on("", NULL);
+	cuda.fail("", 0);
+	cuda.slow(0);
+	WANT(crowd.got < 0 || (crowd.got == (ssize_t)n && right(crowd.to + at, 5, n) && crowd.to[at + n] == 'x' && (!at || crowd.to[at - 1] == 'x')));
+}
+
+static void crowded(int fd)
+{
+	int kernel = !getenv("LANEFS_CUFILE_KERNEL");
+	crowd = (struct crowd){.h = reg(fd), .m = memory(0, 3 * ROOM)};
+	unsigned char *all = crowd.to = crowd.m;
+	/* From 4 KiB on up to 64 KiB the third goes by a kernel; what is not of sixteen bytes by a copy. */
+	static const struct { size_t n, at; int kernel; } reads[] = {{16384, 4096, 1}, {65536, 0, 1}, {4112, 16, 1}, {20000, 16, 1}, {4096, 4096, 0}, {4096, 16, 0}, {16384, 8, 0}, {16388, 0, 0}, {65552, 16, 0}};
+	for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+		three(reads[i].n, reads[i].at, NULL, 0);
+		WANT(crowd.got == (ssize_t)reads[i].n && crowd.launches == (unsigned)(kernel && reads[i].kernel));
+		WANT(reads[i].n > 65536 || crowd.copies == !crowd.launches);
+		WANT(!crowd.launches || crowd.asked);
+	}
+	/* A kernel that cannot be launched is a copy. One whose end does not come is waited for by the driver, whose error is the read's. */
+	three(16384, 4096, "cuLaunchKernel", 0);
+	WANT(crowd.got == 16384 && crowd.copies == 1);
+	three(16384, 4096, NULL, 1);
+	WANT(crowd.got == 16384);
+	three(16384, 4096, "cuStreamSynchronize", 1);
+	WANT(crowd.got == -CU_FILE_CUDA_DRIVER_ERROR);
+	three(16384, 4096, NULL, 0);
+	/* Freed memory is refused before: a kernel would end the context, and the stand-in the test. */
+	crowd.to = memory(0, ROOM);
+	memset(crowd.to, 'x', ROOM);
+	three(65536, 0, NULL, 0);
+	WANT(crowd.got == 65536 && crowd.launches == (unsigned)kernel && cuda.free(crowd.to) == 0);
+	three(65536, 0, NULL, 0);
+	WANT(crowd.got == -CU_FILE_CUDA_POINTER_INVALID && crowd.launches == 0);
+	/* Alone: the stream tells the end of copies of 4 to 24 KiB. */
+	int value = !getenv("LANEFS_CUFILE_VALUE");
+	for (size_t n = 2048; n <= 65536; n *= 2) {
+		WANT(calls_of(crowd.h, 1, all + 1000, n, 9) <= 4 && right(all + 1000, 9, n));
+		WANT(cuda.calls("cuStreamWriteValue32_v2") == (unsigned)(value && n >= 4096 && n < 24576) && cuda.calls("cuLaunchKernel") == 0);
+	}
+	/* A stream that ends without: its error, soon. */
+	cuda.slow(1);
+	cuda.fail("cuStreamSynchronize", 719);
+	WANT(cuFileRead(crowd.h, all, 16384, 9, 1000) == -CU_FILE_CUDA_DRIVER_ERROR);
+	cuda.fail("", 0);
+	cuda.slow(0);
+	WANT(cuFileRead(crowd.h, all, 16384, 9, 1000) == 16384 && right(all + 1000, 9, 16384));
+	/* A driver that stores no numbers is asked, and not for numbers again. */
+	cuda.fail("cuStreamWriteValue32_v2", 801);
+	WANT(cuFileRead(crowd.h, all, 16384, 10, 1000) == 16384 && right(all + 1000, 10, 16384));
+	cuda.fail("", 0);
+	WANT(calls_of(crowd.h, 1, all + 1000, 16384, 9) == 4 && right(all + 1000, 9, 16384) && cuda.calls("cuStreamWriteValue32_v2") == 0 && cuda.calls("cuStreamSynchronize") == 1);
+	WANT(cuda.free(all) == 0);
+	cuFileHandleDeregister(crowd.h);
 }
 
 /* ---- Batches: how many calls of the driver and of the system 64 reads of 4 KiB take ---- */
@@ -473,6 +591,8 @@ int main(int argc, char **argv)
 		mounted = i == 1;
 		if (mounted) {
 			counts(fd);
+			if (strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0)
+				crowded(fd);
 			many(fd);
 		}
 		bad_memory(fd);

@@ -21,7 +21,7 @@ static struct {
 	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*malloc)(void **, size_t), (*free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
 	int (*create)(void **, unsigned), (*destroy)(void *), (*sync)(void *), (*copy)(void *, const void *, size_t, void *);
 	unsigned (*calls)(const char *);
-	void (*slow)(unsigned), (*fail)(const char *, int);
+	void (*slow)(unsigned), (*fail)(const char *, int), (*on)(const char *, void (*)(void));
 } cuda;
 
 /* The primary contexts of the first devices. */
@@ -32,7 +32,7 @@ static void load(void **context, int devices)
 	const struct { void *at; const char *name; } all[] = {{&cuda.init, "cuInit"}, {&cuda.retain, "cuDevicePrimaryCtxRetain"}, {&cuda.current, "cuCtxSetCurrent"},
 		{&cuda.malloc, "cuMemAlloc_v2"}, {&cuda.free, "cuMemFree_v2"}, {&cuda.pin, "cuMemHostRegister_v2"}, {&cuda.unpin, "cuMemHostUnregister"},
 		{&cuda.create, "cuStreamCreate"}, {&cuda.destroy, "cuStreamDestroy_v2"}, {&cuda.sync, "cuStreamSynchronize"}, {&cuda.copy, "cuMemcpyAsync"},
-		{&cuda.calls, "fake_cuda_calls"}, {&cuda.slow, "fake_cuda_slow"}, {&cuda.fail, "fake_cuda_fail"}};
+		{&cuda.calls, "fake_cuda_calls"}, {&cuda.slow, "fake_cuda_slow"}, {&cuda.fail, "fake_cuda_fail"}, {&cuda.on, "fake_cuda_on"}};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		WANT((*(void **)all[i].at = dlsym(lib, all[i].name)));
 	WANT(cuda.init(0) == 0);
