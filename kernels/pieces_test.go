@@ -17,8 +17,8 @@ import (
 // pieceBytes is the size of a piece: destination, source and bytes.
 const pieceBytes = 24
 
-// TestPieces copies pieces of every alignment and of sizes around those at which the kernel changes its way, and nothing beside them.
-func TestPieces(t *testing.T) {
+// openPieces opens a kernel of the host's image. end closes all of it, and memory before the runtime, which finds leaks.
+func openPieces(t *testing.T, kernel string) (rt gpu.Runtime, f gpu.Function, stream gpu.Stream, end func(...gpu.Memory)) {
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	image, err := os.ReadFile("../sdk/c/images/host-" + rt.Facts().Arch + ".so")
@@ -28,10 +28,23 @@ func TestPieces(t *testing.T) {
 	require.NoError(t, err)
 	module, err := rt.Load(image)
 	require.NoError(t, err)
-	f, err := module.Function("lanefs_gather")
+	f, err = module.Function(kernel)
 	require.NoError(t, err)
-	stream, err := rt.NewStream()
+	stream, err = rt.NewStream()
 	require.NoError(t, err)
+	return rt, f, stream, func(memory ...gpu.Memory) {
+		require.NoError(t, stream.Close())
+		require.NoError(t, module.Close())
+		for _, m := range memory {
+			require.NoError(t, m.Close())
+		}
+		require.NoError(t, rt.Close())
+	}
+}
+
+// TestPieces copies pieces of every alignment and of sizes around those at which the kernel changes its way, and nothing beside them.
+func TestPieces(t *testing.T) {
+	rt, f, stream, end := openPieces(t, "lanefs_gather")
 
 	const room = 512 // bytes for a piece and what is around it
 	var pieces []byte
@@ -60,29 +73,12 @@ func TestPieces(t *testing.T) {
 	require.NoError(t, stream.Wait(time.Minute))
 	require.True(t, string(expected) == string(to.Host()), "the pieces, and nothing else, are copied")
 
-	require.NoError(t, stream.Close())
-	require.NoError(t, module.Close())
-	for _, m := range []gpu.Memory{from, to, table} {
-		require.NoError(t, m.Close())
-	}
-	require.NoError(t, rt.Close())
+	end(from, to, table)
 }
 
 // TestPut copies as many sixteen bytes as there are around where the kernel changes its way, and nothing beside them, and stores its number.
 func TestPut(t *testing.T) {
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	image, err := os.ReadFile("../sdk/c/images/host-" + rt.Facts().Arch + ".so")
-	if os.IsNotExist(err) {
-		t.Skipf("there is no image of the kernel for %s", rt.Facts().Arch)
-	}
-	require.NoError(t, err)
-	module, err := rt.Load(image)
-	require.NoError(t, err)
-	f, err := module.Function("lanefs_put")
-	require.NoError(t, err)
-	stream, err := rt.NewStream()
-	require.NoError(t, err)
+	rt, f, stream, end := openPieces(t, "lanefs_put")
 	const most, threads, number = 66 << 10, 256, 0x100000007
 	from, to, word := alloc(t, rt, most), alloc(t, rt, most), alloc(t, rt, 8)
 	fill := rand.NewChaCha8([32]byte{2})
@@ -97,12 +93,7 @@ func TestPut(t *testing.T) {
 		require.True(t, string(expected) == string(to.Host()), "%d, and nothing else, are copied", quads)
 		require.Equal(t, uint64(7), binary.LittleEndian.Uint64(word.Host()), "a word of four bytes")
 	}
-	require.NoError(t, stream.Close())
-	require.NoError(t, module.Close())
-	for _, m := range []gpu.Memory{from, to, word} {
-		require.NoError(t, m.Close())
-	}
-	require.NoError(t, rt.Close())
+	end(from, to, word)
 }
 
 // TestPutOrder: in the PTX all threads meet after what they have copied, and one makes a fence for the whole system before it stores the number.

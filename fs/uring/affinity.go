@@ -28,6 +28,16 @@ func (s *server) beginLargeRead() {
 	s.thread.Free()
 }
 
+func (s *server) endLargeRead() { s.q.largeReads.Add(-1) }
+
+// stay has the thread run on its queue's CPU. It is slower, but no error, when that does not work: in a cpuset without it, or where it is not allowed
+// by taskset or a unit's CPUAffinity=.
+func (s *server) stay() {
+	if s.q.online {
+		s.thread.Bind(s.q.cpu)
+	}
+}
+
 // place has the thread run where a request that is no large READ is best answered, and the next one best waited for.
 func (s *server) place(program uint32) {
 	if s.program.realTime(program) {
@@ -54,14 +64,4 @@ func (p *program) realTime(thread uint32) bool {
 	}
 	p.n++
 	return p.real
-}
-
-func (s *server) endLargeRead() { s.q.largeReads.Add(-1) }
-
-// stay has the thread run on its queue's CPU. It is slower, but no error, when that does not work: in a cpuset without it, or where it is not allowed
-// by taskset or a unit's CPUAffinity=.
-func (s *server) stay() {
-	if s.q.online {
-		s.thread.Bind(s.q.cpu)
-	}
 }
