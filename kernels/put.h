@@ -22,20 +22,7 @@ LANEFS_FN void meet() {
 }
 
 LANEFS_FN void put(uint64_t i, uint64_t threads, uint64_t dst, uint64_t src, uint64_t quads, uint64_t word, uint64_t number) {
-	quad *to = at<quad>(dst);
-	const quad *from = at<const quad>(src);
-	uint64_t n = i;
-	for (; n + (put_loads - 1) * threads < quads; n += put_loads * threads) {
-		quad v[put_loads];
-#pragma unroll
-		for (uint32_t k = 0; k < put_loads; k++)
-			v[k] = load_quad(from + n + k * threads);
-#pragma unroll
-		for (uint32_t k = 0; k < put_loads; k++)
-			to[n + k * threads] = v[k];
-	}
-	for (; n < quads; n += threads)
-		to[n] = load_quad(from + n);
+	copy_part<put_loads, quad>(i, threads, dst, src, quads, load_quad);
 	meet();
 	if (i == threads - 1) { /* on a CPU the last one that runs */
 		release();
