@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/ccall"
 )
 
 // maxArgs is more than any kernel takes.
@@ -22,7 +23,7 @@ type stream struct {
 	closed bool            // protected by mu
 	dims   [6]uint32       // of the launch that runs; protected by mu
 	args   [maxArgs]uint64 // likewise
-	at     [3]uintptr      // the addresses of the kernel that runs, dims and args: here, so that a launch allocates nothing
+	call   ccall.Call      // of a kernel: here, so that a launch allocates nothing; protected by mu
 }
 
 // NewStream implements gpu.Runtime.
@@ -33,9 +34,7 @@ func (r *Runtime) NewStream() (gpu.Stream, error) {
 		return nil, fmt.Errorf("host runtime: %w", os.ErrClosed)
 	}
 	r.streams.Add(1)
-	s := &stream{r: r}
-	s.at = [3]uintptr{1: uintptr(unsafe.Pointer(&s.dims)), 2: uintptr(unsafe.Pointer(&s.args))}
-	return s, nil
+	return &stream{r: r}, nil
 }
 
 // Launch implements gpu.Stream: one call into the image, whatever the grid. A caller that passes a slice of its own as
@@ -60,7 +59,7 @@ func (s *stream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) er
 	}
 	s.dims = [6]uint32{grid.X, grid.Y, grid.Z, block.X, block.Y, block.Z}
 	copy(s.args[:], args)
-	s.call(fn.entry)
+	s.call.Do(fn.entry, uintptr(unsafe.Pointer(&s.dims)), uintptr(unsafe.Pointer(&s.args)))
 	runtime.KeepAlive(s)
 	return nil
 }

@@ -7,7 +7,7 @@
 // versions, words for what is missing, facts, AMD's device memory kinds and HSA calls, CUDA's lazy loading.
 //
 // Threads. What a vendor calls current (a CUDA context, a HIP device) belongs to a thread, and goroutines move between
-// threads: Do makes it current first, on a locked thread.
+// threads: Do makes it current first, by the same call into C (ccall).
 //
 // Arguments that point to Go memory become a uintptr in the very call of Do, Status, Early or Raw, which keep what they point to
 // alive and in its place (go:uintptrescapes). The compiler sees that in direct calls only, so they are functions and methods
@@ -22,13 +22,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
-	"github.com/ebitengine/purego"
-
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/ccall"
 )
 
 // Config is what a vendor's package knows of an opened device.
@@ -58,6 +56,7 @@ type Device struct {
 	prefix string // begins every error
 
 	legacies legacies
+	calls    sync.Pool    // of *ccall.Call, that are not under way
 	memories atomic.Int64 // open
 	modules  atomic.Int64 // open
 	streams  atomic.Int64 // open
@@ -67,7 +66,7 @@ type Device struct {
 
 // New makes a Device.
 func New(c Config) *Device {
-	return &Device{cfg: c, api: c.API, prefix: c.API.Name + " runtime"}
+	return &Device{cfg: c, api: c.API, prefix: c.API.Name + " runtime", calls: sync.Pool{New: func() any { return new(ccall.Call) }}}
 }
 
 // Name implements gpu.Runtime.
@@ -116,12 +115,12 @@ func (d *Device) Status(c Call, args ...uintptr) (int32, error) {
 	if d.closed {
 		return 0, fmt.Errorf("%s: %w", c.Name, os.ErrClosed)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if code, _, _ := purego.SyscallN(d.api.SetCurrent.addr, d.cfg.Current); int32(code) != Success {
-		return 0, d.api.Check(d.api.SetCurrent.Name, int32(code))
+	call := d.calls.Get().(*ccall.Call)
+	defer d.calls.Put(call)
+	current, code := call.After(d.api.SetCurrent.addr, d.cfg.Current, c.addr, args...)
+	if current != Success {
+		return 0, d.api.Check(d.api.SetCurrent.Name, current)
 	}
-	code, _, _ := purego.SyscallN(c.addr, args...)
 	return int32(code), nil
 }
 
