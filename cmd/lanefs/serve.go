@@ -120,6 +120,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 // begin claims the place of a mount, or of a raw device's file, and opens its log.
 func begin(cfg *mountConfig, env environment) (*daemon, *runFiles, error) {
 	shedInherited()
+	spareFromOOM()
 	files, err := claim(cfg.Dir)
 	if err != nil {
 		return nil, nil, err

@@ -1,9 +1,11 @@
 package vm
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -135,9 +137,17 @@ func TestPrivilegesOnADrive(t *testing.T) {
 			for _, want := range []string{"CapPrm:\t0000000000a04000\n", "CapEff:\t0000000000a04000\n", "CapInh:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
 				require.Contains(t, string(b), want, status)
 			}
+			// PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE (include/linux/sched.h), of PR_SET_IO_FLUSHER (prctl(2)); the name before may contain anything.
+			if b, err = os.ReadFile(filepath.Dir(status) + "/stat"); err == nil {
+				after := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+				flags, err := strconv.ParseUint(after[6], 10, 64)
+				require.NoError(t, err)
+				require.EqualValues(t, 0x180000, flags&0x180000, "%s: flags %#x", status, flags)
+			}
 		}
 	}
 	check()
+	require.Equal(t, "-500\n", must(t, "cat", "/proc/"+pids[0]+"/oom_score_adj"))
 	require.NoError(t, dd("/dev/zero", dir+"/large", "bs=1M", "count=64"))
 	check()
 	lanefs(t, "umount", dir)

@@ -3,7 +3,7 @@
 //
 // On Linux capabilities belong to a thread, and a thread changes only its own. Go's syscall.AllThreadsSyscall refuses where threads
 // exist that Go did not make, as GPU runtimes make them. So the package does what the C library does for setuid(2): it sends each
-// thread a signal, whose handler makes the call. That signal, 33, is the one that neither Go nor glibc ever blocks. The handler (handler_amd64.s) makes two system calls and nothing else; it
+// thread a signal, whose handler makes the calls. That signal, 33, is the one that neither Go nor glibc ever blocks. The handler (handler_linux_amd64.s) makes three system calls and nothing else; it
 // needs no Go stack, so that it runs on any thread.
 package privilege
 
@@ -39,6 +39,7 @@ func (s Set) String() string {
 type State struct {
 	Permitted, Effective, Inheritable, Ambient Set
 	NoNewPrivs                                 bool // exec never gives more than there is
+	IOFlusher                                  bool // what it allocates waits for no file system (PR_SET_IO_FLUSHER, prctl(2))
 }
 
 // within says that a thread has nothing beyond keep and cannot get more.
@@ -51,14 +52,20 @@ func (s State) within(keep Set) bool {
 // (io_prep_async_work), so what its status shows is of no consequence.
 const ioWorker = 0x10
 
-// isIOWorker reads the flags in proc_pid_stat(5): the ninth field, of which the second, a name in parentheses, may contain anything.
-func isIOWorker(stat string) bool {
+// ioFlusher is PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE, which PR_SET_IO_FLUSHER sets (kernel/sys.c).
+const ioFlusher = 0x00080000 | 0x00100000
+
+// taskFlags reads the flags in proc_pid_stat(5): the ninth field, of which the second, a name in parentheses, may contain anything. 0: there are none.
+func taskFlags(stat string) uint64 {
 	after := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(after) < 7 {
-		return false
+		return 0
 	}
 	flags, err := strconv.ParseUint(after[6], 10, 64)
-	return err == nil && flags&ioWorker != 0
+	if err != nil {
+		return 0
+	}
+	return flags
 }
 
 // Threads reads the state of every thread of a process that runs its code.
@@ -74,8 +81,9 @@ func Threads(pid int) (map[int]State, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
-		stat, err := os.ReadFile(filepath.Join(dir, e.Name(), "stat"))
-		if err == nil && isIOWorker(string(stat)) {
+		stat, _ := os.ReadFile(filepath.Join(dir, e.Name(), "stat"))
+		flags := taskFlags(string(stat))
+		if flags&ioWorker != 0 {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, e.Name(), "status"))
@@ -85,9 +93,12 @@ func Threads(pid int) (map[int]State, error) {
 		if err != nil {
 			return nil, err
 		}
-		if all[tid], err = parseStatus(string(b)); err != nil {
+		s, err := parseStatus(string(b))
+		if err != nil {
 			return nil, fmt.Errorf("%s/%d/status: %w", dir, tid, err)
 		}
+		s.IOFlusher = flags&ioFlusher == ioFlusher
+		all[tid] = s
 	}
 	return all, nil
 }
@@ -122,7 +133,8 @@ var dropLooks = 30_000
 
 const dropPoll = time.Millisecond
 
-// Drop takes every capability outside keep from all threads, and sets no_new_privs in them. It returns when that is so. After an error the handler stays: a thread that
+// Drop takes every capability outside keep from all threads, and sets no_new_privs in them. Before, a thread that has CAP_SYS_RESOURCE becomes an I/O flusher, as do those that it makes: what it
+// allocates does not wait for file systems whose data it may be about to store, and what it writes is held up for the device that it writes to, not for all (PR_SET_IO_FLUSHER). Drop returns when that is so. After an error the handler stays: a thread that
 // was asked may take the signal later, and glibc's would end the process, which has no such call under way.
 // One call at a time.
 func Drop(keep Set) error {

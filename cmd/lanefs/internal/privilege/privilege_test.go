@@ -153,7 +153,7 @@ func ioThread(fd int) (*iouring.Ring, error) {
 			return nil, err
 		}
 		for _, f := range tasks {
-			if stat, err := os.ReadFile(f); err == nil && isIOWorker(string(stat)) {
+			if stat, err := os.ReadFile(f); err == nil && taskFlags(string(stat))&ioWorker != 0 {
 				return ring, nil
 			}
 		}
@@ -222,6 +222,9 @@ func child() error {
 	}
 	had := before[os.Getpid()].Permitted
 	for tid, s := range all {
+		if flusher := had&Of(unix.CAP_SYS_RESOURCE) != 0; s.IOFlusher != flusher { // lab/vm has a root with it, where this machine's has not
+			return fmt.Errorf("thread %d: I/O flusher: %v instead of %v", tid, s.IOFlusher, flusher)
+		}
 		if want := had & keep; !s.within(keep) || s.Permitted != want || s.Effective != want {
 			return fmt.Errorf("thread %d: %+v", tid, s)
 		}
