@@ -47,7 +47,7 @@ func (n *node) dropPages(off, size int64) {
 	s := n.srv
 	drop := func() { s.fuse.InodeNotify(n.id(), off, size) }
 	if !s.opt.WriteBack && n.dropsAll(1) {
-		drop = n.dropAll
+		drop = func() { n.dropAll() }
 	}
 	s.pagesGone(drop)
 }

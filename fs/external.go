@@ -82,6 +82,9 @@ func (f *External) Read(ts []ext4.Transfer) {
 // unknownCaller is a caller that may keep no set-ID bits. Of a program that writes through fs/share only the user is known.
 var unknownCaller = fuse.Caller{Owner: fuse.Owner{Uid: math.MaxUint32, Gid: math.MaxUint32}}
 
+// errEnded is the error of what was written when the kernel could no longer be told to drop its pages: of an aborted mount it may go on to read them.
+var errEnded = fmt.Errorf("the mount has ended: %w", syscall.ESHUTDOWN)
+
 // WriteAll carries out transfers to the file. Each transfer's Done and Err say how it ended. Of those that overlap the later one's bytes stay.
 // planned is how many only replaced blocks, all at once.
 func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
@@ -103,8 +106,9 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 	f.dropRanges(ranges)
 	planned = f.in.WriteAll(ts)
 	err := f.n.syncFile()
-	if !f.dropRanges(ranges) {
-		f.n.srv.invalidateAttr(f.n) // each notification of a range does that, too
+	told, st := f.dropRanges(ranges)
+	if !told {
+		st = f.n.srv.invalidateAttr(f.n) // each notification of a range does that, too
 	}
 	for _, r := range ranges {
 		f.n.changed(r.off, r.end)
@@ -115,6 +119,8 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 		}
 		if ts[i].Err != nil {
 			f.n.fail("write from device memory", ts[i].Err)
+		} else if ended(st) {
+			ts[i].Done, ts[i].Err = 0, errEnded
 		}
 	}
 	return planned

@@ -313,3 +313,28 @@ func TestExternalWriteSync(t *testing.T) {
 	ext.WriteAll([]ext4.Transfer{{N: 4096, Mem: mem}})
 	require.NotZero(t, flushes)
 }
+
+// TestExternalEnded: of a mount that was aborted the kernel still reads the pages that it has, and nobody can tell it to drop them. So what is written then without the kernel
+// is no success.
+func TestExternalEnded(t *testing.T) {
+	m := newMount(t, Options{})
+	path := m.path("file")
+	write(t, path, "what was there")
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	got := make([]byte, len("what was there"))
+	_, err = f.ReadAt(got, 0)
+	require.NoError(t, err)
+	ext, mem := externalWriter(t, m, path, 4096)
+	ts := []ext4.Transfer{{N: len(got), Mem: mem}}
+	ext.WriteAll(ts)
+	require.NoError(t, ts[0].Err)
+	_ = unix.Unmount(m.dir, unix.MNT_FORCE) // aborts, and unmounts nothing that is in use
+	m.srv.Wait()
+	ext.WriteAll(ts)
+	require.ErrorIs(t, ts[0].Err, unix.ESHUTDOWN)
+	require.Zero(t, ts[0].Done)
+	require.NoError(t, f.Close())
+	require.NoError(t, Detach(m.dir))
+}

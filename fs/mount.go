@@ -197,12 +197,12 @@ func (s *Server) Device() uint64 { return s.dev }
 
 // invalidateAttr makes the kernel drop the attributes that it caches of n. It takes no kernel lock that a request may hold, so it may be
 // called while a request is served.
-func (s *Server) invalidateAttr(n *node) {
-	s.fuse.InodeNotify(n.id(), -1, 0)
+func (s *Server) invalidateAttr(n *node) fuse.Status {
+	return s.fuse.InodeNotify(n.id(), -1, 0)
 }
 
-// invalidate makes the kernel write back dirty pages of n and drop all pages. It returns when the dirty pages are written. false means
-// that some pages stayed.
-func (s *Server) invalidate(n *node) bool {
-	return s.fuse.InodeNotify(n.id(), 0, 0).Ok()
+// invalidate makes the kernel write back dirty pages of n and drop all pages. It returns when the dirty pages are written. An error means
+// that some pages stayed, if the kernel knows the file.
+func (s *Server) invalidate(n *node) fuse.Status {
+	return s.fuse.InodeNotify(n.id(), 0, 0)
 }

@@ -46,13 +46,13 @@ func (n *node) mayHavePages() bool {
 
 // dropAll has the kernel drop all pages of the file. The count begins anew before that, and dropping is raised before, so that no change of the
 // file in between is taken for one that leaves nothing to drop.
-func (n *node) dropAll() {
+func (n *node) dropAll() fuse.Status {
+	defer n.dropping.Add(-1)
 	n.dropping.Add(1)
 	n.told.Store(0)
 	n.dropped.Store(true)
 	n.paged.Store(0)
-	n.srv.invalidate(n)
-	n.dropping.Add(-1)
+	return n.srv.invalidate(n)
 }
 
 // dropsAll reports whether the kernel shall drop all pages of the file rather than those of so many ranges more. Not if the file was written through a memory map: its pages may become dirty while they are dropped, and stay.
@@ -76,26 +76,32 @@ func (t *nodes) pages(f *External) (n *node, have bool) {
 	return nil, r.paged > 0
 }
 
-// dropRanges makes the kernel write back and drop its pages of ranges of the file. It reports whether it told the kernel anything.
-func (f *External) dropRanges(ranges []byteRange) bool {
+// dropRanges makes the kernel write back and drop its pages of ranges of the file. It reports whether it told the kernel anything, and what the kernel answered.
+func (f *External) dropRanges(ranges []byteRange) (told bool, st fuse.Status) {
 	s := f.n.srv
 	n, have := s.nodes.pages(f)
 	switch {
 	case s.opt.WriteBack:
 	case !have:
-		return false
+		return false, fuse.OK
 	case n != nil && n.dropsAll(len(ranges)):
-		n.dropAll()
+		st = n.dropAll()
 		if n.mapped.Load() { // since then: a page may have stayed
 			n.hasPages(0)
 		}
-		return true
+		return true, st
 	}
 	for _, r := range ranges {
-		s.fuse.InodeNotify(f.n.id(), r.off, r.end-r.off)
+		if is := s.fuse.InodeNotify(f.n.id(), r.off, r.end-r.off); !is.Ok() {
+			st = is
+		}
 	}
-	return len(ranges) > 0
+	return len(ranges) > 0, st
 }
+
+// ended says whether a notification failed for want of a connection: ENOENT is that the kernel does not know the file. The kernel reads pages that it still
+// has after that, too (fuse_file_read_iter in fs/fuse/file.c asks the server for pages that are missing, and for attributes that are too old).
+func ended(st fuse.Status) bool { return !st.Ok() && st != fuse.ENOENT }
 
 // pagedPages is what the record of a dropped node keeps of paged.
 func pagedPages(n int64) uint32 { return uint32(min(n, math.MaxUint32)) }

@@ -74,7 +74,7 @@ func (n *node) Lseek(off uint64, whence uint32) (uint64, syscall.Errno) {
 	}
 	if n.srv.opt.WriteBack && n.writers.Load() > 0 {
 		var gone atomic.Bool
-		if !n.srv.pagesGone(func() { gone.Store(n.srv.invalidate(n)) }) {
+		if !n.srv.pagesGone(func() { gone.Store(n.srv.invalidate(n).Ok()) }) {
 			// Where the file ends only the kernel knows. To a program this is a file system that cannot search, and it reads all.
 			return 0, syscall.EINVAL
 		}
