@@ -223,6 +223,8 @@ HIDDEN ssize_t lane_move(struct move *m);
 /* Pieces of m's file, in m's direction, between it and base, which is memory as m's is: as lanefs_batch_of. */
 HIDDEN ssize_t lane_batch(const struct move *m, int fd, void *base, const struct lanefs_piece *piece, const unsigned char *same, size_t n, int64_t *results);
 HIDDEN ssize_t lane_failed(const struct failure *f); /* turns how a call of the SDK failed into a result */
+/* Whether an errno of the SDK's says that the connection has ended, or that the mount is about to. */
+static inline int lane_ended(int code) { return code == ECONNRESET || code == EPIPE || code == ESHUTDOWN; }
 
 /* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
 HIDDEN ssize_t map_move(struct move *m);

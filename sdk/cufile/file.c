@@ -63,7 +63,9 @@ static int same(struct object *o, void *arg)
 
 static status look(struct file *f, int fd)
 {
-	if (fstat(fd, &f->st) || (f->flags = fcntl(fd, F_GETFL)) < 0)
+	if (fstat(fd, &f->st)) /* a mount without its daemon says so when what the kernel knows of the file is too old */
+		return bad(lanefs_ended(errno) ? CU_FILE_DRIVER_NOT_INITIALIZED : CU_FILE_INVALID_VALUE);
+	if ((f->flags = fcntl(fd, F_GETFL)) < 0)
 		return bad(CU_FILE_INVALID_VALUE);
 	if (!S_ISREG(f->st.st_mode) && !S_ISBLK(f->st.st_mode))
 		return bad(CU_FILE_INVALID_FILE_TYPE);
@@ -95,7 +97,7 @@ static status owner(struct file *f, int type, int fd)
 		int code = errno;
 		mount_give(f->mount);
 		f->mount = NULL;
-		return bad(code == ECONNRESET || code == EPIPE ? CU_FILE_DRIVER_NOT_INITIALIZED : code == EMFILE || code == ENOMEM ? CU_FILE_NOMEM_ERROR : CU_FILE_IO_NOT_SUPPORTED);
+		return bad(lane_ended(code) ? CU_FILE_DRIVER_NOT_INITIALIZED : code == EMFILE || code == ENOMEM ? CU_FILE_NOMEM_ERROR : CU_FILE_IO_NOT_SUPPORTED);
 	}
 	if (errno != ENOTSUP) /* on LaneFS, but it does not answer: to go another way would be silent */
 		return bad(errno == EACCES || errno == EPERM ? CU_FILE_PERMISSION_DENIED : CU_FILE_DRIVER_NOT_INITIALIZED);

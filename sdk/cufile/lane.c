@@ -252,13 +252,8 @@ void mount_stage_free(struct mount *m, lanefs_stage *stage)
 
 ssize_t lane_failed(const struct failure *f)
 {
-	errno = f->code;
+	errno = lane_ended(f->code) || f->code == EPROTO ? ENOTCONN : f->code; /* as a read of a file whose daemon has gone */
 	switch (f->code) {
-	case ECONNRESET:
-	case EPIPE:
-	case EPROTO:
-		errno = ENOTCONN; /* as a read of a file whose daemon has gone */
-		return -1;
 	case ENOMEM:
 		return -CU_FILE_NOMEM_ERROR;
 	case EIO:
