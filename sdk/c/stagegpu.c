@@ -377,16 +377,16 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 /* CUmemcpyAttributes. */
 struct attributes { int order, from[2], to[2]; unsigned flags; };
 _Static_assert(sizeof(struct attributes) == 24, "the driver reads it");
-enum { IN_STREAM_ORDER = 1 };
+enum { IN_STREAM_ORDER = 1, LEGACY_STREAM = 1 /* or 0 */ };
 
-/* Copies all by one call, where there is one: of CUDA 12.8 and later, not for the default stream. */
+/* Copies all by one call, where there is one: of CUDA 12.8 and later, not for the legacy stream, by neither of its names. */
 static int batched(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
 	struct gpu *g = t->gpu;
 	const struct attributes a = {.order = IN_STREAM_ORDER};
 	uint64_t to[ENTRIES], from[ENTRIES];
 	size_t size[ENTRIES], n = 0, first = 0, failed;
-	if (g->hip || !t->stream)
+	if (g->hip || (uintptr_t)t->stream <= LEGACY_STREAM)
 		return calls(st, p, t, read, p->n);
 	for (unsigned i = 0; i < p->n; n++) {
 		const struct entry *e = &p->entry[i];

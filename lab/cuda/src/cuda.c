@@ -4,7 +4,8 @@
  *
  * It is stricter than NVIDIA's where that finds mistakes. What is put on a stream happens when somebody waits for it, not before; from its first
  * function of the host or wait for a value on, a stream has a thread that does what is put on it, as soon as it can. A thread
- * begins without a context. Copies of bytes that are not all of one allocation fail. A stream that was destroyed, and an event or a kernel on another device's
+ * begins without a context. The legacy stream (0, 1) waits for what is on all of its context's streams that are not non-blocking, and these wait for it, as CUDA's documentation of
+ * "stream synchronization behavior" says; each thread has a stream of its own in each context (2), of that kind. Copies of bytes that are not all of one allocation fail. A stream that was destroyed, and an event or a kernel on another device's
  * stream, are refused: with NVIDIA's library the first is undefined.
  *
  * Environment: LANEFS_FAKE_CUDA, the devices: UUID@PCI address,… (one, if it is not set). CUDA_VISIBLE_DEVICES chooses of them as with NVIDIA's:
@@ -98,15 +99,17 @@ API unsigned fake_cuda_calls(const char *name) {
 /* f: a function of the host; word: what to wait for, until it is at_least. */
 struct op { struct op *next; void *to; const void *from; size_t n; int fill, value; struct gather { uint64_t dst, src, bytes; } *pieces; uint64_t count;
 	uint32_t *tell, number; /* stored at last */
-	void (*f)(void *); void *arg; uint64_t *word, at_least; };
-struct stream { struct stream *next; struct context *c; struct op *first, **end; int threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
+	void (*f)(void *); void *arg; uint64_t *word, at_least;
+	struct after { struct stream *on; uint64_t n; } *after; int afters; /* so many of what is on other streams come first */ };
+struct stream { struct stream *next; struct context *c; struct op *first, **end; int blocking, threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
 	int held; uint64_t most; /* held: it does no more than so many */
 	double ms; /* that its kernels have taken */ };
-struct context { int device; struct stream legacy, per_thread; };
+struct context { int device; struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
 static __thread struct context *stack[DEPTH];
 static __thread int depth;
+static __thread struct stream *own[DEVICES]; /* the thread's, by the device of the context */
 
 static void visible(struct device *all, int n) {
 	const char *v = getenv("CUDA_VISIBLE_DEVICES");
@@ -132,7 +135,7 @@ static void visible(struct device *all, int n) {
 		struct context *c = &devices[i].primary;
 		c->device = i;
 		c->legacy = (struct stream){.c = c, .end = &c->legacy.first};
-		c->per_thread = (struct stream){.c = c, .end = &c->per_thread.first};
+		c->own = NULL;
 	}
 }
 
@@ -469,8 +472,17 @@ static struct stream *streams, *destroyed; /* which no other has the address of 
 
 /* The caller holds the lock. NULL: there is no such stream. */
 static struct stream *stream_of(struct stream *s) {
-	if ((uintptr_t)s <= 2)
-		return (uintptr_t)s == 2 ? &now()->per_thread : &now()->legacy;
+	if ((uintptr_t)s <= 1)
+		return &now()->legacy;
+	if ((uintptr_t)s == 2) {
+		struct context *c = now();
+		if (!own[c->device]) {
+			struct stream *mine = own[c->device] = calloc(1, sizeof *mine);
+			*mine = (struct stream){.next = c->own, .c = c, .end = &mine->first, .blocking = 1};
+			c->own = mine;
+		}
+		return own[c->device];
+	}
 	struct stream *t = streams;
 	while (t && t != s)
 		t = t->next;
@@ -484,7 +496,7 @@ API int cuStreamCreate(struct stream **out, unsigned flags) {
 		return INVALID;
 	struct stream *s = calloc(1, sizeof *s);
 	pthread_mutex_lock(&lock);
-	*s = (struct stream){.next = streams, .c = now(), .end = &s->first};
+	*s = (struct stream){.next = streams, .c = now(), .end = &s->first, .blocking = flags == 0};
 	streams = s;
 	pthread_mutex_unlock(&lock);
 	*out = s;
@@ -504,31 +516,55 @@ static void carry_out(const struct op *o) {
 		__atomic_store_n(o->tell, o->number, __ATOMIC_RELEASE);
 }
 
+static void run_to(struct stream *s, uint64_t n);
+
+/* Takes the next of what is on a stream, when what comes before it elsewhere is done. The caller holds the lock, and calls end. */
+static struct op *begin(struct stream *s) {
+	struct op *o = s->first;
+	s->first = o->next;
+	if (!s->first)
+		s->end = &s->first;
+	s->busy = 1;
+	for (int i = 0; i < o->afters; i++)
+		run_to(o->after[i].on, o->after[i].n);
+	return o;
+}
+
+static void end(struct stream *s, struct op *o) {
+	carry_out(o);
+	free(o->after);
+	free(o);
+	s->busy = 0;
+	s->did++;
+	pthread_cond_broadcast(&moved);
+}
+
+/* Does the first n of all that was ever put on a stream, or waits for its thread to. The caller holds the lock. */
+static void run_to(struct stream *s, uint64_t n) {
+	while (s->did < n)
+		if (s->threaded || s->busy)
+			pthread_cond_wait(&moved, &lock);
+		else
+			end(s, begin(s));
+}
+
 /* The thread of a stream. What it calls and waits for is not under the lock. */
 static void *stream_thread(void *arg) {
 	struct stream *s = arg;
 	pthread_mutex_lock(&lock);
 	while (s->first || !s->gone) {
-		struct op *o = s->first;
-		if (!o || (s->held && s->did >= s->most)) {
+		if (!s->first || s->busy || (s->held && s->did >= s->most)) {
 			pthread_cond_wait(&moved, &lock);
 			continue;
 		}
-		s->first = o->next;
-		if (!s->first)
-			s->end = &s->first;
-		s->busy = 1;
+		struct op *o = begin(s);
 		pthread_mutex_unlock(&lock);
 		if (o->f)
 			o->f(o->arg);
 		while (o->word && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
 			usleep(20);
 		pthread_mutex_lock(&lock);
-		carry_out(o);
-		free(o);
-		s->busy = 0;
-		s->did++;
-		pthread_cond_broadcast(&moved);
+		end(s, o);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -544,6 +580,8 @@ static int start(struct stream *s) {
 
 API void fake_cuda_hold(struct stream *s, uint64_t n) {
 	pthread_mutex_lock(&lock);
+	if ((uintptr_t)s <= 2)
+		s = stream_of(s);
 	s->held = n != UINT64_MAX && start(s) == OK;
 	s->most = s->did + n;
 	pthread_cond_broadcast(&moved);
@@ -552,17 +590,58 @@ API void fake_cuda_hold(struct stream *s, uint64_t n) {
 
 /* Does what is on a stream. The caller holds the lock. */
 static int run(struct stream *s) {
-	while (s->threaded && (s->first || s->busy))
-		pthread_cond_wait(&moved, &lock);
-	while (s->first) {
-		struct op *o = s->first;
-		s->first = o->next;
-		carry_out(o);
-		free(o);
-		s->did++;
-	}
-	s->end = &s->first;
+	run_to(s, s->n);
 	return OK;
+}
+
+/* Calls f for the streams of a context that wait for its legacy stream, or for all, that one too. The caller holds the lock, which f may give up. */
+static void each(struct context *c, int all, void (*f)(struct stream *, void *), void *arg) {
+	for (struct stream *s = streams; s; s = s->next)
+		if (s->c == c && (all || s->blocking))
+			f(s, arg);
+	for (struct stream *s = destroyed; s; s = s->next) /* what is on it goes on */
+		if (s->c == c && (all || s->blocking))
+			f(s, arg);
+	for (struct stream *s = c->own; s; s = s->next)
+		f(s, arg);
+	if (all)
+		f(&c->legacy, arg);
+}
+
+static void run_one(struct stream *s, void *arg) {
+	(void)arg;
+	run(s);
+}
+
+/* Notes that what is on a stream now comes before o. */
+static void comes_after(struct stream *s, void *arg) {
+	struct op *o = arg;
+	if (s->did == s->n)
+		return;
+	o->after = realloc(o->after, (size_t)(o->afters + 1) * sizeof *o->after);
+	o->after[o->afters++] = (struct after){s, s->n};
+}
+
+/* What of other streams comes before the next on s. */
+static void implied(struct stream *s, struct op *o) {
+	if (s == &s->c->legacy)
+		each(s->c, 0, comes_after, o);
+	else if (s->blocking)
+		comes_after(&s->c->legacy, o);
+}
+
+/* Puts o on a stream. The caller holds the lock. */
+static int add_op(struct stream *s, struct op o) {
+	struct op *p = malloc(sizeof *p);
+	implied(s, &o);
+	*p = o;
+	p->next = NULL;
+	*s->end = p;
+	s->end = &p->next;
+	s->n++;
+	int rc = o.f || o.word ? start(s) : OK;
+	pthread_cond_broadcast(&moved);
+	return rc;
 }
 
 static int put(struct stream *to, struct op o, int launch) {
@@ -570,18 +649,8 @@ static int put(struct stream *to, struct op o, int launch) {
 	NEED();
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
-	if (s && !(launch && s->c != now())) {
-		struct op *p = malloc(sizeof *p);
-		*p = o;
-		p->next = NULL;
-		*s->end = p;
-		s->end = &p->next;
-		s->n++;
-		rc = OK;
-		if (o.f || o.word)
-			rc = start(s);
-		pthread_cond_broadcast(&moved);
-	}
+	if (s && !(launch && s->c != now()))
+		rc = add_op(s, o);
 	pthread_mutex_unlock(&lock);
 	return rc;
 }
@@ -601,6 +670,8 @@ API int cuStreamWaitValue64_v2(struct stream *s, uint64_t *word, uint64_t value,
 static int await(struct stream *on) {
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(on);
+	if (s && s == &s->c->legacy) /* as an H100 does; a blocking one does not wait for the legacy stream until there is more on it */
+		each(s->c, 0, run_one, NULL);
 	int rc = s ? run(s) : INVALID_HANDLE;
 	pthread_mutex_unlock(&lock);
 	return rc;
@@ -650,11 +721,7 @@ API int cuCtxSynchronize(void) {
 	COUNT();
 	NEED();
 	pthread_mutex_lock(&lock);
-	for (struct stream *s = streams; s; s = s->next)
-		if (s->c == now())
-			run(s);
-	run(&now()->legacy);
-	run(&now()->per_thread);
+	each(now(), 1, run_one, NULL);
 	pthread_mutex_unlock(&lock);
 	return OK;
 }
@@ -759,7 +826,7 @@ struct attributes { int order, from[2], to[2]; unsigned flags; };
 
 API int cuMemcpyBatchAsync_v2(char **to, char **from, size_t *n, size_t pieces, const struct attributes *a, const size_t *first, size_t attributes, struct stream *s) {
 	COUNT();
-	if (!pieces || attributes != 1 || first[0] || a->order != 1 || a->flags || !s)
+	if (!pieces || attributes != 1 || first[0] || a->order != 1 || a->flags || (uintptr_t)s <= 1) /* not the legacy stream */
 		return INVALID;
 	for (size_t i = 0; i < pieces; i++)
 		if (!n[i] || !within(to[i], n[i]) || !within(from[i], n[i]))
@@ -791,6 +858,21 @@ API int cuEventCreate(struct event **e, unsigned flags) {
 	return OK;
 }
 
+static int is_own(const struct stream *s) {
+	const struct stream *o = s->c->own;
+	while (o && o != s)
+		o = o->next;
+	return o != NULL;
+}
+
+/* The event's stream, NULL if it is no more. The caller holds the lock. */
+static struct stream *on(struct event *e) {
+	struct stream *s = streams;
+	while (s && s != e->on)
+		s = s->next;
+	return s ? s : e->on && (e->on == &e->c->legacy || is_own(e->on)) ? e->on : NULL;
+}
+
 API int cuEventRecord(struct event *e, struct stream *to) {
 	COUNT();
 	NEED();
@@ -798,6 +880,12 @@ API int cuEventRecord(struct event *e, struct stream *to) {
 	struct stream *s = stream_of(to);
 	int rc = s && s->c == e->c ? OK : INVALID_HANDLE;
 	if (!rc) {
+		struct op o = {0};
+		implied(s, &o);
+		if (o.afters) { /* it is there when these are done */
+			free(o.after);
+			add_op(s, (struct op){0});
+		}
 		e->on = s;
 		e->after = s->n;
 		e->ms = s->ms;
@@ -806,22 +894,30 @@ API int cuEventRecord(struct event *e, struct stream *to) {
 	return rc;
 }
 
-/* The event's stream, NULL if it is no more. The caller holds the lock. */
-static struct stream *on(struct event *e) {
-	struct stream *s = streams;
-	while (s && s != e->on)
-		s = s->next;
-	return s ? s : e->on == &e->c->legacy || e->on == &e->c->per_thread ? e->on : NULL;
+/* What is put on the stream from now on comes after the event. */
+API int cuStreamWaitEvent(struct stream *to, struct event *e, unsigned flags) {
+	COUNT();
+	NEED();
+	if (flags)
+		return INVALID;
+	pthread_mutex_lock(&lock);
+	struct stream *s = stream_of(to), *of = on(e);
+	int rc = s ? OK : INVALID_HANDLE;
+	if (!rc && of && of != s && of->did < e->after) {
+		struct op o = {.after = malloc(sizeof *o.after), .afters = 1};
+		o.after[0] = (struct after){of, e->after};
+		rc = add_op(s, o);
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 API int cuEventSynchronize(struct event *e) {
 	COUNT();
 	pthread_mutex_lock(&lock);
 	struct stream *s = on(e);
-	while (s && s->threaded && s->did < e->after)
-		pthread_cond_wait(&moved, &lock);
-	if (s && !s->threaded)
-		run(s);
+	if (s)
+		run_to(s, s->threaded ? e->after : s->n);
 	pthread_mutex_unlock(&lock);
 	return OK;
 }

@@ -162,7 +162,22 @@ func TestStreams(t *testing.T) {
 	require.Equal(t, "ok\n", string(out))
 }
 
-// TestThreadSanitizer: TestStreams once more, with the library, its test and the stand-in built for it: what threads share they share in order.
+// TestDefaultStreams: the streams that have no names of their own, by several threads and on two devices.
+func TestDefaultStreams(t *testing.T) {
+	test, dir := besideCUDA(t, "testdefault", "-pthread")
+	f := sharetest.New(t, 64*mib, 32*mib).Write("file", content())
+	require.NoError(t, f.Close())
+	for _, copies := range []string{"", "batch"} {
+		cmd := exec.Command(test, f.Name())
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=", "LANEFS_COPIES="+copies,
+			"CUDA_VISIBLE_DEVICES=0,1", "LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
+
+// TestThreadSanitizer: TestStreams and TestDefaultStreams once more, with the library, its tests and the stand-in built for it: what threads share they share in order.
 func TestThreadSanitizer(t *testing.T) {
 	if sanitize != nil {
 		t.Skip("all is built for a sanitizer already")
@@ -177,14 +192,16 @@ func TestThreadSanitizer(t *testing.T) {
 	if out, err := exec.Command(program).CombinedOutput(); err != nil {
 		t.Skipf("ThreadSanitizer does not run here (sysctl vm.mmap_rnd_bits=28 may help): %s", out)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestStreams$", "-test.v")
+	cmd := exec.Command(os.Args[0], "-test.run=^(TestStreams|TestDefaultStreams)$", "-test.v")
 	cmd.Env = append(os.Environ(), "LANEFS_SANITIZE=thread")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	if strings.Contains(string(out), "--- SKIP") {
 		t.Skipf("%s", out)
 	}
-	require.Contains(t, string(out), "--- PASS: TestStreams")
+	for _, name := range []string{"TestStreams", "TestDefaultStreams"} {
+		require.Contains(t, string(out), "--- PASS: "+name)
+	}
 }
 
 // TestRace: handles, files and memory that go away, and forks, while calls are under way; with memory of the CPU, and of a GPU of the stand-in. Make test
