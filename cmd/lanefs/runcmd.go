@@ -67,12 +67,16 @@ func runDirectory() (string, error) {
 	return "", fmt.Errorf("%s is not in %s: make install puts it there, make -C sdk/cufile builds it", runLibraries[0], strings.Join(tried, ", "))
 }
 
-// runEnvironment is the program's: env with the libraries in dir before all others.
+// runEnvironment is the program's: env with the libraries in dir before all others. The loader takes a space for the end of a name in LD_PRELOAD, but not in
+// LD_LIBRARY_PATH: names without a directory are found by that.
 func runEnvironment(env []string, dir, roads string, trace bool) []string {
 	var preload []string
 	for _, name := range runLibraries {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			preload = append(preload, filepath.Join(dir, name))
+			if !strings.Contains(dir, " ") {
+				name = filepath.Join(dir, name)
+			}
+			preload = append(preload, name)
 		}
 	}
 	set := map[string]string{"LD_PRELOAD": strings.Join(preload, ":"), "LD_LIBRARY_PATH": dir, roadsEnv: roads}
@@ -101,6 +105,9 @@ func runProgram(args []string, trace bool) (int, error) {
 	dir, err := runDirectory()
 	if err != nil {
 		return 0, err
+	}
+	if strings.ContainsAny(dir, ":;") {
+		return 0, fmt.Errorf("the libraries are in %q, which the loader takes for several directories: install LaneFS elsewhere", dir)
 	}
 	r, err := newRoads()
 	if err != nil {

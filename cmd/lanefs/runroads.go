@@ -53,7 +53,7 @@ func (r *roads) String() string {
 		return "the libraries were loaded by no process (is the program static, or set-user-ID?): cuFile and hipFile calls went past LaneFS"
 	}
 	if calls == 0 {
-		return "no call of cuFile or hipFile was made"
+		return "no call of cuFile or hipFile was made, but for those of programs that are static, set-user-ID, or started without LD_PRELOAD"
 	}
 	var parts []string
 	for i, name := range roadNames {

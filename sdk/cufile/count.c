@@ -1,6 +1,6 @@
 /*
  * How many bytes took which road. Where LANEFS_ROADS names a file of ROADS_SIZE bytes, all processes that inherit it add to it, so the numbers
- * outlive them; lanefs run reads it at the end. LANEFS_TRACE has each call printed, one line on standard error.
+ * outlive them; lanefs run reads it at the end. A process that may not, as one of another user, says so at its first call. LANEFS_TRACE has each call printed, one line on standard error.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -26,14 +26,15 @@ _Static_assert(sizeof(struct roads) == 128, "layout");
 
 static const char magic[8] = "LFSROAD3";
 static struct roads own, *roads = &own;
-static int lines;
+static int lines, refused; /* refused: why the file of LANEFS_ROADS is not open, as an errno */
 
 __attribute__((constructor)) static void attach(void)
 {
-	const char *path = getenv("LANEFS_ROADS"), *t = getenv("LANEFS_TRACE");
+	const char *path = secure_getenv("LANEFS_ROADS"), *t = getenv("LANEFS_TRACE");
 	int saved = errno, fd;
 	lines = t && *t && strcmp(t, "0") != 0;
 	if (!path || (fd = open(path, O_RDWR | O_CLOEXEC)) < 0) {
+		refused = path && errno != ENOENT ? errno : 0; /* it is there until lanefs run has ended */
 		errno = saved;
 		return;
 	}
@@ -61,6 +62,12 @@ void count_bytes(enum road road, int read, size_t n)
 
 void count_call(int failed)
 {
+	static _Atomic int told;
+	if (refused && !atomic_exchange(&told, 1)) {
+		int saved = errno;
+		fprintf(stderr, "lanefs: %s calls of process %d are not counted: LANEFS_ROADS: %s\n", front.prefix, (int)getpid(), strerror(refused));
+		errno = saved;
+	}
 	roads->calls++;
 	if (failed)
 		roads->failed++;

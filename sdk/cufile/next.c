@@ -49,7 +49,7 @@ static int beside(struct dl_phdr_info *info, size_t size, void *arg)
 
 static void load(void)
 {
-	const char *named = getenv(front.env);
+	const char *named = secure_getenv(front.env); /* not of whoever starts a set-user-ID program */
 	if (named) { /* the empty string: none */
 		if (*named && !(library = try(named))) {
 			const char *why = dlerror();
