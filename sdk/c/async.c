@@ -137,17 +137,21 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Starts the thread. It gets none of the program's signals. */
-static int start(struct owner *o)
+int lanefs_thread(pthread_t *t, void *(*f)(void *), void *arg)
 {
 	sigset_t all, was;
-	if (o->works)
-		return 0;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &was);
-	int rc = pthread_create(&o->worker, NULL, work, o);
+	int rc = pthread_create(t, NULL, f, arg);
 	pthread_sigmask(SIG_SETMASK, &was, NULL);
-	o->works = !rc;
+	return rc;
+}
+
+/* Starts the stage's thread. */
+static int start(struct owner *o)
+{
+	int rc = o->works ? 0 : lanefs_thread(&o->worker, work, o);
+	o->works |= !rc;
 	return rc ? lanefs_fail(rc, NULL) : 0;
 }
 
@@ -263,6 +267,7 @@ static struct async *new_async(const struct batch *b, const struct lanefs_piece 
 int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done,
 	int64_t (*tell)(const struct failure *), struct ending ending)
 {
+	UNCANCELLED;
 	struct owner *o = (struct owner *)st;
 	struct batch b = {.st = st, .file = file, .read = read, .base = base, .piece = piece, .pieces = n, .result = results, .tell = tell};
 	if (lanefs_stage_own(o))

@@ -25,6 +25,25 @@
 	IN_CHILD(free_##name); \
 	static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER
 
+/*
+ * In a function: no pthread_cancel ends its thread before it returns. Who waits in there, or calls the system, has locks, requests that are under way, or a stage, which
+ * a thread that ends would keep from all others.
+ */
+#define UNCANCELLED int cancellable_ __attribute__((cleanup(lanefs_cancellable), unused)) = lanefs_uncancelled()
+static inline int lanefs_uncancelled(void)
+{
+	int was;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &was);
+	return was;
+}
+static inline void lanefs_cancellable(int *was) { pthread_setcancelstate(*was, NULL); }
+
+/* A call of the system's, again if a signal's handler has interrupted it. */
+#define AGAIN(call) ({ __typeof__(call) n_; do n_ = (call); while (n_ < 0 && errno == EINTR); n_; })
+
+/* Starts a thread of the library's, which gets none of the program's signals. As pthread_create. */
+HIDDEN int lanefs_thread(pthread_t *t, void *(*f)(void *), void *arg);
+
 /* The time, in ns (CLOCK_MONOTONIC). */
 static inline uint64_t now_ns(void)
 {

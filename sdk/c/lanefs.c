@@ -100,23 +100,17 @@ static int transmit(int fd, const void *head, const void *body, size_t n, int pa
 		c->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(c), &pass, sizeof(int));
 	}
-	ssize_t sent;
-	do
-		sent = sendmsg(fd, &m, MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
+	ssize_t sent = AGAIN(sendmsg(fd, &m, MSG_NOSIGNAL));
 	return sent < 0 ? lanefs_fail(errno, errno == EPIPE || errno == ECONNRESET ? lanefs_gone_text : NULL) : 0;
 }
 
-/* Receives a message into packet and its rights into fds. Returns its length. */
+/* Receives a message into packet and its rights into fds. Returns its length. count -1: the process had no descriptor left for one of them, and has none of them. */
 static ssize_t receive(int fd, char *packet, int *fds, int *count)
 {
 	struct iovec iov = {packet, MAX_MESSAGE};
 	union { struct cmsghdr align; char b[CMSG_SPACE(16 * sizeof(int))]; } control;
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.b, .msg_controllen = sizeof control.b};
-	ssize_t n;
-	do
-		n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	ssize_t n = AGAIN(recvmsg(fd, &m, MSG_CMSG_CLOEXEC));
 	*count = 0;
 	if (n <= 0)
 		return lanefs_fail(n ? errno : ECONNRESET, lanefs_gone_text);
@@ -133,14 +127,16 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 				close(one);
 		}
 	}
-	if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+	if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
 		close_all(fds, *count);
+	if (m.msg_flags & MSG_TRUNC)
 		return lanefs_fail(EPROTO, "the daemon sent a malformed reply");
-	}
+	if (m.msg_flags & MSG_CTRUNC)
+		*count = -1;
 	return n;
 }
 
-/* Gives back what the reply to a request has that was given up. Of its own reply the next call thinks likewise. */
+/* Gives back what the reply to a request has that was given up, or could not be received. Of its own reply the next call thinks likewise. */
 static void give_back(lanefs *s, const char *packet, size_t size, const int *fds, int count)
 {
 	struct header r;
@@ -178,6 +174,7 @@ static ssize_t reply_to(lanefs *s, uint32_t tag, char *packet, int *fds, int *co
 
 int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, void *reply, size_t reply_size, int *fds, int want)
 {
+	UNCANCELLED;
 	char packet[MAX_MESSAGE + 1];
 	int got[MAX_RIGHTS], count = 0;
 	struct header h = {.type = type, .length = (uint32_t)(sizeof h + n)};
@@ -189,6 +186,8 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	/* A daemon that refuses a Hello before it has read it closes the socket. Its reply has the reason. */
 	int failed = lanefs_is_own(&s->socket) ? transmit(s->socket.fd, &h, body, n, pass) && !(type == HELLO && errno == EPIPE) : lanefs_lost();
 	ssize_t size = failed ? -1 : reply_to(s, h.tag, packet, got, &count);
+	if (size >= (ssize_t)sizeof h && count < 0)
+		give_back(s, packet, (size_t)size, got, count);
 	lanefs_unlock(&s->lock);
 	if (size < 0)
 		return -1;
@@ -203,6 +202,8 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 			lanefs_fail(EPROTO, "the daemon does not speak its protocol");
 		else if (r.status)
 			lanefs_fail(r.status, packet[sizeof r] ? packet + sizeof r : NULL);
+		else if (count < 0)
+			lanefs_fail(EMFILE, "the process has no descriptors left for the daemon's reply");
 		else if (count != want || (size_t)size - sizeof r != reply_size)
 			lanefs_fail(EPROTO, "the daemon sent a malformed reply");
 		else
@@ -223,8 +224,9 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 
 lanefs *lanefs_connect(int fd)
 {
+	UNCANCELLED;
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	ssize_t n = fgetxattr(fd, SHARE, a.sun_path, sizeof a.sun_path - 1);
+	ssize_t n = AGAIN(fgetxattr(fd, SHARE, a.sun_path, sizeof a.sun_path - 1));
 	if (n < 0) {
 		if (lanefs_ended(errno)) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
@@ -241,7 +243,7 @@ lanefs *lanefs_connect(int fd)
 	s->owner = getpid();
 	pthread_mutex_init(&s->lock.mutex, NULL);
 	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-	if (s->socket.fd < 0 || connect(s->socket.fd, (struct sockaddr *)&a, sizeof a)) {
+	if (s->socket.fd < 0 || AGAIN(connect(s->socket.fd, (struct sockaddr *)&a, sizeof a))) {
 		int code = errno; /* nobody listens any more; or the daemon has ended since it was asked for its socket */
 		if (code == ECONNREFUSED || (fgetxattr(fd, SHARE, NULL, 0) < 0 && lanefs_ended(errno)))
 			lanefs_fail(ECONNRESET, lanefs_gone_text);

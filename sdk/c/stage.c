@@ -23,6 +23,7 @@ enum { PAGE = 4096, TABLE = 64 << 10, LEAST = 1 << 20, USUAL = 64 << 20, MOST = 
 
 lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 {
+	UNCANCELLED;
 	if (size == 0)
 		size = USUAL;
 	if (size < LEAST || size > MOST) {
@@ -71,6 +72,7 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 
 void lanefs_stage_free(lanefs_stage *st)
 {
+	UNCANCELLED;
 	struct owner *o = (struct owner *)st;
 	if (!st)
 		return;
@@ -342,6 +344,7 @@ int lanefs_stage_own(const struct owner *o)
 /* If b.now the memory is known, and the copies have ended when it returns. */
 static int64_t carry_out(struct batch b, void *stream)
 {
+	UNCANCELLED;
 	struct owner *o = (struct owner *)b.st;
 	int64_t *results = b.result;
 	size_t n = b.pieces;

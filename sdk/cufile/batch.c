@@ -306,6 +306,7 @@ static void *work(void *arg)
 
 status batch_new(void **handle, unsigned most)
 {
+	UNCANCELLED;
 	if (!handle || most == 0 || most > param_size(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE))
 		return bad(CU_FILE_INVALID_VALUE);
 	struct queue *b = calloc(1, sizeof *b);
@@ -356,6 +357,7 @@ static void put(struct queue *b, const CUfileIOParams_t *p)
 
 status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigned flags)
 {
+	UNCANCELLED;
 	status s = ok();
 	struct queue *b = object_take(handle, BATCH_OBJECT);
 	if (!b || !n || !p || flags)
@@ -369,7 +371,7 @@ status batch_submit(void *handle, unsigned n, const CUfileIOParams_t *p, unsigne
 	if (!s.err && n > b->idles)
 		s = bad(CU_FILE_BATCH_FULL);
 	if (!s.err && !b->started) {
-		if (pthread_create(&b->thread, NULL, work, b))
+		if (lanefs_thread(&b->thread, work, b))
 			s = bad(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
 		else
 			b->started = 1;
@@ -411,6 +413,7 @@ static int deadline(const struct timespec *timeout, struct timespec *until)
 
 status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t *events, const struct timespec *timeout)
 {
+	UNCANCELLED;
 	struct timespec until;
 	if (!n || !events || !*n || least > *n || (timeout && !deadline(timeout, &until)))
 		return bad(CU_FILE_INVALID_VALUE);
@@ -437,6 +440,7 @@ status batch_status(void *handle, unsigned least, unsigned *n, CUfileIOEvents_t 
 
 status batch_cancel(void *handle)
 {
+	UNCANCELLED;
 	struct queue *b = object_take(handle, BATCH_OBJECT);
 	struct list taken;
 	if (!b)
@@ -462,6 +466,7 @@ status batch_cancel(void *handle)
 
 void batch_end(void *handle)
 {
+	UNCANCELLED;
 	batch_cancel(handle);
 	stats_event(DID_BATCH_DESTROY, !object_remove(handle, BATCH_OBJECT), 0);
 }

@@ -41,6 +41,7 @@ static struct buffer *find(const void *base)
 
 status buffer_register(const void *base, size_t length, int flags)
 {
+	UNCANCELLED;
 	struct target t;
 	if (!base || !length || (flags & ~(CU_FILE_RDMA_REGISTER | CU_FILE_RDMA_RELAXED_ORDERING)))
 		return bad(CU_FILE_INVALID_VALUE);
@@ -79,6 +80,7 @@ static void forget_next(const struct buffer *b)
 
 status buffer_deregister(const void *base)
 {
+	UNCANCELLED;
 	pthread_rwlock_wrlock(&lock);
 	struct buffer *b = find(base), was = {0};
 	if (b) {

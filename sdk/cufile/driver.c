@@ -40,6 +40,7 @@ status driver_open(void)
 
 status driver_close(void)
 {
+	UNCANCELLED;
 	pthread_mutex_lock(&lock);
 	long left = count > 0 ? --count : -1;
 	pthread_mutex_unlock(&lock);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -51,11 +52,22 @@ static void end(struct object *o)
 	free(f);
 }
 
-/* The same descriptor of the same file. One that was closed, and is another file's now, may be registered. */
+/* Whether two descriptors are one open of a file, as dup makes them: 1 or 0; -1, the kernel does not tell (Linux before 6.10, and a sandbox without kcmp). */
+static int one_open(int a, int b)
+{
+	enum { DUPFD_QUERY = 1027, KCMP_FILE = 0 };
+	int yes = fcntl(a, DUPFD_QUERY, b);
+	if (yes >= 0)
+		return yes;
+	long differ = syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, (unsigned long)a, (unsigned long)b);
+	return differ < 0 ? -1 : differ == 0;
+}
+
+/* The same descriptor. One that was closed may be registered when its number is another file's, or the same file's that was opened again. */
 static int same(struct object *o, void *arg)
 {
 	struct file *a = (struct file *)o, **b = arg;
-	if (a->number != (*b)->number || a->st.st_dev != (*b)->st.st_dev || a->st.st_ino != (*b)->st.st_ino)
+	if (a->number != (*b)->number || a->st.st_dev != (*b)->st.st_dev || a->st.st_ino != (*b)->st.st_ino || one_open(a->fd, a->number) == 0)
 		return 0;
 	*b = NULL;
 	return 1;
@@ -84,7 +96,7 @@ static void name(struct file *f)
 	f->name[n > 0 ? n : 0] = 0;
 	/* Direct I/O is for what is aligned. The rest goes by a second open file. */
 	if (f->flags & O_DIRECT)
-		f->buffered = open(link, (f->flags & (O_ACCMODE | O_SYNC | O_DSYNC)) | O_CLOEXEC);
+		f->buffered = AGAIN(open(link, (f->flags & (O_ACCMODE | O_SYNC | O_DSYNC)) | O_CLOEXEC));
 }
 
 /* Finds out whose file it is. */
@@ -100,12 +112,14 @@ static status owner(struct file *f, int type, int fd)
 		return bad(lane_ended(code) ? CU_FILE_DRIVER_NOT_INITIALIZED : code == EMFILE || code == ENOMEM ? CU_FILE_NOMEM_ERROR : CU_FILE_IO_NOT_SUPPORTED);
 	}
 	if (errno != ENOTSUP) /* on LaneFS, but it does not answer: to go another way would be silent */
-		return bad(errno == EACCES || errno == EPERM ? CU_FILE_PERMISSION_DENIED : CU_FILE_DRIVER_NOT_INITIALIZED);
+		return bad(errno == EACCES || errno == EPERM ? CU_FILE_PERMISSION_DENIED : errno == EMFILE || errno == ENFILE ? CU_FILE_GETNEWFD_FAILED : errno == ENOMEM ? CU_FILE_NOMEM_ERROR :
+			CU_FILE_DRIVER_NOT_INITIALIZED);
 	return next_file(f, type, fd);
 }
 
 status file_register(void **handle, int type, int fd)
 {
+	UNCANCELLED;
 	if (!handle || type != CU_FILE_HANDLE_TYPE_OPAQUE_FD)
 		return bad(handle && type == CU_FILE_HANDLE_TYPE_USERSPACE_FS ? CU_FILE_IO_NOT_SUPPORTED : CU_FILE_INVALID_VALUE);
 	struct file *f = calloc(1, sizeof *f);
@@ -131,4 +145,8 @@ status file_register(void **handle, int type, int fd)
 	return s;
 }
 
-void file_deregister(void *handle) { stats_event(DID_HANDLE_END, !object_remove(handle, FILE_OBJECT), 0); }
+void file_deregister(void *handle)
+{
+	UNCANCELLED;
+	stats_event(DID_HANDLE_END, !object_remove(handle, FILE_OBJECT), 0);
+}

@@ -62,7 +62,7 @@ int move_sync(const struct move *m)
 {
 	if (!move_syncs(m))
 		return 0;
-	return (m->file->flags & O_SYNC) == O_SYNC ? fsync(m->file->fd) : fdatasync(m->file->fd);
+	return AGAIN((m->file->flags & O_SYNC) == O_SYNC ? fsync(m->file->fd) : fdatasync(m->file->fd));
 }
 
 static ssize_t by_lanes(struct move *m)
@@ -131,6 +131,7 @@ ssize_t move_bytes(struct move *m)
 
 ssize_t move_call(void *handle, int read, const void *base, size_t n, off_t offset, off_t at)
 {
+	UNCANCELLED;
 	uint64_t start = tracing() ? now_us() : 0;
 	struct file *f = object_take(handle, FILE_OBJECT);
 	if (!f) {

@@ -202,6 +202,7 @@ static void end_left(void)
 
 status stream_register(void *stream, unsigned flags)
 {
+	UNCANCELLED;
 	if (flags & ~(unsigned)FLAGS)
 		return bad(CU_FILE_INVALID_VALUE);
 	struct registered *r = calloc(1, sizeof *r);
@@ -230,6 +231,7 @@ status stream_register(void *stream, unsigned flags)
 
 status stream_deregister(void *stream)
 {
+	UNCANCELLED;
 	pthread_mutex_lock(&lock);
 	struct registered **p = find(stream), *r = *p;
 	int others = r && stream == PER_THREAD && --r->times > 0;
@@ -336,6 +338,7 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 
 status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset, off_t *at, ssize_t *result, void *stream)
 {
+	UNCANCELLED;
 	struct target t;
 	if (!n || !offset || !at || !result || !base)
 		return bad(CU_FILE_INVALID_VALUE);

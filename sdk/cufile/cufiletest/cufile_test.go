@@ -423,3 +423,23 @@ func TestEnded(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "ok\n", string(out))
 }
+
+// TestOdd: what programs do to descriptors, threads and themselves while calls are under way.
+func TestOdd(t *testing.T) {
+	if sanitize != nil {
+		t.Skip("threads are cancelled: sanitizers do not bear that")
+	}
+	test, dir := besideCUDA(t, "testodd", "-pthread", "-rdynamic")
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, small := range []string{"lanes", "cache"} {
+		cmd := exec.Command(test, f.Name(), other)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
