@@ -492,7 +492,8 @@ class Slab:
                 self.commit()
         finally:
             f, self._f = self._f, None
-            f.close()
+            if f is not None:  # another thread has closed it
+                f.close()
 
     def __enter__(self):
         return self

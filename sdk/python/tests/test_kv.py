@@ -117,6 +117,20 @@ class Slabs(unittest.TestCase):
         self.assertRaisesRegex(ValueError, "has 8 slots of 4096", kv.Slab, path("refused"), 4096, 9)
         self.assertRaises(ValueError, kv.Slab, path("refused"), 5000, 8)
 
+    def test_closed_at_once(self):  # by two threads: the one that comes too late for its commit hears so
+        s = kv.Slab(path("closed at once"), 4096, 8)
+        commit = s.commit
+
+        def late():
+            with mock.patch.object(s, "commit", commit):
+                thread = threading.Thread(target=s.close)
+                thread.start()
+                thread.join()
+            commit()
+        with mock.patch.object(s, "commit", late):
+            self.assertRaisesRegex(ValueError, "closed", s.close)
+        s.close()
+
     def test_made_at_once(self):
         found, failures = [], []
 
