@@ -64,6 +64,8 @@ def capsule(memory, owner, offset, size, stream=None, max_version=None, dl_devic
     on the memory is in flight, so there is no stream to wait for."""
     if copy:
         raise BufferError("this memory is handed over as it is: copy it afterwards")
+    if dl_device is not None and tuple(dl_device) != tuple(memory.device):
+        raise BufferError(f"the memory is on device {tuple(memory.device)}, and is not brought to {tuple(dl_device)}")
     shape = (ctypes.c_int64 * 1)(size)
     m = _Managed()
     m.tensor.data = memory.address + offset if size else None

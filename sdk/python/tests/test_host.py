@@ -74,6 +74,9 @@ class Map(unittest.TestCase):
                     want = data[off:] if n is None else data[off:off + n]
                     self.assertEqual(bytes(m.memoryview()), want)
                     self.assertEqual(from_capsule(m.__dlpack__()), (want, (1, 0), (1, 8, 1, 0)))
+                    self.assertEqual(from_capsule(m.__dlpack__(dl_device=(1, 0), copy=False))[0], want)
+                    self.assertRaisesRegex(BufferError, "device", m.__dlpack__, dl_device=(2, 0))
+                    self.assertRaisesRegex(BufferError, "copy", m.__dlpack__, copy=True)
                     self.assertEqual(m.__dlpack_device__(), (1, 0))
                     self.assertTrue(m.memoryview().readonly)
                     self.assertFalse(hasattr(m, "__cuda_array_interface__"))
