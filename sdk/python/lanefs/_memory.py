@@ -159,23 +159,26 @@ class Buffer:
         size = -(-size // session.granule) * session.granule
         if session.kind == w.MEMFD:
             fd = os.memfd_create("lanefs-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(fd, size)
-            memory = HostMemory(fd, 0, size, True)
-            kind, offset = w.MEMFD, 0
+            kind, offset, memory = w.MEMFD, 0, None
         else:
             driver = Driver.of(session.runtime, session.device)
             if session.kind == w.POSIX:
                 handle, fd = driver.create(size)
-                kind, offset, mapped = w.POSIX, 0, driver.map(handle, size, True)
+                kind, offset, memory = w.POSIX, 0, None
             else:
                 *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
-                kind = session.kind
-            memory = DeviceMemory(driver, size, *mapped)
+                kind, memory = session.kind, DeviceMemory(driver, size, *mapped)
         self.size = size
         try:
+            if kind == w.MEMFD:
+                os.ftruncate(fd, size)
+                memory = HostMemory(fd, 0, size, True)
+            elif kind == w.POSIX:
+                memory = DeviceMemory(driver, size, *driver.map(handle, size, True))
             (self.handle, _), _ = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
         except BaseException:
-            memory.close()
+            if memory is not None:
+                memory.close()
             raise
         finally:
             os.close(fd)

@@ -1,5 +1,6 @@
 """Rings: many transfers in flight between files and memory of the program, without a system call for each."""
 
+import collections
 import errno
 import mmap
 import os
@@ -76,9 +77,20 @@ class Ring:
         session = self._session = file.session
         (self._handle, self.entries, self._completions, _, size), fds = session.call(
             w.RING, w.RING_REQUEST.pack(entries, 0), w.RING_REPLY, rights=3)
-        self._memory = w.mapped(fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
-        os.close(fds[0])
-        self._submit, self._complete = fds[1], fds[2]
+        try:
+            self._memory = w.mapped(fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
+            os.close(fds.pop(0))
+            self._submit, self._complete = fds
+            self._wake_read, self._wake_write = os.pipe()
+            fds += [self._wake_read, self._wake_write]
+            self._begin()
+        except BaseException:  # no descriptor is left for the pipe, or no thread can be had
+            for fd in fds:
+                os.close(fd)
+            session.release(self._handle)
+            raise
+
+    def _begin(self):
         self._words = self._memory.cast("I")
         self._free = list(range(self.entries))
         self._flying = {}
@@ -88,7 +100,7 @@ class Ring:
         self._ended = None  # the error, after the end
         self._closed = False
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
-        self._wake_read, self._wake_write = os.pipe()
+        self._untold = collections.deque()  # completions that the reaper has taken and not told
         os.set_blocking(self._wake_read, False)
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
@@ -259,9 +271,10 @@ class Ring:
             todo = [w.SUBMISSION.pack(0, op, file, memory, 0, at, start, length) for op, file, memory, at, start, length in requests]
         except struct.error as e:
             raise ValueError(f"a request with a number that is negative or too large: {e}") from None
+        wait, reaps = 0, threading.current_thread() is self._reaper  # then a callback of a future submits, and nobody else makes room
         while todo:
             with self._room:
-                while not self._free and not self._ended:
+                while not self._free and not self._ended and not reaps:
                     self._room.wait()
                 if self._ended:
                     raise self._ended
@@ -270,7 +283,10 @@ class Ring:
                     future = Future()
                     future.set_running_or_notify_cancel()  # it cannot be cancelled from here on
                     futures.append(future)
-                self._put(now, futures[len(futures) - len(now):])
+                if now:
+                    self._put(now, futures[len(futures) - len(now):])
+            if todo and reaps:
+                wait = self._turn(wait)
         return futures
 
     def _put(self, entries, futures):
@@ -343,17 +359,19 @@ class Ring:
                 self._words[w.CLIENT_SLEEPS // 4] = 0  # the daemon need not wake the reaper
                 self._put((entry,), (waiting,))
             words, tail, head = self._words, w.CQ_TAIL // 4, w.CQ_HEAD // 4
-            end = time.monotonic_ns() + _SPIN_NS
-            while waiting.lock.locked() and time.monotonic_ns() < end:
-                if words[tail] != words[head]:
-                    self._split(waiting, others)
-            words[w.CLIENT_SLEEPS // 4] = 1
-            self._split(waiting, others)
-            if self._flying:  # the reaper looks for those, without a fence of its own
-                self._write(self._wake_write, b"x")
+            try:
+                end = time.monotonic_ns() + _SPIN_NS
+                while waiting.lock.locked() and time.monotonic_ns() < end:
+                    if words[tail] != words[head]:
+                        self._split(waiting, others)
+            finally:  # also if the handler of a signal raises
+                words[w.CLIENT_SLEEPS // 4] = 1
+                self._split(waiting, others)
+                if self._flying:  # the reaper looks for those, without a fence of its own
+                    self._write(self._wake_write, b"x")
         finally:
             self._taking.release()
-        _tell(others)
+            _tell(others)
         return waiting
 
     def _split(self, waiting, others):
@@ -375,40 +393,41 @@ class Ring:
         return done
 
     def _reap(self):
-        poll = select.poll()
+        self._poll = poll = select.poll()
         poll.register(self._complete, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        socket = self._session.fileno()
-        poll.register(socket, 0)  # reports the end of the daemon
+        self._socket = self._session.fileno()
+        poll.register(self._socket, 0)  # reports the end of the daemon
         wait = 0
         while not self._ended:
+            wait = self._turn(wait)
+            while self._untold:
+                _tell((self._untold.popleft(),))
+
+    def _turn(self, wait):
+        """Takes completions, to be told. If there are none it waits for some, or for wait ms. It returns what the next wait is."""
+        with self._taking:
+            done = self._take()
+            if not done:
+                self._words[w.CLIENT_SLEEPS // 4] = 1
+                done = self._take()
+            self._untold.extend(self._pop(done))
+        if done:
+            return 0
+        # Without a fence the daemon may have read the word above before it was set. So the wait is short.
+        ready = self._poll.poll(wait)
+        if self._session._lost:
+            self._end(ConnectionError(errno.ECONNRESET, LOST_TEXT))
+            return 0
+        if any(fd == self._socket for fd, _ in ready):
             with self._taking:
                 done = self._take()
-                if not done:
-                    self._words[w.CLIENT_SLEEPS // 4] = 1
-                    done = self._take()
-                ended = self._pop(done)
-            _tell(ended)
+                self._untold.extend(self._pop(done))
             if not done:
-                # Without a fence the daemon may have read the word above before it was set. So the wait is short.
-                ready = poll.poll(wait)
-                if self._session._lost:
-                    self._end(ConnectionError(errno.ECONNRESET, LOST_TEXT))
-                    return
-                if any(fd == socket for fd, _ in ready):
-                    with self._taking:
-                        done = self._take()
-                        ended = self._pop(done)
-                    _tell(ended)
-                    if not done:
-                        self._end(ConnectionError(errno.ECONNRESET, GONE_TEXT))
-                        return
-                wait = min(wait + 1, 20) if self._flying else 1000
-                if w.drain(self._complete) | w.drain(self._wake_read):
-                    wait = 0
-                if not done:
-                    continue
-            wait = 0
+                self._end(ConnectionError(errno.ECONNRESET, GONE_TEXT))
+            return 0
+        wait = min(wait + 1, 20) if self._flying else 1000
+        return 0 if w.drain(self._complete) | w.drain(self._wake_read) else wait
 
     def _pop(self, done):
         """The futures and results of completions, which have ended."""

@@ -176,8 +176,10 @@ class Session:
         self.shared_by_user = bool(writable)
         self._event = fds[1]
         self._held.append(fds[1])
-        self._board = w.mapped(fds[0], 8 * slots, mmap.PROT_READ)
-        os.close(fds[0])
+        try:
+            self._board = w.mapped(fds[0], 8 * slots, mmap.PROT_READ)
+        finally:
+            os.close(fds[0])
         if gpu is not None:
             self._use(gpu)
 

@@ -386,6 +386,56 @@ class Rings(unittest.TestCase):
         self.assertIsNone(f.fd)
         b.close()
 
+    def test_callbacks_submit(self):  # more than the ring has room for: the thread that they are called by makes it itself
+        with lanefs.open(write("callbacks", b"z" * 4096)) as f, lanefs.Buffer(f, 4096) as b, lanefs.Ring(f, 4) as ring:
+            called = threading.Event()
+
+            def more(future):
+                futures.extend(ring.read_batch(f, b, [(0, 0, 512)] * 50))
+                futures.append(f.ring.read(f, b, 0, 0, 512))
+                called.set()
+            futures = []
+            with ring._taking:  # or it may have ended before it has a callback
+                ring.read(f, b, 0, 0, 512).add_done_callback(more)
+            self.assertTrue(called.wait(60))
+            self.assertEqual([x.result(60) for x in futures], [512] * 51)
+
+    def test_interrupted(self):  # while it polls: what it has taken of other threads' is told, and memory and ring are good
+        with lanefs.open(write("interrupted ring", b"z" * 4096)) as f, lanefs.Buffer(f, 4096) as b:
+            ring, others = f.ring, []
+            words, split = ring._words, ring._split
+
+            def now():
+                if not others:  # both have ended when it looks first
+                    others.append(ring.read(f, b, 0, 512, 512))
+                    while words[32] - words[48] & 0xFFFFFFFF < 2:
+                        pass
+                return 0
+
+            def and_interrupt(*args):
+                split(*args)
+                raise KeyboardInterrupt
+            with unittest.mock.patch("lanefs._ring.time.monotonic_ns", now), unittest.mock.patch.object(ring, "_split", and_interrupt):
+                self.assertRaises(KeyboardInterrupt, f.read_into, b, 0, 0, 512)
+            self.assertEqual(others[0].result(60), 512)
+            self.assertEqual(words[80], 1, "the daemon wakes the reaper")
+            self.assertEqual(f.read_into(b), 4096)
+
+    def test_nothing_left(self):  # of memory that cannot be had, and of rings without a descriptor, or a thread, for what they need besides
+        with lanefs.open(write("nothing left", b"z" * 4096)) as f:
+            f.handle
+            before = len(os.listdir("/proc/self/fd"))
+            self.assertRaises(OSError, lanefs.Buffer, f, 1 << 60)
+            for _ in range(100):
+                with unittest.mock.patch("os.pipe", side_effect=OSError(errno.EMFILE, "no more")):
+                    self.assertRaises(OSError, lanefs.Ring, f)
+                with unittest.mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+                    self.assertRaises(RuntimeError, lanefs.Ring, f)
+                with unittest.mock.patch("lanefs._wire.mapped", side_effect=OSError(errno.ENOMEM, "no more")):
+                    self.assertRaises(OSError, lanefs.Ring, f)
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+            lanefs.Ring(f).close()
+
     def test_tensors_outlive_the_buffer(self):
         data = os.urandom(4096)
         with lanefs.open(write("outlive", data)) as f, lanefs.Buffer(f, 4096) as b:
